@@ -1,7 +1,8 @@
-//! The agent as its own container runtime: images, sandboxes, network and containers with nothing else installed.
+//! The agent as its own container runtime: images, sandboxes, network and containers with nothing else
+//! installed.
 //!
-//! One sandbox is one monitor process, which owns the pod's processes, their streams and their ends; this side decides, keeps
-//! records and network, and finds everything again after a restart. ADR 0015 has the map.
+//! One sandbox is one monitor process, which owns the pod's processes, their streams and their exits. This
+//! side decides, keeps records and the network, and recovers all of it after a restart. ADR 0015 has the map.
 //!
 //! | module | what it is | where it runs |
 //! |---|---|---|

@@ -1,16 +1,18 @@
 //! A simulated runtime for tests: containers are scripts, time is whatever the clock says, faults are seeded.
 //!
-//! It runs nothing. Nothing switches it on: only a test that constructs a [`FakeRuntime`] gets one, and no flag of the
-//! program leads here.
+//! It runs nothing. Nothing switches it on: only a test that constructs a [`FakeRuntime`] gets one, and no
+//! flag of the program leads here.
 //!
-//! Owns the asynchronous side: delays, faults, crashes of the agent, the log of calls. The state is `world`'s. Must not
-//! know the agent.
+//! Owns the asynchronous side: delays, faults, crashes of the agent, the log of calls. The state is
+//! `world`'s. Must not know the agent.
 //!
-//! Names are reserved, lookups fail, stops take their time as with containerd; and what an agent must never do panics
-//! (two live instances of one container, a start in a sandbox it has stopped, two ready sandboxes of a pod both at work).
+//! Names are reserved, lookups fail, stops take their time as with containerd; and what an agent must never
+//! do panics (two live instances of one container, a start in a sandbox it has stopped, two ready sandboxes
+//! of a pod both at work).
 //!
-//! A handle belongs to one incarnation of the agent. [`FakeRuntime::crash_at`] makes all further calls of an incarnation
-//! hang, which is how a dead process looks from the runtime; [`FakeRuntime::reincarnate`] gives a new agent the same world.
+//! A handle belongs to one incarnation of the agent. [`FakeRuntime::crash_at`] makes all further calls of an
+//! incarnation hang, which is how a dead process looks from the runtime; [`FakeRuntime::reincarnate`] gives a
+//! new agent the same world.
 
 use std::cell::{Cell, Ref, RefCell, RefMut};
 use std::collections::VecDeque;

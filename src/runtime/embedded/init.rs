@@ -1,5 +1,5 @@
-//! From a bundle to a running program: what the monitor does for its pod at its start, and what its children do between fork
-//! and exec.
+//! From a bundle to a running program: what the monitor does for its pod at its start, and what its children
+//! do between fork and exec.
 //!
 //! | module | what |
 //! |---|---|
@@ -49,8 +49,8 @@ pub struct PodHandles {
     pub users: Option<OwnedFd>,
 }
 
-/// Puts this process, the monitor, into the pod's namespaces and makes what belongs to the pod as a whole. The monitor stays
-/// with the node's users, mounts and process ids.
+/// Puts this process, the monitor, into the pod's namespaces and makes what belongs to the pod as a whole.
+/// The monitor stays with the node's users, mounts and process ids.
 ///
 /// # Errors
 /// What cannot be. The monitor ends then, and with it whatever was made.
@@ -71,8 +71,8 @@ pub fn share_pids(pod: &mut PodHandles) -> Result<i32, InitError> {
     Ok(init)
 }
 
-/// In a forked child: becomes the container in `dir`. Descriptors 0, 1 and 2 are its streams; for a terminal they are
-/// `/dev/null`, and the terminal's master is sent.
+/// In a forked child: becomes the container in `dir`. Descriptors 0, 1 and 2 are its streams; for a terminal
+/// they are `/dev/null`, and the terminal's master is sent.
 pub fn container(dir: &ContainerDir, pod: &PodHandles, report: OwnedFd) -> ! {
     // A copy that cannot be made is missed where it is needed.
     let [users, pids, procfs] = pod.copies();

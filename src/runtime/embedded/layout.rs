@@ -1,4 +1,5 @@
-//! Where the embedded runtime keeps things: what must survive a power cut on disk, everything about processes in memory.
+//! Where the embedded runtime keeps things: what must survive a power cut on disk, everything about processes
+//! in memory.
 //!
 //! Owns names of directories and files.
 
@@ -8,9 +9,9 @@ use crate::model::types::{ContainerId, SandboxId};
 
 /// The two trees.
 ///
-/// `data` is on disk: images, unpacked layers, and writable layers of containers. `state` is on a tmpfs (`/run`): a record
-/// per sandbox and container, gone with the boot, as the processes they describe are. So starting a pod writes nothing to
-/// flash, and nothing has to be reconciled after a power cut.
+/// `data` is on disk: images, unpacked layers, and writable layers of containers. `state` is on a tmpfs
+/// (`/run`): a record per sandbox and container, gone with the boot, as the processes they describe are. So
+/// starting a pod writes nothing to flash, and nothing has to be reconciled after a power cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     data: PathBuf,
@@ -153,13 +154,15 @@ impl ContainerDir {
         self.0.join("bundle.json")
     }
 
-    /// What of the bundle the monitor itself needs ([`super::facts::Facts`]), so that it need not read the bundle.
+    /// What of the bundle the monitor itself needs ([`super::facts::Facts`]), so that it need not read the
+    /// bundle.
     #[must_use]
     pub fn facts(&self) -> PathBuf {
         self.0.join("facts")
     }
 
-    /// Mount point of the root file system inside the container's own mount namespace; empty seen from outside.
+    /// Mount point of the root file system inside the container's own mount namespace; empty seen from
+    /// outside.
     #[must_use]
     pub fn rootfs(&self) -> PathBuf {
         self.0.join("rootfs")

@@ -1,7 +1,8 @@
 //! A pod's monitor: owns its processes, streams and ends, and outlives the agent.
 //!
-//! One thread and one epoll loop. It decides nothing and parses nothing big: whatever takes memory is done by a child
-//! (`init`) and goes with it. Everything that arrives is bounded, and nobody who is slow holds up anybody else.
+//! One thread and one epoll loop. It decides nothing and parses nothing big: whatever takes memory is done by
+//! a child (`init`) and goes with it. Everything that arrives is bounded, and nobody who is slow holds up
+//! anybody else.
 
 mod attach;
 mod cgroup;
@@ -53,8 +54,8 @@ const CHUNK: usize = 16 * 1024;
 /// After so long without anything to do it lets go of memory that it can have again.
 const QUIET: Duration = Duration::from_secs(2);
 
-/// Whose event it is: the low byte of a token. The rest is a serial number, which is never used twice, so that an event for
-/// what is gone finds nothing.
+/// Whose event it is: the low byte of a token. The rest is a serial number, which is never used twice, so
+/// that an event for what is gone finds nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum TokenKind {
@@ -254,8 +255,8 @@ impl Monitor {
         while let Some(exit) = children::reap() {
             if self.pod.init == Some(exit.pid) {
                 self.pod.init = None;
-                // The kernel has killed all containers with it, and its namespace takes no process any more: the pod is over, as
-                // with a pause container that ended.
+                // The kernel has killed all containers with it, and its namespace takes no process any more:
+                // the pod is over, as with a pause container that ended.
                 self.stopping = true;
             } else if !self.container_process_ended(exit)
                 && !self.exec_process_ended(exit)

@@ -1,16 +1,19 @@
 //! Pods' network: bridge, addresses, host ports; or the CNI plugins that are configured.
 //!
-//! Expected flow: [`Network::attach`] once a pod's network namespace is there, [`Network::detach`] when the pod goes,
-//! [`Network::recover`] once after a restart.
+//! Expected flow: [`Network::attach`] once a pod's network namespace is there, [`Network::detach`] when the
+//! pod goes, [`Network::recover`] once after a restart.
 //!
-//! Guarantees: what is made is written down first, so that `detach` and `recover` find all of it wherever we were stopped.
-//! `attach` of a sandbox that is attached makes it anew; a failed one leaves nothing. `detach` may be repeated and works when
-//! the namespace is gone. With the last pod the bridge and the rules go, too. The rules of others are not touched.
+//! Guarantees: what is made is written down first, so that `detach` and `recover` find all of it wherever we
+//! were stopped. `attach` of a sandbox that is attached makes it anew; a failed one leaves nothing. `detach`
+//! may be repeated and works when the namespace is gone. With the last pod the bridge and the rules go, too.
+//! The rules of others are not touched.
 //!
-//! Assumptions: callers are threads that may block. Records are on a file system that ends with the boot, as links and rules do.
+//! Assumptions: callers are threads that may block. Records are on a file system that ends with the boot, as
+//! links and rules do.
 //!
-//! Caveats: a chain of somebody else's that drops forwarded packets still drops them: accepting here cannot override that.
-//! Two pods on the bridge can lie to each other about their addresses; the guard only sees what passes through the node.
+//! Caveats: a chain of somebody else's that drops forwarded packets still drops them: accepting here cannot
+//! override that. Two pods on the bridge can lie to each other about their addresses; the guard only sees
+//! what passes through the node.
 
 pub mod bridge;
 pub mod cni;
@@ -157,8 +160,8 @@ impl NetworkError {
 /// A CNI configuration: its file, its length and when it was written. `None` where there is none.
 pub type Configured = Option<(PathBuf, u64, Option<std::time::SystemTime>)>;
 
-/// The network of this node's pods. Several threads may use it at once, each for another sandbox: those that run plugins do so
-/// side by side, those on the bridge take turns.
+/// The network of this node's pods. Several threads may use it at once, each for another sandbox: those that
+/// run plugins do so side by side, those on the bridge take turns.
 #[derive(Clone, Debug)]
 pub struct Network {
     config: NetworkConfig,
@@ -244,7 +247,8 @@ impl Network {
         }
     }
 
-    /// After a restart: forgets sandboxes that are not `live`, and makes the rules those of the others. Does as much as it can.
+    /// After a restart: forgets sandboxes that are not `live`, and makes the rules those of the others. Does
+    /// as much as it can.
     pub fn recover(&self, live: &[SandboxId]) -> Vec<NetworkError> {
         let _lock = match self.records.lock() {
             Ok(lock) => lock,
@@ -271,8 +275,8 @@ impl Network {
         errors
     }
 
-    /// The addresses of an attached pod, the primary one first. `None` also when they are of a range that is not configured any
-    /// more: no rules are made for those, so the pod has to be made anew.
+    /// The addresses of an attached pod, the primary one first. `None` also when they are of a range that is
+    /// not configured any more: no rules are made for those, so the pod has to be made anew.
     #[must_use]
     pub fn addresses(&self, sandbox: &SandboxId) -> Option<Vec<IpAddr>> {
         let record = self.records.one(sandbox).ok()??;
@@ -447,8 +451,8 @@ impl Network {
     }
 }
 
-/// Datagrams have no end that the kernel could see: a peer that keeps sending would go on to the pod that was there before, or
-/// to nobody. Trouble with it is no reason to refuse a pod.
+/// Datagrams have no end that the kernel could see: a peer that keeps sending would go on to the pod that was
+/// there before, or to nobody. Trouble with it is no reason to refuse a pod.
 fn forget_connections(record: &NetworkRecord, mut stale: impl FnMut(IpAddr) -> bool) {
     let is_udp = |port: &&HostPort| port.protocol == "UDP";
     let ports: Vec<&HostPort> = record.ports.iter().filter(is_udp).collect();

@@ -1,7 +1,7 @@
 //! What a container is to be: from CRI's words, the image and the node's facts to a bundle. Pure.
 //!
-//! The result is what containerd's CRI plugin would ask of runc: a pod must not notice which runtime it is on. Owns these
-//! decisions; must not look at the machine or at files.
+//! The result is what containerd's CRI plugin would ask of runc: a pod must not notice which runtime it is
+//! on. Owns these decisions; must not look at the machine or at files.
 
 mod limits;
 mod mounts;
@@ -42,7 +42,8 @@ pub struct NodeFacts {
     pub apparmor_default: String,
     /// SELinux is on.
     pub selinux: bool,
-    /// Its policy has the types that containers and their files have when nothing is said: [`SELINUX_LABELS`].
+    /// Its policy has the types that containers and their files have when nothing is said:
+    /// [`SELINUX_LABELS`].
     pub selinux_containers: bool,
     /// Mounts can be made read-only with those below them (Linux 5.12).
     pub recursive_read_only: bool,
@@ -73,7 +74,8 @@ pub struct Input<'a> {
     pub sandbox_dir: &'a SandboxDir,
     /// The directory of its writable layer; `upper` and `work` are in it.
     pub writable_layer: &'a Path,
-    /// Directories for the image's volumes that must be mounts (with a read-only root): where, and from where.
+    /// Directories for the image's volumes that must be mounts (with a read-only root): where, and from
+    /// where.
     pub image_volumes: &'a [(String, PathBuf)],
     /// The pod's namespaces are this process's.
     pub monitor_pid: i32,
@@ -225,7 +227,8 @@ pub fn bundle(input: &Input<'_>) -> Result<Bundle, OciError> {
     })
 }
 
-/// An exec: the container's own process with another command, so that nobody gets more than the container has.
+/// An exec: the container's own process with another command, so that nobody gets more than the container
+/// has.
 #[must_use]
 pub fn exec_spec(bundle: &Bundle, command: &[String], tty: bool) -> ExecSpec {
     let mut process = bundle.oci.process.clone();
@@ -287,7 +290,8 @@ fn process(input: &Input<'_>, selinux_label: String) -> Result<Process, OciError
     Ok(process)
 }
 
-/// The pod's command replaces both entrypoint and command of the image; its arguments replace the image's command alone.
+/// The pod's command replaces both entrypoint and command of the image; its arguments replace the image's
+/// command alone.
 fn args(container: &ContainerConfig, image: &ImageDefaults) -> Result<Vec<String>, OciError> {
     let mut all = container.command.clone();
     if all.is_empty() {
@@ -406,7 +410,8 @@ pub fn apparmor_profile(security: &ContainerSecurity, enabled: bool) -> AppArmor
     }
 }
 
-/// When the default profile cannot be loaded: a container that says nothing runs without, one that asks for it does not run.
+/// When the default profile cannot be loaded: a container that says nothing runs without, one that asks for
+/// it does not run.
 ///
 /// # Errors
 /// It asks for it.
@@ -426,8 +431,8 @@ fn apparmor(input: &Input<'_>) -> Result<String, OciError> {
     }
 }
 
-/// Labels of the process and of its files. What a pod leaves out is what policies have for containers; where the policy has nothing
-/// for them, a pod that asks for no label has none.
+/// Labels of the process and of its files. What a pod leaves out is what policies have for containers; where
+/// the policy has nothing for them, a pod that asks for no label has none.
 fn selinux(input: &Input<'_>) -> Result<(String, String), OciError> {
     let security = &input.container.security;
     if !input.node.selinux || security.privileged {
@@ -479,7 +484,8 @@ fn annotations(input: &Input<'_>) -> BTreeMap<String, String> {
     .into_map()
 }
 
-/// A path whoever rules the tree: below a scope of systemd's that is ours to divide there is nothing to ask it for.
+/// A path whoever rules the tree: below a scope of systemd's that is ours to divide there is nothing to ask
+/// it for.
 fn cgroups_path(input: &Input<'_>) -> String {
     format!("{}/{}", input.cgroup_parent.trim_end_matches('/'), input.id)
 }

@@ -1,14 +1,17 @@
-//! What the agent and a pod's monitor say to each other over the monitor's socket, and the two small files it leaves.
+//! What the agent and a pod's monitor say to each other over the monitor's socket, and the two small files it
+//! leaves.
 //!
-//! `SOCK_SEQPACKET`, one message a packet, one request a connection. Big things do not travel: containers' bundles are files,
-//! an exec's specification and all streams are descriptors. So the monitor needs neither a parser nor buffers that grow.
+//! `SOCK_SEQPACKET`, one message a packet, one request a connection. Big things do not travel: containers'
+//! bundles are files, an exec's specification and all streams are descriptors. So the monitor needs neither a
+//! parser nor buffers that grow.
 //!
 //! Owns the encoding; everything that arrives may be from an agent or monitor of another version, or garbage.
 
 use crate::model::types::Timestamp;
 
-/// First byte of every request; both sides refuse another one. Monitors live as long as their pods, over upgrades of the agent: a
-/// release that changes it speaks the one before, too ([`OLDEST`]), or the pods that run are made anew.
+/// First byte of every request; both sides refuse another one. Monitors live as long as their pods, over
+/// upgrades of the agent: a release that changes it speaks the one before, too ([`OLDEST`]), or the pods that
+/// run are made anew.
 pub const VERSION: u8 = 1;
 /// The oldest that this release speaks.
 pub const OLDEST: u8 = 1;
@@ -18,13 +21,14 @@ pub const MAX_MESSAGE: usize = 4096;
 /// What the agent asks for. Container ids are as the agent chose them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// All containers as they are ([`Reply::Running`], [`Reply::Exited`] each), then [`Reply::Done`]; then, as long as the
-    /// connection stays open, [`Reply::Exited`] for each that ends. End of file means that the monitor is gone.
+    /// All containers as they are ([`Reply::Running`], [`Reply::Exited`] each), then [`Reply::Done`]; then,
+    /// as long as the connection stays open, [`Reply::Exited`] for each that ends. End of file means that the
+    /// monitor is gone.
     Watch,
     /// Starts the container whose bundle lies in its directory: [`Reply::Running`] or [`Reply::Failed`].
     Start { container: String },
-    /// Sends a signal to the container's first process, or kills all of the container: [`Reply::Done`], fine when it has
-    /// ended or was never there.
+    /// Sends a signal to the container's first process, or kills all of the container: [`Reply::Done`], fine
+    /// when it has ended or was never there.
     Signal {
         container: String,
         signal: i32,
@@ -32,8 +36,9 @@ pub enum Request {
         all: bool,
     },
     /// Runs another program in a container. Descriptors that travel along: the specification (a memfd with an
-    /// [`super::spec::ExecSpec`] in JSON), then, as flagged, stdin, stdout, stderr. [`Reply::Running`] with, for a terminal, its
-    /// master as a descriptor; then [`Reply::Exited`]. The program is killed when the connection is closed before.
+    /// [`super::spec::ExecSpec`] in JSON), then, as flagged, stdin, stdout, stderr. [`Reply::Running`] with,
+    /// for a terminal, its master as a descriptor; then [`Reply::Exited`]. The program is killed when the
+    /// connection is closed before.
     Exec {
         container: String,
         /// A descriptor for stdin comes along; otherwise `/dev/null`. With a terminal none comes.
@@ -45,9 +50,9 @@ pub enum Request {
         /// The specification asks for a terminal.
         terminal: bool,
     },
-    /// Couples descriptors with a running container's streams ([`Reply::Done`]) until the connection is closed or the
-    /// container ends ([`Reply::Exited`]): stdin (if flagged) is read by the monitor, stdout and stderr are written to. What a slow reader
-    /// does not take is dropped for it, never for the log.
+    /// Couples descriptors with a running container's streams ([`Reply::Done`]) until the connection is
+    /// closed or the container ends ([`Reply::Exited`]): stdin (if flagged) is read by the monitor, stdout
+    /// and stderr are written to. What a slow reader does not take is dropped for it, never for the log.
     Attach {
         container: String,
         /// See [`Request::Exec`].
@@ -65,8 +70,8 @@ pub enum Request {
     Forget { container: String },
     /// Kills every container and ends: [`Reply::Done`] when all are gone.
     Shutdown,
-    /// Sees to it that there is a PID namespace for containers to share: [`Reply::Running`], with its first process. Earlier monitors
-    /// do not know it.
+    /// Sees to it that there is a PID namespace for containers to share: [`Reply::Running`], with its first
+    /// process. Earlier monitors do not know it.
     SharePids,
 }
 

@@ -1,5 +1,5 @@
-//! Pulls from registries (OCI distribution and Docker's registry v2), in a short-lived child: its memory goes back when it is
-//! done, and what a hostile registry or image does, it does to a small process.
+//! Pulls from registries (OCI distribution and Docker's registry v2), in a short-lived child: its memory goes
+//! back when it is done, and what a hostile registry or image does, it does to a small process.
 //!
 //! Owns requests to registries and the words between the agent and the child.
 //!
@@ -45,8 +45,8 @@ const DEFAULT_PARALLEL_LAYERS: usize = 3;
 const MAX_PARALLEL_LAYERS: usize = 16;
 /// A server that sends nothing for so long is asked anew.
 const STALL_TIMEOUT: Duration = Duration::from_secs(30);
-/// A connection that brings less on the average of [`RATE_WINDOW`] is given up: a layer must end some day, and a modem of
-/// the last century is ten times as fast.
+/// A connection that brings less on the average of [`RATE_WINDOW`] is given up: a layer must end some day,
+/// and a modem of the last century is ten times as fast.
 const LEAST_BYTES_PER_SECOND: u64 = 512;
 /// Long enough for the pauses of a radio link.
 const RATE_WINDOW: Duration = Duration::from_secs(60);
@@ -64,8 +64,8 @@ pub struct Auth {
     pub identity_token: String,
     /// A bearer token to send as it is.
     pub registry_token: String,
-    /// The one server that may see all this, as URL or `host[:port]`; every server that is asked (mirrors, too) when empty,
-    /// as containerd has it.
+    /// The one server that may see all this, as URL or `host[:port]`; every server that is asked (mirrors,
+    /// too) when empty, as containerd has it.
     pub server_address: String,
 }
 
@@ -87,7 +87,8 @@ impl std::fmt::Debug for Auth {
     }
 }
 
-/// What to pull; it travels to the child over a socket, so that no secret is ever on a command line or in an environment.
+/// What to pull; it travels to the child over a socket, so that no secret is ever on a command line or in an
+/// environment.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct PullRequest {
@@ -109,8 +110,8 @@ pub struct PullRequest {
     pub rate_window_ms: u64,
     /// The policy of signatures, see `policy_file`; without one every image may be pulled.
     pub policy: Option<PathBuf>,
-    /// What has to stay free of the store's disk, as a threshold of eviction is written; nothing beyond the store's own reserve
-    /// when empty.
+    /// What has to stay free of the store's disk, as a threshold of eviction is written; nothing beyond the
+    /// store's own reserve when empty.
     pub keep_free: String,
     /// A pull in which nothing moves for so many milliseconds is given up; 0 is the default.
     pub progress_deadline_ms: u64,

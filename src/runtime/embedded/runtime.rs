@@ -1,8 +1,9 @@
 //! `EmbeddedRuntime`: CRI's verbs, carried out by this process and the monitors it starts.
 //!
-//! Owns records and what follows from them: names in use, stages, who waits for whose end. What runs is the monitors';
-//! images, network and cgroups have modules of their own. A verb, once begun, goes on to its end even when nobody waits for
-//! its answer any more, as with a runtime in a process of its own: what is half done is either finished or undone.
+//! Owns records and what follows from them: names in use, stages, who waits for whose end. What runs is the
+//! monitors'; images, network and cgroups have modules of their own. A verb, once begun, goes on to its end
+//! even when nobody waits for its answer any more, as with a runtime in a process of its own: what is half
+//! done is either finished or undone.
 //!
 //! | file | what |
 //! |---|---|
@@ -220,8 +221,8 @@ fn no_container(id: &ContainerId) -> Failure {
 }
 
 impl EmbeddedRuntime {
-    /// Finds everything again that an earlier agent left, undoes what is half made, and is ready then. Touches nothing that
-    /// runs.
+    /// Finds everything again that an earlier agent left, undoes what is half made, and is ready then.
+    /// Touches nothing that runs.
     ///
     /// # Errors
     /// When its directories cannot be made or read, or are another process's ([`OpenError::InUse`]).
@@ -290,7 +291,8 @@ impl EmbeddedRuntime {
     }
 }
 
-/// A monitor's program is within a container's reach, as far as the kernel's checks allow it: it must not be writable.
+/// A monitor's program is within a container's reach, as far as the kernel's checks allow it: it must not be
+/// writable.
 fn read_only_program() -> Option<OwnedFd> {
     match read_only_exe() {
         Ok(program) => Some(program),

@@ -1,8 +1,9 @@
 //! Seccomp profiles to BPF programs: what libseccomp does for other runtimes, without it.
 //!
-//! Owns the compiler and the default profile. Pure. A filter covers the node's interface and those of its profile's
-//! architectures that this kernel also runs; a call by any other kills the process. Where several rules match, the first of
-//! the profile counts. Calls that nobody knows are skipped, as runc does, so that profiles may be newer than we are.
+//! Owns the compiler and the default profile. Pure. A filter covers the node's interface and those of its
+//! profile's architectures that this kernel also runs; a call by any other kills the process. Where several
+//! rules match, the first of the profile counts. Calls that nobody knows are skipped, as runc does, so that
+//! profiles may be newer than we are.
 
 mod compile;
 mod default;
@@ -113,7 +114,8 @@ pub struct Condition {
 pub struct Rule {
     pub names: Vec<String>,
     pub action: Action,
-    /// All must hold, each for an argument of its own; when an argument has several, one must, as runc has it.
+    /// All must hold, each for an argument of its own; when an argument has several, one must, as runc has
+    /// it.
     pub args: Vec<Condition>,
 }
 

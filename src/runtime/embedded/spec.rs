@@ -1,8 +1,10 @@
-//! What is handed from the agent to the processes that make pods and containers: fully decided, nothing left to choose.
+//! What is handed from the agent to the processes that make pods and containers: fully decided, nothing left
+//! to choose.
 //!
-//! `OciSpec` has the names and the meaning of the OCI runtime specification 1.2 (its `config.json`), as far as we use them:
-//! external runtimes get it as it is, our own executor reads the same. `Bundle` and `PodSpec` add what the specification
-//! leaves to whoever calls a runtime. Owns shapes. Made by `oci` (pure), carried out by `init`.
+//! `OciSpec` has the names and the meaning of the OCI runtime specification 1.2 (its `config.json`), as far
+//! as we use them: external runtimes get it as it is, our own executor reads the same. `Bundle` and `PodSpec`
+//! add what the specification leaves to whoever calls a runtime. Owns shapes. Made by `oci` (pure), carried
+//! out by `init`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -187,8 +189,9 @@ pub struct Root {
     pub readonly: bool,
 }
 
-/// `mounts[]`. Options are those of `mount(8)` and of the specification: `bind`, `rbind`, `ro`, `rro`, `nosuid`, `nodev`,
-/// `noexec`, `relatime`, `strictatime`, `private`, `rprivate`, `slave`, `rslave`, `shared`, `rshared`, `mode=…`, `size=…`…
+/// `mounts[]`. Options are those of `mount(8)` and of the specification: `bind`, `rbind`, `ro`, `rro`,
+/// `nosuid`, `nodev`, `noexec`, `relatime`, `strictatime`, `private`, `rprivate`, `slave`, `rslave`,
+/// `shared`, `rshared`, `mode=…`, `size=…`…
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OciMount {
     /// In the container, absolute.

@@ -16,7 +16,8 @@ pub struct FakeFaults {
     pub slow_rate: f64,
     /// Longest delay of a slow call.
     pub slow_max: Duration,
-    /// CRI names of calls that get no answer: they fail with [`ErrorKind::Timeout`] after `hang_timeout`, without effect.
+    /// CRI names of calls that get no answer: they fail with [`ErrorKind::Timeout`] after `hang_timeout`,
+    /// without effect.
     pub hang: BTreeSet<&'static str>,
     /// The caller's own limit on a call, as a real client has one.
     pub hang_timeout: Duration,
@@ -51,8 +52,8 @@ pub(super) struct Fate {
 }
 
 impl FakeFaults {
-    /// Rolls the dice for one call. Without rates no number is drawn, so switching faults on later does not depend on how
-    /// many calls went before.
+    /// Rolls the dice for one call. Without rates no number is drawn, so switching faults on later does not
+    /// depend on how many calls went before.
     pub(super) fn fate(&self, call: &'static str, dice: &mut Dice) -> Fate {
         let mut fate = Fate::default();
         if self.unavailable {

@@ -1,4 +1,5 @@
-//! Effects of calls whose caller is gone: a real runtime goes on with what it was asked for, whoever waits for the answer.
+//! Effects of calls whose caller is gone: a real runtime goes on with what it was asked for, whoever waits
+//! for the answer.
 //!
 //! Owns what is still to come.
 

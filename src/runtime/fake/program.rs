@@ -7,7 +7,8 @@ use std::time::Duration;
 use crate::model::types::{ContainerId, Timestamp};
 use crate::runtime::{ExecOutput, ImageAuth, RuntimeError};
 
-/// What a container's process does once started. The default runs for ever and ends at once with 143 when asked to.
+/// What a container's process does once started. The default runs for ever and ends at once with 143 when
+/// asked to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Program {
     pub run: Run,

@@ -1,8 +1,8 @@
-//! The simulated node: sandboxes, containers and images with the rules real runtimes enforce, as one synchronous state
-//! machine that is told the time.
+//! The simulated node: sandboxes, containers and images with the rules real runtimes enforce, as one
+//! synchronous state machine that is told the time.
 //!
-//! Owns the state; what containers do is `container`'s, what must never happen `invariants`'. A violated invariant is a
-//! bug in the agent and panics: the simulator has no other purpose.
+//! Owns the state; what containers do is `container`'s, what must never happen `invariants`'. A violated
+//! invariant is a bug in the agent and panics: the simulator has no other purpose.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -174,8 +174,8 @@ impl World {
         Ok(id)
     }
 
-    /// The handler must exist, and be able to do what it is asked for. A world without handlers is an old runtime, which
-    /// has its default alone and would silently run the pod with the node's users.
+    /// The handler must exist, and be able to do what it is asked for. A world without handlers is an old
+    /// runtime, which has its default alone and would silently run the pod with the node's users.
     fn check_abilities(&self, config: &SandboxConfig) -> Result<(), RuntimeError> {
         let name = config.runtime_handler.as_str();
         let handler = self.status.handlers.iter().find(|handler| handler.name == name);
@@ -260,7 +260,8 @@ impl World {
         found.into_values().collect()
     }
 
-    /// Removes an image with all its names; says how many bytes that frees. One that a container was made from must not go.
+    /// Removes an image with all its names; says how many bytes that frees. One that a container was made
+    /// from must not go.
     pub fn remove_image(&mut self, id: &str) -> Option<u64> {
         let user = self.containers.values().find(|container| container.observed.image_id == id);
         assert!(user.is_none(), "the image {id} of a container was removed");

@@ -1,5 +1,5 @@
-//! Reads tar archives as they come from registries and strangers: POSIX (pax), GNU and old ones, with nothing held in memory
-//! beyond one entry's names.
+//! Reads tar archives from untrusted sources: POSIX (pax), GNU and old ones. Holds nothing in memory beyond
+//! one entry's names.
 //!
 //! Owns the format. Reading only; sparse files are refused by name.
 
@@ -108,7 +108,8 @@ impl<R: Read> TarReader<R> {
     /// See [`TarError`].
     pub fn next_entry(&mut self) -> Result<Option<TarEntry>, TarError> {
         let mut extension = Extension::default();
-        // Extensions in front of one entry: path, link and attributes; more is an attempt to keep us busy.
+        // Extensions before one entry: path, link and attributes. More is an attempt to keep this process
+        // busy.
         for _ in 0..8 {
             let Some(header) = self.header()? else { return Ok(None) };
             let size = number(&header[124..136]).ok_or_else(|| self.damaged("the size is not a number"))?;
@@ -120,7 +121,7 @@ impl<R: Read> TarReader<R> {
                     let records = self.extension(size)?;
                     self.pax(&records, &mut extension)?;
                 }
-                // Global records carry comments (git's commit); nothing of a layer is there.
+                // Global records carry comments (git's commit) and nothing that a layer needs.
                 b'g' => drop(self.extension(size)?),
                 kind => return self.entry(&header, kind, size, extension).map(Some),
             }
@@ -241,7 +242,7 @@ impl<R: Read> TarReader<R> {
         Ok(OsString::from_vec(name))
     }
 
-    /// The content of an extension, which is what we hold in memory.
+    /// The content of an extension, which is held in memory.
     fn extension(&mut self, size: u64) -> Result<Vec<u8>, TarError> {
         if size > MAX_EXTENSION {
             return Err(self.damaged("an extension header is larger than 256 KiB"));

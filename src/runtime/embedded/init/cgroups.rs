@@ -53,9 +53,9 @@ fn memberships(table: &str) -> Vec<Membership> {
     table.lines().filter_map(line).collect()
 }
 
-/// Shows this process's own cgroups at `target`, as runc does: with cgroup v2 its directory, with v1 a directory per
-/// hierarchy. Binds of directories: nothing above is reachable, with or without a cgroup namespace. Returns what has to be
-/// made read-only at the end.
+/// Shows this process's own cgroups at `target`, as runc does: with cgroup v2 its directory, with v1 a
+/// directory per hierarchy. Binds of directories: nothing above is reachable, with or without a cgroup
+/// namespace. Returns what has to be made read-only at the end.
 ///
 /// # Errors
 /// The kernel's answer.

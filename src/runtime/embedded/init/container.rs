@@ -1,5 +1,5 @@
-//! A container's first process, in two steps: the first joins what has to be joined before there is a child, and leaves; the
-//! second, a child of the monitor, becomes the program.
+//! A container's first process, in two steps: the first joins what has to be joined before there is a child,
+//! and leaves; the second, a child of the monitor, becomes the program.
 //!
 //! Owns the order.
 
@@ -24,10 +24,11 @@ use crate::platform::sys::namespace::{self, Namespaces};
 use crate::runtime::embedded::layout::ContainerDir;
 use crate::runtime::embedded::spec::{Bundle, Namespace, Process};
 
-/// Step 1: reads the bundle, joins, makes the container, and last of all the process that becomes its program. That one is in
-/// the container's PID namespace, where others may trace it, whatever they are to do with it: so it has nothing then that the
-/// program has not. The first process of a new PID namespace is alone in it and makes the container itself. Returns in both
-/// processes: in step 1 when its work is done, in step 2 only when something failed.
+/// Step 1: reads the bundle, joins, makes the container, and last of all the process that becomes its
+/// program. That one is in the container's PID namespace, where others may trace it, whatever they are to do
+/// with it: so it has nothing then that the program has not. The first process of a new PID namespace is
+/// alone in it and makes the container itself. Returns in both processes: in step 1 when its work is done, in
+/// step 2 only when something failed.
 ///
 /// # Errors
 /// What could not be done, in either.
@@ -126,7 +127,8 @@ enum Pids {
     /// Its own: its process is the first of a new namespace.
     Own,
     Node,
-    /// Those of processes that run already, with their procfs; `None` where only a process among them can make that.
+    /// Those of processes that run already, with their procfs; `None` where only a process among them can
+    /// make that.
     Joined(Option<Mount>),
 }
 
@@ -147,8 +149,8 @@ fn find_pids(namespaces: &[Namespace], pod: &PodHandles) -> Result<Pids, InitErr
         _ => {
             opened = namespace::open(Path::new(&listed.path)).doing("open namespace", &listed.path)?;
             let procfs = procfs_of(&listed.path, opened.as_fd());
-            // What masks a procfs of a pod with users of its own cannot be taken off. But nothing in such a pod may trace a process
-            // that has not joined them yet.
+            // What masks a procfs of a pod with users of its own cannot be taken off. But nothing in such a
+            // pod may trace a process that has not joined them yet.
             let has_users = namespaces.iter().any(|namespace| namespace.kind == "user");
             (opened.as_fd(), if has_users { procfs.ok() } else { Some(procfs?) })
         }
@@ -158,8 +160,9 @@ fn find_pids(namespaces: &[Namespace], pod: &PodHandles) -> Result<Pids, InitErr
     Ok(Pids::Joined(procfs))
 }
 
-/// A procfs of the PID namespace that `path`, `/proc/<pid>/ns/pid`, stands for. A kernel can make it from outside since Linux
-/// 6.17; before, the one that the process `<pid>` sees at `/proc` is copied, without what masks parts of it.
+/// A procfs of the PID namespace that `path`, `/proc/<pid>/ns/pid`, stands for. A kernel can make it from
+/// outside since Linux 6.17; before, the one that the process `<pid>` sees at `/proc` is copied, without what
+/// masks parts of it.
 fn procfs_of(path: &str, pids: BorrowedFd<'_>) -> Result<Mount, InitError> {
     let made = NewFileSystem::open("proc").and_then(|new| {
         new.set_descriptor("pidns", pids)?;
@@ -248,8 +251,8 @@ fn enter_container(
     Ok(ready)
 }
 
-/// A working directory that the image does not have is made as runc makes it: part by part as it is written, so that what a `..`
-/// leads back from is made, too.
+/// A working directory that the image does not have is made as runc makes it: part by part as it is written,
+/// so that what a `..` leads back from is made, too.
 fn make_working_directory(
     rootfs: &Rootfs,
     process: &Process,

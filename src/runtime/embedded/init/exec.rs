@@ -20,8 +20,8 @@ use crate::platform::sys::credentials::set_umask;
 use crate::platform::sys::namespace::{self, Namespaces};
 use crate::runtime::embedded::spec::ExecSpec;
 
-/// Step 1: joins the container's namespaces, becomes what the program is to be, and makes step 2 in its PID namespace. Returns as
-/// [`super::container::start`].
+/// Step 1: joins the container's namespaces, becomes what the program is to be, and makes step 2 in its PID
+/// namespace. Returns as [`super::container::start`].
 ///
 /// # Errors
 /// What could not be done, in either process.

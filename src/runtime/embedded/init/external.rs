@@ -1,10 +1,11 @@
-//! Containers of another OCI runtime (runc, crun, Kata...): it gets the same specification and the overlay, and is driven by
-//! its command line.
+//! Containers of another OCI runtime (runc, crun, Kata...): it gets the same specification and the overlay,
+//! and is driven by its command line.
 //!
-//! Expected flow: `create` and `start`; the process it leaves behind is the monitor's child, because the monitor adopts
-//! orphans. `delete` when it has ended.
+//! Expected flow: `create` and `start`; the process it leaves behind is the monitor's child, because the
+//! monitor adopts orphans. `delete` when it has ended.
 //!
-//! Caveats: such a container is not killed by the kernel when its monitor is; whoever notices kills its cgroup.
+//! Caveats: such a container is not killed by the kernel when its monitor is; whoever notices kills its
+//! cgroup.
 //!
 //! Owns the command lines and files in the container's directory.
 
@@ -38,7 +39,8 @@ const STATE: &str = "oci";
 /// More of a runtime's log is not looked at.
 const MAX_LOG: u64 = 64 << 10;
 
-/// A runtime's command line, run in the container's directory with short relative names: names of sockets are limited.
+/// A runtime's command line, run in the container's directory with short relative names: names of sockets are
+/// limited.
 struct Runtime<'a> {
     command: &'a [String],
     /// The container's name.

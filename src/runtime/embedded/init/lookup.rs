@@ -1,4 +1,5 @@
-//! Finding a program and a home directory in the container, in the words that runtimes have for what is wrong.
+//! Finding a program and a home directory in the container, in the words that runtimes have for what is
+//! wrong.
 //!
 //! Owns nothing. Runs with the container's root and user.
 
@@ -14,8 +15,8 @@ use crate::platform::sys::open::is_symlink_loop;
 /// More of a container's `/etc/passwd` is not read.
 const MAX_PASSWD: u64 = 1 << 20;
 
-/// The file to execute for `program`: the first in `path_variable` (`PATH` of the container) that can be, unless it names a
-/// file already.
+/// The file to execute for `program`: the first in `path_variable` (`PATH` of the container) that can be,
+/// unless it names a file already.
 ///
 /// # Errors
 /// `executable file not found in $PATH` and its kin.
@@ -45,7 +46,8 @@ pub fn program(program: &str, path_variable: &str, directory: &Path) -> Result<P
     Err(error("executable file not found in $PATH"))
 }
 
-/// Magic links of procfs lead to files that are none of the container's, such as the program of this very process.
+/// Magic links of procfs lead to files that are none of the container's, such as the program of this very
+/// process.
 fn executable(root: &ContainerRoot, path: &Path) -> io::Result<()> {
     let file = root.point(path)?;
     if facts(file.as_fd())?.is_directory {

@@ -1,4 +1,5 @@
-//! A pod's namespaces, made by its monitor for itself, and the process that holds a shared PID namespace together.
+//! A pod's namespaces, made by its monitor for itself, and the process that holds a shared PID namespace
+//! together.
 //!
 //! Owns the order.
 
@@ -111,7 +112,8 @@ impl Helper {
     }
 }
 
-/// A child that unshares the user namespace; its maps are written from here, then it makes the others, which are owned by it.
+/// A child that unshares the user namespace; its maps are written from here, then it makes the others, which
+/// are owned by it.
 fn make_users(range: IdRange, own: Namespaces) -> Result<Helper, InitError> {
     let (words, answers) = clone::pipe().doing("make", "a pipe")?;
     let (go, hold) = clone::pipe().doing("make", "a pipe")?;
@@ -196,9 +198,10 @@ fn enter_helpers(pid: i32, own: Namespaces) -> Result<(), InitError> {
     Ok(())
 }
 
-/// The first process of the pod's shared PID namespace: reaps, can do nothing, has nothing, and dies with the monitor. Before
-/// that it makes the namespace's procfs, which only a process in the namespace can: no process with privileges enters it once
-/// containers are in it. Its process id, and what there is of the namespace.
+/// The first process of the pod's shared PID namespace: reaps, can do nothing, has nothing, and dies with the
+/// monitor. Before that it makes the namespace's procfs, which only a process in the namespace can: no
+/// process with privileges enters it once containers are in it. Its process id, and what there is of the
+/// namespace.
 pub(super) fn start_init() -> Result<(i32, PodHandles), InitError> {
     let (ready, told) = packets::pair().doing("make", "a socket pair")?;
     let pid = match clone::fork(CloneKind { sibling: false, pid_namespace: true })
@@ -237,8 +240,9 @@ pub(super) fn start_init() -> Result<(i32, PodHandles), InitError> {
     Ok((pid, PodHandles { init: Some(pid), pids: Some(pids), procfs, users: None }))
 }
 
-/// Containers of the pod see this process: it has nothing of the node's that they could reach through it, nor the procfs that
-/// it leaves behind in a mount namespace of its own, which is returned: nothing in that one is masked.
+/// Containers of the pod see this process: it has nothing of the node's that they could reach through it, nor
+/// the procfs that it leaves behind in a mount namespace of its own, which is returned: nothing in that one
+/// is masked.
 fn isolate() -> std::io::Result<OwnedFd> {
     clone::hide()?;
     clone::die_with_parent()?;
@@ -264,7 +268,8 @@ fn isolate() -> std::io::Result<OwnedFd> {
     Ok(procfs)
 }
 
-/// Makes `mount` the only one there is. Only something attached can become the root; what it covers goes away with the rest.
+/// Makes `mount` the only one there is. Only something attached can become the root; what it covers goes away
+/// with the rest.
 fn become_root(mount: &Mount, at: &str) -> std::io::Result<()> {
     mount.attach(crate::platform::sys::container_root::point_at(Path::new(at))?.as_fd())?;
     enter_root(mount.as_fd())

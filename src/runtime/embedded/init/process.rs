@@ -1,7 +1,8 @@
-//! The last part of the way: what this process may do is taken away piece by piece, then it becomes the container's program.
+//! The last part of the way: what this process may do is taken away piece by piece, then it becomes the
+//! container's program.
 //!
-//! Guarantees: what the specification does not grant is gone before the first instruction of the program; no descriptor but
-//! 0, 1 and 2 reaches it; whatever fails, it does not run.
+//! Guarantees: what the specification does not grant is gone before the first instruction of the program; no
+//! descriptor but 0, 1 and 2 reaches it; whatever fails, it does not run.
 //!
 //! Owns the order.
 
@@ -32,7 +33,8 @@ const MAX_FILTER: u64 = 4096 * 8;
 #[derive(Debug)]
 pub struct Prepared {
     filter: Option<Vec<u8>>,
-    /// Security labels and the files that take them, written at the end. The kernel hands them on to the next process.
+    /// Security labels and the files that take them, written at the end. The kernel hands them on to the next
+    /// process.
     labels: Vec<(File, String)>,
 }
 
@@ -44,7 +46,8 @@ pub struct Prepared {
 pub fn prepare(process: &Process, filter: Option<File>, procfs: Procfs) -> Result<Prepared, InitError> {
     let filter = filter.map(|file| {
         let mut bytes = Vec::new();
-        // One more byte than fits: the kernel then says that it is too long, and nothing shorter is loaded instead.
+        // One more byte than fits: the kernel then says that it is too long, and nothing shorter is loaded
+        // instead.
         file.take(MAX_FILTER + 1).read_to_end(&mut bytes).doing("read", "the seccomp filter")?;
         Ok(bytes)
     });
@@ -152,8 +155,8 @@ fn load(filter: Option<&[u8]>) -> Result<(), InitError> {
     filter.map_or(Ok(()), |filter| seccomp::load(filter).doing("load", "the seccomp filter"))
 }
 
-/// Takes from this process what the specification does not grant. The root file system is the container's already. Nothing that
-/// was opened for it is open afterwards.
+/// Takes from this process what the specification does not grant. The root file system is the container's
+/// already. Nothing that was opened for it is open afterwards.
 ///
 /// # Errors
 /// The first thing that cannot be.
@@ -217,8 +220,8 @@ pub fn confine(
     set_umask(0o022);
     let program = words(process)?;
     clone::reset_signals();
-    // Whoever traces the process that is made next gets no more of the kernel by that than the program would. A profile that
-    // does not let it be made comes later, as the last thing before the program.
+    // Whoever traces the process that is made next gets no more of the kernel by that than the program would.
+    // A profile that does not let it be made comes later, as the last thing before the program.
     let is_early = !destination.is_alone && filter.as_deref().is_some_and(seccomp::permits_start);
     let filter = if is_early {
         load(filter.as_deref())?;

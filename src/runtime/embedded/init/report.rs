@@ -1,5 +1,5 @@
-//! What a child tells the monitor between fork and exec. The end of the connection without [`Report::Failed`] means that the
-//! program runs.
+//! What a child tells the monitor between fork and exec. The end of the connection without [`Report::Failed`]
+//! means that the program runs.
 //!
 //! Owns the packets.
 
@@ -40,7 +40,8 @@ impl Report {
     /// Takes the next and never waits; `None` at the end.
     ///
     /// # Errors
-    /// `WouldBlock` when there is none yet; the kernel's answer; `InvalidData` for a packet that is none of these.
+    /// `WouldBlock` when there is none yet; the kernel's answer; `InvalidData` for a packet that is none of
+    /// these.
     pub fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<Self>> {
         let mut buffer = [0; MAX_TEXT + 1];
         let mut descriptors = packets::Descriptors::default();

@@ -1,11 +1,13 @@
-//! The root file system of a container and everything mounted into it, in a mount namespace that nobody else sees.
+//! The root file system of a container and everything mounted into it, in a mount namespace that nobody else
+//! sees.
 //!
-//! Expected flow: sources of binds are opened first, while mounts still travel as the node has them; then nothing travels to
-//! the node any more; the overlay is mounted; every target is resolved by the kernel as the container would, made if it is
-//! missing, and mounted by descriptor; what is to be read-only becomes so at the end.
+//! Expected flow: sources of binds are opened first, while mounts still travel as the node has them; then
+//! nothing travels to the node any more; the overlay is mounted; every target is resolved by the kernel as
+//! the container would, made if it is missing, and mounted by descriptor; what is to be read-only becomes so
+//! at the end.
 //!
-//! Guarantees: nothing outside of the root is made, changed or mounted over, whatever links an image or a volume has and
-//! whoever changes them meanwhile. No path is resolved twice.
+//! Guarantees: nothing outside of the root is made, changed or mounted over, whatever links an image or a
+//! volume has and whoever changes them meanwhile. No path is resolved twice.
 //!
 //! Owns mounts of the container.
 
@@ -27,7 +29,8 @@ use crate::platform::sys::node::is_older_than;
 use crate::runtime::embedded::layout::ContainerDir;
 use crate::runtime::embedded::spec::{Bundle, OciMount, Overlay};
 
-/// Files of procfs that something may be mounted over, as runc allows it: system containers show their own figures there.
+/// Files of procfs that something may be mounted over, as runc allows it: system containers show their own
+/// figures there.
 const COVERABLE: [&str; 11] = [
     "/proc/cpuinfo",
     "/proc/diskstats",
@@ -42,7 +45,8 @@ const COVERABLE: [&str; 11] = [
     "/proc/version",
 ];
 
-/// Whose files have the container's label, as with runc. procfs, sysfs and queues have labels of the kernel's.
+/// Whose files have the container's label, as with runc. procfs, sysfs and queues have labels of the
+/// kernel's.
 const LABELLED: [&str; 2] = ["tmpfs", "devpts"];
 /// The option of every file system that SELinux reads.
 const CONTEXT: &str = "context";
@@ -80,8 +84,8 @@ struct Planned<'a> {
 }
 
 impl Rootfs {
-    /// Mounts everything. This process is in a mount namespace of its own that still is a plain copy of the node's. `procfs` is
-    /// mounted for a procfs; without one, that of this process's PID namespace.
+    /// Mounts everything. This process is in a mount namespace of its own that still is a plain copy of the
+    /// node's. `procfs` is mounted for a procfs; without one, that of this process's PID namespace.
     ///
     /// # Errors
     /// The first thing that cannot be.
@@ -136,7 +140,8 @@ impl Rootfs {
         }
         let target = self.root.ensure_dir(&destination, 0o755).doing("create mount point", &shown)?;
         if is_system {
-            // A link further up may have led to the procfs mounted before; over its own root a second one may go.
+            // A link further up may have led to the procfs mounted before; over its own root a second one may
+            // go.
             let at = facts(target.as_fd()).doing("stat", &shown)?;
             if at.inode != 1 {
                 Self::refuse_procfs(&target, &destination)?;
@@ -188,7 +193,8 @@ impl Rootfs {
     ) -> Result<(), InitError> {
         source.attach(target.as_fd()).doing("mount", shown)?;
         if options.propagation.is_empty() {
-            // A copy shares with the node what its source shares: what is mounted inside of it next would appear there, too.
+            // A copy shares with the node what its source shares: what is mounted inside of it next would
+            // appear there, too.
             source.set_propagation(Propagation::Slave, true).doing("set propagation of", shown)?;
         }
         source.set_attributes(options.attributes, false).doing("set options of", shown)?;
@@ -282,7 +288,8 @@ impl Rootfs {
         }
     }
 
-    /// Makes it the root of this process and its mount namespace, and takes the node's file systems out of it.
+    /// Makes it the root of this process and its mount namespace, and takes the node's file systems out of
+    /// it.
     ///
     /// # Errors
     /// The kernel's answer.
@@ -370,7 +377,8 @@ fn new_file_system(mount: &OciMount, options: &MountOptions) -> Result<Mount, In
     new.mount(attributes).doing("create file system", kind)
 }
 
-/// Mounts the layers at `target`, their files labelled unless `label` is empty. Attached, where nothing travels to the node from.
+/// Mounts the layers at `target`, their files labelled unless `label` is empty. Attached, where nothing
+/// travels to the node from.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -431,7 +439,8 @@ fn overlay_by_layer(overlay: &Overlay, label: &str) -> std::io::Result<Mount> {
     new.mount(0)
 }
 
-/// All layers in one string of at most a page: their names are the numbers of descriptors, seen from `/proc/self/fd`.
+/// All layers in one string of at most a page: their names are the numbers of descriptors, seen from
+/// `/proc/self/fd`.
 pub(super) fn mount_in_one_page(target: &Path, overlay: &Overlay, label: &str) -> Result<Mount, InitError> {
     use std::os::fd::AsRawFd;
     let open = |path: &PathBuf| point_at(path).doing("open layer", path.display());

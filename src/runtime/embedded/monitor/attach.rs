@@ -29,7 +29,8 @@ impl Monitor {
         }
         let [stdin, stdout, stderr] = streams.map(|stream| stream.map(File::from));
         let serial = self.serial();
-        // A container without an open standard input has nobody to take it: its pipe is closed, which the writer sees.
+        // A container without an open standard input has nobody to take it: its pipe is closed, which the
+        // writer sees.
         let stdin = stdin.filter(|_| self.containers[at].stdin.is_some());
         let had_stdin = stdin.is_some();
         let stdin = stdin.map(|source| Pump::new(source, serial));
@@ -104,7 +105,8 @@ impl Monitor {
             }
         };
         let source = pump.source.as_fd();
-        // Out of the set while the target is full: a source whose writer is gone would be told of without end.
+        // Out of the set while the target is full: a source whose writer is gone would be told of without
+        // end.
         self.epoll.remove(source);
         if wait_for_source
             && self.epoll.add(source, Readiness::Read, token(TokenKind::Source, pump.serial)).is_err()

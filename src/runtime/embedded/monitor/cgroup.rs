@@ -11,8 +11,8 @@ const MAX_LIST: u64 = 64 * 1024;
 /// Rounds at once: what a fork bomb makes in between is the next one's.
 const ROUNDS: usize = 5;
 
-/// Sends SIGKILL to everything in these cgroups, the directories of one container in every hierarchy; says whether anything
-/// may be left. Never to ourselves.
+/// Sends SIGKILL to everything in these cgroups, the directories of one container in every hierarchy; says
+/// whether anything may be left. Never to ourselves.
 pub(super) fn kill_all(directories: &[PathBuf]) -> bool {
     let mut left = false;
     for directory in directories {

@@ -230,7 +230,8 @@ impl Monitor {
             let Some(at) = self.container_at(serial) else { return };
             let ProcessPhase::Starting { report, .. } = &self.containers[at].phase else { return };
             match Report::receive(report.as_fd()) {
-                // The last to hold the other end is in the container's PID namespace, where others may trace it.
+                // The last to hold the other end is in the container's PID namespace, where others may trace
+                // it.
                 Ok(Some(Report::Pid(_))) if self.containers[at].pid != 0 => {
                     return self.fail(at, "a second process was reported for the container");
                 }
@@ -335,7 +336,8 @@ impl Monitor {
         true
     }
 
-    /// The first process is gone: what is left of the container goes, too, and its last words are written down.
+    /// The first process is gone: what is left of the container goes, too, and its last words are written
+    /// down.
     fn ended(&mut self, serial: u32) {
         let Some(at) = self.container_at(serial) else { return };
         let container = &mut self.containers[at];
@@ -344,7 +346,8 @@ impl Monitor {
             complain(&format_args!("write exit state of {}: {error}", container.id));
         }
         container.phase = ProcessPhase::Draining { until: Instant::now() + DRAIN_DEADLINE };
-        // With a PID namespace of its own nothing is left; elsewhere a container ends with its first process all the same.
+        // With a PID namespace of its own nothing is left; elsewhere a container ends with its first process
+        // all the same.
         cgroup::kill_all(&container.facts.cgroups);
         for stream in [LogStream::Stdout, LogStream::Stderr] {
             for _ in 0..DRAIN_READS {

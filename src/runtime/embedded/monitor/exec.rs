@@ -195,7 +195,8 @@ impl Monitor {
         self.answer_exec(exec.serial, &Reply::Failed { message: message.to_owned() }, None, true);
     }
 
-    /// Tells whoever waits for the program; a connection that does not listen, or is not needed any more, goes.
+    /// Tells whoever waits for the program; a connection that does not listen, or is not needed any more,
+    /// goes.
     fn answer_exec(&mut self, serial: u32, reply: &Reply, terminal: Option<&OwnedFd>, last: bool) -> bool {
         let mut heard = false;
         self.connections.retain(|connection| match connection.role {
@@ -256,7 +257,8 @@ impl Monitor {
     pub(super) fn abandon_exec(&mut self, serial: u32) {
         if let Some(at) = self.exec_at(serial) {
             self.execs[at].abandoned = true;
-            // One that has not told its process yet is killed when it does: its helper may have made it already.
+            // One that has not told its process yet is killed when it does: its helper may have made it
+            // already.
             if self.execs[at].pid != 0 {
                 self.kill_exec(at);
             }

@@ -1,7 +1,8 @@
-//! A container's log in CRI's format: `2026-11-20T10:00:00.123456789Z stdout F text`, one entry a line, `P` for a part of a
-//! line that goes on in the next entry.
+//! A container's log in CRI's format: `2026-11-20T10:00:00.123456789Z stdout F text`, one entry a line, `P`
+//! for a part of a line that goes on in the next entry.
 //!
-//! Owns the file and the cutting of streams into entries. A log that cannot be written never stops a container.
+//! Owns the file and the cutting of streams into entries. A log that cannot be written never stops a
+//! container.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -30,14 +31,16 @@ impl LogStream {
     }
 }
 
-/// Cuts what a stream brings into entries. Holds the beginning of a line that has not ended yet and nothing else.
+/// Cuts what a stream brings into entries. Holds the beginning of a line that has not ended yet and nothing
+/// else.
 #[derive(Debug, Default)]
 pub(super) struct Splitter {
     pending: Vec<u8>,
 }
 
 impl Splitter {
-    /// Hands out every entry that is complete: its first half, its second half, and whether the line ends with it.
+    /// Hands out every entry that is complete: its first half, its second half, and whether the line ends
+    /// with it.
     pub(super) fn feed(&mut self, mut chunk: &[u8], mut entry: impl FnMut(&[u8], &[u8], bool)) {
         while let Some(end) = chunk.iter().position(|byte| *byte == b'\n') {
             let (line, rest) = chunk.split_at(end);
@@ -141,7 +144,8 @@ pub(super) struct Log {
     torn: bool,
 }
 
-/// Opens a log, and makes its directory when that is missing, as containerd does: not every client of CRI makes it.
+/// Opens a log, and makes its directory when that is missing, as containerd does: not every client of CRI
+/// makes it.
 fn open_in_place(path: &Path) -> io::Result<File> {
     match open_log(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -178,8 +182,8 @@ impl Log {
         }
     }
 
-    /// Writes `bytes`, whole entries, and empties it. What cannot be written is counted, and said together with the next entries
-    /// for which there is room: a disk that is full does not fill up with complaints.
+    /// Writes `bytes`, whole entries, and empties it. What cannot be written is counted, and said together
+    /// with the next entries for which there is room: a disk that is full does not fill up with complaints.
     fn write(&mut self, bytes: &mut Vec<u8>, time: &[u8; 30]) {
         let Some(file) = &mut self.file else { return bytes.clear() };
         if self.lost == 0 && !self.torn {
@@ -210,8 +214,8 @@ impl Log {
         bytes.clear();
     }
 
-    /// Of `bytes` the first `written` are in the file. Takes the beginning of an entry that has no end back, so that readers see
-    /// entries only; says how many bytes are left there.
+    /// Of `bytes` the first `written` are in the file. Takes the beginning of an entry that has no end back,
+    /// so that readers see entries only; says how many bytes are left there.
     fn keep_whole(&mut self, bytes: &[u8], written: usize) -> usize {
         let whole = bytes[..written].iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
         if self.take_back(written - whole) { whole } else { written }

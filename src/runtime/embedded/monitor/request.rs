@@ -34,7 +34,8 @@ impl Monitor {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
                 Err(error) => {
-                    // Out of descriptors: whoever asks nothing goes; else everybody waits until somebody goes.
+                    // Out of descriptors: whoever asks nothing goes; else everybody waits until somebody
+                    // goes.
                     if !self.drop_oldest_idle() {
                         complain(&format_args!("accept a connection: {error}"));
                         self.epoll.remove(self.listener.as_fd());

@@ -132,8 +132,8 @@ fn default_mtu(network: &mut Network) -> Result<u32, NetlinkError> {
     Ok(mtu.unwrap_or(DEFAULT_MTU).clamp(MIN_MTU, 65_535))
 }
 
-/// A range in which the node already has neighbours, or to which it has routes of its own, would cut it off from them. A
-/// wider route by a gateway is no conflict: in a cluster there is one for all nodes' pods.
+/// A range in which the node already has neighbours, or to which it has routes of its own, would cut it off
+/// from them. A wider route by a gateway is no conflict: in a cluster there is one for all nodes' pods.
 fn find_overlap(network: &mut Network, bridge: u32, subnet: Subnet) -> Result<(), NetworkError> {
     let links = network.links()?;
     let name = |index: u32| {
@@ -182,8 +182,8 @@ enum Ipv6 {
     Off,
 }
 
-/// Before an interface is switched on: whatever it has of IPv6, nobody on the link makes himself its router (CVE-2020-10749).
-/// Addresses of the agent's are used at once, without a search for duplicates.
+/// Before an interface is switched on: whatever it has of IPv6, nobody on the link makes himself its router
+/// (CVE-2020-10749). Addresses of the agent's are used at once, without a search for duplicates.
 fn prepare_ipv6(link: &str, ipv6: Ipv6) -> Result<(), NetworkError> {
     if !sysctl(&format!("ipv6/conf/{link}")).exists() && ipv6 != Ipv6::Given {
         // A kernel without IPv6.
@@ -206,8 +206,8 @@ pub fn knows_ipv6() -> bool {
     sysctl("ipv6").exists()
 }
 
-/// Makes the node a router, once. An interface that has its IPv6 routes from advertisements would lose them by that, if it
-/// were not told to go on.
+/// Makes the node a router, once. An interface that has its IPv6 routes from advertisements would lose them
+/// by that, if it were not told to go on.
 fn forward(subnets: &[Subnet]) -> Result<(), NetworkError> {
     if subnets.iter().any(|subnet| subnet.network().is_ipv4()) && set("ipv4/ip_forward", "1")? {
         log::info!(sysctl = "net.ipv4.ip_forward"; "Enabled IP forwarding for pods");
@@ -332,7 +332,8 @@ pub fn find_bridge(name: &str) -> Result<Option<u32>, NetlinkError> {
     Ok(link.filter(|link| link.kind == "bridge").map(|link| link.index))
 }
 
-/// Makes the ports of the bridge those of the records: strangers of ours go, and those that lost the bridge get it again.
+/// Makes the ports of the bridge those of the records: strangers of ours go, and those that lost the bridge
+/// get it again.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -352,7 +353,8 @@ pub fn tidy(bridge: u32, wanted: &[&str]) -> Result<(), NetlinkError> {
     Ok(())
 }
 
-/// An address of the locally administered range, the same for the same IP: neighbours that remember it are right.
+/// An address of the locally administered range, the same for the same IP: neighbours that remember it are
+/// right.
 fn mac_of(ip: IpAddr) -> Mac {
     match ip {
         IpAddr::V4(ip) => {

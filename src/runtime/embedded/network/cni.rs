@@ -104,8 +104,8 @@ pub struct CniPod<'a> {
     pub netns: &'a str,
 }
 
-/// The configuration in force: the first file by name. `None` where there is no file. Read anew each time, so that a change
-/// counts at once.
+/// The configuration in force: the first file by name. `None` where there is no file. Read anew each time, so
+/// that a change counts at once.
 ///
 /// # Errors
 /// When the first file is no configuration.
@@ -122,8 +122,8 @@ pub fn load(directory: &Path) -> Result<Option<List>, CniError> {
     parse(&text).map(Some).map_err(|problem| CniError::Config { path, problem })
 }
 
-/// The file in force and what tells one version of it from another. `None` also when the directory cannot be read: [`load`] says
-/// why.
+/// The file in force and what tells one version of it from another. `None` also when the directory cannot be
+/// read: [`load`] says why.
 #[must_use]
 pub fn identity(directory: &Path) -> Configured {
     let path = first_file(directory).ok()??;
@@ -349,7 +349,8 @@ pub fn capabilities(attachment: &Attachment) -> Result<BTreeMap<String, Value>, 
     Ok(found)
 }
 
-/// Runs the chain; the result of the last plugin is left in `record`. After an error [`delete`] undoes what was done.
+/// Runs the chain; the result of the last plugin is left in `record`. After an error [`delete`] undoes what
+/// was done.
 ///
 /// # Errors
 /// The first plugin that fails.

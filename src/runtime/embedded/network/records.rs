@@ -1,6 +1,8 @@
-//! What the network remembers of each sandbox: a file each, written before anything is made, removed after all is undone.
+//! What the network remembers of each sandbox: a file each, written before anything is made, removed after
+//! all is undone.
 //!
-//! The files are the truth; nothing is kept in memory. A lock makes several threads, and several agents, take turns.
+//! The files are the truth; nothing is kept in memory. A lock makes several threads, and several agents, take
+//! turns.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -198,8 +200,8 @@ impl Records {
     }
 }
 
-/// By a new file and a rename: a reader, or a restart, sees the old or the new one. The file system is memory, so nothing is
-/// synced.
+/// By a new file and a rename: a reader, or a restart, sees the old or the new one. The file system is
+/// memory, so nothing is synced.
 fn replace(path: &Path, text: &[u8]) -> Result<(), RecordError> {
     let new = path.with_extension("new");
     fs::write(&new, text).map_err(|source| RecordError::new("write", &new, source))?;

@@ -28,7 +28,8 @@ pub fn tables(bridge: &str, subnets: &[Subnet], records: &[NetworkRecord]) -> Ve
     subnets.iter().map(|subnet| table(bridge, *subnet, records)).collect()
 }
 
-/// The guard of IPv6 where pods have no addresses of it: nothing of it comes from them to the node or through it.
+/// The guard of IPv6 where pods have no addresses of it: nothing of it comes from them to the node or through
+/// it.
 #[must_use]
 pub fn ipv6_guard(bridge: &str, subnets: &[Subnet]) -> Option<Table> {
     if subnets.iter().any(|subnet| family(*subnet) == Family::Ipv6) {
@@ -182,8 +183,8 @@ impl Header<'_> {
         [what, Expression::Mask(octets(range.mask())), Expression::NotEqual(octets(range.network()))]
     }
 
-    /// Pods send with addresses of pods; and what of the node listens on 127.0.0.1 is not theirs, although host ports there
-    /// need `route_localnet`, which would let them through (CVE-2020-8558 in Kubernetes).
+    /// Pods send with addresses of pods; and what of the node listens on 127.0.0.1 is not theirs, although
+    /// host ports there need `route_localnet`, which would let them through (CVE-2020-8558 in Kubernetes).
     fn guard(&self) -> Vec<Vec<Expression>> {
         let from_bridge = [Expression::InputInterface, Expression::Equal(self.bridge())];
         let mut foreign = from_bridge.to_vec();
@@ -220,7 +221,8 @@ impl Header<'_> {
             Expression::NotEqual(vec![0; 4]),
         ];
         let mut rules = Vec::new();
-        // A pod that calls a host port which leads back onto the bridge: the answer must come back through the node.
+        // A pod that calls a host port which leads back onto the bridge: the answer must come back through
+        // the node.
         let mut back = rewritten.to_vec();
         back.extend(self.in_subnet(self.source()));
         back.push(Expression::Masquerade);

@@ -9,9 +9,10 @@ use sha2::Digest;
 
 /// Where pods' addresses come from when nobody says (`podCIDR`).
 ///
-/// Private, and away from what else is often found on a box: home and office routers (192.168, 10.0, 10.1), Docker (172.17
-/// and up), Podman (10.88), k3s (10.42, 10.43), flannel and kubeadm's examples (10.244, 10.96). A /24 has room for twice the
-/// 110 pods of a node and hides as little as possible of a 10.0.0.0/8 that is in use.
+/// Private, and away from what else is often found on a box: home and office routers (192.168, 10.0, 10.1),
+/// Docker (172.17 and up), Podman (10.88), k3s (10.42, 10.43), flannel and kubeadm's examples (10.244,
+/// 10.96). A /24 has room for twice the 110 pods of a node and hides as little as possible of a 10.0.0.0/8
+/// that is in use.
 pub const DEFAULT_SUBNET: &str = "10.86.0.0/24";
 
 /// A range of addresses that pods get theirs from.
@@ -48,7 +49,8 @@ impl FromStr for Subnet {
         let (ip, prefix) = text.split_once('/').ok_or_else(|| error("must be address/length"))?;
         let ip: IpAddr = ip.parse().map_err(|_| error("invalid address before the slash"))?;
         let prefix: u8 = prefix.parse().map_err(|_| error("invalid length after the slash"))?;
-        // Network, gateway and one pod at least; and something must be left of the address to tell ranges apart.
+        // Network, gateway and one pod at least; and something must be left of the address to tell ranges
+        // apart.
         let longest = if ip.is_ipv4() { 30 } else { 126 };
         if !(8..=longest).contains(&prefix) {
             return Err(error("the length must be 8 to 30 (IPv4) or 8 to 126 (IPv6)"));
@@ -62,8 +64,8 @@ impl FromStr for Subnet {
 }
 
 impl Subnet {
-    /// A range of unique local IPv6 addresses (RFC 4193) that is this machine's alone: `seed` is something no other machine
-    /// has, its machine id for example.
+    /// A range of unique local IPv6 addresses (RFC 4193) that is this machine's alone: `seed` is something no
+    /// other machine has, its machine id for example.
     #[must_use]
     pub fn unique_local(seed: &[u8]) -> Self {
         let mut hash = sha2::Sha256::new();
@@ -115,8 +117,8 @@ impl Subnet {
             && to_number(network) & common == to_number(self.network) & common
     }
 
-    /// The next free address after `last`, round and round: an address rests as long as possible before another pod gets it,
-    /// so that nobody who still remembers it meets a stranger.
+    /// The next free address after `last`, round and round: an address rests as long as possible before
+    /// another pod gets it, so that nobody who still remembers it meets a stranger.
     ///
     /// # Errors
     /// When all are in use.

@@ -1,5 +1,5 @@
-//! Hosts are network namespaces of their own, so that nothing of the machine is touched; pods' servers are sockets made in
-//! the pod's namespace, which can be used from any thread.
+//! Hosts are network namespaces of their own, so that nothing of the machine is touched; pods' servers are
+//! sockets made in the pod's namespace, which can be used from any thread.
 
 mod plugins;
 
@@ -222,7 +222,8 @@ fn pods_reach_each_other_the_node_and_other_hosts_and_only_those_see_a_masquerad
     assert_eq!((host.rules(), host.records().len()), (String::new(), 0));
 }
 
-/// Sends router advertisements out of `eth0`, as any root with `NET_RAW` can: a default route, a prefix for addresses, a route.
+/// Sends router advertisements out of `eth0`, as any root with `NET_RAW` can: a default route, a prefix for
+/// addresses, a route.
 const ADVERTISE: &str = r#"
 import socket, struct, sys, time
 s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
@@ -390,7 +391,8 @@ fn datagrams_reach_a_host_port_and_move_with_it_to_the_next_pod() {
     let on_node = host.run(|| UdpSocket::bind("127.0.0.1:0").unwrap());
     assert_eq!(ask(&server, &on_node, at("127.0.0.1", 5353)).unwrap().to_string(), "10.86.0.1");
     host.detach(&first);
-    // The same client port: the kernel would know the connection and send it to the first pod for three minutes more.
+    // The same client port: the kernel would know the connection and send it to the first pod for three
+    // minutes more.
     let second = host.attach("second", &ports).unwrap();
     assert_ne!(first.ip(), second.ip());
     let server = second.run(|| UdpSocket::bind("0.0.0.0:53").unwrap());

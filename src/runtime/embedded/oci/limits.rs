@@ -28,8 +28,8 @@ const DEFAULT: [&str; 14] = [
     "CAP_AUDIT_WRITE",
 ];
 
-/// `ALL` comes first on either side, so that single ones can be taken from it and given back; nothing is ambient or
-/// inheritable, for Kubernetes does not define that.
+/// `ALL` comes first on either side, so that single ones can be taken from it and given back; nothing is
+/// ambient or inheritable, for Kubernetes does not define that.
 pub(super) fn capabilities(input: &Input<'_>) -> Capabilities {
     let all = &input.node.capabilities;
     let set = effective(input, all);
@@ -66,8 +66,8 @@ fn full_name(name: &str) -> String {
     if name.starts_with("CAP_") { name } else { format!("CAP_{name}") }
 }
 
-/// Devices that harm nobody: null, zero, full, random, urandom, tty, console, ptmx, pseudo terminals. Any node may be made,
-/// for opening it is another matter.
+/// Devices that harm nobody: null, zero, full, random, urandom, tty, console, ptmx, pseudo terminals. Any
+/// node may be made, for opening it is another matter.
 pub(super) fn device_rules(privileged: bool) -> Vec<DeviceRule> {
     let rule = |allow: bool, kind: &str, major: Option<i64>, minor: Option<i64>, access: &str| DeviceRule {
         allow,
@@ -117,7 +117,8 @@ pub fn cgroup_rules(rules: &[DeviceRule]) -> Vec<devices::DeviceRule> {
     rules.iter().filter_map(convert).collect()
 }
 
-/// `linux.devices`: all of the node's for a privileged container, and what is asked for. What is mounted is there already.
+/// `linux.devices`: all of the node's for a privileged container, and what is asked for. What is mounted is
+/// there already.
 pub(super) fn devices(input: &Input<'_>) -> Vec<Device> {
     let privileged = input.container.security.privileged;
     let mut all = if privileged { input.node.host_devices.clone() } else { Vec::new() };
@@ -155,8 +156,8 @@ pub(super) fn resources(input: &Input<'_>) -> Resources {
     Resources { devices: all_rules(input), others: others(&input.container.resources, has_huge_pages(input)) }
 }
 
-/// Whether an external runtime can limit huge pages: it looks for the controller in a hierarchy of the node's own version, and fails
-/// the container without one.
+/// Whether an external runtime can limit huge pages: it looks for the controller in a hierarchy of the node's
+/// own version, and fails the container without one.
 fn has_huge_pages(input: &Input<'_>) -> bool {
     let is_theirs = |part: std::path::Component<'_>| part.as_os_str() == "hugetlb";
     input.node.cgroup_v2 || input.cgroups.iter().any(|directory| directory.components().any(is_theirs))

@@ -458,7 +458,8 @@ impl Drop for Child {
     }
 }
 
-/// The promise to external runtimes, where there is one to ask: runc takes the specification and what runs is as it says.
+/// The promise to external runtimes, where there is one to ask: runc takes the specification and what runs is
+/// as it says.
 #[test]
 fn runc_runs_it() {
     use std::fs;

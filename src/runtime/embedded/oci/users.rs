@@ -1,4 +1,5 @@
-//! Who a container runs as: from CRI's words, the image's user and the image's own `/etc/passwd` and `/etc/group`.
+//! Who a container runs as: from CRI's words, the image's user and the image's own `/etc/passwd` and
+//! `/etc/group`.
 //!
 //! Pure; texts arrive as arguments and are not trusted: what is no entry is no entry.
 
@@ -74,8 +75,8 @@ fn entries(text: &str) -> impl Iterator<Item = std::str::Split<'_, char>> {
     lines.filter(|line| !matches!(line.bytes().next(), None | Some(b'#' | b':'))).map(|line| line.split(':'))
 }
 
-/// Who runs: what the pod says, else what the image says, else root. `passwd_file` and `group_file` are the image's, empty
-/// when it has none.
+/// Who runs: what the pod says, else what the image says, else root. `passwd_file` and `group_file` are the
+/// image's, empty when it has none.
 ///
 /// # Errors
 /// When a name is not in the image, or a number is none of an id.

@@ -84,7 +84,8 @@ struct TokenAnswer {
 
 /// The `Authorization` that answers one of these challenges.
 ///
-/// `from` is the registry itself: a token server without TLS is used only by a registry without TLS, and on its own host.
+/// `from` is the registry itself: a token server without TLS is used only by a registry without TLS, and on
+/// its own host.
 pub(super) fn authorization(
     offered: &[Challenge],
     auth: Option<&Auth>,

@@ -1,5 +1,5 @@
-//! A blob as a stream that can be trusted: it goes on where a cut ended it, and its last bytes come out only when all of it
-//! has the promised digest.
+//! A blob as a stream that can be trusted: it goes on where a cut ended it, and its last bytes come out only
+//! when all of it has the promised digest.
 //!
 //! Owns one blob's hash and place.
 
@@ -22,7 +22,8 @@ const FRUITLESS_CUTS: u32 = 5;
 const WORTHWHILE: u64 = 16 * 1024;
 /// How often progress is told.
 const TELL_EVERY: Duration = Duration::from_millis(100);
-/// Read at once: the end of a blob is held back in a buffer of this size until its digest is known to be right.
+/// Read at once: the end of a blob is held back in a buffer of this size until its digest is known to be
+/// right.
 const CHUNK_BYTES: usize = 32 * 1024;
 
 /// Hears how far a blob is: bytes, and what happens.

@@ -28,8 +28,8 @@ use crate::runtime::embedded::images::{
 /// Only touched pages cost; TLS and decoders are deep in unoptimised builds.
 const STACK_BYTES: usize = 1024 * 1024;
 
-/// How often a layer that somebody else brings is looked for. A lock tells of its end to those alone who wait in the kernel,
-/// and there nobody could give up.
+/// How often a layer that somebody else brings is looked for. A lock tells of its end to those alone who wait
+/// in the kernel, and there nobody could give up.
 const CLAIM_EVERY: Duration = Duration::from_millis(250);
 
 /// A document as it came.
@@ -67,8 +67,8 @@ impl LayerTarget<'_> {
     }
 }
 
-/// Pulls an image into the store. Of layers that this registry delivered before, it is only asked whether we may have them;
-/// nothing gets a name before all is there.
+/// Pulls an image into the store. Of layers that this registry delivered before, it is only asked whether we
+/// may have them; nothing gets a name before all is there.
 ///
 /// # Errors
 /// What went wrong first. Layers that came in full stay for the next try.
@@ -223,8 +223,8 @@ fn check_signature(
     Err(SignatureError::Absent(problems.join("; ")))
 }
 
-/// The image that is here already, and its digest at the registry, when that is still the one. Asked by HEAD: registries
-/// that count pulls do not count it, and the answer says whether we may have it.
+/// The image that is here already, and its digest at the registry, when that is still the one. Asked by HEAD:
+/// registries that count pulls do not count it, and the answer says whether we may have it.
 fn unchanged(
     store: &ImageStore,
     session: &mut Session,

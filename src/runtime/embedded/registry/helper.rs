@@ -72,8 +72,8 @@ pub async fn pull_in_child(
     pull_until(program, request, progress, std::future::pending()).await
 }
 
-/// As [`pull_in_child`], given up as soon as `stop` is there: when the answer comes the child is gone, but for
-/// one that cannot be killed.
+/// As [`pull_in_child`], given up as soon as `stop` is there: when the answer comes the child is gone, but
+/// for one that cannot be killed.
 ///
 /// # Errors
 /// As [`pull_in_child`], and [`PullError::Interrupted`].

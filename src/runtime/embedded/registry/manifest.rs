@@ -1,4 +1,5 @@
-//! Documents of a registry: what an index, a manifest and a configuration say, and which image of an index is ours.
+//! Documents of a registry: what an index, a manifest and a configuration say, and which image of an index is
+//! ours.
 //!
 //! Owns shapes and limits.
 

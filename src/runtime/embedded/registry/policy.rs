@@ -118,7 +118,8 @@ fn check_pattern(pattern: &str) -> Result<(), String> {
     Err(format!("images[{pattern:?}]: {problem}"))
 }
 
-/// How closely a pattern fits, the closest being the largest: a whole host before a part of one, then the longer path.
+/// How closely a pattern fits, the closest being the largest: a whole host before a part of one, then the
+/// longer path.
 fn rank(pattern: &str, image: &Reference) -> Option<(bool, usize, usize)> {
     if pattern == "*" {
         return Some((false, 0, 0));

@@ -140,7 +140,8 @@ impl Session {
         })
     }
 
-    /// Whether the registry lets us have a blob. Where it redirects to, another server has it, whose word is not wanted.
+    /// Whether the registry lets us have a blob. Where it redirects to, another server has it, whose word is
+    /// not wanted.
     pub(super) fn has_blob(&mut self, digest: &str) -> Result<bool, PullError> {
         let path = format!("blobs/{digest}");
         let ask = Ask { method: Method::Head, path: &path, headers: &[], what: digest, follows: false };
@@ -153,8 +154,8 @@ impl Session {
         }
     }
 
-    /// Asks one server, with credentials where it wants them and again where that may help. The answer is 2xx, or a
-    /// redirect that is not followed.
+    /// Asks one server, with credentials where it wants them and again where that may help. The answer is
+    /// 2xx, or a redirect that is not followed.
     pub(super) fn ask(&mut self, index: usize, ask: Ask<'_>) -> Result<StreamingResponse, PullError> {
         let host = &self.endpoints[index].host;
         let mut url = host.base.clone();

@@ -1,5 +1,5 @@
-//! Signatures of images as cosign keeps them beside an image: a payload that names the image's digest, and a signature of
-//! the payload by a key that one knows.
+//! Signatures of images as cosign keeps them beside an image: a payload that names the image's digest, and a
+//! signature of the payload by a key that one knows.
 //!
 //! Owns keys and the check (pure but for reading key files).
 
@@ -22,7 +22,8 @@ const TYPE: &str = "cosign container image signature";
 pub(super) const MAX_PAYLOAD_BYTES: usize = 64 * 1024;
 /// More signatures of one image are not looked at.
 const MAX_SIGNATURES: usize = 32;
-/// What comes before the point of a P-256 key in its DER form (RFC 5480), and before an Ed25519 key (RFC 8410).
+/// What comes before the point of a P-256 key in its DER form (RFC 5480), and before an Ed25519 key (RFC
+/// 8410).
 const P256_PREFIX: &[u8] = b"\x30\x59\x30\x13\x06\x07\x2a\x86\x48\xce\x3d\x02\x01\x06\x08\x2a\x86\x48\xce\x3d\x03\x01\x07\x03\x42\x00";
 const ED25519_PREFIX: &[u8] = b"\x30\x2a\x30\x05\x06\x03\x2b\x65\x70\x03\x21\x00";
 
@@ -133,8 +134,8 @@ struct SignedImage {
     digest: String,
 }
 
-/// Whether one of the keys signed this payload, and the payload is about one of these digests. The name of the image in it
-/// is not compared, as cosign does: mirrors carry signatures along.
+/// Whether one of the keys signed this payload, and the payload is about one of these digests. The name of
+/// the image in it is not compared, as cosign does: mirrors carry signatures along.
 ///
 /// # Errors
 /// What does not fit, in words.

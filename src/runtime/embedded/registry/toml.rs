@@ -1,7 +1,7 @@
 //! As much of TOML as `hosts.toml` files use: tables, strings, booleans, integers, arrays and inline tables.
 //!
-//! Owns the grammar. (The `toml` crate would add 90 kB and a second Deserializer for files of ten lines; what is not
-//! understood here is refused by line, never guessed.)
+//! Owns the grammar. (The `toml` crate would add 90 kB and a second Deserializer for files of ten lines; what
+//! is not understood here is refused by line, never guessed.)
 
 use serde_json::{Map, Value};
 

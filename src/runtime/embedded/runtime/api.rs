@@ -1,4 +1,5 @@
-//! What the embedded runtime can tell and do beyond [`crate::runtime::Runtime`]: for those who serve it to others.
+//! What the embedded runtime can tell and do beyond [`crate::runtime::Runtime`]: for those who serve it to
+//! others.
 //!
 //! Owns shapes. The effects are in the files beside it.
 

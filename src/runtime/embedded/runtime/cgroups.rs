@@ -24,14 +24,15 @@ fn own_parent(id: &SandboxId) -> String {
     format!("{NOBODYS}/{id}")
 }
 
-/// The monitor's cgroup. Two sandboxes of one pod may be there at a time, and the older one goes without the newer.
+/// The monitor's cgroup. Two sandboxes of one pod may be there at a time, and the older one goes without the
+/// newer.
 fn monitor_name(id: &SandboxId) -> String {
     format!("monitor-{}", id.as_str().get(..12).unwrap_or(id.as_str()))
 }
 
-/// Puts a sandbox's monitor into its cgroup, with what it has started until then, so that no service of systemd has them.
-/// Where systemd rules the tree the sandbox gets a scope, and everything of it is in there. Where that is goes into the record
-/// before it is made.
+/// Puts a sandbox's monitor into its cgroup, with what it has started until then, so that no service of
+/// systemd has them. Where systemd rules the tree the sandbox gets a scope, and everything of it is in there.
+/// Where that is goes into the record before it is made.
 pub(super) fn place(
     config: &CgroupConfig,
     record: &mut SandboxRecord,
@@ -102,7 +103,8 @@ pub(super) fn remove_sandbox(config: &CgroupConfig, record: &SandboxRecord) -> R
     Ok(())
 }
 
-/// Kills what is in a cgroup and removes it. Processes need a moment to go, so whoever asks may have to ask again.
+/// Kills what is in a cgroup and removes it. Processes need a moment to go, so whoever asks may have to ask
+/// again.
 pub(super) fn clear(dirs: &[PathBuf]) -> Result<(), Failure> {
     if !container::is_empty(dirs) {
         let _ = container::kill_all(dirs);

@@ -1,6 +1,7 @@
 //! Whose the runtime's directories are: one process's at a time, `agent` or `agent cri`.
 //!
-//! Owns the lock files. Two of them would each take the other's pods for its own, and undo what the other is making.
+//! Owns the lock files. Two of them would each take the other's pods for its own, and undo what the other is
+//! making.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,7 +11,8 @@ use super::OpenError;
 use crate::platform::rt;
 use crate::platform::sys::lock::{self, FileLock, LockError};
 
-/// One that is ending holds them still, and so does, for a moment, what it was just starting when it was killed.
+/// One that is ending holds them still, and so does, for a moment, what it was just starting when it was
+/// killed.
 const PATIENCE: Duration = Duration::from_secs(5);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 

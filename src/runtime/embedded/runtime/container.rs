@@ -1,7 +1,7 @@
 //! Containers: made from a configuration, started, stopped, removed.
 //!
-//! Owns the order of effects. Guarantees: a name is taken by one container of a sandbox at a time; what could not be made is
-//! gone; a container runs at most once.
+//! Owns the order of effects. Guarantees: a name is taken by one container of a sandbox at a time; what could
+//! not be made is gone; a container runs at most once.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -92,8 +92,8 @@ pub(super) async fn create(
     }
 }
 
-/// A container that shares process ids in a sandbox that was made without: the sandbox gets what is shared now. With containerd its
-/// pause container has it from the beginning.
+/// A container that shares process ids in a sandbox that was made without: the sandbox gets what is shared
+/// now. With containerd its pause container has it from the beginning.
 async fn share_pids(
     shared: &Rc<RuntimeInner>,
     sandbox: &SandboxId,

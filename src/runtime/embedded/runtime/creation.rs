@@ -1,4 +1,5 @@
-//! From a container's configuration to everything its start needs: image, user, writable layer, cgroup, filter, bundle.
+//! From a container's configuration to everything its start needs: image, user, writable layer, cgroup,
+//! filter, bundle.
 //!
 //! Owns the order of effects of making a container; what the bundle says is `oci`'s. Everything here blocks.
 
@@ -230,7 +231,8 @@ impl Creation {
         Ok(skipped)
     }
 
-    /// The profile that the container will ask for has to be there. Without a default one there is none, which is said.
+    /// The profile that the container will ask for has to be there. Without a default one there is none,
+    /// which is said.
     fn apparmor(&self, node: &mut oci::NodeFacts) -> Result<Vec<Skipped>, Failure> {
         let security = &self.config.security;
         match oci::apparmor_profile(security, node.apparmor) {
@@ -254,8 +256,9 @@ impl Creation {
         Ok(Vec::new())
     }
 
-    /// Directories for the image's volumes, with what the image has there: of all where the root itself cannot be written to, else
-    /// of those that the image has nothing at. The others are to be seen in their place already.
+    /// Directories for the image's volumes, with what the image has there: of all where the root itself
+    /// cannot be written to, else of those that the image has nothing at. The others are to be seen in their
+    /// place already.
     fn image_volumes(
         &self,
         image: &Image,

@@ -135,8 +135,8 @@ fn node_at(path: &str, metadata: &Metadata) -> Option<Device> {
     })
 }
 
-/// The nodes that stand for these devices, and what may be done with each. Links are followed; a directory stands for the
-/// nodes below it.
+/// The nodes that stand for these devices, and what may be done with each. Links are followed; a directory
+/// stands for the nodes below it.
 ///
 /// # Errors
 /// The path that is no device, or the kernel's answer for it.

@@ -57,8 +57,8 @@ pub(super) fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// Makes a directory that must not be there yet, with exactly this mode: the agent's umask must not decide what containers
-/// can read.
+/// Makes a directory that must not be there yet, with exactly this mode: the agent's umask must not decide
+/// what containers can read.
 pub(super) fn make_new_dir(path: &Path, mode: u32) -> Result<(), Failure> {
     let result = std::fs::DirBuilder::new()
         .mode(mode)
@@ -67,8 +67,8 @@ pub(super) fn make_new_dir(path: &Path, mode: u32) -> Result<(), Failure> {
     result.map_err(|error| Failure::because(&format!("create directory {}", path.display()), &error))
 }
 
-/// Takes from others what an earlier version let them read of a sandbox: variables of its containers, among them those from
-/// Secrets. What containers read through it keeps its mode.
+/// Takes from others what an earlier version let them read of a sandbox: variables of its containers, among
+/// them those from Secrets. What containers read through it keeps its mode.
 pub(super) fn close_to_others(dir: &SandboxDir) {
     let files = |path: &Path| {
         let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
@@ -143,7 +143,8 @@ fn resolv_conf(dns: &DnsConfig) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// Takes a sandbox's directory away: mounts, then everything, the record last. Fine when some or all of it is gone.
+/// Takes a sandbox's directory away: mounts, then everything, the record last. Fine when some or all of it is
+/// gone.
 pub(super) fn remove_sandbox_dir(dir: &SandboxDir) -> Result<(), Failure> {
     unmount_below(&dir.0)?;
     remove_dir_record_last(&dir.0, &dir.record())
@@ -204,7 +205,8 @@ fn missing_is_fine(error: io::Error) -> io::Result<()> {
     if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
 }
 
-/// Gives a writable layer another name, at once, whatever its size; it is to be removed later. `None` when it is not there.
+/// Gives a writable layer another name, at once, whatever its size; it is to be removed later. `None` when it
+/// is not there.
 pub(super) fn discard(layout: &Layout, layer: &Path, number: u64) -> Result<Option<PathBuf>, Failure> {
     let name = format!("{DISCARDED}{}-{number}", std::process::id());
     let discarded = layout.writable_layers().join(name);
@@ -215,7 +217,8 @@ pub(super) fn discard(layout: &Layout, layer: &Path, number: u64) -> Result<Opti
     }
 }
 
-/// Removes what was discarded, by this agent or an earlier one. The files are a container's: nothing is followed.
+/// Removes what was discarded, by this agent or an earlier one. The files are a container's: nothing is
+/// followed.
 pub(super) fn remove_discarded(path: &Path) {
     let removed = dir::remove_contents(path).map_err(|error| {
         io::Error::new(error.source.kind(), format!("{}: {}", error.path.display(), error.source))

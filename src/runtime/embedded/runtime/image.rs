@@ -43,7 +43,8 @@ pub(super) async fn list(shared: &Rc<RuntimeInner>) -> Result<Vec<RuntimeImage>,
     Ok(all.into_iter().map(listed).collect())
 }
 
-/// Removes an image unless a container was made from it. Says how many bytes its layers had that no other image has.
+/// Removes an image unless a container was made from it. Says how many bytes its layers had that no other
+/// image has.
 pub(super) async fn remove(
     shared: &Rc<RuntimeInner>,
     id: &str,

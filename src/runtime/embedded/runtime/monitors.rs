@@ -16,7 +16,8 @@ use crate::platform::logging::chain;
 use crate::platform::rt;
 use crate::platform::sys::netlink::namespace;
 
-/// A process that was killed is gone after a moment; there is nothing to wait on for one that is not our child.
+/// A process that was killed is gone after a moment; there is nothing to wait on for one that is not our
+/// child.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// A program inside the pod answers at once or not at all.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
@@ -52,7 +53,8 @@ pub(super) async fn until_gone(process: Process, patience: Duration) -> bool {
     tokio::time::timeout(patience, gone).await.is_ok()
 }
 
-/// The first of these addresses that accepts a connection made from inside a network namespace (`None`: the node's).
+/// The first of these addresses that accepts a connection made from inside a network namespace (`None`: the
+/// node's).
 pub(super) fn connect_inside(netns: Option<&Path>, addresses: &[SocketAddr]) -> io::Result<TcpStream> {
     let connect = || {
         let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);

@@ -1,8 +1,8 @@
 //! The network's verbs as the runtime calls them: in which thread, how many at once, how often.
 //!
-//! Plugins are other people's programs and may hang until they are killed. Those of one pod hold up nobody else: each chain has a
-//! thread of its own, so many at once. The built-in network is the kernel's answer to a few messages; one pod after the other has
-//! it, and who waits does not wait in the pool.
+//! Plugins are other people's programs and may hang until they are killed. Those of one pod hold up nobody
+//! else: each chain has a thread of its own, so many at once. The built-in network is the kernel's answer to
+//! a few messages; one pod after the other has it, and who waits does not wait in the pool.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -19,7 +19,8 @@ use crate::runtime::SandboxConfig;
 
 /// Chains of plugins under way. Each may hang for a minute; as many pods may hang before others wait.
 pub(super) const MOST_PLUGINS: usize = 16;
-/// How long an answer about the network's state holds while its configuration stays as it is. Plugins are asked by running them.
+/// How long an answer about the network's state holds while its configuration stays as it is. Plugins are
+/// asked by running them.
 const STATUS_HOLDS: Duration = Duration::from_secs(10);
 
 /// What was said of the network, of which configuration, and when.
@@ -54,8 +55,9 @@ async fn runs_plugins(shared: &RuntimeInner, sandbox: &SandboxId) -> bool {
     rt::blocking("read network record", move || network.runs_plugins(&sandbox)).await
 }
 
-/// One pod's built-in network is made or taken down at a time, by a lock below. Whoever waited for that in the pool would hold up
-/// what needs no network: the first may take seconds on a slow machine, where the kernel loads modules for it.
+/// One pod's built-in network is made or taken down at a time, by a lock below. Whoever waited for that in
+/// the pool would hold up what needs no network: the first may take seconds on a slow machine, where the
+/// kernel loads modules for it.
 async fn turn(shared: &RuntimeInner, plugins: bool) -> Option<MutexGuard<'_, ()>> {
     if plugins { None } else { Some(shared.network_turn.lock().await) }
 }

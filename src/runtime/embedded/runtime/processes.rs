@@ -56,7 +56,8 @@ fn start_of(pid: i32) -> Option<u64> {
     fields.nth(18)?.parse().ok()
 }
 
-/// Monitors of sandboxes below `sandboxes` by the argument they were started with: directory's name and process.
+/// Monitors of sandboxes below `sandboxes` by the argument they were started with: directory's name and
+/// process.
 pub(super) fn monitors_below(sandboxes: &Path) -> Vec<(String, Process)> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
@@ -73,8 +74,8 @@ pub(super) fn monitors_below(sandboxes: &Path) -> Vec<(String, Process)> {
     .collect()
 }
 
-/// The first process a monitor has started: the init process of a shared PID namespace, when it is ready and nothing else
-/// has been started.
+/// The first process a monitor has started: the init process of a shared PID namespace, when it is ready and
+/// nothing else has been started.
 pub(super) fn first_child(pid: i32) -> Option<i32> {
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
     children.split_whitespace().next()?.parse().ok()

@@ -1,7 +1,8 @@
-//! What is remembered of a sandbox and of a container: one small file each, on the tmpfs of the state directory.
+//! What is remembered of a sandbox and of a container: one small file each, on the tmpfs of the state
+//! directory.
 //!
-//! Owns shapes, reading and writing. A file appears whole or not at all; it is not synced, because it describes processes of
-//! this boot.
+//! Owns shapes, reading and writing. A file appears whole or not at all; it is not synced, because it
+//! describes processes of this boot.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -43,12 +44,13 @@ pub struct SandboxRecord {
     pub stage: SandboxStage,
     /// Addresses, primary first.
     pub ips: Vec<String>,
-    /// Path, below the root of every hierarchy, of the cgroup that those of the monitor and the containers are in; empty before
-    /// there is a monitor. As it was made: the driver may be another one by now.
+    /// Path, below the root of every hierarchy, of the cgroup that those of the monitor and the containers
+    /// are in; empty before there is a monitor. As it was made: the driver may be another one by now.
     pub cgroup: String,
     /// The monitor's cgroup, a directory per hierarchy.
     pub cgroups: Vec<PathBuf>,
-    /// Version of [`super::super::protocol`] that its monitor speaks; 0 in records of before this was written down, and means 1.
+    /// Version of [`super::super::protocol`] that its monitor speaks; 0 in records of before this was written
+    /// down, and means 1.
     pub monitor_protocol: u8,
     /// Init process of a PID namespace that the pod's containers share; 0 without one.
     pub pod_init: i32,

@@ -1,11 +1,12 @@
 //! The start: what an earlier agent left is found again, undone or forgotten.
 //!
-//! Expected flow: read every sandbox's record. One that was being made is undone. One whose monitor answers is listened to;
-//! its containers are as their files say, and what happens from now on is heard. One whose monitor is gone is not ready, its
-//! containers have ended. Then whatever nobody has a record of goes: monitors, networks, writable layers.
+//! Expected flow: read every sandbox's record. One that was being made is undone. One whose monitor answers
+//! is listened to; its containers are as their files say, and what happens from now on is heard. One whose
+//! monitor is gone is not ready, its containers have ended. Then whatever nobody has a record of goes:
+//! monitors, networks, writable layers.
 //!
-//! Guarantees: nothing that runs and has a record is touched. What cannot be undone stays visible as not ready, so that its
-//! removal is asked for and tried again.
+//! Guarantees: nothing that runs and has a record is touched. What cannot be undone stays visible as not
+//! ready, so that its removal is asked for and tried again.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -137,7 +138,8 @@ async fn recover_sandbox(shared: &Rc<RuntimeInner>, found: RecoveredSandbox) {
         watch::monitor_gone(shared, &id);
         return;
     };
-    // Nobody could stop such a pod, nor hear of its end: it is made anew, by this agent. `agent upgrade` refuses what would come here.
+    // Nobody could stop such a pod, nor hear of its end: it is made anew, by this agent. `agent upgrade`
+    // refuses what would come here.
     let failure = if record.is_some_and(|record| !record.is_understood()) {
         "unsupported protocol version".to_owned()
     } else {

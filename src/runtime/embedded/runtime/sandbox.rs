@@ -1,7 +1,7 @@
 //! Sandboxes: made step by step with a record from the first one on, undone from any of them.
 //!
-//! Owns the order of effects. Guarantees: a name is taken by one sandbox at a time; when making fails everything made before
-//! is gone again; stopping and removing may be repeated and may begin anywhere.
+//! Owns the order of effects. Guarantees: a name is taken by one sandbox at a time; when making fails
+//! everything made before is gone again; stopping and removing may be repeated and may begin anywhere.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -215,7 +215,8 @@ pub(super) async fn remove(shared: Rc<RuntimeInner>, id: SandboxId) -> Result<()
     Ok(())
 }
 
-/// Takes away everything a sandbox without containers may consist of, whatever of it is there; its record last.
+/// Takes away everything a sandbox without containers may consist of, whatever of it is there; its record
+/// last.
 pub(super) async fn dismantle(shared: &Rc<RuntimeInner>, id: &SandboxId) -> Result<(), Failure> {
     let dir = shared.config.layout.sandbox(id);
     halt_monitor(shared, id).await?;

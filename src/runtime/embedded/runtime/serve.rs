@@ -134,7 +134,8 @@ impl EmbeddedRuntime {
         container::stats(&self.shared, id).await.map_err(|failure| failure.of("ContainerStats"))
     }
 
-    /// Figures of these containers, by their records; with `disks` also where writable layers are and what images use.
+    /// Figures of these containers, by their records; with `disks` also where writable layers are and what
+    /// images use.
     pub async fn usage(&self, disks: bool, ids: &[ContainerId]) -> RuntimeUse {
         let layout = &self.shared.config.layout;
         let mut found =

@@ -30,7 +30,8 @@ pub(super) fn stats(at: Timestamp, record: &ContainerRecord, layer: &Path) -> Co
     }
 }
 
-/// What only this runtime knows: containers' figures by their records, for those whose cgroups nobody else finds.
+/// What only this runtime knows: containers' figures by their records, for those whose cgroups nobody else
+/// finds.
 pub(super) fn figures(record: &ContainerRecord) -> ContainerFigures {
     let used = usage::stats(&record.cgroups);
     ContainerFigures {

@@ -1,4 +1,5 @@
-//! One container or sandbox in full: its record, what the monitor has written beside it, and what is known in memory.
+//! One container or sandbox in full: its record, what the monitor has written beside it, and what is known in
+//! memory.
 //!
 //! Owns nothing.
 

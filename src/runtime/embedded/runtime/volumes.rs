@@ -68,8 +68,8 @@ fn merged(dir: &ContainerDir, number: usize, layers: &[PathBuf]) -> Result<PathB
     Ok(target)
 }
 
-/// A directory of an image. Links in it could lead out of the image, so none is followed; what is found is bound to a place
-/// that nobody can change.
+/// A directory of an image. Links in it could lead out of the image, so none is followed; what is found is
+/// bound to a place that nobody can change.
 fn below(dir: &ContainerDir, number: usize, root: &Path, sub_path: &str) -> Result<PathBuf, Failure> {
     let failed = |error: std::io::Error| {
         Failure::because(&format!("failed to mount sub path {sub_path:?} of the image"), &error)

@@ -1,7 +1,7 @@
 //! Ends: of containers, as monitors tell them, and of monitors themselves.
 //!
-//! Owns one task per monitor, which waits and does nothing else. What a monitor's end means for its pod is decided here; what
-//! the pod's restart policy makes of it is not ours.
+//! Owns one task per monitor, which waits and does nothing else. What a monitor's end means for its pod is
+//! decided here; what the pod's restart policy makes of it is not ours.
 
 use std::rc::Rc;
 use std::time::Duration;

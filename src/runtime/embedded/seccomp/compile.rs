@@ -1,4 +1,5 @@
-//! From rules to instructions: per interface a binary search over the calls' numbers, its leaves the conditions.
+//! From rules to instructions: per interface a binary search over the calls' numbers, its leaves the
+//! conditions.
 
 use std::collections::BTreeMap;
 
@@ -95,7 +96,8 @@ fn length(length: usize) -> u32 {
     u32::try_from(length).unwrap_or(u32::MAX)
 }
 
-/// The rules by number of the call. Within a call they keep their order; those after one without conditions are void.
+/// The rules by number of the call. Within a call they keep their order; those after one without conditions
+/// are void.
 fn leaves(profile: &Profile, abi: Abi, table: &Table) -> BTreeMap<u32, Leaf> {
     let mut all: BTreeMap<u32, Leaf> = BTreeMap::new();
     for rule in &profile.rules {
@@ -128,7 +130,8 @@ fn alternatives(rule: &Rule) -> Vec<Vec<Condition>> {
     vec![rule.args.clone()]
 }
 
-/// Neighbouring numbers with the same leaf, as the first number of each such stretch; the first stretch begins at 0.
+/// Neighbouring numbers with the same leaf, as the first number of each such stretch; the first stretch
+/// begins at 0.
 fn segments(profile: &Profile, abi: Abi, covered: &[Abi], leaves: BTreeMap<u32, Leaf>) -> Vec<(u32, Leaf)> {
     let default = Leaf { otherwise: Some(verdict(profile.default_action)), ..Leaf::default() };
     let closed = abi == Abi::X86_64 && !covered.contains(&Abi::X32);

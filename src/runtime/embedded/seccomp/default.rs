@@ -67,10 +67,11 @@ const BY_CAPABILITY: [(&str, &str); 14] = [
 ];
 
 const ENOSYS: u16 = 38;
-/// The families of sockets that Linux has, 0 to 45, but for `AF_ALG` (38), the kernel's cryptography, through which a container
-/// once became root (CVE-2026-31431), and `AF_VSOCK` (40), which reaches the host of a virtual machine past all networks: the
-/// first of a range and its length, a power of two that divides it. The whole argument is compared. The kernel looks at its
-/// lower half alone, so that a number beyond is a family, too: 0x1_0000_0028 is `AF_VSOCK`.
+/// The families of sockets that Linux has, 0 to 45, but for `AF_ALG` (38), the kernel's cryptography, through
+/// which a container once became root (CVE-2026-31431), and `AF_VSOCK` (40), which reaches the host of a
+/// virtual machine past all networks: the first of a range and its length, a power of two that divides it.
+/// The whole argument is compared. The kernel looks at its lower half alone, so that a number beyond is a
+/// family, too: 0x1_0000_0028 is `AF_VSOCK`.
 const FAMILIES: [(u64, u64); 7] = [(0, 32), (32, 4), (36, 2), (39, 1), (41, 1), (42, 2), (44, 2)];
 /// `CLONE_NEW…` of every kind but time, which shares its bit with the signal's number.
 const NEW_NAMESPACES: u64 = 0x7e02_0000;
@@ -91,8 +92,9 @@ pub fn default_profile(capabilities: &[String], arch: Arch) -> Profile {
         ..allow(name)
     };
     let mut rules = vec![allow(ALWAYS)];
-    // One rule each, since conditions of one rule are all to be met. What `socketcall` of 32-bit x86 asks for is in
-    // memory, where no filter can see it, and refusing it breaks programs (Docker tried): it stays, there as here.
+    // One rule each, since conditions of one rule are all to be met. What `socketcall` of 32-bit x86 asks for
+    // is in memory, where no filter can see it, and refusing it breaks programs (Docker tried): it stays,
+    // there as here.
     rules.extend(
         FAMILIES.map(|(first, length)| allow_if("socket", Operator::MaskedEqual, !(length - 1), first)),
     );

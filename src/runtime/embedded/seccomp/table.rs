@@ -1,6 +1,7 @@
 //! Numbers of system calls by name, for the architectures we are built for and what their kernels also run.
 //!
-//! Data of the kernel's headers as a text (13 kB): parsed when a profile is compiled, which happens once per profile.
+//! Data of the kernel's headers as a text (13 kB): parsed when a profile is compiled, which happens once per
+//! profile.
 
 /// An interface to the kernel; a machine may have several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -33,14 +33,14 @@ pub(super) struct PlannedEnd {
 }
 
 impl World {
-    /// Scripts the runs of containers with this name or, lower in precedence, this image: one program per attempt, the
-    /// last one for all further attempts. Containers made before keep theirs.
+    /// Scripts the runs of containers with this name or, lower in precedence, this image: one program per
+    /// attempt, the last one for all further attempts. Containers made before keep theirs.
     pub fn set_programs(&mut self, name_or_image: &str, programs: Vec<Program>) {
         self.programs.insert(name_or_image.to_owned(), programs);
     }
 
-    /// Scripts commands run in containers with this name: how long they take and how they end, by the command's first
-    /// word; others end at once with 0.
+    /// Scripts commands run in containers with this name: how long they take and how they end, by the
+    /// command's first word; others end at once with 0.
     pub fn set_exec(&mut self, container: &str, command: &str, script: ExecScript) {
         self.execs.insert((container.to_owned(), command.to_owned()), script);
     }

@@ -192,7 +192,8 @@ fn a_volume_that_changes_while_it_is_mounted_into_leads_nowhere_outside() {
     println!("{ran} of 60 started");
 }
 
-/// A container that may trace others looks into every process of its pod, while programs and containers are started in it.
+/// A container that may trace others looks into every process of its pod, while programs and containers are
+/// started in it.
 #[test]
 fn a_tracing_container_sees_nothing_of_the_node_in_starts() {
     in_monitor(|| {

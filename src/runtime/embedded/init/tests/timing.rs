@@ -1,6 +1,7 @@
-//! How long starts and execs take, beside other runtimes, of one bundle:
-//! `cargo nextest run --lib --run-ignored only -E 'test(timing_of)' --no-capture`, or, where there is no toolchain, the test
-//! program itself: `<program> --ignored --nocapture timing_of`. Needs a static busybox; `crun` and `runc` where they are there.
+//! How long starts and execs take, beside other runtimes, of one bundle: `cargo nextest run --lib
+//! --run-ignored only -E 'test(timing_of)' --no-capture`, or, where there is no toolchain, the test program
+//! itself: `<program> --ignored --nocapture timing_of`. Needs a static busybox; `crun` and `runc` where they
+//! are there.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -53,7 +54,8 @@ fn works(runtime: &str, bundle: &Path, oci: &OciSpec) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// The same by a runtime's command line, from the same specification. It gets a directory: what an overlay costs is not counted.
+/// The same by a runtime's command line, from the same specification. It gets a directory: what an overlay
+/// costs is not counted.
 fn other(runtime: &str, bundle: &Path, oci: &OciSpec) -> (Duration, Duration) {
     let write = |oci: &OciSpec| {
         std::fs::write(bundle.join("config.json"), serde_json::to_vec(oci).unwrap()).unwrap();

@@ -2,8 +2,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What the format says of a whole stream, seen at once: lines, each in parts of `MAX_LINE`, the last of them tagged `F`
-/// if a line break ends it. A line of exactly the limit is one entry.
+/// What the format says of a whole stream, seen at once: lines, each in parts of `MAX_LINE`, the last of them
+/// tagged `F` if a line break ends it. A line of exactly the limit is one entry.
 fn model(stream: &[u8]) -> Vec<(Vec<u8>, bool)> {
     let mut entries = Vec::new();
     let mut lines: Vec<&[u8]> = stream.split(|byte| *byte == b'\n').collect();
