@@ -21,7 +21,7 @@ pub struct FakeFaults {
     pub hang: BTreeSet<&'static str>,
     /// The caller's own limit on a call, as a real client has one.
     pub hang_timeout: Duration,
-    /// Nobody listens on the socket.
+    /// The socket has no listener.
     pub unavailable: bool,
 }
 
@@ -38,7 +38,7 @@ impl Default for FakeFaults {
     }
 }
 
-/// What the dice say about one call.
+/// The drawn faults of one call.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Fate {
     /// Time before the effect.
@@ -47,13 +47,13 @@ pub(super) struct Fate {
     pub error_before: Option<RuntimeError>,
     /// Time between effect and answer.
     pub delay_after: Duration,
-    /// The effect happens, its answer is lost.
+    /// The call takes effect, and its answer is lost.
     pub error_after: Option<RuntimeError>,
 }
 
 impl FakeFaults {
-    /// Rolls the dice for one call. Without rates no number is drawn, so switching faults on later does not
-    /// depend on how many calls went before.
+    /// Draws the faults of one call. With all rates at zero no number is drawn, so the effect of enabling
+    /// faults later does not depend on how many calls came before.
     pub(super) fn fate(&self, call: &'static str, dice: &mut Dice) -> Fate {
         let mut fate = Fate::default();
         if self.unavailable {

@@ -49,8 +49,7 @@ impl FromStr for Subnet {
         let (ip, prefix) = text.split_once('/').ok_or_else(|| error("must be address/length"))?;
         let ip: IpAddr = ip.parse().map_err(|_| error("invalid address before the slash"))?;
         let prefix: u8 = prefix.parse().map_err(|_| error("invalid length after the slash"))?;
-        // Network, gateway and one pod at least; and the prefix must not be empty, or ranges could not be
-        // distinguished.
+        // Network, gateway and one pod at least; and at least 8 bits of prefix to tell ranges apart.
         let longest = if ip.is_ipv4() { 30 } else { 126 };
         if !(8..=longest).contains(&prefix) {
             return Err(error("the length must be 8 to 30 (IPv4) or 8 to 126 (IPv6)"));

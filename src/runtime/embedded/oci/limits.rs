@@ -117,8 +117,8 @@ pub fn cgroup_rules(rules: &[DeviceRule]) -> Vec<devices::DeviceRule> {
     rules.iter().filter_map(convert).collect()
 }
 
-/// `linux.devices`: all of the node's for a privileged container, and the requested ones. Paths covered by a
-/// mount are left out.
+/// `linux.devices`: all of the node's for a privileged container, and the requested ones, except those whose
+/// path is a mount.
 pub(super) fn devices(input: &Input<'_>) -> Vec<Device> {
     let privileged = input.container.security.privileged;
     let mut all = if privileged { input.node.host_devices.clone() } else { Vec::new() };

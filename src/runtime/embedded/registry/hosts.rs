@@ -134,7 +134,7 @@ fn hosts_from(
     Ok(hosts)
 }
 
-/// The registry under its own name: with TLS unless it is on this machine.
+/// The registry under its own name: with TLS, except for a loopback host without TLS settings.
 fn default_host(registry: &str, part: HostConfig, stall: Duration) -> Result<Host, PullError> {
     let secured = !part.ca.is_empty() || part.client.is_some() || part.skip_verify;
     let scheme = if is_loopback_host(registry) && !secured { "http" } else { "https" };
