@@ -6,14 +6,14 @@
 //!
 //! | module | what it is | where it runs |
 //! |---|---|---|
-//! | `layout`, `spec`, `facts`, `protocol` | words between the processes | everywhere |
+//! | `layout`, `spec`, `facts`, `protocol` | data exchanged between the processes | everywhere |
 //! | `images` | image store, unpacking, import | agent (blocking), puller |
 //! | `registry` | pulls | the puller, a short-lived child |
-//! | `oci`, `seccomp` | what a container is to be (pure) | agent |
+//! | `oci`, `seccomp` | decide what a container is to be (pure) | agent |
 //! | `apparmor` | the default profile, and which ones the kernel has | agent (blocking) |
 //! | `network` | bridge, addresses, host ports, CNI | agent (blocking) |
-//! | `client` | speaks to monitors | agent |
-//! | `runtime` | CRI's verbs: records, and the order of effects | agent |
+//! | `client` | requests to monitors | agent |
+//! | `runtime` | CRI's calls: records, and the order of effects | agent |
 //! | `monitor` | a pod's processes and logs | the monitor |
 //! | `init` | from a bundle to a running program | children of the monitor |
 

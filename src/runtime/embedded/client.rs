@@ -27,7 +27,7 @@ use crate::platform::sys::streams;
 
 /// For requests that a monitor answers at once.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// For the start of a program; the monitor itself gives up after a minute.
+/// For the start of a program; the monitor itself times out after a minute.
 const START_PATIENCE: Duration = Duration::from_secs(70);
 /// For the end of all containers after SIGKILL, which only a process that hangs in the kernel delays.
 const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(30);

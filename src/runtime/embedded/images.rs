@@ -8,10 +8,10 @@
 //! | `index.json` | images: names, digests, layers; archives that were imported |
 //! | `blobs/sha256/<hex>` | manifests and configurations |
 //! | `layers/<24 hex of the diff id>/` | a layer as overlayfs takes it; short, because mount options are |
-//! | `layers/<24 hex>.usage` | its bytes and inodes; below it, from where its content came |
-//! | `tmp/` | what is not complete; each locked by whoever fills it |
-//! | `lock`, `users` | changes exclude each other; who collects garbage excludes who brings images |
-//! | `claims` | empty; a byte of it is locked for each layer that somebody brings |
+//! | `layers/<24 hex>.usage` | its bytes and inodes; then one line per source of its content |
+//! | `tmp/` | incomplete content; each entry is locked by the process that writes it |
+//! | `lock`, `users` | excludes concurrent changes; excludes garbage collection while images are brought in |
+//! | `claims` | empty; one byte of it is locked for each layer that is being brought in |
 
 mod archive;
 mod change;

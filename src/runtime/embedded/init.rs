@@ -4,11 +4,11 @@
 //! | module | what |
 //! |---|---|
 //! | `pod` | the pod's namespaces, its sysctls, the init process of a shared PID namespace |
-//! | `container`, `exec` | the two steps of a container's first process, and of a program in a container that runs |
+//! | `container`, `exec` | the two steps of a container's first process, and of an exec |
 //! | `rootfs`, `options`, `devices`, `cgroups` | what is mounted, and how |
-//! | `process`, `capabilities`, `lookup` | what is taken away before the program runs, and which program that is |
+//! | `process`, `capabilities`, `lookup` | dropping privileges, and finding the program |
 //! | `external` | containers of another OCI runtime |
-//! | `report`, `error` | what the monitor hears of it |
+//! | `report`, `error` | messages to the monitor |
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};

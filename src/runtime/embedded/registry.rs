@@ -8,8 +8,8 @@
 //! | `hosts`, `toml` | which servers stand for a registry |
 //! | `session`, `auth` | requests with credentials, redirects, retries |
 //! | `manifest` | documents and the choice of a platform (pure) |
-//! | `policy`, `signature` | whose signature an image needs, and whether it has it |
-//! | `blob` | a verified stream that goes on after a cut |
+//! | `policy`, `signature` | whose signature an image needs, and the check of it |
+//! | `blob` | a verified stream that resumes after a broken connection |
 //! | `fetch` | a whole pull, blocking |
 //! | `helper` | both ends of the child |
 

@@ -8,17 +8,17 @@
 //! | file | what |
 //! |---|---|
 //! | `record` | the files that describe sandboxes and containers |
-//! | `state` | what of them is kept in memory |
-//! | `files` | what a sandbox's directory holds |
-//! | `sandbox`, `container` | making, stopping, removing |
+//! | `state` | the part of the records kept in memory |
+//! | `files` | the content of a sandbox's directory |
+//! | `sandbox`, `container` | creating, stopping, removing |
 //! | `creation` | from a configuration to a bundle |
 //! | `exec` | programs in containers, and streams |
-//! | `networking` | which thread the network's verbs run in, and how often it is asked |
-//! | `claim` | that nobody else does the same in the same directories |
-//! | `watch` | ends: of containers, of monitors |
-//! | `recover` | the start: finding, undoing, forgetting |
+//! | `networking` | in which thread and how often the network's operations run |
+//! | `claim` | exclusive ownership of the directories |
+//! | `watch` | exits of containers and of monitors |
+//! | `recover` | the start: adopting, undoing, removing |
 //! | `view` | one container in full |
-//! | `api`, `serve` | more than the trait has, for `agent cri` |
+//! | `api`, `serve` | the interface beyond the trait, for `agent cri` |
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

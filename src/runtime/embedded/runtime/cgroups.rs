@@ -11,8 +11,7 @@ use crate::model::types::SandboxId;
 use crate::platform::cgroup::container;
 use crate::platform::cgroup::{CgroupConfig, CgroupError, Skipped};
 
-/// The default parent of sandboxes' cgroups: for CRI clients that set none, such as those that are not a
-/// kubelet.
+/// The parent of sandboxes' cgroups when the client sets none; a kubelet always sets one.
 const NOBODYS: &str = "/agent-cri";
 const NOBODYS_SLICE: &str = "agentcri.slice";
 

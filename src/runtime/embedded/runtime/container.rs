@@ -24,7 +24,7 @@ use crate::runtime::{
 const SIGKILL: i32 = 9;
 /// How long a killed container may take to end: a process in the middle of a slow write takes long.
 const KILL_PATIENCE: Duration = Duration::from_secs(120);
-/// How long the monitor may take to end a container whose record is removed.
+/// How long a container that is being removed may take to end after it was killed.
 const REMOVE_PATIENCE: Duration = Duration::from_secs(10);
 /// How often the removal of a cgroup is tried before it counts as stuck, and the pause in between.
 const CLEAR_ATTEMPTS: usize = 50;
