@@ -154,8 +154,8 @@ impl ContainerDir {
         self.0.join("bundle.json")
     }
 
-    /// The facts of the bundle that the monitor itself needs ([`super::facts::Facts`]), so that it need not
-    /// read the bundle.
+    /// The facts of the bundle that the monitor itself needs ([`super::facts::ContainerFacts`]), so that it
+    /// need not read the bundle.
     #[must_use]
     pub fn facts(&self) -> PathBuf {
         self.0.join("facts")

@@ -30,7 +30,7 @@ pub struct Host {
     pub resolves: bool,
     /// May serve content.
     pub pulls: bool,
-    /// A mirror of this other registry, which requests name by `?ns=`.
+    /// The registry that this mirror stands for; requests carry it as `?ns=`.
     pub namespace: Option<String>,
     /// Sent with every request to it.
     pub headers: Vec<(String, String)>,
