@@ -1,7 +1,7 @@
 //! The interface between pods and containers: CRI's calls with this crate's types. Implementations are in
 //! `runtime/`.
 //!
-//! Owns the `Runtime` trait and the messages it speaks.
+//! Owns the `Runtime` trait and its message types.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,8 +18,8 @@ pub trait Runtime: 'static {
     async fn version(&self) -> Result<RuntimeVersion, RuntimeError>;
     /// Whether runtime and network are ready.
     async fn status(&self) -> Result<RuntimeStatus, RuntimeError>;
-    /// The cgroup driver the runtime wants; `None` when it does not say (older runtimes: keep the configured
-    /// one).
+    /// The cgroup driver the runtime wants; `None` when it does not report one (older runtimes: keep the
+    /// configured one).
     async fn cgroup_driver(&self) -> Result<Option<CgroupDriver>, RuntimeError>;
 
     /// Sandboxes with pod labels, of one pod or of all; without the fields only a status call fills.
@@ -59,9 +59,9 @@ pub trait Runtime: 'static {
         id: &ContainerId,
         resources: &LinuxResources,
     ) -> Result<(), RuntimeError>;
-    /// Runs a command in a running container and waits for its end. `None` waits as long as it takes; when
-    /// `timeout` passes the command is killed and the answer is [`ErrorKind::Timeout`], which here means that
-    /// and nothing else.
+    /// Runs a command in a running container and waits for its end. `None` waits without a limit; when
+    /// `timeout` expires the command is killed and the answer is [`ErrorKind::Timeout`], which here means
+    /// that and nothing else.
     async fn exec_sync(
         &self,
         id: &ContainerId,
@@ -140,7 +140,7 @@ pub struct ContainerFigures {
     /// Anonymous memory, bytes.
     pub rss: Option<u64>,
     pub page_faults: Option<u64>,
-    /// Those that read from disk.
+    /// Page faults that read from disk.
     pub major_page_faults: Option<u64>,
     /// What is left of the memory limit, bytes.
     pub memory_available: Option<u64>,
@@ -150,7 +150,7 @@ pub struct ContainerFigures {
     pub layer: Option<DiskFigures>,
 }
 
-/// What something uses of a file system.
+/// Usage of a file system.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DiskFigures {
     /// A directory on that file system.
@@ -179,7 +179,7 @@ pub struct ExecOutput {
 /// How a call failed, as far as callers must distinguish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// The socket does not answer; nothing was done.
+    /// The socket does not answer; the call had no effect.
     Unavailable,
     /// The answer did not come in time; the call may have had effect.
     Timeout,

@@ -41,10 +41,10 @@ use events::ChangeHints;
 
 /// Largest message either way, the kubelet's limit.
 const MAX_MESSAGE_BYTES: usize = 16 << 20;
-/// What both sides of the `Version` call say.
+/// The version that both sides send in the `Version` call.
 const API_VERSION: &str = "0.1.0";
 
-/// Where the runtime is and how long it may take.
+/// The runtime's endpoints and time limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CriConfig {
     /// `containerRuntimeEndpoint`: `unix:///path` or an absolute path.

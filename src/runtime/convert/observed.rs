@@ -80,7 +80,7 @@ pub fn container_from_list(container: cri::Container) -> Option<ObservedContaine
     })
 }
 
-/// A container in full. CRI's status does not name the sandbox; the caller knows it.
+/// A container in full. CRI's status does not name the sandbox, so the caller passes it.
 #[must_use]
 pub fn container_from_status(status: cri::ContainerStatus, sandbox: SandboxId) -> ObservedContainer {
     let metadata = status.metadata.unwrap_or_default();
@@ -129,8 +129,7 @@ pub fn listed_image(image: cri::Image) -> RuntimeImage {
     }
 }
 
-/// The two conditions that matter, of which one the runtime does not report counts as not met; and what it
-/// can do.
+/// The two readiness conditions, where a missing one counts as not met, and the runtime's abilities.
 #[must_use]
 pub fn status_from_message(answer: cri::StatusResponse) -> RuntimeStatus {
     let conditions = answer.status.map(|status| status.conditions).unwrap_or_default();

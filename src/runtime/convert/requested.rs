@@ -34,7 +34,7 @@ fn refuse<T>(field: &'static str, message: impl Into<String>) -> Result<T, Reque
 /// From `PodSandboxConfig` and the runtime handler beside it.
 ///
 /// # Errors
-/// When something in it cannot be kept.
+/// When a field cannot be honoured.
 pub fn requested_sandbox(
     message: cri::PodSandboxConfig,
     runtime_handler: &str,
@@ -80,7 +80,7 @@ pub fn requested_sandbox(
 /// From `ContainerConfig`.
 ///
 /// # Errors
-/// When something in it cannot be kept.
+/// When a field cannot be honoured.
 pub fn requested_container(message: cri::ContainerConfig) -> Result<ContainerConfig, RequestError> {
     let stop_signal = signal_name(message.stop_signal());
     let Some(metadata) = message.metadata else {
@@ -255,7 +255,7 @@ fn security(message: cri::LinuxContainerSecurityContext) -> Result<ContainerSecu
     })
 }
 
-/// A target is joined by a container that otherwise would have PIDs of its own.
+/// A target only matters for a container that otherwise would have a PID namespace of its own.
 fn namespaces(options: &cri::NamespaceOption) -> NamespaceOptions {
     let mode = |mode: cri::NamespaceMode| match mode {
         cri::NamespaceMode::Pod => NamespaceMode::Pod,

@@ -1,4 +1,4 @@
-//! Who a sandbox or container may be and what it may do, as CRI messages.
+//! Security contexts of sandboxes and containers, as CRI messages.
 //!
 //! Owns the mapping of security contexts.
 
@@ -77,8 +77,8 @@ fn namespaces(options: NamespaceOptions, users: Option<IdRange>) -> cri::Namespa
     }
 }
 
-/// A target matters where each container has PIDs of its own (upstream); where they are shared it is seen
-/// anyway.
+/// A target matters where each container has its own PID namespace (upstream); where the namespace is shared
+/// the target is visible anyway.
 fn joining(options: cri::NamespaceOption, target: Option<&ContainerId>) -> cri::NamespaceOption {
     match target {
         Some(target) if options.pid() == cri::NamespaceMode::Container => cri::NamespaceOption {

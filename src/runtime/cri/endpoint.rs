@@ -60,7 +60,7 @@ pub enum EndpointError {
     },
 }
 
-/// A channel that connects when it is used.
+/// A channel that connects on first use.
 pub(super) fn channel(field: &'static str, endpoint: &str) -> Result<Channel, EndpointError> {
     let path = socket_path(field, endpoint)?;
     if !endpoint.contains(':') {

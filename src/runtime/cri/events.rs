@@ -111,7 +111,7 @@ impl Drop for ChangeHints {
 enum StreamEnd {
     /// The runtime does not have it.
     NotOffered,
-    /// The connection or the runtime is gone, or it hung up.
+    /// The connection or the runtime is gone, or the runtime closed the stream.
     Lost,
 }
 
@@ -191,7 +191,7 @@ fn is_end_of_command(envelope: &Envelope) -> bool {
     TaskExit::decode(packed.value.as_slice()).is_ok_and(|exit| exit.id != exit.container_id)
 }
 
-/// When to give hints after containerd's own events. A burst of them is one change to us.
+/// When to give hints after containerd's own events. A burst of events counts as one change.
 #[derive(Debug, Default)]
 struct Looks {
     first: Option<Instant>,

@@ -1,4 +1,4 @@
-//! Streams of a CRI runtime: it answers with a URL of its own streaming server.
+//! Streams of a CRI runtime, which returns a URL of its own streaming server.
 //!
 //! Owns the three calls.
 

@@ -17,7 +17,7 @@ use crate::platform::proto::containerd_tasks::tasks_client::TasksClient;
 use crate::platform::proto::containerd_tasks::{DeleteTaskRequest, KillRequest};
 use crate::runtime::RuntimeError;
 
-/// What containerd says of a container whose task CRI has lost.
+/// containerd's error for a container whose task CRI has lost.
 const LOST_TASK: &str = "cannot delete running task";
 /// containerd's name for everything of CRI's.
 const NAMESPACE: &str = "k8s.io";

@@ -9,12 +9,12 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// What `RuntimeDefault` is called here.
+/// The default profile's name.
 pub const DEFAULT_PROFILE: &str = "edge-agent-default";
 
 /// Where the kernel shows profiles.
 const SECURITYFS: &str = "/sys/kernel/security/apparmor";
-/// The package `apparmor` has it here; only a link may be in the other.
+/// The package `apparmor` installs it in the first; the second may be only a link.
 const PARSERS: [&str; 2] = ["/usr/sbin/apparmor_parser", "/sbin/apparmor_parser"];
 /// Longest part of the parser's output that is kept; its first line names the problem.
 const MAX_SAID: usize = 400;
@@ -25,7 +25,7 @@ pub enum AppArmorError {
     /// The package is missing.
     #[error("apparmor_parser not found (Debian package apparmor)")]
     NoParser,
-    /// It does not run.
+    /// It cannot be executed.
     #[error("run {path:?}")]
     Run {
         path: PathBuf,

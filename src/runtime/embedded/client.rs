@@ -58,7 +58,7 @@ pub enum MonitorError {
     #[error("the pod's monitor at {path:?} uses an unsupported protocol version")]
     Protocol {
         path: PathBuf,
-        /// What of it.
+        /// Why it cannot be decoded.
         #[source]
         source: ProtocolError,
     },
@@ -103,7 +103,7 @@ struct MonitorConnection {
 }
 
 impl Monitor {
-    /// The monitor of the sandbox in this directory, whether it lives or not.
+    /// The monitor of the sandbox in this directory, whether or not it is alive.
     #[must_use]
     pub fn new(directory: &SandboxDir) -> Self {
         Self { directory: directory.clone() }
@@ -121,7 +121,7 @@ impl Monitor {
     /// Starts the container whose bundle is in its directory.
     ///
     /// # Errors
-    /// [`MonitorError::Refused`] with the reason when it cannot be started; nothing of it runs then.
+    /// [`MonitorError::Refused`] with the reason when it cannot be started; no process of it runs then.
     pub async fn start(&self, container: &str) -> Result<Started, MonitorError> {
         let directory = self.directory.container(container);
         if !directory.facts().exists() {

@@ -56,14 +56,14 @@ pub const MAX_LAYERS: usize = 127;
 /// The longest manifest, index or configuration.
 pub const MAX_DOCUMENT: usize = 4 * 1024 * 1024;
 
-/// An image that is there in full.
+/// A complete image.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Image {
     /// Digest of its configuration, `sha256:…`: CRI's image id.
     pub id: String,
     /// `docker.io/library/busybox:1.36`…
     pub repo_tags: Vec<String>,
-    /// `docker.io/library/busybox@sha256:…` (digest of the manifest or index it was asked for by).
+    /// `docker.io/library/busybox@sha256:…` (digest of the requested manifest or index).
     pub repo_digests: Vec<String>,
     /// Size as CRI consumers expect it: the sum of the compressed layers and the documents.
     pub size_bytes: u64,
@@ -73,7 +73,7 @@ pub struct Image {
     pub layers: Vec<PathBuf>,
     /// Never collected as garbage (came from an archive on the device).
     pub pinned: bool,
-    /// Where it came from, for people: an archive or a registry.
+    /// Its source, for people: an archive or a registry.
     pub source: String,
 }
 
@@ -106,7 +106,7 @@ pub struct Usage {
     pub inodes: u64,
 }
 
-/// What went wrong with the store.
+/// A failure of the store.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
     /// A file of the store.
@@ -315,7 +315,7 @@ impl ImageStore {
         Ok(self.root.join("layers").join(short(diff_id)?))
     }
 
-    /// Whether the layer is there, complete.
+    /// Whether the layer is in the store, complete.
     #[must_use]
     pub fn has_layer(&self, diff_id: &str) -> bool {
         self.layer(diff_id).is_ok_and(|path| path.is_dir())

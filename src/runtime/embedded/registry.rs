@@ -166,7 +166,7 @@ pub enum Progress {
     /// The reference was resolved.
     Resolved {
         reference: String,
-        /// Of the manifest or index that it names.
+        /// Digest of the manifest or index that the reference names.
         digest: String,
     },
     /// A layer made progress.
@@ -177,7 +177,7 @@ pub enum Progress {
         done: u64,
         /// Compressed bytes in all.
         total: u64,
-        /// Where it is.
+        /// The layer's state.
         state: LayerState,
     },
     /// The image is in the store.

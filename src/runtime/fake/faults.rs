@@ -1,4 +1,4 @@
-//! What can go wrong in the simulator, and the seeded dice that decide when.
+//! The faults of the simulator, and the seeded dice that decide when they happen.
 //!
 //! Owns the random numbers.
 

@@ -119,7 +119,7 @@ impl Program {
 /// An image on the simulated node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FakeImage {
-    /// What references resolve to.
+    /// The id that references resolve to.
     pub id: String,
     /// Numeric user, if the image has one.
     pub uid: Option<i64>,

@@ -15,7 +15,7 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// Those that are there, in the order of the protocol.
+    /// The streams that are present, in the order of the protocol.
     pub(super) fn given(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         [&self.stdin, &self.stdout, &self.stderr].into_iter().flatten().map(OwnedFd::as_fd)
     }

@@ -14,10 +14,10 @@ use crate::platform::sys::open::open_file_below;
 
 /// Files and links of an archive: an image has a few dozen.
 const MAX_MEMBERS: usize = 100_000;
-/// Links on the way to a file, as old `docker save` makes them for equal layers.
+/// Links to follow to a file, as old `docker save` makes them for equal layers.
 const MAX_LINKS: usize = 8;
 
-/// Where images come from.
+/// The source of an import.
 pub(super) enum Files {
     Directory(PathBuf),
     Archive(Archive),

@@ -1,6 +1,6 @@
 //! Changes of the store: adding and removing images and names.
 //!
-//! Owns the order of steps, so that a power cut at any of them leaves all or nothing.
+//! Owns the order of steps: a power cut at any of them leaves all or nothing.
 
 use std::collections::BTreeSet;
 
@@ -21,7 +21,7 @@ pub struct NewImage {
     pub config: Vec<u8>,
     /// The manifest of this platform.
     pub manifest: Vec<u8>,
-    /// Bytes of each layer as it was carried, compressed.
+    /// Compressed bytes of each layer, as transferred.
     pub layer_sizes: Vec<u64>,
     /// Names with tags, in full or short. They are moved here from other images that have them.
     pub names: Vec<String>,
@@ -29,7 +29,7 @@ pub struct NewImage {
     pub digests: Vec<String>,
     /// Never collected as garbage.
     pub pinned: bool,
-    /// Where it came from, for people.
+    /// Its source, for people.
     pub source: String,
 }
 
@@ -84,11 +84,12 @@ impl ImageRecord {
 }
 
 impl ImageStore {
-    /// Records an image whose layers are there. Names are taken from older images, as registries move tags.
+    /// Records an image whose layers are in the store. Names are moved from older images, as registries move
+    /// tags.
     ///
     /// # Errors
-    /// [`ImageError::LayerMissing`] when a layer has been collected meanwhile; others when a document makes
-    /// no sense.
+    /// [`ImageError::LayerMissing`] when a layer has been collected meanwhile; others when a document is
+    /// invalid.
     pub fn commit(&self, new: NewImage) -> Result<Image, ImageError> {
         let config: ConfigDocument = documents::decode("the image's configuration", &new.config)?;
         let layers = config.rootfs.diff_ids;
@@ -149,7 +150,7 @@ impl ImageStore {
         Ok(image)
     }
 
-    /// Gives an image one more name, taken from another that has it.
+    /// Gives an image one more name, moved from another image that has it.
     ///
     /// # Errors
     /// When there is no such image, or the name is none.

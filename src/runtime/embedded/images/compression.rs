@@ -6,16 +6,16 @@ use std::io::{self, BufReader, Read};
 
 use flate2::bufread::MultiGzDecoder;
 
-/// What is read ahead of a decoder.
+/// Read-ahead of a decoder.
 const BUFFER: usize = 64 * 1024;
-/// The largest window of zstd that we make room for: 8 MiB, what its levels up to 19 need and the format's
+/// The largest supported window of zstd: 8 MiB, which its levels up to 19 need and which the format sets as a
 /// minimum for decoders.
 const ZSTD_WINDOW_LOG: u32 = 23;
 
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
-/// Reads what is in a stream: gzip (members one after the other, too), zstd (frames, too) or plain.
+/// Reads a stream: gzip (also several members), zstd (also several frames) or plain.
 pub enum Decompress<R: Read> {
     /// Not compressed.
     Plain(io::Chain<io::Cursor<Vec<u8>>, R>),
@@ -62,7 +62,7 @@ fn is_zstd(head: &[u8]) -> bool {
 
 impl<R: Read> Read for Decompress<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        // zstd takes room for nothing as an error.
+        // zstd reports an empty buffer as an error.
         if buffer.is_empty() {
             return Ok(0);
         }

@@ -1,4 +1,4 @@
-//! A directory of an image, copied: what a volume that the image declares begins with.
+//! Copies a directory of an image: the initial content of a volume that the image declares.
 //!
 //! Owns what a copy keeps: content, owner, mode and time of directories and files, and links as they are.
 //! Extended attributes, pipes, devices and sockets are left out.

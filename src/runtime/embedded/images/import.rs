@@ -15,7 +15,7 @@ use super::{
     Image, ImageError, ImageStore, MAX_LAYERS, NewImage, Origin, UnpackLimits, digest_of, normalise_reference,
 };
 
-/// An index in an index in an index.
+/// Depth of nested indexes.
 const MAX_DEPTH: usize = 4;
 const NAME: &str = "io.containerd.image.name";
 const REF_NAME: &str = "org.opencontainers.image.ref.name";

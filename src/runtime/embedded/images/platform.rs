@@ -64,7 +64,7 @@ impl Platform {
     }
 }
 
-/// Not the name of a platform.
+/// The text is not a platform's name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid platform {0:?}: use a form such as linux/arm64 or linux/arm/v7")]
 pub struct PlatformError(String);

@@ -14,13 +14,13 @@ const BLOCK: usize = 512;
 /// Names, link targets, and pax records of one entry.
 const MAX_EXTENSION: u64 = 256 * 1024;
 
-/// What is wrong with an archive.
+/// Why an archive cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum TarError {
     /// It cannot be read.
     #[error("read the archive")]
     Read(#[source] io::Error),
-    /// It is not a tar archive, or damaged.
+    /// It is damaged or not a tar archive.
     #[error("damaged tar archive at byte {at}: {problem}")]
     Damaged { at: u64, problem: &'static str },
     /// A form that is not supported.
@@ -78,7 +78,7 @@ pub struct TarReader<R> {
     ended: bool,
 }
 
-/// What extension headers say of the entry after them.
+/// What extension headers say about the entry after them.
 #[derive(Default)]
 struct Extension {
     path: Option<OsString>,
@@ -377,7 +377,7 @@ fn text(field: &[u8]) -> &OsStr {
 }
 
 impl TarEntry {
-    /// The path as one below a root: without `/` and `.`; `None` with a `..`, or when it has a zero.
+    /// The path relative to a root: without `/` and `.`; `None` with a `..`, or when it has a zero byte.
     #[must_use]
     pub fn below_root(path: &OsStr) -> Option<std::path::PathBuf> {
         use std::path::Component;

@@ -124,7 +124,7 @@ pub enum PullError {
         url: String,
         problem: &'static str,
     },
-    /// A document or blob is not what its digest or its kind promises.
+    /// A document or blob does not match its digest or media type.
     #[error("{what}: {problem}")]
     Invalid {
         what: String,
@@ -247,7 +247,7 @@ impl PullError {
     }
 }
 
-/// A document that is not what it should be.
+/// The error for an invalid document.
 pub(super) fn invalid(what: impl Into<String>, problem: impl Into<String>) -> PullError {
     PullError::Invalid { what: what.into(), problem: problem.into() }
 }

@@ -26,7 +26,7 @@ pub fn policy_file(named: Option<&Path>) -> Option<PathBuf> {
 /// The policy's rule for an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Rule {
-    /// Pull it as it is.
+    /// Pull it without a signature.
     Accept,
     /// Do not pull it, and why.
     Reject(String),

@@ -39,7 +39,7 @@ pub struct SandboxRecord {
     pub id: SandboxId,
     /// Nanoseconds since the epoch.
     pub created_at: i64,
-    /// How far it is.
+    /// The stage that it has reached.
     pub stage: SandboxStage,
     /// Addresses, primary first.
     pub ips: Vec<String>,

@@ -25,7 +25,7 @@ use crate::platform::rt;
 /// A sandbox's directory as it was found.
 struct RecoveredSandbox {
     id: SandboxId,
-    /// `None`: it has no record that can be read.
+    /// `None` when its record cannot be read.
     record: Option<SandboxRecord>,
     containers: Vec<FoundContainer>,
     monitor: Option<Process>,
@@ -33,7 +33,7 @@ struct RecoveredSandbox {
 
 struct FoundContainer {
     id: ContainerId,
-    /// `None`: it has no record that can be read.
+    /// `None` when its record cannot be read.
     record: Option<ContainerRecord>,
     phase: ContainerPhase,
 }

@@ -61,7 +61,7 @@ pub(super) enum ContainerPhase {
     /// The monitor has been asked to start it, and it may run.
     Starting,
     Running(Started),
-    /// It has ended, and its record says how.
+    /// It has ended, and its record has the exit.
     Exited,
 }
 

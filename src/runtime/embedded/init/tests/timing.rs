@@ -1,7 +1,7 @@
-//! How long starts and execs take, beside other runtimes, of one bundle: `cargo nextest run --lib
-//! --run-ignored only -E 'test(timing_of)' --no-capture`, or, where there is no toolchain, the test program
-//! itself: `<program> --ignored --nocapture timing_of`. Needs a static busybox; `crun` and `runc` where they
-//! are there.
+//! How long starts and execs take, compared with other runtimes, from one bundle:
+//! `cargo nextest run --lib --run-ignored only -E 'test(timing_of)' --no-capture`, or, where there is no
+//! toolchain, the test program itself: `<program> --ignored --nocapture timing_of`. Needs a static busybox;
+//! `crun` and `runc` where they are installed.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
