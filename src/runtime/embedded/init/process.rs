@@ -32,7 +32,8 @@ const MAX_FILTER: u64 = 4096 * 8;
 #[derive(Debug)]
 pub struct Prepared {
     filter: Option<Vec<u8>>,
-    /// Security labels and the files they are written to, at the end. They apply to the next program.
+    /// Security labels and the files they are written to, as the last step. The kernel passes them on to
+    /// child processes.
     labels: Vec<(File, String)>,
 }
 

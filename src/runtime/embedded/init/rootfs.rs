@@ -192,8 +192,8 @@ impl Rootfs {
     ) -> Result<(), InitError> {
         source.attach(target.as_fd()).doing("mount", shown)?;
         if options.propagation.is_empty() {
-            // A copy is in the peer group of its source: without this, what is mounted inside it next would
-            // appear on the node, too.
+            // A copy of a shared mount is in the peer group of its source: without this, what is mounted
+            // inside it next would appear on the node, too.
             source.set_propagation(Propagation::Slave, true).doing("set propagation of", shown)?;
         }
         source.set_attributes(options.attributes, false).doing("set options of", shown)?;

@@ -11,7 +11,7 @@ use crate::model::types::SandboxId;
 use crate::platform::cgroup::container;
 use crate::platform::cgroup::{CgroupConfig, CgroupError, Skipped};
 
-/// The parent of sandboxes' cgroups when the client sets none; a kubelet always sets one.
+/// The parent of sandboxes' cgroups when the client sets none, for example a client that is not a kubelet.
 const NOBODYS: &str = "/agent-cri";
 const NOBODYS_SLICE: &str = "agentcri.slice";
 
