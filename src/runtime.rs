@@ -1,6 +1,7 @@
-//! The seam between pods and containers: CRI's verbs with our types. Implementations live in `runtime/`.
+//! The interface between pods and containers: CRI's calls with this crate's types. Implementations are in
+//! `runtime/`.
 //!
-//! Owns the `Runtime` trait and the messages it speaks.
+//! Owns the `Runtime` trait and its message types.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,47 +10,48 @@ use crate::model::observed::{ObservedContainer, ObservedSandbox};
 pub use crate::model::runtime_config::*;
 use crate::model::types::{ContainerId, PodUid, SandboxId};
 
-/// What a runtime can do, verb by verb as CRI has them. All calls are bounded in time by the implementation: none hangs
-/// with a hanging runtime. All of them may be repeated.
+/// What a runtime can do, one method per CRI call. The implementation bounds every call in time: none hangs
+/// with a hanging runtime. Every call may be repeated.
 #[expect(async_fn_in_trait, reason = "one thread, one implementation per binary role: no Send bound wanted")]
 pub trait Runtime: 'static {
     /// Name and version of the runtime.
     async fn version(&self) -> Result<RuntimeVersion, RuntimeError>;
     /// Whether runtime and network are ready.
     async fn status(&self) -> Result<RuntimeStatus, RuntimeError>;
-    /// The cgroup driver the runtime wants; `None` when it does not say (older runtimes: keep the configured one).
+    /// The cgroup driver the runtime wants; `None` when it does not report one (older runtimes: keep the
+    /// configured one).
     async fn cgroup_driver(&self) -> Result<Option<CgroupDriver>, RuntimeError>;
 
     /// Sandboxes with pod labels, of one pod or of all; without the fields only a status call fills.
     async fn list_sandboxes(&self, pod: Option<&PodUid>) -> Result<Vec<ObservedSandbox>, RuntimeError>;
     /// One sandbox in full.
     async fn sandbox_status(&self, id: &SandboxId) -> Result<ObservedSandbox, RuntimeError>;
-    /// Makes and starts a sandbox, network included.
+    /// Creates and starts a sandbox, network included.
     async fn run_sandbox(&self, config: &SandboxConfig) -> Result<SandboxId, RuntimeError>;
-    /// Stops a sandbox and what is left in it. Fine on one that is stopped or gone.
+    /// Stops a sandbox and everything left in it. Succeeds when the sandbox is already stopped or gone.
     async fn stop_sandbox(&self, id: &SandboxId) -> Result<(), RuntimeError>;
-    /// Removes a stopped sandbox. Fine on one that is gone.
+    /// Removes a stopped sandbox. Succeeds when it is already gone.
     async fn remove_sandbox(&self, id: &SandboxId) -> Result<(), RuntimeError>;
 
     /// Containers with pod labels, of one pod or of all; without the fields only a status call fills.
     async fn list_containers(&self, pod: Option<&PodUid>) -> Result<Vec<ObservedContainer>, RuntimeError>;
     /// One container in full.
     async fn container_status(&self, id: &ContainerId) -> Result<ObservedContainer, RuntimeError>;
-    /// Makes a container in a sandbox.
+    /// Creates a container in a sandbox.
     async fn create_container(
         &self,
         sandbox: &SandboxId,
         config: &ContainerConfig,
         sandbox_config: &SandboxConfig,
     ) -> Result<ContainerId, RuntimeError>;
-    /// Starts a made container.
+    /// Starts a created container.
     async fn start_container(&self, id: &ContainerId) -> Result<(), RuntimeError>;
-    /// Asks it to stop and kills it after `grace`. Fine on one that has ended or is gone.
+    /// Asks a container to stop and kills it after `grace`. Succeeds when it has already ended or is gone.
     async fn stop_container(&self, id: &ContainerId, grace: Duration) -> Result<(), RuntimeError>;
-    /// Removes an ended container. Fine on one that is gone.
+    /// Removes an ended container. Succeeds when it is already gone.
     async fn remove_container(&self, id: &ContainerId) -> Result<(), RuntimeError>;
 
-    /// Opens a running container's log anew, after somebody has moved it aside.
+    /// Reopens a running container's log after its file was renamed.
     async fn reopen_container_log(&self, id: &ContainerId) -> Result<(), RuntimeError>;
     /// Changes a running container's cgroup values; zero values are left as they are.
     async fn update_container_resources(
@@ -57,8 +59,9 @@ pub trait Runtime: 'static {
         id: &ContainerId,
         resources: &LinuxResources,
     ) -> Result<(), RuntimeError>;
-    /// Runs a command in a running container and waits for its end. `None` waits as long as it takes; when `timeout` passes
-    /// the command is killed and the answer is [`ErrorKind::Timeout`], which here means that and nothing else.
+    /// Runs a command in a running container and waits for its end. `None` waits without a limit; when
+    /// `timeout` expires the command is killed and the answer is [`ErrorKind::Timeout`], which here means
+    /// that and nothing else.
     async fn exec_sync(
         &self,
         id: &ContainerId,
@@ -78,15 +81,15 @@ pub trait Runtime: 'static {
 
     /// The images it has.
     async fn list_images(&self) -> Result<Vec<RuntimeImage>, RuntimeError>;
-    /// Removes an image, by id, with all its names. Fine on one that is gone. Returns the bytes that came free where the runtime
-    /// tells.
+    /// Removes an image, by id, with all its names. Succeeds when it is already gone. Returns the number of
+    /// bytes freed, if the runtime reports it.
     async fn remove_image(&self, id: &str) -> Result<Option<u64>, RuntimeError>;
     /// Where images and writable layers are.
     async fn disk_places(&self) -> Result<DiskPlaces, RuntimeError>;
 
-    /// Waits for the next hint that something changed, and returns at once if one came since the last call. `Err` with
-    /// [`ErrorKind::Unimplemented`] when the runtime offers none: the caller then relists more often. Hints may be lost;
-    /// they carry no facts.
+    /// Waits for the next hint that something changed, and returns at once if one came since the last call.
+    /// `Err` with [`ErrorKind::Unimplemented`] when the runtime offers none: the caller then relists more
+    /// often. Hints may be lost; they carry no facts.
     async fn next_change(&self) -> Result<(), RuntimeError>;
 }
 
@@ -108,24 +111,25 @@ pub struct RuntimeStatus {
     pub runtime_ready: Result<(), String>,
     /// Condition `NetworkReady`; host-network pods do not need it.
     pub network_ready: Result<(), String>,
-    /// What each runtime handler can do; empty when the runtime does not tell (containerd before 2.0).
+    /// What each runtime handler can do; empty when the runtime does not report it (containerd before 2.0).
     pub handlers: Vec<RuntimeHandler>,
-    /// `features.supplementalGroupsPolicy`; `None` when the runtime does not tell.
+    /// `features.supplementalGroupsPolicy`; `None` when the runtime does not report it.
     pub supplemental_groups_policy: Option<bool>,
 }
 
-/// What only the runtime knows of what is used: disks, and containers whose cgroups nobody else finds.
+/// Usage that only the runtime knows: disks, and containers whose cgroups cannot be found otherwise.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeUse {
     pub containers: Vec<(ContainerId, ContainerFigures)>,
-    /// The directory that holds writable layers, a directory per container, where that is what they are.
+    /// The directory that holds writable layers, one subdirectory per container, if the runtime stores them
+    /// that way.
     pub layers: Option<PathBuf>,
     pub images: Option<DiskFigures>,
     /// All writable layers, when they are elsewhere.
     pub all_layers: Option<DiskFigures>,
 }
 
-/// A container's use as its runtime tells it.
+/// A container's usage as its runtime reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ContainerFigures {
     /// CPU time, nanoseconds.
@@ -136,7 +140,7 @@ pub struct ContainerFigures {
     /// Anonymous memory, bytes.
     pub rss: Option<u64>,
     pub page_faults: Option<u64>,
-    /// Those that read from disk.
+    /// Page faults that read from disk.
     pub major_page_faults: Option<u64>,
     /// What is left of the memory limit, bytes.
     pub memory_available: Option<u64>,
@@ -146,7 +150,7 @@ pub struct ContainerFigures {
     pub layer: Option<DiskFigures>,
 }
 
-/// What something uses of a file system.
+/// Usage of a file system.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DiskFigures {
     /// A directory on that file system.
@@ -172,24 +176,24 @@ pub struct ExecOutput {
     pub output: Vec<u8>,
 }
 
-/// How a call failed, as far as callers must tell apart.
+/// How a call failed, as far as callers must distinguish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// The socket does not answer; nothing was done.
+    /// The socket does not answer; the call had no effect.
     Unavailable,
     /// The answer did not come in time; the call may have had effect.
     Timeout,
     /// The object does not exist.
     NotFound,
-    /// The name is in use, usually by an earlier try of our own that is still under way.
+    /// The name is in use, usually by an earlier attempt of this agent that is still under way.
     AlreadyExists,
     /// The runtime does not have this call.
     Unimplemented,
-    /// The runtime said no.
+    /// The runtime refused the call.
     Refused,
 }
 
-/// A failed call: which one, on what, and the runtime's words.
+/// A failed call: which one, on what, and the runtime's message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{call}: {message}")]
 pub struct RuntimeError {
@@ -215,7 +219,8 @@ pub struct ImageAuth {
     pub username: String,
     /// Password or token.
     pub password: String,
-    /// The only server they are for, a URL or `host[:port]`; empty for every server that stands for the registry.
+    /// The only server they are for, a URL or `host[:port]`; empty for every server that stands for the
+    /// registry.
     pub server_address: String,
     /// A refresh token for the registry's token server, when there is no user.
     pub identity_token: String,

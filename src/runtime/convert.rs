@@ -1,7 +1,7 @@
-//! Our types into CRI messages and back: the only place where the two vocabularies meet.
+//! This crate's types to CRI messages and back: the only place where both vocabularies are used.
 //!
-//! Owns the mapping. What a runtime says is not trusted: unknown enum values become `Unknown` or the safe default,
-//! missing sub-messages become empty.
+//! Owns the mapping. What a runtime sends is not trusted: unknown enum values become `Unknown` or the safe
+//! default, missing sub-messages become empty.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

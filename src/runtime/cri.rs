@@ -1,8 +1,8 @@
 //! The runtime behind a CRI v1 socket: containerd 1.6 or newer, or CRI-O.
 //!
-//! Owns the connections, the time limits and what gRPC errors mean to us. Connections are made when a call needs one,
-//! so the agent starts without its runtime, and every call tries anew: connecting to a local socket costs less than
-//! waiting out a back-off would. Only the stream of events backs off.
+//! Owns the connections, the time limits and the mapping of gRPC errors. A connection is made when a call
+//! needs one, so the agent starts without its runtime. Every call tries to connect again: connecting to a
+//! local socket costs less than waiting out a back-off. Only the stream of events backs off.
 
 mod call_limits;
 
@@ -41,10 +41,10 @@ use events::ChangeHints;
 
 /// Largest message either way, the kubelet's limit.
 const MAX_MESSAGE_BYTES: usize = 16 << 20;
-/// What both sides of the `Version` call say.
+/// The version that both sides send in the `Version` call.
 const API_VERSION: &str = "0.1.0";
 
-/// Where the runtime is and how long it may take.
+/// The runtime's endpoints and time limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CriConfig {
     /// `containerRuntimeEndpoint`: `unix:///path` or an absolute path.
@@ -55,7 +55,8 @@ pub struct CriConfig {
     pub request_timeout: Duration,
 }
 
-/// A client of a CRI runtime. Calls with large requests are boxed, so that tasks that may make them stay small.
+/// A client of a CRI runtime. Calls with large requests are boxed, so that tasks that may make them stay
+/// small.
 pub struct CriRuntime {
     channel: Channel,
     runtime: RuntimeServiceClient<Channel>,
@@ -68,7 +69,8 @@ pub struct CriRuntime {
 }
 
 impl CriRuntime {
-    /// Prepares a client; call it inside the tokio runtime. Nothing is connected yet, so the runtime may be absent.
+    /// Prepares a client; call it inside the tokio runtime. Nothing is connected yet, so the runtime may be
+    /// absent.
     pub fn connect(config: &CriConfig) -> Result<Self, EndpointError> {
         let channel = endpoint::channel("containerRuntimeEndpoint", &config.endpoint)?;
         let image_channel = match config.image_endpoint.as_str() {
@@ -96,7 +98,8 @@ impl CriRuntime {
         self.runtime.clone()
     }
 
-    /// One call when it is its turn. The time limit begins with the call: waiting for others is not the runtime's fault.
+    /// Makes one call when its turn comes. The time limit begins with the call: time spent waiting for other
+    /// calls is not the runtime's fault.
     async fn in_lane<T>(
         &self,
         lane: CallKind,
@@ -353,8 +356,8 @@ impl Runtime for CriRuntime {
         Ok(answer.image.map(convert::image_from_message))
     }
 
-    /// As upstream, a pull may take as long as it takes: dropping the future cancels it, and a runtime that does not even
-    /// answer the connection's keep-alive ends it.
+    /// As upstream, a pull has no time limit: dropping the future cancels it, and a runtime that does not
+    /// even answer the connection's keep-alive ends it.
     async fn pull_image(
         &self,
         image: &str,

@@ -1,18 +1,19 @@
-//! The agent as its own container runtime: images, sandboxes, network and containers with nothing else installed.
+//! The agent as its own container runtime: images, sandboxes, network and containers with nothing else
+//! installed.
 //!
-//! One sandbox is one monitor process, which owns the pod's processes, their streams and their ends; this side decides, keeps
-//! records and network, and finds everything again after a restart. ADR 0015 has the map.
+//! One sandbox is one monitor process, which owns the pod's processes, their streams and their exits. This
+//! side decides, keeps records and the network, and recovers all of it after a restart. ADR 0015 has the map.
 //!
 //! | module | what it is | where it runs |
 //! |---|---|---|
-//! | `layout`, `spec`, `facts`, `protocol` | words between the processes | everywhere |
+//! | `layout`, `spec`, `facts`, `protocol` | data exchanged between the processes | everywhere |
 //! | `images` | image store, unpacking, import | agent (blocking), puller |
 //! | `registry` | pulls | the puller, a short-lived child |
-//! | `oci`, `seccomp` | what a container is to be (pure) | agent |
+//! | `oci`, `seccomp` | decide what a container is to be (pure) | agent |
 //! | `apparmor` | the default profile, and which ones the kernel has | agent (blocking) |
 //! | `network` | bridge, addresses, host ports, CNI | agent (blocking) |
-//! | `client` | speaks to monitors | agent |
-//! | `runtime` | CRI's verbs: records, and the order of effects | agent |
+//! | `client` | requests to monitors | agent |
+//! | `runtime` | CRI's calls: records, and the order of effects | agent |
 //! | `monitor` | a pod's processes and logs | the monitor |
 //! | `init` | from a bundle to a running program | children of the monitor |
 

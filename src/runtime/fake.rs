@@ -1,16 +1,17 @@
-//! A simulated runtime for tests: containers are scripts, time is whatever the clock says, faults are seeded.
+//! A simulated runtime for tests: containers are scripts, time comes from a clock, faults are seeded.
 //!
-//! It runs nothing. Nothing switches it on: only a test that constructs a [`FakeRuntime`] gets one, and no flag of the
-//! program leads here.
+//! It runs nothing. No flag of the program enables it: only tests that construct a [`FakeRuntime`] use it.
 //!
-//! Owns the asynchronous side: delays, faults, crashes of the agent, the log of calls. The state is `world`'s. Must not
-//! know the agent.
+//! Owns the asynchronous side: delays, faults, crashes of the agent, the log of calls. The state is in
+//! `world`. Must not depend on the agent.
 //!
-//! Names are reserved, lookups fail, stops take their time as with containerd; and what an agent must never do panics
-//! (two live instances of one container, a start in a sandbox it has stopped, two ready sandboxes of a pod both at work).
+//! Names are reserved, lookups fail and stops take time as with containerd. What an agent must never do
+//! panics (two live instances of one container, a start in a sandbox it has stopped, two ready sandboxes of a
+//! pod both at work).
 //!
-//! A handle belongs to one incarnation of the agent. [`FakeRuntime::crash_at`] makes all further calls of an incarnation
-//! hang, which is how a dead process looks from the runtime; [`FakeRuntime::reincarnate`] gives a new agent the same world.
+//! A handle belongs to one incarnation of the agent. [`FakeRuntime::crash_at`] makes all further calls of an
+//! incarnation hang, which is how a dead process appears to the runtime; [`FakeRuntime::reincarnate`] gives a
+//! new agent the same world.
 
 use std::cell::{Cell, Ref, RefCell, RefMut};
 use std::collections::VecDeque;
@@ -58,7 +59,7 @@ pub struct CallRecord {
     pub call: &'static str,
     /// Id, image, or `namespace/name` of the pod or container concerned; empty for none.
     pub subject: String,
-    /// `None` while it is under way, and for ever when the caller died.
+    /// `None` while it is under way, and forever when the caller died.
     pub outcome: Option<Result<(), ErrorKind>>,
 }
 
@@ -67,7 +68,7 @@ pub struct CallRecord {
 pub struct CrashPoint {
     /// The number of the call.
     pub call: u64,
-    /// The call still has its effect on the world.
+    /// The call still takes effect on the world.
     pub after_effect: bool,
 }
 
@@ -136,12 +137,12 @@ impl FakeRuntime {
         self.incarnation.crash.set(Some(point));
     }
 
-    /// This incarnation dies now.
+    /// Ends this incarnation now.
     pub fn die(&self) {
         self.incarnation.die();
     }
 
-    /// It gets no answers any more.
+    /// Whether its calls get no more answers.
     #[must_use]
     pub fn is_dead(&self) -> bool {
         self.incarnation.dead.get()
@@ -161,9 +162,9 @@ impl FakeRuntime {
         self.incarnation.calls.get()
     }
 
-    /// The fault switches, to be set.
+    /// The fault switches, for changing them.
     pub fn faults(&self) -> RefMut<'_, FakeFaults> {
-        // Waiters for hints look at the switches again: the socket may be back.
+        // Waiters for hints check the switches again: the socket may be back.
         self.shared.world.borrow_mut().touch();
         self.shared.changed.notify_waiters();
         self.shared.faults.borrow_mut()
@@ -175,12 +176,12 @@ impl FakeRuntime {
         self.shared.changed.notify_waiters();
     }
 
-    /// Whether a call whose caller is gone still has its effect when its time comes, as real runtimes do.
+    /// Whether a call whose caller is gone still takes effect when its time comes, as in real runtimes.
     pub fn set_late_effects(&self, on: bool) {
         self.shared.late.on.set(on);
     }
 
-    /// The node loses power and comes back: calls under way are lost, records stay, nothing runs.
+    /// The node loses power and restarts: calls under way are lost, records stay, nothing runs.
     pub fn reboot(&self) {
         self.shared.late.clear();
         self.change(World::reboot);
@@ -225,12 +226,12 @@ impl FakeRuntime {
         self.change(|world, _| world.registry.insert(reference.to_owned(), remote));
     }
 
-    /// What containers of this name, or of this image, do.
+    /// Sets what containers of this name, or of this image, do.
     pub fn script(&self, name_or_image: &str, program: Program) {
         self.change(|world, _| world.set_programs(name_or_image, vec![program]));
     }
 
-    /// One call: arrives, meets its fate, has its effect, is answered.
+    /// One call: it arrives, its faults are drawn, it takes effect, it is answered.
     async fn call<T>(
         &self,
         call: &'static str,
@@ -278,7 +279,7 @@ impl FakeRuntime {
         Arrival { index, dies_after: crash.is_some() }
     }
 
-    /// Lets simulated time pass; a caller that died meanwhile gets no answer.
+    /// Waits in simulated time; a caller that died meanwhile gets no answer.
     async fn rest(&self, delay: Duration) {
         if !delay.is_zero() {
             tokio::time::sleep(delay).await;
@@ -286,7 +287,7 @@ impl FakeRuntime {
         self.alive().await;
     }
 
-    /// Returns at once, or never.
+    /// Returns at once, or never if the caller is dead.
     async fn alive(&self) {
         if self.incarnation.dead.get() {
             pending::<()>().await;
@@ -425,7 +426,7 @@ impl Runtime for FakeRuntime {
         self.call("StartContainer", id.as_str(), move |world, now| world.start_container(&wanted, now)).await
     }
 
-    /// Answers when the container has ended, as real runtimes do.
+    /// Returns when the container has ended, as in real runtimes.
     async fn stop_container(&self, id: &ContainerId, grace: Duration) -> Result<(), RuntimeError> {
         let wanted = id.clone();
         let effect = move |world: &mut World, now| {
@@ -486,14 +487,14 @@ impl Runtime for FakeRuntime {
                 (world.is_running(id), world.stopping_until(id))
             };
             if !running {
-                // It goes with its container.
+                // The command ends with its container.
                 return Ok(ExecOutput { exit_code: KILLED, output: Vec::new() });
             }
             if now >= until {
                 return begun.outcome;
             }
             let wait = end.unwrap_or(until).min(until).saturating_since(now);
-            // Losing either is safe: the loop looks at everything again.
+            // Dropping either is safe: the loop checks everything again.
             let _ = tokio::time::timeout(wait, wake).await;
         }
     }
@@ -549,7 +550,7 @@ impl Runtime for FakeRuntime {
                 return Ok(());
             }
             let wait = due.map_or(Duration::MAX, |due| due.saturating_since(now));
-            // Losing either is safe: the loop looks at everything again.
+            // Dropping either is safe: the loop checks everything again.
             let _ = tokio::time::timeout(wait, wake).await;
         }
     }

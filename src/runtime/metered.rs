@@ -1,6 +1,6 @@
-//! How often runtimes are asked, how long they take and how often they fail.
+//! How often runtimes are called, how long calls take and how often they fail.
 //!
-//! Owns the families.
+//! Owns the metric families.
 
 use tokio::time::Instant;
 
@@ -23,7 +23,7 @@ static DURATION: Family = Family::seconds(
 )
 .with_buckets(&BUCKETS);
 
-/// Upstream's, from 5 ms to 12 minutes.
+/// Upstream's buckets, from 5 ms to 12 minutes.
 const BUCKETS: [f64; 14] = [
     0.005,
     0.0125,
@@ -41,20 +41,20 @@ const BUCKETS: [f64; 14] = [
     745.058_059_692_383,
 ];
 
-/// A call that is under way. One that is given up is not counted.
+/// A call that is under way. A cancelled call is not counted.
 pub struct Operation {
     call: &'static str,
     began: Instant,
 }
 
 impl Operation {
-    /// Begins one, by CRI's name.
+    /// Begins a call, by CRI's name.
     #[must_use]
     pub fn begin(call: &'static str) -> Self {
         Self { call, began: Instant::now() }
     }
 
-    /// It has been answered.
+    /// Counts the call as answered.
     pub fn end(self, has_failed: bool) {
         let name = operation_type(self.call);
         metrics::count(&OPERATIONS, &[&name]);
@@ -65,7 +65,7 @@ impl Operation {
     }
 }
 
-/// Upstream's word for a call: `run_podsandbox` for `RunPodSandbox`.
+/// Upstream's label for a call: `run_podsandbox` for `RunPodSandbox`.
 fn operation_type(call: &str) -> String {
     if call == "UpdateContainerResources" {
         return "update_container".to_owned();

@@ -1,6 +1,7 @@
-//! What a runtime shows, from CRI messages.
+//! What a runtime reports, converted from CRI messages.
 //!
-//! Owns the reading direction of the mapping. What carries no pod label is not ours and is left out.
+//! Owns the reading direction of the mapping. Objects without pod labels are not Kubernetes' and are left
+//! out.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +13,7 @@ use crate::model::types::{ContainerId, ContainerName, PodRef, PodUid, SandboxId,
 use crate::platform::proto::runtime as cri;
 use crate::runtime::{ImageStatus, RuntimeHandler, RuntimeImage, RuntimeStatus, labels};
 
-/// A sandbox of a list; `None` when it is no pod of a kubelet's.
+/// A sandbox of a list; `None` when it does not belong to a kubelet's pod.
 #[must_use]
 pub fn sandbox_from_list(sandbox: cri::PodSandbox) -> Option<ObservedSandbox> {
     Some(ObservedSandbox {
@@ -55,7 +56,7 @@ pub fn sandbox_from_status(status: cri::PodSandboxStatus) -> ObservedSandbox {
     }
 }
 
-/// A container of a list; `None` when it belongs to no pod of a kubelet's.
+/// A container of a list; `None` when it does not belong to a kubelet's pod.
 #[must_use]
 pub fn container_from_list(container: cri::Container) -> Option<ObservedContainer> {
     let pod = pod_from_labels(&container.labels)?;
@@ -79,7 +80,7 @@ pub fn container_from_list(container: cri::Container) -> Option<ObservedContaine
     })
 }
 
-/// A container in full. CRI's status does not name the sandbox; the caller knows it.
+/// A container in full. CRI's status does not name the sandbox, so the caller passes it.
 #[must_use]
 pub fn container_from_status(status: cri::ContainerStatus, sandbox: SandboxId) -> ObservedContainer {
     let metadata = status.metadata.unwrap_or_default();
@@ -128,7 +129,7 @@ pub fn listed_image(image: cri::Image) -> RuntimeImage {
     }
 }
 
-/// The two conditions that matter, of which one the runtime does not report counts as not met; and what it can do.
+/// The two readiness conditions, where a missing one counts as not met, and the runtime's abilities.
 #[must_use]
 pub fn status_from_message(answer: cri::StatusResponse) -> RuntimeStatus {
     let conditions = answer.status.map(|status| status.conditions).unwrap_or_default();
@@ -154,8 +155,8 @@ fn handler(handler: cri::RuntimeHandler) -> RuntimeHandler {
     }
 }
 
-/// The pod that labels name, when they carry a UID, and one that no pod could have is none: it becomes a directory that is
-/// removed some day.
+/// The pod named by the labels; `None` without a UID, and for names that no pod could have: they become the
+/// name of a directory that is removed later.
 #[must_use]
 pub fn pod_from_labels(map: &BTreeMap<String, String>) -> Option<PodRef> {
     let uid = map.get(labels::POD_UID).map(|uid| PodUid::from(uid.as_str())).filter(PodUid::is_safe)?;
@@ -180,7 +181,7 @@ fn annotation(map: &BTreeMap<String, String>, key: &str) -> String {
     map.get(key).cloned().unwrap_or_default()
 }
 
-/// A state we do not know is not ready: what is not understood is not relied on.
+/// An unknown state counts as not ready.
 fn readiness(state: i32) -> bool {
     state == i32::from(cri::PodSandboxState::SandboxReady)
 }
@@ -210,7 +211,7 @@ fn observed_mount(mount: cri::Mount) -> ObservedMount {
     ObservedMount { container_path: mount.container_path, host_path: mount.host_path }
 }
 
-/// The cgroup driver the runtime wants; `None` when it does not say, or says what we do not know.
+/// The cgroup driver that the runtime wants; `None` when it does not report one, or reports an unknown one.
 #[must_use]
 pub fn cgroup_driver_from_message(answer: &cri::RuntimeConfigResponse) -> Option<CgroupDriver> {
     match cri::CgroupDriver::try_from(answer.linux.as_ref()?.cgroup_driver) {

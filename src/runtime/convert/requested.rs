@@ -1,6 +1,8 @@
-//! What a client of CRI asks for, in our types: the other direction of what we ask a runtime for.
+//! What a CRI client requests, in this crate's types: the opposite direction of the requests sent to a
+//! runtime.
 //!
-//! Owns the mapping for those who serve CRI. What cannot be kept is refused with the field's name, never dropped in silence.
+//! Owns the mapping for CRI servers. A request that cannot be honoured is refused with the field's name,
+//! never dropped silently.
 
 use crate::model::types::{ContainerId, PodRef};
 use crate::platform::proto::runtime as cri;
@@ -11,7 +13,7 @@ use crate::runtime::{
     SeccompChoice, SelinuxLabel, SupplementalGroupsPolicy,
 };
 
-/// A request that cannot be carried out as it is meant.
+/// A request that cannot be carried out as written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {message}")]
 pub struct RequestError {
@@ -21,7 +23,8 @@ pub struct RequestError {
     pub message: String,
 }
 
-/// Longest text that names something. Kubernetes' names have 253 bytes at most; what is much longer fits no message of an error.
+/// Longest text that names something. Kubernetes' names have at most 253 bytes; much longer ones do not fit
+/// into an error message.
 const MAX_NAME: usize = 1024;
 
 fn refuse<T>(field: &'static str, message: impl Into<String>) -> Result<T, RequestError> {
@@ -31,7 +34,7 @@ fn refuse<T>(field: &'static str, message: impl Into<String>) -> Result<T, Reque
 /// From `PodSandboxConfig` and the runtime handler beside it.
 ///
 /// # Errors
-/// When something in it cannot be kept.
+/// When a field cannot be honoured.
 pub fn requested_sandbox(
     message: cri::PodSandboxConfig,
     runtime_handler: &str,
@@ -77,7 +80,7 @@ pub fn requested_sandbox(
 /// From `ContainerConfig`.
 ///
 /// # Errors
-/// When something in it cannot be kept.
+/// When a field cannot be honoured.
 pub fn requested_container(message: cri::ContainerConfig) -> Result<ContainerConfig, RequestError> {
     let stop_signal = signal_name(message.stop_signal());
     let Some(metadata) = message.metadata else {
@@ -252,7 +255,7 @@ fn security(message: cri::LinuxContainerSecurityContext) -> Result<ContainerSecu
     })
 }
 
-/// A target is joined by a container that otherwise would have PIDs of its own.
+/// A target only matters for a container that otherwise would have a PID namespace of its own.
 fn namespaces(options: &cri::NamespaceOption) -> NamespaceOptions {
     let mode = |mode: cri::NamespaceMode| match mode {
         cri::NamespaceMode::Pod => NamespaceMode::Pod,

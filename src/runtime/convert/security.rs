@@ -1,4 +1,4 @@
-//! Who a sandbox or container may be and what it may do, as CRI messages.
+//! Security contexts of sandboxes and containers, as CRI messages.
 //!
 //! Owns the mapping of security contexts.
 
@@ -62,7 +62,7 @@ pub(super) fn mappings(range: Option<IdRange>) -> Vec<cri::IdMapping> {
 }
 
 fn namespaces(options: NamespaceOptions, users: Option<IdRange>) -> cri::NamespaceOption {
-    // A pod that uses the node's users says so, as the kubelet does.
+    // A pod that uses the node's users states it explicitly, as the kubelet does.
     let users_mode = if users.is_some() { cri::NamespaceMode::Pod } else { cri::NamespaceMode::Node };
     cri::NamespaceOption {
         network: namespace_mode(options.network).into(),
@@ -77,7 +77,8 @@ fn namespaces(options: NamespaceOptions, users: Option<IdRange>) -> cri::Namespa
     }
 }
 
-/// A target matters where each container has PIDs of its own (upstream); where they are shared it is seen anyway.
+/// A target matters where each container has its own PID namespace (upstream); where the namespace is shared
+/// the target is visible anyway.
 fn joining(options: cri::NamespaceOption, target: Option<&ContainerId>) -> cri::NamespaceOption {
     match target {
         Some(target) if options.pid() == cri::NamespaceMode::Container => cri::NamespaceOption {

@@ -1,4 +1,4 @@
-//! What CRI says of the use of resources, in our types.
+//! CRI's report of resource usage, in this crate's types.
 
 use crate::model::types::ContainerId;
 use crate::platform::proto::runtime as cri;

@@ -12,7 +12,7 @@ use tonic::{Code, Response, Status};
 
 use crate::runtime::{ErrorKind, RuntimeError};
 
-/// Waits at most `limit`. Giving up cancels the call at the runtime, as far as it listens.
+/// Waits at most `limit`. A timeout cancels the call at the runtime, if the runtime honours cancellation.
 pub(super) async fn bounded<T>(
     call: &'static str,
     limit: Duration,
@@ -32,8 +32,8 @@ pub(super) async fn unbounded<T>(
     answer.await.map(Response::into_inner).map_err(|status| error_from_status(call, &status))
 }
 
-/// What became of a command in a container. It has timed out when the runtime says so, or says nothing at all; a
-/// connection that broke under it tells nothing of it.
+/// The result of a command in a container. The command has timed out when the runtime reports that, or does
+/// not answer at all; a broken connection says nothing about the command.
 pub(super) fn command_answer<T>(
     command: &[String],
     outcome: Result<Result<Response<T>, Status>, Elapsed>,
@@ -85,7 +85,7 @@ pub(super) fn error_from_status(call: &'static str, status: &Status) -> RuntimeE
     RuntimeError::new(call, kind, status.message())
 }
 
-/// The server never spoke: either there is no connection, or it broke while the call was under way, which may have had
+/// The server never answered: either there is no connection, or it broke during the call, which may have had
 /// its effect by then.
 fn transport_error(call: &'static str, cause: &(dyn Error + 'static)) -> RuntimeError {
     let chain: Vec<_> = std::iter::successors(Some(cause), |error| Error::source(*error)).collect();

@@ -1,22 +1,25 @@
-//! How many calls are under way at once: a runtime that is asked everything at the same time answers nothing in time.
+//! How many calls are under way at once: a runtime that gets too many requests at the same time answers none
+//! in time.
 //!
 //! Owns the bounds.
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// Calls of one kind under way at once. More would not be answered sooner: runtimes take turns at their locks and the disk.
+/// Calls of one kind under way at once. More would not be answered sooner: runtimes take turns at their locks
+/// and the disk.
 const CALLS: usize = 64;
 
-/// What kind of call: they wait for their own kind only, so that a thousand sandboxes to make do not hold up a list.
+/// The kind of a call. Calls wait only for others of their kind, so that creating a thousand sandboxes does
+/// not delay a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CallKind {
-    /// Whether the runtime is there at all (`Version`): waits for nothing.
+    /// Whether the runtime is there at all (`Version`): never waits.
     Health,
     /// Lists and statuses, the runtime's own included: every new pod asks for it.
     Looks,
     /// Makes, starts, removes.
     Changes,
-    /// Commands in containers, which take the time of whoever wrote them.
+    /// Commands in containers, which run for as long as their authors intended.
     Commands,
 }
 
@@ -32,7 +35,7 @@ impl CallLimits {
         Self { looks: Semaphore::new(CALLS), changes: Semaphore::new(CALLS), commands: Semaphore::new(CALLS) }
     }
 
-    /// Waits for a turn, which lasts as long as the permit; first come, first served.
+    /// Waits for a turn, which lasts as long as the permit. First come, first served.
     pub(super) async fn turn(&self, lane: CallKind) -> Option<SemaphorePermit<'_>> {
         let semaphore = match lane {
             CallKind::Health => return None,

@@ -13,10 +13,10 @@ use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint, Uri};
 
-/// The kubelet's shortest connect timeout; a socket whose owner accepts nothing must not hang a call.
+/// The kubelet's shortest connect timeout. A socket whose owner accepts no connections must not hang a call.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Pings find out that a runtime hangs while a call without time limit waits. gRPC servers in Go hang up on clients that
-/// ping more often than every five minutes.
+/// Pings detect a runtime that hangs during a call without a time limit. gRPC servers in Go disconnect
+/// clients that ping more often than every five minutes.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(330);
 /// How long an answer to a ping may take.
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -60,7 +60,7 @@ pub enum EndpointError {
     },
 }
 
-/// A channel that connects when it is used.
+/// A channel that connects on first use.
 pub(super) fn channel(field: &'static str, endpoint: &str) -> Result<Channel, EndpointError> {
     let path = socket_path(field, endpoint)?;
     if !endpoint.contains(':') {
@@ -69,7 +69,7 @@ pub(super) fn channel(field: &'static str, endpoint: &str) -> Result<Channel, En
     Ok(unix_channel(path))
 }
 
-/// A channel to whoever listens there, which connects when it is used.
+/// A channel to the server on the socket; it connects on first use.
 #[must_use]
 pub fn unix_channel(path: PathBuf) -> Channel {
     Endpoint::from_static("http://localhost")
@@ -100,7 +100,7 @@ fn socket_path(field: &'static str, endpoint: &str) -> Result<PathBuf, EndpointE
     Ok(PathBuf::from(path))
 }
 
-/// Opens the socket, whatever URI it is asked for.
+/// Opens the socket, regardless of the URI that is requested.
 struct UnixConnector {
     path: PathBuf,
 }

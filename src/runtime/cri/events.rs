@@ -2,13 +2,13 @@
 //!
 //! Owns the stream and its back-off.
 //!
-//! Expected flow: CRI's `GetContainerEvents` if the runtime has it (containerd since 1.7, CRI-O when enabled), else
-//! containerd's own events, else none until the runtime may have been upgraded.
+//! Expected flow: CRI's `GetContainerEvents` if the runtime has it (containerd since 1.7, CRI-O when
+//! enabled), else containerd's own events, else none until the runtime may have been upgraded.
 //!
-//! Guarantees: a hint follows every event, every loss and every new start of the stream, so nothing is missed for longer
-//! than a reconnect. Caveats: containerd publishes its own events before CRI shows their effect, and nothing tells when a
-//! stream is open, hence hints are given several times, at growing distances: a box with a slow card takes seconds for
-//! what a quick one does in a moment.
+//! Guarantees: a hint follows every event, every loss and every new start of the stream, so nothing is missed
+//! for longer than a reconnect. Caveats: containerd publishes its own events before CRI shows their effect,
+//! and nothing reports that a stream is open. Hints are therefore given several times, at growing intervals:
+//! a box with a slow card takes seconds for what a fast one does in milliseconds.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -37,17 +37,18 @@ const FIRST_RETRY: Duration = Duration::from_millis(100);
 const LONGEST_RETRY: Duration = Duration::from_secs(3);
 /// A stream that held this long was a good one: the next back-off starts over.
 const GOOD_STREAM: Duration = Duration::from_secs(10);
-/// A Go server answers a streaming call with the first event only. A call that has not failed by now is a stream.
+/// A Go server sends its response headers only with the first event. A call that has not failed by now is a
+/// stream.
 const SETTLED: Duration = Duration::from_millis(500);
 /// How long after its own event containerd's CRI usually shows the change (it deletes the task in between)...
 const FIRST_LOOK: Duration = Duration::from_millis(25);
-/// ...and later ones, measured from the last event: containerd syncs a container's state to disk before CRI shows it. The last is
-/// over when the loop, after five quiet seconds, gives back the memory that looking takes.
+/// ...and later ones, measured from the last event: containerd syncs a container's state to disk before CRI
+/// shows it. The last is over when the loop, after five quiet seconds, frees the memory that relisting uses.
 const LATER_LOOKS: [Duration; 3] =
     [Duration::from_millis(200), Duration::from_secs(1), Duration::from_secs(3)];
-/// When to ask again a runtime that has no events: it may have been upgraded.
+/// When to ask a runtime without events again: it may have been upgraded.
 const ASK_AGAIN: Duration = Duration::from_secs(300);
-/// What containerd says of tasks and sandboxes of CRI, as far as it changes what CRI lists.
+/// containerd's events of CRI's tasks and sandboxes, as far as they change what CRI lists.
 const CONTAINERD_FILTERS: [&str; 6] = [
     r#"namespace=="k8s.io",topic=="/tasks/start""#,
     r#"namespace=="k8s.io",topic=="/tasks/exit""#,
@@ -110,7 +111,7 @@ impl Drop for ChangeHints {
 enum StreamEnd {
     /// The runtime does not have it.
     NotOffered,
-    /// The connection or the runtime is gone, or it hung up.
+    /// The connection or the runtime is gone, or the runtime closed the stream.
     Lost,
 }
 
@@ -131,7 +132,7 @@ async fn follow(channel: Channel, shared: Arc<EventStreamInner>) {
             sleep(ASK_AGAIN).await;
             continue;
         }
-        // What the runtime was doing when the stream broke is worth a look.
+        // The runtime may have changed something when the stream broke: relist.
         if !shared.unimplemented.load(Ordering::Relaxed) {
             shared.hint.notify_one();
         }
@@ -181,26 +182,26 @@ async fn follow_containerd(channel: &Channel, shared: &EventStreamInner) -> Stre
     }
 }
 
-/// Commands in containers end all the time (exec probes); that changes nothing CRI lists.
+/// Commands in containers end all the time (exec probes), which does not change what CRI lists.
 fn is_end_of_command(envelope: &Envelope) -> bool {
     let Some(packed) = envelope.event.as_ref().filter(|_| envelope.topic == "/tasks/exit") else {
         return false;
     };
-    // What cannot be read may be anything: better look.
+    // An event that cannot be decoded may be anything: relist.
     TaskExit::decode(packed.value.as_slice()).is_ok_and(|exit| exit.id != exit.container_id)
 }
 
-/// When to give hints after containerd's own events. A burst of them is one change to us.
+/// When to give hints after containerd's own events. A burst of events counts as one change.
 #[derive(Debug, Default)]
 struct Looks {
     first: Option<Instant>,
     last_event: Option<Instant>,
-    /// How many of [`LATER_LOOKS`] were had since the last event.
+    /// How many of [`LATER_LOOKS`] were given since the last event.
     had: usize,
 }
 
 impl Looks {
-    /// The first look is not put off by further events, the later ones are.
+    /// Further events do not delay the first relist, but they delay the later ones.
     fn plan(&mut self, now: Instant) {
         self.first.get_or_insert(now + FIRST_LOOK);
         self.last_event = Some(now);
@@ -233,7 +234,7 @@ impl Looks {
     }
 }
 
-/// Waits for the stream, and gives the hint of a new start as soon as it can be taken for open.
+/// Waits for the stream, and gives the hint of a new start as soon as the stream can be assumed open.
 async fn open<T>(
     shared: &EventStreamInner,
     call: impl Future<Output = Result<tonic::Response<T>, Status>>,
@@ -257,8 +258,8 @@ impl EventStreamInner {
     }
 }
 
-/// A runtime that has events switched off says so in words of its own, which is as good as not having them. What comes
-/// from the transport is a loss.
+/// A runtime with events switched off reports that in an error of its own, which is treated as not having
+/// them. A transport error is a loss.
 fn end_of(status: &Status) -> StreamEnd {
     let lost = std::error::Error::source(status).is_some()
         || matches!(

@@ -1,4 +1,4 @@
-//! Streams of a CRI runtime: it answers with a URL of its own streaming server.
+//! Streams of a CRI runtime, which returns a URL of its own streaming server.
 //!
 //! Owns the three calls.
 
@@ -30,7 +30,7 @@ impl CriRuntime {
         Ok(self.look("Exec", client.exec(request)).await?.url)
     }
 
-    /// Where a client speaks with the program of a container.
+    /// The URL at which a client attaches to a container's program.
     ///
     /// # Errors
     /// As any call.

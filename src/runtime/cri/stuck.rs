@@ -1,8 +1,9 @@
-//! The way out of a fault of containerd (1.6, 1.7): a start whose caller dies in the middle may leave a task behind a container
-//! that CRI shows as ended. Stopping it is refused as done, removing it as too early, until containerd is restarted.
+//! Workaround for a fault of containerd (1.6, 1.7): a start whose caller dies in the middle may leave a task
+//! behind a container that CRI shows as ended. Stopping it is refused as already done, removing it as too
+//! early, until containerd is restarted.
 //!
-//! Owns the cure: containerd's own task service on the same socket. Other runtimes have neither the fault nor the
-//! service, and their refusals stay what they are.
+//! Owns the fix: containerd's own task service on the same socket. Other runtimes have neither the fault nor
+//! the service, and their refusals are passed on unchanged.
 
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use crate::platform::proto::containerd_tasks::tasks_client::TasksClient;
 use crate::platform::proto::containerd_tasks::{DeleteTaskRequest, KillRequest};
 use crate::runtime::RuntimeError;
 
-/// What containerd says of a container whose task CRI has lost.
+/// containerd's error for a container whose task CRI has lost.
 const LOST_TASK: &str = "cannot delete running task";
 /// containerd's name for everything of CRI's.
 const NAMESPACE: &str = "k8s.io";
@@ -27,7 +28,8 @@ pub(super) fn is_stuck(error: &RuntimeError) -> bool {
     error.message.contains(LOST_TASK)
 }
 
-/// Kills the task and takes it away. It may still be ending afterwards: whoever removes the container tries again.
+/// Kills the task and deletes it. The task may still be ending afterwards: the caller retries the removal of
+/// the container.
 pub(super) async fn end_task(channel: Channel, id: &ContainerId, limit: Duration) {
     let mut tasks = TasksClient::new(channel);
     let kill =

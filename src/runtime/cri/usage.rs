@@ -1,4 +1,4 @@
-//! What a CRI runtime tells of the use of resources.
+//! A CRI runtime's report of resource usage.
 
 use crate::platform::proto::runtime as cri;
 use crate::runtime::{RuntimeError, RuntimeUse, convert};
@@ -9,7 +9,7 @@ impl CriRuntime {
     /// Containers' figures; with `disks` also the use of disks by images and writable layers.
     ///
     /// # Errors
-    /// When the runtime does not tell of containers. What it cannot tell of disks is left out.
+    /// When the runtime does not report containers. Missing disk figures are left out.
     pub async fn usage(&self, disks: bool) -> Result<RuntimeUse, RuntimeError> {
         let request = cri::ListContainerStatsRequest::default();
         let mut client = self.runtime();

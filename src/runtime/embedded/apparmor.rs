@@ -1,21 +1,22 @@
-//! `AppArmor` profiles: which ones the kernel has, and a default one of our own for containers that ask for the runtime's.
+//! `AppArmor` profiles: which ones the kernel has, and the agent's default one for containers that ask for
+//! the runtime's.
 //!
-//! Owns that profile's name and text. Which container gets which profile is `oci`'s to say; taking it on is `init`'s. Blocks:
-//! for the pool of `rt::blocking`.
+//! Owns that profile's name and text. `oci` decides which container gets which profile; `init` applies it.
+//! Blocks: for the pool of `rt::blocking`.
 
 use std::fs;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// What `RuntimeDefault` is called here.
+/// The default profile's name.
 pub const DEFAULT_PROFILE: &str = "edge-agent-default";
 
 /// Where the kernel shows profiles.
 const SECURITYFS: &str = "/sys/kernel/security/apparmor";
-/// The package `apparmor` has it here; only a link may be in the other.
+/// The package `apparmor` installs it in the first; the second may be only a link.
 const PARSERS: [&str; 2] = ["/usr/sbin/apparmor_parser", "/sbin/apparmor_parser"];
-/// Of what the parser says; its first line names the trouble.
+/// Longest part of the parser's output that is kept; its first line names the problem.
 const MAX_SAID: usize = 400;
 
 /// The default profile cannot be loaded.
@@ -24,15 +25,15 @@ pub enum AppArmorError {
     /// The package is missing.
     #[error("apparmor_parser not found (Debian package apparmor)")]
     NoParser,
-    /// It does not run.
+    /// It cannot be executed.
     #[error("run {path:?}")]
     Run {
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's answer.
         #[source]
         source: io::Error,
     },
-    /// It did not take the profile.
+    /// It refused the profile.
     #[error("{path:?} rejected profile {DEFAULT_PROFILE:?}: {said}")]
     Refused { path: PathBuf, said: String },
 }
@@ -58,23 +59,24 @@ impl AppArmor {
         listed.lines().filter_map(|line| line.rsplit_once(" (")).any(|(profile, _)| profile == name)
     }
 
-    /// Loads the default profile unless the kernel has it. Looked at for every container: reloading a machine's profiles takes
-    /// away those that are in none of its files.
+    /// Loads the default profile unless the kernel has it. Checked for every container: reloading a machine's
+    /// profiles removes those that are in none of its files.
     ///
     /// # Errors
-    /// No parser, or what it said.
+    /// There is no parser, or it failed; its output is in the error.
     pub fn ensure_default(&self) -> Result<(), AppArmorError> {
         if self.is_loaded(DEFAULT_PROFILE) {
             return Ok(());
         }
         let path = self.parsers.iter().find(|path| path.exists()).ok_or(AppArmorError::NoParser)?;
         let failed = |source| AppArmorError::Run { path: path.clone(), source };
-        // Replace, for another agent may be at it too; no cache, for that would be on flash.
+        // Replace, because another agent may load it at the same time; no cache, because that would be on
+        // flash.
         let mut command = Command::new(path);
         command.args(["--skip-cache", "--replace"]).env_clear().env("LC_ALL", "C");
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(failed)?;
-        // One that does not read on says why at its end.
+        // A parser that stops reading reports the reason when it ends.
         let _ = child.stdin.take().map(|mut stdin| stdin.write_all(profile(DEFAULT_PROFILE).as_bytes()));
         let output = child.wait_with_output().map_err(failed)?;
         if output.status.success() {
@@ -86,8 +88,9 @@ impl AppArmor {
     }
 }
 
-/// As containerd's and Docker's default in meaning: everything a container's capabilities allow, but no mounts, nothing of the
-/// kernel's own to write, and nobody outside to signal or trace. It includes no file, so that the parser alone is enough.
+/// Equivalent to containerd's and Docker's default: everything that a container's capabilities allow, but no
+/// mounts, no writes to the kernel's files, and no signals to or tracing of processes outside. It includes no
+/// file, so that the parser alone is enough.
 fn profile(name: &str) -> String {
     format!(
         "profile {name} flags=(attach_disconnected,mediate_deleted) {{

@@ -1,7 +1,7 @@
 //! The agent's end of the monitor's socket.
 //!
-//! Every call is a connection of its own with a deadline: a monitor that hangs costs a caller its patience and nothing
-//! else. Owns connections.
+//! Every call is a connection of its own with a deadline: a hanging monitor costs the caller that time and
+//! nothing else. Owns connections.
 
 mod session;
 mod spawn;
@@ -25,19 +25,19 @@ use crate::platform::sys::packets::{self, Descriptors};
 use crate::platform::sys::reactor::Polled;
 use crate::platform::sys::streams;
 
-/// For what a monitor does at once.
+/// For requests that a monitor answers at once.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// For the start of a program; the monitor itself gives up after a minute.
+/// For the start of a program; the monitor itself times out after a minute.
 const START_PATIENCE: Duration = Duration::from_secs(70);
 /// For the end of all containers after SIGKILL, which only a process that hangs in the kernel delays.
 const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(30);
-/// Between attempts to connect to a monitor that has more connections waiting than its queue holds.
+/// Between attempts to connect to a monitor whose queue of connections is full.
 const RETRY: Duration = Duration::from_millis(20);
 
 /// A call to a monitor failed.
 #[derive(Debug, thiserror::Error)]
 pub enum MonitorError {
-    /// No such socket, or nobody behind it: the monitor has ended.
+    /// No such socket, or no process behind it: the monitor has ended.
     #[error("the pod's monitor at {path:?} has exited")]
     Gone { path: PathBuf },
     /// It does not answer.
@@ -45,20 +45,20 @@ pub enum MonitorError {
     Timeout {
         /// Its socket or directory.
         path: PathBuf,
-        /// What was waited.
+        /// How long the caller waited.
         after: Duration,
     },
-    /// It said no.
+    /// The monitor refused the request.
     #[error("{0}")]
     Refused(String),
-    /// It said something else than can be said here.
+    /// The reply does not fit the request.
     #[error("unexpected response from the pod's monitor: {0:?}")]
     Unexpected(Box<Reply>),
-    /// It said something that nobody understands: it is of another version.
+    /// The reply cannot be decoded: the monitor is of another version.
     #[error("the pod's monitor at {path:?} uses an unsupported protocol version")]
     Protocol {
         path: PathBuf,
-        /// What of it.
+        /// Why it cannot be decoded.
         #[source]
         source: ProtocolError,
     },
@@ -68,13 +68,14 @@ pub enum MonitorError {
         /// What was being done.
         action: &'static str,
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's answer.
         #[source]
         source: io::Error,
     },
 }
 
-/// Writes what a container is to be into its directory: the bundle, and what of it the monitor needs.
+/// Writes what a container is to be into its directory: the bundle, and the facts of it that the monitor
+/// needs.
 ///
 /// # Errors
 /// The directory is missing or full.
@@ -90,7 +91,7 @@ pub fn write_bundle(directory: &ContainerDir, bundle: &Bundle) -> Result<(), Mon
     })
 }
 
-/// A handle on one monitor; costs nothing until it is asked something.
+/// A handle on one monitor; costs nothing until it is used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Monitor {
     directory: SandboxDir,
@@ -102,7 +103,7 @@ struct MonitorConnection {
 }
 
 impl Monitor {
-    /// The monitor of the sandbox in this directory, whether it lives or not.
+    /// The monitor of the sandbox in this directory, whether or not it is alive.
     #[must_use]
     pub fn new(directory: &SandboxDir) -> Self {
         Self { directory: directory.clone() }
@@ -120,7 +121,7 @@ impl Monitor {
     /// Starts the container whose bundle is in its directory.
     ///
     /// # Errors
-    /// [`MonitorError::Refused`] with the reason when it cannot be started; nothing of it runs then.
+    /// [`MonitorError::Refused`] with the reason when it cannot be started; no process of it runs then.
     pub async fn start(&self, container: &str) -> Result<Started, MonitorError> {
         let directory = self.directory.container(container);
         if !directory.facts().exists() {
@@ -152,7 +153,8 @@ impl Monitor {
         })
     }
 
-    /// Sends a signal to the container's first process, or, with `all`, kills everything in it. Fine when it has ended.
+    /// Sends a signal to the container's first process, or, with `all`, kills everything in it. Succeeds when
+    /// it has ended.
     ///
     /// # Errors
     /// The monitor is gone or hangs; no such signal.
@@ -168,15 +170,15 @@ impl Monitor {
         self.done(&Request::Resize { container: container.to_owned(), width, height }, PATIENCE).await
     }
 
-    /// Opens the container's log anew, after it was renamed.
+    /// Reopens the container's log after it was renamed.
     ///
     /// # Errors
-    /// The file cannot be opened (the old one is written on), or the monitor is gone or hangs.
+    /// The file cannot be opened (logging continues to the old one), or the monitor is gone or hangs.
     pub async fn reopen_log(&self, container: &str) -> Result<(), MonitorError> {
         self.done(&Request::ReopenLog { container: container.to_owned() }, PATIENCE).await
     }
 
-    /// Forgets a container that has ended. Fine when it was never there.
+    /// Forgets a container that has ended. Succeeds when the monitor never knew it.
     ///
     /// # Errors
     /// It still runs, or the monitor is gone or hangs.
@@ -184,7 +186,8 @@ impl Monitor {
         self.done(&Request::Forget { container: container.to_owned() }, PATIENCE).await
     }
 
-    /// Sees to it that the pod has a PID namespace for containers to share. The process id of its first process.
+    /// Makes the pod's PID namespace for containers to share, unless it exists. Returns the process id of its
+    /// first process.
     ///
     /// # Errors
     /// It cannot be made, or the monitor is gone, hangs, or is of an earlier release.
@@ -198,7 +201,7 @@ impl Monitor {
         .await
     }
 
-    /// Kills every container and ends the monitor. Fine when it is gone already.
+    /// Kills every container and ends the monitor. Succeeds when the monitor is already gone.
     ///
     /// # Errors
     /// A process cannot be killed because it hangs in the kernel.
@@ -209,8 +212,9 @@ impl Monitor {
         }
     }
 
-    /// Runs another program in a container. Its streams are the descriptors given; one that is not given is `/dev/null`.
-    /// With a terminal (`spec.process.terminal`) none may be given: [`ExecSession::take_terminal`] is all three.
+    /// Runs another program in a container. Its streams are the descriptors given; one that is not given is
+    /// `/dev/null`. With a terminal (`spec.process.terminal`) none may be given:
+    /// [`ExecSession::take_terminal`] is all three.
     ///
     /// # Errors
     /// [`MonitorError::Refused`] with the reason when it cannot be started.
@@ -252,8 +256,8 @@ impl Monitor {
         Ok(file)
     }
 
-    /// Couples descriptors with a running container's streams: `stdin` is read from, the others are written to, all of
-    /// them made non-blocking. They must be pipes, sockets or terminals.
+    /// Couples descriptors with a running container's streams: `stdin` is read from, the others are written
+    /// to, all of them made non-blocking. They must be pipes, sockets or terminals.
     ///
     /// # Errors
     /// [`MonitorError::Refused`] when the container does not run or has no such stream.
@@ -334,7 +338,7 @@ fn connection_error(path: &std::path::Path, source: io::Error) -> MonitorError {
     }
 }
 
-/// Anything but what was hoped for.
+/// The error for any reply but the expected one.
 fn refusal(reply: Reply) -> MonitorError {
     match reply {
         Reply::Failed { message } => MonitorError::Refused(message),

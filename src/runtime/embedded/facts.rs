@@ -1,7 +1,7 @@
-//! The few things of a bundle that the monitor itself needs: which streams there are, where the log is, which cgroups the
-//! container has. A line each, so that a process that is to stay small needs no parser of JSON.
+//! The few facts of a bundle that the monitor itself needs: which streams there are, where the log is, which
+//! cgroups the container has. One line each, so that a process that has to stay small needs no JSON parser.
 //!
-//! Owns the file's form. Written by the agent beside the bundle; nobody else can write there.
+//! Owns the file's format. The agent writes it beside the bundle; no other user can write there.
 
 use std::ffi::OsStr;
 use std::io::{self, Read};
@@ -24,7 +24,7 @@ pub struct ContainerFacts {
     pub stdin_once: bool,
     /// As [`super::spec::Process::terminal`].
     pub terminal: bool,
-    /// An external OCI runtime made it, and wants to be told that it is over.
+    /// An external OCI runtime made it; its `delete` has to run after the container ends.
     pub external: bool,
     /// As [`Bundle::log_path`]; `None` for no log.
     pub log: Option<PathBuf>,
@@ -33,7 +33,7 @@ pub struct ContainerFacts {
 }
 
 impl ContainerFacts {
-    /// Those of a bundle.
+    /// The facts of a bundle.
     #[must_use]
     pub fn of(bundle: &Bundle) -> Self {
         Self {
@@ -71,7 +71,7 @@ impl ContainerFacts {
         Ok(text)
     }
 
-    /// Unknown words are from a later agent and left alone.
+    /// Unknown words are from a later agent and are ignored.
     fn decode(text: &[u8]) -> Self {
         let mut facts = Self::default();
         let path = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));

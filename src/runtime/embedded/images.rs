@@ -1,5 +1,5 @@
-//! The image store: documents, unpacked layers, names. Files only, shared between processes under a lock, never "valid" but
-//! broken: what has a name here was synced before it got it.
+//! The image store: documents, unpacked layers, names. It consists of files only, shared between processes
+//! under a lock, and is never "valid" but broken: everything was synced before it got its name here.
 //!
 //! Owns `<data>/images`. Everything here blocks: for the pool of `rt::blocking` or a process of its own.
 //!
@@ -8,10 +8,10 @@
 //! | `index.json` | images: names, digests, layers; archives that were imported |
 //! | `blobs/sha256/<hex>` | manifests and configurations |
 //! | `layers/<24 hex of the diff id>/` | a layer as overlayfs takes it; short, because mount options are |
-//! | `layers/<24 hex>.usage` | its bytes and inodes; below it, from where its content came |
-//! | `tmp/` | what is not complete; each locked by whoever fills it |
-//! | `lock`, `users` | changes exclude each other; who collects garbage excludes who brings images |
-//! | `claims` | empty; a byte of it is locked for each layer that somebody brings |
+//! | `layers/<24 hex>.usage` | its bytes and inodes; then one line per source of its content |
+//! | `tmp/` | incomplete content; each entry is locked by the process that writes it |
+//! | `lock`, `users` | excludes concurrent changes; excludes garbage collection while images are brought in |
+//! | `claims` | empty; one byte of it is locked for each layer that is being brought in |
 
 mod archive;
 mod change;
@@ -56,24 +56,24 @@ pub const MAX_LAYERS: usize = 127;
 /// The longest manifest, index or configuration.
 pub const MAX_DOCUMENT: usize = 4 * 1024 * 1024;
 
-/// An image that is there in full.
+/// A complete image.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Image {
     /// Digest of its configuration, `sha256:…`: CRI's image id.
     pub id: String,
     /// `docker.io/library/busybox:1.36`…
     pub repo_tags: Vec<String>,
-    /// `docker.io/library/busybox@sha256:…` (digest of the manifest or index it was asked for by).
+    /// `docker.io/library/busybox@sha256:…` (digest of the requested manifest or index).
     pub repo_digests: Vec<String>,
-    /// Unpacked, as CRI consumers expect the size of the content: sum of the compressed layers and the documents.
+    /// Size as CRI consumers expect it: the sum of the compressed layers and the documents.
     pub size_bytes: u64,
     /// What containers inherit.
     pub defaults: ImageDefaults,
     /// Unpacked layers, topmost first, as an overlay mount wants them; at least one.
     pub layers: Vec<PathBuf>,
-    /// Never collected as garbage (came from an archive of the device).
+    /// Never collected as garbage (came from an archive on the device).
     pub pinned: bool,
-    /// Where it came from, for people: an archive or a registry.
+    /// Its source, for people: an archive or a registry.
     pub source: String,
 }
 
@@ -106,7 +106,7 @@ pub struct Usage {
     pub inodes: u64,
 }
 
-/// What went wrong with the store.
+/// A failure of the store.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
     /// A file of the store.
@@ -119,7 +119,7 @@ pub enum ImageError {
         #[source]
         source: std::io::Error,
     },
-    /// The image is not what it says.
+    /// The image does not match its digest or description.
     #[error("{0}")]
     Invalid(String),
     /// No such image.
@@ -143,7 +143,7 @@ pub enum ImageError {
         #[source]
         source: LayerError,
     },
-    /// A layer went between its unpacking and the image's commit: unpack it again.
+    /// A layer was removed between its unpacking and the image's commit: unpack it again.
     #[error("layer {0} does not exist: pull or import the image again")]
     LayerMissing(String),
     /// The archive of images cannot be read.
@@ -166,13 +166,13 @@ pub enum ImageError {
     Lock(#[source] lock::LockError),
 }
 
-/// Makes an error of the kernel's answer.
+/// Makes an error from the kernel's answer.
 fn io_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ImageError {
     let path = path.to_owned();
     move |source| ImageError::Io { what, path, source }
 }
 
-/// A point at which the power may fail. Tests let it.
+/// A point at which the power may fail; tests cut it here.
 #[cfg(not(test))]
 #[expect(clippy::unnecessary_wraps, reason = "fails in tests")]
 fn step(_name: &'static str) -> io::Result<()> {
@@ -187,28 +187,28 @@ pub struct ImageStore {
     root: PathBuf,
 }
 
-/// Held by whoever brings an image, from before its first layer until after its commit: layers without an image are not
-/// collected meanwhile.
+/// Held while an image is brought in, from before its first layer until after its commit: meanwhile layers
+/// without an image are not collected.
 #[derive(Debug)]
 pub struct Bringing {
     _lock: FileLock,
 }
 
-/// Held by whoever brings a layer.
+/// Held while a layer is brought in.
 #[derive(Debug)]
 pub struct Claim {
     _lock: ByteLock,
 }
 
 impl ImageStore {
-    /// Opens, and makes what is missing. Leftovers of unpackings that a power cut interrupted are removed when nobody holds
-    /// the lock.
+    /// Opens the store and creates what is missing. Removes what interrupted unpackings left (after a power
+    /// cut), unless their lock is held.
     ///
     /// # Errors
     /// When the directory cannot be made.
     pub fn open(root: &Path) -> Result<Self, ImageError> {
         let store = Self { root: root.to_owned() };
-        // Pods with users of their own pass through; what is not complete is nobody else's.
+        // Pods with user namespaces pass through; incomplete content is private.
         for (path, mode) in [
             (root.to_owned(), 0o711),
             (store.blobs(), 0o700),
@@ -238,7 +238,8 @@ impl ImageStore {
         Ok(Bringing { _lock: lock })
     }
 
-    /// The image by name (`busybox`, `busybox:1.36`, `busybox@sha256:…`), by id, or by the beginning of an id.
+    /// The image by name (`busybox`, `busybox:1.36`, `busybox@sha256:…`), by id, or by the beginning of an
+    /// id.
     ///
     /// # Errors
     /// When the store cannot be read, or the beginning fits several.
@@ -248,7 +249,7 @@ impl ImageStore {
         Ok(self.whole(&index.images[at]))
     }
 
-    /// All images, ordered by their first name. One that is damaged is left out, and said.
+    /// All images, ordered by their first name. Damaged ones are left out and logged.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -259,7 +260,8 @@ impl ImageStore {
         Ok(images)
     }
 
-    /// An image of which nothing is missing. One that somebody has damaged counts as absent, so that it is brought anew.
+    /// An image of which nothing is missing. A damaged image counts as absent, so that it is pulled or
+    /// imported again.
     fn whole(&self, record: &ImageRecord) -> Option<Image> {
         match self.image(record) {
             Ok(image) => Some(image),
@@ -283,11 +285,12 @@ impl ImageStore {
                 }
                 other => other.map_err(io_error("open", &path))?,
             };
-            // The same layer twice adds nothing below itself, and overlayfs refuses it.
+            // A second mount of the same layer adds nothing, and overlayfs refuses it.
             if !layers.contains(&path) {
                 layers.push(path);
             }
-            // Overlayfs does not look for the mark there: what is below such a root is hidden by leaving it out.
+            // Overlayfs ignores the opaque mark on a root: the layers below such a root are hidden by leaving
+            // them out.
             if has_extended(&root, unpack::OPAQUE, b"y").unwrap_or(false) {
                 break;
             }
@@ -312,17 +315,18 @@ impl ImageStore {
         Ok(self.root.join("layers").join(short(diff_id)?))
     }
 
-    /// Whether the layer is there, complete.
+    /// Whether the layer is in the store, complete.
     #[must_use]
     pub fn has_layer(&self, diff_id: &str) -> bool {
         self.layer(diff_id).is_ok_and(|path| path.is_dir())
     }
 
-    /// Makes the layer ours to bring; `None` while somebody else has it, whose end (or death) frees it. Two layers may rarely
-    /// stand in each other's way, and nobody may take a second claim while holding one.
+    /// Claims the layer for this process; `None` while another holds the claim, whose end (or death) frees
+    /// it. Two layers may, rarely, block each other, and no process may take a second claim while it holds
+    /// one.
     ///
     /// # Errors
-    /// When the digest is none, or the lock cannot be had.
+    /// When the digest is invalid, or the lock cannot be taken.
     pub fn claim_layer(&self, diff_id: &str) -> Result<Option<Claim>, ImageError> {
         let byte = u16::from_str_radix(&short(diff_id)?[..4], 16).unwrap_or_default();
         let lock =
@@ -330,11 +334,11 @@ impl ImageStore {
         Ok(lock.map(|lock| Claim { _lock: lock }))
     }
 
-    /// Unpacks a layer from its archive, already decompressed; one that is there is only compared. Its content must have the digest
-    /// `diff_id`. Several may unpack the same one at the same time.
+    /// Unpacks a layer from its decompressed archive; a layer that exists is only compared. Its content must
+    /// have the digest `diff_id`. Several may unpack the same layer at the same time.
     ///
     /// # Errors
-    /// When the archive is not what it should be, or cannot be written. Nothing is left of it then.
+    /// When the archive is invalid, or cannot be written. Nothing is left of it then.
     pub fn unpack_layer(
         &self,
         diff_id: &str,
@@ -351,7 +355,7 @@ impl ImageStore {
         let staging = self.stage()?;
         let result = Self::fill(&staging.path, diff_id, tar, limits, origin)
             .and_then(|()| self.publish(&staging.path, &target));
-        // Those that were interrupted are found by the next who opens the store; so is this one if it cannot be removed.
+        // The next process that opens the store finds interrupted ones, and this one if it cannot be removed.
         remove_tree(&staging.path);
         result
     }
@@ -376,7 +380,7 @@ impl ImageStore {
         std::fs::write(&usage, format!("{} {}\n{origin}\n", written.bytes, written.inodes))
             .map_err(io_error("write", &usage))?;
         step("layer filled").map_err(io_error("sync", staging))?;
-        // One call for thousands of files.
+        // One system call for thousands of files.
         LayerDir::open(&root).and_then(|root| root.sync_file_system()).map_err(io_error("sync", &root))
     }
 
@@ -385,7 +389,7 @@ impl ImageStore {
         let usage = target.with_extension("usage");
         std::fs::rename(staging.join("usage"), &usage).map_err(io_error("rename to", &usage))?;
         match std::fs::rename(staging.join("layer"), target) {
-            // Somebody else was faster with the same content.
+            // Another process was faster with the same content.
             Err(error)
                 if matches!(
                     error.kind(),
@@ -421,7 +425,7 @@ impl ImageStore {
         }
     }
 
-    /// Keeps a manifest or configuration; answers its digest.
+    /// Stores a manifest or configuration; returns its digest.
     ///
     /// # Errors
     /// When it is too long or cannot be written.
@@ -460,7 +464,7 @@ impl ImageStore {
         self.root.join("tmp")
     }
 
-    /// A directory of our own for what is not complete.
+    /// A new directory for incomplete content.
     fn stage(&self) -> Result<Staging, ImageError> {
         let _lock = self.lock()?;
         let temporary = self.temporary();
@@ -478,7 +482,7 @@ impl ImageStore {
         Err(ImageError::Invalid(format!("too many leftovers in {}", temporary.display())))
     }
 
-    /// Removes what nobody fills any more. The lock is held.
+    /// Removes incomplete content that no process is writing. The lock is held.
     fn clean_temporary(&self) {
         let Ok(entries) = std::fs::read_dir(self.temporary()) else { return };
         for entry in entries.flatten() {
@@ -556,7 +560,8 @@ fn measure(path: &Path) -> (u64, u64) {
     sum
 }
 
-/// Removes a directory of ours with all below it; what cannot be removed is left for the next time.
+/// Removes one of the store's directories with everything below it; what cannot be removed is left for the
+/// next time.
 fn remove_tree(path: &Path) {
     let removed = crate::platform::sys::dir::remove_contents(path).map_err(|error| error.source);
     if let Err(error) = removed.and_then(|()| std::fs::remove_dir(path))

@@ -1,14 +1,14 @@
-//! From a bundle to a running program: what the monitor does for its pod at its start, and what its children do between fork
-//! and exec.
+//! From a bundle to a running program: what the monitor does for its pod at its start, and what its children
+//! do between fork and exec.
 //!
 //! | module | what |
 //! |---|---|
 //! | `pod` | the pod's namespaces, its sysctls, the init process of a shared PID namespace |
-//! | `container`, `exec` | the two steps of a container's first process, and of a program in a container that runs |
+//! | `container`, `exec` | the two steps of a container's first process, and of an exec |
 //! | `rootfs`, `options`, `devices`, `cgroups` | what is mounted, and how |
-//! | `process`, `capabilities`, `lookup` | what is taken away before the program runs, and which program that is |
+//! | `process`, `capabilities`, `lookup` | dropping privileges, and finding the program |
 //! | `external` | containers of another OCI runtime |
-//! | `report`, `error` | what the monitor hears of it |
+//! | `report`, `error` | messages to the monitor |
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -37,7 +37,7 @@ mod tests;
 pub use error::InitError;
 pub use report::Report;
 
-/// What a pod's children need of it.
+/// What a pod's children need from the pod.
 #[derive(Debug, Default)]
 pub struct PodHandles {
     /// Process id of the pod's init process, when it has a shared PID namespace.
@@ -49,19 +49,19 @@ pub struct PodHandles {
     pub users: Option<OwnedFd>,
 }
 
-/// Puts this process, the monitor, into the pod's namespaces and makes what belongs to the pod as a whole. The monitor stays
-/// with the node's users, mounts and process ids.
+/// Puts this process, the monitor, into the pod's namespaces and makes what belongs to the pod as a whole.
+/// The monitor keeps the node's users, mounts and process ids.
 ///
 /// # Errors
-/// What cannot be. The monitor ends then, and with it whatever was made.
+/// What could not be made. The monitor ends then, and with it everything that was made.
 pub fn make_pod(spec: &PodSpec) -> Result<PodHandles, InitError> {
     pod::make(spec)
 }
 
-/// Makes the pod's shared PID namespace, unless there is one. The process id of its init process.
+/// Makes the pod's shared PID namespace, unless there is one. Returns the process id of its init process.
 ///
 /// # Errors
-/// What cannot be.
+/// What could not be made.
 pub fn share_pids(pod: &mut PodHandles) -> Result<i32, InitError> {
     if let Some(init) = pod.init {
         return Ok(init);
@@ -71,10 +71,10 @@ pub fn share_pids(pod: &mut PodHandles) -> Result<i32, InitError> {
     Ok(init)
 }
 
-/// In a forked child: becomes the container in `dir`. Descriptors 0, 1 and 2 are its streams; for a terminal they are
-/// `/dev/null`, and the terminal's master is sent.
+/// In a forked child: becomes the container in `dir`. Descriptors 0, 1 and 2 are its streams; for a terminal
+/// they are `/dev/null`, and the terminal's master is sent.
 pub fn container(dir: &ContainerDir, pod: &PodHandles, report: OwnedFd) -> ! {
-    // A copy that cannot be made is missed where it is needed.
+    // A copy that cannot be made causes an error where it is needed.
     let [users, pids, procfs] = pod.copies();
     let kept = [Some(report), users, pids, procfs];
     clone::go_on_with(kept, (pod.init, dir.0.clone()), |[report, users, pids, procfs], (init, dir)| {
@@ -102,12 +102,12 @@ impl PodHandles {
     }
 }
 
-/// In a forked child, when the container of an external runtime has ended: lets that runtime clean up.
+/// In a forked child, when the container of an external runtime has ended: runs that runtime's `delete`.
 pub fn delete_external(dir: &ContainerDir) -> ! {
     clone::exit(i32::from(external::delete(dir).is_err()))
 }
 
-/// Both steps end here unless they have become something else.
+/// Both steps end here unless they became another program.
 fn finish(outcome: Result<(), InitError>, report: &OwnedFd) -> i32 {
     match outcome {
         Ok(()) => 0,

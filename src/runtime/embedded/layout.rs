@@ -1,4 +1,5 @@
-//! Where the embedded runtime keeps things: what must survive a power cut on disk, everything about processes in memory.
+//! Where the embedded runtime keeps its files: what must survive a power cut on disk, everything about
+//! processes in memory.
 //!
 //! Owns names of directories and files.
 
@@ -8,9 +9,9 @@ use crate::model::types::{ContainerId, SandboxId};
 
 /// The two trees.
 ///
-/// `data` is on disk: images, unpacked layers, and writable layers of containers. `state` is on a tmpfs (`/run`): a record
-/// per sandbox and container, gone with the boot, as the processes they describe are. So starting a pod writes nothing to
-/// flash, and nothing has to be reconciled after a power cut.
+/// `data` is on disk: images, unpacked layers, and writable layers of containers. `state` is on a tmpfs
+/// (`/run`): a record per sandbox and container, gone with the boot, as the processes they describe are. So
+/// starting a pod writes nothing to flash, and nothing has to be reconciled after a power cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     data: PathBuf,
@@ -24,7 +25,7 @@ impl Layout {
         Self { data: data.to_owned(), state: state.to_owned() }
     }
 
-    /// Held by the process whose the trees are.
+    /// Locks held by the process that owns the trees.
     #[must_use]
     pub fn locks(&self) -> [PathBuf; 2] {
         [self.state.join("state.lock"), self.data.join("data.lock")]
@@ -53,7 +54,7 @@ impl Layout {
         self.state.join("sandboxes")
     }
 
-    /// What the network remembers per sandbox.
+    /// The network's record of each sandbox.
     #[must_use]
     pub fn network(&self) -> PathBuf {
         self.state.join("network")
@@ -71,7 +72,7 @@ impl Layout {
     }
 }
 
-/// The directory of one sandbox: the monitor knows this much and no more.
+/// The directory of one sandbox: the monitor knows this directory and nothing else.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SandboxDir(pub PathBuf);
 
@@ -153,13 +154,15 @@ impl ContainerDir {
         self.0.join("bundle.json")
     }
 
-    /// What of the bundle the monitor itself needs ([`super::facts::Facts`]), so that it need not read the bundle.
+    /// The facts of the bundle that the monitor itself needs ([`super::facts::ContainerFacts`]), so that it
+    /// need not read the bundle.
     #[must_use]
     pub fn facts(&self) -> PathBuf {
         self.0.join("facts")
     }
 
-    /// Mount point of the root file system inside the container's own mount namespace; empty seen from outside.
+    /// Mount point of the root file system inside the container's own mount namespace; empty seen from
+    /// outside.
     #[must_use]
     pub fn rootfs(&self) -> PathBuf {
         self.0.join("rootfs")

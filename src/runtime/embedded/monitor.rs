@@ -1,7 +1,8 @@
-//! A pod's monitor: owns its processes, streams and ends, and outlives the agent.
+//! A pod's monitor: owns its processes, their streams and exits, and outlives the agent.
 //!
-//! One thread and one epoll loop. It decides nothing and parses nothing big: whatever takes memory is done by a child
-//! (`init`) and goes with it. Everything that arrives is bounded, and nobody who is slow holds up anybody else.
+//! One thread and one epoll loop. It decides nothing and parses nothing large: work that needs memory is done
+//! by a child (`init`), whose memory is freed with it. All input is bounded, and no slow client delays
+//! another.
 
 mod attach;
 mod cgroup;
@@ -36,25 +37,26 @@ use crate::platform::sys::{memory, node, packets};
 
 /// A program that has not started by then never will.
 const START_DEADLINE: Duration = Duration::from_secs(60);
-/// How long the rest of a container's output is waited for after its end: others may hold its streams open.
+/// How long to wait for the rest of a container's output after its end: other processes may hold its streams
+/// open.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(1);
-/// How long containers have to end after SIGTERM, when nobody is there who knows their grace.
+/// How long containers have to end after SIGTERM when there is no agent to apply their grace periods.
 const END_PATIENCE: Duration = Duration::from_secs(10);
-/// How often what should be dead is killed again.
+/// How often SIGKILL is sent again to what should be dead.
 const KILL_EVERY: Duration = Duration::from_millis(50);
-/// How long nobody is let in when there are no descriptors left.
+/// How long no connection is accepted after running out of descriptors.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 64;
-/// Children that ended before we heard that they were ours.
+/// Children that ended before the monitor learned that they were its own.
 const MAX_STRAYS: usize = 64;
 /// Output is read in pieces of this size.
 const CHUNK: usize = 16 * 1024;
-/// After so long without anything to do it lets go of memory that it can have again.
+/// Idle time after which it frees memory that it can allocate again.
 const QUIET: Duration = Duration::from_secs(2);
 
-/// Whose event it is: the low byte of a token. The rest is a serial number, which is never used twice, so that an event for
-/// what is gone finds nothing.
+/// The kind of object that an event belongs to: the low byte of a token. The rest is a serial number, which
+/// is never used twice, so that an event for a closed object finds nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum TokenKind {
@@ -85,14 +87,14 @@ fn token(kind: TokenKind, serial: u32) -> u64 {
     u64::from(serial) << 8 | kind as u64
 }
 
-/// The process's whole state.
+/// The whole state of the process.
 struct Monitor {
     directory: SandboxDir,
     pod: PodHandles,
     epoll: Epoll,
     signals: File,
     listener: OwnedFd,
-    /// Nobody is accepted before.
+    /// No connection is accepted before.
     paused_until: Option<Instant>,
     next_serial: u32,
     connections: Vec<ClientConnection>,
@@ -104,11 +106,12 @@ struct Monitor {
     stopping: bool,
     /// Its scope or the machine is being stopped: what has not ended by then is killed.
     end_at: Option<Instant>,
-    /// When to let memory go, unless something happens before.
+    /// When to free memory, unless something happens before.
     rest_at: Option<Instant>,
 }
 
-/// `agent monitor DIR`: the process. Says on standard output whether it is ready, and then nothing any more.
+/// `agent monitor DIR`: the process. Reports on standard output whether it is ready, and writes nothing more
+/// there.
 #[must_use]
 pub fn main(arguments: &[OsString]) -> u8 {
     let said =
@@ -121,7 +124,7 @@ pub fn main(arguments: &[OsString]) -> u8 {
         Ok(monitor) => (Some(monitor), READY),
         Err(ref message) => (None, message.as_bytes()),
     };
-    // Whoever waited for it is gone: that is for its successor to find out.
+    // An error means that the waiting agent is gone; its successor finds the monitor by itself.
     let _ = io::stdout().write_all(word).and_then(|()| io::stdout().flush());
     let Some(monitor) = monitor else { return 1 };
     if let Err(error) = close_stdout() {
@@ -141,13 +144,13 @@ fn close_stdout() -> io::Result<()> {
     children::set_stdio(null.as_fd(), null.as_fd(), io::stderr().as_fd())
 }
 
-/// A line for whoever looks for the reason of something odd (`monitor.err`).
+/// Writes a warning for people who investigate a problem (`monitor.err`).
 fn complain(what: &dyn std::fmt::Display) {
     let _ = writeln!(io::stderr(), "monitor: {what}");
 }
 
 impl Monitor {
-    /// Its frame must not become a part of those that stay.
+    /// Not inlined: its stack frame must not become part of the frames that stay.
     #[inline(never)]
     fn set_up(directory: &OsString) -> Result<Self, String> {
         fn said(doing: &str) -> impl Fn(io::Error) -> String + '_ {
@@ -212,7 +215,7 @@ impl Monitor {
                 connection.say(&Reply::Done);
             }
         }
-        // Who connects from now on sees at once that nobody is there.
+        // From now on a connection attempt fails at once.
         let _ = fs::remove_file(self.directory.socket());
         Ok(())
     }
@@ -245,17 +248,18 @@ impl Monitor {
         }
     }
 
-    /// Takes note of every child that has ended; whoever it was, no zombie stays.
+    /// Handles every child that has ended, known or not, so that no zombie stays.
     fn children_ended(&mut self) {
-        // Whoever stops the scope or the machine tells everybody in it, so containers have heard it, too.
+        // A stop of the scope or of the machine signals every process in it, so the containers have got the
+        // signal, too.
         if children::signals_came(&mut self.signals) {
             self.end_at.get_or_insert_with(|| Instant::now() + END_PATIENCE);
         }
         while let Some(exit) = children::reap() {
             if self.pod.init == Some(exit.pid) {
                 self.pod.init = None;
-                // The kernel has killed all containers with it, and its namespace takes no process any more: the pod is over, as
-                // with a pause container that ended.
+                // The kernel has killed all containers with it, and its namespace takes no more processes:
+                // the pod is over, as after the end of a pause container.
                 self.stopping = true;
             } else if !self.container_process_ended(exit)
                 && !self.exec_process_ended(exit)
@@ -269,12 +273,12 @@ impl Monitor {
         }
     }
 
-    /// A start may still tell us which process is its own.
+    /// A start may still report its process.
     fn somebody_starts(&self) -> bool {
         self.containers.iter().any(Container::waits_for_pid) || self.execs.iter().any(Exec::waits_for_pid)
     }
 
-    /// The end of a process that had ended before it was announced.
+    /// The exit of a process that ended before it was reported.
     fn take_stray(&mut self, pid: i32) -> Option<ChildExit> {
         let place = self.strays.iter().position(|stray| stray.pid == pid)?;
         let found = self.strays.swap_remove(place);
@@ -323,7 +327,7 @@ impl Monitor {
     fn kill_everything(&mut self) {
         self.kill_containers();
         self.kill_execs();
-        // Our child and not reaped yet: the id is its own.
+        // A child of this process and not reaped yet: the id is still its own.
         if let Some(pid) = self.pod.init {
             children::kill_by_id(pid);
         }

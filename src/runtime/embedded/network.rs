@@ -1,16 +1,19 @@
-//! Pods' network: bridge, addresses, host ports; or the CNI plugins that are configured.
+//! The pods' network: bridge, addresses, host ports; or the configured CNI plugins.
 //!
-//! Expected flow: [`Network::attach`] once a pod's network namespace is there, [`Network::detach`] when the pod goes,
-//! [`Network::recover`] once after a restart.
+//! Expected flow: [`Network::attach`] once a pod's network namespace exists, [`Network::detach`] when the pod
+//! is stopped, [`Network::recover`] once after a restart.
 //!
-//! Guarantees: what is made is written down first, so that `detach` and `recover` find all of it wherever we were stopped.
-//! `attach` of a sandbox that is attached makes it anew; a failed one leaves nothing. `detach` may be repeated and works when
-//! the namespace is gone. With the last pod the bridge and the rules go, too. The rules of others are not touched.
+//! Guarantees: a record is written before anything is made, so that `detach` and `recover` find all of it
+//! wherever the agent was stopped. `attach` of an attached sandbox recreates it; a failed one leaves nothing.
+//! `detach` may be repeated and works when the namespace is gone. With the last pod the bridge and the rules
+//! are removed, too. Rules of other programs are not touched.
 //!
-//! Assumptions: callers are threads that may block. Records are on a file system that ends with the boot, as links and rules do.
+//! Assumptions: callers are threads that may block. Records are on a file system that does not survive a
+//! reboot, just as links and rules do not.
 //!
-//! Caveats: a chain of somebody else's that drops forwarded packets still drops them: accepting here cannot override that.
-//! Two pods on the bridge can lie to each other about their addresses; the guard only sees what passes through the node.
+//! Caveats: another program's chain that drops forwarded packets still drops them: accepting here cannot
+//! override that. Two pods on the bridge can lie to each other about their addresses; the guard sees only
+//! packets that pass through the node.
 
 pub mod bridge;
 pub mod cni;
@@ -35,12 +38,12 @@ use crate::model::types::{PodRef, SandboxId};
 use crate::platform::sys::netlink::nftables::{self, Family};
 use crate::platform::sys::netlink::{NetlinkError, conntrack};
 
-/// Name of the bridge where nobody says.
+/// The default name of the bridge.
 pub const DEFAULT_BRIDGE: &str = "agent0";
-/// Names for a link that are tried: two sandboxes share their first one in a case of billions.
+/// How many names for a link are tried: two sandboxes share their first one in one case of billions.
 const VETH_SALTS: u32 = 16;
 
-/// What the network is to be.
+/// The configuration of the network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetworkConfig {
     /// Name of the bridge, and of the tables of rules.
@@ -51,7 +54,7 @@ pub struct NetworkConfig {
     pub mtu: Option<u32>,
     /// Records ([`super::layout::Layout::network`]).
     pub state: PathBuf,
-    /// Where CNI configurations are; one there is used instead of the built-in network.
+    /// The directory of CNI configurations; if there is one, it replaces the built-in network.
     pub cni_conf_dir: PathBuf,
     /// Where CNI plugins are.
     pub cni_bin_dirs: Vec<PathBuf>,
@@ -73,18 +76,18 @@ pub struct Attachment {
     pub dns: Option<DnsConfig>,
 }
 
-/// The network did not come to be, or did not go.
+/// A pod's network could not be made or removed.
 #[derive(Debug, thiserror::Error)]
 pub enum NetworkError {
-    /// The kernel refused.
+    /// The kernel refused an operation.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
     #[error(transparent)]
     NetworkRecord(#[from] RecordError),
-    /// A plugin, or the configuration of plugins.
+    /// A plugin or the configuration of plugins failed.
     #[error(transparent)]
     Cni(#[from] CniError),
-    /// Range used up.
+    /// All addresses of the range are in use.
     #[error(transparent)]
     Exhausted(#[from] Exhausted),
     /// Stopped by a test.
@@ -97,7 +100,7 @@ pub enum NetworkError {
         #[source]
         source: io::Error,
     },
-    /// A setting of the kernel.
+    /// A kernel setting that cannot be changed.
     #[error("write {value:?} to {path:?}; set it on the host if the agent is not allowed to")]
     Sysctl {
         path: PathBuf,
@@ -115,7 +118,7 @@ pub enum NetworkError {
         /// What it is.
         kind: String,
     },
-    /// The kernel has none.
+    /// The kernel has no bridges.
     #[error(
         "the kernel does not support bridges (CONFIG_BRIDGE): use hostNetwork, or a CNI configuration \
          without a bridge"
@@ -127,10 +130,10 @@ pub enum NetworkError {
          NFT_MASQ, NFT_FIB_IPV4, NFT_CT; the same with IPV6): use hostNetwork, or a CNI configuration"
     )]
     NoRules(#[source] NetlinkError),
-    /// Removed under our hands.
+    /// Another program removed it during the operation.
     #[error("link {name} disappeared after it was created")]
     Vanished { name: String },
-    /// No range of a family the node has.
+    /// There is no range of an address family that the node has.
     #[error("no usable podCIDR: this node does not support IPv6")]
     NoSubnet,
     /// A port that cannot be opened.
@@ -141,24 +144,24 @@ pub enum NetworkError {
         protocol: String,
         problem: String,
     },
-    /// Links names that collide.
+    /// All names that were tried for the link are in use.
     #[error("no free link name for sandbox {0}")]
     NoName(SandboxId),
 }
 
 impl NetworkError {
-    /// True when the pod's own network namespace is not there any more.
+    /// True when the pod's own network namespace no longer exists.
     #[must_use]
     pub fn is_namespace_gone(&self) -> bool {
         matches!(self, Self::Namespace { source, .. } if source.kind() == io::ErrorKind::NotFound)
     }
 }
 
-/// A CNI configuration: its file, its length and when it was written. `None` where there is none.
+/// A CNI configuration: its file, its length and its modification time. `None` where there is none.
 pub type Configured = Option<(PathBuf, u64, Option<std::time::SystemTime>)>;
 
-/// The network of this node's pods. Several threads may use it at once, each for another sandbox: those that run plugins do so
-/// side by side, those on the bridge take turns.
+/// The network of this node's pods. Several threads may use it at once, each for another sandbox: plugins run
+/// in parallel, changes of the bridge one at a time.
 #[derive(Clone, Debug)]
 pub struct Network {
     config: NetworkConfig,
@@ -166,14 +169,14 @@ pub struct Network {
 }
 
 impl Network {
-    /// Nothing is touched before a pod comes.
+    /// Changes nothing before the first pod is attached.
     #[must_use]
     pub fn new(config: NetworkConfig) -> Self {
         let records = Records::new(config.state.clone());
         Self { config, records }
     }
 
-    /// Which CNI configuration is in force, for whoever wants to know whether it is still the same.
+    /// The CNI configuration in force, for callers that check whether it has changed.
     #[must_use]
     pub fn configured(&self) -> Configured {
         cni::identity(&self.config.cni_conf_dir)
@@ -189,7 +192,7 @@ impl Network {
     /// Whether pods can have a network: the runtime's condition `NetworkReady`.
     ///
     /// # Errors
-    /// What is missing, in words.
+    /// What is missing.
     pub fn status(&self) -> Result<(), String> {
         let plugins = cni::load(&self.config.cni_conf_dir)
             .and_then(|list| list.map(|list| list.status(&self.config.cni_bin_dirs)).transpose());
@@ -215,10 +218,10 @@ impl Network {
         }
     }
 
-    /// Connects a pod; its addresses are the answer, the primary one first.
+    /// Connects a pod; returns its addresses, the primary one first.
     ///
     /// # Errors
-    /// What failed. Nothing is left then.
+    /// The step that failed. Nothing is left then.
     pub fn attach(&self, attachment: &Attachment) -> Result<Vec<IpAddr>, NetworkError> {
         self.detach(&attachment.sandbox, None)?;
         if let Some(list) = cni::load(&self.config.cni_conf_dir)? {
@@ -228,23 +231,24 @@ impl Network {
         self.attach_to_bridge(attachment)
     }
 
-    /// Disconnects a pod; fine when it is, or when its namespace is gone.
+    /// Disconnects a pod. Succeeds when it is already disconnected, or when its namespace is gone.
     ///
     /// # Errors
-    /// What failed; it may be tried again.
+    /// The step that failed; the call may be repeated.
     pub fn detach(&self, sandbox: &SandboxId, netns: Option<&str>) -> Result<(), NetworkError> {
         match self.records.one(sandbox)? {
             Some(record) if record.cni.is_some() => self.detach_locked(&record, netns),
             Some(_) => {
                 let _lock = self.records.lock()?;
-                // As it is now that it is our turn.
+                // Read again under the lock: it may have changed while waiting.
                 self.records.one(sandbox)?.map_or(Ok(()), |record| self.detach_locked(&record, netns))
             }
             None => Ok(()),
         }
     }
 
-    /// After a restart: forgets sandboxes that are not `live`, and makes the rules those of the others. Does as much as it can.
+    /// After a restart: removes sandboxes that are not in `live`, and rebuilds the rules for the others.
+    /// Continues after errors.
     pub fn recover(&self, live: &[SandboxId]) -> Vec<NetworkError> {
         let _lock = match self.records.lock() {
             Ok(lock) => lock,
@@ -271,8 +275,8 @@ impl Network {
         errors
     }
 
-    /// The addresses of an attached pod, the primary one first. `None` also when they are of a range that is not configured any
-    /// more: no rules are made for those, so the pod has to be made anew.
+    /// The addresses of an attached pod, the primary one first. `None` also when they are of a range that is
+    /// no longer configured: such addresses get no rules, so the pod has to be recreated.
     #[must_use]
     pub fn addresses(&self, sandbox: &SandboxId) -> Option<Vec<IpAddr>> {
         let record = self.records.one(sandbox).ok()??;
@@ -335,7 +339,7 @@ impl Network {
         Ok(record.addresses)
     }
 
-    /// What a failed attempt has left. What cannot be undone keeps its record.
+    /// Removes what a failed attempt left. What cannot be removed keeps its record.
     fn undo(&self, record: &NetworkRecord, netns: Option<&str>) {
         if let Err(error) = self.detach_locked(record, netns) {
             log::warn!(pod:% = record.pod, err = crate::platform::logging::chain(&error).as_str();
@@ -343,7 +347,7 @@ impl Network {
         }
     }
 
-    /// Who gets which address, name and ports; nothing is made yet.
+    /// Chooses addresses, name and ports; makes nothing yet.
     fn plan(
         &self,
         attachment: &Attachment,
@@ -414,7 +418,7 @@ impl Network {
         Ok(self.records.remove(&record.sandbox)?)
     }
 
-    /// The rules of these records, at once.
+    /// Replaces the rules by those for these records, atomically.
     fn apply_rules(&self, records: &[NetworkRecord]) -> Result<(), NetworkError> {
         let subnets = bridge::usable(&self.config.subnets);
         let mut tables = rules::tables(&self.config.bridge, &subnets, records);
@@ -422,7 +426,7 @@ impl Network {
         tables.extend(rules::ipv6_guard(&self.config.bridge, &subnets).filter(|_| bridge::knows_ipv6()));
         let mut replaced = nftables::replace(&tables);
         if tables.len() > own && replaced.as_ref().is_err_and(NetlinkError::is_unsupported) {
-            // A kernel whose nf_tables has no IPv6. The node's interfaces to pods have none, either.
+            // A kernel whose nf_tables lacks IPv6. The node's interfaces to pods have no IPv6 either.
             replaced = nftables::replace(&tables[..own]);
         }
         match replaced {
@@ -431,7 +435,7 @@ impl Network {
         }
     }
 
-    /// Bridge and rules, when there is no pod on them.
+    /// Removes bridge and rules; called when no pod uses them.
     fn remove_all(&self) -> Result<(), NetworkError> {
         if let Some(bridge) = bridge::find_bridge(&self.config.bridge)? {
             bridge::tidy(bridge, &[])?;
@@ -447,8 +451,8 @@ impl Network {
     }
 }
 
-/// Datagrams have no end that the kernel could see: a peer that keeps sending would go on to the pod that was there before, or
-/// to nobody. Trouble with it is no reason to refuse a pod.
+/// UDP has no end that the kernel could see: the packets of a peer that keeps sending would continue to go to
+/// the previous pod, or nowhere. A failure here is no reason to refuse a pod.
 fn forget_connections(record: &NetworkRecord, mut stale: impl FnMut(IpAddr) -> bool) {
     let is_udp = |port: &&HostPort| port.protocol == "UDP";
     let ports: Vec<&HostPort> = record.ports.iter().filter(is_udp).collect();
@@ -468,7 +472,7 @@ fn forget_connections(record: &NetworkRecord, mut stale: impl FnMut(IpAddr) -> b
     }
 }
 
-/// The host ports among `mappings`, each once.
+/// The host ports in `mappings`, without duplicates.
 fn host_ports(mappings: &[PortMapping]) -> Result<Vec<HostPort>, NetworkError> {
     let mut found: Vec<HostPort> = Vec::new();
     for mapping in mappings.iter().filter(|mapping| mapping.host_port != 0) {
@@ -506,7 +510,7 @@ fn host_ports(mappings: &[PortMapping]) -> Result<Vec<HostPort>, NetworkError> {
     Ok(found)
 }
 
-/// Both would be the same entry of a map.
+/// Whether both would be the same entry of a map.
 fn clash(one: &HostPort, other: &HostPort) -> bool {
     let families = |port: &HostPort| match port.host_ip {
         None => (true, true, None),

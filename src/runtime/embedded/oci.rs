@@ -1,7 +1,7 @@
-//! What a container is to be: from CRI's words, the image and the node's facts to a bundle. Pure.
+//! What a container is to be: from the CRI request, the image and the node's facts to a bundle. Pure.
 //!
-//! The result is what containerd's CRI plugin would ask of runc: a pod must not notice which runtime it is on. Owns these
-//! decisions; must not look at the machine or at files.
+//! The result is what containerd's CRI plugin would pass to runc: a pod must not notice which runtime it is
+//! on. Owns these decisions; must not access the machine or files.
 
 mod limits;
 mod mounts;
@@ -27,11 +27,11 @@ use crate::model::runtime_config::{
 };
 use crate::model::types::{ContainerId, SandboxId};
 
-/// A container's and its files', where the policy has them.
+/// The labels of a container and of its files, where the policy has them.
 pub const SELINUX_LABELS: [&str; 2] =
     ["system_u:system_r:container_t:s0", "system_u:object_r:container_file_t:s0"];
 
-/// What the machine can do and has, asked once.
+/// What the machine supports, measured once.
 #[derive(Clone, Debug, Default)]
 pub struct NodeFacts {
     /// Unified cgroup hierarchy.
@@ -42,30 +42,30 @@ pub struct NodeFacts {
     pub apparmor_default: String,
     /// SELinux is on.
     pub selinux: bool,
-    /// Its policy has the types that containers and their files have when nothing is said: [`SELINUX_LABELS`].
+    /// Its policy has the default types of containers and their files: [`SELINUX_LABELS`].
     pub selinux_containers: bool,
     /// Mounts can be made read-only with those below them (Linux 5.12).
     pub recursive_read_only: bool,
-    /// Names (`CAP_…`) of all we can give: those of the kernel that we have.
+    /// Names (`CAP_…`) of all capabilities that can be granted: those of the kernel that this process has.
     pub capabilities: Vec<String>,
     /// Nodes below `/dev`, for privileged containers.
     pub host_devices: Vec<Device>,
-    /// Nodes that the container asks for, where it wants them, and the letters of what it may do with each.
+    /// Nodes that the container asks for, at their paths in the container, each with its access letters.
     pub given_devices: Vec<(Device, String)>,
-    /// Limits every container gets; empty for ours.
+    /// Limits that every container gets; empty for the agent's own.
     pub rlimits: Vec<Rlimit>,
-    /// For containers of the node's network, whose pods have no name of their own.
+    /// For containers on the node's network, whose pods have no hostname of their own.
     pub hostname: String,
 }
 
-/// Everything a bundle is made of.
+/// Everything that a bundle is made from.
 #[derive(Clone, Copy, Debug)]
 pub struct Input<'a> {
     pub sandbox: &'a SandboxConfig,
     pub sandbox_id: &'a SandboxId,
     pub container: &'a ContainerConfig,
     pub id: &'a ContainerId,
-    /// What it inherits from its image.
+    /// What the container inherits from its image.
     pub image: &'a ImageDefaults,
     /// The image's layers, topmost first.
     pub layers: &'a [PathBuf],
@@ -73,9 +73,10 @@ pub struct Input<'a> {
     pub sandbox_dir: &'a SandboxDir,
     /// The directory of its writable layer; `upper` and `work` are in it.
     pub writable_layer: &'a Path,
-    /// Directories for the image's volumes that must be mounts (with a read-only root): where, and from where.
+    /// Directories for the image's volumes that must be mounts (with a read-only root): path in the
+    /// container, and source.
     pub image_volumes: &'a [(String, PathBuf)],
-    /// The pod's namespaces are this process's.
+    /// The pod's namespaces are those of this process.
     pub monitor_pid: i32,
     /// The init process of a shared PID namespace.
     pub pod_init: Option<i32>,
@@ -83,7 +84,7 @@ pub struct Input<'a> {
     pub target_pid: Option<i32>,
     pub user: &'a ResolvedUser,
     pub node: &'a NodeFacts,
-    /// Path of the cgroup that its own is in.
+    /// Path of the parent of the container's cgroup.
     pub cgroup_parent: &'a str,
     /// Directories of its cgroup in every hierarchy.
     pub cgroups: &'a [PathBuf],
@@ -95,19 +96,19 @@ pub struct Input<'a> {
     pub external_runtime: &'a [String],
 }
 
-/// Why there can be no such container.
+/// Why such a container is impossible.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OciError {
     /// Neither the pod nor the image says what to run.
     #[error("no command specified")]
     NoCommand,
-    /// A text that the kernel could not take.
+    /// A text with a zero byte, which the kernel cannot take.
     #[error("{0} contains a zero byte")]
     Zero(&'static str),
     /// It must be absolute.
     #[error("working_dir: {0:?} is not an absolute path")]
     WorkingDir(String),
-    /// A mount that cannot be.
+    /// A mount that is impossible.
     #[error("mount {path:?}: {why}")]
     Mount {
         /// In the container.
@@ -115,16 +116,16 @@ pub enum OciError {
         /// What is wrong.
         why: &'static str,
     },
-    /// The sandbox was not made for it.
+    /// The sandbox was not made for privileged containers.
     #[error("no privileged container allowed in sandbox")]
     Privileged,
-    /// One that the node cannot enforce.
+    /// A profile that the node cannot enforce.
     #[error("apparmor is not supported on this node, profile {0:?} cannot be applied")]
     AppArmor(String),
-    /// It is asked for by name.
+    /// The container asks for the default profile, which cannot be loaded.
     #[error("apparmor profile RuntimeDefault is asked for and cannot be loaded: {0}")]
     NoDefaultProfile(String),
-    /// It would be taken for something else where labels are written.
+    /// It would be parsed as something else where labels are written.
     #[error(
         "selinux_options.{field}: {value:?} is no part of an SELinux label: letters, digits and the characters {allowed}"
     )]
@@ -132,10 +133,10 @@ pub enum OciError {
         field: &'static str,
         /// As asked for.
         value: String,
-        /// Beside letters and digits.
+        /// Characters allowed beside letters and digits.
         allowed: &'static str,
     },
-    /// The container's users must be the pod's.
+    /// The container's user namespace must be the pod's.
     #[error("user namespace config for sandbox is different from container")]
     Users,
     /// There is no process whose PID namespace could be joined.
@@ -145,14 +146,14 @@ pub enum OciError {
 
 const DEFAULT_PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// What the pod's monitor is to make.
+/// What the pod's monitor makes.
 #[must_use]
 pub fn pod_spec(sandbox: &SandboxConfig) -> PodSpec {
     let own_network = sandbox.namespaces.network != NamespaceMode::Node;
     PodSpec {
         own_network,
         own_ipc: sandbox.namespaces.ipc != NamespaceMode::Node,
-        // The node's network has the node's name.
+        // A pod on the node's network has the node's hostname.
         own_uts: own_network,
         shared_pid: sandbox.namespaces.pid == NamespaceMode::Pod,
         users: sandbox.user_namespace,
@@ -162,13 +163,13 @@ pub fn pod_spec(sandbox: &SandboxConfig) -> PodSpec {
     }
 }
 
-/// As everybody's pause containers.
+/// The same as for other runtimes' pause containers.
 const SANDBOX_OOM_SCORE: i32 = -998;
 
-/// What a container is to be.
+/// The bundle of a container.
 ///
 /// # Errors
-/// When it cannot be on this node, in this pod or at all.
+/// When the container is impossible on this node, in this pod or in general.
 pub fn bundle(input: &Input<'_>) -> Result<Bundle, OciError> {
     let security = &input.container.security;
     if security.privileged && !input.sandbox.privileged {
@@ -225,7 +226,8 @@ pub fn bundle(input: &Input<'_>) -> Result<Bundle, OciError> {
     })
 }
 
-/// An exec: the container's own process with another command, so that nobody gets more than the container has.
+/// An exec: the container's own process with another command, so that no exec gets more than the container
+/// has.
 #[must_use]
 pub fn exec_spec(bundle: &Bundle, command: &[String], tty: bool) -> ExecSpec {
     let mut process = bundle.oci.process.clone();
@@ -240,7 +242,7 @@ pub fn exec_spec(bundle: &Bundle, command: &[String], tty: bool) -> ExecSpec {
         seccomp_filter: bundle.seccomp_filter.clone(),
         cgroups: bundle.cgroups.clone(),
         external_runtime: bundle.external_runtime.clone(),
-        // The root is mounted in it.
+        // The container's directory: the root is mounted in it.
         directory: bundle.oci.root.path.parent().map(Path::to_owned).unwrap_or_default(),
     }
 }
@@ -287,11 +289,12 @@ fn process(input: &Input<'_>, selinux_label: String) -> Result<Process, OciError
     Ok(process)
 }
 
-/// The pod's command replaces both entrypoint and command of the image; its arguments replace the image's command alone.
+/// The pod's command replaces both entrypoint and command of the image; its arguments replace the image's
+/// command alone.
 fn args(container: &ContainerConfig, image: &ImageDefaults) -> Result<Vec<String>, OciError> {
     let mut all = container.command.clone();
     if all.is_empty() {
-        // An image's way to have none.
+        // An image's way to unset its entrypoint.
         let is_void = image.entrypoint.len() == 1 && image.entrypoint[0].is_empty();
         if !is_void {
             all.clone_from(&image.entrypoint);
@@ -303,7 +306,8 @@ fn args(container: &ContainerConfig, image: &ImageDefaults) -> Result<Vec<String
     if all.is_empty() { Err(OciError::NoCommand) } else { Ok(all) }
 }
 
-/// Ours first, then the image's, then the pod's: the last of a name counts and keeps the place of the first.
+/// Defaults first, then the image's, then the pod's: the last value of a name wins and keeps the place of the
+/// first.
 fn env(input: &Input<'_>) -> Vec<String> {
     let mut all = vec![DEFAULT_PATH.to_owned()];
     if input.container.tty {
@@ -320,7 +324,7 @@ fn env(input: &Input<'_>) -> Vec<String> {
     for (name, value) in &input.container.envs {
         set(&mut all, &format!("{name}={value}"));
     }
-    // What runtimes look up in the image's own user list.
+    // Runtimes find it in the image's own `/etc/passwd`.
     if !all.iter().any(|variable| variable.starts_with("HOME=")) {
         let home = if input.user.home.is_empty() { "/" } else { &input.user.home };
         all.push(format!("HOME={home}"));
@@ -328,7 +332,7 @@ fn env(input: &Input<'_>) -> Vec<String> {
     all
 }
 
-/// A variable without `=` takes the one of its name away.
+/// A variable without `=` removes the variable of that name.
 fn set(all: &mut Vec<String>, variable: &str) {
     let (name, has_value) = variable.split_once('=').map_or((variable, false), |(name, _)| (name, true));
     let is_it = |other: &String| other.split_once('=').is_some_and(|(other, _)| other == name);
@@ -362,7 +366,7 @@ fn namespaces(input: &Input<'_>) -> Result<Vec<Namespace>, OciError> {
         (NamespaceMode::Node, ..) => {}
         (NamespaceMode::Container, ..) => all.push(new("pid")),
         (NamespaceMode::Pod, _, Some(init)) => all.push(of(init, "pid", "pid")),
-        // The pod's is the node's, as with containerd.
+        // The pod's PID namespace is the node's, as with containerd.
         (NamespaceMode::Pod, ..) if input.sandbox.namespaces.pid == NamespaceMode::Node => {}
         (NamespaceMode::Pod, ..) => return Err(OciError::NoPidNamespace("the pod's init process")),
     }
@@ -373,7 +377,7 @@ fn namespaces(input: &Input<'_>) -> Result<Vec<Namespace>, OciError> {
         all.extend([of(monitor, "uts", "uts"), of(monitor, "network", "net")]);
     }
     all.push(new("mount"));
-    // In version 1 nothing would be hidden by it, and privileged containers see the whole tree.
+    // With cgroup v1 it would hide nothing, and privileged containers see the whole tree.
     if input.node.cgroup_v2 && !input.container.security.privileged {
         all.push(new("cgroup"));
     }
@@ -383,17 +387,17 @@ fn namespaces(input: &Input<'_>) -> Result<Vec<Namespace>, OciError> {
 /// Which profile a container asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AppArmorProfile<'a> {
-    /// None, or the machine has no `AppArmor`.
+    /// No profile, or the machine has no `AppArmor`.
     None,
     /// The runtime's own.
     Default,
-    /// One of the machine's.
+    /// A named profile of the machine.
     Named(&'a str),
-    /// One of the machine's, which has no `AppArmor`.
+    /// A named profile, on a machine without `AppArmor`.
     Impossible(&'a str),
 }
 
-/// As containerd: who says nothing gets the default one, a privileged container no default one.
+/// As containerd: a container without a setting gets the default profile, a privileged one gets none.
 #[must_use]
 pub fn apparmor_profile(security: &ContainerSecurity, enabled: bool) -> AppArmorProfile<'_> {
     match &security.apparmor {
@@ -406,10 +410,11 @@ pub fn apparmor_profile(security: &ContainerSecurity, enabled: bool) -> AppArmor
     }
 }
 
-/// When the default profile cannot be loaded: a container that says nothing runs without, one that asks for it does not run.
+/// When the default profile cannot be loaded: a container without a setting runs without it, one that asks
+/// for it is refused.
 ///
 /// # Errors
-/// It asks for it.
+/// The container asks for it.
 pub fn may_lack_default_profile(security: &ContainerSecurity, why: &str) -> Result<(), OciError> {
     match security.apparmor {
         Some(AppArmorChoice::RuntimeDefault) => Err(OciError::NoDefaultProfile(why.to_owned())),
@@ -426,8 +431,8 @@ fn apparmor(input: &Input<'_>) -> Result<String, OciError> {
     }
 }
 
-/// Labels of the process and of its files. What a pod leaves out is what policies have for containers; where the policy has nothing
-/// for them, a pod that asks for no label has none.
+/// Labels of the process and of its files. Parts that a pod leaves out are the policy's defaults for
+/// containers; where the policy has none, a pod that asks for no label gets none.
 fn selinux(input: &Input<'_>) -> Result<(String, String), OciError> {
     let security = &input.container.security;
     if !input.node.selinux || security.privileged {
@@ -479,7 +484,8 @@ fn annotations(input: &Input<'_>) -> BTreeMap<String, String> {
     .into_map()
 }
 
-/// A path whoever rules the tree: below a scope of systemd's that is ours to divide there is nothing to ask it for.
+/// A path with every cgroup driver: the pod's systemd scope is delegated to the agent, so systemd is not
+/// involved below it.
 fn cgroups_path(input: &Input<'_>) -> String {
     format!("{}/{}", input.cgroup_parent.trim_end_matches('/'), input.id)
 }

@@ -1,42 +1,47 @@
-//! What the agent and a pod's monitor say to each other over the monitor's socket, and the two small files it leaves.
+//! The messages between the agent and a pod's monitor over the monitor's socket, and the two small files that
+//! the monitor leaves.
 //!
-//! `SOCK_SEQPACKET`, one message a packet, one request a connection. Big things do not travel: containers' bundles are files,
-//! an exec's specification and all streams are descriptors. So the monitor needs neither a parser nor buffers that grow.
+//! `SOCK_SEQPACKET`, one message per packet, one request per connection. Large data is not sent in messages:
+//! containers' bundles are files, an exec's specification and all streams are descriptors. So the monitor
+//! needs neither a parser nor growing buffers.
 //!
-//! Owns the encoding; everything that arrives may be from an agent or monitor of another version, or garbage.
+//! Owns the encoding. All input may be from an agent or monitor of another version, or garbage.
 
 use crate::model::types::Timestamp;
 
-/// First byte of every request; both sides refuse another one. Monitors live as long as their pods, over upgrades of the agent: a
-/// release that changes it speaks the one before, too ([`OLDEST`]), or the pods that run are made anew.
+/// First byte of every request; both sides refuse a different one. Monitors live as long as their pods,
+/// across upgrades of the agent: a release that changes it must also support the previous version
+/// ([`OLDEST`]), or running pods are recreated.
 pub const VERSION: u8 = 1;
-/// The oldest that this release speaks.
+/// The oldest version that this release supports.
 pub const OLDEST: u8 = 1;
 /// No message is longer.
 pub const MAX_MESSAGE: usize = 4096;
 
-/// What the agent asks for. Container ids are as the agent chose them.
+/// The agent's requests. Container ids are chosen by the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// All containers as they are ([`Reply::Running`], [`Reply::Exited`] each), then [`Reply::Done`]; then, as long as the
-    /// connection stays open, [`Reply::Exited`] for each that ends. End of file means that the monitor is gone.
+    /// All containers as they are ([`Reply::Running`], [`Reply::Exited`] each), then [`Reply::Done`]; then,
+    /// while the connection stays open, [`Reply::Exited`] for each that ends. End of file means that the
+    /// monitor is gone.
     Watch,
     /// Starts the container whose bundle lies in its directory: [`Reply::Running`] or [`Reply::Failed`].
     Start { container: String },
-    /// Sends a signal to the container's first process, or kills all of the container: [`Reply::Done`], fine when it has
-    /// ended or was never there.
+    /// Sends a signal to the container's first process, or kills everything in the container:
+    /// [`Reply::Done`], also when it has ended or was never there.
     Signal {
         container: String,
         signal: i32,
         /// Everything in its cgroup, not just the first process; only with SIGKILL.
         all: bool,
     },
-    /// Runs another program in a container. Descriptors that travel along: the specification (a memfd with an
-    /// [`super::spec::ExecSpec`] in JSON), then, as flagged, stdin, stdout, stderr. [`Reply::Running`] with, for a terminal, its
-    /// master as a descriptor; then [`Reply::Exited`]. The program is killed when the connection is closed before.
+    /// Runs another program in a container. Descriptors sent with it: the specification (a memfd with an
+    /// [`super::spec::ExecSpec`] in JSON), then, as flagged, stdin, stdout, stderr. [`Reply::Running`] with,
+    /// for a terminal, its master as a descriptor; then [`Reply::Exited`]. The program is killed when the
+    /// connection is closed before.
     Exec {
         container: String,
-        /// A descriptor for stdin comes along; otherwise `/dev/null`. With a terminal none comes.
+        /// A descriptor for stdin is sent; otherwise `/dev/null`. With a terminal none is sent.
         stdin: bool,
         /// One for stdout.
         stdout: bool,
@@ -45,9 +50,9 @@ pub enum Request {
         /// The specification asks for a terminal.
         terminal: bool,
     },
-    /// Couples descriptors with a running container's streams ([`Reply::Done`]) until the connection is closed or the
-    /// container ends ([`Reply::Exited`]): stdin (if flagged) is read by the monitor, stdout and stderr are written to. What a slow reader
-    /// does not take is dropped for it, never for the log.
+    /// Couples descriptors with a running container's streams ([`Reply::Done`]) until the connection is
+    /// closed or the container ends ([`Reply::Exited`]): the monitor reads stdin (if flagged) and writes to
+    /// stdout and stderr. What a slow reader does not take is dropped for that reader, never for the log.
     Attach {
         container: String,
         /// See [`Request::Exec`].
@@ -59,21 +64,21 @@ pub enum Request {
     },
     /// Sets the size of the container's terminal: [`Reply::Done`].
     Resize { container: String, width: u16, height: u16 },
-    /// Opens the container's log file anew, after a rotation: [`Reply::Done`].
+    /// Reopens the container's log file after a rotation: [`Reply::Done`].
     ReopenLog { container: String },
     /// Forgets an ended container: [`Reply::Done`].
     Forget { container: String },
     /// Kills every container and ends: [`Reply::Done`] when all are gone.
     Shutdown,
-    /// Sees to it that there is a PID namespace for containers to share: [`Reply::Running`], with its first process. Earlier monitors
-    /// do not know it.
+    /// Makes a PID namespace for containers to share, unless there is one: [`Reply::Running`], with its first
+    /// process. Earlier monitors do not know it.
     SharePids,
 }
 
-/// What the monitor answers.
+/// The monitor's replies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// It has done it.
+    /// The request was carried out.
     Done,
     /// The container, or the exec of this connection, runs.
     Running {
@@ -81,13 +86,13 @@ pub enum Reply {
         container: String,
         started: Started,
     },
-    /// It has ended.
+    /// The container, or the exec of this connection, has ended.
     Exited {
         /// Of the container; empty for an exec.
         container: String,
         exited: Exited,
     },
-    /// It cannot, and why; nothing was left behind.
+    /// The request failed, and why; nothing was left behind.
     Failed { message: String },
 }
 
@@ -109,7 +114,7 @@ pub struct Exited {
     pub at: Timestamp,
 }
 
-/// A message that cannot be understood.
+/// A message that cannot be decoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
     /// It ends too early.
@@ -121,10 +126,10 @@ pub enum ProtocolError {
     /// An unknown kind of message.
     #[error("unknown message {0}")]
     Kind(u8),
-    /// Text that is none.
+    /// Text that is not UTF-8.
     #[error("name is not UTF-8")]
     Text,
-    /// The text form of a file.
+    /// A file whose text cannot be decoded.
     #[error("unreadable record {0:?}")]
     Record(String),
 }
@@ -174,7 +179,7 @@ fn frame(bytes: &[u8]) -> Result<Frame<'_>, ProtocolError> {
         first: number(3).ok_or_else(short)?,
         second: number(7).ok_or_else(short)?,
         at: wide.ok_or_else(short)?,
-        // An error message may have been cut inside a letter.
+        // An error message may have been cut inside a character.
         text: match std::str::from_utf8(text) {
             Ok(text) => text,
             Err(error) if error.error_len().is_none() => {
@@ -219,7 +224,7 @@ impl Request {
     /// From a packet.
     ///
     /// # Errors
-    /// When it is none of ours.
+    /// When it is no valid request.
     pub fn decode(bytes: &[u8]) -> Result<Self, ProtocolError> {
         let frame = frame(bytes)?;
         let has = |flag: u8| frame.flags & flag != 0;
@@ -278,7 +283,7 @@ impl Reply {
     /// From a packet.
     ///
     /// # Errors
-    /// When it is none of ours.
+    /// When it is no valid reply.
     pub fn decode(bytes: &[u8]) -> Result<Self, ProtocolError> {
         let frame = frame(bytes)?;
         let (text, at) = (frame.text.to_owned(), Timestamp::from_nanos(frame.at));
@@ -305,7 +310,7 @@ impl Started {
     /// From the line of its file.
     ///
     /// # Errors
-    /// When it is none of ours.
+    /// When the line is invalid.
     pub fn from_line(line: &str) -> Result<Self, ProtocolError> {
         match numbers(line)[..] {
             [pid, at] => Ok(Self { pid: small(pid, line)?, at: Timestamp::from_nanos(at) }),
@@ -324,7 +329,7 @@ impl Exited {
     /// From the line of its file.
     ///
     /// # Errors
-    /// When it is none of ours.
+    /// When the line is invalid.
     pub fn from_line(line: &str) -> Result<Self, ProtocolError> {
         match numbers(line)[..] {
             [code, signal, at] => Ok(Self {
@@ -337,7 +342,7 @@ impl Exited {
     }
 }
 
-/// All words as numbers; one too few when one is none.
+/// All words as numbers; fewer when a word is no number.
 fn numbers(line: &str) -> Vec<i64> {
     line.split_whitespace().map_while(|word| word.parse().ok()).collect()
 }

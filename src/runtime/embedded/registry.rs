@@ -1,15 +1,15 @@
-//! Pulls from registries (OCI distribution and Docker's registry v2), in a short-lived child: its memory goes back when it is
-//! done, and what a hostile registry or image does, it does to a small process.
+//! Pulls from registries (OCI distribution and Docker's registry v2), in a short-lived child: its memory is
+//! freed when it is done, and a hostile registry or image can harm only a small process.
 //!
-//! Owns requests to registries and the words between the agent and the child.
+//! Owns requests to registries and the messages between the agent and the child.
 //!
 //! | module | what it is |
 //! |---|---|
 //! | `hosts`, `toml` | which servers stand for a registry |
 //! | `session`, `auth` | requests with credentials, redirects, retries |
 //! | `manifest` | documents and the choice of a platform (pure) |
-//! | `policy`, `signature` | whose signature an image needs, and whether it has it |
-//! | `blob` | a verified stream that goes on after a cut |
+//! | `policy`, `signature` | whose signature an image needs, and the check of it |
+//! | `blob` | a verified stream that resumes after a broken connection |
 //! | `fetch` | a whole pull, blocking |
 //! | `helper` | both ends of the child |
 
@@ -37,23 +37,23 @@ pub use fetch::pull;
 pub use helper::{helper_main, pull_in_child, pull_until};
 pub use policy::policy_file;
 
-/// Where directories in containerd's `certs.d` layout are looked for, as a search path.
+/// The search path for directories in containerd's `certs.d` layout.
 pub const DEFAULT_HOSTS_DIRS: &str = "/etc/agent/certs.d:/etc/containerd/certs.d";
-/// Layers at the same time, as containerd.
+/// Layers pulled in parallel, as in containerd.
 const DEFAULT_PARALLEL_LAYERS: usize = 3;
 /// More would only cost memory.
 const MAX_PARALLEL_LAYERS: usize = 16;
-/// A server that sends nothing for so long is asked anew.
+/// A request to a server that sends nothing for this long is repeated.
 const STALL_TIMEOUT: Duration = Duration::from_secs(30);
-/// A connection that brings less on the average of [`RATE_WINDOW`] is given up: a layer must end some day, and a modem of
-/// the last century is ten times as fast.
+/// A connection with a lower average over [`RATE_WINDOW`] is given up: a layer must complete eventually, and
+/// a dial-up modem is ten times as fast.
 const LEAST_BYTES_PER_SECOND: u64 = 512;
 /// Long enough for the pauses of a radio link.
 const RATE_WINDOW: Duration = Duration::from_secs(60);
-/// When nothing moves for so long, the pull is given up (upstream's `image-pull-progress-deadline`).
+/// Without progress for this long, the pull fails (upstream's `image-pull-progress-deadline`).
 const PROGRESS_DEADLINE: Duration = Duration::from_secs(60);
 
-/// What somebody may know about a registry. Never printed.
+/// Credentials for a registry. Never printed.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Auth {
@@ -64,18 +64,18 @@ pub struct Auth {
     pub identity_token: String,
     /// A bearer token to send as it is.
     pub registry_token: String,
-    /// The one server that may see all this, as URL or `host[:port]`; every server that is asked (mirrors, too) when empty,
-    /// as containerd has it.
+    /// The only server that may get these credentials, as URL or `host[:port]`; when empty, every server that
+    /// is asked (mirrors, too), as in containerd.
     pub server_address: String,
 }
 
 impl Auth {
-    /// Whether this server may see it.
+    /// Whether this server may get them.
     fn is_for(&self, authority: &str) -> bool {
         let address =
             self.server_address.split_once("://").map_or(self.server_address.as_str(), |(_, rest)| rest);
         let host = address.split('/').next().unwrap_or_default();
-        // Docker Hub is called by any of its names.
+        // Docker Hub has several names.
         let hub = ["docker.io", "index.docker.io", "registry-1.docker.io"];
         host.is_empty() || host == authority || (hub.contains(&host) && hub.contains(&authority))
     }
@@ -87,32 +87,33 @@ impl std::fmt::Debug for Auth {
     }
 }
 
-/// What to pull; it travels to the child over a socket, so that no secret is ever on a command line or in an environment.
+/// What to pull. It is sent to the child over a socket, so that no secret is ever on a command line or in an
+/// environment.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct PullRequest {
     /// As in a pod: `busybox`, `r.example:5000/a/b:tag`, `…@sha256:…`.
     pub image: String,
-    /// Nothing for an anonymous pull.
+    /// `None` for an anonymous pull.
     pub auth: Option<Auth>,
-    /// Which image of an index, `linux/arm/v7`; this machine's own when empty.
+    /// Which image of an index, `linux/arm/v7`; this machine's own platform when empty.
     pub platform: String,
-    /// Directories in containerd's `certs.d` layout; the first that knows the registry counts.
+    /// Directories in containerd's `certs.d` layout; the first that knows the registry is used.
     pub hosts_dirs: Vec<PathBuf>,
     /// The image store's directory.
     pub store: PathBuf,
-    /// Layers at the same time; 0 is the default.
+    /// Layers pulled in parallel; 0 is the default.
     pub max_parallel_layers: usize,
-    /// A connection that is silent for so many milliseconds is made anew; 0 is the default.
+    /// A connection that is silent for this many milliseconds is replaced; 0 is the default.
     pub stall_timeout_ms: u64,
-    /// The window in which the least rate is measured, in milliseconds; 0 is the default.
+    /// The window for the minimum rate, in milliseconds; 0 is the default.
     pub rate_window_ms: u64,
-    /// The policy of signatures, see `policy_file`; without one every image may be pulled.
+    /// The signature policy, see `policy_file`; without one every image may be pulled.
     pub policy: Option<PathBuf>,
-    /// What has to stay free of the store's disk, as a threshold of eviction is written; nothing beyond the store's own reserve
-    /// when empty.
+    /// Free space to keep on the store's disk, written as an eviction threshold; when empty, only the store's
+    /// own reserve is kept.
     pub keep_free: String,
-    /// A pull in which nothing moves for so many milliseconds is given up; 0 is the default.
+    /// A pull without progress for this many milliseconds fails; 0 is the default.
     pub progress_deadline_ms: u64,
 }
 
@@ -143,32 +144,32 @@ fn or_default(millis: u64, default: Duration) -> Duration {
     if millis == 0 { default } else { Duration::from_millis(millis) }
 }
 
-/// Where a layer is on its way.
+/// The state of a layer in a pull.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LayerState {
-    /// Its turn comes.
+    /// It waits for its turn.
     Waiting,
-    /// It was there already.
+    /// It was already in the store.
     Exists,
-    /// Bytes come, and are unpacked as they come.
+    /// Bytes arrive, and are unpacked as they arrive.
     Downloading,
-    /// All bytes came; the rest is the disk's work.
+    /// All bytes have arrived; the rest is writing to disk.
     Extracting,
-    /// It is there.
+    /// It is in the store.
     Done,
 }
 
-/// How a pull gets on: a JSON line of the child each.
+/// The progress of a pull: each is one JSON line from the child.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Progress {
-    /// The reference means this.
+    /// The reference was resolved.
     Resolved {
         reference: String,
-        /// Of the manifest or index that it names.
+        /// Digest of the manifest or index that the reference names.
         digest: String,
     },
-    /// A layer moved.
+    /// A layer made progress.
     Layer {
         /// Of the compressed layer.
         digest: String,
@@ -176,19 +177,19 @@ pub enum Progress {
         done: u64,
         /// Compressed bytes in all.
         total: u64,
-        /// Where it is.
+        /// The layer's state.
         state: LayerState,
     },
-    /// The image is there.
+    /// The image is in the store.
     Done {
         /// Of its configuration.
         image_id: String,
-        /// What was asked for, normalised.
+        /// The requested reference, normalised.
         reference: String,
         /// `repository@digest`.
         repo_digest: String,
     },
-    /// It is not.
+    /// The pull failed.
     Failed {
         kind: PullErrorKind,
         /// For people, without secrets.
@@ -201,9 +202,9 @@ pub enum Progress {
 pub struct Pulled {
     /// Digest of its configuration: CRI's image id.
     pub image_id: String,
-    /// What was asked for, normalised.
+    /// The requested reference, normalised.
     pub reference: String,
-    /// `repository@digest` of what the reference named.
+    /// `repository@digest` of what the reference resolved to.
     pub repo_digest: String,
 }
 

@@ -1,23 +1,24 @@
-//! `EmbeddedRuntime`: CRI's verbs, carried out by this process and the monitors it starts.
+//! `EmbeddedRuntime`: CRI's calls, carried out by this process and the monitors it starts.
 //!
-//! Owns records and what follows from them: names in use, stages, who waits for whose end. What runs is the monitors';
-//! images, network and cgroups have modules of their own. A verb, once begun, goes on to its end even when nobody waits for
-//! its answer any more, as with a runtime in a process of its own: what is half done is either finished or undone.
+//! Owns records and what follows from them: names in use, stages, who waits for which exit. Monitors own what
+//! runs; images, network and cgroups have modules of their own. A call, once begun, continues to its end even
+//! when its caller no longer waits for the answer, as with a runtime in a process of its own: what is half
+//! done is either finished or undone.
 //!
 //! | file | what |
 //! |---|---|
 //! | `record` | the files that describe sandboxes and containers |
-//! | `state` | what of them is kept in memory |
-//! | `files` | what a sandbox's directory holds |
-//! | `sandbox`, `container` | making, stopping, removing |
+//! | `state` | the part of the records kept in memory |
+//! | `files` | the content of a sandbox's directory |
+//! | `sandbox`, `container` | creating, stopping, removing |
 //! | `creation` | from a configuration to a bundle |
 //! | `exec` | programs in containers, and streams |
-//! | `networking` | which thread the network's verbs run in, and how often it is asked |
-//! | `claim` | that nobody else does the same in the same directories |
-//! | `watch` | ends: of containers, of monitors |
-//! | `recover` | the start: finding, undoing, forgetting |
+//! | `networking` | in which thread and how often the network's operations run |
+//! | `claim` | exclusive ownership of the directories |
+//! | `watch` | exits of containers and of monitors |
+//! | `recover` | the start: adopting, undoing, removing |
 //! | `view` | one container in full |
-//! | `api`, `serve` | more than the trait has, for `agent cri` |
+//! | `api`, `serve` | the interface beyond the trait, for `agent cri` |
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -76,10 +77,10 @@ use state::RuntimeState;
 /// Name in `Version`.
 pub const NAME: &str = "agent";
 
-/// This program, whatever became of its file.
+/// This program, even after its file was replaced or removed.
 pub const OWN_PROGRAM: &str = "/proc/self/exe";
 
-/// Where things are and what there is.
+/// The configuration of the runtime.
 #[derive(Clone, Debug)]
 pub struct EmbeddedConfig {
     /// The two trees.
@@ -88,22 +89,23 @@ pub struct EmbeddedConfig {
     pub program: PathBuf,
     /// The pods' network.
     pub network: NetworkConfig,
-    /// Where cgroups are and who writes them.
+    /// Where cgroups are and which driver manages them.
     pub cgroup: CgroupConfig,
     /// OCI runtimes by handler.
     pub handlers: BTreeMap<String, String>,
     /// Directories of `<host>/hosts.toml`.
     pub registry_hosts_dirs: Vec<PathBuf>,
-    /// Which images may be pulled, and with whose signature; `None` for the usual file, if there is one.
+    /// The image policy file: which images may be pulled, and which signatures they need; `None` for the
+    /// default file, if it exists.
     pub image_policy: Option<PathBuf>,
-    /// What pulls leave free of the images' disk, as a threshold of eviction is written.
+    /// Free space that pulls keep on the images' disk, written as an eviction threshold.
     pub image_keep_free: String,
 }
 
 /// The runtime cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// A directory it needs.
+    /// A directory that the runtime needs.
     #[error("create directory {path:?} of the embedded runtime")]
     Directory {
         path: PathBuf,
@@ -119,7 +121,7 @@ pub enum OpenError {
         #[source]
         source: super::images::ImageError,
     },
-    /// Somebody else has them.
+    /// Another process holds them.
     #[error(
         "another agent uses {0:?}: only one `agent` or `agent cri` can use a --root-dir and \
          --runtime-state-dir, stop the other one first"
@@ -128,7 +130,7 @@ pub enum OpenError {
     /// A lock file.
     #[error(transparent)]
     Lock(crate::platform::sys::lock::LockError),
-    /// What an earlier agent left.
+    /// The records of an earlier agent.
     #[error("read the records of sandboxes in {path:?}")]
     Records {
         path: PathBuf,
@@ -151,28 +153,28 @@ struct RuntimeInner {
     network: Arc<Network>,
     facts: Arc<facts::NodeAbilities>,
     state: RefCell<RuntimeState>,
-    /// Told whenever a container or a monitor has ended.
+    /// Notified whenever a container or a monitor has ended.
     ended: Notify,
     /// Holds one hint at most.
     hint: Notify,
-    /// Made when the first listener comes.
+    /// Created for the first listener.
     events: RefCell<Option<broadcast::Sender<api::RuntimeEvent>>>,
-    /// Counts directories that wait for their removal.
+    /// Numbers the directories that wait for removal.
     discarded: Cell<u64>,
-    /// What was said once.
+    /// Warnings that were logged already.
     said: RefCell<std::collections::BTreeSet<String>>,
-    /// This program where nobody can write to it; `None` when the kernel cannot do that.
+    /// This program as a file that cannot be written to; `None` when the kernel does not support that.
     program: Option<OwnedFd>,
-    /// Places for chains of network plugins.
+    /// Bounds the chains of network plugins that run at once.
     plugins: Semaphore,
-    /// Held while a pod's built-in network is made or taken down.
+    /// Held while a pod's built-in network is made or removed.
     network_turn: Mutex<()>,
-    /// Held while the network is asked.
+    /// Held while the network's status is read.
     network_said: Mutex<Option<networking::ReportedNetwork>>,
     _claim: claim::Claim,
 }
 
-/// Why a verb could not be carried out, before it has the verb's name.
+/// Why a call failed, before the call's name is added.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Failure {
     kind: ErrorKind,
@@ -188,7 +190,7 @@ impl Failure {
         Self::new(ErrorKind::Refused, message)
     }
 
-    /// An error with all that it came from.
+    /// An error with all its causes.
     fn because(what: &str, error: &dyn std::error::Error) -> Self {
         Self::refused(format!("{what}: {}", crate::platform::logging::chain(error)))
     }
@@ -204,7 +206,7 @@ impl From<String> for Failure {
     }
 }
 
-/// containerd's words for what is not there.
+/// containerd's message for a missing object.
 fn no_sandbox(id: &SandboxId) -> Failure {
     Failure::new(
         ErrorKind::NotFound,
@@ -220,11 +222,11 @@ fn no_container(id: &ContainerId) -> Failure {
 }
 
 impl EmbeddedRuntime {
-    /// Finds everything again that an earlier agent left, undoes what is half made, and is ready then. Touches nothing that
-    /// runs.
+    /// Recovers everything that an earlier agent left, undoes what is half made, and is then ready. Does not
+    /// touch what runs.
     ///
     /// # Errors
-    /// When its directories cannot be made or read, or are another process's ([`OpenError::InUse`]).
+    /// When its directories cannot be made or read, or another process uses them ([`OpenError::InUse`]).
     pub async fn open(config: EmbeddedConfig, clock: Clock) -> Result<Self, OpenError> {
         let layout = config.layout.clone();
         rt::blocking("create directories", move || files::make_directories(&layout)).await?;
@@ -261,7 +263,7 @@ impl EmbeddedRuntime {
         Ok(Self { shared })
     }
 
-    /// Where things are.
+    /// The configuration that it was opened with.
     #[must_use]
     pub fn config(&self) -> &EmbeddedConfig {
         &self.shared.config
@@ -272,7 +274,7 @@ impl EmbeddedRuntime {
         &self.shared.images
     }
 
-    /// Carries a verb out to its end, whether or not the caller waits for it.
+    /// Carries out a call to its end, even when the caller stops waiting for it.
     async fn carry_out<T: 'static>(
         &self,
         call: &'static str,
@@ -290,7 +292,7 @@ impl EmbeddedRuntime {
     }
 }
 
-/// A monitor's program is within a container's reach, as far as the kernel's checks allow it: it must not be writable.
+/// Containers can reach a monitor's program, as far as the kernel's checks allow: it must not be writable.
 fn read_only_program() -> Option<OwnedFd> {
     match read_only_exe() {
         Ok(program) => Some(program),
@@ -303,7 +305,7 @@ fn read_only_program() -> Option<OwnedFd> {
 }
 
 impl RuntimeInner {
-    /// What to run as monitor or puller.
+    /// The path of the program to run as monitor or puller.
     fn program(&self) -> PathBuf {
         match &self.program {
             Some(program) => PathBuf::from(format!("/proc/self/fd/{}", program.as_raw_fd())),
@@ -311,13 +313,13 @@ impl RuntimeInner {
         }
     }
 
-    /// Waits for its turn on a sandbox. `None` when there is none.
+    /// Takes the lock of a sandbox. `None` when there is no such sandbox.
     async fn hold(&self, id: &SandboxId) -> Option<OwnedMutexGuard<()>> {
         let lock = self.state.borrow().sandboxes.get(id).map(|sandbox| Arc::clone(&sandbox.lock))?;
         Some(lock.lock_owned().await)
     }
 
-    /// Writes how far a sandbox is, in memory and in its record.
+    /// Sets a sandbox's stage, in memory and in its record.
     fn set_stage(&self, id: &SandboxId, stage: SandboxStage) {
         if let Some(sandbox) = self.state.borrow_mut().sandboxes.get_mut(id) {
             sandbox.stage = stage;
@@ -334,7 +336,7 @@ impl RuntimeInner {
         }
     }
 
-    /// Something changed that a list shows.
+    /// Reports a change that a list would show.
     fn hint(&self) {
         self.hint.notify_one();
     }
@@ -343,7 +345,7 @@ impl RuntimeInner {
         self.announce_with(kind, sandbox, container, None);
     }
 
-    /// Whether events have a listener.
+    /// Whether events have a receiver.
     fn is_followed(&self) -> bool {
         self.events.borrow().as_ref().is_some_and(|events| events.receiver_count() > 0)
     }
@@ -364,12 +366,12 @@ impl RuntimeInner {
                 container: container.cloned(),
                 last: last.map(Rc::new),
             };
-            // Nobody listens any more: fine.
+            // Without a receiver the event is dropped.
             let _ = events.send(event);
         }
     }
 
-    /// Warns, once per text, of something that pods run without.
+    /// Warns, once per text, about a feature that pods run without.
     fn say_once(&self, what: &str, why: &str) {
         if self.said.borrow_mut().insert(format!("{what}: {why}")) {
             log::warn!(what = what, why = why; "Feature is not available on this machine, continuing without");
@@ -538,7 +540,7 @@ impl EmbeddedRuntime {
         };
         let others = self.shared.config.handlers.keys().map(|name| RuntimeHandler {
             name: name.clone(),
-            // What an external program can do is not known; nothing is promised.
+            // The abilities of an external program are unknown, so none are reported.
             recursive_read_only_mounts: false,
             user_namespaces: false,
         });

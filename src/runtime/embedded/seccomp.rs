@@ -1,8 +1,9 @@
-//! Seccomp profiles to BPF programs: what libseccomp does for other runtimes, without it.
+//! Compiles seccomp profiles to BPF programs: libseccomp's job in other runtimes, without the library.
 //!
-//! Owns the compiler and the default profile. Pure. A filter covers the node's interface and those of its profile's
-//! architectures that this kernel also runs; a call by any other kills the process. Where several rules match, the first of
-//! the profile counts. Calls that nobody knows are skipped, as runc does, so that profiles may be newer than we are.
+//! Owns the compiler and the default profile. Pure. A filter covers the node's ABI and those of its profile's
+//! architectures that this kernel also runs; a call by any other ABI kills the process. Where several rules
+//! match, the first in the profile wins. Unknown system calls are skipped, as in runc, so that profiles may
+//! be newer than this program.
 
 mod compile;
 mod default;
@@ -17,17 +18,17 @@ use table::Abi;
 
 const EPERM: u16 = 1;
 
-/// What the program is for.
+/// The architecture that a filter is compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arch {
-    /// With x86 and x32.
+    /// Including x86 and x32.
     X86_64,
     Aarch64,
     Arm,
 }
 
 impl Arch {
-    /// The one this program is built for; `None` where we know no numbers.
+    /// The architecture of this build; `None` without a table of system calls.
     #[must_use]
     pub fn node() -> Option<Self> {
         if cfg!(all(target_arch = "x86_64", target_pointer_width = "64")) {
@@ -41,7 +42,7 @@ impl Arch {
         }
     }
 
-    /// Interfaces its kernels have, its own first.
+    /// The ABIs that its kernels support, the native one first.
     fn abis(self) -> impl Iterator<Item = Abi> {
         let all: &[Abi] = match self {
             Self::X86_64 => &[Abi::X86_64, Abi::X86, Abi::X32],
@@ -51,7 +52,7 @@ impl Arch {
         all.iter().copied()
     }
 
-    /// Names in conditions of Docker's profiles.
+    /// Its names in conditions of Docker's profiles.
     fn is_named(self, name: &str) -> bool {
         match self {
             Self::X86_64 => matches!(name, "amd64" | "x86_64"),
@@ -69,11 +70,11 @@ pub enum Action {
     /// The thread dies.
     KillThread,
     Trap,
-    /// The call fails with this number.
+    /// The call fails with this error number.
     Errno(u16),
-    /// A tracer is asked, with this number; without one the call fails.
+    /// A tracer decides, and gets this number; without a tracer the call fails.
     Trace(u16),
-    /// Goes through, and is logged.
+    /// The call is allowed and logged.
     Log,
     Allow,
 }
@@ -108,29 +109,30 @@ pub struct Condition {
     pub operator: Operator,
 }
 
-/// What happens to some calls.
+/// The action for some calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     pub names: Vec<String>,
     pub action: Action,
-    /// All must hold, each for an argument of its own; when an argument has several, one must, as runc has it.
+    /// All must hold, each for an argument of its own; when several concern the same argument, one is enough,
+    /// as in runc.
     pub args: Vec<Condition>,
 }
 
-/// A profile, with what does not concern its container left out.
+/// A profile without the rules that do not apply to its container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
-    /// For calls without a rule.
+    /// The action for calls without a rule.
     pub default_action: Action,
     /// `SCMP_ARCH_…`; empty for the node's own.
     pub architectures: Vec<String>,
     /// `SECCOMP_FILTER_FLAG_…`, for external runtimes.
     pub flags: Vec<String>,
-    /// The first that matches counts.
+    /// The first that matches wins.
     pub rules: Vec<Rule>,
 }
 
-/// Why a profile is none.
+/// Why a profile is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SeccompError {
     #[error("seccomp profile {file}: {field}: {why}")]
@@ -142,7 +144,7 @@ pub enum SeccompError {
         /// What is wrong with it.
         why: String,
     },
-    /// More than the kernel takes.
+    /// More instructions than the kernel accepts.
     #[error(
         "the compiled filter has {0} instructions, more than the kernel limit of 4096: use fewer rules with \
          arguments"

@@ -1,8 +1,10 @@
-//! What is handed from the agent to the processes that make pods and containers: fully decided, nothing left to choose.
+//! The agent's instructions for the processes that make pods and containers: fully decided, without any
+//! choice left.
 //!
-//! `OciSpec` has the names and the meaning of the OCI runtime specification 1.2 (its `config.json`), as far as we use them:
-//! external runtimes get it as it is, our own executor reads the same. `Bundle` and `PodSpec` add what the specification
-//! leaves to whoever calls a runtime. Owns shapes. Made by `oci` (pure), carried out by `init`.
+//! `OciSpec` has the names and the meaning of the OCI runtime specification 1.2 (its `config.json`), as far
+//! as it is used: external runtimes get it unchanged, the built-in executor reads the same. `Bundle` and
+//! `PodSpec` add what the specification leaves to the caller of a runtime. Owns types. Made by `oci` (pure),
+//! carried out by `init`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -15,7 +17,7 @@ use crate::model::runtime_config::IdRange;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PodSpec {
-    /// Network namespace of its own; `false` for the node's.
+    /// A network namespace of its own; `false` for the node's.
     pub own_network: bool,
     /// System V IPC and POSIX queues of its own.
     pub own_ipc: bool,
@@ -23,9 +25,9 @@ pub struct PodSpec {
     pub own_uts: bool,
     /// One PID namespace for all containers, with an init process that reaps.
     pub shared_pid: bool,
-    /// A user namespace of its own, which then owns the others.
+    /// A user namespace of its own, which then owns the other namespaces.
     pub users: Option<IdRange>,
-    /// Set in the UTS namespace; empty leaves it.
+    /// Set in the UTS namespace; empty leaves it unchanged.
     pub hostname: String,
     /// Set in the pod's namespaces: name with dots to value.
     pub sysctls: BTreeMap<String, String>,
@@ -43,7 +45,7 @@ pub struct Bundle {
     pub overlay: Overlay,
     /// Compiled seccomp filter: an array of `sock_filter` as the kernel takes it. `None` for unconfined.
     pub seccomp_filter: Option<PathBuf>,
-    /// Directories in every cgroup hierarchy; the process enters all before it does anything that costs.
+    /// Directories in every cgroup hierarchy; the process enters all of them before it uses resources.
     pub cgroups: Vec<PathBuf>,
     /// Whether standard input stays open for attach; otherwise it is `/dev/null`.
     pub stdin: bool,
@@ -51,7 +53,7 @@ pub struct Bundle {
     pub stdin_once: bool,
     /// Absolute path of the log file in CRI's format; empty for none.
     pub log_path: PathBuf,
-    /// Program and arguments of an external OCI runtime (`runc`, `crun`, …); empty for our own executor.
+    /// Program and arguments of an external OCI runtime (`runc`, `crun`, …); empty for the built-in executor.
     pub external_runtime: Vec<String>,
 }
 
@@ -61,13 +63,13 @@ pub struct Bundle {
 pub struct Overlay {
     /// Read-only layers, topmost first; at least one.
     pub lower: Vec<PathBuf>,
-    /// Where changes go.
+    /// The directory that receives changes.
     pub upper: PathBuf,
-    /// Overlayfs' own, on the file system of `upper`.
+    /// Overlayfs' work directory, on the file system of `upper`.
     pub work: PathBuf,
 }
 
-/// What to run in a container that runs: an exec.
+/// A program to run in a running container: an exec.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ExecSpec {
@@ -77,7 +79,7 @@ pub struct ExecSpec {
     pub seccomp_filter: Option<PathBuf>,
     /// As [`Bundle::cgroups`].
     pub cgroups: Vec<PathBuf>,
-    /// External OCI runtime of the container; empty for our own.
+    /// External OCI runtime of the container; empty for the built-in executor.
     pub external_runtime: Vec<String>,
     /// The container's directory ([`super::layout::ContainerDir`]); only external runtimes need it.
     pub directory: PathBuf,
@@ -87,12 +89,13 @@ pub struct ExecSpec {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct OciSpec {
-    /// `1.1.0`, the first with mappings of mounts: runc 1.1 and crun 1.8 take it, and that crun no later one.
+    /// `1.1.0`, the first version with mount mappings: runc 1.1 and crun 1.8 accept it, and that crun accepts
+    /// no later one.
     pub oci_version: String,
     pub process: Process,
     /// Root file system.
     pub root: Root,
-    /// Set by the pod, empty here.
+    /// Empty here, because the pod sets it.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub hostname: String,
     pub mounts: Vec<OciMount>,
@@ -125,7 +128,7 @@ pub struct Process {
     /// Profile by name; empty for none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub apparmor_profile: String,
-    /// -1000..1000; one that the kernel refuses is clamped to what it allows.
+    /// -1000..1000; a value that the kernel refuses is clamped to what it allows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oom_score_adj: Option<i32>,
     /// Process label; empty for none.
@@ -155,13 +158,13 @@ pub struct User {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Capabilities {
-    /// Can ever be had.
+    /// Can ever be acquired.
     pub bounding: Vec<String>,
     pub effective: Vec<String>,
     /// Kept over execve.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub inheritable: Vec<String>,
-    /// Can be put into force.
+    /// Can become effective.
     pub permitted: Vec<String>,
     /// Kept over execve by programs without file capabilities.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -174,7 +177,7 @@ pub struct Rlimit {
     /// `RLIMIT_NOFILE`…
     #[serde(rename = "type")]
     pub kind: String,
-    /// Ceiling of `soft`.
+    /// Upper limit of `soft`.
     pub hard: u64,
     pub soft: u64,
 }
@@ -187,8 +190,9 @@ pub struct Root {
     pub readonly: bool,
 }
 
-/// `mounts[]`. Options are those of `mount(8)` and of the specification: `bind`, `rbind`, `ro`, `rro`, `nosuid`, `nodev`,
-/// `noexec`, `relatime`, `strictatime`, `private`, `rprivate`, `slave`, `rslave`, `shared`, `rshared`, `mode=…`, `size=…`…
+/// `mounts[]`. Options are those of `mount(8)` and of the specification: `bind`, `rbind`, `ro`, `rro`,
+/// `nosuid`, `nodev`, `noexec`, `relatime`, `strictatime`, `private`, `rprivate`, `slave`, `rslave`,
+/// `shared`, `rshared`, `mode=…`, `size=…`…
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OciMount {
     /// In the container, absolute.
@@ -205,7 +209,7 @@ pub struct OciMount {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Linux {
-    /// Those to make (`path` empty) or join. Kinds that are absent are the node's.
+    /// Namespaces to make (`path` empty) or join. Absent kinds are the node's.
     pub namespaces: Vec<Namespace>,
     /// Users of a pod's own user namespace.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -216,12 +220,13 @@ pub struct Linux {
     /// Nodes to make below `/dev` beyond the default ones.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<Device>,
-    /// cgroup path, for external runtimes; ours enters [`Bundle::cgroups`] instead.
+    /// cgroup path, for external runtimes; the built-in executor enters [`Bundle::cgroups`] instead.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub cgroups_path: String,
     /// For external runtimes, and for the device rules.
     pub resources: Resources,
-    /// As the specification has it, for external runtimes; ours loads [`Bundle::seccomp_filter`].
+    /// In the specification's form, for external runtimes; the built-in executor loads
+    /// [`Bundle::seccomp_filter`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seccomp: Option<serde_json::Value>,
     /// Propagation of the root: `private`, `rprivate`, `rslave`, `rshared`.
@@ -277,18 +282,20 @@ pub struct Device {
     pub uid: u32,
     /// Group in the container.
     pub gid: u32,
-    /// On the node, where it is not the same; ours alone, for nodes that may not be made but only bound.
+    /// Path on the node, if different. Not part of the specification: for nodes that may not be made but only
+    /// bound.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub host_path: String,
 }
 
-/// `linux.resources`, the part that is not in the cgroup values the agent writes itself.
+/// `linux.resources` without the cgroup values that the agent writes itself.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Resources {
-    /// Device rules in order; the last that matches counts.
+    /// Device rules in order; the last that matches wins.
     pub devices: Vec<DeviceRule>,
-    /// CPU, memory and so on in the specification's form, for external runtimes; null for ours.
+    /// CPU, memory and so on in the specification's form, for external runtimes; null for the built-in
+    /// executor.
     #[serde(flatten)]
     pub others: BTreeMap<String, serde_json::Value>,
 }

@@ -1,4 +1,4 @@
-//! What can go wrong in the simulator, and the seeded dice that decide when.
+//! The faults of the simulator, and the seeded dice that decide when they happen.
 //!
 //! Owns the random numbers.
 
@@ -16,11 +16,12 @@ pub struct FakeFaults {
     pub slow_rate: f64,
     /// Longest delay of a slow call.
     pub slow_max: Duration,
-    /// CRI names of calls that get no answer: they fail with [`ErrorKind::Timeout`] after `hang_timeout`, without effect.
+    /// CRI names of calls that get no answer: they fail with [`ErrorKind::Timeout`] after `hang_timeout`,
+    /// without effect.
     pub hang: BTreeSet<&'static str>,
     /// The caller's own limit on a call, as a real client has one.
     pub hang_timeout: Duration,
-    /// Nobody listens on the socket.
+    /// The socket has no listener.
     pub unavailable: bool,
 }
 
@@ -37,7 +38,7 @@ impl Default for FakeFaults {
     }
 }
 
-/// What the dice say about one call.
+/// The drawn faults of one call.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Fate {
     /// Time before the effect.
@@ -46,13 +47,13 @@ pub(super) struct Fate {
     pub error_before: Option<RuntimeError>,
     /// Time between effect and answer.
     pub delay_after: Duration,
-    /// The effect happens, its answer is lost.
+    /// The call takes effect, and its answer is lost.
     pub error_after: Option<RuntimeError>,
 }
 
 impl FakeFaults {
-    /// Rolls the dice for one call. Without rates no number is drawn, so switching faults on later does not depend on how
-    /// many calls went before.
+    /// Draws the faults of one call. With all rates at zero no number is drawn, so the effect of enabling
+    /// faults later does not depend on how many calls came before.
     pub(super) fn fate(&self, call: &'static str, dice: &mut Dice) -> Fate {
         let mut fate = Fate::default();
         if self.unavailable {

@@ -1,6 +1,7 @@
-//! Effects of calls whose caller is gone: a real runtime goes on with what it was asked for, whoever waits for the answer.
+//! Effects of calls whose caller is gone: a real runtime continues with a request even when its caller no
+//! longer waits.
 //!
-//! Owns what is still to come.
+//! Owns the pending effects.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -10,7 +11,7 @@ use crate::model::types::Timestamp;
 
 type Effect = Box<dyn FnOnce(&mut World, Timestamp)>;
 
-/// Effects to come; clones share them.
+/// Pending effects; clones share them.
 #[derive(Clone, Default)]
 pub(super) struct Late {
     pub(super) on: Rc<Cell<bool>>,
@@ -18,7 +19,7 @@ pub(super) struct Late {
 }
 
 impl Late {
-    /// Carries out what is due, in order.
+    /// Carries out the effects that are due, in order.
     pub(super) fn settle(&self, world: &mut World, now: Timestamp) {
         let mut effects = self.effects.borrow_mut();
         while let Some(position) = effects.iter().position(|(due, _)| *due <= now) {
@@ -35,7 +36,7 @@ impl Late {
         self.effects.borrow().first().map(|(due, _)| *due)
     }
 
-    /// Nothing is to come any more.
+    /// Drops all pending effects.
     pub(super) fn clear(&self) {
         self.effects.borrow_mut().clear();
     }
@@ -47,7 +48,7 @@ impl Late {
     }
 }
 
-/// A call that waits for its effect; dropping it makes that a late one.
+/// A call that waits for its effect; dropping it makes the effect a late one.
 pub(super) struct UnderWay<F, T>
 where
     F: FnOnce(&mut World, Timestamp) -> T + 'static,
@@ -61,13 +62,13 @@ impl<F, T> UnderWay<F, T>
 where
     F: FnOnce(&mut World, Timestamp) -> T + 'static,
 {
-    /// Without `late` the call has no effect unless it is waited for.
+    /// Without `late` the call takes effect only if it is awaited.
     pub(super) fn new(effect: F, due: Timestamp, late: Option<&Late>) -> Self {
         let late = late.filter(|late| late.on.get()).cloned();
         Self { effect: Some(effect), due, late }
     }
 
-    /// The caller is still there.
+    /// The caller is still there: takes the effect out.
     pub(super) fn go_through(mut self) -> F {
         self.effect.take().expect("taken here alone, and this consumes the call")
     }

@@ -1,21 +1,22 @@
 //! What simulated containers do: scripts for processes and images.
 //!
-//! Owns shapes.
+//! Owns types.
 
 use std::time::Duration;
 
 use crate::model::types::{ContainerId, Timestamp};
 use crate::runtime::{ExecOutput, ImageAuth, RuntimeError};
 
-/// What a container's process does once started. The default runs for ever and ends at once with 143 when asked to.
+/// What a container's process does once started. The default runs forever and exits at once with 143 when
+/// asked to stop.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Program {
     pub run: Run,
-    /// When asked to stop.
+    /// The reaction to a request to stop.
     pub on_stop: OnStop,
 }
 
-/// How a process goes when nobody stops it.
+/// How a process ends when it is not stopped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Run {
     #[default]
@@ -26,24 +27,24 @@ pub enum Run {
         after: Duration,
         code: i32,
     },
-    /// Is killed for its memory: code 137, reason `OOMKilled`.
+    /// Is killed for lack of memory: code 137, reason `OOMKilled`.
     OutOfMemory {
         /// Since the start.
         after: Duration,
     },
     /// `StartContainer` fails with this message; the container is exited with 128 and `StartError` after it.
     FailsToStart {
-        /// The runtime's words.
+        /// The runtime's message.
         message: String,
     },
     /// `CreateContainer` fails with this message and leaves nothing.
     FailsToCreate {
-        /// The runtime's words.
+        /// The runtime's message.
         message: String,
     },
 }
 
-/// How a process answers the stop signal.
+/// The reaction to the stop signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnStop {
     /// Ends, if the grace period allows.
@@ -56,7 +57,7 @@ pub enum OnStop {
     Ignores,
 }
 
-/// How a command in a simulated container goes.
+/// The result of a command in a simulated container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExecScript {
     /// Until it ends.
@@ -68,7 +69,7 @@ pub struct ExecScript {
 /// A command under way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exec {
-    /// Until it ends or its time is over.
+    /// Until it ends or its timeout expires.
     pub takes: Duration,
     /// How it will end, if its container does not end before.
     pub outcome: Result<ExecOutput, RuntimeError>,
@@ -102,13 +103,13 @@ impl Program {
         Self { run: Run::Exits { after, code }, ..Self::default() }
     }
 
-    /// Never gets to run.
+    /// Fails to start.
     #[must_use]
     pub fn fails_to_start(message: &str) -> Self {
         Self { run: Run::FailsToStart { message: message.to_owned() }, ..Self::default() }
     }
 
-    /// Runs for ever and has to be killed.
+    /// Runs forever and has to be killed.
     #[must_use]
     pub fn stubborn() -> Self {
         Self { run: Run::Forever, on_stop: OnStop::Ignores }
@@ -118,7 +119,7 @@ impl Program {
 /// An image on the simulated node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FakeImage {
-    /// What references resolve to.
+    /// The id that references resolve to.
     pub id: String,
     /// Numeric user, if the image has one.
     pub uid: Option<i64>,
@@ -128,7 +129,7 @@ pub struct FakeImage {
 }
 
 impl FakeImage {
-    /// An image of a megabyte whose id is made of its name.
+    /// An image of one megabyte whose id is derived from its name.
     #[must_use]
     pub fn named(name: &str) -> Self {
         Self { id: format!("sha256:{name}"), size_bytes: 1 << 20, ..Self::default() }
@@ -141,6 +142,6 @@ pub struct RemoteImage {
     pub image: FakeImage,
     /// How long it takes.
     pub pull_time: Duration,
-    /// Who may have it; `None` for everyone.
+    /// The credentials it requires; `None` for none.
     pub auth: Option<ImageAuth>,
 }

@@ -1,4 +1,4 @@
-//! The simulator keeps the rules that real runtimes keep.
+//! The simulator follows the rules of real runtimes.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
-//! The simulated node: sandboxes, containers and images with the rules real runtimes enforce, as one synchronous state
-//! machine that is told the time.
+//! The simulated node: sandboxes, containers and images with the rules that real runtimes enforce, as one
+//! synchronous state machine that gets the time as an argument.
 //!
-//! Owns the state; what containers do is `container`'s, what must never happen `invariants`'. A violated invariant is a
-//! bug in the agent and panics: the simulator has no other purpose.
+//! Owns the state; `container` has the containers' behaviour, `invariants` what must never happen. A violated
+//! invariant is a bug in the agent and panics: that is the simulator's only purpose.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -33,7 +33,7 @@ pub struct FakeSandbox {
     pub observed: ObservedSandbox,
     /// What it was made from.
     pub config: SandboxConfig,
-    /// A `StopPodSandbox` of the agent ended it, not the world.
+    /// The agent's `StopPodSandbox` ended it, not an outside event.
     stopped_by_call: bool,
 }
 
@@ -52,7 +52,8 @@ pub struct World {
     pub status: RuntimeStatus,
     /// Answer of `RuntimeConfig`.
     pub cgroup_driver: Option<CgroupDriver>,
-    /// What happens now is the late effect of a call of an agent that has died: nobody to blame.
+    /// The current change is the late effect of a call by a dead agent, so invariants do not blame the
+    /// current one.
     pub(super) is_late: bool,
     programs: BTreeMap<String, Vec<Program>>,
     execs: BTreeMap<(String, String), ExecScript>,
@@ -96,7 +97,7 @@ impl World {
         self.changes += 1;
     }
 
-    /// Carries out every end that is due.
+    /// Applies every end that is due.
     pub fn settle(&mut self, now: Timestamp) {
         for container in self.containers.values_mut() {
             if let Some(end) = container.end.filter(|end| end.at <= now) {
@@ -135,7 +136,7 @@ impl World {
         })
     }
 
-    /// Makes a ready sandbox; its name is reserved until it is removed.
+    /// Makes a ready sandbox; its name is reserved until its removal.
     pub fn run_sandbox(&mut self, config: &SandboxConfig, now: Timestamp) -> Result<SandboxId, RuntimeError> {
         let call = "RunPodSandbox";
         let reserved = |sandbox: &&FakeSandbox| {
@@ -174,8 +175,8 @@ impl World {
         Ok(id)
     }
 
-    /// The handler must exist, and be able to do what it is asked for. A world without handlers is an old runtime, which
-    /// has its default alone and would silently run the pod with the node's users.
+    /// The handler must exist and support what is requested. A world without handlers is an old runtime,
+    /// which has only its default handler and would silently run the pod with the node's users.
     fn check_abilities(&self, config: &SandboxConfig) -> Result<(), RuntimeError> {
         let name = config.runtime_handler.as_str();
         let handler = self.status.handlers.iter().find(|handler| handler.name == name);
@@ -199,7 +200,7 @@ impl World {
         self.fell_sandbox(id, now);
     }
 
-    /// Ends a sandbox as if its own process had died: nobody asked for it.
+    /// Ends a sandbox as if its own process had died, without a call.
     pub fn fell_sandbox(&mut self, id: &SandboxId, now: Timestamp) {
         if let Some(sandbox) = self.sandboxes.get_mut(id).filter(|sandbox| sandbox.observed.ready) {
             sandbox.observed.ready = false;
@@ -218,7 +219,7 @@ impl World {
         self.changes += u64::from(self.sandboxes.remove(id).is_some());
     }
 
-    /// The node loses power and comes back: records stay, nothing runs.
+    /// The node loses power and restarts: records stay, nothing runs.
     pub fn reboot(&mut self, now: Timestamp) {
         for sandbox in self.sandboxes.values_mut() {
             sandbox.observed.ready = false;
@@ -230,7 +231,7 @@ impl World {
         self.changes += 1;
     }
 
-    /// The image a reference or an id stands for.
+    /// The image that a reference or an id resolves to.
     #[must_use]
     pub fn image_status(&self, image: &str) -> Option<ImageStatus> {
         let found = self
@@ -260,7 +261,8 @@ impl World {
         found.into_values().collect()
     }
 
-    /// Removes an image with all its names; says how many bytes that frees. One that a container was made from must not go.
+    /// Removes an image with all its names; returns how many bytes that frees. An image of an existing
+    /// container is kept.
     pub fn remove_image(&mut self, id: &str) -> Option<u64> {
         let user = self.containers.values().find(|container| container.observed.image_id == id);
         assert!(user.is_none(), "the image {id} of a container was removed");
@@ -269,7 +271,7 @@ impl World {
         freed
     }
 
-    /// What the registry says to a pull: the image and the time it takes.
+    /// The registry's answer to a pull: the image and the time it takes.
     pub fn resolve_remote(&self, image: &str, auth: Option<&ImageAuth>) -> Result<RemoteImage, RuntimeError> {
         let refuse = |kind, words| {
             let message = format!("failed to pull and unpack image {image:?}: {words}");
@@ -291,12 +293,12 @@ impl World {
     }
 }
 
-/// Has a pod label, and the wanted one.
+/// Whether it has pod labels and belongs to the wanted pod.
 fn is_ours(pod: &PodRef, wanted: Option<&PodUid>) -> bool {
     !pod.uid.is_empty() && wanted.is_none_or(|uid| pod.uid == *uid)
 }
 
-/// The pod that labels name.
+/// The pod named by the labels.
 pub(super) fn pod_of(map: &BTreeMap<String, String>) -> PodRef {
     let label = |key| map.get(key).cloned().unwrap_or_default();
     PodRef {

@@ -1,4 +1,4 @@
-//! What one side asks for is what the other side is asked for.
+//! What the client side sends arrives unchanged at the server side.
 
 use proptest::prelude::*;
 
@@ -163,7 +163,7 @@ fn container_security() -> impl Strategy<Value = ContainerSecurity> {
             selinux: second.4,
             apparmor: second.5,
             user_namespace: second.6,
-            // It is only told where it matters.
+            // Only sent where it matters.
             target: target.filter(|_| second.1.pid == NamespaceMode::Container).map(ContainerId::from),
         })
 }

@@ -15,13 +15,13 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// Those that are there, in the order of the protocol.
+    /// The streams that are present, in the order of the protocol.
     pub(super) fn given(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         [&self.stdin, &self.stdout, &self.stderr].into_iter().flatten().map(OwnedFd::as_fd)
     }
 }
 
-/// What a monitor tells of its containers.
+/// A monitor's reports on its containers.
 pub struct Watch(MonitorConnection);
 
 impl Watch {
@@ -29,8 +29,9 @@ impl Watch {
         Self(connection)
     }
 
-    /// The next message: first all containers as they are, then [`Reply::Done`], then every end. `None` when the monitor
-    /// is gone, and its containers with it, or when we have not listened for too long: a new watch tells which.
+    /// The next message: first all containers as they are, then [`Reply::Done`], then every exit. `None` when
+    /// the monitor is gone, and its containers with it, or when this side did not read for too long: a new
+    /// watch shows which.
     pub async fn next(&mut self) -> Option<Reply> {
         match self.0.receive().await {
             Ok((reply, _)) => Some(reply),
@@ -44,7 +45,8 @@ impl Watch {
     }
 }
 
-/// A program that runs in a container. Dropping it before [`ExecSession::wait`] has returned kills the program.
+/// A program that runs in a container. Dropping it before [`ExecSession::wait`] has returned kills the
+/// program.
 pub struct ExecSession {
     connection: MonitorConnection,
     started: Started,

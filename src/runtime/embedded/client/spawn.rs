@@ -1,4 +1,4 @@
-//! How a monitor comes to be, and how its end is taken note of.
+//! How a monitor is started, and how its exit is collected.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -16,15 +16,15 @@ use crate::platform::sys::children;
 use crate::platform::sys::packets::set_nonblocking;
 use crate::platform::sys::reactor::Polled;
 
-/// How long namespaces may take on a machine that does a lot else.
+/// How long making namespaces may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// What a monitor says when it is ready.
+/// What a monitor writes when it is ready.
 pub(in crate::runtime::embedded) const READY: &[u8] = b"ok";
-/// No more of what it says is read.
+/// No more of its output is read.
 const MAX_SAID: usize = 4096;
 
-/// A monitor that is our child. Whoever has it calls [`Spawned::reap`], in a task of its own: without that a zombie stays
-/// when it ends.
+/// A monitor that is a child of this process. The owner calls [`Spawned::reap`] in a task of its own:
+/// otherwise a zombie stays when the monitor ends.
 #[derive(Debug)]
 pub struct Spawned {
     pub pid: i32,
@@ -32,14 +32,14 @@ pub struct Spawned {
 }
 
 impl Spawned {
-    /// Waits for the monitor's end and takes it off the process table.
+    /// Waits for the monitor's exit and reaps it.
     pub async fn reap(mut self) -> Option<ExitStatus> {
         let ended = match children::pidfd_open(self.pid).and_then(Polled::readable) {
             Ok(process) => process.wait().await,
             Err(error) => Err(error),
         };
         if let Err(error) = ended {
-            // Without a pidfd there is nothing to wait for but the call that blocks.
+            // Without a pidfd the only way to wait is the blocking call.
             log::warn!(pid = self.pid, err:% = error; "Failed to register monitor with the reactor");
             return rt::blocking("reap monitor", move || self.child.wait().ok()).await;
         }
@@ -47,11 +47,12 @@ impl Spawned {
     }
 }
 
-/// Runs `program monitor DIR` and waits until the pod's namespaces exist and the monitor's socket answers. `program` is a
-/// path; `/proc/self/fd/N` of [`crate::platform::sys::own_program::read_only_exe`] where the kernel can.
+/// Runs `program monitor DIR` and waits until the pod's namespaces exist and the monitor's socket answers.
+/// `program` is a path; `/proc/self/fd/N` of [`crate::platform::sys::own_program::read_only_exe`] where the
+/// kernel can.
 ///
 /// # Errors
-/// What the monitor says it could not do; nothing of it is left then.
+/// What the monitor reports that it could not do; nothing of it is left then.
 pub async fn spawn_monitor(program: &Path, directory: &SandboxDir) -> Result<Spawned, MonitorError> {
     let mut command = Command::new(program);
     command.arg0("agent").arg("monitor").arg(&directory.0);
@@ -90,12 +91,12 @@ pub async fn spawn_monitor(program: &Path, directory: &SandboxDir) -> Result<Spa
     Err(failure)
 }
 
-/// What a monitor complains of is for the owner of the node.
+/// The monitor's warnings are for the owner of the node.
 fn errors_file(path: &Path) -> io::Result<File> {
     File::options().write(true).create(true).truncate(true).mode(0o600).open(path)
 }
 
-/// All it says until it closes the pipe.
+/// All it writes until it closes the pipe.
 async fn readiness(stdout: OwnedFd) -> io::Result<Vec<u8>> {
     set_nonblocking(stdout.as_fd())?;
     let file = File::from(stdout.try_clone()?);

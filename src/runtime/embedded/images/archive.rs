@@ -14,10 +14,10 @@ use crate::platform::sys::open::open_file_below;
 
 /// Files and links of an archive: an image has a few dozen.
 const MAX_MEMBERS: usize = 100_000;
-/// Links on the way to a file, as old `docker save` makes them for equal layers.
+/// Links to follow to a file, as old `docker save` makes them for equal layers.
 const MAX_LINKS: usize = 8;
 
-/// Where images come from.
+/// The source of an import.
 pub(super) enum Files {
     Directory(PathBuf),
     Archive(Archive),
@@ -67,7 +67,7 @@ impl Files {
         Ok(Self::Archive(Archive { path: path.to_owned(), members, is_plain, stream: None }))
     }
 
-    /// Where the file is: those of an archive are best read in this order. `None` when there is none.
+    /// Where the file is; an archive's files are best read in this order. `None` when there is none.
     pub(super) fn position(&self, name: &str) -> Option<(u64, u64)> {
         match self {
             Self::Directory(path) => {
@@ -125,7 +125,7 @@ fn note(members: &mut BTreeMap<String, Member>, entry: &TarEntry) -> Result<(), 
     Ok(())
 }
 
-/// Without `.` and `..`: nothing is on a disk here.
+/// Resolves `.` and `..` in the text alone: these names are not on a disk.
 fn lexical(name: &str) -> String {
     let mut parts: Vec<&str> = Vec::new();
     for part in name.split('/') {
@@ -158,7 +158,7 @@ impl Archive {
             file.seek(SeekFrom::Start(at)).map_err(broken)?;
             return Ok(Box::new(file.take(size)));
         }
-        // Backwards there is only the way from the beginning.
+        // Reading backwards means starting from the beginning.
         if self.stream.as_ref().is_none_or(|(read, _)| *read > at) {
             self.stream = Some((0, open().and_then(Decompress::new).map_err(broken)?));
         }
@@ -175,7 +175,7 @@ impl Archive {
     }
 }
 
-/// Part of a stream, keeping account of how far it is.
+/// Part of a stream; counts how far it has been read.
 struct Counted<'a> {
     stream: &'a mut Decompress<File>,
     read: &'a mut u64,

@@ -1,6 +1,6 @@
-//! Changes of the store: images and names come and go.
+//! Changes of the store: adding and removing images and names.
 //!
-//! Owns the order of steps, so that a power cut at any of them leaves all or nothing.
+//! Owns the order of steps: a power cut at any of them leaves all or nothing.
 
 use std::collections::BTreeSet;
 
@@ -21,15 +21,15 @@ pub struct NewImage {
     pub config: Vec<u8>,
     /// The manifest of this platform.
     pub manifest: Vec<u8>,
-    /// Bytes of each layer as it was carried, compressed.
+    /// Compressed bytes of each layer, as transferred.
     pub layer_sizes: Vec<u64>,
-    /// Names with tags, in full or short. They are taken from other images that have them.
+    /// Names with tags, in full or short. They are moved here from other images that have them.
     pub names: Vec<String>,
     /// Names with digests, `docker.io/library/busybox@sha256:…`.
     pub digests: Vec<String>,
     /// Never collected as garbage.
     pub pinned: bool,
-    /// Where it came from, for people.
+    /// Its source, for people.
     pub source: String,
 }
 
@@ -84,10 +84,12 @@ impl ImageRecord {
 }
 
 impl ImageStore {
-    /// Records an image whose layers are there. Names are taken from older images, as registries move tags.
+    /// Records an image whose layers are in the store. Names are moved from older images, as registries move
+    /// tags.
     ///
     /// # Errors
-    /// [`ImageError::LayerMissing`] when a layer has been collected meanwhile; others when a document makes no sense.
+    /// [`ImageError::LayerMissing`] when a layer has been collected meanwhile; others when a document is
+    /// invalid.
     pub fn commit(&self, new: NewImage) -> Result<Image, ImageError> {
         let config: ConfigDocument = documents::decode("the image's configuration", &new.config)?;
         let layers = config.rootfs.diff_ids;
@@ -107,7 +109,7 @@ impl ImageStore {
         let manifest = self.write_document(&new.manifest)?;
         step("documents kept").map_err(io_error("write", &self.root))?;
         let _lock = self.lock()?;
-        // Under the lock: whoever collects layers holds it.
+        // Under the lock, which collecting layers takes, too.
         if let Some(missing) = layers.iter().find(|layer| !self.has_layer(layer)) {
             return Err(ImageError::LayerMissing(missing.clone()));
         }
@@ -138,8 +140,8 @@ impl ImageStore {
         (record.id, record.manifest, record.layers, record.pinned) = (id, manifest, layers, pinned);
         let image = self.image(&index.images[at])?;
         if index != before {
-            // Their names are durable, unless it was a sync of theirs that failed an earlier try: the index must not name what
-            // may be gone after a power cut. Costs nothing where there is nothing to write.
+            // Their names are durable, unless their own sync failed in an earlier attempt: the index must not
+            // name what may be gone after a power cut. Costs nothing when there is nothing to write.
             for directory in [self.root.join("layers"), self.blobs()] {
                 sync_dir(&directory).map_err(io_error("sync", &directory))?;
             }
@@ -148,7 +150,7 @@ impl ImageStore {
         Ok(image)
     }
 
-    /// Gives an image one more name, taken from another that has it.
+    /// Gives an image one more name, moved from another image that has it.
     ///
     /// # Errors
     /// When there is no such image, or the name is none.
@@ -167,7 +169,7 @@ impl ImageStore {
         })
     }
 
-    /// Takes a name away; the image stays.
+    /// Removes a name; the image stays.
     ///
     /// # Errors
     /// When no image has it.
@@ -184,7 +186,7 @@ impl ImageStore {
         })
     }
 
-    /// Removes an image with all its names, and the layers that no other has.
+    /// Removes an image with all its names, and the layers that no other image uses.
     ///
     /// # Errors
     /// When there is none by that name.
@@ -198,7 +200,8 @@ impl ImageStore {
         self.sweep(images)
     }
 
-    /// Removes images that are neither pinned nor among `in_use` (ids), and layers and documents without an image.
+    /// Removes images that are neither pinned nor among `in_use` (ids), and layers and documents without an
+    /// image.
     ///
     /// # Errors
     /// When the store cannot be changed.
@@ -217,7 +220,7 @@ impl ImageStore {
         self.sweep(images)
     }
 
-    /// Changes the index under the lock; writes it if it is another then.
+    /// Changes the index under the lock; writes it if it has changed.
     pub(super) fn change(
         &self,
         change: impl FnOnce(&mut Index) -> Result<(), ImageError>,
@@ -229,8 +232,8 @@ impl ImageStore {
         if index == before { Ok(()) } else { self.save(&index) }
     }
 
-    /// Removes layers and documents that no image has, unless somebody is bringing some just now: the next to remove
-    /// anything takes them along.
+    /// Removes layers and documents without an image, unless an image is being brought in: then the next
+    /// removal takes them along.
     fn sweep(&self, images: Vec<String>) -> Result<Pruned, ImageError> {
         let mut pruned = Pruned { images, ..Pruned::default() };
         let Some(alone) = lock::try_acquire(&self.root.join("users")).map_err(ImageError::Lock)? else {
@@ -257,7 +260,7 @@ impl ImageStore {
                     let bytes = line.split_whitespace().next().and_then(|word| word.parse::<u64>().ok());
                     pruned.bytes = pruned.bytes.saturating_add(bytes.unwrap_or_default());
                 }
-                // Its name goes at once, its content when there is time.
+                // Its name is removed at once, its content when there is time.
                 let target = staging.path.join(&name);
                 std::fs::rename(entry.path(), &target).map_err(io_error("move away", &entry.path()))?;
             }

@@ -1,4 +1,4 @@
-//! Decompression by what the bytes are, not by what somebody calls them.
+//! Decompression by the content's own signature, not by its declared media type.
 //!
 //! Owns the choice of a decoder and its bounds.
 
@@ -6,18 +6,18 @@ use std::io::{self, BufReader, Read};
 
 use flate2::bufread::MultiGzDecoder;
 
-/// What is read ahead of a decoder.
+/// Read-ahead of a decoder.
 const BUFFER: usize = 64 * 1024;
-/// The largest window of zstd that we make room for: 8 MiB, what its levels up to 19 need and the format's minimum for
-/// decoders.
+/// The largest supported window of zstd: 8 MiB, which its levels up to 19 need and which the format sets as a
+/// minimum for decoders.
 const ZSTD_WINDOW_LOG: u32 = 23;
 
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
-/// Reads what is in a stream: gzip (members one after the other, too), zstd (frames, too) or plain.
+/// Reads a stream: gzip (also several members), zstd (also several frames) or plain.
 pub enum Decompress<R: Read> {
-    /// As it is.
+    /// Not compressed.
     Plain(io::Chain<io::Cursor<Vec<u8>>, R>),
     Gzip(Box<MultiGzDecoder<Source<R>>>),
     Zstd(Box<zstd::stream::read::Decoder<'static, Source<R>>>),
@@ -62,7 +62,7 @@ fn is_zstd(head: &[u8]) -> bool {
 
 impl<R: Read> Read for Decompress<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        // zstd takes room for nothing as an error.
+        // zstd reports an empty buffer as an error.
         if buffer.is_empty() {
             return Ok(0);
         }

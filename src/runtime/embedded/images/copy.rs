@@ -1,7 +1,7 @@
-//! A directory of an image, copied: what a volume that the image declares begins with.
+//! Copies a directory of an image: the initial content of a volume that the image declares.
 //!
-//! Owns what a copy keeps: content, owner, mode and time of directories and files, and links as they are. Extended attributes,
-//! pipes, devices and sockets are left out.
+//! Owns what a copy keeps: content, owner, mode and time of directories and files, and links as they are.
+//! Extended attributes, pipes, devices and sockets are left out.
 
 use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -24,9 +24,9 @@ impl ImageStore {
         Ok(found.map_err(io_error("look up in the image", Path::new(path)))?.is_some())
     }
 
-    /// Copies what the image has at `path` into `target`, a directory that is there and empty and takes on the owner and mode of
-    /// the image's. Owners are moved by `first_id`, for pods with users of their own. Nothing happens when the image has no such
-    /// directory.
+    /// Copies what the image has at `path` into `target`, an existing empty directory that takes on the owner
+    /// and mode of the image's. Owners are shifted by `first_id`, for pods with user namespaces. Nothing
+    /// happens when the image has no such directory.
     ///
     /// # Errors
     /// When something cannot be read or written; `target` may be half full then.
@@ -47,7 +47,7 @@ impl ImageStore {
     }
 }
 
-/// Holds no more open than one way down, however wide the tree is.
+/// Holds open no more than the directories of one path, however wide the tree is.
 fn copy_tree(from: &Merged, target: &Path, first_id: u32) -> io::Result<()> {
     let mut waiting = vec![PathBuf::new()];
     while let Some(relative) = waiting.pop() {
@@ -83,7 +83,7 @@ fn copy_tree(from: &Merged, target: &Path, first_id: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// The directory at `relative`, which was there a moment ago; `None` for `from` itself.
+/// The directory at `relative`, which existed just before; `None` for `from` itself.
 fn descend(from: &Merged, relative: &Path) -> io::Result<Option<Merged>> {
     let mut here: Option<Merged> = None;
     for name in relative.components() {
@@ -107,7 +107,7 @@ fn copy_file(node: &Handle, new: &Path, first_id: u32) -> io::Result<()> {
     adopt(&metadata, new, first_id)
 }
 
-/// The owner first: changing it takes setuid away.
+/// The owner first: changing it clears setuid.
 fn adopt(metadata: &fs::Metadata, path: &Path, first_id: u32) -> io::Result<()> {
     chown(path, Some(metadata.uid() + first_id), Some(metadata.gid() + first_id))?;
     fs::set_permissions(path, fs::Permissions::from_mode(metadata.mode() & 0o7777))

@@ -1,4 +1,4 @@
-//! The JSON documents of images, as far as we read them, from OCI and Docker alike.
+//! The JSON documents of images, with the members that are used, from OCI and Docker alike.
 //!
 //! Owns wire shapes.
 
@@ -14,7 +14,7 @@ use super::{ImageDefaults, ImageError};
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ManifestDocument {
-    /// What it says it is.
+    /// The declared media type.
     pub media_type: String,
     /// An index has these.
     pub manifests: Vec<Descriptor>,
@@ -27,12 +27,12 @@ pub struct ManifestDocument {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Descriptor {
-    /// What it is.
+    /// The declared media type.
     pub media_type: String,
     /// `sha256:…`.
     pub digest: String,
     pub size: u64,
-    /// For whom, in an index.
+    /// The platform, in an index.
     pub platform: Option<Platform>,
     pub annotations: BTreeMap<String, String>,
 }
@@ -72,7 +72,7 @@ pub struct RootFs {
 }
 
 impl ContainerConfig {
-    /// As the runtime asks for them.
+    /// The defaults in the form that the runtime uses.
     #[must_use]
     pub fn into_defaults(self) -> ImageDefaults {
         ImageDefaults {
@@ -91,7 +91,7 @@ impl ContainerConfig {
 /// Decodes a document.
 ///
 /// # Errors
-/// When it is no JSON or a member does not fit; `what` names it.
+/// When it is invalid JSON or a member has the wrong type; `what` names the document.
 pub fn decode<T: DeserializeOwned>(what: &str, bytes: &[u8]) -> Result<T, ImageError> {
     let broken = |problem: String| ImageError::Document { what: what.to_owned(), problem };
     let value = serde_json::from_slice(bytes).map_err(|error| broken(error.to_string()))?;

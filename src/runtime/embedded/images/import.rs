@@ -15,7 +15,7 @@ use super::{
     Image, ImageError, ImageStore, MAX_LAYERS, NewImage, Origin, UnpackLimits, digest_of, normalise_reference,
 };
 
-/// An index in an index in an index.
+/// Depth of nested indexes.
 const MAX_DEPTH: usize = 4;
 const NAME: &str = "io.containerd.image.name";
 const REF_NAME: &str = "org.opencontainers.image.ref.name";
@@ -25,7 +25,7 @@ const REF_NAME: &str = "org.opencontainers.image.ref.name";
 struct ArchiveImage {
     config: Vec<u8>,
     manifest: Vec<u8>,
-    /// Whether others would find the manifest by its digest, too.
+    /// Whether registries would find the manifest by the same digest.
     has_digest: bool,
     /// File and size of each layer, bottom first.
     layers: Vec<(String, u64)>,
@@ -128,7 +128,7 @@ fn blob(digest: &str) -> Result<String, ImageError> {
     }
 }
 
-/// A document that must have the digest it is asked for by.
+/// A document, checked against the digest that names it.
 fn verified(files: &mut Files, digest: &str) -> Result<Vec<u8>, ImageError> {
     let bytes = files.document(&blob(digest)?)?;
     if digest_of(&bytes) == digest {
@@ -187,7 +187,8 @@ fn from_layout(
     Ok(found)
 }
 
-/// The manifest behind a descriptor, and how well it fits; `None` for what runs elsewhere or is no image.
+/// The manifest that a descriptor leads to, and how well it fits; `None` for other platforms and for what is
+/// no image.
 fn choose(
     files: &mut Files,
     descriptor: Descriptor,
@@ -243,8 +244,8 @@ fn choose(
     Ok(best)
 }
 
-/// Names that the index of a layout gives an image. A mere tag (`latest`, `1.36`, as umoci writes it) is one of the image
-/// that the file or directory is called after.
+/// Names that the index of a layout gives an image. A bare tag (`latest`, `1.36`, as umoci writes it) belongs
+/// to the image that the file or directory is named after.
 fn names(descriptor: &Descriptor, archive: &Path) -> Vec<String> {
     let annotation = |key: &str| descriptor.annotations.get(key).filter(|name| !name.is_empty());
     let Some(given) = annotation(NAME).or_else(|| annotation(REF_NAME)) else { return Vec::new() };
@@ -289,7 +290,7 @@ fn from_docker(files: &mut Files) -> Result<Vec<ArchiveImage>, ImageError> {
             })
             .collect();
         let decoded: ConfigDocument = documents::decode(&saved.config, &config)?;
-        // Made here, so that every image has one; nobody else knows it by its digest.
+        // Made here, so that every image has one; no registry knows it by its digest.
         let descriptors: Vec<_> = decoded
             .rootfs
             .diff_ids

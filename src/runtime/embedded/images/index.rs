@@ -1,6 +1,6 @@
 //! `index.json`: which images there are and what they are called.
 //!
-//! Owns the file, its replacement in one step, and what is done when it is damaged.
+//! Owns the file, its atomic replacement, and the recovery from a damaged one.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -13,7 +13,7 @@ use super::{ImageError, ImageStore, io_error, step};
 use crate::platform::sys::durable::sync_dir;
 
 const NAME: &str = "index.json";
-/// The one before it, for names when the newest is damaged.
+/// The previous index, for names when the newest is damaged.
 const PREVIOUS: &str = "index.previous.json";
 const NEW: &str = "index.new.json";
 /// Thousands of images fit.
@@ -60,7 +60,7 @@ pub(super) struct Archive {
 }
 
 impl ImageStore {
-    /// Reads the index; a damaged one counts as what can be said without it. Writes nothing.
+    /// Reads the index; a damaged one is replaced in memory by what can be known without it. Writes nothing.
     pub(super) fn load(&self) -> Result<Index, ImageError> {
         match read(&self.root.join(NAME)) {
             Ok(Some(index)) => Ok(index),
@@ -89,7 +89,7 @@ impl ImageStore {
         Ok(index)
     }
 
-    /// Replaces the index in one step.
+    /// Replaces the index atomically.
     pub(super) fn save(&self, index: &Index) -> Result<(), ImageError> {
         let (path, new) = (self.root.join(NAME), self.root.join(NEW));
         let bytes = serde_json::to_value(index)
@@ -113,7 +113,7 @@ impl ImageStore {
         sync_dir(&self.root).map_err(io_error("sync", &self.root))
     }
 
-    /// What documents and layers say without the index; names from the one before it.
+    /// Rebuilds the index from documents and layers; names come from the previous index.
     fn rebuilt(&self) -> Result<Index, ImageError> {
         let mut index = read(&self.root.join(PREVIOUS)).ok().flatten().unwrap_or_default();
         index.version = 1;
@@ -161,7 +161,7 @@ fn read(path: &Path) -> Result<Option<Index>, ImageError> {
     documents::decode(&path.display().to_string(), &bytes).map(Some)
 }
 
-/// Writes a file and its content to the disk; its name is not yet.
+/// Writes a file and syncs its content to the disk, but not its name.
 pub(super) fn write_synced(path: &Path, bytes: &[u8]) -> Result<(), ImageError> {
     let write = || {
         let mut file = File::create(path)?;

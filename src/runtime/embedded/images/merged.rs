@@ -15,10 +15,10 @@ use crate::platform::sys::dir::Handle;
 use crate::platform::sys::layer::has_extended;
 
 const MAX_LINKS: usize = 40;
-/// Components on the way, those of links included.
+/// Components of a path, including those of followed links.
 const MAX_STEPS: usize = 4096;
 
-/// A directory of the merged image: those that make it up, topmost first.
+/// A directory of the merged image: the layers' directories that make it up, topmost first.
 pub(super) type Merged = Vec<Handle>;
 
 pub(super) enum MergedNode {
@@ -78,7 +78,7 @@ pub(super) fn resolve(roots: Merged, path: &Path) -> io::Result<Option<MergedNod
                         push(&mut rest, &target);
                     }
                     Some(MergedNode::Other(node)) => {
-                        // A file is the end of the way or there is none.
+                        // A file must be the last component.
                         return Ok(rest.is_empty().then_some(MergedNode::Other(node)));
                     }
                 }

@@ -1,4 +1,5 @@
-//! From where a layer's content came: who is given it again without bringing it, and who has to show that they have it.
+//! Where a layer's content came from: which pulls may reuse it without downloading it, and which must first
+//! show that they have access.
 //!
 //! Owns the lines behind the account of a layer (`layers/<24 hex>.usage`).
 
@@ -10,10 +11,10 @@ use super::index::ImageRecord;
 use super::{ImageError, ImageStore, io_error};
 use crate::platform::sys::durable::write_durably;
 
-/// Who brought the content of a layer.
+/// The source of a layer's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin<'a> {
-    /// An archive of this device: it is for every image.
+    /// An archive on this device: every image may use it.
     Archive,
     Registry {
         /// `docker.io`, `localhost:5000`.
@@ -34,8 +35,9 @@ impl fmt::Display for Origin<'_> {
 }
 
 impl ImageStore {
-    /// Whether the layer is there and this registry has delivered it before as this blob, or an archive of the device. Only then
-    /// does a blob that the registry allows mean that its content is allowed: an image's configuration may name any layer.
+    /// Whether the layer exists and this registry has delivered it before as this blob, or it came from an
+    /// archive on the device. Only then does access to the blob mean access to the content: an image's
+    /// configuration may name any layer.
     #[must_use]
     pub fn has_layer_from(&self, diff_id: &str, origin: Origin<'_>) -> bool {
         self.has_layer(diff_id) && self.came_from(diff_id, origin).unwrap_or(false)
@@ -48,7 +50,7 @@ impl ImageStore {
             let wanted = [Origin::Archive.to_string(), origin.to_string()];
             return Ok(lines.any(|line| wanted.iter().any(|wanted| wanted == line)));
         }
-        // An older program's: the images that have the layer say it.
+        // Written by an older version: use the images that have the layer.
         let index = self.load()?;
         Ok(index.images.iter().any(|record| self.brought(record, diff_id, origin)))
     }
@@ -63,7 +65,7 @@ impl ImageStore {
         record.pinned || record.source == name && has_blob.is_some_and(|layer| layer.digest == blob)
     }
 
-    /// Notes that the content came from there, too.
+    /// Records that the content also came from there.
     pub(super) fn add_origin(&self, diff_id: &str, origin: Origin<'_>) -> Result<(), ImageError> {
         if self.came_from(diff_id, origin)? {
             return Ok(());

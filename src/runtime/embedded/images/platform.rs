@@ -22,7 +22,8 @@ impl Platform {
         Self::of(std::env::consts::ARCH, &std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default())
     }
 
-    /// Of a machine by the name Rust has for it, and what the kernel says of its CPU.
+    /// The platform of a machine, from Rust's name for its architecture and the kernel's description of its
+    /// CPU.
     fn of(arch: &str, cpuinfo: &str) -> Self {
         let (architecture, variant) = match arch {
             "x86_64" => ("amd64", ""),
@@ -35,10 +36,10 @@ impl Platform {
         Self { os: "linux".to_owned(), architecture: architecture.to_owned(), variant: variant.to_owned() }
     }
 
-    /// How well what is offered runs here: `None` not at all, else the smaller the better.
+    /// How well the offered platform runs here: `None` not at all, otherwise smaller is better.
     #[must_use]
     pub fn rank(&self, offered: &Self) -> Option<u8> {
-        // What says nothing about itself is for everybody.
+        // An image without a declared platform fits every machine.
         let same_os = offered.os.is_empty() || offered.os == self.os;
         if !same_os {
             return None;
@@ -63,7 +64,7 @@ impl Platform {
     }
 }
 
-/// Not the name of a platform.
+/// The text is not a platform's name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid platform {0:?}: use a form such as linux/arm64 or linux/arm/v7")]
 pub struct PlatformError(String);
@@ -99,7 +100,7 @@ fn arm_variant(cpuinfo: &str) -> &'static str {
             (key.trim() == name).then(|| value.trim())
         })
     };
-    // The Raspberry Pi 1's kernel says architecture 7 of an ARMv6 CPU; its model name does not.
+    // The Raspberry Pi 1's kernel reports architecture 7 for an ARMv6 CPU; its model name is correct.
     if field("model name").is_some_and(|model| model.contains("ARMv6")) {
         return "v6";
     }

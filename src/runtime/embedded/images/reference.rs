@@ -59,7 +59,7 @@ impl fmt::Display for Reference {
 /// The parts of a name, with what is missing filled in.
 ///
 /// # Errors
-/// [`ImageError::Reference`] when it is none.
+/// [`ImageError::Reference`] when the text is not a valid reference.
 pub fn normalise_reference(text: &str) -> Result<Reference, ImageError> {
     let full = apply_default_tag(text)
         .map_err(|error| ImageError::Reference { reference: text.to_owned(), problem: error.problem })?;

@@ -1,5 +1,5 @@
-//! Reads tar archives as they come from registries and strangers: POSIX (pax), GNU and old ones, with nothing held in memory
-//! beyond one entry's names.
+//! Reads tar archives from untrusted sources: POSIX (pax), GNU and old ones. Holds nothing in memory beyond
+//! one entry's names.
 //!
 //! Owns the format. Reading only; sparse files are refused by name.
 
@@ -14,13 +14,13 @@ const BLOCK: usize = 512;
 /// Names, link targets, and pax records of one entry.
 const MAX_EXTENSION: u64 = 256 * 1024;
 
-/// What is wrong with an archive.
+/// Why an archive cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum TarError {
     /// It cannot be read.
     #[error("read the archive")]
     Read(#[source] io::Error),
-    /// It is not a tar archive, or damaged.
+    /// It is damaged or not a tar archive.
     #[error("damaged tar archive at byte {at}: {problem}")]
     Damaged { at: u64, problem: &'static str },
     /// A form that is not supported.
@@ -78,7 +78,7 @@ pub struct TarReader<R> {
     ended: bool,
 }
 
-/// What extension headers say of the entry after them.
+/// What extension headers say about the entry after them.
 #[derive(Default)]
 struct Extension {
     path: Option<OsString>,
@@ -108,7 +108,8 @@ impl<R: Read> TarReader<R> {
     /// See [`TarError`].
     pub fn next_entry(&mut self) -> Result<Option<TarEntry>, TarError> {
         let mut extension = Extension::default();
-        // Extensions in front of one entry: path, link and attributes; more is an attempt to keep us busy.
+        // Extensions before one entry: path, link and attributes. More is an attempt to keep this process
+        // busy.
         for _ in 0..8 {
             let Some(header) = self.header()? else { return Ok(None) };
             let size = number(&header[124..136]).ok_or_else(|| self.damaged("the size is not a number"))?;
@@ -120,7 +121,7 @@ impl<R: Read> TarReader<R> {
                     let records = self.extension(size)?;
                     self.pax(&records, &mut extension)?;
                 }
-                // Global records carry comments (git's commit); nothing of a layer is there.
+                // Global records carry comments (git's commit) and nothing that a layer needs.
                 b'g' => drop(self.extension(size)?),
                 kind => return self.entry(&header, kind, size, extension).map(Some),
             }
@@ -241,7 +242,7 @@ impl<R: Read> TarReader<R> {
         Ok(OsString::from_vec(name))
     }
 
-    /// The content of an extension, which is what we hold in memory.
+    /// The content of an extension, which is held in memory.
     fn extension(&mut self, size: u64) -> Result<Vec<u8>, TarError> {
         if size > MAX_EXTENSION {
             return Err(self.damaged("an extension header is larger than 256 KiB"));
@@ -376,7 +377,7 @@ fn text(field: &[u8]) -> &OsStr {
 }
 
 impl TarEntry {
-    /// The path as one below a root: without `/` and `.`; `None` with a `..`, or when it has a zero.
+    /// The path relative to a root: without `/` and `.`; `None` with a `..`, or when it has a zero byte.
     #[must_use]
     pub fn below_root(path: &OsStr) -> Option<std::path::PathBuf> {
         use std::path::Component;

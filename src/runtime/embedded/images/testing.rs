@@ -13,7 +13,7 @@ pub(super) fn step(name: &'static str) -> io::Result<()> {
     if CUT.get() == Some(name) { Err(io::Error::other("the power is cut")) } else { Ok(()) }
 }
 
-/// The power fails at this step, until told otherwise.
+/// The power fails at this step, until the next call.
 pub(super) fn cut_at(name: Option<&'static str>) {
     CUT.set(name);
 }
@@ -31,7 +31,7 @@ pub(super) fn directory(name: &str) -> PathBuf {
 pub(super) struct Tar(pub Vec<u8>);
 
 impl Tar {
-    /// One entry with everything said.
+    /// One entry with every field given.
     pub(super) fn entry(mut self, kind: u8, path: &str, link: &str, mode: u32, content: &[u8]) -> Self {
         let mut header = [0_u8; 512];
         let mut put = |at: usize, text: &[u8]| header[at..at + text.len()].copy_from_slice(text);

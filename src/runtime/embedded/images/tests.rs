@@ -216,7 +216,8 @@ fn limits_hold_and_a_wrong_digest_leaves_nothing() {
     let bounds =
         [0, 6 << 20, 100 << 20, 2 << 30].map(|bytes| UnpackLimits::for_compressed(bytes).bytes >> 20);
     assert_eq!(bounds, [1024, 1024, 10_000, 65_536]);
-    // What unpacks to far more than it came as leaves free what eviction wants.
+    // A layer that unpacks to far more than its compressed size must leave the free space that eviction
+    // needs.
     let keep = crate::model::amount::Amount::parse("99.999%");
     let large = Tar::default().file("a", &"x".repeat(40 << 20)).end();
     let unpack = |keep_after| {
@@ -529,7 +530,7 @@ fn a_layer_whose_root_is_opaque_hides_those_below() {
     std::fs::remove_dir_all(&root).unwrap();
 }
 
-/// Zeros that look like one large file: nothing of it is in memory at once.
+/// Zeros that look like one large file, never in memory at once.
 #[test]
 fn a_large_layer_needs_little_memory() {
     let root = directory("large");
@@ -552,7 +553,7 @@ fn a_large_layer_needs_little_memory() {
         let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap().to_owned();
         line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
     };
-    // Program text that is used for the first time counts, too: once before.
+    // The first use of code pages also counts: run it once before measuring.
     let other = "sha256:0000000000000000000000000000000000000000000000000000000000000000";
     assert!(
         store.unpack_layer(other, &mut source(), &UnpackLimits::default(), Origin::Archive).is_err(),

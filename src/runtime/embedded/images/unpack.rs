@@ -1,9 +1,9 @@
-//! From a layer's archive to a directory that overlayfs takes as a layer. The archive is a stranger's.
+//! Unpacks a layer's archive to a directory that overlayfs takes as a layer. The archive is untrusted.
 //!
 //! Owns what a layer may contain and how much.
 //!
-//! Guarantees: nothing outside the directory is created, changed or linked to, whatever the archive says; memory is bounded
-//! by the names of one entry; the content is what `diff_id` says or nothing at all.
+//! Guarantees: nothing outside the directory is created, changed or linked to, whatever the archive says;
+//! memory is bounded by the names of one entry; the content is what `diff_id` says or nothing at all.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -21,7 +21,7 @@ use crate::platform::sys::layer::{LayerDir, LayerNodeKind, NodeAttributes, Speci
 pub(super) const OPAQUE: &str = "trusted.overlay.opaque";
 const WHITEOUT: &[u8] = b".wh.";
 const BUFFER: usize = 64 * 1024;
-/// Free space is looked at again after so many bytes or entries.
+/// Free space is checked again after this many bytes or entries.
 const LOOK_BYTES: u64 = 16 * 1024 * 1024;
 const LOOK_ENTRIES: u64 = 1024;
 
@@ -42,7 +42,8 @@ pub struct UnpackLimits {
     pub free_inodes: u64,
     /// Percent of the disk that stay free where that is less.
     pub free_percent: u64,
-    /// What has to stay free of the disk beyond that once more than `keep_after` is written, so that no pod is evicted for a bomb.
+    /// Additional free space that is kept once more than `keep_after` is written, so that a decompression
+    /// bomb evicts no pod.
     pub keep: Option<Amount>,
     /// See `keep`.
     pub keep_after: u64,
@@ -52,13 +53,13 @@ pub struct UnpackLimits {
 const LEAST_BOUND: u64 = 1024 * 1024 * 1024;
 /// No layer unpacks to more.
 const MOST_BOUND: u64 = 64 * 1024 * 1024 * 1024;
-/// Programs and texts compress to a third; a hundredth is a bomb, or a disk of nothing.
+/// Programs and texts compress to a third; a hundredth is a bomb, or an empty disk image.
 const MOST_RATIO: u64 = 100;
-/// What unpacks to more than this leaves to pods what eviction wants free.
+/// A layer that unpacks to more than this ratio must leave the free space that eviction needs.
 const USUAL_RATIO: u64 = 10;
 
 impl UnpackLimits {
-    /// Of a layer that comes as so many bytes.
+    /// The limits for a layer with this compressed size.
     #[must_use]
     pub fn for_compressed(bytes: u64) -> Self {
         Self {
@@ -85,13 +86,13 @@ impl Default for UnpackLimits {
     }
 }
 
-/// A layer that cannot be had.
+/// Why a layer cannot be unpacked.
 #[derive(Debug, thiserror::Error)]
 pub enum LayerError {
     /// The archive itself.
     #[error(transparent)]
     Tar(#[from] TarError),
-    /// It would reach outside, or is nonsense.
+    /// It would reach outside, or is malformed.
     #[error("{path:?}: {problem}")]
     Refused { path: OsString, problem: &'static str },
     /// An entry cannot be written.
@@ -130,7 +131,7 @@ pub enum LayerError {
         /// What must be left.
         floor: u64,
     },
-    /// It is not the layer that was asked for.
+    /// The content is not the requested layer.
     #[error("layer content has digest {found}, expected {expected}: the archive is damaged or was modified")]
     Digest {
         /// As the image's configuration says.
@@ -247,7 +248,7 @@ struct Unpacker<'a> {
     place: &'a Path,
     root: LayerDir,
     limits: &'a UnpackLimits,
-    /// Paths and times of directories, whose times are set when nothing is put into them any more.
+    /// Paths and times of directories. The times are set after the last entry was written.
     directories: BufWriter<File>,
     written: Written,
     looked: Written,
@@ -294,7 +295,7 @@ impl Unpacker<'_> {
             Some(hidden) => self.hide(&parent, OsStr::from_bytes(hidden), entry)?,
             None => self.make(&path, &parent, name, entry, content)?,
         }
-        // What was replaced may have been a link on the way to here.
+        // The replaced entry may have been a link on the way to this one.
         if !std::mem::take(&mut self.replaced) {
             self.parent = Some((above.to_owned(), parent));
         }
@@ -321,7 +322,7 @@ impl Unpacker<'_> {
                 }
                 parent.make_dir(name).map_err(write)?;
                 self.written.inodes += 1;
-                // What was there hid what is below; the directory must go on doing so.
+                // The existing entry hid the layers below; the directory must still hide them.
                 if present != LayerNodeKind::Absent {
                     parent.set_extended(name, OPAQUE, b"y").map_err(write)?;
                 }
@@ -345,10 +346,10 @@ impl Unpacker<'_> {
                 }
             }
             if present == LayerNodeKind::Directory {
-                // It might hold the target.
+                // The directory might contain the link's target.
                 return Err(refused("a hard link in place of a directory"));
             }
-            // The same file by a way through links: removing one name would remove the other.
+            // The same file, reached through links: removing one name would remove the other.
             if present != LayerNodeKind::Absent {
                 parent.remove(name).map_err(write)?;
                 if target_parent.kind(target_name).map_err(write)? == LayerNodeKind::Absent {
@@ -370,7 +371,8 @@ impl Unpacker<'_> {
                 }
                 parent.make_link(name, &entry.link).map_err(write)?;
             }
-            // 0:0 has no driver, so it can be opened by nobody; overlayfs takes it for an absent name, which says the same.
+            // 0:0 has no driver, so it cannot be opened. Overlayfs takes it for an absent name, with the same
+            // result.
             EntryKind::Character => {
                 parent.make_node(name, SpecialNode::Character { major, minor }).map_err(write)?;
             }
@@ -403,7 +405,7 @@ impl Unpacker<'_> {
             self.written.bytes += count as u64;
             self.look_sometimes()?;
         }
-        // Accounts are kept in blocks.
+        // Usage is counted in blocks.
         self.written.bytes += entry.size.next_multiple_of(4096).saturating_sub(entry.size);
         Ok(())
     }
@@ -421,7 +423,7 @@ impl Unpacker<'_> {
                 let problem = "images must not set extended attributes of overlayfs";
                 return Err(LayerError::Refused { path: entry.path.clone(), problem });
             }
-            // What else there may be is the node's own policy: labels of SELinux, measurements of IMA.
+            // All others are the node's own policy: SELinux labels, IMA measurements.
             if key == "security.capability"
                 || key.starts_with("user.")
                 || key.starts_with("system.posix_acl_")
@@ -440,7 +442,7 @@ impl Unpacker<'_> {
             Some(name) => LayerError::Extended { path: entry.path.clone(), name, source },
         };
         match parent.set_attributes(name, &attributes, &extended) {
-            // A file system without the user's attributes: programs cope, as they do with containerd.
+            // A file system without user attributes: programs cope, as with containerd.
             Err((source, Some(key)))
                 if key != "security.capability" && source.kind() == io::ErrorKind::Unsupported =>
             {
@@ -462,7 +464,7 @@ impl Unpacker<'_> {
         let write = |source| LayerError::Write { path: entry.path.clone(), source };
         match name.as_bytes() {
             b".wh..opq" => return parent.set_extended(OsStr::new(""), OPAQUE, b"y").map_err(write),
-            // aufs kept its own things by such names.
+            // aufs kept its own metadata under such names.
             other if other.starts_with(WHITEOUT) => return Ok(()),
             b"" | b"." | b".." => {
                 return Err(LayerError::Refused { path: entry.path.clone(), problem: "empty whiteout" });
@@ -470,7 +472,7 @@ impl Unpacker<'_> {
             _ => {}
         }
         match parent.kind(name).map_err(write)? {
-            // It is about what is below: what this layer has by that name stays, alone.
+            // The whiteout concerns the layers below: what this layer has by that name stays and hides them.
             LayerNodeKind::Directory => parent.set_extended(name, OPAQUE, b"y").map_err(write),
             LayerNodeKind::Whiteout | LayerNodeKind::Other => Ok(()),
             LayerNodeKind::Absent => {
@@ -553,7 +555,7 @@ impl Unpacker<'_> {
             let above = path.parent().unwrap_or(Path::new(""));
             let result = match self.root.directory(above) {
                 Ok(parent) => set(&parent, path.file_name().unwrap_or_default()),
-                // It was replaced by something else later.
+                // A later entry replaced it.
                 Err(error) if error.kind() == io::ErrorKind::NotFound || is_not_directory(&error) => Ok(()),
                 Err(error) => Err(error),
             };

@@ -1,7 +1,7 @@
-//! The directory of image archives: what lies there at the start is imported, and what lands there later.
+//! The directory of image archives: imports those that exist at the start and those that are added later.
 //!
-//! Owns when a file is looked at. A file that goes takes no image along. One that is broken waits for a whole one in
-//! its place; one that the machine has failed (no room, an error of a disk) is tried again by itself.
+//! Owns when a file is examined. Removing a file removes no image. A broken file waits for a complete one in
+//! its place; after a failure of the machine (no room, an I/O error) the same file is tried again.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,14 +16,16 @@ use crate::platform::logging::chain;
 use crate::platform::rt;
 use crate::platform::sys::inotify::{Change, InotifyError, InotifyEvent, Interest, Watcher};
 
-/// A file as it was looked at: a change of any of these makes it another. Size, time in nanoseconds, inode.
+/// A file's identity when it was examined: size, time in nanoseconds, inode. A change of any of them makes it
+/// a new file.
 type Stamp = (u64, i64, u64);
 
-/// Until an archive that the machine has failed is tried again: first, and, doubled each time, at most.
+/// When to try an archive again after a failure of the machine: the first delay, and, doubled each time, the
+/// longest.
 const FIRST_RETRY: Duration = Duration::from_secs(5);
 const LONGEST_RETRY: Duration = Duration::from_secs(300);
 
-/// Archives that could not be imported, as they were: they are told of once.
+/// Archives that could not be imported, with their identity: each is reported once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Broken(BTreeMap<PathBuf, Failed>);
 
@@ -31,19 +33,19 @@ pub struct Broken(BTreeMap<PathBuf, Failed>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Failed {
     stamp: Stamp,
-    /// It was not the archive's fault.
+    /// The archive was not at fault.
     again: bool,
 }
 
 impl Broken {
-    /// Whether there are some for which another try is of use though nothing of them changes.
+    /// Whether a retry may help some of them although they did not change.
     #[must_use]
     pub fn any_again(&self) -> bool {
         self.0.values().any(|failed| failed.again)
     }
 }
 
-/// What a look at the directory brought.
+/// What one scan of the directory found.
 #[derive(Debug, Default)]
 pub struct Imported {
     /// Images of archives that are new.
@@ -68,11 +70,11 @@ pub enum WatchError {
 }
 
 impl ImageStore {
-    /// Imports archives of `directory` that are new or changed. Files that begin with a dot or end in `.tmp` or `.part` are
-    /// still being written. Blocks as long as it takes.
+    /// Imports archives of `directory` that are new or changed. Files that begin with a dot or end in `.tmp`
+    /// or `.part` are still being written. Blocks until all are done.
     ///
     /// # Errors
-    /// When the directory or the store cannot be read; a broken archive is none.
+    /// When the directory or the store cannot be read; a broken archive is no error.
     pub fn import_new(&self, directory: &Path, broken: &mut Broken) -> Result<Imported, ImageError> {
         let mut imported = Imported::default();
         let mut paths: Vec<PathBuf> = match std::fs::read_dir(directory) {
@@ -128,7 +130,7 @@ impl ImageStore {
     }
 }
 
-/// The kernel has said no, or there is no room: the same archive may do the next time.
+/// The kernel refused something, or there is no room: the same archive may work the next time.
 fn is_the_machines(error: &ImageError) -> bool {
     let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(error) = next {
@@ -160,9 +162,9 @@ fn stamp(path: &Path) -> Option<Stamp> {
     metadata.is_file().then(|| (metadata.len(), mtime, metadata.ino()))
 }
 
-/// Imports what is in `directory` and what comes, for ever; `changed` gets the images each time there are new ones. The
-/// directory is made if it is missing. The first look is over when `changed` is called for the first time, with or without
-/// images.
+/// Imports what is in `directory` and what is added later, forever. `changed` gets the images each time there
+/// are new ones. The directory is created if it is missing. The first scan is over when `changed` is called
+/// for the first time, with or without images.
 ///
 /// # Errors
 /// When the directory cannot be made or watched.
@@ -192,7 +194,7 @@ pub async fn watch_images(
         }
         is_first = false;
         if broken.any_again() {
-            // Whichever comes first; nothing is lost of events that wait.
+            // Whichever comes first; pending events are not lost.
             if let Ok(news) = tokio::time::timeout(retry.delay(), wait_for_news(&watcher)).await {
                 news?;
             }

@@ -27,7 +27,8 @@ pub fn sets(capabilities: &Capabilities, available: u64) -> Result<CapabilitySet
     Ok(CapabilitySets {
         bounding,
         permitted,
-        // The kernel demands both: in force only what is permitted, ambient only what is permitted and inheritable.
+        // The kernel demands both: in force only what is permitted, ambient only what is permitted and
+        // inheritable.
         effective: bits(&capabilities.effective)? & permitted,
         inheritable,
         ambient: bits(&capabilities.ambient)? & permitted & inheritable,

@@ -21,12 +21,12 @@ const MAX_TABLE: u64 = 1 << 20;
 /// Puts this process into every one of `directories`.
 ///
 /// # Errors
-/// The first that does not take it.
+/// The first cgroup that cannot be entered.
 pub fn enter(directories: &[PathBuf]) -> Result<(), InitError> {
     for directory in directories {
         let path = directory.join("cgroup.procs");
         let file = File::options().write(true).open(&path);
-        // 0 is whoever writes.
+        // 0 stands for the writing process.
         file.and_then(|mut file| file.write_all(b"0")).doing("enter cgroup", directory.display())?;
     }
     Ok(())
@@ -53,9 +53,9 @@ fn memberships(table: &str) -> Vec<Membership> {
     table.lines().filter_map(line).collect()
 }
 
-/// Shows this process's own cgroups at `target`, as runc does: with cgroup v2 its directory, with v1 a directory per
-/// hierarchy. Binds of directories: nothing above is reachable, with or without a cgroup namespace. Returns what has to be
-/// made read-only at the end.
+/// Shows this process's own cgroups at `target`, as runc does: with cgroup v2 its directory, with v1 a
+/// directory per hierarchy. These are binds of directories: nothing above is reachable, with or without a
+/// cgroup namespace. Returns what has to be made read-only at the end.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -86,7 +86,7 @@ pub fn mount(
         let joined = controllers.join(",");
         let name = joined.strip_prefix("name=").unwrap_or(&joined);
         let own = base.join(name).join(path.strip_prefix("/").unwrap_or(path));
-        // A hierarchy that is not mounted where all are is not shown.
+        // A hierarchy that is mounted at another place than the usual one is not shown.
         let Ok(copy) = Mount::copy_of(&own, false) else { continue };
         let point = inside.ensure_dir(Path::new(name), 0o755).doing("make", name)?;
         copy.attach(point.as_fd()).doing("mount cgroup", name)?;

@@ -1,5 +1,5 @@
-//! A container's first process, in two steps: the first joins what has to be joined before there is a child, and leaves; the
-//! second, a child of the monitor, becomes the program.
+//! A container's first process, in two steps: the first joins what has to be joined before there is a child,
+//! and exits; the second, a child of the monitor, becomes the program.
 //!
 //! Owns the order.
 
@@ -24,13 +24,14 @@ use crate::platform::sys::namespace::{self, Namespaces};
 use crate::runtime::embedded::layout::ContainerDir;
 use crate::runtime::embedded::spec::{Bundle, Namespace, Process};
 
-/// Step 1: reads the bundle, joins, makes the container, and last of all the process that becomes its program. That one is in
-/// the container's PID namespace, where others may trace it, whatever they are to do with it: so it has nothing then that the
-/// program has not. The first process of a new PID namespace is alone in it and makes the container itself. Returns in both
-/// processes: in step 1 when its work is done, in step 2 only when something failed.
+/// Step 1: reads the bundle, joins namespaces, makes the container, and last of all the process that becomes
+/// its program. That process is in the container's PID namespace, where others may trace it, whatever their
+/// purpose: so by then it holds nothing that the program may not have. The first process of a new PID
+/// namespace is alone in it and makes the container itself. Returns in both processes: in step 1 when its
+/// work is done, in step 2 only when something failed.
 ///
 /// # Errors
-/// What could not be done, in either.
+/// What could not be done, in either process.
 pub fn start(dir: &ContainerDir, pod: PodHandles, report: &OwnedFd) -> Result<(), InitError> {
     clone::hide().doing("hide", "the process")?;
     clone::die_with_parent().doing("tie", "the process to its monitor")?;
@@ -64,7 +65,7 @@ pub fn start(dir: &ContainerDir, pod: PodHandles, report: &OwnedFd) -> Result<()
     }
 }
 
-/// Makes the second step, a child of the monitor's, and tells who it is. Returns in both.
+/// Makes step 2, a child of the monitor, and reports its process id. Returns in both processes.
 ///
 /// # Errors
 /// No more processes; in the second step, that the monitor is gone.
@@ -78,7 +79,7 @@ pub fn second_step(pid_namespace: bool, what: &str, report: BorrowedFd<'_>) -> R
         }
         Side::Child => {
             drop(held);
-            // Of a process whose maker was killed before it told of it, the monitor does not know.
+            // The monitor does not know a process whose parent was killed before it reported it.
             if !matches!(File::from(passed).read(&mut [0]), Ok(1)) {
                 return Err(InitError::Orphaned);
             }
@@ -92,7 +93,7 @@ pub fn second_step(pid_namespace: bool, what: &str, report: BorrowedFd<'_>) -> R
     Ok(side)
 }
 
-/// Namespaces that others hold. The pod's own are where the monitor, and so this process, is already.
+/// Joins namespaces held by other processes. The monitor, and so this process, is already in the pod's own.
 fn join_listed(namespaces: &[Namespace]) -> Result<(), InitError> {
     for namespace in namespaces {
         let (name, kinds) = match namespace.kind.as_str() {
@@ -126,11 +127,12 @@ enum Pids {
     /// Its own: its process is the first of a new namespace.
     Own,
     Node,
-    /// Those of processes that run already, with their procfs; `None` where only a process among them can make that.
+    /// Those of processes that run already, with their procfs; `None` where only a process among them can
+    /// make that.
     Joined(Option<Mount>),
 }
 
-/// Sees to it that the next child is in the right PID namespace, unless that is new.
+/// Makes the next child start in the right PID namespace, unless that namespace is new.
 fn find_pids(namespaces: &[Namespace], pod: &PodHandles) -> Result<Pids, InitError> {
     let Some(listed) = namespaces.iter().find(|namespace| namespace.kind == "pid") else {
         return Ok(Pids::Node);
@@ -147,8 +149,8 @@ fn find_pids(namespaces: &[Namespace], pod: &PodHandles) -> Result<Pids, InitErr
         _ => {
             opened = namespace::open(Path::new(&listed.path)).doing("open namespace", &listed.path)?;
             let procfs = procfs_of(&listed.path, opened.as_fd());
-            // What masks a procfs of a pod with users of its own cannot be taken off. But nothing in such a pod may trace a process
-            // that has not joined them yet.
+            // The masks of a procfs in a pod with a user namespace cannot be removed. But nothing in such a
+            // pod may trace a process that has not joined its user namespace yet.
             let has_users = namespaces.iter().any(|namespace| namespace.kind == "user");
             (opened.as_fd(), if has_users { procfs.ok() } else { Some(procfs?) })
         }
@@ -158,8 +160,9 @@ fn find_pids(namespaces: &[Namespace], pod: &PodHandles) -> Result<Pids, InitErr
     Ok(Pids::Joined(procfs))
 }
 
-/// A procfs of the PID namespace that `path`, `/proc/<pid>/ns/pid`, stands for. A kernel can make it from outside since Linux
-/// 6.17; before, the one that the process `<pid>` sees at `/proc` is copied, without what masks parts of it.
+/// A procfs of the PID namespace that `path`, `/proc/<pid>/ns/pid`, stands for. Since Linux 6.17 it can be
+/// made from outside; on earlier kernels the procfs that process `<pid>` sees at `/proc` is copied, without
+/// the mounts that mask parts of it.
 fn procfs_of(path: &str, pids: BorrowedFd<'_>) -> Result<Mount, InitError> {
     let made = NewFileSystem::open("proc").and_then(|new| {
         new.set_descriptor("pidns", pids)?;
@@ -200,12 +203,12 @@ fn inside<T>(mounts: BorrowedFd<'_>, work: impl FnOnce() -> std::io::Result<T>) 
     namespace::join(mounts, only)?;
     let done = work();
     namespace::join(here.as_fd(), only)?;
-    // Where this process had another root than its namespace.
+    // This process's root was not the root of its namespace.
     change_root(root.as_fd())?;
     done
 }
 
-/// Makes everything that the container is, and takes from this process what its program is not to have.
+/// Makes the container and drops from this process everything that its program must not have.
 fn enter_container(
     dir: &ContainerDir,
     pod: PodHandles,
@@ -243,13 +246,13 @@ fn enter_container(
     let destination =
         Destination { users: users.map(|users| users.namespace), own_mounts: users.is_some(), is_alone };
     let ready = confine(process, prepared, destination)?;
-    // Nothing of the node's may be open in what is made next.
+    // Nothing of the node's may be open in the next child.
     drop(pod);
     Ok(ready)
 }
 
-/// A working directory that the image does not have is made as runc makes it: part by part as it is written, so that what a `..`
-/// leads back from is made, too.
+/// Makes a working directory that the image lacks the way runc does: component by component as written,
+/// including those that a `..` leaves again.
 fn make_working_directory(
     rootfs: &Rootfs,
     process: &Process,
@@ -261,10 +264,10 @@ fn make_working_directory(
         if rootfs.root.point(&path).is_ok() {
             continue;
         }
-        // A link to nothing counts as what it says.
+        // A dangling link counts as the path it names.
         let made =
             rootfs.root.make_dir(&path, 0o755).or_else(|_| rootfs.root.ensure_dir(&clean(&path), 0o755));
-        // Where nothing can be made, going there says what is wrong.
+        // Where nothing can be made, the later change of directory reports the reason.
         let Ok(made) = made else { return Ok(()) };
         if let Some(users) = users {
             crate::platform::sys::container_root::set_owner(made.as_fd(), users.root_uid, users.root_gid)

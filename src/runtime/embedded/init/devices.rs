@@ -88,7 +88,7 @@ fn make_device(rootfs: &Rootfs, device: &Device, users: Option<Users<'_>>) -> Re
     }
 }
 
-/// Where we may not create devices (we are in a container ourselves) those of the node have to do.
+/// Where this process may not create devices (it is in a container itself) the node's are bound.
 fn bind_device(rootfs: &Rootfs, source: &Path, path: &Path) -> Result<(), InitError> {
     let shown = path.display().to_string();
     let source = point_at(source).doing("open device", source.display())?;

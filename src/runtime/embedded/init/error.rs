@@ -1,6 +1,6 @@
 //! Why a pod or container could not be made.
 //!
-//! Owns the words.
+//! Owns the messages.
 
 use std::error::Error;
 use std::fmt::Write;
@@ -11,7 +11,7 @@ use crate::model::api::decode::DecodeError;
 
 #[derive(Debug, thiserror::Error)]
 pub enum InitError {
-    /// The kernel refused something.
+    /// The kernel refused an operation.
     #[error("{doing} {subject}")]
     Kernel {
         /// For example `mount`.
@@ -20,7 +20,7 @@ pub enum InitError {
         subject: String,
         source: io::Error,
     },
-    /// The specification asks for what cannot be.
+    /// The specification asks for something impossible.
     #[error("{field}: {problem}")]
     Invalid {
         /// Field of the specification, and its value.
@@ -34,7 +34,7 @@ pub enum InitError {
     /// A specification whose fields have the wrong types.
     #[error("read {path}")]
     Fields { path: PathBuf, source: DecodeError },
-    /// The program cannot be started, in the words that runtimes have for it.
+    /// The program cannot be started, in the wording of other runtimes.
     #[error("exec: {program:?}: {problem}")]
     Program {
         program: String,
@@ -45,9 +45,9 @@ pub enum InitError {
     #[error("{program} {verb}: {output}")]
     External {
         program: String,
-        /// What it was asked for.
+        /// The verb that was run.
         verb: &'static str,
-        /// What it said, or how it ended.
+        /// Its output, or how it ended.
         output: String,
     },
     /// The monitor ended meanwhile.
@@ -70,7 +70,7 @@ impl InitError {
     }
 }
 
-/// Says what was being done to what.
+/// Adds the action and its object to an error.
 pub(super) trait Doing<T> {
     /// `doing subject: <the kernel's answer>`.
     fn doing(self, doing: &'static str, subject: impl ToString) -> Result<T, InitError>;

@@ -20,8 +20,8 @@ use crate::platform::sys::credentials::set_umask;
 use crate::platform::sys::namespace::{self, Namespaces};
 use crate::runtime::embedded::spec::ExecSpec;
 
-/// Step 1: joins the container's namespaces, becomes what the program is to be, and makes step 2 in its PID namespace. Returns as
-/// [`super::container::start`].
+/// Step 1: joins the container's namespaces, sets up this process as the program needs it, and makes step 2
+/// in its PID namespace. Returns as [`super::container::start`].
 ///
 /// # Errors
 /// What could not be done, in either process.
@@ -34,7 +34,7 @@ pub fn start(spec: File, target: i32, users: Option<OwnedFd>, report: &OwnedFd) 
         return external::exec(&spec, report);
     }
     let ready = enter(&spec, target, users.as_ref(), report)?;
-    // Nothing of the node's may be open in what is made next.
+    // Nothing of the node's may be open in the next child.
     drop(users);
     match second_step(false, "the program", report)? {
         Side::Parent(_) => Ok(()),
@@ -42,7 +42,7 @@ pub fn start(spec: File, target: i32, users: Option<OwnedFd>, report: &OwnedFd) 
     }
 }
 
-/// Goes into the container, with nothing in the end that its program is not to have.
+/// Enters the container; in the end this process has nothing that its program must not have.
 fn enter(
     spec: &ExecSpec,
     target: i32,
@@ -53,7 +53,7 @@ fn enter(
     cgroups::enter(&spec.cgroups)?;
     set_umask(0);
     let procfs = Procfs::open().doing("open", "/proc")?;
-    // The monitor has not reaped it, so the number means the container's first process.
+    // The monitor has not reaped it, so the number still means the container's first process.
     let pidfd = children::pidfd_open(target).doing("find process", target)?;
     let root_uid = pods_root(target, users)?;
     let filter =
@@ -73,7 +73,7 @@ fn enter(
     confine(process, prepared, Destination { users: own, own_mounts: false, is_alone: false })
 }
 
-/// Who root of the container is on the node, when the container has the pod's users.
+/// The node's id of the container's root, when the container is in the pod's user namespace.
 fn pods_root(target: i32, users: Option<&OwnedFd>) -> Result<Option<u32>, InitError> {
     let Some(users) = users else { return Ok(None) };
     let path = format!("/proc/{target}/ns/user");
@@ -83,7 +83,7 @@ fn pods_root(target: i32, users: Option<&OwnedFd>) -> Result<Option<u32>, InitEr
     }
     let path = format!("/proc/{target}/uid_map");
     let map = std::fs::read_to_string(&path).doing("read", &path)?;
-    // Lines of: first id inside, first id outside, how many.
+    // Lines of: first id inside, first id outside, count.
     let root = map.lines().find_map(|line| {
         let mut words = line.split_whitespace();
         (words.next()? == "0").then(|| words.next()?.parse().ok()).flatten()

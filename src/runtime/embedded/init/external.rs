@@ -1,10 +1,11 @@
-//! Containers of another OCI runtime (runc, crun, Kata...): it gets the same specification and the overlay, and is driven by
-//! its command line.
+//! Containers of another OCI runtime (runc, crun, Kata...): it gets the same specification and the overlay,
+//! and is driven by its command line.
 //!
-//! Expected flow: `create` and `start`; the process it leaves behind is the monitor's child, because the monitor adopts
-//! orphans. `delete` when it has ended.
+//! Expected flow: `create` and `start`; the process they leave behind becomes the monitor's child, because
+//! the monitor adopts orphans. `delete` when it has ended.
 //!
-//! Caveats: such a container is not killed by the kernel when its monitor is; whoever notices kills its cgroup.
+//! Caveats: the kernel does not kill such a container with its monitor; the agent kills its cgroup when it
+//! notices the monitor's end.
 //!
 //! Owns the command lines and files in the container's directory.
 
@@ -35,10 +36,11 @@ const PID: &str = "oci.pid";
 const PROCESS: &str = "process.json";
 const STATE: &str = "oci";
 
-/// More of a runtime's log is not looked at.
+/// Only this much of a runtime's log is read.
 const MAX_LOG: u64 = 64 << 10;
 
-/// A runtime's command line, run in the container's directory with short relative names: names of sockets are limited.
+/// A runtime's command line, run in the container's directory with short relative names: names of sockets are
+/// limited.
 struct Runtime<'a> {
     command: &'a [String],
     /// The container's name.
@@ -69,7 +71,7 @@ impl<'a> Runtime<'a> {
         }
     }
 
-    /// The last error it wrote down.
+    /// The last error in its log.
     fn reason(&self) -> Option<String> {
         let mut log = String::new();
         File::open(&self.log).ok()?.take(MAX_LOG).read_to_string(&mut log).ok()?;
@@ -119,7 +121,7 @@ fn leave_process(
     let listener =
         process.terminal.then(|| UnixListener::bind(console)).transpose().doing("bind", console)?;
     if let Some(listener) = &listener {
-        // It has to be there when the runtime is through, so nothing is waited for.
+        // The runtime has sent it by its exit, so there is no need to wait.
         listener.set_nonblocking(true).doing("listen on", console)?;
         arguments.extend(["--console-socket", console]);
     }
@@ -137,10 +139,10 @@ fn leave_process(
     remove(pid)
 }
 
-/// Makes and starts a container. What was made is deleted again when it does not start.
+/// Makes and starts a container. If the start fails, the container is deleted again.
 ///
 /// # Errors
-/// What the runtime said.
+/// The runtime's error.
 pub fn create(
     dir: &ContainerDir,
     pod: &PodHandles,
@@ -172,7 +174,7 @@ pub fn create(
 /// Runs another program in its container.
 ///
 /// # Errors
-/// What the runtime said.
+/// The runtime's error.
 pub fn exec(spec: &ExecSpec, report: BorrowedFd<'_>) -> Result<(), InitError> {
     if spec.directory.as_os_str().is_empty() {
         return Err(InitError::Invalid { field: "directory".to_owned(), problem: "the target of the exec" });
@@ -191,10 +193,10 @@ pub fn exec(spec: &ExecSpec, report: BorrowedFd<'_>) -> Result<(), InitError> {
     left
 }
 
-/// Lets the runtime forget a container that has ended.
+/// Runs the runtime's `delete` for a container that has ended.
 ///
 /// # Errors
-/// What it said.
+/// The runtime's error.
 pub fn delete(dir: &ContainerDir) -> Result<(), InitError> {
     let path = dir.bundle();
     let bundle: Bundle = read_spec(File::open(&path).doing("open", path.display())?, &path)?;

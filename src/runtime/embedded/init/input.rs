@@ -1,4 +1,4 @@
-//! What a child of the monitor is given: specifications, and who the users of its pod are.
+//! What a child of the monitor gets: specifications, and the users of its pod.
 //!
 //! Owns reading.
 
@@ -15,13 +15,13 @@ use super::rootfs::Users;
 use crate::model::api::decode::decode;
 use crate::runtime::embedded::spec::{IdMapping, Namespace};
 
-/// No specification is longer; environment and mounts of a real one are far below.
+/// No specification is longer; real ones, with environment and mounts, are far shorter.
 const MAX_SPEC: u64 = 16 << 20;
 
 /// Reads a specification.
 ///
 /// # Errors
-/// When it is none.
+/// When it is not valid.
 pub fn read_spec<T: DeserializeOwned>(mut file: File, path: &Path) -> Result<T, InitError> {
     let mut bytes = Vec::new();
     file.rewind().doing("read", path.display())?;
@@ -32,7 +32,7 @@ pub fn read_spec<T: DeserializeOwned>(mut file: File, path: &Path) -> Result<T, 
     Ok(decoded.object)
 }
 
-/// The pod's user namespace and who its root is, when the container is to be in it.
+/// The pod's user namespace and its root's id on the node, when the container is to be in it.
 pub fn pods_users<'a>(
     pod: &'a PodHandles,
     namespaces: &[Namespace],

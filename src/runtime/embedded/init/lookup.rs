@@ -1,4 +1,4 @@
-//! Finding a program and a home directory in the container, in the words that runtimes have for what is wrong.
+//! Finds a program and a home directory in the container; errors have the wording of other runtimes.
 //!
 //! Owns nothing. Runs with the container's root and user.
 
@@ -11,11 +11,11 @@ use crate::platform::sys::container_root::{ContainerRoot, facts};
 use crate::platform::sys::credentials::may_execute;
 use crate::platform::sys::open::is_symlink_loop;
 
-/// More of a container's `/etc/passwd` is not read.
+/// No more of a container's `/etc/passwd` is read.
 const MAX_PASSWD: u64 = 1 << 20;
 
-/// The file to execute for `program`: the first in `path_variable` (`PATH` of the container) that can be, unless it names a
-/// file already.
+/// The file to execute for `program`: the first executable one in `path_variable` (the container's `PATH`),
+/// unless `program` already names a file.
 ///
 /// # Errors
 /// `executable file not found in $PATH` and its kin.
@@ -45,7 +45,7 @@ pub fn program(program: &str, path_variable: &str, directory: &Path) -> Result<P
     Err(error("executable file not found in $PATH"))
 }
 
-/// Magic links of procfs lead to files that are none of the container's, such as the program of this very process.
+/// Magic links of procfs lead to files outside the container, such as the program of this very process.
 fn executable(root: &ContainerRoot, path: &Path) -> io::Result<()> {
     let file = root.point(path)?;
     if facts(file.as_fd())?.is_directory {
@@ -54,7 +54,7 @@ fn executable(root: &ContainerRoot, path: &Path) -> io::Result<()> {
     may_execute(path)
 }
 
-/// Short words for what the kernel answered, as Go has them.
+/// Short words for the kernel's answer, as Go has them.
 #[must_use]
 pub fn reason(error: &io::Error) -> String {
     match error.kind() {
@@ -70,7 +70,7 @@ pub fn reason(error: &io::Error) -> String {
     }
 }
 
-/// The user's home directory by the container's `/etc/passwd`; `/` when it does not say.
+/// The user's home directory by the container's `/etc/passwd`; `/` when there is none.
 #[must_use]
 pub fn home(uid: u32) -> String {
     let passwd = ContainerRoot::open(Path::new("/"))

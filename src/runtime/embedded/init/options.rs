@@ -8,13 +8,13 @@ use crate::platform::sys::mount_tree::{
 /// What a mount's options ask for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MountOptions {
-    /// A bind; with what is mounted below, if true.
+    /// A bind; recursive if true.
     pub bind: Option<bool>,
     /// Of the mount alone.
     pub attributes: MountAttributes,
     /// Of everything mounted below, too.
     pub recursive: MountAttributes,
-    /// How mounts travel, and whether that is meant for what is below, too.
+    /// Propagation types, each with whether it is recursive.
     pub propagation: Vec<(Propagation, bool)>,
     /// Shows owners as the pod's user namespace maps them; of what is below too, if true.
     pub id_map: Option<bool>,
@@ -23,7 +23,7 @@ pub struct MountOptions {
 }
 
 impl MountOptions {
-    /// Sorts options out. Words that no kernel knows are left for the kernel to refuse.
+    /// Sorts options. Words that no kernel knows are left for the kernel to refuse.
     #[must_use]
     pub fn parse(options: &[String]) -> Self {
         let mut parsed = Self::default();
@@ -53,7 +53,7 @@ impl MountOptions {
             "rbind" => self.bind = Some(true),
             "idmap" => self.id_map = Some(self.id_map.unwrap_or(false)),
             "ridmap" => self.id_map = Some(true),
-            // What is mounted read-only on the node stays so: `rw` only takes an earlier `ro` back.
+            // A mount that is read-only on the node stays so: `rw` only cancels an earlier `ro`.
             "rw" => self.attributes.set &= !READ_ONLY,
             "rrw" => self.recursive.set &= !READ_ONLY,
             "defaults" | "async" | "relatime" | "rrelatime" | "norelatime" | "remount" | "nomand" => {}
@@ -72,7 +72,7 @@ impl MountOptions {
 }
 
 fn apply(attributes: &mut MountAttributes, bits: u64, is_set: bool) {
-    // The last word counts.
+    // The last word wins.
     let mask = if bits & ATIME != 0 { ATIME } else { bits };
     attributes.set &= !mask;
     attributes.clear &= !mask;

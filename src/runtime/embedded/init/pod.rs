@@ -1,4 +1,5 @@
-//! A pod's namespaces, made by its monitor for itself, and the process that holds a shared PID namespace together.
+//! A pod's namespaces, made by its monitor for itself, and the process that holds a shared PID namespace
+//! together.
 //!
 //! Owns the order.
 
@@ -22,13 +23,13 @@ use crate::platform::sys::namespace::{self, Namespaces};
 use crate::platform::sys::packets;
 use crate::runtime::embedded::spec::PodSpec;
 
-/// The user of the pod's init process where nobody else is asked for, as that of pause images.
+/// The user of the pod's init process, unless the pod sets one: as in pause images.
 const NOBODY: u32 = 65_535;
 
-/// Makes what `spec` asks for; this process is in it afterwards.
+/// Makes the namespaces that `spec` asks for; this process is in them afterwards.
 ///
 /// # Errors
-/// The first thing that cannot be.
+/// The first one that cannot be made.
 pub fn make(spec: &PodSpec) -> Result<PodHandles, InitError> {
     let sysctls = spec.sysctls.iter().map(|(name, value)| Ok((sysctl_path(name, spec)?, value.as_str())));
     let sysctls = sysctls.collect::<Result<Vec<_>, InitError>>()?;
@@ -58,10 +59,10 @@ pub fn make(spec: &PodSpec) -> Result<PodHandles, InitError> {
     Ok(PodHandles { users, ..shared })
 }
 
-/// The file of a sysctl below `/proc`, if it is one of a namespace that the pod has for itself.
+/// The file of a sysctl below `/proc`, if the sysctl belongs to a namespace of the pod's own.
 fn sysctl_path(name: &str, spec: &PodSpec) -> Result<String, InitError> {
     let invalid = |problem| InitError::Invalid { field: format!("sysctls: {name:?}"), problem };
-    // As sysctl(8): whichever separator comes first separates, the other one is part of names.
+    // As sysctl(8): the first of both separators that occurs separates, the other one is part of names.
     let separated: String = if name.find(['.', '/']).is_some_and(|at| name.as_bytes()[at] == b'.') {
         let swap = |letter| match letter {
             '.' => '/',
@@ -98,7 +99,7 @@ fn sysctl_path(name: &str, spec: &PodSpec) -> Result<String, InitError> {
 struct Helper {
     pid: i32,
     users: OwnedFd,
-    /// Its end is the helper's.
+    /// When this end is closed, the helper ends.
     hold: OwnedFd,
 }
 
@@ -111,7 +112,8 @@ impl Helper {
     }
 }
 
-/// A child that unshares the user namespace; its maps are written from here, then it makes the others, which are owned by it.
+/// A child that unshares the user namespace. This process writes its maps; then the child makes the other
+/// namespaces, which that one owns.
 fn make_users(range: IdRange, own: Namespaces) -> Result<Helper, InitError> {
     let (words, answers) = clone::pipe().doing("make", "a pipe")?;
     let (go, hold) = clone::pipe().doing("make", "a pipe")?;
@@ -151,7 +153,7 @@ fn make_users(range: IdRange, own: Namespaces) -> Result<Helper, InitError> {
         Ok(users) => Ok(Helper { pid, users, hold: hold.into() }),
         Err(error) => {
             drop(hold);
-            // It ends by itself now that nobody holds the other end.
+            // It ends by itself now that the other end is closed.
             clone::wait(pid).doing("wait for", "the helper")?;
             Err(error)
         }
@@ -160,7 +162,7 @@ fn make_users(range: IdRange, own: Namespaces) -> Result<Helper, InitError> {
 
 fn help(own: Namespaces, mut answers: File, mut go: File) -> ! {
     let mut tell = |outcome: std::io::Result<()>| {
-        // Numbers of errors are small; 255 stands for those without one.
+        // Error numbers are small; 255 stands for errors without one.
         let code = outcome.err().map_or(0, |error| error.raw_os_error().unwrap_or(255));
         let told = answers.write_all(&[u8::try_from(code).unwrap_or(255)]);
         if code != 0 || told.is_err() {
@@ -176,7 +178,7 @@ fn help(own: Namespaces, mut answers: File, mut go: File) -> ! {
         clone::exit(1);
     }
     tell(set_user(0, 0, &[]).and_then(|()| namespace::unshare(own)));
-    // Until the monitor has what it needs, or is gone.
+    // Until the monitor has what it needs, or has ended.
     let _ = go.read(&mut word);
     clone::exit(0)
 }
@@ -196,16 +198,17 @@ fn enter_helpers(pid: i32, own: Namespaces) -> Result<(), InitError> {
     Ok(())
 }
 
-/// The first process of the pod's shared PID namespace: reaps, can do nothing, has nothing, and dies with the monitor. Before
-/// that it makes the namespace's procfs, which only a process in the namespace can: no process with privileges enters it once
-/// containers are in it. Its process id, and what there is of the namespace.
+/// The first process of the pod's shared PID namespace: it reaps, has no privileges and no open files, and
+/// dies with the monitor. Before that it makes the namespace's procfs, which only a process in the namespace
+/// can: no privileged process enters the namespace once containers are in it. Returns its process id and the
+/// handles on the namespace.
 pub(super) fn start_init() -> Result<(i32, PodHandles), InitError> {
     let (ready, told) = packets::pair().doing("make", "a socket pair")?;
     let pid = match clone::fork(CloneKind { sibling: false, pid_namespace: true })
         .doing("start", "the pod's init")?
     {
         Side::Child => {
-            // What a monitor that has containers holds of them is not this process's.
+            // This process must not keep what the monitor holds of running containers.
             clone::go_on_with([Some(told)], 0_i32, |[told], _| {
                 let Some(told) = told else { return 1 };
                 let outcome = isolate();
@@ -237,8 +240,9 @@ pub(super) fn start_init() -> Result<(i32, PodHandles), InitError> {
     Ok((pid, PodHandles { init: Some(pid), pids: Some(pids), procfs, users: None }))
 }
 
-/// Containers of the pod see this process: it has nothing of the node's that they could reach through it, nor the procfs that
-/// it leaves behind in a mount namespace of its own, which is returned: nothing in that one is masked.
+/// Containers of the pod see this process: it holds nothing of the node's that they could reach through it.
+/// Nor does it hold the procfs, which stays in a mount namespace of its own, where nothing is masked; that
+/// namespace is returned.
 fn isolate() -> std::io::Result<OwnedFd> {
     clone::hide()?;
     clone::die_with_parent()?;
@@ -264,7 +268,8 @@ fn isolate() -> std::io::Result<OwnedFd> {
     Ok(procfs)
 }
 
-/// Makes `mount` the only one there is. Only something attached can become the root; what it covers goes away with the rest.
+/// Makes `mount` the only mount. Only an attached mount can become the root; everything that it covers is
+/// unmounted with the old root.
 fn become_root(mount: &Mount, at: &str) -> std::io::Result<()> {
     mount.attach(crate::platform::sys::container_root::point_at(Path::new(at))?.as_fd())?;
     enter_root(mount.as_fd())

@@ -1,7 +1,7 @@
-//! The last part of the way: what this process may do is taken away piece by piece, then it becomes the container's program.
+//! The last steps: privileges are dropped one by one, then the process becomes the container's program.
 //!
-//! Guarantees: what the specification does not grant is gone before the first instruction of the program; no descriptor but
-//! 0, 1 and 2 reaches it; whatever fails, it does not run.
+//! Guarantees: what the specification does not grant is dropped before the program's first instruction; no
+//! descriptor but 0, 1 and 2 reaches it; after any failure it does not run.
 //!
 //! Owns the order.
 
@@ -25,14 +25,15 @@ use crate::platform::sys::namespace::{self, Namespaces};
 use crate::platform::sys::seccomp;
 use crate::runtime::embedded::spec::{Process, Rlimit};
 
-/// The kernel takes 4096 instructions of eight bytes.
+/// The kernel accepts 4096 instructions of eight bytes.
 const MAX_FILTER: u64 = 4096 * 8;
 
-/// What has to be fetched from the node before its files are out of reach.
+/// What has to be opened or read on the node before its files are out of reach.
 #[derive(Debug)]
 pub struct Prepared {
     filter: Option<Vec<u8>>,
-    /// Security labels and the files that take them, written at the end. The kernel hands them on to the next process.
+    /// Security labels and the files they are written to, as the last step. The kernel passes them on to
+    /// child processes.
     labels: Vec<(File, String)>,
 }
 
@@ -40,17 +41,19 @@ pub struct Prepared {
 /// Reads the filter, opens what labels are written to, and sets what only the node's procfs can set.
 ///
 /// # Errors
-/// The first that cannot be had.
+/// The first that fails.
 pub fn prepare(process: &Process, filter: Option<File>, procfs: Procfs) -> Result<Prepared, InitError> {
     let filter = filter.map(|file| {
         let mut bytes = Vec::new();
-        // One more byte than fits: the kernel then says that it is too long, and nothing shorter is loaded instead.
+        // One more byte than allowed: the kernel then refuses the filter as too long, instead of loading a
+        // truncated one.
         file.take(MAX_FILTER + 1).read_to_end(&mut bytes).doing("read", "the seccomp filter")?;
         Ok(bytes)
     });
     if let Some(adjustment) = process.oom_score_adj {
         match procfs.write("self/oom_score_adj", &adjustment.to_string()) {
-            // Lower than ours needs a capability that not every agent has: ours is the least we can give.
+            // A lower value needs a capability that not every agent has: the agent's own value is the lowest
+            // possible.
             Err(error) if is_refused(&error) => {}
             other => other.doing("write", "oom_score_adj")?,
         }
@@ -71,14 +74,14 @@ pub fn prepare(process: &Process, filter: Option<File>, procfs: Procfs) -> Resul
     Ok(Prepared { filter: filter.transpose()?, labels })
 }
 
-/// Where a process with a pod's own users ends up.
+/// The target of a process in a pod with a user namespace.
 #[derive(Clone, Copy, Debug)]
 pub struct Destination<'a> {
     /// The pod's user namespace.
     pub users: Option<BorrowedFd<'a>>,
-    /// Whether the mount namespace has to be made the user namespace's own.
+    /// Whether the user namespace has to own the mount namespace.
     pub own_mounts: bool,
-    /// No other process of the container's can see the one that becomes its program before it does.
+    /// No other process of the container can see this one before it becomes the program.
     pub is_alone: bool,
 }
 
@@ -91,7 +94,7 @@ pub fn use_terminal(console: &Console, process: &Process, owner: u32) -> Result<
     if let Some(size) = process.console_size {
         set_size(terminal, size.height, size.width).doing("set size of", "the terminal")?;
     }
-    // The group is devpts' own.
+    // The group stays as devpts set it.
     let group = facts(terminal).doing("stat", "the terminal")?.gid;
     set_owner(terminal, owner, group).doing("give", "the terminal")?;
     clone::become_stdio(terminal).doing("use", "the terminal")
@@ -99,17 +102,17 @@ pub fn use_terminal(console: &Console, process: &Process, owner: u32) -> Result<
 
 type Program = (String, Vec<CString>, Vec<CString>);
 
-/// All that is left to do for what may do no more than the program.
+/// The remaining steps, which need no more privileges than the program has.
 #[derive(Debug)]
 pub struct Ready {
     program: Program,
     /// As the specification names it.
     name: String,
-    /// Unless it is loaded already.
+    /// The seccomp filter, unless it is loaded already.
     filter: Option<Vec<u8>>,
-    /// Standard input is a terminal, to be the session's.
+    /// Standard input is a terminal, which becomes the session's.
     terminal: bool,
-    /// How many processes its user may have: a limit that the process that makes this one must not meet.
+    /// The limit of processes of its user: the parent of this process must not run into it.
     processes: Option<Rlimit>,
 }
 
@@ -117,7 +120,7 @@ impl Ready {
     /// Becomes the program.
     ///
     /// # Errors
-    /// Returns only if something cannot be.
+    /// Returns only after a failure.
     pub fn run(self, report: BorrowedFd<'_>) -> InitError {
         match self.last_steps(report) {
             Ok(()) => {
@@ -137,7 +140,7 @@ impl Ready {
         if let Some(limit) = &self.processes {
             set_limit(&limit.kind, limit.soft, limit.hard).doing("set limit", &limit.kind)?;
         }
-        // Changing the user made the kernel forget both.
+        // The change of user reset both.
         clone::hide().doing("hide", "the process")?;
         clone::die_with_parent().doing("tie", "the process to its monitor")?;
         if !clone::is_connected(report) {
@@ -152,11 +155,11 @@ fn load(filter: Option<&[u8]>) -> Result<(), InitError> {
     filter.map_or(Ok(()), |filter| seccomp::load(filter).doing("load", "the seccomp filter"))
 }
 
-/// Takes from this process what the specification does not grant. The root file system is the container's already. Nothing that
-/// was opened for it is open afterwards.
+/// Drops everything from this process that the specification does not grant. The root file system is already
+/// the container's. Nothing that was opened for it stays open.
 ///
 /// # Errors
-/// The first thing that cannot be.
+/// The first step that fails.
 pub fn confine(
     process: &Process,
     prepared: Prepared,
@@ -168,7 +171,7 @@ pub fn confine(
         set_limit(&limit.kind, limit.soft, limit.hard).doing("set limit", &limit.kind)?;
     }
     for limit in &processes {
-        // Whoever may raise it does it here; it is lowered by the program's own process.
+        // Limits are raised here, where it is still permitted; the program's own process lowers this one.
         raise_limit(&limit.kind, limit.hard).doing("set limit", &limit.kind)?;
     }
     new_keyring().doing("join", "a new keyring")?;
@@ -177,10 +180,11 @@ pub fn confine(
         let only = |user: bool, mount: bool| Namespaces { mount, user, ..Namespaces::default() };
         namespace::join(users, only(true, false)).doing("join", "the pod's user namespace")?;
         if destination.own_mounts {
-            // A copy that the pod's users own, in which nothing that was mounted for them can be taken apart.
+            // A copy owned by the pod's user namespace, in which the mounts made for the container cannot be
+            // undone.
             namespace::unshare(only(false, true)).doing("make", "a mount namespace")?;
         }
-        // Ids of the node that are not mapped mean nobody here; root of the pod may do what follows.
+        // Unmapped ids of the node mean nothing here; the pod's root may do the following steps.
         set_user(0, 0, &[]).doing("become", "the pod's root")?;
     }
     let user = &process.user;
@@ -192,33 +196,33 @@ pub fn confine(
         set_no_new_privileges().doing("set", "no_new_privs")?;
         prepared.filter
     } else {
-        // Later we are not allowed to any more.
+        // It would not be permitted later.
         load(prepared.filter.as_deref())?;
         None
     };
     bound_capabilities(sets.bounding).doing("drop", "capabilities")?;
     let directory = if process.cwd.is_empty() { "/" } else { &process.cwd };
-    // As root first: a directory may be closed to the user and yet be where it works, as with runc.
+    // As root first: as with runc, the working directory may be closed to the user.
     let moved = change_directory(Path::new(directory));
     keep_capabilities(true).doing("keep", "capabilities")?;
     set_user(user.uid, user.gid, &user.additional_gids)
         .doing("become user", format_args!("{}:{}", user.uid, user.gid))?;
     keep_capabilities(false).doing("drop", "capabilities")?;
     match moved {
-        // As the user then: a network file system may know root less well.
+        // As the user then: a network file system may give root fewer rights.
         Err(error) if is_refused(&error) => change_directory(Path::new(directory)),
         other => other,
     }
     .doing("change directory to", directory)?;
     set_capabilities(sets).doing("set", "capabilities")?;
-    // Changing the user made the kernel forget both.
+    // The change of user reset both.
     clone::hide().doing("hide", "the process")?;
     clone::die_with_parent().doing("tie", "the process to its monitor")?;
     set_umask(0o022);
     let program = words(process)?;
     clone::reset_signals();
-    // Whoever traces the process that is made next gets no more of the kernel by that than the program would. A profile that
-    // does not let it be made comes later, as the last thing before the program.
+    // A process that traces the next child thereby gets no more of the kernel than the program has. A profile
+    // that does not permit making that child is loaded later, as the last step before the program.
     let is_early = !destination.is_alone && filter.as_deref().is_some_and(seccomp::permits_start);
     let filter = if is_early {
         load(filter.as_deref())?;
@@ -266,17 +270,17 @@ fn words(process: &Process) -> Result<Program, InitError> {
     Ok((program.display().to_string(), strings("args", &process.args)?, strings("env", &environment)?))
 }
 
-/// A program opens `/dev/stdout` anew as its own user: pipes have to belong to it.
+/// A program opens `/dev/stdout` again as its own user: pipes have to belong to that user.
 fn give_streams(uid: u32, gid: u32) -> Result<(), InitError> {
     let (stdin, stdout, stderr) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
     for stream in [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()] {
         let Ok(facts) = facts(stream) else { continue };
-        // Devices are shared with everybody: /dev/null, or a terminal that has its owner already.
+        // Devices are shared: /dev/null, or a terminal that already has its owner.
         if facts.character_device.is_some() || facts.uid == uid || !facts.is_pipe_or_socket {
             continue;
         }
         match set_owner(stream, uid, gid) {
-            // Somebody else's pipe that we may not give away works unless it is opened anew.
+            // A pipe of another owner that this process may not chown works unless it is opened again.
             Err(error) if is_refused(&error) || error.kind() == std::io::ErrorKind::InvalidInput => {}
             other => other.doing("give", "a stream")?,
         }

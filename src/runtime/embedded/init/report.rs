@@ -1,5 +1,5 @@
-//! What a child tells the monitor between fork and exec. The end of the connection without [`Report::Failed`] means that the
-//! program runs.
+//! What a child reports to the monitor between fork and exec. The end of the connection without
+//! [`Report::Failed`] means that the program runs.
 //!
 //! Owns the packets.
 
@@ -11,21 +11,22 @@ use crate::platform::sys::packets;
 /// Longer reasons are cut.
 const MAX_TEXT: usize = 3072;
 
-/// One thing to tell.
+/// One report.
 #[derive(Debug)]
 pub enum Report {
     /// The container's (or exec's) first process, as the node sees it. Once.
     Pid(i32),
     /// The master of the terminal that was asked for. Once, before or after the process.
     Terminal(OwnedFd),
-    /// It cannot be, and why.
+    /// It cannot be started, and why.
     Failed(String),
 }
 
 impl Report {
-    /// Tells. When nobody listens any more, nobody needs to know.
+    /// Sends the report. A receiver that is gone does not need it.
     pub fn send(self, socket: BorrowedFd<'_>) {
-        // The kernel kills the child with its monitor; an error here can only mean that it is about to.
+        // The kernel kills the child with its monitor; an error here can only mean that this is about to
+        // happen.
         let _ = match &self {
             Self::Pid(pid) => packets::send(socket, format!("P{pid}").as_bytes(), &[]),
             Self::Terminal(master) => packets::send(socket, b"T", &[master.as_fd()]),
@@ -37,10 +38,11 @@ impl Report {
         };
     }
 
-    /// Takes the next and never waits; `None` at the end.
+    /// Takes the next report without waiting; `None` at the end.
     ///
     /// # Errors
-    /// `WouldBlock` when there is none yet; the kernel's answer; `InvalidData` for a packet that is none of these.
+    /// `WouldBlock` when there is none yet; the kernel's answer; `InvalidData` for a packet that is no
+    /// report.
     pub fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<Self>> {
         let mut buffer = [0; MAX_TEXT + 1];
         let mut descriptors = packets::Descriptors::default();

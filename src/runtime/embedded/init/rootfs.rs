@@ -1,11 +1,12 @@
-//! The root file system of a container and everything mounted into it, in a mount namespace that nobody else sees.
+//! The root file system of a container and everything mounted into it, in a mount namespace that no other
+//! process sees.
 //!
-//! Expected flow: sources of binds are opened first, while mounts still travel as the node has them; then nothing travels to
-//! the node any more; the overlay is mounted; every target is resolved by the kernel as the container would, made if it is
-//! missing, and mounted by descriptor; what is to be read-only becomes so at the end.
+//! Expected flow: open the sources of binds first, while mounts still propagate as on the node; then stop
+//! propagation to the node; mount the overlay; have the kernel resolve every target as the container would,
+//! make it if it is missing, and mount by descriptor; make mounts read-only at the end.
 //!
-//! Guarantees: nothing outside of the root is made, changed or mounted over, whatever links an image or a volume has and
-//! whoever changes them meanwhile. No path is resolved twice.
+//! Guarantees: nothing outside the root is made, changed or mounted over, whatever links an image or a volume
+//! contains, and even if another process changes them meanwhile. No path is resolved twice.
 //!
 //! Owns mounts of the container.
 
@@ -27,7 +28,8 @@ use crate::platform::sys::node::is_older_than;
 use crate::runtime::embedded::layout::ContainerDir;
 use crate::runtime::embedded::spec::{Bundle, OciMount, Overlay};
 
-/// Files of procfs that something may be mounted over, as runc allows it: system containers show their own figures there.
+/// Files of procfs that something may be mounted over, as runc allows it: system containers show their own
+/// figures there.
 const COVERABLE: [&str; 11] = [
     "/proc/cpuinfo",
     "/proc/diskstats",
@@ -42,18 +44,19 @@ const COVERABLE: [&str; 11] = [
     "/proc/version",
 ];
 
-/// Whose files have the container's label, as with runc. procfs, sysfs and queues have labels of the kernel's.
+/// File systems whose files get the container's label, as with runc. procfs, sysfs and queues get their
+/// labels from the kernel.
 const LABELLED: [&str; 2] = ["tmpfs", "devpts"];
-/// The option of every file system that SELinux reads.
+/// The mount option that SELinux reads on every file system.
 const CONTEXT: &str = "context";
 
 /// The pod's users, as far as mounts care.
 #[derive(Clone, Copy, Debug)]
 pub struct Users<'a> {
     pub namespace: BorrowedFd<'a>,
-    /// What root in it is on the node.
+    /// The node's user id of the pod's root.
     pub root_uid: u32,
-    /// The same for the group.
+    /// The node's group id of the pod's root.
     pub root_gid: u32,
 }
 
@@ -63,15 +66,15 @@ pub struct Rootfs {
     /// Its root directory.
     pub root: ContainerRoot,
     mount: Mount,
-    /// Mounts that become read-only when everything in them is made.
+    /// Mounts that become read-only when everything in them was made.
     later: Vec<(Mount, MountAttributes)>,
-    /// What is mounted as procfs, when this process is not in the container's PID namespace.
+    /// The procfs to mount when this process is not in the container's PID namespace.
     procfs: Option<Mount>,
     /// SELinux's context of all files of new file systems; empty for none.
     label: String,
 }
 
-/// A mount of the specification, its options sorted out, its source open.
+/// A mount of the specification with its options parsed and its source open.
 struct Planned<'a> {
     mount: &'a OciMount,
     options: MountOptions,
@@ -80,11 +83,11 @@ struct Planned<'a> {
 }
 
 impl Rootfs {
-    /// Mounts everything. This process is in a mount namespace of its own that still is a plain copy of the node's. `procfs` is
-    /// mounted for a procfs; without one, that of this process's PID namespace.
+    /// Mounts everything. This process is in a mount namespace of its own that is still a plain copy of the
+    /// node's. `procfs` is used for mounts of procfs; without it, the procfs of this process's PID namespace.
     ///
     /// # Errors
-    /// The first thing that cannot be.
+    /// The first mount that fails.
     pub fn make(
         dir: &ContainerDir,
         bundle: &Bundle,
@@ -136,7 +139,8 @@ impl Rootfs {
         }
         let target = self.root.ensure_dir(&destination, 0o755).doing("create mount point", &shown)?;
         if is_system {
-            // A link further up may have led to the procfs mounted before; over its own root a second one may go.
+            // A link in a parent may have led into the procfs mounted before; a second procfs over its root
+            // is allowed.
             let at = facts(target.as_fd()).doing("stat", &shown)?;
             if at.inode != 1 {
                 Self::refuse_procfs(&target, &destination)?;
@@ -175,7 +179,7 @@ impl Rootfs {
         procfs
             .set_attributes(MountAttributes { set: attributes, clear: 0 }, false)
             .doing("set options of", &shown)?;
-        // For another one, if there is.
+        // For another procfs mount, if there is one.
         self.procfs = Some(Mount::copy_of_descriptor(procfs.as_fd(), false).doing("copy", &shown)?);
         self.settle(procfs, &options, &shown)
     }
@@ -188,7 +192,8 @@ impl Rootfs {
     ) -> Result<(), InitError> {
         source.attach(target.as_fd()).doing("mount", shown)?;
         if options.propagation.is_empty() {
-            // A copy shares with the node what its source shares: what is mounted inside of it next would appear there, too.
+            // A copy of a shared mount is in the peer group of its source: without this, what is mounted
+            // inside it next would appear on the node, too.
             source.set_propagation(Propagation::Slave, true).doing("set propagation of", shown)?;
         }
         source.set_attributes(options.attributes, false).doing("set options of", shown)?;
@@ -199,7 +204,7 @@ impl Rootfs {
         Ok(())
     }
 
-    /// Attributes of a new file system; those that would be in the way of mounts below come at the end.
+    /// Sets the attributes of a new file system; those that would prevent mounts below it are set at the end.
     fn settle(&mut self, made: Mount, options: &MountOptions, shown: &str) -> Result<(), InitError> {
         for (propagation, recursive) in &options.propagation {
             made.set_propagation(*propagation, *recursive).doing("set propagation of", shown)?;
@@ -210,7 +215,8 @@ impl Rootfs {
         Ok(())
     }
 
-    /// A volume or a link in it must not cover or fill in what procfs says: masks and labels depend on it.
+    /// A volume, or a link in it, must not cover procfs or fill in parts of it: masks and labels depend on
+    /// its content.
     fn refuse_procfs(target: &OwnedFd, destination: &Path) -> Result<(), InitError> {
         let shown = destination.display().to_string();
         let is_proc = file_system(target.as_fd()).doing("stat", &shown)? == FileSystem::Proc;
@@ -223,10 +229,10 @@ impl Rootfs {
         })
     }
 
-    /// Hides `masked` and makes `readonly` read-only. What is not there needs neither.
+    /// Hides `masked` and makes `readonly` read-only. Paths that do not exist need neither.
     ///
     /// # Errors
-    /// The first that cannot be.
+    /// The first mount that fails.
     pub fn restrict(&self, masked: &[String], readonly: &[String]) -> Result<(), InitError> {
         for path in readonly {
             let Some(target) = self.find(path)? else { continue };
@@ -242,7 +248,7 @@ impl Rootfs {
         if masked.is_empty() {
             return Ok(());
         }
-        // The node's own device, and looked at: what a container has at /dev/null may be anything.
+        // The node's own device, and checked: the container's /dev/null may be anything.
         let null = point_at(Path::new("/dev/null")).doing("open", "/dev/null")?;
         if facts(null.as_fd()).doing("stat", "/dev/null")?.character_device != Some((1, 3)) {
             return Err(InitError::Invalid {
@@ -257,7 +263,8 @@ impl Rootfs {
                 cover(&target, copy_for(&null, path)?, path)?;
                 continue;
             }
-            // The first is used itself: before Linux 6.15 nothing is copied that is mounted nowhere.
+            // The first one is the original: before Linux 6.15 a mount that is attached nowhere cannot be
+            // copied.
             let next = match &empty {
                 Some(empty) => copy_for(empty, path)?,
                 None => empty_directory().doing("make", "an empty directory")?,
@@ -282,7 +289,7 @@ impl Rootfs {
         }
     }
 
-    /// Makes it the root of this process and its mount namespace, and takes the node's file systems out of it.
+    /// Makes it the root of this process and its mount namespace, and unmounts the node's file systems there.
     ///
     /// # Errors
     /// The kernel's answer.
@@ -308,7 +315,7 @@ fn copy_for(source: &impl AsFd, path: &str) -> Result<Mount, InitError> {
     Mount::copy_of_descriptor(source.as_fd(), false).doing("create a mask of", path)
 }
 
-/// Mounts it over a path; it is what the path shows from then on.
+/// Mounts it over a path; from then on the path shows it.
 fn cover(target: &OwnedFd, cover: Mount, path: &str) -> Result<Mount, InitError> {
     cover.attach(target.as_fd()).doing("mask", path)?;
     cover.set_attributes(MountAttributes { set: READ_ONLY, clear: 0 }, false).doing("mask", path)?;
@@ -318,7 +325,7 @@ fn cover(target: &OwnedFd, cover: Mount, path: &str) -> Result<Mount, InitError>
 fn empty_directory() -> std::io::Result<Mount> {
     let new = NewFileSystem::open("tmpfs")?;
     new.set("mode", b"555")?;
-    // The least the kernel takes: nothing can be put in.
+    // The minimum that the kernel accepts: nothing can be created in it.
     new.set("nr_inodes", b"1")?;
     new.mount(READ_ONLY | NO_SUID | NO_DEV | NO_EXEC)
 }
@@ -370,7 +377,8 @@ fn new_file_system(mount: &OciMount, options: &MountOptions) -> Result<Mount, In
     new.mount(attributes).doing("create file system", kind)
 }
 
-/// Mounts the layers at `target`, their files labelled unless `label` is empty. Attached, where nothing travels to the node from.
+/// Mounts the layers at `target`, their files labelled unless `label` is empty. Attached, at a place without
+/// propagation to the node.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -393,7 +401,7 @@ pub fn mount_root(
     for dir in [&overlay.upper, &overlay.work].into_iter().filter(|dir| !dir.as_os_str().is_empty()) {
         std::fs::create_dir_all(dir).doing("make", dir.display())?;
     }
-    // An older kernel would say that it cannot in its own log, at every start of a container.
+    // An older kernel would log an error at every start of a container.
     if is_older_than(LAYER_BY_LAYER) {
         return mount_in_one_page(target, overlay, label);
     }
@@ -410,7 +418,7 @@ fn shown(target: &Path, label: &str) -> String {
     format!("{}{with}{label}", target.display())
 }
 
-/// The kernel that takes layers one by one.
+/// The first kernel that takes layers one by one.
 const LAYER_BY_LAYER: (u32, u32) = (6, 8);
 
 /// Layers one by one, so that neither their number nor their names are limited by a page.
@@ -431,7 +439,8 @@ fn overlay_by_layer(overlay: &Overlay, label: &str) -> std::io::Result<Mount> {
     new.mount(0)
 }
 
-/// All layers in one string of at most a page: their names are the numbers of descriptors, seen from `/proc/self/fd`.
+/// All layers in one string of at most a page: their names are the numbers of descriptors, seen from
+/// `/proc/self/fd`.
 pub(super) fn mount_in_one_page(target: &Path, overlay: &Overlay, label: &str) -> Result<Mount, InitError> {
     use std::os::fd::AsRawFd;
     let open = |path: &PathBuf| point_at(path).doing("open layer", path.display());
@@ -457,7 +466,8 @@ pub(super) fn mount_in_one_page(target: &Path, overlay: &Overlay, label: &str) -
     Mount::at(target).doing("open", target.display())
 }
 
-/// Layers belong to the node's users; in this mount namespace they are covered by copies that show the pod's.
+/// Layers have owners of the node; in this mount namespace they are covered by idmapped copies that show the
+/// pod's ids.
 fn map_layers(overlay: &Overlay, users: Users<'_>) -> Result<(), InitError> {
     for layer in &overlay.lower {
         let copy = Mount::copy_of(layer, false).doing("copy layer", layer.display())?;
@@ -467,7 +477,7 @@ fn map_layers(overlay: &Overlay, users: Users<'_>) -> Result<(), InitError> {
     }
     std::fs::create_dir_all(&overlay.upper).doing("make", overlay.upper.display())?;
     let upper = point_at(&overlay.upper).doing("open", overlay.upper.display())?;
-    // The root directory of the container is this one.
+    // This one is the container's root directory.
     if facts(upper.as_fd()).doing("stat", overlay.upper.display())?.uid == 0 {
         set_owner(upper.as_fd(), users.root_uid, users.root_gid).doing("give", overlay.upper.display())?;
     }

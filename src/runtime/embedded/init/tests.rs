@@ -1,4 +1,4 @@
-//! Containers for real: a root file system of one static program, seen from inside. As root.
+//! Real containers: a root file system with one static program, observed from inside. Needs root.
 
 use std::fs::File;
 use std::io::{Read, Seek, Write};
@@ -21,13 +21,13 @@ mod pods;
 mod security;
 mod timing;
 
-/// A container on disk, gone with the value.
+/// A container on disk, removed on drop.
 struct Sample {
     base: PathBuf,
     bundle: Bundle,
 }
 
-/// What became of one.
+/// The outcome of a container.
 #[derive(Debug, Default)]
 struct Outcome {
     output: String,
@@ -35,7 +35,7 @@ struct Outcome {
     failed: Option<String>,
 }
 
-/// One that runs.
+/// A container that runs.
 struct Running {
     pid: i32,
     report: OwnedFd,
@@ -238,7 +238,7 @@ fn in_monitor(work: impl FnOnce()) {
     assert_eq!(code, 0, "see above for what failed in the monitor");
 }
 
-/// Runs a process in a container that runs, to its end.
+/// Runs a process in a running container, to its end.
 fn run_exec(target: &Running, pod: &PodHandles, process: Process) -> Outcome {
     start_exec(target, pod, process).end()
 }

@@ -1,4 +1,4 @@
-//! Attached standard inputs: from a client's pipe to a container's, as fast as the slower of both.
+//! Attached standard inputs: from a client's pipe to a container's, at the speed of the slower one.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -13,7 +13,7 @@ impl Monitor {
     /// Couples descriptors with a running container.
     ///
     /// # Errors
-    /// Why not.
+    /// Why it cannot be attached.
     pub(super) fn begin_attach(
         &mut self,
         id: &str,
@@ -29,7 +29,8 @@ impl Monitor {
         }
         let [stdin, stdout, stderr] = streams.map(|stream| stream.map(File::from));
         let serial = self.serial();
-        // A container without an open standard input has nobody to take it: its pipe is closed, which the writer sees.
+        // A container without an open standard input cannot take it: the client's pipe is closed, which its
+        // writer sees.
         let stdin = stdin.filter(|_| self.containers[at].stdin.is_some());
         let had_stdin = stdin.is_some();
         let stdin = stdin.map(|source| Pump::new(source, serial));
@@ -52,7 +53,7 @@ impl Monitor {
         }
     }
 
-    /// A container has read from its standard input: everybody who waited for that gets a turn.
+    /// A container has read from its standard input: every connection that waited for that gets a turn.
     pub(super) fn stdin_has_room(&mut self, serial: u32) {
         let Some(at) = self.container_at(serial) else { return };
         let container = &mut self.containers[at];
@@ -89,7 +90,7 @@ impl Monitor {
                         .add(target.as_fd(), Readiness::Write, token(TokenKind::Stdin, container.serial))
                         .is_ok();
                 container.stdin_is_full = waited_for;
-                // Without a place to wait for, the source's next event is the next try.
+                // Without a writable event to wait for, the source's next event causes the next try.
                 !waited_for
             }
             ended @ (Pumped::SourceEnded | Pumped::TargetGone) => {
@@ -104,7 +105,8 @@ impl Monitor {
             }
         };
         let source = pump.source.as_fd();
-        // Out of the set while the target is full: a source whose writer is gone would be told of without end.
+        // Removed from the set while the target is full: a source whose writer is gone would be reported
+        // endlessly.
         self.epoll.remove(source);
         if wait_for_source
             && self.epoll.add(source, Readiness::Read, token(TokenKind::Source, pump.serial)).is_err()
@@ -113,10 +115,11 @@ impl Monitor {
         }
     }
 
-    /// A connection that was coupled with a container is gone.
+    /// Ends the coupling of a closed connection with its container.
     pub(super) fn end_attach(&mut self, attach: &Attach) {
         if let Some(pump) = &attach.stdin {
-            // The client shares the open file, so closing ours does not take it out of the set.
+            // The client shares the open file description, so closing the monitor's copy does not remove it
+            // from the set.
             self.epoll.remove(pump.source.as_fd());
         }
         let Some(at) = self.container_at(attach.container) else { return };

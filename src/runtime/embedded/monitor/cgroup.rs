@@ -1,4 +1,4 @@
-//! Killing all of a container by its cgroups.
+//! Kills everything in a container by its cgroups.
 
 use std::fs;
 use std::io::Read;
@@ -6,13 +6,13 @@ use std::path::PathBuf;
 
 use crate::platform::sys::children::kill_by_id;
 
-/// A list of process ids longer than this is dealt with in the next round.
+/// The rest of a longer list of process ids is handled in the next round.
 const MAX_LIST: u64 = 64 * 1024;
-/// Rounds at once: what a fork bomb makes in between is the next one's.
+/// Rounds per call: what a fork bomb makes meanwhile is left for the next call.
 const ROUNDS: usize = 5;
 
-/// Sends SIGKILL to everything in these cgroups, the directories of one container in every hierarchy; says whether anything
-/// may be left. Never to ourselves.
+/// Sends SIGKILL to everything in these cgroups, the directories of one container in every hierarchy. Returns
+/// whether anything may be left. Never kills this process.
 pub(super) fn kill_all(directories: &[PathBuf]) -> bool {
     let mut left = false;
     for directory in directories {
@@ -23,7 +23,7 @@ pub(super) fn kill_all(directories: &[PathBuf]) -> bool {
             if !left || pids.contains(&own_pid()) {
                 break;
             }
-            // cgroup v2 since Linux 5.14: all at once, faster than any fork.
+            // cgroup v2 since Linux 5.14: kills all at once, faster than any fork.
             if fs::write(directory.join("cgroup.kill"), "1").is_ok() {
                 break;
             }
@@ -33,9 +33,9 @@ pub(super) fn kill_all(directories: &[PathBuf]) -> bool {
     left
 }
 
-/// Sends SIGKILL to a session that began with this process, as far as it is in these cgroups.
+/// Sends SIGKILL to the session that this process leads, as far as it is in these cgroups.
 pub(super) fn kill_session(directories: &[PathBuf], leader: i32) {
-    // Its own group first: enough for nearly everything, and the way without cgroups.
+    // Its own process group first: that is enough in nearly all cases, and it works without cgroups.
     kill_by_id(-leader);
     let in_session = |pid: &i32| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -56,12 +56,12 @@ fn processes(directory: &std::path::Path) -> Vec<i32> {
     let mut text = String::new();
     match fs::File::open(directory.join("cgroup.procs")) {
         Ok(file) => {
-            // What is cut off or unreadable is left for another round.
+            // A truncated or unreadable list is left for another round.
             let _ = file.take(MAX_LIST).read_to_string(&mut text);
         }
         Err(_) => return Vec::new(),
     }
-    // 0 stands for a process of another PID namespace, which is not ours to kill.
+    // 0 stands for a process outside this PID namespace, which must not be killed.
     text.lines().filter_map(|line| line.parse().ok()).filter(|pid| *pid > 1).collect()
 }
 
@@ -72,7 +72,7 @@ mod tests {
 
     use super::*;
 
-    /// In a hierarchy of either version: where there is a file that kills all, and where there is none.
+    /// For hierarchies of both versions, with and without a file that kills all.
     #[test]
     fn everything_in_a_cgroup_is_killed_and_nothing_else() {
         let hierarchies = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/pids"];

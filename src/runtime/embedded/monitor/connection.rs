@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use super::super::protocol::Reply;
 use crate::platform::sys::packets;
 
-/// Bytes of standard input on their way; more waits in the client's pipe.
+/// Bytes of standard input in transit; more waits in the client's pipe.
 const PUMP: usize = 4096;
 
 #[derive(Debug)]
@@ -20,17 +20,17 @@ pub(super) struct ClientConnection {
 /// What a connection is for.
 #[derive(Debug)]
 pub(super) enum Role {
-    /// Nothing was asked yet.
+    /// It has made no request yet.
     Idle,
-    /// Hears of every end.
+    /// Gets a message for every exit.
     Watch,
-    /// Waits for the container with this serial number to run.
+    /// Waits until the container with this serial number runs.
     Start(u32),
     /// Belongs to the exec with this serial number.
     Exec(u32),
     /// Is coupled with a container.
     Attach(Attach),
-    /// Waits for all to be over.
+    /// Waits until everything has ended.
     Shutdown,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct Attach {
     /// Serial number of the container.
     pub(super) container: u32,
     pub(super) stdin: Option<Pump>,
-    /// It brought a standard input, which may have ended since.
+    /// The request carried a standard input, which may have ended since.
     pub(super) had_stdin: bool,
     pub(super) stdout: Option<File>,
     pub(super) stderr: Option<File>,
@@ -57,7 +57,7 @@ pub(super) struct Pump {
     to: usize,
 }
 
-/// What became of a turn of a pump.
+/// The result of a pump's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pumped {
     /// Nothing to read now.
@@ -75,9 +75,9 @@ impl Pump {
         Self { source, serial, buffer: Box::new([0; PUMP]), from: 0, to: 0 }
     }
 
-    /// Passes on what there is, a bounded amount at a time.
+    /// Copies what is available, a bounded amount at a time.
     pub(super) fn turn(&mut self, mut target: &File) -> Pumped {
-        // A source that never runs dry gets its next turn after everybody else.
+        // A source that always has data gets its next turn after all others.
         for _ in 0..16 {
             while self.from < self.to {
                 match target.write(&self.buffer[self.from..self.to]) {
@@ -100,7 +100,7 @@ impl Pump {
 }
 
 impl Attach {
-    /// Gives a chunk to whoever listens; what does not fit is dropped for them.
+    /// Sends a chunk to the client; what does not fit is dropped for that client.
     pub(super) fn output(&mut self, stderr: bool, chunk: &[u8]) {
         let target = if stderr { &mut self.stderr } else { &mut self.stdout };
         let Some(file) = target else { return };
@@ -120,7 +120,8 @@ impl Attach {
 }
 
 impl ClientConnection {
-    /// Says it without waiting. False when the other side does not listen: it is to be dropped then.
+    /// Sends a reply without waiting. False when the other side does not read: the connection is to be
+    /// dropped then.
     pub(super) fn say(&self, reply: &Reply) -> bool {
         self.say_with(reply, &[])
     }

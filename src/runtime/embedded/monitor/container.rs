@@ -19,7 +19,7 @@ use crate::platform::sys::durable::replace_private;
 use crate::platform::sys::epoll::Readiness;
 use crate::platform::sys::packets;
 
-/// Pieces of output taken at a container's end before others get their turn again.
+/// Chunks of output read at a container's end before others get their turn again.
 const DRAIN_READS: usize = 256;
 /// Names of containers are components of paths.
 const MAX_NAME: usize = 255;
@@ -31,7 +31,7 @@ pub(super) struct Container {
     directory: ContainerDir,
     pub(super) facts: ContainerFacts,
     phase: ProcessPhase,
-    /// The child that makes it, until it is reaped.
+    /// The child that makes the container, until it is reaped.
     helper: Option<i32>,
     /// The first process, 0 before it is known.
     pub(super) pid: i32,
@@ -39,7 +39,7 @@ pub(super) struct Container {
     pub(super) started: Started,
     pub(super) exited: Option<Exited>,
     pub(super) stdin: Option<File>,
-    /// `stdin` is waited for because it is full.
+    /// Waiting until `stdin`, which is full, becomes writable.
     pub(super) stdin_is_full: bool,
     stdout: Option<ContainerOutput>,
     stderr: Option<ContainerOutput>,
@@ -55,7 +55,7 @@ enum ProcessPhase {
     Ended,
 }
 
-/// One of its outputs.
+/// One of a container's output streams.
 #[derive(Debug)]
 struct ContainerOutput {
     file: File,
@@ -88,7 +88,7 @@ impl Container {
         }
     }
 
-    /// What a new watcher hears of it.
+    /// Its state, as a new watcher gets it.
     pub(super) fn state(&self) -> Option<Reply> {
         let container = self.id.clone();
         match (&self.phase, self.exited) {
@@ -109,17 +109,17 @@ impl Container {
         }
     }
 
-    /// Kills it with all that is in it; says whether anything may be left.
+    /// Kills everything in the container; returns whether anything may be left.
     pub(super) fn kill(&self) -> bool {
         if let Some(helper) = self.helper {
             children::kill_by_id(helper);
         }
-        // SIGKILL is a signal.
+        // Cannot fail: SIGKILL is a valid signal.
         let _ = self.signal(9);
         cgroup::kill_all(&self.facts.cgroups)
     }
 
-    /// A terminal goes on: other people may sit at it.
+    /// A terminal stays open: other clients may be attached to it.
     pub(super) fn closes_stdin_with_attach(&self) -> bool {
         self.facts.stdin_once && !self.facts.terminal
     }
@@ -158,10 +158,10 @@ impl Monitor {
         self.containers.iter().position(|container| container.id == id)
     }
 
-    /// Begins a container; its report tells the rest. Returns its serial number.
+    /// Begins a container's start; its report completes it. Returns the container's serial number.
     ///
     /// # Errors
-    /// Why not; nothing is left behind then.
+    /// Why it cannot be started; nothing is left behind then.
     pub(super) fn begin(&mut self, id: &str) -> Result<u32, String> {
         fn said(doing: &str) -> impl Fn(io::Error) -> String + '_ {
             move |error| format!("{doing}: {error}")
@@ -224,13 +224,14 @@ impl Monitor {
         Ok(serial)
     }
 
-    /// A child has something to tell of its container.
+    /// Handles a report of a child on its container.
     pub(super) fn report(&mut self, serial: u32) {
         loop {
             let Some(at) = self.container_at(serial) else { return };
             let ProcessPhase::Starting { report, .. } = &self.containers[at].phase else { return };
             match Report::receive(report.as_fd()) {
-                // The last to hold the other end is in the container's PID namespace, where others may trace it.
+                // The last process to hold the other end is in the container's PID namespace, where others
+                // may trace it.
                 Ok(Some(Report::Pid(_))) if self.containers[at].pid != 0 => {
                     return self.fail(at, "a second process was reported for the container");
                 }
@@ -271,7 +272,7 @@ impl Monitor {
         }
     }
 
-    /// It could not be started: nothing of it stays.
+    /// Its start has failed: removes what is left of it.
     fn fail(&mut self, at: usize, message: &str) {
         let container = self.containers.swap_remove(at);
         container.kill();
@@ -281,7 +282,7 @@ impl Monitor {
     fn answer_start(&mut self, serial: u32, reply: &Reply) {
         self.connections.retain(|connection| match connection.role {
             Role::Start(container) if container == serial => {
-                // Who does not listen finds the container by a watch.
+                // A client that does not read learns the state by a watch.
                 connection.say(reply);
                 false
             }
@@ -315,7 +316,7 @@ impl Monitor {
         }
     }
 
-    /// True when it was a container's.
+    /// True when the process was a container's.
     pub(super) fn container_process_ended(&mut self, exit: ChildExit) -> bool {
         let found = self.containers.iter_mut().find(|container| {
             container.helper == Some(exit.pid) || container.pid == exit.pid && container.exited.is_none()
@@ -325,7 +326,7 @@ impl Monitor {
             container.exited = Some(exited(exit));
             container.process = None;
             let (serial, is_running) = (container.serial, container.is_running());
-            // While it starts, the report's end comes first.
+            // While the container starts, the report's end comes first.
             if is_running {
                 self.ended(serial);
             }
@@ -335,7 +336,7 @@ impl Monitor {
         true
     }
 
-    /// The first process is gone: what is left of the container goes, too, and its last words are written down.
+    /// The first process has ended: the rest of the container is killed, and its last output is logged.
     fn ended(&mut self, serial: u32) {
         let Some(at) = self.container_at(serial) else { return };
         let container = &mut self.containers[at];
@@ -344,7 +345,8 @@ impl Monitor {
             complain(&format_args!("write exit state of {}: {error}", container.id));
         }
         container.phase = ProcessPhase::Draining { until: Instant::now() + DRAIN_DEADLINE };
-        // With a PID namespace of its own nothing is left; elsewhere a container ends with its first process all the same.
+        // With a PID namespace of its own nothing is left; otherwise a container still ends with its first
+        // process.
         cgroup::kill_all(&container.facts.cgroups);
         for stream in [LogStream::Stdout, LogStream::Stderr] {
             for _ in 0..DRAIN_READS {
@@ -356,13 +358,14 @@ impl Monitor {
         self.finish_when_drained(serial);
     }
 
-    /// Output has come.
+    /// A stream has output.
     pub(super) fn output(&mut self, serial: u32, stream: LogStream) {
         self.read_output(serial, stream);
         self.finish_when_drained(serial);
     }
 
-    /// Takes one piece of output to the log and to whoever listens. False when there is no more for now.
+    /// Reads one chunk of output and passes it to the log and the attached clients. False when there is no
+    /// more for now.
     fn read_output(&mut self, serial: u32, stream: LogStream) -> bool {
         let Some(at) = self.container_at(serial) else { return false };
         let container = &mut self.containers[at];
@@ -385,7 +388,7 @@ impl Monitor {
                 return false;
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            // The end; of a terminal it is an error.
+            // The end; a terminal reports it as an error.
             Ok(0) | Err(_) => {
                 self.epoll.remove(output.file.as_fd());
                 self.entries.finish(&mut container.log, &mut output.splitter, stream, now);
@@ -405,7 +408,7 @@ impl Monitor {
         }
     }
 
-    /// The end: nothing more is read of it.
+    /// The end of the container: nothing more is read of its streams.
     fn finish(&mut self, at: usize) {
         let container = &mut self.containers[at];
         for stream in [LogStream::Stdout, LogStream::Stderr] {
@@ -431,7 +434,7 @@ impl Monitor {
             }
         }
         self.connections.retain(|connection| match &connection.role {
-            // A watcher that does not take it must come again and look.
+            // A watcher that does not take it must make a new watch.
             Role::Watch => connection.say(&reply),
             Role::Attach(attach) if attach.container == serial => {
                 connection.say(&reply);
@@ -465,7 +468,7 @@ impl Monitor {
     }
 }
 
-/// Makes the streams a container wants: our ends go into it, the child's are returned.
+/// Makes the streams that a container asks for: the monitor's ends go into it, the child's are returned.
 fn container_streams(container: &mut Container) -> io::Result<ChildStreams> {
     let null: OwnedFd = File::options().read(true).write(true).open("/dev/null")?.into();
     if container.facts.terminal {

@@ -15,7 +15,7 @@ use crate::platform::sys::children::{self, ChildExit};
 use crate::platform::sys::epoll::Readiness;
 use crate::platform::sys::packets::{self, Descriptors};
 
-/// With those whose end is still waited for.
+/// Including those whose end is still awaited.
 const MAX_EXECS: usize = 128;
 
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub(super) struct Exec {
     wants_terminal: bool,
     terminal: Option<OwnedFd>,
     exited: Option<Exited>,
-    /// Nobody waits for it any more, and it is being killed.
+    /// Its client is gone, and it is being killed.
     abandoned: bool,
 }
 
@@ -47,18 +47,18 @@ impl Exec {
     }
 }
 
-/// Which of the three streams come along.
+/// Which of the three streams the request carries.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wishes {
     pub(super) stdin: bool,
     pub(super) stdout: bool,
     pub(super) stderr: bool,
-    /// A terminal is made instead.
+    /// A terminal is made instead of them.
     pub(super) terminal: bool,
 }
 
 impl Wishes {
-    /// Their descriptors, in order after the first `skip`.
+    /// The streams' descriptors, in order after the first `skip`.
     ///
     /// # Errors
     /// One is missing.
@@ -84,10 +84,10 @@ impl Monitor {
         self.execs.iter().position(|exec| exec.serial == serial)
     }
 
-    /// Begins a program; its report tells the rest. Returns its serial number.
+    /// Begins a program's start; its report completes it. Returns the program's serial number.
     ///
     /// # Errors
-    /// Why not; nothing is left behind then.
+    /// Why it cannot be started; nothing is left behind then.
     pub(super) fn begin_exec(
         &mut self,
         id: &str,
@@ -142,13 +142,13 @@ impl Monitor {
         Ok(serial)
     }
 
-    /// A child has something to tell of its program.
+    /// Handles a report of a child on its program.
     pub(super) fn exec_report(&mut self, serial: u32) {
         loop {
             let Some(at) = self.exec_at(serial) else { return };
             let Some(report) = &self.execs[at].report else { return };
             match Report::receive(report.as_fd()) {
-                // As for containers: the last to hold the other end may be traced.
+                // As for containers: the last process to hold the other end may be traced.
                 Ok(Some(Report::Pid(_))) if self.execs[at].pid != 0 => {
                     return self.fail_exec(at, "a second process was reported for the program");
                 }
@@ -195,7 +195,8 @@ impl Monitor {
         self.answer_exec(exec.serial, &Reply::Failed { message: message.to_owned() }, None, true);
     }
 
-    /// Tells whoever waits for the program; a connection that does not listen, or is not needed any more, goes.
+    /// Sends a reply to the program's client. A connection that does not read, or is not needed any more, is
+    /// closed.
     fn answer_exec(&mut self, serial: u32, reply: &Reply, terminal: Option<&OwnedFd>, last: bool) -> bool {
         let mut heard = false;
         self.connections.retain(|connection| match connection.role {
@@ -214,7 +215,7 @@ impl Monitor {
         exec.report = None;
         let (serial, started) = (exec.serial, Started { pid: exec.pid, at: Clock::System.now() });
         let terminal = exec.terminal.take();
-        // The client shares the open file, and with it this.
+        // The client shares the open file description, and with it this flag.
         if let Some(Err(error)) = terminal.as_ref().map(|master| packets::set_nonblocking(master.as_fd())) {
             super::complain(&format_args!("set a terminal non-blocking: {error}"));
         }
@@ -225,7 +226,7 @@ impl Monitor {
         self.exec_ended(serial);
     }
 
-    /// True when it was an exec's.
+    /// True when the process was an exec's.
     pub(super) fn exec_process_ended(&mut self, exit: ChildExit) -> bool {
         let found = self
             .execs
@@ -243,7 +244,7 @@ impl Monitor {
         true
     }
 
-    /// Tells of its end once it both ran and ended.
+    /// Reports its end once it has both run and ended.
     fn exec_ended(&mut self, serial: u32) {
         let Some(at) = self.exec_at(serial) else { return };
         let exec = &self.execs[at];
@@ -252,11 +253,12 @@ impl Monitor {
         self.answer_exec(serial, &Reply::Exited { container: String::new(), exited }, None, true);
     }
 
-    /// Nobody waits for it any more.
+    /// Kills a program whose client is gone.
     pub(super) fn abandon_exec(&mut self, serial: u32) {
         if let Some(at) = self.exec_at(serial) {
             self.execs[at].abandoned = true;
-            // One that has not told its process yet is killed when it does: its helper may have made it already.
+            // An exec whose process is not reported yet is killed when it is: its helper may have made the
+            // process already.
             if self.execs[at].pid != 0 {
                 self.kill_exec(at);
             }
@@ -267,10 +269,10 @@ impl Monitor {
         let exec = &self.execs[at];
         if let Some(process) = &exec.process {
             if let Some(container) = self.container_at(exec.container) {
-                // The process is not reaped yet: its id, which is its session's, means nobody else.
+                // The process is not reaped yet: its id, which is also its session's, is not reused.
                 cgroup::kill_session(&self.containers[container].facts.cgroups, exec.pid);
             }
-            // SIGKILL is a signal.
+            // Cannot fail: SIGKILL is a valid signal.
             let _ = children::pidfd_signal(process.as_fd(), 9);
         } else if let Some(helper) = exec.helper {
             children::kill_by_id(helper);

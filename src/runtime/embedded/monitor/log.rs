@@ -1,7 +1,8 @@
-//! A container's log in CRI's format: `2026-11-20T10:00:00.123456789Z stdout F text`, one entry a line, `P` for a part of a
-//! line that goes on in the next entry.
+//! A container's log in CRI's format: `2026-11-20T10:00:00.123456789Z stdout F text`, one entry per line, `P`
+//! for a part of a line that continues in the next entry.
 //!
-//! Owns the file and the cutting of streams into entries. A log that cannot be written never stops a container.
+//! Owns the file and the splitting of streams into entries. A log that cannot be written never stops a
+//! container.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -30,14 +31,14 @@ impl LogStream {
     }
 }
 
-/// Cuts what a stream brings into entries. Holds the beginning of a line that has not ended yet and nothing else.
+/// Splits a stream into entries. Holds only the beginning of a line that has not ended yet.
 #[derive(Debug, Default)]
 pub(super) struct Splitter {
     pending: Vec<u8>,
 }
 
 impl Splitter {
-    /// Hands out every entry that is complete: its first half, its second half, and whether the line ends with it.
+    /// Passes on every complete entry: its first half, its second half, and whether the line ends with it.
     pub(super) fn feed(&mut self, mut chunk: &[u8], mut entry: impl FnMut(&[u8], &[u8], bool)) {
         while let Some(end) = chunk.iter().position(|byte| *byte == b'\n') {
             let (line, rest) = chunk.split_at(end);
@@ -53,7 +54,7 @@ impl Splitter {
         }
     }
 
-    /// Hands out parts until what is left, pending and returned, fits into one entry.
+    /// Passes on parts until what is left, pending and returned, fits into one entry.
     fn cut<'a>(&mut self, mut line: &'a [u8], entry: &mut impl FnMut(&[u8], &[u8], bool)) -> &'a [u8] {
         while self.pending.len() + line.len() > MAX_LINE {
             let (part, rest) = line.split_at(MAX_LINE - self.pending.len());
@@ -73,7 +74,7 @@ impl Splitter {
     }
 }
 
-/// Entries on their way to a file: one buffer for all containers.
+/// Entries to be written to a file: one buffer for all containers.
 #[derive(Debug)]
 pub(super) struct Entries {
     bytes: Vec<u8>,
@@ -84,7 +85,7 @@ impl Entries {
         Self { bytes: Vec::with_capacity(MAX_LINE + ENVELOPE) }
     }
 
-    /// Cuts a chunk into entries and writes them.
+    /// Splits a chunk into entries and writes them.
     pub(super) fn chunk(
         &mut self,
         log: &mut Log,
@@ -141,7 +142,8 @@ pub(super) struct Log {
     torn: bool,
 }
 
-/// Opens a log, and makes its directory when that is missing, as containerd does: not every client of CRI makes it.
+/// Opens a log, and makes its directory when it is missing, as containerd does: not every CRI client makes
+/// it.
 fn open_in_place(path: &Path) -> io::Result<File> {
     match open_log(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -160,7 +162,7 @@ impl Log {
         Ok(Self { path, file, lost: 0, torn: false })
     }
 
-    /// Opens the file at the path anew; the old one stays when that fails.
+    /// Reopens the file at the path; when that fails, the old file stays open.
     ///
     /// # Errors
     /// The kernel's answer.
@@ -178,8 +180,8 @@ impl Log {
         }
     }
 
-    /// Writes `bytes`, whole entries, and empties it. What cannot be written is counted, and said together with the next entries
-    /// for which there is room: a disk that is full does not fill up with complaints.
+    /// Writes `bytes`, whole entries, and empties it. What cannot be written is counted, and the count is
+    /// logged with the next entries that fit: warnings must not fill up a full disk.
     fn write(&mut self, bytes: &mut Vec<u8>, time: &[u8; 30]) {
         let Some(file) = &mut self.file else { return bytes.clear() };
         if self.lost == 0 && !self.torn {
@@ -210,14 +212,14 @@ impl Log {
         bytes.clear();
     }
 
-    /// Of `bytes` the first `written` are in the file. Takes the beginning of an entry that has no end back, so that readers see
-    /// entries only; says how many bytes are left there.
+    /// The first `written` of `bytes` are in the file. Removes the beginning of an incomplete entry again, so
+    /// that readers see only whole entries. Returns how many bytes remain in the file.
     fn keep_whole(&mut self, bytes: &[u8], written: usize) -> usize {
         let whole = bytes[..written].iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
         if self.take_back(written - whole) { whole } else { written }
     }
 
-    /// Takes the last bytes of the file away; where that is not possible the file ends inside a line.
+    /// Truncates the last bytes of the file; where that is not possible the file ends inside a line.
     fn take_back(&mut self, count: usize) -> bool {
         let Some(file) = self.file.as_ref().filter(|_| count > 0) else { return true };
         let shortened = file.metadata().and_then(|now| file.set_len(now.len().saturating_sub(count as u64)));
@@ -226,7 +228,7 @@ impl Log {
     }
 }
 
-/// Writes as much as there is room for; says how much that was.
+/// Writes as much as there is room for; returns how much that was.
 fn write_most(file: &mut File, bytes: &[u8]) -> usize {
     let mut written = 0;
     while written < bytes.len() {
@@ -245,7 +247,8 @@ fn format_time(at: Timestamp) -> [u8; 30] {
     let nanos = at.as_nanos().max(0).unsigned_abs();
     let (seconds, nanos) = (nanos / 1_000_000_000, nanos % 1_000_000_000);
     let (days, second) = (seconds / 86_400, seconds % 86_400);
-    // Days to a date, with the year beginning in March so that the leap day is its last: eras of 400 years.
+    // Converts days to a date. The year begins in March, so that the leap day is its last; eras have 400
+    // years.
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
     let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;

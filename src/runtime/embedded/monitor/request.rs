@@ -1,4 +1,4 @@
-//! Connections come, ask and go.
+//! Accepts connections, serves their requests and closes them.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -14,19 +14,19 @@ use crate::platform::sys::epoll::Readiness;
 use crate::platform::sys::packets::{self, Descriptors};
 use crate::platform::sys::streams;
 
-/// As many at a time.
+/// The most connections at a time.
 const MAX_CONNECTIONS: usize = 64;
 
-/// What becomes of a connection after its request.
+/// What happens to a connection after its request.
 enum Outcome {
-    /// It is answered and over.
+    /// It gets this reply and is closed.
     Over(Reply),
     /// It stays, as this.
     Stays(Role),
 }
 
 impl Monitor {
-    /// Lets in whoever waits.
+    /// Accepts waiting connections.
     pub(super) fn accept(&mut self) {
         loop {
             let socket = match packets::accept(self.listener.as_fd()) {
@@ -34,7 +34,8 @@ impl Monitor {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
                 Err(error) => {
-                    // Out of descriptors: whoever asks nothing goes; else everybody waits until somebody goes.
+                    // Out of descriptors: close a connection without a request; if there is none, wait until
+                    // another is closed.
                     if !self.drop_oldest_idle() {
                         complain(&format_args!("accept a connection: {error}"));
                         self.epoll.remove(self.listener.as_fd());
@@ -68,7 +69,7 @@ impl Monitor {
         idle.map(|at| self.connections.remove(at)).is_some()
     }
 
-    /// A connection has a request, or is gone.
+    /// A connection has a request, or was closed.
     pub(super) fn receive(&mut self, serial: u32) {
         let Some(at) = self.connections.iter().position(|connection| connection.serial == serial) else {
             return;
@@ -79,7 +80,7 @@ impl Monitor {
         let length = match packets::receive(connection.socket.as_fd(), &mut bytes, &mut descriptors) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return,
-            // One request a connection: whatever else comes ends it, as its end does.
+            // One request per connection: any further message ends it, as closing it does.
             Ok(length @ 1..) if matches!(connection.role, Role::Idle) => length,
             _ => return self.drop_connection(at),
         };
@@ -87,7 +88,7 @@ impl Monitor {
             Ok(request) => self.carry_out(serial, request, &mut descriptors),
             Err(error) => Outcome::Over(Reply::Failed { message: error.to_string() }),
         };
-        // Carrying it out may have let others go.
+        // The request may have closed other connections.
         let Some(at) = self.connections.iter().position(|connection| connection.serial == serial) else {
             return;
         };
@@ -161,7 +162,7 @@ impl Monitor {
         }
     }
 
-    /// True when it was taken.
+    /// True when the connection took the reply.
     fn say_to(&self, serial: u32, reply: &Reply) -> bool {
         let mut all = self.connections.iter();
         all.find(|connection| connection.serial == serial).is_some_and(|connection| connection.say(reply))

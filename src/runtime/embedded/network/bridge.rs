@@ -1,6 +1,6 @@
-//! The built-in network's effects: the bridge, a pod's link, and what the node's kernel must allow.
+//! The built-in network's effects: the bridge, a pod's link, and the node's kernel settings.
 //!
-//! Every function may be called again after it was stopped anywhere.
+//! Every function may be called again after it was interrupted at any point.
 
 use std::fs;
 use std::io;
@@ -17,61 +17,61 @@ use crate::platform::sys::netlink::route::{Address, Link, Mac, Network, Veth};
 
 /// The interface in the pod.
 pub const POD_LINK: &str = "eth0";
-/// Before every name of a node's side of a pod's link; the bridge must not be named so.
+/// Prefix of the names of the node's side of pods' links; the bridge's name must not begin with it.
 const VETH_PREFIX: &str = "agent";
-/// Where nothing says better.
+/// When the default route's interface does not give one.
 const DEFAULT_MTU: u32 = 1500;
-/// The least that IPv6 works with.
+/// The minimum for IPv6.
 const MIN_MTU: u32 = 1280;
 
-/// The bridge as it is.
+/// The existing bridge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bridge {
     pub index: u32,
-    /// Of the bridge, and of links to it.
+    /// Of the bridge and of the links attached to it.
     pub mtu: u32,
 }
 
-/// What a pod's link is to be.
+/// The wanted state of a pod's link.
 #[derive(Debug)]
 pub struct PodLink<'a> {
     /// On the node's side.
     pub veth: &'a str,
-    /// Of the pod, each with the subnet it is of.
+    /// Of the pod, each with its subnet.
     pub addresses: Vec<(IpAddr, Subnet)>,
 }
 
-/// Name of the node's side for a sandbox. `salt` makes another one where two would have the same.
+/// Name of the node's side for a sandbox. `salt` gives another name where two sandboxes would have the same.
 #[must_use]
 pub fn veth_name(sandbox: &str, salt: u32) -> String {
     let digest = digest(&[sandbox.as_bytes(), &salt.to_be_bytes()].concat());
     format!("{VETH_PREFIX}{:02x}{:02x}{:02x}{:02x}", digest[0], digest[1], digest[2], digest[3])
 }
 
-/// Whether a name is one of ours.
+/// Whether a name is that of a link made by this agent.
 #[must_use]
 pub fn is_veth_name(name: &str) -> bool {
     name.strip_prefix(VETH_PREFIX)
         .is_some_and(|rest| rest.len() == 8 && rest.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
-/// The configured subnets this node can do: without IPv6, those of IPv4.
+/// The configured subnets that this node supports: without IPv6, those of IPv4.
 #[must_use]
 pub fn usable(subnets: &[Subnet]) -> Vec<Subnet> {
     let ipv6 = has_ipv6();
     subnets.iter().copied().filter(|subnet| ipv6 || subnet.network().is_ipv4()).collect()
 }
 
-/// Whether the kernel has IPv6 and nobody switched it off.
+/// Whether the kernel has IPv6 and it is not switched off.
 #[must_use]
 pub fn has_ipv6() -> bool {
     fs::read_to_string("/proc/sys/net/ipv6/conf/all/disable_ipv6").is_ok_and(|text| text.trim() == "0")
 }
 
-/// Makes the bridge, and makes it what it is to be.
+/// Makes the bridge, and brings an existing one into the wanted state.
 ///
 /// # Errors
-/// When its addresses are somebody else's, or at the first step that fails.
+/// When another interface has its addresses, or at the first step that fails.
 pub fn ensure_bridge(config: &NetworkConfig, subnets: &[Subnet]) -> Result<Bridge, NetworkError> {
     let mut network = Network::open()?;
     let link = match network.link(&config.bridge)? {
@@ -81,7 +81,7 @@ pub fn ensure_bridge(config: &NetworkConfig, subnets: &[Subnet]) -> Result<Bridg
         Some(link) => link,
         None => make_bridge(&mut network, config, subnets)?,
     };
-    // A bridge that is up may be one of an agent that left its IPv6 open.
+    // A bridge that is up may be from an agent that left IPv6 open on it.
     prepare_bridge(&config.bridge, subnets)?;
     let present = network.addresses()?;
     for subnet in subnets {
@@ -122,7 +122,7 @@ fn make_bridge(
     made.ok_or_else(|| NetworkError::Vanished { name: config.bridge.clone() })
 }
 
-/// That of the interface the default route leads out by: packets of pods must fit there, too.
+/// The MTU of the default route's interface: packets of pods must fit there, too.
 fn default_mtu(network: &mut Network) -> Result<u32, NetlinkError> {
     let routes = network.routes()?;
     let default = routes.iter().filter(|route| route.prefix == 0).min_by_key(|route| route.metric);
@@ -132,8 +132,8 @@ fn default_mtu(network: &mut Network) -> Result<u32, NetlinkError> {
     Ok(mtu.unwrap_or(DEFAULT_MTU).clamp(MIN_MTU, 65_535))
 }
 
-/// A range in which the node already has neighbours, or to which it has routes of its own, would cut it off from them. A
-/// wider route by a gateway is no conflict: in a cluster there is one for all nodes' pods.
+/// A range in which the node already has neighbours, or to which it has routes of its own, would make those
+/// unreachable. A wider route by a gateway is no conflict: in a cluster there is one for all nodes' pods.
 fn find_overlap(network: &mut Network, bridge: u32, subnet: Subnet) -> Result<(), NetworkError> {
     let links = network.links()?;
     let name = |index: u32| {
@@ -165,25 +165,27 @@ fn find_overlap(network: &mut Network, bridge: u32, subnet: Subnet) -> Result<()
 
 fn prepare_bridge(bridge: &str, subnets: &[Subnet]) -> Result<(), NetworkError> {
     if subnets.iter().any(|subnet| subnet.network().is_ipv4()) {
-        // Host ports on 127.0.0.1 lead from there onto the bridge. The rules' guard keeps the other way shut.
+        // Packets to host ports on 127.0.0.1 are routed from there onto the bridge. The rules' guard blocks
+        // the other direction.
         set(&format!("ipv4/conf/{bridge}/route_localnet"), "1")?;
     }
     let used = subnets.iter().any(|subnet| subnet.network().is_ipv6());
     prepare_ipv6(bridge, if used { Ipv6::Given } else { Ipv6::Off })
 }
 
-/// What an interface has of IPv6.
+/// Which IPv6 addresses an interface has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ipv6 {
-    /// Addresses that the agent gives.
+    /// Addresses assigned by the agent.
     Given,
     /// Its link-local address.
     LinkLocal,
     Off,
 }
 
-/// Before an interface is switched on: whatever it has of IPv6, nobody on the link makes himself its router (CVE-2020-10749).
-/// Addresses of the agent's are used at once, without a search for duplicates.
+/// Called before an interface is set up: whatever IPv6 addresses it has, no neighbour on the link can make
+/// itself a router of it (CVE-2020-10749). Addresses assigned by the agent are used at once, without
+/// duplicate address detection.
 fn prepare_ipv6(link: &str, ipv6: Ipv6) -> Result<(), NetworkError> {
     if !sysctl(&format!("ipv6/conf/{link}")).exists() && ipv6 != Ipv6::Given {
         // A kernel without IPv6.
@@ -206,8 +208,8 @@ pub fn knows_ipv6() -> bool {
     sysctl("ipv6").exists()
 }
 
-/// Makes the node a router, once. An interface that has its IPv6 routes from advertisements would lose them by that, if it
-/// were not told to go on.
+/// Makes the node a router, once. An interface that has its IPv6 routes from router advertisements would lose
+/// them by that, unless it is set to keep accepting advertisements.
 fn forward(subnets: &[Subnet]) -> Result<(), NetworkError> {
     if subnets.iter().any(|subnet| subnet.network().is_ipv4()) && set("ipv4/ip_forward", "1")? {
         log::info!(sysctl = "net.ipv4.ip_forward"; "Enabled IP forwarding for pods");
@@ -249,12 +251,12 @@ pub fn plug(bridge: Bridge, pod: &PodLink<'_>, netns: &Path) -> Result<(), Netwo
     let link = network.link(pod.veth)?.ok_or_else(|| NetworkError::Vanished { name: pod.veth.to_owned() })?;
     faults::step("set hairpin mode")?;
     network.set_hairpin(link.index)?;
-    // It only passes on what the bridge and the pod send.
+    // This side only forwards packets between the bridge and the pod.
     prepare_ipv6(pod.veth, Ipv6::Off)?;
     faults::step("bring the host side up")?;
     network.set_up(link.index)?;
     faults::step("enter the pod's network namespace")?;
-    // Faults are counted by the thread that asked for them.
+    // Test faults are counted per calling thread.
     let inside = faults::carry();
     namespace::inside(&file, move || {
         inside.enter();
@@ -285,7 +287,7 @@ fn configure(pod: &PodLink<'_>) -> Result<(), NetworkError> {
     Ok(())
 }
 
-/// Only loopback, for pods whose network is made by plugins.
+/// Sets up loopback only, for pods whose network is made by plugins.
 ///
 /// # Errors
 /// When the namespace is gone.
@@ -303,7 +305,7 @@ pub fn loopback(netns: &Path) -> Result<(), NetworkError> {
     Ok(())
 }
 
-/// Disconnects a pod; fine when it is.
+/// Disconnects a pod. Succeeds when it is already disconnected.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -311,7 +313,7 @@ pub fn unplug(veth: &str) -> Result<(), NetlinkError> {
     Network::open()?.delete_link(veth)
 }
 
-/// Removes the bridge, if it is one; fine when it is gone.
+/// Removes the bridge, if it is a bridge. Succeeds when it is already gone.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -323,7 +325,7 @@ pub fn remove_bridge(name: &str) -> Result<(), NetlinkError> {
     }
 }
 
-/// The bridge, if it is there.
+/// The index of the bridge, if it exists.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -332,7 +334,8 @@ pub fn find_bridge(name: &str) -> Result<Option<u32>, NetlinkError> {
     Ok(link.filter(|link| link.kind == "bridge").map(|link| link.index))
 }
 
-/// Makes the ports of the bridge those of the records: strangers of ours go, and those that lost the bridge get it again.
+/// Makes the bridge's ports match the records: removes unrecorded links of this agent, and reattaches those
+/// that lost the bridge.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -352,7 +355,7 @@ pub fn tidy(bridge: u32, wanted: &[&str]) -> Result<(), NetlinkError> {
     Ok(())
 }
 
-/// An address of the locally administered range, the same for the same IP: neighbours that remember it are right.
+/// A locally administered address, always the same for the same IP: neighbours' caches stay valid.
 fn mac_of(ip: IpAddr) -> Mac {
     match ip {
         IpAddr::V4(ip) => {
@@ -371,7 +374,7 @@ fn digest(bytes: &[u8]) -> [u8; 32] {
 }
 
 fn sysctl(name: &str) -> PathBuf {
-    // `/proc/sys/net` is that of the thread's own network namespace.
+    // `/proc/sys/net` shows the network namespace of the thread.
     Path::new("/proc/sys/net").join(name)
 }
 
@@ -379,7 +382,7 @@ fn get(name: &str) -> Option<String> {
     fs::read_to_string(sysctl(name)).ok().map(|text| text.trim().to_owned())
 }
 
-/// True when it was something else.
+/// True when the value was a different one.
 fn set(name: &str, value: &str) -> Result<bool, NetworkError> {
     if get(name).as_deref() == Some(value) {
         return Ok(false);

@@ -1,7 +1,7 @@
-//! CNI: the configuration that is in force, and its plugins as programs.
+//! CNI: the configuration in force, and its plugins as programs.
 //!
-//! Owns the protocol (specification 0.3.0 to 1.1). What plugins need again when a pod goes is in its record
-//! ([`CniRecord`]), so that neither a changed configuration nor a restart matters.
+//! Owns the protocol (specification 0.3.0 to 1.1). What plugins need again when a pod is removed is in its
+//! record ([`CniRecord`]), so that neither a changed configuration nor a restart matters.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,24 +18,24 @@ use super::{Attachment, Configured};
 use crate::model::api::quantity::Quantity;
 use crate::platform::sys::command;
 
-/// Versions of the specification that we speak, oldest first.
+/// Supported versions of the specification, oldest first.
 const VERSIONS: [&str; 5] = ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
-/// From here on DEL gets the cached result.
+/// From this version on, DEL gets the cached result.
 const DELETE_WITH_RESULT: &str = "0.4.0";
-/// From here on plugins say whether they are ready.
+/// From this version on, plugins report whether they are ready (STATUS).
 const WITH_STATUS: &str = "1.1.0";
 /// The interface in the pod.
 const POD_LINK: &str = "eth0";
-/// A plugin that takes longer hangs: it, and what it started, is killed.
+/// A plugin that takes longer hangs: it is killed with all that it started.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// The same for the question whether it is ready.
+/// The same for STATUS.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(10);
 /// A configuration or a result is some kilobytes.
 const MAX_BYTES: u64 = 1024 * 1024;
-/// Of a plugin's complaint.
+/// Longest part of a plugin's error that is kept.
 const MAX_COMPLAINT: usize = 2000;
 
-/// Plugins cannot be asked, or refused.
+/// A failure of the plugins or their configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum CniError {
     /// The configuration cannot be read.
@@ -57,7 +57,7 @@ pub enum CniError {
     #[error("failed to find plugin {plugin:?} in path {directories:?}")]
     NotFound {
         plugin: String,
-        /// Where it was looked for.
+        /// The directories that were searched.
         directories: Vec<PathBuf>,
     },
     /// The plugin could not be run.
@@ -69,7 +69,7 @@ pub enum CniError {
         #[source]
         source: io::Error,
     },
-    /// The plugin says no.
+    /// The plugin reported an error.
     #[error("plugin type={plugin:?} name={network:?} failed ({command}): {message}")]
     Refused {
         plugin: String,
@@ -95,20 +95,20 @@ pub enum CniError {
 #[derive(Clone, Debug, PartialEq)]
 pub struct List(Value);
 
-/// Who is connected.
+/// The pod to connect or disconnect.
 #[derive(Clone, Copy, Debug)]
 pub struct CniPod<'a> {
     pub sandbox: &'a str,
     pub pod: &'a crate::model::types::PodRef,
-    /// Path of its namespace; empty when it is gone.
+    /// Path of its namespace; empty when the namespace is gone.
     pub netns: &'a str,
 }
 
-/// The configuration in force: the first file by name. `None` where there is no file. Read anew each time, so that a change
-/// counts at once.
+/// The configuration in force: the first file by name. `None` where there is no file. Read on every call, so
+/// that a change takes effect at once.
 ///
 /// # Errors
-/// When the first file is no configuration.
+/// When the first file is no valid configuration.
 pub fn load(directory: &Path) -> Result<Option<List>, CniError> {
     let failed = |path: &Path| {
         let path = path.to_owned();
@@ -122,8 +122,8 @@ pub fn load(directory: &Path) -> Result<Option<List>, CniError> {
     parse(&text).map(Some).map_err(|problem| CniError::Config { path, problem })
 }
 
-/// The file in force and what tells one version of it from another. `None` also when the directory cannot be read: [`load`] says
-/// why.
+/// The file in force, with what distinguishes one version of it from another. `None` also when the directory
+/// cannot be read: [`load`] returns the reason.
 #[must_use]
 pub fn identity(directory: &Path) -> Configured {
     let path = first_file(directory).ok()??;
@@ -177,7 +177,7 @@ fn kind_of(plugin: &Value) -> &str {
 }
 
 impl List {
-    /// For the record.
+    /// The JSON form, for the record.
     #[must_use]
     pub fn into_value(self) -> Value {
         self.0
@@ -200,10 +200,10 @@ impl List {
         place(self.version()) >= place(version)
     }
 
-    /// Whether the plugins are ready; those of older versions cannot say.
+    /// Whether the plugins are ready; those of older versions cannot report it and count as ready.
     ///
     /// # Errors
-    /// The first that is not, or is not there.
+    /// The first that is not ready, or not installed.
     pub fn status(&self, directories: &[PathBuf]) -> Result<(), CniError> {
         for plugin in self.plugins() {
             find(kind_of(plugin), directories)?;
@@ -215,7 +215,7 @@ impl List {
         Ok(())
     }
 
-    /// What a plugin reads.
+    /// A plugin's input.
     fn request(
         &self,
         plugin: &Value,
@@ -307,7 +307,7 @@ fn complaint(answer: &command::CommandOutput) -> String {
     text.chars().take(MAX_COMPLAINT).collect()
 }
 
-/// What a pod has for plugins that ask for it.
+/// The capability arguments of a pod, for plugins that ask for them.
 ///
 /// # Errors
 /// An annotation that is no quantity.
@@ -349,7 +349,8 @@ pub fn capabilities(attachment: &Attachment) -> Result<BTreeMap<String, Value>, 
     Ok(found)
 }
 
-/// Runs the chain; the result of the last plugin is left in `record`. After an error [`delete`] undoes what was done.
+/// Runs the chain; the result of the last plugin is left in `record`. After an error [`delete`] undoes what
+/// was done.
 ///
 /// # Errors
 /// The first plugin that fails.
@@ -377,10 +378,10 @@ pub fn add(
     Ok(ips)
 }
 
-/// Undoes the chain, last plugin first, all of it whatever fails.
+/// Undoes the chain, last plugin first; continues after errors.
 ///
 /// # Errors
-/// The first failure; it may be tried again.
+/// The first failure; the call may be repeated.
 pub fn delete(record: &CniRecord, subject: CniPod<'_>, directories: &[PathBuf]) -> Result<(), CniError> {
     let list = List(record.list.clone());
     let previous = record.result.as_ref().filter(|_| list.is_at_least(DELETE_WITH_RESULT));

@@ -1,4 +1,5 @@
-//! Places where a test can stop us as `kill -9` would: nothing after the place happens, no tidying up either.
+//! Places where a test can stop the agent as `kill -9` would: nothing after the place happens, no cleanup
+//! either.
 
 /// Stopped by a test; never seen outside of tests.
 #[derive(Debug, thiserror::Error)]
@@ -9,22 +10,22 @@ pub struct Stopped(pub &'static str);
 mod switch {
     use super::Stopped;
 
-    /// Nobody stops anybody here.
+    /// Never fails outside of tests.
     #[allow(clippy::unnecessary_wraps, reason = "it can fail in tests")]
     pub fn step(_: &'static str) -> Result<(), Stopped> {
         Ok(())
     }
 
-    /// What another thread is to know: nothing.
+    /// What another thread inherits: nothing outside of tests.
     pub struct Carried;
 
-    /// For a thread that goes on with the work.
+    /// For a thread that continues the work.
     pub fn carry() -> Carried {
         Carried
     }
 
     impl Carried {
-        /// In that thread.
+        /// Called in that thread.
         pub fn enter(&self) {}
     }
 }
@@ -46,7 +47,7 @@ mod switch {
     pub fn step(name: &'static str) -> Result<(), Stopped> {
         LEFT.with_borrow(|left| match left {
             Some(left) if left.fetch_sub(1, SeqCst) == 0 => {
-                // Whatever is tried after this place fails, too.
+                // Every step after this place fails, too.
                 left.store(0, SeqCst);
                 Err(Stopped(name))
             }
@@ -66,7 +67,7 @@ mod switch {
         }
     }
 
-    /// The step number `after` of this thread, and all later ones, fail. `None` ends that.
+    /// Makes step number `after` of this thread, and all later ones, fail. `None` switches that off.
     pub fn stop_after(after: Option<usize>) {
         LEFT.replace(after.map(|after| Arc::new(AtomicUsize::new(after))));
     }

@@ -1,6 +1,7 @@
-//! What the network remembers of each sandbox: a file each, written before anything is made, removed after all is undone.
+//! The network's record of each sandbox: one file each, written before anything is made, removed after
+//! everything was undone.
 //!
-//! The files are the truth; nothing is kept in memory. A lock makes several threads, and several agents, take turns.
+//! The files are the only state; nothing is kept in memory. A lock serializes threads and agents.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -25,7 +26,7 @@ const MAX_BYTES: u64 = 1024 * 1024;
 pub struct HostPort {
     /// `TCP`, `UDP`, `SCTP`.
     pub protocol: String,
-    /// On this address of the node alone.
+    /// Only on this address of the node; `None` for all.
     pub host_ip: Option<IpAddr>,
     /// On the node.
     pub host_port: u16,
@@ -33,7 +34,7 @@ pub struct HostPort {
     pub container_port: u16,
 }
 
-/// What plugins were told and said.
+/// The input and output of plugins.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CniRecord {
@@ -51,11 +52,11 @@ pub struct NetworkRecord {
     pub sandbox: SandboxId,
     pub pod: PodRef,
     pub addresses: Vec<IpAddr>,
-    /// Host ports that the built-in network has opened.
+    /// Host ports opened by the built-in network.
     pub ports: Vec<HostPort>,
     /// The node's side of the pod's link; empty with plugins.
     pub veth: String,
-    /// Set when plugins did it.
+    /// Set when plugins made the network.
     pub cni: Option<CniRecord>,
 }
 
@@ -65,7 +66,7 @@ pub struct Records {
     directory: PathBuf,
 }
 
-/// A record could not be kept.
+/// A record could not be read or written.
 #[derive(Debug, thiserror::Error)]
 #[error("{call} {path:?}")]
 pub struct RecordError {
@@ -81,7 +82,7 @@ impl RecordError {
 }
 
 impl Records {
-    /// Nothing is touched yet.
+    /// Does not access the directory yet.
     #[must_use]
     pub fn new(directory: PathBuf) -> Self {
         Self { directory }
@@ -96,7 +97,7 @@ impl Records {
             .map_err(|source| RecordError::new("create directory", &self.directory, source))
     }
 
-    /// Takes the lock; it is free again when the value is dropped.
+    /// Takes the lock; dropping the value releases it.
     ///
     /// # Errors
     /// When directory or lock cannot be made.
@@ -106,7 +107,7 @@ impl Records {
         acquire(&path).map_err(|error| RecordError::new("lock", &path, io::Error::other(error)))
     }
 
-    /// All of them, and what could not be read.
+    /// All records, and the errors of those that could not be read.
     pub fn all(&self) -> (Vec<NetworkRecord>, Vec<RecordError>) {
         let (mut records, mut errors) = (Vec::new(), Vec::new());
         let mut names: Vec<PathBuf> = match fs::read_dir(&self.directory) {
@@ -126,7 +127,7 @@ impl Records {
         (records, errors)
     }
 
-    /// That of a sandbox.
+    /// The record of a sandbox.
     ///
     /// # Errors
     /// When it is there and cannot be read.
@@ -145,7 +146,7 @@ impl Records {
         replace(&path, &text)
     }
 
-    /// Forgets a record; fine when there is none.
+    /// Removes a record. Succeeds when there is none.
     ///
     /// # Errors
     /// When it cannot be removed.
@@ -159,7 +160,7 @@ impl Records {
         }
     }
 
-    /// Removes what is no record although it looks like one: half of a write, or nothing that can be read.
+    /// Removes files that look like records but are not: partial writes and unreadable ones.
     pub fn sweep(&self) {
         for entry in fs::read_dir(&self.directory).into_iter().flatten().flatten() {
             let path = entry.path();
@@ -171,13 +172,13 @@ impl Records {
         }
     }
 
-    /// The addresses given out last, one per family.
+    /// The most recently assigned addresses, one per family.
     pub fn last(&self) -> Vec<IpAddr> {
         let text = fs::read_to_string(self.directory.join(LAST)).unwrap_or_default();
         text.split_whitespace().filter_map(|word| word.parse().ok()).collect()
     }
 
-    /// Remembers the addresses given out last.
+    /// Stores the most recently assigned addresses.
     ///
     /// # Errors
     /// When they cannot be written.
@@ -186,7 +187,8 @@ impl Records {
         replace(&self.directory.join(LAST), words.join(" ").as_bytes())
     }
 
-    /// Ids are our own hexadecimal ones, or those of a CRI client: a plain word in any case.
+    /// Ids are the agent's own hexadecimal ones, or those of a CRI client: in any case they must be plain
+    /// words.
     fn path(&self, sandbox: &SandboxId) -> Result<PathBuf, RecordError> {
         let id = sandbox.as_str();
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
@@ -198,8 +200,8 @@ impl Records {
     }
 }
 
-/// By a new file and a rename: a reader, or a restart, sees the old or the new one. The file system is memory, so nothing is
-/// synced.
+/// By a new file and a rename: a reader, or a restart, sees the old or the new content. The file system is in
+/// memory, so nothing is synced.
 fn replace(path: &Path, text: &[u8]) -> Result<(), RecordError> {
     let new = path.with_extension("new");
     fs::write(&new, text).map_err(|source| RecordError::new("write", &new, source))?;

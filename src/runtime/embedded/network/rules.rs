@@ -28,7 +28,7 @@ pub fn tables(bridge: &str, subnets: &[Subnet], records: &[NetworkRecord]) -> Ve
     subnets.iter().map(|subnet| table(bridge, *subnet, records)).collect()
 }
 
-/// The guard of IPv6 where pods have no addresses of it: nothing of it comes from them to the node or through it.
+/// The guard for IPv6 where pods have no IPv6 addresses: blocks all IPv6 from pods to the node or through it.
 #[must_use]
 pub fn ipv6_guard(bridge: &str, subnets: &[Subnet]) -> Option<Table> {
     if subnets.iter().any(|subnet| family(*subnet) == Family::Ipv6) {
@@ -45,7 +45,7 @@ pub fn ipv6_guard(bridge: &str, subnets: &[Subnet]) -> Option<Table> {
     Some(Table { family: Family::Ipv6, name: bridge.to_owned(), maps: Vec::new(), chains: vec![guard] })
 }
 
-/// Of a subnet.
+/// The address family of a subnet.
 #[must_use]
 pub fn family(subnet: Subnet) -> Family {
     if subnet.network().is_ipv4() { Family::Ipv4 } else { Family::Ipv6 }
@@ -84,7 +84,7 @@ pub fn protocol_number(name: &str) -> Option<u8> {
     }
 }
 
-/// Addresses with their ports, that of the one address first: the more specific wins.
+/// Addresses with their ports. The map for single addresses comes first: the more specific entry wins.
 fn maps(family: Family, records: &[NetworkRecord]) -> Vec<Map> {
     let address = if family == Family::Ipv4 { DataType::Ipv4Address } else { DataType::Ipv6Address };
     let (mut everywhere, mut somewhere) = (BTreeMap::new(), BTreeMap::new());
@@ -112,7 +112,7 @@ fn maps(family: Family, records: &[NetworkRecord]) -> Vec<Map> {
     [at, all].into_iter().filter(|map| !map.elements.is_empty()).collect()
 }
 
-/// Where a port is open in this family: the address if it is one, and the rest of the key.
+/// Where a port is open in this family: its address, if it has one, and the rest of the key.
 fn place(family: Family, port: &HostPort) -> Option<(Option<IpAddr>, Vec<u8>)> {
     let mut tail = padded(&[protocol_number(&port.protocol)?]);
     tail.extend(padded(&port.host_port.to_be_bytes()));
@@ -134,7 +134,7 @@ fn padded(bytes: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Names are compared whole, with the zeros behind them.
+/// Names are compared as a whole, including the zeros after them.
 fn padded_name(name: &str) -> Vec<u8> {
     let mut name = name.as_bytes().to_vec();
     name.resize(16, 0);
@@ -148,7 +148,7 @@ fn octets(ip: IpAddr) -> Vec<u8> {
     }
 }
 
-/// What rules of one family say.
+/// Which header fields the rules of one family match.
 struct Header<'a> {
     family: Family,
     bridge: &'a str,
@@ -182,14 +182,14 @@ impl Header<'_> {
         [what, Expression::Mask(octets(range.mask())), Expression::NotEqual(octets(range.network()))]
     }
 
-    /// Pods send with addresses of pods; and what of the node listens on 127.0.0.1 is not theirs, although host ports there
-    /// need `route_localnet`, which would let them through (CVE-2020-8558 in Kubernetes).
+    /// Pods may send only from pod addresses. They cannot reach services of the node on 127.0.0.1, although
+    /// host ports there need `route_localnet`, which would let them through (CVE-2020-8558 in Kubernetes).
     fn guard(&self) -> Vec<Vec<Expression>> {
         let from_bridge = [Expression::InputInterface, Expression::Equal(self.bridge())];
         let mut foreign = from_bridge.to_vec();
         foreign.extend(Self::not_in(self.source(), self.subnet));
         if self.family == Family::Ipv6 {
-            // Neighbours are found with link-local addresses, and before there is any.
+            // Neighbour discovery uses link-local addresses, and the unspecified one before there is any.
             let link_local = [
                 self.source(),
                 Expression::Mask([&[0xff, 0xc0][..], &[0; 14]].concat()),
@@ -220,13 +220,14 @@ impl Header<'_> {
             Expression::NotEqual(vec![0; 4]),
         ];
         let mut rules = Vec::new();
-        // A pod that calls a host port which leads back onto the bridge: the answer must come back through the node.
+        // A pod that connects to a host port which leads back onto the bridge: the reply must come back
+        // through the node.
         let mut back = rewritten.to_vec();
         back.extend(self.in_subnet(self.source()));
         back.push(Expression::Masquerade);
         rules.push(back);
         if self.family == Family::Ipv4 {
-            // The node that calls 127.0.0.1: a pod could not answer that.
+            // The node connects to 127.0.0.1: a pod could not reply to that address.
             let mut loopback = rewritten.to_vec();
             loopback.extend([
                 self.source(),
@@ -236,7 +237,7 @@ impl Header<'_> {
             loopback.push(Expression::Masquerade);
             rules.push(loopback);
         }
-        // Others do not know pods' addresses. Groups of receivers are no matter of ours.
+        // Other hosts do not know pods' addresses, so they are masqueraded. Multicast is left alone.
         let mut out = self.in_subnet(self.source()).to_vec();
         out.extend(Self::not_in(self.destination(), self.subnet));
         let (mask, groups) = match self.family {
@@ -249,11 +250,11 @@ impl Header<'_> {
         rules
     }
 
-    /// What is sent to an address of the node and a port in the map goes to the pod.
+    /// Packets to an address of the node and a port in the map go to the pod.
     fn rewrite(&self, map: &Map, output: bool) -> Vec<Expression> {
         let mut rule = Vec::new();
         if output && self.family == Family::Ipv6 {
-            // The kernel routes nothing from ::1 to elsewhere.
+            // The kernel never routes packets from ::1 to another interface.
             let loopback = [&[0; 15][..], &[1]].concat();
             rule.extend([self.destination(), Expression::NotEqual(loopback)]);
         }

@@ -1,4 +1,4 @@
-//! Ranges of addresses, and which of them are free. Pure.
+//! Address ranges, and which of their addresses are free. Pure.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -7,21 +7,22 @@ use std::str::FromStr;
 
 use sha2::Digest;
 
-/// Where pods' addresses come from when nobody says (`podCIDR`).
+/// The default range of pods' addresses (`podCIDR`).
 ///
-/// Private, and away from what else is often found on a box: home and office routers (192.168, 10.0, 10.1), Docker (172.17
-/// and up), Podman (10.88), k3s (10.42, 10.43), flannel and kubeadm's examples (10.244, 10.96). A /24 has room for twice the
-/// 110 pods of a node and hides as little as possible of a 10.0.0.0/8 that is in use.
+/// Private, and away from what else is often found on a box: home and office routers (192.168, 10.0, 10.1),
+/// Docker (172.17 and up), Podman (10.88), k3s (10.42, 10.43), flannel and kubeadm's examples (10.244,
+/// 10.96). A /24 has room for twice the 110 pods of a node and hides as little as possible of a 10.0.0.0/8
+/// that is in use.
 pub const DEFAULT_SUBNET: &str = "10.86.0.0/24";
 
-/// A range of addresses that pods get theirs from.
+/// A range of addresses for pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Subnet {
     network: IpAddr,
     prefix: u8,
 }
 
-/// It is no range that pods can use.
+/// The range cannot be used for pods.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("podCIDR {text:?}: {problem}")]
 pub struct SubnetError {
@@ -48,7 +49,7 @@ impl FromStr for Subnet {
         let (ip, prefix) = text.split_once('/').ok_or_else(|| error("must be address/length"))?;
         let ip: IpAddr = ip.parse().map_err(|_| error("invalid address before the slash"))?;
         let prefix: u8 = prefix.parse().map_err(|_| error("invalid length after the slash"))?;
-        // Network, gateway and one pod at least; and something must be left of the address to tell ranges apart.
+        // Network, gateway and one pod at least; and at least 8 bits of prefix to tell ranges apart.
         let longest = if ip.is_ipv4() { 30 } else { 126 };
         if !(8..=longest).contains(&prefix) {
             return Err(error("the length must be 8 to 30 (IPv4) or 8 to 126 (IPv6)"));
@@ -62,8 +63,8 @@ impl FromStr for Subnet {
 }
 
 impl Subnet {
-    /// A range of unique local IPv6 addresses (RFC 4193) that is this machine's alone: `seed` is something no other machine
-    /// has, its machine id for example.
+    /// A range of unique local IPv6 addresses (RFC 4193) for this machine alone: `seed` is unique to the
+    /// machine, for example its machine id.
     #[must_use]
     pub fn unique_local(seed: &[u8]) -> Self {
         let mut hash = sha2::Sha256::new();
@@ -88,7 +89,7 @@ impl Subnet {
         self.prefix
     }
 
-    /// The node's own address in it: the first after the network's.
+    /// The node's own address in the range: the first after the network's.
     #[must_use]
     pub fn gateway(self) -> IpAddr {
         from_number(to_number(self.network) + 1, self.network)
@@ -115,8 +116,8 @@ impl Subnet {
             && to_number(network) & common == to_number(self.network) & common
     }
 
-    /// The next free address after `last`, round and round: an address rests as long as possible before another pod gets it,
-    /// so that nobody who still remembers it meets a stranger.
+    /// The next free address after `last`, cyclically: an address rests as long as possible before another
+    /// pod gets it, so that peers with old state do not reach the wrong pod.
     ///
     /// # Errors
     /// When all are in use.
@@ -142,7 +143,7 @@ impl Subnet {
     }
 }
 
-/// The subnets of a node where nobody says: one of IPv4, and one of IPv6 where the node has it.
+/// The default subnets of a node: one of IPv4, and one of IPv6 where the node has IPv6.
 #[must_use]
 pub fn default_subnets(machine_id: &[u8], ipv6: bool) -> Vec<Subnet> {
     let ipv4 = Subnet { network: Ipv4Addr::new(10, 86, 0, 0).into(), prefix: 24 };
@@ -168,7 +169,8 @@ fn mask(like: IpAddr, prefix: u8) -> u128 {
     mask_number(like.is_ipv4(), prefix)
 }
 
-/// For IPv4 within its 32 bits, with every bit above set, so that the complement is the host's part.
+/// For IPv4 the mask is in the lower 32 bits, with every bit above set, so that the complement is the host
+/// part.
 fn mask_number(ipv4: bool, prefix: u8) -> u128 {
     let width = if ipv4 { 32 } else { 128 };
     let host = width - u32::from(prefix).min(width);

@@ -1,5 +1,5 @@
-//! Hosts are network namespaces of their own, so that nothing of the machine is touched; pods' servers are sockets made in
-//! the pod's namespace, which can be used from any thread.
+//! Hosts are network namespaces of their own, so that the machine's network is not touched. Pods' servers are
+//! sockets made in the pod's namespace, which can be used from any thread.
 
 mod plugins;
 
@@ -101,7 +101,7 @@ impl Host {
     }
 }
 
-/// A pod: a namespace and what it was given.
+/// A pod: a namespace and its assigned addresses.
 struct Pod {
     sandbox: SandboxId,
     namespace: File,
@@ -155,7 +155,8 @@ fn listen(address: &str) -> TcpListener {
     TcpListener::bind(address).unwrap()
 }
 
-/// Calls from this thread's namespace; whom the server saw, and whom it was for.
+/// Connects from this thread's namespace; returns the client address that the server saw, and the address it
+/// was reached by.
 fn call(server: &TcpListener, target: SocketAddr) -> Result<(IpAddr, IpAddr), std::io::Error> {
     let mut client = TcpStream::connect_timeout(&target, PATIENCE)?;
     client.set_read_timeout(Some(PATIENCE))?;
@@ -222,7 +223,8 @@ fn pods_reach_each_other_the_node_and_other_hosts_and_only_those_see_a_masquerad
     assert_eq!((host.rules(), host.records().len()), (String::new(), 0));
 }
 
-/// Sends router advertisements out of `eth0`, as any root with `NET_RAW` can: a default route, a prefix for addresses, a route.
+/// Sends router advertisements out of `eth0`, as any root with `NET_RAW` can: a default route, a prefix for
+/// addresses, a route.
 const ADVERTISE: &str = r#"
 import socket, struct, sys, time
 s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
@@ -243,7 +245,7 @@ for number in range(int(sys.argv[1])):
     time.sleep(0.1)
 "#;
 
-/// What a pod's advertisements have made of this network namespace.
+/// The effect of a pod's advertisements on this network namespace.
 fn advertised() -> String {
     let all = sh("ip -6 address; ip -6 route show table all");
     all.lines()
@@ -252,7 +254,7 @@ fn advertised() -> String {
         .join("; ")
 }
 
-/// CVE-2020-10749 by doing it: advertisements that are really sent.
+/// CVE-2020-10749 with real advertisements.
 #[test]
 fn router_advertisements_of_a_pod_reach_nobody() {
     for subnets in [&["10.87.0.0/24"][..], &["10.87.0.0/24", "fd00:87::/64"]] {
@@ -267,7 +269,7 @@ fn router_advertisements_of_a_pod_reach_nobody() {
             (String::new(), String::new()),
             "{subnets:?}"
         );
-        // The same packets do it where nothing is closed: or this would show nothing.
+        // The same packets work where IPv6 is open: otherwise this test would prove nothing.
         host.run(|| {
             for (name, value) in [("disable_ipv6", "0"), ("accept_ra", "2")] {
                 std::fs::write(format!("/proc/sys/net/ipv6/conf/{DEFAULT_BRIDGE}/{name}"), value).unwrap();
@@ -284,7 +286,7 @@ fn router_advertisements_of_a_pod_reach_nobody() {
     }
 }
 
-/// CVE-2020-10749: a pod that advertises itself as a router of IPv6, where pods have none.
+/// CVE-2020-10749: a pod that advertises itself as an IPv6 router, where pods have no IPv6.
 #[test]
 fn a_pod_without_ipv6_is_no_router_for_node_or_pods() {
     let setting = |link: &str, name: &str| {
@@ -299,7 +301,7 @@ fn a_pod_without_ipv6_is_no_router_for_node_or_pods() {
     }
     assert_eq!(pod.run(|| setting("eth0", "accept_ra")), "0");
     assert!(host.run(|| sh("nft list table ip6 agent0")).contains("iifname \"agent0\" drop"));
-    // A bridge that an earlier version left as the kernel makes it.
+    // A bridge that an earlier version left with the kernel's defaults.
     host.run(|| {
         for (name, value) in [("accept_ra", "1"), ("disable_ipv6", "0")] {
             std::fs::write(format!("/proc/sys/net/ipv6/conf/{DEFAULT_BRIDGE}/{name}"), value).unwrap();
@@ -340,7 +342,7 @@ fn host_ports_are_reached_from_everywhere() {
         .unwrap();
     let other = host.attach("other", &[]).unwrap();
     let server = web.run(|| listen("0.0.0.0:80"));
-    // From outside: nobody else's address is put between.
+    // From outside: the client's address is not rewritten.
     assert_eq!(far.run(|| call(&server, at("192.0.2.1", 8080))).unwrap().0.to_string(), "192.0.2.2");
     assert_eq!(far.run(|| call(&server, at("192.0.2.1", 8082))).unwrap().0.to_string(), "192.0.2.2");
     // From the node.
@@ -353,7 +355,7 @@ fn host_ports_are_reached_from_everywhere() {
             assert_eq!(pod.run(|| call(&server, at(target, 8080))).unwrap().0.to_string(), "10.86.0.1");
         }
     }
-    // An address of the node is meant, and no other.
+    // Only the given address of the node is open.
     assert!(host.run(|| call(&server, at("192.0.2.1", 8081))).is_err());
     assert!(host.run(|| call(&server, at("127.0.0.1", 8082))).is_err());
     assert!(far.run(|| call(&server, at("192.0.2.1", 90))).is_err());
@@ -390,7 +392,7 @@ fn datagrams_reach_a_host_port_and_move_with_it_to_the_next_pod() {
     let on_node = host.run(|| UdpSocket::bind("127.0.0.1:0").unwrap());
     assert_eq!(ask(&server, &on_node, at("127.0.0.1", 5353)).unwrap().to_string(), "10.86.0.1");
     host.detach(&first);
-    // The same client port: the kernel would know the connection and send it to the first pod for three minutes more.
+    // The same client port: without cleanup the kernel would send it to the first pod for three more minutes.
     let second = host.attach("second", &ports).unwrap();
     assert_ne!(first.ip(), second.ip());
     let server = second.run(|| UdpSocket::bind("0.0.0.0:53").unwrap());
@@ -489,7 +491,7 @@ fn what_the_node_keeps_to_itself_stays_its_own() {
             .map(|_| panic!("reached"));
     });
     assert_eq!(private.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock);
-    // Without the guard it would have worked: the test tries the right thing.
+    // Without the guard it would have worked, so the test tries the right thing.
     host.run(|| sh("nft delete table ip agent0"));
     pod.run(|| call(&private, at("127.0.0.1", 9000))).unwrap();
 }
@@ -539,15 +541,15 @@ fn stopped_at_any_step_nothing_is_left_after_the_next_start() {
             Err(other) => panic!("{other}"),
         }
         match after % 3 {
-            // Nobody wants it any more.
+            // The pod is not wanted any more.
             0 => assert!(host.run(|| network.recover(&[])).is_empty()),
-            // It goes by itself, and its namespace before it.
+            // The pod and its namespace are gone before it is detached.
             1 => {
                 drop(pod);
                 host.run(|| network.detach(&attachment.sandbox, None)).unwrap();
                 assert!(host.run(|| network.recover(&[])).is_empty());
             }
-            // It is wanted still, and made once more.
+            // The pod is still wanted, and attached again.
             _ => {
                 assert!(host.run(|| network.recover(&["pod".into()])).is_empty());
                 let addresses = host.run(|| network.attach(&attachment)).unwrap();
@@ -632,6 +634,6 @@ fn fifty_pods_are_connected_in_a_moment() {
     });
     let total: Duration = took.iter().sum();
     println!("first {:?}, last {:?}, all fifty {total:?}", took[0], took[49]);
-    // Two milliseconds each on a quiet machine; tests share theirs.
+    // Two milliseconds each on a quiet machine; tests run in parallel.
     assert!(total < Duration::from_secs(30), "{total:?}");
 }

@@ -1,4 +1,4 @@
-//! What a container may do: capabilities, devices, and its resources in the specification's form.
+//! A container's rights: capabilities, devices, and its resources in the specification's form.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::model::runtime_config::LinuxResources;
 use crate::platform::cgroup::devices::{self, DeviceKind};
 use crate::runtime::embedded::spec::{Capabilities, Device, DeviceRule, Resources};
 
-/// What containers have when nobody says anything, as in Docker and containerd.
+/// The default capabilities, as in Docker and containerd.
 const DEFAULT: [&str; 14] = [
     "CAP_CHOWN",
     "CAP_DAC_OVERRIDE",
@@ -28,15 +28,15 @@ const DEFAULT: [&str; 14] = [
     "CAP_AUDIT_WRITE",
 ];
 
-/// `ALL` comes first on either side, so that single ones can be taken from it and given back; nothing is ambient or
-/// inheritable, for Kubernetes does not define that.
+/// `ALL` is applied first in both lists, so that single capabilities can be removed from it and added back.
+/// Nothing is ambient or inheritable, because Kubernetes does not define that.
 pub(super) fn capabilities(input: &Input<'_>) -> Capabilities {
     let all = &input.node.capabilities;
     let set = effective(input, all);
     Capabilities { bounding: set.clone(), effective: set.clone(), permitted: set, ..Capabilities::default() }
 }
 
-/// The names of the capabilities a container has, for whoever chooses its seccomp profile.
+/// The names of a container's effective capabilities, for the choice of its seccomp profile.
 pub(super) fn effective(input: &Input<'_>, all: &[String]) -> Vec<String> {
     let security = &input.container.security;
     if security.privileged {
@@ -66,8 +66,8 @@ fn full_name(name: &str) -> String {
     if name.starts_with("CAP_") { name } else { format!("CAP_{name}") }
 }
 
-/// Devices that harm nobody: null, zero, full, random, urandom, tty, console, ptmx, pseudo terminals. Any node may be made,
-/// for opening it is another matter.
+/// Harmless devices: null, zero, full, random, urandom, tty, console, ptmx, pseudo terminals. Any node may be
+/// made, because opening it is checked separately.
 pub(super) fn device_rules(privileged: bool) -> Vec<DeviceRule> {
     let rule = |allow: bool, kind: &str, major: Option<i64>, minor: Option<i64>, access: &str| DeviceRule {
         allow,
@@ -91,7 +91,7 @@ pub(super) fn device_rules(privileged: bool) -> Vec<DeviceRule> {
     rules
 }
 
-/// The rules in the words of `cgroup`. A number that no device has matches none and is left out.
+/// The rules as `cgroup` takes them. A number that no device has matches nothing and is left out.
 #[must_use]
 pub fn cgroup_rules(rules: &[DeviceRule]) -> Vec<devices::DeviceRule> {
     let number = |number: Option<i64>| match number {
@@ -117,7 +117,8 @@ pub fn cgroup_rules(rules: &[DeviceRule]) -> Vec<devices::DeviceRule> {
     rules.iter().filter_map(convert).collect()
 }
 
-/// `linux.devices`: all of the node's for a privileged container, and what is asked for. What is mounted is there already.
+/// `linux.devices`: all of the node's for a privileged container, and the requested ones, except those whose
+/// path is a mount.
 pub(super) fn devices(input: &Input<'_>) -> Vec<Device> {
     let privileged = input.container.security.privileged;
     let mut all = if privileged { input.node.host_devices.clone() } else { Vec::new() };
@@ -132,7 +133,7 @@ pub(super) fn devices(input: &Input<'_>) -> Vec<Device> {
     all
 }
 
-/// What a container may do with devices: what everybody may, and what is asked for.
+/// A container's device rules: the ones of every container, and the requested ones.
 fn all_rules(input: &Input<'_>) -> Vec<DeviceRule> {
     let privileged = input.container.security.privileged;
     let mut rules = device_rules(privileged);
@@ -155,8 +156,8 @@ pub(super) fn resources(input: &Input<'_>) -> Resources {
     Resources { devices: all_rules(input), others: others(&input.container.resources, has_huge_pages(input)) }
 }
 
-/// Whether an external runtime can limit huge pages: it looks for the controller in a hierarchy of the node's own version, and fails
-/// the container without one.
+/// Whether an external runtime can limit huge pages: without the controller in a hierarchy of the node's own
+/// version, it fails the container.
 fn has_huge_pages(input: &Input<'_>) -> bool {
     let is_theirs = |part: std::path::Component<'_>| part.as_os_str() == "hugetlb";
     input.node.cgroup_v2 || input.cgroups.iter().any(|directory| directory.components().any(is_theirs))
@@ -180,7 +181,7 @@ fn others(resources: &LinuxResources, huge_pages: bool) -> BTreeMap<String, Valu
         text("mems", &resources.cpuset_mems),
     ];
     put("cpu", cpu.into_iter().flatten().collect());
-    // A container with a limit does not swap unless told.
+    // A container with a memory limit does not swap by default.
     let swap = match resources.memory_swap_limit_bytes {
         0 => resources.memory_limit_bytes,
         swap => swap,

@@ -1,4 +1,4 @@
-//! What is mounted in a container, in which order and how.
+//! A container's mounts, with their order and options.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ pub(super) fn mounts(input: &Input<'_>) -> Result<(Vec<OciMount>, String), OciEr
             binds.push(extra);
         }
     }
-    // Shallow ones first, so that none hides another; the order of the pod otherwise.
+    // Shallow ones first, so that none hides another; otherwise in the pod's order.
     binds.sort_by_key(|mount| depth(&mount.container_path));
     let covers = |path: &str| binds.iter().any(|mount| clean(&mount.container_path) == path);
     let has_dev = covers("/dev");
@@ -41,7 +41,7 @@ fn of_the_kernel(input: &Input<'_>) -> Vec<OciMount> {
     };
     let in_users = input.container.security.user_namespace.is_some();
     let sys = if in_users && input.container.security.namespaces.network == NamespaceMode::Node {
-        // Whoever does not own the network may not mount sysfs.
+        // sysfs may be mounted only with a network namespace of the mounting user namespace.
         mount("bind", "/sys", "/sys", &["rbind", "rro", "nosuid", "nodev", "noexec"])
     } else {
         mount("sysfs", "sysfs", "/sys", &["nosuid", "noexec", "nodev", mode])

@@ -1,4 +1,4 @@
-//! Against what containerd's CRI plugin asks of runc for the same words.
+//! Compared with what containerd's CRI plugin passes to runc for the same request.
 
 use serde_json::json;
 
@@ -9,7 +9,7 @@ use crate::model::runtime_config::{
 use crate::model::types::PodRef;
 use crate::runtime::embedded::spec::OciMount;
 
-/// Everything owned, so that a test changes what it is about.
+/// Owned values, so that a test can change its subject.
 #[derive(Default)]
 struct Case {
     sandbox: SandboxConfig,
@@ -256,7 +256,7 @@ fn the_nodes_namespaces_are_not_joined() {
     assert!(
         !spec.own_network && !spec.own_ipc && !spec.own_uts && !spec.shared_pid && spec.hostname.is_empty()
     );
-    // With users of its own, sysfs is the node's.
+    // With a user namespace, sysfs is the node's.
     let range = Some(IdRange { host: 65536, length: 65536 });
     (case.container.security.user_namespace, case.sandbox.user_namespace) = (range, range);
     let bundle = case.run().unwrap();
@@ -458,7 +458,8 @@ impl Drop for Child {
     }
 }
 
-/// The promise to external runtimes, where there is one to ask: runc takes the specification and what runs is as it says.
+/// The guarantee for external runtimes, where one is installed: runc takes the specification, and the
+/// container runs as specified.
 #[test]
 fn runc_runs_it() {
     use std::fs;
@@ -479,7 +480,7 @@ fn runc_runs_it() {
     for file in [sandbox_dir.hostname(), sandbox_dir.hosts(), sandbox_dir.resolv_conf()] {
         fs::write(file, "of the pod\n").unwrap();
     }
-    // In the monitor's place.
+    // Takes the place of the monitor.
     let monitor = Child(Command::new("unshare").args(["-n", "-i", "-u", "sleep", "1000"]).spawn().unwrap());
     let monitor_pid = i32::try_from(monitor.0.id()).unwrap();
     let own = fs::read_link("/proc/self/ns/net").unwrap();

@@ -1,6 +1,7 @@
-//! Who a container runs as: from CRI's words, the image's user and the image's own `/etc/passwd` and `/etc/group`.
+//! The user that a container runs as: from the CRI request, the image's user and the image's own
+//! `/etc/passwd` and `/etc/group`.
 //!
-//! Pure; texts arrive as arguments and are not trusted: what is no entry is no entry.
+//! Pure; texts arrive as arguments and are not trusted: malformed entries are ignored.
 
 use crate::model::runtime_config::{ContainerSecurity, SupplementalGroupsPolicy};
 
@@ -16,7 +17,7 @@ pub struct ResolvedUser {
     pub home: String,
 }
 
-/// Why there is no such user.
+/// Why a user cannot be resolved.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UserError {
     /// The name is not in the image.
@@ -36,7 +37,7 @@ pub enum UserError {
     Range { what: &'static str, id: i64 },
 }
 
-/// More groups than these no process can have.
+/// The kernel's limit for a process.
 const MAX_GROUPS: usize = 65_536;
 
 struct Passwd<'a> {
@@ -68,17 +69,17 @@ fn groups(text: &str) -> impl Iterator<Item = Group<'_>> {
     })
 }
 
-/// Lines as fields. A name that is empty could be asked for by nobody.
+/// Lines, split into fields. Entries with an empty name are left out, because no request can name them.
 fn entries(text: &str) -> impl Iterator<Item = std::str::Split<'_, char>> {
     let lines = text.lines().map(str::trim);
     lines.filter(|line| !matches!(line.bytes().next(), None | Some(b'#' | b':'))).map(|line| line.split(':'))
 }
 
-/// Who runs: what the pod says, else what the image says, else root. `passwd_file` and `group_file` are the image's, empty
-/// when it has none.
+/// The user: from the pod, else from the image, else root. `passwd_file` and `group_file` are the image's,
+/// empty when it has none.
 ///
 /// # Errors
-/// When a name is not in the image, or a number is none of an id.
+/// When a name is not in the image, or a number is no valid id.
 pub fn resolve(
     security: &ContainerSecurity,
     image_user: &str,
@@ -94,7 +95,7 @@ pub fn resolve(
     };
     let (uid, mut gid, name, home) = match &entry {
         Ok(entry) => (entry.uid, entry.gid, entry.name, entry.home),
-        // A number without an entry is fine, in root's group.
+        // A number without an entry is valid, with root's group.
         Err(uid) => (*uid, 0, "", ""),
     };
     if let Some(group) = &group {
@@ -119,7 +120,7 @@ pub fn resolve(
     all.sort_unstable();
     all.dedup();
     all.truncate(MAX_GROUPS);
-    // The home becomes a variable of the environment.
+    // The home becomes an environment variable.
     let home = if home.contains('\0') { String::new() } else { home.to_owned() };
     Ok(ResolvedUser { uid, gid, additional_gids: all, home })
 }

@@ -1,6 +1,6 @@
-//! How a registry wants to be convinced: challenges, tokens, basic authentication.
+//! Authentication at a registry: challenges, tokens, basic authentication.
 //!
-//! Owns the words of `WWW-Authenticate` and of token servers.
+//! Owns the grammar of `WWW-Authenticate` and of token servers.
 
 use serde::Deserialize;
 
@@ -13,10 +13,10 @@ use crate::platform::http::url::{Url, is_loopback_host, query_escape};
 
 /// A token is a few kilobytes.
 const MAX_TOKEN_BYTES: usize = 256 * 1024;
-/// Our name for token servers.
+/// The client id sent to token servers.
 const CLIENT_ID: &str = "edge-agent";
 
-/// One way a server offers.
+/// One authentication method that a server offers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Challenge {
     /// In lower case: `bearer`, `basic`.
@@ -39,7 +39,7 @@ pub(super) fn challenges(header: &str) -> Vec<Challenge> {
         let end = rest.find([' ', ',', '=', '\t']).unwrap_or(rest.len());
         let (word, after) = rest.split_at(end);
         if word.is_empty() {
-            // Nothing, or a '=' out of place: no more to be learned.
+            // Nothing, or a misplaced '=': the rest cannot be parsed.
             return found;
         }
         match (after.trim_start().strip_prefix('='), found.last_mut()) {
@@ -84,7 +84,8 @@ struct TokenAnswer {
 
 /// The `Authorization` that answers one of these challenges.
 ///
-/// `from` is the registry itself: a token server without TLS is used only by a registry without TLS, and on its own host.
+/// `from` is the registry itself: a token server without TLS is used only by a registry without TLS, and on
+/// its own host.
 pub(super) fn authorization(
     offered: &[Challenge],
     auth: Option<&Auth>,
@@ -114,7 +115,7 @@ fn basic(auth: Option<&Auth>) -> Option<String> {
     Some(format!("Basic {}", base64::encode(format!("{}:{}", auth.username, auth.password).as_bytes())))
 }
 
-/// What travels there in clear goes no further than what the registry itself is sent.
+/// Credentials sent there in clear text go no further than those sent to the registry itself.
 fn is_near(realm: &Url, registry: &Url) -> bool {
     let host = |url: &Url| -> String {
         let port = url.authority.rfind(':').filter(|at| !url.authority[*at..].contains(']'));
@@ -143,7 +144,7 @@ fn fetch_token(
     }
     let service = challenge.parameter("service").unwrap_or_default();
     let scope = challenge.parameter("scope").filter(|scope| !scope.is_empty()).unwrap_or(scope);
-    // As containerd: a user and password win.
+    // As containerd: a user and password take precedence.
     let identity = auth.filter(|auth| auth.username.is_empty() && !auth.identity_token.is_empty());
     let answer = if let Some(auth) = identity {
         let form = format!(

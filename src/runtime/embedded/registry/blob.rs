@@ -1,7 +1,7 @@
-//! A blob as a stream that can be trusted: it goes on where a cut ended it, and its last bytes come out only when all of it
-//! has the promised digest.
+//! A verified blob stream: it resumes after a broken connection, and its last bytes are passed on only when
+//! the whole blob has the expected digest.
 //!
-//! Owns one blob's hash and place.
+//! Owns one blob's hash and offset.
 
 use std::cell::RefCell;
 use std::io::{self, Read};
@@ -16,19 +16,19 @@ use super::session::{Ask, Session, back_off};
 use super::{LayerState, PullError};
 use crate::platform::http::stream::{Method, StreamingResponse};
 
-/// Connections in a row that each brought less than [`WORTHWHILE`] before they were cut, at one server.
+/// Consecutive connections to one server that each broke before delivering [`WORTHWHILE`] bytes.
 const FRUITLESS_CUTS: u32 = 5;
-/// Less would let a server that sends a byte and hangs up keep us for ever.
+/// With a lower value, a server that sends a byte and disconnects could delay this process forever.
 const WORTHWHILE: u64 = 16 * 1024;
-/// How often progress is told.
+/// How often progress is reported.
 const TELL_EVERY: Duration = Duration::from_millis(100);
-/// Read at once: the end of a blob is held back in a buffer of this size until its digest is known to be right.
+/// Read size. The end of a blob is held back in a buffer of this size until its digest is verified.
 const CHUNK_BYTES: usize = 32 * 1024;
 
-/// Hears how far a blob is: bytes, and what happens.
+/// Receives a blob's progress: bytes so far, and its state.
 pub(super) type Tell<'a> = &'a mut dyn FnMut(u64, LayerState);
 
-/// What went wrong, kept past decoders that only know `io::Error`.
+/// An error kept aside, because decoders only pass on `io::Error`.
 #[derive(Clone, Default)]
 pub(super) struct Fault(Rc<RefCell<Option<PullError>>>);
 
@@ -47,10 +47,10 @@ pub(super) struct BlobReader<'a> {
     /// Bytes hashed so far.
     offset: u64,
     chunk: Vec<u8>,
-    /// Of `chunk`, what has not been handed out.
+    /// The part of `chunk` that was not passed on yet.
     ready: std::ops::Range<usize>,
     cuts: u32,
-    /// Bytes since the last cut.
+    /// Bytes since the last broken connection.
     since_cut: u64,
     verified: bool,
     fault: Fault,
@@ -79,12 +79,12 @@ impl<'a> BlobReader<'a> {
         }
     }
 
-    /// Where a failure will be found.
+    /// Where the cause of a read error is found.
     pub(super) fn fault(&self) -> Fault {
         self.fault.clone()
     }
 
-    /// Reads what the decoder left, so that the digest is of the whole blob.
+    /// Reads what the decoder left, so that the digest covers the whole blob.
     pub(super) fn finish(&mut self) -> Result<(), PullError> {
         while self.fill()? > 0 {
             self.ready = 0..0;
@@ -108,7 +108,7 @@ impl<'a> BlobReader<'a> {
         Ok(bytes)
     }
 
-    /// The next chunk; 0 when all is there and right.
+    /// The next chunk; 0 when the blob is complete and verified.
     fn fill(&mut self) -> Result<usize, PullError> {
         loop {
             if self.verified {
@@ -135,7 +135,7 @@ impl<'a> BlobReader<'a> {
                     self.take(count)?;
                     return Ok(count);
                 }
-                // A registry that goes away in the middle is given the time to come back.
+                // A registry that goes away in the middle gets time to come back.
                 Err(error) if error.is_slow() => self.next_server(error)?,
                 Err(error) if error.is_transient() || (self.offset > 0 && error.is_refused()) => {
                     self.cut(error)?;
@@ -167,7 +167,8 @@ impl<'a> BlobReader<'a> {
         Ok(())
     }
 
-    /// Before the last bytes go out: a decoder cannot finish with content that is not the promised one.
+    /// Called before the last bytes are passed on: a decoder cannot finish with content that has another
+    /// digest.
     fn verify(&mut self) -> Result<(), PullError> {
         let found = name_of(std::mem::take(&mut self.hasher).finalize().as_slice());
         if found != self.blob.digest {
@@ -178,7 +179,7 @@ impl<'a> BlobReader<'a> {
         Ok(())
     }
 
-    /// After a cut: patience first, another server when this one is no good.
+    /// After a broken connection: retries with back-off, then uses another server.
     fn cut(&mut self, error: PullError) -> Result<(), PullError> {
         self.answer = None;
         self.cuts += 1;
@@ -211,7 +212,7 @@ impl<'a> BlobReader<'a> {
         answer.read(&mut self.chunk).map_err(|error| PullError::from_http(error, ""))
     }
 
-    /// Asks for the blob from where we are.
+    /// Requests the blob from the current offset.
     fn open(&mut self) -> Result<StreamingResponse, PullError> {
         let (blob, offset) = (self.blob, self.offset);
         let mut headers = Vec::new();
@@ -249,7 +250,7 @@ impl<'a> BlobReader<'a> {
         Ok(answer)
     }
 
-    /// A server that does not know ranges begins anew: what is known already is read past.
+    /// A server without range support sends the blob from the beginning: skips what was already read.
     fn skip(&mut self, answer: &mut StreamingResponse, mut left: u64) -> Result<(), PullError> {
         let mut chunk = vec![0; CHUNK_BYTES];
         while left > 0 {

@@ -1,6 +1,6 @@
-//! Why a pull failed, in the words users know from other runtimes, and never with a secret in them.
+//! Why a pull failed, in the wording of other runtimes, and never with a secret in it.
 //!
-//! Owns the words.
+//! Owns the messages.
 
 use std::path::PathBuf;
 
@@ -10,22 +10,22 @@ use serde_json::Value;
 use crate::platform::http::{HttpError, TlsError};
 use crate::runtime::embedded::images::ImageError;
 
-/// Sort of a failure, for whoever decides by it.
+/// The kind of a failure, for callers that decide by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PullErrorKind {
     /// No such image, tag or platform.
     NotFound,
     /// The registry wants (other) credentials.
     Denied,
-    /// The registry cannot be reached or does not answer as it should: later may be better.
+    /// The registry cannot be reached or does not answer properly: a later attempt may succeed.
     Unavailable,
-    /// What it sent is not what it should be, or more than we take.
+    /// Its content is not what it should be, or exceeds a limit.
     Invalid,
-    /// The reference or the configuration of hosts makes no sense.
+    /// The reference or the hosts configuration is invalid.
     Configuration,
     /// The policy wants a signature that the image does not have.
     Signature,
-    /// Our own store.
+    /// The local store failed.
     Storage,
 }
 
@@ -39,47 +39,47 @@ pub enum PullError {
         /// What is wrong with it.
         problem: String,
     },
-    /// A `hosts.toml`.
+    /// A `hosts.toml` that is invalid.
     #[error("{}: {problem}", path.display())]
     Hosts {
         path: PathBuf,
         /// What is wrong with it.
         problem: String,
     },
-    /// The file of the policy, or a key that it names.
+    /// The policy file, or a key that it names, is invalid.
     #[error("{}: {problem}", path.display())]
     Policy {
         path: PathBuf,
         /// What is wrong with it.
         problem: String,
     },
-    /// The policy says no. The first word is the kubelet's reason.
+    /// The policy refuses the image. The first word is the kubelet's reason.
     #[error("SignatureValidationFailed: {reference}: {reason}")]
     Signature { reference: String, reason: String },
-    /// Which image it is could not be found out.
+    /// The reference could not be resolved.
     #[error("failed to resolve reference {reference:?}")]
     Resolve {
         reference: String,
         #[source]
         source: Box<PullError>,
     },
-    /// Its parts could not be had.
+    /// Its content could not be downloaded or unpacked.
     #[error("failed to pull and unpack image {reference:?}")]
     Unpack {
         reference: String,
         #[source]
         source: Box<PullError>,
     },
-    /// Mirrors were asked before.
+    /// The registry failed after its mirrors.
     #[error("{mirrors}, and then")]
     AfterMirrors {
-        /// What each said.
+        /// The errors of the mirrors.
         mirrors: String,
-        /// What the last server said.
+        /// The error of the last server.
         #[source]
         source: Box<PullError>,
     },
-    /// The registry does not have it.
+    /// The registry does not have the image.
     #[error("{what}: not found")]
     NotFound {
         /// A reference or digest.
@@ -88,24 +88,24 @@ pub enum PullError {
     /// Credentials are missing or wrong.
     #[error("pull access denied, repository does not exist or may require authorization: {reason}")]
     Denied {
-        /// What the server says.
+        /// The server's message.
         reason: String,
     },
-    /// Whom the server claims to be.
+    /// The server's certificate was not accepted.
     #[error(
         "failed to do request: {url}: tls: failed to verify certificate: x509: {reason}; set its CA in \
          {host}/hosts.toml of a registry hosts directory (ca = \"…\")"
     )]
     Certificate {
-        /// What was asked for.
+        /// The requested URL.
         url: String,
         host: String,
-        /// As Go says it.
+        /// In Go's wording.
         reason: String,
     },
     #[error("failed to do request")]
     Request(#[source] HttpError),
-    /// An answer that is neither yes nor no.
+    /// An unexpected status.
     #[error("unexpected status from {method} request to {url}: {status}{reason}")]
     Status {
         /// GET, HEAD, POST.
@@ -114,7 +114,7 @@ pub enum PullError {
         url: String,
         /// 500.
         status: u16,
-        /// What the server says, after a colon.
+        /// The server's message, after a colon.
         reason: String,
     },
     /// A redirect that is not followed.
@@ -124,7 +124,7 @@ pub enum PullError {
         url: String,
         problem: &'static str,
     },
-    /// A document or blob is not what its digest or its kind promises.
+    /// A document or blob does not match its digest or media type.
     #[error("{what}: {problem}")]
     Invalid {
         what: String,
@@ -144,7 +144,7 @@ pub enum PullError {
     /// Another part of the same pull failed first.
     #[error("cancelled because another layer failed")]
     Cancelled,
-    /// Whoever asked for it gave it up.
+    /// The caller cancelled it.
     #[error("interrupted; complete layers are kept for the next attempt")]
     Interrupted,
     /// A thread or process cannot be made.
@@ -156,13 +156,13 @@ pub enum PullError {
         #[source]
         source: std::io::Error,
     },
-    /// The child does not get on.
+    /// The child makes no progress.
     #[error("no data received for {seconds} s")]
     Stuck { seconds: u64 },
-    /// The child ended without a word.
+    /// The child ended without reporting a result.
     #[error("the pull helper exited without a result ({how}): it may have been OOM killed")]
     Died { how: String },
-    /// What the child says.
+    /// The child's error.
     #[error("{message}")]
     InChild { kind: PullErrorKind, message: String },
 }
@@ -211,12 +211,12 @@ impl PullError {
         Self::Certificate { url, host, reason }
     }
 
-    /// True when nobody listened.
+    /// True when the connection was refused.
     pub(super) fn is_refused(&self) -> bool {
         matches!(self, Self::Request(HttpError::Refused { .. }))
     }
 
-    /// True when a server that is reached said no, as far as a HEAD can say why.
+    /// True when a server that was reached refused the request, as far as a HEAD can give the reason.
     pub(super) fn is_answer(&self) -> bool {
         match self {
             Self::NotFound { .. } | Self::Denied { .. } => true,
@@ -226,12 +226,12 @@ impl PullError {
         }
     }
 
-    /// True when what came was too little to go on with this server.
+    /// True when too little arrived to continue with this server.
     pub(super) fn is_slow(&self) -> bool {
         matches!(self, Self::Request(HttpError::Slow { .. }))
     }
 
-    /// True when the same request may do better at once or soon.
+    /// True when the same request may succeed at once or soon.
     pub(super) fn is_transient(&self) -> bool {
         match self {
             Self::Request(error) => matches!(
@@ -247,12 +247,12 @@ impl PullError {
     }
 }
 
-/// A document that is not what it should be.
+/// The error for an invalid document.
 pub(super) fn invalid(what: impl Into<String>, problem: impl Into<String>) -> PullError {
     PullError::Invalid { what: what.into(), problem: problem.into() }
 }
 
-/// Longer words of a server are cut.
+/// Longer messages of a server are cut.
 const MAX_WORDS: usize = 300;
 
 /// `: CODE: message` of the errors that a registry sends, or nothing.

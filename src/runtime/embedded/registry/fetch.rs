@@ -1,4 +1,5 @@
-//! A whole pull, blocking: what the reference means, then its layers, a few at a time, then its name.
+//! A whole pull, blocking: resolves the reference, fetches the layers, a few in parallel, and then sets the
+//! name.
 //!
 //! Owns the order.
 
@@ -25,14 +26,14 @@ use crate::runtime::embedded::images::{
     Image, ImageError, ImageStore, NewImage, Origin, UnpackLimits, digest_of,
 };
 
-/// Only touched pages cost; TLS and decoders are deep in unoptimised builds.
+/// Only touched pages use memory; TLS and decoders need deep stacks in unoptimised builds.
 const STACK_BYTES: usize = 1024 * 1024;
 
-/// How often a layer that somebody else brings is looked for. A lock tells of its end to those alone who wait in the kernel,
-/// and there nobody could give up.
+/// How often to check for a layer that another process is fetching. A lock wakes only threads that block in
+/// the kernel, and those could not be cancelled.
 const CLAIM_EVERY: Duration = Duration::from_millis(250);
 
-/// A document as it came.
+/// A document as received.
 struct Fetched {
     bytes: Vec<u8>,
     digest: String,
@@ -45,19 +46,19 @@ struct Layer {
     diff_id: String,
 }
 
-/// Where layers go, and on which terms.
+/// Where layers are stored, and under which conditions.
 struct LayerTarget<'a> {
     store: &'a ImageStore,
-    /// By the name in references.
+    /// The registry's name in references.
     registry: &'a str,
-    /// At the same time.
+    /// Layers fetched in parallel.
     parallel: usize,
-    /// What has to stay free of the disk.
+    /// Free space to keep on the disk.
     keep: Option<Amount>,
 }
 
 impl LayerTarget<'_> {
-    /// Whether the registry's word is enough for the layer.
+    /// Whether the registry's permission is enough to use the stored layer.
     fn knows(&self, layer: &Layer) -> bool {
         self.store.has_layer_from(&layer.diff_id, self.origin(layer))
     }
@@ -67,11 +68,11 @@ impl LayerTarget<'_> {
     }
 }
 
-/// Pulls an image into the store. Of layers that this registry delivered before, it is only asked whether we may have them;
-/// nothing gets a name before all is there.
+/// Pulls an image into the store. For layers that this registry delivered before, it only checks whether
+/// access is still allowed. Nothing gets a name before everything is stored.
 ///
 /// # Errors
-/// What went wrong first. Layers that came in full stay for the next try.
+/// The first error. Complete layers stay for the next attempt.
 pub fn pull(
     store: &ImageStore,
     request: &PullRequest,
@@ -92,7 +93,7 @@ pub fn pull(
     let resolve = |source| PullError::Resolve { reference: name.clone(), source: Box::new(source) };
     let unpack = |source| PullError::Unpack { reference: name.clone(), source: Box::new(source) };
 
-    // A signature is looked for again each time: the policy may be another than when the image came.
+    // The signature is checked on every pull: the policy may have changed since the image was stored.
     if keys.is_none()
         && let Some((image, digest)) =
             unchanged(store, &mut session, &reference, &platform).map_err(resolve)?
@@ -115,7 +116,7 @@ pub fn pull(
     let diff_ids = manifest::diff_ids(&config_bytes, layers.len(), &config.digest).map_err(unpack)?;
     let layers: Vec<Layer> =
         layers.into_iter().zip(diff_ids).map(|(blob, diff_id)| Layer { blob, diff_id }).collect();
-    // From here on nobody collects layers that have no image yet.
+    // From here on, layers without an image are not collected.
     let _bringing = store.bring().map_err(PullError::Store).map_err(unpack)?;
     let target = LayerTarget {
         store,
@@ -138,7 +139,7 @@ pub fn pull(
         source: reference.registry.clone(),
     };
     let image = match store.commit(new()) {
-        // Collected between our look and our lock: once more, and now nobody may.
+        // Collected between the check and the lock: once more, and now they cannot be collected.
         Err(ImageError::LayerMissing(_)) => {
             fetch_layers(&target, &session, &layers, progress).map_err(unpack)?;
             store.commit(new())
@@ -163,7 +164,7 @@ fn pulled(
     Pulled { image_id, reference, repo_digest }
 }
 
-/// The keys one of which must have signed the image; `None` when nobody wants a signature.
+/// The keys one of which must have signed the image; `None` when no signature is required.
 fn wanted_keys(policy: Option<&Path>, reference: &Reference) -> Result<Option<Vec<Key>>, PullError> {
     match policy.map(|file| policy::rule_for(file, reference)).transpose()? {
         None | Some(Rule::Accept) => Ok(None),
@@ -178,7 +179,7 @@ fn wanted_keys(policy: Option<&Path>, reference: &Reference) -> Result<Option<Ve
 enum SignatureError {
     /// There is no good signature.
     Absent(String),
-    /// It could not be found out.
+    /// It could not be checked.
     Unknown(PullError),
 }
 
@@ -223,8 +224,8 @@ fn check_signature(
     Err(SignatureError::Absent(problems.join("; ")))
 }
 
-/// The image that is here already, and its digest at the registry, when that is still the one. Asked by HEAD: registries
-/// that count pulls do not count it, and the answer says whether we may have it.
+/// The stored image and its digest at the registry, if that has not changed. Checked by HEAD: registries that
+/// count pulls do not count it, and the reply shows whether access is allowed.
 fn unchanged(
     store: &ImageStore,
     session: &mut Session,
@@ -241,12 +242,12 @@ fn unchanged(
     let servers = session.servers(|host| host.pulls && (host.resolves || reference.digest.is_some()));
     let digest = match session.ask_any(&servers, |session, index| session.ask(index, ask)) {
         Ok(answer) => answer.header("docker-content-digest"),
-        // Some know no HEAD; and a GET says why not.
+        // Some registries do not support HEAD; and a GET returns the reason.
         Err(error) if error.is_answer() => None,
         Err(error) => return Err(error),
     };
     let digest = match (&reference.digest, digest) {
-        // What a digest means does not change: that it is there for us is all there is to ask.
+        // The content of a digest never changes: only access has to be checked.
         (Some(digest), Some(_)) => digest.clone(),
         (None, Some(digest)) if image.repo_digests.contains(&reference.with_digest(&digest)) => digest,
         _ => return Ok(None),
@@ -254,7 +255,7 @@ fn unchanged(
     Ok(Some((image, digest)))
 }
 
-/// Whether an image is what a pull for this platform would bring, as far as its own configuration says.
+/// Whether an image is what a pull for this platform would fetch, according to its own configuration.
 fn is_for(store: &ImageStore, image: &Image, platform: &Platform) -> bool {
     let config = store.read_document(&image.id).ok();
     let config = config.and_then(|bytes| documents::decode::<ConfigDocument>(&image.id, &bytes).ok());
@@ -307,7 +308,7 @@ fn fetch_document(
         let digest = digest_of(&bytes);
         let promised =
             if name.contains(':') { Some(name.to_owned()) } else { answer.header("docker-content-digest") };
-        // Another algorithm of the header is no promise about ours.
+        // A header with another algorithm does not apply to this digest.
         if let Some(promised) =
             promised.filter(|promised| promised.starts_with("sha256:") && *promised != digest)
         {
@@ -352,7 +353,7 @@ fn fetch_config(session: &mut Session, config: &Descriptor) -> Result<Vec<u8>, P
     reader.read_document(MAX_CONFIG_BYTES)
 }
 
-/// What a worker has to say.
+/// A worker's report.
 enum WorkerReport {
     Moved(usize, u64, LayerState),
     Failed(PullError),
@@ -396,7 +397,7 @@ fn fetch_layers(
         for words in heard {
             match words {
                 WorkerReport::Moved(index, done, state) => progress(moved(&layers[index], done, state)),
-                // The others only say that they were cancelled.
+                // The other workers only report that they were cancelled.
                 WorkerReport::Failed(error) => failure = Some(failure.take().unwrap_or(error)),
             }
         }
@@ -419,7 +420,7 @@ fn fetch_layer(
     layer: &Layer,
     tell: &mut dyn FnMut(u64, LayerState),
 ) -> Result<(), PullError> {
-    // Another pull may be bringing it just now, for another pod or by hand: once is enough.
+    // Another pull may be fetching it at the same time, for another pod or by hand: once is enough.
     let _claim = loop {
         if let Some(claim) = target.store.claim_layer(&layer.diff_id).map_err(PullError::Store)? {
             break claim;
@@ -440,7 +441,7 @@ fn fetch_layer(
             let origin = target.origin(layer);
             target.store.unpack_layer(&layer.diff_id, &mut tar, &limits, origin).map_err(PullError::Store)
         });
-    // The reader's own trouble is the cause, what the decoder made of it is not.
+    // The reader's own error is the cause, not the decoder's error that resulted from it.
     if let Some(error) = fault.take() {
         return Err(error);
     }

@@ -1,6 +1,7 @@
-//! Both ends of the child that pulls: the request goes in through a socket, lines of progress come out of it.
+//! Both ends of the child that pulls: it gets the request through a socket, and writes lines of progress to
+//! it.
 //!
-//! Owns the child. A dropped future kills the child; so does the agent's own end.
+//! Owns the child. Dropping the future kills the child; so does the end of the agent.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -15,18 +16,18 @@ use crate::platform::rt::child::TalkingChild;
 use crate::platform::sys::{background, memory};
 use crate::runtime::embedded::images::ImageStore;
 
-/// The sub-command of our own program.
+/// The sub-command of this program.
 const SUBCOMMAND: &str = "pull-helper";
 /// A request with credentials and a few directories.
 const MAX_REQUEST_BYTES: u64 = 1024 * 1024;
 /// A line of progress holds a few names; an error message may be long.
 const MAX_LINE_BYTES: usize = 256 * 1024;
-/// A killed process is gone in no time, but for what the kernel still does for it.
+/// A killed process ends at once, unless the kernel still works for it.
 const END_PATIENCE: Duration = Duration::from_secs(10);
-/// A slow card may need minutes until a big layer is really on it, and nothing is told meanwhile.
+/// A slow card may need minutes to write a large layer, without any progress reports.
 const DISK_PATIENCE: Duration = Duration::from_secs(600);
 
-/// `agent pull-helper`: the child. Its exit code says nothing that its last line does not.
+/// `agent pull-helper`: the child. Its exit code carries no more information than its last line.
 #[must_use]
 pub fn helper_main() -> u8 {
     memory::use_one_arena();
@@ -34,7 +35,7 @@ pub fn helper_main() -> u8 {
     let mut stdout = std::io::stdout();
     let mut tell = |progress: Progress| {
         if let Ok(value) = serde_json::to_value(&progress) {
-            // Nobody listens only when the agent is gone, and then we are killed, too.
+            // A write fails only when the agent is gone, and then this process is killed, too.
             let _ = stdout.write_all(format!("{value}\n").as_bytes()).and_then(|()| stdout.flush());
         }
     };
@@ -58,12 +59,12 @@ fn serve(tell: &mut dyn FnMut(Progress)) -> Result<(), PullError> {
     pull(&store, &request, tell).map(drop)
 }
 
-/// Pulls in a child of its own, so that this process keeps its memory and its peace.
+/// Pulls in a child process, so that this process keeps its memory small.
 ///
-/// Dropping the future kills the child. `program` is our own binary, `/proc/self/exe`.
+/// Dropping the future kills the child. `program` is this program, `/proc/self/exe`.
 ///
 /// # Errors
-/// What the child says, or that nothing moved for as long as the request allows.
+/// The child's error, or no progress for as long as the request allows.
 pub async fn pull_in_child(
     program: &Path,
     request: &PullRequest,
@@ -72,8 +73,8 @@ pub async fn pull_in_child(
     pull_until(program, request, progress, std::future::pending()).await
 }
 
-/// As [`pull_in_child`], given up as soon as `stop` is there: when the answer comes the child is gone, but for
-/// one that cannot be killed.
+/// As [`pull_in_child`], cancelled as soon as `stop` completes. When it returns the child is gone, unless it
+/// cannot be killed.
 ///
 /// # Errors
 /// As [`pull_in_child`], and [`PullError::Interrupted`].
@@ -97,11 +98,11 @@ pub async fn pull_until(
         let heard = tokio::select! {
             biased;
             () = &mut stop => {
-                // One that hangs in the kernel's file system ends later by itself.
+                // A child that hangs in the kernel's file system ends later by itself.
                 let _ = tokio::time::timeout(END_PATIENCE, child.end()).await;
                 return Err(PullError::Interrupted);
             }
-            // What is read is read: nothing is lost with the other arm.
+            // Cancel-safe: bytes that were read stay in the buffer when the other branch wins.
             heard = tokio::time::timeout(patience, child.read(&mut buffer)) => heard,
         };
         let count = heard

@@ -1,6 +1,6 @@
 //! Which servers stand for a registry, in which order, and how to reach each: containerd's `certs.d` layout.
 //!
-//! Owns the meaning of `hosts.toml`.
+//! Owns the interpretation of `hosts.toml`.
 
 use std::fs;
 use std::io;
@@ -15,22 +15,22 @@ use crate::platform::http::ClientFiles;
 use crate::platform::http::stream::StreamOptions;
 use crate::platform::http::url::{Url, is_loopback_host};
 
-/// A file of ten lines has no business being longer.
+/// Real files have ten lines.
 const MAX_FILE_BYTES: u64 = 64 * 1024;
 const DIAL_TIMEOUT: Duration = Duration::from_secs(30);
-/// Docker Hub's name, and where it is served.
+/// Docker Hub's name, and the host that serves it.
 const DOCKER_HUB: (&str, &str) = ("docker.io", "registry-1.docker.io");
 
-/// One server to ask.
+/// One server of a registry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Host {
     /// Scheme, authority and the path before `/<repository>/manifests/…`.
     pub base: Url,
-    /// May say what a tag means.
+    /// May resolve a tag.
     pub resolves: bool,
     /// May serve content.
     pub pulls: bool,
-    /// Stands for another registry, which it is told by `?ns=`.
+    /// The registry that this mirror stands for; requests carry it as `?ns=`.
     pub namespace: Option<String>,
     /// Sent with every request to it.
     pub headers: Vec<(String, String)>,
@@ -41,7 +41,7 @@ pub struct Host {
 /// The servers of a registry: mirrors first, the registry itself last.
 ///
 /// # Errors
-/// When a configuration file exists and cannot be understood: guessing would ask the wrong server.
+/// When a configuration file exists and cannot be parsed: guessing would use the wrong server.
 pub fn hosts_of(registry: &str, directories: &[PathBuf], stall: Duration) -> Result<Vec<Host>, PullError> {
     let Some(directory) = directories.iter().find_map(|root| directory_of(root, registry)) else {
         return Ok(vec![default_host(registry, HostConfig::default(), stall)?]);
@@ -50,7 +50,7 @@ pub fn hosts_of(registry: &str, directories: &[PathBuf], stall: Duration) -> Res
     let text = match read(&path) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            // As Docker's certs.d: certificates by the ends of their names.
+            // As Docker's certs.d: certificates by their file extensions.
             return Ok(vec![default_host(registry, certificates_in(&directory), stall)?]);
         }
         Err(error) => return Err(bad(&path, format!("cannot be read: {error}"))),
@@ -80,7 +80,7 @@ fn directory_of(root: &Path, registry: &str) -> Option<PathBuf> {
     names.into_iter().map(|name| root.join(name)).find(|path| path.is_dir())
 }
 
-/// What the file says about one server.
+/// A file's settings for one server.
 #[derive(Default)]
 struct HostConfig {
     capabilities: Option<Vec<String>>,
@@ -134,7 +134,7 @@ fn hosts_from(
     Ok(hosts)
 }
 
-/// The registry under its own name: with TLS unless it is this machine's own.
+/// The registry under its own name: with TLS, except for a loopback host without TLS settings.
 fn default_host(registry: &str, part: HostConfig, stall: Duration) -> Result<Host, PullError> {
     let secured = !part.ca.is_empty() || part.client.is_some() || part.skip_verify;
     let scheme = if is_loopback_host(registry) && !secured { "http" } else { "https" };

@@ -1,4 +1,4 @@
-//! Documents of a registry: what an index, a manifest and a configuration say, and which image of an index is ours.
+//! Documents of a registry: index, manifest and configuration, and which image of an index fits this machine.
 //!
 //! Owns shapes and limits.
 
@@ -11,14 +11,14 @@ use super::error::invalid;
 use crate::model::api::decode::decode;
 use crate::runtime::embedded::images::platform::Platform;
 
-/// As containerd and the registries themselves: a longer manifest is an attack.
+/// As in containerd and the registries themselves: a longer manifest is an attack.
 pub(super) const MAX_MANIFEST_BYTES: usize = 4 * 1024 * 1024;
-/// A configuration holds a history and some labels.
+/// A configuration holds the history and some labels.
 pub(super) const MAX_CONFIG_BYTES: usize = 4 * 1024 * 1024;
-/// As other runtimes and overlay mounts allow.
+/// The limit of other runtimes and of overlay mounts.
 const MAX_LAYERS: usize = 127;
 
-/// Everything we understand, for `Accept`.
+/// All supported media types, for `Accept`.
 pub(super) const ACCEPT: &str = "application/vnd.oci.image.index.v1+json, \
     application/vnd.docker.distribution.manifest.list.v2+json, application/vnd.oci.image.manifest.v1+json, \
     application/vnd.docker.distribution.manifest.v2+json, */*";
@@ -44,7 +44,7 @@ struct Raw {
     fs_layers: Vec<Value>,
 }
 
-/// A document behind a tag or digest.
+/// A document that a tag or digest refers to.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Document {
     /// Images for several platforms.
@@ -127,7 +127,7 @@ fn check_image(config: &Descriptor, layers: &[Descriptor], what: &str) -> Result
     Ok(())
 }
 
-/// The manifest for this platform. Attestations and the like name `unknown` ones and never match.
+/// The manifest for this platform. Attestations have the platform `unknown` and never match.
 pub(super) fn choose(offered: Vec<Descriptor>, wanted: &Platform) -> Result<Descriptor, PullError> {
     let rank = |descriptor: &Descriptor| wanted.rank(&descriptor.platform.clone().unwrap_or_default());
     let names: Vec<String> =

@@ -1,6 +1,6 @@
-//! Which images may be pulled, and with whose signature: the policy file.
+//! Which images may be pulled, and which signatures they need: the policy file.
 //!
-//! Owns the file's form and the choice of a rule.
+//! Owns the file's format and the choice of a rule.
 
 use std::path::{Path, PathBuf};
 
@@ -9,35 +9,35 @@ use serde_json::Value;
 use super::PullError;
 use crate::runtime::embedded::images::reference::Reference;
 
-/// Read when nobody names another one, and it is there.
+/// The default policy file, used if it exists and no other is configured.
 const DEFAULT_FILE: &str = "/etc/agent/image-policy.json";
-/// Longer is no policy.
+/// No real policy is longer.
 const MAX_FILE_BYTES: u64 = 1024 * 1024;
 
-/// The policy in force: the file that was named, else the usual one if there is any.
+/// The policy in force: the configured file, else the default file if it exists.
 #[must_use]
 pub fn policy_file(named: Option<&Path>) -> Option<PathBuf> {
     let usual = Path::new(DEFAULT_FILE);
-    // One that cannot be looked at must not count as none.
+    // A file whose existence cannot be checked must not count as missing.
     let usual = || usual.try_exists().unwrap_or(true).then(|| usual.to_owned());
     named.map(Path::to_owned).or_else(usual)
 }
 
-/// What the policy says of an image.
+/// The policy's rule for an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Rule {
-    /// Pull it as it is.
+    /// Pull it without a signature.
     Accept,
-    /// Do not pull it: why.
+    /// Do not pull it, and why.
     Reject(String),
     /// One of the keys in these files must have signed it.
     Keys(Vec<PathBuf>),
 }
 
-/// What the file says of this image.
+/// The file's rule for this image.
 ///
 /// # Errors
-/// When the file cannot be read or understood as a whole: no image is pulled by half a policy.
+/// When any part of the file cannot be read or parsed: no image is pulled by an incomplete policy.
 pub(super) fn rule_for(file: &Path, image: &Reference) -> Result<Rule, PullError> {
     let bad = |problem: String| PullError::Policy { path: file.to_owned(), problem };
     let text = read(file).map_err(|error| bad(format!("cannot be read: {error}")))?;
@@ -118,13 +118,14 @@ fn check_pattern(pattern: &str) -> Result<(), String> {
     Err(format!("images[{pattern:?}]: {problem}"))
 }
 
-/// How closely a pattern fits, the closest being the largest: a whole host before a part of one, then the longer path.
+/// How closely a pattern matches; the closest is the largest: a whole host before a part of one, then the
+/// longer path.
 fn rank(pattern: &str, image: &Reference) -> Option<(bool, usize, usize)> {
     if pattern == "*" {
         return Some((false, 0, 0));
     }
     let (host, path) = pattern.split_once('/').unwrap_or((pattern, ""));
-    // Names of hosts are the same in capitals, and whoever writes them must not get around the policy.
+    // Host names are case-insensitive: capitals must not circumvent the policy.
     let (host, registry) = (host.to_ascii_lowercase(), image.registry.to_ascii_lowercase());
     let is_whole = host == registry;
     let is_part = host.strip_prefix('*').is_some_and(|end| registry.ends_with(end));

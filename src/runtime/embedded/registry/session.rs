@@ -1,6 +1,6 @@
-//! One conversation with the servers of one repository: credentials, redirects, retries.
+//! A session with the servers of one repository: credentials, redirects, retries.
 //!
-//! Owns tokens (for as long as it lives) and which header may go to which host.
+//! Owns tokens (for the session's lifetime) and which header may be sent to which host.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,12 +14,12 @@ use super::{Auth, PullError};
 use crate::platform::http::stream::{Method, StreamClient, StreamingResponse};
 use crate::platform::http::url::{Url, query_escape};
 
-/// Storage hosts are one or two hops away.
+/// Storage hosts are one or two redirects away.
 const MAX_REDIRECTS: usize = 5;
-/// The same request, at one server.
+/// Attempts of the same request at one server.
 const ATTEMPTS: u32 = 5;
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
-/// A server that asks for more patience than this is asked again by the kubelet's own back-off.
+/// A server that demands a longer pause is tried again by the kubelet's own back-off.
 const LONGEST_PAUSE: Duration = Duration::from_secs(20);
 
 /// A pull's cancellation, shared by its threads.
@@ -35,7 +35,7 @@ impl Cancel {
         if self.0.load(Ordering::Relaxed) { Err(PullError::Cancelled) } else { Ok(()) }
     }
 
-    /// Waits, in pieces, so that a cancelled pull ends soon.
+    /// Sleeps in short steps, so that a cancelled pull ends soon.
     pub(super) fn pause(&self, duration: Duration) -> Result<(), PullError> {
         let (_keep, never) = mpsc::channel::<()>();
         let mut left = duration;
@@ -54,7 +54,7 @@ pub(super) fn back_off(failures: u32) -> Duration {
     FIRST_PAUSE.saturating_mul(1 << failures.min(10)).min(LONGEST_PAUSE)
 }
 
-/// A server with what was agreed with it.
+/// A server with its current authentication.
 #[derive(Clone)]
 struct Endpoint {
     host: Host,
@@ -62,7 +62,7 @@ struct Endpoint {
     authorization: Option<String>,
 }
 
-/// The conversation. Clones share connections and start with the tokens known so far.
+/// A session. Clones share connections and start with the tokens known so far.
 #[derive(Clone)]
 pub(super) struct Session {
     endpoints: Vec<Endpoint>,
@@ -71,7 +71,7 @@ pub(super) struct Session {
     pub(super) cancel: Cancel,
 }
 
-/// What to ask a server for.
+/// A request to a server.
 #[derive(Clone, Copy)]
 pub(super) struct Ask<'a> {
     pub method: Method<'a>,
@@ -80,7 +80,7 @@ pub(super) struct Ask<'a> {
     pub headers: &'a [(String, String)],
     /// For messages about what is missing.
     pub what: &'a str,
-    /// Redirects are followed; otherwise one is an answer.
+    /// Whether redirects are followed; otherwise a redirect counts as an answer.
     pub follows: bool,
 }
 
@@ -107,7 +107,7 @@ impl Session {
         &self.endpoints[index].host.base.authority
     }
 
-    /// Asks each server in turn until one answers well.
+    /// Asks each server in turn until one succeeds.
     pub(super) fn ask_any<T>(
         &mut self,
         servers: &[usize],
@@ -140,7 +140,8 @@ impl Session {
         })
     }
 
-    /// Whether the registry lets us have a blob. Where it redirects to, another server has it, whose word is not wanted.
+    /// Whether the registry permits access to a blob. A redirect counts as permission and is not followed:
+    /// its target is another server, which cannot decide that.
     pub(super) fn has_blob(&mut self, digest: &str) -> Result<bool, PullError> {
         let path = format!("blobs/{digest}");
         let ask = Ask { method: Method::Head, path: &path, headers: &[], what: digest, follows: false };
@@ -148,13 +149,13 @@ impl Session {
         match self.ask_any(&servers, |session, index| session.ask(index, ask)) {
             Ok(_) => Ok(true),
             Err(PullError::Cancelled) => Err(PullError::Cancelled),
-            // Some know no HEAD; a GET says why not.
+            // Some registries do not support HEAD; a GET returns the reason.
             Err(_) => Ok(false),
         }
     }
 
-    /// Asks one server, with credentials where it wants them and again where that may help. The answer is 2xx, or a
-    /// redirect that is not followed.
+    /// Sends a request to one server, with credentials if it demands them, and repeats it where that may
+    /// help. The answer is 2xx, or a redirect that is not followed.
     pub(super) fn ask(&mut self, index: usize, ask: Ask<'_>) -> Result<StreamingResponse, PullError> {
         let host = &self.endpoints[index].host;
         let mut url = host.base.clone();
@@ -211,7 +212,7 @@ impl Session {
         Ok(())
     }
 
-    /// One request with its redirects, and where it ended.
+    /// One request with its redirects, and its final URL.
     fn send_and_follow(
         &mut self,
         index: usize,
@@ -222,7 +223,7 @@ impl Session {
         let mut at = url.clone();
         for _ in 0..=MAX_REDIRECTS {
             let mut headers = ask.headers.to_vec();
-            // Neither credentials nor headers of the configuration are for anybody else.
+            // Neither credentials nor headers of the configuration may be sent to another host.
             if at.authority == url.authority && at.scheme == url.scheme {
                 headers.extend(endpoint.host.headers.iter().cloned());
                 if let Some(value) = &endpoint.authorization {

@@ -1,5 +1,5 @@
-//! Signatures of images as cosign keeps them beside an image: a payload that names the image's digest, and a signature of
-//! the payload by a key that one knows.
+//! Signatures of images as cosign stores them beside an image: a payload that names the image's digest, and a
+//! signature of the payload by a known key.
 //!
 //! Owns keys and the check (pure but for reading key files).
 
@@ -16,13 +16,14 @@ use crate::model::api::decode::decode;
 
 /// Where the signature of a payload is: in the annotations of the layer that is the payload.
 const ANNOTATION: &str = "dev.cosignproject.cosign/signature";
-/// What the payload says it is.
+/// The payload's declared type.
 const TYPE: &str = "cosign container image signature";
 /// A payload names an image and a few things for people.
 pub(super) const MAX_PAYLOAD_BYTES: usize = 64 * 1024;
-/// More signatures of one image are not looked at.
+/// More signatures of one image are not checked.
 const MAX_SIGNATURES: usize = 32;
-/// What comes before the point of a P-256 key in its DER form (RFC 5480), and before an Ed25519 key (RFC 8410).
+/// The bytes before the point of a P-256 key in its DER form (RFC 5480), and before an Ed25519 key (RFC
+/// 8410).
 const P256_PREFIX: &[u8] = b"\x30\x59\x30\x13\x06\x07\x2a\x86\x48\xce\x3d\x02\x01\x06\x08\x2a\x86\x48\xce\x3d\x03\x01\x07\x03\x42\x00";
 const ED25519_PREFIX: &[u8] = b"\x30\x2a\x30\x05\x06\x03\x2b\x65\x70\x03\x21\x00";
 
@@ -35,7 +36,7 @@ pub(super) enum Key {
     Ed25519(Vec<u8>),
 }
 
-/// One signature and the payload it is of.
+/// One signature and its payload.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Claim {
     pub payload: Descriptor,
@@ -50,7 +51,7 @@ pub(super) fn tag_of(digest: &str) -> String {
 /// Reads all keys of these PEM files.
 ///
 /// # Errors
-/// The first file that holds none that is known here.
+/// The first file without a supported key.
 pub(super) fn read_keys(files: &[PathBuf]) -> Result<Vec<Key>, (PathBuf, String)> {
     let mut keys = Vec::new();
     for file in files {
@@ -101,7 +102,7 @@ struct Signed {
     annotations: BTreeMap<String, String>,
 }
 
-/// The signatures that a manifest of them lists; what is none is left out.
+/// The signatures that their manifest lists; other layers are left out.
 pub(super) fn claims(manifest: &[u8]) -> Vec<Claim> {
     let value: Value = serde_json::from_slice(manifest).unwrap_or_default();
     let Ok(found) = decode::<Signatures>(value) else { return Vec::new() };
@@ -133,11 +134,11 @@ struct SignedImage {
     digest: String,
 }
 
-/// Whether one of the keys signed this payload, and the payload is about one of these digests. The name of the image in it
-/// is not compared, as cosign does: mirrors carry signatures along.
+/// Whether one of the keys signed this payload, and the payload names one of these digests. The image name in
+/// it is not compared, as in cosign: mirrors copy signatures unchanged.
 ///
 /// # Errors
-/// What does not fit, in words.
+/// What does not match.
 pub(super) fn check(claim: &Claim, payload: &[u8], keys: &[Key], digests: &[&str]) -> Result<(), String> {
     let is_by = |key: &Key| match key {
         Key::P256(point) => {
@@ -145,7 +146,7 @@ pub(super) fn check(claim: &Claim, payload: &[u8], keys: &[Key], digests: &[&str
         }
         Key::Ed25519(key) => UnparsedPublicKey::new(&ED25519, key).verify(payload, &claim.signature).is_ok(),
     };
-    // Before anything in it is believed.
+    // Checked before anything in the payload is used.
     if !keys.iter().any(is_by) {
         return Err("signature does not match any of the keys".to_owned());
     }

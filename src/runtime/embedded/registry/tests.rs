@@ -1,4 +1,4 @@
-//! Words between the two processes; pulls themselves are in `tests/registry`.
+//! The messages between the two processes; pulls themselves are tested in `tests/registry`.
 
 use super::*;
 use crate::model::api::decode::decode;

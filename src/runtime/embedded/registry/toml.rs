@@ -1,14 +1,15 @@
-//! As much of TOML as `hosts.toml` files use: tables, strings, booleans, integers, arrays and inline tables.
+//! The subset of TOML that `hosts.toml` files use: tables, strings, booleans, integers, arrays and inline
+//! tables.
 //!
-//! Owns the grammar. (The `toml` crate would add 90 kB and a second Deserializer for files of ten lines; what is not
-//! understood here is refused by line, never guessed.)
+//! Owns the grammar. (The `toml` crate would add 90 kB and a second Deserializer for files of ten lines.
+//! Unsupported syntax is refused with its line, never guessed.)
 
 use serde_json::{Map, Value};
 
-/// Deeper arrays and tables are no configuration.
+/// Deeper nesting is no real configuration.
 const MAX_DEPTH: usize = 8;
 
-/// One assignment, in the order of the file, which means something in `hosts.toml`.
+/// One assignment. Their order in the file is kept, because it is significant in `hosts.toml`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Assignment {
     /// The table it is in and the leading parts of a dotted key.
@@ -18,7 +19,7 @@ pub struct Assignment {
     pub value: Value,
 }
 
-/// A line that is not understood.
+/// A line that cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {problem}")]
 pub struct TomlError {
@@ -27,10 +28,10 @@ pub struct TomlError {
     pub problem: &'static str,
 }
 
-/// Reads a file. A table that is only named appears with an empty key and a null value.
+/// Reads a file. A table without keys appears with an empty key and a null value.
 ///
 /// # Errors
-/// The first line that is not understood.
+/// The first line that cannot be parsed.
 pub fn parse(text: &str) -> Result<Vec<Assignment>, TomlError> {
     let mut reader = Reader { rest: text, line: 1 };
     let mut table = Vec::new();

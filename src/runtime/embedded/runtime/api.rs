@@ -1,6 +1,6 @@
-//! What the embedded runtime can tell and do beyond [`crate::runtime::Runtime`]: for those who serve it to others.
+//! The embedded runtime's interface beyond [`crate::runtime::Runtime`]: for CRI servers.
 //!
-//! Owns shapes. The effects are in the files beside it.
+//! Owns types. The effects are in the files beside it.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use crate::model::observed::{ContainerStateKind, ObservedUser};
 use crate::model::types::{ContainerId, SandboxId, Timestamp};
 use crate::runtime::{ContainerConfig, NamespaceOptions, SandboxConfig};
 
-/// One sandbox in full, as its record has it.
+/// One sandbox in full, from its record.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SandboxView {
     pub id: SandboxId,
@@ -28,18 +28,18 @@ pub struct SandboxView {
 }
 
 impl SandboxView {
-    /// Who shares which namespaces.
+    /// The configured namespaces: which are shared, and with whom.
     #[must_use]
     pub fn namespaces(&self) -> NamespaceOptions {
         self.config.namespaces
     }
 }
 
-/// One container in full, as its record has it.
+/// One container in full, from its record.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ContainerView {
     pub id: ContainerId,
-    /// Where it lives.
+    /// The sandbox that it belongs to.
     pub sandbox: SandboxId,
     /// What it was made from: metadata, labels, annotations, mounts, resources, security.
     pub config: ContainerConfig,
@@ -81,20 +81,20 @@ pub enum EventKind {
     Deleted,
 }
 
-/// One event. A sandbox's have no container.
+/// One event. A sandbox's event has no container.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RuntimeEvent {
     pub kind: EventKind,
     pub at: Timestamp,
-    /// Of which sandbox.
+    /// The sandbox concerned.
     pub sandbox: SandboxId,
-    /// Of which container; `None` for the sandbox itself.
+    /// The container concerned; `None` for the sandbox itself.
     pub container: Option<ContainerId>,
-    /// The sandbox as it was, once it is gone.
+    /// The sandbox's last state, once it is removed.
     pub last: Option<Rc<SandboxView>>,
 }
 
-/// Use of resources by one container. All zero when it has no cgroup.
+/// Resource usage of one container. All zero when it has no cgroup.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ContainerStats {
     /// When it was read.
@@ -103,11 +103,11 @@ pub struct ContainerStats {
     pub cpu_nanoseconds: u64,
     /// Memory, page cache included.
     pub memory_usage_bytes: u64,
-    /// Memory that cannot be taken away.
+    /// Memory that cannot be reclaimed.
     pub memory_working_set_bytes: u64,
     pub memory_rss_bytes: u64,
     pub page_faults: u64,
-    /// Those that read from disk.
+    /// Page faults that read from disk.
     pub major_page_faults: u64,
     /// Limit less the working set; `None` without a limit.
     pub memory_available_bytes: Option<u64>,

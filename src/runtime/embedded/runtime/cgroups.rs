@@ -1,6 +1,6 @@
 //! Where the cgroups of sandboxes and containers are.
 //!
-//! Owns their names. Effects are `cgroup::container`'s.
+//! Owns their names. `cgroup::container` makes changes.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ use crate::model::types::SandboxId;
 use crate::platform::cgroup::container;
 use crate::platform::cgroup::{CgroupConfig, CgroupError, Skipped};
 
-/// Where sandboxes are that nobody gave a place: a client of ours that is no kubelet.
+/// The parent of sandboxes' cgroups when the client sets none, for example a client that is not a kubelet.
 const NOBODYS: &str = "/agent-cri";
 const NOBODYS_SLICE: &str = "agentcri.slice";
 
@@ -24,14 +24,15 @@ fn own_parent(id: &SandboxId) -> String {
     format!("{NOBODYS}/{id}")
 }
 
-/// The monitor's cgroup. Two sandboxes of one pod may be there at a time, and the older one goes without the newer.
+/// The monitor's cgroup. Two sandboxes of one pod may exist at a time, and the older one is removed without
+/// the newer.
 fn monitor_name(id: &SandboxId) -> String {
     format!("monitor-{}", id.as_str().get(..12).unwrap_or(id.as_str()))
 }
 
-/// Puts a sandbox's monitor into its cgroup, with what it has started until then, so that no service of systemd has them.
-/// Where systemd rules the tree the sandbox gets a scope, and everything of it is in there. Where that is goes into the record
-/// before it is made.
+/// Puts a sandbox's monitor, with the processes that it has started until then, into the sandbox's cgroup, so
+/// that they belong to no systemd service. With the systemd driver the sandbox gets a scope that contains all
+/// its cgroups. The path is written to the record before the cgroup is made.
 pub(super) fn place(
     config: &CgroupConfig,
     record: &mut SandboxRecord,
@@ -88,7 +89,7 @@ fn enter(dirs: &[PathBuf], processes: &[u32]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Takes a sandbox's own cgroups away, with whatever is left in them.
+/// Removes a sandbox's own cgroups, and kills what is left in them.
 pub(super) fn remove_sandbox(config: &CgroupConfig, record: &SandboxRecord) -> Result<(), Failure> {
     if record.cgroup.is_empty() {
         return Ok(());
@@ -102,7 +103,8 @@ pub(super) fn remove_sandbox(config: &CgroupConfig, record: &SandboxRecord) -> R
     Ok(())
 }
 
-/// Kills what is in a cgroup and removes it. Processes need a moment to go, so whoever asks may have to ask again.
+/// Kills the processes in a cgroup and removes it. Processes need a moment to end, so the caller may have to
+/// retry.
 pub(super) fn clear(dirs: &[PathBuf]) -> Result<(), Failure> {
     if !container::is_empty(dirs) {
         let _ = container::kill_all(dirs);

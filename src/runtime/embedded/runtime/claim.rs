@@ -1,6 +1,7 @@
-//! Whose the runtime's directories are: one process's at a time, `agent` or `agent cri`.
+//! Ownership of the runtime's directories: one process at a time, `agent` or `agent cri`.
 //!
-//! Owns the lock files. Two of them would each take the other's pods for its own, and undo what the other is making.
+//! Owns the lock files. Two owners would each treat the other's pods as their own, and undo what the other is
+//! making.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,19 +11,21 @@ use super::OpenError;
 use crate::platform::rt;
 use crate::platform::sys::lock::{self, FileLock, LockError};
 
-/// One that is ending holds them still, and so does, for a moment, what it was just starting when it was killed.
+/// A process that is ending still holds the locks, and so does, for a moment, a child that it was starting
+/// when it was killed.
 const PATIENCE: Duration = Duration::from_secs(5);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// The directories are ours while it lives. The kernel ends it with the process.
+/// This process owns the directories while the value lives. The kernel releases the locks when the process
+/// ends.
 pub(super) struct Claim {
     _locks: Vec<FileLock>,
 }
 
-/// Takes both trees.
+/// Takes the locks of both trees.
 ///
 /// # Errors
-/// [`OpenError::InUse`] when somebody else has one of them and does not end.
+/// [`OpenError::InUse`] when another process holds one of them and does not end.
 pub(super) async fn take(layout: &Layout) -> Result<Claim, OpenError> {
     let mut locks = Vec::new();
     for path in layout.locks() {

@@ -1,7 +1,7 @@
-//! Containers: made from a configuration, started, stopped, removed.
+//! Containers: creating, starting, stopping and removing them.
 //!
-//! Owns the order of effects. Guarantees: a name is taken by one container of a sandbox at a time; what could not be made is
-//! gone; a container runs at most once.
+//! Owns the order of effects. Guarantees: one container of a sandbox has a name at a time; a container whose
+//! creation failed is removed; a container runs at most once.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -22,14 +22,14 @@ use crate::runtime::{
 };
 
 const SIGKILL: i32 = 9;
-/// How long a killed container may take to be gone: a process in the middle of a slow write is not quick.
+/// How long a killed container may take to end: a process in the middle of a slow write takes long.
 const KILL_PATIENCE: Duration = Duration::from_secs(120);
-/// How long a container of a removed record may take.
+/// How long a container that is being removed may take to end after it was killed.
 const REMOVE_PATIENCE: Duration = Duration::from_secs(10);
-/// How often a cgroup is asked to go before it counts as stuck, and the pause between.
+/// How often the removal of a cgroup is tried before it counts as stuck, and the pause in between.
 const CLEAR_ATTEMPTS: usize = 50;
 const CLEAR_PAUSE: Duration = Duration::from_millis(20);
-/// containerd's exit code of what could not be started.
+/// containerd's exit code of a container that could not be started.
 const START_FAILED: i32 = 128;
 
 /// Makes a container.
@@ -81,7 +81,7 @@ pub(super) async fn create(
                 Err(left) => {
                     log::warn!(container:% = id, err = left.message; "Failed to clean up after failed \
                          container creation");
-                    // Shown, so that its removal is asked for.
+                    // Listed, so that its removal is requested.
                     if let Some(container) = shared.state.borrow_mut().containers.get_mut(&id) {
                         container.phase = ContainerPhase::Created;
                     }
@@ -92,8 +92,8 @@ pub(super) async fn create(
     }
 }
 
-/// A container that shares process ids in a sandbox that was made without: the sandbox gets what is shared now. With containerd its
-/// pause container has it from the beginning.
+/// A container that shares process ids in a sandbox made without a shared PID namespace: the sandbox gets one
+/// now. With containerd its pause container has one from the beginning.
 async fn share_pids(
     shared: &Rc<RuntimeInner>,
     sandbox: &SandboxId,
@@ -146,7 +146,7 @@ fn set_phase(shared: &RuntimeInner, id: &ContainerId, from: ContainerPhase, to: 
     }
 }
 
-/// Starts a container that was made.
+/// Starts a created container.
 pub(super) async fn start(shared: Rc<RuntimeInner>, id: ContainerId) -> Result<(), Failure> {
     let (sandbox, ..) = find(&shared, &id)?;
     let _held = shared.hold(&sandbox).await.ok_or_else(|| no_sandbox(&sandbox))?;
@@ -161,7 +161,7 @@ pub(super) async fn start(shared: Rc<RuntimeInner>, id: ContainerId) -> Result<(
     match monitors::handle(&dir).start(id.as_str()).await {
         Ok(started) => {
             fault::point("start:after")?;
-            // It may have ended already, and the watch have said so.
+            // It may have ended already, and the watch task may have recorded that.
             set_phase(&shared, &id, ContainerPhase::Starting, ContainerPhase::Running(started));
             shared.announce(EventKind::Started, &sandbox, Some(&id));
             Ok(())
@@ -184,7 +184,7 @@ pub(super) async fn start(shared: Rc<RuntimeInner>, id: ContainerId) -> Result<(
     }
 }
 
-/// Asks a container to end, and kills it when it takes longer than `grace`.
+/// Asks a container to stop, and kills it when it takes longer than `grace`.
 pub(super) async fn stop(shared: Rc<RuntimeInner>, id: ContainerId, grace: Duration) -> Result<(), Failure> {
     let Ok((sandbox, phase, dir)) = find(&shared, &id) else { return Ok(()) };
     if !matches!(phase, ContainerPhase::Running(_) | ContainerPhase::Starting) {
@@ -213,7 +213,7 @@ pub(super) async fn stop(shared: Rc<RuntimeInner>, id: ContainerId, grace: Durat
 
 const SIGTERM: i32 = 15;
 
-/// Kills everything in a container, by its monitor or without.
+/// Kills everything in a container, with or without its monitor.
 async fn kill(shared: &RuntimeInner, sandbox: &SandboxId, id: &ContainerId, dir: &ContainerDir) {
     let monitor = monitors::handle(&shared.config.layout.sandbox(sandbox));
     if let Err(error) = monitor.signal(id.as_str(), SIGKILL, true).await {
@@ -231,7 +231,7 @@ async fn has_ended(shared: &RuntimeInner, id: &ContainerId, patience: Duration) 
         loop {
             let next = shared.ended.notified();
             tokio::pin!(next);
-            // From here on an end wakes us, also one between the look and the wait.
+            // From here on an end wakes this task, also one between the check and the wait.
             next.as_mut().enable();
             match find(shared, id) {
                 Ok((_, ContainerPhase::Running(_) | ContainerPhase::Starting, _)) => next.await,
@@ -242,14 +242,14 @@ async fn has_ended(shared: &RuntimeInner, id: &ContainerId, patience: Duration) 
     tokio::time::timeout(patience, ended).await.is_ok()
 }
 
-/// Removes a container. One that runs is killed.
+/// Removes a container, killing it if it runs.
 pub(super) async fn remove(shared: Rc<RuntimeInner>, id: ContainerId) -> Result<(), Failure> {
     let Ok((sandbox, ..)) = find(&shared, &id) else { return Ok(()) };
     let _held = shared.hold(&sandbox).await;
     remove_held(&shared, &id).await
 }
 
-/// The same for whoever has the sandbox for itself already.
+/// The same for a caller that already holds the sandbox's lock.
 pub(super) async fn remove_held(shared: &Rc<RuntimeInner>, id: &ContainerId) -> Result<(), Failure> {
     let Ok((sandbox, phase, dir)) = find(shared, id) else { return Ok(()) };
     if matches!(phase, ContainerPhase::Running(_) | ContainerPhase::Starting) {
@@ -264,7 +264,7 @@ pub(super) async fn remove_held(shared: &Rc<RuntimeInner>, id: &ContainerId) -> 
     Ok(())
 }
 
-/// Takes away everything a container may consist of, whatever of it is there; its record last.
+/// Removes all parts of a container that exist; its record last.
 pub(super) async fn dismantle(
     shared: &Rc<RuntimeInner>,
     sandbox: &SandboxId,
@@ -366,7 +366,7 @@ fn merge(known: &mut LinuxResources, new: LinuxResources) {
     }
 }
 
-/// What a container uses.
+/// A container's resource usage.
 pub(super) async fn stats(shared: &Rc<RuntimeInner>, id: &ContainerId) -> Result<ContainerStats, Failure> {
     let (_, _, dir) = find(shared, id)?;
     let layer = shared.config.layout.writable_layer(id);
@@ -379,7 +379,7 @@ pub(super) async fn stats(shared: &Rc<RuntimeInner>, id: &ContainerId) -> Result
     .await
 }
 
-/// Figures of these containers; one that is gone is left out.
+/// Usage of these containers; missing ones are left out.
 pub(super) async fn figures(
     shared: &Rc<RuntimeInner>,
     ids: &[ContainerId],

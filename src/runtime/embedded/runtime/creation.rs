@@ -1,6 +1,8 @@
-//! From a container's configuration to everything its start needs: image, user, writable layer, cgroup, filter, bundle.
+//! From a container's configuration to everything that its start needs: image, user, writable layer, cgroup,
+//! filter, bundle.
 //!
-//! Owns the order of effects of making a container; what the bundle says is `oci`'s. Everything here blocks.
+//! Owns the order of effects when a container is made; `oci` decides the bundle's content. Everything here
+//! blocks.
 
 use std::os::unix::fs::chown;
 use std::path::PathBuf;
@@ -27,7 +29,7 @@ use crate::runtime::{ContainerConfig, ErrorKind, SandboxConfig};
 /// Most of `/etc/passwd` and `/etc/group` that is read from an image.
 const MAX_ACCOUNTS: usize = 1 << 20;
 
-/// Everything that making one container needs, handed to the threads that may block.
+/// Everything needed to make one container, passed to threads that may block.
 pub(super) struct Creation {
     layout: Layout,
     images: ImageStore,
@@ -44,7 +46,7 @@ pub(super) struct Creation {
 }
 
 impl Creation {
-    /// Takes what it needs of the runtime's state.
+    /// Collects what it needs from the runtime's state.
     pub(super) fn new(
         shared: &Rc<RuntimeInner>,
         sandbox: &SandboxId,
@@ -84,7 +86,7 @@ impl Creation {
         self
     }
 
-    /// Makes it. What was made before a failure is the caller's to take away.
+    /// Makes the container. After a failure the caller removes what was made.
     pub(super) fn carry_out(mut self) -> Result<(ContainerRecord, Vec<Skipped>), Failure> {
         let sandbox_dir = self.layout.sandbox(&self.sandbox);
         let sandbox = SandboxRecord::read(&sandbox_dir)
@@ -156,7 +158,7 @@ impl Creation {
             .map_err(|error| Failure::because("failed to resolve user", &error))
     }
 
-    /// Where the container's own changes go, and where its root is mounted.
+    /// Makes the writable layer, and the directory that the root is mounted at.
     fn make_layer(&self, dir: &ContainerDir, sandbox: &SandboxConfig) -> Result<(), Failure> {
         files::make_new_dir(&dir.rootfs(), 0o755)?;
         let layer = self.layout.writable_layer(&self.id);
@@ -230,7 +232,8 @@ impl Creation {
         Ok(skipped)
     }
 
-    /// The profile that the container will ask for has to be there. Without a default one there is none, which is said.
+    /// The profile that the container asks for must be loaded. Without a default one the container has none,
+    /// which is logged.
     fn apparmor(&self, node: &mut oci::NodeFacts) -> Result<Vec<Skipped>, Failure> {
         let security = &self.config.security;
         match oci::apparmor_profile(security, node.apparmor) {
@@ -254,8 +257,8 @@ impl Creation {
         Ok(Vec::new())
     }
 
-    /// Directories for the image's volumes, with what the image has there: of all where the root itself cannot be written to, else
-    /// of those that the image has nothing at. The others are to be seen in their place already.
+    /// Directories for the image's volumes, filled with the image's content there: for all volumes with a
+    /// read-only root, else for those that the image has no content for. The others are visible in place.
     fn image_volumes(
         &self,
         image: &Image,
@@ -298,7 +301,7 @@ fn stop_signal(pod: &str, image: &str) -> i32 {
     signal_number(text).unwrap_or(SIGTERM)
 }
 
-/// Numbers of signals are the same on all architectures that Linux containers of ours run on.
+/// Signal numbers are the same on all architectures that are supported for containers.
 fn signal_number(text: &str) -> Option<i32> {
     const NAMES: [&str; 31] = [
         "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE",

@@ -1,6 +1,6 @@
 //! Programs in running containers, and streams into them.
 //!
-//! Owns the collecting of what a program says. The programs are the monitors'.
+//! Owns collecting a program's output. Monitors own the programs.
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -16,13 +16,13 @@ use super::{Failure, RuntimeInner, container, monitors};
 use crate::model::types::ContainerId;
 use crate::runtime::{ErrorKind, ExecOutput};
 
-/// Most of either stream that is kept, as in containerd; the rest is read and dropped.
+/// Limit of each output stream that is kept, as in containerd; the rest is read and dropped.
 const MAX_OUTPUT: usize = 16 << 20;
 const CHUNK: usize = 8 << 10;
-/// How long descendants of a program that has ended may keep its streams open.
+/// How long descendants of an ended program may keep its streams open.
 const DRAIN: Duration = Duration::from_secs(1);
 
-/// Runs a program and collects what it says.
+/// Runs a program and collects its output.
 pub(super) async fn sync(
     shared: &Rc<RuntimeInner>,
     id: &ContainerId,
@@ -37,7 +37,7 @@ pub(super) async fn sync(
         let mut session = begin(shared, id, command, false, streams).await?;
         let mut output = Box::pin(async { tokio::join!(drain(&stdout), drain(&stderr)) });
         let (ended, said) = tokio::select! {
-            // Whichever is first, the other is still waited for below; neither loses anything by it.
+            // Whichever completes first, the other one is still awaited below; both are cancel-safe.
             ended = session.wait() => (Some(ended), None),
             said = &mut output => (None, Some(said)),
         };
@@ -47,7 +47,7 @@ pub(super) async fn sync(
         };
         let (stdout, stderr) = match said {
             Some(said) => said,
-            // What it left running may hold the streams; without that this is the end of both.
+            // Processes that it left running may hold the streams open; otherwise this is the end of both.
             None => tokio::time::timeout(DRAIN, output).await.unwrap_or_default(),
         };
         let exited = ended.map_err(|error| broken(id, &error))?;
@@ -93,7 +93,7 @@ fn pipe() -> std::io::Result<(Receiver, OwnedFd)> {
     Ok((Receiver::from_owned_fd(near.into())?, far.into()))
 }
 
-/// Everything until the end of a stream, up to the bound.
+/// Reads a stream to its end, keeping output up to the limit.
 async fn drain(stream: &Receiver) -> Vec<u8> {
     let mut all = Vec::new();
     let mut chunk = vec![0; CHUNK];
@@ -135,7 +135,7 @@ pub(super) async fn resize(
     resized.map_err(|error| Failure::because("failed to resize terminal", &error))
 }
 
-/// Opens a container's log anew.
+/// Reopens a container's log.
 pub(super) async fn reopen_log(shared: &Rc<RuntimeInner>, id: &ContainerId) -> Result<(), Failure> {
     let (sandbox, _) = container::running(shared, id)?;
     let monitor = monitors::handle(&shared.config.layout.sandbox(&sandbox));

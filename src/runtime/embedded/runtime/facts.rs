@@ -1,6 +1,6 @@
-//! What this node can do, measured once at the start; devices when they are asked for.
+//! The node's abilities, measured once at the start; devices when they are needed.
 //!
-//! Owns the measuring. What follows from it is `oci`'s.
+//! Owns the measuring. `oci` decides what follows from it.
 
 use std::fs::Metadata;
 use std::io::Write;
@@ -14,11 +14,11 @@ use crate::platform::cgroup::CgroupConfig;
 use crate::platform::sys::node;
 use crate::runtime::Device as WantedDevice;
 
-/// Directories of `/dev` that every container has of its own.
+/// Directories in `/dev` that every container has for itself.
 const OWN: [&str; 5] = ["pts", "shm", "mqueue", "fd", ".lxc"];
-/// How deep devices are looked for.
+/// How deep to search for devices.
 const DEEPEST: usize = 8;
-/// Devices a container gets at most.
+/// The most devices that a container gets.
 const MOST_DEVICES: usize = 4096;
 
 /// The node's abilities.
@@ -42,15 +42,15 @@ impl NodeAbilities {
         };
         Self {
             node,
-            // Layers of an overlay can be seen with other owners since then.
+            // Since this version, layers of an overlay can be idmapped.
             user_namespaces: kernel >= (5, 19) && may_make_user_namespaces(),
         }
     }
 
-    /// With the devices of the node for one that gets them all.
+    /// Adds the node's devices for a privileged container.
     pub(super) fn for_container(&self, privileged: bool) -> NodeFacts {
         let mut node = self.node.clone();
-        // A policy may be loaded at any time.
+        // Checked on every call: a policy may be loaded at any time.
         node.selinux_containers = node.selinux && SELINUX_LABELS.iter().all(|label| is_in_policy(label));
         if privileged {
             node.host_devices = devices();
@@ -67,7 +67,7 @@ impl NodeAbilities {
     }
 }
 
-/// The kernel takes a label that its policy has.
+/// Whether the kernel accepts a label, which it does if its policy has it.
 fn is_in_policy(label: &str) -> bool {
     let file = std::fs::OpenOptions::new().write(true).open("/sys/fs/selinux/context");
     file.and_then(|mut file| file.write_all(&[label.as_bytes(), b"\0"].concat())).is_ok()
@@ -78,7 +78,7 @@ fn may_make_user_namespaces() -> bool {
     Path::new("/proc/self/ns/user").exists() && limit.trim().parse::<u64>().is_ok_and(|limit| limit > 0)
 }
 
-/// Those this process may hand on.
+/// The capabilities that this process may pass on.
 fn own_capabilities() -> Vec<String> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("CapBnd:"));
@@ -114,7 +114,7 @@ fn collect(directory: &Path, depth: usize, found: &mut Vec<Device>) {
     }
 }
 
-/// `None` where there is something else.
+/// `None` when the file is not a device.
 fn node_at(path: &str, metadata: &Metadata) -> Option<Device> {
     let kind = metadata.file_type();
     let letter = match (kind.is_char_device(), kind.is_block_device()) {
@@ -135,11 +135,11 @@ fn node_at(path: &str, metadata: &Metadata) -> Option<Device> {
     })
 }
 
-/// The nodes that stand for these devices, and what may be done with each. Links are followed; a directory stands for the
-/// nodes below it.
+/// The device nodes that the wanted paths stand for, each with its access letters. Links are followed; a
+/// directory stands for the nodes below it.
 ///
 /// # Errors
-/// The path that is no device, or the kernel's answer for it.
+/// A path that is not a device, or the kernel's answer for it.
 pub(super) fn given(devices: &[WantedDevice]) -> Result<Vec<(Device, String)>, Failure> {
     let mut all = Vec::new();
     for wanted in devices {
@@ -173,7 +173,7 @@ pub(super) fn given(devices: &[WantedDevice]) -> Result<Vec<(Device, String)>, F
     Ok(all)
 }
 
-/// glibc's way of putting both numbers into one.
+/// glibc's encoding of both numbers in one.
 fn numbers(device: u64) -> (u32, u32) {
     let major = ((device >> 8) & 0xfff) | ((device >> 32) & 0xffff_f000);
     let minor = (device & 0xff) | ((device >> 12) & 0xffff_ff00);

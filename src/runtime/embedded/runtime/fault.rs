@@ -1,6 +1,7 @@
-//! Places between effects where tests let the agent die or fail. In a release build there is nothing here.
+//! Places between effects where tests make the agent die or fail. Empty in a release build.
 //!
-//! `AGENT_FAULT=<place>` ends the process as SIGKILL would when it gets there; `AGENT_FAULT=<place>!` makes the step fail.
+//! `AGENT_FAULT=<place>` ends the process as SIGKILL would when it reaches the place; `AGENT_FAULT=<place>!`
+//! makes the step fail.
 
 /// Passes a place. `Err` only in tests that ask for it.
 ///

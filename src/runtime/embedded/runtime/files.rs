@@ -1,4 +1,4 @@
-//! The directory of a sandbox: what is in it beside records, and how it goes away.
+//! The directory of a sandbox: its content beside records, and its removal.
 //!
 //! Owns files and mounts below the state directory, and writable layers. Everything here blocks.
 
@@ -16,9 +16,9 @@ use crate::runtime::{DnsConfig, NamespaceMode, SandboxConfig};
 
 /// containerd's size of a pod's `/dev/shm`.
 const SHM_OPTIONS: &str = "nosuid,nodev,noexec,mode=1777,size=65536k";
-/// Only the agent and its monitors look in.
+/// Only the agent and its monitors have access.
 const PRIVATE: u32 = 0o700;
-/// Start of the name of what waits for its removal.
+/// Prefix of the names of directories that wait for removal.
 const DISCARDED: &str = ".removing-";
 /// A node's resolv.conf or hosts file larger than this is not copied whole.
 const MAX_COPY: u64 = 1 << 20;
@@ -57,8 +57,8 @@ pub(super) fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// Makes a directory that must not be there yet, with exactly this mode: the agent's umask must not decide what containers
-/// can read.
+/// Makes a directory that must not exist yet, with exactly this mode: the agent's umask must not decide what
+/// containers can read.
 pub(super) fn make_new_dir(path: &Path, mode: u32) -> Result<(), Failure> {
     let result = std::fs::DirBuilder::new()
         .mode(mode)
@@ -67,8 +67,8 @@ pub(super) fn make_new_dir(path: &Path, mode: u32) -> Result<(), Failure> {
     result.map_err(|error| Failure::because(&format!("create directory {}", path.display()), &error))
 }
 
-/// Takes from others what an earlier version let them read of a sandbox: variables of its containers, among them those from
-/// Secrets. What containers read through it keeps its mode.
+/// Removes access that an earlier version gave other users: they could read the environment of a sandbox's
+/// containers, including values from Secrets. What containers read through the directory keeps its mode.
 pub(super) fn close_to_others(dir: &SandboxDir) {
     let files = |path: &Path| {
         let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
@@ -85,7 +85,7 @@ pub(super) fn close_to_others(dir: &SandboxDir) {
     }
 }
 
-/// `/dev/shm` of the pod, unless it has the node's.
+/// Mounts `/dev/shm` of the pod, unless the pod uses the node's.
 pub(super) fn mount_shm(dir: &SandboxDir, config: &SandboxConfig) -> Result<(), Failure> {
     if config.namespaces.ipc == NamespaceMode::Node {
         return Ok(());
@@ -96,7 +96,7 @@ pub(super) fn mount_shm(dir: &SandboxDir, config: &SandboxConfig) -> Result<(), 
         .map_err(|error| Failure::because("failed to mount sandbox shm", &error))
 }
 
-/// The three files in `/etc`.
+/// Writes the three files for `/etc`.
 pub(super) fn write_etc(dir: &SandboxDir, config: &SandboxConfig) -> Result<(), Failure> {
     let failed = |error: super::record::RecordError| Failure::because("setup sandbox files", &error);
     let hostname = if config.hostname.is_empty() {
@@ -118,7 +118,7 @@ pub(super) fn write_etc(dir: &SandboxDir, config: &SandboxConfig) -> Result<(), 
     write(&dir.resolv_conf(), &resolv_conf)
 }
 
-/// A file of the node; one that is not there is empty.
+/// The content of a file of the node; empty when it does not exist.
 fn copy_of(path: &Path) -> Vec<u8> {
     use io::Read as _;
     let mut bytes = Vec::new();
@@ -128,7 +128,7 @@ fn copy_of(path: &Path) -> Vec<u8> {
     bytes
 }
 
-/// The text of a resolv.conf; `None` when nothing is in the configuration.
+/// The text of a resolv.conf; `None` when the configuration is empty.
 fn resolv_conf(dns: &DnsConfig) -> Option<String> {
     let mut text = String::new();
     if !dns.searches.is_empty() {
@@ -143,13 +143,14 @@ fn resolv_conf(dns: &DnsConfig) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// Takes a sandbox's directory away: mounts, then everything, the record last. Fine when some or all of it is gone.
+/// Removes a sandbox's directory: mounts, then everything else, the record last. Succeeds when some or all of
+/// it is already gone.
 pub(super) fn remove_sandbox_dir(dir: &SandboxDir) -> Result<(), Failure> {
     unmount_below(&dir.0)?;
     remove_dir_record_last(&dir.0, &dir.record())
 }
 
-/// Takes a container's directory away in the same way.
+/// Removes a container's directory in the same way.
 pub(super) fn remove_container_dir(path: &Path, record: &Path) -> Result<(), Failure> {
     unmount_below(path)?;
     remove_dir_record_last(path, record)
@@ -165,7 +166,8 @@ fn unmount_below(path: &Path) -> Result<(), Failure> {
     points.sort();
     for point in points.iter().rev() {
         match mount::unmount(point) {
-            // Gone already: mounts on one another have one name, and an earlier one may have taken it along.
+            // Already unmounted: stacked mounts have the same path, and an earlier unmount may have removed
+            // several.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {}
             other => other.map_err(failed)?,
         }
@@ -190,7 +192,7 @@ fn remove_dir_record_last(path: &Path, record: &Path) -> Result<(), Failure> {
     std::fs::remove_dir(path).or_else(missing_is_fine).map_err(|error| failed(&error))
 }
 
-/// A file or directory of ours with all below it.
+/// Removes one of the runtime's files or directories with everything below it.
 fn remove_entry(path: &Path) -> io::Result<()> {
     let Ok(metadata) = std::fs::symlink_metadata(path) else { return Ok(()) };
     if !metadata.is_dir() {
@@ -204,7 +206,8 @@ fn missing_is_fine(error: io::Error) -> io::Result<()> {
     if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
 }
 
-/// Gives a writable layer another name, at once, whatever its size; it is to be removed later. `None` when it is not there.
+/// Renames a writable layer, which is instant at any size, for a later removal. `None` when it does not
+/// exist.
 pub(super) fn discard(layout: &Layout, layer: &Path, number: u64) -> Result<Option<PathBuf>, Failure> {
     let name = format!("{DISCARDED}{}-{number}", std::process::id());
     let discarded = layout.writable_layers().join(name);
@@ -215,7 +218,8 @@ pub(super) fn discard(layout: &Layout, layer: &Path, number: u64) -> Result<Opti
     }
 }
 
-/// Removes what was discarded, by this agent or an earlier one. The files are a container's: nothing is followed.
+/// Removes what was discarded, by this agent or an earlier one. The content is a container's: no link is
+/// followed.
 pub(super) fn remove_discarded(path: &Path) {
     let removed = dir::remove_contents(path).map_err(|error| {
         io::Error::new(error.source.kind(), format!("{}: {}", error.path.display(), error.source))
@@ -226,7 +230,7 @@ pub(super) fn remove_discarded(path: &Path) {
     }
 }
 
-/// Writable layers that nobody has a record of, discarded ones included.
+/// Writable layers without a record, discarded ones included.
 pub(super) fn orphaned_layers(layout: &Layout, is_known: impl Fn(&str) -> bool) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(layout.writable_layers()).into_iter().flatten().flatten();
     let unknown = entries.filter(|entry| !entry.file_name().to_str().is_some_and(&is_known));

@@ -1,6 +1,6 @@
-//! Compiled seccomp filters as files, each made once.
+//! Compiled seccomp filters as files, each compiled once.
 //!
-//! Owns their names. What a profile means is `seccomp`'s.
+//! Owns their names. `seccomp` interprets profiles.
 
 use std::path::{Path, PathBuf};
 
@@ -14,18 +14,18 @@ use super::record::write_whole;
 use super::{Failure, fault};
 use crate::runtime::SeccompChoice;
 
-/// A larger file is no profile.
+/// No real profile is larger.
 const MAX_PROFILE: u64 = 4 << 20;
 
-/// A filter that is there.
+/// A compiled filter.
 pub(super) struct Filter {
     /// Instructions as the kernel takes them.
     pub(super) path: PathBuf,
-    /// The profile in the specification's form, if it was asked for.
+    /// The profile in the specification's form, if requested.
     pub(super) profile: Option<Value>,
 }
 
-/// The filter of a container with these capabilities. `None` when it has none.
+/// The filter of a container with these capabilities. `None` for an unconfined container.
 pub(super) fn of(
     layout: &Layout,
     choice: &SeccompChoice,
@@ -50,7 +50,7 @@ pub(super) fn of(
             (digest, Box::new(move || parse(path, &text, &subject)))
         }
     };
-    // What another version of this program has compiled may be something else.
+    // Another version of this program may compile a different filter.
     let digest = digest.chain_update("\0").chain_update(capabilities.join(" "));
     let digest = digest.chain_update("\0").chain_update(env!("CARGO_PKG_VERSION")).finalize();
     let path = layout.seccomp().join(hex(&digest));

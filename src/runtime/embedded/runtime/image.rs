@@ -1,4 +1,4 @@
-//! Images, as the agent asks for them.
+//! Image calls of the agent.
 //!
 //! Owns nothing: the store and the puller do the work.
 
@@ -10,7 +10,7 @@ use super::{Failure, RuntimeInner};
 use crate::platform::rt;
 use crate::runtime::{ErrorKind, ImageAuth, ImageStatus, RuntimeImage};
 
-/// The image a reference stands for.
+/// The image that a reference resolves to.
 pub(super) async fn status(shared: &Rc<RuntimeInner>, image: &str) -> Result<Option<ImageStatus>, Failure> {
     let (images, reference) = (shared.images.clone(), image.to_owned());
     let found = rt::blocking("image status", move || images.resolve(&reference)).await;
@@ -21,7 +21,7 @@ pub(super) async fn status(shared: &Rc<RuntimeInner>, image: &str) -> Result<Opt
     }))
 }
 
-/// `User` of an image: a number, or a name; the group is nobody's business here.
+/// `User` of an image: a number or a name. The group is not reported.
 fn user(text: &str) -> (Option<i64>, String) {
     let name = text.split(':').next().unwrap_or_default();
     match name.parse::<i64>() {
@@ -43,7 +43,8 @@ pub(super) async fn list(shared: &Rc<RuntimeInner>) -> Result<Vec<RuntimeImage>,
     Ok(all.into_iter().map(listed).collect())
 }
 
-/// Removes an image unless a container was made from it. Says how many bytes its layers had that no other image has.
+/// Removes an image unless a container was made from it. Returns the bytes of the layers that no other image
+/// has.
 pub(super) async fn remove(
     shared: &Rc<RuntimeInner>,
     id: &str,
@@ -60,7 +61,7 @@ pub(super) async fn remove(
     }
 }
 
-/// Pulls an image in a process of its own. Returns the image's id.
+/// Pulls an image in a child process. Returns the image's id.
 pub(super) async fn pull(
     shared: &Rc<RuntimeInner>,
     image: &str,

@@ -1,6 +1,6 @@
-//! Starting monitors, and waiting for processes to be gone.
+//! Starts monitors, and waits for processes to end.
 //!
-//! Owns monitors as children of this process, so that none stays a zombie.
+//! Owns monitors as children of this process, and reaps them.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -16,9 +16,10 @@ use crate::platform::logging::chain;
 use crate::platform::rt;
 use crate::platform::sys::netlink::namespace;
 
-/// A process that was killed is gone after a moment; there is nothing to wait on for one that is not our child.
+/// Poll interval: a killed process ends after a moment, and one that is not a child of this process cannot be
+/// waited for.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
-/// A program inside the pod answers at once or not at all.
+/// A program inside the pod accepts at once or not at all.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Starts the monitor of a sandbox and returns its process id when it is ready.
@@ -31,18 +32,18 @@ pub(super) async fn spawn(shared: &Rc<RuntimeInner>, dir: &SandboxDir) -> Result
     Ok(pid)
 }
 
-/// A way to talk to a sandbox's monitor, whether or not there is one.
+/// A handle on a sandbox's monitor, whether or not the monitor exists.
 pub(super) fn handle(dir: &SandboxDir) -> Monitor {
     Monitor::new(dir)
 }
 
-/// Listens to a monitor.
+/// Opens a watch on a monitor.
 pub(super) async fn watch(dir: &SandboxDir) -> Result<Watch, Failure> {
     let watch = handle(dir).watch().await;
     watch.map_err(|error| Failure::because("failed to watch the pod's monitor", &error))
 }
 
-/// Waits for a process to be gone. `false` when it is still there after `patience`.
+/// Waits until a process has ended. `false` when it is still there after `patience`.
 pub(super) async fn until_gone(process: Process, patience: Duration) -> bool {
     let gone = async {
         while process.is_alive() {
@@ -52,7 +53,8 @@ pub(super) async fn until_gone(process: Process, patience: Duration) -> bool {
     tokio::time::timeout(patience, gone).await.is_ok()
 }
 
-/// The first of these addresses that accepts a connection made from inside a network namespace (`None`: the node's).
+/// The first of these addresses that accepts a connection made from inside a network namespace (`None`: the
+/// node's).
 pub(super) fn connect_inside(netns: Option<&Path>, addresses: &[SocketAddr]) -> io::Result<TcpStream> {
     let connect = || {
         let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);

@@ -1,8 +1,8 @@
-//! The network's verbs as the runtime calls them: in which thread, how many at once, how often.
+//! The network's operations as the runtime calls them: in which thread, how many at once, how often.
 //!
-//! Plugins are other people's programs and may hang until they are killed. Those of one pod hold up nobody else: each chain has a
-//! thread of its own, so many at once. The built-in network is the kernel's answer to a few messages; one pod after the other has
-//! it, and who waits does not wait in the pool.
+//! Plugins are foreign programs and may hang until they are killed. Those of one pod must not delay other
+//! pods: each chain has its own thread, up to a limit. The built-in network only exchanges a few messages
+//! with the kernel; it serves one pod at a time, and waiting for it does not occupy a thread of the pool.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -17,12 +17,14 @@ use crate::model::types::SandboxId;
 use crate::platform::rt;
 use crate::runtime::SandboxConfig;
 
-/// Chains of plugins under way. Each may hang for a minute; as many pods may hang before others wait.
+/// Chains of plugins that run at once. Each may hang for a minute; this many pods may hang before others
+/// wait.
 pub(super) const MOST_PLUGINS: usize = 16;
-/// How long an answer about the network's state holds while its configuration stays as it is. Plugins are asked by running them.
+/// How long a status of the network is reused while its configuration is unchanged: checking plugins means
+/// running them.
 const STATUS_HOLDS: Duration = Duration::from_secs(10);
 
-/// What was said of the network, of which configuration, and when.
+/// The last status of the network, with its configuration and time.
 pub(super) struct ReportedNetwork {
     of: Configured,
     at: Instant,
@@ -40,7 +42,7 @@ async fn run<T: Send + 'static>(
     if !plugins {
         return Ok(rt::blocking(name, move || job(&network)).await);
     }
-    // Never closed, so this only waits.
+    // The semaphore is never closed, so this only waits.
     let _place = shared.plugins.acquire().await;
     let (answer, answered) = oneshot::channel();
     let thread = rt::spawn_thread("network plugins", move || drop(answer.send(job(&network))));
@@ -54,13 +56,14 @@ async fn runs_plugins(shared: &RuntimeInner, sandbox: &SandboxId) -> bool {
     rt::blocking("read network record", move || network.runs_plugins(&sandbox)).await
 }
 
-/// One pod's built-in network is made or taken down at a time, by a lock below. Whoever waited for that in the pool would hold up
-/// what needs no network: the first may take seconds on a slow machine, where the kernel loads modules for it.
+/// A lock below serializes the making and removal of pods' built-in networks. Waiting for it in the pool
+/// would delay jobs that need no network: the first may take seconds on a slow machine, where the kernel
+/// loads modules for it.
 async fn turn(shared: &RuntimeInner, plugins: bool) -> Option<MutexGuard<'_, ()>> {
     if plugins { None } else { Some(shared.network_turn.lock().await) }
 }
 
-/// Connects a sandbox whose namespaces `pid` has; its addresses.
+/// Connects a sandbox whose namespaces `pid` holds; returns its addresses.
 pub(super) async fn attach(
     shared: &Rc<RuntimeInner>,
     id: &SandboxId,
@@ -89,7 +92,7 @@ pub(super) fn netns_of(pid: i32) -> String {
     format!("/proc/{pid}/ns/net")
 }
 
-/// Disconnects a sandbox; fine when it is.
+/// Disconnects a sandbox. Succeeds when it is already disconnected.
 pub(super) async fn detach(
     shared: &RuntimeInner,
     id: &SandboxId,
@@ -108,7 +111,7 @@ pub(super) async fn detach(
         .map_err(|error| Failure::because(&format!("failed to destroy network for sandbox \"{id}\""), &error))
 }
 
-/// Whether pods can have a network. Callers that come while plugins are asked wait for the same answer.
+/// Whether pods can have a network. Calls during a check of the plugins wait for its result.
 pub(super) async fn status(shared: &RuntimeInner) -> Result<(), String> {
     let mut said = shared.network_said.lock().await;
     let network = Arc::clone(&shared.network);

@@ -1,4 +1,4 @@
-//! Processes by number, told apart by when they started: numbers are used again.
+//! Processes by number and start time, because numbers are reused.
 //!
 //! Owns reading `/proc`.
 
@@ -11,7 +11,7 @@ use crate::platform::sys::kill::kill_process;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Process {
     pub(super) pid: i32,
-    /// Clock ticks after the start of the machine.
+    /// Clock ticks since boot.
     start: u64,
 }
 
@@ -28,12 +28,12 @@ impl Process {
         Some(Self { pid, start: start_of(pid)? })
     }
 
-    /// It is still that one, and more than its exit code is left.
+    /// Whether it is still the same process, and no zombie.
     pub(super) fn is_alive(self) -> bool {
         start_of(self.pid) == Some(self.start)
     }
 
-    /// Kills it if it is still that one.
+    /// Kills the process if it is still the same one.
     pub(super) fn kill(self) {
         if self.is_alive()
             && let Err(error) = kill_process(self.pid)
@@ -43,20 +43,21 @@ impl Process {
     }
 }
 
-/// When a process started; `None` for one that is gone or a zombie.
+/// When a process started; `None` for a missing one or a zombie.
 fn start_of(pid: i32) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in parentheses, may contain anything.
+    // The name, in parentheses, may contain any character.
     let (_, rest) = text.rsplit_once(')')?;
     let mut fields = rest.split_whitespace();
     if matches!(fields.next()?, "Z" | "X") {
         return None;
     }
-    // Field 22 of all, the state being the third.
+    // Field 22 of the file; the state is field 3.
     fields.nth(18)?.parse().ok()
 }
 
-/// Monitors of sandboxes below `sandboxes` by the argument they were started with: directory's name and process.
+/// Monitors of sandboxes below `sandboxes`, found by their command-line argument: the directory's name and
+/// the process.
 pub(super) fn monitors_below(sandboxes: &Path) -> Vec<(String, Process)> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
@@ -73,8 +74,8 @@ pub(super) fn monitors_below(sandboxes: &Path) -> Vec<(String, Process)> {
     .collect()
 }
 
-/// The first process a monitor has started: the init process of a shared PID namespace, when it is ready and nothing else
-/// has been started.
+/// The first child of a monitor: the init process of a shared PID namespace, once it is ready and before
+/// anything else was started.
 pub(super) fn first_child(pid: i32) -> Option<i32> {
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
     children.split_whitespace().next()?.parse().ok()

@@ -1,7 +1,7 @@
-//! What is remembered of a sandbox and of a container: one small file each, on the tmpfs of the state directory.
+//! The records of sandboxes and containers: one small file each, on the tmpfs of the state directory.
 //!
-//! Owns shapes, reading and writing. A file appears whole or not at all; it is not synced, because it describes processes of
-//! this boot.
+//! Owns types, reading and writing. A file appears whole or not at all; it is not synced, because it
+//! describes processes of this boot.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,13 +17,13 @@ use crate::model::types::{ContainerId, SandboxId};
 use crate::platform::sys::durable::replace_private;
 use crate::runtime::{ContainerConfig, SandboxConfig};
 
-/// Records hold a configuration each, which has its own bounds; what is larger is not ours.
+/// Records hold a configuration each, which has its own bounds; a larger file is no record.
 const MAX_RECORD: u64 = 4 << 20;
 
-/// How far a sandbox has come.
+/// The stage of a sandbox.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SandboxStage {
-    /// Something of it exists. Found by a later agent, it is undone.
+    /// Parts of it may exist. A later agent that finds it in this stage removes it.
     #[default]
     Making,
     /// Its monitor runs and its network is attached.
@@ -39,16 +39,18 @@ pub struct SandboxRecord {
     pub id: SandboxId,
     /// Nanoseconds since the epoch.
     pub created_at: i64,
-    /// How far it is.
+    /// The stage that it has reached.
     pub stage: SandboxStage,
     /// Addresses, primary first.
     pub ips: Vec<String>,
-    /// Path, below the root of every hierarchy, of the cgroup that those of the monitor and the containers are in; empty before
-    /// there is a monitor. As it was made: the driver may be another one by now.
+    /// Path, below the root of every hierarchy, of the cgroup that contains those of the monitor and the
+    /// containers; empty before there is a monitor. It is recorded because the cgroup driver may have changed
+    /// since.
     pub cgroup: String,
     /// The monitor's cgroup, a directory per hierarchy.
     pub cgroups: Vec<PathBuf>,
-    /// Version of [`super::super::protocol`] that its monitor speaks; 0 in records of before this was written down, and means 1.
+    /// Version of [`super::super::protocol`] that its monitor speaks; 0 in records of releases that did not
+    /// record it, meaning 1.
     pub monitor_protocol: u8,
     /// Init process of a PID namespace that the pod's containers share; 0 without one.
     pub pod_init: i32,
@@ -61,11 +63,11 @@ pub struct SandboxRecord {
 #[serde(default)]
 pub struct ContainerRecord {
     pub id: ContainerId,
-    /// Where it lives.
+    /// The sandbox that it belongs to.
     pub sandbox: SandboxId,
     /// Nanoseconds since the epoch.
     pub created_at: i64,
-    /// Everything it needs is there. Found by a later agent without, it is undone.
+    /// Everything that it needs exists. A later agent that finds it unset removes the container.
     pub is_made: bool,
     /// Name of the image.
     pub image: String,
@@ -75,7 +77,7 @@ pub struct ContainerRecord {
     pub image_id: String,
     /// Who the first process is at its start.
     pub user: Option<RecordedUser>,
-    /// Signal that asks it to stop.
+    /// The signal that asks it to stop.
     pub stop_signal: i32,
     /// Its cgroup, a directory per hierarchy.
     pub cgroups: Vec<PathBuf>,
@@ -98,7 +100,7 @@ pub struct RecordedUser {
 }
 
 impl RecordedUser {
-    /// As statuses show it.
+    /// The user in the form that statuses report.
     #[must_use]
     pub fn observed(&self) -> ObservedUser {
         ObservedUser {
@@ -133,7 +135,7 @@ pub enum RecordError {
         #[source]
         source: io::Error,
     },
-    /// It would be too large to be read again.
+    /// It would be too large to read again.
     #[error(
         "the configuration is {bytes} bytes, more than the limit of {MAX_RECORD}: shorten annotations, \
          labels, variables or mounts"
@@ -142,7 +144,7 @@ pub enum RecordError {
         /// Of the record.
         bytes: usize,
     },
-    /// What is in it.
+    /// The record's content is invalid.
     #[error("{path:?} is not a valid record: {why}")]
     Damaged {
         path: PathBuf,
@@ -160,7 +162,7 @@ impl RecordError {
 }
 
 impl SandboxRecord {
-    /// Its monitor can be spoken to.
+    /// Whether its monitor speaks a supported protocol version.
     #[must_use]
     pub fn is_understood(&self) -> bool {
         (protocol::OLDEST..=protocol::VERSION).contains(&self.monitor_protocol.max(1))
@@ -201,13 +203,13 @@ impl ContainerRecord {
     }
 }
 
-/// How the monitor says a container started; `None` if it has not.
+/// The monitor's report of a container's start; `None` if it has not started.
 #[must_use]
 pub fn started(dir: &ContainerDir) -> Option<Started> {
     Started::from_line(&read_text(&dir.started()).ok()?).ok()
 }
 
-/// How the monitor says a container ended; `None` if it has not.
+/// The monitor's report of a container's exit; `None` if it has not ended.
 #[must_use]
 pub fn exited(dir: &ContainerDir) -> Option<Exited> {
     Exited::from_line(&read_text(&dir.exited()).ok()?).ok()
@@ -226,7 +228,7 @@ pub fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), RecordErro
     write_whole(path, &bytes)
 }
 
-/// Writes a file that appears whole, and that only the agent can read.
+/// Writes a file atomically, readable by the agent alone.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -238,7 +240,7 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), RecordError> {
 /// Reads a value from a JSON file.
 ///
 /// # Errors
-/// When it is not there or not what it should be.
+/// When it does not exist or cannot be decoded.
 pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, RecordError> {
     let text =
         read_text(path).map_err(|source| RecordError::Io { what: "read", path: path.to_owned(), source })?;

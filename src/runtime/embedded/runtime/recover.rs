@@ -1,11 +1,12 @@
-//! The start: what an earlier agent left is found again, undone or forgotten.
+//! Recovery at the start: what an earlier agent left is adopted, undone or removed.
 //!
-//! Expected flow: read every sandbox's record. One that was being made is undone. One whose monitor answers is listened to;
-//! its containers are as their files say, and what happens from now on is heard. One whose monitor is gone is not ready, its
-//! containers have ended. Then whatever nobody has a record of goes: monitors, networks, writable layers.
+//! Expected flow: read every sandbox's record. Remove a sandbox that was being made. If a sandbox's monitor
+//! answers, watch it: its containers have the state in their files, and later changes arrive by the watch. If
+//! a sandbox's monitor is gone, the sandbox is not ready and its containers have ended. Then remove
+//! everything without a record: monitors, networks, writable layers.
 //!
-//! Guarantees: nothing that runs and has a record is touched. What cannot be undone stays visible as not ready, so that its
-//! removal is asked for and tried again.
+//! Guarantees: nothing that runs and has a record is touched. What cannot be removed stays listed as not
+//! ready, so that its removal is requested and retried.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -24,7 +25,7 @@ use crate::platform::rt;
 /// A sandbox's directory as it was found.
 struct RecoveredSandbox {
     id: SandboxId,
-    /// `None`: it has no record that can be read.
+    /// `None` when its record cannot be read.
     record: Option<SandboxRecord>,
     containers: Vec<FoundContainer>,
     monitor: Option<Process>,
@@ -32,12 +33,12 @@ struct RecoveredSandbox {
 
 struct FoundContainer {
     id: ContainerId,
-    /// `None`: it has no record that can be read.
+    /// `None` when its record cannot be read.
     record: Option<ContainerRecord>,
     phase: ContainerPhase,
 }
 
-/// Finds everything again.
+/// Recovers all sandboxes and containers.
 pub(super) async fn recover(shared: &Rc<RuntimeInner>) -> Result<(), OpenError> {
     let layout = shared.config.layout.clone();
     let found = rt::blocking("read records", move || scan(&layout)).await?;
@@ -91,7 +92,7 @@ fn scan_containers(dir: &SandboxDir) -> Vec<FoundContainer> {
                 None => ContainerPhase::Making,
                 Some(record) if !record.is_made => ContainerPhase::Making,
                 Some(record) if record.end.is_some() => ContainerPhase::Exited,
-                // How it ended is noted when it is taken in.
+                // How it ended is recorded when the container is added.
                 Some(_) => {
                     record::started(&container).map_or(ContainerPhase::Created, ContainerPhase::Running)
                 }
@@ -101,7 +102,8 @@ fn scan_containers(dir: &SandboxDir) -> Vec<FoundContainer> {
         .collect()
 }
 
-/// Finds monitors that have not written who they are yet, and kills those whose directory has gone.
+/// Finds monitors that have not written their process id yet, and kills those whose directory no longer
+/// exists.
 async fn assign_monitors(shared: &RuntimeInner, found: &mut [RecoveredSandbox]) {
     let sandboxes = shared.config.layout.sandboxes();
     let running = rt::blocking("find monitors", move || processes::monitors_below(&sandboxes)).await;
@@ -137,7 +139,8 @@ async fn recover_sandbox(shared: &Rc<RuntimeInner>, found: RecoveredSandbox) {
         watch::monitor_gone(shared, &id);
         return;
     };
-    // Nobody could stop such a pod, nor hear of its end: it is made anew, by this agent. `agent upgrade` refuses what would come here.
+    // Without a common protocol version the pod could neither be stopped nor watched: the agent recreates it.
+    // `agent upgrade` refuses upgrades that would lead here.
     let failure = if record.is_some_and(|record| !record.is_understood()) {
         "unsupported protocol version".to_owned()
     } else {
@@ -171,7 +174,7 @@ async fn take_in_container(shared: &Rc<RuntimeInner>, sandbox: &SandboxId, found
     }
 }
 
-/// Containers that ended while nobody listened.
+/// Records the exits of containers that ended while no agent ran.
 fn note_ends(shared: &RuntimeInner, id: &SandboxId) {
     let containers = shared.state.borrow().containers_of(id);
     for container in containers {
@@ -200,7 +203,7 @@ async fn undo(shared: &Rc<RuntimeInner>, id: &SandboxId) {
     }
 }
 
-/// What has no record any more: after a reboot that is all there is on disk.
+/// Removes everything without a record: after a reboot that is all that remains on disk.
 async fn forget_the_rest(shared: &Rc<RuntimeInner>) {
     let (live, containers): (Vec<SandboxId>, BTreeSet<String>) = {
         let state = shared.state.borrow();
@@ -219,7 +222,7 @@ async fn forget_the_rest(shared: &Rc<RuntimeInner>) {
     }
     if !orphans.is_empty() {
         log::info!(count = orphans.len(); "Removing files of deleted containers");
-        // A task of its own: it may take long, and nothing waits for it.
+        // In a task of its own: it may take long, and nothing depends on it.
         rt::spawn("remove orphaned layers", async move {
             for path in orphans {
                 rt::blocking("remove writable layer", move || files::remove_discarded(&path)).await;

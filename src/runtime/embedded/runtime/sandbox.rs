@@ -1,7 +1,7 @@
-//! Sandboxes: made step by step with a record from the first one on, undone from any of them.
+//! Sandboxes: made step by step with a record from the first step on, and undone from any step.
 //!
-//! Owns the order of effects. Guarantees: a name is taken by one sandbox at a time; when making fails everything made before
-//! is gone again; stopping and removing may be repeated and may begin anywhere.
+//! Owns the order of effects. Guarantees: one sandbox has a name at a time; when making one fails, everything
+//! made before is removed again; stopping and removing may be repeated and may start from any state.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::runtime::{ErrorKind, NamespaceMode, SandboxConfig};
 
 /// How long a monitor may take to kill its containers and end, before it is killed itself.
 const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(10);
-/// How long a killed process may take to go.
+/// How long a killed process may take to end.
 pub(super) const KILL_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Makes and starts a sandbox.
@@ -49,7 +49,7 @@ pub(super) async fn run(shared: Rc<RuntimeInner>, config: SandboxConfig) -> Resu
         Err(failure) => {
             match dismantle(&shared, &id).await {
                 Ok(()) => drop(shared.state.borrow_mut().sandboxes.remove(&id)),
-                // It is shown as not ready, so that whoever asked for it asks for its removal.
+                // It is listed as not ready, so that the caller requests its removal.
                 Err(left) => {
                     log::warn!(sandbox:% = id, err = left.message; "Failed to clean up after failed sandbox \
                          creation");
@@ -135,7 +135,7 @@ async fn make(shared: &Rc<RuntimeInner>, id: &SandboxId, config: &SandboxConfig)
     Ok(())
 }
 
-/// Everything that is made before there is a process.
+/// Makes everything that needs no process.
 fn prepare(dir: &SandboxDir, record: &mut SandboxRecord) -> Result<(), Failure> {
     files::make_new_dir(&dir.0, 0o711)?;
     record.write(dir).map_err(|error| Failure::because("store sandbox record", &error))?;
@@ -165,7 +165,7 @@ async fn stop_held(shared: &Rc<RuntimeInner>, id: &SandboxId) -> Result<(), Fail
     }
     let dir = shared.config.layout.sandbox(id);
     let netns = Process::monitor_of(&dir).filter(|monitor| monitor.is_alive());
-    // While the namespace is still there, as CNI's plugins like it best.
+    // While the namespace still exists, as CNI's plugins prefer.
     detach(shared, id, netns.map(|monitor| netns_of(monitor.pid))).await?;
     fault::point("stop:network")?;
     halt_monitor(shared, id).await?;
@@ -174,7 +174,7 @@ async fn stop_held(shared: &Rc<RuntimeInner>, id: &SandboxId) -> Result<(), Fail
     Ok(())
 }
 
-/// Ends the monitor with everything it runs: by asking, else by force. Returns when it is gone.
+/// Ends the monitor with everything it runs: by a request, else by SIGKILL. Returns when it has ended.
 async fn halt_monitor(shared: &Rc<RuntimeInner>, id: &SandboxId) -> Result<(), Failure> {
     let dir = shared.config.layout.sandbox(id);
     let known = shared.state.borrow().sandboxes.get(id).and_then(|sandbox| sandbox.monitor);
@@ -199,7 +199,7 @@ async fn halt_monitor(shared: &Rc<RuntimeInner>, id: &SandboxId) -> Result<(), F
     Ok(())
 }
 
-/// Removes a sandbox with everything in it. Stops it if that was not done.
+/// Removes a sandbox with everything in it, stopping it first if necessary.
 pub(super) async fn remove(shared: Rc<RuntimeInner>, id: SandboxId) -> Result<(), Failure> {
     let Some(_held) = shared.hold(&id).await else { return Ok(()) };
     stop_held(&shared, &id).await?;
@@ -215,7 +215,7 @@ pub(super) async fn remove(shared: Rc<RuntimeInner>, id: SandboxId) -> Result<()
     Ok(())
 }
 
-/// Takes away everything a sandbox without containers may consist of, whatever of it is there; its record last.
+/// Removes all parts that exist of a sandbox without containers; its record last.
 pub(super) async fn dismantle(shared: &Rc<RuntimeInner>, id: &SandboxId) -> Result<(), Failure> {
     let dir = shared.config.layout.sandbox(id);
     halt_monitor(shared, id).await?;

@@ -1,6 +1,6 @@
-//! The richer face, for `agent cri`: everything of sandboxes and containers, streams, statistics, events.
+//! The extended interface for `agent cri`: full sandboxes and containers, streams, statistics, events.
 //!
-//! Owns nothing of its own.
+//! Owns no state.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use crate::model::types::{ContainerId, SandboxId};
 use crate::platform::rt;
 use crate::runtime::{DiskFigures, ErrorKind, RuntimeError, RuntimeUse};
 
-/// Events that a slow listener may be behind.
+/// How many events a slow receiver may lag behind.
 const EVENT_QUEUE: usize = 256;
 
 impl EmbeddedRuntime {
@@ -82,7 +82,7 @@ impl EmbeddedRuntime {
         resized.map_err(|failure| failure.of("Attach"))
     }
 
-    /// Opens the container's log anew after a rotation.
+    /// Reopens the container's log after a rotation.
     ///
     /// # Errors
     /// When the container does not run.
@@ -94,7 +94,7 @@ impl EmbeddedRuntime {
     /// A connection to a port of the pod, made from inside its network: to `127.0.0.1`, else to `::1`.
     ///
     /// # Errors
-    /// When the sandbox is not ready or nobody listens.
+    /// When the sandbox is not ready or no program listens on the port.
     pub async fn port_stream(
         &self,
         id: &SandboxId,
@@ -126,15 +126,16 @@ impl EmbeddedRuntime {
         tokio::net::TcpStream::from_std(stream).map_err(failed)
     }
 
-    /// What a container uses now.
+    /// A container's current resource usage.
     ///
     /// # Errors
-    /// When there is none.
+    /// When there is no such container.
     pub async fn stats(&self, id: &ContainerId) -> Result<ContainerStats, RuntimeError> {
         container::stats(&self.shared, id).await.map_err(|failure| failure.of("ContainerStats"))
     }
 
-    /// Figures of these containers, by their records; with `disks` also where writable layers are and what images use.
+    /// Usage of these containers, from their records; with `disks` also where writable layers are and how
+    /// much images use.
     pub async fn usage(&self, disks: bool, ids: &[ContainerId]) -> RuntimeUse {
         let layout = &self.shared.config.layout;
         let mut found =
@@ -149,7 +150,7 @@ impl EmbeddedRuntime {
         found
     }
 
-    /// Events from now on. A listener that is too slow misses the oldest.
+    /// Events from now on. A receiver that is too slow misses the oldest.
     #[must_use]
     pub fn events(&self) -> broadcast::Receiver<RuntimeEvent> {
         let mut events = self.shared.events.borrow_mut();

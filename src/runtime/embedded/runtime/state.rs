@@ -1,4 +1,4 @@
-//! What of the records is kept in memory: as much as lists need.
+//! The part of the records that is kept in memory: as much as lists need.
 //!
 //! Owns the maps and the names in use.
 
@@ -15,7 +15,7 @@ use crate::model::types::{ContainerId, ContainerName, PodRef, PodUid, SandboxId,
 use crate::runtime::convert::pod_from_labels;
 use crate::runtime::{ContainerConfig, NamespaceMode, SandboxConfig, labels};
 
-/// Everything there is.
+/// All sandboxes and containers.
 #[derive(Default)]
 pub(super) struct RuntimeState {
     pub(super) sandboxes: BTreeMap<SandboxId, Sandbox>,
@@ -23,20 +23,20 @@ pub(super) struct RuntimeState {
 }
 
 pub(super) struct Sandbox {
-    /// By its metadata.
+    /// The pod named by its metadata.
     pub(super) pod: PodRef,
-    /// It carries the labels of a pod: lists show it.
+    /// It has a pod's labels, so lists show it.
     pub(super) is_pod: bool,
     pub(super) attempt: u32,
     pub(super) created_at: Timestamp,
     pub(super) stage: SandboxStage,
     pub(super) host_network: bool,
-    /// Name of its runtime handler; empty for our own.
+    /// Name of its runtime handler; empty for this runtime.
     pub(super) handler: Box<str>,
     pub(super) ips: Vec<IpAddr>,
-    /// Its monitor's process while that runs, as far as we know.
+    /// Process id of its monitor, while that is known to run.
     pub(super) monitor: Option<i32>,
-    /// Held by whoever changes the sandbox or which containers it has.
+    /// Held while the sandbox or its set of containers changes.
     pub(super) lock: Arc<Mutex<()>>,
 }
 
@@ -55,13 +55,13 @@ pub(super) struct Container {
 /// Where a container is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ContainerPhase {
-    /// Being made: no list shows it, its name is taken.
+    /// Being made: not listed, but its name is taken.
     Making,
     Created,
     /// The monitor has been asked to start it, and it may run.
     Starting,
     Running(Started),
-    /// It has ended, and its record says how.
+    /// It has ended, and its record has the exit.
     Exited,
 }
 
@@ -182,7 +182,7 @@ impl RuntimeState {
                 && pod.is_none_or(|uid| sandbox.pod.uid == *uid)
         };
         let found = self.sandboxes.iter().filter(|(_, sandbox)| wanted(sandbox));
-        // Addresses and network are a status call's to tell, as everywhere.
+        // Only a status call reports addresses and network, as with other runtimes.
         found
             .map(|(id, sandbox)| ObservedSandbox {
                 ips: Vec::new(),

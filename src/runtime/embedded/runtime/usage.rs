@@ -9,7 +9,7 @@ use crate::platform::cgroup::usage;
 use crate::platform::sys::disk_usage::disk_usage;
 use crate::runtime::ContainerFigures;
 
-/// Reads it now.
+/// Reads the current usage.
 pub(super) fn stats(at: Timestamp, record: &ContainerRecord, layer: &Path) -> ContainerStats {
     let used = usage::stats(&record.cgroups);
     let (writable_layer_bytes, writable_layer_inodes) = disk_usage(&layer.join("upper")).unwrap_or_default();
@@ -30,7 +30,8 @@ pub(super) fn stats(at: Timestamp, record: &ContainerRecord, layer: &Path) -> Co
     }
 }
 
-/// What only this runtime knows: containers' figures by their records, for those whose cgroups nobody else finds.
+/// Usage that only this runtime can report: from containers' records, for those whose cgroups cannot be found
+/// otherwise.
 pub(super) fn figures(record: &ContainerRecord) -> ContainerFigures {
     let used = usage::stats(&record.cgroups);
     ContainerFigures {

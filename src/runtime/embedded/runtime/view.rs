@@ -1,4 +1,4 @@
-//! One container or sandbox in full: its record, what the monitor has written beside it, and what is known in memory.
+//! One container or sandbox in full: from its record, the monitor's files beside it, and the state in memory.
 //!
 //! Owns nothing.
 
@@ -64,7 +64,7 @@ pub(super) fn sandbox(shared: &RuntimeInner, id: &SandboxId) -> Result<SandboxVi
     })
 }
 
-/// Everything of a container, from its record and what is known in memory.
+/// A container in full, from its record and the state in memory.
 pub(super) fn view(
     shared: &Rc<RuntimeInner>,
     id: &ContainerId,

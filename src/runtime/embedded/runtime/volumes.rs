@@ -1,4 +1,4 @@
-//! Images mounted as volumes: one layer is mounted as it is, several are put together first.
+//! Images mounted as volumes: a single layer is mounted as it is, several are merged first.
 //!
 //! Owns mounts below a container's directory. Everything here blocks.
 
@@ -14,7 +14,7 @@ use crate::platform::sys::dir::{Handle, Mounts};
 use crate::platform::sys::mount;
 use crate::runtime::{ErrorKind, Mount};
 
-/// Puts a path of the node into every mount that names an image.
+/// Sets the source path of every mount that names an image.
 pub(super) fn resolve_images(
     images: &ImageStore,
     dir: &ContainerDir,
@@ -43,7 +43,7 @@ pub(super) fn resolve_images(
     Ok(())
 }
 
-/// Directories for what the pod mounts of the node and what is not there, as containerd makes them.
+/// Creates missing directories for the pod's host path mounts, as containerd does.
 pub(super) fn make_sources(mounts: &[Mount]) -> Result<(), Failure> {
     for mount in mounts.iter().filter(|mount| mount.host_path.starts_with('/')) {
         let path = Path::new(&mount.host_path);
@@ -57,7 +57,7 @@ pub(super) fn make_sources(mounts: &[Mount]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// All layers as one tree.
+/// Mounts all layers as one tree.
 fn merged(dir: &ContainerDir, number: usize, layers: &[PathBuf]) -> Result<PathBuf, Failure> {
     let target = dir.0.join(format!("image-{number}"));
     files::make_new_dir(&target, 0o755)?;
@@ -68,8 +68,8 @@ fn merged(dir: &ContainerDir, number: usize, layers: &[PathBuf]) -> Result<PathB
     Ok(target)
 }
 
-/// A directory of an image. Links in it could lead out of the image, so none is followed; what is found is bound to a place
-/// that nobody can change.
+/// A directory of an image. Links in it could lead out of the image, so none is followed; the directory is
+/// bound to a place that no container can change.
 fn below(dir: &ContainerDir, number: usize, root: &Path, sub_path: &str) -> Result<PathBuf, Failure> {
     let failed = |error: std::io::Error| {
         Failure::because(&format!("failed to mount sub path {sub_path:?} of the image"), &error)

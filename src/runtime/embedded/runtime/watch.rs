@@ -1,7 +1,7 @@
-//! Ends: of containers, as monitors tell them, and of monitors themselves.
+//! Exits: of containers, as monitors report them, and of monitors themselves.
 //!
-//! Owns one task per monitor, which waits and does nothing else. What a monitor's end means for its pod is decided here; what
-//! the pod's restart policy makes of it is not ours.
+//! Owns one task per monitor, which only waits for its messages. What a monitor's end means for its pod is
+//! decided here; applying the pod's restart policy is the caller's job.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -19,26 +19,26 @@ use crate::platform::cgroup::container as cgroup;
 use crate::platform::logging::chain;
 use crate::platform::rt;
 
-/// How long a monitor may take from closing its socket to its end.
+/// How long a monitor may take from closing its socket to its exit.
 const ENDING: Duration = Duration::from_secs(1);
-/// What a killed process's exit code is.
+/// Exit code of a killed process.
 const KILLED: i32 = 128 + 9;
 
-/// Listens to a sandbox's monitor until it is gone.
+/// Watches a sandbox's monitor until it has ended.
 pub(super) fn begin(shared: &Rc<RuntimeInner>, id: SandboxId, mut watch: Watch) {
     let shared = Rc::clone(shared);
     rt::spawn("monitor watch", async move {
         let dir = shared.config.layout.sandbox(&id);
         loop {
             listen(&shared, &mut watch).await;
-            // It may have grown tired of a listener that was too slow.
+            // The monitor drops a watch that reads too slowly.
             if !Process::monitor_of(&dir).is_some_and(Process::is_alive) {
                 break;
             }
             match monitors::watch(&dir).await {
                 Ok(again) => watch = again,
                 Err(failure) => {
-                    // One that is ending does not answer either, and that is as it should be.
+                    // A monitor that is ending does not answer either, which is expected.
                     if !until_ended(&dir).await {
                         log::warn!(sandbox:% = id, err = failure.message; "Watched monitor does not respond");
                     }
@@ -50,7 +50,7 @@ pub(super) fn begin(shared: &Rc<RuntimeInner>, id: SandboxId, mut watch: Watch) 
     });
 }
 
-/// Gives a monitor a moment to be gone.
+/// Waits a moment for a monitor to end.
 async fn until_ended(dir: &SandboxDir) -> bool {
     match Process::monitor_of(dir) {
         Some(process) => monitors::until_gone(process, ENDING).await,
@@ -75,7 +75,7 @@ async fn listen(shared: &RuntimeInner, watch: &mut Watch) {
 fn container_runs(shared: &RuntimeInner, id: &ContainerId, started: Started) {
     let mut state = shared.state.borrow_mut();
     let Some(container) = state.containers.get_mut(id) else { return };
-    // Whoever starts it tells of it, unless that was an agent before us.
+    // The task that starts it reports the start, unless an earlier agent started it.
     if container.phase == ContainerPhase::Created {
         container.phase = ContainerPhase::Running(started);
         drop(state);
@@ -83,7 +83,7 @@ fn container_runs(shared: &RuntimeInner, id: &ContainerId, started: Started) {
     }
 }
 
-/// A container's first process has ended.
+/// Handles the end of a container's first process.
 pub(super) fn container_ended(shared: &RuntimeInner, id: &ContainerId, exited: Exited) {
     end(shared, id, |oom_killed| ContainerEnd {
         code: exited.code,
@@ -101,7 +101,8 @@ fn reason(code: i32, oom_killed: bool) -> &'static str {
     }
 }
 
-/// Notes an end, once. `how` is told whether the kernel killed something of it for want of memory.
+/// Records a container's end, once. The argument of `how` is true when the kernel killed one of its processes
+/// for lack of memory.
 pub(super) fn end(shared: &RuntimeInner, id: &ContainerId, how: impl FnOnce(bool) -> ContainerEnd) {
     let sandbox = {
         let state = shared.state.borrow();
@@ -114,7 +115,7 @@ pub(super) fn end(shared: &RuntimeInner, id: &ContainerId, how: impl FnOnce(bool
     let dir = shared.config.layout.sandbox(&sandbox).container(id.as_str());
     match ContainerRecord::read(&dir) {
         Ok(mut record) => {
-            // What its first process left behind in namespaces that it shared goes with it.
+            // Processes that it left behind in shared namespaces are killed, too.
             let _ = cgroup::kill_all(&record.cgroups);
             record.end = Some(how(crate::platform::cgroup::usage::oom_kills(&record.cgroups) > 0));
             if let Err(error) = record.write(&dir) {
@@ -132,7 +133,7 @@ pub(super) fn end(shared: &RuntimeInner, id: &ContainerId, how: impl FnOnce(bool
     shared.announce(EventKind::Stopped, &sandbox, Some(id));
 }
 
-/// A monitor is gone, whatever the reason: nothing of its containers may go on.
+/// A monitor has ended, for whatever reason: none of its containers' processes may continue.
 pub(super) fn monitor_gone(shared: &RuntimeInner, id: &SandboxId) {
     let (stage, containers) = {
         let mut state = shared.state.borrow_mut();

@@ -1,4 +1,5 @@
-//! From rules to instructions: per interface a binary search over the calls' numbers, its leaves the conditions.
+//! From rules to instructions: for each ABI a binary search over the call numbers, whose leaves are the
+//! conditions.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +35,7 @@ const fn op(code: u16, k: u32) -> Instruction {
     Instruction { code, yes: 0, no: 0, k }
 }
 
-/// What a call by an interface that the filter does not cover gets.
+/// The result for a call by an ABI that the filter does not cover.
 const FOREIGN: u32 = 0x8000_0000;
 
 fn verdict(action: Action) -> u32 {
@@ -49,7 +50,7 @@ fn verdict(action: Action) -> u32 {
     }
 }
 
-/// What is left of a call's rules: conditions that are looked at in order, and the verdict when none holds.
+/// The compiled form of a call's rules: conditions checked in order, and the verdict when none holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Leaf {
     guarded: Vec<(Vec<Condition>, u32)>,
@@ -59,7 +60,7 @@ struct Leaf {
 /// The program: an array of `sock_filter` as the kernel takes it.
 ///
 /// # Errors
-/// When it is longer than the kernel takes.
+/// When it is longer than the kernel accepts.
 pub fn compile(profile: &Profile, arch: Arch) -> Result<Vec<u8>, SeccompError> {
     let table = Table::new();
     let wanted = |abi: Abi| profile.architectures.iter().any(|name| name == abi.name());
@@ -72,7 +73,7 @@ pub fn compile(profile: &Profile, arch: Arch) -> Result<Vec<u8>, SeccompError> {
             if covered.contains(&Abi::X32) {
                 leaves.extend(self::leaves(profile, Abi::X32, &table));
             } else {
-                // All its numbers, but for the one that a tracer writes to leave a call out.
+                // All its numbers, except the one that a tracer writes to skip a call.
                 let foreign = Leaf { otherwise: Some(FOREIGN), ..Leaf::default() };
                 leaves.insert(X32_BIT, foreign);
             }
@@ -95,7 +96,8 @@ fn length(length: usize) -> u32 {
     u32::try_from(length).unwrap_or(u32::MAX)
 }
 
-/// The rules by number of the call. Within a call they keep their order; those after one without conditions are void.
+/// The rules by call number. The rules of one call keep their order; those after a rule without conditions
+/// have no effect.
 fn leaves(profile: &Profile, abi: Abi, table: &Table) -> BTreeMap<u32, Leaf> {
     let mut all: BTreeMap<u32, Leaf> = BTreeMap::new();
     for rule in &profile.rules {
@@ -128,14 +130,14 @@ fn alternatives(rule: &Rule) -> Vec<Vec<Condition>> {
     vec![rule.args.clone()]
 }
 
-/// Neighbouring numbers with the same leaf, as the first number of each such stretch; the first stretch begins at 0.
+/// Ranges of neighbouring numbers with the same leaf, each as its first number; the first range begins at 0.
 fn segments(profile: &Profile, abi: Abi, covered: &[Abi], leaves: BTreeMap<u32, Leaf>) -> Vec<(u32, Leaf)> {
     let default = Leaf { otherwise: Some(verdict(profile.default_action)), ..Leaf::default() };
     let closed = abi == Abi::X86_64 && !covered.contains(&Abi::X32);
     let mut all: Vec<(u32, Leaf)> = vec![(0, default.clone())];
     let mut put = |start: u32, mut leaf: Leaf| {
         leaf.otherwise = leaf.otherwise.or(default.otherwise);
-        // Conditions at the end that say what is said without them.
+        // Removes trailing conditions whose verdict equals the default one.
         while leaf.guarded.last().is_some_and(|(_, verdict)| Some(*verdict) == leaf.otherwise) {
             leaf.guarded.pop();
         }
@@ -157,12 +159,12 @@ fn segments(profile: &Profile, abi: Abi, covered: &[Abi], leaves: BTreeMap<u32, 
         }
     }
     put(next, default.clone());
-    // Two stretches of the same may have met where one began at 0.
+    // Two ranges with the same leaf may be neighbours where one began at 0.
     all.dedup_by(|later, earlier| later.1 == earlier.1);
     all
 }
 
-/// A balanced tree of comparisons with the starts of the stretches.
+/// A balanced tree of comparisons with the starts of the ranges.
 fn search(segments: &[(u32, Leaf)], wide: bool) -> Vec<Instruction> {
     let Some((middle, _)) = segments.get(segments.len() / 2).filter(|_| segments.len() > 1) else {
         return segments.first().map(|(_, leaf)| leaf_code(leaf, wide)).unwrap_or_default();
@@ -187,7 +189,7 @@ fn leaf_code(leaf: &Leaf, wide: bool) -> Vec<Instruction> {
         let mut block: Vec<(Instruction, JumpTarget, JumpTarget)> = Vec::new();
         for condition in conditions {
             let mut steps = condition_code(condition, wide);
-            // Jumps within a condition end at its end, whatever follows.
+            // Jumps within a condition go to its end at most, whatever follows.
             let end = block.len() + steps.len();
             for (_, yes, no) in &mut steps {
                 for target in [yes, no] {
@@ -207,7 +209,7 @@ fn leaf_code(leaf: &Leaf, wide: bool) -> Vec<Instruction> {
                     JumpTarget::At(to) => to,
                     JumpTarget::Fails => end,
                 };
-                // Six conditions of at most seven instructions: always near.
+                // Six conditions of at most seven instructions: always within reach.
                 u8::try_from(to - at - 1).unwrap_or(u8::MAX)
             };
             code.push(Instruction { yes: reach(yes), no: reach(no), ..instruction });
@@ -217,13 +219,13 @@ fn leaf_code(leaf: &Leaf, wide: bool) -> Vec<Instruction> {
     code
 }
 
-/// Where a jump goes.
+/// The target of a jump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum JumpTarget {
     Next,
-    /// The condition holds: behind it.
+    /// The condition holds: jump after it.
     Holds,
-    /// It does not: behind its rule.
+    /// It does not hold: jump after its rule.
     Fails,
     At(usize),
 }

@@ -1,6 +1,6 @@
-//! What containers may call when nobody says anything: the list Docker and containerd have.
+//! The default profile: the list of system calls that Docker and containerd allow.
 //!
-//! Data. Without io_uring, as theirs since its record became known; with the calls Linux got since.
+//! Data. Like theirs, without io_uring, because of its security record; with the calls that Linux got since.
 
 use super::{Action, Arch, Condition, Operator, Profile, Rule};
 
@@ -43,7 +43,7 @@ const ARM: &str = "arm_fadvise64_64 arm_sync_file_range sync_file_range2 breakpo
 
 const X86: &str = "arch_prctl modify_ldt";
 
-/// For those who have a capability.
+/// Calls allowed with a capability.
 const BY_CAPABILITY: [(&str, &str); 14] = [
     ("CAP_DAC_READ_SEARCH", "open_by_handle_at"),
     (
@@ -67,14 +67,15 @@ const BY_CAPABILITY: [(&str, &str); 14] = [
 ];
 
 const ENOSYS: u16 = 38;
-/// The families of sockets that Linux has, 0 to 45, but for `AF_ALG` (38), the kernel's cryptography, through which a container
-/// once became root (CVE-2026-31431), and `AF_VSOCK` (40), which reaches the host of a virtual machine past all networks: the
-/// first of a range and its length, a power of two that divides it. The whole argument is compared. The kernel looks at its
-/// lower half alone, so that a number beyond is a family, too: 0x1_0000_0028 is `AF_VSOCK`.
+/// The socket families of Linux, 0 to 45, except `AF_ALG` (38), the kernel's cryptography, through which a
+/// container once became root (CVE-2026-31431), and `AF_VSOCK` (40), which reaches the host of a virtual
+/// machine past all networks. Each entry is the first family of a range and its length, a power of two that
+/// divides the first. The whole argument is compared: the kernel uses only its lower half, so a larger number
+/// is also a family, for example 0x1_0000_0028 is `AF_VSOCK`.
 const FAMILIES: [(u64, u64); 7] = [(0, 32), (32, 4), (36, 2), (39, 1), (41, 1), (42, 2), (44, 2)];
 /// `CLONE_NEW…` of every kind but time, which shares its bit with the signal's number.
 const NEW_NAMESPACES: u64 = 0x7e02_0000;
-/// Linux, Linux with 32 bits, both with `UNAME26`, and the question which it is.
+/// Linux, 32-bit Linux, both with `UNAME26`, and the query for the current one.
 const PERSONALITIES: [u64; 5] = [0, 8, 0x2_0000, 0x2_0008, 0xffff_ffff];
 
 /// The profile of a container with these capabilities.
@@ -91,8 +92,9 @@ pub fn default_profile(capabilities: &[String], arch: Arch) -> Profile {
         ..allow(name)
     };
     let mut rules = vec![allow(ALWAYS)];
-    // One rule each, since conditions of one rule are all to be met. What `socketcall` of 32-bit x86 asks for is in
-    // memory, where no filter can see it, and refusing it breaks programs (Docker tried): it stays, there as here.
+    // One rule each, since all conditions of one rule must hold. The arguments of 32-bit x86's `socketcall`
+    // are in memory, where no filter can see them, and refusing it breaks programs (Docker tried): it stays
+    // allowed, as in Docker.
     rules.extend(
         FAMILIES.map(|(first, length)| allow_if("socket", Operator::MaskedEqual, !(length - 1), first)),
     );
@@ -104,7 +106,7 @@ pub fn default_profile(capabilities: &[String], arch: Arch) -> Profile {
     rules.extend(BY_CAPABILITY.iter().filter(|(name, _)| has(name)).map(|(_, calls)| allow(calls)));
     if !has("CAP_SYS_ADMIN") {
         rules.push(allow_if("clone", Operator::MaskedEqual, NEW_NAMESPACES, 0));
-        // Its flags are in memory, where no filter can see them; libraries then use the other one.
+        // Its flags are in memory, where no filter can see them; libraries then fall back to `clone`.
         rules.push(Rule { action: Action::Errno(ENOSYS), ..allow("clone3") });
     }
     Profile {

@@ -1,10 +1,10 @@
-//! Profiles as files: the OCI specification's form, and Docker's with its conditions.
+//! Profile files: the OCI specification's form, and Docker's with its conditions.
 
 use serde_json::{Map, Value, json};
 
 use super::{Action, Arch, Condition, EPERM, Operator, Profile, Rule, SeccompError};
 
-/// Whom a profile is for: what its conditions ask about.
+/// The container and node that a profile's conditions are checked against.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a> {
     /// `CAP_…` of the container.
@@ -14,9 +14,9 @@ pub struct Subject<'a> {
     pub arch: Arch,
 }
 
-/// More would be no profile but an attack on our memory.
+/// No real profile has more: a longer one would only use up memory.
 const MAX_RULES: usize = 4096;
-/// The largest error number the kernel passes on.
+/// The largest error number that the kernel returns.
 const MAX_ERRNO: u64 = 4095;
 
 const ACTIONS: [(&str, Action); 8] = [
@@ -106,7 +106,7 @@ impl<'a> At<'a> {
     }
 }
 
-/// Reads a profile as it stands in a file; rules that do not concern the subject are left out.
+/// Reads a profile from a file's JSON; rules that do not apply to the subject are left out.
 ///
 /// # Errors
 /// The first field that is wrong, with the file's name.
@@ -119,7 +119,7 @@ pub fn parse_profile(file: &str, value: &Value, subject: &Subject<'_>) -> Result
         architectures.push(architecture(&at)?.to_owned());
     }
     for at in top.list("archMap")? {
-        // Docker's way: what goes with the node's own.
+        // Docker's form: the architectures that belong to the native one.
         let own = at.need("architecture")?;
         if subject.arch.abis().next().is_some_and(|abi| own.value.as_str() == Some(abi.name())) {
             architectures.push(architecture(&own)?.to_owned());

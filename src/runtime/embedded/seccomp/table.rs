@@ -1,8 +1,8 @@
-//! Numbers of system calls by name, for the architectures we are built for and what their kernels also run.
+//! System call numbers by name, for the supported architectures and the other ABIs that their kernels run.
 //!
-//! Data of the kernel's headers as a text (13 kB): parsed when a profile is compiled, which happens once per profile.
+//! Data from the kernel's headers as text (13 kB): parsed when a profile is compiled, once per profile.
 
-/// An interface to the kernel; a machine may have several.
+/// A system call ABI; a machine may have several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Abi {
     X86_64,
@@ -15,7 +15,7 @@ pub(super) enum Abi {
 /// Name, then numbers of x86_64, x86, arm (EABI) and aarch64.
 const TABLE: &str = include_str!("syscalls.txt");
 
-/// Calls of x32 that differ from x86_64, from 512 on.
+/// Calls of x32 whose numbers, from 512 on, differ from x86_64.
 const X32_OWN: [&str; 36] = [
     "rt_sigaction",
     "rt_sigreturn",
@@ -55,11 +55,11 @@ const X32_OWN: [&str; 36] = [
     "pwritev2",
 ];
 
-/// Marks calls of x32.
+/// Set in the numbers of x32 calls.
 pub(super) const X32_BIT: u32 = 0x4000_0000;
 
 impl Abi {
-    /// `AUDIT_ARCH_…`, by which the kernel tells a filter.
+    /// `AUDIT_ARCH_…`, the kernel's value for the ABI in `seccomp_data`.
     pub(super) fn audit(self) -> u32 {
         match self {
             Self::X86_64 | Self::X32 => 0xc000_003e,
@@ -95,7 +95,7 @@ impl Abi {
     }
 }
 
-/// The table, split.
+/// The parsed table.
 pub(super) struct Table(Vec<(&'static str, [Option<u32>; 4])>);
 
 impl Table {
@@ -108,7 +108,7 @@ impl Table {
         Self(TABLE.lines().map(row).collect())
     }
 
-    /// The number of a call; `None` when this interface has no such call, or nobody knows it.
+    /// The number of a call; `None` when this ABI has no such call, or the call is unknown.
     pub(super) fn number(&self, name: &str, abi: Abi) -> Option<u32> {
         if abi == Abi::X32
             && let Some(at) = X32_OWN.iter().position(|own| *own == name)
@@ -120,7 +120,7 @@ impl Table {
         Some(if abi == Abi::X32 { number | X32_BIT } else { number })
     }
 
-    /// Every number of an interface.
+    /// Every number of an ABI.
     #[cfg(test)]
     pub(super) fn numbers(&self, abi: Abi) -> Vec<u32> {
         self.0.iter().filter_map(|row| self.number(row.0, abi)).collect()

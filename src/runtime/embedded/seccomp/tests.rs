@@ -1,4 +1,5 @@
-//! Compiled filters, run by an interpreter and by the kernel, against a naive reading of the profile.
+//! Compiled filters, run by an interpreter and by the kernel, compared with a naive evaluation of the
+//! profile.
 
 use std::collections::BTreeSet;
 
@@ -82,7 +83,7 @@ fn numbers(profile: &Profile, abi: Abi, table: &Table) -> Vec<BTreeSet<u32>> {
     profile.rules.iter().map(of).collect()
 }
 
-/// The naive reading: the first rule that names the call and whose conditions hold.
+/// The naive evaluation: the first rule that names the call and whose conditions hold.
 fn expected(profile: &Profile, named: &[BTreeSet<u32>], abi: Abi, call: &Call) -> u32 {
     for (rule, numbers) in profile.rules.iter().zip(named) {
         let is_named = numbers.contains(&call.number);
@@ -126,7 +127,7 @@ fn operator() -> impl Strategy<Value = Operator> {
     ]
 }
 
-/// Few values, near each other and near the seam between the halves, so that comparisons meet.
+/// Few values, close to each other and to the boundary between the halves, so that comparisons collide.
 fn value() -> impl Strategy<Value = u64> {
     prop_oneof![0..4_u64, Just(0xffff_ffff_u64), 0x1_0000_0000..0x1_0000_0003_u64, any::<u64>()]
 }
@@ -217,7 +218,7 @@ fn the_default_profile_is_what_it_says_for_every_call_of_every_interface() {
                 for number in table.numbers(abi).into_iter().chain(0..600) {
                     for first in [0, 8, 40, 0x1000_0000, 0xffff_ffff] {
                         let call = Call { number, audit: abi.audit(), args: [first, 0, 0, 0, 0, 0] };
-                        // A bare number of x32 is a call of x86_64.
+                        // An x32 number without its bit is a call of x86_64.
                         let named = if abi == Abi::X32 && number & X32_BIT == 0 { &own } else { &by_rule };
                         let wanted = expected(&profile, named, abi, &call);
                         assert_eq!(run(&filter, &call), wanted, "{abi:?} {call:?}");
@@ -256,7 +257,7 @@ fn what_the_default_profile_lets_through() {
             let wanted = if matches!(family, 38 | 40 | 46..) { eperm } else { allow };
             assert_eq!(verdict(&[], arch, "socket", family), wanted, "{family}");
         }
-        // The kernel takes the lower half of the argument for the family.
+        // The kernel uses the lower half of the argument as the family.
         for family in [0x1_0000_0026, 0x1_0000_0028, 0xffff_ffff_0000_0028, 0x1_0000_0001] {
             let wanted = if arch == Arch::Arm { None } else { Some(eperm) };
             let found = verdict(&[], arch, "socket", family);

@@ -1,6 +1,6 @@
-//! Containers of the simulated node: from their making to their end.
+//! Containers of the simulated node: from their creation to their end.
 //!
-//! Owns how a container comes and goes.
+//! Owns a container's life cycle.
 
 use std::time::Duration;
 
@@ -33,19 +33,19 @@ pub(super) struct PlannedEnd {
 }
 
 impl World {
-    /// Scripts the runs of containers with this name or, lower in precedence, this image: one program per attempt, the
-    /// last one for all further attempts. Containers made before keep theirs.
+    /// Scripts the runs of containers with this name or, with lower precedence, this image: one program per
+    /// attempt, the last one for all further attempts. Existing containers keep their programs.
     pub fn set_programs(&mut self, name_or_image: &str, programs: Vec<Program>) {
         self.programs.insert(name_or_image.to_owned(), programs);
     }
 
-    /// Scripts commands run in containers with this name: how long they take and how they end, by the command's first
-    /// word; others end at once with 0.
+    /// Scripts commands run in containers with this name: how long they take and how they end, by the
+    /// command's first word; others end at once with 0.
     pub fn set_exec(&mut self, container: &str, command: &str, script: ExecScript) {
         self.execs.insert((container.to_owned(), command.to_owned()), script);
     }
 
-    /// Begins a command in a running container; when `timeout` is over it is killed.
+    /// Begins a command in a running container; it is killed when `timeout` expires.
     ///
     /// # Errors
     /// The container does not run.
@@ -78,7 +78,7 @@ impl World {
         })
     }
 
-    /// Changes a container's cgroup values; what is zero or empty stays.
+    /// Changes a container's cgroup values; zero and empty values are left as they are.
     ///
     /// # Errors
     /// There is no such container.
@@ -115,7 +115,7 @@ impl World {
         Ok(())
     }
 
-    /// Its first process is alive.
+    /// Whether its first process is alive.
     #[must_use]
     pub fn is_running(&self, id: &ContainerId) -> bool {
         self.containers
@@ -157,7 +157,7 @@ impl World {
         let ready = sandbox.observed.ready;
         let pod = pod_of(&config.labels);
         if !ready {
-            // The kind is containerd's, odd as it is.
+            // The error kind is containerd's, odd as it is.
             let message = "failed to get sandbox container task: no running task found".to_owned();
             return Err(refuse(ErrorKind::NotFound, message));
         }
@@ -199,7 +199,7 @@ impl World {
         Ok(id)
     }
 
-    /// Starts a made container in a ready sandbox, and checks the world's invariants.
+    /// Starts a created container in a ready sandbox, and checks the world's invariants.
     pub fn start_container(&mut self, id: &ContainerId, now: Timestamp) -> Result<(), RuntimeError> {
         let refuse = |kind, message| Err(RuntimeError::new("StartContainer", kind, message));
         let Some(container) = self.containers.get(id) else {
@@ -230,17 +230,17 @@ impl World {
         Ok(())
     }
 
-    /// Asks a container to stop; [`World::stopping_until`] says when that will be done.
+    /// Asks a container to stop; [`World::stopping_until`] returns when that will be done.
     pub fn begin_stop(&mut self, id: &ContainerId, grace: Duration, now: Timestamp) {
         let Some(container) = self.containers.get_mut(id) else { return };
-        // As containerd has it: stopping a container that never ran changes nothing.
+        // As in containerd, stopping a container that never ran changes nothing.
         if container.observed.state == ContainerStateKind::Running {
             container.begin_stop(grace, now);
         }
         self.settle(now);
     }
 
-    /// When a container that runs will end; `None` if it does not run any more.
+    /// When a running container will end; `None` if it no longer runs.
     #[must_use]
     pub fn stopping_until(&self, id: &ContainerId) -> Option<Timestamp> {
         self.containers.get(id).and_then(|container| container.end).map(|end| end.at)
@@ -259,7 +259,7 @@ impl World {
         self.changes += u64::from(self.containers.remove(id).is_some());
     }
 
-    /// A target runs, in the same sandbox.
+    /// A target container must run in the same sandbox.
     fn check_target(&self, sandbox: &SandboxId, config: &ContainerConfig) -> Result<(), RuntimeError> {
         let Some(target) = &config.security.target else { return Ok(()) };
         let why = match self.containers.get(target) {
@@ -342,7 +342,7 @@ impl FakeContainer {
         }
     }
 
-    /// True when it was alive.
+    /// True when the container was alive.
     pub(super) fn kill(&mut self, now: Timestamp, code: i32, reason: &'static str) -> bool {
         let alive = self.observed.state == ContainerStateKind::Running;
         if alive {
@@ -360,7 +360,7 @@ impl FakeContainer {
     }
 }
 
-/// Without what only a status call fills.
+/// The container without the fields that only a status call fills.
 fn list_view(full: &ObservedContainer) -> ObservedContainer {
     ObservedContainer {
         id: full.id.clone(),

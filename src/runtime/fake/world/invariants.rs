@@ -1,6 +1,6 @@
 //! What must hold whatever the agent does.
 //!
-//! Owns the checks and their words. Must not change anything.
+//! Owns the checks and their messages. Must not change anything.
 
 use crate::model::observed::{ContainerStateKind, ObservedContainer};
 use crate::model::types::{ContainerId, SandboxId};
@@ -9,7 +9,7 @@ use crate::runtime::IdRange;
 use super::World;
 
 impl World {
-    /// Words for what exists, for messages of failing tests.
+    /// A description of all objects, for messages of failing tests.
     #[must_use]
     pub fn describe(&self) -> String {
         let sandboxes = self.sandboxes.values().map(|sandbox| &sandbox.observed).map(|sandbox| {
@@ -35,7 +35,7 @@ impl World {
         sandboxes.chain(containers).collect::<Vec<_>>().join("\n")
     }
 
-    /// No two pods at work share users; called when a sandbox has just been made.
+    /// No two running pods share users; called when a sandbox has just been made.
     pub(super) fn check_users(&self, made: &SandboxId) {
         let made = &self.sandboxes[made];
         let Some(range) = made.config.user_namespace else { return };
@@ -87,7 +87,7 @@ impl World {
     }
 }
 
-/// The telling end of a long id.
+/// The distinctive end of a long id.
 fn short(id: &str) -> &str {
     id.get(id.len().saturating_sub(6)..).unwrap_or(id)
 }

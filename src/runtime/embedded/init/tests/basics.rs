@@ -1,4 +1,4 @@
-//! A container as it should be.
+//! A container works as specified.
 
 use std::os::unix::fs::MetadataExt;
 
@@ -85,7 +85,7 @@ fn an_exec_sees_the_container_and_nothing_else() {
 fn exit_codes_and_signals_are_the_programs() {
     assert_eq!(Sample::new("code", "exit 7").run().code, 7);
     let mut sample = Sample::new("signal", "kill -TERM $$; exit 3");
-    // The first process of a namespace would not be ended by its own signal.
+    // The first process of a namespace would not be ended by a signal it sends to itself.
     sample.bundle.oci.linux.namespaces.retain(|namespace| namespace.kind != "pid");
     assert_eq!(sample.run().code, 128 + 15);
 }
@@ -97,7 +97,7 @@ fn signals_are_as_a_new_program_expects_them() {
         outcome.output.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned()
     };
     assert_eq!(line("SigBlk:"), "0000000000000000");
-    // The shell's own, at most: what the agent or the test runner ignores is not handed on.
+    // At most the shell's own: signals that the agent or the test runner ignores are not inherited.
     let ignored = u64::from_str_radix(&line("SigIgn:"), 16).unwrap();
     assert_eq!(ignored & (1 << 12 | 1 << 31 | 1 << 32 | 1), 0, "{ignored:x}");
 }
@@ -143,7 +143,7 @@ fn home_and_working_directory_are_looked_up_and_made() {
     sample.bundle.oci.process.cwd = "/srv/made".to_owned();
     let outcome = sample.run();
     assert_eq!(outcome.output, "/var/www\n/srv/made\n0:755\n", "{:?}", outcome.failed);
-    // What a way back leads from is made, too; a link before it is followed.
+    // A directory that `..` leaves again is made, too; a link before it is followed.
     std::os::unix::fs::symlink("/etc", sample.layer().join("link")).unwrap();
     for (written, meant) in [
         ("/missing/../back", "/back"),
@@ -179,7 +179,7 @@ fn a_terminal_is_the_containers_own_and_its_master_arrives() {
     assert_eq!(running.failed, None);
     let mut master = File::from(running.terminal.take().expect("a terminal was asked for"));
     let mut output = Vec::new();
-    // The end of a terminal is an error.
+    // The end of a terminal is reported as an error.
     let _ = master.read_to_end(&mut output);
     let output = String::from_utf8(output).unwrap().replace('\r', "");
     assert_eq!(output, "/dev/pts/0\n88:0:7\n7:5\n33 101\ninput\n");

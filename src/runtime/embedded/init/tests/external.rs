@@ -1,4 +1,4 @@
-//! The same container by runc, where it is installed.
+//! The same container run by runc, where runc is installed.
 
 use super::*;
 

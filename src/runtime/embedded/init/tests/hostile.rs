@@ -1,4 +1,4 @@
-//! Images and volumes that want out. `outside` stands for the node; nothing of it may change.
+//! Images and volumes that try to escape. `outside` stands for the node; nothing of it may change.
 
 use std::os::unix::fs::symlink;
 
@@ -82,7 +82,7 @@ fn nothing_is_mounted_into_proc_by_name_or_by_link() {
         std::mem::forget(other);
         assert!(outcome.failed.is_some(), "{destination} {outcome:?}");
     }
-    // What system containers need stays possible.
+    // What system containers need is still allowed.
     let mut sample = Sample::new("proc-allowed", "cat /proc/uptime");
     let file = sample.base.join("file");
     std::fs::write(&file, "x").unwrap();
@@ -122,7 +122,7 @@ fn an_image_does_not_choose_what_masks_are_made_of_nor_what_devices_are() {
             "link" => symlink("/proc/sys/kernel/core_pattern", &device).unwrap(),
             _ => std::fs::create_dir(&device).unwrap(),
         }
-        // Without a tmpfs on /dev the image's directory is what there is.
+        // Without a tmpfs on /dev, the image's own directory is used.
         sample.bundle.oci.mounts.retain(|mount| !mount.destination.starts_with("/dev"));
         let outcome = sample.run();
         is_untouched(&outside);
@@ -192,7 +192,8 @@ fn a_volume_that_changes_while_it_is_mounted_into_leads_nowhere_outside() {
     println!("{ran} of 60 started");
 }
 
-/// A container that may trace others looks into every process of its pod, while programs and containers are started in it.
+/// A container that may trace others reads every process of its pod, while programs and containers are
+/// started in it.
 #[test]
 fn a_tracing_container_sees_nothing_of_the_node_in_starts() {
     in_monitor(|| {

@@ -183,7 +183,7 @@ fn many_layers_fit_one_by_one_and_in_one_page() {
     });
 }
 
-/// A kernel without SELinux does not know the option, and that is how this sees where labels go.
+/// A kernel without SELinux does not know the option: its refusal shows this test where labels are set.
 #[test]
 fn a_mount_label_is_an_option_of_the_root_and_of_new_mounts() {
     if Path::new("/sys/fs/selinux").exists() {

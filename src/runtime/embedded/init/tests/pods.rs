@@ -82,7 +82,7 @@ fn sysctls_of_the_node_are_refused() {
         ("fs.mqueuer", true, true),
     ] {
         let spec = PodSpec { own_network, own_ipc, sysctls: sysctls(&[(name, "1")]), ..PodSpec::default() };
-        // Nothing has been done when it is refused.
+        // The refusal comes before anything is done.
         assert!(make_pod(&spec).unwrap_err().chain().starts_with("sysctls: "), "{name}");
     }
 }
@@ -108,12 +108,12 @@ fn a_shared_pid_namespace_has_a_reaper_that_gives_nothing_away() {
         let outcome = sample.start_in(&pod).end();
         assert_eq!(outcome.failed, None);
         assert!(outcome.output.contains("1 65535"), "{}", outcome.output);
-        // Of its descriptors busybox shows none, without a word.
+        // busybox lists none of its descriptors, without an error.
         assert_eq!(outcome.output.matches("Permission denied").count(), 3, "{}", outcome.output);
         assert!(outcome.output.contains("\nreaped\n"), "{}", outcome.output);
         assert!(outcome.output.contains("CapPrm:\t0000000000000000"), "{}", outcome.output);
         assert!(outcome.output.contains("CapBnd:\t0000000000000000"), "{}", outcome.output);
-        // Neither container ends the other one's namespace.
+        // Neither container ends the namespace of the other.
         let second = sample.start_in(&pod).end();
         assert_eq!((second.failed, second.code), (None, 0));
         kill_process(init).unwrap();

@@ -1,4 +1,4 @@
-//! What a container must not be able to do, and may do no less than.
+//! What a container must not be able to do, and what it must be able to do.
 
 use super::*;
 use crate::runtime::embedded::spec::{Rlimit, User};
@@ -34,7 +34,7 @@ fn users_groups_and_capabilities_are_exactly_as_asked() {
     assert_eq!(status(&outcome, "Gid"), "1001 1001 1001 1001");
     assert_eq!(status(&outcome, "Groups"), "5 7");
     assert_eq!(status(&outcome, "CapBnd"), "0000000000000401");
-    // Programs without file capabilities have what is ambient, and no more.
+    // Programs without file capabilities have the ambient ones, and no more.
     for set in ["CapPrm", "CapEff", "CapInh", "CapAmb"] {
         assert_eq!(status(&outcome, set), "0000000000000400", "{set}");
     }

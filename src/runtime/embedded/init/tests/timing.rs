@@ -1,6 +1,7 @@
-//! How long starts and execs take, beside other runtimes, of one bundle:
-//! `cargo nextest run --lib --run-ignored only -E 'test(timing_of)' --no-capture`, or, where there is no toolchain, the test
-//! program itself: `<program> --ignored --nocapture timing_of`. Needs a static busybox; `crun` and `runc` where they are there.
+//! How long starts and execs take, compared with other runtimes, from one bundle:
+//! `cargo nextest run --lib --run-ignored only -E 'test(timing_of)' --no-capture`, or, where there is no
+//! toolchain, the test program itself: `<program> --ignored --nocapture timing_of`. Needs a static busybox;
+//! `crun` and `runc` where they are installed.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -25,7 +26,7 @@ fn times(mut one: impl FnMut(usize)) -> Duration {
     median((0..ROUNDS).map(round).collect())
 }
 
-/// Create and start of `true` to its end, then `true` in a container that runs, by our executor.
+/// Create and start of `true` to its end, then `true` in a running container, by this runtime.
 fn own(sample: &mut Sample) -> (Duration, Duration) {
     let mut process = sample.bundle.oci.process.clone();
     let start = times(|_| assert_eq!(sample.run().failed, None));
@@ -53,7 +54,8 @@ fn works(runtime: &str, bundle: &Path, oci: &OciSpec) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// The same by a runtime's command line, from the same specification. It gets a directory: what an overlay costs is not counted.
+/// The same by a runtime's command line, from the same specification. It gets a plain directory: the cost of
+/// an overlay is not counted.
 fn other(runtime: &str, bundle: &Path, oci: &OciSpec) -> (Duration, Duration) {
     let write = |oci: &OciSpec| {
         std::fs::write(bundle.join("config.json"), serde_json::to_vec(oci).unwrap()).unwrap();

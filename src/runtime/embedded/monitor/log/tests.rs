@@ -2,8 +2,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What the format says of a whole stream, seen at once: lines, each in parts of `MAX_LINE`, the last of them tagged `F`
-/// if a line break ends it. A line of exactly the limit is one entry.
+/// The expected entries of a whole stream: lines, each in parts of `MAX_LINE`, the last of them tagged `F` if
+/// a line break ends it. A line of exactly the limit is one entry.
 fn model(stream: &[u8]) -> Vec<(Vec<u8>, bool)> {
     let mut entries = Vec::new();
     let mut lines: Vec<&[u8]> = stream.split(|byte| *byte == b'\n').collect();
@@ -107,7 +107,7 @@ fn after_a_rotation_the_new_file_is_written() {
     write(&mut log, b"two\n");
     log.reopen().unwrap();
     write(&mut log, b"three\n");
-    // A path that cannot be opened leaves what is open.
+    // When a path cannot be opened, the old file stays open.
     std::fs::remove_file(&path).unwrap();
     std::os::unix::fs::symlink(&old, &path).unwrap();
     assert!(log.reopen().is_err());

@@ -61,7 +61,7 @@ fn what_is_no_configuration_says_why() {
     }
 }
 
-/// A plugin that writes down what it is told and answers with a result.
+/// A plugin that records its input and answers with a result.
 const PLUGIN: &str = r#"#!/bin/sh
 here=$(dirname "$0"); name=$(basename "$0")
 { echo "$name $CNI_COMMAND $CNI_CONTAINERID $CNI_NETNS $CNI_IFNAME $CNI_ARGS $CNI_PATH"; cat; echo; } >> "$here/log"

@@ -1,8 +1,8 @@
-//! Networks that CNI plugins make.
+//! Networks made by CNI plugins.
 
 use super::*;
 
-/// Addresses that the plugin host-local has given out.
+/// Addresses assigned by the plugin host-local.
 fn leases(data: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(data.join("net")).unwrap();
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
@@ -33,7 +33,7 @@ fn plugins_are_used_where_they_are_configured() {
     let server = web.run(|| listen("0.0.0.0:80"));
     far.run(|| call(&server, at("192.0.2.1", 8080))).unwrap();
     web.run(|| call(&server, at("127.0.0.1", 80))).unwrap();
-    // The configuration that was used counts, not the one that is there now.
+    // The configuration used at ADD counts, not the current one.
     std::fs::remove_dir_all(&directory).unwrap();
     host.detach(&web);
     host.detach(&web);
