@@ -1,19 +1,19 @@
-//! The node looks after itself: it keeps room on its disks, and lets go of pods one at a time before the kernel does (upstream:
-//! eviction manager, image garbage collection, OOM watcher).
+//! Node self-protection: frees disk space and evicts pods one at a time before the kernel kills processes
+//! (upstream: eviction manager, image garbage collection, OOM watcher).
 //!
-//! Owns when it looks, and what it remembers between two looks. The decisions are in `eviction` and `image_gc`, the
-//! pods' ends their workers'. A look reads a few files; it happens once a minute, each ten seconds while something is
-//! near a threshold or over it, and ten seconds after something has happened to a pod. Nothing is written by it while
-//! nothing changes.
+//! Owns the schedule of checks, and the state kept between two checks. The decisions are in `eviction` and
+//! `image_gc`; ending a pod is up to its worker. A check reads a few files. It runs once a minute, every ten
+//! seconds while a signal is near or over its threshold, and ten seconds after a pod has changed. It writes
+//! nothing while nothing changes.
 //!
 //! | file | what |
 //! |---|---|
-//! | `health` | what others see |
-//! | `images` | images that go |
-//! | `oom` | the kernel's log |
-//! | `pods` | pods that go |
-//! | `shutdown` | the machine's end |
-//! | `usage` | what pods use, in the words of decisions |
+//! | `health` | the node's state, for other modules |
+//! | `images` | removal of images |
+//! | `oom` | OOM kills in the kernel log |
+//! | `pods` | eviction of pods |
+//! | `shutdown` | machine shutdown |
+//! | `usage` | what pods use, converted for the decisions |
 
 pub mod allocatable;
 pub mod eviction;
@@ -58,10 +58,10 @@ const FIRST: Duration = Duration::from_secs(2);
 const FAST: Duration = Duration::from_secs(10);
 /// The pace while nothing is near a threshold.
 const SLOW: Duration = Duration::from_secs(60);
-/// After something was done: what came of it is looked at.
+/// The pause after a reclaim, before its effect is measured.
 const SOON: Duration = Duration::from_secs(1);
 
-/// What somebody else does in a while.
+/// A boxed future that another module provides.
 pub type Pending<T> = Pin<Box<dyn Future<Output = T>>>;
 
 /// Asks what pods use: CPU and memory, disks, everything.
@@ -94,7 +94,7 @@ pub struct NodeParts {
     /// Measures the machine.
     pub stats: Rc<Stats>,
     pub measure: Measure,
-    /// Hears of each look: it makes much of the program resident that can be let go again.
+    /// Called after each check. A check makes many pages resident that can be released again.
     pub looked: Rc<dyn Fn()>,
 }
 
@@ -111,11 +111,11 @@ pub struct NodeManager {
     told: Option<Signal>,
     /// Nothing was found that could go, and nothing has changed since.
     is_futile: bool,
-    /// When limits of local storage are looked at next.
+    /// When the limits of local storage are checked next.
     limits_at: Duration,
 }
 
-/// What a look shows.
+/// The result of a check.
 struct Look {
     seen: Observations,
     /// The disk of images.
@@ -124,7 +124,7 @@ struct Look {
 }
 
 impl NodeManager {
-    /// Nothing is looked at before [`Self::run`].
+    /// Starts no check before [`Self::run`].
     #[must_use]
     pub fn new(parts: NodeParts) -> Self {
         Self {
@@ -152,7 +152,8 @@ impl NodeManager {
                 biased;
                 // Losing it is safe: the moment stays the same.
                 () = tokio::time::sleep_until(next) => {}
-                // Losing these is safe: a version stays changed until it is looked at, and memory that stays short says so again.
+                // Losing these is safe: a version stays changed until it is read, and memory that stays short
+                // is reported again.
                 Ok(()) = statuses.changed(), if !self.has_changed => {
                     self.has_changed = true;
                     next = next.min(earliest);
@@ -162,7 +163,7 @@ impl NodeManager {
                     next = next.min(earliest);
                     continue;
                 }
-                // Losing it is safe: whoever asks next tells again.
+                // Losing it is safe: the next request notifies again.
                 () = health.asked() => {
                     self.show_images().await;
                     continue;
@@ -175,7 +176,8 @@ impl NodeManager {
         }
     }
 
-    /// The kernel's word, where it gives one and somebody wants it.
+    /// The kernel's memory stall events (PSI). `None` if no memory threshold is configured, or if the kernel
+    /// does not provide them.
     fn stalls(&self) -> Option<MemoryStalls> {
         let mut thresholds = self.parts.config.eviction.thresholds.iter();
         let is_wanted = thresholds.any(|threshold| threshold.signal.pressure() == Pressure::Memory);

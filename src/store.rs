@@ -65,7 +65,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(30);
 /// Where SQLite runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// On its own thread, so that a slow disk delays nobody who does not wait for it.
+    /// On its own thread, so that a slow disk delays only callers that wait for it.
     #[default]
     Threaded,
     /// In the caller, for simulations and tests.
@@ -88,11 +88,11 @@ pub struct OpenOptions {
 pub enum WriteMoment {
     /// Nothing of it is on the disk.
     Before,
-    /// All of it is, and whoever asked has not been told.
+    /// All of it is, and the caller has no answer yet.
     After,
 }
 
-/// Asked at both moments of each write; false: the agent is dead, and whoever waits for the write waits for good.
+/// Called at both moments of each write; false: the agent is dead, and the write's caller waits forever.
 pub type WriteGate = Box<dyn Fn(WriteMoment) -> bool>;
 
 /// The schema of the file: the newest that this program knows, and the oldest whose programs can work with what it leaves.
@@ -180,9 +180,10 @@ impl StoreHandle {
         Ok(decode::loaded(raw))
     }
 
-    /// Makes `pods` and `objects` the whole desired set of a source, durably and at once. Pods that leave it become terminating until
-    /// [`Self::forget_pod`], also those that come back under the same uid meanwhile: what has begun to stop is brought to
-    /// its end, whoever sees to it, and starts over then. Writes nothing if nothing changed.
+    /// Makes `pods` and `objects` the whole desired set of a source, durably and at once. Pods that leave it
+    /// are terminating until [`Self::forget_pod`], even if they reappear under the same uid meanwhile: a
+    /// termination that has begun is completed, no matter which worker completes it, and the pod starts over
+    /// then. Writes nothing if nothing changed.
     ///
     /// # Errors
     /// Nothing was changed on the disk.
@@ -423,7 +424,7 @@ impl StoreHandle {
             Owner::Thread(queue) => {
                 let (reply, answer) = oneshot::channel();
                 let job: Job = Box::new(move |db| {
-                    // Nobody waits any more: the work was still wanted.
+                    // The caller has stopped waiting: the work was still wanted.
                     let _ = reply.send(job(db));
                 });
                 queue.send(job).await.map_err(|_| StoreError::Closed)?;

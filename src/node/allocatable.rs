@@ -155,7 +155,7 @@ fn threshold(text: &str, whole: i64) -> Option<i64> {
     let Some(percentage) = text.strip_suffix('%') else {
         return Quantity::parse(text).ok().map(Quantity::value);
     };
-    // Hundredths of a percent in whole numbers: nobody writes finer, and floats would need casts.
+    // Hundredths of a percent in whole numbers: finer fractions do not occur, and floats would need casts.
     let share = Quantity::parse(percentage).ok()?.milli_value();
     if share <= 0 || share >= 100_000 {
         return None;

@@ -1,8 +1,9 @@
-//! When the node is short of something, and what is done about it: first what nobody needs goes, then one pod at a time.
+//! Node pressure, and how it is relieved: unused images and containers are removed first, then pods are
+//! evicted one at a time.
 //!
-//! Owns thresholds, pressure and their times (upstream: `eviction_manager.synchronize`). Times are counted from the
-//! agent's start: a clock that is set neither causes pressure nor ends it. Invariants: at most one threshold is acted
-//! on at a time; a condition stays for the transition period after it was last seen.
+//! Owns thresholds, pressure and their times (upstream: `eviction_manager.synchronize`). Times are counted
+//! from the agent's start: a clock that is set neither causes pressure nor ends it. Invariants: at most one
+//! threshold is acted on at a time; a condition stays for the transition period after it was last seen.
 //!
 //! | file | what |
 //! |---|---|
@@ -56,7 +57,7 @@ pub struct EvictionState {
     last_seen: BTreeMap<Pressure, Duration>,
 }
 
-/// What a look comes to.
+/// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EvictionVerdict {
     /// What the node is short of, or was until lately.

@@ -1,6 +1,6 @@
-//! What others may see of the node's own state: what it is short of, and its images.
+//! The node's state for other modules: its pressure conditions and its images.
 //!
-//! Owns that, and who wants to hear of a change.
+//! Owns that state, and the notification of changes.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -44,7 +44,8 @@ impl Health {
         self.state.borrow().shutting_down
     }
 
-    /// The images the runtime has, as of lately: whoever asks causes a look, for the next who asks.
+    /// The runtime's images as of the last listing. Each call requests a new listing, which later calls
+    /// return.
     #[must_use]
     pub fn images(&self) -> Vec<RuntimeImage> {
         self.asked.notify_one();
@@ -57,7 +58,7 @@ impl Health {
         self.version.subscribe()
     }
 
-    /// Waits until somebody has asked for images.
+    /// Waits until images have been requested.
     pub(super) async fn asked(&self) {
         self.asked.notified().await;
     }

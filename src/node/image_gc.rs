@@ -1,8 +1,9 @@
-//! Which images go: those nobody has used for too long, and the longest unused ones while their disk is too full.
+//! Which images are removed: those unused for too long, and the least recently used ones while their disk is
+//! too full.
 //!
-//! Owns what is remembered of images and the choice (upstream: `image_gc_manager`). Times are counted from the agent's
-//! start, so that a clock that is set makes no image old. Invariants: an image that is pinned, in use, or younger than
-//! the minimum age is never chosen.
+//! Owns what is remembered of images and the choice (upstream: `image_gc_manager`). Times are counted from
+//! the agent's start, so that a clock that is set makes no image old. Invariants: an image that is pinned, in
+//! use, or younger than the minimum age is never chosen.
 //!
 //! Pure: what it returns depends on its arguments alone.
 
@@ -148,7 +149,7 @@ pub fn named_ids(images: &[RuntimeImage], names: &BTreeSet<String>) -> BTreeSet<
     images.iter().filter(is_named).map(|image| image.id.clone()).into_set()
 }
 
-/// What is said when images could not make enough room (upstream's text).
+/// The event's message when removing images did not free enough space (upstream's text).
 #[must_use]
 pub fn too_little(wanted: u64, freed: u64) -> String {
     format!(

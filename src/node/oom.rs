@@ -1,6 +1,6 @@
-//! Tells of processes that the kernel has ended for want of memory and that are no pod's (upstream: `oom_watcher`).
+//! Reports OOM kills of processes that belong to no pod (upstream: `oom_watcher`).
 //!
-//! Owns the reading of the kernel's log. What ends in a pod is told by its container's status.
+//! Owns reading the kernel's log. An OOM kill inside a pod is reported by its container's status.
 
 use crate::platform::sys::kernel_log::KernelLog;
 use crate::pod::events::{EventRecorder, EventType};

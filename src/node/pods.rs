@@ -1,6 +1,7 @@
-//! Pods that go, one at a time.
+//! Eviction of pods, one at a time.
 //!
-//! Owns the order of steps: what nobody needs first, then the pod whose turn it is, then waiting until all it held is free.
+//! Owns the order of steps: first unused images and containers are removed, then the first pod in the order
+//! is evicted, then the agent waits until all its resources are free.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -28,14 +29,15 @@ static EVICTIONS: Family = Family::counter(
     &["eviction_signal"],
 );
 
-/// Limits of local storage are looked at this often, while a pod has one: a look walks its directories.
+/// How often limits of local storage are checked, while a pod has one: each check walks the pod's
+/// directories.
 const LIMITS_PERIOD: Duration = Duration::from_secs(60);
 /// Upstream: for a kill, and for what is left of the pod.
 const SHORTEST_KILL: Duration = Duration::from_secs(10);
 const LONGEST_CLEAN_UP: Duration = Duration::from_secs(30);
 
 impl NodeManager {
-    /// Does something about a threshold. `true`: something has been done, and what came of it should be looked at.
+    /// Reclaims for a threshold. `true`: something was reclaimed, and its effect has to be measured.
     pub(super) async fn reclaim(&mut self, threshold: Threshold, look: &Look) -> bool {
         let signal = threshold.signal;
         let is_news = self.told.replace(signal) != Some(signal);
@@ -110,7 +112,8 @@ impl NodeManager {
         }
     }
 
-    /// Lets go of pods that use more of the disk than they may. Returns when to look again, if anybody has a limit.
+    /// Evicts pods that use more of the disk than their limits. Returns the time until the next check, if any
+    /// pod has a limit.
     pub(super) async fn enforce_limits(&mut self, disks: Disks) -> Option<Duration> {
         if !self.parts.config.isolates_storage {
             return None;

@@ -1,8 +1,9 @@
-//! The machine's end: its pods end first, in order, and the node says so meanwhile (upstream: `nodeshutdown.Manager`).
+//! Machine shutdown: its pods end first, in order, and the node reports that it is shutting down (upstream:
+//! `nodeshutdown.Manager`).
 //!
-//! Owns who is told when. Which pods end when is decided in `rules`, how it is known that the machine goes down `logind`'s and
-//! `openrc`'s. A signal from logind gives the configured time; SIGTERM while the machine goes down gives what is left to do a
-//! time of its own, with or without a configuration.
+//! Owns the notifications to pods. Which pods end when is decided in `rules`; a shutdown is detected by
+//! `logind` and `openrc`. A signal from logind starts the configured periods. SIGTERM during a shutdown
+//! grants the remaining work a period of its own, with or without a configuration.
 
 pub mod rules;
 
@@ -58,7 +59,7 @@ pub struct InitSystem {
 
 /// What it works with.
 pub struct ShutdownParts {
-    /// The configured groups, ascending; empty: nobody is asked to wait.
+    /// The configured groups, ascending; empty: the machine is not asked to delay its shutdown.
     pub periods: Vec<Period>,
     /// Who ends it.
     pub ruler: InitSystem,
@@ -103,7 +104,7 @@ impl NodeShutdown {
             let config = config.clone();
             let thread = rt::spawn_thread("logind", move || {
                 let tell = |news| sender.send(news).is_ok();
-                // Nobody waits any more: the agent ends.
+                // The receiver may be gone: then the agent is ending.
                 let _ = ended.send(logind::follow(&config, tell));
             });
             if let Err(error) = thread {
@@ -248,7 +249,7 @@ mod tests {
     use crate::node::shutdown::rules::periods;
     use crate::store::{Mode, OpenOptions, StoreHandle};
 
-    /// Notes who is told what, and after how long; pods of this name never end.
+    /// Records which pod was notified, and after how long; pods of this name never end.
     struct Notes {
         began: Instant,
         told: RefCell<Vec<(String, i64, u64)>>,

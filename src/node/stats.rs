@@ -1,8 +1,9 @@
-//! What the node, its pods and their containers use: CPU, memory, network, disk. There is no cAdvisor: numbers are read when
-//! somebody asks, from the files of cgroups and procfs, from the runtime where it alone knows, and by walks of directories.
+//! What the node, its pods and their containers use: CPU, memory, network, disk. There is no cAdvisor:
+//! numbers are read on request, from the files of cgroups and procfs, from the runtime where only it knows,
+//! and by walks of directories.
 //!
-//! Owns what is remembered between two asks: the reads that rates are taken from and the answers of walks, both for as
-//! long as somebody keeps asking.
+//! Owns what is kept between two requests: the readings that rates are computed from, and the results of
+//! walks. Both are kept only while requests keep coming.
 //!
 //! | file | what |
 //! |---|---|
@@ -65,7 +66,7 @@ pub struct Ask {
     pub pressure: bool,
 }
 
-/// Which disks are looked at.
+/// Which disks are measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Measured {
     #[default]
@@ -187,11 +188,11 @@ pub struct Interface {
 /// What something uses of the file system that it is on, and that file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileSystem {
-    /// When it was looked at.
+    /// When it was measured.
     pub at: Timestamp,
     /// The file system as a whole.
     pub facts: FileSystemFacts,
-    /// Bytes of it in use by what this is about; `None` while nobody knows yet.
+    /// Bytes in use by the subject; `None` while unknown.
     pub used: Option<u64>,
     /// Inodes of it in use by what this is about.
     pub inodes_used: Option<u64>,
@@ -285,11 +286,12 @@ pub struct Stats {
 /// What a runtime answers.
 pub type RuntimeAnswer = Pin<Box<dyn Future<Output = Result<RuntimeUse, String>>>>;
 
-/// A runtime that can be asked what it alone knows: of disks, if they are wanted, and of containers whose cgroups nobody found.
+/// Asks the runtime what only it knows: disk usage, if wanted, and the containers whose cgroups were not
+/// found.
 pub type AskRuntime = Rc<dyn Fn(bool, Vec<ContainerId>) -> RuntimeAnswer>;
 
 impl Stats {
-    /// Nothing is read before somebody asks.
+    /// Reads nothing before the first request.
     #[must_use]
     pub fn new(config: StatsConfig, objects: Rc<dyn ObjectLookup>, clock: Clock) -> Rc<Self> {
         let (config, origin) = (Arc::new(config), Instant::now());
@@ -392,7 +394,7 @@ impl Stats {
         self.rates.borrow_mut().take(self.origin.elapsed(), reading)
     }
 
-    /// Gives back what is remembered when nobody has asked for long. A timer, once, and only after an ask.
+    /// Drops the kept state after a long time without requests. One timer, started only by a request.
     fn forget_later(self: &Rc<Self>) {
         if self.forgetting.replace(true) {
             return;

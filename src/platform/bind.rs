@@ -20,7 +20,7 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The local socket could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// Somebody answers there.
+    /// The socket answers.
     #[error("another agent is listening on {}: stop it, or use another socket", path.display())]
     InUse { path: PathBuf },
     /// A file of another kind is in the way.
@@ -38,7 +38,7 @@ pub enum BindError {
     },
 }
 
-/// Listens on `path`. A socket that nobody serves any more is replaced.
+/// Listens on `path`. A socket that no process serves any more is replaced.
 ///
 /// # Errors
 /// Another agent is alive there, something else is in the way, or the system refuses.

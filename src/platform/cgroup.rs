@@ -75,7 +75,7 @@ pub enum CgroupError {
         #[source]
         source: DbusError,
     },
-    /// Somebody else was to make it.
+    /// A cgroup that the agent does not create itself.
     #[error("{path:?} cgroup does not exist")]
     Missing { path: String },
     /// The path is empty or leads upwards.

@@ -30,8 +30,8 @@ impl Clock {
         Self::Manual { start: Rc::new(Cell::new(start)), origin: tokio::time::Instant::now() }
     }
 
-    /// Somebody sets the clock: from now on it goes on from this time, for everybody who has this clock. The machine's own is
-    /// not the agent's to set.
+    /// Sets the clock: from now on it continues from this time, for all holders of this clock. The agent must
+    /// not set the machine's own clock.
     pub fn set(&self, now: Timestamp) {
         if let Self::Manual { start, origin } = self {
             let passed = i64::try_from(origin.elapsed().as_nanos()).unwrap_or(i64::MAX);
@@ -39,8 +39,9 @@ impl Clock {
         }
     }
 
-    /// For how long the machine has been up, which nobody can set: nothing of this boot has lasted longer, whatever the wall
-    /// clock says. A manual clock counts from its making; [`Duration::MAX`] when the kernel does not say.
+    /// The machine's uptime, which cannot be set: nothing of this boot has lasted longer, whatever the wall
+    /// clock says. A manual clock counts from its creation; [`Duration::MAX`] when the kernel does not report
+    /// it.
     #[must_use]
     pub fn since_boot(&self) -> Duration {
         match self {

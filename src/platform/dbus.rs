@@ -20,7 +20,7 @@ use crate::platform::sys::packets::{self, Descriptors};
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Larger than any message of systemd, which may carry a unit's whole description.
 const MAX_MESSAGE: usize = 1 << 20;
-/// Signals that somebody else's units cause while we wait. More than this means that ours does not come.
+/// Unrelated units' signals that are skipped while waiting. Beyond this the awaited signal is taken as lost.
 const MAX_SKIPPED: usize = 10_000;
 /// The bus itself.
 const BUS: Peer<'static> = Peer {
@@ -41,7 +41,7 @@ pub struct Peer<'a> {
 /// A call that did not work out.
 #[derive(Debug, thiserror::Error)]
 pub enum DbusError {
-    /// Nobody listens, or whoever does stopped answering.
+    /// Nothing listens, or the peer stopped answering.
     #[error("communicate with {socket:?}")]
     Io {
         socket: String,
@@ -49,7 +49,7 @@ pub enum DbusError {
         #[source]
         source: std::io::Error,
     },
-    /// Whoever listens does not want us.
+    /// The peer refused the authentication.
     #[error("authenticate with {socket:?}: {answer:?}")]
     Refused { socket: String, answer: String },
     /// The answer is not D-Bus.
@@ -66,7 +66,7 @@ pub enum DbusError {
 }
 
 impl DbusError {
-    /// True when nobody could be talked to, as opposed to an answer we do not like.
+    /// True when the peer could not be reached, as opposed to an error in its answer.
     #[must_use]
     pub fn is_silence(&self) -> bool {
         !matches!(self, Self::Answer { .. })
@@ -91,7 +91,7 @@ impl DbusConnection {
     /// Connects to a service's own socket, without a bus in between, as `user_id`.
     ///
     /// # Errors
-    /// When nobody listens or we are not wanted.
+    /// When nothing listens or the authentication is refused.
     pub fn direct(socket: &Path, user_id: u32) -> Result<Self, DbusError> {
         Self::open(socket, user_id, false)
     }
@@ -111,7 +111,7 @@ impl DbusConnection {
     /// Connects to a message bus.
     ///
     /// # Errors
-    /// When nobody listens or we are not wanted.
+    /// When nothing listens or the authentication is refused.
     pub fn bus(socket: &Path, user_id: u32) -> Result<Self, DbusError> {
         let mut connection = Self { bus: true, ..Self::direct(socket, user_id)? };
         connection.call(BUS, "Hello", &Body::default())?;
@@ -121,7 +121,7 @@ impl DbusConnection {
     /// Connects to a message bus for answers that carry descriptors, and waits up to `patience` for each.
     ///
     /// # Errors
-    /// When nobody listens or we are not wanted.
+    /// When nothing listens or the authentication is refused.
     pub fn bus_with_descriptors(socket: &Path, user_id: u32, patience: Duration) -> Result<Self, DbusError> {
         let mut connection = Self { bus: true, ..Self::open(socket, user_id, true)? };
         connection.stream.set_read_timeout(Some(patience)).map_err(|source| connection.io(source))?;

@@ -52,7 +52,7 @@ pub enum Code {
     ResourceExhausted = 8,
     /// Not in this state.
     FailedPrecondition = 9,
-    /// Nobody has made it.
+    /// The method is not implemented.
     Unimplemented = 12,
     Unknown = 2,
     /// Try again later.
@@ -148,7 +148,7 @@ fn trailers(status: Option<&Status>) -> HeaderMap {
 /// Longer words of an error make a header that clients refuse, and with it the whole answer.
 const MAX_WORDS: usize = 2048;
 
-/// The beginning of a text that somebody else chose.
+/// The beginning of an untrusted text, at most `MAX_WORDS` bytes.
 #[must_use]
 pub fn shortened(text: &str) -> &str {
     let mut end = text.len().min(MAX_WORDS);

@@ -62,8 +62,8 @@ fn bus_socket(address: Option<&str>) -> PathBuf {
     PathBuf::from(path.unwrap_or(BUS_SOCKET))
 }
 
-/// Takes the lock and tells what logind does, until nobody listens or the bus is gone. A logind that is not there, or starts
-/// anew, is asked when it comes.
+/// Takes the lock and reports logind's signals, until the receiver is dropped or the bus is gone. If logind
+/// is not running, or restarts, the lock is taken when it appears on the bus.
 ///
 /// # Errors
 /// The bus cannot be reached, or does not answer any more.
@@ -134,8 +134,8 @@ fn lock(bus: &mut DbusConnection, delay: Duration) -> Result<OwnedFd, DbusError>
     })
 }
 
-/// Makes `InhibitDelayMaxSec` long enough, if it is not. One that stays short is said: the pods that have not ended by then
-/// end when systemd ends the agent.
+/// Raises `InhibitDelayMaxSec`, if it is too short. If it stays too short, a warning is logged: the pods that
+/// have not ended by then end when systemd ends the agent.
 fn ask_for_delay(bus: &mut DbusConnection, delay: Duration) -> Result<(), DbusError> {
     if longest_delay(bus)? >= delay {
         return Ok(());
@@ -188,7 +188,8 @@ fn property(
     Ok(bus.call(peer, "Get", &Body::default().text(interface).text(name))?.value())
 }
 
-/// Whether systemd is taking the machine down, as opposed to the agent alone. Where nobody answers, nobody does.
+/// Whether systemd is taking the machine down, as opposed to the agent alone. False if systemd cannot be
+/// reached.
 #[must_use]
 pub fn machine_goes_down(bus_address: Option<&str>) -> bool {
     let user = node::user_id();

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::model::types::Timestamp;
 
-/// What Prometheus is told with it.
+/// The content type of Prometheus' text format.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// The kind of a family.
@@ -104,7 +104,7 @@ thread_local! {
     static RECORDED: RefCell<BTreeMap<&'static str, Recorded>> = const { RefCell::new(BTreeMap::new()) };
 }
 
-/// Writes families whose numbers somebody else keeps.
+/// Writes families whose numbers are kept elsewhere.
 type Shows = Rc<dyn Fn(&mut Text)>;
 
 thread_local! {

@@ -24,7 +24,8 @@ use crate::model::types::{PodSource, Timestamp};
 
 /// Most events that are kept.
 pub const MAX_EVENTS: u32 = 1000;
-/// Events not seen for this long go. The API server keeps them for an hour; a box somebody visits on Monday needs longer.
+/// Events not seen for this long are deleted. The API server keeps them for an hour; a device that is only
+/// visited on Mondays needs longer.
 pub const MAX_EVENT_AGE: std::time::Duration = std::time::Duration::from_secs(7 * 24 * 3600);
 
 /// The fact that bytes of values which have been encrypted since may still be in the files.
@@ -139,7 +140,7 @@ impl Db {
     pub(crate) fn close(&mut self) -> Result<(), StoreError> {
         let Some(connection) = self.connection.take() else { return Ok(()) };
         let closed = connection.close().map_err(|(_, error)| StoreError::sqlite("close the store", error));
-        // After the connection, so that the next owner finds a file that nobody touches.
+        // After the connection is closed, so that the next owner finds a file that is not in use.
         self.lock = None;
         closed
     }
@@ -170,7 +171,8 @@ impl Db {
         result
     }
 
-    /// Writes everything that is in the log into the file, syncs it, and begins the log anew. False when a reader is in the way.
+    /// Checkpoints the whole log into the file, syncs it, and truncates the log. False when a reader is in
+    /// the way.
     fn fold_log(&mut self) -> Result<bool, StoreError> {
         self.durability = None;
         let connection = self.connection()?;
@@ -194,8 +196,9 @@ impl Db {
             let level = if durability == Durability::Full { "FULL" } else { "NORMAL" };
             connection.pragma_update(None, "synchronous", level).doing("set the sync level")?;
         }
-        // Immediate: one that begins by reading and writes later is refused at once while somebody else (a person with
-        // sqlite3) writes, instead of waiting its turn. It takes a lock, and still writes nothing when nothing changed.
+        // Immediate: a transaction that begins by reading and writes later is refused at once while another
+        // process (a person with sqlite3) writes, instead of waiting its turn. It takes a lock, and still
+        // writes nothing when nothing changed.
         let transaction =
             connection.transaction_with_behavior(TransactionBehavior::Immediate).doing(action)?;
         let value = job(&transaction)?;
@@ -245,7 +248,7 @@ impl Db {
         })
     }
 
-    /// Only of a pod that terminates: one that a source wants again begins anew.
+    /// Updates a terminating pod only: a pod that a source wants again starts over.
     pub(crate) fn put_terminating(&mut self, uid: &str, json: &str) -> Result<(), StoreError> {
         self.write(Durability::Full, "store a terminating pod", |transaction| {
             execute(
@@ -326,8 +329,8 @@ impl Db {
         })
     }
 
-    /// Answers the uids of statuses that were not kept because nobody wants or stops such a pod: nobody would ever clear
-    /// them away.
+    /// Returns the uids of statuses that were not stored because the pod is neither desired nor terminating:
+    /// such rows would never be deleted.
     pub(crate) fn write_batch(&mut self, batch: &Batch) -> Result<Vec<String>, StoreError> {
         let is_kept = batch.ends || !batch.container_states.is_empty();
         let durability = if is_kept { Durability::Full } else { Durability::Normal };

@@ -127,8 +127,8 @@ fn local_object(row: RawObject) -> Result<LocalObject, String> {
     Ok(object)
 }
 
-/// Reads pods. Parts that are kept as they were written may have values that their fields cannot hold: earlier releases took them, and
-/// no client could read such a pod. It goes on without them.
+/// Reads pods. Parts that are kept as they were written may have values that their fields cannot hold:
+/// earlier releases accepted them, and clients could not read such a pod. Reading continues without them.
 struct Pods {
     schema: Schema,
     dropped: Vec<UnreadableRow>,

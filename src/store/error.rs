@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::ErrorCode;
 
-/// An operation on the store failed. The agent goes on with what it has in memory.
+/// An operation on the store failed. The agent continues with its state in memory.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// No space left; worth trying again later.
@@ -45,7 +45,7 @@ pub enum StoreError {
         action: &'static str,
         source: rusqlite::Error,
     },
-    /// Anything else SQLite refuses: a defect of ours.
+    /// Any other SQLite error: a defect of the agent.
     #[error("{action}")]
     Sqlite {
         /// What was being done.
@@ -126,7 +126,7 @@ impl StoreError {
         Self::File { action, path: path.to_owned(), source }
     }
 
-    /// True when the same operation may succeed later without anybody mending anything of ours.
+    /// True when the same operation may succeed later without a fix to the agent or its files.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         matches!(self, Self::Full { .. } | Self::ReadOnly { .. } | Self::Io { .. } | Self::Busy { .. })

@@ -1,4 +1,5 @@
-//! A look at the store from another process: the command line, while the agent runs and while it does not.
+//! Read-only access to the store from another process: the command line, while the agent runs and while it
+//! does not.
 //!
 //! Owns read-only opening. Must not write, lock or create anything.
 

@@ -17,7 +17,8 @@ pub struct Loaded {
     pub desired: Vec<StoredSource>,
     /// How far the sets of sources have got that are not simply good.
     pub stages: BTreeMap<PodSource, Stage>,
-    /// Pods that left the desired set and whose end nobody has confirmed with `forget_pod`; some may be wanted again.
+    /// Pods that left the desired set and whose end is not yet confirmed with `forget_pod`; some may be
+    /// wanted again.
     pub terminating: Vec<Pod>,
     /// Restart counts and back-off.
     pub container_state: BTreeMap<PodUid, BTreeMap<ContainerName, StoredContainerState>>,

@@ -30,10 +30,10 @@ pub fn read(root_dir: &Path) -> Option<UpgradeRecord> {
     UpgradeRecord::parse(&fs::read_to_string(file(root_dir)).ok()?)
 }
 
-/// Writes it, durably, unless it says so already.
+/// Writes the record, durably, unless the file already holds it.
 ///
 /// # Errors
-/// The kernel's answer; the old one is there then.
+/// The kernel's answer; the old record is still there then.
 pub fn write(root_dir: &Path, record: &UpgradeRecord) -> io::Result<()> {
     let (path, text) = (file(root_dir), record.to_text());
     if fs::read(&path).is_ok_and(|there| there == text.as_bytes()) {

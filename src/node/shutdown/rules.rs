@@ -41,7 +41,8 @@ pub fn periods(total_seconds: i64, critical_seconds: i64, by_priority: &[Period]
     all
 }
 
-/// The groups to use when the machine goes down and nobody was asked to wait: the configured ones, else short ones of ours.
+/// The groups to use when the machine goes down without a delay having been requested: the configured ones,
+/// or short built-in ones.
 #[must_use]
 pub fn or_unasked(configured: &[Period]) -> Vec<Period> {
     if total(configured) > 0 { configured.to_vec() } else { UNASKED.to_vec() }

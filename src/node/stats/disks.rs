@@ -1,8 +1,9 @@
 //! What pods and containers use of disks.
 //!
-//! Owns the answers of walks through directories, for as long as somebody keeps asking, and the one thread that walks.
-//! A walk is expensive, so: at most one at a time, none while an answer is young, and nobody waits long for one. Until
-//! there is a first answer the figure is left out; afterwards the last one stands.
+//! Owns the results of directory walks, which are kept while requests keep coming, and the one thread that
+//! walks. A walk is expensive. So at most one runs at a time, none starts while a result is recent, and a
+//! request waits only briefly for one. The figure is left out until there is a first result; afterwards the
+//! last result is used.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,7 +34,7 @@ const SHARE: u32 = 20;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long an ask waits for another machine.
 const REMOTE_PATIENCE: Duration = Duration::from_secs(2);
-/// Answers that nobody has asked for in this time are dropped.
+/// Results that have not been requested for this long are dropped.
 const KEPT: Duration = Duration::from_secs(300);
 
 /// What a volume is measured by.
@@ -194,7 +195,7 @@ impl Disks {
         });
     }
 
-    /// Drops what nobody asks for. `true` when nothing is left.
+    /// Drops results that are no longer requested. `true` when nothing is left.
     pub(super) fn forget(&self) -> bool {
         let now = Instant::now();
         let mut answers = self.answers.borrow_mut();

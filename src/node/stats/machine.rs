@@ -26,8 +26,8 @@ pub struct Machine {
     pub threads: Option<u64>,
 }
 
-/// Reads it, from `/proc` usually. Memory is counted as cAdvisor counts that of the root cgroup: everything but free pages is in
-/// use, and all of it but file pages that nobody has used for long is the working set.
+/// Reads it, from `/proc` usually. Memory is counted as cAdvisor counts that of the root cgroup: usage is
+/// everything but free pages, and the working set is usage without inactive file pages.
 #[must_use]
 pub fn machine(proc: &Path) -> Machine {
     let read = |file: &str| std::fs::read_to_string(proc.join(file)).unwrap_or_default();

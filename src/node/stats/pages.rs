@@ -1,6 +1,6 @@
 //! `/metrics/resource` and `/metrics/cadvisor`, in Prometheus' text format.
 //!
-//! Owns the families, upstream's names and labels. Pure. What nobody counts is not shown.
+//! Owns the families, upstream's names and labels. Pure. Figures that are not available are left out.
 
 use super::{ContainerUse, Disk, Interface, PodUse, Summary, Usage};
 use crate::platform::cgroup::usage::{Detail, Io};
@@ -17,7 +17,7 @@ const CPU: Figure = |usage| usage.counted.cpu_ns;
 const WORKING_SET: Figure = |usage| usage.counted.working_set;
 const SWAP: Figure = |usage| usage.counted.swap_usage;
 
-/// `/metrics/resource`. Nobody could be asked: no figures, and an error that is said.
+/// `/metrics/resource`. `None`: no figures, and `resource_scrape_error` is 1.
 #[must_use]
 pub fn resource(summary: Option<&Summary>) -> String {
     let mut text = Text::default();

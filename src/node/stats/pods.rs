@@ -32,8 +32,8 @@ pub(super) struct MeasuredPod {
     containers: Vec<ContainerUse>,
 }
 
-/// Those of the pods that have a running container, by namespace and name. A pod that nobody wants any more is there as long as
-/// it runs.
+/// Those of the pods that have a running container, by namespace and name. A pod that is no longer desired
+/// stays included as long as it runs.
 pub(super) fn subjects(
     layout: &CgroupLayout,
     pods: Vec<Pod>,
@@ -243,7 +243,7 @@ fn below(place: &str, pod_dirs: &[PathBuf], own: &[PathBuf]) -> String {
     relative.map(|relative| format!("{place}/{}", relative.display())).unwrap_or_default()
 }
 
-/// What containers use together; nobody's figure stays nobody's.
+/// Sums the usage of containers; a figure that is available for none of them stays absent.
 pub(super) fn sum<'a>(all: impl Iterator<Item = &'a ContainerStats>) -> ContainerStats {
     let add = |sum: &mut Option<u64>, one: Option<u64>| {
         if let Some(one) = one {
@@ -272,7 +272,7 @@ fn pod_interfaces(config: &StatsConfig, dirs: &[PathBuf], sandbox: &str) -> Vec<
     if own.is_none() || namespace(&process) == own {
         return Vec::new();
     }
-    // The process may have ended, and its number be somebody else's: then what is read is of no pod of ours, and the next
-    // ask is right again.
+    // The process may have ended and its PID may have been reused. Then these figures are of a foreign
+    // process, and the next request corrects them.
     interfaces(&fs::read_to_string(config.proc.join(process).join("net/dev")).unwrap_or_default())
 }

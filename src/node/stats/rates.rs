@@ -1,6 +1,6 @@
-//! How fast CPU time grows: a rate wants two reads, and only those who ask make any.
+//! CPU rates: a rate needs two readings, and only requests make readings.
 //!
-//! Owns the last two reads, while somebody keeps asking. Pure: readings and times in, rates out.
+//! Owns the last two readings, while requests keep coming. Pure: readings and times in, rates out.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -41,7 +41,7 @@ impl Rates {
         })
     }
 
-    /// Takes a reading in. What is new since the last one has no rate yet, and neither has what began anew.
+    /// Adds a reading and returns rates. A key that is new, or whose counter has restarted, has no rate yet.
     pub fn take(&mut self, now: Duration, reading: Reading) -> Reading {
         let rates = self.base(now).map_or_else(Reading::new, |(at, before)| {
             let nanos = now.saturating_sub(*at).as_nanos();

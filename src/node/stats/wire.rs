@@ -1,6 +1,6 @@
 //! `/stats/summary` on the wire: `stats/v1alpha1` of Kubernetes.
 //!
-//! Owns the names of fields. Pure. What nobody counts is left out.
+//! Owns the names of fields. Pure. Figures that are not available are left out.
 
 use serde_json::{Map, Value, json};
 

@@ -1,9 +1,10 @@
-//! Containers' cgroups, below their pod's: made, limited, emptied and removed by us where no other runtime does it.
+//! Containers' cgroups, below their pod's: made, limited, emptied and removed by the agent where no other
+//! runtime does it.
 //!
-//! Owns directories below a pod's cgroup, in every hierarchy, so that nothing a container does escapes accounting, and,
-//! where systemd rules the tree, the scope they are in: systemd takes controllers away from what it does not know below
-//! a slice, and leaves a delegated scope to whoever asked for it. Everything here blocks: for the pool of
-//! `rt::blocking`.
+//! Owns directories below a pod's cgroup, in every hierarchy, so that nothing a container does escapes
+//! accounting. Where systemd rules the tree, it also owns their scope: systemd takes controllers away from
+//! unknown cgroups below a slice, and leaves a delegated scope to its requester. Everything here blocks: for
+//! the pool of `rt::blocking`.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -24,7 +25,7 @@ pub struct ContainerCgroup {
     pub skipped: Vec<Skipped>,
 }
 
-/// The microseconds of a period that nobody chose.
+/// The default period in microseconds.
 const DEFAULT_PERIOD: i64 = 100_000;
 
 /// Makes a container's cgroup in every hierarchy, with its limits and its device rules. Fine when it is there.
@@ -75,7 +76,7 @@ pub fn make_leaf(config: &CgroupConfig, parent: &str, name: &str) -> Result<Cont
     Ok(cgroup)
 }
 
-/// The directories of a container's cgroup that are there, for whoever finds it again.
+/// The existing directories of a container's cgroup, for finding it again after a restart.
 ///
 /// # Errors
 /// When the parent or the name is no path.
@@ -297,7 +298,7 @@ fn v2_files(resources: &LinuxResources) -> Result<Vec<ValueFile>, CgroupError> {
         add("hugetlb", &format!("hugetlb.{size}.max"), value);
     }
     for (file, value) in &resources.unified {
-        // A name with a slash would write to somebody else's cgroup.
+        // A name with a slash would write to another cgroup.
         let known = tree::CONTROLLERS.into_iter().chain(["io", "misc", "rdma"]);
         let mut owners =
             known.filter(|name| file.strip_prefix(name).is_some_and(|rest| rest.starts_with('.')));

@@ -137,8 +137,8 @@ const fn op(code: u8, destination: u8, source: u8, immediate: i32) -> Instructio
     Instruction { code, destination, source, offset: 0, immediate }
 }
 
-/// The program: registers 2 to 5 hold kind, access, major and minor number of what is asked for; the last rule is looked at
-/// first.
+/// The program: registers 2 to 5 hold kind, access, major and minor number of the request; the last rule is
+/// checked first.
 fn program(rules: &[DeviceRule]) -> Vec<u8> {
     let load = |register: u8, offset: i16| Instruction { offset, ..op(LOAD_WORD, register, 1, 0) };
     let mut all = vec![

@@ -62,7 +62,8 @@ pub(super) fn stop(unit: &str) -> Result<(), DbusError> {
 /// Makes a scope with its first processes in it. What is in it then is its owner's to divide.
 pub(super) fn start_scope(unit: &str, slice: &str, processes: &[u32]) -> Result<(), DbusError> {
     let mut all = scope(unit, slice, processes);
-    // At the machine's end the agent goes first: it ends pods with their hooks and in order, and starts nothing anew.
+    // At machine shutdown the agent must stop first: it ends pods with their hooks and in order, and does not
+    // restart them.
     if let Some(own) = own_service(&std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default()) {
         all.push(("Before", Value::Texts(vec![own])));
     }
@@ -78,7 +79,7 @@ fn scope(unit: &str, slice: &str, processes: &[u32]) -> Vec<(&'static str, Value
         ("Delegate", Value::Flag(true)),
         // systemd's own default is a share of the machine; how many a pod may have is its slice's to say.
         ("TasksMax", Value::Number(u64::MAX)),
-        // One that failed is not kept for somebody to look at.
+        // systemd would otherwise keep a failed unit loaded.
         ("CollectMode", Value::Text("inactive-or-failed".to_owned())),
     ];
     for accounting in ["MemoryAccounting", "CPUAccounting", "TasksAccounting"] {

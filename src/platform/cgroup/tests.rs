@@ -250,7 +250,7 @@ fn what_a_v2_cgroup_counts_is_read_with_its_details() {
             "io.stat",
             "8:0 rbytes=4096 wbytes=8192 rios=1 wios=2 dbytes=0 dios=0\n253:1 rbytes=1 wbytes=2 rios=3 wios=4\n",
         ),
-        // Before Linux 5.13 nobody counts when all wait for a CPU.
+        // Before Linux 5.13 the kernel has no `full` line for CPU.
         ("cpu.pressure", "some avg10=1.00 avg60=0.50 avg300=0.10 total=1500\n"),
         (
             "memory.pressure",

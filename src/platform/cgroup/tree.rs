@@ -55,7 +55,7 @@ pub(super) struct Hierarchy {
     pub(super) controllers: Vec<String>,
 }
 
-/// What becomes of the cgroup that a new one is made in.
+/// What happens to the parent of a new cgroup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Above {
     /// It hands its controllers on, and so cannot hold processes.
@@ -236,8 +236,8 @@ pub(super) fn directories(path: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// All hierarchies, those without a controller of ours (`systemd`, `freezer`) included: runtimes use them, too. A directory on
-/// which nothing could be mounted (`OpenRC` leaves it there) is none.
+/// All hierarchies, including those whose controllers the agent does not use (`systemd`, `freezer`): runtimes
+/// use them, too. A directory that is not a mount point (`OpenRC` leaves it there) is none.
 pub(super) fn hierarchies(config: &CgroupConfig) -> Vec<Hierarchy> {
     let known = |names: &str, separator: char| -> Vec<String> {
         names

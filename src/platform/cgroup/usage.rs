@@ -13,7 +13,7 @@ pub struct ContainerStats {
     pub cpu_ns: Option<u64>,
     /// Memory that is charged to it, bytes.
     pub memory_usage: Option<u64>,
-    /// That without file pages nobody has used for long: what eviction and `top` look at.
+    /// Usage without inactive file pages: the figure that eviction and `top` use.
     pub working_set: Option<u64>,
     /// Anonymous memory, bytes.
     pub rss: Option<u64>,
@@ -43,7 +43,7 @@ pub fn stats(dirs: &[PathBuf]) -> ContainerStats {
         let number = |file: &str| read(file)?.trim().parse::<u64>().ok();
         // A container that is not limited says `max`, which is no number.
         if let Some(text) = read("cpu.stat").filter(|text| text.starts_with("usage_usec")) {
-            // In a hybrid tree the unified hierarchy counts, too; whoever comes first is right.
+            // In a hybrid tree the unified hierarchy counts, too; the first value found is right.
             let micros = field(&text, "usage_usec");
             stats.cpu_ns = stats.cpu_ns.or(micros.map(|micros| micros.saturating_mul(1000)));
         }
@@ -258,11 +258,11 @@ fn lost(text: &str, kind: &str) -> Option<u64> {
     Some(micros.saturating_mul(1000))
 }
 
-/// Descriptors that are looked at one by one, of all processes together.
+/// How many descriptors are inspected, of all processes together.
 const MAX_FILES: usize = 10_000;
 
-/// Who runs in a cgroup, and what they have open: from `cgroup.procs` and, below `proc`, their descriptors. `None` when nobody
-/// can say. A process that ends meanwhile counts for nothing.
+/// The processes in a cgroup, and what they have open: from `cgroup.procs` and, below `proc`, their
+/// descriptors. `None` if that cannot be read. A process that ends meanwhile counts for nothing.
 #[must_use]
 pub fn processes(proc: &Path, dirs: &[PathBuf]) -> Option<Processes> {
     let text = dirs.iter().find_map(|directory| fs::read_to_string(directory.join("cgroup.procs")).ok())?;
@@ -332,7 +332,7 @@ fn read_io(disks: &mut BTreeMap<String, Io>, text: &str, is_bytes: bool) {
     }
 }
 
-/// How many processes of the container the kernel has killed for want of memory. 0 when nobody counts.
+/// How many processes of the container the OOM killer has killed. 0 when the kernel does not count.
 #[must_use]
 pub fn oom_kills(dirs: &[PathBuf]) -> u64 {
     let counts = dirs.iter().filter_map(|directory| {

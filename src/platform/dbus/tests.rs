@@ -44,7 +44,7 @@ fn start_body() -> Body {
 /// An answer or a signal with a body of texts; `kind` is the message's type.
 fn answer(kind: u8, serial: u32, fields: &[(u8, &str, &str)], texts: &[&str]) -> Vec<u8> {
     let body = texts.iter().fold(Body::default(), |body, text| body.text(text));
-    // A call to nobody has the shape of every message; what differs is put in its place.
+    // A call without a destination has the shape of every message; the differences are filled in below.
     let peer = Peer { destination: "", path: "/x", interface: "" };
     let mut bytes = message::call(7, peer, "", &body);
     let body_length = usize::try_from(u32::from_le_bytes(bytes[4..8].try_into().unwrap())).unwrap();
@@ -141,7 +141,8 @@ fn calls_signals_and_errors_of_one_conversation() {
     let _ = std::fs::remove_file(&path);
     let listener = UnixListener::bind(&path).unwrap();
     let signal = |job: &str, result: &str| answer(4, 0, &[(3, "s", "JobRemoved")], &[job, "a.slice", result]);
-    // The signal of somebody else's job, and ours before the answer to the call: neither is lost or mistaken.
+    // The signal of an unrelated job, and the awaited one before the answer to the call: neither is lost or
+    // mistaken.
     let first =
         [signal("/job/1", "failed"), signal("/job/2", "done"), answer(2, 1, &[], &["/job/2"])].concat();
     let second =

@@ -15,7 +15,7 @@ use tokio::net::UnixStream;
 /// What a client says first.
 const PREFACE: usize = 24;
 const FRAME_HEAD: usize = 9;
-/// As long as frames may be that nobody has agreed on longer ones for.
+/// The default maximum frame size of HTTP/2.
 const LONGEST_HEADERS: usize = 16 * 1024;
 const HEADERS: u8 = 1;
 const PADDED: u8 = 0x8;

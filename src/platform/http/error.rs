@@ -61,7 +61,7 @@ pub enum HttpError {
     /// DNS does not know the host.
     #[error("{url}: cannot resolve the host name; check the name and the DNS servers in /etc/resolv.conf")]
     Resolve { url: String },
-    /// Nobody listens there.
+    /// Nothing listens there.
     #[error("{url}: connection refused; is the server running on that port?")]
     Refused { url: String },
     /// Connecting, sending or receiving failed.
@@ -134,7 +134,7 @@ pub enum TlsError {
     /// Before its notBefore.
     #[error("the server's certificate is not valid yet; this machine's clock is probably behind")]
     NotYetValid,
-    /// Signed by nobody we trust.
+    /// Signed by an untrusted authority.
     #[error(
         "the server's certificate is signed by an unknown authority; add that authority to the trusted ones"
     )]

@@ -1,6 +1,7 @@
-//! Blocking HTTP for whoever runs in a process or thread of its own: bodies are streamed, every answer is one hop.
+//! Blocking HTTP for callers in a process or thread of their own: bodies are streamed, and redirects are left
+//! to the caller.
 //!
-//! Owns connections, their certificates and their patience.
+//! Owns connections, their certificates and their timeouts.
 
 use std::io::Read;
 use std::path::PathBuf;
@@ -27,7 +28,7 @@ pub struct StreamOptions {
     pub ca_files: Vec<PathBuf>,
     /// Who we are.
     pub client: Option<ClientFiles>,
-    /// Trust whoever answers.
+    /// Accept any server certificate.
     pub skip_verify: bool,
     /// For look-up and connecting.
     pub connect_timeout: Duration,

@@ -305,7 +305,7 @@ fn a_server_that_asks_who_we_are_is_shown_the_certificate_as_it_is_now() {
     let request = Request { client: Some(client), ..request };
     let error = fetcher.fetch(&request).unwrap_err().to_string();
     assert_eq!(error, format!("read the client certificate or key {}", file("client.pem").display()));
-    // Somebody else's, then the one that is trusted: a renewed file counts at once.
+    // A foreign authority first, then the trusted one: a renewed file counts at once.
     let key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
     openssl(
         &directory,

@@ -1,4 +1,4 @@
-//! The little of a URL that whoever follows redirects has to understand.
+//! The parts of a URL that following redirects needs.
 //!
 //! Owns splitting and joining.
 
@@ -16,8 +16,8 @@ pub struct Url {
 }
 
 impl Url {
-    /// Splits an absolute URL of a scheme we speak. A fragment goes, and so do a user and a password: whoever means them
-    /// says so in a header.
+    /// Splits an absolute URL of a supported scheme. The fragment, the user and the password are dropped:
+    /// credentials belong in a header.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (scheme, rest) = text.split_once("://")?;

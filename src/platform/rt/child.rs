@@ -1,4 +1,4 @@
-//! A child process that is told something through a socket and answers through it; dropped, it is killed.
+//! A child process that reads and writes messages over a socket; dropping it kills the child.
 //!
 //! Owns the child.
 
@@ -17,7 +17,7 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 /// As above, for one that takes its time.
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
-/// The child, whose standard input and output are a socket of ours.
+/// The child. Its standard input and output are one end of a socket pair.
 #[derive(Debug)]
 pub struct TalkingChild {
     child: Option<Child>,
@@ -55,7 +55,7 @@ impl TalkingChild {
             self.socket.readable().await?;
             match self.socket.try_read(buffer) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                // A killed child's socket may say so in this way, too.
+                // A killed child's socket may also report its end as a reset.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(0),
                 other => return other,
             }
@@ -69,8 +69,8 @@ impl TalkingChild {
         let _ = super::blocking("child-end", move || child.wait()).await;
     }
 
-    /// How it ended, once it has closed its output. One that goes on nevertheless is killed by dropping the future, and holds no
-    /// thread of the pool until then.
+    /// Returns the exit status, once the child has closed its output. If the child keeps running, dropping
+    /// the future kills it; until then no thread of the pool is blocked.
     pub async fn wait(mut self) -> String {
         let mut pauses = Retry::new(SHORTEST_PAUSE, LONGEST_PAUSE);
         loop {

@@ -16,7 +16,7 @@ const ACCEPT_RETRY: Duration = Duration::from_secs(1);
 
 pub mod doors;
 
-/// The right to be one of the connections that are open. Whoever keeps it counts as one.
+/// The right to be one of the open connections. It counts until it is dropped.
 pub struct ConnectionSlot {
     _permit: Option<OwnedSemaphorePermit>,
     seat: Option<doors::Seat>,
@@ -30,10 +30,10 @@ impl ConnectionSlot {
     }
 }
 
-/// Serves what `accept` brings, each in a task of its own, and at most `most` of them: more wait in the kernel's queue. Ends
-/// when the future is dropped, and ends all connections then. Needs a `LocalSet`.
+/// Serves the connections from `accept`, each in a task of its own, and at most `most` of them: more wait in
+/// the kernel's queue. Dropping the future ends it and all connections. Needs a `LocalSet`.
 ///
-/// A failing `accept` is told once, as a failure on `name`, and tried again after a second.
+/// A failing `accept` is logged once, as a failure on `name`, and retried after a second.
 pub async fn serve<S, F>(
     name: &'static str,
     most: usize,
@@ -73,7 +73,8 @@ async fn accepted<S>(
     }
 }
 
-/// Waits. A task keeps its memory until somebody has seen its end: not only when the next connection comes, which may be never.
+/// Awaits `waited`, and reaps ended tasks meanwhile: a task keeps its memory until it is joined, and the next
+/// connection may never come.
 async fn while_reaping<T>(connections: &mut JoinSet<()>, waited: impl Future<Output = T>) -> T {
     let mut waited = pin!(waited);
     loop {

@@ -1,6 +1,7 @@
-//! SIGTERM and SIGINT: the first asks everything to end (pods keep running), the second ends the process at once.
+//! SIGTERM and SIGINT: the first asks everything to end (pods keep running), the second ends the process at
+//! once.
 //!
-//! Owns the shutdown flag. Whoever waits holds a `Shutdown`.
+//! Owns the shutdown flag. Tasks wait for it through a `Shutdown`.
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -32,13 +33,13 @@ impl ShutdownTrigger {
 }
 
 impl Shutdown {
-    /// True once somebody asked.
+    /// True once a shutdown was requested.
     #[must_use]
     pub fn is_asked(&self) -> bool {
         *self.asked.borrow()
     }
 
-    /// Returns when somebody has asked; never if the trigger is gone without having asked.
+    /// Returns when a shutdown is requested; never if the trigger is dropped without a request.
     pub async fn asked(&self) {
         let mut asked = self.asked.clone();
         if asked.wait_for(|asked| *asked).await.is_err() {

@@ -17,8 +17,8 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// Waits for a turn, first come first served. It covers what the caller does until it next awaits, and is over then: a
-    /// caller that goes on to wait for its client keeps nothing from others. Needs a `LocalSet`.
+    /// Waits for a turn, first come first served. A turn lasts until the caller next awaits: a caller that
+    /// then waits for its client does not block others. Needs a `LocalSet`.
     pub async fn next(&self) {
         // Never closed, so this only waits.
         let Ok(turn) = Arc::clone(&self.0).acquire_owned().await else { return };

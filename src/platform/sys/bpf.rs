@@ -62,7 +62,7 @@ pub fn attach_device_program(cgroup: &Path, program: &[u8]) -> io::Result<()> {
     if descriptor < 0 {
         return Err(explain("load", &io::Error::last_os_error()));
     }
-    // SAFETY: the kernel has just made this descriptor for us, and nobody else knows it.
+    // SAFETY: the kernel has just made this descriptor for this call, and nothing else owns it.
     let program = unsafe { OwnedFd::from_raw_fd(descriptor) };
     let number = |descriptor: i32| u32::try_from(descriptor).unwrap_or(u32::MAX);
     let attach = Attach {

@@ -70,7 +70,8 @@ pub fn reap() -> Option<ChildExit> {
 /// # Errors
 /// No such process.
 pub fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
-    // SAFETY: pidfd_open takes two integers; the descriptor it returns is new, close-on-exec and nobody else's.
+    // SAFETY: pidfd_open takes two integers; the descriptor it returns is new, close-on-exec and owned by
+    // nothing else.
     unsafe {
         match libc::syscall(libc::SYS_pidfd_open, libc::c_long::from(pid), 0 as libc::c_long) {
             -1 => Err(io::Error::last_os_error()),
@@ -126,9 +127,10 @@ pub fn signals_came(signals: &mut impl io::Read) -> bool {
     asked
 }
 
-/// Makes this process one that looks after others: orphans among its descendants become its children, it leads a session of
-/// its own, nobody without privileges may look into it, and the signals that people and shells send do not end it. Returns
-/// a descriptor that becomes readable when a child has ended or SIGTERM has come, see [`signals_came`].
+/// Makes this process a supervisor: orphans among its descendants become its children, it leads a session of
+/// its own, unprivileged processes cannot inspect it, and the signals that people and shells send do not end
+/// it. Returns a descriptor that becomes readable when a child has ended or SIGTERM has come, see
+/// [`signals_came`].
 ///
 /// # Errors
 /// The kernel's answer.

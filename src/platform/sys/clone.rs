@@ -1,7 +1,8 @@
-//! Making processes: fork, children that get another parent or PID namespace, their end, and what dies with whom.
+//! Creating processes: fork, children that get another parent or PID namespace, their end, and parent-death
+//! signals.
 //!
-//! Owns nothing. Only processes with one thread are forked, which is checked: the child goes on with a copy of everything. Must
-//! not know what children are for.
+//! Owns nothing. Only processes with one thread are forked, which is checked: the child continues with a copy
+//! of everything. Must not know what children are for.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -53,7 +54,7 @@ pub(super) fn check_single_thread() -> io::Result<()> {
     Ok(())
 }
 
-/// Makes a child that goes on here with a copy of everything.
+/// Makes a child that continues here with a copy of everything.
 ///
 /// # Errors
 /// The kernel's answer; `EINVAL` when this process has more than one thread.
@@ -85,10 +86,10 @@ pub fn exit(code: i32) -> ! {
     unsafe { libc::_exit(code) }
 }
 
-/// Waits for a child. Its exit code, or 128 and the signal that ended it.
+/// Waits for a child. Returns its exit code, or 128 and the signal that ended it.
 ///
 /// # Errors
-/// The kernel's answer; `ECHILD` when it is no child of ours.
+/// The kernel's answer; `ECHILD` when it is no child of this process.
 pub fn wait(pid: i32) -> io::Result<i32> {
     loop {
         match waitpid(Pid::from_raw(pid), None) {
@@ -192,8 +193,8 @@ unsafe impl<A: NoDescriptors> NoDescriptors for Option<A> {}
 // SAFETY: as its parts.
 unsafe impl<A: NoDescriptors, B: NoDescriptors> NoDescriptors for (A, B) {}
 
-/// Goes on as `work`, with nothing open but the three standard descriptors and `kept`, and ends with its exit code. What the
-/// process was forked from has open is closed for good.
+/// Continues as `work`, with nothing open but the three standard descriptors and `kept`, and exits with its
+/// exit code. Everything else that was inherited through fork is closed for good.
 pub fn go_on_with<const N: usize, A: NoDescriptors>(
     kept: [Option<OwnedFd>; N],
     argument: A,
@@ -285,7 +286,7 @@ pub fn set_name(name: &std::ffi::CStr) {
     let _ = nix::sys::prctl::set_name(name);
 }
 
-/// Whether whoever holds the other end of this socket or pipe is still there.
+/// Whether the other end of this socket or pipe is still open.
 #[must_use]
 pub fn is_connected(fd: BorrowedFd<'_>) -> bool {
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};

@@ -23,11 +23,11 @@ pub struct CommandOutput {
     pub errors: Vec<u8>,
 }
 
-/// Runs `command` with `input`. Streams are files in memory: nobody waits for anybody to read, and a descendant that keeps
-/// them open holds nothing up. Of each output `longest` bytes are read.
+/// Runs `command` with `input`. The standard streams are files in memory: neither side waits for the other to
+/// read, and a descendant that keeps them open blocks nothing. Of each output `longest` bytes are read.
 ///
 /// # Errors
-/// When it cannot be started; `TimedOut` when it did not end in time: it, and what it started, is killed.
+/// When it cannot be started; `TimedOut` when it did not end in time: it and its descendants are killed.
 pub fn run(
     command: &mut Command,
     input: &[u8],
@@ -92,7 +92,7 @@ fn open_process(pid: u32) -> io::Result<OwnedFd> {
     // SAFETY: two plain numbers; the answer is a descriptor or an error.
     let answer = unsafe { nix::libc::syscall(nix::libc::SYS_pidfd_open, pid, 0) };
     match i32::try_from(answer) {
-        // SAFETY: the kernel has just made this descriptor for us and nobody else knows it.
+        // SAFETY: the kernel has just made this descriptor for this call, and nothing else owns it.
         Ok(number) if number >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(number) }),
         _ => Err(io::Error::last_os_error()),
     }

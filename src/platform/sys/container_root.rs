@@ -271,7 +271,8 @@ impl ContainerRoot {
             }
             other => other?,
         }
-        // In a volume others may replace it meanwhile: what the name stands for is opened, and looked at before it is changed.
+        // In a volume the name may be replaced concurrently: the file is opened, and checked before it is
+        // changed.
         let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let found = nix::fcntl::openat(&parent, name, flags, Mode::empty())?;
         let stat = fstat(&found)?;
@@ -356,7 +357,7 @@ pub fn clean(path: &Path) -> PathBuf {
     cleaned
 }
 
-/// The names of a path. `..` is refused: what it means depends on links that somebody else may change meanwhile.
+/// The names of a path. `..` is refused: its meaning depends on links that may change concurrently.
 fn names(path: &Path) -> io::Result<Vec<&OsStr>> {
     let mut names = Vec::new();
     for component in path.components() {
@@ -442,7 +443,8 @@ pub fn change_directory(path: &Path) -> io::Result<()> {
     let root = ContainerRoot::open(Path::new("/"))?;
     let directory = root.resolve(path, OFlag::O_PATH | OFlag::O_DIRECTORY, Mode::empty())?;
     nix::unistd::fchdir(&directory)?;
-    // The kernel says so when the directory cannot be reached from the root; the C library makes that ENOENT.
+    // The kernel marks a directory that cannot be reached from the root as `(unreachable)`; the C library
+    // makes that ENOENT.
     let here = nix::unistd::getcwd()?;
     if here.as_os_str().as_bytes().first() != Some(&b'/') {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "outside of the container"));

@@ -1,5 +1,6 @@
-//! Directories by descriptor: going down without following links or crossing mounts, making and removing what is below.
-//! Whoever owns the files may rename and replace them meanwhile; nothing outside the directory is ever touched.
+//! Directories by descriptor: going down without following links or crossing mounts, making and removing what
+//! is below. The files' owner may rename and replace them concurrently; nothing outside the directory is ever
+//! touched.
 //!
 //! Owns descriptors.
 
@@ -31,7 +32,7 @@ pub struct Handle(OwnedFd);
 pub enum Mounts {
     /// A volume may have mounts of its own below.
     Cross,
-    /// What is mounted below belongs to somebody else; the answer is `EXDEV`.
+    /// Mounts below are foreign and not entered; the error is `EXDEV`.
     Stay,
 }
 
@@ -92,8 +93,8 @@ impl Handle {
         openat2_patiently(&self.0, relative, OpenHow::new().flags(flags).resolve(resolve))
     }
 
-    /// As [`Handle::below`], step by step. A bind mount of the same file system is not recognised as a mount here; those who
-    /// must not enter one have looked at the mount table before.
+    /// As [`Handle::below`], step by step. A bind mount of the same file system is not recognised as a mount
+    /// here; callers that must not enter one have checked the mount table before.
     fn walk(&self, relative: &Path, mounts: Mounts) -> io::Result<Self> {
         let device = self.metadata()?.dev();
         let mut current = self.duplicate()?;
@@ -107,8 +108,8 @@ impl Handle {
         Ok(current)
     }
 
-    /// Makes the directory `name` here with exactly `mode` and points at it. Somebody else's at that name, even one made a
-    /// moment ago, is taken as it is; a link or file is refused.
+    /// Makes the directory `name` here with exactly `mode` and points at it. A directory that exists at that
+    /// name, even one made a moment ago, is taken as it is; a link or file is refused.
     ///
     /// # Errors
     /// The kernel's answer.

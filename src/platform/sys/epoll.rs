@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nix::libc;
 
-/// What a descriptor is waited for. Hang-ups are told in any case.
+/// The readiness to wait for. Hang-ups are reported in any case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readiness {
     /// Something to read, or the end of it.

@@ -1,7 +1,7 @@
 //! inotify as typed events on tokio's reactor.
 //!
-//! Owns the descriptor and the kernel's flags. Events are hints: the kernel drops them when its queue is full, and says
-//! so.
+//! Owns the descriptor and the kernel's flags. Events are hints: the kernel drops them when its queue is
+//! full, and reports the overflow.
 
 use std::ffi::OsString;
 use std::io;
@@ -19,7 +19,7 @@ pub enum Interest {
     Names,
     /// Names, and also writing to the files behind them.
     Contents,
-    /// Somebody opens the file itself, or deletes it.
+    /// Opening or deletion of the file itself.
     Opening,
 }
 

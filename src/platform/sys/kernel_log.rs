@@ -13,7 +13,7 @@ use super::reactor::Polled;
 
 /// A record is no longer than this (`PRINTK_MESSAGE_MAX` and its header).
 const LONGEST: usize = 8192;
-/// Somebody waited for memory for a tenth of a second within one.
+/// Stalls on memory of 100 ms within one second.
 const STALL: &str = "some 100000 1000000\0";
 
 /// `/dev/kmsg` from now on.

@@ -84,7 +84,7 @@ impl LayerDir {
         }
     }
 
-    /// As [`LayerDir::directory`], step by step. Nobody else writes below the root meanwhile.
+    /// As [`LayerDir::directory`], step by step. Nothing else writes below the root meanwhile.
     fn walk(&self, relative: &Path) -> io::Result<Self> {
         let mut way: Vec<OwnedFd> = vec![self.0.try_clone()?];
         let mut rest: Vec<PathBuf> = reversed(relative);

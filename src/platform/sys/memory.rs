@@ -1,8 +1,8 @@
 //! How the C library's allocator holds on to memory.
 
-/// Keeps glibc to one arena: every further thread would otherwise get one of its own, and what the start of fifty pods
-/// leaves in it is never given back. The agent has one busy thread, so nobody waits for the lock. Elsewhere (musl) there
-/// is nothing to do.
+/// Keeps glibc to one arena: every further thread would otherwise get one of its own, and the memory that the
+/// start of fifty pods uses in it is never returned. The agent has one busy thread, so there is no contention
+/// for the arena. Elsewhere (musl) there is nothing to do.
 #[cfg(target_env = "gnu")]
 pub fn use_one_arena() {
     // SAFETY: mallopt takes two plain integers; it may be called at any time, and this is before any other thread exists.
@@ -28,17 +28,17 @@ pub fn give_back() {
 #[cfg(not(target_env = "gnu"))]
 pub fn give_back() {}
 
-/// Lets go of every page that can be had again, for a process that is about to wait for long: free heap, the unused part of the
-/// stack, and program text, of which a start touches far more than waiting does. Private memory counts against a pod's monitor,
-/// and so does its share of the text.
+/// Releases every page that can be faulted in again, for a process that is about to wait for long: free heap,
+/// the unused part of the stack, and program text, of which a start touches far more than waiting does.
+/// Private memory counts against a pod's monitor, and so does its share of the text.
 pub fn rest() {
     forget_pages();
     give_back();
 }
 
-/// Lets go of the text that a look by the clock has touched, for a process that looks again in some seconds: the kernel maps
-/// sixteen pages for each that is touched, so that a rescan of a directory is two megabytes otherwise. Free heap stays. In a simulation, where
-/// seconds take no time, nothing is done.
+/// Releases the text pages that a periodic check has touched, for a process that checks again in some
+/// seconds: the kernel maps sixteen pages for each one touched, so that a rescan of a directory is two
+/// megabytes otherwise. Free heap stays. In a simulation, where seconds take no time, nothing is done.
 pub fn forget_text_pages() {
     if !crate::platform::rt::jobs_run_inline() {
         forget_pages();

@@ -141,7 +141,7 @@ pub fn bind(source: &Path, target: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Binds what a descriptor stands for: nobody can put something else in its place meanwhile.
+/// Bind-mounts the file behind a descriptor: it cannot be replaced concurrently.
 ///
 /// # Errors
 /// The kernel's answer.

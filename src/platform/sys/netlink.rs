@@ -1,7 +1,7 @@
-//! Netlink: messages to the kernel's network and what it answers.
+//! Netlink: messages to the kernel's network and its answers.
 //!
-//! Owns the wire format, sockets and the kernel's words when it refuses. What is said over it is below: `route` (links,
-//! addresses, routes), `nftables` (rules), `conntrack` (connections), `namespace` (whose network is meant).
+//! Owns the wire format, sockets and the kernel's error texts. The protocols are below: `route` (links,
+//! addresses, routes), `nftables` (rules), `conntrack` (connections), `namespace` (network namespaces).
 
 pub mod conntrack;
 pub mod namespace;

@@ -137,13 +137,13 @@ pub fn file_system_bytes(path: &Path) -> i64 {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileSystemFacts {
     pub capacity: u64,
-    /// Bytes that nobody uses and that everybody may have.
+    /// Free bytes available to unprivileged users.
     pub available: u64,
     /// Bytes in use.
     pub used: u64,
     /// Inodes; 0 where they are not limited.
     pub inodes: u64,
-    /// Inodes that nobody uses.
+    /// Free inodes.
     pub inodes_free: u64,
 }
 
@@ -191,8 +191,8 @@ pub fn kernel_version() -> (u32, u32) {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
-/// True when the running kernel is older than `version`, false when nobody says how old it is. For options whose refusal the kernel
-/// writes into its own log: what is asked for again and again is not tried then.
+/// True when the running kernel is older than `version`, false when its version is unknown. For options whose
+/// refusal the kernel logs: options that are used again and again are not tried then.
 #[must_use]
 pub fn is_older_than(version: (u32, u32)) -> bool {
     let running = kernel_version();
@@ -224,7 +224,7 @@ pub fn kernel_release() -> String {
     first_line_of("/proc/sys/kernel/osrelease")
 }
 
-/// `PRETTY_NAME` of the system, as its os-release has it; empty when nobody says.
+/// `PRETTY_NAME` of the system, as its os-release has it; empty when unknown.
 #[must_use]
 pub fn os_image() -> String {
     let read = |path| std::fs::read_to_string(path).ok();

@@ -1,6 +1,6 @@
-//! Opening files that somebody else chose.
+//! Opening files at paths that others choose.
 //!
-//! Owns the flags that keep `open` from waiting.
+//! Owns the flags that keep `open` from blocking.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -36,14 +36,14 @@ pub fn open_without_waiting(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)
 }
 
-/// The same, but a symlink at the end of the path is refused: whoever wrote the file must not choose another.
+/// The same, but a symlink at the end of the path is refused: the file's author must not redirect it.
 pub fn open_without_following(path: &Path) -> io::Result<File> {
     let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
     OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)
 }
 
-/// Opens a regular file below a directory whose content somebody else writes: no symlink is followed on the way, and
-/// nothing but a regular file is opened, because opening a device may already do something.
+/// Opens a regular file below a directory whose content is untrusted: no symlink is followed on the way, and
+/// nothing but a regular file is opened, because opening a device may already have effects.
 pub fn open_file_below(root: &Path, path: &Path) -> io::Result<File> {
     let flags = OFlag::O_PATH | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
     let mut found = OpenOptions::new().read(true).custom_flags(flags.bits()).open(root)?;

@@ -1,4 +1,4 @@
-//! The program we are, in a form nobody can write to.
+//! The running program, in a form that cannot be written to.
 
 use std::ffi::CString;
 use std::io;
@@ -35,7 +35,7 @@ pub fn read_only(program: &Path) -> io::Result<OwnedFd> {
     };
     let attributes =
         libc::mount_attr { attr_set: libc::MOUNT_ATTR_RDONLY, attr_clr: 0, propagation: 0, userns_fd: 0 };
-    // SAFETY: an open descriptor, an empty path, and a structure of the size that is said.
+    // SAFETY: an open descriptor, an empty path, and a structure of the given size.
     let set = unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,
@@ -58,7 +58,8 @@ mod tests {
 
     use super::*;
 
-    /// What it says to somebody who kept `/proc/<pid>/exe` open and wants to write when the process is gone.
+    /// The attack: keeps `/proc/<pid>/exe` open and opens it for writing once the process is gone. Returns
+    /// the result.
     fn write_when_gone(program: &str) -> io::Result<File> {
         let mut process = Command::new(program).arg0("busybox").args(["sleep", "1000"]).spawn().unwrap();
         let exe = format!("/proc/{}/exe", process.id());

@@ -102,8 +102,8 @@ fn with_address<T>(
     call((&raw const address).cast(), length)
 }
 
-/// Listens at `path`, which only our own user may reach, in place of whatever was there before: nobody ever finds a socket
-/// that does not listen yet.
+/// Listens at `path`, which only the agent's own user may reach, and replaces any previous file atomically: a
+/// client never finds a socket that does not listen yet.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -146,7 +146,7 @@ pub fn accept(listener: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 /// Connects to the socket at `path`.
 ///
 /// # Errors
-/// `WouldBlock` when too many wait to be accepted; `NotFound` or `ConnectionRefused` when nobody listens.
+/// `WouldBlock` when too many wait to be accepted; `NotFound` or `ConnectionRefused` when nothing listens.
 pub fn connect(path: &Path) -> io::Result<OwnedFd> {
     let socket = socket()?;
     with_address(path, |address, length| {

@@ -4,7 +4,7 @@ use std::io;
 
 use nix::libc;
 
-/// For as long as it lives every key goes to whoever reads, as it is: no echo, no lines, no signals.
+/// Raw mode: while it lives, the reader gets every key unchanged, without echo, line editing or signals.
 #[derive(Debug)]
 pub struct RawMode {
     before: libc::termios,

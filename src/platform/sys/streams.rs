@@ -47,8 +47,9 @@ pub fn terminal_size(terminal: BorrowedFd<'_>) -> io::Result<(u16, u16)> {
     }
 }
 
-/// Opens a log file for appending, made if missing; only owner and group may read it. A symlink at the end of the path, or
-/// anything that is no regular file, is refused: whoever can write into the directory must not choose what is written to.
+/// Opens a log file for appending, made if missing; only owner and group may read it. A symlink at the end of
+/// the path, or anything that is no regular file, is refused: a user who can write into the directory must
+/// not choose the target.
 ///
 /// # Errors
 /// The kernel's answer.

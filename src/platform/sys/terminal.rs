@@ -22,8 +22,8 @@ impl Terminal {
     /// # Errors
     /// It cannot be polled.
     pub fn new(master: OwnedFd) -> io::Result<Self> {
-        // SAFETY: the file owns its descriptor, which stays open and the same for as long as it is registered: nobody gets
-        // more of it than a shared reference.
+        // SAFETY: the file owns its descriptor, which stays open and the same for as long as it is
+        // registered: only shared references to it are handed out.
         let polled = unsafe { AsyncFd::register(File::from(master)) };
         Ok(Self(Rc::new(polled?)))
     }

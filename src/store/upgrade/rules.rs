@@ -1,9 +1,10 @@
-//! An upgrade of the agent's own program: what to do next with the new one, given what is on the disk, how the agent does, and for
-//! how long.
+//! Rules for an upgrade of the agent's own program: the next step, given the files on the disk, the health of
+//! the agent, and the time passed.
 //!
-//! Owns the order of steps ([`INSTALL`], [`effects`]), the judgement ([`step`]) and the text of the record. Every effect leaves the
-//! disk in a state from which [`step`] goes on after a power cut: the program is the old one or the new one, whole, and once the
-//! new one is in its place there is a record that says so and somebody whom the machine starts to watch it.
+//! Owns the order of steps ([`INSTALL`], [`effects`]), the judgement ([`step`]) and the text of the record.
+//! Every effect leaves the disk in a state from which [`step`] continues after a power cut: the program is
+//! the old one or the new one, whole, and once the new one is in place there is a record of it, and the init
+//! system starts a process that watches it.
 //!
 //! Pure: what it returns depends on its arguments alone.
 
@@ -16,7 +17,8 @@ use crate::model::types::Timestamp;
 
 /// Starts of the new program that are put up with; one more, and it loops.
 pub const MOST_STARTS: usize = 3;
-/// Beginnings of the watch that are put up with: each is a boot of the machine, or the death of whoever watched.
+/// How many starts of the watch are accepted: each is a boot of the machine, or the death of the previous
+/// watcher.
 pub const MOST_WATCHES: u32 = 3;
 /// How long containers may seem lost: a report that is young may be of the store.
 pub const LOSS_COUNTS_AFTER: Duration = Duration::from_secs(5);
@@ -43,7 +45,7 @@ pub enum UpgradePhase {
     RolledBack,
     /// Broken off before the new one was in place.
     Abandoned,
-    /// Somebody else has put a third program into place.
+    /// A third program was put into place.
     Replaced,
 }
 
@@ -99,11 +101,11 @@ pub struct UpgradeRecord {
     pub window: Duration,
     /// How long it may take until it is well.
     pub patience: Duration,
-    /// How the agent is restarted, in the words of whoever does it.
+    /// How the agent is restarted: the text form of `Service` in `cmd::upgrade`.
     pub service: String,
     /// The agent's socket.
     pub socket: String,
-    /// How often somebody has begun to watch.
+    /// How often a watch has started.
     pub watches: u32,
     /// The boot in which `containers` ran.
     pub boot: String,
@@ -211,7 +213,7 @@ pub struct Answering {
 pub struct Seen {
     /// On the disk.
     pub in_place: InPlace,
-    /// Somebody requested the old program.
+    /// A rollback was requested.
     pub is_asked_back: bool,
     /// The agent, or why it does not answer.
     pub agent: Result<Answering, String>,
@@ -288,7 +290,7 @@ pub fn step(watch: &mut Watch, record: &UpgradeRecord, seen: &Seen, passed: Dura
             }
         }
     };
-    // Beyond this it has been ill too often for somebody to wait on.
+    // Beyond this the program has been unhealthy too often, and the watch ends.
     let longest = record.window.saturating_mul(3).saturating_add(record.patience);
     match &seen.agent {
         Ok(agent) if trouble.is_empty() => {
@@ -338,8 +340,9 @@ pub enum Effect {
 pub const INSTALL: &[Effect] =
     &[Effect::Note(UpgradePhase::Trial), Effect::Keep, Effect::Guard, Effect::SwapIn];
 
-/// The end of an upgrade whose record is at `from`. The old program is there until nobody is started with it any more; after an
-/// upgrade it stays for whoever wants it back. What is settled is only cleaned up after.
+/// The effects that end an upgrade whose record is at `from`. The old program is kept until it cannot be
+/// started any more; after an upgrade it stays for a rollback on request. A settled upgrade is only cleaned
+/// up after.
 #[must_use]
 pub fn effects(from: UpgradePhase, to: UpgradePhase) -> &'static [Effect] {
     match to {
@@ -399,8 +402,8 @@ pub fn running(pods: &[Pod]) -> Vec<Ran> {
     found
 }
 
-/// Which of `before` do not run any more, and did not end by themselves: a process that was killed or asked to end was so by
-/// somebody (128 + SIGKILL, 128 + SIGTERM).
+/// Which of `before` do not run any more, and did not exit by themselves: exit codes 137 (128 + SIGKILL) and
+/// 143 (128 + SIGTERM) mean that the container was killed or stopped from outside.
 #[must_use]
 pub fn lost(before: &[Ran], pods: &[Pod]) -> Vec<String> {
     let stays = |ran: &Ran| {

@@ -107,7 +107,7 @@ fn a_v2_container_gets_its_controllers_and_its_limits() {
     ] {
         assert_eq!(tree.read(&format!("kubepods/podA/c1/{file}")), value, "{file}");
     }
-    // What is not said is left alone; what is said of swap is swap alone.
+    // Unset fields are left alone; swap limits apply to swap alone.
     let more = LinuxResources {
         memory_limit_bytes: 32 << 20,
         memory_swap_limit_bytes: 48 << 20,

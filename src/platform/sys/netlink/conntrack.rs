@@ -26,7 +26,8 @@ pub struct TrackedConnection {
     pub replier: IpAddr,
 }
 
-/// Forgets connections that are `stale`, so that their next packet meets the rules anew. Returns how many.
+/// Deletes connections that are `stale`, so that their next packet is matched against the rules again.
+/// Returns how many.
 ///
 /// # Errors
 /// The kernel's answer.

@@ -169,9 +169,9 @@ pub enum Expression {
     ConnectionStatus,
     /// Keeps the bits of the mask.
     Mask(Vec<u8>),
-    /// Goes on if the register holds this.
+    /// Continues if the register holds this.
     Equal(Vec<u8>),
-    /// Goes on if the register holds something else.
+    /// Continues if the register holds something else.
     NotEqual(Vec<u8>),
     /// Replaces the registers by what the map has for them; ends the rule when it has nothing.
     Lookup(&'static str),

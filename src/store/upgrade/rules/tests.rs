@@ -68,7 +68,7 @@ fn a_record_is_read_as_it_was_written_and_survives_lines_of_others() {
 #[test]
 fn one_that_is_well_for_the_window_stays() {
     assert_eq!(watch(&record(), |_| seen(Ok(agent(1)))), (10, stays()));
-    // The window begins when it is well, and anew with each life.
+    // The window begins when the program is healthy, and again with each restart.
     let slow = |second| if second < 4 { seen(Err("nobody listens")) } else { seen(Ok(agent(1))) };
     assert_eq!(watch(&record(), slow), (14, stays()));
     let again = |second| seen(Ok(agent(if second < 7 { 1 } else { 2 })));
@@ -296,7 +296,7 @@ impl World {
         let (program, since) = self.agent;
         let age = self.now - since;
         let life = match (program, manners) {
-            // The service manager starts it anew.
+            // The service manager restarts it.
             (Program::New, Manners::DiesAfter(seconds)) => age / seconds.max(1),
             _ => 0,
         };
