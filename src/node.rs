@@ -52,9 +52,9 @@ use crate::pod::status::StatusManager;
 use crate::pod::workers::PodPressure;
 use crate::runtime::DiskPlaces;
 
-/// The first look: a start has more urgent things to do.
+/// Delay before the first check, which leaves the start to more urgent work.
 const FIRST: Duration = Duration::from_secs(2);
-/// Upstream's pace, and the shortest time between two looks.
+/// Upstream's period, and the shortest time between two checks.
 const FAST: Duration = Duration::from_secs(10);
 /// The pace while nothing is near a threshold.
 const SLOW: Duration = Duration::from_secs(60);
@@ -64,7 +64,7 @@ const SOON: Duration = Duration::from_secs(1);
 /// A boxed future that another module provides.
 pub type Pending<T> = Pin<Box<dyn Future<Output = T>>>;
 
-/// Asks what pods use: CPU and memory, disks, everything.
+/// Measures what pods use: CPU and memory, disks, everything.
 pub type Measure = Rc<dyn Fn() -> Pending<Result<Summary, String>>>;
 
 /// What of the configuration concerns the node.
@@ -82,13 +82,12 @@ pub struct NodeConfig {
 pub struct NodeParts {
     pub config: NodeConfig,
     pub clock: Clock,
-    /// Tells what happens.
     pub events: EventRecorder,
     /// Pods and their statuses.
     pub statuses: Rc<StatusManager>,
     /// Shows what is found.
     pub health: Rc<Health>,
-    /// Lets pods go.
+    /// Evicts pods.
     pub pods: Rc<dyn PodPressure>,
     pub runtime: Rc<dyn NodeRuntime>,
     /// Measures the machine.
@@ -105,11 +104,11 @@ pub struct NodeManager {
     places: Option<DiskPlaces>,
     state: EvictionState,
     images: Images,
-    /// Something has happened to a pod since the last look.
+    /// A pod has changed since the last check.
     has_changed: bool,
-    /// What is being reclaimed, once it was told.
+    /// The signal being reclaimed, once its event was emitted.
     told: Option<Signal>,
-    /// Nothing was found that could go, and nothing has changed since.
+    /// Nothing could be reclaimed, and nothing has changed since.
     is_futile: bool,
     /// When the limits of local storage are checked next.
     limits_at: Duration,
@@ -181,7 +180,7 @@ impl NodeManager {
     fn stalls(&self) -> Option<MemoryStalls> {
         let mut thresholds = self.parts.config.eviction.thresholds.iter();
         let is_wanted = thresholds.any(|threshold| threshold.signal.pressure() == Pressure::Memory);
-        // A simulation has memory of its own, and no reactor.
+        // A simulation has simulated memory, and no reactor.
         if !is_wanted || rt::jobs_run_inline() {
             return None;
         }
@@ -199,7 +198,7 @@ impl NodeManager {
         self.origin.elapsed()
     }
 
-    /// One look, and what follows from it. Returns how long to wait for the next.
+    /// Runs one check and acts on it. Returns the time until the next.
     async fn look(&mut self) -> Duration {
         let has_changed = std::mem::take(&mut self.has_changed);
         self.is_futile &= !has_changed;
@@ -268,7 +267,7 @@ impl NodeManager {
         look
     }
 
-    /// Shows what the node is short of, and tells what is new.
+    /// Publishes the pressure conditions, and logs changes.
     fn publish(&self, pressure: &BTreeSet<Pressure>) {
         let parts = &self.parts;
         let news = parts.health.set_pressure(pressure, parts.clock.now());

@@ -23,7 +23,7 @@ pub struct Reserved {
     pub eviction: ResourceList,
 }
 
-/// Which limits of a reservation go to a cgroup.
+/// Which limits of a reservation are set on a cgroup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Enforce {
     /// CPU, memory and processes.
@@ -79,7 +79,8 @@ pub fn allocatable(capacity: &ResourceList, reserved: &Reserved) -> ResourceList
     left
 }
 
-/// The node as its pods see it: `allocatable` in the form cgroup values and the downward API are computed from.
+/// The node as its pods see it: `allocatable` in the form from which cgroup values and the downward API are
+/// computed.
 #[must_use]
 pub fn as_seen_by_pods(node: &NodeCapacity, allocatable: &ResourceList) -> NodeCapacity {
     let value = |name: &str| allocatable.get(name).map_or(0, |amount| amount.value());
@@ -91,9 +92,9 @@ pub fn as_seen_by_pods(node: &NodeCapacity, allocatable: &ResourceList) -> NodeC
     }
 }
 
-/// Values of the cgroup all pods are in. With `enforce` (`pods` in `enforceNodeAllocatable`) capacity less reservations
-/// but not less eviction thresholds, which are to act before the kernel does; else the whole node. `max_pids` is the
-/// kernel's limit.
+/// Values of the cgroup all pods are in. With `enforce` (`pods` in `enforceNodeAllocatable`): capacity less
+/// reservations, but not less eviction thresholds, because eviction has to act before the kernel does.
+/// Otherwise the whole node. `max_pids` is the kernel's limit.
 #[must_use]
 pub fn node_values(
     capacity: &ResourceList,

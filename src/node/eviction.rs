@@ -2,14 +2,14 @@
 //! evicted one at a time.
 //!
 //! Owns thresholds, pressure and their times (upstream: `eviction_manager.synchronize`). Times are counted
-//! from the agent's start: a clock that is set neither causes pressure nor ends it. Invariants: at most one
-//! threshold is acted on at a time; a condition stays for the transition period after it was last seen.
+//! from the agent's start: setting the clock neither causes pressure nor ends it. Invariants: at most one
+//! threshold is acted on at a time; a condition stays for the transition period after it was last observed.
 //!
 //! | file | what |
 //! |---|---|
-//! | `limits` | pods that use more of the node's disk than they may |
-//! | `rank` | whose turn it is, and what is said about it |
-//! | `threshold` | signals, and the configuration's texts |
+//! | `limits` | pods that exceed their limits of local storage |
+//! | `rank` | the order of eviction, and the messages |
+//! | `threshold` | signals, and parsing of the configuration |
 //!
 //! Pure: what it returns depends on its arguments alone.
 
@@ -32,7 +32,7 @@ pub struct Observation {
     pub available: u64,
 }
 
-/// What is known now. A signal that is missing is not judged.
+/// The current observations. A signal that is missing is not judged.
 pub type Observations = BTreeMap<Signal, Observation>;
 
 /// The fields of the configuration.
@@ -46,7 +46,7 @@ pub struct EvictionConfig {
     pub max_pod_grace_seconds: i64,
 }
 
-/// What is remembered between two looks.
+/// The state kept between two checks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EvictionState {
     /// By position in the list of thresholds: since when it is met.
@@ -64,7 +64,7 @@ pub struct EvictionVerdict {
     pub pressure: BTreeSet<Pressure>,
     /// What is to be reclaimed now.
     pub reclaim: Option<Threshold>,
-    /// Something is near enough a threshold to look again soon.
+    /// A signal is near its threshold: check again soon.
     pub is_near: bool,
     /// The next moment at which time alone changes the answer.
     pub again_after: Option<Duration>,
@@ -113,8 +113,8 @@ pub fn judge(
     (next, verdict)
 }
 
-/// Whether what has been reclaimed is enough: no threshold is met any more, whatever its grace, and each by as much as is to be
-/// reclaimed at least.
+/// Whether enough has been reclaimed: no threshold is met any more, whatever its grace period, and each by at
+/// least its minimum reclaim.
 #[must_use]
 pub fn is_resolved(config: &EvictionConfig, seen: &Observations) -> bool {
     let met = |threshold: &Threshold| {
@@ -152,7 +152,7 @@ mod tests {
             .collect()
     }
 
-    /// A run of looks, a second apart: what is reclaimed, and what is shown.
+    /// Runs checks one second apart. Returns what is reclaimed, and what is published.
     fn run(
         config: &EvictionConfig,
         looks: &[(u64, &[(Signal, u64)])],

@@ -26,7 +26,7 @@ struct HealthState {
     /// The last changes, for those that have changed.
     since: BTreeMap<Pressure, Timestamp>,
     images: Vec<RuntimeImage>,
-    /// The machine goes down, or has not after all; since when.
+    /// Whether the machine is shutting down, or the shutdown was cancelled; since when.
     shutting_down: Option<(bool, Timestamp)>,
 }
 
@@ -38,7 +38,8 @@ impl Health {
         (state.pressure.contains(&of), state.since.get(&of).copied())
     }
 
-    /// Whether the machine goes down, and since when that is so; `None`: since the agent's start it does not.
+    /// Whether the machine is shutting down, and since when; `None` if no shutdown has begun since the
+    /// agent's start.
     #[must_use]
     pub fn shutting_down(&self) -> Option<(bool, Timestamp)> {
         self.state.borrow().shutting_down

@@ -38,7 +38,7 @@ impl Default for ImageLimits {
 }
 
 impl ImageLimits {
-    /// Images never go by themselves.
+    /// No images are removed automatically.
     #[must_use]
     pub fn is_off(&self) -> bool {
         self.high_percent >= 100 && self.maximum_age.is_zero()
@@ -78,15 +78,15 @@ pub struct ImageHistory {
 pub struct ImagePlan {
     /// Ids of those that have been unused for too long.
     pub old: Vec<String>,
-    /// Ids and sizes in bytes of those that may go for want of room, the first to go first.
+    /// Ids and sizes in bytes of the images that may be removed to free space, the first to be removed first.
     pub removable: Vec<(String, u64)>,
-    /// After this long there may be more that may go.
+    /// The time after which more images may become removable.
     pub again_after: Option<Duration>,
 }
 
 impl ImageHistory {
-    /// Takes in what is there now and what of it is used; `used` holds ids. What is there at the first look is older than the
-    /// agent, as upstream has it.
+    /// Records the images that exist and those in use; `used` holds ids. Images found by the first check
+    /// count as older than the agent, as upstream.
     pub fn observe(&mut self, images: &[RuntimeImage], used: &BTreeSet<String>, now: Duration) {
         let first = self.has_begun.then_some(now);
         self.has_begun = true;
@@ -116,7 +116,8 @@ impl ImageHistory {
         };
         for image in images.iter().filter(|image| !image.pinned && !used.contains(&image.id)) {
             let Some(sighting) = self.seen.get(&image.id) else { continue };
-            // An image that was never used is unused since the agent's start, upstream's way to spare what it cannot know.
+            // An image that was never used counts as unused since the agent's start. Upstream spares images
+            // of unknown age in this way.
             let unused = now.saturating_sub(sighting.last_used.unwrap_or_default());
             if !limits.maximum_age.is_zero() {
                 match limits.maximum_age.checked_sub(unused) {

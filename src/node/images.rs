@@ -33,7 +33,7 @@ const PERIOD: Duration = Duration::from_secs(300);
 /// Maximum age of a list that is shown to other modules (upstream's cache).
 const SHOWN_FOR: Duration = Duration::from_secs(30);
 
-/// A runtime, as far as its images go.
+/// The part of a runtime that manages images.
 pub trait NodeRuntime {
     /// Where its disks are.
     fn places(self: Rc<Self>) -> Pending<Result<DiskPlaces, RuntimeError>>;
@@ -93,11 +93,11 @@ pub(super) struct Images {
     freed: Option<Duration>,
     /// When time alone makes a difference.
     again_at: Option<Duration>,
-    /// Something has changed since the last look.
+    /// Something has changed since the last check.
     is_dirty: bool,
     /// There was too little to remove, and nothing has changed since.
     is_futile: bool,
-    /// Trouble with making room has been told, by upstream's reason.
+    /// The failure to free space that was reported, by upstream's reason.
     told: Option<&'static str>,
 }
 
@@ -163,14 +163,14 @@ impl NodeManager {
                 self.tell_images("FreeDiskSpaceFailed", &too_little(wanted, freed));
             }
         }
-        // Only what has a deadline of its own is worth waking up for.
+        // Only work with a deadline of its own justifies a wake-up.
         let is_awaited =
             wanted.is_some_and(|wanted| freed < wanted) || !self.parts.config.images.maximum_age.is_zero();
         self.images.again_at = plan.again_after.filter(|_| is_awaited).map(|after| now.saturating_add(after));
         Ok(())
     }
 
-    /// Looks at all images and what is used of them.
+    /// Lists all images and those in use.
     async fn plan(&mut self) -> Result<ImagePlan, RuntimeError> {
         let runtime = &self.parts.runtime;
         let root = self.parts.config.root_dir.clone();

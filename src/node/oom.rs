@@ -12,7 +12,7 @@ struct Victim {
     pid: String,
 }
 
-/// Reads as long as the task lives. Sleeps while the kernel says nothing.
+/// Reads as long as the task lives. Sleeps while the kernel logs nothing.
 pub async fn watch(events: EventRecorder) {
     let log = match KernelLog::open() {
         Ok(log) => log,
@@ -46,7 +46,7 @@ pub async fn watch(events: EventRecorder) {
 
 #[derive(Default)]
 struct Teller {
-    /// The kernel says of each victim which cgroup it was in (5.0 and later).
+    /// The kernel logs each victim's cgroup (5.0 and later).
     names_cgroups: bool,
 }
 

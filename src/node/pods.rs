@@ -78,7 +78,7 @@ impl NodeManager {
         true
     }
 
-    /// Pods that may go and hold something.
+    /// Pods that may be evicted and hold resources.
     fn candidates(&self) -> Vec<Pod> {
         let mut pods = self.parts.statuses.everybody();
         pods.retain(|pod| is_candidate(pod) && !is_rejected(&pod.status) && !is_gated(&pod.spec));
@@ -97,7 +97,7 @@ impl NodeManager {
         }
     }
 
-    /// Ends a pod and waits until all it held is free, but not for ever.
+    /// Evicts a pod and waits until its resources are free, up to a bound.
     async fn evict(&self, pod: &Pod, message: String, grace_seconds: i64, signal: &str) {
         log::info!(pod:% = pod.pod_ref(), signal = signal, graceSeconds = grace_seconds; "Evicting pod");
         metrics::count(&EVICTIONS, &[signal]);

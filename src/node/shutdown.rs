@@ -48,7 +48,7 @@ const LONGEST_RETRY: Duration = Duration::from_secs(60);
 /// What the machine needs besides: logind's own doing, the agent's end.
 const RESERVE: Duration = Duration::from_secs(5);
 
-/// Where those are found who take the machine down.
+/// How to reach the init system.
 #[derive(Clone, Debug, Default)]
 pub struct InitSystem {
     /// `DBUS_SYSTEM_BUS_ADDRESS`: systemd and logind.
@@ -61,15 +61,14 @@ pub struct InitSystem {
 pub struct ShutdownParts {
     /// The configured groups, ascending; empty: the machine is not asked to delay its shutdown.
     pub periods: Vec<Period>,
-    /// Who ends it.
+    /// The init system.
     pub ruler: InitSystem,
     pub clock: Clock,
-    /// Tells what happens.
     pub events: EventRecorder,
     pub statuses: Rc<StatusManager>,
-    /// Shows that the node goes down.
+    /// Publishes that the node shuts down.
     pub health: Rc<Health>,
-    /// Lets pods go.
+    /// Evicts pods.
     pub pods: Rc<dyn PodPressure>,
 }
 
@@ -83,7 +82,7 @@ pub struct NodeShutdown {
 }
 
 impl NodeShutdown {
-    /// Nothing is asked of anybody before [`Self::follow`].
+    /// Contacts no service before [`Self::follow`].
     #[must_use]
     pub fn new(parts: ShutdownParts) -> Self {
         Self { parts, is_called_off: Cell::new(false), lock: RefCell::default() }
@@ -161,7 +160,7 @@ impl NodeShutdown {
         }
     }
 
-    /// The agent is ended because the machine goes down: its pods end first, those that have not yet.
+    /// The agent is stopped by a machine shutdown: the remaining pods end first.
     pub async fn end_with_machine(&self, extend: impl Fn(Duration)) {
         let periods = or_unasked(&self.parts.periods);
         extend(seconds(total(&periods)) + RESERVE);

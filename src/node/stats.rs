@@ -54,7 +54,7 @@ const RUNTIME_PATIENCE: Duration = Duration::from_secs(10);
 /// What is wanted beside CPU time and memory. Everything costs something.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ask {
-    /// Cores in use now. The first ask for a while takes a second longer: a rate wants two reads.
+    /// Cores in use now. The first request for a while takes a second longer: a rate needs two readings.
     pub rates: bool,
     /// Interfaces of the node and of pods.
     pub network: bool,
@@ -100,9 +100,9 @@ pub struct Usage {
     pub at: Timestamp,
     /// What it has used, and what it uses of memory.
     pub counted: ContainerStats,
-    /// Billionths of a core in use now; `None` unless asked for, and for what has just begun.
+    /// Billionths of a core in use now; `None` unless requested, and for what has just started.
     pub nano_cores: Option<u64>,
-    /// Time lost waiting for CPU, memory, disks; `None` unless asked for.
+    /// Time lost waiting for CPU, memory, disks; `None` unless requested.
     pub psi: [Option<Psi>; 3],
 }
 
@@ -260,7 +260,8 @@ pub struct StatsConfig {
     pub node_name: String,
     /// Where cgroups are.
     pub cgroup: CgroupConfig,
-    /// How pods' are named. Those of either driver are found, for the runtime may have overruled the configured one.
+    /// How pods' cgroups are named. Those of either driver are found, for the runtime may have overruled the
+    /// configured one.
     pub layout: CgroupLayout,
     /// `/proc`, or a fake in tests.
     pub proc: PathBuf,

@@ -1,4 +1,4 @@
-//! From measurements to the words decisions are made in.
+//! Converts measurements into the types of the eviction decisions.
 
 use crate::node::eviction::rank::{ContainerUse, DiskUse, PodUse};
 use crate::node::stats::{self, FileSystem};

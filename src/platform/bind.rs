@@ -1,4 +1,4 @@
-//! Making the local socket: who may use it, and what is done about one that is already there.
+//! Creating the local socket: its permissions, and handling of an existing socket.
 //!
 //! Owns the socket file.
 
@@ -14,7 +14,7 @@ use tokio::net::{UnixListener, UnixStream};
 const SOCKET_MODE: u32 = 0o600;
 /// Others may see that the agent is there.
 const DIRECTORY_MODE: u32 = 0o755;
-/// A living agent accepts at once; one whose queue is full is alive too.
+/// A running agent accepts at once; one whose queue is full is alive too.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The local socket could not be made.
@@ -57,8 +57,8 @@ pub async fn bind(path: &Path) -> Result<UnixListener, BindError> {
             .map_err(|error| fail("create the directory", directory, error))?;
     }
     make_way(path).await?;
-    // Bound under another name first, so that it is never reachable with a mode the umask chose, and so that it
-    // replaces a stale one in one step.
+    // Bound under another name first, so that it is never reachable with the umask's mode, and so that it
+    // replaces a stale socket in one step.
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".{}", std::process::id()));
     let young = PathBuf::from(name);

@@ -1,7 +1,7 @@
-//! The one place that asks what time it is.
+//! The only module that reads the wall clock.
 //!
-//! Owns the wall clock. Timers go through tokio's clock, which a simulation pauses; a manual clock derives its wall time
-//! from that same clock, so that a simulated hour takes no time and both clocks agree.
+//! Owns the wall clock. Timers use tokio's clock, which a simulation pauses; a manual clock derives its wall
+//! time from that same clock, so that a simulated hour takes no time and both clocks agree.
 
 use std::cell::Cell;
 use std::rc::Rc;

@@ -1,7 +1,8 @@
-//! gRPC's framing over HTTP/2, the server's side, for handlers of one thread.
+//! The server's side of gRPC's framing over HTTP/2, for single-threaded handlers.
 //!
-//! Owns messages' frames, statuses and trailers. Generated services would want every handler to be `Send`, which ours,
-//! by design, are not; what they add beyond this file is compression and interceptors.
+//! Owns messages' frames, statuses and trailers. Generated services would require every handler to be `Send`,
+//! which the agent's handlers, by design, are not; what they add beyond this file is compression and
+//! interceptors.
 
 mod authority;
 
@@ -72,13 +73,13 @@ impl Status {
     }
 }
 
-/// Where the messages of a streaming answer go.
+/// The sender for the messages of a streaming answer.
 pub type Sink = mpsc::Sender<Result<Vec<u8>, Status>>;
 
 /// What an answer consists of.
 pub enum GrpcReply {
     One(Vec<u8>),
-    /// Messages as they come.
+    /// A stream of messages.
     Stream(mpsc::Receiver<Result<Vec<u8>, Status>>),
 }
 
@@ -145,7 +146,7 @@ fn trailers(status: Option<&Status>) -> HeaderMap {
     trailers
 }
 
-/// Longer words of an error make a header that clients refuse, and with it the whole answer.
+/// Longer error messages make a header that clients refuse, and with it the whole answer.
 const MAX_WORDS: usize = 2048;
 
 /// The beginning of an untrusted text, at most `MAX_WORDS` bytes.
@@ -158,7 +159,7 @@ pub fn shortened(text: &str) -> &str {
     &text[..end]
 }
 
-/// As gRPC wants messages: printable ASCII but for `%`.
+/// gRPC's encoding of status messages: printable ASCII but for `%`.
 fn percent_encoded(text: &str) -> String {
     const NOT_PLAIN: AsciiSet = CONTROLS.add(b'%');
     utf8_percent_encode(text, &NOT_PLAIN).to_string()
@@ -248,7 +249,7 @@ impl<F: Future + 'static> hyper::rt::Executor<F> for LocalExecutor {
 
 /// Calls under way in one connection; a kubelet with 110 pods stays below.
 const MAX_CALLS: u32 = 256;
-/// Connections over which nothing comes are asked whether they live.
+/// Idle connections are checked with a keep-alive ping.
 const KEEP_ALIVE: Duration = Duration::from_secs(5 * 60);
 
 /// Answers a call. Behind a pointer, so that all servers share one connection's code.

@@ -48,7 +48,7 @@ impl Default for LogConfig {
 /// Installs the logger. A second call changes nothing.
 pub fn init(config: &LogConfig) {
     let mut builder = env_logger::Builder::new();
-    // Libraries speak only when something is wrong; their chatter is not ours to promise.
+    // Libraries log only warnings and errors; the text of their messages is not under the agent's control.
     builder.filter_level(LevelFilter::Warn);
     let most = config.vmodule.iter().map(|(_, verbosity)| *verbosity).chain([config.verbosity]).max();
     for own in OWN_CRATES {
@@ -69,7 +69,8 @@ pub fn init(config: &LogConfig) {
     let _ = builder.try_init();
 }
 
-/// What a file may log: the verbosity of the first `--vmodule` pattern that matches its name without `.rs`, else `-v`.
+/// What a file may log: the verbosity of the first `--vmodule` pattern that matches its name without `.rs`,
+/// else `-v`.
 fn allowed(config: &LogConfig, file: &str) -> LevelFilter {
     let stem = file.strip_suffix(".rs").unwrap_or(file);
     let matching =

@@ -1,4 +1,5 @@
-//! What systemd knows of the machine's end: logind's word before it, the lock that delays it, and whether it has begun.
+//! Machine shutdown as systemd reports it: logind's announcement, the inhibitor lock that delays it, and
+//! whether it has begun.
 //!
 //! Owns the calls to logind and its settings. Blocking: for a thread of its own.
 
@@ -11,7 +12,7 @@ use crate::platform::dbus::{Body, DbusConnection, DbusError, Message, Peer, Valu
 use crate::platform::logging::chain;
 use crate::platform::sys::node;
 
-/// Where the system's bus listens unless `DBUS_SYSTEM_BUS_ADDRESS` says otherwise.
+/// The system bus's default socket, without `DBUS_SYSTEM_BUS_ADDRESS`.
 const BUS_SOCKET: &str = "/run/dbus/system_bus_socket";
 /// systemd's own socket, for root alone; the bus may not be there on a small box, or gone already.
 const SYSTEMD_SOCKET: &str = "/run/systemd/private";
@@ -21,7 +22,8 @@ pub(crate) const DROP_IN: &str = "/run/systemd/logind.conf.d/99-kubelet.conf";
 pub(crate) const DROP_IN_HEADER: &str = "# Written by the agent for shutdownGracePeriod.\n";
 /// The first call may have to start logind, on a box that is still booting.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How often logind is asked whether it has read its settings again, and how long after the first time; doubles (upstream).
+/// How often logind is queried for its reloaded settings, and the delay before the first query; doubles
+/// (upstream).
 const CHECKS: u32 = 5;
 const FIRST_CHECK: Duration = Duration::from_millis(100);
 
@@ -46,7 +48,7 @@ pub enum News {
     Preparing(bool),
 }
 
-/// What is asked of logind.
+/// The parameters of the inhibitor lock.
 #[derive(Clone, Debug)]
 pub struct LogindConfig {
     /// `DBUS_SYSTEM_BUS_ADDRESS`, if it is set.
@@ -102,7 +104,7 @@ pub fn follow(config: &LogindConfig, tell: impl Fn(News) -> bool) -> Result<(), 
                         break;
                     }
                 }
-                // With an owner: a logind that has come, and knows of no lock.
+                // With an owner: a new logind, which holds no lock.
                 "NameOwnerChanged" if is_new_logind(&signal) => break,
                 _ => {}
             }
@@ -152,7 +154,7 @@ fn ask_for_delay(bus: &mut DbusConnection, delay: Duration) -> Result<(), DbusEr
         log::warn!(err = chain(&error); "Failed to reload logind configuration");
     }
     for check in 0..CHECKS {
-        // Nothing says when it has read them. A signal that comes meanwhile is kept.
+        // logind does not report when it has read them. A signal that arrives meanwhile is kept.
         bus.pause(FIRST_CHECK * 2_u32.pow(check))?;
         if longest_delay(bus)? >= delay {
             return Ok(());

@@ -1,7 +1,7 @@
-//! Numbers about the agent, kept where the things happen, and Prometheus' text format.
+//! Metrics of the agent, recorded where the events happen, and Prometheus' text format.
 //!
-//! Owns the numbers of this thread, which is the only one that decides anything; a number costs a few dozen bytes and
-//! nothing is sampled. A writer of our own because the format that is wanted (0.0.4, with times) is a page of code.
+//! Owns the metrics of this thread, the only one that makes decisions; a metric costs a few dozen bytes and
+//! nothing is sampled. A custom writer because the required format (0.0.4, with times) is a page of code.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -111,8 +111,8 @@ thread_local! {
     static SHOWN: RefCell<BTreeMap<&'static str, Shows>> = const { RefCell::new(BTreeMap::new()) };
 }
 
-/// From now on, families whose name begins like this are written by `shows`, for many numbers that lie best with what they are
-/// about. The last one counts.
+/// From now on, families whose name starts with `prefix` are written by `shows`, for many metrics that are
+/// best kept with their subject. The last registration counts.
 pub fn show(prefix: &'static str, shows: impl Fn(&mut Text) + 'static) {
     SHOWN.with_borrow_mut(|all| drop(all.insert(prefix, Rc::new(shows))));
 }
@@ -185,7 +185,7 @@ pub fn observe(family: &'static Family, values: &[&str], took: Duration) {
     });
 }
 
-/// Writes everything recorded whose name begins with one of these.
+/// Writes all recorded families whose name starts with one of these.
 pub fn write_recorded(text: &mut Text, prefixes: &[&str]) {
     RECORDED.with_borrow(|all| {
         let wanted = all
@@ -238,7 +238,8 @@ pub struct Text {
 }
 
 impl Text {
-    /// Begins a family; its samples follow. One without samples is not shown. All samples of a family must come together.
+    /// Starts a family; its samples follow. A family without samples is left out. All samples of a family
+    /// must be adjacent.
     pub fn family(&mut self, kind: MetricKind, name: &'static str, help: &str) {
         let help = help.replace('\\', "\\\\").replace('\n', "\\n");
         self.name = name;

@@ -5,11 +5,12 @@
 use std::fs;
 use std::path::Path;
 
-/// Where OpenRC keeps its state unless `RC_SVCDIR` says otherwise.
+/// OpenRC's default state directory, without `RC_SVCDIR`.
 const STATE: &str = "/run/openrc";
 /// The runlevel; set to `shutdown` before the first service is stopped, for a reboot, too.
 const RUNLEVEL: &str = "softlevel";
-/// Left by our script where the machine goes down by another runlevel (Debian's `off`); OpenRC removes it when the service has stopped.
+/// Written by the agent's init script where the machine goes down by another runlevel (Debian's `off`);
+/// OpenRC removes it when the service has stopped.
 const MARK: &str = "options/agent/goes_down";
 
 /// Whether OpenRC takes the machine down, as opposed to stopping the agent alone.

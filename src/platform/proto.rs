@@ -32,7 +32,7 @@ pub mod plugin_registration {
     tonic::include_proto!("pluginregistration");
 }
 
-/// Who has which devices.
+/// The PodResources API: which pods use which devices.
 #[allow(missing_docs, clippy::all, clippy::pedantic, reason = "generated")]
 pub mod pod_resources {
     tonic::include_proto!("v1");

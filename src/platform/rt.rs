@@ -1,6 +1,7 @@
-//! The process's one thread of control: the tokio runtime, named tasks, the blocking pool, signals, systemd notification.
+//! The process's runtime: the single-threaded tokio runtime, named tasks, the blocking pool, signals, systemd
+//! notification.
 //!
-//! Owns how things run. Timers and sleeps come from tokio, so that a simulation can pause time.
+//! Owns how things run. Timers and sleeps use tokio, so that a simulation can pause time.
 
 pub mod child;
 pub mod connections;
@@ -17,7 +18,7 @@ use tokio::task::{JoinHandle, LocalSet};
 /// Threads of the blocking pool: file work of pods (directories, hosts files, volumes) is short; two keep one slow disk
 /// operation from holding up everything else.
 const BLOCKING_THREADS: usize = 2;
-/// An idle blocking thread goes away so that its stack does not count against the memory budget.
+/// An idle blocking thread ends so that its stack does not count against the memory budget.
 const BLOCKING_KEEP_ALIVE: Duration = Duration::from_secs(2);
 /// A blocking job slower than this is worth a line in the log.
 const SLOW_JOB: Duration = Duration::from_secs(1);
@@ -56,8 +57,8 @@ thread_local! {
     static INLINE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// From now on, blocking jobs asked for by this thread run in it. For simulations alone: how long a job of the pool takes
-/// differs from run to run, and the same seed must give the same run.
+/// From now on, blocking jobs of this thread run on it. For simulations only: how long a job of the pool
+/// takes differs from run to run, and the same seed must give the same run.
 pub fn run_jobs_inline() {
     INLINE.set(true);
 }
@@ -73,7 +74,7 @@ pub fn jobs_run_inline() -> bool {
 /// A panic in the job is a panic here.
 pub async fn blocking<T: Send + 'static>(name: &'static str, job: impl FnOnce() -> T + Send + 'static) -> T {
     if INLINE.get() {
-        // Others get their turn, as they would have while the pool works.
+        // Lets other tasks run, as they would while the pool works.
         tokio::task::yield_now().await;
         return job();
     }

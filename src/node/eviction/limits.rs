@@ -1,6 +1,8 @@
-//! Pods that use more of the node's disk than they may: `sizeLimit` of an `emptyDir`, limits of `ephemeral-storage`.
+//! Pods that exceed their limits of local storage: `sizeLimit` of an `emptyDir`, limits of
+//! `ephemeral-storage`.
 //!
-//! Owns upstream's order and texts (`localStorageEviction`). As there, a critical pod's limits are not enforced.
+//! Owns upstream's order and texts (`localStorageEviction`). As upstream, a critical pod's limits are not
+//! enforced.
 
 use super::rank::{DiskUse, Disks, PodUse, is_candidate};
 use crate::model::api::pod::Pod;
@@ -21,7 +23,7 @@ pub fn has_limits(pod: &Pod) -> bool {
             || all_containers(pod).any(|(container, _)| container.resources.limits.contains_key(RESOURCE)))
 }
 
-/// Why the pod has to go, if it has: upstream's word for metrics, and the message.
+/// Why the pod must be evicted, if so: upstream's signal name for metrics, and the message.
 #[must_use]
 pub fn exceeded(pod: &Pod, usage: &PodUse, disks: Disks) -> Option<(&'static str, String)> {
     if !is_candidate(pod) {

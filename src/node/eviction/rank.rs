@@ -41,7 +41,7 @@ pub struct PodUse {
     pub pids: Option<u64>,
     /// Its containers that run.
     pub containers: Vec<ContainerUse>,
-    /// Its volumes by name, with whether they are on the node's disk and its own.
+    /// Its volumes by name, and whether each is on the node's disk and belongs to the pod.
     pub volumes: Vec<(String, DiskUse, bool)>,
 }
 
@@ -130,7 +130,7 @@ pub fn grace_seconds(pod: &Pod, threshold: &Threshold, max_pod_grace_seconds: i6
     max_pod_grace_seconds.min(own).max(IMMEDIATELY)
 }
 
-/// What the status of an evicted pod and its event say (upstream: `evictionMessage`).
+/// The message in the status and the event of an evicted pod (upstream: `evictionMessage`).
 #[must_use]
 pub fn message(pod: &Pod, usage: Option<&PodUse>, threshold: &Threshold, seen: &Observations) -> String {
     let resource = threshold.signal.resource();

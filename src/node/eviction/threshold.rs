@@ -7,8 +7,8 @@ use super::Observation;
 use crate::model::amount::Amount;
 use crate::model::disruption::Pressure;
 
-/// What is watched. `containerfs.*` have none: what is configured for them is ignored, as upstream, and the disk that writable
-/// layers are on is watched as the node's or the images'.
+/// The signals that are watched. There are none for `containerfs.*`: its configuration is ignored, as
+/// upstream, and the disk of the writable layers is watched as the node's or the images'.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Signal {
     /// Memory of the node.
@@ -112,8 +112,8 @@ pub struct ThresholdTexts {
     pub pods_are_limited: bool,
 }
 
-/// All thresholds, in the order in which they are taken up: memory first. Where pods are limited the hard threshold of memory goes
-/// for what is left of their limit, too (upstream: `addAllocatableThresholds`).
+/// All thresholds, in the order in which they are handled: memory first. Where pods are limited, the hard
+/// threshold of memory also applies to the rest of their limit (upstream: `addAllocatableThresholds`).
 #[must_use]
 pub fn thresholds(texts: &ThresholdTexts) -> Vec<Threshold> {
     let reclaim = |name: &str| texts.minimum_reclaim.get(name).and_then(|text| Amount::parse(text));

@@ -1,6 +1,7 @@
-//! Which pods end when the node shuts down, in which order, and how long each gets (upstream: `nodeshutdown`).
+//! Which pods end when the node shuts down, in which order, and how long each gets (upstream:
+//! `nodeshutdown`).
 //!
-//! Owns the groups and who is in which.
+//! Owns the groups and their members.
 //!
 //! Pure: what it returns depends on its arguments alone.
 
@@ -13,13 +14,13 @@ use crate::pod::resources::priority;
 
 /// From here up pods are critical.
 const SYSTEM_CRITICAL: i32 = 2_000_000_000;
-/// What the node's condition says meanwhile.
+/// The message of the node's condition during the shutdown.
 pub const NODE_MESSAGE: &str = "node is shutting down";
-/// Without a configuration: what pods get when systemd ends the agent because the machine goes down.
+/// Without a configuration: the pods' periods when systemd stops the agent because of a machine shutdown.
 const UNASKED: [Period; 2] =
     [Period { priority: 0, seconds: 10 }, Period { priority: SYSTEM_CRITICAL, seconds: 5 }];
 
-/// Pods from a priority up to the next one's get so many seconds.
+/// Pods from this priority up to the next period's get this many seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Period {
     /// The lowest priority of the group.
@@ -63,8 +64,9 @@ pub struct Turn {
     pub pods: BTreeMap<PodUid, i64>,
 }
 
-/// Turns, in order; groups without pods have none. A pod below the lowest group is in that one. Pods that have ended are in
-/// none; those that are on their way out are, since their end may have to come sooner.
+/// Turns, in order; groups without pods have none. A pod below the lowest group belongs to that group. Pods
+/// that have ended are in none; terminating pods are included, since the shutdown may shorten their grace
+/// period.
 #[must_use]
 pub fn turns(periods: &[Period], pods: &[Pod]) -> Vec<Turn> {
     let mut all: Vec<Turn> =

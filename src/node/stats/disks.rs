@@ -30,9 +30,9 @@ use crate::runtime::{DiskFigures, RuntimeUse};
 const FRESH: Duration = Duration::from_secs(60);
 /// A walk that took long is repeated the later: walking takes at most this part of the time.
 const SHARE: u32 = 20;
-/// How long an ask waits for walks.
+/// How long a request waits for walks.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long an ask waits for another machine.
+/// How long a request waits for another machine.
 const REMOTE_PATIENCE: Duration = Duration::from_secs(2);
 /// Results that have not been requested for this long are dropped.
 const KEPT: Duration = Duration::from_secs(300);
@@ -58,7 +58,8 @@ pub(super) struct Measurable {
     is_ephemeral: bool,
 }
 
-/// The volumes of a pod that can be measured, as upstream's plugins say: not `hostPath`, whose files are others'.
+/// The volumes of a pod that can be measured, by the rules of upstream's plugins: not `hostPath`, whose files
+/// are the node's.
 pub(super) fn measurable(pods_dir: &Path, pod: &Pod, objects: &dyn ObjectLookup) -> Vec<Measurable> {
     let volumes = pods_dir.join(pod.metadata.uid.as_str()).join("volumes");
     let of = |volume: &Volume| {
@@ -124,11 +125,11 @@ pub(super) struct Disks {
     remote: RemoteJobs,
 }
 
-/// What a walk came to.
+/// The result of a walk.
 type Walked = (PathBuf, Option<Taken>, Duration);
 
 impl Disks {
-    /// Bytes and inodes of these directories, as far as they are known within a few seconds.
+    /// Bytes and inodes of these directories, as far as they are available within a few seconds.
     async fn taken(self: &Rc<Self>, wanted: BTreeSet<PathBuf>) -> BTreeMap<PathBuf, Taken> {
         let now = Instant::now();
         let mut missing = Vec::new();
@@ -157,14 +158,14 @@ impl Disks {
                     self.ended.notified().await;
                 }
             };
-            // Who has older answers to all of it does not wait.
+            // A request with older results for every directory does not wait.
             let _ = tokio::time::timeout(PATIENCE, ended).await;
         }
         let answers = self.answers.borrow();
         wanted.into_iter().filter_map(|path| answers.get(&path)?.taken.map(|taken| (path, taken))).into_map()
     }
 
-    /// Walks in a thread of its own, for the pool is for pods, and takes the answers in as they come.
+    /// Walks on a thread of its own, for the pool is for pods, and stores the results as they arrive.
     fn walk(self: &Rc<Self>, paths: Vec<PathBuf>) {
         let (answers, mut walked) = mpsc::unbounded_channel::<Walked>();
         let walk = move || {
@@ -203,7 +204,7 @@ impl Disks {
         answers.is_empty()
     }
 
-    /// Fills in what a summary says of disks.
+    /// Fills in a summary's figures of disks.
     pub(super) async fn fill(
         self: &Rc<Self>,
         at: Timestamp,
@@ -274,7 +275,7 @@ impl Disks {
         .await;
     }
 
-    /// The file systems of other machines, each asked in a thread of its own and none waited for long.
+    /// The file systems of other machines, each queried on a thread of its own, with a short timeout.
     async fn remote(
         &self,
         at: Timestamp,
@@ -294,14 +295,14 @@ impl Disks {
     }
 }
 
-/// Where to look.
+/// Where to read from.
 pub(super) struct Places {
     /// On the node's file system.
     pub(super) root_dir: PathBuf,
     pub(super) volumes: BTreeMap<String, Vec<Measurable>>,
 }
 
-/// What is known so far; the rest is asked of the kernel.
+/// The figures so far; the rest is queried from the kernel.
 struct Seen {
     at: Timestamp,
     taken: BTreeMap<PathBuf, Taken>,
@@ -332,7 +333,7 @@ fn whole(at: Timestamp, path: &Path) -> Option<FileSystem> {
     Some(FileSystem { at, facts, used: Some(facts.used), inodes_used: inodes })
 }
 
-/// Parts of the node's disk; one that is not known yet leaves the whole unknown.
+/// Parts of the node's disk; one that is unknown leaves the whole unknown.
 #[derive(Default)]
 struct Sum {
     used: u64,

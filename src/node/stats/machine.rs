@@ -1,6 +1,6 @@
-//! What procfs says of the machine and of network namespaces, in numbers.
+//! The figures that procfs has of the machine and of network namespaces.
 //!
-//! Owns the readings of its files. A file that is not there leaves its figures out.
+//! Owns reading its files. A file that does not exist leaves its figures out.
 
 use std::path::Path;
 
@@ -128,8 +128,8 @@ impl Process {
     }
 }
 
-/// The interfaces of a network namespace, from the `net/dev` of a process in it (`/proc/<pid>/net/dev`). Loopback and the node's
-/// ends of pods' wires are left out, as upstream does.
+/// The interfaces of a network namespace, from the `net/dev` of a process in it (`/proc/<pid>/net/dev`).
+/// Loopback and the node's ends of the pods' veth pairs are left out, as upstream does.
 #[must_use]
 pub fn interfaces(text: &str) -> Vec<Interface> {
     text.lines().filter_map(interface).collect()
@@ -169,7 +169,7 @@ pub fn disks(diskstats: &str, mountinfo: &str) -> Vec<Disk> {
         if device.is_empty() || found.iter().any(|disk| disk.device == device) {
             continue;
         }
-        // A file system may have a number of its own (btrfs): then the name has to do.
+        // A file system may have a device number of its own (btrfs): then it is matched by name.
         let is_it = |line: &&str| {
             let mut words = line.split_whitespace();
             let [major, minor, name] = [(); 3].map(|()| words.next().unwrap_or_default());

@@ -385,7 +385,7 @@ fn detailed(text: &mut Text, groups: &[Group<'_>]) {
     }
 }
 
-/// Limits, and how often they were hit.
+/// Limits, and how often they were reached.
 fn limits(text: &mut Text, groups: &[Group<'_>]) {
     type Of = fn(&Detail) -> Option<u64>;
     let numbers: [(&'static str, MetricKind, &str, Of); 2] = [

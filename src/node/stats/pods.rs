@@ -1,6 +1,6 @@
 //! The node, pods and their containers, read from cgroups and procfs.
 //!
-//! Owns where each of them is looked for. Everything that reads blocks: for the pool of `rt::blocking`.
+//! Owns their locations. Everything that reads blocks: for the pool of `rt::blocking`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -86,7 +86,7 @@ fn subject(layout: &CgroupLayout, container: &ObservedContainer, pod: Option<&Po
     }
 }
 
-/// As the pod's status has it, for a list of containers does not say.
+/// From the pod's status, for a list of containers does not include it.
 fn started_at(container: &ObservedContainer, pod: Option<&Pod>) -> Timestamp {
     let status = pod.map(|pod| &pod.status);
     let all = status
@@ -208,7 +208,7 @@ fn detail(dirs: &[PathBuf]) -> Detail {
     detail
 }
 
-/// Fills in what only the runtime could tell, and what pods without a cgroup use.
+/// Fills in what only the runtime provides, and the usage of pods without a cgroup.
 pub(super) fn complete(summary: &mut Summary, known: &RuntimeUse) {
     for pod in &mut summary.pods {
         let mut is_new = false;
@@ -237,7 +237,7 @@ pub(super) fn complete(summary: &mut Summary, known: &RuntimeUse) {
     }
 }
 
-/// The path of a container's cgroup, its pod's being known.
+/// The path of a container's cgroup below its pod's.
 fn below(place: &str, pod_dirs: &[PathBuf], own: &[PathBuf]) -> String {
     let relative = own.first().and_then(|own| pod_dirs.iter().find_map(|pod| own.strip_prefix(pod).ok()));
     relative.map(|relative| format!("{place}/{}", relative.display())).unwrap_or_default()

@@ -9,7 +9,7 @@ use crate::model::ordered::Ordered as _;
 
 /// What a rate is taken over at least: less is noise, and of the machine's own CPU time 1 % of a core.
 pub const SHORTEST: Duration = Duration::from_secs(1);
-/// A read older than this tells nothing about now.
+/// A reading older than this gives no current rate.
 pub const LONGEST: Duration = Duration::from_secs(120);
 
 /// CPU time in nanoseconds, by what used it.
@@ -23,8 +23,7 @@ pub struct Rates {
 }
 
 impl Rates {
-    /// How long to wait before a read now gives rates; `None`: read, nothing is to be waited for. Times are those of a clock that
-    /// only goes forward.
+    /// How long to wait before a reading gives rates; `None`: read now. Times are those of a monotonic clock.
     #[must_use]
     pub fn wait(&self, now: Duration) -> Option<Duration> {
         if self.base(now).is_some() {

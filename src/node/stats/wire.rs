@@ -15,7 +15,7 @@ fn object<const N: usize>(at: Option<Timestamp>, fields: [(&str, Option<u64>); N
     time.into_iter().chain(fields).collect()
 }
 
-/// The answer. `whole`: more than CPU and memory was asked for.
+/// The answer. `whole`: more than CPU and memory was requested.
 #[must_use]
 pub fn summary(summary: &Summary, whole: bool) -> Value {
     let node = &summary.node;
@@ -164,7 +164,7 @@ fn network(shown: &mut Map<String, Value>, at: Timestamp, all: &[Interface], def
 
 fn fields(fs: &FileSystem) -> Map<String, Value> {
     let facts = &fs.facts;
-    // File systems such as btrfs have no bound on inodes and say 0.
+    // File systems such as btrfs have no limit on inodes and report 0.
     let inodes = |number: u64| Some(number).filter(|_| facts.inodes > 0);
     object(
         Some(fs.at),

@@ -28,11 +28,11 @@ const FNV_PRIME: u32 = 0x0100_0193;
 pub struct HeldError {
     /// The cgroup root as configured.
     root: String,
-    /// None when it is hidden from us, in another container.
+    /// `None` when it is hidden in another container.
     holder: Option<Holder>,
 }
 
-/// Who has it.
+/// The process that holds the lock.
 #[derive(Debug, PartialEq, Eq)]
 struct Holder {
     pid: u32,
@@ -78,7 +78,7 @@ fn byte_of(root: &str) -> i32 {
     i32::try_from(hash >> 1).unwrap_or_default()
 }
 
-/// The process that has the lock, as its `/proc` entries tell: the kernel itself names no process for locks of this kind.
+/// The process that holds the lock, as found in `/proc`: the kernel names no process for locks of this kind.
 fn holder(path: &Path, byte: i32) -> Option<Holder> {
     let lock = format!(":{} {byte} {byte}\n", fs::metadata(path).ok()?.ino());
     let pids =

@@ -28,10 +28,11 @@ pub struct ContainerCgroup {
 /// The default period in microseconds.
 const DEFAULT_PERIOD: i64 = 100_000;
 
-/// Makes a container's cgroup in every hierarchy, with its limits and its device rules. Fine when it is there.
+/// Makes a container's cgroup in every hierarchy, with its limits and its device rules. An existing cgroup is
+/// fine.
 ///
 /// # Errors
-/// The first thing that went wrong other than a missing permission or controller. Device rules are never left out where
+/// The first failure other than a missing permission or controller. Device rules are never left out where
 /// there are device cgroups.
 pub fn make_container(
     config: &CgroupConfig,
@@ -49,8 +50,9 @@ pub fn make_container(
     Ok(cgroup)
 }
 
-/// Makes a cgroup without limits below a pod's: a place for the pod's monitor, for with version 2 a cgroup whose children
-/// have controllers must not hold processes itself. It is given none, for its own processes may still be in the one above.
+/// Makes a cgroup without limits below a pod's, for the pod's monitor: with version 2 a cgroup whose children
+/// have controllers must not hold processes itself. It gets no controllers, for its processes may still be in
+/// the cgroup above.
 ///
 /// # Errors
 /// As [`make_container`].
@@ -93,7 +95,8 @@ fn leaf(config: &CgroupConfig, parent: &str, name: &str) -> Result<Relative, Cgr
     Relative::new(&format!("{}/{name}", place(config, parent).trim_end_matches('/')))
 }
 
-/// Where systemd has a slice: `kubepods-burstable.slice` is `kubepods.slice/kubepods-burstable.slice`. Whole paths stay.
+/// systemd's path of a slice: `kubepods-burstable.slice` is `kubepods.slice/kubepods-burstable.slice`. Whole
+/// paths stay.
 fn expand_slice(parent: &str) -> String {
     let Some(name) = parent.strip_suffix(".slice").filter(|name| !name.contains('/')) else {
         return parent.to_owned();
@@ -117,8 +120,9 @@ pub fn scope_place(slice: &str, scope: &str) -> String {
     format!("{}/{scope}", expand_slice(slice).trim_end_matches('/'))
 }
 
-/// Has systemd make a scope in a slice, with these processes as its first. Everything below it is ours: systemd turns on all
-/// controllers it has for it and then leaves it alone, until the last process is gone. `false` when systemd does not answer.
+/// Has systemd make a scope in a slice, with these processes as its first. The agent owns everything below
+/// it: systemd enables all its controllers for it and then leaves it alone, until the last process exits.
+/// `false` when systemd does not answer.
 ///
 /// # Errors
 /// systemd's answer.
@@ -135,8 +139,8 @@ pub fn start_scope(slice: &str, scope: &str, processes: &[u32]) -> Result<bool, 
     }
 }
 
-/// Ends a scope that nothing is left in, and removes what is left of it. Fine when it is gone, as it usually is: systemd takes
-/// it away with its last process.
+/// Ends an empty scope, and removes the rest of it. A missing scope is fine, and usual: systemd removes it
+/// with its last process.
 ///
 /// # Errors
 /// One per hierarchy that still has it.
@@ -182,7 +186,7 @@ fn holds(directory: &Path, controller: &str) -> bool {
     if let Ok(listed) = std::fs::read_to_string(directory.join("cgroup.controllers")) {
         return listed.split_whitespace().any(|name| name == controller);
     }
-    // Version 1 does not say; a file that every cgroup of the controller has does.
+    // Version 1 does not list controllers; a file that every cgroup of the controller has proves it.
     let witness = match controller {
         "cpu" => "cpu.shares",
         "memory" => "memory.limit_in_bytes",
@@ -199,7 +203,8 @@ fn write_all(directory: &Path, files: &[ValueFile], skipped: &mut Vec<Skipped>) 
     for file in files {
         match write_file(&directory.join(&file.file), &file.value) {
             Ok(()) => {}
-            // Pairs that bound each other (memory and memory with swap, quota and period) go through in one of both orders.
+            // Pairs that bound each other (memory and memory with swap, quota and period) succeed in one of
+            // the two orders.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => again.push(file),
             Err(source) => note(directory, file, source, skipped)?,
         }
@@ -251,7 +256,8 @@ fn v1_files(resources: &LinuxResources) -> Vec<ValueFile> {
     files
 }
 
-/// Memory and swap together. As other runtimes: a container with a memory limit does not swap unless told.
+/// Memory and swap together. As other runtimes: a container with a memory limit does not swap unless
+/// configured.
 fn swap_limit(resources: &LinuxResources) -> i64 {
     match resources.memory_swap_limit_bytes {
         0 => resources.memory_limit_bytes,
@@ -311,9 +317,10 @@ fn v2_files(resources: &LinuxResources) -> Result<Vec<ValueFile>, CgroupError> {
     Ok(files)
 }
 
-/// Sends SIGKILL to everything in the cgroup and below it. Returns how many processes were seen; they need a moment to go.
+/// Sends SIGKILL to everything in the cgroup and below it. Returns how many processes were found; they take a
+/// moment to exit.
 ///
-/// Where the kernel can do it at once, nothing forks away from it; version 1 is frozen for the time of it.
+/// Where the kernel can kill all at once (`cgroup.kill`), no fork escapes it; version 1 is frozen meanwhile.
 #[must_use]
 pub fn kill_all(dirs: &[PathBuf]) -> usize {
     let mut pids = std::collections::BTreeSet::new();

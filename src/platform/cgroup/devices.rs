@@ -1,4 +1,4 @@
-//! Which devices a container may use: a list of rules in version 1, a small program of the kernel's in version 2.
+//! Which devices a container may use: a list of rules in version 1, an eBPF program in version 2.
 //!
 //! Owns the program.
 
@@ -83,7 +83,8 @@ fn write_rules(directory: &Path, rules: &[DeviceRule]) -> Result<(), CgroupError
         let path = directory.join(file);
         write_file(&path, &value).map_err(|source| CgroupError::Write { path, value, source })
     };
-    // A rule for everything makes those before it void; the kernel refuses a useless one to a cgroup with children.
+    // A rule for everything overrides those before it; the kernel refuses a useless one to a cgroup with
+    // children.
     let last = rules.iter().rposition(|rule| rule.is_all());
     match last.map(|at| rules[at].allow) {
         Some(true) => write("devices.allow", "a".to_owned())?,
@@ -153,7 +154,7 @@ fn program(rules: &[DeviceRule]) -> Vec<u8> {
     for rule in rules.iter().rev() {
         let checks = checks(*rule);
         let length = checks.len();
-        // What comes after a rule for everything could never be reached, and the kernel does not take such programs.
+        // Code after a rule for everything would be unreachable, and the kernel refuses such programs.
         ends = !checks.iter().any(|check| is_jump(check.code));
         for (at, mut check) in checks.into_iter().enumerate() {
             if is_jump(check.code) {
@@ -188,7 +189,7 @@ fn checks(rule: DeviceRule) -> Vec<Instruction> {
     if rule.access() != 7 {
         checks.extend([op(MOVE, 1, 3, 0), op(AND, 1, 0, rule.access())]);
         checks.push(if rule.allow {
-            // Everything that is asked for must be allowed,
+            // All requested kinds of access must be allowed,
             op(JUMP_NOT_EQUAL_REGISTER, 1, 3, 0)
         } else {
             // but a part that is denied suffices.

@@ -1,9 +1,9 @@
-//! One file of a cgroup: what it is to say, and saying it.
+//! One file of a cgroup: its value, and writing it.
 
 use std::io::{self, Write};
 use std::path::Path;
 
-/// One file of a cgroup and what it is to say.
+/// One file of a cgroup and the value to write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ValueFile {
     pub(super) controller: &'static str,

@@ -1,7 +1,7 @@
-//! Slices and scopes: cgroups that systemd makes and removes for us, so that it does not think of them as strangers.
+//! Slices and scopes: cgroups that systemd makes and removes on request, so that it knows them.
 //!
-//! Owns the calls to systemd's manager and what they say of a unit. What systemd has no property for, and what a v1
-//! hierarchy of its does not hold, is written to files afterwards, as libcontainer does.
+//! Owns the calls to systemd's manager and the units' properties. What systemd has no property for, and what
+//! a v1 hierarchy of its does not hold, is written to files afterwards, as libcontainer does.
 
 use std::path::Path;
 
@@ -20,12 +20,14 @@ const MANAGER: Peer<'static> = Peer {
     interface: "org.freedesktop.systemd1.Manager",
 };
 const DEFAULT_PERIOD: i64 = 100_000;
-/// Microseconds for a scope to stop before systemd kills what is in it: longer than its monitor takes to do that.
+/// Microseconds for a scope to stop before systemd kills its processes: longer than its monitor takes to do
+/// that.
 const STOP_PATIENCE: u64 = 15_000_000;
 const UNIT_EXISTS: &str = "org.freedesktop.systemd1.UnitExists";
 const NO_SUCH_UNIT: &str = "org.freedesktop.systemd1.NoSuchUnit";
 
-/// Starts the slice, or sets its properties when it is there. When systemd does not answer, the runtime has to make it.
+/// Starts the slice, or sets its properties when it exists. When systemd does not answer, the runtime has to
+/// make it.
 pub(super) fn ensure_slice(
     config: &CgroupConfig,
     path: &Relative,
@@ -77,7 +79,7 @@ fn scope(unit: &str, slice: &str, processes: &[u32]) -> Vec<(&'static str, Value
         ("Slice", Value::Text(slice.to_owned())),
         ("PIDs", Value::Numbers32(processes.to_vec())),
         ("Delegate", Value::Flag(true)),
-        // systemd's own default is a share of the machine; how many a pod may have is its slice's to say.
+        // systemd's own default is a share of the machine; the pod's slice limits its tasks.
         ("TasksMax", Value::Number(u64::MAX)),
         // systemd would otherwise keep a failed unit loaded.
         ("CollectMode", Value::Text("inactive-or-failed".to_owned())),
@@ -85,7 +87,7 @@ fn scope(unit: &str, slice: &str, processes: &[u32]) -> Vec<(&'static str, Value
     for accounting in ["MemoryAccounting", "CPUAccounting", "TasksAccounting"] {
         all.push((accounting, Value::Flag(true)));
     }
-    // With the default dependencies it is stopped before the machine goes down, instead of being in the way of the last steps.
+    // With the default dependencies it is stopped before the final shutdown steps, and does not delay them.
     all.push(("TimeoutStopUSec", Value::Number(STOP_PATIENCE)));
     all
 }

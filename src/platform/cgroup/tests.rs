@@ -1,4 +1,4 @@
-//! Fake trees of both versions, and the machine's own tree where it lets us.
+//! Fake trees of both versions, and the machine's own tree where it is writable.
 
 use std::fs;
 use std::path::Path;
@@ -193,7 +193,7 @@ fn weights_span_their_range() {
     assert_eq!([0, 2, 1024, 262_144, 1 << 40].map(v2::cpu_weight), [1, 1, 39, 10_000, 10_000]);
 }
 
-/// The machine's tree, or `None` where we may not write to it.
+/// The machine's tree, or `None` where it is not writable.
 fn real_tree() -> Option<CgroupConfig> {
     let mount = Path::new("/sys/fs/cgroup").to_owned();
     let config = CgroupConfig { mount, v2: node::cgroup_v2(), driver: CgroupDriver::Cgroupfs };

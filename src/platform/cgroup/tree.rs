@@ -150,7 +150,7 @@ pub(super) fn write_values(
     Ok(skipped)
 }
 
-/// A container around us, or a kernel without the controller: nothing that trying again changes.
+/// The agent runs in a container, or the kernel lacks the controller: a retry changes nothing.
 pub(super) fn is_unavailable(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -189,7 +189,7 @@ pub(super) fn kill_all(config: &CgroupConfig, path: &Relative) -> usize {
 
 pub(super) fn pids_below(directory: &Path) -> BTreeSet<i32> {
     let listed = std::fs::read_to_string(directory.join("cgroup.procs")).unwrap_or_default();
-    // 0 stands for a process of a PID namespace that we do not see into.
+    // 0 stands for a process of a PID namespace that is not visible here.
     let mut pids: BTreeSet<i32> =
         listed.lines().filter_map(|line| line.parse().ok()).filter(|pid| *pid > 0).into_set();
     for child in directories(directory) {
@@ -218,7 +218,7 @@ pub(super) fn remove_tree(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Whether a directory has a file whose name begins so.
+/// Whether a directory has a file whose name starts with `prefix`.
 pub(super) fn has_file_like(directory: &Path, prefix: &str) -> bool {
     let mut entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     entries.any(|entry| entry.file_name().to_string_lossy().starts_with(prefix))

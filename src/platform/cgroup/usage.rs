@@ -31,7 +31,7 @@ pub struct ContainerStats {
     pub pids: Option<u64>,
 }
 
-/// A limit of version 1 that is none: the largest page count the kernel has, whatever its page size.
+/// An unset limit of version 1: the largest page count the kernel has, whatever its page size.
 const UNLIMITED: u64 = i64::MAX as u64 >> 16 << 16;
 
 /// Reads the figures of a container from the directories of its cgroup.
@@ -41,7 +41,7 @@ pub fn stats(dirs: &[PathBuf]) -> ContainerStats {
     for directory in dirs {
         let read = |file: &str| fs::read_to_string(directory.join(file)).ok();
         let number = |file: &str| read(file)?.trim().parse::<u64>().ok();
-        // A container that is not limited says `max`, which is no number.
+        // The text `max` of an unset limit is no number, and is left out.
         if let Some(text) = read("cpu.stat").filter(|text| text.starts_with("usage_usec")) {
             // In a hybrid tree the unified hierarchy counts, too; the first value found is right.
             let micros = field(&text, "usage_usec");
@@ -77,7 +77,7 @@ pub fn stats(dirs: &[PathBuf]) -> ContainerStats {
     stats
 }
 
-/// How much time is lost waiting for one kind of thing: what the kernel says of it.
+/// Time lost waiting for one resource, as the kernel reports it (PSI).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Psi {
     /// All processes waited.
@@ -94,12 +94,13 @@ pub struct Lost {
     pub average: [u32; 3],
 }
 
-/// Of `cpu`, `memory` and `io`, from these files of the first directory that has them; `None` where the machine does not count it.
+/// Of `cpu`, `memory` and `io`, from these files of the first directory that has them; `None` where the
+/// machine does not count it.
 #[must_use]
 pub fn psi(dirs: &[PathBuf], files: [&str; 3]) -> [Option<Psi>; 3] {
     files.map(|file| {
         let text = dirs.iter().find_map(|directory| fs::read_to_string(directory.join(file)).ok())?;
-        // Older kernels say nothing of all processes and the CPU.
+        // Older kernels have no `full` line for CPU.
         Some(Psi { full: line(&text, "full ").unwrap_or_default(), some: line(&text, "some ")? })
     })
 }
@@ -136,9 +137,10 @@ pub struct Detail {
     pub memory_max_usage: Option<u64>,
     /// How often the memory limit was hit.
     pub memory_failures: Option<u64>,
-    /// The memory that is left to it when the node is short of memory (`memory.soft_limit_in_bytes`, `memory.high`); `None` without.
+    /// The memory that is left to it when the node is short of memory (`memory.soft_limit_in_bytes`,
+    /// `memory.high`); `None` if unset.
     pub memory_reservation: Option<u64>,
-    /// Processes killed for want of memory.
+    /// Processes killed by the OOM killer.
     pub oom_kills: Option<u64>,
     /// The limit of processes and threads; `None` without one.
     pub pids_limit: Option<u64>,
@@ -150,13 +152,13 @@ pub struct Detail {
     pub cpu_period: Option<u64>,
     /// What went to disks, by their numbers (`8:0`).
     pub io: BTreeMap<String, Io>,
-    /// Time that was lost for want of CPU, memory and disk, in this order.
+    /// Time lost waiting for CPU, memory and disk, in this order.
     pub pressure: [Pressure; 3],
-    /// Who runs in it; read for containers.
+    /// Its processes; read for containers.
     pub processes: Option<Processes>,
 }
 
-/// Time lost for want of something, nanoseconds. `None` where the kernel does not count it.
+/// Time lost waiting for a resource, nanoseconds. `None` where the kernel does not count it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pressure {
     /// Some of its threads waited.
@@ -298,7 +300,8 @@ fn shares(weight: u64) -> u64 {
     2 + weight.saturating_sub(1).saturating_mul(262_142).div_ceil(9999)
 }
 
-/// Of version 2 `8:0 rbytes=1 wbytes=2 rios=3 wios=4 ...`; of version 1 `8:0 Read 1`, bytes and operations in a file each.
+/// Version 2: `8:0 rbytes=1 wbytes=2 rios=3 wios=4 ...`. Version 1: `8:0 Read 1`, with bytes and operations
+/// in separate files.
 fn read_io(disks: &mut BTreeMap<String, Io>, text: &str, is_bytes: bool) {
     for line in text.lines() {
         let mut words = line.split_whitespace();

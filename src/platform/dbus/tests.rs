@@ -1,4 +1,4 @@
-//! The wire format against bytes of systemd's own client, and a conversation with a server of few words.
+//! The wire format against bytes of systemd's own client, and a conversation with a minimal server.
 
 use std::io::Read;
 use std::os::fd::AsFd;

@@ -1,9 +1,10 @@
-//! Requests of clients that take a socket's path for the server's name.
+//! Accepts requests of clients that send a socket's path as the server's name.
 //!
-//! gRPC libraries put the target they dial into `:authority`: a path, or one with `%2F`. That is no authority, and our HTTP/2 refuses
-//! the connection for it; Kubernetes' own servers do not look. So what clients send passes through here, where a long `:authority` becomes
-//! `localhost`. Owns as much of HTTP/2's frames and header blocks as that takes; must not know what is asked. What it does not
-//! understand passes as it is.
+//! gRPC libraries put the target they dial into `:authority`: a path, or one with `%2F`. That is no
+//! authority, and the agent's HTTP/2 library refuses the connection for it; Kubernetes' own servers do not
+//! check. So the client's stream passes through this module, which replaces a long `:authority` by
+//! `localhost`. Owns as much of HTTP/2's frames and header blocks as that takes; must not know the requests.
+//! What it does not understand passes unchanged.
 
 use std::io;
 use std::pin::Pin;
@@ -12,7 +13,7 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
 
-/// What a client says first.
+/// The client's connection preface.
 const PREFACE: usize = 24;
 const FRAME_HEAD: usize = 9;
 /// The default maximum frame size of HTTP/2.
@@ -22,8 +23,8 @@ const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
 /// The index of `:authority` in the static table.
 const AUTHORITY: usize = 1;
-/// Without Huffman's code. Whatever has as many bytes, coded or not, is at least as long: the client's table of headers never holds more
-/// than ours.
+/// Without Huffman's code. Any name with as many bytes, coded or not, is at least as long: the client's
+/// header table never holds more than the server's.
 const NAME: &[u8] = b"localhost";
 
 /// A connection whose requests all go to `localhost`.
@@ -35,7 +36,7 @@ pub struct Named {
 }
 
 impl Named {
-    /// Of a client that has said nothing yet.
+    /// A new connection, before the client's first byte.
     #[must_use]
     pub fn new(stream: UnixStream) -> Self {
         Self { stream, rewriter: Rewriter::default(), ready: Vec::new(), given: 0 }
@@ -82,12 +83,12 @@ impl AsyncWrite for Named {
     }
 }
 
-/// Where in the client's stream we are.
+/// The position in the client's stream.
 #[derive(Default)]
 struct Rewriter {
     /// Bytes of the preface that have passed.
     preface: usize,
-    /// Bytes of a frame's payload that pass as they are.
+    /// Bytes of a frame's payload that pass unchanged.
     passing: usize,
     /// The beginning of a frame.
     held: Vec<u8>,
@@ -123,7 +124,7 @@ impl Rewriter {
     }
 }
 
-/// Moves at most so many bytes, and says how many there were.
+/// Moves at most `most` bytes, and returns how many.
 fn pass(input: &mut &[u8], most: usize, out: &mut Vec<u8>) -> usize {
     let (some, rest) = input.split_at(most.min(input.len()));
     out.extend_from_slice(some);
@@ -187,7 +188,7 @@ fn renamed(frame: &[u8]) -> Option<Vec<u8>> {
     None
 }
 
-/// A number whose first byte has so many bits for it.
+/// An integer whose first byte has `bits` bits for it.
 fn number(frame: &[u8], at: &mut usize, bits: u32) -> Option<usize> {
     let mut next = || {
         let byte = frame.get(*at).copied();
@@ -224,7 +225,7 @@ mod tests {
         let mut block =
             vec![0x83, 0x86, 0x44, 2, b'/', b'x', literal, u8::try_from(authority.len()).unwrap()];
         block.extend(authority);
-        // A header of its own name.
+        // A header with a literal name.
         block.extend([0x40, 1, b'a', 1, b'b']);
         block
     }

@@ -1,4 +1,4 @@
-//! Why a request got no answer, in words that name the server and, where there is one, the fix.
+//! Why a request failed, in messages that name the server and, where there is one, the fix.
 //!
 //! Owns the translation of ureq's and rustls' errors.
 
@@ -29,7 +29,6 @@ pub enum HttpError {
     #[error("{url}: not a valid request: {reason}; check the URL and the configured headers")]
     Invalid {
         url: String,
-        /// The client's words.
         reason: String,
     },
     /// A file of certificates cannot be read.
@@ -42,10 +41,10 @@ pub enum HttpError {
     /// A file of certificates is not PEM.
     #[error("parse trusted certificates in {}: {source:?}", path.display())]
     ParseAuthorities { path: PathBuf, source: pem::Error },
-    /// A file of certificates has none.
+    /// A certificate file without certificates.
     #[error("{} contains no PEM certificate", path.display())]
     EmptyAuthorities { path: PathBuf },
-    /// The certificate or key that shows who we are cannot be read.
+    /// The client certificate or its key cannot be read.
     #[error("read the client certificate or key {}", path.display())]
     ReadKey {
         path: PathBuf,
@@ -74,7 +73,7 @@ pub enum HttpError {
     /// The whole request took too long.
     #[error("{url}: no complete response within {seconds} s")]
     Timeout { url: String, seconds: u64 },
-    /// Bytes come, and so few that there would be no end.
+    /// The transfer is too slow to finish.
     #[error(
         "{url}: only {bytes} bytes received in {seconds} s, less than the minimum of {least} bytes per second"
     )]
@@ -101,7 +100,7 @@ pub enum HttpError {
     /// The connection ended before the body did.
     #[error("{url}: the connection was closed before the answer was complete")]
     Truncated { url: String },
-    /// Compressed although we did not ask for it.
+    /// Compressed although compression was not requested.
     #[error("{url}: the server sent content encoding {encoding:?}, which was not requested")]
     Encoded { url: String, encoding: String },
     /// TLS was refused by either side.
@@ -113,14 +112,12 @@ pub enum HttpError {
     )]
     Proxy {
         url: String,
-        /// The client's words.
         reason: String,
     },
     /// The server does not speak HTTP as it should.
     #[error("{url}: not a valid HTTP response: {reason}")]
     Protocol {
         url: String,
-        /// The client's words.
         reason: String,
     },
 }
@@ -142,7 +139,7 @@ pub enum TlsError {
     /// For another host.
     #[error("the server's certificate is not for this host name")]
     WrongName,
-    /// A certificate that signs others, used for a server: what `openssl req -x509` makes unless told otherwise.
+    /// A CA certificate, used for a server: what `openssl req -x509` makes by default.
     #[error(
         "the server's certificate is a CA certificate (CA:TRUE) and cannot be used by a server; issue one \
          with basicConstraints CA:FALSE"
@@ -151,7 +148,7 @@ pub enum TlsError {
     /// Any other fault of the certificate.
     #[error("the server's certificate is not acceptable: {0:?}")]
     Certificate(CertificateError),
-    /// The server wants to know who we are.
+    /// The server requires a client certificate.
     #[error("the server rejected the client certificate, or requires one and none is configured: {0:?}")]
     ClientRefused(AlertDescription),
     /// The other side does not speak TLS.
@@ -206,7 +203,7 @@ fn explain_io(error: io::Error, request: &Request) -> HttpError {
         io::ErrorKind::ConnectionRefused => HttpError::Refused { url },
         io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => timeout(request),
         io::ErrorKind::UnexpectedEof => HttpError::Truncated { url },
-        // The resolver of the standard library has no kind of its own.
+        // The standard library's resolver has no error kind of its own.
         _ if error.to_string().contains("failed to lookup address") => HttpError::Resolve { url },
         _ => HttpError::Connection { url, source: error },
     }
@@ -231,7 +228,7 @@ fn explain_tls(error: rustls::Error) -> TlsError {
             other if format!("{other:?}").contains("CaUsedAsEndEntity") => TlsError::Authority,
             other => TlsError::Certificate(other),
         },
-        // The server's words; what it may refuse in a handshake, but for versions and ciphers, is our certificate.
+        // The server's alerts; except for versions and ciphers, they can only refuse the client certificate.
         rustls::Error::AlertReceived(
             alert @ (AlertDescription::CertificateRequired
             | AlertDescription::BadCertificate

@@ -54,8 +54,8 @@ impl Hop {
         &self.url
     }
 
-    /// True at the origin of the configured URL. The same host is its own origin under https where http was configured and
-    /// neither names a port: what is sent there was meant for it, and is better protected.
+    /// True at the origin of the configured URL. The same host is its own origin under https where http was
+    /// configured and neither names a port: the request was intended for it, and is better protected.
     pub(super) fn is_own(&self) -> bool {
         let (here, first) = (origin(&self.url), origin(&self.first));
         let secured = (here.0, first.0) == ("https", "http")

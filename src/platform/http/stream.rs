@@ -18,7 +18,7 @@ use super::{CHUNK_BYTES, HttpError, Request, error, header, proxy};
 
 /// Bytes buffered per connection: a network packet's worth many times over, and small beside a megabyte.
 const BUFFER_BYTES: usize = 32 * 1024;
-/// What a request may say in its body: a form of a token request.
+/// How much of a refusal's body is read.
 const MAX_REASON_BYTES: usize = 16 * 1024;
 
 /// How to reach one server.
@@ -26,15 +26,15 @@ const MAX_REASON_BYTES: usize = 16 * 1024;
 pub struct StreamOptions {
     /// Trusted beside the system's authorities.
     pub ca_files: Vec<PathBuf>,
-    /// Who we are.
+    /// The client certificate.
     pub client: Option<ClientFiles>,
     /// Accept any server certificate.
     pub skip_verify: bool,
-    /// For look-up and connecting.
+    /// For the DNS lookup and connecting.
     pub connect_timeout: Duration,
-    /// Nothing at all came or went for so long.
+    /// The longest time without any data in either direction.
     pub stall_timeout: Duration,
-    /// How slowly a body may come.
+    /// The lowest accepted rate of a body.
     pub least_rate: Option<LeastRate>,
 }
 
@@ -109,7 +109,7 @@ impl StreamingResponse {
     /// The next bytes of the body; 0 at its end.
     ///
     /// # Errors
-    /// When the connection broke, nothing came for too long, or too little.
+    /// When the connection broke, stalled for too long, or was too slow.
     pub fn read(&mut self, buffer: &mut [u8]) -> Result<usize, HttpError> {
         let began = Instant::now();
         let count = loop {
@@ -148,14 +148,14 @@ impl StreamingResponse {
         }
     }
 
-    /// What a server says about a refusal, as far as it can be read.
+    /// The server's explanation of a refusal, as far as it can be read.
     #[must_use]
     pub fn reason(&mut self) -> Vec<u8> {
         self.read_all(MAX_REASON_BYTES).unwrap_or_default()
     }
 }
 
-/// A client of one server, and of where that server redirects to. Certificates are read when TLS is first needed.
+/// A client of one server, and of its redirects' targets. Certificates are read when TLS is first needed.
 #[derive(Clone)]
 pub struct StreamClient {
     options: StreamOptions,
@@ -245,7 +245,7 @@ fn tls_config(options: &StreamOptions, encrypted: bool) -> Result<TlsConfig, Htt
     if encrypted && !options.skip_verify {
         match Roots::find(true, None) {
             Ok(roots) => authorities = roots.path().map(read_certificates).transpose()?.unwrap_or_default(),
-            // Authorities of one's own are enough.
+            // Configured authorities are enough.
             Err(_) if !options.ca_files.is_empty() => {}
             Err(error) => return Err(error),
         }

@@ -200,7 +200,7 @@ fn tls_server_saying(directory: &Path, answer: String) -> Server {
     Server::tls(tls_config(directory, "IP:127.0.0.1", VALID, false), answer)
 }
 
-/// As [`tls_server`]; it may serve only those whose certificate is signed by `ca.pem`, too.
+/// As [`tls_server`]; with `asks_for_client` it requires a client certificate signed by `ca.pem`.
 fn tls_server_for(directory: &Path, name: &str, validity: &str, asks_for_client: bool) -> Server {
     let config = tls_config(directory, name, validity, asks_for_client);
     Server::tls(config, answer("200 OK", &[], "over tls"))

@@ -1,4 +1,4 @@
-//! Whom an HTTPS client trusts, and with which cryptography.
+//! Which authorities an HTTPS client trusts, and with which cryptography.
 //!
 //! Owns the choice of the rustls provider and where certificates are read from.
 
@@ -63,7 +63,7 @@ impl FileVersion {
     }
 }
 
-/// The files that show a server who we are: a certificate and its key, which may be in the same file.
+/// The client certificate and its key, which may be in the same file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientFiles {
     /// PEM, the certificate first, then its intermediates.

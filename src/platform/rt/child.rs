@@ -12,7 +12,7 @@ use tokio::net::UnixStream;
 
 use crate::model::back_off::Retry;
 
-/// Between two looks whether a child that has said all has ended: most have.
+/// The pause between two checks whether a child that has closed its output has ended: most have.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 /// As above, for one that takes its time.
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
@@ -25,7 +25,7 @@ pub struct TalkingChild {
 }
 
 impl TalkingChild {
-    /// Starts it and tells it this, and that there is no more to come. Call it inside the runtime.
+    /// Starts the child, sends it `input`, and closes its input. Call it inside the runtime.
     ///
     /// # Errors
     /// When it cannot be started.
@@ -38,18 +38,20 @@ impl TalkingChild {
         let socket = UnixStream::from_std(ours.try_clone()?)?;
         let child = command.stdin(Stdio::from(input_end)).stdout(Stdio::from(output_end)).spawn()?;
         let started = Self { child: Some(child), socket };
-        // The command keeps its descriptors until they are replaced, and the end of the child would not be heard.
+        // The command keeps its descriptors until they are replaced, and the child's end would not be
+        // noticed.
         command.stdin(Stdio::null()).stdout(Stdio::null());
-        // A socket's buffer takes far more than is ever said; a child that is dead already is noticed when it is heard.
+        // A socket's buffer takes far more than any input; a child that is dead already is noticed by the
+        // first read.
         let _ = (&ours).write_all(input);
         let _ = ours.shutdown(std::net::Shutdown::Write);
         Ok(started)
     }
 
-    /// Waits for more of what it says; 0 when it has ended or closed its output.
+    /// Waits for more of its output; 0 when it has ended or closed its output.
     ///
     /// # Errors
-    /// When the runtime cannot listen.
+    /// When the runtime cannot watch the socket.
     pub async fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             self.socket.readable().await?;
@@ -91,7 +93,7 @@ impl Drop for TalkingChild {
     fn drop(&mut self) {
         let Some(mut child) = self.child.take() else { return };
         let _ = child.kill();
-        // It may hang in the kernel's file system for a while: not our thread's business.
+        // It may hang in the kernel's file system for a while, which must not block this thread.
         let _ = super::spawn_thread("child-reap", move || drop(child.wait()));
     }
 }

@@ -23,7 +23,7 @@ pub struct ConnectionSlot {
 }
 
 impl ConnectionSlot {
-    /// The client has shown who it is. `false`: no more of those have a place now.
+    /// Marks the client as authenticated. `false`: too many authenticated connections are open.
     #[must_use]
     pub fn admit(&self) -> bool {
         self.seat.as_ref().is_none_or(doors::Seat::admit)

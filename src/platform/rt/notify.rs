@@ -15,7 +15,7 @@ pub struct Notifier {
     socket: Option<UnixDatagram>,
 }
 
-/// What systemd asked for cannot be done.
+/// systemd's request cannot be fulfilled.
 #[derive(Debug, thiserror::Error)]
 pub enum NotifyError {
     /// `WATCHDOG_USEC` is too small.
@@ -26,7 +26,6 @@ pub enum NotifyError {
     Connect {
         /// The variable's value.
         path: String,
-        /// What the kernel said.
         #[source]
         source: std::io::Error,
     },
@@ -36,7 +35,7 @@ impl Notifier {
     /// Connects to `NOTIFY_SOCKET`, given as the variable's value; a leading `@` is the abstract namespace.
     ///
     /// # Errors
-    /// When the socket does not exist or does not accept us.
+    /// When the socket does not exist or refuses the connection.
     pub fn connect(notify_socket: Option<&str>) -> Result<Self, NotifyError> {
         let Some(path) = notify_socket.filter(|path| !path.is_empty()) else {
             return Ok(Self::default());
@@ -89,10 +88,11 @@ impl Notifier {
     }
 }
 
-/// How often to say that we are alive: half of what systemd allows. `None` when it does not watch this process.
+/// How often to send a keep-alive: half of systemd's watchdog timeout. `None` when it does not watch this
+/// process.
 ///
 /// # Errors
-/// When the watchdog is too short to be kept.
+/// When the timeout is too short to meet.
 pub fn watchdog_interval(
     watchdog_usec: Option<&str>,
     watchdog_pid: Option<&str>,

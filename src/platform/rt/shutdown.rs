@@ -1,4 +1,4 @@
-//! SIGTERM and SIGINT: the first asks everything to end (pods keep running), the second ends the process at
+//! SIGTERM and SIGINT: the first requests a shutdown (pods keep running), the second ends the process at
 //! once.
 //!
 //! Owns the shutdown flag. Tasks wait for it through a `Shutdown`.
@@ -12,7 +12,7 @@ pub struct Shutdown {
     asked: watch::Receiver<bool>,
 }
 
-/// The side that asks.
+/// The side that requests the shutdown.
 #[derive(Clone, Debug)]
 pub struct ShutdownTrigger {
     asked: watch::Sender<bool>,
@@ -26,7 +26,7 @@ pub fn channel() -> (ShutdownTrigger, Shutdown) {
 }
 
 impl ShutdownTrigger {
-    /// Asks everyone to end.
+    /// Requests the shutdown of all tasks.
     pub fn ask(&self) {
         self.asked.send_replace(true);
     }

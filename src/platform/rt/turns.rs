@@ -1,4 +1,4 @@
-//! Turns for work that a crowd of clients asks for at once.
+//! Turns for work that many clients request at once.
 //!
 //! Owns the queue.
 
@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 
-/// One piece of work per round of the event loop: however many wait, sockets, timers and all other tasks are served between two
-/// of them.
+/// One piece of work per iteration of the event loop: however many wait, sockets, timers and all other tasks
+/// are served between two of them.
 pub struct Turns(Arc<Semaphore>);
 
 impl Default for Turns {

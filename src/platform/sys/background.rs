@@ -10,11 +10,11 @@ const NICE: libc::c_int = 10;
 const WHO_PROCESS: libc::c_int = 1;
 /// Best effort, the last of its eight levels: the idle class would never get its turn beside a busy card.
 const IO_PRIORITY: libc::c_int = 2 << 13 | 7;
-/// Killed for want of memory before any pod that behaves.
+/// The OOM killer takes it before any pod with a usual score.
 const OOM_SCORE_ADJ: &str = "900";
 
-/// Makes this process, from its first thread on, one that others do not feel, and that ends with its parent. What the
-/// kernel refuses is left as it is: it is politeness.
+/// Lowers the priority of this process, from its first thread on, and makes it end with its parent. Errors of
+/// the kernel are ignored: the priority is a courtesy.
 pub fn lower_priority() {
     // SAFETY: nice takes a plain integer and only lowers our own priority.
     unsafe {

@@ -1,4 +1,5 @@
-//! Processes of our own: making them, hearing of their ends, sending them signals without ever meaning another one.
+//! Child processes: creating them, waiting for their ends, and sending them signals without ever reaching
+//! another process.
 //!
 //! Owns nothing.
 
@@ -27,7 +28,7 @@ impl Drop for NeverReturns {
     }
 }
 
-/// Runs `child` in a new process, whose exit code is what it returns, and says its id.
+/// Runs `child` in a new process, which exits with the code that it returns. Returns the process's id.
 ///
 /// # Errors
 /// No more processes or memory; `EINVAL` when this process has more than one thread.
@@ -52,7 +53,7 @@ pub fn fork(child: impl FnOnce() -> i32) -> io::Result<i32> {
 #[must_use]
 pub fn reap() -> Option<ChildExit> {
     let mut status = 0;
-    // SAFETY: waitpid writes one integer, which is ours.
+    // SAFETY: waitpid writes one integer, which is borrowed mutably here.
     let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG | libc::__WALL) };
     if pid <= 0 {
         return None;
@@ -64,8 +65,8 @@ pub fn reap() -> Option<ChildExit> {
     Some(ChildExit { pid, code: libc::WEXITSTATUS(status), signal: 0 })
 }
 
-/// A descriptor that means this process and no later one of the same id. For a child that has not been reaped, or one that
-/// is checked afterwards.
+/// A descriptor of this process, never of a later one with the same id. For a child that has not been reaped,
+/// or one that is checked afterwards.
 ///
 /// # Errors
 /// No such process.
@@ -114,8 +115,8 @@ pub fn kill_by_id(id: i32) {
     }
 }
 
-/// Takes what has come to the descriptor of [`become_supervisor`]; `true` when SIGTERM was among it. How many children have
-/// ended it does not say: one signal may stand for many.
+/// Reads the descriptor of [`become_supervisor`]; `true` when SIGTERM was among the signals. It does not tell
+/// how many children have ended: one signal may stand for many.
 pub fn signals_came(signals: &mut impl io::Read) -> bool {
     const SIZE: usize = size_of::<libc::signalfd_siginfo>();
     let mut taken = [0; SIZE];
@@ -135,8 +136,8 @@ pub fn signals_came(signals: &mut impl io::Read) -> bool {
 /// # Errors
 /// The kernel's answer.
 pub fn become_supervisor() -> io::Result<OwnedFd> {
-    // SAFETY: prctl with integers; setsid without arguments; a signal set that is initialised by sigemptyset before
-    // anything reads it; signalfd returns a descriptor that is new and ours.
+    // SAFETY: prctl with integers; setsid without arguments; a signal set that is initialised by sigemptyset
+    // before anything reads it; signalfd returns a descriptor that is new and owned here.
     unsafe {
         for (option, value) in [(libc::PR_SET_CHILD_SUBREAPER, 1), (libc::PR_SET_DUMPABLE, 0)] {
             let (value, none): (libc::c_ulong, libc::c_ulong) = (value, 0);
@@ -164,16 +165,16 @@ pub fn become_supervisor() -> io::Result<OwnedFd> {
     }
 }
 
-/// Closes the descriptors that a careless parent left open, those above standard error that an executed program would inherit.
+/// Closes the inherited descriptors above standard error that an executed program would inherit.
 ///
 /// # Errors
-/// When procfs does not say which there are.
+/// When procfs does not list the descriptors.
 pub fn close_inherited() -> io::Result<()> {
     let entries = std::fs::read_dir("/proc/self/fd")?;
     let numbers = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
     for fd in numbers.filter(|fd| *fd > 2).collect::<Vec<_>>() {
-        // SAFETY: asks for a flag of a number. What this program opens is closed on exec, so that one without the flag came with
-        // the program, and no value owns it.
+        // SAFETY: queries a flag of a number. What this program opens is closed on exec, so a descriptor
+        // without the flag was inherited, and no value owns it.
         unsafe {
             let flags = libc::fcntl(fd, libc::F_GETFD);
             if flags >= 0 && flags & libc::FD_CLOEXEC == 0 {
@@ -184,13 +185,13 @@ pub fn close_inherited() -> io::Result<()> {
     Ok(())
 }
 
-/// Puts these descriptors in the place of standard input, output and error, for the program that is to come.
+/// Replaces standard input, output and error by these descriptors, for the program that is executed next.
 ///
 /// # Errors
 /// The kernel's answer.
 pub fn set_stdio(stdin: BorrowedFd<'_>, stdout: BorrowedFd<'_>, stderr: BorrowedFd<'_>) -> io::Result<()> {
-    // One that is itself one of the three would be overwritten before its turn: duplicates have numbers above them, and go when
-    // this function returns.
+    // A descriptor that is itself one of the three would be overwritten before its turn: duplicates have
+    // numbers above them, and are closed when this function returns.
     let [stdin, stdout, stderr] = [stdin, stdout, stderr].map(|fd| fd.try_clone_to_owned());
     nix::unistd::dup2_stdin(stdin?)?;
     nix::unistd::dup2_stdout(stdout?)?;

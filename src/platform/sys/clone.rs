@@ -17,7 +17,7 @@ use nix::unistd::Pid;
 /// Which side of a fork this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// The one that asked; the child's process id as this side sees it.
+    /// The parent; the child's process id as this side sees it.
     Parent(i32),
     /// The new one.
     Child,
@@ -35,18 +35,20 @@ pub struct CloneKind {
 /// Set once this process, or the one it was forked from, was seen to have one thread.
 static ALONE: AtomicBool = AtomicBool::new(false);
 
-/// Sees to it that this process has one thread. A child has a copy of that one only: what other threads had locked would stay
-/// locked in it.
+/// Checks that this process has one thread. A child has a copy of that thread only: locks held by other
+/// threads would stay locked in it.
 ///
 /// # Errors
 /// `EINVAL` when there are more.
 pub(super) fn check_single_thread() -> io::Result<()> {
-    // Unit tests run beside a thread that waits for them. Otherwise once is enough: what forks starts no threads, and a container's
-    // filter, loaded before the last fork, may punish the question.
+    // Unit tests run beside a thread that waits for them. Otherwise one check is enough: a forking process
+    // starts no threads, and a container's seccomp filter, loaded before the last fork, may kill the process
+    // for this call.
     if cfg!(test) || ALONE.load(Ordering::Relaxed) {
         return Ok(());
     }
-    // SAFETY: changes nothing where it succeeds; the kernel refuses it to a process that has more than one thread.
+    // SAFETY: changes nothing where it succeeds; the kernel refuses it to a process that has more than one
+    // thread.
     if unsafe { libc::unshare(libc::CLONE_THREAD) } != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -117,7 +119,7 @@ pub fn hide() -> io::Result<()> {
     Ok(nix::sys::prctl::set_dumpable(false)?)
 }
 
-/// Becomes the one that orphans below it are given to.
+/// Makes this process the subreaper of its descendants.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -139,7 +141,7 @@ pub fn process_id() -> i32 {
     nix::unistd::getpid().as_raw()
 }
 
-/// A pipe whose ends no program inherits: what is read, what is written.
+/// A close-on-exec pipe: the read end, then the write end.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -150,10 +152,12 @@ pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
 /// All signals as a new program expects them: none blocked, none ignored, none handled.
 pub fn reset_signals() {
     for number in 1..=64 {
-        // The C library keeps two signals to itself, which may be ignored all the same: so the kernel is asked.
+        // The C library hides two signals, which may be ignored all the same: so the kernel is called
+        // directly.
         let default = [0_u64; 8];
-        // SAFETY: all zeros is the default disposition with no flags and an empty mask in every architecture's layout, which
-        // is shorter than this; no old one is asked for. The kernel refuses the two signals that have no other.
+        // SAFETY: all zeros is the default disposition with no flags and an empty mask in every
+        // architecture's layout, which is shorter than this; no old one is requested. The kernel refuses the
+        // two signals that have no other.
         unsafe { libc::syscall(libc::SYS_rt_sigaction, number, default.as_ptr(), 0_usize, 8_usize) };
     }
     // Cannot fail: the set is well formed and the way is a valid one.
@@ -164,8 +168,9 @@ pub fn reset_signals() {
     );
 }
 
-/// Closes every descriptor and reaps children for ever. Meant for the first process of a PID namespace, which no signal from
-/// inside ends. Of system calls it keeps those that waiting takes, so that a process that traces it gains nothing.
+/// Closes every descriptor and reaps children forever. For the first process of a PID namespace, which no
+/// signal from inside ends. It filters its system calls down to those that waiting needs, so that a process
+/// that traces it gains nothing.
 pub fn reap_for_ever() -> ! {
     // SAFETY: ignoring SIGCHLD makes the kernel reap; no handler runs.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
@@ -200,7 +205,7 @@ pub fn go_on_with<const N: usize, A: NoDescriptors>(
     argument: A,
     work: fn([Option<OwnedFd>; N], A) -> i32,
 ) -> ! {
-    // Never drops what it holds, whatever happens: unwinding into the callers would drop what they own.
+    // Never drops the values it owns, whatever happens: unwinding into the callers would drop what they own.
     struct Ends;
     impl Drop for Ends {
         fn drop(&mut self) {
@@ -251,7 +256,8 @@ unsafe fn close_range(first: u32, last: u32) -> io::Result<()> {
     }
 }
 
-/// `close_range(2)`; where the kernel lacks it or its flag (before Linux 5.9 and 5.11), `one` for each number.
+/// `close_range(2)`; where the kernel lacks it or its flag (before Linux 5.9 and 5.11), calls `one` for each
+/// number.
 ///
 /// # Safety
 /// As [`close_range`], when `flags` or `one` close.
@@ -264,7 +270,7 @@ unsafe fn on_range(first: u32, last: u32, flags: u32, one: impl Fn(RawFd)) -> io
     if !matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOSYS | libc::EPERM)) {
         return Err(error);
     }
-    // Numbers beyond the soft limit may exist (it can be lowered), so the ceiling is what the kernel would ever give.
+    // Numbers beyond the soft limit may exist (it can be lowered), so the hard limit is the bound.
     let (_, hard) = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE)?;
     let end = u32::try_from(hard).unwrap_or(1 << 20).min(1 << 20);
     (first..=last.min(end)).filter_map(|fd| RawFd::try_from(fd).ok()).for_each(one);

@@ -1,4 +1,4 @@
-//! Programs that are asked something and answer: run with a deadline, never in each other's way.
+//! Running a program for its output: with a deadline, and independent of other runs.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -13,13 +13,13 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-/// What a program said and how it ended.
+/// A program's output and exit status.
 #[derive(Debug)]
 pub struct CommandOutput {
     pub status: ExitStatus,
-    /// Standard output, no longer than asked for.
+    /// Standard output, cut at the requested length.
     pub output: Vec<u8>,
-    /// Standard error, no longer than asked for.
+    /// Standard error, cut at the requested length.
     pub errors: Vec<u8>,
 }
 
@@ -46,7 +46,8 @@ pub fn run(
     let status = match wait(&mut child, timeout) {
         Ok(Some(status)) => status,
         ended => {
-            // Its own group, so delegated programs end with it. It is not reaped yet, so the number is still its own.
+            // Its own process group, so that its descendants end with it. It is not reaped yet, so the number
+            // is still its own.
             if let Ok(group) = i32::try_from(child.id()) {
                 let _ = killpg(Pid::from_raw(group), Signal::SIGKILL);
             }

@@ -1,5 +1,5 @@
-//! The file system of a container, before and while others can write to it: every path is resolved as the container would,
-//! with its root as `/`, by the kernel, and what is found is used by descriptor.
+//! A container's file system, before and while others can write to it: every path is resolved as the
+//! container would, with its root as `/`, by the kernel, and the result is used by descriptor.
 //!
 //! Owns descriptors. Needs openat2 (Linux 5.6).
 
@@ -50,7 +50,7 @@ pub struct DescriptorFacts {
     pub inode: u64,
 }
 
-/// The file systems whose files are not just files.
+/// The file systems whose files have special effects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileSystem {
     Proc,
@@ -133,7 +133,8 @@ impl ContainerRoot {
         Ok(Self(directory.try_clone_to_owned()?))
     }
 
-    /// What is at `path`, opened with `flags`. Links are followed as in the container, the magic ones of procfs never.
+    /// The file at `path`, opened with `flags`. Links are followed as in the container, the magic ones of
+    /// procfs never.
     ///
     /// # Errors
     /// The kernel's answer; `ELOOP` for a magic link.
@@ -159,11 +160,11 @@ impl ContainerRoot {
         self.resolve(path, OFlag::O_PATH | OFlag::O_NOFOLLOW, Mode::empty())
     }
 
-    /// Points at the directory `path`, which is made with what is missing above it. A link to nothing counts as what it says:
-    /// the directory is made there, in this root.
+    /// Opens the directory `path`, which is made with what is missing above it. A dangling link is followed:
+    /// the directory is made at its target, in this root.
     ///
     /// # Errors
-    /// The kernel's answer; `ENOTDIR` when something else is in the way.
+    /// The kernel's answer; `ENOTDIR` when another kind of file is in the way.
     pub fn ensure_dir(&self, path: &Path, mode: u32) -> io::Result<OwnedFd> {
         self.ensure_dir_through(path, mode, MAX_DANGLING)
     }
@@ -207,7 +208,8 @@ impl ContainerRoot {
         Ok(current)
     }
 
-    /// Points at the file `path`, made empty if nothing is there. Links to nothing as in [`ContainerRoot::ensure_dir`].
+    /// Opens the file `path`, made empty if it does not exist. Dangling links as in
+    /// [`ContainerRoot::ensure_dir`].
     ///
     /// # Errors
     /// The kernel's answer.
@@ -234,7 +236,8 @@ impl ContainerRoot {
         }
     }
 
-    /// Where the link `name` in `parent` (which `above` leads to) says, as a clean path in this root; `None` if it is none.
+    /// The target of the link `name` in `parent` (which `above` leads to), as a clean path in this root;
+    /// `None` if it is no link.
     fn dangling(parent: &OwnedFd, name: &OsStr, above: &Path, links: usize) -> io::Result<Option<PathBuf>> {
         match nix::fcntl::readlinkat(parent, name) {
             Ok(_) if links == 0 => Err(Errno::ELOOP.into()),
@@ -243,8 +246,8 @@ impl ContainerRoot {
         }
     }
 
-    /// A device node, pipe or socket at `path` with exactly this owner and mode. One that is there is replaced unless it is
-    /// a directory.
+    /// Makes a device node, pipe or socket at `path` with exactly this owner and mode. An existing file is
+    /// replaced unless it is a directory.
     ///
     /// # Errors
     /// The kernel's answer.
@@ -296,8 +299,8 @@ impl ContainerRoot {
         }
     }
 
-    /// Reads a regular file of at most `limit` bytes; what is longer is cut. Nothing that could wait or do something when
-    /// it is opened is opened.
+    /// Reads a regular file of at most `limit` bytes; a longer one is cut. Files whose opening could block or
+    /// have effects are not opened.
     ///
     /// # Errors
     /// The kernel's answer, or that it is no regular file.
@@ -372,15 +375,17 @@ fn names(path: &Path) -> io::Result<Vec<&OsStr>> {
     Ok(names)
 }
 
-/// A procfs of the node, held open: it answers for this process when the container's own cannot be trusted or is out of reach.
+/// The node's procfs, held open: it is used for this process when the container's own is untrusted or out of
+/// reach.
 #[derive(Debug)]
 pub struct Procfs(OwnedFd);
 
 impl Procfs {
-    /// A procfs that is mounted nowhere, so that nothing is mounted over a part of it; where there can be none, what `/proc` is.
+    /// Opens a procfs that is mounted nowhere, so that no part of it is covered by another mount; where that
+    /// is impossible, `/proc`.
     ///
     /// # Errors
-    /// The kernel's answer, or that something else is mounted at `/proc`.
+    /// The kernel's answer, or that another file system is mounted at `/proc`.
     pub fn open() -> io::Result<Self> {
         let detached = NewFileSystem::open("proc").and_then(|new| new.mount(NO_SUID | NO_DEV | NO_EXEC));
         if let Ok(detached) = detached {
@@ -425,7 +430,7 @@ impl Procfs {
         self.open_file(path, OFlag::O_WRONLY)
     }
 
-    /// Writes a short text in one call, as the kernel's own files want it.
+    /// Writes a short text in one call, as the kernel's own files require.
     ///
     /// # Errors
     /// As [`Procfs::open_file`], and the kernel's answer to the write.
@@ -435,7 +440,7 @@ impl Procfs {
     }
 }
 
-/// Goes to the directory `path` of the root this process has, by no magic link.
+/// Changes to the directory `path` of this process's root, and follows no magic link.
 ///
 /// # Errors
 /// The kernel's answer, or that the directory is outside of the root.

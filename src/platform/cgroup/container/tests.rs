@@ -134,7 +134,8 @@ fn a_scope_hands_its_controllers_on_with_its_first_container_and_not_before() {
     kernel_files(&tree, &format!("{scope}/c1"));
     let config = tree.config(CgroupDriver::Systemd);
     let place = scope_place("kubepods-podA.slice", "agent-s1.scope");
-    // The monitor is still in the scope itself then, and the kernel refuses controllers to the children of such a one.
+    // The monitor is still in the scope itself then, and the kernel refuses controllers to the children of
+    // such a cgroup.
     make_leaf(&config, &place, "monitor").unwrap();
     assert_eq!(tree.read(&control("kubepods.slice/kubepods-podA.slice")), "+memory +pids");
     assert_eq!(tree.read(&control(scope)), "");
@@ -213,7 +214,7 @@ fn figures_are_read_from_either_version() {
     assert_eq!((stats(&[]), oom_kills(&[])), (ContainerStats::default(), 0));
 }
 
-/// The machine's own tree, when it is one of version 1 and ours to write.
+/// The machine's own tree, if it is of version 1 and writable.
 #[test]
 fn a_v1_container_is_in_every_hierarchy_limited_counted_killed_and_removed() {
     let config = CgroupConfig {

@@ -1,4 +1,5 @@
-//! The program of version 2, judged by an interpreter that knows what the kernel says of each instruction.
+//! The program of version 2, run by an interpreter that follows the kernel's documentation of each
+//! instruction.
 
 use std::fs;
 use std::process::Command;
@@ -140,7 +141,8 @@ fn v1_has_the_rules_as_lines_and_everything_else_denied() {
     assert_eq!(skipped.len(), 1, "no such hierarchy");
 }
 
-/// On a machine with version 2 (alone or beside version 1) that lets us, the kernel takes the program and obeys it.
+/// On a machine with version 2 (alone or beside version 1) and the privileges, the kernel loads the program
+/// and obeys it.
 #[test]
 fn the_kernel_takes_the_program_and_a_device_that_is_not_listed_is_denied() {
     let roots = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"];
