@@ -1,11 +1,13 @@
-//! The agent's memory: one SQLite file with one writer.
+//! The agent's persistent state: one SQLite file with one writer.
 //!
-//! Owns the handle, the owner thread and what waits to be written.
+//! Owns the handle, the owner thread and the queue of pending writes.
 //!
-//! Guarantees: see `store/db.rs` for what is on the disk when. Statuses and events are queued by [`StoreHandle`], latest
-//! value per pod, and written by [`StoreHandle::write_behind`] about a second later in one transaction.
+//! Guarantees: see `store/db.rs` for when data is on the disk. Statuses and events are queued by
+//! [`StoreHandle`], latest value per pod, and written by [`StoreHandle::write_behind`] about a second later
+//! in one transaction.
 //!
-//! Assumptions: handles stay on the agent's one thread; the shell spawns `write_behind` once and calls `shutdown` last.
+//! Assumptions: handles stay on the agent's one thread; the shell spawns `write_behind` once and calls
+//! `shutdown` last.
 
 mod db;
 mod decode;
@@ -95,7 +97,8 @@ pub enum WriteMoment {
 /// Called at both moments of each write; false: the agent is dead, and the write's caller waits forever.
 pub type WriteGate = Box<dyn Fn(WriteMoment) -> bool>;
 
-/// The schema of the file: the newest that this program knows, and the oldest whose programs can work with what it leaves.
+/// The schema of the file: the newest that this program knows, and the oldest whose programs can read what it
+/// writes.
 #[must_use]
 pub fn schema_versions() -> (i64, i64) {
     (schema::known_version(), schema::READABLE_BY)
@@ -131,7 +134,7 @@ impl StoreHandle {
     /// Blocks: meant for the start of the program.
     ///
     /// # Errors
-    /// Another agent has it, it is newer than we are, or the disk does not let us.
+    /// Another agent holds it, its schema is newer than this program's, or the disk refuses.
     pub fn open(path: &Path, options: OpenOptions) -> Result<(Self, OpenReport), StoreError> {
         let (db, report) = open::open(path, options.now, options.key)?;
         Ok((Self::new(db, options.mode)?, report))
@@ -160,7 +163,7 @@ impl StoreHandle {
         Ok(Self { shared: Rc::new(shared) })
     }
 
-    /// For simulations of crashes: `gate` is asked from now on. The first one stays.
+    /// For simulations of crashes: `gate` is called from now on. The first one stays.
     pub fn set_write_gate(&self, gate: WriteGate) {
         let _ = self.shared.gate.set(gate);
     }
@@ -239,8 +242,8 @@ impl StoreHandle {
         .await
     }
 
-    /// Remembers, durably, since when a terminating pod terminates and with what grace: its `deletionTimestamp` and
-    /// `deletionGracePeriodSeconds`. Writes nothing of a pod that does not terminate.
+    /// Stores, durably, since when a terminating pod terminates and with what grace: its `deletionTimestamp`
+    /// and `deletionGracePeriodSeconds`. Writes nothing for a pod that is not terminating.
     ///
     /// # Errors
     /// Nothing was changed on the disk.
@@ -250,7 +253,7 @@ impl StoreHandle {
         self.write("terminating pods", move |db| db.put_terminating(&uid, &json)).await
     }
 
-    /// Removes a pod that has ended: terminating row, container state and status. What sources want stays.
+    /// Removes a pod that has ended: terminating row, container state and status. The desired set stays.
     ///
     /// # Errors
     /// Nothing was changed on the disk.
@@ -260,10 +263,10 @@ impl StoreHandle {
         self.write("ended pods", move |db| db.forget_pod(&uid)).await
     }
 
-    /// Remembers restart count and back-off, durably, if they changed.
+    /// Stores restart count and back-off, durably, if they changed.
     ///
     /// # Errors
-    /// Nothing was changed on the disk; it is tried again behind.
+    /// Nothing was changed on the disk; the write-behind task retries it.
     pub async fn put_container_state(
         &self,
         uid: &PodUid,

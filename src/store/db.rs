@@ -2,12 +2,13 @@
 //!
 //! Owns transactions and how durable each is.
 //!
-//! Guarantees: desired state, terminating pods and container state are on the disk (WAL synced, `synchronous=FULL`) when
-//! the call returns, because the next thing a caller does is to act on them: a power cut between starting a container
-//! and remembering its restart count would turn a crash loop into a busy one. The status of a pod that has ended is, too: its work
-//! would be done again. Other statuses, problems, facts and events use `NORMAL`: a power cut may take those that the kernel has not
-//! written yet (half a minute, or until the next synchronised call), which costs history only, and a sync per event would wear
-//! out flash. Neither level can corrupt the file. A call that changes nothing writes nothing.
+//! Guarantees: desired state, terminating pods and container state are on the disk (WAL synced,
+//! `synchronous=FULL`) when the call returns, because the caller acts on them next: a power cut between
+//! starting a container and storing its restart count would turn a crash loop into a busy one. So is the
+//! status of a pod that has ended: its work would be repeated otherwise. Other statuses, problems, facts and
+//! events use `NORMAL`: a power cut may lose those that the kernel has not written yet (half a minute, or
+//! until the next synchronised call), which costs history only, and a sync per event would wear out flash.
+//! Neither level can corrupt the file. A call that changes nothing writes nothing.
 
 use std::collections::BTreeSet;
 
@@ -58,7 +59,7 @@ pub struct Commit {
     pub removed: usize,
 }
 
-/// What a commit says about the source's stage.
+/// What a commit does to the source's stage.
 pub(crate) enum StageChange {
     Keep,
     To(Option<TrialRow>),
@@ -97,8 +98,9 @@ pub(crate) struct Db {
     connection: Option<Connection>,
     durability: Option<Durability>,
     key: StoreKey,
-    /// A sync may have failed. The kernel takes what it was to write for written then, and later syncs leave it out: what can
-    /// be read from the log may not be on the disk, and all that is committed after it would be lost with it.
+    /// A sync may have failed. The kernel then marks the affected pages as written, and later syncs leave
+    /// them out: what can be read from the log may not be on the disk, and all later commits would be lost
+    /// with it.
     suspect: bool,
     /// Held as long as the connection; released by the kernel when the process dies.
     lock: Option<std::fs::File>,
@@ -109,8 +111,8 @@ impl Db {
         Self { connection: Some(connection), durability: None, key, suspect: false, lock }
     }
 
-    /// Encrypts what is stored in the clear, when there is a key, and leaves no trace of it in the files. What an earlier
-    /// run could not finish is finished.
+    /// Encrypts what is stored in the clear, when there is a key, and leaves no trace of it in the files.
+    /// Completes what an earlier run could not.
     pub(crate) fn seal_values(&mut self) -> Result<(), StoreError> {
         if !matches!(self.key, StoreKey::Sealed(_)) {
             return Ok(());
@@ -262,7 +264,8 @@ impl Db {
 
     pub(crate) fn forget_pod(&mut self, uid: &str) -> Result<(), StoreError> {
         self.write(Durability::Full, "delete a pod", |transaction| {
-            // The desired rows stay: they belong to the sources, and a pod may be wanted again under the same uid.
+            // The desired rows stay: they belong to the sources, and a pod may be wanted again under the same
+            // uid.
             for statement in [
                 "DELETE FROM terminating WHERE uid = ?1",
                 "DELETE FROM container_state WHERE uid = ?1",
@@ -490,8 +493,8 @@ fn put_event(transaction: &Transaction<'_>, event: &StoredEvent) -> Result<(), S
     .map(drop)
 }
 
-/// Bounds the ring by age and by count; the least recently recorded go first, whatever the clock said then: a box
-/// without a battery-backed clock lives in 1970 or 2099 for a while.
+/// Bounds the ring by age and by count; the least recently recorded are deleted first, whatever the clock was
+/// then: a device without a battery-backed clock runs in 1970 or 2099 for a while.
 fn trim_events(transaction: &Transaction<'_>, now: Timestamp) -> Result<(), StoreError> {
     let age = i64::try_from(MAX_EVENT_AGE.as_nanos()).unwrap_or(i64::MAX);
     execute(transaction, "DELETE FROM event WHERE last < ?1", [now.as_nanos().saturating_sub(age)])?;

@@ -1,4 +1,5 @@
-//! From rows to objects. A row that does not decode is reported and skipped: one bad row must not take the others along.
+//! Decodes rows into objects. A row that does not decode is reported and skipped: one bad row must not hide
+//! the others.
 //!
 //! Owns leniency.
 

@@ -1,4 +1,4 @@
-//! What can go wrong with the store, told apart by what a caller can do about it.
+//! Errors of the store, distinguished by the caller's options.
 //!
 //! Owns the translation of SQLite's codes.
 
@@ -38,7 +38,7 @@ pub enum StoreError {
         action: &'static str,
         source: rusqlite::Error,
     },
-    /// Another process holds the file for longer than we wait.
+    /// Another process holds the file for longer than the agent waits.
     #[error("{action}: the store is busy")]
     Busy {
         /// What was being done.
@@ -79,7 +79,6 @@ pub enum StoreError {
         action: &'static str,
         /// To which file.
         path: PathBuf,
-        /// The system's word.
         source: io::Error,
     },
     /// There is nothing to read.
@@ -91,7 +90,6 @@ pub enum StoreError {
     /// The owner thread could not be started.
     #[error("start the store thread")]
     Thread {
-        /// The system's word.
         source: io::Error,
     },
     /// The store was shut down.
@@ -104,7 +102,6 @@ pub enum StoreError {
     #[error("encode {what}")]
     Encode {
         what: String,
-        /// The encoder's word.
         source: serde_json::Error,
     },
 }

@@ -1,10 +1,11 @@
-//! Opening the file: who may, what is done when it is damaged, and how SQLite is set up.
+//! Opening the file: permissions, handling of damage, and the setup of SQLite.
 //!
 //! Owns the file, its lock and its side files.
 //!
-//! Caveats: a write-ahead log whose header is torn is not damage. SQLite writes that header before the first sync of a
-//! new log, so a power cut leaves one behind regularly, and everything older is in the main file by then. SQLite ignores
-//! such a log, and so do we; whether the main file is whole is decided by `quick_check`.
+//! Caveats: a write-ahead log whose header is torn is not damage. SQLite writes that header before the first
+//! sync of a new log, so a power cut leaves one behind regularly, and everything older is in the main file by
+//! then. SQLite ignores such a log, and so does the agent; whether the main file is whole is decided by
+//! `quick_check`.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -24,7 +25,8 @@ use crate::model::types::Timestamp;
 const FILE_MODE: u32 = 0o600;
 /// The database, its log and its shared index.
 const SUFFIXES: [&str; 3] = ["", "-wal", "-shm"];
-/// Damaged files that are kept for a post-mortem; older ones are removed, so that a bad disk does not fill itself.
+/// How many damaged files are kept for a post-mortem; older ones are removed, so that a failing disk does not
+/// fill up.
 const MAX_DAMAGED: usize = 3;
 /// SQLite's smallest page. It takes anything shorter for a new database and would overwrite it.
 const LEAST_BYTES: u64 = 512;
@@ -49,7 +51,7 @@ pub struct OpenReport {
 pub struct DamagedFile {
     /// Where it is now.
     pub kept_as: PathBuf,
-    /// What SQLite said.
+    /// SQLite's error.
     pub reason: String,
 }
 
@@ -92,7 +94,8 @@ pub(super) fn open_in_memory(key: StoreKey) -> Result<Db, StoreError> {
     Ok(Db::new(connection, None, key))
 }
 
-/// A file of its own: closing any descriptor of the database would drop SQLite's own locks on it (POSIX semantics).
+/// A separate file: closing any descriptor of the database would drop SQLite's own locks on it (POSIX
+/// semantics).
 fn lock(path: &Path) -> Result<File, StoreError> {
     let lock_path = with_suffix(path, ".lock");
     let file = File::options()
@@ -143,8 +146,9 @@ fn connect(path: &Path) -> Result<Connection, StoreError> {
 
 fn configure(connection: &Connection) -> Result<(), StoreError> {
     connection.busy_timeout(BUSY_TIMEOUT).doing("set the busy timeout")?;
-    // 256 kB of cache; temporary tables in memory; no mapping, whose pages would count as ours and whose faults would
-    // turn a disk error into a signal; zeros over what is deleted, values of Secrets above all.
+    // 256 kB of cache; temporary tables in memory; no mapping, whose pages would count as the agent's and
+    // whose faults would turn a disk error into a signal; zeros over what is deleted, values of Secrets above
+    // all.
     connection
         .execute_batch(&format!(
             "PRAGMA journal_mode = WAL;
@@ -167,7 +171,7 @@ fn quick_check(connection: &Connection) -> Result<(), StoreError> {
     if verdict == "ok" { Ok(()) } else { Err(damaged("check the store", &verdict)) }
 }
 
-/// A migration that fails on what is there (a table of that name exists already) met a file that is not ours.
+/// A migration that fails on the existing schema (a table of that name exists already) means a foreign file.
 fn shape_error(error: StoreError) -> StoreError {
     match error {
         StoreError::Sqlite { action, source } => damaged(action, &source.to_string()),

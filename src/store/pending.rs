@@ -1,4 +1,4 @@
-//! What waits to be written behind: the latest status per pod, events added up, container states that the disk refused.
+//! Pending writes: the latest status per pod, events added up, container states that the disk refused.
 //!
 //! Owns the queue and its bounds.
 
@@ -18,7 +18,7 @@ pub(crate) struct Pending {
     /// Fingerprint of the last status queued per pod, so that an unchanged one does not even wake the writer.
     seen: BTreeMap<PodUid, u64>,
     refused: BTreeMap<(PodUid, ContainerName), StoredContainerState>,
-    /// One of the statuses says how a pod ended.
+    /// One of the statuses is of a pod that has ended.
     ends: bool,
 }
 
@@ -49,7 +49,7 @@ impl Pending {
         }
     }
 
-    /// At the bound the oldest waiting event goes.
+    /// At the bound the oldest pending event is dropped.
     pub(crate) fn put_event(&mut self, event: StoredEvent) {
         if let Some(known) = self.events.get_mut(&event.key) {
             known.count = known.count.saturating_add(event.count);
@@ -74,7 +74,7 @@ impl Pending {
         self.refused.retain(|(owner, _), _| owner != uid);
     }
 
-    /// The store did not keep the status; should the pod become known, the same status is news.
+    /// The store did not keep the status; if the pod becomes known, the same status is written again.
     pub(crate) fn was_dropped(&mut self, uid: &PodUid) {
         if !self.statuses.contains_key(uid) {
             self.seen.remove(uid);

@@ -51,7 +51,6 @@ pub mod meta {
 /// The last good set of a source.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoredSource {
-    /// Who said it.
     pub source: PodSource,
     /// Ordered by namespace, name, uid.
     pub pods: Vec<SourcePod>,
@@ -85,12 +84,12 @@ pub struct UnreadableRow {
 pub enum EventType {
     #[default]
     Normal,
-    /// Something may go wrong.
+    /// A possible problem.
     Warning,
 }
 
 impl EventType {
-    /// The wire's word.
+    /// The value on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -99,14 +98,14 @@ impl EventType {
         }
     }
 
-    /// Reads the wire's word; anything but `Warning` is normal.
+    /// Parses the value on the wire; anything but `Warning` is normal.
     #[must_use]
     pub fn from_name(name: &str) -> Self {
         if name == "Warning" { Self::Warning } else { Self::Normal }
     }
 }
 
-/// What an event is about, and what it says: repetitions of the same key only count.
+/// An event's object and content: repetitions of the same key only count.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EventKey {
     /// `Pod` or `Node`.

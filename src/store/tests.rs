@@ -16,7 +16,7 @@ use super::*;
 use crate::model::api::pod::{Container, Pod, PodCondition};
 use crate::model::back_off::BackOff;
 
-/// A directory that goes away with the test.
+/// A directory that is removed with the test.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -301,7 +301,7 @@ fn a_status_without_its_pod_is_not_kept() {
         store.put_status(&PodUid::from("gone"), &status("Running"));
         store.flush().await.unwrap();
         assert!(store.load().await.unwrap().statuses.is_empty());
-        // Its pod comes after all, and the same status is written.
+        // Its pod appears after all, and the same status is written.
         let mut late = pod("late", "1");
         Rc::make_mut(&mut late.pod).metadata.uid = PodUid::from("gone");
         store.commit_source(PodSource::File, &[late], &[], None).await.unwrap();

@@ -1,7 +1,7 @@
-//! The record of the last upgrade of the agent's program, a small file beside the store: who reads it may be of another release
-//! than who wrote it, and there may be no store that either can open.
+//! The record of the last upgrade of the agent's program, a small file beside the store: its reader and its
+//! writer may be of different releases, and there may be no store that either can open.
 //!
-//! Owns its name, and that it is on the disk when a call returns.
+//! Owns its name, and its durability when a call returns.
 
 pub mod rules;
 

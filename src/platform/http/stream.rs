@@ -18,7 +18,7 @@ use super::{CHUNK_BYTES, HttpError, Request, error, header, proxy};
 
 /// Bytes buffered per connection: a network packet's worth many times over, and small beside a megabyte.
 const BUFFER_BYTES: usize = 32 * 1024;
-/// How much of a refusal's body is read.
+/// The longest body of a refusal that is read; a longer one is dropped.
 const MAX_REASON_BYTES: usize = 16 * 1024;
 
 /// How to reach one server.

@@ -1,4 +1,5 @@
-//! What this process may do: users, groups, capabilities, limits, keyring, system call filter. One way only: less.
+//! Privileges of this process: users, groups, capabilities, limits, keyring, system call filter. They are
+//! only reduced.
 //!
 //! Owns nothing.
 
@@ -103,7 +104,7 @@ pub fn set_capabilities(sets: CapabilitySets) -> io::Result<()> {
         }
     };
     let data = [part(0), part(32)];
-    // Whatever was ambient before is none of the container's; kernels before 4.3 have no such set.
+    // The agent's ambient set must not reach the container; kernels before 4.3 have no such set.
     let _ = prctl(PR_CAP_AMBIENT, 4, 0);
     // SAFETY: version 3 takes two words of each set; both structures outlive the call.
     let answer = unsafe { libc::syscall(libc::SYS_capset, std::ptr::from_ref(&header), data.as_ptr()) };
@@ -151,7 +152,8 @@ pub fn new_keyring() -> io::Result<()> {
     // SAFETY: without a name an anonymous keyring is made; the other arguments are not read.
     match unsafe { libc::syscall(libc::SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, 0_usize, 0, 0, 0) } {
         -1 => match Errno::last() {
-            // A kernel without keys has none to hide; where the call is filtered, it is for the container, too.
+            // A kernel without keys has none to hide; where the call is filtered, it is filtered for the
+            // container, too.
             Errno::ENOSYS | Errno::EPERM => Ok(()),
             errno => Err(errno.into()),
         },
@@ -159,7 +161,8 @@ pub fn new_keyring() -> io::Result<()> {
     }
 }
 
-/// Sets a limit by the name of the OCI runtime specification. What the kernel refuses to raise is left at its ceiling.
+/// Sets a limit by the name of the OCI runtime specification. A limit that the kernel refuses to raise stays
+/// at its ceiling.
 ///
 /// # Errors
 /// The kernel's answer; `InvalidInput` for an unknown name.
@@ -168,7 +171,7 @@ pub fn set_limit(name: &str, soft: u64, hard: u64) -> io::Result<()> {
     let set = |soft: u64, hard: u64| {
         // The 64-bit form on every architecture.
         let limit = libc::rlimit64 { rlim_cur: soft, rlim_max: hard };
-        // SAFETY: pid 0 is this process; the structure outlives the call and no old value is asked for.
+        // SAFETY: pid 0 is this process; the structure outlives the call and no old value is requested.
         match unsafe { libc::syscall(libc::SYS_prlimit64, 0, resource, std::ptr::from_ref(&limit), 0_usize) }
         {
             0 => Ok(()),
@@ -209,7 +212,7 @@ pub fn raise_limit(name: &str, hard: u64) -> io::Result<()> {
 }
 
 fn limit_number(name: &str) -> Option<u32> {
-    // The numbers are the same on the architectures we build for.
+    // The numbers are the same on all supported architectures.
     let names = [
         "RLIMIT_CPU",
         "RLIMIT_FSIZE",
@@ -240,7 +243,7 @@ pub fn may_execute(path: &Path) -> io::Result<()> {
     Ok(nix::unistd::faccessat(AT_FDCWD, path, nix::unistd::AccessFlags::X_OK, AtFlags::AT_EACCESS)?)
 }
 
-/// Becomes another program.
+/// Replaces this process by another program.
 ///
 /// # Errors
 /// Returns only if that fails.

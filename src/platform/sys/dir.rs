@@ -20,7 +20,8 @@ use super::open::openat2_patiently;
 
 /// Names taken from a directory at a time: removing one of a million files needs no million names in memory.
 const BATCH: usize = 1024;
-/// Directories held open on the way down; what is deeper is moved up first, so that no depth exhausts stack or descriptors.
+/// Directories held open on the way down; deeper ones are moved up first, so that no depth exhausts stack or
+/// descriptors.
 const MAX_DEPTH: usize = 64;
 
 /// An open directory, or any other file that is only pointed at.
@@ -30,7 +31,7 @@ pub struct Handle(OwnedFd);
 /// Whether a step down may enter another mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mounts {
-    /// A volume may have mounts of its own below.
+    /// A volume may have mounts below it.
     Cross,
     /// Mounts below are foreign and not entered; the error is `EXDEV`.
     Stay,
@@ -46,7 +47,7 @@ pub struct RemoveError {
 }
 
 impl Handle {
-    /// Opens a directory that is ours: links in the path are followed.
+    /// Opens one of the agent's own directories: links in the path are followed.
     ///
     /// # Errors
     /// The kernel's answer.
@@ -134,7 +135,8 @@ impl Handle {
     /// # Errors
     /// The kernel's answer.
     pub fn metadata(&self) -> io::Result<Metadata> {
-        // Through the descriptor: `/proc/self/fd` would follow a link that it points at no further than to itself.
+        // Through the descriptor: `/proc/self/fd` would follow a link that it points at no further than to
+        // itself.
         std::fs::File::from(self.0.try_clone()?).metadata()
     }
 
@@ -184,7 +186,7 @@ impl AsFd for Handle {
     }
 }
 
-/// Makes a directory that is ours, and what is missing above it. One that is there keeps its mode.
+/// Makes one of the agent's own directories, and what is missing above it. An existing one keeps its mode.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -192,11 +194,11 @@ pub fn make_dir(path: &Path, mode: u32) -> io::Result<()> {
     std::fs::DirBuilder::new().recursive(true).mode(mode).create(path)
 }
 
-/// Removes everything in `root`, the directory itself stays. Follows no link and enters no mount: both are refused by the
-/// kernel, whatever others rename meanwhile.
+/// Removes everything in `root`, the directory itself stays. Follows no link and enters no mount: both are
+/// refused by the kernel, whatever is renamed concurrently.
 ///
 /// # Errors
-/// The first thing in the way; `EXDEV` or `EBUSY` for a mount point. What is removed stays removed; repeat later.
+/// The first obstacle; `EXDEV` or `EBUSY` for a mount point. What is removed stays removed; a retry is safe.
 pub fn remove_contents(root: &Path) -> Result<(), RemoveError> {
     let at_root = |source| RemoveError { path: PathBuf::new(), source };
     let root = Handle::open(root).map_err(at_root)?;
@@ -204,7 +206,7 @@ pub fn remove_contents(root: &Path) -> Result<(), RemoveError> {
     removal.empty(&root, Path::new(""), 0)
 }
 
-/// True for what the kernel says about a mount point that is to be removed or entered.
+/// True for the kernel's errors when a mount point is removed or entered.
 #[must_use]
 pub fn is_mount_in_the_way(error: &io::Error) -> bool {
     [Errno::EXDEV, Errno::EBUSY].iter().any(|code| error.raw_os_error() == Some(*code as i32))
@@ -234,7 +236,7 @@ impl Removal<'_> {
         let failed = |source: io::Error| RemoveError { path: path.to_owned(), source };
         match nix::unistd::unlinkat(&dir.0, name, UnlinkatFlags::NoRemoveDir) {
             Ok(()) | Err(Errno::ENOENT) => return Ok(()),
-            // Of directories Linux says EISDIR, POSIX EPERM.
+            // For directories Linux returns EISDIR, POSIX EPERM.
             Err(Errno::EISDIR | Errno::EPERM) => {}
             Err(error) => return Err(failed(error.into())),
         }
@@ -359,7 +361,7 @@ mod tests {
         std::fs::create_dir_all(&outside).unwrap();
         std::fs::write(outside.join("precious"), "x").unwrap();
         symlink(&outside, root.join("a/link")).unwrap();
-        // A bind of the same file system: the device alone would not tell.
+        // A bind of the same file system, which the device number alone does not reveal.
         crate::platform::sys::mount::bind(&outside, &root.join("a/mounted")).unwrap();
         let stopped = remove_contents(&root).unwrap_err();
         crate::platform::sys::mount::unmount(&root.join("a/mounted")).unwrap();

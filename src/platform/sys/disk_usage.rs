@@ -7,9 +7,9 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Files with several names that are remembered so that they count once; more of them count each time.
+/// How many files with several names are recorded so that they count once; beyond this each name counts.
 const MOST_LINKED: usize = 65_536;
-/// Directories that wait to be looked into; a tree that is wider than this is counted in part.
+/// How many directories are queued for the walk; a wider tree is counted in part.
 const MOST_WAITING: usize = 65_536;
 
 /// Bytes on disk and inodes of a directory and all below it. Links are not followed, other file systems not

@@ -20,7 +20,7 @@ pub enum Readiness {
 /// What has happened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ready {
-    /// Whose: what [`Epoll::add`] was given.
+    /// The value given to [`Epoll::add`].
     pub token: u64,
     /// Reading will not block: there is something, or the end.
     pub readable: bool,
@@ -42,7 +42,7 @@ impl Epoll {
     /// # Errors
     /// No more descriptors.
     pub fn new() -> io::Result<Self> {
-        // SAFETY: takes a flag and returns a descriptor that is new and ours.
+        // SAFETY: takes a flag and returns a descriptor that is new and owned here.
         match unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) } {
             -1 => Err(io::Error::last_os_error()),
             // SAFETY: see above.
@@ -85,10 +85,10 @@ impl Epoll {
         let _ = self.control(libc::EPOLL_CTL_DEL, fd, Readiness::HangUp, 0);
     }
 
-    /// Waits until something happens or the time has passed (`None`: as long as it takes); says how many came.
+    /// Waits for events, up to `timeout` (`None`: without a limit); returns how many arrived.
     ///
     /// # Errors
-    /// Never for a signal, which is as if nothing had happened.
+    /// Never for a signal, which counts as no event.
     pub fn wait(&self, batch: &mut Batch, timeout: Option<Duration>) -> io::Result<usize> {
         // Rounded up: a wait of half a millisecond must not become a busy loop.
         let milliseconds = timeout

@@ -79,7 +79,7 @@ pub enum InotifyEvent {
         /// The watch is gone with it.
         ended: bool,
     },
-    /// The kernel dropped events: look at everything.
+    /// The kernel dropped events: a full rescan is needed.
     Overflow,
 }
 
@@ -120,8 +120,8 @@ impl Watcher {
     pub fn new() -> Result<Self, InotifyError> {
         let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)
             .map_err(|errno| InotifyError::Init(errno.into()))?;
-        // SAFETY: the descriptor is owned by what is registered, always the same, and closed only when that is dropped,
-        // which AsyncFd does after it has taken it off the reactor.
+        // SAFETY: the descriptor is owned by the registered value, always the same, and closed only when that
+        // is dropped, which AsyncFd does after it has removed it from the reactor.
         let fd =
             unsafe { AsyncFd::register_with_interest(Descriptor(inotify), tokio::io::Interest::READABLE) }
                 .map_err(|error| InotifyError::Init(error.into()))?;

@@ -1,4 +1,4 @@
-//! The kernel's log, line by line, and its word that memory is short.
+//! The kernel's log, line by line, and its memory pressure events.
 //!
 //! Owns both descriptors.
 
@@ -22,7 +22,7 @@ pub struct KernelLog(Polled);
 
 impl KernelLog {
     /// # Errors
-    /// There is none, or it may not be read.
+    /// It does not exist, or it may not be read.
     pub fn open() -> io::Result<Self> {
         let mut file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open("/dev/kmsg")?;
         file.seek(SeekFrom::End(0))?;
@@ -52,13 +52,13 @@ impl KernelLog {
     }
 }
 
-/// Told by the kernel when memory is short (`/proc/pressure/memory`, 5.2 and later).
+/// The kernel's events when memory is short (`/proc/pressure/memory`, 5.2 and later).
 #[derive(Debug)]
 pub struct MemoryStalls(Polled);
 
 impl MemoryStalls {
     /// # Errors
-    /// The kernel does not tell.
+    /// The kernel does not provide them.
     pub fn open() -> io::Result<Self> {
         let options = File::options().read(true).write(true).custom_flags(libc::O_NONBLOCK).to_owned();
         let mut file = options.open("/proc/pressure/memory")?;

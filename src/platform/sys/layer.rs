@@ -1,4 +1,5 @@
-//! Writing the content of an image's layer: every path is resolved inside the layer's directory, links of the layer included.
+//! Writing the content of an image's layer: every path is resolved inside the layer's directory, links of the
+//! layer included.
 //!
 //! Owns descriptors and the kernel's flags.
 
@@ -66,10 +67,10 @@ impl LayerDir {
         Ok(Self(nix::fcntl::open(path, flags, Mode::empty())?))
     }
 
-    /// The directory `relative` below this root: links are followed as a process would whose root this is.
+    /// The directory `relative` below this root: links are followed as by a process with this root.
     ///
     /// # Errors
-    /// The kernel's answer; `ENOTDIR` when it is none.
+    /// The kernel's answer; `ENOTDIR` when it is no directory.
     pub fn directory(&self, relative: &Path) -> io::Result<Self> {
         if relative.as_os_str().is_empty() {
             return Ok(Self(self.0.try_clone()?));
@@ -172,7 +173,8 @@ impl LayerDir {
         Ok(mknodat(&self.0, name, kind, Mode::S_IRUSR | Mode::S_IWUSR, device)?)
     }
 
-    /// Gives the node `target_name` of `target` a second name here. A link is linked itself, not what it leads to.
+    /// Gives the node `target_name` of `target` a second name here. A symlink is linked itself, not its
+    /// target.
     ///
     /// # Errors
     /// The kernel's answer.
@@ -195,11 +197,12 @@ impl LayerDir {
         Ok(unlinkat(&self.0, name, UnlinkatFlags::RemoveDir)?)
     }
 
-    /// Sets owner, mode, extended attributes and time of `name`, in the order in which none undoes another. An empty name is
-    /// this directory. An attribute that the file system does not take is answered by name.
+    /// Sets owner, mode, extended attributes and time of `name`, in the order in which none undoes another.
+    /// An empty name is this directory. An attribute that the file system does not support is returned by
+    /// name.
     ///
     /// # Errors
-    /// The kernel's answer, and the attribute it is about.
+    /// The kernel's answer, and the attribute concerned.
     pub fn set_attributes(
         &self,
         name: &OsStr,
@@ -285,10 +288,10 @@ fn set_extended(path: &Path, key: &str, value: &[u8]) -> io::Result<()> {
     Ok(Errno::result(answer).map(drop)?)
 }
 
-/// Whether a node has an extended attribute with this value; a short one, such as a mark.
+/// Whether a node has an extended attribute with this value, which must be short, such as a mark.
 ///
 /// # Errors
-/// The kernel's answer, except that it has none.
+/// The kernel's answer, except for a missing attribute.
 pub fn has_extended(node: &super::dir::Handle, key: &str, value: &[u8]) -> io::Result<bool> {
     use std::os::fd::AsFd;
     let path = CString::new(format!("/proc/self/fd/{}", node.as_fd().as_raw_fd()))?;
@@ -307,7 +310,7 @@ pub fn has_extended(node: &super::dir::Handle, key: &str, value: &[u8]) -> io::R
 /// Free space of the file system that `path` is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Free {
-    /// Bytes for those who are not root.
+    /// Bytes available to unprivileged users.
     pub bytes: u64,
     /// All bytes there are.
     pub total_bytes: u64,
@@ -317,7 +320,7 @@ pub struct Free {
     pub total_inodes: u64,
 }
 
-/// Looks at it.
+/// Free bytes and inodes of the file system at `path`.
 ///
 /// # Errors
 /// The kernel's answer.

@@ -1,13 +1,13 @@
-//! Who listens on a port of TCP or UDP: sockets of procfs, and the process that holds one.
+//! Listeners on TCP and UDP ports: sockets of procfs, and the process that holds one.
 //!
-//! Owns the reading. Looks into processes only when a port of interest is taken.
+//! Owns reading them. Inspects processes only when a port of interest is taken.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
-/// Tables of a protocol, and the state of a socket that takes what comes from anywhere, as procfs writes it: `TCP_LISTEN`, and
-/// for UDP `TCP_CLOSE`, of one that is not connected.
+/// Tables of a protocol, and the state of a socket that accepts from any peer, as procfs writes it:
+/// `TCP_LISTEN`, and for UDP `TCP_CLOSE`, of a socket that is not connected.
 pub type Tables = ([&'static str; 2], &'static str);
 pub const TCP: Tables = (["proc/net/tcp", "proc/net/tcp6"], "0A");
 pub const UDP: Tables = (["proc/net/udp", "proc/net/udp6"], "07");
@@ -21,7 +21,7 @@ pub struct Listener {
     pub process: Option<(String, u32)>,
 }
 
-/// Listeners on these ports, in the network of the process that asks.
+/// Listeners on these ports, in the network namespace of `root`.
 #[must_use]
 pub fn listeners(root: &Path, (tables, state): Tables, ports: &[u16]) -> Vec<Listener> {
     let mut found = Vec::new();

@@ -42,7 +42,7 @@ pub fn acquire(path: &Path) -> Result<FileLock, LockError> {
     Ok(FileLock { _file: locked })
 }
 
-/// Waits for the lock and takes it together with others who share it.
+/// Waits for the lock and takes it shared.
 ///
 /// # Errors
 /// When the file cannot be made or locked.

@@ -5,7 +5,8 @@
 /// for the arena. Elsewhere (musl) there is nothing to do.
 #[cfg(target_env = "gnu")]
 pub fn use_one_arena() {
-    // SAFETY: mallopt takes two plain integers; it may be called at any time, and this is before any other thread exists.
+    // SAFETY: mallopt takes two plain integers; it may be called at any time, and this is before any other
+    // thread exists.
     unsafe {
         nix::libc::mallopt(nix::libc::M_ARENA_MAX, 1);
     }
@@ -67,7 +68,8 @@ fn range_of(line: &str) -> Option<Range> {
     Some((usize::from_str_radix(from, 16).ok()?, usize::from_str_radix(to, 16).ok()?))
 }
 
-/// A mapping of `/proc/self/maps` that is as the file has it: code, or constants before any that a linker patches.
+/// A mapping of `/proc/self/maps` whose pages equal the file's: code, or constants before any that a linker
+/// patches.
 fn reloadable(line: &str) -> Option<Range> {
     let mut words = line.split_whitespace().skip(1);
     let (access, offset, inode) = (words.next()?, words.next()?, words.nth(1)?);
@@ -75,7 +77,8 @@ fn reloadable(line: &str) -> Option<Range> {
     if untouched && inode != "0" { range_of(line) } else { None }
 }
 
-/// What lies in the stack's mapping below the frames in use. The stack grows downwards on every architecture we know.
+/// The part of the stack's mapping below the frames in use. The stack grows downwards on all supported
+/// architectures.
 fn unused_stack(line: &str, here: usize) -> Option<Range> {
     let (from, to) = range_of(line)?;
     let page = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE).ok()??;
@@ -84,8 +87,8 @@ fn unused_stack(line: &str, here: usize) -> Option<Range> {
 }
 
 fn forget((from, to): Range) {
-    // SAFETY: the ranges are whole mappings of unmodified files, which the kernel reads again, or lie below every frame in
-    // use: nothing that anybody reads is lost. An error means that nothing was done.
+    // SAFETY: the ranges are whole mappings of unmodified files, which the kernel reads again, or lie below
+    // every frame in use: no data in use is lost. An error means that nothing was done.
     unsafe {
         nix::libc::madvise(std::ptr::with_exposed_provenance_mut(from), to - from, nix::libc::MADV_DONTNEED);
     }

@@ -1,5 +1,5 @@
-//! Mounts by descriptor: made detached, given their attributes, attached to what another descriptor stands for. No path is
-//! resolved between a check and its use.
+//! Mounts by descriptor: made detached, given their attributes, attached to another descriptor's directory.
+//! No path is resolved between a check and its use.
 //!
 //! Owns descriptors of mounts. Needs Linux 5.2, attributes of whole trees and id maps 5.12.
 
@@ -91,7 +91,7 @@ struct MountAttr {
     userns_fd: u64,
 }
 
-/// A mount; detached ones go away with their descriptor.
+/// A mount; detached ones end with their descriptor.
 #[derive(Debug)]
 pub struct Mount(OwnedFd);
 
@@ -194,7 +194,8 @@ impl NewFileSystem {
 }
 
 impl Mount {
-    /// A detached copy of the mount at `path`, which is ours (links are followed), with what is mounted below if `recursive`.
+    /// A detached copy of the mount at `path`, one of the agent's own (links are followed), with the mounts
+    /// below it if `recursive`.
     ///
     /// # Errors
     /// The kernel's answer.
@@ -339,7 +340,8 @@ pub fn set_propagation(path: &Path, propagation: Propagation, recursive: bool) -
     Ok(())
 }
 
-/// Mounts an overlay with the options in one string; for kernels that do not take layers one by one (before 6.8).
+/// Mounts an overlay with the options in one string; for kernels that do not accept single layers (before
+/// 6.8).
 ///
 /// # Errors
 /// The kernel's answer.
@@ -350,7 +352,8 @@ pub fn mount_overlay(target: &Path, options: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes the mount `root` the root directory of this mount namespace, takes all others out of it, and goes there.
+/// Makes the mount `root` the root directory of this mount namespace, removes all other mounts, and changes
+/// to it.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -362,7 +365,8 @@ pub fn enter_root(root: BorrowedFd<'_>) -> io::Result<()> {
         nix::sys::stat::Mode::empty(),
     )?;
     nix::unistd::fchdir(root)?;
-    // The old root ends up on top of the new one, at the same place: no directory has to be found or made for it.
+    // The old root ends up on top of the new one, at the same place: no directory has to be found or made for
+    // it.
     nix::unistd::pivot_root(here, here)?;
     nix::unistd::fchdir(&old)?;
     // Unmounting must not travel to the node.
@@ -372,7 +376,7 @@ pub fn enter_root(root: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes a directory of this mount namespace this process's root, and goes there.
+/// Makes a directory of this mount namespace this process's root, and changes to it.
 ///
 /// # Errors
 /// The kernel's answer.

@@ -39,18 +39,18 @@ const KIND_MASK: u16 = 0x3fff;
 const TIMEOUT_SECONDS: i64 = 10;
 /// The kernel fills at most 32 KiB per datagram of a dump.
 const RECEIVE_BYTES: usize = 64 * 1024;
-/// More than this in one answer is no machine we know; it bounds the time spent.
+/// More replies than any real machine has; it bounds the time spent.
 const MAX_REPLIES: usize = 200_000;
 
 /// The kernel did not do it.
 #[derive(Debug, thiserror::Error)]
 pub enum NetlinkError {
-    /// It says why, sometimes in words.
+    /// The kernel's refusal, sometimes with a text.
     #[error("{what}{}", if .detail.is_empty() { String::new() } else { format!(": {detail}") })]
     Refused {
-        /// What was asked.
+        /// The request.
         what: String,
-        /// The kernel's own words (extended acknowledgement), may be empty.
+        /// The kernel's text (extended acknowledgement), may be empty.
         detail: String,
         /// The error number.
         source: std::io::Error,
@@ -60,7 +60,7 @@ pub enum NetlinkError {
     /// The answer makes no sense, or the request would not fit.
     #[error("{what}: {problem}")]
     Malformed {
-        /// What was asked.
+        /// The request.
         what: String,
         /// What is wrong.
         problem: &'static str,
@@ -132,7 +132,7 @@ impl Message {
         self.bytes(kind, &value.to_ne_bytes())
     }
 
-    /// A number in network order, as netfilter wants it.
+    /// A number in network order, as netfilter requires.
     pub(crate) fn big(self, kind: u16, value: u32) -> Self {
         self.bytes(kind, &value.to_be_bytes())
     }
@@ -221,7 +221,7 @@ fn split(bytes: &[u8]) -> Option<(Reply<'_>, &[u8])> {
     Some((reply, bytes.get(length.next_multiple_of(4)..).unwrap_or_default()))
 }
 
-/// `NLMSG_ERROR`: the error number and the kernel's words.
+/// `NLMSG_ERROR`: the error number and the kernel's text.
 fn verdict(reply: Reply<'_>) -> Option<(i32, String)> {
     let code = i32::from_ne_bytes(reply.body.get(0..4)?.try_into().ok()?);
     let mut detail = String::new();
@@ -265,26 +265,27 @@ impl Socket {
         bind(descriptor.as_raw_fd(), &NetlinkAddr::new(0, 0)).map_err(failed("bind"))?;
         let timeout = TimeVal::new(TIMEOUT_SECONDS as _, 0);
         setsockopt(&descriptor, sockopt::ReceiveTimeout, &timeout).map_err(failed("setsockopt"))?;
-        // Words with refusals (4.12) and short refusals (4.3) are a kindness of the kernel: no matter if it has none.
+        // Error texts (4.12) and short error messages (4.3) are optional: a kernel without them works as
+        // well.
         for option in [nix::libc::NETLINK_EXT_ACK, nix::libc::NETLINK_CAP_ACK] {
             set_option(&descriptor, option);
         }
         Ok(Self { descriptor, sequence: 0 })
     }
 
-    /// Asks for something to be done.
+    /// Sends a request that changes something, and waits for its acknowledgement.
     pub(crate) fn request(&mut self, what: &str, message: Message) -> Result<(), NetlinkError> {
         self.exchange(what, message, ACK, |_, _| {})
     }
 
-    /// Asks for what is there; `each` gets type and body of every answer.
+    /// Sends a query; `each` gets type and body of every answer.
     pub(crate) fn query(
         &mut self,
         what: &str,
         message: Message,
         each: impl FnMut(u16, &[u8]),
     ) -> Result<(), NetlinkError> {
-        // A dump ends with a message of its own.
+        // A dump ends with a separate message.
         let flags =
             if u16::from_ne_bytes([message.bytes[6], message.bytes[7]]) & DUMP == DUMP { 0 } else { ACK };
         self.exchange(what, message, flags, each)
@@ -303,8 +304,8 @@ impl Socket {
         self.receive(what, self.sequence, self.sequence, each)
     }
 
-    /// Sends several messages as one datagram, which the kernel takes or refuses as a whole. The last but one (the last is the
-    /// mark of the end) is acknowledged.
+    /// Sends several messages as one datagram, which the kernel accepts or refuses as a whole. The last but
+    /// one (the last is the end mark) is acknowledged.
     pub(crate) fn batch(mut self, what: &str, messages: Vec<Message>) -> Result<(), NetlinkError> {
         let first = self.sequence + 1;
         let acknowledged = messages.len().saturating_sub(2);

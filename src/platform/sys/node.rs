@@ -48,8 +48,8 @@ pub fn addresses() -> Vec<IpAddr> {
     found
 }
 
-/// The source address of the default route of each family, IPv4 first: what upstream calls the node's IPs. Asks the
-/// kernel's routing table through an unconnected datagram socket; nothing is sent.
+/// The source address of the default route of each family, IPv4 first: what upstream calls the node's IPs.
+/// Queries the kernel's routing table through an unconnected datagram socket; nothing is sent.
 #[must_use]
 pub fn default_route_addresses() -> Vec<IpAddr> {
     let probes: [(&str, &str); 2] = [("0.0.0.0:0", "192.0.2.1:9"), ("[::]:0", "[2001:db8::1]:9")];
@@ -70,13 +70,13 @@ pub fn cpu_count() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
-/// `MemTotal` in bytes; 0 when procfs does not say.
+/// `MemTotal` in bytes; 0 when procfs cannot be read.
 #[must_use]
 pub fn memory_total_bytes() -> i64 {
     meminfo_bytes("MemTotal:")
 }
 
-/// `SwapTotal` in bytes; 0 when there is none.
+/// `SwapTotal` in bytes; 0 without swap.
 #[must_use]
 pub fn swap_total_bytes() -> i64 {
     meminfo_bytes("SwapTotal:")
@@ -115,7 +115,7 @@ pub fn huge_page_bytes(size: u64) -> i64 {
     i64::try_from(pages.unwrap_or(0).saturating_mul(size)).unwrap_or(i64::MAX)
 }
 
-/// The kernel's bound on processes and threads together; `None` when procfs does not say.
+/// The kernel's limit on processes and threads together; `None` when procfs cannot be read.
 #[must_use]
 pub fn max_pids() -> Option<i64> {
     ["/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"]
@@ -124,7 +124,7 @@ pub fn max_pids() -> Option<i64> {
         .min()
 }
 
-/// Size of the file system that holds `path`, bytes; 0 when it cannot be asked.
+/// Size of the file system that holds `path`, bytes; 0 on errors.
 #[must_use]
 pub fn file_system_bytes(path: &Path) -> i64 {
     let Ok(facts) = nix::sys::statvfs::statvfs(path) else { return 0 };
@@ -174,7 +174,7 @@ pub fn cgroup_v2() -> bool {
 /// True when the kernel accounts swap per cgroup; without that, writing a swap limit fails.
 #[must_use]
 pub fn swap_accounting(cgroup_v2: bool) -> bool {
-    // On v2 the file exists in every cgroup but the root, so a child has to be asked.
+    // On v2 the file exists in every cgroup but the root, so a child has to be read.
     let candidates: &[&str] = if cgroup_v2 {
         &["/sys/fs/cgroup/system.slice/memory.swap.max", "/sys/fs/cgroup/init.scope/memory.swap.max"]
     } else {
@@ -183,7 +183,7 @@ pub fn swap_accounting(cgroup_v2: bool) -> bool {
     candidates.iter().any(|path| Path::new(path).exists())
 }
 
-/// Major and minor version of the running kernel; zeros when procfs does not say.
+/// Major and minor version of the running kernel; zeros when procfs cannot be read.
 #[must_use]
 pub fn kernel_version() -> (u32, u32) {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
@@ -212,13 +212,13 @@ pub fn systemd_is_running() -> bool {
     std::path::Path::new("/run/systemd/system").is_dir()
 }
 
-/// Changes with every boot; empty when procfs does not say.
+/// The boot id; it changes with every boot. Empty when procfs cannot be read.
 #[must_use]
 pub fn boot_id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }
 
-/// `uname -r`; empty when procfs does not say.
+/// `uname -r`; empty when procfs cannot be read.
 #[must_use]
 pub fn kernel_release() -> String {
     first_line_of("/proc/sys/kernel/osrelease")
@@ -233,13 +233,14 @@ pub fn os_image() -> String {
     name.unwrap_or_default().trim_matches(['"', '\'']).to_owned()
 }
 
-/// The hardware's own id; empty where there is none, as on most boards.
+/// The hardware's own id; empty where it does not exist, as on most boards.
 #[must_use]
 pub fn system_uuid() -> String {
     first_line_of("/sys/class/dmi/id/product_uuid")
 }
 
-/// The first line of the first of these files (separated by commas) that says something; empty when none does.
+/// The first line of the first of these files (separated by commas) that is not empty; empty if there is
+/// none.
 #[must_use]
 pub fn first_line_of(paths: &str) -> String {
     let line = |path: &str| {
@@ -270,8 +271,8 @@ pub fn set_oom_score_adj(value: i32) -> std::io::Result<()> {
     std::fs::write("/proc/self/oom_score_adj", value.to_string())
 }
 
-/// Sets RLIMIT_NOFILE as far as allowed: to `wanted`, or to the hard limit when raising that is refused. Returns what is
-/// in force.
+/// Sets RLIMIT_NOFILE as far as allowed: to `wanted`, or to the hard limit when raising that is refused.
+/// Returns the effective limit.
 ///
 /// # Errors
 /// When not even the soft limit can be changed.

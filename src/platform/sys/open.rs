@@ -12,8 +12,8 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, openat};
 use nix::sys::stat::Mode;
 
-/// A rename anywhere on the machine may make the kernel give up a path with `..` in it; a machine that renames so often that this
-/// many tries fail is under attack.
+/// A rename anywhere on the machine may make the kernel fail the lookup of a path with `..` in it (EAGAIN); a
+/// machine that renames so often that this many tries fail is under attack.
 const TRIES: usize = 1000;
 
 /// openat2(2), again when the kernel could not be sure that the path stays where it has to.
@@ -30,7 +30,8 @@ pub(super) fn openat2_patiently(root: &OwnedFd, path: &Path, how: OpenHow) -> Re
     Err(Errno::EAGAIN)
 }
 
-/// Opens for reading without waiting for a pipe's writer and without making a terminal ours. The caller checks what it is.
+/// Opens for reading without waiting for a pipe's writer, and never makes a terminal the controlling one. The
+/// caller checks the file's type.
 pub fn open_without_waiting(path: &Path) -> io::Result<File> {
     let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
     OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)

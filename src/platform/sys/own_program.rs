@@ -8,7 +8,7 @@ use std::path::Path;
 
 use nix::libc;
 
-/// Our own executable as [`read_only`] makes it.
+/// The agent's own executable as [`read_only`] makes it.
 ///
 /// # Errors
 /// Linux before 5.12, or no right to mount.
@@ -16,9 +16,9 @@ pub fn read_only_exe() -> io::Result<OwnedFd> {
     read_only(Path::new("/proc/self/exe"))
 }
 
-/// A program on a read-only mount that no directory leads to. What is run from it (`/proc/self/fd/N`) cannot be
-/// opened for writing through its `/proc/<pid>/exe`, not even when the process has ended: a container that gets hold of it
-/// cannot replace the agent on the node.
+/// A program on a read-only mount that is attached nowhere. When it is run from this descriptor
+/// (`/proc/self/fd/N`), it cannot be opened for writing through its `/proc/<pid>/exe`, not even when the
+/// process has ended: a container that gets hold of it cannot replace the agent on the node.
 ///
 /// # Errors
 /// Linux before 5.12, or no right to mount.

@@ -1,4 +1,5 @@
-//! `SOCK_SEQPACKET` sockets in the file system: whole messages, with descriptors beside them. Nothing here blocks but [`wait`].
+//! `SOCK_SEQPACKET` sockets in the file system: whole messages, with descriptors beside them. Only [`wait`]
+//! blocks.
 //!
 //! Owns the layout of ancillary data.
 
@@ -17,7 +18,7 @@ use std::time::Duration;
 
 use nix::libc;
 
-/// A message carries no more descriptors; what comes beyond is closed by the kernel.
+/// The most descriptors per message; the kernel closes the rest.
 pub const MAX_DESCRIPTORS: usize = 4;
 
 /// Descriptors that came with a message, in order.
@@ -58,7 +59,7 @@ pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((owned(ends[0])?, owned(ends[1])?))
 }
 
-/// Reads and writes fail with `WouldBlock` from now on, for everybody who shares this open file.
+/// Reads and writes fail with `WouldBlock` from now on, for all holders of this open file description.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -73,8 +74,8 @@ pub fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// A socket's address holds about a hundred bytes, and paths of sandboxes are longer: the directory is opened, and the
-/// address leads through its descriptor.
+/// A socket's address holds about a hundred bytes, and paths of sandboxes are longer: the directory is
+/// opened, and the address uses its descriptor.
 fn with_address<T>(
     path: &Path,
     call: impl FnOnce(*const libc::sockaddr, libc::socklen_t) -> io::Result<T>,
@@ -139,7 +140,7 @@ pub fn listen(path: &Path, backlog: i32) -> io::Result<OwnedFd> {
 /// `WouldBlock` when none does.
 pub fn accept(listener: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: the peer's address is not asked for; the descriptor is new.
+    // SAFETY: the peer's address is not requested; the descriptor is new.
     owned(unsafe { libc::accept4(listener.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut(), flags) })
 }
 
@@ -211,7 +212,8 @@ pub fn wait(socket: BorrowedFd<'_>) -> io::Result<()> {
     wait_up_to(socket, None).map(|_| ())
 }
 
-/// Waits until there is something to read, or the end; for ever without `patience`. `false` when there was nothing.
+/// Waits until there is something to read, or the end; without `patience` there is no timeout. `false` on
+/// timeout.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -220,7 +222,7 @@ pub fn wait_up_to(socket: BorrowedFd<'_>, patience: Option<Duration>) -> io::Res
     let milliseconds =
         patience.map_or(-1, |patience| i32::try_from(patience.as_millis()).unwrap_or(i32::MAX));
     loop {
-        // SAFETY: one entry, which is ours.
+        // SAFETY: one entry, borrowed mutably here.
         match unsafe { libc::poll(&raw mut wanted, 1, milliseconds) } {
             -1 => {}
             ready => return Ok(ready > 0),
@@ -232,7 +234,8 @@ pub fn wait_up_to(socket: BorrowedFd<'_>, patience: Option<Duration>) -> io::Res
     }
 }
 
-/// Receives one message, and never waits: its length, 0 at the end. What does not fit into `bytes` is lost.
+/// Receives one message without waiting. Returns its length, 0 at the end. What does not fit into `bytes` is
+/// lost.
 ///
 /// # Errors
 /// `WouldBlock` when there is none.
@@ -240,10 +243,11 @@ pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8], descriptors: &mut Descr
     receive_with(socket, bytes, descriptors, libc::MSG_DONTWAIT)
 }
 
-/// Reads from a stream and takes the descriptors that come with it; waits as long as the socket's own timeout allows.
+/// Reads from a stream and takes the descriptors that arrive with it; waits as long as the socket's own
+/// timeout allows.
 ///
 /// # Errors
-/// `WouldBlock` when that is over.
+/// `WouldBlock` when the timeout has passed.
 pub fn read(socket: BorrowedFd<'_>, bytes: &mut [u8], descriptors: &mut Descriptors) -> io::Result<usize> {
     receive_with(socket, bytes, descriptors, 0)
 }
@@ -260,12 +264,13 @@ fn receive_with(
     // SAFETY: CMSG_SPACE only calculates.
     let space = unsafe { libc::CMSG_SPACE(room) as usize };
     let mut header = message(&mut vector, &mut control, space);
-    // SAFETY: the kernel writes at most the two lengths given into memory that is ours.
+    // SAFETY: the kernel writes at most the two lengths given into memory borrowed here.
     let length =
         unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut header, flags | libc::MSG_CMSG_CLOEXEC) };
     let Ok(length) = usize::try_from(length) else { return Err(io::Error::last_os_error()) };
     descriptors.fill_with(|| None);
-    // SAFETY: the kernel has filled in valid headers within `control`; every descriptor in them is new and ours alone.
+    // SAFETY: the kernel has filled in valid headers within `control`; every descriptor in them is new and
+    // owned only here.
     unsafe {
         let mut place = descriptors.iter_mut();
         let mut next = libc::CMSG_FIRSTHDR(&raw const header);

@@ -16,7 +16,7 @@ impl AsRawFd for Owned {
     }
 }
 
-/// A non-blocking descriptor whose turns tokio tells.
+/// A non-blocking descriptor on tokio's reactor.
 #[derive(Debug)]
 pub struct Polled(AsyncFd<Owned>);
 
@@ -50,7 +50,7 @@ impl Polled {
         polled.map(Self).map_err(Into::into)
     }
 
-    /// Tries `call` whenever there may be something to read, until it does not say `WouldBlock`.
+    /// Calls `call` whenever there may be something to read, until it returns anything but `WouldBlock`.
     ///
     /// # Errors
     /// Those of `call`.
@@ -64,10 +64,10 @@ impl Polled {
         }
     }
 
-    /// Waits until there is something to read. For descriptors that are never read, such as those of processes.
+    /// Waits until there is something to read. For descriptors that are never read, such as pidfds.
     ///
     /// # Errors
-    /// The reactor is gone.
+    /// The reactor no longer runs.
     pub async fn wait(&self) -> io::Result<()> {
         self.0.readable().await.map(|_| ())
     }

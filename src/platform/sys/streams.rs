@@ -8,7 +8,7 @@ use std::path::Path;
 
 use nix::libc;
 
-/// A file in memory, for handing a text to another process. `name` is for people who look at `/proc`.
+/// A file in memory, for handing a text to another process. `name` shows up in `/proc`.
 ///
 /// # Errors
 /// No memory.

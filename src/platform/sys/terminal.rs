@@ -67,7 +67,8 @@ impl AsyncWrite for Terminal {
         Poll::Ready(Ok(()))
     }
 
-    /// A terminal has no half that could be closed: who wants to end a program types its end-of-file.
+    /// A terminal has no write half that could be closed: its user types the end-of-file character to end a
+    /// program.
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }

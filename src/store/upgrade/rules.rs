@@ -15,7 +15,7 @@ use std::time::Duration;
 use crate::model::api::pod::{ContainerStatus, Pod};
 use crate::model::types::Timestamp;
 
-/// Starts of the new program that are put up with; one more, and it loops.
+/// How many starts of the new program are accepted; one more counts as a crash loop.
 pub const MOST_STARTS: usize = 3;
 /// How many starts of the watch are accepted: each is a boot of the machine, or the death of the previous
 /// watcher.
@@ -25,13 +25,13 @@ pub const LOSS_COUNTS_AFTER: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Build {
-    /// As it says itself, `0.1.0`.
+    /// As the program reports it, `0.1.0`.
     pub version: String,
     /// SHA-256 of the file, in hex.
     pub digest: String,
 }
 
-/// How far an upgrade has come.
+/// The phase of an upgrade.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UpgradePhase {
     /// The new program is being put into place, or is watched.
@@ -219,7 +219,7 @@ pub struct Seen {
     pub agent: Result<Answering, String>,
 }
 
-/// What a watch remembers from look to look. Times are counted from its begin.
+/// The watch's state between two checks. Times are counted from its start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Watch {
     lives: BTreeSet<Life>,
@@ -232,11 +232,11 @@ pub struct Watch {
 /// What to do next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Look again in a moment.
+    /// Check again in a moment.
     Look,
     /// Have the service start the new program, once.
     Restart,
-    /// Come to an end, with a reason where there is one.
+    /// End the upgrade, with a reason where there is one.
     Settle(UpgradePhase, String),
 }
 
@@ -318,7 +318,7 @@ pub fn step(watch: &mut Watch, record: &UpgradeRecord, seen: &Seen, passed: Dura
 /// One thing that is done to the machine: it happens as a whole or not at all, and may be repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// The record says this.
+    /// Write this phase to the record.
     Note(UpgradePhase),
     /// The machine starts a watch when it boots, with the kept program.
     Guard,

@@ -11,7 +11,7 @@ const TUPLE_ORIGINAL: u16 = 1;
 const TUPLE_REPLY: u16 = 2;
 const TUPLE_IP: u16 = 1;
 const TUPLE_PROTO: u16 = 2;
-/// One look forgets at most this many; a node under a flood of datagrams is not held up longer.
+/// At most this many are deleted per call, so that a flood of datagrams does not hold up the node longer.
 const MAX_FORGOTTEN: usize = 4096;
 
 /// One tracked connection, as far as it matters here.

@@ -21,7 +21,7 @@ const SET_IS_MAP: u32 = 8;
 /// A list of elements is one attribute, which ends at 64 KiB: an element takes at most about 100 bytes.
 const ELEMENTS_PER_MESSAGE: usize = 400;
 
-/// `NFT_REG_1`: the first of the registers, 16 bytes wide. A value that is put together of several begins here, too.
+/// `NFT_REG_1`: the first of the registers, 16 bytes wide. A concatenated value starts here, too.
 pub const REGISTER: u32 = 1;
 /// Registers of four bytes, which share their place with the wide ones; this is the first.
 pub const SHORT_REGISTER: u32 = 8;
@@ -86,7 +86,7 @@ pub enum ChainKind {
 pub struct Table {
     pub family: Family,
     pub name: String,
-    /// Maps that rules look up.
+    /// Maps that rules use.
     pub maps: Vec<Map>,
     /// Chains with their rules.
     pub chains: Vec<Chain>,
@@ -104,7 +104,7 @@ pub struct Map {
     pub elements: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// Types as `nft` numbers them; the kernel does not care, but people who list the table do.
+/// Types as `nft` numbers them; the kernel ignores them, but `nft list` shows them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataType {
     /// An address of IPv4.
@@ -153,9 +153,9 @@ pub struct Chain {
 /// A step of a rule: loads something into a register, compares it, or acts. A comparison that does not hold ends the rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expression {
-    /// Loads the name of the interface it came in by.
+    /// Loads the name of the incoming interface.
     InputInterface,
-    /// Loads the name of the interface it goes out by.
+    /// Loads the name of the outgoing interface.
     OutputInterface,
     /// Loads the transport protocol's number into this register.
     TransportProtocol(u32),
@@ -177,7 +177,7 @@ pub enum Expression {
     Lookup(&'static str),
     /// Rewrites the destination to the address in the first register and the port in this one.
     DestinationNat(Family, u32),
-    /// Rewrites the source to the address of the interface it goes out by.
+    /// Rewrites the source to the address of the outgoing interface.
     Masquerade,
     /// The end of the packet.
     Drop,
@@ -222,7 +222,7 @@ pub fn delete(family: Family, name: &str) -> Result<(), NetlinkError> {
 /// Whether the kernel has nf_tables.
 ///
 /// # Errors
-/// Its answer when it has not, or when we may not use it.
+/// Its answer when it has not, or when the privileges are missing.
 pub fn probe() -> Result<(), NetlinkError> {
     let message = Message::new(GETGEN, 0, &header(0, 0));
     Socket::open(Protocol::Netfilter)?.query("query nf_tables", message, |_, _| {})

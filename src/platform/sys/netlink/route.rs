@@ -84,7 +84,7 @@ pub struct Route {
     pub prefix: u8,
     /// Out of which interface; 0 for several.
     pub link: u32,
-    /// By whom; `None` when the destination is on the link.
+    /// The next hop; `None` when the destination is on the link.
     pub gateway: Option<IpAddr>,
     /// The smaller one wins.
     pub metric: u32,
@@ -111,10 +111,10 @@ pub struct Veth<'a> {
 pub struct Network(Socket);
 
 impl Network {
-    /// Of this thread's namespace.
+    /// Opens a socket in this thread's network namespace.
     ///
     /// # Errors
-    /// When the kernel has no socket for us.
+    /// When the kernel refuses the socket.
     pub fn open() -> Result<Self, NetlinkError> {
         Socket::open(Protocol::Route).map(Self)
     }
@@ -163,7 +163,8 @@ impl Network {
         self.0.request(&format!("create bridge {name}"), message)
     }
 
-    /// Makes a pair: this side is a port of its bridge, the other one is in its namespace from the first moment on. Both are off.
+    /// Makes a pair: this side is a port of its bridge, the other one is created in its namespace. Both are
+    /// down.
     ///
     /// # Errors
     /// The kernel's answer.
@@ -186,7 +187,7 @@ impl Network {
         self.0.request(&format!("create veth {}", veth.name), message)
     }
 
-    /// Lets a port of a bridge send back where it came from.
+    /// Lets a port of a bridge send a packet back to its origin.
     ///
     /// # Errors
     /// The kernel's answer.
@@ -237,7 +238,8 @@ impl Network {
         Ok(found)
     }
 
-    /// Gives an interface an address, which is used at once (no duplicate address detection). Fine when it has it.
+    /// Adds an address to an interface, usable at once (no duplicate address detection). An existing one is
+    /// fine.
     ///
     /// # Errors
     /// The kernel's answer.

@@ -1,4 +1,4 @@
-//! The judgement look by look, and the order of steps under power cuts between any two of them.
+//! The decisions check by check, and the order of steps under power cuts between any two of them.
 
 use proptest::prelude::*;
 
@@ -31,7 +31,7 @@ fn seen(agent: Result<Answering, &str>) -> Seen {
     Seen { in_place: InPlace::New, is_asked_back: false, agent: agent.map_err(str::to_owned) }
 }
 
-/// Looks once a second at what `at` shows, until there is something to do; the second, and what.
+/// Checks once a second what `at` returns, until there is something to do; returns the second, and the step.
 fn watch(record: &UpgradeRecord, at: impl Fn(u32) -> Seen) -> (u32, Step) {
     let mut watch = Watch::default();
     for second in 0..1000 {
@@ -100,7 +100,7 @@ fn one_that_does_not_answer_is_given_up_after_a_while_and_not_before() {
 fn one_that_loops_is_given_up() {
     let loops = |second| seen(Ok(agent(second / 3)));
     assert_eq!(watch(&record(), loops), (9, back("the agent started 4 times")));
-    // Well for a moment, ill for a moment, in one life: it is not waited for for ever.
+    // Healthy for a moment, unhealthy for a moment, without a restart: the watch does not wait forever.
     let flaps = |second| seen(if second % 4 < 2 { Ok(agent(1)) } else { Err("the agent did not answer") });
     assert_eq!(watch(&record(), flaps), (35, back("it did not stay healthy long enough")));
     let rebooted = UpgradeRecord { watches: MOST_WATCHES + 1, ..record() };
@@ -318,7 +318,7 @@ impl World {
         }
     }
 
-    /// Power goes and comes back: what runs is what is in place.
+    /// Power is lost and restored: the installed program runs.
     fn reboot(&mut self) {
         self.boots += 1;
         self.now += 30;
@@ -326,7 +326,8 @@ impl World {
     }
 }
 
-/// Does what `agent upgrade` and its watch do, with power for `fuel` effects and looks. True when it came to its end.
+/// Does what `agent upgrade` and its watch do, with power for `fuel` effects and checks. True when the
+/// upgrade ended.
 fn carry_on(world: &mut World, manners: Manners, fuel: &mut u32, is_first: bool) -> bool {
     let mut spend = || {
         *fuel = fuel.saturating_sub(1);
@@ -404,7 +405,7 @@ proptest! {
                 prop_assert_eq!(world.previous, Some(Program::Old));
                 let is_good = match manners {
                     Manners::Good => true,
-                    // Its containers went with a boot before anybody looked; it lives for longer than the window.
+                    // Its containers ended with a boot before any check; it lives for longer than the window.
                     Manners::KillsPods => world.boots > 0,
                     Manners::DiesAfter(seconds) => seconds >= 10,
                     Manners::NeverAnswers => false,
