@@ -55,7 +55,8 @@ use pending::Pending;
 /// The file's name under the root directory.
 pub const FILE_NAME: &str = "agent.db";
 
-/// Jobs that wait for the owner thread. Callers await their answer, so this is about the number of pods at most.
+/// Jobs that wait for the owner thread. Callers await their answer, so this is about the number of pods at
+/// most.
 const QUEUE_LENGTH: usize = 64;
 /// SQLite needs well under 100 kB; objects are encoded and decoded by the caller.
 const STACK_BYTES: usize = 256 * 1024;

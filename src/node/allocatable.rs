@@ -31,8 +31,9 @@ pub enum Enforce {
     Compressible,
 }
 
-/// `status.capacity` of the node: cpu, memory, pods, huge pages per size, and ephemeral-storage when there is any.
-/// `pods_per_core` 0 leaves `max_pods` as the only bound; `ephemeral_bytes` 0 means that local storage is not managed.
+/// `status.capacity` of the node: cpu, memory, pods, huge pages per size, and ephemeral-storage when there is
+/// any. `pods_per_core` 0 leaves `max_pods` as the only bound; `ephemeral_bytes` 0 means that local storage
+/// is not managed.
 #[must_use]
 pub fn capacity(
     node: &NodeCapacity,
@@ -138,7 +139,8 @@ fn values_of(list: &ResourceList, enforce: Enforce) -> CgroupValues {
     values
 }
 
-/// What hard thresholds (`evictionHard`: signal to quantity or percentage) keep free of memory and ephemeral storage.
+/// What hard thresholds (`evictionHard`: signal to quantity or percentage) keep free of memory and ephemeral
+/// storage.
 #[must_use]
 pub fn eviction_reserve(thresholds: &BTreeMap<String, String>, capacity: &ResourceList) -> ResourceList {
     [("memory.available", "memory"), ("nodefs.available", "ephemeral-storage")]

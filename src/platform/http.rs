@@ -24,7 +24,8 @@ use redirect::Hop;
 pub use tls::ClientFiles;
 use tls::Trust;
 
-/// Requests waiting for the thread; each caller waits for its own answer, so more means that something is stuck.
+/// Requests waiting for the thread; each caller waits for its own answer, so more means that something is
+/// stuck.
 const QUEUE: usize = 16;
 /// As in other clients; a loop ends here.
 const MAX_REDIRECTS: u32 = 10;
@@ -109,8 +110,8 @@ impl HttpClient {
         Ok(Self { jobs })
     }
 
-    /// Waits for a place in the queue, then for the answer. Dropping the future abandons the request; the thread finishes
-    /// it within its time limit.
+    /// Waits for a place in the queue, then for the answer. Dropping the future abandons the request; the
+    /// thread finishes it within its time limit.
     pub async fn get(&self, request: Request) -> Result<Response, HttpError> {
         let (reply, answer) = oneshot::channel();
         self.jobs.send(Job { request, reply }).await.map_err(|_| HttpError::Stopped)?;

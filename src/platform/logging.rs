@@ -1,5 +1,5 @@
-//! Log lines as the kubelet writes them: klog text (`I1120 16:00:00.000000  4711 kubelet.rs:7] "Message" key="value"`) or
-//! JSON, on stderr.
+//! Log lines as the kubelet writes them: klog text (`I1120 16:00:00.000000  4711 kubelet.rs:7] "Message"
+//! key="value"`) or JSON, on stderr.
 //!
 //! Owns the format and the mapping from `-v` to levels.
 

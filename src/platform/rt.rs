@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use tokio::task::{JoinHandle, LocalSet};
 
-/// Threads of the blocking pool: file work of pods (directories, hosts files, volumes) is short; two keep one slow disk
-/// operation from holding up everything else.
+/// Threads of the blocking pool: file work of pods (directories, hosts files, volumes) is short; two keep one
+/// slow disk operation from holding up everything else.
 const BLOCKING_THREADS: usize = 2;
 /// An idle blocking thread ends so that its stack does not count against the memory budget.
 const BLOCKING_KEEP_ALIVE: Duration = Duration::from_secs(2);

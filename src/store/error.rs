@@ -89,9 +89,7 @@ pub enum StoreError {
     },
     /// The owner thread could not be started.
     #[error("start the store thread")]
-    Thread {
-        source: io::Error,
-    },
+    Thread { source: io::Error },
     /// The store was shut down.
     #[error("the store is closed")]
     Closed,
@@ -100,10 +98,7 @@ pub enum StoreError {
     Seal,
     /// An object could not be written as JSON.
     #[error("encode {what}")]
-    Encode {
-        what: String,
-        source: serde_json::Error,
-    },
+    Encode { what: String, source: serde_json::Error },
 }
 
 impl StoreError {

@@ -64,7 +64,8 @@ fn number(text: &str, name: &str) -> Option<u64> {
     })
 }
 
-/// user nice system idle iowait irq softirq steal guest guest_nice: all but idle and iowait; guests are in user and nice.
+/// user nice system idle iowait irq softirq steal guest guest_nice: all but idle and iowait; guests are in
+/// user and nice.
 fn cpu_ns(stat: &str) -> Option<u64> {
     let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
     let ticks: Vec<u64> = line.split_whitespace().map_while(|word| word.parse().ok()).collect();
@@ -102,7 +103,8 @@ impl Process {
     pub fn read(proc: &Path) -> Self {
         let read = |file: &str| std::fs::read_to_string(proc.join(file)).unwrap_or_default();
         let (stat, status, limits) = (read("self/stat"), read("self/status"), read("self/limits"));
-        // The name, in parentheses, may have blanks and parentheses itself; the first number after it is the third field.
+        // The name, in parentheses, may have blanks and parentheses itself; the first number after it is the
+        // third field.
         let fields: Vec<&str> =
             stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().collect();
         let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
@@ -158,7 +160,8 @@ fn interface(line: &str) -> Option<Interface> {
     })
 }
 
-/// The disks that file systems are mounted from, from `/proc/diskstats` and `/proc/self/mountinfo`. Each is named once.
+/// The disks that file systems are mounted from, from `/proc/diskstats` and `/proc/self/mountinfo`. Each is
+/// named once.
 #[must_use]
 pub fn disks(diskstats: &str, mountinfo: &str) -> Vec<Disk> {
     let mut found: Vec<Disk> = Vec::new();

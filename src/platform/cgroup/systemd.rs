@@ -201,8 +201,8 @@ fn properties(values: &CgroupValues, v2: bool) -> Vec<(&'static str, Value)> {
     all
 }
 
-/// Microseconds of CPU per second, -1 for no limit. Rounded up to 10 ms, which is how systemd counts: rounding down would
-/// take a container's whole share of a CPU below its limit.
+/// Microseconds of CPU per second, -1 for no limit. Rounded up to 10 ms, which is how systemd counts:
+/// rounding down would take a container's whole share of a CPU below its limit.
 fn quota_per_second(quota: i64, period: i64) -> i64 {
     if quota <= 0 {
         return -1;

@@ -8,8 +8,9 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What `busctl call ... StartTransientUnit 'ssa(sv)a(sa(sv))' kubepods.slice replace 4 Description s pods Wants as 1 a.slice
-/// DefaultDependencies b false CPUWeight t 39 0` sends, but for the flag that allows asking for a password.
+/// What `busctl call ... StartTransientUnit 'ssa(sv)a(sa(sv))' kubepods.slice replace 4 Description s pods
+/// Wants as 1 a.slice DefaultDependencies b false CPUWeight t 39 0` sends, but for the flag that allows
+/// asking for a password.
 const START: &str = "6c010001b000000002000000b600000001016f00190000002f6f72672f667265656465736b746f702f7379737465\
     6d643100000000000000030173001200000053746172745472616e7369656e74556e697400000000000002017300200000006f72672e66\
     7265656465736b746f702e73797374656d64312e4d616e61676572000000000000000006017300180000006f72672e667265656465736b\

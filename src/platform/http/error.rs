@@ -27,10 +27,7 @@ pub enum HttpError {
     Scheme { url: String },
     /// Not a URL, or a header that cannot be sent.
     #[error("{url}: not a valid request: {reason}; check the URL and the configured headers")]
-    Invalid {
-        url: String,
-        reason: String,
-    },
+    Invalid { url: String, reason: String },
     /// A file of certificates cannot be read.
     #[error("read trusted certificates from {}", path.display())]
     ReadAuthorities {
@@ -110,16 +107,10 @@ pub enum HttpError {
     #[error(
         "{url}: the proxy did not connect: {reason}; check HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY"
     )]
-    Proxy {
-        url: String,
-        reason: String,
-    },
+    Proxy { url: String, reason: String },
     /// The server does not speak HTTP as it should.
     #[error("{url}: not a valid HTTP response: {reason}")]
-    Protocol {
-        url: String,
-        reason: String,
-    },
+    Protocol { url: String, reason: String },
 }
 
 /// Why TLS failed.

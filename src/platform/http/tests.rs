@@ -190,7 +190,8 @@ const SIGNING: &str = "[ca]\ndefault_ca=d\n[d]\ndatabase=index\nserial=serial\nn
     [p]\ncommonName=supplied\n";
 const VALID: &str = "-startdate 20200101000000Z -enddate 20990101000000Z";
 
-/// A server whose certificate has this subject alternative name and validity, signed by `ca.pem` in the directory.
+/// A server whose certificate has this subject alternative name and validity, signed by `ca.pem` in the
+/// directory.
 fn tls_server(directory: &Path, name: &str, validity: &str) -> Server {
     tls_server_for(directory, name, validity, false)
 }

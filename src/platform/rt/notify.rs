@@ -1,4 +1,5 @@
-//! `sd_notify`: tells systemd that the agent is ready, stopping, or alive. Does nothing when not started by systemd.
+//! `sd_notify`: tells systemd that the agent is ready, stopping, or alive. Does nothing when not started by
+//! systemd.
 //!
 //! Owns the notification socket and the watchdog's interval (kubelet 1.36, reference 15.4).
 

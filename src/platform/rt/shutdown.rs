@@ -73,8 +73,9 @@ pub fn watch_signals(trigger: ShutdownTrigger) -> std::io::Result<impl Future<Ou
     })
 }
 
-/// Waits for the first SIGINT or SIGTERM, for commands that then clean up and end by themselves. Further ones are ignored
-/// from then on: a terminal's Ctrl-C and `timeout` may send several, and cleaning up must not be cut short by them.
+/// Waits for the first SIGINT or SIGTERM, for commands that then clean up and end by themselves. Further ones
+/// are ignored from then on: a terminal's Ctrl-C and `timeout` may send several, and cleaning up must not be
+/// cut short by them.
 ///
 /// # Errors
 /// When a handler cannot be installed.

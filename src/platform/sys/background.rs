@@ -26,7 +26,7 @@ pub fn lower_priority() {
     }
     let _ = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE_ADJ);
     let _ = set_pdeathsig(Signal::SIGKILL);
-    // Ctrl-C is for the parent, which ends its children and reports it. SAFETY: no handler is installed, the
-    // signal is ignored.
+    // Ctrl-C is for the parent, which ends its children and reports it.
+    // SAFETY: no handler is installed, the signal is ignored.
     let _ = unsafe { signal(Signal::SIGINT, SigHandler::SigIgn) };
 }

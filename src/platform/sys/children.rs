@@ -34,8 +34,8 @@ impl Drop for NeverReturns {
 /// No more processes or memory; `EINVAL` when this process has more than one thread.
 pub fn fork(child: impl FnOnce() -> i32) -> io::Result<i32> {
     super::clone::check_single_thread()?;
-    // SAFETY: single-threaded, so the child may do whatever its parent may; `NeverReturns` keeps it from unwinding into frames
-    // that belong to the parent.
+    // SAFETY: single-threaded, so the child may do whatever its parent may; `NeverReturns` keeps it from
+    // unwinding into frames that belong to the parent.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         0 => {
@@ -53,7 +53,7 @@ pub fn fork(child: impl FnOnce() -> i32) -> io::Result<i32> {
 #[must_use]
 pub fn reap() -> Option<ChildExit> {
     let mut status = 0;
-    // SAFETY: waitpid writes one integer, which is borrowed mutably here.
+    // SAFETY: waitpid writes one integer, a local of this function.
     let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG | libc::__WALL) };
     if pid <= 0 {
         return None;
@@ -87,7 +87,8 @@ pub fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
 /// The kernel's answer; `EINVAL` for a number that is no signal.
 pub fn pidfd_signal(process: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
     let none: libc::c_long = 0;
-    // SAFETY: a descriptor that is open, an integer, a null pointer where the kernel allows one, and no flags.
+    // SAFETY: a descriptor that is open, an integer, a null pointer where the kernel allows one, and no
+    // flags.
     let sent = unsafe {
         libc::syscall(
             libc::SYS_pidfd_send_signal,
@@ -106,8 +107,8 @@ pub fn pidfd_signal(process: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
     }
 }
 
-/// Sends SIGKILL to a process or, when negative, to a process group; fine when there is none. Never to init or to
-/// everything.
+/// Sends SIGKILL to a process or, when negative, to a process group; fine when there is none. Never to init
+/// or to everything.
 pub fn kill_by_id(id: i32) {
     if id.unsigned_abs() > 1 {
         // SAFETY: kill takes two integers.

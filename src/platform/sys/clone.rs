@@ -69,9 +69,9 @@ pub fn fork(kind: CloneKind) -> io::Result<Side> {
     if kind.pid_namespace {
         flags |= libc::CLONE_NEWPID;
     }
-    // SAFETY: without CLONE_VM and with no stack given this is fork: the child has its own copy of memory and returns here.
-    // The remaining arguments, whose order differs between architectures, are all null. There is one thread, so no lock of the C
-    // library is held by a thread that the child does not have.
+    // SAFETY: without CLONE_VM and with no stack given this is fork: the child has its own copy of memory and
+    // returns here. The remaining arguments, whose order differs between architectures, are all null. There
+    // is one thread, so no lock of the C library is held by a thread that the child does not have.
     let answer = unsafe {
         libc::syscall(libc::SYS_clone, libc::c_long::from(flags), 0_usize, 0_usize, 0_usize, 0_usize)
     };
@@ -218,8 +218,9 @@ pub fn go_on_with<const N: usize, A: NoDescriptors>(
     let mut first = 0;
     for number in numbers.iter().map(|number| number.cast_unsigned()).chain([u32::MAX]) {
         if first < number {
-            // SAFETY: this function does not return and nothing unwinds through it, so that callers' values are neither used nor
-            // dropped; `work` is a plain function and `argument` owns none, so that it has no descriptor but `kept`.
+            // SAFETY: this function does not return and nothing unwinds through it, so that callers' values
+            // are neither used nor dropped; `work` is a plain function and `argument` owns none, so that it
+            // has no descriptor but `kept`.
             if unsafe { close_range(first, number - 1) }.is_err() {
                 exit(1);
             }

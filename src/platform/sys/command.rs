@@ -70,7 +70,8 @@ fn read(file: &mut File, longest: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// `None` when it has not ended in time. A kernel before 5.3 has no descriptor to wait with; it waits without a deadline.
+/// `None` when it has not ended in time. A kernel before 5.3 has no descriptor to wait with; it waits without
+/// a deadline.
 fn wait(child: &mut Child, timeout: Duration) -> io::Result<Option<ExitStatus>> {
     let descriptor = match open_process(child.id()) {
         Err(error) if error.raw_os_error() == Some(Errno::ENOSYS as i32) => return child.wait().map(Some),

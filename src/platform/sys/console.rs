@@ -45,7 +45,8 @@ pub fn make_console(root: &ContainerRoot) -> io::Result<Console> {
         return Err(io::Error::last_os_error());
     }
     let flags = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
-    // SAFETY: takes flags by value; the answer is a new descriptor or -1. By descriptor: no path to the other side is used.
+    // SAFETY: takes flags by value; the answer is a new descriptor or -1. By descriptor: no path to the other
+    // side is used.
     let terminal = unsafe { libc::ioctl(master.as_raw_fd(), libc::TIOCGPTPEER, flags) };
     if terminal < 0 {
         return Err(io::Error::last_os_error());

@@ -21,7 +21,7 @@ pub struct Listener {
     pub process: Option<(String, u32)>,
 }
 
-/// Listeners on these ports, in the network namespace of `root`.
+/// Listeners on these ports, in this process's network namespace.
 #[must_use]
 pub fn listeners(root: &Path, (tables, state): Tables, ports: &[u16]) -> Vec<Listener> {
     let mut found = Vec::new();

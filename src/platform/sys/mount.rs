@@ -1,4 +1,5 @@
-//! Mounts the agent itself makes and removes: tmpfs, hugetlbfs, binds, NFS, and the propagation of its own directory.
+//! Mounts the agent itself makes and removes: tmpfs, hugetlbfs, binds, NFS, and the propagation of its own
+//! directory.
 //!
 //! Owns mount calls and the reading of `/proc/self/mountinfo`.
 

@@ -244,8 +244,8 @@ impl Mount {
         done(unsafe { libc::syscall(libc::SYS_move_mount, from, c"".as_ptr(), to, c"".as_ptr(), flags) })
     }
 
-    /// Changes attributes, of everything mounted below too if `recursive`. For kernels before 5.12 it must be attached, and
-    /// `recursive` is an error.
+    /// Changes attributes, of everything mounted below too if `recursive`. For kernels before 5.12 it must be
+    /// attached, and `recursive` is an error.
     ///
     /// # Errors
     /// The kernel's answer; `ENOSYS` for what it cannot do.

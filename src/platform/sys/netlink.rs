@@ -330,7 +330,8 @@ impl Socket {
         send(self.descriptor.as_raw_fd(), bytes, MsgFlags::empty()).map(drop).map_err(failed)
     }
 
-    /// Reads until the message numbered `last` is answered. The first refusal of any from `first` on is the answer.
+    /// Reads until the message numbered `last` is answered. The first refusal of any from `first` on is the
+    /// answer.
     fn receive(
         &self,
         what: &str,

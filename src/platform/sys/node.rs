@@ -1,4 +1,5 @@
-//! Facts about this machine and limits of this process: name, addresses, memory, CPUs, cgroup version, oom score, files.
+//! Facts about this machine and limits of this process: name, addresses, memory, CPUs, cgroup version, oom
+//! score, files.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -25,7 +26,8 @@ pub fn random_uid() -> std::io::Result<String> {
     std::fs::read_to_string("/proc/sys/kernel/random/uuid").map(|text| text.trim().to_owned())
 }
 
-/// Addresses of interfaces that are up, loopback and link-local ones left out; IPv4 first, in the kernel's order.
+/// Addresses of interfaces that are up, loopback and link-local ones left out; IPv4 first, in the kernel's
+/// order.
 #[must_use]
 pub fn addresses() -> Vec<IpAddr> {
     let Ok(interfaces) = getifaddrs() else { return Vec::new() };

@@ -161,7 +161,8 @@ pub fn connect(path: &Path) -> io::Result<OwnedFd> {
 }
 
 fn message(vector: &mut libc::iovec, control: &mut Ancillary, control_length: usize) -> libc::msghdr {
-    // SAFETY: a header of zeros is a valid value of this plain structure; its private padding cannot be named.
+    // SAFETY: a header of zeros is a valid value of this plain structure; its private padding cannot be
+    // named.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
     header.msg_iov = vector;
     header.msg_iovlen = 1;
@@ -186,8 +187,9 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], descriptors: &[BorrowedFd<'_>]
     // SAFETY: CMSG_SPACE, CMSG_LEN only calculate.
     let (space, length) = unsafe { (libc::CMSG_SPACE(payload) as usize, libc::CMSG_LEN(payload) as usize) };
     let header = message(&mut vector, &mut control, if descriptors.is_empty() { 0 } else { space });
-    // SAFETY: `control` is aligned for a header and larger than one with MAX_DESCRIPTORS descriptors (16 + 16 bytes);
-    // CMSG_FIRSTHDR is null only without control data. The kernel reads what `header` points to, all of it alive.
+    // SAFETY: `control` is aligned for a header and larger than one with MAX_DESCRIPTORS descriptors (16 + 16
+    // bytes); CMSG_FIRSTHDR is null only without control data. The kernel reads what `header` points to, all
+    // of it alive.
     let sent = unsafe {
         let first = libc::CMSG_FIRSTHDR(&raw const header);
         if !first.is_null() {
@@ -222,7 +224,7 @@ pub fn wait_up_to(socket: BorrowedFd<'_>, patience: Option<Duration>) -> io::Res
     let milliseconds =
         patience.map_or(-1, |patience| i32::try_from(patience.as_millis()).unwrap_or(i32::MAX));
     loop {
-        // SAFETY: one entry, borrowed mutably here.
+        // SAFETY: one entry, a local of this function.
         match unsafe { libc::poll(&raw mut wanted, 1, milliseconds) } {
             -1 => {}
             ready => return Ok(ready > 0),

@@ -49,8 +49,8 @@ pub fn load(filter: &[u8]) -> io::Result<()> {
         filter: program.as_mut_ptr(),
     };
     for flags in [SPEC_ALLOW, 0] {
-        // SAFETY: the description and the program it points to live through the call, and `len` is the program's length;
-        // the kernel copies it.
+        // SAFETY: the description and the program it points to live through the call, and `len` is the
+        // program's length; the kernel copies it.
         let done =
             unsafe { libc::syscall(libc::SYS_seccomp, SET_MODE_FILTER, flags, &raw const description) };
         if done == 0 {
@@ -200,7 +200,8 @@ pub mod testing {
     }
 
     fn one(filter: &[u8], number: libc::c_long, arguments: [libc::c_ulong; 2]) -> i32 {
-        // SAFETY: the child only loads the filter, makes one call and ends; each test is alone in its process.
+        // SAFETY: the child only loads the filter, makes one call and ends; each test is alone in its
+        // process.
         match unsafe { fork() }.expect("fork") {
             ForkResult::Child => {
                 let code = if super::load(filter).is_err() {

@@ -150,7 +150,8 @@ pub struct Chain {
     pub rules: Vec<Vec<Expression>>,
 }
 
-/// A step of a rule: loads something into a register, compares it, or acts. A comparison that does not hold ends the rule.
+/// A step of a rule: loads something into a register, compares it, or acts. A comparison that does not hold
+/// ends the rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expression {
     /// Loads the name of the incoming interface.
