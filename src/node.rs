@@ -67,7 +67,7 @@ pub type Pending<T> = Pin<Box<dyn Future<Output = T>>>;
 /// Measures what pods use: CPU and memory, disks, everything.
 pub type Measure = Rc<dyn Fn() -> Pending<Result<Summary, String>>>;
 
-/// What of the configuration concerns the node.
+/// The node's part of the configuration.
 #[derive(Clone, Debug, Default)]
 pub struct NodeConfig {
     pub eviction: EvictionConfig,
@@ -149,7 +149,7 @@ impl NodeManager {
         loop {
             tokio::select! {
                 biased;
-                // Losing it is safe: the moment stays the same.
+                // Losing it is safe: the deadline stays the same.
                 () = tokio::time::sleep_until(next) => {}
                 // Losing these is safe: a version stays changed until it is read, and memory that stays short
                 // is reported again.
@@ -206,7 +206,7 @@ impl NodeManager {
         let (state, verdict) = judge(&self.parts.config.eviction, &self.state, &look.seen, self.now());
         self.state = state;
         self.publish(&verdict.pressure);
-        // What a pod has begun to do shows a little later.
+        // A pod's change affects the figures a little later.
         let is_restless = has_changed || verdict.is_near || !verdict.pressure.is_empty();
         let mut pause = if is_restless { FAST } else { SLOW };
         pause = verdict.again_after.map_or(pause, |after| pause.min(after.max(SOON)));
@@ -227,7 +227,7 @@ impl NodeManager {
         pause
     }
 
-    /// Reads everything that there are thresholds for. What cannot be read is not judged.
+    /// Reads every signal that has a threshold. Signals that cannot be read are left out.
     async fn observe(&mut self) -> Look {
         if self.places.is_none() {
             match Rc::clone(&self.parts.runtime).places().await {
@@ -284,7 +284,7 @@ impl NodeManager {
     }
 }
 
-/// Limit and use of all pods' memory together, where there is a limit.
+/// Limit and usage of all pods' memory together, where there is a limit.
 fn pods_memory(node: &NodeUse) -> Option<(u64, u64)> {
     let counted = &node.system.iter().find(|system| system.name == "pods")?.usage.counted;
     Some((counted.memory_limit?, counted.working_set?))

@@ -60,9 +60,9 @@ pub const FILE_NAME: &str = "agent.db";
 const QUEUE_LENGTH: usize = 64;
 /// SQLite needs well under 100 kB; objects are encoded and decoded by the caller.
 const STACK_BYTES: usize = 256 * 1024;
-/// How long statuses and events wait for company.
+/// How long statuses and events are collected.
 const WRITE_BEHIND: Duration = Duration::from_secs(1);
-/// How long to wait after a failed write: a full disk does not empty itself in a second.
+/// How long to wait after a failed write: a full disk rarely has space again within a second.
 const RETRY_AFTER: Duration = Duration::from_secs(30);
 
 /// Where SQLite runs.
@@ -141,7 +141,7 @@ impl StoreHandle {
         Ok((Self::new(db, options.mode)?, report))
     }
 
-    /// A store that forgets everything at the end of the process.
+    /// A store in memory, which is lost at the end of the process.
     ///
     /// # Errors
     /// Out of memory, or no thread can be started.
@@ -201,7 +201,7 @@ impl StoreHandle {
         self.commit(source, pods, objects, validator, StageChange::Keep).await
     }
 
-    /// As [`Self::commit_source`], and how far that set has got, all at once.
+    /// As [`Self::commit_source`], together with the stage of that set, in one transaction.
     ///
     /// # Errors
     /// Nothing was changed on the disk.
@@ -217,7 +217,7 @@ impl StoreHandle {
         self.commit(source, pods, objects, validator, stage).await
     }
 
-    /// Remembers, durably, how far a source's set has got, if that changed.
+    /// Stores, durably, the stage of a source's set, if it changed.
     ///
     /// # Errors
     /// Nothing was changed on the disk.
@@ -287,7 +287,7 @@ impl StoreHandle {
         result
     }
 
-    /// Replaces the list of what is wrong with a source, if it changed.
+    /// Replaces the list of a source's problems, if it changed.
     ///
     /// # Errors
     /// Nothing was changed on the disk.
@@ -300,7 +300,7 @@ impl StoreHandle {
         self.write("source problems", move |db| db.put_problems(source, &problems)).await
     }
 
-    /// Remembers a small fact (keys in [`meta`]); `None` forgets it.
+    /// Stores a small fact (keys in [`meta`]); `None` deletes it.
     ///
     /// # Errors
     /// Nothing was changed on the disk.
@@ -316,7 +316,7 @@ impl StoreHandle {
         }
     }
 
-    /// Queues events to be written behind. Repetitions of one that already waits are added up.
+    /// Queues events to be written behind. Repetitions of a queued event are added up.
     pub fn put_event(&self, event: StoredEvent) {
         self.shared.pending.borrow_mut().put_event(event);
         self.shared.work.notify_one();

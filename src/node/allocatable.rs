@@ -1,4 +1,5 @@
-//! What the node has, what of it pods may have, and what that means for the cgroup all pods are in.
+//! The node's capacity, the part of it that is allocatable to pods, and the values of the cgroup all pods are
+//! in.
 //!
 //! Owns that arithmetic (upstream: `cm/node_container_manager`).
 //!
@@ -12,7 +13,7 @@ use crate::model::ordered::Ordered as _;
 use crate::model::runtime_config::CgroupValues;
 use crate::pod::resources::{NodeCapacity, cpu_shares, page_size_name};
 
-/// What pods may not have of the node, by reason.
+/// Resources of the node that are reserved, by reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reserved {
     /// `systemReserved`.
@@ -113,7 +114,7 @@ pub fn node_values(
     values_of(&all, Enforce::All)
 }
 
-/// Values of the cgroup of what is not a pod (`systemReservedCgroup`, `kubeReservedCgroup`).
+/// Values of the cgroups of other processes (`systemReservedCgroup`, `kubeReservedCgroup`).
 #[must_use]
 pub fn reserved_values(reservation: &ResourceList, enforce: Enforce) -> CgroupValues {
     values_of(reservation, enforce)
@@ -153,7 +154,7 @@ pub fn eviction_reserve(thresholds: &BTreeMap<String, String>, capacity: &Resour
         .into_map()
 }
 
-/// Bytes that a threshold stands for. `0%` and `100%` switch a signal off.
+/// A threshold in bytes. `0%` and `100%` switch a signal off.
 fn threshold(text: &str, whole: i64) -> Option<i64> {
     let Some(percentage) = text.strip_suffix('%') else {
         return Quantity::parse(text).ok().map(Quantity::value);
@@ -166,7 +167,7 @@ fn threshold(text: &str, whole: i64) -> Option<i64> {
     i64::try_from(i128::from(whole) * i128::from(share) / 100_000).ok()
 }
 
-/// One line for each resource of which more is reserved than the node has. Texts are upstream's.
+/// One line for each resource whose reservations exceed the capacity. Texts are upstream's.
 #[must_use]
 pub fn excessive_reservations(capacity: &ResourceList, reserved: &Reserved) -> Vec<String> {
     let mut lines = Vec::new();

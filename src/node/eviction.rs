@@ -25,7 +25,7 @@ use crate::model::ordered::Ordered as _;
 
 pub use threshold::{Signal, Threshold, ThresholdTexts, thresholds};
 
-/// What there is of something.
+/// The available and total amount of a resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Observation {
     pub capacity: u64,
@@ -38,7 +38,7 @@ pub type Observations = BTreeMap<Signal, Observation>;
 /// The fields of the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EvictionConfig {
-    /// `evictionHard` and `evictionSoft`; memory first, as upstream takes them up.
+    /// `evictionHard` and `evictionSoft`; memory first, as upstream handles them.
     pub thresholds: Vec<Threshold>,
     /// `evictionPressureTransitionPeriod`.
     pub transition: Duration,
@@ -60,17 +60,17 @@ pub struct EvictionState {
 /// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EvictionVerdict {
-    /// What the node is short of, or was until lately.
+    /// The current pressure conditions, transition period included.
     pub pressure: BTreeSet<Pressure>,
-    /// What is to be reclaimed now.
+    /// The threshold to reclaim for now.
     pub reclaim: Option<Threshold>,
     /// A signal is near its threshold: check again soon.
     pub is_near: bool,
-    /// The next moment at which time alone changes the answer.
+    /// The next moment at which the passing of time alone changes the result.
     pub again_after: Option<Duration>,
 }
 
-/// Judges what was seen. Only this changes the state.
+/// Judges the observations. Only this changes the state.
 #[must_use]
 pub fn judge(
     config: &EvictionConfig,
@@ -102,7 +102,7 @@ pub fn judge(
     }
     next.last_seen.retain(|_, last| {
         let left = config.transition.checked_sub(now.saturating_sub(*last)).filter(|left| !left.is_zero());
-        // With no transition period what is seen now still counts.
+        // With no transition period the current observation still counts.
         if let Some(left) = left {
             soonest(left);
         }

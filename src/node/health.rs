@@ -23,7 +23,7 @@ pub struct Health {
 #[derive(Default)]
 struct HealthState {
     pressure: BTreeSet<Pressure>,
-    /// The last changes, for those that have changed.
+    /// The times of the last transitions, for conditions that have changed.
     since: BTreeMap<Pressure, Timestamp>,
     images: Vec<RuntimeImage>,
     /// Whether the machine is shutting down, or the shutdown was cancelled; since when.
@@ -31,7 +31,7 @@ struct HealthState {
 }
 
 impl Health {
-    /// Whether the node is short of it, and since when that is so; `None`: since its start.
+    /// Whether the node has this condition, and since when; `None`: unchanged since the agent's start.
     #[must_use]
     pub fn pressure(&self, of: Pressure) -> (bool, Option<Timestamp>) {
         let state = self.state.borrow();
@@ -53,7 +53,7 @@ impl Health {
         self.state.borrow().images.clone()
     }
 
-    /// Changes whenever something in here does.
+    /// Changes with every change of this state.
     #[must_use]
     pub fn watch(&self) -> watch::Receiver<u64> {
         self.version.subscribe()
@@ -77,7 +77,7 @@ impl Health {
         news
     }
 
-    /// Returns whether that is new.
+    /// Returns whether this is a change.
     pub(super) fn set_shutting_down(&self, is_shutting_down: bool, now: Timestamp) -> bool {
         let was = self.state.borrow().shutting_down.is_some_and(|(was, _)| was);
         if was != is_shutting_down {

@@ -18,7 +18,7 @@ use crate::model::runtime_config::RuntimeImage;
 pub struct ImageLimits {
     /// Percent of the disk in use from which on images are removed; 100 for never.
     pub high_percent: u64,
-    /// Percent in use at which that ends.
+    /// Percent in use at which removal stops.
     pub low_percent: u64,
     /// A younger image is not removed.
     pub minimum_age: Duration,
@@ -57,7 +57,7 @@ impl ImageLimits {
     }
 }
 
-/// What is remembered of an image.
+/// The state kept about an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Sighting {
     /// `None`: it was there before the agent.
@@ -66,14 +66,14 @@ struct Sighting {
     last_used: Option<Duration>,
 }
 
-/// What is remembered of all images, by id.
+/// The state kept about all images, by id.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ImageHistory {
     seen: BTreeMap<String, Sighting>,
     has_begun: bool,
 }
 
-/// What is to be done about images.
+/// The images to remove, and when to check again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ImagePlan {
     /// Ids of those that have been unused for too long.
@@ -141,7 +141,7 @@ impl ImageHistory {
     }
 }
 
-/// The ids of images that are among these names: ids themselves, tags and digests as the runtime has them.
+/// The ids of images that match these names: ids themselves, tags and digests as the runtime has them.
 #[must_use]
 pub fn named_ids(images: &[RuntimeImage], names: &BTreeSet<String>) -> BTreeSet<String> {
     let is_named = |image: &&RuntimeImage| {
@@ -216,7 +216,7 @@ mod tests {
         assert_eq!((removable(&plan), plan.again_after), (vec!["before"], Some(MINUTE)));
         let later = history.plan(&both, &ids(&[]), &ImageLimits::default(), 3 * MINUTE);
         assert_eq!(removable(&later), ["before", "new"]);
-        // Gone and back: as new as the first time.
+        // Removed and pulled again: as new as the first time.
         history.observe(&[], &ids(&[]), 3 * MINUTE);
         history.observe(&both, &ids(&[]), 3 * MINUTE);
         assert!(removable(&history.plan(&both, &ids(&[]), &ImageLimits::default(), 3 * MINUTE)).is_empty());

@@ -38,9 +38,9 @@ pub trait NodeRuntime {
     /// Where its disks are.
     fn places(self: Rc<Self>) -> Pending<Result<DiskPlaces, RuntimeError>>;
     fn images(self: Rc<Self>) -> Pending<Result<Vec<RuntimeImage>, RuntimeError>>;
-    /// What containers, running or not, call their images.
+    /// The image references of containers, running or not.
     fn used_images(self: Rc<Self>) -> Pending<Result<BTreeSet<String>, RuntimeError>>;
-    /// The ids these references stand for; those of images that are not there are left out.
+    /// The ids of these references; those of missing images are left out.
     fn ids_of(
         self: Rc<Self>,
         references: BTreeSet<String>,
@@ -89,13 +89,13 @@ pub(super) struct Images {
     history: ImageHistory,
     /// When images were last listed.
     looked: Option<Duration>,
-    /// When room was made last, or could not be made.
+    /// When images were last removed to free space, or could not be.
     freed: Option<Duration>,
-    /// When time alone makes a difference.
+    /// When the passing of time alone makes a difference.
     again_at: Option<Duration>,
     /// Something has changed since the last check.
     is_dirty: bool,
-    /// There was too little to remove, and nothing has changed since.
+    /// Too little could be removed, and nothing has changed since.
     is_futile: bool,
     /// The failure to free space that was reported, by upstream's reason.
     told: Option<&'static str>,
@@ -249,7 +249,7 @@ impl NodeManager {
         }
     }
 
-    /// Once, until there is room again: a full disk would be written to each time.
+    /// Once, until space is free again: otherwise a full disk would be written to each time.
     fn tell_images(&mut self, reason: &'static str, message: &str) {
         if self.images.told.replace(reason) != Some(reason) {
             self.parts.events.node_event(EventType::Warning, reason, message);
@@ -257,7 +257,7 @@ impl NodeManager {
     }
 }
 
-/// What the pod calls its images.
+/// The image references of the pod.
 fn named(pod: &Pod) -> impl Iterator<Item = String> {
     let containers = all_with_ephemeral(pod).map(|(container, _)| container.image.clone());
     let volumes = pod.spec.volumes.iter().filter_map(|volume| Some(volume.image.as_ref()?.reference.clone()));

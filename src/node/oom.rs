@@ -5,7 +5,7 @@
 use crate::platform::sys::kernel_log::KernelLog;
 use crate::pod::events::{EventRecorder, EventType};
 
-/// Which process the kernel has ended.
+/// A process that the OOM killer has killed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Victim {
     name: String,
@@ -51,7 +51,7 @@ struct Teller {
 }
 
 impl Teller {
-    /// A line of the kernel's, without its header.
+    /// Parses a line of the kernel log, without its header.
     fn hear(&mut self, line: &str) -> Option<Victim> {
         if let Some(said) = line.strip_prefix("oom-kill:") {
             self.names_cgroups = true;

@@ -32,7 +32,7 @@ static EVICTIONS: Family = Family::counter(
 /// How often limits of local storage are checked, while a pod has one: each check walks the pod's
 /// directories.
 const LIMITS_PERIOD: Duration = Duration::from_secs(60);
-/// Upstream: for a kill, and for what is left of the pod.
+/// Upstream: for killing the pod, and for cleaning up after it.
 const SHORTEST_KILL: Duration = Duration::from_secs(10);
 const LONGEST_CLEAN_UP: Duration = Duration::from_secs(30);
 
@@ -138,7 +138,7 @@ impl NodeManager {
     }
 }
 
-/// Images are on the disk that is short of something.
+/// Images are on the disk that is short of space.
 fn frees_images(signal: Signal, disks: Disks) -> bool {
     let of_images = matches!(signal, Signal::ImagefsAvailable | Signal::ImagefsInodesFree);
     of_images || !disks.has_imagefs

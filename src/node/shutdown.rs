@@ -42,10 +42,10 @@ static END: Family = Family::gauge(
     &[],
 );
 
-/// Between tries to reach a bus that was there (upstream); doubles up to the longest.
+/// Between attempts to reconnect to a bus that was available (upstream); doubles up to the longest.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(60);
-/// What the machine needs besides: logind's own doing, the agent's end.
+/// The time that shutdown needs besides: logind's own work, the agent's end.
 const RESERVE: Duration = Duration::from_secs(5);
 
 /// How to reach the init system.
@@ -75,9 +75,9 @@ pub struct ShutdownParts {
 /// See the module.
 pub struct NodeShutdown {
     parts: ShutdownParts,
-    /// It was called off while pods ended.
+    /// The shutdown was cancelled while pods ended.
     is_called_off: Cell<bool>,
-    /// Delays the machine's end as long as it is open.
+    /// Delays the machine's shutdown as long as it is open.
     lock: RefCell<Option<std::os::fd::OwnedFd>>,
 }
 
@@ -116,7 +116,7 @@ impl NodeShutdown {
                 retry.reset();
                 self.hear(event, &mut news).await;
             }
-            // The lock, if there is one, holds as long as logind does.
+            // The lock, if any, holds as long as logind runs.
             let why = end.await.ok().and_then(Result::err);
             let why = why.as_ref().map(|error: &DbusError| chain(error)).unwrap_or_default();
             if !was_there {
@@ -144,7 +144,7 @@ impl NodeShutdown {
                     tokio::select! {
                         biased;
                         () = &mut ending => break,
-                        // Losing it is safe: what was not received stays in the channel.
+                        // Losing it is safe: unreceived messages stay in the channel.
                         Some(event) = news.recv() => match event {
                             News::Preparing(begins) => self.is_called_off.set(!begins),
                             News::Locked(lock) => next_lock = Some(lock),
@@ -168,7 +168,7 @@ impl NodeShutdown {
         self.lock.replace(None);
     }
 
-    /// Whether systemd or `OpenRC` takes the machine down.
+    /// Whether systemd or `OpenRC` is shutting the machine down.
     pub async fn machine_goes_down(&self) -> bool {
         let InitSystem { bus_address, openrc_state } = self.parts.ruler.clone();
         let ask = move || {
@@ -198,7 +198,7 @@ impl NodeShutdown {
         metrics::set(&END, &[], unix_seconds(&parts.clock));
     }
 
-    /// Ends a group and waits for it, as long as its time lasts.
+    /// Ends the pods of a group and waits for them, at most for the group's period.
     async fn end_group(&self, turn: Turn) {
         let deadline = Instant::now() + seconds(turn.seconds);
         log::info!(pods = turn.pods.len(), seconds = turn.seconds; "Terminating pods, {NODE_MESSAGE}");

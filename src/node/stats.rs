@@ -48,10 +48,10 @@ use disks::{Disks, Places};
 use pods::MeasuredPod;
 use rates::{Rates, Reading};
 
-/// How long a runtime may take; then its figures are left out.
+/// The runtime's timeout; beyond it its figures are left out.
 const RUNTIME_PATIENCE: Duration = Duration::from_secs(10);
 
-/// What is wanted beside CPU time and memory. Everything costs something.
+/// What is requested beside CPU time and memory. Each part has a cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ask {
     /// Cores in use now. The first request for a while takes a second longer: a rate needs two readings.
@@ -60,9 +60,9 @@ pub struct Ask {
     pub network: bool,
     /// File systems, writable layers, logs, volumes: walks of directories.
     pub disks: Measured,
-    /// What only `/metrics/cadvisor` shows.
+    /// Figures that only `/metrics/cadvisor` shows.
     pub details: bool,
-    /// Time lost waiting, as `/stats/summary` has it.
+    /// Time lost waiting, for `/stats/summary`.
     pub pressure: bool,
 }
 
@@ -77,7 +77,7 @@ pub enum Measured {
 }
 
 impl Ask {
-    /// What `agent top` and metrics.k8s.io show.
+    /// For `agent top` and metrics.k8s.io.
     pub const CPU_AND_MEMORY: Self =
         Self { rates: true, network: false, disks: Measured::Nothing, details: false, pressure: false };
     /// Everything that `/stats/summary` has.
@@ -85,7 +85,7 @@ impl Ask {
         Self { rates: true, network: true, disks: Measured::Everything, details: false, pressure: true };
 }
 
-/// What is used, all of it read at about the same time.
+/// The usage, all of it read at about the same time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Summary {
     pub node: NodeUse,
@@ -98,7 +98,7 @@ pub struct Summary {
 pub struct Usage {
     /// When it was read.
     pub at: Timestamp,
-    /// What it has used, and what it uses of memory.
+    /// Cumulative counters, and memory usage.
     pub counted: ContainerStats,
     /// Billionths of a core in use now; `None` unless requested, and for what has just started.
     pub nano_cores: Option<u64>,
@@ -132,7 +132,7 @@ pub struct NodeUse {
     pub default_interface: Option<String>,
     /// What the kernel counts for the disks that file systems are mounted from.
     pub disks: Vec<Disk>,
-    /// The most processes and threads there can be.
+    /// The maximum number of processes and threads.
     pub max_pids: Option<u64>,
     /// How many there are.
     pub pids: Option<u64>,
@@ -146,7 +146,7 @@ pub struct NodeUse {
     pub container_fs: Option<FileSystem>,
 }
 
-/// A cgroup that is no pod's.
+/// A cgroup that belongs to no pod.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SystemUse {
     /// `pods`, `kubelet`.
@@ -162,7 +162,7 @@ pub struct SystemUse {
 pub struct Disk {
     /// As it is mounted: `/dev/sda1`.
     pub device: String,
-    /// The numbers of its line in `/proc/diskstats` behind the name, in their order.
+    /// The numbers after the name in its line of `/proc/diskstats`, in order.
     pub counts: [u64; 11],
 }
 
@@ -185,7 +185,7 @@ pub struct Interface {
     pub tx_dropped: u64,
 }
 
-/// What something uses of the file system that it is on, and that file system.
+/// The usage of a file system by one subject, and the file system itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileSystem {
     /// When it was measured.
@@ -194,7 +194,7 @@ pub struct FileSystem {
     pub facts: FileSystemFacts,
     /// Bytes in use by the subject; `None` while unknown.
     pub used: Option<u64>,
-    /// Inodes of it in use by what this is about.
+    /// Inodes in use by the subject.
     pub inodes_used: Option<u64>,
 }
 
@@ -207,11 +207,11 @@ pub struct PodUse {
     pub cgroup: String,
     /// CPU and memory of all that is in its cgroup; of its containers together where it has none.
     pub usage: Usage,
-    /// What only `/metrics/cadvisor` shows.
+    /// Figures that only `/metrics/cadvisor` shows.
     pub detail: Option<Detail>,
-    /// Its containers that run, by name.
+    /// Its running containers, by name.
     pub containers: Vec<ContainerUse>,
-    /// Its interfaces; none with the node's network.
+    /// Its interfaces; none with the host network.
     pub interfaces: Vec<Interface>,
     /// Its volumes that can be measured.
     pub volumes: Vec<VolumeUse>,
@@ -232,7 +232,7 @@ pub struct ContainerUse {
     pub cgroup: String,
     /// CPU and memory.
     pub usage: Usage,
-    /// What only `/metrics/cadvisor` shows.
+    /// Figures that only `/metrics/cadvisor` shows.
     pub detail: Option<Detail>,
     /// Its writable layer.
     pub rootfs: Option<FileSystem>,
@@ -249,7 +249,7 @@ pub struct VolumeUse {
     pub claim: Option<String>,
     /// What it uses.
     pub fs: FileSystem,
-    /// It is the node's disk that it uses.
+    /// It uses the node's disk.
     pub on_node_disk: bool,
 }
 
@@ -267,7 +267,7 @@ pub struct StatsConfig {
     pub proc: PathBuf,
     /// `<root-dir>`: the node's file system.
     pub root_dir: PathBuf,
-    /// `--runtime-cgroups`: the container runtime's cgroup; empty when it is not to be measured.
+    /// `--runtime-cgroups`: the container runtime's cgroup; empty to leave it out.
     pub runtime_cgroup: String,
     /// Where container logs are.
     pub pod_logs_dir: PathBuf,
@@ -307,7 +307,7 @@ impl Stats {
         })
     }
 
-    /// What is used now, by the node, by these pods and by those of these containers that run.
+    /// The current usage of the node, of these pods and of the running ones of these containers.
     pub async fn measure(
         self: Rc<Self>,
         ask: Ask,
@@ -414,7 +414,7 @@ impl Stats {
     }
 }
 
-/// By what a reading knows the node, `pods` and `kubelet`, pods, containers.
+/// The keys of a reading: the node, `pods` and `kubelet`, pods, containers.
 fn for_each(summary: &Summary, mut each: impl FnMut(String, &Usage)) {
     each("/".to_owned(), &summary.node.usage);
     for system in &summary.node.system {

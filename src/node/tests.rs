@@ -99,7 +99,7 @@ impl Bench {
         self.fake.world().images.keys().cloned().collect()
     }
 
-    /// Wanted, and not there yet.
+    /// Desired, and not running yet.
     fn want(&self, name: &str, image: &str, source: &str) {
         let raw = json!({"metadata": {"name": name, "namespace": "default", "uid": name,
             "annotations": {"kubernetes.io/config.source": source}},
@@ -176,7 +176,7 @@ fn an_image_that_is_too_young_is_come_back_for() {
 #[test]
 fn nobody_is_evicted_while_images_are_enough_and_one_at_a_time_after_that() {
     run(async {
-        // The disk of this machine has more than nothing free: one image is enough.
+        // This machine's disk has more than zero bytes free: one image is enough.
         let mut enough = bench("1");
         enough.add("a", 1);
         enough.add("b", 1);

@@ -17,7 +17,7 @@ const DIRECTORY_MODE: u32 = 0o755;
 /// A running agent accepts at once; one whose queue is full is alive too.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The local socket could not be made.
+/// The local socket could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
     /// The socket answers.

@@ -32,10 +32,10 @@ pub struct CgroupConfig {
     pub driver: CgroupDriver,
 }
 
-/// What could not be done to a cgroup.
+/// An operation on a cgroup failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CgroupError {
-    /// A directory could not be made.
+    /// A directory could not be created.
     #[error("create cgroup {path:?}")]
     Create {
         path: PathBuf,
@@ -53,7 +53,7 @@ pub enum CgroupError {
         #[source]
         source: io::Error,
     },
-    /// The kernel did not take the rules about devices, and a container must not run without.
+    /// The kernel refused the device rules, and a container must not run without them.
     #[error("set device rules of cgroup {path:?}")]
     Devices {
         path: PathBuf,
@@ -102,7 +102,7 @@ pub fn ensure(config: &CgroupConfig, path: &str, values: &CgroupValues) -> Resul
     if config.driver == CgroupDriver::Systemd {
         skipped.extend(systemd::ensure_slice(config, &path, values)?);
         if !skipped.is_empty() && !tree::exists(config, &path) {
-            // Not behind systemd's back: the runtime has its own way to it.
+            // Not without systemd's knowledge: the runtime creates it in its own way.
             return Ok(skipped);
         }
     }
@@ -111,7 +111,7 @@ pub fn ensure(config: &CgroupConfig, path: &str, values: &CgroupValues) -> Resul
     Ok(skipped)
 }
 
-/// Writes values of a cgroup that is there.
+/// Writes values of an existing cgroup.
 ///
 /// # Errors
 /// As [`ensure`], and when it is in no hierarchy.
@@ -184,7 +184,7 @@ pub fn counting_dirs(config: &CgroupConfig, path: &str) -> Vec<PathBuf> {
     roots.filter(|root| counts(root)).map(|root| path.below(&root)).filter(|path| path.is_dir()).collect()
 }
 
-/// How far below a pod's cgroup its containers' are: a scope, at most, is between.
+/// How far below a pod's cgroup its containers' are: at most one scope is between.
 const CONTAINER_DEPTH: usize = 2;
 
 /// Finds the cgroups of containers below these directories of their pod's, by the id that is in their name:
@@ -215,10 +215,10 @@ fn find_below(directory: &Path, depth: usize, ids: &[&str], found: &mut [Vec<Pat
     }
 }
 
-/// Runtimes that shorten a sandbox's id in the name of a cgroup leave this much of it.
+/// Runtimes that shorten a sandbox's id in the name of a cgroup keep this many characters.
 const SHORT_ID: usize = 12;
 
-/// A process of a pod that is in the pod's own namespaces: the sandbox's, else the oldest there is.
+/// A process of a pod that is in the pod's own namespaces: the sandbox's, else the pod's oldest.
 #[must_use]
 pub fn sandbox_process(pod_dirs: &[PathBuf], sandbox: &str) -> Option<i32> {
     let directory = pod_dirs.first()?;

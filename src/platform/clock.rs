@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::model::types::Timestamp;
 
-/// Wall-clock time, handed to whatever needs "now".
+/// Wall-clock time, for all code that needs "now".
 #[derive(Clone, Debug)]
 pub enum Clock {
     /// The machine's clock. It may be wrong and it may jump.

@@ -16,7 +16,7 @@ pub use message::{Body, Message, Value};
 
 use crate::platform::sys::packets::{self, Descriptors};
 
-/// systemd answers in milliseconds; a box that takes longer than this has other trouble.
+/// systemd answers in milliseconds; a longer delay means a different problem.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Larger than any message of systemd, which may carry a unit's whole description.
 const MAX_MESSAGE: usize = 1 << 20;
@@ -38,7 +38,7 @@ pub struct Peer<'a> {
     pub interface: &'a str,
 }
 
-/// A call that did not work out.
+/// A failed call.
 #[derive(Debug, thiserror::Error)]
 pub enum DbusError {
     /// Nothing listens, or the peer stopped answering.
@@ -80,7 +80,7 @@ pub struct DbusConnection {
     serial: u32,
     /// Signals that arrived during another wait.
     signals: VecDeque<Message>,
-    /// There is a bus in between, and names on it.
+    /// Whether it is a bus, with names on it.
     bus: bool,
     /// The first descriptor of the last message.
     descriptor: Option<OwnedFd>,

@@ -30,18 +30,18 @@ use authority::Named;
 
 /// Largest message either way, the kubelet's limit.
 const MAX_MESSAGE_BYTES: usize = 16 << 20;
-/// Before a message: whether it is compressed, and its length.
+/// The prefix of a message: whether it is compressed, and its length.
 const PREFIX: usize = 5;
-/// Of a stream that the client does not read.
+/// For a stream that the client does not read.
 const STREAM_QUEUE: usize = 16;
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 
-/// gRPC's codes, those that are used.
+/// gRPC's status codes, those in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
-    /// It cannot be understood or kept.
+    /// The request cannot be decoded or stored.
     InvalidArgument = 3,
     /// It took too long.
     DeadlineExceeded = 4,
@@ -76,7 +76,7 @@ impl Status {
 /// The sender for the messages of a streaming answer.
 pub type Sink = mpsc::Sender<Result<Vec<u8>, Status>>;
 
-/// What an answer consists of.
+/// The body of an answer.
 pub enum GrpcReply {
     One(Vec<u8>),
     /// A stream of messages.
@@ -183,7 +183,7 @@ pub fn response(answer: Result<GrpcReply, Status>) -> Response<AnswerBody> {
 /// The message of a request.
 ///
 /// # Errors
-/// When it is no gRPC, too large, or compressed.
+/// When it is no gRPC request, too large, or compressed.
 pub async fn message(request: Request<Incoming>) -> Result<Bytes, Status> {
     let is_grpc = request
         .headers()
@@ -247,7 +247,7 @@ impl<F: Future + 'static> hyper::rt::Executor<F> for LocalExecutor {
     }
 }
 
-/// Calls under way in one connection; a kubelet with 110 pods stays below.
+/// Concurrent calls of one connection; a kubelet with 110 pods stays below.
 const MAX_CALLS: u32 = 256;
 /// Idle connections are checked with a keep-alive ping.
 const KEEP_ALIVE: Duration = Duration::from_secs(5 * 60);

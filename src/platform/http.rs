@@ -27,7 +27,7 @@ use tls::Trust;
 /// Requests waiting for the thread; each caller waits for its own answer, so more means that something is
 /// stuck.
 const QUEUE: usize = 16;
-/// As in other clients; a loop ends here.
+/// As in other clients; it ends a redirect loop.
 const MAX_REDIRECTS: u32 = 10;
 /// Deep call chains of TLS in unoptimised builds; musl's default would be 128 KiB. Only touched pages cost.
 const STACK_BYTES: usize = 1024 * 1024;
@@ -48,9 +48,9 @@ pub struct Request {
     pub ca_file: Option<PathBuf>,
     /// The client certificate, for servers that request one. Sent only to the origin of `url`.
     pub client: Option<ClientFiles>,
-    /// An ETag: answer 304 while it stands.
+    /// An ETag: the server answers 304 while it is current.
     pub if_none_match: Option<String>,
-    /// A Last-Modified: answer 304 while it stands.
+    /// A Last-Modified: the server answers 304 while it is current.
     pub if_modified_since: Option<String>,
 }
 
@@ -137,7 +137,7 @@ fn serve(mut queue: mpsc::Receiver<Job>) {
     }
 }
 
-/// The last agent and the trust it was made with: certificates are parsed again only when their file changes.
+/// The last agent and its trust: certificates are parsed again only when their file changes.
 #[derive(Default)]
 struct Fetcher {
     agent: Option<(Agent, Trust)>,
@@ -223,7 +223,7 @@ impl Fetcher {
             .max_redirects_will_error(false)
             .user_agent(concat!("agent/", env!("CARGO_PKG_VERSION")))
             .accept_encoding(AutoHeaderValue::None)
-            // Polls are far apart: a kept connection would only ever be found dead.
+            // Polls are far apart: a kept connection would always be closed by then.
             .max_idle_connections(0)
             .max_idle_connections_per_host(0)
             .build();

@@ -12,9 +12,9 @@ use time::OffsetDateTime;
 
 use crate::platform::clock::Clock;
 
-/// Below this verbosity (`-v`) only what an operator must see is shown: the kubelet's V(0) to V(3).
+/// Below this verbosity (`-v`) only messages for operators are shown: the kubelet's V(0) to V(3).
 const DEBUG_VERBOSITY: i32 = 4;
-/// From here on payloads are shown too.
+/// From this verbosity on payloads are shown too.
 const TRACE_VERBOSITY: i32 = 6;
 
 /// The library and the program around it.
@@ -28,7 +28,7 @@ pub enum LogFormat {
     Json,
 }
 
-/// What of the configuration concerns logging.
+/// The logging part of the configuration.
 #[derive(Clone, Debug)]
 pub struct LogConfig {
     /// Text or JSON.
@@ -78,7 +78,7 @@ fn allowed(config: &LogConfig, file: &str) -> LevelFilter {
     level(matching.map_or(config.verbosity, |(_, verbosity)| *verbosity))
 }
 
-/// `*` is any text, `?` one character; klog has no more either.
+/// `*` is any text, `?` one character; klog supports no more either.
 fn matches_glob(pattern: &[u8], text: &[u8]) -> bool {
     match (pattern.split_first(), text.split_first()) {
         (None, None) => true,

@@ -14,13 +14,13 @@ use crate::platform::sys::node;
 
 /// The system bus's default socket, without `DBUS_SYSTEM_BUS_ADDRESS`.
 const BUS_SOCKET: &str = "/run/dbus/system_bus_socket";
-/// systemd's own socket, for root alone; the bus may not be there on a small box, or gone already.
+/// systemd's own socket, for root alone; a small system may have no bus, or the bus may have stopped already.
 const SYSTEMD_SOCKET: &str = "/run/systemd/private";
-/// In memory: logind reads it as it reads the one on disk, and nothing is written to flash. Upstream's name.
+/// On a tmpfs: logind reads it like the one on disk, and nothing is written to flash. Upstream's name.
 pub(crate) const DROP_IN: &str = "/run/systemd/logind.conf.d/99-kubelet.conf";
-/// How it begins when the agent wrote it.
+/// The first line of a file that the agent wrote.
 pub(crate) const DROP_IN_HEADER: &str = "# Written by the agent for shutdownGracePeriod.\n";
-/// The first call may have to start logind, on a box that is still booting.
+/// The first call may have to start logind, on a machine that is still booting.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How often logind is queried for its reloaded settings, and the delay before the first query; doubles
 /// (upstream).
@@ -42,9 +42,9 @@ const SIGHUP: i32 = 1;
 /// What logind does.
 #[derive(Debug)]
 pub enum News {
-    /// The machine's end waits for this to be closed.
+    /// The inhibitor lock: the shutdown waits until it is closed.
     Locked(OwnedFd),
-    /// It begins, or was called off.
+    /// The shutdown begins, or was cancelled.
     Preparing(bool),
 }
 
@@ -53,11 +53,11 @@ pub enum News {
 pub struct LogindConfig {
     /// `DBUS_SYSTEM_BUS_ADDRESS`, if it is set.
     pub bus_address: Option<String>,
-    /// How long the machine's end has to wait at most.
+    /// The longest delay of the shutdown.
     pub delay: Duration,
 }
 
-/// The socket of the system's bus. Of an address only a path is understood.
+/// The system bus's socket. Of an address only a path is supported.
 fn bus_socket(address: Option<&str>) -> PathBuf {
     let path = address.and_then(|address| address.strip_prefix("unix:path="));
     let path = path.and_then(|path| path.split([',', ';']).next());
@@ -117,7 +117,7 @@ fn is_new_logind(signal: &Message) -> bool {
     texts.first().is_some_and(|name| name == LOGIND) && texts.get(2).is_some_and(|owner| !owner.is_empty())
 }
 
-/// The lock that delays the machine's end, after logind was made to wait long enough for it.
+/// Takes the inhibitor lock, after raising logind's maximum delay if necessary.
 fn lock(bus: &mut DbusConnection, delay: Duration) -> Result<OwnedFd, DbusError> {
     if let Err(error) = ask_for_delay(bus, delay) {
         if error.is_silence() {
@@ -168,7 +168,7 @@ fn ask_for_delay(bus: &mut DbusConnection, delay: Duration) -> Result<(), DbusEr
 fn write_drop_in(path: &Path, delay: Duration) -> io::Result<()> {
     let directory = path.parent().unwrap_or(Path::new("/"));
     std::fs::create_dir_all(directory)?;
-    // Rounded up: logind counts whole seconds here as well as anywhere.
+    // Rounded up: logind counts in whole seconds.
     let seconds = delay.as_secs() + u64::from(delay.subsec_nanos() > 0);
     std::fs::write(path, format!("{DROP_IN_HEADER}[Login]\nInhibitDelayMaxSec={seconds}\n"))
 }

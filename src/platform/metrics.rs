@@ -20,7 +20,7 @@ pub enum MetricKind {
     Counter,
     /// Goes up and down.
     Gauge,
-    /// How many were at most so large.
+    /// The number of observations up to each bound.
     Histogram,
 }
 
@@ -74,7 +74,7 @@ impl Family {
 /// Prometheus' default buckets.
 pub const SECONDS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
-/// Values of labels, each but the last with [`END`] behind it: one text costs less than six.
+/// Values of labels, each but the last followed by [`END`]: one text costs less than six.
 type Values = Box<str>;
 const END: char = '\0';
 
@@ -148,7 +148,7 @@ pub fn count(family: &'static Family, values: &[&str]) {
     );
 }
 
-/// Shows a counter without labels before there is anything to count: an alert on its increase sees the first.
+/// Shows a counter without labels from zero on: an alert on its increase sees the first event.
 pub fn begin(family: &'static Family) {
     change(family, &[], |_| Cell::Number(0), |_| {});
 }
@@ -214,7 +214,7 @@ pub fn write_recorded(text: &mut Text, prefixes: &[&str]) {
     }
 }
 
-/// Nanoseconds as seconds, every digit of them.
+/// Nanoseconds as seconds, with all digits.
 #[derive(Clone, Copy, Debug)]
 pub struct Seconds(pub u64);
 
@@ -233,7 +233,7 @@ impl Display for Seconds {
 pub struct Text {
     out: String,
     name: &'static str,
-    /// Of the family that has no sample yet.
+    /// The head of a family that has no sample yet.
     head: String,
 }
 
@@ -246,7 +246,7 @@ impl Text {
         self.head = format!("# HELP {name} {help}\n# TYPE {name} {}\n", kind.word());
     }
 
-    /// A sample. Labels have to be different ones each time.
+    /// A sample. Its labels must be unique in the family.
     pub fn sample(&mut self, labels: &[(&str, &str)], value: &dyn Display) {
         self.line("", labels, value, None);
     }
@@ -256,7 +256,7 @@ impl Text {
         self.line("", labels, value, Some(at));
     }
 
-    /// The samples of a histogram; `counts` are those of the buckets alone, and one more.
+    /// The samples of a histogram; `counts` are not cumulative, one per bucket and one for the rest.
     pub fn histogram(&mut self, labels: &[(&str, &str)], buckets: &[f64], counts: &[u64], sum: f64) {
         let mut below = 0_u64;
         for (index, count) in counts.iter().enumerate() {

@@ -1,6 +1,6 @@
-//! What OpenRC knows of the machine's end.
+//! Machine shutdown as OpenRC records it.
 //!
-//! Owns the reading of OpenRC's state directory.
+//! Owns reading OpenRC's state directory.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,7 @@ const RUNLEVEL: &str = "softlevel";
 /// OpenRC removes it when the service has stopped.
 const MARK: &str = "options/agent/goes_down";
 
-/// Whether OpenRC takes the machine down, as opposed to stopping the agent alone.
+/// Whether OpenRC is shutting the machine down, as opposed to stopping the agent alone.
 #[must_use]
 pub fn machine_goes_down(state: Option<&str>) -> bool {
     let state = Path::new(state.unwrap_or(STATE));
@@ -21,7 +21,7 @@ pub fn machine_goes_down(state: Option<&str>) -> bool {
     ends_machine(&runlevel, state.join(MARK).exists())
 }
 
-/// Maintenance (`single`) and what an administrator changes to do not.
+/// Maintenance (`single`) and runlevels that an administrator changes to do not.
 fn ends_machine(runlevel: &str, is_marked: bool) -> bool {
     is_marked || runlevel.trim_end() == "shutdown"
 }

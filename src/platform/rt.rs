@@ -20,7 +20,7 @@ use tokio::task::{JoinHandle, LocalSet};
 const BLOCKING_THREADS: usize = 2;
 /// An idle blocking thread ends so that its stack does not count against the memory budget.
 const BLOCKING_KEEP_ALIVE: Duration = Duration::from_secs(2);
-/// A blocking job slower than this is worth a line in the log.
+/// A slower blocking job is logged.
 const SLOW_JOB: Duration = Duration::from_secs(1);
 
 /// Runs `main` to its end on a current-thread runtime, with local tasks available.
@@ -42,7 +42,7 @@ pub fn run<F: Future>(main: F) -> std::io::Result<F::Output> {
     Ok(output)
 }
 
-/// Spawns a task of this thread. The name is for the log when it ends by panic; the caller owns the handle.
+/// Spawns a task of this thread. The name is logged when it panics; the caller owns the handle.
 pub fn spawn<F>(name: &'static str, task: F) -> JoinHandle<F::Output>
 where
     F: Future + 'static,
@@ -63,7 +63,7 @@ pub fn run_jobs_inline() {
     INLINE.set(true);
 }
 
-/// True when blocking jobs run in this thread, and so must whatever else would wait for another one.
+/// True when blocking jobs run in this thread, and so must all work that would wait for another thread.
 #[must_use]
 pub fn jobs_run_inline() -> bool {
     INLINE.get()
@@ -90,7 +90,7 @@ pub async fn blocking<T: Send + 'static>(name: &'static str, job: impl FnOnce() 
     }
 }
 
-/// The named threads that own blocking things (SQLite, HTTP) are made here and nowhere else.
+/// The only function that starts the named threads of blocking components (SQLite, HTTP).
 ///
 /// # Errors
 /// When the kernel refuses another thread.

@@ -29,10 +29,10 @@ pub const MAX_EVENTS: u32 = 1000;
 /// visited on Mondays needs longer.
 pub const MAX_EVENT_AGE: std::time::Duration = std::time::Duration::from_secs(7 * 24 * 3600);
 
-/// The fact that bytes of values which have been encrypted since may still be in the files.
+/// The fact that the files may still hold bytes of values which have been encrypted since.
 const REWRITE: &str = "rewrite-after-encryption";
 
-/// How long a write may be lost for.
+/// Whether a power cut may lose a write.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Durability {
     /// On the disk when the call returns.
@@ -81,14 +81,14 @@ pub(crate) struct RawLoaded {
 /// Restart count, back-off in nanoseconds, when it was set.
 pub(crate) type StoredContainerStateRow = (i64, Option<i64>, Option<i64>);
 
-/// What is written behind, in one transaction.
+/// The write-behind data of one transaction.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     pub statuses: Vec<(String, String)>,
     pub events: Vec<StoredEvent>,
-    /// What a disk has refused: pod, container.
+    /// Container states that the disk has refused: pod, container.
     pub container_states: Vec<(String, String, StoredContainerState)>,
-    /// A pod has ended: that is not to be forgotten, or its work would be done again.
+    /// A pod has ended: its status must be durable, or its work would be repeated.
     pub ends: bool,
 }
 
@@ -134,7 +134,7 @@ impl Db {
         let busy: i64 = connection
             .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))
             .doing("empty the log after encrypting values")?;
-        // A reader in the way: the next start tries again.
+        // A reader blocks it: the next start tries again.
         if busy == 0 { self.put_meta(REWRITE, None) } else { Ok(()) }
     }
 
@@ -158,7 +158,7 @@ impl Db {
         self.connection.as_mut().ok_or(StoreError::Closed)
     }
 
-    /// A write transaction at the wanted level, on top of what is certainly on the disk.
+    /// A write transaction at the requested durability, on top of durable data only.
     fn write<T>(
         &mut self,
         durability: Durability,
@@ -227,7 +227,7 @@ impl Db {
             }
             let mut wanted = BTreeSet::new();
             for pod in pods {
-                // The first of two pods with one uid wins, as in the merge.
+                // The first of two pods with one uid is used, as in the merge.
                 if wanted.insert(pod.uid.as_str()) {
                     commit.written += put_desired(transaction, source, pod)?;
                 }

@@ -111,7 +111,7 @@ pub(super) fn loaded(raw: RawLoaded) -> Loaded {
     loaded
 }
 
-/// An object with the values that are kept apart from it; a Secret is whole or not there.
+/// An object with its separately stored values; a Secret is complete or left out.
 fn local_object(row: RawObject) -> Result<LocalObject, String> {
     let kind = ObjectKind::from_name(&row.kind).ok_or("unknown kind")?;
     let value = serde_json::from_str(&row.json).map_err(|error| error.to_string())?;

@@ -81,7 +81,7 @@ pub enum StoreError {
         path: PathBuf,
         source: io::Error,
     },
-    /// There is nothing to read.
+    /// The store does not exist.
     #[error("no store found at {}: the agent has not run with this --root-dir", path.display())]
     Missing {
         /// The database file.
@@ -102,7 +102,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Names the operation and sorts SQLite's code into what a caller can do about it.
+    /// Adds the operation, and sorts SQLite's code by the caller's options.
     pub(crate) fn sqlite(action: &'static str, source: rusqlite::Error) -> Self {
         match source.sqlite_error_code() {
             Some(ErrorCode::DiskFull) => Self::Full { action, source },

@@ -37,7 +37,7 @@ pub(crate) struct RawObject {
     pub values: BTreeMap<String, Result<Vec<u8>, String>>,
 }
 
-/// Makes `objects` all that a source defines; how many rows were written or removed.
+/// Makes `objects` the complete set of a source; returns how many rows were written or removed.
 pub(super) fn put_objects(
     transaction: &Transaction<'_>,
     key: &StoreKey,

@@ -32,7 +32,7 @@ const MAX_DAMAGED: usize = 3;
 const LEAST_BYTES: u64 = 512;
 /// Readers (the command line) hold the file for milliseconds.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
-/// The log is folded into the file when it is this long, and cut back to it: 256 pages of 4 KiB.
+/// The log is checkpointed at this length, and truncated to it: 256 pages of 4 KiB.
 const WAL_PAGES: u32 = 256;
 
 /// What opening found.
@@ -40,7 +40,7 @@ const WAL_PAGES: u32 = 256;
 pub struct OpenReport {
     /// There was no store.
     pub created: bool,
-    /// The damaged file, under its new name, and what was wrong with it.
+    /// The damaged file, under its new name, and its error.
     pub damaged: Option<DamagedFile>,
     /// Why values that are stored in the clear could not be encrypted, all of them, without a trace.
     pub unsealed: Option<StoreError>,
@@ -61,7 +61,7 @@ pub(super) fn open(path: &Path, now: Timestamp, key: StoreKey) -> Result<(Db, Op
     let mut report = OpenReport::default();
     let connection = match fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            // A log without its database belongs to nothing; SQLite would mix it into the new file.
+            // A log without its database is useless; SQLite would mix it into the new file.
             set_aside(path, now)?;
             report.created = true;
             connect(path)?
@@ -189,7 +189,7 @@ fn set_aside_because(path: &Path, now: Timestamp, reason: String) -> Result<Opti
     Ok(Some(DamagedFile { kept_as: set_aside(path, now)?, reason }))
 }
 
-/// Renames the file and its side files, and forgets all but the newest damaged ones.
+/// Renames the file and its side files, and removes all but the newest damaged ones.
 fn set_aside(path: &Path, now: Timestamp) -> Result<PathBuf, StoreError> {
     let stamp: String = now.to_rfc3339().chars().filter(|c| !matches!(c, '-' | ':')).collect();
     let mut kept_as = with_suffix(path, &format!(".damaged-{stamp}"));

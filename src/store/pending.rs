@@ -37,7 +37,7 @@ impl Pending {
         true
     }
 
-    /// The disk has refused it; the latest one waits.
+    /// Queues a state that the disk has refused; the latest one is kept.
     pub(crate) fn put_refused(&mut self, uid: PodUid, name: ContainerName, state: StoredContainerState) {
         self.refused.insert((uid, name), state);
     }
@@ -81,7 +81,7 @@ impl Pending {
         }
     }
 
-    /// Everything that waits, oldest event first; `None` when nothing does.
+    /// All pending writes, oldest event first; `None` when there are none.
     pub(crate) fn take(&mut self) -> Option<Batch> {
         if self.statuses.is_empty() && self.events.is_empty() && self.refused.is_empty() {
             return None;
@@ -100,7 +100,7 @@ impl Pending {
         })
     }
 
-    /// A batch that could not be written waits again; newer statuses win.
+    /// Queues a failed batch again; newer statuses win.
     pub(crate) fn put_back(&mut self, batch: Batch) {
         self.ends |= batch.ends;
         for (uid, json) in batch.statuses {
@@ -120,7 +120,7 @@ impl Pending {
     }
 }
 
-/// The status as stored: without when a probe last ran, which changes without meaning anything.
+/// The status as stored: without the time of the last probe, which changes without a change of state.
 fn meaning(status: &PodStatus) -> Option<String> {
     let mut status = status.clone();
     for condition in &mut status.conditions {

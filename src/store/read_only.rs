@@ -63,7 +63,7 @@ impl ReadOnlyStore {
     /// The file cannot be read.
     pub fn load(&mut self) -> Result<Loaded, StoreError> {
         let mut raw = db::read_all(&mut self.connection, &StoreKey::None)?;
-        // The agent's alone, and sealed as a whole where there is a key.
+        // For the agent only, and sealed as a whole where there is a key.
         raw.trials.clear();
         Ok(decode::loaded(raw))
     }

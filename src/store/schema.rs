@@ -167,7 +167,7 @@ pub(crate) fn migrate(connection: &mut Connection) -> Result<(), StoreError> {
     transaction.commit().doing("commit the migration")
 }
 
-/// True when every table and column is there.
+/// True when every table and column exists.
 pub(crate) fn has_our_shape(connection: &Connection) -> bool {
     SHAPE.iter().all(|statement| connection.prepare(statement).is_ok())
 }

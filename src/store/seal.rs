@@ -17,7 +17,7 @@ use crate::codec::base64;
 
 /// Bytes of a key.
 pub const KEY_BYTES: usize = 32;
-/// The `key_id` of a value that is stored as it is.
+/// The `key_id` of a value that is stored in the clear.
 pub(crate) const PLAIN: &str = "";
 
 /// How values of Secrets are kept.
@@ -52,7 +52,7 @@ pub struct SealingKey {
     id: String,
 }
 
-/// The content of a key file is no key.
+/// The content of a key file is not a valid key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "must hold a key of {KEY_BYTES} bytes as base64 or hex, for example from \"openssl rand -base64 32\", and nothing else"
@@ -111,7 +111,7 @@ impl SealContext<'_> {
 pub(crate) type Unreadable = String;
 
 impl StoreKey {
-    /// The name of what values are sealed with now.
+    /// The id of the current key.
     pub(crate) fn id(&self) -> &str {
         match self {
             Self::Sealed(key) => &key.id,
@@ -119,7 +119,7 @@ impl StoreKey {
         }
     }
 
-    /// A value as it is to be written; `None` when it may not be.
+    /// A value in its stored form; `None` when it must not be written.
     pub(crate) fn seal(&self, place: SealContext<'_>, value: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
         let key = match self {
             Self::None => return Ok(Some(value.to_vec())),

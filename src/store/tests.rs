@@ -1,4 +1,4 @@
-//! The store against real files: durability, coalescing, what is kept of pods.
+//! The store against real files: durability, coalescing, and the retention of pods.
 
 mod disk;
 mod model;
@@ -196,7 +196,7 @@ fn nothing_is_written_when_nothing_changed() {
         assert_eq!(write().await, Commit { written: 3, removed: 0 });
         let before = traces(&directory);
         assert_eq!(write().await, Commit::default());
-        // Even when this process has forgotten what it wrote.
+        // Even when this process has lost its record of the last write.
         store.shared.pending.borrow_mut().forget(&uid);
         assert_eq!(write().await, Commit::default());
         assert_eq!(traces(&directory), before);
@@ -287,7 +287,7 @@ fn forgetting_a_pod_removes_its_state_but_not_what_a_source_wants() {
         let loaded = store.load().await.unwrap();
         assert_eq!(names(&loaded, PodSource::File), ["a"]);
         assert!(loaded.container_state.is_empty() && loaded.statuses.is_empty());
-        // The same status is news again.
+        // The same status is written again.
         store.put_status(&uid, &status("Failed"));
         store.flush().await.unwrap();
         assert_eq!(store.load().await.unwrap().statuses[&uid], status("Failed"));

@@ -18,7 +18,7 @@ use crate::model::objects::{ObjectKind, wire};
 use crate::model::source::{SourceObject, SourcePod};
 use crate::model::types::{PodSource, Timestamp};
 
-/// How far a source's set has got.
+/// The stage of a source's set.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Stage {
     /// The desired set is good: it started as a whole, or existed before trials were enabled.
@@ -26,18 +26,18 @@ pub enum Stage {
     Good,
     /// The source's first set: there is no earlier one for a rollback.
     Unproven,
-    /// A new set runs; `fallback` was good before.
+    /// A new set is on trial; `fallback` was good before.
     Trial {
-        /// What is wanted again if it fails.
+        /// The set that is restored if it fails.
         fallback: Fallback,
-        /// Names the answer on trial.
+        /// Identifies the source's answer on trial.
         digest: String,
-        /// Of [`PARTS`]; at zero its time is over.
+        /// Of [`PARTS`]; at zero the trial's time is over.
         parts_left: u8,
     },
     /// The last good set runs again, instead of the source's current one.
     RolledBack {
-        /// Names the answer that failed.
+        /// Identifies the source's answer that failed.
         digest: String,
         /// Which pods did not start, and why.
         why: String,
@@ -183,7 +183,7 @@ pub(super) fn put_trial(
             params![source, row.parts_left],
         );
     }
-    // Better forgotten than wrong: a trial that is not remembered counts as passed after a restart.
+    // Better lost than wrong: a trial that is not stored counts as passed after a restart.
     let Some(sealed) = key.seal(place(source), &row.record)? else { return remove() };
     execute(
         transaction,

@@ -24,7 +24,7 @@ pub fn file(root_dir: &Path) -> PathBuf {
     root_dir.join(FILE_NAME)
 }
 
-/// The record, if there is one that can be read.
+/// The record, if it exists and can be read.
 #[must_use]
 pub fn read(root_dir: &Path) -> Option<UpgradeRecord> {
     UpgradeRecord::parse(&fs::read_to_string(file(root_dir)).ok()?)

@@ -58,7 +58,8 @@ fn container(pod: &Pod, usage: &PodUse, disks: Disks) -> Option<String> {
     all_containers(pod).find_map(|(spec, _)| {
         let limit = spec.resources.limits.get(RESOURCE)?;
         let container = usage.containers.iter().find(|container| container.name == spec.name)?;
-        // Upstream: with a disk of their own images' and layers' bytes are not the node's.
+        // Upstream: with a separate image file system, images and layers do not count against the node's
+        // disk.
         let rootfs = if disks.has_imagefs { DiskUse::default() } else { container.rootfs };
         let used = [rootfs, container.logs].iter().filter_map(|part| part.bytes).fold(0, u64::saturating_add);
         let is_over = used > u64::try_from(limit.value()).unwrap_or(u64::MAX);

@@ -1,4 +1,4 @@
-//! Signals, and from the configuration's texts to thresholds.
+//! Signals, and parsing of the configured thresholds.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,7 +18,7 @@ pub enum Signal {
     /// Bytes on the disk of the root directory.
     NodefsAvailable,
     NodefsInodesFree,
-    /// Bytes on the disk of images, where that is another.
+    /// Bytes on the disk of images, if it is a separate one.
     ImagefsAvailable,
     ImagefsInodesFree,
     PidAvailable,
@@ -39,13 +39,13 @@ impl Signal {
         Self::NAMES.iter().find(|(_, known)| *known == name).map(|(signal, _)| *signal)
     }
 
-    /// As the configuration has it.
+    /// The name in the configuration.
     #[must_use]
     pub fn name(self) -> &'static str {
         Self::NAMES.iter().find(|(signal, _)| *signal == self).map_or("", |(_, name)| name)
     }
 
-    /// The resource that is reclaimed, as messages have it.
+    /// The resource that is reclaimed, as messages name it.
     #[must_use]
     pub fn resource(self) -> &'static str {
         match self {
@@ -56,7 +56,7 @@ impl Signal {
         }
     }
 
-    /// What the node is short of.
+    /// The node's pressure condition.
     #[must_use]
     pub fn pressure(self) -> Pressure {
         match self {
@@ -67,21 +67,21 @@ impl Signal {
     }
 }
 
-/// One threshold: less than this is too little.
+/// One threshold: it is met when less than this is available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Threshold {
     pub signal: Signal,
     pub value: Amount,
-    /// How long it may be so; zero for a hard one.
+    /// How long it may be met; zero for a hard threshold.
     pub grace: Duration,
     /// `evictionHard`.
     pub is_hard: bool,
-    /// `evictionMinimumReclaim`: what has to be free beyond the value once it was met.
+    /// `evictionMinimumReclaim`: how much must be free beyond the value once the threshold was met.
     pub minimum_reclaim: Option<Amount>,
 }
 
 impl Threshold {
-    /// `was_met`: it is resolved only with the minimum reclaimed.
+    /// `was_met`: it is resolved only after the minimum reclaim.
     #[must_use]
     pub fn is_met(&self, observed: Observation, was_met: bool) -> bool {
         let reclaim =
@@ -89,7 +89,7 @@ impl Threshold {
         observed.available < self.value.of(observed.capacity).saturating_add(reclaim)
     }
 
-    /// Within a quarter of the value, or two percent of all there is.
+    /// Within a quarter of the value, or two percent of the capacity.
     #[must_use]
     pub fn is_near(&self, observed: Observation) -> bool {
         let value = self.value.of(observed.capacity);
@@ -97,7 +97,7 @@ impl Threshold {
     }
 }
 
-/// The configuration's texts, by signal.
+/// The configured texts, by signal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ThresholdTexts {
     /// `evictionHard`.

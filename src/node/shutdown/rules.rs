@@ -12,7 +12,7 @@ use crate::model::containers::is_terminal;
 use crate::model::types::PodUid;
 use crate::pod::resources::priority;
 
-/// From here up pods are critical.
+/// Pods with this priority or a higher one are critical.
 const SYSTEM_CRITICAL: i32 = 2_000_000_000;
 /// The message of the node's condition during the shutdown.
 pub const NODE_MESSAGE: &str = "node is shutting down";
@@ -49,7 +49,7 @@ pub fn or_unasked(configured: &[Period]) -> Vec<Period> {
     if total(configured) > 0 { configured.to_vec() } else { UNASKED.to_vec() }
 }
 
-/// Seconds of all groups together: what the machine has to wait for at most.
+/// Seconds of all groups together: the delay to request from logind.
 #[must_use]
 pub fn total(periods: &[Period]) -> i64 {
     periods.iter().fold(0, |sum, period| sum.saturating_add(period.seconds))

@@ -26,9 +26,9 @@ use crate::platform::sys::node::file_system;
 use crate::pod::volume::{RemoteJobs, run_remote};
 use crate::runtime::{DiskFigures, RuntimeUse};
 
-/// An answer younger than this stands.
+/// A younger result is used as it is.
 const FRESH: Duration = Duration::from_secs(60);
-/// A walk that took long is repeated the later: walking takes at most this part of the time.
+/// A slow walk is repeated less often: walking takes at most this part of the time.
 const SHARE: u32 = 20;
 /// How long a request waits for walks.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -37,14 +37,14 @@ const REMOTE_PATIENCE: Duration = Duration::from_secs(2);
 /// Results that have not been requested for this long are dropped.
 const KEPT: Duration = Duration::from_secs(300);
 
-/// What a volume is measured by.
+/// How a volume is measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Measure {
-    /// A walk: a directory among others on its disk.
+    /// By a walk: a directory that shares its disk.
     Walk(PathBuf),
-    /// Its file system, all of which it is.
+    /// By its file system, which it fills alone.
     FileSystem(PathBuf),
-    /// Its file system, on another machine.
+    /// By its file system, on another machine.
     Remote(PathBuf),
 }
 
@@ -54,7 +54,7 @@ pub(super) struct Measurable {
     name: String,
     pub(super) claim: Option<String>,
     measure: Measure,
-    /// It is the node's disk that the pod uses with it.
+    /// The pod uses the node's disk through it.
     is_ephemeral: bool,
 }
 
@@ -326,7 +326,7 @@ impl Seen {
     }
 }
 
-/// A file system that is all one thing's.
+/// The usage of a file system with a single subject.
 fn whole(at: Timestamp, path: &Path) -> Option<FileSystem> {
     let facts = file_system(path).ok()?;
     let inodes = (facts.inodes > 0).then(|| facts.inodes.saturating_sub(facts.inodes_free));

@@ -8,7 +8,7 @@ use super::{Disk, Interface};
 use crate::platform::cgroup::usage::ContainerStats;
 use crate::runtime::embedded::network::bridge::is_veth_name;
 
-/// Of times in `/proc/stat`, whatever the kernel's own tick is.
+/// Of times in `/proc/stat`, whose unit is fixed whatever the kernel's own tick is.
 const NANOS_PER_TICK: u64 = 10_000_000;
 
 /// The machine as a whole.
@@ -22,7 +22,7 @@ pub struct Machine {
     pub swap_total: Option<u64>,
     /// When it was booted, seconds since the epoch.
     pub booted_at: Option<i64>,
-    /// Processes and threads there are.
+    /// The number of processes and threads.
     pub threads: Option<u64>,
 }
 
@@ -75,12 +75,12 @@ fn cpu_ns(stat: &str) -> Option<u64> {
     })
 }
 
-/// `0.10 0.20 0.30 1/234 5678`: of so many one runs.
+/// `0.10 0.20 0.30 1/234 5678`: one of 234 is running.
 fn threads(loadavg: &str) -> Option<u64> {
     loadavg.split_whitespace().nth(3)?.split_once('/')?.1.parse().ok()
 }
 
-/// This process, as Prometheus' clients show theirs.
+/// This process's metrics, as in Prometheus' clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Process {
     /// CPU time, nanoseconds.
@@ -119,7 +119,7 @@ impl Process {
             resident: kilobytes("VmRSS:"),
             address_space: kilobytes("VmSize:"),
             started_at: booted.zip(field(22)).map(|(booted, ticks)| booted + ticks / 100),
-            // One of them is that of the directory itself.
+            // One of them is the descriptor of the directory itself.
             open_files: files
                 .and_then(|files| u64::try_from(files).ok())
                 .map(|files| files.saturating_sub(1)),
@@ -145,7 +145,7 @@ fn interface(line: &str) -> Option<Interface> {
         return None;
     }
     let counts: Vec<u64> = rest.split_whitespace().map_while(|word| word.parse().ok()).collect();
-    // Eight that were received, then eight that were sent; of each the first four.
+    // Eight receive columns, then eight transmit columns; the first four of each are used.
     let at = |column: usize| counts.get(column).copied();
     Some(Interface {
         name: name.to_owned(),

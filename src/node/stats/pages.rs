@@ -7,7 +7,7 @@ use crate::platform::cgroup::usage::{Detail, Io};
 use crate::platform::metrics::MetricKind::{Counter, Gauge};
 use crate::platform::metrics::{MetricKind, Seconds, Text};
 
-/// What a family takes from what is used, in its own unit; CPU time in nanoseconds.
+/// A family's figure from the usage, in its own unit; CPU time in nanoseconds.
 type Figure = fn(&Usage) -> Option<u64>;
 
 /// `/proc/diskstats` counts milliseconds.
@@ -127,7 +127,7 @@ fn started(container: &ContainerUse) -> Seconds {
     Seconds(u64::try_from(container.started_at.as_nanos()).unwrap_or_default())
 }
 
-/// Names of this machine, for the `machine_*` families.
+/// Identifiers of this machine, for the `machine_*` families.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MachineNames {
     /// Changes with every boot.
@@ -471,7 +471,7 @@ fn disks(text: &mut Text, groups: &[Group<'_>]) {
     }
 }
 
-/// Of the node alone, as upstream: the kernel counts these for whole disks.
+/// For the node only, as upstream: the kernel counts these for whole disks.
 fn node_disks(text: &mut Text, node: &Group<'_>, disks: &[Disk]) {
     let counts: [(&'static str, MetricKind, &str, usize); 5] = [
         ("container_fs_sector_reads_total", Counter, "Sectors read from the disk", 2),

@@ -21,12 +21,12 @@ use crate::platform::sys::node;
 use crate::pod::resources::{CgroupLayout, QosClass, class_cgroup_path, pod_cgroup_path, qos_class};
 use crate::runtime::RuntimeUse;
 
-/// A pod that is to be measured.
+/// A pod to measure.
 #[derive(Debug, Default)]
 pub(super) struct MeasuredPod {
     pub(super) pod: PodRef,
     pub(super) started_at: Timestamp,
-    /// Where its cgroup may be, the likeliest first.
+    /// Candidates for its cgroup, the likeliest first.
     places: Vec<String>,
     sandbox: String,
     containers: Vec<ContainerUse>,
@@ -97,7 +97,7 @@ fn started_at(container: &ObservedContainer, pod: Option<&Pod>) -> Timestamp {
     told.unwrap_or(if container.started_at.is_zero() { container.created_at } else { container.started_at })
 }
 
-/// The machine and what runs beside pods.
+/// The machine and the processes outside pods.
 pub(super) fn node(config: &StatsConfig, ask: Ask, at: Timestamp) -> NodeUse {
     let machine = machine(&config.proc);
     let of = |counted| Usage { at, counted, ..Usage::default() };
@@ -144,7 +144,7 @@ pub(super) fn node(config: &StatsConfig, ask: Ask, at: Timestamp) -> NodeUse {
     node
 }
 
-/// `0::/system.slice/agent.service` of version 2, else where memory is counted. Nothing for the root.
+/// `0::/system.slice/agent.service` of version 2, else the memory controller's line. `None` for the root.
 fn own_cgroup(text: &str) -> Option<String> {
     let mut lines = text.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
     let counts = |controllers: &str| controllers.split(',').any(|name| name == "memory");
@@ -153,7 +153,7 @@ fn own_cgroup(text: &str) -> Option<String> {
     own.map(|(_, path)| path.to_owned()).filter(|path| path != "/")
 }
 
-/// The first of these cgroups that is there.
+/// The first of these cgroups that exists.
 fn first_there<'a>(config: &CgroupConfig, places: &'a [String]) -> Option<(&'a str, Vec<PathBuf>)> {
     let with_dirs = places.iter().map(|place| (place.as_str(), cgroup::counting_dirs(config, place)));
     with_dirs.into_iter().find(|(_, dirs)| !dirs.is_empty())
@@ -263,7 +263,7 @@ pub(super) fn sum<'a>(all: impl Iterator<Item = &'a ContainerStats>) -> Containe
     })
 }
 
-/// What the pod's network has carried; nothing when that is the node's.
+/// The pod's network traffic; empty with the host network.
 fn pod_interfaces(config: &StatsConfig, dirs: &[PathBuf], sandbox: &str) -> Vec<Interface> {
     let Some(pid) = cgroup::sandbox_process(dirs, sandbox) else { return Vec::new() };
     let namespace = |process: &str| fs::read_link(config.proc.join(process).join("ns/net")).ok();

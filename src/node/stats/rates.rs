@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use crate::model::ordered::Ordered as _;
 
-/// What a rate is taken over at least: less is noise, and of the machine's own CPU time 1 % of a core.
+/// The shortest interval of a rate: less is noise, and for the machine's own CPU time 1 % of a core.
 pub const SHORTEST: Duration = Duration::from_secs(1);
 /// A reading older than this gives no current rate.
 pub const LONGEST: Duration = Duration::from_secs(120);
 
-/// CPU time in nanoseconds, by what used it.
+/// CPU time in nanoseconds, by consumer.
 pub type Reading = BTreeMap<String, u64>;
 
-/// The last two reads that are far enough apart.
+/// The last two readings that are far enough apart.
 #[derive(Debug, Default)]
 pub struct Rates {
     newer: Option<(Duration, Reading)>,
@@ -57,7 +57,7 @@ impl Rates {
         rates
     }
 
-    /// Forgets what is too old to be of use. `true` when nothing is left.
+    /// Drops readings that are too old. `true` when nothing is left.
     pub fn forget(&mut self, now: Duration) -> bool {
         for read in [&mut self.newer, &mut self.older] {
             if read.as_ref().is_some_and(|(at, _)| now.saturating_sub(*at) > LONGEST) {
@@ -89,7 +89,7 @@ mod tests {
         assert_eq!(rates.wait(at(400)), Some(at(600)));
         let second = rates.take(at(1000), reading(&[("a", 500_000_100), ("b", 7)]));
         assert_eq!(second, reading(&[("a", 500_000_000)]), "half a core, and nothing of what is new");
-        // At once again: over the same second and a bit, without waiting.
+        // At once again: the rate covers a little more than the same second, without waiting.
         assert_eq!(rates.wait(at(1100)), None);
         assert_eq!(rates.take(at(1100), reading(&[("a", 1_100_000_100)])), reading(&[("a", 1_000_000_000)]));
         assert_eq!(rates.wait(at(15_000)), None);

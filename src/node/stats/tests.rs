@@ -1,4 +1,4 @@
-//! The whole way from fake trees to what is written down.
+//! From fake trees to the wire format.
 
 use std::fs;
 
@@ -41,7 +41,7 @@ impl ObjectLookup for NoObjects {
     }
 }
 
-/// A box in a directory: cgroups of version 2, procfs, a kubelet's directories.
+/// A machine in a directory: cgroups of version 2, procfs, a kubelet's directories.
 struct Machine {
     root: PathBuf,
 }

@@ -36,7 +36,7 @@ pub struct HeldError {
 #[derive(Debug, PartialEq, Eq)]
 struct Holder {
     pid: u32,
-    /// Of its store; none while it has not been opened.
+    /// The holder's store; `None` while it has not been opened.
     root_dir: Option<PathBuf>,
 }
 

@@ -19,7 +19,7 @@ use crate::platform::sys::kill::kill_process;
 /// A container's cgroup.
 #[derive(Debug, Default)]
 pub struct ContainerCgroup {
-    /// Its directory in every hierarchy; a process is to enter all.
+    /// Its directory in every hierarchy; a process has to enter all.
     pub dirs: Vec<PathBuf>,
     /// What had to be left out.
     pub skipped: Vec<Skipped>,
@@ -114,7 +114,7 @@ pub fn place(config: &CgroupConfig, parent: &str) -> String {
     }
 }
 
-/// Where the scope of this name is in a slice, whether or not it is there.
+/// The path of the scope of this name in a slice, whether or not it exists.
 #[must_use]
 pub fn scope_place(slice: &str, scope: &str) -> String {
     format!("{}/{scope}", expand_slice(slice).trim_end_matches('/'))
@@ -154,7 +154,7 @@ pub fn remove_scope(config: &CgroupConfig, place: &str) -> Vec<CgroupError> {
     tree::remove(config, &path)
 }
 
-/// Writes the limits of a container that is there. Zero, `None` and empty texts leave a value alone.
+/// Writes the limits of an existing container. Zero, `None` and empty texts leave a value alone.
 ///
 /// # Errors
 /// The first value that the kernel refuses other than for a missing permission or controller.
@@ -162,7 +162,7 @@ pub fn update(dirs: &[PathBuf], resources: &LinuxResources) -> Result<Vec<Skippe
     let mut skipped = Vec::new();
     let mut left: Vec<&String> = resources.unified.keys().collect();
     for directory in dirs {
-        // A directory shows what it is: these are there in every cgroup of version 2 but the root.
+        // Version 2 is recognised by its files: these exist in every cgroup of version 2 but the root.
         let unified = directory.join("cgroup.type").exists() || directory.join("cgroup.events").exists();
         let mut files = if unified { v2_files(resources)? } else { v1_files(resources) };
         files.retain(|file| holds(directory, file.controller));
@@ -265,7 +265,7 @@ fn swap_limit(resources: &LinuxResources) -> i64 {
     }
 }
 
-/// More than the kernel counts is no limit.
+/// A value beyond the kernel's counter means no limit.
 fn huge_bytes(bytes: u64) -> String {
     i64::try_from(bytes).map_or_else(|_| "-1".to_owned(), |bytes| bytes.to_string())
 }
@@ -350,10 +350,10 @@ pub fn is_empty(dirs: &[PathBuf]) -> bool {
     dirs.iter().all(|directory| tree::pids_below(directory).is_empty())
 }
 
-/// Removes the cgroup and what is below it from every hierarchy. Fine when it is gone.
+/// Removes the cgroup and what is below it from every hierarchy. A missing one is fine.
 ///
 /// # Errors
-/// One per hierarchy that still has it; the others are done all the same.
+/// One per hierarchy that still has it; the others are removed all the same.
 pub fn remove(dirs: &[PathBuf]) -> Vec<CgroupError> {
     let there = dirs.iter().filter(|path| path.is_dir());
     there

@@ -17,7 +17,7 @@ pub enum DeviceKind {
     Char,
 }
 
-/// One rule. Where several match, the last counts; where none does, the device is denied.
+/// One rule. Where several match, the last one applies; where none does, the device is denied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceRule {
     pub allow: bool,
@@ -58,7 +58,7 @@ impl DeviceRule {
     }
 }
 
-/// Puts the rules into force for a new cgroup.
+/// Applies the rules to a new cgroup.
 pub(super) fn allow(dirs: &[PathBuf], v2: bool, rules: &[DeviceRule]) -> Result<Vec<Skipped>, CgroupError> {
     if v2 {
         let Some(directory) = dirs.first() else { return Ok(Vec::new()) };
@@ -67,7 +67,7 @@ pub(super) fn allow(dirs: &[PathBuf], v2: bool, rules: &[DeviceRule]) -> Result<
     if let Some(directory) = dirs.iter().find(|directory| directory.join("devices.allow").exists()) {
         return write_rules(directory, rules).map(|()| Vec::new());
     }
-    // Beside version 1 there may be a tree of version 2, and programs work in it all the same.
+    // Beside version 1 there may be a tree of version 2, where programs work as well.
     if let Some(directory) = dirs.iter().find(|directory| directory.join("cgroup.events").exists()) {
         return attach(directory, rules);
     }
@@ -94,7 +94,7 @@ fn write_rules(directory: &Path, rules: &[DeviceRule]) -> Result<(), CgroupError
         let kinds: &[DeviceKind] =
             if rule.kind == DeviceKind::All { &[DeviceKind::Block, DeviceKind::Char] } else { &[rule.kind] };
         for kind in kinds {
-            // `a` with numbers would be read as `a` alone.
+            // `a` with numbers would be parsed as `a` alone.
             let line = DeviceRule { kind: *kind, ..*rule }.line();
             write(if rule.allow { "devices.allow" } else { "devices.deny" }, line)?;
         }
@@ -111,7 +111,7 @@ fn attach(directory: &Path, rules: &[DeviceRule]) -> Result<Vec<Skipped>, Cgroup
     Ok(Vec::new())
 }
 
-/// One instruction of eBPF, as the kernel takes it.
+/// One instruction of eBPF, in the kernel's format.
 #[derive(Clone, Copy)]
 struct Instruction {
     code: u8,
@@ -158,7 +158,7 @@ fn program(rules: &[DeviceRule]) -> Vec<u8> {
         ends = !checks.iter().any(|check| is_jump(check.code));
         for (at, mut check) in checks.into_iter().enumerate() {
             if is_jump(check.code) {
-                // Over the rest of the checks and the verdict's two instructions.
+                // Jumps over the rest of the checks and the verdict's two instructions.
                 check.offset = i16::try_from(length - at - 1 + 2).unwrap_or(i16::MAX);
             }
             all.push(check);
@@ -192,7 +192,7 @@ fn checks(rule: DeviceRule) -> Vec<Instruction> {
             // All requested kinds of access must be allowed,
             op(JUMP_NOT_EQUAL_REGISTER, 1, 3, 0)
         } else {
-            // but a part that is denied suffices.
+            // but one denied part suffices to deny.
             op(JUMP_EQUAL, 1, 0, 0)
         });
     }

@@ -11,7 +11,7 @@ pub(super) struct ValueFile {
     pub(super) value: String,
 }
 
-/// Writes to a file of the kernel's, which is never made.
+/// Writes to a file of the kernel's, which is never created.
 pub(super) fn write_file(path: &Path, value: &str) -> io::Result<()> {
     std::fs::OpenOptions::new().write(true).truncate(true).open(path)?.write_all(value.as_bytes())
 }

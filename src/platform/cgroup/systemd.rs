@@ -11,7 +11,7 @@ use crate::model::runtime_config::CgroupValues;
 use crate::platform::dbus::{Body, DbusConnection, DbusError, Peer, Value};
 use crate::platform::sys::node;
 
-/// systemd's own socket, for root alone; the bus may not be there on a small box.
+/// systemd's own socket, for root alone; a small system may have no bus.
 const PRIVATE_SOCKET: &str = "/run/systemd/private";
 const BUS_SOCKET: &str = "/run/dbus/system_bus_socket";
 const MANAGER: Peer<'static> = Peer {
@@ -51,7 +51,7 @@ pub(super) fn ensure_slice(
     }
 }
 
-/// Stops a slice or scope, with everything in it; fine when systemd does not know it.
+/// Stops a slice or scope, with everything in it; no error when systemd does not know it.
 pub(super) fn stop(unit: &str) -> Result<(), DbusError> {
     let mut systemd = connect()?;
     let body = Body::default().text(unit).text("replace");
@@ -61,7 +61,7 @@ pub(super) fn stop(unit: &str) -> Result<(), DbusError> {
     }
 }
 
-/// Makes a scope with its first processes in it. What is in it then is its owner's to divide.
+/// Makes a scope with its first processes in it. Its owner may create cgroups in it.
 pub(super) fn start_scope(unit: &str, slice: &str, processes: &[u32]) -> Result<(), DbusError> {
     let mut all = scope(unit, slice, processes);
     // At machine shutdown the agent must stop first: it ends pods with their hooks and in order, and does not
@@ -152,11 +152,11 @@ fn run_job(systemd: &mut DbusConnection, method: &str, body: &Body) -> Result<()
     }
 }
 
-/// What a slice is besides its limits. Accounting is what makes systemd turn controllers on.
+/// A slice's properties besides its limits. Accounting is what makes systemd enable controllers.
 fn description(unit: &str, v2: bool) -> Vec<(&'static str, Value)> {
     let mut all = vec![("Description", Value::Text(format!("pods, {unit}")))];
     if let Some(parent) = parent_slice(unit) {
-        // A slice's place follows from its name; wanting the one above it keeps that one alive.
+        // A slice's place follows from its name; the dependency on its parent keeps the parent alive.
         all.push(("Wants", Value::Texts(vec![parent])));
     }
     let io = if v2 { "IOAccounting" } else { "BlockIOAccounting" };
@@ -173,7 +173,7 @@ fn parent_slice(unit: &str) -> Option<String> {
     Some(format!("{parent}.slice"))
 }
 
-/// Limits as systemd has them. Huge pages it does not know.
+/// Limits as properties of systemd. It has none for huge pages.
 fn properties(values: &CgroupValues, v2: bool) -> Vec<(&'static str, Value)> {
     let number = |value: i64| Value::Number(u64::try_from(value).unwrap_or(u64::MAX));
     let mut all = Vec::new();
@@ -186,7 +186,7 @@ fn properties(values: &CgroupValues, v2: bool) -> Vec<(&'static str, Value)> {
     }
     if let Some(quota) = values.cpu_quota {
         let period = values.cpu_period.unwrap_or(DEFAULT_PERIOD).max(1);
-        // Before systemd 242 there is no such property.
+        // systemd before 242 has no such property.
         if quota > 0 && period != DEFAULT_PERIOD {
             all.push(("CPUQuotaPeriodUSec", number(period)));
         }

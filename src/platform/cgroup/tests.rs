@@ -17,14 +17,14 @@ impl Tree {
         Self(CgroupConfig { mount, v2, driver: CgroupDriver::Cgroupfs })
     }
 
-    /// What the kernel would have made.
+    /// Creates a file as the kernel would.
     fn put(&self, file: &str, content: &str) {
         let path = self.0.mount.join(file);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, content).unwrap();
     }
 
-    /// Mounted ones of version 1.
+    /// Mounts hierarchies of version 1.
     fn mount(&self, hierarchies: &[&str]) {
         for hierarchy in hierarchies {
             self.put(&format!("{hierarchy}/cgroup.procs"), "");
@@ -287,7 +287,7 @@ fn what_a_v2_cgroup_counts_is_read_with_its_details() {
         detail.pressure,
         [pressure(Some(1_500_000), None), pressure(Some(7000), Some(3000)), pressure(None, None)]
     );
-    // One with files, one without, one that has gone.
+    // One with files, one without, one that has ended.
     tree.put("proc/13/status", "");
     tree.put("proc/12/fd/0", "");
     tree.put("proc/12/limits", "Max processes             unlimited            unlimited            processes\nMax open files            1024                 4096                 files\n");

@@ -1,6 +1,6 @@
 //! The directories of a cgroup in every hierarchy, whatever their version.
 //!
-//! Owns making, listing and removing. Which files there are is for `v1` and `v2` to know.
+//! Owns making, listing and removing. The files in them are known to `v1` and `v2` only.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -13,7 +13,7 @@ use crate::model::ordered::Ordered as _;
 use crate::model::runtime_config::CgroupValues;
 use crate::platform::sys::kill::kill_process;
 
-/// Controllers pods' cgroups have a use for.
+/// The controllers that pods' cgroups use.
 pub(super) const CONTROLLERS: [&str; 6] = ["cpu", "cpuacct", "cpuset", "memory", "pids", "hugetlb"];
 
 /// A path below a hierarchy's root that cannot leave it.
@@ -58,9 +58,9 @@ pub(super) struct Hierarchy {
 /// What happens to the parent of a new cgroup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Above {
-    /// It hands its controllers on, and so cannot hold processes.
+    /// It delegates its controllers to its children, and so cannot hold processes.
     HandsOn,
-    /// Only those further up do.
+    /// Only the cgroups above it delegate theirs.
     AsItIs,
 }
 
@@ -111,7 +111,7 @@ pub(super) fn make_in(
     Ok(skipped)
 }
 
-/// Lets a cgroup of version 2 that is there have the controllers of those above it.
+/// Gives an existing cgroup of version 2 the controllers of those above it.
 pub(super) fn give_controllers(config: &CgroupConfig, path: &Relative) -> Vec<Skipped> {
     let give = |hierarchy: Hierarchy| {
         let directory = path.below(&hierarchy.root);
@@ -224,7 +224,7 @@ pub(super) fn has_file_like(directory: &Path, prefix: &str) -> bool {
     entries.any(|entry| entry.file_name().to_string_lossy().starts_with(prefix))
 }
 
-/// Directories in a directory, sorted; none when it cannot be read. Links are not followed: v1 has `cpu` for
+/// Directories in a directory, sorted; empty when it cannot be read. Links are not followed: v1 has `cpu` for
 /// `cpu,cpuacct`.
 pub(super) fn directories(path: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(path).into_iter().flatten().flatten();

@@ -1,12 +1,12 @@
-//! What a container has used: read from the files of its cgroup, whatever the version.
+//! A container's usage: read from the files of its cgroup, whatever the version.
 //!
-//! Owns nothing. A file that is not there leaves its figure out.
+//! Owns nothing. A file that does not exist leaves its figure out.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What a container uses and has used. `None` where the machine does not count it.
+/// A container's current and cumulative usage. `None` where the machine does not count it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ContainerStats {
     /// CPU time of all its processes, nanoseconds.
@@ -88,7 +88,7 @@ pub struct Psi {
 /// One line of the kernel's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lost {
-    /// Microseconds, since there is this cgroup.
+    /// Microseconds, since the cgroup was created.
     pub total: u64,
     /// Hundredths of a per cent of the last 10, 60 and 300 seconds.
     pub average: [u32; 3],
@@ -116,12 +116,12 @@ fn line(text: &str, kind: &str) -> Option<Lost> {
 /// The files of a cgroup.
 pub const PRESSURE_FILES: [&str; 3] = ["cpu.pressure", "memory.pressure", "io.pressure"];
 
-/// What only `/metrics/cadvisor` shows of a cgroup. `None` where the machine does not count it.
+/// Figures of a cgroup that only `/metrics/cadvisor` shows. `None` where the machine does not count it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Detail {
-    /// CPU time in programs, nanoseconds.
+    /// CPU time in user mode, nanoseconds.
     pub user_ns: Option<u64>,
-    /// CPU time in the kernel, nanoseconds.
+    /// CPU time in kernel mode, nanoseconds.
     pub system_ns: Option<u64>,
     /// Periods of the CPU quota in which something ran.
     pub periods: Option<u64>,
@@ -133,7 +133,7 @@ pub struct Detail {
     pub cache: Option<u64>,
     /// Mapped file pages, bytes.
     pub mapped_file: Option<u64>,
-    /// The most memory there ever was, bytes.
+    /// The peak memory usage, bytes.
     pub memory_max_usage: Option<u64>,
     /// How often the memory limit was hit.
     pub memory_failures: Option<u64>,
@@ -150,7 +150,7 @@ pub struct Detail {
     pub cpu_quota: Option<u64>,
     /// Length of a period, microseconds.
     pub cpu_period: Option<u64>,
-    /// What went to disks, by their numbers (`8:0`).
+    /// Traffic to disks, by their numbers (`8:0`).
     pub io: BTreeMap<String, Io>,
     /// Time lost waiting for CPU, memory and disk, in this order.
     pub pressure: [Pressure; 3],
@@ -167,7 +167,7 @@ pub struct Pressure {
     pub stalled_ns: Option<u64>,
 }
 
-/// What the processes of a cgroup have open.
+/// Open files of the processes of a cgroup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Processes {
     /// How many there are.
@@ -176,11 +176,11 @@ pub struct Processes {
     pub files: Option<u64>,
     /// Those that are sockets.
     pub sockets: Option<u64>,
-    /// How many descriptors the first of them may have (`RLIMIT_NOFILE`, soft).
+    /// The first process's limit of descriptors (`RLIMIT_NOFILE`, soft).
     pub max_files: Option<u64>,
 }
 
-/// What was read from and written to a disk.
+/// Traffic from and to a disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Io {
     /// Number of the disk.
@@ -213,7 +213,7 @@ pub fn detail(dirs: &[PathBuf]) -> Detail {
         detail.pids_limit = number("pids.max").or(detail.pids_limit);
         detail.cpu_shares =
             number("cpu.shares").or_else(|| number("cpu.weight").map(shares)).or(detail.cpu_shares);
-        // No quota is -1, or `max`.
+        // Without a quota the files hold -1, or `max`.
         detail.cpu_quota = number("cpu.cfs_quota_us").or(detail.cpu_quota);
         detail.cpu_period = number("cpu.cfs_period_us").or(detail.cpu_period);
         if let Some(text) = read("cpu.max") {
@@ -295,7 +295,7 @@ pub fn processes(proc: &Path, dirs: &[PathBuf]) -> Option<Processes> {
     })
 }
 
-/// `cpu.weight` as the least `cpu.shares` that it stands for: the way back of what runtimes write.
+/// `cpu.weight` as the least `cpu.shares` that maps to it: the inverse of the runtimes' conversion.
 fn shares(weight: u64) -> u64 {
     2 + weight.saturating_sub(1).saturating_mul(262_142).div_ceil(9999)
 }
@@ -339,7 +339,7 @@ fn read_io(disks: &mut BTreeMap<String, Io>, text: &str, is_bytes: bool) {
 #[must_use]
 pub fn oom_kills(dirs: &[PathBuf]) -> u64 {
     let counts = dirs.iter().filter_map(|directory| {
-        // Before Linux 4.13 version 1 does not count; the file is there all the same.
+        // Before Linux 4.13 version 1 does not count; the file exists all the same.
         let files = ["memory.events", "memory.oom_control"].into_iter();
         files
             .filter_map(|file| fs::read_to_string(directory.join(file)).ok())

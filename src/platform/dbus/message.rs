@@ -157,7 +157,7 @@ pub(super) fn call(serial: u32, peer: Peer<'_>, method: &str, body: &Body) -> Ve
     bytes
 }
 
-/// How many bytes follow a message's fixed part.
+/// The length of a message after its fixed part.
 pub(super) fn rest_length(fixed: &[u8; FIXED]) -> Option<usize> {
     let mut reader = Reader { bytes: fixed, at: 4, big: is_big(fixed[0])? };
     let body = usize::try_from(reader.number()?).ok()?;

@@ -27,7 +27,7 @@ const AUTHORITY: usize = 1;
 /// header table never holds more than the server's.
 const NAME: &[u8] = b"localhost";
 
-/// A connection whose requests all go to `localhost`.
+/// A connection whose requests are all addressed to `localhost`.
 pub struct Named {
     stream: UnixStream,
     rewriter: Rewriter,
@@ -117,7 +117,7 @@ impl Rewriter {
         }
     }
 
-    /// Bytes that are held back before it can be decided: a frame's head, and all of one with headers.
+    /// Bytes that are buffered before the decision: a frame's head, and all of one with headers.
     fn missing(&self) -> usize {
         let wanted = if is_headers(&self.held) { FRAME_HEAD + length(&self.held) } else { FRAME_HEAD };
         wanted - self.held.len()
@@ -140,7 +140,7 @@ fn is_headers(frame: &[u8]) -> bool {
     frame.len() >= FRAME_HEAD && frame[3] == HEADERS && length(frame) <= LONGEST_HEADERS
 }
 
-/// The frame with another `:authority`; `None` where nothing is to change.
+/// The frame with another `:authority`; `None` if nothing has to change.
 fn renamed(frame: &[u8]) -> Option<Vec<u8>> {
     let flags = frame[4];
     let mut at = FRAME_HEAD;
@@ -168,7 +168,7 @@ fn renamed(frame: &[u8]) -> Option<Vec<u8>> {
         let mut is_authority = index == AUTHORITY;
         if index == 0 {
             let bytes = number(frame, &mut at, 7)?;
-            // gRPC's C core spells it out, and without Huffman's code.
+            // gRPC's C core writes the name literally, and without Huffman's code.
             is_authority = frame.get(at..at.checked_add(bytes)?)? == b":authority";
             at += bytes;
         }

@@ -13,13 +13,13 @@ use super::Request;
 /// A request without an answer.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
-    /// The owner thread cannot be made.
+    /// The owner thread cannot be started.
     #[error("start the HTTP thread")]
     Thread {
         #[source]
         source: io::Error,
     },
-    /// The owner thread is gone.
+    /// The owner thread has ended.
     #[error("the HTTP thread has stopped")]
     Stopped,
     /// Neither http nor https.
@@ -100,7 +100,7 @@ pub enum HttpError {
     /// Compressed although compression was not requested.
     #[error("{url}: the server sent content encoding {encoding:?}, which was not requested")]
     Encoded { url: String, encoding: String },
-    /// TLS was refused by either side.
+    /// Either side refused the TLS handshake.
     #[error("{url}: TLS: {reason}")]
     Tls { url: String, reason: TlsError },
     /// The proxy of the environment cannot be used.
@@ -108,7 +108,7 @@ pub enum HttpError {
         "{url}: the proxy did not connect: {reason}; check HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY"
     )]
     Proxy { url: String, reason: String },
-    /// The server does not speak HTTP as it should.
+    /// The server's answer is not valid HTTP.
     #[error("{url}: not a valid HTTP response: {reason}")]
     Protocol { url: String, reason: String },
 }
@@ -136,7 +136,7 @@ pub enum TlsError {
          with basicConstraints CA:FALSE"
     )]
     Authority,
-    /// Any other fault of the certificate.
+    /// Any other defect of the certificate.
     #[error("the server's certificate is not acceptable: {0:?}")]
     Certificate(CertificateError),
     /// The server requires a client certificate.
@@ -145,7 +145,7 @@ pub enum TlsError {
     /// The other side does not speak TLS.
     #[error("the server does not speak TLS on this port; is it an http:// URL?")]
     NotTls,
-    /// Any other fault of the handshake.
+    /// Any other failure of the handshake.
     #[error("{0}")]
     Handshake(String),
 }
@@ -215,7 +215,7 @@ fn explain_tls(error: rustls::Error) -> TlsError {
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
                 TlsError::WrongName
             }
-            // The verifier's own error is of another crate; its name is all there is to see of it.
+            // The verifier's error type is of another crate; only its name is visible here.
             other if format!("{other:?}").contains("CaUsedAsEndEntity") => TlsError::Authority,
             other => TlsError::Certificate(other),
         },

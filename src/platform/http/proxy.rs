@@ -6,12 +6,12 @@ use std::net::IpAddr;
 
 use super::url::Url;
 
-/// A variable that names a proxy, and names none that can be used.
+/// A variable that names a proxy that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct BadProxy {
     /// `HTTPS_PROXY`.
     pub variable: &'static str,
-    /// For people; nothing of the value is in it, it may hold a password.
+    /// For people; it contains no part of the value, which may hold a password.
     pub problem: &'static str,
 }
 

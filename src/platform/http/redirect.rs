@@ -1,4 +1,4 @@
-//! Where a redirect may lead, and whether what was configured for one origin may travel with it.
+//! Where a redirect may lead, and whether credentials configured for one origin may be sent there.
 //!
 //! Owns these two rules. Pure.
 
@@ -35,7 +35,7 @@ impl Hop {
         Ok(Self { first: url.clone(), url, user_info })
     }
 
-    /// Where `Location` leads from here.
+    /// The target of `Location` from here.
     ///
     /// # Errors
     /// It is not a URL, or it leads from https to http.

@@ -38,16 +38,16 @@ pub struct StreamOptions {
     pub least_rate: Option<LeastRate>,
 }
 
-/// What a body must bring, on the average of each window of waiting for it.
+/// The minimum rate of a body, averaged over each window of waiting for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeastRate {
     /// Fewer are given up.
     pub bytes_per_second: u64,
-    /// Time spent waiting for the server; what is done with the bytes meanwhile does not count.
+    /// Time spent waiting for the server; the time that the caller spends on the bytes does not count.
     pub window: Duration,
 }
 
-/// How a body keeps to its [`LeastRate`].
+/// Checks a body against its [`LeastRate`].
 struct Pace {
     rule: LeastRate,
     waited: Duration,
@@ -184,7 +184,7 @@ impl StreamClient {
         let agent = self.agent_for(url)?;
         let target = url.text();
         let proxy = proxy_for(url)?;
-        // A body that is long takes long: only silence is an error, and that a server does not even answer.
+        // A long body takes long: only a stall is an error, or a server that does not answer at all.
         let answer = match method {
             Method::Get => with_headers(agent.get(&target), headers).config().proxy(proxy).build().call(),
             Method::Head => with_headers(agent.head(&target), headers).config().proxy(proxy).build().call(),
@@ -268,7 +268,7 @@ fn proxy_for(url: &Url) -> Result<Option<Proxy>, HttpError> {
     let failed = |reason: String| HttpError::Proxy { url: url.shown(), reason };
     let chosen = proxy::choose(url, |name| std::env::var(name).ok());
     match chosen.map_err(|bad| failed(format!("{}: {}", bad.variable, bad.problem)))? {
-        // The client's error would quote the password.
+        // The client's error would contain the password.
         Some(text) => Proxy::new(&text).map(Some).map_err(|_| failed("not a proxy URL".to_owned())),
         None => Ok(None),
     }

@@ -196,7 +196,7 @@ fn tls_server(directory: &Path, name: &str, validity: &str) -> Server {
     tls_server_for(directory, name, validity, false)
 }
 
-/// A good one with this answer.
+/// A valid TLS server with this answer.
 fn tls_server_saying(directory: &Path, answer: String) -> Server {
     Server::tls(tls_config(directory, "IP:127.0.0.1", VALID, false), answer)
 }

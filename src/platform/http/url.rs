@@ -37,7 +37,7 @@ impl Url {
         Some(Self { scheme, authority, path })
     }
 
-    /// Where a `Location` leads from here.
+    /// The target of a `Location` from here.
     #[must_use]
     pub fn join(&self, location: &str) -> Option<Self> {
         if location.contains("://") {
@@ -73,7 +73,7 @@ impl Url {
         format!("{}://{}{}", self.scheme, self.authority, self.path)
     }
 
-    /// For messages: storage hosts put signatures into the query.
+    /// For messages, without the query: storage hosts put signatures into it.
     #[must_use]
     pub fn shown(&self) -> String {
         format!("{}://{}{}", self.scheme, self.authority, self.path.split('?').next().unwrap_or_default())

@@ -14,7 +14,7 @@ use crate::model::back_off::Retry;
 
 /// The pause between two checks whether a child that has closed its output has ended: most have.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
-/// As above, for one that takes its time.
+/// As above, for a child that takes longer.
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
 /// The child. Its standard input and output are one end of a socket pair.
@@ -34,7 +34,7 @@ impl TalkingChild {
         ours.set_nonblocking(true)?;
         let input_end = OwnedFd::from(theirs);
         let output_end = input_end.try_clone()?;
-        // From here on nothing may fail without the child's being killed.
+        // From here on every failure must kill the child.
         let socket = UnixStream::from_std(ours.try_clone()?)?;
         let child = command.stdin(Stdio::from(input_end)).stdout(Stdio::from(output_end)).spawn()?;
         let started = Self { child: Some(child), socket };
@@ -64,7 +64,7 @@ impl TalkingChild {
         }
     }
 
-    /// Kills it and waits until it is gone, with all that it held.
+    /// Kills the child and waits until it is gone, with all its resources.
     pub async fn end(mut self) {
         let Some(mut child) = self.child.take() else { return };
         let _ = child.kill();

@@ -1,6 +1,6 @@
-//! Takes in connections, so many at a time.
+//! Accepts connections, with a limit on their number.
 //!
-//! Owns the accept loop that every server here has.
+//! Owns the accept loop of all servers.
 
 use std::future::Future;
 use std::io;
@@ -52,7 +52,7 @@ pub async fn serve<S, F>(
     }
 }
 
-/// The next connection. Those that have ended are taken out meanwhile.
+/// The next connection. Ended ones are reaped meanwhile.
 async fn accepted<S>(
     name: &'static str,
     connections: &mut JoinSet<()>,

@@ -10,7 +10,7 @@ use std::time::Duration;
 /// A watchdog at or below this is a configuration mistake: the loop may legitimately be busy for that long.
 const SHORTEST_WATCHDOG: Duration = Duration::from_secs(1);
 
-/// The line to systemd, if there is one.
+/// The connection to systemd, if there is one.
 #[derive(Debug, Default)]
 pub struct Notifier {
     socket: Option<UnixDatagram>,
@@ -22,7 +22,7 @@ pub enum NotifyError {
     /// `WATCHDOG_USEC` is too small.
     #[error("watchdog interval {0:?} is too short: set WatchdogSec to more than 1s")]
     WatchdogTooShort(Duration),
-    /// `NOTIFY_SOCKET` does not lead anywhere.
+    /// `NOTIFY_SOCKET` is unreachable.
     #[error("connect to the notification socket {path}")]
     Connect {
         /// The variable's value.
@@ -70,7 +70,7 @@ impl Notifier {
         self.send("WATCHDOG=1");
     }
 
-    /// The stop takes so long from now on.
+    /// Extends the stop timeout by this time from now.
     pub fn extend(&self, by: Duration) {
         self.send(&format!("EXTEND_TIMEOUT_USEC={}", by.as_micros()));
     }

@@ -1,14 +1,14 @@
-//! Work that gives way to everything else on the machine.
+//! Low priority for background work.
 
 use nix::libc;
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::{SigHandler, Signal, signal};
 
-/// Politeness towards other programs' processor time.
+/// Lower priority for processor time than other programs.
 const NICE: libc::c_int = 10;
 /// `IOPRIO_WHO_PROCESS`.
 const WHO_PROCESS: libc::c_int = 1;
-/// Best effort, the last of its eight levels: the idle class would never get its turn beside a busy card.
+/// Best effort, the last of its eight levels: the idle class would starve beside a busy SD card.
 const IO_PRIORITY: libc::c_int = 2 << 13 | 7;
 /// The OOM killer takes it before any pod with a usual score.
 const OOM_SCORE_ADJ: &str = "900";

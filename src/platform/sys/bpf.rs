@@ -16,7 +16,7 @@ const ATTACH_CGROUP_DEVICE: u32 = 6;
 /// Further programs may be attached to the cgroup and below it; all must agree.
 const ALLOW_MULTI: u32 = 2;
 
-/// `union bpf_attr` for `BPF_PROG_LOAD`, as far as the first kernels with device programs have it.
+/// `union bpf_attr` for `BPF_PROG_LOAD`, with the fields of the first kernels with device programs.
 #[repr(C)]
 #[derive(Default)]
 struct Load {

@@ -18,7 +18,7 @@ pub struct ChildExit {
     pub signal: i32,
 }
 
-/// Ends a child that panics where it is: it must never return into the code of its parent.
+/// Ends a panicking child at once: it must never return into its parent's code.
 struct NeverReturns;
 
 impl Drop for NeverReturns {
@@ -49,7 +49,7 @@ pub fn fork(child: impl FnOnce() -> i32) -> io::Result<i32> {
     }
 }
 
-/// Takes the end of one child, whichever; `None` when none has ended.
+/// Reaps any one child; `None` when none has ended.
 #[must_use]
 pub fn reap() -> Option<ChildExit> {
     let mut status = 0;
@@ -81,7 +81,7 @@ pub fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
     }
 }
 
-/// Sends a signal; fine when the process has ended.
+/// Sends a signal; no error when the process has ended.
 ///
 /// # Errors
 /// The kernel's answer; `EINVAL` for a number that is no signal.
@@ -146,7 +146,7 @@ pub fn become_supervisor() -> io::Result<OwnedFd> {
                 return Err(io::Error::last_os_error());
             }
         }
-        // Refused when it leads a group already, which is as good.
+        // Refused when the process already leads a group, which is sufficient.
         libc::setsid();
         let mut set = std::mem::zeroed::<libc::sigset_t>();
         libc::sigemptyset(&raw mut set);
@@ -199,7 +199,7 @@ pub fn set_stdio(stdin: BorrowedFd<'_>, stdout: BorrowedFd<'_>, stderr: Borrowed
     Ok(nix::unistd::dup2_stderr(stderr?)?)
 }
 
-/// When a process started, in the kernel's ticks since boot: with its id, this names it for good.
+/// A process's start time, in clock ticks since boot: with its id, this identifies it permanently.
 ///
 /// # Errors
 /// No such process.

@@ -23,7 +23,7 @@ pub enum Side {
     Child,
 }
 
-/// What is special about a child.
+/// Options of a child.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CloneKind {
     /// Its parent is the caller's parent.
@@ -32,7 +32,7 @@ pub struct CloneKind {
     pub pid_namespace: bool,
 }
 
-/// Set once this process, or the one it was forked from, was seen to have one thread.
+/// Set once this process, or the one it was forked from, was found to have one thread.
 static ALONE: AtomicBool = AtomicBool::new(false);
 
 /// Checks that this process has one thread. A child has a copy of that thread only: locks held by other
@@ -82,7 +82,7 @@ pub fn fork(kind: CloneKind) -> io::Result<Side> {
     }
 }
 
-/// Ends this process without running anything of the parent's: no buffers, no handlers, no destructors.
+/// Ends this process without running any of the parent's cleanup: no buffers, no handlers, no destructors.
 pub fn exit(code: i32) -> ! {
     // SAFETY: _exit takes any number and does not return.
     unsafe { libc::_exit(code) }
@@ -111,7 +111,7 @@ pub fn die_with_parent() -> io::Result<()> {
     Ok(nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?)
 }
 
-/// Keeps others from looking into this process: its memory, its descriptors, its program.
+/// Makes this process undumpable: others cannot read its memory, its descriptors or its program.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -160,7 +160,7 @@ pub fn reset_signals() {
         // two signals that have no other.
         unsafe { libc::syscall(libc::SYS_rt_sigaction, number, default.as_ptr(), 0_usize, 8_usize) };
     }
-    // Cannot fail: the set is well formed and the way is a valid one.
+    // Cannot fail: the set is well formed and the operation is valid.
     let _ = nix::sys::signal::sigprocmask(
         nix::sys::signal::SigmaskHow::SIG_SETMASK,
         Some(&nix::sys::signal::SigSet::empty()),
@@ -183,10 +183,10 @@ pub fn reap_for_ever() -> ! {
     }
 }
 
-/// What owns no descriptor.
+/// A value that owns no descriptor.
 ///
 /// # Safety
-/// Neither the value nor anything it leads to may own or borrow a descriptor.
+/// Neither the value nor anything reachable from it may own or borrow a descriptor.
 pub unsafe trait NoDescriptors {}
 
 // SAFETY: a number.
@@ -230,7 +230,7 @@ pub fn go_on_with<const N: usize, A: NoDescriptors>(
     exit(work(kept, argument))
 }
 
-/// Lets no program that is executed from here on inherit a descriptor from `first` on.
+/// Sets close-on-exec on all descriptors from `first` on.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -305,7 +305,7 @@ pub fn is_connected(fd: BorrowedFd<'_>) -> bool {
     }
 }
 
-/// A copy of a descriptor that programs do inherit: what a careless parent leaves behind.
+/// A copy of a descriptor that programs inherit, as a careless parent leaves it.
 #[cfg(test)]
 pub fn leak(fd: BorrowedFd<'_>) -> i32 {
     // SAFETY: makes a new descriptor of one that is open; the test's process ends with it.
@@ -321,7 +321,7 @@ mod tests {
     fn count_open(_kept: [Option<OwnedFd>; 2], expected: i32) -> i32 {
         let open = std::fs::read_dir("/proc/self/fd")
             .map_or(-1, |entries| i32::try_from(entries.count()).unwrap_or(-1));
-        // The directory itself is among them.
+        // The directory's own descriptor is among them.
         i32::from(open != expected + 1)
     }
 

@@ -19,7 +19,7 @@ use nix::unistd::{Gid, Uid, fchownat, symlinkat};
 use super::mount_tree::{NO_DEV, NO_EXEC, NO_SUID, NewFileSystem};
 use super::open::openat2_patiently;
 
-/// Links to nothing that are followed one after another while something is made.
+/// How many dangling links are followed one after another while a file is made.
 const MAX_DANGLING: usize = 16;
 
 /// The root directory of a container, or another directory that must not be left.
@@ -32,7 +32,7 @@ impl AsFd for ContainerRoot {
     }
 }
 
-/// What a descriptor stands for.
+/// What a descriptor refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DescriptorFacts {
     pub is_directory: bool,
@@ -61,7 +61,7 @@ pub enum FileSystem {
 /// The kernel's type differs in width between machines; the number does not.
 const DEVPTS_SUPER_MAGIC: nix::sys::statfs::FsType = nix::sys::statfs::FsType(0x1cd1);
 
-/// On which file system something is.
+/// The file system of a descriptor.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -76,7 +76,7 @@ pub fn file_system(fd: BorrowedFd<'_>) -> io::Result<FileSystem> {
     })
 }
 
-/// What it is.
+/// The facts of a descriptor.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -125,7 +125,7 @@ impl ContainerRoot {
         Ok(Self(nix::fcntl::open(path, flags, Mode::empty())?))
     }
 
-    /// The directory that a descriptor stands for as root.
+    /// The descriptor's directory as root.
     ///
     /// # Errors
     /// The kernel's answer.
@@ -169,10 +169,10 @@ impl ContainerRoot {
         self.ensure_dir_through(path, mode, MAX_DANGLING)
     }
 
-    /// Makes one directory in one that is there; the way to it may lead back (`..`).
+    /// Makes one directory in an existing one; the path to it may contain `..`.
     ///
     /// # Errors
-    /// The kernel's answer; `EEXIST` when something is there.
+    /// The kernel's answer; `EEXIST` when something exists there.
     pub fn make_dir(&self, path: &Path, mode: u32) -> io::Result<OwnedFd> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY;
         let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
@@ -192,7 +192,7 @@ impl ContainerRoot {
             sofar.push(name);
             current = match self.resolve(&sofar, flags, Mode::empty()) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    // One level below a directory that is open: a name, so nothing is followed.
+                    // One level below an open directory: a single name, so nothing is followed.
                     match mkdirat(&current, name, Mode::from_bits_truncate(mode)) {
                         Ok(()) => self.resolve(&sofar, flags, Mode::empty())?,
                         Err(Errno::EEXIST) => match Self::dangling(&current, name, &above, links)? {
@@ -261,7 +261,7 @@ impl ContainerRoot {
         let mode = Mode::from_bits_truncate(node.mode);
         let device = nix::sys::stat::makedev(node.major.into(), node.minor.into());
         let make = || {
-            // The umask must not decide, and no mode is changed afterwards: by name that would follow a link.
+            // The umask must not apply, and no mode is changed afterwards: by name that would follow a link.
             let umask = nix::sys::stat::umask(Mode::empty());
             let outcome = mknodat(&parent, name, kind, mode, device);
             nix::sys::stat::umask(umask);
@@ -399,7 +399,7 @@ impl Procfs {
         Ok(Self(fd))
     }
 
-    /// Opens a file in it, not leaving it: nothing mounted over a part of it, and no link out of it.
+    /// Opens a file of this procfs: no other mount and no link out of it is entered.
     ///
     /// # Errors
     /// The kernel's answer, or that it is not on procfs.
@@ -457,7 +457,7 @@ pub fn change_directory(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// True for the kernel's "you may not".
+/// True for the kernel's permission errors.
 #[must_use]
 pub fn is_refused(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES))

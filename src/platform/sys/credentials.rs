@@ -12,7 +12,7 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::unistd::{Gid, Uid};
 
-/// The four sets of a thread and the one that bounds them, a bit each.
+/// A thread's four capability sets and its bounding set, a bit each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CapabilitySets {
     /// Can ever be had.
@@ -56,7 +56,7 @@ pub fn last_capability() -> u32 {
         .unwrap_or_default()
 }
 
-/// What can ever be had by this process and its children.
+/// The bounding set: the most that this process and its children can ever have.
 #[must_use]
 pub fn bounding_capabilities() -> u64 {
     let has = |number: &u32| {
@@ -65,7 +65,7 @@ pub fn bounding_capabilities() -> u64 {
     (0..64).filter(has).fold(0, |set, number| set | 1 << number)
 }
 
-/// Takes what is not in `keep` out of the bounding set. For good.
+/// Removes what is not in `keep` from the bounding set, permanently.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -130,7 +130,7 @@ pub fn set_user(uid: u32, gid: u32, groups: &[u32]) -> io::Result<()> {
     Ok(())
 }
 
-/// Nothing executed from here on gains anything.
+/// Programs executed from here on gain no privileges.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -195,7 +195,7 @@ pub fn set_limit(name: &str, soft: u64, hard: u64) -> io::Result<()> {
     }
 }
 
-/// Raises the ceiling of a limit to `hard`, where it is lower and this process may; what is in force stays.
+/// Raises the hard limit to `hard`, where it is lower and this process may; the soft limit stays.
 ///
 /// # Errors
 /// The kernel's answer; `InvalidInput` for an unknown name.

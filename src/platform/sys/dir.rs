@@ -18,13 +18,13 @@ use nix::unistd::{Gid, UnlinkatFlags};
 
 use super::open::openat2_patiently;
 
-/// Names taken from a directory at a time: removing one of a million files needs no million names in memory.
+/// Names read from a directory at a time: removing one of a million files needs no million names in memory.
 const BATCH: usize = 1024;
 /// Directories held open on the way down; deeper ones are moved up first, so that no depth exhausts stack or
 /// descriptors.
 const MAX_DEPTH: usize = 64;
 
-/// An open directory, or any other file that is only pointed at.
+/// An open directory, or an `O_PATH` descriptor of any other file.
 #[derive(Debug)]
 pub struct Handle(OwnedFd);
 
@@ -40,7 +40,7 @@ pub enum Mounts {
 /// Something below a directory could not be removed.
 #[derive(Debug)]
 pub struct RemoveError {
-    /// What was in the way, relative to the directory.
+    /// The obstacle, relative to the directory.
     pub path: PathBuf,
     /// The kernel's answer.
     pub source: io::Error,
@@ -124,7 +124,7 @@ impl Handle {
             return Err(Errno::ENOTDIR.into());
         }
         if is_new {
-            // The umask must not decide.
+            // The umask must not apply.
             child.set_mode(mode)?;
         }
         Ok(child)
@@ -145,7 +145,7 @@ impl Handle {
     /// # Errors
     /// The kernel's answer; links have no mode.
     pub fn set_mode(&self, mode: u32) -> io::Result<()> {
-        // fchmod refuses descriptors that only point; the path through procfs leads to the very same file.
+        // fchmod refuses `O_PATH` descriptors; the path through procfs leads to the very same file.
         std::fs::set_permissions(self.proc_path(), std::fs::Permissions::from_mode(mode))
     }
 
@@ -252,7 +252,7 @@ impl Removal<'_> {
         }
         self.empty(&child, path, depth + 1)?;
         match nix::unistd::unlinkat(&dir.0, name, UnlinkatFlags::RemoveDir) {
-            // Filled again, or replaced, meanwhile: the next batch sees it.
+            // Filled again, or replaced, concurrently: the next batch handles it.
             Ok(()) | Err(Errno::ENOENT | Errno::ENOTEMPTY | Errno::ENOTDIR) => Ok(()),
             Err(error) => Err(failed(error.into())),
         }
@@ -271,7 +271,7 @@ impl Removal<'_> {
     }
 }
 
-/// Device and inode: what a descriptor stands for, whatever its names are.
+/// Device and inode: the identity of a file, whatever its names are.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -280,7 +280,7 @@ pub fn identity(file: BorrowedFd<'_>) -> io::Result<(u64, u64)> {
     Ok((found.st_dev, found.st_ino))
 }
 
-/// Two names change places at once, as an attacker does it.
+/// Swaps two names at once, as an attacker would.
 #[cfg(test)]
 pub fn exchange(one: &Path, other: &Path) -> io::Result<()> {
     let (here, flags) = (nix::fcntl::AT_FDCWD, nix::fcntl::RenameFlags::RENAME_EXCHANGE);

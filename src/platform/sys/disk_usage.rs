@@ -1,4 +1,4 @@
-//! How much of a disk a tree of files takes, as `du` counts it.
+//! How much of a disk a tree of files uses, as `du` counts it.
 //!
 //! Owns the walk. Blocks for as long as the disk takes.
 

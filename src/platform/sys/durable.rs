@@ -1,4 +1,4 @@
-//! Files that appear whole, and those that are there after a power cut.
+//! Atomic and durable file writes.
 //!
 //! Owns the order of writing, syncing and renaming.
 
@@ -62,7 +62,7 @@ pub fn replace_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     })
 }
 
-/// Writes a file that only its owner can read, also where there was one that others can.
+/// Writes a file that only its owner can read, also over one that others can read.
 ///
 /// # Errors
 /// The kernel's answer.

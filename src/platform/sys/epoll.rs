@@ -13,7 +13,7 @@ pub enum Readiness {
     Read,
     /// Room to write.
     Write,
-    /// Only that the other side is gone.
+    /// Only that the peer has closed.
     HangUp,
 }
 
@@ -35,7 +35,7 @@ pub struct Epoll(OwnedFd);
 /// Events taken at a time.
 const BATCH: usize = 32;
 
-/// Room for what [`Epoll::wait`] brings.
+/// The buffer of [`Epoll::wait`].
 pub type Batch = [Ready; BATCH];
 
 impl Epoll {
@@ -72,7 +72,7 @@ impl Epoll {
         self.control(libc::EPOLL_CTL_ADD, fd, wanted, token)
     }
 
-    /// Waits for something else of it.
+    /// Changes the readiness to wait for.
     ///
     /// # Errors
     /// It was not added.
@@ -80,7 +80,7 @@ impl Epoll {
         self.control(libc::EPOLL_CTL_MOD, fd, wanted, token)
     }
 
-    /// No longer waits for it. One that was not waited for is no error.
+    /// Removes a descriptor. One that was not added is no error.
     pub fn remove(&self, fd: BorrowedFd<'_>) {
         let _ = self.control(libc::EPOLL_CTL_DEL, fd, Readiness::HangUp, 0);
     }

@@ -86,7 +86,7 @@ mod tests {
         fs::create_dir(&root).unwrap();
         let before = directory_identity(&root).unwrap();
         assert!(before.contains(" born="), "{before}");
-        // Birth times tick with the kernel's timer.
+        // Birth times have the resolution of the kernel's timer.
         let made_again = (0..100_000).find(|_| {
             fs::remove_dir(&root).unwrap();
             fs::create_dir(&root).unwrap();

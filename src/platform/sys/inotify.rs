@@ -50,7 +50,7 @@ pub struct WatchId(WatchDescriptor);
 /// What happened to a name in a watched directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It was made, and may still be empty.
+    /// It was created, and may still be empty.
     Created,
     /// It was written to and may be written to further.
     Modified,
@@ -96,7 +96,7 @@ pub enum InotifyError {
         #[source]
         source: io::Error,
     },
-    /// The descriptor cannot be waited for or read.
+    /// The descriptor cannot be polled or read.
     #[error("read inotify events")]
     Read(#[source] io::Error),
 }
@@ -272,7 +272,7 @@ mod tests {
         let watcher = Watcher::new().unwrap();
         watcher.watch(&path, Interest::Names).unwrap();
         let limit = std::fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").unwrap();
-        // Two events each; a machine with a longer queue than the usual one is not filled.
+        // Two events each; a machine with a longer queue than usual does not overflow.
         let files = limit.trim().parse::<u32>().unwrap() / 2 + 10;
         if files > 20_000 {
             return;

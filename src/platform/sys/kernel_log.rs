@@ -29,7 +29,7 @@ impl KernelLog {
         Polled::readable(OwnedFd::from(file)).map(Self)
     }
 
-    /// The next line, without its header. What was overwritten before it was read is passed over.
+    /// The next line, without its header. Lines overwritten before they were read are skipped.
     ///
     /// # Errors
     /// The kernel's answer.
@@ -66,10 +66,10 @@ impl MemoryStalls {
         Polled::urgent(OwnedFd::from(file)).map(Self)
     }
 
-    /// Waits for the next time.
+    /// Waits for the next event.
     ///
     /// # Errors
-    /// The reactor is gone.
+    /// The reactor no longer runs.
     pub async fn next(&self) -> io::Result<()> {
         self.0.wait_urgent().await
     }

@@ -41,7 +41,7 @@ pub enum SpecialNode {
 pub enum LayerNodeKind {
     Absent,
     Directory,
-    /// Overlayfs' mark for a name that is gone: character device 0:0.
+    /// Overlayfs' mark for a removed name: character device 0:0.
     Whiteout,
     Other,
 }
@@ -143,7 +143,7 @@ impl LayerDir {
         Ok(mkdirat(&self.0, name, Mode::from_bits_truncate(0o755))?)
     }
 
-    /// Makes a file that was not there, open for writing.
+    /// Makes a new file, open for writing; an existing one is an error.
     ///
     /// # Errors
     /// The kernel's answer.
@@ -231,7 +231,7 @@ impl LayerDir {
     /// The kernel's answer.
     pub fn set_time(&self, name: &OsStr, mtime: (i64, u32)) -> io::Result<()> {
         let node = self.point(name)?;
-        // A 32-bit C library has no later times than 2038.
+        // A 32-bit C library has no times after 2038.
         #[expect(
             clippy::useless_conversion,
             clippy::unnecessary_fallible_conversions,
@@ -241,7 +241,7 @@ impl LayerDir {
             mtime.0.try_into().unwrap_or(i32::MAX.into()),
             mtime.1.min(999_999_999).try_into().unwrap_or(0),
         );
-        // `/proc/self/fd/N` leads to the very node that was pointed at and, when that is a link, no further.
+        // `/proc/self/fd/N` leads to the very node of the descriptor and, when that is a link, no further.
         Ok(utimensat(nix::fcntl::AT_FDCWD, &proc_path(&node), &time, &time, UtimensatFlags::FollowSymlink)?)
     }
 
@@ -258,7 +258,7 @@ impl LayerDir {
     /// # Errors
     /// The kernel's answer.
     pub fn sync_file_system(&self) -> io::Result<()> {
-        // A descriptor that only points is refused.
+        // An `O_PATH` descriptor is refused.
         let directory = File::open(proc_path(&self.0))?;
         Ok(nix::unistd::syncfs(&directory)?)
     }
@@ -316,7 +316,7 @@ pub struct Free {
     pub total_bytes: u64,
     /// Inodes; `u64::MAX` for file systems that make them as needed.
     pub inodes: u64,
-    /// Inodes that it has in all, as many as there can be where the file system does not count them.
+    /// The total number of inodes; the maximum value where the file system does not count them.
     pub total_inodes: u64,
 }
 
@@ -339,7 +339,7 @@ pub fn free_space(path: &Path) -> io::Result<Free> {
 mod tests {
     use super::*;
 
-    /// Renames elsewhere make the kernel unsure of a path with `..` in it.
+    /// Concurrent renames make the kernel fail the lookup of a path with `..` in it.
     #[test]
     fn renames_elsewhere_do_not_fail_a_lookup() {
         let root = std::env::temp_dir().join(format!("edge-agent-layer-renames-{}", std::process::id()));

@@ -12,12 +12,12 @@ pub type Tables = ([&'static str; 2], &'static str);
 pub const TCP: Tables = (["proc/net/tcp", "proc/net/tcp6"], "0A");
 pub const UDP: Tables = (["proc/net/udp", "proc/net/udp6"], "07");
 
-/// A socket that listens, or takes datagrams.
+/// A listening socket, or one that receives datagrams.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listener {
     pub address: IpAddr,
     pub port: u16,
-    /// Name and id of the process, when it can be seen.
+    /// Name and id of the process, when it is visible.
     pub process: Option<(String, u32)>,
 }
 

@@ -1,4 +1,4 @@
-//! How the C library's allocator holds on to memory.
+//! Memory that the C library's allocator keeps, and how it is released.
 
 /// Keeps glibc to one arena: every further thread would otherwise get one of its own, and the memory that the
 /// start of fifty pods uses in it is never returned. The agent has one busy thread, so there is no contention
@@ -57,7 +57,7 @@ fn forget_pages() {
     }
 }
 
-/// Below the frames in use: calls of the C library and what the kernel may put there.
+/// Reserved below the frames in use: for calls of the C library and the kernel's signal frames.
 const STACK_IN_USE: usize = 8 * 1024;
 
 /// From and to.

@@ -32,7 +32,7 @@ struct MountLine {
     kind: String,
 }
 
-/// The kernel that can keep a tmpfs out of swap.
+/// The first kernel that can keep a tmpfs out of swap.
 const TMPFS_NOSWAP: (u32, u32) = (6, 4);
 
 /// Mounts a tmpfs of at most `size_bytes` (`None`: the kernel's default, half of the memory) that is never
@@ -127,7 +127,7 @@ pub fn is_unknown_file_system(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::ENODEV as i32)
 }
 
-/// True for "this version of the protocol is not spoken here".
+/// True for the errors of an unsupported protocol version.
 #[must_use]
 pub fn is_protocol_unsupported(error: &io::Error) -> bool {
     let codes = [Errno::EPROTONOSUPPORT, Errno::EINVAL];
@@ -306,7 +306,7 @@ mod tests {
         let root = std::env::temp_dir().join(format!("edge-agent-shared-{}", std::process::id()));
         let below = root.join("private").join("below");
         std::fs::create_dir_all(&below).unwrap();
-        // Its own mount, so that the test does not depend on how the machine mounts its root.
+        // A separate mount, so that the test does not depend on how the machine mounts its root.
         bind(&root, &root).unwrap();
         nix::mount::mount(None::<&str>, &root, None::<&str>, MsFlags::MS_PRIVATE, None::<&str>).unwrap();
         mount_tmpfs(&below, Some(1 << 20)).unwrap();

@@ -43,7 +43,7 @@ pub const NO_EXEC: u64 = 0x8;
 pub const NO_ATIME: u64 = 0x10;
 /// `MOUNT_ATTR_STRICTATIME`.
 pub const STRICT_ATIME: u64 = 0x20;
-/// All bits that choose how access times are kept.
+/// All bits of the access time modes.
 pub const ATIME: u64 = 0x70;
 /// `MOUNT_ATTR_NODIRATIME`.
 pub const NO_DIRATIME: u64 = 0x80;
@@ -208,7 +208,7 @@ impl Mount {
         Ok(Self(owned(unsafe { libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, path.as_ptr(), flags) })?))
     }
 
-    /// A detached copy of what a descriptor stands for: a file, a directory, or the root of a mount.
+    /// A detached copy of the mount behind a descriptor: a file, a directory, or the root of a mount.
     ///
     /// # Errors
     /// The kernel's answer.
@@ -222,7 +222,7 @@ impl Mount {
         Ok(Self(owned(unsafe { libc::syscall(libc::SYS_open_tree, fd, c"".as_ptr(), flags) })?))
     }
 
-    /// The mount that is on top at `path`, without copying it.
+    /// The topmost mount at `path`, without copying it.
     ///
     /// # Errors
     /// The kernel's answer.
@@ -233,7 +233,7 @@ impl Mount {
         Ok(Self(owned(unsafe { libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, path.as_ptr(), flags) })?))
     }
 
-    /// Puts it where `target` is. This descriptor stands for the attached mount afterwards.
+    /// Attaches it at `target`. This descriptor then refers to the attached mount.
     ///
     /// # Errors
     /// The kernel's answer.
@@ -279,7 +279,7 @@ impl Mount {
         })
     }
 
-    /// The old way, which sets all attributes at once: those that are there are kept.
+    /// The older call, which sets all attributes at once: existing ones are kept.
     fn remount(&self, attributes: MountAttributes) -> io::Result<()> {
         let now = nix::sys::statvfs::fstatvfs(&self.0)?.flags().bits();
         let mut flags = MsFlags::MS_REMOUNT | MsFlags::MS_BIND;
@@ -302,7 +302,7 @@ impl Mount {
         Ok(())
     }
 
-    /// Changes how mounts travel. For kernels before 5.12 it must be attached.
+    /// Changes the propagation. For kernels before 5.12 it must be attached.
     ///
     /// # Errors
     /// The kernel's answer.
@@ -327,7 +327,7 @@ impl Mount {
     }
 }
 
-/// Changes how mounts at and below `path` travel.
+/// Changes the propagation of mounts at and below `path`.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -369,7 +369,7 @@ pub fn enter_root(root: BorrowedFd<'_>) -> io::Result<()> {
     // it.
     nix::unistd::pivot_root(here, here)?;
     nix::unistd::fchdir(&old)?;
-    // Unmounting must not travel to the node.
+    // Unmounting must not propagate to the node.
     set_propagation(here, Propagation::Private, true)?;
     nix::mount::umount2(here, MntFlags::MNT_DETACH)?;
     nix::unistd::chdir("/")?;
@@ -385,7 +385,7 @@ pub fn change_root(root: BorrowedFd<'_>) -> io::Result<()> {
     Ok(nix::unistd::chroot(".")?)
 }
 
-/// True for "there is no such call, option or file system here".
+/// True for the errors of a missing call, option or file system.
 #[must_use]
 pub fn is_unsupported(error: &io::Error) -> bool {
     let codes = [Errno::ENOSYS, Errno::EINVAL, Errno::ENODEV, Errno::EOPNOTSUPP];

@@ -66,7 +66,7 @@ pub fn join(target: BorrowedFd<'_>, kinds: Namespaces) -> io::Result<()> {
     Ok(nix::sched::setns(target, kinds.flags())?)
 }
 
-/// Whether two descriptors stand for the same namespace.
+/// Whether two descriptors refer to the same namespace.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -103,7 +103,7 @@ pub fn loopback_up() -> io::Result<()> {
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Opens a namespace file such as `/proc/1/ns/pid`, and sees to it that it is one.
+/// Opens a namespace file such as `/proc/1/ns/pid`, and checks that it is one.
 ///
 /// # Errors
 /// The kernel's answer, or that it is another file.

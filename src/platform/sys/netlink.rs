@@ -42,7 +42,7 @@ const RECEIVE_BYTES: usize = 64 * 1024;
 /// More replies than any real machine has; it bounds the time spent.
 const MAX_REPLIES: usize = 200_000;
 
-/// The kernel did not do it.
+/// The kernel refused the request.
 #[derive(Debug, thiserror::Error)]
 pub enum NetlinkError {
     /// The kernel's refusal, sometimes with a text.
@@ -57,7 +57,7 @@ pub enum NetlinkError {
     },
     #[error("netlink socket, {call}")]
     Socket { call: &'static str, source: std::io::Error },
-    /// The answer makes no sense, or the request would not fit.
+    /// The answer is malformed, or the request would not fit.
     #[error("{what}: {problem}")]
     Malformed {
         /// The request.
@@ -75,13 +75,13 @@ impl NetlinkError {
         }
     }
 
-    /// What was to be made is there.
+    /// The object to create exists.
     #[must_use]
     pub fn is_exists(&self) -> bool {
         self.errno() == Errno::EEXIST as i32
     }
 
-    /// What was to be removed or changed is not there.
+    /// The object to remove or change does not exist.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         [Errno::ENODEV, Errno::ENOENT, Errno::ESRCH, Errno::EADDRNOTAVAIL]
@@ -89,7 +89,7 @@ impl NetlinkError {
             .any(|errno| self.errno() == *errno as i32)
     }
 
-    /// The kernel was built without it.
+    /// The kernel was built without this feature.
     #[must_use]
     pub fn is_unsupported(&self) -> bool {
         [Errno::EOPNOTSUPP, Errno::EPROTONOSUPPORT, Errno::EAFNOSUPPORT, Errno::EINVAL, Errno::ENOENT]
@@ -106,7 +106,7 @@ pub(crate) struct Message {
 }
 
 impl Message {
-    /// A request of `kind`; `header` is what the family puts before attributes.
+    /// A request of `kind`; `header` is the family's header before the attributes.
     pub(crate) fn new(kind: u16, flags: u16, header: &[u8]) -> Self {
         let mut bytes = vec![0; HEADER];
         bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
@@ -237,7 +237,7 @@ fn verdict(reply: Reply<'_>) -> Option<(i32, String)> {
     Some((code, detail))
 }
 
-/// Which part of the kernel is spoken to.
+/// The netlink protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protocol {
     /// `NETLINK_ROUTE`.
@@ -246,7 +246,7 @@ pub(crate) enum Protocol {
     Netfilter,
 }
 
-/// A socket of the network namespace of the thread that opened it, wherever it is used.
+/// A socket of the network namespace of the thread that opened it, whichever thread uses it.
 #[derive(Debug)]
 pub(crate) struct Socket {
     descriptor: OwnedFd,
@@ -319,7 +319,7 @@ impl Socket {
                 last = self.sequence;
             }
         }
-        // Many host ports outgrow the default; what the kernel refuses here shows when sending.
+        // Many host ports need more than the default; if the kernel refuses, sending fails later.
         let _ = setsockopt(&self.descriptor, sockopt::SndBufForce, &(bytes.len() * 2 + 64 * 1024));
         self.send(&bytes)?;
         self.receive(what, first, last, |_, _| {})
@@ -421,7 +421,7 @@ mod tests {
     #[test]
     fn a_refusal_carries_the_kernels_words() {
         let mut socket = Socket::open(Protocol::Route).unwrap();
-        // RTM_NEWLINK of a kind of link that there is not.
+        // RTM_NEWLINK of an unknown kind of link.
         let message = Message::new(16, CREATE | EXCLUSIVE, &[0; 16])
             .nested(18, |inside| inside.text(1, "no-such-kind"));
         let error = socket.request("make a link", message).unwrap_err();

@@ -109,7 +109,7 @@ pub fn huge_page_sizes() -> Vec<u64> {
     sizes
 }
 
-/// Bytes set aside as huge pages of one size, used or not.
+/// Bytes reserved as huge pages of one size, used or not.
 #[must_use]
 pub fn huge_page_bytes(size: u64) -> i64 {
     let path = format!("/sys/kernel/mm/hugepages/hugepages-{}kB/nr_hugepages", size / 1024);

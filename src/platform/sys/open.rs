@@ -16,7 +16,7 @@ use nix::sys::stat::Mode;
 /// machine that renames so often that this many tries fail is under attack.
 const TRIES: usize = 1000;
 
-/// openat2(2), again when the kernel could not be sure that the path stays where it has to.
+/// openat2(2), retried when the kernel could not verify that the path stays below its root.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -61,7 +61,7 @@ pub fn open_file_below(root: &Path, path: &Path) -> io::Result<File> {
     File::open(format!("/proc/self/fd/{}", found.as_raw_fd()))
 }
 
-/// True for `ELOOP`: symlinks that lead in a circle.
+/// True for `ELOOP`: too many symlinks, or a loop of them.
 #[must_use]
 pub fn is_symlink_loop(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::ELOOP as i32)

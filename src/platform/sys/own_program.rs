@@ -75,7 +75,7 @@ mod tests {
     fn what_runs_from_it_cannot_be_written_even_when_it_has_ended() {
         let copy = std::env::temp_dir().join(format!("edge-agent-program-{}", std::process::id()));
         std::fs::copy("/bin/busybox", &copy).unwrap();
-        // Without it the trick works: the test would see if it did not try the right thing.
+        // Without it the attack succeeds, which proves that the test tries the right thing.
         assert!(write_when_gone(copy.to_str().unwrap()).is_ok());
         match read_only(&copy) {
             Ok(program) => {
@@ -83,7 +83,7 @@ mod tests {
                 assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
                 assert!(read_only_exe().is_ok());
             }
-            // Only where the kernel cannot.
+            // Only where the kernel does not support it.
             Err(error) => assert!(crate::platform::sys::node::kernel_version() < (5, 12), "{error}"),
         }
         std::fs::remove_file(&copy).unwrap();

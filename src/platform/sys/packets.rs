@@ -45,7 +45,7 @@ fn socket() -> io::Result<OwnedFd> {
     owned(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })
 }
 
-/// Two ends connected with each other. Close-on-exec; blocking, unless [`set_nonblocking`] is called.
+/// Two connected sockets. Close-on-exec; blocking, unless [`set_nonblocking`] is called.
 ///
 /// # Errors
 /// No more descriptors.
@@ -134,10 +134,10 @@ pub fn listen(path: &Path, backlog: i32) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Takes a connection that waits.
+/// Accepts a pending connection.
 ///
 /// # Errors
-/// `WouldBlock` when none does.
+/// `WouldBlock` when there is none.
 pub fn accept(listener: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: the peer's address is not requested; the descriptor is new.

@@ -11,7 +11,7 @@ pub struct RawMode {
 }
 
 impl RawMode {
-    /// Changes the terminal; it is as before when this is dropped.
+    /// Changes the terminal; it is restored on drop.
     ///
     /// # Errors
     /// It is no terminal.

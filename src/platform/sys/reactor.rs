@@ -6,7 +6,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// A descriptor with a safe identity: it is owned, always the same, and closed after it has left the reactor.
+/// A descriptor with a stable identity: it is owned, always the same, and closed after it has left the
+/// reactor.
 #[derive(Debug)]
 struct Owned(OwnedFd);
 
@@ -21,7 +22,7 @@ impl AsRawFd for Owned {
 pub struct Polled(AsyncFd<Owned>);
 
 impl Polled {
-    /// Waits for urgent news only, as those of `/proc/pressure` are; needs a running tokio runtime.
+    /// Waits for urgent data only, such as the events of `/proc/pressure`; needs a running tokio runtime.
     ///
     /// # Errors
     /// It cannot be polled.
@@ -31,10 +32,10 @@ impl Polled {
         polled.map(Self).map_err(Into::into)
     }
 
-    /// Waits for the next urgent news.
+    /// Waits for the next urgent event.
     ///
     /// # Errors
-    /// The reactor is gone.
+    /// The reactor no longer runs.
     pub async fn wait_urgent(&self) -> io::Result<()> {
         self.0.ready(Interest::PRIORITY).await?.clear_ready();
         Ok(())

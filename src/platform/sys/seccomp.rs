@@ -1,6 +1,6 @@
-//! Filters for system calls: handing one to the kernel.
+//! Filters for system calls: loading one into the kernel.
 //!
-//! Owns nothing; a filter is the thread's for good.
+//! Owns nothing; a filter stays with the thread until it ends.
 
 use std::io;
 
@@ -34,7 +34,7 @@ pub fn load(filter: &[u8]) -> io::Result<()> {
         return Err(wrong());
     }
     let number = |bytes: &[u8]| bytes.try_into().map(u32::from_ne_bytes).unwrap_or_default();
-    // Copied, for the bytes may lie where numbers must not.
+    // Copied, for the bytes may not be aligned.
     let mut program: Vec<libc::sock_filter> = filter
         .chunks_exact(8)
         .map(|bytes| libc::sock_filter {
@@ -57,7 +57,7 @@ pub fn load(filter: &[u8]) -> io::Result<()> {
             return Ok(());
         }
         let error = io::Error::last_os_error();
-        // Linux before 4.17 knows no such flag.
+        // Linux before 4.17 does not have this flag.
         if flags == 0 || error.raw_os_error() != Some(libc::EINVAL) {
             return Err(error);
         }
@@ -157,7 +157,7 @@ pub fn wait_only() -> io::Result<()> {
     ];
     let mut program = Vec::new();
     if let Some(own) = INTERFACE_HERE {
-        // Numbers of another interface of the same kernel mean other calls.
+        // Numbers of another ABI of the same kernel mean other calls.
         program.extend([(LOAD, 0, INTERFACE), (JUMP_EQUAL, 1, own), (RETURN, 0, FAIL)]);
     }
     program.push((LOAD, 0, NUMBER));
@@ -247,7 +247,7 @@ mod tests {
         for broken in [&[][..], &[0; 7]] {
             assert_eq!(super::load(broken).unwrap_err().kind(), std::io::ErrorKind::InvalidInput);
         }
-        // Of whole instructions, but with no end: the kernel's own check.
+        // Whole instructions, but no return: the kernel's own check fails.
         assert_eq!(super::load(&[0; 8]).unwrap_err().kind(), std::io::ErrorKind::InvalidInput);
     }
 }

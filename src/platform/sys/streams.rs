@@ -1,4 +1,4 @@
-//! What containers' streams are made of: files in memory, terminals' sizes, log files.
+//! The parts of containers' streams: files in memory, terminals' sizes, log files.
 
 use std::fs::{File, OpenOptions};
 use std::io;

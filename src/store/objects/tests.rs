@@ -165,7 +165,7 @@ fn a_rewrite_that_was_cut_short_is_done_by_the_next_start() {
     drop(directory.open(&key(1)));
     let store = directory.open(&StoreKey::None);
     put(&store, &[secret("s", VALUE)]);
-    // A reader in the middle of its work: the log cannot be emptied.
+    // A reader in the middle of a transaction: the log cannot be truncated.
     let reader = rusqlite::Connection::open(directory.db()).unwrap();
     reader.execute_batch("BEGIN; SELECT count(*) FROM secret_value").unwrap();
     drop(store);
@@ -200,7 +200,7 @@ fn a_wrong_or_missing_key_costs_the_secrets_only_and_says_so() {
         assert_eq!((row.table, row.key.as_str()), ("object", "Secret default/s"));
         assert!(row.message.contains(words), "{}", row.message);
     }
-    // Nothing is written in the clear, and what is there stays for the day the key is back.
+    // Nothing is written in the clear, and the existing values stay until the key is back.
     let store = directory.open(&unusable);
     put(&store, &[secret("s", "changed-in-the-dark"), secret("new", "new-in-the-dark")]);
     drop(store);

@@ -20,7 +20,7 @@ pub const MOST_STARTS: usize = 3;
 /// How many starts of the watch are accepted: each is a boot of the machine, or the death of the previous
 /// watcher.
 pub const MOST_WATCHES: u32 = 3;
-/// How long containers may seem lost: a report that is young may be of the store.
+/// How long containers must appear lost: early reports may come from the store.
 pub const LOSS_COUNTS_AFTER: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,16 +34,16 @@ pub struct Build {
 /// The phase of an upgrade.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UpgradePhase {
-    /// The new program is being put into place, or is watched.
+    /// The new program is being installed, or is watched.
     #[default]
     Trial,
-    /// The old one is being put back.
+    /// The old one is being restored.
     RollingBack,
     /// The new one stays.
     Upgraded,
     /// The old one is back.
     RolledBack,
-    /// Broken off before the new one was in place.
+    /// Aborted before the new one was installed.
     Abandoned,
     /// A third program was put into place.
     Replaced,
@@ -64,7 +64,7 @@ impl UpgradePhase {
         PHASES.iter().find(|(phase, _)| *phase == self).map_or("", |(_, name)| name)
     }
 
-    /// Nothing more is to be done.
+    /// No further steps are needed.
     #[must_use]
     pub fn is_settled(self) -> bool {
         !matches!(self, Self::Trial | Self::RollingBack)
@@ -80,12 +80,12 @@ pub struct Ran {
     pub id: String,
 }
 
-/// What is remembered of the last upgrade.
+/// The record of the last upgrade.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UpgradeRecord {
     /// How far it is.
     pub phase: UpgradePhase,
-    /// Why it was rolled back or broken off.
+    /// Why it was rolled back or aborted.
     pub reason: String,
     /// The file that is replaced.
     pub program: String,
@@ -97,9 +97,9 @@ pub struct UpgradeRecord {
     pub since: Timestamp,
     /// When it was settled.
     pub settled: Timestamp,
-    /// How long the new program has to be well without a break.
+    /// How long the new program has to be healthy without interruption.
     pub window: Duration,
-    /// How long it may take until it is well.
+    /// How long it may take to become healthy.
     pub patience: Duration,
     /// How the agent is restarted: the text form of `Service` in `cmd::upgrade`.
     pub service: String,
@@ -115,7 +115,7 @@ pub struct UpgradeRecord {
 }
 
 impl UpgradeRecord {
-    /// One line a fact, `key value`.
+    /// One fact per line, `key value`.
     #[must_use]
     pub fn to_text(&self) -> String {
         let mut text = String::new();
@@ -145,7 +145,7 @@ impl UpgradeRecord {
         text
     }
 
-    /// From its text; what is not understood is left out. `None` when there is no phase in it.
+    /// Parses the text; unknown lines are skipped. `None` without a phase.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let mut record = Self::default();
@@ -183,7 +183,7 @@ impl UpgradeRecord {
     }
 }
 
-/// What is in the program's place.
+/// Which program is installed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InPlace {
     /// What was there before.
@@ -194,18 +194,18 @@ pub enum InPlace {
     Missing,
 }
 
-/// One life of an agent: process id and when it began, in nanoseconds.
+/// One run of an agent: process id and start time, in nanoseconds.
 pub type Life = (u32, i64);
 
 /// An agent that answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answering {
     pub life: Life,
-    /// It runs the program that is in place.
+    /// It runs the installed program.
     pub runs_program: bool,
-    /// Its runtime is ready, or was not before either.
+    /// Its runtime is ready, or was not ready before the upgrade either.
     pub is_ready: bool,
-    /// Containers that ran before and do not now, for no reason of their own.
+    /// Containers that ran before and do not now, without having exited by themselves.
     pub lost: Vec<String>,
 }
 
@@ -240,7 +240,7 @@ pub enum Step {
     Settle(UpgradePhase, String),
 }
 
-/// What to do next in this watch, `passed` after its begin. Nothing that is settled is touched again.
+/// The next step of this watch, `passed` after its start. A settled upgrade is left alone.
 #[must_use]
 pub fn step(watch: &mut Watch, record: &UpgradeRecord, seen: &Seen, passed: Duration) -> Step {
     let back = |reason: String| Step::Settle(UpgradePhase::RolledBack, reason);
@@ -315,28 +315,29 @@ pub fn step(watch: &mut Watch, record: &UpgradeRecord, seen: &Seen, passed: Dura
     if passed >= longest { back("it did not stay healthy long enough".to_owned()) } else { Step::Look }
 }
 
-/// One thing that is done to the machine: it happens as a whole or not at all, and may be repeated.
+/// One change to the machine: it happens as a whole or not at all, and may be repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Write this phase to the record.
     Note(UpgradePhase),
-    /// The machine starts a watch when it boots, with the kept program.
+    /// The machine starts a watch at boot, with the kept program.
     Guard,
     /// That no longer.
     Unguard,
-    /// What is in place is kept under another name, too.
+    /// The installed program is also kept under another name.
     Keep,
-    /// The new program is in place.
+    /// The new program is installed.
     SwapIn,
-    /// The kept one is in place.
+    /// The kept program is installed.
     PutBack,
-    /// The service runs what is in place.
+    /// The service runs the installed program.
     Restart,
     /// The kept one no longer exists.
     Forget,
 }
 
-/// From nothing to a new program that waits for its watch. Kept before guarded: the watch is what is kept.
+/// The steps up to an installed program that waits for its watch. Keep comes before guard: the watch runs the
+/// kept program.
 pub const INSTALL: &[Effect] =
     &[Effect::Note(UpgradePhase::Trial), Effect::Keep, Effect::Guard, Effect::SwapIn];
 
@@ -365,7 +366,7 @@ pub fn effects(from: UpgradePhase, to: UpgradePhase) -> &'static [Effect] {
     }
 }
 
-/// What became of it, in one line.
+/// The result, in one line.
 #[must_use]
 pub fn summary(record: &UpgradeRecord) -> String {
     let (from, to, reason) = (&record.from.version, &record.to.version, &record.reason);
@@ -418,7 +419,7 @@ pub fn lost(before: &[Ran], pods: &[Pod]) -> Vec<String> {
     before.iter().filter(|ran| !stays(ran)).map(|ran| ran.name.clone()).collect()
 }
 
-/// `left` is older than `right`, by their numbers; what is behind them (`-rc1`) does not count.
+/// `left` is older than `right`, by their numbers; suffixes (`-rc1`) do not count.
 #[must_use]
 pub fn is_older(left: &str, right: &str) -> bool {
     let numbers = |version: &str| -> Vec<u64> {

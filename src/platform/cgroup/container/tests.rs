@@ -65,7 +65,7 @@ fn resources() -> LinuxResources {
     }
 }
 
-/// What the kernel shows in a new cgroup with these controllers.
+/// The files that the kernel creates in a new cgroup with these controllers.
 fn kernel_files(tree: &Temporary, directory: &str) {
     tree.put(&format!("{directory}/cgroup.controllers"), "cpuset cpu memory hugetlb pids\n");
     tree.put(&format!("{directory}/cgroup.events"), "populated 0\n");

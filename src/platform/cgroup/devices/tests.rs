@@ -62,7 +62,7 @@ fn verdict(program: &[u8], kind: i32, access: i32, major: u32, minor: u32) -> bo
     }
 }
 
-/// The same by reading the rules.
+/// The expected verdict, from the rules.
 fn expected(rules: &[DeviceRule], kind: i32, access: i32, major: u32, minor: u32) -> bool {
     let matches = |rule: &&DeviceRule| {
         let of_kind = match rule.kind {
@@ -83,7 +83,7 @@ fn expected(rules: &[DeviceRule], kind: i32, access: i32, major: u32, minor: u32
     rules.iter().rev().find(matches).is_some_and(|rule| rule.allow)
 }
 
-/// Every instruction can be reached: the kernel refuses others.
+/// Every instruction is reachable: the kernel refuses other programs.
 fn is_reachable(program: &[u8]) -> bool {
     let count = program.len() / 8;
     let mut reached = vec![false; count];
@@ -125,7 +125,7 @@ proptest! {
 fn v1_has_the_rules_as_lines_and_everything_else_denied() {
     let directory = std::env::temp_dir().join(format!("edge-agent-devices-{}", std::process::id()));
     fs::create_dir_all(&directory).unwrap();
-    // A log in place of the kernel's files: what is written last stays.
+    // Plain files in place of the kernel's: they hold the last write.
     for file in ["devices.allow", "devices.deny"] {
         fs::write(directory.join(file), "").unwrap();
     }

@@ -48,7 +48,7 @@ impl Pool {
         self.visitors.values().filter(|visitor| is_it(visitor)).count()
     }
 
-    /// Which stranger leaves for one more from this peer.
+    /// Which unauthenticated connection is closed for one more from this peer.
     fn leaves_for(&self, peer: IpAddr, limits: &Limits) -> Option<u64> {
         let of_peer = |visitor: &Visitor| !visitor.is_known && visitor.peer == peer;
         let is_stranger = |visitor: &Visitor| !visitor.is_known;
@@ -86,7 +86,7 @@ impl Pool {
     }
 }
 
-/// A connection's place in the pool, given back when dropped.
+/// A connection's place in the pool, released on drop.
 pub(super) struct Seat {
     number: u64,
     limits: Limits,
@@ -167,7 +167,7 @@ mod tests {
         for last in [1, 1, 1, 1, 1, 2, 3, 1] {
             leavers.push(entered(&mut pool, at(last)).1);
         }
-        // Three of the first peer fit; then the second and the third peer push out the oldest of all.
+        // Three of the first peer fit; then the second and the third peer displace the oldest of all.
         assert_eq!(leavers, [None, None, None, Some(0), Some(1), None, Some(2), Some(3)]);
         assert_eq!(pool.visitors.keys().copied().collect::<Vec<_>>(), [4, 5, 6, 7]);
     }

@@ -1,4 +1,4 @@
-//! Connections that the kernel tracks: those that would outlive a change of the rules are forgotten.
+//! Tracked connections: those that would outlive a change of the rules are deleted.
 
 use std::net::IpAddr;
 
@@ -14,12 +14,12 @@ const TUPLE_PROTO: u16 = 2;
 /// At most this many are deleted per call, so that a flood of datagrams does not hold up the node longer.
 const MAX_FORGOTTEN: usize = 4096;
 
-/// One tracked connection, as far as it matters here.
+/// The relevant parts of one tracked connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TrackedConnection {
     /// Transport protocol's number.
     pub protocol: u8,
-    /// Where the first packet was sent to.
+    /// The destination of the first packet.
     pub destination: IpAddr,
     /// At which port.
     pub port: u16,

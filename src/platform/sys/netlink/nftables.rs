@@ -23,7 +23,7 @@ const ELEMENTS_PER_MESSAGE: usize = 400;
 
 /// `NFT_REG_1`: the first of the registers, 16 bytes wide. A concatenated value starts here, too.
 pub const REGISTER: u32 = 1;
-/// Registers of four bytes, which share their place with the wide ones; this is the first.
+/// The first of the four-byte registers, which overlap the wide ones.
 pub const SHORT_REGISTER: u32 = 8;
 
 /// Address family of a table.
@@ -62,12 +62,12 @@ impl Family {
     }
 }
 
-/// Where packets meet a chain.
+/// The hook of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {
     /// Everything that arrives.
     Prerouting,
-    /// What the node itself sends.
+    /// Packets that the node itself sends.
     Output,
     /// Everything that leaves.
     Postrouting,
@@ -92,7 +92,7 @@ pub struct Table {
     pub chains: Vec<Chain>,
 }
 
-/// A map from a key, put together of several values, to data.
+/// A map from a concatenated key to data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Map {
     pub name: &'static str,
@@ -144,7 +144,7 @@ pub struct Chain {
     /// What it may do.
     pub kind: ChainKind,
     pub hook: Hook,
-    /// When, among all chains there: smaller is earlier.
+    /// The order among all chains of the hook: smaller is earlier.
     pub priority: i32,
     /// Rules in order.
     pub rules: Vec<Vec<Expression>>,
@@ -164,17 +164,17 @@ pub enum Expression {
     NetworkHeader(u32, u32, u32),
     /// Loads bytes of the transport header: offset, length, register.
     TransportHeader(u32, u32, u32),
-    /// Loads what kind of address the destination is to this node.
+    /// Loads the type of the destination address, as seen from this node.
     DestinationKind,
     /// Loads the flags of the connection.
     ConnectionStatus,
-    /// Keeps the bits of the mask.
+    /// Applies a bit mask.
     Mask(Vec<u8>),
     /// Continues if the register holds this.
     Equal(Vec<u8>),
     /// Continues if the register holds something else.
     NotEqual(Vec<u8>),
-    /// Replaces the registers by what the map has for them; ends the rule when it has nothing.
+    /// Replaces the registers by the map's data; ends the rule when the key is missing.
     Lookup(&'static str),
     /// Rewrites the destination to the address in the first register and the port in this one.
     DestinationNat(Family, u32),
@@ -184,14 +184,14 @@ pub enum Expression {
     Drop,
 }
 
-/// Replaces tables, all at once or not at all; other tables are not touched.
+/// Replaces tables atomically; other tables are not touched.
 ///
 /// # Errors
-/// The kernel's answer; everything is as before then.
+/// The kernel's answer; nothing has changed then.
 pub fn replace(tables: &[Table]) -> Result<(), NetlinkError> {
     let mut batch = vec![begin()];
     for table in tables {
-        // An empty one first, so that there always is one to delete.
+        // An empty one first, so that the deletion always succeeds.
         batch.push(table_message(NEWTABLE, CREATE, table.family, &table.name));
         batch.push(table_message(DELTABLE, 0, table.family, &table.name));
         batch.push(table_message(NEWTABLE, CREATE, table.family, &table.name));

@@ -60,7 +60,7 @@ pub struct Link {
     /// `bridge`, `veth`…; empty for hardware.
     pub kind: String,
     pub mtu: u32,
-    /// The bridge it is a port of.
+    /// The bridge whose port it is.
     pub master: Option<u32>,
     pub up: bool,
 }
@@ -78,11 +78,11 @@ pub struct Address {
 /// A unicast route of the main table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// Where to; the unspecified address with prefix 0 is the default route.
+    /// The destination; the unspecified address with prefix 0 is the default route.
     pub destination: IpAddr,
     /// Length of the prefix.
     pub prefix: u8,
-    /// Out of which interface; 0 for several.
+    /// The outgoing interface; 0 for several.
     pub link: u32,
     /// The next hop; `None` when the destination is on the link.
     pub gateway: Option<IpAddr>,
@@ -303,7 +303,7 @@ fn gone_is_fine(answer: Result<(), NetlinkError>) -> Result<(), NetlinkError> {
     }
 }
 
-/// `struct ifinfomsg`; what is in `on` is switched on.
+/// `struct ifinfomsg`; the flags in `on` are set.
 fn link_header(index: u32, on: u32) -> [u8; 16] {
     let mut header = [0; 16];
     header[4..8].copy_from_slice(&index.to_ne_bytes());

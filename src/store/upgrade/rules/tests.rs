@@ -117,7 +117,7 @@ fn one_under_which_containers_go_is_given_up() {
         seen(Ok(Answering { lost, ..agent(1) }))
     };
     assert_eq!(watch(&record(), loses), (8, back("containers stopped running: default/web/main")));
-    // A first report may be of the store.
+    // An early report may come from the store.
     let young = |second| {
         let lost = if second < 3 { vec!["default/web/main".to_owned()] } else { Vec::new() };
         seen(Ok(Answering { lost, ..agent(1) }))
@@ -229,7 +229,7 @@ enum Program {
     New,
 }
 
-/// How the new program does, by the second of its life.
+/// The new program's behaviour, by the second of its run.
 #[derive(Clone, Copy, Debug)]
 enum Manners {
     Good,
@@ -238,14 +238,14 @@ enum Manners {
     KillsPods,
 }
 
-/// What is on the disk and what runs: a machine in which every effect is one atomic change.
+/// The disk and the running processes: a machine in which every effect is one atomic change.
 #[derive(Clone, Debug)]
 struct World {
     record: Option<UpgradeRecord>,
     program: Program,
     previous: Option<Program>,
     is_guarded: bool,
-    /// What the agent's process runs, and since when in seconds.
+    /// The program of the agent's process, and its start in seconds.
     agent: (Program, u32),
     boots: u32,
     now: u32,
@@ -285,7 +285,7 @@ impl World {
             Effect::Restart => self.agent = (self.program, self.now),
             Effect::Forget => self.previous = None,
         }
-        // Whatever happens next, it starts from here.
+        // From every state a start is possible.
         assert!(self.program == Program::Old || self.previous == Some(Program::Old), "no way back: {self:?}");
         let is_safe =
             self.program == Program::Old || self.is_guarded || record.phase == UpgradePhase::Upgraded;
@@ -395,7 +395,7 @@ proptest! {
             world.reboot();
         }
         let phase = world.record.as_ref().map(|record| record.phase);
-        // Cut off before it was guarded: nothing has happened but a note that the next upgrade reads.
+        // Cut off before it was guarded: nothing has changed but a note that the next upgrade reads.
         let is_untouched = world.program == Program::Old && !world.is_guarded && phase != Some(UpgradePhase::RollingBack);
         prop_assert!(ended || is_untouched, "{:?}", world);
         prop_assert!(!world.is_guarded, "{:?}", world);
