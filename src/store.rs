@@ -438,7 +438,7 @@ impl StoreHandle {
     }
 }
 
-/// The thread ends when the last handle is gone.
+/// The thread ends when the last handle is dropped.
 fn spawn_owner(mut db: Db) -> Result<mpsc::Sender<Job>, StoreError> {
     let (queue, mut jobs) = mpsc::channel::<Job>(QUEUE_LENGTH);
     std::thread::Builder::new()

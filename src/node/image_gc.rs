@@ -22,7 +22,7 @@ pub struct ImageLimits {
     pub low_percent: u64,
     /// A younger image is not removed.
     pub minimum_age: Duration,
-    /// Images unused for longer are removed whatever the disk says; zero for never.
+    /// Images unused for longer are removed whatever the disk usage; zero for never.
     pub maximum_age: Duration,
 }
 
@@ -60,7 +60,7 @@ impl ImageLimits {
 /// The state kept about an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Sighting {
-    /// `None`: it was there before the agent.
+    /// `None`: it is older than the agent.
     first: Option<Duration>,
     /// `None`: not since the agent's start.
     last_used: Option<Duration>,

@@ -12,7 +12,7 @@ use tokio::net::{UnixListener, UnixStream};
 
 /// Root only: the socket shows environment variables of pods.
 const SOCKET_MODE: u32 = 0o600;
-/// Others may see that the agent is there.
+/// Other users may see the directory.
 const DIRECTORY_MODE: u32 = 0o755;
 /// A running agent accepts at once; one whose queue is full is alive too.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -31,9 +31,8 @@ pub enum BindError {
     File {
         /// What was being done.
         action: &'static str,
-        /// To which file.
+        /// The file concerned.
         path: PathBuf,
-        /// The system's word.
         source: io::Error,
     },
 }

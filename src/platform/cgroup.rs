@@ -47,7 +47,7 @@ pub enum CgroupError {
     #[error("write {value:?} to {path:?}")]
     Write {
         path: PathBuf,
-        /// What was to be in it.
+        /// The value to write.
         value: String,
         /// The kernel's answer.
         #[source]

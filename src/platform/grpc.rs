@@ -43,15 +43,15 @@ const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 pub enum Code {
     /// The request cannot be decoded or stored.
     InvalidArgument = 3,
-    /// It took too long.
+    /// The deadline has passed.
     DeadlineExceeded = 4,
     /// It does not exist.
     NotFound = 5,
-    /// It is there already.
+    /// It exists already.
     AlreadyExists = 6,
-    /// Too much of it.
+    /// A limit is reached.
     ResourceExhausted = 8,
-    /// Not in this state.
+    /// The state does not permit it.
     FailedPrecondition = 9,
     /// The method is not implemented.
     Unimplemented = 12,

@@ -18,7 +18,7 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricKind {
     Counter,
-    /// Goes up and down.
+    /// A value that rises and falls.
     Gauge,
     /// The number of observations up to each bound.
     Histogram,

@@ -41,7 +41,7 @@ pub enum Stage {
         digest: String,
         /// Which pods did not start, and why.
         why: String,
-        /// When it was given up.
+        /// When the trial was abandoned.
         since: Timestamp,
     },
 }

@@ -144,7 +144,8 @@ pub(super) fn node(config: &StatsConfig, ask: Ask, at: Timestamp) -> NodeUse {
     node
 }
 
-/// `0::/system.slice/agent.service` of version 2, else the memory controller's line. `None` for the root.
+/// The path of the memory controller's line, else of version 2's `0::/system.slice/agent.service`. `None` for
+/// the root.
 fn own_cgroup(text: &str) -> Option<String> {
     let mut lines = text.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
     let counts = |controllers: &str| controllers.split(',').any(|name| name == "memory");

@@ -163,7 +163,7 @@ pub struct Detail {
 pub struct Pressure {
     /// Some of its threads waited.
     pub waiting_ns: Option<u64>,
-    /// All of them did.
+    /// All of its threads waited.
     pub stalled_ns: Option<u64>,
 }
 

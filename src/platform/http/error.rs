@@ -77,7 +77,7 @@ pub enum HttpError {
     Slow {
         url: String,
         bytes: u64,
-        /// In which time.
+        /// The window in seconds.
         seconds: u64,
         least: u64,
     },

@@ -41,7 +41,7 @@ pub struct StreamOptions {
 /// The minimum rate of a body, averaged over each window of waiting for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeastRate {
-    /// Fewer are given up.
+    /// A slower transfer is aborted.
     pub bytes_per_second: u64,
     /// Time spent waiting for the server; the time that the caller spends on the bytes does not count.
     pub window: Duration,

@@ -287,7 +287,7 @@ impl ContainerRoot {
         set_owner(found.as_fd(), node.uid, node.gid)
     }
 
-    /// A symbolic link at `path`, unless something is there.
+    /// A symbolic link at `path`, unless a file exists there.
     ///
     /// # Errors
     /// The kernel's answer.

@@ -15,10 +15,10 @@ use nix::unistd::{Gid, Uid};
 /// A thread's four capability sets and its bounding set, a bit each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CapabilitySets {
-    /// Can ever be had.
+    /// The limit of what execve can ever add.
     pub bounding: u64,
     pub effective: u64,
-    /// Can be put into force.
+    /// The capabilities that can be made effective.
     pub permitted: u64,
     /// Kept over execve.
     pub inheritable: u64,

@@ -17,7 +17,7 @@ pub enum Readiness {
     HangUp,
 }
 
-/// What has happened.
+/// The readiness of a descriptor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ready {
     /// The value given to [`Epoll::add`].

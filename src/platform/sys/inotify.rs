@@ -12,7 +12,7 @@ use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 use tokio::io::unix::AsyncFd;
 
-/// Which events a watch asks for.
+/// The events of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interest {
     /// Names that appear in and vanish from a directory.
@@ -76,7 +76,7 @@ pub enum InotifyEvent {
     /// The directory itself changed its attributes, moved, or was deleted or unmounted.
     Directory {
         watch: WatchId,
-        /// The watch is gone with it.
+        /// The watch ended with it.
         ended: bool,
     },
     /// The kernel dropped events: a full rescan is needed.

@@ -36,7 +36,7 @@ pub enum SpecialNode {
     Fifo,
 }
 
-/// What a name stands for.
+/// The kind of file behind a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LayerNodeKind {
     Absent,
@@ -312,7 +312,7 @@ pub fn has_extended(node: &super::dir::Handle, key: &str, value: &[u8]) -> io::R
 pub struct Free {
     /// Bytes available to unprivileged users.
     pub bytes: u64,
-    /// All bytes there are.
+    /// The total size in bytes.
     pub total_bytes: u64,
     /// Inodes; `u64::MAX` for file systems that make them as needed.
     pub inodes: u64,

@@ -71,7 +71,7 @@ pub fn address(text: &str) -> Option<IpAddr> {
     }
 }
 
-/// Everything that runs.
+/// The ids of all processes.
 #[must_use]
 pub fn process_ids(root: &Path) -> Vec<u32> {
     let entries = fs::read_dir(root.join("proc")).into_iter().flatten().flatten();

@@ -60,7 +60,7 @@ fn forget_pages() {
 /// Reserved below the frames in use: for calls of the C library and the kernel's signal frames.
 const STACK_IN_USE: usize = 8 * 1024;
 
-/// From and to.
+/// Start and end address.
 type Range = (usize, usize);
 
 fn range_of(line: &str) -> Option<Range> {

@@ -50,7 +50,7 @@ pub const NO_DIRATIME: u64 = 0x80;
 /// `MOUNT_ATTR_NOSYMFOLLOW`.
 pub const NO_SYMFOLLOW: u64 = 0x0020_0000;
 
-/// How mounts travel.
+/// The propagation of mounts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Propagation {
     /// Not at all.

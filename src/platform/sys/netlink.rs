@@ -22,7 +22,7 @@ const REQUEST: u16 = 1;
 const ACK: u16 = 4;
 /// `NLM_F_ROOT | NLM_F_MATCH`.
 pub(crate) const DUMP: u16 = 0x300;
-/// `NLM_F_EXCL`: an error when it is there.
+/// `NLM_F_EXCL`: an error when it exists.
 pub(crate) const EXCLUSIVE: u16 = 0x200;
 /// `NLM_F_CREATE`.
 pub(crate) const CREATE: u16 = 0x400;

@@ -21,7 +21,7 @@ use nix::libc;
 /// The most descriptors per message; the kernel closes the rest.
 pub const MAX_DESCRIPTORS: usize = 4;
 
-/// Descriptors that came with a message, in order.
+/// The descriptors of a message, in order.
 pub type Descriptors = [Option<OwnedFd>; MAX_DESCRIPTORS];
 
 /// Ancillary data with the alignment of its header.
@@ -176,7 +176,7 @@ fn message(vector: &mut libc::iovec, control: &mut Ancillary, control_length: us
 /// Sends one message with descriptors beside it, and never waits.
 ///
 /// # Errors
-/// `WouldBlock` when the other side does not read; `BrokenPipe` when it is gone.
+/// `WouldBlock` when the other side does not read; `BrokenPipe` when it has closed.
 pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     if descriptors.len() > MAX_DESCRIPTORS {
         return Err(io::ErrorKind::InvalidInput.into());

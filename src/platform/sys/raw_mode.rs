@@ -35,7 +35,7 @@ impl RawMode {
 
 impl Drop for RawMode {
     fn drop(&mut self) {
-        // SAFETY: as above. A terminal that is gone needs nothing.
+        // SAFETY: as above. Errors are ignored: a closed terminal needs no restoring.
         unsafe { libc::tcsetattr(libc::STDIN_FILENO, libc::TCSADRAIN, &raw const self.before) };
     }
 }

@@ -89,9 +89,9 @@ pub struct UpgradeRecord {
     pub reason: String,
     /// The file that is replaced.
     pub program: String,
-    /// What was there.
+    /// The previous build.
     pub from: Build,
-    /// What is to be there.
+    /// The build of the upgrade.
     pub to: Build,
     /// When it began.
     pub since: Timestamp,
@@ -186,9 +186,9 @@ impl UpgradeRecord {
 /// Which program is installed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InPlace {
-    /// What was there before.
+    /// The previous program.
     Old,
-    /// What is to be there.
+    /// The program of the upgrade.
     New,
     Other,
     Missing,

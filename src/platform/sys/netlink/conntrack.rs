@@ -21,7 +21,7 @@ pub struct TrackedConnection {
     pub protocol: u8,
     /// The destination of the first packet.
     pub destination: IpAddr,
-    /// At which port.
+    /// The destination port.
     pub port: u16,
     pub replier: IpAddr,
 }

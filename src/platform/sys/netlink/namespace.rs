@@ -21,7 +21,7 @@ pub fn inside<T: Send>(namespace: &File, body: impl FnOnce() -> T + Send) -> io:
 /// Opens a namespace by its path, for example `/proc/<pid>/ns/net`.
 ///
 /// # Errors
-/// When it is not there.
+/// When it does not exist.
 pub fn open(path: &Path) -> io::Result<File> {
     File::open(path)
 }

@@ -65,18 +65,18 @@ impl Family {
 /// The hook of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {
-    /// Everything that arrives.
+    /// All arriving packets, before routing.
     Prerouting,
     /// Packets that the node itself sends.
     Output,
-    /// Everything that leaves.
+    /// All leaving packets, after routing.
     Postrouting,
 }
 
 /// What a chain may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChainKind {
-    /// Let through or drop.
+    /// Accepts or drops packets.
     Filter,
     Nat,
 }
@@ -96,9 +96,9 @@ pub struct Table {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Map {
     pub name: &'static str,
-    /// What keys are made of.
+    /// The types of the key, concatenated.
     pub key: Vec<DataType>,
-    /// What data is made of.
+    /// The types of the data, concatenated.
     pub data: Vec<DataType>,
     /// Keys and data, each value padded to four bytes.
     pub elements: Vec<(Vec<u8>, Vec<u8>)>,
@@ -206,7 +206,7 @@ pub fn replace(tables: &[Table]) -> Result<(), NetlinkError> {
     Socket::open(Protocol::Netfilter)?.batch("replace nftables table", batch)
 }
 
-/// Removes a table; fine when it is not there.
+/// Removes a table; a missing one is no error.
 ///
 /// # Errors
 /// The kernel's answer.

@@ -68,7 +68,7 @@ pub struct Link {
 /// An address of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
-    /// Of which interface.
+    /// The index of its interface.
     pub link: u32,
     pub ip: IpAddr,
     /// Length of the prefix.
@@ -86,7 +86,7 @@ pub struct Route {
     pub link: u32,
     /// The next hop; `None` when the destination is on the link.
     pub gateway: Option<IpAddr>,
-    /// The smaller one wins.
+    /// The route with the smaller metric wins.
     pub metric: u32,
 }
 
@@ -216,7 +216,7 @@ impl Network {
         self.0.request("bring a link up", Message::new(RTM_NEWLINK, 0, &link_header(link, IFF_UP)))
     }
 
-    /// Removes an interface; fine when it is gone.
+    /// Removes an interface; a missing one is no error.
     ///
     /// # Errors
     /// The kernel's answer.
@@ -251,7 +251,7 @@ impl Network {
         }
     }
 
-    /// Takes an address away; fine when it is not there.
+    /// Removes an address; a missing one is no error.
     ///
     /// # Errors
     /// The kernel's answer.
@@ -280,7 +280,7 @@ impl Network {
         Ok(found)
     }
 
-    /// Adds a route by a gateway. Fine when it is there.
+    /// Adds a default route through a gateway; an existing one is no error.
     ///
     /// # Errors
     /// The kernel's answer.

@@ -285,7 +285,7 @@ impl World {
             Effect::Restart => self.agent = (self.program, self.now),
             Effect::Forget => self.previous = None,
         }
-        // From every state a start is possible.
+        // The invariants after every effect, since power may fail at any of them.
         assert!(self.program == Program::Old || self.previous == Some(Program::Old), "no way back: {self:?}");
         let is_safe =
             self.program == Program::Old || self.is_guarded || record.phase == UpgradePhase::Upgraded;
