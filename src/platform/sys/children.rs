@@ -107,8 +107,8 @@ pub fn pidfd_signal(process: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
     }
 }
 
-/// Sends SIGKILL to a process or, when negative, to a process group; no error when it does not exist. Never to init
-/// or to everything.
+/// Sends SIGKILL to a process or, when negative, to a process group; no error when it does not exist. Never
+/// to init or to everything.
 pub fn kill_by_id(id: i32) {
     if id.unsigned_abs() > 1 {
         // SAFETY: kill takes two integers.
