@@ -1,19 +1,19 @@
-//! The node looks after itself: it keeps room on its disks, and lets go of pods one at a time before the kernel does (upstream:
-//! eviction manager, image garbage collection, OOM watcher).
+//! Node self-protection: frees disk space and evicts pods one at a time before the kernel kills processes
+//! (upstream: eviction manager, image garbage collection, OOM watcher).
 //!
-//! Owns when it looks, and what it remembers between two looks. The decisions are in `eviction` and `image_gc`, the
-//! pods' ends their workers'. A look reads a few files; it happens once a minute, each ten seconds while something is
-//! near a threshold or over it, and ten seconds after something has happened to a pod. Nothing is written by it while
-//! nothing changes.
+//! Owns the schedule of checks, and the state kept between two checks. The decisions are in `eviction` and
+//! `image_gc`; ending a pod is up to its worker. A check reads a few files. It runs once a minute, every ten
+//! seconds while a signal is near or over its threshold, and ten seconds after a pod has changed. It writes
+//! nothing while nothing changes.
 //!
 //! | file | what |
 //! |---|---|
-//! | `health` | what others see |
-//! | `images` | images that go |
-//! | `oom` | the kernel's log |
-//! | `pods` | pods that go |
-//! | `shutdown` | the machine's end |
-//! | `usage` | what pods use, in the words of decisions |
+//! | `health` | the node's state, for other modules |
+//! | `images` | removal of images |
+//! | `oom` | OOM kills in the kernel log |
+//! | `pods` | eviction of pods |
+//! | `shutdown` | machine shutdown |
+//! | `usage` | what pods use, converted for the decisions |
 
 pub mod allocatable;
 pub mod eviction;
@@ -52,22 +52,22 @@ use crate::pod::status::StatusManager;
 use crate::pod::workers::PodPressure;
 use crate::runtime::DiskPlaces;
 
-/// The first look: a start has more urgent things to do.
+/// Delay before the first check, which leaves the start to more urgent work.
 const FIRST: Duration = Duration::from_secs(2);
-/// Upstream's pace, and the shortest time between two looks.
+/// Upstream's period, and the shortest time between two checks.
 const FAST: Duration = Duration::from_secs(10);
 /// The pace while nothing is near a threshold.
 const SLOW: Duration = Duration::from_secs(60);
-/// After something was done: what came of it is looked at.
+/// The pause after a reclaim, before its effect is measured.
 const SOON: Duration = Duration::from_secs(1);
 
-/// What somebody else does in a while.
+/// A boxed future that another module provides.
 pub type Pending<T> = Pin<Box<dyn Future<Output = T>>>;
 
-/// Asks what pods use: CPU and memory, disks, everything.
+/// Measures what pods use: CPU and memory, disks, everything.
 pub type Measure = Rc<dyn Fn() -> Pending<Result<Summary, String>>>;
 
-/// What of the configuration concerns the node.
+/// The node's part of the configuration.
 #[derive(Clone, Debug, Default)]
 pub struct NodeConfig {
     pub eviction: EvictionConfig,
@@ -82,19 +82,18 @@ pub struct NodeConfig {
 pub struct NodeParts {
     pub config: NodeConfig,
     pub clock: Clock,
-    /// Tells what happens.
     pub events: EventRecorder,
     /// Pods and their statuses.
     pub statuses: Rc<StatusManager>,
     /// Shows what is found.
     pub health: Rc<Health>,
-    /// Lets pods go.
+    /// Evicts pods.
     pub pods: Rc<dyn PodPressure>,
     pub runtime: Rc<dyn NodeRuntime>,
     /// Measures the machine.
     pub stats: Rc<Stats>,
     pub measure: Measure,
-    /// Hears of each look: it makes much of the program resident that can be let go again.
+    /// Called after each check. A check makes many pages resident that can be released again.
     pub looked: Rc<dyn Fn()>,
 }
 
@@ -105,17 +104,17 @@ pub struct NodeManager {
     places: Option<DiskPlaces>,
     state: EvictionState,
     images: Images,
-    /// Something has happened to a pod since the last look.
+    /// A pod has changed since the last check.
     has_changed: bool,
-    /// What is being reclaimed, once it was told.
+    /// The signal being reclaimed, once its event was emitted.
     told: Option<Signal>,
-    /// Nothing was found that could go, and nothing has changed since.
+    /// Nothing could be reclaimed, and nothing has changed since.
     is_futile: bool,
-    /// When limits of local storage are looked at next.
+    /// When the limits of local storage are checked next.
     limits_at: Duration,
 }
 
-/// What a look shows.
+/// The result of a check.
 struct Look {
     seen: Observations,
     /// The disk of images.
@@ -124,7 +123,7 @@ struct Look {
 }
 
 impl NodeManager {
-    /// Nothing is looked at before [`Self::run`].
+    /// Starts no check before [`Self::run`].
     #[must_use]
     pub fn new(parts: NodeParts) -> Self {
         Self {
@@ -150,9 +149,10 @@ impl NodeManager {
         loop {
             tokio::select! {
                 biased;
-                // Losing it is safe: the moment stays the same.
+                // Losing it is safe: the deadline stays the same.
                 () = tokio::time::sleep_until(next) => {}
-                // Losing these is safe: a version stays changed until it is looked at, and memory that stays short says so again.
+                // Losing these is safe: a version stays changed until it is read, and memory that stays short
+                // is reported again.
                 Ok(()) = statuses.changed(), if !self.has_changed => {
                     self.has_changed = true;
                     next = next.min(earliest);
@@ -162,7 +162,7 @@ impl NodeManager {
                     next = next.min(earliest);
                     continue;
                 }
-                // Losing it is safe: whoever asks next tells again.
+                // Losing it is safe: the next request notifies again.
                 () = health.asked() => {
                     self.show_images().await;
                     continue;
@@ -175,11 +175,12 @@ impl NodeManager {
         }
     }
 
-    /// The kernel's word, where it gives one and somebody wants it.
+    /// The kernel's memory stall events (PSI). `None` if no memory threshold is configured, or if the kernel
+    /// does not provide them.
     fn stalls(&self) -> Option<MemoryStalls> {
         let mut thresholds = self.parts.config.eviction.thresholds.iter();
         let is_wanted = thresholds.any(|threshold| threshold.signal.pressure() == Pressure::Memory);
-        // A simulation has memory of its own, and no reactor.
+        // A simulation has simulated memory, and no reactor.
         if !is_wanted || rt::jobs_run_inline() {
             return None;
         }
@@ -197,7 +198,7 @@ impl NodeManager {
         self.origin.elapsed()
     }
 
-    /// One look, and what follows from it. Returns how long to wait for the next.
+    /// Runs one check and acts on it. Returns the time until the next.
     async fn look(&mut self) -> Duration {
         let has_changed = std::mem::take(&mut self.has_changed);
         self.is_futile &= !has_changed;
@@ -205,7 +206,7 @@ impl NodeManager {
         let (state, verdict) = judge(&self.parts.config.eviction, &self.state, &look.seen, self.now());
         self.state = state;
         self.publish(&verdict.pressure);
-        // What a pod has begun to do shows a little later.
+        // A pod's change affects the figures a little later.
         let is_restless = has_changed || verdict.is_near || !verdict.pressure.is_empty();
         let mut pause = if is_restless { FAST } else { SLOW };
         pause = verdict.again_after.map_or(pause, |after| pause.min(after.max(SOON)));
@@ -226,7 +227,7 @@ impl NodeManager {
         pause
     }
 
-    /// Reads everything that there are thresholds for. What cannot be read is not judged.
+    /// Reads every signal that has a threshold. Signals that cannot be read are left out.
     async fn observe(&mut self) -> Look {
         if self.places.is_none() {
             match Rc::clone(&self.parts.runtime).places().await {
@@ -266,7 +267,7 @@ impl NodeManager {
         look
     }
 
-    /// Shows what the node is short of, and tells what is new.
+    /// Publishes the pressure conditions, and logs changes.
     fn publish(&self, pressure: &BTreeSet<Pressure>) {
         let parts = &self.parts;
         let news = parts.health.set_pressure(pressure, parts.clock.now());
@@ -283,7 +284,7 @@ impl NodeManager {
     }
 }
 
-/// Limit and use of all pods' memory together, where there is a limit.
+/// Limit and usage of all pods' memory together, where there is a limit.
 fn pods_memory(node: &NodeUse) -> Option<(u64, u64)> {
     let counted = &node.system.iter().find(|system| system.name == "pods")?.usage.counted;
     Some((counted.memory_limit?, counted.working_set?))

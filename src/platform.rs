@@ -1,4 +1,5 @@
-//! The kernel and the machine: system calls, the async runtime, the clock, logging, metrics, cgroups, D-Bus, HTTP and gRPC.
+//! The kernel and the machine: system calls, the async runtime, the clock, logging, metrics, cgroups, D-Bus,
+//! HTTP and gRPC.
 
 pub mod bind;
 pub mod cgroup;

@@ -1,11 +1,13 @@
-//! The agent's memory: one SQLite file with one writer.
+//! The agent's persistent state: one SQLite file with one writer.
 //!
-//! Owns the handle, the owner thread and what waits to be written.
+//! Owns the handle, the owner thread and the queue of pending writes.
 //!
-//! Guarantees: see `store/db.rs` for what is on the disk when. Statuses and events are queued by [`StoreHandle`], latest
-//! value per pod, and written by [`StoreHandle::write_behind`] about a second later in one transaction.
+//! Guarantees: see `store/db.rs` for when data is on the disk. Statuses and events are queued by
+//! [`StoreHandle`], latest value per pod, and written by [`StoreHandle::write_behind`] about a second later
+//! in one transaction.
 //!
-//! Assumptions: handles stay on the agent's one thread; the shell spawns `write_behind` once and calls `shutdown` last.
+//! Assumptions: handles stay on the agent's one thread; the shell spawns `write_behind` once and calls
+//! `shutdown` last.
 
 mod db;
 mod decode;
@@ -53,19 +55,20 @@ use pending::Pending;
 /// The file's name under the root directory.
 pub const FILE_NAME: &str = "agent.db";
 
-/// Jobs that wait for the owner thread. Callers await their answer, so this is about the number of pods at most.
+/// Jobs that wait for the owner thread. Callers await their answer, so this is about the number of pods at
+/// most.
 const QUEUE_LENGTH: usize = 64;
 /// SQLite needs well under 100 kB; objects are encoded and decoded by the caller.
 const STACK_BYTES: usize = 256 * 1024;
-/// How long statuses and events wait for company.
+/// How long statuses and events are collected.
 const WRITE_BEHIND: Duration = Duration::from_secs(1);
-/// How long to wait after a failed write: a full disk does not empty itself in a second.
+/// How long to wait after a failed write: a full disk rarely has space again within a second.
 const RETRY_AFTER: Duration = Duration::from_secs(30);
 
 /// Where SQLite runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// On its own thread, so that a slow disk delays nobody who does not wait for it.
+    /// On its own thread, so that a slow disk delays only callers that wait for it.
     #[default]
     Threaded,
     /// In the caller, for simulations and tests.
@@ -88,14 +91,15 @@ pub struct OpenOptions {
 pub enum WriteMoment {
     /// Nothing of it is on the disk.
     Before,
-    /// All of it is, and whoever asked has not been told.
+    /// All of it is, and the caller has no answer yet.
     After,
 }
 
-/// Asked at both moments of each write; false: the agent is dead, and whoever waits for the write waits for good.
+/// Called at both moments of each write; false: the agent is dead, and the write's caller waits forever.
 pub type WriteGate = Box<dyn Fn(WriteMoment) -> bool>;
 
-/// The schema of the file: the newest that this program knows, and the oldest whose programs can work with what it leaves.
+/// The schema of the file: the newest that this program knows, and the oldest whose programs can read what it
+/// writes.
 #[must_use]
 pub fn schema_versions() -> (i64, i64) {
     (schema::known_version(), schema::READABLE_BY)
@@ -131,13 +135,13 @@ impl StoreHandle {
     /// Blocks: meant for the start of the program.
     ///
     /// # Errors
-    /// Another agent has it, it is newer than we are, or the disk does not let us.
+    /// Another agent holds it, its schema is newer than this program's, or the disk refuses.
     pub fn open(path: &Path, options: OpenOptions) -> Result<(Self, OpenReport), StoreError> {
         let (db, report) = open::open(path, options.now, options.key)?;
         Ok((Self::new(db, options.mode)?, report))
     }
 
-    /// A store that forgets everything at the end of the process.
+    /// A store in memory, which is lost at the end of the process.
     ///
     /// # Errors
     /// Out of memory, or no thread can be started.
@@ -160,7 +164,7 @@ impl StoreHandle {
         Ok(Self { shared: Rc::new(shared) })
     }
 
-    /// For simulations of crashes: `gate` is asked from now on. The first one stays.
+    /// For simulations of crashes: `gate` is called from now on. The first one stays.
     pub fn set_write_gate(&self, gate: WriteGate) {
         let _ = self.shared.gate.set(gate);
     }
@@ -180,9 +184,10 @@ impl StoreHandle {
         Ok(decode::loaded(raw))
     }
 
-    /// Makes `pods` and `objects` the whole desired set of a source, durably and at once. Pods that leave it become terminating until
-    /// [`Self::forget_pod`], also those that come back under the same uid meanwhile: what has begun to stop is brought to
-    /// its end, whoever sees to it, and starts over then. Writes nothing if nothing changed.
+    /// Makes `pods` and `objects` the whole desired set of a source, durably and at once. Pods that leave it
+    /// are terminating until [`Self::forget_pod`], even if they reappear under the same uid meanwhile: a
+    /// termination that has begun is completed, no matter which worker completes it, and the pod starts over
+    /// then. Writes nothing if nothing changed.
     ///
     /// # Errors
     /// Nothing was changed on the disk.
@@ -196,7 +201,7 @@ impl StoreHandle {
         self.commit(source, pods, objects, validator, StageChange::Keep).await
     }
 
-    /// As [`Self::commit_source`], and how far that set has got, all at once.
+    /// As [`Self::commit_source`], together with the stage of that set, in one transaction.
     ///
     /// # Errors
     /// Nothing was changed on the disk.
@@ -212,7 +217,7 @@ impl StoreHandle {
         self.commit(source, pods, objects, validator, stage).await
     }
 
-    /// Remembers, durably, how far a source's set has got, if that changed.
+    /// Stores, durably, the stage of a source's set, if it changed.
     ///
     /// # Errors
     /// Nothing was changed on the disk.
@@ -238,8 +243,8 @@ impl StoreHandle {
         .await
     }
 
-    /// Remembers, durably, since when a terminating pod terminates and with what grace: its `deletionTimestamp` and
-    /// `deletionGracePeriodSeconds`. Writes nothing of a pod that does not terminate.
+    /// Stores, durably, since when a terminating pod terminates and with what grace: its `deletionTimestamp`
+    /// and `deletionGracePeriodSeconds`. Writes nothing for a pod that is not terminating.
     ///
     /// # Errors
     /// Nothing was changed on the disk.
@@ -249,7 +254,7 @@ impl StoreHandle {
         self.write("terminating pods", move |db| db.put_terminating(&uid, &json)).await
     }
 
-    /// Removes a pod that has ended: terminating row, container state and status. What sources want stays.
+    /// Removes a pod that has ended: terminating row, container state and status. The desired set stays.
     ///
     /// # Errors
     /// Nothing was changed on the disk.
@@ -259,10 +264,10 @@ impl StoreHandle {
         self.write("ended pods", move |db| db.forget_pod(&uid)).await
     }
 
-    /// Remembers restart count and back-off, durably, if they changed.
+    /// Stores restart count and back-off, durably, if they changed.
     ///
     /// # Errors
-    /// Nothing was changed on the disk; it is tried again behind.
+    /// Nothing was changed on the disk; the write-behind task retries it.
     pub async fn put_container_state(
         &self,
         uid: &PodUid,
@@ -282,7 +287,7 @@ impl StoreHandle {
         result
     }
 
-    /// Replaces the list of what is wrong with a source, if it changed.
+    /// Replaces the list of a source's problems, if it changed.
     ///
     /// # Errors
     /// Nothing was changed on the disk.
@@ -295,7 +300,7 @@ impl StoreHandle {
         self.write("source problems", move |db| db.put_problems(source, &problems)).await
     }
 
-    /// Remembers a small fact (keys in [`meta`]); `None` forgets it.
+    /// Stores a small fact (keys in [`meta`]); `None` deletes it.
     ///
     /// # Errors
     /// Nothing was changed on the disk.
@@ -311,7 +316,7 @@ impl StoreHandle {
         }
     }
 
-    /// Queues events to be written behind. Repetitions of one that already waits are added up.
+    /// Queues events to be written behind. Repetitions of a queued event are added up.
     pub fn put_event(&self, event: StoredEvent) {
         self.shared.pending.borrow_mut().put_event(event);
         self.shared.work.notify_one();
@@ -423,7 +428,7 @@ impl StoreHandle {
             Owner::Thread(queue) => {
                 let (reply, answer) = oneshot::channel();
                 let job: Job = Box::new(move |db| {
-                    // Nobody waits any more: the work was still wanted.
+                    // The caller has stopped waiting: the work was still wanted.
                     let _ = reply.send(job(db));
                 });
                 queue.send(job).await.map_err(|_| StoreError::Closed)?;
@@ -433,7 +438,7 @@ impl StoreHandle {
     }
 }
 
-/// The thread ends when the last handle is gone.
+/// The thread ends when the last handle is dropped.
 fn spawn_owner(mut db: Db) -> Result<mpsc::Sender<Job>, StoreError> {
     let (queue, mut jobs) = mpsc::channel::<Job>(QUEUE_LENGTH);
     std::thread::Builder::new()

@@ -1,4 +1,5 @@
-//! What the node has, what of it pods may have, and what that means for the cgroup all pods are in.
+//! The node's capacity, the part of it that is allocatable to pods, and the values of the cgroup all pods are
+//! in.
 //!
 //! Owns that arithmetic (upstream: `cm/node_container_manager`).
 //!
@@ -12,7 +13,7 @@ use crate::model::ordered::Ordered as _;
 use crate::model::runtime_config::CgroupValues;
 use crate::pod::resources::{NodeCapacity, cpu_shares, page_size_name};
 
-/// What pods may not have of the node, by reason.
+/// Resources of the node that are reserved, by reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reserved {
     /// `systemReserved`.
@@ -23,7 +24,7 @@ pub struct Reserved {
     pub eviction: ResourceList,
 }
 
-/// Which limits of a reservation go to a cgroup.
+/// Which limits of a reservation are set on a cgroup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Enforce {
     /// CPU, memory and processes.
@@ -31,8 +32,9 @@ pub enum Enforce {
     Compressible,
 }
 
-/// `status.capacity` of the node: cpu, memory, pods, huge pages per size, and ephemeral-storage when there is any.
-/// `pods_per_core` 0 leaves `max_pods` as the only bound; `ephemeral_bytes` 0 means that local storage is not managed.
+/// `status.capacity` of the node: cpu, memory, pods, huge pages per size, and ephemeral-storage when there is
+/// any. `pods_per_core` 0 leaves `max_pods` as the only bound; `ephemeral_bytes` 0 means that local storage
+/// is not managed.
 #[must_use]
 pub fn capacity(
     node: &NodeCapacity,
@@ -79,7 +81,8 @@ pub fn allocatable(capacity: &ResourceList, reserved: &Reserved) -> ResourceList
     left
 }
 
-/// The node as its pods see it: `allocatable` in the form cgroup values and the downward API are computed from.
+/// The node as its pods see it: `allocatable` in the form from which cgroup values and the downward API are
+/// computed.
 #[must_use]
 pub fn as_seen_by_pods(node: &NodeCapacity, allocatable: &ResourceList) -> NodeCapacity {
     let value = |name: &str| allocatable.get(name).map_or(0, |amount| amount.value());
@@ -91,9 +94,9 @@ pub fn as_seen_by_pods(node: &NodeCapacity, allocatable: &ResourceList) -> NodeC
     }
 }
 
-/// Values of the cgroup all pods are in. With `enforce` (`pods` in `enforceNodeAllocatable`) capacity less reservations
-/// but not less eviction thresholds, which are to act before the kernel does; else the whole node. `max_pids` is the
-/// kernel's limit.
+/// Values of the cgroup all pods are in. With `enforce` (`pods` in `enforceNodeAllocatable`): capacity less
+/// reservations, but not less eviction thresholds, because eviction has to act before the kernel does.
+/// Otherwise the whole node. `max_pids` is the kernel's limit.
 #[must_use]
 pub fn node_values(
     capacity: &ResourceList,
@@ -111,7 +114,7 @@ pub fn node_values(
     values_of(&all, Enforce::All)
 }
 
-/// Values of the cgroup of what is not a pod (`systemReservedCgroup`, `kubeReservedCgroup`).
+/// Values of the cgroups of other processes (`systemReservedCgroup`, `kubeReservedCgroup`).
 #[must_use]
 pub fn reserved_values(reservation: &ResourceList, enforce: Enforce) -> CgroupValues {
     values_of(reservation, enforce)
@@ -137,7 +140,8 @@ fn values_of(list: &ResourceList, enforce: Enforce) -> CgroupValues {
     values
 }
 
-/// What hard thresholds (`evictionHard`: signal to quantity or percentage) keep free of memory and ephemeral storage.
+/// What hard thresholds (`evictionHard`: signal to quantity or percentage) keep free of memory and ephemeral
+/// storage.
 #[must_use]
 pub fn eviction_reserve(thresholds: &BTreeMap<String, String>, capacity: &ResourceList) -> ResourceList {
     [("memory.available", "memory"), ("nodefs.available", "ephemeral-storage")]
@@ -150,12 +154,12 @@ pub fn eviction_reserve(thresholds: &BTreeMap<String, String>, capacity: &Resour
         .into_map()
 }
 
-/// Bytes that a threshold stands for. `0%` and `100%` switch a signal off.
+/// A threshold in bytes. `0%` and `100%` switch a signal off.
 fn threshold(text: &str, whole: i64) -> Option<i64> {
     let Some(percentage) = text.strip_suffix('%') else {
         return Quantity::parse(text).ok().map(Quantity::value);
     };
-    // Hundredths of a percent in whole numbers: nobody writes finer, and floats would need casts.
+    // Hundredths of a percent in whole numbers: finer fractions do not occur, and floats would need casts.
     let share = Quantity::parse(percentage).ok()?.milli_value();
     if share <= 0 || share >= 100_000 {
         return None;
@@ -163,7 +167,7 @@ fn threshold(text: &str, whole: i64) -> Option<i64> {
     i64::try_from(i128::from(whole) * i128::from(share) / 100_000).ok()
 }
 
-/// One line for each resource of which more is reserved than the node has. Texts are upstream's.
+/// One line for each resource whose reservations exceed the capacity. Texts are upstream's.
 #[must_use]
 pub fn excessive_reservations(capacity: &ResourceList, reserved: &Reserved) -> Vec<String> {
     let mut lines = Vec::new();

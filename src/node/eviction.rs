@@ -1,14 +1,15 @@
-//! When the node is short of something, and what is done about it: first what nobody needs goes, then one pod at a time.
+//! Node pressure, and how it is relieved: unused images and containers are removed first, then pods are
+//! evicted one at a time.
 //!
-//! Owns thresholds, pressure and their times (upstream: `eviction_manager.synchronize`). Times are counted from the
-//! agent's start: a clock that is set neither causes pressure nor ends it. Invariants: at most one threshold is acted
-//! on at a time; a condition stays for the transition period after it was last seen.
+//! Owns thresholds, pressure and their times (upstream: `eviction_manager.synchronize`). Times are counted
+//! from the agent's start: setting the clock neither causes pressure nor ends it. Invariants: at most one
+//! threshold is acted on at a time; a condition stays for the transition period after it was last observed.
 //!
 //! | file | what |
 //! |---|---|
-//! | `limits` | pods that use more of the node's disk than they may |
-//! | `rank` | whose turn it is, and what is said about it |
-//! | `threshold` | signals, and the configuration's texts |
+//! | `limits` | pods that exceed their limits of local storage |
+//! | `rank` | the order of eviction, and the messages |
+//! | `threshold` | signals, and parsing of the configuration |
 //!
 //! Pure: what it returns depends on its arguments alone.
 
@@ -24,20 +25,20 @@ use crate::model::ordered::Ordered as _;
 
 pub use threshold::{Signal, Threshold, ThresholdTexts, thresholds};
 
-/// What there is of something.
+/// The available and total amount of a resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Observation {
     pub capacity: u64,
     pub available: u64,
 }
 
-/// What is known now. A signal that is missing is not judged.
+/// The current observations. A signal that is missing is not judged.
 pub type Observations = BTreeMap<Signal, Observation>;
 
 /// The fields of the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EvictionConfig {
-    /// `evictionHard` and `evictionSoft`; memory first, as upstream takes them up.
+    /// `evictionHard` and `evictionSoft`; memory first, as upstream handles them.
     pub thresholds: Vec<Threshold>,
     /// `evictionPressureTransitionPeriod`.
     pub transition: Duration,
@@ -45,7 +46,7 @@ pub struct EvictionConfig {
     pub max_pod_grace_seconds: i64,
 }
 
-/// What is remembered between two looks.
+/// The state kept between two checks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EvictionState {
     /// By position in the list of thresholds: since when it is met.
@@ -56,20 +57,20 @@ pub struct EvictionState {
     last_seen: BTreeMap<Pressure, Duration>,
 }
 
-/// What a look comes to.
+/// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EvictionVerdict {
-    /// What the node is short of, or was until lately.
+    /// The current pressure conditions, transition period included.
     pub pressure: BTreeSet<Pressure>,
-    /// What is to be reclaimed now.
+    /// The threshold to reclaim for now.
     pub reclaim: Option<Threshold>,
-    /// Something is near enough a threshold to look again soon.
+    /// A signal is near its threshold: check again soon.
     pub is_near: bool,
-    /// The next moment at which time alone changes the answer.
+    /// The next moment at which the passing of time alone changes the result.
     pub again_after: Option<Duration>,
 }
 
-/// Judges what was seen. Only this changes the state.
+/// Judges the observations. Only this changes the state.
 #[must_use]
 pub fn judge(
     config: &EvictionConfig,
@@ -101,7 +102,7 @@ pub fn judge(
     }
     next.last_seen.retain(|_, last| {
         let left = config.transition.checked_sub(now.saturating_sub(*last)).filter(|left| !left.is_zero());
-        // With no transition period what is seen now still counts.
+        // With no transition period the current observation still counts.
         if let Some(left) = left {
             soonest(left);
         }
@@ -112,8 +113,8 @@ pub fn judge(
     (next, verdict)
 }
 
-/// Whether what has been reclaimed is enough: no threshold is met any more, whatever its grace, and each by as much as is to be
-/// reclaimed at least.
+/// Whether enough has been reclaimed: no threshold is met any more, whatever its grace period, and each by at
+/// least its minimum reclaim.
 #[must_use]
 pub fn is_resolved(config: &EvictionConfig, seen: &Observations) -> bool {
     let met = |threshold: &Threshold| {
@@ -151,7 +152,7 @@ mod tests {
             .collect()
     }
 
-    /// A run of looks, a second apart: what is reclaimed, and what is shown.
+    /// Runs checks one second apart. Returns what is reclaimed, and what is published.
     fn run(
         config: &EvictionConfig,
         looks: &[(u64, &[(Signal, u64)])],

@@ -1,6 +1,6 @@
-//! What others may see of the node's own state: what it is short of, and its images.
+//! The node's state for other modules: its pressure conditions and its images.
 //!
-//! Owns that, and who wants to hear of a change.
+//! Owns that state, and the notification of changes.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,41 +23,43 @@ pub struct Health {
 #[derive(Default)]
 struct HealthState {
     pressure: BTreeSet<Pressure>,
-    /// The last changes, for those that have changed.
+    /// The times of the last transitions, for conditions that have changed.
     since: BTreeMap<Pressure, Timestamp>,
     images: Vec<RuntimeImage>,
-    /// The machine goes down, or has not after all; since when.
+    /// Whether the machine is shutting down, or the shutdown was cancelled; since when.
     shutting_down: Option<(bool, Timestamp)>,
 }
 
 impl Health {
-    /// Whether the node is short of it, and since when that is so; `None`: since its start.
+    /// Whether the node has this condition, and since when; `None`: unchanged since the agent's start.
     #[must_use]
     pub fn pressure(&self, of: Pressure) -> (bool, Option<Timestamp>) {
         let state = self.state.borrow();
         (state.pressure.contains(&of), state.since.get(&of).copied())
     }
 
-    /// Whether the machine goes down, and since when that is so; `None`: since the agent's start it does not.
+    /// Whether the machine is shutting down, and since when; `None` if no shutdown has begun since the
+    /// agent's start.
     #[must_use]
     pub fn shutting_down(&self) -> Option<(bool, Timestamp)> {
         self.state.borrow().shutting_down
     }
 
-    /// The images the runtime has, as of lately: whoever asks causes a look, for the next who asks.
+    /// The runtime's images as of the last listing. Each call requests a new listing, which later calls
+    /// return.
     #[must_use]
     pub fn images(&self) -> Vec<RuntimeImage> {
         self.asked.notify_one();
         self.state.borrow().images.clone()
     }
 
-    /// Changes whenever something in here does.
+    /// Changes with every change of this state.
     #[must_use]
     pub fn watch(&self) -> watch::Receiver<u64> {
         self.version.subscribe()
     }
 
-    /// Waits until somebody has asked for images.
+    /// Waits until images have been requested.
     pub(super) async fn asked(&self) {
         self.asked.notified().await;
     }
@@ -75,7 +77,7 @@ impl Health {
         news
     }
 
-    /// Returns whether that is new.
+    /// Returns whether this is a change.
     pub(super) fn set_shutting_down(&self, is_shutting_down: bool, now: Timestamp) -> bool {
         let was = self.state.borrow().shutting_down.is_some_and(|(was, _)| was);
         if was != is_shutting_down {

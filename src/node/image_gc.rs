@@ -1,8 +1,9 @@
-//! Which images go: those nobody has used for too long, and the longest unused ones while their disk is too full.
+//! Which images are removed: those unused for too long, and the least recently used ones while their disk is
+//! too full.
 //!
-//! Owns what is remembered of images and the choice (upstream: `image_gc_manager`). Times are counted from the agent's
-//! start, so that a clock that is set makes no image old. Invariants: an image that is pinned, in use, or younger than
-//! the minimum age is never chosen.
+//! Owns what is remembered of images and the choice (upstream: `image_gc_manager`). Times are counted from
+//! the agent's start, so that a clock that is set makes no image old. Invariants: an image that is pinned, in
+//! use, or younger than the minimum age is never chosen.
 //!
 //! Pure: what it returns depends on its arguments alone.
 
@@ -17,11 +18,11 @@ use crate::model::runtime_config::RuntimeImage;
 pub struct ImageLimits {
     /// Percent of the disk in use from which on images are removed; 100 for never.
     pub high_percent: u64,
-    /// Percent in use at which that ends.
+    /// Percent in use at which removal stops.
     pub low_percent: u64,
     /// A younger image is not removed.
     pub minimum_age: Duration,
-    /// Images unused for longer are removed whatever the disk says; zero for never.
+    /// Images unused for longer are removed whatever the disk usage; zero for never.
     pub maximum_age: Duration,
 }
 
@@ -37,7 +38,7 @@ impl Default for ImageLimits {
 }
 
 impl ImageLimits {
-    /// Images never go by themselves.
+    /// No images are removed automatically.
     #[must_use]
     pub fn is_off(&self) -> bool {
         self.high_percent >= 100 && self.maximum_age.is_zero()
@@ -56,36 +57,36 @@ impl ImageLimits {
     }
 }
 
-/// What is remembered of an image.
+/// The state kept about an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Sighting {
-    /// `None`: it was there before the agent.
+    /// `None`: it is older than the agent.
     first: Option<Duration>,
     /// `None`: not since the agent's start.
     last_used: Option<Duration>,
 }
 
-/// What is remembered of all images, by id.
+/// The state kept about all images, by id.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ImageHistory {
     seen: BTreeMap<String, Sighting>,
     has_begun: bool,
 }
 
-/// What is to be done about images.
+/// The images to remove, and when to check again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ImagePlan {
     /// Ids of those that have been unused for too long.
     pub old: Vec<String>,
-    /// Ids and sizes in bytes of those that may go for want of room, the first to go first.
+    /// Ids and sizes in bytes of the images that may be removed to free space, the first to be removed first.
     pub removable: Vec<(String, u64)>,
-    /// After this long there may be more that may go.
+    /// The time after which more images may become removable.
     pub again_after: Option<Duration>,
 }
 
 impl ImageHistory {
-    /// Takes in what is there now and what of it is used; `used` holds ids. What is there at the first look is older than the
-    /// agent, as upstream has it.
+    /// Records the images that exist and those in use; `used` holds ids. Images found by the first check
+    /// count as older than the agent, as upstream.
     pub fn observe(&mut self, images: &[RuntimeImage], used: &BTreeSet<String>, now: Duration) {
         let first = self.has_begun.then_some(now);
         self.has_begun = true;
@@ -115,7 +116,8 @@ impl ImageHistory {
         };
         for image in images.iter().filter(|image| !image.pinned && !used.contains(&image.id)) {
             let Some(sighting) = self.seen.get(&image.id) else { continue };
-            // An image that was never used is unused since the agent's start, upstream's way to spare what it cannot know.
+            // An image that was never used counts as unused since the agent's start. Upstream spares images
+            // of unknown age in this way.
             let unused = now.saturating_sub(sighting.last_used.unwrap_or_default());
             if !limits.maximum_age.is_zero() {
                 match limits.maximum_age.checked_sub(unused) {
@@ -139,7 +141,7 @@ impl ImageHistory {
     }
 }
 
-/// The ids of images that are among these names: ids themselves, tags and digests as the runtime has them.
+/// The ids of images that match these names: ids themselves, tags and digests as the runtime has them.
 #[must_use]
 pub fn named_ids(images: &[RuntimeImage], names: &BTreeSet<String>) -> BTreeSet<String> {
     let is_named = |image: &&RuntimeImage| {
@@ -148,7 +150,7 @@ pub fn named_ids(images: &[RuntimeImage], names: &BTreeSet<String>) -> BTreeSet<
     images.iter().filter(is_named).map(|image| image.id.clone()).into_set()
 }
 
-/// What is said when images could not make enough room (upstream's text).
+/// The event's message when removing images did not free enough space (upstream's text).
 #[must_use]
 pub fn too_little(wanted: u64, freed: u64) -> String {
     format!(
@@ -214,7 +216,7 @@ mod tests {
         assert_eq!((removable(&plan), plan.again_after), (vec!["before"], Some(MINUTE)));
         let later = history.plan(&both, &ids(&[]), &ImageLimits::default(), 3 * MINUTE);
         assert_eq!(removable(&later), ["before", "new"]);
-        // Gone and back: as new as the first time.
+        // Removed and pulled again: as new as the first time.
         history.observe(&[], &ids(&[]), 3 * MINUTE);
         history.observe(&both, &ids(&[]), 3 * MINUTE);
         assert!(removable(&history.plan(&both, &ids(&[]), &ImageLimits::default(), 3 * MINUTE)).is_empty());

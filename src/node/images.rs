@@ -1,7 +1,8 @@
-//! Images that go: when they are looked at, and how they are removed.
+//! Image garbage collection: when images are listed, and how they are removed.
 //!
-//! Owns what is remembered of them. Which go is decided in `node::image_gc`. The list of images is read when the disk is too
-//! full, when a pod has changed (at most each five minutes, upstream's period), and when an image's time is up.
+//! Owns the state kept about images. Which ones are removed is decided in `node::image_gc`. Images are listed
+//! when the disk is too full, when a pod has changed (at most every five minutes, upstream's period), and
+//! when an image reaches its maximum age.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -29,17 +30,17 @@ static COLLECTED: Family = Family::counter(
 );
 
 const PERIOD: Duration = Duration::from_secs(300);
-/// A list that somebody wants to see is not older (upstream's cache).
+/// Maximum age of a list that is shown to other modules (upstream's cache).
 const SHOWN_FOR: Duration = Duration::from_secs(30);
 
-/// A runtime, as far as its images go.
+/// The part of a runtime that manages images.
 pub trait NodeRuntime {
     /// Where its disks are.
     fn places(self: Rc<Self>) -> Pending<Result<DiskPlaces, RuntimeError>>;
     fn images(self: Rc<Self>) -> Pending<Result<Vec<RuntimeImage>, RuntimeError>>;
-    /// What containers, running or not, call their images.
+    /// The image references of containers, running or not.
     fn used_images(self: Rc<Self>) -> Pending<Result<BTreeSet<String>, RuntimeError>>;
-    /// The ids these references stand for; those of images that are not there are left out.
+    /// The ids of these references; those of missing images are left out.
     fn ids_of(
         self: Rc<Self>,
         references: BTreeSet<String>,
@@ -86,22 +87,23 @@ impl<R: Runtime> NodeRuntime for R {
 #[derive(Default)]
 pub(super) struct Images {
     history: ImageHistory,
-    /// When they were looked at last.
+    /// When images were last listed.
     looked: Option<Duration>,
-    /// When room was made last, or could not be made.
+    /// When images were last removed to free space, or could not be.
     freed: Option<Duration>,
-    /// When time alone makes a difference.
+    /// When the passing of time alone makes a difference.
     again_at: Option<Duration>,
-    /// Something has changed since the last look.
+    /// Something has changed since the last check.
     is_dirty: bool,
-    /// There was too little to remove, and nothing has changed since.
+    /// Too little could be removed, and nothing has changed since.
     is_futile: bool,
-    /// Trouble with making room has been told, by upstream's reason.
+    /// The failure to free space that was reported, by upstream's reason.
     told: Option<&'static str>,
 }
 
 impl NodeManager {
-    /// Removes what is too old, and what the disk has no room for. Returns after how long that should be looked at again.
+    /// Removes images that are too old, and those the disk has no room for. Returns the time until the next
+    /// listing.
     pub(super) async fn keep_images(
         &mut self,
         disk: Option<FileSystemFacts>,
@@ -161,14 +163,14 @@ impl NodeManager {
                 self.tell_images("FreeDiskSpaceFailed", &too_little(wanted, freed));
             }
         }
-        // Only what has a deadline of its own is worth waking up for.
+        // Only work with a deadline of its own justifies a wake-up.
         let is_awaited =
             wanted.is_some_and(|wanted| freed < wanted) || !self.parts.config.images.maximum_age.is_zero();
         self.images.again_at = plan.again_after.filter(|_| is_awaited).map(|after| now.saturating_add(after));
         Ok(())
     }
 
-    /// Looks at all images and what is used of them.
+    /// Lists all images and those in use.
     async fn plan(&mut self) -> Result<ImagePlan, RuntimeError> {
         let runtime = &self.parts.runtime;
         let root = self.parts.config.root_dir.clone();
@@ -182,7 +184,7 @@ impl NodeManager {
         (self.images.looked, self.images.is_dirty) = (Some(now), false);
         let plan = self.images.history.plan(&images, &used, &self.parts.config.images, now);
         if !self.parts.config.images.maximum_age.is_zero() {
-            // Whoever caused this look: what is found to be old, or will be, is not forgotten.
+            // Whatever triggered this check: images that are too old now, or will be, stay scheduled.
             let soonest = if plan.old.is_empty() { plan.again_after } else { Some(Duration::ZERO) };
             self.images.again_at = soonest.map(|after| now.saturating_add(after));
         }
@@ -190,8 +192,8 @@ impl NodeManager {
         Ok(plan)
     }
 
-    /// The plan without images that a pod wants which has not ended, whether or not it has a container now: nobody may be there to
-    /// bring them again. The kubelet spares those of containers alone.
+    /// The plan without the images of pods that have not ended, whether or not a container exists now: the
+    /// device may have no network to pull them again. The kubelet spares only images of existing containers.
     async fn spare_wanted(&self, mut plan: ImagePlan) -> Result<ImagePlan, RuntimeError> {
         let pods = self.parts.statuses.everybody();
         let wanted = pods.iter().filter(|pod| !is_terminal(&pod.status)).flat_map(named).into_set();
@@ -201,7 +203,7 @@ impl NodeManager {
         Ok(plan)
     }
 
-    /// Returns the bytes that came free, or the image's size where nobody knows.
+    /// Returns the bytes freed, or the image's size where the freed bytes are unknown.
     async fn remove(&self, id: &str, size: u64, why: &str) -> Result<u64, RuntimeError> {
         log::info!(imageID = id, reason = why; "Removing unused image");
         let freed = Rc::clone(&self.parts.runtime).remove(id.to_owned()).await?;
@@ -236,7 +238,7 @@ impl NodeManager {
         false
     }
 
-    /// Somebody wants to see the images.
+    /// Answers a request for the list of images.
     pub(super) async fn show_images(&mut self) {
         let now = self.now();
         if self.images.looked.is_some_and(|looked| now.saturating_sub(looked) < SHOWN_FOR) {
@@ -247,7 +249,7 @@ impl NodeManager {
         }
     }
 
-    /// Once, until there is room again: a full disk would be written to each time.
+    /// Once, until space is free again: otherwise a full disk would be written to each time.
     fn tell_images(&mut self, reason: &'static str, message: &str) {
         if self.images.told.replace(reason) != Some(reason) {
             self.parts.events.node_event(EventType::Warning, reason, message);
@@ -255,7 +257,7 @@ impl NodeManager {
     }
 }
 
-/// What the pod calls its images.
+/// The image references of the pod.
 fn named(pod: &Pod) -> impl Iterator<Item = String> {
     let containers = all_with_ephemeral(pod).map(|(container, _)| container.image.clone());
     let volumes = pod.spec.volumes.iter().filter_map(|volume| Some(volume.image.as_ref()?.reference.clone()));

@@ -1,18 +1,18 @@
-//! Tells of processes that the kernel has ended for want of memory and that are no pod's (upstream: `oom_watcher`).
+//! Reports OOM kills of processes that belong to no pod (upstream: `oom_watcher`).
 //!
-//! Owns the reading of the kernel's log. What ends in a pod is told by its container's status.
+//! Owns reading the kernel's log. An OOM kill inside a pod is reported by its container's status.
 
 use crate::platform::sys::kernel_log::KernelLog;
 use crate::pod::events::{EventRecorder, EventType};
 
-/// Which process the kernel has ended.
+/// A process that the OOM killer has killed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Victim {
     name: String,
     pid: String,
 }
 
-/// Reads as long as the task lives. Sleeps while the kernel says nothing.
+/// Reads as long as the task lives. Sleeps while the kernel logs nothing.
 pub async fn watch(events: EventRecorder) {
     let log = match KernelLog::open() {
         Ok(log) => log,
@@ -46,12 +46,12 @@ pub async fn watch(events: EventRecorder) {
 
 #[derive(Default)]
 struct Teller {
-    /// The kernel says of each victim which cgroup it was in (5.0 and later).
+    /// The kernel logs each victim's cgroup (5.0 and later).
     names_cgroups: bool,
 }
 
 impl Teller {
-    /// A line of the kernel's, without its header.
+    /// Parses a line of the kernel log, without its header.
     fn hear(&mut self, line: &str) -> Option<Victim> {
         if let Some(said) = line.strip_prefix("oom-kill:") {
             self.names_cgroups = true;

@@ -1,6 +1,7 @@
-//! Pods that go, one at a time.
+//! Eviction of pods, one at a time.
 //!
-//! Owns the order of steps: what nobody needs first, then the pod whose turn it is, then waiting until all it held is free.
+//! Owns the order of steps: first unused images and containers are removed, then the first pod in the order
+//! is evicted, then the agent waits until all its resources are free.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -28,14 +29,15 @@ static EVICTIONS: Family = Family::counter(
     &["eviction_signal"],
 );
 
-/// Limits of local storage are looked at this often, while a pod has one: a look walks its directories.
+/// How often limits of local storage are checked, while a pod has one: each check walks the pod's
+/// directories.
 const LIMITS_PERIOD: Duration = Duration::from_secs(60);
-/// Upstream: for a kill, and for what is left of the pod.
+/// Upstream: for killing the pod, and for cleaning up after it.
 const SHORTEST_KILL: Duration = Duration::from_secs(10);
 const LONGEST_CLEAN_UP: Duration = Duration::from_secs(30);
 
 impl NodeManager {
-    /// Does something about a threshold. `true`: something has been done, and what came of it should be looked at.
+    /// Reclaims for a threshold. `true`: something was reclaimed, and its effect has to be measured.
     pub(super) async fn reclaim(&mut self, threshold: Threshold, look: &Look) -> bool {
         let signal = threshold.signal;
         let is_news = self.told.replace(signal) != Some(signal);
@@ -76,7 +78,7 @@ impl NodeManager {
         true
     }
 
-    /// Pods that may go and hold something.
+    /// Pods that may be evicted and hold resources.
     fn candidates(&self) -> Vec<Pod> {
         let mut pods = self.parts.statuses.everybody();
         pods.retain(|pod| is_candidate(pod) && !is_rejected(&pod.status) && !is_gated(&pod.spec));
@@ -95,7 +97,7 @@ impl NodeManager {
         }
     }
 
-    /// Ends a pod and waits until all it held is free, but not for ever.
+    /// Evicts a pod and waits until its resources are free, up to a bound.
     async fn evict(&self, pod: &Pod, message: String, grace_seconds: i64, signal: &str) {
         log::info!(pod:% = pod.pod_ref(), signal = signal, graceSeconds = grace_seconds; "Evicting pod");
         metrics::count(&EVICTIONS, &[signal]);
@@ -110,7 +112,8 @@ impl NodeManager {
         }
     }
 
-    /// Lets go of pods that use more of the disk than they may. Returns when to look again, if anybody has a limit.
+    /// Evicts pods that use more of the disk than their limits. Returns the time until the next check, if any
+    /// pod has a limit.
     pub(super) async fn enforce_limits(&mut self, disks: Disks) -> Option<Duration> {
         if !self.parts.config.isolates_storage {
             return None;
@@ -135,7 +138,7 @@ impl NodeManager {
     }
 }
 
-/// Images are on the disk that is short of something.
+/// Images are on the disk that is short of space.
 fn frees_images(signal: Signal, disks: Disks) -> bool {
     let of_images = matches!(signal, Signal::ImagefsAvailable | Signal::ImagefsInodesFree);
     of_images || !disks.has_imagefs

@@ -1,8 +1,9 @@
-//! The machine's end: its pods end first, in order, and the node says so meanwhile (upstream: `nodeshutdown.Manager`).
+//! Machine shutdown: its pods end first, in order, and the node reports that it is shutting down (upstream:
+//! `nodeshutdown.Manager`).
 //!
-//! Owns who is told when. Which pods end when is decided in `rules`, how it is known that the machine goes down `logind`'s and
-//! `openrc`'s. A signal from logind gives the configured time; SIGTERM while the machine goes down gives what is left to do a
-//! time of its own, with or without a configuration.
+//! Owns the notifications to pods. Which pods end when is decided in `rules`; a shutdown is detected by
+//! `logind` and `openrc`. A signal from logind starts the configured periods. SIGTERM during a shutdown
+//! grants the remaining work a period of its own, with or without a configuration.
 
 pub mod rules;
 
@@ -41,13 +42,13 @@ static END: Family = Family::gauge(
     &[],
 );
 
-/// Between tries to reach a bus that was there (upstream); doubles up to the longest.
+/// Between attempts to reconnect to a bus that was available (upstream); doubles up to the longest.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(60);
-/// What the machine needs besides: logind's own doing, the agent's end.
+/// The time that shutdown needs besides: logind's own work, the agent's end.
 const RESERVE: Duration = Duration::from_secs(5);
 
-/// Where those are found who take the machine down.
+/// How to reach the init system.
 #[derive(Clone, Debug, Default)]
 pub struct InitSystem {
     /// `DBUS_SYSTEM_BUS_ADDRESS`: systemd and logind.
@@ -58,31 +59,30 @@ pub struct InitSystem {
 
 /// What it works with.
 pub struct ShutdownParts {
-    /// The configured groups, ascending; empty: nobody is asked to wait.
+    /// The configured groups, ascending; empty: the machine is not asked to delay its shutdown.
     pub periods: Vec<Period>,
-    /// Who ends it.
+    /// The init system.
     pub ruler: InitSystem,
     pub clock: Clock,
-    /// Tells what happens.
     pub events: EventRecorder,
     pub statuses: Rc<StatusManager>,
-    /// Shows that the node goes down.
+    /// Publishes that the node shuts down.
     pub health: Rc<Health>,
-    /// Lets pods go.
+    /// Evicts pods.
     pub pods: Rc<dyn PodPressure>,
 }
 
 /// See the module.
 pub struct NodeShutdown {
     parts: ShutdownParts,
-    /// It was called off while pods ended.
+    /// The shutdown was cancelled while pods ended.
     is_called_off: Cell<bool>,
-    /// Delays the machine's end as long as it is open.
+    /// Delays the machine's shutdown as long as it is open.
     lock: RefCell<Option<std::os::fd::OwnedFd>>,
 }
 
 impl NodeShutdown {
-    /// Nothing is asked of anybody before [`Self::follow`].
+    /// Contacts no service before [`Self::follow`].
     #[must_use]
     pub fn new(parts: ShutdownParts) -> Self {
         Self { parts, is_called_off: Cell::new(false), lock: RefCell::default() }
@@ -103,7 +103,7 @@ impl NodeShutdown {
             let config = config.clone();
             let thread = rt::spawn_thread("logind", move || {
                 let tell = |news| sender.send(news).is_ok();
-                // Nobody waits any more: the agent ends.
+                // The receiver may be gone: then the agent is ending.
                 let _ = ended.send(logind::follow(&config, tell));
             });
             if let Err(error) = thread {
@@ -116,7 +116,7 @@ impl NodeShutdown {
                 retry.reset();
                 self.hear(event, &mut news).await;
             }
-            // The lock, if there is one, holds as long as logind does.
+            // The lock, if any, holds as long as logind runs.
             let why = end.await.ok().and_then(Result::err);
             let why = why.as_ref().map(|error: &DbusError| chain(error)).unwrap_or_default();
             if !was_there {
@@ -144,7 +144,7 @@ impl NodeShutdown {
                     tokio::select! {
                         biased;
                         () = &mut ending => break,
-                        // Losing it is safe: what was not received stays in the channel.
+                        // Losing it is safe: unreceived messages stay in the channel.
                         Some(event) = news.recv() => match event {
                             News::Preparing(begins) => self.is_called_off.set(!begins),
                             News::Locked(lock) => next_lock = Some(lock),
@@ -160,7 +160,7 @@ impl NodeShutdown {
         }
     }
 
-    /// The agent is ended because the machine goes down: its pods end first, those that have not yet.
+    /// The agent is stopped by a machine shutdown: the remaining pods end first.
     pub async fn end_with_machine(&self, extend: impl Fn(Duration)) {
         let periods = or_unasked(&self.parts.periods);
         extend(seconds(total(&periods)) + RESERVE);
@@ -168,7 +168,7 @@ impl NodeShutdown {
         self.lock.replace(None);
     }
 
-    /// Whether systemd or `OpenRC` takes the machine down.
+    /// Whether systemd or `OpenRC` is shutting the machine down.
     pub async fn machine_goes_down(&self) -> bool {
         let InitSystem { bus_address, openrc_state } = self.parts.ruler.clone();
         let ask = move || {
@@ -198,7 +198,7 @@ impl NodeShutdown {
         metrics::set(&END, &[], unix_seconds(&parts.clock));
     }
 
-    /// Ends a group and waits for it, as long as its time lasts.
+    /// Ends the pods of a group and waits for them, at most for the group's period.
     async fn end_group(&self, turn: Turn) {
         let deadline = Instant::now() + seconds(turn.seconds);
         log::info!(pods = turn.pods.len(), seconds = turn.seconds; "Terminating pods, {NODE_MESSAGE}");
@@ -248,7 +248,7 @@ mod tests {
     use crate::node::shutdown::rules::periods;
     use crate::store::{Mode, OpenOptions, StoreHandle};
 
-    /// Notes who is told what, and after how long; pods of this name never end.
+    /// Records which pod was notified, and after how long; pods of this name never end.
     struct Notes {
         began: Instant,
         told: RefCell<Vec<(String, i64, u64)>>,

@@ -1,8 +1,9 @@
-//! What the node, its pods and their containers use: CPU, memory, network, disk. There is no cAdvisor: numbers are read when
-//! somebody asks, from the files of cgroups and procfs, from the runtime where it alone knows, and by walks of directories.
+//! What the node, its pods and their containers use: CPU, memory, network, disk. There is no cAdvisor:
+//! numbers are read on request, from the files of cgroups and procfs, from the runtime where only it knows,
+//! and by walks of directories.
 //!
-//! Owns what is remembered between two asks: the reads that rates are taken from and the answers of walks, both for as
-//! long as somebody keeps asking.
+//! Owns what is kept between two requests: the readings that rates are computed from, and the results of
+//! walks. Both are kept only while requests keep coming.
 //!
 //! | file | what |
 //! |---|---|
@@ -47,25 +48,25 @@ use disks::{Disks, Places};
 use pods::MeasuredPod;
 use rates::{Rates, Reading};
 
-/// How long a runtime may take; then its figures are left out.
+/// The runtime's timeout; beyond it its figures are left out.
 const RUNTIME_PATIENCE: Duration = Duration::from_secs(10);
 
-/// What is wanted beside CPU time and memory. Everything costs something.
+/// What is requested beside CPU time and memory. Each part has a cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ask {
-    /// Cores in use now. The first ask for a while takes a second longer: a rate wants two reads.
+    /// Cores in use now. The first request for a while takes a second longer: a rate needs two readings.
     pub rates: bool,
     /// Interfaces of the node and of pods.
     pub network: bool,
     /// File systems, writable layers, logs, volumes: walks of directories.
     pub disks: Measured,
-    /// What only `/metrics/cadvisor` shows.
+    /// Figures that only `/metrics/cadvisor` shows.
     pub details: bool,
-    /// Time lost waiting, as `/stats/summary` has it.
+    /// Time lost waiting, for `/stats/summary`.
     pub pressure: bool,
 }
 
-/// Which disks are looked at.
+/// Which disks are measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Measured {
     #[default]
@@ -76,7 +77,7 @@ pub enum Measured {
 }
 
 impl Ask {
-    /// What `agent top` and metrics.k8s.io show.
+    /// For `agent top` and metrics.k8s.io.
     pub const CPU_AND_MEMORY: Self =
         Self { rates: true, network: false, disks: Measured::Nothing, details: false, pressure: false };
     /// Everything that `/stats/summary` has.
@@ -84,7 +85,7 @@ impl Ask {
         Self { rates: true, network: true, disks: Measured::Everything, details: false, pressure: true };
 }
 
-/// What is used, all of it read at about the same time.
+/// The usage, all of it read at about the same time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Summary {
     pub node: NodeUse,
@@ -97,11 +98,11 @@ pub struct Summary {
 pub struct Usage {
     /// When it was read.
     pub at: Timestamp,
-    /// What it has used, and what it uses of memory.
+    /// Cumulative counters, and memory usage.
     pub counted: ContainerStats,
-    /// Billionths of a core in use now; `None` unless asked for, and for what has just begun.
+    /// Billionths of a core in use now; `None` unless requested, and for what has just started.
     pub nano_cores: Option<u64>,
-    /// Time lost waiting for CPU, memory, disks; `None` unless asked for.
+    /// Time lost waiting for CPU, memory, disks; `None` unless requested.
     pub psi: [Option<Psi>; 3],
 }
 
@@ -131,7 +132,7 @@ pub struct NodeUse {
     pub default_interface: Option<String>,
     /// What the kernel counts for the disks that file systems are mounted from.
     pub disks: Vec<Disk>,
-    /// The most processes and threads there can be.
+    /// The maximum number of processes and threads.
     pub max_pids: Option<u64>,
     /// How many there are.
     pub pids: Option<u64>,
@@ -145,7 +146,7 @@ pub struct NodeUse {
     pub container_fs: Option<FileSystem>,
 }
 
-/// A cgroup that is no pod's.
+/// A cgroup that belongs to no pod.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SystemUse {
     /// `pods`, `kubelet`.
@@ -161,7 +162,7 @@ pub struct SystemUse {
 pub struct Disk {
     /// As it is mounted: `/dev/sda1`.
     pub device: String,
-    /// The numbers of its line in `/proc/diskstats` behind the name, in their order.
+    /// The numbers after the name in its line of `/proc/diskstats`, in order.
     pub counts: [u64; 11],
 }
 
@@ -184,16 +185,16 @@ pub struct Interface {
     pub tx_dropped: u64,
 }
 
-/// What something uses of the file system that it is on, and that file system.
+/// The usage of a file system by one subject, and the file system itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileSystem {
-    /// When it was looked at.
+    /// When it was measured.
     pub at: Timestamp,
     /// The file system as a whole.
     pub facts: FileSystemFacts,
-    /// Bytes of it in use by what this is about; `None` while nobody knows yet.
+    /// Bytes in use by the subject; `None` while unknown.
     pub used: Option<u64>,
-    /// Inodes of it in use by what this is about.
+    /// Inodes in use by the subject.
     pub inodes_used: Option<u64>,
 }
 
@@ -206,11 +207,11 @@ pub struct PodUse {
     pub cgroup: String,
     /// CPU and memory of all that is in its cgroup; of its containers together where it has none.
     pub usage: Usage,
-    /// What only `/metrics/cadvisor` shows.
+    /// Figures that only `/metrics/cadvisor` shows.
     pub detail: Option<Detail>,
-    /// Its containers that run, by name.
+    /// Its running containers, by name.
     pub containers: Vec<ContainerUse>,
-    /// Its interfaces; none with the node's network.
+    /// Its interfaces; none with the host network.
     pub interfaces: Vec<Interface>,
     /// Its volumes that can be measured.
     pub volumes: Vec<VolumeUse>,
@@ -231,7 +232,7 @@ pub struct ContainerUse {
     pub cgroup: String,
     /// CPU and memory.
     pub usage: Usage,
-    /// What only `/metrics/cadvisor` shows.
+    /// Figures that only `/metrics/cadvisor` shows.
     pub detail: Option<Detail>,
     /// Its writable layer.
     pub rootfs: Option<FileSystem>,
@@ -248,7 +249,7 @@ pub struct VolumeUse {
     pub claim: Option<String>,
     /// What it uses.
     pub fs: FileSystem,
-    /// It is the node's disk that it uses.
+    /// It uses the node's disk.
     pub on_node_disk: bool,
 }
 
@@ -259,13 +260,14 @@ pub struct StatsConfig {
     pub node_name: String,
     /// Where cgroups are.
     pub cgroup: CgroupConfig,
-    /// How pods' are named. Those of either driver are found, for the runtime may have overruled the configured one.
+    /// How pods' cgroups are named. Those of either driver are found, for the runtime may have overruled the
+    /// configured one.
     pub layout: CgroupLayout,
     /// `/proc`, or a fake in tests.
     pub proc: PathBuf,
     /// `<root-dir>`: the node's file system.
     pub root_dir: PathBuf,
-    /// `--runtime-cgroups`: the container runtime's cgroup; empty when it is not to be measured.
+    /// `--runtime-cgroups`: the container runtime's cgroup; empty to leave it out.
     pub runtime_cgroup: String,
     /// Where container logs are.
     pub pod_logs_dir: PathBuf,
@@ -285,11 +287,12 @@ pub struct Stats {
 /// What a runtime answers.
 pub type RuntimeAnswer = Pin<Box<dyn Future<Output = Result<RuntimeUse, String>>>>;
 
-/// A runtime that can be asked what it alone knows: of disks, if they are wanted, and of containers whose cgroups nobody found.
+/// Asks the runtime what only it knows: disk usage, if wanted, and the containers whose cgroups were not
+/// found.
 pub type AskRuntime = Rc<dyn Fn(bool, Vec<ContainerId>) -> RuntimeAnswer>;
 
 impl Stats {
-    /// Nothing is read before somebody asks.
+    /// Reads nothing before the first request.
     #[must_use]
     pub fn new(config: StatsConfig, objects: Rc<dyn ObjectLookup>, clock: Clock) -> Rc<Self> {
         let (config, origin) = (Arc::new(config), Instant::now());
@@ -304,7 +307,7 @@ impl Stats {
         })
     }
 
-    /// What is used now, by the node, by these pods and by those of these containers that run.
+    /// The current usage of the node, of these pods and of the running ones of these containers.
     pub async fn measure(
         self: Rc<Self>,
         ask: Ask,
@@ -392,7 +395,7 @@ impl Stats {
         self.rates.borrow_mut().take(self.origin.elapsed(), reading)
     }
 
-    /// Gives back what is remembered when nobody has asked for long. A timer, once, and only after an ask.
+    /// Drops the kept state after a long time without requests. One timer, started only by a request.
     fn forget_later(self: &Rc<Self>) {
         if self.forgetting.replace(true) {
             return;
@@ -411,7 +414,7 @@ impl Stats {
     }
 }
 
-/// By what a reading knows the node, `pods` and `kubelet`, pods, containers.
+/// The keys of a reading: the node, `pods` and `kubelet`, pods, containers.
 fn for_each(summary: &Summary, mut each: impl FnMut(String, &Usage)) {
     each("/".to_owned(), &summary.node.usage);
     for system in &summary.node.system {

@@ -19,7 +19,7 @@ use crate::pod::resources::CgroupLayout;
 use crate::runtime::fake::{FakeImage, FakeRuntime};
 use crate::store::{Mode, OpenOptions, StoreHandle};
 
-/// Notes who has to go.
+/// Records the evicted pods.
 #[derive(Default)]
 struct Notes(RefCell<Vec<String>>);
 
@@ -43,7 +43,8 @@ struct Bench {
     gone: Rc<Notes>,
 }
 
-/// A node whose disk of images is too full at 85 %, and whose own disk at 100 % less one byte: whatever there is, it is short.
+/// A node whose disk of images is too full at 85 %, and whose own disk at 100 % less one byte: it is always
+/// short of space.
 fn bench(hard: &str) -> Bench {
     let clock = Clock::manual(Timestamp::from_secs(1_795_190_400));
     let fake = FakeRuntime::new(clock.clone(), 1);
@@ -98,7 +99,7 @@ impl Bench {
         self.fake.world().images.keys().cloned().collect()
     }
 
-    /// Wanted, and not there yet.
+    /// Desired, and not running yet.
     fn want(&self, name: &str, image: &str, source: &str) {
         let raw = json!({"metadata": {"name": name, "namespace": "default", "uid": name,
             "annotations": {"kubernetes.io/config.source": source}},
@@ -175,7 +176,7 @@ fn an_image_that_is_too_young_is_come_back_for() {
 #[test]
 fn nobody_is_evicted_while_images_are_enough_and_one_at_a_time_after_that() {
     run(async {
-        // The disk of this machine has more than nothing free: one image is enough.
+        // This machine's disk has more than zero bytes free: one image is enough.
         let mut enough = bench("1");
         enough.add("a", 1);
         enough.add("b", 1);
@@ -187,7 +188,7 @@ fn nobody_is_evicted_while_images_are_enough_and_one_at_a_time_after_that() {
         assert!(enough.keeper.reclaim(threshold, &look).await);
         assert_eq!((enough.left().len(), enough.gone.0.borrow().len()), (1, 0));
 
-        // No disk has as much: all images go, and then pods.
+        // No disk has as much: all images are removed, and then pods are evicted.
         let mut short = bench("4Ei");
         short.add("a", 1);
         for (name, source) in [("b-may-go", "api"), ("a-may-go", "api"), ("stays", "file")] {

@@ -1,4 +1,4 @@
-//! From measurements to the words decisions are made in.
+//! Converts measurements into the types of the eviction decisions.
 
 use crate::node::eviction::rank::{ContainerUse, DiskUse, PodUse};
 use crate::node::stats::{self, FileSystem};
@@ -7,7 +7,7 @@ fn disk(fs: Option<&FileSystem>) -> DiskUse {
     DiskUse { bytes: fs.and_then(|fs| fs.used), inodes: fs.and_then(|fs| fs.inodes_used) }
 }
 
-/// What a pod uses. A volume is its own where it is not somebody's claim and shares the node's disk.
+/// What a pod uses. A volume counts as the pod's own if it is not a claim and is on the node's disk.
 pub(super) fn of_pod(measured: &stats::PodUse) -> PodUse {
     let containers = measured.containers.iter().map(|container| ContainerUse {
         name: container.name.clone(),

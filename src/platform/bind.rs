@@ -1,4 +1,4 @@
-//! Making the local socket: who may use it, and what is done about one that is already there.
+//! Creating the local socket: its permissions, and handling of an existing socket.
 //!
 //! Owns the socket file.
 
@@ -12,15 +12,15 @@ use tokio::net::{UnixListener, UnixStream};
 
 /// Root only: the socket shows environment variables of pods.
 const SOCKET_MODE: u32 = 0o600;
-/// Others may see that the agent is there.
+/// Other users may see the directory.
 const DIRECTORY_MODE: u32 = 0o755;
-/// A living agent accepts at once; one whose queue is full is alive too.
+/// A running agent accepts at once; one whose queue is full is alive too.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The local socket could not be made.
+/// The local socket could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// Somebody answers there.
+    /// The socket answers.
     #[error("another agent is listening on {}: stop it, or use another socket", path.display())]
     InUse { path: PathBuf },
     /// A file of another kind is in the way.
@@ -31,14 +31,13 @@ pub enum BindError {
     File {
         /// What was being done.
         action: &'static str,
-        /// To which file.
+        /// The file concerned.
         path: PathBuf,
-        /// The system's word.
         source: io::Error,
     },
 }
 
-/// Listens on `path`. A socket that nobody serves any more is replaced.
+/// Listens on `path`. A socket that no process serves any more is replaced.
 ///
 /// # Errors
 /// Another agent is alive there, something else is in the way, or the system refuses.
@@ -57,8 +56,8 @@ pub async fn bind(path: &Path) -> Result<UnixListener, BindError> {
             .map_err(|error| fail("create the directory", directory, error))?;
     }
     make_way(path).await?;
-    // Bound under another name first, so that it is never reachable with a mode the umask chose, and so that it
-    // replaces a stale one in one step.
+    // Bound under another name first, so that it is never reachable with the umask's mode, and so that it
+    // replaces a stale socket in one step.
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".{}", std::process::id()));
     let young = PathBuf::from(name);

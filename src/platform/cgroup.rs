@@ -1,8 +1,9 @@
-//! The cgroups above the containers': the node's, the QoS classes', the pods'. Makes them, writes their values, takes them
-//! away with the processes left in them.
+//! The cgroups above the containers': the node's, the QoS classes', the pods'. Creates them, writes their
+//! values, and removes them with the processes left in them.
 //!
-//! Owns files and slices below the kubepods root, and the limits of cgroups that are named to it. Values are computed in
-//! `pod::resources`; containers' cgroups belong to the runtime. Everything here blocks: for the pool of `rt::blocking`.
+//! Owns files and slices below the kubepods root, and the limits of cgroups that callers name. Values are
+//! computed in `pod::resources`; containers' cgroups belong to the runtime. Everything here blocks: for the
+//! pool of `rt::blocking`.
 
 pub mod claim;
 pub mod container;
@@ -21,7 +22,7 @@ use crate::model::runtime_config::CgroupDriver;
 use crate::model::runtime_config::CgroupValues;
 use crate::platform::dbus::DbusError;
 
-/// Where the tree is and who writes it.
+/// Where the tree is and which driver writes it.
 #[derive(Clone, Debug)]
 pub struct CgroupConfig {
     /// `/sys/fs/cgroup`, or a fake tree in tests.
@@ -31,10 +32,10 @@ pub struct CgroupConfig {
     pub driver: CgroupDriver,
 }
 
-/// What could not be done to a cgroup.
+/// An operation on a cgroup failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CgroupError {
-    /// A directory could not be made.
+    /// A directory could not be created.
     #[error("create cgroup {path:?}")]
     Create {
         path: PathBuf,
@@ -46,17 +47,16 @@ pub enum CgroupError {
     #[error("write {value:?} to {path:?}")]
     Write {
         path: PathBuf,
-        /// What was to be in it.
+        /// The value to write.
         value: String,
         /// The kernel's answer.
         #[source]
         source: io::Error,
     },
-    /// The kernel did not take the rules about devices, and a container must not run without.
+    /// The kernel refused the device rules, and a container must not run without them.
     #[error("set device rules of cgroup {path:?}")]
     Devices {
         path: PathBuf,
-        /// What it said.
         #[source]
         source: io::Error,
     },
@@ -68,14 +68,14 @@ pub enum CgroupError {
         #[source]
         source: io::Error,
     },
-    /// systemd was asked and said no.
+    /// systemd refused the request.
     #[error("request unit {unit:?} from systemd")]
     Systemd {
         unit: String,
         #[source]
         source: DbusError,
     },
-    /// Somebody else was to make it.
+    /// A cgroup that the agent does not create itself.
     #[error("{path:?} cgroup does not exist")]
     Missing { path: String },
     /// The path is empty or leads upwards.
@@ -83,7 +83,7 @@ pub enum CgroupError {
     Path { path: String },
 }
 
-/// Something this machine does not let us do, and without which pods run all the same.
+/// An operation that this machine does not permit, and that pods can run without.
 #[derive(Debug)]
 pub struct Skipped {
     /// The controller, file or service.
@@ -91,18 +91,18 @@ pub struct Skipped {
     pub why: String,
 }
 
-/// Makes a cgroup (`/kubepods/burstable/pod<uid>`) in every hierarchy, with what is above it, and writes its values. Fine
-/// when it is there. Returns what had to be left out.
+/// Makes a cgroup (`/kubepods/burstable/pod<uid>`) in every hierarchy, with what is above it, and writes its
+/// values. An existing cgroup is fine. Returns what had to be left out.
 ///
 /// # Errors
-/// The first thing that went wrong other than a missing permission or controller.
+/// The first failure other than a missing permission or controller.
 pub fn ensure(config: &CgroupConfig, path: &str, values: &CgroupValues) -> Result<Vec<Skipped>, CgroupError> {
     let path = tree::Relative::new(path)?;
     let mut skipped = Vec::new();
     if config.driver == CgroupDriver::Systemd {
         skipped.extend(systemd::ensure_slice(config, &path, values)?);
         if !skipped.is_empty() && !tree::exists(config, &path) {
-            // Not behind systemd's back: the runtime has its own way to it.
+            // Not without systemd's knowledge: the runtime creates it in its own way.
             return Ok(skipped);
         }
     }
@@ -111,7 +111,7 @@ pub fn ensure(config: &CgroupConfig, path: &str, values: &CgroupValues) -> Resul
     Ok(skipped)
 }
 
-/// Writes values of a cgroup that is there.
+/// Writes values of an existing cgroup.
 ///
 /// # Errors
 /// As [`ensure`], and when it is in no hierarchy.
@@ -140,21 +140,23 @@ pub fn exists(config: &CgroupConfig, path: &str) -> bool {
     tree::Relative::new(path).is_ok_and(|path| tree::exists(config, &path))
 }
 
-/// Sends SIGKILL to everything in a cgroup and below it. Returns how many processes there were; they need a moment to go.
+/// Sends SIGKILL to everything in a cgroup and below it. Returns how many processes there were; they take a
+/// moment to exit.
 #[must_use]
 pub fn kill_all(config: &CgroupConfig, path: &str) -> usize {
     tree::Relative::new(path).map_or(0, |path| tree::kill_all(config, &path))
 }
 
-/// Removes a cgroup from every hierarchy, empty children included. Fine when it is gone. With systemd, what runs in it is ended:
-/// stopping a slice stops the scopes in it.
+/// Removes a cgroup from every hierarchy, empty children included. A missing cgroup is fine. With systemd,
+/// its processes are ended: stopping a slice stops the scopes in it.
 ///
 /// # Errors
-/// One per hierarchy that still has it; the others are done all the same.
+/// One per hierarchy that still has it; the others are removed all the same.
 pub fn remove(config: &CgroupConfig, path: &str) -> Vec<CgroupError> {
     let Ok(path) = tree::Relative::new(path) else { return Vec::new() };
     if config.driver == CgroupDriver::Systemd && tree::exists(config, &path) {
-        // Whatever systemd says, the directories decide: it may be away, or not know slices a runtime has made.
+        // Whatever systemd answers, the directories decide: it may be down, or not know slices a runtime has
+        // made.
         if let Err(error) = systemd::stop(&path.name()) {
             log::debug!(cgroup:% = path, err:% = crate::platform::logging::chain(&error); "Failed to stop systemd slice");
         }
@@ -168,7 +170,8 @@ pub fn children(config: &CgroupConfig, path: &str) -> Vec<String> {
     tree::Relative::new(path).map_or_else(|_| Vec::new(), |path| tree::children(config, &path))
 }
 
-/// The directories of a cgroup that count something: CPU time, memory, processes, disks. None when it is not there.
+/// The directories of a cgroup that count something: CPU time, memory, processes, disks. Empty when it does
+/// not exist.
 #[must_use]
 pub fn counting_dirs(config: &CgroupConfig, path: &str) -> Vec<PathBuf> {
     let Ok(path) = tree::Relative::new(path) else { return Vec::new() };
@@ -181,11 +184,11 @@ pub fn counting_dirs(config: &CgroupConfig, path: &str) -> Vec<PathBuf> {
     roots.filter(|root| counts(root)).map(|root| path.below(&root)).filter(|path| path.is_dir()).collect()
 }
 
-/// How far below a pod's cgroup its containers' are: a scope, at most, is between.
+/// How far below a pod's cgroup its containers' are: at most one scope is between.
 const CONTAINER_DEPTH: usize = 2;
 
-/// Finds the cgroups of containers below these directories of their pod's, by the id that is in their name: `<id>`,
-/// `cri-containerd-<id>.scope`, `crio-<id>.scope`. Answers in the order of `ids`.
+/// Finds the cgroups of containers below these directories of their pod's, by the id that is in their name:
+/// `<id>`, `cri-containerd-<id>.scope`, `crio-<id>.scope`. Returns them in the order of `ids`.
 #[must_use]
 pub fn find_by_ids(pod_dirs: &[PathBuf], ids: &[&str]) -> Vec<Vec<PathBuf>> {
     let mut found = vec![Vec::new(); ids.len()];
@@ -201,7 +204,7 @@ fn find_below(directory: &Path, depth: usize, ids: &[&str], found: &mut [Vec<Pat
         let plain = name.strip_suffix(".scope").unwrap_or(&name);
         let is_of = |id: &str| {
             let before = plain.strip_suffix(id).unwrap_or("?");
-            // CRI-O has the one who watches a container beside it.
+            // CRI-O puts the container's monitor (conmon) in a cgroup beside it.
             !id.is_empty() && (before.is_empty() || before.ends_with('-')) && !before.contains("conmon")
         };
         match ids.iter().position(|id| is_of(id)) {
@@ -212,10 +215,10 @@ fn find_below(directory: &Path, depth: usize, ids: &[&str], found: &mut [Vec<Pat
     }
 }
 
-/// Runtimes that shorten a sandbox's id in the name of a cgroup leave this much of it.
+/// Runtimes that shorten a sandbox's id in the name of a cgroup keep this many characters.
 const SHORT_ID: usize = 12;
 
-/// A process of a pod that is in the pod's own namespaces: the sandbox's, else the oldest there is.
+/// A process of a pod that is in the pod's own namespaces: the sandbox's, else the pod's oldest.
 #[must_use]
 pub fn sandbox_process(pod_dirs: &[PathBuf], sandbox: &str) -> Option<i32> {
     let directory = pod_dirs.first()?;

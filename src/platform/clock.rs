@@ -1,7 +1,7 @@
-//! The one place that asks what time it is.
+//! The only module that reads the wall clock.
 //!
-//! Owns the wall clock. Timers go through tokio's clock, which a simulation pauses; a manual clock derives its wall time
-//! from that same clock, so that a simulated hour takes no time and both clocks agree.
+//! Owns the wall clock. Timers use tokio's clock, which a simulation pauses; a manual clock derives its wall
+//! time from that same clock, so that a simulated hour takes no time and both clocks agree.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::model::types::Timestamp;
 
-/// Wall-clock time, handed to whatever needs "now".
+/// Wall-clock time, for all code that needs "now".
 #[derive(Clone, Debug)]
 pub enum Clock {
     /// The machine's clock. It may be wrong and it may jump.
@@ -30,8 +30,8 @@ impl Clock {
         Self::Manual { start: Rc::new(Cell::new(start)), origin: tokio::time::Instant::now() }
     }
 
-    /// Somebody sets the clock: from now on it goes on from this time, for everybody who has this clock. The machine's own is
-    /// not the agent's to set.
+    /// Sets the clock: from now on it continues from this time, for all holders of this clock. The agent must
+    /// not set the machine's own clock.
     pub fn set(&self, now: Timestamp) {
         if let Self::Manual { start, origin } = self {
             let passed = i64::try_from(origin.elapsed().as_nanos()).unwrap_or(i64::MAX);
@@ -39,8 +39,9 @@ impl Clock {
         }
     }
 
-    /// For how long the machine has been up, which nobody can set: nothing of this boot has lasted longer, whatever the wall
-    /// clock says. A manual clock counts from its making; [`Duration::MAX`] when the kernel does not say.
+    /// The machine's uptime, which cannot be set: nothing of this boot has lasted longer, whatever the wall
+    /// clock says. A manual clock counts from its creation; [`Duration::MAX`] when the kernel does not report
+    /// it.
     #[must_use]
     pub fn since_boot(&self) -> Duration {
         match self {

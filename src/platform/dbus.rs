@@ -1,5 +1,5 @@
-//! As much of a D-Bus client as talking to systemd and logind takes: connect, call a method, wait for a signal, take a
-//! descriptor. Blocking: for the pool of `rt::blocking`, or a thread of one's own.
+//! A minimal D-Bus client for systemd and logind: connect, call a method, wait for a signal, take a
+//! descriptor. Blocking: for the pool of `rt::blocking`, or a dedicated thread.
 //!
 //! Owns the wire format.
 
@@ -16,11 +16,11 @@ pub use message::{Body, Message, Value};
 
 use crate::platform::sys::packets::{self, Descriptors};
 
-/// systemd answers in milliseconds; a box that takes longer than this has other trouble.
+/// systemd answers in milliseconds; a longer delay means a different problem.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Larger than any message of systemd, which may carry a unit's whole description.
 const MAX_MESSAGE: usize = 1 << 20;
-/// Signals that somebody else's units cause while we wait. More than this means that ours does not come.
+/// Unrelated units' signals that are skipped while waiting. Beyond this the awaited signal is taken as lost.
 const MAX_SKIPPED: usize = 10_000;
 /// The bus itself.
 const BUS: Peer<'static> = Peer {
@@ -29,7 +29,7 @@ const BUS: Peer<'static> = Peer {
     interface: "org.freedesktop.DBus",
 };
 
-/// Whom a call is for.
+/// The receiver of a call.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer<'a> {
     /// Bus name; ignored on a direct connection.
@@ -38,18 +38,17 @@ pub struct Peer<'a> {
     pub interface: &'a str,
 }
 
-/// A call that did not work out.
+/// A failed call.
 #[derive(Debug, thiserror::Error)]
 pub enum DbusError {
-    /// Nobody listens, or whoever does stopped answering.
+    /// Nothing listens, or the peer stopped answering.
     #[error("communicate with {socket:?}")]
     Io {
         socket: String,
-        /// What the kernel said.
         #[source]
         source: std::io::Error,
     },
-    /// Whoever listens does not want us.
+    /// The peer refused the authentication.
     #[error("authenticate with {socket:?}: {answer:?}")]
     Refused { socket: String, answer: String },
     /// The answer is not D-Bus.
@@ -66,7 +65,7 @@ pub enum DbusError {
 }
 
 impl DbusError {
-    /// True when nobody could be talked to, as opposed to an answer we do not like.
+    /// True when the peer could not be reached, as opposed to an error in its answer.
     #[must_use]
     pub fn is_silence(&self) -> bool {
         !matches!(self, Self::Answer { .. })
@@ -79,11 +78,11 @@ pub struct DbusConnection {
     stream: UnixStream,
     socket: String,
     serial: u32,
-    /// Signals that came while something else was waited for.
+    /// Signals that arrived during another wait.
     signals: VecDeque<Message>,
-    /// There is a bus in between, and names on it.
+    /// Whether it is a bus, with names on it.
     bus: bool,
-    /// The first that came with the last message.
+    /// The first descriptor of the last message.
     descriptor: Option<OwnedFd>,
 }
 
@@ -91,7 +90,7 @@ impl DbusConnection {
     /// Connects to a service's own socket, without a bus in between, as `user_id`.
     ///
     /// # Errors
-    /// When nobody listens or we are not wanted.
+    /// When nothing listens or the authentication is refused.
     pub fn direct(socket: &Path, user_id: u32) -> Result<Self, DbusError> {
         Self::open(socket, user_id, false)
     }
@@ -111,7 +110,7 @@ impl DbusConnection {
     /// Connects to a message bus.
     ///
     /// # Errors
-    /// When nobody listens or we are not wanted.
+    /// When nothing listens or the authentication is refused.
     pub fn bus(socket: &Path, user_id: u32) -> Result<Self, DbusError> {
         let mut connection = Self { bus: true, ..Self::direct(socket, user_id)? };
         connection.call(BUS, "Hello", &Body::default())?;
@@ -121,7 +120,7 @@ impl DbusConnection {
     /// Connects to a message bus for answers that carry descriptors, and waits up to `patience` for each.
     ///
     /// # Errors
-    /// When nobody listens or we are not wanted.
+    /// When nothing listens or the authentication is refused.
     pub fn bus_with_descriptors(socket: &Path, user_id: u32, patience: Duration) -> Result<Self, DbusError> {
         let mut connection = Self { bus: true, ..Self::open(socket, user_id, true)? };
         connection.stream.set_read_timeout(Some(patience)).map_err(|source| connection.io(source))?;
@@ -129,12 +128,13 @@ impl DbusConnection {
         Ok(connection)
     }
 
-    /// The descriptor that came with the last answer.
+    /// The descriptor of the last answer.
     pub fn take_descriptor(&mut self) -> Option<OwnedFd> {
         self.descriptor.take()
     }
 
-    /// The next signal, whichever; `None` when there is none within `patience`. Without one it waits for ever.
+    /// The next signal of any kind; `None` when there is none within `patience`. Without `patience` there is
+    /// no timeout.
     ///
     /// # Errors
     /// When the connection breaks.
@@ -152,7 +152,7 @@ impl DbusConnection {
         }
     }
 
-    /// Asks a bus for signals; a direct connection gets them all.
+    /// Subscribes to signals on a bus; a direct connection gets them all.
     ///
     /// # Errors
     /// See [`DbusConnection::call`].
@@ -191,7 +191,7 @@ impl DbusConnection {
     /// Waits for a signal of this name for which `is_it` holds.
     ///
     /// # Errors
-    /// When the connection breaks or the signal does not come.
+    /// When the connection breaks or the signal does not arrive.
     pub fn wait_for_signal(
         &mut self,
         member: &str,
@@ -209,7 +209,7 @@ impl DbusConnection {
         Err(self.io(std::io::ErrorKind::TimedOut.into()))
     }
 
-    /// Waits so long; signals that come meanwhile are kept.
+    /// Waits for `time`; signals that arrive meanwhile are kept.
     ///
     /// # Errors
     /// When the connection breaks.
@@ -235,8 +235,8 @@ impl DbusConnection {
     fn authenticate(&mut self, user_id: u32, descriptors: bool) -> Result<(), DbusError> {
         // In hexadecimal the character `7` is 37.
         let id: String = user_id.to_string().chars().flat_map(|digit| ['3', digit]).collect();
-        // All in one, as systemd's own client: a call that reaches systemd together with a later BEGIN stays unanswered
-        // until something else comes.
+        // All in one write, as systemd's own client: a call that reaches systemd together with a later BEGIN
+        // stays unanswered until more data arrives.
         let negotiation = if descriptors { "NEGOTIATE_UNIX_FD\r\n" } else { "" };
         let hello = format!("\0AUTH EXTERNAL {id}\r\n{negotiation}BEGIN\r\n");
         self.stream.write_all(hello.as_bytes()).map_err(|source| self.io(source))?;
@@ -279,7 +279,7 @@ impl DbusConnection {
         message::parse(&bytes).ok_or_else(malformed)
     }
 
-    /// Reads so many bytes, and keeps a descriptor that comes with them.
+    /// Fills `bytes`, and keeps a descriptor that arrives with them.
     fn read(&mut self, mut bytes: &mut [u8]) -> Result<(), DbusError> {
         while !bytes.is_empty() {
             let mut descriptors = Descriptors::default();

@@ -1,7 +1,8 @@
-//! gRPC's framing over HTTP/2, the server's side, for handlers of one thread.
+//! The server's side of gRPC's framing over HTTP/2, for single-threaded handlers.
 //!
-//! Owns messages' frames, statuses and trailers. Generated services would want every handler to be `Send`, which ours,
-//! by design, are not; what they add beyond this file is compression and interceptors.
+//! Owns messages' frames, statuses and trailers. Generated services would require every handler to be `Send`,
+//! which the agent's handlers, by design, are not; what they add beyond this file is compression and
+//! interceptors.
 
 mod authority;
 
@@ -29,30 +30,30 @@ use authority::Named;
 
 /// Largest message either way, the kubelet's limit.
 const MAX_MESSAGE_BYTES: usize = 16 << 20;
-/// Before a message: whether it is compressed, and its length.
+/// The prefix of a message: whether it is compressed, and its length.
 const PREFIX: usize = 5;
-/// Of a stream that the client does not read.
+/// For a stream that the client does not read.
 const STREAM_QUEUE: usize = 16;
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 
-/// gRPC's codes, those that are used.
+/// gRPC's status codes, those in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
-    /// It cannot be understood or kept.
+    /// The request cannot be decoded or stored.
     InvalidArgument = 3,
-    /// It took too long.
+    /// The deadline has passed.
     DeadlineExceeded = 4,
     /// It does not exist.
     NotFound = 5,
-    /// It is there already.
+    /// It exists already.
     AlreadyExists = 6,
-    /// Too much of it.
+    /// A limit is reached.
     ResourceExhausted = 8,
-    /// Not in this state.
+    /// The state does not permit it.
     FailedPrecondition = 9,
-    /// Nobody has made it.
+    /// The method is not implemented.
     Unimplemented = 12,
     Unknown = 2,
     /// Try again later.
@@ -72,13 +73,13 @@ impl Status {
     }
 }
 
-/// Where the messages of a streaming answer go.
+/// The sender for the messages of a streaming answer.
 pub type Sink = mpsc::Sender<Result<Vec<u8>, Status>>;
 
-/// What an answer consists of.
+/// The body of an answer.
 pub enum GrpcReply {
     One(Vec<u8>),
-    /// Messages as they come.
+    /// A stream of messages.
     Stream(mpsc::Receiver<Result<Vec<u8>, Status>>),
 }
 
@@ -145,10 +146,10 @@ fn trailers(status: Option<&Status>) -> HeaderMap {
     trailers
 }
 
-/// Longer words of an error make a header that clients refuse, and with it the whole answer.
+/// Longer error messages make a header that clients refuse, and with it the whole answer.
 const MAX_WORDS: usize = 2048;
 
-/// The beginning of a text that somebody else chose.
+/// The beginning of an untrusted text, at most `MAX_WORDS` bytes.
 #[must_use]
 pub fn shortened(text: &str) -> &str {
     let mut end = text.len().min(MAX_WORDS);
@@ -158,7 +159,7 @@ pub fn shortened(text: &str) -> &str {
     &text[..end]
 }
 
-/// As gRPC wants messages: printable ASCII but for `%`.
+/// gRPC's encoding of status messages: printable ASCII but for `%`.
 fn percent_encoded(text: &str) -> String {
     const NOT_PLAIN: AsciiSet = CONTROLS.add(b'%');
     utf8_percent_encode(text, &NOT_PLAIN).to_string()
@@ -182,7 +183,7 @@ pub fn response(answer: Result<GrpcReply, Status>) -> Response<AnswerBody> {
 /// The message of a request.
 ///
 /// # Errors
-/// When it is no gRPC, too large, or compressed.
+/// When it is no gRPC request, too large, or compressed.
 pub async fn message(request: Request<Incoming>) -> Result<Bytes, Status> {
     let is_grpc = request
         .headers()
@@ -246,9 +247,9 @@ impl<F: Future + 'static> hyper::rt::Executor<F> for LocalExecutor {
     }
 }
 
-/// Calls under way in one connection; a kubelet with 110 pods stays below.
+/// Concurrent calls of one connection; a kubelet with 110 pods stays below.
 const MAX_CALLS: u32 = 256;
-/// Connections over which nothing comes are asked whether they live.
+/// Idle connections are checked with a keep-alive ping.
 const KEEP_ALIVE: Duration = Duration::from_secs(5 * 60);
 
 /// Answers a call. Behind a pointer, so that all servers share one connection's code.

@@ -1,7 +1,7 @@
 //! Blocking HTTP on its own thread: one GET at a time, bounded in time, size, redirects and queue.
 //!
-//! Owns the ureq agent, TLS roots and the words for what can go wrong on the way to a server. Redirects are followed
-//! here and not by ureq, which would send the configured headers to every host and take https back to http.
+//! Owns the ureq agent, TLS roots and the messages of connection errors. Redirects are followed here and not
+//! by ureq, which would send the configured headers to every host and downgrade https to http.
 
 pub mod error;
 mod proxy;
@@ -24,9 +24,10 @@ use redirect::Hop;
 pub use tls::ClientFiles;
 use tls::Trust;
 
-/// Requests waiting for the thread; each caller waits for its own answer, so more means that something is stuck.
+/// Requests waiting for the thread; each caller waits for its own answer, so more means that something is
+/// stuck.
 const QUEUE: usize = 16;
-/// As in other clients; a loop ends here.
+/// As in other clients; it ends a redirect loop.
 const MAX_REDIRECTS: u32 = 10;
 /// Deep call chains of TLS in unoptimised builds; musl's default would be 128 KiB. Only touched pages cost.
 const STACK_BYTES: usize = 1024 * 1024;
@@ -37,19 +38,19 @@ const CHUNK_BYTES: usize = 16 * 1024;
 pub struct Request {
     /// `http://` or `https://`.
     pub url: String,
-    /// Added as they are; a name may repeat. A redirect to another origin goes without them.
+    /// Added unchanged; a name may repeat. They are not sent to another origin after a redirect.
     pub headers: Vec<(String, String)>,
-    /// From the first look-up to the last byte.
+    /// From the DNS lookup to the last byte.
     pub timeout_total: Duration,
     /// A longer body is an error.
     pub max_body: usize,
     /// Trust these authorities instead of the system's.
     pub ca_file: Option<PathBuf>,
-    /// Who we are, for servers that ask. Shown to the origin of `url` alone.
+    /// The client certificate, for servers that request one. Sent only to the origin of `url`.
     pub client: Option<ClientFiles>,
-    /// An ETag: answer 304 while it stands.
+    /// An ETag: the server answers 304 while it is current.
     pub if_none_match: Option<String>,
-    /// A Last-Modified: answer 304 while it stands.
+    /// A Last-Modified: the server answers 304 while it is current.
     pub if_modified_since: Option<String>,
 }
 
@@ -70,7 +71,7 @@ impl Request {
     }
 }
 
-/// What the server said, after redirects.
+/// The server's answer, after redirects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
     /// 200, 304, 404.
@@ -109,8 +110,8 @@ impl HttpClient {
         Ok(Self { jobs })
     }
 
-    /// Waits for a place in the queue, then for the answer. Dropping the future abandons the request; the thread finishes
-    /// it within its time limit.
+    /// Waits for a place in the queue, then for the answer. Dropping the future abandons the request; the
+    /// thread finishes it within its time limit.
     pub async fn get(&self, request: Request) -> Result<Response, HttpError> {
         let (reply, answer) = oneshot::channel();
         self.jobs.send(Job { request, reply }).await.map_err(|_| HttpError::Stopped)?;
@@ -136,13 +137,13 @@ fn serve(mut queue: mpsc::Receiver<Job>) {
     }
 }
 
-/// The last agent and the trust it was made with: certificates are parsed again only when their file changes.
+/// The last agent and its trust: certificates are parsed again only when their file changes.
 #[derive(Default)]
 struct Fetcher {
     agent: Option<(Agent, Trust)>,
 }
 
-/// What one hop brought.
+/// The result of one hop.
 enum Answered {
     Response(Response),
     /// To this `Location`.
@@ -170,7 +171,7 @@ impl Fetcher {
         }
         let mut call = agent.get(hop.text()).config().timeout_global(Some(left));
         if hop.url().is_loopback() {
-            // As Go does: no proxy can reach this machine's own loopback.
+            // As Go: no proxy can reach this machine's own loopback.
             call = call.proxy(None);
         }
         let mut call = call.build();
@@ -207,7 +208,8 @@ impl Fetcher {
     fn agent_for(&mut self, request: &Request, hop: &Hop) -> Result<Agent, HttpError> {
         let encrypted = hop.url().is_encrypted();
         let client = request.client.as_ref().filter(|_| hop.is_own());
-        // The system's certificates take a third of a megabyte: a plain URL does without until a redirect needs them.
+        // The system's certificates take a third of a megabyte: they are loaded only when an https URL, or a
+        // redirect to one, needs them.
         let trust = Trust::find(encrypted, request.ca_file.as_deref(), client)?;
         if let Some((agent, known)) = &self.agent
             && (*known == trust || !encrypted)
@@ -221,7 +223,7 @@ impl Fetcher {
             .max_redirects_will_error(false)
             .user_agent(concat!("agent/", env!("CARGO_PKG_VERSION")))
             .accept_encoding(AutoHeaderValue::None)
-            // Polls are far apart: a kept connection would only ever be found dead.
+            // Polls are far apart: a kept connection would always be closed by then.
             .max_idle_connections(0)
             .max_idle_connections_per_host(0)
             .build();
@@ -248,7 +250,7 @@ fn read_body(mut reader: impl Read, request: &Request) -> Result<Vec<u8>, HttpEr
     }
 }
 
-/// We ask for no compression; a server that compresses anyway would look like a broken manifest.
+/// No compression is requested; a server that compresses anyway would look like a broken manifest.
 fn refuse_encoded(headers: &HeaderMap, request: &Request) -> Result<(), HttpError> {
     match header(headers, "content-encoding") {
         Some(encoding) if !encoding.eq_ignore_ascii_case("identity") => {

@@ -1,5 +1,5 @@
-//! Log lines as the kubelet writes them: klog text (`I1120 16:00:00.000000  4711 kubelet.rs:7] "Message" key="value"`) or
-//! JSON, on stderr.
+//! Log lines as the kubelet writes them: klog text (`I1120 16:00:00.000000  4711 kubelet.rs:7] "Message"
+//! key="value"`) or JSON, on stderr.
 //!
 //! Owns the format and the mapping from `-v` to levels.
 
@@ -12,9 +12,9 @@ use time::OffsetDateTime;
 
 use crate::platform::clock::Clock;
 
-/// Below this verbosity (`-v`) only what an operator must see is shown: the kubelet's V(0) to V(3).
+/// Below this verbosity (`-v`) only messages for operators are shown: the kubelet's V(0) to V(3).
 const DEBUG_VERBOSITY: i32 = 4;
-/// From here on payloads are shown too.
+/// From this verbosity on payloads are shown too.
 const TRACE_VERBOSITY: i32 = 6;
 
 /// The library and the program around it.
@@ -28,7 +28,7 @@ pub enum LogFormat {
     Json,
 }
 
-/// What of the configuration concerns logging.
+/// The logging part of the configuration.
 #[derive(Clone, Debug)]
 pub struct LogConfig {
     /// Text or JSON.
@@ -48,7 +48,7 @@ impl Default for LogConfig {
 /// Installs the logger. A second call changes nothing.
 pub fn init(config: &LogConfig) {
     let mut builder = env_logger::Builder::new();
-    // Libraries speak only when something is wrong; their chatter is not ours to promise.
+    // Libraries log only warnings and errors; the text of their messages is not under the agent's control.
     builder.filter_level(LevelFilter::Warn);
     let most = config.vmodule.iter().map(|(_, verbosity)| *verbosity).chain([config.verbosity]).max();
     for own in OWN_CRATES {
@@ -69,7 +69,8 @@ pub fn init(config: &LogConfig) {
     let _ = builder.try_init();
 }
 
-/// What a file may log: the verbosity of the first `--vmodule` pattern that matches its name without `.rs`, else `-v`.
+/// What a file may log: the verbosity of the first `--vmodule` pattern that matches its name without `.rs`,
+/// else `-v`.
 fn allowed(config: &LogConfig, file: &str) -> LevelFilter {
     let stem = file.strip_suffix(".rs").unwrap_or(file);
     let matching =
@@ -77,7 +78,7 @@ fn allowed(config: &LogConfig, file: &str) -> LevelFilter {
     level(matching.map_or(config.verbosity, |(_, verbosity)| *verbosity))
 }
 
-/// `*` is any text, `?` one character; klog has no more either.
+/// `*` is any text, `?` one character; klog supports no more either.
 fn matches_glob(pattern: &[u8], text: &[u8]) -> bool {
     match (pattern.split_first(), text.split_first()) {
         (None, None) => true,

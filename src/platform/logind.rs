@@ -1,4 +1,5 @@
-//! What systemd knows of the machine's end: logind's word before it, the lock that delays it, and whether it has begun.
+//! Machine shutdown as systemd reports it: logind's announcement, the inhibitor lock that delays it, and
+//! whether it has begun.
 //!
 //! Owns the calls to logind and its settings. Blocking: for a thread of its own.
 
@@ -11,17 +12,18 @@ use crate::platform::dbus::{Body, DbusConnection, DbusError, Message, Peer, Valu
 use crate::platform::logging::chain;
 use crate::platform::sys::node;
 
-/// Where the system's bus listens unless `DBUS_SYSTEM_BUS_ADDRESS` says otherwise.
+/// The system bus's default socket, without `DBUS_SYSTEM_BUS_ADDRESS`.
 const BUS_SOCKET: &str = "/run/dbus/system_bus_socket";
-/// systemd's own socket, for root alone; the bus may not be there on a small box, or gone already.
+/// systemd's own socket, for root alone; a small system may have no bus, or the bus may have stopped already.
 const SYSTEMD_SOCKET: &str = "/run/systemd/private";
-/// In memory: logind reads it as it reads the one on disk, and nothing is written to flash. Upstream's name.
+/// On a tmpfs: logind reads it like the one on disk, and nothing is written to flash. Upstream's name.
 pub(crate) const DROP_IN: &str = "/run/systemd/logind.conf.d/99-kubelet.conf";
-/// How it begins when the agent wrote it.
+/// The first line of a file that the agent wrote.
 pub(crate) const DROP_IN_HEADER: &str = "# Written by the agent for shutdownGracePeriod.\n";
-/// The first call may have to start logind, on a box that is still booting.
+/// The first call may have to start logind, on a machine that is still booting.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How often logind is asked whether it has read its settings again, and how long after the first time; doubles (upstream).
+/// How often logind is queried for its reloaded settings, and the delay before the first query; doubles
+/// (upstream).
 const CHECKS: u32 = 5;
 const FIRST_CHECK: Duration = Duration::from_millis(100);
 
@@ -40,30 +42,30 @@ const SIGHUP: i32 = 1;
 /// What logind does.
 #[derive(Debug)]
 pub enum News {
-    /// The machine's end waits for this to be closed.
+    /// The inhibitor lock: the shutdown waits until it is closed.
     Locked(OwnedFd),
-    /// It begins, or was called off.
+    /// The shutdown begins, or was cancelled.
     Preparing(bool),
 }
 
-/// What is asked of logind.
+/// The parameters of the inhibitor lock.
 #[derive(Clone, Debug)]
 pub struct LogindConfig {
     /// `DBUS_SYSTEM_BUS_ADDRESS`, if it is set.
     pub bus_address: Option<String>,
-    /// How long the machine's end has to wait at most.
+    /// The longest delay of the shutdown.
     pub delay: Duration,
 }
 
-/// The socket of the system's bus. Of an address only a path is understood.
+/// The system bus's socket. Of an address only a path is supported.
 fn bus_socket(address: Option<&str>) -> PathBuf {
     let path = address.and_then(|address| address.strip_prefix("unix:path="));
     let path = path.and_then(|path| path.split([',', ';']).next());
     PathBuf::from(path.unwrap_or(BUS_SOCKET))
 }
 
-/// Takes the lock and tells what logind does, until nobody listens or the bus is gone. A logind that is not there, or starts
-/// anew, is asked when it comes.
+/// Takes the lock and reports logind's signals, until the receiver is dropped or the bus is gone. If logind
+/// is not running, or restarts, the lock is taken when it appears on the bus.
 ///
 /// # Errors
 /// The bus cannot be reached, or does not answer any more.
@@ -102,7 +104,7 @@ pub fn follow(config: &LogindConfig, tell: impl Fn(News) -> bool) -> Result<(), 
                         break;
                     }
                 }
-                // With an owner: a logind that has come, and knows of no lock.
+                // With an owner: a new logind, which holds no lock.
                 "NameOwnerChanged" if is_new_logind(&signal) => break,
                 _ => {}
             }
@@ -115,7 +117,7 @@ fn is_new_logind(signal: &Message) -> bool {
     texts.first().is_some_and(|name| name == LOGIND) && texts.get(2).is_some_and(|owner| !owner.is_empty())
 }
 
-/// The lock that delays the machine's end, after logind was made to wait long enough for it.
+/// Takes the inhibitor lock, after raising logind's maximum delay if necessary.
 fn lock(bus: &mut DbusConnection, delay: Duration) -> Result<OwnedFd, DbusError> {
     if let Err(error) = ask_for_delay(bus, delay) {
         if error.is_silence() {
@@ -134,8 +136,8 @@ fn lock(bus: &mut DbusConnection, delay: Duration) -> Result<OwnedFd, DbusError>
     })
 }
 
-/// Makes `InhibitDelayMaxSec` long enough, if it is not. One that stays short is said: the pods that have not ended by then
-/// end when systemd ends the agent.
+/// Raises `InhibitDelayMaxSec`, if it is too short. If it stays too short, a warning is logged: the pods that
+/// have not ended by then end when systemd ends the agent.
 fn ask_for_delay(bus: &mut DbusConnection, delay: Duration) -> Result<(), DbusError> {
     if longest_delay(bus)? >= delay {
         return Ok(());
@@ -152,7 +154,7 @@ fn ask_for_delay(bus: &mut DbusConnection, delay: Duration) -> Result<(), DbusEr
         log::warn!(err = chain(&error); "Failed to reload logind configuration");
     }
     for check in 0..CHECKS {
-        // Nothing says when it has read them. A signal that comes meanwhile is kept.
+        // logind does not report when it has read them. A signal that arrives meanwhile is kept.
         bus.pause(FIRST_CHECK * 2_u32.pow(check))?;
         if longest_delay(bus)? >= delay {
             return Ok(());
@@ -166,7 +168,7 @@ fn ask_for_delay(bus: &mut DbusConnection, delay: Duration) -> Result<(), DbusEr
 fn write_drop_in(path: &Path, delay: Duration) -> io::Result<()> {
     let directory = path.parent().unwrap_or(Path::new("/"));
     std::fs::create_dir_all(directory)?;
-    // Rounded up: logind counts whole seconds here as well as anywhere.
+    // Rounded up: logind counts in whole seconds.
     let seconds = delay.as_secs() + u64::from(delay.subsec_nanos() > 0);
     std::fs::write(path, format!("{DROP_IN_HEADER}[Login]\nInhibitDelayMaxSec={seconds}\n"))
 }
@@ -188,7 +190,8 @@ fn property(
     Ok(bus.call(peer, "Get", &Body::default().text(interface).text(name))?.value())
 }
 
-/// Whether systemd is taking the machine down, as opposed to the agent alone. Where nobody answers, nobody does.
+/// Whether systemd is taking the machine down, as opposed to the agent alone. False if systemd cannot be
+/// reached.
 #[must_use]
 pub fn machine_goes_down(bus_address: Option<&str>) -> bool {
     let user = node::user_id();

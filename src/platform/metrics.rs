@@ -1,7 +1,7 @@
-//! Numbers about the agent, kept where the things happen, and Prometheus' text format.
+//! Metrics of the agent, recorded where the events happen, and Prometheus' text format.
 //!
-//! Owns the numbers of this thread, which is the only one that decides anything; a number costs a few dozen bytes and
-//! nothing is sampled. A writer of our own because the format that is wanted (0.0.4, with times) is a page of code.
+//! Owns the metrics of this thread, the only one that makes decisions; a metric costs a few dozen bytes and
+//! nothing is sampled. A custom writer because the required format (0.0.4, with times) is a page of code.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -11,16 +11,16 @@ use std::time::Duration;
 
 use crate::model::types::Timestamp;
 
-/// What Prometheus is told with it.
+/// The content type of Prometheus' text format.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// The kind of a family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricKind {
     Counter,
-    /// Goes up and down.
+    /// A value that rises and falls.
     Gauge,
-    /// How many were at most so large.
+    /// The number of observations up to each bound.
     Histogram,
 }
 
@@ -74,7 +74,7 @@ impl Family {
 /// Prometheus' default buckets.
 pub const SECONDS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
-/// Values of labels, each but the last with [`END`] behind it: one text costs less than six.
+/// Values of labels, each but the last followed by [`END`]: one text costs less than six.
 type Values = Box<str>;
 const END: char = '\0';
 
@@ -104,15 +104,15 @@ thread_local! {
     static RECORDED: RefCell<BTreeMap<&'static str, Recorded>> = const { RefCell::new(BTreeMap::new()) };
 }
 
-/// Writes families whose numbers somebody else keeps.
+/// Writes families whose numbers are kept elsewhere.
 type Shows = Rc<dyn Fn(&mut Text)>;
 
 thread_local! {
     static SHOWN: RefCell<BTreeMap<&'static str, Shows>> = const { RefCell::new(BTreeMap::new()) };
 }
 
-/// From now on, families whose name begins like this are written by `shows`, for many numbers that lie best with what they are
-/// about. The last one counts.
+/// From now on, families whose name starts with `prefix` are written by `shows`, for many metrics that are
+/// best kept with their subject. The last registration counts.
 pub fn show(prefix: &'static str, shows: impl Fn(&mut Text) + 'static) {
     SHOWN.with_borrow_mut(|all| drop(all.insert(prefix, Rc::new(shows))));
 }
@@ -148,7 +148,7 @@ pub fn count(family: &'static Family, values: &[&str]) {
     );
 }
 
-/// Shows a counter without labels before there is anything to count: an alert on its increase sees the first.
+/// Shows a counter without labels from zero on: an alert on its increase sees the first event.
 pub fn begin(family: &'static Family) {
     change(family, &[], |_| Cell::Number(0), |_| {});
 }
@@ -185,7 +185,7 @@ pub fn observe(family: &'static Family, values: &[&str], took: Duration) {
     });
 }
 
-/// Writes everything recorded whose name begins with one of these.
+/// Writes all recorded families whose name starts with one of these.
 pub fn write_recorded(text: &mut Text, prefixes: &[&str]) {
     RECORDED.with_borrow(|all| {
         let wanted = all
@@ -214,7 +214,7 @@ pub fn write_recorded(text: &mut Text, prefixes: &[&str]) {
     }
 }
 
-/// Nanoseconds as seconds, every digit of them.
+/// Nanoseconds as seconds, with all digits.
 #[derive(Clone, Copy, Debug)]
 pub struct Seconds(pub u64);
 
@@ -233,19 +233,20 @@ impl Display for Seconds {
 pub struct Text {
     out: String,
     name: &'static str,
-    /// Of the family that has no sample yet.
+    /// The head of a family that has no sample yet.
     head: String,
 }
 
 impl Text {
-    /// Begins a family; its samples follow. One without samples is not shown. All samples of a family must come together.
+    /// Starts a family; its samples follow. A family without samples is left out. All samples of a family
+    /// must be adjacent.
     pub fn family(&mut self, kind: MetricKind, name: &'static str, help: &str) {
         let help = help.replace('\\', "\\\\").replace('\n', "\\n");
         self.name = name;
         self.head = format!("# HELP {name} {help}\n# TYPE {name} {}\n", kind.word());
     }
 
-    /// A sample. Labels have to be different ones each time.
+    /// A sample. Its labels must be unique in the family.
     pub fn sample(&mut self, labels: &[(&str, &str)], value: &dyn Display) {
         self.line("", labels, value, None);
     }
@@ -255,7 +256,7 @@ impl Text {
         self.line("", labels, value, Some(at));
     }
 
-    /// The samples of a histogram; `counts` are those of the buckets alone, and one more.
+    /// The samples of a histogram; `counts` are not cumulative, one per bucket and one for the rest.
     pub fn histogram(&mut self, labels: &[(&str, &str)], buckets: &[f64], counts: &[u64], sum: f64) {
         let mut below = 0_u64;
         for (index, count) in counts.iter().enumerate() {

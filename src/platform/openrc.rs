@@ -1,18 +1,19 @@
-//! What OpenRC knows of the machine's end.
+//! Machine shutdown as OpenRC records it.
 //!
-//! Owns the reading of OpenRC's state directory.
+//! Owns reading OpenRC's state directory.
 
 use std::fs;
 use std::path::Path;
 
-/// Where OpenRC keeps its state unless `RC_SVCDIR` says otherwise.
+/// OpenRC's default state directory, without `RC_SVCDIR`.
 const STATE: &str = "/run/openrc";
 /// The runlevel; set to `shutdown` before the first service is stopped, for a reboot, too.
 const RUNLEVEL: &str = "softlevel";
-/// Left by our script where the machine goes down by another runlevel (Debian's `off`); OpenRC removes it when the service has stopped.
+/// Written by the agent's init script where the machine goes down by another runlevel (Debian's `off`);
+/// OpenRC removes it when the service has stopped.
 const MARK: &str = "options/agent/goes_down";
 
-/// Whether OpenRC takes the machine down, as opposed to stopping the agent alone.
+/// Whether OpenRC is shutting the machine down, as opposed to stopping the agent alone.
 #[must_use]
 pub fn machine_goes_down(state: Option<&str>) -> bool {
     let state = Path::new(state.unwrap_or(STATE));
@@ -20,7 +21,7 @@ pub fn machine_goes_down(state: Option<&str>) -> bool {
     ends_machine(&runlevel, state.join(MARK).exists())
 }
 
-/// Maintenance (`single`) and what an administrator changes to do not.
+/// Maintenance (`single`) and runlevels that an administrator changes to do not.
 fn ends_machine(runlevel: &str, is_marked: bool) -> bool {
     is_marked || runlevel.trim_end() == "shutdown"
 }

@@ -1,7 +1,7 @@
 //! Messages and calls generated from `proto/`.
 //!
-//! Owns nothing but the include. `runtime/convert`, `runtime/cri`, `handler/grpc`, `devices`, `device_plugins` and `cri_server` are its users; nobody else may know these
-//! types.
+//! Owns nothing but the include. Only `runtime/convert`, `runtime/cri`, `handler/grpc`, `devices`,
+//! `device_plugins` and `cri_server` may use these types.
 
 /// CRI v1 of Kubernetes 1.36.
 #[allow(missing_docs, clippy::all, clippy::pedantic, reason = "generated")]
@@ -32,7 +32,7 @@ pub mod plugin_registration {
     tonic::include_proto!("pluginregistration");
 }
 
-/// Who has which devices.
+/// The PodResources API: which pods use which devices.
 #[allow(missing_docs, clippy::all, clippy::pedantic, reason = "generated")]
 pub mod pod_resources {
     tonic::include_proto!("v1");

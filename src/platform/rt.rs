@@ -1,6 +1,7 @@
-//! The process's one thread of control: the tokio runtime, named tasks, the blocking pool, signals, systemd notification.
+//! The process's runtime: the single-threaded tokio runtime, named tasks, the blocking pool, signals, systemd
+//! notification.
 //!
-//! Owns how things run. Timers and sleeps come from tokio, so that a simulation can pause time.
+//! Owns how things run. Timers and sleeps use tokio, so that a simulation can pause time.
 
 pub mod child;
 pub mod connections;
@@ -14,12 +15,12 @@ use std::time::Duration;
 
 use tokio::task::{JoinHandle, LocalSet};
 
-/// Threads of the blocking pool: file work of pods (directories, hosts files, volumes) is short; two keep one slow disk
-/// operation from holding up everything else.
+/// Threads of the blocking pool: file work of pods (directories, hosts files, volumes) is short; two keep one
+/// slow disk operation from holding up everything else.
 const BLOCKING_THREADS: usize = 2;
-/// An idle blocking thread goes away so that its stack does not count against the memory budget.
+/// An idle blocking thread ends so that its stack does not count against the memory budget.
 const BLOCKING_KEEP_ALIVE: Duration = Duration::from_secs(2);
-/// A blocking job slower than this is worth a line in the log.
+/// A slower blocking job is logged.
 const SLOW_JOB: Duration = Duration::from_secs(1);
 
 /// Runs `main` to its end on a current-thread runtime, with local tasks available.
@@ -41,7 +42,7 @@ pub fn run<F: Future>(main: F) -> std::io::Result<F::Output> {
     Ok(output)
 }
 
-/// Spawns a task of this thread. The name is for the log when it ends by panic; the caller owns the handle.
+/// Spawns a task of this thread. The name is logged when it panics; the caller owns the handle.
 pub fn spawn<F>(name: &'static str, task: F) -> JoinHandle<F::Output>
 where
     F: Future + 'static,
@@ -56,13 +57,13 @@ thread_local! {
     static INLINE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// From now on, blocking jobs asked for by this thread run in it. For simulations alone: how long a job of the pool takes
-/// differs from run to run, and the same seed must give the same run.
+/// From now on, blocking jobs of this thread run on it. For simulations only: how long a job of the pool
+/// takes differs from run to run, and the same seed must give the same run.
 pub fn run_jobs_inline() {
     INLINE.set(true);
 }
 
-/// True when blocking jobs run in this thread, and so must whatever else would wait for another one.
+/// True when blocking jobs run in this thread, and so must all work that would wait for another thread.
 #[must_use]
 pub fn jobs_run_inline() -> bool {
     INLINE.get()
@@ -73,7 +74,7 @@ pub fn jobs_run_inline() -> bool {
 /// A panic in the job is a panic here.
 pub async fn blocking<T: Send + 'static>(name: &'static str, job: impl FnOnce() -> T + Send + 'static) -> T {
     if INLINE.get() {
-        // Others get their turn, as they would have while the pool works.
+        // Lets other tasks run, as they would while the pool works.
         tokio::task::yield_now().await;
         return job();
     }
@@ -89,7 +90,7 @@ pub async fn blocking<T: Send + 'static>(name: &'static str, job: impl FnOnce() 
     }
 }
 
-/// The named threads that own blocking things (SQLite, HTTP) are made here and nowhere else.
+/// The only function that starts the named threads of blocking components (SQLite, HTTP).
 ///
 /// # Errors
 /// When the kernel refuses another thread.

@@ -1,4 +1,5 @@
-//! Kernel calls with safe faces. The only module allowed to use unsafe code, where nix has no safe face.
+//! Kernel calls with safe interfaces. The only module allowed to use unsafe code, where nix has no safe
+//! interface.
 //!
 //! Owns descriptors it opens.
 

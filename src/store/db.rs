@@ -2,12 +2,13 @@
 //!
 //! Owns transactions and how durable each is.
 //!
-//! Guarantees: desired state, terminating pods and container state are on the disk (WAL synced, `synchronous=FULL`) when
-//! the call returns, because the next thing a caller does is to act on them: a power cut between starting a container
-//! and remembering its restart count would turn a crash loop into a busy one. The status of a pod that has ended is, too: its work
-//! would be done again. Other statuses, problems, facts and events use `NORMAL`: a power cut may take those that the kernel has not
-//! written yet (half a minute, or until the next synchronised call), which costs history only, and a sync per event would wear
-//! out flash. Neither level can corrupt the file. A call that changes nothing writes nothing.
+//! Guarantees: desired state, terminating pods and container state are on the disk (WAL synced,
+//! `synchronous=FULL`) when the call returns, because the caller acts on them next: a power cut between
+//! starting a container and storing its restart count would turn a crash loop into a busy one. So is the
+//! status of a pod that has ended: its work would be repeated otherwise. Other statuses, problems, facts and
+//! events use `NORMAL`: a power cut may lose those that the kernel has not written yet (half a minute, or
+//! until the next synchronised call), which costs history only, and a sync per event would wear out flash.
+//! Neither level can corrupt the file. A call that changes nothing writes nothing.
 
 use std::collections::BTreeSet;
 
@@ -24,13 +25,14 @@ use crate::model::types::{PodSource, Timestamp};
 
 /// Most events that are kept.
 pub const MAX_EVENTS: u32 = 1000;
-/// Events not seen for this long go. The API server keeps them for an hour; a box somebody visits on Monday needs longer.
+/// Events not seen for this long are deleted. The API server keeps them for an hour; a device that is only
+/// visited on Mondays needs longer.
 pub const MAX_EVENT_AGE: std::time::Duration = std::time::Duration::from_secs(7 * 24 * 3600);
 
-/// The fact that bytes of values which have been encrypted since may still be in the files.
+/// The fact that the files may still hold bytes of values which have been encrypted since.
 const REWRITE: &str = "rewrite-after-encryption";
 
-/// How long a write may be lost for.
+/// Whether a power cut may lose a write.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Durability {
     /// On the disk when the call returns.
@@ -57,7 +59,7 @@ pub struct Commit {
     pub removed: usize,
 }
 
-/// What a commit says about the source's stage.
+/// What a commit does to the source's stage.
 pub(crate) enum StageChange {
     Keep,
     To(Option<TrialRow>),
@@ -79,14 +81,14 @@ pub(crate) struct RawLoaded {
 /// Restart count, back-off in nanoseconds, when it was set.
 pub(crate) type StoredContainerStateRow = (i64, Option<i64>, Option<i64>);
 
-/// What is written behind, in one transaction.
+/// The write-behind data of one transaction.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     pub statuses: Vec<(String, String)>,
     pub events: Vec<StoredEvent>,
-    /// What a disk has refused: pod, container.
+    /// Container states that the disk has refused: pod, container.
     pub container_states: Vec<(String, String, StoredContainerState)>,
-    /// A pod has ended: that is not to be forgotten, or its work would be done again.
+    /// A pod has ended: its status must be durable, or its work would be repeated.
     pub ends: bool,
 }
 
@@ -96,8 +98,9 @@ pub(crate) struct Db {
     connection: Option<Connection>,
     durability: Option<Durability>,
     key: StoreKey,
-    /// A sync may have failed. The kernel takes what it was to write for written then, and later syncs leave it out: what can
-    /// be read from the log may not be on the disk, and all that is committed after it would be lost with it.
+    /// A sync may have failed. The kernel then marks the affected pages as written, and later syncs leave
+    /// them out: what can be read from the log may not be on the disk, and all later commits would be lost
+    /// with it.
     suspect: bool,
     /// Held as long as the connection; released by the kernel when the process dies.
     lock: Option<std::fs::File>,
@@ -108,8 +111,8 @@ impl Db {
         Self { connection: Some(connection), durability: None, key, suspect: false, lock }
     }
 
-    /// Encrypts what is stored in the clear, when there is a key, and leaves no trace of it in the files. What an earlier
-    /// run could not finish is finished.
+    /// Encrypts what is stored in the clear, when there is a key, and leaves no trace of it in the files.
+    /// Completes what an earlier run could not.
     pub(crate) fn seal_values(&mut self) -> Result<(), StoreError> {
         if !matches!(self.key, StoreKey::Sealed(_)) {
             return Ok(());
@@ -131,7 +134,7 @@ impl Db {
         let busy: i64 = connection
             .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))
             .doing("empty the log after encrypting values")?;
-        // A reader in the way: the next start tries again.
+        // A reader blocks it: the next start tries again.
         if busy == 0 { self.put_meta(REWRITE, None) } else { Ok(()) }
     }
 
@@ -139,7 +142,7 @@ impl Db {
     pub(crate) fn close(&mut self) -> Result<(), StoreError> {
         let Some(connection) = self.connection.take() else { return Ok(()) };
         let closed = connection.close().map_err(|(_, error)| StoreError::sqlite("close the store", error));
-        // After the connection, so that the next owner finds a file that nobody touches.
+        // After the connection is closed, so that the next owner finds a file that is not in use.
         self.lock = None;
         closed
     }
@@ -155,7 +158,7 @@ impl Db {
         self.connection.as_mut().ok_or(StoreError::Closed)
     }
 
-    /// A write transaction at the wanted level, on top of what is certainly on the disk.
+    /// A write transaction at the requested durability, on top of durable data only.
     fn write<T>(
         &mut self,
         durability: Durability,
@@ -170,7 +173,8 @@ impl Db {
         result
     }
 
-    /// Writes everything that is in the log into the file, syncs it, and begins the log anew. False when a reader is in the way.
+    /// Checkpoints the whole log into the file, syncs it, and truncates the log. False when a reader is in
+    /// the way.
     fn fold_log(&mut self) -> Result<bool, StoreError> {
         self.durability = None;
         let connection = self.connection()?;
@@ -194,8 +198,9 @@ impl Db {
             let level = if durability == Durability::Full { "FULL" } else { "NORMAL" };
             connection.pragma_update(None, "synchronous", level).doing("set the sync level")?;
         }
-        // Immediate: one that begins by reading and writes later is refused at once while somebody else (a person with
-        // sqlite3) writes, instead of waiting its turn. It takes a lock, and still writes nothing when nothing changed.
+        // Immediate: a transaction that begins by reading and writes later is refused at once while another
+        // process (a person with sqlite3) writes, instead of waiting its turn. It takes a lock, and still
+        // writes nothing when nothing changed.
         let transaction =
             connection.transaction_with_behavior(TransactionBehavior::Immediate).doing(action)?;
         let value = job(&transaction)?;
@@ -222,7 +227,7 @@ impl Db {
             }
             let mut wanted = BTreeSet::new();
             for pod in pods {
-                // The first of two pods with one uid wins, as in the merge.
+                // The first of two pods with one uid is used, as in the merge.
                 if wanted.insert(pod.uid.as_str()) {
                     commit.written += put_desired(transaction, source, pod)?;
                 }
@@ -245,7 +250,7 @@ impl Db {
         })
     }
 
-    /// Only of a pod that terminates: one that a source wants again begins anew.
+    /// Updates a terminating pod only: a pod that a source wants again starts over.
     pub(crate) fn put_terminating(&mut self, uid: &str, json: &str) -> Result<(), StoreError> {
         self.write(Durability::Full, "store a terminating pod", |transaction| {
             execute(
@@ -259,7 +264,8 @@ impl Db {
 
     pub(crate) fn forget_pod(&mut self, uid: &str) -> Result<(), StoreError> {
         self.write(Durability::Full, "delete a pod", |transaction| {
-            // The desired rows stay: they belong to the sources, and a pod may be wanted again under the same uid.
+            // The desired rows stay: they belong to the sources, and a pod may be wanted again under the same
+            // uid.
             for statement in [
                 "DELETE FROM terminating WHERE uid = ?1",
                 "DELETE FROM container_state WHERE uid = ?1",
@@ -326,8 +332,8 @@ impl Db {
         })
     }
 
-    /// Answers the uids of statuses that were not kept because nobody wants or stops such a pod: nobody would ever clear
-    /// them away.
+    /// Returns the uids of statuses that were not stored because the pod is neither desired nor terminating:
+    /// such rows would never be deleted.
     pub(crate) fn write_batch(&mut self, batch: &Batch) -> Result<Vec<String>, StoreError> {
         let is_kept = batch.ends || !batch.container_states.is_empty();
         let durability = if is_kept { Durability::Full } else { Durability::Normal };
@@ -487,8 +493,8 @@ fn put_event(transaction: &Transaction<'_>, event: &StoredEvent) -> Result<(), S
     .map(drop)
 }
 
-/// Bounds the ring by age and by count; the least recently recorded go first, whatever the clock said then: a box
-/// without a battery-backed clock lives in 1970 or 2099 for a while.
+/// Bounds the ring by age and by count; the least recently recorded are deleted first, whatever the clock was
+/// then: a device without a battery-backed clock runs in 1970 or 2099 for a while.
 fn trim_events(transaction: &Transaction<'_>, now: Timestamp) -> Result<(), StoreError> {
     let age = i64::try_from(MAX_EVENT_AGE.as_nanos()).unwrap_or(i64::MAX);
     execute(transaction, "DELETE FROM event WHERE last < ?1", [now.as_nanos().saturating_sub(age)])?;

@@ -1,4 +1,5 @@
-//! From rows to objects. A row that does not decode is reported and skipped: one bad row must not take the others along.
+//! Decodes rows into objects. A row that does not decode is reported and skipped: one bad row must not hide
+//! the others.
 //!
 //! Owns leniency.
 
@@ -110,7 +111,7 @@ pub(super) fn loaded(raw: RawLoaded) -> Loaded {
     loaded
 }
 
-/// An object with the values that are kept apart from it; a Secret is whole or not there.
+/// An object with its separately stored values; a Secret is complete or left out.
 fn local_object(row: RawObject) -> Result<LocalObject, String> {
     let kind = ObjectKind::from_name(&row.kind).ok_or("unknown kind")?;
     let value = serde_json::from_str(&row.json).map_err(|error| error.to_string())?;
@@ -127,8 +128,8 @@ fn local_object(row: RawObject) -> Result<LocalObject, String> {
     Ok(object)
 }
 
-/// Reads pods. Parts that are kept as they were written may have values that their fields cannot hold: earlier releases took them, and
-/// no client could read such a pod. It goes on without them.
+/// Reads pods. Parts that are kept as they were written may have values that their fields cannot hold:
+/// earlier releases accepted them, and clients could not read such a pod. Reading continues without them.
 struct Pods {
     schema: Schema,
     dropped: Vec<UnreadableRow>,

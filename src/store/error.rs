@@ -1,4 +1,4 @@
-//! What can go wrong with the store, told apart by what a caller can do about it.
+//! Errors of the store, distinguished by the caller's options.
 //!
 //! Owns the translation of SQLite's codes.
 
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::ErrorCode;
 
-/// An operation on the store failed. The agent goes on with what it has in memory.
+/// An operation on the store failed. The agent continues with its state in memory.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// No space left; worth trying again later.
@@ -38,14 +38,14 @@ pub enum StoreError {
         action: &'static str,
         source: rusqlite::Error,
     },
-    /// Another process holds the file for longer than we wait.
+    /// Another process holds the file for longer than the agent waits.
     #[error("{action}: the store is busy")]
     Busy {
         /// What was being done.
         action: &'static str,
         source: rusqlite::Error,
     },
-    /// Anything else SQLite refuses: a defect of ours.
+    /// Any other SQLite error: a defect of the agent.
     #[error("{action}")]
     Sqlite {
         /// What was being done.
@@ -79,10 +79,9 @@ pub enum StoreError {
         action: &'static str,
         /// To which file.
         path: PathBuf,
-        /// The system's word.
         source: io::Error,
     },
-    /// There is nothing to read.
+    /// The store does not exist.
     #[error("no store found at {}: the agent has not run with this --root-dir", path.display())]
     Missing {
         /// The database file.
@@ -90,10 +89,7 @@ pub enum StoreError {
     },
     /// The owner thread could not be started.
     #[error("start the store thread")]
-    Thread {
-        /// The system's word.
-        source: io::Error,
-    },
+    Thread { source: io::Error },
     /// The store was shut down.
     #[error("the store is closed")]
     Closed,
@@ -102,15 +98,11 @@ pub enum StoreError {
     Seal,
     /// An object could not be written as JSON.
     #[error("encode {what}")]
-    Encode {
-        what: String,
-        /// The encoder's word.
-        source: serde_json::Error,
-    },
+    Encode { what: String, source: serde_json::Error },
 }
 
 impl StoreError {
-    /// Names the operation and sorts SQLite's code into what a caller can do about it.
+    /// Adds the operation, and sorts SQLite's code by the caller's options.
     pub(crate) fn sqlite(action: &'static str, source: rusqlite::Error) -> Self {
         match source.sqlite_error_code() {
             Some(ErrorCode::DiskFull) => Self::Full { action, source },
@@ -126,7 +118,7 @@ impl StoreError {
         Self::File { action, path: path.to_owned(), source }
     }
 
-    /// True when the same operation may succeed later without anybody mending anything of ours.
+    /// True when the same operation may succeed later without a fix to the agent or its files.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         matches!(self, Self::Full { .. } | Self::ReadOnly { .. } | Self::Io { .. } | Self::Busy { .. })

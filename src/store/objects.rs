@@ -1,7 +1,7 @@
 //! The tables of ConfigMaps, Secrets and claims.
 //!
-//! Owns their SQL and when a value is written again: one that has not changed is not, whatever its sealing looks like. Must
-//! not know objects as types.
+//! Owns their SQL, and the rule when a value is rewritten: an unchanged value is not, whatever its sealed
+//! form. Must not know objects as types.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,7 +37,7 @@ pub(crate) struct RawObject {
     pub values: BTreeMap<String, Result<Vec<u8>, String>>,
 }
 
-/// Makes `objects` all that a source defines; how many rows were written or removed.
+/// Makes `objects` the complete set of a source; returns how many rows were written or removed.
 pub(super) fn put_objects(
     transaction: &Transaction<'_>,
     key: &StoreKey,
@@ -85,10 +85,11 @@ pub(super) fn put_objects(
     Ok(written)
 }
 
-/// The place of kubectl's copy of a Secret among its values: it repeats them. No key of a Secret looks like this.
+/// The name of kubectl's last-applied copy of a Secret among its values: the copy repeats them. No key of a
+/// Secret can have this name.
 pub(crate) const LAST_APPLIED: &str = "/last-applied";
 
-/// The kind whose values are kept apart.
+/// The kind whose values are stored separately.
 pub(crate) const SECRET: &str = "Secret";
 
 fn put_values(
@@ -176,7 +177,7 @@ pub(super) fn read_objects(connection: &Connection, key: &StoreKey) -> Result<Ve
     Ok(objects)
 }
 
-/// Seals values that are stored as they are; how many.
+/// Seals values that are stored in the clear; returns how many.
 pub(super) fn seal_plain(transaction: &Transaction<'_>, key: &StoreKey) -> Result<usize, StoreError> {
     let plain: Vec<(i64, [String; 3], Vec<u8>)> = collect(
         transaction,

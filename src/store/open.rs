@@ -1,10 +1,11 @@
-//! Opening the file: who may, what is done when it is damaged, and how SQLite is set up.
+//! Opening the file: permissions, handling of damage, and the setup of SQLite.
 //!
 //! Owns the file, its lock and its side files.
 //!
-//! Caveats: a write-ahead log whose header is torn is not damage. SQLite writes that header before the first sync of a
-//! new log, so a power cut leaves one behind regularly, and everything older is in the main file by then. SQLite ignores
-//! such a log, and so do we; whether the main file is whole is decided by `quick_check`.
+//! Caveats: a write-ahead log whose header is torn is not damage. SQLite writes that header before the first
+//! sync of a new log, so a power cut leaves one behind regularly, and everything older is in the main file by
+//! then. SQLite ignores such a log, and so does the agent; whether the main file is whole is decided by
+//! `quick_check`.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -24,13 +25,14 @@ use crate::model::types::Timestamp;
 const FILE_MODE: u32 = 0o600;
 /// The database, its log and its shared index.
 const SUFFIXES: [&str; 3] = ["", "-wal", "-shm"];
-/// Damaged files that are kept for a post-mortem; older ones are removed, so that a bad disk does not fill itself.
+/// How many damaged files are kept for a post-mortem; older ones are removed, so that a failing disk does not
+/// fill up.
 const MAX_DAMAGED: usize = 3;
 /// SQLite's smallest page. It takes anything shorter for a new database and would overwrite it.
 const LEAST_BYTES: u64 = 512;
 /// Readers (the command line) hold the file for milliseconds.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
-/// The log is folded into the file when it is this long, and cut back to it: 256 pages of 4 KiB.
+/// The log is checkpointed at this length, and truncated to it: 256 pages of 4 KiB.
 const WAL_PAGES: u32 = 256;
 
 /// What opening found.
@@ -38,7 +40,7 @@ const WAL_PAGES: u32 = 256;
 pub struct OpenReport {
     /// There was no store.
     pub created: bool,
-    /// The damaged file, under its new name, and what was wrong with it.
+    /// The damaged file, under its new name, and its error.
     pub damaged: Option<DamagedFile>,
     /// Why values that are stored in the clear could not be encrypted, all of them, without a trace.
     pub unsealed: Option<StoreError>,
@@ -49,7 +51,7 @@ pub struct OpenReport {
 pub struct DamagedFile {
     /// Where it is now.
     pub kept_as: PathBuf,
-    /// What SQLite said.
+    /// SQLite's error.
     pub reason: String,
 }
 
@@ -59,7 +61,7 @@ pub(super) fn open(path: &Path, now: Timestamp, key: StoreKey) -> Result<(Db, Op
     let mut report = OpenReport::default();
     let connection = match fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            // A log without its database belongs to nothing; SQLite would mix it into the new file.
+            // A log without its database is useless; SQLite would mix it into the new file.
             set_aside(path, now)?;
             report.created = true;
             connect(path)?
@@ -92,7 +94,8 @@ pub(super) fn open_in_memory(key: StoreKey) -> Result<Db, StoreError> {
     Ok(Db::new(connection, None, key))
 }
 
-/// A file of its own: closing any descriptor of the database would drop SQLite's own locks on it (POSIX semantics).
+/// A separate file: closing any descriptor of the database would drop SQLite's own locks on it (POSIX
+/// semantics).
 fn lock(path: &Path) -> Result<File, StoreError> {
     let lock_path = with_suffix(path, ".lock");
     let file = File::options()
@@ -143,8 +146,9 @@ fn connect(path: &Path) -> Result<Connection, StoreError> {
 
 fn configure(connection: &Connection) -> Result<(), StoreError> {
     connection.busy_timeout(BUSY_TIMEOUT).doing("set the busy timeout")?;
-    // 256 kB of cache; temporary tables in memory; no mapping, whose pages would count as ours and whose faults would
-    // turn a disk error into a signal; zeros over what is deleted, values of Secrets above all.
+    // 256 kB of cache; temporary tables in memory; no mapping, whose pages would count as the agent's and
+    // whose faults would turn a disk error into a signal; zeros over what is deleted, values of Secrets above
+    // all.
     connection
         .execute_batch(&format!(
             "PRAGMA journal_mode = WAL;
@@ -167,7 +171,7 @@ fn quick_check(connection: &Connection) -> Result<(), StoreError> {
     if verdict == "ok" { Ok(()) } else { Err(damaged("check the store", &verdict)) }
 }
 
-/// A migration that fails on what is there (a table of that name exists already) met a file that is not ours.
+/// A migration that fails on the existing schema (a table of that name exists already) means a foreign file.
 fn shape_error(error: StoreError) -> StoreError {
     match error {
         StoreError::Sqlite { action, source } => damaged(action, &source.to_string()),
@@ -185,7 +189,7 @@ fn set_aside_because(path: &Path, now: Timestamp, reason: String) -> Result<Opti
     Ok(Some(DamagedFile { kept_as: set_aside(path, now)?, reason }))
 }
 
-/// Renames the file and its side files, and forgets all but the newest damaged ones.
+/// Renames the file and its side files, and removes all but the newest damaged ones.
 fn set_aside(path: &Path, now: Timestamp) -> Result<PathBuf, StoreError> {
     let stamp: String = now.to_rfc3339().chars().filter(|c| !matches!(c, '-' | ':')).collect();
     let mut kept_as = with_suffix(path, &format!(".damaged-{stamp}"));

@@ -1,4 +1,4 @@
-//! What waits to be written behind: the latest status per pod, events added up, container states that the disk refused.
+//! Pending writes: the latest status per pod, events added up, container states that the disk refused.
 //!
 //! Owns the queue and its bounds.
 
@@ -18,7 +18,7 @@ pub(crate) struct Pending {
     /// Fingerprint of the last status queued per pod, so that an unchanged one does not even wake the writer.
     seen: BTreeMap<PodUid, u64>,
     refused: BTreeMap<(PodUid, ContainerName), StoredContainerState>,
-    /// One of the statuses says how a pod ended.
+    /// One of the statuses is of a pod that has ended.
     ends: bool,
 }
 
@@ -37,7 +37,7 @@ impl Pending {
         true
     }
 
-    /// The disk has refused it; the latest one waits.
+    /// Queues a state that the disk has refused; the latest one is kept.
     pub(crate) fn put_refused(&mut self, uid: PodUid, name: ContainerName, state: StoredContainerState) {
         self.refused.insert((uid, name), state);
     }
@@ -49,7 +49,7 @@ impl Pending {
         }
     }
 
-    /// At the bound the oldest waiting event goes.
+    /// At the bound the oldest pending event is dropped.
     pub(crate) fn put_event(&mut self, event: StoredEvent) {
         if let Some(known) = self.events.get_mut(&event.key) {
             known.count = known.count.saturating_add(event.count);
@@ -74,14 +74,14 @@ impl Pending {
         self.refused.retain(|(owner, _), _| owner != uid);
     }
 
-    /// The store did not keep the status; should the pod become known, the same status is news.
+    /// The store did not keep the status; if the pod becomes known, the same status is written again.
     pub(crate) fn was_dropped(&mut self, uid: &PodUid) {
         if !self.statuses.contains_key(uid) {
             self.seen.remove(uid);
         }
     }
 
-    /// Everything that waits, oldest event first; `None` when nothing does.
+    /// All pending writes, oldest event first; `None` when there are none.
     pub(crate) fn take(&mut self) -> Option<Batch> {
         if self.statuses.is_empty() && self.events.is_empty() && self.refused.is_empty() {
             return None;
@@ -100,7 +100,7 @@ impl Pending {
         })
     }
 
-    /// A batch that could not be written waits again; newer statuses win.
+    /// Queues a failed batch again; newer statuses win.
     pub(crate) fn put_back(&mut self, batch: Batch) {
         self.ends |= batch.ends;
         for (uid, json) in batch.statuses {
@@ -120,7 +120,7 @@ impl Pending {
     }
 }
 
-/// The status as stored: without when a probe last ran, which changes without meaning anything.
+/// The status as stored: without the time of the last probe, which changes without a change of state.
 fn meaning(status: &PodStatus) -> Option<String> {
     let mut status = status.clone();
     for condition in &mut status.conditions {

@@ -1,4 +1,5 @@
-//! A look at the store from another process: the command line, while the agent runs and while it does not.
+//! Read-only access to the store from another process: the command line, while the agent runs and while it
+//! does not.
 //!
 //! Owns read-only opening. Must not write, lock or create anything.
 
@@ -19,7 +20,7 @@ use super::{db, schema};
 /// The agent writes in bursts of milliseconds.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The last known state of an agent.
+/// The last stored state of an agent.
 pub struct ReadOnlyStore {
     connection: Connection,
 }
@@ -28,7 +29,7 @@ impl ReadOnlyStore {
     /// Opens the file for reading.
     ///
     /// # Errors
-    /// There is none, it is damaged, it is newer than we are, or it may not be read.
+    /// It does not exist, is damaged, has a newer schema than this program, or may not be read.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         match fs::File::open(path) {
             Ok(_) => {}
@@ -39,8 +40,8 @@ impl ReadOnlyStore {
         }
         let wal = fs::metadata(with_suffix(path, "-wal")).map_or(0, |metadata| metadata.len());
         let connection = if wal == 0 {
-            // Nothing is in the log, so the file alone is the whole state. SQLite would create the log and its index to
-            // read a WAL database; "immutable" keeps it from that.
+            // The log is empty, so the file alone is the whole state. SQLite would create the log and its
+            // index to read a WAL database; "immutable" keeps it from that.
             let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;
             Connection::open_with_flags(immutable_uri(path), flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)
         } else {
@@ -55,13 +56,14 @@ impl ReadOnlyStore {
         Ok(Self { connection })
     }
 
-    /// Everything remembered. Without the store's key, Secrets whose values are encrypted are among the unreadable rows.
+    /// Loads everything. Without the store's key, Secrets whose values are encrypted are among the unreadable
+    /// rows.
     ///
     /// # Errors
     /// The file cannot be read.
     pub fn load(&mut self) -> Result<Loaded, StoreError> {
         let mut raw = db::read_all(&mut self.connection, &StoreKey::None)?;
-        // The agent's alone, and sealed as a whole where there is a key.
+        // For the agent only, and sealed as a whole where there is a key.
         raw.trials.clear();
         Ok(decode::loaded(raw))
     }

@@ -1,4 +1,4 @@
-//! What the store remembers, as values.
+//! The store's content, as values.
 //!
 //! Owns shapes only.
 
@@ -10,26 +10,27 @@ use crate::model::source::{SourceObject, SourcePod, SourceProblem};
 use crate::model::types::{ContainerName, PodSource, PodUid, Timestamp};
 use crate::store::trial::Stage;
 
-/// Everything the agent remembers, read once at start.
+/// The whole content of the store, read once at start.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Loaded {
     /// Every source that has ever given a valid answer, with its last good set.
     pub desired: Vec<StoredSource>,
-    /// How far the sets of sources have got that are not simply good.
+    /// The stages of sources' sets, except for good ones.
     pub stages: BTreeMap<PodSource, Stage>,
-    /// Pods that left the desired set and whose end nobody has confirmed with `forget_pod`; some may be wanted again.
+    /// Pods that left the desired set and whose end is not yet confirmed with `forget_pod`; some may be
+    /// wanted again.
     pub terminating: Vec<Pod>,
     /// Restart counts and back-off.
     pub container_state: BTreeMap<PodUid, BTreeMap<ContainerName, StoredContainerState>>,
     /// Last known statuses.
     pub statuses: BTreeMap<PodUid, PodStatus>,
-    /// What was wrong with each source.
+    /// The problems of each source.
     pub problems: BTreeMap<PodSource, Vec<SourceProblem>>,
     /// Small facts by key, see [`meta`].
     pub meta: BTreeMap<String, String>,
     /// Rows that could not be read back. They were skipped.
     pub unreadable: Vec<UnreadableRow>,
-    /// Values in pods that their fields cannot hold. The pods are here without them.
+    /// Values in pods that their fields cannot hold. The pods are included without them.
     pub dropped: Vec<UnreadableRow>,
 }
 
@@ -37,11 +38,11 @@ pub struct Loaded {
 pub mod meta {
     /// The runtime endpoint that holds the pods.
     pub const RUNTIME_ENDPOINT: &str = "runtime-endpoint";
-    /// Endpoints, separated by spaces, of runtimes that held pods before and have not been cleared yet.
+    /// Endpoints, separated by spaces, of runtimes that held pods before and are not cleaned up yet.
     pub const EARLIER_RUNTIMES: &str = "earlier-runtimes";
     /// The node's name, which is part of every static pod's name.
     pub const NODE_NAME: &str = "node-name";
-    /// The newest signature of what `--manifest-url` served, as its source writes it.
+    /// The newest signature from `--manifest-url`, in its source's format.
     pub const NEWEST_SIGNATURE: &str = "newest-signature";
     /// `/proc/sys/kernel/random/boot_id` of the last run.
     pub const BOOT_ID: &str = "boot-id";
@@ -50,7 +51,6 @@ pub mod meta {
 /// The last good set of a source.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoredSource {
-    /// Who said it.
     pub source: PodSource,
     /// Ordered by namespace, name, uid.
     pub pods: Vec<SourcePod>,
@@ -60,7 +60,7 @@ pub struct StoredSource {
     pub validator: Option<String>,
 }
 
-/// What must survive of a container when its records are gone from the runtime.
+/// The state of a container that must survive the loss of its records in the runtime.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoredContainerState {
     /// How often it was restarted.
@@ -84,12 +84,12 @@ pub struct UnreadableRow {
 pub enum EventType {
     #[default]
     Normal,
-    /// Something may go wrong.
+    /// A possible problem.
     Warning,
 }
 
 impl EventType {
-    /// The wire's word.
+    /// The value on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -98,14 +98,14 @@ impl EventType {
         }
     }
 
-    /// Reads the wire's word; anything but `Warning` is normal.
+    /// Parses the value on the wire; anything but `Warning` is normal.
     #[must_use]
     pub fn from_name(name: &str) -> Self {
         if name == "Warning" { Self::Warning } else { Self::Normal }
     }
 }
 
-/// What an event is about, and what it says: repetitions of the same key only count.
+/// An event's object and content: repetitions of the same key only count.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EventKey {
     /// `Pod` or `Node`.
@@ -124,7 +124,7 @@ pub struct EventKey {
     pub message: String,
 }
 
-/// An event as often as it happened.
+/// An event with its count.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoredEvent {
     /// Object, reason, message.

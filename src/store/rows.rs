@@ -1,12 +1,12 @@
 //! One statement, with its error named.
 //!
-//! Owns the two shapes all SQL here has.
+//! Owns the two forms of all SQL here.
 
 use rusqlite::{Connection, Transaction};
 
 use super::error::{Doing, StoreError};
 
-/// Runs a statement that writes; how many rows it touched.
+/// Runs a statement that writes; returns the number of affected rows.
 pub(super) fn execute(
     transaction: &Transaction<'_>,
     statement: &str,

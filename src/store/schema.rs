@@ -1,7 +1,7 @@
-//! The shape of the file: an append-only list of migrations, counted in `user_version`.
+//! The schema of the file: an append-only list of migrations, counted in `user_version`.
 //!
-//! Owns table and column names' birth. Never edit a migration that was released, never drop a column that an older
-//! release reads.
+//! Owns the creation of tables and columns. Never edit a migration that was released, never drop a column
+//! that an older release reads.
 
 use std::path::Path;
 
@@ -106,7 +106,7 @@ pub(crate) const MIGRATIONS: &[&str] = &[
     );
 "];
 
-/// One statement per table that names every column we use: preparing it proves that the file has our shape.
+/// One statement per table that names every column in use: preparing it proves that the file has this schema.
 const SHAPE: &[&str] = &[
     "SELECT key, value FROM meta",
     "SELECT name, validator FROM source",
@@ -121,9 +121,9 @@ const SHAPE: &[&str] = &[
     "SELECT source, parts_left, key_id, record FROM trial",
 ];
 
-/// The oldest version whose programs can work with what this one leaves in the file: `PRAGMA application_id`, where that is not 0,
-/// says the same of any file. A migration that only adds tables need not raise it; one that changes a table that is there must.
-/// `agent upgrade` takes no program that leaves nothing to go back to.
+/// The oldest version whose programs can read what this one writes: `PRAGMA application_id`, where that is
+/// not 0, holds the same for any file. A migration that only adds tables need not raise it; one that changes
+/// an existing table must. `agent upgrade` refuses a program that leaves no way back.
 pub(crate) const READABLE_BY: i64 = 3;
 
 /// The newest version this program knows.
@@ -136,7 +136,7 @@ pub(crate) fn version(connection: &Connection) -> Result<i64, StoreError> {
     connection.query_row("PRAGMA user_version", [], |row| row.get(0)).doing("read the schema version")
 }
 
-/// Whether this program can work with a file: one that is newer says whether it may.
+/// Whether this program can read a file: a newer file states it.
 pub(crate) fn check(connection: &Connection, path: &Path) -> Result<i64, StoreError> {
     let (found, known) = (version(connection)?, known_version());
     let readable_by: i64 = connection
@@ -167,7 +167,7 @@ pub(crate) fn migrate(connection: &mut Connection) -> Result<(), StoreError> {
     transaction.commit().doing("commit the migration")
 }
 
-/// True when every table and column is there.
+/// True when every table and column exists.
 pub(crate) fn has_our_shape(connection: &Connection) -> bool {
     SHAPE.iter().all(|statement| connection.prepare(statement).is_ok())
 }

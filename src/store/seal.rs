@@ -1,9 +1,10 @@
-//! Values of Secrets on the disk: as they are without a key, sealed (ChaCha20-Poly1305) with one.
+//! Values of Secrets on the disk: in the clear without a key, sealed (ChaCha20-Poly1305) with one.
 //!
 //! Owns keys, nonces and what a sealed value is bound to.
 //!
-//! Guarantees: every sealing takes a fresh random nonce, so the same value never looks the same twice; a value is bound to
-//! its Secret and key, so a row cannot be moved to another one. Nothing in here prints a key or a value.
+//! Guarantees: every sealing uses a fresh random nonce, so the same value never has the same sealed form
+//! twice; a value is bound to its Secret and key, so a row cannot be moved to another one. Nothing in here
+//! prints a key or a value.
 
 use std::fmt::Write as _;
 
@@ -16,17 +17,18 @@ use crate::codec::base64;
 
 /// Bytes of a key.
 pub const KEY_BYTES: usize = 32;
-/// The `key_id` of a value that is stored as it is.
+/// The `key_id` of a value that is stored in the clear.
 pub(crate) const PLAIN: &str = "";
 
 /// How values of Secrets are kept.
 #[derive(Clone, Default)]
 pub enum StoreKey {
-    /// As they are; the file is for its owner only.
+    /// In the clear; only its owner can read the file.
     #[default]
     None,
     Sealed(Box<SealingKey>),
-    /// A key is configured and cannot be used: what is sealed stays so, and nothing is written in the clear instead.
+    /// A key is configured and cannot be used: sealed values stay sealed, and nothing is written in the clear
+    /// instead.
     Unusable {
         /// Why, with the way out.
         reason: String,
@@ -50,7 +52,7 @@ pub struct SealingKey {
     id: String,
 }
 
-/// The content of a key file is no key.
+/// The content of a key file is not a valid key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "must hold a key of {KEY_BYTES} bytes as base64 or hex, for example from \"openssl rand -base64 32\", and nothing else"
@@ -61,7 +63,7 @@ impl SealingKey {
     /// From the content of a key file: base64 or hex of 32 bytes, or these bytes themselves.
     ///
     /// # Errors
-    /// It is none of these. Nothing of it is in the message.
+    /// It is none of these. The message contains no part of it.
     pub fn parse(content: &[u8]) -> Result<Self, BadKey> {
         if content.len() == KEY_BYTES {
             return Self::new(content);
@@ -73,7 +75,7 @@ impl SealingKey {
 
     fn new(bytes: &[u8]) -> Result<Self, BadKey> {
         let key = UnboundKey::new(&CHACHA20_POLY1305, bytes).map_err(|_| BadKey)?;
-        // Tells keys apart and says nothing about them.
+        // Distinguishes keys and reveals nothing about them.
         let digest = Sha256::new().chain_update(b"agent store key").chain_update(bytes).finalize();
         let mut id = String::with_capacity(16);
         for byte in &digest[..8] {
@@ -105,11 +107,11 @@ impl SealContext<'_> {
     }
 }
 
-/// A value cannot be read back. Becomes a row of [`super::UnreadableRow`].
+/// Why a value cannot be decoded. Becomes a row of [`super::UnreadableRow`].
 pub(crate) type Unreadable = String;
 
 impl StoreKey {
-    /// The name of what values are sealed with now.
+    /// The id of the current key.
     pub(crate) fn id(&self) -> &str {
         match self {
             Self::Sealed(key) => &key.id,
@@ -117,7 +119,7 @@ impl StoreKey {
         }
     }
 
-    /// A value as it is to be written; `None` when it may not be.
+    /// A value in its stored form; `None` when it must not be written.
     pub(crate) fn seal(&self, place: SealContext<'_>, value: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
         let key = match self {
             Self::None => return Ok(Some(value.to_vec())),

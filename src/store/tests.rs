@@ -1,4 +1,4 @@
-//! The store against real files: durability, coalescing, what is kept of pods.
+//! The store against real files: durability, coalescing, and the retention of pods.
 
 mod disk;
 mod model;
@@ -16,7 +16,7 @@ use super::*;
 use crate::model::api::pod::{Container, Pod, PodCondition};
 use crate::model::back_off::BackOff;
 
-/// A directory that goes away with the test.
+/// A directory that is removed with the test.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -196,7 +196,7 @@ fn nothing_is_written_when_nothing_changed() {
         assert_eq!(write().await, Commit { written: 3, removed: 0 });
         let before = traces(&directory);
         assert_eq!(write().await, Commit::default());
-        // Even when this process has forgotten what it wrote.
+        // Even when this process has lost its record of the last write.
         store.shared.pending.borrow_mut().forget(&uid);
         assert_eq!(write().await, Commit::default());
         assert_eq!(traces(&directory), before);
@@ -287,7 +287,7 @@ fn forgetting_a_pod_removes_its_state_but_not_what_a_source_wants() {
         let loaded = store.load().await.unwrap();
         assert_eq!(names(&loaded, PodSource::File), ["a"]);
         assert!(loaded.container_state.is_empty() && loaded.statuses.is_empty());
-        // The same status is news again.
+        // The same status is written again.
         store.put_status(&uid, &status("Failed"));
         store.flush().await.unwrap();
         assert_eq!(store.load().await.unwrap().statuses[&uid], status("Failed"));
@@ -301,7 +301,7 @@ fn a_status_without_its_pod_is_not_kept() {
         store.put_status(&PodUid::from("gone"), &status("Running"));
         store.flush().await.unwrap();
         assert!(store.load().await.unwrap().statuses.is_empty());
-        // Its pod comes after all, and the same status is written.
+        // Its pod appears after all, and the same status is written.
         let mut late = pod("late", "1");
         Rc::make_mut(&mut late.pod).metadata.uid = PodUid::from("gone");
         store.commit_source(PodSource::File, &[late], &[], None).await.unwrap();

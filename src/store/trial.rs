@@ -1,8 +1,8 @@
-//! Stages of sources (see `desired::rollback`): one record each, written in the transaction of the desired set they
-//! belong to.
+//! Stages of sources (see `desired::rollback`): one record each, written in the transaction of the desired
+//! set they belong to.
 //!
-//! Owns the record's shape and its table. A record holds the values of Secrets, so it is sealed as they are; with a key
-//! that cannot be used it is not written.
+//! Owns the record's format and its table. A record holds the values of Secrets, so it is sealed as they are;
+//! with a key that cannot be used it is not written.
 
 use std::rc::Rc;
 
@@ -18,45 +18,45 @@ use crate::model::objects::{ObjectKind, wire};
 use crate::model::source::{SourceObject, SourcePod};
 use crate::model::types::{PodSource, Timestamp};
 
-/// How far a source's set has got.
+/// The stage of a source's set.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Stage {
-    /// What is wanted is good: it started as a whole, or was there before anybody asked for trials.
+    /// The desired set is good: it started as a whole, or existed before trials were enabled.
     #[default]
     Good,
-    /// The first set that this source ever gave: there is nothing to go back to.
+    /// The source's first set: there is no earlier one for a rollback.
     Unproven,
-    /// A new set runs; `fallback` was good before.
+    /// A new set is on trial; `fallback` was good before.
     Trial {
-        /// What is wanted again if it fails.
+        /// The set that is restored if it fails.
         fallback: Fallback,
-        /// Names the answer on trial.
+        /// Identifies the source's answer on trial.
         digest: String,
-        /// Of [`PARTS`]; at zero its time is over.
+        /// Of [`PARTS`]; at zero the trial's time is over.
         parts_left: u8,
     },
-    /// The last good set runs again, instead of what the source says.
+    /// The last good set runs again, instead of the source's current one.
     RolledBack {
-        /// Names the answer that failed.
+        /// Identifies the source's answer that failed.
         digest: String,
         /// Which pods did not start, and why.
         why: String,
-        /// When it was given up.
+        /// When the trial was abandoned.
         since: Timestamp,
     },
 }
 
-/// A set to go back to.
+/// The set that a rollback restores.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Fallback {
     pub pods: Vec<SourcePod>,
     pub objects: Vec<SourceObject>,
 }
 
-/// A stage as a row; [`Stage::Good`] has none. `Debug` is left out: values of Secrets are in here.
+/// A stage as a row; [`Stage::Good`] has none. No `Debug`: it holds values of Secrets.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct TrialRow {
-    /// In a column of its own: it changes often, and the record may be long.
+    /// A separate column: it changes often, and the record may be long.
     parts_left: u8,
     record: Vec<u8>,
 }
@@ -183,7 +183,7 @@ pub(super) fn put_trial(
             params![source, row.parts_left],
         );
     }
-    // Better forgotten than wrong: a trial that is not remembered counts as passed after a restart.
+    // Better lost than wrong: a trial that is not stored counts as passed after a restart.
     let Some(sealed) = key.seal(place(source), &row.record)? else { return remove() };
     execute(
         transaction,
@@ -209,7 +209,7 @@ pub(super) fn read_trials(connection: &Connection, key: &StoreKey) -> Result<Vec
     Ok(rows.into_iter().map(opened).collect())
 }
 
-/// Seals records that are stored as they are; how many.
+/// Seals records that are stored in the clear; returns how many.
 pub(super) fn seal_plain(transaction: &Transaction<'_>, key: &StoreKey) -> Result<usize, StoreError> {
     let plain: Vec<(String, Vec<u8>)> =
         collect(transaction, "SELECT source, record FROM trial WHERE key_id = ?1", [PLAIN], |row| {

@@ -1,7 +1,7 @@
-//! The record of the last upgrade of the agent's program, a small file beside the store: who reads it may be of another release
-//! than who wrote it, and there may be no store that either can open.
+//! The record of the last upgrade of the agent's program, a small file beside the store: its reader and its
+//! writer may be of different releases, and there may be no store that either can open.
 //!
-//! Owns its name, and that it is on the disk when a call returns.
+//! Owns its name, and its durability when a call returns.
 
 pub mod rules;
 
@@ -24,16 +24,16 @@ pub fn file(root_dir: &Path) -> PathBuf {
     root_dir.join(FILE_NAME)
 }
 
-/// The record, if there is one that can be read.
+/// The record, if it exists and can be read.
 #[must_use]
 pub fn read(root_dir: &Path) -> Option<UpgradeRecord> {
     UpgradeRecord::parse(&fs::read_to_string(file(root_dir)).ok()?)
 }
 
-/// Writes it, durably, unless it says so already.
+/// Writes the record, durably, unless the file already holds it.
 ///
 /// # Errors
-/// The kernel's answer; the old one is there then.
+/// The kernel's answer; the old record is still there then.
 pub fn write(root_dir: &Path, record: &UpgradeRecord) -> io::Result<()> {
     let (path, text) = (file(root_dir), record.to_text());
     if fs::read(&path).is_ok_and(|there| there == text.as_bytes()) {

@@ -1,6 +1,8 @@
-//! Pods that use more of the node's disk than they may: `sizeLimit` of an `emptyDir`, limits of `ephemeral-storage`.
+//! Pods that exceed their limits of local storage: `sizeLimit` of an `emptyDir`, limits of
+//! `ephemeral-storage`.
 //!
-//! Owns upstream's order and texts (`localStorageEviction`). As there, a critical pod's limits are not enforced.
+//! Owns upstream's order and texts (`localStorageEviction`). As upstream, a critical pod's limits are not
+//! enforced.
 
 use super::rank::{DiskUse, Disks, PodUse, is_candidate};
 use crate::model::api::pod::Pod;
@@ -21,7 +23,7 @@ pub fn has_limits(pod: &Pod) -> bool {
             || all_containers(pod).any(|(container, _)| container.resources.limits.contains_key(RESOURCE)))
 }
 
-/// Why the pod has to go, if it has: upstream's word for metrics, and the message.
+/// Why the pod must be evicted, if so: upstream's signal name for metrics, and the message.
 #[must_use]
 pub fn exceeded(pod: &Pod, usage: &PodUse, disks: Disks) -> Option<(&'static str, String)> {
     if !is_candidate(pod) {
@@ -56,7 +58,8 @@ fn container(pod: &Pod, usage: &PodUse, disks: Disks) -> Option<String> {
     all_containers(pod).find_map(|(spec, _)| {
         let limit = spec.resources.limits.get(RESOURCE)?;
         let container = usage.containers.iter().find(|container| container.name == spec.name)?;
-        // Upstream: with a disk of their own images' and layers' bytes are not the node's.
+        // Upstream: with a separate image file system, images and layers do not count against the node's
+        // disk.
         let rootfs = if disks.has_imagefs { DiskUse::default() } else { container.rootfs };
         let used = [rootfs, container.logs].iter().filter_map(|part| part.bytes).fold(0, u64::saturating_add);
         let is_over = used > u64::try_from(limit.value()).unwrap_or(u64::MAX);

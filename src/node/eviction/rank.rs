@@ -1,4 +1,4 @@
-//! Whose turn it is to go, and what is said about it.
+//! The order in which pods are evicted, and the messages.
 //!
 //! Owns upstream's order and texts. Invariant: a critical pod is never in the answer.
 
@@ -13,7 +13,7 @@ use crate::model::containers::is_terminal;
 use crate::model::disruption::IMMEDIATELY;
 use crate::pod::resources::{is_critical, pod_requests, priority};
 
-/// Bytes and inodes of something on a disk; `None` while nobody knows.
+/// Bytes and inodes of something on a disk; `None` while unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskUse {
     pub bytes: Option<u64>,
@@ -41,7 +41,7 @@ pub struct PodUse {
     pub pids: Option<u64>,
     /// Its containers that run.
     pub containers: Vec<ContainerUse>,
-    /// Its volumes by name, with whether they are on the node's disk and its own.
+    /// Its volumes by name, and whether each is on the node's disk and belongs to the pod.
     pub volumes: Vec<(String, DiskUse, bool)>,
 }
 
@@ -71,7 +71,7 @@ fn counted(usage: &PodUse, signal: Signal, disks: Disks) -> Vec<DiskUse> {
     parts
 }
 
-/// What the pod uses of what is short; `None` when nobody knows.
+/// How much of the scarce resource the pod uses; `None` if unknown.
 fn used(usage: &PodUse, signal: Signal, disks: Disks) -> Option<u64> {
     let sum = |of: fn(&DiskUse) -> Option<u64>| {
         Some(counted(usage, signal, disks).iter().filter_map(of).fold(0, u64::saturating_add))
@@ -90,8 +90,9 @@ pub fn is_candidate(pod: &Pod) -> bool {
     !is_critical(pod) && !is_terminal(&pod.status) && pod.metadata.deletion_timestamp.is_none()
 }
 
-/// Those that may go, the first to go first: who uses more than he asked for, the less important, who uses most beyond what he
-/// asked for. One that nobody has measured comes first, as upstream. For processes requests do not count.
+/// The pods that may be evicted, the first to be evicted first. Ordered by: usage above requests, lower
+/// priority, largest usage above requests. A pod without measurements comes first, as upstream. For
+/// processes, requests do not count.
 #[must_use]
 pub fn rank<'a>(
     signal: Signal,
@@ -119,7 +120,7 @@ pub fn rank<'a>(
     ranked.into_iter().map(|(_, _, _, pod)| pod).collect()
 }
 
-/// Seconds a pod that is evicted gets. A hard threshold waits for nobody.
+/// The grace period in seconds of an evicted pod: `IMMEDIATELY` for a hard threshold.
 #[must_use]
 pub fn grace_seconds(pod: &Pod, threshold: &Threshold, max_pod_grace_seconds: i64) -> i64 {
     if threshold.is_hard {
@@ -129,7 +130,7 @@ pub fn grace_seconds(pod: &Pod, threshold: &Threshold, max_pod_grace_seconds: i6
     max_pod_grace_seconds.min(own).max(IMMEDIATELY)
 }
 
-/// What the status of an evicted pod and its event say (upstream: `evictionMessage`).
+/// The message in the status and the event of an evicted pod (upstream: `evictionMessage`).
 #[must_use]
 pub fn message(pod: &Pod, usage: Option<&PodUse>, threshold: &Threshold, seen: &Observations) -> String {
     let resource = threshold.signal.resource();

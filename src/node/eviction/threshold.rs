@@ -1,4 +1,4 @@
-//! Signals, and from the configuration's texts to thresholds.
+//! Signals, and parsing of the configured thresholds.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,8 +7,8 @@ use super::Observation;
 use crate::model::amount::Amount;
 use crate::model::disruption::Pressure;
 
-/// What is watched. `containerfs.*` have none: what is configured for them is ignored, as upstream, and the disk that writable
-/// layers are on is watched as the node's or the images'.
+/// The signals that are watched. There are none for `containerfs.*`: its configuration is ignored, as
+/// upstream, and the disk of the writable layers is watched as the node's or the images'.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Signal {
     /// Memory of the node.
@@ -18,7 +18,7 @@ pub enum Signal {
     /// Bytes on the disk of the root directory.
     NodefsAvailable,
     NodefsInodesFree,
-    /// Bytes on the disk of images, where that is another.
+    /// Bytes on the disk of images, if it is a separate one.
     ImagefsAvailable,
     ImagefsInodesFree,
     PidAvailable,
@@ -39,13 +39,13 @@ impl Signal {
         Self::NAMES.iter().find(|(_, known)| *known == name).map(|(signal, _)| *signal)
     }
 
-    /// As the configuration has it.
+    /// The name in the configuration.
     #[must_use]
     pub fn name(self) -> &'static str {
         Self::NAMES.iter().find(|(signal, _)| *signal == self).map_or("", |(_, name)| name)
     }
 
-    /// The resource that is reclaimed, as messages have it.
+    /// The resource that is reclaimed, as messages name it.
     #[must_use]
     pub fn resource(self) -> &'static str {
         match self {
@@ -56,7 +56,7 @@ impl Signal {
         }
     }
 
-    /// What the node is short of.
+    /// The node's pressure condition.
     #[must_use]
     pub fn pressure(self) -> Pressure {
         match self {
@@ -67,21 +67,21 @@ impl Signal {
     }
 }
 
-/// One threshold: less than this is too little.
+/// One threshold: it is met when less than this is available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Threshold {
     pub signal: Signal,
     pub value: Amount,
-    /// How long it may be so; zero for a hard one.
+    /// How long it may be met; zero for a hard threshold.
     pub grace: Duration,
     /// `evictionHard`.
     pub is_hard: bool,
-    /// `evictionMinimumReclaim`: what has to be free beyond the value once it was met.
+    /// `evictionMinimumReclaim`: how much must be free beyond the value once the threshold was met.
     pub minimum_reclaim: Option<Amount>,
 }
 
 impl Threshold {
-    /// `was_met`: it is resolved only with the minimum reclaimed.
+    /// `was_met`: it is resolved only after the minimum reclaim.
     #[must_use]
     pub fn is_met(&self, observed: Observation, was_met: bool) -> bool {
         let reclaim =
@@ -89,7 +89,7 @@ impl Threshold {
         observed.available < self.value.of(observed.capacity).saturating_add(reclaim)
     }
 
-    /// Within a quarter of the value, or two percent of all there is.
+    /// Within a quarter of the value, or two percent of the capacity.
     #[must_use]
     pub fn is_near(&self, observed: Observation) -> bool {
         let value = self.value.of(observed.capacity);
@@ -97,7 +97,7 @@ impl Threshold {
     }
 }
 
-/// The configuration's texts, by signal.
+/// The configured texts, by signal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ThresholdTexts {
     /// `evictionHard`.
@@ -112,8 +112,8 @@ pub struct ThresholdTexts {
     pub pods_are_limited: bool,
 }
 
-/// All thresholds, in the order in which they are taken up: memory first. Where pods are limited the hard threshold of memory goes
-/// for what is left of their limit, too (upstream: `addAllocatableThresholds`).
+/// All thresholds, in the order in which they are handled: memory first. Where pods are limited, the hard
+/// threshold of memory also applies to the rest of their limit (upstream: `addAllocatableThresholds`).
 #[must_use]
 pub fn thresholds(texts: &ThresholdTexts) -> Vec<Threshold> {
     let reclaim = |name: &str| texts.minimum_reclaim.get(name).and_then(|text| Amount::parse(text));

@@ -1,6 +1,7 @@
-//! Which pods end when the node shuts down, in which order, and how long each gets (upstream: `nodeshutdown`).
+//! Which pods end when the node shuts down, in which order, and how long each gets (upstream:
+//! `nodeshutdown`).
 //!
-//! Owns the groups and who is in which.
+//! Owns the groups and their members.
 //!
 //! Pure: what it returns depends on its arguments alone.
 
@@ -11,15 +12,15 @@ use crate::model::containers::is_terminal;
 use crate::model::types::PodUid;
 use crate::pod::resources::priority;
 
-/// From here up pods are critical.
+/// Pods with this priority or a higher one are critical.
 const SYSTEM_CRITICAL: i32 = 2_000_000_000;
-/// What the node's condition says meanwhile.
+/// The message of the node's condition during the shutdown.
 pub const NODE_MESSAGE: &str = "node is shutting down";
-/// Without a configuration: what pods get when systemd ends the agent because the machine goes down.
+/// Without a configuration: the pods' periods when systemd stops the agent because of a machine shutdown.
 const UNASKED: [Period; 2] =
     [Period { priority: 0, seconds: 10 }, Period { priority: SYSTEM_CRITICAL, seconds: 5 }];
 
-/// Pods from a priority up to the next one's get so many seconds.
+/// Pods from this priority up to the next period's get this many seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Period {
     /// The lowest priority of the group.
@@ -41,13 +42,14 @@ pub fn periods(total_seconds: i64, critical_seconds: i64, by_priority: &[Period]
     all
 }
 
-/// The groups to use when the machine goes down and nobody was asked to wait: the configured ones, else short ones of ours.
+/// The groups to use when the machine goes down without a delay having been requested: the configured ones,
+/// or short built-in ones.
 #[must_use]
 pub fn or_unasked(configured: &[Period]) -> Vec<Period> {
     if total(configured) > 0 { configured.to_vec() } else { UNASKED.to_vec() }
 }
 
-/// Seconds of all groups together: what the machine has to wait for at most.
+/// Seconds of all groups together: the delay to request from logind.
 #[must_use]
 pub fn total(periods: &[Period]) -> i64 {
     periods.iter().fold(0, |sum, period| sum.saturating_add(period.seconds))
@@ -62,8 +64,9 @@ pub struct Turn {
     pub pods: BTreeMap<PodUid, i64>,
 }
 
-/// Turns, in order; groups without pods have none. A pod below the lowest group is in that one. Pods that have ended are in
-/// none; those that are on their way out are, since their end may have to come sooner.
+/// Turns, in order; groups without pods have none. A pod below the lowest group belongs to that group. Pods
+/// that have ended are in none; terminating pods are included, since the shutdown may shorten their grace
+/// period.
 #[must_use]
 pub fn turns(periods: &[Period], pods: &[Pod]) -> Vec<Turn> {
     let mut all: Vec<Turn> =

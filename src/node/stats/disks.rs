@@ -1,8 +1,9 @@
 //! What pods and containers use of disks.
 //!
-//! Owns the answers of walks through directories, for as long as somebody keeps asking, and the one thread that walks.
-//! A walk is expensive, so: at most one at a time, none while an answer is young, and nobody waits long for one. Until
-//! there is a first answer the figure is left out; afterwards the last one stands.
+//! Owns the results of directory walks, which are kept while requests keep coming, and the one thread that
+//! walks. A walk is expensive. So at most one runs at a time, none starts while a result is recent, and a
+//! request waits only briefly for one. The figure is left out until there is a first result; afterwards the
+//! last result is used.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,25 +26,25 @@ use crate::platform::sys::node::file_system;
 use crate::pod::volume::{RemoteJobs, run_remote};
 use crate::runtime::{DiskFigures, RuntimeUse};
 
-/// An answer younger than this stands.
+/// A younger result is used as it is.
 const FRESH: Duration = Duration::from_secs(60);
-/// A walk that took long is repeated the later: walking takes at most this part of the time.
+/// A slow walk is repeated less often: walking takes at most this part of the time.
 const SHARE: u32 = 20;
-/// How long an ask waits for walks.
+/// How long a request waits for walks.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long an ask waits for another machine.
+/// How long a request waits for another machine.
 const REMOTE_PATIENCE: Duration = Duration::from_secs(2);
-/// Answers that nobody has asked for in this time are dropped.
+/// Results that have not been requested for this long are dropped.
 const KEPT: Duration = Duration::from_secs(300);
 
-/// What a volume is measured by.
+/// How a volume is measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Measure {
-    /// A walk: a directory among others on its disk.
+    /// By a walk: a directory that shares its disk.
     Walk(PathBuf),
-    /// Its file system, all of which it is.
+    /// By its file system, which it fills alone.
     FileSystem(PathBuf),
-    /// Its file system, on another machine.
+    /// By its file system, on another machine.
     Remote(PathBuf),
 }
 
@@ -53,11 +54,12 @@ pub(super) struct Measurable {
     name: String,
     pub(super) claim: Option<String>,
     measure: Measure,
-    /// It is the node's disk that the pod uses with it.
+    /// The pod uses the node's disk through it.
     is_ephemeral: bool,
 }
 
-/// The volumes of a pod that can be measured, as upstream's plugins say: not `hostPath`, whose files are others'.
+/// The volumes of a pod that can be measured, by the rules of upstream's plugins: not `hostPath`, whose files
+/// are the node's.
 pub(super) fn measurable(pods_dir: &Path, pod: &Pod, objects: &dyn ObjectLookup) -> Vec<Measurable> {
     let volumes = pods_dir.join(pod.metadata.uid.as_str()).join("volumes");
     let of = |volume: &Volume| {
@@ -123,11 +125,11 @@ pub(super) struct Disks {
     remote: RemoteJobs,
 }
 
-/// What a walk came to.
+/// The result of a walk.
 type Walked = (PathBuf, Option<Taken>, Duration);
 
 impl Disks {
-    /// Bytes and inodes of these directories, as far as they are known within a few seconds.
+    /// Bytes and inodes of these directories, as far as they are available within a few seconds.
     async fn taken(self: &Rc<Self>, wanted: BTreeSet<PathBuf>) -> BTreeMap<PathBuf, Taken> {
         let now = Instant::now();
         let mut missing = Vec::new();
@@ -156,14 +158,14 @@ impl Disks {
                     self.ended.notified().await;
                 }
             };
-            // Who has older answers to all of it does not wait.
+            // A request with older results for every directory does not wait.
             let _ = tokio::time::timeout(PATIENCE, ended).await;
         }
         let answers = self.answers.borrow();
         wanted.into_iter().filter_map(|path| answers.get(&path)?.taken.map(|taken| (path, taken))).into_map()
     }
 
-    /// Walks in a thread of its own, for the pool is for pods, and takes the answers in as they come.
+    /// Walks on a thread of its own, for the pool is for pods, and stores the results as they arrive.
     fn walk(self: &Rc<Self>, paths: Vec<PathBuf>) {
         let (answers, mut walked) = mpsc::unbounded_channel::<Walked>();
         let walk = move || {
@@ -194,7 +196,7 @@ impl Disks {
         });
     }
 
-    /// Drops what nobody asks for. `true` when nothing is left.
+    /// Drops results that are no longer requested. `true` when nothing is left.
     pub(super) fn forget(&self) -> bool {
         let now = Instant::now();
         let mut answers = self.answers.borrow_mut();
@@ -202,7 +204,7 @@ impl Disks {
         answers.is_empty()
     }
 
-    /// Fills in what a summary says of disks.
+    /// Fills in a summary's figures of disks.
     pub(super) async fn fill(
         self: &Rc<Self>,
         at: Timestamp,
@@ -273,7 +275,7 @@ impl Disks {
         .await;
     }
 
-    /// The file systems of other machines, each asked in a thread of its own and none waited for long.
+    /// The file systems of other machines, each queried on a thread of its own, with a short timeout.
     async fn remote(
         &self,
         at: Timestamp,
@@ -293,14 +295,14 @@ impl Disks {
     }
 }
 
-/// Where to look.
+/// Where to read from.
 pub(super) struct Places {
     /// On the node's file system.
     pub(super) root_dir: PathBuf,
     pub(super) volumes: BTreeMap<String, Vec<Measurable>>,
 }
 
-/// What is known so far; the rest is asked of the kernel.
+/// The figures so far; the rest is queried from the kernel.
 struct Seen {
     at: Timestamp,
     taken: BTreeMap<PathBuf, Taken>,
@@ -324,14 +326,14 @@ impl Seen {
     }
 }
 
-/// A file system that is all one thing's.
+/// The usage of a file system with a single subject.
 fn whole(at: Timestamp, path: &Path) -> Option<FileSystem> {
     let facts = file_system(path).ok()?;
     let inodes = (facts.inodes > 0).then(|| facts.inodes.saturating_sub(facts.inodes_free));
     Some(FileSystem { at, facts, used: Some(facts.used), inodes_used: inodes })
 }
 
-/// Parts of the node's disk; one that is not known yet leaves the whole unknown.
+/// Parts of the node's disk; one that is unknown leaves the whole unknown.
 #[derive(Default)]
 struct Sum {
     used: u64,

@@ -1,6 +1,6 @@
-//! What procfs says of the machine and of network namespaces, in numbers.
+//! The figures that procfs has of the machine and of network namespaces.
 //!
-//! Owns the readings of its files. A file that is not there leaves its figures out.
+//! Owns reading its files. A file that does not exist leaves its figures out.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use super::{Disk, Interface};
 use crate::platform::cgroup::usage::ContainerStats;
 use crate::runtime::embedded::network::bridge::is_veth_name;
 
-/// Of times in `/proc/stat`, whatever the kernel's own tick is.
+/// Of times in `/proc/stat`, whose unit is fixed whatever the kernel's own tick is.
 const NANOS_PER_TICK: u64 = 10_000_000;
 
 /// The machine as a whole.
@@ -22,12 +22,12 @@ pub struct Machine {
     pub swap_total: Option<u64>,
     /// When it was booted, seconds since the epoch.
     pub booted_at: Option<i64>,
-    /// Processes and threads there are.
+    /// The number of processes and threads.
     pub threads: Option<u64>,
 }
 
-/// Reads it, from `/proc` usually. Memory is counted as cAdvisor counts that of the root cgroup: everything but free pages is in
-/// use, and all of it but file pages that nobody has used for long is the working set.
+/// Reads it, from `/proc` usually. Memory is counted as cAdvisor counts that of the root cgroup: usage is
+/// everything but free pages, and the working set is usage without inactive file pages.
 #[must_use]
 pub fn machine(proc: &Path) -> Machine {
     let read = |file: &str| std::fs::read_to_string(proc.join(file)).unwrap_or_default();
@@ -64,7 +64,8 @@ fn number(text: &str, name: &str) -> Option<u64> {
     })
 }
 
-/// user nice system idle iowait irq softirq steal guest guest_nice: all but idle and iowait; guests are in user and nice.
+/// user nice system idle iowait irq softirq steal guest guest_nice: all but idle and iowait; guests are in
+/// user and nice.
 fn cpu_ns(stat: &str) -> Option<u64> {
     let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
     let ticks: Vec<u64> = line.split_whitespace().map_while(|word| word.parse().ok()).collect();
@@ -74,12 +75,12 @@ fn cpu_ns(stat: &str) -> Option<u64> {
     })
 }
 
-/// `0.10 0.20 0.30 1/234 5678`: of so many one runs.
+/// `0.10 0.20 0.30 1/234 5678`: one of 234 is running.
 fn threads(loadavg: &str) -> Option<u64> {
     loadavg.split_whitespace().nth(3)?.split_once('/')?.1.parse().ok()
 }
 
-/// This process, as Prometheus' clients show theirs.
+/// This process's metrics, as in Prometheus' clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Process {
     /// CPU time, nanoseconds.
@@ -102,7 +103,8 @@ impl Process {
     pub fn read(proc: &Path) -> Self {
         let read = |file: &str| std::fs::read_to_string(proc.join(file)).unwrap_or_default();
         let (stat, status, limits) = (read("self/stat"), read("self/status"), read("self/limits"));
-        // The name, in parentheses, may have blanks and parentheses itself; the first number after it is the third field.
+        // The name, in parentheses, may have blanks and parentheses itself; the first number after it is the
+        // third field.
         let fields: Vec<&str> =
             stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().collect();
         let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
@@ -117,7 +119,7 @@ impl Process {
             resident: kilobytes("VmRSS:"),
             address_space: kilobytes("VmSize:"),
             started_at: booted.zip(field(22)).map(|(booted, ticks)| booted + ticks / 100),
-            // One of them is that of the directory itself.
+            // One of them is the descriptor of the directory itself.
             open_files: files
                 .and_then(|files| u64::try_from(files).ok())
                 .map(|files| files.saturating_sub(1)),
@@ -128,8 +130,8 @@ impl Process {
     }
 }
 
-/// The interfaces of a network namespace, from the `net/dev` of a process in it (`/proc/<pid>/net/dev`). Loopback and the node's
-/// ends of pods' wires are left out, as upstream does.
+/// The interfaces of a network namespace, from the `net/dev` of a process in it (`/proc/<pid>/net/dev`).
+/// Loopback and the node's ends of the pods' veth pairs are left out, as upstream does.
 #[must_use]
 pub fn interfaces(text: &str) -> Vec<Interface> {
     text.lines().filter_map(interface).collect()
@@ -143,7 +145,7 @@ fn interface(line: &str) -> Option<Interface> {
         return None;
     }
     let counts: Vec<u64> = rest.split_whitespace().map_while(|word| word.parse().ok()).collect();
-    // Eight that were received, then eight that were sent; of each the first four.
+    // Eight receive columns, then eight transmit columns; the first four of each are used.
     let at = |column: usize| counts.get(column).copied();
     Some(Interface {
         name: name.to_owned(),
@@ -158,7 +160,8 @@ fn interface(line: &str) -> Option<Interface> {
     })
 }
 
-/// The disks that file systems are mounted from, from `/proc/diskstats` and `/proc/self/mountinfo`. Each is named once.
+/// The disks that file systems are mounted from, from `/proc/diskstats` and `/proc/self/mountinfo`. Each is
+/// named once.
 #[must_use]
 pub fn disks(diskstats: &str, mountinfo: &str) -> Vec<Disk> {
     let mut found: Vec<Disk> = Vec::new();
@@ -169,7 +172,7 @@ pub fn disks(diskstats: &str, mountinfo: &str) -> Vec<Disk> {
         if device.is_empty() || found.iter().any(|disk| disk.device == device) {
             continue;
         }
-        // A file system may have a number of its own (btrfs): then the name has to do.
+        // A file system may have a device number of its own (btrfs): then it is matched by name.
         let is_it = |line: &&str| {
             let mut words = line.split_whitespace();
             let [major, minor, name] = [(); 3].map(|()| words.next().unwrap_or_default());

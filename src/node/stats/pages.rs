@@ -1,13 +1,13 @@
 //! `/metrics/resource` and `/metrics/cadvisor`, in Prometheus' text format.
 //!
-//! Owns the families, upstream's names and labels. Pure. What nobody counts is not shown.
+//! Owns the families, upstream's names and labels. Pure. Figures that are not available are left out.
 
 use super::{ContainerUse, Disk, Interface, PodUse, Summary, Usage};
 use crate::platform::cgroup::usage::{Detail, Io};
 use crate::platform::metrics::MetricKind::{Counter, Gauge};
 use crate::platform::metrics::{MetricKind, Seconds, Text};
 
-/// What a family takes from what is used, in its own unit; CPU time in nanoseconds.
+/// A family's figure from the usage, in its own unit; CPU time in nanoseconds.
 type Figure = fn(&Usage) -> Option<u64>;
 
 /// `/proc/diskstats` counts milliseconds.
@@ -17,7 +17,7 @@ const CPU: Figure = |usage| usage.counted.cpu_ns;
 const WORKING_SET: Figure = |usage| usage.counted.working_set;
 const SWAP: Figure = |usage| usage.counted.swap_usage;
 
-/// `/metrics/resource`. Nobody could be asked: no figures, and an error that is said.
+/// `/metrics/resource`. `None`: no figures, and `resource_scrape_error` is 1.
 #[must_use]
 pub fn resource(summary: Option<&Summary>) -> String {
     let mut text = Text::default();
@@ -127,7 +127,7 @@ fn started(container: &ContainerUse) -> Seconds {
     Seconds(u64::try_from(container.started_at.as_nanos()).unwrap_or_default())
 }
 
-/// Names of this machine, for the `machine_*` families.
+/// Identifiers of this machine, for the `machine_*` families.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MachineNames {
     /// Changes with every boot.
@@ -385,7 +385,7 @@ fn detailed(text: &mut Text, groups: &[Group<'_>]) {
     }
 }
 
-/// Limits, and how often they were hit.
+/// Limits, and how often they were reached.
 fn limits(text: &mut Text, groups: &[Group<'_>]) {
     type Of = fn(&Detail) -> Option<u64>;
     let numbers: [(&'static str, MetricKind, &str, Of); 2] = [
@@ -471,7 +471,7 @@ fn disks(text: &mut Text, groups: &[Group<'_>]) {
     }
 }
 
-/// Of the node alone, as upstream: the kernel counts these for whole disks.
+/// For the node only, as upstream: the kernel counts these for whole disks.
 fn node_disks(text: &mut Text, node: &Group<'_>, disks: &[Disk]) {
     let counts: [(&'static str, MetricKind, &str, usize); 5] = [
         ("container_fs_sector_reads_total", Counter, "Sectors read from the disk", 2),

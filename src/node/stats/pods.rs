@@ -1,6 +1,6 @@
 //! The node, pods and their containers, read from cgroups and procfs.
 //!
-//! Owns where each of them is looked for. Everything that reads blocks: for the pool of `rt::blocking`.
+//! Owns their locations. Everything that reads blocks: for the pool of `rt::blocking`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,19 +21,19 @@ use crate::platform::sys::node;
 use crate::pod::resources::{CgroupLayout, QosClass, class_cgroup_path, pod_cgroup_path, qos_class};
 use crate::runtime::RuntimeUse;
 
-/// A pod that is to be measured.
+/// A pod to measure.
 #[derive(Debug, Default)]
 pub(super) struct MeasuredPod {
     pub(super) pod: PodRef,
     pub(super) started_at: Timestamp,
-    /// Where its cgroup may be, the likeliest first.
+    /// Candidates for its cgroup, the likeliest first.
     places: Vec<String>,
     sandbox: String,
     containers: Vec<ContainerUse>,
 }
 
-/// Those of the pods that have a running container, by namespace and name. A pod that nobody wants any more is there as long as
-/// it runs.
+/// Those of the pods that have a running container, by namespace and name. A pod that is no longer desired
+/// stays included as long as it runs.
 pub(super) fn subjects(
     layout: &CgroupLayout,
     pods: Vec<Pod>,
@@ -86,7 +86,7 @@ fn subject(layout: &CgroupLayout, container: &ObservedContainer, pod: Option<&Po
     }
 }
 
-/// As the pod's status has it, for a list of containers does not say.
+/// From the pod's status, for a list of containers does not include it.
 fn started_at(container: &ObservedContainer, pod: Option<&Pod>) -> Timestamp {
     let status = pod.map(|pod| &pod.status);
     let all = status
@@ -97,7 +97,7 @@ fn started_at(container: &ObservedContainer, pod: Option<&Pod>) -> Timestamp {
     told.unwrap_or(if container.started_at.is_zero() { container.created_at } else { container.started_at })
 }
 
-/// The machine and what runs beside pods.
+/// The machine and the processes outside pods.
 pub(super) fn node(config: &StatsConfig, ask: Ask, at: Timestamp) -> NodeUse {
     let machine = machine(&config.proc);
     let of = |counted| Usage { at, counted, ..Usage::default() };
@@ -144,7 +144,8 @@ pub(super) fn node(config: &StatsConfig, ask: Ask, at: Timestamp) -> NodeUse {
     node
 }
 
-/// `0::/system.slice/agent.service` of version 2, else where memory is counted. Nothing for the root.
+/// The path of the memory controller's line, else of version 2's `0::/system.slice/agent.service`. `None` for
+/// the root.
 fn own_cgroup(text: &str) -> Option<String> {
     let mut lines = text.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
     let counts = |controllers: &str| controllers.split(',').any(|name| name == "memory");
@@ -153,7 +154,7 @@ fn own_cgroup(text: &str) -> Option<String> {
     own.map(|(_, path)| path.to_owned()).filter(|path| path != "/")
 }
 
-/// The first of these cgroups that is there.
+/// The first of these cgroups that exists.
 fn first_there<'a>(config: &CgroupConfig, places: &'a [String]) -> Option<(&'a str, Vec<PathBuf>)> {
     let with_dirs = places.iter().map(|place| (place.as_str(), cgroup::counting_dirs(config, place)));
     with_dirs.into_iter().find(|(_, dirs)| !dirs.is_empty())
@@ -208,7 +209,7 @@ fn detail(dirs: &[PathBuf]) -> Detail {
     detail
 }
 
-/// Fills in what only the runtime could tell, and what pods without a cgroup use.
+/// Fills in what only the runtime provides, and the usage of pods without a cgroup.
 pub(super) fn complete(summary: &mut Summary, known: &RuntimeUse) {
     for pod in &mut summary.pods {
         let mut is_new = false;
@@ -237,13 +238,13 @@ pub(super) fn complete(summary: &mut Summary, known: &RuntimeUse) {
     }
 }
 
-/// The path of a container's cgroup, its pod's being known.
+/// The path of a container's cgroup below its pod's.
 fn below(place: &str, pod_dirs: &[PathBuf], own: &[PathBuf]) -> String {
     let relative = own.first().and_then(|own| pod_dirs.iter().find_map(|pod| own.strip_prefix(pod).ok()));
     relative.map(|relative| format!("{place}/{}", relative.display())).unwrap_or_default()
 }
 
-/// What containers use together; nobody's figure stays nobody's.
+/// Sums the usage of containers; a figure that is available for none of them stays absent.
 pub(super) fn sum<'a>(all: impl Iterator<Item = &'a ContainerStats>) -> ContainerStats {
     let add = |sum: &mut Option<u64>, one: Option<u64>| {
         if let Some(one) = one {
@@ -263,7 +264,7 @@ pub(super) fn sum<'a>(all: impl Iterator<Item = &'a ContainerStats>) -> Containe
     })
 }
 
-/// What the pod's network has carried; nothing when that is the node's.
+/// The pod's network traffic; empty with the host network.
 fn pod_interfaces(config: &StatsConfig, dirs: &[PathBuf], sandbox: &str) -> Vec<Interface> {
     let Some(pid) = cgroup::sandbox_process(dirs, sandbox) else { return Vec::new() };
     let namespace = |process: &str| fs::read_link(config.proc.join(process).join("ns/net")).ok();
@@ -272,7 +273,7 @@ fn pod_interfaces(config: &StatsConfig, dirs: &[PathBuf], sandbox: &str) -> Vec<
     if own.is_none() || namespace(&process) == own {
         return Vec::new();
     }
-    // The process may have ended, and its number be somebody else's: then what is read is of no pod of ours, and the next
-    // ask is right again.
+    // The process may have ended and its PID may have been reused. Then these figures are of a foreign
+    // process, and the next request corrects them.
     interfaces(&fs::read_to_string(config.proc.join(process).join("net/dev")).unwrap_or_default())
 }

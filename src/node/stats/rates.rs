@@ -1,21 +1,21 @@
-//! How fast CPU time grows: a rate wants two reads, and only those who ask make any.
+//! CPU rates: a rate needs two readings, and only requests make readings.
 //!
-//! Owns the last two reads, while somebody keeps asking. Pure: readings and times in, rates out.
+//! Owns the last two readings, while requests keep coming. Pure: readings and times in, rates out.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::model::ordered::Ordered as _;
 
-/// What a rate is taken over at least: less is noise, and of the machine's own CPU time 1 % of a core.
+/// The shortest interval of a rate: less is noise, and for the machine's own CPU time 1 % of a core.
 pub const SHORTEST: Duration = Duration::from_secs(1);
-/// A read older than this tells nothing about now.
+/// A reading older than this gives no current rate.
 pub const LONGEST: Duration = Duration::from_secs(120);
 
-/// CPU time in nanoseconds, by what used it.
+/// CPU time in nanoseconds, by consumer.
 pub type Reading = BTreeMap<String, u64>;
 
-/// The last two reads that are far enough apart.
+/// The last two readings that are far enough apart.
 #[derive(Debug, Default)]
 pub struct Rates {
     newer: Option<(Duration, Reading)>,
@@ -23,8 +23,7 @@ pub struct Rates {
 }
 
 impl Rates {
-    /// How long to wait before a read now gives rates; `None`: read, nothing is to be waited for. Times are those of a clock that
-    /// only goes forward.
+    /// How long to wait before a reading gives rates; `None`: read now. Times are those of a monotonic clock.
     #[must_use]
     pub fn wait(&self, now: Duration) -> Option<Duration> {
         if self.base(now).is_some() {
@@ -41,7 +40,7 @@ impl Rates {
         })
     }
 
-    /// Takes a reading in. What is new since the last one has no rate yet, and neither has what began anew.
+    /// Adds a reading and returns rates. A key that is new, or whose counter has restarted, has no rate yet.
     pub fn take(&mut self, now: Duration, reading: Reading) -> Reading {
         let rates = self.base(now).map_or_else(Reading::new, |(at, before)| {
             let nanos = now.saturating_sub(*at).as_nanos();
@@ -58,7 +57,7 @@ impl Rates {
         rates
     }
 
-    /// Forgets what is too old to be of use. `true` when nothing is left.
+    /// Drops readings that are too old. `true` when nothing is left.
     pub fn forget(&mut self, now: Duration) -> bool {
         for read in [&mut self.newer, &mut self.older] {
             if read.as_ref().is_some_and(|(at, _)| now.saturating_sub(*at) > LONGEST) {
@@ -90,7 +89,7 @@ mod tests {
         assert_eq!(rates.wait(at(400)), Some(at(600)));
         let second = rates.take(at(1000), reading(&[("a", 500_000_100), ("b", 7)]));
         assert_eq!(second, reading(&[("a", 500_000_000)]), "half a core, and nothing of what is new");
-        // At once again: over the same second and a bit, without waiting.
+        // At once again: the rate covers a little more than the same second, without waiting.
         assert_eq!(rates.wait(at(1100)), None);
         assert_eq!(rates.take(at(1100), reading(&[("a", 1_100_000_100)])), reading(&[("a", 1_000_000_000)]));
         assert_eq!(rates.wait(at(15_000)), None);

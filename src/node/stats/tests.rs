@@ -1,4 +1,4 @@
-//! The whole way from fake trees to what is written down.
+//! From fake trees to the wire format.
 
 use std::fs;
 
@@ -41,7 +41,7 @@ impl ObjectLookup for NoObjects {
     }
 }
 
-/// A box in a directory: cgroups of version 2, procfs, a kubelet's directories.
+/// A machine in a directory: cgroups of version 2, procfs, a kubelet's directories.
 struct Machine {
     root: PathBuf,
 }
@@ -178,7 +178,7 @@ fn a_pod_is_measured_from_its_cgroups_and_rates_from_two_reads() {
         assert_eq!(side.usage.nano_cores, Some(0));
         assert_eq!(summary.node.usage.counted.memory_usage, Some(600 << 10));
 
-        // What is remembered is given back when nobody asks any more.
+        // The kept state is dropped when requests stop.
         assert!(stats.forgetting.get());
         tokio::time::sleep(rates::LONGEST * 3).await;
         assert!(!stats.forgetting.get());
@@ -262,7 +262,7 @@ fn a_walk_that_is_young_stands_and_one_that_nobody_asks_for_is_forgotten() {
         it.put("claims/c1/another", "x");
         assert_eq!(used().await, Some(2), "not a minute has passed");
         tokio::time::sleep(Duration::from_secs(61)).await;
-        // The older answer stands while the new walk goes on.
+        // The older result is used while the new walk runs.
         used().await;
         tokio::time::sleep(Duration::from_millis(1)).await;
         assert_eq!(used().await, Some(3));

@@ -1,6 +1,6 @@
 //! `/stats/summary` on the wire: `stats/v1alpha1` of Kubernetes.
 //!
-//! Owns the names of fields. Pure. What nobody counts is left out.
+//! Owns the names of fields. Pure. Figures that are not available are left out.
 
 use serde_json::{Map, Value, json};
 
@@ -8,14 +8,14 @@ use super::{ContainerUse, FileSystem, Interface, PodUse, Summary, Usage, VolumeU
 use crate::model::types::Timestamp;
 use crate::platform::cgroup::usage::{Lost, Psi};
 
-/// An object of the fields that are there.
+/// An object of the fields that are present.
 fn object<const N: usize>(at: Option<Timestamp>, fields: [(&str, Option<u64>); N]) -> Map<String, Value> {
     let time = at.map(|at| ("time".to_owned(), json!(at)));
     let fields = fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?.into())));
     time.into_iter().chain(fields).collect()
 }
 
-/// The answer. `whole`: more than CPU and memory was asked for.
+/// The answer. `whole`: more than CPU and memory was requested.
 #[must_use]
 pub fn summary(summary: &Summary, whole: bool) -> Value {
     let node = &summary.node;
@@ -123,7 +123,7 @@ fn with_psi(mut shown: Map<String, Value>, psi: Option<Psi>) -> Value {
     shown.into()
 }
 
-/// Of disks there is nothing else.
+/// No other figures of disks are available.
 fn io(shown: &mut Map<String, Value>, usage: &Usage) {
     if let psi @ Some(_) = usage.psi[2] {
         shown.insert("io".to_owned(), with_psi(object(Some(usage.at), []), psi));
@@ -154,7 +154,7 @@ fn network(shown: &mut Map<String, Value>, at: Timestamp, all: &[Interface], def
         shown
     };
     let found = all.iter().find(|interface| Some(interface.name.as_str()) == default);
-    // Upstream's field is there even without a name.
+    // Upstream writes the field even without a name.
     let none = || [("time".to_owned(), json!(at)), ("name".to_owned(), "".into())].into_iter().collect();
     let mut network = found.map_or_else(none, |interface| one(interface, Some(at)));
     let all: Vec<Value> = all.iter().map(|interface| one(interface, None).into()).collect();
@@ -164,7 +164,7 @@ fn network(shown: &mut Map<String, Value>, at: Timestamp, all: &[Interface], def
 
 fn fields(fs: &FileSystem) -> Map<String, Value> {
     let facts = &fs.facts;
-    // File systems such as btrfs have no bound on inodes and say 0.
+    // File systems such as btrfs have no limit on inodes and report 0.
     let inodes = |number: u64| Some(number).filter(|_| facts.inodes > 0);
     object(
         Some(fs.at),

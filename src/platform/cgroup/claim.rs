@@ -1,11 +1,12 @@
-//! Whose the pods' cgroups below a cgroup root are: one agent's at a time.
+//! Ownership of the pods' cgroups below a cgroup root: one agent at a time.
 //!
-//! Owns the lock and finding who has it. Two agents on one root would each take the other's pods' empty cgroups for
-//! left behind, and set the weight of the classes without each other's pods.
+//! Owns the lock and finding its holder. Two agents on one root would each remove the other's empty pod
+//! cgroups as leftovers, and set the weights of the QoS classes without the other's pods.
 //!
-//! The lock is one byte of the hierarchy's `cgroup.procs`, which only who may change the tree can open so, which is there before
-//! any cgroup of ours, and which all see who see this tree, whatever their own `/run` is. Which byte is the root's name. The
-//! kernel ends it with the process.
+//! The lock is one byte of the hierarchy's `cgroup.procs`. Only processes that may change the tree can open
+//! that file, it exists before the agent creates any cgroup, and every process that sees this tree sees it,
+//! whatever its own `/run` is. The byte's offset is derived from the root's name. The kernel releases the
+//! lock when the process ends.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -18,7 +19,7 @@ use crate::platform::sys::lock::{ByteLock, try_acquire_byte};
 const FNV_OFFSET: u32 = 0x811c_9dc5;
 const FNV_PRIME: u32 = 0x0100_0193;
 
-/// Somebody else's pods are there.
+/// Another agent's pods are there.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "another agent uses cgroup root {root:?}{}: stop it, or set another --cgroup-root for this one",
@@ -27,15 +28,15 @@ const FNV_PRIME: u32 = 0x0100_0193;
 pub struct HeldError {
     /// The cgroup root as configured.
     root: String,
-    /// None when it is hidden from us, in another container.
+    /// `None` when it is hidden in another container.
     holder: Option<Holder>,
 }
 
-/// Who has it.
+/// The process that holds the lock.
 #[derive(Debug, PartialEq, Eq)]
 struct Holder {
     pid: u32,
-    /// Of its store; none while it has not been opened.
+    /// The holder's store; `None` while it has not been opened.
     root_dir: Option<PathBuf>,
 }
 
@@ -46,7 +47,8 @@ impl Holder {
     }
 }
 
-/// Takes the root for this process, for as long as what it returns lives; none where nobody of our rights can make cgroups.
+/// Takes the root for this process, for as long as the returned lock lives; `None` where this process lacks
+/// the rights to make cgroups.
 ///
 /// # Errors
 /// When another agent has it.
@@ -76,7 +78,7 @@ fn byte_of(root: &str) -> i32 {
     i32::try_from(hash >> 1).unwrap_or_default()
 }
 
-/// The process that has the lock, as its `/proc` entries tell: the kernel itself names no process for locks of this kind.
+/// The process that holds the lock, as found in `/proc`: the kernel names no process for locks of this kind.
 fn holder(path: &Path, byte: i32) -> Option<Holder> {
     let lock = format!(":{} {byte} {byte}\n", fs::metadata(path).ok()?.ino());
     let pids =

@@ -1,9 +1,10 @@
-//! Containers' cgroups, below their pod's: made, limited, emptied and removed by us where no other runtime does it.
+//! Containers' cgroups, below their pod's: made, limited, emptied and removed by the agent where no other
+//! runtime does it.
 //!
-//! Owns directories below a pod's cgroup, in every hierarchy, so that nothing a container does escapes accounting, and,
-//! where systemd rules the tree, the scope they are in: systemd takes controllers away from what it does not know below
-//! a slice, and leaves a delegated scope to whoever asked for it. Everything here blocks: for the pool of
-//! `rt::blocking`.
+//! Owns directories below a pod's cgroup, in every hierarchy, so that nothing a container does escapes
+//! accounting. Where systemd rules the tree, it also owns their scope: systemd takes controllers away from
+//! unknown cgroups below a slice, and leaves a delegated scope to its requester. Everything here blocks: for
+//! the pool of `rt::blocking`.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,19 +19,20 @@ use crate::platform::sys::kill::kill_process;
 /// A container's cgroup.
 #[derive(Debug, Default)]
 pub struct ContainerCgroup {
-    /// Its directory in every hierarchy; a process is to enter all.
+    /// Its directory in every hierarchy; a process has to enter all.
     pub dirs: Vec<PathBuf>,
     /// What had to be left out.
     pub skipped: Vec<Skipped>,
 }
 
-/// The microseconds of a period that nobody chose.
+/// The default period in microseconds.
 const DEFAULT_PERIOD: i64 = 100_000;
 
-/// Makes a container's cgroup in every hierarchy, with its limits and its device rules. Fine when it is there.
+/// Makes a container's cgroup in every hierarchy, with its limits and its device rules. An existing cgroup is
+/// fine.
 ///
 /// # Errors
-/// The first thing that went wrong other than a missing permission or controller. Device rules are never left out where
+/// The first failure other than a missing permission or controller. Device rules are never left out where
 /// there are device cgroups.
 pub fn make_container(
     config: &CgroupConfig,
@@ -48,8 +50,9 @@ pub fn make_container(
     Ok(cgroup)
 }
 
-/// Makes a cgroup without limits below a pod's: a place for the pod's monitor, for with version 2 a cgroup whose children
-/// have controllers must not hold processes itself. It is given none, for its own processes may still be in the one above.
+/// Makes a cgroup without limits below a pod's, for the pod's monitor: with version 2 a cgroup whose children
+/// have controllers must not hold processes itself. It gets no controllers, for its processes may still be in
+/// the cgroup above.
 ///
 /// # Errors
 /// As [`make_container`].
@@ -75,7 +78,7 @@ pub fn make_leaf(config: &CgroupConfig, parent: &str, name: &str) -> Result<Cont
     Ok(cgroup)
 }
 
-/// The directories of a container's cgroup that are there, for whoever finds it again.
+/// The existing directories of a container's cgroup, for finding it again after a restart.
 ///
 /// # Errors
 /// When the parent or the name is no path.
@@ -92,7 +95,8 @@ fn leaf(config: &CgroupConfig, parent: &str, name: &str) -> Result<Relative, Cgr
     Relative::new(&format!("{}/{name}", place(config, parent).trim_end_matches('/')))
 }
 
-/// Where systemd has a slice: `kubepods-burstable.slice` is `kubepods.slice/kubepods-burstable.slice`. Whole paths stay.
+/// systemd's path of a slice: `kubepods-burstable.slice` is `kubepods.slice/kubepods-burstable.slice`. Whole
+/// paths stay.
 fn expand_slice(parent: &str) -> String {
     let Some(name) = parent.strip_suffix(".slice").filter(|name| !name.contains('/')) else {
         return parent.to_owned();
@@ -110,14 +114,15 @@ pub fn place(config: &CgroupConfig, parent: &str) -> String {
     }
 }
 
-/// Where the scope of this name is in a slice, whether or not it is there.
+/// The path of the scope of this name in a slice, whether or not it exists.
 #[must_use]
 pub fn scope_place(slice: &str, scope: &str) -> String {
     format!("{}/{scope}", expand_slice(slice).trim_end_matches('/'))
 }
 
-/// Has systemd make a scope in a slice, with these processes as its first. Everything below it is ours: systemd turns on all
-/// controllers it has for it and then leaves it alone, until the last process is gone. `false` when systemd does not answer.
+/// Has systemd make a scope in a slice, with these processes as its first. The agent owns everything below
+/// it: systemd enables all its controllers for it and then leaves it alone, until the last process exits.
+/// `false` when systemd does not answer.
 ///
 /// # Errors
 /// systemd's answer.
@@ -134,8 +139,8 @@ pub fn start_scope(slice: &str, scope: &str, processes: &[u32]) -> Result<bool, 
     }
 }
 
-/// Ends a scope that nothing is left in, and removes what is left of it. Fine when it is gone, as it usually is: systemd takes
-/// it away with its last process.
+/// Ends an empty scope, and removes the rest of it. A missing scope is fine, and usual: systemd removes it
+/// with its last process.
 ///
 /// # Errors
 /// One per hierarchy that still has it.
@@ -149,7 +154,7 @@ pub fn remove_scope(config: &CgroupConfig, place: &str) -> Vec<CgroupError> {
     tree::remove(config, &path)
 }
 
-/// Writes the limits of a container that is there. Zero, `None` and empty texts leave a value alone.
+/// Writes the limits of an existing container. Zero, `None` and empty texts leave a value alone.
 ///
 /// # Errors
 /// The first value that the kernel refuses other than for a missing permission or controller.
@@ -157,7 +162,7 @@ pub fn update(dirs: &[PathBuf], resources: &LinuxResources) -> Result<Vec<Skippe
     let mut skipped = Vec::new();
     let mut left: Vec<&String> = resources.unified.keys().collect();
     for directory in dirs {
-        // A directory shows what it is: these are there in every cgroup of version 2 but the root.
+        // Version 2 is recognised by its files: these exist in every cgroup of version 2 but the root.
         let unified = directory.join("cgroup.type").exists() || directory.join("cgroup.events").exists();
         let mut files = if unified { v2_files(resources)? } else { v1_files(resources) };
         files.retain(|file| holds(directory, file.controller));
@@ -181,7 +186,7 @@ fn holds(directory: &Path, controller: &str) -> bool {
     if let Ok(listed) = std::fs::read_to_string(directory.join("cgroup.controllers")) {
         return listed.split_whitespace().any(|name| name == controller);
     }
-    // Version 1 does not say; a file that every cgroup of the controller has does.
+    // Version 1 does not list controllers; a file that every cgroup of the controller has proves it.
     let witness = match controller {
         "cpu" => "cpu.shares",
         "memory" => "memory.limit_in_bytes",
@@ -198,7 +203,8 @@ fn write_all(directory: &Path, files: &[ValueFile], skipped: &mut Vec<Skipped>) 
     for file in files {
         match write_file(&directory.join(&file.file), &file.value) {
             Ok(()) => {}
-            // Pairs that bound each other (memory and memory with swap, quota and period) go through in one of both orders.
+            // Pairs that bound each other (memory and memory with swap, quota and period) succeed in one of
+            // the two orders.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => again.push(file),
             Err(source) => note(directory, file, source, skipped)?,
         }
@@ -250,7 +256,8 @@ fn v1_files(resources: &LinuxResources) -> Vec<ValueFile> {
     files
 }
 
-/// Memory and swap together. As other runtimes: a container with a memory limit does not swap unless told.
+/// Memory and swap together. As other runtimes: a container with a memory limit does not swap unless
+/// configured.
 fn swap_limit(resources: &LinuxResources) -> i64 {
     match resources.memory_swap_limit_bytes {
         0 => resources.memory_limit_bytes,
@@ -258,7 +265,7 @@ fn swap_limit(resources: &LinuxResources) -> i64 {
     }
 }
 
-/// More than the kernel counts is no limit.
+/// A value beyond the kernel's counter means no limit.
 fn huge_bytes(bytes: u64) -> String {
     i64::try_from(bytes).map_or_else(|_| "-1".to_owned(), |bytes| bytes.to_string())
 }
@@ -297,7 +304,7 @@ fn v2_files(resources: &LinuxResources) -> Result<Vec<ValueFile>, CgroupError> {
         add("hugetlb", &format!("hugetlb.{size}.max"), value);
     }
     for (file, value) in &resources.unified {
-        // A name with a slash would write to somebody else's cgroup.
+        // A name with a slash would write to another cgroup.
         let known = tree::CONTROLLERS.into_iter().chain(["io", "misc", "rdma"]);
         let mut owners =
             known.filter(|name| file.strip_prefix(name).is_some_and(|rest| rest.starts_with('.')));
@@ -310,9 +317,10 @@ fn v2_files(resources: &LinuxResources) -> Result<Vec<ValueFile>, CgroupError> {
     Ok(files)
 }
 
-/// Sends SIGKILL to everything in the cgroup and below it. Returns how many processes were seen; they need a moment to go.
+/// Sends SIGKILL to everything in the cgroup and below it. Returns how many processes were found; they take a
+/// moment to exit.
 ///
-/// Where the kernel can do it at once, nothing forks away from it; version 1 is frozen for the time of it.
+/// Where the kernel can kill all at once (`cgroup.kill`), no fork escapes it; version 1 is frozen meanwhile.
 #[must_use]
 pub fn kill_all(dirs: &[PathBuf]) -> usize {
     let mut pids = std::collections::BTreeSet::new();
@@ -342,10 +350,10 @@ pub fn is_empty(dirs: &[PathBuf]) -> bool {
     dirs.iter().all(|directory| tree::pids_below(directory).is_empty())
 }
 
-/// Removes the cgroup and what is below it from every hierarchy. Fine when it is gone.
+/// Removes the cgroup and what is below it from every hierarchy. A missing one is fine.
 ///
 /// # Errors
-/// One per hierarchy that still has it; the others are done all the same.
+/// One per hierarchy that still has it; the others are removed all the same.
 pub fn remove(dirs: &[PathBuf]) -> Vec<CgroupError> {
     let there = dirs.iter().filter(|path| path.is_dir());
     there

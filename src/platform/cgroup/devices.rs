@@ -1,4 +1,4 @@
-//! Which devices a container may use: a list of rules in version 1, a small program of the kernel's in version 2.
+//! Which devices a container may use: a list of rules in version 1, an eBPF program in version 2.
 //!
 //! Owns the program.
 
@@ -17,7 +17,7 @@ pub enum DeviceKind {
     Char,
 }
 
-/// One rule. Where several match, the last counts; where none does, the device is denied.
+/// One rule. Where several match, the last one applies; where none does, the device is denied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceRule {
     pub allow: bool,
@@ -58,7 +58,7 @@ impl DeviceRule {
     }
 }
 
-/// Puts the rules into force for a new cgroup.
+/// Applies the rules to a new cgroup.
 pub(super) fn allow(dirs: &[PathBuf], v2: bool, rules: &[DeviceRule]) -> Result<Vec<Skipped>, CgroupError> {
     if v2 {
         let Some(directory) = dirs.first() else { return Ok(Vec::new()) };
@@ -67,7 +67,7 @@ pub(super) fn allow(dirs: &[PathBuf], v2: bool, rules: &[DeviceRule]) -> Result<
     if let Some(directory) = dirs.iter().find(|directory| directory.join("devices.allow").exists()) {
         return write_rules(directory, rules).map(|()| Vec::new());
     }
-    // Beside version 1 there may be a tree of version 2, and programs work in it all the same.
+    // Beside version 1 there may be a tree of version 2, where programs work as well.
     if let Some(directory) = dirs.iter().find(|directory| directory.join("cgroup.events").exists()) {
         return attach(directory, rules);
     }
@@ -83,7 +83,8 @@ fn write_rules(directory: &Path, rules: &[DeviceRule]) -> Result<(), CgroupError
         let path = directory.join(file);
         write_file(&path, &value).map_err(|source| CgroupError::Write { path, value, source })
     };
-    // A rule for everything makes those before it void; the kernel refuses a useless one to a cgroup with children.
+    // A rule for everything overrides those before it; the kernel refuses a useless one to a cgroup with
+    // children.
     let last = rules.iter().rposition(|rule| rule.is_all());
     match last.map(|at| rules[at].allow) {
         Some(true) => write("devices.allow", "a".to_owned())?,
@@ -93,7 +94,7 @@ fn write_rules(directory: &Path, rules: &[DeviceRule]) -> Result<(), CgroupError
         let kinds: &[DeviceKind] =
             if rule.kind == DeviceKind::All { &[DeviceKind::Block, DeviceKind::Char] } else { &[rule.kind] };
         for kind in kinds {
-            // `a` with numbers would be read as `a` alone.
+            // `a` with numbers would be parsed as `a` alone.
             let line = DeviceRule { kind: *kind, ..*rule }.line();
             write(if rule.allow { "devices.allow" } else { "devices.deny" }, line)?;
         }
@@ -110,7 +111,7 @@ fn attach(directory: &Path, rules: &[DeviceRule]) -> Result<Vec<Skipped>, Cgroup
     Ok(Vec::new())
 }
 
-/// One instruction of eBPF, as the kernel takes it.
+/// One instruction of eBPF, in the kernel's format.
 #[derive(Clone, Copy)]
 struct Instruction {
     code: u8,
@@ -137,8 +138,8 @@ const fn op(code: u8, destination: u8, source: u8, immediate: i32) -> Instructio
     Instruction { code, destination, source, offset: 0, immediate }
 }
 
-/// The program: registers 2 to 5 hold kind, access, major and minor number of what is asked for; the last rule is looked at
-/// first.
+/// The program: registers 2 to 5 hold kind, access, major and minor number of the request; the last rule is
+/// checked first.
 fn program(rules: &[DeviceRule]) -> Vec<u8> {
     let load = |register: u8, offset: i16| Instruction { offset, ..op(LOAD_WORD, register, 1, 0) };
     let mut all = vec![
@@ -153,11 +154,11 @@ fn program(rules: &[DeviceRule]) -> Vec<u8> {
     for rule in rules.iter().rev() {
         let checks = checks(*rule);
         let length = checks.len();
-        // What comes after a rule for everything could never be reached, and the kernel does not take such programs.
+        // Code after a rule for everything would be unreachable, and the kernel refuses such programs.
         ends = !checks.iter().any(|check| is_jump(check.code));
         for (at, mut check) in checks.into_iter().enumerate() {
             if is_jump(check.code) {
-                // Over the rest of the checks and the verdict's two instructions.
+                // Jumps over the rest of the checks and the verdict's two instructions.
                 check.offset = i16::try_from(length - at - 1 + 2).unwrap_or(i16::MAX);
             }
             all.push(check);
@@ -188,10 +189,10 @@ fn checks(rule: DeviceRule) -> Vec<Instruction> {
     if rule.access() != 7 {
         checks.extend([op(MOVE, 1, 3, 0), op(AND, 1, 0, rule.access())]);
         checks.push(if rule.allow {
-            // Everything that is asked for must be allowed,
+            // All requested kinds of access must be allowed,
             op(JUMP_NOT_EQUAL_REGISTER, 1, 3, 0)
         } else {
-            // but a part that is denied suffices.
+            // but one denied part suffices to deny.
             op(JUMP_EQUAL, 1, 0, 0)
         });
     }

@@ -1,9 +1,9 @@
-//! One file of a cgroup: what it is to say, and saying it.
+//! One file of a cgroup: its value, and writing it.
 
 use std::io::{self, Write};
 use std::path::Path;
 
-/// One file of a cgroup and what it is to say.
+/// One file of a cgroup and the value to write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ValueFile {
     pub(super) controller: &'static str,
@@ -11,7 +11,7 @@ pub(super) struct ValueFile {
     pub(super) value: String,
 }
 
-/// Writes to a file of the kernel's, which is never made.
+/// Writes to a file of the kernel's, which is never created.
 pub(super) fn write_file(path: &Path, value: &str) -> io::Result<()> {
     std::fs::OpenOptions::new().write(true).truncate(true).open(path)?.write_all(value.as_bytes())
 }

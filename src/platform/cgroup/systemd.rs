@@ -1,7 +1,7 @@
-//! Slices and scopes: cgroups that systemd makes and removes for us, so that it does not think of them as strangers.
+//! Slices and scopes: cgroups that systemd makes and removes on request, so that it knows them.
 //!
-//! Owns the calls to systemd's manager and what they say of a unit. What systemd has no property for, and what a v1
-//! hierarchy of its does not hold, is written to files afterwards, as libcontainer does.
+//! Owns the calls to systemd's manager and the units' properties. What systemd has no property for, and what
+//! a v1 hierarchy of its does not hold, is written to files afterwards, as libcontainer does.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::model::runtime_config::CgroupValues;
 use crate::platform::dbus::{Body, DbusConnection, DbusError, Peer, Value};
 use crate::platform::sys::node;
 
-/// systemd's own socket, for root alone; the bus may not be there on a small box.
+/// systemd's own socket, for root alone; a small system may have no bus.
 const PRIVATE_SOCKET: &str = "/run/systemd/private";
 const BUS_SOCKET: &str = "/run/dbus/system_bus_socket";
 const MANAGER: Peer<'static> = Peer {
@@ -20,12 +20,14 @@ const MANAGER: Peer<'static> = Peer {
     interface: "org.freedesktop.systemd1.Manager",
 };
 const DEFAULT_PERIOD: i64 = 100_000;
-/// Microseconds for a scope to stop before systemd kills what is in it: longer than its monitor takes to do that.
+/// Microseconds for a scope to stop before systemd kills its processes: longer than its monitor takes to do
+/// that.
 const STOP_PATIENCE: u64 = 15_000_000;
 const UNIT_EXISTS: &str = "org.freedesktop.systemd1.UnitExists";
 const NO_SUCH_UNIT: &str = "org.freedesktop.systemd1.NoSuchUnit";
 
-/// Starts the slice, or sets its properties when it is there. When systemd does not answer, the runtime has to make it.
+/// Starts the slice, or sets its properties when it exists. When systemd does not answer, the runtime has to
+/// make it.
 pub(super) fn ensure_slice(
     config: &CgroupConfig,
     path: &Relative,
@@ -49,7 +51,7 @@ pub(super) fn ensure_slice(
     }
 }
 
-/// Stops a slice or scope, with everything in it; fine when systemd does not know it.
+/// Stops a slice or scope, with everything in it; no error when systemd does not know it.
 pub(super) fn stop(unit: &str) -> Result<(), DbusError> {
     let mut systemd = connect()?;
     let body = Body::default().text(unit).text("replace");
@@ -59,10 +61,11 @@ pub(super) fn stop(unit: &str) -> Result<(), DbusError> {
     }
 }
 
-/// Makes a scope with its first processes in it. What is in it then is its owner's to divide.
+/// Makes a scope with its first processes in it. Its owner may create cgroups in it.
 pub(super) fn start_scope(unit: &str, slice: &str, processes: &[u32]) -> Result<(), DbusError> {
     let mut all = scope(unit, slice, processes);
-    // At the machine's end the agent goes first: it ends pods with their hooks and in order, and starts nothing anew.
+    // At machine shutdown the agent must stop first: it ends pods with their hooks and in order, and does not
+    // restart them.
     if let Some(own) = own_service(&std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default()) {
         all.push(("Before", Value::Texts(vec![own])));
     }
@@ -76,15 +79,15 @@ fn scope(unit: &str, slice: &str, processes: &[u32]) -> Vec<(&'static str, Value
         ("Slice", Value::Text(slice.to_owned())),
         ("PIDs", Value::Numbers32(processes.to_vec())),
         ("Delegate", Value::Flag(true)),
-        // systemd's own default is a share of the machine; how many a pod may have is its slice's to say.
+        // systemd's own default is a share of the machine; the pod's slice limits its tasks.
         ("TasksMax", Value::Number(u64::MAX)),
-        // One that failed is not kept for somebody to look at.
+        // systemd would otherwise keep a failed unit loaded.
         ("CollectMode", Value::Text("inactive-or-failed".to_owned())),
     ];
     for accounting in ["MemoryAccounting", "CPUAccounting", "TasksAccounting"] {
         all.push((accounting, Value::Flag(true)));
     }
-    // With the default dependencies it is stopped before the machine goes down, instead of being in the way of the last steps.
+    // With the default dependencies it is stopped before the final shutdown steps, and does not delay them.
     all.push(("TimeoutStopUSec", Value::Number(STOP_PATIENCE)));
     all
 }
@@ -149,11 +152,11 @@ fn run_job(systemd: &mut DbusConnection, method: &str, body: &Body) -> Result<()
     }
 }
 
-/// What a slice is besides its limits. Accounting is what makes systemd turn controllers on.
+/// A slice's properties besides its limits. Accounting is what makes systemd enable controllers.
 fn description(unit: &str, v2: bool) -> Vec<(&'static str, Value)> {
     let mut all = vec![("Description", Value::Text(format!("pods, {unit}")))];
     if let Some(parent) = parent_slice(unit) {
-        // A slice's place follows from its name; wanting the one above it keeps that one alive.
+        // A slice's place follows from its name; the dependency on its parent keeps the parent alive.
         all.push(("Wants", Value::Texts(vec![parent])));
     }
     let io = if v2 { "IOAccounting" } else { "BlockIOAccounting" };
@@ -170,7 +173,7 @@ fn parent_slice(unit: &str) -> Option<String> {
     Some(format!("{parent}.slice"))
 }
 
-/// Limits as systemd has them. Huge pages it does not know.
+/// Limits as properties of systemd. It has none for huge pages.
 fn properties(values: &CgroupValues, v2: bool) -> Vec<(&'static str, Value)> {
     let number = |value: i64| Value::Number(u64::try_from(value).unwrap_or(u64::MAX));
     let mut all = Vec::new();
@@ -183,7 +186,7 @@ fn properties(values: &CgroupValues, v2: bool) -> Vec<(&'static str, Value)> {
     }
     if let Some(quota) = values.cpu_quota {
         let period = values.cpu_period.unwrap_or(DEFAULT_PERIOD).max(1);
-        // Before systemd 242 there is no such property.
+        // systemd before 242 has no such property.
         if quota > 0 && period != DEFAULT_PERIOD {
             all.push(("CPUQuotaPeriodUSec", number(period)));
         }
@@ -198,8 +201,8 @@ fn properties(values: &CgroupValues, v2: bool) -> Vec<(&'static str, Value)> {
     all
 }
 
-/// Microseconds of CPU per second, -1 for no limit. Rounded up to 10 ms, which is how systemd counts: rounding down would
-/// take a container's whole share of a CPU below its limit.
+/// Microseconds of CPU per second, -1 for no limit. Rounded up to 10 ms, which is how systemd counts:
+/// rounding down would take a container's whole share of a CPU below its limit.
 fn quota_per_second(quota: i64, period: i64) -> i64 {
     if quota <= 0 {
         return -1;

@@ -1,4 +1,4 @@
-//! Fake trees of both versions, and the machine's own tree where it lets us.
+//! Fake trees of both versions, and the machine's own tree where it is writable.
 
 use std::fs;
 use std::path::Path;
@@ -17,14 +17,14 @@ impl Tree {
         Self(CgroupConfig { mount, v2, driver: CgroupDriver::Cgroupfs })
     }
 
-    /// What the kernel would have made.
+    /// Creates a file as the kernel would.
     fn put(&self, file: &str, content: &str) {
         let path = self.0.mount.join(file);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, content).unwrap();
     }
 
-    /// Mounted ones of version 1.
+    /// Mounts hierarchies of version 1.
     fn mount(&self, hierarchies: &[&str]) {
         for hierarchy in hierarchies {
             self.put(&format!("{hierarchy}/cgroup.procs"), "");
@@ -193,7 +193,7 @@ fn weights_span_their_range() {
     assert_eq!([0, 2, 1024, 262_144, 1 << 40].map(v2::cpu_weight), [1, 1, 39, 10_000, 10_000]);
 }
 
-/// The machine's tree, or `None` where we may not write to it.
+/// The machine's tree, or `None` where it is not writable.
 fn real_tree() -> Option<CgroupConfig> {
     let mount = Path::new("/sys/fs/cgroup").to_owned();
     let config = CgroupConfig { mount, v2: node::cgroup_v2(), driver: CgroupDriver::Cgroupfs };
@@ -250,7 +250,7 @@ fn what_a_v2_cgroup_counts_is_read_with_its_details() {
             "io.stat",
             "8:0 rbytes=4096 wbytes=8192 rios=1 wios=2 dbytes=0 dios=0\n253:1 rbytes=1 wbytes=2 rios=3 wios=4\n",
         ),
-        // Before Linux 5.13 nobody counts when all wait for a CPU.
+        // Before Linux 5.13 the kernel has no `full` line for CPU.
         ("cpu.pressure", "some avg10=1.00 avg60=0.50 avg300=0.10 total=1500\n"),
         (
             "memory.pressure",
@@ -287,7 +287,7 @@ fn what_a_v2_cgroup_counts_is_read_with_its_details() {
         detail.pressure,
         [pressure(Some(1_500_000), None), pressure(Some(7000), Some(3000)), pressure(None, None)]
     );
-    // One with files, one without, one that has gone.
+    // One with files, one without, one that has ended.
     tree.put("proc/13/status", "");
     tree.put("proc/12/fd/0", "");
     tree.put("proc/12/limits", "Max processes             unlimited            unlimited            processes\nMax open files            1024                 4096                 files\n");

@@ -1,6 +1,6 @@
 //! The directories of a cgroup in every hierarchy, whatever their version.
 //!
-//! Owns making, listing and removing. Which files there are is for `v1` and `v2` to know.
+//! Owns making, listing and removing. The files in them are known to `v1` and `v2` only.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -13,7 +13,7 @@ use crate::model::ordered::Ordered as _;
 use crate::model::runtime_config::CgroupValues;
 use crate::platform::sys::kill::kill_process;
 
-/// Controllers pods' cgroups have a use for.
+/// The controllers that pods' cgroups use.
 pub(super) const CONTROLLERS: [&str; 6] = ["cpu", "cpuacct", "cpuset", "memory", "pids", "hugetlb"];
 
 /// A path below a hierarchy's root that cannot leave it.
@@ -55,12 +55,12 @@ pub(super) struct Hierarchy {
     pub(super) controllers: Vec<String>,
 }
 
-/// What becomes of the cgroup that a new one is made in.
+/// What happens to the parent of a new cgroup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Above {
-    /// It hands its controllers on, and so cannot hold processes.
+    /// It delegates its controllers to its children, and so cannot hold processes.
     HandsOn,
-    /// Only those further up do.
+    /// Only the cgroups above it delegate theirs.
     AsItIs,
 }
 
@@ -111,7 +111,7 @@ pub(super) fn make_in(
     Ok(skipped)
 }
 
-/// Lets a cgroup of version 2 that is there have the controllers of those above it.
+/// Gives an existing cgroup of version 2 the controllers of those above it.
 pub(super) fn give_controllers(config: &CgroupConfig, path: &Relative) -> Vec<Skipped> {
     let give = |hierarchy: Hierarchy| {
         let directory = path.below(&hierarchy.root);
@@ -150,7 +150,7 @@ pub(super) fn write_values(
     Ok(skipped)
 }
 
-/// A container around us, or a kernel without the controller: nothing that trying again changes.
+/// The agent runs in a container, or the kernel lacks the controller: a retry changes nothing.
 pub(super) fn is_unavailable(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -189,7 +189,7 @@ pub(super) fn kill_all(config: &CgroupConfig, path: &Relative) -> usize {
 
 pub(super) fn pids_below(directory: &Path) -> BTreeSet<i32> {
     let listed = std::fs::read_to_string(directory.join("cgroup.procs")).unwrap_or_default();
-    // 0 stands for a process of a PID namespace that we do not see into.
+    // 0 stands for a process of a PID namespace that is not visible here.
     let mut pids: BTreeSet<i32> =
         listed.lines().filter_map(|line| line.parse().ok()).filter(|pid| *pid > 0).into_set();
     for child in directories(directory) {
@@ -218,13 +218,13 @@ pub(super) fn remove_tree(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Whether a directory has a file whose name begins so.
+/// Whether a directory has a file whose name starts with `prefix`.
 pub(super) fn has_file_like(directory: &Path, prefix: &str) -> bool {
     let mut entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     entries.any(|entry| entry.file_name().to_string_lossy().starts_with(prefix))
 }
 
-/// Directories in a directory, sorted; none when it cannot be read. Links are not followed: v1 has `cpu` for
+/// Directories in a directory, sorted; empty when it cannot be read. Links are not followed: v1 has `cpu` for
 /// `cpu,cpuacct`.
 pub(super) fn directories(path: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
@@ -236,8 +236,8 @@ pub(super) fn directories(path: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// All hierarchies, those without a controller of ours (`systemd`, `freezer`) included: runtimes use them, too. A directory on
-/// which nothing could be mounted (`OpenRC` leaves it there) is none.
+/// All hierarchies, including those whose controllers the agent does not use (`systemd`, `freezer`): runtimes
+/// use them, too. A directory that is not a mount point (`OpenRC` leaves it there) is none.
 pub(super) fn hierarchies(config: &CgroupConfig) -> Vec<Hierarchy> {
     let known = |names: &str, separator: char| -> Vec<String> {
         names

@@ -1,19 +1,19 @@
-//! What a container has used: read from the files of its cgroup, whatever the version.
+//! A container's usage: read from the files of its cgroup, whatever the version.
 //!
-//! Owns nothing. A file that is not there leaves its figure out.
+//! Owns nothing. A file that does not exist leaves its figure out.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What a container uses and has used. `None` where the machine does not count it.
+/// A container's current and cumulative usage. `None` where the machine does not count it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ContainerStats {
     /// CPU time of all its processes, nanoseconds.
     pub cpu_ns: Option<u64>,
     /// Memory that is charged to it, bytes.
     pub memory_usage: Option<u64>,
-    /// That without file pages nobody has used for long: what eviction and `top` look at.
+    /// Usage without inactive file pages: the figure that eviction and `top` use.
     pub working_set: Option<u64>,
     /// Anonymous memory, bytes.
     pub rss: Option<u64>,
@@ -31,7 +31,7 @@ pub struct ContainerStats {
     pub pids: Option<u64>,
 }
 
-/// A limit of version 1 that is none: the largest page count the kernel has, whatever its page size.
+/// An unset limit of version 1: the largest page count the kernel has, whatever its page size.
 const UNLIMITED: u64 = i64::MAX as u64 >> 16 << 16;
 
 /// Reads the figures of a container from the directories of its cgroup.
@@ -41,9 +41,9 @@ pub fn stats(dirs: &[PathBuf]) -> ContainerStats {
     for directory in dirs {
         let read = |file: &str| fs::read_to_string(directory.join(file)).ok();
         let number = |file: &str| read(file)?.trim().parse::<u64>().ok();
-        // A container that is not limited says `max`, which is no number.
+        // The text `max` of an unset limit is no number, and is left out.
         if let Some(text) = read("cpu.stat").filter(|text| text.starts_with("usage_usec")) {
-            // In a hybrid tree the unified hierarchy counts, too; whoever comes first is right.
+            // In a hybrid tree the unified hierarchy counts, too; the first value found is right.
             let micros = field(&text, "usage_usec");
             stats.cpu_ns = stats.cpu_ns.or(micros.map(|micros| micros.saturating_mul(1000)));
         }
@@ -77,7 +77,7 @@ pub fn stats(dirs: &[PathBuf]) -> ContainerStats {
     stats
 }
 
-/// How much time is lost waiting for one kind of thing: what the kernel says of it.
+/// Time lost waiting for one resource, as the kernel reports it (PSI).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Psi {
     /// All processes waited.
@@ -88,18 +88,19 @@ pub struct Psi {
 /// One line of the kernel's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lost {
-    /// Microseconds, since there is this cgroup.
+    /// Microseconds, since the cgroup was created.
     pub total: u64,
     /// Hundredths of a per cent of the last 10, 60 and 300 seconds.
     pub average: [u32; 3],
 }
 
-/// Of `cpu`, `memory` and `io`, from these files of the first directory that has them; `None` where the machine does not count it.
+/// Of `cpu`, `memory` and `io`, from these files of the first directory that has them; `None` where the
+/// machine does not count it.
 #[must_use]
 pub fn psi(dirs: &[PathBuf], files: [&str; 3]) -> [Option<Psi>; 3] {
     files.map(|file| {
         let text = dirs.iter().find_map(|directory| fs::read_to_string(directory.join(file)).ok())?;
-        // Older kernels say nothing of all processes and the CPU.
+        // Older kernels have no `full` line for CPU.
         Some(Psi { full: line(&text, "full ").unwrap_or_default(), some: line(&text, "some ")? })
     })
 }
@@ -115,12 +116,12 @@ fn line(text: &str, kind: &str) -> Option<Lost> {
 /// The files of a cgroup.
 pub const PRESSURE_FILES: [&str; 3] = ["cpu.pressure", "memory.pressure", "io.pressure"];
 
-/// What only `/metrics/cadvisor` shows of a cgroup. `None` where the machine does not count it.
+/// Figures of a cgroup that only `/metrics/cadvisor` shows. `None` where the machine does not count it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Detail {
-    /// CPU time in programs, nanoseconds.
+    /// CPU time in user mode, nanoseconds.
     pub user_ns: Option<u64>,
-    /// CPU time in the kernel, nanoseconds.
+    /// CPU time in kernel mode, nanoseconds.
     pub system_ns: Option<u64>,
     /// Periods of the CPU quota in which something ran.
     pub periods: Option<u64>,
@@ -132,13 +133,14 @@ pub struct Detail {
     pub cache: Option<u64>,
     /// Mapped file pages, bytes.
     pub mapped_file: Option<u64>,
-    /// The most memory there ever was, bytes.
+    /// The peak memory usage, bytes.
     pub memory_max_usage: Option<u64>,
     /// How often the memory limit was hit.
     pub memory_failures: Option<u64>,
-    /// The memory that is left to it when the node is short of memory (`memory.soft_limit_in_bytes`, `memory.high`); `None` without.
+    /// The memory that is left to it when the node is short of memory (`memory.soft_limit_in_bytes`,
+    /// `memory.high`); `None` if unset.
     pub memory_reservation: Option<u64>,
-    /// Processes killed for want of memory.
+    /// Processes killed by the OOM killer.
     pub oom_kills: Option<u64>,
     /// The limit of processes and threads; `None` without one.
     pub pids_limit: Option<u64>,
@@ -148,24 +150,24 @@ pub struct Detail {
     pub cpu_quota: Option<u64>,
     /// Length of a period, microseconds.
     pub cpu_period: Option<u64>,
-    /// What went to disks, by their numbers (`8:0`).
+    /// Traffic to disks, by their numbers (`8:0`).
     pub io: BTreeMap<String, Io>,
-    /// Time that was lost for want of CPU, memory and disk, in this order.
+    /// Time lost waiting for CPU, memory and disk, in this order.
     pub pressure: [Pressure; 3],
-    /// Who runs in it; read for containers.
+    /// Its processes; read for containers.
     pub processes: Option<Processes>,
 }
 
-/// Time lost for want of something, nanoseconds. `None` where the kernel does not count it.
+/// Time lost waiting for a resource, nanoseconds. `None` where the kernel does not count it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pressure {
     /// Some of its threads waited.
     pub waiting_ns: Option<u64>,
-    /// All of them did.
+    /// All of its threads waited.
     pub stalled_ns: Option<u64>,
 }
 
-/// What the processes of a cgroup have open.
+/// Open files of the processes of a cgroup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Processes {
     /// How many there are.
@@ -174,11 +176,11 @@ pub struct Processes {
     pub files: Option<u64>,
     /// Those that are sockets.
     pub sockets: Option<u64>,
-    /// How many descriptors the first of them may have (`RLIMIT_NOFILE`, soft).
+    /// The first process's limit of descriptors (`RLIMIT_NOFILE`, soft).
     pub max_files: Option<u64>,
 }
 
-/// What was read from and written to a disk.
+/// Traffic from and to a disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Io {
     /// Number of the disk.
@@ -211,7 +213,7 @@ pub fn detail(dirs: &[PathBuf]) -> Detail {
         detail.pids_limit = number("pids.max").or(detail.pids_limit);
         detail.cpu_shares =
             number("cpu.shares").or_else(|| number("cpu.weight").map(shares)).or(detail.cpu_shares);
-        // No quota is -1, or `max`.
+        // Without a quota the files hold -1, or `max`.
         detail.cpu_quota = number("cpu.cfs_quota_us").or(detail.cpu_quota);
         detail.cpu_period = number("cpu.cfs_period_us").or(detail.cpu_period);
         if let Some(text) = read("cpu.max") {
@@ -258,11 +260,11 @@ fn lost(text: &str, kind: &str) -> Option<u64> {
     Some(micros.saturating_mul(1000))
 }
 
-/// Descriptors that are looked at one by one, of all processes together.
+/// How many descriptors are inspected, of all processes together.
 const MAX_FILES: usize = 10_000;
 
-/// Who runs in a cgroup, and what they have open: from `cgroup.procs` and, below `proc`, their descriptors. `None` when nobody
-/// can say. A process that ends meanwhile counts for nothing.
+/// The processes in a cgroup, and what they have open: from `cgroup.procs` and, below `proc`, their
+/// descriptors. `None` if that cannot be read. A process that ends meanwhile counts for nothing.
 #[must_use]
 pub fn processes(proc: &Path, dirs: &[PathBuf]) -> Option<Processes> {
     let text = dirs.iter().find_map(|directory| fs::read_to_string(directory.join("cgroup.procs")).ok())?;
@@ -293,12 +295,13 @@ pub fn processes(proc: &Path, dirs: &[PathBuf]) -> Option<Processes> {
     })
 }
 
-/// `cpu.weight` as the least `cpu.shares` that it stands for: the way back of what runtimes write.
+/// `cpu.weight` as the least `cpu.shares` that maps to it: the inverse of the runtimes' conversion.
 fn shares(weight: u64) -> u64 {
     2 + weight.saturating_sub(1).saturating_mul(262_142).div_ceil(9999)
 }
 
-/// Of version 2 `8:0 rbytes=1 wbytes=2 rios=3 wios=4 ...`; of version 1 `8:0 Read 1`, bytes and operations in a file each.
+/// Version 2: `8:0 rbytes=1 wbytes=2 rios=3 wios=4 ...`. Version 1: `8:0 Read 1`, with bytes and operations
+/// in separate files.
 fn read_io(disks: &mut BTreeMap<String, Io>, text: &str, is_bytes: bool) {
     for line in text.lines() {
         let mut words = line.split_whitespace();
@@ -332,11 +335,11 @@ fn read_io(disks: &mut BTreeMap<String, Io>, text: &str, is_bytes: bool) {
     }
 }
 
-/// How many processes of the container the kernel has killed for want of memory. 0 when nobody counts.
+/// How many processes of the container the OOM killer has killed. 0 when the kernel does not count.
 #[must_use]
 pub fn oom_kills(dirs: &[PathBuf]) -> u64 {
     let counts = dirs.iter().filter_map(|directory| {
-        // Before Linux 4.13 version 1 does not count; the file is there all the same.
+        // Before Linux 4.13 version 1 does not count; the file exists all the same.
         let files = ["memory.events", "memory.oom_control"].into_iter();
         files
             .filter_map(|file| fs::read_to_string(directory.join(file)).ok())

@@ -1,4 +1,4 @@
-//! What differs with a hierarchy per controller.
+//! Files of version 1: a hierarchy per controller.
 
 use std::io;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use super::file::{ValueFile, write_file};
 use crate::model::runtime_config::CgroupValues;
 
-/// A new cpuset has neither CPUs nor memory, and nothing can run in it until it has: as its parent.
+/// A new cpuset has neither CPUs nor memory, and cannot hold processes until both are copied from its parent.
 pub(super) fn inherit_cpuset(directory: &Path) -> io::Result<()> {
     let Some(parent) = directory.parent() else { return Ok(()) };
     for file in ["cpuset.cpus", "cpuset.mems"] {
@@ -28,7 +28,7 @@ pub(super) fn files(values: &CgroupValues) -> Vec<ValueFile> {
         }
     };
     add("cpu", "cpu.shares", values.cpu_shares);
-    // The period first: the quota is checked against the one in force.
+    // The period first: the quota is checked against the current period.
     add("cpu", "cpu.cfs_period_us", values.cpu_period);
     add("cpu", "cpu.cfs_quota_us", values.cpu_quota);
     add("memory", "memory.limit_in_bytes", values.memory_bytes);

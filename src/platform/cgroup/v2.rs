@@ -1,4 +1,4 @@
-//! What differs with the unified hierarchy.
+//! Files of version 2: the unified hierarchy.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::model::runtime_config::CgroupValues;
 /// The kernel's default period, microseconds.
 const DEFAULT_PERIOD: i64 = 100_000;
 
-/// Lets the children of a cgroup have these controllers. What is on stays on and costs no write.
+/// Enables these controllers for the children of a cgroup. Enabled ones cost no write.
 pub(super) fn enable_controllers(directory: &Path, wanted: &[String]) -> Vec<Skipped> {
     let file = directory.join("cgroup.subtree_control");
     let Ok(enabled) = std::fs::read_to_string(&file) else { return Vec::new() };
@@ -22,7 +22,7 @@ pub(super) fn enable_controllers(directory: &Path, wanted: &[String]) -> Vec<Ski
     if missing.is_empty() || write_file(&file, &missing.join(" ")).is_ok() {
         return Vec::new();
     }
-    // All or nothing; one by one shows which of them it is.
+    // The kernel enables all or none; one by one shows which it refuses.
     let refused = missing.iter().filter_map(|name| Some((name, write_file(&file, name).err()?)));
     refused
         .map(|(name, error)| Skipped {

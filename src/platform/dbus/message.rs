@@ -1,4 +1,4 @@
-//! D-Bus messages as bytes: what is sent, and as much of what comes as anybody here reads.
+//! D-Bus messages as bytes: encoding, and the parts of decoding that the agent needs.
 //!
 //! Owns alignment and signatures (D-Bus specification, "Marshaling").
 
@@ -79,7 +79,7 @@ impl Body {
     }
 }
 
-/// A message that came.
+/// A received message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Message {
     /// A signal, as opposed to an answer.
@@ -96,7 +96,8 @@ pub struct Message {
 }
 
 impl Message {
-    /// The strings and object paths of the body, up to the first argument of another kind than those and numbers.
+    /// The strings and object paths of the body, up to the first argument that is neither one of those nor a
+    /// number.
     #[must_use]
     pub fn texts(&self) -> Vec<String> {
         let mut reader = Reader { bytes: &self.body, at: 0, big: self.big };
@@ -156,7 +157,7 @@ pub(super) fn call(serial: u32, peer: Peer<'_>, method: &str, body: &Body) -> Ve
     bytes
 }
 
-/// How many bytes follow a message's fixed part.
+/// The length of a message after its fixed part.
 pub(super) fn rest_length(fixed: &[u8; FIXED]) -> Option<usize> {
     let mut reader = Reader { bytes: fixed, at: 4, big: is_big(fixed[0])? };
     let body = usize::try_from(reader.number()?).ok()?;

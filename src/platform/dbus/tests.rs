@@ -1,4 +1,4 @@
-//! The wire format against bytes of systemd's own client, and a conversation with a server of few words.
+//! The wire format against bytes of systemd's own client, and a conversation with a minimal server.
 
 use std::io::Read;
 use std::os::fd::AsFd;
@@ -8,8 +8,9 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What `busctl call ... StartTransientUnit 'ssa(sv)a(sa(sv))' kubepods.slice replace 4 Description s pods Wants as 1 a.slice
-/// DefaultDependencies b false CPUWeight t 39 0` sends, but for the flag that allows asking for a password.
+/// What `busctl call ... StartTransientUnit 'ssa(sv)a(sa(sv))' kubepods.slice replace 4 Description s pods
+/// Wants as 1 a.slice DefaultDependencies b false CPUWeight t 39 0` sends, but for the flag that allows
+/// asking for a password.
 const START: &str = "6c010001b000000002000000b600000001016f00190000002f6f72672f667265656465736b746f702f7379737465\
     6d643100000000000000030173001200000053746172745472616e7369656e74556e697400000000000002017300200000006f72672e66\
     7265656465736b746f702e73797374656d64312e4d616e61676572000000000000000006017300180000006f72672e667265656465736b\
@@ -44,7 +45,7 @@ fn start_body() -> Body {
 /// An answer or a signal with a body of texts; `kind` is the message's type.
 fn answer(kind: u8, serial: u32, fields: &[(u8, &str, &str)], texts: &[&str]) -> Vec<u8> {
     let body = texts.iter().fold(Body::default(), |body, text| body.text(text));
-    // A call to nobody has the shape of every message; what differs is put in its place.
+    // A call without a destination has the shape of every message; the differences are filled in below.
     let peer = Peer { destination: "", path: "/x", interface: "" };
     let mut bytes = message::call(7, peer, "", &body);
     let body_length = usize::try_from(u32::from_le_bytes(bytes[4..8].try_into().unwrap())).unwrap();
@@ -141,7 +142,8 @@ fn calls_signals_and_errors_of_one_conversation() {
     let _ = std::fs::remove_file(&path);
     let listener = UnixListener::bind(&path).unwrap();
     let signal = |job: &str, result: &str| answer(4, 0, &[(3, "s", "JobRemoved")], &[job, "a.slice", result]);
-    // The signal of somebody else's job, and ours before the answer to the call: neither is lost or mistaken.
+    // The signal of an unrelated job, and the awaited one before the answer to the call: neither is lost or
+    // mistaken.
     let first =
         [signal("/job/1", "failed"), signal("/job/2", "done"), answer(2, 1, &[], &["/job/2"])].concat();
     let second =

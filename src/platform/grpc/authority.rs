@@ -1,9 +1,10 @@
-//! Requests of clients that take a socket's path for the server's name.
+//! Accepts requests of clients that send a socket's path as the server's name.
 //!
-//! gRPC libraries put the target they dial into `:authority`: a path, or one with `%2F`. That is no authority, and our HTTP/2 refuses
-//! the connection for it; Kubernetes' own servers do not look. So what clients send passes through here, where a long `:authority` becomes
-//! `localhost`. Owns as much of HTTP/2's frames and header blocks as that takes; must not know what is asked. What it does not
-//! understand passes as it is.
+//! gRPC libraries put the target they dial into `:authority`: a path, or one with `%2F`. That is no
+//! authority, and the agent's HTTP/2 library refuses the connection for it; Kubernetes' own servers do not
+//! check. So the client's stream passes through this module, which replaces a long `:authority` by
+//! `localhost`. Owns as much of HTTP/2's frames and header blocks as that takes; must not know the requests.
+//! What it does not understand passes unchanged.
 
 use std::io;
 use std::pin::Pin;
@@ -12,21 +13,21 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
 
-/// What a client says first.
+/// The client's connection preface.
 const PREFACE: usize = 24;
 const FRAME_HEAD: usize = 9;
-/// As long as frames may be that nobody has agreed on longer ones for.
+/// The default maximum frame size of HTTP/2.
 const LONGEST_HEADERS: usize = 16 * 1024;
 const HEADERS: u8 = 1;
 const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
 /// The index of `:authority` in the static table.
 const AUTHORITY: usize = 1;
-/// Without Huffman's code. Whatever has as many bytes, coded or not, is at least as long: the client's table of headers never holds more
-/// than ours.
+/// Without Huffman's code. Any name with as many bytes, coded or not, is at least as long: the client's
+/// header table never holds more than the server's.
 const NAME: &[u8] = b"localhost";
 
-/// A connection whose requests all go to `localhost`.
+/// A connection whose requests are all addressed to `localhost`.
 pub struct Named {
     stream: UnixStream,
     rewriter: Rewriter,
@@ -35,7 +36,7 @@ pub struct Named {
 }
 
 impl Named {
-    /// Of a client that has said nothing yet.
+    /// A new connection, before the client's first byte.
     #[must_use]
     pub fn new(stream: UnixStream) -> Self {
         Self { stream, rewriter: Rewriter::default(), ready: Vec::new(), given: 0 }
@@ -82,12 +83,12 @@ impl AsyncWrite for Named {
     }
 }
 
-/// Where in the client's stream we are.
+/// The position in the client's stream.
 #[derive(Default)]
 struct Rewriter {
     /// Bytes of the preface that have passed.
     preface: usize,
-    /// Bytes of a frame's payload that pass as they are.
+    /// Bytes of a frame's payload that pass unchanged.
     passing: usize,
     /// The beginning of a frame.
     held: Vec<u8>,
@@ -116,14 +117,14 @@ impl Rewriter {
         }
     }
 
-    /// Bytes that are held back before it can be decided: a frame's head, and all of one with headers.
+    /// Bytes that are buffered before the decision: a frame's head, and all of one with headers.
     fn missing(&self) -> usize {
         let wanted = if is_headers(&self.held) { FRAME_HEAD + length(&self.held) } else { FRAME_HEAD };
         wanted - self.held.len()
     }
 }
 
-/// Moves at most so many bytes, and says how many there were.
+/// Moves at most `most` bytes, and returns how many.
 fn pass(input: &mut &[u8], most: usize, out: &mut Vec<u8>) -> usize {
     let (some, rest) = input.split_at(most.min(input.len()));
     out.extend_from_slice(some);
@@ -139,7 +140,7 @@ fn is_headers(frame: &[u8]) -> bool {
     frame.len() >= FRAME_HEAD && frame[3] == HEADERS && length(frame) <= LONGEST_HEADERS
 }
 
-/// The frame with another `:authority`; `None` where nothing is to change.
+/// The frame with another `:authority`; `None` if nothing has to change.
 fn renamed(frame: &[u8]) -> Option<Vec<u8>> {
     let flags = frame[4];
     let mut at = FRAME_HEAD;
@@ -167,7 +168,7 @@ fn renamed(frame: &[u8]) -> Option<Vec<u8>> {
         let mut is_authority = index == AUTHORITY;
         if index == 0 {
             let bytes = number(frame, &mut at, 7)?;
-            // gRPC's C core spells it out, and without Huffman's code.
+            // gRPC's C core writes the name literally, and without Huffman's code.
             is_authority = frame.get(at..at.checked_add(bytes)?)? == b":authority";
             at += bytes;
         }
@@ -187,7 +188,7 @@ fn renamed(frame: &[u8]) -> Option<Vec<u8>> {
     None
 }
 
-/// A number whose first byte has so many bits for it.
+/// An integer whose first byte has `bits` bits for it.
 fn number(frame: &[u8], at: &mut usize, bits: u32) -> Option<usize> {
     let mut next = || {
         let byte = frame.get(*at).copied();
@@ -224,7 +225,7 @@ mod tests {
         let mut block =
             vec![0x83, 0x86, 0x44, 2, b'/', b'x', literal, u8::try_from(authority.len()).unwrap()];
         block.extend(authority);
-        // A header of its own name.
+        // A header with a literal name.
         block.extend([0x40, 1, b'a', 1, b'b']);
         block
     }

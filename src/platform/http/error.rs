@@ -1,4 +1,4 @@
-//! Why a request got no answer, in words that name the server and, where there is one, the fix.
+//! Why a request failed, in messages that name the server and, where there is one, the fix.
 //!
 //! Owns the translation of ureq's and rustls' errors.
 
@@ -13,13 +13,13 @@ use super::Request;
 /// A request without an answer.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
-    /// The owner thread cannot be made.
+    /// The owner thread cannot be started.
     #[error("start the HTTP thread")]
     Thread {
         #[source]
         source: io::Error,
     },
-    /// The owner thread is gone.
+    /// The owner thread has ended.
     #[error("the HTTP thread has stopped")]
     Stopped,
     /// Neither http nor https.
@@ -27,11 +27,7 @@ pub enum HttpError {
     Scheme { url: String },
     /// Not a URL, or a header that cannot be sent.
     #[error("{url}: not a valid request: {reason}; check the URL and the configured headers")]
-    Invalid {
-        url: String,
-        /// The client's words.
-        reason: String,
-    },
+    Invalid { url: String, reason: String },
     /// A file of certificates cannot be read.
     #[error("read trusted certificates from {}", path.display())]
     ReadAuthorities {
@@ -42,10 +38,10 @@ pub enum HttpError {
     /// A file of certificates is not PEM.
     #[error("parse trusted certificates in {}: {source:?}", path.display())]
     ParseAuthorities { path: PathBuf, source: pem::Error },
-    /// A file of certificates has none.
+    /// A certificate file without certificates.
     #[error("{} contains no PEM certificate", path.display())]
     EmptyAuthorities { path: PathBuf },
-    /// The certificate or key that shows who we are cannot be read.
+    /// The client certificate or its key cannot be read.
     #[error("read the client certificate or key {}", path.display())]
     ReadKey {
         path: PathBuf,
@@ -61,7 +57,7 @@ pub enum HttpError {
     /// DNS does not know the host.
     #[error("{url}: cannot resolve the host name; check the name and the DNS servers in /etc/resolv.conf")]
     Resolve { url: String },
-    /// Nobody listens there.
+    /// Nothing listens there.
     #[error("{url}: connection refused; is the server running on that port?")]
     Refused { url: String },
     /// Connecting, sending or receiving failed.
@@ -74,14 +70,14 @@ pub enum HttpError {
     /// The whole request took too long.
     #[error("{url}: no complete response within {seconds} s")]
     Timeout { url: String, seconds: u64 },
-    /// Bytes come, and so few that there would be no end.
+    /// The transfer is too slow to finish.
     #[error(
         "{url}: only {bytes} bytes received in {seconds} s, less than the minimum of {least} bytes per second"
     )]
     Slow {
         url: String,
         bytes: u64,
-        /// In which time.
+        /// The window in seconds.
         seconds: u64,
         least: u64,
     },
@@ -101,28 +97,20 @@ pub enum HttpError {
     /// The connection ended before the body did.
     #[error("{url}: the connection was closed before the answer was complete")]
     Truncated { url: String },
-    /// Compressed although we did not ask for it.
+    /// Compressed although compression was not requested.
     #[error("{url}: the server sent content encoding {encoding:?}, which was not requested")]
     Encoded { url: String, encoding: String },
-    /// TLS was refused by either side.
+    /// Either side refused the TLS handshake.
     #[error("{url}: TLS: {reason}")]
     Tls { url: String, reason: TlsError },
     /// The proxy of the environment cannot be used.
     #[error(
         "{url}: the proxy did not connect: {reason}; check HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY"
     )]
-    Proxy {
-        url: String,
-        /// The client's words.
-        reason: String,
-    },
-    /// The server does not speak HTTP as it should.
+    Proxy { url: String, reason: String },
+    /// The server's answer is not valid HTTP.
     #[error("{url}: not a valid HTTP response: {reason}")]
-    Protocol {
-        url: String,
-        /// The client's words.
-        reason: String,
-    },
+    Protocol { url: String, reason: String },
 }
 
 /// Why TLS failed.
@@ -134,7 +122,7 @@ pub enum TlsError {
     /// Before its notBefore.
     #[error("the server's certificate is not valid yet; this machine's clock is probably behind")]
     NotYetValid,
-    /// Signed by nobody we trust.
+    /// Signed by an untrusted authority.
     #[error(
         "the server's certificate is signed by an unknown authority; add that authority to the trusted ones"
     )]
@@ -142,22 +130,22 @@ pub enum TlsError {
     /// For another host.
     #[error("the server's certificate is not for this host name")]
     WrongName,
-    /// A certificate that signs others, used for a server: what `openssl req -x509` makes unless told otherwise.
+    /// A CA certificate, used for a server: what `openssl req -x509` makes by default.
     #[error(
         "the server's certificate is a CA certificate (CA:TRUE) and cannot be used by a server; issue one \
          with basicConstraints CA:FALSE"
     )]
     Authority,
-    /// Any other fault of the certificate.
+    /// Any other defect of the certificate.
     #[error("the server's certificate is not acceptable: {0:?}")]
     Certificate(CertificateError),
-    /// The server wants to know who we are.
+    /// The server requires a client certificate.
     #[error("the server rejected the client certificate, or requires one and none is configured: {0:?}")]
     ClientRefused(AlertDescription),
     /// The other side does not speak TLS.
     #[error("the server does not speak TLS on this port; is it an http:// URL?")]
     NotTls,
-    /// Any other fault of the handshake.
+    /// Any other failure of the handshake.
     #[error("{0}")]
     Handshake(String),
 }
@@ -206,7 +194,7 @@ fn explain_io(error: io::Error, request: &Request) -> HttpError {
         io::ErrorKind::ConnectionRefused => HttpError::Refused { url },
         io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => timeout(request),
         io::ErrorKind::UnexpectedEof => HttpError::Truncated { url },
-        // The resolver of the standard library has no kind of its own.
+        // The standard library's resolver has no error kind of its own.
         _ if error.to_string().contains("failed to lookup address") => HttpError::Resolve { url },
         _ => HttpError::Connection { url, source: error },
     }
@@ -227,11 +215,11 @@ fn explain_tls(error: rustls::Error) -> TlsError {
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
                 TlsError::WrongName
             }
-            // The verifier's own error is of another crate; its name is all there is to see of it.
+            // The verifier's error type is of another crate; only its name is visible here.
             other if format!("{other:?}").contains("CaUsedAsEndEntity") => TlsError::Authority,
             other => TlsError::Certificate(other),
         },
-        // The server's words; what it may refuse in a handshake, but for versions and ciphers, is our certificate.
+        // The server's alerts; except for versions and ciphers, they can only refuse the client certificate.
         rustls::Error::AlertReceived(
             alert @ (AlertDescription::CertificateRequired
             | AlertDescription::BadCertificate

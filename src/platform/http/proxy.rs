@@ -1,4 +1,4 @@
-//! Which proxy the environment names for a URL, as Go's clients (containerd among them) choose it.
+//! Which proxy the environment names for a URL, by the rules of Go's clients (containerd among them).
 //!
 //! Owns the variables' meaning.
 
@@ -6,19 +6,19 @@ use std::net::IpAddr;
 
 use super::url::Url;
 
-/// A variable that names a proxy, and names none that can be used.
+/// A variable that names a proxy that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct BadProxy {
     /// `HTTPS_PROXY`.
     pub variable: &'static str,
-    /// For people; nothing of the value is in it, it may hold a password.
+    /// For people; it contains no part of the value, which may hold a password.
     pub problem: &'static str,
 }
 
-/// The proxy for a URL, in the form `http://[user:password@]host[:port]`. `None` when it is to be asked directly.
+/// The proxy for a URL, in the form `http://[user:password@]host[:port]`. `None` for a direct connection.
 ///
 /// # Errors
-/// When a proxy is named that cannot be used: going around it would be against what was meant.
+/// When the named proxy cannot be used: a direct connection would bypass the configuration.
 pub(super) fn choose(
     url: &Url,
     variable: impl Fn(&str) -> Option<String>,
@@ -47,8 +47,8 @@ pub(super) fn choose(
     }
 }
 
-/// `NO_PROXY`: hosts with all below them (`.example.com`: only what is below), addresses, networks, each with a port or
-/// without; `*` is everything.
+/// `NO_PROXY`: hosts and their subdomains (`.example.com`: subdomains only), addresses, networks, each with a
+/// port or without; `*` is everything.
 fn is_exception(url: &Url, list: &str) -> bool {
     let default_port = if url.is_encrypted() { "443" } else { "80" };
     let (host, port) = split_port(&url.authority);
@@ -145,7 +145,7 @@ mod tests {
         }
     }
 
-    /// Go's table of exceptions.
+    /// The exceptions of Go's own test table.
     #[test]
     fn exceptions_are_hosts_networks_and_ports() {
         for (list, host, direct) in [

@@ -1,4 +1,4 @@
-//! Where a redirect may lead, and whether what was configured for one origin may travel with it.
+//! Where a redirect may lead, and whether credentials configured for one origin may be sent there.
 //!
 //! Owns these two rules. Pure.
 
@@ -35,7 +35,7 @@ impl Hop {
         Ok(Self { first: url.clone(), url, user_info })
     }
 
-    /// Where `Location` leads from here.
+    /// The target of `Location` from here.
     ///
     /// # Errors
     /// It is not a URL, or it leads from https to http.
@@ -54,8 +54,8 @@ impl Hop {
         &self.url
     }
 
-    /// True at the origin of the configured URL. The same host is its own origin under https where http was configured and
-    /// neither names a port: what is sent there was meant for it, and is better protected.
+    /// True at the origin of the configured URL. The same host is its own origin under https where http was
+    /// configured and neither names a port: the request was intended for it, and is better protected.
     pub(super) fn is_own(&self) -> bool {
         let (here, first) = (origin(&self.url), origin(&self.first));
         let secured = (here.0, first.0) == ("https", "http")

@@ -1,6 +1,7 @@
-//! Blocking HTTP for whoever runs in a process or thread of its own: bodies are streamed, every answer is one hop.
+//! Blocking HTTP for callers in a process or thread of their own: bodies are streamed, and redirects are left
+//! to the caller.
 //!
-//! Owns connections, their certificates and their patience.
+//! Owns connections, their certificates and their timeouts.
 
 use std::io::Read;
 use std::path::PathBuf;
@@ -17,7 +18,7 @@ use super::{CHUNK_BYTES, HttpError, Request, error, header, proxy};
 
 /// Bytes buffered per connection: a network packet's worth many times over, and small beside a megabyte.
 const BUFFER_BYTES: usize = 32 * 1024;
-/// What a request may say in its body: a form of a token request.
+/// The longest body of a refusal that is read; a longer one is dropped.
 const MAX_REASON_BYTES: usize = 16 * 1024;
 
 /// How to reach one server.
@@ -25,28 +26,28 @@ const MAX_REASON_BYTES: usize = 16 * 1024;
 pub struct StreamOptions {
     /// Trusted beside the system's authorities.
     pub ca_files: Vec<PathBuf>,
-    /// Who we are.
+    /// The client certificate.
     pub client: Option<ClientFiles>,
-    /// Trust whoever answers.
+    /// Accept any server certificate.
     pub skip_verify: bool,
-    /// For look-up and connecting.
+    /// For the DNS lookup and connecting.
     pub connect_timeout: Duration,
-    /// Nothing at all came or went for so long.
+    /// The longest time without any data in either direction.
     pub stall_timeout: Duration,
-    /// How slowly a body may come.
+    /// The lowest accepted rate of a body.
     pub least_rate: Option<LeastRate>,
 }
 
-/// What a body must bring, on the average of each window of waiting for it.
+/// The minimum rate of a body, averaged over each window of waiting for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeastRate {
-    /// Fewer are given up.
+    /// A slower transfer is aborted.
     pub bytes_per_second: u64,
-    /// Time spent waiting for the server; what is done with the bytes meanwhile does not count.
+    /// Time spent waiting for the server; the time that the caller spends on the bytes does not count.
     pub window: Duration,
 }
 
-/// How a body keeps to its [`LeastRate`].
+/// Checks a body against its [`LeastRate`].
 struct Pace {
     rule: LeastRate,
     waited: Duration,
@@ -108,7 +109,7 @@ impl StreamingResponse {
     /// The next bytes of the body; 0 at its end.
     ///
     /// # Errors
-    /// When the connection broke, nothing came for too long, or too little.
+    /// When the connection broke, stalled for too long, or was too slow.
     pub fn read(&mut self, buffer: &mut [u8]) -> Result<usize, HttpError> {
         let began = Instant::now();
         let count = loop {
@@ -147,14 +148,14 @@ impl StreamingResponse {
         }
     }
 
-    /// What a server says about a refusal, as far as it can be read.
+    /// The server's explanation of a refusal, as far as it can be read.
     #[must_use]
     pub fn reason(&mut self) -> Vec<u8> {
         self.read_all(MAX_REASON_BYTES).unwrap_or_default()
     }
 }
 
-/// A client of one server, and of where that server redirects to. Certificates are read when TLS is first needed.
+/// A client of one server, and of its redirects' targets. Certificates are read when TLS is first needed.
 #[derive(Clone)]
 pub struct StreamClient {
     options: StreamOptions,
@@ -183,7 +184,7 @@ impl StreamClient {
         let agent = self.agent_for(url)?;
         let target = url.text();
         let proxy = proxy_for(url)?;
-        // A body that is long takes long: only silence is an error, and that a server does not even answer.
+        // A long body takes long: only a stall is an error, or a server that does not answer at all.
         let answer = match method {
             Method::Get => with_headers(agent.get(&target), headers).config().proxy(proxy).build().call(),
             Method::Head => with_headers(agent.head(&target), headers).config().proxy(proxy).build().call(),
@@ -244,7 +245,7 @@ fn tls_config(options: &StreamOptions, encrypted: bool) -> Result<TlsConfig, Htt
     if encrypted && !options.skip_verify {
         match Roots::find(true, None) {
             Ok(roots) => authorities = roots.path().map(read_certificates).transpose()?.unwrap_or_default(),
-            // Authorities of one's own are enough.
+            // Configured authorities are enough.
             Err(_) if !options.ca_files.is_empty() => {}
             Err(error) => return Err(error),
         }
@@ -267,7 +268,7 @@ fn proxy_for(url: &Url) -> Result<Option<Proxy>, HttpError> {
     let failed = |reason: String| HttpError::Proxy { url: url.shown(), reason };
     let chosen = proxy::choose(url, |name| std::env::var(name).ok());
     match chosen.map_err(|bad| failed(format!("{}: {}", bad.variable, bad.problem)))? {
-        // The client's error would quote the password.
+        // The client's error would contain the password.
         Some(text) => Proxy::new(&text).map(Some).map_err(|_| failed("not a proxy URL".to_owned())),
         None => Ok(None),
     }

@@ -1,4 +1,4 @@
-//! A server for tests that answers as badly as it is told to.
+//! A test server with configurable faults.
 //!
 //! Owns sockets on the loopback.
 

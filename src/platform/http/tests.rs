@@ -190,17 +190,18 @@ const SIGNING: &str = "[ca]\ndefault_ca=d\n[d]\ndatabase=index\nserial=serial\nn
     [p]\ncommonName=supplied\n";
 const VALID: &str = "-startdate 20200101000000Z -enddate 20990101000000Z";
 
-/// A server whose certificate has this subject alternative name and validity, signed by `ca.pem` in the directory.
+/// A server whose certificate has this subject alternative name and validity, signed by `ca.pem` in the
+/// directory.
 fn tls_server(directory: &Path, name: &str, validity: &str) -> Server {
     tls_server_for(directory, name, validity, false)
 }
 
-/// A good one with this answer.
+/// A valid TLS server with this answer.
 fn tls_server_saying(directory: &Path, answer: String) -> Server {
     Server::tls(tls_config(directory, "IP:127.0.0.1", VALID, false), answer)
 }
 
-/// As [`tls_server`]; it may serve only those whose certificate is signed by `ca.pem`, too.
+/// As [`tls_server`]; with `asks_for_client` it requires a client certificate signed by `ca.pem`.
 fn tls_server_for(directory: &Path, name: &str, validity: &str, asks_for_client: bool) -> Server {
     let config = tls_config(directory, name, validity, asks_for_client);
     Server::tls(config, answer("200 OK", &[], "over tls"))
@@ -305,7 +306,7 @@ fn a_server_that_asks_who_we_are_is_shown_the_certificate_as_it_is_now() {
     let request = Request { client: Some(client), ..request };
     let error = fetcher.fetch(&request).unwrap_err().to_string();
     assert_eq!(error, format!("read the client certificate or key {}", file("client.pem").display()));
-    // Somebody else's, then the one that is trusted: a renewed file counts at once.
+    // A foreign authority first, then the trusted one: a renewed file counts at once.
     let key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
     openssl(
         &directory,

@@ -1,4 +1,4 @@
-//! Whom an HTTPS client trusts, and with which cryptography.
+//! Which authorities an HTTPS client trusts, and with which cryptography.
 //!
 //! Owns the choice of the rustls provider and where certificates are read from.
 
@@ -26,7 +26,7 @@ const SYSTEM_BUNDLES: [&str; 5] = [
 /// A bundle is a few hundred kilobytes.
 const MAX_BUNDLE_BYTES: u64 = 8 * 1024 * 1024;
 
-/// The one place that names the cryptography behind TLS.
+/// The only place that names the cryptography behind TLS.
 #[must_use]
 pub fn tls_provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
@@ -41,7 +41,7 @@ pub enum Roots {
     File(FileVersion),
 }
 
-/// A file as it is now; equal as long as it is neither replaced nor written to.
+/// A version of a file; equal as long as the file is neither replaced nor written to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileVersion {
     path: PathBuf,
@@ -63,7 +63,7 @@ impl FileVersion {
     }
 }
 
-/// The files that show a server who we are: a certificate and its key, which may be in the same file.
+/// The client certificate and its key, which may be in the same file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientFiles {
     /// PEM, the certificate first, then its intermediates.
@@ -86,7 +86,7 @@ impl ClientFiles {
     }
 }
 
-/// Both sides of trust, as their files are now: a renewed one makes it another.
+/// Both sides of trust, as file versions: a renewed file makes a different value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trust {
     roots: Roots,
@@ -94,7 +94,7 @@ pub struct Trust {
 }
 
 impl Trust {
-    /// What a request needs; nothing of it when it is not encrypted.
+    /// The trust that a request needs; empty when it is not encrypted.
     pub fn find(
         encrypted: bool,
         ca_file: Option<&Path>,
@@ -128,7 +128,7 @@ impl Trust {
 }
 
 impl Roots {
-    /// The configured file, or the system's bundle (`SSL_CERT_FILE` overrides where that is).
+    /// The configured file, or the system's bundle (`SSL_CERT_FILE` overrides its path).
     pub fn find(encrypted: bool, ca_file: Option<&Path>) -> Result<Self, HttpError> {
         if !encrypted {
             return Ok(Self::None);
@@ -149,7 +149,7 @@ impl Roots {
             .ok_or(HttpError::NoAuthorities)
     }
 
-    /// Where the authorities are read from.
+    /// The path of the authorities' file.
     pub(super) fn path(&self) -> Option<&Path> {
         match self {
             Self::None => None,

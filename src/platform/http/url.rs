@@ -1,4 +1,4 @@
-//! The little of a URL that whoever follows redirects has to understand.
+//! The parts of a URL that following redirects needs.
 //!
 //! Owns splitting and joining.
 
@@ -16,8 +16,8 @@ pub struct Url {
 }
 
 impl Url {
-    /// Splits an absolute URL of a scheme we speak. A fragment goes, and so do a user and a password: whoever means them
-    /// says so in a header.
+    /// Splits an absolute URL of a supported scheme. The fragment, the user and the password are dropped:
+    /// credentials belong in a header.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (scheme, rest) = text.split_once("://")?;
@@ -37,7 +37,7 @@ impl Url {
         Some(Self { scheme, authority, path })
     }
 
-    /// Where a `Location` leads from here.
+    /// The target of a `Location` from here.
     #[must_use]
     pub fn join(&self, location: &str) -> Option<Self> {
         if location.contains("://") {
@@ -73,7 +73,7 @@ impl Url {
         format!("{}://{}{}", self.scheme, self.authority, self.path)
     }
 
-    /// For messages: storage hosts put signatures into the query.
+    /// For messages, without the query: storage hosts put signatures into it.
     #[must_use]
     pub fn shown(&self) -> String {
         format!("{}://{}{}", self.scheme, self.authority, self.path.split('?').next().unwrap_or_default())

@@ -1,4 +1,4 @@
-//! A child process that is told something through a socket and answers through it; dropped, it is killed.
+//! A child process that reads and writes messages over a socket; dropping it kills the child.
 //!
 //! Owns the child.
 
@@ -12,12 +12,12 @@ use tokio::net::UnixStream;
 
 use crate::model::back_off::Retry;
 
-/// Between two looks whether a child that has said all has ended: most have.
+/// The pause between two checks whether a child that has closed its output has ended: most have.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
-/// As above, for one that takes its time.
+/// As above, for a child that takes longer.
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
-/// The child, whose standard input and output are a socket of ours.
+/// The child. Its standard input and output are one end of a socket pair.
 #[derive(Debug)]
 pub struct TalkingChild {
     child: Option<Child>,
@@ -25,7 +25,7 @@ pub struct TalkingChild {
 }
 
 impl TalkingChild {
-    /// Starts it and tells it this, and that there is no more to come. Call it inside the runtime.
+    /// Starts the child, sends it `input`, and closes its input. Call it inside the runtime.
     ///
     /// # Errors
     /// When it cannot be started.
@@ -34,43 +34,45 @@ impl TalkingChild {
         ours.set_nonblocking(true)?;
         let input_end = OwnedFd::from(theirs);
         let output_end = input_end.try_clone()?;
-        // From here on nothing may fail without the child's being killed.
+        // From here on every failure must kill the child.
         let socket = UnixStream::from_std(ours.try_clone()?)?;
         let child = command.stdin(Stdio::from(input_end)).stdout(Stdio::from(output_end)).spawn()?;
         let started = Self { child: Some(child), socket };
-        // The command keeps its descriptors until they are replaced, and the end of the child would not be heard.
+        // The command keeps its descriptors until they are replaced, and the child's end would not be
+        // noticed.
         command.stdin(Stdio::null()).stdout(Stdio::null());
-        // A socket's buffer takes far more than is ever said; a child that is dead already is noticed when it is heard.
+        // A socket's buffer takes far more than any input; a child that is dead already is noticed by the
+        // first read.
         let _ = (&ours).write_all(input);
         let _ = ours.shutdown(std::net::Shutdown::Write);
         Ok(started)
     }
 
-    /// Waits for more of what it says; 0 when it has ended or closed its output.
+    /// Waits for more of its output; 0 when it has ended or closed its output.
     ///
     /// # Errors
-    /// When the runtime cannot listen.
+    /// When the runtime cannot watch the socket.
     pub async fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             self.socket.readable().await?;
             match self.socket.try_read(buffer) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                // A killed child's socket may say so in this way, too.
+                // A killed child's socket may also report its end as a reset.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(0),
                 other => return other,
             }
         }
     }
 
-    /// Kills it and waits until it is gone, with all that it held.
+    /// Kills the child and waits until it is gone, with all its resources.
     pub async fn end(mut self) {
         let Some(mut child) = self.child.take() else { return };
         let _ = child.kill();
         let _ = super::blocking("child-end", move || child.wait()).await;
     }
 
-    /// How it ended, once it has closed its output. One that goes on nevertheless is killed by dropping the future, and holds no
-    /// thread of the pool until then.
+    /// Returns the exit status, once the child has closed its output. If the child keeps running, dropping
+    /// the future kills it; until then no thread of the pool is blocked.
     pub async fn wait(mut self) -> String {
         let mut pauses = Retry::new(SHORTEST_PAUSE, LONGEST_PAUSE);
         loop {
@@ -91,7 +93,7 @@ impl Drop for TalkingChild {
     fn drop(&mut self) {
         let Some(mut child) = self.child.take() else { return };
         let _ = child.kill();
-        // It may hang in the kernel's file system for a while: not our thread's business.
+        // It may hang in the kernel's file system for a while, which must not block this thread.
         let _ = super::spawn_thread("child-reap", move || drop(child.wait()));
     }
 }

@@ -1,6 +1,6 @@
-//! Takes in connections, so many at a time.
+//! Accepts connections, with a limit on their number.
 //!
-//! Owns the accept loop that every server here has.
+//! Owns the accept loop of all servers.
 
 use std::future::Future;
 use std::io;
@@ -16,24 +16,24 @@ const ACCEPT_RETRY: Duration = Duration::from_secs(1);
 
 pub mod doors;
 
-/// The right to be one of the connections that are open. Whoever keeps it counts as one.
+/// The right to be one of the open connections. It counts until it is dropped.
 pub struct ConnectionSlot {
     _permit: Option<OwnedSemaphorePermit>,
     seat: Option<doors::Seat>,
 }
 
 impl ConnectionSlot {
-    /// The client has shown who it is. `false`: no more of those have a place now.
+    /// Marks the client as authenticated. `false`: too many authenticated connections are open.
     #[must_use]
     pub fn admit(&self) -> bool {
         self.seat.as_ref().is_none_or(doors::Seat::admit)
     }
 }
 
-/// Serves what `accept` brings, each in a task of its own, and at most `most` of them: more wait in the kernel's queue. Ends
-/// when the future is dropped, and ends all connections then. Needs a `LocalSet`.
+/// Serves the connections from `accept`, each in a task of its own, and at most `most` of them: more wait in
+/// the kernel's queue. Dropping the future ends it and all connections. Needs a `LocalSet`.
 ///
-/// A failing `accept` is told once, as a failure on `name`, and tried again after a second.
+/// A failing `accept` is logged once, as a failure on `name`, and retried after a second.
 pub async fn serve<S, F>(
     name: &'static str,
     most: usize,
@@ -52,7 +52,7 @@ pub async fn serve<S, F>(
     }
 }
 
-/// The next connection. Those that have ended are taken out meanwhile.
+/// The next connection. Ended ones are reaped meanwhile.
 async fn accepted<S>(
     name: &'static str,
     connections: &mut JoinSet<()>,
@@ -73,7 +73,8 @@ async fn accepted<S>(
     }
 }
 
-/// Waits. A task keeps its memory until somebody has seen its end: not only when the next connection comes, which may be never.
+/// Awaits `waited`, and reaps ended tasks meanwhile: a task keeps its memory until it is joined, and the next
+/// connection may never come.
 async fn while_reaping<T>(connections: &mut JoinSet<()>, waited: impl Future<Output = T>) -> T {
     let mut waited = pin!(waited);
     loop {

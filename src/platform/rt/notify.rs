@@ -1,4 +1,5 @@
-//! `sd_notify`: tells systemd that the agent is ready, stopping, or alive. Does nothing when not started by systemd.
+//! `sd_notify`: tells systemd that the agent is ready, stopping, or alive. Does nothing when not started by
+//! systemd.
 //!
 //! Owns the notification socket and the watchdog's interval (kubelet 1.36, reference 15.4).
 
@@ -9,24 +10,23 @@ use std::time::Duration;
 /// A watchdog at or below this is a configuration mistake: the loop may legitimately be busy for that long.
 const SHORTEST_WATCHDOG: Duration = Duration::from_secs(1);
 
-/// The line to systemd, if there is one.
+/// The connection to systemd, if there is one.
 #[derive(Debug, Default)]
 pub struct Notifier {
     socket: Option<UnixDatagram>,
 }
 
-/// What systemd asked for cannot be done.
+/// systemd's request cannot be fulfilled.
 #[derive(Debug, thiserror::Error)]
 pub enum NotifyError {
     /// `WATCHDOG_USEC` is too small.
     #[error("watchdog interval {0:?} is too short: set WatchdogSec to more than 1s")]
     WatchdogTooShort(Duration),
-    /// `NOTIFY_SOCKET` does not lead anywhere.
+    /// `NOTIFY_SOCKET` is unreachable.
     #[error("connect to the notification socket {path}")]
     Connect {
         /// The variable's value.
         path: String,
-        /// What the kernel said.
         #[source]
         source: std::io::Error,
     },
@@ -36,7 +36,7 @@ impl Notifier {
     /// Connects to `NOTIFY_SOCKET`, given as the variable's value; a leading `@` is the abstract namespace.
     ///
     /// # Errors
-    /// When the socket does not exist or does not accept us.
+    /// When the socket does not exist or refuses the connection.
     pub fn connect(notify_socket: Option<&str>) -> Result<Self, NotifyError> {
         let Some(path) = notify_socket.filter(|path| !path.is_empty()) else {
             return Ok(Self::default());
@@ -70,7 +70,7 @@ impl Notifier {
         self.send("WATCHDOG=1");
     }
 
-    /// The stop takes so long from now on.
+    /// Extends the stop timeout by this time from now.
     pub fn extend(&self, by: Duration) {
         self.send(&format!("EXTEND_TIMEOUT_USEC={}", by.as_micros()));
     }
@@ -89,10 +89,11 @@ impl Notifier {
     }
 }
 
-/// How often to say that we are alive: half of what systemd allows. `None` when it does not watch this process.
+/// How often to send a keep-alive: half of systemd's watchdog timeout. `None` when it does not watch this
+/// process.
 ///
 /// # Errors
-/// When the watchdog is too short to be kept.
+/// When the timeout is too short to meet.
 pub fn watchdog_interval(
     watchdog_usec: Option<&str>,
     watchdog_pid: Option<&str>,

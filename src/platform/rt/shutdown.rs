@@ -1,6 +1,7 @@
-//! SIGTERM and SIGINT: the first asks everything to end (pods keep running), the second ends the process at once.
+//! SIGTERM and SIGINT: the first requests a shutdown (pods keep running), the second ends the process at
+//! once.
 //!
-//! Owns the shutdown flag. Whoever waits holds a `Shutdown`.
+//! Owns the shutdown flag. Tasks wait for it through a `Shutdown`.
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -11,7 +12,7 @@ pub struct Shutdown {
     asked: watch::Receiver<bool>,
 }
 
-/// The side that asks.
+/// The side that requests the shutdown.
 #[derive(Clone, Debug)]
 pub struct ShutdownTrigger {
     asked: watch::Sender<bool>,
@@ -25,20 +26,20 @@ pub fn channel() -> (ShutdownTrigger, Shutdown) {
 }
 
 impl ShutdownTrigger {
-    /// Asks everyone to end.
+    /// Requests the shutdown of all tasks.
     pub fn ask(&self) {
         self.asked.send_replace(true);
     }
 }
 
 impl Shutdown {
-    /// True once somebody asked.
+    /// True once a shutdown was requested.
     #[must_use]
     pub fn is_asked(&self) -> bool {
         *self.asked.borrow()
     }
 
-    /// Returns when somebody has asked; never if the trigger is gone without having asked.
+    /// Returns when a shutdown is requested; never if the trigger is dropped without a request.
     pub async fn asked(&self) {
         let mut asked = self.asked.clone();
         if asked.wait_for(|asked| *asked).await.is_err() {
@@ -72,8 +73,9 @@ pub fn watch_signals(trigger: ShutdownTrigger) -> std::io::Result<impl Future<Ou
     })
 }
 
-/// Waits for the first SIGINT or SIGTERM, for commands that then clean up and end by themselves. Further ones are ignored
-/// from then on: a terminal's Ctrl-C and `timeout` may send several, and cleaning up must not be cut short by them.
+/// Waits for the first SIGINT or SIGTERM, for commands that then clean up and end by themselves. Further ones
+/// are ignored from then on: a terminal's Ctrl-C and `timeout` may send several, and cleaning up must not be
+/// cut short by them.
 ///
 /// # Errors
 /// When a handler cannot be installed.

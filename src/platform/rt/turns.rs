@@ -1,4 +1,4 @@
-//! Turns for work that a crowd of clients asks for at once.
+//! Turns for work that many clients request at once.
 //!
 //! Owns the queue.
 
@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 
-/// One piece of work per round of the event loop: however many wait, sockets, timers and all other tasks are served between two
-/// of them.
+/// One piece of work per iteration of the event loop: however many wait, sockets, timers and all other tasks
+/// are served between two of them.
 pub struct Turns(Arc<Semaphore>);
 
 impl Default for Turns {
@@ -17,8 +17,8 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// Waits for a turn, first come first served. It covers what the caller does until it next awaits, and is over then: a
-    /// caller that goes on to wait for its client keeps nothing from others. Needs a `LocalSet`.
+    /// Waits for a turn, first come first served. A turn lasts until the caller next awaits: a caller that
+    /// then waits for its client does not block others. Needs a `LocalSet`.
     pub async fn next(&self) {
         // Never closed, so this only waits.
         let Ok(turn) = Arc::clone(&self.0).acquire_owned().await else { return };

@@ -1,4 +1,4 @@
-//! Programs that the kernel runs to decide about devices: `bpf(2)`, the little of it we need.
+//! eBPF programs that control access to devices: the required part of `bpf(2)`.
 //!
 //! Owns descriptors while it works; the kernel keeps an attached program as long as its cgroup.
 
@@ -16,7 +16,7 @@ const ATTACH_CGROUP_DEVICE: u32 = 6;
 /// Further programs may be attached to the cgroup and below it; all must agree.
 const ALLOW_MULTI: u32 = 2;
 
-/// `union bpf_attr` for `BPF_PROG_LOAD`, as far as the first kernels with device programs have it.
+/// `union bpf_attr` for `BPF_PROG_LOAD`, with the fields of the first kernels with device programs.
 #[repr(C)]
 #[derive(Default)]
 struct Load {
@@ -40,11 +40,11 @@ struct Attach {
     flags: u32,
 }
 
-/// Has the kernel ask this program (instructions of eBPF, eight bytes each) about every device that a process in the cgroup
-/// opens or makes.
+/// Makes the kernel run this program (instructions of eBPF, eight bytes each) for every device that a process
+/// in the cgroup opens or makes.
 ///
 /// # Errors
-/// What the kernel refused; it needs `CONFIG_CGROUP_BPF` and `CAP_SYS_ADMIN`, or `CAP_BPF` and `CAP_NET_ADMIN`.
+/// The kernel's answer; it needs `CONFIG_CGROUP_BPF` and `CAP_SYS_ADMIN`, or `CAP_BPF` and `CAP_NET_ADMIN`.
 pub fn attach_device_program(cgroup: &Path, program: &[u8]) -> io::Result<()> {
     let directory = File::open(cgroup)?;
     let license = c"Apache-2.0";
@@ -55,14 +55,14 @@ pub fn attach_device_program(cgroup: &Path, program: &[u8]) -> io::Result<()> {
         license: license.as_ptr() as u64,
         ..Load::default()
     };
-    // SAFETY: the structure lives through the call, its size is passed, and its pointers are to memory that does as well and
-    // is as long as `insn_cnt` says (the license ends with a zero).
+    // SAFETY: the structure lives through the call, its size is passed, and its pointers are to memory that
+    // does as well and is as long as `insn_cnt` states (the license ends with a zero).
     let loaded = unsafe { libc::syscall(libc::SYS_bpf, PROG_LOAD, &raw const load, size_of::<Load>()) };
     let descriptor = i32::try_from(loaded).unwrap_or(-1);
     if descriptor < 0 {
         return Err(explain("load", &io::Error::last_os_error()));
     }
-    // SAFETY: the kernel has just made this descriptor for us, and nobody else knows it.
+    // SAFETY: the kernel has just made this descriptor for this call, and nothing else owns it.
     let program = unsafe { OwnedFd::from_raw_fd(descriptor) };
     let number = |descriptor: i32| u32::try_from(descriptor).unwrap_or(u32::MAX);
     let attach = Attach {

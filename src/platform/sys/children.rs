@@ -1,4 +1,5 @@
-//! Processes of our own: making them, hearing of their ends, sending them signals without ever meaning another one.
+//! Child processes: creating them, waiting for their ends, and sending them signals without ever reaching
+//! another process.
 //!
 //! Owns nothing.
 
@@ -17,7 +18,7 @@ pub struct ChildExit {
     pub signal: i32,
 }
 
-/// Ends a child that panics where it is: it must never return into the code of its parent.
+/// Ends a panicking child at once: it must never return into its parent's code.
 struct NeverReturns;
 
 impl Drop for NeverReturns {
@@ -27,14 +28,14 @@ impl Drop for NeverReturns {
     }
 }
 
-/// Runs `child` in a new process, whose exit code is what it returns, and says its id.
+/// Runs `child` in a new process, which exits with the code that it returns. Returns the process's id.
 ///
 /// # Errors
 /// No more processes or memory; `EINVAL` when this process has more than one thread.
 pub fn fork(child: impl FnOnce() -> i32) -> io::Result<i32> {
     super::clone::check_single_thread()?;
-    // SAFETY: single-threaded, so the child may do whatever its parent may; `NeverReturns` keeps it from unwinding into frames
-    // that belong to the parent.
+    // SAFETY: single-threaded, so the child may do whatever its parent may; `NeverReturns` keeps it from
+    // unwinding into frames that belong to the parent.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         0 => {
@@ -48,11 +49,11 @@ pub fn fork(child: impl FnOnce() -> i32) -> io::Result<i32> {
     }
 }
 
-/// Takes the end of one child, whichever; `None` when none has ended.
+/// Reaps any one child; `None` when none has ended.
 #[must_use]
 pub fn reap() -> Option<ChildExit> {
     let mut status = 0;
-    // SAFETY: waitpid writes one integer, which is ours.
+    // SAFETY: waitpid writes one integer, a local of this function.
     let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG | libc::__WALL) };
     if pid <= 0 {
         return None;
@@ -64,13 +65,14 @@ pub fn reap() -> Option<ChildExit> {
     Some(ChildExit { pid, code: libc::WEXITSTATUS(status), signal: 0 })
 }
 
-/// A descriptor that means this process and no later one of the same id. For a child that has not been reaped, or one that
-/// is checked afterwards.
+/// A descriptor of this process, never of a later one with the same id. For a child that has not been reaped,
+/// or one that is checked afterwards.
 ///
 /// # Errors
 /// No such process.
 pub fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
-    // SAFETY: pidfd_open takes two integers; the descriptor it returns is new, close-on-exec and nobody else's.
+    // SAFETY: pidfd_open takes two integers; the descriptor it returns is new, close-on-exec and owned by
+    // nothing else.
     unsafe {
         match libc::syscall(libc::SYS_pidfd_open, libc::c_long::from(pid), 0 as libc::c_long) {
             -1 => Err(io::Error::last_os_error()),
@@ -79,13 +81,14 @@ pub fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
     }
 }
 
-/// Sends a signal; fine when the process has ended.
+/// Sends a signal; no error when the process has ended.
 ///
 /// # Errors
 /// The kernel's answer; `EINVAL` for a number that is no signal.
 pub fn pidfd_signal(process: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
     let none: libc::c_long = 0;
-    // SAFETY: a descriptor that is open, an integer, a null pointer where the kernel allows one, and no flags.
+    // SAFETY: a descriptor that is open, an integer, a null pointer where the kernel allows one, and no
+    // flags.
     let sent = unsafe {
         libc::syscall(
             libc::SYS_pidfd_send_signal,
@@ -104,8 +107,8 @@ pub fn pidfd_signal(process: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
     }
 }
 
-/// Sends SIGKILL to a process or, when negative, to a process group; fine when there is none. Never to init or to
-/// everything.
+/// Sends SIGKILL to a process or, when negative, to a process group; no error when it does not exist. Never
+/// to init or to everything.
 pub fn kill_by_id(id: i32) {
     if id.unsigned_abs() > 1 {
         // SAFETY: kill takes two integers.
@@ -113,8 +116,8 @@ pub fn kill_by_id(id: i32) {
     }
 }
 
-/// Takes what has come to the descriptor of [`become_supervisor`]; `true` when SIGTERM was among it. How many children have
-/// ended it does not say: one signal may stand for many.
+/// Reads the descriptor of [`become_supervisor`]; `true` when SIGTERM was among the signals. It does not tell
+/// how many children have ended: one signal may stand for many.
 pub fn signals_came(signals: &mut impl io::Read) -> bool {
     const SIZE: usize = size_of::<libc::signalfd_siginfo>();
     let mut taken = [0; SIZE];
@@ -126,15 +129,16 @@ pub fn signals_came(signals: &mut impl io::Read) -> bool {
     asked
 }
 
-/// Makes this process one that looks after others: orphans among its descendants become its children, it leads a session of
-/// its own, nobody without privileges may look into it, and the signals that people and shells send do not end it. Returns
-/// a descriptor that becomes readable when a child has ended or SIGTERM has come, see [`signals_came`].
+/// Makes this process a supervisor: orphans among its descendants become its children, it leads a session of
+/// its own, unprivileged processes cannot inspect it, and the signals that people and shells send do not end
+/// it. Returns a descriptor that becomes readable when a child has ended or SIGTERM has come, see
+/// [`signals_came`].
 ///
 /// # Errors
 /// The kernel's answer.
 pub fn become_supervisor() -> io::Result<OwnedFd> {
-    // SAFETY: prctl with integers; setsid without arguments; a signal set that is initialised by sigemptyset before
-    // anything reads it; signalfd returns a descriptor that is new and ours.
+    // SAFETY: prctl with integers; setsid without arguments; a signal set that is initialised by sigemptyset
+    // before anything reads it; signalfd returns a descriptor that is new and owned here.
     unsafe {
         for (option, value) in [(libc::PR_SET_CHILD_SUBREAPER, 1), (libc::PR_SET_DUMPABLE, 0)] {
             let (value, none): (libc::c_ulong, libc::c_ulong) = (value, 0);
@@ -142,7 +146,7 @@ pub fn become_supervisor() -> io::Result<OwnedFd> {
                 return Err(io::Error::last_os_error());
             }
         }
-        // Refused when it leads a group already, which is as good.
+        // Refused when the process already leads a group, which is sufficient.
         libc::setsid();
         let mut set = std::mem::zeroed::<libc::sigset_t>();
         libc::sigemptyset(&raw mut set);
@@ -162,16 +166,16 @@ pub fn become_supervisor() -> io::Result<OwnedFd> {
     }
 }
 
-/// Closes the descriptors that a careless parent left open, those above standard error that an executed program would inherit.
+/// Closes the inherited descriptors above standard error that an executed program would inherit.
 ///
 /// # Errors
-/// When procfs does not say which there are.
+/// When procfs does not list the descriptors.
 pub fn close_inherited() -> io::Result<()> {
     let entries = std::fs::read_dir("/proc/self/fd")?;
     let numbers = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
     for fd in numbers.filter(|fd| *fd > 2).collect::<Vec<_>>() {
-        // SAFETY: asks for a flag of a number. What this program opens is closed on exec, so that one without the flag came with
-        // the program, and no value owns it.
+        // SAFETY: queries a flag of a number. What this program opens is closed on exec, so a descriptor
+        // without the flag was inherited, and no value owns it.
         unsafe {
             let flags = libc::fcntl(fd, libc::F_GETFD);
             if flags >= 0 && flags & libc::FD_CLOEXEC == 0 {
@@ -182,20 +186,20 @@ pub fn close_inherited() -> io::Result<()> {
     Ok(())
 }
 
-/// Puts these descriptors in the place of standard input, output and error, for the program that is to come.
+/// Replaces standard input, output and error by these descriptors, for the program that is executed next.
 ///
 /// # Errors
 /// The kernel's answer.
 pub fn set_stdio(stdin: BorrowedFd<'_>, stdout: BorrowedFd<'_>, stderr: BorrowedFd<'_>) -> io::Result<()> {
-    // One that is itself one of the three would be overwritten before its turn: duplicates have numbers above them, and go when
-    // this function returns.
+    // A descriptor that is itself one of the three would be overwritten before its turn: duplicates have
+    // numbers above them, and are closed when this function returns.
     let [stdin, stdout, stderr] = [stdin, stdout, stderr].map(|fd| fd.try_clone_to_owned());
     nix::unistd::dup2_stdin(stdin?)?;
     nix::unistd::dup2_stdout(stdout?)?;
     Ok(nix::unistd::dup2_stderr(stderr?)?)
 }
 
-/// When a process started, in the kernel's ticks since boot: with its id, this names it for good.
+/// A process's start time, in clock ticks since boot: with its id, this identifies it permanently.
 ///
 /// # Errors
 /// No such process.

@@ -1,7 +1,8 @@
-//! Making processes: fork, children that get another parent or PID namespace, their end, and what dies with whom.
+//! Creating processes: fork, children that get another parent or PID namespace, their end, and parent-death
+//! signals.
 //!
-//! Owns nothing. Only processes with one thread are forked, which is checked: the child goes on with a copy of everything. Must
-//! not know what children are for.
+//! Owns nothing. Only processes with one thread are forked, which is checked: the child continues with a copy
+//! of everything. Must not know what children are for.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -16,13 +17,13 @@ use nix::unistd::Pid;
 /// Which side of a fork this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// The one that asked; the child's process id as this side sees it.
+    /// The parent; the child's process id as this side sees it.
     Parent(i32),
     /// The new one.
     Child,
 }
 
-/// What is special about a child.
+/// Options of a child.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CloneKind {
     /// Its parent is the caller's parent.
@@ -31,21 +32,23 @@ pub struct CloneKind {
     pub pid_namespace: bool,
 }
 
-/// Set once this process, or the one it was forked from, was seen to have one thread.
+/// Set once this process, or the one it was forked from, was found to have one thread.
 static ALONE: AtomicBool = AtomicBool::new(false);
 
-/// Sees to it that this process has one thread. A child has a copy of that one only: what other threads had locked would stay
-/// locked in it.
+/// Checks that this process has one thread. A child has a copy of that thread only: locks held by other
+/// threads would stay locked in it.
 ///
 /// # Errors
 /// `EINVAL` when there are more.
 pub(super) fn check_single_thread() -> io::Result<()> {
-    // Unit tests run beside a thread that waits for them. Otherwise once is enough: what forks starts no threads, and a container's
-    // filter, loaded before the last fork, may punish the question.
+    // Unit tests run beside a thread that waits for them. Otherwise one check is enough: a forking process
+    // starts no threads, and a container's seccomp filter, loaded before the last fork, may kill the process
+    // for this call.
     if cfg!(test) || ALONE.load(Ordering::Relaxed) {
         return Ok(());
     }
-    // SAFETY: changes nothing where it succeeds; the kernel refuses it to a process that has more than one thread.
+    // SAFETY: changes nothing where it succeeds; the kernel refuses it to a process that has more than one
+    // thread.
     if unsafe { libc::unshare(libc::CLONE_THREAD) } != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -53,7 +56,7 @@ pub(super) fn check_single_thread() -> io::Result<()> {
     Ok(())
 }
 
-/// Makes a child that goes on here with a copy of everything.
+/// Makes a child that continues here with a copy of everything.
 ///
 /// # Errors
 /// The kernel's answer; `EINVAL` when this process has more than one thread.
@@ -66,9 +69,9 @@ pub fn fork(kind: CloneKind) -> io::Result<Side> {
     if kind.pid_namespace {
         flags |= libc::CLONE_NEWPID;
     }
-    // SAFETY: without CLONE_VM and with no stack given this is fork: the child has its own copy of memory and returns here.
-    // The remaining arguments, whose order differs between architectures, are all null. There is one thread, so no lock of the C
-    // library is held by a thread that the child does not have.
+    // SAFETY: without CLONE_VM and with no stack given this is fork: the child has its own copy of memory and
+    // returns here. The remaining arguments, whose order differs between architectures, are all null. There
+    // is one thread, so no lock of the C library is held by a thread that the child does not have.
     let answer = unsafe {
         libc::syscall(libc::SYS_clone, libc::c_long::from(flags), 0_usize, 0_usize, 0_usize, 0_usize)
     };
@@ -79,16 +82,16 @@ pub fn fork(kind: CloneKind) -> io::Result<Side> {
     }
 }
 
-/// Ends this process without running anything of the parent's: no buffers, no handlers, no destructors.
+/// Ends this process without running any of the parent's cleanup: no buffers, no handlers, no destructors.
 pub fn exit(code: i32) -> ! {
     // SAFETY: _exit takes any number and does not return.
     unsafe { libc::_exit(code) }
 }
 
-/// Waits for a child. Its exit code, or 128 and the signal that ended it.
+/// Waits for a child. Returns its exit code, or 128 and the signal that ended it.
 ///
 /// # Errors
-/// The kernel's answer; `ECHILD` when it is no child of ours.
+/// The kernel's answer; `ECHILD` when it is no child of this process.
 pub fn wait(pid: i32) -> io::Result<i32> {
     loop {
         match waitpid(Pid::from_raw(pid), None) {
@@ -108,7 +111,7 @@ pub fn die_with_parent() -> io::Result<()> {
     Ok(nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?)
 }
 
-/// Keeps others from looking into this process: its memory, its descriptors, its program.
+/// Makes this process undumpable: others cannot read its memory, its descriptors or its program.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -116,7 +119,7 @@ pub fn hide() -> io::Result<()> {
     Ok(nix::sys::prctl::set_dumpable(false)?)
 }
 
-/// Becomes the one that orphans below it are given to.
+/// Makes this process the subreaper of its descendants.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -138,7 +141,7 @@ pub fn process_id() -> i32 {
     nix::unistd::getpid().as_raw()
 }
 
-/// A pipe whose ends no program inherits: what is read, what is written.
+/// A close-on-exec pipe: the read end, then the write end.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -149,13 +152,15 @@ pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
 /// All signals as a new program expects them: none blocked, none ignored, none handled.
 pub fn reset_signals() {
     for number in 1..=64 {
-        // The C library keeps two signals to itself, which may be ignored all the same: so the kernel is asked.
+        // The C library hides two signals, which may be ignored all the same: so the kernel is called
+        // directly.
         let default = [0_u64; 8];
-        // SAFETY: all zeros is the default disposition with no flags and an empty mask in every architecture's layout, which
-        // is shorter than this; no old one is asked for. The kernel refuses the two signals that have no other.
+        // SAFETY: all zeros is the default disposition with no flags and an empty mask in every
+        // architecture's layout, which is shorter than this; no old one is requested. The kernel refuses the
+        // two signals that have no other.
         unsafe { libc::syscall(libc::SYS_rt_sigaction, number, default.as_ptr(), 0_usize, 8_usize) };
     }
-    // Cannot fail: the set is well formed and the way is a valid one.
+    // Cannot fail: the set is well formed and the operation is valid.
     let _ = nix::sys::signal::sigprocmask(
         nix::sys::signal::SigmaskHow::SIG_SETMASK,
         Some(&nix::sys::signal::SigSet::empty()),
@@ -163,8 +168,9 @@ pub fn reset_signals() {
     );
 }
 
-/// Closes every descriptor and reaps children for ever. Meant for the first process of a PID namespace, which no signal from
-/// inside ends. Of system calls it keeps those that waiting takes, so that a process that traces it gains nothing.
+/// Closes every descriptor and reaps children forever. For the first process of a PID namespace, which no
+/// signal from inside ends. It filters its system calls down to those that waiting needs, so that a process
+/// that traces it gains nothing.
 pub fn reap_for_ever() -> ! {
     // SAFETY: ignoring SIGCHLD makes the kernel reap; no handler runs.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
@@ -177,10 +183,10 @@ pub fn reap_for_ever() -> ! {
     }
 }
 
-/// What owns no descriptor.
+/// A value that owns no descriptor.
 ///
 /// # Safety
-/// Neither the value nor anything it leads to may own or borrow a descriptor.
+/// Neither the value nor anything reachable from it may own or borrow a descriptor.
 pub unsafe trait NoDescriptors {}
 
 // SAFETY: a number.
@@ -192,14 +198,14 @@ unsafe impl<A: NoDescriptors> NoDescriptors for Option<A> {}
 // SAFETY: as its parts.
 unsafe impl<A: NoDescriptors, B: NoDescriptors> NoDescriptors for (A, B) {}
 
-/// Goes on as `work`, with nothing open but the three standard descriptors and `kept`, and ends with its exit code. What the
-/// process was forked from has open is closed for good.
+/// Continues as `work`, with nothing open but the three standard descriptors and `kept`, and exits with its
+/// exit code. Everything else that was inherited through fork is closed for good.
 pub fn go_on_with<const N: usize, A: NoDescriptors>(
     kept: [Option<OwnedFd>; N],
     argument: A,
     work: fn([Option<OwnedFd>; N], A) -> i32,
 ) -> ! {
-    // Never drops what it holds, whatever happens: unwinding into the callers would drop what they own.
+    // Never drops the values it owns, whatever happens: unwinding into the callers would drop what they own.
     struct Ends;
     impl Drop for Ends {
         fn drop(&mut self) {
@@ -212,8 +218,9 @@ pub fn go_on_with<const N: usize, A: NoDescriptors>(
     let mut first = 0;
     for number in numbers.iter().map(|number| number.cast_unsigned()).chain([u32::MAX]) {
         if first < number {
-            // SAFETY: this function does not return and nothing unwinds through it, so that callers' values are neither used nor
-            // dropped; `work` is a plain function and `argument` owns none, so that it has no descriptor but `kept`.
+            // SAFETY: this function does not return and nothing unwinds through it, so that callers' values
+            // are neither used nor dropped; `work` is a plain function and `argument` owns none, so that it
+            // has no descriptor but `kept`.
             if unsafe { close_range(first, number - 1) }.is_err() {
                 exit(1);
             }
@@ -223,7 +230,7 @@ pub fn go_on_with<const N: usize, A: NoDescriptors>(
     exit(work(kept, argument))
 }
 
-/// Lets no program that is executed from here on inherit a descriptor from `first` on.
+/// Sets close-on-exec on all descriptors from `first` on.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -250,7 +257,8 @@ unsafe fn close_range(first: u32, last: u32) -> io::Result<()> {
     }
 }
 
-/// `close_range(2)`; where the kernel lacks it or its flag (before Linux 5.9 and 5.11), `one` for each number.
+/// `close_range(2)`; where the kernel lacks it or its flag (before Linux 5.9 and 5.11), calls `one` for each
+/// number.
 ///
 /// # Safety
 /// As [`close_range`], when `flags` or `one` close.
@@ -263,7 +271,7 @@ unsafe fn on_range(first: u32, last: u32, flags: u32, one: impl Fn(RawFd)) -> io
     if !matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOSYS | libc::EPERM)) {
         return Err(error);
     }
-    // Numbers beyond the soft limit may exist (it can be lowered), so the ceiling is what the kernel would ever give.
+    // Numbers beyond the soft limit may exist (it can be lowered), so the hard limit is the bound.
     let (_, hard) = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE)?;
     let end = u32::try_from(hard).unwrap_or(1 << 20).min(1 << 20);
     (first..=last.min(end)).filter_map(|fd| RawFd::try_from(fd).ok()).for_each(one);
@@ -285,7 +293,7 @@ pub fn set_name(name: &std::ffi::CStr) {
     let _ = nix::sys::prctl::set_name(name);
 }
 
-/// Whether whoever holds the other end of this socket or pipe is still there.
+/// Whether the other end of this socket or pipe is still open.
 #[must_use]
 pub fn is_connected(fd: BorrowedFd<'_>) -> bool {
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -297,7 +305,7 @@ pub fn is_connected(fd: BorrowedFd<'_>) -> bool {
     }
 }
 
-/// A copy of a descriptor that programs do inherit: what a careless parent leaves behind.
+/// A copy of a descriptor that programs inherit, as a careless parent leaves it.
 #[cfg(test)]
 pub fn leak(fd: BorrowedFd<'_>) -> i32 {
     // SAFETY: makes a new descriptor of one that is open; the test's process ends with it.
@@ -313,7 +321,7 @@ mod tests {
     fn count_open(_kept: [Option<OwnedFd>; 2], expected: i32) -> i32 {
         let open = std::fs::read_dir("/proc/self/fd")
             .map_or(-1, |entries| i32::try_from(entries.count()).unwrap_or(-1));
-        // The directory itself is among them.
+        // The directory's own descriptor is among them.
         i32::from(open != expected + 1)
     }
 

@@ -1,4 +1,4 @@
-//! Programs that are asked something and answer: run with a deadline, never in each other's way.
+//! Running a program for its output: with a deadline, and independent of other runs.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -13,21 +13,21 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-/// What a program said and how it ended.
+/// A program's output and exit status.
 #[derive(Debug)]
 pub struct CommandOutput {
     pub status: ExitStatus,
-    /// Standard output, no longer than asked for.
+    /// Standard output, cut at the requested length.
     pub output: Vec<u8>,
-    /// Standard error, no longer than asked for.
+    /// Standard error, cut at the requested length.
     pub errors: Vec<u8>,
 }
 
-/// Runs `command` with `input`. Streams are files in memory: nobody waits for anybody to read, and a descendant that keeps
-/// them open holds nothing up. Of each output `longest` bytes are read.
+/// Runs `command` with `input`. The standard streams are files in memory: neither side waits for the other to
+/// read, and a descendant that keeps them open blocks nothing. Of each output `longest` bytes are read.
 ///
 /// # Errors
-/// When it cannot be started; `TimedOut` when it did not end in time: it, and what it started, is killed.
+/// When it cannot be started; `TimedOut` when it did not end in time: it and its descendants are killed.
 pub fn run(
     command: &mut Command,
     input: &[u8],
@@ -46,7 +46,8 @@ pub fn run(
     let status = match wait(&mut child, timeout) {
         Ok(Some(status)) => status,
         ended => {
-            // Its own group, so delegated programs end with it. It is not reaped yet, so the number is still its own.
+            // Its own process group, so that its descendants end with it. It is not reaped yet, so the number
+            // is still its own.
             if let Ok(group) = i32::try_from(child.id()) {
                 let _ = killpg(Pid::from_raw(group), Signal::SIGKILL);
             }
@@ -69,7 +70,8 @@ fn read(file: &mut File, longest: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// `None` when it has not ended in time. A kernel before 5.3 has no descriptor to wait with; it waits without a deadline.
+/// `None` when it has not ended in time. A kernel before 5.3 has no descriptor to wait with; it waits without
+/// a deadline.
 fn wait(child: &mut Child, timeout: Duration) -> io::Result<Option<ExitStatus>> {
     let descriptor = match open_process(child.id()) {
         Err(error) if error.raw_os_error() == Some(Errno::ENOSYS as i32) => return child.wait().map(Some),
@@ -92,7 +94,7 @@ fn open_process(pid: u32) -> io::Result<OwnedFd> {
     // SAFETY: two plain numbers; the answer is a descriptor or an error.
     let answer = unsafe { nix::libc::syscall(nix::libc::SYS_pidfd_open, pid, 0) };
     match i32::try_from(answer) {
-        // SAFETY: the kernel has just made this descriptor for us and nobody else knows it.
+        // SAFETY: the kernel has just made this descriptor for this call, and nothing else owns it.
         Ok(number) if number >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(number) }),
         _ => Err(io::Error::last_os_error()),
     }

@@ -14,7 +14,7 @@ use super::container_root::{ContainerRoot, FileSystem, facts, file_system};
 
 #[derive(Debug)]
 pub struct Console {
-    /// The side of whoever looks at it.
+    /// The side of the terminal's user.
     pub master: OwnedFd,
     /// The program's side.
     pub terminal: OwnedFd,
@@ -30,7 +30,7 @@ pub fn make_console(root: &ContainerRoot) -> io::Result<Console> {
         Ok(file_system(fd)? == FileSystem::DevPts && facts(fd)?.character_device == Some((5, 2)))
     };
     let wrong = || io::Error::new(io::ErrorKind::InvalidData, "/dev/pts/ptmx is not devpts'");
-    // Opening a device may already do something, so it is looked at first.
+    // Opening a device may already have effects, so it is checked first.
     if !is_ours(root.point(path)?.as_fd())? {
         return Err(wrong());
     }
@@ -45,12 +45,13 @@ pub fn make_console(root: &ContainerRoot) -> io::Result<Console> {
         return Err(io::Error::last_os_error());
     }
     let flags = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
-    // SAFETY: takes flags by value; the answer is a new descriptor or -1. By descriptor: no path to the other side is used.
+    // SAFETY: takes flags by value; the answer is a new descriptor or -1. By descriptor: no path to the other
+    // side is used.
     let terminal = unsafe { libc::ioctl(master.as_raw_fd(), libc::TIOCGPTPEER, flags) };
     if terminal < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: made a moment ago for this call, nobody else owns it.
+    // SAFETY: made a moment ago for this call, nothing else owns it.
     let terminal = unsafe { OwnedFd::from_raw_fd(terminal) };
     Ok(Console { master, terminal })
 }

@@ -1,5 +1,5 @@
-//! The file system of a container, before and while others can write to it: every path is resolved as the container would,
-//! with its root as `/`, by the kernel, and what is found is used by descriptor.
+//! A container's file system, before and while others can write to it: every path is resolved as the
+//! container would, with its root as `/`, by the kernel, and the result is used by descriptor.
 //!
 //! Owns descriptors. Needs openat2 (Linux 5.6).
 
@@ -19,7 +19,7 @@ use nix::unistd::{Gid, Uid, fchownat, symlinkat};
 use super::mount_tree::{NO_DEV, NO_EXEC, NO_SUID, NewFileSystem};
 use super::open::openat2_patiently;
 
-/// Links to nothing that are followed one after another while something is made.
+/// How many dangling links are followed one after another while a file is made.
 const MAX_DANGLING: usize = 16;
 
 /// The root directory of a container, or another directory that must not be left.
@@ -32,7 +32,7 @@ impl AsFd for ContainerRoot {
     }
 }
 
-/// What a descriptor stands for.
+/// What a descriptor refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DescriptorFacts {
     pub is_directory: bool,
@@ -50,7 +50,7 @@ pub struct DescriptorFacts {
     pub inode: u64,
 }
 
-/// The file systems whose files are not just files.
+/// The file systems whose files have special effects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileSystem {
     Proc,
@@ -61,7 +61,7 @@ pub enum FileSystem {
 /// The kernel's type differs in width between machines; the number does not.
 const DEVPTS_SUPER_MAGIC: nix::sys::statfs::FsType = nix::sys::statfs::FsType(0x1cd1);
 
-/// On which file system something is.
+/// The file system of a descriptor.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -76,7 +76,7 @@ pub fn file_system(fd: BorrowedFd<'_>) -> io::Result<FileSystem> {
     })
 }
 
-/// What it is.
+/// The facts of a descriptor.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -125,7 +125,7 @@ impl ContainerRoot {
         Ok(Self(nix::fcntl::open(path, flags, Mode::empty())?))
     }
 
-    /// The directory that a descriptor stands for as root.
+    /// The descriptor's directory as root.
     ///
     /// # Errors
     /// The kernel's answer.
@@ -133,7 +133,8 @@ impl ContainerRoot {
         Ok(Self(directory.try_clone_to_owned()?))
     }
 
-    /// What is at `path`, opened with `flags`. Links are followed as in the container, the magic ones of procfs never.
+    /// The file at `path`, opened with `flags`. Links are followed as in the container, the magic ones of
+    /// procfs never.
     ///
     /// # Errors
     /// The kernel's answer; `ELOOP` for a magic link.
@@ -159,19 +160,19 @@ impl ContainerRoot {
         self.resolve(path, OFlag::O_PATH | OFlag::O_NOFOLLOW, Mode::empty())
     }
 
-    /// Points at the directory `path`, which is made with what is missing above it. A link to nothing counts as what it says:
-    /// the directory is made there, in this root.
+    /// Opens the directory `path`, which is made with what is missing above it. A dangling link is followed:
+    /// the directory is made at its target, in this root.
     ///
     /// # Errors
-    /// The kernel's answer; `ENOTDIR` when something else is in the way.
+    /// The kernel's answer; `ENOTDIR` when another kind of file is in the way.
     pub fn ensure_dir(&self, path: &Path, mode: u32) -> io::Result<OwnedFd> {
         self.ensure_dir_through(path, mode, MAX_DANGLING)
     }
 
-    /// Makes one directory in one that is there; the way to it may lead back (`..`).
+    /// Makes one directory in an existing one; the path to it may contain `..`.
     ///
     /// # Errors
-    /// The kernel's answer; `EEXIST` when something is there.
+    /// The kernel's answer; `EEXIST` when something exists there.
     pub fn make_dir(&self, path: &Path, mode: u32) -> io::Result<OwnedFd> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY;
         let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
@@ -191,7 +192,7 @@ impl ContainerRoot {
             sofar.push(name);
             current = match self.resolve(&sofar, flags, Mode::empty()) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    // One level below a directory that is open: a name, so nothing is followed.
+                    // One level below an open directory: a single name, so nothing is followed.
                     match mkdirat(&current, name, Mode::from_bits_truncate(mode)) {
                         Ok(()) => self.resolve(&sofar, flags, Mode::empty())?,
                         Err(Errno::EEXIST) => match Self::dangling(&current, name, &above, links)? {
@@ -207,7 +208,8 @@ impl ContainerRoot {
         Ok(current)
     }
 
-    /// Points at the file `path`, made empty if nothing is there. Links to nothing as in [`ContainerRoot::ensure_dir`].
+    /// Opens the file `path`, made empty if it does not exist. Dangling links as in
+    /// [`ContainerRoot::ensure_dir`].
     ///
     /// # Errors
     /// The kernel's answer.
@@ -234,7 +236,8 @@ impl ContainerRoot {
         }
     }
 
-    /// Where the link `name` in `parent` (which `above` leads to) says, as a clean path in this root; `None` if it is none.
+    /// The target of the link `name` in `parent` (which `above` leads to), as a clean path in this root;
+    /// `None` if it is no link.
     fn dangling(parent: &OwnedFd, name: &OsStr, above: &Path, links: usize) -> io::Result<Option<PathBuf>> {
         match nix::fcntl::readlinkat(parent, name) {
             Ok(_) if links == 0 => Err(Errno::ELOOP.into()),
@@ -243,8 +246,8 @@ impl ContainerRoot {
         }
     }
 
-    /// A device node, pipe or socket at `path` with exactly this owner and mode. One that is there is replaced unless it is
-    /// a directory.
+    /// Makes a device node, pipe or socket at `path` with exactly this owner and mode. An existing file is
+    /// replaced unless it is a directory.
     ///
     /// # Errors
     /// The kernel's answer.
@@ -258,7 +261,7 @@ impl ContainerRoot {
         let mode = Mode::from_bits_truncate(node.mode);
         let device = nix::sys::stat::makedev(node.major.into(), node.minor.into());
         let make = || {
-            // The umask must not decide, and no mode is changed afterwards: by name that would follow a link.
+            // The umask must not apply, and no mode is changed afterwards: by name that would follow a link.
             let umask = nix::sys::stat::umask(Mode::empty());
             let outcome = mknodat(&parent, name, kind, mode, device);
             nix::sys::stat::umask(umask);
@@ -271,7 +274,8 @@ impl ContainerRoot {
             }
             other => other?,
         }
-        // In a volume others may replace it meanwhile: what the name stands for is opened, and looked at before it is changed.
+        // In a volume the name may be replaced concurrently: the file is opened, and checked before it is
+        // changed.
         let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let found = nix::fcntl::openat(&parent, name, flags, Mode::empty())?;
         let stat = fstat(&found)?;
@@ -283,7 +287,7 @@ impl ContainerRoot {
         set_owner(found.as_fd(), node.uid, node.gid)
     }
 
-    /// A symbolic link at `path`, unless something is there.
+    /// A symbolic link at `path`, unless a file exists there.
     ///
     /// # Errors
     /// The kernel's answer.
@@ -295,8 +299,8 @@ impl ContainerRoot {
         }
     }
 
-    /// Reads a regular file of at most `limit` bytes; what is longer is cut. Nothing that could wait or do something when
-    /// it is opened is opened.
+    /// Reads a regular file of at most `limit` bytes; a longer one is cut. Files whose opening could block or
+    /// have effects are not opened.
     ///
     /// # Errors
     /// The kernel's answer, or that it is no regular file.
@@ -356,7 +360,7 @@ pub fn clean(path: &Path) -> PathBuf {
     cleaned
 }
 
-/// The names of a path. `..` is refused: what it means depends on links that somebody else may change meanwhile.
+/// The names of a path. `..` is refused: its meaning depends on links that may change concurrently.
 fn names(path: &Path) -> io::Result<Vec<&OsStr>> {
     let mut names = Vec::new();
     for component in path.components() {
@@ -371,15 +375,17 @@ fn names(path: &Path) -> io::Result<Vec<&OsStr>> {
     Ok(names)
 }
 
-/// A procfs of the node, held open: it answers for this process when the container's own cannot be trusted or is out of reach.
+/// The node's procfs, held open: it is used for this process when the container's own is untrusted or out of
+/// reach.
 #[derive(Debug)]
 pub struct Procfs(OwnedFd);
 
 impl Procfs {
-    /// A procfs that is mounted nowhere, so that nothing is mounted over a part of it; where there can be none, what `/proc` is.
+    /// Opens a procfs that is mounted nowhere, so that no part of it is covered by another mount; where that
+    /// is impossible, `/proc`.
     ///
     /// # Errors
-    /// The kernel's answer, or that something else is mounted at `/proc`.
+    /// The kernel's answer, or that another file system is mounted at `/proc`.
     pub fn open() -> io::Result<Self> {
         let detached = NewFileSystem::open("proc").and_then(|new| new.mount(NO_SUID | NO_DEV | NO_EXEC));
         if let Ok(detached) = detached {
@@ -393,7 +399,7 @@ impl Procfs {
         Ok(Self(fd))
     }
 
-    /// Opens a file in it, not leaving it: nothing mounted over a part of it, and no link out of it.
+    /// Opens a file of this procfs: no other mount and no link out of it is entered.
     ///
     /// # Errors
     /// The kernel's answer, or that it is not on procfs.
@@ -424,7 +430,7 @@ impl Procfs {
         self.open_file(path, OFlag::O_WRONLY)
     }
 
-    /// Writes a short text in one call, as the kernel's own files want it.
+    /// Writes a short text in one call, as the kernel's own files require.
     ///
     /// # Errors
     /// As [`Procfs::open_file`], and the kernel's answer to the write.
@@ -434,7 +440,7 @@ impl Procfs {
     }
 }
 
-/// Goes to the directory `path` of the root this process has, by no magic link.
+/// Changes to the directory `path` of this process's root, and follows no magic link.
 ///
 /// # Errors
 /// The kernel's answer, or that the directory is outside of the root.
@@ -442,7 +448,8 @@ pub fn change_directory(path: &Path) -> io::Result<()> {
     let root = ContainerRoot::open(Path::new("/"))?;
     let directory = root.resolve(path, OFlag::O_PATH | OFlag::O_DIRECTORY, Mode::empty())?;
     nix::unistd::fchdir(&directory)?;
-    // The kernel says so when the directory cannot be reached from the root; the C library makes that ENOENT.
+    // The kernel marks a directory that cannot be reached from the root as `(unreachable)`; the C library
+    // makes that ENOENT.
     let here = nix::unistd::getcwd()?;
     if here.as_os_str().as_bytes().first() != Some(&b'/') {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "outside of the container"));
@@ -450,7 +457,7 @@ pub fn change_directory(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// True for the kernel's "you may not".
+/// True for the kernel's permission errors.
 #[must_use]
 pub fn is_refused(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES))

@@ -1,4 +1,5 @@
-//! What this process may do: users, groups, capabilities, limits, keyring, system call filter. One way only: less.
+//! Privileges of this process: users, groups, capabilities, limits, keyring, system call filter. They are
+//! only reduced.
 //!
 //! Owns nothing.
 
@@ -11,13 +12,13 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::unistd::{Gid, Uid};
 
-/// The four sets of a thread and the one that bounds them, a bit each.
+/// A thread's four capability sets and its bounding set, a bit each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CapabilitySets {
-    /// Can ever be had.
+    /// The limit of what execve can ever add.
     pub bounding: u64,
     pub effective: u64,
-    /// Can be put into force.
+    /// The capabilities that can be made effective.
     pub permitted: u64,
     /// Kept over execve.
     pub inheritable: u64,
@@ -55,7 +56,7 @@ pub fn last_capability() -> u32 {
         .unwrap_or_default()
 }
 
-/// What can ever be had by this process and its children.
+/// The bounding set: the most that this process and its children can ever have.
 #[must_use]
 pub fn bounding_capabilities() -> u64 {
     let has = |number: &u32| {
@@ -64,7 +65,7 @@ pub fn bounding_capabilities() -> u64 {
     (0..64).filter(has).fold(0, |set, number| set | 1 << number)
 }
 
-/// Takes what is not in `keep` out of the bounding set. For good.
+/// Removes what is not in `keep` from the bounding set, permanently.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -103,7 +104,7 @@ pub fn set_capabilities(sets: CapabilitySets) -> io::Result<()> {
         }
     };
     let data = [part(0), part(32)];
-    // Whatever was ambient before is none of the container's; kernels before 4.3 have no such set.
+    // The agent's ambient set must not reach the container; kernels before 4.3 have no such set.
     let _ = prctl(PR_CAP_AMBIENT, 4, 0);
     // SAFETY: version 3 takes two words of each set; both structures outlive the call.
     let answer = unsafe { libc::syscall(libc::SYS_capset, std::ptr::from_ref(&header), data.as_ptr()) };
@@ -129,7 +130,7 @@ pub fn set_user(uid: u32, gid: u32, groups: &[u32]) -> io::Result<()> {
     Ok(())
 }
 
-/// Nothing executed from here on gains anything.
+/// Programs executed from here on gain no privileges.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -151,7 +152,8 @@ pub fn new_keyring() -> io::Result<()> {
     // SAFETY: without a name an anonymous keyring is made; the other arguments are not read.
     match unsafe { libc::syscall(libc::SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, 0_usize, 0, 0, 0) } {
         -1 => match Errno::last() {
-            // A kernel without keys has none to hide; where the call is filtered, it is for the container, too.
+            // A kernel without keys has none to hide; where the call is filtered, it is filtered for the
+            // container, too.
             Errno::ENOSYS | Errno::EPERM => Ok(()),
             errno => Err(errno.into()),
         },
@@ -159,7 +161,8 @@ pub fn new_keyring() -> io::Result<()> {
     }
 }
 
-/// Sets a limit by the name of the OCI runtime specification. What the kernel refuses to raise is left at its ceiling.
+/// Sets a limit by the name of the OCI runtime specification. A limit that the kernel refuses to raise stays
+/// at its ceiling.
 ///
 /// # Errors
 /// The kernel's answer; `InvalidInput` for an unknown name.
@@ -168,7 +171,7 @@ pub fn set_limit(name: &str, soft: u64, hard: u64) -> io::Result<()> {
     let set = |soft: u64, hard: u64| {
         // The 64-bit form on every architecture.
         let limit = libc::rlimit64 { rlim_cur: soft, rlim_max: hard };
-        // SAFETY: pid 0 is this process; the structure outlives the call and no old value is asked for.
+        // SAFETY: pid 0 is this process; the structure outlives the call and no old value is requested.
         match unsafe { libc::syscall(libc::SYS_prlimit64, 0, resource, std::ptr::from_ref(&limit), 0_usize) }
         {
             0 => Ok(()),
@@ -192,7 +195,7 @@ pub fn set_limit(name: &str, soft: u64, hard: u64) -> io::Result<()> {
     }
 }
 
-/// Raises the ceiling of a limit to `hard`, where it is lower and this process may; what is in force stays.
+/// Raises the hard limit to `hard`, where it is lower and this process may; the soft limit stays.
 ///
 /// # Errors
 /// The kernel's answer; `InvalidInput` for an unknown name.
@@ -209,7 +212,7 @@ pub fn raise_limit(name: &str, hard: u64) -> io::Result<()> {
 }
 
 fn limit_number(name: &str) -> Option<u32> {
-    // The numbers are the same on the architectures we build for.
+    // The numbers are the same on all supported architectures.
     let names = [
         "RLIMIT_CPU",
         "RLIMIT_FSIZE",
@@ -240,7 +243,7 @@ pub fn may_execute(path: &Path) -> io::Result<()> {
     Ok(nix::unistd::faccessat(AT_FDCWD, path, nix::unistd::AccessFlags::X_OK, AtFlags::AT_EACCESS)?)
 }
 
-/// Becomes another program.
+/// Replaces this process by another program.
 ///
 /// # Errors
 /// Returns only if that fails.

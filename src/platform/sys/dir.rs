@@ -1,5 +1,6 @@
-//! Directories by descriptor: going down without following links or crossing mounts, making and removing what is below.
-//! Whoever owns the files may rename and replace them meanwhile; nothing outside the directory is ever touched.
+//! Directories by descriptor: going down without following links or crossing mounts, making and removing what
+//! is below. The files' owner may rename and replace them concurrently; nothing outside the directory is ever
+//! touched.
 //!
 //! Owns descriptors.
 
@@ -17,35 +18,36 @@ use nix::unistd::{Gid, UnlinkatFlags};
 
 use super::open::openat2_patiently;
 
-/// Names taken from a directory at a time: removing one of a million files needs no million names in memory.
+/// Names read from a directory at a time: removing one of a million files needs no million names in memory.
 const BATCH: usize = 1024;
-/// Directories held open on the way down; what is deeper is moved up first, so that no depth exhausts stack or descriptors.
+/// Directories held open on the way down; deeper ones are moved up first, so that no depth exhausts stack or
+/// descriptors.
 const MAX_DEPTH: usize = 64;
 
-/// An open directory, or any other file that is only pointed at.
+/// An open directory, or an `O_PATH` descriptor of any other file.
 #[derive(Debug)]
 pub struct Handle(OwnedFd);
 
 /// Whether a step down may enter another mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mounts {
-    /// A volume may have mounts of its own below.
+    /// A volume may have mounts below it.
     Cross,
-    /// What is mounted below belongs to somebody else; the answer is `EXDEV`.
+    /// Mounts below are foreign and not entered; the error is `EXDEV`.
     Stay,
 }
 
 /// Something below a directory could not be removed.
 #[derive(Debug)]
 pub struct RemoveError {
-    /// What was in the way, relative to the directory.
+    /// The obstacle, relative to the directory.
     pub path: PathBuf,
     /// The kernel's answer.
     pub source: io::Error,
 }
 
 impl Handle {
-    /// Opens a directory that is ours: links in the path are followed.
+    /// Opens one of the agent's own directories: links in the path are followed.
     ///
     /// # Errors
     /// The kernel's answer.
@@ -92,8 +94,8 @@ impl Handle {
         openat2_patiently(&self.0, relative, OpenHow::new().flags(flags).resolve(resolve))
     }
 
-    /// As [`Handle::below`], step by step. A bind mount of the same file system is not recognised as a mount here; those who
-    /// must not enter one have looked at the mount table before.
+    /// As [`Handle::below`], step by step. A bind mount of the same file system is not recognised as a mount
+    /// here; callers that must not enter one have checked the mount table before.
     fn walk(&self, relative: &Path, mounts: Mounts) -> io::Result<Self> {
         let device = self.metadata()?.dev();
         let mut current = self.duplicate()?;
@@ -107,8 +109,8 @@ impl Handle {
         Ok(current)
     }
 
-    /// Makes the directory `name` here with exactly `mode` and points at it. Somebody else's at that name, even one made a
-    /// moment ago, is taken as it is; a link or file is refused.
+    /// Makes the directory `name` here with exactly `mode` and points at it. A directory that exists at that
+    /// name, even one made a moment ago, is taken as it is; a link or file is refused.
     ///
     /// # Errors
     /// The kernel's answer.
@@ -122,7 +124,7 @@ impl Handle {
             return Err(Errno::ENOTDIR.into());
         }
         if is_new {
-            // The umask must not decide.
+            // The umask must not apply.
             child.set_mode(mode)?;
         }
         Ok(child)
@@ -133,7 +135,8 @@ impl Handle {
     /// # Errors
     /// The kernel's answer.
     pub fn metadata(&self) -> io::Result<Metadata> {
-        // Through the descriptor: `/proc/self/fd` would follow a link that it points at no further than to itself.
+        // Through the descriptor: `/proc/self/fd` would follow a link that it points at no further than to
+        // itself.
         std::fs::File::from(self.0.try_clone()?).metadata()
     }
 
@@ -142,7 +145,7 @@ impl Handle {
     /// # Errors
     /// The kernel's answer; links have no mode.
     pub fn set_mode(&self, mode: u32) -> io::Result<()> {
-        // fchmod refuses descriptors that only point; the path through procfs leads to the very same file.
+        // fchmod refuses `O_PATH` descriptors; the path through procfs leads to the very same file.
         std::fs::set_permissions(self.proc_path(), std::fs::Permissions::from_mode(mode))
     }
 
@@ -183,7 +186,7 @@ impl AsFd for Handle {
     }
 }
 
-/// Makes a directory that is ours, and what is missing above it. One that is there keeps its mode.
+/// Makes one of the agent's own directories, and what is missing above it. An existing one keeps its mode.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -191,11 +194,11 @@ pub fn make_dir(path: &Path, mode: u32) -> io::Result<()> {
     std::fs::DirBuilder::new().recursive(true).mode(mode).create(path)
 }
 
-/// Removes everything in `root`, the directory itself stays. Follows no link and enters no mount: both are refused by the
-/// kernel, whatever others rename meanwhile.
+/// Removes everything in `root`, the directory itself stays. Follows no link and enters no mount: both are
+/// refused by the kernel, whatever is renamed concurrently.
 ///
 /// # Errors
-/// The first thing in the way; `EXDEV` or `EBUSY` for a mount point. What is removed stays removed; repeat later.
+/// The first obstacle; `EXDEV` or `EBUSY` for a mount point. What is removed stays removed; a retry is safe.
 pub fn remove_contents(root: &Path) -> Result<(), RemoveError> {
     let at_root = |source| RemoveError { path: PathBuf::new(), source };
     let root = Handle::open(root).map_err(at_root)?;
@@ -203,7 +206,7 @@ pub fn remove_contents(root: &Path) -> Result<(), RemoveError> {
     removal.empty(&root, Path::new(""), 0)
 }
 
-/// True for what the kernel says about a mount point that is to be removed or entered.
+/// True for the kernel's errors when a mount point is removed or entered.
 #[must_use]
 pub fn is_mount_in_the_way(error: &io::Error) -> bool {
     [Errno::EXDEV, Errno::EBUSY].iter().any(|code| error.raw_os_error() == Some(*code as i32))
@@ -233,7 +236,7 @@ impl Removal<'_> {
         let failed = |source: io::Error| RemoveError { path: path.to_owned(), source };
         match nix::unistd::unlinkat(&dir.0, name, UnlinkatFlags::NoRemoveDir) {
             Ok(()) | Err(Errno::ENOENT) => return Ok(()),
-            // Of directories Linux says EISDIR, POSIX EPERM.
+            // For directories Linux returns EISDIR, POSIX EPERM.
             Err(Errno::EISDIR | Errno::EPERM) => {}
             Err(error) => return Err(failed(error.into())),
         }
@@ -249,7 +252,7 @@ impl Removal<'_> {
         }
         self.empty(&child, path, depth + 1)?;
         match nix::unistd::unlinkat(&dir.0, name, UnlinkatFlags::RemoveDir) {
-            // Filled again, or replaced, meanwhile: the next batch sees it.
+            // Filled again, or replaced, concurrently: the next batch handles it.
             Ok(()) | Err(Errno::ENOENT | Errno::ENOTEMPTY | Errno::ENOTDIR) => Ok(()),
             Err(error) => Err(failed(error.into())),
         }
@@ -268,7 +271,7 @@ impl Removal<'_> {
     }
 }
 
-/// Device and inode: what a descriptor stands for, whatever its names are.
+/// Device and inode: the identity of a file, whatever its names are.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -277,7 +280,7 @@ pub fn identity(file: BorrowedFd<'_>) -> io::Result<(u64, u64)> {
     Ok((found.st_dev, found.st_ino))
 }
 
-/// Two names change places at once, as an attacker does it.
+/// Swaps two names at once, as an attacker would.
 #[cfg(test)]
 pub fn exchange(one: &Path, other: &Path) -> io::Result<()> {
     let (here, flags) = (nix::fcntl::AT_FDCWD, nix::fcntl::RenameFlags::RENAME_EXCHANGE);
@@ -358,7 +361,7 @@ mod tests {
         std::fs::create_dir_all(&outside).unwrap();
         std::fs::write(outside.join("precious"), "x").unwrap();
         symlink(&outside, root.join("a/link")).unwrap();
-        // A bind of the same file system: the device alone would not tell.
+        // A bind of the same file system, which the device number alone does not reveal.
         crate::platform::sys::mount::bind(&outside, &root.join("a/mounted")).unwrap();
         let stopped = remove_contents(&root).unwrap_err();
         crate::platform::sys::mount::unmount(&root.join("a/mounted")).unwrap();

@@ -1,4 +1,4 @@
-//! How much of a disk a tree of files takes, as `du` counts it.
+//! How much of a disk a tree of files uses, as `du` counts it.
 //!
 //! Owns the walk. Blocks for as long as the disk takes.
 
@@ -7,16 +7,16 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Files with several names that are remembered so that they count once; more of them count each time.
+/// How many files with several names are recorded so that they count once; beyond this each name counts.
 const MOST_LINKED: usize = 65_536;
-/// Directories that wait to be looked into; a tree that is wider than this is counted in part.
+/// How many directories are queued for the walk; a wider tree is counted in part.
 const MOST_WAITING: usize = 65_536;
 
-/// Bytes on disk and inodes of a directory and all below it. Links are not followed, other file systems not entered, files with
-/// several names counted once. What goes meanwhile is not counted.
+/// Bytes on disk and inodes of a directory and all below it. Links are not followed, other file systems not
+/// entered, files with several names counted once. Files that disappear meanwhile are not counted.
 ///
 /// # Errors
-/// When the directory itself cannot be looked at.
+/// When the directory itself cannot be read.
 pub fn disk_usage(root: &Path) -> io::Result<(u64, u64)> {
     let top = root.symlink_metadata()?;
     let (mut bytes, mut inodes) = (top.blocks().saturating_mul(512), 1_u64);

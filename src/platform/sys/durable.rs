@@ -1,4 +1,4 @@
-//! Files that appear whole, and those that are there after a power cut.
+//! Atomic and durable file writes.
 //!
 //! Owns the order of writing, syncing and renaming.
 
@@ -15,8 +15,9 @@ pub fn sync_dir(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
-/// Puts a file with this content and mode at `path`: all of it or what was there before, also after a power cut. Its name while
-/// it is young is hidden and always the same, so that nothing piles up: one writer at a time.
+/// Replaces the file at `path` atomically by one with this content and mode: all of it or the previous file,
+/// also after a power cut. The temporary file is hidden and always has the same name, so that no files pile
+/// up: one writer at a time.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -46,11 +47,12 @@ pub fn write_durably(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     written.and_then(|()| sync_dir(directory))
 }
 
-/// Puts a file with this content at `path` that only its owner can read: all of it or what was there before. Not synced, for file
-/// systems in memory. Its name while it is young is always the same: one writer at a time.
+/// Replaces the file at `path` atomically by one that only its owner can read: all of it or the previous
+/// file. Not synced, for file systems in memory. The temporary file always has the same name: one writer at a
+/// time.
 ///
 /// # Errors
-/// The kernel's answer; nothing is left behind then.
+/// The kernel's answer; no temporary file is left behind then.
 pub fn replace_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".new");
@@ -60,7 +62,7 @@ pub fn replace_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     })
 }
 
-/// Writes a file that only its owner can read, also where there was one that others can.
+/// Writes a file that only its owner can read, also over one that others can read.
 ///
 /// # Errors
 /// The kernel's answer.

@@ -6,21 +6,21 @@ use std::time::Duration;
 
 use nix::libc;
 
-/// What a descriptor is waited for. Hang-ups are told in any case.
+/// The readiness to wait for. Hang-ups are reported in any case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readiness {
     /// Something to read, or the end of it.
     Read,
     /// Room to write.
     Write,
-    /// Only that the other side is gone.
+    /// Only that the peer has closed.
     HangUp,
 }
 
-/// What has happened.
+/// The readiness of a descriptor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ready {
-    /// Whose: what [`Epoll::add`] was given.
+    /// The value given to [`Epoll::add`].
     pub token: u64,
     /// Reading will not block: there is something, or the end.
     pub readable: bool,
@@ -35,14 +35,14 @@ pub struct Epoll(OwnedFd);
 /// Events taken at a time.
 const BATCH: usize = 32;
 
-/// Room for what [`Epoll::wait`] brings.
+/// The buffer of [`Epoll::wait`].
 pub type Batch = [Ready; BATCH];
 
 impl Epoll {
     /// # Errors
     /// No more descriptors.
     pub fn new() -> io::Result<Self> {
-        // SAFETY: takes a flag and returns a descriptor that is new and ours.
+        // SAFETY: takes a flag and returns a descriptor that is new and owned here.
         match unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) } {
             -1 => Err(io::Error::last_os_error()),
             // SAFETY: see above.
@@ -72,7 +72,7 @@ impl Epoll {
         self.control(libc::EPOLL_CTL_ADD, fd, wanted, token)
     }
 
-    /// Waits for something else of it.
+    /// Changes the readiness to wait for.
     ///
     /// # Errors
     /// It was not added.
@@ -80,15 +80,15 @@ impl Epoll {
         self.control(libc::EPOLL_CTL_MOD, fd, wanted, token)
     }
 
-    /// No longer waits for it. One that was not waited for is no error.
+    /// Removes a descriptor. One that was not added is no error.
     pub fn remove(&self, fd: BorrowedFd<'_>) {
         let _ = self.control(libc::EPOLL_CTL_DEL, fd, Readiness::HangUp, 0);
     }
 
-    /// Waits until something happens or the time has passed (`None`: as long as it takes); says how many came.
+    /// Waits for events, up to `timeout` (`None`: without a limit); returns how many arrived.
     ///
     /// # Errors
-    /// Never for a signal, which is as if nothing had happened.
+    /// Never for a signal, which counts as no event.
     pub fn wait(&self, batch: &mut Batch, timeout: Option<Duration>) -> io::Result<usize> {
         // Rounded up: a wait of half a millisecond must not become a busy loop.
         let milliseconds = timeout

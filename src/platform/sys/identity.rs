@@ -1,6 +1,6 @@
-//! Which directory a path leads to, in words that mean the same after a boot.
+//! The identity of the directory at a path, as a text that stays the same across boots.
 //!
-//! Owns what is stable of it.
+//! Owns the choice of stable attributes.
 
 use std::ffi::CString;
 use std::io;
@@ -11,13 +11,13 @@ use std::path::Path;
 use nix::libc;
 use nix::sys::statvfs::statvfs;
 
-/// Names the directory, symlinks followed: its inode number, its birth time and the file system's id, as far as there are
-/// such. Two texts are equal exactly when all of that is.
+/// Names the directory, symlinks followed: its inode number, its birth time and the file system's id, as far
+/// as they exist. Two texts are equal exactly when all of these are.
 ///
-/// Device numbers change over boots, so none is in it while something better is: a birth time tells directories apart that
-/// are not on one file system, too, and one that was removed and made again from what it was, inode number reused or not.
-/// The file system's id is derived from its UUID on ext4 and btrfs. On xfs, vfat and f2fs it is the device number again, which
-/// is left out where there is a birth time.
+/// Device numbers change across boots, so they are used only for want of something better: a birth time also
+/// tells directories on different file systems apart, and a recreated directory from the removed one, inode
+/// number reused or not. The file system's id is derived from its UUID on ext4 and btrfs. On xfs, vfat and
+/// f2fs it is the device number again, which is left out where there is a birth time.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -38,8 +38,8 @@ fn device_as_id(device: u64) -> libc::c_ulong {
     libc::c_ulong::from((minor & 0xff) | (major << 8) | ((minor & !0xff) << 12))
 }
 
-/// When the inode was made. Not every file system knows, kernels before 4.11 cannot be asked, and a file system's root
-/// may say 0. The standard library asks on glibc alone.
+/// The inode's birth time. Not every file system records it, kernels before 4.11 cannot return it, and a file
+/// system's root may report 0. The standard library supports it on glibc only.
 fn birth_time(path: &Path) -> io::Result<Option<(i64, u32)>> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: plain data, for which zero is a value.
@@ -78,7 +78,7 @@ mod tests {
         fs::remove_dir_all(&root).unwrap();
     }
 
-    /// On every file system whose kernel knows birth times; the tests' own has to be one.
+    /// On every file system whose kernel records birth times; the tests' own has to be one.
     #[test]
     fn a_directory_made_again_with_the_same_inode_is_another_one() {
         let root = std::env::temp_dir().join(format!("edge-agent-reuse-{}", std::process::id()));
@@ -86,7 +86,7 @@ mod tests {
         fs::create_dir(&root).unwrap();
         let before = directory_identity(&root).unwrap();
         assert!(before.contains(" born="), "{before}");
-        // Birth times tick with the kernel's timer.
+        // Birth times have the resolution of the kernel's timer.
         let made_again = (0..100_000).find(|_| {
             fs::remove_dir(&root).unwrap();
             fs::create_dir(&root).unwrap();

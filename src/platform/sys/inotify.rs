@@ -1,7 +1,7 @@
 //! inotify as typed events on tokio's reactor.
 //!
-//! Owns the descriptor and the kernel's flags. Events are hints: the kernel drops them when its queue is full, and says
-//! so.
+//! Owns the descriptor and the kernel's flags. Events are hints: the kernel drops them when its queue is
+//! full, and reports the overflow.
 
 use std::ffi::OsString;
 use std::io;
@@ -12,14 +12,14 @@ use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 use tokio::io::unix::AsyncFd;
 
-/// Which events a watch asks for.
+/// The events of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interest {
     /// Names that appear in and vanish from a directory.
     Names,
     /// Names, and also writing to the files behind them.
     Contents,
-    /// Somebody opens the file itself, or deletes it.
+    /// Opening or deletion of the file itself.
     Opening,
 }
 
@@ -50,7 +50,7 @@ pub struct WatchId(WatchDescriptor);
 /// What happened to a name in a watched directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It was made, and may still be empty.
+    /// It was created, and may still be empty.
     Created,
     /// It was written to and may be written to further.
     Modified,
@@ -76,10 +76,10 @@ pub enum InotifyEvent {
     /// The directory itself changed its attributes, moved, or was deleted or unmounted.
     Directory {
         watch: WatchId,
-        /// The watch is gone with it.
+        /// The watch ended with it.
         ended: bool,
     },
-    /// The kernel dropped events: look at everything.
+    /// The kernel dropped events: a full rescan is needed.
     Overflow,
 }
 
@@ -96,7 +96,7 @@ pub enum InotifyError {
         #[source]
         source: io::Error,
     },
-    /// The descriptor cannot be waited for or read.
+    /// The descriptor cannot be polled or read.
     #[error("read inotify events")]
     Read(#[source] io::Error),
 }
@@ -120,8 +120,8 @@ impl Watcher {
     pub fn new() -> Result<Self, InotifyError> {
         let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)
             .map_err(|errno| InotifyError::Init(errno.into()))?;
-        // SAFETY: the descriptor is owned by what is registered, always the same, and closed only when that is dropped,
-        // which AsyncFd does after it has taken it off the reactor.
+        // SAFETY: the descriptor is owned by the registered value, always the same, and closed only when that
+        // is dropped, which AsyncFd does after it has removed it from the reactor.
         let fd =
             unsafe { AsyncFd::register_with_interest(Descriptor(inotify), tokio::io::Interest::READABLE) }
                 .map_err(|error| InotifyError::Init(error.into()))?;
@@ -272,7 +272,7 @@ mod tests {
         let watcher = Watcher::new().unwrap();
         watcher.watch(&path, Interest::Names).unwrap();
         let limit = std::fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").unwrap();
-        // Two events each; a machine with a longer queue than the usual one is not filled.
+        // Two events each; a machine with a longer queue than usual does not overflow.
         let files = limit.trim().parse::<u32>().unwrap() / 2 + 10;
         if files > 20_000 {
             return;

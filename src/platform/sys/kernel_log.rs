@@ -1,4 +1,4 @@
-//! The kernel's log, line by line, and its word that memory is short.
+//! The kernel's log, line by line, and its memory pressure events.
 //!
 //! Owns both descriptors.
 
@@ -13,7 +13,7 @@ use super::reactor::Polled;
 
 /// A record is no longer than this (`PRINTK_MESSAGE_MAX` and its header).
 const LONGEST: usize = 8192;
-/// Somebody waited for memory for a tenth of a second within one.
+/// Stalls on memory of 100 ms within one second.
 const STALL: &str = "some 100000 1000000\0";
 
 /// `/dev/kmsg` from now on.
@@ -22,14 +22,14 @@ pub struct KernelLog(Polled);
 
 impl KernelLog {
     /// # Errors
-    /// There is none, or it may not be read.
+    /// It does not exist, or it may not be read.
     pub fn open() -> io::Result<Self> {
         let mut file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open("/dev/kmsg")?;
         file.seek(SeekFrom::End(0))?;
         Polled::readable(OwnedFd::from(file)).map(Self)
     }
 
-    /// The next line, without its header. What was overwritten before it was read is passed over.
+    /// The next line, without its header. Lines overwritten before they were read are skipped.
     ///
     /// # Errors
     /// The kernel's answer.
@@ -52,13 +52,13 @@ impl KernelLog {
     }
 }
 
-/// Told by the kernel when memory is short (`/proc/pressure/memory`, 5.2 and later).
+/// The kernel's events when memory is short (`/proc/pressure/memory`, 5.2 and later).
 #[derive(Debug)]
 pub struct MemoryStalls(Polled);
 
 impl MemoryStalls {
     /// # Errors
-    /// The kernel does not tell.
+    /// The kernel does not provide them.
     pub fn open() -> io::Result<Self> {
         let options = File::options().read(true).write(true).custom_flags(libc::O_NONBLOCK).to_owned();
         let mut file = options.open("/proc/pressure/memory")?;
@@ -66,10 +66,10 @@ impl MemoryStalls {
         Polled::urgent(OwnedFd::from(file)).map(Self)
     }
 
-    /// Waits for the next time.
+    /// Waits for the next event.
     ///
     /// # Errors
-    /// The reactor is gone.
+    /// The reactor no longer runs.
     pub async fn next(&self) -> io::Result<()> {
         self.0.wait_urgent().await
     }

@@ -3,7 +3,8 @@
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// Sends SIGKILL to one process; fine when it is gone. Never to init, to ourselves or to a whole group.
+/// Sends SIGKILL to one process; no error when it has ended. Never to init, to this process or to a whole
+/// group.
 ///
 /// # Errors
 /// The kernel's answer.

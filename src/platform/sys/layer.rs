@@ -1,4 +1,5 @@
-//! Writing the content of an image's layer: every path is resolved inside the layer's directory, links of the layer included.
+//! Writing the content of an image's layer: every path is resolved inside the layer's directory, links of the
+//! layer included.
 //!
 //! Owns descriptors and the kernel's flags.
 
@@ -35,12 +36,12 @@ pub enum SpecialNode {
     Fifo,
 }
 
-/// What a name stands for.
+/// The kind of file behind a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LayerNodeKind {
     Absent,
     Directory,
-    /// Overlayfs' mark for a name that is gone: character device 0:0.
+    /// Overlayfs' mark for a removed name: character device 0:0.
     Whiteout,
     Other,
 }
@@ -66,10 +67,10 @@ impl LayerDir {
         Ok(Self(nix::fcntl::open(path, flags, Mode::empty())?))
     }
 
-    /// The directory `relative` below this root: links are followed as a process would whose root this is.
+    /// The directory `relative` below this root: links are followed as by a process with this root.
     ///
     /// # Errors
-    /// The kernel's answer; `ENOTDIR` when it is none.
+    /// The kernel's answer; `ENOTDIR` when it is no directory.
     pub fn directory(&self, relative: &Path) -> io::Result<Self> {
         if relative.as_os_str().is_empty() {
             return Ok(Self(self.0.try_clone()?));
@@ -84,7 +85,7 @@ impl LayerDir {
         }
     }
 
-    /// As [`LayerDir::directory`], step by step. Nobody else writes below the root meanwhile.
+    /// As [`LayerDir::directory`], step by step. Nothing else writes below the root meanwhile.
     fn walk(&self, relative: &Path) -> io::Result<Self> {
         let mut way: Vec<OwnedFd> = vec![self.0.try_clone()?];
         let mut rest: Vec<PathBuf> = reversed(relative);
@@ -142,7 +143,7 @@ impl LayerDir {
         Ok(mkdirat(&self.0, name, Mode::from_bits_truncate(0o755))?)
     }
 
-    /// Makes a file that was not there, open for writing.
+    /// Makes a new file, open for writing; an existing one is an error.
     ///
     /// # Errors
     /// The kernel's answer.
@@ -172,7 +173,8 @@ impl LayerDir {
         Ok(mknodat(&self.0, name, kind, Mode::S_IRUSR | Mode::S_IWUSR, device)?)
     }
 
-    /// Gives the node `target_name` of `target` a second name here. A link is linked itself, not what it leads to.
+    /// Gives the node `target_name` of `target` a second name here. A symlink is linked itself, not its
+    /// target.
     ///
     /// # Errors
     /// The kernel's answer.
@@ -195,11 +197,12 @@ impl LayerDir {
         Ok(unlinkat(&self.0, name, UnlinkatFlags::RemoveDir)?)
     }
 
-    /// Sets owner, mode, extended attributes and time of `name`, in the order in which none undoes another. An empty name is
-    /// this directory. An attribute that the file system does not take is answered by name.
+    /// Sets owner, mode, extended attributes and time of `name`, in the order in which none undoes another.
+    /// An empty name is this directory. An attribute that the file system does not support is returned by
+    /// name.
     ///
     /// # Errors
-    /// The kernel's answer, and the attribute it is about.
+    /// The kernel's answer, and the attribute concerned.
     pub fn set_attributes(
         &self,
         name: &OsStr,
@@ -228,7 +231,7 @@ impl LayerDir {
     /// The kernel's answer.
     pub fn set_time(&self, name: &OsStr, mtime: (i64, u32)) -> io::Result<()> {
         let node = self.point(name)?;
-        // A 32-bit C library has no later times than 2038.
+        // A 32-bit C library has no times after 2038.
         #[expect(
             clippy::useless_conversion,
             clippy::unnecessary_fallible_conversions,
@@ -238,7 +241,7 @@ impl LayerDir {
             mtime.0.try_into().unwrap_or(i32::MAX.into()),
             mtime.1.min(999_999_999).try_into().unwrap_or(0),
         );
-        // `/proc/self/fd/N` leads to the very node that was pointed at and, when that is a link, no further.
+        // `/proc/self/fd/N` leads to the very node of the descriptor and, when that is a link, no further.
         Ok(utimensat(nix::fcntl::AT_FDCWD, &proc_path(&node), &time, &time, UtimensatFlags::FollowSymlink)?)
     }
 
@@ -255,7 +258,7 @@ impl LayerDir {
     /// # Errors
     /// The kernel's answer.
     pub fn sync_file_system(&self) -> io::Result<()> {
-        // A descriptor that only points is refused.
+        // An `O_PATH` descriptor is refused.
         let directory = File::open(proc_path(&self.0))?;
         Ok(nix::unistd::syncfs(&directory)?)
     }
@@ -285,10 +288,10 @@ fn set_extended(path: &Path, key: &str, value: &[u8]) -> io::Result<()> {
     Ok(Errno::result(answer).map(drop)?)
 }
 
-/// Whether a node has an extended attribute with this value; a short one, such as a mark.
+/// Whether a node has an extended attribute with this value, which must be short, such as a mark.
 ///
 /// # Errors
-/// The kernel's answer, except that it has none.
+/// The kernel's answer, except for a missing attribute.
 pub fn has_extended(node: &super::dir::Handle, key: &str, value: &[u8]) -> io::Result<bool> {
     use std::os::fd::AsFd;
     let path = CString::new(format!("/proc/self/fd/{}", node.as_fd().as_raw_fd()))?;
@@ -307,17 +310,17 @@ pub fn has_extended(node: &super::dir::Handle, key: &str, value: &[u8]) -> io::R
 /// Free space of the file system that `path` is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Free {
-    /// Bytes for those who are not root.
+    /// Bytes available to unprivileged users.
     pub bytes: u64,
-    /// All bytes there are.
+    /// The total size in bytes.
     pub total_bytes: u64,
     /// Inodes; `u64::MAX` for file systems that make them as needed.
     pub inodes: u64,
-    /// Inodes that it has in all, as many as there can be where the file system does not count them.
+    /// The total number of inodes; the maximum value where the file system does not count them.
     pub total_inodes: u64,
 }
 
-/// Looks at it.
+/// Free bytes and inodes of the file system at `path`.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -336,7 +339,7 @@ pub fn free_space(path: &Path) -> io::Result<Free> {
 mod tests {
     use super::*;
 
-    /// Renames elsewhere make the kernel unsure of a path with `..` in it.
+    /// Concurrent renames make the kernel fail the lookup of a path with `..` in it.
     #[test]
     fn renames_elsewhere_do_not_fail_a_lookup() {
         let root = std::env::temp_dir().join(format!("edge-agent-layer-renames-{}", std::process::id()));

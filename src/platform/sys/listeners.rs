@@ -1,27 +1,27 @@
-//! Who listens on a port of TCP or UDP: sockets of procfs, and the process that holds one.
+//! Listeners on TCP and UDP ports: sockets of procfs, and the process that holds one.
 //!
-//! Owns the reading. Looks into processes only when a port of interest is taken.
+//! Owns reading them. Inspects processes only when a port of interest is taken.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
-/// Tables of a protocol, and the state of a socket that takes what comes from anywhere, as procfs writes it: `TCP_LISTEN`, and
-/// for UDP `TCP_CLOSE`, of one that is not connected.
+/// Tables of a protocol, and the state of a socket that accepts from any peer, as procfs writes it:
+/// `TCP_LISTEN`, and for UDP `TCP_CLOSE`, of a socket that is not connected.
 pub type Tables = ([&'static str; 2], &'static str);
 pub const TCP: Tables = (["proc/net/tcp", "proc/net/tcp6"], "0A");
 pub const UDP: Tables = (["proc/net/udp", "proc/net/udp6"], "07");
 
-/// A socket that listens, or takes datagrams.
+/// A listening socket, or one that receives datagrams.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listener {
     pub address: IpAddr,
     pub port: u16,
-    /// Name and id of the process, when it can be seen.
+    /// Name and id of the process, when it is visible.
     pub process: Option<(String, u32)>,
 }
 
-/// Listeners on these ports, in the network of the process that asks.
+/// Listeners on these ports, in this process's network namespace.
 #[must_use]
 pub fn listeners(root: &Path, (tables, state): Tables, ports: &[u16]) -> Vec<Listener> {
     let mut found = Vec::new();
@@ -71,7 +71,7 @@ pub fn address(text: &str) -> Option<IpAddr> {
     }
 }
 
-/// Everything that runs.
+/// The ids of all processes.
 #[must_use]
 pub fn process_ids(root: &Path) -> Vec<u32> {
     let entries = fs::read_dir(root.join("proc")).into_iter().flatten().flatten();

@@ -42,7 +42,7 @@ pub fn acquire(path: &Path) -> Result<FileLock, LockError> {
     Ok(FileLock { _file: locked })
 }
 
-/// Waits for the lock and takes it together with others who share it.
+/// Waits for the lock and takes it shared.
 ///
 /// # Errors
 /// When the file cannot be made or locked.
@@ -52,7 +52,7 @@ pub fn acquire_shared(path: &Path) -> Result<FileLock, LockError> {
     Ok(FileLock { _file: locked })
 }
 
-/// Takes the lock alone if nobody has it.
+/// Takes the lock exclusively if it is free.
 ///
 /// # Errors
 /// When the file cannot be made or locked.
@@ -60,7 +60,7 @@ pub fn try_acquire(path: &Path) -> Result<Option<FileLock>, LockError> {
     try_lock(path, open(path)?)
 }
 
-/// Takes the lock of a file or directory that is there, if nobody has it.
+/// Takes the lock of an existing file or directory, if it is free.
 ///
 /// # Errors
 /// When it cannot be opened or locked.
@@ -68,7 +68,8 @@ pub fn try_acquire_existing(path: &Path) -> Result<Option<FileLock>, LockError> 
     try_lock(path, File::open(path).map_err(|source| error(path, source))?)
 }
 
-/// Takes the lock of one byte (not negative) of a file alone if nobody has it; other bytes are others'. The byte need not exist.
+/// Takes the lock of one byte (not negative) of a file exclusively if it is free; other bytes are
+/// independent. The byte need not exist.
 ///
 /// # Errors
 /// When the file cannot be made or locked.
@@ -113,15 +114,15 @@ fn open(path: &Path) -> Result<File, LockError> {
         .map_err(|source| error(path, source))
 }
 
-/// Resolves when somebody else opens or deletes the lock file. Set up after [`acquire`], so that our own opening does not
-/// count.
+/// Resolves when another process opens or deletes the lock file. Call it after [`acquire`], so that the
+/// agent's own opening does not count.
 ///
 /// # Errors
 /// When the kernel has no more inotify watches.
 pub fn contention(path: &Path) -> Result<impl Future<Output = ()> + use<>, InotifyError> {
     let watcher = Watcher::new()?;
     watcher.watch(path, Interest::Opening)?;
-    // A failed wait can only mean that the process is going down; nobody is told of contention then.
+    // A failed wait can only mean that the process is going down; contention is not reported then.
     Ok(async move {
         if watcher.read(&mut Vec::new()).await.is_err() {
             std::future::pending::<()>().await;

@@ -1,11 +1,12 @@
-//! How the C library's allocator holds on to memory.
+//! Memory that the C library's allocator keeps, and how it is released.
 
-/// Keeps glibc to one arena: every further thread would otherwise get one of its own, and what the start of fifty pods
-/// leaves in it is never given back. The agent has one busy thread, so nobody waits for the lock. Elsewhere (musl) there
-/// is nothing to do.
+/// Keeps glibc to one arena: every further thread would otherwise get one of its own, and the memory that the
+/// start of fifty pods uses in it is never returned. The agent has one busy thread, so there is no contention
+/// for the arena. Elsewhere (musl) there is nothing to do.
 #[cfg(target_env = "gnu")]
 pub fn use_one_arena() {
-    // SAFETY: mallopt takes two plain integers; it may be called at any time, and this is before any other thread exists.
+    // SAFETY: mallopt takes two plain integers; it may be called at any time, and this is before any other
+    // thread exists.
     unsafe {
         nix::libc::mallopt(nix::libc::M_ARENA_MAX, 1);
     }
@@ -28,17 +29,17 @@ pub fn give_back() {
 #[cfg(not(target_env = "gnu"))]
 pub fn give_back() {}
 
-/// Lets go of every page that can be had again, for a process that is about to wait for long: free heap, the unused part of the
-/// stack, and program text, of which a start touches far more than waiting does. Private memory counts against a pod's monitor,
-/// and so does its share of the text.
+/// Releases every page that can be faulted in again, for a process that is about to wait for long: free heap,
+/// the unused part of the stack, and program text, of which a start touches far more than waiting does.
+/// Private memory counts against a pod's monitor, and so does its share of the text.
 pub fn rest() {
     forget_pages();
     give_back();
 }
 
-/// Lets go of the text that a look by the clock has touched, for a process that looks again in some seconds: the kernel maps
-/// sixteen pages for each that is touched, so that a rescan of a directory is two megabytes otherwise. Free heap stays. In a simulation, where
-/// seconds take no time, nothing is done.
+/// Releases the text pages that a periodic check has touched, for a process that checks again in some
+/// seconds: the kernel maps sixteen pages for each one touched, so that a rescan of a directory is two
+/// megabytes otherwise. Free heap stays. In a simulation, where seconds take no time, nothing is done.
 pub fn forget_text_pages() {
     if !crate::platform::rt::jobs_run_inline() {
         forget_pages();
@@ -56,10 +57,10 @@ fn forget_pages() {
     }
 }
 
-/// Below the frames in use: calls of the C library and what the kernel may put there.
+/// Reserved below the frames in use: for calls of the C library and the kernel's signal frames.
 const STACK_IN_USE: usize = 8 * 1024;
 
-/// From and to.
+/// Start and end address.
 type Range = (usize, usize);
 
 fn range_of(line: &str) -> Option<Range> {
@@ -67,7 +68,8 @@ fn range_of(line: &str) -> Option<Range> {
     Some((usize::from_str_radix(from, 16).ok()?, usize::from_str_radix(to, 16).ok()?))
 }
 
-/// A mapping of `/proc/self/maps` that is as the file has it: code, or constants before any that a linker patches.
+/// A mapping of `/proc/self/maps` whose pages equal the file's: code, or constants before any that a linker
+/// patches.
 fn reloadable(line: &str) -> Option<Range> {
     let mut words = line.split_whitespace().skip(1);
     let (access, offset, inode) = (words.next()?, words.next()?, words.nth(1)?);
@@ -75,7 +77,8 @@ fn reloadable(line: &str) -> Option<Range> {
     if untouched && inode != "0" { range_of(line) } else { None }
 }
 
-/// What lies in the stack's mapping below the frames in use. The stack grows downwards on every architecture we know.
+/// The part of the stack's mapping below the frames in use. The stack grows downwards on all supported
+/// architectures.
 fn unused_stack(line: &str, here: usize) -> Option<Range> {
     let (from, to) = range_of(line)?;
     let page = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE).ok()??;
@@ -84,8 +87,8 @@ fn unused_stack(line: &str, here: usize) -> Option<Range> {
 }
 
 fn forget((from, to): Range) {
-    // SAFETY: the ranges are whole mappings of unmodified files, which the kernel reads again, or lie below every frame in
-    // use: nothing that anybody reads is lost. An error means that nothing was done.
+    // SAFETY: the ranges are whole mappings of unmodified files, which the kernel reads again, or lie below
+    // every frame in use: no data in use is lost. An error means that nothing was done.
     unsafe {
         nix::libc::madvise(std::ptr::with_exposed_provenance_mut(from), to - from, nix::libc::MADV_DONTNEED);
     }

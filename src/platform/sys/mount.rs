@@ -1,4 +1,5 @@
-//! Mounts the agent itself makes and removes: tmpfs, hugetlbfs, binds, NFS, and the propagation of its own directory.
+//! Mounts the agent itself makes and removes: tmpfs, hugetlbfs, binds, NFS, and the propagation of its own
+//! directory.
 //!
 //! Owns mount calls and the reading of `/proc/self/mountinfo`.
 
@@ -11,12 +12,12 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags};
 
-/// What became of the wish to share mounts below a directory with containers.
+/// The result of sharing mounts below a directory with containers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sharing {
     /// It is on a shared mount already.
     AlreadyShared,
-    /// It is a shared mount of its own now.
+    /// It was made a shared mount.
     MadeShared,
     /// Something is mounted below, which a mount over it would hide.
     InUse(PathBuf),
@@ -31,11 +32,11 @@ struct MountLine {
     kind: String,
 }
 
-/// The kernel that can keep a tmpfs out of swap.
+/// The first kernel that can keep a tmpfs out of swap.
 const TMPFS_NOSWAP: (u32, u32) = (6, 4);
 
-/// Mounts a tmpfs of at most `size_bytes` (`None`: the kernel's default, half of the memory) that is never swapped out where
-/// the kernel can promise that (Linux 6.4).
+/// Mounts a tmpfs of at most `size_bytes` (`None`: the kernel's default, half of the memory) that is never
+/// swapped out where the kernel supports that (Linux 6.4).
 ///
 /// # Errors
 /// The kernel's answer.
@@ -54,7 +55,8 @@ pub fn mount_tmpfs(target: &Path, size_bytes: Option<i64>) -> io::Result<()> {
     }
 }
 
-/// Makes `target` a tmpfs of at most `size_bytes` for root alone; one that is mounted exactly there gets the size.
+/// Makes `target` a tmpfs of at most `size_bytes` for root alone; one that is already mounted exactly there
+/// is resized.
 ///
 /// # Errors
 /// The kernel's answer; `EBUSY` when something that is no tmpfs is mounted there.
@@ -88,8 +90,8 @@ pub fn mount_hugetlbfs(target: &Path, page_bytes: i64) -> io::Result<()> {
     Ok(())
 }
 
-/// Mounts the file system `kind` from `source`. Of the options those that are the kernel's own (`ro`, `noatime`...) become
-/// flags, as mount(8) does it; the file system gets the others.
+/// Mounts the file system `kind` from `source`. The kernel's own options (`ro`, `noatime`...) become flags,
+/// as mount(8) does it; the file system gets the others.
 ///
 /// # Errors
 /// The kernel's answer; `ENODEV` when it has no such file system.
@@ -125,7 +127,7 @@ pub fn is_unknown_file_system(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::ENODEV as i32)
 }
 
-/// True for "this version of the protocol is not spoken here".
+/// True for the errors of an unsupported protocol version.
 #[must_use]
 pub fn is_protocol_unsupported(error: &io::Error) -> bool {
     let codes = [Errno::EPROTONOSUPPORT, Errno::EINVAL];
@@ -141,7 +143,7 @@ pub fn bind(source: &Path, target: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Binds what a descriptor stands for: nobody can put something else in its place meanwhile.
+/// Bind-mounts the file behind a descriptor: it cannot be replaced concurrently.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -149,15 +151,16 @@ pub fn bind_descriptor(source: BorrowedFd<'_>, target: &Path) -> io::Result<()> 
     bind(&PathBuf::from(format!("/proc/self/fd/{}", source.as_raw_fd())), target)
 }
 
-/// Unmounts, detaching if it is busy. Copies of it, and what they are copies of, stay mounted. Never waits for a server.
+/// Unmounts, detaching if it is busy. Its copies, and the mount it was copied from, stay mounted. Never waits
+/// for a server.
 ///
 /// # Errors
 /// The kernel's answer.
 pub fn unmount(target: &Path) -> io::Result<()> {
     let lines = mount_lines()?;
     let top = lines.iter().rev().find(|line| line.point == target);
-    // A shared mount would take what is mounted below away from everybody it shares with. Looking a remote one up could wait
-    // for its server, which unmounting does not.
+    // Unmounting a shared mount would propagate to all its peers. The lookup of a remote mount could wait for
+    // its server, which unmounting does not.
     if top.is_some_and(|line| line.shared && !line.kind.starts_with("nfs")) {
         let private = MsFlags::MS_PRIVATE | MsFlags::MS_REC;
         nix::mount::mount(None::<&str>, target, None::<&str>, private, None::<&str>)?;
@@ -166,10 +169,11 @@ pub fn unmount(target: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes mounts below `directory` travel to containers that ask for it, and theirs to the node (upstream: `MakeRShared`).
+/// Makes mounts below `directory` propagate to containers that request it, and theirs to the node (upstream:
+/// `MakeRShared`).
 ///
 /// # Errors
-/// The kernel's answer, or when procfs does not answer.
+/// The kernel's answer, or when procfs cannot be read.
 pub fn ensure_shared(directory: &Path) -> io::Result<Sharing> {
     let directory = directory.canonicalize()?;
     let lines = mount_lines()?;
@@ -199,10 +203,11 @@ pub fn mount_points() -> io::Result<Vec<PathBuf>> {
     Ok(mount_lines()?.into_iter().map(|line| line.point).collect())
 }
 
-/// Whether something is mounted exactly there. Does not look at what is mounted, so that no server can keep it waiting.
+/// Whether something is mounted exactly there. Does not access the mounted file system, so that no server can
+/// block it.
 ///
 /// # Errors
-/// When procfs does not answer, or the directory that holds `path` cannot be found.
+/// When procfs cannot be read, or the directory that holds `path` cannot be found.
 pub fn is_mount_point(path: &Path) -> io::Result<bool> {
     let real = match (path.parent(), path.file_name()) {
         (Some(parent), Some(name)) => parent.canonicalize()?.join(name),
@@ -279,7 +284,7 @@ mod tests {
             std::fs::create_dir_all(dir).unwrap();
         }
         bind(&original, &original).unwrap();
-        // Private first: what is bound from a shared mount, as a machine's root often is, would share with that.
+        // Private first: a bind from a shared mount, as a machine's root often is, would join its peer group.
         for propagation in [MsFlags::MS_PRIVATE, MsFlags::MS_SHARED] {
             nix::mount::mount(None::<&str>, &original, None::<&str>, propagation, None::<&str>).unwrap();
         }
@@ -301,7 +306,7 @@ mod tests {
         let root = std::env::temp_dir().join(format!("edge-agent-shared-{}", std::process::id()));
         let below = root.join("private").join("below");
         std::fs::create_dir_all(&below).unwrap();
-        // Its own mount, so that the test does not depend on how the machine mounts its root.
+        // A separate mount, so that the test does not depend on how the machine mounts its root.
         bind(&root, &root).unwrap();
         nix::mount::mount(None::<&str>, &root, None::<&str>, MsFlags::MS_PRIVATE, None::<&str>).unwrap();
         mount_tmpfs(&below, Some(1 << 20)).unwrap();

@@ -1,5 +1,5 @@
-//! Mounts by descriptor: made detached, given their attributes, attached to what another descriptor stands for. No path is
-//! resolved between a check and its use.
+//! Mounts by descriptor: made detached, given their attributes, attached to another descriptor's directory.
+//! No path is resolved between a check and its use.
 //!
 //! Owns descriptors of mounts. Needs Linux 5.2, attributes of whole trees and id maps 5.12.
 
@@ -43,14 +43,14 @@ pub const NO_EXEC: u64 = 0x8;
 pub const NO_ATIME: u64 = 0x10;
 /// `MOUNT_ATTR_STRICTATIME`.
 pub const STRICT_ATIME: u64 = 0x20;
-/// All bits that choose how access times are kept.
+/// All bits of the access time modes.
 pub const ATIME: u64 = 0x70;
 /// `MOUNT_ATTR_NODIRATIME`.
 pub const NO_DIRATIME: u64 = 0x80;
 /// `MOUNT_ATTR_NOSYMFOLLOW`.
 pub const NO_SYMFOLLOW: u64 = 0x0020_0000;
 
-/// How mounts travel.
+/// The propagation of mounts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Propagation {
     /// Not at all.
@@ -91,7 +91,7 @@ struct MountAttr {
     userns_fd: u64,
 }
 
-/// A mount; detached ones go away with their descriptor.
+/// A mount; detached ones end with their descriptor.
 #[derive(Debug)]
 pub struct Mount(OwnedFd);
 
@@ -194,7 +194,8 @@ impl NewFileSystem {
 }
 
 impl Mount {
-    /// A detached copy of the mount at `path`, which is ours (links are followed), with what is mounted below if `recursive`.
+    /// A detached copy of the mount at `path`, one of the agent's own (links are followed), with the mounts
+    /// below it if `recursive`.
     ///
     /// # Errors
     /// The kernel's answer.
@@ -207,7 +208,7 @@ impl Mount {
         Ok(Self(owned(unsafe { libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, path.as_ptr(), flags) })?))
     }
 
-    /// A detached copy of what a descriptor stands for: a file, a directory, or the root of a mount.
+    /// A detached copy of the mount behind a descriptor: a file, a directory, or the root of a mount.
     ///
     /// # Errors
     /// The kernel's answer.
@@ -221,7 +222,7 @@ impl Mount {
         Ok(Self(owned(unsafe { libc::syscall(libc::SYS_open_tree, fd, c"".as_ptr(), flags) })?))
     }
 
-    /// The mount that is on top at `path`, without copying it.
+    /// The topmost mount at `path`, without copying it.
     ///
     /// # Errors
     /// The kernel's answer.
@@ -232,7 +233,7 @@ impl Mount {
         Ok(Self(owned(unsafe { libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, path.as_ptr(), flags) })?))
     }
 
-    /// Puts it where `target` is. This descriptor stands for the attached mount afterwards.
+    /// Attaches it at `target`. This descriptor then refers to the attached mount.
     ///
     /// # Errors
     /// The kernel's answer.
@@ -243,8 +244,8 @@ impl Mount {
         done(unsafe { libc::syscall(libc::SYS_move_mount, from, c"".as_ptr(), to, c"".as_ptr(), flags) })
     }
 
-    /// Changes attributes, of everything mounted below too if `recursive`. For kernels before 5.12 it must be attached, and
-    /// `recursive` is an error.
+    /// Changes attributes, of everything mounted below too if `recursive`. For kernels before 5.12 it must be
+    /// attached, and `recursive` is an error.
     ///
     /// # Errors
     /// The kernel's answer; `ENOSYS` for what it cannot do.
@@ -278,7 +279,7 @@ impl Mount {
         })
     }
 
-    /// The old way, which sets all attributes at once: those that are there are kept.
+    /// The older call, which sets all attributes at once: existing ones are kept.
     fn remount(&self, attributes: MountAttributes) -> io::Result<()> {
         let now = nix::sys::statvfs::fstatvfs(&self.0)?.flags().bits();
         let mut flags = MsFlags::MS_REMOUNT | MsFlags::MS_BIND;
@@ -301,7 +302,7 @@ impl Mount {
         Ok(())
     }
 
-    /// Changes how mounts travel. For kernels before 5.12 it must be attached.
+    /// Changes the propagation. For kernels before 5.12 it must be attached.
     ///
     /// # Errors
     /// The kernel's answer.
@@ -326,7 +327,7 @@ impl Mount {
     }
 }
 
-/// Changes how mounts at and below `path` travel.
+/// Changes the propagation of mounts at and below `path`.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -339,7 +340,8 @@ pub fn set_propagation(path: &Path, propagation: Propagation, recursive: bool) -
     Ok(())
 }
 
-/// Mounts an overlay with the options in one string; for kernels that do not take layers one by one (before 6.8).
+/// Mounts an overlay with the options in one string; for kernels that do not accept single layers (before
+/// 6.8).
 ///
 /// # Errors
 /// The kernel's answer.
@@ -350,7 +352,8 @@ pub fn mount_overlay(target: &Path, options: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes the mount `root` the root directory of this mount namespace, takes all others out of it, and goes there.
+/// Makes the mount `root` the root directory of this mount namespace, removes all other mounts, and changes
+/// to it.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -362,17 +365,18 @@ pub fn enter_root(root: BorrowedFd<'_>) -> io::Result<()> {
         nix::sys::stat::Mode::empty(),
     )?;
     nix::unistd::fchdir(root)?;
-    // The old root ends up on top of the new one, at the same place: no directory has to be found or made for it.
+    // The old root ends up on top of the new one, at the same place: no directory has to be found or made for
+    // it.
     nix::unistd::pivot_root(here, here)?;
     nix::unistd::fchdir(&old)?;
-    // Unmounting must not travel to the node.
+    // Unmounting must not propagate to the node.
     set_propagation(here, Propagation::Private, true)?;
     nix::mount::umount2(here, MntFlags::MNT_DETACH)?;
     nix::unistd::chdir("/")?;
     Ok(())
 }
 
-/// Makes a directory of this mount namespace this process's root, and goes there.
+/// Makes a directory of this mount namespace this process's root, and changes to it.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -381,7 +385,7 @@ pub fn change_root(root: BorrowedFd<'_>) -> io::Result<()> {
     Ok(nix::unistd::chroot(".")?)
 }
 
-/// True for "there is no such call, option or file system here".
+/// True for the errors of a missing call, option or file system.
 #[must_use]
 pub fn is_unsupported(error: &io::Error) -> bool {
     let codes = [Errno::ENOSYS, Errno::EINVAL, Errno::ENODEV, Errno::EOPNOTSUPP];

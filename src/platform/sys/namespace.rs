@@ -46,7 +46,7 @@ impl Namespaces {
     }
 }
 
-/// Goes into new ones. For process ids: the next child does.
+/// Enters new namespaces. A new PID namespace applies to the next child.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -57,8 +57,8 @@ pub fn unshare(kinds: Namespaces) -> io::Result<()> {
     Ok(nix::sched::unshare(kinds.flags())?)
 }
 
-/// Joins those of a process (`target` is its pidfd, Linux 5.8) or the one that `target`, a file of `/proc/<pid>/ns`, stands
-/// for.
+/// Joins namespaces of a process (`target` is its pidfd, Linux 5.8) or the one of `target`, a file of
+/// `/proc/<pid>/ns`.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -66,7 +66,7 @@ pub fn join(target: BorrowedFd<'_>, kinds: Namespaces) -> io::Result<()> {
     Ok(nix::sched::setns(target, kinds.flags())?)
 }
 
-/// Whether two descriptors stand for the same namespace.
+/// Whether two descriptors refer to the same namespace.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -94,7 +94,7 @@ pub fn loopback_up() -> io::Result<()> {
     for (to, from) in request.ifr_name.iter_mut().zip(b"lo") {
         *to = (*from).cast_signed() as libc::c_char;
     }
-    // Going up is all that is asked for, and a fresh loopback has no other flag that could get lost.
+    // Only these flags are needed, and a new loopback has no other flag that could get lost.
     let up = libc::IFF_UP | libc::IFF_RUNNING;
     request.ifr_ifru.ifru_flags = i16::try_from(up).unwrap_or(i16::MAX);
     let address = std::ptr::from_mut(&mut request);
@@ -103,7 +103,7 @@ pub fn loopback_up() -> io::Result<()> {
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Opens a namespace file such as `/proc/1/ns/pid`, and sees to it that it is one.
+/// Opens a namespace file such as `/proc/1/ns/pid`, and checks that it is one.
 ///
 /// # Errors
 /// The kernel's answer, or that it is another file.

@@ -1,7 +1,7 @@
-//! Netlink: messages to the kernel's network and what it answers.
+//! Netlink: messages to the kernel's network and its answers.
 //!
-//! Owns the wire format, sockets and the kernel's words when it refuses. What is said over it is below: `route` (links,
-//! addresses, routes), `nftables` (rules), `conntrack` (connections), `namespace` (whose network is meant).
+//! Owns the wire format, sockets and the kernel's error texts. The protocols are below: `route` (links,
+//! addresses, routes), `nftables` (rules), `conntrack` (connections), `namespace` (network namespaces).
 
 pub mod conntrack;
 pub mod namespace;
@@ -22,7 +22,7 @@ const REQUEST: u16 = 1;
 const ACK: u16 = 4;
 /// `NLM_F_ROOT | NLM_F_MATCH`.
 pub(crate) const DUMP: u16 = 0x300;
-/// `NLM_F_EXCL`: an error when it is there.
+/// `NLM_F_EXCL`: an error when it exists.
 pub(crate) const EXCLUSIVE: u16 = 0x200;
 /// `NLM_F_CREATE`.
 pub(crate) const CREATE: u16 = 0x400;
@@ -39,28 +39,28 @@ const KIND_MASK: u16 = 0x3fff;
 const TIMEOUT_SECONDS: i64 = 10;
 /// The kernel fills at most 32 KiB per datagram of a dump.
 const RECEIVE_BYTES: usize = 64 * 1024;
-/// More than this in one answer is no machine we know; it bounds the time spent.
+/// More replies than any real machine has; it bounds the time spent.
 const MAX_REPLIES: usize = 200_000;
 
-/// The kernel did not do it.
+/// The kernel refused the request.
 #[derive(Debug, thiserror::Error)]
 pub enum NetlinkError {
-    /// It says why, sometimes in words.
+    /// The kernel's refusal, sometimes with a text.
     #[error("{what}{}", if .detail.is_empty() { String::new() } else { format!(": {detail}") })]
     Refused {
-        /// What was asked.
+        /// The request.
         what: String,
-        /// The kernel's own words (extended acknowledgement), may be empty.
+        /// The kernel's text (extended acknowledgement), may be empty.
         detail: String,
         /// The error number.
         source: std::io::Error,
     },
     #[error("netlink socket, {call}")]
     Socket { call: &'static str, source: std::io::Error },
-    /// The answer makes no sense, or the request would not fit.
+    /// The answer is malformed, or the request would not fit.
     #[error("{what}: {problem}")]
     Malformed {
-        /// What was asked.
+        /// The request.
         what: String,
         /// What is wrong.
         problem: &'static str,
@@ -75,13 +75,13 @@ impl NetlinkError {
         }
     }
 
-    /// What was to be made is there.
+    /// The object to create exists.
     #[must_use]
     pub fn is_exists(&self) -> bool {
         self.errno() == Errno::EEXIST as i32
     }
 
-    /// What was to be removed or changed is not there.
+    /// The object to remove or change does not exist.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         [Errno::ENODEV, Errno::ENOENT, Errno::ESRCH, Errno::EADDRNOTAVAIL]
@@ -89,7 +89,7 @@ impl NetlinkError {
             .any(|errno| self.errno() == *errno as i32)
     }
 
-    /// The kernel was built without it.
+    /// The kernel was built without this feature.
     #[must_use]
     pub fn is_unsupported(&self) -> bool {
         [Errno::EOPNOTSUPP, Errno::EPROTONOSUPPORT, Errno::EAFNOSUPPORT, Errno::EINVAL, Errno::ENOENT]
@@ -106,7 +106,7 @@ pub(crate) struct Message {
 }
 
 impl Message {
-    /// A request of `kind`; `header` is what the family puts before attributes.
+    /// A request of `kind`; `header` is the family's header before the attributes.
     pub(crate) fn new(kind: u16, flags: u16, header: &[u8]) -> Self {
         let mut bytes = vec![0; HEADER];
         bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
@@ -132,7 +132,7 @@ impl Message {
         self.bytes(kind, &value.to_ne_bytes())
     }
 
-    /// A number in network order, as netfilter wants it.
+    /// A number in network order, as netfilter requires.
     pub(crate) fn big(self, kind: u16, value: u32) -> Self {
         self.bytes(kind, &value.to_be_bytes())
     }
@@ -221,7 +221,7 @@ fn split(bytes: &[u8]) -> Option<(Reply<'_>, &[u8])> {
     Some((reply, bytes.get(length.next_multiple_of(4)..).unwrap_or_default()))
 }
 
-/// `NLMSG_ERROR`: the error number and the kernel's words.
+/// `NLMSG_ERROR`: the error number and the kernel's text.
 fn verdict(reply: Reply<'_>) -> Option<(i32, String)> {
     let code = i32::from_ne_bytes(reply.body.get(0..4)?.try_into().ok()?);
     let mut detail = String::new();
@@ -237,7 +237,7 @@ fn verdict(reply: Reply<'_>) -> Option<(i32, String)> {
     Some((code, detail))
 }
 
-/// Which part of the kernel is spoken to.
+/// The netlink protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protocol {
     /// `NETLINK_ROUTE`.
@@ -246,7 +246,7 @@ pub(crate) enum Protocol {
     Netfilter,
 }
 
-/// A socket of the network namespace of the thread that opened it, wherever it is used.
+/// A socket of the network namespace of the thread that opened it, whichever thread uses it.
 #[derive(Debug)]
 pub(crate) struct Socket {
     descriptor: OwnedFd,
@@ -265,26 +265,27 @@ impl Socket {
         bind(descriptor.as_raw_fd(), &NetlinkAddr::new(0, 0)).map_err(failed("bind"))?;
         let timeout = TimeVal::new(TIMEOUT_SECONDS as _, 0);
         setsockopt(&descriptor, sockopt::ReceiveTimeout, &timeout).map_err(failed("setsockopt"))?;
-        // Words with refusals (4.12) and short refusals (4.3) are a kindness of the kernel: no matter if it has none.
+        // Error texts (4.12) and short error messages (4.3) are optional: a kernel without them works as
+        // well.
         for option in [nix::libc::NETLINK_EXT_ACK, nix::libc::NETLINK_CAP_ACK] {
             set_option(&descriptor, option);
         }
         Ok(Self { descriptor, sequence: 0 })
     }
 
-    /// Asks for something to be done.
+    /// Sends a request that changes something, and waits for its acknowledgement.
     pub(crate) fn request(&mut self, what: &str, message: Message) -> Result<(), NetlinkError> {
         self.exchange(what, message, ACK, |_, _| {})
     }
 
-    /// Asks for what is there; `each` gets type and body of every answer.
+    /// Sends a query; `each` gets type and body of every answer.
     pub(crate) fn query(
         &mut self,
         what: &str,
         message: Message,
         each: impl FnMut(u16, &[u8]),
     ) -> Result<(), NetlinkError> {
-        // A dump ends with a message of its own.
+        // A dump ends with a separate message.
         let flags =
             if u16::from_ne_bytes([message.bytes[6], message.bytes[7]]) & DUMP == DUMP { 0 } else { ACK };
         self.exchange(what, message, flags, each)
@@ -303,8 +304,8 @@ impl Socket {
         self.receive(what, self.sequence, self.sequence, each)
     }
 
-    /// Sends several messages as one datagram, which the kernel takes or refuses as a whole. The last but one (the last is the
-    /// mark of the end) is acknowledged.
+    /// Sends several messages as one datagram, which the kernel accepts or refuses as a whole. The last but
+    /// one (the last is the end mark) is acknowledged.
     pub(crate) fn batch(mut self, what: &str, messages: Vec<Message>) -> Result<(), NetlinkError> {
         let first = self.sequence + 1;
         let acknowledged = messages.len().saturating_sub(2);
@@ -318,7 +319,7 @@ impl Socket {
                 last = self.sequence;
             }
         }
-        // Many host ports outgrow the default; what the kernel refuses here shows when sending.
+        // Many host ports need more than the default; if the kernel refuses, sending fails later.
         let _ = setsockopt(&self.descriptor, sockopt::SndBufForce, &(bytes.len() * 2 + 64 * 1024));
         self.send(&bytes)?;
         self.receive(what, first, last, |_, _| {})
@@ -329,7 +330,8 @@ impl Socket {
         send(self.descriptor.as_raw_fd(), bytes, MsgFlags::empty()).map(drop).map_err(failed)
     }
 
-    /// Reads until the message numbered `last` is answered. The first refusal of any from `first` on is the answer.
+    /// Reads until the message numbered `last` is answered. The first refusal of any from `first` on is the
+    /// answer.
     fn receive(
         &self,
         what: &str,
@@ -419,7 +421,7 @@ mod tests {
     #[test]
     fn a_refusal_carries_the_kernels_words() {
         let mut socket = Socket::open(Protocol::Route).unwrap();
-        // RTM_NEWLINK of a kind of link that there is not.
+        // RTM_NEWLINK of an unknown kind of link.
         let message = Message::new(16, CREATE | EXCLUSIVE, &[0; 16])
             .nested(18, |inside| inside.text(1, "no-such-kind"));
         let error = socket.request("make a link", message).unwrap_err();

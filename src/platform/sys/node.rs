@@ -1,4 +1,5 @@
-//! Facts about this machine and limits of this process: name, addresses, memory, CPUs, cgroup version, oom score, files.
+//! Facts about this machine and limits of this process: name, addresses, memory, CPUs, cgroup version, oom
+//! score, files.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -25,7 +26,8 @@ pub fn random_uid() -> std::io::Result<String> {
     std::fs::read_to_string("/proc/sys/kernel/random/uuid").map(|text| text.trim().to_owned())
 }
 
-/// Addresses of interfaces that are up, loopback and link-local ones left out; IPv4 first, in the kernel's order.
+/// Addresses of interfaces that are up, loopback and link-local ones left out; IPv4 first, in the kernel's
+/// order.
 #[must_use]
 pub fn addresses() -> Vec<IpAddr> {
     let Ok(interfaces) = getifaddrs() else { return Vec::new() };
@@ -48,8 +50,8 @@ pub fn addresses() -> Vec<IpAddr> {
     found
 }
 
-/// The source address of the default route of each family, IPv4 first: what upstream calls the node's IPs. Asks the
-/// kernel's routing table through an unconnected datagram socket; nothing is sent.
+/// The source address of the default route of each family, IPv4 first: what upstream calls the node's IPs.
+/// Queries the kernel's routing table through an unconnected datagram socket; nothing is sent.
 #[must_use]
 pub fn default_route_addresses() -> Vec<IpAddr> {
     let probes: [(&str, &str); 2] = [("0.0.0.0:0", "192.0.2.1:9"), ("[::]:0", "[2001:db8::1]:9")];
@@ -70,13 +72,13 @@ pub fn cpu_count() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
-/// `MemTotal` in bytes; 0 when procfs does not say.
+/// `MemTotal` in bytes; 0 when procfs cannot be read.
 #[must_use]
 pub fn memory_total_bytes() -> i64 {
     meminfo_bytes("MemTotal:")
 }
 
-/// `SwapTotal` in bytes; 0 when there is none.
+/// `SwapTotal` in bytes; 0 without swap.
 #[must_use]
 pub fn swap_total_bytes() -> i64 {
     meminfo_bytes("SwapTotal:")
@@ -107,7 +109,7 @@ pub fn huge_page_sizes() -> Vec<u64> {
     sizes
 }
 
-/// Bytes set aside as huge pages of one size, used or not.
+/// Bytes reserved as huge pages of one size, used or not.
 #[must_use]
 pub fn huge_page_bytes(size: u64) -> i64 {
     let path = format!("/sys/kernel/mm/hugepages/hugepages-{}kB/nr_hugepages", size / 1024);
@@ -115,7 +117,7 @@ pub fn huge_page_bytes(size: u64) -> i64 {
     i64::try_from(pages.unwrap_or(0).saturating_mul(size)).unwrap_or(i64::MAX)
 }
 
-/// The kernel's bound on processes and threads together; `None` when procfs does not say.
+/// The kernel's limit on processes and threads together; `None` when procfs cannot be read.
 #[must_use]
 pub fn max_pids() -> Option<i64> {
     ["/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"]
@@ -124,7 +126,7 @@ pub fn max_pids() -> Option<i64> {
         .min()
 }
 
-/// Size of the file system that holds `path`, bytes; 0 when it cannot be asked.
+/// Size of the file system that holds `path`, bytes; 0 on errors.
 #[must_use]
 pub fn file_system_bytes(path: &Path) -> i64 {
     let Ok(facts) = nix::sys::statvfs::statvfs(path) else { return 0 };
@@ -137,13 +139,13 @@ pub fn file_system_bytes(path: &Path) -> i64 {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileSystemFacts {
     pub capacity: u64,
-    /// Bytes that nobody uses and that everybody may have.
+    /// Free bytes available to unprivileged users.
     pub available: u64,
     /// Bytes in use.
     pub used: u64,
     /// Inodes; 0 where they are not limited.
     pub inodes: u64,
-    /// Inodes that nobody uses.
+    /// Free inodes.
     pub inodes_free: u64,
 }
 
@@ -174,7 +176,7 @@ pub fn cgroup_v2() -> bool {
 /// True when the kernel accounts swap per cgroup; without that, writing a swap limit fails.
 #[must_use]
 pub fn swap_accounting(cgroup_v2: bool) -> bool {
-    // On v2 the file exists in every cgroup but the root, so a child has to be asked.
+    // On v2 the file exists in every cgroup but the root, so a child has to be read.
     let candidates: &[&str] = if cgroup_v2 {
         &["/sys/fs/cgroup/system.slice/memory.swap.max", "/sys/fs/cgroup/init.scope/memory.swap.max"]
     } else {
@@ -183,7 +185,7 @@ pub fn swap_accounting(cgroup_v2: bool) -> bool {
     candidates.iter().any(|path| Path::new(path).exists())
 }
 
-/// Major and minor version of the running kernel; zeros when procfs does not say.
+/// Major and minor version of the running kernel; zeros when procfs cannot be read.
 #[must_use]
 pub fn kernel_version() -> (u32, u32) {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
@@ -191,8 +193,8 @@ pub fn kernel_version() -> (u32, u32) {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
-/// True when the running kernel is older than `version`, false when nobody says how old it is. For options whose refusal the kernel
-/// writes into its own log: what is asked for again and again is not tried then.
+/// True when the running kernel is older than `version`, false when its version is unknown. For options whose
+/// refusal the kernel logs: options that are used again and again are not tried then.
 #[must_use]
 pub fn is_older_than(version: (u32, u32)) -> bool {
     let running = kernel_version();
@@ -212,19 +214,19 @@ pub fn systemd_is_running() -> bool {
     std::path::Path::new("/run/systemd/system").is_dir()
 }
 
-/// Changes with every boot; empty when procfs does not say.
+/// The boot id; it changes with every boot. Empty when procfs cannot be read.
 #[must_use]
 pub fn boot_id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }
 
-/// `uname -r`; empty when procfs does not say.
+/// `uname -r`; empty when procfs cannot be read.
 #[must_use]
 pub fn kernel_release() -> String {
     first_line_of("/proc/sys/kernel/osrelease")
 }
 
-/// `PRETTY_NAME` of the system, as its os-release has it; empty when nobody says.
+/// `PRETTY_NAME` of the system, as its os-release has it; empty when unknown.
 #[must_use]
 pub fn os_image() -> String {
     let read = |path| std::fs::read_to_string(path).ok();
@@ -233,13 +235,14 @@ pub fn os_image() -> String {
     name.unwrap_or_default().trim_matches(['"', '\'']).to_owned()
 }
 
-/// The hardware's own id; empty where there is none, as on most boards.
+/// The hardware's own id; empty where it does not exist, as on most boards.
 #[must_use]
 pub fn system_uuid() -> String {
     first_line_of("/sys/class/dmi/id/product_uuid")
 }
 
-/// The first line of the first of these files (separated by commas) that says something; empty when none does.
+/// The first line of the first of these files (separated by commas) that is not empty; empty if there is
+/// none.
 #[must_use]
 pub fn first_line_of(paths: &str) -> String {
     let line = |path: &str| {
@@ -270,8 +273,8 @@ pub fn set_oom_score_adj(value: i32) -> std::io::Result<()> {
     std::fs::write("/proc/self/oom_score_adj", value.to_string())
 }
 
-/// Sets RLIMIT_NOFILE as far as allowed: to `wanted`, or to the hard limit when raising that is refused. Returns what is
-/// in force.
+/// Sets RLIMIT_NOFILE as far as allowed: to `wanted`, or to the hard limit when raising that is refused.
+/// Returns the effective limit.
 ///
 /// # Errors
 /// When not even the soft limit can be changed.

@@ -1,6 +1,6 @@
-//! Opening files that somebody else chose.
+//! Opening files at paths that others choose.
 //!
-//! Owns the flags that keep `open` from waiting.
+//! Owns the flags that keep `open` from blocking.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -12,11 +12,11 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, openat};
 use nix::sys::stat::Mode;
 
-/// A rename anywhere on the machine may make the kernel give up a path with `..` in it; a machine that renames so often that this
-/// many tries fail is under attack.
+/// A rename anywhere on the machine may make the kernel fail the lookup of a path with `..` in it (EAGAIN); a
+/// machine that renames so often that this many tries fail is under attack.
 const TRIES: usize = 1000;
 
-/// openat2(2), again when the kernel could not be sure that the path stays where it has to.
+/// openat2(2), retried when the kernel could not verify that the path stays below its root.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -30,20 +30,21 @@ pub(super) fn openat2_patiently(root: &OwnedFd, path: &Path, how: OpenHow) -> Re
     Err(Errno::EAGAIN)
 }
 
-/// Opens for reading without waiting for a pipe's writer and without making a terminal ours. The caller checks what it is.
+/// Opens for reading without waiting for a pipe's writer, and never makes a terminal the controlling one. The
+/// caller checks the file's type.
 pub fn open_without_waiting(path: &Path) -> io::Result<File> {
     let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
     OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)
 }
 
-/// The same, but a symlink at the end of the path is refused: whoever wrote the file must not choose another.
+/// The same, but a symlink at the end of the path is refused: the file's author must not redirect it.
 pub fn open_without_following(path: &Path) -> io::Result<File> {
     let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
     OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)
 }
 
-/// Opens a regular file below a directory whose content somebody else writes: no symlink is followed on the way, and
-/// nothing but a regular file is opened, because opening a device may already do something.
+/// Opens a regular file below a directory whose content is untrusted: no symlink is followed on the way, and
+/// nothing but a regular file is opened, because opening a device may already have effects.
 pub fn open_file_below(root: &Path, path: &Path) -> io::Result<File> {
     let flags = OFlag::O_PATH | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
     let mut found = OpenOptions::new().read(true).custom_flags(flags.bits()).open(root)?;
@@ -60,7 +61,7 @@ pub fn open_file_below(root: &Path, path: &Path) -> io::Result<File> {
     File::open(format!("/proc/self/fd/{}", found.as_raw_fd()))
 }
 
-/// True for `ELOOP`: symlinks that lead in a circle.
+/// True for `ELOOP`: too many symlinks, or a loop of them.
 #[must_use]
 pub fn is_symlink_loop(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::ELOOP as i32)

@@ -1,4 +1,4 @@
-//! The program we are, in a form nobody can write to.
+//! The running program, in a form that cannot be written to.
 
 use std::ffi::CString;
 use std::io;
@@ -8,7 +8,7 @@ use std::path::Path;
 
 use nix::libc;
 
-/// Our own executable as [`read_only`] makes it.
+/// The agent's own executable as [`read_only`] makes it.
 ///
 /// # Errors
 /// Linux before 5.12, or no right to mount.
@@ -16,9 +16,9 @@ pub fn read_only_exe() -> io::Result<OwnedFd> {
     read_only(Path::new("/proc/self/exe"))
 }
 
-/// A program on a read-only mount that no directory leads to. What is run from it (`/proc/self/fd/N`) cannot be
-/// opened for writing through its `/proc/<pid>/exe`, not even when the process has ended: a container that gets hold of it
-/// cannot replace the agent on the node.
+/// A program on a read-only mount that is attached nowhere. When it is run from this descriptor
+/// (`/proc/self/fd/N`), it cannot be opened for writing through its `/proc/<pid>/exe`, not even when the
+/// process has ended: a container that gets hold of it cannot replace the agent on the node.
 ///
 /// # Errors
 /// Linux before 5.12, or no right to mount.
@@ -35,7 +35,7 @@ pub fn read_only(program: &Path) -> io::Result<OwnedFd> {
     };
     let attributes =
         libc::mount_attr { attr_set: libc::MOUNT_ATTR_RDONLY, attr_clr: 0, propagation: 0, userns_fd: 0 };
-    // SAFETY: an open descriptor, an empty path, and a structure of the size that is said.
+    // SAFETY: an open descriptor, an empty path, and a structure of the given size.
     let set = unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,
@@ -58,7 +58,8 @@ mod tests {
 
     use super::*;
 
-    /// What it says to somebody who kept `/proc/<pid>/exe` open and wants to write when the process is gone.
+    /// The attack: keeps `/proc/<pid>/exe` open and opens it for writing once the process is gone. Returns
+    /// the result.
     fn write_when_gone(program: &str) -> io::Result<File> {
         let mut process = Command::new(program).arg0("busybox").args(["sleep", "1000"]).spawn().unwrap();
         let exe = format!("/proc/{}/exe", process.id());
@@ -74,7 +75,7 @@ mod tests {
     fn what_runs_from_it_cannot_be_written_even_when_it_has_ended() {
         let copy = std::env::temp_dir().join(format!("edge-agent-program-{}", std::process::id()));
         std::fs::copy("/bin/busybox", &copy).unwrap();
-        // Without it the trick works: the test would see if it did not try the right thing.
+        // Without it the attack succeeds, which proves that the test tries the right thing.
         assert!(write_when_gone(copy.to_str().unwrap()).is_ok());
         match read_only(&copy) {
             Ok(program) => {
@@ -82,7 +83,7 @@ mod tests {
                 assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
                 assert!(read_only_exe().is_ok());
             }
-            // Only where the kernel cannot.
+            // Only where the kernel does not support it.
             Err(error) => assert!(crate::platform::sys::node::kernel_version() < (5, 12), "{error}"),
         }
         std::fs::remove_file(&copy).unwrap();

@@ -1,4 +1,5 @@
-//! `SOCK_SEQPACKET` sockets in the file system: whole messages, with descriptors beside them. Nothing here blocks but [`wait`].
+//! `SOCK_SEQPACKET` sockets in the file system: whole messages, with descriptors beside them. Only [`wait`]
+//! blocks.
 //!
 //! Owns the layout of ancillary data.
 
@@ -17,10 +18,10 @@ use std::time::Duration;
 
 use nix::libc;
 
-/// A message carries no more descriptors; what comes beyond is closed by the kernel.
+/// The most descriptors per message; the kernel closes the rest.
 pub const MAX_DESCRIPTORS: usize = 4;
 
-/// Descriptors that came with a message, in order.
+/// The descriptors of a message, in order.
 pub type Descriptors = [Option<OwnedFd>; MAX_DESCRIPTORS];
 
 /// Ancillary data with the alignment of its header.
@@ -44,7 +45,7 @@ fn socket() -> io::Result<OwnedFd> {
     owned(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })
 }
 
-/// Two ends connected with each other. Close-on-exec; blocking, unless [`set_nonblocking`] is called.
+/// Two connected sockets. Close-on-exec; blocking, unless [`set_nonblocking`] is called.
 ///
 /// # Errors
 /// No more descriptors.
@@ -58,7 +59,7 @@ pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((owned(ends[0])?, owned(ends[1])?))
 }
 
-/// Reads and writes fail with `WouldBlock` from now on, for everybody who shares this open file.
+/// Reads and writes fail with `WouldBlock` from now on, for all holders of this open file description.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -73,8 +74,8 @@ pub fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// A socket's address holds about a hundred bytes, and paths of sandboxes are longer: the directory is opened, and the
-/// address leads through its descriptor.
+/// A socket's address holds about a hundred bytes, and paths of sandboxes are longer: the directory is
+/// opened, and the address uses its descriptor.
 fn with_address<T>(
     path: &Path,
     call: impl FnOnce(*const libc::sockaddr, libc::socklen_t) -> io::Result<T>,
@@ -102,8 +103,8 @@ fn with_address<T>(
     call((&raw const address).cast(), length)
 }
 
-/// Listens at `path`, which only our own user may reach, in place of whatever was there before: nobody ever finds a socket
-/// that does not listen yet.
+/// Listens at `path`, which only the agent's own user may reach, and replaces any previous file atomically: a
+/// client never finds a socket that does not listen yet.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -133,20 +134,20 @@ pub fn listen(path: &Path, backlog: i32) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Takes a connection that waits.
+/// Accepts a pending connection.
 ///
 /// # Errors
-/// `WouldBlock` when none does.
+/// `WouldBlock` when there is none.
 pub fn accept(listener: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: the peer's address is not asked for; the descriptor is new.
+    // SAFETY: the peer's address is not requested; the descriptor is new.
     owned(unsafe { libc::accept4(listener.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut(), flags) })
 }
 
 /// Connects to the socket at `path`.
 ///
 /// # Errors
-/// `WouldBlock` when too many wait to be accepted; `NotFound` or `ConnectionRefused` when nobody listens.
+/// `WouldBlock` when too many wait to be accepted; `NotFound` or `ConnectionRefused` when nothing listens.
 pub fn connect(path: &Path) -> io::Result<OwnedFd> {
     let socket = socket()?;
     with_address(path, |address, length| {
@@ -160,7 +161,8 @@ pub fn connect(path: &Path) -> io::Result<OwnedFd> {
 }
 
 fn message(vector: &mut libc::iovec, control: &mut Ancillary, control_length: usize) -> libc::msghdr {
-    // SAFETY: a header of zeros is a valid value of this plain structure; its private padding cannot be named.
+    // SAFETY: a header of zeros is a valid value of this plain structure; its private padding cannot be
+    // named.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
     header.msg_iov = vector;
     header.msg_iovlen = 1;
@@ -174,7 +176,7 @@ fn message(vector: &mut libc::iovec, control: &mut Ancillary, control_length: us
 /// Sends one message with descriptors beside it, and never waits.
 ///
 /// # Errors
-/// `WouldBlock` when the other side does not read; `BrokenPipe` when it is gone.
+/// `WouldBlock` when the other side does not read; `BrokenPipe` when it has closed.
 pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     if descriptors.len() > MAX_DESCRIPTORS {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -185,8 +187,9 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], descriptors: &[BorrowedFd<'_>]
     // SAFETY: CMSG_SPACE, CMSG_LEN only calculate.
     let (space, length) = unsafe { (libc::CMSG_SPACE(payload) as usize, libc::CMSG_LEN(payload) as usize) };
     let header = message(&mut vector, &mut control, if descriptors.is_empty() { 0 } else { space });
-    // SAFETY: `control` is aligned for a header and larger than one with MAX_DESCRIPTORS descriptors (16 + 16 bytes);
-    // CMSG_FIRSTHDR is null only without control data. The kernel reads what `header` points to, all of it alive.
+    // SAFETY: `control` is aligned for a header and larger than one with MAX_DESCRIPTORS descriptors (16 + 16
+    // bytes); CMSG_FIRSTHDR is null only without control data. The kernel reads what `header` points to, all
+    // of it alive.
     let sent = unsafe {
         let first = libc::CMSG_FIRSTHDR(&raw const header);
         if !first.is_null() {
@@ -211,7 +214,8 @@ pub fn wait(socket: BorrowedFd<'_>) -> io::Result<()> {
     wait_up_to(socket, None).map(|_| ())
 }
 
-/// Waits until there is something to read, or the end; for ever without `patience`. `false` when there was nothing.
+/// Waits until there is something to read, or the end; without `patience` there is no timeout. `false` on
+/// timeout.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -220,7 +224,7 @@ pub fn wait_up_to(socket: BorrowedFd<'_>, patience: Option<Duration>) -> io::Res
     let milliseconds =
         patience.map_or(-1, |patience| i32::try_from(patience.as_millis()).unwrap_or(i32::MAX));
     loop {
-        // SAFETY: one entry, which is ours.
+        // SAFETY: one entry, a local of this function.
         match unsafe { libc::poll(&raw mut wanted, 1, milliseconds) } {
             -1 => {}
             ready => return Ok(ready > 0),
@@ -232,7 +236,8 @@ pub fn wait_up_to(socket: BorrowedFd<'_>, patience: Option<Duration>) -> io::Res
     }
 }
 
-/// Receives one message, and never waits: its length, 0 at the end. What does not fit into `bytes` is lost.
+/// Receives one message without waiting. Returns its length, 0 at the end. What does not fit into `bytes` is
+/// lost.
 ///
 /// # Errors
 /// `WouldBlock` when there is none.
@@ -240,10 +245,11 @@ pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8], descriptors: &mut Descr
     receive_with(socket, bytes, descriptors, libc::MSG_DONTWAIT)
 }
 
-/// Reads from a stream and takes the descriptors that come with it; waits as long as the socket's own timeout allows.
+/// Reads from a stream and takes the descriptors that arrive with it; waits as long as the socket's own
+/// timeout allows.
 ///
 /// # Errors
-/// `WouldBlock` when that is over.
+/// `WouldBlock` when the timeout has passed.
 pub fn read(socket: BorrowedFd<'_>, bytes: &mut [u8], descriptors: &mut Descriptors) -> io::Result<usize> {
     receive_with(socket, bytes, descriptors, 0)
 }
@@ -260,12 +266,13 @@ fn receive_with(
     // SAFETY: CMSG_SPACE only calculates.
     let space = unsafe { libc::CMSG_SPACE(room) as usize };
     let mut header = message(&mut vector, &mut control, space);
-    // SAFETY: the kernel writes at most the two lengths given into memory that is ours.
+    // SAFETY: the kernel writes at most the two lengths given into memory borrowed here.
     let length =
         unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut header, flags | libc::MSG_CMSG_CLOEXEC) };
     let Ok(length) = usize::try_from(length) else { return Err(io::Error::last_os_error()) };
     descriptors.fill_with(|| None);
-    // SAFETY: the kernel has filled in valid headers within `control`; every descriptor in them is new and ours alone.
+    // SAFETY: the kernel has filled in valid headers within `control`; every descriptor in them is new and
+    // owned only here.
     unsafe {
         let mut place = descriptors.iter_mut();
         let mut next = libc::CMSG_FIRSTHDR(&raw const header);

@@ -4,14 +4,14 @@ use std::io;
 
 use nix::libc;
 
-/// For as long as it lives every key goes to whoever reads, as it is: no echo, no lines, no signals.
+/// Raw mode: while it lives, the reader gets every key unchanged, without echo, line editing or signals.
 #[derive(Debug)]
 pub struct RawMode {
     before: libc::termios,
 }
 
 impl RawMode {
-    /// Changes the terminal; it is as before when this is dropped.
+    /// Changes the terminal; it is restored on drop.
     ///
     /// # Errors
     /// It is no terminal.
@@ -35,7 +35,7 @@ impl RawMode {
 
 impl Drop for RawMode {
     fn drop(&mut self) {
-        // SAFETY: as above. A terminal that is gone needs nothing.
+        // SAFETY: as above. Errors are ignored: a closed terminal needs no restoring.
         unsafe { libc::tcsetattr(libc::STDIN_FILENO, libc::TCSADRAIN, &raw const self.before) };
     }
 }

@@ -6,7 +6,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// A descriptor with a safe identity: it is owned, always the same, and closed after it has left the reactor.
+/// A descriptor with a stable identity: it is owned, always the same, and closed after it has left the
+/// reactor.
 #[derive(Debug)]
 struct Owned(OwnedFd);
 
@@ -16,12 +17,12 @@ impl AsRawFd for Owned {
     }
 }
 
-/// A non-blocking descriptor whose turns tokio tells.
+/// A non-blocking descriptor on tokio's reactor.
 #[derive(Debug)]
 pub struct Polled(AsyncFd<Owned>);
 
 impl Polled {
-    /// Waits for urgent news only, as those of `/proc/pressure` are; needs a running tokio runtime.
+    /// Waits for urgent data only, such as the events of `/proc/pressure`; needs a running tokio runtime.
     ///
     /// # Errors
     /// It cannot be polled.
@@ -31,10 +32,10 @@ impl Polled {
         polled.map(Self).map_err(Into::into)
     }
 
-    /// Waits for the next urgent news.
+    /// Waits for the next urgent event.
     ///
     /// # Errors
-    /// The reactor is gone.
+    /// The reactor no longer runs.
     pub async fn wait_urgent(&self) -> io::Result<()> {
         self.0.ready(Interest::PRIORITY).await?.clear_ready();
         Ok(())
@@ -50,7 +51,7 @@ impl Polled {
         polled.map(Self).map_err(Into::into)
     }
 
-    /// Tries `call` whenever there may be something to read, until it does not say `WouldBlock`.
+    /// Calls `call` whenever there may be something to read, until it returns anything but `WouldBlock`.
     ///
     /// # Errors
     /// Those of `call`.
@@ -64,10 +65,10 @@ impl Polled {
         }
     }
 
-    /// Waits until there is something to read. For descriptors that are never read, such as those of processes.
+    /// Waits until there is something to read. For descriptors that are never read, such as pidfds.
     ///
     /// # Errors
-    /// The reactor is gone.
+    /// The reactor no longer runs.
     pub async fn wait(&self) -> io::Result<()> {
         self.0.readable().await.map(|_| ())
     }

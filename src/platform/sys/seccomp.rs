@@ -1,6 +1,6 @@
-//! Filters for system calls: handing one to the kernel.
+//! Filters for system calls: loading one into the kernel.
 //!
-//! Owns nothing; a filter is the thread's for good.
+//! Owns nothing; a filter stays with the thread until it ends.
 
 use std::io;
 
@@ -18,21 +18,23 @@ const INTERFACE_HERE: Option<u32> = if cfg!(target_arch = "x86_64") {
 };
 
 const SET_MODE_FILTER: libc::c_ulong = 1;
-/// Older kernels would otherwise make every filtered process pay for a mitigation that newer ones leave to it.
+/// Older kernels would otherwise apply a costly mitigation to every filtered process, which newer ones make
+/// optional.
 const SPEC_ALLOW: libc::c_ulong = 4;
 
-/// Filters the calls of this thread and of what it becomes or starts. Needs `no_new_privs` or `CAP_SYS_ADMIN`.
+/// Filters the system calls of this thread, its later programs and its children. Needs `no_new_privs` or
+/// `CAP_SYS_ADMIN`.
 ///
 /// # Errors
-/// The kernel's answer; `InvalidInput` when the program is none.
+/// The kernel's answer; `InvalidInput` when the program is invalid.
 pub fn load(filter: &[u8]) -> io::Result<()> {
-    // As the kernel says it.
+    // The kernel's own error.
     let wrong = || io::Error::from_raw_os_error(libc::EINVAL);
     if filter.is_empty() || !filter.len().is_multiple_of(8) {
         return Err(wrong());
     }
     let number = |bytes: &[u8]| bytes.try_into().map(u32::from_ne_bytes).unwrap_or_default();
-    // Copied, for the bytes may lie where numbers must not.
+    // Copied, for the bytes may not be aligned.
     let mut program: Vec<libc::sock_filter> = filter
         .chunks_exact(8)
         .map(|bytes| libc::sock_filter {
@@ -47,15 +49,15 @@ pub fn load(filter: &[u8]) -> io::Result<()> {
         filter: program.as_mut_ptr(),
     };
     for flags in [SPEC_ALLOW, 0] {
-        // SAFETY: the description and the program it points to live through the call, and `len` is the program's length;
-        // the kernel copies it.
+        // SAFETY: the description and the program it points to live through the call, and `len` is the
+        // program's length; the kernel copies it.
         let done =
             unsafe { libc::syscall(libc::SYS_seccomp, SET_MODE_FILTER, flags, &raw const description) };
         if done == 0 {
             return Ok(());
         }
         let error = io::Error::last_os_error();
-        // Linux before 4.17 knows no such flag.
+        // Linux before 4.17 does not have this flag.
         if flags == 0 || error.raw_os_error() != Some(libc::EINVAL) {
             return Err(error);
         }
@@ -73,8 +75,8 @@ const RETURN: u16 = 0x06;
 const ALLOW: u32 = 0x7fff_0000;
 const LOG: u32 = 0x7ffc_0000;
 
-/// Whether a filter lets through what a process calls from the fork that makes it to the program that it becomes, so that it can
-/// be loaded before. `false` also for programs with instructions that this does not know.
+/// Whether a filter permits the calls of a process between its fork and the execution of its program, so that
+/// it can be loaded before. `false` also for programs with instructions that this interpreter does not know.
 #[must_use]
 pub fn permits_start(filter: &[u8]) -> bool {
     let Some(interface) = INTERFACE_HERE else { return false };
@@ -105,8 +107,8 @@ pub fn permits_start(filter: &[u8]) -> bool {
     })
 }
 
-/// What the kernel would make of a call; `None` for a program that it would not take, or that has other instructions than those
-/// profiles are compiled to.
+/// The kernel's verdict on a call; `None` for a program that it would refuse, or that has instructions that
+/// compiled profiles do not use.
 fn verdict(filter: &[u8], interface: u32, number: u32, first: u64) -> Option<u32> {
     let data = [&number.to_ne_bytes()[..], &interface.to_ne_bytes(), &[0; 8], &first.to_ne_bytes()].concat();
     let (mut at, mut value) = (0_usize, 0_u32);
@@ -134,7 +136,8 @@ fn verdict(filter: &[u8], interface: u32, number: u32, first: u64) -> Option<u32
     }
 }
 
-/// Filters all calls of this thread but those that a process needs to wait for signals and to end. Needs `no_new_privs`.
+/// Filters all calls of this thread but those that waiting for signals and exiting need. Needs
+/// `no_new_privs`.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -154,7 +157,7 @@ pub fn wait_only() -> io::Result<()> {
     ];
     let mut program = Vec::new();
     if let Some(own) = INTERFACE_HERE {
-        // Numbers of another interface of the same kernel mean other calls.
+        // Numbers of another ABI of the same kernel mean other calls.
         program.extend([(LOAD, 0, INTERFACE), (JUMP_EQUAL, 1, own), (RETURN, 0, FAIL)]);
     }
     program.push((LOAD, 0, NUMBER));
@@ -173,7 +176,7 @@ pub fn wait_only() -> io::Result<()> {
     load(&bytes.collect::<Vec<_>>())
 }
 
-/// For tests of what a filter does: a forked child loads it, makes two calls and tells how they went.
+/// For tests of what a filter does: a forked child loads it, makes two calls and reports their results.
 #[cfg(test)]
 pub mod testing {
     use nix::libc;
@@ -197,13 +200,15 @@ pub mod testing {
     }
 
     fn one(filter: &[u8], number: libc::c_long, arguments: [libc::c_ulong; 2]) -> i32 {
-        // SAFETY: the child only loads the filter, makes one call and ends; each test is alone in its process.
+        // SAFETY: the child only loads the filter, makes one call and ends; each test is alone in its
+        // process.
         match unsafe { fork() }.expect("fork") {
             ForkResult::Child => {
                 let code = if super::load(filter).is_err() {
                     255
                 } else {
-                    // SAFETY: calls that the tests choose take numbers only, and nothing here looks at what they do.
+                    // SAFETY: the tests choose calls that take numbers only, and their effects are not used
+                    // here.
                     let done = unsafe { libc::syscall(number, arguments[0], arguments[1], 0, 0, 0, 0) };
                     let error = std::io::Error::last_os_error().raw_os_error().unwrap_or(254);
                     if done == -1 { error } else { 0 }
@@ -242,7 +247,7 @@ mod tests {
         for broken in [&[][..], &[0; 7]] {
             assert_eq!(super::load(broken).unwrap_err().kind(), std::io::ErrorKind::InvalidInput);
         }
-        // Of whole instructions, but with no end: the kernel's own check.
+        // Whole instructions, but no return: the kernel's own check fails.
         assert_eq!(super::load(&[0; 8]).unwrap_err().kind(), std::io::ErrorKind::InvalidInput);
     }
 }

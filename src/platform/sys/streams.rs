@@ -1,4 +1,4 @@
-//! What containers' streams are made of: files in memory, terminals' sizes, log files.
+//! The parts of containers' streams: files in memory, terminals' sizes, log files.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -8,7 +8,7 @@ use std::path::Path;
 
 use nix::libc;
 
-/// A file in memory, for handing a text to another process. `name` is for people who look at `/proc`.
+/// A file in memory, for handing a text to another process. `name` shows up in `/proc`.
 ///
 /// # Errors
 /// No memory.
@@ -47,8 +47,9 @@ pub fn terminal_size(terminal: BorrowedFd<'_>) -> io::Result<(u16, u16)> {
     }
 }
 
-/// Opens a log file for appending, made if missing; only owner and group may read it. A symlink at the end of the path, or
-/// anything that is no regular file, is refused: whoever can write into the directory must not choose what is written to.
+/// Opens a log file for appending, made if missing; only owner and group may read it. A symlink at the end of
+/// the path, or anything that is no regular file, is refused: a user who can write into the directory must
+/// not choose the target.
 ///
 /// # Errors
 /// The kernel's answer.

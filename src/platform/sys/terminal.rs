@@ -22,8 +22,8 @@ impl Terminal {
     /// # Errors
     /// It cannot be polled.
     pub fn new(master: OwnedFd) -> io::Result<Self> {
-        // SAFETY: the file owns its descriptor, which stays open and the same for as long as it is registered: nobody gets
-        // more of it than a shared reference.
+        // SAFETY: the file owns its descriptor, which stays open and the same for as long as it is
+        // registered: only shared references to it are handed out.
         let polled = unsafe { AsyncFd::register(File::from(master)) };
         Ok(Self(Rc::new(polled?)))
     }
@@ -67,7 +67,8 @@ impl AsyncWrite for Terminal {
         Poll::Ready(Ok(()))
     }
 
-    /// A terminal has no half that could be closed: who wants to end a program types its end-of-file.
+    /// A terminal has no write half that could be closed: its user types the end-of-file character to end a
+    /// program.
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }

@@ -1,4 +1,4 @@
-//! Objects on real files: what comes back, what is written, and what of a secret can be found on the disk.
+//! Objects on real files: what is read back, what is written, and that no secret can be found on the disk.
 
 use std::fs;
 use std::path::PathBuf;
@@ -146,7 +146,7 @@ fn turning_encryption_on_encrypts_what_was_in_the_clear_and_leaves_no_trace() {
         (0..50).map(|number| secret(&format!("s{number}"), &format!("{VALUE}-{number}"))).collect();
     let store = directory.open(&StoreKey::None);
     put(&store, &many);
-    // Half of them go and others come: their bytes must not be left in free pages either.
+    // Half of them are replaced: their bytes must not be left in free pages either.
     put(&store, &many[..25]);
     put(&store, &many[10..]);
     assert!(directory.holds(VALUE));
@@ -165,7 +165,7 @@ fn a_rewrite_that_was_cut_short_is_done_by_the_next_start() {
     drop(directory.open(&key(1)));
     let store = directory.open(&StoreKey::None);
     put(&store, &[secret("s", VALUE)]);
-    // A reader in the middle of its work: the log cannot be emptied.
+    // A reader in the middle of a transaction: the log cannot be truncated.
     let reader = rusqlite::Connection::open(directory.db()).unwrap();
     reader.execute_batch("BEGIN; SELECT count(*) FROM secret_value").unwrap();
     drop(store);
@@ -200,7 +200,7 @@ fn a_wrong_or_missing_key_costs_the_secrets_only_and_says_so() {
         assert_eq!((row.table, row.key.as_str()), ("object", "Secret default/s"));
         assert!(row.message.contains(words), "{}", row.message);
     }
-    // Nothing is written in the clear, and what is there stays for the day the key is back.
+    // Nothing is written in the clear, and the existing values stay until the key is back.
     let store = directory.open(&unusable);
     put(&store, &[secret("s", "changed-in-the-dark"), secret("new", "new-in-the-dark")]);
     drop(store);
@@ -210,7 +210,7 @@ fn a_wrong_or_missing_key_costs_the_secrets_only_and_says_so() {
         password(&objects(&load(&store)).iter().find(|object| object.object.key.name == "s").unwrap().object),
         VALUE
     );
-    // With another key the source's word counts from now on.
+    // With another key the source's values are used from now on.
     drop(store);
     let store = directory.open(&key(2));
     put(&store, &everything());

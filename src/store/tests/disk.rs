@@ -48,7 +48,7 @@ fn a_newer_file_that_says_that_we_may_is_worked_with_and_stays_newer() {
         (pragma("application_id"), pragma("user_version")),
         (schema::READABLE_BY, schema::known_version())
     );
-    // A release of tomorrow: one more table, and none that is there was changed.
+    // A future release: one more table, and no existing one was changed.
     let tomorrow = schema::known_version() + 1;
     let statement = format!("CREATE TABLE moon (phase TEXT); PRAGMA user_version = {tomorrow}");
     connection.execute_batch(&statement).unwrap();
@@ -60,7 +60,7 @@ fn a_newer_file_that_says_that_we_may_is_worked_with_and_stays_newer() {
     drop(store);
     assert!(ReadOnlyStore::open(&directory.db()).unwrap().load().is_ok());
     assert_eq!(pragma("user_version"), tomorrow);
-    // The day after, a table that is there has changed.
+    // A later release, which changed an existing table.
     connection.execute_batch(&format!("PRAGMA application_id = {tomorrow}")).unwrap();
     let error = StoreHandle::open(&directory.db(), options(Mode::Inline)).err().unwrap();
     assert!(matches!(error, StoreError::TooNew { .. }), "{error:?}");

@@ -1,4 +1,5 @@
-//! Stages on real files: what comes back, what is written, and that no secret of a good set is left in the clear.
+//! Stages on real files: what is read back, what is written, and that no secret of a good set is left in the
+//! clear.
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,9 +1,10 @@
-//! An upgrade of the agent's own program: what to do next with the new one, given what is on the disk, how the agent does, and for
-//! how long.
+//! Rules for an upgrade of the agent's own program: the next step, given the files on the disk, the health of
+//! the agent, and the time passed.
 //!
-//! Owns the order of steps ([`INSTALL`], [`effects`]), the judgement ([`step`]) and the text of the record. Every effect leaves the
-//! disk in a state from which [`step`] goes on after a power cut: the program is the old one or the new one, whole, and once the
-//! new one is in its place there is a record that says so and somebody whom the machine starts to watch it.
+//! Owns the order of steps ([`INSTALL`], [`effects`]), the judgement ([`step`]) and the text of the record.
+//! Every effect leaves the disk in a state from which [`step`] continues after a power cut: the program is
+//! the old one or the new one, whole, and once the new one is in place there is a record of it, and the init
+//! system starts a process that watches it.
 //!
 //! Pure: what it returns depends on its arguments alone.
 
@@ -14,36 +15,37 @@ use std::time::Duration;
 use crate::model::api::pod::{ContainerStatus, Pod};
 use crate::model::types::Timestamp;
 
-/// Starts of the new program that are put up with; one more, and it loops.
+/// How many starts of the new program are accepted; one more counts as a crash loop.
 pub const MOST_STARTS: usize = 3;
-/// Beginnings of the watch that are put up with: each is a boot of the machine, or the death of whoever watched.
+/// How many starts of the watch are accepted: each is a boot of the machine, or the death of the previous
+/// watcher.
 pub const MOST_WATCHES: u32 = 3;
-/// How long containers may seem lost: a report that is young may be of the store.
+/// How long containers must appear lost: early reports may come from the store.
 pub const LOSS_COUNTS_AFTER: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Build {
-    /// As it says itself, `0.1.0`.
+    /// As the program reports it, `0.1.0`.
     pub version: String,
     /// SHA-256 of the file, in hex.
     pub digest: String,
 }
 
-/// How far an upgrade has come.
+/// The phase of an upgrade.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UpgradePhase {
-    /// The new program is being put into place, or is watched.
+    /// The new program is being installed, or is watched.
     #[default]
     Trial,
-    /// The old one is being put back.
+    /// The old one is being restored.
     RollingBack,
     /// The new one stays.
     Upgraded,
     /// The old one is back.
     RolledBack,
-    /// Broken off before the new one was in place.
+    /// Aborted before the new one was installed.
     Abandoned,
-    /// Somebody else has put a third program into place.
+    /// A third program was put into place.
     Replaced,
 }
 
@@ -62,7 +64,7 @@ impl UpgradePhase {
         PHASES.iter().find(|(phase, _)| *phase == self).map_or("", |(_, name)| name)
     }
 
-    /// Nothing more is to be done.
+    /// No further steps are needed.
     #[must_use]
     pub fn is_settled(self) -> bool {
         !matches!(self, Self::Trial | Self::RollingBack)
@@ -78,32 +80,32 @@ pub struct Ran {
     pub id: String,
 }
 
-/// What is remembered of the last upgrade.
+/// The record of the last upgrade.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UpgradeRecord {
     /// How far it is.
     pub phase: UpgradePhase,
-    /// Why it was rolled back or broken off.
+    /// Why it was rolled back or aborted.
     pub reason: String,
     /// The file that is replaced.
     pub program: String,
-    /// What was there.
+    /// The previous build.
     pub from: Build,
-    /// What is to be there.
+    /// The build of the upgrade.
     pub to: Build,
     /// When it began.
     pub since: Timestamp,
     /// When it was settled.
     pub settled: Timestamp,
-    /// How long the new program has to be well without a break.
+    /// How long the new program has to be healthy without interruption.
     pub window: Duration,
-    /// How long it may take until it is well.
+    /// How long it may take to become healthy.
     pub patience: Duration,
-    /// How the agent is restarted, in the words of whoever does it.
+    /// How the agent is restarted: the text form of `Service` in `cmd::upgrade`.
     pub service: String,
     /// The agent's socket.
     pub socket: String,
-    /// How often somebody has begun to watch.
+    /// How often a watch has started.
     pub watches: u32,
     /// The boot in which `containers` ran.
     pub boot: String,
@@ -113,7 +115,7 @@ pub struct UpgradeRecord {
 }
 
 impl UpgradeRecord {
-    /// One line a fact, `key value`.
+    /// One fact per line, `key value`.
     #[must_use]
     pub fn to_text(&self) -> String {
         let mut text = String::new();
@@ -143,7 +145,7 @@ impl UpgradeRecord {
         text
     }
 
-    /// From its text; what is not understood is left out. `None` when there is no phase in it.
+    /// Parses the text; unknown lines are skipped. `None` without a phase.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let mut record = Self::default();
@@ -181,29 +183,29 @@ impl UpgradeRecord {
     }
 }
 
-/// What is in the program's place.
+/// Which program is installed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InPlace {
-    /// What was there before.
+    /// The previous program.
     Old,
-    /// What is to be there.
+    /// The program of the upgrade.
     New,
     Other,
     Missing,
 }
 
-/// One life of an agent: process id and when it began, in nanoseconds.
+/// One run of an agent: process id and start time, in nanoseconds.
 pub type Life = (u32, i64);
 
 /// An agent that answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answering {
     pub life: Life,
-    /// It runs the program that is in place.
+    /// It runs the installed program.
     pub runs_program: bool,
-    /// Its runtime is ready, or was not before either.
+    /// Its runtime is ready, or was not ready before the upgrade either.
     pub is_ready: bool,
-    /// Containers that ran before and do not now, for no reason of their own.
+    /// Containers that ran before and do not now, without having exited by themselves.
     pub lost: Vec<String>,
 }
 
@@ -211,13 +213,13 @@ pub struct Answering {
 pub struct Seen {
     /// On the disk.
     pub in_place: InPlace,
-    /// Somebody requested the old program.
+    /// A rollback was requested.
     pub is_asked_back: bool,
     /// The agent, or why it does not answer.
     pub agent: Result<Answering, String>,
 }
 
-/// What a watch remembers from look to look. Times are counted from its begin.
+/// The watch's state between two checks. Times are counted from its start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Watch {
     lives: BTreeSet<Life>,
@@ -230,15 +232,15 @@ pub struct Watch {
 /// What to do next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Look again in a moment.
+    /// Check again in a moment.
     Look,
     /// Have the service start the new program, once.
     Restart,
-    /// Come to an end, with a reason where there is one.
+    /// End the upgrade, with a reason where there is one.
     Settle(UpgradePhase, String),
 }
 
-/// What to do next in this watch, `passed` after its begin. Nothing that is settled is touched again.
+/// The next step of this watch, `passed` after its start. A settled upgrade is left alone.
 #[must_use]
 pub fn step(watch: &mut Watch, record: &UpgradeRecord, seen: &Seen, passed: Duration) -> Step {
     let back = |reason: String| Step::Settle(UpgradePhase::RolledBack, reason);
@@ -288,7 +290,7 @@ pub fn step(watch: &mut Watch, record: &UpgradeRecord, seen: &Seen, passed: Dura
             }
         }
     };
-    // Beyond this it has been ill too often for somebody to wait on.
+    // Beyond this the program has been unhealthy too often, and the watch ends.
     let longest = record.window.saturating_mul(3).saturating_add(record.patience);
     match &seen.agent {
         Ok(agent) if trouble.is_empty() => {
@@ -313,33 +315,35 @@ pub fn step(watch: &mut Watch, record: &UpgradeRecord, seen: &Seen, passed: Dura
     if passed >= longest { back("it did not stay healthy long enough".to_owned()) } else { Step::Look }
 }
 
-/// One thing that is done to the machine: it happens as a whole or not at all, and may be repeated.
+/// One change to the machine: it happens as a whole or not at all, and may be repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// The record says this.
+    /// Write this phase to the record.
     Note(UpgradePhase),
-    /// The machine starts a watch when it boots, with the kept program.
+    /// The machine starts a watch at boot, with the kept program.
     Guard,
     /// That no longer.
     Unguard,
-    /// What is in place is kept under another name, too.
+    /// The installed program is also kept under another name.
     Keep,
-    /// The new program is in place.
+    /// The new program is installed.
     SwapIn,
-    /// The kept one is in place.
+    /// The kept program is installed.
     PutBack,
-    /// The service runs what is in place.
+    /// The service runs the installed program.
     Restart,
     /// The kept one no longer exists.
     Forget,
 }
 
-/// From nothing to a new program that waits for its watch. Kept before guarded: the watch is what is kept.
+/// The steps up to an installed program that waits for its watch. Keep comes before guard: the watch runs the
+/// kept program.
 pub const INSTALL: &[Effect] =
     &[Effect::Note(UpgradePhase::Trial), Effect::Keep, Effect::Guard, Effect::SwapIn];
 
-/// The end of an upgrade whose record is at `from`. The old program is there until nobody is started with it any more; after an
-/// upgrade it stays for whoever wants it back. What is settled is only cleaned up after.
+/// The effects that end an upgrade whose record is at `from`. The old program is kept until it cannot be
+/// started any more; after an upgrade it stays for a rollback on request. A settled upgrade is only cleaned
+/// up after.
 #[must_use]
 pub fn effects(from: UpgradePhase, to: UpgradePhase) -> &'static [Effect] {
     match to {
@@ -362,7 +366,7 @@ pub fn effects(from: UpgradePhase, to: UpgradePhase) -> &'static [Effect] {
     }
 }
 
-/// What became of it, in one line.
+/// The result, in one line.
 #[must_use]
 pub fn summary(record: &UpgradeRecord) -> String {
     let (from, to, reason) = (&record.from.version, &record.to.version, &record.reason);
@@ -399,8 +403,8 @@ pub fn running(pods: &[Pod]) -> Vec<Ran> {
     found
 }
 
-/// Which of `before` do not run any more, and did not end by themselves: a process that was killed or asked to end was so by
-/// somebody (128 + SIGKILL, 128 + SIGTERM).
+/// Which of `before` do not run any more, and did not exit by themselves: exit codes 137 (128 + SIGKILL) and
+/// 143 (128 + SIGTERM) mean that the container was killed or stopped from outside.
 #[must_use]
 pub fn lost(before: &[Ran], pods: &[Pod]) -> Vec<String> {
     let stays = |ran: &Ran| {
@@ -415,7 +419,7 @@ pub fn lost(before: &[Ran], pods: &[Pod]) -> Vec<String> {
     before.iter().filter(|ran| !stays(ran)).map(|ran| ran.name.clone()).collect()
 }
 
-/// `left` is older than `right`, by their numbers; what is behind them (`-rc1`) does not count.
+/// `left` is older than `right`, by their numbers; suffixes (`-rc1`) do not count.
 #[must_use]
 pub fn is_older(left: &str, right: &str) -> bool {
     let numbers = |version: &str| -> Vec<u64> {

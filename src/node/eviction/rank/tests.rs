@@ -1,4 +1,4 @@
-//! Upstream's order and words, and who is never in it.
+//! Upstream's order and messages, and which pods are never evicted.
 
 use super::super::Observation;
 use super::super::limits::{exceeded, has_limits};

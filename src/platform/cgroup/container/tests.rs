@@ -65,7 +65,7 @@ fn resources() -> LinuxResources {
     }
 }
 
-/// What the kernel shows in a new cgroup with these controllers.
+/// The files that the kernel creates in a new cgroup with these controllers.
 fn kernel_files(tree: &Temporary, directory: &str) {
     tree.put(&format!("{directory}/cgroup.controllers"), "cpuset cpu memory hugetlb pids\n");
     tree.put(&format!("{directory}/cgroup.events"), "populated 0\n");
@@ -107,7 +107,7 @@ fn a_v2_container_gets_its_controllers_and_its_limits() {
     ] {
         assert_eq!(tree.read(&format!("kubepods/podA/c1/{file}")), value, "{file}");
     }
-    // What is not said is left alone; what is said of swap is swap alone.
+    // Unset fields are left alone; swap limits apply to swap alone.
     let more = LinuxResources {
         memory_limit_bytes: 32 << 20,
         memory_swap_limit_bytes: 48 << 20,
@@ -134,7 +134,8 @@ fn a_scope_hands_its_controllers_on_with_its_first_container_and_not_before() {
     kernel_files(&tree, &format!("{scope}/c1"));
     let config = tree.config(CgroupDriver::Systemd);
     let place = scope_place("kubepods-podA.slice", "agent-s1.scope");
-    // The monitor is still in the scope itself then, and the kernel refuses controllers to the children of such a one.
+    // The monitor is still in the scope itself then, and the kernel refuses controllers to the children of
+    // such a cgroup.
     make_leaf(&config, &place, "monitor").unwrap();
     assert_eq!(tree.read(&control("kubepods.slice/kubepods-podA.slice")), "+memory +pids");
     assert_eq!(tree.read(&control(scope)), "");
@@ -213,7 +214,7 @@ fn figures_are_read_from_either_version() {
     assert_eq!((stats(&[]), oom_kills(&[])), (ContainerStats::default(), 0));
 }
 
-/// The machine's own tree, when it is one of version 1 and ours to write.
+/// The machine's own tree, if it is of version 1 and writable.
 #[test]
 fn a_v1_container_is_in_every_hierarchy_limited_counted_killed_and_removed() {
     let config = CgroupConfig {

@@ -1,4 +1,5 @@
-//! The program of version 2, judged by an interpreter that knows what the kernel says of each instruction.
+//! The program of version 2, run by an interpreter that follows the kernel's documentation of each
+//! instruction.
 
 use std::fs;
 use std::process::Command;
@@ -61,7 +62,7 @@ fn verdict(program: &[u8], kind: i32, access: i32, major: u32, minor: u32) -> bo
     }
 }
 
-/// The same by reading the rules.
+/// The expected verdict, from the rules.
 fn expected(rules: &[DeviceRule], kind: i32, access: i32, major: u32, minor: u32) -> bool {
     let matches = |rule: &&DeviceRule| {
         let of_kind = match rule.kind {
@@ -82,7 +83,7 @@ fn expected(rules: &[DeviceRule], kind: i32, access: i32, major: u32, minor: u32
     rules.iter().rev().find(matches).is_some_and(|rule| rule.allow)
 }
 
-/// Every instruction can be reached: the kernel refuses others.
+/// Every instruction is reachable: the kernel refuses other programs.
 fn is_reachable(program: &[u8]) -> bool {
     let count = program.len() / 8;
     let mut reached = vec![false; count];
@@ -124,7 +125,7 @@ proptest! {
 fn v1_has_the_rules_as_lines_and_everything_else_denied() {
     let directory = std::env::temp_dir().join(format!("edge-agent-devices-{}", std::process::id()));
     fs::create_dir_all(&directory).unwrap();
-    // A log in place of the kernel's files: what is written last stays.
+    // Plain files in place of the kernel's: they hold the last write.
     for file in ["devices.allow", "devices.deny"] {
         fs::write(directory.join(file), "").unwrap();
     }
@@ -140,7 +141,8 @@ fn v1_has_the_rules_as_lines_and_everything_else_denied() {
     assert_eq!(skipped.len(), 1, "no such hierarchy");
 }
 
-/// On a machine with version 2 (alone or beside version 1) that lets us, the kernel takes the program and obeys it.
+/// On a machine with version 2 (alone or beside version 1) and the privileges, the kernel loads the program
+/// and obeys it.
 #[test]
 fn the_kernel_takes_the_program_and_a_device_that_is_not_listed_is_denied() {
     let roots = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"];
@@ -159,7 +161,8 @@ fn the_kernel_takes_the_program_and_a_device_that_is_not_listed_is_denied() {
     fs::remove_dir(&directory).unwrap();
     match attached {
         Ok(skipped) => assert!(skipped.is_empty() && outcome.status.success(), "{outcome:?}"),
-        // A kernel that cannot, or somebody who may not; anything else means that the program is wrong.
+        // Tolerated: a kernel without support, or missing privileges. Any other error means that the program
+        // is wrong.
         Err(CgroupError::Devices { source, .. }) => {
             let text = source.to_string();
             assert!(text.contains("CAP_SYS_ADMIN") || text.contains("not implemented"), "{text}");

@@ -1,10 +1,11 @@
-//! Takes in connections of clients that have yet to show who they are.
+//! Accepts connections of clients that are not authenticated yet.
 //!
-//! Owns who has a place and which connection ends for another one.
+//! Owns admission, and which connection is closed for another one.
 //!
-//! A connection is a stranger's until [`ConnectionSlot::admit`]. Strangers have a small pool of their own, and in it each peer a part; when
-//! either is full the oldest stranger in it is disconnected for the newest. So a crowd that opens connections and says nothing
-//! takes neither the places of those who are known nor keeps a client from getting as far as to show its certificate.
+//! A connection is unauthenticated until [`ConnectionSlot::admit`]. Unauthenticated connections have a small
+//! pool of their own, in which each peer has a share. When the pool or the share is full, its oldest
+//! connection is closed for the newest. So a crowd of idle connections takes no places from authenticated
+//! clients, and does not keep a client from presenting its certificate.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -19,7 +20,7 @@ use super::{ConnectionSlot, accepted};
 /// How many connections there may be at a time.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Of clients that have not shown who they are.
+    /// The limit on unauthenticated connections.
     pub strangers: usize,
     /// Of these from one peer.
     pub strangers_of_a_peer: usize,
@@ -35,7 +36,7 @@ struct Visitor {
     task: Option<AbortHandle>,
 }
 
-/// Who is connected, in order of arrival.
+/// The open connections, in order of arrival.
 #[derive(Default)]
 struct Pool {
     next: u64,
@@ -47,7 +48,7 @@ impl Pool {
         self.visitors.values().filter(|visitor| is_it(visitor)).count()
     }
 
-    /// Which stranger leaves for one more from this peer.
+    /// Which unauthenticated connection is closed for one more from this peer.
     fn leaves_for(&self, peer: IpAddr, limits: &Limits) -> Option<u64> {
         let of_peer = |visitor: &Visitor| !visitor.is_known && visitor.peer == peer;
         let is_stranger = |visitor: &Visitor| !visitor.is_known;
@@ -60,7 +61,7 @@ impl Pool {
         (self.count(is_stranger) >= limits.strangers).then(|| oldest(&is_stranger)).flatten()
     }
 
-    /// Gives a stranger a place, and says whose connection ends for it.
+    /// Adds an unauthenticated connection, and returns which one is closed for it.
     fn enter(&mut self, peer: IpAddr, limits: &Limits) -> (u64, Option<AbortHandle>) {
         let leaving = self.leaves_for(peer, limits).and_then(|number| self.visitors.remove(&number));
         let number = self.next;
@@ -73,7 +74,7 @@ impl Pool {
         let Some(peer) =
             self.visitors.get(&number).filter(|visitor| !visitor.is_known).map(|found| found.peer)
         else {
-            // Known already, or told to leave a moment ago.
+            // Authenticated already, or closed a moment ago.
             return self.visitors.contains_key(&number);
         };
         let may = self.count(|visitor| visitor.is_known) < limits.known
@@ -85,7 +86,7 @@ impl Pool {
     }
 }
 
-/// A connection's place in the pool, given back when dropped.
+/// A connection's place in the pool, released on drop.
 pub(super) struct Seat {
     number: u64,
     limits: Limits,
@@ -104,8 +105,8 @@ impl Drop for Seat {
     }
 }
 
-/// Serves what `accept` brings, each connection in a task of its own. Ends when the future is dropped, and ends all connections
-/// then. Needs a `LocalSet`.
+/// Serves the connections from `accept`, each in a task of its own. Dropping the future ends it and all
+/// connections. Needs a `LocalSet`.
 pub async fn serve<S, F>(
     name: &'static str,
     limits: Limits,
@@ -133,7 +134,7 @@ pub async fn serve<S, F>(
     }
 }
 
-/// Whose connection it is: with IPv6 a peer has as many addresses as it likes, all in one /64.
+/// The peer of a connection: with IPv6 a peer has as many addresses as it likes, all in one /64.
 fn peer(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
@@ -166,7 +167,7 @@ mod tests {
         for last in [1, 1, 1, 1, 1, 2, 3, 1] {
             leavers.push(entered(&mut pool, at(last)).1);
         }
-        // Three of the first peer fit; then the second and the third peer push out the oldest of all.
+        // Three of the first peer fit; then the second and the third peer displace the oldest of all.
         assert_eq!(leavers, [None, None, None, Some(0), Some(1), None, Some(2), Some(3)]);
         assert_eq!(pool.visitors.keys().copied().collect::<Vec<_>>(), [4, 5, 6, 7]);
     }
@@ -216,7 +217,7 @@ mod tests {
                 let served = Rc::clone(&served);
                 async move {
                     served.borrow_mut().0 += 1;
-                    // The last one shows who it is; all others wait.
+                    // The last one authenticates; all others wait.
                     if number == 699 {
                         assert!(place.admit());
                         tokio::time::sleep(Duration::from_secs(1)).await;

@@ -1,4 +1,4 @@
-//! Connections that the kernel tracks: those that would outlive a change of the rules are forgotten.
+//! Tracked connections: those that would outlive a change of the rules are deleted.
 
 use std::net::IpAddr;
 
@@ -11,22 +11,23 @@ const TUPLE_ORIGINAL: u16 = 1;
 const TUPLE_REPLY: u16 = 2;
 const TUPLE_IP: u16 = 1;
 const TUPLE_PROTO: u16 = 2;
-/// One look forgets at most this many; a node under a flood of datagrams is not held up longer.
+/// At most this many are deleted per call, so that a flood of datagrams does not hold up the node longer.
 const MAX_FORGOTTEN: usize = 4096;
 
-/// One tracked connection, as far as it matters here.
+/// The relevant parts of one tracked connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TrackedConnection {
     /// Transport protocol's number.
     pub protocol: u8,
-    /// Where the first packet was sent to.
+    /// The destination of the first packet.
     pub destination: IpAddr,
-    /// At which port.
+    /// The destination port.
     pub port: u16,
     pub replier: IpAddr,
 }
 
-/// Forgets connections that are `stale`, so that their next packet meets the rules anew. Returns how many.
+/// Deletes connections that are `stale`, so that their next packet is matched against the rules again.
+/// Returns how many.
 ///
 /// # Errors
 /// The kernel's answer.

@@ -1,4 +1,4 @@
-//! Network namespaces: work inside one, without leaving a thread of ours there.
+//! Network namespaces: work inside one, without leaving a thread there.
 
 use std::fs::File;
 use std::io;
@@ -6,8 +6,8 @@ use std::path::Path;
 
 use nix::sched::{CloneFlags, setns, unshare};
 
-/// Runs `body` on a thread of its own inside the network namespace that `namespace` is open on. The thread ends with it, so
-/// no thread of ours is ever left in another network.
+/// Runs `body` on a thread of its own inside the network namespace that `namespace` is open on. The thread
+/// ends with it, so no thread is ever left in another network.
 ///
 /// # Errors
 /// When the kernel refuses the thread, or the thread the namespace.
@@ -21,12 +21,12 @@ pub fn inside<T: Send>(namespace: &File, body: impl FnOnce() -> T + Send) -> io:
 /// Opens a namespace by its path, for example `/proc/<pid>/ns/net`.
 ///
 /// # Errors
-/// When it is not there.
+/// When it does not exist.
 pub fn open(path: &Path) -> io::Result<File> {
     File::open(path)
 }
 
-/// A new network namespace, which lives as long as the file is open or somebody is in it.
+/// A new network namespace, which lives as long as the file is open or a process is in it.
 ///
 /// # Errors
 /// The kernel's answer.

@@ -21,9 +21,9 @@ const SET_IS_MAP: u32 = 8;
 /// A list of elements is one attribute, which ends at 64 KiB: an element takes at most about 100 bytes.
 const ELEMENTS_PER_MESSAGE: usize = 400;
 
-/// `NFT_REG_1`: the first of the registers, 16 bytes wide. A value that is put together of several begins here, too.
+/// `NFT_REG_1`: the first of the registers, 16 bytes wide. A concatenated value starts here, too.
 pub const REGISTER: u32 = 1;
-/// Registers of four bytes, which share their place with the wide ones; this is the first.
+/// The first of the four-byte registers, which overlap the wide ones.
 pub const SHORT_REGISTER: u32 = 8;
 
 /// Address family of a table.
@@ -62,21 +62,21 @@ impl Family {
     }
 }
 
-/// Where packets meet a chain.
+/// The hook of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {
-    /// Everything that arrives.
+    /// All arriving packets, before routing.
     Prerouting,
-    /// What the node itself sends.
+    /// Packets that the node itself sends.
     Output,
-    /// Everything that leaves.
+    /// All leaving packets, after routing.
     Postrouting,
 }
 
 /// What a chain may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChainKind {
-    /// Let through or drop.
+    /// Accepts or drops packets.
     Filter,
     Nat,
 }
@@ -86,25 +86,25 @@ pub enum ChainKind {
 pub struct Table {
     pub family: Family,
     pub name: String,
-    /// Maps that rules look up.
+    /// Maps that rules use.
     pub maps: Vec<Map>,
     /// Chains with their rules.
     pub chains: Vec<Chain>,
 }
 
-/// A map from a key, put together of several values, to data.
+/// A map from a concatenated key to data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Map {
     pub name: &'static str,
-    /// What keys are made of.
+    /// The types of the key, concatenated.
     pub key: Vec<DataType>,
-    /// What data is made of.
+    /// The types of the data, concatenated.
     pub data: Vec<DataType>,
     /// Keys and data, each value padded to four bytes.
     pub elements: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// Types as `nft` numbers them; the kernel does not care, but people who list the table do.
+/// Types as `nft` numbers them; the kernel ignores them, but `nft list` shows them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataType {
     /// An address of IPv4.
@@ -144,18 +144,19 @@ pub struct Chain {
     /// What it may do.
     pub kind: ChainKind,
     pub hook: Hook,
-    /// When, among all chains there: smaller is earlier.
+    /// The order among all chains of the hook: smaller is earlier.
     pub priority: i32,
     /// Rules in order.
     pub rules: Vec<Vec<Expression>>,
 }
 
-/// A step of a rule: loads something into a register, compares it, or acts. A comparison that does not hold ends the rule.
+/// A step of a rule: loads something into a register, compares it, or acts. A comparison that does not hold
+/// ends the rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expression {
-    /// Loads the name of the interface it came in by.
+    /// Loads the name of the incoming interface.
     InputInterface,
-    /// Loads the name of the interface it goes out by.
+    /// Loads the name of the outgoing interface.
     OutputInterface,
     /// Loads the transport protocol's number into this register.
     TransportProtocol(u32),
@@ -163,34 +164,34 @@ pub enum Expression {
     NetworkHeader(u32, u32, u32),
     /// Loads bytes of the transport header: offset, length, register.
     TransportHeader(u32, u32, u32),
-    /// Loads what kind of address the destination is to this node.
+    /// Loads the type of the destination address, as seen from this node.
     DestinationKind,
     /// Loads the flags of the connection.
     ConnectionStatus,
-    /// Keeps the bits of the mask.
+    /// Applies a bit mask.
     Mask(Vec<u8>),
-    /// Goes on if the register holds this.
+    /// Continues if the register holds this.
     Equal(Vec<u8>),
-    /// Goes on if the register holds something else.
+    /// Continues if the register holds something else.
     NotEqual(Vec<u8>),
-    /// Replaces the registers by what the map has for them; ends the rule when it has nothing.
+    /// Replaces the registers by the map's data; ends the rule when the key is missing.
     Lookup(&'static str),
     /// Rewrites the destination to the address in the first register and the port in this one.
     DestinationNat(Family, u32),
-    /// Rewrites the source to the address of the interface it goes out by.
+    /// Rewrites the source to the address of the outgoing interface.
     Masquerade,
     /// The end of the packet.
     Drop,
 }
 
-/// Replaces tables, all at once or not at all; other tables are not touched.
+/// Replaces tables atomically; other tables are not touched.
 ///
 /// # Errors
-/// The kernel's answer; everything is as before then.
+/// The kernel's answer; nothing has changed then.
 pub fn replace(tables: &[Table]) -> Result<(), NetlinkError> {
     let mut batch = vec![begin()];
     for table in tables {
-        // An empty one first, so that there always is one to delete.
+        // An empty one first, so that the deletion always succeeds.
         batch.push(table_message(NEWTABLE, CREATE, table.family, &table.name));
         batch.push(table_message(DELTABLE, 0, table.family, &table.name));
         batch.push(table_message(NEWTABLE, CREATE, table.family, &table.name));
@@ -205,7 +206,7 @@ pub fn replace(tables: &[Table]) -> Result<(), NetlinkError> {
     Socket::open(Protocol::Netfilter)?.batch("replace nftables table", batch)
 }
 
-/// Removes a table; fine when it is not there.
+/// Removes a table; a missing one is no error.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -222,7 +223,7 @@ pub fn delete(family: Family, name: &str) -> Result<(), NetlinkError> {
 /// Whether the kernel has nf_tables.
 ///
 /// # Errors
-/// Its answer when it has not, or when we may not use it.
+/// Its answer when it has not, or when the privileges are missing.
 pub fn probe() -> Result<(), NetlinkError> {
     let message = Message::new(GETGEN, 0, &header(0, 0));
     Socket::open(Protocol::Netfilter)?.query("query nf_tables", message, |_, _| {})

@@ -60,7 +60,7 @@ pub struct Link {
     /// `bridge`, `veth`…; empty for hardware.
     pub kind: String,
     pub mtu: u32,
-    /// The bridge it is a port of.
+    /// The bridge whose port it is.
     pub master: Option<u32>,
     pub up: bool,
 }
@@ -68,7 +68,7 @@ pub struct Link {
 /// An address of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
-    /// Of which interface.
+    /// The index of its interface.
     pub link: u32,
     pub ip: IpAddr,
     /// Length of the prefix.
@@ -78,15 +78,15 @@ pub struct Address {
 /// A unicast route of the main table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// Where to; the unspecified address with prefix 0 is the default route.
+    /// The destination; the unspecified address with prefix 0 is the default route.
     pub destination: IpAddr,
     /// Length of the prefix.
     pub prefix: u8,
-    /// Out of which interface; 0 for several.
+    /// The outgoing interface; 0 for several.
     pub link: u32,
-    /// By whom; `None` when the destination is on the link.
+    /// The next hop; `None` when the destination is on the link.
     pub gateway: Option<IpAddr>,
-    /// The smaller one wins.
+    /// The route with the smaller metric wins.
     pub metric: u32,
 }
 
@@ -111,10 +111,10 @@ pub struct Veth<'a> {
 pub struct Network(Socket);
 
 impl Network {
-    /// Of this thread's namespace.
+    /// Opens a socket in this thread's network namespace.
     ///
     /// # Errors
-    /// When the kernel has no socket for us.
+    /// When the kernel refuses the socket.
     pub fn open() -> Result<Self, NetlinkError> {
         Socket::open(Protocol::Route).map(Self)
     }
@@ -163,7 +163,8 @@ impl Network {
         self.0.request(&format!("create bridge {name}"), message)
     }
 
-    /// Makes a pair: this side is a port of its bridge, the other one is in its namespace from the first moment on. Both are off.
+    /// Makes a pair: this side is a port of its bridge, the other one is created in its namespace. Both are
+    /// down.
     ///
     /// # Errors
     /// The kernel's answer.
@@ -186,7 +187,7 @@ impl Network {
         self.0.request(&format!("create veth {}", veth.name), message)
     }
 
-    /// Lets a port of a bridge send back where it came from.
+    /// Lets a port of a bridge send a packet back to its origin.
     ///
     /// # Errors
     /// The kernel's answer.
@@ -215,7 +216,7 @@ impl Network {
         self.0.request("bring a link up", Message::new(RTM_NEWLINK, 0, &link_header(link, IFF_UP)))
     }
 
-    /// Removes an interface; fine when it is gone.
+    /// Removes an interface; a missing one is no error.
     ///
     /// # Errors
     /// The kernel's answer.
@@ -237,7 +238,8 @@ impl Network {
         Ok(found)
     }
 
-    /// Gives an interface an address, which is used at once (no duplicate address detection). Fine when it has it.
+    /// Adds an address to an interface, usable at once (no duplicate address detection). An existing one is
+    /// fine.
     ///
     /// # Errors
     /// The kernel's answer.
@@ -249,7 +251,7 @@ impl Network {
         }
     }
 
-    /// Takes an address away; fine when it is not there.
+    /// Removes an address; a missing one is no error.
     ///
     /// # Errors
     /// The kernel's answer.
@@ -278,7 +280,7 @@ impl Network {
         Ok(found)
     }
 
-    /// Adds a route by a gateway. Fine when it is there.
+    /// Adds a default route through a gateway; an existing one is no error.
     ///
     /// # Errors
     /// The kernel's answer.
@@ -301,7 +303,7 @@ fn gone_is_fine(answer: Result<(), NetlinkError>) -> Result<(), NetlinkError> {
     }
 }
 
-/// `struct ifinfomsg`; what is in `on` is switched on.
+/// `struct ifinfomsg`; the flags in `on` are set.
 fn link_header(index: u32, on: u32) -> [u8; 16] {
     let mut header = [0; 16];
     header[4..8].copy_from_slice(&index.to_ne_bytes());

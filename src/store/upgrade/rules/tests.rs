@@ -1,4 +1,4 @@
-//! The judgement look by look, and the order of steps under power cuts between any two of them.
+//! The decisions check by check, and the order of steps under power cuts between any two of them.
 
 use proptest::prelude::*;
 
@@ -31,7 +31,7 @@ fn seen(agent: Result<Answering, &str>) -> Seen {
     Seen { in_place: InPlace::New, is_asked_back: false, agent: agent.map_err(str::to_owned) }
 }
 
-/// Looks once a second at what `at` shows, until there is something to do; the second, and what.
+/// Checks once a second what `at` returns, until there is something to do; returns the second, and the step.
 fn watch(record: &UpgradeRecord, at: impl Fn(u32) -> Seen) -> (u32, Step) {
     let mut watch = Watch::default();
     for second in 0..1000 {
@@ -68,7 +68,7 @@ fn a_record_is_read_as_it_was_written_and_survives_lines_of_others() {
 #[test]
 fn one_that_is_well_for_the_window_stays() {
     assert_eq!(watch(&record(), |_| seen(Ok(agent(1)))), (10, stays()));
-    // The window begins when it is well, and anew with each life.
+    // The window begins when the program is healthy, and again with each restart.
     let slow = |second| if second < 4 { seen(Err("nobody listens")) } else { seen(Ok(agent(1))) };
     assert_eq!(watch(&record(), slow), (14, stays()));
     let again = |second| seen(Ok(agent(if second < 7 { 1 } else { 2 })));
@@ -100,7 +100,7 @@ fn one_that_does_not_answer_is_given_up_after_a_while_and_not_before() {
 fn one_that_loops_is_given_up() {
     let loops = |second| seen(Ok(agent(second / 3)));
     assert_eq!(watch(&record(), loops), (9, back("the agent started 4 times")));
-    // Well for a moment, ill for a moment, in one life: it is not waited for for ever.
+    // Healthy for a moment, unhealthy for a moment, without a restart: the watch does not wait forever.
     let flaps = |second| seen(if second % 4 < 2 { Ok(agent(1)) } else { Err("the agent did not answer") });
     assert_eq!(watch(&record(), flaps), (35, back("it did not stay healthy long enough")));
     let rebooted = UpgradeRecord { watches: MOST_WATCHES + 1, ..record() };
@@ -117,7 +117,7 @@ fn one_under_which_containers_go_is_given_up() {
         seen(Ok(Answering { lost, ..agent(1) }))
     };
     assert_eq!(watch(&record(), loses), (8, back("containers stopped running: default/web/main")));
-    // A first report may be of the store.
+    // An early report may come from the store.
     let young = |second| {
         let lost = if second < 3 { vec!["default/web/main".to_owned()] } else { Vec::new() };
         seen(Ok(Answering { lost, ..agent(1) }))
@@ -229,7 +229,7 @@ enum Program {
     New,
 }
 
-/// How the new program does, by the second of its life.
+/// The new program's behaviour, by the second of its run.
 #[derive(Clone, Copy, Debug)]
 enum Manners {
     Good,
@@ -238,14 +238,14 @@ enum Manners {
     KillsPods,
 }
 
-/// What is on the disk and what runs: a machine in which every effect is one atomic change.
+/// The disk and the running processes: a machine in which every effect is one atomic change.
 #[derive(Clone, Debug)]
 struct World {
     record: Option<UpgradeRecord>,
     program: Program,
     previous: Option<Program>,
     is_guarded: bool,
-    /// What the agent's process runs, and since when in seconds.
+    /// The program of the agent's process, and its start in seconds.
     agent: (Program, u32),
     boots: u32,
     now: u32,
@@ -285,7 +285,7 @@ impl World {
             Effect::Restart => self.agent = (self.program, self.now),
             Effect::Forget => self.previous = None,
         }
-        // Whatever happens next, it starts from here.
+        // The invariants after every effect, since power may fail at any of them.
         assert!(self.program == Program::Old || self.previous == Some(Program::Old), "no way back: {self:?}");
         let is_safe =
             self.program == Program::Old || self.is_guarded || record.phase == UpgradePhase::Upgraded;
@@ -296,7 +296,7 @@ impl World {
         let (program, since) = self.agent;
         let age = self.now - since;
         let life = match (program, manners) {
-            // The service manager starts it anew.
+            // The service manager restarts it.
             (Program::New, Manners::DiesAfter(seconds)) => age / seconds.max(1),
             _ => 0,
         };
@@ -318,7 +318,7 @@ impl World {
         }
     }
 
-    /// Power goes and comes back: what runs is what is in place.
+    /// Power is lost and restored: the installed program runs.
     fn reboot(&mut self) {
         self.boots += 1;
         self.now += 30;
@@ -326,7 +326,8 @@ impl World {
     }
 }
 
-/// Does what `agent upgrade` and its watch do, with power for `fuel` effects and looks. True when it came to its end.
+/// Does what `agent upgrade` and its watch do, with power for `fuel` effects and checks. True when the
+/// upgrade ended.
 fn carry_on(world: &mut World, manners: Manners, fuel: &mut u32, is_first: bool) -> bool {
     let mut spend = || {
         *fuel = fuel.saturating_sub(1);
@@ -394,7 +395,7 @@ proptest! {
             world.reboot();
         }
         let phase = world.record.as_ref().map(|record| record.phase);
-        // Cut off before it was guarded: nothing has happened but a note that the next upgrade reads.
+        // Cut off before it was guarded: nothing has changed but a note that the next upgrade reads.
         let is_untouched = world.program == Program::Old && !world.is_guarded && phase != Some(UpgradePhase::RollingBack);
         prop_assert!(ended || is_untouched, "{:?}", world);
         prop_assert!(!world.is_guarded, "{:?}", world);
@@ -404,7 +405,7 @@ proptest! {
                 prop_assert_eq!(world.previous, Some(Program::Old));
                 let is_good = match manners {
                     Manners::Good => true,
-                    // Its containers went with a boot before anybody looked; it lives for longer than the window.
+                    // Its containers ended with a boot before any check; it lives for longer than the window.
                     Manners::KillsPods => world.boots > 0,
                     Manners::DiesAfter(seconds) => seconds >= 10,
                     Manners::NeverAnswers => false,
