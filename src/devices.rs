@@ -167,8 +167,9 @@ impl DeviceManager {
         rt::spawn("device plugin", self.clone().follow(resource.to_owned(), client, registration));
     }
 
-    /// Listens until the plugin ends; its devices are given to nobody then, and forgotten unless it returns. The resource stays: the
-    /// node has none of it (upstream).
+    /// Listens until the plugin's connection ends. Its devices are then unhealthy and not allocated, and they
+    /// are forgotten unless the plugin registers again. The resource itself stays, with a capacity of zero
+    /// (upstream).
     async fn follow(self, resource: String, client: PluginClient, registration: u64) {
         let path = "/v1beta1.DevicePlugin/ListAndWatch";
         let why = async {
@@ -252,7 +253,7 @@ impl DeviceManager {
     /// Returns when another plugin has registered for the resource.
     async fn superseded(&self, resource: &str, registration: u64) {
         let mut changes = self.changes();
-        // Losing it is safe: the version stays changed until it is looked at.
+        // Cancel safe: the version stays changed until it is read.
         while self.is_current(resource, registration) && changes.changed().await.is_ok() {}
     }
 
@@ -261,7 +262,7 @@ impl DeviceManager {
         state.plugins.get(resource).is_some_and(|plugin| plugin.registration == registration)
     }
 
-    /// Changes resources, and tells everybody who wants to know.
+    /// Changes the state and notifies all subscribers.
     fn change<T>(&self, change: impl FnOnce(&mut DeviceState) -> T) -> T {
         let result = change(&mut self.0.state.borrow_mut());
         self.0.changes.send_modify(|version| *version = version.wrapping_add(1));
@@ -287,11 +288,11 @@ impl DeviceManager {
         (state.allocated.clone(), state.resources.clone())
     }
 
-    /// Every container of the pod gets the devices it asks for, unless it has them. What a pod has it keeps, whatever becomes
-    /// of the plugin.
+    /// Allocates the devices that each container of the pod requests, unless it has them already. A pod keeps
+    /// its devices even when the plugin disconnects.
     ///
     /// # Errors
-    /// Why not, in upstream's words.
+    /// Why the allocation failed, in upstream's words.
     pub async fn allocate(&self, pod: &Pod) -> Result<(), String> {
         loop {
             let need = next_need(pod, &self.0.state.borrow().allocated);
@@ -312,7 +313,7 @@ impl DeviceManager {
             let unregistered = || format!("cannot allocate unregistered device {}", need.resource);
             let client = state.living(&need.resource).ok_or_else(unregistered)?.client.clone();
             let devices = by_node(&ids, &state.resources[&need.resource]);
-            // From here on nobody else gets them.
+            // Recorded before the next await: from here on no other container gets these devices.
             state.allocated.push(Allocation {
                 pod: pod.metadata.uid.clone(),
                 container: need.container.clone(),
@@ -375,10 +376,11 @@ impl DeviceManager {
         Ok(answer.container_responses.into_iter().next().map(|first| first.device_i_ds).unwrap_or_default())
     }
 
-    /// What the container gets with its devices. A plugin that wants to prepare them is told first.
+    /// The run options for the container's devices. Calls `PreStartContainer` first on plugins that ask for
+    /// it.
     ///
     /// # Errors
-    /// The plugin's.
+    /// The plugin's error.
     pub async fn run_options(&self, uid: &PodUid, container: &str) -> Result<RunOptions, String> {
         let mine: Vec<Allocation> = {
             let state = self.0.state.borrow();
@@ -409,7 +411,7 @@ impl DeviceManager {
         self.keep(|allocation| allocation.pod != *uid).await;
     }
 
-    /// Nobody but these pods is there: what others had is free.
+    /// Frees the allocations of all pods but these.
     pub async fn retain(&self, known: &BTreeSet<PodUid>) {
         self.keep(|allocation| known.contains(&allocation.pod)).await;
     }

@@ -14,7 +14,7 @@ pub enum SignatureError {
     /// The signature file is not a signature.
     #[error("not a minisign signature; sign the body with minisign -S")]
     Format,
-    /// It is by somebody else.
+    /// The signature was made with another key.
     #[error("signed with a key other than the configured one")]
     OtherKey,
     /// It is for something else.
@@ -95,11 +95,12 @@ impl VerifyKey {
         &self.fingerprint
     }
 
-    /// Checks that `signature`, a file that minisign wrote, is this key's over `body`, and not older than the newest of this key.
-    /// Its trusted comment is checked too; the answer is the newest signature from now on, if any has said a time.
+    /// Checks that `signature`, a file written by minisign, is this key's over `body`, and not older than the
+    /// newest one of this key. The trusted comment is verified too. Returns the newest signature from now on,
+    /// if any signature so far had a timestamp.
     ///
     /// # Errors
-    /// Why it is not good.
+    /// Why the signature is rejected.
     pub fn verify_newer(
         &self,
         body: &[u8],

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use serde_json::Value;
 use serde_saphyr::{Budget, DuplicateKeyPolicy, Options};
 
-/// Documents of one text; far more than anybody writes by hand.
+/// Documents in one text; far above what hand-written files have.
 const MAX_DOCUMENTS: usize = 5_000;
 /// Nodes of one document: a list of a thousand pods has about a hundred thousand.
 const MAX_NODES: usize = 200_000;
@@ -224,7 +224,8 @@ fn message(error: &serde_saphyr::Error) -> String {
     }
 }
 
-/// A bound of ours was reached: in words for people, not for users of the parser.
+/// Explains which of this module's bounds was exceeded; the parser's own message names its internals. `None`
+/// for any other error.
 fn beyond_bounds(text: &str) -> Option<String> {
     let breached =
         text.starts_with("budget breached") || text.contains("limit exceeded") || text.starts_with("alias ");

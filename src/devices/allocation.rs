@@ -21,7 +21,7 @@ const NO_NODE: i64 = -1;
 /// A device, as its plugin tells of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PluginDevice {
-    /// It may be given to somebody.
+    /// The device may be allocated.
     pub healthy: bool,
     /// NUMA nodes it is near to.
     pub nodes: Vec<i64>,
@@ -58,7 +58,7 @@ pub struct Need {
     pub container: String,
     pub resource: String,
     pub count: usize,
-    /// What init containers before it had and nobody else has: taken first.
+    /// Devices of earlier init containers that no other container uses; these are taken first.
     pub reusable: BTreeSet<String>,
 }
 
@@ -150,7 +150,7 @@ pub fn choice(need: &Need, resources: &Resources, allocated: &[Allocation]) -> R
     Ok(Choice { taken, available })
 }
 
-/// The choice made: what a plugin prefers comes first, as far as it may be had.
+/// The final choice: the plugin's preferred devices first, as far as they are available.
 #[must_use]
 pub fn settle(choice: &Choice, need: &Need, preferred: &[String]) -> Vec<String> {
     // Plugins that share memory tell of a device for each megabyte: by sets, or this takes seconds.
@@ -269,11 +269,11 @@ fn numbers(bytes: &[u8]) -> String {
     text
 }
 
-/// What an earlier process, or a kubelet, has remembered: allocations, and resources of which nothing is known but their
-/// names. The checksum is not looked at: a file that was cut is no JSON.
+/// Allocations recorded by an earlier process or by a kubelet, and resources of which only the names are
+/// known. The checksum is not verified: a truncated file does not parse as JSON.
 ///
 /// # Errors
-/// What is wrong with it.
+/// What is wrong with the file.
 pub fn from_checkpoint(text: &str) -> Result<(Vec<Allocation>, Resources), String> {
     let value: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
     let mut allocated = Vec::new();

@@ -1,7 +1,8 @@
-//! The Container Device Interface, for the runtime that does not read it itself: from names to what a container gets.
+//! The Container Device Interface, for the runtime that does not implement it: maps device names to container
+//! edits.
 //!
-//! Owns the reading of specifications (`/etc/cdi`, `/var/run/cdi`), each time somebody asks for a device and never
-//! otherwise. What an edit wants and cannot have is refused, never dropped.
+//! Owns the reading of specifications (`/etc/cdi`, `/var/run/cdi`), which happens only when a container
+//! requests a device. An edit that cannot be applied is an error; it is never dropped.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -23,7 +24,7 @@ const REFUSED: [&str; 3] = ["hooks", "intelRdt", "netDevices"];
 /// Why a container cannot have a device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CdiError {
-    /// Nobody has described it.
+    /// No specification defines the device.
     #[error("unresolvable CDI device {name:?}: not found in any specification in {places}{trouble}")]
     Unknown {
         /// As asked for.
@@ -73,10 +74,11 @@ pub fn annotated(config: &ContainerConfig) -> Vec<String> {
     names.map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }
 
-/// Makes the edits of all devices that the container asks for by name; the names are gone then. Blocks.
+/// Applies the edits of all devices that the container requests by name, and removes the names. Blocks.
 ///
 /// # Errors
-/// The first device that cannot be had. Specifications that nobody asks for and cannot be read are only logged.
+/// The first device that is not available. Unreadable specifications that no requested device needs are only
+/// logged.
 pub fn apply(directories: &[PathBuf], config: &mut ContainerConfig) -> Result<(), CdiError> {
     let mut names = std::mem::take(&mut config.cdi_devices);
     names.extend(annotated(config));

@@ -21,7 +21,7 @@ impl File {
         Self { path: directory.join(NAME), written: String::new() }
     }
 
-    /// What is remembered; nothing when there is no file, or one that makes no sense, which is told.
+    /// Reads the checkpoint. Empty when the file is missing or invalid; an invalid one is logged.
     pub(super) fn read(&mut self) -> (Vec<Allocation>, Resources) {
         let text = match std::fs::read_to_string(&self.path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Default::default(),

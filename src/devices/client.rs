@@ -24,7 +24,7 @@ pub struct PluginClient {
 pub struct Messages(Streaming<Vec<u8>>);
 
 impl PluginClient {
-    /// Of whoever listens on this socket; connects when it is used.
+    /// A client for the server on this socket. Connects on the first call.
     #[must_use]
     pub fn new(socket: PathBuf) -> Self {
         Self { channel: unix_channel(socket) }

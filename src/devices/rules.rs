@@ -14,7 +14,8 @@ pub const DEVICES_ANNOTATION: &str = "devices.agent.edge/";
 pub const NOT_ALLOWED: &str = "DeviceNotAllowed";
 /// A container waits for a device that is not there.
 pub const NOT_FOUND: &str = "DeviceNotFound";
-/// Opening for reading and writing. Making nodes is allowed to everybody and opens nothing.
+/// Open for reading and writing. `mknod` needs no rule here: it is allowed to all containers and opens
+/// nothing.
 const READ_WRITE: &str = "rw";
 
 /// What one entry asks for.
@@ -103,7 +104,7 @@ pub fn is_cdi_name(text: &str) -> bool {
     of(vendor, "_-.") && of(class, "_-") && of(name, "_-.:")
 }
 
-/// What the annotation of this container says. Whoever made the pod has checked it.
+/// The devices that the annotation of this container requests. Validation of the pod has checked its syntax.
 #[must_use]
 pub fn by_annotation(pod: &Pod, container: &str) -> Vec<DeviceRequest> {
     let annotations = &pod.metadata.annotations;

@@ -18,7 +18,7 @@ fn directory(name: &str) -> PathBuf {
     directory
 }
 
-/// A manager that knows two good devices, of a plugin that nobody hears from.
+/// A manager with two healthy devices of a plugin that never answers.
 async fn with_two(directory: &Path) -> DeviceManager {
     let manager = DeviceManager::open(directory);
     let good = || PluginDevice { healthy: true, ..PluginDevice::default() };

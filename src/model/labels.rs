@@ -19,7 +19,7 @@ pub const RESTART_COUNT: &str = "io.kubernetes.container.restartCount";
 pub const TERMINATION_MESSAGE_PATH: &str = "io.kubernetes.container.terminationMessagePath";
 /// Container annotation: `terminationMessagePolicy`.
 pub const TERMINATION_MESSAGE_POLICY: &str = "io.kubernetes.container.terminationMessagePolicy";
-/// Container annotation of ours: JSON of the cpu and memory requests and limits the container was made with.
+/// Container annotation of the agent: JSON of the cpu and memory requests and limits at creation.
 pub const CONTAINER_RESOURCES: &str = "edge-agent.io/container.resources";
 /// Container annotation: seconds, when the pod has a deletion grace period.
 pub const POD_DELETION_GRACE_PERIOD: &str = "io.kubernetes.pod.deletionGracePeriod";

@@ -202,7 +202,7 @@ pub struct ClaimSpec {
     pub access_modes: Vec<String>,
     /// `resources.requests.storage`: recorded and shown, not enforced.
     pub storage: Quantity,
-    /// As written; no class is looked at.
+    /// As written; the class is not resolved.
     pub storage_class: Option<String>,
 }
 
@@ -287,6 +287,7 @@ pub trait ObjectLookup {
     fn runtime_class(&self, name: &str) -> Option<RuntimeClassSpec> {
         self.runtime_classes().into_iter().find(|(known, _)| known == name).map(|(_, class)| class)
     }
-    /// Changes whenever any object does: whoever rendered something looks again when it differs.
+    /// Changes whenever any object changes; a caller that rendered an object renders it again when the number
+    /// differs.
     fn generation(&self) -> u64;
 }

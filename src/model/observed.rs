@@ -23,7 +23,7 @@ pub struct ObservedSandbox {
     pub pod: PodRef,
     /// CRI's `SANDBOX_READY`.
     pub ready: bool,
-    /// How often the sandbox was made anew.
+    /// How often the sandbox was recreated.
     pub attempt: u32,
     /// When it was made.
     pub created_at: Timestamp,

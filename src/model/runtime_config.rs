@@ -276,7 +276,7 @@ pub struct ContainerSecurity {
     pub drop_capabilities: Vec<String>,
     pub run_as_user: Option<i64>,
     pub run_as_group: Option<i64>,
-    /// User by name, when the image says so and the spec nothing.
+    /// User name, when the image sets one and the spec sets no user.
     pub run_as_username: String,
     /// `readOnlyRootFilesystem`.
     pub readonly_rootfs: bool,

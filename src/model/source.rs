@@ -1,6 +1,7 @@
-//! What sources want, pods and objects: the messages between whoever reads manifests and whoever acts on them, and what the store keeps.
+//! Desired state from the sources, pods and objects: the messages from the manifest readers to the main loop,
+//! and their stored form.
 //!
-//! Owns shapes.
+//! Owns data types only.
 
 use std::rc::Rc;
 
@@ -20,7 +21,8 @@ pub struct SourceUpdate {
     pub objects: Vec<SourceObject>,
     /// What is wrong with the source right now, its whole list; empty when all is well.
     pub problems: Vec<SourceProblem>,
-    /// Lets a source go on after a restart: a URL's ETag and Last-Modified, or which directory the files were in.
+    /// Lets a source continue after a restart: a URL's ETag and Last-Modified, or the directory that the
+    /// files were in.
     pub validator: Option<String>,
     /// The newest signature that the source has seen. It never goes backwards, so it is remembered whatever the answer is.
     pub signed: Option<String>,
@@ -54,14 +56,14 @@ pub struct SourceObject {
     pub origin: String,
 }
 
-/// Something a user must mend.
+/// A problem that the user must fix.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SourceProblem {
     /// File path or URL.
     pub origin: String,
     /// A Kubernetes event reason, `FailedValidation` for a manifest that does not parse or validate.
     pub reason: String,
-    /// What is wrong, where, and how to mend it.
+    /// What is wrong, where, and how to fix it.
     pub message: String,
     /// When this problem (with this very message) was first seen.
     pub since: Timestamp,

@@ -23,7 +23,7 @@ macro_rules! ids {
                 &self.0
             }
 
-            /// True when nobody has set it.
+            /// True for the default value, which stands for an unset id.
             #[must_use]
             pub fn is_empty(&self) -> bool {
                 self.0.is_empty()
@@ -67,7 +67,8 @@ impl PodUid {
     /// Longest UID that still fits, with what is put around it, into the name of a file or of a systemd unit.
     const MAX: usize = 128;
 
-    /// True when the UID can name directories and cgroups of this node: it is one component of a path, whoever chose it.
+    /// True when the UID can name directories and cgroups of this node: it must be a single path component,
+    /// since users can choose it.
     #[must_use]
     pub fn is_safe(&self) -> bool {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
@@ -123,7 +124,7 @@ impl PodSource {
         }
     }
 
-    /// The source an annotation or a row of the store names, if it is one of ours.
+    /// The source that an annotation or a row of the store names; `None` for an unknown name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         match name {

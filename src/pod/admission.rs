@@ -46,7 +46,7 @@ struct AdmissionState {
     waiting: BTreeMap<PodUid, Waiting>,
 }
 
-/// A pod that did not fit when it was looked at last.
+/// A pod that did not fit at its last admission check.
 struct Waiting {
     pod: Rc<Pod>,
     rejection: Rejection,
@@ -55,7 +55,7 @@ struct Waiting {
 }
 
 impl Admission {
-    /// An empty node. Rejections are told as events.
+    /// A node without pods. Rejections are recorded as events.
     #[must_use]
     pub fn new(node: NodeFacts, events: EventRecorder) -> Self {
         let base = NodeBase { labels: node.labels.clone(), taints: node.taints.clone() };
@@ -129,8 +129,8 @@ impl Admission {
         }
     }
 
-    /// The pod has been let in and cannot have what it was let in for: it has no place. Told as an event unless it `is_told`.
-    /// Returns those that waited and should look again.
+    /// Releases the room of an admitted pod that cannot run after all. Records an event unless it `is_told`.
+    /// Returns the waiting pods to check again.
     pub fn turn_out(&self, pod: &Pod, rejection: &Rejection, is_told: bool) -> BTreeSet<PodUid> {
         let news = self.release(&pod.metadata.uid);
         if !is_told {
@@ -228,7 +228,7 @@ impl Admission {
         news
     }
 
-    /// Remembers the pod, and tells of it unless the same has been told.
+    /// Adds the pod to the waiting ones. Records an event unless the same rejection was reported before.
     fn turn_away(&self, state: &mut AdmissionState, pod: &Rc<Pod>, rejection: &Rejection) {
         let runs = state.waiting.get(&pod.metadata.uid).is_some_and(|waiting| waiting.runs);
         let waiting = Waiting { pod: Rc::clone(pod), rejection: rejection.clone(), runs };

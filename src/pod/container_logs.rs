@@ -1,10 +1,12 @@
-//! Rotation of container logs (upstream: the container log manager), and their place in memory when they shall have one.
+//! Rotation of container logs (upstream: the container log manager), and their file system in memory if
+//! configured.
 //!
-//! Expected flow: every `containerLogMonitorInterval` the links of the container log directory are looked at. A log that is too
-//! long is moved aside and the runtime opens it anew. What is moved aside goes by `containerLogMaxFiles`; in memory also when
-//! there is little room, the oldest of all first.
+//! Expected flow: every `containerLogMonitorInterval` the links of the container log directory are scanned. A
+//! log above its size limit is renamed and the runtime reopens it. Rotated files are removed by
+//! `containerLogMaxFiles`; on the in-memory file system also when it is nearly full, the oldest file of all
+//! first.
 //!
-//! Owns the files that were moved aside. Nothing is asked of the runtime until a log is too long.
+//! Owns the rotated files. The runtime is not called until a log exceeds its limit.
 
 use std::collections::BTreeSet;
 use std::fs::{self, DirEntry};
@@ -33,17 +35,18 @@ pub struct LogConfig {
     pub pod_logs_dir: PathBuf,
     /// When, and how many.
     pub limits: LogLimits,
-    /// Between two looks.
+    /// Time between two scans.
     pub interval: Duration,
     /// They are on a file system of their own, in memory.
     pub in_memory: bool,
 }
 
-/// A log that somebody writes, or has written.
+/// The log of a running or ended container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct LogFile {
     path: PathBuf,
-    /// `None`: it was moved aside, and whoever writes it has not been told. An earlier agent died between the two.
+    /// `None`: the file was renamed, but the runtime has not reopened it. An earlier agent died between the
+    /// two steps.
     bytes: Option<u64>,
 }
 
@@ -55,7 +58,7 @@ pub fn keep_in_memory(pod_logs_dir: &Path, bytes: u64) -> io::Result<()> {
     mount::ensure_private_tmpfs(pod_logs_dir, bytes)
 }
 
-/// Looks after logs until it is dropped.
+/// Rotates logs until it is dropped.
 pub async fn rotate_logs<R: Runtime>(runtime: Rc<R>, config: LogConfig, clock: Clock) {
     let mut told = BTreeSet::new();
     loop {
@@ -138,7 +141,8 @@ fn space(directory: &Path) -> io::Result<(u64, u64)> {
     Ok((free.bytes, free.total_bytes))
 }
 
-/// One log. An ended container's is nobody's to open again and does not grow. One that was moved aside before is only opened.
+/// Rotates one log. Skips that of an ended container: it does not grow and cannot be reopened. One that was
+/// renamed before is only reopened.
 async fn rotate<R: Runtime>(
     runtime: &R,
     config: &LogConfig,
@@ -154,7 +158,7 @@ async fn rotate<R: Runtime>(
     let moved = moved.map_err(|error| error.to_string())?;
     let Err(error) = runtime.reopen_container_log(&id).await else { return Ok(()) };
     let path = log.path.clone();
-    // As upstream: whoever writes it goes on with the old file, which must have its name.
+    // As upstream: the runtime still writes to the old file, which must have its old name.
     rt::blocking("undo rotation", move || {
         if !path.exists() {
             let _ = fs::rename(moved, path);

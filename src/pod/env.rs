@@ -78,7 +78,7 @@ pub enum EnvError {
     /// `resourceFieldRef` to something else.
     #[error("unsupported container resource : {0}")]
     UnsupportedResource(String),
-    /// `resourceFieldRef.containerName` names nobody.
+    /// `resourceFieldRef.containerName` names no container of the pod.
     #[error("container {0} not found")]
     ContainerNotFound(String),
     /// `fileKeyRef` to a volume the pod does not have, or not as emptyDir.
@@ -316,7 +316,7 @@ fn go_escape(c: char) -> String {
     }
 }
 
-/// As the standard library's own quoting has it, which looks at combining marks by what stands before them.
+/// As in the standard library's escaping, which treats a combining mark by the character before it.
 fn is_printable(c: char) -> bool {
     !format!("a{c}").escape_debug().to_string().contains("\\u{")
 }

@@ -31,7 +31,7 @@ const LOG_BURST: u32 = 5;
 /// So many different messages of one object and reason are kept apart; further ones count as one event, as client-go
 /// combines them.
 const MAX_SIMILAR: usize = 10;
-/// After this long without an event of its kind they are told apart again.
+/// After this long without an event of its kind, messages are again recorded one by one.
 const SIMILAR_FOR: Duration = Duration::from_secs(600);
 /// How a combined event begins (upstream).
 const COMBINED: &str = "(combined from similar events): ";
@@ -67,7 +67,7 @@ struct Watched {
     log: Bucket,
     /// Log lines withheld since the last one.
     suppressed: u32,
-    /// Hashes of the messages that are told apart.
+    /// Hashes of the messages that are recorded separately.
     similar: BTreeSet<u64>,
     /// The message that stands for all further ones. It does not change with each: that would be a new event in the ring.
     combined: Option<String>,
@@ -116,7 +116,7 @@ impl EventRecorder {
         Self { shared: Rc::new(RecorderInner { node_name, clock, store, state, version }), logs: true }
     }
 
-    /// For whoever logs what happened in words of their own: the same list, no line in the log.
+    /// For callers that log in words of their own: the same list, no line in the log.
     #[must_use]
     pub fn without_log(self) -> Self {
         Self { logs: false, ..self }

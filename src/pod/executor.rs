@@ -251,7 +251,8 @@ impl<R: Runtime> Executor<R> {
         self.cgroup_driver.get_or_try_init(ask).await.map(|_| ())
     }
 
-    /// How pod cgroups are named: as configured until the runtime has said its driver.
+    /// How pod cgroups are named. Until the runtime has reported its cgroup driver, the configured one is
+    /// used.
     fn cgroup_layout(&self) -> CgroupLayout {
         let driver = self.cgroup_driver.get().copied().unwrap_or(self.config.layout.driver);
         CgroupLayout { driver, ..self.config.layout.clone() }
@@ -348,8 +349,8 @@ impl<R: Runtime> Executor<R> {
         Ok(())
     }
 
-    /// A pod that needs the pod network waits for it, with the runtime's own words; one on the host's does not. What this
-    /// runtime cannot do is said before it is asked for.
+    /// Waits for the pod network with the runtime's own message; a pod on the host's network does not wait.
+    /// Features that this runtime lacks are reported before the sandbox is requested.
     async fn check_runtime(&self, pod: &Pod) -> Result<(), Failure> {
         if pod.spec.host_network && !needs_able_runtime(pod) {
             return Ok(());
@@ -466,7 +467,8 @@ impl<R: Runtime> Executor<R> {
         self.run_post_start(run, container, field_path, &id).await
     }
 
-    /// Brings volumes rendered from objects up to date. What cannot be keeps its content, and is told as an event.
+    /// Updates volumes rendered from objects. A volume that fails keeps its content, and an event is
+    /// recorded.
     pub async fn refresh_volumes(&self, pod: &Pod) {
         if let Err(error) = self.volumes.refresh(pod).await {
             let message = chain(&error);
@@ -483,7 +485,7 @@ impl<R: Runtime> Executor<R> {
     /// Removes what a pod that has ended leaves on the node: volumes and cgroup; with `records`, its logs too. False when
     /// something is still in the way and it has to be tried again.
     pub async fn remove_leftovers(&self, pod: &Pod, records: bool) -> bool {
-        // First: a process left in the cgroup would go on writing into the volumes.
+        // First: a process left in the cgroup would continue to write into the volumes.
         if !self.remove_pod_cgroup(pod).await {
             return false;
         }

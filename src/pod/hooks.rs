@@ -156,7 +156,7 @@ impl From<String> for HookError {
     }
 }
 
-/// What a command that ended with `exit_code` is told about; `None` for success.
+/// The error of a command that ended with `exit_code`; `None` for success.
 #[must_use]
 pub fn exec_error(command: &[String], exit_code: i32, output: &[u8]) -> Option<HookError> {
     let text = format!("command '{}' exited with {exit_code}", command.join(" "));
@@ -170,7 +170,7 @@ pub fn stop_grace(left: Duration) -> Duration {
     left.max(MIN_STOP_GRACE)
 }
 
-/// A pod that lives longer than this after it was told to go has exceeded its grace (upstream: `killPodNow`).
+/// A pod that lives longer than this after its removal began has exceeded its grace (upstream: `killPodNow`).
 #[must_use]
 pub fn longest_kill(grace_seconds: i64) -> Duration {
     let grace = Duration::from_secs(u64::try_from(grace_seconds).unwrap_or(0));

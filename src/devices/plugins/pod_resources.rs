@@ -1,6 +1,7 @@
-//! The pod resources API, v1 and v1alpha1: who has which devices, for monitors.
+//! The pod resources API, v1 and v1alpha1: which container has which devices, for monitors.
 //!
-//! Owns its messages and its limit of calls. CPUs and memory are nobody's own here, and left out.
+//! Owns its messages and its limit of calls. CPUs and memory are never exclusive on this node, so they are
+//! left out.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;

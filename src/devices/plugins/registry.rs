@@ -1,7 +1,7 @@
-//! The plugin registry: sockets that appear in a directory are asked what they are.
+//! The plugin registry: the agent calls `GetInfo` on each socket that appears in a directory.
 //!
-//! Owns the watch and who has been asked. Device plugins are taken in; those of storage and of dynamic resources are told that
-//! nobody here works with them. Nothing happens while no socket appears.
+//! Owns the watch and the list of known sockets. Device plugins are registered; storage (CSI) and dynamic
+//! resource (DRA) plugins are rejected as unsupported. Idle while no socket appears.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileTypeExt;
@@ -31,7 +31,7 @@ const LONGEST_RETRY: Duration = Duration::from_secs(122);
 
 /// Whether a socket is known.
 enum Socket {
-    /// It was asked, and told what becomes of it.
+    /// The plugin answered and was notified of its registration status.
     Answered,
     /// It did not answer; again then, after this pause.
     Silent(Instant, Retry),
@@ -98,7 +98,7 @@ pub(super) async fn watch(directory: PathBuf, devices: DeviceManager) {
                  register");
             return;
         }
-        // A socket that was made anew is another plugin.
+        // A recreated socket belongs to another plugin.
         for event in &events {
             if let crate::platform::sys::inotify::InotifyEvent::Entry { name, .. } = event {
                 known.retain(|path, _| path.file_name() != Some(name));
@@ -140,7 +140,7 @@ async fn look(watcher: &Watcher, directory: &Path) -> Vec<PathBuf> {
     sockets
 }
 
-/// Asks a plugin what it is, and tells it what becomes of it.
+/// Calls `GetInfo`, registers the plugin and notifies it of the result.
 async fn ask(socket: &Path, devices: &DeviceManager) -> Result<(), String> {
     let client = PluginClient::new(socket.to_owned());
     let answer = client.call("/pluginregistration.Registration/GetInfo", Vec::new(), INFO_LIMIT).await?;
@@ -154,7 +154,7 @@ async fn ask(socket: &Path, devices: &DeviceManager) -> Result<(), String> {
         error: verdict.err().unwrap_or_default(),
     };
     let path = "/pluginregistration.Registration/NotifyRegistrationStatus";
-    // Whether it listens or not: that is what becomes of it.
+    // A failed notification does not change the registration.
     if let Err(why) = client.call(path, status.encode_to_vec(), NOTIFY_LIMIT).await {
         log::debug!(plugin = info.name, err = why; "Failed to notify plugin of its registration status");
     }

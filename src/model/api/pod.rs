@@ -684,7 +684,7 @@ impl Pod {
 }
 
 impl PodStatus {
-    /// Of a pod that nobody has looked at yet.
+    /// The status of a pod that no worker has synced yet.
     #[must_use]
     pub fn pending() -> Self {
         Self { phase: "Pending".to_owned(), ..Self::default() }

@@ -184,8 +184,8 @@ fn magnitude(whole: &str, fraction: &str, scale: Scale) -> i128 {
     let mut power = -i32::try_from(fraction.len()).unwrap_or(i32::MAX);
     let mut lost = false;
     for digit in digits {
-        // The largest value has 28 digits in nanos: 30 are beyond its precision, the rest only rounds. Binary scales
-        // multiply, so fewer fit; 25 are beyond what anybody writes.
+        // The largest value has 28 digits in nanos: 30 are beyond its precision, the rest only rounds. Binary
+        // scales multiply, so fewer fit; 25 digits are beyond any real quantity.
         if mantissa < 10_i128.pow(if matches!(scale, Scale::Pow10(_)) { 29 } else { 24 }) {
             mantissa = mantissa * 10 + digit;
         } else {

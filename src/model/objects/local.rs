@@ -93,12 +93,12 @@ impl ObjectLookup for LocalObjects {
     }
 }
 
-/// Upstream's rule: with other modes beside it nobody knows which one a pod means.
+/// Upstream's rule: next to other modes it is unknown which mode a pod uses.
 fn is_for_one_pod(claim: &ObjectContent) -> bool {
     matches!(claim, ObjectContent::Claim(claim) if claim.access_modes == ["ReadWriteOncePod"])
 }
 
-/// One object after another, for tests of whoever looks them up.
+/// Sets objects one at a time, for tests of their readers.
 #[cfg(test)]
 impl LocalObjects {
     /// Puts a ConfigMap there, or takes it away with `None`.

@@ -94,10 +94,10 @@ pub struct NodeFacts {
     pub allowed_devices: Vec<String>,
     /// The kernel enforces AppArmor profiles.
     pub apparmor: bool,
-    /// What pods may name as `runtimeClassName` and be given user namespaces of their own, the default's name being empty; `None` while
-    /// the runtime has not told.
+    /// The `runtimeClassName`s with which pods can have user namespaces; the empty name is the default
+    /// handler. `None` until the runtime has reported its handlers.
     pub user_namespaces: Option<BTreeSet<String>>,
-    /// The runtime honours `supplementalGroupsPolicy: Strict`; `None` while it has not told.
+    /// The runtime honours `supplementalGroupsPolicy: Strict`; `None` until it has reported its features.
     pub supplemental_groups_policy: Option<bool>,
     /// What the node is short of.
     pub pressure: BTreeSet<Pressure>,
@@ -149,10 +149,10 @@ pub fn go_arch(arch: &str) -> &str {
     }
 }
 
-/// Whether a pod that has no place yet may get one: what a scheduler would look at.
+/// Whether a pod that has no place yet may get one: the checks of a scheduler.
 ///
 /// # Errors
-/// What keeps it away.
+/// Why the pod is kept away.
 pub fn schedule(pod: &Pod, node: &NodeFacts) -> Result<(), Rejection> {
     let away = keeps_away(pod, node.unschedulable, &node.taints);
     away.map_or(Ok(()), |message| Err(Rejection::new(UNSCHEDULABLE, message)))
@@ -331,7 +331,7 @@ fn failed_predicate(name: &str, why: &str) -> Rejection {
     Rejection::new(name, format!("Predicate {name} failed: {why}"))
 }
 
-/// Sorts pods that wait for room: higher priority first, then whoever was wanted first.
+/// Sort key for pods that wait for room: higher priority first, then the one first seen earlier.
 #[must_use]
 pub fn waiting_order(pod: &Pod) -> (Reverse<i32>, Option<Timestamp>, PodUid) {
     (Reverse(priority(pod)), first_seen(pod), pod.metadata.uid.clone())
@@ -384,7 +384,7 @@ pub fn rejected_status(
     status
 }
 
-/// A pod that goes on being kept away has been so since the status before.
+/// A pod that is still rejected keeps the transition time of its last status.
 pub fn keep_transition(status: &mut PodStatus, last: Option<&PodStatus>) {
     let away = |condition: &&PodCondition| condition.type_ == POD_SCHEDULED && condition.status == "False";
     let since = last.and_then(|last| last.conditions.iter().find(away)?.last_transition_time);

@@ -1,7 +1,9 @@
-//! The cgroups pods are in: made before the first sandbox, kept at what their pods ask for, and taken away with them.
+//! The cgroups of pods: created before the first sandbox, updated to the pods' requests, and removed with
+//! them.
 //!
-//! Owns which pods' cgroups are known, and the weight of the burstable class, which is the sum over them. Values come from
-//! `pod::resources`, effects from `cgroup`. What this machine does not allow is said once, and pods run without it.
+//! Owns the set of known pod cgroups, and the weight of the burstable class, which is the sum over them.
+//! Values come from `pod::resources`, effects from `cgroup`. What this machine does not support is logged
+//! once, and pods run without it.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,7 +45,7 @@ pub struct NodeCgroups {
     pub reserved: Vec<ReservedCgroup>,
 }
 
-/// `systemReservedCgroup` or `kubeReservedCgroup`: somebody else makes it, its limits are set here.
+/// `systemReservedCgroup` or `kubeReservedCgroup`: created by the administrator; the agent sets its limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReservedCgroup {
     /// `System` or `Kube`, as events have it.
@@ -71,7 +73,8 @@ struct PodCgroup {
 }
 
 impl<R: Runtime> Executor<R> {
-    /// Makes the cgroups of the node and of the QoS classes, once the runtime has said its driver. Fine to call again.
+    /// Creates the cgroups of the node and of the QoS classes, once the runtime has reported its cgroup
+    /// driver. Idempotent.
     pub async fn begin_cgroups(&self) {
         if !self.config.layout.per_qos || self.ask_cgroup_driver().await.is_err() {
             return;
@@ -190,8 +193,8 @@ impl<R: Runtime> Executor<R> {
         outcome
     }
 
-    /// Removes cgroups of pods nobody knows, left by an agent that died: those without a process. One with processes is
-    /// somebody's, and only named: what the runtime knows of has been adopted before.
+    /// Removes empty cgroups of unknown pods, left by an agent that died. One with processes is kept and
+    /// logged: the pods that the runtime knows were adopted before, so the processes are not the agent's.
     pub async fn sweep_cgroups(&self, known: impl FnOnce() -> BTreeSet<PodUid>) {
         if !self.config.layout.per_qos || self.ask_cgroup_driver().await.is_err() {
             return;
@@ -328,14 +331,14 @@ fn make_node_cgroups(
         }
         match cgroup::ensure(tree, &path, &values) {
             Ok(more) => skipped.extend(more),
-            // Each of its pods fails for the same reason, and says so.
+            // Each pod of the class fails for the same reason, and reports it.
             Err(error) => log::warn!(cgroup = path, err:% = chain(&error); "Failed to create QoS cgroup"),
         }
     }
     NodeMade { limited, skipped }
 }
 
-/// The limits above the pods, and who is told of them.
+/// The limits above the pods, and where their results are reported.
 struct NodeLimits {
     tree: CgroupConfig,
     layout: CgroupLayout,
@@ -365,7 +368,7 @@ impl NodeLimits {
     async fn enforce(mut self, limited: Result<usize, CgroupError>) -> Option<Self> {
         match &limited {
             Ok(0) => self.enforced("Updated Node Allocatable limit across pods"),
-            // The log has said which.
+            // The skipped values are logged already.
             Ok(_) => {}
             Err(error) => {
                 let path = class_cgroup_path(QosClass::Guaranteed, &self.layout);
@@ -423,7 +426,7 @@ fn kill_and_remove(tree: &CgroupConfig, path: &str) -> Result<(), CgroupError> {
     cgroup::remove(tree, path).into_iter().next().map_or(Ok(()), Err)
 }
 
-/// Looks first: systemd ends what runs in a slice that it is told to stop, and a process here is somebody's.
+/// Checks for processes first: stopping a slice makes systemd kill them, and they may not be the agent's.
 fn remove_if_empty(tree: &CgroupConfig, path: &str) -> Result<(), String> {
     if cgroup::is_populated(tree, path) {
         return Err("it contains processes".to_owned());

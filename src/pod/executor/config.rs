@@ -41,9 +41,9 @@ use crate::runtime::{
 
 /// A resolv.conf larger than this is refused (upstream).
 const MAX_RESOLV_CONF: u64 = 10 << 20;
-/// A hosts file larger than this is nobody's by hand; each of the pods on the node's network has a copy.
+/// A hosts file above this size was not written by hand, and each pod on the node's network has a copy.
 const MAX_HOSTS: u64 = 10 << 20;
-/// As large as a ConfigMap may be: whoever has more to say to a process has files for it.
+/// The size limit of a ConfigMap; larger data belongs in files.
 const MAX_ENV_FILE: u64 = 1 << 20;
 /// Where the kubelet manages the hosts file, unless the container mounts something there itself.
 const HOSTS_PATH: &str = "/etc/hosts";

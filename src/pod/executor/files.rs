@@ -178,8 +178,8 @@ pub(super) fn read_file_below(root: &Path, path: &Path, most_bytes: u64) -> std:
     read_bounded(open_file_below(root, path)?, most_bytes)
 }
 
-/// Reads a file of the node. Bytes that are no text become replacement characters: nobody goes without a hosts file because
-/// of a comment in an old encoding.
+/// Reads a file of the node. Invalid UTF-8 becomes replacement characters: a comment in an old encoding must
+/// not cost a pod its hosts file.
 pub(super) fn read_text(path: &Path, most_bytes: u64) -> std::io::Result<String> {
     let content = read_bounded(open_without_waiting(path)?, most_bytes)?;
     Ok(String::from_utf8_lossy(&content).into_owned())

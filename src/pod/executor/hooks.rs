@@ -22,9 +22,9 @@ use crate::pod::plan::StopContainer;
 use crate::pod::target::HttpTarget;
 use crate::runtime::{ErrorKind, Runtime};
 
-/// Upstream's client says so of lifecycle hooks.
+/// The user agent of upstream's client for lifecycle hooks.
 const USER_AGENT: &str = "kube-lifecycle/1.36";
-/// Upstream sets no limit to a hook's request; what bounds it is whoever waits for it.
+/// Upstream has no limit for a hook's request; the caller's wait bounds it.
 const HTTP_LIMIT: Duration = Duration::from_secs(24 * 3600);
 
 /// Runs hooks for all pods.
@@ -88,7 +88,8 @@ impl<R: Runtime> HookRunner<R> {
         Err(secure.explain(&failed).into())
     }
 
-    /// Returns when the container's process is seen not to run any more. Looks whenever something has changed in the pod.
+    /// Returns when the container is not running any more. Checks after every change of the pod in the
+    /// runtime.
     async fn ended(&self, id: &ContainerId, mailbox: &Inbox) {
         loop {
             let seen = mailbox.looks();
@@ -102,7 +103,7 @@ impl<R: Runtime> HookRunner<R> {
     }
 }
 
-/// Any answer is a success, also one that breaks off: nobody reads it.
+/// Any answer is a success, also a truncated one: the body is not used.
 async fn send(request: &HttpGet) -> Result<(), HandlerError> {
     match handler::http_get(request, HTTP_LIMIT).await {
         Ok(_) | Err(HandlerError::Body(_)) => Ok(()),
@@ -135,14 +136,14 @@ impl<R: Runtime> Executor<R> {
         };
         let outcome = tokio::select! {
             biased;
-            // What is given up here is stopped by the plan that takes the pod down.
+            // The container still runs; the plan that takes the pod down stops it.
             () = mailbox.removal() => return Err(Failure {
                 reason: "PostStartHookError",
                 message: "hook cancelled: the pod is being removed".to_owned(),
                 retry_after: None,
             }),
             outcome = self.hooks.run(&site, &hook) => outcome,
-            // How it ended says more than a hook that had nobody left to talk to.
+            // The container's own exit says more than the failed hook of an ended container.
             () = self.hooks.ended(id, mailbox) => return Ok(()),
         };
         let Err(message) = outcome else { return Ok(()) };
@@ -155,7 +156,7 @@ impl<R: Runtime> Executor<R> {
             grace_seconds: None,
         };
         let grace_seconds = run.pod.termination_grace_period_seconds();
-        // Whether or not that works, the next look at the runtime finds out.
+        // The next relist shows whether the stop worked.
         let _ = self.stop_containers(run, &[vec![stop]], grace_seconds).await;
         // The crash-loop back-off says when it is tried again.
         Err(Failure { reason: "PostStartHookError", message, retry_after: Some(Duration::ZERO) })

@@ -58,7 +58,7 @@ impl<R: Runtime> Executor<R> {
 }
 
 impl<R: Runtime> Executor<R> {
-    /// The pod's `imagePullSecrets`. Missing ones are said and done without, as upstream.
+    /// The pod's `imagePullSecrets`. Missing ones are reported and skipped, as upstream.
     fn pull_secrets(&self, pod: &Pod) -> Vec<PodSecret> {
         let namespace = &pod.metadata.namespace;
         let names = pod.spec.image_pull_secrets.iter().map(|reference| reference.name.as_str());

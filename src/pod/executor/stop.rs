@@ -116,8 +116,8 @@ impl<R: Runtime> Stopping<R> {
         stopped
     }
 
-    /// Waits for the hook until the grace is over. One that is not done then is returned: it is not waited for any
-    /// more, and goes on until its container is killed.
+    /// Waits for the hook until the grace period is over. A hook that is still running then is returned: it
+    /// is not awaited any more, and runs until its container is killed.
     async fn run_pre_stop(&mut self, hook: Hook) -> Option<JoinSet<Result<(), String>>> {
         let is_sleep = hook.handler.sleep.is_some();
         let (hooks, site) = (Rc::clone(&self.hooks), self.site.clone());
@@ -190,8 +190,8 @@ fn flat(joined: Result<Result<(), String>, JoinError>) -> Result<(), String> {
 }
 
 impl<R: Runtime> Executor<R> {
-    /// Stops the groups in order. Every member is tried; the first failure is reported. Hooks of all groups run at once
-    /// (upstream: a sidecar hears of the end before those whom it serves are gone).
+    /// Stops the groups in order. Every member is tried; the first failure is reported. Hooks of all groups
+    /// start at once (upstream: a sidecar's hook runs before the containers that it serves are gone).
     pub(super) async fn stop_containers(
         &self,
         run: &Run<'_>,
@@ -200,7 +200,7 @@ impl<R: Runtime> Executor<R> {
     ) -> Result<(), Failure> {
         tokio::select! {
             biased;
-            // Dropping the stops is safe: whoever takes the pod down stops them again.
+            // Dropping the stops is safe: the plan that takes the pod down stops the containers again.
             () = run.patience.over() => Ok(()),
             stopped = self.stop_groups(run, groups, grace_seconds) => stopped,
         }

@@ -1,9 +1,10 @@
-//! Host ports of a pod that a host process listens on.
+//! Host ports of a pod on which a host process listens.
 //!
 //! Owns the warning.
 //!
-//! The rules that lead a host port to its pod come before the node's own sockets, with every runtime: from then on the process
-//! gets no new connections. That is no reason to keep the pod down, as after a boot either may come first; it is said.
+//! The rules that lead a host port to its pod come before the node's own sockets, with every runtime: from
+//! then on the process gets no new connections. That is no reason to keep the pod down, as after a boot
+//! either may come first; it is only reported.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr};

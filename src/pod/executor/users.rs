@@ -28,7 +28,7 @@ pub enum UserNamespaceError {
     /// There is no range for it.
     #[error("create user namespace: {0}")]
     Allocate(RangeError),
-    /// A pod's file is not what it should be; whose users its processes have is unknown, so nobody gets any.
+    /// A pod's mapping file is invalid. The ids of its processes are unknown, so no pod gets a range.
     #[error("record pod mappings for existing pod {pod:?}: {error}")]
     Record {
         pod: String,
@@ -41,7 +41,7 @@ pub enum UserNamespaceError {
         /// What was being done.
         action: &'static str,
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         source: std::io::Error,
     },
@@ -103,7 +103,7 @@ fn subordinate_ids(tool: &Path) -> Result<String, ShareError> {
 pub(super) struct UserNamespaces {
     pods_dir: PathBuf,
     ids: NodeIds,
-    /// Held while a range is on its way to the disk, so that nobody takes it for one whose pod is gone.
+    /// Locked until a new range is on disk, so that it is not taken for the range of a removed pod.
     ranges: Mutex<Option<UserRanges>>,
 }
 
@@ -112,8 +112,8 @@ impl UserNamespaces {
         Self { pods_dir, ids, ranges: Mutex::default() }
     }
 
-    /// The pod's range: the one it has, else a free one, which is on disk before anybody uses it. `None` for a pod with the
-    /// node's users.
+    /// The pod's range: the one it has, or else a free one, which is stored on disk before it is used. `None`
+    /// for a pod with the node's users.
     pub(super) async fn range_of(&self, pod: &Pod) -> Result<Option<IdRange>, UserNamespaceError> {
         if pod.spec.host_users != Some(false) {
             return Ok(None);

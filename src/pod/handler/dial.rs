@@ -18,7 +18,8 @@ use crate::platform::rt;
 /// Who answers when the pod's address is not known: a listener of this machine, as with the kubelet.
 const LOCAL: &str = "127.0.0.1";
 
-/// Names looked up at a time. A resolver that is away keeps a lookup for half a minute, long after its probe has given up.
+/// Concurrent name lookups. An unreachable resolver blocks a lookup for half a minute, long after the probe's
+/// timeout.
 const MAX_LOOKUPS: usize = 4;
 
 static LOOKUPS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(MAX_LOOKUPS)));
@@ -40,8 +41,8 @@ async fn connect_by_name(name: &str, port: u16) -> io::Result<TcpStream> {
     TcpStream::connect(addresses.as_slice()).await
 }
 
-/// In a thread of its own: two probes whose names nobody resolves would fill the blocking pool, where tokio looks names up,
-/// and no pod could be started or stopped any more.
+/// Runs in its own thread: two probes with unresolvable names would fill the blocking pool, in which tokio
+/// looks names up, and no pod could be started or stopped any more.
 async fn look_up(name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     let turn = Arc::clone(&LOOKUPS).acquire_owned().await.map_err(io::Error::other)?;
     let (answer, answered) = oneshot::channel();
@@ -49,7 +50,7 @@ async fn look_up(name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     rt::spawn_thread("name lookup", move || {
         let found = (name.as_str(), port).to_socket_addrs().map(Iterator::collect);
         drop(turn);
-        // Nobody may be waiting any more.
+        // The caller may be gone.
         let _ = answer.send(found);
     })?;
     answered.await.unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()))

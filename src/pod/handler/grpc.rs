@@ -59,7 +59,7 @@ pub(super) async fn check(
     }
 }
 
-/// As protobuf prints it: a status that nobody knows is its number.
+/// As protobuf prints it: an unknown status is its number.
 pub(super) fn status_name(status: ServingStatus) -> String {
     Known::try_from(status).map_or_else(|_| status.to_string(), |known| known.as_str_name().to_owned())
 }

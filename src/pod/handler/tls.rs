@@ -1,7 +1,7 @@
-//! TLS to a server whose certificate nobody checks: a probe asks whether it answers, not who it is (upstream's
+//! TLS without certificate verification: a probe checks that the server answers, not its identity (upstream's
 //! `InsecureSkipVerify`).
 //!
-//! Owns the client's configuration. What goes over such a connection must not be secret.
+//! Owns the client's configuration. Data on such a connection must not be secret.
 
 use std::io;
 use std::sync::{Arc, LazyLock};

@@ -1,7 +1,7 @@
-//! The `Deserializer` that knows where it is.
+//! A `Deserializer` that tracks the path of the current value.
 //!
-//! Owns the path to the value that is being read, and the fields that nobody read. One type for whatever is decoded: wrappers
-//! around another deserializer compile every visitor once more, which was a seventh of the program (docs/adr/0023).
+//! Owns that path and the list of unread fields. One type for all decoded types: wrappers around another
+//! deserializer compile every visitor once more, which was a seventh of the program (docs/adr/0023).
 
 use std::cell::RefCell;
 use std::fmt::Write;

@@ -563,7 +563,7 @@ mod tests {
                 let mut written = json!(decoded.object);
                 prop_assert_eq!(findings(&mut written), Findings::default(), "{}", shown);
             } else if !pointer.is_empty() {
-                // What is left is good, too: a stored object goes on without it.
+                // The rest is valid too: a stored object is loaded without the invalid part.
                 prop_assert!(decoded.is_ok(), "{:?}", decoded);
             }
         }

@@ -6,7 +6,7 @@ use crate::model::api::pod::{Pod, ResourceList};
 use crate::model::api::quantity::Quantity;
 use crate::pod::resources::pod_requests;
 
-/// In the order in which upstream looks; the rest follows by name.
+/// Upstream's order of checks; the other resources follow by name.
 const FIRST: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
 
 pub(super) fn check(pod: &Pod, others: &[&Pod], node: &NodeFacts) -> Result<(), Rejection> {

@@ -1,4 +1,4 @@
-//! Which kernel parameters a pod may set: those that are safe for everybody, and those the configuration allows.
+//! Which kernel parameters a pod may set: the safe ones, and those that the configuration allows.
 
 use super::{NodeFacts, Rejection};
 use crate::model::api::pod::Pod;

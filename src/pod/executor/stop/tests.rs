@@ -1,4 +1,4 @@
-//! How much time everybody gets, on a simulated runtime and with paused time.
+//! Grace periods of hooks and containers, on a simulated runtime and with paused time.
 
 use tokio::task::LocalSet;
 

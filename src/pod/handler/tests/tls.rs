@@ -1,4 +1,4 @@
-//! HTTPS without anybody to trust.
+//! HTTPS without certificate verification.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
