@@ -1,4 +1,5 @@
-//! Images for containers: looks, pulls when the policy says so, and holds back after failures (upstream: image manager).
+//! Images for containers: checks for them, pulls them by the pull policy, and backs off after failures
+//! (upstream: image manager).
 //!
 //! Owns pull slots, the pull rate and pull back-off.
 
@@ -61,7 +62,7 @@ fn size_label(bytes: u64) -> &'static str {
 
 /// Pulls at the same time when nothing bounds them: enough to keep a slow link busy, few enough for a small box.
 const DEFAULT_PARALLEL_PULLS: usize = 10;
-/// A back-off nobody asked about for this long is forgotten (upstream: twice the longest back-off).
+/// A back-off that was not used for this long is forgotten (upstream: twice the longest back-off).
 const FORGET_AFTER: Duration = Duration::from_secs(600);
 
 /// How long a status shows `ErrImagePull` before it turns into `ImagePullBackOff`.
@@ -227,7 +228,8 @@ impl<R: Runtime> ImagePuller<R> {
                 let message =
                     format!("Container image {:?} is not present with pull policy of Never", request.image);
                 self.event(&request, EventType::Warning, "ErrImageNeverPull", &message);
-                // Somebody may bring it at any time, and what waits for it should not wait much longer than that took.
+                // The image may be imported at any time. The doubling back-off keeps the pod's wait in
+                // proportion to that time.
                 let reason = "ErrImageNeverPull";
                 let key = (request.pod.uid.clone(), image);
                 let retry_after = Some(self.lengthen_back_off(key, format!("{reason}: {message}")));
@@ -341,7 +343,8 @@ impl<R: Runtime> ImagePuller<R> {
                 _ => error.message,
             })
         };
-        // As upstream: one after the other until one is let in; without any, nobody asks who we are.
+        // As upstream: credentials are tried one by one until a pull succeeds; without any, one anonymous
+        // pull.
         let mut pulled = if logins.is_empty() { pull(None).await } else { Err(String::new()) };
         let mut opened = Opened::ByNode;
         let mut refusals = Vec::new();
@@ -357,7 +360,7 @@ impl<R: Runtime> ImagePuller<R> {
         }
         let reference = pulled.map_err(|message| match refusals.len() {
             0 | 1 => message,
-            // Upstream's aggregate: each said once.
+            // Upstream's aggregate error: each message once.
             _ => {
                 refusals.sort();
                 refusals.dedup();
@@ -437,7 +440,7 @@ impl<R: Runtime> ImagePuller<R> {
     }
 }
 
-/// Pull times are told in milliseconds.
+/// Pull times are reported in milliseconds.
 fn to_millis(duration: Duration) -> Duration {
     Duration::from_millis(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
 }

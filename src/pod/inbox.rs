@@ -1,4 +1,4 @@
-//! What a pod worker has been told and has not yet looked at. The latest wins; nothing queues up without bound.
+//! Pending updates of a pod worker. Newer values replace older ones, so the memory is bounded.
 
 use std::cell::{Cell, RefCell};
 use std::pin::pin;
@@ -10,16 +10,16 @@ use crate::model::api::pod::Pod;
 use crate::model::types::ContainerName;
 use crate::pod::lifecycle::PodWorkerEvent;
 
-/// News for one worker.
+/// Updates for one worker.
 #[derive(Default)]
 pub struct Inbox {
     letters: RefCell<Updates>,
-    /// Grows with every request to look.
+    /// Incremented by every request to check the runtime; wraps around.
     looks: Cell<u64>,
     arrived: Notify,
 }
 
-/// Everything that arrived since the worker looked last.
+/// Everything that arrived since the worker last took its updates.
 #[derive(Default)]
 pub struct Updates {
     /// The newest version of the pod.
@@ -28,7 +28,7 @@ pub struct Updates {
     pub events: Vec<PodWorkerEvent>,
     /// The node cannot keep the pod.
     pub eviction: Option<Eviction>,
-    /// Something changed in the runtime: look again.
+    /// Something changed in the runtime: observe the pod again.
     pub look: bool,
     /// A device that the pod waits for has appeared.
     pub device: bool,
@@ -92,14 +92,14 @@ impl Inbox {
         self.arrived.notify_waiters();
     }
 
-    /// Something about this pod changed in the runtime.
+    /// The runtime's state of this pod changed.
     pub fn look(&self) {
         self.letters.borrow_mut().look = true;
         self.looks.set(self.looks.get().wrapping_add(1));
         self.arrived.notify_waiters();
     }
 
-    /// A device that the pod waits for has appeared: look again.
+    /// A device that the pod waits for has appeared: requests a check.
     pub fn device_appeared(&self) {
         self.letters.borrow_mut().device = true;
         self.look();
@@ -110,7 +110,7 @@ impl Inbox {
         std::mem::take(&mut *self.letters.borrow_mut())
     }
 
-    /// Takes what was said about the pod itself; a request to look stays.
+    /// Takes the updates about the pod itself; a request to check the runtime stays.
     pub fn take_words(&self) -> Updates {
         let mut letters = self.letters.borrow_mut();
         let (look, device) = (letters.look, letters.device);
@@ -119,12 +119,12 @@ impl Inbox {
         Updates { look: false, device: false, ..words }
     }
 
-    /// Somebody has said something about the pod itself that nobody took.
+    /// An update about the pod itself is pending.
     pub fn has_word(&self) -> bool {
         self.letters.borrow().has_word()
     }
 
-    /// The pod is to be taken down, and nobody took that letter.
+    /// An update that takes the pod down is pending.
     pub fn has_removal(&self) -> bool {
         let is_removal = |event: &PodWorkerEvent| {
             matches!(event, PodWorkerEvent::Removed { .. } | PodWorkerEvent::Finalizing { .. })
@@ -133,27 +133,27 @@ impl Inbox {
         letters.eviction.is_some() || letters.events.iter().any(is_removal)
     }
 
-    /// Returns when something has arrived that nobody took.
+    /// Returns when any update is pending.
     pub async fn arrived(&self) {
         self.until(|| self.has_word() || self.letters.borrow().look).await;
     }
 
-    /// Returns when something was said about the pod itself that nobody took.
+    /// Returns when an update about the pod itself is pending.
     pub async fn word(&self) {
         self.until(|| self.has_word()).await;
     }
 
-    /// Returns when the pod is to be taken down: what is under way may be given up for that.
+    /// Returns when an update that takes the pod down is pending: work in progress may be cancelled for it.
     pub async fn removal(&self) {
         self.until(|| self.has_removal()).await;
     }
 
-    /// How often somebody asked to look, to wait for the next time with [`Self::look_after`].
+    /// The number of requests to check the runtime so far; wait for the next one with [`Self::look_after`].
     pub fn looks(&self) -> u64 {
         self.looks.get()
     }
 
-    /// Returns when somebody has asked to look since [`Self::looks`] was `seen`. Takes no letter.
+    /// Returns when [`Self::looks`] differs from `seen`. Takes no update.
     pub async fn look_after(&self, seen: u64) {
         self.until(|| self.looks.get() != seen).await;
     }

@@ -51,7 +51,7 @@ pub enum EndCause {
     Evicted,
     /// The machine goes down: it is still wanted, and everything but its processes stays for its next run.
     Shutdown,
-    /// Nobody wants it any more: no trace stays.
+    /// The pod is not wanted any more: nothing of it stays.
     Removed,
     /// Removed, and wanted again under the same uid before it was gone: it starts over afterwards.
     Replaced,
@@ -90,7 +90,7 @@ pub enum PodWorkerEvent {
     },
     /// The machine does not go down after all.
     Resumed,
-    /// A fresh look at the runtime showed no live container and no ready sandbox.
+    /// The runtime has no live container and no ready sandbox of the pod.
     NoLiveContainers,
     /// The cleanup that was asked for is complete.
     CleanupDone,
@@ -170,7 +170,7 @@ pub fn transition(
                 On::Shutdown { grace_seconds } => (Some(grace_seconds), cause),
                 _ => (None, cause),
             };
-            // A wish counts from when it is said, and never moves the end further away.
+            // The requested grace period counts from the request, and never postpones the end.
             let wished = wish.unwrap_or(grace_seconds).max(MIN_GRACE_SECONDS);
             if is_sooner(now, wished, since, grace_seconds) {
                 terminating(wished, cause)
@@ -270,8 +270,8 @@ fn grace_of(pod: &Pod) -> Duration {
     seconds(pod.metadata.deletion_grace_period_seconds.unwrap_or_default())
 }
 
-/// Since when a pod goes that somebody asks to go at `now` with this grace (`None`: its own), and the seconds it gets. What was
-/// asked before only ever gets shorter.
+/// The start and the seconds of the grace period for a pod that is asked to end at `now` with the grace
+/// `wish` (`None`: the pod's own). A later request can only shorten an earlier one.
 #[must_use]
 pub fn asked_to_go(pod: &Pod, wish: Option<i64>, now: Timestamp) -> (Timestamp, i64) {
     let wished = wish.unwrap_or_else(|| pod.termination_grace_period_seconds()).max(MIN_GRACE_SECONDS);
@@ -284,7 +284,7 @@ pub fn asked_to_go(pod: &Pod, wish: Option<i64>, now: Timestamp) -> (Timestamp, 
     }
 }
 
-/// A wish counts from when it is said.
+/// The requested grace period counts from the request.
 fn is_sooner(now: Timestamp, wished: i64, since: Timestamp, grace: i64) -> bool {
     wished < grace && now.saturating_add(seconds(wished)) < since.saturating_add(seconds(grace))
 }
@@ -299,7 +299,7 @@ fn seconds(seconds: i64) -> Duration {
     Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
 }
 
-/// Of a pod that somebody takes away.
+/// The cause for a pod that is removed.
 fn cause_of(event: PodWorkerEvent) -> EndCause {
     match event {
         PodWorkerEvent::Finalizing { .. } => EndCause::Finalizing,

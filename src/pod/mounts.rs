@@ -47,7 +47,7 @@ pub enum MountError {
         "failed to resolve recursive read-only mode: volume {0:?} requested recursive read-only mode, but it is not supported by the runtime"
     )]
     NotSupported(String),
-    /// A mode nobody knows.
+    /// Not a known mode.
     #[error("failed to resolve recursive read-only mode: unknown recursive read-only mode {0:?}")]
     UnknownMode(String),
 }

@@ -14,10 +14,11 @@ use crate::runtime::{ErrorKind, Runtime, RuntimeError, labels};
 /// Ended records per container that are read in full: the current one and the one before, for `lastState`.
 const DETAILED_RECORDS: usize = 2;
 
-/// A fresh look at one pod. The newest sandbox and the two newest records of each container carry all fields.
+/// Reads the state of one pod from the runtime. The newest sandbox and the two newest records of each
+/// container carry all fields.
 ///
 /// # Errors
-/// The first call that failed for another reason than that the object went away meanwhile.
+/// The first call that failed, except for objects that were removed meanwhile.
 pub async fn observe_pod<R: Runtime>(runtime: &R, uid: &PodUid) -> Result<ObservedPod, RuntimeError> {
     let mut pod = ObservedPod {
         sandboxes: runtime.list_sandboxes(Some(uid)).await?,

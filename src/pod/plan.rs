@@ -1,7 +1,7 @@
 //! Desired + observed -> `PodPlan`: what to do next for one pod (upstream: `computePodActions`).
 //!
-//! Owns the plan's vocabulary and the decision. A plan is data that can be printed, compared and stored; whoever executes
-//! it has no choices left to make.
+//! Owns the plan's vocabulary and the decision. A plan is data that can be printed, compared and stored; the
+//! executor makes no decisions.
 //!
 //! Pure: what it returns depends on its arguments alone.
 
@@ -70,7 +70,8 @@ pub enum Action {
         /// Counts up from 0 per pod.
         attempt: u32,
     },
-    /// Pull if the policy says so, create and start a container in the pod's ready sandbox.
+    /// Pull the image if the policy requires it, then create and start a container in the pod's ready
+    /// sandbox.
     StartContainer(StartContainer),
     /// Change what a running container may use.
     ResizeContainer(ResizeContainer),

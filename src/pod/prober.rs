@@ -1,10 +1,10 @@
-//! Runs the probes of running containers and publishes what they come to.
+//! Runs the probes of running containers and publishes their results.
 //!
 //! Owns which instance is probed and when.
 //!
-//! One task sleeps until the next probe is due and starts its run; a run is a task of its own for as long as its timeout
-//! allows. Without probes there is no task, and nothing is ever written down: results live as long as the process, and
-//! across its death what the last status said of an instance.
+//! One task sleeps until the next probe is due and starts its run; a run is a task of its own for as long as
+//! its timeout allows. Without probes there is no task. Nothing is stored: results live as long as the
+//! process, and the next process starts from those in the last status of each instance.
 
 pub mod rules;
 
@@ -81,9 +81,9 @@ impl<R: Runtime> Prober<R> {
         Self { shared, config, since, task: RefCell::default() }
     }
 
-    /// A fresh look at a pod that is to run: probes of instances that are new begin, of those that are gone end. What
-    /// `remembered` says of an instance that it names stands until a probe says otherwise. `wake` is told when a published
-    /// result changes.
+    /// Updates the probes from an observation of a pod that is to run: probes of new instances start, those
+    /// of removed instances end. Results in `remembered` for the same instance hold until the first run.
+    /// `wake` is notified when a published result changes.
     pub fn observe(
         &self,
         pod: &Rc<Pod>,
@@ -128,7 +128,7 @@ impl<R: Runtime> Prober<R> {
         self.shared.schedule.borrow_mut().remove(uid);
     }
 
-    /// Where the pod answers; empty while nobody knows, which means this machine.
+    /// The pod's address; empty while it is unknown, which means this machine.
     fn pod_ip(&self, pod: &Pod, observed: &ObservedPod) -> String {
         let of_sandbox = observed.ready_sandbox().map_or(&[][..], |sandbox| &sandbox.ips);
         pod_address(pod.spec.host_network, of_sandbox, &self.config.node_ips).unwrap_or_default()
@@ -157,7 +157,8 @@ async fn conduct<R: Runtime>(shared: Rc<ProberInner<R>>) {
         for job in jobs {
             runs.spawn_local(run::run(Rc::clone(&shared.runtime), job));
         }
-        // Losing an arm is safe: ended runs stay in the set, a change leaves its permit, the time is looked at again.
+        // Every arm is cancel safe: ended runs stay in the set, a change leaves its permit, the deadline is
+        // recomputed.
         tokio::select! {
             biased;
             Some(ended) = runs.join_next() => shared.record(ended),

@@ -374,7 +374,8 @@ pub fn burstable_cpu_milli(pod: &Pod) -> i64 {
     if qos_class(pod) == QosClass::Burstable { milli(&pod_requests(pod), "cpu") } else { 0 }
 }
 
-/// The pod's priority. Without an apiserver nobody turns a class into a number, save for the two that are built in.
+/// The pod's priority. Without an apiserver, priority classes are not resolved, except for the two built-in
+/// ones.
 #[must_use]
 pub fn priority(pod: &Pod) -> i32 {
     let built_in = || match pod.spec.priority_class_name.as_str() {

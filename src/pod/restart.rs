@@ -77,7 +77,7 @@ pub fn restarts_after_kill(pod: &Pod, container: &Container) -> bool {
     container.restart_policy.as_ref().unwrap_or(&pod.spec.restart_policy) != "Never"
 }
 
-/// Whether this end restarts the whole pod in place: the first rule that fits says so.
+/// Whether this exit restarts the whole pod in place, by the first matching rule.
 #[must_use]
 pub fn restarts_all(container: &Container, exit_code: i32) -> bool {
     matching_rule(container, exit_code).is_some_and(|rule| rule.action == RESTART_ALL_CONTAINERS)

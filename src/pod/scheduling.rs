@@ -1,7 +1,7 @@
-//! What is left of a scheduler on a node that has nobody else to send a pod to: gates are waited for, and what is not looked at
-//! is said.
+//! The scheduler's fields on a node without a scheduler: a pod with scheduling gates waits for their removal,
+//! and ignored fields are reported.
 //!
-//! Owns these rules and their words ([ADR 0037](../../docs/adr/0037-scheduling-fields.md)).
+//! Owns these rules and their messages ([ADR 0037](../../docs/adr/0037-scheduling-fields.md)).
 //!
 //! Pure: what it returns depends on its arguments alone.
 

@@ -59,7 +59,7 @@ pub struct SecurityIds {
     pub target: Option<ContainerId>,
 }
 
-/// The pod must not run as root, and it would, or that cannot be told: `CreateContainerConfigError`.
+/// The pod must not run as root, and it would, or its user is unknown: `CreateContainerConfigError`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RunAsNonRootError {
     /// The manifest itself says user 0.
@@ -176,10 +176,10 @@ pub fn container_security(
     }
 }
 
-/// The container an ephemeral one looks into; `None` when it names none.
+/// The container that an ephemeral one targets; `None` when it names none.
 ///
 /// # Errors
-/// It names one that there is no record of, in upstream's words: `CreateContainerConfigError`.
+/// The named container has no record, in upstream's words: `CreateContainerConfigError`.
 pub fn ephemeral_target(
     container: &Container,
     observed: &ObservedPod,

@@ -1,7 +1,8 @@
-//! The latest status of every pod, and who hears of a change (upstream: status manager).
+//! The latest status of every pod, and notification of changes (upstream: status manager).
 //!
-//! Owns the statuses. Sinks: the store (written only when the meaning changed) and whoever watches the version, such as
-//! the run-once report and the local API. The object beside a status is the newest that the loop has named.
+//! Owns the statuses. Sinks: the store (written only when the meaning changed) and watchers of the version,
+//! such as the run-once report and the local API. The object beside a status is the newest that the main loop
+//! has passed.
 
 pub mod rules;
 
@@ -55,7 +56,7 @@ impl StatusEntry {
 pub struct StatusManager {
     store: StoreHandle,
     entries: RefCell<BTreeMap<PodUid, StatusEntry>>,
-    /// Pods that are wanted, since when, and whose workers have said nothing yet.
+    /// Wanted pods without a first status from their worker, and since when they are wanted.
     expected: RefCell<BTreeMap<PodUid, (Rc<Pod>, Instant)>>,
     remembered: RefCell<BTreeMap<PodUid, PodStatus>>,
     version: watch::Sender<u64>,
@@ -81,7 +82,8 @@ impl StatusManager {
         current.or_else(|| self.remembered.borrow().get(uid).cloned())
     }
 
-    /// A pod is wanted from now on. Until its worker has had a turn, [`Self::everybody`] has it with its remembered status.
+    /// The pod is wanted. Until its worker sets a status, [`Self::everybody`] shows the pod with its
+    /// remembered status.
     pub fn expect(&self, pod: &Rc<Pod>) {
         let uid = &pod.metadata.uid;
         let mut entries = self.entries.borrow_mut();
@@ -98,7 +100,7 @@ impl StatusManager {
                 let since = expected.get(uid).map_or_else(Instant::now, |(_, since)| *since);
                 expected.insert(uid.clone(), (Rc::clone(pod), since));
             }
-            // Another version of it: whoever changed it reads what he wrote.
+            // Another version of the pod: a client that changed it must read its own write.
             Some(entry) if !entry.is_going() && !Rc::ptr_eq(&entry.pod, pod) => entry.describe(pod),
             Some(_) => return,
         }
@@ -167,8 +169,8 @@ impl StatusManager {
         pods
     }
 
-    /// As [`Self::snapshot`], and the wanted pods nobody has looked at yet, with what is remembered of them: a client that saw a
-    /// pod before a restart of the agent sees it right after.
+    /// As [`Self::snapshot`], plus the wanted pods without a status, with what is remembered of them: a
+    /// client that saw a pod before a restart of the agent sees it right after.
     #[must_use]
     pub fn everybody(&self) -> Vec<Pod> {
         let mut pods = self.published();
@@ -180,7 +182,8 @@ impl StatusManager {
         pods
     }
 
-    /// One of [`Self::everybody`], without a copy of the others; of two of a name the one with this uid, or the first.
+    /// One of [`Self::everybody`], without copying the others; of two with one name, that with this uid, or
+    /// the first.
     #[must_use]
     pub fn find(&self, namespace: &str, name: &str, uid: Option<&PodUid>) -> Option<Pod> {
         let entries = self.entries.borrow();

@@ -94,7 +94,7 @@ impl NodeIds {
         Ok(Self { first, ranges, ids_per_pod })
     }
 
-    /// Every id but the node's own first ones: when nobody says otherwise.
+    /// Every id except the node's own first ones; the default without configuration.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -166,7 +166,7 @@ impl UserRanges {
         self.taken.get(uid).map(|index| self.ids.range(*index))
     }
 
-    /// Nobody can be given a range now.
+    /// No range is free.
     #[must_use]
     pub fn is_full(&self) -> bool {
         u32::try_from(self.taken.len()).is_ok_and(|taken| taken >= self.ids.ranges)

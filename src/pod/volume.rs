@@ -149,7 +149,7 @@ pub enum VolumeError {
         action: &'static str,
         /// On the node.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         source: std::io::Error,
     },
@@ -158,7 +158,7 @@ pub enum VolumeError {
     PodDirectory {
         /// On the node.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         source: std::io::Error,
     },
@@ -169,11 +169,11 @@ pub enum VolumeError {
         action: &'static str,
         /// On the node.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         source: std::io::Error,
     },
-    /// Somebody mounted something below the pod's directory; nothing is deleted across a mount point.
+    /// Something else is mounted below the pod's directory; nothing is deleted across a mount point.
     #[error("{path:?} is still a mount point: unmount it to delete the directory")]
     StillMounted {
         /// The mount point.
@@ -279,7 +279,8 @@ impl Volumes {
         Err(VolumeError::UnsupportedKind { volume: name.to_owned() })
     }
 
-    /// Looks at a path that the user chose. It may be on a server that is gone: two such pods would fill the blocking pool.
+    /// Runs a job on a path that the user chose. It may be on an unreachable server: two such pods would fill
+    /// the blocking pool, so the job gets its own thread and a timeout.
     async fn look(
         &self,
         pod_dir: &Path,

@@ -1,4 +1,5 @@
-//! One worker per pod: looks, decides (through `pod::plan`), acts (through `executor`), and says how it went.
+//! One worker per pod: observes, decides (through `pod::plan`), acts (through `executor`), and reports the
+//! result.
 //!
 //! Owns which workers exist and which incarnation of a full name may run.
 
@@ -66,7 +67,8 @@ pub struct PodWorkerDeps<R> {
     /// Lets pods onto the node.
     pub admission: Admission,
     pub config: PodWorkerConfig,
-    /// The scheme of container ids: `containerd`. Empty until the runtime has said it; no pod is looked at before.
+    /// The scheme of container ids: `containerd`. Empty until the runtime has reported its name; no pod is
+    /// synced before.
     pub runtime_name: Rc<RefCell<String>>,
 }
 
@@ -95,7 +97,7 @@ struct WorkersInner<R> {
     remembered: RefCell<BTreeMap<PodUid, ContainerStates>>,
     /// Of pods that are gone, and since when they are.
     earlier: RefCell<Vec<(PodUid, Instant, EarlierLife)>>,
-    /// The last that workers were told of.
+    /// The last generation that workers were notified of.
     objects_generation: Cell<u64>,
     /// The node's disk is short of room: dead containers go as soon as another has taken their place.
     short_of_disk: Cell<bool>,
@@ -123,7 +125,7 @@ impl<R: Runtime> PodWorkers<R> {
         self.mailbox_of(&pod).desire(pod);
     }
 
-    /// A pod that an earlier process began to take down: goes on with that, with what is left of the grace.
+    /// Continues the termination of a pod that an earlier process began, with the rest of its grace period.
     pub fn go_on_terminating(&self, pod: Rc<Pod>) {
         let mailbox = self.mailbox_of(&pod);
         // What it uses is free when it is gone.
@@ -134,7 +136,7 @@ impl<R: Runtime> PodWorkers<R> {
         mailbox.tell(PodWorkerEvent::Removed { grace_override });
     }
 
-    /// Nobody wants this pod any more.
+    /// The pod is not wanted any more: its worker takes it down.
     pub fn remove(&self, pod: &Rc<Pod>, grace_override: Option<i64>) {
         if let Some(worker) = self.shared.workers.borrow().get(&pod.metadata.uid) {
             self.show_going(pod, grace_override);
@@ -142,8 +144,8 @@ impl<R: Runtime> PodWorkers<R> {
         }
     }
 
-    /// This pod was deleted and has finalizers: it is taken down, and its object stays as it is said here. Also for a later
-    /// version of such a pod.
+    /// The pod was deleted and has finalizers: it is taken down, and its object stays in the given version.
+    /// Also for a later version of such a pod.
     pub fn finalize(&self, pod: Rc<Pod>) {
         let mut pod = pod;
         let metadata = &pod.metadata;
@@ -185,7 +187,7 @@ impl<R: Runtime> PodWorkers<R> {
         deps.statuses.set(&pod, status);
     }
 
-    /// At start: pods that held a place when they were last heard of keep it, whoever looks at the runtime first.
+    /// At start: pods that held a place by their last status keep it, whichever worker syncs first.
     pub fn keep_places(&self, pods: &[Rc<Pod>]) {
         let deps = &self.shared.deps;
         for pod in pods {
@@ -235,15 +237,15 @@ impl<R: Runtime> PodWorkers<R> {
         });
     }
 
-    /// Everybody looks again, for example when the runtime is back.
+    /// All workers check the runtime, for example when it is back.
     pub fn look_all(&self) {
         for worker in self.shared.workers.borrow().values() {
             worker.mailbox.look();
         }
     }
 
-    /// To be called whenever objects may have changed: if they have, everybody looks again, since anybody may wait for one or
-    /// have one mounted.
+    /// To be called whenever objects may have changed. If they have, all workers check again, since any pod
+    /// may wait for an object or have one mounted.
     pub fn look_if_objects_changed(&self) {
         let generation = self.shared.deps.executor.objects_generation();
         if self.shared.objects_generation.replace(generation) != generation {
@@ -280,13 +282,13 @@ impl<R: Runtime> PodWorkers<R> {
         self.shared.deps.executor.devices().clone()
     }
 
-    /// Pods that wait for devices are told when there are more of them; for as long as the process lives.
+    /// Wakes pods that wait for devices when more become available; runs as long as the process.
     #[must_use]
     pub fn follow_devices(&self) -> JoinHandle<()> {
         let shared = Rc::clone(&self.shared);
         let mut changes = shared.deps.executor.devices().changes();
         rt::spawn("device changes", async move {
-            // Losing it is safe: the version stays changed until it is looked at.
+            // Cancel safe: the version stays changed until it is read.
             while changes.changed().await.is_ok() {
                 let (_, healthy) = shared.deps.executor.devices().totals();
                 shared.wake(shared.deps.admission.set_devices(healthy));
@@ -294,7 +296,7 @@ impl<R: Runtime> PodWorkers<R> {
         })
     }
 
-    /// What everybody says of their pods.
+    /// The statuses of all pods.
     #[must_use]
     pub fn statuses(&self) -> &Rc<StatusManager> {
         &self.shared.deps.statuses
@@ -347,7 +349,7 @@ impl<R> Drop for PodWorkers<R> {
         for worker in self.shared.workers.borrow().values() {
             worker.task.abort();
         }
-        // Workers hold `Shared` and `Shared` holds their handles: let go of one side.
+        // Workers hold `Shared` and `Shared` holds their handles: this breaks the cycle.
         self.shared.workers.borrow_mut().clear();
     }
 }
@@ -375,7 +377,8 @@ impl<R> WorkersInner<R> {
         }
     }
 
-    /// What a pod that comes back under its uid goes on from: a static pod whose manifest was away.
+    /// The state from which a pod that comes back under its uid continues: a static pod whose manifest was
+    /// away.
     fn earlier_life(&self, uid: &PodUid) -> EarlierLife {
         let mut earlier = self.earlier.borrow_mut();
         earlier.retain(|(_, ended, _)| ended.elapsed() < EARLIER_LIFE);

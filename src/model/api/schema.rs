@@ -1,8 +1,7 @@
 //! The types of everything that the node's Kubernetes API serves and that manifests hold: their fields, which are required, how lists
 //! are merged, and a few words on each.
 //!
-//! Owns the table and its format. The table is stored compressed in the program and unpacked on first use.
-//! Pure.
+//! Owns the table and its format. The table is compressed in the program and unpacked by each load. Pure.
 //!
 //! The format, in `schema/*.txt`; a line that begins with `#` is for its readers:
 //!

@@ -1,8 +1,8 @@
-//! Credentials for pulls: the pod's own secrets, the node's Docker configuration, credential provider programs; tried in
-//! this order, as upstream.
+//! Credentials for pulls: the pod's own secrets, the node's Docker configuration, credential provider
+//! programs; tried in this order, as upstream.
 //!
-//! Owns where credentials come from. What cannot be read is said and left out: a public image must not wait for a
-//! broken password file.
+//! Owns the sources of credentials. An unreadable source is logged and skipped: a public image must not wait
+//! for a broken password file.
 
 mod provider;
 
@@ -29,7 +29,8 @@ const MAX_FILE_BYTES: u64 = 1024 * 1024;
 /// Where this node's credentials are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CredentialsConfig {
-    /// The kubelet's root directory: `config.json` and `.dockercfg` in it come first. Without one, no file is looked at.
+    /// The kubelet's root directory: its `config.json` and `.dockercfg` come first. Without one, no file is
+    /// read.
     pub root_dir: Option<PathBuf>,
     /// `--image-credential-provider-config`, a file or a directory.
     pub provider_config: Option<PathBuf>,

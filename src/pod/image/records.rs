@@ -137,7 +137,7 @@ pub(super) struct PullRecords {
     adopted: OnceCell<()>,
 }
 
-/// A pull under way; dropped when it is given up.
+/// A pull in progress; dropped when the pull is cancelled.
 pub(super) struct Intent<'a> {
     records: &'a PullRecords,
     image: &'a str,

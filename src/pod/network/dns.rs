@@ -79,8 +79,8 @@ pub fn pod_dns(pod: &Pod, context: &DnsContext<'_>) -> (DnsConfig, Vec<DnsProble
     } else {
         host_config(context)
     };
-    // Upstream says so of every pod. On a node without a cluster that is no news: ClusterFirst is what pods have that say
-    // nothing. This policy is never a default.
+    // Upstream reports this for every pod. On a node without a cluster it is normal: ClusterFirst is the
+    // API's default. `ClusterFirstWithHostNet` is never a default, so it is reported.
     let policy = pod.spec.dns_policy.as_str();
     if context.cluster_dns.is_empty() && policy == "ClusterFirstWithHostNet" {
         let message = format!(

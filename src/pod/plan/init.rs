@@ -71,7 +71,7 @@ impl<'a> Stop<'a> {
     }
 }
 
-/// True for an instance that ended badly or whose end nobody knows.
+/// True for an instance that failed or whose exit is unknown.
 fn has_failed(record: &ObservedContainer) -> bool {
     match record.state {
         ContainerStateKind::Exited => record.exit_code != 0 || record.reason == "OOMKilled",
@@ -173,7 +173,7 @@ fn why_stop<'a>(
     Some(Stop::for_probe("Init container", container, record, failed, ""))
 }
 
-/// A container without a hash was made by somebody who writes none: leave it alone.
+/// A container without a hash was created by a program that writes none: leave it alone.
 pub(super) fn definition_changed(container: &Container, record: &ObservedContainer) -> bool {
     !record.hash.is_empty() && record.hash != container_hash(container)
 }

@@ -68,7 +68,7 @@ impl Model {
         plan
     }
 
-    /// What a worker does with a look: the plan, then the status that the next plan counts on.
+    /// One sync of a worker: computes the plan, then the status that the next plan depends on.
     fn look(&mut self) -> PodPlan {
         self.context.shown_counts = counts_after(self.status.as_ref());
         let plan = self.plan();
@@ -475,7 +475,8 @@ proptest! {
             let kept = records.filter(|record| record.name.as_str() == container.name).count();
             prop_assert!(kept <= 2, "{} keeps {kept} records", container.name);
         }
-        // And with that sandboxes are bounded: one that has ended stays as long as it holds somebody's last record.
+        // This bounds the sandboxes too: an ended one stays only as long as it holds a container's last
+        // record.
         for sandbox in model.observed.sandboxes.iter().skip(1) {
             let mut records = model.observed.containers.iter();
             prop_assert!(records.any(|record| record.sandbox == sandbox.id), "{} is empty", sandbox.id);

@@ -36,7 +36,7 @@ pub(super) fn plan(pod: &Pod, observed: &ObservedPod, context: &PlanContext) -> 
     planner.plan
 }
 
-/// `Some(attempt)` when the pod cannot go on in the sandbox it has.
+/// `Some(attempt)` when the pod needs a new sandbox.
 fn new_sandbox_attempt(pod: &Pod, observed: &ObservedPod, context: &PlanContext) -> Option<u32> {
     let Some(newest) = observed.sandboxes.first() else { return Some(0) };
     let ready = observed.sandboxes.iter().filter(|sandbox| sandbox.ready).count();
@@ -122,8 +122,8 @@ impl<'a> Planner<'a> {
         self.plan.actions.extend(stop.actions);
     }
 
-    /// Stops everything at once and removes all records, so that the pod begins anew in its sandbox. One that does so again
-    /// and again waits like any other crash loop.
+    /// Stops all containers and removes all records, so that the pod restarts from the beginning in its
+    /// sandbox. Repeated restarts wait like any other crash loop.
     fn start_over(&mut self) {
         let waits: Vec<_> = triggers(self.pod, self.observed)
             .map(|(container, record)| {
@@ -177,7 +177,8 @@ impl<'a> Planner<'a> {
         self.plan.actions.extend(resize::steps(self.pod, self.observed, self.context));
     }
 
-    /// Every regular container has ended and none may run again: whatever else runs has nobody to serve.
+    /// Every regular container has ended and none may run again: any other running container is not needed
+    /// any more.
     fn has_had_its_run(&self) -> bool {
         self.pod.spec.containers.iter().all(|container| {
             self.newest(&container.name).is_some_and(|record| !self.runs_again(container, record))
@@ -335,8 +336,9 @@ impl<'a> Planner<'a> {
         self.context.back_off.get(&ContainerName::from(container.name.as_str())).copied()
     }
 
-    /// When the last run ended that counts for the crash loop. `vanished` says that a run has left no record: if the container
-    /// is one that restarts the whole pod, that is how its crash loop looks, and all that is known is when it began.
+    /// The end of the last run that counts for the crash loop. `vanished` means that a run has left no
+    /// record. For a container that may restart the whole pod, such a run is part of its crash loop, and only
+    /// its start is known.
     fn ended_at(&self, container: &Container, vanished: bool) -> Option<Timestamp> {
         let mut records = self.observed.containers.iter().chain(&self.context.earlier);
         let of_container = |record: &&ObservedContainer| record.name.as_str() == container.name;

@@ -20,8 +20,9 @@ pub(crate) fn triggers<'a>(
     })
 }
 
-/// Every record of the pod's init and regular containers in the order of removal: regular before init, and what brought it
-/// about last, so that an agent that dies in between goes on. Records of ephemeral containers stay: those never run again.
+/// Every record of the pod's init and regular containers in the order of removal: regular before init, and
+/// those that triggered the restart last, so that an agent that dies in between continues. Records of
+/// ephemeral containers stay: those never run again.
 pub(super) fn records_to_remove<'a>(pod: &'a Pod, observed: &'a ObservedPod) -> Vec<&'a ObservedContainer> {
     let causes: Vec<_> = triggers(pod, observed).map(|(_, record)| &record.id).collect();
     let mut records: Vec<_> = all_containers(pod)

@@ -9,8 +9,8 @@ use crate::model::containers::is_sidecar;
 use crate::model::observed::{ObservedContainer, ObservedPod};
 use crate::pod::plan::{Action, PodPlan, StopContainer};
 
-/// Stops whatever of the pod may be alive, then its ready sandboxes. Empty once nothing is left to stop. Without a spec
-/// (a pod nobody wants any more, known from the runtime alone) all containers stop together.
+/// Stops all containers of the pod that may be alive, then its ready sandboxes. Empty once nothing is left to
+/// stop. Without a spec (an orphaned pod, known from the runtime alone) all containers stop together.
 #[must_use]
 pub fn compute_termination(pod: Option<&Pod>, observed: &ObservedPod, grace_seconds: i64) -> PodPlan {
     let mut actions = stop_all_containers(pod, observed, grace_seconds);

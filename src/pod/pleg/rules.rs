@@ -1,4 +1,4 @@
-//! Pod lifecycle events: what changed between two looks at the runtime, and who is there that nobody wants.
+//! Pod lifecycle events: what changed between two relists, and which pods in the runtime are orphans.
 //!
 //! Owns the difference.
 //!
@@ -51,7 +51,7 @@ pub enum PlegEventKind {
     ContainerDied,
     /// Its record is gone.
     ContainerRemoved,
-    /// Became something that is neither running nor exited. Upstream makes this and delivers it to nobody.
+    /// The new state is neither running nor exited. Upstream creates this event and does not deliver it.
     ContainerChanged,
 }
 

@@ -196,7 +196,7 @@ impl ScheduledProbe {
         self.phase = ProbePhase::Parked;
     }
 
-    /// Reason and words for an event, unless these words have been said often enough.
+    /// Reason and message of an event; `None` if the same message was reported often enough.
     pub fn complain(&mut self, answer: &ProbeOutcome, threshold: i32) -> Option<(&'static str, String)> {
         let Some((reason, words)) = answer.complaint() else {
             self.said = LastComplaint::default();
@@ -216,8 +216,8 @@ pub(super) fn period(probe: &Probe) -> Duration {
     Duration::from_secs(u64::try_from(probe.period_seconds).unwrap_or_default().max(1))
 }
 
-/// A period after the run planned for `planned`. Whoever is later than that is due at once, and what was missed besides is
-/// left out, so that runs stay where they were on the clock.
+/// One period after the run planned for `planned`. A run that is later than that is due at once, and further
+/// missed runs are skipped, so that runs keep their phase.
 pub(super) fn next_run(planned: Instant, period: Duration, now: Instant) -> Instant {
     let behind = now.saturating_duration_since(planned).as_nanos() / period.as_nanos().max(1);
     planned + period * u32::try_from(behind).unwrap_or(u32::MAX).max(1)

@@ -21,7 +21,7 @@ pub(super) struct ProbeAddress {
     pub kind: ProbeKind,
 }
 
-/// A fresh look at a pod.
+/// An observation of a pod, for updating its probes.
 pub(super) struct Sight<'a> {
     pub pod: &'a Rc<Pod>,
     pub observed: &'a ObservedPod,

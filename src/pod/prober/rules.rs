@@ -84,9 +84,9 @@ pub fn probed_containers(pod: &Pod) -> impl Iterator<Item = (&Container, Contain
     })
 }
 
-/// What stands of an instance before its first run. `remembered` is an earlier status of the pod: if it is of this very
-/// instance, the process that wrote it has died and the instance lives on, so what it said holds until a probe says
-/// otherwise. (Upstream forgets, and a startup probe runs again.)
+/// The results of an instance before its first run. `remembered` is an earlier status of the pod. If it is of
+/// this same instance, the agent was restarted while the instance kept running, so its results hold until the
+/// first run. (Upstream forgets them, and a startup probe runs again.)
 #[must_use]
 pub fn initial_results(
     container: &Container,

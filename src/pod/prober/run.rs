@@ -50,7 +50,7 @@ pub(super) struct Ended {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ProbeOutcome {
     Success,
-    /// It holds, but somebody should look.
+    /// A success with a warning, which is reported as an event.
     Warning(String),
     Failure(String),
     /// No result: the probe could not ask, or not hear out the answer. It does not count.

@@ -138,7 +138,8 @@ impl Schedule {
         counts::show(text, &all.collect::<Vec<_>>());
     }
 
-    /// The runs to start now, and when to ask again. Whoever finds no place is asked about when a run ends.
+    /// The runs to start now, and when to call again. Probes without a free slot are checked again when a run
+    /// ends.
     pub fn begin_due(&mut self, now: Instant) -> (Vec<Job>, Option<Instant>) {
         while let Some((due, _)) = self.queue.first()
             && *due <= now
@@ -169,7 +170,7 @@ impl Schedule {
         self.count(ended, now).unwrap_or_default()
     }
 
-    /// `None` when nobody asks any more.
+    /// `None` when the probe was removed meanwhile.
     fn count(&mut self, ended: &Ended, now: Instant) -> Option<News> {
         let kind = ended.place.kind;
         let of_pod = self.pods.get_mut(&ended.place.uid)?;

@@ -188,7 +188,7 @@ fn end(container: &mut ContainerStatus) {
     }
 }
 
-/// A container whose end nobody saw.
+/// The state of a container whose exit was not observed.
 fn unknown_termination(message: &str) -> ContainerStateTerminated {
     ContainerStateTerminated {
         exit_code: 137,
@@ -202,7 +202,7 @@ fn set_addresses(status: &mut PodStatus, pod: &Pod, observed: &ObservedPod, cont
     let holders = |ips: &[String]| ips.iter().map(|ip| IpHolder { ip: ip.clone() }).collect::<Vec<_>>();
     status.host_ips = holders(context.node_ips);
     status.pod_ips = if pod.spec.host_network {
-        // A host-network pod has the node's addresses, also where there is no cluster to say so.
+        // A host-network pod has the node's addresses, also on a node without a cluster.
         holders(context.node_ips)
     } else {
         match observed.ready_sandbox().filter(|sandbox| !sandbox.ips.is_empty()) {
@@ -225,7 +225,7 @@ fn reported(time: Timestamp) -> Option<Timestamp> {
     if time.is_zero() { None } else { Some(whole_seconds(time)) }
 }
 
-/// Whether writing `new` over `old` would tell nobody anything. Computed statuses carry their predecessor's transition
+/// Whether `new` is equal to `old` for all readers. Computed statuses carry their predecessor's transition
 /// times, so only the fractions of seconds that storage drops are left to ignore.
 #[must_use]
 pub fn same_meaning(old: &PodStatus, new: &PodStatus) -> bool {

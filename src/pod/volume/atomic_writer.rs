@@ -1,8 +1,9 @@
-//! The atomic writer: files that change all at once, whoever reads or watches them and wherever the writer is stopped.
+//! The atomic writer: files that change all at once, for all readers and watchers and wherever the writer is
+//! stopped.
 //!
-//! Owns the layout, which is the kubelet's: the files are in a directory `..<time>.<number>`; the symlink `..data`
-//! names it, and is renamed over when there is a new one; a symlink per first path component leads through `..data` to
-//! the files.
+//! Owns the layout, which is the kubelet's: the files are in a directory `..<time>.<number>`; the symlink
+//! `..data` names it, and is renamed over when there is a new one; a symlink per first path component leads
+//! through `..data` to the files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -32,14 +33,14 @@ pub(super) struct WriteError {
     pub action: &'static str,
     /// On the node.
     pub path: PathBuf,
-    /// What the kernel said.
+    /// The kernel's error.
     #[source]
     pub source: io::Error,
 }
 
 /// Writes one directory.
 pub(super) struct AtomicWriter<'a> {
-    /// Exists, and is written by nobody else.
+    /// Must exist; this is its only writer.
     pub root: &'a Path,
     /// Owns what is written beside root.
     pub group: Option<u32>,
@@ -50,8 +51,8 @@ pub(super) struct AtomicWriter<'a> {
 }
 
 impl AtomicWriter<'_> {
-    /// Makes `payload` the content. True when it was not before; nothing is written when it was. What an earlier writer left
-    /// when it was stopped goes, and what somebody else put there stays.
+    /// Makes `payload` the content. Returns false, and writes nothing, if it was the content before.
+    /// Leftovers of an interrupted writer are removed; files that other programs created stay.
     pub(super) fn write(&mut self, payload: &Payload) -> Result<bool, WriteError> {
         let mut current = self.current();
         let is_new = !current.as_ref().is_some_and(|dir| self.holds(dir, payload));
@@ -169,7 +170,7 @@ impl AtomicWriter<'_> {
         Ok(())
     }
 
-    /// Links to files that are no more, and directories nobody is led to.
+    /// Removes links to deleted files, and directories that no link leads to.
     fn sweep(&mut self, names: &BTreeSet<&str>, current: Option<&str>) -> Result<(), WriteError> {
         let failed = |source| WriteError { action: "list", path: self.root.to_owned(), source };
         let entries = fs::read_dir(self.root).map_err(failed)?;

@@ -231,7 +231,7 @@ mod tests {
             "MountVolume.SetUp failed for volume \"data\" : volume uses the ReadWriteOncePod access mode and is \
              already in use by another pod"
         );
-        // Two at once: whoever comes second while the first is being given it.
+        // Two pods at once: the second comes while the first is still being set up.
         tear_down_dir(&pod("one")).unwrap();
         given.borrow_mut().insert("pv-one".to_owned());
         assert!(matches!(make("two"), Err(VolumeError::InUse { .. })));

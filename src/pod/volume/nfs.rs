@@ -1,9 +1,9 @@
 //! `nfs`: an export of another machine.
 //!
-//! Owns `volumes/kubernetes.io~nfs` of a pod. The system's `mount.nfs` mounts when it is there: it negotiates versions and
-//! starts the lock daemon of NFS 3. Without it the kernel is asked directly, version by version, with an address looked up
-//! here. Either may wait for a dead server as long as it likes, in a thread of its own: the pod's worker waits only for
-//! [`PATIENCE`] and looks again later.
+//! Owns `volumes/kubernetes.io~nfs` of a pod. The system's `mount.nfs` mounts if it is installed: it
+//! negotiates versions and starts the lock daemon of NFS 3. Without it the agent calls the kernel directly,
+//! version by version, with an address looked up here. Either may wait for a dead server without a limit, in
+//! a thread of its own: the pod's worker waits only for [`PATIENCE`] and retries later.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs, UdpSocket};
@@ -19,11 +19,11 @@ use crate::platform::sys::mount;
 
 /// The directory name of the plugin, as the kubelet has it on disk.
 const PLUGIN: &str = "kubernetes.io~nfs";
-/// How long the pod's worker waits at a time. The mount itself goes on.
+/// The longest wait of the pod's worker per attempt. The mount itself continues.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 /// Where the helper is installed.
 const HELPERS: [&str; 2] = ["/sbin/mount.nfs", "/usr/sbin/mount.nfs"];
-/// What the kernel is asked for, newest first, when nobody says.
+/// Versions to try, newest first, when the mount options name none.
 const VERSIONS: [&str; 4] = ["4.2", "4.1", "4.0", "3"];
 const PORT: u16 = 2049;
 

@@ -1,6 +1,6 @@
-//! Directories of pods that nobody knows any more: what a crash, or a lost store, leaves behind.
+//! Directories of unknown pods: left behind by a crash, or by the loss of the store.
 //!
-//! Owns the agreement that a directory which a pod uses, or begins to use meanwhile, is not removed.
+//! Owns the lock by which a directory that a pod uses, or begins to use meanwhile, is not removed.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -49,7 +49,8 @@ impl Guard {
     }
 }
 
-/// Ends the removal, also when its future is dropped: the job goes on then, but so does nobody else in this process.
+/// Marks the end of the removal on drop, also when the future is cancelled: the blocking job continues then,
+/// but that happens only when the whole process ends.
 struct Removing<'a>(&'a Guard);
 
 impl Drop for Removing<'_> {

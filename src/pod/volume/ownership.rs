@@ -13,7 +13,7 @@ use super::{VolumeError, set_up_error};
 use crate::platform::rt;
 use crate::platform::sys::dir::{Handle, Mounts};
 
-/// After so many files somebody else gets the thread.
+/// Files per slice; after that other jobs get the thread.
 const SLICE: usize = 4096;
 /// The group may read and write.
 const FILE_BITS: u32 = 0o660;
@@ -36,8 +36,8 @@ impl Policy {
     }
 }
 
-/// Gives everything below `root` to `group`. A file that cannot be changed is told in the log and keeps nobody from starting
-/// (upstream). Dropping the future stops after the slice under way.
+/// Changes the group of everything below `root`. A file that cannot be changed is logged, and the pod starts
+/// all the same (upstream). Dropping the future stops after the current slice.
 pub(super) async fn apply(volume: &str, root: &Path, group: u32, policy: Policy) -> Result<(), VolumeError> {
     let owned = root.to_owned();
     let started = rt::blocking("set group of volume", move || Walk::start(&owned, group, policy)).await;
@@ -70,7 +70,7 @@ impl Walk {
         Ok(Self { root, group, pending: vec![PathBuf::new()], is_done, failures: 0, first_failure: None })
     }
 
-    /// Goes on for about `limit` files, at least for one directory.
+    /// Processes about `limit` files, at least one directory.
     fn slice(mut self, limit: usize) -> Self {
         let mut seen = 0;
         while seen < limit {

@@ -64,7 +64,7 @@ pub enum ProjectionError {
     /// A key of a Secret that is not optional.
     #[error("references non-existent secret key: {0}")]
     SecretKey(String),
-    /// A field or resource nobody has.
+    /// A field or resource that does not exist.
     #[error(transparent)]
     Value(#[from] EnvError),
     /// What only a cluster has.

@@ -1,6 +1,7 @@
-//! Mounts that travel between the node and containers (`mountPropagation`): they need the agent's directory on a shared mount.
+//! Mounts that travel between the node and containers (`mountPropagation`): they need the agent's directory
+//! on a shared mount.
 //!
-//! Owns what is said when there is none.
+//! Owns the messages for a node without one.
 
 use std::fs;
 use std::path::Path;
@@ -13,8 +14,8 @@ use crate::platform::sys::node;
 /// In the root directory: the boot in which the agent mounted it on itself. The mount of a user or of the system has none.
 pub const MARK: &str = ".mounted-by-agent";
 
-/// Makes `root` a shared mount if it is on none. Where that is not possible pods run all the same, and only volumes below
-/// `root` that are mounted with `mountPropagation` miss something: said once, in the log.
+/// Makes `root` a shared mount if it is on none. Where that is not possible pods run all the same, and only
+/// volumes below `root` with `mountPropagation` are affected: logged once.
 pub async fn share_mounts_below(root: &Path) {
     let owned = root.to_owned();
     let path = root.display();

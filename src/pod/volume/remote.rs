@@ -17,7 +17,7 @@ use crate::platform::rt;
 /// Paths whose job has not ended.
 pub type RemoteJobs = Rc<RefCell<BTreeSet<PathBuf>>>;
 
-/// A job gave no answer. The texts are for whoever waits for the volume.
+/// A job gave no answer. The messages end up in the status of the pod that waits for the volume.
 #[derive(Debug, thiserror::Error)]
 pub enum RemoteError {
     /// It is under way still, this one or an earlier one for the same path.
@@ -28,8 +28,8 @@ pub enum RemoteError {
     Thread(io::Error),
 }
 
-/// Runs `job` and waits at most `patience` for its answer. It goes on after that, and nothing else starts for `path` before
-/// it has ended.
+/// Runs `job` and waits at most `patience` for its answer. The job continues after that, and no other job
+/// starts for `path` before it has ended.
 ///
 /// # Errors
 /// When there is no answer yet.
@@ -48,7 +48,7 @@ pub async fn run<T: Send + 'static>(
     let (answer, mut answered) = oneshot::channel();
     let (end, ended) = oneshot::channel::<()>();
     let started = rt::spawn_thread("remote volume", move || {
-        // Nobody may be waiting any more.
+        // The caller may be gone.
         let _ = answer.send(job());
         drop(end);
     });

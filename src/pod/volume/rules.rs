@@ -47,7 +47,7 @@ pub enum MediumError {
     /// `HugePages` alone cannot choose.
     #[error("medium: {0} can't be used if container requests multiple huge page sizes")]
     ManySizes(String),
-    /// Nobody asks for such pages.
+    /// No container requests such pages.
     #[error("medium {0}: hugePages storage requested, but there is no resource request for huge pages")]
     NotRequested(String),
 }

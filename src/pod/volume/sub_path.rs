@@ -1,7 +1,7 @@
 //! `subPath`: one directory or file of a volume, bound where no container can exchange it for something else.
 //!
-//! Owns `volume-subpaths` of a pod. Whoever writes the volume may put links and rename directories at any moment: what is
-//! bound is an open descriptor that was reached without following a link, never a path.
+//! Owns `volume-subpaths` of a pod. A writer of the volume may create links and rename directories at any
+//! moment: the bind source is an open descriptor that was reached without following a link, never a path.
 
 use std::ffi::OsString;
 use std::io;
@@ -65,7 +65,7 @@ pub(super) fn ensure(pod_dir: &Path, wanted: &SubPath) -> Result<PathBuf, SubPat
                 source,
             })?;
         }
-        // Anything else is seen, and told, when it is opened.
+        // Any other error appears when the path is opened, and is returned then.
         _ => {}
     }
     let place = ["volume-subpaths", &wanted.volume, &wanted.container];

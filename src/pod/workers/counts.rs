@@ -1,6 +1,7 @@
-//! What is known of restarts beside the runtime's records: the store's counts and back-off, the last status, the log files.
+//! What is known of restarts beside the runtime's records: the store's counts and back-off, the last status,
+//! the log files.
 //!
-//! Owns the counts of one pod between looks. Must not decide which of them counts: that is the plan's.
+//! Owns the counts of one pod between syncs. Must not decide which of them counts: the plan does.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +17,7 @@ use crate::pod::workers::ContainerStates;
 use crate::runtime::Runtime;
 use crate::store::{StoreHandle, StoredContainerState};
 
-/// What a pod that comes back under its uid goes on from.
+/// The state from which a pod that comes back under its uid continues.
 #[derive(Clone, Default)]
 pub(super) struct EarlierLife {
     states: ContainerStates,
@@ -38,7 +39,7 @@ pub(super) struct Counts {
     earlier: EarlierLife,
     /// What ran in this life, once its records are about to go.
     ended: Vec<ObservedContainer>,
-    /// What the log files say of the next counts; `None` before the first look.
+    /// The next restart counts by the log files; `None` before the first observation.
     logged: Option<BTreeMap<ContainerName, u32>>,
 }
 
@@ -57,8 +58,8 @@ impl Counts {
         }
     }
 
-    /// What the next life of the pod goes on from: restart counts and back-off together, or a start would count as a restart
-    /// that did not wait.
+    /// The state from which the next life of the pod continues: restart counts and back-off together, or a
+    /// start would count as a restart without its wait.
     pub(super) fn take_life(&mut self) -> EarlierLife {
         let mut life = std::mem::take(&mut self.earlier);
         life.ended.retain(|record| self.ended.iter().all(|newer| newer.name != record.name));
@@ -73,8 +74,9 @@ impl Counts {
         self.logged = Some(BTreeMap::new());
     }
 
-    /// At the first look: where the runtime knows nothing of the pod, as after a reboot, the log files tell which instances
-    /// there were (upstream: `calcRestartCountByLogDir`). The last status cannot: it may be older than the last start.
+    /// At the first observation: if the runtime has no record of the pod, as after a reboot, the log files
+    /// tell which instances there were (upstream: `calcRestartCountByLogDir`). The last status cannot: it may
+    /// be older than the last start.
     pub(super) async fn learn<R: Runtime>(
         &mut self,
         pod: &Pod,

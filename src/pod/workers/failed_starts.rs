@@ -34,12 +34,12 @@ pub struct FailedStarts {
 }
 
 impl FailedStarts {
-    /// Takes out of the plan what must not be tried yet, and makes sure the pod is looked at when it may be.
+    /// Removes from the plan what must not be retried yet, and requeues the pod for when it may be.
     #[must_use]
     pub fn hold_back(&self, mut plan: PodPlan, now: Timestamp) -> PodPlan {
         let mut wake: Option<Duration> = plan.requeue_after;
         let mut is_held = |held: &FailedStart| match held.until {
-            // Nobody asks for longer: the clock was set back since.
+            // No hold is longer than this: the clock was set back since.
             Some(until) if until <= now || until.saturating_since(now) > LONGEST_HOLD => false,
             Some(until) => {
                 let left = until.saturating_since(now);
@@ -81,7 +81,7 @@ impl FailedStarts {
         self.containers.retain(|name, _| wanted(name));
     }
 
-    /// Objects have changed: whoever failed for want of one tries at once.
+    /// Objects have changed: starts that failed for want of one are retried at once.
     pub fn objects_changed(&mut self) {
         let may_wait_for_object =
             |held: &FailedStart| held.until.is_some() && OBJECT_REASONS.contains(&held.reason);
@@ -89,7 +89,7 @@ impl FailedStarts {
         self.containers.retain(|_, held| !may_wait_for_object(held));
     }
 
-    /// A device has appeared: whoever failed for want of one tries at once.
+    /// A device has appeared: starts that failed for want of one are retried at once.
     pub fn device_appeared(&mut self) {
         let waits = |held: &FailedStart| held.reason == NOT_FOUND;
         self.pod = self.pod.take().filter(|held| !waits(held));

@@ -12,9 +12,9 @@ use crate::pod::inbox::Eviction;
 use crate::pod::lifecycle::PodWorkerEvent;
 use crate::runtime::Runtime;
 
-/// The workers, as whoever looks after the node sees them.
+/// The interface of the workers for the node's pressure and shutdown handling.
 pub trait PodPressure {
-    /// Ends a pod. One that has no worker is gone, and one that ends already goes on as it does.
+    /// Ends a pod. One without a worker is gone already; one that is terminating continues as before.
     fn evict(&self, uid: &PodUid, eviction: Eviction);
     /// What the node is short of: pods that are not critical are turned away meanwhile.
     fn set_pressure(&self, pressure: BTreeSet<Pressure>);

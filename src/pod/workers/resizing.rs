@@ -1,6 +1,7 @@
-//! What a pod's containers were given and what there is room for, between two looks.
+//! The resources that a pod's containers were given and the room that there is for them, between two syncs.
 //!
-//! Owns that memory; it is found again in statuses and annotations after a restart. Decisions are in `plan::resize`.
+//! Owns that memory; after a restart it is restored from statuses and annotations. Decisions are in
+//! `plan::resize`.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;

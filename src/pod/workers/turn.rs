@@ -1,4 +1,4 @@
-//! How long turns of pods' workers take, for whoever asks for metrics.
+//! Metrics: how long the syncs of pod workers take.
 
 use crate::platform::metrics::{self, Family};
 

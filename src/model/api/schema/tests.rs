@@ -116,7 +116,7 @@ fn a_type_is_looked_for_in_its_own_package_first() {
 
 /// What in an object the type does not have, as paths.
 fn strange(schema: &Schema, of: Type<'_>, shape: &str, value: &Value, path: &str, found: &mut Vec<String>) {
-    // Raw JSON, which has no schema type.
+    // The sample value of fields that are kept as raw JSON: they have no type in the schema.
     if *value == sample::RAW {
         return;
     }

@@ -1,7 +1,7 @@
 //! Credential provider programs, by the kubelet's exec protocol (`credentialprovider.kubelet.k8s.io/v1`).
 //!
-//! Owns their configuration, their processes and what they answered, for as long as they said. A program that fails is
-//! said and counts as one without an answer.
+//! Owns their configuration, their processes and their responses, cached for as long as the response allows.
+//! The failure of a program is logged and counts as an empty response.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

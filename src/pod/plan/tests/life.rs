@@ -201,7 +201,7 @@ fn one_end_restarts_everything_in_place() {
             "remove container s (s-1) except its log",
         ],
     );
-    // An agent that died in between goes on.
+    // The agent died in between; the next one continues.
     check(spec(), "s0 s#1:exited:88 d:exited", &["remove container s (s-1) except its log"]);
     // The first rule that fits counts.
     check(

@@ -88,7 +88,7 @@ impl Scene<'_> {
             }
         }
         let running = newest.filter(|_| status.state.running.is_some());
-        // Nobody watches an ephemeral container come up.
+        // Ephemeral containers have no `started`: they have no startup probe.
         status.started = (kind != ContainerKind::Ephemeral)
             .then(|| running.is_some_and(|run| has_started(container, &run.id, self.context.probes)));
         status.ready = match kind {
@@ -114,7 +114,8 @@ impl Scene<'_> {
         older: Option<&ObservedContainer>,
     ) -> ContainerStatus {
         let previous = self.previous(container);
-        // Never less than was said: an instance that was made and not started makes room for another of its attempt.
+        // The count never decreases: an instance that was created but not started is replaced by one with the
+        // same attempt.
         let counted = previous.map_or(0, |old| old.restart_count);
         let mut status = ContainerStatus {
             name: container.name.clone(),
@@ -148,7 +149,7 @@ impl Scene<'_> {
         }
         match older.filter(|older| older.state == ContainerStateKind::Exited) {
             Some(older) => status.last_state.terminated = Some(self.termination(older)),
-            // The older record may have been pruned: what was said about the same history still holds.
+            // The older record may have been pruned: the last status of the same history still holds.
             None => {
                 if let Some(old) = previous {
                     status.last_state = Self::remembered(old, &status);

@@ -163,7 +163,8 @@ fn the_group_owns_what_is_written() {
     }
 }
 
-/// Stops the change from `old` to `new` before every step. Readers find one of the two, whole; the next writer mends the rest.
+/// Stops the change from `old` to `new` before every step. Readers find one of the two, whole; the next
+/// writer repairs the rest.
 fn check_every_cut(name: &str, old: &Payload, new: &Payload) {
     for steps in 0.. {
         let scratch = Scratch::new(name);

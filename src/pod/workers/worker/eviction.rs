@@ -12,8 +12,8 @@ use crate::pod::status::rules::DISRUPTION_TARGET;
 use crate::runtime::Runtime;
 
 impl<R: Runtime> Worker<R> {
-    /// The status says so first, and durably: no agent runs the pod again, whatever happens to this one meanwhile. On a disk
-    /// that takes nothing more the pod goes all the same, which may be what the disk needs.
+    /// Stores the status first, durably: no agent runs the pod again, even if this one dies meanwhile. On a
+    /// full disk the pod is evicted all the same, which may free the disk.
     pub(super) async fn evict(&mut self, eviction: Eviction) {
         if eviction.is_shutdown {
             return self.end_with_machine(eviction).await;
@@ -49,7 +49,7 @@ impl<R: Runtime> Worker<R> {
         self.on_event(PodWorkerEvent::Shutdown { grace_seconds }).await;
     }
 
-    /// Nothing of the pod runs: whoever waits for that hears of it.
+    /// Nothing of the pod runs any more: notifies the caller that waits for it.
     pub(super) fn ended_with_machine(&mut self) {
         if matches!(self.state, PodWorkerState::Finished { .. }) {
             self.shared.deps.prober.remove(&self.uid);

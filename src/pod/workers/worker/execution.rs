@@ -19,8 +19,8 @@ use crate::pod::workers::failed_starts::FailedStart;
 use crate::runtime::Runtime;
 
 impl<R: Runtime> Worker<R> {
-    /// Carries out a plan; a removal that arrives meanwhile gives up what can be given up (pulls, hooks, stops), so that the
-    /// pod can be taken down at once.
+    /// Executes a plan. A removal that arrives meanwhile cancels what can be cancelled (pulls, hooks, stops),
+    /// so that the pod can be taken down at once.
     pub(super) async fn act(&mut self, pod: &Pod, observed: &ObservedPod, plan: &PodPlan) {
         let (shared, mailbox) = (Rc::clone(&self.shared), Rc::clone(&self.mailbox));
         let patience = Patience::UntilRemoval(Rc::clone(&mailbox));
@@ -30,7 +30,7 @@ impl<R: Runtime> Worker<R> {
             tokio::select! {
                 biased;
                 execution = &mut execution => break execution,
-                // Losing it is safe: looks are counted.
+                // Cancel safe: requests are counted.
                 () = mailbox.look_after(seen) => {
                     seen = mailbox.looks();
                     self.show_probes(observed, plan);
@@ -58,12 +58,12 @@ impl<R: Runtime> Worker<R> {
             tokio::select! {
                 biased;
                 execution = &mut execution => return execution,
-                // Losing it is safe: looks are counted.
+                // Cancel safe: requests are counted.
                 () = mailbox.look_after(seen) => {
                     seen = mailbox.looks();
                     self.show_probes(observed, plan);
                 }
-                // Losing it is safe: what was not said is said by the next attempt.
+                // Cancel safe: an event that was not recorded is recorded on the next attempt.
                 () = tokio::time::sleep(self.late_in()), if !self.is_late => {
                     self.is_late = true;
                     shared.deps.executor.report_late_end(&pod);
@@ -83,7 +83,7 @@ impl<R: Runtime> Worker<R> {
         }
     }
 
-    /// Until the pod has taken longer to end than anybody would expect.
+    /// Time until the pod has exceeded its longest expected termination.
     fn late_in(&self) -> Duration {
         match self.state {
             PodWorkerState::Terminating { since, grace_seconds, .. } => longest_kill(grace_seconds)
@@ -92,7 +92,7 @@ impl<R: Runtime> Worker<R> {
         }
     }
 
-    /// On the clock that nobody sets. A pod that is not being taken down has none left.
+    /// On the monotonic clock. Now, for a pod that is not being taken down.
     fn end_of_grace(&self) -> Instant {
         let left = self.state.grace_left(self.shared.deps.clock.now()).unwrap_or_default();
         Instant::now() + Duration::from_secs(u64::try_from(left).unwrap_or(0))

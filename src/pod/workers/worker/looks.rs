@@ -1,4 +1,4 @@
-//! When a worker with nothing to do looks again.
+//! When a worker with nothing to do syncs again.
 
 use std::time::Duration;
 
