@@ -12,16 +12,16 @@ use serde_json::Value;
 use crate::codec::yaml::yaml_to_values;
 use crate::runtime::{ContainerConfig, Device, Mount};
 
-/// Where specifications are; later ones win.
+/// Directories of specifications; later ones win.
 pub const DIRECTORIES: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
 /// Annotations of a container whose values are names, separated by commas.
 const ANNOTATION: &str = "cdi.k8s.io/";
 /// Far more than a machine full of cards needs.
 const MAX_SPEC_BYTES: u64 = 4 << 20;
-/// Edits that need what this runtime does not do.
+/// Edits that need features which this runtime lacks.
 const REFUSED: [&str; 3] = ["hooks", "intelRdt", "netDevices"];
 
-/// Why a container cannot have a device.
+/// Why a container cannot get a device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CdiError {
     /// No specification defines the device.
@@ -42,7 +42,7 @@ pub enum CdiError {
         one: String,
         other: String,
     },
-    /// An edit that cannot be made.
+    /// An edit that cannot be applied.
     #[error("CDI device {name:?} of {file}: {why}")]
     Edit {
         /// As asked for.
@@ -60,7 +60,7 @@ struct Spec {
     value: Value,
 }
 
-/// Everything that was read, and what could not be.
+/// All readable specifications, and the errors of the others.
 struct Registry {
     specs: Vec<Spec>,
     trouble: Vec<String>,
@@ -106,7 +106,7 @@ pub fn apply(directories: &[PathBuf], config: &mut ContainerConfig) -> Result<()
 }
 
 impl Registry {
-    /// Only what may have one of the `names` is kept.
+    /// Keeps only specifications that may define one of the `names`.
     fn read(directories: &[PathBuf], names: &[String]) -> Self {
         let kinds: BTreeSet<&str> =
             names.iter().map(|name| name.split_once('=').map_or(name.as_str(), |(kind, _)| kind)).collect();
@@ -130,7 +130,7 @@ impl Registry {
         all
     }
 
-    /// The specification and the device in it. That of the last directory counts.
+    /// The specification and the device in it. The last directory wins.
     fn find(&self, name: &str, directories: &[PathBuf]) -> Result<(&Spec, &Value), CdiError> {
         let (kind, device) = name.split_once('=').unwrap_or((name, ""));
         let mut found: Option<(&Spec, &Value)> = None;
@@ -224,7 +224,7 @@ fn edit(edits: &Value, config: &mut ContainerConfig) -> Result<(), String> {
     Ok(())
 }
 
-/// Type and numbers are the node's own: a specification that says others is wrong about this machine.
+/// Type and numbers are read from the node: a specification with other values is wrong about this machine.
 fn device(node: &Value) -> Result<Device, String> {
     let text = |field: &str| node[field].as_str().unwrap_or_default().to_owned();
     let number = |field: &str| node[field].as_u64().and_then(|number| u32::try_from(number).ok());

@@ -10,7 +10,7 @@ use crate::platform::rt;
 
 const NAME: &str = "kubelet_internal_checkpoint";
 
-/// The file, and what is in it.
+/// The file, and its last content.
 pub(super) struct File {
     path: PathBuf,
     written: String,
@@ -52,7 +52,7 @@ impl File {
     }
 }
 
-/// Whole or not at all.
+/// Replaces the file atomically.
 fn replace(path: &Path, content: &str) -> std::io::Result<()> {
     if let Some(directory) = path.parent() {
         crate::platform::sys::dir::make_dir(directory, 0o750)?;

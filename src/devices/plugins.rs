@@ -28,7 +28,7 @@ use crate::platform::logging::chain;
 use crate::platform::proto::device_plugin as wire;
 use crate::platform::rt::{self, connections};
 
-/// A plugin has one for a moment, monitors keep one.
+/// A plugin needs one for a moment; monitors keep one open.
 const MAX_CONNECTIONS: usize = 32;
 const SOCKET: &str = "kubelet.sock";
 /// Sockets are root's, as upstream.
@@ -137,7 +137,7 @@ async fn register(devices: &DeviceManager, directory: &Path, message: Bytes) -> 
     Ok(GrpcReply::One(wire::Empty {}.encode_to_vec()))
 }
 
-/// Sockets of plugins that an earlier agent knew.
+/// Removes sockets of plugins that were registered with an earlier agent.
 fn forget_sockets(directory: &Path) {
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
         let is_socket = entry.file_type().is_ok_and(|kind| kind.is_socket());

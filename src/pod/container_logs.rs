@@ -26,7 +26,7 @@ use crate::pod::log_rotation::{
 };
 use crate::runtime::Runtime;
 
-/// What rotation needs to know.
+/// The configuration of log rotation.
 #[derive(Clone, Debug)]
 pub struct LogConfig {
     /// `/var/log/containers`: a link for each container.
@@ -50,10 +50,11 @@ struct LogFile {
     bytes: Option<u64>,
 }
 
-/// Puts the log directory on a tmpfs of at most `bytes`, unless it is there since an earlier start: that one gets the size.
+/// Mounts a tmpfs of at most `bytes` on the log directory. If an earlier start has mounted it, only its size
+/// is set.
 ///
 /// # Errors
-/// The kernel's answer.
+/// The kernel's error.
 pub fn keep_in_memory(pod_logs_dir: &Path, bytes: u64) -> io::Result<()> {
     mount::ensure_private_tmpfs(pod_logs_dir, bytes)
 }
@@ -69,7 +70,8 @@ pub async fn rotate_logs<R: Runtime>(runtime: Rc<R>, config: LogConfig, clock: C
             match rotate(&*runtime, &config, &log, clock.now()).await {
                 Ok(()) => drop(told.remove(&log.path)),
                 Err(error) => {
-                    // Once: a log that cannot be rotated now cannot be in ten seconds either.
+                    // Logged once: a log that cannot be rotated now usually cannot be ten seconds later
+                    // either.
                     if told.insert(log.path.clone()) {
                         log::warn!(path = log.path.display().to_string(), err = error; "Failed to rotate \
                              container log");
@@ -82,7 +84,7 @@ pub async fn rotate_logs<R: Runtime>(runtime: Rc<R>, config: LogConfig, clock: C
     }
 }
 
-/// The logs that are too long. Makes room on the way where that is scarce.
+/// The logs above their limit. Also removes rotated files if the file system is nearly full.
 fn look(config: &LogConfig) -> Vec<LogFile> {
     let mut logs = logs(&config.links_dir);
     let mut tight = false;
@@ -97,7 +99,7 @@ fn look(config: &LogConfig) -> Vec<LogFile> {
         tight = space(&config.pod_logs_dir).is_ok_and(|(free, total)| is_tight(free, total));
     }
     if tight {
-        // Nothing is left but what is being written: the longest is moved aside, and goes the next time.
+        // No rotated file is left: the longest log is rotated now, and removed by the next scan.
         logs.sort_by_key(|log| std::cmp::Reverse(log.bytes));
         logs.truncate(1);
         return logs;
@@ -106,7 +108,7 @@ fn look(config: &LogConfig) -> Vec<LogFile> {
     logs
 }
 
-/// What the links lead to.
+/// The targets of the links.
 fn logs(links_dir: &Path) -> Vec<LogFile> {
     let Ok(entries) = fs::read_dir(links_dir) else { return Vec::new() };
     let log = |entry: DirEntry| {
@@ -120,7 +122,7 @@ fn logs(links_dir: &Path) -> Vec<LogFile> {
     entries.flatten().filter_map(log).collect()
 }
 
-/// What was moved aside of a log.
+/// The rotated files of a log.
 fn rotated_of(log: &Path) -> Vec<Rotated<PathBuf>> {
     let (Some(directory), Some(name)) = (log.parent(), log.file_name().and_then(|name| name.to_str())) else {
         return Vec::new();

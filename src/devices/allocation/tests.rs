@@ -1,4 +1,4 @@
-//! Tables and a long random life: no device has two owners, whatever happens and however often it is all remembered.
+//! Tables and a property test: no device has two owners, after any sequence of events and checkpoints.
 
 use super::*;
 use crate::model::api::decode::decode;
@@ -29,7 +29,7 @@ fn devices(healthy: &[&str], sick: &[&str]) -> Resources {
     [(R.to_owned(), all)].into()
 }
 
-/// All that the pod needs, or why it cannot have it.
+/// Allocates all devices that the pod requests, or fails with the reason.
 fn allocate(pod: &Pod, resources: &Resources, allocated: &mut Vec<Allocation>) -> Result<(), String> {
     while let Some(need) = next_need(pod, allocated) {
         let ids = settle(&choice(&need, resources, allocated)?, &need, &[]);

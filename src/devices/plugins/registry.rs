@@ -20,20 +20,20 @@ use crate::platform::proto::plugin_registration as wire;
 use crate::platform::rt;
 use crate::platform::sys::inotify::{Interest, Watcher};
 
-/// How deep sockets are looked for.
+/// How many levels of directories are searched for sockets.
 const DEEPEST: usize = 3;
-/// Upstream's, for an answer and for a connection.
+/// Upstream's limits, for an answer and for a connection.
 const INFO_LIMIT: Duration = Duration::from_secs(10);
 const NOTIFY_LIMIT: Duration = Duration::from_secs(5);
-/// Until a plugin that did not answer is asked again; doubles.
+/// Pause before a plugin that did not answer is called again; doubles.
 const FIRST_RETRY: Duration = Duration::from_millis(500);
 const LONGEST_RETRY: Duration = Duration::from_secs(122);
 
-/// Whether a socket is known.
+/// The state of a socket.
 enum Socket {
     /// The plugin answered and was notified of its registration status.
     Answered,
-    /// It did not answer; again then, after this pause.
+    /// The plugin did not answer; it is called again at this time, then after the next pause.
     Silent(Instant, Retry),
 }
 
@@ -56,7 +56,7 @@ pub(super) async fn watch(directory: PathBuf, devices: DeviceManager) {
     loop {
         let sockets = look(&watcher, &directory).await;
         known.retain(|path, _| sockets.contains(path));
-        // All at once: one that hangs holds up no other.
+        // Concurrently: a hanging plugin delays no other.
         let mut asked = JoinSet::new();
         for path in sockets {
             let retry = match known.get(&path) {
@@ -87,7 +87,7 @@ pub(super) async fn watch(directory: PathBuf, devices: DeviceManager) {
         });
         let retry = retry.min();
         events.clear();
-        // Losing either is safe: events stay in the kernel's queue, and the moment stays the same.
+        // Cancel safe: events stay in the kernel's queue, and the deadline stays the same.
         let read = tokio::select! {
             biased;
             read = watcher.read(&mut events) => read,
@@ -114,12 +114,12 @@ async fn until(moment: Option<Instant>) {
     }
 }
 
-/// All sockets; directories are watched from now on.
+/// Lists all sockets and watches their directories.
 async fn look(watcher: &Watcher, directory: &Path) -> Vec<PathBuf> {
     let mut sockets = Vec::new();
     let mut directories = vec![(directory.to_owned(), 0)];
     while let Some((directory, depth)) = directories.pop() {
-        // Watched first and read then: what appears in between is seen.
+        // The watch is added before the directory is read, so an entry that appears in between is not missed.
         if let Err(error) = watcher.watch(&directory, Interest::Names) {
             log::debug!(err:% = chain(&error); "Plugin registry directory was removed");
         }

@@ -2,7 +2,7 @@
 //!
 //! Owns the syntax.
 
-/// The text breaks the rules before the variable was found.
+/// A syntax error before the variable was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Malformed;
 

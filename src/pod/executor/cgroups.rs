@@ -41,7 +41,7 @@ const KILL_PAUSE: Duration = Duration::from_millis(20);
 pub struct NodeCgroups {
     /// Of the one all pods are in.
     pub pods: CgroupValues,
-    /// Of those of everything else.
+    /// Of the cgroups for reserved resources.
     pub reserved: Vec<ReservedCgroup>,
 }
 
@@ -60,13 +60,13 @@ pub struct ReservedCgroup {
 #[derive(Default)]
 pub(super) struct PodCgroups {
     begun: OnceCell<()>,
-    /// Held while the tree is changed; the weight the burstable class has been given, thousandths of a CPU.
+    /// Locked while the tree is changed; the current weight of the burstable class, in thousandths of a CPU.
     burstable: Mutex<Option<i64>>,
     pods: RefCell<BTreeMap<PodUid, PodCgroup>>,
     said: RefCell<BTreeSet<String>>,
 }
 
-/// One pod's cgroup as it was written.
+/// The values last written for one pod.
 struct PodCgroup {
     values: CgroupValues,
     burstable_cpu_milli: i64,
@@ -101,7 +101,7 @@ impl<R: Runtime> Executor<R> {
         self.cgroups.begun.get_or_init(begin).await;
     }
 
-    /// Makes the pod's cgroup, before the runtime puts anything into it.
+    /// Creates the pod's cgroup, before the runtime puts anything into it.
     pub(super) async fn ensure_pod_cgroup(&self, pod: &Pod) -> Result<(), Failure> {
         if !self.config.layout.per_qos {
             return Ok(());
@@ -130,7 +130,7 @@ impl<R: Runtime> Executor<R> {
         }
     }
 
-    /// Sees to it that the cgroup of a pod that runs has the values the pod asks for now. Costs nothing when it has.
+    /// Updates the cgroup of a running pod to its current requests. Writes nothing when they are unchanged.
     pub async fn keep_pod_cgroup(&self, pod: &Pod) {
         if !self.config.layout.per_qos || self.has_values(pod) {
             return;
@@ -143,7 +143,8 @@ impl<R: Runtime> Executor<R> {
         let tree = self.cgroup_tree();
         match rt::blocking("update pod cgroup", move || cgroup::update(&tree, &path, &values)).await {
             Ok(skipped) => self.say_skipped(skipped),
-            // Its containers run somewhere else (another cgroup root before), and nothing is worth stopping them for.
+            // The containers run in another cgroup (another cgroup root before), and must not be stopped for
+            // this.
             Err(error @ CgroupError::Missing { .. }) => {
                 log::debug!(pod:% = pod.pod_ref(), err:% = error; "Running pod is not in its cgroup");
             }
@@ -154,14 +155,14 @@ impl<R: Runtime> Executor<R> {
         }
     }
 
-    /// Takes the pod's cgroup away, with the processes left in it. False when it is still there.
+    /// Removes the pod's cgroup and kills the processes left in it. False when it still exists.
     pub(super) async fn remove_pod_cgroup(&self, pod: &Pod) -> bool {
         if !self.config.layout.per_qos {
             return true;
         }
-        // Where it is depends on the driver. A runtime that is away cannot say; then it is the configured one.
+        // The path depends on the driver. Without an answer of the runtime the configured driver is used.
         let _ = self.ask_cgroup_driver().await;
-        // An orphan's spec is lost, and with it its class: it can be in any of the three.
+        // The spec of an orphan is lost, and with it its QoS class: the cgroup can be in any of the three.
         let layout = self.cgroup_layout();
         let uid = &pod.metadata.uid;
         if let Err(error) =
@@ -216,12 +217,12 @@ impl<R: Runtime> Executor<R> {
         rt::blocking("sweep cgroups", job).await;
     }
 
-    /// Removes the cgroups above the pods', as far as nothing is in them.
+    /// Removes the cgroups above the pods' unless they contain something.
     pub async fn remove_empty_cgroups(&self) {
         if !self.config.layout.per_qos || self.ask_cgroup_driver().await.is_err() {
             return;
         }
-        // They may be in the making.
+        // Their creation may be in progress.
         self.begin_cgroups().await;
         let _held = self.cgroups.burstable.lock().await;
         let layout = self.cgroup_layout();
@@ -258,7 +259,7 @@ impl<R: Runtime> Executor<R> {
         values
     }
 
-    /// Gives the burstable class the weight its pods ask for together, if that has changed.
+    /// Sets the weight of the burstable class to the sum of its pods, if that has changed.
     async fn weigh_burstable(&self, weight: &mut Option<i64>) {
         let sum = self
             .cgroups
@@ -278,7 +279,7 @@ impl<R: Runtime> Executor<R> {
                 self.say_skipped(skipped);
                 *weight = Some(sum);
             }
-            // Not ours to make on this machine; the runtime does when the first pod needs it.
+            // The agent cannot create it on this machine; the runtime does for the first pod.
             Err(CgroupError::Missing { .. }) => {}
             Err(error) => log::warn!(err:% = chain(&error); "Failed to update QoS cgroups"),
         }
@@ -302,9 +303,9 @@ impl<R: Runtime> Executor<R> {
     }
 }
 
-/// How making the cgroups above the pods' went.
+/// The result of creating the cgroups above the pods'.
 struct NodeMade {
-    /// Limiting all pods together: how much could not be.
+    /// The limit of all pods together: how many values were skipped.
     limited: Result<usize, CgroupError>,
     skipped: Vec<Skipped>,
 }
@@ -347,7 +348,7 @@ struct NodeLimits {
 }
 
 impl NodeLimits {
-    /// Usage may be above a limit until pods have gone: tries until everything is in force.
+    /// Usage may be above a limit until pods have ended: retries until all limits are in force.
     async fn enforce_until_done(self) {
         let mut rest = self;
         loop {
@@ -364,7 +365,8 @@ impl NodeLimits {
         }
     }
 
-    /// Reports how limiting all pods went, then limits what is reserved. What is to be tried again comes back.
+    /// Reports the result of limiting all pods, then limits the reserved cgroups. Returns what must be
+    /// retried.
     async fn enforce(mut self, limited: Result<usize, CgroupError>) -> Option<Self> {
         match &limited {
             Ok(0) => self.enforced("Updated Node Allocatable limit across pods"),
@@ -438,11 +440,11 @@ fn kept_paths(layout: &CgroupLayout, known: &BTreeSet<PodUid>) -> BTreeSet<Strin
     known.iter().flat_map(|uid| CLASSES.map(|class| pod_cgroup_path(uid, class, layout))).into_set()
 }
 
-/// Pods' cgroups that are there and not kept.
+/// Pod cgroups that exist and are not in `kept`.
 fn orphans(tree: &CgroupConfig, layout: &CgroupLayout, kept: &BTreeSet<String>) -> Vec<String> {
     let mut found = Vec::new();
     for class in CLASSES {
-        // What a pod without a uid would be called is what all pods' names begin with.
+        // The name for an empty uid is the prefix of all pod cgroups.
         let path = pod_cgroup_path(&PodUid::default(), class, layout);
         let prefix = match layout.driver {
             CgroupDriver::Cgroupfs => path.as_str(),

@@ -13,14 +13,14 @@ use crate::platform::rt;
 use crate::platform::sys::inotify::{InotifyError, Interest, Watcher};
 use crate::pod::inbox::Inbox;
 
-/// Who waits for what.
+/// Paths and the mailboxes of the pods that wait for them.
 #[derive(Clone, Default)]
 pub(super) struct DeviceWaits(Rc<DeviceWaitsInner>);
 
 #[derive(Default)]
 struct DeviceWaitsInner {
     waiting: RefCell<Vec<(PathBuf, Rc<Inbox>)>>,
-    /// The task is there.
+    /// The task runs.
     runs: RefCell<bool>,
     more: Notify,
 }
@@ -62,7 +62,7 @@ impl DeviceWaitsInner {
                 return;
             }
             events.clear();
-            // Losing either is safe: events stay in the kernel's queue, and a notification is kept.
+            // Cancel safe: events stay in the kernel's queue, and a notification is kept.
             let read = tokio::select! {
                 biased;
                 () = self.more.notified() => Ok(()),
@@ -92,7 +92,7 @@ impl DeviceWaitsInner {
     }
 }
 
-/// Watches the deepest directory above the path that is there: the next one on the way appears in it.
+/// Watches the deepest existing directory above the path: its next component appears there.
 fn watch_above(watcher: &Watcher, path: &Path) {
     let is_watched = |directory: &Path| watcher.watch(directory, Interest::Names).is_ok();
     if !path.ancestors().skip(1).any(is_watched) {

@@ -24,7 +24,7 @@ impl<R: Runtime> Executor<R> {
     /// Warns of the ports that this pod has taken over.
     pub(super) async fn report_taken_ports(&self, pod: &Pod, mappings: &[PortMapping]) {
         let mappings: Vec<_> = mappings.iter().filter(|mapping| mapping.host_port > 0).cloned().collect();
-        // A pod on the node's network takes ports as any process does: it cannot have one that is taken.
+        // A pod on the node's network binds ports as any process does: it cannot bind one in use.
         if mappings.is_empty() || pod.spec.host_network {
             return;
         }

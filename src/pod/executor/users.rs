@@ -1,4 +1,4 @@
-//! Users of pods with a user namespace of their own: which range each has, on disk and in memory.
+//! The user id ranges of pods with a user namespace, on disk and in memory.
 //!
 //! Owns `<pods>/<uid>/userns` and the allocation.
 
@@ -18,11 +18,11 @@ use crate::runtime::IdRange;
 
 /// In the pod's directory, as the kubelet has it.
 const MAPPINGS_FILE: &str = "userns";
-/// Whose subordinate ids are the node's share, when the node has such a user and the tool.
+/// The user whose subordinate ids are the node's share, if the user and the tool exist.
 const KUBELET_USER: &str = "kubelet";
 const SUBORDINATE_IDS_TOOL: &str = "getsubids";
 
-/// A pod could not get its users.
+/// The pod's user id range could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum UserNamespaceError {
     /// There is no range for it.
@@ -47,13 +47,13 @@ pub enum UserNamespaceError {
     },
 }
 
-/// The node's share of ids could not be found out.
+/// The node's share of ids could not be determined.
 #[derive(Debug, thiserror::Error)]
 pub enum ShareError {
     /// It does not fit.
     #[error(transparent)]
     Ids(#[from] NodeIdsError),
-    /// The tool failed: its answer may come from a server that is not reachable now.
+    /// The tool failed; it may query a server that is not reachable now.
     #[error("error retrieving additional ids for user \"{KUBELET_USER}\": {0}")]
     Tool(String),
     /// Users and groups differ.
@@ -61,10 +61,11 @@ pub enum ShareError {
     Mismatch,
 }
 
-/// The node's share: what `getsubids kubelet` says if there are such a user and the tool, else all ids but the first ones.
+/// The node's share: the output of `getsubids kubelet` if the user and the tool exist, else all ids but the
+/// first ones.
 ///
 /// # Errors
-/// The tool fails, or what it says cannot be used.
+/// The tool fails, or its output is invalid.
 pub async fn node_ids(ids_per_pod: u32, max_pods: u32) -> Result<NodeIds, ShareError> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let find = move || {
@@ -148,7 +149,7 @@ impl UserNamespaces {
         }
     }
 
-    /// What earlier processes gave.
+    /// Loads the ranges that earlier processes allocated.
     async fn load(&self) -> Result<UserRanges, UserNamespaceError> {
         let mut ranges = UserRanges::new(self.ids);
         for (uid, text) in self.files().await? {
@@ -192,7 +193,7 @@ fn read_mappings(pods_dir: &Path) -> Result<Vec<(PodUid, String)>, UserNamespace
     Ok(files)
 }
 
-/// All of it or none, and there to stay: two pods with the same users would be worse than none.
+/// Atomic and durable: two pods with the same user ids would be worse than a failure.
 fn write_mappings(directory: &Path, range: IdRange) -> Result<(), UserNamespaceError> {
     let fail = |action, path: &Path| {
         let path = path.to_owned();

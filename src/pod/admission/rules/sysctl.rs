@@ -3,7 +3,7 @@
 use super::{NodeFacts, Rejection};
 use crate::model::api::pod::Pod;
 
-/// What a parameter belongs to; the words are upstream's.
+/// The namespace of a parameter; the words are upstream's.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Namespace {
     Ipc,
