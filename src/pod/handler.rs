@@ -1,7 +1,7 @@
-//! What probes and lifecycle hooks do to a container: an HTTP request, a TCP connection, a gRPC health check.
+//! The actions of probes and lifecycle hooks: an HTTP request, a TCP connection, a gRPC health check.
 //!
-//! Owns the requests and their limits. (Commands in containers are the runtime's: `Runtime::exec_sync`.) Errors speak
-//! as the kubelet's do, so that events read the same.
+//! Owns the requests and their limits. (Commands in containers are the runtime's: `Runtime::exec_sync`.)
+//! Error messages are the kubelet's, so that events read the same.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub const PROBE_USER_AGENT: &str = "kube-probe/1.36";
 /// A GET request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpGet {
-    /// Where to; the certificate of TLS is not verified (upstream).
+    /// The target; the certificate of TLS is not verified (upstream).
     pub target: HttpTarget,
     /// `User-Agent` unless the headers say one.
     pub user_agent: &'static str,
@@ -64,13 +64,13 @@ pub struct HttpAnswer {
 /// The request had no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HandlerError {
-    /// The time was over.
+    /// The timeout expired.
     #[error("context deadline exceeded")]
     Timeout,
     /// An HTTPS request met a server that speaks plain HTTP.
     #[error("server gave HTTP response to HTTPS client")]
     PlainHttp,
-    /// The answer began and broke off, or the time was over before its end: upstream does not count that.
+    /// The response body was cut off or timed out: upstream does not count that as a failure.
     #[error("{0}")]
     Body(String),
     /// Anything else, in words.

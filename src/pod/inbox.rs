@@ -45,7 +45,8 @@ pub struct Eviction {
     pub message: String,
     /// Seconds the pod gets.
     pub grace_seconds: i64,
-    /// Dropped when all that the pod held is free, or when it does not go; at a shutdown when nothing of it runs any more.
+    /// Dropped when all that the pod held is free, or when it is not evicted; at a shutdown when nothing of
+    /// it runs any more.
     pub done: oneshot::Sender<()>,
 }
 
@@ -63,7 +64,8 @@ impl Inbox {
         self.tell(PodWorkerEvent::Desired);
     }
 
-    /// Another version of a pod that is being taken down: its labels, say. What is to happen to it stays as it is.
+    /// Another version of a pod that is being taken down, for example with other labels. Its termination is
+    /// unchanged.
     pub fn describe(&self, pod: Rc<Pod>) {
         self.letters.borrow_mut().pod = Some(pod);
         self.arrived.notify_waiters();
@@ -158,11 +160,11 @@ impl Inbox {
         self.until(|| self.looks.get() != seen).await;
     }
 
-    /// Any number may wait, each for its own thing.
+    /// Any number of callers may wait, each for its own condition.
     async fn until(&self, holds: impl Fn() -> bool) {
         loop {
             let mut arrival = pin!(self.arrived.notified());
-            // From here on no arrival is missed.
+            // From here on no notification is missed.
             arrival.as_mut().enable();
             if holds() {
                 return;

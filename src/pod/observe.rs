@@ -1,6 +1,7 @@
-//! Looking at one pod in the runtime: lists, then the details that decisions need, termination messages included.
+//! Observes one pod in the runtime: lists, then the details that decisions need, termination messages
+//! included.
 //!
-//! Owns nothing: what it returns is true for a moment.
+//! Owns nothing: the result may be outdated at once.
 
 use std::path::{Path, PathBuf};
 
@@ -53,7 +54,8 @@ fn unless_gone<T>(answer: Result<T, RuntimeError>) -> Result<Option<T>, RuntimeE
     }
 }
 
-/// What the container left in its termination log, or else in its log if it wants that, is added to the runtime's message.
+/// Adds the container's termination log, or else the end of its log if its policy says so, to the runtime's
+/// message.
 async fn read_termination_message(container: &mut ObservedContainer) {
     if container.state != ContainerStateKind::Exited {
         return;

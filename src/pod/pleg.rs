@@ -63,7 +63,7 @@ impl Default for PlegConfig {
 pub enum PlegUpdate {
     /// The runtime answered; these pods changed since the last relist (all that it holds, the first time).
     Seen {
-        /// Whose containers or sandboxes changed.
+        /// Pods whose containers or sandboxes changed.
         changed: BTreeSet<PodUid>,
         /// The complete relist, for finding orphans.
         snapshot: Rc<PlegSnapshot>,
@@ -79,7 +79,8 @@ pub enum PlegUpdate {
 const FIRST_RETRY: Duration = Duration::from_millis(200);
 /// Longest wait between tries.
 const LONGEST_RETRY: Duration = Duration::from_secs(5);
-/// With no hints, one try in this time to get them after all: the runtime may have been replaced by a newer one.
+/// Without hints, the agent tries to subscribe to them this often: the runtime may have been replaced by a
+/// newer one.
 const ASK_FOR_HINTS_AGAIN: Duration = Duration::from_secs(300);
 
 /// Relists until the receiver is dropped. A relist without changes is not reported, except the first after a
@@ -148,13 +149,13 @@ async fn look<R: Runtime>(
     Ok((PlegSnapshot::new(&sandboxes, &containers), version))
 }
 
-/// Whether the runtime tells when something changes.
+/// Whether the runtime sends hints about changes.
 struct Hints {
     missing_since: Option<Instant>,
 }
 
 impl Hints {
-    /// Returns when there is a reason to look.
+    /// Returns when it is time to relist.
     async fn wait<R: Runtime>(&mut self, runtime: &R, config: &PlegConfig) {
         if let Some(since) = self.missing_since {
             tokio::time::sleep(config.period_without_hints).await;
@@ -163,7 +164,7 @@ impl Hints {
             }
             return;
         }
-        // A lost hint is caught by the period; a hint that comes while we look is kept by the runtime.
+        // A lost hint is caught by the period; a hint during a relist is kept by the runtime.
         let hint = tokio::time::timeout(config.period_with_hints, runtime.next_change()).await;
         match hint {
             Ok(Err(error)) if error.kind == ErrorKind::Unimplemented => {

@@ -1,9 +1,9 @@
 //! Connections to a container's port.
 //!
-//! Owns the words for a connection that fails, which are Go's.
+//! Owns the error messages of failed connections, which are Go's.
 //!
-//! The kubelet sets `SO_LINGER` to one second on its probe connections. Here that would make closing block the one thread
-//! until the peer has acknowledged; without it the peer sees the same bytes and the same FIN.
+//! The kubelet sets `SO_LINGER` to one second on its probe connections. Here that would make closing block
+//! the one thread until the peer has acknowledged; without it the peer sees the same bytes and the same FIN.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -15,7 +15,7 @@ use tokio::sync::{Semaphore, oneshot};
 use super::{HandlerError, authority};
 use crate::platform::rt;
 
-/// Who answers when the pod's address is not known: a listener of this machine, as with the kubelet.
+/// The target when the pod's address is not known: this machine, as with the kubelet.
 const LOCAL: &str = "127.0.0.1";
 
 /// Concurrent name lookups. An unreachable resolver blocks a lookup for half a minute, long after the probe's
@@ -63,7 +63,7 @@ fn explain(host: &str, port: u16, error: &io::Error) -> HandlerError {
     })
 }
 
-/// The system's word for an error as Go prints it: in lower case and without the number.
+/// The system's error message as Go prints it: in lower case and without the number.
 pub(super) fn system_words(error: &io::Error) -> String {
     let text = error.to_string();
     let words = text.split(" (os error").next().unwrap_or_default();

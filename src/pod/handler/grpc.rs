@@ -19,7 +19,7 @@ use crate::platform::proto::health::HealthCheckRequest;
 use crate::platform::proto::health::health_check_response::ServingStatus as Known;
 use crate::platform::proto::health::health_client::HealthClient;
 
-/// The answer is a number; a server that says more is none.
+/// The response is one number; a larger one is invalid.
 const MAX_ANSWER_BYTES: usize = 4096;
 
 pub(super) async fn check(

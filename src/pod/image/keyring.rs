@@ -61,8 +61,8 @@ struct OldConfig {
 }
 
 impl Keyring {
-    /// Adds the `auths` of a `config.json` (`.dockerconfigjson` of a Secret). Answers the credential helpers it names,
-    /// which the kubelet does not run either.
+    /// Adds the `auths` of a `config.json` (`.dockerconfigjson` of a Secret). Returns the names of its
+    /// credential helpers, which are not run; the kubelet does not run them either.
     ///
     /// # Errors
     /// What is wrong with it; nothing of its content is in the message.
@@ -134,7 +134,7 @@ impl Keyring {
 fn from_json<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
     let value: Value = serde_json::from_slice(bytes)
         .map_err(|error| format!("not JSON: line {}, column {}", error.line(), error.column()))?;
-    // A type error's text quotes the value, which may be a password: its path says enough.
+    // The text of a type error quotes the value, which may be a password: only its path is reported.
     decode(value).map(|decoded| decoded.object).map_err(|error| format!("{}: unexpected type", error.path))
 }
 

@@ -1,6 +1,6 @@
-//! `RestartAllContainers`: an end that starts the whole pod over in place, sandbox and volumes kept.
+//! `RestartAllContainers`: an exit that restarts the whole pod in place, with its sandbox and volumes kept.
 //!
-//! Owns what brings it about and the order in which records go.
+//! Owns its triggers and the order in which records are removed.
 
 use crate::model::api::pod::{Container, Pod};
 use crate::model::containers::ContainerKind;
@@ -8,7 +8,7 @@ use crate::model::containers::all_containers;
 use crate::model::observed::{ContainerStateKind, ObservedContainer, ObservedPod};
 use crate::pod::restart::restarts_all;
 
-/// The containers whose newest instance ended so that everything restarts, with that instance.
+/// The containers whose newest instance triggers the restart, with that instance.
 pub(crate) fn triggers<'a>(
     pod: &'a Pod,
     observed: &'a ObservedPod,
