@@ -40,10 +40,10 @@ use place::Sight;
 use run::Ended;
 use schedule::Schedule;
 
-/// What of the configuration concerns probes.
+/// The configuration of probes.
 #[derive(Clone, Debug, Default)]
 pub struct ProberConfig {
-    /// Where a host-network pod answers, primary first.
+    /// The node's addresses, primary first, at which host-network pods are probed.
     pub node_ips: Vec<String>,
 }
 
@@ -51,12 +51,12 @@ pub struct ProberConfig {
 pub struct Prober<R> {
     shared: Rc<ProberInner<R>>,
     config: ProberConfig,
-    /// Containers that ran before it are those of an earlier process.
+    /// Containers that started earlier were started by an earlier process.
     since: Timestamp,
     task: RefCell<Option<JoinHandle<()>>>,
 }
 
-/// What the task works with.
+/// The state shared with the task.
 struct ProberInner<R> {
     runtime: Rc<R>,
     clock: Clock,
@@ -110,13 +110,13 @@ impl<R: Runtime> Prober<R> {
         }
     }
 
-    /// What is published of a pod's instances.
+    /// The published results of a pod's instances.
     #[must_use]
     pub fn results(&self, uid: &PodUid) -> ProbeResults {
         self.shared.schedule.borrow().results(uid)
     }
 
-    /// The pod is being taken down: liveness and startup do not matter any more, readiness still does.
+    /// The pod is being taken down: stops liveness and startup probes; readiness probes continue.
     pub fn only_readiness(&self, uid: &PodUid) {
         if self.shared.schedule.borrow_mut().only_readiness(uid, Instant::now()) {
             self.shared.changed.notify_one();
@@ -141,7 +141,7 @@ impl<R: Runtime> Prober<R> {
 }
 
 impl<R> Drop for Prober<R> {
-    /// Runs that are under way end with the task that owns them.
+    /// Running probes end with the task that owns them.
     fn drop(&mut self) {
         if let Some(task) = self.task.borrow_mut().take() {
             task.abort();
@@ -149,7 +149,7 @@ impl<R> Drop for Prober<R> {
     }
 }
 
-/// Starts what is due, takes in what has ended, sleeps.
+/// Starts due probes, records the results of ended ones, sleeps.
 async fn conduct<R: Runtime>(shared: Rc<ProberInner<R>>) {
     let mut runs = JoinSet::new();
     loop {

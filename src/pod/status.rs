@@ -28,7 +28,7 @@ use crate::store::StoreHandle;
 struct StatusEntry {
     pod: Rc<Pod>,
     status: PodStatus,
-    /// When it was seen for the first time, as long as it has never run.
+    /// When the pod appeared, if it has never run.
     seen: Option<Instant>,
 }
 
@@ -44,7 +44,7 @@ impl StatusEntry {
         self.pod.metadata.deletion_timestamp.is_some()
     }
 
-    /// Takes another version of the pod. What clients say of its status is shown before its worker has had a turn.
+    /// Takes another version of the pod. Status conditions set by clients are shown before the worker syncs.
     fn describe(&mut self, pod: &Rc<Pod>) {
         take_foreign_conditions(&mut self.status, pod);
         let before = std::mem::replace(&mut self.pod, Rc::clone(pod));
@@ -63,7 +63,7 @@ pub struct StatusManager {
 }
 
 impl StatusManager {
-    /// Starts from what the store remembers, so that start times, restart counts and transition times live on.
+    /// Starts from the stored statuses, so that start times, restart counts and transition times are kept.
     #[must_use]
     pub fn new(store: StoreHandle, remembered: BTreeMap<PodUid, PodStatus>) -> Self {
         Self {
@@ -75,7 +75,7 @@ impl StatusManager {
         }
     }
 
-    /// The last status of a pod: this run's, else the store's.
+    /// The last status of a pod: this process's, else the stored one.
     #[must_use]
     pub fn last(&self, uid: &PodUid) -> Option<PodStatus> {
         let current = self.entries.borrow().get(uid).map(|entry| entry.status.clone());
@@ -108,7 +108,7 @@ impl StatusManager {
         self.version.send_modify(|version| *version += 1);
     }
 
-    /// Another version of a pod that is being taken down, or that goes from now on.
+    /// Another version of a pod that is being taken down, or will be from now on.
     pub fn describe_going(&self, pod: &Rc<Pod>) {
         if let Some(entry) = self.entries.borrow_mut().get_mut(&pod.metadata.uid) {
             entry.describe(pod);
@@ -116,9 +116,9 @@ impl StatusManager {
         self.version.send_modify(|version| *version += 1);
     }
 
-    /// Publishes the status of a pod. Of the object itself only its end counts here: a client may have changed the rest since the
-    /// worker read its mailbox, and must find its change. Writes to the store only what means something new, and nothing of a
-    /// machine that goes down.
+    /// Publishes the status of a pod. Of the object itself only its deletion is taken: a client may have
+    /// changed the rest since the worker read its mailbox, and must find its change. The store is written
+    /// only if the meaning of the status changed, and never during a shutdown of the machine.
     pub fn set(&self, pod: &Rc<Pod>, mut status: PodStatus) {
         let uid = &pod.metadata.uid;
         let last = self.last(uid);
@@ -134,7 +134,7 @@ impl StatusManager {
             ends_sooner = take_sooner_end(&mut shown, pod);
         }
         let news = last.as_ref().is_none_or(|last| !same_meaning(last, &status));
-        // One that ran before this process began was not started by it.
+        // A pod that ran before this process began was not started by it.
         let seen = seen.filter(|_| last.is_none_or(|last| last.phase == "Pending"));
         if let Some(seen) = seen.filter(|_| status.phase == "Running") {
             metrics::observe(&START_DURATION, &[], seen.elapsed());
@@ -151,7 +151,7 @@ impl StatusManager {
         }
     }
 
-    /// Forgets a pod that is gone.
+    /// Removes the status of a pod.
     pub fn remove(&self, uid: &PodUid) {
         start::remove(uid);
         self.expected.borrow_mut().remove(uid);
@@ -203,7 +203,7 @@ impl StatusManager {
         entries.values().map(|entry| Pod { status: entry.status.clone(), ..Pod::clone(&entry.pod) }).collect()
     }
 
-    /// Changes whenever any status does.
+    /// Changes whenever any status changes.
     #[must_use]
     pub fn watch(&self) -> watch::Receiver<u64> {
         self.version.subscribe()
@@ -247,7 +247,8 @@ mod tests {
         pods.iter().map(|pod| (pod.metadata.name.as_str(), pod.status.phase.as_str())).collect()
     }
 
-    /// Between the start of the agent and the first turn of its workers there must be no moment without the pods.
+    /// The pods must be visible without a gap between the start of the agent and the first sync of its
+    /// workers.
     #[test]
     fn a_wanted_pod_is_seen_before_anybody_has_looked_at_it_but_is_not_waited_for() {
         let store = StoreHandle::open_in_memory(OpenOptions { mode: Mode::Inline, ..Default::default() });

@@ -14,7 +14,7 @@ use crate::model::types::Timestamp;
 
 /// Upstream's group and version since 1.35.
 pub const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
-/// The number of Secrets above which one that was only compared is not added to the record (upstream).
+/// A Secret that was only compared is added to the record while it has fewer Secrets than this (upstream).
 const MOST_COMPARED: usize = 100;
 
 /// `imagePullCredentialsVerificationPolicy`.

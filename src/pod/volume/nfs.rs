@@ -78,7 +78,7 @@ impl Export {
         read_only.into_iter().chain(self.options.iter().cloned()).collect()
     }
 
-    /// Versions to ask the kernel for; the volume's own choice is the only one.
+    /// The versions to try; the one in the mount options is the only one.
     fn versions(&self) -> Vec<Option<&'static str>> {
         let is_choice = |option: &str| {
             let word = option.split('=').next().unwrap_or_default();
@@ -88,7 +88,7 @@ impl Export {
         if chosen { vec![None] } else { VERSIONS.into_iter().map(Some).collect() }
     }
 
-    /// What the helper would have added for the kernel.
+    /// Mount options for the kernel that the helper would have added.
     fn kernel_options(
         &self,
         version: Option<&str>,
@@ -107,7 +107,7 @@ impl Export {
     }
 }
 
-/// Mounts an export, or finds it mounted.
+/// Mounts an export unless it is mounted.
 pub(super) async fn ensure(
     jobs: &RemoteJobs,
     pod_dir: &Path,
@@ -194,7 +194,8 @@ fn ask_kernel(export: &Export, target: &Path) -> Result<(), NfsError> {
     Err(last)
 }
 
-/// From where the server is reached: NFS 4.0 calls back there. Connecting a datagram socket sends nothing.
+/// The local address towards the server: NFS 4.0 calls back there. Connecting a datagram socket sends
+/// nothing.
 fn own_address(server: SocketAddr) -> Option<SocketAddr> {
     let any = if server.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let socket = UdpSocket::bind(any).ok()?;

@@ -14,12 +14,12 @@ use crate::model::types::PodUid;
 use crate::platform::logging::chain;
 use crate::platform::rt;
 
-/// Who uses a directory, and which one is being removed.
+/// The directories in use, and the one being removed.
 #[derive(Default)]
 pub(super) struct Guard {
-    /// All directories have been gone through, and nothing was in the way.
+    /// A complete scan has found nothing that prevents a removal.
     swept: Cell<bool>,
-    /// What was in the way the last time.
+    /// The problems that the last scan reported.
     told: RefCell<BTreeSet<String>>,
     used: RefCell<BTreeSet<PodUid>>,
     removing: RefCell<Option<PodUid>>,
@@ -27,7 +27,7 @@ pub(super) struct Guard {
 }
 
 impl Guard {
-    /// From now on the pod uses its directory. Waits while an orphaned one of that uid is being removed.
+    /// Marks the pod's directory as used. Waits while an orphaned one of that uid is being removed.
     pub(super) async fn claim(&self, uid: &PodUid) {
         self.used.borrow_mut().insert(uid.clone());
         while self.removing.borrow().as_ref() == Some(uid) {
@@ -61,15 +61,15 @@ impl Drop for Removing<'_> {
 }
 
 impl Volumes {
-    /// Whether directories of unknown pods may be there: at the start, and while something keeps one from going.
+    /// Whether directories of unknown pods may exist: at the start, and while something prevents a removal.
     #[must_use]
     pub fn may_have_orphans(&self) -> bool {
         !self.guard.swept.get()
     }
 
-    /// Removes the directories of pods that are not `known`, with the protections of [`Volumes::tear_down`]. Returns how many
-    /// went, and what stands in the way that did not the last time. To be called only when every source has spoken, with every pod that is
-    /// wanted, being taken down, or shown by the runtime.
+    /// Removes the directories of pods that are not `known`, with the protections of [`Volumes::tear_down`].
+    /// Returns how many were removed, and the problems that the last call did not report. Call it only after
+    /// every source has answered, with every pod that is wanted, being taken down, or present in the runtime.
     pub async fn clean_orphans(&self, known: &BTreeSet<PodUid>) -> (usize, Vec<VolumeError>) {
         let mut errors = Vec::new();
         let mut removed = 0;
@@ -104,7 +104,7 @@ fn list(pods_dir: &Path) -> Result<Vec<PodUid>, VolumeError> {
     for entry in std::fs::read_dir(pods_dir).map_err(failed)? {
         let entry = entry.map_err(failed)?;
         let uid = PodUid::from(entry.file_name().to_string_lossy().as_ref());
-        // No pod has any other name: `lost+found` belongs to the file system.
+        // Other names are not pod uids: `lost+found` belongs to the file system.
         if uid.is_safe() && entry.file_type().map_err(failed)?.is_dir() {
             uids.push(uid);
         }

@@ -12,7 +12,7 @@ use crate::model::api::quantity::Quantity;
 use crate::model::objects::ObjectLookup;
 use crate::pod::resources::{NodeCapacity, ResourceFlags, pod_resources};
 
-/// The plugins that mount something on the directory they hand out.
+/// The plugins that mount something on their directory.
 const MOUNTING_PLUGINS: [&str; 7] = [
     "kubernetes.io~empty-dir",
     "kubernetes.io~local-volume",
@@ -23,13 +23,13 @@ const MOUNTING_PLUGINS: [&str; 7] = [
     "kubernetes.io~downward-api",
 ];
 
-/// What an emptyDir is made of.
+/// The storage of an emptyDir.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EmptyDirMedium {
     /// A directory on the node's disk.
     Disk,
     Memory {
-        /// Its size; `None` when nothing says and the node's memory is unknown.
+        /// The size; `None` when it is not set and the node's memory is unknown.
         size_bytes: Option<i64>,
     },
     HugePages {
@@ -38,13 +38,13 @@ pub enum EmptyDirMedium {
     },
 }
 
-/// The medium makes no sense for this pod. Texts are upstream's.
+/// The medium is invalid for this pod. Texts are upstream's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MediumError {
-    /// A word that is none.
+    /// An unknown medium.
     #[error("unknown storage medium {0:?}")]
     Unknown(String),
-    /// `HugePages` alone cannot choose.
+    /// `HugePages` without a size, but the pod requests several.
     #[error("medium: {0} can't be used if container requests multiple huge page sizes")]
     ManySizes(String),
     /// No container requests such pages.
@@ -99,7 +99,7 @@ fn page_bytes(size: &str) -> Option<i64> {
     Quantity::parse(size).ok().map(Quantity::value).filter(|bytes| *bytes > 0)
 }
 
-/// Groups that come with the pod's claimed volumes, in the order of the spec.
+/// Groups of the pod's claimed volumes, in the order of the spec.
 #[must_use]
 pub fn claim_groups(pod: &Pod, objects: &dyn ObjectLookup) -> Vec<i64> {
     let mut groups = Vec::new();
@@ -111,7 +111,7 @@ pub fn claim_groups(pod: &Pod, objects: &dyn ObjectLookup) -> Vec<i64> {
     groups
 }
 
-/// Of all mount points, those below a pod's directory that volumes put there, newest first: the order to unmount them in.
+/// The mount points below a pod's directory that volumes created, newest first: the order to unmount them in.
 #[must_use]
 pub fn own_mounts(pod_dir: &Path, mount_points: &[PathBuf]) -> Vec<PathBuf> {
     let is_own = |point: &&PathBuf| point.strip_prefix(pod_dir).is_ok_and(is_own_place);

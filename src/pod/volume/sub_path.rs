@@ -52,8 +52,8 @@ pub enum SubPathError {
     },
 }
 
-/// Makes the directory if it is missing and binds it; the path to mount. A bind that is there and shows the same file stays,
-/// an outdated one is replaced.
+/// Creates the directory if it is missing and binds it; returns the path to mount. A bind of the same file is
+/// kept, an outdated one is replaced.
 pub(super) fn ensure(pod_dir: &Path, wanted: &SubPath) -> Result<PathBuf, SubPathError> {
     let relative: PathBuf = normal_parts(&wanted.path).collect();
     let (volume, container) = (wanted.volume.clone(), wanted.container.clone());
@@ -106,7 +106,7 @@ fn make_missing(volume: &Path, relative: &Path) -> io::Result<()> {
     })
 }
 
-/// `real` has had all its links resolved: one that is met now has been put there since.
+/// `real` has all its links resolved: a link found now was created since.
 fn open_below(base: &Path, real: &Path) -> io::Result<Handle> {
     let outside = |_| io::Error::new(io::ErrorKind::PermissionDenied, "the path leads outside the volume");
     let relative = real.strip_prefix(base).map_err(outside)?;
@@ -116,7 +116,7 @@ fn open_below(base: &Path, real: &Path) -> io::Result<Handle> {
     Handle::open(base)?.below(relative, Mounts::Cross)
 }
 
-/// The directory of the pod itself is not made again: a dead server may have kept us until long after the pod went.
+/// The pod's own directory is not recreated: after a wait for a dead server the pod may be removed.
 fn make_place(pod_dir: &Path, names: &[&str]) -> io::Result<()> {
     let mut path = pod_dir.to_owned();
     names.iter().try_for_each(|name| {
@@ -147,7 +147,7 @@ fn bind(
     mount::bind_descriptor(source.as_fd(), target)
 }
 
-/// A stale bind of a dead file system says nothing, and is replaced.
+/// A stale bind of a dead file system counts as different, and is replaced.
 fn is_same(source: &Handle, target: &Path) -> bool {
     let found = target.symlink_metadata().map(|found| (found.dev(), found.ino()));
     matches!((identity(source.as_fd()), found), (Ok(source), Ok(target)) if source == target)

@@ -21,7 +21,7 @@ use crate::store::{StoreHandle, StoredContainerState};
 #[derive(Clone, Default)]
 pub(super) struct EarlierLife {
     states: ContainerStates,
-    /// The newest of each container that ran. The runtime has no record of them any more.
+    /// The newest record of each container that ran. The runtime has removed them.
     ended: Vec<ObservedContainer>,
 }
 
@@ -37,14 +37,14 @@ pub(super) struct Counts {
     stored: ContainerStates,
     /// Of containers that have not started since the pod came back.
     earlier: EarlierLife,
-    /// What ran in this life, once its records are about to go.
+    /// The last runs of this life, kept when their records are about to be removed.
     ended: Vec<ObservedContainer>,
     /// The next restart counts by the log files; `None` before the first observation.
     logged: Option<BTreeMap<ContainerName, u32>>,
 }
 
 impl Counts {
-    /// Starts from what the store remembers, and from what an earlier life of the pod has left.
+    /// Starts from the stored counts, and from those of an earlier life of the pod.
     pub(super) fn new(stored: ContainerStates, earlier: EarlierLife) -> Self {
         Self { stored, earlier, ended: Vec::new(), logged: None }
     }
@@ -90,13 +90,13 @@ impl Counts {
         self.logged = Some(if is_unknown { executor.logged_counts(pod).await } else { BTreeMap::new() });
     }
 
-    /// Restart counts and back-off are on disk before the restart happens, so that no crash makes a busy loop of a crash
-    /// loop. First starts have nothing to remember and write nothing.
+    /// Stores restart counts and back-off before the restart happens, so that a crash of the agent cannot
+    /// turn a crash loop into a busy loop. First starts have no counts and write nothing.
     pub(super) async fn remember(&mut self, pod: &Pod, plan: &PodPlan, store: &StoreHandle) {
         for action in &plan.actions {
             let Action::StartContainer(start) = action else { continue };
             let state = StoredContainerState { restart_count: start.attempt, back_off: start.back_off };
-            // From here on the runtime's record of the new instance says when it ended.
+            // From here on the runtime's record of the new instance has its end.
             self.earlier.states.remove(&start.name);
             self.earlier.ended.retain(|record| record.name != start.name);
             let known = self.stored.get(&start.name).copied().unwrap_or_default();
@@ -105,7 +105,7 @@ impl Counts {
             }
             let written = store.put_container_state(&pod.metadata.uid, &start.name, state).await;
             if let Err(error) = written {
-                // A full or read-only disk must not stop what should run: the store writes it when it can.
+                // A full or read-only disk must not stop a start: the store writes the counts when it can.
                 log::warn!(pod:% = pod.pod_ref(), err:% = error; "Failed to store restart count");
             }
             self.stored.insert(start.name.clone(), state);
@@ -121,7 +121,7 @@ impl Counts {
         self.states().map(|(name, state)| (name.clone(), state.restart_count)).into_map()
     }
 
-    /// What ran in an earlier life of the pod and has not started since.
+    /// The last runs in an earlier life of the pod, of containers that have not started since.
     pub(super) fn ended(&self) -> Vec<ObservedContainer> {
         self.earlier.ended.clone()
     }
@@ -130,7 +130,7 @@ impl Counts {
         self.earlier.states.iter().chain(&self.stored)
     }
 
-    /// What the last status and the log files say of the next counts.
+    /// The next counts by the last status and the log files.
     pub(super) fn shown(&self, last: Option<&PodStatus>) -> BTreeMap<ContainerName, u32> {
         let mut shown = counts_after(last);
         for (name, count) in self.logged.iter().flatten() {

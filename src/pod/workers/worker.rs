@@ -47,9 +47,9 @@ const REPEATED_PLAN_PAUSE: Duration = Duration::from_secs(1);
 /// When to take the next step.
 enum Next {
     Now,
-    /// After this long, or earlier when a letter arrives.
+    /// After this long, or earlier when an update arrives.
     After(Duration),
-    /// When a letter arrives.
+    /// When an update arrives.
     OnLetter,
     /// Never: the worker is done.
     Never,
@@ -68,7 +68,7 @@ pub(super) struct Worker<R> {
     restarts: Restarts,
     /// The generation of objects at the last sync.
     objects_generation: u64,
-    /// Set while the last attempt to do something failed as a whole.
+    /// Set while the last attempt failed as a whole.
     retry: Retry,
     last_actions: Vec<Action>,
     cleanup_records: bool,
@@ -115,7 +115,7 @@ impl<R: Runtime> Worker<R> {
                 Next::Now => {}
                 Next::OnLetter => self.mailbox.arrived().await,
                 Next::After(pause) => {
-                    // Losing either arm is safe: letters stay in the mailbox, the pause is recomputed.
+                    // Both arms are cancel safe: updates stay in the mailbox, the pause is recomputed.
                     tokio::select! {
                         biased;
                         () = self.mailbox.arrived() => {}
@@ -251,7 +251,7 @@ impl<R: Runtime> Worker<R> {
         Next::Now
     }
 
-    /// The same was done just now. What is waited for besides does not make it something else.
+    /// Whether the same actions were just executed. A change of the requeue time does not make another plan.
     fn is_repeated(&mut self, plan: &PodPlan) -> bool {
         let is_repeated = self.last_actions == plan.actions;
         self.last_actions = if is_repeated { Vec::new() } else { plan.actions.clone() };

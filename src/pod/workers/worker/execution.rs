@@ -1,4 +1,5 @@
-//! The worker while a plan of it is carried out: what it hears and shows meanwhile, and what it remembers of failures.
+//! The worker during the execution of a plan: updates that it takes, statuses that it publishes, failures
+//! that it records.
 
 use std::pin::pin;
 use std::rc::Rc;
@@ -40,13 +41,14 @@ impl<R: Runtime> Worker<R> {
         self.note_failures(execution, plan);
     }
 
-    /// A plan may take its time: what probes come to meanwhile is shown at once, as upstream has it.
+    /// A plan may take long: results of probes are published at once meanwhile, as upstream does.
     fn show_probes(&self, observed: &ObservedPod, plan: &PodPlan) {
         let status = self.status(observed, plan);
         self.shared.deps.statuses.set(&self.pod, status);
     }
 
-    /// Carries out a plan that takes the pod down, and listens meanwhile: a shorter grace reaches what is under way at once.
+    /// Executes a plan that takes the pod down, and takes updates meanwhile: a shorter grace period has
+    /// effect at once.
     pub(super) async fn take_down(&mut self, observed: &ObservedPod, plan: &PodPlan) -> Execution {
         let (shared, pod, mailbox) =
             (Rc::clone(&self.shared), Rc::clone(&self.pod), Rc::clone(&self.mailbox));
@@ -68,7 +70,7 @@ impl<R: Runtime> Worker<R> {
                     self.is_late = true;
                     shared.deps.executor.report_late_end(&pod);
                 }
-                // Losing it is safe: words stay in the mailbox until they are taken.
+                // Cancel safe: updates stay in the mailbox until they are taken.
                 () = mailbox.word() => {
                     self.read(mailbox.take_words()).await;
                     let earlier = self.end_of_grace();
