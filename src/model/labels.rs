@@ -6,7 +6,7 @@
 pub const POD_NAME: &str = "io.kubernetes.pod.name";
 /// Sandbox and container label: `metadata.namespace` of the pod.
 pub const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
-/// Sandbox and container label: `metadata.uid` of the pod. What lacks it is not ours.
+/// Sandbox and container label: `metadata.uid` of the pod. Records without it do not belong to the agent.
 pub const POD_UID: &str = "io.kubernetes.pod.uid";
 /// Container label: the container's name in the pod.
 pub const CONTAINER_NAME: &str = "io.kubernetes.container.name";

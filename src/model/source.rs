@@ -15,25 +15,25 @@ use crate::model::types::{PodSource, Timestamp};
 #[derive(Clone, Debug, PartialEq)]
 pub struct SourceUpdate {
     pub source: PodSource,
-    /// The whole set, or that there is no valid answer and the last one stands.
+    /// The whole set, or that there is no valid answer and the last one stays in force.
     pub answer: SourceAnswer,
-    /// Beside [`SourceAnswer::Pods`]: the objects it defines, these and no others. Nothing beside an unknown answer.
+    /// With [`SourceAnswer::Pods`]: all objects that the source defines. Empty with an unknown answer.
     pub objects: Vec<SourceObject>,
-    /// What is wrong with the source right now, its whole list; empty when all is well.
+    /// All current problems of the source; empty without any.
     pub problems: Vec<SourceProblem>,
     /// Lets a source continue after a restart: a URL's ETag and Last-Modified, or the directory that the
     /// files were in.
     pub validator: Option<String>,
-    /// The newest signature that the source has seen. It never goes backwards, so it is remembered whatever the answer is.
+    /// The newest signature from the source. It never decreases, so it is stored whatever the answer is.
     pub signed: Option<String>,
 }
 
-/// What a source knows.
+/// The answer of a source.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SourceAnswer {
     /// These pods and no others (an empty list is a valid answer).
     Pods(Vec<SourcePod>),
-    /// No valid answer: a missing directory, an HTTP error, an empty body. The last good set stands.
+    /// No valid answer: a missing directory, an HTTP error, an empty body. The last good set stays in force.
     Unknown,
 }
 
@@ -67,7 +67,7 @@ pub struct SourceProblem {
     pub message: String,
     /// When this problem (with this very message) was first seen.
     pub since: Timestamp,
-    /// `NAMESPACE/NAME` of the pod that runs in spite of it; empty when it is about no such pod. Not stored.
+    /// `NAMESPACE/NAME` of the pod that runs in spite of it; empty when there is no such pod. Not stored.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub pod: String,
 }

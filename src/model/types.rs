@@ -64,7 +64,8 @@ ids! {
 }
 
 impl PodUid {
-    /// Longest UID that still fits, with what is put around it, into the name of a file or of a systemd unit.
+    /// Longest UID that fits, with the agent's prefixes and suffixes, into the name of a file or of a systemd
+    /// unit.
     const MAX: usize = 128;
 
     /// True when the UID can name directories and cgroups of this node: it must be a single path component,
@@ -76,7 +77,7 @@ impl PodUid {
     }
 }
 
-/// Who a pod is: what log lines, events and statuses name it by.
+/// The identity of a pod in log lines, events and statuses.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PodRef {
@@ -89,7 +90,7 @@ pub struct PodRef {
 }
 
 impl PodRef {
-    /// The key under which old and new incarnations of a pod wait for each other.
+    /// The key under which incarnations of a pod wait for each other.
     #[must_use]
     pub fn full_name(&self) -> PodFullName {
         PodFullName(format!("{}_{}", self.name, self.namespace))
@@ -103,7 +104,7 @@ impl fmt::Display for PodRef {
     }
 }
 
-/// Where a pod was read from; the value of the annotation `kubernetes.io/config.source`.
+/// The source of a pod; the value of the annotation `kubernetes.io/config.source`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PodSource {
     /// `staticPodPath`.
@@ -261,16 +262,16 @@ pub fn go_duration(duration: Duration) -> String {
     }
 }
 
-/// Which streams of a program a client wants.
+/// The streams of a process that a client attaches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Streams {
-    /// To write to it.
+    /// The client writes to it.
     pub stdin: bool,
-    /// To read from it.
+    /// The client reads it.
     pub stdout: bool,
-    /// To read its errors; never with `tty`.
+    /// The client reads its errors; never with `tty`.
     pub stderr: bool,
-    /// It has a terminal, whose size can change.
+    /// The process has a terminal, whose size can change.
     pub tty: bool,
 }
 

@@ -51,7 +51,8 @@ wire! {
         pub status: Option<Value>,
     }
 
-    /// `v1.PersistentVolumeClaimSpec`. What only a provisioner could honour is kept to be refused by name.
+    /// `v1.PersistentVolumeClaimSpec`. Fields for provisioners are decoded so that they can be refused by
+    /// name.
     pub struct PersistentVolumeClaimSpec {
         pub access_modes: Vec<String>,
         pub resources: VolumeResources,
@@ -92,7 +93,7 @@ wire! {
     }
 }
 
-/// A value as it is written: text that must not be printed.
+/// An encoded value: text that must not be printed.
 #[derive(Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(transparent)]
 pub struct Encoded(pub String);

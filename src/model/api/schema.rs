@@ -64,9 +64,9 @@ pub struct Type<'s> {
 pub struct Field<'s> {
     /// As in JSON.
     pub name: &'s str,
-    /// It must be there.
+    /// The field is required.
     pub is_required: bool,
-    /// What it holds.
+    /// The shape of its value.
     pub shape: &'s str,
     pub text: &'s str,
     marks: &'s str,
@@ -224,7 +224,7 @@ impl<'s> Type<'s> {
         has(self.marks, "kind")
     }
 
-    /// It is changed as a whole.
+    /// The type is changed as a whole.
     #[must_use]
     pub fn is_atomic(&self) -> bool {
         has(self.marks, "atomic")

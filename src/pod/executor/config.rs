@@ -264,7 +264,7 @@ impl HostsSource {
     }
 }
 
-/// The node's resolver configuration; without a path an empty one.
+/// The node's resolver configuration; `Disabled` without a path.
 fn read_resolv_conf(path: Option<&Path>) -> Result<ResolvConfSource, String> {
     let Some(path) = path else { return Ok(ResolvConfSource::Disabled) };
     let text = match read_text(path, MAX_RESOLV_CONF) {

@@ -172,7 +172,7 @@ impl Instance {
         }
     }
 
-    /// Removes the instance.
+    /// Ends all probes of the instance.
     pub fn leave(&mut self, queue: &mut Queue) {
         self.is_over = true;
         for entry in &mut self.probes {

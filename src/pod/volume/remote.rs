@@ -1,7 +1,8 @@
-//! File system work that waits for another machine, each in a thread of its own: a server that is gone must hold up neither a
-//! pod's worker nor the blocking pool.
+//! File system calls that wait for another machine, each in a thread of its own: an unreachable server must
+//! block neither a pod's worker nor the blocking pool.
 //!
-//! Owns which jobs are under way. A thread that hangs in the kernel ends with the process; there is at most one per path.
+//! Owns which jobs are running. A thread that hangs in the kernel ends with the process; there is at most one
+//! per path.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -20,7 +21,7 @@ pub type RemoteJobs = Rc<RefCell<BTreeSet<PathBuf>>>;
 /// A job gave no answer. The messages end up in the status of the pod that waits for the volume.
 #[derive(Debug, thiserror::Error)]
 pub enum RemoteError {
-    /// It is under way still, this one or an earlier one for the same path.
+    /// This job, or an earlier one for the same path, is still running.
     #[error("waiting for the server to respond")]
     Waiting,
     /// It could not be started.

@@ -1,7 +1,7 @@
-//! What a pod's volumes are to be, before anything is made: kind and size of an emptyDir, groups that come with volumes,
-//! which mounts below a pod's directory are ours.
+//! The choices about a pod's volumes before anything is created: kind and size of an emptyDir, groups of
+//! volumes, which mounts below a pod's directory are the agent's.
 //!
-//! Owns the choices.
+//! Owns these choices.
 //!
 //! Pure: what it returns depends on its arguments alone.
 

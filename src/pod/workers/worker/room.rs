@@ -58,8 +58,7 @@ impl<R: Runtime> Worker<R> {
         Some(self.reject(observed, &rejection, Next::After(ALLOCATE_AGAIN_AFTER)).await)
     }
 
-    /// Publishes why the pod does not run. Next: a retry after `again` when it waits, its end when it has
-    /// failed.
+    /// Publishes why the pod does not run. Returns `again` when it waits; a pod that has failed is ended.
     async fn reject(&mut self, observed: &ObservedPod, rejection: &Rejection, again: Next) -> Next {
         let shared = Rc::clone(&self.shared);
         let status = self.status(observed, &PodPlan::default());
