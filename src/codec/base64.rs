@@ -1,4 +1,5 @@
-//! Base64: the standard alphabet with padding (RFC 4648), as JSON of Kubernetes and Docker and WebSocket frames carry it.
+//! Base64: the standard alphabet with padding (RFC 4648), as JSON of Kubernetes and Docker and WebSocket
+//! frames carry it.
 
 const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 

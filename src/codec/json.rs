@@ -19,7 +19,8 @@ pub struct Parsed {
 
 /// Duplicates reported for one value.
 const MAX_DUPLICATES: usize = 20;
-/// Values of one text; the same bound as for a YAML document, since a value takes far more memory than its text.
+/// Values of one text; the same bound as for a YAML document, since a value takes far more memory than its
+/// text.
 const MAX_VALUES: usize = 200_000;
 
 /// The duplicates found so far in a text, and the path of the current value.

@@ -1,6 +1,8 @@
-//! YAML text to raw JSON values, the way Kubernetes reads it (YAML 1.1: `0644` is 420, `yes` is true, `<<` merges).
+//! YAML text to raw JSON values, the way Kubernetes reads it (YAML 1.1: `0644` is 420, `yes` is true, `<<`
+//! merges).
 //!
-//! Owns the parser, its bounds and the splitting into documents, so that one broken document does not hide the others.
+//! Owns the parser, its bounds and the splitting into documents, so that one broken document does not hide
+//! the others.
 
 use std::borrow::Cow;
 

@@ -37,8 +37,9 @@ impl DeviceRequest {
     }
 }
 
-/// Entries of an annotation, separated by commas or white space: `/dev/x`, `/dev/x:/dev/y`, `/dev/x:r`, `/dev/x:/dev/y:rw`,
-/// or a name of the Container Device Interface. Colons in paths (`/dev/serial/by-path/…`) are fine.
+/// Entries of an annotation, separated by commas or white space: `/dev/x`, `/dev/x:/dev/y`, `/dev/x:r`,
+/// `/dev/x:/dev/y:rw`, or a name of the Container Device Interface. Colons in paths (`/dev/serial/by-path/…`)
+/// are fine.
 ///
 /// # Errors
 /// Which entry is wrong, and why.

@@ -18,8 +18,8 @@ pub enum ContainerKind {
     Ephemeral,
 }
 
-/// The value of the annotation `io.kubernetes.container.hash`, bit for bit the kubelet's, so that each can take over the
-/// other's containers: FNV-1a (32 bit) over Go's print of the JSON bytes of image and name.
+/// The value of the annotation `io.kubernetes.container.hash`, bit for bit the kubelet's, so that each can
+/// take over the other's containers: FNV-1a (32 bit) over Go's print of the JSON bytes of image and name.
 #[must_use]
 pub fn container_hash(container: &Container) -> String {
     let json = format!(

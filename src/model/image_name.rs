@@ -31,8 +31,8 @@ pub enum PullDecision {
     Refuse,
 }
 
-/// `imagePullPolicy` against what is present. Unset or unknown policies behave as `IfNotPresent`; defaulting has filled
-/// them in long before.
+/// `imagePullPolicy` against what is present. Unset or unknown policies behave as `IfNotPresent`; defaulting
+/// has filled them in long before.
 #[must_use]
 pub fn decide_pull(policy: &str, present: bool) -> PullDecision {
     match (policy, present) {

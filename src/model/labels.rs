@@ -1,4 +1,5 @@
-//! Keys of the labels and annotations that tie sandboxes and containers to pods: the adoption contract with the kubelet.
+//! Keys of the labels and annotations that tie sandboxes and containers to pods: the adoption contract with
+//! the kubelet.
 //!
 //! Owns the words.
 

@@ -134,7 +134,8 @@ impl fmt::Display for ObjectKey {
 pub struct LocalObject {
     /// Kind, namespace, name.
     pub key: ObjectKey,
-    /// `metadata.uid`: random when it was created through the API, else [derived from the key](wire::derived_uid).
+    /// `metadata.uid`: random when it was created through the API, else [derived from the
+    /// key](wire::derived_uid).
     pub uid: String,
     /// `metadata.labels`.
     pub labels: StringMap,

@@ -42,8 +42,8 @@ pub enum SourceAnswer {
 pub struct SourcePod {
     /// Defaulted, named, with uid and annotations: ready to run.
     pub pod: Rc<Pod>,
-    /// File path or URL, for messages. With [`SourceAnswer::Pods`], a pod whose newest manifest is broken keeps its last
-    /// good version here.
+    /// File path or URL, for messages. With [`SourceAnswer::Pods`], a pod whose newest manifest is broken
+    /// keeps its last good version here.
     pub origin: String,
 }
 

@@ -57,7 +57,8 @@ ids! {
     SandboxId;
     /// The runtime's id of a container, without the `containerd://` prefix.
     ContainerId;
-    /// `name` of a container within its pod; unique over containers, init containers and ephemeral containers.
+    /// `name` of a container within its pod; unique over containers, init containers and ephemeral
+    /// containers.
     ContainerName;
     /// `name_namespace`: at most one pod of a full name may run at a time.
     PodFullName;
@@ -237,7 +238,8 @@ impl<'de> Deserialize<'de> for Timestamp {
     }
 }
 
-/// A duration as Go prints it, which is how Kubernetes' messages show durations: `1.5s`, `5m0s`, `2h45m0s`, `300ms`.
+/// A duration as Go prints it, which is how Kubernetes' messages show durations: `1.5s`, `5m0s`, `2h45m0s`,
+/// `300ms`.
 #[must_use]
 pub fn go_duration(duration: Duration) -> String {
     let nanos = duration.as_nanos();

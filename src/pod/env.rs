@@ -38,7 +38,8 @@ pub struct EnvContext<'a> {
 /// Env files by volume and path; `None`: the volume exists, but the file cannot be read.
 pub type EnvFiles = BTreeMap<(String, String), Option<Vec<u8>>>;
 
-/// The env files a container's variables are read from, by volume and path: only volumes of kind emptyDir have any.
+/// The env files a container's variables are read from, by volume and path: only volumes of kind emptyDir
+/// have any.
 #[must_use]
 pub fn env_files(pod: &Pod, container: &Container) -> BTreeSet<(String, String)> {
     let is_empty_dir =
@@ -97,7 +98,8 @@ pub enum EnvError {
     },
 }
 
-/// Variables in order of definition, `envFrom` first; a later definition replaces the value of an earlier one.
+/// Variables in order of definition, `envFrom` first; a later definition replaces the value of an earlier
+/// one.
 ///
 /// # Errors
 /// The first variable that cannot be made.
@@ -359,8 +361,8 @@ pub fn resource_value(
     Ok(whole.to_string())
 }
 
-/// Replaces `$(NAME)` by its value where there is one. `$$` is a dollar sign and ends the meaning of what follows:
-/// `$$(NAME)` gives `$(NAME)`.
+/// Replaces `$(NAME)` by its value where there is one. `$$` is a dollar sign and ends the meaning of what
+/// follows: `$$(NAME)` gives `$(NAME)`.
 pub fn expand<'a>(input: &str, lookup: impl Fn(&str) -> Option<&'a str>) -> String {
     let mut output = String::with_capacity(input.len());
     let mut rest = input;

@@ -87,7 +87,8 @@ pub const SERVING: ServingStatus = 1;
 /// Sends a request and reads the answer. No proxy, no keep-alive, no compression.
 ///
 /// # Errors
-/// No connection, no answer, or none in `timeout`, which covers everything up to the last byte of the last redirect.
+/// No connection, no answer, or none in `timeout`, which covers everything up to the last byte of the last
+/// redirect.
 pub async fn http_get(request: &HttpGet, timeout: Duration) -> Result<HttpAnswer, HandlerError> {
     http::get(request, deadline(timeout)).await
 }

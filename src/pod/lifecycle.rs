@@ -1,7 +1,7 @@
 //! The life of a pod worker, as one transition function.
 //!
-//! Owns `PodWorkerState`. Invariants: the grace period never grows; a finished pod stays finished; nothing is started
-//! once termination began.
+//! Owns `PodWorkerState`. Invariants: the grace period never grows; a finished pod stays finished; nothing is
+//! started once termination began.
 //!
 //! Pure: what it returns depends on its arguments alone.
 
@@ -45,7 +45,8 @@ pub enum PodWorkerState {
 /// Why a pod ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndCause {
-    /// It has succeeded or failed and is still wanted: its records and status stay, so that nothing runs it again.
+    /// It has succeeded or failed and is still wanted: its records and status stay, so that nothing runs it
+    /// again.
     Completed,
     /// The node was short of a resource: the pod is still wanted but not run again; its status stays, its
     /// resources are freed.
@@ -106,9 +107,10 @@ pub enum PodWorkerEffect {
     Sync,
     /// Cancel work in progress and plan with this grace period; repeated whenever the grace period shrinks.
     Terminate { grace_seconds: i64 },
-    /// Unmount volumes, remove the cgroup; with `records`, also remove runtime records, directories and stored state.
+    /// Unmount volumes, remove the cgroup; with `records`, also remove runtime records, directories and
+    /// stored state.
     CleanUp {
-        /// Remove everything.
+        /// Also remove records, directories and stored state.
         records: bool,
     },
     /// Release the full name: another incarnation may start.
@@ -321,7 +323,8 @@ fn ended_but_wanted(cause: EndCause) -> EndCause {
 }
 
 impl PodWorkerState {
-    /// Whole seconds of the grace that are left at `now`, at least one; `None` unless the pod is being taken down.
+    /// Whole seconds of the grace that are left at `now`, at least one; `None` unless the pod is being taken
+    /// down.
     #[must_use]
     pub fn grace_left(&self, now: Timestamp) -> Option<i64> {
         let Self::Terminating { since, grace_seconds, .. } = self else { return None };

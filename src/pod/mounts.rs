@@ -53,8 +53,8 @@ pub enum MountError {
     UnknownMode(String),
 }
 
-/// The directory or file of the volume that a mount is about, expanded with the container's variables and checked; empty for
-/// the whole volume.
+/// The directory or file of the volume that a mount is about, expanded with the container's variables and
+/// checked; empty for the whole volume.
 ///
 /// # Errors
 /// When a variable has no value, or the path leads out of the volume.

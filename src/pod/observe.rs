@@ -88,7 +88,8 @@ struct FileTail {
     is_cut: bool,
 }
 
-/// The file may belong to the container and be anything by now, so never block on it and never read more than `max` bytes.
+/// The file may belong to the container and be anything by now, so never block on it and never read more than
+/// `max` bytes.
 fn read_end(path: &Path, max: usize) -> Option<FileTail> {
     use std::io::{Read as _, Seek as _, SeekFrom};
     let max = u64::try_from(max).ok()?;

@@ -35,8 +35,8 @@ pub(crate) use restart_all::triggers;
 /// What to do next for one pod: the actions in order, then when to sync again.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PodPlan {
-    /// In order. The first that fails ends the execution of this plan (a failed container start skips only the
-    /// containers that must wait for it).
+    /// In order. The first that fails ends the execution of this plan (a failed container start skips only
+    /// the containers that must wait for it).
     pub actions: Vec<Action>,
     /// Sync again after this long even without an event; `None` when only an event can change anything.
     pub requeue_after: Option<Duration>,
@@ -47,8 +47,9 @@ pub struct PodPlan {
 /// One step. Names and ids, never indexes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Stop containers: the groups one after another, the members of a group at the same time. `grace` is the budget for
-    /// all groups together; each call gets what is left, at least two seconds (upstream's minimum).
+    /// Stop containers: the groups one after another, the members of a group at the same time. `grace` is the
+    /// budget for all groups together; each call gets what is left, at least two seconds (upstream's
+    /// minimum).
     StopContainers {
         /// In stopping order.
         groups: Vec<Vec<StopContainer>>,
@@ -139,7 +140,8 @@ pub struct PlanContext {
     pub limits: BackOffLimits,
     /// Set while the pod is being taken down.
     pub terminating: Option<Terminating>,
-    /// Ended records to keep per container (`maximum-dead-containers-per-container`); the newest record always stays.
+    /// Ended records to keep per container (`maximum-dead-containers-per-container`); the newest record
+    /// always stays.
     pub max_dead_per_container: usize,
     /// The newest sandbox was read with a status call, so its `ips` and `host_network` are reliable.
     pub sandbox_status_read: bool,

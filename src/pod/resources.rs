@@ -1,4 +1,5 @@
-//! From requests and limits to cgroup values: QoS class, sums over a pod, container and pod cgroups, cgroup names.
+//! From requests and limits to cgroup values: QoS class, sums over a pod, container and pod cgroups, cgroup
+//! names.
 //!
 //! Owns the arithmetic.
 //!
@@ -457,7 +458,8 @@ fn hugepage_limit(limits: &ResourceList, size: u64) -> u64 {
     named.and_then(|(_, amount)| u64::try_from(amount.value()).ok()).unwrap_or(0)
 }
 
-/// Path components, below the cgroup root, of the cgroup that holds a class's pods. Guaranteed pods have none of their own.
+/// Path components, below the cgroup root, of the cgroup that holds a class's pods. Guaranteed pods have none
+/// of their own.
 fn class_components(class: QosClass) -> Vec<String> {
     let mut components = vec!["kubepods".to_owned()];
     match class {
@@ -476,7 +478,8 @@ pub fn pod_components(uid: &PodUid, class: QosClass) -> Vec<String> {
     components
 }
 
-/// The cgroup that holds a class's pods, as a path in the cgroup file system; `Guaranteed` gives that of all pods.
+/// The cgroup that holds a class's pods, as a path in the cgroup file system; `Guaranteed` gives that of all
+/// pods.
 #[must_use]
 pub fn class_cgroup_path(class: QosClass, layout: &CgroupLayout) -> String {
     cgroup_path(&class_components(class), layout)
@@ -518,7 +521,8 @@ pub fn cgroup_path(components: &[String], layout: &CgroupLayout) -> String {
     }
 }
 
-/// The path of a cgroup that the configuration names: with systemd by its slice, `kube` for `/kube.slice` (upstream).
+/// The path of a cgroup that the configuration names: with systemd by its slice, `kube` for `/kube.slice`
+/// (upstream).
 #[must_use]
 pub fn named_cgroup_path(name: &str, driver: CgroupDriver) -> String {
     let components: Vec<String> = match driver {
@@ -532,7 +536,8 @@ pub fn named_cgroup_path(name: &str, driver: CgroupDriver) -> String {
     cgroup_path(&components, &CgroupLayout { driver, root: "/".to_owned(), per_qos: true })
 }
 
-/// `resourceFieldRef` amounts of a container: name to amount, limits falling back to the pod's and then to the node's.
+/// `resourceFieldRef` amounts of a container: name to amount, limits falling back to the pod's and then to
+/// the node's.
 #[must_use]
 pub fn effective_limits(pod: &Pod, container: &Container, node: &NodeCapacity) -> BTreeMap<String, Quantity> {
     let mut limits = ResourceList::from([

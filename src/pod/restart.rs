@@ -64,7 +64,8 @@ pub fn back_off(
     }
 }
 
-/// Whether a container that ended with `exit_code` is to run again: its own rules, then its own policy, then the pod's.
+/// Whether a container that ended with `exit_code` is to run again: its own rules, then its own policy, then
+/// the pod's.
 #[must_use]
 pub fn restarts_after(pod: &Pod, container: &Container, exit_code: i32) -> bool {
     let policy = container.restart_policy.as_ref().unwrap_or(&pod.spec.restart_policy);

@@ -15,8 +15,8 @@ pub fn class_of(pod: &Pod) -> Option<&str> {
     pod.spec.runtime_class_name.as_deref().filter(|class| !class.is_empty())
 }
 
-/// The runtime's handler for a pod: that of its class, or, without an object of that name, the name itself. Empty for the
-/// runtime's default.
+/// The runtime's handler for a pod: that of its class, or, without an object of that name, the name itself.
+/// Empty for the runtime's default.
 #[must_use]
 pub fn handler<'a>(pod: &'a Pod, class: Option<&'a RuntimeClassSpec>) -> &'a str {
     class.map_or_else(|| class_of(pod).unwrap_or_default(), |class| &class.handler)

@@ -15,7 +15,8 @@ pub struct HttpTarget {
     pub port: u16,
     /// Path and query.
     pub path: String,
-    /// As the manifest gives them; `Host` sets the request's host, an empty `User-Agent` or `Accept` drops that header.
+    /// As the manifest gives them; `Host` sets the request's host, an empty `User-Agent` or `Accept` drops
+    /// that header.
     pub headers: Vec<(String, String)>,
 }
 

@@ -45,7 +45,8 @@ pub fn from_log(tail: &[u8], is_cut: bool) -> String {
     let skipped = lines.len().saturating_sub(LOG_LINES_MAX);
     let mut text = Vec::new();
     for (position, line) in lines.iter().enumerate().skip(skipped) {
-        // A line whose beginning is cut off is so long that the end of it, which is what may be taken, is all content.
+        // A line whose beginning is cut off is so long that the end of it, which is what may be taken, is all
+        // content.
         if is_cut && position == 0 {
             text.extend_from_slice(line);
         } else {
@@ -58,7 +59,8 @@ pub fn from_log(tail: &[u8], is_cut: bool) -> String {
     text[start..].to_owned()
 }
 
-/// Of `<time> <stream> <tags> <content>`: the content, without the newline that ends the entry but not the line.
+/// Of `<time> <stream> <tags> <content>`: the content, without the newline that ends the entry but not the
+/// line.
 fn content(entry: &[u8]) -> Option<&[u8]> {
     let mut parts = entry.splitn(4, |byte| *byte == b' ');
     let (_time, stream, tags) = (parts.next()?, parts.next()?, parts.next()?);

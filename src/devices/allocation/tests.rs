@@ -186,7 +186,8 @@ proptest! {
                 for id in allocation.ids() {
                     let owner = owners.entry(id).or_insert(&allocation.pod);
                     prop_assert_eq!(*owner, &allocation.pod, "{} has two owners", id);
-                    // In one pod a device is shared in time only: by an init container and one that runs later.
+                    // In one pod a device is shared in time only: by an init container and one that runs
+                    // later.
                     if allocation.container != "init" {
                         prop_assert!(inside.insert((allocation.pod.as_str(), id)), "{} twice in a pod", id);
                     }
@@ -196,7 +197,8 @@ proptest! {
     }
 }
 
-/// A card whose megabytes are devices, and a plugin that prefers all of them, twice: without sets this takes minutes.
+/// A card whose megabytes are devices, and a plugin that prefers all of them, twice: without sets this takes
+/// minutes.
 #[test]
 fn many_devices_and_a_long_preference_are_settled_at_once() {
     let ids: Vec<String> = (0..60_000).map(|number| format!("d{number:05}")).collect();

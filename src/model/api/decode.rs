@@ -28,8 +28,8 @@ pub struct DecodeError {
     pub message: String,
 }
 
-/// Decodes `value`. A null member counts as absent, as in Go. Unknown fields are collected, not refused: the caller
-/// decides how strict to be.
+/// Decodes `value`. A null member counts as absent, as in Go. Unknown fields are collected, not refused: the
+/// caller decides how strict to be.
 ///
 /// # Errors
 /// The first field whose value does not fit.

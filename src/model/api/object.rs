@@ -1,5 +1,5 @@
-//! `v1.ConfigMap`, `v1.Secret`, `v1.PersistentVolumeClaim`, `v1.Namespace` and `node.k8s.io/v1.RuntimeClass`, as far as a node without an apiserver
-//! honours them.
+//! `v1.ConfigMap`, `v1.Secret`, `v1.PersistentVolumeClaim`, `v1.Namespace` and `node.k8s.io/v1.RuntimeClass`,
+//! as far as a node without an apiserver honours them.
 //!
 //! Owns shapes only. The types of Secrets have no `Debug` that shows values.
 

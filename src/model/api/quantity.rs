@@ -21,8 +21,8 @@ enum Format {
     DecimalExponent,
 }
 
-/// A resource quantity. Equality and order are by value, not by spelling. The smallest step is a nano; finer fractions
-/// round up, values beyond ±2^63 are clamped to it, both as upstream.
+/// A resource quantity. Equality and order are by value, not by spelling. The smallest step is a nano; finer
+/// fractions round up, values beyond ±2^63 are clamped to it, both as upstream.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Quantity {
     nanos: i128,
@@ -204,7 +204,8 @@ fn magnitude(whole: &str, fraction: &str, scale: Scale) -> i128 {
     if mantissa == 0 {
         return i128::from(lost);
     }
-    // Divide before multiplying only where the product could overflow; there the loss is below one nano of rounding.
+    // Divide before multiplying only where the product could overflow; there the loss is below one nano of
+    // rounding.
     let product = mantissa.checked_mul(factor);
     match (product, power) {
         (Some(product), 0..) => 10_i128

@@ -1,5 +1,5 @@
-//! The types of everything that the node's Kubernetes API serves and that manifests hold: their fields, which are required, how lists
-//! are merged, and a few words on each.
+//! The types of everything that the node's Kubernetes API serves and that manifests hold: their fields, which
+//! are required, how lists are merged, and a few words on each.
 //!
 //! Owns the table and its format. The table is compressed in the program and unpacked by each load. Pure.
 //!
@@ -7,16 +7,18 @@
 //!
 //! ```text
 //! = PACKAGE GROUP/VERSION                      what follows belongs there
-//! Type MARKS: words                            `kind`: it has apiVersion and kind; `list`: there is a TypeList, too;
-//!                                              `atomic`: it is changed as a whole; `scalar=ALTERNATIVES/FORMAT`
+//! Type MARKS: words                            `kind`: it has apiVersion and kind; `list`: it has a TypeList;
+//!                                              `atomic`: it is changed as a whole;
+//!                                              `scalar=ALTERNATIVES/FORMAT`
 //!  field! SHAPE MARKS: words                   `!`: required
 //! ```
 //!
-//! A shape is `string`, `bytes`, `bool`, `int32`, `int64`, `double`, a type, `[]SHAPE` or `{}SHAPE` (a map). A type is looked for in
-//! its own package first. Marks of a field: `enum=A,B`, `default=X`, `atomic` (a map, or whatever the type says) and its contrary
-//! `granular`; of lists `by=KEY,KEY` (a map by these keys, which a strategic merge patch merges by the first), `keys=KEY` (a map that
-//! is patched as a whole), `patch=KEY` (merged by a patch, owned as a whole), `set`, `union` (a set to which a patch adds), `retain`
-//! (the patch says which members stay). A list without a mark is one value.
+//! A shape is `string`, `bytes`, `bool`, `int32`, `int64`, `double`, a type, `[]SHAPE` or `{}SHAPE` (a map).
+//! A type is looked for in its own package first. Marks of a field: `enum=A,B`, `default=X`, `atomic` (a map,
+//! or whatever the type says) and its contrary `granular`; of lists `by=KEY,KEY` (a map by these keys, which
+//! a strategic merge patch merges by the first), `keys=KEY` (a map that is patched as a whole), `patch=KEY`
+//! (merged by a patch, owned as a whole), `set`, `union` (a set to which a patch adds), `retain` (the patch
+//! says which members stay). A list without a mark is one value.
 
 pub mod check;
 pub mod nearest;

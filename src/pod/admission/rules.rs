@@ -356,8 +356,8 @@ pub fn may_wait(pod: &Pod, rejection: &Rejection) -> bool {
     is_one_of(&PASSING) || is_static(pod) && is_one_of(&PASSING_FOR_STATIC)
 }
 
-/// The status of a pod that was rejected: `Pending` while it waits, else `Failed`. A pod that the runtime holds nothing of
-/// has no container statuses, as upstream.
+/// The status of a pod that was rejected: `Pending` while it waits, else `Failed`. A pod that the runtime
+/// holds nothing of has no container statuses, as upstream.
 #[must_use]
 pub fn rejected_status(
     mut status: PodStatus,
@@ -424,7 +424,8 @@ pub fn has_only_waited(status: &PodStatus) -> bool {
     status.phase == "Pending" && is_rejected(status) && status.container_statuses.is_empty()
 }
 
-/// The pod held a place when the status was written: the runtime knew a container of it, and it had not ended.
+/// The pod held a place when the status was written: the runtime knew a container of it, and it had not
+/// ended.
 #[must_use]
 pub fn held_a_place(status: &PodStatus) -> bool {
     let ended = matches!(status.phase.as_str(), "Succeeded" | "Failed");

@@ -1,4 +1,5 @@
-//! The files of a pod that are neither volumes nor the runtime's: log directories and links, hosts file, termination logs.
+//! The files of a pod that are neither volumes nor the runtime's: log directories and links, hosts file,
+//! termination logs.
 
 use std::collections::BTreeMap;
 use std::io::Read;

@@ -63,7 +63,8 @@ impl<R: Runtime> Executor<R> {
     }
 }
 
-/// containerd and CRI-O name a container's cgroup by its id; with systemd it is a scope with the runtime's prefix.
+/// containerd and CRI-O name a container's cgroup by its id; with systemd it is a scope with the runtime's
+/// prefix.
 fn usage_below(pod: &Path, id: &ContainerId, file: &str) -> Option<i64> {
     let scope = |prefix: &str| format!("{prefix}-{id}.scope");
     let names = [id.to_string(), scope("cri-containerd"), scope("crio"), scope("cri-agent")];

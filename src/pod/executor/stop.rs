@@ -33,7 +33,7 @@ pub enum Patience {
 }
 
 impl Patience {
-    /// Never shortened.
+    /// For a plan whose waits are never shortened.
     #[must_use]
     pub fn as_planned() -> Self {
         let far = Instant::now() + Duration::from_secs(365 * 24 * 3600);
@@ -100,8 +100,8 @@ struct Stopping<R> {
 }
 
 impl<R: Runtime> Stopping<R> {
-    /// Expected flow: the event, the hook, the wait for `turn` to reach `group`, the runtime's stop. All within the grace,
-    /// except that the runtime always gets two seconds.
+    /// Expected flow: the event, the hook, the wait for `turn` to reach `group`, the runtime's stop. All
+    /// within the grace, except that the runtime always gets two seconds.
     async fn run(mut self, group: usize, turn: watch::Receiver<usize>) -> Result<(), RuntimeError> {
         self.event(EventType::Normal, "Killing", &self.message);
         let late = match self.pre_stop.take().filter(|_| !self.grace.left().is_zero()) {

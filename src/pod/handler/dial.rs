@@ -80,7 +80,8 @@ mod tests {
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
             let port = listener.local_addr().unwrap().port();
             let (release, busy) = std::sync::mpsc::channel::<()>();
-            // More jobs than the pool has threads: the first waits for the test's end, the others for the first.
+            // More jobs than the pool has threads: the first waits for the test's end, the others for the
+            // first.
             let busy = Arc::new(tokio::sync::Mutex::new(busy));
             let jobs: Vec<_> = (0..8)
                 .map(|_| {

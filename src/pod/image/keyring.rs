@@ -1,8 +1,8 @@
-//! Which of the known registry credentials may open an image, and in which order they are tried (upstream: credential
-//! provider's keyring, 1.36).
+//! Which of the known registry credentials may open an image, and in which order they are tried (upstream:
+//! credential provider's keyring, 1.36).
 //!
-//! Owns the forms of Docker's configuration and the matching of its keys. Invariant: an image is never offered a login
-//! of a registry that its key does not match.
+//! Owns the forms of Docker's configuration and the matching of its keys. Invariant: an image is never
+//! offered a login of a registry that its key does not match.
 //!
 //! Pure: what it returns depends on its arguments alone.
 
@@ -113,7 +113,8 @@ impl Keyring {
         Ok(())
     }
 
-    /// The logins that match an image, the most specific first. Without any, those of Docker Hub for its images.
+    /// The logins that match an image, the most specific first. Without any, those of Docker Hub for its
+    /// images.
     #[must_use]
     pub fn lookup(&self, image: &str) -> Vec<Login> {
         let repository = repository_of(image);

@@ -1,5 +1,5 @@
-//! Properties: plans are carried out on a small model of a runtime, with containers that end and fail their probes, a runtime
-//! whose sandboxes die and that forgets, and an agent that dies between create and start.
+//! Properties: plans are carried out on a small model of a runtime, with containers that end and fail their
+//! probes, a runtime whose sandboxes die and that forgets, and an agent that dies between create and start.
 
 use std::collections::VecDeque;
 
@@ -237,8 +237,8 @@ impl Model {
         alive
     }
 
-    /// Whatever comes before in `initContainers` has succeeded, or has been started if it is a sidecar; before its
-    /// first run while the pod comes up, a sidecar right before has started by its own word.
+    /// Whatever comes before in `initContainers` has succeeded, or has been started if it is a sidecar;
+    /// before its first run while the pod comes up, a sidecar right before has started by its own word.
     fn check_order(&self, start: &StartContainer, sandbox: &SandboxId) {
         if start.kind == ContainerKind::Ephemeral {
             return;

@@ -1,7 +1,7 @@
 //! `emptyDir`: a directory that lives as long as the pod, on disk, in memory or in huge pages.
 //!
-//! Owns `volumes/kubernetes.io~empty-dir` of a pod, and the markers of those that are complete. `sizeLimit` of one on disk is
-//! not enforced: the kubelet does that by eviction, which static pods are exempt from.
+//! Owns `volumes/kubernetes.io~empty-dir` of a pod, and the markers of those that are complete. `sizeLimit`
+//! of one on disk is not enforced: the kubelet does that by eviction, which static pods are exempt from.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! Volumes made of objects and of the pod itself: `configMap`, `secret`, `downwardAPI`, `projected`.
 //!
-//! Owns `volumes/kubernetes.io~{configmap,secret,downward-api,projected}` of a pod: all but ConfigMaps are kept in
-//! memory.
+//! Owns `volumes/kubernetes.io~{configmap,secret,downward-api,projected}` of a pod: all but ConfigMaps are
+//! kept in memory.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -86,7 +86,8 @@ impl Volumes {
                 }
                 Ok(false) => {}
                 Err(error) => {
-                    // A missing object is retried when objects change; any other error is retried at once.
+                    // A missing object is retried when objects change; any other error is retried by the next
+                    // refresh.
                     is_settled &= matches!(error, VolumeError::Projection { .. });
                     result = result.and(Err(error));
                 }

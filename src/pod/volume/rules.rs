@@ -52,7 +52,8 @@ pub enum MediumError {
     NotRequested(String),
 }
 
-/// The kind and size of an emptyDir. A tmpfs is as large as the smallest of its limit, the pod's and the node's memory.
+/// The kind and size of an emptyDir. A tmpfs is as large as the smallest of its limit, the pod's and the
+/// node's memory.
 ///
 /// # Errors
 /// When the medium is unknown, or huge pages are wanted that the pod does not request.

@@ -27,7 +27,8 @@ pub struct SubPath {
     pub index: usize,
 }
 
-/// A sub-path cannot be mounted. Texts are upstream's: details of the node's file system are for the log alone.
+/// A sub-path cannot be mounted. Texts are upstream's: details of the node's file system are for the log
+/// alone.
 #[derive(Debug, thiserror::Error)]
 pub enum SubPathError {
     /// It does not exist and cannot be made.

@@ -1,5 +1,5 @@
-//! Starts that failed and when they may be tried again: keeps a failing container from being retried on every event it
-//! causes itself.
+//! Starts that failed and when they may be tried again: keeps a failing container from being retried on every
+//! event it causes itself.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

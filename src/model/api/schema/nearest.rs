@@ -10,8 +10,9 @@ const MAX_ERRORS: usize = 2;
 const SHORTEST_BEGINNING: usize = 3;
 
 impl<'s> Type<'s> {
-    /// The field that a name which this type does not have stands for: the same letters in another case, else at most
-    /// two typing errors away, else the only one of which the name is a longer or a shorter form (`enviroment`: `env`).
+    /// The field that a name which this type does not have stands for: the same letters in another case, else
+    /// at most two typing errors away, else the only one of which the name is a longer or a shorter form
+    /// (`enviroment`: `env`).
     #[must_use]
     pub fn meant(self, name: &str) -> Option<&'s str> {
         let fields = || self.fields().map(|field| field.name);

@@ -65,8 +65,8 @@ fn namespace(name: &str) -> Namespace {
     }
 }
 
-/// With dots between the parts. A name written with slashes may have dots within its parts (`net/ipv4/conf/eth0.1/rp_filter`):
-/// these become slashes, as sysctl(8) has it.
+/// With dots between the parts. A name written with slashes may have dots within its parts
+/// (`net/ipv4/conf/eth0.1/rp_filter`): these become slashes, as sysctl(8) has it.
 fn normalized(name: &str) -> String {
     match name.find(['.', '/']) {
         Some(first) if name[first..].starts_with('/') => {

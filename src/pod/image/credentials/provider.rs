@@ -263,7 +263,8 @@ fn registry_of(repository: &str) -> &str {
     repository.split('/').next().unwrap_or_default()
 }
 
-/// `1h30m`, `12h0m0s`, `0s`, `500ms`, as Go writes durations. (The configuration's own reader sits above this module.)
+/// `1h30m`, `12h0m0s`, `0s`, `500ms`, as Go writes durations. (The configuration's own reader sits above this
+/// module.)
 fn parse_duration(text: &str) -> Option<Duration> {
     if text == "0" {
         return Some(Duration::ZERO);

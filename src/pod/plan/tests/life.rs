@@ -1,4 +1,5 @@
-//! Tables for what happens while a pod lives: failed probes, sidecars that come up, ephemeral containers, restarts of the whole.
+//! Tables for what happens while a pod lives: failed probes, sidecars that come up, ephemeral containers,
+//! restarts of the whole.
 
 use super::*;
 use crate::pod::prober::rules::{InstanceProbes, ProbeKind, ProbeResult};
@@ -236,7 +237,8 @@ fn restarting_everything_again_and_again_is_a_crash_loop() {
             "resync after 35s",
         ],
     );
-    // The wait is over and everything has been removed: the entry grows with the start, and is forgotten like any other.
+    // The wait is over and everything has been removed: the entry grows with the start, and is forgotten like
+    // any other.
     context.shown_counts = [("a".into(), 3), ("b".into(), 3)].into();
     context.restart_counts = [("a".into(), 2)].into();
     let b = "start Regular container b, attempt 3";
