@@ -93,7 +93,7 @@ fn is_permissions(text: &str) -> bool {
     !text.is_empty() && text.chars().all(once)
 }
 
-/// `vendor.com/class=name`, by the specification's letters.
+/// `vendor.com/class=name`, with the characters that the specification allows.
 #[must_use]
 pub fn is_cdi_name(text: &str) -> bool {
     let Some((kind, name)) = text.split_once('=') else { return false };

@@ -11,7 +11,7 @@ pub const IMMEDIATELY: i64 = 1;
 /// Reason of a pod that ended because its machine shut down. Upstream's words, both.
 pub const TERMINATED: &str = "Terminated";
 
-/// What its status and its event say.
+/// The message of its status and its event.
 pub const MESSAGE: &str = "Pod was terminated in response to imminent node shutdown.";
 
 /// The node's pressures, in upstream's order.

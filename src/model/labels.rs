@@ -1,7 +1,7 @@
 //! Keys of the labels and annotations that tie sandboxes and containers to pods: the adoption contract with
 //! the kubelet.
 //!
-//! Owns the words.
+//! Owns the keys.
 
 /// Sandbox and container label: `metadata.name` of the pod.
 pub const POD_NAME: &str = "io.kubernetes.pod.name";

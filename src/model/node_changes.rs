@@ -26,7 +26,7 @@ pub struct Taint {
     pub value: String,
     /// `NoSchedule`, `PreferNoSchedule`, `NoExecute`.
     pub effect: String,
-    /// When it was added, as the client says.
+    /// When it was added, by the client.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time_added: Option<String>,
 }

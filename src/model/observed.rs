@@ -25,7 +25,7 @@ pub struct ObservedSandbox {
     pub ready: bool,
     /// How often the sandbox was recreated.
     pub attempt: u32,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Timestamp,
     /// Primary address first; empty for host network and while unknown. Only a status call fills it.
     pub ips: Vec<String>,
@@ -65,9 +65,9 @@ pub struct ObservedContainer {
     pub hash: String,
     /// Image as the runtime names it.
     pub image: String,
-    /// Image id (digest reference) the container was made from.
+    /// Image id (digest reference) the container was created from.
     pub image_id: String,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Timestamp,
     /// When its process started; zero if it never did. Only a status call fills this and the fields below.
     pub started_at: Timestamp,

@@ -358,7 +358,7 @@ pub struct RuntimeImage {
 pub struct RuntimeHandler {
     /// Empty for the default.
     pub name: String,
-    /// Read-only mounts can be made recursively so.
+    /// Read-only mounts can be recursive.
     pub recursive_read_only_mounts: bool,
     /// Pods can have their own user namespaces.
     pub user_namespaces: bool,

@@ -34,7 +34,7 @@ pub struct Admission {
 
 struct AdmissionInner {
     events: EventRecorder,
-    /// What the configuration says.
+    /// The labels and taints of the configuration.
     base: NodeBase,
     state: RefCell<AdmissionState>,
 }

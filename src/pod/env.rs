@@ -102,7 +102,7 @@ pub enum EnvError {
 /// one.
 ///
 /// # Errors
-/// The first variable that cannot be made.
+/// The first variable without a value.
 pub fn make_environment(
     pod: &Pod,
     container: &Container,

@@ -62,7 +62,7 @@ use users::UserNamespaces;
 
 /// Retry delay after a failed step (upstream's worker back-off).
 const RETRY_AFTER: Duration = Duration::from_secs(10);
-/// The name is still taken by a call of an earlier process that has not ended yet.
+/// Retry delay while a call of an earlier process still holds the name.
 const RETRY_NAME_AFTER: Duration = Duration::from_millis(500);
 /// The pod network may come up any moment (upstream's time for this).
 const RETRY_NETWORK_AFTER: Duration = Duration::from_secs(1);

@@ -24,7 +24,7 @@ pub const PROBE_USER_AGENT: &str = "kube-probe/1.36";
 pub struct HttpGet {
     /// The target; the certificate of TLS is not verified (upstream).
     pub target: HttpTarget,
-    /// `User-Agent` unless the headers say one.
+    /// `User-Agent` unless the headers contain one.
     pub user_agent: &'static str,
 }
 
@@ -35,7 +35,7 @@ impl HttpGet {
         http::RequestTarget::of(self).url()
     }
 
-    /// Why there was no answer, in the kubelet's words: `Get "http://10.0.0.1:80/": EOF`.
+    /// The error message for a missing answer, in the kubelet's words: `Get "http://10.0.0.1:80/": EOF`.
     #[must_use]
     pub fn explain(&self, error: &HandlerError) -> String {
         let url = self.url();
@@ -73,7 +73,7 @@ pub enum HandlerError {
     /// The response body was cut off or timed out: upstream does not count that as a failure.
     #[error("{0}")]
     Body(String),
-    /// Anything else, in words.
+    /// Any other error, as a message.
     #[error("{0}")]
     Failed(String),
 }
@@ -130,7 +130,7 @@ pub fn authority(host: &str, port: u16) -> String {
 }
 
 fn deadline(timeout: Duration) -> Instant {
-    /// As good as never, and no clock overflows.
+    /// Practically unlimited, without overflow of a clock.
     const LONGEST: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
     Instant::now() + timeout.min(LONGEST)
 }

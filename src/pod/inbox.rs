@@ -32,16 +32,16 @@ pub struct Updates {
     pub look: bool,
     /// A device that the pod waits for has appeared.
     pub device: bool,
-    /// Containers whose restart was asked for.
+    /// Containers whose restart was requested.
     pub restart: Vec<ContainerName>,
 }
 
-/// The order to end a pod because the node is short of something or goes down.
+/// The order to end a pod because the node is short of a resource or shuts down.
 #[derive(Debug)]
 pub struct Eviction {
-    /// The machine goes down; the pod is to run again afterwards.
+    /// The machine shuts down; the pod is to run again afterwards.
     pub is_shutdown: bool,
-    /// What the pod's status and its event say.
+    /// The message of the pod's status and of its event.
     pub message: String,
     /// Seconds the pod gets.
     pub grace_seconds: i64,

@@ -37,7 +37,7 @@ pub enum PodWorkerState {
         cause: EndCause,
     },
     Finished {
-        /// How it came to that.
+        /// Why the pod ended.
         cause: EndCause,
     },
 }
@@ -56,7 +56,8 @@ pub enum EndCause {
     Shutdown,
     /// The pod is not wanted any more: nothing of it stays.
     Removed,
-    /// Removed, and wanted again under the same uid before it was gone: it starts over afterwards.
+    /// Removed, and wanted again under the same uid before the removal was complete: it starts over
+    /// afterwards.
     Replaced,
     /// Deleted, with finalizers: its resources are freed, its object and status stay until the finalizers are
     /// removed.
@@ -80,14 +81,14 @@ pub enum PodWorkerEvent {
     },
     /// The full name belongs to this pod now.
     NameFree,
-    /// The plan or the status says that the pod has ended: Succeeded or Failed.
+    /// The pod has ended by its plan or status: Succeeded or Failed.
     PodTerminal,
-    /// Its status says that the node could not keep it.
+    /// The pod was evicted; its status shows it.
     Evicted {
         /// Seconds it gets.
         grace_seconds: i64,
     },
-    /// The machine goes down.
+    /// The machine shuts down.
     Shutdown {
         /// Grace period in seconds; a pod that is terminating already gets no more than it has.
         grace_seconds: i64,

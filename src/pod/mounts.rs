@@ -13,7 +13,7 @@ use crate::model::runtime_config::absolute;
 use crate::model::runtime_config::{Mount, MountPropagation};
 use crate::pod::env::expand;
 
-/// A mount cannot be made: `CreateContainerConfigError`.
+/// A mount is invalid: `CreateContainerConfigError`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MountError {
     /// No volume of that name.

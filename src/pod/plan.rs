@@ -89,7 +89,7 @@ pub struct ResizeContainer {
     pub resources: ResourceRequirements,
 }
 
-/// A container to stop and the words of its `Killing` event.
+/// A container to stop and the message of its `Killing` event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StopContainer {
     pub id: ContainerId,
@@ -182,7 +182,7 @@ pub fn compute_pod_plan(pod: &Pod, observed: &ObservedPod, context: &PlanContext
     }
 }
 
-/// Why and how gently a pod is being taken down.
+/// How a pod is being taken down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terminating {
     /// Seconds; only ever decreases.

@@ -45,7 +45,7 @@ thread_local! {
     static STARTS: RefCell<BTreeMap<PodUid, Start>> = const { RefCell::new(BTreeMap::new()) };
 }
 
-/// A pod is seen for the first time.
+/// A pod appears for the first time.
 pub fn expect(uid: &PodUid) {
     let now = Instant::now();
     let start = || Start { since: now, pulls: 0, pulling: now, pulled: Duration::ZERO };
@@ -102,7 +102,7 @@ pub fn observe(pod: &Pod, status: &PodStatus) {
     }
 }
 
-/// It is gone.
+/// Frees the data of a removed pod.
 pub fn remove(uid: &PodUid) {
     let _ = forget(uid);
 }

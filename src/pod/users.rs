@@ -354,7 +354,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes and goes, and whatever is read back after a restart: no two pods share an id, none
+        /// After any sequence of allocations, releases and restarts: no two pods share an id, none
         /// has root's.
         #[test]
         fn no_two_pods_share_an_id(steps in proptest::collection::vec((0_usize..12, 0_u8..3), 0..80)) {

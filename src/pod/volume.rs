@@ -140,7 +140,7 @@ pub enum VolumeError {
         /// Why, with all causes.
         message: String,
     },
-    /// A directory, file or mount could not be made.
+    /// A directory, file or mount could not be created.
     #[error("MountVolume.SetUp failed for volume {volume:?} : {action} {path:?}")]
     SetUp {
         /// Its name in the pod.
@@ -153,7 +153,7 @@ pub enum VolumeError {
         #[source]
         source: std::io::Error,
     },
-    /// The pod's own directory could not be made.
+    /// The pod's own directory could not be created.
     #[error("error making pod data directories: create {path:?}")]
     PodDirectory {
         /// On the node.
@@ -207,7 +207,7 @@ pub struct Volumes {
 }
 
 impl Volumes {
-    /// Volumes below `config.pods_dir`, made of what `objects` knows.
+    /// Volumes below `config.pods_dir`, with content from `objects`.
     #[must_use]
     pub fn new(config: VolumeConfig, objects: Rc<dyn ObjectLookup>, clock: Clock) -> Self {
         Self {
@@ -414,7 +414,7 @@ fn run<F: std::future::Future>(future: F) -> F::Output {
     rt::run(future).expect("create the async runtime")
 }
 
-/// A directory for one test, gone with it.
+/// A directory for one test, removed on drop.
 #[cfg(test)]
 struct Scratch(pub PathBuf);
 

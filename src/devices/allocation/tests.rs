@@ -86,7 +86,7 @@ fn what_cannot_be_had_is_said_in_upstreams_words() {
 
 #[test]
 fn the_checkpoint_is_a_kubelets_checksum_included() {
-    // Both sums were made by kubelets.
+    // Both checksums are from kubelets.
     let id = "GPU-0650a168-e770-3ea8-8ac3-8a1d419763e0";
     let one: Resources =
         [("nvidia.com/gpu".to_owned(), [(id.to_owned(), PluginDevice::default())].into())].into();

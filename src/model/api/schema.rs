@@ -7,7 +7,8 @@
 //!
 //! ```text
 //! = PACKAGE GROUP/VERSION                      what follows belongs there
-//! Type MARKS: words                            `kind`: it has apiVersion and kind; `list`: it has a TypeList;
+//! Type MARKS: words                            `kind`: it has apiVersion and kind;
+//!                                              `list`: there is a TypeList, too;
 //!                                              `atomic`: it is changed as a whole;
 //!                                              `scalar=ALTERNATIVES/FORMAT`
 //!  field! SHAPE MARKS: words                   `!`: required
@@ -265,7 +266,7 @@ impl<'s> Field<'s> {
         has(self.marks, word)
     }
 
-    /// What a mark says.
+    /// The value of a mark.
     #[must_use]
     pub fn mark(&self, name: &str) -> Option<&'s str> {
         mark(self.marks, name)
@@ -278,7 +279,7 @@ pub fn inner(shape: &str) -> &str {
     shape.trim_start_matches("[]").trim_start_matches("{}").trim_start_matches("[]")
 }
 
-/// The first word, the other words, and the words for people.
+/// The first word, the other words, and the description.
 fn split(line: &str) -> (&str, &str, &str) {
     let line = line.trim_end();
     let (head, text) = line.split_once(": ").unwrap_or((line, ""));

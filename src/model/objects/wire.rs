@@ -1,6 +1,6 @@
 //! Objects as Kubernetes writes them, and back.
 //!
-//! Owns the translation: base64, `stringData`, what a claim's status says.
+//! Owns the translation: base64, `stringData`, a claim's status.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -27,7 +27,7 @@ pub use fit::beyond_node;
 
 /// Upstream's `SupplementalGroupsPolicy` that a runtime has to support.
 const STRICT: &str = "Strict";
-/// The machine goes down.
+/// The machine shuts down.
 const NODE_SHUTDOWN: &str = "NodeShutdown";
 const OS_LABEL: &str = "kubernetes.io/os";
 const OS: &str = "linux";
@@ -58,7 +58,7 @@ impl Rejection {
         Self { reason: reason.to_owned(), message: message.into() }
     }
 
-    /// A device plugin did not give what the pod was let in for (upstream's reason and text).
+    /// A device plugin did not allocate the devices of an admitted pod (upstream's reason and text).
     #[must_use]
     pub fn of_allocation(why: String) -> Self {
         Self { reason: UNEXPECTED.to_owned(), message: why }
@@ -102,7 +102,7 @@ pub struct NodeFacts {
     pub supplemental_groups_policy: Option<bool>,
     /// What the node is short of.
     pub pressure: BTreeSet<Pressure>,
-    /// The machine goes down.
+    /// The machine shuts down.
     pub is_shutting_down: bool,
     /// TCP ports that the agent itself serves.
     pub own_ports: Vec<OwnPort>,

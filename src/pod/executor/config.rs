@@ -364,7 +364,7 @@ mod tests {
         assert_eq!(read(), Ok(ResolvConfSource::Parsed(parse_resolv_conf(""))), "none is no network");
         std::fs::write(&path, b"# caf\xe9\nnameserver 10.0.0.1\n").unwrap();
         let readable = read();
-        // Its length says nothing, as with a device.
+        // Its length is reported as zero, as with a device.
         let endless = read_resolv_conf(Some(Path::new("/dev/zero"))).unwrap_err();
         std::fs::remove_file(&path).unwrap();
         assert_eq!(readable, Ok(ResolvConfSource::Parsed(parse_resolv_conf("nameserver 10.0.0.1\n"))));

@@ -1,6 +1,6 @@
 //! One call of gRPC's health service.
 //!
-//! Owns the connection for it and the words for its failures, which are the kubelet's.
+//! Owns the connection for it and the messages of its failures, which are the kubelet's.
 
 use std::future::Future;
 use std::pin::Pin;

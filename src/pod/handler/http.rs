@@ -29,7 +29,7 @@ const MAX_HEAD_BYTES: usize = 64 * 1024;
 /// Requests in a row, redirects among them, as Go's client has it.
 const MAX_REQUESTS: usize = 10;
 
-/// Where a request goes.
+/// The target of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RequestTarget {
     https: bool,

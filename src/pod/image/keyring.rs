@@ -189,7 +189,7 @@ fn split_port(host: &str) -> (&str, &str) {
     }
 }
 
-/// `*` is any text, `?` any letter.
+/// `*` is any text, `?` any character.
 fn fits(glob: &[u8], text: &[u8]) -> bool {
     let (mut at, mut from) = (0, 0);
     let mut star: Option<(usize, usize)> = None;

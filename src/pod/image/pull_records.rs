@@ -264,7 +264,7 @@ mod tests {
         let policy = Verification::NotPreloaded;
         let free = recorded(Opened::ByNode);
         assert_eq!(access(&policy, "r.example/team/app@sha256:1", &free, &[]), Access::Free);
-        // By another name it is another image: the registry has to be asked.
+        // Under another name it is another image: it must be pulled from the registry.
         assert_eq!(access(&policy, "r.example/other/app", &free, &[]), Access::Pull);
         let by_secret = recorded(Opened::BySecret(secret("one", "u1", "h1")));
         for (secrets, expected) in [

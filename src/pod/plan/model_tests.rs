@@ -44,9 +44,9 @@ struct Model {
     failures: BTreeMap<ContainerName, u32>,
     ids: u32,
     dies_before_start: bool,
-    /// When the plan at hand was made, a regular container was up.
+    /// A regular container was running when the current plan was computed.
     initialised: bool,
-    /// Every instance that came to run, in order.
+    /// Every instance that was started, in order.
     started: Vec<(ContainerName, u32)>,
 }
 
@@ -157,7 +157,7 @@ impl Model {
         true
     }
 
-    /// A sidecar that goes because the pod goes leaves only sidecars before it in the spec behind.
+    /// A sidecar that stops because the pod ends leaves only sidecars behind that are before it in the spec.
     fn check_sidecars_stop_last(&self, group: &[StopContainer]) {
         let is_going = |stop: &&StopContainer| {
             let newest = self.observed.container(&stop.name).is_some_and(|newest| newest.id == stop.id);

@@ -49,7 +49,7 @@ pub enum PlegEventKind {
     ContainerStarted,
     /// The container or sandbox ended.
     ContainerDied,
-    /// Its record is gone.
+    /// The runtime removed the record.
     ContainerRemoved,
     /// The new state is neither running nor exited. Upstream creates this event and does not deliver it.
     ContainerChanged,

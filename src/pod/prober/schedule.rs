@@ -39,7 +39,7 @@ pub(super) struct News {
     pub wake: Option<Rc<Inbox>>,
 }
 
-/// The words of an event.
+/// The content of an event.
 pub(super) struct Complaint {
     pub pod: Rc<Pod>,
     pub list: &'static str,

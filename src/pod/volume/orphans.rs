@@ -35,7 +35,7 @@ impl Guard {
         }
     }
 
-    /// The directory is gone.
+    /// The directory has been removed.
     pub(super) fn release(&self, uid: &PodUid) {
         self.used.borrow_mut().remove(uid);
     }

@@ -17,7 +17,7 @@ use crate::platform::sys::dir::{Handle, Mounts};
 const SLICE: usize = 4096;
 /// The group may read and write.
 const FILE_BITS: u32 = 0o660;
-/// The group may enter, and what is made inside belongs to it.
+/// The group may enter, and files created inside belong to it.
 const DIR_BITS: u32 = 0o2770;
 
 /// `fsGroupChangePolicy`.

@@ -291,7 +291,7 @@ fn names_of(path: &str) -> impl Iterator<Item = &str> {
     path.split('/').filter(|name| !matches!(*name, "" | "."))
 }
 
-/// The path without empty names and dots. Rules and words of upstream's atomic writer.
+/// The path without empty names and dots. Rules and messages of upstream's atomic writer.
 fn checked_path(path: &str) -> Result<String, ProjectionError> {
     let names: Vec<&str> = names_of(path).collect();
     let complaint = if path.is_empty() || (names.is_empty() && !path.starts_with('/')) {

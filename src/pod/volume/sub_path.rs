@@ -31,7 +31,7 @@ pub struct SubPath {
 /// alone.
 #[derive(Debug, thiserror::Error)]
 pub enum SubPathError {
-    /// It does not exist and cannot be made.
+    /// The path does not exist and cannot be created.
     #[error("failed to create subPath directory for volumeMount {volume:?} of container {container:?}")]
     Create {
         /// Name of the volume in the pod.

@@ -61,7 +61,7 @@ mod tests {
         assert!(restarts.due(&before).is_empty());
         restarts.ask(vec!["a".into(), "b".into()]);
         assert_eq!(ids(restarts.due(&before)), ["a-1", "b-0"]);
-        // The stop failed: it is tried again. What had ended already was started, or is not again.
+        // The stop failed: it is tried again. An instance that ended already is not replaced again.
         assert_eq!(ids(restarts.due(&before)), ["a-1"]);
         let after = seen(&[("a", "a-2", Running), ("a", "a-1", Exited)]);
         assert!(restarts.due(&after).is_empty());

@@ -171,7 +171,7 @@ fn strangers(group_version: &str, kind: &str, value: &Value) -> Vec<String> {
 
 #[test]
 fn what_is_decoded_has_no_field_that_the_table_has_not() {
-    // Ours are shared by types that upstream tells apart, and one is of an earlier release.
+    // Some types here are shared by several of upstream's, and one is of an earlier release.
     assert_eq!(
         strangers("v1", "Pod", &json!(sample::of::<Pod>())),
         [

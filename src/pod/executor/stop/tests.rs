@@ -43,7 +43,7 @@ impl Ending {
         }
     }
 
-    /// Stops a container that does this and has this hook, and says how long it took.
+    /// Stops a container with this program and hook, and returns how long it took.
     async fn stop(
         &self,
         program: Program,

@@ -170,7 +170,7 @@ fn ephemeral_containers_run_once_whenever_there_is_a_sandbox_and_keep_no_pod_ali
         "s0 i:exited a:exited b:exited d:running",
         &["stop within 30s: d (d-0: Stopping container d)", "stop sandbox s0"],
     );
-    // Its record is gone with the runtime's, but it was seen to run.
+    // Its record was lost with the runtime's, but the last status shows that it ran.
     let shown = PlanContext { shown_counts: [("d".into(), 1)].into(), ..context() };
     check_in(&shown, spec("Always"), "s0 i:exited a:running b:running", &[]);
 }
@@ -299,7 +299,7 @@ fn containers_follow_their_own_policy_and_rules_init_containers_too() {
 
 #[test]
 fn a_pod_that_starts_over_gets_a_new_sandbox_if_it_must() {
-    // Only the guest has left a record.
+    // Only the ephemeral container has left a record.
     let spec = json!({"restartPolicy": "Never", "ephemeralContainers": [{"name": "d", "image": "x"}]});
     check(
         spec,

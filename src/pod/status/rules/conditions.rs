@@ -170,7 +170,7 @@ fn restarting_all(pod: &Pod, status: &PodStatus, observed: &ObservedPod) -> Cond
     }
 }
 
-/// What a status says of that.
+/// The same by the pod's last status.
 pub(super) fn is_restarting_all(status: &PodStatus) -> bool {
     status.conditions.iter().any(|condition| condition.type_ == RESTARTING_ALL && condition.status == "True")
 }

@@ -59,7 +59,7 @@ fn texts(payload: &Payload) -> BTreeMap<String, String> {
     payload.iter().map(|(path, file)| (path.clone(), text(file))).collect()
 }
 
-/// Names in a directory with their inodes: anything made or replaced shows.
+/// Names in a directory with their inodes, which show any created or replaced entry.
 fn entries(dir: &Path) -> BTreeMap<String, u64> {
     let entries = fs::read_dir(dir).unwrap().map(Result::unwrap);
     entries.map(|entry| (entry.file_name().into_string().unwrap(), entry.metadata().unwrap().ino())).collect()
