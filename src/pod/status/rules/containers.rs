@@ -325,7 +325,7 @@ fn shortened(text: &str, max: usize) -> String {
     text[..end].to_owned()
 }
 
-/// Mounts under a read-only mount stay as they are, also with `IfPossible`.
+/// The status shows `IfPossible` as `Disabled`: mounts under a read-only mount stay as they are.
 fn volume_mounts(container: &Container) -> Vec<Value> {
     let one = |mount: &crate::model::api::pod::VolumeMount| {
         let mut shown = json!({"name": mount.name, "mountPath": mount.mount_path});
