@@ -1,4 +1,4 @@
-//! Text and byte formats that several rooms read or write.
+//! Text and byte formats that several modules read or write.
 //!
 //! | module | format |
 //! |---|---|

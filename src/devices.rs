@@ -1,7 +1,8 @@
-//! The node's device plugins: what they have, who has what of it, and what a container gets with it (upstream: `devicemanager`).
+//! The node's device plugins: their devices, the allocations, and what a container gets with its devices
+//! (upstream: `devicemanager`).
 //!
-//! Owns the resources that plugins tell of, all allocations and their checkpoint, and a task for each plugin. Which
-//! device is chosen is decided in `allocation`. Without a plugin nothing runs.
+//! Owns the resources that plugins report, all allocations and their checkpoint, and a task for each plugin.
+//! Which device is chosen is decided in `allocation`. Nothing runs without a plugin.
 
 pub mod allocation;
 pub mod cdi;
@@ -36,20 +37,21 @@ use crate::platform::rt;
 use crate::runtime::{Device, Mount};
 use client::{Messages, PluginClient};
 
-/// How long a plugin that is gone is waited for before its devices are forgotten (upstream).
+/// How long the devices of a disconnected plugin are kept (upstream).
 const GRACE: Duration = Duration::from_secs(5 * 60);
-/// Upstream's for a connection.
+/// Upstream's limit for a connection.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
-/// Upstream waits for ever; a plugin that says nothing for so long will not.
+/// Upstream has no limit; a plugin that is silent for so long will not answer.
 const ALLOCATE_LIMIT: Duration = Duration::from_secs(60);
 const PRE_START_LIMIT: Duration = Duration::from_secs(30);
-/// Between two lists of a plugin. Each may be megabytes, and one with other ids is written down.
+/// Pause between two lists of a plugin. A list may have megabytes, and one with other ids is written to disk.
 const LIST_PAUSE: Duration = Duration::from_millis(100);
-/// For how many times as long as a list took to read the next one waits: a tenth of the one thread at most.
+/// The pause is this many times the time that the last list took: a tenth of the one thread at most.
 const LIST_SHARE: u32 = 9;
 /// Devices of one list. Plugins that share a card by count have thousands.
 const MAX_DEVICES: usize = 1 << 16;
-/// Resources of plugins that are remembered. A node has a few; each costs a line in the Node and in the checkpoint for good.
+/// Resources of plugins that are remembered. A node has a few; each is a permanent line in the Node and in
+/// the checkpoint.
 const MAX_RESOURCES: usize = 256;
 /// The only version there is.
 pub const API_VERSION: &str = "v1beta1";
@@ -84,7 +86,7 @@ pub struct DeviceManager(Rc<DeviceManagerInner>);
 struct DeviceManagerInner {
     state: RefCell<DeviceState>,
     changes: watch::Sender<u64>,
-    /// Held while the checkpoint is written: one after the other.
+    /// Locked while the checkpoint is written, so that writes do not overlap.
     file: Mutex<checkpoint::File>,
 }
 
@@ -96,18 +98,18 @@ struct DeviceState {
     registrations: u64,
 }
 
-/// A plugin that is there, or was a moment ago.
+/// A plugin that is connected, or was until a moment ago.
 struct Plugin {
     client: PluginClient,
     pre_start: bool,
     prefers: bool,
     registration: u64,
-    /// It has not ended.
+    /// The connection has not ended.
     lives: bool,
 }
 
 impl DeviceManager {
-    /// Remembers in this directory what plugins have given away, and begins with what is remembered there. Blocks shortly.
+    /// Starts from the checkpoint in this directory, and stores allocations there. Blocks shortly.
     #[must_use]
     pub fn open(directory: &Path) -> Self {
         let mut file = checkpoint::File::new(directory);
@@ -120,11 +122,11 @@ impl DeviceManager {
         }))
     }
 
-    /// A plugin has made itself known: it is asked for its options, and listened to from then on; one that was there for the
-    /// resource no longer.
+    /// Registers a plugin: queries its options and listens to it from then on. Replaces an earlier plugin of
+    /// the resource.
     ///
     /// # Errors
-    /// What is wrong with it, in upstream's words.
+    /// What is wrong with the plugin, in upstream's words.
     pub async fn register(&self, resource: &str, versions: &[String], socket: PathBuf) -> Result<(), String> {
         if !versions.iter().any(|version| version == API_VERSION) {
             let asked = versions.join(" ");
@@ -167,8 +169,9 @@ impl DeviceManager {
         rt::spawn("device plugin", self.clone().follow(resource.to_owned(), client, registration));
     }
 
-    /// Listens until the plugin ends; its devices are given to nobody then, and forgotten unless it returns. The resource stays: the
-    /// node has none of it (upstream).
+    /// Listens until the plugin's connection ends. Its devices are then unhealthy and not allocated, and they
+    /// are forgotten unless the plugin registers again. The resource itself stays, with a capacity of zero
+    /// (upstream).
     async fn follow(self, resource: String, client: PluginClient, registration: u64) {
         let path = "/v1beta1.DevicePlugin/ListAndWatch";
         let why = async {
@@ -179,7 +182,7 @@ impl DeviceManager {
         };
         let why = tokio::select! {
             biased;
-            // Or each registration would leave a connection behind, for as long as its plugin says nothing.
+            // Otherwise each registration would leave a connection open for as long as its plugin is silent.
             () = self.superseded(&resource, registration) => return,
             why = why => why,
         };
@@ -198,7 +201,7 @@ impl DeviceManager {
         });
         tokio::select! {
             biased;
-            // Or each registration of a plugin that ends at once would be waited for, one beside the other.
+            // Otherwise the waits of a plugin that registers and ends repeatedly would pile up.
             () = self.superseded(&resource, registration) => return,
             () = tokio::time::sleep(GRACE) => {}
         }
@@ -244,7 +247,8 @@ impl DeviceManager {
             if !known {
                 self.write_and_tell().await;
             }
-            // The next one waits in the plugin's connection: one that sends lists without end costs its share and no more.
+            // The next list waits in the plugin's connection: an endless stream of lists costs no more than
+            // its share.
             tokio::time::sleep(LIST_PAUSE.max(began.elapsed() * LIST_SHARE)).await;
         }
     }
@@ -252,7 +256,7 @@ impl DeviceManager {
     /// Returns when another plugin has registered for the resource.
     async fn superseded(&self, resource: &str, registration: u64) {
         let mut changes = self.changes();
-        // Losing it is safe: the version stays changed until it is looked at.
+        // Cancel safe: the version stays changed until it is read.
         while self.is_current(resource, registration) && changes.changed().await.is_ok() {}
     }
 
@@ -261,20 +265,20 @@ impl DeviceManager {
         state.plugins.get(resource).is_some_and(|plugin| plugin.registration == registration)
     }
 
-    /// Changes resources, and tells everybody who wants to know.
+    /// Changes the state and notifies all subscribers.
     fn change<T>(&self, change: impl FnOnce(&mut DeviceState) -> T) -> T {
         let result = change(&mut self.0.state.borrow_mut());
         self.0.changes.send_modify(|version| *version = version.wrapping_add(1));
         result
     }
 
-    /// Changes whenever there is more or less of something.
+    /// Changes whenever the capacity or the health of a resource changes.
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.0.changes.subscribe()
     }
 
-    /// What the node has, and what of it is healthy.
+    /// Capacity and allocatable devices of the node.
     #[must_use]
     pub fn totals(&self) -> (ResourceList, ResourceList) {
         totals(&self.0.state.borrow().resources)
@@ -287,11 +291,11 @@ impl DeviceManager {
         (state.allocated.clone(), state.resources.clone())
     }
 
-    /// Every container of the pod gets the devices it asks for, unless it has them. What a pod has it keeps, whatever becomes
-    /// of the plugin.
+    /// Allocates the devices that each container of the pod requests, unless it has them already. A pod keeps
+    /// its devices even when the plugin disconnects.
     ///
     /// # Errors
-    /// Why not, in upstream's words.
+    /// Why the allocation failed, in upstream's words.
     pub async fn allocate(&self, pod: &Pod) -> Result<(), String> {
         loop {
             let need = next_need(pod, &self.0.state.borrow().allocated);
@@ -312,7 +316,7 @@ impl DeviceManager {
             let unregistered = || format!("cannot allocate unregistered device {}", need.resource);
             let client = state.living(&need.resource).ok_or_else(unregistered)?.client.clone();
             let devices = by_node(&ids, &state.resources[&need.resource]);
-            // From here on nobody else gets them.
+            // Recorded before the next await: from here on no other container gets these devices.
             state.allocated.push(Allocation {
                 pod: pod.metadata.uid.clone(),
                 container: need.container.clone(),
@@ -348,7 +352,7 @@ impl DeviceManager {
         outcome
     }
 
-    /// What the plugin would rather give, if it has an opinion.
+    /// The plugin's preferred allocation, if it has one.
     async fn preferred(&self, need: &Need) -> Result<Vec<String>, String> {
         let (client, choice) = {
             let state = self.0.state.borrow();
@@ -375,10 +379,11 @@ impl DeviceManager {
         Ok(answer.container_responses.into_iter().next().map(|first| first.device_i_ds).unwrap_or_default())
     }
 
-    /// What the container gets with its devices. A plugin that wants to prepare them is told first.
+    /// The run options for the container's devices. Calls `PreStartContainer` first on plugins that ask for
+    /// it.
     ///
     /// # Errors
-    /// The plugin's.
+    /// The plugin's error.
     pub async fn run_options(&self, uid: &PodUid, container: &str) -> Result<RunOptions, String> {
         let mine: Vec<Allocation> = {
             let state = self.0.state.borrow();
@@ -404,12 +409,12 @@ impl DeviceManager {
         Ok(options)
     }
 
-    /// The pod uses nothing any more.
+    /// Frees all devices of the pod.
     pub async fn release(&self, uid: &PodUid) {
         self.keep(|allocation| allocation.pod != *uid).await;
     }
 
-    /// Nobody but these pods is there: what others had is free.
+    /// Frees the allocations of all pods but these.
     pub async fn retain(&self, known: &BTreeSet<PodUid>) {
         self.keep(|allocation| known.contains(&allocation.pod)).await;
     }
@@ -433,7 +438,7 @@ impl DeviceManager {
         }
     }
 
-    /// What is on disk is as new as the state when the write began.
+    /// The file is as new as the state when the write began.
     async fn write(&self) -> Result<(), String> {
         let mut file = self.0.file.lock().await;
         let text = {
@@ -445,13 +450,13 @@ impl DeviceManager {
 }
 
 impl DeviceState {
-    /// The plugin, if it can be asked.
+    /// The plugin, if it is connected.
     fn living(&self, resource: &str) -> Option<&Plugin> {
         self.plugins.get(resource).filter(|plugin| plugin.lives)
     }
 }
 
-/// What a plugin wants to be asked besides. One that does not say is not taken in.
+/// The options of a plugin. One that does not answer is rejected.
 async fn options_of(client: &PluginClient) -> Result<wire::DevicePluginOptions, String> {
     let path = "/v1beta1.DevicePlugin/GetDevicePluginOptions";
     let answer = client.call(path, Vec::new(), CONNECT_LIMIT).await;
@@ -470,7 +475,7 @@ fn first_response(answer: &[u8]) -> Result<Vec<u8>, String> {
 }
 
 impl RunOptions {
-    /// The first path of the node that depends on where the agent was started.
+    /// The first relative path of the node: its meaning would depend on the agent's working directory.
     #[must_use]
     pub fn relative_path(&self) -> Option<&str> {
         let mounts = self.mounts.iter().map(|mount| mount.host_path.as_str());
@@ -478,7 +483,7 @@ impl RunOptions {
         mounts.chain(devices).find(|path| !path.starts_with('/'))
     }
 
-    /// What came first of a name or place stays (upstream).
+    /// The first value of a name or path wins (upstream).
     fn add(&mut self, response: &[u8]) {
         let Ok(response) = wire::ContainerAllocateResponse::decode(response) else { return };
         for (name, value) in response.envs {

@@ -1,4 +1,4 @@
-//! The types that all rooms share: Kubernetes' wire types, what sources deliver, what a runtime reports.
+//! The types that all modules share: Kubernetes' wire types, what sources deliver, what a runtime reports.
 //!
 //! Everything here is a plain value: no file, no clock, no log.
 

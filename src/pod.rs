@@ -1,7 +1,8 @@
-//! The life of a pod: what to do next ([`plan`]), carrying it out ([`executor`]), and what is reported ([`status`]).
+//! The life of a pod: what to do next ([`plan`]), executing it ([`executor`]), and what is reported
+//! ([`status`]).
 //!
-//! A decision is a function over desired state, observation and time; its file says `Pure.` and has no effects. An effect asks
-//! a decision and carries it out.
+//! A decision is a function over desired state, observation and time; its file says `Pure.` and has no
+//! effects. An effect calls a decision and executes the result.
 
 pub mod admission;
 pub mod container_logs;

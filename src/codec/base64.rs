@@ -1,4 +1,5 @@
-//! Base64: the standard alphabet with padding (RFC 4648), as JSON of Kubernetes and Docker and WebSocket frames carry it.
+//! Base64: the standard alphabet with padding (RFC 4648), as JSON of Kubernetes and Docker and WebSocket
+//! frames carry it.
 
 const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
@@ -47,7 +48,7 @@ pub fn decode(text: &str) -> Option<Vec<u8>> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotBase64;
 
-/// From text that arrives in pieces.
+/// Decodes text that arrives in pieces.
 #[derive(Default)]
 pub struct Decoder {
     word: u32,
@@ -56,7 +57,7 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// The bytes that are complete with this piece; with the `last` one none may be left over.
+    /// The bytes that are complete with this piece; the `last` piece must complete all of them.
     ///
     /// # Errors
     /// When it is not base64.

@@ -1,4 +1,4 @@
-//! JSON text to values, noticing duplicate members (serde_json keeps the last one and says nothing).
+//! JSON text to values, with duplicate members reported (serde_json keeps the last one without an error).
 //!
 //! Owns JSON's duplicate check. Nesting is bounded by serde_json's own limit of 128.
 
@@ -17,12 +17,13 @@ pub struct Parsed {
     pub duplicates: Vec<String>,
 }
 
-/// Duplicates remembered of one value.
+/// Duplicates reported for one value.
 const MAX_DUPLICATES: usize = 20;
-/// Values of one text; the same bound as for a YAML document, since a value takes far more memory than its text.
+/// Values of one text; the same bound as for a YAML document, since a value takes far more memory than its
+/// text.
 const MAX_VALUES: usize = 200_000;
 
-/// What one pass over a text has met, and where it is: the path to the value that is being read.
+/// The duplicates found so far in a text, and the path of the current value.
 #[derive(Default)]
 struct Met {
     duplicates: Vec<String>,
@@ -67,7 +68,7 @@ pub fn parse_one(text: &[u8]) -> Result<Parsed, serde_json::Error> {
 struct Seed<'a>(&'a RefCell<Met>);
 
 impl Seed<'_> {
-    /// Reads a value one step further down.
+    /// Reads a value one level deeper.
     fn below<T, E>(self, step: std::fmt::Arguments<'_>, read: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         let length = self.0.borrow().path.len();
         // Writing to a string does not fail.

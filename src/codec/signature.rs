@@ -5,7 +5,7 @@
 use minisign_verify::{PublicKey, Signature};
 use sha2::{Digest, Sha256};
 
-/// A key file that cannot be used, or a signature that is not good.
+/// An invalid key file, or a signature that is rejected.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SignatureError {
     /// The key file is not a public key.
@@ -14,13 +14,13 @@ pub enum SignatureError {
     /// The signature file is not a signature.
     #[error("not a minisign signature; sign the body with minisign -S")]
     Format,
-    /// It is by somebody else.
+    /// The signature was made with another key.
     #[error("signed with a key other than the configured one")]
     OtherKey,
-    /// It is for something else.
+    /// The signature is for other content.
     #[error("the signature does not match the content; sign the content again")]
     Mismatch,
-    /// It is good, and older than one that was seen before.
+    /// The signature is valid, but older than an earlier one.
     #[error(
         "signed with timestamp:{signed}, older than timestamp:{seen} served before: an old version is \
          served; sign the intended one again"
@@ -28,52 +28,53 @@ pub enum SignatureError {
     Older {
         /// Of this one.
         signed: u64,
-        /// The newest that was seen.
+        /// The newest one so far.
         seen: u64,
     },
-    /// It is good, but says no time, and one that was seen before did.
+    /// The signature is valid but has no timestamp, and an earlier one had.
     #[error(
         "signed without a timestamp: in its trusted comment, but timestamp:{seen} was served before; sign \
          it with one"
     )]
     Undated {
-        /// The newest that was seen.
+        /// The newest one so far.
         seen: u64,
     },
 }
 
-/// The newest signature of a key. Its number never goes backwards, so that an old body with its old, good signature is refused.
+/// The newest signature of a key. Its timestamp never decreases, so that an old body with its old, valid
+/// signature is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Newest {
     /// Which key: that of [`VerifyKey::fingerprint`].
     pub key: String,
-    /// What its trusted comment calls `timestamp:`. Any counter will do.
+    /// `timestamp:` of its trusted comment. Any counter will do.
     pub timestamp: u64,
 }
 
 impl Newest {
-    /// As it was written down.
+    /// From its stored form.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (key, timestamp) = text.split_once(' ')?;
         Some(Self { key: key.to_owned(), timestamp: timestamp.parse().ok()? })
     }
 
-    /// To be written down.
+    /// The stored form.
     #[must_use]
     pub fn to_text(&self) -> String {
         format!("{} {}", self.key, self.timestamp)
     }
 }
 
-/// Whose signature a manifest must have.
+/// The public key with which manifests must be signed.
 pub struct VerifyKey {
     key: PublicKey,
     fingerprint: String,
 }
 
 impl VerifyKey {
-    /// What is added to a manifest's path for that of its signature.
+    /// Suffix of a manifest's path for the path of its signature.
     pub const EXTENSION: &'static str = ".minisig";
 
     /// Reads a minisign public key: the whole file, or its second line alone.
@@ -89,17 +90,18 @@ impl VerifyKey {
         Ok(Self { key, fingerprint })
     }
 
-    /// Tells keys apart.
+    /// Identifies the key.
     #[must_use]
     pub fn fingerprint(&self) -> &str {
         &self.fingerprint
     }
 
-    /// Checks that `signature`, a file that minisign wrote, is this key's over `body`, and not older than the newest of this key.
-    /// Its trusted comment is checked too; the answer is the newest signature from now on, if any has said a time.
+    /// Checks that `signature`, a file written by minisign, is this key's over `body`, and not older than the
+    /// newest one of this key. The trusted comment is verified too. Returns the newest signature from now on,
+    /// if any signature so far had a timestamp.
     ///
     /// # Errors
-    /// Why it is not good.
+    /// Why the signature is rejected.
     pub fn verify_newer(
         &self,
         body: &[u8],
@@ -117,10 +119,10 @@ impl VerifyKey {
         }
     }
 
-    /// The same, whatever came before.
+    /// Verifies a signature without comparing its age.
     ///
     /// # Errors
-    /// Why it is not good.
+    /// Why the signature is rejected.
     pub fn verify(&self, body: &[u8], signature: &[u8]) -> Result<(), SignatureError> {
         self.timestamp_of(body, signature).map(drop)
     }
@@ -129,7 +131,7 @@ impl VerifyKey {
     fn timestamp_of(&self, body: &[u8], signature: &[u8]) -> Result<Option<u64>, SignatureError> {
         let text = std::str::from_utf8(signature).map_err(|_| SignatureError::Format)?;
         let signature = Signature::decode(text.trim_end()).map_err(|_| SignatureError::Format)?;
-        // Old minisign signed the body itself and not its hash: just as good.
+        // Old versions of minisign signed the body itself and not its hash; both are accepted.
         self.key.verify(body, &signature, true).map_err(|error| match error {
             minisign_verify::Error::UnexpectedKeyId => SignatureError::OtherKey,
             _ => SignatureError::Mismatch,

@@ -1,25 +1,27 @@
-//! YAML text to raw JSON values, the way Kubernetes reads it (YAML 1.1: `0644` is 420, `yes` is true, `<<` merges).
+//! YAML text to raw JSON values, the way Kubernetes reads it (YAML 1.1: `0644` is 420, `yes` is true, `<<`
+//! merges).
 //!
-//! Owns the parser, its bounds and the splitting into documents, so that one broken document does not hide the others.
+//! Owns the parser, its bounds and the splitting into documents, so that one broken document does not hide
+//! the others.
 
 use std::borrow::Cow;
 
 use serde_json::Value;
 use serde_saphyr::{Budget, DuplicateKeyPolicy, Options};
 
-/// Documents of one text; far more than anybody writes by hand.
+/// Documents in one text; far above what hand-written files have.
 const MAX_DOCUMENTS: usize = 5_000;
 /// Nodes of one document: a list of a thousand pods has about a hundred thousand.
 const MAX_NODES: usize = 200_000;
 /// Nesting. A pod needs about 15; values are also dropped recursively.
 const MAX_DEPTH: usize = 64;
-/// Uses of `*alias` in one document, and how many nodes they may stand for together.
+/// Uses of `*alias` in one document; the nodes that they stand for together are bounded below.
 const MAX_ALIASES: usize = 1_000;
 const MAX_ALIAS_NODES: usize = 100_000;
-/// Quoted texts of one document with `\'` in them: each costs reading the document once more.
+/// Quoted texts of one document with `\'` in them: each costs another pass over the document.
 const MAX_APOSTROPHE_TEXTS: usize = 20;
 
-/// The text is not YAML, or goes beyond what is reasonable.
+/// The text is not YAML, or exceeds a bound of this module.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}{message}", place(*.line, *.column))]
 pub struct YamlError {
@@ -40,9 +42,9 @@ fn place(line: u64, column: u64) -> String {
 pub struct YamlDocument {
     /// Counted from 1; empty documents are not counted.
     pub number: usize,
-    /// What it holds, or why it cannot be read.
+    /// Its value, or why it cannot be read.
     pub value: Result<Value, YamlError>,
-    /// What a strict reader would refuse: duplicate keys.
+    /// Problems that a strict reader would refuse: duplicate keys.
     pub warnings: Vec<String>,
 }
 
@@ -57,8 +59,8 @@ pub fn yaml_to_values(text: &str, strict: bool) -> Result<Vec<Value>, YamlError>
     parsed.filter(|result| !matches!(result, Ok(Value::Null))).collect()
 }
 
-/// Reads every document that is not empty, each on its own and only when asked for: strictly, and when only duplicate
-/// keys stand in the way, again with the last one winning and a warning.
+/// Reads every document that is not empty, each on its own and lazily: strictly, and if duplicate keys are
+/// the only problem, again with the last one winning and a warning.
 pub fn yaml_documents(text: &str) -> impl Iterator<Item = YamlDocument> {
     let (chunks, refused) = match split(text) {
         Ok(chunks) => (chunks, None),
@@ -88,8 +90,8 @@ struct Chunk<'a> {
     lines_before: u64,
 }
 
-/// Cuts at the lines that YAML reserves for it: `---` and `...` at the start of a line end a document even inside a block
-/// or quoted text. Chunks of comments, directives and blank lines are left out.
+/// Splits at the lines that YAML reserves for it: `---` and `...` at the start of a line end a document even
+/// inside a block or quoted text. Chunks of comments, directives and blank lines are left out.
 fn split(text: &str) -> Result<Vec<Chunk<'_>>, YamlError> {
     let mut chunks = Vec::new();
     let (mut start, mut offset) = (0, 0);
@@ -141,7 +143,8 @@ fn parse(chunk: &Chunk<'_>, strict: bool) -> Result<Value, YamlError> {
     Ok(value)
 }
 
-/// Reads `\'` in double quotes as an apostrophe. YAML does not have that escape; the parser of Kubernetes takes it.
+/// Reads `\'` in double quotes as an apostrophe. YAML does not have that escape; the parser of Kubernetes
+/// accepts it.
 fn parse_leniently(text: &str, strict: bool) -> Result<Value, serde_saphyr::Error> {
     let mut text = Cow::Borrowed(text);
     for _ in 0..MAX_APOSTROPHE_TEXTS {
@@ -157,8 +160,8 @@ fn parse_leniently(text: &str, strict: bool) -> Result<Value, serde_saphyr::Erro
     serde_saphyr::from_str_with_options(&text, options(strict))
 }
 
-/// The text with plain apostrophes in the double-quoted text that begins at a place counted from 1; `None` when nothing
-/// is to be changed there.
+/// Replaces the escapes in the double-quoted text that begins at a place counted from 1; `None` when there
+/// are none.
 fn without_escaped_apostrophes(text: &str, line: u64, column: u64) -> Option<String> {
     let line_start: usize =
         text.split_inclusive('\n').take(usize::try_from(line).ok()?.checked_sub(1)?).map(str::len).sum();
@@ -202,7 +205,7 @@ fn options(strict: bool) -> Options {
     options
 }
 
-/// The parser's words without its own idea of the place, which does not know of other documents.
+/// The parser's message without its position, which ignores earlier documents.
 fn message(error: &serde_saphyr::Error) -> String {
     let error = error.without_snippet();
     if let serde_saphyr::Error::DuplicateMappingKey { key, .. } = error {
@@ -224,7 +227,8 @@ fn message(error: &serde_saphyr::Error) -> String {
     }
 }
 
-/// A bound of ours was reached: in words for people, not for users of the parser.
+/// Explains which of this module's bounds was exceeded; the parser's own message names its internals. `None`
+/// for any other error.
 fn beyond_bounds(text: &str) -> Option<String> {
     let breached =
         text.starts_with("budget breached") || text.contains("limit exceeded") || text.starts_with("alias ");
@@ -240,8 +244,8 @@ fn beyond_bounds(text: &str) -> Option<String> {
     breached.then(|| format!("the document has more than {MAX_NODES} values; split it into several files"))
 }
 
-/// Whole numbers that were written as `1e3` or `08` are whole numbers, as they are after the kubelet's own detour from
-/// YAML over JSON.
+/// Converts whole numbers that were written as `1e3` or `08` to integers, as the kubelet's conversion from
+/// YAML to JSON does.
 fn make_whole(value: &mut Value) {
     match value {
         Value::Number(number) if number.is_f64() => {

@@ -1,6 +1,6 @@
-//! Which of a plugin's devices a container gets, and how that is remembered: upstream's choices, words and file.
+//! Which of a plugin's devices a container gets, and how that is stored: upstream's choices, words and file.
 //!
-//! Owns the decision and the checkpoint's form.
+//! Owns the decision and the checkpoint's format.
 //!
 //! Pure: what it returns depends on its arguments alone.
 
@@ -18,10 +18,10 @@ use crate::model::types::PodUid;
 /// A device that is near no NUMA node in particular.
 const NO_NODE: i64 = -1;
 
-/// A device, as its plugin tells of it.
+/// A device, as its plugin reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PluginDevice {
-    /// It may be given to somebody.
+    /// The device may be allocated.
     pub healthy: bool,
     /// NUMA nodes it is near to.
     pub nodes: Vec<i64>,
@@ -32,7 +32,7 @@ pub type Devices = BTreeMap<String, PluginDevice>;
 /// Devices by resource: `vendor.com/thing`.
 pub type Resources = BTreeMap<String, Devices>;
 
-/// What a container has of one resource.
+/// The devices of one resource that a container has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Allocation {
     pub pod: PodUid,
@@ -41,37 +41,37 @@ pub struct Allocation {
     pub resource: String,
     /// Ids by NUMA node; -1 for none.
     pub devices: BTreeMap<i64, Vec<String>>,
-    /// The plugin's `ContainerAllocateResponse`; `None` while it is asked.
+    /// The plugin's `ContainerAllocateResponse`; `None` until it answers.
     pub response: Option<Vec<u8>>,
 }
 
 impl Allocation {
-    /// Ids, whatever they are near to. One that is near to several nodes is there once for each.
+    /// Ids of all NUMA nodes. One that is near to several nodes appears once for each.
     pub fn ids(&self) -> impl Iterator<Item = &str> {
         self.devices.values().flatten().map(String::as_str)
     }
 }
 
-/// What a container is to get next.
+/// The next allocation for a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Need {
     pub container: String,
     pub resource: String,
     pub count: usize,
-    /// What init containers before it had and nobody else has: taken first.
+    /// Devices of earlier init containers that no other container uses; these are taken first.
     pub reusable: BTreeSet<String>,
 }
 
-/// What may be chosen from.
+/// The candidates for an allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// These in any case.
+    /// Always part of the allocation.
     pub taken: Vec<String>,
-    /// And as many as are missing of these.
+    /// The rest is chosen from these.
     pub available: Vec<String>,
 }
 
-/// A resource that is not Kubernetes' own: a device plugin has to tell of it.
+/// A resource that is not Kubernetes' own: it needs a device plugin.
 #[must_use]
 pub fn is_extended(name: &str) -> bool {
     name.split_once('/').is_some_and(|(domain, _)| {
@@ -79,7 +79,7 @@ pub fn is_extended(name: &str) -> bool {
     })
 }
 
-/// The first thing that a container of the pod asks for and does not have, in the order in which containers start.
+/// The first request of a container that has no allocation yet, in the order in which containers start.
 #[must_use]
 pub fn next_need(pod: &Pod, allocated: &[Allocation]) -> Option<Need> {
     let uid = &pod.metadata.uid;
@@ -122,10 +122,10 @@ pub fn next_need(pod: &Pod, allocated: &[Allocation]) -> Option<Need> {
     None
 }
 
-/// What may be chosen from for a need. Texts are upstream's.
+/// The candidates for a need. Texts are upstream's.
 ///
 /// # Errors
-/// Why there is not enough.
+/// Why there are too few devices.
 pub fn choice(need: &Need, resources: &Resources, allocated: &[Allocation]) -> Result<Choice, String> {
     let resource = &need.resource;
     let Some(devices) = resources.get(resource) else {
@@ -150,10 +150,10 @@ pub fn choice(need: &Need, resources: &Resources, allocated: &[Allocation]) -> R
     Ok(Choice { taken, available })
 }
 
-/// The choice made: what a plugin prefers comes first, as far as it may be had.
+/// The final choice: the plugin's preferred devices first, as far as they are available.
 #[must_use]
 pub fn settle(choice: &Choice, need: &Need, preferred: &[String]) -> Vec<String> {
-    // Plugins that share memory tell of a device for each megabyte: by sets, or this takes seconds.
+    // Plugins that share memory report a device for each megabyte: without sets this takes seconds.
     let available: BTreeSet<&String> = choice.available.iter().collect();
     let mut chosen: BTreeSet<&String> = choice.taken.iter().collect();
     let mut ids = choice.taken.clone();
@@ -256,7 +256,7 @@ fn checksum(allocated: &[(&Allocation, &Vec<u8>)], resources: &Resources) -> u32
     printed.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
-/// Bytes as Go prints them, in one text: an answer of a plugin may have megabytes.
+/// Bytes as Go prints them, in one string: a plugin's response may have megabytes.
 fn numbers(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len().saturating_mul(4));
     for byte in bytes {
@@ -269,11 +269,11 @@ fn numbers(bytes: &[u8]) -> String {
     text
 }
 
-/// What an earlier process, or a kubelet, has remembered: allocations, and resources of which nothing is known but their
-/// names. The checksum is not looked at: a file that was cut is no JSON.
+/// Allocations recorded by an earlier process or by a kubelet, and resources of which only the names are
+/// known. The checksum is not verified: a truncated file does not parse as JSON.
 ///
 /// # Errors
-/// What is wrong with it.
+/// What is wrong with the file.
 pub fn from_checkpoint(text: &str) -> Result<(Vec<Allocation>, Resources), String> {
     let value: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
     let mut allocated = Vec::new();

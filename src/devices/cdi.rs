@@ -1,7 +1,8 @@
-//! The Container Device Interface, for the runtime that does not read it itself: from names to what a container gets.
+//! The Container Device Interface, for the runtime that does not implement it: maps device names to container
+//! edits.
 //!
-//! Owns the reading of specifications (`/etc/cdi`, `/var/run/cdi`), each time somebody asks for a device and never
-//! otherwise. What an edit wants and cannot have is refused, never dropped.
+//! Owns the reading of specifications (`/etc/cdi`, `/var/run/cdi`), which happens only when a container
+//! requests a device. An edit that cannot be applied is an error; it is never dropped.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -11,19 +12,19 @@ use serde_json::Value;
 use crate::codec::yaml::yaml_to_values;
 use crate::runtime::{ContainerConfig, Device, Mount};
 
-/// Where specifications are; later ones win.
+/// Directories of specifications; later ones win.
 pub const DIRECTORIES: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
 /// Annotations of a container whose values are names, separated by commas.
 const ANNOTATION: &str = "cdi.k8s.io/";
 /// Far more than a machine full of cards needs.
 const MAX_SPEC_BYTES: u64 = 4 << 20;
-/// Edits that need what this runtime does not do.
+/// Edits that need features which this runtime lacks.
 const REFUSED: [&str; 3] = ["hooks", "intelRdt", "netDevices"];
 
-/// Why a container cannot have a device.
+/// Why a container cannot get a device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CdiError {
-    /// Nobody has described it.
+    /// No specification defines the device.
     #[error("unresolvable CDI device {name:?}: not found in any specification in {places}{trouble}")]
     Unknown {
         /// As asked for.
@@ -41,7 +42,7 @@ pub enum CdiError {
         one: String,
         other: String,
     },
-    /// An edit that cannot be made.
+    /// An edit that cannot be applied.
     #[error("CDI device {name:?} of {file}: {why}")]
     Edit {
         /// As asked for.
@@ -59,7 +60,7 @@ struct Spec {
     value: Value,
 }
 
-/// Everything that was read, and what could not be.
+/// All readable specifications, and the errors of the others.
 struct Registry {
     specs: Vec<Spec>,
     trouble: Vec<String>,
@@ -73,10 +74,11 @@ pub fn annotated(config: &ContainerConfig) -> Vec<String> {
     names.map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }
 
-/// Makes the edits of all devices that the container asks for by name; the names are gone then. Blocks.
+/// Applies the edits of all devices that the container requests by name, and removes the names. Blocks.
 ///
 /// # Errors
-/// The first device that cannot be had. Specifications that nobody asks for and cannot be read are only logged.
+/// The first device that is not available. Unreadable specifications that no requested device needs are only
+/// logged.
 pub fn apply(directories: &[PathBuf], config: &mut ContainerConfig) -> Result<(), CdiError> {
     let mut names = std::mem::take(&mut config.cdi_devices);
     names.extend(annotated(config));
@@ -104,7 +106,7 @@ pub fn apply(directories: &[PathBuf], config: &mut ContainerConfig) -> Result<()
 }
 
 impl Registry {
-    /// Only what may have one of the `names` is kept.
+    /// Keeps only specifications that may define one of the `names`.
     fn read(directories: &[PathBuf], names: &[String]) -> Self {
         let kinds: BTreeSet<&str> =
             names.iter().map(|name| name.split_once('=').map_or(name.as_str(), |(kind, _)| kind)).collect();
@@ -128,7 +130,7 @@ impl Registry {
         all
     }
 
-    /// The specification and the device in it. That of the last directory counts.
+    /// The specification and the device in it. The last directory wins.
     fn find(&self, name: &str, directories: &[PathBuf]) -> Result<(&Spec, &Value), CdiError> {
         let (kind, device) = name.split_once('=').unwrap_or((name, ""));
         let mut found: Option<(&Spec, &Value)> = None;
@@ -222,7 +224,7 @@ fn edit(edits: &Value, config: &mut ContainerConfig) -> Result<(), String> {
     Ok(())
 }
 
-/// Type and numbers are the node's own: a specification that says others is wrong about this machine.
+/// Type and numbers are read from the node: a specification with other values is wrong about this machine.
 fn device(node: &Value) -> Result<Device, String> {
     let text = |field: &str| node[field].as_str().unwrap_or_default().to_owned();
     let number = |field: &str| node[field].as_u64().and_then(|number| u32::try_from(number).ok());

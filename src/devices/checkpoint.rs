@@ -10,7 +10,7 @@ use crate::platform::rt;
 
 const NAME: &str = "kubelet_internal_checkpoint";
 
-/// The file, and what is in it.
+/// The file, and its last content.
 pub(super) struct File {
     path: PathBuf,
     written: String,
@@ -21,7 +21,7 @@ impl File {
         Self { path: directory.join(NAME), written: String::new() }
     }
 
-    /// What is remembered; nothing when there is no file, or one that makes no sense, which is told.
+    /// Reads the checkpoint. Empty when the file is missing or invalid; an invalid one is logged.
     pub(super) fn read(&mut self) -> (Vec<Allocation>, Resources) {
         let text = match std::fs::read_to_string(&self.path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Default::default(),
@@ -52,7 +52,7 @@ impl File {
     }
 }
 
-/// Whole or not at all.
+/// Replaces the file atomically.
 fn replace(path: &Path, content: &str) -> std::io::Result<()> {
     if let Some(directory) = path.parent() {
         crate::platform::sys::dir::make_dir(directory, 0o750)?;

@@ -14,7 +14,7 @@ use tonic::{Request, Status};
 
 use crate::runtime::cri::unix_channel;
 
-/// A plugin that can be asked.
+/// A connection to a plugin.
 #[derive(Clone)]
 pub struct PluginClient {
     channel: Channel,
@@ -24,16 +24,16 @@ pub struct PluginClient {
 pub struct Messages(Streaming<Vec<u8>>);
 
 impl PluginClient {
-    /// Of whoever listens on this socket; connects when it is used.
+    /// A client for the server on this socket. Connects on the first call.
     #[must_use]
     pub fn new(socket: PathBuf) -> Self {
         Self { channel: unix_channel(socket) }
     }
 
-    /// One answer.
+    /// Sends a request and waits for the response.
     ///
     /// # Errors
-    /// The plugin's, in the words of gRPC, or that there is none within the limit.
+    /// The plugin's, in the words of gRPC, or that there is no response within the limit.
     pub async fn call(
         &self,
         path: &'static str,
@@ -72,7 +72,7 @@ impl PluginClient {
 }
 
 impl Messages {
-    /// The next one; `None` when the plugin has nothing more to say.
+    /// The next message; `None` at the end of the stream.
     ///
     /// # Errors
     /// The plugin's, or that of the connection.

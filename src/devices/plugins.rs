@@ -1,7 +1,8 @@
-//! The sockets that device plugins and those who watch them know: `device-plugins/kubelet.sock`, `plugins_registry`, and the pod
-//! resources API.
+//! The sockets that device plugins and their monitors use: `device-plugins/kubelet.sock`, `plugins_registry`,
+//! and the pod resources API.
 //!
-//! Owns the sockets and what is said over them. What a plugin has is `devices`'. A socket that nobody uses costs nothing.
+//! Owns the sockets and their protocols. The state of the plugins is in `devices`. An unused socket costs
+//! nothing.
 
 mod pod_resources;
 mod registry;
@@ -27,7 +28,7 @@ use crate::platform::logging::chain;
 use crate::platform::proto::device_plugin as wire;
 use crate::platform::rt::{self, connections};
 
-/// A plugin has one for a moment, monitors keep one.
+/// A plugin needs one for a moment; monitors keep one open.
 const MAX_CONNECTIONS: usize = 32;
 const SOCKET: &str = "kubelet.sock";
 /// Sockets are root's, as upstream.
@@ -39,17 +40,18 @@ pub fn directory(root: &Path) -> PathBuf {
     root.join("device-plugins")
 }
 
-/// Listens on all sockets. Plugins see theirs go, and register anew: that is how upstream's start, too.
+/// Listens on all sockets. Removes the plugins' sockets first, which makes the plugins register again;
+/// upstream starts in the same way.
 ///
 /// # Errors
-/// The socket that cannot be made.
+/// The socket that cannot be created.
 pub async fn start(
     root: &Path,
     devices: &DeviceManager,
     pods: Rc<dyn Fn() -> Vec<Pod>>,
 ) -> Result<Vec<JoinHandle<()>>, BindError> {
     let plugins = directory(root);
-    // Before anybody can register: what appears from then on is somebody's.
+    // Before the first registration is possible: any socket that appears later belongs to a live plugin.
     if std::os::unix::net::UnixStream::connect(plugins.join(SOCKET)).is_err() {
         forget_sockets(&plugins);
     }
@@ -91,7 +93,7 @@ async fn listen(path: &Path) -> Result<UnixListener, BindError> {
     if let Some(parent) = path.parent()
         && let Err(error) = crate::platform::sys::dir::make_dir(parent, DIRECTORY_MODE)
     {
-        // Then the socket cannot be made either, and that is told.
+        // Then the bind below fails too, and its error is returned.
         log::debug!(path:% = parent.display(), err:% = error; "Failed to create directory");
     }
     bind(path).await
@@ -135,7 +137,7 @@ async fn register(devices: &DeviceManager, directory: &Path, message: Bytes) -> 
     Ok(GrpcReply::One(wire::Empty {}.encode_to_vec()))
 }
 
-/// Sockets of plugins that an earlier agent knew.
+/// Removes sockets of plugins that were registered with an earlier agent.
 fn forget_sockets(directory: &Path) {
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
         let is_socket = entry.file_type().is_ok_and(|kind| kind.is_socket());

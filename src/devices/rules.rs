@@ -1,6 +1,7 @@
-//! Which devices of the node a container is to have, by annotation and by volume, and whether the node gives them.
+//! Which devices of the node a container requests, by annotation and by volume, and whether the node allows
+//! them.
 //!
-//! Owns the annotation's syntax and the match of the node's list.
+//! Owns the annotation's syntax and the matching of the node's list.
 //!
 //! Pure: what it returns depends on its arguments alone.
 
@@ -8,16 +9,17 @@ use crate::model::api::pod::{Container, Pod};
 use crate::model::containers::all_with_ephemeral;
 use crate::model::runtime_config::Device;
 
-/// Before a container's name: the devices that it gets.
+/// Prefix of the annotation key; a container's name follows, and the value lists its devices.
 pub const DEVICES_ANNOTATION: &str = "devices.agent.edge/";
-/// A pod asks for a device that the node does not give to pods.
+/// The pod requests a device that the node does not allow.
 pub const NOT_ALLOWED: &str = "DeviceNotAllowed";
-/// A container waits for a device that is not there.
+/// A container waits for a missing device.
 pub const NOT_FOUND: &str = "DeviceNotFound";
-/// Opening for reading and writing. Making nodes is allowed to everybody and opens nothing.
+/// Open for reading and writing. `mknod` needs no rule here: it is allowed to all containers and opens
+/// nothing.
 const READ_WRITE: &str = "rw";
 
-/// What one entry asks for.
+/// One entry of the annotation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceRequest {
     /// A path of the node: a device, or a directory with devices.
@@ -35,8 +37,9 @@ impl DeviceRequest {
     }
 }
 
-/// Entries of an annotation, separated by commas or white space: `/dev/x`, `/dev/x:/dev/y`, `/dev/x:r`, `/dev/x:/dev/y:rw`,
-/// or a name of the Container Device Interface. Colons in paths (`/dev/serial/by-path/…`) are fine.
+/// Entries of an annotation, separated by commas or white space: `/dev/x`, `/dev/x:/dev/y`, `/dev/x:r`,
+/// `/dev/x:/dev/y:rw`, or a name of the Container Device Interface. Colons in paths (`/dev/serial/by-path/…`)
+/// are fine.
 ///
 /// # Errors
 /// Which entry is wrong, and why.
@@ -90,7 +93,7 @@ fn is_permissions(text: &str) -> bool {
     !text.is_empty() && text.chars().all(once)
 }
 
-/// `vendor.com/class=name`, by the specification's letters.
+/// `vendor.com/class=name`, with the characters that the specification allows.
 #[must_use]
 pub fn is_cdi_name(text: &str) -> bool {
     let Some((kind, name)) = text.split_once('=') else { return false };
@@ -103,7 +106,7 @@ pub fn is_cdi_name(text: &str) -> bool {
     of(vendor, "_-.") && of(class, "_-") && of(name, "_-.:")
 }
 
-/// What the annotation of this container says. Whoever made the pod has checked it.
+/// The devices that the annotation of this container requests. Validation of the pod has checked its syntax.
 #[must_use]
 pub fn by_annotation(pod: &Pod, container: &str) -> Vec<DeviceRequest> {
     let annotations = &pod.metadata.annotations;
@@ -112,8 +115,8 @@ pub fn by_annotation(pod: &Pod, container: &str) -> Vec<DeviceRequest> {
     parse(text.unwrap_or_default()).unwrap_or_default()
 }
 
-/// Mounts of volumes that are to be one device: the same device may be opened, too, which upstream leaves forbidden. What is
-/// mounted read-only may only be read.
+/// Volume mounts of device types: the container may also open the device, which upstream forbids. A read-only
+/// mount gives read permission only.
 #[must_use]
 pub fn by_volume(pod: &Pod, container: &Container) -> Vec<Device> {
     let device = |mount: &crate::model::api::pod::VolumeMount| {
@@ -135,14 +138,14 @@ pub fn is_device_type(type_: &str) -> bool {
     matches!(type_, "CharDevice" | "BlockDevice")
 }
 
-/// Paths that have to be there before the pod's volumes can be.
+/// Paths that must exist before the pod's volumes can be set up.
 #[must_use]
 pub fn volume_paths(pod: &Pod) -> Vec<String> {
     let sources = pod.spec.volumes.iter().filter_map(|volume| volume.host_path.as_ref());
     sources.filter(|source| is_device_type(&source.type_)).map(|source| source.path.clone()).collect()
 }
 
-/// What is wrong with annotations about devices: key and why.
+/// Errors in annotations about devices: key and message.
 #[must_use]
 pub fn annotation_problems(pod: &Pod) -> Vec<(&str, String)> {
     let mut problems = Vec::new();
@@ -157,11 +160,11 @@ pub fn annotation_problems(pod: &Pod) -> Vec<(&str, String)> {
     problems
 }
 
-/// Whether the node gives pods what this one asks for. `allowed` holds paths and CDI names, in which `*` stands for anything.
-/// A privileged container has every device anyhow.
+/// Whether the node allows the pod's devices. `allowed` holds paths and CDI names, in which `*` stands for
+/// anything. A privileged container has every device anyhow.
 ///
 /// # Errors
-/// The first that the node does not give.
+/// The first device that is not allowed.
 pub fn check_allowed(pod: &Pod, allowed: &[String]) -> Result<(), String> {
     for (container, _) in all_with_ephemeral(pod) {
         let security = container.security_context.as_ref();

@@ -1,4 +1,4 @@
-//! Plugins that are gone, on a clock of the test's own.
+//! Disconnected plugins, on paused time.
 
 use super::*;
 
@@ -18,7 +18,7 @@ fn directory(name: &str) -> PathBuf {
     directory
 }
 
-/// A manager that knows two good devices, of a plugin that nobody hears from.
+/// A manager with two healthy devices of a plugin that never answers.
 async fn with_two(directory: &Path) -> DeviceManager {
     let manager = DeviceManager::open(directory);
     let good = || PluginDevice { healthy: true, ..PluginDevice::default() };
@@ -31,7 +31,7 @@ async fn with_two(directory: &Path) -> DeviceManager {
     manager
 }
 
-/// What the node has, and what of it is healthy.
+/// Capacity and allocatable devices of the node.
 fn counts(manager: &DeviceManager) -> [Option<String>; 2] {
     let (capacity, allocatable) = manager.totals();
     [capacity, allocatable].map(|list| list.get(RESOURCE).map(ToString::to_string))
@@ -41,7 +41,7 @@ fn there(capacity: &str, allocatable: &str) -> [Option<String>; 2] {
     [Some(capacity.to_owned()), Some(allocatable.to_owned())]
 }
 
-/// A plugin that was taken in and cannot be heard.
+/// A registered plugin that never sends anything.
 fn silent_plugin(manager: &DeviceManager, directory: &Path) {
     let client = PluginClient::new(directory.join("nobody.sock"));
     manager.add_plugin(RESOURCE, client, wire::DevicePluginOptions::default());
@@ -140,7 +140,7 @@ fn a_plugin_that_registers_and_ends_in_turn_is_awaited_once() {
             silent_plugin(&manager, &directory);
             after(Duration::from_secs(1)).await;
         }
-        // Each that waits holds the manager, and the plugin's connection.
+        // Each waiting task holds the manager and the plugin's connection.
         assert_eq!(Rc::strong_count(&manager.0), 2, "this one and the last plugin's");
         after(GRACE).await;
         assert_eq!(counts(&manager), there("0", "0"));

@@ -1,8 +1,8 @@
-//! An amount of a resource, absolute or as a part of the capacity, as `evictionHard` writes it.
+//! An amount of a resource, absolute or as a fraction of the capacity, as in `evictionHard`.
 
 use crate::model::api::quantity::Quantity;
 
-/// A quantity or a part of what there is.
+/// A quantity or a fraction of the capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amount {
     /// Bytes, inodes, processes.
@@ -12,7 +12,7 @@ pub enum Amount {
 }
 
 impl Amount {
-    /// Of this capacity.
+    /// The absolute amount for this capacity.
     #[must_use]
     pub fn of(self, capacity: u64) -> u64 {
         match self {
@@ -23,7 +23,8 @@ impl Amount {
         }
     }
 
-    /// `None` for what switches a threshold off (`0%`, `100%`), and for texts that validation refuses.
+    /// `None` for values that disable a threshold (`0%`, `100%`), and for invalid text, which validation
+    /// refuses.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let unsigned = |number: i64| u64::try_from(number).ok();

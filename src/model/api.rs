@@ -2,8 +2,8 @@
 //!
 //! Owns shapes only.
 //!
-//! Decode these from `serde_json::Value` and from nothing else: each further `Deserializer` type instantiates every
-//! visitor again and costs about a megabyte of program text (and so of memory).
+//! Decode these from `serde_json::Value` and from nothing else: each further `Deserializer` type instantiates
+//! every visitor again and costs about a megabyte of program text (and so of memory).
 
 pub mod decode;
 pub mod managed_fields;
@@ -12,8 +12,9 @@ pub mod pod;
 pub mod quantity;
 pub mod schema;
 
-/// Declares wire structs: camelCase names, every field optional on reading, and absent on writing while it holds its
-/// default. That is how Go's `omitempty` behaves, and it keeps stored and printed objects free of noise.
+/// Declares wire structs: camelCase names, every field optional on reading, and absent on writing while it
+/// holds its default. That is how Go's `omitempty` behaves, and it keeps stored and printed objects free of
+/// noise.
 macro_rules! wire {
     ($($(#[$meta:meta])* pub struct $name:ident { $($(#[$field_meta:meta])* pub $field:ident: $type:ty,)* })*) => {$(
         $(#[$meta])*

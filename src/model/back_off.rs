@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use crate::model::types::Timestamp;
 
-/// One container's crash-loop (or one image's pull) back-off. Kept in the store, so that neither a restart of the agent
-/// nor a power cut turns a crash loop into a busy loop.
+/// One container's crash-loop (or one image's pull) back-off. It is stored, so that neither a restart of the
+/// agent nor a power cut turns a crash loop into a busy loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BackOff {
-    /// What the next restart has to wait for, measured from the end of the last run.
+    /// The wait before the next restart, from the end of the last run.
     pub delay: Duration,
     /// When the entry was last set or doubled.
     pub updated: Timestamp,

@@ -18,8 +18,8 @@ pub enum ContainerKind {
     Ephemeral,
 }
 
-/// The value of the annotation `io.kubernetes.container.hash`, bit for bit the kubelet's, so that each can take over the
-/// other's containers: FNV-1a (32 bit) over Go's print of the JSON bytes of image and name.
+/// The value of the annotation `io.kubernetes.container.hash`, bit for bit the kubelet's, so that each can
+/// take over the other's containers: FNV-1a (32 bit) over Go's print of the JSON bytes of image and name.
 #[must_use]
 pub fn container_hash(container: &Container) -> String {
     let json = format!(
@@ -57,8 +57,8 @@ pub fn init_kind(init_container: &Container) -> ContainerKind {
     if is_sidecar(init_container) { ContainerKind::Sidecar } else { ContainerKind::Init }
 }
 
-/// Every init and regular container with its kind, in spec order, init containers first: what the pod is made of. Ephemeral
-/// containers are guests that count for nothing.
+/// Every init and regular container with its kind, in spec order, init containers first. Ephemeral containers
+/// are left out: they affect neither phase nor plan.
 pub fn all_containers(pod: &Pod) -> impl Iterator<Item = (&Container, ContainerKind)> {
     let init = pod.spec.init_containers.iter().map(|container| (container, init_kind(container)));
     init.chain(pod.spec.containers.iter().map(|container| (container, ContainerKind::Regular)))

@@ -1,20 +1,20 @@
-//! Why the node ends pods: what it is short of, and the reasons that statuses carry.
+//! Why the node ends pods: its pressures, and the reasons in statuses.
 
 use crate::model::api::pod::PodStatus;
 
-/// Upstream's reason: of a pod's status, of its event, of a pod that is turned away.
+/// Upstream's reason for a pod's status, for its event, and for a pod that is rejected.
 pub const EVICTED: &str = "Evicted";
 
 /// Upstream's `immediateEvictionGracePeriodSeconds`.
 pub const IMMEDIATELY: i64 = 1;
 
-/// Reason of a pod that ended because its machine went down. Upstream's words, both.
+/// Reason of a pod that ended because its machine shut down. Upstream's words, both.
 pub const TERMINATED: &str = "Terminated";
 
-/// What its status and its event say.
+/// The message of its status and its event.
 pub const MESSAGE: &str = "Pod was terminated in response to imminent node shutdown.";
 
-/// What the node is short of. In upstream's order.
+/// The node's pressures, in upstream's order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Pressure {
     Memory,
@@ -24,7 +24,7 @@ pub enum Pressure {
 }
 
 impl Pressure {
-    /// All of them, as the node shows them.
+    /// All pressures, in the order of the node's conditions.
     pub const ALL: [Self; 3] = [Self::Memory, Self::Disk, Self::Pid];
 
     /// The type of the node's condition.
@@ -68,8 +68,8 @@ impl Pressure {
     }
 }
 
-/// The status is that of a pod whose machine goes down: shown, and not remembered, so that the pod runs again after the boot
-/// as it would after a power cut.
+/// The status is that of a pod whose machine shuts down: shown, but not stored, so that the pod runs again
+/// after the boot as it would after a power cut.
 #[must_use]
 pub fn is_of_shutdown(status: &PodStatus) -> bool {
     status.phase == "Failed" && status.reason == TERMINATED

@@ -98,7 +98,7 @@ impl GoDuration {
     }
 }
 
-/// One `12.5ms` off the front; `None` when there is none or it is beyond counting.
+/// Takes one `12.5ms` off the front; `None` when there is none or it is out of range.
 fn number_with_unit(text: &str) -> Option<(i128, &str)> {
     let digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
     let (whole, rest) = text.split_at(digits(text));
@@ -110,7 +110,7 @@ fn number_with_unit(text: &str) -> Option<(i128, &str)> {
         return None;
     }
     let (unit, scale) = UNITS.iter().find(|(unit, _)| rest.starts_with(unit)).filter(|(unit, _)| {
-        // A unit ends where the next number starts: `1mx` and `1mss` are nothing.
+        // A unit ends where the next number starts: `1mx` and `1mss` are invalid.
         rest[unit.len()..].chars().next().is_none_or(|next| next.is_ascii_digit() || next == '.')
     })?;
     let whole: u64 = if whole.is_empty() { 0 } else { whole.parse().ok()? };

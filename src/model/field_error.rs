@@ -9,11 +9,11 @@ use std::fmt;
 pub struct FieldError {
     /// For example `spec.containers[0].image`.
     pub path: String,
-    /// What class of rule.
+    /// The class of the rule.
     pub kind: FieldErrorKind,
-    /// The offending value as it is printed (text in quotes, numbers plain); empty where the kind shows none.
+    /// The offending value as printed (text in quotes, numbers plain); empty where the kind shows none.
     pub value: String,
-    /// What the rule asks for; may be empty.
+    /// What the rule requires; may be empty.
     pub detail: String,
 }
 
@@ -22,7 +22,7 @@ pub struct FieldError {
 pub enum FieldErrorKind {
     /// Must be set.
     Required,
-    /// Does not fit.
+    /// The value is invalid.
     Invalid,
     /// Not one of the allowed values.
     NotSupported,
@@ -30,7 +30,7 @@ pub enum FieldErrorKind {
     Duplicate,
     /// Must not be set here.
     Forbidden,
-    /// Refers to something that is not there.
+    /// Refers to a missing object.
     NotFound,
     /// Too much text.
     TooLong,
@@ -65,7 +65,7 @@ impl fmt::Display for FieldError {
     }
 }
 
-/// A place in an object, borrowed from its parents: nothing is formatted unless there is an error to report.
+/// The path of a value, borrowed from its parents: nothing is formatted unless there is an error to report.
 #[derive(Clone, Copy)]
 pub enum Path<'a> {
     Root(&'a str),
@@ -99,7 +99,7 @@ impl fmt::Display for Path<'_> {
     }
 }
 
-/// Collects what is wrong.
+/// Collects field errors.
 #[derive(Default)]
 pub struct Errors(pub Vec<FieldError>);
 

@@ -1,4 +1,4 @@
-//! Image references and pull policies: which text to ask the runtime for, and whether to pull.
+//! Image references and pull policies: the reference to pass to the runtime, and whether to pull.
 //!
 //! Owns the reference grammar as far as the kubelet checks it.
 
@@ -23,16 +23,16 @@ impl fmt::Display for InvalidImageName {
 /// What to do about an image before its container is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PullDecision {
-    /// Ask the registry.
+    /// Pull from the registry.
     Pull,
-    /// Take the one that is there.
+    /// Use the present image.
     UsePresent,
-    /// `Never`, and it is not there.
+    /// The policy is `Never`, and the image is not present.
     Refuse,
 }
 
-/// `imagePullPolicy` against what is present. Unset or unknown policies behave as `IfNotPresent`; defaulting has filled
-/// them in long before.
+/// `imagePullPolicy` against what is present. Unset or unknown policies behave as `IfNotPresent`; defaulting
+/// has filled them in long before.
 #[must_use]
 pub fn decide_pull(policy: &str, present: bool) -> PullDecision {
     match (policy, present) {

@@ -1,12 +1,13 @@
-//! Keys of the labels and annotations that tie sandboxes and containers to pods: the adoption contract with the kubelet.
+//! Keys of the labels and annotations that tie sandboxes and containers to pods: the adoption contract with
+//! the kubelet.
 //!
-//! Owns the words.
+//! Owns the keys.
 
 /// Sandbox and container label: `metadata.name` of the pod.
 pub const POD_NAME: &str = "io.kubernetes.pod.name";
 /// Sandbox and container label: `metadata.namespace` of the pod.
 pub const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
-/// Sandbox and container label: `metadata.uid` of the pod. What lacks it is not ours.
+/// Sandbox and container label: `metadata.uid` of the pod. Records without it do not belong to the agent.
 pub const POD_UID: &str = "io.kubernetes.pod.uid";
 /// Container label: the container's name in the pod.
 pub const CONTAINER_NAME: &str = "io.kubernetes.container.name";
@@ -19,7 +20,7 @@ pub const RESTART_COUNT: &str = "io.kubernetes.container.restartCount";
 pub const TERMINATION_MESSAGE_PATH: &str = "io.kubernetes.container.terminationMessagePath";
 /// Container annotation: `terminationMessagePolicy`.
 pub const TERMINATION_MESSAGE_POLICY: &str = "io.kubernetes.container.terminationMessagePolicy";
-/// Container annotation of ours: JSON of the cpu and memory requests and limits the container was made with.
+/// Container annotation of the agent: JSON of the cpu and memory requests and limits at creation.
 pub const CONTAINER_RESOURCES: &str = "edge-agent.io/container.resources";
 /// Container annotation: seconds, when the pod has a deletion grace period.
 pub const POD_DELETION_GRACE_PERIOD: &str = "io.kubernetes.pod.deletionGracePeriod";

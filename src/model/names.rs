@@ -1,6 +1,6 @@
 //! The forms of names: DNS labels and subdomains, label values, ports, environment variables, keys, paths.
 //!
-//! Owns the words of each form. Each function returns what is wrong, nothing for a good name.
+//! Owns the messages of each form. Each function returns what is wrong, nothing for a valid name.
 
 use std::net::IpAddr;
 
@@ -58,7 +58,7 @@ pub fn dns_subdomain(name: &str) -> Complaints {
     complaints
 }
 
-/// A DNS search domain: like a subdomain, but underscores and a final dot are fine.
+/// A DNS search domain: like a subdomain, but underscores and a final dot are allowed.
 #[must_use]
 pub fn search_domain(name: &str) -> Complaints {
     if name == "." {
@@ -183,13 +183,13 @@ pub fn file_mode(mode: i32) -> Complaints {
     complain(&[((0..=0o777).contains(&mode), "must be a number between 0 and 0777 (octal), both inclusive")])
 }
 
-/// A path that never goes up.
+/// A path without `..`.
 #[must_use]
 pub fn no_backsteps(path: &str) -> Complaints {
     complain(&[(path.split('/').all(|part| part != ".."), NO_BACKSTEPS)])
 }
 
-/// A relative path that never goes up.
+/// A relative path without `..`.
 #[must_use]
 pub fn descending_path(path: &str) -> Complaints {
     let mut complaints = complain(&[(!path.starts_with('/'), "must be a relative path")]);
@@ -197,7 +197,7 @@ pub fn descending_path(path: &str) -> Complaints {
     complaints
 }
 
-/// A path that stays in a projected volume: such a volume keeps names that begin with two dots for itself.
+/// A path that stays in a projected volume, which reserves names that begin with two dots.
 #[must_use]
 pub fn projected_path(path: &str) -> Complaints {
     let mut complaints = descending_path(path);

@@ -1,6 +1,6 @@
-//! What clients of the API change of the node: labels, annotations, taints, and whether it takes more pods.
+//! Changes that clients of the API make to the Node: labels, annotations, taints, and `unschedulable`.
 //!
-//! Owns which changes are allowed, what they make of the node, and which pods they keep away.
+//! Owns which changes are allowed, their effect on the Node, and which pods they keep away.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ use crate::model::field_error::{FieldError, FieldErrorKind};
 use crate::model::names::{label_value, qualified_name};
 use crate::model::provenance::is_from_api;
 
-/// Upstream's taint of a node that takes no more pods.
+/// Upstream's taint of a cordoned node.
 const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 const NO_SCHEDULE: &str = "NoSchedule";
 const NO_EXECUTE: &str = "NoExecute";
@@ -26,35 +26,35 @@ pub struct Taint {
     pub value: String,
     /// `NoSchedule`, `PreferNoSchedule`, `NoExecute`.
     pub effect: String,
-    /// When it was added, as the client says.
+    /// When it was added, by the client.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time_added: Option<String>,
 }
 
-/// What the configuration says of the node.
+/// The labels and taints of the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeBase {
-    /// Labels, well-known ones included. They stay as they are.
+    /// Labels, well-known ones included. Clients cannot change them.
     pub labels: StringMap,
-    /// `registerWithTaints`: they count until a client has set others.
+    /// `registerWithTaints`: in force until a client sets others.
     pub taints: Vec<Taint>,
 }
 
-/// What clients have changed.
+/// The changes that clients made.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct NodeChanges {
-    /// Beside those of the configuration.
+    /// Labels in addition to those of the configuration.
     pub labels: StringMap,
-    /// All there are.
+    /// All annotations of the node.
     pub annotations: StringMap,
     /// `kubectl cordon`.
     pub unschedulable: bool,
-    /// In the place of those of the configuration.
+    /// Taints that replace those of the configuration.
     pub taints: Option<Vec<Taint>>,
 }
 
-/// What a client wants the node to be.
+/// The Node as a client wants it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeWish {
     /// `metadata.labels`.
@@ -76,13 +76,13 @@ impl NodeChanges {
         labels
     }
 
-    /// The taints of the node, without the one of a node that takes no more pods.
+    /// The taints of the node, without the one of a cordoned node.
     #[must_use]
     pub fn taints<'a>(&'a self, base: &'a NodeBase) -> &'a [Taint] {
         self.taints.as_deref().unwrap_or(&base.taints)
     }
 
-    /// These changes, when the node is to be as wished.
+    /// The changes that turn the Node into the wanted one.
     ///
     /// # Errors
     /// Every broken rule.
@@ -169,8 +169,8 @@ fn check_taint(taint: &Taint, before: &[Taint], earlier: &[Taint], at: &str, err
     }
 }
 
-/// Why a pod that has no place yet may not get one on this node, in a scheduler's words. Pods from manifests are no
-/// scheduler's.
+/// Why a pod that has no place yet may not get one on this node, in a scheduler's words. Pods from manifests
+/// are exempt.
 #[must_use]
 pub fn keeps_away(pod: &Pod, unschedulable: bool, taints: &[Taint]) -> Option<String> {
     if !is_from_api(pod) {

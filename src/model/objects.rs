@@ -1,6 +1,6 @@
-//! The objects a pod may refer to: ConfigMaps, Secrets, claims, RuntimeClasses; and how they are looked up.
+//! The objects a pod may refer to: ConfigMaps, Secrets, claims, RuntimeClasses; and their lookup.
 //!
-//! Owns shapes, the seam and the objects in memory.
+//! Owns their types, the lookup interface and the objects in memory.
 
 mod local;
 pub mod wire;
@@ -18,7 +18,7 @@ use crate::model::types::Timestamp;
 /// Keys and values of a ConfigMap or Secret.
 pub type ObjectData = BTreeMap<String, Vec<u8>>;
 
-/// The type of a Secret that says nothing.
+/// The type of a Secret that sets none.
 pub const OPAQUE: &str = "Opaque";
 
 /// Below the agent's root directory: `<namespace>/<name>` of each claim.
@@ -39,7 +39,7 @@ pub enum ObjectKind {
     RuntimeClass,
 }
 
-/// What sets one kind apart from another.
+/// The properties of a kind.
 struct KindFacts {
     name: &'static str,
     /// Empty for the core.
@@ -56,7 +56,7 @@ impl ObjectKind {
     pub const IN_MANIFESTS: [Self; 4] =
         [Self::ConfigMap, Self::Secret, Self::PersistentVolumeClaim, Self::RuntimeClass];
 
-    /// The one place that knows group, version and scope of a kind.
+    /// The one definition of group, version and scope of a kind.
     const fn facts(self) -> KindFacts {
         const fn core(name: &'static str, is_namespaced: bool) -> KindFacts {
             KindFacts { name, group: "", version: "v1", is_namespaced }
@@ -110,7 +110,7 @@ impl ObjectKind {
     }
 }
 
-/// What makes two objects the same one.
+/// The identity of an object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ObjectKey {
     pub kind: ObjectKind,
@@ -134,19 +134,20 @@ impl fmt::Display for ObjectKey {
 pub struct LocalObject {
     /// Kind, namespace, name.
     pub key: ObjectKey,
-    /// `metadata.uid`: random when it was created through the API, else [derived from the key](wire::derived_uid).
+    /// `metadata.uid`: random when it was created through the API, else [derived from the
+    /// key](wire::derived_uid).
     pub uid: String,
     /// `metadata.labels`.
     pub labels: StringMap,
     /// `metadata.annotations`.
     pub annotations: StringMap,
-    /// When a source spoke of it for the first time.
+    /// When a source first defined it.
     pub created: Timestamp,
     /// `metadata.managedFields`; none of an object from a manifest.
     pub managed_fields: ManagedFields,
     /// `metadata.finalizers`; none of an object from a manifest.
     pub finalizers: Vec<String>,
-    /// Since when it is deleted; finalizers keep it.
+    /// When it was deleted, if finalizers keep it.
     pub deleted: Option<Timestamp>,
     pub content: ObjectContent,
 }
@@ -198,11 +199,11 @@ impl fmt::Debug for ObjectContent {
 /// A claim for a directory of this node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClaimSpec {
-    /// `ReadWriteOncePod` is honoured; the others are recorded, one node is one node.
+    /// `ReadWriteOncePod` is honoured; the others are recorded, since there is only one node.
     pub access_modes: Vec<String>,
     /// `resources.requests.storage`: recorded and shown, not enforced.
     pub storage: Quantity,
-    /// As written; no class is looked at.
+    /// As written; the class is not resolved.
     pub storage_class: Option<String>,
 }
 
@@ -211,7 +212,8 @@ pub struct ClaimSpec {
 pub struct RuntimeClassSpec {
     /// The runtime's handler.
     pub handler: String,
-    /// `overhead.podFixed`: what the pod takes beside its containers. `None` when `overhead` is not set.
+    /// `overhead.podFixed`: the resources that the pod uses beside its containers. `None` when `overhead` is
+    /// not set.
     pub overhead: Option<ResourceList>,
     /// Where such pods may run. `None` when `scheduling` is not set.
     pub scheduling: Option<ClassScheduling>,
@@ -246,7 +248,7 @@ pub struct ClaimedVolume {
     pub mount_options: Vec<String>,
     /// Annotation `pv.beta.kubernetes.io/gid`: a further supplemental group of the pod's processes.
     pub supplemental_group: Option<i64>,
-    /// The volume can only be read.
+    /// The volume is read-only.
     pub read_only: bool,
     /// `ReadWriteOncePod` is its only access mode: one pod at a time.
     pub single_pod: bool,
@@ -255,11 +257,12 @@ pub struct ClaimedVolume {
 /// What kind of PersistentVolume it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClaimedSource {
-    /// A directory the agent keeps for a claim of this node: made at first use, never removed by it.
+    /// A directory that the agent manages for a claim of this node: created at first use, never removed by
+    /// it.
     Directory { path: String },
     /// `spec.local`: a directory of this node; it must exist.
     Local { path: String },
-    /// `spec.hostPath`: a directory of this node; made when it is missing.
+    /// `spec.hostPath`: a directory of this node; created when it is missing.
     HostPath { path: String },
     /// `spec.nfs`.
     Nfs {
@@ -274,7 +277,7 @@ pub trait ObjectLookup {
     fn config_map(&self, namespace: &str, name: &str) -> Option<ConfigMapData>;
     /// `data` of a Secret, decoded.
     fn secret(&self, namespace: &str, name: &str) -> Option<ObjectData>;
-    /// What tells a Secret from an earlier one of the same name; `None` where nothing does.
+    /// Distinguishes a Secret from an earlier one of the same name; `None` if that is not possible.
     fn secret_uid(&self, _namespace: &str, _name: &str) -> Option<String> {
         None
     }
@@ -287,6 +290,7 @@ pub trait ObjectLookup {
     fn runtime_class(&self, name: &str) -> Option<RuntimeClassSpec> {
         self.runtime_classes().into_iter().find(|(known, _)| known == name).map(|(_, class)| class)
     }
-    /// Changes whenever any object does: whoever rendered something looks again when it differs.
+    /// Changes whenever any object changes; a caller that rendered an object renders it again when the number
+    /// differs.
     fn generation(&self) -> u64;
 }

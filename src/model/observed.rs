@@ -1,6 +1,6 @@
-//! What a runtime shows of pods, in our own types: the only view of the world that decisions get.
+//! The state of pods in a runtime, in the agent's own types: decisions get no other view of it.
 //!
-//! Owns shapes. Everything here may be a second old and partial.
+//! Owns data types. Everything here may be a second old and partial.
 
 use std::collections::BTreeMap;
 
@@ -23,9 +23,9 @@ pub struct ObservedSandbox {
     pub pod: PodRef,
     /// CRI's `SANDBOX_READY`.
     pub ready: bool,
-    /// How often the sandbox was made anew.
+    /// How often the sandbox was recreated.
     pub attempt: u32,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Timestamp,
     /// Primary address first; empty for host network and while unknown. Only a status call fills it.
     pub ips: Vec<String>,
@@ -36,13 +36,13 @@ pub struct ObservedSandbox {
 /// CRI's container states.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ContainerStateKind {
-    /// Made, not started.
+    /// Created, not started.
     Created,
     /// Its first process runs.
     Running,
     /// It has ended; exit code and times are set.
     Exited,
-    /// The runtime does not know.
+    /// The runtime does not know the state.
     #[default]
     Unknown,
 }
@@ -65,9 +65,9 @@ pub struct ObservedContainer {
     pub hash: String,
     /// Image as the runtime names it.
     pub image: String,
-    /// Image id (digest reference) the container was made from.
+    /// Image id (digest reference) the container was created from.
     pub image_id: String,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Timestamp,
     /// When its process started; zero if it never did. Only a status call fills this and the fields below.
     pub started_at: Timestamp,
@@ -79,13 +79,13 @@ pub struct ObservedContainer {
     pub reason: String,
     /// The runtime's message, then (filled by the agent) the termination message.
     pub message: String,
-    /// All annotations, ours among them.
+    /// All annotations, the agent's included.
     pub annotations: BTreeMap<String, String>,
     /// Absolute path of the log file.
     pub log_path: String,
     /// Host paths by container path, to find the termination log again.
     pub mounts: Vec<ObservedMount>,
-    /// Who its first process runs as, when the runtime tells. Only a status call fills it.
+    /// The user of its first process, if the runtime reports it. Only a status call fills it.
     pub user: Option<ObservedUser>,
 }
 
@@ -128,8 +128,8 @@ impl ObservedPod {
         })
     }
 
-    /// Puts both lists into the order everything else relies on: newest first. Of containers that is the highest attempt: what
-    /// a dead agent asked for may be made long after what the next one made.
+    /// Sorts both lists, newest first, which all other code relies on. For containers that is the highest
+    /// attempt: a container that a dead agent requested may be created long after those of the next agent.
     pub fn sort(&mut self) {
         self.sandboxes
             .sort_by(|a, b| (b.created_at, b.attempt, &b.id).cmp(&(a.created_at, a.attempt, &a.id)));

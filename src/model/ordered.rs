@@ -1,7 +1,8 @@
 //! Ordered maps and sets out of what an iterator gives. Owns nothing.
 //!
-//! `collect()` into a `BTreeMap` sorts a vector first, and the standard library's stable sort is compiled anew for every
-//! type: some 5 kB each, half a megabyte of the program in all. Ours are small; putting one in after the other is as quick.
+//! `collect()` into a `BTreeMap` sorts a vector first, and the standard library's stable sort is compiled
+//! again for every type: some 5 kB each, half a megabyte of the program in all. The collections here are
+//! small; inserting one by one is as fast.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! Where a pod comes from: the kubelet's annotations.
+//! The origin of a pod: the kubelet's annotations.
 
 use crate::model::api::pod::Pod;
 use crate::model::types::{PodSource, Timestamp};
@@ -15,7 +15,8 @@ pub const CONFIG_SEEN_ANNOTATION: &str = "kubernetes.io/config.seen";
 /// Annotation that marks a mirror pod.
 pub const CONFIG_MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
 
-/// Annotations that say where and when we saw a pod: never compared, never overwritten.
+/// Annotations with the source and time at which the agent first read a pod: never compared, never
+/// overwritten.
 pub const LOCAL_ANNOTATIONS: [&str; 3] =
     [CONFIG_SOURCE_ANNOTATION, CONFIG_SEEN_ANNOTATION, CONFIG_MIRROR_ANNOTATION];
 

@@ -1,6 +1,6 @@
-//! What a runtime is asked for: the configuration of sandboxes and containers, in CRI's meaning and our types.
+//! The configuration of sandboxes and containers for a runtime, with CRI's meaning and the agent's types.
 //!
-//! Owns shapes. Built by the rules of `pod`, consumed by implementations of `runtime::Runtime`.
+//! Owns data types. Built by the rules of `pod`, consumed by implementations of `runtime::Runtime`.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::types::{ContainerId, PodRef};
 
-/// Who writes cgroups.
+/// How cgroups are created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CgroupDriver {
     Cgroupfs,
@@ -27,7 +27,7 @@ pub enum NamespaceMode {
     Node,
 }
 
-/// Which namespaces the pod shares with whom.
+/// Which namespaces the pod's containers share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NamespaceOptions {
@@ -161,7 +161,7 @@ pub struct ContainerConfig {
     pub mounts: Vec<Mount>,
     /// Devices of the node.
     pub devices: Vec<Device>,
-    /// `vendor.com/class=name`, for a runtime that knows the Container Device Interface itself.
+    /// `vendor.com/class=name`, for a runtime that implements the Container Device Interface itself.
     pub cdi_devices: Vec<String>,
     /// Relative to the sandbox's log directory.
     pub log_path: String,
@@ -176,7 +176,7 @@ pub struct ContainerConfig {
     /// The contract's annotations.
     pub annotations: BTreeMap<String, String>,
     pub resources: LinuxResources,
-    /// Who it may be and what it may do.
+    /// User, privileges and profiles of the container.
     pub security: ContainerSecurity,
     /// `lifecycle.stopSignal`, for example `SIGUSR1`; empty for the image's.
     pub stop_signal: String,
@@ -276,7 +276,7 @@ pub struct ContainerSecurity {
     pub drop_capabilities: Vec<String>,
     pub run_as_user: Option<i64>,
     pub run_as_group: Option<i64>,
-    /// User by name, when the image says so and the spec nothing.
+    /// User name, when the image sets one and the spec sets no user.
     pub run_as_username: String,
     /// `readOnlyRootFilesystem`.
     pub readonly_rootfs: bool,
@@ -330,9 +330,9 @@ pub enum SeccompChoice {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ImageStatus {
-    /// What to create containers with.
+    /// The id with which containers are created.
     pub id: String,
-    /// Numeric user the image runs as, when it says one.
+    /// Numeric user of the image, if it sets one.
     pub uid: Option<i64>,
     /// User name the image runs as, when it is a name.
     pub username: String,
@@ -342,7 +342,7 @@ pub struct ImageStatus {
 /// An image that a runtime has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeImage {
-    /// What containers made from it show.
+    /// The id in the status of its containers.
     pub id: String,
     /// Digests, then tags.
     pub names: Vec<String>,
@@ -358,13 +358,14 @@ pub struct RuntimeImage {
 pub struct RuntimeHandler {
     /// Empty for the default.
     pub name: String,
-    /// Read-only mounts can be made recursively so.
+    /// Read-only mounts can be recursive.
     pub recursive_read_only_mounts: bool,
-    /// Pods can have user namespaces of their own.
+    /// Pods can have their own user namespaces.
     pub user_namespaces: bool,
 }
 
-/// Values of a cgroup above the containers' ones: the pod's, the QoS class's, the node's. `None` leaves a value alone.
+/// Values of a cgroup above the containers' ones: the pod's, the QoS class's, the node's. `None` leaves a
+/// value unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CgroupValues {
     /// Relative weight, in `cpu.shares`.

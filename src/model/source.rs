@@ -1,6 +1,7 @@
-//! What sources want, pods and objects: the messages between whoever reads manifests and whoever acts on them, and what the store keeps.
+//! Desired state from the sources, pods and objects: the messages from the manifest readers to the main loop,
+//! and their stored form.
 //!
-//! Owns shapes.
+//! Owns data types only.
 
 use std::rc::Rc;
 
@@ -14,24 +15,25 @@ use crate::model::types::{PodSource, Timestamp};
 #[derive(Clone, Debug, PartialEq)]
 pub struct SourceUpdate {
     pub source: PodSource,
-    /// The whole set, or that there is no valid answer and the last one stands.
+    /// The whole set, or that there is no valid answer and the last one stays in force.
     pub answer: SourceAnswer,
-    /// Beside [`SourceAnswer::Pods`]: the objects it defines, these and no others. Nothing beside an unknown answer.
+    /// With [`SourceAnswer::Pods`]: all objects that the source defines. Empty with an unknown answer.
     pub objects: Vec<SourceObject>,
-    /// What is wrong with the source right now, its whole list; empty when all is well.
+    /// All current problems of the source; empty without any.
     pub problems: Vec<SourceProblem>,
-    /// Lets a source go on after a restart: a URL's ETag and Last-Modified, or which directory the files were in.
+    /// Lets a source continue after a restart: a URL's ETag and Last-Modified, or the directory that the
+    /// files were in.
     pub validator: Option<String>,
-    /// The newest signature that the source has seen. It never goes backwards, so it is remembered whatever the answer is.
+    /// The newest signature from the source. It never decreases, so it is stored whatever the answer is.
     pub signed: Option<String>,
 }
 
-/// What a source knows.
+/// The answer of a source.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SourceAnswer {
     /// These pods and no others (an empty list is a valid answer).
     Pods(Vec<SourcePod>),
-    /// No valid answer: a missing directory, an HTTP error, an empty body. The last good set stands.
+    /// No valid answer: a missing directory, an HTTP error, an empty body. The last good set stays in force.
     Unknown,
 }
 
@@ -40,8 +42,8 @@ pub enum SourceAnswer {
 pub struct SourcePod {
     /// Defaulted, named, with uid and annotations: ready to run.
     pub pod: Rc<Pod>,
-    /// File path or URL, for messages. With [`SourceAnswer::Pods`], a pod whose newest manifest is broken keeps its last
-    /// good version here.
+    /// File path or URL, for messages. With [`SourceAnswer::Pods`], a pod whose newest manifest is broken
+    /// keeps its last good version here.
     pub origin: String,
 }
 
@@ -54,18 +56,18 @@ pub struct SourceObject {
     pub origin: String,
 }
 
-/// Something a user must mend.
+/// A problem that the user must fix.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SourceProblem {
     /// File path or URL.
     pub origin: String,
     /// A Kubernetes event reason, `FailedValidation` for a manifest that does not parse or validate.
     pub reason: String,
-    /// What is wrong, where, and how to mend it.
+    /// What is wrong, where, and how to fix it.
     pub message: String,
     /// When this problem (with this very message) was first seen.
     pub since: Timestamp,
-    /// `NAMESPACE/NAME` of the pod that runs in spite of it; empty when it is about no such pod. Not stored.
+    /// `NAMESPACE/NAME` of the pod that runs in spite of it; empty when there is no such pod. Not stored.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub pod: String,
 }

@@ -23,7 +23,7 @@ macro_rules! ids {
                 &self.0
             }
 
-            /// True when nobody has set it.
+            /// True for the default value, which stands for an unset id.
             #[must_use]
             pub fn is_empty(&self) -> bool {
                 self.0.is_empty()
@@ -57,17 +57,20 @@ ids! {
     SandboxId;
     /// The runtime's id of a container, without the `containerd://` prefix.
     ContainerId;
-    /// `name` of a container within its pod; unique over containers, init containers and ephemeral containers.
+    /// `name` of a container within its pod; unique over containers, init containers and ephemeral
+    /// containers.
     ContainerName;
     /// `name_namespace`: at most one pod of a full name may run at a time.
     PodFullName;
 }
 
 impl PodUid {
-    /// Longest UID that still fits, with what is put around it, into the name of a file or of a systemd unit.
+    /// Longest UID that fits, with the agent's prefixes and suffixes, into the name of a file or of a systemd
+    /// unit.
     const MAX: usize = 128;
 
-    /// True when the UID can name directories and cgroups of this node: it is one component of a path, whoever chose it.
+    /// True when the UID can name directories and cgroups of this node: it must be a single path component,
+    /// since users can choose it.
     #[must_use]
     pub fn is_safe(&self) -> bool {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
@@ -75,7 +78,7 @@ impl PodUid {
     }
 }
 
-/// Who a pod is: what log lines, events and statuses name it by.
+/// The identity of a pod in log lines, events and statuses.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PodRef {
@@ -88,7 +91,7 @@ pub struct PodRef {
 }
 
 impl PodRef {
-    /// The key under which old and new incarnations of a pod wait for each other.
+    /// The key under which incarnations of a pod wait for each other.
     #[must_use]
     pub fn full_name(&self) -> PodFullName {
         PodFullName(format!("{}_{}", self.name, self.namespace))
@@ -102,7 +105,7 @@ impl fmt::Display for PodRef {
     }
 }
 
-/// Where a pod was read from; the value of the annotation `kubernetes.io/config.source`.
+/// The source of a pod; the value of the annotation `kubernetes.io/config.source`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PodSource {
     /// `staticPodPath`.
@@ -123,7 +126,7 @@ impl PodSource {
         }
     }
 
-    /// The source an annotation or a row of the store names, if it is one of ours.
+    /// The source that an annotation or a row of the store names; `None` for an unknown name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         match name {
@@ -235,7 +238,8 @@ impl<'de> Deserialize<'de> for Timestamp {
     }
 }
 
-/// A duration as Go prints it, which is how Kubernetes' messages show durations: `1.5s`, `5m0s`, `2h45m0s`, `300ms`.
+/// A duration as Go prints it, which is how Kubernetes' messages show durations: `1.5s`, `5m0s`, `2h45m0s`,
+/// `300ms`.
 #[must_use]
 pub fn go_duration(duration: Duration) -> String {
     let nanos = duration.as_nanos();
@@ -260,16 +264,16 @@ pub fn go_duration(duration: Duration) -> String {
     }
 }
 
-/// Which streams of a program a client wants.
+/// The streams of a process that a client attaches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Streams {
-    /// To write to it.
+    /// The client writes to it.
     pub stdin: bool,
-    /// To read from it.
+    /// The client reads it.
     pub stdout: bool,
-    /// To read its errors; never with `tty`.
+    /// The client reads its errors; never with `tty`.
     pub stderr: bool,
-    /// It has a terminal, whose size can change.
+    /// The process has a terminal, whose size can change.
     pub tty: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Which pods fit on this node, all at once.
+//! Which pods fit on this node together.
 //!
 //! Owns the set of admitted pods and of those that wait for room. The decision itself is in `rules`.
 
@@ -26,7 +26,7 @@ static REJECTIONS: Family = Family::counter(
     &["reason"],
 );
 
-/// The pods that share the node. Clones share them.
+/// The admission state of the node. Clones share it.
 #[derive(Clone)]
 pub struct Admission {
     shared: Rc<AdmissionInner>,
@@ -34,7 +34,7 @@ pub struct Admission {
 
 struct AdmissionInner {
     events: EventRecorder,
-    /// What the configuration says.
+    /// The labels and taints of the configuration.
     base: NodeBase,
     state: RefCell<AdmissionState>,
 }
@@ -46,16 +46,16 @@ struct AdmissionState {
     waiting: BTreeMap<PodUid, Waiting>,
 }
 
-/// A pod that did not fit when it was looked at last.
+/// A pod that did not fit at its last admission check.
 struct Waiting {
     pod: Rc<Pod>,
     rejection: Rejection,
-    /// It runs as it was, and what waits is a resize.
+    /// The pod runs unchanged; only its resize waits.
     runs: bool,
 }
 
 impl Admission {
-    /// An empty node. Rejections are told as events.
+    /// A node without pods. Rejections are recorded as events.
     #[must_use]
     pub fn new(node: NodeFacts, events: EventRecorder) -> Self {
         let base = NodeBase { labels: node.labels.clone(), taints: node.taints.clone() };
@@ -63,8 +63,8 @@ impl Admission {
         Self { shared: Rc::new(AdmissionInner { events, base, state: RefCell::new(state) }) }
     }
 
-    /// Lets the pod in if it fits, or finds out why not: then it is tried again when room appears. Fine on one that is in.
-    /// Returns those that waited and should look again, too: a pod that has changed may need less, or lose its place.
+    /// Admits the pod if it fits; otherwise it is tried again when room appears. Idempotent for an admitted
+    /// pod. Also returns the waiting pods to check again: a changed pod may need less, or lose its place.
     pub fn admit(&self, pod: &Rc<Pod>) -> (Result<(), Rejection>, BTreeSet<PodUid>) {
         let mut state = self.shared.state.borrow_mut();
         let uid = &pod.metadata.uid;
@@ -84,8 +84,8 @@ impl Admission {
         (verdict, news)
     }
 
-    /// The pod runs already, whether it fits or not. Returns those that waited and should look again, because it uses less
-    /// than before.
+    /// Admits a pod that runs already, whether it fits or not. Returns the waiting pods to check again,
+    /// because this one may use less than before.
     pub fn reserve(&self, pod: &Rc<Pod>) -> BTreeSet<PodUid> {
         let mut state = self.shared.state.borrow_mut();
         let before = state.admitted.get(&pod.metadata.uid).cloned();
@@ -96,8 +96,8 @@ impl Admission {
         self.try_again(&mut state)
     }
 
-    /// Makes room for what a running pod is to become, or finds out why there is none now; then the pod keeps what it has,
-    /// `current`. Returns those that waited and should look again, too.
+    /// Reserves room for the resize of a running pod; if there is none now, the pod keeps `current`. Also
+    /// returns the waiting pods to check again.
     pub fn resize(
         &self,
         current: &Rc<Pod>,
@@ -119,7 +119,7 @@ impl Admission {
         (Err(pending), news)
     }
 
-    /// The pod uses nothing any more. Returns those that waited and should look again.
+    /// Releases the pod's room. Returns the waiting pods to check again.
     pub fn release(&self, uid: &PodUid) -> BTreeSet<PodUid> {
         let mut state = self.shared.state.borrow_mut();
         state.waiting.remove(uid);
@@ -129,8 +129,8 @@ impl Admission {
         }
     }
 
-    /// The pod has been let in and cannot have what it was let in for: it has no place. Told as an event unless it `is_told`.
-    /// Returns those that waited and should look again.
+    /// Releases the room of an admitted pod that cannot run after all. Records an event unless it `is_told`.
+    /// Returns the waiting pods to check again.
     pub fn turn_out(&self, pod: &Pod, rejection: &Rejection, is_told: bool) -> BTreeSet<PodUid> {
         let news = self.release(&pod.metadata.uid);
         if !is_told {
@@ -139,33 +139,33 @@ impl Admission {
         news
     }
 
-    /// What the runtime says it can do. Returns those that waited and should look again.
+    /// Sets the runtime's features. Returns the waiting pods to check again.
     pub fn learn(&self, runtime: &RuntimeStatus) -> BTreeSet<PodUid> {
         let mut state = self.shared.state.borrow_mut();
         let able = runtime.handlers.iter().filter(|handler| handler.user_namespaces);
         let able = able.map(|handler| handler.name.clone()).into_set();
         let node = NodeFacts {
             user_namespaces: (!runtime.handlers.is_empty()).then_some(able),
-            // A runtime that does not tell cannot: the kubelet sees no such feature of the node.
+            // A runtime that does not report the feature lacks it, as for the kubelet.
             supplemental_groups_policy: Some(runtime.supplemental_groups_policy == Some(true)),
             ..state.node.clone()
         };
         self.change_node(&mut state, node)
     }
 
-    /// The node has changed. Returns those that waited and should look again.
+    /// Replaces the facts about the node. Returns the waiting pods to check again.
     pub fn set_node(&self, node: NodeFacts) -> BTreeSet<PodUid> {
         self.change_node(&mut self.shared.state.borrow_mut(), node)
     }
 
-    /// What the node is short of. Returns those that waited and should look again.
+    /// Sets the node's pressure. Returns the waiting pods to check again.
     pub fn set_pressure(&self, pressure: BTreeSet<Pressure>) -> BTreeSet<PodUid> {
         let mut state = self.shared.state.borrow_mut();
         let node = NodeFacts { pressure, ..state.node.clone() };
         self.change_node(&mut state, node)
     }
 
-    /// What clients have changed of the node. Returns those that waited and should look again.
+    /// Sets the changes that clients made to the Node. Returns the waiting pods to check again.
     pub fn set_node_changes(&self, changes: &NodeChanges) -> BTreeSet<PodUid> {
         let base = &self.shared.base;
         let mut state = self.shared.state.borrow_mut();
@@ -178,7 +178,7 @@ impl Admission {
         self.change_node(&mut state, node)
     }
 
-    /// How many healthy devices of each kind there are. Returns those that waited and should look again.
+    /// Sets how many healthy devices of each resource there are. Returns the waiting pods to check again.
     pub fn set_devices(&self, healthy: ResourceList) -> BTreeSet<PodUid> {
         let mut state = self.shared.state.borrow_mut();
         let mut node = state.node.clone();
@@ -187,7 +187,7 @@ impl Admission {
         self.change_node(&mut state, node)
     }
 
-    /// Whether the machine goes down. Returns those that waited and should look again.
+    /// Sets whether the machine shuts down. Returns the waiting pods to check again.
     pub fn set_shutting_down(&self, is_shutting_down: bool) -> BTreeSet<PodUid> {
         let mut state = self.shared.state.borrow_mut();
         let node = NodeFacts { is_shutting_down, ..state.node.clone() };
@@ -208,7 +208,8 @@ impl Admission {
         self.try_again(state)
     }
 
-    /// Room may have appeared: lets in who fits, in order of precedence. Returns those for whom something is new.
+    /// Room may have appeared: admits the pods that fit, in order of precedence. Returns the pods with a new
+    /// result.
     fn try_again(&self, state: &mut AdmissionState) -> BTreeSet<PodUid> {
         let mut pods: Vec<Rc<Pod>> = state.waiting.values().map(|waiting| Rc::clone(&waiting.pod)).collect();
         pods.sort_by_cached_key(|pod| waiting_order(pod));
@@ -228,7 +229,7 @@ impl Admission {
         news
     }
 
-    /// Remembers the pod, and tells of it unless the same has been told.
+    /// Adds the pod to the waiting ones. Records an event unless the same rejection was reported before.
     fn turn_away(&self, state: &mut AdmissionState, pod: &Rc<Pod>, rejection: &Rejection) {
         let runs = state.waiting.get(&pod.metadata.uid).is_some_and(|waiting| waiting.runs);
         let waiting = Waiting { pod: Rc::clone(pod), rejection: rejection.clone(), runs };
@@ -248,7 +249,7 @@ impl Admission {
 }
 
 impl AdmissionState {
-    /// A pod that has no place yet.
+    /// Checks a pod that has no place yet.
     fn judge_newcomer(&self, pod: &Pod) -> Result<(), Rejection> {
         schedule(pod, &self.node)?;
         self.judge(pod)

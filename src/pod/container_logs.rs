@@ -1,10 +1,12 @@
-//! Rotation of container logs (upstream: the container log manager), and their place in memory when they shall have one.
+//! Rotation of container logs (upstream: the container log manager), and their file system in memory if
+//! configured.
 //!
-//! Expected flow: every `containerLogMonitorInterval` the links of the container log directory are looked at. A log that is too
-//! long is moved aside and the runtime opens it anew. What is moved aside goes by `containerLogMaxFiles`; in memory also when
-//! there is little room, the oldest of all first.
+//! Expected flow: every `containerLogMonitorInterval` the links of the container log directory are scanned. A
+//! log above its size limit is renamed and the runtime reopens it. Rotated files are removed by
+//! `containerLogMaxFiles`; on the in-memory file system also when it is nearly full, the oldest file of all
+//! first.
 //!
-//! Owns the files that were moved aside. Nothing is asked of the runtime until a log is too long.
+//! Owns the rotated files. The runtime is not called until a log exceeds its limit.
 
 use std::collections::BTreeSet;
 use std::fs::{self, DirEntry};
@@ -24,7 +26,7 @@ use crate::pod::log_rotation::{
 };
 use crate::runtime::Runtime;
 
-/// What rotation needs to know.
+/// The configuration of log rotation.
 #[derive(Clone, Debug)]
 pub struct LogConfig {
     /// `/var/log/containers`: a link for each container.
@@ -33,29 +35,31 @@ pub struct LogConfig {
     pub pod_logs_dir: PathBuf,
     /// When, and how many.
     pub limits: LogLimits,
-    /// Between two looks.
+    /// Time between two scans.
     pub interval: Duration,
     /// They are on a file system of their own, in memory.
     pub in_memory: bool,
 }
 
-/// A log that somebody writes, or has written.
+/// The log of a running or ended container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct LogFile {
     path: PathBuf,
-    /// `None`: it was moved aside, and whoever writes it has not been told. An earlier agent died between the two.
+    /// `None`: the file was renamed, but the runtime has not reopened it. An earlier agent died between the
+    /// two steps.
     bytes: Option<u64>,
 }
 
-/// Puts the log directory on a tmpfs of at most `bytes`, unless it is there since an earlier start: that one gets the size.
+/// Mounts a tmpfs of at most `bytes` on the log directory. If an earlier start has mounted it, only its size
+/// is set.
 ///
 /// # Errors
-/// The kernel's answer.
+/// The kernel's error.
 pub fn keep_in_memory(pod_logs_dir: &Path, bytes: u64) -> io::Result<()> {
     mount::ensure_private_tmpfs(pod_logs_dir, bytes)
 }
 
-/// Looks after logs until it is dropped.
+/// Rotates logs until it is dropped.
 pub async fn rotate_logs<R: Runtime>(runtime: Rc<R>, config: LogConfig, clock: Clock) {
     let mut told = BTreeSet::new();
     loop {
@@ -66,7 +70,8 @@ pub async fn rotate_logs<R: Runtime>(runtime: Rc<R>, config: LogConfig, clock: C
             match rotate(&*runtime, &config, &log, clock.now()).await {
                 Ok(()) => drop(told.remove(&log.path)),
                 Err(error) => {
-                    // Once: a log that cannot be rotated now cannot be in ten seconds either.
+                    // Logged once: a log that cannot be rotated now usually cannot be ten seconds later
+                    // either.
                     if told.insert(log.path.clone()) {
                         log::warn!(path = log.path.display().to_string(), err = error; "Failed to rotate \
                              container log");
@@ -79,7 +84,7 @@ pub async fn rotate_logs<R: Runtime>(runtime: Rc<R>, config: LogConfig, clock: C
     }
 }
 
-/// The logs that are too long. Makes room on the way where that is scarce.
+/// The logs above their limit. Also removes rotated files if the file system is nearly full.
 fn look(config: &LogConfig) -> Vec<LogFile> {
     let mut logs = logs(&config.links_dir);
     let mut tight = false;
@@ -94,7 +99,7 @@ fn look(config: &LogConfig) -> Vec<LogFile> {
         tight = space(&config.pod_logs_dir).is_ok_and(|(free, total)| is_tight(free, total));
     }
     if tight {
-        // Nothing is left but what is being written: the longest is moved aside, and goes the next time.
+        // No rotated file is left: the longest log is rotated now, and removed by the next scan.
         logs.sort_by_key(|log| std::cmp::Reverse(log.bytes));
         logs.truncate(1);
         return logs;
@@ -103,7 +108,7 @@ fn look(config: &LogConfig) -> Vec<LogFile> {
     logs
 }
 
-/// What the links lead to.
+/// The targets of the links.
 fn logs(links_dir: &Path) -> Vec<LogFile> {
     let Ok(entries) = fs::read_dir(links_dir) else { return Vec::new() };
     let log = |entry: DirEntry| {
@@ -117,7 +122,7 @@ fn logs(links_dir: &Path) -> Vec<LogFile> {
     entries.flatten().filter_map(log).collect()
 }
 
-/// What was moved aside of a log.
+/// The rotated files of a log.
 fn rotated_of(log: &Path) -> Vec<Rotated<PathBuf>> {
     let (Some(directory), Some(name)) = (log.parent(), log.file_name().and_then(|name| name.to_str())) else {
         return Vec::new();
@@ -138,7 +143,8 @@ fn space(directory: &Path) -> io::Result<(u64, u64)> {
     Ok((free.bytes, free.total_bytes))
 }
 
-/// One log. An ended container's is nobody's to open again and does not grow. One that was moved aside before is only opened.
+/// Rotates one log. Skips that of an ended container: it does not grow and cannot be reopened. One that was
+/// renamed before is only reopened.
 async fn rotate<R: Runtime>(
     runtime: &R,
     config: &LogConfig,
@@ -154,7 +160,7 @@ async fn rotate<R: Runtime>(
     let moved = moved.map_err(|error| error.to_string())?;
     let Err(error) = runtime.reopen_container_log(&id).await else { return Ok(()) };
     let path = log.path.clone();
-    // As upstream: whoever writes it goes on with the old file, which must have its name.
+    // As upstream: the runtime still writes to the old file, which must have its old name.
     rt::blocking("undo rotation", move || {
         if !path.exists() {
             let _ = fs::rename(moved, path);

@@ -19,26 +19,27 @@ use crate::model::ordered::Ordered as _;
 use crate::model::types::ContainerName;
 use crate::pod::resources::{NodeCapacity, effective_limits};
 
-/// What an environment needs besides the pod.
+/// The inputs of an environment besides the pod.
 #[derive(Clone, Copy)]
 pub struct EnvContext<'a> {
-    /// `spec.nodeName` for pods that do not say.
+    /// `spec.nodeName` for pods that do not set it.
     pub node_name: &'a str,
     pub host_ips: &'a [String],
-    /// Primary first; the node's for a host-network pod.
+    /// Primary first; the node's addresses for a host-network pod.
     pub pod_ips: &'a [String],
     /// What unlimited containers are shown as their limit: the node's allocatable.
     pub allocatable: &'a NodeCapacity,
     /// ConfigMaps and Secrets.
     pub objects: &'a dyn ObjectLookup,
-    /// What [`env_files`] asked for.
+    /// The files that [`env_files`] listed.
     pub files: &'a EnvFiles,
 }
 
-/// Env files by volume and path in it; `None`: the volume is there, the file cannot be read.
+/// Env files by volume and path; `None`: the volume exists, but the file cannot be read.
 pub type EnvFiles = BTreeMap<(String, String), Option<Vec<u8>>>;
 
-/// The env files a container's variables are read from, by volume and path: only volumes of kind emptyDir have any.
+/// The env files a container's variables are read from, by volume and path: only volumes of kind emptyDir
+/// have any.
 #[must_use]
 pub fn env_files(pod: &Pod, container: &Container) -> BTreeSet<(String, String)> {
     let is_empty_dir =
@@ -69,38 +70,39 @@ pub enum EnvError {
         namespace: String,
         /// Of the object.
         name: String,
-        /// Which it lacks.
+        /// The missing key.
         key: String,
     },
-    /// `fieldRef` to something else than the fields of the documentation.
+    /// `fieldRef` to a field that upstream does not support.
     #[error("unsupported fieldPath: {0}")]
     UnsupportedField(String),
-    /// `resourceFieldRef` to something else.
+    /// `resourceFieldRef` to an unsupported resource.
     #[error("unsupported container resource : {0}")]
     UnsupportedResource(String),
-    /// `resourceFieldRef.containerName` names nobody.
+    /// `resourceFieldRef.containerName` names no container of the pod.
     #[error("container {0} not found")]
     ContainerNotFound(String),
-    /// `fileKeyRef` to a volume the pod does not have, or not as emptyDir.
+    /// `fileKeyRef` to a volume that does not exist or is not an emptyDir.
     #[error("cannot find the volume {0:?} referenced by FileKeyRef")]
     EnvFileVolume(String),
-    /// The file is not there, or it breaks the rules of env files.
+    /// The file does not exist, or its syntax is invalid.
     #[error("couldn't parse env file")]
     EnvFile,
     /// A variable of an env file that is not optional.
     #[error("environment variable key {key:?} not found in file {path:?}")]
     EnvFileKey {
-        /// Which the file lacks.
+        /// The missing key.
         key: String,
         /// In its volume.
         path: String,
     },
 }
 
-/// Variables in order of definition, `envFrom` first; a later definition replaces the value of an earlier one.
+/// Variables in order of definition, `envFrom` first; a later definition replaces the value of an earlier
+/// one.
 ///
 /// # Errors
-/// The first variable that cannot be made.
+/// The first variable without a value.
 pub fn make_environment(
     pod: &Pod,
     container: &Container,
@@ -199,7 +201,7 @@ fn value_from(
     Ok(Some(String::new()))
 }
 
-/// Upstream does not tell an empty value from none.
+/// Upstream does not distinguish an empty value from none.
 fn file_value(selector: &FileKeySelector, files: &EnvFiles) -> Result<Option<String>, EnvError> {
     let place = (selector.volume_name.clone(), selector.path.clone());
     let content = files.get(&place).ok_or_else(|| EnvError::EnvFileVolume(place.0.clone()))?;
@@ -235,10 +237,10 @@ fn key_value(
     }
 }
 
-/// The value of a `fieldRef` of a variable.
+/// The value of a variable's `fieldRef`.
 ///
 /// # Errors
-/// When the path is none of upstream's.
+/// When upstream does not support the path.
 pub fn pod_field(pod: &Pod, path: &str, context: &EnvContext<'_>) -> Result<String, EnvError> {
     let first = |ips: &[String]| ips.first().cloned().unwrap_or_default();
     Ok(match path {
@@ -253,11 +255,11 @@ pub fn pod_field(pod: &Pod, path: &str, context: &EnvContext<'_>) -> Result<Stri
     })
 }
 
-/// The value of a `fieldRef` to the pod's metadata, which is all that volumes may ask for. Whole label and annotation maps
-/// come as lines `key="value"`, quoted as in Go.
+/// The value of a `fieldRef` to the pod's metadata, the only fields that volumes may use. Whole label and
+/// annotation maps become lines `key="value"`, quoted as in Go.
 ///
 /// # Errors
-/// When the path is none of upstream's.
+/// When upstream does not support the path.
 pub fn metadata_field(pod: &Pod, path: &str) -> Result<String, EnvError> {
     let unsupported = || EnvError::UnsupportedField(path.to_owned());
     let metadata = &pod.metadata;
@@ -316,7 +318,7 @@ fn go_escape(c: char) -> String {
     }
 }
 
-/// As the standard library's own quoting has it, which looks at combining marks by what stands before them.
+/// As in the standard library's escaping, which treats a combining mark by the character before it.
 fn is_printable(c: char) -> bool {
     !format!("a{c}").escape_debug().to_string().contains("\\u{")
 }
@@ -359,8 +361,8 @@ pub fn resource_value(
     Ok(whole.to_string())
 }
 
-/// Replaces `$(NAME)` by its value where there is one. `$$` is a dollar sign and ends the meaning of what follows:
-/// `$$(NAME)` gives `$(NAME)`.
+/// Replaces `$(NAME)` by its value where there is one. `$$` is a dollar sign and ends the meaning of what
+/// follows: `$$(NAME)` gives `$(NAME)`.
 pub fn expand<'a>(input: &str, lookup: impl Fn(&str) -> Option<&'a str>) -> String {
     let mut output = String::with_capacity(input.len());
     let mut rest = input;

@@ -1,5 +1,5 @@
-//! Events: what happened to a pod or to the node, for people. Logged, kept in a short list in memory and, in batches, in
-//! the store's ring.
+//! Events: what happened to a pod or to the node, for users. Logged, kept in a short list in memory and, in
+//! batches, in the store's ring.
 //!
 //! Owns rate limits and the memory list.
 
@@ -19,23 +19,23 @@ pub use crate::store::EventType;
 
 /// Events that `recent` shows; the store's ring holds more.
 const MAX_RECENT: usize = 100;
-/// Pairs of object and reason whose rate is watched. Beyond it the one that was silent longest is forgotten.
+/// Pairs of object and reason whose rate is tracked. Beyond this, the one that was quiet longest is dropped.
 const MAX_WATCHED: usize = 1024;
 /// Most characters of a message; a runtime's error may carry a whole log. The API's own bound.
 const MAX_MESSAGE_CHARS: usize = 1024;
-/// What an object may say with one reason before it is slowed down, as client-go's spam filter has it (there per object;
-/// here per reason too, so that a crash loop does not silence a failing mount).
+/// Burst of events of one object and reason, as in client-go's spam filter (there per object; here per reason
+/// too, so that a crash loop does not silence a failing mount).
 const RING_BURST: u32 = 25;
-/// The log is read by people and wears the same flash: less of it.
+/// The burst for the log, which users read and which wears the same flash: fewer lines.
 const LOG_BURST: u32 = 5;
-/// So many different messages of one object and reason are kept apart; further ones count as one event, as client-go
-/// combines them.
+/// Different messages of one object and reason that are recorded separately; further ones are combined into
+/// one event, as in client-go.
 const MAX_SIMILAR: usize = 10;
-/// After this long without an event of its kind they are told apart again.
+/// After this long without an event of its kind, messages are again recorded one by one.
 const SIMILAR_FOR: Duration = Duration::from_secs(600);
 /// How a combined event begins (upstream).
 const COMBINED: &str = "(combined from similar events): ";
-/// After its burst, once in this time; client-go's rate.
+/// One event per this time after the burst; client-go's rate.
 const REFILL: Duration = Duration::from_secs(300);
 
 /// Records events. Clones share limits and list.
@@ -67,9 +67,10 @@ struct Watched {
     log: Bucket,
     /// Log lines withheld since the last one.
     suppressed: u32,
-    /// Hashes of the messages that are told apart.
+    /// Hashes of the messages that are recorded separately.
     similar: BTreeSet<u64>,
-    /// The message that stands for all further ones. It does not change with each: that would be a new event in the ring.
+    /// The message of the combined event. It does not change with each further message: that would be a new
+    /// event in the ring.
     combined: Option<String>,
     last: Timestamp,
 }
@@ -86,7 +87,7 @@ impl Watched {
         }
     }
 
-    /// The message to keep: its own, or the one that stands for many.
+    /// The message to record: its own, or that of the combined event.
     fn combine(&mut self, message: &str, now: Timestamp) -> Option<String> {
         if now.saturating_since(self.last) > SIMILAR_FOR {
             self.similar.clear();
@@ -116,7 +117,7 @@ impl EventRecorder {
         Self { shared: Rc::new(RecorderInner { node_name, clock, store, state, version }), logs: true }
     }
 
-    /// For whoever logs what happened in words of their own: the same list, no line in the log.
+    /// For callers that log in words of their own: the same list, no line in the log.
     #[must_use]
     pub fn without_log(self) -> Self {
         Self { logs: false, ..self }
@@ -202,7 +203,7 @@ pub fn container_path(list: &str, container: &str) -> String {
     format!("spec.{list}{{{container}}}")
 }
 
-/// What may be done with an event.
+/// What to do with an event.
 struct EventVerdict {
     ring: bool,
     /// How many lines were withheld before this one.
@@ -251,7 +252,7 @@ impl RecorderState {
 /// Tokens that come back one per [`REFILL`].
 struct Bucket {
     tokens: u32,
-    /// Where the time of the next token counts from.
+    /// When the refill of the next token began.
     since: Timestamp,
 }
 

@@ -1,6 +1,6 @@
-//! Carries plans out, action by action, against the runtime and the pod's files. No decisions are left to make here.
+//! Executes plans, action by action, against the runtime and the pod's files. It makes no decisions.
 //!
-//! Owns the order of effects within one action and the words of their events.
+//! Owns the order of effects within one action and the messages of their events.
 
 mod cgroups;
 mod config;
@@ -60,16 +60,16 @@ pub use users::{ShareError, node_ids};
 
 use users::UserNamespaces;
 
-/// After a failed step (upstream's worker back-off).
+/// Retry delay after a failed step (upstream's worker back-off).
 const RETRY_AFTER: Duration = Duration::from_secs(10);
-/// The name is still taken by a call of an earlier process that has not ended yet.
+/// Retry delay while a call of an earlier process still holds the name.
 const RETRY_NAME_AFTER: Duration = Duration::from_millis(500);
 /// The pod network may come up any moment (upstream's time for this).
 const RETRY_NETWORK_AFTER: Duration = Duration::from_secs(1);
 /// The runtime did not answer; it may be restarting.
 const RETRY_RUNTIME_AFTER: Duration = Duration::from_secs(1);
 
-/// What of the configuration and of the node concerns starting containers.
+/// The configuration and the facts about the node that starting containers needs.
 #[derive(Clone)]
 pub struct ExecutorConfig {
     pub volumes: VolumeConfig,
@@ -86,7 +86,7 @@ pub struct ExecutorConfig {
     pub node_ips: Vec<String>,
     /// CPUs, memory, page sizes.
     pub capacity: NodeCapacity,
-    /// What of it pods may have; what unlimited containers are shown as their limit.
+    /// The share for pods; unlimited containers see it as their limit.
     pub allocatable: NodeCapacity,
     /// How resources become cgroup values.
     pub resources: ResourceFlags,
@@ -106,26 +106,26 @@ pub struct ExecutorConfig {
     pub user_ids: NodeIds,
     /// ConfigMaps and Secrets.
     pub objects: Rc<dyn ObjectLookup>,
-    /// What plugins have.
+    /// The device plugins and their allocations.
     pub devices: DeviceManager,
-    /// Where specifications of the Container Device Interface are; none for a runtime that reads them itself.
+    /// Directories of CDI specifications; none for a runtime that reads them itself.
     pub cdi_directories: Vec<PathBuf>,
 }
 
-/// How a plan went.
+/// The result of executing a plan.
 #[derive(Clone, Debug, Default)]
 pub struct Execution {
     /// Containers that could not be started.
     pub containers: BTreeMap<ContainerName, Failure>,
     /// The step that ended the execution: sandbox, volumes, a stop.
     pub pod: Option<Failure>,
-    /// What containers have now that were resized.
+    /// The new resources of resized containers.
     pub resized: Vec<(ContainerId, ResourceRequirements)>,
-    /// The first resize that failed; those behind it were not tried.
+    /// The first resize that failed; later ones were not tried.
     pub resize: Option<Failure>,
 }
 
-/// Acts for all pods.
+/// Executes the plans of all pods.
 pub struct Executor<R> {
     runtime: Rc<R>,
     images: ImagePuller<R>,
@@ -139,7 +139,7 @@ pub struct Executor<R> {
     device_waits: DeviceWaits,
 }
 
-/// One pod's execution: what its actions share.
+/// The state shared by the actions of one plan.
 struct Run<'a> {
     pod: &'a Pod,
     observed: &'a ObservedPod,
@@ -148,7 +148,7 @@ struct Run<'a> {
     sandbox: Option<ObservedSandbox>,
     volumes: Option<MountedVolumes>,
     patience: &'a Patience,
-    /// An ordinary init container failed to start: those behind it wait.
+    /// An ordinary init container failed to start: later containers wait.
     init_failed: bool,
 }
 
@@ -179,8 +179,8 @@ impl<R: Runtime> Executor<R> {
         }
     }
 
-    /// Carries out the plan's actions in order. A failed container start ends what depends on it; any other failure ends
-    /// the execution. So does the pod's removal when the plan was to run it.
+    /// Executes the plan's actions in order. A failed container start skips what depends on it; any other
+    /// failure ends the execution. So does the pod's removal when the plan was to run it.
     pub async fn execute(
         &self,
         pod: &Pod,
@@ -225,7 +225,7 @@ impl<R: Runtime> Executor<R> {
         execution
     }
 
-    /// What the pod's sandbox is, or is to be, made of; else why not, and when to try again.
+    /// The sandbox configuration of the pod, or why there is none, and when to try again.
     async fn make_sandbox_config(
         &self,
         pod: &Pod,
@@ -237,8 +237,8 @@ impl<R: Runtime> Executor<R> {
         self.sandbox_config(pod, attempt, users).await.map_err(failed)
     }
 
-    /// The runtime's answer overrides the configured cgroup driver (upstream); one that does not know keeps it. Asked
-    /// once, before the first sandbox.
+    /// The cgroup driver that the runtime reports overrides the configured one (upstream); a runtime that
+    /// does not report it leaves the configured one. Queried once, before the first sandbox.
     async fn ask_cgroup_driver(&self) -> Result<(), RuntimeError> {
         let ask = || async {
             let configured = self.config.layout.driver;
@@ -251,7 +251,8 @@ impl<R: Runtime> Executor<R> {
         self.cgroup_driver.get_or_try_init(ask).await.map(|_| ())
     }
 
-    /// How pod cgroups are named: as configured until the runtime has said its driver.
+    /// How pod cgroups are named. Until the runtime has reported its cgroup driver, the configured one is
+    /// used.
     fn cgroup_layout(&self) -> CgroupLayout {
         let driver = self.cgroup_driver.get().copied().unwrap_or(self.config.layout.driver);
         CgroupLayout { driver, ..self.config.layout.clone() }
@@ -348,8 +349,8 @@ impl<R: Runtime> Executor<R> {
         Ok(())
     }
 
-    /// A pod that needs the pod network waits for it, with the runtime's own words; one on the host's does not. What this
-    /// runtime cannot do is said before it is asked for.
+    /// Waits for the pod network with the runtime's own message; a pod on the host's network does not wait.
+    /// Features that this runtime lacks are reported before the sandbox is requested.
     async fn check_runtime(&self, pod: &Pod) -> Result<(), Failure> {
         if pod.spec.host_network && !needs_able_runtime(pod) {
             return Ok(());
@@ -466,7 +467,8 @@ impl<R: Runtime> Executor<R> {
         self.run_post_start(run, container, field_path, &id).await
     }
 
-    /// Brings volumes rendered from objects up to date. What cannot be keeps its content, and is told as an event.
+    /// Updates volumes rendered from objects. A volume that fails keeps its content, and an event is
+    /// recorded.
     pub async fn refresh_volumes(&self, pod: &Pod) {
         if let Err(error) = self.volumes.refresh(pod).await {
             let message = chain(&error);
@@ -474,16 +476,17 @@ impl<R: Runtime> Executor<R> {
         }
     }
 
-    /// Changes when a pod that waits for an object may try again, and when mounted volumes may have to change.
+    /// Changes when a pod that waits for an object may try again, and when mounted volumes may need an
+    /// update.
     #[must_use]
     pub fn objects_generation(&self) -> u64 {
         self.volumes.objects_generation()
     }
 
-    /// Removes what a pod that has ended leaves on the node: volumes and cgroup; with `records`, its logs too. False when
-    /// something is still in the way and it has to be tried again.
+    /// Removes what an ended pod leaves on the node: volumes and cgroup; with `records`, its logs too. False
+    /// when something cannot be removed yet and the call must be repeated.
     pub async fn remove_leftovers(&self, pod: &Pod, records: bool) -> bool {
-        // First: a process left in the cgroup would go on writing into the volumes.
+        // First: a process left in the cgroup would continue to write into the volumes.
         if !self.remove_pod_cgroup(pod).await {
             return false;
         }
@@ -493,7 +496,7 @@ impl<R: Runtime> Executor<R> {
             return false;
         }
         self.config.devices.release(&pod.metadata.uid).await;
-        // Only now: a process left in the cgroup would share its users with the next pod's.
+        // Last: a process left in the cgroup would share its user ids with the next pod.
         self.users.release(&pod.metadata.uid).await;
         if records {
             self.remove_logs(pod).await;
@@ -501,24 +504,24 @@ impl<R: Runtime> Executor<R> {
         true
     }
 
-    /// A container has begun to wait for its next run.
+    /// Records that a container began to wait for its next run.
     pub fn report_back_off(&self, pod: &Pod, name: &ContainerName) {
         let kind = find_container(pod, name).map_or(ContainerKind::Regular, |(_, kind)| kind);
         let message = format!("Back-off restarting failed container {name} in pod {}", pod.pod_ref());
         self.event(pod, &field_path(name, kind), EventType::Warning, "BackOff", &message);
     }
 
-    /// The pod has been active for too long.
+    /// Records that the pod exceeded its active deadline.
     pub fn report_deadline(&self, pod: &Pod, message: &str) {
         self.pod_event(pod, EventType::Normal, DEADLINE_EXCEEDED, message);
     }
 
-    /// The node cannot keep the pod.
+    /// Records the eviction of the pod.
     pub fn report_eviction(&self, pod: &Pod, message: &str) {
         self.pod_event(pod, EventType::Warning, EVICTED, message);
     }
 
-    /// What plugins have.
+    /// The device plugins and their allocations.
     #[must_use]
     pub fn devices(&self) -> &DeviceManager {
         &self.config.devices
@@ -535,7 +538,7 @@ impl<R: Runtime> Executor<R> {
         self.images.forget_pod(uid);
     }
 
-    /// Containers of a pod that is being taken down should be gone by now.
+    /// Records that containers of the pod still run after its grace period.
     pub fn report_late_end(&self, pod: &Pod) {
         let message = "Container runtime did not kill the pod within specified grace period.";
         self.pod_event(pod, EventType::Warning, "ExceededGracePeriod", message);
@@ -550,7 +553,7 @@ impl<R: Runtime> Executor<R> {
     }
 }
 
-/// Where a container stands in the spec, as events name it.
+/// The path of a container in the spec, for events.
 fn field_path(name: &ContainerName, kind: ContainerKind) -> String {
     match kind {
         ContainerKind::Init | ContainerKind::Sidecar => container_path("initContainers", name.as_str()),

@@ -1,7 +1,7 @@
-//! What probes and lifecycle hooks do to a container: an HTTP request, a TCP connection, a gRPC health check.
+//! The actions of probes and lifecycle hooks: an HTTP request, a TCP connection, a gRPC health check.
 //!
-//! Owns the requests and their limits. (Commands in containers are the runtime's: `Runtime::exec_sync`.) Errors speak
-//! as the kubelet's do, so that events read the same.
+//! Owns the requests and their limits. (Commands in containers are the runtime's: `Runtime::exec_sync`.)
+//! Error messages are the kubelet's, so that events read the same.
 
 use std::time::Duration;
 
@@ -22,9 +22,9 @@ pub const PROBE_USER_AGENT: &str = "kube-probe/1.36";
 /// A GET request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpGet {
-    /// Where to; the certificate of TLS is not verified (upstream).
+    /// The target; the certificate of TLS is not verified (upstream).
     pub target: HttpTarget,
-    /// `User-Agent` unless the headers say one.
+    /// `User-Agent` unless the headers contain one.
     pub user_agent: &'static str,
 }
 
@@ -35,7 +35,7 @@ impl HttpGet {
         http::RequestTarget::of(self).url()
     }
 
-    /// Why there was no answer, in the kubelet's words: `Get "http://10.0.0.1:80/": EOF`.
+    /// The error message for a missing answer, in the kubelet's words: `Get "http://10.0.0.1:80/": EOF`.
     #[must_use]
     pub fn explain(&self, error: &HandlerError) -> String {
         let url = self.url();
@@ -64,16 +64,16 @@ pub struct HttpAnswer {
 /// The request had no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HandlerError {
-    /// The time was over.
+    /// The timeout expired.
     #[error("context deadline exceeded")]
     Timeout,
     /// An HTTPS request met a server that speaks plain HTTP.
     #[error("server gave HTTP response to HTTPS client")]
     PlainHttp,
-    /// The answer began and broke off, or the time was over before its end: upstream does not count that.
+    /// The response body was cut off or timed out: upstream does not count that as a failure.
     #[error("{0}")]
     Body(String),
-    /// Anything else, in words.
+    /// Any other error, as a message.
     #[error("{0}")]
     Failed(String),
 }
@@ -87,7 +87,8 @@ pub const SERVING: ServingStatus = 1;
 /// Sends a request and reads the answer. No proxy, no keep-alive, no compression.
 ///
 /// # Errors
-/// No connection, no answer, or none in `timeout`, which covers everything up to the last byte of the last redirect.
+/// No connection, no answer, or none in `timeout`, which covers everything up to the last byte of the last
+/// redirect.
 pub async fn http_get(request: &HttpGet, timeout: Duration) -> Result<HttpAnswer, HandlerError> {
     http::get(request, deadline(timeout)).await
 }
@@ -129,7 +130,7 @@ pub fn authority(host: &str, port: u16) -> String {
 }
 
 fn deadline(timeout: Duration) -> Instant {
-    /// As good as never, and no clock overflows.
+    /// Practically unlimited, without overflow of a clock.
     const LONGEST: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
     Instant::now() + timeout.min(LONGEST)
 }

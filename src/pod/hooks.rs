@@ -1,6 +1,7 @@
-//! Lifecycle hooks and the grace of a stop: what a handler asks for, where it is found, and how little time is left.
+//! Lifecycle hooks and the grace period of a stop: what a handler does, to which target, and how much time is
+//! left.
 //!
-//! Owns the arithmetic of grace and upstream's words about failed hooks.
+//! Owns the arithmetic of grace periods and upstream's messages about failed hooks.
 //!
 //! Pure: what it returns depends on its arguments alone.
 
@@ -16,14 +17,14 @@ use crate::model::labels;
 use crate::model::types::{ContainerName, PodRef};
 use crate::pod::target::{HttpTarget, PortError, http_target};
 
-/// The shortest grace a runtime is asked for (upstream).
+/// The shortest grace period that is passed to a runtime (upstream).
 pub const MIN_STOP_GRACE: Duration = Duration::from_secs(2);
 /// A pod is not reported as late before this (upstream).
 const LEAST_KILL_WAIT: Duration = Duration::from_secs(10);
-/// Of what a failed command wrote, as much goes into the message.
+/// Characters of a failed command's output that the message contains.
 const MAX_OUTPUT_CHARS: usize = 1024;
 
-/// A hook and what of its container it refers to.
+/// A hook, and the parts of its container that it refers to.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Hook {
     /// What to do.
@@ -32,7 +33,7 @@ pub struct Hook {
     pub ports: Vec<ContainerPort>,
 }
 
-/// What carrying out a hook means.
+/// The action of a hook.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HookCall {
     /// Run a command in the container, as it is written (upstream expands nothing here).
@@ -43,18 +44,18 @@ pub enum HookCall {
     Sleep(Duration),
 }
 
-/// What to run right after the container has started.
+/// The hook to run right after the container has started.
 #[must_use]
 pub fn post_start(container: &Container) -> Option<Hook> {
     let handler = container.lifecycle.as_ref()?.post_start.clone()?;
     Some(Hook { handler, ports: container.ports.clone() })
 }
 
-/// What to run before the container is asked to stop. Of a pod that is known from the runtime alone, the container's
-/// `annotations` tell.
+/// The hook to run before the container is stopped. For a pod that is known from the runtime alone, it comes
+/// from the container's `annotations`.
 #[must_use]
 pub fn pre_stop(pod: &Pod, name: &ContainerName, annotations: &BTreeMap<String, String>) -> Option<Hook> {
-    // Every container that a user wrote has an image.
+    // Every container of a manifest has an image.
     match find_container(pod, name).filter(|(container, _)| !container.image.is_empty()) {
         Some((container, _)) => pre_stop_of(container),
         None => pre_stop_of(&restore(annotations)?),
@@ -66,7 +67,8 @@ fn pre_stop_of(container: &Container) -> Option<Hook> {
     Some(Hook { handler, ports: container.ports.clone() })
 }
 
-/// A container as its annotations remember it; `None` when they hold no hook. What cannot be read counts as absent (upstream).
+/// A container restored from its annotations; `None` when they hold no hook. Invalid ones count as absent
+/// (upstream).
 fn restore(annotations: &BTreeMap<String, String>) -> Option<Container> {
     let parsed = |key| annotations.get(key).and_then(|text| serde_json::from_str::<Value>(text).ok());
     let handler = parsed(labels::PRE_STOP_HANDLER)?;
@@ -76,10 +78,10 @@ fn restore(annotations: &BTreeMap<String, String>) -> Option<Container> {
     with_ports(ports).or_else(|_| with_ports(json!([]))).ok().map(|decoded| decoded.object)
 }
 
-/// What `hook` means for a container of a pod with this address.
+/// The call that `hook` makes for a container of a pod with this address.
 ///
 /// # Errors
-/// Why it cannot be carried out, in words.
+/// Why the hook cannot run.
 pub fn hook_call(hook: &Hook, pod_ip: Option<&str>) -> Result<HookCall, String> {
     let handler = &hook.handler;
     if let Some(exec) = &handler.exec {
@@ -89,13 +91,13 @@ pub fn hook_call(hook: &Hook, pod_ip: Option<&str>) -> Result<HookCall, String> 
     } else if let Some(sleep) = &handler.sleep {
         Ok(HookCall::Sleep(Duration::from_secs(u64::try_from(sleep.seconds).unwrap_or(0))))
     } else {
-        // The API accepts tcpSocket and upstream has never carried it out.
+        // The API accepts tcpSocket, but upstream has never implemented it.
         let kind = if handler.tcp_socket.is_some() { "tcpSocket" } else { "none" };
         Err(format!("invalid handler: {kind}"))
     }
 }
 
-/// Without an address of the pod only a request to another host has somewhere to go.
+/// Without the pod's address only a request to another host has a target.
 fn http_request(
     get: &HttpGetAction,
     ports: &[ContainerPort],
@@ -110,7 +112,7 @@ fn http_request(
     })
 }
 
-/// Upstream's words for a failed hook: the status shows them, events do not, for they may hold secrets.
+/// Upstream's message for a failed hook: the status shows it, events do not, since it may contain secrets.
 #[must_use]
 pub fn failure_message(
     handler: &LifecycleHandler,
@@ -156,7 +158,7 @@ impl From<String> for HookError {
     }
 }
 
-/// What a command that ended with `exit_code` is told about; `None` for success.
+/// The error of a command that ended with `exit_code`; `None` for success.
 #[must_use]
 pub fn exec_error(command: &[String], exit_code: i32, output: &[u8]) -> Option<HookError> {
     let text = format!("command '{}' exited with {exit_code}", command.join(" "));
@@ -164,13 +166,13 @@ pub fn exec_error(command: &[String], exit_code: i32, output: &[u8]) -> Option<H
     (exit_code != 0).then_some(HookError { text, output })
 }
 
-/// What the runtime is asked for when this much of the grace is left: always a moment to end well.
+/// The grace period passed to the runtime when this much time is left; never below the minimum.
 #[must_use]
 pub fn stop_grace(left: Duration) -> Duration {
     left.max(MIN_STOP_GRACE)
 }
 
-/// A pod that lives longer than this after it was told to go has exceeded its grace (upstream: `killPodNow`).
+/// A pod that lives longer than this after its removal began has exceeded its grace (upstream: `killPodNow`).
 #[must_use]
 pub fn longest_kill(grace_seconds: i64) -> Duration {
     let grace = Duration::from_secs(u64::try_from(grace_seconds).unwrap_or(0));

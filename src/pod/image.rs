@@ -1,4 +1,5 @@
-//! Images for containers: looks, pulls when the policy says so, and holds back after failures (upstream: image manager).
+//! Images for containers: checks for them, pulls them by the pull policy, and backs off after failures
+//! (upstream: image manager).
 //!
 //! Owns pull slots, the pull rate and pull back-off.
 
@@ -59,9 +60,10 @@ fn size_label(bytes: u64) -> &'static str {
     SIZES.iter().find(|(most, _)| bytes < most << 20).map_or("GT100GB", |(_, name)| name)
 }
 
-/// Pulls at the same time when nothing bounds them: enough to keep a slow link busy, few enough for a small box.
+/// Concurrent pulls without a configured limit: enough to keep a slow link busy, few enough for a small
+/// machine.
 const DEFAULT_PARALLEL_PULLS: usize = 10;
-/// A back-off nobody asked about for this long is forgotten (upstream: twice the longest back-off).
+/// A back-off that was not used for this long is forgotten (upstream: twice the longest back-off).
 const FORGET_AFTER: Duration = Duration::from_secs(600);
 
 /// How long a status shows `ErrImagePull` before it turns into `ImagePullBackOff`.
@@ -100,29 +102,29 @@ impl Default for ImageConfig {
     }
 }
 
-/// What to pull, for whom.
+/// An image to pull, and the pod that needs it.
 #[derive(Clone, Copy)]
 pub struct ImageRequest<'a> {
     pub pod: &'a PodRef,
     /// For events: `spec.containers{web}`.
     pub field_path: &'a str,
-    /// The text of the spec.
+    /// The image as written in the spec.
     pub image: &'a str,
     /// `imagePullPolicy`.
     pub policy: &'a str,
     /// The pod's sandbox, which some runtimes want for pulls.
     pub sandbox: &'a SandboxConfig,
-    /// The pod's `imagePullSecrets`, as far as they are there.
+    /// Those of the pod's `imagePullSecrets` that exist.
     pub secrets: &'a [PodSecret],
 }
 
-/// Why a container, or its pod's sandbox, cannot be started yet, in the words of a status.
+/// Why a container, or its pod's sandbox, cannot be started yet, as its status shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StartFailure {
     /// A Kubernetes waiting or event reason: `ErrImagePull`, `ImagePullBackOff`, `CreateContainerError`...
     pub reason: &'static str,
     pub message: String,
-    /// When trying again makes sense; `None` when only a changed manifest can help.
+    /// When to retry; `None` when only a changed manifest can help.
     pub retry_after: Option<Duration>,
 }
 
@@ -133,13 +135,14 @@ struct PullBackOff {
     last_error: String,
 }
 
-/// Failures that a runtime names by the beginning of its message, with upstream's words for them (`evalCRIPullErr`).
+/// Failures that a runtime marks by a prefix of its message, with upstream's reason for them
+/// (`evalCRIPullErr`).
 const NAMED_FAILURES: [(&str, &str); 2] = [
     ("RegistryUnavailable", "because the registry is unavailable"),
     ("SignatureValidationFailed", "because the signature validation failed"),
 ];
 
-/// The reason and the message of a status for what a runtime says of a pull.
+/// The reason and the message of a status for the runtime's pull error.
 fn explain_failure(image: &str, message: String) -> (&'static str, String) {
     for (reason, words) in NAMED_FAILURES {
         if let Some(rest) = message.strip_prefix(reason) {
@@ -170,7 +173,7 @@ pub struct ImagePuller<R> {
 }
 
 impl<R: Runtime> ImagePuller<R> {
-    /// A puller with nothing under way.
+    /// A puller without pulls in progress.
     #[must_use]
     pub fn new(runtime: Rc<R>, clock: Clock, events: EventRecorder, config: ImageConfig) -> Self {
         let slots = if config.serialize { 1 } else { config.max_parallel.unwrap_or(DEFAULT_PARALLEL_PULLS) };
@@ -191,10 +194,10 @@ impl<R: Runtime> ImagePuller<R> {
         }
     }
 
-    /// Makes sure the image is there by its policy. Dropping the future gives the pull up.
+    /// Makes sure that the image is present, by its policy. Dropping the future cancels the pull.
     ///
     /// # Errors
-    /// What the container's status has to say, and when to try again.
+    /// The failure for the container's status, and when to try again.
     pub async fn ensure_image(&self, request: ImageRequest<'_>) -> Result<ImageStatus, StartFailure> {
         let image = apply_default_tag(request.image).map_err(|error| StartFailure {
             reason: "InvalidImageName",
@@ -210,7 +213,7 @@ impl<R: Runtime> ImagePuller<R> {
         if let Some(status) = &present
             && !self.may_use(&request, &image, &status.id).await
         {
-            // For this pod it is as if it were not there: the registry decides.
+            // This pod may not use the present image without a pull: the registry decides.
             present = None;
         }
         match (decide_pull(request.policy, present.is_some()), present) {
@@ -227,7 +230,8 @@ impl<R: Runtime> ImagePuller<R> {
                 let message =
                     format!("Container image {:?} is not present with pull policy of Never", request.image);
                 self.event(&request, EventType::Warning, "ErrImageNeverPull", &message);
-                // Somebody may bring it at any time, and what waits for it should not wait much longer than that took.
+                // The image may be imported at any time. The doubling back-off keeps the pod's wait in
+                // proportion to that time.
                 let reason = "ErrImageNeverPull";
                 let key = (request.pod.uid.clone(), image);
                 let retry_after = Some(self.lengthen_back_off(key, format!("{reason}: {message}")));
@@ -237,12 +241,12 @@ impl<R: Runtime> ImagePuller<R> {
         }
     }
 
-    /// Forgets what a pod's pulls failed on; call it when the pod is gone.
+    /// Drops the pull back-offs of a pod; to be called when the pod has been removed.
     pub fn forget_pod(&self, uid: &PodUid) {
         self.back_off.borrow_mut().retain(|(owner, _), _| owner != uid);
     }
 
-    /// Whether the pod could have pulled the image that is there.
+    /// Whether the pod may use the present image without asking the registry.
     async fn may_use(&self, request: &ImageRequest<'_>, image: &str, image_ref: &str) -> bool {
         let policy = &self.config.verification;
         if *policy == Verification::Never {
@@ -282,7 +286,7 @@ impl<R: Runtime> ImagePuller<R> {
     async fn pull(&self, request: &ImageRequest<'_>, image: &str) -> Result<ImageStatus, StartFailure> {
         let key = (request.pod.uid.clone(), image.to_owned());
         self.check_back_off(request, &key)?;
-        // As upstream, with the time that it waits for its turn.
+        // As upstream, including the wait for a slot.
         let _pull = Pull::begin(&request.pod.uid);
         let asked_at = self.clock.now();
         // The semaphore is never closed, so the permit always comes.
@@ -341,7 +345,8 @@ impl<R: Runtime> ImagePuller<R> {
                 _ => error.message,
             })
         };
-        // As upstream: one after the other until one is let in; without any, nobody asks who we are.
+        // As upstream: credentials are tried one by one until a pull succeeds; without any, one anonymous
+        // pull.
         let mut pulled = if logins.is_empty() { pull(None).await } else { Err(String::new()) };
         let mut opened = Opened::ByNode;
         let mut refusals = Vec::new();
@@ -357,7 +362,7 @@ impl<R: Runtime> ImagePuller<R> {
         }
         let reference = pulled.map_err(|message| match refusals.len() {
             0 | 1 => message,
-            // Upstream's aggregate: each said once.
+            // Upstream's aggregate error: each message once.
             _ => {
                 refusals.sort();
                 refusals.dedup();
@@ -404,7 +409,8 @@ impl<R: Runtime> ImagePuller<R> {
             &format!("Failed to pull image {:?}: {message}", request.image),
         );
         self.lengthen_back_off(key, format!("{reason}: {message}"));
-        // Soon again: the next look finds the back-off and the status says ImagePullBackOff, as users know it.
+        // Retried at once: the next sync finds the back-off, and the status becomes ImagePullBackOff, as
+        // users know it.
         StartFailure { reason, message, retry_after: Some(TELL_BACK_OFF_AFTER) }
     }
 
@@ -437,7 +443,7 @@ impl<R: Runtime> ImagePuller<R> {
     }
 }
 
-/// Pull times are told in milliseconds.
+/// Pull times are reported in milliseconds.
 fn to_millis(duration: Duration) -> Duration {
     Duration::from_millis(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
 }

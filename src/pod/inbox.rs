@@ -1,4 +1,4 @@
-//! What a pod worker has been told and has not yet looked at. The latest wins; nothing queues up without bound.
+//! Pending updates of a pod worker. Newer values replace older ones, so the memory is bounded.
 
 use std::cell::{Cell, RefCell};
 use std::pin::pin;
@@ -10,16 +10,16 @@ use crate::model::api::pod::Pod;
 use crate::model::types::ContainerName;
 use crate::pod::lifecycle::PodWorkerEvent;
 
-/// News for one worker.
+/// Updates for one worker.
 #[derive(Default)]
 pub struct Inbox {
     letters: RefCell<Updates>,
-    /// Grows with every request to look.
+    /// Incremented by every request to check the runtime; wraps around.
     looks: Cell<u64>,
     arrived: Notify,
 }
 
-/// Everything that arrived since the worker looked last.
+/// Everything that arrived since the worker last took its updates.
 #[derive(Default)]
 pub struct Updates {
     /// The newest version of the pod.
@@ -28,24 +28,25 @@ pub struct Updates {
     pub events: Vec<PodWorkerEvent>,
     /// The node cannot keep the pod.
     pub eviction: Option<Eviction>,
-    /// Something changed in the runtime: look again.
+    /// Something changed in the runtime: observe the pod again.
     pub look: bool,
     /// A device that the pod waits for has appeared.
     pub device: bool,
-    /// Containers whose restart was asked for.
+    /// Containers whose restart was requested.
     pub restart: Vec<ContainerName>,
 }
 
-/// The order to end a pod because the node is short of something or goes down.
+/// The order to end a pod because the node is short of a resource or shuts down.
 #[derive(Debug)]
 pub struct Eviction {
-    /// The machine goes down; the pod is to run again afterwards.
+    /// The machine shuts down; the pod is to run again afterwards.
     pub is_shutdown: bool,
-    /// What the pod's status and its event say.
+    /// The message of the pod's status and of its event.
     pub message: String,
     /// Seconds the pod gets.
     pub grace_seconds: i64,
-    /// Dropped when all that the pod held is free, or when it does not go; at a shutdown when nothing of it runs any more.
+    /// Dropped when all that the pod held is free, or when it is not evicted; at a shutdown when nothing of
+    /// it runs any more.
     pub done: oneshot::Sender<()>,
 }
 
@@ -63,7 +64,8 @@ impl Inbox {
         self.tell(PodWorkerEvent::Desired);
     }
 
-    /// Another version of a pod that is being taken down: its labels, say. What is to happen to it stays as it is.
+    /// Another version of a pod that is being taken down, for example with other labels. Its termination is
+    /// unchanged.
     pub fn describe(&self, pod: Rc<Pod>) {
         self.letters.borrow_mut().pod = Some(pod);
         self.arrived.notify_waiters();
@@ -92,14 +94,14 @@ impl Inbox {
         self.arrived.notify_waiters();
     }
 
-    /// Something about this pod changed in the runtime.
+    /// The runtime's state of this pod changed.
     pub fn look(&self) {
         self.letters.borrow_mut().look = true;
         self.looks.set(self.looks.get().wrapping_add(1));
         self.arrived.notify_waiters();
     }
 
-    /// A device that the pod waits for has appeared: look again.
+    /// A device that the pod waits for has appeared: requests a check.
     pub fn device_appeared(&self) {
         self.letters.borrow_mut().device = true;
         self.look();
@@ -110,7 +112,7 @@ impl Inbox {
         std::mem::take(&mut *self.letters.borrow_mut())
     }
 
-    /// Takes what was said about the pod itself; a request to look stays.
+    /// Takes the updates about the pod itself; a request to check the runtime stays.
     pub fn take_words(&self) -> Updates {
         let mut letters = self.letters.borrow_mut();
         let (look, device) = (letters.look, letters.device);
@@ -119,12 +121,12 @@ impl Inbox {
         Updates { look: false, device: false, ..words }
     }
 
-    /// Somebody has said something about the pod itself that nobody took.
+    /// An update about the pod itself is pending.
     pub fn has_word(&self) -> bool {
         self.letters.borrow().has_word()
     }
 
-    /// The pod is to be taken down, and nobody took that letter.
+    /// An update that takes the pod down is pending.
     pub fn has_removal(&self) -> bool {
         let is_removal = |event: &PodWorkerEvent| {
             matches!(event, PodWorkerEvent::Removed { .. } | PodWorkerEvent::Finalizing { .. })
@@ -133,36 +135,36 @@ impl Inbox {
         letters.eviction.is_some() || letters.events.iter().any(is_removal)
     }
 
-    /// Returns when something has arrived that nobody took.
+    /// Returns when any update is pending.
     pub async fn arrived(&self) {
         self.until(|| self.has_word() || self.letters.borrow().look).await;
     }
 
-    /// Returns when something was said about the pod itself that nobody took.
+    /// Returns when an update about the pod itself is pending.
     pub async fn word(&self) {
         self.until(|| self.has_word()).await;
     }
 
-    /// Returns when the pod is to be taken down: what is under way may be given up for that.
+    /// Returns when an update that takes the pod down is pending: work in progress may be cancelled for it.
     pub async fn removal(&self) {
         self.until(|| self.has_removal()).await;
     }
 
-    /// How often somebody asked to look, to wait for the next time with [`Self::look_after`].
+    /// The number of requests to check the runtime so far; wait for the next one with [`Self::look_after`].
     pub fn looks(&self) -> u64 {
         self.looks.get()
     }
 
-    /// Returns when somebody has asked to look since [`Self::looks`] was `seen`. Takes no letter.
+    /// Returns when [`Self::looks`] differs from `seen`. Takes no update.
     pub async fn look_after(&self, seen: u64) {
         self.until(|| self.looks.get() != seen).await;
     }
 
-    /// Any number may wait, each for its own thing.
+    /// Any number of callers may wait, each for its own condition.
     async fn until(&self, holds: impl Fn() -> bool) {
         loop {
             let mut arrival = pin!(self.arrived.notified());
-            // From here on no arrival is missed.
+            // From here on no notification is missed.
             arrival.as_mut().enable();
             if holds() {
                 return;

@@ -1,7 +1,7 @@
 //! The life of a pod worker, as one transition function.
 //!
-//! Owns `PodWorkerState`. Invariants: the grace period never grows; a finished pod stays finished; nothing is started
-//! once termination began.
+//! Owns `PodWorkerState`. Invariants: the grace period never grows; a finished pod stays finished; nothing is
+//! started once termination began.
 //!
 //! Pure: what it returns depends on its arguments alone.
 
@@ -15,29 +15,29 @@ use crate::model::types::{PodFullName, PodUid, Timestamp};
 /// No pod gets less: upstream's floor.
 pub const MIN_GRACE_SECONDS: i64 = 1;
 
-/// Where a pod worker stands.
+/// The state of a pod worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PodWorkerState {
     /// Another incarnation of the full name is still there.
     WaitingForName,
-    /// The pod is kept as its spec says.
+    /// The pod is kept running by its spec.
     Syncing,
     /// Containers and sandboxes are being stopped.
     Terminating {
-        /// When that began: the grace period runs from here.
+        /// The start of the grace period.
         since: Timestamp,
         /// Seconds; only ever decreases.
         grace_seconds: i64,
-        /// What happens afterwards.
+        /// Decides what happens afterwards.
         cause: EndCause,
     },
-    /// Nothing lives any more; what is left is being cleaned up.
+    /// Nothing of the pod runs any more; the rest is being cleaned up.
     Terminated {
         /// What is cleaned up.
         cause: EndCause,
     },
     Finished {
-        /// How it came to that.
+        /// Why the pod ended.
         cause: EndCause,
     },
 }
@@ -45,17 +45,22 @@ pub enum PodWorkerState {
 /// Why a pod ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndCause {
-    /// It has succeeded or failed and is still wanted: its records and status stay, so that nothing runs it again.
+    /// It has succeeded or failed and is still wanted: its records and status stay, so that nothing runs it
+    /// again.
     Completed,
-    /// The node was short of something: it is still wanted and not run again; its status stays, and what it holds goes.
+    /// The node was short of a resource: the pod is still wanted but not run again; its status stays, its
+    /// resources are freed.
     Evicted,
-    /// The machine goes down: it is still wanted, and everything but its processes stays for its next run.
+    /// The machine shuts down: the pod is still wanted, and everything but its processes stays for its next
+    /// run.
     Shutdown,
-    /// Nobody wants it any more: no trace stays.
+    /// The pod is not wanted any more: nothing of it stays.
     Removed,
-    /// Removed, and wanted again under the same uid before it was gone: it starts over afterwards.
+    /// Removed, and wanted again under the same uid before the removal was complete: it starts over
+    /// afterwards.
     Replaced,
-    /// Deleted, and finalizers keep its object: what it holds goes, its status stays until they are gone.
+    /// Deleted, with finalizers: its resources are freed, its object and status stay until the finalizers are
+    /// removed.
     Finalizing,
 }
 
@@ -64,7 +69,7 @@ pub enum EndCause {
 pub enum PodWorkerEvent {
     /// A source wants this pod: for the first time, again, or with changes that keep the uid.
     Desired,
-    /// No source wants it any more, or something evicts it.
+    /// No source wants the pod any more, or it is evicted.
     Removed {
         /// Seconds that replace the pod's own grace; `None` leaves it.
         grace_override: Option<i64>,
@@ -76,39 +81,40 @@ pub enum PodWorkerEvent {
     },
     /// The full name belongs to this pod now.
     NameFree,
-    /// The plan or the status says that the pod has ended: Succeeded or Failed.
+    /// The pod has ended by its plan or status: Succeeded or Failed.
     PodTerminal,
-    /// Its status says that the node could not keep it.
+    /// The pod was evicted; its status shows it.
     Evicted {
         /// Seconds it gets.
         grace_seconds: i64,
     },
-    /// The machine goes down.
+    /// The machine shuts down.
     Shutdown {
-        /// Seconds it gets; a pod that goes already gets no more than it has.
+        /// Grace period in seconds; a pod that is terminating already gets no more than it has.
         grace_seconds: i64,
     },
-    /// The machine does not go down after all.
+    /// The shutdown of the machine was cancelled.
     Resumed,
-    /// A fresh look at the runtime showed no live container and no ready sandbox.
+    /// The runtime has no live container and no ready sandbox of the pod.
     NoLiveContainers,
-    /// The cleanup that was asked for is complete.
+    /// The requested cleanup is complete.
     CleanupDone,
 }
 
 /// What the worker has to do because of a transition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PodWorkerEffect {
-    /// Look and plan now.
+    /// Observe and plan now.
     Sync,
-    /// Abandon what is under way and plan with this grace; repeated whenever the grace shrinks.
+    /// Cancel work in progress and plan with this grace period; repeated whenever the grace period shrinks.
     Terminate { grace_seconds: i64 },
-    /// Unmount volumes, remove the cgroup; with `records`, also remove runtime records, directories and stored state.
+    /// Unmount volumes, remove the cgroup; with `records`, also remove runtime records, directories and
+    /// stored state.
     CleanUp {
-        /// Leave no trace.
+        /// Also remove records, directories and stored state.
         records: bool,
     },
-    /// Tell the owner of names that another incarnation may start.
+    /// Release the full name: another incarnation may start.
     ReleaseName,
     /// The worker is not needed any more.
     Forget,
@@ -141,7 +147,8 @@ pub fn transition(
         | (In::Finished { cause: EndCause::Finalizing }, On::Removed { .. }) => {
             (In::Terminated { cause: cause_of(event) }, vec![Do::CleanUp { records: true }])
         }
-        // One that waits for its name should have nothing to stop; an earlier life of the agent may have left something.
+        // A pod that waits for its name should have nothing to stop, but an earlier agent may have left
+        // something.
         (
             In::Syncing | In::WaitingForName,
             On::Removed { grace_override } | On::Finalizing { grace_override },
@@ -155,7 +162,7 @@ pub fn transition(
         }
         // Its name was never free for another.
         (In::Finished { cause: EndCause::Shutdown }, On::Resumed) => (In::WaitingForName, vec![Do::Sync]),
-        // What is half stopped is stopped, and starts over.
+        // A half-stopped pod is stopped completely, and then starts over.
         (In::Terminating { since, grace_seconds, cause: EndCause::Shutdown }, On::Resumed) => {
             (In::Terminating { since, grace_seconds, cause: EndCause::Replaced }, vec![])
         }
@@ -170,7 +177,7 @@ pub fn transition(
                 On::Shutdown { grace_seconds } => (Some(grace_seconds), cause),
                 _ => (None, cause),
             };
-            // A wish counts from when it is said, and never moves the end further away.
+            // The requested grace period counts from the request, and never postpones the end.
             let wished = wish.unwrap_or(grace_seconds).max(MIN_GRACE_SECONDS);
             if is_sooner(now, wished, since, grace_seconds) {
                 terminating(wished, cause)
@@ -191,7 +198,7 @@ pub fn transition(
             (In::Terminated { cause: ended_but_wanted(cause) }, vec![])
         }
         (In::Terminated { cause }, On::Removed { .. } | On::Finalizing { .. }) => {
-            // The cleanup under way may be the small one: ask for the whole.
+            // The cleanup in progress may be the one without records: request the full one.
             let effects =
                 if cause == EndCause::Completed { vec![Do::CleanUp { records: true }] } else { vec![] };
             (In::Terminated { cause: cause_of(event) }, effects)
@@ -226,30 +233,30 @@ pub fn transition(
     }
 }
 
-/// What an earlier agent left of the grace of a pod it was taking down; `None` when it had not begun.
+/// The rest of the grace period of a pod that an earlier agent was taking down; `None` when it had not begun.
 #[must_use]
 pub fn remembered_grace(pod: &Pod, now: Timestamp) -> Option<i64> {
     let metadata = &pod.metadata;
     Some(seconds_left(metadata.deletion_timestamp?, metadata.deletion_grace_period_seconds?, now))
 }
 
-/// Gives a pod that goes the times an API server shows: `deletionTimestamp` is when its grace ends. Kept is when it began, as what is
-/// left of it counts from there.
+/// Converts the times of a terminating pod to those that an API server shows: there, `deletionTimestamp` is
+/// the end of the grace period. Internally it is the start, from which the remaining time is computed.
 pub fn show_end(pod: &mut Pod) {
     pod.metadata.deletion_timestamp = end_of(pod);
 }
 
-/// When the grace of a pod that goes ends.
+/// The end of the grace period of a terminating pod.
 fn end_of(pod: &Pod) -> Option<Timestamp> {
     Some(pod.metadata.deletion_timestamp?.saturating_add(grace_of(pod)))
 }
 
-/// Of two accounts of one pod, `pod` takes the end that `other` tells of if it has none or a later one: a pod that goes never comes
-/// back, and its end only ever comes sooner. Whether it took it.
+/// Merges two versions of one pod: `pod` takes the deletion of `other` if it has none or a later one. A
+/// terminating pod never comes back, and its end only moves earlier. Returns whether `pod` changed.
 pub fn take_sooner_end(pod: &mut Rc<Pod>, other: &Pod) -> bool {
     let (known, told) = (end_of(pod), end_of(other));
     let marks = |pod: &Pod| (pod.metadata.deletion_timestamp, pod.metadata.deletion_grace_period_seconds);
-    // Without any grace nothing is left but the object, whenever that was.
+    // A pod without any grace has ended and only its object is left, whatever the times are.
     let has_left = marks(other).1 == Some(0) && marks(pod).1 != Some(0);
     if told.is_none() || !(has_left || known.is_none_or(|known| told < Some(known))) {
         return false;
@@ -259,7 +266,7 @@ pub fn take_sooner_end(pod: &mut Rc<Pod>, other: &Pod) -> bool {
     true
 }
 
-/// The way back from [`show_end`].
+/// The inverse of [`show_end`].
 pub fn keep_beginning(pod: &mut Pod) {
     let grace = grace_of(pod);
     let metadata = &mut pod.metadata;
@@ -270,8 +277,8 @@ fn grace_of(pod: &Pod) -> Duration {
     seconds(pod.metadata.deletion_grace_period_seconds.unwrap_or_default())
 }
 
-/// Since when a pod goes that somebody asks to go at `now` with this grace (`None`: its own), and the seconds it gets. What was
-/// asked before only ever gets shorter.
+/// The start and the seconds of the grace period for a pod that is asked to end at `now` with the grace
+/// `wish` (`None`: the pod's own). A later request can only shorten an earlier one.
 #[must_use]
 pub fn asked_to_go(pod: &Pod, wish: Option<i64>, now: Timestamp) -> (Timestamp, i64) {
     let wished = wish.unwrap_or_else(|| pod.termination_grace_period_seconds()).max(MIN_GRACE_SECONDS);
@@ -284,12 +291,12 @@ pub fn asked_to_go(pod: &Pod, wish: Option<i64>, now: Timestamp) -> (Timestamp, 
     }
 }
 
-/// A wish counts from when it is said.
+/// The requested grace period counts from the request.
 fn is_sooner(now: Timestamp, wished: i64, since: Timestamp, grace: i64) -> bool {
     wished < grace && now.saturating_add(seconds(wished)) < since.saturating_add(seconds(grace))
 }
 
-/// A clock that was set back gives nothing away beyond the grace itself.
+/// If the clock was set back, no more than the whole grace period is left.
 fn seconds_left(since: Timestamp, grace_seconds: i64, now: Timestamp) -> i64 {
     let passed = i64::try_from(now.saturating_since(since).as_secs()).unwrap_or(i64::MAX);
     grace_seconds.saturating_sub(passed).max(MIN_GRACE_SECONDS)
@@ -299,7 +306,7 @@ fn seconds(seconds: i64) -> Duration {
     Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
 }
 
-/// Of a pod that somebody takes away.
+/// The cause for a pod that is removed.
 fn cause_of(event: PodWorkerEvent) -> EndCause {
     match event {
         PodWorkerEvent::Finalizing { .. } => EndCause::Finalizing,
@@ -307,7 +314,8 @@ fn cause_of(event: PodWorkerEvent) -> EndCause {
     }
 }
 
-/// A pod that ended by itself stays ended however often it is asked for, and so does one that waits for its finalizers.
+/// A pod that ended by itself stays ended even if it is wanted, and so does one that waits for its
+/// finalizers.
 fn ended_but_wanted(cause: EndCause) -> EndCause {
     match cause {
         EndCause::Completed | EndCause::Evicted | EndCause::Shutdown | EndCause::Finalizing => cause,
@@ -316,7 +324,8 @@ fn ended_but_wanted(cause: EndCause) -> EndCause {
 }
 
 impl PodWorkerState {
-    /// Whole seconds of the grace that are left at `now`, at least one; `None` unless the pod is being taken down.
+    /// Whole seconds of the grace that are left at `now`, at least one; `None` unless the pod is being taken
+    /// down.
     #[must_use]
     pub fn grace_left(&self, now: Timestamp) -> Option<i64> {
         let Self::Terminating { since, grace_seconds, .. } = self else { return None };
@@ -341,7 +350,7 @@ pub struct NameQueue {
 }
 
 impl NameQueue {
-    /// Joins the queue of `name` (once) and says whether `uid` holds it.
+    /// Joins the queue of `name` (once). Returns whether `uid` holds the name.
     pub fn request(&mut self, name: &PodFullName, uid: &PodUid) -> bool {
         let queue = self.queues.entry(name.clone()).or_default();
         if !queue.contains(uid) {
@@ -350,7 +359,7 @@ impl NameQueue {
         queue.front() == Some(uid)
     }
 
-    /// Leaves the queue of `name`; the answer is who holds it from now on, if that has changed.
+    /// Leaves the queue of `name`. Returns the new holder, if that has changed.
     pub fn release(&mut self, name: &PodFullName, uid: &PodUid) -> Option<PodUid> {
         let queue = self.queues.get_mut(name)?;
         let held = queue.front() == Some(uid);

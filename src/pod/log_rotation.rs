@@ -1,7 +1,8 @@
-//! Container logs that are long: what is moved aside, and what goes.
+//! Rotation of long container logs: which file is renamed, and which are removed.
 //!
-//! Invariant: the file that is being written is never removed, and of those that were moved aside the oldest go first.
-//! Names are upstream's (kubelet 1.36): `0.log` becomes `0.log.20261120-100000`. They are not compressed.
+//! Invariant: the file that is being written is never removed, and of the rotated files the oldest are
+//! removed first. Names are upstream's (kubelet 1.36): `0.log` becomes `0.log.20261120-100000`. They are not
+//! compressed.
 //!
 //! Pure: what it returns depends on its arguments alone.
 
@@ -10,13 +11,13 @@ use crate::model::types::Timestamp;
 /// `containerLogMaxSize` and `containerLogMaxFiles`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogLimits {
-    /// A log this long is moved aside; zero: none ever is.
+    /// A log of this length is rotated; zero disables rotation.
     pub max_bytes: u64,
-    /// Files of a container, the one being written among them.
+    /// Files of a container, including the one being written.
     pub max_files: usize,
 }
 
-/// A file that was moved aside.
+/// A rotated file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rotated<K> {
     pub key: K,
@@ -26,13 +27,13 @@ pub struct Rotated<K> {
     pub bytes: u64,
 }
 
-/// Whether a log is moved aside now.
+/// Whether a log must be rotated now.
 #[must_use]
 pub fn is_long(bytes: u64, limits: LogLimits) -> bool {
     limits.max_bytes > 0 && bytes >= limits.max_bytes
 }
 
-/// The name of the file that `log` becomes. It is not that of another (`taken`), though the clock stand still.
+/// The new name of `log`. It is never a `taken` one, even if the clock stands still.
 #[must_use]
 pub fn rotated_name(log: &str, now: Timestamp, taken: impl Fn(&str) -> bool) -> String {
     let stamp: String = now.to_rfc3339().chars().filter(|c| !matches!(c, '-' | ':' | 'Z')).collect();
@@ -43,14 +44,14 @@ pub fn rotated_name(log: &str, now: Timestamp, taken: impl Fn(&str) -> bool) -> 
     std::iter::once(plain.clone()).chain(numbered).find(|name| !taken(name)).unwrap_or(plain)
 }
 
-/// Whether `name` is one that [`rotated_name`], or a kubelet before us, has given to `log`.
+/// Whether `name` is a name that [`rotated_name`], or an earlier kubelet, has given to `log`.
 #[must_use]
 pub fn is_rotated(log: &str, name: &str) -> bool {
     let rest = name.strip_prefix(log).and_then(|rest| rest.strip_prefix('.'));
     rest.is_some_and(|rest| rest.len() >= 15 && rest.as_bytes().iter().take(8).all(u8::is_ascii_digit))
 }
 
-/// What goes when one more is moved aside: with it and the new one there are `max_files`.
+/// The files to remove before one more is rotated: with it and the new log there are `max_files`.
 #[must_use]
 pub fn excess<K>(mut rotated: Vec<Rotated<K>>, limits: LogLimits) -> Vec<K> {
     rotated.sort_by_key(|file| file.written_at);
@@ -59,7 +60,8 @@ pub fn excess<K>(mut rotated: Vec<Rotated<K>>, limits: LogLimits) -> Vec<K> {
     rotated.into_iter().take(count).map(|file| file.key).collect()
 }
 
-/// What goes, of all containers, so that an eighth of a file system of `total` bytes of which `free` are free is free.
+/// The files to remove, of all containers, so that an eighth of the file system is free. `free` and `total`
+/// are in bytes.
 #[must_use]
 pub fn room<K>(mut rotated: Vec<Rotated<K>>, free: u64, total: u64) -> Vec<K> {
     rotated.sort_by_key(|file| file.written_at);

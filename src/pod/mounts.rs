@@ -1,4 +1,5 @@
-//! What a container mounts, in the order of its spec: from volume mounts and ready volumes to what the runtime is asked for.
+//! The mounts of a container, in the order of its spec: from volume mounts and ready volumes to the runtime's
+//! configuration.
 //!
 //! Owns content and order of mounts and the expansion of `subPathExpr`. Texts are upstream's.
 //!
@@ -12,7 +13,7 @@ use crate::model::runtime_config::absolute;
 use crate::model::runtime_config::{Mount, MountPropagation};
 use crate::pod::env::expand;
 
-/// A mount cannot be made: `CreateContainerConfigError`.
+/// A mount is invalid: `CreateContainerConfigError`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MountError {
     /// No volume of that name.
@@ -36,7 +37,7 @@ pub enum MountError {
         "failed to resolve recursive read-only mode: volume {0:?} requested recursive read-only mode, but it is not read-only"
     )]
     NotReadOnly(String),
-    /// `recursiveReadOnly` on a mount that passes mounts on.
+    /// `recursiveReadOnly` on a mount with propagation.
     #[error(
         "failed to resolve recursive read-only mode: volume {volume:?} requested recursive read-only mode, \
          but it is not compatible with propagation {propagation:?}"
@@ -47,13 +48,13 @@ pub enum MountError {
         "failed to resolve recursive read-only mode: volume {0:?} requested recursive read-only mode, but it is not supported by the runtime"
     )]
     NotSupported(String),
-    /// A mode nobody knows.
+    /// Not a known mode.
     #[error("failed to resolve recursive read-only mode: unknown recursive read-only mode {0:?}")]
     UnknownMode(String),
 }
 
-/// The directory or file of the volume that a mount is about, expanded with the container's variables and checked; empty for
-/// the whole volume.
+/// The directory or file of the volume that a mount is about, expanded with the container's variables and
+/// checked; empty for the whole volume.
 ///
 /// # Errors
 /// When a variable has no value, or the path leads out of the volume.
@@ -87,10 +88,10 @@ fn expand_sub_path(expression: &str, environment: &[(String, String)]) -> Result
     if missing.is_empty() { Ok(expanded) } else { Err(MountError::MissingVariables(missing)) }
 }
 
-/// Whether the mount is read-only all the way down.
+/// Whether the mount is recursively read-only.
 ///
 /// # Errors
-/// When it is asked for and cannot be.
+/// When it is required and not supported.
 pub fn recursive_read_only(mount: &VolumeMount, runtime_can: bool) -> Result<bool, MountError> {
     let mode = match mount.recursive_read_only.as_deref() {
         None | Some("" | "Disabled") => return Ok(false),

@@ -81,8 +81,8 @@ fn truncated(name: &str) -> String {
     }
 }
 
-/// A pod's addresses as it is told of them, whatever their order at the runtime: one of the family of the node's first
-/// address, then one of the other family.
+/// A pod's addresses in the order of its status, whatever the runtime's order: one of the family of the
+/// node's first address, then one of the other family.
 #[must_use]
 pub fn sort_pod_ips(ips: &[String], node_ips: &[String]) -> Vec<String> {
     let is_v6 = |ip: &String| ip.parse::<Ipv6Addr>().is_ok();
@@ -91,7 +91,8 @@ pub fn sort_pod_ips(ips: &[String], node_ips: &[String]) -> Vec<String> {
     first_of(primary_v6).into_iter().chain(first_of(!primary_v6)).collect()
 }
 
-/// Where a pod is reached: the address its status names first; on the host's network the node's. `None` while nobody knows.
+/// The address at which a pod is reached: the first one of its status; on the host's network the node's.
+/// `None` while it is unknown.
 #[must_use]
 pub fn pod_address(host_network: bool, sandbox_ips: &[String], node_ips: &[String]) -> Option<String> {
     if host_network {

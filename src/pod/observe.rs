@@ -1,6 +1,7 @@
-//! Looking at one pod in the runtime: lists, then the details that decisions need, termination messages included.
+//! Observes one pod in the runtime: lists, then the details that decisions need, termination messages
+//! included.
 //!
-//! Owns nothing: what it returns is true for a moment.
+//! Owns nothing: the result may be outdated at once.
 
 use std::path::{Path, PathBuf};
 
@@ -14,10 +15,11 @@ use crate::runtime::{ErrorKind, Runtime, RuntimeError, labels};
 /// Ended records per container that are read in full: the current one and the one before, for `lastState`.
 const DETAILED_RECORDS: usize = 2;
 
-/// A fresh look at one pod. The newest sandbox and the two newest records of each container carry all fields.
+/// Reads the state of one pod from the runtime. The newest sandbox and the two newest records of each
+/// container carry all fields.
 ///
 /// # Errors
-/// The first call that failed for another reason than that the object went away meanwhile.
+/// The first call that failed, except for objects that were removed meanwhile.
 pub async fn observe_pod<R: Runtime>(runtime: &R, uid: &PodUid) -> Result<ObservedPod, RuntimeError> {
     let mut pod = ObservedPod {
         sandboxes: runtime.list_sandboxes(Some(uid)).await?,
@@ -52,7 +54,8 @@ fn unless_gone<T>(answer: Result<T, RuntimeError>) -> Result<Option<T>, RuntimeE
     }
 }
 
-/// What the container left in its termination log, or else in its log if it wants that, is added to the runtime's message.
+/// Adds the container's termination log, or else the end of its log if its policy says so, to the runtime's
+/// message.
 async fn read_termination_message(container: &mut ObservedContainer) {
     if container.state != ContainerStateKind::Exited {
         return;
@@ -85,7 +88,8 @@ struct FileTail {
     is_cut: bool,
 }
 
-/// The file may belong to the container and be anything by now, so never block on it and never read more than `max` bytes.
+/// The file may belong to the container and be anything by now, so never block on it and never read more than
+/// `max` bytes.
 fn read_end(path: &Path, max: usize) -> Option<FileTail> {
     use std::io::{Read as _, Seek as _, SeekFrom};
     let max = u64::try_from(max).ok()?;

@@ -1,7 +1,7 @@
 //! Desired + observed -> `PodPlan`: what to do next for one pod (upstream: `computePodActions`).
 //!
-//! Owns the plan's vocabulary and the decision. A plan is data that can be printed, compared and stored; whoever executes
-//! it has no choices left to make.
+//! Owns the plan's vocabulary and the decision. A plan is data that can be printed, compared and stored; the
+//! executor makes no decisions.
 //!
 //! Pure: what it returns depends on its arguments alone.
 
@@ -32,23 +32,24 @@ mod tests;
 pub use resize::Actuated;
 pub(crate) use restart_all::triggers;
 
-/// What to do next for one pod: the actions in order, then when to look again.
+/// What to do next for one pod: the actions in order, then when to sync again.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PodPlan {
-    /// In order. The first that fails ends the execution of this plan (a failed container start skips only the
-    /// containers that must wait for it).
+    /// In order. The first that fails ends the execution of this plan (a failed container start skips only
+    /// the containers that must wait for it).
     pub actions: Vec<Action>,
-    /// Look again after this long even if nothing happens; `None` when only an event can change anything.
+    /// Sync again after this long even without an event; `None` when only an event can change anything.
     pub requeue_after: Option<Duration>,
-    /// Containers that should run and do not, each with the reason its status shows.
+    /// Containers that should run and do not, each with the reason for its status.
     pub blocked: Vec<Blocked>,
 }
 
 /// One step. Names and ids, never indexes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Stop containers: the groups one after another, the members of a group at the same time. `grace` is the budget for
-    /// all groups together; each call gets what is left, at least two seconds (upstream's minimum).
+    /// Stop containers: the groups one after another, the members of a group at the same time. `grace` is the
+    /// budget for all groups together; each call gets what is left, at least two seconds (upstream's
+    /// minimum).
     StopContainers {
         /// In stopping order.
         groups: Vec<Vec<StopContainer>>,
@@ -70,9 +71,10 @@ pub enum Action {
         /// Counts up from 0 per pod.
         attempt: u32,
     },
-    /// Pull if the policy says so, create and start a container in the pod's ready sandbox.
+    /// Pull the image if the policy requires it, then create and start a container in the pod's ready
+    /// sandbox.
     StartContainer(StartContainer),
-    /// Change what a running container may use.
+    /// Change the resources of a running container.
     ResizeContainer(ResizeContainer),
 }
 
@@ -87,14 +89,14 @@ pub struct ResizeContainer {
     pub resources: ResourceRequirements,
 }
 
-/// A container to stop and the words of its `Killing` event.
+/// A container to stop and the message of its `Killing` event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StopContainer {
     pub id: ContainerId,
     pub name: ContainerName,
     /// For example `Stopping container web`.
     pub message: String,
-    /// Seconds for this one instead of the action's: a failed probe may bring its own.
+    /// Grace period in seconds for this container instead of the action's: a failed probe may have its own.
     pub grace_seconds: Option<i64>,
 }
 
@@ -107,11 +109,11 @@ pub struct StartContainer {
     pub kind: ContainerKind,
     /// Restart count of the new instance.
     pub attempt: u32,
-    /// The crash-loop entry to write down before the start; `None` when a first run needs none.
+    /// The crash-loop entry to store before the start; `None` when a first run needs none.
     pub back_off: Option<BackOff>,
 }
 
-/// A container that waits, and what its status says meanwhile.
+/// A container that waits, and its waiting state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocked {
     pub name: ContainerName,
@@ -120,33 +122,35 @@ pub struct Blocked {
     pub message: String,
 }
 
-/// What a plan needs to know besides the pod and what is seen of it.
+/// The inputs of a plan besides the pod and its observation.
 #[derive(Clone, Debug)]
 pub struct PlanContext {
     pub now: Timestamp,
     /// Crash-loop entries of this pod's containers.
     pub back_off: BTreeMap<ContainerName, BackOff>,
-    /// Restart counts from the store: a floor for the runtime's, which forgets when its records are wiped.
+    /// Restart counts from the store: a lower bound for the runtime's, which are lost when its records are
+    /// wiped.
     pub restart_counts: BTreeMap<ContainerName, u32>,
-    /// What the last status says of the next restart counts ([`counts_after`](crate::pod::restart::counts_after)): an
-    /// instance that vanished from the runtime has had its run.
+    /// The next restart counts by the last status ([`counts_after`](crate::pod::restart::counts_after)): an
+    /// instance that vanished from the runtime counts as ended.
     pub shown_counts: BTreeMap<ContainerName, u32>,
-    /// The last runs of an earlier life of the pod, where a container has not started since: they count for its restart count and
-    /// its back-off, and for nothing else.
+    /// The last runs of an earlier life of the pod, for containers that have not started since: they count
+    /// for restart count and back-off only.
     pub earlier: Vec<ObservedContainer>,
     pub limits: BackOffLimits,
     /// Set while the pod is being taken down.
     pub terminating: Option<Terminating>,
-    /// Ended records to keep per container (`maximum-dead-containers-per-container`); the newest record always stays.
+    /// Ended records to keep per container (`maximum-dead-containers-per-container`); the newest record
+    /// always stays.
     pub max_dead_per_container: usize,
-    /// The newest sandbox was read with a status call, so its `ips` and `host_network` can be believed.
+    /// The newest sandbox was read with a status call, so its `ips` and `host_network` are reliable.
     pub sandbox_status_read: bool,
-    /// What probes have come to.
+    /// The published results of probes.
     pub probes: ProbeResults,
-    /// What containers were given; one that is not listed is taken to have what its spec says.
+    /// The resources that containers were given; one that is not listed has those of its spec.
     pub actuated: Actuated,
-    /// Newest instances whose restart was asked for: they go, and the next ones start whatever the pod's policy and the
-    /// container's back-off.
+    /// Newest instances whose restart was requested: they are stopped, and the next ones start regardless of
+    /// the restart policy and the back-off.
     pub restart: BTreeSet<ContainerId>,
 }
 
@@ -169,7 +173,7 @@ impl Default for PlanContext {
     }
 }
 
-/// What to do next for `pod`, given what the runtime shows of it. Pure: equal inputs give equal plans.
+/// What to do next for `pod`, given its state in the runtime. Pure: equal inputs give equal plans.
 #[must_use]
 pub fn compute_pod_plan(pod: &Pod, observed: &ObservedPod, context: &PlanContext) -> PodPlan {
     match context.terminating {
@@ -178,7 +182,7 @@ pub fn compute_pod_plan(pod: &Pod, observed: &ObservedPod, context: &PlanContext
     }
 }
 
-/// Why and how gently a pod is being taken down.
+/// How a pod is being taken down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terminating {
     /// Seconds; only ever decreases.

@@ -1,7 +1,7 @@
-//! Notices what changes in the runtime (upstream: pod lifecycle event generator): waits for the runtime's hints, lists
-//! everything, and tells whose pods look different.
+//! Detects changes in the runtime (upstream: pod lifecycle event generator): waits for the runtime's hints,
+//! relists, and reports the pods that changed.
 //!
-//! Owns the last look at the whole runtime and its health.
+//! Owns the last relist of the whole runtime and the runtime's health.
 
 pub mod rules;
 
@@ -37,14 +37,14 @@ static RELIST_INTERVAL: Family = Family::seconds(
 )
 .with_buckets(&[0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0]);
 
-/// How often to look.
+/// When to relist.
 #[derive(Clone, Debug)]
 pub struct PlegConfig {
     /// While the runtime gives hints: only the safety net for a lost one.
     pub period_with_hints: Duration,
     /// While it gives none: upstream's period.
     pub period_without_hints: Duration,
-    /// Between two looks, however many hints there are: a start of fifty pods gives hundreds.
+    /// Minimum time between two relists, however many hints arrive: a start of fifty pods gives hundreds.
     pub shortest_gap: Duration,
 }
 
@@ -58,16 +58,17 @@ impl Default for PlegConfig {
     }
 }
 
-/// What a look showed.
+/// The result of a relist.
 #[derive(Debug)]
 pub enum PlegUpdate {
-    /// The runtime answered; these pods changed since the last look (all it holds, the first time).
+    /// The runtime answered; these pods changed since the last relist (all that it holds, the first time).
     Seen {
-        /// Whose containers or sandboxes changed.
+        /// Pods whose containers or sandboxes changed.
         changed: BTreeSet<PodUid>,
-        /// The whole look, for finding orphans.
+        /// The complete relist, for finding orphans.
         snapshot: Rc<PlegSnapshot>,
-        /// Who answers, on the first look and on the first after trouble: it may be another runtime by now.
+        /// The runtime's version, on the first relist and on the first after a failure: it may be another
+        /// runtime by now.
         version: Option<RuntimeVersion>,
     },
     /// The runtime did not answer.
@@ -78,10 +79,12 @@ pub enum PlegUpdate {
 const FIRST_RETRY: Duration = Duration::from_millis(200);
 /// Longest wait between tries.
 const LONGEST_RETRY: Duration = Duration::from_secs(5);
-/// With no hints, one try in this time to get them after all: the runtime may have been replaced by a newer one.
+/// Without hints, the agent tries to subscribe to them this often: the runtime may have been replaced by a
+/// newer one.
 const ASK_FOR_HINTS_AGAIN: Duration = Duration::from_secs(300);
 
-/// Looks until the receiver is gone. An unchanged look is not reported, except the first after trouble.
+/// Relists until the receiver is dropped. A relist without changes is not reported, except the first after a
+/// failure.
 pub async fn run<R: Runtime>(
     runtime: Rc<R>,
     clock: Clock,
@@ -128,7 +131,7 @@ pub async fn run<R: Runtime>(
         if healthy {
             let took = looked_at.elapsed();
             hints.wait(&*runtime, &config).await;
-            // With thousands of pods a look itself takes long: it never takes more than a tenth of the time.
+            // With thousands of pods a relist takes long: relists get at most a tenth of the time.
             tokio::time::sleep_until(looked_at + config.shortest_gap.max(took * 10)).await;
         } else {
             tokio::time::sleep(retry.delay()).await;
@@ -146,13 +149,13 @@ async fn look<R: Runtime>(
     Ok((PlegSnapshot::new(&sandboxes, &containers), version))
 }
 
-/// Whether the runtime tells when something changes.
+/// Whether the runtime sends hints about changes.
 struct Hints {
     missing_since: Option<Instant>,
 }
 
 impl Hints {
-    /// Returns when there is a reason to look.
+    /// Returns when it is time to relist.
     async fn wait<R: Runtime>(&mut self, runtime: &R, config: &PlegConfig) {
         if let Some(since) = self.missing_since {
             tokio::time::sleep(config.period_without_hints).await;
@@ -161,7 +164,7 @@ impl Hints {
             }
             return;
         }
-        // A lost hint is caught by the period; a hint that comes while we look is kept by the runtime.
+        // A lost hint is caught by the period; a hint during a relist is kept by the runtime.
         let hint = tokio::time::timeout(config.period_with_hints, runtime.next_change()).await;
         match hint {
             Ok(Err(error)) if error.kind == ErrorKind::Unimplemented => {

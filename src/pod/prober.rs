@@ -1,10 +1,10 @@
-//! Runs the probes of running containers and publishes what they come to.
+//! Runs the probes of running containers and publishes their results.
 //!
 //! Owns which instance is probed and when.
 //!
-//! One task sleeps until the next probe is due and starts its run; a run is a task of its own for as long as its timeout
-//! allows. Without probes there is no task, and nothing is ever written down: results live as long as the process, and
-//! across its death what the last status said of an instance.
+//! One task sleeps until the next probe is due and starts its run; a run is a task of its own for as long as
+//! its timeout allows. Without probes there is no task. Nothing is stored: results live as long as the
+//! process, and the next process starts from those in the last status of each instance.
 
 pub mod rules;
 
@@ -40,10 +40,10 @@ use place::Sight;
 use run::Ended;
 use schedule::Schedule;
 
-/// What of the configuration concerns probes.
+/// The configuration of probes.
 #[derive(Clone, Debug, Default)]
 pub struct ProberConfig {
-    /// Where a host-network pod answers, primary first.
+    /// The node's addresses, primary first, at which host-network pods are probed.
     pub node_ips: Vec<String>,
 }
 
@@ -51,12 +51,12 @@ pub struct ProberConfig {
 pub struct Prober<R> {
     shared: Rc<ProberInner<R>>,
     config: ProberConfig,
-    /// Containers that ran before it are those of an earlier process.
+    /// Containers that started earlier were started by an earlier process.
     since: Timestamp,
     task: RefCell<Option<JoinHandle<()>>>,
 }
 
-/// What the task works with.
+/// The state shared with the task.
 struct ProberInner<R> {
     runtime: Rc<R>,
     clock: Clock,
@@ -81,9 +81,9 @@ impl<R: Runtime> Prober<R> {
         Self { shared, config, since, task: RefCell::default() }
     }
 
-    /// A fresh look at a pod that is to run: probes of instances that are new begin, of those that are gone end. What
-    /// `remembered` says of an instance that it names stands until a probe says otherwise. `wake` is told when a published
-    /// result changes.
+    /// Updates the probes from an observation of a pod that is to run: probes of new instances start, those
+    /// of removed instances end. Results in `remembered` for the same instance hold until the first run.
+    /// `wake` is notified when a published result changes.
     pub fn observe(
         &self,
         pod: &Rc<Pod>,
@@ -110,13 +110,13 @@ impl<R: Runtime> Prober<R> {
         }
     }
 
-    /// What is published of a pod's instances.
+    /// The published results of a pod's instances.
     #[must_use]
     pub fn results(&self, uid: &PodUid) -> ProbeResults {
         self.shared.schedule.borrow().results(uid)
     }
 
-    /// The pod is being taken down: liveness and startup do not matter any more, readiness still does.
+    /// The pod is being taken down: stops liveness and startup probes; readiness probes continue.
     pub fn only_readiness(&self, uid: &PodUid) {
         if self.shared.schedule.borrow_mut().only_readiness(uid, Instant::now()) {
             self.shared.changed.notify_one();
@@ -128,7 +128,7 @@ impl<R: Runtime> Prober<R> {
         self.shared.schedule.borrow_mut().remove(uid);
     }
 
-    /// Where the pod answers; empty while nobody knows, which means this machine.
+    /// The pod's address; empty while it is unknown, which means this machine.
     fn pod_ip(&self, pod: &Pod, observed: &ObservedPod) -> String {
         let of_sandbox = observed.ready_sandbox().map_or(&[][..], |sandbox| &sandbox.ips);
         pod_address(pod.spec.host_network, of_sandbox, &self.config.node_ips).unwrap_or_default()
@@ -141,7 +141,7 @@ impl<R: Runtime> Prober<R> {
 }
 
 impl<R> Drop for Prober<R> {
-    /// Runs that are under way end with the task that owns them.
+    /// Running probes end with the task that owns them.
     fn drop(&mut self) {
         if let Some(task) = self.task.borrow_mut().take() {
             task.abort();
@@ -149,7 +149,7 @@ impl<R> Drop for Prober<R> {
     }
 }
 
-/// Starts what is due, takes in what has ended, sleeps.
+/// Starts due probes, records the results of ended ones, sleeps.
 async fn conduct<R: Runtime>(shared: Rc<ProberInner<R>>) {
     let mut runs = JoinSet::new();
     loop {
@@ -157,7 +157,8 @@ async fn conduct<R: Runtime>(shared: Rc<ProberInner<R>>) {
         for job in jobs {
             runs.spawn_local(run::run(Rc::clone(&shared.runtime), job));
         }
-        // Losing an arm is safe: ended runs stay in the set, a change leaves its permit, the time is looked at again.
+        // Every arm is cancel safe: ended runs stay in the set, a change leaves its permit, the deadline is
+        // recomputed.
         tokio::select! {
             biased;
             Some(ended) = runs.join_next() => shared.record(ended),

@@ -1,4 +1,5 @@
-//! From requests and limits to cgroup values: QoS class, sums over a pod, container and pod cgroups, cgroup names.
+//! From requests and limits to cgroup values: QoS class, sums over a pod, container and pod cgroups, cgroup
+//! names.
 //!
 //! Owns the arithmetic.
 //!
@@ -21,12 +22,12 @@ const BEST_EFFORT_OOM_SCORE: i64 = 1000;
 /// Upstream's `SystemCriticalPriority`.
 const SYSTEM_CRITICAL_PRIORITY: i32 = 2_000_000_000;
 
-/// How a pod's promises rank.
+/// QoS classes of pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QosClass {
-    /// Every container asks exactly for its limits.
+    /// The requests of every container equal its limits.
     Guaranteed,
-    /// Something is asked for or limited.
+    /// At least one request or limit is set.
     Burstable,
     BestEffort,
 }
@@ -43,7 +44,7 @@ impl QosClass {
     }
 }
 
-/// What the node has, as far as cgroup values depend on it.
+/// The node's capacity, as far as cgroup values depend on it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeCapacity {
     /// Thousandths of a CPU.
@@ -92,7 +93,7 @@ impl Default for ResourceFlags {
 /// Where pods' cgroups live.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CgroupLayout {
-    /// Who writes them.
+    /// How cgroups are created.
     pub driver: CgroupDriver,
     /// `cgroupRoot`, `/` by default.
     pub root: String,
@@ -104,7 +105,7 @@ fn positive<'a>(list: &'a ResourceList, name: &str) -> Option<&'a Quantity> {
     list.get(name).filter(|amount| !amount.is_zero() && !amount.is_negative())
 }
 
-/// The QoS class, from cpu and memory alone. Pod-level resources, when set, are the only ones that count.
+/// The QoS class, from cpu and memory alone. If pod-level resources are set, only they count.
 #[must_use]
 pub fn qos_class(pod: &Pod) -> QosClass {
     let pairs: Vec<(&ResourceList, &ResourceList)> = match &pod.spec.resources {
@@ -126,7 +127,7 @@ pub fn qos_class(pod: &Pod) -> QosClass {
     if requests.is_empty() && limits.is_empty() {
         QosClass::BestEffort
     } else if all_limited && (requests.is_empty() || requests == limits) {
-        // No request at all next to limits: API defaulting would have copied the limits.
+        // Limits without any request: API defaulting would have copied the limits.
         QosClass::Guaranteed
     } else {
         QosClass::Burstable
@@ -161,7 +162,7 @@ fn effective_requests(container: &Container) -> ResourceList {
     requests
 }
 
-/// The sum over regular containers and sidecars, at least what initialisation needs at its worst.
+/// The sum over regular containers and sidecars, or the peak of initialisation if that is larger.
 fn sum_over(pod: &Pod, list: impl Fn(&Container) -> ResourceList) -> ResourceList {
     let mut sum = ResourceList::new();
     for container in &pod.spec.containers {
@@ -182,7 +183,7 @@ fn sum_over(pod: &Pod, list: impl Fn(&Container) -> ResourceList) -> ResourceLis
     sum
 }
 
-/// What the pod asks for, overhead included.
+/// The requests of the pod, including overhead.
 #[must_use]
 pub fn pod_requests(pod: &Pod) -> ResourceList {
     let mut sum = requests_without_overhead(pod);
@@ -198,7 +199,7 @@ fn requests_without_overhead(pod: &Pod) -> ResourceList {
     sum
 }
 
-/// What the pod is limited to; overhead is added where there is a limit.
+/// The limits of the pod; overhead is added where there is a limit.
 #[must_use]
 pub fn pod_limits(pod: &Pod) -> ResourceList {
     let mut sum = limits_without_overhead(pod);
@@ -312,7 +313,7 @@ pub fn sandbox_resources(pod: &Pod, flags: &ResourceFlags) -> LinuxResources {
     basic_resources(&requests_without_overhead(pod), &limits_without_overhead(pod), flags)
 }
 
-/// Values for the sandbox config: what the sandbox itself costs, guaranteed and limited alike.
+/// Values for the sandbox config: the overhead as both request and limit.
 #[must_use]
 pub fn overhead_resources(pod: &Pod, flags: &ResourceFlags) -> LinuxResources {
     if pod.spec.overhead.is_empty() {
@@ -354,8 +355,8 @@ pub fn pod_resources(pod: &Pod, node: &NodeCapacity, flags: &ResourceFlags) -> C
     }
 }
 
-/// Values of the cgroup of a QoS class. Best-effort pods get what others leave; burstable ones together what they ask
-/// for (`burstable_cpu_milli`). Huge pages are limited above and below, not here.
+/// Values of the cgroup of a QoS class. Best-effort pods get the minimum weight; burstable ones together the
+/// sum of their requests (`burstable_cpu_milli`). Huge pages are limited above and below, not here.
 #[must_use]
 pub fn qos_values(class: QosClass, burstable_cpu_milli: i64, node: &NodeCapacity) -> CgroupValues {
     CgroupValues {
@@ -368,13 +369,14 @@ pub fn qos_values(class: QosClass, burstable_cpu_milli: i64, node: &NodeCapacity
     }
 }
 
-/// What a pod adds to the weight of the burstable class, in thousandths of a CPU.
+/// The pod's part of the weight of the burstable class, in thousandths of a CPU.
 #[must_use]
 pub fn burstable_cpu_milli(pod: &Pod) -> i64 {
     if qos_class(pod) == QosClass::Burstable { milli(&pod_requests(pod), "cpu") } else { 0 }
 }
 
-/// The pod's priority. Without an apiserver nobody turns a class into a number, save for the two that are built in.
+/// The pod's priority. Without an apiserver, priority classes are not resolved, except for the two built-in
+/// ones.
 #[must_use]
 pub fn priority(pod: &Pod) -> i32 {
     let built_in = || match pod.spec.priority_class_name.as_str() {
@@ -393,8 +395,8 @@ pub fn is_static(pod: &Pod) -> bool {
     source.is_some_and(|source| source != PodSource::Api)
 }
 
-/// A pod that must not be sacrificed: static, or of system priority, be it by the
-/// name of its class, for nothing else turns that into a number here.
+/// A pod that must not be evicted: static, or of system priority. The class name counts too, since classes
+/// are not resolved to numbers here.
 #[must_use]
 pub fn is_critical(pod: &Pod) -> bool {
     is_static(pod) || priority(pod) >= SYSTEM_CRITICAL_PRIORITY
@@ -456,7 +458,8 @@ fn hugepage_limit(limits: &ResourceList, size: u64) -> u64 {
     named.and_then(|(_, amount)| u64::try_from(amount.value()).ok()).unwrap_or(0)
 }
 
-/// Path components, below the cgroup root, of the cgroup that holds a class's pods. Guaranteed pods have none of their own.
+/// Path components, below the cgroup root, of the cgroup that holds a class's pods. Guaranteed pods have none
+/// of their own.
 fn class_components(class: QosClass) -> Vec<String> {
     let mut components = vec!["kubepods".to_owned()];
     match class {
@@ -475,7 +478,8 @@ pub fn pod_components(uid: &PodUid, class: QosClass) -> Vec<String> {
     components
 }
 
-/// The cgroup that holds a class's pods, as a path in the cgroup file system; `Guaranteed` gives that of all pods.
+/// The cgroup that holds a class's pods, as a path in the cgroup file system; `Guaranteed` gives that of all
+/// pods.
 #[must_use]
 pub fn class_cgroup_path(class: QosClass, layout: &CgroupLayout) -> String {
     cgroup_path(&class_components(class), layout)
@@ -517,7 +521,8 @@ pub fn cgroup_path(components: &[String], layout: &CgroupLayout) -> String {
     }
 }
 
-/// The path of a cgroup that the configuration names: with systemd by its slice, `kube` for `/kube.slice` (upstream).
+/// The path of a cgroup that the configuration names: with systemd by its slice, `kube` for `/kube.slice`
+/// (upstream).
 #[must_use]
 pub fn named_cgroup_path(name: &str, driver: CgroupDriver) -> String {
     let components: Vec<String> = match driver {
@@ -531,7 +536,8 @@ pub fn named_cgroup_path(name: &str, driver: CgroupDriver) -> String {
     cgroup_path(&components, &CgroupLayout { driver, root: "/".to_owned(), per_qos: true })
 }
 
-/// `resourceFieldRef` amounts of a container: name to amount, limits falling back to the pod's and then to the node's.
+/// `resourceFieldRef` amounts of a container: name to amount, limits falling back to the pod's and then to
+/// the node's.
 #[must_use]
 pub fn effective_limits(pod: &Pod, container: &Container, node: &NodeCapacity) -> BTreeMap<String, Quantity> {
     let mut limits = ResourceList::from([

@@ -15,10 +15,10 @@ use crate::model::types::{ContainerName, Timestamp};
 /// The action of a restart rule that restarts the whole pod in place.
 const RESTART_ALL_CONTAINERS: &str = "RestartAllContainers";
 
-/// After this much good running since the last restart, a crash loop counts as over (upstream's fixed ten minutes).
+/// After a run of this length since the last restart, a crash loop is over (upstream's fixed ten minutes).
 pub const FORGET_AFTER: Duration = Duration::from_secs(600);
 
-/// May this container start now, and which entry must be written down first?
+/// Whether a container may start now, and which entry must be stored first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BackOffDecision {
     /// Start, after storing this entry.
@@ -31,10 +31,11 @@ pub enum BackOffDecision {
     },
 }
 
-/// Decides about a restart of a container whose last run ended at `finished_at`. The first restart is immediate.
+/// Decides about a restart of a container whose last run ended at `finished_at`. The first restart is
+/// immediate.
 ///
-/// A clock that was set back must not freeze a container: an end that lies more than the whole delay in the future
-/// cannot be true, and counts as long past.
+/// A clock that was set back must not block a container: an end that lies more than the whole delay in the
+/// future is invalid, and counts as long past.
 #[must_use]
 pub fn back_off(
     entry: Option<BackOff>,
@@ -44,7 +45,7 @@ pub fn back_off(
 ) -> BackOffDecision {
     let fresh = BackOff { delay: limits.after(None), updated: now };
     let Some(entry) = entry else { return BackOffDecision::Start(fresh) };
-    // A runtime that does not say when the run ended: it ended after it was started, at least.
+    // The runtime did not report the end of the run, but it was after its start.
     let finished_at = if finished_at.is_zero() { entry.updated } else { finished_at };
     if finished_at.saturating_since(entry.updated) > FORGET_AFTER {
         return BackOffDecision::Start(fresh);
@@ -63,33 +64,34 @@ pub fn back_off(
     }
 }
 
-/// Whether a container that ended with `exit_code` is to run again: its own rules, then its own policy, then the pod's.
+/// Whether a container that ended with `exit_code` is to run again: its own rules, then its own policy, then
+/// the pod's.
 #[must_use]
 pub fn restarts_after(pod: &Pod, container: &Container, exit_code: i32) -> bool {
     let policy = container.restart_policy.as_ref().unwrap_or(&pod.spec.restart_policy);
     matching_rule(container, exit_code).is_some() || policy_restarts(policy, exit_code)
 }
 
-/// Whether a container that was killed for a failed probe is to run again. How it ended is not known yet, and does not
-/// matter: it has failed.
+/// Whether a container that was killed for a failed probe is to run again. Its exit code is not known yet and
+/// does not matter: it counts as failed.
 #[must_use]
 pub fn restarts_after_kill(pod: &Pod, container: &Container) -> bool {
     container.restart_policy.as_ref().unwrap_or(&pod.spec.restart_policy) != "Never"
 }
 
-/// Whether this end restarts the whole pod in place: the first rule that fits says so.
+/// Whether this exit restarts the whole pod in place, by the first matching rule.
 #[must_use]
 pub fn restarts_all(container: &Container, exit_code: i32) -> bool {
     matching_rule(container, exit_code).is_some_and(|rule| rule.action == RESTART_ALL_CONTAINERS)
 }
 
-/// Whether some end of this container would restart the whole pod in place.
+/// Whether any exit of this container could restart the whole pod in place.
 #[must_use]
 pub fn may_restart_all(container: &Container) -> bool {
     container.restart_policy_rules.iter().any(|rule| rule.action == RESTART_ALL_CONTAINERS)
 }
 
-/// Rules count only together with a policy of the container's own, which validation demands.
+/// Rules are ignored without a restart policy of the container itself; validation requires one.
 fn matching_rule(container: &Container, exit_code: i32) -> Option<&ContainerRestartRule> {
     container.restart_policy.as_ref()?;
     container.restart_policy_rules.iter().find(|rule| {
@@ -113,8 +115,8 @@ fn policy_restarts(policy: &str, exit_code: i32) -> bool {
     }
 }
 
-/// What the last status says about the restart count of each container's next instance, for those that have run. It counts
-/// where the runtime has no record any more: the instance that was shown is over, however it ended.
+/// The restart count of each container's next instance by the last status, for those that have run. It counts
+/// if the runtime has no record any more: the instance in the status has ended, with whatever result.
 #[must_use]
 pub fn counts_after(status: Option<&PodStatus>) -> BTreeMap<ContainerName, u32> {
     let statuses = |status: &PodStatus| {
@@ -131,10 +133,10 @@ fn next_count(status: &ContainerStatus) -> u32 {
     if has_run(status) { shown.saturating_add(1) } else { shown }
 }
 
-/// The instance that a status shows has run, or still does.
+/// Whether the instance in the status has run, or still does.
 #[must_use]
 pub fn has_run(status: &ContainerStatus) -> bool {
-    // While it waits for its next run, its end is the last state.
+    // While the container waits for its next run, its exit is the last state.
     let last = status.last_state.terminated.as_ref();
     let has_ended =
         last.is_some_and(|ended| !ended.container_id.is_empty() && ended.container_id == status.container_id);

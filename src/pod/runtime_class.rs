@@ -1,7 +1,7 @@
-//! What a RuntimeClass means for a pod: its handler, its overhead and where such pods may run (upstream: the admission plugin
-//! `RuntimeClass`, 1.36).
+//! The effects of a RuntimeClass on a pod: its handler, its overhead and its scheduling (upstream: the
+//! admission plugin `RuntimeClass`, 1.36).
 //!
-//! Owns these rules and their words.
+//! Owns these rules and their messages.
 //!
 //! Pure: what it returns depends on its arguments alone.
 
@@ -9,21 +9,21 @@ use crate::model::api::pod::{Pod, PodSpec, Toleration};
 use crate::model::objects::{ClassScheduling, RuntimeClassSpec};
 use crate::model::runtime_config::RuntimeHandler;
 
-/// The name of the class a pod asks for.
+/// The name of the pod's RuntimeClass.
 #[must_use]
 pub fn class_of(pod: &Pod) -> Option<&str> {
     pod.spec.runtime_class_name.as_deref().filter(|class| !class.is_empty())
 }
 
-/// The runtime's handler for a pod: that of its class, or, without an object of that name, the name itself. Empty for the
-/// runtime's default.
+/// The runtime's handler for a pod: that of its class, or, without an object of that name, the name itself.
+/// Empty for the runtime's default.
 #[must_use]
 pub fn handler<'a>(pod: &'a Pod, class: Option<&'a RuntimeClassSpec>) -> &'a str {
     class.map_or_else(|| class_of(pod).unwrap_or_default(), |class| &class.handler)
 }
 
-/// Admits a new pod of the API: what its class says is added to it. Without an object of that name the runtime's `handlers` are
-/// looked through; a runtime that does not tell its handlers is asked when the pod starts.
+/// Admits a new pod of the API and adds the fields of its class. Without an object of that name it must be
+/// one of the runtime's `handlers`; if the runtime does not report them, the pod is checked when it starts.
 ///
 /// # Errors
 /// Why the pod is refused, in upstream's words.
@@ -57,10 +57,10 @@ fn without_class(spec: &PodSpec, defines_none: bool) -> Result<(), String> {
     Ok(())
 }
 
-/// Adds what a class says to the pods that name it.
+/// Adds the fields of a class to a pod that names it.
 ///
 /// # Errors
-/// The pod says something else.
+/// The pod has other values.
 pub fn apply(spec: &mut PodSpec, class: &RuntimeClassSpec) -> Result<(), String> {
     if let Some(overhead) = &class.overhead {
         if !spec.overhead.is_empty() && spec.overhead != *overhead {
@@ -115,8 +115,9 @@ fn includes(wide: &Toleration, narrow: &Toleration) -> bool {
     is_for_key && is_for_effect && is_long_enough && is_for_value
 }
 
-/// A pod of a manifest, with what its class says. What an earlier reading of the same manifest took from the class stays, as a
-/// cluster's pods keep what they were admitted with. Beside it what the pod says otherwise than its class; it runs as written then.
+/// A pod of a manifest with the fields of its class. Fields that an earlier load of the same manifest took
+/// from the class stay, as a cluster's pods keep theirs from admission. Also returns the pod's conflicts with
+/// its class; the pod then runs as written.
 #[must_use]
 pub fn resolved(
     pod: &Pod,
@@ -140,7 +141,8 @@ pub fn resolved(
     }
 }
 
-/// The runtime's handlers under the names that pods ask for: a class stands before a handler that is called the same.
+/// The runtime's handlers under the names that pods use: a class takes precedence over a handler of the same
+/// name.
 #[must_use]
 pub fn by_class_name(
     handlers: &[RuntimeHandler],

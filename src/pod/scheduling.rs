@@ -1,7 +1,7 @@
-//! What is left of a scheduler on a node that has nobody else to send a pod to: gates are waited for, and what is not looked at
-//! is said.
+//! The scheduler's fields on a node without a scheduler: a pod with scheduling gates waits for their removal,
+//! and ignored fields are reported.
 //!
-//! Owns these rules and their words ([ADR 0037](../../docs/adr/0037-scheduling-fields.md)).
+//! Owns these rules and their messages ([ADR 0037](../../docs/adr/0037-scheduling-fields.md)).
 //!
 //! Pure: what it returns depends on its arguments alone.
 
@@ -17,7 +17,7 @@ const REASON: &str = "SchedulingGated";
 const MESSAGE: &str = "Scheduling is blocked due to non-empty scheduling gates";
 const DEFAULT_SCHEDULER: &str = "default-scheduler";
 
-/// The pod waits until its scheduling gates are taken away.
+/// The pod waits until its scheduling gates are removed.
 #[must_use]
 pub fn is_gated(spec: &PodSpec) -> bool {
     !spec.scheduling_gates.is_empty()
@@ -30,7 +30,7 @@ pub fn place(spec: &mut PodSpec, node_name: &str) {
     }
 }
 
-/// The status of a pod that waits for its gates: upstream's, which no kubelet has seen.
+/// The status of a pod that waits for its gates: upstream's for a pod that no kubelet has seen.
 #[must_use]
 pub fn gated_status(pod: &Pod, previous: Option<&PodStatus>, now: Timestamp) -> PodStatus {
     let before = previous.map(|previous| previous.conditions.as_slice()).unwrap_or_default();
@@ -52,7 +52,7 @@ pub fn gated_status(pod: &Pod, previous: Option<&PodStatus>, now: Timestamp) -> 
     }
 }
 
-/// The status of a pod before its worker has had a turn.
+/// The status of a pod before the first sync of its worker.
 #[must_use]
 pub fn first_status(pod: &Pod) -> PodStatus {
     if is_gated(&pod.spec) {
@@ -69,7 +69,7 @@ pub fn gated_reason(status: &PodStatus) -> Option<&str> {
     status.conditions.iter().find(is_this).map(|condition| condition.reason.as_str())
 }
 
-/// What a pod asks of a scheduler and does not get here.
+/// The scheduling fields of the pod that this node ignores.
 #[must_use]
 pub fn unscheduled(spec: &PodSpec) -> Vec<String> {
     let mut warnings = Vec::new();

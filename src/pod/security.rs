@@ -1,4 +1,4 @@
-//! Who a container may be and what it may do: container over pod, with upstream's defaults.
+//! Users and privileges of a container: container over pod, with upstream's defaults.
 //!
 //! Owns the choices.
 //!
@@ -38,38 +38,39 @@ const MASKED_PATHS: [&str; 12] = [
 /// Not writable unless `procMount: Unmasked`.
 const READONLY_PATHS: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
-/// How profiles were chosen before there was a field; a static pod may still say it like that. A container's name follows.
+/// Prefix of the annotations that chose profiles before the field existed; a static pod may still use them. A
+/// container's name follows.
 const APPARMOR_ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
 
 /// Configuration that security choices depend on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SecurityDefaults {
-    /// `seccompDefault`: pods that say nothing get the runtime's profile.
+    /// `seccompDefault`: pods without a profile get the runtime's.
     pub seccomp_default: bool,
-    /// Where `localhostProfile` paths begin, `<root>/seccomp`.
+    /// The directory of `localhostProfile` paths, `<root>/seccomp`.
     pub seccomp_root: String,
 }
 
-/// What of a pod's security the spec does not know.
+/// The inputs for a pod's security that are not in its spec.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SecurityIds {
-    /// The pod's range, when it has users of its own.
+    /// The pod's id range, when it has a user namespace.
     pub user_namespace: Option<IdRange>,
-    /// The container whose processes are to be seen, see [`ephemeral_target`].
+    /// The container whose processes are visible, see [`ephemeral_target`].
     pub target: Option<ContainerId>,
 }
 
-/// The pod must not run as root, and it would, or that cannot be told: `CreateContainerConfigError`.
+/// The pod must not run as root, and it would, or its user is unknown: `CreateContainerConfigError`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RunAsNonRootError {
-    /// The manifest itself says user 0.
+    /// The manifest itself sets user 0.
     #[error("container's runAsUser breaks non-root policy (pod: {pod:?}, container: {container})")]
     RunAsUser {
         /// `name_namespace(uid)`.
         pod: String,
         container: String,
     },
-    /// The image says user 0 or nothing.
+    /// The image sets user 0 or no user.
     #[error("container has runAsNonRoot and image will run as root (pod: {pod:?}, container: {container})")]
     ImageRunsAsRoot {
         /// `name_namespace(uid)`.
@@ -125,14 +126,14 @@ pub fn check_run_as_non_root(
             pod: pod_name,
             container: container_name,
         }),
-        // An image that says nothing runs as root.
+        // An image without a user runs as root.
         (None, None | Some(_)) => {
             Err(RunAsNonRootError::ImageRunsAsRoot { pod: pod_name, container: container_name })
         }
     }
 }
 
-/// The security choices of one container. `volume_groups` come with the pod's volumes.
+/// The security settings of one container. `volume_groups` are those of the pod's volumes.
 #[must_use]
 pub fn container_security(
     pod: &Pod,
@@ -176,10 +177,10 @@ pub fn container_security(
     }
 }
 
-/// The container an ephemeral one looks into; `None` when it names none.
+/// The container that an ephemeral one targets; `None` when it names none.
 ///
 /// # Errors
-/// It names one that there is no record of, in upstream's words: `CreateContainerConfigError`.
+/// The named container has no record, in upstream's words: `CreateContainerConfigError`.
 pub fn ephemeral_target(
     container: &Container,
     observed: &ObservedPod,
@@ -194,7 +195,7 @@ pub fn ephemeral_target(
     }
 }
 
-/// The pod asks for something that only some runtimes can do.
+/// The pod uses a feature that only some runtimes support.
 #[must_use]
 pub fn needs_able_runtime(pod: &Pod) -> bool {
     pod.spec.runtime_class_name.is_some()
@@ -202,11 +203,13 @@ pub fn needs_able_runtime(pod: &Pod) -> bool {
         || supplemental_groups_policy(pod) == SupplementalGroupsPolicy::Strict
 }
 
-/// Whether the runtime can do what the pod asks for. `class` is the object that it names; `handlers` are the runtime's, none if it
-/// does not tell; `groups_policy` says whether it can leave out the image's groups.
+/// Whether the runtime supports what the pod requests. `class` is the object that it names; `handlers` are
+/// the runtime's, empty if it does not report them; `groups_policy` is true if it can ignore the image's
+/// groups.
 ///
 /// # Errors
-/// What it cannot do. A runtime that does not tell its handlers is asked for any, and refuses in its own words.
+/// The missing feature. A runtime that does not report its handlers is passed any handler, and returns its
+/// own error.
 pub fn check_runtime(
     pod: &Pod,
     class: Option<&RuntimeClassSpec>,

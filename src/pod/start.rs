@@ -1,6 +1,7 @@
-//! How long pods take to start, as upstream's service level has it: without the time that images and init containers take.
+//! How long pods take to start, by the definition of upstream's service level: without the time for images
+//! and init containers.
 //!
-//! Owns what is remembered of a pod between its first sight and its start; it is given back then.
+//! Owns the data of a pod between its first appearance and its start; it is freed then.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -12,7 +13,7 @@ use crate::model::api::pod::{Pod, PodStatus};
 use crate::model::types::PodUid;
 use crate::platform::metrics::{self, Family};
 
-/// Upper bounds of upstream's, seconds.
+/// Upstream's upper bounds of the buckets, in seconds.
 pub const BUCKETS: [f64; 25] = [
     0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 20.0, 30.0, 45.0, 60.0, 120.0, 180.0, 240.0, 300.0, 360.0,
     480.0, 600.0, 900.0, 1200.0, 1800.0, 2700.0, 3600.0,
@@ -34,9 +35,9 @@ struct Start {
     since: Instant,
     /// Pulls under way.
     pulls: u32,
-    /// Since when there are any.
+    /// The time since there have been any.
     pulling: Instant,
-    /// How long there were.
+    /// The total time of earlier pulls.
     pulled: Duration,
 }
 
@@ -44,7 +45,7 @@ thread_local! {
     static STARTS: RefCell<BTreeMap<PodUid, Start>> = const { RefCell::new(BTreeMap::new()) };
 }
 
-/// A pod is seen for the first time.
+/// A pod appears for the first time.
 pub fn expect(uid: &PodUid) {
     let now = Instant::now();
     let start = || Start { since: now, pulls: 0, pulling: now, pulled: Duration::ZERO };
@@ -84,7 +85,8 @@ fn change(uid: &PodUid, change: impl FnOnce(&mut Start)) {
     STARTS.with_borrow_mut(|all| all.get_mut(uid).map(change));
 }
 
-/// A pod has this status now: once all its containers run, how long that took is recorded, and it is forgotten.
+/// Takes a new status of a pod: once all its containers run, its start duration is recorded, and its data is
+/// freed.
 pub fn observe(pod: &Pod, status: &PodStatus) {
     let containers = &status.container_statuses;
     let is_over = matches!(status.phase.as_str(), "Succeeded" | "Failed");
@@ -100,7 +102,7 @@ pub fn observe(pod: &Pod, status: &PodStatus) {
     }
 }
 
-/// It is gone.
+/// Frees the data of a removed pod.
 pub fn remove(uid: &PodUid) {
     let _ = forget(uid);
 }

@@ -1,7 +1,8 @@
-//! The latest status of every pod, and who hears of a change (upstream: status manager).
+//! The latest status of every pod, and notification of changes (upstream: status manager).
 //!
-//! Owns the statuses. Sinks: the store (written only when the meaning changed) and whoever watches the version, such as
-//! the run-once report and the local API. The object beside a status is the newest that the loop has named.
+//! Owns the statuses. Sinks: the store (written only when the meaning changed) and watchers of the version,
+//! such as the run-once report and the local API. The object beside a status is the newest that the main loop
+//! has passed.
 
 pub mod rules;
 
@@ -27,7 +28,7 @@ use crate::store::StoreHandle;
 struct StatusEntry {
     pod: Rc<Pod>,
     status: PodStatus,
-    /// When it was seen for the first time, as long as it has never run.
+    /// When the pod appeared, if it has never run.
     seen: Option<Instant>,
 }
 
@@ -43,7 +44,7 @@ impl StatusEntry {
         self.pod.metadata.deletion_timestamp.is_some()
     }
 
-    /// Takes another version of the pod. What clients say of its status is shown before its worker has had a turn.
+    /// Takes another version of the pod. Status conditions set by clients are shown before the worker syncs.
     fn describe(&mut self, pod: &Rc<Pod>) {
         take_foreign_conditions(&mut self.status, pod);
         let before = std::mem::replace(&mut self.pod, Rc::clone(pod));
@@ -55,14 +56,14 @@ impl StatusEntry {
 pub struct StatusManager {
     store: StoreHandle,
     entries: RefCell<BTreeMap<PodUid, StatusEntry>>,
-    /// Pods that are wanted, since when, and whose workers have said nothing yet.
+    /// Wanted pods without a first status from their worker, and since when they are wanted.
     expected: RefCell<BTreeMap<PodUid, (Rc<Pod>, Instant)>>,
     remembered: RefCell<BTreeMap<PodUid, PodStatus>>,
     version: watch::Sender<u64>,
 }
 
 impl StatusManager {
-    /// Starts from what the store remembers, so that start times, restart counts and transition times live on.
+    /// Starts from the stored statuses, so that start times, restart counts and transition times are kept.
     #[must_use]
     pub fn new(store: StoreHandle, remembered: BTreeMap<PodUid, PodStatus>) -> Self {
         Self {
@@ -74,14 +75,15 @@ impl StatusManager {
         }
     }
 
-    /// The last status of a pod: this run's, else the store's.
+    /// The last status of a pod: this process's, else the stored one.
     #[must_use]
     pub fn last(&self, uid: &PodUid) -> Option<PodStatus> {
         let current = self.entries.borrow().get(uid).map(|entry| entry.status.clone());
         current.or_else(|| self.remembered.borrow().get(uid).cloned())
     }
 
-    /// A pod is wanted from now on. Until its worker has had a turn, [`Self::everybody`] has it with its remembered status.
+    /// The pod is wanted. Until its worker sets a status, [`Self::everybody`] shows the pod with its
+    /// remembered status.
     pub fn expect(&self, pod: &Rc<Pod>) {
         let uid = &pod.metadata.uid;
         let mut entries = self.entries.borrow_mut();
@@ -98,7 +100,7 @@ impl StatusManager {
                 let since = expected.get(uid).map_or_else(Instant::now, |(_, since)| *since);
                 expected.insert(uid.clone(), (Rc::clone(pod), since));
             }
-            // Another version of it: whoever changed it reads what he wrote.
+            // Another version of the pod: a client that changed it must read its own write.
             Some(entry) if !entry.is_going() && !Rc::ptr_eq(&entry.pod, pod) => entry.describe(pod),
             Some(_) => return,
         }
@@ -106,7 +108,7 @@ impl StatusManager {
         self.version.send_modify(|version| *version += 1);
     }
 
-    /// Another version of a pod that is being taken down, or that goes from now on.
+    /// Another version of a pod that is being taken down, or will be from now on.
     pub fn describe_going(&self, pod: &Rc<Pod>) {
         if let Some(entry) = self.entries.borrow_mut().get_mut(&pod.metadata.uid) {
             entry.describe(pod);
@@ -114,9 +116,9 @@ impl StatusManager {
         self.version.send_modify(|version| *version += 1);
     }
 
-    /// Publishes the status of a pod. Of the object itself only its end counts here: a client may have changed the rest since the
-    /// worker read its mailbox, and must find its change. Writes to the store only what means something new, and nothing of a
-    /// machine that goes down.
+    /// Publishes the status of a pod. Of the object itself only its deletion is taken: a client may have
+    /// changed the rest since the worker read its mailbox, and must find its change. The store is written
+    /// only if the meaning of the status changed, and never during a shutdown of the machine.
     pub fn set(&self, pod: &Rc<Pod>, mut status: PodStatus) {
         let uid = &pod.metadata.uid;
         let last = self.last(uid);
@@ -132,7 +134,7 @@ impl StatusManager {
             ends_sooner = take_sooner_end(&mut shown, pod);
         }
         let news = last.as_ref().is_none_or(|last| !same_meaning(last, &status));
-        // One that ran before this process began was not started by it.
+        // A pod that ran before this process began was not started by it.
         let seen = seen.filter(|_| last.is_none_or(|last| last.phase == "Pending"));
         if let Some(seen) = seen.filter(|_| status.phase == "Running") {
             metrics::observe(&START_DURATION, &[], seen.elapsed());
@@ -149,7 +151,7 @@ impl StatusManager {
         }
     }
 
-    /// Forgets a pod that is gone.
+    /// Removes the status of a pod.
     pub fn remove(&self, uid: &PodUid) {
         start::remove(uid);
         self.expected.borrow_mut().remove(uid);
@@ -167,8 +169,8 @@ impl StatusManager {
         pods
     }
 
-    /// As [`Self::snapshot`], and the wanted pods nobody has looked at yet, with what is remembered of them: a client that saw a
-    /// pod before a restart of the agent sees it right after.
+    /// As [`Self::snapshot`], plus the wanted pods without a status, with what is remembered of them: a
+    /// client that saw a pod before a restart of the agent sees it right after.
     #[must_use]
     pub fn everybody(&self) -> Vec<Pod> {
         let mut pods = self.published();
@@ -180,7 +182,8 @@ impl StatusManager {
         pods
     }
 
-    /// One of [`Self::everybody`], without a copy of the others; of two of a name the one with this uid, or the first.
+    /// One of [`Self::everybody`], without copying the others; of two with one name, that with this uid, or
+    /// the first.
     #[must_use]
     pub fn find(&self, namespace: &str, name: &str, uid: Option<&PodUid>) -> Option<Pod> {
         let entries = self.entries.borrow();
@@ -200,7 +203,7 @@ impl StatusManager {
         entries.values().map(|entry| Pod { status: entry.status.clone(), ..Pod::clone(&entry.pod) }).collect()
     }
 
-    /// Changes whenever any status does.
+    /// Changes whenever any status changes.
     #[must_use]
     pub fn watch(&self) -> watch::Receiver<u64> {
         self.version.subscribe()
@@ -244,7 +247,8 @@ mod tests {
         pods.iter().map(|pod| (pod.metadata.name.as_str(), pod.status.phase.as_str())).collect()
     }
 
-    /// Between the start of the agent and the first turn of its workers there must be no moment without the pods.
+    /// The pods must be visible without a gap between the start of the agent and the first sync of its
+    /// workers.
     #[test]
     fn a_wanted_pod_is_seen_before_anybody_has_looked_at_it_but_is_not_waited_for() {
         let store = StoreHandle::open_in_memory(OpenOptions { mode: Mode::Inline, ..Default::default() });

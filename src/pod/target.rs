@@ -1,6 +1,6 @@
-//! Where an `httpGet` or a port of a manifest leads, for probes and hooks alike.
+//! The target of an `httpGet` or of a port in a manifest, for probes and hooks alike.
 //!
-//! Owns the look-up of ports and hosts.
+//! Owns the resolution of ports and hosts.
 //!
 //! Pure: what it returns depends on its arguments alone.
 
@@ -15,11 +15,12 @@ pub struct HttpTarget {
     pub port: u16,
     /// Path and query.
     pub path: String,
-    /// As the manifest gives them; `Host` sets the request's host, an empty `User-Agent` or `Accept` drops that header.
+    /// As the manifest gives them; `Host` sets the request's host, an empty `User-Agent` or `Accept` drops
+    /// that header.
     pub headers: Vec<(String, String)>,
 }
 
-/// A manifest's port leads nowhere.
+/// A manifest's port cannot be resolved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PortError {
     /// Neither a name of one of the ports nor a number.
@@ -28,7 +29,7 @@ pub enum PortError {
     Invalid(i64),
 }
 
-/// Where `action` leads; without a host of its own to `pod_ip`.
+/// The target of `action`; without a host of its own it is `pod_ip`.
 ///
 /// # Errors
 /// There is no such port.
@@ -76,7 +77,8 @@ pub fn host_or(host: &str, pod_ip: &str) -> String {
 }
 
 impl HttpTarget {
-    /// The same without TLS, for a server that turned out not to speak it. Credentials do not travel in the open (upstream).
+    /// The same without TLS, for a server that does not support it. Credentials are not sent in the clear
+    /// (upstream).
     #[must_use]
     pub fn without_tls(&self) -> Self {
         let is_secret = |name: &str| name.eq_ignore_ascii_case("authorization");

@@ -1,6 +1,6 @@
-//! What an ended container has to say for itself: its termination log, or the end of its log.
+//! The termination message of an ended container: its termination log, or the end of its log.
 //!
-//! Owns the limits and the reading of CRI's log format.
+//! Owns the limits and the parsing of CRI's log format.
 //!
 //! Pure: what it returns depends on its arguments alone.
 
@@ -13,11 +13,11 @@ pub const MESSAGE_MAX: usize = 4096;
 pub const LOG_MESSAGE_MAX: usize = 2048;
 /// The most lines that are taken of a log.
 const LOG_LINES_MAX: usize = 80;
-/// Enough of a log's end, in bytes, to hold all that is taken, the words before each line and a line of the length at which
-/// runtimes cut them.
+/// Enough of a log's end, in bytes, for the limits above, the prefix of each line and a line of the length at
+/// which runtimes split them.
 pub const LOG_TAIL: usize = 32 * 1024;
 
-/// Whether the end of the log stands in for a termination log that says nothing. What could not even run has no log.
+/// Whether the end of the log replaces an empty termination log. A container that could not run has no log.
 #[must_use]
 pub fn falls_back_to_log(container: &ObservedContainer) -> bool {
     let policy = container.annotations.get(labels::TERMINATION_MESSAGE_POLICY);
@@ -27,7 +27,7 @@ pub fn falls_back_to_log(container: &ObservedContainer) -> bool {
         && container.reason != "ContainerCannotRun"
 }
 
-/// The runtime's word, then the container's own.
+/// The runtime's message, then the container's own.
 #[must_use]
 pub fn joined(runtime: &str, own: &str) -> String {
     match (runtime.is_empty(), own.is_empty()) {
@@ -37,15 +37,16 @@ pub fn joined(runtime: &str, own: &str) -> String {
     }
 }
 
-/// What the last lines of a log say, without the words before each: at most 80 lines and 2048 bytes. `tail` is the end of
-/// the file; `is_cut` says that it begins in the middle.
+/// The content of the last lines of a log, without prefixes: at most 80 lines and 2048 bytes. `tail` is the
+/// end of the file; `is_cut` means that it begins in the middle.
 #[must_use]
 pub fn from_log(tail: &[u8], is_cut: bool) -> String {
     let lines: Vec<&[u8]> = tail.split_inclusive(|byte| *byte == b'\n').collect();
     let skipped = lines.len().saturating_sub(LOG_LINES_MAX);
     let mut text = Vec::new();
     for (position, line) in lines.iter().enumerate().skip(skipped) {
-        // A line whose beginning is cut off is so long that the end of it, which is what may be taken, is all content.
+        // A line whose beginning is cut off is so long that the end of it, which is what may be taken, is all
+        // content.
         if is_cut && position == 0 {
             text.extend_from_slice(line);
         } else {
@@ -58,7 +59,8 @@ pub fn from_log(tail: &[u8], is_cut: bool) -> String {
     text[start..].to_owned()
 }
 
-/// Of `<time> <stream> <tags> <content>`: the content, without the newline that ends the entry but not the line.
+/// Of `<time> <stream> <tags> <content>`: the content, without the newline that ends the entry but not the
+/// line.
 fn content(entry: &[u8]) -> Option<&[u8]> {
     let mut parts = entry.splitn(4, |byte| *byte == b' ');
     let (_time, stream, tags) = (parts.next()?, parts.next()?, parts.next()?);

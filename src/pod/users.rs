@@ -1,6 +1,7 @@
-//! Ranges of ids for pods with users of their own (`hostUsers: false`): the node's share, cut into equal ranges, one per pod.
+//! Id ranges for pods with a user namespace (`hostUsers: false`): the node's share, cut into equal ranges,
+//! one per pod.
 //!
-//! Owns the arithmetic, which pod has which range, and the format of a pod's `userns` file.
+//! Owns the arithmetic, the allocation, and the format of a pod's `userns` file.
 //!
 //! Pure: what it returns depends on its arguments alone.
 
@@ -23,7 +24,7 @@ pub struct NodeIds {
     ids_per_pod: u32,
 }
 
-/// The share does not fit what pods need. The words are upstream's.
+/// The share cannot be used for pods. The words are upstream's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NodeIdsError {
     /// `idsPerPod`.
@@ -36,14 +37,14 @@ pub enum NodeIdsError {
         /// `idsPerPod`.
         ids_per_pod: u32,
     },
-    /// The share holds the node's own root.
+    /// The share contains the node's own root.
     #[error("kubelet user assigned ID {first} must be greater or equal to {ids_per_pod}")]
     Low {
         first: u32,
         /// `idsPerPod`.
         ids_per_pod: u32,
     },
-    /// The last range would be cut.
+    /// The length is not a multiple of the range.
     #[error("kubelet user assigned IDs length {length} is not a multiple of {ids_per_pod}")]
     Length {
         length: u32,
@@ -94,7 +95,7 @@ impl NodeIds {
         Ok(Self { first, ranges, ids_per_pod })
     }
 
-    /// Every id but the node's own first ones: when nobody says otherwise.
+    /// Every id except the node's own first ones; the default without configuration.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -102,10 +103,10 @@ impl NodeIds {
         Self::new(ids_per_pod, ids_per_pod.wrapping_neg(), ids_per_pod, max_pods)
     }
 
-    /// What `getsubids` prints, for example `0: kubelet 65536 2147483648`.
+    /// Parses the output of `getsubids`, for example `0: kubelet 65536 2147483648`.
     ///
     /// # Errors
-    /// It prints something else, or as [`Self::new`].
+    /// Other output, or as [`Self::new`].
     pub fn from_getsubids(output: &str, ids_per_pod: u32, max_pods: u32) -> Result<Self, NodeIdsError> {
         let words: Vec<&str> = output.split_ascii_whitespace().collect();
         let number = |word: &str| word.parse::<u32>().ok();
@@ -124,13 +125,13 @@ impl NodeIds {
     }
 }
 
-/// A pod cannot have a range, or not this one. The words are upstream's.
+/// A range cannot be allocated or recorded. The words are upstream's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RangeError {
     /// All ranges are taken.
     #[error("could not find an empty slot to allocate a user namespace")]
     Exhausted,
-    /// A recorded range has another length than is configured now.
+    /// A recorded range has another length than the configured one.
     #[error("wrong user namespace length {0}")]
     Length(u32),
     /// A recorded range begins inside another one.
@@ -147,7 +148,7 @@ pub enum RangeError {
     File(&'static str),
 }
 
-/// Which pod has which range: no two the same.
+/// The ranges of pods: no two are the same.
 #[derive(Clone, Debug, Default)]
 pub struct UserRanges {
     ids: NodeIds,
@@ -166,7 +167,7 @@ impl UserRanges {
         self.taken.get(uid).map(|index| self.ids.range(*index))
     }
 
-    /// Nobody can be given a range now.
+    /// No range is free.
     #[must_use]
     pub fn is_full(&self) -> bool {
         u32::try_from(self.taken.len()).is_ok_and(|taken| taken >= self.ids.ranges)
@@ -213,7 +214,7 @@ impl UserRanges {
         self.taken.remove(uid);
     }
 
-    /// Only these pods still have one.
+    /// Releases the ranges of all pods but these.
     pub fn retain(&mut self, pods: &BTreeSet<PodUid>) {
         self.taken.retain(|uid, _| pods.contains(uid));
     }
@@ -353,7 +354,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes and goes, and whatever is read back after a restart: no two pods share an id, none has root's.
+        /// After any sequence of allocations, releases and restarts: no two pods share an id, none
+        /// has root's.
         #[test]
         fn no_two_pods_share_an_id(steps in proptest::collection::vec((0_usize..12, 0_u8..3), 0..80)) {
             let ids = NodeIds::new(3 * UNIT, 8 * UNIT, UNIT, 8).unwrap();

@@ -1,4 +1,4 @@
-//! Volumes of pods on this node: makes what a pod's spec asks for and takes it away with the pod.
+//! Volumes of pods on this node: sets up the volumes of a pod's spec and removes them with the pod.
 //!
 //! Owns `<root>/pods/<uid>/{volumes,volume-subpaths,plugins}` and the removal of pods' directories.
 
@@ -49,7 +49,7 @@ use tear_down::tear_down_dir;
 pub struct VolumeConfig {
     /// `<root-dir>/pods`.
     pub pods_dir: PathBuf,
-    /// What unlimited containers are shown as their limit, and what memory there is.
+    /// The limit that unlimited containers see, and the size of memory.
     pub capacity: NodeCapacity,
 }
 
@@ -62,25 +62,25 @@ pub struct MountedVolume {
     pub read_only: bool,
     /// Ask the runtime to relabel it for SELinux.
     pub selinux_relabel: bool,
-    /// An image instead of `host_path`; which one its reference means is known when it has been pulled.
+    /// An image instead of `host_path`; its id is known after the pull.
     pub image: Option<ImageMount>,
-    /// Its files are on another machine: looking at them may take forever.
+    /// The files are on another machine: any access may block forever.
     pub remote: bool,
 }
 
 /// Ready volumes by the name the pod gives them.
 pub type MountedVolumes = BTreeMap<String, MountedVolume>;
 
-/// A volume could not be made or taken away.
+/// A volume could not be set up or removed.
 #[derive(Debug, thiserror::Error)]
 pub enum VolumeError {
-    /// A kind this version does not have.
+    /// This version does not support the kind of volume.
     #[error("MountVolume.SetUp failed for volume {volume:?} : no volume plugin matched")]
     UnsupportedKind {
         /// Its name in the pod.
         volume: String,
     },
-    /// An emptyDir whose medium makes no sense.
+    /// An emptyDir with an invalid medium.
     #[error("MountVolume.SetUp failed for volume {volume:?}")]
     Medium {
         /// Its name in the pod.
@@ -88,7 +88,7 @@ pub enum VolumeError {
         #[source]
         source: MediumError,
     },
-    /// What should be in the volume is not there: an object, a key.
+    /// The source of the volume is missing: an object or a key.
     #[error("MountVolume.SetUp failed for volume {volume:?} : {problem}")]
     Projection {
         /// Its name in the pod.
@@ -96,7 +96,7 @@ pub enum VolumeError {
         /// In upstream's words.
         problem: ProjectionError,
     },
-    /// The path is not what `hostPath.type` says.
+    /// The path is not of the type in `hostPath.type`.
     #[error(
         "MountVolume.SetUp failed for volume {volume:?} : hostPath type check failed: {} is not {expected}", path.display()
     )]
@@ -116,7 +116,7 @@ pub enum VolumeError {
         /// Name of the claim.
         claim: String,
     },
-    /// The claim is for one pod, and another has it.
+    /// The claim is for one pod, and another pod uses it.
     #[error(
         "MountVolume.SetUp failed for volume {volume:?} : volume uses the ReadWriteOncePod access mode and is already in use by another pod"
     )]
@@ -140,7 +140,7 @@ pub enum VolumeError {
         /// Why, with all causes.
         message: String,
     },
-    /// A directory, file or mount could not be made.
+    /// A directory, file or mount could not be created.
     #[error("MountVolume.SetUp failed for volume {volume:?} : {action} {path:?}")]
     SetUp {
         /// Its name in the pod.
@@ -149,16 +149,16 @@ pub enum VolumeError {
         action: &'static str,
         /// On the node.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         source: std::io::Error,
     },
-    /// The pod's own directory could not be made.
+    /// The pod's own directory could not be created.
     #[error("error making pod data directories: create {path:?}")]
     PodDirectory {
         /// On the node.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         source: std::io::Error,
     },
@@ -169,11 +169,11 @@ pub enum VolumeError {
         action: &'static str,
         /// On the node.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         source: std::io::Error,
     },
-    /// Somebody mounted something below the pod's directory; nothing is deleted across a mount point.
+    /// Something else is mounted below the pod's directory; nothing is deleted across a mount point.
     #[error("{path:?} is still a mount point: unmount it to delete the directory")]
     StillMounted {
         /// The mount point.
@@ -207,7 +207,7 @@ pub struct Volumes {
 }
 
 impl Volumes {
-    /// Volumes below `config.pods_dir`, made of what `objects` knows.
+    /// Volumes below `config.pods_dir`, with content from `objects`.
     #[must_use]
     pub fn new(config: VolumeConfig, objects: Rc<dyn ObjectLookup>, clock: Clock) -> Self {
         Self {
@@ -221,11 +221,11 @@ impl Volumes {
         }
     }
 
-    /// Makes the pod's directory and all its volumes; fine on ones that exist, whose data is not touched. Repeat until it
-    /// succeeds.
+    /// Creates the pod's directory and sets up all its volumes. Idempotent; existing data is not touched.
+    /// Repeat until it succeeds.
     ///
     /// # Errors
-    /// The first volume that cannot be made, in the order of the spec.
+    /// The first volume that fails, in the order of the spec.
     pub async fn ensure(&self, pod: &Pod) -> Result<MountedVolumes, VolumeError> {
         self.guard.claim(&pod.metadata.uid).await;
         let pod_dir = self.make_pod_dir(&pod.metadata.uid).await?;
@@ -279,7 +279,8 @@ impl Volumes {
         Err(VolumeError::UnsupportedKind { volume: name.to_owned() })
     }
 
-    /// Looks at a path that the user chose. It may be on a server that is gone: two such pods would fill the blocking pool.
+    /// Runs a job on a path that the user chose. It may be on an unreachable server: two such pods would fill
+    /// the blocking pool, so the job gets its own thread and a timeout.
     async fn look(
         &self,
         pod_dir: &Path,
@@ -340,11 +341,11 @@ impl Volumes {
         Ok(MountedVolume { read_only, ..mounted })
     }
 
-    /// Binds a part of a ready volume for one mount of a container; the path to mount instead of the volume's. One that an
-    /// earlier start of the container made is used again if it still shows the same file.
+    /// Binds a part of a ready volume for one mount of a container, and returns the path to mount. The bind
+    /// of an earlier start is used again if it still shows the same file.
     ///
     /// # Errors
-    /// When it cannot be made, or leads out of the volume.
+    /// When it cannot be created, or leads out of the volume.
     pub async fn ensure_sub_path(
         &self,
         uid: &PodUid,
@@ -365,11 +366,12 @@ impl Volumes {
         Err(SubPathError::Prepare { volume: sub_path.volume, container: sub_path.container, source })
     }
 
-    /// Takes away what [`Volumes::ensure`] made and the whole directory of the pod. Fine when it is gone. Only our own mounts
-    /// are unmounted; anything else mounted below stops the removal, so that no foreign data is deleted.
+    /// Removes what [`Volumes::ensure`] created and the whole directory of the pod. Idempotent. Only the
+    /// agent's own mounts are unmounted; any other mount below stops the removal, so that no foreign data is
+    /// deleted.
     ///
     /// # Errors
-    /// What is in the way. Repeat later.
+    /// What prevents the removal. Repeat later.
     pub async fn tear_down(&self, uid: &PodUid) -> Result<(), VolumeError> {
         self.refreshed.forget(uid);
         let pod_dir = pod_dir(&self.config, uid);
@@ -412,7 +414,7 @@ fn run<F: std::future::Future>(future: F) -> F::Output {
     rt::run(future).expect("create the async runtime")
 }
 
-/// A directory for one test, gone with it.
+/// A directory for one test, removed on drop.
 #[cfg(test)]
 struct Scratch(pub PathBuf);
 

@@ -1,4 +1,5 @@
-//! One worker per pod: looks, decides (through `pod::plan`), acts (through `executor`), and says how it went.
+//! One worker per pod: observes, decides (through `pod::plan`), acts (through `executor`), and reports the
+//! result.
 //!
 //! Owns which workers exist and which incarnation of a full name may run.
 
@@ -43,7 +44,7 @@ pub use pressure::PodPressure;
 use crate::pod::inbox::Inbox;
 use crate::pod::prober::Prober;
 
-/// What of the configuration concerns workers.
+/// The configuration of workers.
 #[derive(Clone, Debug, Default)]
 pub struct PodWorkerConfig {
     pub limits: BackOffLimits,
@@ -53,25 +54,26 @@ pub struct PodWorkerConfig {
     pub node_ips: Vec<String>,
 }
 
-/// What every worker works with.
+/// The components that every worker uses.
 pub struct PodWorkerDeps<R> {
     pub executor: Executor<R>,
     pub runtime: Rc<R>,
-    /// Remembers restart counts before a restart.
+    /// Stores restart counts before a restart.
     pub store: StoreHandle,
     pub statuses: Rc<StatusManager>,
     /// Tells the time.
     pub clock: Clock,
     pub prober: Prober<R>,
-    /// Lets pods onto the node.
+    /// Admits pods to the node.
     pub admission: Admission,
     pub config: PodWorkerConfig,
-    /// The scheme of container ids: `containerd`. Empty until the runtime has said it; no pod is looked at before.
+    /// The scheme of container ids: `containerd`. Empty until the runtime has reported its name; no pod is
+    /// synced before.
     pub runtime_name: Rc<RefCell<String>>,
 }
 
-/// For how long the restart counts of a pod that is gone are kept for one that comes back under its uid. The kubelet finds them
-/// in the dead containers, which its garbage collection removes once a minute.
+/// How long the restart counts of a removed pod are kept for one that comes back under its uid. The kubelet
+/// finds them in the dead containers, which its garbage collection removes once a minute.
 const EARLIER_LIFE: Duration = Duration::from_secs(60);
 
 /// Restart counts and back-off of one pod's containers.
@@ -87,22 +89,22 @@ pub struct PodWorkers<R> {
     shared: Rc<WorkersInner<R>>,
 }
 
-/// What workers share: each other's mailboxes and the queue of names.
+/// The state shared by workers: mailboxes and the queue of names.
 struct WorkersInner<R> {
     deps: PodWorkerDeps<R>,
     workers: RefCell<BTreeMap<PodUid, WorkerHandle>>,
     names: RefCell<NameQueue>,
     remembered: RefCell<BTreeMap<PodUid, ContainerStates>>,
-    /// Of pods that are gone, and since when they are.
+    /// The state of removed pods, and when they were removed.
     earlier: RefCell<Vec<(PodUid, Instant, EarlierLife)>>,
-    /// The last that workers were told of.
+    /// The last generation that workers were notified of.
     objects_generation: Cell<u64>,
-    /// The node's disk is short of room: dead containers go as soon as another has taken their place.
+    /// The node's disk is short of room: dead containers are removed as soon as another has replaced them.
     short_of_disk: Cell<bool>,
 }
 
 impl<R: Runtime> PodWorkers<R> {
-    /// No workers yet. `remembered` is what the store knows of restart counts and back-off.
+    /// Starts without workers. `remembered` holds the stored restart counts and back-off.
     #[must_use]
     pub fn new(deps: PodWorkerDeps<R>, remembered: BTreeMap<PodUid, ContainerStates>) -> Self {
         let shared = WorkersInner {
@@ -117,16 +119,16 @@ impl<R: Runtime> PodWorkers<R> {
         Self { shared: Rc::new(shared) }
     }
 
-    /// This pod is wanted: starts a worker, or tells the one it has about the new version.
+    /// Starts a worker for the pod, or passes the new version to its worker.
     pub fn desire(&self, pod: Rc<Pod>) {
         self.shared.deps.statuses.expect(&pod);
         self.mailbox_of(&pod).desire(pod);
     }
 
-    /// A pod that an earlier process began to take down: goes on with that, with what is left of the grace.
+    /// Continues the termination of a pod that an earlier process began, with the rest of its grace period.
     pub fn go_on_terminating(&self, pod: Rc<Pod>) {
         let mailbox = self.mailbox_of(&pod);
-        // What it uses is free when it is gone.
+        // The pod's room is released when it has ended.
         self.shared.deps.admission.reserve(&pod);
         self.show_going(&pod, None);
         let grace_override = remembered_grace(&pod, self.shared.deps.clock.now());
@@ -134,7 +136,7 @@ impl<R: Runtime> PodWorkers<R> {
         mailbox.tell(PodWorkerEvent::Removed { grace_override });
     }
 
-    /// Nobody wants this pod any more.
+    /// The pod is not wanted any more: its worker takes it down.
     pub fn remove(&self, pod: &Rc<Pod>, grace_override: Option<i64>) {
         if let Some(worker) = self.shared.workers.borrow().get(&pod.metadata.uid) {
             self.show_going(pod, grace_override);
@@ -142,8 +144,8 @@ impl<R: Runtime> PodWorkers<R> {
         }
     }
 
-    /// This pod was deleted and has finalizers: it is taken down, and its object stays as it is said here. Also for a later
-    /// version of such a pod.
+    /// The pod was deleted and has finalizers: it is taken down, and its object stays in the given version.
+    /// Also for a later version of such a pod.
     pub fn finalize(&self, pod: Rc<Pod>) {
         let mut pod = pod;
         let metadata = &pod.metadata;
@@ -151,7 +153,7 @@ impl<R: Runtime> PodWorkers<R> {
         let grace_override = if self.shared.workers.borrow().contains_key(&metadata.uid) {
             metadata.deletion_grace_period_seconds
         } else {
-            // An earlier process may have begun.
+            // An earlier process may have begun the termination.
             remembered_grace(&pod, self.shared.deps.clock.now())
         };
         if known.is_some_and(|known| has_left(&known)) {
@@ -163,7 +165,8 @@ impl<R: Runtime> PodWorkers<R> {
         mailbox.tell(PodWorkerEvent::Finalizing { grace_override });
     }
 
-    /// Another version of a pod that is being taken down and has no finalizers: what is shown of it changes, its end does not.
+    /// Another version of a pod that is being taken down and has no finalizers: the shown object changes, its
+    /// end does not.
     pub fn describe_going(&self, pod: Rc<Pod>) {
         if let Some(worker) = self.shared.workers.borrow().get(&pod.metadata.uid) {
             self.shared.deps.statuses.describe_going(&pod);
@@ -171,7 +174,7 @@ impl<R: Runtime> PodWorkers<R> {
         }
     }
 
-    /// A pod that goes is seen to go from this moment on, before its worker has had a turn: run-once waits for what it sees.
+    /// Shows the pod as terminating before its worker syncs: run-once waits for what it shows.
     fn show_going(&self, pod: &Rc<Pod>, grace_override: Option<i64>) {
         let deps = &self.shared.deps;
         let mut pod = Rc::clone(pod);
@@ -185,7 +188,7 @@ impl<R: Runtime> PodWorkers<R> {
         deps.statuses.set(&pod, status);
     }
 
-    /// At start: pods that held a place when they were last heard of keep it, whoever looks at the runtime first.
+    /// At start: pods that held a place by their last status keep it, whichever worker syncs first.
     pub fn keep_places(&self, pods: &[Rc<Pod>]) {
         let deps = &self.shared.deps;
         for pod in pods {
@@ -195,7 +198,7 @@ impl<R: Runtime> PodWorkers<R> {
         }
     }
 
-    /// Something changed in the runtime for these pods. Returns those that have no worker.
+    /// These pods changed in the runtime. Returns those without a worker.
     pub fn look(&self, uids: impl IntoIterator<Item = PodUid>) -> BTreeSet<PodUid> {
         let workers = self.shared.workers.borrow();
         let mut unknown = BTreeSet::new();
@@ -217,13 +220,13 @@ impl<R: Runtime> PodWorkers<R> {
         }
     }
 
-    /// What clients have changed of the node: pods that were kept away may come.
+    /// Sets the changes that clients made to the Node: pods that were kept away may be admitted.
     pub fn set_node_changes(&self, changes: &NodeChanges) {
         self.shared.wake(self.shared.deps.admission.set_node_changes(changes));
     }
 
-    /// Asks the runtime what it can do, and hands it to `hear`; pods that waited to know are judged again. A runtime that does not
-    /// answer is asked by the pods that need to know.
+    /// Queries the runtime's features, and passes them to `hear`; pods that waited for them are checked
+    /// again. If the runtime does not answer, the pods that need its features ask again.
     pub fn ask_features(&self, hear: impl FnOnce(RuntimeStatus) + 'static) {
         let shared = Rc::clone(&self.shared);
         rt::spawn("runtime features", async move {
@@ -235,15 +238,15 @@ impl<R: Runtime> PodWorkers<R> {
         });
     }
 
-    /// Everybody looks again, for example when the runtime is back.
+    /// All workers check the runtime, for example when it is back.
     pub fn look_all(&self) {
         for worker in self.shared.workers.borrow().values() {
             worker.mailbox.look();
         }
     }
 
-    /// To be called whenever objects may have changed: if they have, everybody looks again, since anybody may wait for one or
-    /// have one mounted.
+    /// To be called whenever objects may have changed. If they have, all workers check again, since any pod
+    /// may wait for an object or have one mounted.
     pub fn look_if_objects_changed(&self) {
         let generation = self.shared.deps.executor.objects_generation();
         if self.shared.objects_generation.replace(generation) != generation {
@@ -251,13 +254,13 @@ impl<R: Runtime> PodWorkers<R> {
         }
     }
 
-    /// The runtime answers: the cgroups above the pods' are made, if that has not happened yet.
+    /// The runtime answers: creates the cgroups above the pods' once.
     pub fn begin_cgroups(&self) {
         let shared = Rc::clone(&self.shared);
         rt::spawn("node cgroups", async move { shared.deps.executor.begin_cgroups().await });
     }
 
-    /// Everything that is wanted or runs has a worker: cgroups of other pods may go.
+    /// All wanted and running pods have a worker: removes the cgroups of other pods.
     pub fn sweep_cgroups(&self) {
         let shared = Rc::clone(&self.shared);
         rt::spawn("cgroup sweep", async move {
@@ -268,25 +271,25 @@ impl<R: Runtime> PodWorkers<R> {
         });
     }
 
-    /// For a process that ends and leaves no pod behind: what it is to call last.
+    /// The last call of a process that ends without leaving pods behind.
     pub fn clearing(&self) -> impl Future<Output = ()> + use<R> {
         let shared = Rc::clone(&self.shared);
         async move { shared.deps.executor.remove_empty_cgroups().await }
     }
 
-    /// What plugins have.
+    /// The device plugins and their allocations.
     #[must_use]
     pub fn devices(&self) -> DeviceManager {
         self.shared.deps.executor.devices().clone()
     }
 
-    /// Pods that wait for devices are told when there are more of them; for as long as the process lives.
+    /// Wakes pods that wait for devices when more become available; runs as long as the process.
     #[must_use]
     pub fn follow_devices(&self) -> JoinHandle<()> {
         let shared = Rc::clone(&self.shared);
         let mut changes = shared.deps.executor.devices().changes();
         rt::spawn("device changes", async move {
-            // Losing it is safe: the version stays changed until it is looked at.
+            // Cancel safe: the version stays changed until it is read.
             while changes.changed().await.is_ok() {
                 let (_, healthy) = shared.deps.executor.devices().totals();
                 shared.wake(shared.deps.admission.set_devices(healthy));
@@ -294,7 +297,7 @@ impl<R: Runtime> PodWorkers<R> {
         })
     }
 
-    /// What everybody says of their pods.
+    /// The statuses of all pods.
     #[must_use]
     pub fn statuses(&self) -> &Rc<StatusManager> {
         &self.shared.deps.statuses
@@ -335,19 +338,19 @@ impl<R: Runtime> PodWorkers<R> {
     }
 }
 
-/// Nothing of a deleted pod is left but its object: upstream's last deletion, which has no grace.
+/// Only the object of a deleted pod is left: upstream's last deletion, with a grace period of zero.
 #[must_use]
 pub fn has_left(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_some() && pod.metadata.deletion_grace_period_seconds == Some(0)
 }
 
 impl<R> Drop for PodWorkers<R> {
-    /// The process is going down: workers stop where they are, pods keep running.
+    /// The process ends: workers stop where they are, pods keep running.
     fn drop(&mut self) {
         for worker in self.shared.workers.borrow().values() {
             worker.task.abort();
         }
-        // Workers hold `Shared` and `Shared` holds their handles: let go of one side.
+        // Workers hold `Shared` and `Shared` holds their handles: this breaks the cycle.
         self.shared.workers.borrow_mut().clear();
     }
 }
@@ -375,7 +378,8 @@ impl<R> WorkersInner<R> {
         }
     }
 
-    /// What a pod that comes back under its uid goes on from: a static pod whose manifest was away.
+    /// The state from which a pod that comes back under its uid continues: a static pod whose manifest was
+    /// away.
     fn earlier_life(&self, uid: &PodUid) -> EarlierLife {
         let mut earlier = self.earlier.borrow_mut();
         earlier.retain(|(_, ended, _)| ended.elapsed() < EARLIER_LIFE);
@@ -383,7 +387,7 @@ impl<R> WorkersInner<R> {
         found.map(|position| earlier.swap_remove(position).2).unwrap_or_default()
     }
 
-    /// The pod uses nothing of the node any more: those that did not fit try again.
+    /// Releases the pod's room: pods that did not fit try again.
     fn release_room(&self, uid: &PodUid) {
         self.wake(self.deps.admission.release(uid));
     }

@@ -153,7 +153,7 @@ fn a_container_is_attached_to_and_its_ports_are_reached() {
     let bad = command(&node, "port-forward inside 0.0.0.0:80");
     assert_eq!(said(&run(bad, Vec::new())).0, Some(2));
     let (code, _, err) = said(&run(command(&node, "port-forward inside :nothing"), Vec::new()));
-    assert!(code == Some(1) && err.contains("no port called \"nothing\""), "{code:?} {err}");
+    assert!(code == Some(1) && err.contains("no port named \"nothing\""), "{code:?} {err}");
 
     let mut attach = command(&node, "attach inside -i")
         .stdin(Stdio::piped())

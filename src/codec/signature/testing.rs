@@ -8,7 +8,7 @@ pub const KEY: &str = "untrusted comment: minisign public key 1CB3023D384079F4
 RWT0eUA4PQKzHEJx9oGPrFYTaS7nZN/ibi4JKCIeJVvJDFxM4J/qZ9ju
 ";
 
-/// Of somebody else.
+/// A second key pair's public key.
 pub const OTHER_KEY: &str = "untrusted comment: minisign public key 2864ECC6A34600A4
 RWSkAEajxuxkKO4G/KM2AsXUt718GXSn0HLJ6xx8hm41mSTYrt3rglrV
 ";

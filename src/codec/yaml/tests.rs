@@ -24,7 +24,8 @@ fn scalars_mean_what_they_mean_to_kubernetes() {
     assert_eq!(value, expected);
 }
 
-/// Where YAML parsers disagree, pinned: a newer version of the parser must not change what a manifest means unnoticed.
+/// Where YAML parsers disagree, pinned: a newer version of the parser must not change what a manifest means
+/// unnoticed.
 #[test]
 fn numbers_and_words_in_unusual_spellings_are_pinned() {
     for (text, expected) in [

@@ -1,4 +1,4 @@
-//! Tables and a long random life: no device has two owners, whatever happens and however often it is all remembered.
+//! Tables and a property test: no device has two owners, after any sequence of events and checkpoints.
 
 use super::*;
 use crate::model::api::decode::decode;
@@ -29,7 +29,7 @@ fn devices(healthy: &[&str], sick: &[&str]) -> Resources {
     [(R.to_owned(), all)].into()
 }
 
-/// All that the pod needs, or why it cannot have it.
+/// Allocates all devices that the pod requests, or fails with the reason.
 fn allocate(pod: &Pod, resources: &Resources, allocated: &mut Vec<Allocation>) -> Result<(), String> {
     while let Some(need) = next_need(pod, allocated) {
         let ids = settle(&choice(&need, resources, allocated)?, &need, &[]);
@@ -86,7 +86,7 @@ fn what_cannot_be_had_is_said_in_upstreams_words() {
 
 #[test]
 fn the_checkpoint_is_a_kubelets_checksum_included() {
-    // Both sums were made by kubelets.
+    // Both checksums are from kubelets.
     let id = "GPU-0650a168-e770-3ea8-8ac3-8a1d419763e0";
     let one: Resources =
         [("nvidia.com/gpu".to_owned(), [(id.to_owned(), PluginDevice::default())].into())].into();
@@ -186,7 +186,8 @@ proptest! {
                 for id in allocation.ids() {
                     let owner = owners.entry(id).or_insert(&allocation.pod);
                     prop_assert_eq!(*owner, &allocation.pod, "{} has two owners", id);
-                    // In one pod a device is shared in time only: by an init container and one that runs later.
+                    // In one pod a device is shared in time only: by an init container and one that runs
+                    // later.
                     if allocation.container != "init" {
                         prop_assert!(inside.insert((allocation.pod.as_str(), id)), "{} twice in a pod", id);
                     }
@@ -196,7 +197,8 @@ proptest! {
     }
 }
 
-/// A card whose megabytes are devices, and a plugin that prefers all of them, twice: without sets this takes minutes.
+/// A card whose megabytes are devices, and a plugin that prefers all of them, twice: without sets this takes
+/// minutes.
 #[test]
 fn many_devices_and_a_long_preference_are_settled_at_once() {
     let ids: Vec<String> = (0..60_000).map(|number| format!("d{number:05}")).collect();

@@ -1,4 +1,4 @@
-//! Specifications of two directories, good and bad.
+//! Specifications of two directories, valid and invalid.
 
 use super::*;
 

@@ -1,6 +1,7 @@
-//! The pod resources API, v1 and v1alpha1: who has which devices, for monitors.
+//! The pod resources API, v1 and v1alpha1: which container has which devices, for monitors.
 //!
-//! Owns its messages and its limit of calls. CPUs and memory are nobody's own here, and left out.
+//! Owns its messages and its limit of calls. CPUs and memory are never exclusive on this node, so they are
+//! left out.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -16,7 +17,7 @@ use crate::model::api::pod::Pod;
 use crate::platform::grpc::{Code, GrpcReply, Status, decoded};
 use crate::platform::proto::pod_resources as wire;
 
-/// Upstream's: so many calls at once, and so many a second from then on.
+/// Upstream's limits: so many calls at once, and so many per second from then on.
 const BURST: u32 = 10;
 const PER_SECOND: u32 = 100;
 /// The one call of the older version, which monitors still fall back to.
@@ -28,7 +29,7 @@ pub(super) type PodList = Rc<dyn Fn() -> Vec<Pod>>;
 pub(super) struct PodResources {
     devices: DeviceManager,
     pods: PodList,
-    /// Thousandths of calls that are left, and when that was counted.
+    /// Thousandths of calls that are left, and the time of that count.
     left: Cell<(u64, Instant)>,
 }
 
@@ -76,7 +77,7 @@ impl PodResources {
         Ok(GrpcReply::One(answer))
     }
 
-    /// A bucket that fills by itself.
+    /// A token bucket.
     fn may_call(&self) -> bool {
         let (left, counted) = self.left.get();
         let now = Instant::now();
@@ -116,7 +117,7 @@ impl PodResources {
         }
     }
 
-    /// The healthy ones.
+    /// All healthy devices.
     fn allocatable(&self) -> Vec<wire::ContainerDevices> {
         let (_, resources) = self.devices.all();
         let mut all = Vec::new();
@@ -129,7 +130,7 @@ impl PodResources {
     }
 }
 
-/// What the older version has of that: no sidecars and no topology. The numbers of its fields are the same.
+/// The same in the older version: no sidecars and no topology. Its field numbers are the same.
 fn as_alpha(pod: &Pod, mut resources: wire::PodResources) -> wire::PodResources {
     resources.containers.retain(|own| pod.spec.containers.iter().any(|container| container.name == own.name));
     for device in resources.containers.iter_mut().flat_map(|container| &mut container.devices) {

@@ -1,7 +1,7 @@
-//! The plugin registry: sockets that appear in a directory are asked what they are.
+//! The plugin registry: the agent calls `GetInfo` on each socket that appears in a directory.
 //!
-//! Owns the watch and who has been asked. Device plugins are taken in; those of storage and of dynamic resources are told that
-//! nobody here works with them. Nothing happens while no socket appears.
+//! Owns the watch and the list of known sockets. Device plugins are registered; storage (CSI) and dynamic
+//! resource (DRA) plugins are rejected as unsupported. Idle while no socket appears.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileTypeExt;
@@ -20,20 +20,20 @@ use crate::platform::proto::plugin_registration as wire;
 use crate::platform::rt;
 use crate::platform::sys::inotify::{Interest, Watcher};
 
-/// How deep sockets are looked for.
+/// How many levels of directories are searched for sockets.
 const DEEPEST: usize = 3;
-/// Upstream's, for an answer and for a connection.
+/// Upstream's limits, for an answer and for a connection.
 const INFO_LIMIT: Duration = Duration::from_secs(10);
 const NOTIFY_LIMIT: Duration = Duration::from_secs(5);
-/// Until a plugin that did not answer is asked again; doubles.
+/// Pause before a plugin that did not answer is called again; doubles.
 const FIRST_RETRY: Duration = Duration::from_millis(500);
 const LONGEST_RETRY: Duration = Duration::from_secs(122);
 
-/// Whether a socket is known.
+/// The state of a socket.
 enum Socket {
-    /// It was asked, and told what becomes of it.
+    /// The plugin answered and was notified of its registration status.
     Answered,
-    /// It did not answer; again then, after this pause.
+    /// The plugin did not answer; it is called again at this time, then after the next pause.
     Silent(Instant, Retry),
 }
 
@@ -56,7 +56,7 @@ pub(super) async fn watch(directory: PathBuf, devices: DeviceManager) {
     loop {
         let sockets = look(&watcher, &directory).await;
         known.retain(|path, _| sockets.contains(path));
-        // All at once: one that hangs holds up no other.
+        // Concurrently: a hanging plugin delays no other.
         let mut asked = JoinSet::new();
         for path in sockets {
             let retry = match known.get(&path) {
@@ -87,7 +87,7 @@ pub(super) async fn watch(directory: PathBuf, devices: DeviceManager) {
         });
         let retry = retry.min();
         events.clear();
-        // Losing either is safe: events stay in the kernel's queue, and the moment stays the same.
+        // Cancel safe: events stay in the kernel's queue, and the deadline stays the same.
         let read = tokio::select! {
             biased;
             read = watcher.read(&mut events) => read,
@@ -98,7 +98,7 @@ pub(super) async fn watch(directory: PathBuf, devices: DeviceManager) {
                  register");
             return;
         }
-        // A socket that was made anew is another plugin.
+        // A recreated socket belongs to another plugin.
         for event in &events {
             if let crate::platform::sys::inotify::InotifyEvent::Entry { name, .. } = event {
                 known.retain(|path, _| path.file_name() != Some(name));
@@ -114,12 +114,12 @@ async fn until(moment: Option<Instant>) {
     }
 }
 
-/// All sockets; directories are watched from now on.
+/// Lists all sockets and watches their directories.
 async fn look(watcher: &Watcher, directory: &Path) -> Vec<PathBuf> {
     let mut sockets = Vec::new();
     let mut directories = vec![(directory.to_owned(), 0)];
     while let Some((directory, depth)) = directories.pop() {
-        // Watched first and read then: what appears in between is seen.
+        // The watch is added before the directory is read, so an entry that appears in between is not missed.
         if let Err(error) = watcher.watch(&directory, Interest::Names) {
             log::debug!(err:% = chain(&error); "Plugin registry directory was removed");
         }
@@ -140,7 +140,7 @@ async fn look(watcher: &Watcher, directory: &Path) -> Vec<PathBuf> {
     sockets
 }
 
-/// Asks a plugin what it is, and tells it what becomes of it.
+/// Calls `GetInfo`, registers the plugin and notifies it of the result.
 async fn ask(socket: &Path, devices: &DeviceManager) -> Result<(), String> {
     let client = PluginClient::new(socket.to_owned());
     let answer = client.call("/pluginregistration.Registration/GetInfo", Vec::new(), INFO_LIMIT).await?;
@@ -154,7 +154,7 @@ async fn ask(socket: &Path, devices: &DeviceManager) -> Result<(), String> {
         error: verdict.err().unwrap_or_default(),
     };
     let path = "/pluginregistration.Registration/NotifyRegistrationStatus";
-    // Whether it listens or not: that is what becomes of it.
+    // A failed notification does not change the registration.
     if let Err(why) = client.call(path, status.encode_to_vec(), NOTIFY_LIMIT).await {
         log::debug!(plugin = info.name, err = why; "Failed to notify plugin of its registration status");
     }

@@ -1,4 +1,4 @@
-//! From raw JSON to a typed object, by one road: the same `Deserializer` stack for every type and every caller, because
+//! From raw JSON to a typed object: the same `Deserializer` stack for every type and every caller, because
 //! each further one would compile all visitors once more.
 //!
 //! Owns the strictness of decoding.
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use walk::{Track, Walk};
 
-/// A typed object and what the raw one carried beyond it.
+/// A typed object, and the fields of the raw one that its type does not have.
 #[derive(Debug)]
 pub struct Decoded<T> {
     pub object: T,
@@ -28,8 +28,8 @@ pub struct DecodeError {
     pub message: String,
 }
 
-/// Decodes `value`. A null member counts as absent, as in Go. Unknown fields are collected, not refused: the caller
-/// decides how strict to be.
+/// Decodes `value`. A null member counts as absent, as in Go. Unknown fields are collected, not refused: the
+/// caller decides how strict to be.
 ///
 /// # Errors
 /// The first field whose value does not fit.

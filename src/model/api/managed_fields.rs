@@ -1,4 +1,5 @@
-//! `metadata.managedFields` as they are kept: text, because as values they would take ten times the memory of the object.
+//! `metadata.managedFields` in their stored form: text, because as values they would take ten times the
+//! memory of the object.
 //!
 //! Owns that form.
 

@@ -1,5 +1,5 @@
-//! `v1.ConfigMap`, `v1.Secret`, `v1.PersistentVolumeClaim`, `v1.Namespace` and `node.k8s.io/v1.RuntimeClass`, as far as a node without an apiserver
-//! honours them.
+//! `v1.ConfigMap`, `v1.Secret`, `v1.PersistentVolumeClaim`, `v1.Namespace` and `node.k8s.io/v1.RuntimeClass`,
+//! as far as a node without an apiserver honours them.
 //!
 //! Owns shapes only. The types of Secrets have no `Debug` that shows values.
 
@@ -51,7 +51,8 @@ wire! {
         pub status: Option<Value>,
     }
 
-    /// `v1.PersistentVolumeClaimSpec`. What only a provisioner could honour is kept to be refused by name.
+    /// `v1.PersistentVolumeClaimSpec`. Fields for provisioners are decoded so that they can be refused by
+    /// name.
     pub struct PersistentVolumeClaimSpec {
         pub access_modes: Vec<String>,
         pub resources: VolumeResources,
@@ -92,7 +93,7 @@ wire! {
     }
 }
 
-/// A value as it is written: text that must not be printed.
+/// An encoded value: text that must not be printed.
 #[derive(Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(transparent)]
 pub struct Encoded(pub String);

@@ -1,5 +1,5 @@
-//! `v1.Pod` and what it is made of. Names and nesting are upstream's; kinds of volume and scheduling that the agent only
-//! passes through or refuses stay raw JSON.
+//! `v1.Pod` and its parts. Names and nesting are upstream's; kinds of volume and scheduling that the agent
+//! only passes through or refuses stay raw JSON.
 
 use std::collections::BTreeMap;
 
@@ -666,7 +666,7 @@ pub struct ContainerStatus {
 }
 
 impl Pod {
-    /// Who this pod is.
+    /// The pod's namespace, name and uid.
     #[must_use]
     pub fn pod_ref(&self) -> PodRef {
         PodRef {
@@ -676,7 +676,7 @@ impl Pod {
         }
     }
 
-    /// The grace its own spec asks for, in seconds; 30 when it does not say (API defaulting).
+    /// The grace period of its own spec, in seconds; 30 when it is not set (API defaulting).
     #[must_use]
     pub fn termination_grace_period_seconds(&self) -> i64 {
         self.spec.termination_grace_period_seconds.unwrap_or(30)
@@ -684,7 +684,7 @@ impl Pod {
 }
 
 impl PodStatus {
-    /// Of a pod that nobody has looked at yet.
+    /// The status of a pod that no worker has synced yet.
     #[must_use]
     pub fn pending() -> Self {
         Self { phase: "Pending".to_owned(), ..Self::default() }

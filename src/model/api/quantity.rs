@@ -21,8 +21,8 @@ enum Format {
     DecimalExponent,
 }
 
-/// A resource quantity. Equality and order are by value, not by spelling. The smallest step is a nano; finer fractions
-/// round up, values beyond ±2^63 are clamped to it, both as upstream.
+/// A resource quantity. Equality and order are by value, not by spelling. The smallest step is a nano; finer
+/// fractions round up, values beyond ±2^63 are clamped to it, both as upstream.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Quantity {
     nanos: i128,
@@ -184,8 +184,8 @@ fn magnitude(whole: &str, fraction: &str, scale: Scale) -> i128 {
     let mut power = -i32::try_from(fraction.len()).unwrap_or(i32::MAX);
     let mut lost = false;
     for digit in digits {
-        // The largest value has 28 digits in nanos: 30 are beyond its precision, the rest only rounds. Binary scales
-        // multiply, so fewer fit; 25 are beyond what anybody writes.
+        // The largest value has 28 digits in nanos: 30 are beyond its precision, the rest only rounds. Binary
+        // scales multiply, so fewer fit; 25 digits are beyond any real quantity.
         if mantissa < 10_i128.pow(if matches!(scale, Scale::Pow10(_)) { 29 } else { 24 }) {
             mantissa = mantissa * 10 + digit;
         } else {
@@ -204,7 +204,8 @@ fn magnitude(whole: &str, fraction: &str, scale: Scale) -> i128 {
     if mantissa == 0 {
         return i128::from(lost);
     }
-    // Divide before multiplying only where the product could overflow; there the loss is below one nano of rounding.
+    // Divide before multiplying only where the product could overflow; there the loss is below one nano of
+    // rounding.
     let product = mantissa.checked_mul(factor);
     match (product, power) {
         (Some(product), 0..) => 10_i128

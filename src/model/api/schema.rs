@@ -1,22 +1,25 @@
-//! The types of everything that the node's Kubernetes API serves and that manifests hold: their fields, which are required, how lists
-//! are merged, and a few words on each.
+//! The types of everything that the node's Kubernetes API serves and that manifests hold: their fields, which
+//! are required, how lists are merged, and a few words on each.
 //!
-//! Owns the table and its format. It is kept packed in the program and read when somebody asks. Pure.
+//! Owns the table and its format. The table is compressed in the program and unpacked by each load. Pure.
 //!
 //! The format, in `schema/*.txt`; a line that begins with `#` is for its readers:
 //!
 //! ```text
 //! = PACKAGE GROUP/VERSION                      what follows belongs there
-//! Type MARKS: words                            `kind`: it has apiVersion and kind; `list`: there is a TypeList, too;
-//!                                              `atomic`: it is changed as a whole; `scalar=ALTERNATIVES/FORMAT`
+//! Type MARKS: words                            `kind`: it has apiVersion and kind;
+//!                                              `list`: there is a TypeList, too;
+//!                                              `atomic`: it is changed as a whole;
+//!                                              `scalar=ALTERNATIVES/FORMAT`
 //!  field! SHAPE MARKS: words                   `!`: required
 //! ```
 //!
-//! A shape is `string`, `bytes`, `bool`, `int32`, `int64`, `double`, a type, `[]SHAPE` or `{}SHAPE` (a map). A type is looked for in
-//! its own package first. Marks of a field: `enum=A,B`, `default=X`, `atomic` (a map, or whatever the type says) and its contrary
-//! `granular`; of lists `by=KEY,KEY` (a map by these keys, which a strategic merge patch merges by the first), `keys=KEY` (a map that
-//! is patched as a whole), `patch=KEY` (merged by a patch, owned as a whole), `set`, `union` (a set to which a patch adds), `retain`
-//! (the patch says which members stay). A list without a mark is one value.
+//! A shape is `string`, `bytes`, `bool`, `int32`, `int64`, `double`, a type, `[]SHAPE` or `{}SHAPE` (a map).
+//! A type is looked for in its own package first. Marks of a field: `enum=A,B`, `default=X`, `atomic` (a map,
+//! or whatever the type says) and its contrary `granular`; of lists `by=KEY,KEY` (a map by these keys, which
+//! a strategic merge patch merges by the first), `keys=KEY` (a map that is patched as a whole), `patch=KEY`
+//! (merged by a patch, owned as a whole), `set`, `union` (a set to which a patch adds), `retain` (the patch
+//! says which members stay). A list without a mark is one value.
 
 pub mod check;
 pub mod nearest;
@@ -64,9 +67,9 @@ pub struct Type<'s> {
 pub struct Field<'s> {
     /// As in JSON.
     pub name: &'s str,
-    /// It must be there.
+    /// The field is required.
     pub is_required: bool,
-    /// What it holds.
+    /// The shape of its value.
     pub shape: &'s str,
     pub text: &'s str,
     marks: &'s str,
@@ -224,7 +227,7 @@ impl<'s> Type<'s> {
         has(self.marks, "kind")
     }
 
-    /// It is changed as a whole.
+    /// The type is changed as a whole.
     #[must_use]
     pub fn is_atomic(&self) -> bool {
         has(self.marks, "atomic")
@@ -263,7 +266,7 @@ impl<'s> Field<'s> {
         has(self.marks, word)
     }
 
-    /// What a mark says.
+    /// The value of a mark.
     #[must_use]
     pub fn mark(&self, name: &str) -> Option<&'s str> {
         mark(self.marks, name)
@@ -276,7 +279,7 @@ pub fn inner(shape: &str) -> &str {
     shape.trim_start_matches("[]").trim_start_matches("{}").trim_start_matches("[]")
 }
 
-/// The first word, the other words, and the words for people.
+/// The first word, the other words, and the description.
 fn split(line: &str) -> (&str, &str, &str) {
     let line = line.trim_end();
     let (head, text) = line.split_once(": ").unwrap_or((line, ""));

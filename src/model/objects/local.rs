@@ -1,4 +1,4 @@
-//! The objects of this node, in memory: what [`ObjectLookup`] answers with.
+//! The objects of this node in memory, as an [`ObjectLookup`].
 //!
 //! Owns the set and its generation.
 
@@ -17,20 +17,20 @@ use super::{
 
 /// Objects by kind, namespace and name. Deliberately without `Debug`: secrets are in here.
 pub struct LocalObjects {
-    /// Below it each claim has a directory.
+    /// The parent directory of all claims.
     volumes_dir: PathBuf,
     objects: RefCell<BTreeMap<ObjectKey, Rc<LocalObject>>>,
     generation: Cell<u64>,
 }
 
 impl LocalObjects {
-    /// None yet. `volumes_dir` is where claims get their directories.
+    /// An empty set. `volumes_dir` is the parent directory of all claims.
     #[must_use]
     pub fn new(volumes_dir: PathBuf) -> Self {
         Self { volumes_dir, objects: RefCell::default(), generation: Cell::new(0) }
     }
 
-    /// From now on these and no others.
+    /// Replaces all objects.
     pub fn replace(&self, objects: BTreeMap<ObjectKey, Rc<LocalObject>>) {
         let mut known = self.objects.borrow_mut();
         if *known != objects {
@@ -62,7 +62,7 @@ impl ObjectLookup for LocalObjects {
 
     fn secret_uid(&self, namespace: &str, name: &str) -> Option<String> {
         let secret = self.get(ObjectKind::Secret, namespace, name)?;
-        // A derived uid alone comes back with the name.
+        // A derived uid is the same for a recreated Secret of that name, so the creation time is added.
         Some(format!("{}.{}", secret.uid, secret.created.to_rfc3339()))
     }
 
@@ -93,21 +93,21 @@ impl ObjectLookup for LocalObjects {
     }
 }
 
-/// Upstream's rule: with other modes beside it nobody knows which one a pod means.
+/// Upstream's rule: next to other modes it is unknown which mode a pod uses.
 fn is_for_one_pod(claim: &ObjectContent) -> bool {
     matches!(claim, ObjectContent::Claim(claim) if claim.access_modes == ["ReadWriteOncePod"])
 }
 
-/// One object after another, for tests of whoever looks them up.
+/// Sets objects one at a time, for tests of their readers.
 #[cfg(test)]
 impl LocalObjects {
-    /// Puts a ConfigMap there, or takes it away with `None`.
+    /// Sets a ConfigMap, or removes it with `None`.
     pub fn set_config_map(&self, namespace: &str, name: &str, data: Option<ConfigMapData>) {
         let content = data.map(|data| ObjectContent::ConfigMap { data, immutable: false });
         self.set(ObjectKind::ConfigMap, namespace, name, content);
     }
 
-    /// Puts a Secret there, or takes it away with `None`.
+    /// Sets a Secret, or removes it with `None`.
     pub fn set_secret(&self, namespace: &str, name: &str, data: Option<ObjectData>) {
         let secret_type = super::OPAQUE.to_owned();
         let content = data.map(|data| ObjectContent::Secret { secret_type, data, immutable: false });

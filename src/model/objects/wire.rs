@@ -1,6 +1,6 @@
 //! Objects as Kubernetes writes them, and back.
 //!
-//! Owns the translation: base64, `stringData`, what a claim's status says.
+//! Owns the translation: base64, `stringData`, a claim's status.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -30,14 +30,14 @@ pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration
 /// Fields and keys whose values are not base64.
 pub type BadKeys = Vec<(&'static str, String)>;
 
-/// What is written of a Secret's values.
+/// How the values of a Secret are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Values {
     /// Base64, as in a manifest.
     Shown,
-    /// How long each is: for people, no manifest can be made of it.
+    /// Only their lengths: for display, not valid in a manifest.
     Hidden,
-    /// Nothing, not even the keys.
+    /// Neither values nor keys.
     LeftOut,
 }
 
@@ -61,7 +61,7 @@ pub fn secret(wire: Secret) -> (LocalObject, BadKeys) {
     (object(ObjectKind::Secret, wire.metadata, content), bad)
 }
 
-/// A claim; what it asks for beyond a directory is not in it.
+/// A claim; its fields beyond those of a directory are dropped.
 #[must_use]
 pub fn claim(wire: PersistentVolumeClaim) -> LocalObject {
     let spec = wire.spec;
@@ -90,7 +90,7 @@ pub fn runtime_class(wire: RuntimeClass) -> LocalObject {
     object(ObjectKind::RuntimeClass, wire.metadata, content)
 }
 
-/// What a decoded object is, and the keys that could not be decoded.
+/// The local form of a decoded object, and the keys that could not be decoded.
 #[must_use]
 pub fn local(wire: AnyObject) -> (LocalObject, BadKeys) {
     match wire {
@@ -169,7 +169,7 @@ pub fn to_value(object: &LocalObject, values: Values) -> Value {
         metadata["namespace"] = json!(key.namespace);
     }
     for (field, map) in [("labels", &object.labels), ("annotations", &object.annotations)] {
-        // It repeats the values.
+        // The annotation repeats the values.
         let is_hidden =
             |name: &str| key.kind == ObjectKind::Secret && values != Values::Shown && name == LAST_APPLIED;
         let map: StringMap = map.clone().into_iter().filter(|(name, _)| !is_hidden(name)).into_map();
@@ -252,14 +252,14 @@ fn put(value: &mut Value, field: &str, part: Value) {
     }
 }
 
-/// The volume that a claim is bound to; its name is that of the directory a pod has it mounted on.
+/// The volume that a claim is bound to; its name is that of the directory on which a pod mounts it.
 #[must_use]
 pub fn volume_name(claim: &ObjectKey) -> String {
     format!("pvc-{}", derived_uid(claim))
 }
 
-/// The uid of an object that a manifest defines: the same for one kind, namespace and name, on every start. Objects that an
-/// older release took through the API have such a one, too.
+/// The uid of an object that a manifest defines: the same for one kind, namespace and name, on every start.
+/// Objects that an older release accepted through the API have such a uid, too.
 #[must_use]
 pub fn derived_uid(key: &ObjectKey) -> String {
     let digest = Sha256::digest(format!("{}\0{}\0{}", key.kind.as_str(), key.namespace, key.name));

@@ -1,6 +1,6 @@
 //! Whether a pod may run on this node beside the others: upstream's order, reasons and texts.
 //!
-//! Owns the decision and who of those that wait comes first.
+//! Owns the decision and the order of the waiting pods.
 //!
 //! Pure: what it returns depends on its arguments alone.
 
@@ -27,18 +27,18 @@ pub use fit::beyond_node;
 
 /// Upstream's `SupplementalGroupsPolicy` that a runtime has to support.
 const STRICT: &str = "Strict";
-/// The machine goes down.
+/// The machine shuts down.
 const NODE_SHUTDOWN: &str = "NodeShutdown";
 const OS_LABEL: &str = "kubernetes.io/os";
 const OS: &str = "linux";
-/// Annotations by which profiles were chosen before there was a field.
+/// Prefix of the annotations that chose AppArmor profiles before the field existed.
 const APPARMOR_ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
-/// How the status of a rejected pod begins; run-once and people tell by it.
+/// Prefix of the status message of a rejected pod; run-once and users recognise it by this.
 pub const REJECTED_PREFIX: &str = "Pod was rejected: ";
 
-/// Reason of a pod that no node takes.
+/// Reason for a pod that a scheduler would not place.
 const UNSCHEDULABLE: &str = "Unschedulable";
-/// Reason of a pod to which a device plugin gives nothing.
+/// Reason for a pod whose devices a plugin did not allocate.
 const UNEXPECTED: &str = "UnexpectedAdmissionError";
 const POD_SCHEDULED: &str = "PodScheduled";
 /// Reason of its event.
@@ -58,7 +58,7 @@ impl Rejection {
         Self { reason: reason.to_owned(), message: message.into() }
     }
 
-    /// A device plugin did not give what the pod was let in for (upstream's reason and text).
+    /// A device plugin did not allocate the devices of an admitted pod (upstream's reason and text).
     #[must_use]
     pub fn of_allocation(why: String) -> Self {
         Self { reason: UNEXPECTED.to_owned(), message: why }
@@ -70,21 +70,22 @@ impl Rejection {
         status.reason == self.reason && status.message == format!("{REJECTED_PREFIX}{}", self.message)
     }
 
-    /// The reason of the event that tells of it.
+    /// The reason of the event for this rejection.
     #[must_use]
     pub fn event_reason(&self) -> &str {
         if self.reason == UNSCHEDULABLE { FAILED_SCHEDULING } else { &self.reason }
     }
 }
 
-/// What of the node decides who may run on it.
+/// The facts about the node that decide which pods may run on it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeFacts {
     /// `metadata.name` of the node.
     pub name: String,
     /// Labels of the node, well-known ones included.
     pub labels: StringMap,
-    /// What pods may ask for together: `cpu`, `memory`, `pods`... A resource that is not listed is not counted.
+    /// What all pods together may request: `cpu`, `memory`, `pods`... A resource that is not listed is not
+    /// counted.
     pub allocatable: ResourceList,
     /// Major and minor version of the kernel.
     pub kernel: (u32, u32),
@@ -94,20 +95,20 @@ pub struct NodeFacts {
     pub allowed_devices: Vec<String>,
     /// The kernel enforces AppArmor profiles.
     pub apparmor: bool,
-    /// What pods may name as `runtimeClassName` and be given user namespaces of their own, the default's name being empty; `None` while
-    /// the runtime has not told.
+    /// The `runtimeClassName`s with which pods can have user namespaces; the empty name is the default
+    /// handler. `None` until the runtime has reported its handlers.
     pub user_namespaces: Option<BTreeSet<String>>,
-    /// The runtime honours `supplementalGroupsPolicy: Strict`; `None` while it has not told.
+    /// The runtime honours `supplementalGroupsPolicy: Strict`; `None` until it has reported its features.
     pub supplemental_groups_policy: Option<bool>,
     /// What the node is short of.
     pub pressure: BTreeSet<Pressure>,
-    /// The machine goes down.
+    /// The machine shuts down.
     pub is_shutting_down: bool,
     /// TCP ports that the agent itself serves.
     pub own_ports: Vec<OwnPort>,
-    /// It takes no more pods of the API (`kubectl cordon`).
+    /// The node accepts no more pods of the API (`kubectl cordon`).
     pub unschedulable: bool,
-    /// Pods of the API that do not tolerate these get no place.
+    /// Pods of the API that do not tolerate these are not admitted.
     pub taints: Vec<Taint>,
 }
 
@@ -149,10 +150,10 @@ pub fn go_arch(arch: &str) -> &str {
     }
 }
 
-/// Whether a pod that has no place yet may get one: what a scheduler would look at.
+/// Whether a pod that has no place yet may get one: the checks of a scheduler.
 ///
 /// # Errors
-/// What keeps it away.
+/// Why the pod is kept away.
 pub fn schedule(pod: &Pod, node: &NodeFacts) -> Result<(), Rejection> {
     let away = keeps_away(pod, node.unschedulable, &node.taints);
     away.map_or(Ok(()), |message| Err(Rejection::new(UNSCHEDULABLE, message)))
@@ -161,7 +162,7 @@ pub fn schedule(pod: &Pod, node: &NodeFacts) -> Result<(), Rejection> {
 /// Whether `pod` may run beside `others`, the admitted pods without itself.
 ///
 /// # Errors
-/// The first thing that speaks against it.
+/// The first check that fails.
 pub fn admit(pod: &Pod, others: &[&Pod], node: &NodeFacts) -> Result<(), Rejection> {
     check_pressure(pod, node)?;
     sysctl::check(pod, node)?;
@@ -184,13 +185,14 @@ fn check_shutdown(node: &NodeFacts) -> Result<(), Rejection> {
     Ok(())
 }
 
-/// The runtime has to be asked what it can do before this pod can be judged.
+/// The pod can be admitted only after the runtime has reported its features.
 #[must_use]
 pub fn needs_runtime_features(pod: &Pod) -> bool {
     pod.spec.host_users == Some(false) || wants_strict_groups(pod)
 }
 
-/// Upstream's eviction handler: critical pods always may; with nothing but memory short, all that ask for some or tolerate it.
+/// Upstream's eviction handler: critical pods are always admitted; under memory pressure alone, also all pods
+/// that request memory or tolerate it.
 fn check_pressure(pod: &Pod, node: &NodeFacts) -> Result<(), Rejection> {
     let only_memory = node.pressure.iter().eq(&[Pressure::Memory]);
     let may = || only_memory && (qos_class(pod) != QosClass::BestEffort || tolerates_memory_pressure(pod));
@@ -241,14 +243,15 @@ type HostPort<'a> = (&'a str, &'a str, i32);
 
 const ANY_ADDRESS: &str = "0.0.0.0";
 
-/// What comes in at one of the addresses may come in at the other.
+/// Whether a connection to one address may also reach the other.
 #[must_use]
 pub fn addresses_meet(one: &str, other: &str) -> bool {
     let is_any = |address: &str| matches!(address, "" | ANY_ADDRESS | "::");
     is_any(one) || is_any(other) || one == other
 }
 
-/// A pod that takes a port of the agent's would answer in its place, and be shown the certificates and tokens of its clients.
+/// A pod on a port of the agent would answer in its place, and receive the certificates and tokens of its
+/// clients.
 fn check_own_ports(pod: &Pod, own: &[OwnPort]) -> Result<(), Rejection> {
     let taken = |own: &&OwnPort| {
         host_ports(pod).any(|(address, protocol, number)| {
@@ -331,29 +334,30 @@ fn failed_predicate(name: &str, why: &str) -> Rejection {
     Rejection::new(name, format!("Predicate {name} failed: {why}"))
 }
 
-/// Sorts pods that wait for room: higher priority first, then whoever was wanted first.
+/// Sort key for pods that wait for room: higher priority first, then the one first seen earlier.
 #[must_use]
 pub fn waiting_order(pod: &Pod) -> (Reverse<i32>, Option<Timestamp>, PodUid) {
     (Reverse(priority(pod)), first_seen(pod), pod.metadata.uid.clone())
 }
 
-/// Reasons that pass when another pod goes or the node recovers, each as the beginning of one. On a cluster a scheduler keeps
-/// pods away meanwhile, so that no kubelet rejects them.
+/// Prefixes of reasons that can pass when another pod ends or the node recovers. On a cluster a scheduler
+/// keeps such pods away meanwhile, so that no kubelet rejects them.
 const PASSING: [&str; 5] = ["OutOf", "NodePorts", EVICTED, NODE_SHUTDOWN, UNSCHEDULABLE];
-/// Reasons that pass when the runtime tells of other abilities, or a device plugin answers otherwise. No scheduler waits for
-/// that.
+/// Prefixes of reasons that can pass when the runtime reports other features, or a device plugin answers
+/// differently. No scheduler waits for that.
 const PASSING_FOR_STATIC: [&str; 3] =
     ["SupplementalGroupsPolicyNotSupported", "PodFeatureUnsupported", UNEXPECTED];
 
-/// What a rejection makes of the pod: one whose reason can pass waits, and is tried again. Any other has failed, as upstream.
+/// The pod's phase after a rejection: one whose reason can pass waits, and is tried again. Any other has
+/// failed, as upstream.
 #[must_use]
 pub fn may_wait(pod: &Pod, rejection: &Rejection) -> bool {
     let is_one_of = |reasons: &[&str]| reasons.iter().any(|known| rejection.reason.starts_with(known));
     is_one_of(&PASSING) || is_static(pod) && is_one_of(&PASSING_FOR_STATIC)
 }
 
-/// The status of a pod that was rejected: `Pending` while it waits, else `Failed`. A pod that the runtime holds nothing of
-/// has no container statuses, as upstream.
+/// The status of a pod that was rejected: `Pending` while it waits, else `Failed`. A pod that the runtime
+/// holds nothing of has no container statuses, as upstream.
 #[must_use]
 pub fn rejected_status(
     mut status: PodStatus,
@@ -384,7 +388,7 @@ pub fn rejected_status(
     status
 }
 
-/// A pod that goes on being kept away has been so since the status before.
+/// A pod that is still rejected keeps the transition time of its last status.
 pub fn keep_transition(status: &mut PodStatus, last: Option<&PodStatus>) {
     let away = |condition: &&PodCondition| condition.type_ == POD_SCHEDULED && condition.status == "False";
     let since = last.and_then(|last| last.conditions.iter().find(away)?.last_transition_time);
@@ -400,26 +404,28 @@ pub fn is_rejected(status: &PodStatus) -> bool {
     matches!(status.phase.as_str(), "Pending" | "Failed") && status.message.starts_with(REJECTED_PREFIX)
 }
 
-/// The pod has failed without ever having had containers, whatever its status would say of those by itself.
+/// The pod has failed without ever having had containers; this overrides the computed container statuses.
 #[must_use]
 pub fn has_failed_unrun(status: &PodStatus) -> bool {
     status.phase == "Failed" && is_rejected(status) && status.container_statuses.is_empty()
 }
 
-/// The pod was rejected in an earlier process, for a reason that another process may not have: a pod from a file or a URL is
-/// judged by each process once (upstream), since nothing else makes it again. One of the API stays failed.
+/// The pod was rejected in an earlier process, for a reason that may not hold for another one. A pod from a
+/// file or a URL is admitted or rejected once per process (upstream), since nothing else recreates it. One of
+/// the API stays failed.
 #[must_use]
 pub fn is_judged_again(pod: &Pod, remembered: &PodStatus) -> bool {
     is_static(pod) && remembered.phase == "Failed" && is_rejected(remembered)
 }
 
-/// The pod waits for room and has never run: its time has not begun.
+/// The pod waits for room and has never run: its start time is not set.
 #[must_use]
 pub fn has_only_waited(status: &PodStatus) -> bool {
     status.phase == "Pending" && is_rejected(status) && status.container_statuses.is_empty()
 }
 
-/// The pod held a place when the status was written: the runtime knew a container of it, and it had not ended.
+/// The pod held a place when the status was written: the runtime knew a container of it, and it had not
+/// ended.
 #[must_use]
 pub fn held_a_place(status: &PodStatus) -> bool {
     let ended = matches!(status.phase.as_str(), "Succeeded" | "Failed");

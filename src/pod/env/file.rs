@@ -2,12 +2,12 @@
 //!
 //! Owns the syntax.
 
-/// The text breaks the rules before the variable was found.
+/// A syntax error before the variable was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Malformed;
 
-/// The value of a variable; `None` when the file does not set it. Values stand in single quotes, are taken literally and
-/// may go over several lines; blank lines and lines that begin with `#` count for nothing.
+/// The value of a variable; `None` when the file does not set it. Values stand in single quotes, are taken
+/// literally and may go over several lines; blank lines and lines that begin with `#` count for nothing.
 pub(super) fn find(text: &str, key: &str) -> Result<Option<String>, Malformed> {
     let mut rest = text;
     loop {

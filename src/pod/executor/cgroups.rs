@@ -1,7 +1,9 @@
-//! The cgroups pods are in: made before the first sandbox, kept at what their pods ask for, and taken away with them.
+//! The cgroups of pods: created before the first sandbox, updated to the pods' requests, and removed with
+//! them.
 //!
-//! Owns which pods' cgroups are known, and the weight of the burstable class, which is the sum over them. Values come from
-//! `pod::resources`, effects from `cgroup`. What this machine does not allow is said once, and pods run without it.
+//! Owns the set of known pod cgroups, and the weight of the burstable class, which is the sum over them.
+//! Values come from `pod::resources`, effects from `cgroup`. What this machine does not support is logged
+//! once, and pods run without it.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,11 +41,11 @@ const KILL_PAUSE: Duration = Duration::from_millis(20);
 pub struct NodeCgroups {
     /// Of the one all pods are in.
     pub pods: CgroupValues,
-    /// Of those of everything else.
+    /// Of the cgroups for reserved resources.
     pub reserved: Vec<ReservedCgroup>,
 }
 
-/// `systemReservedCgroup` or `kubeReservedCgroup`: somebody else makes it, its limits are set here.
+/// `systemReservedCgroup` or `kubeReservedCgroup`: created by the administrator; the agent sets its limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReservedCgroup {
     /// `System` or `Kube`, as events have it.
@@ -58,20 +60,21 @@ pub struct ReservedCgroup {
 #[derive(Default)]
 pub(super) struct PodCgroups {
     begun: OnceCell<()>,
-    /// Held while the tree is changed; the weight the burstable class has been given, thousandths of a CPU.
+    /// Locked while the tree is changed; the current weight of the burstable class, in thousandths of a CPU.
     burstable: Mutex<Option<i64>>,
     pods: RefCell<BTreeMap<PodUid, PodCgroup>>,
     said: RefCell<BTreeSet<String>>,
 }
 
-/// One pod's cgroup as it was written.
+/// The values last written for one pod.
 struct PodCgroup {
     values: CgroupValues,
     burstable_cpu_milli: i64,
 }
 
 impl<R: Runtime> Executor<R> {
-    /// Makes the cgroups of the node and of the QoS classes, once the runtime has said its driver. Fine to call again.
+    /// Creates the cgroups of the node and of the QoS classes, once the runtime has reported its cgroup
+    /// driver. Idempotent.
     pub async fn begin_cgroups(&self) {
         if !self.config.layout.per_qos || self.ask_cgroup_driver().await.is_err() {
             return;
@@ -98,7 +101,7 @@ impl<R: Runtime> Executor<R> {
         self.cgroups.begun.get_or_init(begin).await;
     }
 
-    /// Makes the pod's cgroup, before the runtime puts anything into it.
+    /// Creates the pod's cgroup, before the runtime puts anything into it.
     pub(super) async fn ensure_pod_cgroup(&self, pod: &Pod) -> Result<(), Failure> {
         if !self.config.layout.per_qos {
             return Ok(());
@@ -127,7 +130,7 @@ impl<R: Runtime> Executor<R> {
         }
     }
 
-    /// Sees to it that the cgroup of a pod that runs has the values the pod asks for now. Costs nothing when it has.
+    /// Updates the cgroup of a running pod to its current requests. Writes nothing when they are unchanged.
     pub async fn keep_pod_cgroup(&self, pod: &Pod) {
         if !self.config.layout.per_qos || self.has_values(pod) {
             return;
@@ -140,7 +143,8 @@ impl<R: Runtime> Executor<R> {
         let tree = self.cgroup_tree();
         match rt::blocking("update pod cgroup", move || cgroup::update(&tree, &path, &values)).await {
             Ok(skipped) => self.say_skipped(skipped),
-            // Its containers run somewhere else (another cgroup root before), and nothing is worth stopping them for.
+            // The containers run in another cgroup (another cgroup root before), and must not be stopped for
+            // this.
             Err(error @ CgroupError::Missing { .. }) => {
                 log::debug!(pod:% = pod.pod_ref(), err:% = error; "Running pod is not in its cgroup");
             }
@@ -151,14 +155,14 @@ impl<R: Runtime> Executor<R> {
         }
     }
 
-    /// Takes the pod's cgroup away, with the processes left in it. False when it is still there.
+    /// Removes the pod's cgroup and kills the processes left in it. False when it still exists.
     pub(super) async fn remove_pod_cgroup(&self, pod: &Pod) -> bool {
         if !self.config.layout.per_qos {
             return true;
         }
-        // Where it is depends on the driver. A runtime that is away cannot say; then it is the configured one.
+        // The path depends on the driver. Without an answer of the runtime the configured driver is used.
         let _ = self.ask_cgroup_driver().await;
-        // An orphan's spec is lost, and with it its class: it can be in any of the three.
+        // The spec of an orphan is lost, and with it its QoS class: the cgroup can be in any of the three.
         let layout = self.cgroup_layout();
         let uid = &pod.metadata.uid;
         if let Err(error) =
@@ -190,8 +194,8 @@ impl<R: Runtime> Executor<R> {
         outcome
     }
 
-    /// Removes cgroups of pods nobody knows, left by an agent that died: those without a process. One with processes is
-    /// somebody's, and only named: what the runtime knows of has been adopted before.
+    /// Removes empty cgroups of unknown pods, left by an agent that died. One with processes is kept and
+    /// logged: the pods that the runtime knows were adopted before, so the processes are not the agent's.
     pub async fn sweep_cgroups(&self, known: impl FnOnce() -> BTreeSet<PodUid>) {
         if !self.config.layout.per_qos || self.ask_cgroup_driver().await.is_err() {
             return;
@@ -213,12 +217,12 @@ impl<R: Runtime> Executor<R> {
         rt::blocking("sweep cgroups", job).await;
     }
 
-    /// Removes the cgroups above the pods', as far as nothing is in them.
+    /// Removes the cgroups above the pods' unless they contain something.
     pub async fn remove_empty_cgroups(&self) {
         if !self.config.layout.per_qos || self.ask_cgroup_driver().await.is_err() {
             return;
         }
-        // They may be in the making.
+        // Their creation may be in progress.
         self.begin_cgroups().await;
         let _held = self.cgroups.burstable.lock().await;
         let layout = self.cgroup_layout();
@@ -255,7 +259,7 @@ impl<R: Runtime> Executor<R> {
         values
     }
 
-    /// Gives the burstable class the weight its pods ask for together, if that has changed.
+    /// Sets the weight of the burstable class to the sum of its pods, if that has changed.
     async fn weigh_burstable(&self, weight: &mut Option<i64>) {
         let sum = self
             .cgroups
@@ -275,7 +279,7 @@ impl<R: Runtime> Executor<R> {
                 self.say_skipped(skipped);
                 *weight = Some(sum);
             }
-            // Not ours to make on this machine; the runtime does when the first pod needs it.
+            // The agent cannot create it on this machine; the runtime does for the first pod.
             Err(CgroupError::Missing { .. }) => {}
             Err(error) => log::warn!(err:% = chain(&error); "Failed to update QoS cgroups"),
         }
@@ -299,9 +303,9 @@ impl<R: Runtime> Executor<R> {
     }
 }
 
-/// How making the cgroups above the pods' went.
+/// The result of creating the cgroups above the pods'.
 struct NodeMade {
-    /// Limiting all pods together: how much could not be.
+    /// The limit of all pods together: how many values were skipped.
     limited: Result<usize, CgroupError>,
     skipped: Vec<Skipped>,
 }
@@ -328,14 +332,14 @@ fn make_node_cgroups(
         }
         match cgroup::ensure(tree, &path, &values) {
             Ok(more) => skipped.extend(more),
-            // Each of its pods fails for the same reason, and says so.
+            // Each pod of the class fails for the same reason, and reports it.
             Err(error) => log::warn!(cgroup = path, err:% = chain(&error); "Failed to create QoS cgroup"),
         }
     }
     NodeMade { limited, skipped }
 }
 
-/// The limits above the pods, and who is told of them.
+/// The limits above the pods, and where their results are reported.
 struct NodeLimits {
     tree: CgroupConfig,
     layout: CgroupLayout,
@@ -344,7 +348,7 @@ struct NodeLimits {
 }
 
 impl NodeLimits {
-    /// Usage may be above a limit until pods have gone: tries until everything is in force.
+    /// Usage may be above a limit until pods have ended: retries until all limits are in force.
     async fn enforce_until_done(self) {
         let mut rest = self;
         loop {
@@ -361,11 +365,12 @@ impl NodeLimits {
         }
     }
 
-    /// Reports how limiting all pods went, then limits what is reserved. What is to be tried again comes back.
+    /// Reports the result of limiting all pods, then limits the reserved cgroups. Returns what must be
+    /// retried.
     async fn enforce(mut self, limited: Result<usize, CgroupError>) -> Option<Self> {
         match &limited {
             Ok(0) => self.enforced("Updated Node Allocatable limit across pods"),
-            // The log has said which.
+            // The skipped values are logged already.
             Ok(_) => {}
             Err(error) => {
                 let path = class_cgroup_path(QosClass::Guaranteed, &self.layout);
@@ -423,7 +428,7 @@ fn kill_and_remove(tree: &CgroupConfig, path: &str) -> Result<(), CgroupError> {
     cgroup::remove(tree, path).into_iter().next().map_or(Ok(()), Err)
 }
 
-/// Looks first: systemd ends what runs in a slice that it is told to stop, and a process here is somebody's.
+/// Checks for processes first: stopping a slice makes systemd kill them, and they may not be the agent's.
 fn remove_if_empty(tree: &CgroupConfig, path: &str) -> Result<(), String> {
     if cgroup::is_populated(tree, path) {
         return Err("it contains processes".to_owned());
@@ -435,11 +440,11 @@ fn kept_paths(layout: &CgroupLayout, known: &BTreeSet<PodUid>) -> BTreeSet<Strin
     known.iter().flat_map(|uid| CLASSES.map(|class| pod_cgroup_path(uid, class, layout))).into_set()
 }
 
-/// Pods' cgroups that are there and not kept.
+/// Pod cgroups that exist and are not in `kept`.
 fn orphans(tree: &CgroupConfig, layout: &CgroupLayout, kept: &BTreeSet<String>) -> Vec<String> {
     let mut found = Vec::new();
     for class in CLASSES {
-        // What a pod without a uid would be called is what all pods' names begin with.
+        // The name for an empty uid is the prefix of all pod cgroups.
         let path = pod_cgroup_path(&PodUid::default(), class, layout);
         let prefix = match layout.driver {
             CgroupDriver::Cgroupfs => path.as_str(),

@@ -1,6 +1,7 @@
-//! From a pod's spec to what the runtime is asked for: sandbox and container configuration, and the files they mount.
+//! From a pod's spec to the requests for the runtime: sandbox and container configuration, and the files they
+//! mount.
 //!
-//! The values come from the rules of `pod`; here they are brought together with what only the node knows.
+//! The values come from the rules of `pod`; here they are combined with facts that only the node has.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -41,15 +42,15 @@ use crate::runtime::{
 
 /// A resolv.conf larger than this is refused (upstream).
 const MAX_RESOLV_CONF: u64 = 10 << 20;
-/// A hosts file larger than this is nobody's by hand; each of the pods on the node's network has a copy.
+/// A hosts file above this size was not written by hand, and each pod on the node's network has a copy.
 const MAX_HOSTS: u64 = 10 << 20;
-/// As large as a ConfigMap may be: whoever has more to say to a process has files for it.
+/// The size limit of a ConfigMap; larger data belongs in files.
 const MAX_ENV_FILE: u64 = 1 << 20;
 /// Where the kubelet manages the hosts file, unless the container mounts something there itself.
 const HOSTS_PATH: &str = "/etc/hosts";
 
 impl<R: Runtime> Executor<R> {
-    /// What `RunPodSandbox` is asked for, and what about it the user should know.
+    /// The `RunPodSandbox` configuration, and problems that are reported to the user.
     pub(super) async fn sandbox_config(
         &self,
         pod: &Pod,
@@ -111,13 +112,13 @@ impl<R: Runtime> Executor<R> {
         self.config.objects.runtime_class(class_of(pod)?)
     }
 
-    /// What the runtime can do, its handlers being called as pods ask for them.
+    /// The runtime's features, with its handlers under the names of the RuntimeClasses.
     pub fn by_class_name(&self, status: &RuntimeStatus) -> RuntimeStatus {
         let handlers = by_class_name(&status.handlers, self.config.objects.runtime_classes());
         RuntimeStatus { handlers, ..status.clone() }
     }
 
-    /// What `CreateContainer` is asked for; makes the files it mounts.
+    /// The `CreateContainer` configuration; creates the files that it mounts.
     pub(super) async fn prepare_container(
         &self,
         run: &Run<'_>,
@@ -187,7 +188,7 @@ impl<R: Runtime> Executor<R> {
         self.add_devices(run, container, config).await
     }
 
-    /// What the pod's hosts file is made of, once its address is known.
+    /// The inputs of the pod's hosts file, once its address is known.
     fn hosts_source(&self, pod: &Pod, ips: &[String]) -> Option<HostsSource> {
         if pod.spec.host_network {
             return Some(HostsSource::Node(pod.spec.host_aliases.clone()));
@@ -234,7 +235,7 @@ impl<R: Runtime> Executor<R> {
             .map_err(|(path, error)| format!("create {}: {error}", path.display()))
     }
 
-    /// Tells what of the pod's DNS had to be left out.
+    /// Reports the DNS settings of the pod that were left out.
     pub(super) fn report_dns(&self, pod: &Pod, problems: &[DnsProblem]) {
         for problem in problems {
             self.pod_event(pod, EventType::Warning, problem.reason, &problem.message);
@@ -263,11 +264,11 @@ impl HostsSource {
     }
 }
 
-/// The node's resolver configuration; no path for none at all.
+/// The node's resolver configuration; `Disabled` without a path.
 fn read_resolv_conf(path: Option<&Path>) -> Result<ResolvConfSource, String> {
     let Some(path) = path else { return Ok(ResolvConfSource::Disabled) };
     let text = match read_text(path, MAX_RESOLV_CONF) {
-        // A box without a resolver is a box without a network: its pods run all the same.
+        // A machine without a resolver has no network: its pods run all the same.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
         Err(error) if error.kind() == std::io::ErrorKind::FileTooLarge => {
             return Err(format!("{} is larger than {MAX_RESOLV_CONF} bytes", path.display()));
@@ -320,12 +321,13 @@ fn container_labels(pod: &Pod, container: &Container) -> BTreeMap<String, String
     all
 }
 
-/// Empty for the image's. Honoured when set: upstream puts it behind the gate ContainerStopSignals.
+/// Empty for the image's signal. Always honoured when set; upstream has the feature gate
+/// ContainerStopSignals.
 fn stop_signal(container: &Container) -> String {
     container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.stop_signal.clone()).unwrap_or_default()
 }
 
-/// The contract by which a later agent, or a kubelet, knows what this container is.
+/// The annotations by which a later agent, or a kubelet, recognises this container.
 fn container_annotations(pod: &Pod, container: &Container, attempt: u32) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     let mut add = |key: &str, value: String| all.insert(key.to_owned(), value);
@@ -362,7 +364,7 @@ mod tests {
         assert_eq!(read(), Ok(ResolvConfSource::Parsed(parse_resolv_conf(""))), "none is no network");
         std::fs::write(&path, b"# caf\xe9\nnameserver 10.0.0.1\n").unwrap();
         let readable = read();
-        // Its length says nothing, as with a device.
+        // Its length is reported as zero, as with a device.
         let endless = read_resolv_conf(Some(Path::new("/dev/zero"))).unwrap_err();
         std::fs::remove_file(&path).unwrap();
         assert_eq!(readable, Ok(ResolvConfSource::Parsed(parse_resolv_conf("nameserver 10.0.0.1\n"))));

@@ -1,6 +1,6 @@
-//! Pods that wait for devices which are not there: woken when the names appear.
+//! Pods that wait for missing devices: woken when the device paths appear.
 //!
-//! Owns one inotify instance and one task while somebody waits, and nothing otherwise.
+//! Owns one inotify instance and one task while a pod waits, and nothing otherwise.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -13,23 +13,23 @@ use crate::platform::rt;
 use crate::platform::sys::inotify::{InotifyError, Interest, Watcher};
 use crate::pod::inbox::Inbox;
 
-/// Who waits for what.
+/// Paths and the mailboxes of the pods that wait for them.
 #[derive(Clone, Default)]
 pub(super) struct DeviceWaits(Rc<DeviceWaitsInner>);
 
 #[derive(Default)]
 struct DeviceWaitsInner {
     waiting: RefCell<Vec<(PathBuf, Rc<Inbox>)>>,
-    /// The task is there.
+    /// The task runs.
     runs: RefCell<bool>,
     more: Notify,
 }
 
 impl DeviceWaits {
-    /// The owner of the mailbox is told when this path leads to something. Once; and at once when it does already.
+    /// Notifies the mailbox once when the path exists; immediately if it exists already.
     ///
     /// # Errors
-    /// When the kernel has no inotify left for us: nobody will be told.
+    /// When no inotify instance is available; then the mailbox is never notified.
     pub(super) fn wait(&self, path: &Path, mailbox: &Rc<Inbox>) -> Result<(), InotifyError> {
         let entry = (path.to_owned(), Rc::clone(mailbox));
         let mut waiting = self.0.waiting.borrow_mut();
@@ -52,7 +52,7 @@ impl DeviceWaitsInner {
     async fn watch(self: Rc<Self>, watcher: Watcher) {
         let mut events = Vec::new();
         loop {
-            // Watched first and looked at then: what appears in between is seen.
+            // The watch is added before the check, so a path that appears in between is not missed.
             for (path, _) in &*self.waiting.borrow() {
                 watch_above(&watcher, path);
             }
@@ -62,7 +62,7 @@ impl DeviceWaitsInner {
                 return;
             }
             events.clear();
-            // Losing either is safe: events stay in the kernel's queue, and a notification is kept.
+            // Cancel safe: events stay in the kernel's queue, and a notification is kept.
             let read = tokio::select! {
                 biased;
                 () = self.more.notified() => Ok(()),
@@ -77,7 +77,7 @@ impl DeviceWaitsInner {
     }
 
     async fn tell_those_whose_device_is_there(&self) {
-        // A mailbox that only we hold is nobody's any more.
+        // Drops mailboxes whose worker has ended: no other reference is left.
         self.waiting.borrow_mut().retain(|(_, mailbox)| Rc::strong_count(mailbox) > 1);
         let paths: Vec<PathBuf> = self.waiting.borrow().iter().map(|(path, _)| path.clone()).collect();
         let there = move || paths.into_iter().filter(|path| path.exists()).collect::<Vec<_>>();
@@ -92,7 +92,7 @@ impl DeviceWaitsInner {
     }
 }
 
-/// Watches the deepest directory above the path that is there: the next one on the way appears in it.
+/// Watches the deepest existing directory above the path: its next component appears there.
 fn watch_above(watcher: &Watcher, path: &Path) {
     let is_watched = |directory: &Path| watcher.watch(directory, Interest::Names).is_ok();
     if !path.ancestors().skip(1).any(is_watched) {

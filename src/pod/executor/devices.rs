@@ -1,6 +1,6 @@
-//! The devices of a container: what it asks for by annotation, by volume and as a resource, found on the node.
+//! The devices of a container: requested by annotation, by volume and as a resource, resolved on the node.
 //!
-//! Owns what happens when one is not there: the container waits for it.
+//! Owns the wait of a container for a missing device.
 
 use std::path::{Path, PathBuf};
 
@@ -15,12 +15,12 @@ use crate::pod::executor::{Executor, Patience, RETRY_AFTER, Run};
 use crate::pod::image::StartFailure as Failure;
 use crate::runtime::{ContainerConfig, Runtime};
 
-/// A plugin does not prepare what the pod has, or gives no more for one that runs (upstream's reason).
+/// A plugin failed to prepare the pod's devices, or has too few for a running pod (upstream's reason).
 const CONFIG_ERROR: &str = "CreateContainerConfigError";
 
 impl<R: Runtime> Executor<R> {
-    /// Adds devices to what the runtime is asked for: those of plugins with all that comes with them, of annotations, of
-    /// volumes.
+    /// Adds devices to the container configuration: those of plugins with their mounts and variables, of
+    /// annotations, of volumes.
     pub(super) async fn add_devices(
         &self,
         run: &Run<'_>,
@@ -55,10 +55,11 @@ impl<R: Runtime> Executor<R> {
         Ok(config)
     }
 
-    /// Devices of plugins for all containers of a pod that is about to run. One that cannot have all keeps none.
+    /// Allocates plugin devices for all containers of a pod that is about to run. If one allocation fails,
+    /// the pod keeps none.
     ///
     /// # Errors
-    /// Why not, in upstream's words.
+    /// Why the allocation failed, in upstream's words.
     pub async fn allocate_devices(&self, pod: &Pod) -> Result<(), String> {
         let devices = &self.config.devices;
         let allocated = devices.allocate(pod).await;
@@ -83,7 +84,7 @@ impl<R: Runtime> Executor<R> {
                 "host path {path:?} from the device plugin is not an absolute path"
             )));
         }
-        // As upstream: a variable of the pod's spec wins, a mount of the plugin's does not hide one of the pod's.
+        // As upstream: a variable of the pod's spec wins; a mount of the plugin does not hide one of the pod.
         let is_set = |name: &String| config.envs.iter().any(|(other, _)| other == name);
         let envs: Vec<_> = options.envs.into_iter().filter(|(name, _)| !is_set(name)).collect();
         config.envs.extend(envs);
@@ -94,7 +95,7 @@ impl<R: Runtime> Executor<R> {
         Ok(config)
     }
 
-    /// A volume that is to be a device waits for it, as a container does.
+    /// A volume of a device type waits for its device, as a container does.
     pub(super) async fn find_volume_devices(&self, run: &Run<'_>) -> Result<(), Failure> {
         let found = self.find(run, &volume_paths(run.pod)).await;
         found.map(|_| ()).inspect_err(|failure| {
@@ -102,7 +103,7 @@ impl<R: Runtime> Executor<R> {
         })
     }
 
-    /// Where these paths lead. The first that leads nowhere is waited for.
+    /// The targets of these paths. The pod waits for the first one that does not exist.
     async fn find(&self, run: &Run<'_>, paths: &[String]) -> Result<Vec<PathBuf>, Failure> {
         if paths.is_empty() {
             return Ok(Vec::new());
@@ -118,7 +119,7 @@ impl<R: Runtime> Executor<R> {
                 Patience::UntilRemoval(mailbox) => self.device_waits.wait(Path::new(&path), mailbox),
                 Patience::Until(_) => Ok(()),
             };
-            // Without inotify it is tried again as anything else that failed.
+            // Without inotify the start is retried like any other failure.
             let retry_after = waits.err().map(|error| {
                 log::warn!(device = path, err:% = chain(&error); "Failed to watch for device, checking \
                      periodically");

@@ -1,4 +1,5 @@
-//! The files of a pod that are neither volumes nor the runtime's: log directories and links, hosts file, termination logs.
+//! The files of a pod that are neither volumes nor the runtime's: log directories and links, hosts file,
+//! termination logs.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -42,12 +43,13 @@ pub(super) fn log_file_name(attempt: u32) -> String {
     format!("{attempt}.log")
 }
 
-/// Upstream's eight hex digits are random; the restart count tells instances apart as well and can be found again.
+/// Upstream uses eight random hex digits; the restart count also distinguishes instances and can be
+/// recomputed.
 pub(super) fn termination_log_name(attempt: u32) -> String {
     format!("{attempt:08x}")
 }
 
-/// The restart count that a log's name begins with; those that have been rotated say more behind it.
+/// The restart count at the beginning of a log's name; the names of rotated logs are longer.
 fn attempt_of(log_name: &str) -> Option<u32> {
     let (attempt, rest) = log_name.split_once(".log")?;
     (rest.is_empty() || rest.starts_with('.')).then(|| attempt.parse().ok()).flatten()
@@ -100,8 +102,9 @@ impl<R: Runtime> Executor<R> {
         }
     }
 
-    /// Removes what a container's record leaves on the node: the link to its log, the log, its termination log. Without
-    /// this a crash loop would fill the disk one small file at a time; a log that is kept takes the place of the one before.
+    /// Removes the files of a container's record: the link to its log, the log, its termination log. Without
+    /// this a crash loop would fill the disk one small file at a time; a log that is kept replaces the
+    /// previous one.
     pub(super) async fn remove_container_files(
         &self,
         pod: &Pod,
@@ -132,15 +135,15 @@ impl<R: Runtime> Executor<R> {
         .await;
     }
 
-    /// What the pod's log files say of the restart count of each container's next instance; those without a log file are
-    /// left out.
+    /// The restart count of each container's next instance by the pod's log files; containers without a log
+    /// file are left out.
     pub async fn logged_counts(&self, pod: &Pod) -> BTreeMap<ContainerName, u32> {
         let directory = log_directory(&self.config.pod_logs_dir, pod);
         rt::blocking("read pod logs", move || counts_in(&directory)).await
     }
 
-    /// Removes the pod's log directory, and links into it: they go with their containers, but an agent may have died between
-    /// the two.
+    /// Removes the pod's log directory, and links into it: normally they are removed with their containers,
+    /// but an agent may have died between the two.
     pub(super) async fn remove_logs(&self, pod: &Pod) {
         let directory = log_directory(&self.config.pod_logs_dir, pod);
         let links = self.config.container_logs_dir.clone();
@@ -173,13 +176,13 @@ fn remove_links_into(target: &Path, links: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Reads a file of a volume that the pod writes.
+/// Reads a file of a volume that the pod can write.
 pub(super) fn read_file_below(root: &Path, path: &Path, most_bytes: u64) -> std::io::Result<Vec<u8>> {
     read_bounded(open_file_below(root, path)?, most_bytes)
 }
 
-/// Reads a file of the node. Bytes that are no text become replacement characters: nobody goes without a hosts file because
-/// of a comment in an old encoding.
+/// Reads a file of the node. Invalid UTF-8 becomes replacement characters: a comment in an old encoding must
+/// not cost a pod its hosts file.
 pub(super) fn read_text(path: &Path, most_bytes: u64) -> std::io::Result<String> {
     let content = read_bounded(open_without_waiting(path)?, most_bytes)?;
     Ok(String::from_utf8_lossy(&content).into_owned())
@@ -194,8 +197,8 @@ fn read_bounded(file: std::fs::File, most_bytes: u64) -> std::io::Result<Vec<u8>
     Ok(content)
 }
 
-/// Writes a file whose mode the umask must not change, only if its content differs: flash is not worn by restarts. Containers
-/// may have written it, so no more of it is read than there should be.
+/// Writes a file with a mode that ignores the umask, only if its content differs, to spare flash on restarts.
+/// Containers may have written it, so no more of it is read than the expected length.
 pub(super) fn write_file(path: &Path, content: &str, mode: u32) -> std::io::Result<()> {
     if holds(path, content.as_bytes()) {
         return Ok(());
@@ -260,7 +263,7 @@ mod tests {
         assert_eq!(std::fs::metadata(&path).unwrap().modified().unwrap(), before);
         write_file(&path, "b", 0o600).unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "b");
-        // A container has filled its hosts file: a terabyte that no disk and no memory has to hold.
+        // A container has grown its hosts file to a sparse terabyte, which must not be read into memory.
         std::fs::File::options().write(true).open(&path).unwrap().set_len(1 << 40).unwrap();
         write_file(&path, "b", 0o600).unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "b");

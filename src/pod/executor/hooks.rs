@@ -1,9 +1,10 @@
-//! Carrying out lifecycle hooks: postStart after a start, preStop before a stop.
+//! Running lifecycle hooks: postStart after a start, preStop before a stop.
 //!
 //! Owns the effects of hooks and their events.
 //!
-//! postStart runs in the pod's own worker, as upstream has it: while it takes its time the pod's other containers wait for
-//! their start or restart, other pods do not. It is not run again for a container that an earlier agent started.
+//! postStart runs in the pod's own worker, as upstream: until it ends, the pod's other containers wait for
+//! their start or restart; other pods do not. It is not run again for a container that an earlier agent
+//! started.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -22,9 +23,9 @@ use crate::pod::plan::StopContainer;
 use crate::pod::target::HttpTarget;
 use crate::runtime::{ErrorKind, Runtime};
 
-/// Upstream's client says so of lifecycle hooks.
+/// The user agent of upstream's client for lifecycle hooks.
 const USER_AGENT: &str = "kube-lifecycle/1.36";
-/// Upstream sets no limit to a hook's request; what bounds it is whoever waits for it.
+/// Upstream has no limit for a hook's request; the caller's wait bounds it.
 const HTTP_LIMIT: Duration = Duration::from_secs(24 * 3600);
 
 /// Runs hooks for all pods.
@@ -39,7 +40,7 @@ pub(super) struct HookSite {
     pub(super) pod: PodRef,
     pub(super) name: ContainerName,
     pub(super) id: ContainerId,
-    /// Where the pod answers.
+    /// The pod's address.
     pub(super) pod_ip: Option<String>,
 }
 
@@ -48,7 +49,8 @@ impl<R: Runtime> HookRunner<R> {
         Self { runtime, events }
     }
 
-    /// Runs a hook to its end, however long that takes: callers stop waiting by dropping it. The error is for a status.
+    /// Runs a hook to its end without a time limit: callers stop waiting by dropping the future. The error is
+    /// for a status.
     pub(super) async fn run(&self, site: &HookSite, hook: &Hook) -> Result<(), String> {
         let outcome = match hooks::hook_call(hook, site.pod_ip.as_deref()) {
             Ok(HookCall::Exec(command)) => self.exec(&site.id, &command).await,
@@ -88,7 +90,8 @@ impl<R: Runtime> HookRunner<R> {
         Err(secure.explain(&failed).into())
     }
 
-    /// Returns when the container's process is seen not to run any more. Looks whenever something has changed in the pod.
+    /// Returns when the container is not running any more. Checks after every change of the pod in the
+    /// runtime.
     async fn ended(&self, id: &ContainerId, mailbox: &Inbox) {
         loop {
             let seen = mailbox.looks();
@@ -102,7 +105,7 @@ impl<R: Runtime> HookRunner<R> {
     }
 }
 
-/// Any answer is a success, also one that breaks off: nobody reads it.
+/// Any answer is a success, also a truncated one: the body is not used.
 async fn send(request: &HttpGet) -> Result<(), HandlerError> {
     match handler::http_get(request, HTTP_LIMIT).await {
         Ok(_) | Err(HandlerError::Body(_)) => Ok(()),
@@ -115,8 +118,8 @@ fn http_get_of(target: &HttpTarget) -> HttpGet {
 }
 
 impl<R: Runtime> Executor<R> {
-    /// Runs the hook of a container that has just started, if it has one. When it fails the container is stopped. A removal
-    /// of the pod, or the container's own end, ends the wait.
+    /// Runs the postStart hook of a new container, if it has one. If it fails, the container is stopped. A
+    /// removal of the pod, or the container's own end, ends the wait.
     pub(super) async fn run_post_start(
         &self,
         run: &Run<'_>,
@@ -135,14 +138,14 @@ impl<R: Runtime> Executor<R> {
         };
         let outcome = tokio::select! {
             biased;
-            // What is given up here is stopped by the plan that takes the pod down.
+            // The container still runs; the plan that takes the pod down stops it.
             () = mailbox.removal() => return Err(Failure {
                 reason: "PostStartHookError",
                 message: "hook cancelled: the pod is being removed".to_owned(),
                 retry_after: None,
             }),
             outcome = self.hooks.run(&site, &hook) => outcome,
-            // How it ended says more than a hook that had nobody left to talk to.
+            // The container's own exit says more than the failed hook of an ended container.
             () = self.hooks.ended(id, mailbox) => return Ok(()),
         };
         let Err(message) = outcome else { return Ok(()) };
@@ -155,13 +158,13 @@ impl<R: Runtime> Executor<R> {
             grace_seconds: None,
         };
         let grace_seconds = run.pod.termination_grace_period_seconds();
-        // Whether or not that works, the next look at the runtime finds out.
+        // The next relist shows whether the stop worked.
         let _ = self.stop_containers(run, &[vec![stop]], grace_seconds).await;
-        // The crash-loop back-off says when it is tried again.
+        // The crash-loop back-off decides when it is retried.
         Err(Failure { reason: "PostStartHookError", message, retry_after: Some(Duration::ZERO) })
     }
 
-    /// Where hooks reach a pod: on the host's network, at the node's first address.
+    /// The address for hooks; on the host's network the node's first one.
     pub(super) fn pod_ip(&self, pod: &Pod, sandbox: Option<&ObservedSandbox>) -> Option<String> {
         let on_host = pod.spec.host_network || sandbox.is_some_and(|sandbox| sandbox.host_network);
         let of_sandbox = sandbox.map_or(&[][..], |sandbox| &sandbox.ips);

@@ -1,6 +1,6 @@
 //! Image volumes: pulled like a container's own image, before the first container that mounts them starts.
 //!
-//! Owns which image a volume's reference means.
+//! Owns the resolution of a volume's reference to an image.
 
 use crate::model::api::pod::{Container, Pod};
 use crate::pod::events::EventType;
@@ -8,11 +8,12 @@ use crate::pod::executor::{Executor, Run};
 use crate::pod::image::{ImageRequest, PodSecret, StartFailure as Failure};
 use crate::runtime::{ImageStatus, Runtime};
 
-/// Added to a refusal of a container that mounts an image: older runtimes do not say what they lack.
+/// Added to the runtime's error for a container that mounts an image: older runtimes do not name the missing
+/// feature.
 const HINT: &str = "the container mounts an image volume, which requires containerd 2.1 or CRI-O 1.31";
 
 impl<R: Runtime> Executor<R> {
-    /// Gets the images that the container mounts and notes in the pod's volumes what they resolved to.
+    /// Pulls the images that the container mounts and stores their ids in the pod's volumes.
     pub(super) async fn ensure_image_volumes(
         &self,
         run: &mut Run<'_>,
@@ -38,7 +39,7 @@ impl<R: Runtime> Executor<R> {
         Ok(())
     }
 
-    /// An image, by its policy. A pull may take minutes; taking the pod down does not wait for it.
+    /// Pulls an image by its policy. A pull may take minutes; the pod's removal cancels it.
     pub(super) async fn pull(
         &self,
         run: &Run<'_>,
@@ -58,7 +59,7 @@ impl<R: Runtime> Executor<R> {
 }
 
 impl<R: Runtime> Executor<R> {
-    /// The pod's `imagePullSecrets`. Missing ones are said and done without, as upstream.
+    /// The pod's `imagePullSecrets`. Missing ones are reported and skipped, as upstream.
     fn pull_secrets(&self, pod: &Pod) -> Vec<PodSecret> {
         let namespace = &pod.metadata.namespace;
         let names = pod.spec.image_pull_secrets.iter().map(|reference| reference.name.as_str());
@@ -97,7 +98,7 @@ fn mounted_images<'a>(
     })
 }
 
-/// The runtime's refusal, with what it may lack when the container mounts images.
+/// The runtime's error, with a hint when the container mounts images.
 pub(super) fn refusal(message: &str, config: &crate::runtime::ContainerConfig) -> String {
     if config.mounts.iter().any(|mount| mount.image.is_some()) {
         format!("{message} ({HINT})")

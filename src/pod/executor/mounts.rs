@@ -1,4 +1,5 @@
-//! The mounts of one container: what the pure part says, with paths, sub-paths and images of the pod's ready volumes.
+//! The mounts of one container: the result of the pure part, with paths, sub-paths and images of the pod's
+//! ready volumes.
 //!
 //! Owns nothing.
 
@@ -53,13 +54,13 @@ impl<R: Runtime> Executor<R> {
     ) -> Result<std::path::PathBuf, String> {
         let bound = self.volumes.ensure_sub_path(&run.pod.metadata.uid, volume, wanted).await;
         bound.map_err(|error| {
-            // The status tells no more than upstream's: what the node's paths look like is not the container's business.
+            // The status shows only upstream's message: it must not expose the node's paths to the container.
             log::warn!(pod:% = run.pod.pod_ref(), err:% = chain(&error); "Failed to bind subPath");
             error.to_string()
         })
     }
 
-    /// Whether the pod's runtime handler says that it can.
+    /// Whether the pod's runtime handler reports the feature.
     async fn can_mount_recursively_read_only(&self, handler: &str) -> Result<bool, String> {
         let status = self.runtime.status().await.map_err(|error| error.to_string())?;
         let named = status.handlers.iter().find(|known| known.name == handler);

@@ -1,7 +1,7 @@
-//! Changing what a running container may use.
+//! Changing the resources of a running container.
 //!
-//! The steps and their order are planned; here each becomes one call. A memory limit below what is in use is refused: the
-//! kernel would kill for it.
+//! The steps and their order are planned; here each becomes one call. A memory limit below the current usage
+//! is refused: the kernel would kill processes.
 
 use std::path::{Path, PathBuf};
 
@@ -24,7 +24,7 @@ impl<R: Runtime> Executor<R> {
         let all = container_resources(pod, &container, &self.config.capacity, &self.config.resources);
         let change = only(resize.resource, &all);
         if change == LinuxResources::default() {
-            // A memory request alone is a promise that no cgroup file holds.
+            // A memory request alone has no cgroup file.
             return Ok(());
         }
         let failed =
@@ -43,13 +43,13 @@ impl<R: Runtime> Executor<R> {
         answer.map_err(|error| failed(error.message.clone(), retry_after(&error)))
     }
 
-    /// Tells how a resize goes.
+    /// Records the events of a resize.
     pub fn tell_resize(&self, pod: &Pod, news: &ResizeNews) {
         let kind = if news.warning { EventType::Warning } else { EventType::Normal };
         self.pod_event(pod, kind, &news.reason, &news.message);
     }
 
-    /// Bytes the container's cgroup uses, if it is where runtimes put it.
+    /// The memory usage of the container's cgroup in bytes, if it is at the runtimes' usual path.
     async fn memory_usage(&self, pod: &Pod, id: &ContainerId) -> Option<i64> {
         let cgroup = &self.config.cgroup;
         let parent = pod_cgroup_path(&pod.metadata.uid, qos_class(pod), &self.cgroup_layout());
@@ -63,7 +63,8 @@ impl<R: Runtime> Executor<R> {
     }
 }
 
-/// containerd and CRI-O name a container's cgroup by its id; with systemd it is a scope with the runtime's prefix.
+/// containerd and CRI-O name a container's cgroup by its id; with systemd it is a scope with the runtime's
+/// prefix.
 fn usage_below(pod: &Path, id: &ContainerId, file: &str) -> Option<i64> {
     let scope = |prefix: &str| format!("{prefix}-{id}.scope");
     let names = [id.to_string(), scope("cri-containerd"), scope("crio"), scope("cri-agent")];

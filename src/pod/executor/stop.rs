@@ -1,7 +1,7 @@
-//! Stopping containers: hooks first, then groups one after another, members of a group at the same time, one grace budget
-//! for all.
+//! Stopping containers: hooks first, then groups one after another, members of a group at the same time, one
+//! grace budget for all.
 //!
-//! Owns what is waited for during a stop, and for how long.
+//! Owns the waits during a stop and their bounds.
 
 use std::pin::pin;
 use std::rc::Rc;
@@ -22,29 +22,30 @@ use crate::pod::inbox::Inbox;
 use crate::pod::plan::StopContainer;
 use crate::runtime::{Runtime, RuntimeError};
 
-/// What may cut short the waits of a plan under way.
+/// What may shorten the waits of a running plan.
 #[derive(Clone)]
 pub enum Patience {
-    /// The pod is to run. Its removal gives up pulls, hooks and stops: it is taken down by a plan of its own.
+    /// The pod is to run. Its removal cancels pulls, hooks and stops: it is taken down by another plan.
     UntilRemoval(Rc<Inbox>),
-    /// The pod is being taken down, and this is when its grace is over. It may come earlier while the plan is under way.
+    /// The pod is being taken down, and this is the end of its grace period. It may move earlier while the
+    /// plan runs.
     Until(watch::Receiver<Instant>),
 }
 
 impl Patience {
-    /// Nothing changes any more what the plan says.
+    /// For a plan whose waits are never shortened.
     #[must_use]
     pub fn as_planned() -> Self {
         let far = Instant::now() + Duration::from_secs(365 * 24 * 3600);
         Self::Until(watch::channel(far).1)
     }
 
-    /// A plan for a pod that was to run has been overtaken.
+    /// A plan for a pod that was to run has become obsolete.
     pub(super) fn is_over(&self) -> bool {
         matches!(self, Self::UntilRemoval(mailbox) if mailbox.has_removal())
     }
 
-    /// Returns when that happens.
+    /// Returns when [`Self::is_over`] becomes true.
     pub(super) async fn over(&self) {
         match self {
             Self::UntilRemoval(mailbox) => mailbox.removal().await,
@@ -53,10 +54,10 @@ impl Patience {
     }
 }
 
-/// The time a container has to stop. It only gets shorter.
+/// The time that a container has to stop. It can only get shorter.
 struct Grace {
     end: Instant,
-    /// When that of its pod is over.
+    /// The end of the pod's grace period.
     of_pod: Option<watch::Receiver<Instant>>,
 }
 
@@ -73,7 +74,7 @@ impl Grace {
         self.end.saturating_duration_since(Instant::now())
     }
 
-    /// Returns when less time is left than there was.
+    /// Returns when the grace period was shortened.
     async fn shortened(&mut self) {
         if let Some(of_pod) = &mut self.of_pod
             && let Ok(earlier) = of_pod.wait_for(|of_pod| *of_pod < self.end).await
@@ -85,7 +86,7 @@ impl Grace {
     }
 }
 
-/// One container on its way to its end.
+/// The stop of one container.
 struct Stopping<R> {
     runtime: Rc<R>,
     hooks: Rc<HookRunner<R>>,
@@ -99,8 +100,8 @@ struct Stopping<R> {
 }
 
 impl<R: Runtime> Stopping<R> {
-    /// Expected flow: the event, the hook, the wait for `turn` to reach `group`, the runtime's stop. All within the grace,
-    /// except that the runtime always gets two seconds.
+    /// Expected flow: the event, the hook, the wait for `turn` to reach `group`, the runtime's stop. All
+    /// within the grace, except that the runtime always gets two seconds.
     async fn run(mut self, group: usize, turn: watch::Receiver<usize>) -> Result<(), RuntimeError> {
         self.event(EventType::Normal, "Killing", &self.message);
         let late = match self.pre_stop.take().filter(|_| !self.grace.left().is_zero()) {
@@ -116,8 +117,8 @@ impl<R: Runtime> Stopping<R> {
         stopped
     }
 
-    /// Waits for the hook until the grace is over. One that is not done then is returned: it is not waited for any
-    /// more, and goes on until its container is killed.
+    /// Waits for the hook until the grace period is over. A hook that is still running then is returned: it
+    /// is not awaited any more, and runs until its container is killed.
     async fn run_pre_stop(&mut self, hook: Hook) -> Option<JoinSet<Result<(), String>>> {
         let is_sleep = hook.handler.sleep.is_some();
         let (hooks, site) = (Rc::clone(&self.hooks), self.site.clone());
@@ -128,10 +129,10 @@ impl<R: Runtime> Stopping<R> {
             biased;
             Some(outcome) = running.join_next() => flat(outcome),
             () = sleep_until(end) => return (!is_sleep).then_some(running),
-            // Dropping the hook is safe: a shorter grace is a wish to have the container gone.
+            // Dropping the hook is safe: a shorter grace period asks for an earlier stop.
             () = self.grace.shortened() => Err("the grace period was shortened".to_owned()),
         };
-        // Time that passes cannot fail, it can only be cut short.
+        // A sleep cannot fail, it can only be cut short.
         if !is_sleep {
             self.tell_outcome(outcome);
         }
@@ -146,7 +147,7 @@ impl<R: Runtime> Stopping<R> {
         }
     }
 
-    /// Those who wait for others do so in their own time.
+    /// Waiting for earlier groups counts against the container's own grace period.
     async fn wait_for_turn(&mut self, group: usize, mut turn: watch::Receiver<usize>) {
         loop {
             let end = self.grace.end;
@@ -154,7 +155,7 @@ impl<R: Runtime> Stopping<R> {
                 biased;
                 _ = turn.wait_for(|turn| *turn >= group) => return,
                 () = sleep_until(end) => return,
-                // Losing it is safe: the grace keeps its end.
+                // Cancel safe: the grace period keeps its end.
                 () = self.grace.shortened() => {}
             }
         }
@@ -171,7 +172,7 @@ impl<R: Runtime> Stopping<R> {
                     stopped = &mut call => return stopped,
                     () = self.grace.shortened() => {}
                 }
-                // Asked again only if that brings the end forward.
+                // The stop is repeated only if that brings the end forward.
                 if Instant::now() + stop_grace(self.grace.left()) < killed_at {
                     break;
                 }
@@ -184,14 +185,14 @@ impl<R: Runtime> Stopping<R> {
     }
 }
 
-/// What a hook of its own task came to.
+/// The result of a hook in its own task.
 fn flat(joined: Result<Result<(), String>, JoinError>) -> Result<(), String> {
     joined.unwrap_or_else(|error| Err(error.to_string()))
 }
 
 impl<R: Runtime> Executor<R> {
-    /// Stops the groups in order. Every member is tried; the first failure is reported. Hooks of all groups run at once
-    /// (upstream: a sidecar hears of the end before those whom it serves are gone).
+    /// Stops the groups in order. Every member is tried; the first failure is reported. Hooks of all groups
+    /// start at once (upstream: a sidecar's hook runs before the containers that it serves are gone).
     pub(super) async fn stop_containers(
         &self,
         run: &Run<'_>,
@@ -200,7 +201,7 @@ impl<R: Runtime> Executor<R> {
     ) -> Result<(), Failure> {
         tokio::select! {
             biased;
-            // Dropping the stops is safe: whoever takes the pod down stops them again.
+            // Dropping the stops is safe: the plan that takes the pod down stops the containers again.
             () = run.patience.over() => Ok(()),
             stopped = self.stop_groups(run, groups, grace_seconds) => stopped,
         }
@@ -240,7 +241,7 @@ impl<R: Runtime> Executor<R> {
     fn stopping(&self, run: &Run<'_>, stop: &StopContainer, grace_seconds: i64) -> Stopping<R> {
         let kind = find_container(run.pod, &stop.name).map_or(ContainerKind::Regular, |(_, kind)| kind);
         let record = run.observed.containers.iter().find(|record| record.id == stop.id);
-        // One that was started by this very plan has no record yet.
+        // A container that was started by this plan has no record yet.
         let runs = record.is_none_or(|record| record.state == ContainerStateKind::Running);
         let annotations = record.map(|record| record.annotations.clone()).unwrap_or_default();
         let grace = stop.grace_seconds.unwrap_or(grace_seconds);

@@ -1,9 +1,10 @@
-//! Host ports of a pod that a host process listens on.
+//! Host ports of a pod on which a host process listens.
 //!
 //! Owns the warning.
 //!
-//! The rules that lead a host port to its pod come before the node's own sockets, with every runtime: from then on the process
-//! gets no new connections. That is no reason to keep the pod down, as after a boot either may come first; it is said.
+//! The rules that lead a host port to its pod come before the node's own sockets, with every runtime: from
+//! then on the process gets no new connections. That is no reason to keep the pod down, as after a boot
+//! either may come first; it is only reported.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr};
@@ -23,7 +24,7 @@ impl<R: Runtime> Executor<R> {
     /// Warns of the ports that this pod has taken over.
     pub(super) async fn report_taken_ports(&self, pod: &Pod, mappings: &[PortMapping]) {
         let mappings: Vec<_> = mappings.iter().filter(|mapping| mapping.host_port > 0).cloned().collect();
-        // A pod on the node's network takes ports as any process does: it cannot have one that is taken.
+        // A pod on the node's network binds ports as any process does: it cannot bind one in use.
         if mappings.is_empty() || pod.spec.host_network {
             return;
         }

@@ -1,4 +1,4 @@
-//! For tests: a container on a simulated runtime, with what hooks and stops of it need.
+//! For tests: a container on a simulated runtime, for hooks and stops.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -53,7 +53,7 @@ impl Bench {
         HookSite { pod: pod(), name: name.as_str().into(), id, pod_ip: Some("127.0.0.1".into()) }
     }
 
-    /// How a command in a container goes.
+    /// Sets the result of a command in a container.
     pub fn script_command(&self, site: &HookSite, command: &str, takes: Duration, exit_code: i32) {
         let output = ExecOutput { exit_code, output: b"words".to_vec() };
         let name = site.name.to_string();

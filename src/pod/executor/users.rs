@@ -1,4 +1,4 @@
-//! Users of pods with a user namespace of their own: which range each has, on disk and in memory.
+//! The user id ranges of pods with a user namespace, on disk and in memory.
 //!
 //! Owns `<pods>/<uid>/userns` and the allocation.
 
@@ -18,17 +18,17 @@ use crate::runtime::IdRange;
 
 /// In the pod's directory, as the kubelet has it.
 const MAPPINGS_FILE: &str = "userns";
-/// Whose subordinate ids are the node's share, when the node has such a user and the tool.
+/// The user whose subordinate ids are the node's share, if the user and the tool exist.
 const KUBELET_USER: &str = "kubelet";
 const SUBORDINATE_IDS_TOOL: &str = "getsubids";
 
-/// A pod could not get its users.
+/// The pod's user id range could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum UserNamespaceError {
     /// There is no range for it.
     #[error("create user namespace: {0}")]
     Allocate(RangeError),
-    /// A pod's file is not what it should be; whose users its processes have is unknown, so nobody gets any.
+    /// A pod's mapping file is invalid. The ids of its processes are unknown, so no pod gets a range.
     #[error("record pod mappings for existing pod {pod:?}: {error}")]
     Record {
         pod: String,
@@ -41,19 +41,19 @@ pub enum UserNamespaceError {
         /// What was being done.
         action: &'static str,
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         source: std::io::Error,
     },
 }
 
-/// The node's share of ids could not be found out.
+/// The node's share of ids could not be determined.
 #[derive(Debug, thiserror::Error)]
 pub enum ShareError {
     /// It does not fit.
     #[error(transparent)]
     Ids(#[from] NodeIdsError),
-    /// The tool failed: its answer may come from a server that is not reachable now.
+    /// The tool failed; it may query a server that is not reachable now.
     #[error("error retrieving additional ids for user \"{KUBELET_USER}\": {0}")]
     Tool(String),
     /// Users and groups differ.
@@ -61,10 +61,11 @@ pub enum ShareError {
     Mismatch,
 }
 
-/// The node's share: what `getsubids kubelet` says if there are such a user and the tool, else all ids but the first ones.
+/// The node's share: the output of `getsubids kubelet` if the user and the tool exist, else all ids but the
+/// first ones.
 ///
 /// # Errors
-/// The tool fails, or what it says cannot be used.
+/// The tool fails, or its output is invalid.
 pub async fn node_ids(ids_per_pod: u32, max_pods: u32) -> Result<NodeIds, ShareError> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let find = move || {
@@ -103,7 +104,7 @@ fn subordinate_ids(tool: &Path) -> Result<String, ShareError> {
 pub(super) struct UserNamespaces {
     pods_dir: PathBuf,
     ids: NodeIds,
-    /// Held while a range is on its way to the disk, so that nobody takes it for one whose pod is gone.
+    /// Locked until a new range is on disk, so that it is not taken for the range of a removed pod.
     ranges: Mutex<Option<UserRanges>>,
 }
 
@@ -112,8 +113,8 @@ impl UserNamespaces {
         Self { pods_dir, ids, ranges: Mutex::default() }
     }
 
-    /// The pod's range: the one it has, else a free one, which is on disk before anybody uses it. `None` for a pod with the
-    /// node's users.
+    /// The pod's range: the one it has, or else a free one, which is stored on disk before it is used. `None`
+    /// for a pod with the node's users.
     pub(super) async fn range_of(&self, pod: &Pod) -> Result<Option<IdRange>, UserNamespaceError> {
         if pod.spec.host_users != Some(false) {
             return Ok(None);
@@ -148,7 +149,7 @@ impl UserNamespaces {
         }
     }
 
-    /// What earlier processes gave.
+    /// Loads the ranges that earlier processes allocated.
     async fn load(&self) -> Result<UserRanges, UserNamespaceError> {
         let mut ranges = UserRanges::new(self.ids);
         for (uid, text) in self.files().await? {
@@ -192,7 +193,7 @@ fn read_mappings(pods_dir: &Path) -> Result<Vec<(PodUid, String)>, UserNamespace
     Ok(files)
 }
 
-/// All of it or none, and there to stay: two pods with the same users would be worse than none.
+/// Atomic and durable: two pods with the same user ids would be worse than a failure.
 fn write_mappings(directory: &Path, range: IdRange) -> Result<(), UserNamespaceError> {
     let fail = |action, path: &Path| {
         let path = path.to_owned();

@@ -1,9 +1,9 @@
 //! Connections to a container's port.
 //!
-//! Owns the words for a connection that fails, which are Go's.
+//! Owns the error messages of failed connections, which are Go's.
 //!
-//! The kubelet sets `SO_LINGER` to one second on its probe connections. Here that would make closing block the one thread
-//! until the peer has acknowledged; without it the peer sees the same bytes and the same FIN.
+//! The kubelet sets `SO_LINGER` to one second on its probe connections. Here that would make closing block
+//! the one thread until the peer has acknowledged; without it the peer sees the same bytes and the same FIN.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -15,10 +15,11 @@ use tokio::sync::{Semaphore, oneshot};
 use super::{HandlerError, authority};
 use crate::platform::rt;
 
-/// Who answers when the pod's address is not known: a listener of this machine, as with the kubelet.
+/// The target when the pod's address is not known: this machine, as with the kubelet.
 const LOCAL: &str = "127.0.0.1";
 
-/// Names looked up at a time. A resolver that is away keeps a lookup for half a minute, long after its probe has given up.
+/// Concurrent name lookups. An unreachable resolver blocks a lookup for half a minute, long after the probe's
+/// timeout.
 const MAX_LOOKUPS: usize = 4;
 
 static LOOKUPS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(MAX_LOOKUPS)));
@@ -40,8 +41,8 @@ async fn connect_by_name(name: &str, port: u16) -> io::Result<TcpStream> {
     TcpStream::connect(addresses.as_slice()).await
 }
 
-/// In a thread of its own: two probes whose names nobody resolves would fill the blocking pool, where tokio looks names up,
-/// and no pod could be started or stopped any more.
+/// Runs in its own thread: two probes with unresolvable names would fill the blocking pool, in which tokio
+/// looks names up, and no pod could be started or stopped any more.
 async fn look_up(name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     let turn = Arc::clone(&LOOKUPS).acquire_owned().await.map_err(io::Error::other)?;
     let (answer, answered) = oneshot::channel();
@@ -49,7 +50,7 @@ async fn look_up(name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     rt::spawn_thread("name lookup", move || {
         let found = (name.as_str(), port).to_socket_addrs().map(Iterator::collect);
         drop(turn);
-        // Nobody may be waiting any more.
+        // The caller may be gone.
         let _ = answer.send(found);
     })?;
     answered.await.unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()))
@@ -62,7 +63,7 @@ fn explain(host: &str, port: u16, error: &io::Error) -> HandlerError {
     })
 }
 
-/// The system's word for an error as Go prints it: in lower case and without the number.
+/// The system's error message as Go prints it: in lower case and without the number.
 pub(super) fn system_words(error: &io::Error) -> String {
     let text = error.to_string();
     let words = text.split(" (os error").next().unwrap_or_default();
@@ -79,7 +80,8 @@ mod tests {
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
             let port = listener.local_addr().unwrap().port();
             let (release, busy) = std::sync::mpsc::channel::<()>();
-            // More jobs than the pool has threads: the first waits for the test's end, the others for the first.
+            // More jobs than the pool has threads: the first waits for the test's end, the others for the
+            // first.
             let busy = Arc::new(tokio::sync::Mutex::new(busy));
             let jobs: Vec<_> = (0..8)
                 .map(|_| {

@@ -1,6 +1,6 @@
 //! One call of gRPC's health service.
 //!
-//! Owns the connection for it and the words for its failures, which are the kubelet's.
+//! Owns the connection for it and the messages of its failures, which are the kubelet's.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -19,7 +19,7 @@ use crate::platform::proto::health::HealthCheckRequest;
 use crate::platform::proto::health::health_check_response::ServingStatus as Known;
 use crate::platform::proto::health::health_client::HealthClient;
 
-/// The answer is a number; a server that says more is none.
+/// The response is one number; a larger one is invalid.
 const MAX_ANSWER_BYTES: usize = 4096;
 
 pub(super) async fn check(
@@ -59,7 +59,7 @@ pub(super) async fn check(
     }
 }
 
-/// As protobuf prints it: a status that nobody knows is its number.
+/// As protobuf prints it: an unknown status is its number.
 pub(super) fn status_name(status: ServingStatus) -> String {
     Known::try_from(status).map_or_else(|_| status.to_string(), |known| known.as_str_name().to_owned())
 }

@@ -29,7 +29,7 @@ const MAX_HEAD_BYTES: usize = 64 * 1024;
 /// Requests in a row, redirects among them, as Go's client has it.
 const MAX_REQUESTS: usize = 10;
 
-/// Where a request goes.
+/// The target of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RequestTarget {
     https: bool,
@@ -56,7 +56,7 @@ impl RequestTarget {
         format!("{scheme}://{}{}", authority(&self.host, self.port), self.path)
     }
 
-    /// Where a `Location` leads from here; `None` when it is no URL for a probe.
+    /// The target of a `Location` header relative to this one; `None` when it is not a URL for a probe.
     pub(super) fn follow(&self, location: &str) -> Option<Self> {
         let location = location.split('#').next().unwrap_or_default();
         let scheme = if self.https { "https" } else { "http" };
@@ -142,7 +142,7 @@ pub(super) async fn get(request: &HttpGet, deadline: Instant) -> Result<HttpAnsw
         };
         match next {
             Some(next) if next.host == request.target.host => {
-                // A host of its own goes along with relative redirects only, as with Go's client.
+                // The manifest's `Host` header is sent on relative redirects only, as with Go's client.
                 if location.is_some_and(|location| location.contains("://")) {
                     host_header = None;
                 }
@@ -171,7 +171,7 @@ fn late_body() -> HandlerError {
     HandlerError::Body(words.to_owned())
 }
 
-/// Where a response sends us, if it does.
+/// The target of a redirect response.
 fn redirect(response: &Response<Incoming>) -> Option<String> {
     if !matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
         return None;
@@ -219,7 +219,7 @@ fn compose(
     for (name, value) in &request.target.headers {
         let known = HeaderName::from_bytes(name.as_bytes());
         let known = known.map_err(|_| HandlerError::Failed(format!("invalid header field name {name:?}")))?;
-        // Those of the message itself are not for the manifest, as in Go.
+        // The manifest cannot set the framing headers of the message, as in Go.
         if !matches!(known.as_str(), "host" | "content-length" | "transfer-encoding" | "trailer") {
             headers.append(known, header_value(name, value)?);
         }
@@ -269,7 +269,8 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> HttpStream for T {}
 
 type HttpConnection = Connection<TokioIo<Box<dyn HttpStream>>, Empty<Bytes>>;
 
-/// A connection that moves along with whatever is waited for over it: no task of its own. It closes when dropped.
+/// A connection that is polled together with each wait on it, without a task of its own. It closes when
+/// dropped.
 struct Link {
     connection: Option<HttpConnection>,
     trouble: Option<hyper::Error>,

@@ -28,7 +28,7 @@ fn request(port: u16, path: &str) -> HttpGet {
 /// Headers of a manifest, what the request then has, and what not.
 type HeaderCase = (&'static [(&'static str, &'static str)], &'static [&'static str], &'static [&'static str]);
 
-/// A port nobody listens on.
+/// A port without a listener.
 fn closed_port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }

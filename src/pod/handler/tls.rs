@@ -1,7 +1,7 @@
-//! TLS to a server whose certificate nobody checks: a probe asks whether it answers, not who it is (upstream's
+//! TLS without certificate verification: a probe checks that the server answers, not its identity (upstream's
 //! `InsecureSkipVerify`).
 //!
-//! Owns the client's configuration. What goes over such a connection must not be secret.
+//! Owns the client's configuration. Data on such a connection must not be secret.
 
 use std::io;
 use std::sync::{Arc, LazyLock};
@@ -19,7 +19,7 @@ use super::HandlerError;
 use super::dial::system_words;
 use crate::platform::http::tls::tls_provider;
 
-/// Made with the first HTTPS request. `None` when the provider lacks TLS 1.2 and 1.3, which it does not.
+/// Created with the first HTTPS request. `None` if the provider lacks TLS 1.2 and 1.3, which does not happen.
 static CONFIG: LazyLock<Option<Arc<ClientConfig>>> = LazyLock::new(|| {
     let provider = tls_provider();
     let verifier = AnyServer { algorithms: provider.signature_verification_algorithms };
@@ -33,7 +33,7 @@ static CONFIG: LazyLock<Option<Arc<ClientConfig>>> = LazyLock::new(|| {
     Some(Arc::new(config))
 });
 
-/// Shakes hands over a fresh connection.
+/// Performs the TLS handshake on a new connection.
 pub(super) async fn connect(host: &str, stream: TcpStream) -> Result<TlsStream<TcpStream>, HandlerError> {
     let failed = |text: &str| HandlerError::Failed(text.to_owned());
     let config = CONFIG.clone().ok_or_else(|| failed("tls: no protocol version"))?;
@@ -53,7 +53,7 @@ fn explain(error: &io::Error) -> HandlerError {
     }
 }
 
-/// Takes every certificate.
+/// Accepts every certificate.
 #[derive(Debug)]
 struct AnyServer {
     algorithms: WebPkiSupportedAlgorithms,

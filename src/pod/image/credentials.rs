@@ -1,8 +1,8 @@
-//! Credentials for pulls: the pod's own secrets, the node's Docker configuration, credential provider programs; tried in
-//! this order, as upstream.
+//! Credentials for pulls: the pod's own secrets, the node's Docker configuration, credential provider
+//! programs; tried in this order, as upstream.
 //!
-//! Owns where credentials come from. What cannot be read is said and left out: a public image must not wait for a
-//! broken password file.
+//! Owns the sources of credentials. An unreadable source is logged and skipped: a public image must not wait
+//! for a broken password file.
 
 mod provider;
 
@@ -23,13 +23,14 @@ use provider::Providers;
 const CONFIG_JSON_KEY: &str = ".dockerconfigjson";
 /// Key of a Secret of type `kubernetes.io/dockercfg`.
 const DOCKERCFG_KEY: &str = ".dockercfg";
-/// A file of passwords has no business being longer.
+/// Larger files are refused: Docker's configuration has a few kilobytes.
 const MAX_FILE_BYTES: u64 = 1024 * 1024;
 
 /// Where this node's credentials are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CredentialsConfig {
-    /// The kubelet's root directory: `config.json` and `.dockercfg` in it come first. Without one, no file is looked at.
+    /// The kubelet's root directory: its `config.json` and `.dockercfg` come first. Without one, no file is
+    /// read.
     pub root_dir: Option<PathBuf>,
     /// `--image-credential-provider-config`, a file or a directory.
     pub provider_config: Option<PathBuf>,
@@ -42,14 +43,14 @@ pub struct CredentialsConfig {
 pub struct PodSecret {
     pub namespace: String,
     pub name: String,
-    /// Tells it from an earlier one of the same name; empty where nothing does.
+    /// Distinguishes it from an earlier one of the same name; empty if there is no uid.
     pub uid: String,
     /// `data`.
     pub data: ObjectData,
 }
 
 impl PodSecret {
-    /// As pulls are recorded, with the kubelet's hash of a login.
+    /// The form in which pulls are recorded, with the kubelet's hash of a login.
     fn with_login(&self, login: &Login) -> PullSecret {
         let members = [("username", &login.username), ("password", &login.password)];
         let members = members.iter().filter(|(_, value)| !value.is_empty());
@@ -67,7 +68,7 @@ impl PodSecret {
     }
 }
 
-/// Credentials, and what it means when they open an image.
+/// Credentials, and what is recorded if a pull with them succeeds.
 pub(super) struct ImageCredentials {
     pub auth: ImageAuth,
     pub opens: Opened,
@@ -86,7 +87,7 @@ impl Credentials {
         Self { config, providers }
     }
 
-    /// Everything that may open the image, in the order to try; without the last resort of no credentials.
+    /// All credentials that may match the image, in the order to try; without the anonymous pull.
     pub(super) async fn lookup(&self, image: &str, secrets: &[PodSecret]) -> Vec<ImageCredentials> {
         let mut all = logins_of(image, secrets);
         let mut found = Vec::new();
@@ -106,11 +107,11 @@ impl Credentials {
     }
 }
 
-/// What the pod's own Secrets have for an image, in the order to try.
+/// The logins in the pod's own Secrets that match an image, in the order to try.
 pub(super) fn logins_of(image: &str, secrets: &[PodSecret]) -> Vec<ImageCredentials> {
     let keyrings: Vec<Keyring> = secrets.iter().map(|secret| keyring_of([secret])).collect();
     let mut all: Vec<ImageCredentials> = Vec::new();
-    // All of them together say the order; each alone, whose a login is.
+    // The keyring of all Secrets gives the order; that of each one tells which Secret a login is from.
     for login in keyring_of(secrets).lookup(image) {
         let mut owners = keyrings.iter().zip(secrets);
         let owner = owners.find(|(keyring, _)| keyring.lookup(image).contains(&login));
@@ -128,8 +129,8 @@ fn auth_of(Login { username, password }: Login) -> ImageAuth {
     ImageAuth { username, password, ..ImageAuth::default() }
 }
 
-/// What the node's own Docker configuration has for an image, in the order to try. Blocks; for those who pull without an
-/// agent. `root` is the kubelet's root directory.
+/// The logins in the node's own Docker configuration that match an image, in the order to try. Blocks; for
+/// pulls without a running agent. `root` is the kubelet's root directory.
 #[must_use]
 pub fn node_logins(root: &Path, image: &str) -> Vec<Login> {
     let home = std::env::var_os("HOME").map(PathBuf::from);

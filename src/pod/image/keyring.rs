@@ -1,8 +1,8 @@
-//! Which of the known registry credentials may open an image, and in which order they are tried (upstream: credential
-//! provider's keyring, 1.36).
+//! Which of the known registry credentials may open an image, and in which order they are tried (upstream:
+//! credential provider's keyring, 1.36).
 //!
-//! Owns the forms of Docker's configuration and the matching of its keys. Invariant: an image is never offered a login
-//! of a registry that its key does not match.
+//! Owns the forms of Docker's configuration and the matching of its keys. Invariant: an image is never
+//! offered a login of a registry that its key does not match.
 //!
 //! Pure: what it returns depends on its arguments alone.
 
@@ -61,8 +61,8 @@ struct OldConfig {
 }
 
 impl Keyring {
-    /// Adds the `auths` of a `config.json` (`.dockerconfigjson` of a Secret). Answers the credential helpers it names,
-    /// which the kubelet does not run either.
+    /// Adds the `auths` of a `config.json` (`.dockerconfigjson` of a Secret). Returns the names of its
+    /// credential helpers, which are not run; the kubelet does not run them either.
     ///
     /// # Errors
     /// What is wrong with it; nothing of its content is in the message.
@@ -113,7 +113,8 @@ impl Keyring {
         Ok(())
     }
 
-    /// The logins that match an image, the most specific first. Without any, those of Docker Hub for its images.
+    /// The logins that match an image, the most specific first. Without any, those of Docker Hub for its
+    /// images.
     #[must_use]
     pub fn lookup(&self, image: &str) -> Vec<Login> {
         let repository = repository_of(image);
@@ -134,7 +135,7 @@ impl Keyring {
 fn from_json<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
     let value: Value = serde_json::from_slice(bytes)
         .map_err(|error| format!("not JSON: line {}, column {}", error.line(), error.column()))?;
-    // A type error's text quotes the value, which may be a password: its path says enough.
+    // The text of a type error quotes the value, which may be a password: only its path is reported.
     decode(value).map(|decoded| decoded.object).map_err(|error| format!("{}: unexpected type", error.path))
 }
 
@@ -188,7 +189,7 @@ fn split_port(host: &str) -> (&str, &str) {
     }
 }
 
-/// `*` is any text, `?` any letter.
+/// `*` is any text, `?` any character.
 fn fits(glob: &[u8], text: &[u8]) -> bool {
     let (mut at, mut from) = (0, 0);
     let mut star: Option<(usize, usize)> = None;

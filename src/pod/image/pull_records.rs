@@ -1,6 +1,6 @@
-//! Which pod may use an image that is on the node already, from what is recorded of earlier pulls (upstream: pull manager, 1.36).
+//! Which pods may use a present image, by the records of earlier pulls (upstream: pull manager, 1.36).
 //!
-//! Owns the records' form, which is the kubelet's own on disk (`ImagePulledRecord`), and the rules.
+//! Owns the format of the records, which is the kubelet's own on disk (`ImagePulledRecord`), and the rules.
 //!
 //! Pure: what it returns depends on its arguments alone.
 
@@ -14,20 +14,20 @@ use crate::model::types::Timestamp;
 
 /// Upstream's group and version since 1.35.
 pub const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
-/// So many Secrets are remembered of an image when they are only compared (upstream).
+/// A Secret that was only compared is added to the record while it has fewer Secrets than this (upstream).
 const MOST_COMPARED: usize = 100;
 
 /// `imagePullCredentialsVerificationPolicy`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Verification {
-    /// Every pod may use every image that is there.
+    /// Every pod may use every present image.
     Never,
-    /// Images that no pull of the agent brought are free.
+    /// Images that the agent did not pull are free for all pods.
     #[default]
     NotPreloaded,
-    /// Images that one of these names means are free: without tag and digest, or ending in `/*`.
+    /// Images that match one of these names are free for all pods: without tag and digest, or ending in `/*`.
     NotListed(Vec<String>),
-    /// Every image has to be allowed to the pod.
+    /// Every image is checked for each pod.
     Always,
 }
 
@@ -59,7 +59,7 @@ impl Verification {
     }
 }
 
-/// `busybox` is `docker.io/library/busybox`; what ends in `/*` is a beginning, which counts as it is.
+/// `busybox` becomes `docker.io/library/busybox`; a pattern ending in `/*` is a prefix and stays as it is.
 fn in_full(pattern: &str) -> String {
     if pattern.ends_with("/*") { pattern.to_owned() } else { repository_of(pattern) }
 }
@@ -71,7 +71,7 @@ pub struct PullSecret {
     /// Of which namespace.
     pub namespace: String,
     pub name: String,
-    /// Tells it from an earlier one of the same name; empty where nothing does.
+    /// Distinguishes it from an earlier one of the same name; empty if there is no uid.
     pub uid: String,
     /// SHA-256 of the login, in hex.
     pub credential_hash: String,
@@ -88,17 +88,17 @@ impl PullSecret {
     }
 }
 
-/// With what an image was pulled by one name.
+/// The credentials with which an image was pulled under one name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct PullCredentials {
     /// Secrets of pods, ordered.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub kubernetes_secrets: Vec<PullSecret>,
-    /// A kubelet's; kept as they are.
+    /// Written by a kubelet; kept unchanged.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub kubernetes_service_accounts: Vec<Value>,
-    /// Nothing of the pod was needed: all pods may use it.
+    /// The pull needed no credentials of the pod: all pods may use the image.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub node_pods_accessible: bool,
 }
@@ -116,7 +116,7 @@ pub struct PulledRecord {
     credential_mapping: BTreeMap<String, PullCredentials>,
 }
 
-/// What opened an image.
+/// The credentials with which a pull succeeded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Opened {
     /// The node's own credentials, or none.
@@ -125,28 +125,28 @@ pub enum Opened {
     BySecret(PullSecret),
 }
 
-/// What is known of an image that is there.
+/// What is known of a present image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Known {
-    /// No pull of the agent brought it.
+    /// The agent did not pull it.
     Preloaded,
-    /// The agent pulled it, or tried to; with which credentials is not known.
+    /// The agent pulled it, or tried to, with unknown credentials.
     Pulled,
     /// The agent pulled it.
     Recorded(PulledRecord),
 }
 
-/// Whether the pod may use the image that is there.
+/// Whether the pod may use the present image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Access {
     Free,
-    /// It may, and this Secret of it is to be recorded, too.
+    /// It may, and this Secret of the pod is added to the record.
     Record(PullSecret),
-    /// The registry has to let the pod in first.
+    /// Only after a successful pull with the pod's credentials.
     Pull,
 }
 
-/// Decides about an image that is there. `secrets` are those of the pod that fit the image's name.
+/// Decides about a present image. `secrets` are those of the pod that match the image's name.
 #[must_use]
 pub fn access(policy: &Verification, image: &str, known: &Known, secrets: &[PullSecret]) -> Access {
     let name = repository_of(image);
@@ -176,7 +176,7 @@ pub fn access(policy: &Verification, image: &str, known: &Known, secrets: &[Pull
 }
 
 impl PulledRecord {
-    /// An image that the agent pulled with credentials that are not known.
+    /// A record of an image that the agent pulled with unknown credentials.
     #[must_use]
     pub fn new(image_ref: &str, now: Timestamp) -> Self {
         Self {
@@ -188,7 +188,7 @@ impl PulledRecord {
         }
     }
 
-    /// Notes what opened the image by this name. `false` when that was known.
+    /// Records the credentials that pulled the image under this name. False when they were recorded before.
     pub fn note(&mut self, image: &str, opened: Opened, now: Timestamp) -> bool {
         let credentials = self.credential_mapping.entry(repository_of(image)).or_default();
         let is_new = match opened {
@@ -264,7 +264,7 @@ mod tests {
         let policy = Verification::NotPreloaded;
         let free = recorded(Opened::ByNode);
         assert_eq!(access(&policy, "r.example/team/app@sha256:1", &free, &[]), Access::Free);
-        // By another name it is another image: the registry has to be asked.
+        // Under another name it is another image: it must be pulled from the registry.
         assert_eq!(access(&policy, "r.example/other/app", &free, &[]), Access::Pull);
         let by_secret = recorded(Opened::BySecret(secret("one", "u1", "h1")));
         for (secrets, expected) in [

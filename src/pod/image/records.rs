@@ -1,5 +1,6 @@
-//! What is remembered of pulls, as the kubelet's own files: `<root-dir>/image_manager/pulled` has a file for each image that the
-//! agent pulled, `pulling` one for each pull under way or cut off. A node that goes from the kubelet to the agent or back keeps them.
+//! The records of pulls, as the kubelet's own files: `<root-dir>/image_manager/pulled` has a file for each
+//! image that the agent pulled, `pulling` one for each pull in progress or interrupted. A node that switches
+//! between the kubelet and the agent keeps them.
 //!
 //! Owns the files. What they allow is decided in `pull_records`.
 
@@ -23,7 +24,7 @@ use crate::runtime::Runtime;
 
 /// Below the root directory.
 const DIRECTORY: &str = "image_manager";
-/// A record of thousands of Secrets is no record.
+/// Larger files are invalid: this is room for thousands of Secrets.
 const MAX_RECORD_BYTES: u64 = 1024 * 1024;
 
 /// The files of one root directory.
@@ -39,7 +40,7 @@ impl Files {
         Self { pulled: directory.join("pulled"), pulling: directory.join("pulling") }
     }
 
-    /// What is known of the image; `image` is the name it is wanted by.
+    /// What is known of the image; `image` is the name that the pod uses.
     fn look(&self, image: &str, image_ref: &str) -> Known {
         match read(&self.pulled.join(file_name(image_ref))) {
             Ok(Some(bytes)) => match parse(&bytes).filter(|record| record.image_ref == image_ref) {
@@ -67,7 +68,7 @@ impl Files {
         }
     }
 
-    /// Names of images whose pulls have no end.
+    /// Names of images whose pulls did not end.
     fn intents(&self) -> Vec<String> {
         let files = fs::read_dir(&self.pulling).into_iter().flatten().flatten();
         let image = |path: &Path| {
@@ -77,7 +78,7 @@ impl Files {
         files.filter_map(|file| image(&file.path())).collect()
     }
 
-    /// Adds to the image's record, or makes one.
+    /// Adds to the image's record, or creates one.
     fn note(&self, image: &str, image_ref: &str, opened: Option<Opened>, now: Timestamp) -> io::Result<()> {
         let path = self.pulled.join(file_name(image_ref));
         let known =
@@ -126,7 +127,7 @@ pub(super) fn hash(bytes: &[u8]) -> String {
     })
 }
 
-/// The records of pulls. Without a root directory nothing is remembered, and every image counts as preloaded.
+/// The records of pulls. Without a root directory there are none, and every image counts as preloaded.
 pub(super) struct PullRecords {
     files: Option<Files>,
     /// Pulls of this process that have not ended, by image.
@@ -137,7 +138,7 @@ pub(super) struct PullRecords {
     adopted: OnceCell<()>,
 }
 
-/// A pull under way; dropped when it is given up.
+/// A pull in progress; dropped when the pull is cancelled.
 pub(super) struct Intent<'a> {
     records: &'a PullRecords,
     image: &'a str,
@@ -165,7 +166,7 @@ impl PullRecords {
         }
     }
 
-    /// Images whose pull an earlier process did not see the end of: with which credentials is not known.
+    /// Records the images whose pull was interrupted with an earlier process: their credentials are unknown.
     pub(super) async fn adopt<R: Runtime>(&self, runtime: &R, now: Timestamp) {
         let Some(files) = &self.files else { return };
         let adopt = async {
@@ -184,7 +185,7 @@ impl PullRecords {
         self.adopted.get_or_init(|| adopt).await;
     }
 
-    /// What is known of an image that is there.
+    /// What is known of a present image.
     pub(super) async fn look(&self, image: &str, image_ref: &str) -> Known {
         let Some(files) = self.files.clone() else { return Known::Preloaded };
         let is_under_way = self.under_way.borrow().contains_key(image);
@@ -195,7 +196,7 @@ impl PullRecords {
         }
     }
 
-    /// Notes durably that a pull begins, so that what it brings never counts as preloaded.
+    /// Records durably that a pull begins, so that its image never counts as preloaded.
     pub(super) async fn begin<'a>(&'a self, image: &'a str) -> io::Result<Intent<'a>> {
         *self.under_way.borrow_mut().entry(image.to_owned()).or_default() += 1;
         let intent = Intent { records: self, image };
@@ -208,8 +209,8 @@ impl PullRecords {
         Ok(intent)
     }
 
-    /// Notes what opened the image. Without `intent`, when it was compared alone. A record that cannot be written leaves the
-    /// intent, and with it the need to ask the registry again.
+    /// Records the credentials that pulled the image; without `intent`, those that were only compared. If the
+    /// record cannot be written, the intent stays, and the registry must be asked again.
     pub(super) async fn note(
         &self,
         intent: Option<Intent<'_>>,
@@ -231,7 +232,7 @@ impl PullRecords {
         }
     }
 
-    /// A pull that brought nothing.
+    /// Removes the intent of a failed pull.
     pub(super) async fn fail(&self, intent: Intent<'_>) {
         let Some(files) = self.files.clone() else { return };
         let _writer = self.writer.acquire().await;
@@ -245,12 +246,12 @@ impl PullRecords {
     }
 }
 
-/// Records of images, before it is known which images there are.
+/// Records of images, listed before the present images are.
 #[derive(Debug, Default)]
 pub struct Prunable(Vec<(PathBuf, Option<SystemTime>)>);
 
 impl Prunable {
-    /// All records below the root directory. Ask for the images afterwards. Blocks.
+    /// All records below the root directory. List the images afterwards. Blocks.
     #[must_use]
     pub fn list(root: &Path) -> Self {
         let files = fs::read_dir(Files::new(root).pulled).into_iter().flatten().flatten();
@@ -267,7 +268,7 @@ impl Prunable {
         )
     }
 
-    /// Removes those of images that are gone, unless they were written since. Blocks.
+    /// Removes the records of images that do not exist any more, unless they were written since. Blocks.
     pub fn prune(self, image_refs: &BTreeSet<String>) {
         let kept: BTreeSet<String> = image_refs.iter().map(|image_ref| file_name(image_ref)).collect();
         for (path, at) in self.0 {

@@ -229,7 +229,8 @@ fn a_deleted_pod_with_finalizers_keeps_its_status_until_they_are_gone() {
     let (state, effects) = at(finished, PodWorkerEvent::Removed { grace_override: None });
     assert_eq!(state, PodWorkerState::Terminated { cause: EndCause::Removed });
     assert_eq!(effects, [PodWorkerEffect::CleanUp { records: true }]);
-    // Finalizers that go while it ends: it goes with its end. One that has ended by itself may be kept, too.
+    // Finalizers removed while it ends: it is removed after its end. A pod that ended by itself may be kept,
+    // too.
     let (state, _) = at(going, PodWorkerEvent::Removed { grace_override: None });
     assert!(matches!(state, PodWorkerState::Terminating { grace_seconds: 20, cause: EndCause::Removed, .. }));
     let (state, _) = at(PodWorkerState::Finished { cause: EndCause::Completed }, deleted);

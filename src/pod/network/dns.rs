@@ -26,11 +26,11 @@ pub struct DnsContext<'a> {
     pub cluster_dns: &'a [String],
     /// `clusterDomain`; may be empty.
     pub cluster_domain: &'a str,
-    /// Addresses of the node: their families decide where a disabled resolver points.
+    /// Addresses of the node: their families decide the loopback address of a disabled resolver.
     pub node_ips: &'a [String],
 }
 
-/// Something the user should know; each is a Warning event.
+/// A problem for the user; each is a Warning event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DnsProblem {
     /// `MissingClusterDNS` or `DNSConfigForming`.
@@ -38,7 +38,7 @@ pub struct DnsProblem {
     pub message: String,
 }
 
-/// Reads resolv.conf. The last `search` and the last `options` line win; what is not understood is skipped.
+/// Parses resolv.conf. The last `search` and the last `options` line win; unknown lines are skipped.
 #[must_use]
 pub fn parse_resolv_conf(text: &str) -> DnsConfig {
     let mut config = DnsConfig::default();
@@ -59,7 +59,7 @@ pub fn parse_resolv_conf(text: &str) -> DnsConfig {
     config
 }
 
-/// The resolver configuration of a pod's sandbox, and what had to be left out.
+/// The resolver configuration of a pod's sandbox, and the problems with it.
 #[must_use]
 pub fn pod_dns(pod: &Pod, context: &DnsContext<'_>) -> (DnsConfig, Vec<DnsProblem>) {
     let mut problems = Vec::new();
@@ -79,8 +79,8 @@ pub fn pod_dns(pod: &Pod, context: &DnsContext<'_>) -> (DnsConfig, Vec<DnsProble
     } else {
         host_config(context)
     };
-    // Upstream says so of every pod. On a node without a cluster that is no news: ClusterFirst is what pods have that say
-    // nothing. This policy is never a default.
+    // Upstream reports this for every pod. On a node without a cluster it is normal: ClusterFirst is the
+    // API's default. `ClusterFirstWithHostNet` is never a default, so it is reported.
     let policy = pod.spec.dns_policy.as_str();
     if context.cluster_dns.is_empty() && policy == "ClusterFirstWithHostNet" {
         let message = format!(
@@ -126,7 +126,7 @@ fn host_config(context: &DnsContext<'_>) -> DnsConfig {
     }
 }
 
-/// Adds the pod's own wishes; its options replace those of the same name.
+/// Adds the pod's own DNS configuration; its options replace those of the same name.
 fn append(config: &mut DnsConfig, wished: Option<&PodDnsConfig>) {
     let Some(wished) = wished else { return };
     config.servers.extend(wished.nameservers.clone());

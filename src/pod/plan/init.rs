@@ -11,14 +11,14 @@ use crate::pod::plan::StopContainer;
 use crate::pod::prober::rules::{ProbeKind, ProbeResults, failed_probe, has_started};
 use crate::pod::restart::restarts_after;
 
-/// What the init containers ask for.
+/// The actions that init containers need.
 #[derive(Debug, Default)]
 pub(super) struct InitPlan<'a> {
     /// In order of the spec.
     pub starts: Vec<InitStart<'a>>,
     /// Regular containers may run.
     pub done: bool,
-    /// An init container failed and may not run again: so has the pod.
+    /// An init container failed and may not run again: the pod has failed.
     pub failed: bool,
 }
 
@@ -26,7 +26,7 @@ pub(super) struct InitPlan<'a> {
 #[derive(Debug)]
 pub(super) struct InitStart<'a> {
     pub container: &'a Container,
-    /// The instance to stop before.
+    /// The instance to stop first.
     pub stop: Option<Stop<'a>>,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct Stop<'a> {
     pub message: String,
     /// The failed probe's own grace, in seconds.
     pub grace_seconds: Option<i64>,
-    /// It has failed a probe: it is as good as ended.
+    /// It failed a probe and counts as ended.
     pub by_probe: bool,
 }
 
@@ -71,7 +71,7 @@ impl<'a> Stop<'a> {
     }
 }
 
-/// True for an instance that ended badly or whose end nobody knows.
+/// True for an instance that failed or whose exit is unknown.
 fn has_failed(record: &ObservedContainer) -> bool {
     match record.state {
         ContainerStateKind::Exited => record.exit_code != 0 || record.reason == "OOMKilled",
@@ -80,16 +80,17 @@ fn has_failed(record: &ObservedContainer) -> bool {
     }
 }
 
-/// An ordinary init container that ended badly and may not run again.
+/// An ordinary init container that failed and may not run again.
 pub(super) fn failed_for_good(pod: &Pod, container: &Container, record: &ObservedContainer) -> bool {
-    // An exit code of 0 with OOMKilled is a failure too: ask the policy about a failure.
+    // An exit code of 0 with OOMKilled is a failure too: pass a failure to the policy.
     let exit_code = if record.exit_code == 0 { 137 } else { record.exit_code };
     !is_sidecar(container) && has_failed(record) && !restarts_after(pod, container, exit_code)
 }
 
-/// Scans from the last init container backwards: the furthest one with a record tells how far initialisation has come;
-/// everything before it is over, and of those only sidecars are kept running. `record` gives the newest record of a
-/// container in the current sandbox; `initialised` says that a regular container has been made.
+/// Scans from the last init container backwards: the furthest one with a record shows the progress of
+/// initialisation. Everything before it is complete, and of those only sidecars are kept running. `record`
+/// gives the newest record of a container in the current sandbox; `initialised` means that a regular
+/// container has been created.
 pub(super) fn plan_init<'a>(
     pod: &'a Pod,
     initialised: bool,
@@ -100,8 +101,8 @@ pub(super) fn plan_init<'a>(
     let mut plan = InitPlan { done: initialised || containers.is_empty(), ..InitPlan::default() };
     let mut passed = initialised;
     for (position, container) in containers.iter().enumerate().rev() {
-        // One that was made and never ran says nothing about how far things have come: what was to be up before it may have
-        // ended since.
+        // A container that was created and never ran shows no progress: an earlier sidecar may have ended
+        // since.
         let ran = record(&container.name).filter(|found| found.state != ContainerStateKind::Created);
         let Some(found) = ran else {
             if passed && is_sidecar(container) {
@@ -133,7 +134,8 @@ pub(super) fn plan_init<'a>(
     plan
 }
 
-/// The next one may begin: an ordinary init container has succeeded, a sidecar has started by the word of its startup probe.
+/// The next one may begin: an ordinary init container has succeeded, a sidecar has started by its startup
+/// probe.
 fn is_over(container: &Container, record: &ObservedContainer, probes: &ProbeResults) -> bool {
     match record.state {
         ContainerStateKind::Running => is_sidecar(container) && has_started(container, &record.id, probes),
@@ -159,7 +161,7 @@ fn restart_of<'a>(
     Some(InitStart { container, stop })
 }
 
-/// Why a running sidecar has to go, if it has to. It always comes back.
+/// Why a running sidecar must be stopped, if it must. It is always started again.
 fn why_stop<'a>(
     container: &Container,
     record: &'a ObservedContainer,
@@ -173,12 +175,12 @@ fn why_stop<'a>(
     Some(Stop::for_probe("Init container", container, record, failed, ""))
 }
 
-/// A container without a hash was made by somebody who writes none: leave it alone.
+/// A container without a hash was created by a program that writes none: leave it alone.
 pub(super) fn definition_changed(container: &Container, record: &ObservedContainer) -> bool {
     !record.hash.is_empty() && record.hash != container_hash(container)
 }
 
-/// The container was made of another image or with other resources than it has now.
+/// The container was created from another image or with other resources than its spec has now.
 pub(super) fn made_of_other(container: &Container, record: &ObservedContainer) -> bool {
     let made_with = record.annotations.get(CONTAINER_RESOURCES);
     definition_changed(container, record) || made_with.is_some_and(|made| *made != annotation(container))

@@ -1,5 +1,5 @@
-//! Properties: plans are carried out on a small model of a runtime, with containers that end and fail their probes, a runtime
-//! whose sandboxes die and that forgets, and an agent that dies between create and start.
+//! Properties: plans are carried out on a small model of a runtime, with containers that end and fail their
+//! probes, a runtime whose sandboxes die and that forgets, and an agent that dies between create and start.
 
 use std::collections::VecDeque;
 
@@ -44,9 +44,9 @@ struct Model {
     failures: BTreeMap<ContainerName, u32>,
     ids: u32,
     dies_before_start: bool,
-    /// When the plan at hand was made, a regular container was up.
+    /// A regular container was running when the current plan was computed.
     initialised: bool,
-    /// Every instance that came to run, in order.
+    /// Every instance that was started, in order.
     started: Vec<(ContainerName, u32)>,
 }
 
@@ -68,7 +68,7 @@ impl Model {
         plan
     }
 
-    /// What a worker does with a look: the plan, then the status that the next plan counts on.
+    /// One sync of a worker: computes the plan, then the status that the next plan depends on.
     fn look(&mut self) -> PodPlan {
         self.context.shown_counts = counts_after(self.status.as_ref());
         let plan = self.plan();
@@ -157,7 +157,7 @@ impl Model {
         true
     }
 
-    /// A sidecar that goes because the pod goes leaves only sidecars before it in the spec behind.
+    /// A sidecar that stops because the pod ends leaves only sidecars behind that are before it in the spec.
     fn check_sidecars_stop_last(&self, group: &[StopContainer]) {
         let is_going = |stop: &&StopContainer| {
             let newest = self.observed.container(&stop.name).is_some_and(|newest| newest.id == stop.id);
@@ -237,8 +237,8 @@ impl Model {
         alive
     }
 
-    /// Whatever comes before in `initContainers` has succeeded, or has been started if it is a sidecar; before its
-    /// first run while the pod comes up, a sidecar right before has started by its own word.
+    /// Whatever comes before in `initContainers` has succeeded, or has been started if it is a sidecar;
+    /// before its first run while the pod comes up, a sidecar right before has started by its own word.
     fn check_order(&self, start: &StartContainer, sandbox: &SandboxId) {
         if start.kind == ContainerKind::Ephemeral {
             return;
@@ -475,7 +475,8 @@ proptest! {
             let kept = records.filter(|record| record.name.as_str() == container.name).count();
             prop_assert!(kept <= 2, "{} keeps {kept} records", container.name);
         }
-        // And with that sandboxes are bounded: one that has ended stays as long as it holds somebody's last record.
+        // This bounds the sandboxes too: an ended one stays only as long as it holds a container's last
+        // record.
         for sandbox in model.observed.sandboxes.iter().skip(1) {
             let mut records = model.observed.containers.iter();
             prop_assert!(records.any(|record| record.sandbox == sandbox.id), "{} is empty", sandbox.id);

@@ -1,4 +1,4 @@
-//! The plan of a pod that is to run: sandbox first, then init containers, then the rest, then what can be pruned.
+//! The plan of a pod that is to run: sandbox first, then init containers, then the others, then pruning.
 //!
 //! Owns the order of actions.
 
@@ -36,7 +36,7 @@ pub(super) fn plan(pod: &Pod, observed: &ObservedPod, context: &PlanContext) -> 
     planner.plan
 }
 
-/// `Some(attempt)` when the pod cannot go on in the sandbox it has.
+/// `Some(attempt)` when the pod needs a new sandbox.
 fn new_sandbox_attempt(pod: &Pod, observed: &ObservedPod, context: &PlanContext) -> Option<u32> {
     let Some(newest) = observed.sandboxes.first() else { return Some(0) };
     let ready = observed.sandboxes.iter().filter(|sandbox| sandbox.ready).count();
@@ -60,14 +60,14 @@ struct Planner<'a> {
 }
 
 impl<'a> Planner<'a> {
-    /// Stops what is left and, if anything is to run, makes a new sandbox. True when it does.
+    /// Stops all containers and, if anything is to run, creates a new sandbox. True when it does.
     fn replace_sandbox(&mut self, attempt: u32) -> bool {
         let wanted = self.wanted_in_new_sandbox(attempt);
         self.stop_everything();
         if wanted.is_empty() {
             return false;
         }
-        // A container that must wait needs no sandbox meanwhile, but the others may not wait for it.
+        // A waiting container needs no sandbox yet, but it must not delay the others.
         let before = self.plan.actions.len();
         for (container, kind) in wanted {
             self.start(container, kind, true);
@@ -83,7 +83,7 @@ impl<'a> Planner<'a> {
         false
     }
 
-    /// What starts first in a new sandbox; empty when the pod has had its run.
+    /// The containers that start first in a new sandbox; empty when the pod has completed.
     fn wanted_in_new_sandbox(&self, attempt: u32) -> Vec<(&'a Container, ContainerKind)> {
         let spec = &self.pod.spec;
         let ruled = spec.containers.iter().any(|container| container.restart_policy.is_some());
@@ -109,7 +109,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Only an end that is known counts as having run.
+    /// Only a known exit counts as a run.
     fn runs_again(&self, container: &Container, record: &ObservedContainer) -> bool {
         record.state != ContainerStateKind::Exited
             || restarts_after(self.pod, container, record.exit_code)
@@ -122,8 +122,8 @@ impl<'a> Planner<'a> {
         self.plan.actions.extend(stop.actions);
     }
 
-    /// Stops everything at once and removes all records, so that the pod begins anew in its sandbox. One that does so again
-    /// and again waits like any other crash loop.
+    /// Stops all containers and removes all records, so that the pod restarts from the beginning in its
+    /// sandbox. Repeated restarts wait like any other crash loop.
     fn start_over(&mut self) {
         let waits: Vec<_> = triggers(self.pod, self.observed)
             .map(|(container, record)| {
@@ -148,7 +148,7 @@ impl<'a> Planner<'a> {
         self.plan.actions.extend(removed);
     }
 
-    /// The sandbox is fine: see to the containers in it.
+    /// The sandbox is ready: plans the containers in it.
     fn keep_running(&mut self) {
         if self.has_had_its_run() {
             self.stop_everything();
@@ -177,14 +177,15 @@ impl<'a> Planner<'a> {
         self.plan.actions.extend(resize::steps(self.pod, self.observed, self.context));
     }
 
-    /// Every regular container has ended and none may run again: whatever else runs has nobody to serve.
+    /// Every regular container has ended and none may run again: any other running container is not needed
+    /// any more.
     fn has_had_its_run(&self) -> bool {
         self.pod.spec.containers.iter().all(|container| {
             self.newest(&container.name).is_some_and(|record| !self.runs_again(container, record))
         })
     }
 
-    /// Ephemeral containers run once and wait for nothing.
+    /// Ephemeral containers run once and do not wait for other containers.
     fn start_ephemeral(&mut self) {
         for container in &self.pod.spec.ephemeral_containers {
             let name = ContainerName::from(container.name.as_str());
@@ -232,7 +233,7 @@ impl<'a> Planner<'a> {
         self.context.restart.contains(&record.id)
     }
 
-    /// Why a running regular container has to go, if it has to.
+    /// Why a running regular container must be stopped, if it must.
     fn why_stop(&self, container: &Container, record: &'a ObservedContainer) -> Option<Stop<'a>> {
         let name = &container.name;
         if definition_changed(container, record) {
@@ -278,9 +279,9 @@ impl<'a> Planner<'a> {
         self.start_after(container, kind, in_new_sandbox, false);
     }
 
-    /// Starts a container, or says that it waits for its back-off. An instance that was made and never started is
-    /// replaced under its own attempt and its own back-off: an earlier agent died in between, or the start failed.
-    /// `killed` says that its running instance ends in this very plan, for a failed probe.
+    /// Starts a container, or blocks it for its back-off. An instance that was created and never started is
+    /// replaced under its own attempt and its own back-off: an earlier agent died in between, or the start
+    /// failed. `killed` means that this plan stops its running instance for a failed probe.
     fn start_after(
         &mut self,
         container: &Container,
@@ -290,7 +291,7 @@ impl<'a> Planner<'a> {
     ) {
         let name = ContainerName::from(container.name.as_str());
         let newest = self.newest(&container.name);
-        // What is passed on without a new run having ended stays as it is: forgetting it would make a busy loop.
+        // Without a new completed run the entry is kept unchanged: dropping it would make a busy loop.
         let stored = self.context.back_off.get(&name).copied();
         if let Some(made) = newest.filter(|record| record.state == ContainerStateKind::Created) {
             self.remove(made);
@@ -299,12 +300,12 @@ impl<'a> Planner<'a> {
             return;
         }
         let newest = newest.or_else(|| self.earlier(&container.name));
-        // The count is written down before each start, so after a crash in between it is this very start's.
+        // The count is stored before each start, so after a crash in between it belongs to this start.
         let counted = self.context.restart_counts.get(&name).copied().unwrap_or(0);
         let shown = self.context.shown_counts.get(&name).copied().unwrap_or(0);
         let next = newest.map_or(shown, |record| record.attempt.saturating_add(1));
-        // A success that runs again only because the sandbox is new (init containers) is no crash, and a start that was
-        // decided on before and left no record has had its wait.
+        // A success that runs again only because the sandbox is new (init containers) is no crash, and a
+        // start that was decided before and left no record has completed its wait.
         let elsewhere = in_new_sandbox || self.in_sandbox(&container.name).is_none();
         let fresh_run = kind == ContainerKind::Init && newest.is_some() && elsewhere;
         let permitted = newest.is_some_and(|newest| self.is_asked_for(newest))
@@ -326,8 +327,8 @@ impl<'a> Planner<'a> {
         self.plan.actions.push(Action::StartContainer(start));
     }
 
-    /// The crash-loop entry that counts for the next run. One of another image or other resources counts for nothing: upstream's
-    /// key has both in it.
+    /// The crash-loop entry for the next run. An entry of another image or other resources does not count:
+    /// upstream's key contains both.
     fn back_off_of(&self, container: &Container, newest: Option<&ObservedContainer>) -> Option<BackOff> {
         if newest.is_some_and(|record| made_of_other(container, record)) {
             return None;
@@ -335,8 +336,9 @@ impl<'a> Planner<'a> {
         self.context.back_off.get(&ContainerName::from(container.name.as_str())).copied()
     }
 
-    /// When the last run ended that counts for the crash loop. `vanished` says that a run has left no record: if the container
-    /// is one that restarts the whole pod, that is how its crash loop looks, and all that is known is when it began.
+    /// The end of the last run that counts for the crash loop. `vanished` means that a run has left no
+    /// record. For a container that may restart the whole pod, such a run is part of its crash loop, and only
+    /// its start is known.
     fn ended_at(&self, container: &Container, vanished: bool) -> Option<Timestamp> {
         let mut records = self.observed.containers.iter().chain(&self.context.earlier);
         let of_container = |record: &&ObservedContainer| record.name.as_str() == container.name;
@@ -369,7 +371,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Removes what only piles up: never the newest record of a container, nor the newest sandbox.
+    /// Prunes old records: never the newest record of a container, nor the newest sandbox.
     fn prune(&mut self, creates_sandbox: bool) {
         let observed = self.observed;
         for record in &observed.containers {
@@ -418,10 +420,10 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// What the regular containers ask for.
+/// The actions that regular containers need.
 #[derive(Default)]
 struct Regular<'a> {
-    /// Each with: its running instance is being killed for a failed probe.
+    /// The flag means that its running instance is being killed for a failed probe.
     starts: Vec<(&'a Container, bool)>,
     stops: Vec<Stop<'a>>,
 }

@@ -1,6 +1,7 @@
-//! In-place resize: what running containers were given, what they are to have, and how one becomes the other.
+//! In-place resize: the resources that running containers were given, the desired ones, and the steps between
+//! them.
 //!
-//! Owns the steps, the conditions and the words of their events.
+//! Owns the steps, the conditions and the messages of their events.
 
 use std::collections::BTreeMap;
 
@@ -21,13 +22,13 @@ const IN_PROGRESS: &str = "PodResizeInProgress";
 /// Resources that can be changed in place.
 const RESIZABLE: [&str; 2] = ["memory", "cpu"];
 
-/// What containers were given: at creation, or by a resize since.
+/// The resources that containers were given: at creation, or by a resize since.
 pub type Actuated = BTreeMap<ContainerId, ResourceRequirements>;
 
 /// A resize that cannot be done now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PendingResize {
-    /// `Deferred` when there may be room later, `Infeasible` when there cannot be.
+    /// `Deferred` when there may be room later, `Infeasible` when there never will be.
     pub reason: &'static str,
     pub message: String,
 }
@@ -46,7 +47,7 @@ impl PendingResize {
     }
 }
 
-/// The value of the annotation that says what a container was made with.
+/// The value of the annotation with the resources at a container's creation.
 #[must_use]
 pub fn annotation(container: &Container) -> String {
     let resources = &container.resources;
@@ -60,7 +61,8 @@ fn resizable(list: &ResourceList) -> ResourceList {
         .into_map()
 }
 
-/// What a container was given as far as can be known: its last status knows of resizes, its annotation how it was made.
+/// The resources that a container was given, as far as known: its last status includes resizes, its
+/// annotation only the creation.
 #[must_use]
 pub fn remembered(record: &ObservedContainer, last: Option<&PodStatus>) -> Option<ResourceRequirements> {
     let statuses =
@@ -76,7 +78,7 @@ pub fn remembered(record: &ObservedContainer, last: Option<&PodStatus>) -> Optio
     told.or_else(made)
 }
 
-/// The pod as it is: each container with what its newest instance was given.
+/// The pod with the resources that the newest instance of each container was given.
 #[must_use]
 pub fn as_actuated(pod: &Pod, observed: &ObservedPod, actuated: &Actuated) -> Pod {
     let mut pod = pod.clone();
@@ -96,7 +98,7 @@ pub fn as_actuated(pod: &Pod, observed: &ObservedPod, actuated: &Actuated) -> Po
     pod
 }
 
-/// The pod with the larger of what each running container has and is to have.
+/// The pod with the larger of the current and the desired resources of each running container.
 #[must_use]
 pub fn widest(allocated: &Pod, observed: &ObservedPod, actuated: &Actuated) -> Pod {
     let of_running = observed.live_containers().filter_map(|record| actuated.get_key_value(&record.id));
@@ -117,7 +119,7 @@ pub fn widest(allocated: &Pod, observed: &ObservedPod, actuated: &Actuated) -> P
     pod
 }
 
-/// Why the pod can never become what is wanted while it runs. The texts are the API's.
+/// Why the running pod can never be resized as wanted. The texts are the API's.
 #[must_use]
 pub fn infeasible(current: &Pod, wanted: &Pod) -> Option<String> {
     if qos_class(current) != qos_class(wanted) {
@@ -141,7 +143,7 @@ pub fn infeasible(current: &Pod, wanted: &Pod) -> Option<String> {
     })
 }
 
-/// A running container and what it was given, when that is not what it is to have.
+/// A running container and its current resources, if they differ from the desired ones.
 struct Change<'a> {
     container: &'a Container,
     record: &'a ObservedContainer,
@@ -190,7 +192,7 @@ fn changes<'a>(
     sidecars.chain(&pod.spec.containers).filter_map(|container| change(container, observed, actuated))
 }
 
-/// The words with which a running container has to go because its new resources need a restart.
+/// The message of the event when a running container must be restarted for its new resources.
 pub(super) fn needs_restart(
     container: &Container,
     observed: &ObservedPod,
@@ -200,8 +202,8 @@ pub(super) fn needs_restart(
     change.needs_restart().then(|| format!("Container {} resize requires restart", container.name))
 }
 
-/// The steps of all resizes of a pod: memory before cpu, and of each what shrinks before what grows. A sidecar that needs a
-/// restart is stopped; it is started again like any that ended.
+/// The steps of all resizes of a pod: memory before cpu, and of each resource first what shrinks, then what
+/// grows. A sidecar that needs a restart is stopped; it is started again like any that ended.
 pub(super) fn steps(pod: &Pod, observed: &ObservedPod, context: &PlanContext) -> Vec<Action> {
     let mut actions = Vec::new();
     let mut in_place: Vec<(Change<'_>, ResourceRequirements)> = Vec::new();
@@ -239,12 +241,12 @@ pub(super) fn steps(pod: &Pod, observed: &ObservedPod, context: &PlanContext) ->
     actions
 }
 
-/// What a status has to say about resizes.
+/// The inputs for the resize fields of a status.
 #[derive(Clone, Copy, Debug)]
 pub struct ResizeView<'a> {
-    /// The pod as far as there is room for it.
+    /// The pod with the resources that there is room for.
     pub allocated: &'a Pod,
-    /// What containers were given.
+    /// The resources that containers were given.
     pub actuated: &'a Actuated,
     /// What could not be allocated.
     pub pending: Option<&'a PendingResize>,
@@ -306,7 +308,7 @@ fn condition<'a>(status: &'a PodStatus, type_: &str) -> Option<&'a PodCondition>
     status.conditions.iter().find(|condition| condition.type_ == type_)
 }
 
-/// Something to tell about a resize.
+/// An event about a resize.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResizeNews {
     /// A `Warning` rather than `Normal`.
@@ -316,7 +318,8 @@ pub struct ResizeNews {
     pub message: String,
 }
 
-/// What is new between two statuses. `wanted` is the pod of the manifest, `allocated` the one there is room for.
+/// The events for the changes between two statuses. `wanted` is the pod of the manifest, `allocated` the one
+/// there is room for.
 #[must_use]
 pub fn news(before: &PodStatus, after: &PodStatus, wanted: &Pod, allocated: &Pod) -> Vec<ResizeNews> {
     let mut news = Vec::new();

@@ -1,6 +1,6 @@
-//! `RestartAllContainers`: an end that starts the whole pod over in place, sandbox and volumes kept.
+//! `RestartAllContainers`: an exit that restarts the whole pod in place, with its sandbox and volumes kept.
 //!
-//! Owns what brings it about and the order in which records go.
+//! Owns its triggers and the order in which records are removed.
 
 use crate::model::api::pod::{Container, Pod};
 use crate::model::containers::ContainerKind;
@@ -8,7 +8,7 @@ use crate::model::containers::all_containers;
 use crate::model::observed::{ContainerStateKind, ObservedContainer, ObservedPod};
 use crate::pod::restart::restarts_all;
 
-/// The containers whose newest instance ended so that everything restarts, with that instance.
+/// The containers whose newest instance triggers the restart, with that instance.
 pub(crate) fn triggers<'a>(
     pod: &'a Pod,
     observed: &'a ObservedPod,
@@ -20,8 +20,9 @@ pub(crate) fn triggers<'a>(
     })
 }
 
-/// Every record of the pod's init and regular containers in the order of removal: regular before init, and what brought it
-/// about last, so that an agent that dies in between goes on. Records of ephemeral containers stay: those never run again.
+/// Every record of the pod's init and regular containers in the order of removal: regular before init, and
+/// those that triggered the restart last, so that an agent that dies in between continues. Records of
+/// ephemeral containers stay: those never run again.
 pub(super) fn records_to_remove<'a>(pod: &'a Pod, observed: &'a ObservedPod) -> Vec<&'a ObservedContainer> {
     let causes: Vec<_> = triggers(pod, observed).map(|(_, record)| &record.id).collect();
     let mut records: Vec<_> = all_containers(pod)

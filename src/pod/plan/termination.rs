@@ -1,4 +1,4 @@
-//! Taking pods down: what stops in which order, and what is removed afterwards.
+//! Taking pods down: the order of stops, and what is removed afterwards.
 //!
 //! Owns the stop order.
 //!
@@ -9,8 +9,8 @@ use crate::model::containers::is_sidecar;
 use crate::model::observed::{ObservedContainer, ObservedPod};
 use crate::pod::plan::{Action, PodPlan, StopContainer};
 
-/// Stops whatever of the pod may be alive, then its ready sandboxes. Empty once nothing is left to stop. Without a spec
-/// (a pod nobody wants any more, known from the runtime alone) all containers stop together.
+/// Stops all containers of the pod that may be alive, then its ready sandboxes. Empty once nothing is left to
+/// stop. Without a spec (an orphaned pod, known from the runtime alone) all containers stop together.
 #[must_use]
 pub fn compute_termination(pod: Option<&Pod>, observed: &ObservedPod, grace_seconds: i64) -> PodPlan {
     let mut actions = stop_all_containers(pod, observed, grace_seconds);
@@ -20,8 +20,8 @@ pub fn compute_termination(pod: Option<&Pod>, observed: &ObservedPod, grace_seco
     PodPlan { actions, ..PodPlan::default() }
 }
 
-/// Removes all records of a pod that has been stopped: containers, then sandboxes. Live containers keep it waiting:
-/// while there is one, nothing is removed.
+/// Removes all records of a pod that has been stopped: containers, then sandboxes. Nothing is removed while a
+/// container is alive.
 #[must_use]
 pub fn compute_teardown(observed: &ObservedPod) -> PodPlan {
     let mut actions = Vec::new();
@@ -31,7 +31,8 @@ pub fn compute_teardown(observed: &ObservedPod) -> PodPlan {
             actions.push(Action::RemoveContainer { id, name, keep_log: false });
         }
         for sandbox in &observed.sandboxes {
-            // Also one that is not ready: its network may still be held after a crash, and stopping twice is fine.
+            // Includes sandboxes that are not ready: the network may still be held after a crash, and
+            // stopping is idempotent.
             actions.push(Action::StopSandbox { id: sandbox.id.clone() });
             actions.push(Action::RemoveSandbox { id: sandbox.id.clone() });
         }
@@ -49,7 +50,7 @@ pub(crate) fn stop_all_containers(
     if groups.is_empty() { Vec::new() } else { vec![Action::StopContainers { groups, grace_seconds }] }
 }
 
-/// Everything but sidecars at once, then sidecars in reverse order of the spec, one after another.
+/// All containers but sidecars at once, then sidecars in reverse order of the spec, one after another.
 fn stop_groups(pod: Option<&Pod>, observed: &ObservedPod) -> Vec<Vec<StopContainer>> {
     let sidecars: Vec<&str> = pod.map_or_else(Vec::new, |pod| {
         let sidecars = pod.spec.init_containers.iter().filter(|container| is_sidecar(container));

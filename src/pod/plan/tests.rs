@@ -1,4 +1,4 @@
-//! Upstream's cases of computePodActions, and ours: a pod and what is seen of it -> the printed plan.
+//! Upstream's cases of computePodActions, and further ones: a pod and its observation -> the printed plan.
 #![expect(clippy::needless_pass_by_value, reason = "JSON literals read better unborrowed")]
 
 use serde_json::{Value, json};
@@ -22,7 +22,7 @@ pub(super) fn pod(more: Value) -> Pod {
     decode::<Pod>(pod).unwrap().object
 }
 
-/// What is seen of a pod, written as words: `s0` a ready sandbox of attempt 0, `s1!` one that is not ready,
+/// An observation of a pod, written as words: `s0` a ready sandbox of attempt 0, `s1!` one that is not ready,
 /// `a:running`, `a:exited:1`, `a#2:created` (attempt 2), `a:running@s1` in sandbox s1. Newest last.
 fn seen(pod: &Pod, words: &str) -> ObservedPod {
     let mut observed = ObservedPod::default();
@@ -71,7 +71,7 @@ fn context() -> PlanContext {
     PlanContext { now: Timestamp::from_secs(NOW), ..Default::default() }
 }
 
-/// The plan, one action per line, without the words of events.
+/// The plan, one action per line, without the messages of events.
 fn check(more: Value, words: &str, expected: &[&str]) {
     check_in(&context(), more, words, expected);
 }
@@ -341,7 +341,7 @@ fn init_containers_run_one_after_another_before_the_others() {
     check(init(), "s0 i:exited", &["start Init container j, attempt 0"]);
     check(init(), "s0 i:exited j:exited:2", &["start Init container j, attempt 1, next back-off 10s"]);
     check(init(), "s0 i:exited j:exited", &start_regular);
-    // The records of finished init containers may be gone.
+    // The records of finished init containers may have been removed.
     check(init(), "s0 a:running b:running", &[]);
     check(init(), "s0 j:exited", &start_regular);
     let mut never = init();

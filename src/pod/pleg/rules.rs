@@ -1,4 +1,4 @@
-//! Pod lifecycle events: what changed between two looks at the runtime, and who is there that nobody wants.
+//! Pod lifecycle events: what changed between two relists, and which pods in the runtime are orphans.
 //!
 //! Owns the difference.
 //!
@@ -11,10 +11,10 @@ use crate::model::observed::{ContainerStateKind, ObservedContainer, ObservedSand
 use crate::model::ordered::Ordered as _;
 use crate::model::types::{ContainerId, ContainerName, PodRef, PodUid, SandboxId};
 
-/// Upstream's grace for running pods that no worker knows, when the containers do not say.
+/// Upstream's grace period for running orphans whose containers have no annotation for it.
 pub const ORPHAN_GRACE_SECONDS: i64 = 1;
 
-/// What the runtime showed at one moment.
+/// The state of the runtime at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PlegSnapshot {
     pods: BTreeMap<PodUid, PlegPod>,
@@ -47,11 +47,11 @@ enum PlegState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PlegEventKind {
     ContainerStarted,
-    /// Does not run any more.
+    /// The container or sandbox ended.
     ContainerDied,
-    /// Its record is gone.
+    /// The runtime removed the record.
     ContainerRemoved,
-    /// Became something that is neither running nor exited. Upstream makes this and delivers it to nobody.
+    /// The new state is neither running nor exited. Upstream creates this event and does not deliver it.
     ContainerChanged,
 }
 
@@ -63,7 +63,7 @@ pub struct PlegEvent {
     pub id: String,
 }
 
-/// A pod with our labels in the runtime that no source wants.
+/// A pod with the agent's labels in the runtime that no source wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OrphanPod {
     /// Who it is.
@@ -72,12 +72,12 @@ pub struct OrphanPod {
     pub containers: Vec<(ContainerId, ContainerName)>,
     /// All its sandboxes.
     pub sandboxes: Vec<SandboxId>,
-    /// What its containers say they need to stop, the longest.
+    /// The longest grace period in the annotations of its containers.
     pub grace_seconds: i64,
 }
 
 impl PlegSnapshot {
-    /// From the runtime's lists. Records without a pod uid are not ours.
+    /// From the runtime's lists. Records without a pod uid are ignored: the agent did not create them.
     #[must_use]
     pub fn new(sandboxes: &[ObservedSandbox], containers: &[ObservedContainer]) -> Self {
         let mut snapshot = Self::default();
@@ -109,7 +109,7 @@ impl PlegSnapshot {
         entry.records.insert(id.to_owned(), record);
     }
 
-    /// Every pod the runtime holds something of.
+    /// Every pod of which the runtime has a record.
     pub fn uids(&self) -> impl Iterator<Item = &PodUid> {
         self.pods.keys()
     }
@@ -120,7 +120,7 @@ impl PlegSnapshot {
     }
 }
 
-/// The changes from one look to the next, ordered by pod and id.
+/// The changes between two relists, ordered by pod and id.
 #[must_use]
 pub fn diff(old: &PlegSnapshot, new: &PlegSnapshot) -> Vec<PlegEvent> {
     let mut events = Vec::new();
@@ -139,7 +139,7 @@ pub fn diff(old: &PlegSnapshot, new: &PlegSnapshot) -> Vec<PlegEvent> {
     events
 }
 
-/// The pods whose workers must look again.
+/// The pods whose workers must sync again.
 #[must_use]
 pub fn pods_to_wake(events: &[PlegEvent]) -> BTreeSet<PodUid> {
     let delivered = events.iter().filter(|event| event.kind != PlegEventKind::ContainerChanged);
@@ -161,7 +161,7 @@ fn event_kinds(old: PlegState, new: PlegState) -> &'static [PlegEventKind] {
     }
 }
 
-/// Pods the runtime holds under our labels and that are not in `known`: wanted by a source, or being taken down already.
+/// Pods with the agent's labels in the runtime that are not in `known`: neither wanted nor being taken down.
 #[must_use]
 pub fn orphans(known: &BTreeSet<PodUid>, snapshot: &PlegSnapshot) -> Vec<OrphanPod> {
     let unknown = snapshot.pods.iter().filter(|(uid, _)| !known.contains(*uid));

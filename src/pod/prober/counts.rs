@@ -1,7 +1,7 @@
-//! What probes came to, for `/metrics/probes`.
+//! Counts of probe results, for `/metrics/probes`.
 //!
-//! Owns the families. One row a probe, numbers and nothing else: there may be hundreds of them, each every second. A pod's go
-//! with it.
+//! Owns the families. One row per probe, numbers only: there may be hundreds of probes, each every second.
+//! The rows of a pod are removed with it.
 
 use std::rc::Rc;
 
@@ -12,12 +12,12 @@ use crate::platform::metrics::MetricKind::{Counter, Histogram};
 use crate::platform::metrics::{SECONDS, Text};
 use crate::pod::prober::rules::{ProbeKind, ProbeResult};
 
-/// Of one probe of a container, over all its instances.
+/// The counts of one probe of a container, over all its instances.
 pub(super) struct Counts {
     place: Rc<ProbeAddress>,
     /// Successful, failed, unknown.
     results: [u32; 3],
-    /// How long they took, by the bounds of [`SECONDS`].
+    /// Durations, by the bounds of [`SECONDS`].
     took: [u32; SECONDS.len() + 1],
     seconds: f64,
 }
@@ -58,7 +58,7 @@ impl Counts {
     }
 }
 
-/// All probes, with whose they are.
+/// Writes the counts of all probes, labelled with their pods.
 pub(super) fn show(text: &mut Text, all: &[(&Pod, &Counts)]) {
     text.family(Histogram, "prober_probe_duration_seconds", "Duration in seconds for a probe response");
     for (pod, one) in all {

@@ -1,4 +1,4 @@
-//! One container instance and where each of its probes stands.
+//! One container instance and the state of each of its probes.
 //!
 //! Owns phases and due times.
 
@@ -19,7 +19,7 @@ use crate::pod::prober::rules::{
     InstanceProbes, ProbeCounter, ProbeKind, ProbeResult, initial_results, is_told,
 };
 
-/// An instance that runs, or that has failed and has no successor yet.
+/// A running instance, or a failed one without a successor.
 pub(super) struct Instance {
     pub name: ContainerName,
     pub id: ContainerId,
@@ -27,7 +27,7 @@ pub(super) struct Instance {
     pub list: &'static str,
     /// One of each kind at most.
     pub probes: Vec<ScheduledProbe>,
-    /// It has ended: nothing is asked of it any more.
+    /// The instance has ended: it is not probed any more.
     is_over: bool,
 }
 
@@ -37,25 +37,25 @@ pub(super) struct ScheduledProbe {
     pub counter: ProbeCounter,
     pub phase: ProbePhase,
     pub speed: Speed,
-    /// No run before it.
+    /// The earliest time of a run.
     base: Instant,
     said: LastComplaint,
 }
 
-/// Each with the moment for which the run is or was planned: the next one follows a period after that, however late this
-/// one is.
+/// Each phase has the time for which the run is or was planned: the next run is one period after that,
+/// however late this one is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ProbePhase {
-    /// Not before something else happens: startup succeeds, or there is a new instance.
+    /// Waits for an event: the startup probe succeeds, or there is a new instance.
     Parked,
     /// In the queue.
     Due(Instant),
-    /// For a place.
+    /// Waits for a free slot.
     Waiting(Instant),
     Running(Instant),
 }
 
-/// The last complaint, by hash, and how often in a row it came.
+/// The last complaint, by hash, and how often it was repeated.
 #[derive(Default)]
 struct LastComplaint {
     words: u64,
@@ -106,7 +106,7 @@ impl Instance {
         }
     }
 
-    /// The pod gives its container probes of these kinds and no others.
+    /// Whether the pod's spec has exactly these probes for the container.
     pub fn is_up_to_date(&self, pod: &Pod) -> bool {
         let is_known = |kind| self.probes.iter().any(|entry| entry.place.kind == kind);
         find_container(pod, &self.name).is_some_and(|(container, _)| {
@@ -114,19 +114,19 @@ impl Instance {
         })
     }
 
-    /// It is or was to be killed for a probe.
+    /// Whether the instance is or was to be killed for a failed probe.
     pub fn has_failed(&self) -> bool {
         let InstanceProbes { startup, liveness, .. } = self.results();
         [startup, liveness].contains(&Some(ProbeResult::Failure))
     }
 
-    /// There is no startup probe, or it has succeeded.
+    /// Whether the startup probe has succeeded, or there is none.
     pub fn has_started(&self) -> bool {
         let startup = self.probes.iter().find(|entry| entry.place.kind == ProbeKind::Startup);
         startup.is_none_or(|entry| entry.counter.published == Some(ProbeResult::Success))
     }
 
-    /// Plans the first runs: of the startup probe alone as long as it has not succeeded.
+    /// Plans the first runs: only of the startup probe until it has succeeded.
     pub fn begin(&mut self, queue: &mut Queue) {
         let has_started = self.has_started();
         for entry in &mut self.probes {
@@ -137,7 +137,7 @@ impl Instance {
         }
     }
 
-    /// The instance has started: readiness is asked at once, liveness when its turn comes.
+    /// The instance has started: the readiness probe runs at once, the liveness probe at its time.
     pub fn release(&mut self, container: &Container, queue: &mut Queue, now: Instant) {
         for entry in self.probes.iter_mut().filter(|entry| entry.phase == ProbePhase::Parked) {
             let Some(probe) = entry.place.kind.of(container) else { continue };
@@ -155,7 +155,8 @@ impl Instance {
         }
     }
 
-    /// Liveness and startup count as fine and are asked no more, as upstream has it for a quiet end.
+    /// Publishes success for liveness and startup and stops these probes, as upstream does for a pod that is
+    /// being taken down.
     pub fn quieten(&mut self, container: &Container, queue: &mut Queue, now: Instant) {
         if self.is_over {
             return;
@@ -171,7 +172,7 @@ impl Instance {
         }
     }
 
-    /// The instance is gone.
+    /// Ends all probes of the instance.
     pub fn leave(&mut self, queue: &mut Queue) {
         self.is_over = true;
         for entry in &mut self.probes {
@@ -188,7 +189,7 @@ impl ScheduledProbe {
         queue.insert((due, Rc::clone(&self.place)));
     }
 
-    /// Plans no run.
+    /// Removes the next run from the queue.
     pub fn park(&mut self, queue: &mut Queue) {
         if let ProbePhase::Due(due) = self.phase {
             queue.remove(&(due, Rc::clone(&self.place)));
@@ -196,7 +197,7 @@ impl ScheduledProbe {
         self.phase = ProbePhase::Parked;
     }
 
-    /// Reason and words for an event, unless these words have been said often enough.
+    /// Reason and message of an event; `None` if the same message was reported often enough.
     pub fn complain(&mut self, answer: &ProbeOutcome, threshold: i32) -> Option<(&'static str, String)> {
         let Some((reason, words)) = answer.complaint() else {
             self.said = LastComplaint::default();
@@ -216,15 +217,16 @@ pub(super) fn period(probe: &Probe) -> Duration {
     Duration::from_secs(u64::try_from(probe.period_seconds).unwrap_or_default().max(1))
 }
 
-/// A period after the run planned for `planned`. Whoever is later than that is due at once, and what was missed besides is
-/// left out, so that runs stay where they were on the clock.
+/// One period after the run planned for `planned`. A run that is later than that is due at once, and further
+/// missed runs are skipped, so that runs keep their phase.
 pub(super) fn next_run(planned: Instant, period: Duration, now: Instant) -> Instant {
     let behind = now.saturating_duration_since(planned).as_nanos() / period.as_nanos().max(1);
     planned + period * u32::try_from(behind).unwrap_or(u32::MAX).max(1)
 }
 
-/// After the initial delay, counted from the container's start. What an earlier process has left running is spread over
-/// a period, so that the first second of this one is not all probes; by the container's id, which is as good as dice.
+/// The time of the first run: after the initial delay, counted from the container's start. Probes of
+/// containers that an earlier process started are spread over a period by the container's id, so that they do
+/// not all run in the first second of this process.
 fn first_run(probe: &Probe, kind: ProbeKind, record: &ObservedContainer, sight: &Sight<'_>) -> Instant {
     let initial = Duration::from_secs(u64::try_from(probe.initial_delay_seconds).unwrap_or_default());
     let delay = initial.saturating_sub(sight.wall.saturating_since(record.started_at));
@@ -233,7 +235,7 @@ fn first_run(probe: &Probe, kind: ProbeKind, record: &ObservedContainer, sight: 
     sight.now + delay + spread
 }
 
-/// Somewhere in `[0, period)`, always the same for the same probe of the same instance.
+/// A time in `[0, period)`, always the same for the same probe of the same instance.
 pub(super) fn spread(id: &ContainerId, kind: ProbeKind, period: Duration) -> Duration {
     let bytes = id.as_str().bytes().chain(kind.as_str().bytes());
     let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {

@@ -1,4 +1,4 @@
-//! Words that the parts of the prober share: where a probe is, what is seen of a pod, what is due.
+//! Types shared by the parts of the prober: the address of a probe, an observation of a pod, the queue.
 //!
 //! Owns nothing.
 
@@ -21,7 +21,7 @@ pub(super) struct ProbeAddress {
     pub kind: ProbeKind,
 }
 
-/// A fresh look at a pod.
+/// An observation of a pod, for updating its probes.
 pub(super) struct Sight<'a> {
     pub pod: &'a Rc<Pod>,
     pub observed: &'a ObservedPod,

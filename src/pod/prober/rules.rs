@@ -1,6 +1,6 @@
-//! What probes say of container instances, and what that means for readiness, start gating and restarts.
+//! The results of probes for container instances, and their effects on readiness, start gating and restarts.
 //!
-//! Owns the words of probing and the rules that read them.
+//! Owns the vocabulary of probing and its rules.
 //!
 //! Pure: what it returns depends on its arguments alone.
 
@@ -18,19 +18,19 @@ mod target;
 pub use counter::{ProbeCounter, is_told};
 pub use target::{ProbeTarget, probe_target};
 
-/// Which of the three.
+/// The kinds of probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ProbeKind {
-    /// Has it come up? Until then the others wait.
+    /// Has the container started? Until then the other probes wait.
     Startup,
-    /// May it get traffic?
+    /// May it receive traffic?
     Readiness,
     /// Does it still work?
     Liveness,
 }
 
 impl ProbeKind {
-    /// All three, in the order in which they matter.
+    /// All kinds, in order of importance.
     pub const ALL: [Self; 3] = [Self::Startup, Self::Readiness, Self::Liveness];
 
     /// As events name it.
@@ -62,7 +62,7 @@ pub enum ProbeResult {
     Failure,
 }
 
-/// Published results of one container instance; `None` while a probe has not come to one.
+/// Published results of one container instance; `None` until a probe has one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InstanceProbes {
     /// Of the startup probe.
@@ -73,7 +73,7 @@ pub struct InstanceProbes {
     pub liveness: Option<ProbeResult>,
 }
 
-/// Published results by instance. An instance without an entry has come to no result.
+/// Published results by instance. An instance without an entry has none.
 pub type ProbeResults = BTreeMap<ContainerId, InstanceProbes>;
 
 /// Containers that may be probed: ordinary ones and sidecars, with a probe of any kind.
@@ -84,9 +84,9 @@ pub fn probed_containers(pod: &Pod) -> impl Iterator<Item = (&Container, Contain
     })
 }
 
-/// What stands of an instance before its first run. `remembered` is an earlier status of the pod: if it is of this very
-/// instance, the process that wrote it has died and the instance lives on, so what it said holds until a probe says
-/// otherwise. (Upstream forgets, and a startup probe runs again.)
+/// The results of an instance before its first run. `remembered` is an earlier status of the pod. If it is of
+/// this same instance, the agent was restarted while the instance kept running, so its results hold until the
+/// first run. (Upstream forgets them, and a startup probe runs again.)
 #[must_use]
 pub fn initial_results(
     container: &Container,
@@ -126,7 +126,7 @@ pub fn is_ready(container: &Container, id: &ContainerId, results: &ProbeResults)
         && (container.readiness_probe.is_none() || result == Some(ProbeResult::Success))
 }
 
-/// The probe for whose failure a running instance has to be killed.
+/// The failed probe for which a running instance must be killed.
 #[must_use]
 pub fn failed_probe(container: &Container, id: &ContainerId, results: &ProbeResults) -> Option<ProbeKind> {
     let probes = results.get(id)?;
@@ -140,7 +140,8 @@ pub fn failed_probe(container: &Container, id: &ContainerId, results: &ProbeResu
     }
 }
 
-/// An instance that is or was killed for a failed probe runs again: it has failed, whatever it says of itself at its end.
+/// Whether an instance that is or was killed for a failed probe runs again: it counts as failed, whatever its
+/// exit code.
 #[must_use]
 pub fn runs_again_after_kill(
     pod: &Pod,

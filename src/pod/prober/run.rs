@@ -1,4 +1,4 @@
-//! One run of a probe: the question, up to three tries, and the kubelet's words for the answer.
+//! One run of a probe: its action, up to three tries, and the kubelet's messages for the result.
 //!
 //! Owns the time limits.
 
@@ -19,14 +19,14 @@ use crate::pod::prober::rules::{ProbeResult, ProbeTarget, probe_target};
 use crate::pod::target::HttpTarget;
 use crate::runtime::{ErrorKind, Runtime};
 
-/// Tries in a row when a probe comes to no result.
+/// Tries in a row when a run has no result.
 const MAX_TRIES: usize = 3;
-/// Of what a command wrote, for messages.
+/// Bytes of a command's output that messages contain.
 const MAX_OUTPUT_BYTES: usize = 10 * 1024;
-/// A runtime that has not ended a command this long after its time does not answer at all.
+/// A runtime that has not ended a command this long after its timeout counts as not responding.
 const EXEC_GRACE: Duration = Duration::from_secs(2);
 
-/// What a run needs.
+/// The inputs of a run.
 pub(super) struct Job {
     pub place: Rc<ProbeAddress>,
     pub id: ContainerId,
@@ -36,7 +36,7 @@ pub(super) struct Job {
     pub speed: Speed,
 }
 
-/// How it went.
+/// The outcome of a run, with its duration and slot.
 pub(super) struct Ended {
     pub place: Rc<ProbeAddress>,
     pub id: ContainerId,
@@ -46,14 +46,14 @@ pub(super) struct Ended {
     pub answer: ProbeOutcome,
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ProbeOutcome {
     Success,
-    /// It holds, but somebody should look.
+    /// A success with a warning, which is reported as an event.
     Warning(String),
     Failure(String),
-    /// No result: the probe could not ask, or not hear out the answer. It does not count.
+    /// No result: the probe could not be sent, or its answer was incomplete. It does not count.
     Error {
         /// Upstream's name of the state.
         state: &'static str,
@@ -72,7 +72,7 @@ impl ProbeOutcome {
         }
     }
 
-    /// Reason and words of an event, the kind of the probe left out.
+    /// Reason and message of an event, without the kind of the probe.
     pub fn complaint(&self) -> Option<(&'static str, String)> {
         match self {
             Self::Success => None,
@@ -85,7 +85,7 @@ impl ProbeOutcome {
     }
 }
 
-/// Asks, as long as the timeouts of all tries allow.
+/// Runs the probe; bounded by the timeouts of all tries.
 pub(super) async fn run<R: Runtime>(runtime: Rc<R>, job: Job) -> Ended {
     let began = Instant::now();
     let mut answer = ask(&*runtime, &job).await;
@@ -115,7 +115,7 @@ async fn ask<R: Runtime>(runtime: &R, job: &Job) -> ProbeOutcome {
     }
 }
 
-/// Another try would go the same way.
+/// An error that another try would repeat.
 fn error(words: &str) -> ProbeOutcome {
     ProbeOutcome::Error { state: "unknown", words: words.to_owned(), is_passing: false }
 }

@@ -1,9 +1,9 @@
-//! Which probe of which instance runs when.
+//! When each probe of each instance runs.
 //!
-//! Owns the queue of due times and the places for runs under way.
+//! Owns the queue of due times and the slots for running probes.
 //!
-//! Invariants: a probe is in the queue exactly while its phase is `Due`; at most one run of a probe is under way; what a
-//! run of an instance that is gone comes to is dropped.
+//! Invariants: a probe is in the queue exactly while its phase is `Due`; a probe has at most one run at a
+//! time; the result of a run for a removed instance is dropped.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -24,13 +24,13 @@ use crate::platform::metrics::Text;
 use crate::pod::inbox::Inbox;
 use crate::pod::prober::rules::{ProbeKind, ProbeResults, probed_containers};
 
-/// Runs under way of each speed. A run costs a socket and some ten kilobytes.
+/// Concurrent runs of each speed. A run costs a socket and some ten kilobytes.
 const PLACES: usize = 32;
-/// A probe whose last run took longer is slow and waits for the places of slow ones, so that any number of hanging probes
-/// holds up the others for one run at most.
+/// A probe whose last run took longer is slow and waits for the slots of slow ones, so that any number of
+/// hanging probes delays the others by one run at most.
 const SLOW: Duration = Duration::from_millis(500);
 
-/// What the end of a run means for others.
+/// The effects of an ended run on other components.
 #[derive(Default)]
 pub(super) struct News {
     /// For an event.
@@ -39,7 +39,7 @@ pub(super) struct News {
     pub wake: Option<Rc<Inbox>>,
 }
 
-/// The words of an event.
+/// The content of an event.
 pub(super) struct Complaint {
     pub pod: Rc<Pod>,
     pub list: &'static str,
@@ -55,26 +55,26 @@ pub(super) struct Schedule {
     slow: Places,
 }
 
-/// Where runs of one speed happen, and who waits for that.
+/// The slots of one speed, and the probes that wait for them.
 #[derive(Default)]
 struct Places {
     waiting: VecDeque<Rc<ProbeAddress>>,
     taken: usize,
 }
 
-/// One pod's instances, and what their probes need of it.
+/// One pod's instances, and the parts of the pod that their probes need.
 struct PodProbes {
     pod: Rc<Pod>,
     pod_ip: Rc<str>,
     wake: Rc<Inbox>,
     only_readiness: bool,
     instances: Vec<Instance>,
-    /// What the probes of its containers came to, over all instances.
+    /// The results of its containers' probes, over all instances.
     counts: Vec<Counts>,
 }
 
 impl Schedule {
-    /// True when something became due that was not.
+    /// Returns true when the queue has new entries.
     pub fn observe(&mut self, sight: &Sight<'_>) -> bool {
         let uid = sight.pod.metadata.uid.clone();
         let probes = self.pods.entry(uid).or_insert_with(|| PodProbes::new(sight));
@@ -87,7 +87,7 @@ impl Schedule {
             if !runs {
                 instance.leave(&mut self.queue);
             }
-            // That it failed is why it ended, and counts until there is another.
+            // Its failure is why it ended, and counts until there is a successor.
             runs || (newest.is_some() && instance.has_failed())
         });
         let mut is_new = false;
@@ -111,7 +111,7 @@ impl Schedule {
         instances.iter().map(|instance| (instance.id.clone(), instance.results())).into_map()
     }
 
-    /// True when something became due that was not.
+    /// Returns true when the queue has new entries.
     pub fn only_readiness(&mut self, uid: &PodUid, now: Instant) -> bool {
         let Some(probes) = self.pods.get_mut(uid).filter(|probes| !probes.only_readiness) else {
             return false;
@@ -132,13 +132,14 @@ impl Schedule {
         }
     }
 
-    /// Writes down what probes came to, for `/metrics/probes`.
+    /// Writes the counts of all probes, for `/metrics/probes`.
     pub fn show(&self, text: &mut Text) {
         let all = self.pods.values().flat_map(|of_pod| of_pod.counts.iter().map(|one| (&*of_pod.pod, one)));
         counts::show(text, &all.collect::<Vec<_>>());
     }
 
-    /// The runs to start now, and when to ask again. Whoever finds no place is asked about when a run ends.
+    /// The runs to start now, and when to call again. Probes without a free slot are checked again when a run
+    /// ends.
     pub fn begin_due(&mut self, now: Instant) -> (Vec<Job>, Option<Instant>) {
         while let Some((due, _)) = self.queue.first()
             && *due <= now
@@ -162,14 +163,14 @@ impl Schedule {
         (jobs, self.queue.first().map(|(due, _)| *due))
     }
 
-    /// A run has ended: counts what it came to and plans the next one.
+    /// A run has ended: counts its result and plans the next one.
     pub fn finish(&mut self, ended: &Ended, now: Instant) -> News {
         let places = if ended.speed == Speed::Slow { &mut self.slow } else { &mut self.quick };
         places.taken -= 1;
         self.count(ended, now).unwrap_or_default()
     }
 
-    /// `None` when nobody asks any more.
+    /// `None` when the probe was removed meanwhile.
     fn count(&mut self, ended: &Ended, now: Instant) -> Option<News> {
         let kind = ended.place.kind;
         let of_pod = self.pods.get_mut(&ended.place.uid)?;
@@ -243,7 +244,7 @@ fn entry_of<'a>(
     instance.probes.iter_mut().find(|entry| entry.place.kind == place.kind)
 }
 
-/// `None` when the probe does not wait any more.
+/// `None` when the probe was removed while it waited.
 fn begin(pods: &mut BTreeMap<PodUid, PodProbes>, place: Rc<ProbeAddress>, speed: Speed) -> Option<Job> {
     let entry = entry_of(pods, &place)?;
     let ProbePhase::Waiting(planned) = entry.phase else { return None };

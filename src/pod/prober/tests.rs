@@ -76,7 +76,7 @@ impl Bench {
         id
     }
 
-    /// What the worker does after each look.
+    /// Does what the worker does after each observation.
     async fn observe(&self) {
         self.observe_after(None).await;
     }
@@ -112,7 +112,7 @@ impl Bench {
         self.events.recent().into_iter().map(|event| (event.count, event.key.message)).collect()
     }
 
-    /// The worker has been woken since it was last asked.
+    /// Whether the worker was woken since the last call.
     fn was_woken(&self) -> bool {
         self.mailbox.take().look
     }

@@ -1,4 +1,4 @@
-//! Tables for security contexts: what container, pod, image and node say, and what comes of it.
+//! Tables for security contexts: settings of container, pod, image and node, and their result.
 
 use super::*;
 use crate::model::api::decode::decode;

@@ -1,6 +1,6 @@
 //! Observed + spec -> `PodStatus`: phase, container states, conditions, addresses.
 //!
-//! Owns what a pod's status says.
+//! Owns the content of a pod's status.
 //!
 //! Pure: what it returns depends on its arguments alone.
 
@@ -28,13 +28,13 @@ pub use conditions::{is_foreign, take_foreign_conditions};
 
 /// Reason of a pod that was active for too long.
 pub const DEADLINE_EXCEEDED: &str = "DeadlineExceeded";
-/// Waiting and termination reason of containers whose pod starts over in place.
+/// Waiting and termination reason of containers whose pod restarts in place.
 const RESTARTING_ALL_CONTAINERS: &str = "RestartingAllContainers";
 
-/// Upstream's condition of a pod that ends because of something that is not its own doing.
+/// Upstream's condition of a pod that is ended by an external cause.
 pub const DISRUPTION_TARGET: &str = "DisruptionTarget";
 
-/// What a status needs besides the pod and what is seen of it.
+/// The inputs of a status besides the pod and its observation.
 #[derive(Clone, Copy, Debug)]
 pub struct StatusContext<'a> {
     pub now: Timestamp,
@@ -42,7 +42,7 @@ pub struct StatusContext<'a> {
     pub up: Duration,
     /// The status before this one; after a restart of the agent, the stored one.
     pub previous: Option<&'a PodStatus>,
-    /// Reason and message of the last failed start per container, forgotten when one succeeds.
+    /// Reason and message of the last failed start per container, removed when one succeeds.
     pub waiting: &'a BTreeMap<ContainerName, (String, String)>,
     /// From the newest plan.
     pub blocked: &'a [Blocked],
@@ -52,9 +52,9 @@ pub struct StatusContext<'a> {
     pub terminal: bool,
     /// The scheme of container ids, for example `containerd`.
     pub runtime_name: &'a str,
-    /// The pod comes from a file or URL: its phase is not forced when it is taken down.
+    /// The pod comes from a file or URL: its phase is not changed when it is taken down.
     pub is_static: bool,
-    /// What probes have come to.
+    /// The published results of probes.
     pub probes: &'a ProbeResults,
 }
 
@@ -96,8 +96,8 @@ fn set_phase(status: &mut PodStatus, pod: &Pod, context: &StatusContext<'_>, sta
     }
 }
 
-/// What clients of the API are shown of a pod that is at its end while containers of it run: it has not ended. Upstream keeps the
-/// phase from the API server for as long, because others act upon it.
+/// Hides the terminal phase from clients of the API while containers of the pod still run. Upstream keeps the
+/// phase from the API server for as long, because other components act upon it.
 pub fn hold_back_end(status: &mut PodStatus) {
     let regular = &status.container_statuses;
     let mut all =
@@ -112,7 +112,7 @@ pub fn hold_back_end(status: &mut PodStatus) {
     status.conditions.retain(|condition| condition.type_ != DISRUPTION_TARGET);
 }
 
-/// The containers that wait for their next run and did not when the status before was made: worth an event each.
+/// The containers that began to wait for their next run since the previous status: each is worth an event.
 pub fn newly_backing_off<'a>(
     status: &'a PodStatus,
     last: Option<&'a PodStatus>,
@@ -130,17 +130,17 @@ fn backing_off(status: &PodStatus) -> impl Iterator<Item = &str> {
     all.filter(waits).map(|status| status.name.as_str())
 }
 
-/// How long the pod may still be active; zero when its time is over, `None` without `activeDeadlineSeconds`. No pod is active
-/// for longer than its machine is `up`: a box that boots in 1970 and hears the time a minute later must not lose every pod
-/// that has a deadline (the kubelet's are lost).
+/// How long the pod may still be active; zero when its deadline has passed, `None` without
+/// `activeDeadlineSeconds`. No pod is active for longer than its machine is `up`: a machine that boots in
+/// 1970 and sets its clock a minute later must not end every pod with a deadline (the kubelet does).
 #[must_use]
 pub fn deadline_left(pod: &Pod, start_time: Timestamp, now: Timestamp, up: Duration) -> Option<Duration> {
     let allowed = Duration::from_secs(u64::try_from(pod.spec.active_deadline_seconds?).unwrap_or(0));
     Some(allowed.saturating_sub(now.saturating_since(start_time).min(up)))
 }
 
-/// The last status of a pod that is gone from the runtime: nothing may look as if it still ran (upstream: TerminatePod).
-/// A static pod keeps its phase: it may be back under the same name at any time.
+/// The last status of a pod without containers in the runtime: none may be shown as running (upstream:
+/// TerminatePod). A static pod keeps its phase: it may come back under the same name at any time.
 #[must_use]
 pub fn final_status(pod: &Pod, mut status: PodStatus, is_static: bool) -> PodStatus {
     for container in &mut status.container_statuses {
@@ -188,7 +188,7 @@ fn end(container: &mut ContainerStatus) {
     }
 }
 
-/// A container whose end nobody saw.
+/// The state of a container whose exit was not observed.
 fn unknown_termination(message: &str) -> ContainerStateTerminated {
     ContainerStateTerminated {
         exit_code: 137,
@@ -202,12 +202,12 @@ fn set_addresses(status: &mut PodStatus, pod: &Pod, observed: &ObservedPod, cont
     let holders = |ips: &[String]| ips.iter().map(|ip| IpHolder { ip: ip.clone() }).collect::<Vec<_>>();
     status.host_ips = holders(context.node_ips);
     status.pod_ips = if pod.spec.host_network {
-        // A host-network pod has the node's addresses, also where there is no cluster to say so.
+        // A host-network pod has the node's addresses, also on a node without a cluster.
         holders(context.node_ips)
     } else {
         match observed.ready_sandbox().filter(|sandbox| !sandbox.ips.is_empty()) {
             Some(sandbox) => holders(&sort_pod_ips(&sandbox.ips, context.node_ips)),
-            // Between two sandboxes, and while the status is being read, the last known addresses stand.
+            // Between two sandboxes, and until the status call, the last known addresses stay.
             None => context.previous.map(|previous| previous.pod_ips.clone()).unwrap_or_default(),
         }
     };
@@ -220,12 +220,12 @@ fn whole_seconds(time: Timestamp) -> Timestamp {
     Timestamp::from_secs(time.as_nanos().div_euclid(1_000_000_000))
 }
 
-/// A time the runtime reports, absent when it has not happened.
+/// A time that the runtime reports; `None` if it is zero.
 fn reported(time: Timestamp) -> Option<Timestamp> {
     if time.is_zero() { None } else { Some(whole_seconds(time)) }
 }
 
-/// Whether writing `new` over `old` would tell nobody anything. Computed statuses carry their predecessor's transition
+/// Whether `new` is equal to `old` for all readers. Computed statuses carry their predecessor's transition
 /// times, so only the fractions of seconds that storage drops are left to ignore.
 #[must_use]
 pub fn same_meaning(old: &PodStatus, new: &PodStatus) -> bool {

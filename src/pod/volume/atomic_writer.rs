@@ -1,8 +1,9 @@
-//! The atomic writer: files that change all at once, whoever reads or watches them and wherever the writer is stopped.
+//! The atomic writer: files that change all at once, for all readers and watchers and wherever the writer is
+//! stopped.
 //!
-//! Owns the layout, which is the kubelet's: the files are in a directory `..<time>.<number>`; the symlink `..data`
-//! names it, and is renamed over when there is a new one; a symlink per first path component leads through `..data` to
-//! the files.
+//! Owns the layout, which is the kubelet's: the files are in a directory `..<time>.<number>`; the symlink
+//! `..data` names it, and is renamed over when there is a new one; a symlink per first path component leads
+//! through `..data` to the files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -19,7 +20,7 @@ pub(super) const DATA: &str = "..data";
 /// The next [`DATA`].
 const NEXT_DATA: &str = "..data_tmp";
 const DIR_MODE: u32 = 0o755;
-/// With a group: it may look into directories, and new files in them are its own.
+/// With a group: it may read directories, and new files in them inherit it.
 const GROUP_DIR_MODE: u32 = 0o2550;
 /// Numbers tried for the name of a new directory: one is enough but for clocks that stand still.
 const ATTEMPTS: u32 = 1000;
@@ -32,26 +33,26 @@ pub(super) struct WriteError {
     pub action: &'static str,
     /// On the node.
     pub path: PathBuf,
-    /// What the kernel said.
+    /// The kernel's error.
     #[source]
     pub source: io::Error,
 }
 
 /// Writes one directory.
 pub(super) struct AtomicWriter<'a> {
-    /// Exists, and is written by nobody else.
+    /// Must exist; this is its only writer.
     pub root: &'a Path,
-    /// Owns what is written beside root.
+    /// The group of the written files besides root.
     pub group: Option<u32>,
     /// For the name of a new directory.
     pub now: Timestamp,
-    /// Asked before every change of the disk; an error stops the writer there.
+    /// Called before every change of the disk; an error stops the writer there.
     pub before: &'a mut dyn FnMut() -> io::Result<()>,
 }
 
 impl AtomicWriter<'_> {
-    /// Makes `payload` the content. True when it was not before; nothing is written when it was. What an earlier writer left
-    /// when it was stopped goes, and what somebody else put there stays.
+    /// Makes `payload` the content. Returns false, and writes nothing, if it was the content before.
+    /// Leftovers of an interrupted writer are removed; files that other programs created stay.
     pub(super) fn write(&mut self, payload: &Payload) -> Result<bool, WriteError> {
         let mut current = self.current();
         let is_new = !current.as_ref().is_some_and(|dir| self.holds(dir, payload));
@@ -70,14 +71,14 @@ impl AtomicWriter<'_> {
         Ok(is_new)
     }
 
-    /// The directory readers are led to.
+    /// The directory that readers see.
     fn current(&self) -> Option<String> {
         let target = fs::read_link(self.root.join(DATA)).ok()?;
         let target = target.to_str()?;
         (target.starts_with("..") && target.len() > 2 && !target.contains('/')).then(|| target.to_owned())
     }
 
-    /// The directory has exactly these files. One that cannot be read does not.
+    /// Whether the directory has exactly these files. False if it cannot be read.
     fn holds(&self, dir: &str, payload: &Payload) -> bool {
         let dir = self.root.join(dir);
         let mut found = BTreeMap::new();
@@ -93,7 +94,7 @@ impl AtomicWriter<'_> {
         })
     }
 
-    /// A new directory of this moment.
+    /// Creates a directory named after the current time.
     fn make_dir(&mut self) -> Result<String, WriteError> {
         let second = self.now.to_rfc3339().replace(['-', 'T', ':'], "_");
         let first = u32::try_from(self.now.as_nanos().rem_euclid(1_000_000_000)).unwrap_or_default();
@@ -129,7 +130,7 @@ impl AtomicWriter<'_> {
         Ok(())
     }
 
-    /// Mode by chmod: the umask must not decide who may read.
+    /// Sets the mode by chmod, which ignores the umask.
     fn own_dir(&mut self, dir: &Path) -> Result<(), WriteError> {
         let group = self.group;
         self.act("set owner and mode of", dir, |dir| {
@@ -147,7 +148,7 @@ impl AtomicWriter<'_> {
         self.act("set owner and mode of", path, |path| own(path, group, file.mode))
     }
 
-    /// The moment of change.
+    /// The atomic switch.
     fn point_at(&mut self, dir: &str) -> Result<(), WriteError> {
         let next = self.root.join(NEXT_DATA);
         if fs::symlink_metadata(&next).is_ok() {
@@ -161,7 +162,7 @@ impl AtomicWriter<'_> {
     fn make_links(&mut self, names: &BTreeSet<&str>) -> Result<(), WriteError> {
         for name in names {
             let link = self.root.join(name);
-            // Whatever is there instead was put there: a directory other volumes are mounted on.
+            // Any other entry was created on purpose: a directory on which other volumes are mounted.
             if fs::symlink_metadata(&link).is_err() {
                 self.act("create link", &link, |link| symlink(Path::new(DATA).join(name), link))?;
             }
@@ -169,7 +170,7 @@ impl AtomicWriter<'_> {
         Ok(())
     }
 
-    /// Links to files that are no more, and directories nobody is led to.
+    /// Removes links to deleted files, and directories that no link leads to.
     fn sweep(&mut self, names: &BTreeSet<&str>, current: Option<&str>) -> Result<(), WriteError> {
         let failed = |source| WriteError { action: "list", path: self.root.to_owned(), source };
         let entries = fs::read_dir(self.root).map_err(failed)?;
@@ -204,7 +205,7 @@ impl AtomicWriter<'_> {
     }
 }
 
-/// Owner first: changing it may take bits of the mode away.
+/// Owner first: chown may clear mode bits.
 fn own(path: &Path, group: Option<u32>, mode: u32) -> io::Result<()> {
     if group.is_some() {
         lchown(path, None, group)?;

@@ -15,14 +15,14 @@ use crate::platform::sys::mount;
 /// The directory name of the plugin, as the kubelet has it on disk.
 const PLUGIN: &str = "kubernetes.io~local-volume";
 
-/// Who the files of a volume are to belong to.
+/// The group that the files of a volume get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FsGroup {
     pub(super) group: u32,
     pub(super) policy: ownership::Policy,
 }
 
-/// A directory of this node, used as it is; made when it is missing.
+/// A directory of this node, used as it is; created if it is missing.
 pub(super) fn ensure_host_path(name: &str, path: &Path) -> Result<MountedVolume, VolumeError> {
     if !path.exists() {
         make_dir(path, 0o755).map_err(|error| set_up_error(name, "create host path", path, error))?;
@@ -30,11 +30,11 @@ pub(super) fn ensure_host_path(name: &str, path: &Path) -> Result<MountedVolume,
     Ok(MountedVolume { host_path: path.to_owned(), ..MountedVolume::default() })
 }
 
-/// Mode of a claim's directory, as of those that provisioners of local directories make: whichever user a pod has, it may
-/// write. `fsGroup` narrows nothing and gives the files their group.
+/// Mode of a claim's directory, as with provisioners of local directories: pods of any user may write.
+/// `fsGroup` does not narrow it and sets the group of the files.
 const CLAIM_MODE: u32 = 0o777;
 
-/// Makes the directory of a claim when it is used for the first time. One that is there is left as it is.
+/// Creates the directory of a claim at its first use. An existing one is left unchanged.
 pub(super) async fn ensure_directory(name: &str, path: &Path) -> Result<(), VolumeError> {
     let (name, path) = (name.to_owned(), path.to_owned());
     rt::blocking("create claim directory", move || {
@@ -50,10 +50,10 @@ pub(super) async fn ensure_directory(name: &str, path: &Path) -> Result<(), Volu
     .await
 }
 
-/// Volumes for one pod that a pod is being given now: what is mounted does not show it yet.
+/// Single-pod volumes whose setup is in progress: the mount table does not show them yet.
 pub(super) type BeingGiven = Rc<RefCell<BTreeSet<String>>>;
 
-/// A volume on its way to a pod; no longer when dropped.
+/// Marks a volume as being set up until it is dropped.
 struct Given<'a> {
     volume: &'a str,
     all: &'a BeingGiven,
@@ -65,7 +65,7 @@ impl Drop for Given<'_> {
     }
 }
 
-/// A local volume as a pod wants it.
+/// The request of a pod for a local volume.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LocalVolume<'a> {
     /// The pod's name for it.
@@ -74,14 +74,15 @@ pub(super) struct LocalVolume<'a> {
     pub(super) volume: &'a str,
     /// Where its data is.
     pub(super) source: &'a Path,
-    /// Whom its files are to belong to.
+    /// The group that its files get.
     pub(super) fs_group: Option<FsGroup>,
     /// No second pod may have it.
     pub(super) single_pod: bool,
 }
 
-/// Binds a local volume into the pod's directory. Its files get the pod's group when no other pod uses it. One for a single
-/// pod is refused while another has it, in upstream's words (`GenerateMountVolumeFunc`, 1.36): the pod tries again.
+/// Binds a local volume into the pod's directory. Its files get the pod's group when no other pod uses it. A
+/// single-pod volume is refused while another pod uses it, in upstream's words (`GenerateMountVolumeFunc`,
+/// 1.36): the pod retries.
 pub(super) async fn ensure_local(
     pod_dir: &Path,
     wanted: LocalVolume<'_>,
@@ -231,7 +232,7 @@ mod tests {
             "MountVolume.SetUp failed for volume \"data\" : volume uses the ReadWriteOncePod access mode and is \
              already in use by another pod"
         );
-        // Two at once: whoever comes second while the first is being given it.
+        // Two pods at once: the second comes while the first is still being set up.
         tear_down_dir(&pod("one")).unwrap();
         given.borrow_mut().insert("pv-one".to_owned());
         assert!(matches!(make("two"), Err(VolumeError::InUse { .. })));

@@ -1,7 +1,7 @@
 //! `emptyDir`: a directory that lives as long as the pod, on disk, in memory or in huge pages.
 //!
-//! Owns `volumes/kubernetes.io~empty-dir` of a pod, and the markers of those that are complete. `sizeLimit` of one on disk is
-//! not enforced: the kubelet does that by eviction, which static pods are exempt from.
+//! Owns `volumes/kubernetes.io~empty-dir` of a pod, and the markers of those that are complete. `sizeLimit`
+//! of one on disk is not enforced: the kubelet does that by eviction, which static pods are exempt from.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::pod::volume::rules::EmptyDirMedium;
 /// The directory name of the plugin, as the kubelet has it on disk.
 const PLUGIN: &str = "kubernetes.io~empty-dir";
 
-/// Makes it, or finds it made: the content of one that is complete is never touched, nor its mode.
+/// Creates the directory, or reuses it: the content and mode of a complete one are never touched.
 pub(super) async fn ensure(
     pod_dir: &Path,
     name: &str,
@@ -54,7 +54,7 @@ fn set_up(name: &str, path: &Path, marker: &Path, medium: EmptyDirMedium) -> Res
         }
         _ => {}
     }
-    // Mode by chmod: the umask must not decide who may write. In memory it is that of the tmpfs, as upstream leaves it.
+    // Mode by chmod, which ignores the umask. In memory the mode is that of the tmpfs, as in upstream.
     let everybody = if matches!(medium, EmptyDirMedium::Memory { .. }) { 0o1777 } else { 0o777 };
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(everybody))
         .map_err(failed("set mode of"))?;

@@ -1,6 +1,6 @@
-//! `hostPath`: a path of the node, checked against its type and made when the type says so.
+//! `hostPath`: a path of the node, checked against its type and created if the type requires it.
 //!
-//! Owns nothing: the path is the user's and stays when the pod goes.
+//! Owns nothing: the path is the user's and stays after the pod.
 
 use std::fs::FileType;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};

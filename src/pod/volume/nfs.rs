@@ -1,9 +1,9 @@
 //! `nfs`: an export of another machine.
 //!
-//! Owns `volumes/kubernetes.io~nfs` of a pod. The system's `mount.nfs` mounts when it is there: it negotiates versions and
-//! starts the lock daemon of NFS 3. Without it the kernel is asked directly, version by version, with an address looked up
-//! here. Either may wait for a dead server as long as it likes, in a thread of its own: the pod's worker waits only for
-//! [`PATIENCE`] and looks again later.
+//! Owns `volumes/kubernetes.io~nfs` of a pod. The system's `mount.nfs` mounts if it is installed: it
+//! negotiates versions and starts the lock daemon of NFS 3. Without it the agent calls the kernel directly,
+//! version by version, with an address looked up here. Either may wait for a dead server without a limit, in
+//! a thread of its own: the pod's worker waits only for [`PATIENCE`] and retries later.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs, UdpSocket};
@@ -19,11 +19,11 @@ use crate::platform::sys::mount;
 
 /// The directory name of the plugin, as the kubelet has it on disk.
 const PLUGIN: &str = "kubernetes.io~nfs";
-/// How long the pod's worker waits at a time. The mount itself goes on.
+/// The longest wait of the pod's worker per attempt. The mount itself continues.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 /// Where the helper is installed.
 const HELPERS: [&str; 2] = ["/sbin/mount.nfs", "/usr/sbin/mount.nfs"];
-/// What the kernel is asked for, newest first, when nobody says.
+/// Versions to try, newest first, when the mount options name none.
 const VERSIONS: [&str; 4] = ["4.2", "4.1", "4.0", "3"];
 const PORT: u16 = 2049;
 
@@ -78,7 +78,7 @@ impl Export {
         read_only.into_iter().chain(self.options.iter().cloned()).collect()
     }
 
-    /// Versions to ask the kernel for; the volume's own choice is the only one.
+    /// The versions to try; the one in the mount options is the only one.
     fn versions(&self) -> Vec<Option<&'static str>> {
         let is_choice = |option: &str| {
             let word = option.split('=').next().unwrap_or_default();
@@ -88,7 +88,7 @@ impl Export {
         if chosen { vec![None] } else { VERSIONS.into_iter().map(Some).collect() }
     }
 
-    /// What the helper would have added for the kernel.
+    /// Mount options for the kernel that the helper would have added.
     fn kernel_options(
         &self,
         version: Option<&str>,
@@ -107,7 +107,7 @@ impl Export {
     }
 }
 
-/// Mounts an export, or finds it mounted.
+/// Mounts an export unless it is mounted.
 pub(super) async fn ensure(
     jobs: &RemoteJobs,
     pod_dir: &Path,
@@ -194,7 +194,8 @@ fn ask_kernel(export: &Export, target: &Path) -> Result<(), NfsError> {
     Err(last)
 }
 
-/// From where the server is reached: NFS 4.0 calls back there. Connecting a datagram socket sends nothing.
+/// The local address towards the server: NFS 4.0 calls back there. Connecting a datagram socket sends
+/// nothing.
 fn own_address(server: SocketAddr) -> Option<SocketAddr> {
     let any = if server.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let socket = UdpSocket::bind(any).ok()?;

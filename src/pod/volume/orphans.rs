@@ -1,6 +1,6 @@
-//! Directories of pods that nobody knows any more: what a crash, or a lost store, leaves behind.
+//! Directories of unknown pods: left behind by a crash, or by the loss of the store.
 //!
-//! Owns the agreement that a directory which a pod uses, or begins to use meanwhile, is not removed.
+//! Owns the lock by which a directory that a pod uses, or begins to use meanwhile, is not removed.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -14,12 +14,12 @@ use crate::model::types::PodUid;
 use crate::platform::logging::chain;
 use crate::platform::rt;
 
-/// Who uses a directory, and which one is being removed.
+/// The directories in use, and the one being removed.
 #[derive(Default)]
 pub(super) struct Guard {
-    /// All directories have been gone through, and nothing was in the way.
+    /// A complete scan has found nothing that prevents a removal.
     swept: Cell<bool>,
-    /// What was in the way the last time.
+    /// The problems that the last scan reported.
     told: RefCell<BTreeSet<String>>,
     used: RefCell<BTreeSet<PodUid>>,
     removing: RefCell<Option<PodUid>>,
@@ -27,7 +27,7 @@ pub(super) struct Guard {
 }
 
 impl Guard {
-    /// From now on the pod uses its directory. Waits while an orphaned one of that uid is being removed.
+    /// Marks the pod's directory as used. Waits while an orphaned one of that uid is being removed.
     pub(super) async fn claim(&self, uid: &PodUid) {
         self.used.borrow_mut().insert(uid.clone());
         while self.removing.borrow().as_ref() == Some(uid) {
@@ -35,7 +35,7 @@ impl Guard {
         }
     }
 
-    /// The directory is gone.
+    /// The directory has been removed.
     pub(super) fn release(&self, uid: &PodUid) {
         self.used.borrow_mut().remove(uid);
     }
@@ -49,7 +49,8 @@ impl Guard {
     }
 }
 
-/// Ends the removal, also when its future is dropped: the job goes on then, but so does nobody else in this process.
+/// Marks the end of the removal on drop, also when the future is cancelled: the blocking job continues then,
+/// but that happens only when the whole process ends.
 struct Removing<'a>(&'a Guard);
 
 impl Drop for Removing<'_> {
@@ -60,15 +61,15 @@ impl Drop for Removing<'_> {
 }
 
 impl Volumes {
-    /// Whether directories of unknown pods may be there: at the start, and while something keeps one from going.
+    /// Whether directories of unknown pods may exist: at the start, and while something prevents a removal.
     #[must_use]
     pub fn may_have_orphans(&self) -> bool {
         !self.guard.swept.get()
     }
 
-    /// Removes the directories of pods that are not `known`, with the protections of [`Volumes::tear_down`]. Returns how many
-    /// went, and what stands in the way that did not the last time. To be called only when every source has spoken, with every pod that is
-    /// wanted, being taken down, or shown by the runtime.
+    /// Removes the directories of pods that are not `known`, with the protections of [`Volumes::tear_down`].
+    /// Returns how many were removed, and the problems that the last call did not report. Call it only after
+    /// every source has answered, with every pod that is wanted, being taken down, or present in the runtime.
     pub async fn clean_orphans(&self, known: &BTreeSet<PodUid>) -> (usize, Vec<VolumeError>) {
         let mut errors = Vec::new();
         let mut removed = 0;
@@ -103,7 +104,7 @@ fn list(pods_dir: &Path) -> Result<Vec<PodUid>, VolumeError> {
     for entry in std::fs::read_dir(pods_dir).map_err(failed)? {
         let entry = entry.map_err(failed)?;
         let uid = PodUid::from(entry.file_name().to_string_lossy().as_ref());
-        // No pod has any other name: `lost+found` belongs to the file system.
+        // Other names are not pod uids: `lost+found` belongs to the file system.
         if uid.is_safe() && entry.file_type().map_err(failed)?.is_dir() {
             uids.push(uid);
         }

@@ -1,8 +1,8 @@
-//! `fsGroup`: files of a volume belong to the pod's group (reference 9.5). Links are not followed, other file systems not
-//! entered.
+//! `fsGroup`: files of a volume get the pod's group (reference 9.5). Links are not followed, other file
+//! systems not entered.
 //!
-//! Owns the walk. It goes in slices, so that a large volume neither holds the blocking pool nor outlives its worker; the root
-//! is changed last, which is how `OnRootMismatch` knows that a walk was completed.
+//! Owns the walk. It runs in slices, so that a large volume neither blocks the thread pool nor outlives its
+//! worker; the root is changed last, which is how `OnRootMismatch` detects a completed walk.
 
 use std::ffi::OsStr;
 use std::io;
@@ -13,11 +13,11 @@ use super::{VolumeError, set_up_error};
 use crate::platform::rt;
 use crate::platform::sys::dir::{Handle, Mounts};
 
-/// After so many files somebody else gets the thread.
+/// Files per slice; after that other jobs get the thread.
 const SLICE: usize = 4096;
 /// The group may read and write.
 const FILE_BITS: u32 = 0o660;
-/// The group may enter, and what is made inside belongs to it.
+/// The group may enter, and files created inside belong to it.
 const DIR_BITS: u32 = 0o2770;
 
 /// `fsGroupChangePolicy`.
@@ -25,7 +25,7 @@ const DIR_BITS: u32 = 0o2770;
 pub(super) enum Policy {
     /// Each time the volume is mounted.
     Always,
-    /// Only when the root directory is not as it should be.
+    /// Only when the group or mode of the root directory is wrong.
     OnRootMismatch,
 }
 
@@ -36,8 +36,8 @@ impl Policy {
     }
 }
 
-/// Gives everything below `root` to `group`. A file that cannot be changed is told in the log and keeps nobody from starting
-/// (upstream). Dropping the future stops after the slice under way.
+/// Changes the group of everything below `root`. A file that cannot be changed is logged, and the pod starts
+/// all the same (upstream). Dropping the future stops after the current slice.
 pub(super) async fn apply(volume: &str, root: &Path, group: u32, policy: Policy) -> Result<(), VolumeError> {
     let owned = root.to_owned();
     let started = rt::blocking("set group of volume", move || Walk::start(&owned, group, policy)).await;
@@ -70,7 +70,7 @@ impl Walk {
         Ok(Self { root, group, pending: vec![PathBuf::new()], is_done, failures: 0, first_failure: None })
     }
 
-    /// Goes on for about `limit` files, at least for one directory.
+    /// Processes about `limit` files, at least one directory.
     fn slice(mut self, limit: usize) -> Self {
         let mut seen = 0;
         while seen < limit {
@@ -88,7 +88,7 @@ impl Walk {
     }
 
     fn note<T>(&mut self, path: &Path, result: io::Result<T>) -> Option<T> {
-        // Gone meanwhile, or replaced by a link or a mount: not ours any more.
+        // Removed meanwhile, or replaced by a link or a mount: not to be changed any more.
         let is_gone = |error: &io::Error| {
             error.kind() == io::ErrorKind::NotFound || error.kind() == io::ErrorKind::CrossesDevices
         };
@@ -130,7 +130,7 @@ fn change_entry(dir: &Handle, name: &OsStr, group: u32) -> io::Result<bool> {
         change(&handle, group)?;
         return Ok(handle.metadata()?.is_dir());
     }
-    // A link, a mount, or gone. Only a link is ours.
+    // A link, a mount, or removed. Only a link is changed.
     if let Ok(handle) = dir.entry(name)
         && handle.metadata()?.is_symlink()
     {
@@ -139,7 +139,7 @@ fn change_entry(dir: &Handle, name: &OsStr, group: u32) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Writes nothing that is as it should be.
+/// Writes only what differs.
 fn change(handle: &Handle, group: u32) -> io::Result<()> {
     let found = handle.metadata()?;
     let mode = found.mode() & 0o7777;
@@ -148,7 +148,7 @@ fn change(handle: &Handle, group: u32) -> io::Result<()> {
     if other_group {
         handle.set_group(group)?;
     }
-    // A change of group takes setuid and setgid away.
+    // A change of group clears setuid and setgid.
     if mode != wanted || (other_group && mode & 0o6000 != 0) {
         handle.set_mode(wanted)?;
     }

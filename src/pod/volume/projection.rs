@@ -1,6 +1,7 @@
-//! What is in a volume made of objects: from a volume source, its pod and the objects to files with their modes.
+//! The content of a volume made of objects: from a volume source, its pod and the objects to files with their
+//! modes.
 //!
-//! Owns the rules (items, optional, modes, paths) and upstream's words for what is missing.
+//! Owns the rules (items, optional, modes, paths) and upstream's messages for missing parts.
 //!
 //! Pure: what it returns depends on its arguments alone.
 
@@ -18,15 +19,15 @@ use crate::pod::resources::NodeCapacity;
 
 /// Upstream's default for all these volumes.
 const DEFAULT_MODE: u32 = 0o644;
-/// What the pod's `fsGroup` may do with files of a volume that is only read.
+/// Permissions of the pod's `fsGroup` on files of a read-only volume.
 const GROUP_MODE: u32 = 0o440;
 const MAX_PATH: usize = 4096;
 const MAX_NAME: usize = 255;
 
-/// A file to be. Its `Debug` does not show the content: it may be secret.
+/// A file to write. Its `Debug` does not show the content: it may be secret.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ProjectedFile {
-    /// All of it.
+    /// The whole content.
     pub data: Vec<u8>,
     pub mode: u32,
 }
@@ -40,12 +41,12 @@ impl fmt::Debug for ProjectedFile {
 /// Files by path: relative, clean, descending, none below another.
 pub type Payload = BTreeMap<String, ProjectedFile>;
 
-/// What a payload is made of besides the pod.
+/// The inputs of a payload besides the pod.
 #[derive(Clone, Copy)]
 pub struct ProjectionContext<'a> {
     /// ConfigMaps and Secrets.
     pub objects: &'a dyn ObjectLookup,
-    /// What unlimited containers are shown as their limit.
+    /// The limit that unlimited containers see.
     pub allocatable: &'a NodeCapacity,
 }
 
@@ -64,10 +65,10 @@ pub enum ProjectionError {
     /// A key of a Secret that is not optional.
     #[error("references non-existent secret key: {0}")]
     SecretKey(String),
-    /// A field or resource nobody has.
+    /// A field or resource that does not exist.
     #[error(transparent)]
     Value(#[from] EnvError),
-    /// What only a cluster has.
+    /// A source that needs an apiserver.
     #[error("projected source {0} requires an API server, which this pod does not have")]
     NeedsApiserver(&'static str),
     /// A path that would leave the volume, or that no file can have.
@@ -78,7 +79,7 @@ pub enum ProjectionError {
     Several(Vec<ProjectionError>),
 }
 
-/// True for volumes whose content is made here.
+/// True for the kinds of volumes whose content this module computes.
 #[must_use]
 pub fn is_projected(volume: &Volume) -> bool {
     volume.config_map.is_some()
@@ -90,7 +91,7 @@ pub fn is_projected(volume: &Volume) -> bool {
 /// The content of a volume for which [`is_projected`]; nothing for others.
 ///
 /// # Errors
-/// The first thing that is missing or wrong; of projected volumes, all of them.
+/// The first missing or invalid source; for projected volumes, all of them.
 pub fn project(
     pod: &Pod,
     volume: &Volume,
@@ -116,8 +117,8 @@ pub fn project(
     checked(files, if group.is_some() { GROUP_MODE } else { 0 })
 }
 
-/// Where other volumes are mounted inside this one, relative to it. They are made beforehand: the runtime cannot, the
-/// volume is read-only.
+/// The mount points of other volumes inside this one, relative to it. They are created beforehand: the
+/// runtime cannot, as the volume is read-only.
 #[must_use]
 pub fn nested_mount_points(pod: &Pod, volume: &str) -> BTreeSet<String> {
     all_containers(pod).flat_map(|(container, _)| nested_in(container, volume)).into_set()
@@ -271,7 +272,7 @@ fn permissions(mode: i32) -> u32 {
     u32::try_from(mode).unwrap_or(DEFAULT_MODE) & 0o777
 }
 
-/// Cleans paths, and lets none leave the volume or need a file to be a directory.
+/// Cleans paths. Fails if one leaves the volume, or needs a file to be a directory.
 fn checked(files: Files, extra_mode: u32) -> Result<Payload, ProjectionError> {
     let mut payload = Payload::new();
     for (path, file) in files {
@@ -290,7 +291,7 @@ fn names_of(path: &str) -> impl Iterator<Item = &str> {
     path.split('/').filter(|name| !matches!(*name, "" | "."))
 }
 
-/// The path without empty names and dots. Rules and words of upstream's atomic writer.
+/// The path without empty names and dots. Rules and messages of upstream's atomic writer.
 fn checked_path(path: &str) -> Result<String, ProjectionError> {
     let names: Vec<&str> = names_of(path).collect();
     let complaint = if path.is_empty() || (names.is_empty() && !path.starts_with('/')) {

@@ -1,6 +1,7 @@
-//! Mounts that travel between the node and containers (`mountPropagation`): they need the agent's directory on a shared mount.
+//! Mounts that travel between the node and containers (`mountPropagation`): they need the agent's directory
+//! on a shared mount.
 //!
-//! Owns what is said when there is none.
+//! Owns the messages for a node without one.
 
 use std::fs;
 use std::path::Path;
@@ -10,11 +11,12 @@ use crate::platform::rt;
 use crate::platform::sys::mount::{self, Sharing};
 use crate::platform::sys::node;
 
-/// In the root directory: the boot in which the agent mounted it on itself. The mount of a user or of the system has none.
+/// In the root directory: the boot in which the agent bind-mounted it on itself. Mounts of a user or of the
+/// system have no such file.
 pub const MARK: &str = ".mounted-by-agent";
 
-/// Makes `root` a shared mount if it is on none. Where that is not possible pods run all the same, and only volumes below
-/// `root` that are mounted with `mountPropagation` miss something: said once, in the log.
+/// Makes `root` a shared mount if it is on none. Where that is not possible pods run all the same, and only
+/// volumes below `root` with `mountPropagation` are affected: logged once.
 pub async fn share_mounts_below(root: &Path) {
     let owned = root.to_owned();
     let path = root.display();
@@ -36,7 +38,7 @@ pub async fn share_mounts_below(root: &Path) {
 
 fn share(root: &Path) -> std::io::Result<Sharing> {
     let root = root.canonicalize()?;
-    // A mount that is there already, such as a disk, is only made shared.
+    // An existing mount, such as a disk, is only made shared.
     let is_mounted = mount::is_mount_point(&root)?;
     let sharing = mount::ensure_shared(&root)?;
     if !is_mounted
@@ -48,8 +50,8 @@ fn share(root: &Path) -> std::io::Result<Sharing> {
     Ok(sharing)
 }
 
-/// Takes the mount away again that [`share_mounts_below`] made in this boot, unless something is mounted below it. A mount
-/// of a user or of the system stays.
+/// Removes the mount that [`share_mounts_below`] made in this boot, unless something is mounted below it. A
+/// mount of a user or of the system stays.
 pub async fn unshare_mounts_below(root: &Path) {
     let owned = root.to_owned();
     if let Err(error) = rt::blocking("unshare mounts", move || unshare(&owned)).await {

@@ -1,7 +1,8 @@
-//! File system work that waits for another machine, each in a thread of its own: a server that is gone must hold up neither a
-//! pod's worker nor the blocking pool.
+//! File system calls that wait for another machine, each in a thread of its own: an unreachable server must
+//! block neither a pod's worker nor the blocking pool.
 //!
-//! Owns which jobs are under way. A thread that hangs in the kernel ends with the process; there is at most one per path.
+//! Owns which jobs are running. A thread that hangs in the kernel ends with the process; there is at most one
+//! per path.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -17,10 +18,10 @@ use crate::platform::rt;
 /// Paths whose job has not ended.
 pub type RemoteJobs = Rc<RefCell<BTreeSet<PathBuf>>>;
 
-/// A job gave no answer. The texts are for whoever waits for the volume.
+/// A job gave no answer. The messages end up in the status of the pod that waits for the volume.
 #[derive(Debug, thiserror::Error)]
 pub enum RemoteError {
-    /// It is under way still, this one or an earlier one for the same path.
+    /// This job, or an earlier one for the same path, is still running.
     #[error("waiting for the server to respond")]
     Waiting,
     /// It could not be started.
@@ -28,8 +29,8 @@ pub enum RemoteError {
     Thread(io::Error),
 }
 
-/// Runs `job` and waits at most `patience` for its answer. It goes on after that, and nothing else starts for `path` before
-/// it has ended.
+/// Runs `job` and waits at most `patience` for its answer. The job continues after that, and no other job
+/// starts for `path` before it has ended.
 ///
 /// # Errors
 /// When there is no answer yet.
@@ -48,7 +49,7 @@ pub async fn run<T: Send + 'static>(
     let (answer, mut answered) = oneshot::channel();
     let (end, ended) = oneshot::channel::<()>();
     let started = rt::spawn_thread("remote volume", move || {
-        // Nobody may be waiting any more.
+        // The caller may be gone.
         let _ = answer.send(job());
         drop(end);
     });

@@ -1,7 +1,7 @@
 //! Volumes made of objects and of the pod itself: `configMap`, `secret`, `downwardAPI`, `projected`.
 //!
-//! Owns `volumes/kubernetes.io~{configmap,secret,downward-api,projected}` of a pod: all but ConfigMaps are kept in
-//! memory.
+//! Owns `volumes/kubernetes.io~{configmap,secret,downward-api,projected}` of a pod: all but ConfigMaps are
+//! kept in memory.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,24 +22,24 @@ use crate::pod::volume::projection::{
 
 /// The one plugin whose volumes are on disk.
 const CONFIG_MAP_PLUGIN: &str = "kubernetes.io~configmap";
-/// As of the empty directory that upstream puts these files in: on disk, and in memory.
+/// Upstream's mode of the root directory, which is an emptyDir there: on disk, and in memory.
 const DISK_ROOT_MODE: u32 = 0o777;
 const MEMORY_ROOT_MODE: u32 = 0o1777;
-/// The pod's group may enter, and owns what is made inside.
+/// The pod's group may enter, and owns the files created inside.
 const GROUP_ROOT_MODE: u32 = 0o2550;
 
-/// What volumes were last made of, by pod.
+/// The inputs from which volumes were last rendered, by pod.
 #[derive(Default)]
 pub(super) struct Refreshed(RefCell<BTreeMap<PodUid, Ingredients>>);
 
 impl Refreshed {
-    /// The pod has no volumes any more.
+    /// The pod's volumes have been removed.
     pub(super) fn forget(&self, uid: &PodUid) {
         self.0.borrow_mut().remove(uid);
     }
 }
 
-/// What can change about content: objects, and the pod's own fields.
+/// The inputs of the content that can change: objects, and the pod's own fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Ingredients {
     generation: u64,
@@ -53,7 +53,7 @@ impl Volumes {
         self.objects.generation()
     }
 
-    /// Makes one volume of a kind that is rendered.
+    /// Sets up one volume of a rendered kind.
     pub(super) async fn ensure_rendered(
         &self,
         pod: &Pod,
@@ -64,11 +64,11 @@ impl Volumes {
         rt::blocking("set up volume", move || rendering.ensure(&pod_dir)).await
     }
 
-    /// Brings what is rendered from objects and from the pod's metadata up to date where it is set up. Cheap when nothing has
-    /// changed.
+    /// Updates the volumes that are rendered from objects and from the pod's metadata, if they are set up.
+    /// Cheap when nothing has changed.
     ///
     /// # Errors
-    /// The first volume that cannot be; the others are brought up to date, and it keeps what it has.
+    /// The first volume that fails; it keeps its content, and the others are updated.
     pub async fn refresh(&self, pod: &Pod) -> Result<(), VolumeError> {
         if !pod.spec.volumes.iter().any(is_projected) {
             return Ok(());
@@ -86,7 +86,8 @@ impl Volumes {
                 }
                 Ok(false) => {}
                 Err(error) => {
-                    // An object that is missing is looked for when objects change; anything else is tried again.
+                    // A missing object is retried when objects change; any other error is retried by the next
+                    // refresh.
                     is_settled &= matches!(error, VolumeError::Projection { .. });
                     result = result.and(Err(error));
                 }
@@ -121,7 +122,7 @@ impl Volumes {
     }
 }
 
-/// A volume and what should be in it.
+/// A volume and its desired content.
 struct Rendering {
     /// In the pod.
     name: String,
@@ -145,8 +146,8 @@ fn plugin(volume: &Volume) -> &'static str {
 }
 
 impl Rendering {
-    /// Makes the volume. One that is there keeps its content when the new one cannot be made: a container that restarts does
-    /// not need an object that has been deleted since.
+    /// Sets up the volume. An existing one keeps its content when the new content fails: a container that
+    /// restarts does not need an object that was deleted since.
     fn ensure(self, pod_dir: &Path) -> Result<MountedVolume, VolumeError> {
         let path = self.path(pod_dir);
         match &self.payload {
@@ -165,7 +166,7 @@ impl Rendering {
         })
     }
 
-    /// Brings the content up to date where the volume is set up; true when it was not.
+    /// Updates the content of a volume that is set up; true when it changed.
     fn refresh(&self, pod_dir: &Path) -> Result<bool, VolumeError> {
         let path = self.path(pod_dir);
         if !is_set_up(&path) {
@@ -202,7 +203,7 @@ impl Rendering {
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
                 .map_err(failed("set mode of"))?;
         }
-        // A file that another one is mounted over is a place to mount on already.
+        // A file on which another volume is mounted already serves as a mount point.
         for nested in self.nested.iter().filter(|nested| !payload.contains_key(*nested)) {
             make_dir(&path.join(nested), 0o755).map_err(failed("create mount points in"))?;
         }

@@ -1,7 +1,7 @@
-//! What a pod's volumes are to be, before anything is made: kind and size of an emptyDir, groups that come with volumes,
-//! which mounts below a pod's directory are ours.
+//! The choices about a pod's volumes before anything is created: kind and size of an emptyDir, groups of
+//! volumes, which mounts below a pod's directory are the agent's.
 //!
-//! Owns the choices.
+//! Owns these choices.
 //!
 //! Pure: what it returns depends on its arguments alone.
 
@@ -12,7 +12,7 @@ use crate::model::api::quantity::Quantity;
 use crate::model::objects::ObjectLookup;
 use crate::pod::resources::{NodeCapacity, ResourceFlags, pod_resources};
 
-/// The plugins that mount something on the directory they hand out.
+/// The plugins that mount something on their directory.
 const MOUNTING_PLUGINS: [&str; 7] = [
     "kubernetes.io~empty-dir",
     "kubernetes.io~local-volume",
@@ -23,13 +23,13 @@ const MOUNTING_PLUGINS: [&str; 7] = [
     "kubernetes.io~downward-api",
 ];
 
-/// What an emptyDir is made of.
+/// The storage of an emptyDir.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EmptyDirMedium {
     /// A directory on the node's disk.
     Disk,
     Memory {
-        /// Its size; `None` when nothing says and the node's memory is unknown.
+        /// The size; `None` when it is not set and the node's memory is unknown.
         size_bytes: Option<i64>,
     },
     HugePages {
@@ -38,21 +38,22 @@ pub enum EmptyDirMedium {
     },
 }
 
-/// The medium makes no sense for this pod. Texts are upstream's.
+/// The medium is invalid for this pod. Texts are upstream's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MediumError {
-    /// A word that is none.
+    /// An unknown medium.
     #[error("unknown storage medium {0:?}")]
     Unknown(String),
-    /// `HugePages` alone cannot choose.
+    /// `HugePages` without a size, but the pod requests several.
     #[error("medium: {0} can't be used if container requests multiple huge page sizes")]
     ManySizes(String),
-    /// Nobody asks for such pages.
+    /// No container requests such pages.
     #[error("medium {0}: hugePages storage requested, but there is no resource request for huge pages")]
     NotRequested(String),
 }
 
-/// The kind and size of an emptyDir. A tmpfs is as large as the smallest of its limit, the pod's and the node's memory.
+/// The kind and size of an emptyDir. A tmpfs is as large as the smallest of its limit, the pod's and the
+/// node's memory.
 ///
 /// # Errors
 /// When the medium is unknown, or huge pages are wanted that the pod does not request.
@@ -99,7 +100,7 @@ fn page_bytes(size: &str) -> Option<i64> {
     Quantity::parse(size).ok().map(Quantity::value).filter(|bytes| *bytes > 0)
 }
 
-/// Groups that come with the pod's claimed volumes, in the order of the spec.
+/// Groups of the pod's claimed volumes, in the order of the spec.
 #[must_use]
 pub fn claim_groups(pod: &Pod, objects: &dyn ObjectLookup) -> Vec<i64> {
     let mut groups = Vec::new();
@@ -111,7 +112,7 @@ pub fn claim_groups(pod: &Pod, objects: &dyn ObjectLookup) -> Vec<i64> {
     groups
 }
 
-/// Of all mount points, those below a pod's directory that volumes put there, newest first: the order to unmount them in.
+/// The mount points below a pod's directory that volumes created, newest first: the order to unmount them in.
 #[must_use]
 pub fn own_mounts(pod_dir: &Path, mount_points: &[PathBuf]) -> Vec<PathBuf> {
     let is_own = |point: &&PathBuf| point.strip_prefix(pod_dir).is_ok_and(is_own_place);

@@ -1,7 +1,7 @@
 //! `subPath`: one directory or file of a volume, bound where no container can exchange it for something else.
 //!
-//! Owns `volume-subpaths` of a pod. Whoever writes the volume may put links and rename directories at any moment: what is
-//! bound is an open descriptor that was reached without following a link, never a path.
+//! Owns `volume-subpaths` of a pod. A writer of the volume may create links and rename directories at any
+//! moment: the bind source is an open descriptor that was reached without following a link, never a path.
 
 use std::ffi::OsString;
 use std::io;
@@ -27,10 +27,11 @@ pub struct SubPath {
     pub index: usize,
 }
 
-/// A sub-path cannot be mounted. Texts are upstream's: details of the node's file system are for the log alone.
+/// A sub-path cannot be mounted. Texts are upstream's: details of the node's file system are for the log
+/// alone.
 #[derive(Debug, thiserror::Error)]
 pub enum SubPathError {
-    /// It does not exist and cannot be made.
+    /// The path does not exist and cannot be created.
     #[error("failed to create subPath directory for volumeMount {volume:?} of container {container:?}")]
     Create {
         /// Name of the volume in the pod.
@@ -52,8 +53,8 @@ pub enum SubPathError {
     },
 }
 
-/// Makes the directory if it is missing and binds it; the path to mount. A bind that is there and shows the same file stays,
-/// an outdated one is replaced.
+/// Creates the directory if it is missing and binds it; returns the path to mount. A bind of the same file is
+/// kept, an outdated one is replaced.
 pub(super) fn ensure(pod_dir: &Path, wanted: &SubPath) -> Result<PathBuf, SubPathError> {
     let relative: PathBuf = normal_parts(&wanted.path).collect();
     let (volume, container) = (wanted.volume.clone(), wanted.container.clone());
@@ -65,7 +66,7 @@ pub(super) fn ensure(pod_dir: &Path, wanted: &SubPath) -> Result<PathBuf, SubPat
                 source,
             })?;
         }
-        // Anything else is seen, and told, when it is opened.
+        // Any other error appears when the path is opened, and is returned then.
         _ => {}
     }
     let place = ["volume-subpaths", &wanted.volume, &wanted.container];
@@ -106,7 +107,7 @@ fn make_missing(volume: &Path, relative: &Path) -> io::Result<()> {
     })
 }
 
-/// `real` has had all its links resolved: one that is met now has been put there since.
+/// `real` has all its links resolved: a link found now was created since.
 fn open_below(base: &Path, real: &Path) -> io::Result<Handle> {
     let outside = |_| io::Error::new(io::ErrorKind::PermissionDenied, "the path leads outside the volume");
     let relative = real.strip_prefix(base).map_err(outside)?;
@@ -116,7 +117,7 @@ fn open_below(base: &Path, real: &Path) -> io::Result<Handle> {
     Handle::open(base)?.below(relative, Mounts::Cross)
 }
 
-/// The directory of the pod itself is not made again: a dead server may have kept us until long after the pod went.
+/// The pod's own directory is not recreated: after a wait for a dead server the pod may be removed.
 fn make_place(pod_dir: &Path, names: &[&str]) -> io::Result<()> {
     let mut path = pod_dir.to_owned();
     names.iter().try_for_each(|name| {
@@ -147,7 +148,7 @@ fn bind(
     mount::bind_descriptor(source.as_fd(), target)
 }
 
-/// A stale bind of a dead file system says nothing, and is replaced.
+/// A stale bind of a dead file system counts as different, and is replaced.
 fn is_same(source: &Handle, target: &Path) -> bool {
     let found = target.symlink_metadata().map(|found| (found.dev(), found.ino()));
     matches!((identity(source.as_fd()), found), (Ok(source), Ok(target)) if source == target)

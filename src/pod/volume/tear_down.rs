@@ -1,7 +1,7 @@
-//! Taking a pod's directory away: unmounts what volumes mounted there, deletes the rest, and stops at anything else that is
-//! mounted.
+//! Removing a pod's directory: unmounts what volumes mounted there, deletes the rest, and stops at any other
+//! mount.
 //!
-//! Owns nothing. It may have been interrupted anywhere before: it works on what is there.
+//! Owns nothing. An earlier run may have been interrupted anywhere: it works on what is there.
 
 use std::io::ErrorKind;
 use std::path::Path;

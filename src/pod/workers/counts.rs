@@ -1,6 +1,7 @@
-//! What is known of restarts beside the runtime's records: the store's counts and back-off, the last status, the log files.
+//! What is known of restarts beside the runtime's records: the store's counts and back-off, the last status,
+//! the log files.
 //!
-//! Owns the counts of one pod between looks. Must not decide which of them counts: that is the plan's.
+//! Owns the counts of one pod between syncs. Must not decide which of them counts: the plan does.
 
 use std::collections::BTreeMap;
 
@@ -16,11 +17,11 @@ use crate::pod::workers::ContainerStates;
 use crate::runtime::Runtime;
 use crate::store::{StoreHandle, StoredContainerState};
 
-/// What a pod that comes back under its uid goes on from.
+/// The state from which a pod that comes back under its uid continues.
 #[derive(Clone, Default)]
 pub(super) struct EarlierLife {
     states: ContainerStates,
-    /// The newest of each container that ran. The runtime has no record of them any more.
+    /// The newest record of each container that ran. The runtime has removed them.
     ended: Vec<ObservedContainer>,
 }
 
@@ -36,14 +37,14 @@ pub(super) struct Counts {
     stored: ContainerStates,
     /// Of containers that have not started since the pod came back.
     earlier: EarlierLife,
-    /// What ran in this life, once its records are about to go.
+    /// The last runs of this life, kept when their records are about to be removed.
     ended: Vec<ObservedContainer>,
-    /// What the log files say of the next counts; `None` before the first look.
+    /// The next restart counts by the log files; `None` before the first observation.
     logged: Option<BTreeMap<ContainerName, u32>>,
 }
 
 impl Counts {
-    /// Starts from what the store remembers, and from what an earlier life of the pod has left.
+    /// Starts from the stored counts, and from those of an earlier life of the pod.
     pub(super) fn new(stored: ContainerStates, earlier: EarlierLife) -> Self {
         Self { stored, earlier, ended: Vec::new(), logged: None }
     }
@@ -57,8 +58,8 @@ impl Counts {
         }
     }
 
-    /// What the next life of the pod goes on from: restart counts and back-off together, or a start would count as a restart
-    /// that did not wait.
+    /// The state from which the next life of the pod continues: restart counts and back-off together, or a
+    /// start would count as a restart without its wait.
     pub(super) fn take_life(&mut self) -> EarlierLife {
         let mut life = std::mem::take(&mut self.earlier);
         life.ended.retain(|record| self.ended.iter().all(|newer| newer.name != record.name));
@@ -73,8 +74,9 @@ impl Counts {
         self.logged = Some(BTreeMap::new());
     }
 
-    /// At the first look: where the runtime knows nothing of the pod, as after a reboot, the log files tell which instances
-    /// there were (upstream: `calcRestartCountByLogDir`). The last status cannot: it may be older than the last start.
+    /// At the first observation: if the runtime has no record of the pod, as after a reboot, the log files
+    /// tell which instances there were (upstream: `calcRestartCountByLogDir`). The last status cannot: it may
+    /// be older than the last start.
     pub(super) async fn learn<R: Runtime>(
         &mut self,
         pod: &Pod,
@@ -88,13 +90,13 @@ impl Counts {
         self.logged = Some(if is_unknown { executor.logged_counts(pod).await } else { BTreeMap::new() });
     }
 
-    /// Restart counts and back-off are on disk before the restart happens, so that no crash makes a busy loop of a crash
-    /// loop. First starts have nothing to remember and write nothing.
+    /// Stores restart counts and back-off before the restart happens, so that a crash of the agent cannot
+    /// turn a crash loop into a busy loop. First starts have no counts and write nothing.
     pub(super) async fn remember(&mut self, pod: &Pod, plan: &PodPlan, store: &StoreHandle) {
         for action in &plan.actions {
             let Action::StartContainer(start) = action else { continue };
             let state = StoredContainerState { restart_count: start.attempt, back_off: start.back_off };
-            // From here on the runtime's record of the new instance says when it ended.
+            // From here on the runtime's record of the new instance has its end.
             self.earlier.states.remove(&start.name);
             self.earlier.ended.retain(|record| record.name != start.name);
             let known = self.stored.get(&start.name).copied().unwrap_or_default();
@@ -103,7 +105,7 @@ impl Counts {
             }
             let written = store.put_container_state(&pod.metadata.uid, &start.name, state).await;
             if let Err(error) = written {
-                // A full or read-only disk must not stop what should run: the store writes it when it can.
+                // A full or read-only disk must not stop a start: the store writes the counts when it can.
                 log::warn!(pod:% = pod.pod_ref(), err:% = error; "Failed to store restart count");
             }
             self.stored.insert(start.name.clone(), state);
@@ -119,7 +121,7 @@ impl Counts {
         self.states().map(|(name, state)| (name.clone(), state.restart_count)).into_map()
     }
 
-    /// What ran in an earlier life of the pod and has not started since.
+    /// The last runs in an earlier life of the pod, of containers that have not started since.
     pub(super) fn ended(&self) -> Vec<ObservedContainer> {
         self.earlier.ended.clone()
     }
@@ -128,7 +130,7 @@ impl Counts {
         self.earlier.states.iter().chain(&self.stored)
     }
 
-    /// What the last status and the log files say of the next counts.
+    /// The next counts by the last status and the log files.
     pub(super) fn shown(&self, last: Option<&PodStatus>) -> BTreeMap<ContainerName, u32> {
         let mut shown = counts_after(last);
         for (name, count) in self.logged.iter().flatten() {

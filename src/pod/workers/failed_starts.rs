@@ -1,5 +1,5 @@
-//! Starts that failed and when they may be tried again: keeps a failing container from being retried on every event it
-//! causes itself.
+//! Starts that failed and when they may be tried again: keeps a failing container from being retried on every
+//! event it causes itself.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,19 +8,19 @@ use crate::devices::rules::NOT_FOUND;
 use crate::model::types::{ContainerName, Timestamp};
 use crate::pod::plan::{Action, PodPlan};
 
-/// What starts fail with when a ConfigMap, a Secret or a key is missing: in volumes, in variables.
+/// Reasons of starts that fail for a missing ConfigMap, Secret or key, in volumes or variables.
 const OBJECT_REASONS: [&str; 2] = ["FailedMount", "CreateContainerConfigError"];
 /// No failure holds anything back for longer: back-offs end at five minutes.
 const LONGEST_HOLD: Duration = Duration::from_secs(300);
 
-/// A failure that is being waited out.
+/// A failure that delays the next start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailedStart {
     /// A Kubernetes waiting reason.
     pub reason: &'static str,
     /// For the status.
     pub message: String,
-    /// Not again before this; `None`: not before the pod changes.
+    /// No retry before this; `None`: no retry before the pod changes.
     pub until: Option<Timestamp>,
 }
 
@@ -34,12 +34,12 @@ pub struct FailedStarts {
 }
 
 impl FailedStarts {
-    /// Takes out of the plan what must not be tried yet, and makes sure the pod is looked at when it may be.
+    /// Removes from the plan what must not be retried yet, and requeues the pod for when it may be.
     #[must_use]
     pub fn hold_back(&self, mut plan: PodPlan, now: Timestamp) -> PodPlan {
         let mut wake: Option<Duration> = plan.requeue_after;
         let mut is_held = |held: &FailedStart| match held.until {
-            // Nobody asks for longer: the clock was set back since.
+            // No hold is longer than this: the clock was set back since.
             Some(until) if until <= now || until.saturating_since(now) > LONGEST_HOLD => false,
             Some(until) => {
                 let left = until.saturating_since(now);
@@ -64,8 +64,8 @@ impl FailedStarts {
         plan
     }
 
-    /// Drops failures of what the plan does not want any more: a pod that runs has nothing wrong with it, whatever failed
-    /// on the way.
+    /// Drops failures of actions that the plan no longer contains: a pod that runs has no failure, whatever
+    /// failed before.
     pub fn keep_wanted(&mut self, plan: &PodPlan) {
         if plan.actions.is_empty() {
             self.pod = None;
@@ -81,7 +81,7 @@ impl FailedStarts {
         self.containers.retain(|name, _| wanted(name));
     }
 
-    /// Objects have changed: whoever failed for want of one tries at once.
+    /// Objects have changed: starts that failed for want of one are retried at once.
     pub fn objects_changed(&mut self) {
         let may_wait_for_object =
             |held: &FailedStart| held.until.is_some() && OBJECT_REASONS.contains(&held.reason);
@@ -89,20 +89,20 @@ impl FailedStarts {
         self.containers.retain(|_, held| !may_wait_for_object(held));
     }
 
-    /// A device has appeared: whoever failed for want of one tries at once.
+    /// A device has appeared: starts that failed for want of one are retried at once.
     pub fn device_appeared(&mut self) {
         let waits = |held: &FailedStart| held.reason == NOT_FOUND;
         self.pod = self.pod.take().filter(|held| !waits(held));
         self.containers.retain(|_, held| !waits(held));
     }
 
-    /// Nothing is held any more.
+    /// Drops all failures.
     pub fn clear(&mut self) {
         *self = Self::default();
     }
 }
 
-/// With the new sandbox waits the end of the one in its place: it has been stopped before the try that failed.
+/// The stop of the sandbox being replaced waits with the new one: it was done before the try that failed.
 fn hold_back_sandbox(plan: &mut PodPlan) {
     let is_creation = |action: &Action| matches!(action, Action::CreateSandbox { .. });
     let Some(position) = plan.actions.iter().position(is_creation) else { return };

@@ -1,4 +1,4 @@
-//! What a node that is short of something asks of its pods' workers.
+//! What a node under pressure requests of its pods' workers.
 //!
 //! Owns nothing.
 
@@ -12,15 +12,16 @@ use crate::pod::inbox::Eviction;
 use crate::pod::lifecycle::PodWorkerEvent;
 use crate::runtime::Runtime;
 
-/// The workers, as whoever looks after the node sees them.
+/// The interface of the workers for the node's pressure and shutdown handling.
 pub trait PodPressure {
-    /// Ends a pod. One that has no worker is gone, and one that ends already goes on as it does.
+    /// Ends a pod. One without a worker is gone already; one that is terminating continues as before.
     fn evict(&self, uid: &PodUid, eviction: Eviction);
-    /// What the node is short of: pods that are not critical are turned away meanwhile.
+    /// Sets the node's pressure: pods that are not critical are rejected meanwhile.
     fn set_pressure(&self, pressure: BTreeSet<Pressure>);
-    /// Dead containers go as soon as another has taken their place, or when there are too many.
+    /// Dead containers are removed as soon as another has replaced them, or when there are too many.
     fn set_short_of_disk(&self, is_short: bool);
-    /// The machine goes down: pods that come are turned away. When it does not after all, what ended for that runs again.
+    /// The machine shuts down: new pods are rejected. If the shutdown is cancelled, the pods that it ended
+    /// run again.
     fn set_shutting_down(&self, is_shutting_down: bool);
 }
 

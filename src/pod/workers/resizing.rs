@@ -1,6 +1,7 @@
-//! What a pod's containers were given and what there is room for, between two looks.
+//! The resources that a pod's containers were given and the room that there is for them, between two syncs.
 //!
-//! Owns that memory; it is found again in statuses and annotations after a restart. Decisions are in `plan::resize`.
+//! Owns that memory; after a restart it is restored from statuses and annotations. Decisions are in
+//! `plan::resize`.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -15,15 +16,15 @@ use crate::pod::plan::resize::{self, PendingResize, ResizeView};
 /// Of one pod.
 #[derive(Default)]
 pub(super) struct Resizing {
-    /// What containers were given.
+    /// The resources that containers were given.
     pub(super) actuated: Actuated,
-    /// The pod there is room for, when that is not the one that is wanted.
+    /// The pod that there is room for, if it differs from the wanted one.
     smaller: Option<Rc<Pod>>,
     pending: Option<PendingResize>,
 }
 
 impl Resizing {
-    /// Takes in containers that are new, and forgets those that are gone.
+    /// Adds new containers, and removes those without a record.
     pub(super) fn learn(&mut self, observed: &ObservedPod, last: Option<&PodStatus>) {
         self.actuated.retain(|id, _| observed.containers.iter().any(|record| record.id == *id));
         for record in &observed.containers {
@@ -35,7 +36,8 @@ impl Resizing {
         }
     }
 
-    /// A running pod takes the room it needs, or keeps what it has. Returns those that waited and should look again.
+    /// Reserves the room that a running pod needs, or keeps what it has. Returns the waiting pods to check
+    /// again.
     pub(super) fn allocate(
         &mut self,
         pod: &Rc<Pod>,
@@ -56,23 +58,23 @@ impl Resizing {
         news
     }
 
-    /// A pod that does not run is as it is wanted or not at all.
+    /// A pod that does not run gets all its requests or none.
     pub(super) fn allocate_all(&mut self) {
         self.smaller = None;
         self.pending = None;
     }
 
-    /// The pod as far as there is room for it.
+    /// The pod with the resources that there is room for.
     pub(super) fn allocated(&self, pod: &Rc<Pod>) -> Rc<Pod> {
         Rc::clone(self.smaller.as_ref().unwrap_or(pod))
     }
 
-    /// Remembers what has been done.
+    /// Records completed resizes.
     pub(super) fn note(&mut self, resized: Vec<(ContainerId, ResourceRequirements)>) {
         self.actuated.extend(resized);
     }
 
-    /// Writes all of it into a status. `context`: why the last try failed, the status before, now.
+    /// Writes the resize fields into a status. `context`: the last error, the previous status, now.
     pub(super) fn show(
         &self,
         status: &mut PodStatus,

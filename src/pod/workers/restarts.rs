@@ -1,7 +1,7 @@
-//! Restarts of containers that a user asked for.
+//! Restarts of containers that a user requested.
 //!
-//! Owns which instances they concern. Nothing is kept on disk: a request that the agent did not begin before it ended is lost,
-//! and the container runs on.
+//! Owns the instances concerned. Nothing is stored: a request that the agent did not begin before it ended is
+//! lost, and the container keeps running.
 
 use std::collections::BTreeSet;
 
@@ -21,7 +21,7 @@ impl Restarts {
         self.asked.extend(containers);
     }
 
-    /// The instances to replace now. One that has ended since it was first named is done.
+    /// The instances to replace now. A request is done when its instance has ended.
     pub(super) fn due(&mut self, observed: &ObservedPod) -> BTreeSet<ContainerId> {
         let records = &observed.containers;
         let runs = |id: &ContainerId| {
@@ -61,7 +61,7 @@ mod tests {
         assert!(restarts.due(&before).is_empty());
         restarts.ask(vec!["a".into(), "b".into()]);
         assert_eq!(ids(restarts.due(&before)), ["a-1", "b-0"]);
-        // The stop failed: it is tried again. What had ended already was started, or is not again.
+        // The stop failed: it is tried again. An instance that ended already is not replaced again.
         assert_eq!(ids(restarts.due(&before)), ["a-1"]);
         let after = seen(&[("a", "a-2", Running), ("a", "a-1", Exited)]);
         assert!(restarts.due(&after).is_empty());

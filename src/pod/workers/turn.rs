@@ -1,4 +1,4 @@
-//! How long turns of pods' workers take, for whoever asks for metrics.
+//! Metrics: how long the syncs of pod workers take.
 
 use crate::platform::metrics::{self, Family};
 
@@ -8,7 +8,7 @@ static DURATION: Family = Family::seconds(
     &["operation_type"],
 );
 
-/// Waits for a turn of a worker and counts its time under the operation's name, as upstream.
+/// Awaits a sync of a worker and records its duration under the operation's name, as upstream.
 pub(super) async fn measured<T>(operation: &'static str, turn: impl Future<Output = T>) -> T {
     let began = tokio::time::Instant::now();
     let next = turn.await;

@@ -1,5 +1,5 @@
-//! The task behind one pod: a loop of look, plan, act. Losing it at any await is safe: the next worker starts from the
-//! store's desired state and a fresh look.
+//! The task behind one pod: a loop of observe, plan, act. It is cancel safe at every await: the next worker
+//! starts from the store's desired state and an observation of its own.
 
 mod eviction;
 mod execution;
@@ -41,15 +41,15 @@ use crate::runtime::{Runtime, RuntimeError};
 const FIRST_RETRY: Duration = Duration::from_millis(500);
 /// Upstream's worker back-off.
 const LONGEST_RETRY: Duration = Duration::from_secs(10);
-/// The same plan twice in a row means the runtime did not do what it said: not a third time at once.
+/// The same plan twice in a row means that the runtime did not do what it reported: no third time at once.
 const REPEATED_PLAN_PAUSE: Duration = Duration::from_secs(1);
 
 /// When to take the next step.
 enum Next {
     Now,
-    /// After this long, or earlier when a letter arrives.
+    /// After this long, or earlier when an update arrives.
     After(Duration),
-    /// When a letter arrives.
+    /// When an update arrives.
     OnLetter,
     /// Never: the worker is done.
     Never,
@@ -66,19 +66,19 @@ pub(super) struct Worker<R> {
     held: FailedStarts,
     resizing: Resizing,
     restarts: Restarts,
-    /// Of objects, when the pod was looked at last.
+    /// The generation of objects at the last sync.
     objects_generation: u64,
-    /// Set while the last attempt to do something failed as a whole.
+    /// Set while the last attempt failed as a whole.
     retry: Retry,
     last_actions: Vec<Action>,
     cleanup_records: bool,
-    /// The last letters asked for a look at the runtime.
+    /// The last updates contained a request to check the runtime.
     told_to_look: bool,
-    /// It was said that the pod takes longer to end than it should.
+    /// The event that the pod takes too long to end was recorded.
     is_late: bool,
-    /// Somebody waits for the end of a pod that is evicted.
+    /// Notifies, by its drop, the caller of an eviction that the pod has ended.
     evicted: Option<oneshot::Sender<()>>,
-    /// Somebody waits until nothing of it runs, because the machine goes down.
+    /// Notifies, by its drop, the shutdown of the machine that nothing of the pod runs any more.
     ending: Option<oneshot::Sender<()>>,
     over: bool,
 }
@@ -115,7 +115,7 @@ impl<R: Runtime> Worker<R> {
                 Next::Now => {}
                 Next::OnLetter => self.mailbox.arrived().await,
                 Next::After(pause) => {
-                    // Losing either arm is safe: letters stay in the mailbox, the pause is recomputed.
+                    // Both arms are cancel safe: updates stay in the mailbox, the pause is recomputed.
                     tokio::select! {
                         biased;
                         () = self.mailbox.arrived() => {}
@@ -251,14 +251,14 @@ impl<R: Runtime> Worker<R> {
         Next::Now
     }
 
-    /// The same was done just now. What is waited for besides does not make it something else.
+    /// Whether the same actions were just executed. A change of the requeue time does not make another plan.
     fn is_repeated(&mut self, plan: &PodPlan) -> bool {
         let is_repeated = self.last_actions == plan.actions;
         self.last_actions = if is_repeated { Vec::new() } else { plan.actions.clone() };
         is_repeated
     }
 
-    /// What is new about a pod and is nobody's action.
+    /// Records events for status changes that no action caused.
     fn report(&self, status: &PodStatus) {
         let deps = &self.shared.deps;
         for name in newly_backing_off(status, deps.statuses.last(&self.uid).as_ref()) {
@@ -283,9 +283,9 @@ impl<R: Runtime> Worker<R> {
         deps.prober.observe(&self.pod, observed, remembered.as_ref(), &self.mailbox);
     }
 
-    /// A fresh look, or when to try again. Without the runtime's name no status can be told, and a pod that has ended is
-    /// told of only once: the first look waits for the loop, which wakes everybody when the runtime has said its name or
-    /// does not answer.
+    /// Observes the pod, or returns when to try again. Without the runtime's name no status can be published,
+    /// and a pod that has ended is reported only once: the first observation waits for the main loop, which
+    /// wakes all workers when the runtime has reported its name or does not answer.
     async fn look(&mut self) -> Result<ObservedPod, Next> {
         let is_unknown = |worker: &Self| worker.shared.deps.runtime_name.borrow().is_empty();
         if is_unknown(self) && !self.told_to_look {
@@ -322,8 +322,8 @@ impl<R: Runtime> Worker<R> {
         if execution.pod.is_some() { self.wait_and_retry() } else { Next::Now }
     }
 
-    /// A pod that is being removed says so, as on a cluster: `agent get pods` shows it as Terminating. What is on disk about
-    /// it lets the next agent go on with the rest of the grace.
+    /// Sets the deletion timestamp of a pod that is being removed, as on a cluster: `agent get pods` shows it
+    /// as Terminating. The stored copy lets the next agent continue with the rest of the grace period.
     async fn mark_removal(&mut self) {
         let PodWorkerState::Terminating { since, grace_seconds, cause } = self.state else { return };
         let metadata = &self.pod.metadata;
@@ -351,7 +351,7 @@ impl<R: Runtime> Worker<R> {
         let deps = &self.shared.deps;
         if let Some(observed) = observed {
             if observed.live_containers().next().is_some() {
-                // Came to life after the last look: a create call of a process that has died.
+                // Started after the last observation: by a create call of a process that has died.
                 let plan = compute_pod_plan(&self.pod, &observed, &self.plan_context(Some(1)));
                 deps.executor.execute(&self.pod, &observed, &plan, &Patience::as_planned()).await;
                 return Next::After(REPEATED_PLAN_PAUSE);
@@ -370,7 +370,7 @@ impl<R: Runtime> Worker<R> {
         self.shared.deps.prober.remove(&self.uid);
         self.shared.release_room(&self.uid);
         if self.mailbox.has_word() {
-            // The pod may be wanted again: a worker that ends here would never hear of it.
+            // The pod may be wanted again: a worker that ends here would never take the update.
             return Next::Now;
         }
         let stays = self.state == PodWorkerState::Terminated { cause: EndCause::Finalizing };
@@ -391,7 +391,7 @@ impl<R: Runtime> Worker<R> {
         let deps = &self.shared.deps;
         deps.statuses.remove(&self.uid);
         deps.executor.forget_pod(&self.uid);
-        // Before anything else can happen: whoever wants the pod from now on gets a new worker.
+        // Before the next await: if the pod is wanted from now on, it gets a new worker.
         self.shared.forget(&self.uid, self.counts.take_life());
         if let Err(error) = deps.store.forget_pod(&self.uid).await {
             log::warn!(pod:% = self.pod.pod_ref(), err:% = error; "Failed to delete pod from the store");
@@ -399,8 +399,9 @@ impl<R: Runtime> Worker<R> {
         self.over = true;
     }
 
-    /// Wanted again under the same uid while it was going: a new life, behind whoever waits for the name. Only restart counts and
-    /// back-off go on. Nothing of the old life stays on disk, or the next process would go on with it.
+    /// The pod was wanted again under the same uid while it was ending: a new life, behind any other pod in
+    /// the queue for the name. Only restart counts and back-off continue. Nothing of the old life stays on
+    /// disk, or the next process would continue it.
     async fn start_over(&mut self) {
         self.counts.begin_next_life();
         if let Err(error) = self.shared.deps.store.forget_pod(&self.uid).await {
@@ -448,7 +449,8 @@ impl<R: Runtime> Worker<R> {
                 waiting.entry(name).or_insert(("ContainerCreating".to_owned(), held.message.clone()));
             }
         }
-        // What was said about trouble of that moment is said anew if it still holds.
+        // The reason and message of a transient problem are set again if it still holds; those of an ended
+        // pod stay.
         let previous = deps.statuses.last(&self.uid).map(|status| {
             let is_said = is_terminal(&status);
             let said = |words: &String| if is_said { words.clone() } else { String::new() };
@@ -488,7 +490,7 @@ impl<R: Runtime> Worker<R> {
 
     fn runtime_trouble(&mut self, error: &RuntimeError) -> Next {
         let mut status = self.last_status();
-        // How a pod ended stays true, and nobody would say it again afterwards.
+        // The reason of an ended pod stays: no later status would restore it.
         if !is_terminal(&status) {
             "ContainerRuntimeDown".clone_into(&mut status.reason);
             status.message = format!("container runtime is down: {error}");
@@ -497,7 +499,8 @@ impl<R: Runtime> Worker<R> {
         self.wait_and_retry()
     }
 
-    /// What can be said without a look: what was said last. An empty look would make ended containers of those that ran.
+    /// The status without an observation: the last one. An empty observation would show running containers as
+    /// ended.
     fn last_status(&self) -> PodStatus {
         let last = self.shared.deps.statuses.last(&self.uid);
         last.unwrap_or_else(|| self.status(&ObservedPod::default(), &PodPlan::default()))

@@ -1,7 +1,7 @@
-//! The `Deserializer` that knows where it is.
+//! A `Deserializer` that tracks the path of the current value.
 //!
-//! Owns the path to the value that is being read, and the fields that nobody read. One type for whatever is decoded: wrappers
-//! around another deserializer compile every visitor once more, which was a seventh of the program (docs/adr/0023).
+//! Owns that path and the list of unread fields. One type for all decoded types: wrappers around another
+//! deserializer compile every visitor once more, which was a seventh of the program (docs/adr/0023).
 
 use std::cell::RefCell;
 use std::fmt::Write;
@@ -17,7 +17,7 @@ enum WalkStep {
     Index(usize),
 }
 
-/// Where reading has come to.
+/// The current position.
 #[derive(Default)]
 pub(super) struct Track {
     path: RefCell<Vec<WalkStep>>,
@@ -25,7 +25,8 @@ pub(super) struct Track {
 }
 
 impl Track {
-    /// The form of Kubernetes' field errors: `spec.containers[0].image`. Where an error happened the path stays.
+    /// The form of Kubernetes' field errors: `spec.containers[0].image`. After an error the path stays at its
+    /// position.
     pub(super) fn path(&self) -> String {
         let mut text = String::new();
         for step in self.path.borrow().iter() {
@@ -48,7 +49,7 @@ impl Track {
         self.unknown.into_inner()
     }
 
-    /// Reads a value one step further down.
+    /// Reads a value one level deeper.
     fn below<T>(&self, step: WalkStep, read: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
         self.path.borrow_mut().push(step);
         let value = read()?;
@@ -74,8 +75,8 @@ impl<'de> Deserializer<'de> for Walk<'_> {
         }
     }
 
-    // What is known to be of one kind compiles that kind's reader alone: a visitor has one for each, and the derived ones for
-    // sequences are as large as those for members.
+    // A value of a known kind compiles that kind's reader alone: a visitor has one for each, and the derived
+    // ones for sequences are as large as those for members.
 
     fn deserialize_struct<V: Visitor<'de>>(
         self,
@@ -161,7 +162,7 @@ impl Walk<'_> {
     }
 }
 
-/// The words of `serde_json` for a value of another kind.
+/// The message of `serde_json` for a value of another kind.
 fn mistaken(value: &Value, expected: &dyn Expected) -> Error {
     let unexpected = match value {
         Value::Null => Unexpected::Unit,

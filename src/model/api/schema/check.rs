@@ -1,7 +1,7 @@
 //! Whether an object has the form of its type, at every depth.
 //!
-//! Owns the walk and the words for what does not fit: Go's for answers of the API, the decoder's for manifests. The
-//! rules are those of Kubernetes' JSON decoder: null counts as absent, names are compared with their case, a required
+//! Owns the walk and the messages: Go's for answers of the API, the decoder's for manifests. The rules are
+//! those of Kubernetes' JSON decoder: null counts as absent, names are compared with their case, a required
 //! field may be missing.
 
 use std::fmt::{self, Write as _};
@@ -12,7 +12,8 @@ use super::{Schema, Type};
 use crate::model::api::quantity::Quantity;
 use crate::model::types::Timestamp;
 
-/// Notes kept of one object. More help no reader, and a body of the API may hold hundreds of thousands of unknown fields.
+/// Notes kept for one object. More do not help, and a body of the API may have hundreds of thousands of
+/// unknown fields.
 const MAX_NOTES: usize = 100;
 /// The characters of a text that a message quotes.
 const TEXT_SHOWN: usize = 64;
@@ -21,7 +22,7 @@ const LAYOUT: &str = "2006-01-02T15:04:05Z07:00";
 const QUANTITY: &str =
     "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'";
 
-/// What does not belong into an object. It is no longer in it.
+/// The parts of an object that do not fit its type. They have been removed from it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
     /// Fields that their types do not have.
@@ -69,7 +70,7 @@ impl fmt::Display for Misfit {
     }
 }
 
-/// Takes out of `object` what its type does not have or cannot hold.
+/// Removes from `object` the fields that its type does not have and the values that they cannot hold.
 pub fn check(schema: &Schema, of: Type<'_>, object: &mut Value) -> Findings {
     let mut walk = Walk { schema, steps: Vec::new(), findings: Findings::default() };
     match object {
@@ -115,7 +116,7 @@ impl<'s> Walk<'s> {
         fields.collect::<Vec<_>>().join(".")
     }
 
-    /// Notes down a value that its field cannot hold; `words` stand for Go's usual ones.
+    /// Records a value that its field cannot hold; `words` replace Go's usual message.
     fn misfit(&mut self, holder: Type<'s>, value: &Value, wanted: &str, go: &str, words: Option<String>) {
         if self.findings.misfits.len() == MAX_NOTES {
             return;
@@ -170,7 +171,8 @@ impl<'s> Walk<'s> {
         fits
     }
 
-    /// Whether a field of `holder` with this shape, or a part of it, may hold the value. What is below it is put right.
+    /// Whether a field of `holder` with this shape, or a part of it, may hold the value. Corrects the values
+    /// below it.
     fn fits(&mut self, holder: Type<'s>, shape: &'s str, value: &mut Value) -> bool {
         if value.is_null() {
             return true;
@@ -261,7 +263,7 @@ impl<'s> Walk<'s> {
         false
     }
 
-    /// What null is in a list.
+    /// The value of null in a list.
     fn zero(&self, holder: Type<'s>, shape: &str) -> Value {
         match shape {
             "bool" => json!(false),
@@ -547,7 +549,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(512))]
 
-        /// Whatever is anywhere in a pod: it is refused, or the pod decodes, is written again, and still has its type's form.
+        /// Any JSON anywhere in a pod: it is refused, or the pod decodes, is encoded again, and still has its
+        /// type's form.
         #[test]
         fn any_json_anywhere_is_refused_or_decodes(place in any::<prop::sample::Index>(), value in any_json()) {
             let mut all = Vec::new();
@@ -563,7 +566,7 @@ mod tests {
                 let mut written = json!(decoded.object);
                 prop_assert_eq!(findings(&mut written), Findings::default(), "{}", shown);
             } else if !pointer.is_empty() {
-                // What is left is good, too: a stored object goes on without it.
+                // The rest is valid too: a stored object is loaded without the invalid part.
                 prop_assert!(decoded.is_ok(), "{:?}", decoded);
             }
         }

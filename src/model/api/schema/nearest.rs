@@ -1,17 +1,18 @@
-//! The known name that a mistyped one is near to.
+//! The known name that is closest to a mistyped one.
 //!
-//! Owns the distance between words, and which field of a type is meant by a name that it does not have. Pure.
+//! Owns the distance between words, and the field that an unknown name probably stands for. Pure.
 
 use super::Type;
 
-/// Mistyped further than this is another word.
+/// A name with more typing errors is another word.
 const MAX_ERRORS: usize = 2;
-/// A shorter beginning says nothing.
+/// A shorter prefix is too ambiguous.
 const SHORTEST_BEGINNING: usize = 3;
 
 impl<'s> Type<'s> {
-    /// The field that a name which this type does not have stands for: the same letters in another case, else at most
-    /// two typing errors away, else the only one of which the name is a longer or a shorter form (`enviroment`: `env`).
+    /// The field that a name which this type does not have stands for: the same letters in another case, else
+    /// at most two typing errors away, else the only one of which the name is a longer or a shorter form
+    /// (`enviroment`: `env`).
     #[must_use]
     pub fn meant(self, name: &str) -> Option<&'s str> {
         let fields = || self.fields().map(|field| field.name);

@@ -116,7 +116,7 @@ fn a_type_is_looked_for_in_its_own_package_first() {
 
 /// What in an object the type does not have, as paths.
 fn strange(schema: &Schema, of: Type<'_>, shape: &str, value: &Value, path: &str, found: &mut Vec<String>) {
-    // What is kept without a type of ours.
+    // The sample value of fields that are kept as raw JSON: they have no type in the schema.
     if *value == sample::RAW {
         return;
     }
@@ -171,7 +171,7 @@ fn strangers(group_version: &str, kind: &str, value: &Value) -> Vec<String> {
 
 #[test]
 fn what_is_decoded_has_no_field_that_the_table_has_not() {
-    // Ours are shared by types that upstream tells apart, and one is of an earlier release.
+    // Some types here are shared by several of upstream's, and one is of an earlier release.
     assert_eq!(
         strangers("v1", "Pod", &json!(sample::of::<Pod>())),
         [

@@ -20,7 +20,7 @@ pub(super) fn check(pod: &Pod, node: &NodeFacts) -> Result<(), Rejection> {
     Ok(())
 }
 
-/// Terms are alternatives. An empty one matches nothing, and neither does one that cannot be read.
+/// Terms are alternatives. An empty one matches nothing, and neither does an invalid one.
 fn matches_some_term(required: &Value, node: &NodeFacts) -> bool {
     let fields = StringMap::from([("metadata.name".to_owned(), node.name.clone())]);
     list(required, "nodeSelectorTerms").iter().any(|term| {
@@ -38,7 +38,7 @@ fn matches_field(requirement: &Value, fields: &StringMap) -> bool {
     known && operator && matches(requirement, fields) == Some(true)
 }
 
-/// `None` when the requirement makes no sense.
+/// `None` when the requirement is invalid.
 fn matches(requirement: &Value, labels: &StringMap) -> Option<bool> {
     let value = labels.get(requirement["key"].as_str()?);
     let wanted: Vec<&str> = list(requirement, "values").iter().filter_map(Value::as_str).collect();

@@ -1,4 +1,4 @@
-//! Whether what a pod asks for is left on the node.
+//! Whether the node has room for a pod's requests.
 
 use super::{NodeFacts, Rejection};
 use crate::devices::allocation::is_extended;
@@ -6,7 +6,7 @@ use crate::model::api::pod::{Pod, ResourceList};
 use crate::model::api::quantity::Quantity;
 use crate::pod::resources::pod_requests;
 
-/// In the order in which upstream looks; the rest follows by name.
+/// Upstream's order of checks; the other resources follow by name.
 const FIRST: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
 
 pub(super) fn check(pod: &Pod, others: &[&Pod], node: &NodeFacts) -> Result<(), Rejection> {
@@ -20,7 +20,7 @@ pub(super) fn check(pod: &Pod, others: &[&Pod], node: &NodeFacts) -> Result<(), 
     let used = used_by(others);
     let rest = wanted.keys().map(String::as_str).filter(|name| !FIRST.contains(name));
     for name in FIRST.into_iter().chain(rest) {
-        // A resource of a plugin that is not there (yet) is one of which there is none.
+        // The capacity of a resource without a (registered) plugin is zero.
         let nothing = is_extended(name).then(Quantity::default);
         let capacity = node.allocatable.get(name).copied().or(nothing);
         let (Some(wanted), Some(capacity)) = (wanted.get(name), capacity) else { continue };

@@ -1,9 +1,9 @@
-//! Which kernel parameters a pod may set: those that are safe for everybody, and those the configuration allows.
+//! Which kernel parameters a pod may set: the safe ones, and those that the configuration allows.
 
 use super::{NodeFacts, Rejection};
 use crate::model::api::pod::Pod;
 
-/// What a parameter belongs to; the words are upstream's.
+/// The namespace of a parameter; the words are upstream's.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Namespace {
     Ipc,
@@ -65,8 +65,8 @@ fn namespace(name: &str) -> Namespace {
     }
 }
 
-/// With dots between the parts. A name written with slashes may have dots within its parts (`net/ipv4/conf/eth0.1/rp_filter`):
-/// these become slashes, as sysctl(8) has it.
+/// With dots between the parts. A name written with slashes may have dots within its parts
+/// (`net/ipv4/conf/eth0.1/rp_filter`): these become slashes, as sysctl(8) has it.
 fn normalized(name: &str) -> String {
     match name.find(['.', '/']) {
         Some(first) if name[first..].starts_with('/') => {

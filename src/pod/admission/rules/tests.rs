@@ -66,7 +66,7 @@ fn resources_are_summed_over_the_others_and_compared_in_upstreams_units() {
             json!({"hugepages-2Mi": "6Mi"}),
             "OutOfhugepages-2Mi: Node didn't have enough resource: hugepages-2Mi, requested: 6291456, used: 0, capacity: 4194304",
         ),
-        // Upstream lets it in, for a scheduler has seen to it; here its plugin may only be late.
+        // Upstream admits it, since a scheduler has checked it; here its plugin may register later.
         (
             json!({"example.com/gpu": "8"}),
             "OutOfexample.com/gpu: Node didn't have enough resource: example.com/gpu, requested: 8, used: 0, capacity: 0",

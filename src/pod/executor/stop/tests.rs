@@ -1,4 +1,4 @@
-//! How much time everybody gets, on a simulated runtime and with paused time.
+//! Grace periods of hooks and containers, on a simulated runtime and with paused time.
 
 use tokio::task::LocalSet;
 
@@ -43,7 +43,7 @@ impl Ending {
         }
     }
 
-    /// Stops a container that does this and has this hook, and says how long it took.
+    /// Stops a container with this program and hook, and returns how long it took.
     async fn stop(
         &self,
         program: Program,
@@ -133,7 +133,8 @@ async fn the_hook_comes_out_of_the_grace_and_the_runtime_always_gets_two_seconds
 
 #[tokio::test(start_paused = true)]
 async fn a_shorter_grace_is_heard_at_once_and_a_longer_one_changes_nothing() {
-    // Grace, hook, when it is shortened, what is left from then on; when the container ends, how often it was asked to.
+    // Grace, hook, when it is shortened, what is left from then on; when the container ends, how often it was
+    // asked to.
     let cases = [
         ("during the stop", 30, None, 10, 5, 15, 2),
         ("forced", 30, None, 10, 0, 12, 2),

@@ -1,4 +1,4 @@
-//! HTTPS without anybody to trust.
+//! HTTPS without certificate verification.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,7 +11,7 @@ use crate::platform::http::testing::{Server, answer};
 use crate::platform::http::tls::tls_provider;
 use crate::pod::handler::{HandlerError, http_get};
 
-/// A directory that is gone at the end, whatever the end.
+/// A directory that is removed on drop, also after a panic.
 struct TlsScratch(PathBuf);
 
 impl Drop for TlsScratch {

@@ -1,7 +1,7 @@
 //! Credential provider programs, by the kubelet's exec protocol (`credentialprovider.kubelet.k8s.io/v1`).
 //!
-//! Owns their configuration, their processes and what they answered, for as long as they said. A program that fails is
-//! said and counts as one without an answer.
+//! Owns their configuration, their processes and their responses, cached for as long as the response allows.
+//! The failure of a program is logged and counts as an empty response.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ const RUN_TIMEOUT: Duration = Duration::from_secs(60);
 /// A few passwords.
 const MAX_ANSWER_BYTES: usize = 1024 * 1024;
 const API_GROUP: &str = "credentialprovider.kubelet.k8s.io/";
-/// Images and registries that answers are remembered for.
+/// Images and registries whose responses are cached.
 const MAX_CACHED: usize = 256;
 
 #[derive(Default, Deserialize)]
@@ -78,7 +78,7 @@ pub(super) struct Providers {
     config: Option<PathBuf>,
     bin_dir: PathBuf,
     clock: Clock,
-    /// Program and what its answer holds for: an image, a registry, or all.
+    /// The key is the program and the scope of its response: an image, a registry, or all.
     cache: RefCell<BTreeMap<(String, String), Cached>>,
 }
 
@@ -87,7 +87,7 @@ impl Providers {
         Self { config, bin_dir, clock, cache: RefCell::default() }
     }
 
-    /// What the programs that match this image answer.
+    /// The responses of the programs that match this image.
     pub(super) async fn lookup(&self, image: &str) -> Vec<Login> {
         let Some(path) = self.config.clone() else { return Vec::new() };
         let providers = match rt::blocking("credential-config", move || read_config(&path)).await {
@@ -168,7 +168,7 @@ impl Providers {
         let request = request.to_string();
         let answer = tokio::time::timeout(RUN_TIMEOUT, talk(&mut command, request.as_bytes()));
         let bytes = answer.await.map_err(|_| "no response within a minute".to_owned())??;
-        // Nothing of the answer may get into a message: there are passwords in it.
+        // Error messages must not quote the response: it contains passwords.
         let value: Value =
             serde_json::from_slice(&bytes).map_err(|_| "the response is not JSON".to_owned())?;
         let answer: ProviderResponse =
@@ -263,7 +263,8 @@ fn registry_of(repository: &str) -> &str {
     repository.split('/').next().unwrap_or_default()
 }
 
-/// `1h30m`, `12h0m0s`, `0s`, `500ms`, as Go writes durations. (The configuration's own reader sits above this module.)
+/// `1h30m`, `12h0m0s`, `0s`, `500ms`, as Go writes durations. (The configuration's own reader sits above this
+/// module.)
 fn parse_duration(text: &str) -> Option<Duration> {
     if text == "0" {
         return Some(Duration::ZERO);

@@ -1,4 +1,4 @@
-//! Steps, conditions and words of resizes.
+//! Steps, conditions and messages of resizes.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,5 @@
-//! Tables for what happens while a pod lives: failed probes, sidecars that come up, ephemeral containers, restarts of the whole.
+//! Tables for what happens while a pod lives: failed probes, sidecars that come up, ephemeral containers,
+//! restarts of the whole.
 
 use super::*;
 use crate::pod::prober::rules::{InstanceProbes, ProbeKind, ProbeResult};
@@ -169,7 +170,7 @@ fn ephemeral_containers_run_once_whenever_there_is_a_sandbox_and_keep_no_pod_ali
         "s0 i:exited a:exited b:exited d:running",
         &["stop within 30s: d (d-0: Stopping container d)", "stop sandbox s0"],
     );
-    // Its record is gone with the runtime's, but it was seen to run.
+    // Its record was lost with the runtime's, but the last status shows that it ran.
     let shown = PlanContext { shown_counts: [("d".into(), 1)].into(), ..context() };
     check_in(&shown, spec("Always"), "s0 i:exited a:running b:running", &[]);
 }
@@ -201,7 +202,7 @@ fn one_end_restarts_everything_in_place() {
             "remove container s (s-1) except its log",
         ],
     );
-    // An agent that died in between goes on.
+    // The agent died in between; the next one continues.
     check(spec(), "s0 s#1:exited:88 d:exited", &["remove container s (s-1) except its log"]);
     // The first rule that fits counts.
     check(
@@ -236,7 +237,8 @@ fn restarting_everything_again_and_again_is_a_crash_loop() {
             "resync after 35s",
         ],
     );
-    // The wait is over and everything has been removed: the entry grows with the start, and is forgotten like any other.
+    // The wait is over and everything has been removed: the entry grows with the start, and is forgotten like
+    // any other.
     context.shown_counts = [("a".into(), 3), ("b".into(), 3)].into();
     context.restart_counts = [("a".into(), 2)].into();
     let b = "start Regular container b, attempt 3";
@@ -297,7 +299,7 @@ fn containers_follow_their_own_policy_and_rules_init_containers_too() {
 
 #[test]
 fn a_pod_that_starts_over_gets_a_new_sandbox_if_it_must() {
-    // Only the guest has left a record.
+    // Only the ephemeral container has left a record.
     let spec = json!({"restartPolicy": "Never", "ephemeralContainers": [{"name": "d", "image": "x"}]});
     check(
         spec,

@@ -1,25 +1,26 @@
-//! From single runs of a probe to what is published of it.
+//! From single runs of a probe to its published result.
 //!
 //! Owns the thresholds.
 
 use super::{ProbeKind, ProbeResult};
 use crate::model::api::pod::Probe;
 
-/// Where one probe of one container instance stands. Runs that came to no result (errors) are not counted at all.
+/// The counter of one probe of one container instance. Runs without a result (errors) are not counted at all.
 ///
-/// Invariant: what is published changes only when as many equal results in a row as the probe's threshold have come.
+/// Invariant: the published result changes only after as many equal results in a row as the probe's
+/// threshold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProbeCounter {
-    /// What is published.
+    /// The published result.
     pub published: Option<ProbeResult>,
-    /// Nothing more is asked of this instance: it has started, or it is to be killed.
+    /// The instance is not probed any more: it has started, or it is to be killed.
     pub on_hold: bool,
     last: Option<ProbeResult>,
     run: i32,
 }
 
 impl ProbeCounter {
-    /// Nothing has been counted; a startup probe that is known to have succeeded is done with.
+    /// A counter without runs; a startup probe that is known to have succeeded is on hold.
     #[must_use]
     pub fn new(kind: ProbeKind, published: Option<ProbeResult>) -> Self {
         let on_hold = kind == ProbeKind::Startup && published == Some(ProbeResult::Success);
@@ -50,8 +51,9 @@ impl ProbeCounter {
     }
 }
 
-/// Whether the same complaint is worth an event when it comes for the `times`th time in a row (from 1): every time until
-/// the threshold, then ever more rarely, so that a probe that fails for a year writes a few dozen times.
+/// Whether a repeated complaint is worth an event when it comes for the `times`th time in a row (from 1):
+/// every time until the threshold, then ever more rarely, so that a probe that fails for a year causes a few
+/// dozen events.
 #[must_use]
 pub fn is_told(times: u32, threshold: i32) -> bool {
     times <= u32::try_from(threshold).unwrap_or_default() || times.is_power_of_two()

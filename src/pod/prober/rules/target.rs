@@ -1,6 +1,6 @@
-//! What a probe asks, and whom.
+//! The target of a probe.
 //!
-//! Owns the look-up of what the question needs. Errors are upstream's words.
+//! Owns the resolution of ports, hosts and variables. Errors are upstream's words.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::model::ordered::Ordered as _;
 use crate::pod::env::expand;
 use crate::pod::target::{HttpTarget, PortError, checked_port, host_or, http_target, resolve_port};
 
-/// One question to a container instance.
+/// The action of a probe on a container instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProbeTarget {
     /// A command in the container.
@@ -30,10 +30,10 @@ pub enum ProbeTarget {
     },
 }
 
-/// What a probe of `container` asks. `pod_ip` is where the pod answers, empty while unknown.
+/// The target of a probe of `container`. `pod_ip` is the pod's address, empty while unknown.
 ///
 /// # Errors
-/// There is no such port; a probe without a handler.
+/// There is no such port, or the probe has no handler.
 pub fn probe_target(probe: &Probe, container: &Container, pod_ip: &str) -> Result<ProbeTarget, String> {
     if let Some(exec) = &probe.exec {
         return Ok(ProbeTarget::Exec(expand_literally(&exec.command, container)));
@@ -60,8 +60,8 @@ fn words(error: PortError) -> String {
     }
 }
 
-/// `$(VAR)` by what the manifest says literally: a value from elsewhere counts as empty, and values are not expanded
-/// themselves.
+/// Expands `$(VAR)` with literal values of the manifest: a value from elsewhere counts as empty, and values
+/// are not expanded themselves.
 fn expand_literally(command: &[String], container: &Container) -> Vec<String> {
     let variables: BTreeMap<&str, &str> =
         container.env.iter().map(|variable| (variable.name.as_str(), variable.value.as_str())).into_map();

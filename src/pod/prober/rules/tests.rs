@@ -16,8 +16,8 @@ fn probe(success_threshold: i32, failure_threshold: i32) -> Probe {
     Probe { success_threshold, failure_threshold, ..Probe::default() }
 }
 
-/// `+` is a success, `-` a failure; the answer shows what is published after each run, `.` for nothing yet, and ends
-/// with `!` on hold.
+/// `+` is a success, `-` a failure; the answer shows what is published after each run, `.` for nothing yet,
+/// and ends with `!` on hold.
 fn publish(kind: ProbeKind, probe: &Probe, start: Option<ProbeResult>, runs: &str) -> String {
     let mut counter = ProbeCounter::new(kind, start);
     let mut shown = String::new();

@@ -1,4 +1,4 @@
-//! The kubelet's words for answers of real sockets.
+//! The kubelet's messages for answers of real sockets.
 
 use super::*;
 use crate::platform::http::testing::{Server, answer};

@@ -1,4 +1,4 @@
-//! What probes come to, and who is told.
+//! Results of probes, and their notifications.
 
 use super::*;
 

@@ -12,7 +12,7 @@ const RESTARTING_ALL: &str = "AllContainersRestarting";
 const OWNED: [&str; 6] =
     ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled", RESTARTING_ALL];
 
-/// Set by the node elsewhere, and carried over from one status to the next.
+/// Set elsewhere by the node, and copied from one status to the next.
 const CARRIED: [&str; 3] = ["DisruptionTarget", "PodResizePending", "PodResizeInProgress"];
 
 /// A condition that clients of the API own: this node neither sets nor changes it.
@@ -21,7 +21,7 @@ pub fn is_foreign(type_: &str) -> bool {
     !OWNED.contains(&type_) && !CARRIED.contains(&type_)
 }
 
-/// Has a status show the conditions that clients have set, which are those of the wanted pod.
+/// Adds the conditions that clients have set, which are those of the wanted pod, to a status.
 pub fn take_foreign_conditions(status: &mut PodStatus, pod: &Pod) {
     let foreign = pod.status.conditions.iter().filter(|condition| is_foreign(&condition.type_));
     let mut conditions: Vec<PodCondition> = foreign.cloned().collect();
@@ -73,7 +73,7 @@ pub(super) fn set_conditions(
     }
 }
 
-/// The pod has a sandbox with its network, and needs no other.
+/// The pod has a sandbox with its network, and needs no new one.
 fn sandbox_ready(pod: &Pod, status: &PodStatus, observed: &ObservedPod) -> bool {
     let ready = observed.sandboxes.iter().filter(|sandbox| sandbox.ready).count();
     // The status remembers addresses that this observation, made without a status call, may lack.
@@ -158,7 +158,7 @@ fn ready(pod: &Pod, containers_ready: &ConditionVerdict, foreign: &[PodCondition
     }
 }
 
-/// True from the end that brings it about until the last record is gone.
+/// True from the exit that triggers the restart until the last record is removed.
 fn restarting_all(pod: &Pod, status: &PodStatus, observed: &ObservedPod) -> ConditionVerdict {
     match status.phase.as_str() {
         "Succeeded" => (false, "PodCompleted", String::new()),
@@ -170,7 +170,7 @@ fn restarting_all(pod: &Pod, status: &PodStatus, observed: &ObservedPod) -> Cond
     }
 }
 
-/// What a status says of that.
+/// The same by the pod's last status.
 pub(super) fn is_restarting_all(status: &PodStatus) -> bool {
     status.conditions.iter().any(|condition| condition.type_ == RESTARTING_ALL && condition.status == "True")
 }

@@ -18,7 +18,7 @@ use crate::pod::restart::{has_run, restarts_after};
 const TERMINATION_MESSAGES_BUDGET: usize = 12 * 1024;
 /// One termination message, in bytes.
 const TERMINATION_MESSAGE_MAX: usize = 4096;
-/// Of a container whose record was removed so that the pod starts over in place.
+/// Message for a container whose record was removed because the pod restarts in place.
 const RESTARTING_ALL_MESSAGE: &str = "The container is removed because RestartAllContainers in place";
 
 pub(super) fn set_container_statuses(
@@ -64,7 +64,7 @@ struct Scene<'a> {
     observed: &'a ObservedPod,
     context: &'a StatusContext<'a>,
     message_max: usize,
-    /// The pod was being started over in place: that is why records are gone.
+    /// The pod was restarting in place, which explains the missing records.
     restarting_all: bool,
     /// A regular container has been started.
     initialised: bool,
@@ -88,7 +88,7 @@ impl Scene<'_> {
             }
         }
         let running = newest.filter(|_| status.state.running.is_some());
-        // Nobody watches an ephemeral container come up.
+        // Ephemeral containers have no `started`: they have no startup probe.
         status.started = (kind != ContainerKind::Ephemeral)
             .then(|| running.is_some_and(|run| has_started(container, &run.id, self.context.probes)));
         status.ready = match kind {
@@ -114,7 +114,8 @@ impl Scene<'_> {
         older: Option<&ObservedContainer>,
     ) -> ContainerStatus {
         let previous = self.previous(container);
-        // Never less than was said: an instance that was made and not started makes room for another of its attempt.
+        // The count never decreases: an instance that was created but not started is replaced by one with the
+        // same attempt.
         let counted = previous.map_or(0, |old| old.restart_count);
         let mut status = ContainerStatus {
             name: container.name.clone(),
@@ -132,7 +133,7 @@ impl Scene<'_> {
             ContainerStateKind::Exited => status.state.terminated = Some(self.termination(record)),
             ContainerStateKind::Unknown
                 if previous.is_some_and(|old| {
-                    // Also while it waits for its next run: it has had this one.
+                    // Also while it waits for its next run: this run is complete.
                     let was_lost = has_run(old) && old.container_id == status.container_id;
                     old.state.running.is_some() || was_lost
                 }) =>
@@ -148,7 +149,7 @@ impl Scene<'_> {
         }
         match older.filter(|older| older.state == ContainerStateKind::Exited) {
             Some(older) => status.last_state.terminated = Some(self.termination(older)),
-            // The older record may have been pruned: what was said about the same history still holds.
+            // The older record may have been pruned: the last status of the same history still holds.
             None => {
                 if let Some(old) = previous {
                     status.last_state = Self::remembered(old, &status);
@@ -158,7 +159,7 @@ impl Scene<'_> {
         status
     }
 
-    /// The last termination, from the status before, of a container whose older records are gone.
+    /// The last termination by the previous status, for a container whose older records are removed.
     fn remembered(old: &ContainerStatus, new: &ContainerStatus) -> ContainerState {
         let same_run = old.container_id == new.container_id;
         let ended = if same_run { &old.last_state } else { &old.state };
@@ -201,14 +202,14 @@ impl Scene<'_> {
             }
             status.last_state.terminated.get_or_insert(gone);
         }
-        // What ran and is gone is over: what comes is the next one.
+        // An instance that ran and has no record has ended; the next one follows.
         if has_run && self.pod.metadata.deletion_timestamp.is_none() {
             status.restart_count = status.restart_count.saturating_add(1);
         }
         status
     }
 
-    /// Its record was removed so that the pod starts over in place.
+    /// The record was removed because the pod restarts in place.
     fn restarting(status: ContainerStatus, old: &ContainerStatus) -> ContainerStatus {
         let ended = ContainerStateTerminated {
             exit_code: 137,
@@ -224,7 +225,7 @@ impl Scene<'_> {
         }
     }
 
-    /// Its record is gone, but what follows it has run.
+    /// The record is removed, but a later container has run.
     fn finished_init(&self, container: &Container) -> ContainerStatus {
         if let Some(old) = self.previous(container).filter(|old| old.state.terminated.is_some()) {
             return old.clone();
@@ -245,7 +246,7 @@ impl Scene<'_> {
         status
     }
 
-    /// The container is about to be started, so a known obstacle is its state.
+    /// The container is about to be started, so a known failure is its state.
     fn wants_start(
         &self,
         container: &Container,
@@ -324,7 +325,7 @@ fn shortened(text: &str, max: usize) -> String {
     text[..end].to_owned()
 }
 
-/// Mounts under a read-only mount stay as they are, also where `IfPossible` is wished.
+/// The status shows `IfPossible` as `Disabled`: mounts under a read-only mount stay as they are.
 fn volume_mounts(container: &Container) -> Vec<Value> {
     let one = |mount: &crate::model::api::pod::VolumeMount| {
         let mut shown = json!({"name": mount.name, "mountPath": mount.mount_path});

@@ -20,7 +20,7 @@ struct Count {
     will_restart: u32,
 }
 
-/// Upstream's tests in upstream's order. `terminal` says that nothing will be restarted.
+/// Upstream's checks in upstream's order. `terminal` means that nothing will be restarted.
 pub(super) fn phase(pod: &Pod, status: &PodStatus, terminal: bool, probes: &ProbeResults) -> &'static str {
     let mut count = Count::default();
     for container in &pod.spec.init_containers {
@@ -68,7 +68,7 @@ fn find<'a>(statuses: &'a [ContainerStatus], container: &Container) -> Option<&'
     statuses.iter().find(|status| status.name == container.name)
 }
 
-/// It waits because the whole pod starts over, so it runs again whatever its policy says.
+/// The container waits because the whole pod restarts, so it runs again whatever its policy is.
 fn starts_over(status: Option<&ContainerStatus>) -> bool {
     status.is_some_and(|status| {
         let last = status.last_state.terminated.as_ref();

@@ -59,7 +59,7 @@ fn texts(payload: &Payload) -> BTreeMap<String, String> {
     payload.iter().map(|(path, file)| (path.clone(), text(file))).collect()
 }
 
-/// Names in a directory with their inodes: anything made or replaced shows.
+/// Names in a directory with their inodes, which show any created or replaced entry.
 fn entries(dir: &Path) -> BTreeMap<String, u64> {
     let entries = fs::read_dir(dir).unwrap().map(Result::unwrap);
     entries.map(|entry| (entry.file_name().into_string().unwrap(), entry.metadata().unwrap().ino())).collect()
@@ -163,7 +163,8 @@ fn the_group_owns_what_is_written() {
     }
 }
 
-/// Stops the change from `old` to `new` before every step. Readers find one of the two, whole; the next writer mends the rest.
+/// Stops the change from `old` to `new` before every step. Readers find one of the two, whole; the next
+/// writer repairs the rest.
 fn check_every_cut(name: &str, old: &Payload, new: &Payload) {
     for steps in 0.. {
         let scratch = Scratch::new(name);

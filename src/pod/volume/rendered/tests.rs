@@ -136,7 +136,7 @@ fn an_object_that_changes_reaches_the_volume_and_one_that_does_not_writes_nothin
         fixture.volumes.refresh(&pod).await.unwrap();
         assert_eq!(fs::read_to_string(path.join("k")).unwrap(), "2");
         assert_eq!(fs::read_to_string(path.join("new")).unwrap(), "x");
-        // Nobody looks at the files while nothing has changed.
+        // The files are not checked while the objects have not changed.
         fs::remove_file(path.join("k")).unwrap();
         fixture.volumes.refresh(&pod).await.unwrap();
         assert!(!path.join("k").exists());

@@ -1,4 +1,4 @@
-//! The worker's dealings with the end the node has decided on.
+//! Evictions and shutdowns, from the worker's side.
 
 use super::Worker;
 use crate::model::api::pod::PodCondition;
@@ -12,8 +12,8 @@ use crate::pod::status::rules::DISRUPTION_TARGET;
 use crate::runtime::Runtime;
 
 impl<R: Runtime> Worker<R> {
-    /// The status says so first, and durably: no agent runs the pod again, whatever happens to this one meanwhile. On a disk
-    /// that takes nothing more the pod goes all the same, which may be what the disk needs.
+    /// Stores the status first, durably: no agent runs the pod again, even if this one dies meanwhile. On a
+    /// full disk the pod is evicted all the same, which may free the disk.
     pub(super) async fn evict(&mut self, eviction: Eviction) {
         if eviction.is_shutdown {
             return self.end_with_machine(eviction).await;
@@ -34,8 +34,8 @@ impl<R: Runtime> Worker<R> {
         self.on_event(PodWorkerEvent::Evicted { grace_seconds }).await;
     }
 
-    /// Ends the pod with the machine, or sooner than it would end anyway. Nothing of that is written down: after the boot it
-    /// is as after a power cut.
+    /// Ends the pod for a shutdown of the machine, or earlier than it would end anyway. Nothing of that is
+    /// stored: after the boot the state is as after a power cut.
     async fn end_with_machine(&mut self, eviction: Eviction) {
         let Eviction { message, grace_seconds, done, .. } = eviction;
         let is_kept = matches!(self.state, PodWorkerState::Syncing | PodWorkerState::WaitingForName);
@@ -49,7 +49,7 @@ impl<R: Runtime> Worker<R> {
         self.on_event(PodWorkerEvent::Shutdown { grace_seconds }).await;
     }
 
-    /// Nothing of the pod runs: whoever waits for that hears of it.
+    /// Nothing of the pod runs any more: notifies the caller that waits for it.
     pub(super) fn ended_with_machine(&mut self) {
         if matches!(self.state, PodWorkerState::Finished { .. }) {
             self.shared.deps.prober.remove(&self.uid);
@@ -57,7 +57,8 @@ impl<R: Runtime> Worker<R> {
         self.ending = None;
     }
 
-    /// The machine does not go down after all: the pod is what it was, and what ended runs again by its restart policy.
+    /// The shutdown was cancelled: the pod is as before, and ended containers run again by their restart
+    /// policy.
     pub(super) fn revive(&self) {
         let mut status = self.last_status();
         if !is_of_shutdown(&status) {
@@ -71,7 +72,7 @@ impl<R: Runtime> Worker<R> {
         self.shared.deps.statuses.set(&self.pod, status);
     }
 
-    /// The status says why the pod ends. `false`: it has ended before.
+    /// Sets the reason of the pod's end in its status. `false`: the pod has ended before.
     fn show_disruption(&mut self, reason: &str, message: &str) -> bool {
         let mut status = self.last_status();
         if is_terminal(&status) {
@@ -96,7 +97,8 @@ impl<R: Runtime> Worker<R> {
         true
     }
 
-    /// The pod ended in an earlier life of the agent and the runtime may have forgotten it since: it is not run again.
+    /// The pod ended under an earlier agent and the runtime may have lost its records since: it is not run
+    /// again.
     pub(super) fn has_ended_before(&self) -> Option<PodWorkerEvent> {
         let last = self.shared.deps.statuses.last(&self.uid).filter(is_terminal)?;
         Some(match last.reason.as_str() {

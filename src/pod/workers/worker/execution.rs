@@ -1,4 +1,5 @@
-//! The worker while a plan of it is carried out: what it hears and shows meanwhile, and what it remembers of failures.
+//! The worker during the execution of a plan: updates that it takes, statuses that it publishes, failures
+//! that it records.
 
 use std::pin::pin;
 use std::rc::Rc;
@@ -19,8 +20,8 @@ use crate::pod::workers::failed_starts::FailedStart;
 use crate::runtime::Runtime;
 
 impl<R: Runtime> Worker<R> {
-    /// Carries out a plan; a removal that arrives meanwhile gives up what can be given up (pulls, hooks, stops), so that the
-    /// pod can be taken down at once.
+    /// Executes a plan. A removal that arrives meanwhile cancels what can be cancelled (pulls, hooks, stops),
+    /// so that the pod can be taken down at once.
     pub(super) async fn act(&mut self, pod: &Pod, observed: &ObservedPod, plan: &PodPlan) {
         let (shared, mailbox) = (Rc::clone(&self.shared), Rc::clone(&self.mailbox));
         let patience = Patience::UntilRemoval(Rc::clone(&mailbox));
@@ -30,7 +31,7 @@ impl<R: Runtime> Worker<R> {
             tokio::select! {
                 biased;
                 execution = &mut execution => break execution,
-                // Losing it is safe: looks are counted.
+                // Cancel safe: requests are counted.
                 () = mailbox.look_after(seen) => {
                     seen = mailbox.looks();
                     self.show_probes(observed, plan);
@@ -40,13 +41,14 @@ impl<R: Runtime> Worker<R> {
         self.note_failures(execution, plan);
     }
 
-    /// A plan may take its time: what probes come to meanwhile is shown at once, as upstream has it.
+    /// A plan may take long: results of probes are published at once meanwhile, as upstream does.
     fn show_probes(&self, observed: &ObservedPod, plan: &PodPlan) {
         let status = self.status(observed, plan);
         self.shared.deps.statuses.set(&self.pod, status);
     }
 
-    /// Carries out a plan that takes the pod down, and listens meanwhile: a shorter grace reaches what is under way at once.
+    /// Executes a plan that takes the pod down, and takes updates meanwhile: a shorter grace period has
+    /// effect at once.
     pub(super) async fn take_down(&mut self, observed: &ObservedPod, plan: &PodPlan) -> Execution {
         let (shared, pod, mailbox) =
             (Rc::clone(&self.shared), Rc::clone(&self.pod), Rc::clone(&self.mailbox));
@@ -58,17 +60,17 @@ impl<R: Runtime> Worker<R> {
             tokio::select! {
                 biased;
                 execution = &mut execution => return execution,
-                // Losing it is safe: looks are counted.
+                // Cancel safe: requests are counted.
                 () = mailbox.look_after(seen) => {
                     seen = mailbox.looks();
                     self.show_probes(observed, plan);
                 }
-                // Losing it is safe: what was not said is said by the next attempt.
+                // Cancel safe: an event that was not recorded is recorded on the next attempt.
                 () = tokio::time::sleep(self.late_in()), if !self.is_late => {
                     self.is_late = true;
                     shared.deps.executor.report_late_end(&pod);
                 }
-                // Losing it is safe: words stay in the mailbox until they are taken.
+                // Cancel safe: updates stay in the mailbox until they are taken.
                 () = mailbox.word() => {
                     self.read(mailbox.take_words()).await;
                     let earlier = self.end_of_grace();
@@ -83,7 +85,7 @@ impl<R: Runtime> Worker<R> {
         }
     }
 
-    /// Until the pod has taken longer to end than anybody would expect.
+    /// Time until the pod has exceeded its longest expected termination.
     fn late_in(&self) -> Duration {
         match self.state {
             PodWorkerState::Terminating { since, grace_seconds, .. } => longest_kill(grace_seconds)
@@ -92,7 +94,7 @@ impl<R: Runtime> Worker<R> {
         }
     }
 
-    /// On the clock that nobody sets. A pod that is not being taken down has none left.
+    /// On the monotonic clock. Now, for a pod that is not being taken down.
     fn end_of_grace(&self) -> Instant {
         let left = self.state.grace_left(self.shared.deps.clock.now()).unwrap_or_default();
         Instant::now() + Duration::from_secs(u64::try_from(left).unwrap_or(0))

@@ -1,4 +1,4 @@
-//! When a worker with nothing to do looks again.
+//! When a worker with nothing to do syncs again.
 
 use std::time::Duration;
 
@@ -7,7 +7,8 @@ use crate::pod::status::rules::deadline_left;
 use crate::runtime::Runtime;
 
 impl<R: Runtime> Worker<R> {
-    /// Nothing to do now: by the plan's clock or the pod's own deadline, whichever is first.
+    /// Nothing to do now: the next sync is by the plan's requeue time or the pod's own deadline, whichever is
+    /// first.
     pub(super) fn next_look(&self, requeue_after: Option<Duration>) -> Next {
         let deps = &self.shared.deps;
         let started = deps.statuses.last(&self.uid).and_then(|status| status.start_time);

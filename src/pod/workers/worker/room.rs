@@ -1,4 +1,4 @@
-//! The worker's dealings with admission: a place on the node, and room to grow.
+//! The worker and admission: a place on the node, and room for resizes.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -15,12 +15,13 @@ use crate::pod::plan::resize;
 use crate::pod::scheduling::{gated_status, is_gated};
 use crate::runtime::Runtime;
 
-/// Until a plugin is asked again for what it has refused to a pod that waits. No plugin says when it would answer otherwise.
+/// Pause before a plugin is asked again for a waiting pod's devices. No plugin reports when they become
+/// available.
 const ALLOCATE_AGAIN_AFTER: Duration = Duration::from_secs(10);
 
 impl<R: Runtime> Worker<R> {
-    /// A pod that runs keeps its place; one that does not needs one. `Some` when it has to wait for room or for its gates, or has
-    /// failed for want of room.
+    /// A running pod keeps its place; any other pod needs one. `Some` when it must wait for room or for its
+    /// gates, or has failed for want of room.
     pub(super) async fn wait_for_room(&mut self, observed: &ObservedPod) -> Option<Next> {
         let shared = Rc::clone(&self.shared);
         let admission = &shared.deps.admission;
@@ -57,7 +58,7 @@ impl<R: Runtime> Worker<R> {
         Some(self.reject(observed, &rejection, Next::After(ALLOCATE_AGAIN_AFTER)).await)
     }
 
-    /// Shows why the pod does not run. What is next: `again` when it waits, its end when it has failed.
+    /// Publishes why the pod does not run. Returns `again` when it waits; a pod that has failed is ended.
     async fn reject(&mut self, observed: &ObservedPod, rejection: &Rejection, again: Next) -> Next {
         let shared = Rc::clone(&self.shared);
         let status = self.status(observed, &PodPlan::default());
@@ -74,7 +75,7 @@ impl<R: Runtime> Worker<R> {
         Next::Now
     }
 
-    /// Tells how a resize goes, once per step.
+    /// Records the events of a resize, once per step.
     pub(super) fn tell_resize(&self, status: &PodStatus, allocated: &Pod) {
         let deps = &self.shared.deps;
         let before = deps.statuses.last(&self.uid).unwrap_or_default();
@@ -83,8 +84,8 @@ impl<R: Runtime> Worker<R> {
         }
     }
 
-    /// The pod's cgroup takes what its containers have and what they are to have: it is widened before they grow, and
-    /// narrowed when they have shrunk.
+    /// Sets the pod's cgroup to the larger of current and desired resources: it is widened before containers
+    /// grow, and narrowed after they have shrunk.
     pub(super) async fn keep_cgroup(&self, allocated: &Pod, observed: &ObservedPod) {
         let widest = resize::widest(allocated, observed, &self.resizing.actuated);
         self.shared.deps.executor.keep_pod_cgroup(&widest).await;

@@ -15,7 +15,7 @@ pub fn of<T: DeserializeOwned>() -> T {
     T::deserialize(Sample("")).expect("a sample")
 }
 
-/// The field that is asked for.
+/// The field that serde requests.
 #[derive(Clone, Copy)]
 struct Sample(&'static str);
 
