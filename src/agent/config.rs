@@ -101,7 +101,7 @@ pub enum VersionKind {
     Raw,
 }
 
-/// Everything the agent was told, checked.
+/// The agent's effective configuration, validated.
 #[derive(Debug)]
 pub struct Resolved {
     /// The kubelet's flags that are no fields of the file.

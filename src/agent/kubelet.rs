@@ -81,7 +81,7 @@ pub struct Kubelet<R> {
     pub view: Rc<LoopView>,
     /// Tells the time.
     pub clock: Clock,
-    /// systemd, and how often it wants to hear of us.
+    /// The systemd notifier, with its watchdog interval.
     pub notifier: Rc<Notifier>,
     /// Half the watchdog's period.
     pub watchdog: Option<Duration>,
@@ -106,7 +106,7 @@ impl<R: Runtime> Kubelet<R> {
     pub async fn run(mut self, shutdown: Shutdown) {
         self.begin().await;
         self.notifier.ready();
-        // The last look at the runtime that nobody has compared with what is wanted.
+        // The latest PLEG snapshot that has not yet been compared with the desired pods.
         let mut new_look: Option<Rc<PlegSnapshot>> = None;
         let mut swept = false;
         let mut write_timer = tokio::time::interval(RETRY_WRITES);
@@ -127,7 +127,8 @@ impl<R: Runtime> Kubelet<R> {
                 Some(update) = self.updates.recv() => LoopEvent::Source(update),
                 Some(edit) = self.edits.recv() => LoopEvent::Edit(edit),
                 Some(update) = self.pleg.recv() => LoopEvent::Pleg(update),
-                // Losing these is safe: the version stays changed until it is looked at, and the moment stays the same.
+                // Dropping these futures is safe: the version stays changed until it is read, and the
+                // deadline stays the same.
                 Ok(()) = statuses.changed(), if on_trial => LoopEvent::Trial,
                 () = reached(next_deadline) => LoopEvent::Trial,
                 // Losing these is safe: the timers keep their deadline.
@@ -166,7 +167,7 @@ impl<R: Runtime> Kubelet<R> {
                     sys::memory::rest();
                 }
             }
-            // Once: a look is old as soon as a pod it shows has been taken down.
+            // A snapshot is used once: it is stale as soon as one of its pods has been terminated.
             if self.pod_config.all_seen()
                 && let Some(snapshot) = new_look.take()
             {
@@ -186,7 +187,8 @@ impl<R: Runtime> Kubelet<R> {
         self.notifier.stopping();
     }
 
-    /// From the store: what was wanted last is wanted until its source speaks, and what was being taken down goes on.
+    /// Restores the state from the store: the last desired pods stay desired until their source answers, and
+    /// terminations that were in progress continue.
     async fn begin(&mut self) {
         for pod in std::mem::take(&mut self.terminating) {
             log::info!(pod:% = pod.pod_ref(); "Resuming removal of pod");
@@ -224,7 +226,7 @@ impl<R: Runtime> Kubelet<R> {
         self.publish_sources();
     }
 
-    /// Whoever asked is told when the change can be seen.
+    /// Answers the caller once the change is visible to readers.
     async fn on_edit(&mut self, edit: Edit) {
         let result = match self.pod_config.edit(edit.decide).await {
             Ok(mut edited) => {
@@ -256,7 +258,7 @@ impl<R: Runtime> Kubelet<R> {
             }
             Err(error) => Err(error),
         };
-        // Nobody waits any more: the change stands.
+        // The caller may have stopped waiting; the change stays in effect.
         let _ = edit.done.send(result);
     }
 
@@ -317,8 +319,8 @@ impl<R: Runtime> Kubelet<R> {
         }
     }
 
-    /// What the runtime holds under our labels and nobody wants is taken down, but only once every source has spoken:
-    /// silence removes nothing.
+    /// Terminates pods that carry our labels in the runtime and are not desired, but only once every source
+    /// has answered: a silent source removes nothing.
     fn adopt_orphans(&self, snapshot: &PlegSnapshot) {
         let known = self.workers.uids();
         for orphan in orphans(&known, snapshot) {

@@ -144,7 +144,7 @@ pub fn run(command: &str, arguments: &[String], mut environment: Environment<'_>
         // `agent get pods | head` is no failure.
         Err(CliError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => EXIT_OK,
         Err(error) => {
-            // Nobody is left to tell when standard error is gone too.
+            // The write may fail: standard error may be closed, too.
             let _ = writeln!(environment.err, "error: {}", chain(&error));
             if matches!(error, CliError::Usage(_)) {
                 let _ = writeln!(environment.err, "See \"agent {command} --help\".");

@@ -1,17 +1,17 @@
-//! `agent preflight`, `agent init`, `agent reset`: a machine is looked at, set up, and given up again. Words, names of phases and
-//! checks, and the order of steps are kubeadm's (1.36) where it has them.
+//! `agent preflight`, `agent init`, `agent reset`: checks a machine, sets it up, and undoes the setup. Words,
+//! names of phases and checks, and the order of steps are kubeadm's (1.36) where it has them.
 //!
 //! | module | what |
 //! |---|---|
-//! | `facts` | what there is to know of the machine |
-//! | `preflight` | what of it is in the way |
+//! | `facts` | what is known of the machine |
+//! | `preflight` | the checks of these facts |
 //! | `self_test` | a real container |
-//! | `install` | which files a set-up has (pure) |
+//! | `install` | which files a setup has (pure) |
 //! | `phases` | the steps of `init`, one after the other |
 //! | `service` | systemd, OpenRC |
-//! | `reset` | the way back |
+//! | `reset` | the removal |
 //!
-//! Owns what these commands write and say. The agent itself needs none of it: it runs from its flags alone.
+//! Owns what these commands write and print. The agent itself needs none of it: it runs from its flags alone.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -139,7 +139,7 @@ impl InitSession<'_> {
 
     /// On standard error.
     fn complain(&mut self, text: &str) {
-        // Nobody is left to tell when standard error is gone too.
+        // The write may fail: standard error may be closed, too.
         let _ = self.environment.err.write_all(text.as_bytes());
     }
 
@@ -204,7 +204,8 @@ fn counted(findings: &[PreflightFinding]) -> String {
     format!("{well} checks passed, {warnings} warning{plural}")
 }
 
-/// What the agent would be told: the file, the service's flags or those given here, and the runtime that is asked for.
+/// The configuration that the agent would get: the file, the service's flags or those given here, and the
+/// requested runtime.
 fn resolve(options: &InitOptions) -> Result<Resolved, InitError> {
     let mut arguments = Vec::new();
     let installed = options.rooted(CONFIG_FILE);

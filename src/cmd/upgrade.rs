@@ -1,18 +1,21 @@
-//! `agent upgrade`: another program in the agent's place, watched by the old one, and the old one back when it does not do.
+//! `agent upgrade`: replaces the agent's program. The old program watches the new one and is restored when
+//! the new one fails.
 //!
-//! Expected flow: `candidate` proves the new program before anything is changed; it is put into place in the steps of
-//! [`crate::store::upgrade::rules::INSTALL`]; then the kept old program watches as a service of its own (`service`), so that neither a
-//! lost connection nor a power cut ends the watch, and settles the matter one way or the other (`machine`).
+//! Expected flow: `candidate` proves the new program before anything is changed; it is put into place in the
+//! steps of [`crate::store::upgrade::rules::INSTALL`]; then the kept old program watches as a service of its
+//! own (`service`), so that neither a lost connection nor a power cut ends the watch, and commits or rolls
+//! back (`machine`).
 //!
-//! Guarantees: at every moment the program is the old one or the new one, whole. What is not settled is found by the next watch.
+//! Guarantees: at every moment the program is the old one or the new one, whole. An unfinished upgrade is
+//! found by the next watch.
 //!
-//! Assumptions: whoever starts the agent starts the file that its process runs.
+//! Assumptions: the service starts the file that the agent's process runs.
 //!
 //! | module | what |
 //! |---|---|
 //! | `args` | the command line |
 //! | `candidate` | whether a file may be the agent |
-//! | `machine` | looks and effects |
+//! | `machine` | observations and effects |
 //! | `service` | systemd, OpenRC, a command |
 
 use std::fs;
@@ -46,14 +49,14 @@ use service::Service;
 
 /// The old program was put back.
 const EXIT_ROLLED_BACK: u8 = 3;
-/// Between looks at an agent on trial.
+/// The interval between checks of an agent on trial.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// Held by whoever changes the program, or watches.
+/// The lock file of a process that replaces the program or watches the new one.
 const LOCK: &str = "upgrade.lock";
-/// Asks whoever watches for the old program.
+/// The file that requests a rollback from the watching process.
 const ASKED_BACK: &str = "upgrade.rollback";
 
-/// The command failed; nothing was changed unless it says so.
+/// The command failed. Nothing was changed unless the message says that something was.
 #[derive(Debug, thiserror::Error)]
 enum UpgradeError {
     #[error(transparent)]
@@ -139,7 +142,7 @@ impl UpgradeSession<'_> {
         out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(UpgradeError::Output)
     }
 
-    /// What is being done, for people. Nobody may be left to read it: that ends nothing.
+    /// Prints progress for the user. A closed output is not an error.
     fn say(&mut self, text: &str) {
         if !self.json {
             let _ = self.print(&["[upgrade] ", text, "\n"].concat());
@@ -172,7 +175,7 @@ impl UpgradeSession<'_> {
                 if let Some(record) = &record {
                     self.print(&shown(record, self.json))?;
                 }
-                // For whoever starts this as a service, all is well when it is settled.
+                // Exit status 0 for a service manager: the upgrade is settled, whichever way.
                 Ok(EXIT_OK)
             }
             (_, Some(held)) => self.upgrade(options, held).await,
@@ -413,7 +416,7 @@ impl UpgradeSession<'_> {
         Ok(Some(machine.record))
     }
 
-    /// Waits for whoever watches.
+    /// Waits for the watching process.
     async fn follow(
         &mut self,
         options: &UpgradeOptions,

@@ -95,7 +95,7 @@ pub fn create(pod: Pod, node_name: &str, uid: PodUid, now: Timestamp) -> Result<
         generation: 1,
         ..ObjectMeta::default()
     };
-    // Ours to say.
+    // Only the agent sets these annotations.
     metadata.annotations.retain(|name, _| !is_ours(name));
     let mut errors = Vec::new();
     if !pod.spec.node_name.is_empty() && pod.spec.node_name != node_name {
@@ -120,7 +120,7 @@ fn is_ours(annotation: &str) -> bool {
     LOCAL_ANNOTATIONS.contains(&annotation) || annotation == CONFIG_HASH_ANNOTATION
 }
 
-/// The pod to go on with when `new` is to take the place of `old`: what nobody may set is as it was.
+/// The pod that results when `new` replaces `old`: immutable fields keep their values.
 ///
 /// # Errors
 /// Every broken rule.
@@ -173,8 +173,8 @@ pub fn kept_status(pod: &Pod) -> PodStatus {
     status
 }
 
-/// The pod with the conditions of `said` that are its clients': those of readiness gates, say. What the node observes stays the
-/// node's, whatever is said of it.
+/// The pod with the conditions of `said` that clients own, for example those of readiness gates. The node's
+/// own observations are kept, whatever the request contains.
 ///
 /// # Errors
 /// Every broken rule.

@@ -1,4 +1,4 @@
-//! API v1 defaulting of a pod: what an apiserver would have filled in before anybody looked at the object.
+//! API v1 defaulting of a pod: the values that an API server fills in on create.
 //!
 //! Owns the default values.
 //!

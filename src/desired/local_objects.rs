@@ -30,7 +30,7 @@ pub struct ObjectSets {
     findings: BTreeMap<PodSource, Vec<ObjectFinding>>,
 }
 
-/// Something about the objects that a user must mend; reason `FailedValidation`.
+/// A problem of the objects that the user must fix; reason `FailedValidation`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ObjectFinding {
     /// Where it is written.
@@ -109,8 +109,9 @@ pub fn is_same(known: &LocalObject, new: &LocalObject) -> bool {
         && known.deleted == new.deleted
 }
 
-/// The object to go on with when `known` is there and `new` is said: the very same one while nothing has changed, since
-/// the source and the set share it; otherwise the new one with its first sight.
+/// The object to keep when `known` exists and `new` is delivered: the same `Rc` while nothing has changed,
+/// since the source and the set share it; otherwise the new object with the creation time of its first
+/// observation.
 #[must_use]
 pub fn carry(known: Option<&Rc<LocalObject>>, new: LocalObject, now: Timestamp) -> Rc<LocalObject> {
     match known {
@@ -132,8 +133,8 @@ impl ObjectSets {
         Self { sources, findings: BTreeMap::new() }
     }
 
-    /// Takes in the whole set of one source. Of two objects of one key the first by origin is taken; one that may not
-    /// change stays as it was.
+    /// Merges the whole set of one source. Of two objects with the same key the first by origin is used; an
+    /// immutable one keeps its content.
     #[must_use]
     pub fn merge(&self, source: PodSource, mut wanted: Vec<SourceObject>) -> Self {
         wanted

@@ -76,7 +76,7 @@ pub struct PodChange {
     pub pod: SourcePod,
 }
 
-/// Something about the sets that a user must mend; reason `FailedValidation`.
+/// A problem of the sets that the user must fix; reason `FailedValidation`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SetFinding {
     /// The pod that is affected.
@@ -220,8 +220,8 @@ fn mark(mut new: SourcePod, source: PodSource, now: Timestamp) -> SourcePod {
     new
 }
 
-/// What becomes of a known pod, and what is remembered of it. Generations of pods of the API are the API's; those of others are
-/// counted here.
+/// The operation for a known pod, and the pod to remember. Generations of pods of the API are set by the API;
+/// those of other pods are counted here.
 fn update(known: &SourcePod, new: SourcePod, source: PodSource) -> (Option<PodOp>, SourcePod) {
     let SourcePod { pod: new, origin } = new;
     let op = if is_semantically_different(&known.pod, &new) {
@@ -272,7 +272,7 @@ fn carry_local(known: &StringMap, mut new: StringMap) -> StringMap {
     new
 }
 
-/// True when a worker must be told of the difference.
+/// True when a worker has to be notified of the difference.
 #[must_use]
 pub fn is_semantically_different(known: &Pod, new: &Pod) -> bool {
     let (old_meta, new_meta) = (&known.metadata, &new.metadata);

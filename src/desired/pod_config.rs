@@ -123,8 +123,8 @@ impl PodConfig {
         config
     }
 
-    /// Tries new sets of one source before they count, going on from what the store remembers of trials. `None`: what a
-    /// source says counts, and earlier trials are forgotten.
+    /// Tries new sets of one source before they take effect, resuming from the trials in the store. `None`:
+    /// the source's answer takes effect at once, and earlier trials are forgotten.
     #[must_use]
     pub fn with_rollback(
         mut self,
@@ -139,7 +139,7 @@ impl PodConfig {
         self
     }
 
-    /// Goes on from what the API remembered besides pods and objects.
+    /// Restores the API's state other than pods and objects.
     #[must_use]
     pub fn with_notes(self, facts: &BTreeMap<String, String>) -> Self {
         let wanted: BTreeSet<PodUid> = self.pods().map(|pod| pod.pod.metadata.uid.clone()).into_set();
@@ -250,7 +250,7 @@ impl PodConfig {
         staging.enter(Stage::RolledBack { digest, why, since: now });
         let merged = merge(&self.desired, source, Some(fallback.pods), now);
         self.desired = merged.desired;
-        // As if they had been removed and defined anew: what may not change would stay otherwise.
+        // As if the objects had been removed and recreated: otherwise immutable ones would stay.
         self.object_sets = self.object_sets.merge(source, Vec::new()).merge(source, fallback.objects);
         // Without a validator: after a restart the source has to show what it says, since that is not what runs.
         self.write(source, None).await;
@@ -332,8 +332,8 @@ impl PodConfig {
         changes
     }
 
-    /// Takes in what a source says. When this returns, the new set is on disk (or the disk's trouble is known) and the
-    /// changes may be acted on.
+    /// Applies an answer of a source. When this returns, the new set is on disk (or the disk's error is
+    /// known) and the changes may be acted on.
     pub async fn apply(&mut self, update: SourceUpdate) -> Vec<PodChange> {
         let now = self.clock.now();
         let mut update = update;
@@ -449,7 +449,7 @@ impl PodConfig {
         let keeps = before.is_open() && !is_change;
         let stage = before.after_answer(staged.digest, is_change, staged.known);
         if keeps {
-            // Its time goes on.
+            // The trial's timer is not restarted.
             staging.stage = stage;
             return;
         }
@@ -488,7 +488,7 @@ impl PodConfig {
                 }
             }
             Err(error) => {
-                // What should run still runs; only a power cut before this is mended would forget it.
+                // The desired pods keep running; only a power cut before this is fixed would lose the change.
                 if self.store_trouble.is_none() {
                     log::error!(source = source.as_str(), err:% = error; "Failed to store desired state, \
                          keeping it in memory only");
@@ -533,7 +533,7 @@ impl PodConfig {
         let staging = self.staging.as_ref().filter(|staging| staging.config.source == source);
         let on_trial = staging.is_some_and(|staging| matches!(staging.stage, Stage::Trial { .. }));
         if source == PodSource::Api && pods + objects == 0 {
-            // Nobody uses it: there is nothing to show.
+            // The source is not in use: there is nothing to show.
             self.views.remove(&source);
             return;
         }

@@ -51,7 +51,7 @@ pub struct TrialTimes {
     pub all_started: Option<Duration>,
 }
 
-/// What a look at a trial says.
+/// The result of a check of a trial.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TrialVerdict {
     /// The set stays.
@@ -71,14 +71,14 @@ impl Stage {
         matches!(self, Self::RolledBack { digest, .. } if digest == answer)
     }
 
-    /// True while somebody must look at the pods.
+    /// True while the pods have to be observed.
     #[must_use]
     pub fn is_open(&self) -> bool {
         matches!(self, Self::Unproven | Self::Trial { .. })
     }
 
-    /// After an answer that changed what is wanted (or what is said: an answer that equals the good set ends the
-    /// complaint). `known` is what was wanted until now, `None` if the source had never answered.
+    /// The state after an answer that changed the desired set (or only the complaint: an answer that equals
+    /// the good set ends it). `known` is the set desired until now, `None` if the source had never answered.
     #[must_use]
     pub fn after_answer(self, digest: String, is_change: bool, known: Option<Fallback>) -> Self {
         match (self, known) {

@@ -86,7 +86,7 @@ pub struct LastGood {
     pub objects: Vec<SourceObject>,
 }
 
-/// Everything that a source goes on from after a restart.
+/// Everything that a source resumes from after a restart.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Remembered {
     /// Its last good set.
@@ -239,7 +239,7 @@ fn carry_since(
     before: &[SourceProblem],
     now: Timestamp,
 ) -> Vec<SourceProblem> {
-    // Whoever shows a problem shows its origin; once is enough.
+    // The display adds the origin; it must not appear twice.
     let without_origin = |message: String| {
         let rest = message.strip_prefix(origin).and_then(|rest| rest.strip_prefix(": "));
         rest.map(str::to_owned).unwrap_or(message)

@@ -55,7 +55,7 @@ pub enum StaticPodError {
     Reference(&'static str),
 }
 
-/// Field errors written out in one message; a user who has mended these many is told the next ones.
+/// Field errors in one message; the next ones appear once these are fixed.
 const ERRORS_SHOWN: usize = 25;
 
 fn list(errors: &[FieldError]) -> String {

@@ -1,7 +1,7 @@
-//! The embedded runtime served as CRI v1: for crictl, a stock kubelet, and whoever else speaks it.
+//! The embedded runtime served as CRI v1: for crictl, a stock kubelet, and other CRI clients.
 //!
-//! Owns the socket's connections and the table of calls. What a call means is in `runtime_service` and `image_service`; they ask
-//! the runtime and keep nothing.
+//! Owns the socket's connections and the table of calls. What a call means is in `runtime_service` and
+//! `image_service`; they ask the runtime and keep no state.
 
 mod image_service;
 mod messages;
@@ -136,10 +136,10 @@ impl CriServer {
     }
 }
 
-/// Makes the socket. A stale one is replaced.
+/// Creates the socket. A stale one is replaced.
 ///
 /// # Errors
-/// Somebody is alive there, something else is in the way, or the system refuses.
+/// Another process listens there, a file that is no socket is in the way, or the system refuses.
 pub async fn listen(path: &Path) -> Result<UnixListener, BindError> {
     let listener = bind(path).await?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(SOCKET_MODE))

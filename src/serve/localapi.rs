@@ -1,7 +1,7 @@
-//! The Kubernetes API of one node: what kubectl needs of an API server, answered from what this agent knows.
+//! The Kubernetes API of one node: what kubectl needs of an API server, answered from the agent's state.
 //!
-//! Owns the way from a request to the part that answers it. Nothing is kept or computed while nobody looks, but for a
-//! number per object that somebody has looked at.
+//! Owns the way from a request to the part that answers it. Without clients nothing is kept or computed,
+//! except for a version number per object that a client has read.
 
 pub mod pod_printer;
 pub mod printers;
@@ -78,7 +78,7 @@ impl LocalApi {
         Rc::new(Self { node, cluster, editor, clock, versions, watchers: Watchers::new(retained) })
     }
 
-    /// All objects of a store as they are now, with their versions. Whoever watches hears of what has changed.
+    /// All objects of a store as they are now, with their versions. Watches are notified of what has changed.
     pub(crate) fn look(&self, store: Store) -> Vec<Value> {
         let mut objects = objects::all(self, store);
         let changes = self.versions.borrow_mut().look(store, &mut objects, self.keep(store));
@@ -132,7 +132,7 @@ impl LocalApi {
         let uri = visit.request.uri();
         let asked = path::read(visit.request.method().as_str(), uri.path(), uri.query().unwrap_or_default());
         if !matches!(asked, Ok(ApiCall::Object(_))) {
-            // Whether there is such a path is told to those who may ask.
+            // Authorization comes first: only an authorized client learns whether the path exists.
             let verb = visit.request.method().as_str().to_lowercase();
             let verb = if verb == "head" { "get" } else { &verb };
             if !access::may_path(visit.policy, &visit.user, uri.path(), verb) {

@@ -1,8 +1,9 @@
-//! Streams over HTTP as Kubernetes' clients speak them: exec, attach and port-forward over SPDY/3.1 and WebSocket.
+//! Streams over HTTP as Kubernetes' clients speak them: exec, attach and port-forward over SPDY/3.1 and
+//! WebSocket.
 //!
-//! Owns the protocols, their negotiation and their bounds; [`client`] is the other side, for `agent exec` and its like.
-//! Whoever serves requests hands them to [`respond`] with an [`Action`]; [`server`] is such a one, for requests
-//! announced by CRI. A client that is slow or vanishes holds up nobody but itself.
+//! Owns the protocols, their negotiation and their bounds; [`client`] is the other side, for `agent exec` and
+//! its like. A server hands its requests to [`respond`] with an [`Action`]; [`server`] is such a server, for
+//! requests announced by CRI. A client that is slow or vanishes delays only its own stream.
 
 pub mod client;
 pub mod command;

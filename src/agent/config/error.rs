@@ -136,7 +136,7 @@ pub enum FileError {
     Documents { count: usize },
     #[error("{0}")]
     Yaml(YamlError),
-    /// Not an object of ours.
+    /// The value has neither `apiVersion` nor `kind`.
     #[error("no apiVersion/kind; expected apiVersion: {API_VERSION}, kind: {KIND}")]
     NoKind,
     #[error("unknown apiVersion/kind {api_version}/{kind}; expected apiVersion: {API_VERSION}, kind: {KIND}")]
@@ -193,7 +193,7 @@ pub struct ConfigFinding {
     pub problem: String,
 }
 
-/// Every broken rule, so that they can be mended together.
+/// Every broken rule, so that the user can fix them together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings(pub Vec<ConfigFinding>);
 

@@ -1,7 +1,7 @@
-//! Flags that are not fields of the configuration file: the kubelet's own, ours, cAdvisor's leftovers, and those upstream
-//! has removed. Finds the setting behind a spelling.
+//! Flags that are not fields of the configuration file: the kubelet's own, the agent's own, cAdvisor's
+//! leftovers, and those that upstream has removed. Finds the setting behind a spelling.
 //!
-//! Owns the tables and the look-up.
+//! Owns the tables and the lookup.
 
 use super::fields::{FIELDS, SettingField};
 use super::value::ValueKind;

@@ -153,7 +153,7 @@ fn resolve_relative_paths(value: &mut Value, file: &Path) {
     }
 }
 
-/// Lexically clean, as Go's `filepath.Clean`; links are not looked at.
+/// Lexically clean, as Go's `filepath.Clean`. Symbolic links are not resolved.
 pub(super) fn clean(path: &Path) -> String {
     use std::path::Component;
     let mut parts: Vec<String> = Vec::new();

@@ -1,6 +1,7 @@
-//! The cgroup root of this agent's pods, taken before anything looks for cgroups that nobody needs.
+//! The cgroup root of this agent's pods, claimed before any scan for orphaned cgroups.
 //!
-//! Owns how long an agent that is ending is waited for. Whose it is is for `cgroup::claim` to say.
+//! Owns how long the start waits for an agent that is still exiting. `cgroup::claim` decides who owns the
+//! root.
 
 use std::time::Duration;
 

@@ -80,7 +80,8 @@ pub async fn run(resolved: &Resolved, flags: &CriFlags, notify_socket: Option<&s
     shutdown.asked().await;
     notifier.stopping();
     images.abort();
-    // Clients that connect from here on find nobody; the next agent replaces what a crash would leave.
+    // New clients fail to connect from here on. After a crash the next agent replaces the socket that is
+    // left.
     let _ = std::fs::remove_file(&socket);
     Ok(())
 }

@@ -1,13 +1,15 @@
-//! Another runtime than last time: the pods of the earlier one are stopped there before any is started here.
+//! A runtime that differs from the one of the last run: its pods are stopped there before any pod is started
+//! here.
 //!
-//! Expected flow: what the store remembers is compared with the configuration. A runtime that held pods until now joins those to
-//! be cleared, durably, before anything else; each that is cleared leaves them.
+//! Expected flow: the store's record is compared with the configuration. A runtime that held pods until now
+//! is added durably to those to be cleared, before anything else; each is removed from that list once it is
+//! cleared.
 //!
-//! Guarantees: while an earlier runtime cannot be reached its pods are not forgotten: every start tries again and says so. A socket
-//! that is merely named in another way is no change.
+//! Guarantees: while an earlier runtime is unreachable its pods are not forgotten: every start tries again
+//! and reports it. The same socket under another name is not a change.
 //!
-//! Caveats: containers get their pod's grace period, thirty seconds at most, and no preStop hooks: nobody looks after the pods as
-//! a whole any more.
+//! Caveats: containers get their pod's grace period, thirty seconds at most, and no preStop hooks, because
+//! these pods have no worker.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -102,11 +104,11 @@ pub struct Cleared {
     pub left: Vec<String>,
 }
 
-/// Stops and removes all pods of the configured runtime, and the cgroup above them: for a node that is given up. Nobody else may be
-/// using the runtime.
+/// Stops and removes all pods of the configured runtime, and the cgroup above them, to decommission the node.
+/// No other process may be using the runtime.
 ///
 /// # Errors
-/// The runtime does not answer, or a pod still runs, in words.
+/// The runtime does not answer, or a pod still runs. The error is a message for the user.
 pub async fn clear_node(resolved: &Resolved) -> Result<Cleared, String> {
     let endpoint = resolved.kubelet.container_runtime_endpoint.as_str();
     let mut cleared = clear(resolved, endpoint).await?;

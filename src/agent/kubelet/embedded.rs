@@ -79,8 +79,8 @@ fn driver(chosen: Option<&str>, v2: bool, systemd: bool) -> CgroupDriver {
     }
 }
 
-/// Imports the archives of the images directory and goes on importing what lands there. Returns when those that lie there
-/// are done, so that pods that never pull find theirs.
+/// Imports the archives of the images directory and keeps importing new ones. Returns once those already
+/// present are imported, so that pods with `imagePullPolicy: Never` find their images.
 pub(super) async fn import_images(resolved: &Resolved, runtime: &EmbeddedRuntime) -> JoinHandle<()> {
     let (store, directory) = (runtime.images().clone(), resolved.agent.images_dir.clone());
     let (looked, first_look) = tokio::sync::oneshot::channel();

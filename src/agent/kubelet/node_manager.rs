@@ -63,8 +63,8 @@ pub(super) fn start<R: Runtime>(
     [rt::spawn("node", keeper.run()), rt::spawn("kernel log", oom::watch(events.clone()))]
 }
 
-/// Starts what ends pods with the machine. The kubelet's loop is to end when the returned flag says so: after the pods, if the
-/// machine goes down, else as soon as it was asked to.
+/// Starts graceful node shutdown. When the returned flag is set the kubelet's loop ends: after the pods if
+/// the machine shuts down, otherwise as soon as it was requested.
 pub(super) fn end_with_machine<R>(
     resolved: &Resolved,
     pods: Rc<dyn PodPressure>,

@@ -1,7 +1,7 @@
-//! The agent's memory at start: with which key its store is opened, and what it compares with an earlier run.
+//! The agent's store at start: the key it is opened with, and the comparison with an earlier run.
 //!
-//! Owns where the key comes from. A key that cannot be used costs Secrets only: the agent starts all the same, and says
-//! so.
+//! Owns where the key comes from. A key that cannot be used affects Secrets only: the agent starts without
+//! them and reports it.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -124,8 +124,8 @@ pub(super) async fn remember_node(resolved: &Resolved, store: &StoreHandle, load
     }
 }
 
-/// Says on the node what an upgrade of this program is about. Its end is told by `agent upgrade status`: the agent that is on trial
-/// is not who judges.
+/// Reports an upgrade of this program as events of the node. `agent upgrade status` reports its outcome: the
+/// agent on trial does not judge itself.
 pub(super) fn tell_upgrade(root_dir: &Path, events: &EventRecorder) {
     let Some(record) = upgrade::read(root_dir).filter(|record| !record.phase.is_settled()) else { return };
     let own = upgrade::digest(Path::new("/proc/self/exe")).unwrap_or_default();

@@ -1,6 +1,6 @@
-//! Device plugins of this node: which directories count, and their sockets once the pods' workers are there.
+//! Device plugins of this node: the directories that count, and their sockets once the pod workers exist.
 //!
-//! Owns what happens when the sockets cannot be made: the node goes on without plugins.
+//! Owns the fallback when the sockets cannot be created: the node runs without plugins.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -29,7 +29,8 @@ pub(super) fn cdi_directories(resolved: &Resolved) -> Vec<PathBuf> {
     if is_ours { cdi::DIRECTORIES.map(PathBuf::from).to_vec() } else { Vec::new() }
 }
 
-/// Takes in plugins from now on, and tells pods of what they have. Run-once has no time for it.
+/// Accepts plugin registrations from now on and notifies the pods affected by device changes. Not used by
+/// run-once.
 pub(super) async fn start<R: Runtime>(
     resolved: &Resolved,
     workers: &PodWorkers<R>,

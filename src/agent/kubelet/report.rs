@@ -183,7 +183,7 @@ impl LoopView {
         self.state.borrow_mut().busy_since = busy.then(Instant::now);
     }
 
-    /// Waits until what the store remembers has been taken in; before that a report would say that there are no pods.
+    /// Waits until the pods have been restored from the store. An earlier report would show no pods.
     pub async fn begun(&self) {
         let mut version = self.version.subscribe();
         while !self.state.borrow().begun {
@@ -382,7 +382,7 @@ mod tests {
 
     use super::*;
 
-    /// A client of an agent that has just been started again must not be told that there are no pods.
+    /// A client of an agent that has just restarted must not get an empty list of pods.
     #[test]
     fn nobody_is_answered_before_the_store_was_taken_in() {
         let view = LoopView::new(Identity::default(), Rc::default());

@@ -77,7 +77,8 @@ fn node_capacity(root_dir: &Path, local_storage: bool) -> NodeCapacity {
     }
 }
 
-/// Where the kubelet refuses to start, the agent says a line and goes on: the fleet is full of such boxes.
+/// Where the kubelet refuses to start, the agent logs a line and continues: such machines are common in a
+/// fleet.
 fn say_what_is_accepted(node: &NodeCapacity) {
     if !node.cgroup_v2 {
         log::info!("Node uses cgroup v1; newer container runtimes require cgroup v2");
@@ -157,7 +158,8 @@ fn node_cgroups(kubelet: &KubeletConfiguration, whole: &ResourceList, reserved: 
     cgroups
 }
 
-/// The ids for pods with users of their own. Fails as the kubelet does: a node that cannot give every pod some says so at once.
+/// The id ranges for pods with user namespaces. Fails at start, as the kubelet does, if the node has too few
+/// ids for its pods.
 pub(super) async fn user_ids(resolved: &Resolved) -> Result<NodeIds, ShareError> {
     let ids_per_pod = resolved.kubelet.user_namespaces.ids_per_pod.and_then(|ids| u32::try_from(ids).ok());
     let max_pods = u32::try_from(resolved.kubelet.max_pods).unwrap_or(u32::MAX);

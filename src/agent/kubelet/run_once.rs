@@ -111,7 +111,7 @@ pub async fn wait(
         if timed_out || (!open && settled_at.is_none()) {
             return outcome(config, &view, pods, timed_out);
         }
-        // Losing any arm is safe: everything is looked at again.
+        // Dropping any arm is safe: the state is read again in each round.
         tokio::select! {
             biased;
             _ = view_changes.changed() => {}
@@ -128,7 +128,7 @@ fn all_started(view: &LoopView, pods: &[Pod]) -> bool {
     view.all_heard() && known >= wanted && (pods.is_empty() || view.runtime_is_up())
 }
 
-/// Nobody wants it any more, and it is not gone yet.
+/// The pod is no longer desired and has not been removed yet.
 fn is_going(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_some()
 }
@@ -174,7 +174,7 @@ fn outcome(config: RunOnceConfig, view: &LoopView, pods: Vec<Pod>, timed_out: bo
 
 fn judge(pod: &Pod) -> RunOnceVerdict {
     let status = &pod.status;
-    // Its object waits for somebody to take its finalizers away.
+    // Its object remains until its finalizers are removed.
     if has_left(pod) {
         return RunOnceVerdict::Succeeded;
     }
@@ -221,7 +221,7 @@ fn judge(pod: &Pod) -> RunOnceVerdict {
             Some(format!("init container {}: {}: {}", init.name, waiting.reason, waiting.message))
         });
         return match waiting.reason.as_str() {
-            // Waiting does not mend a name that is wrong or an image that may not be pulled.
+            // Waiting does not fix an invalid image name or an image that may not be pulled.
             "InvalidImageName" | "ErrImageNeverPull" => RunOnceVerdict::Failed(why),
             _ => RunOnceVerdict::Starting(init.unwrap_or(why).trim_end_matches(": ").to_owned()),
         };

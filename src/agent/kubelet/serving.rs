@@ -59,8 +59,9 @@ pub enum ServingError {
 /// How often what cannot be served is tried again.
 const RETRY: Duration = Duration::from_secs(10);
 
-/// Starts what the configuration wants. What the machine does not let us serve now (a port that is taken, a certificate on a
-/// disk that is not there yet) keeps no pod from running: it is told, shown by `agent status`, and tried again. The kubelet ends.
+/// Starts the servers that the configuration enables. An error that may pass (a port in use, a certificate on
+/// a disk that is not mounted yet) keeps no pod from running: it is logged, shown by `agent status`, and
+/// retried. The kubelet exits.
 ///
 /// # Errors
 /// A configuration that can never be served.
@@ -99,14 +100,14 @@ pub(super) fn start(
             Ok((https::listen(at, "address, port")?, api))
         };
         let (listener, api) = persist("API server", at, &view, open).await;
-        // Whoever asks earlier waits in the socket's queue: there would seem to be no pods.
+        // Earlier clients wait in the socket's backlog: an answer now would show no pods.
         view.begun().await;
         https::serve(listener, Rc::new(api)).await;
     }));
     Ok(tasks)
 }
 
-/// What is used, for whoever asks.
+/// Resource usage statistics.
 pub(super) fn stats(resolved: &Resolved, objects: Rc<dyn ObjectLookup>, clock: &Clock) -> Rc<Stats> {
     let (layout, cgroup) = resources::layout(&resolved.kubelet, node::cgroup_v2());
     let config = StatsConfig {

@@ -58,9 +58,9 @@ use crate::serve::server;
 use crate::serve::server::node::SharedNode;
 use crate::store::{Loaded, StoreError, StoreHandle, StoreKey};
 
-/// Whole sets are large and rare; one may wait while another is taken in.
+/// Whole sets are large and rare: one may wait while another is applied.
 const SOURCE_QUEUE: usize = 2;
-/// Looks at the runtime that nobody has taken in yet.
+/// PLEG snapshots that the loop has not processed yet.
 const PLEG_QUEUE: usize = 4;
 
 /// What the process's environment says to a daemon.
@@ -190,7 +190,7 @@ pub async fn run(resolved: &Resolved, environment: &DaemonEnvironment) -> Result
     Box::pin(run_with(resolved, Rc::new(runtime), key, watched)).await
 }
 
-/// Who is told how it goes, and who tells when to end.
+/// Where progress is reported, and where the request to stop comes from.
 struct Watched {
     notifier: Rc<Notifier>,
     watchdog: Option<Duration>,
@@ -482,7 +482,7 @@ impl<R: Runtime> AgentParts<R> {
         let mut tasks = serving::start(resolved, (&node, &guest), &self.view, &self.clock)?;
         let (begun, clock, shared) = (Rc::clone(&self.view), self.clock.clone(), Rc::clone(&node));
         tasks.push(rt::spawn("local API", async move {
-            // Whoever asks earlier waits in the socket's queue.
+            // Earlier clients wait in the socket's backlog.
             begun.begun().await;
             server::serve(listener, node, Some(guest), clock).await;
         }));

@@ -1,6 +1,6 @@
 //! The sources of manifests, from the resolved configuration.
 //!
-//! Owns where each reads and what each goes on from.
+//! Owns what each source reads and the state it resumes from.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,7 @@ pub(super) fn origins(resolved: &Resolved) -> BTreeMap<PodSource, String> {
         .into_map()
 }
 
-/// What a source goes on from.
+/// The stored state that a source resumes from.
 pub(super) fn remembered(loaded: &Loaded, source: PodSource) -> Remembered {
     let found = loaded.desired.iter().find(|stored| stored.source == source);
     let (good, validator) = found

@@ -21,7 +21,7 @@ pub(super) const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io";
 /// A line of a watch is an object with its type; the largest objects have a megabyte and a half.
 const MAX_LINE: usize = 4 * 1024 * 1024;
 
-/// What somebody calls `po`, `pod` or `pods`.
+/// Finds a resource by `po`, `pod` or `pods`.
 pub(super) fn resource(word: &str) -> Result<&'static Resource, UsageError> {
     let word = word.to_ascii_lowercase();
     let is_it = |resource: &&Resource| {
@@ -135,7 +135,7 @@ impl Reply {
     }
 }
 
-/// Hears what becomes of objects, event by event, until the server ends it or `each` does.
+/// Watches objects, event by event, until the server ends the watch or `each` does.
 pub(super) async fn watch(
     socket: &Path,
     path: &str,

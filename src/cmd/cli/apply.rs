@@ -130,7 +130,7 @@ async fn apply(
     let earlier = existed.then(|| described(before.object));
     let mut options = vec![
         ("fieldManager", MANAGER.to_owned()),
-        // The latest manifest counts, as for `kubectl apply`, whoever set a field before.
+        // The latest manifest wins, as with `kubectl apply`, whichever manager owns the field.
         ("force", "true".to_owned()),
         ("fieldValidation", "Strict".to_owned()),
     ];

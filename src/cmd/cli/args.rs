@@ -98,7 +98,7 @@ pub(super) struct CliOptions {
     pub all: bool,
     pub exit_zero: bool,
     pub show_secrets: bool,
-    /// Of `get`: and what becomes of them.
+    /// Of `get`: also watch for changes.
     pub watch: bool,
     pub selector: Option<String>,
     pub field_selector: Option<String>,

@@ -1,7 +1,7 @@
-//! `agent delete pvc --yes`, and the claims whose data is kept though nobody defines them any more.
+//! `agent delete pvc --yes`, and claims whose data remains although no manifest defines them any more.
 //!
-//! Owns what has to be true before data is deleted for good. Data is deleted by this process, not by the agent: nothing
-//! that the agent does by itself can lose it.
+//! Owns the conditions for deleting data permanently. Data is deleted by this process, not by the agent:
+//! nothing that the agent does by itself can lose it.
 
 use std::fs;
 use std::io;
@@ -231,8 +231,8 @@ fn is_claim(object: &ObjectReport, claim: &ObjectKey) -> bool {
         && text(&object.object, "/metadata/name") == claim.name
 }
 
-/// The claims that nobody defines and whose data is there, as claims whose phase is `Released` (a volume's word upstream).
-/// None when the directory cannot be read: that is root's.
+/// The claims that no manifest defines and whose data exists, as claims in phase `Released` (upstream's phase
+/// of a volume). Empty when the directory cannot be read; only root can.
 pub(super) fn released(report: &AgentReport) -> Vec<ObjectReport> {
     let Some(volumes_dir) = root_dir(report).map(|root_dir| root_dir.join(VOLUMES_DIR)) else {
         return Vec::new();

@@ -25,7 +25,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// Far beyond a thousand pods.
 const MAX_BYTES: usize = 64 * 1024 * 1024;
 
-/// Why there is no answer is said in a line.
+/// The longest body of an error response that is read, in bytes.
 const MAX_WORDS: usize = 64 * 1024;
 
 /// The agent could not be asked.

@@ -210,7 +210,7 @@ impl Inside<'_> {
         let (done, unpacked) = std::sync::mpsc::channel();
         rt::spawn_thread("unpack", move || {
             let pieces = Pieces { source, current: Vec::new(), at: 0 };
-            // Somebody waits for it below.
+            // The receiver waits for the result below.
             let _ = done.send(unpack(pieces, &top, &destination));
         })
         .map_err(CliError::Runtime)?;
@@ -252,7 +252,7 @@ impl Inside<'_> {
         rt::spawn_thread("pack", move || {
             let mut archive = Archive { sender, skipped: Vec::new() };
             let added = archive.add(&local, Path::new(&name)).and_then(|()| archive.finish());
-            // Somebody waits for it below. The end of the input has to be seen first.
+            // The receiver waits for the result below. The input has to be read to its end first.
             let Archive { sender, skipped } = archive;
             drop(sender);
             let _ = done.send(added.map(|()| skipped));

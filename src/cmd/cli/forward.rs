@@ -1,6 +1,7 @@
-//! `agent port-forward`: ports of this machine that lead into a pod, as kubectl makes them.
+//! `agent port-forward`: forwards local ports to a pod, as kubectl does.
 //!
-//! Owns the command and its listeners. Each connection asks anew, so that a pod that was started again is found.
+//! Owns the command and its listeners. Each connection resolves the pod again, so that a recreated pod is
+//! found.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;

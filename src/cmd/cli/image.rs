@@ -79,7 +79,7 @@ pub(super) enum ImageCommandError {
         if *can_force { ", or use --force" } else { "" }
     )]
     Unreadable { path: PathBuf, can_force: bool },
-    /// Nobody can say what is used.
+    /// It cannot be determined which images are in use.
     #[error("determine which images are used: read {path:?}")]
     Records {
         path: PathBuf,
@@ -143,7 +143,8 @@ impl ImageOptions {
                 Arg::Long("no-trunc") => options.whole = true,
                 Arg::Short('f') | Arg::Long("force") => options.force = true,
                 Arg::Short('h') | Arg::Long("help") => options.help = true,
-                // As `docker` and `crictl` have it for those who connect to them; there is nobody to connect to here.
+                // An option of `docker` and `crictl`, which connect to a daemon. It is accepted and ignored:
+                // no daemon is needed here.
                 Arg::Long("socket") => drop(value(&mut parser)?),
                 Arg::Value(word) => options.words.push(text(word)),
                 Arg::Long(name) if pull::OPTIONS.contains(&name) => {
@@ -335,7 +336,7 @@ fn each(
         match act(&store, options, word) {
             Ok(said) => print(environment, &said)?,
             Err(error) => {
-                // Nobody is left to tell when standard error is gone too.
+                // The write may fail: standard error may be closed, too.
                 let _ = writeln!(environment.err, "error: {}", chain(&error));
                 code = EXIT_FAILED;
             }

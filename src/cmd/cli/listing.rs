@@ -14,7 +14,7 @@ use crate::codec::base64;
 use crate::platform::rt;
 use crate::serve::localapi::resource::Resource;
 
-/// Shows objects of a resource, and with `--watch` what becomes of them.
+/// Shows objects of a resource, and with `--watch` their changes.
 pub(super) fn run(
     resource: &'static Resource,
     names: &[String],
@@ -82,7 +82,8 @@ async fn show(
     Ok(code)
 }
 
-/// Until the user has seen enough, or the agent is gone. A server ends a watch from time to time; it is begun anew then.
+/// Follows until the user interrupts or the agent is unreachable. A server ends a watch from time to time; it
+/// is then restarted.
 async fn follow(
     resource: &Resource,
     namespace: Option<&str>,

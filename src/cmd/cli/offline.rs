@@ -18,7 +18,7 @@ use crate::serve::server::report::{
 use crate::serve::server::{AgentReport, ObjectDetail};
 use crate::store::{self, Loaded, ReadOnlyStore, StoreError, StoredEvent};
 
-/// Asks the agent; when it does not run, reads its store and says so on standard error.
+/// Asks the agent. When it is not running, reads its store and reports that on standard error.
 pub(super) fn report(
     options: &CliOptions,
     detail: ObjectDetail,

@@ -314,7 +314,7 @@ fn pod_path(wanted: &StartArgs, name: &str) -> Result<String, CliError> {
     Ok(api::path(resource, Some(wanted.common.one_namespace()), Some(name)))
 }
 
-/// Creates the pod; if somebody wants to attach, waits until its container runs (true) or has ended (false).
+/// Creates the pod. To attach, waits until its container runs (true) or has ended (false).
 async fn create(
     wanted: &StartArgs,
     name: &str,

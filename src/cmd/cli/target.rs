@@ -110,7 +110,8 @@ impl FoundPod {
         format!("{}/{}", client::escaped(&metadata.namespace), client::escaped(&metadata.name))
     }
 
-    /// The container that was named, else the pod's default one; says so if there was a choice that nobody made.
+    /// The named container, otherwise the pod's default one. Prints a note when the default was chosen among
+    /// several.
     pub(super) fn container(&self, named: Option<&str>, environment: &mut Environment<'_>) -> String {
         if let Some(named) = named {
             return named.to_owned();
@@ -148,7 +149,7 @@ fn among<'a>(pods: &'a [Pod], namespace: &str, name: &str, node: &str) -> Option
         .or_else(|| of_namespace().find(|pod| pod.metadata.name == full))
 }
 
-/// The container, and all names if there was a choice that nobody made.
+/// The default container, and all names if it was chosen among several.
 fn default_container(pod: &Pod) -> (String, Option<String>) {
     let spec = &pod.spec;
     let named = pod.metadata.annotations.get(DEFAULT_CONTAINER);

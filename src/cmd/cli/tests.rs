@@ -466,7 +466,7 @@ fn images_are_imported_listed_and_removed_without_an_agent() {
     assert_eq!(directory.run("image fetch").0, EXIT_USAGE);
 }
 
-/// Data of claims is deleted only when nobody can want it any more, and only when asked twice.
+/// Data of a claim is deleted only when no pod or manifest refers to it, and only with `--yes`.
 #[test]
 fn data_of_a_claim_goes_only_when_its_claim_and_its_pods_have_gone() {
     let directory = CliDirectory::new("delete");

@@ -109,7 +109,7 @@ const INTERVAL: Duration = Duration::from_secs(5);
 /// Cursor to the top left, and everything below it erased.
 const CLEAR: &str = "\u{1b}[H\u{1b}[J";
 
-/// The table; empty when there is nothing to show, which is said.
+/// The table. It is empty when there is nothing to show, and standard error reports that.
 async fn show(wanted: &TopArgs, environment: &mut Environment<'_>) -> Result<String, CliError> {
     let mut rows;
     if wanted.nodes {

@@ -70,7 +70,7 @@ pub struct MachineFacts {
     pub cgroups: Cgroups,
     /// What is swapped to.
     pub swaps: Vec<Swap>,
-    /// Clocks that go on without power.
+    /// Real-time clocks, which keep time without power.
     pub rtcs: Vec<String>,
     /// Bits the kernel believes it has to make random numbers of.
     pub entropy: Option<u32>,
@@ -114,7 +114,7 @@ pub enum Cgroups {
     Unified {
         /// `cgroup.controllers` of its root.
         controllers: Vec<String>,
-        /// Its root is somebody else's threaded domain, so that no controllers can be handed down.
+        /// The root is a threaded domain of another process, so that no controllers can be delegated.
         is_threaded: bool,
     },
     /// A tree per controller: those that are mounted.
@@ -151,7 +151,7 @@ pub struct Route {
     pub network: IpAddr,
     /// How many bits of that count.
     pub prefix: u8,
-    /// By somebody else who knows the way.
+    /// Through a gateway.
     pub by_gateway: bool,
 }
 
@@ -162,7 +162,7 @@ pub enum InitSystem {
     Systemd,
     /// OpenRC is there.
     OpenRc,
-    /// Nobody we know.
+    /// An unknown init system.
     #[default]
     Other,
 }
@@ -198,7 +198,7 @@ pub struct Interest {
     pub directories: Vec<PathBuf>,
     /// Files that may be there.
     pub files: Vec<PathBuf>,
-    /// TCP ports somebody may have.
+    /// TCP ports that may be in use.
     pub ports: Vec<u16>,
 }
 

@@ -27,7 +27,7 @@ const UNIT_TEXT: &str = include_str!("../../../systemd/agent.service");
 const SCRIPT_TEXT: &str = include_str!("../../../packaging/openrc/agent");
 /// Where both expect the program.
 const PACKAGED_PROGRAM: &str = "/usr/bin/agent";
-/// The first line of what `init` writes as the service's flags: whoever changes the file keeps it.
+/// The first line of the service's flags as `init` writes them. Edits by the user keep it.
 pub(super) const DEFAULTS_HEADER: &str = "# Written by agent init.";
 
 /// A file to be there.
@@ -56,7 +56,7 @@ pub(super) fn directories() -> Vec<(PathBuf, u32)> {
     once.into_iter().chain(TMPFILES.lines().filter_map(line)).collect()
 }
 
-/// The configuration where nobody gives one.
+/// The default configuration.
 pub(super) fn configuration(endpoint: Option<&str>) -> String {
     let runtime = match endpoint {
         Some(endpoint) => format!("containerRuntimeEndpoint: {endpoint}\n"),
@@ -152,7 +152,7 @@ pub(super) fn command(flags: &[String]) -> String {
     format!("agent --config={} {}", super::CONFIG_FILE, flags.join(" ")).trim_end().to_owned()
 }
 
-/// What is said at the end.
+/// The closing message, with the next steps.
 pub(super) fn next_steps(port: i32, is_started: bool, flags: &[String]) -> String {
     let start = if is_started {
         String::new()

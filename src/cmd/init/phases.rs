@@ -1,9 +1,10 @@
-//! The phases of `agent init`, in kubeadm's way: named steps in a table, to be left out or carried out alone.
+//! The phases of `agent init`, as in kubeadm: named steps in a table, which can be skipped or run alone.
 //!
-//! Expected flow: everything is decided and checked first (the configuration is read as the agent will read it), then one phase
-//! after the other writes its part. Each may be repeated: what is there and valid stays.
+//! Expected flow: everything is decided and checked first (the configuration is read as the agent will read
+//! it), then one phase after the other writes its part. Each may be repeated: files that exist and are valid
+//! stay.
 //!
-//! Owns the order, and what is said. Nothing is written in a dry run.
+//! Owns the order and the output. Nothing is written in a dry run.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -35,7 +36,7 @@ const PATIENCE: Duration = Duration::from_secs(240);
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// A kubeconfig holds as long as kubeadm's.
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
-/// kubeadm's name for whoever has the file.
+/// The user name in the kubeconfig of an administrator, kubeadm's.
 const ADMIN: &str = "kubernetes-admin";
 
 pub(super) struct InitPhase {
@@ -368,7 +369,7 @@ impl InitRun<'_, '_> {
 
     fn wait(&mut self) -> Result<(), InitError> {
         let kubelet = &self.resolved.kubelet;
-        // Alone, it waits for whoever has started the agent.
+        // Run alone, the phase waits for an agent that was started otherwise.
         let is_wanted = self.is_started || self.options.phase.is_some();
         if self.options.dry_run || !is_wanted || kubelet.healthz_port <= 0 {
             return Ok(());
@@ -469,7 +470,7 @@ enum Standing {
     Holds,
     /// Soon, or has already.
     Ends,
-    /// Of another authority, or no kubeconfig of ours at all.
+    /// Of another authority, or not a kubeconfig written by the agent.
     Foreign,
 }
 

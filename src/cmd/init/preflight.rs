@@ -1,8 +1,9 @@
-//! Checks of a machine, before anything is changed: what was seen, what is wanted, what helps. Names and behaviour are those of
-//! kubeadm (1.36) where it has the check; what matters on small machines is added.
+//! Checks of a machine before anything is changed: the observation, the requirement, the remedy. Names and
+//! behaviour are those of kubeadm (1.36) where it has the check; checks that matter on small machines are
+//! added.
 //!
-//! Owns the table of checks and how findings are told. A check is a pure function over [`MachineFacts`] and what is [`Purpose`]. Must not
-//! read anything itself.
+//! Owns the table of checks and how findings are printed. A check is a pure function over [`MachineFacts`]
+//! and the [`Purpose`]. Must not read anything itself.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -29,10 +30,10 @@ mod tests;
 pub enum Severity {
     /// As it should be.
     Ok,
-    /// Not looked at, or nothing to look at.
+    /// Not checked, or nothing to check.
     Skipped,
     Warning,
-    /// `init` would not go on.
+    /// `init` would stop.
     Error,
 }
 
@@ -153,7 +154,7 @@ impl PreflightFinding {
 pub struct WantedPort {
     pub address: IpAddr,
     pub port: u16,
-    /// The setting that says so.
+    /// The configuration setting behind the requirement.
     pub setting: &'static str,
 }
 
@@ -260,7 +261,7 @@ impl Purpose {
 /// One check; it may have several things to say.
 type Check = fn(&MachineFacts, &Purpose) -> Vec<PreflightFinding>;
 
-/// In the order in which they are told: kubeadm's, then those of small machines.
+/// In the order of the output: kubeadm's, then those for small machines.
 const CHECKS: &[Check] = &[
     hardware::cpus,
     hardware::memory,
@@ -289,7 +290,7 @@ const CHECKS: &[Check] = &[
     hardware::entropy,
 ];
 
-/// The first batch: without it nothing else can be told.
+/// The first batch: without root no other check is reliable.
 #[must_use]
 pub fn privileged(facts: &MachineFacts) -> PreflightFinding {
     const NAME: &str = "IsPrivilegedUser";
@@ -342,7 +343,7 @@ impl Ignored {
     }
 }
 
-/// What is said on standard error of warnings and errors. `all` says what is well, too.
+/// The warnings and errors for standard error. `all` adds the checks that passed.
 #[must_use]
 pub fn report(findings: &[PreflightFinding], all: bool) -> String {
     let of = |severity| findings.iter().filter(move |finding| finding.severity == severity);

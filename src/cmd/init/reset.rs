@@ -1,9 +1,9 @@
-//! `agent reset`: the way back from `init`, in kubeadm's order: ask, stop the service, stop the pods, remove.
+//! `agent reset`: undoes `init`, in kubeadm's order: ask, stop the service, stop the pods, remove.
 //!
-//! Guarantees: what somebody mounted below the root directory is unmounted, never emptied. Data of claims is touched with
-//! `--volumes` only. Files that are not as `init` or the agent wrote them stay, and are named.
+//! Guarantees: what is mounted below the root directory is unmounted, never emptied. Data of claims is
+//! deleted with `--volumes` only. Files that differ from what `init` or the agent wrote are kept and listed.
 //!
-//! Owns what is removed, and what is said to be left.
+//! Owns what is removed, and the list of what is kept.
 
 use std::fs;
 use std::io::{self, BufRead};
@@ -46,7 +46,7 @@ pub(super) const PHASES: &[ResetPhase] = &[
     },
 ];
 
-/// What of the root directory is the agent's; everything else is somebody's.
+/// The entries of the root directory that belong to the agent; all others are kept.
 const STATE: [&str; 11] = [
     "pods",
     "runtime",
@@ -279,15 +279,17 @@ impl ResetRun<'_, '_> {
     }
 
     fn unmount(&mut self, below: &Path) -> Result<(), InitError> {
-        // Without this list nothing may be removed: what is bound below may be somebody's own directory, on the same disk.
+        // Without the mount table nothing may be removed: a bind mount below may be a user's directory, on
+        // the same disk.
         let points = mount::mount_points().map_err(|source| InitError::File {
             action: "read",
             path: PathBuf::from("/proc/self/mountinfo"),
             source,
         })?;
-        // What is mounted on the root directory itself is the disk that somebody gave it: it stays, as with kubeadm.
+        // A mount on the root directory itself is the disk provided for it: it stays, as with kubeadm.
         let is_below = |point: &PathBuf| point != below && point.starts_with(below);
-        // A system that does not run may have mounts of whoever prepares it; only what is below counts, deepest first.
+        // An offline system's tree may have mounts of the tools that prepare it; only mounts below the root
+        // directory count, deepest first.
         let points: Vec<PathBuf> = points.into_iter().rev().filter(is_below).collect();
         if points.is_empty() {
             return Ok(());

@@ -13,7 +13,7 @@ use crate::serve::server::DEFAULT_SOCKET;
 /// Where the key is looked for that no flag names.
 pub(super) const KEY_FILE: &str = "/etc/kubernetes/upgrade.pub";
 const ROOT_DIR: &str = "/var/lib/kubelet";
-/// Long enough for a crash loop to show, short enough for somebody to wait.
+/// Long enough for a crash loop to show, short enough to wait for.
 const WINDOW: Duration = Duration::from_secs(120);
 /// A slow board reads its store, its images and its pods.
 const PATIENCE: Duration = Duration::from_secs(60);

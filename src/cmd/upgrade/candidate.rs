@@ -208,7 +208,7 @@ impl Candidate {
         Ok(facts)
     }
 
-    /// What somebody should know and nobody can decide.
+    /// Warnings that do not stop the upgrade but need the user's judgement.
     pub(super) fn warnings(&self, program: &str) -> Vec<String> {
         let mut warnings = Vec::new();
         if !self.is_signed {

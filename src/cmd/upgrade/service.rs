@@ -20,7 +20,7 @@ const WANTS: &str = "/etc/systemd/system/multi-user.target.wants/agent-upgrade.s
 const SCRIPT: &str = "/etc/init.d/agent-upgrade";
 const RUNLEVEL: &str = "/etc/runlevels/default/agent-upgrade";
 const RC_SERVICE: &str = "/sbin/rc-service";
-/// OpenRC forgets that the watch was started; its process goes on.
+/// OpenRC forgets that the watch was started; its process keeps running.
 const ZAP: &[&str] = &["rc-service", "agent-upgrade", "zap"];
 
 /// Started by hand and at boot; one that is killed is started again. It removes itself.
@@ -57,16 +57,16 @@ depend() { after agent; }
 pub(super) enum Service {
     Systemd,
     OpenRc,
-    /// A shell command; nobody watches after a reboot.
+    /// A shell command; the watch does not survive a reboot.
     Command(String),
     None,
 }
 
 impl Service {
-    /// Who started the agent with this process id.
+    /// The service manager that started the agent with this process id.
     ///
     /// # Errors
-    /// Nobody we know.
+    /// It is not a known one.
     pub(super) fn find(pid: &str) -> Result<Self, String> {
         let help = "use --restart-command, or --no-restart and restart it manually";
         if node::systemd_is_running() {
@@ -101,10 +101,11 @@ impl Service {
         }
     }
 
-    /// Has the agent restarted. systemd is not waited for: a program that hangs at its start would hold up whoever is to notice.
+    /// Restarts the agent's service. Does not wait for systemd: a program that hangs at its start would block
+    /// the watch that has to detect it.
     ///
     /// # Errors
-    /// What it says.
+    /// The service manager's message.
     pub(super) fn restart(&self) -> Result<(), String> {
         match self {
             Self::Systemd => call(&[&["systemctl", "--no-block", "restart", "agent.service"]]),

@@ -17,7 +17,7 @@ use crate::model::types::{ContainerName, PodSource, PodUid};
 use crate::platform::logging::chain;
 use crate::store::StoreError;
 
-/// Edits that wait for the loop; whoever asks waits for his answer.
+/// Edits that wait for the loop. Each caller waits for its own answer.
 const QUEUE: usize = 16;
 
 /// Where objects are written that came through the API, for messages.
@@ -58,7 +58,7 @@ impl ApiChange {
     }
 }
 
-/// Looks at what is wanted and says what is to change.
+/// Reads the desired state and returns the change to make.
 pub type Decide = Box<dyn FnOnce(&PodConfig) -> ApiChange>;
 
 /// An edit on its way to the loop.
@@ -107,14 +107,14 @@ pub enum EditError {
 pub struct Editor(mpsc::Sender<Edit>);
 
 impl Editor {
-    /// An editor, and where the loop hears of edits.
+    /// An editor, and the loop's receiver of edits.
     #[must_use]
     pub fn channel() -> (Self, mpsc::Receiver<Edit>) {
         let (sender, receiver) = mpsc::channel(QUEUE);
         (Self(sender), receiver)
     }
 
-    /// Sends an edit and waits for nothing; false when there is no room or nobody listens. For simulations.
+    /// Sends an edit without waiting. False when the queue is full or closed. For simulations.
     #[must_use]
     pub fn post(&self, decide: Decide) -> bool {
         let (done, _) = oneshot::channel();

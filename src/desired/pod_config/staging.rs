@@ -65,7 +65,7 @@ impl Staging {
         self.part_begins();
     }
 
-    /// The part begins anew: nothing could be learned in it.
+    /// Restarts the current part of the trial: its result would prove nothing.
     pub(super) fn part_does_not_count(&mut self) {
         self.part_began = Instant::now();
         self.next_deadline = Some(self.part_began + self.config.after / u32::from(PARTS));

@@ -38,16 +38,16 @@ use crate::platform::sys::memory;
 
 /// More files than this is not a manifest directory but a mistake in `staticPodPath`.
 pub const MAX_FILES: usize = 20_000;
-/// Files looked at before other tasks get a turn.
+/// Files checked before other tasks get a turn.
 const FILES_PER_TURN: usize = 50;
-/// A change soon after a look may be one of many: wait for quiet before the next look.
+/// A change soon after a rescan may be one of many: wait for quiet before the next rescan.
 const BURST: Duration = Duration::from_millis(20);
 const QUIET: Duration = Duration::from_millis(1);
-/// A removal is often half of a replacement (`rm` and `cp`, an editor's backup, a directory made anew): nobody waits for
-/// the end of a pod as they do for its start.
+/// A removal is often half of a replacement (`rm` and `cp`, an editor's backup, a recreated directory), and
+/// the end of a pod is less urgent than its start.
 const QUIET_AFTER_REMOVAL: Duration = Duration::from_millis(25);
-/// The most that a burst of events delays a look, and what each known file adds to that: every update is a whole set, so
-/// that thousands of files landing one by one must not mean thousands of sets.
+/// The longest that a burst of events delays a rescan, and what each known file adds to that: every update is
+/// a whole set, so thousands of files landing one by one must not cause thousands of sets.
 const MAX_DELAY: Duration = Duration::from_millis(50);
 const MAX_DELAY_PER_FILE: Duration = Duration::from_micros(50);
 
@@ -148,7 +148,8 @@ impl<P: ManifestParser> FileSource<P> {
         self
     }
 
-    /// Looks, tells, waits for a reason to look again; ends when nobody listens any more. Dropping it at any await is safe.
+    /// Scans, sends the result, waits for a reason to rescan. Ends when the receiver is closed. Dropping it
+    /// at any await is safe.
     pub async fn run(mut self, updates: mpsc::Sender<SourceUpdate>) {
         let mut watch = self.start_watch();
         let mut everything = true;
@@ -322,7 +323,7 @@ impl<P: ManifestParser> FileSource<P> {
         match entry.refresh(&path, how, &self.parser, now) {
             Looked::Kept { changed } => self.dirty |= changed,
             Looked::Gone => {
-                // A single file that is gone is a missing path: the next listing says so.
+                // A single file that is gone is a missing path, which the next listing reports.
                 if name.is_empty() || !self.is_still_there() {
                     return;
                 }
@@ -398,7 +399,7 @@ impl<P: ManifestParser> FileSource<P> {
         self.dirty |= self.unavailable.as_ref() != before.first();
     }
 
-    /// The whole set, if it is not what was told last.
+    /// The whole set, if it differs from the one sent last.
     fn take_update(&mut self) -> Option<SourceUpdate> {
         if !std::mem::take(&mut self.dirty) {
             return None;

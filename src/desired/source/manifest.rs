@@ -1,7 +1,7 @@
 //! From the bytes of a manifest to decoded objects: encoding, JSON or YAML, several documents, lists, kinds.
 //!
-//! Owns what counts as a manifest, and the last good version is nobody's business here: a broken document is reported
-//! beside the good ones. The only home of YAML among the sources.
+//! Owns what counts as a manifest. The last good version is not kept here: a broken document is reported
+//! beside the good ones. The only user of YAML among the sources.
 
 mod hint;
 mod static_pods;
@@ -24,9 +24,9 @@ pub use static_pods::{StaticPods, read_static_pods};
 
 /// A manifest larger than this is refused; upstream's limit for files and URLs.
 pub const MAX_MANIFEST_BYTES: usize = 10 * 1024 * 1024;
-/// Objects of one manifest that are looked at; a node runs a few hundred pods at most.
+/// Objects read from one manifest; a node runs a few hundred pods at most.
 const MAX_OBJECTS: usize = 5_000;
-/// Warnings and problems kept of one manifest; more tell nobody anything.
+/// Warnings and problems kept of one manifest; more would not help the user.
 const MAX_NOTES: usize = 100;
 
 /// What kind of place a manifest comes from; it decides the words for an empty one.
@@ -74,7 +74,7 @@ pub struct ManifestNote {
     pub place: String,
     /// `metadata.name` of the object, where it can be read: whose last good version should stay.
     pub name: Option<String>,
-    /// What is wrong and how to mend it.
+    /// What is wrong and how to fix it.
     pub message: String,
 }
 

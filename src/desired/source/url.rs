@@ -183,14 +183,14 @@ impl<P: ManifestParser> UrlSource<P> {
         self
     }
 
-    /// Asks, tells, waits; ends when nobody listens any more. Dropping it at any await is safe.
+    /// Requests, sends the result, waits. Ends when the receiver is closed. Dropping it at any await is safe.
     pub async fn run(mut self, updates: mpsc::Sender<SourceUpdate>) {
         let mut timer = interval(self.config.check_frequency.max(SHORTEST_PERIOD));
         timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let accept = tokio::select! {
                 biased;
-                // Nobody listens: nothing is pending here.
+                // The receiver is closed; nothing is pending here.
                 () = updates.closed() => return,
                 // Safe to lose: a request stays in its channel until it is received.
                 accept = next_accept(&mut self.accepts) => Some(accept),
@@ -220,7 +220,7 @@ impl<P: ManifestParser> UrlSource<P> {
             Ok(Body::New { bytes, content_type, validator }) => self.accept(&bytes, content_type, validator),
             Err(error) => {
                 let message = chain(&error);
-                // Told once where problems are shown; here each time, for whoever looks closely.
+                // A problem is reported once to the user; the debug log has every occurrence.
                 log::debug!(url = self.location.as_str(), err = message.as_str(); "No valid response from \
                      static pod URL");
                 let problems = self.problems(error.reason(), vec![message]);
@@ -394,7 +394,7 @@ impl<P: ManifestParser> UrlSource<P> {
         self.tell(!nothing, problems, changed)
     }
 
-    /// What was said last counts, and what of it is ignored still is.
+    /// The last answer is still in effect, and so are its ignored parts.
     fn tell_unchanged(&mut self) -> Option<SourceUpdate> {
         self.tell(true, self.ignored.clone(), false)
     }

@@ -166,7 +166,7 @@ fn whole(resource: &Resource) -> Value {
     entry
 }
 
-/// `/version`. Upstream's release that we follow, and ours behind it.
+/// `/version`: the upstream release that this follows, with the agent's own version appended.
 #[must_use]
 pub fn version() -> Value {
     json!({

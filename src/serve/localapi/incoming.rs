@@ -16,7 +16,7 @@ use crate::serve::server::incoming::IncomingBody;
 /// Upstream's for a request that does not last.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What the body is, without parameters; empty when nobody says.
+/// The body's media type, without parameters; empty without a `Content-Type`.
 pub(super) fn media_type(request: &Request<IncomingBody>) -> String {
     let header = request.headers().get(CONTENT_TYPE).and_then(|header| header.to_str().ok());
     header.unwrap_or_default().split(';').next().unwrap_or_default().trim().to_owned()

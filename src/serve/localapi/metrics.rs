@@ -1,4 +1,4 @@
-//! `metrics.k8s.io`: what nodes and pods use, measured when somebody asks.
+//! `metrics.k8s.io`: the usage of nodes and pods, measured on request.
 //!
 //! Owns the shapes.
 

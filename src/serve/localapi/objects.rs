@@ -43,7 +43,7 @@ pub(super) fn all(api: &LocalApi, store: Store) -> Vec<Value> {
     objects
 }
 
-/// The object at this place (namespace and name), as [`all`] has it; of pods no other is looked at.
+/// The object at this place (namespace and name), as in [`all`]. Of pods only this one is converted.
 pub(super) fn one(api: &LocalApi, store: Store, (namespace, name): (&str, &str)) -> Option<Value> {
     if store == Store::Pods {
         return api.node.pod(namespace, name, None).map(|found| shown_pod(api, found));
@@ -150,7 +150,7 @@ fn namespaces(api: &LocalApi) -> Vec<Value> {
     made
 }
 
-/// A namespace that nobody made on purpose.
+/// A namespace that was not created explicitly.
 #[must_use]
 pub fn namespace(name: &str, since: Timestamp) -> Value {
     json!({
@@ -167,7 +167,7 @@ pub fn namespace(name: &str, since: Timestamp) -> Value {
     })
 }
 
-/// Object and time, as upstream names events; what happened at the same moment is told apart.
+/// Object and time, as upstream names events. Events of the same moment get different names.
 fn event_name(key: &EventKey, first: Timestamp) -> String {
     let mut hasher = DefaultHasher::new();
     (&key.reason, &key.message, &key.field_path).hash(&mut hasher);

@@ -1,7 +1,8 @@
-//! OpenAPI of what this API serves, versions 2 and 3: what `kubectl explain` shows, and what clients check objects and patches by.
+//! OpenAPI of what this API serves, versions 2 and 3: what `kubectl explain` shows, and what clients check
+//! objects and patches by.
 //!
-//! Owns the documents' shapes. Made of the table of resources and the table of types when somebody asks, piece by piece
-//! while it is sent; nothing is kept.
+//! Owns the documents' shapes. They are generated on request from the table of resources and the table of
+//! types, piece by piece while they are sent; nothing is kept.
 
 use serde_json::{Map, Value, json};
 

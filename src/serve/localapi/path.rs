@@ -47,7 +47,7 @@ pub struct RequestInfo {
     pub options: QueryOptions,
 }
 
-/// Parameters of a request. Those that nobody reads are left where they are, in the request.
+/// Parameters of a request. Those that are not used here stay in the request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QueryOptions {
     /// `labelSelector`.

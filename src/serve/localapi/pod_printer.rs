@@ -138,7 +138,7 @@ fn init_progress(pod: &Pod) -> Init {
     init
 }
 
-/// Why a container does not run, in one word; `None` while it does, or when nobody says.
+/// Why a container does not run, in one word. `None` while it runs, or when the reason is unknown.
 fn stopped_reason(state: &ContainerState) -> Option<String> {
     if let Some(waiting) = &state.waiting
         && !waiting.reason.is_empty()

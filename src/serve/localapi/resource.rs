@@ -9,7 +9,7 @@ use crate::model::objects::ObjectKind;
 pub enum Verb {
     Get,
     List,
-    /// Many, and what becomes of them.
+    /// Many, and their changes.
     Watch,
     /// `POST`.
     Create,

@@ -123,7 +123,7 @@ pub fn already_exists(resource: &Resource, name: &str) -> Failure {
     Failure::new(409, "AlreadyExists", message).about(resource.group, resource.plural, name)
 }
 
-/// Somebody else was faster; `why` as upstream, [`MODIFIED`] as a rule.
+/// Another writer was faster. `why` is upstream's message, usually [`MODIFIED`].
 #[must_use]
 pub fn conflict(resource: &Resource, name: &str, why: &str) -> Failure {
     let message = format!("Operation cannot be fulfilled on {} \"{name}\": {why}", resource.qualified());
@@ -155,7 +155,7 @@ pub fn bad_request(message: impl Into<String>) -> Failure {
     Failure::new(400, "BadRequest", message)
 }
 
-/// Nobody we know.
+/// The client is not authenticated.
 #[must_use]
 pub fn unauthorized() -> Failure {
     Failure::new(401, "Unauthorized", "Unauthorized")

@@ -1,10 +1,10 @@
-//! `resourceVersion`s of objects that nobody keeps.
+//! `resourceVersion`s of objects that have no stored version.
 //!
-//! Owns a number per object: which version it got when it was last seen to differ. Nothing is computed unless somebody
-//! lists, gets or watches. Pure but for its own memory.
+//! Owns a number per object: the version it got when it was last observed to differ. Nothing is computed
+//! without a list, get or watch. Pure but for its own memory.
 //!
-//! Versions begin with the time of the start in milliseconds, so that they grow over restarts. What happened between two looks
-//! is one step; an object that came and went between them was never there.
+//! Versions begin with the time of the start in milliseconds, so that they grow over restarts. What happened
+//! between two observations is one step; an object that came and went between them was never there.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{DefaultHasher, Hasher};
@@ -19,7 +19,7 @@ use super::written::{Retained, Written};
 
 use crate::model::ordered::Ordered as _;
 
-/// Deletions that are remembered per store. Whoever was away for longer lists again.
+/// Deletions that are remembered per store. A client that was away for longer has to list again.
 const MAX_GONE: usize = 128;
 
 /// What became of an object.
@@ -63,7 +63,7 @@ pub struct Change {
 /// How much of an object is remembered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
-    /// All of it: somebody watches, and is to see what is gone.
+    /// The whole object: there are watches, which need it for the deletion event.
     Whole,
     /// What it is found by.
     Shadow,
@@ -303,7 +303,7 @@ impl Versions {
                 version: entry.version,
             });
         }
-        // Of what came and went meanwhile nobody need hear.
+        // An object that was created and deleted since that version needs no event.
         for gone in seen.gone.iter().filter(|gone| gone.version > version && gone.added <= version) {
             let mut object = parse(&gone.state);
             stamp(&mut object, gone.version);
@@ -470,7 +470,7 @@ mod tests {
         assert_eq!(shown(&gone), ["DELETED a 1003"]);
         assert_eq!(gone[0].state.parse()["spec"], json!({"nodeName": "box"}), "a shadow");
         assert_eq!(gone[0].state.parse()["metadata"]["uid"], "1");
-        // While somebody watches it is the whole object.
+        // While there are watches it is the whole object.
         look(&mut versions, &left, Keep::Whole);
         let mut none: Vec<Value> = Vec::new();
         let changes = versions.look(Store::Pods, &mut none, Keep::Whole);

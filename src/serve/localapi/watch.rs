@@ -1,12 +1,12 @@
 //! Watches.
 //!
-//! Owns who watches, and what each of them is sent. While nobody watches there is no task and nothing is looked at; a
-//! change of the node wakes one task per store, which looks once for all who watch.
+//! Owns the watches and what each of them is sent. Without watches there is no task and nothing is computed;
+//! a change of the node wakes one task per store, which reads the store once for all of its watches.
 //!
 //! # Guarantees
-//! What a client has yet to take costs references to texts that all watches share. A slow client is the only one that keeps a
-//! superseded text, or a line of its own form, in memory: those are counted together, and the slowest watches end when they
-//! are too many. The client begins again at the version it has.
+//! What a client has yet to read costs references to texts that all watches share. A slow client is the only
+//! one that keeps a superseded text, or a line of its own form, in memory: those are counted together, and
+//! the slowest watches end when they are too many. The client resumes at the version it has.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -309,7 +309,7 @@ pub(super) fn watch(
     let selector = read::selector(&wanted)?;
     let beginning = beginning(&wanted.options)?;
     let store = wanted.resource.store;
-    // Nothing is awaited between them: no change is missed and none is told twice.
+    // There is no await between them: no change is missed and none is sent twice.
     let membership = Membership::join(api, store, user)?;
     if !api.watchers.is_fresh(store) {
         api.look(store);

@@ -36,13 +36,13 @@ use crate::serve::server::body::{Body, object};
 use crate::serve::server::incoming::IncomingBody;
 use body::Content;
 
-/// What the client is told when it went well.
+/// What the client gets on success.
 pub(super) struct WriteOutcome {
     /// 200 or 201.
     code: StatusCode,
     /// The object as it is now, or a `Status`.
     object: Value,
-    /// The object is kept: with its version it is what somebody who asks next is shown.
+    /// The object exists afterwards, so the answer carries the version that a later read returns.
     is_kept: bool,
     /// What was accepted and is doubtful.
     warnings: Vec<String>,

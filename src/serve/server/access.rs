@@ -2,7 +2,7 @@
 //!
 //! Owns the translation of a request into Kubernetes' words about it, and the node's own policy. Pure.
 
-/// Somebody who asks.
+/// The authenticated user of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct User {
     /// Kubernetes' user name.
@@ -14,13 +14,13 @@ pub struct User {
 pub const MASTERS: &str = "system:masters";
 /// May look, and change nothing.
 pub const VIEWERS: &str = "agent:viewers";
-/// Whoever shows nothing.
+/// The user of requests without credentials.
 pub const ANONYMOUS: &str = "system:anonymous";
-/// The group of whoever shows nothing.
+/// The group of requests without credentials.
 pub const UNAUTHENTICATED: &str = "system:unauthenticated";
 
 impl User {
-    /// Whoever shows nothing.
+    /// The user of a request without credentials.
     #[must_use]
     pub fn anonymous() -> Self {
         Self { name: ANONYMOUS.to_owned(), groups: vec![UNAUTHENTICATED.to_owned()] }

@@ -34,7 +34,7 @@ pub struct Served {
     pub own: bool,
     /// `/logs`.
     pub system_logs: SystemLogs,
-    /// Upstream's word for the server; empty where nobody counts.
+    /// Upstream's name of the server in metrics; empty where requests are not counted.
     pub server_type: &'static str,
 }
 
@@ -85,10 +85,11 @@ async fn answered(
     answered.unwrap_or_else(|(code, message)| text(code, format!("{message}\n")))
 }
 
-/// As [`answer`], for whoever has words of its own for a failure. Whether debugging is on has been looked at.
+/// As [`answer`], for callers that format failures themselves. They have already checked whether debugging
+/// handlers are enabled.
 ///
 /// # Errors
-/// The failure's code, and what it is.
+/// The HTTP status and the message of the failure.
 pub async fn outcome(
     request: Request<IncomingBody>,
     route: Route,

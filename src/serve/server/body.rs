@@ -12,7 +12,7 @@ use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
 use hyper::{Response, StatusCode};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
-/// How many pieces wait for a client that reads slowly; then the one who writes waits, with the next.
+/// How many pieces wait for a slow client. With the next one the writer waits.
 const PIECES: usize = 1;
 
 /// What is sent.
@@ -21,7 +21,7 @@ pub enum Body {
     Whole(Full<Bytes>),
     /// All of it, and the room that it takes until it has been sent.
     Held(Full<Bytes>, OwnedSemaphorePermit),
-    /// As it comes. An error cuts the connection, so that nobody takes a part for the whole.
+    /// In pieces. An error cuts the connection, so that a truncated body is not taken for a complete one.
     Pieces(mpsc::Receiver<io::Result<Bytes>>),
 }
 

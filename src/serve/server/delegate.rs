@@ -38,7 +38,7 @@ pub trait Delegate {
 /// Shared by all connections.
 pub type SharedDelegate = Rc<dyn Delegate>;
 
-/// Whoever opens the local socket: root.
+/// Only root can open the local socket.
 #[must_use]
 pub(super) fn root() -> User {
     User {

@@ -1,10 +1,10 @@
 //! HTTP/2: many requests of a client over one connection.
 //!
-//! Owns what such a connection and its streams may cost, and who is let go.
+//! Owns the bounds of such a connection and its streams, and which connections are closed to make room.
 //!
-//! A stream is a task of its connection, and ends with it. Whoever does not take what was asked for holds what its window lets
-//! through and one piece more, for as long as our patience lasts, and keeps nobody else waiting: neither other connections nor
-//! other streams of its own.
+//! A stream is a task of its connection, and ends with it. A client that does not read an answer holds one
+//! flow-control window and one more piece until the write times out. It delays neither other connections nor
+//! its own other streams.
 
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
@@ -242,7 +242,8 @@ pub(super) async fn serve(wire: Box<dyn Wire>, streams: Rc<Streams>, node: Share
     let service = service_fn(move |request: Request<Incoming>| {
         let (respond, streams) = (Rc::clone(&respond), Rc::clone(&streams));
         let (patience, stranger) = asked.clone();
-        // Boxed, as a task is as large as its largest part: a watch does not go on holding what its answer took to find.
+        // Boxed, as a task is as large as its largest part: a watch must not keep the memory that its setup
+        // needed.
         Box::pin(async move {
             let stream = CURRENT.with(Rc::clone);
             let response = answer(request, &stream, &streams, &respond).await;
@@ -272,7 +273,7 @@ pub(super) async fn serve(wire: Box<dyn Wire>, streams: Rc<Streams>, node: Share
             biased;
             ended = connection.as_mut() => {
                 if let Err(error) = ended {
-                    // A client's mistake or impatience; nobody has to act.
+                    // The client's error or timeout; no action is needed.
                     log::debug!(err:% = error; "Connection closed unexpectedly");
                 }
                 break;

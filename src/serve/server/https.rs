@@ -48,10 +48,11 @@ pub struct ListenError {
     source: io::Error,
 }
 
-/// Listens. `setting` names where the address comes from. Vanished clients are noticed by the kernel (keep-alive).
+/// Listens. `setting` is the configuration setting of the address, for errors. The kernel detects vanished
+/// clients (TCP keep-alive).
 ///
 /// # Errors
-/// When the address cannot be had.
+/// The address cannot be bound.
 pub fn listen(address: SocketAddr, setting: &'static str) -> Result<TcpListener, ListenError> {
     let listen = || {
         let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
@@ -105,7 +106,7 @@ async fn serve_tls(stream: TcpStream, shared: Rc<ApiInner>, place: ConnectionSlo
     let acceptor = TlsAcceptor::from(api.tls.current());
     let stream = match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => stream,
-        // A client's mistake, a port scan: nobody has to act.
+        // A client's error or a port scan: no action is needed.
         Ok(Err(error)) => return log::debug!(err:% = error; "TLS handshake failed"),
         Err(_) => return log::debug!("TLS handshake timed out"),
     };

@@ -33,7 +33,7 @@ pub struct IdentityError {
     message: String,
 }
 
-/// How often the files are looked at, while somebody asks.
+/// How often the files are checked for changes, and only on requests.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
 /// What a version of a file is known by: inode, length, time.
@@ -44,8 +44,8 @@ fn stamp(path: &Path) -> Stamp {
     Some((metadata.ino(), metadata.len(), metadata.mtime(), metadata.mtime_nsec()))
 }
 
-/// Whom the node believes now: files that name people are read again when they have changed. One that cannot be used is told
-/// once, and those of the last good ones stay.
+/// The identities that are trusted now. The CA and token files are reread when they have changed. A file that
+/// cannot be used is reported once, and the last good version stays.
 pub struct Identities {
     files: Vec<PathBuf>,
     read: Box<dyn Fn() -> Result<Believed, String>>,
@@ -109,7 +109,7 @@ pub struct Believed {
 }
 
 impl Believed {
-    /// Nobody, or with `anonymous` everybody as nobody in particular.
+    /// Trusts no credentials. With `anonymous`, requests without any are accepted as `system:anonymous`.
     #[must_use]
     pub fn new(anonymous: bool) -> Self {
         Self { anonymous, ..Self::default() }
@@ -147,10 +147,10 @@ impl Believed {
         self.trust(&pem, path)
     }
 
-    /// Takes in a file of tokens as an apiserver reads it: `token,user,uid[,"group,group"]` a line.
+    /// Reads a token file in the API server's format: `token,user,uid[,"group,group"]` a line.
     ///
     /// # Errors
-    /// When it cannot be read or a line says something else; the message has the line's number and never its token.
+    /// It cannot be read or a line is malformed. The message has the line's number and never its token.
     pub fn read_tokens(&mut self, path: &Path) -> Result<(), IdentityError> {
         let error = |message: String| IdentityError { path: path.to_owned(), message };
         let text = fs::read_to_string(path).map_err(|source| error(source.to_string()))?;

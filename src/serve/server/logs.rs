@@ -1,9 +1,9 @@
-//! `/containerLogs`: what a container wrote, from the file that the runtime writes in CRI's format.
+//! `/containerLogs`: a container's output, from the file that the runtime writes in CRI's format.
 //!
-//! Owns the choice of the instance, the way through the file and what is left out of it.
+//! Owns the choice of the instance, the position in the file and the filters.
 //!
-//! Following looks at the end of the file ten times a second while somebody reads: an inotify instance a reader would run into
-//! the kernel's limit of 128 a user, and nobody follows when nobody looks.
+//! A follower polls the end of the file ten times a second: an inotify instance per follower would exceed the
+//! kernel's limit of 128 per user. Without followers there is no polling.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -24,7 +24,7 @@ use crate::platform::sys::open::open_without_following;
 const CHUNK: usize = 16 * 1024;
 /// What is read in one go when nothing of it is wanted: a few milliseconds' worth.
 const CHUNKS_AT_ONCE: usize = 128;
-/// A line of CRI is at most 16 KiB and its head; a longer one is somebody else's and is cut up.
+/// A CRI line has at most 16 KiB and its header. A longer one was not written by a CRI runtime and is split.
 const LONGEST_LINE: usize = 64 * 1024;
 /// How often a follower looks for more...
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -86,7 +86,7 @@ struct Filter {
     since: Option<Timestamp>,
     timestamps: bool,
     left: Option<u64>,
-    /// The last line was whole, so the next one begins anew.
+    /// The last line was complete, so the next one starts at its beginning.
     at_start: bool,
 }
 
@@ -205,7 +205,7 @@ struct Reading {
 
 impl Reading {
     fn open(path: &Path, tail: Option<u64>) -> io::Result<Self> {
-        // Whoever can write into the directory chooses neither what is read nor who waits.
+        // A user who can write into the directory must not choose what is read, nor block the reader.
         let mut file = open_without_following(path)?;
         if !file.metadata()?.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
@@ -309,7 +309,7 @@ impl Log {
                 Ok(ReadStep::Enough(bytes)) => return drop(pieces.send(Ok(Bytes::from(bytes))).await),
                 Ok(ReadStep::End) => {
                     if self.reading.is_replaced(&self.path) {
-                        // Not made yet: it is looked at again.
+                        // The next file does not exist yet; it is tried again.
                         if let Ok(next) = Reading::open(&self.path, None) {
                             self.reading = next;
                             continue;

@@ -1,6 +1,6 @@
-//! Statistics and metrics: what is asked for each page, and the page.
+//! Statistics and metrics: the data of each page, and the page.
 //!
-//! Owns which page needs which figures, and what is counted only when somebody looks.
+//! Owns which page needs which data, and which data is measured only on request.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -97,7 +97,7 @@ pub(super) struct Counted {
 }
 
 impl Counted {
-    /// Begins one; `server_type` is empty where nobody counts.
+    /// Begins one; `server_type` is empty where requests are not counted.
     pub(super) fn begin(method: &Method, route: &Result<Route, Refused>, server_type: &'static str) -> Self {
         let method = match *method {
             Method::GET => "GET",

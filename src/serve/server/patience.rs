@@ -1,6 +1,6 @@
-//! A connection that gives up on a client that takes nothing.
+//! A connection whose writes time out when the client does not read.
 //!
-//! Owns the time a write may stand still.
+//! Owns the time that a write may stall.
 
 use std::io;
 use std::pin::Pin;
@@ -17,7 +17,8 @@ pub const PLAIN: Duration = Duration::from_secs(30);
 /// One who follows a log may stop to read; upstream's time for writing.
 pub const STREAM: Duration = Duration::from_secs(4 * 60 * 60);
 
-/// How long a write may stand still, which whoever answers may change. hyper wants what it serves to be `Send`.
+/// How long a write may stall. The handler of a request may change it. hyper requires that what it serves is
+/// `Send`.
 #[derive(Clone)]
 pub struct Patience(Arc<AtomicU64>);
 

@@ -1,9 +1,10 @@
-//! The node's own certificates: its authority, what it serves with, and what it gives to people.
+//! The node's own certificates: its authority, its serving certificate, and client certificates for users.
 //!
-//! Owns the files `agent-ca.*` and, unless somebody else wrote them, `kubelet.*` in the certificate directory.
+//! Owns the files `agent-ca.*` in the certificate directory, and `kubelet.*` unless the user provides them.
 //!
-//! A box without a battery boots in 1970 and learns the time later, if ever. So nothing of ours begins to be valid "now": all
-//! of it is valid since [`FLOOR`], and whoever asks whether it still is takes the later of the clock and that.
+//! A box without a battery boots in 1970 and learns the time later, if ever. So no certificate of the agent
+//! begins to be valid "now": all are valid since [`FLOOR`], and validity is checked at the later of the clock
+//! and `FLOOR`.
 
 use std::fs;
 use std::io;
@@ -54,7 +55,7 @@ pub enum PkiError {
         /// What is wrong and what helps.
         message: String,
     },
-    /// Somebody else makes certificates, and the file that says so cannot be had.
+    /// Another process is creating certificates, or the lock file cannot be opened.
     #[error(transparent)]
     Lock(#[from] lock::LockError),
     /// The library's word; nothing that a user did.
@@ -84,7 +85,7 @@ pub fn unix_time(now: Timestamp) -> UnixTime {
     UnixTime::since_unix_epoch(Duration::from_secs(u64::try_from(seconds).unwrap_or_default()))
 }
 
-/// What the name of every authority of ours begins with.
+/// The prefix of the name of every authority that the agent creates.
 const NAME: &str = "agent-ca@";
 
 /// Signs what the node and its people show.
@@ -129,7 +130,8 @@ impl Authority {
         let (file, key_file) = (authority_file(directory), authority_key_file(directory));
         let fail = |action| move |source| PkiError::File { action, path: directory.to_owned(), source };
         crate::platform::sys::dir::make_dir(directory, 0o755).map_err(fail("create the directory"))?;
-        // The agent and somebody who wants a kubeconfig may come at the same time, and each make one.
+        // The agent and a command that writes a kubeconfig may run at the same time and each create an
+        // authority.
         let _lock = lock::acquire(&directory.join(".lock"))?;
         let (certificate, key) = (read(&file)?, read(&key_file)?);
         let key = match (&certificate, key) {
@@ -257,9 +259,9 @@ fn leaf(name: &str, lifetime: Duration, now: Timestamp) -> CertificateParams {
     params
 }
 
-/// What the node serves with, when the user names no certificate: `kubelet.crt` and `kubelet.key`, upstream's names. They are
-/// kept while they hold; ours are replaced when they end soon or do not name the node as it is called now. A pair that somebody
-/// else put there is used as it is.
+/// The serving certificate when the user names none: `kubelet.crt` and `kubelet.key`, upstream's names. They
+/// are kept while they are valid; those that the agent created are replaced when they expire soon or do not
+/// contain the node's current names. A pair of another authority is used as it is.
 ///
 /// # Errors
 /// Files that cannot be read or written.
@@ -278,7 +280,7 @@ pub fn serving_pair(
         return Ok(Pair { certificate, key });
     }
     let pair = authority.server(node_name, names, now)?;
-    // The key first: a certificate whose key is missing is made anew as well.
+    // The key is written first: a certificate without its key is recreated as well.
     write(&key_file, &pair.key, 0o600)?;
     write(&file, &pair.certificate, 0o644)?;
     log::info!(path:% = file.display(); "Generated serving certificate");
@@ -345,8 +347,8 @@ fn standing(
     }
 }
 
-/// Whether a serving pair of ours has to be replaced by now, because it ends soon or the node is called otherwise. False for
-/// what others made.
+/// Whether a serving pair that the agent created has to be replaced, because it expires soon or lacks one of
+/// the node's names. False for pairs of other authorities.
 #[must_use]
 pub fn is_due(pair: &Pair, authority: &Authority, names: &[String], now: Timestamp) -> bool {
     standing(&pair.certificate, &pair.key, authority, names, now) == Some(Standing::Ends)

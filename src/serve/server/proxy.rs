@@ -1,6 +1,7 @@
-//! Streams that the runtime's own streaming server serves: the client's request goes on to it, and both talk through us.
+//! Streams that the runtime's own streaming server serves: the client's request is forwarded to it, and the
+//! agent relays the bytes.
 //!
-//! Owns the passing on.
+//! Owns the forwarding.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -33,7 +33,7 @@ pub struct ContainerTarget {
 /// What of a container's log is wanted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogOptions {
-    /// Go on when its end is reached.
+    /// Continue at the end of the log.
     pub follow: bool,
     /// Of the instance before the last.
     pub previous: bool,

@@ -1,6 +1,6 @@
-//! Who a certificate says somebody is.
+//! The user and groups of a certificate.
 //!
-//! Owns the reading of a distinguished name, and of the end.
+//! Owns the parsing of a distinguished name, and of the expiry.
 
 use crate::model::types::Timestamp;
 
@@ -25,7 +25,7 @@ const COMMON_NAME: [u8; 3] = [0x55, 0x04, 0x03];
 const ORGANIZATION: [u8; 3] = [0x55, 0x04, 0x0a];
 
 impl Subject {
-    /// Reads the content of an RDNSequence (DER). What is not understood is left out: it gives nobody a right.
+    /// Parses the content of an RDNSequence (DER). Unknown parts are ignored: they grant no rights.
     #[must_use]
     pub fn parse(mut names: &[u8]) -> Self {
         let mut subject = Self::default();

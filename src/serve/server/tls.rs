@@ -22,7 +22,7 @@ use crate::platform::clock::Clock;
 use crate::platform::http::tls::tls_provider;
 use crate::platform::metrics::{self, Family, MetricKind};
 
-/// How often files are looked at, and only while there are connections.
+/// How often files are checked for changes, and only on new connections.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
 /// What a client names that wants many requests over one connection.
@@ -31,7 +31,7 @@ pub(super) const HTTP_2: &[u8] = b"h2";
 /// TLS cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A certificate of ours.
+    /// A certificate that the agent issues.
     #[error(transparent)]
     Pki(#[from] PkiError),
     /// A file of the user's.
@@ -134,7 +134,7 @@ struct TlsState {
     looked: Instant,
     /// Since when the pair is served with, by this process.
     since: Instant,
-    /// A trouble that was told.
+    /// The last problem that was reported.
     trouble: Option<String>,
 }
 
@@ -193,8 +193,9 @@ impl Tls {
         });
     }
 
-    /// For a new connection. Looks now and then whether the files have changed or the certificate ends; what cannot be used is
-    /// told once, and the last good one stays.
+    /// The configuration for a new connection. Checks at most every ten seconds whether the files have
+    /// changed or the certificate expires. A file that cannot be used is reported once, and the last good one
+    /// stays.
     pub fn current(&self) -> Arc<ServerConfig> {
         if self.state.borrow().looked.elapsed() >= LOOK_EVERY {
             self.refresh();
@@ -208,7 +209,7 @@ impl Tls {
         let due = match &self.source {
             Source::Files { .. } => true,
             Source::Own { directory, names, .. } => {
-                // Somebody has put another pair there, or taken ours away.
+                // Another process has replaced the agent's pair or removed it.
                 fs::read_to_string(directory.join("kubelet.crt"))
                     .map_or(true, |found| found != state.pair.certificate)
                     || pki::is_due(&state.pair, &self.authority, &names(), self.clock.now())

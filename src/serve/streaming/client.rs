@@ -114,7 +114,7 @@ pub async fn command(
     let output = async {
         let mut words = Vec::new();
         while out.is_some() || err.is_some() || error.is_some() {
-            // In this order, so that what it said is out before what is said about it.
+            // In this order, so that all output is written before the exit status is reported.
             tokio::select! {
                 biased;
                 piece = next(&mut out) => if let Some(piece) = piece { write(OutputStream::Stdout, &piece)? },
@@ -144,7 +144,7 @@ async fn next(inlet: &mut Option<Inlet>) -> Option<Vec<u8>> {
     piece
 }
 
-/// Reads what is said on the error stream of v4, a `Status`.
+/// Parses the error stream of v4, a `Status`.
 fn ended(words: &[u8]) -> Ended {
     if words.is_empty() {
         return Ended::Lost;
@@ -176,7 +176,7 @@ pub async fn forward(
     let (connection, streams) =
         SpdyConnection::ask(io, vec![block("error"), block("data")], &Activity::new());
     let Ok([error, data]) = <[_; 2]>::try_from(streams) else { return Err("no streams".to_owned()) };
-    // Nothing is said on it from this side.
+    // This side sends nothing on the error stream.
     error.outlet.finish().await;
     let (mut from_near, mut to_near) = tokio::io::split(near);
     let (mut outlet, mut inlet, mut words) = (data.outlet, data.inlet, error.inlet);

@@ -34,7 +34,7 @@ const MAX_SIZE: usize = 1024;
 /// The dialects of `channel.k8s.io`, as far as they differ for the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dialect {
-    /// How it ended is told as a `Status` (v4 on).
+    /// The exit status is sent as a `Status` (v4 and later).
     pub structured: bool,
     /// There is a stream for the terminal's size (v3 on).
     pub resizes: bool,

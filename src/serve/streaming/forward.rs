@@ -60,7 +60,7 @@ pub async fn over_spdy(io: impl AsyncRead + AsyncWrite + 'static, dial: Dialer, 
                     connection.refuse(half.stream).await;
                 }
             }
-            // Only to let go of those that are done.
+            // Only to drop the finished ones.
             Some(_) = forwards.join_next() => {}
         }
     }
@@ -161,7 +161,8 @@ pub async fn through_tunnel(io: impl AsyncRead + AsyncWrite + 'static, dial: Dia
     connection.close().await;
 }
 
-/// One connection, until both sides have closed it; when the client cannot be told that the pod's side has, until that has.
+/// One connection, until both sides have closed it. If the client cannot be informed that the pod's side has
+/// closed, until that has.
 async fn forward(inlet: Inlet, mut data: Outlet, mut error: Outlet, port: u16, dial: Dialer) {
     let connected = tokio::select! {
         biased;
@@ -194,7 +195,7 @@ async fn forward(inlet: Inlet, mut data: Outlet, mut error: Outlet, port: u16, d
         }
         Err(message) => {
             let message = format!("error forwarding port {port} to pod: {message}");
-            // When the client is gone nobody needs to know.
+            // The write may fail: the client may be gone.
             let _ = error.write(message.as_bytes()).await;
             data.finish().await;
         }

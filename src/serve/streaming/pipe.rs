@@ -13,13 +13,13 @@ use tokio::time::Instant;
 use super::spdy::frame;
 use super::websocket;
 
-/// Pieces of at most 8 KiB that wait for whoever reads a stream; then the client waits.
+/// Pieces of at most 8 KiB that wait for a stream's reader; then the client waits.
 const PIECES: usize = 4;
-/// Frames that wait for the connection; then whoever writes waits.
+/// Frames that wait for the connection; then their sender waits.
 const FRAMES: usize = 8;
 /// A client's window is topped up when it owes so much.
 const CREDIT: usize = 16 * 1024;
-/// A client that does not close its end after ours was closed is cut off.
+/// A client that does not close its end within this time after the server has is cut off.
 pub const LINGER: Duration = Duration::from_secs(5);
 
 /// The client is gone.
@@ -74,7 +74,7 @@ pub fn frames() -> (Frames, mpsc::Receiver<Outgoing>) {
     mpsc::channel(FRAMES)
 }
 
-/// Writes frames until [`Outgoing::Close`], an error, or nobody is left to send any.
+/// Writes frames until [`Outgoing::Close`], an error, or all senders are dropped.
 pub async fn write_frames(
     mut io: impl AsyncWrite + Unpin,
     mut frames: mpsc::Receiver<Outgoing>,

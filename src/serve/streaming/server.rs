@@ -93,10 +93,11 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens on `address`, whose port may be 0 for any. Vanished clients are noticed by the kernel (keep-alive).
+    /// Listens on `address`, whose port may be 0 for any. The kernel detects vanished clients (TCP
+    /// keep-alive).
     ///
     /// # Errors
-    /// When the address cannot be had.
+    /// The address cannot be bound.
     pub fn bind(address: SocketAddr) -> Result<Self, ListenError> {
         let bind = || {
             let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
@@ -144,7 +145,7 @@ async fn serve_connection(stream: TcpStream, announcer: Announcer, place: Connec
         .serve_connection(TokioIo::new(stream), service)
         .with_upgrades();
     if let Err(error) = connection.await {
-        // A client's mistake or impatience; nobody has to act.
+        // The client's error or timeout; no action is needed.
         log::debug!(err:% = error; "Streaming connection closed unexpectedly");
     }
 }

@@ -41,7 +41,7 @@ fn cat(code: i32) -> Session {
     let (mut program_err, stderr) = tokio::io::duplex(1000);
     let program = async move {
         tokio::io::copy(&mut program_in, &mut program_out).await.map_err(|error| error.to_string())?;
-        // Nobody may want to hear it.
+        // The write may fail: the client may have closed its side.
         let _ = program_err.write_all(b"that was all").await;
         Ok(code)
     };
@@ -344,7 +344,7 @@ fn announce_forward(announcer: &Announcer, ports: Vec<u16>) -> String {
     announcer.announce(StreamUrlKind::PortForward, begin).expect("there is room")
 }
 
-/// A port nobody listens on.
+/// A port without a listener.
 async fn shut_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has ports");
     listener.local_addr().expect("it is bound").port()

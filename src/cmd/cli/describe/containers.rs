@@ -93,7 +93,7 @@ fn standing(out: &mut Tabbed, status: &ContainerStatus) {
     field(out, 2, "Restart Count", &status.restart_count.to_string());
 }
 
-/// kubectl leaves out why a container waits; here nobody else would say it.
+/// kubectl omits the message of a waiting container; here there is no other place that shows it.
 fn state(out: &mut Tabbed, title: &str, state: &ContainerState) {
     if let Some(running) = &state.running {
         field(out, 2, title, "Running");

@@ -19,7 +19,7 @@ use crate::serve::server::report::EventReport;
 
 const ROLE: &str = "node-role.kubernetes.io/";
 
-/// Whether this is what somebody calls nodes, perhaps with a name behind it.
+/// Whether the argument names nodes, perhaps with a name behind it: `no`, `node/NAME`.
 pub(super) fn is_meant(word: &str) -> bool {
     matches!(word.split('/').next(), Some("node" | "nodes" | "no"))
 }

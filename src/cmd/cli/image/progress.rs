@@ -23,7 +23,7 @@ struct Layer {
     done: u64,
     total: u64,
     state: LayerState,
-    /// When its first bytes were told of, and how many there were.
+    /// When the first bytes were reported, and how many there were.
     began: Option<(Duration, u64)>,
     /// Its last line has been said.
     is_said: bool,
@@ -55,7 +55,7 @@ impl PullProgress {
                 // Nothing to say of layers whose turn has not come.
                 (changed && *state != LayerState::Waiting).then(|| line(digest, *state, *total))
             }
-            // Whoever asked says what came of it.
+            // The caller reports the result.
             Progress::Done { .. } | Progress::Failed { .. } => None,
         }
     }

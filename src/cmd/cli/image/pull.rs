@@ -1,7 +1,7 @@
-//! `agent image pull`: the agent's own pull, by hand. Layers, locks and leftovers are those of the agent, whether it runs or
-//! not.
+//! `agent image pull`: the agent's own pull as a command. It shares layers, locks and leftovers with the
+//! agent, whether the agent runs or not.
 //!
-//! Owns the options and what is said.
+//! Owns the options and the output.
 
 use std::io::{BufRead, BufReader, IsTerminal, Read};
 use std::os::fd::AsFd;
@@ -94,7 +94,7 @@ pub(super) fn run(options: &ImageOptions, environment: &mut Environment<'_>) -> 
                 _ => print(environment, &format!("Pulled {}\n", pulled.reference))?,
             },
             Err(error) => {
-                // Nobody is left to tell when standard error is gone too.
+                // The write may fail: standard error may be closed, too.
                 let _ = writeln!(environment.err, "error: {}", chain(&error));
                 code = EXIT_FAILED;
                 if matches!(error, PullError::Interrupted) {
@@ -150,7 +150,7 @@ fn pull(
         }
     }
     if matches!(last, Err(PullError::Interrupted)) {
-        // The child is dead: what it had begun is nobody's now, and opening the store takes it away.
+        // The child is dead: its partial downloads have no owner, and opening the store removes them.
         drop(ImageStore::open(&request.store));
     }
     Ok(last)
@@ -191,7 +191,7 @@ fn columns() -> usize {
     size.ok().map(|(columns, _)| usize::from(columns)).filter(|columns| *columns > 0).unwrap_or(COLUMNS)
 }
 
-/// Whom to be, when that was said.
+/// The registry credentials, if the options name any.
 fn credentials(options: &PullOptions) -> Result<Option<Auth>, CliError> {
     let usage = |message: &str| CliError::Usage(UsageError::Option { message: message.to_owned() });
     let given = match (&options.creds, &options.creds_file) {

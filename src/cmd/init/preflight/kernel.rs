@@ -45,7 +45,7 @@ pub(super) fn system(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFin
     }]
 }
 
-/// Whether the kernel can do it: `None` when nobody says.
+/// Whether the kernel has the option. `None`: its configuration is unknown.
 fn has(facts: &MachineFacts, option: &str) -> Option<bool> {
     let config = facts.kernel_config.as_ref()?;
     let is = |line: &str| {

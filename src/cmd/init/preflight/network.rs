@@ -43,8 +43,8 @@ pub(super) fn ports(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFind
     wanted.ports.iter().map(finding).collect()
 }
 
-/// kubeadm warns that its own connections go through a proxy. Ours are the pulls, and they are the service's, whose environment
-/// is not this shell's.
+/// kubeadm warns that its own connections go through a proxy. The agent's are image pulls, and they use the
+/// service's environment, not this shell's.
 pub(super) fn proxies(facts: &MachineFacts, _: &Purpose) -> Vec<PreflightFinding> {
     const NAME: &str = "HTTPProxy";
     let missing: Vec<_> = facts

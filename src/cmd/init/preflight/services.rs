@@ -30,7 +30,8 @@ pub(super) fn socket_path(endpoint: &str) -> PathBuf {
     PathBuf::from(endpoint.strip_prefix("unix://").unwrap_or(endpoint))
 }
 
-/// Upstream warns that the kubelet's service is missing. Ours is another one, so here it warns that there is one.
+/// Upstream warns that the kubelet's service is missing. The agent's service is a different one, so here the
+/// check warns that a kubelet is present.
 pub(super) fn conflicts(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFinding> {
     let mut findings = Vec::new();
     for name in KUBELETS {

@@ -54,7 +54,7 @@ impl Tree {
     fn facts(&self) -> MachineFacts {
         let machine = ProbedMachine { root: self.0.clone(), uid: 0, now: NOW, cpus: 4, proxies: Vec::new() };
         let mut facts = machine.look(&wanted().interest());
-        // The disk below the tree is the one of whoever runs the test.
+        // The disk below the tree is that of the machine that runs the test.
         let room = FileSystemFacts {
             available: 8 << 30,
             inodes: 1 << 20,
@@ -249,7 +249,7 @@ fn another_kubelet_is_an_error_that_names_how_to_get_rid_of_it() {
     assert!(enabled.commands.contains(&"k3s-killall.sh".to_owned()), "{enabled:?}");
     tree.file("proc/812/comm", "k3s-server\n");
     assert!(only(&tree.facts(), &wanted()).message.contains("running (process 812)"));
-    // Installed and left alone is nobody's trouble.
+    // Installed but neither running nor enabled is not a conflict.
     let mut facts = tree.facts();
     facts.services.insert("k3s", Service { installed: true, enabled: false, process: None });
     assert_eq!(complaints(&facts, &wanted()), []);
@@ -372,7 +372,7 @@ fn a_port_in_use_is_an_error_that_names_the_process_unless_it_is_the_agent() {
     assert_eq!(finding.commands, ["systemctl status 812"]);
     tree.file("proc/812/comm", "agent\n");
     assert_eq!(complaints(&tree.facts(), &wanted()), [], "an agent that runs is no obstacle");
-    // Another address of the same port is nobody's.
+    // The same port on another address is not a conflict.
     fs::remove_file(tree.0.join("proc/812/comm")).unwrap();
     let other = u32::from_ne_bytes([192, 168, 1, 2]);
     tree.file("proc/net/tcp", &line(&format!("{other:08X}"), 10250, 4711));

@@ -29,7 +29,7 @@ pub enum Look {
     CompareWhileWritten,
 }
 
-/// What a look found.
+/// The result of checking a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Looked {
     /// There is no such file any more.
@@ -122,7 +122,7 @@ impl FileEntry {
         &self.problems
     }
 
-    /// Looks at the file and, if needed, reads it.
+    /// Checks the file and, if needed, reads it.
     pub fn refresh<P: ManifestParser>(
         &mut self,
         path: &Path,
@@ -205,7 +205,7 @@ impl FileEntry {
     }
 }
 
-/// To tell equal content from changed content; nobody gains by a collision on their own manifest.
+/// Detects changed content. It need not resist collisions: the user's own manifests are not adversarial.
 fn digest(bytes: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     hasher.write(bytes);

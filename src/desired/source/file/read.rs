@@ -34,7 +34,7 @@ impl Identity {
     }
 }
 
-/// A file that cannot be used. The path is said by whoever shows this.
+/// A file that cannot be used. The path is not included; the caller adds it.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// A symlink to nowhere.

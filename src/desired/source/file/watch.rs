@@ -19,7 +19,7 @@ const ARM_ATTEMPTS: usize = 4;
 /// What the events since the last look ask for.
 #[derive(Debug, Default)]
 pub struct Hints {
-    /// Look at everything and set the watches anew.
+    /// Rescan everything and recreate the watches.
     pub everything: bool,
     /// Files that are complete again, were replaced, or went away.
     pub names: BTreeSet<OsString>,

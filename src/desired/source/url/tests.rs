@@ -108,7 +108,7 @@ async fn a_web_page_instead_of_a_manifest_is_named_as_such() {
     assert!(told[0].starts_with("unknown | ") && told[0].contains("is this a web page"), "{told:?}");
 }
 
-/// Serves `v1` under an ETag, and 304 to whoever has it.
+/// Serves `v1` under an ETag, and 304 to clients that have it.
 fn versioned() -> Server {
     Server::start(|head, stream| {
         let known = head.to_lowercase().contains("if-none-match: \"v1\"\r\n");
@@ -244,7 +244,7 @@ async fn only_what_has_a_good_signature_beside_it_is_an_answer() {
     fs::write(file("key"), KEY).unwrap();
     assert_eq!(polls(&mut source, 2).await, ["a=1", "-"]);
 
-    // Somebody changes what is served: the good version stays.
+    // The served content changes: the good version stays.
     fs::write(file("pods"), "a=2").unwrap();
     let validator = source.validator.take();
     let update = source.poll().await.unwrap();
@@ -272,7 +272,7 @@ async fn a_token_is_read_for_each_request_and_a_broken_one_is_never_sent() {
     for broken in ["two words", "a\r\nX-Evil: 1", "\u{e4}"] {
         fs::write(&token_file, broken).unwrap();
         let told = source.poll().await.map(|update| update.problems[0].message.clone());
-        // The same problem is told once.
+        // The same problem is reported once.
         assert!(told.is_none_or(|told| told.contains("one line of visible ASCII")), "{broken:?}");
     }
     for token in ["first", "second\n"] {

@@ -11,7 +11,7 @@ use super::managed::{ManagerEntry, Operation, Writer, owned};
 use super::schema::{Keyed, Shape};
 use super::strategic::arrange;
 
-/// A field that somebody else owns with another value.
+/// A field that another manager owns with a different value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
     /// The other manager as messages name it: `"name" using v1`.
@@ -120,7 +120,7 @@ pub fn apply(
     Ok(Applied { object, entries })
 }
 
-/// An object that was there before anybody owned anything belongs to nobody in particular, as upstream.
+/// An object that existed before any field was managed gets upstream's `before-first-apply` manager.
 fn before_first(
     entries: Vec<ManagerEntry>,
     live: &Value,

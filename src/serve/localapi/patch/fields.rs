@@ -18,7 +18,7 @@ pub struct FieldSet {
     below: BTreeMap<String, FieldSet>,
 }
 
-/// How the parts of a list are told apart.
+/// How the items of a list are identified.
 enum Items<'a> {
     /// By step; items and steps are unique.
     Apart(BTreeMap<String, &'a Value>),

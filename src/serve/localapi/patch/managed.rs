@@ -53,7 +53,7 @@ pub struct Writer<'a> {
     pub now: Timestamp,
 }
 
-/// Nobody owns these: they say which object it is, or the node writes them.
+/// Fields without an owner: they identify the object, or the node writes them.
 const UNOWNED: [&str; 3] = ["f:apiVersion", "f:kind", "f:status"];
 const UNOWNED_METADATA: [&str; 12] = [
     "f:name",
@@ -73,7 +73,7 @@ const UNOWNED_METADATA: [&str; 12] = [
 /// Managers of one object at most; upstream joins the oldest updates beyond this many.
 const MAX_UPDATE_MANAGERS: usize = 10;
 
-/// Without fields that nobody owns.
+/// Removes the fields that have no owner.
 #[must_use]
 pub fn owned(fields: FieldSet) -> FieldSet {
     fields.without(&UNOWNED, &UNOWNED_METADATA)
@@ -132,7 +132,7 @@ pub fn write(mut entries: Vec<ManagerEntry>) -> Vec<Value> {
         .collect()
 }
 
-/// The entries after somebody wrote `new` over `old` (null when it is new) in any way but by applying.
+/// The entries after `new` was written over `old` (null on create) other than by apply.
 #[must_use]
 pub fn after_update(
     entries: Vec<ManagerEntry>,

@@ -12,13 +12,13 @@ use crate::model::api::schema::{Field, Schema, Type};
 pub enum Shape<'s> {
     /// Nothing special below: objects by member, lists as values.
     Free,
-    /// One value for whoever owns it. (A strategic merge patch still goes through an object by member.)
+    /// One value with one owner. (A strategic merge patch still merges an object by member.)
     Atomic,
     /// An object of this type.
     Struct(&'s Schema, Type<'s>),
     /// A list of different scalars; a strategic merge patch adds to it or replaces it.
     Set(Patch),
-    /// A list of objects that are told apart by keys.
+    /// A list of objects that are identified by keys.
     Keyed(Keyed<'s>),
 }
 
@@ -36,7 +36,7 @@ pub enum Patch {
 pub struct Keyed<'s> {
     /// `patchMergeKey`; none: a strategic merge patch replaces the list.
     pub merge_key: Option<&'s str>,
-    /// `listMapKey`, commas between; none: the list is one value for whoever owns it.
+    /// `listMapKey`, separated by commas. None: the list is one value with one owner.
     keys: Option<&'s str>,
     schema: &'s Schema,
     of: Type<'s>,

@@ -52,7 +52,7 @@ fn object(
             changes.push((name, change));
         }
     }
-    // The order that was there: items nobody names keep their places by it.
+    // The previous order: items that the patch does not name keep their places.
     let before: Vec<Option<Value>> = orders.iter().map(|(list, _)| target.get(list).cloned()).collect();
     for (name, change) in changes {
         if change.is_null() {

@@ -309,7 +309,7 @@ fn who_applies_a_field_owns_it_until_it_is_no_longer_applied() {
     assert_eq!(conflict.message(), "Apply failed with 1 conflict: conflict with \"one\": .data.a");
     assert_eq!(live.object["data"]["a"], "1", "nothing was done");
 
-    // No longer applied: what nobody else applies goes, what others apply stays.
+    // No longer applied: fields without another owner are removed, fields of other appliers stay.
     live.apply("two", &json!({"d": "2"}), false).unwrap();
     assert_eq!(live.object["data"], json!({"a": "1", "b": "1", "d": "2"}));
     live.apply("two", &json!({"a": "2", "d": "2"}), true).unwrap();

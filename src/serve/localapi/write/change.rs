@@ -284,7 +284,7 @@ fn applied(task: &Task, old: &StoredObject, wanted: &Value) -> Result<(Value, Ve
     strip_notes(&mut live);
     let force = task.wanted.options.force;
     let mut wanted = wanted.clone();
-    // A precondition, and nobody's field.
+    // A precondition, and not a managed field.
     let version = wanted
         .get_mut("metadata")
         .and_then(Value::as_object_mut)

@@ -1,6 +1,6 @@
-//! Objects that were deleted and have finalizers: they stay until whoever put those there takes them away.
+//! Objects that were deleted and have finalizers: they remain until the finalizers are removed.
 //!
-//! Owns what a deletion makes of an object, and what may change of one that goes.
+//! Owns the effect of a deletion on an object, and which of its fields may still change.
 
 use std::rc::Rc;
 

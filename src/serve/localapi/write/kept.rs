@@ -279,7 +279,7 @@ impl Task {
         Failure::new(422, "Invalid", format!(" \"\" is invalid: patch: {message}")).because(&[cause])
     }
 
-    /// What the client wants to hear of fields that are unknown or there twice.
+    /// The warnings about unknown and duplicate fields that the client asked for.
     pub(super) fn judge(&self, lax: Lax) -> Result<Vec<String>, Failure> {
         match self.wanted.options.field_validation.as_str() {
             "Strict" if !lax.0.is_empty() => {

@@ -1,4 +1,4 @@
-//! Clients of all kinds at the other end of a pipe, time being ours.
+//! Well- and ill-behaved clients at the other end of a pipe, under simulated time.
 
 use http_body_util::{BodyExt, Empty};
 use hyper::client::conn::http2::{Builder, SendRequest};

@@ -1,7 +1,7 @@
-//! A connection and its streams: a client's, and ours to a server.
+//! A connection and its streams, on the client's and on the server's side.
 //!
-//! Owns the connection, its two tasks and the table of streams. A stream's data waits in a short queue until it is
-//! read; then the connection is not read on, and the client waits.
+//! Owns the connection, its two tasks and the table of streams. A stream's data waits in a short queue until
+//! it is read; when it is full the connection is not read, and the client waits.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -18,7 +18,7 @@ use crate::serve::streaming::pipe::{
 
 /// A forwarded connection has two; a client with more open at a time is refused further ones.
 const MAX_STREAMS: usize = 512;
-/// Streams that nobody has asked for yet.
+/// Streams that have not been accepted yet.
 const WAITING: usize = 16;
 /// What the protocol begins with.
 const INITIAL_WINDOW: i64 = 64 * 1024;
@@ -113,7 +113,7 @@ impl SpdyConnection {
 }
 
 struct StreamEntry {
-    /// `None` when the client has closed its side, or nobody listens.
+    /// `None` when the client has closed its side, or the receiver is dropped.
     pieces: Option<Pieces>,
     window: Rc<Window>,
 }
@@ -162,7 +162,7 @@ impl Table {
                     entry.window.cut();
                 }
             }
-            // Clients' numbers are odd; the others answer ours.
+            // Ping ids of clients are odd. The others answer this side's own pings.
             Event::Ping { id } if (id % 2 == 0) == self.is_client => self.send(frame::ping(id)).await,
             Event::WindowUpdate { stream, delta } => {
                 if let Some(entry) = self.open.get(&stream) {
@@ -190,7 +190,7 @@ impl Table {
             return self.send(frame::reset(id, RESET_PROTOCOL_ERROR)).await;
         }
         self.last = id;
-        // Those that are over on both sides: nobody holds the other end, or the client ended them.
+        // Streams that are over on both sides: the receiver is dropped, or the client ended them.
         self.open.retain(|_, entry| match &entry.pieces {
             Some(pieces) => !pieces.is_closed(),
             None => Rc::strong_count(&entry.window) > 1,
@@ -201,7 +201,7 @@ impl Table {
         let stream = self.enter(id, fin, headers);
         let reply = frame::reply(id, &mut self.headers);
         self.send(reply).await;
-        // Nobody wants streams any more when the connection is being closed.
+        // The send may fail: a connection that is being closed accepts no streams.
         let _ = self.opened.send(stream).await;
     }
 

@@ -45,7 +45,7 @@ pub enum Event {
         /// What the stream is for.
         headers: Headers,
     },
-    /// It accepts a stream of ours.
+    /// Accepts a stream that this side opened.
     Reply {
         stream: u32,
         /// It will send nothing on it.
@@ -150,7 +150,7 @@ impl Decoder {
             },
             SYN_REPLY | HEADERS => {
                 let stream = stream(0)?;
-                // Read even when nobody asks: the next block builds on it.
+                // Decoded although the headers are not used: the next block depends on the compression state.
                 self.headers.read(payload.get(4..).ok_or(SpdyError::Short(kind))?)?;
                 match kind {
                     SYN_REPLY => Event::Reply { stream, fin },
