@@ -27,12 +27,12 @@ use crate::serve::streaming::server::Announcer;
 
 use crate::platform::grpc::{AnswerBody, Code, GrpcReply, Status, unary};
 
-/// Root and its group: who may start containers may do anything.
+/// Root and its group: access to this socket amounts to root on the node.
 const SOCKET_MODE: u32 = 0o660;
-/// A kubelet has two, tools one each; test suites open some for each of their hundreds of cases and close none.
+/// A kubelet holds two connections, tools one each; test suites open some for each of their hundreds of cases
+/// and close none.
 const MAX_CONNECTIONS: usize = 512;
 
-/// The calls and what they need.
 #[derive(Clone)]
 pub struct CriServer {
     runtime: EmbeddedRuntime,
@@ -81,7 +81,6 @@ impl CriServer {
         crate::platform::grpc::response(answer)
     }
 
-    /// The table of calls.
     async fn call(&self, path: &str, message: Bytes) -> Result<GrpcReply, Status> {
         if let Some(name) = path.strip_prefix("/runtime.v1.ImageService/") {
             return self.image_call(name, message).await;

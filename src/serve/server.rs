@@ -1,5 +1,5 @@
-//! The kubelet's API: over TLS on port 10250, and for this machine's root on a Unix socket, where `agent status`, `agent get`
-//! and their like ask.
+//! The kubelet's API: over TLS on port 10250, and for root on a Unix socket, which `agent status`, `agent
+//! get` and similar commands use.
 //!
 //! Owns the local socket's connections and their limits; [`https`] owns those on TCP.
 
@@ -57,14 +57,14 @@ pub const DEFAULT_SOCKET: &str = "/run/agent/agent.sock";
 /// The upstream release that this follows, with the agent's own version appended.
 pub const RELEASE: &str = concat!("v1.36.0+agent-", env!("CARGO_PKG_VERSION"));
 
-/// More than people and scripts on one box need; each costs a buffer.
+/// More than users and scripts on one box need; each connection costs a buffer.
 const MAX_CONNECTIONS: usize = 64;
-/// A client that does not say what it wants makes room for others. The buffer is hyper's least; our own client sends a few
-/// headers, those of streams some more.
+/// A client that sends no request is disconnected, to make room for others. The buffer is hyper's minimum;
+/// the agent's own client sends a few headers, streaming clients some more.
 const LOCAL: Bounds =
     Bounds { header_timeout: Duration::from_secs(5), buffer_bytes: 8192, max_headers: 32, once: true };
 
-/// Root needs no `/logs`: it has the files.
+/// Root needs no `/logs`: it can read the files.
 const OWN: Served = Served { debugging: true, own: true, system_logs: SystemLogs::Off, server_type: "" };
 
 /// Serves until the future is dropped, and ends all connections then. A process that can open the socket may
@@ -77,17 +77,18 @@ pub async fn serve(listener: UnixListener, node: SharedNode, guest: Option<Share
     .await;
 }
 
-/// What a connection may cost.
+/// The limits of a connection.
 struct Bounds {
-    /// For a request's head, and how long a connection may wait for the next request.
+    /// For a request's head, and the idle time between requests.
     header_timeout: Duration,
     buffer_bytes: usize,
     max_headers: usize,
-    /// One request a connection.
+    /// One request per connection.
     once: bool,
 }
 
-/// Answers a request of a connection. Behind pointers, as what carries requests out is there once and not for each listener.
+/// Handles a request of a connection. Behind pointers, so that the handler's code exists once and not for
+/// each listener.
 type Respond = Rc<dyn Fn(Request<IncomingBody>) -> Pending<Response<Body>>>;
 
 /// Serves the requests of a connection until it ends, then notifies the node. Streams that began on it

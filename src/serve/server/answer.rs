@@ -25,12 +25,12 @@ use crate::pod::lifecycle::show_end;
 use crate::serve::server::incoming::IncomingBody;
 use crate::serve::streaming::{self, Action};
 
-/// What is served beside the plain resources.
+/// Which optional resources a listener serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Served {
     /// `enableDebuggingHandlers`: logs, commands, configuration.
     pub debugging: bool,
-    /// The agent's own resources: on the local socket only, which is root's.
+    /// The agent's own resources: on the local socket only, which only root can open.
     pub own: bool,
     /// `/logs`.
     pub system_logs: SystemLogs,
@@ -48,10 +48,11 @@ pub enum SystemLogs {
     Queries,
 }
 
-/// Upstream's word for a failure in plain text.
+/// Status code and message of a failure in plain text, as upstream's.
 pub type Failed = (StatusCode, String);
 
-/// Answers. `held` is kept for as long as a stream lives. Needs a `LocalSet`, and a connection served with upgrades.
+/// Answers a request. `held` is kept for as long as a stream lives. Needs a `LocalSet`, and a connection
+/// served with upgrades.
 pub async fn answer(
     request: Request<IncomingBody>,
     route: Result<Route, Refused>,
@@ -189,7 +190,7 @@ fn refusal(refused: Refused) -> Response<Body> {
     }
 }
 
-/// `v1.PodList`. Items of a list carry no kind of their own, as upstream's.
+/// `v1.PodList`. Items of a list carry no `kind` and `apiVersion`, as upstream's.
 fn pod_list(pods: Vec<Pod>) -> Value {
     let bare = |mut pod: Pod| {
         show_end(&mut pod);
@@ -201,14 +202,14 @@ fn pod_list(pods: Vec<Pod>) -> Value {
     json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items})
 }
 
-/// Upstream lists what it is configured with: a static pod leaves `/pods` with its manifest, before it has ended; a pod of the
-/// API leaves with its object.
+/// Upstream lists its configured pods: a static pod leaves `/pods` with its manifest, before it has ended; a
+/// pod of the API leaves with its object.
 fn is_listed(pod: &Pod) -> bool {
     let source = pod.metadata.annotations.get(CONFIG_SOURCE_ANNOTATION).map(String::as_str);
     pod.metadata.deletion_timestamp.is_none() || source == Some(PodSource::Api.as_str())
 }
 
-/// The checks of health.
+/// The health checks.
 pub const HEALTH_CHECKS: [&str; 4] = ["ping", "log", "syncloop", "device-plugin"];
 
 /// Answers `/healthz`, or `what` says the same under another name: one check, or all of them.

@@ -91,13 +91,13 @@ pub fn response(code: StatusCode, content_type: &'static str, body: Body) -> Res
     response
 }
 
-/// Words for people.
+/// A message for the user.
 #[must_use]
 pub fn text(code: StatusCode, text: impl Into<Bytes>) -> Response<Body> {
     response(code, "text/plain; charset=utf-8", Body::Whole(Full::new(text.into())))
 }
 
-/// An object for programs.
+/// An object, as JSON.
 #[must_use]
 pub fn object(code: StatusCode, object: &impl serde::Serialize) -> Response<Body> {
     match serde_json::to_vec(object) {
@@ -109,7 +109,7 @@ pub fn object(code: StatusCode, object: &impl serde::Serialize) -> Response<Body
     }
 }
 
-/// JSON that is written already.
+/// An object that is already JSON.
 #[must_use]
 pub fn json(code: StatusCode, content_type: &'static str, text: impl Into<Bytes>) -> Response<Body> {
     response(code, content_type, Body::Whole(Full::new(text.into())))
@@ -125,7 +125,7 @@ pub fn failure(code: StatusCode, reason: &str, message: &str) -> Response<Body> 
     object(code, &status)
 }
 
-/// Names the methods that are wanted.
+/// Adds an `Allow` header with the accepted methods.
 #[must_use]
 pub fn allowing(mut response: Response<Body>, methods: &'static str) -> Response<Body> {
     response.headers_mut().insert(ALLOW, HeaderValue::from_static(methods));

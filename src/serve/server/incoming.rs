@@ -14,7 +14,7 @@ use hyper::body::{Body as HttpBody, Bytes, Frame, Incoming, SizeHint};
 /// How much of an unread body is read before the answer is sent, in bytes: some clients (curl 7.88 over
 /// HTTP/2) see no answer that comes before all of their body has gone.
 const MAX_UNWANTED: usize = 64 * 1024;
-/// And for how long.
+/// The time limit for reading it.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub struct IncomingBody {
@@ -22,10 +22,10 @@ pub struct IncomingBody {
     back: Option<Rest>,
 }
 
-/// Where a body is left that was not read to its end.
+/// Where a body that was not read to its end is handed back.
 type Rest = Rc<RefCell<Option<Incoming>>>;
 
-/// What may be left of a body.
+/// The part of a body that may remain.
 pub(super) struct Unread(Rest);
 
 impl IncomingBody {
@@ -34,7 +34,7 @@ impl IncomingBody {
         Self { body: Some(body), back: None }
     }
 
-    /// And where its rest is found.
+    /// With the place where the rest is handed back.
     pub(super) fn returned(body: Incoming) -> (Self, Unread) {
         let rest = Rest::default();
         (Self { body: Some(body), back: Some(Rc::clone(&rest)) }, Unread(rest))

@@ -26,39 +26,37 @@ use crate::model::types::Timestamp;
 use crate::platform::sys::durable::write_durably;
 use crate::platform::sys::lock;
 
-/// 2026-01-01: no clock that shows less is right, as this program did not exist.
+/// 2026-01-01: an earlier clock is wrong, as this program did not exist then.
 pub const FLOOR: Timestamp = Timestamp::from_secs(1_767_225_600);
-/// RFC 5280's word for "for ever": a box outlives any number of years we could choose.
+/// RFC 5280's "no well-defined expiration date": a box outlives any number of years we could choose.
 const FOR_EVER: i64 = 253_402_300_799;
-/// What the node serves with.
+/// The lifetime of a serving certificate.
 const SERVING_LIFETIME: Duration = Duration::from_secs(365 * 24 * 3600);
-/// A serving certificate with less left is replaced.
+/// A serving certificate with less time left is replaced.
 const RENEW_BEFORE: Duration = Duration::from_secs(73 * 24 * 3600);
 
-/// Something is wrong with a file.
+/// An error of a certificate file.
 #[derive(Debug, thiserror::Error)]
 pub enum PkiError {
     /// The system refused.
     #[error("{action} {}", path.display())]
     File {
-        /// What was being done.
+        /// The operation that failed.
         action: &'static str,
-        /// To which file.
         path: PathBuf,
-        /// The system's word.
         source: io::Error,
     },
-    /// It holds something else.
+    /// The file's content is not a certificate or key.
     #[error("{}: {message}", path.display())]
     Content {
         path: PathBuf,
-        /// What is wrong and what helps.
+        /// What is wrong and how to fix it.
         message: String,
     },
     /// Another process is creating certificates, or the lock file cannot be opened.
     #[error(transparent)]
     Lock(#[from] lock::LockError),
-    /// The library's word; nothing that a user did.
+    /// An error of the library, not caused by the user.
     #[error("generate a certificate")]
     Make(#[from] rcgen::Error),
 }
@@ -72,13 +70,13 @@ pub struct Pair {
     pub key: String,
 }
 
-/// The clock, or [`FLOOR`] if it shows less.
+/// The clock, or [`FLOOR`] if the clock is earlier.
 #[must_use]
 pub fn plausible(now: Timestamp) -> Timestamp {
     now.max(FLOOR)
 }
 
-/// The same for those who verify.
+/// The same for certificate verification.
 #[must_use]
 pub fn unix_time(now: Timestamp) -> UnixTime {
     let seconds = plausible(now).as_nanos() / 1_000_000_000;
@@ -88,7 +86,7 @@ pub fn unix_time(now: Timestamp) -> UnixTime {
 /// The prefix of the name of every authority that the agent creates.
 const NAME: &str = "agent-ca@";
 
-/// Signs what the node and its people show.
+/// Signs serving and client certificates.
 pub struct Authority {
     certificate: String,
     issuer: Issuer<'static, KeyPair>,
@@ -105,13 +103,13 @@ fn authority_key_file(directory: &Path) -> PathBuf {
 }
 
 impl Authority {
-    /// Reads the node's authority where there is one.
+    /// Reads the node's authority if it exists.
     ///
     /// # Errors
-    /// As [`open`](Self::open), and when there is none: nothing is made.
+    /// As [`open`](Self::open), and when there is none: nothing is created.
     pub fn existing(directory: &Path, node_name: &str) -> Result<Self, PkiError> {
         let file = authority_file(directory);
-        // Beside it there may be the key of an authority whose making was cut short.
+        // The key may exist without its certificate, when creating the authority was interrupted.
         if read(&file)?.is_none() {
             let message = "not found: the agent generates it at its first start; set its certificate \
                            directory with --cert-dir, or its root directory with --root-dir"
@@ -121,11 +119,11 @@ impl Authority {
         Self::open(directory, node_name)
     }
 
-    /// Reads the node's authority, or makes it: once in the life of a node.
+    /// Reads the node's authority, or creates it: once in the life of a node.
     ///
     /// # Errors
-    /// Files that cannot be read or written, or hold something else. A key that is missing beside its certificate is an error
-    /// too: a new one would silently make void what people were given.
+    /// Files that cannot be read or written, or with other content. A key that is missing beside its
+    /// certificate is an error too: a new one would silently invalidate the certificates that were issued.
     pub fn open(directory: &Path, node_name: &str) -> Result<Self, PkiError> {
         let (file, key_file) = (authority_file(directory), authority_key_file(directory));
         let fail = |action| move |source| PkiError::File { action, path: directory.to_owned(), source };
@@ -154,7 +152,7 @@ impl Authority {
             }
         };
         let Some(certificate) = certificate else {
-            // Also after a power cut between the two files.
+            // Also after a power cut between the two writes.
             let params = authority_params(&format!("{NAME}{node_name}"));
             let certificate = params.self_signed(&key)?.pem();
             write(&file, &certificate, 0o644)?;
@@ -178,7 +176,7 @@ impl Authority {
         &self.certificate
     }
 
-    /// For a client with this name and in this group.
+    /// A certificate for a client with this name and group.
     ///
     /// # Errors
     /// None that a caller could cause.
@@ -195,8 +193,8 @@ impl Authority {
         self.sign(&params)
     }
 
-    /// Whether a client certificate (PEM) is of this authority and holds for a while yet: as long as serving certificates do
-    /// when they are not replaced.
+    /// Whether a client certificate (PEM) is of this authority and remains valid for at least
+    /// [`RENEW_BEFORE`].
     #[must_use]
     pub fn client_holds(&self, certificate: &str, now: Timestamp) -> bool {
         let holds = || {
@@ -219,7 +217,7 @@ impl Authority {
             .iter()
             .filter_map(|name| match name.parse::<IpAddr>() {
                 Ok(address) => Some(SanType::IpAddress(address)),
-                // A host may have a name that DNS would not take.
+                // A host name may be invalid in DNS.
                 Err(_) => name.as_str().try_into().ok().map(SanType::DnsName),
             })
             .collect();
@@ -289,14 +287,14 @@ pub fn serving_pair(
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
-    /// Not signed by us.
+    /// Signed by another authority.
     Foreign,
     Holds,
-    /// Soon, or does not name the node.
+    /// Expires soon, or does not contain the node's names.
     Ends,
 }
 
-/// `None`: not a pair.
+/// `None`: the two do not belong together.
 fn standing(
     certificate: &str,
     key: &str,
@@ -313,7 +311,7 @@ fn standing(
     if !Subject::parse(parsed.issuer()).common_name.starts_with(NAME) {
         return Some(Standing::Foreign);
     }
-    // Keys of kinds that only others make (RSA) cannot be read here.
+    // Keys of kinds that only others create (RSA) cannot be parsed here.
     if own.as_ref().is_ok_and(|key| !is_pair(key)) {
         return None;
     }
@@ -342,7 +340,7 @@ fn standing(
             let all = names.iter().filter(nameable).all(has);
             Some(if all { Standing::Holds } else { Standing::Ends })
         }
-        // It ends soon, or is of an authority that we had once.
+        // It expires soon, or is of an earlier authority of this node.
         Err(_) => Some(Standing::Ends),
     }
 }
