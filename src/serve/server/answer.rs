@@ -212,7 +212,7 @@ fn is_listed(pod: &Pod) -> bool {
 /// The health checks.
 pub const HEALTH_CHECKS: [&str; 4] = ["ping", "log", "syncloop", "device-plugin"];
 
-/// Answers `/healthz`, or `what` says the same under another name: one check, or all of them.
+/// Answers `/healthz`, or `what`, an alias of it: one check, or all of them.
 pub fn health(node: &SharedNode, what: &str, check: &str, query: &str) -> Response<Body> {
     let verbose = query.split('&').any(|word| word == "verbose" || word.starts_with("verbose="));
     let checks = HEALTH_CHECKS.map(|name| {
@@ -246,7 +246,7 @@ pub fn health(node: &SharedNode, what: &str, check: &str, query: &str) -> Respon
     text(code, format!("{lines}{what} check {end}\n"))
 }
 
-/// What the runtime runs, as upstream shapes it: names, images, ids and nothing of what was wished for.
+/// The runtime's running pods in upstream's shape: names, images, ids, and nothing of the pods' specs.
 async fn running_pods(node: &SharedNode) -> Result<Response<Body>, Failed> {
     let all = node.containers(None).await.map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, error))?;
     let mut pods: Vec<Pod> = Vec::new();
@@ -322,7 +322,7 @@ fn find_container(node: &SharedNode, wanted: &ContainerTarget) -> Result<Pod, Fa
     Ok(pod)
 }
 
-/// Restarts regular containers, all of them if none is named.
+/// Restarts regular containers, or all of them if none is named.
 async fn restart(
     node: &SharedNode,
     wanted: &PodName,
@@ -376,7 +376,7 @@ async fn container_log(
     let node = Rc::clone(node);
     crate::platform::rt::spawn("log", async move {
         let ended = async || {
-            // A runtime that does not answer has not said that the container has ended.
+            // An error of the runtime does not mean that the container has ended.
             let found = node.container(id.clone()).await;
             found.is_ok_and(|found| found.is_none_or(|found| is_over(&found)))
         };
@@ -398,7 +398,7 @@ async fn running(node: &SharedNode, wanted: &ContainerTarget) -> Result<Containe
         found.name == wanted.container && found.state == ContainerStateKind::Running
     };
     let message = || format!("container not found ({:?})", wanted.container.as_str());
-    // Upstream's code and words.
+    // Upstream's status code and message.
     containers
         .iter()
         .find(runs)

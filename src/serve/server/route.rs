@@ -64,7 +64,10 @@ pub enum Route {
     /// `/statusz`.
     Statusz,
     /// `/stats/summary`; with `only_cpu_and_memory=true` less of it.
-    Summary { only_cpu_and_memory: bool },
+    Summary {
+        /// Only CPU time and memory.
+        only_cpu_and_memory: bool,
+    },
     /// `/logs`: the machine's own logs, a file below `/var/log`.
     SystemLogs {
         /// The path below it, decoded.
