@@ -1,4 +1,5 @@
-//! What the tests of all sources share: a directory of their own and a manifest language small enough to predict.
+//! Helpers for the tests of all sources: temporary directories and a manifest language small enough to
+//! predict.
 //!
 //! Owns test helpers.
 
@@ -81,7 +82,7 @@ pub fn shown(update: &SourceUpdate) -> String {
     }
 }
 
-/// A directory that vanishes with its test.
+/// A directory that is removed with its test.
 #[derive(Debug)]
 pub struct TempDir(PathBuf);
 
@@ -103,7 +104,7 @@ impl TempDir {
         self.0.join(name)
     }
 
-    /// In one step, as a careful writer does it.
+    /// Writes atomically, as a careful writer does.
     pub fn put(&self, name: &str, content: &str) {
         let hidden = self.0.join(".being-written");
         std::fs::write(&hidden, content).unwrap();

@@ -157,7 +157,8 @@ fn mode(mode: Option<i32>, at: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// Paths already used in a projected volume: two sources must not write one file. Elsewhere the last item wins (upstream).
+/// Paths already used in a projected volume: two sources must not write the same file. Elsewhere the last
+/// item wins (upstream).
 type Paths = BTreeSet<String>;
 
 fn claim_path(path: &str, paths: Option<&mut Paths>, at: &Path<'_>, errors: &mut Errors) {

@@ -16,7 +16,7 @@ fn source(path: &Path, stored: Vec<SourcePod>) -> FileSource<Lines> {
     source_after(path, LastGood { pods: stored, ..LastGood::default() })
 }
 
-/// As if the directory that is there now had given what was stored.
+/// As if the directory that exists now had given the stored set.
 fn source_after(path: &Path, good: LastGood) -> FileSource<Lines> {
     source_of(path, good, directory_identity(path).ok())
 }

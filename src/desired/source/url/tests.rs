@@ -35,7 +35,7 @@ fn ok(body: &str) -> String {
     answer("200 OK", &[], body)
 }
 
-/// What each poll tells: the set and the problems, or `-`.
+/// The result of each poll: the set and the problems, or `-`.
 async fn polls(source: &mut UrlSource<Lines>, count: usize) -> Vec<String> {
     let mut told = Vec::new();
     for _ in 0..count {
@@ -203,7 +203,7 @@ async fn the_running_source_asks_at_once_and_then_again_and_ends_with_its_listen
     tokio::time::timeout(Duration::from_secs(60), async { tokio::join!(running, listen) }).await.unwrap();
 }
 
-/// A server of a body and, beside it, a signature; both may change.
+/// A server with a body and its signature; both may change.
 fn signed_server(directory: &TempDir) -> Server {
     let directory = directory.path().to_owned();
     Server::start(move |head, stream| {
@@ -252,7 +252,7 @@ async fn only_what_has_a_good_signature_beside_it_is_an_answer() {
     assert!(update.problems[0].message.contains("does not match the body"), "{:?}", update.problems);
     assert_eq!(shown(&update), "unknown");
 
-    // An unchanged answer is taken for good only under the key that it was verified with.
+    // An unchanged answer is accepted only under the key that verified it.
     source.validator = validator;
     assert_eq!(polls(&mut source, 1).await, ["a=1"]);
     fs::write(file("key"), OTHER_KEY).unwrap();
