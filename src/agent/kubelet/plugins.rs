@@ -18,12 +18,12 @@ use crate::pod::status::StatusManager;
 use crate::pod::workers::PodWorkers;
 use crate::runtime::Runtime;
 
-/// Who has which devices, from the last time on.
+/// The allocation of devices, restored from the checkpoint.
 pub(super) fn manager(root: &Path) -> DeviceManager {
     DeviceManager::open(&plugins::directory(root))
 }
 
-/// Where the agent itself reads specifications of devices; nowhere when the runtime does.
+/// The directories of CDI specifications that the agent reads; none when the runtime does.
 pub(super) fn cdi_directories(resolved: &Resolved) -> Vec<PathBuf> {
     let is_ours = resolved.kubelet.container_runtime_endpoint == embedded::ENDPOINT;
     if is_ours { cdi::DIRECTORIES.map(PathBuf::from).to_vec() } else { Vec::new() }
