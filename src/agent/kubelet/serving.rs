@@ -60,7 +60,7 @@ const RETRY: Duration = Duration::from_secs(10);
 
 /// Starts the servers that the configuration enables. An error that may pass (a port in use, a certificate on
 /// a disk that is not mounted yet) keeps no pod from running: it is logged, shown by `agent status`, and
-/// retried. The kubelet exits.
+/// retried. The upstream kubelet exits instead.
 ///
 /// # Errors
 /// A configuration that can never be served.

@@ -62,7 +62,6 @@ struct DeleteArgs {
     ignore_missing: bool,
     wait: bool,
     timeout: Duration,
-    /// The data of claims.
     data: bool,
     words: Vec<String>,
 }
@@ -159,7 +158,7 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
 
 const CLAIMS: &str = "persistentvolumeclaims";
 
-/// The exit code; `None` if these are claims that are not there.
+/// The exit code; `None` if these are claims that do not exist.
 async fn delete_all(
     wanted: &DeleteArgs,
     mut objects: Vec<Result<Named, CliError>>,
