@@ -38,10 +38,9 @@ use preflight::{PreflightFinding, Purpose};
 
 /// The configuration that `init` writes and the service reads.
 const CONFIG_FILE: &str = "/var/lib/kubelet/config.yaml";
-/// What the service is started with, beside that.
+/// The service's flags besides the configuration.
 const DEFAULTS_FILE: &str = "/etc/default/agent";
 
-/// A command failed.
 #[derive(Debug, thiserror::Error)]
 enum InitError {
     #[error(transparent)]
@@ -86,8 +85,8 @@ enum InitError {
     Output(#[source] io::Error),
 }
 
-/// Runs one of the three; answers the exit code: 0, 1 when it failed (kubeadm has no other), 2 for a command line that makes no
-/// sense.
+/// Runs one of the three commands and returns the exit code: 0, 1 on failure (kubeadm has no other), 2 for an
+/// invalid command line.
 pub fn run(command: &str, arguments: &[String], environment: Environment<'_>) -> u8 {
     let mut session = InitSession { environment };
     let phases = phases_of(command);
@@ -131,13 +130,13 @@ struct InitSession<'a> {
 }
 
 impl InitSession<'_> {
-    /// On standard output, at once.
+    /// Prints to standard output at once.
     fn say(&mut self, text: &str) -> Result<(), InitError> {
         let out = &mut self.environment.out;
         out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(InitError::Output)
     }
 
-    /// On standard error.
+    /// Prints to standard error.
     fn complain(&mut self, text: &str) {
         // The write may fail: standard error may be closed, too.
         let _ = self.environment.err.write_all(text.as_bytes());
@@ -162,7 +161,7 @@ impl InitSession<'_> {
         if has_errors { Err(InitError::Preflight) } else { Ok(()) }
     }
 
-    /// All findings, those to be ignored as warnings.
+    /// All findings, with ignored errors as warnings.
     fn check(&self, options: &InitOptions, resolved: &Resolved) -> Vec<PreflightFinding> {
         let wanted = Purpose::of(resolved, options.control_plane);
         let facts = self.machine(Path::new("/")).look(&wanted.interest());
@@ -212,7 +211,7 @@ fn resolve(options: &InitOptions) -> Result<Resolved, InitError> {
     match &options.config {
         Some(file) => arguments.push(format!("--config={}", file.display())),
         None if installed.exists() => arguments.push(format!("--config={}", installed.display())),
-        // As `init` writes it.
+        // The value that `init` writes.
         None => arguments.push(format!("--pod-manifest-path={}", install::MANIFESTS)),
     }
     if options.config.is_none() && !installed.exists() {
@@ -234,7 +233,7 @@ fn resolve(options: &InitOptions) -> Result<Resolved, InitError> {
     }
 }
 
-/// Nothing but who starts services is asked.
+/// Only the init system is determined.
 fn machine_of(options: &InitOptions, session: &InitSession<'_>) -> facts::InitSystem {
     session.machine(&options.rootfs).init_system()
 }

@@ -47,7 +47,7 @@ use candidate::{Candidate, CandidateError};
 use machine::Machine;
 use service::Service;
 
-/// The old program was put back.
+/// The old program was restored.
 const EXIT_ROLLED_BACK: u8 = 3;
 /// The interval between checks of an agent on trial.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -97,11 +97,11 @@ enum UpgradeError {
     Output(#[source] io::Error),
 }
 
-/// Runs it; answers the exit code.
+/// Runs the command and returns the exit code.
 pub fn run(arguments: &[String], environment: Environment<'_>) -> u8 {
     let mut session = UpgradeSession { environment, json: false };
     let result = UpgradeOptions::parse(arguments).map_err(UpgradeError::from).and_then(|mut options| {
-        // The watch has another working directory.
+        // The watch has a different working directory.
         for path in [&mut options.socket, &mut options.root_dir] {
             *path = std::path::absolute(&*path).unwrap_or_else(|_| path.clone());
         }
@@ -136,7 +136,7 @@ struct UpgradeSession<'a> {
 }
 
 impl UpgradeSession<'_> {
-    /// On standard output, at once.
+    /// Prints to standard output at once.
     fn print(&mut self, text: &str) -> Result<(), UpgradeError> {
         let out = &mut self.environment.out;
         out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(UpgradeError::Output)
@@ -184,7 +184,7 @@ impl UpgradeSession<'_> {
 
     async fn upgrade(&mut self, options: &UpgradeOptions, held: FileLock) -> Result<u8, UpgradeError> {
         if let Some(earlier) = records::read(&options.root_dir).filter(|record| !record.phase.is_settled()) {
-            // One that was cut off before the new program was in place changed nothing.
+            // An upgrade that was interrupted before the new program was in place has changed nothing.
             if Machine::new(&options.root_dir, earlier).in_place() != InPlace::Old {
                 return Err(UpgradeError::UnderWay(", if nothing watches it, run `agent upgrade watch`"));
             }
@@ -198,7 +198,7 @@ impl UpgradeSession<'_> {
             return Ok(EXIT_OK);
         }
         let machine = Machine::new(&options.root_dir, record.clone());
-        // Where it will be run from: elsewhere may be mounted noexec. Nothing of a dry run stays.
+        // In the directory from which it will run: others may be mounted noexec. A dry run removes it.
         machine.stage(candidate.bytes())?;
         let facts = candidate.prove(&machine.staged(), options.allow_downgrade);
         let facts = facts.inspect_err(|_| machine.unstage())?;
@@ -213,7 +213,7 @@ impl UpgradeSession<'_> {
         for warning in candidate.warnings(&record.program) {
             self.complain(&["warning: ", &warning, "\n"].concat());
         }
-        // Its bytes are not needed while it is watched.
+        // Its bytes are not needed during the watch.
         drop(candidate);
         if options.dry_run {
             machine.unstage();
@@ -235,12 +235,13 @@ impl UpgradeSession<'_> {
         self.end(&record, EXIT_ROLLED_BACK)
     }
 
-    /// The steps up to a program that is in its place.
+    /// The steps until the new program is in place.
     async fn install(&mut self, machine: &mut Machine) -> Result<(), UpgradeError> {
         for effect in INSTALL {
             if let Err(error) = machine.carry_out(*effect).await {
                 machine.record.reason = chain(&error);
-                // The last step may fail after the name has changed: what is left is to be the old program, and not unwatched.
+                // The last step may fail after the rename: the old program is then restored, or the new one
+                // watched.
                 if machine.in_place() != InPlace::Old {
                     let put_back = machine.carry_out(Effect::PutBack).await;
                     if put_back.is_err() && machine.in_place() != InPlace::Old {
@@ -248,7 +249,7 @@ impl UpgradeSession<'_> {
                     }
                 }
                 for effect in effects(UpgradePhase::Trial, UpgradePhase::Abandoned) {
-                    // What cannot be done now is by the next upgrade, or by the watch if there is one.
+                    // A failed step is repeated by the next upgrade, or by the watch if there is one.
                     let _ = machine.carry_out(*effect).await;
                 }
                 return Err(error);
@@ -257,7 +258,7 @@ impl UpgradeSession<'_> {
         Ok(())
     }
 
-    /// What is to be remembered of the agent that runs now.
+    /// The record of the agent that runs now.
     async fn prepare(&mut self, options: &UpgradeOptions) -> Result<UpgradeRecord, UpgradeError> {
         let mut record = UpgradeRecord {
             since: self.environment.now,
@@ -354,7 +355,7 @@ impl UpgradeSession<'_> {
         self.end(&record, EXIT_OK)
     }
 
-    /// By the service that was made for it, else by this process.
+    /// Starts the watch as a service, or otherwise in this process.
     async fn have_watched(
         &mut self,
         options: &UpgradeOptions,
@@ -365,7 +366,7 @@ impl UpgradeSession<'_> {
             drop(held);
             match service::call(commands) {
                 Ok(()) => return self.follow(options, &machine.record).await,
-                // Then this process does it.
+                // Then this process watches.
                 Err(error) => self.complain(&["warning: ", &error, "\n"].concat()),
             }
             let held = lock::try_acquire(&options.root_dir.join(LOCK))?.ok_or(UpgradeError::UnderWay(""))?;
@@ -374,7 +375,7 @@ impl UpgradeSession<'_> {
         Ok(self.watch(options, held).await?.unwrap_or_default())
     }
 
-    /// Watches until it is settled. `None` when there is nothing to watch.
+    /// Watches until the upgrade is settled. `None` when there is nothing to watch.
     async fn watch(
         &mut self,
         options: &UpgradeOptions,
@@ -393,7 +394,7 @@ impl UpgradeSession<'_> {
                 Step::Look => tokio::time::sleep(LOOK_AGAIN).await,
                 Step::Restart => {
                     self.say("restarting the agent");
-                    // One that cannot be restarted is not well: the next looks will tell.
+                    // A failed restart is detected by the next checks.
                     if let Err(error) = machine.service.restart() {
                         self.complain(&["warning: ", &error, "\n"].concat());
                     }
@@ -426,7 +427,7 @@ impl UpgradeSession<'_> {
         let begin = Instant::now();
         loop {
             match records::read(&options.root_dir) {
-                // Settled, and cleaned up after.
+                // The upgrade is settled and cleaned up.
                 Some(record)
                     if record.phase.is_settled()
                         && lock::try_acquire(&options.root_dir.join(LOCK))?.is_some() =>
@@ -449,7 +450,7 @@ impl UpgradeSession<'_> {
     }
 }
 
-/// The record, for people or programs.
+/// The record as text or JSON.
 fn shown(record: &UpgradeRecord, as_json: bool) -> String {
     if as_json {
         let time = |time: crate::model::types::Timestamp| {

@@ -104,7 +104,7 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
     .map_err(CliError::Runtime)?
 }
 
-/// The interval of `--watch`. Usage is averaged over the last seconds anyway.
+/// The interval of `--watch`. Usage is measured over a short time anyway.
 const INTERVAL: Duration = Duration::from_secs(5);
 /// Moves the cursor to the top left, and clears everything below.
 const CLEAR: &str = "\u{1b}[H\u{1b}[J";

@@ -1,4 +1,4 @@
-//! Machines as directories, and what the checks say of them.
+//! Machines as directories, and the findings about them.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -12,11 +12,11 @@ use crate::platform::sys::node::FileSystemFacts;
 /// 2026-11-22.
 const NOW: Timestamp = Timestamp::from_secs(1_795_305_600);
 
-/// A directory that looks like a machine; gone with the value.
+/// A directory that imitates a machine; removed when dropped.
 struct Tree(PathBuf);
 
 impl Tree {
-    /// A Raspberry Pi 4 with Raspberry Pi OS, as it should be.
+    /// A Raspberry Pi 4 with Raspberry Pi OS, correctly configured.
     fn new(name: &str) -> Self {
         let root = std::env::temp_dir().join(format!("edge-agent-preflight-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&root);
@@ -65,7 +65,7 @@ impl Tree {
         facts
     }
 
-    /// Everything in it, with contents.
+    /// All files with their contents.
     fn snapshot(&self) -> Vec<(PathBuf, Vec<u8>)> {
         let (mut all, mut open) = (Vec::new(), vec![self.0.clone()]);
         while let Some(directory) = open.pop() {
@@ -109,14 +109,14 @@ fn wanted() -> Purpose {
     }
 }
 
-/// Warnings and errors, each with its name and its first words.
+/// Warnings and errors, each with its name and the start of its message.
 fn complaints(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFinding> {
     let mut found = check(facts, wanted);
     found.retain(|finding| finding.severity > Severity::Skipped);
     found
 }
 
-/// The one thing that is wrong.
+/// The only finding.
 #[track_caller]
 fn only(facts: &MachineFacts, wanted: &Purpose) -> PreflightFinding {
     let mut found = complaints(facts, wanted);
@@ -186,7 +186,7 @@ fn a_raspberry_pi_without_memory_cgroups_is_told_the_flag_and_the_file() {
         finding.commands,
         ["sed -i '1s/$/ cgroup_enable=memory/' /boot/firmware/cmdline.txt && reboot"]
     );
-    // Before Debian 12 the file was elsewhere; on a PC there is a boot loader.
+    // Before Debian 12 the file was elsewhere; a PC has a boot loader.
     fs::remove_dir_all(tree.0.join("boot")).unwrap();
     tree.file("boot/cmdline.txt", "");
     assert!(only(&tree.facts(), &wanted()).commands[0].contains(" /boot/cmdline.txt "));
@@ -218,7 +218,7 @@ fn cgroups_are_judged_by_version_controllers_and_whether_they_may_be_used() {
         with(Cgroups::Legacy { controllers: names("cpu memory pids cpuset blkio cpuacct devices freezer") });
     assert_eq!(only(&legacy, &wanted()).severity, Severity::Warning);
     assert_eq!(only(&legacy, &Purpose { fail_cgroup_v1: true, ..wanted() }).severity, Severity::Error);
-    // A v1 machine as it is mounted.
+    // The mounts of a cgroup v1 machine.
     fs::remove_dir_all(tree.0.join("sys/fs/cgroup")).unwrap();
     tree.file(
         "proc/cgroups",
@@ -349,7 +349,7 @@ fn a_clock_of_1970_and_one_without_a_battery_are_warned_of() {
             ("RTC", vec![format!("apt-get install {service}")])
         );
     }
-    // The kernel keeps fifteen letters of a name.
+    // The kernel truncates a process name to fifteen characters.
     tree.file("proc/300/comm", "systemd-timesyn\n");
     assert_eq!(complaints(&tree.facts(), &wanted()), []);
     let facts = MachineFacts { entropy: Some(60), ..tree.facts() };
