@@ -91,7 +91,8 @@ pub struct SetFinding {
 pub struct Merged {
     /// The new desired set.
     pub desired: DesiredSet,
-    /// From the old set to the new one, in upstream's order: remove, add, update, delete, reconcile; within one by uid.
+    /// From the old set to the new one, in upstream's order: remove, add, update, delete, reconcile; within
+    /// one by uid.
     pub changes: Vec<PodChange>,
     /// The source answered for the first time since the start (logged even when nothing changed).
     pub first_seen: bool,

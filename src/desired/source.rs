@@ -178,7 +178,8 @@ fn keep_last_good(
         });
         SourcePod { pod, origin: origin.location.clone() }
     };
-    // Not a plain `collect`, which would keep the parsed pods' allocation, 2 kB each, for what takes 40 bytes.
+    // Not a plain `collect`, which would keep the parsed pods' allocation, 2 kB each, for what takes 40
+    // bytes.
     let mut pods = Vec::with_capacity(parsed.len());
     pods.extend(parsed.into_iter().map(own));
     if !complete {

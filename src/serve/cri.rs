@@ -128,8 +128,9 @@ impl CriServer {
                 Box::pin(unary(message, |request| self.list_pod_sandbox_stats(request))).await
             }
             "StreamPodSandboxStats" => Box::pin(self.stream_pod_sandbox_stats(message)).await,
-            // CheckpointContainer; UpdatePodSandboxResources: pods' cgroups are the kubelet's own; metrics: a kubelet that gets a part
-            // of cAdvisor's would show that part alone, and reads all of them itself when there are none.
+            // CheckpointContainer. UpdatePodSandboxResources: pods' cgroups are the kubelet's own. Metrics: a
+            // kubelet that gets a part of cAdvisor's metrics would show only that part, and collects all of
+            // them itself when there are none.
             _ => unknown(path),
         }
     }

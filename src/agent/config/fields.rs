@@ -1,5 +1,5 @@
-//! Every field of `KubeletConfiguration` v1beta1: its path, syntax, default, flag, and whether this version acts on it.
-//! The one table that flags, files, `--help` and `agent config --explain` all read.
+//! Every field of `KubeletConfiguration` v1beta1: its path, syntax, default, flag, and whether this version
+//! acts on it. Flags, files, `--help` and `agent config --explain` all read this table.
 //!
 //! Owns the table.
 

@@ -218,7 +218,7 @@ impl CliOptions {
                         None => options.output = output(command, &given)?,
                     }
                 }
-                // Whether it was given matters: a claim's data may be in a namespace without objects.
+                // Whether it was given matters: `None` is not the same as the default namespace.
                 Own::Option("-n" | "--namespace") if pods => options.namespace = Some(text(value(parser)?)),
                 Own::Option("-A" | "--all-namespaces") if pods && shows => options.all_namespaces = true,
                 Own::Option("-w" | "--watch") if command == Command::Get => options.watch = true,

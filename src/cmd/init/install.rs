@@ -141,7 +141,8 @@ pub(super) fn defaults(flags: &[String]) -> String {
     )
 }
 
-/// The flags in such a file, whoever edited it: those of `AGENT_ARGS`, split at blanks as systemd does it.
+/// The flags in such a file, which may have been edited: those of `AGENT_ARGS`, split at blanks as systemd
+/// does it.
 pub(super) fn service_flags(text: &str) -> Vec<String> {
     let value = text.lines().filter_map(|line| line.trim().strip_prefix("AGENT_ARGS=")).next_back();
     let value = value.unwrap_or_default().trim().trim_matches(['"', '\'']);

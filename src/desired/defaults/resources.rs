@@ -1,4 +1,5 @@
-//! Defaulting of resource lists: rounding, requests from limits, and the pod's own resources from its containers'.
+//! Defaulting of resource lists: rounding, requests from limits, and the pod's own resources from its
+//! containers'.
 //!
 //! Owns the arithmetic of defaults.
 

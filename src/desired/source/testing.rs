@@ -14,7 +14,8 @@ use super::{ManifestParser, Origin, ParsedManifest, SourceAnswer, SourceObject, 
 use crate::model::api::pod::Pod;
 use crate::model::objects::{LocalObject, ObjectKind, wire};
 
-/// One pod per line, `name=version`, or ConfigMap, `@name=version`; a line that begins with `!` is a broken document.
+/// One pod per line, `name=version`, or ConfigMap, `@name=version`; a line that begins with `!` is a broken
+/// document.
 #[derive(Clone, Debug, Default)]
 pub struct Lines {
     /// How often a manifest was parsed.

@@ -83,7 +83,8 @@ pub struct Api {
     pub clock: Clock,
 }
 
-/// Serves the API until the future is dropped, and ends all connections then; streams end by themselves. Needs a `LocalSet`.
+/// Serves the API until the future is dropped, and ends all connections then; streams end by themselves.
+/// Needs a `LocalSet`.
 pub async fn serve(listener: TcpListener, api: Rc<Api>) {
     let accept = async || listener.accept().await.map(|(stream, address)| (stream, address.ip()));
     let shared = Rc::new(ApiInner { api, streams: Rc::default(), turns: Turns::default() });

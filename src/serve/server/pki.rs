@@ -193,8 +193,7 @@ impl Authority {
         self.sign(&params)
     }
 
-    /// Whether a client certificate (PEM) is of this authority and remains valid for at least
-    /// [`RENEW_BEFORE`].
+    /// Whether a client certificate (PEM) is of this authority and remains valid for at least `RENEW_BEFORE`.
     #[must_use]
     pub fn client_holds(&self, certificate: &str, now: Timestamp) -> bool {
         let holds = || {

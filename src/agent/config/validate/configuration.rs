@@ -1,6 +1,7 @@
-//! Rules about `KubeletConfiguration`: serving, node, images, pods. Resources and eviction are in `resources`.
+//! Rules about `KubeletConfiguration`: serving, node, images, pods. Resources and eviction are in
+//! `resources`.
 //!
-//! Owns those rules and the helpers all rules share.
+//! Owns those rules and the helpers that all rules share.
 
 use std::net::IpAddr;
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! The file source against real directories. `scan` is the rescan; the watching tests are in `tests/watching.rs`.
+//! The file source against real directories. `scan` is the rescan; the watching tests are in
+//! `tests/watching.rs`.
 
 mod model;
 mod watching;

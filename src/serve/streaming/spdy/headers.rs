@@ -1,4 +1,5 @@
-//! Header blocks of SPDY/3: one zlib stream per direction for the life of a connection, flushed after every block.
+//! Header blocks of SPDY/3: one zlib stream per direction for the life of a connection, flushed after every
+//! block.
 //!
 //! Owns the decompressor and the bounds.
 
