@@ -3,7 +3,8 @@
 //! deletion options, and reviews; also RuntimeClass, for other clients.
 //!
 //! Owns the fields of these messages (upstream: `generated.proto` of core/v1, policy/v1, meta/v1,
-//! authorization/v1). Pure, and bounded by the body.
+//! authorization/v1).
+//! Pure, and bounded by the body.
 
 use std::collections::BTreeMap;
 
