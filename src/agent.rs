@@ -1,4 +1,4 @@
-//! The agent itself: its configuration, and the loop that ties the rooms together.
+//! The agent itself: its configuration, and the loop that connects the rooms.
 
 pub mod config;
 pub mod kubelet;

@@ -1,4 +1,4 @@
-//! The command line: what `agent COMMAND` does, setting a machine up, and upgrading the program.
+//! The command line: the commands, the setup of a machine, and upgrades of the program.
 
 pub mod cli;
 pub mod init;

@@ -1,4 +1,5 @@
-//! What should run: sources, defaults, validation, the merge of all sources, and trials of a new set of manifests.
+//! The desired state: sources, defaults, validation, the merge of all sources, and trials of a new set of
+//! manifests.
 
 pub mod api_pod;
 pub mod defaults;

@@ -1,4 +1,4 @@
-//! `agent`: from arguments to a sub-command to an exit code.
+//! `agent`: dispatches arguments to a subcommand and returns its exit code.
 
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
@@ -20,7 +20,7 @@ const FAILED: u8 = 1;
 
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
-    // The agent's own helpers, started by it alone: nothing of a command line is read for them.
+    // The agent's own helper processes, which only the agent starts: they take no command line options.
     match arguments.first().and_then(|argument| argument.to_str()) {
         Some("monitor") => ExitCode::from(embedded::monitor::main(&arguments[1..])),
         Some("pull-helper") => ExitCode::from(embedded::registry::helper_main()),
@@ -28,7 +28,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Not part of `main`, whose frame lies at the bottom of every monitor's stack for as long as its pod lives.
+/// Not part of `main`, whose stack frame remains in every monitor process for as long as its pod lives.
 #[inline(never)]
 fn program(arguments: &[OsString]) -> u8 {
     match config::parse(arguments, &Environment::from_host()) {
@@ -171,7 +171,7 @@ fn version(kind: VersionKind) -> String {
 }
 
 fn print(text: &str) -> u8 {
-    // A reader that has gone away (`agent --help | head`) is no failure.
+    // A closed reader (`agent --help | head`) is not an error.
     let _ = std::io::stdout().write_all(text.as_bytes());
     0
 }

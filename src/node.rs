@@ -87,7 +87,6 @@ pub struct NodeParts {
     pub statuses: Rc<StatusManager>,
     /// Shows what is found.
     pub health: Rc<Health>,
-    /// Evicts pods.
     pub pods: Rc<dyn PodPressure>,
     pub runtime: Rc<dyn NodeRuntime>,
     /// Measures the machine.

@@ -1,4 +1,4 @@
-//! What the agent answers: the kubelet API, the Kubernetes API of the box, streaming, and CRI.
+//! The agent's servers: the kubelet API, the Kubernetes API of the box, streaming, and CRI.
 
 pub mod cri;
 pub mod localapi;

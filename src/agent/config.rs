@@ -1,7 +1,6 @@
-//! The command line and the configuration file: what the user wants of this node, resolved to one value with the origin
-//! of every setting.
+//! The command line and the configuration file, resolved to one value with the origin of every setting.
 //!
-//! Owns flags, `KubeletConfiguration` v1beta1, precedence and validation. Reads files at start and never again. Must not
+//! Owns flags, `KubeletConfiguration` v1beta1, precedence and validation. Reads files at start only. Must not
 //! know what any setting does.
 
 mod args;
@@ -48,15 +47,14 @@ pub use value::ValueError;
 use args::{Args, Command, scan};
 use suggest::nearest;
 
-/// What the host tells the configuration.
+/// The host's facts on which the configuration depends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Environment {
-    /// The host's name.
     pub hostname: String,
 }
 
 impl Environment {
-    /// Asks this host. A name that cannot be read is empty, and then `--hostname-override` is required.
+    /// The facts of this host. An unreadable host name is empty, and then `--hostname-override` is required.
     #[must_use]
     pub fn from_host() -> Self {
         let hostname = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
@@ -64,10 +62,10 @@ impl Environment {
     }
 }
 
-/// What the command line asks for.
+/// The action that the command line requests.
 #[derive(Debug)]
 pub enum Invocation {
-    /// Be a kubelet.
+    /// Run the kubelet.
     Run(Box<Resolved>),
     /// Print this and exit 0.
     Help(String),
@@ -82,15 +80,11 @@ pub enum Invocation {
     /// One of [`CLIENT_COMMANDS`].
     Client {
         command: &'static str,
-        /// The arguments that are not its name, unparsed.
+        /// The arguments without the command's name, unparsed.
         args: Vec<OsString>,
     },
     /// `agent cri`: the embedded runtime, served as CRI.
-    Cri {
-        /// Its own flags.
-        flags: CriFlags,
-        resolved: Box<Resolved>,
-    },
+    Cri { flags: CriFlags, resolved: Box<Resolved> },
 }
 
 /// How much of the version to print.
@@ -101,28 +95,27 @@ pub enum VersionKind {
     Raw,
 }
 
-/// Everything the agent was told, checked.
+/// The agent's effective configuration, validated.
 #[derive(Debug)]
 pub struct Resolved {
-    /// The kubelet's flags that are no fields of the file.
+    /// The kubelet's flags that are not fields of the file.
     pub flags: KubeletFlags,
     /// The file's fields after all layers.
     pub kubelet: KubeletConfiguration,
-    /// Our own flags.
+    /// The agent's own flags.
     pub agent: AgentFlags,
-    /// Which feature gates are on.
     pub feature_gates: FeatureGates,
     /// `--hostname-override` or the host's name, lower-case.
     pub node_name: String,
     /// `--node-ip` as far as it parses; at most one of each family.
     pub node_ips: Vec<IpAddr>,
-    /// Where every setting came from.
+    /// The origin of every setting.
     pub provenance: Provenance,
-    /// Lines to warn with once the log is up: deprecated flags, lenient decoding, dubious values.
+    /// Warnings for the log: deprecated flags, lenient decoding, dubious values.
     pub warnings: Vec<String>,
     /// `FLAG: --name="value"` for every flag, in alphabetical order.
     pub flag_dump: Vec<String>,
-    /// Settings the user made that this version accepts and does not act on, one line each.
+    /// Settings by the user that this version accepts and ignores, one line each.
     pub not_acted_on: Vec<String>,
     document: Value,
 }
@@ -173,10 +166,10 @@ impl Resolved {
 /// The other commands of this version.
 const COMMANDS: [&str; 4] = ["config", "cri", "help", "version"];
 
-/// Reads the arguments (without the program's name), and the files they name.
+/// Parses the arguments (without the program's name), and reads the files they name.
 ///
 /// # Errors
-/// The first thing that makes a start impossible; mistakes in values are reported together.
+/// The first error that prevents a start; invalid values are reported together.
 pub fn parse(arguments: &[OsString], environment: &Environment) -> Result<Invocation, ConfigError> {
     let mut args = scan(arguments, false)?;
     let Some(command) = args.command.take() else {

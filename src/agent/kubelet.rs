@@ -1,8 +1,8 @@
-//! The shell: one loop that brings sources, pod workers and the runtime's changes together, and makes no decision of its
-//! own (upstream: `syncLoop`).
+//! The shell: one loop that connects sources, pod workers and the runtime's changes, and makes no decision
+//! itself (upstream: `syncLoop`).
 //!
-//! Owns the loop and what the rest of the process may see of it. After a restart the same loop runs from the store's
-//! desired set and a fresh look at the runtime; there is no special recovery path.
+//! Owns the loop and the view of it that the rest of the process reads. After a restart the same loop runs
+//! from the store's desired set and a new observation of the runtime; there is no special recovery path.
 
 mod node_manager;
 pub mod node_service;
@@ -54,34 +54,35 @@ use crate::pod::pleg::rules::{OrphanPod, PlegSnapshot, orphans};
 use crate::pod::workers::PodWorkers;
 use crate::runtime::{Runtime, RuntimeError, RuntimeVersion};
 
-/// How often to try again what the disk refused. Nothing happens while there is nothing to try.
+/// The interval of retrying failed writes. Nothing happens while there are none.
 const RETRY_WRITES: Duration = Duration::from_secs(30);
 
-/// After this long without an event a burst (a start of many pods) is over, and what it needed is given back.
+/// After this long without an event a burst (the start of many pods) is over, and its memory is returned to
+/// the system.
 const QUIET: Duration = Duration::from_secs(5);
 
-/// Between tries to remove orphaned directories that something is in the way of; then at the next look at the runtime.
+/// The pause between attempts to remove orphaned directories that are busy; then the next snapshot triggers
+/// an attempt.
 const SWEEP_PAUSE: Duration = Duration::from_secs(60);
 
-/// Everything the loop works with.
+/// The inputs of the loop.
 pub struct Kubelet<R> {
-    /// What should run.
+    /// The desired state.
     pub pod_config: PodConfig,
-    /// Who sees to it.
+    /// The pod workers.
     pub workers: PodWorkers<R>,
-    /// Pods an earlier process was taking down.
+    /// Pods that an earlier process was terminating.
     pub terminating: Vec<Pod>,
-    /// What sources say.
+    /// Answers of the sources.
     pub updates: mpsc::Receiver<SourceUpdate>,
-    /// What the node's own API changes.
+    /// Edits through the node's own API.
     pub edits: mpsc::Receiver<Edit>,
-    /// What changes in the runtime.
+    /// Changes in the runtime.
     pub pleg: mpsc::Receiver<PlegUpdate>,
-    /// What others see of the loop.
+    /// The view of the loop for the rest of the process.
     pub view: Rc<LoopView>,
-    /// Tells the time.
     pub clock: Clock,
-    /// systemd, and how often it wants to hear of us.
+    /// The systemd notifier, with its watchdog interval.
     pub notifier: Rc<Notifier>,
     /// Half the watchdog's period.
     pub watchdog: Option<Duration>,
@@ -93,7 +94,7 @@ enum LoopEvent {
     Source(SourceUpdate),
     Edit(Edit),
     Pleg(PlegUpdate),
-    /// Time to look at the set of pods that is on trial.
+    /// Time to check the set of pods on trial.
     Trial,
     RetryWrites,
     Watchdog,
@@ -102,11 +103,11 @@ enum LoopEvent {
 }
 
 impl<R: Runtime> Kubelet<R> {
-    /// Runs until shutdown is asked for. Pods keep running.
+    /// Runs until shutdown is requested. Pods keep running.
     pub async fn run(mut self, shutdown: Shutdown) {
         self.begin().await;
         self.notifier.ready();
-        // The last look at the runtime that nobody has compared with what is wanted.
+        // The latest PLEG snapshot that has not yet been compared with the desired pods.
         let mut new_look: Option<Rc<PlegSnapshot>> = None;
         let mut swept = false;
         let mut write_timer = tokio::time::interval(RETRY_WRITES);
@@ -121,20 +122,21 @@ impl<R: Runtime> Kubelet<R> {
             let has_unwritten = self.pod_config.store_trouble().is_some();
             let event = tokio::select! {
                 biased;
-                // Losing it is safe: the flag stays set.
+                // Dropping it is safe: the flag stays set.
                 () = shutdown.asked() => LoopEvent::Shutdown,
-                // Losing these is safe: a message stays in its channel until it is received.
+                // Dropping these is safe: a message stays in its channel until it is received.
                 Some(update) = self.updates.recv() => LoopEvent::Source(update),
                 Some(edit) = self.edits.recv() => LoopEvent::Edit(edit),
                 Some(update) = self.pleg.recv() => LoopEvent::Pleg(update),
-                // Losing these is safe: the version stays changed until it is looked at, and the moment stays the same.
+                // Dropping these futures is safe: the version stays changed until it is read, and the
+                // deadline stays the same.
                 Ok(()) = statuses.changed(), if on_trial => LoopEvent::Trial,
                 () = reached(next_deadline) => LoopEvent::Trial,
-                // Losing these is safe: the timers keep their deadline.
+                // Dropping these is safe: the timers keep their deadline.
                 _ = write_timer.tick(), if has_unwritten => LoopEvent::RetryWrites,
                 () = tick(watchdog.as_mut()) => LoopEvent::Watchdog,
                 () = reached(quiet_at) => LoopEvent::Quiet,
-                // Losing it is safe: the next client tells of both.
+                // Dropping it is safe: the next client notifies again.
                 () = self.view.served() => LoopEvent::Served,
             };
             self.view.set_busy(true);
@@ -159,14 +161,14 @@ impl<R: Runtime> Kubelet<R> {
                     self.view.set_store_trouble(self.pod_config.store_trouble());
                 }
                 LoopEvent::Watchdog => self.notifier.alive(),
-                // What a client needed is given back when it is quiet again, TLS and all.
+                // The memory of a client, such as TLS buffers, is returned to the system once it is quiet.
                 LoopEvent::Served => {}
                 LoopEvent::Quiet => {
                     quiet_at = None;
                     sys::memory::rest();
                 }
             }
-            // Once: a look is old as soon as a pod it shows has been taken down.
+            // A snapshot is used once: it is stale as soon as one of its pods has been terminated.
             if self.pod_config.all_seen()
                 && let Some(snapshot) = new_look.take()
             {
@@ -186,7 +188,8 @@ impl<R: Runtime> Kubelet<R> {
         self.notifier.stopping();
     }
 
-    /// From the store: what was wanted last is wanted until its source speaks, and what was being taken down goes on.
+    /// Restores the state from the store: the last desired pods stay desired until their source answers, and
+    /// terminations that were in progress continue.
     async fn begin(&mut self) {
         for pod in std::mem::take(&mut self.terminating) {
             log::info!(pod:% = pod.pod_ref(); "Resuming removal of pod");
@@ -200,7 +203,7 @@ impl<R: Runtime> Kubelet<R> {
             }
         }
         let mut wanted: Vec<Rc<Pod>> = self.pod_config.pods().map(|pod| Rc::clone(&pod.pod)).collect();
-        // Of two pods of one name the one that was there first has it, as before.
+        // Of two pods with the same name the one observed first has precedence, as before.
         wanted.sort_by_key(|pod| first_seen(pod));
         if !wanted.is_empty() {
             log::info!(pods = wanted.len(); "Restored pods from the store");
@@ -224,7 +227,7 @@ impl<R: Runtime> Kubelet<R> {
         self.publish_sources();
     }
 
-    /// Whoever asked is told when the change can be seen.
+    /// Answers the caller once the change is visible to readers.
     async fn on_edit(&mut self, edit: Edit) {
         let result = match self.pod_config.edit(edit.decide).await {
             Ok(mut edited) => {
@@ -237,7 +240,7 @@ impl<R: Runtime> Kubelet<R> {
                         _ => self.dispatch(change),
                     }
                 }
-                // These are going already, and may be in a hurry now.
+                // These are terminating already, and may get a shorter grace period.
                 for (pod, grace) in edited.graces {
                     self.workers.remove(&pod, grace);
                 }
@@ -256,11 +259,11 @@ impl<R: Runtime> Kubelet<R> {
             }
             Err(error) => Err(error),
         };
-        // Nobody waits any more: the change stands.
+        // The caller may have stopped waiting; the change stays in effect.
         let _ = edit.done.send(result);
     }
 
-    /// What clients have changed of the node, and which mirrors they have deleted, counts from now on.
+    /// Changes of the node and deleted mirror pods take effect from now on.
     fn take_notes(&self) {
         let notes = self.pod_config.notes();
         self.workers.set_node_changes(&notes.node);
@@ -289,7 +292,7 @@ impl<R: Runtime> Kubelet<R> {
         }
     }
 
-    /// Has a pod run, or its end seen to when it was deleted and finalizers keep its object.
+    /// Starts or updates a pod; terminates it if it was deleted and finalizers keep its object.
     fn want(&self, pod: Rc<Pod>) {
         if pod.metadata.deletion_timestamp.is_some() {
             self.workers.finalize(pod);
@@ -317,8 +320,8 @@ impl<R: Runtime> Kubelet<R> {
         }
     }
 
-    /// What the runtime holds under our labels and nobody wants is taken down, but only once every source has spoken:
-    /// silence removes nothing.
+    /// Terminates pods that carry our labels in the runtime and are not desired, but only once every source
+    /// has answered: a silent source removes nothing.
     fn adopt_orphans(&self, snapshot: &PlegSnapshot) {
         let known = self.workers.uids();
         for orphan in orphans(&known, snapshot) {
@@ -327,7 +330,8 @@ impl<R: Runtime> Kubelet<R> {
         }
     }
 
-    /// Directories of pods that have no worker and nothing in the runtime go in the background: a disk may be slow.
+    /// Removes directories of pods without a worker and without anything in the runtime, in the background: a
+    /// disk may be slow.
     fn clean_orphaned_directories(&self, snapshot: &PlegSnapshot) -> JoinHandle<()> {
         let known: BTreeSet<PodUid> =
             self.workers.uids().into_iter().chain(snapshot.uids().cloned()).into_set();
@@ -350,7 +354,7 @@ impl<R: Runtime> Kubelet<R> {
     }
 }
 
-/// As much of a pod as is needed to take it down.
+/// The fields of a pod that its termination needs.
 fn pod_of_orphan(orphan: OrphanPod) -> Pod {
     let names: BTreeSet<String> = orphan.containers.iter().map(|(_, name)| name.to_string()).into_set();
     Pod {

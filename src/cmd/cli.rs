@@ -1,8 +1,8 @@
-//! Sub-commands that look at the agent (`status`, `get`, `ps`, `describe`, `logs`), lead into its pods (`exec`, `attach`, `cp`,
-//! `port-forward`), or change what it keeps: `run`, `apply`, `delete`, `stop` through its API, `image` in the image store,
-//! `source` what is wanted. Each parses, calls and renders.
+//! Subcommands that query the agent (`status`, `get`, `ps`, `describe`, `logs`), connect to its pods (`exec`,
+//! `attach`, `cp`, `port-forward`), or change its state: `run`, `apply`, `delete`, `stop` through its API,
+//! `image` in the image store, `source` the desired state. Each parses, calls and renders.
 //!
-//! Owns output and exit codes of these.
+//! Owns their output and exit codes.
 
 mod api;
 mod apply;
@@ -52,32 +52,31 @@ use crate::serve::localapi::age;
 use crate::serve::server::pki::PkiError;
 use crate::store::StoreError;
 
-/// All is well.
 pub const EXIT_OK: u8 = 0;
-/// It did not work, or `status` found something wrong.
+/// The command failed, or `status` found a problem.
 pub const EXIT_FAILED: u8 = 1;
-/// The command line makes no sense.
+/// The command line is invalid.
 pub const EXIT_USAGE: u8 = 2;
 
-/// What a command may touch besides the agent.
+/// The surroundings of a command, besides the agent.
 pub struct Environment<'a> {
     pub out: &'a mut dyn Write,
     pub err: &'a mut dyn Write,
     /// Standard output is a terminal.
     pub terminal: bool,
-    /// It may get colours: see [`wants_colour`].
+    /// Colours are allowed: see [`wants_colour`].
     pub colour: bool,
-    /// Ages are counted from here.
+    /// The time from which ages are computed.
     pub now: Timestamp,
 }
 
-/// Whether a terminal's user wants colours: neither `NO_COLOR` is set (<https://no-color.org>), nor is the terminal a dumb one.
+/// Whether colours are allowed on a terminal: `NO_COLOR` is not set (<https://no-color.org>), and the
+/// terminal is not dumb.
 #[must_use]
 pub fn wants_colour(no_color: Option<&str>, term: Option<&str>) -> bool {
     no_color.is_none_or(str::is_empty) && term != Some("dumb")
 }
 
-/// A command failed.
 #[derive(Debug, thiserror::Error)]
 enum CliError {
     #[error("{0}")]
@@ -90,13 +89,13 @@ enum CliError {
     NotFound { name: String, namespace: String },
     #[error("{kind} {name:?} not found in namespace {namespace:?}")]
     ObjectNotFound { kind: &'static str, name: String, namespace: String },
-    /// The image store says no; it names file and reason.
+    /// The image store's error, with file and reason.
     #[error(transparent)]
     Image(#[from] image::ImageCommandError),
     /// The node's authority.
     #[error(transparent)]
     Pki(#[from] PkiError),
-    /// The agent's words.
+    /// The agent's message.
     #[error("{0}")]
     Answer(String),
     #[error("encode the output")]
@@ -113,7 +112,8 @@ pub fn pods_table(pods: &[crate::model::api::pod::Pod], now: Timestamp) -> Strin
     table::render(&get::pod_rows(pods, true, true, now))
 }
 
-/// Runs a command of [`crate::agent::config::CLIENT_COMMANDS`] with the arguments after its name; answers the exit code.
+/// Runs a command of [`crate::agent::config::CLIENT_COMMANDS`] with the arguments after its name; returns the
+/// exit code.
 pub fn run(command: &str, arguments: &[String], mut environment: Environment<'_>) -> u8 {
     let result = match command {
         "status" => status::run(arguments, &mut environment),
@@ -141,10 +141,10 @@ pub fn run(command: &str, arguments: &[String], mut environment: Environment<'_>
     };
     match result {
         Ok(code) => code,
-        // `agent get pods | head` is no failure.
+        // `agent get pods | head` is not an error.
         Err(CliError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => EXIT_OK,
         Err(error) => {
-            // Nobody is left to tell when standard error is gone too.
+            // The write may fail: standard error may be closed, too.
             let _ = writeln!(environment.err, "error: {}", chain(&error));
             if matches!(error, CliError::Usage(_)) {
                 let _ = writeln!(environment.err, "See \"agent {command} --help\".");
@@ -155,7 +155,7 @@ pub fn run(command: &str, arguments: &[String], mut environment: Environment<'_>
     }
 }
 
-/// What `agent get` shows.
+/// The resources of `agent get`.
 fn resources() -> String {
     use crate::serve::localapi::resource::{RESOURCES, Verb};
     let listed =
@@ -163,7 +163,7 @@ fn resources() -> String {
     listed.map(|resource| resource.plural).collect::<Vec<_>>().join(", ")
 }
 
-/// Writes a whole answer at once.
+/// Writes a whole output at once.
 fn print(environment: &mut Environment<'_>, text: &str) -> Result<(), CliError> {
     environment
         .out

@@ -1,17 +1,17 @@
-//! `agent preflight`, `agent init`, `agent reset`: a machine is looked at, set up, and given up again. Words, names of phases and
-//! checks, and the order of steps are kubeadm's (1.36) where it has them.
+//! `agent preflight`, `agent init`, `agent reset`: checks a machine, sets it up, and undoes the setup. Words,
+//! names of phases and checks, and the order of steps are kubeadm's (1.36) where it has them.
 //!
 //! | module | what |
 //! |---|---|
-//! | `facts` | what there is to know of the machine |
-//! | `preflight` | what of it is in the way |
+//! | `facts` | what is known of the machine |
+//! | `preflight` | the checks of these facts |
 //! | `self_test` | a real container |
-//! | `install` | which files a set-up has (pure) |
+//! | `install` | which files a setup has (pure) |
 //! | `phases` | the steps of `init`, one after the other |
 //! | `service` | systemd, OpenRC |
-//! | `reset` | the way back |
+//! | `reset` | the removal |
 //!
-//! Owns what these commands write and say. The agent itself needs none of it: it runs from its flags alone.
+//! Owns what these commands write and print. The agent itself needs none of it: it runs from its flags alone.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -38,10 +38,9 @@ use preflight::{PreflightFinding, Purpose};
 
 /// The configuration that `init` writes and the service reads.
 const CONFIG_FILE: &str = "/var/lib/kubelet/config.yaml";
-/// What the service is started with, beside that.
+/// The service's flags besides the configuration.
 const DEFAULTS_FILE: &str = "/etc/default/agent";
 
-/// A command failed.
 #[derive(Debug, thiserror::Error)]
 enum InitError {
     #[error(transparent)]
@@ -86,8 +85,8 @@ enum InitError {
     Output(#[source] io::Error),
 }
 
-/// Runs one of the three; answers the exit code: 0, 1 when it failed (kubeadm has no other), 2 for a command line that makes no
-/// sense.
+/// Runs one of the three commands and returns the exit code: 0, 1 on failure (kubeadm has no other), 2 for an
+/// invalid command line.
 pub fn run(command: &str, arguments: &[String], environment: Environment<'_>) -> u8 {
     let mut session = InitSession { environment };
     let phases = phases_of(command);
@@ -131,15 +130,15 @@ struct InitSession<'a> {
 }
 
 impl InitSession<'_> {
-    /// On standard output, at once.
+    /// Prints to standard output at once.
     fn say(&mut self, text: &str) -> Result<(), InitError> {
         let out = &mut self.environment.out;
         out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(InitError::Output)
     }
 
-    /// On standard error.
+    /// Prints to standard error.
     fn complain(&mut self, text: &str) {
-        // Nobody is left to tell when standard error is gone too.
+        // The write may fail: standard error may be closed, too.
         let _ = self.environment.err.write_all(text.as_bytes());
     }
 
@@ -162,7 +161,7 @@ impl InitSession<'_> {
         if has_errors { Err(InitError::Preflight) } else { Ok(()) }
     }
 
-    /// All findings, those to be ignored as warnings.
+    /// All findings, with ignored errors as warnings.
     fn check(&self, options: &InitOptions, resolved: &Resolved) -> Vec<PreflightFinding> {
         let wanted = Purpose::of(resolved, options.control_plane);
         let facts = self.machine(Path::new("/")).look(&wanted.interest());
@@ -204,14 +203,15 @@ fn counted(findings: &[PreflightFinding]) -> String {
     format!("{well} checks passed, {warnings} warning{plural}")
 }
 
-/// What the agent would be told: the file, the service's flags or those given here, and the runtime that is asked for.
+/// The configuration that the agent would get: the file, the service's flags or those given here, and the
+/// requested runtime.
 fn resolve(options: &InitOptions) -> Result<Resolved, InitError> {
     let mut arguments = Vec::new();
     let installed = options.rooted(CONFIG_FILE);
     match &options.config {
         Some(file) => arguments.push(format!("--config={}", file.display())),
         None if installed.exists() => arguments.push(format!("--config={}", installed.display())),
-        // As `init` writes it.
+        // The value that `init` writes.
         None => arguments.push(format!("--pod-manifest-path={}", install::MANIFESTS)),
     }
     if options.config.is_none() && !installed.exists() {
@@ -233,7 +233,7 @@ fn resolve(options: &InitOptions) -> Result<Resolved, InitError> {
     }
 }
 
-/// Nothing but who starts services is asked.
+/// Only the init system is determined.
 fn machine_of(options: &InitOptions, session: &InitSession<'_>) -> facts::InitSystem {
     session.machine(&options.rootfs).init_system()
 }

@@ -1,18 +1,21 @@
-//! `agent upgrade`: another program in the agent's place, watched by the old one, and the old one back when it does not do.
+//! `agent upgrade`: replaces the agent's program. The old program watches the new one and is restored when
+//! the new one fails.
 //!
-//! Expected flow: `candidate` proves the new program before anything is changed; it is put into place in the steps of
-//! [`crate::store::upgrade::rules::INSTALL`]; then the kept old program watches as a service of its own (`service`), so that neither a
-//! lost connection nor a power cut ends the watch, and settles the matter one way or the other (`machine`).
+//! Expected flow: `candidate` proves the new program before anything is changed; it is put into place in the
+//! steps of [`crate::store::upgrade::rules::INSTALL`]; then the kept old program watches as a service of its
+//! own (`service`), so that neither a lost connection nor a power cut ends the watch, and commits or rolls
+//! back (`machine`).
 //!
-//! Guarantees: at every moment the program is the old one or the new one, whole. What is not settled is found by the next watch.
+//! Guarantees: at every moment the program is the old one or the new one, whole. An unfinished upgrade is
+//! found by the next watch.
 //!
-//! Assumptions: whoever starts the agent starts the file that its process runs.
+//! Assumptions: the service starts the file that the agent's process runs.
 //!
 //! | module | what |
 //! |---|---|
 //! | `args` | the command line |
 //! | `candidate` | whether a file may be the agent |
-//! | `machine` | looks and effects |
+//! | `machine` | observations and effects |
 //! | `service` | systemd, OpenRC, a command |
 
 use std::fs;
@@ -44,16 +47,16 @@ use candidate::{Candidate, CandidateError};
 use machine::Machine;
 use service::Service;
 
-/// The old program was put back.
+/// The old program was restored.
 const EXIT_ROLLED_BACK: u8 = 3;
-/// Between looks at an agent on trial.
+/// The interval between checks of an agent on trial.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// Held by whoever changes the program, or watches.
+/// The lock file of a process that replaces the program or watches the new one.
 const LOCK: &str = "upgrade.lock";
-/// Asks whoever watches for the old program.
+/// The file that requests a rollback from the watching process.
 const ASKED_BACK: &str = "upgrade.rollback";
 
-/// The command failed; nothing was changed unless it says so.
+/// The command failed. Nothing was changed unless the message says that something was.
 #[derive(Debug, thiserror::Error)]
 enum UpgradeError {
     #[error(transparent)]
@@ -94,11 +97,11 @@ enum UpgradeError {
     Output(#[source] io::Error),
 }
 
-/// Runs it; answers the exit code.
+/// Runs the command and returns the exit code.
 pub fn run(arguments: &[String], environment: Environment<'_>) -> u8 {
     let mut session = UpgradeSession { environment, json: false };
     let result = UpgradeOptions::parse(arguments).map_err(UpgradeError::from).and_then(|mut options| {
-        // The watch has another working directory.
+        // The watch has a different working directory.
         for path in [&mut options.socket, &mut options.root_dir] {
             *path = std::path::absolute(&*path).unwrap_or_else(|_| path.clone());
         }
@@ -133,13 +136,13 @@ struct UpgradeSession<'a> {
 }
 
 impl UpgradeSession<'_> {
-    /// On standard output, at once.
+    /// Prints to standard output at once.
     fn print(&mut self, text: &str) -> Result<(), UpgradeError> {
         let out = &mut self.environment.out;
         out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(UpgradeError::Output)
     }
 
-    /// What is being done, for people. Nobody may be left to read it: that ends nothing.
+    /// Prints progress for the user. A closed output is not an error.
     fn say(&mut self, text: &str) {
         if !self.json {
             let _ = self.print(&["[upgrade] ", text, "\n"].concat());
@@ -172,7 +175,7 @@ impl UpgradeSession<'_> {
                 if let Some(record) = &record {
                     self.print(&shown(record, self.json))?;
                 }
-                // For whoever starts this as a service, all is well when it is settled.
+                // Exit status 0 for a service manager: the upgrade is settled, whichever way.
                 Ok(EXIT_OK)
             }
             (_, Some(held)) => self.upgrade(options, held).await,
@@ -181,7 +184,7 @@ impl UpgradeSession<'_> {
 
     async fn upgrade(&mut self, options: &UpgradeOptions, held: FileLock) -> Result<u8, UpgradeError> {
         if let Some(earlier) = records::read(&options.root_dir).filter(|record| !record.phase.is_settled()) {
-            // One that was cut off before the new program was in place changed nothing.
+            // An upgrade that was interrupted before the new program was in place has changed nothing.
             if Machine::new(&options.root_dir, earlier).in_place() != InPlace::Old {
                 return Err(UpgradeError::UnderWay(", if nothing watches it, run `agent upgrade watch`"));
             }
@@ -195,7 +198,7 @@ impl UpgradeSession<'_> {
             return Ok(EXIT_OK);
         }
         let machine = Machine::new(&options.root_dir, record.clone());
-        // Where it will be run from: elsewhere may be mounted noexec. Nothing of a dry run stays.
+        // In the directory from which it will run: others may be mounted noexec. A dry run removes it.
         machine.stage(candidate.bytes())?;
         let facts = candidate.prove(&machine.staged(), options.allow_downgrade);
         let facts = facts.inspect_err(|_| machine.unstage())?;
@@ -210,7 +213,7 @@ impl UpgradeSession<'_> {
         for warning in candidate.warnings(&record.program) {
             self.complain(&["warning: ", &warning, "\n"].concat());
         }
-        // Its bytes are not needed while it is watched.
+        // Its bytes are not needed during the watch.
         drop(candidate);
         if options.dry_run {
             machine.unstage();
@@ -232,12 +235,13 @@ impl UpgradeSession<'_> {
         self.end(&record, EXIT_ROLLED_BACK)
     }
 
-    /// The steps up to a program that is in its place.
+    /// The steps until the new program is in place.
     async fn install(&mut self, machine: &mut Machine) -> Result<(), UpgradeError> {
         for effect in INSTALL {
             if let Err(error) = machine.carry_out(*effect).await {
                 machine.record.reason = chain(&error);
-                // The last step may fail after the name has changed: what is left is to be the old program, and not unwatched.
+                // The last step may fail after the rename: the old program is then restored, or the new one
+                // watched.
                 if machine.in_place() != InPlace::Old {
                     let put_back = machine.carry_out(Effect::PutBack).await;
                     if put_back.is_err() && machine.in_place() != InPlace::Old {
@@ -245,7 +249,7 @@ impl UpgradeSession<'_> {
                     }
                 }
                 for effect in effects(UpgradePhase::Trial, UpgradePhase::Abandoned) {
-                    // What cannot be done now is by the next upgrade, or by the watch if there is one.
+                    // A failed step is repeated by the next upgrade, or by the watch if there is one.
                     let _ = machine.carry_out(*effect).await;
                 }
                 return Err(error);
@@ -254,7 +258,7 @@ impl UpgradeSession<'_> {
         Ok(())
     }
 
-    /// What is to be remembered of the agent that runs now.
+    /// The record of the agent that runs now.
     async fn prepare(&mut self, options: &UpgradeOptions) -> Result<UpgradeRecord, UpgradeError> {
         let mut record = UpgradeRecord {
             since: self.environment.now,
@@ -351,7 +355,7 @@ impl UpgradeSession<'_> {
         self.end(&record, EXIT_OK)
     }
 
-    /// By the service that was made for it, else by this process.
+    /// Starts the watch as a service, or otherwise in this process.
     async fn have_watched(
         &mut self,
         options: &UpgradeOptions,
@@ -362,7 +366,7 @@ impl UpgradeSession<'_> {
             drop(held);
             match service::call(commands) {
                 Ok(()) => return self.follow(options, &machine.record).await,
-                // Then this process does it.
+                // Then this process watches.
                 Err(error) => self.complain(&["warning: ", &error, "\n"].concat()),
             }
             let held = lock::try_acquire(&options.root_dir.join(LOCK))?.ok_or(UpgradeError::UnderWay(""))?;
@@ -371,7 +375,7 @@ impl UpgradeSession<'_> {
         Ok(self.watch(options, held).await?.unwrap_or_default())
     }
 
-    /// Watches until it is settled. `None` when there is nothing to watch.
+    /// Watches until the upgrade is settled. `None` when there is nothing to watch.
     async fn watch(
         &mut self,
         options: &UpgradeOptions,
@@ -390,7 +394,7 @@ impl UpgradeSession<'_> {
                 Step::Look => tokio::time::sleep(LOOK_AGAIN).await,
                 Step::Restart => {
                     self.say("restarting the agent");
-                    // One that cannot be restarted is not well: the next looks will tell.
+                    // A failed restart is detected by the next checks.
                     if let Err(error) = machine.service.restart() {
                         self.complain(&["warning: ", &error, "\n"].concat());
                     }
@@ -413,7 +417,7 @@ impl UpgradeSession<'_> {
         Ok(Some(machine.record))
     }
 
-    /// Waits for whoever watches.
+    /// Waits for the watching process.
     async fn follow(
         &mut self,
         options: &UpgradeOptions,
@@ -423,7 +427,7 @@ impl UpgradeSession<'_> {
         let begin = Instant::now();
         loop {
             match records::read(&options.root_dir) {
-                // Settled, and cleaned up after.
+                // The upgrade is settled and cleaned up.
                 Some(record)
                     if record.phase.is_settled()
                         && lock::try_acquire(&options.root_dir.join(LOCK))?.is_some() =>
@@ -446,7 +450,7 @@ impl UpgradeSession<'_> {
     }
 }
 
-/// The record, for people or programs.
+/// The record as text or JSON.
 fn shown(record: &UpgradeRecord, as_json: bool) -> String {
     if as_json {
         let time = |time: crate::model::types::Timestamp| {

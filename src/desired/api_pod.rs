@@ -1,8 +1,8 @@
-//! Pods that come through the node's own API: what is filled in when one is created, and which changes one may undergo
+//! Pods that come through the node's own API: the fields that are set on create, and the permitted changes
 //! (upstream: the pod strategy's `PrepareForCreate`, `ValidatePodUpdate`, `ValidatePodResize`,
 //! `ValidatePodEphemeralContainersUpdate`, 1.36).
 //!
-//! Owns these rules and their words.
+//! Owns these rules and their messages.
 //!
 //! Pure: what it returns depends on its arguments alone.
 
@@ -23,14 +23,14 @@ use crate::pod::plan::resize::infeasible;
 use crate::pod::scheduling::{first_status, is_gated, place};
 use crate::pod::status::rules::{is_foreign, take_foreign_conditions};
 
-/// What may change of a pod over one path.
+/// The part of a pod that one path may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// The pod itself: metadata, images and little else.
+    /// The pod itself: metadata, images and few other fields.
     Itself,
     /// `resize`: CPU and memory.
     Resize,
-    /// `ephemeralcontainers`: more of them.
+    /// `ephemeralcontainers`: adds ephemeral containers.
     EphemeralContainers,
 }
 
@@ -48,8 +48,9 @@ fn invalid(path: &str, value: impl std::fmt::Display, detail: &str) -> FieldErro
     error(FieldErrorKind::Invalid, path, value.to_string(), detail)
 }
 
-/// Why a pod is not admitted because of its service account (upstream: the admission plugin `ServiceAccount`). The account
-/// `default` is there in every namespace and may do nothing; no account has a token.
+/// Why a pod is not admitted because of its service account (upstream: the admission plugin
+/// `ServiceAccount`). The account `default` exists in every namespace without any permissions; no account has
+/// a token.
 #[must_use]
 pub fn refused_account(pod: &Pod) -> Option<String> {
     let spec = &pod.spec;
@@ -75,7 +76,7 @@ pub fn refused_account(pod: &Pod) -> Option<String> {
     spec.volumes.iter().enumerate().find_map(of_volume)
 }
 
-/// Makes a decoded pod, with name and namespace, ready to run on `node_name`.
+/// Prepares a decoded pod, with name and namespace, to run on `node_name`.
 ///
 /// # Errors
 /// Every broken rule.
@@ -95,7 +96,7 @@ pub fn create(pod: Pod, node_name: &str, uid: PodUid, now: Timestamp) -> Result<
         generation: 1,
         ..ObjectMeta::default()
     };
-    // Ours to say.
+    // Only the agent sets these annotations.
     metadata.annotations.retain(|name, _| !is_ours(name));
     let mut errors = Vec::new();
     if !pod.spec.node_name.is_empty() && pod.spec.node_name != node_name {
@@ -120,7 +121,7 @@ fn is_ours(annotation: &str) -> bool {
     LOCAL_ANNOTATIONS.contains(&annotation) || annotation == CONFIG_HASH_ANNOTATION
 }
 
-/// The pod to go on with when `new` is to take the place of `old`: what nobody may set is as it was.
+/// The pod that results when `new` replaces `old`: immutable fields keep their values.
 ///
 /// # Errors
 /// Every broken rule.
@@ -151,7 +152,7 @@ pub fn update(old: &Pod, new: Pod, part: Part) -> Result<Pod, Vec<FieldError>> {
         Part::EphemeralContainers => changes_of_guests(old, &new),
     };
     if errors.is_empty() {
-        // They may not be there when a pod is created, which is what is checked here.
+        // They are not allowed on create, and the rules of create are checked here.
         let guests = std::mem::take(&mut new.spec.ephemeral_containers);
         errors = validate_pod(&new);
         new.spec.ephemeral_containers = guests;
@@ -165,7 +166,7 @@ pub fn update(old: &Pod, new: Pod, part: Part) -> Result<Pod, Vec<FieldError>> {
     Ok(new)
 }
 
-/// What is kept of a pod's status: what clients say of it. The rest is observed.
+/// The stored part of a pod's status: what clients set. The rest is observed.
 #[must_use]
 pub fn kept_status(pod: &Pod) -> PodStatus {
     let mut status = PodStatus::pending();
@@ -173,8 +174,8 @@ pub fn kept_status(pod: &Pod) -> PodStatus {
     status
 }
 
-/// The pod with the conditions of `said` that are its clients': those of readiness gates, say. What the node observes stays the
-/// node's, whatever is said of it.
+/// The pod with the conditions of `said` that clients own, for example those of readiness gates. The node's
+/// own observations are kept, whatever the request contains.
 ///
 /// # Errors
 /// Every broken rule.
@@ -194,7 +195,7 @@ pub fn update_status(old: &Pod, said: &PodStatus) -> Result<Pod, Vec<FieldError>
             let value = format!("{:?}", condition.status);
             errors.push(error(FieldErrorKind::NotSupported, &at("status"), value, supported));
         }
-        // Of two of a type the later counts, as in a list by type.
+        // Of two conditions of the same type the later one is used, as in a list by type.
         conditions.retain(|earlier| earlier.type_ != condition.type_);
         conditions.push(condition.clone());
     }
@@ -219,7 +220,7 @@ fn required_nodes(spec: &PodSpec) -> Option<&Value> {
     spec.affinity.as_ref()?.get(NODE_AFFINITY)?.get("requiredDuringSchedulingIgnoredDuringExecution")
 }
 
-/// The affinity with another part for nodes; an empty one is none.
+/// The affinity with another `nodeAffinity`; an empty one is removed.
 fn with_nodes(affinity: Option<Value>, nodes: Option<Value>) -> Option<Value> {
     let mut parts = match affinity {
         Some(Value::Object(parts)) => parts,

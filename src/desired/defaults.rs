@@ -1,4 +1,4 @@
-//! API v1 defaulting of a pod: what an apiserver would have filled in before anybody looked at the object.
+//! API v1 defaulting of a pod: the values that an API server fills in on create.
 //!
 //! Owns the default values.
 //!
@@ -15,15 +15,15 @@ use crate::model::api::pod::{
     ObjectFieldSelector, Pod, PodSecurityContext, PodSpec, Probe, Volume, VolumeProjection,
 };
 
-/// `terminationMessagePath` when a container names none.
+/// The default of `terminationMessagePath`.
 pub const TERMINATION_MESSAGE_PATH: &str = "/dev/termination-log";
-/// `terminationGracePeriodSeconds` when a pod names none.
+/// The default of `terminationGracePeriodSeconds`.
 pub const TERMINATION_GRACE_PERIOD_SECONDS: i64 = 30;
-/// Mode of projected files when a volume names none.
+/// The default mode of projected files.
 pub const FILE_MODE: i32 = 0o644;
 const TOKEN_EXPIRATION_SECONDS: i64 = 3600;
 
-/// Fills in every default of `core/v1` that matters to a node. Applying it twice changes nothing more.
+/// Sets every default of `core/v1` that matters to a node. Idempotent.
 #[must_use]
 pub fn default_pod(mut pod: Pod) -> Pod {
     default_spec(&mut pod.spec);
@@ -42,7 +42,7 @@ fn default_spec(spec: &mut PodSpec) {
     set_if_empty(&mut spec.scheduler_name, "default-scheduler");
     spec.termination_grace_period_seconds.get_or_insert(TERMINATION_GRACE_PERIOD_SECONDS);
     spec.security_context.get_or_insert_with(PodSecurityContext::default);
-    // The older name of the field is an alias: whichever is set fills the other, the newer one wins.
+    // The deprecated field is an alias: whichever is set fills the other; the newer one has precedence.
     if spec.service_account_name.is_empty() {
         spec.service_account_name.clone_from(&spec.deprecated_service_account);
     } else {
@@ -123,7 +123,7 @@ fn default_field_ref(field: &mut ObjectFieldSelector) {
     set_if_empty(&mut field.api_version, "v1");
 }
 
-/// `Always` for images that move (`:latest`, or neither tag nor digest), else `IfNotPresent`.
+/// `Always` for tags that may move (`:latest`, or neither tag nor digest), otherwise `IfNotPresent`.
 #[must_use]
 pub fn default_pull_policy(image: &str) -> &'static str {
     let (name, digest) = image.split_once('@').map_or((image, false), |(name, _)| (name, true));

@@ -1,8 +1,8 @@
-//! ConfigMaps, Secrets and claims of this node: from a decoded document to an object that may be used, and from what the
-//! sources say to the objects that count.
+//! ConfigMaps, Secrets and claims of this node: from a decoded document to a usable object, and from the
+//! objects of all sources to the effective ones.
 //!
-//! Owns who wins when two define the same object, and that an immutable object stays as it is until it is deleted.
-//! Invariant: a source that has not spoken loses nothing.
+//! Owns the precedence when two sources define the same object, and that an immutable object stays unchanged
+//! until it is deleted. Invariant: a source that has not answered loses nothing.
 //!
 //! Pure: what it returns depends on its arguments alone.
 
@@ -18,46 +18,47 @@ use crate::model::ordered::Ordered as _;
 use crate::model::source::SourceObject;
 use crate::model::types::{PodSource, Timestamp};
 
-/// Objects by key: within one source, or those that count.
+/// Objects by key: of one source, or the effective ones.
 pub type Objects = BTreeMap<ObjectKey, SourceObject>;
 
 /// The objects of all sources.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ObjectSets {
-    /// What each source wants, admitted; one that has not spoken since start: what the store remembers of it.
+    /// The admitted objects of each source; of one that has not answered since the start, those from the
+    /// store.
     pub sources: BTreeMap<PodSource, Objects>,
-    /// What was wrong with the last answer of each.
+    /// The findings of each source's last answer.
     findings: BTreeMap<PodSource, Vec<ObjectFinding>>,
 }
 
-/// Something about the objects that a user must mend; reason `FailedValidation`.
+/// A problem of the objects that the user must fix; reason `FailedValidation`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ObjectFinding {
-    /// Where it is written.
+    /// The file or URL that defines it.
     pub origin: String,
-    /// What is wrong.
     pub message: String,
 }
 
-/// An object that cannot be used: all field errors.
+/// An invalid object, with all field errors.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("invalid {}: {}", kind.as_str(), .errors.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
 pub struct InvalidObject {
-    /// What it should be.
+    /// The kind of the object.
     pub kind: ObjectKind,
     /// At least one.
     pub errors: Vec<FieldError>,
 }
 
-/// Makes an object of a manifest ready: as [`accept`], without what only an API keeps. An annotation that repeats the values of a
-/// Secret is dropped. Beside it what is accepted and not acted on.
+/// Prepares an object of a manifest: as [`accept`], without the fields that only an API keeps. An annotation
+/// that repeats the values of a Secret is dropped. Also returns the fields that are accepted and have no
+/// effect.
 ///
 /// # Errors
 /// Every broken rule.
 pub fn prepare(decoded: AnyObject) -> Result<(LocalObject, Vec<String>), InvalidObject> {
     let mut object = accept(decoded)?;
     object.managed_fields = ManagedFields::default();
-    // It goes with its manifest.
+    // It is removed with its manifest.
     object.finalizers.clear();
     if object.key.kind == ObjectKind::Secret {
         object.annotations.remove(wire::LAST_APPLIED);
@@ -66,12 +67,12 @@ pub fn prepare(decoded: AnyObject) -> Result<(LocalObject, Vec<String>), Invalid
     Ok((object, ignored))
 }
 
-/// Makes a decoded object ready: defaults, base64, `stringData`, validation. A uid that is written in it does not count.
+/// Prepares a decoded object: defaults, base64, `stringData`, validation. A uid in the document is ignored.
 ///
 /// # Errors
 /// Every broken rule.
 pub fn accept(decoded: AnyObject) -> Result<LocalObject, InvalidObject> {
-    // Borrowed by the validation, which knows fields that mean nothing here.
+    // A copy for the validation, which checks fields that have no effect here.
     let written = decoded.clone();
     let (object, bad) = wire::local(decoded);
     let uid = wire::derived_uid(&object.key);
@@ -80,7 +81,7 @@ pub fn accept(decoded: AnyObject) -> Result<LocalObject, InvalidObject> {
     if errors.is_empty() { Ok(object) } else { Err(InvalidObject { kind: object.key.kind, errors }) }
 }
 
-/// What is accepted of an object and not acted on.
+/// The fields of an object that are accepted and have no effect.
 #[must_use]
 pub fn ignored(object: &LocalObject) -> Vec<String> {
     match &object.content {
@@ -96,7 +97,7 @@ pub fn ignored(object: &LocalObject) -> Vec<String> {
     }
 }
 
-/// The same but for when it was first seen.
+/// Whether two objects are equal except for the time of their first observation.
 #[must_use]
 pub fn is_same(known: &LocalObject, new: &LocalObject) -> bool {
     known.content == new.content
@@ -109,8 +110,9 @@ pub fn is_same(known: &LocalObject, new: &LocalObject) -> bool {
         && known.deleted == new.deleted
 }
 
-/// The object to go on with when `known` is there and `new` is said: the very same one while nothing has changed, since
-/// the source and the set share it; otherwise the new one with its first sight.
+/// The object to keep when `known` exists and `new` is delivered: the same `Rc` while nothing has changed,
+/// since the source and the set share it; otherwise the new object with the creation time of its first
+/// observation.
 #[must_use]
 pub fn carry(known: Option<&Rc<LocalObject>>, new: LocalObject, now: Timestamp) -> Rc<LocalObject> {
     match known {
@@ -122,7 +124,7 @@ pub fn carry(known: Option<&Rc<LocalObject>>, new: LocalObject, now: Timestamp) 
 }
 
 impl ObjectSets {
-    /// From what the store remembers.
+    /// The sets from the store.
     #[must_use]
     pub fn remembered(stored: impl IntoIterator<Item = (PodSource, Vec<SourceObject>)>) -> Self {
         let by_key = |objects: Vec<SourceObject>| {
@@ -132,8 +134,8 @@ impl ObjectSets {
         Self { sources, findings: BTreeMap::new() }
     }
 
-    /// Takes in the whole set of one source. Of two objects of one key the first by origin is taken; one that may not
-    /// change stays as it was.
+    /// Merges the whole set of one source. Of two objects with the same key the first by origin is used; an
+    /// immutable one keeps its content.
     #[must_use]
     pub fn merge(&self, source: PodSource, mut wanted: Vec<SourceObject>) -> Self {
         wanted
@@ -175,13 +177,14 @@ impl ObjectSets {
         merged
     }
 
-    /// The object of this key that counts.
+    /// The effective object of this key.
     #[must_use]
     pub fn find(&self, key: &ObjectKey) -> Option<&SourceObject> {
         self.sources.values().find_map(|objects| objects.get(key))
     }
 
-    /// The objects that count. Of two sources that define the same one, the first in the order `file`, `http`, `api`.
+    /// The effective objects. Of two sources that define the same one, the first in the order `file`, `http`,
+    /// `api` has precedence.
     #[must_use]
     pub fn effective(&self) -> BTreeMap<ObjectKey, Rc<LocalObject>> {
         let shared = |(key, object): (&ObjectKey, &SourceObject)| (key.clone(), Rc::clone(&object.object));
@@ -198,7 +201,7 @@ impl ObjectSets {
         winners
     }
 
-    /// Everything that is wrong now, the whole list each time.
+    /// All current findings, complete each time.
     #[must_use]
     pub fn findings(&self) -> Vec<ObjectFinding> {
         let mut findings: Vec<ObjectFinding> = self.findings.values().flatten().cloned().collect();

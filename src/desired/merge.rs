@@ -1,6 +1,7 @@
-//! Whole sets from sources -> what changed (upstream: `PodConfig`'s snapshot-and-updates mode).
+//! Merges whole sets from sources and returns the changes (upstream: `PodConfig`'s snapshot-and-updates
+//! mode).
 //!
-//! Owns the comparison. Invariant: a source that has not spoken loses nothing.
+//! Owns the comparison. Invariant: a source that has not answered loses nothing.
 //!
 //! Pure: what it returns depends on its arguments alone.
 
@@ -13,47 +14,47 @@ use crate::model::provenance::{LOCAL_ANNOTATIONS, mark_first_seen};
 use crate::model::source::SourcePod;
 use crate::model::types::{PodFullName, PodRef, PodSource, PodUid, Timestamp};
 
-/// What one source wants.
+/// The desired pods of one source.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SourceState {
-    /// It has given a valid answer since the process started. Until then `pods` is what the store remembers of it.
+    /// It has given a valid answer since the process started. Until then `pods` are those from the store.
     pub seen: bool,
     pub pods: BTreeMap<PodUid, SourcePod>,
-    /// What was wrong with its last valid answer.
+    /// The findings of its last valid answer.
     pub findings: Vec<SetFinding>,
 }
 
-/// Everything that should run on this node, by source.
+/// All desired pods of this node, by source.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DesiredSet {
-    /// Registered sources; one that is not in here has never been heard of.
+    /// The sources that were registered or stored.
     pub sources: BTreeMap<PodSource, SourceState>,
 }
 
 impl DesiredSet {
-    /// Every wanted pod, ordered by source and uid.
+    /// Every desired pod, ordered by source and uid.
     pub fn pods(&self) -> impl Iterator<Item = (PodSource, &SourcePod)> {
         self.sources.iter().flat_map(|(source, state)| state.pods.values().map(|pod| (*source, pod)))
     }
 
-    /// True when each of `registered` has spoken since start.
+    /// True when each of `registered` has answered since the start.
     #[must_use]
     pub fn all_seen(&self, registered: &[PodSource]) -> bool {
         registered.iter().all(|source| self.sources.get(source).is_some_and(|state| state.seen))
     }
 }
 
-/// A change of the desired set, in upstream's words.
+/// A change of the desired set, in upstream's terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PodOp {
-    /// No longer wanted: take it down with its grace period.
+    /// No longer desired: terminate it with its grace period.
     Remove,
     Add,
     /// Changed in place.
     Update,
-    /// Its deletion has been asked for.
+    /// Its deletion was requested.
     Delete,
-    /// Only its status, or who manages its fields, differs from what we know.
+    /// Only its status, or its field managers, differ from the known pod.
     Reconcile,
 }
 
@@ -69,39 +70,38 @@ impl fmt::Display for PodOp {
     }
 }
 
-/// One change. For `Remove` the pod is the one that was.
+/// One change. For `Remove` the pod is the previous version.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PodChange {
     pub op: PodOp,
     pub pod: SourcePod,
 }
 
-/// Something about the sets that a user must mend; reason `FailedValidation`.
+/// A problem of the sets that the user must fix; reason `FailedValidation`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SetFinding {
-    /// The pod that is affected.
     pub pod: PodRef,
-    /// Where it is written.
+    /// The file or URL that defines it.
     pub origin: String,
-    /// What is wrong.
     pub message: String,
 }
 
 /// The outcome of a merge.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Merged {
-    /// What should run now.
+    /// The new desired set.
     pub desired: DesiredSet,
-    /// From the old set to the new one, in upstream's order: remove, add, update, delete, reconcile; within one by uid.
+    /// From the old set to the new one, in upstream's order: remove, add, update, delete, reconcile; within
+    /// one by uid.
     pub changes: Vec<PodChange>,
-    /// The source spoke for the first time since start (worth a message even when nothing changed).
+    /// The source answered for the first time since the start (logged even when nothing changed).
     pub first_seen: bool,
-    /// Everything wrong with the new set, the whole list each time.
+    /// All findings of the new set, complete each time.
     pub findings: Vec<SetFinding>,
 }
 
-/// Merges what `source` wants now into the desired set. `None` is no valid answer (`SourceAnswer::Unknown`): nothing
-/// changes. Pods come as sources send them; marking them with source and first sight is done here.
+/// Merges the pods of `source` into the desired set. `None` is no valid answer (`SourceAnswer::Unknown`):
+/// nothing changes. Pods come as sources send them; source and first observation are recorded here.
 #[must_use]
 pub fn merge(
     desired: &DesiredSet,
@@ -146,8 +146,8 @@ fn findings(desired: &DesiredSet) -> Vec<SetFinding> {
     ignored.chain(cross_source_findings(desired)).collect()
 }
 
-/// Drops what cannot run beside its siblings. Which of two is kept depends on their origins alone, not on the order in
-/// which a source happened to read them.
+/// Drops pods that conflict with others of the same source. Which one is kept depends on their origins alone,
+/// not on the order in which a source happened to read them.
 fn admit(mut wanted: Vec<SourcePod>, source: PodSource) -> (BTreeMap<PodUid, SourcePod>, Vec<SetFinding>) {
     wanted.sort_by(|left, right| sort_key(left).cmp(&sort_key(right)));
     let mut names: BTreeMap<PodFullName, String> = BTreeMap::new();
@@ -186,7 +186,8 @@ fn sort_key(pod: &SourcePod) -> (&str, &str, &str, &PodUid) {
     (&pod.origin, &metadata.namespace, &metadata.name, &metadata.uid)
 }
 
-/// Pods of one full name from two sources: the workers let them run one after another, but hardly anybody wants that.
+/// Pods with the same full name from two sources: the workers run them one after another, which is rarely
+/// intended.
 fn cross_source_findings(desired: &DesiredSet) -> Vec<SetFinding> {
     let mut first: BTreeMap<PodFullName, (PodSource, &SourcePod)> = BTreeMap::new();
     let mut findings = Vec::new();
@@ -211,7 +212,8 @@ fn cross_source_findings(desired: &DesiredSet) -> Vec<SetFinding> {
     findings
 }
 
-/// Notes source and first sight in a new pod. Sources do so themselves, so that they and the desired set share one pod.
+/// Records source and first observation in a new pod. Sources do so themselves, so that they and the desired
+/// set share one pod.
 fn mark(mut new: SourcePod, source: PodSource, now: Timestamp) -> SourcePod {
     let annotations = &new.pod.metadata.annotations;
     if !LOCAL_ANNOTATIONS[..2].iter().all(|name| annotations.contains_key(*name)) {
@@ -220,8 +222,8 @@ fn mark(mut new: SourcePod, source: PodSource, now: Timestamp) -> SourcePod {
     new
 }
 
-/// What becomes of a known pod, and what is remembered of it. Generations of pods of the API are the API's; those of others are
-/// counted here.
+/// The operation for a known pod, and the pod to remember. Generations of pods of the API are set by the API;
+/// those of other pods are counted here.
 fn update(known: &SourcePod, new: SourcePod, source: PodSource) -> (Option<PodOp>, SourcePod) {
     let SourcePod { pod: new, origin } = new;
     let op = if is_semantically_different(&known.pod, &new) {
@@ -252,7 +254,7 @@ fn update(known: &SourcePod, new: SourcePod, source: PodSource) -> (Option<PodOp
     (op, SourcePod { pod: known, origin })
 }
 
-/// What is kept of a pod and means nothing to who runs it.
+/// Fields that are stored with a pod and do not affect how it runs.
 fn is_owned_otherwise(known: &Pod, new: &Pod) -> bool {
     let (known, new) = (&known.metadata, &new.metadata);
     known.managed_fields != new.managed_fields
@@ -272,7 +274,7 @@ fn carry_local(known: &StringMap, mut new: StringMap) -> StringMap {
     new
 }
 
-/// True when a worker must be told of the difference.
+/// True when a worker has to be notified of the difference.
 #[must_use]
 pub fn is_semantically_different(known: &Pod, new: &Pod) -> bool {
     let (old_meta, new_meta) = (&known.metadata, &new.metadata);

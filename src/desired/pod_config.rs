@@ -1,7 +1,8 @@
-//! What should run on this node: every source's whole set, merged, written down first, and handed on as changes (upstream:
-//! `PodConfig`). The objects that sources define go the same way, and are looked up as soon as they are written down.
+//! The desired state of this node: every source's whole set, merged, stored first, and passed on as changes
+//! (upstream: `PodConfig`). The objects that sources define take the same path, and can be looked up once
+//! they are stored.
 //!
-//! Owns the desired set, the objects and what is wrong with the sources.
+//! Owns the desired set, the objects and the problems of the sources.
 
 pub mod edit;
 pub mod notes;
@@ -30,30 +31,29 @@ use notes::Notes;
 pub use staging::{REASON_ROLLED_BACK, RollbackConfig};
 use staging::{Staging, shown};
 
-/// How one source stands, for people.
+/// The state of one source, for `agent status`.
 #[derive(Clone, Debug, Default)]
 pub struct SourceView {
-    /// Has given a valid answer since start.
+    /// It has given a valid answer since the start.
     pub seen: bool,
     /// Its last answer was valid.
     pub answering: bool,
-    /// What it says runs on trial.
+    /// Its current set is on trial.
     pub on_trial: bool,
-    /// When it last gave one.
+    /// When it last gave a valid answer.
     pub last_answer: Option<Timestamp>,
-    /// Pods it wants.
     pub pods: usize,
     /// ConfigMaps, Secrets and claims it defines.
     pub objects: usize,
-    /// What is wrong with it or its manifests.
+    /// Problems of the source or of its manifests.
     pub problems: Vec<SourceProblem>,
 }
 
-/// The desired set and its keeper.
+/// The desired set, with its store.
 pub struct PodConfig {
     desired: DesiredSet,
     object_sets: ObjectSets,
-    /// Those that count, for everybody.
+    /// The effective objects, shared with all readers.
     objects: Rc<LocalObjects>,
     registered: Vec<PodSource>,
     views: BTreeMap<PodSource, SourceView>,
@@ -63,9 +63,9 @@ pub struct PodConfig {
     events: EventRecorder,
     clock: Clock,
     store_trouble: Option<String>,
-    /// Of the source whose new sets are tried, if one's are.
+    /// The source whose new sets are tried, if any.
     staging: Option<Staging>,
-    /// What the store remembers of trials; taken at the begin.
+    /// The trials from the store; taken by `begin_trials`.
     stages: BTreeMap<PodSource, Stage>,
     notes: Notes,
     /// The newest signature that is on disk.
@@ -73,8 +73,8 @@ pub struct PodConfig {
 }
 
 impl PodConfig {
-    /// Starts from the store: what each registered source wanted last stands until that source speaks. `objects` shows
-    /// theirs from now on.
+    /// Restores from the store: each registered source's last set stays in effect until that source answers.
+    /// From now on `objects` contains theirs.
     #[must_use]
     pub fn new(
         registered: Vec<PodSource>,
@@ -92,7 +92,7 @@ impl PodConfig {
             desired.sources.insert(source.source, SourceState { pods, ..SourceState::default() });
         }
         if registered.contains(&PodSource::Api) {
-            // What the store remembers of it is all there is to know.
+            // The store has the API's whole state.
             desired.sources.entry(PodSource::Api).or_default().seen = true;
         }
         let object_sets = ObjectSets::remembered(remembered);
@@ -123,8 +123,8 @@ impl PodConfig {
         config
     }
 
-    /// Tries new sets of one source before they count, going on from what the store remembers of trials. `None`: what a
-    /// source says counts, and earlier trials are forgotten.
+    /// Tries new sets of one source before they take effect, resuming from the trials in the store. `None`:
+    /// the source's answer takes effect at once, and earlier trials are forgotten.
     #[must_use]
     pub fn with_rollback(
         mut self,
@@ -139,21 +139,21 @@ impl PodConfig {
         self
     }
 
-    /// Goes on from what the API remembered besides pods and objects.
+    /// Restores the API's state other than pods and objects.
     #[must_use]
     pub fn with_notes(self, facts: &BTreeMap<String, String>) -> Self {
         let wanted: BTreeSet<PodUid> = self.pods().map(|pod| pod.pod.metadata.uid.clone()).into_set();
         Self { notes: Notes::remembered(facts, &wanted), ..self }
     }
 
-    /// What the API remembers besides pods and objects.
+    /// The API's state other than pods and objects.
     #[must_use]
     pub fn notes(&self) -> &Notes {
         &self.notes
     }
 
-    /// To be called once, before anything else: a start uses up a part of a trial, and that is on disk before the pods
-    /// of the trial start, because they may be what makes the machine start again.
+    /// Must be called once, before anything else. Each start uses up a part of a trial, and that is on disk
+    /// before the pods of the trial start, because they may be what makes the machine restart.
     pub async fn begin_trials(&mut self) {
         let mut stages: Vec<(PodSource, Stage)> =
             std::mem::take(&mut self.stages).into_keys().map(|source| (source, Stage::Good)).collect();
@@ -171,7 +171,8 @@ impl PodConfig {
         }
     }
 
-    /// When to call [`Self::judge`] next, if no status changes before. `None`: nothing is on trial, or time decides nothing.
+    /// When to call [`Self::judge`] next, if no status changes before. `None`: nothing is on trial, or no
+    /// timer affects it.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         self.staging.as_ref().and_then(|staging| staging.next_deadline)
@@ -183,8 +184,9 @@ impl PodConfig {
         self.staging.as_ref().is_some_and(|staging| staging.stage.is_open())
     }
 
-    /// Looks how the set on trial gets on. When it is given up, the last good one is on disk as what is wanted when this
-    /// returns, and the changes may be acted on. While the runtime does not answer no time is used up.
+    /// Checks the progress of the set on trial. When the trial has failed, the last good set is on disk as
+    /// the desired one when this returns, and the changes may be acted on. While the runtime does not answer,
+    /// no time is used up.
     pub async fn judge(
         &mut self,
         runtime_is_up: bool,
@@ -250,9 +252,10 @@ impl PodConfig {
         staging.enter(Stage::RolledBack { digest, why, since: now });
         let merged = merge(&self.desired, source, Some(fallback.pods), now);
         self.desired = merged.desired;
-        // As if they had been removed and defined anew: what may not change would stay otherwise.
+        // As if the objects had been removed and recreated: otherwise immutable ones would stay.
         self.object_sets = self.object_sets.merge(source, Vec::new()).merge(source, fallback.objects);
-        // Without a validator: after a restart the source has to show what it says, since that is not what runs.
+        // Without a validator: after a restart the source has to send its answer again, since that is not
+        // what runs.
         self.write(source, None).await;
         self.objects.replace(self.object_sets.effective());
         let before = self.views.get(&source).map(|view| view.problems.clone()).unwrap_or_default();
@@ -272,7 +275,7 @@ impl PodConfig {
         problems
     }
 
-    /// What was wanted of a source until now; `None` if it never answered.
+    /// The previous set of a source; `None` if it never answered.
     fn known(&self, source: PodSource) -> Option<Fallback> {
         let pods = self.desired.sources.get(&source)?;
         let objects = self.object_sets.sources.get(&source);
@@ -282,23 +285,23 @@ impl PodConfig {
         })
     }
 
-    /// Every wanted pod.
+    /// Every desired pod.
     pub fn pods(&self) -> impl Iterator<Item = &SourcePod> {
         self.desired.pods().map(|(_, pod)| pod)
     }
 
-    /// Every object that counts, by kind, namespace and name.
+    /// Every effective object, by kind, namespace and name.
     pub fn objects(&self) -> impl Iterator<Item = &SourceObject> {
         self.object_sets.winners().into_values()
     }
 
-    /// True when every registered source has given a valid answer since start.
+    /// True when every registered source has given a valid answer since the start.
     #[must_use]
     pub fn all_seen(&self) -> bool {
         self.desired.all_seen(&self.registered)
     }
 
-    /// How each registered source stands.
+    /// The state of each registered source.
     #[must_use]
     pub fn views(&self) -> &BTreeMap<PodSource, SourceView> {
         &self.views
@@ -310,7 +313,7 @@ impl PodConfig {
         self.store_trouble.as_deref()
     }
 
-    /// A source that earlier runs had and this one has not: the user took it away, so its pods go.
+    /// A source of earlier runs that is no longer configured: its pods are removed.
     pub async fn drop_unregistered(&mut self) -> Vec<PodChange> {
         let gone: Vec<PodSource> =
             self.desired.sources.keys().copied().filter(|source| !self.registered.contains(source)).collect();
@@ -332,8 +335,8 @@ impl PodConfig {
         changes
     }
 
-    /// Takes in what a source says. When this returns, the new set is on disk (or the disk's trouble is known) and the
-    /// changes may be acted on.
+    /// Applies an answer of a source. When this returns, the new set is on disk (or the disk's error is
+    /// known) and the changes may be acted on.
     pub async fn apply(&mut self, update: SourceUpdate) -> Vec<PodChange> {
         let now = self.clock.now();
         let mut update = update;
@@ -377,8 +380,8 @@ impl PodConfig {
         merged.changes
     }
 
-    /// Gives pods of manifests what their RuntimeClasses say, as a cluster's admission does; the pods that say something else run as
-    /// they are written.
+    /// Applies RuntimeClasses to pods of manifests, as a cluster's admission does. Pods that contradict their
+    /// class run as they are written.
     fn resolve_classes(&self, source: PodSource, pods: &mut [SourcePod]) -> Vec<SetFinding> {
         let known = self.desired.sources.get(&source).map(|state| &state.pods);
         let mut findings = Vec::new();
@@ -400,7 +403,6 @@ impl PodConfig {
         findings
     }
 
-    /// The RuntimeClass of this name.
     #[must_use]
     pub fn runtime_class(&self, name: &str) -> Option<&RuntimeClassSpec> {
         let key =
@@ -411,7 +413,7 @@ impl PodConfig {
         }
     }
 
-    /// Before the set that is signed so: the write of that brings this to the disk, too.
+    /// Before the set with that signature: writing the set also writes this.
     async fn remember_signed(&mut self, source: PodSource, signed: Option<String>) {
         if signed.is_none() || signed == self.signed {
             return;
@@ -425,7 +427,8 @@ impl PodConfig {
         }
     }
 
-    /// Names an answer of the source on trial. One that failed before is put aside for what runs instead of it.
+    /// Stages an answer of the source on trial. One that failed before is replaced by the set that runs
+    /// instead.
     fn stage_of_answer(&self, update: &mut SourceUpdate) -> Option<Staged> {
         let staging = self.staging.as_ref().filter(|staging| staging.config.source == update.source)?;
         let SourceAnswer::Pods(pods) = &update.answer else { return None };
@@ -449,7 +452,7 @@ impl PodConfig {
         let keeps = before.is_open() && !is_change;
         let stage = before.after_answer(staged.digest, is_change, staged.known);
         if keeps {
-            // Its time goes on.
+            // The trial's timer is not restarted.
             staging.stage = stage;
             return;
         }
@@ -459,7 +462,7 @@ impl PodConfig {
         staging.enter(stage);
     }
 
-    /// Tries again to write what could not be written. Cheap when there is nothing.
+    /// Retries failed writes. Cheap when there are none.
     pub async fn retry_writes(&mut self) {
         for (source, validator) in std::mem::take(&mut self.unwritten) {
             self.write(source, validator).await;
@@ -488,7 +491,7 @@ impl PodConfig {
                 }
             }
             Err(error) => {
-                // What should run still runs; only a power cut before this is mended would forget it.
+                // The desired pods keep running; only a power cut before this is fixed would lose the change.
                 if self.store_trouble.is_none() {
                     log::error!(source = source.as_str(), err:% = error; "Failed to store desired state, \
                          keeping it in memory only");
@@ -499,7 +502,7 @@ impl PodConfig {
         }
     }
 
-    /// The wanted pod of this name, and whose it is.
+    /// The desired pod of this name, and its source.
     #[must_use]
     pub fn find_pod(&self, namespace: &str, name: &str) -> Option<(PodSource, &SourcePod)> {
         self.desired.pods().find(|(_, pod)| {
@@ -508,18 +511,18 @@ impl PodConfig {
         })
     }
 
-    /// Every wanted pod and whose it is.
+    /// Every desired pod and its source.
     pub fn pods_by_source(&self) -> impl Iterator<Item = (PodSource, &SourcePod)> {
         self.desired.pods()
     }
 
-    /// The object of this key that counts, and whose it is.
+    /// The effective object of this key, and its source.
     #[must_use]
     pub fn find_object(&self, key: &ObjectKey) -> Option<(PodSource, &SourceObject)> {
         self.objects_by_source().find(|(_, object)| object.object.key == *key)
     }
 
-    /// Every object and whose it is; of one key the one that counts first.
+    /// Every object and its source; of one key the effective one first.
     pub fn objects_by_source(&self) -> impl Iterator<Item = (PodSource, &SourceObject)> {
         let sources = self.object_sets.sources.iter();
         sources.flat_map(|(source, objects)| objects.values().map(|object| (*source, object)))
@@ -527,13 +530,13 @@ impl PodConfig {
 
     fn count(&mut self, source: PodSource) {
         let all = self.desired.sources.get(&source).into_iter().flat_map(|state| state.pods.values());
-        // One that finalizers keep is not to run.
+        // A deleted pod that finalizers keep is not to run.
         let pods = all.filter(|pod| pod.pod.metadata.deletion_timestamp.is_none()).count();
         let objects = self.object_sets.sources.get(&source).map_or(0, BTreeMap::len);
         let staging = self.staging.as_ref().filter(|staging| staging.config.source == source);
         let on_trial = staging.is_some_and(|staging| matches!(staging.stage, Stage::Trial { .. }));
         if source == PodSource::Api && pods + objects == 0 {
-            // Nobody uses it: there is nothing to show.
+            // The source is not in use: there is nothing to show.
             self.views.remove(&source);
             return;
         }
@@ -545,7 +548,7 @@ impl PodConfig {
     }
 }
 
-/// An answer on its way into a stage: its name, and what was wanted before.
+/// An answer to be staged: its digest, and the previous set.
 struct Staged {
     digest: String,
     known: Option<Fallback>,

@@ -1,8 +1,10 @@
-//! Whether a new set of manifests stays: on trial until its pods have started, else the last good set is wanted again.
+//! Trials of a new set of manifests: it stays once its pods have started; otherwise the last good set is
+//! restored.
 //!
-//! Owns the stages a source's set goes through and the arithmetic of a trial's time. Invariants: a trial ends after a
-//! bounded number of parts, however often the agent is started again meanwhile; the answer that failed is refused until
-//! another one comes. Time is counted as parts that are used up, never as moments: a wrong clock does no harm.
+//! Owns the stages of a source's set and the arithmetic of a trial's time. Invariants: a trial ends after a
+//! bounded number of parts, however often the agent restarts meanwhile; a failed answer is refused until a
+//! different one arrives. Time is counted as parts that are used up, never as timestamps: a wrong clock does
+//! no harm.
 //!
 //! Pure: what it returns depends on its arguments alone.
 
@@ -22,45 +24,45 @@ use crate::model::source::{SourceObject, SourcePod};
 use crate::model::types::Timestamp;
 use crate::store::trial::{Fallback, Stage};
 
-/// A trial is this many parts long. One is used up when its time is over, and one by each start of the agent, so that a
-/// set that makes the machine restart ends its trial too.
+/// The number of parts of a trial. One is used up when its time is over, and one by each start of the agent,
+/// so that the trial of a set that makes the machine restart ends, too.
 pub const PARTS: u8 = 4;
-/// The longest that all pods must have been up without a break: a crash-looping container is up for moments, and waits
-/// ten seconds after its second crash.
+/// The longest time that all pods must have been up without interruption: a crash-looping container is up for
+/// moments, and waits ten seconds after its second crash.
 const SETTLE: Duration = Duration::from_secs(10);
-/// Pods that a message names.
+/// The most pods that a message names.
 const NAMED_PODS: usize = 3;
 
-/// How a pod of the set on trial gets on.
+/// The progress of a pod of the set on trial.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// Ready, or it ended well.
+    /// Ready, or completed successfully.
     Started,
-    /// Not so, and what is in the way.
+    /// Not started yet, and the reason.
     Waiting(String),
 }
 
 /// The times of a trial in this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TrialTimes {
-    /// Of the whole trial.
+    /// The length of the whole trial.
     pub after: Duration,
-    /// Since the present part began.
+    /// The time since the current part began.
     pub in_part: Duration,
-    /// Since when all pods have been up without a break; `None` when they are not.
+    /// For how long all pods have been up without interruption; `None` when they are not.
     pub all_started: Option<Duration>,
 }
 
-/// What a look at a trial says.
+/// The result of a check of a trial.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TrialVerdict {
     /// The set stays.
     Good,
-    /// Look again after this time, or when a status changes; `None`: only then.
+    /// Check again after this time, or when a status changes; `None`: only then.
     Wait(Option<Duration>),
     /// One part is used up; the next one begins.
     PartOver,
-    /// It did not start: for these reasons.
+    /// The trial failed, for these reasons.
     RollBack(String),
 }
 
@@ -71,14 +73,14 @@ impl Stage {
         matches!(self, Self::RolledBack { digest, .. } if digest == answer)
     }
 
-    /// True while somebody must look at the pods.
+    /// True while the pods have to be observed.
     #[must_use]
     pub fn is_open(&self) -> bool {
         matches!(self, Self::Unproven | Self::Trial { .. })
     }
 
-    /// After an answer that changed what is wanted (or what is said: an answer that equals the good set ends the
-    /// complaint). `known` is what was wanted until now, `None` if the source had never answered.
+    /// The state after an answer that changed the desired set (or only the complaint: an answer that equals
+    /// the good set ends it). `known` is the set desired until now, `None` if the source had never answered.
     #[must_use]
     pub fn after_answer(self, digest: String, is_change: bool, known: Option<Fallback>) -> Self {
         match (self, known) {
@@ -89,12 +91,12 @@ impl Stage {
                 Self::Trial { fallback, digest, parts_left: PARTS }
             }
             (Self::Unproven, _) => Self::Unproven,
-            // What is good stays what it was: the set in between never was.
+            // The fallback is unchanged: the set in between never became good.
             (Self::Trial { fallback, .. }, _) => Self::Trial { fallback, digest, parts_left: PARTS },
         }
     }
 
-    /// After a start of the agent, with what was remembered.
+    /// The stage after a start of the agent, from the stored one.
     #[must_use]
     pub fn after_start(self) -> Self {
         match self {
@@ -105,8 +107,8 @@ impl Stage {
         }
     }
 
-    /// The pods that decide: those of `wanted` that are new or changed. A pod that was there before is no fault of the
-    /// new set's.
+    /// The pods that decide the trial: those of `wanted` that are new or changed. The new set is not to blame
+    /// for a pod that was there before.
     pub fn on_trial<'a>(
         &self,
         wanted: impl Iterator<Item = &'a SourcePod>,
@@ -126,7 +128,7 @@ impl Stage {
         })
     }
 
-    /// Decides about an open stage. `pods` are those of [`Self::on_trial`], with their names.
+    /// Judges an open stage. `pods` are those of [`Self::on_trial`], with their names.
     #[must_use]
     pub fn judge(&self, pods: &[(String, Progress)], times: TrialTimes) -> TrialVerdict {
         let part = times.after / u32::from(PARTS);
@@ -153,7 +155,7 @@ impl Stage {
     }
 }
 
-/// How a pod with this status gets on.
+/// The progress of a pod with this status.
 #[must_use]
 pub fn progress(status: Option<&PodStatus>) -> Progress {
     let Some(status) = status else { return Progress::Waiting("not started yet".to_owned()) };
@@ -178,7 +180,7 @@ pub fn progress(status: Option<&PodStatus>) -> Progress {
 
 fn waits_for(container: &ContainerStatus) -> Option<String> {
     let waiting = container.state.waiting.as_ref()?;
-    // Those say that others are waited for.
+    // These reasons only mean that other containers are awaited.
     let is_dull = matches!(&*waiting.reason, "" | "PodInitializing" | "ContainerCreating");
     (!is_dull).then(|| format!("{}: {}", container.name, with_message(&waiting.reason, &waiting.message)))
 }
@@ -206,8 +208,7 @@ fn reasons(pods: &[(String, Progress)]) -> String {
     }
 }
 
-/// Names an answer by what it means: where it stood, when it was first seen and in which order things came does not
-/// count.
+/// A digest of an answer's meaning: independent of origins, of the times of first observation, and of order.
 #[must_use]
 pub fn answer_digest(pods: &[SourcePod], objects: &[SourceObject]) -> String {
     let mut parts: Vec<String> = pods.iter().map(|pod| pod_text(&pod.pod)).collect();
@@ -232,7 +233,7 @@ pub fn answer_digest(pods: &[SourcePod], objects: &[SourceObject]) -> String {
 fn pod_text(pod: &Pod) -> String {
     let mut pod = Pod { status: PodStatus::default(), ..pod.clone() };
     pod.metadata.annotations.retain(|name, _| !LOCAL_ANNOTATIONS.contains(&name.as_str()));
-    // A pod that came from JSON goes back to JSON; two that cannot would be the same answer.
+    // A pod that came from JSON can be serialized; two that could not would get the same digest.
     serde_json::to_string(&pod).unwrap_or_default()
 }
 

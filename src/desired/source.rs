@@ -1,5 +1,5 @@
-//! Where pods and objects come from. A source always sends its whole set, never a delta, and never a set it is not sure of: silence
-//! keeps what runs.
+//! Sources of pods and objects. A source always sends its whole set, never a delta, and never a set it is not
+//! sure of: while it is silent, the last set keeps running.
 //!
 //! Owns reading manifests.
 
@@ -26,89 +26,87 @@ use crate::model::provenance::mark_first_seen;
 pub use crate::model::source::{SourceAnswer, SourceObject, SourcePod, SourceProblem, SourceUpdate};
 use crate::model::types::{PodFullName, PodSource, Timestamp};
 
-/// Upstream's event reason for a manifest that cannot become a pod.
+/// Upstream's event reason for a manifest that is not a valid pod.
 pub const REASON_INVALID_MANIFEST: &str = "FailedValidation";
-/// The reason of a manifest that is taken, but for a field that is unknown or written twice.
+/// The reason for a manifest that is accepted except for a field that is unknown or duplicate.
 pub const REASON_IGNORED: &str = "FieldIgnored";
-/// The reason of a source that gives no answer: a missing directory, an unreachable server.
+/// The reason for a source without an answer: a missing directory, an unreachable server.
 pub const REASON_UNAVAILABLE: &str = "SourceUnavailable";
-/// The reason of an answer that would remove everything, until it is confirmed.
+/// The reason for an answer that would remove everything, until it is confirmed.
 pub const REASON_EMPTY: &str = "EmptyUnconfirmed";
-/// The reason of an answer that is not signed as it must be.
+/// The reason for an answer without a valid signature.
 pub const REASON_UNTRUSTED: &str = "SignatureInvalid";
-/// Upstream's bound on one manifest file or one answer of a URL.
+/// Upstream's limit for one manifest file or one answer of a URL.
 pub const MAX_MANIFEST_BYTES: usize = 10 * 1024 * 1024;
 
 /// A period of zero in a configuration must not become a busy loop.
 const SHORTEST_PERIOD: Duration = Duration::from_millis(10);
 
-/// Where a manifest was written: what its defaulting, uid and messages depend on.
+/// The origin of a manifest, on which defaulting, uid and messages depend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
-    /// The kind of source.
     pub source: PodSource,
     /// Path of the file or the URL.
     pub location: String,
 }
 
-/// What became of one manifest.
+/// The result of parsing one manifest.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ParsedManifest {
-    /// The pods of every good document, ready to run.
+    /// The pods of every valid document, ready to run.
     pub pods: Vec<Pod>,
-    /// ConfigMaps, Secrets and claims of every good document.
+    /// The ConfigMaps, Secrets and claims of every valid document.
     pub objects: Vec<LocalObject>,
-    /// What is wrong, one entry per document: names the document, the field and the fix.
+    /// One message per broken document: the document, the field and the fix.
     pub problems: Vec<String>,
-    /// What has no effect in pods and objects that are taken all the same.
+    /// Fields without effect in accepted pods and objects.
     pub ignored: Vec<Ignored>,
-    /// What was accepted but is doubtful, for the log.
+    /// Warnings about accepted but doubtful input, for the log.
     pub warnings: Vec<String>,
-    /// No document was broken: a pod that is not in `pods` is not wanted any more, nor an object that is not in `objects`.
+    /// No document was broken: a pod that is not in `pods` was removed, as was an object that is not in
+    /// `objects`.
     pub complete: bool,
 }
 
-/// A field that has no effect: unknown, or written twice.
+/// A field without effect: unknown or duplicate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ignored {
-    /// `NAMESPACE/NAME` of the pod that it was written for; empty for objects.
+    /// `NAMESPACE/NAME` of its pod; empty for objects.
     pub pod: String,
-    /// Names the document and the field.
+    /// The message, with the document and the field.
     pub message: String,
 }
 
-/// What a source wanted last, from before a restart.
+/// The last set of a source before a restart.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LastGood {
-    /// Pods with their origins.
     pub pods: Vec<SourcePod>,
-    /// Objects with theirs.
     pub objects: Vec<SourceObject>,
 }
 
-/// Everything that a source goes on from after a restart.
+/// Everything that a source resumes from after a restart.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Remembered {
     /// Its last good set.
     pub good: LastGood,
-    /// [`SourceUpdate::validator`] beside it.
+    /// Its [`SourceUpdate::validator`].
     pub validator: Option<String>,
     /// The newest [`SourceUpdate::signed`].
     pub signed: Option<String>,
 }
 
 impl Remembered {
-    /// An empty answer would remove something.
+    /// Whether an empty answer would remove something.
     fn holds_something(&self) -> bool {
         !(self.good.pods.is_empty() && self.good.objects.is_empty())
     }
 }
 
-/// Asks a source to look again and to take an empty answer at its word, this once; told whether the source has a valid
-/// answer now.
+/// Requests a rescan in which an empty answer is accepted once. Replies whether the source has a valid answer
+/// now.
 pub type Accept = oneshot::Sender<bool>;
 
-/// `None` for a source that cannot be asked.
+/// `None` for a source without such requests.
 type Accepts = Option<mpsc::Receiver<Accept>>;
 
 /// The next one. Cancel safe.
@@ -122,21 +120,22 @@ async fn next_accept(accepts: &mut Accepts) -> Accept {
     }
 }
 
-/// An empty answer removes all that ran. A deliberate one comes from where the pods came from; an empty directory that
-/// is another one than theirs, or a server that says nothing else since the start, is as likely a mount that is missing or
-/// a database that is not loaded yet.
+/// An empty answer removes all pods. A deliberate one comes from where the pods came from. An empty directory
+/// that differs from theirs, or a server that has sent nothing else since the start, may just as well be a
+/// missing mount or a database that is not loaded yet.
 fn is_believed(is_empty: bool, would_remove: bool, same_speaker: bool) -> bool {
     !is_empty || !would_remove || same_speaker
 }
 
-/// Turns bytes into pods and objects. The sources bring bytes and remember what was good; what a manifest means is not their business.
+/// Parses bytes into pods and objects. The sources deliver the bytes and keep the last good result; they do
+/// not interpret manifests.
 pub trait ManifestParser {
-    /// Reads a whole file or body.
+    /// Parses a whole file or response body.
     fn parse(&self, bytes: &[u8], origin: &Origin) -> ParsedManifest;
 }
 
-/// Reads a manifest on top of what its origin said before. An empty one is never an answer: writers truncate files and
-/// broken servers send nothing.
+/// Parses a manifest. An empty one is never a valid answer: writers truncate files and broken servers send
+/// nothing.
 fn parse_manifest<P: ManifestParser>(parser: &P, bytes: &[u8], origin: &Origin) -> ParsedManifest {
     if bytes.iter().all(u8::is_ascii_whitespace) {
         let location = &origin.location;
@@ -153,9 +152,9 @@ fn parse_manifest<P: ManifestParser>(parser: &P, bytes: &[u8], origin: &Origin) 
     parser.parse(bytes, origin)
 }
 
-/// The pods an origin stands for: the newest good ones, and while a document is broken also the last good version of
-/// every pod that the newest manifest does not show, because it may be the one that is broken. A pod that has not changed
-/// stays the very same object: the desired set and its worker share it.
+/// The pods of an origin: the newest good ones and, while a document is broken, also the last good version of
+/// every pod missing from the newest manifest, because it may be the one that is broken. An unchanged pod
+/// stays the same `Rc`: the desired set and its worker share it.
 fn keep_last_good(
     parsed: Vec<Pod>,
     complete: bool,
@@ -179,7 +178,8 @@ fn keep_last_good(
         });
         SourcePod { pod, origin: origin.location.clone() }
     };
-    // Not a plain `collect`, which would keep the parsed pods' allocation, 2 kB each, for what takes 40 bytes.
+    // Not a plain `collect`, which would keep the parsed pods' allocation, 2 kB each, for what takes 40
+    // bytes.
     let mut pods = Vec::with_capacity(parsed.len());
     pods.extend(parsed.into_iter().map(own));
     if !complete {
@@ -214,12 +214,12 @@ fn keep_last_good_objects(
     objects
 }
 
-/// What makes two pods the same one to a user.
+/// The identity of a pod for users.
 fn full_name(pod: &SourcePod) -> PodFullName {
     pod.pod.pod_ref().full_name()
 }
 
-/// Problems of what was ignored, as [`carry_since`] makes them.
+/// Ignored fields as problems, as [`carry_since`] creates them.
 fn carry_ignored(
     ignored: Vec<Ignored>,
     origin: &str,
@@ -231,7 +231,7 @@ fn carry_ignored(
     problems.into_iter().zip(pods).map(|(problem, pod)| SourceProblem { pod, ..problem }).collect()
 }
 
-/// Today's problems of one origin; one that was there before keeps its `since`.
+/// The current problems of one origin; a known one keeps its `since`.
 fn carry_since(
     messages: Vec<String>,
     reason: &str,
@@ -239,7 +239,7 @@ fn carry_since(
     before: &[SourceProblem],
     now: Timestamp,
 ) -> Vec<SourceProblem> {
-    // Whoever shows a problem shows its origin; once is enough.
+    // The display adds the origin; it must not appear twice.
     let without_origin = |message: String| {
         let rest = message.strip_prefix(origin).and_then(|rest| rest.strip_prefix(": "));
         rest.map(str::to_owned).unwrap_or(message)

@@ -1,5 +1,5 @@
-//! From a decoded manifest to a pod that is ready to run: defaults, the fields a source fills in, validation and the
-//! check of what a pod outside an apiserver may refer to.
+//! From a decoded manifest to a pod that is ready to run: defaults, the fields that a source sets, validation
+//! and the check of references to objects of an API server.
 //!
 //! Owns the uid of static pods.
 //!
@@ -18,7 +18,7 @@ use crate::model::field_error::FieldError;
 use crate::model::provenance::CONFIG_HASH_ANNOTATION;
 use crate::model::types::PodUid;
 
-/// Where a static pod is written.
+/// The origin of a static pod.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum StaticOrigin {
     /// A manifest file.
@@ -41,7 +41,7 @@ impl StaticOrigin {
     }
 }
 
-/// Why a manifest cannot become a static pod. The texts are upstream's.
+/// Why a manifest is not a valid static pod. The messages are upstream's.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum StaticPodError {
     /// No `metadata.name`.
@@ -50,12 +50,12 @@ pub enum StaticPodError {
     /// Field errors, all of them.
     #[error("invalid pod: {}", list(.0))]
     Invalid(Vec<FieldError>),
-    /// It refers to an object that only an apiserver has.
+    /// It refers to an object that only an API server has.
     #[error("static pods may not reference {0}")]
     Reference(&'static str),
 }
 
-/// Field errors written out in one message; a user who has mended these many is told the next ones.
+/// Field errors in one message; the next ones appear once these are fixed.
 const ERRORS_SHOWN: usize = 25;
 
 fn list(errors: &[FieldError]) -> String {
@@ -69,10 +69,10 @@ fn list(errors: &[FieldError]) -> String {
     format!("[{}]", texts.join(", "))
 }
 
-/// Makes a decoded pod ready to run on `node_name`.
+/// Prepares a decoded pod to run on `node_name`.
 ///
 /// # Errors
-/// When the pod has no name, breaks a rule of the API, or refers to what only an apiserver has.
+/// The pod has no name, breaks a rule of the API, or refers to an object that only an API server has.
 pub fn prepare(pod: Pod, origin: &StaticOrigin, node_name: &str) -> Result<Pod, StaticPodError> {
     let mut pod = default_pod(pod);
     if pod.metadata.name.is_empty() {
@@ -104,15 +104,16 @@ pub fn prepare(pod: Pod, origin: &StaticOrigin, node_name: &str) -> Result<Pod, 
     Ok(pod)
 }
 
-/// The kind of object that only a cluster's apiserver has and this pod of the node's own API refers to, in upstream's words.
+/// The kind of object that a pod of the node's own API refers to and only a cluster's API server has, in
+/// upstream's words.
 #[must_use]
 pub fn refused_reference(pod: &Pod) -> Option<&'static str> {
     references::check_of_api(&pod.spec).err()
 }
 
-/// 128 bits over the defaulted pod, the node and the place it is written at, as 32 hex digits. The pod is hashed as
-/// canonical JSON (fields in the type's order, maps sorted, defaults left out), so that comments, key order and spelled
-/// out defaults do not matter while any change of meaning does.
+/// 128 bits over the defaulted pod, the node and the origin, as 32 hex digits. The pod is hashed as canonical
+/// JSON (fields in the type's order, maps sorted, defaults omitted), so that comments, key order and explicit
+/// defaults do not matter while any change of meaning does.
 fn content_uid(pod: &Pod, origin: &StaticOrigin, node_name: &str) -> PodUid {
     let canonical =
         serde_json::to_vec(pod).expect("a pod has string keys only, and writing to memory cannot fail");
@@ -121,7 +122,7 @@ fn content_uid(pod: &Pod, origin: &StaticOrigin, node_name: &str) -> PodUid {
         StaticOrigin::Url { url } => ("url", url),
     };
     let mut hasher = Sha256::new();
-    // Each part is preceded by its length, so that no two different triples give the same bytes.
+    // Each part is preceded by its length, so that different triples never give the same bytes.
     for part in [&canonical[..], node_name.as_bytes(), kind.as_bytes(), place.as_bytes()] {
         hasher.update((part.len() as u64).to_be_bytes());
         hasher.update(part);
@@ -134,7 +135,7 @@ fn content_uid(pod: &Pod, origin: &StaticOrigin, node_name: &str) -> PodUid {
     PodUid::from(uid)
 }
 
-/// A pod from a file stays whatever taints the node has.
+/// A static pod from a file tolerates every taint of the node.
 fn tolerate_no_execute(tolerations: &mut Vec<Toleration>) {
     let tolerate_all =
         Toleration { operator: "Exists".to_owned(), effect: "NoExecute".to_owned(), ..Toleration::default() };

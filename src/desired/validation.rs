@@ -1,7 +1,8 @@
-//! The rules an apiserver applies when a pod is created (upstream: `ValidatePodCreate`), for everything the types hold.
+//! The rules that an API server applies when a pod is created (upstream: `ValidatePodCreate`), for all fields
+//! of the types.
 //!
-//! Owns the order of the parts and the rules of metadata. Expects a defaulted pod; reports every broken rule, never only
-//! the first.
+//! Owns the order of the parts and the rules of metadata. Expects a defaulted pod; reports every broken rule,
+//! never only the first.
 //!
 //! Pure: what it returns depends on its arguments alone.
 
@@ -24,10 +25,10 @@ use crate::devices::rules::annotation_problems;
 use crate::model::api::pod::{ObjectMeta, Pod, ResourceRequirements, StringMap};
 use crate::model::field_error::{Errors, Path};
 
-/// Bytes of all annotations of an object together.
+/// The most bytes of all annotations of an object together.
 const MAX_ANNOTATION_BYTES: usize = 256 * 1024;
 
-/// Everything that is wrong with a defaulted pod; empty when it may run.
+/// The errors of a defaulted pod; empty when it is valid.
 #[must_use]
 pub fn validate_pod(pod: &Pod) -> Vec<FieldError> {
     let mut errors = Errors::default();
@@ -41,7 +42,7 @@ pub fn validate_pod(pod: &Pod) -> Vec<FieldError> {
     errors.0
 }
 
-/// What is wrong with the node that a pod names as it was written: one that waits for its gates has none.
+/// The errors of a pod's `nodeName` as it was written: a pod with scheduling gates must not have one.
 #[must_use]
 pub fn validate_placement(pod: &Pod) -> Vec<FieldError> {
     let mut errors = Errors::default();
@@ -52,7 +53,7 @@ pub fn validate_placement(pod: &Pod) -> Vec<FieldError> {
     errors.0
 }
 
-/// Everything that is wrong with ephemeral containers that are to join a pod (upstream: `validateEphemeralContainers`).
+/// The errors of ephemeral containers that are added to a pod (upstream: `validateEphemeralContainers`).
 #[must_use]
 pub fn validate_ephemeral(pod: &Pod) -> Vec<FieldError> {
     let mut errors = Errors::default();

@@ -68,7 +68,6 @@ pub struct ShutdownParts {
     pub statuses: Rc<StatusManager>,
     /// Publishes that the node shuts down.
     pub health: Rc<Health>,
-    /// Evicts pods.
     pub pods: Rc<dyn PodPressure>,
 }
 

@@ -1,7 +1,7 @@
-//! The embedded runtime served as CRI v1: for crictl, a stock kubelet, and whoever else speaks it.
+//! The embedded runtime served as CRI v1: for crictl, a stock kubelet, and other CRI clients.
 //!
-//! Owns the socket's connections and the table of calls. What a call means is in `runtime_service` and `image_service`; they ask
-//! the runtime and keep nothing.
+//! Owns the socket's connections and the table of calls. What a call means is in `runtime_service` and
+//! `image_service`; they ask the runtime and keep no state.
 
 mod image_service;
 mod messages;
@@ -27,12 +27,12 @@ use crate::serve::streaming::server::Announcer;
 
 use crate::platform::grpc::{AnswerBody, Code, GrpcReply, Status, unary};
 
-/// Root and its group: who may start containers may do anything.
+/// Root and its group: access to this socket amounts to root on the node.
 const SOCKET_MODE: u32 = 0o660;
-/// A kubelet has two, tools one each; test suites open some for each of their hundreds of cases and close none.
+/// A kubelet holds two connections, tools one each; test suites open some for each of their hundreds of cases
+/// and close none.
 const MAX_CONNECTIONS: usize = 512;
 
-/// The calls and what they need.
 #[derive(Clone)]
 pub struct CriServer {
     runtime: EmbeddedRuntime,
@@ -81,7 +81,6 @@ impl CriServer {
         crate::platform::grpc::response(answer)
     }
 
-    /// The table of calls.
     async fn call(&self, path: &str, message: Bytes) -> Result<GrpcReply, Status> {
         if let Some(name) = path.strip_prefix("/runtime.v1.ImageService/") {
             return self.image_call(name, message).await;
@@ -129,17 +128,18 @@ impl CriServer {
                 Box::pin(unary(message, |request| self.list_pod_sandbox_stats(request))).await
             }
             "StreamPodSandboxStats" => Box::pin(self.stream_pod_sandbox_stats(message)).await,
-            // CheckpointContainer; UpdatePodSandboxResources: pods' cgroups are the kubelet's own; metrics: a kubelet that gets a part
-            // of cAdvisor's would show that part alone, and reads all of them itself when there are none.
+            // CheckpointContainer. UpdatePodSandboxResources: pods' cgroups are the kubelet's own. Metrics: a
+            // kubelet that gets a part of cAdvisor's metrics would show only that part, and collects all of
+            // them itself when there are none.
             _ => unknown(path),
         }
     }
 }
 
-/// Makes the socket. A stale one is replaced.
+/// Creates the socket. A stale one is replaced.
 ///
 /// # Errors
-/// Somebody is alive there, something else is in the way, or the system refuses.
+/// Another process listens there, a file that is no socket is in the way, or the system refuses.
 pub async fn listen(path: &Path) -> Result<UnixListener, BindError> {
     let listener = bind(path).await?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(SOCKET_MODE))

@@ -1,7 +1,7 @@
-//! The Kubernetes API of one node: what kubectl needs of an API server, answered from what this agent knows.
+//! The Kubernetes API of one node: what kubectl needs of an API server, answered from the agent's state.
 //!
-//! Owns the way from a request to the part that answers it. Nothing is kept or computed while nobody looks, but for a
-//! number per object that somebody has looked at.
+//! Owns the way from a request to the part that answers it. Without clients nothing is kept or computed,
+//! except for a version number per object that a client has read.
 
 pub mod pod_printer;
 pub mod printers;
@@ -56,12 +56,11 @@ use versions::{Change, Keep, Versions};
 use watch::Watchers;
 use written::Retained;
 
-/// See the module.
 pub struct LocalApi {
     /// Pods, logs and streams.
     pub(crate) node: SharedNode,
     pub(crate) cluster: SharedCluster,
-    /// Changes what is wanted.
+    /// Changes the desired state.
     pub(crate) editor: Editor,
     pub(crate) clock: Clock,
     versions: RefCell<Versions>,
@@ -69,7 +68,6 @@ pub struct LocalApi {
 }
 
 impl LocalApi {
-    /// The API of this node.
     #[must_use]
     pub fn new(node: SharedNode, cluster: SharedCluster, editor: Editor, clock: Clock) -> Rc<Self> {
         let base = u64::try_from(clock.now().as_nanos() / 1_000_000).unwrap_or_default();
@@ -78,7 +76,7 @@ impl LocalApi {
         Rc::new(Self { node, cluster, editor, clock, versions, watchers: Watchers::new(retained) })
     }
 
-    /// All objects of a store as they are now, with their versions. Whoever watches hears of what has changed.
+    /// All objects of a store as they are now, with their versions. Watches are notified of what has changed.
     pub(crate) fn look(&self, store: Store) -> Vec<Value> {
         let mut objects = objects::all(self, store);
         let changes = self.versions.borrow_mut().look(store, &mut objects, self.keep(store));
@@ -87,7 +85,7 @@ impl LocalApi {
         objects
     }
 
-    /// One object as it is now, with its version. The namespace of kinds without is empty.
+    /// One object as it is now, with its version. The namespace is empty for cluster-scoped kinds.
     pub(crate) fn find(&self, store: Store, namespace: &str, name: &str) -> Option<Value> {
         let (place, keep) = ((namespace, name), self.keep(store));
         let mut object = objects::one(self, store, place);
@@ -110,7 +108,7 @@ impl LocalApi {
         self.versions.borrow().current()
     }
 
-    /// The first, the newest, and the newest of this store.
+    /// The versions: the first, the newest, and the newest of this store.
     fn versions_of(&self, store: Store) -> (u64, u64, u64) {
         let versions = self.versions.borrow();
         (versions.base(), versions.current(), versions.changed(store))
@@ -132,7 +130,7 @@ impl LocalApi {
         let uri = visit.request.uri();
         let asked = path::read(visit.request.method().as_str(), uri.path(), uri.query().unwrap_or_default());
         if !matches!(asked, Ok(ApiCall::Object(_))) {
-            // Whether there is such a path is told to those who may ask.
+            // Authorization comes first: only an authorized client learns whether the path exists.
             let verb = visit.request.method().as_str().to_lowercase();
             let verb = if verb == "head" { "get" } else { &verb };
             if !access::may_path(visit.policy, &visit.user, uri.path(), verb) {
@@ -217,13 +215,13 @@ impl Delegate for LocalApi {
     }
 }
 
-/// A text in an object; empty when it is not there.
+/// A string in an object; empty if absent.
 #[must_use]
 pub fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
     object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// What a client accepts; several headers are one.
+/// The client's `Accept` headers, joined.
 fn accept<B>(request: &Request<B>) -> String {
     let headers = request.headers().get_all(ACCEPT);
     headers.iter().filter_map(|header| header.to_str().ok()).collect::<Vec<_>>().join(",")
@@ -241,12 +239,12 @@ fn described(answer: openapi::OpenApiDocument, may_be_kept: bool) -> Response<Bo
     let (pieces, body) = Body::in_pieces();
     let mut response = body::response(StatusCode::OK, document.content_type(), body);
     if may_be_kept {
-        // As long as kubectl keeps what it learns of a server: six hours.
+        // Six hours, as long as kubectl caches discovery.
         response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("public, max-age=21600"));
     }
     crate::platform::rt::spawn("serving OpenAPI", async move {
         while let Some(piece) = document.next_piece() {
-            // A client that has gone ends it.
+            // Ends when the client has disconnected.
             if pieces.send(Ok(piece.into())).await.is_err() {
                 return;
             }

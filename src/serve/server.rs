@@ -1,5 +1,5 @@
-//! The kubelet's API: over TLS on port 10250, and for this machine's root on a Unix socket, where `agent status`, `agent get`
-//! and their like ask.
+//! The kubelet's API: over TLS on port 10250, and for root on a Unix socket, which `agent status`, `agent
+//! get` and similar commands use.
 //!
 //! Owns the local socket's connections and their limits; [`https`] owns those on TCP.
 
@@ -51,24 +51,24 @@ use patience::{PLAIN, Patience, Patient, STREAM};
 pub use crate::platform::bind::{BindError, bind};
 pub use report::{AgentReport, ObjectDetail};
 
-/// Where the shell listens unless it is told otherwise.
+/// The default path of the local socket.
 pub const DEFAULT_SOCKET: &str = "/run/agent/agent.sock";
 
-/// Upstream's release that we follow, and ours behind it.
+/// The upstream release that this follows, with the agent's own version appended.
 pub const RELEASE: &str = concat!("v1.36.0+agent-", env!("CARGO_PKG_VERSION"));
 
-/// More than people and scripts on one box need; each costs a buffer.
+/// More than users and scripts on one box need; each connection costs a buffer.
 const MAX_CONNECTIONS: usize = 64;
-/// A client that does not say what it wants makes room for others. The buffer is hyper's least; our own client sends a few
-/// headers, those of streams some more.
+/// A client that sends no request is disconnected, to make room for others. The buffer is hyper's minimum;
+/// the agent's own client sends a few headers, streaming clients some more.
 const LOCAL: Bounds =
     Bounds { header_timeout: Duration::from_secs(5), buffer_bytes: 8192, max_headers: 32, once: true };
 
-/// Root needs no `/logs`: it has the files.
+/// Root needs no `/logs`: it can read the files.
 const OWN: Served = Served { debugging: true, own: true, system_logs: SystemLogs::Off, server_type: "" };
 
-/// Serves until the future is dropped, and ends all connections then. Whoever can open the socket may do everything: it is
-/// root's. Needs a `LocalSet`.
+/// Serves until the future is dropped, and ends all connections then. A process that can open the socket may
+/// do everything: only root can. Needs a `LocalSet`.
 pub async fn serve(listener: UnixListener, node: SharedNode, guest: Option<SharedDelegate>, clock: Clock) {
     let accept = async || listener.accept().await.map(|(stream, _)| stream);
     connections::serve("the local socket", MAX_CONNECTIONS, accept, |stream, place| {
@@ -77,20 +77,22 @@ pub async fn serve(listener: UnixListener, node: SharedNode, guest: Option<Share
     .await;
 }
 
-/// What a connection may cost.
+/// The limits of a connection.
 struct Bounds {
-    /// For a request's head, and how long a connection may wait for the next request.
+    /// For a request's head, and the idle time between requests.
     header_timeout: Duration,
     buffer_bytes: usize,
     max_headers: usize,
-    /// One request a connection.
+    /// One request per connection.
     once: bool,
 }
 
-/// Answers a request of a connection. Behind pointers, as what carries requests out is there once and not for each listener.
+/// Handles a request of a connection. Behind pointers, so that the handler's code exists once and not for
+/// each listener.
 type Respond = Rc<dyn Fn(Request<IncomingBody>) -> Pending<Response<Body>>>;
 
-/// Serves the requests of a connection until it ends, and tells the node then. Streams that began on it go on.
+/// Serves the requests of a connection until it ends, then notifies the node. Streams that began on it
+/// continue.
 async fn serve_requests(wire: Box<dyn Wire>, bounds: Bounds, node: SharedNode, respond: Respond) {
     let patience = Patience::default();
     let waits = patience.clone();
@@ -101,8 +103,8 @@ async fn serve_requests(wire: Box<dyn Wire>, bounds: Bounds, node: SharedNode, r
             let code = response.status();
             let upgrades = code == StatusCode::SWITCHING_PROTOCOLS;
             patience.set(if upgrades || response.body().is_stream() { STREAM } else { PLAIN });
-            // After a refusal, too: a body that nobody wants may follow. Not by turning keep-alive off: hyper would write
-            // `Upgrade, close` into an upgrade, and clients in Go would see none.
+            // Closes after an error, too: an unread body may follow. Keep-alive stays enabled: otherwise
+            // hyper would write `Upgrade, close` into an upgrade, and clients in Go would see none.
             if code.is_client_error() || code.is_server_error() || (bounds.once && !upgrades) {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
@@ -117,7 +119,7 @@ async fn serve_requests(wire: Box<dyn Wire>, bounds: Bounds, node: SharedNode, r
         .serve_connection(TokioIo::new(Patient::new(wire, patience)), service)
         .with_upgrades();
     if let Err(error) = connection.await {
-        // A client's mistake or impatience; nobody has to act.
+        // The client's error or timeout; no action is needed.
         log::debug!(err:% = error; "Connection closed unexpectedly");
     }
     node.served();

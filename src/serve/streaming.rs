@@ -1,8 +1,9 @@
-//! Streams over HTTP as Kubernetes' clients speak them: exec, attach and port-forward over SPDY/3.1 and WebSocket.
+//! Streams over HTTP as Kubernetes' clients speak them: exec, attach and port-forward over SPDY/3.1 and
+//! WebSocket.
 //!
-//! Owns the protocols, their negotiation and their bounds; [`client`] is the other side, for `agent exec` and its like.
-//! Whoever serves requests hands them to [`respond`] with an [`Action`]; [`server`] is such a one, for requests
-//! announced by CRI. A client that is slow or vanishes holds up nobody but itself.
+//! Owns the protocols, their negotiation and their bounds; [`client`] is the other side, for `agent exec` and
+//! its like. A server hands its requests to [`respond`] with an [`Action`]; [`server`] is such a server, for
+//! requests announced by CRI. A client that is slow or vanishes delays only its own stream.
 
 pub mod client;
 pub mod command;
@@ -59,26 +60,26 @@ const COMMAND_WEBSOCKETS: [&str; 5] = [
 const OUTPUT_WEBSOCKETS: [&str; 2] = ["binary.k8s.io", "base64.binary.k8s.io"];
 const FORWARD_WEBSOCKETS: [&str; 3] = [TUNNEL, "v4.channel.k8s.io", "v4.base64.channel.k8s.io"];
 
-/// What a request is for.
+/// The purpose of a request.
 pub enum Action {
     /// Exec or attach.
     Command {
-        /// What the client was promised.
+        /// The streams announced to the client.
         streams: Streams,
-        /// Starts it, or says why not; asked for once the client is there.
+        /// Starts the program, or returns why it cannot; awaited once the client is connected.
         open: Pending<Result<Session, String>>,
     },
     Forward {
-        /// For WebSocket, whose requests name ports before; SPDY's streams name their own.
+        /// For WebSocket, whose request names the ports; SPDY's streams name their own.
         ports: Vec<u16>,
         dial: Dialer,
     },
-    /// A log, over WebSocket alone: all bytes are one stream, and what the client sends is dropped.
+    /// A log, over WebSocket only: all bytes are one stream, and the client's input is dropped.
     Output(mpsc::Receiver<io::Result<Bytes>>),
 }
 
 impl Action {
-    /// What may be spoken for it over SPDY, and over WebSocket.
+    /// The subprotocols that are offered for it over SPDY and over WebSocket.
     fn protocols(&self) -> Protocols {
         match self {
             Self::Command { .. } => (Some(&COMMAND_PROTOCOLS), &COMMAND_WEBSOCKETS),
@@ -90,20 +91,18 @@ impl Action {
 
 type Protocols = (Option<&'static [&'static str]>, &'static [&'static str]);
 
-/// The client asks for WebSocket.
 #[must_use]
 pub fn wants_websocket(headers: &HeaderMap) -> bool {
     has(headers, &CONNECTION, "upgrade") && has(headers, &UPGRADE, "websocket")
 }
 
-/// How a client and we will talk.
+/// The negotiated protocol of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Protocol {
     Spdy { name: Option<&'static str> },
     WebSocket { name: Option<&'static str>, accept: String },
 }
 
-/// Why a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Refusal {
     code: StatusCode,
@@ -111,8 +110,8 @@ struct Refusal {
     accepted: Vec<&'static str>,
 }
 
-/// Answers a request for an action, and carries the action out when the connection is handed over. `held` is dropped at the end
-/// (a permit, say). Needs a `LocalSet`, and a connection served with upgrades.
+/// Answers a request for an action, and carries the action out once the connection is upgraded. `held` (for
+/// example a permit) is dropped at the end. Needs a `LocalSet`, and a connection served with upgrades.
 pub fn respond(
     mut request: Request<()>,
     action: Action,
@@ -136,7 +135,7 @@ pub fn respond(
         let _held = held;
         let upgraded = match tokio::time::timeout(CREATION_TIMEOUT, upgrade).await {
             Ok(Ok(upgraded)) => TokioIo::new(upgraded),
-            // The client has gone between its request and our answer.
+            // The client has disconnected before the answer.
             Ok(Err(_)) | Err(_) => return,
         };
         let activity = Activity::new();
@@ -192,7 +191,7 @@ fn messages(name: &str) -> Messages {
     Messages { base64: name.contains("base64"), closes: name.starts_with("v5."), raw: false }
 }
 
-/// All words of all headers of this name, which list words between commas.
+/// All tokens in all headers of this name, which are lists separated by commas.
 fn words(headers: &HeaderMap, name: &HeaderName) -> Vec<String> {
     let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
     values.flat_map(|value| value.split(',')).map(|word| word.trim().to_owned()).collect()

@@ -1,7 +1,6 @@
 //! The tables of ConfigMaps, Secrets and claims.
 //!
-//! Owns their SQL, and the rule when a value is rewritten: an unchanged value is not, whatever its sealed
-//! form. Must not know objects as types.
+//! Owns their SQL, and the rule when a value is rewritten: an unchanged value is not, whatever its sealed form.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -51,7 +51,6 @@ pub struct OpenReport {
 pub struct DamagedFile {
     /// Where it is now.
     pub kept_as: PathBuf,
-    /// SQLite's error.
     pub reason: String,
 }
 

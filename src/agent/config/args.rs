@@ -1,4 +1,4 @@
-//! The argument vector as flags given, in pflag's grammar, and the command that follows them.
+//! The argument vector as flags, in pflag's grammar, and the command that follows them.
 //!
 //! Owns spelling: normalisation, short flags, repetition.
 
@@ -16,13 +16,13 @@ use super::value::ValueKind;
 /// A flag as it was given.
 #[derive(Clone, Debug)]
 pub(super) struct Given {
-    /// The spelling used last, normalised.
+    /// The last spelling used, normalised.
     pub(super) spelled: String,
     /// Its value, all occurrences combined.
     pub(super) value: Value,
 }
 
-/// The first positional argument and what surrounds it.
+/// The first positional argument and the arguments around it.
 #[derive(Clone, Debug)]
 pub(super) struct Command {
     pub(super) name: String,
@@ -34,10 +34,10 @@ pub(super) struct Command {
     pub(super) after_bool: Option<String>,
 }
 
-/// What an argument vector says.
+/// A parsed argument vector.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Args {
-    /// By the flag's own name.
+    /// By the flag's canonical name.
     pub(super) given: BTreeMap<&'static str, Given>,
     pub(super) command: Option<Command>,
     /// `--explain` was given (only where the caller allows it).
@@ -53,7 +53,7 @@ impl Args {
     }
 }
 
-/// Reads flags up to the first positional argument. `explain` admits `--explain`.
+/// Parses flags up to the first positional argument. `explain` allows `--explain`.
 pub(super) fn scan(arguments: &[OsString], explain: bool) -> Result<Args, ConfigError> {
     let mut args = Args::default();
     let mut parser = Parser::from_args(arguments.iter().cloned());
@@ -129,7 +129,7 @@ fn take(args: &mut Args, name: String, target: FlagTarget, text: &str) -> Result
     };
     let earlier = args.given.get(canonical).map(|given| &given.value);
     let value = kind.parse(text, earlier).map_err(|error| {
-        // A header is often a token, so it is not repeated.
+        // A header often contains a token, so it is not printed.
         let value = if canonical == "manifest-url-header" { "<masked>".to_owned() } else { shorten(text) };
         ConfigError::Flag(FlagError::Value { flag: name.clone(), value, error })
     })?;
@@ -147,7 +147,7 @@ fn note(lines: &mut Vec<String>, line: String) {
     }
 }
 
-/// Values in messages are cut here.
+/// The longest value in a message.
 const MAX_SHOWN: usize = 128;
 
 fn shorten(text: &str) -> String {

@@ -1,4 +1,4 @@
-//! The flags that `agent cri` has beside the agent's own.
+//! The flags of `agent cri` besides the agent's own.
 //!
 //! Owns their names and defaults.
 
@@ -24,7 +24,7 @@ impl Default for CriFlags {
     }
 }
 
-/// Takes them out of the arguments; the others are the agent's.
+/// Removes them from the arguments; the others are the agent's.
 pub(super) fn own_flags(arguments: Vec<OsString>) -> Result<(CriFlags, Vec<OsString>), ConfigError> {
     let (mut flags, mut others) = (CriFlags::default(), Vec::new());
     let mut arguments = arguments.into_iter();

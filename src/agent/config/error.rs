@@ -1,4 +1,4 @@
-//! Why the agent cannot start with what it was given.
+//! Errors of the command line and the configuration.
 //!
 //! Owns messages and exit codes.
 
@@ -9,24 +9,22 @@ use super::value::ValueError;
 use crate::codec::yaml::YamlError;
 use crate::model::api::decode::DecodeError;
 
-/// A mistake in the command line or the configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The arguments do not parse.
     #[error("failed to parse kubelet flag: {0}")]
     Flag(FlagError),
-    /// The first positional argument is no command.
+    /// The first positional argument is not a command.
     #[error("unknown command {name}{hint}")]
     UnknownCommand {
-        /// What was written.
         name: String,
-        /// A better word, or what to do.
+        /// A similar command, or advice.
         hint: String,
     },
     /// Feature gates that do not exist or cannot be changed.
     #[error("failed to set feature gates: {0}")]
     FeatureGates(Findings),
-    /// Values of flags that are no fields of the file.
+    /// Invalid flags that are not fields of the file.
     #[error("failed to validate kubelet flags: {0}")]
     Flags(Findings),
     /// `--config` names a directory.
@@ -37,31 +35,22 @@ pub enum ConfigError {
     ConfigIsDirectory { path: PathBuf },
     /// The `--config` file.
     #[error("failed to load kubelet config file, path: {path}, error: {error}")]
-    File {
-        path: PathBuf,
-        /// What is wrong with it.
-        error: FileError,
-    },
+    File { path: PathBuf, error: FileError },
     /// The `--config-dir` directory or a file in it.
     #[error(
         "failed to merge kubelet configs: failed to load kubelet drop-in config, path: {path}, error: {error}"
     )]
-    DropIn {
-        /// The file or directory.
-        path: PathBuf,
-        /// What is wrong with it.
-        error: FileError,
-    },
+    DropIn { path: PathBuf, error: FileError },
     /// The resolved configuration breaks rules.
     #[error("failed to validate kubelet configuration, error: {0}")]
     Configuration(Findings),
-    /// `--runonce` and its relatives contradict something else.
+    /// `--runonce` or a related flag conflicts with another setting.
     #[error("bad use of --runonce: {0}")]
     RunOnce(RunOnceError),
 }
 
 impl ConfigError {
-    /// The status to exit with: 2 for bad usage of run-once, else 1 as the kubelet.
+    /// The exit status: 2 for invalid usage of run-once, otherwise 1 as the kubelet.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
@@ -76,14 +65,13 @@ impl ConfigError {
     }
 }
 
-/// Why the arguments do not parse.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FlagError {
     /// No flag of that name.
     #[error("unknown flag: --{flag}{hint}")]
     Unknown {
         flag: String,
-        /// The nearest flag, if any is near.
+        /// The nearest flag, if one is similar.
         hint: String,
     },
     /// No short flag of that letter.
@@ -96,58 +84,48 @@ pub enum FlagError {
     #[error("invalid argument {value:?} for \"--{flag}\" flag: {error}")]
     Value {
         flag: String,
-        /// As written, cut short.
+        /// As written, truncated.
         value: String,
-        /// What would fit.
         error: ValueError,
     },
     /// Not UTF-8.
     #[error("argument {argument:?} is not UTF-8")]
     NotUtf8 {
-        /// As far as it can be shown.
+        /// As far as it can be printed.
         argument: String,
     },
     /// A flag of older releases that cannot be ignored.
     #[error("flag --{flag} was removed: {advice}")]
-    Removed {
-        flag: String,
-        /// What to do.
-        advice: &'static str,
-    },
+    Removed { flag: String, advice: &'static str },
 }
 
-/// Why a configuration file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// It cannot be read.
     #[error("{error}")]
-    Read {
-        /// From the system.
-        error: std::io::Error,
-    },
+    Read { error: std::io::Error },
     /// It is too large to be a configuration.
     #[error("larger than {limit} bytes")]
     TooLarge { limit: u64 },
-    /// It holds nothing.
+    /// The file is empty.
     #[error("the file is empty; expected apiVersion: {API_VERSION}, kind: {KIND}")]
     Empty,
-    /// More documents than one.
+    /// More than one document.
     #[error("{count} YAML documents; a configuration file must have exactly one")]
     Documents { count: usize },
     #[error("{0}")]
     Yaml(YamlError),
-    /// Not an object of ours.
+    /// The value has neither `apiVersion` nor `kind`.
     #[error("no apiVersion/kind; expected apiVersion: {API_VERSION}, kind: {KIND}")]
     NoKind,
     #[error("unknown apiVersion/kind {api_version}/{kind}; expected apiVersion: {API_VERSION}, kind: {KIND}")]
     WrongKind { api_version: String, kind: String },
-    /// What the flag was for once: a manifest.
+    /// The flag's former meaning: a manifest.
     #[error(
         "this is a manifest (kind {kind}); --config takes the KubeletConfiguration file. For pod manifests use \
          --manifest-dir {path}"
     )]
     Manifest {
-        /// Of its first document.
+        /// The kind of its first document.
         kind: String,
         path: PathBuf,
     },
@@ -164,10 +142,10 @@ pub const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
 /// The kind of the configuration.
 pub const KIND: &str = "KubeletConfiguration";
 
-/// How run-once contradicts something else.
+/// A conflict of run-once with another setting.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RunOnceError {
-    /// With an apiserver.
+    /// With an API server.
     #[error("only pods of files and URLs are supported; remove --kubeconfig")]
     WithKubeconfig,
     /// With the server.
@@ -176,10 +154,10 @@ pub enum RunOnceError {
     /// An unknown word.
     #[error("--runonce-wait={word} is not supported; use running or completed")]
     Wait { word: String },
-    /// No time at all.
+    /// The timeout is zero.
     #[error("--runonce-timeout must be more than zero")]
     Timeout,
-    /// A relative without the flag.
+    /// A related flag without `--runonce`.
     #[error("--{flag} needs --runonce")]
     Alone { flag: &'static str },
 }
@@ -189,11 +167,11 @@ pub enum RunOnceError {
 pub struct ConfigFinding {
     /// The field, as in the file, or `--flag`.
     pub field: String,
-    /// What is wrong and what would be right.
+    /// What is wrong and what would be valid.
     pub problem: String,
 }
 
-/// Every broken rule, so that they can be mended together.
+/// Every broken rule, so that the user can fix them together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings(pub Vec<ConfigFinding>);
 

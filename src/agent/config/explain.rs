@@ -1,4 +1,4 @@
-//! What was resolved, for people: YAML to feed back, the table of origins, and the `FLAG:` lines.
+//! Output of the resolved configuration: YAML, the table of origins, and the `FLAG:` lines.
 //!
 //! Owns printing and masking.
 
@@ -16,7 +16,7 @@ use super::{Resolved, gates, tree};
 
 use crate::model::ordered::Ordered as _;
 
-/// What stands for a secret.
+/// Replaces a secret.
 const MASK: &str = "<masked>";
 
 /// The document with every header value masked.
@@ -38,7 +38,7 @@ fn mask_headers(headers: &mut Value) {
     }
 }
 
-/// `FLAG: --name="value"`, alphabetical: what was given, else the flag's default.
+/// `FLAG: --name="value"`, alphabetical: the given value, otherwise the flag's default.
 pub(super) fn flag_dump(args: &Args) -> Vec<String> {
     let defaults = baseline().document;
     let mut values: BTreeMap<&str, String> = BTreeMap::new();
@@ -103,13 +103,14 @@ pub(super) fn table(resolved: &Resolved) -> String {
     text
 }
 
-/// The `FLAG:` lines again, by name: they hold every flag's value in its own syntax.
+/// The values of the `FLAG:` lines by name: they have every flag in its own syntax.
 pub(super) fn flag_values(resolved: &Resolved) -> BTreeMap<&str, String> {
     let pairs = resolved.flag_dump.iter().filter_map(|line| line.strip_prefix("FLAG: --")?.split_once('='));
     pairs.map(|(name, value)| (name, value.to_owned())).into_map()
 }
 
-/// A document as block YAML. Strings are quoted as JSON unless they are plainly words, so that nothing changes its type.
+/// A document as block YAML. Strings are quoted as JSON unless they are clearly words, so that none changes
+/// its type.
 pub(super) fn yaml(document: &Value) -> String {
     let mut text = String::new();
     write_members(&mut text, document, 0);
@@ -125,7 +126,7 @@ fn write_members(text: &mut String, value: &Value, depth: usize) {
     }
 }
 
-/// After a colon: on the same line when short, else below and deeper.
+/// After a colon: on the same line when short, otherwise below and indented.
 fn write_value(text: &mut String, value: &Value, depth: usize) {
     match value {
         Value::Object(members) if !members.is_empty() => {

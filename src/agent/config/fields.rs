@@ -1,5 +1,5 @@
-//! Every field of `KubeletConfiguration` v1beta1: its path, syntax, default, flag, and whether this version acts on it.
-//! The one table that flags, files, `--help` and `agent config --explain` all read.
+//! Every field of `KubeletConfiguration` v1beta1: its path, syntax, default, flag, and whether this version
+//! acts on it. Flags, files, `--help` and `agent config --explain` all read this table.
 //!
 //! Owns the table.
 
@@ -16,9 +16,9 @@ pub(super) struct SettingField {
     pub(super) path: &'static str,
     /// The kubelet's flag for it; empty when there is none.
     pub(super) flag: &'static str,
-    /// How values are written.
+    /// The syntax of its values.
     pub(super) kind: ValueKind,
-    /// The file default in flag syntax; `None` means unset.
+    /// The file's default in flag syntax; `None` means unset.
     pub(super) default: Option<&'static str>,
     marks: u8,
 }
@@ -30,7 +30,7 @@ const A: u8 = 2;
 /// The flag is not deprecated.
 const K: u8 = 4;
 
-/// The default text that stands for "unset".
+/// The default text for "unset".
 const UNSET: &str = "-";
 
 impl SettingField {
@@ -75,7 +75,7 @@ pub(super) const BASELINE: [(&str, &str); 5] = [
     ("evictionHard", ""),
 ];
 
-/// The hard eviction thresholds a `--config` file gets when it has none.
+/// The hard eviction thresholds of a `--config` file that has none.
 pub(super) const EVICTION_DEFAULTS: [(&str, &str); 5] = [
     ("memory.available", "100Mi"),
     ("nodefs.available", "10%"),
@@ -84,7 +84,7 @@ pub(super) const EVICTION_DEFAULTS: [(&str, &str); 5] = [
     ("imagefs.inodesFree", "5%"),
 ];
 
-/// Fields whose relative path in the `--config` file is meant from that file's directory.
+/// Fields whose relative path in the `--config` file is relative to that file's directory.
 pub(super) const RELATIVE_PATHS: [&str; 7] = [
     "staticPodPath",
     "authentication.x509.clientCAFile",

@@ -1,36 +1,35 @@
-//! Flags that are not fields of the configuration file: the kubelet's own, ours, cAdvisor's leftovers, and those upstream
-//! has removed. Finds the setting behind a spelling.
+//! Flags that are not fields of the configuration file: the kubelet's own, the agent's own, cAdvisor's
+//! leftovers, and those that upstream has removed. Finds the setting behind a spelling.
 //!
-//! Owns the tables and the look-up.
+//! Owns the tables and the lookup.
 
 use super::fields::{FIELDS, SettingField};
 use super::value::ValueKind;
 use super::value::ValueKind::{Bool, Duration, Int32, List, Map, Text, Version};
 use crate::runtime::embedded::registry::DEFAULT_HOSTS_DIRS;
 
-/// Who defined a flag.
+/// The origin of a flag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Family {
     Kubelet,
     Agent,
-    /// Accepted because cAdvisor's flags always were; without effect.
+    /// Accepted for compatibility with cAdvisor's flags; without effect.
     Cadvisor,
 }
 
-/// One flag that is no field of the file.
+/// One flag that is not a field of the file.
 #[derive(Debug)]
 pub(super) struct Flag {
     /// Its name, with dashes.
     pub(super) name: &'static str,
-    /// How values are written.
+    /// The syntax of its values.
     pub(super) kind: ValueKind,
     /// In flag syntax.
     pub(super) default: &'static str,
-    /// Who defined it.
     pub(super) family: Family,
     /// This version acts on it.
     pub(super) acted_on: bool,
-    /// Why it should not be used, where it is deprecated.
+    /// The deprecation message.
     pub(super) deprecated: Option<&'static str>,
     /// One line for `--help`.
     pub(super) help: &'static str,
@@ -39,17 +38,17 @@ pub(super) struct Flag {
 /// A flag upstream has removed.
 #[derive(Debug)]
 pub(super) struct Removed {
-    /// Its name; a trailing `*` stands for every name that starts so.
+    /// Its name; a trailing `*` matches every name with that prefix.
     pub(super) name: &'static str,
     /// It takes no detached value.
     pub(super) stands_alone: bool,
     /// What to use instead, or why nothing is needed.
     pub(super) advice: &'static str,
-    /// Ignoring it would change what the node does: refused.
+    /// Ignoring it would change the node's behaviour, so it is refused.
     pub(super) fatal: bool,
 }
 
-/// What a spelling on the command line stands for.
+/// The meaning of a spelling on the command line.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum FlagTarget {
     /// A field of the file.
@@ -60,7 +59,7 @@ pub(super) enum FlagTarget {
 }
 
 impl FlagTarget {
-    /// May it stand alone?
+    /// Whether it may be used without a value.
     pub(super) fn stands_alone(self) -> bool {
         match self {
             Self::Field(field) => field.kind.stands_alone(),
@@ -70,7 +69,7 @@ impl FlagTarget {
     }
 }
 
-/// Our spelling and the kubelet's name for the same flag.
+/// The agent's spelling and the kubelet's name of the same flag.
 pub(super) const ALIASES: [(&str, &str); 1] = [("manifest-dir", "pod-manifest-path")];
 
 /// Finds a flag by its normalised name.
@@ -92,7 +91,7 @@ pub(super) fn find(name: &str) -> Option<FlagTarget> {
     REMOVED.iter().find(matches).map(FlagTarget::Removed)
 }
 
-/// Every name that works today, for suggestions.
+/// Every valid name, for suggestions.
 pub(super) fn known_names() -> impl Iterator<Item = &'static str> {
     let fields = FIELDS.iter().map(|field| field.flag).filter(|flag| !flag.is_empty());
     fields.chain(FLAGS.iter().map(|flag| flag.name)).chain(ALIASES.iter().map(|(alias, _)| *alias))

@@ -1,4 +1,4 @@
-//! Feature gates of Kubernetes 1.36 that a kubelet may be given.
+//! Feature gates of Kubernetes 1.36 for a kubelet.
 //!
 //! Owns names, stages and defaults.
 
@@ -30,13 +30,13 @@ struct Gate {
 pub struct FeatureGates(BTreeMap<&'static str, bool>);
 
 impl FeatureGates {
-    /// Is the gate on? A name that is none is off.
+    /// Whether the gate is on. An unknown name is off.
     #[must_use]
     pub fn enabled(&self, name: &str) -> bool {
         self.0.get(name).copied().unwrap_or(false)
     }
 
-    /// The defaults, then `AllAlpha` and `AllBeta`, then each gate that is named.
+    /// The defaults, then `AllAlpha` and `AllBeta`, then each named gate.
     pub(super) fn resolve(given: &BTreeMap<String, bool>) -> Result<Self, Findings> {
         let mut findings = Findings::default();
         let mut states: BTreeMap<&'static str, bool> =
@@ -70,7 +70,7 @@ impl FeatureGates {
     }
 }
 
-/// Lines about gates that are named although they are about to go.
+/// Warnings about named gates that will be removed soon.
 pub(super) fn warnings(given: &BTreeMap<String, bool>) -> Vec<String> {
     let mut lines = Vec::new();
     for (name, on) in given {
@@ -92,17 +92,17 @@ pub(super) fn warnings(given: &BTreeMap<String, bool>) -> Vec<String> {
     lines
 }
 
-/// The gates that switch something here. All others are accepted: what such a gate stands for is there whatever the gate says, or
-/// is not part of this version.
+/// The gates that have an effect here. All others are accepted: such a feature is either always on, or not
+/// part of this version.
 const ACTED_ON: [&str; 3] =
     ["GracefulNodeShutdown", "GracefulNodeShutdownBasedOnPodPriority", "NodeLogQuery"];
 
-/// A gate, or a group of them, switches something here.
+/// Whether a gate, or a group of them, has an effect here.
 pub(super) fn is_acted_on(name: &str) -> bool {
     ACTED_ON.contains(&name) || name == "AllBeta"
 }
 
-/// The gates that are named, set otherwise than by default, and switch nothing here.
+/// The named gates that differ from their default and have no effect here.
 pub(super) fn without_effect(given: &BTreeMap<String, bool>) -> impl Iterator<Item = (&str, bool)> {
     let is_default = |name: &str, on: bool| {
         let gate = GATES.iter().find(|gate| gate.name == name);

@@ -22,7 +22,7 @@ Usage:
   agent version                     print the version
 ";
 
-/// Commands that ask the running agent or work beside it, each with a line of help; `cli` carries them out.
+/// Client commands, each with a line of help; `cli` implements them.
 pub const CLIENT_COMMANDS: &[(&str, &str)] = &[
     ("preflight", "check whether this machine can run pods, and suggest fixes"),
     ("init", "set up this machine: certificates, kubeconfig, configuration, service"),
@@ -128,7 +128,7 @@ fn default_text(kind: ValueKind, default: &str) -> String {
     format!(" (default {default})")
 }
 
-/// Where the agent differs from the kubelet whatever else is configured.
+/// A default of the agent that differs from the kubelet's, independent of other settings.
 fn agent_default(path: &str) -> Option<&'static str> {
     match path {
         "containerRuntimeEndpoint" => Some(EMBEDDED),

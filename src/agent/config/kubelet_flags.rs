@@ -1,11 +1,10 @@
-//! The kubelet's flags that are no fields of the configuration file.
+//! The kubelet's flags that are not fields of the configuration file.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use crate::model::duration::GoDuration;
 
-/// The kubelet's flags that are no fields of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names are upstream's; `flags` describes each")]
 pub struct KubeletFlags {

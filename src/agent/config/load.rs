@@ -15,12 +15,12 @@ use crate::codec::yaml::yaml_to_values;
 use crate::model::api::decode::decode;
 use crate::model::objects::ObjectKind;
 
-/// A configuration is a few kilobytes; this is two orders more.
+/// A configuration has a few kilobytes; this is two orders of magnitude more.
 const MAX_FILE_BYTES: u64 = 1 << 20;
-/// Entries of the drop-in tree, so that `--config-dir /` ends.
+/// The most entries of the drop-in tree, so that `--config-dir /` ends.
 const MAX_ENTRIES: usize = 10_000;
 
-/// A file as JSON, nulls included, and what a strict reading said.
+/// A file as JSON, nulls included, and the errors of strict decoding.
 #[derive(Debug)]
 pub(super) struct Loaded {
     pub(super) path: PathBuf,
@@ -58,7 +58,7 @@ fn walk(directory: &Path, found: &mut Vec<PathBuf>, budget: &mut usize) -> Resul
     entries.sort_by_key(std::fs::DirEntry::file_name);
     for entry in entries {
         let path = entry.path();
-        // As upstream's walk, a link to a directory is not followed; a link to a file is read.
+        // As in upstream's walk, a link to a directory is not followed; a link to a file is read.
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             walk(&path, found, budget)?;
         } else if path.extension().is_some_and(|extension| extension == "conf") {
@@ -79,7 +79,7 @@ fn read(path: &Path) -> Result<Loaded, FileError> {
     Ok(Loaded { path: path.to_owned(), value, warnings })
 }
 
-/// Strict first; what only a lenient reading accepts is reported, not refused.
+/// Strict first; what only lenient decoding accepts is a warning.
 fn parse(text: &str, path: &Path) -> Result<(Value, Vec<String>), FileError> {
     if text.trim().is_empty() {
         return Err(FileError::Empty);
@@ -111,7 +111,7 @@ fn parse(text: &str, path: &Path) -> Result<(Value, Vec<String>), FileError> {
     Ok((value, warnings))
 }
 
-/// The kind of what runs from `--manifest-dir`.
+/// The kind, if it is one that `--manifest-dir` accepts.
 fn manifest_kind(value: &Value) -> Option<String> {
     let kind = value.get("kind")?.as_str()?;
     let known =
@@ -141,7 +141,7 @@ fn normalise(value: &mut Value) {
 
 fn resolve_relative_paths(value: &mut Value, file: &Path) {
     let directory = file.parent().unwrap_or(Path::new("."));
-    // Without a working directory a relative name stays as it is and is resolved when it is opened.
+    // Without a working directory a relative path is left unchanged and resolved when it is opened.
     let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
     for path in RELATIVE_PATHS {
         let Some(text) = tree::get(value, path).and_then(Value::as_str) else { continue };
@@ -153,7 +153,7 @@ fn resolve_relative_paths(value: &mut Value, file: &Path) {
     }
 }
 
-/// Lexically clean, as Go's `filepath.Clean`; links are not looked at.
+/// Lexically clean, as Go's `filepath.Clean`. Symbolic links are not resolved.
 pub(super) fn clean(path: &Path) -> String {
     use std::path::Component;
     let mut parts: Vec<String> = Vec::new();

@@ -1,4 +1,4 @@
-//! Layers to one configuration: defaults, `--config`, drop-ins, flags, and where each setting came from.
+//! Layers to one configuration: defaults, `--config`, drop-ins, flags, and the origin of each setting.
 //!
 //! Owns precedence and both default sets.
 
@@ -16,12 +16,12 @@ use super::tree::{self, Mention};
 
 use crate::model::ordered::Ordered as _;
 
-/// Where a setting came from.
+/// The origin of a setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// The kubelet's default.
     Default,
-    /// Our default, with the reason it differs.
+    /// The agent's default, with the reason for the difference.
     AgentDefault(&'static str),
     /// The `--config` file.
     File(PathBuf),
@@ -32,7 +32,7 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// Did the user say it?
+    /// Whether the user set it.
     #[must_use]
     pub fn is_explicit(&self) -> bool {
         !matches!(self, Self::Default | Self::AgentDefault(_))
@@ -54,7 +54,7 @@ impl fmt::Display for Origin {
 /// Origin of every field by its path, and of every other flag as `--name`.
 pub type Provenance = BTreeMap<String, Origin>;
 
-/// The layers laid over each other.
+/// The merged layers.
 #[derive(Debug)]
 pub(super) struct Layered {
     pub(super) document: Value,
@@ -62,7 +62,7 @@ pub(super) struct Layered {
     pub(super) warnings: Vec<String>,
 }
 
-/// Lays flags over drop-ins over the file over defaults.
+/// Merges flags over drop-ins over the file over defaults.
 pub(super) fn layer(args: &Args) -> Result<Layered, ConfigError> {
     let path = |name: &str| args.value(name).and_then(Value::as_str).filter(|text| !text.is_empty());
     let mut layered = match path("config") {
@@ -80,7 +80,7 @@ pub(super) fn layer(args: &Args) -> Result<Layered, ConfigError> {
     Ok(layered)
 }
 
-/// The kubelet's own state before any file: the flag baseline.
+/// The kubelet's values before any file: the flag baseline.
 pub(super) fn baseline() -> Layered {
     let mut document = json!({ "apiVersion": API_VERSION, "kind": KIND });
     for (path, text) in BASELINE {
@@ -113,7 +113,7 @@ fn counts_as_absent(field: &SettingField, value: &Value) -> bool {
     !field.keeps_zero() && field.kind.is_zero(value)
 }
 
-/// Fills what is missing with the file defaults; a plain zero counts as missing.
+/// Fills missing fields with the file's defaults; a plain zero counts as missing.
 fn apply_defaults(document: &mut Value) {
     let update_frequency = tree::get(document, "nodeStatusUpdateFrequency").cloned();
     let report_frequency = tree::get(document, "nodeStatusReportFrequency").cloned();
@@ -132,7 +132,7 @@ fn apply_defaults(document: &mut Value) {
     }
     for field in FIELDS {
         let missing = tree::get(document, field.path).is_none_or(|value| counts_as_absent(field, value));
-        // A default that is itself zero replaces nothing worth replacing.
+        // A default that is itself zero need not be set.
         let Some(default) = field.default.filter(|_| missing) else { continue };
         if let Ok(value) = field.kind.parse(default, None) {
             tree::set(document, field.path, value);
@@ -140,7 +140,8 @@ fn apply_defaults(document: &mut Value) {
     }
 }
 
-/// Hard thresholds of a `--config` file: all of them when it has none, the missing ones when it asks for that.
+/// The hard eviction thresholds of a `--config` file: all of them when it has none, the missing ones when it
+/// requests that.
 fn fill_eviction(document: &mut Value) {
     let merge = tree::get(document, "mergeDefaultEvictionSettings") == Some(&Value::Bool(true));
     let mut thresholds = match tree::get(document, "evictionHard") {
@@ -191,11 +192,11 @@ fn apply_flags(layered: &mut Layered, args: &Args) {
     }
 }
 
-/// The endpoint that means no separate runtime.
+/// The endpoint of the embedded runtime.
 pub(super) const EMBEDDED: &str = "embedded";
 
-/// Settings where we differ from the kubelet, each only where the user is silent. Neither a file nor `--kubeconfig`, which joins
-/// no cluster yet, opens anything that it does not name.
+/// The defaults that differ from the kubelet's, each only if the user has not set the field. Neither a file
+/// nor `--kubeconfig`, which joins no cluster yet, enables any access that it does not name.
 fn apply_agent_defaults(layered: &mut Layered) {
     let mut settle = |path: &str, value: Value, why: &'static str| {
         let silent = layered.provenance.get(path).is_none_or(|origin| !origin.is_explicit());

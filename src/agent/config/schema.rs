@@ -169,7 +169,7 @@ sections! {
         iptables_masquerade_bit: i32,
         iptables_drop_bit: i32,
     }
-    /// Who may connect.
+    /// Authentication of clients.
     Authentication { x509: X509, webhook: AuthenticationWebhook, anonymous: Anonymous, }
     X509 {
         #[serde(rename = "clientCAFile")]
@@ -183,16 +183,16 @@ sections! {
     }
     /// Requests without credentials.
     Anonymous { enabled: bool, }
-    /// What a caller may do.
+    /// Authorization of clients.
     Authorization { mode: String, webhook: AuthorizationWebhook, }
-    /// How long the apiserver's answers are kept.
+    /// How long the API server's answers are cached.
     AuthorizationWebhook {
         #[serde(rename = "cacheAuthorizedTTL")]
         cache_authorized_ttl: GoDuration,
         #[serde(rename = "cacheUnauthorizedTTL")]
         cache_unauthorized_ttl: GoDuration,
     }
-    /// Where spans go.
+    /// The destination of spans.
     Tracing { endpoint: Option<String>, sampling_rate_per_million: Option<i32>, }
     Logging {
         format: String,

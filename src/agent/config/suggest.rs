@@ -1,13 +1,13 @@
 //! The nearest known word to a mistyped one.
 //!
-//! Owns how near is near.
+//! Owns the distance limit.
 
 use crate::model::api::schema::nearest::distance;
 
-/// Longer words than this are not mistyped flags.
+/// Longer words are not compared.
 const MAX_WORD: usize = 64;
 
-/// The known word a typist probably meant; `None` when nothing is near.
+/// The most similar known word; `None` when none is similar.
 pub(super) fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     if word.is_empty() || word.len() > MAX_WORD {
         return None;

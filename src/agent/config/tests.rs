@@ -1,4 +1,4 @@
-//! Tests of the whole road from arguments and files to the resolved configuration.
+//! Tests from arguments and files to the resolved configuration.
 
 mod command_line;
 mod explained;
@@ -13,7 +13,7 @@ use super::*;
 
 const HEADER: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
 
-/// A directory of its own that goes when the test does.
+/// A directory that is removed with the test.
 struct Scratch(PathBuf);
 
 impl Scratch {

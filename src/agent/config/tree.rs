@@ -9,7 +9,7 @@ pub(super) fn get<'a>(tree: &'a Value, path: &str) -> Option<&'a Value> {
     path.split('.').try_fold(tree, |value, name| value.get(name)).filter(|value| !value.is_null())
 }
 
-/// Puts a value at a path, making objects on the way.
+/// Sets the value at a path, creating objects on the way.
 pub(super) fn set(tree: &mut Value, path: &str, value: Value) {
     let mut place = tree;
     for name in path.split('.') {
@@ -22,10 +22,9 @@ pub(super) fn set(tree: &mut Value, path: &str, value: Value) {
     *place = value;
 }
 
-/// How a patch speaks of a path.
+/// How a patch mentions a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mention {
-    /// Not at all.
     None,
     /// With a value.
     Value,
@@ -33,7 +32,7 @@ pub(super) enum Mention {
     Null,
 }
 
-/// Whether and how `overlay` touches `path`.
+/// Whether and how `overlay` changes `path`.
 pub(super) fn mention(overlay: &Value, path: &str) -> Mention {
     let mut value = overlay;
     for name in path.split('.') {

@@ -1,4 +1,4 @@
-//! From layers to the typed, checked result.
+//! From layers to the typed, validated result.
 //!
 //! Owns the order of the checks and the flags' typed form.
 
@@ -23,67 +23,66 @@ use crate::model::duration::GoDuration;
 use crate::model::ordered::Ordered as _;
 use crate::platform::http::ClientFiles;
 
-/// Less memory than this for logs would be a mistyped unit.
+/// A smaller memory limit for logs would be a mistyped unit.
 const LEAST_LOG_RAM: u64 = 1 << 20;
 
 /// What run-once waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RunOnceWait {
-    /// Until pods that always restart run, and the others have ended.
+    /// Until pods with `restartPolicy: Always` run, and the others have ended.
     #[default]
     Running,
     /// Until every pod has ended.
     Completed,
 }
 
-/// Our own flags.
+/// The agent's own flags.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentFlags {
-    /// Start the pods once and leave.
+    /// Start the pods once and exit.
     pub run_once: bool,
-    /// How long to wait for them.
+    /// The time limit for them.
     pub run_once_timeout: GoDuration,
-    /// What to wait for.
     pub run_once_wait: RunOnceWait,
-    /// Image archives to import.
+    /// The directory of image archives to import.
     pub images_dir: PathBuf,
     /// Authorities trusted for `--manifest-url`; `None` means the system's.
     pub manifest_url_ca_file: Option<PathBuf>,
-    /// Certificate and key shown to the server of `--manifest-url`.
+    /// The client certificate and key for `--manifest-url`.
     pub manifest_url_client: Option<ClientFiles>,
     /// A file with the bearer token for `--manifest-url`.
     pub manifest_url_token_file: Option<PathBuf>,
     /// A file with the public key that manifests from `--manifest-url` must be signed with.
     pub manifest_url_verify_key_file: Option<PathBuf>,
-    /// How long a new set from `--manifest-url` may take to start; zero: as long as it likes.
+    /// How long a new set from `--manifest-url` may take to start; zero for no limit.
     pub manifest_url_rollback_after: GoDuration,
-    /// Bearer tokens for the API.
+    /// The file of bearer tokens for the API.
     pub token_auth_file: Option<PathBuf>,
-    /// Holds the key for Secrets in the store.
+    /// The file with the key for Secrets in the store.
     pub store_key_file: Option<PathBuf>,
-    /// Most bytes of memory for container logs; `None`: they are on disk.
+    /// The most memory for container logs in bytes; `None`: they are on disk.
     pub container_log_ram: Option<u64>,
     /// The socket of `agent status`.
     pub agent_socket: PathBuf,
-    /// Records of the embedded runtime.
+    /// The directory of the embedded runtime's records.
     pub runtime_state_dir: PathBuf,
-    /// Bridge of the built-in network.
+    /// The bridge of the built-in network.
     pub bridge_name: String,
-    /// Where a CNI configuration may be.
+    /// The directory of CNI configurations.
     pub cni_conf_dir: PathBuf,
-    /// Where CNI plugins are.
+    /// The directories of CNI plugins.
     pub cni_bin_dirs: Vec<PathBuf>,
-    /// Directories of `<host>/hosts.toml`; the first that has one counts.
+    /// Directories of `<host>/hosts.toml`; the first that has one is used.
     pub registry_hosts_dirs: Vec<PathBuf>,
-    /// The policy of signatures; `None` for the usual file, if there is one.
+    /// The policy of image signatures; `None` for the default file, if it exists.
     pub image_policy: Option<PathBuf>,
-    /// Paths and CDI names that pods may ask for; `*` stands for anything.
+    /// Paths and CDI names that pods may request; `*` matches anything.
     pub allowed_devices: Vec<String>,
     /// OCI runtimes by handler name.
     pub runtime_handlers: BTreeMap<String, String>,
 }
 
-/// Given or default values of the flags that are no fields.
+/// Given or default values of the flags that are not fields.
 struct Values<'a>(&'a Args);
 
 impl Values<'_> {
@@ -122,11 +121,11 @@ impl Values<'_> {
     }
 }
 
-/// What earlier releases took for `--cert-dir`, wherever the root directory was.
+/// The default of `--cert-dir` in earlier releases, whatever the root directory.
 const EARLIER_CERT_DIR: &str = "/var/lib/kubelet/pki";
 
-/// `--cert-dir`, or the one below the root directory. A node that an earlier release set up keeps its authority: with another
-/// one no kubeconfig of before would hold.
+/// `--cert-dir`, or the one below the root directory. A node that an earlier release set up keeps its
+/// authority: another one would invalidate all kubeconfigs.
 fn cert_dir(given: &str, root_dir: &Path, earlier: &Path) -> PathBuf {
     let own = root_dir.join("pki");
     let has_authority = |directory: &Path| directory.join("agent-ca.crt").exists();
@@ -142,11 +141,11 @@ fn cert_dir(given: &str, root_dir: &Path, earlier: &Path) -> PathBuf {
     }
 }
 
-/// A path of the command line, from the working directory of this start: the kernel, the runtime and pods' monitors take absolute
-/// ones only. What is empty stays empty.
+/// A path of the command line, made absolute: the kernel, the runtime and pods' monitors accept absolute ones
+/// only. An empty path stays empty.
 fn absolute(path: impl Into<PathBuf>) -> PathBuf {
     let path = path.into();
-    // Without a working directory a relative name stays as it is.
+    // Without a working directory a relative path is left unchanged.
     std::path::absolute(&path).unwrap_or(path)
 }
 
@@ -253,7 +252,7 @@ fn agent_flags(values: &Values<'_>, root_dir: &Path, run_once: bool) -> Result<A
     })
 }
 
-/// A request has one Authorization header.
+/// A request has only one Authorization header.
 fn check_authorization(agent: &AgentFlags, kubelet: &KubeletConfiguration) -> Result<(), ConfigError> {
     let mut names = kubelet.static_pod_url_header.keys();
     if agent.manifest_url_token_file.is_none()
@@ -269,7 +268,7 @@ fn check_authorization(agent: &AgentFlags, kubelet: &KubeletConfiguration) -> Re
     Err(ConfigError::Flags(findings))
 }
 
-/// Everything between the parsed arguments and a configuration one can start with.
+/// From parsed arguments to a configuration that the agent can start with.
 pub(super) fn resolve(args: &Args, environment: &Environment) -> Result<Resolved, ConfigError> {
     let from_flags = gates_of(args.value("feature-gates"));
     FeatureGates::resolve(&from_flags).map_err(ConfigError::FeatureGates)?;
@@ -290,7 +289,8 @@ pub(super) fn resolve(args: &Args, environment: &Environment) -> Result<Resolved
     let given_gates = gates_of(tree::get(&layered.document, "featureGates"));
     let feature_gates = FeatureGates::resolve(&given_gates).map_err(ConfigError::FeatureGates)?;
     let kubelet = decode::<KubeletConfiguration>(layered.document.clone()).map_err(|error| {
-        // Every file decoded on its own and every flag in its syntax: only here would the two disagree.
+        // Every file was decoded on its own and every flag in its syntax: conflicts between them show only
+        // here.
         let mut findings = Findings::default();
         findings.add(error.path, error.message);
         ConfigError::Configuration(findings)
@@ -346,16 +346,16 @@ fn stop_server(layered: &mut Layered) {
     }
 }
 
-/// One line for each setting the user made that has no effect yet.
+/// One line for each setting by the user that has no effect yet.
 fn not_acted_on(args: &Args, layered: &Layered) -> Vec<String> {
-    // What an agent without any argument does; laying no files and no flags cannot fail.
+    // The configuration of an agent without any argument; layering neither files nor flags cannot fail.
     let silent = layer(&Args::default()).map(|layered| layered.document).unwrap_or_default();
     let mut lines = Vec::new();
     for field in FIELDS.iter().filter(|field| !field.acted_on()) {
         let Some(origin) = layered.provenance.get(field.path).filter(|origin| origin.is_explicit()) else {
             continue;
         };
-        // Saying what holds anyway needs no warning.
+        // Setting the value that is in effect anyway needs no warning.
         if tree::get(&silent, field.path) == tree::get(&layered.document, field.path) {
             continue;
         }
@@ -375,7 +375,7 @@ fn not_acted_on(args: &Args, layered: &Layered) -> Vec<String> {
     lines
 }
 
-/// Several directories in one text, as in `PATH`.
+/// Several directories in one string, as in `PATH`.
 fn paths(text: &str) -> Vec<PathBuf> {
     std::env::split_paths(text).filter(|path| !path.as_os_str().is_empty()).map(absolute).collect()
 }

@@ -1,6 +1,6 @@
-//! Rules about values, all checked before the first effect and reported together.
+//! Validation of values, all done before the first effect and reported together.
 //!
-//! Owns what is allowed.
+//! Owns the permitted values.
 
 mod check;
 mod configuration;

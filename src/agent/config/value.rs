@@ -1,4 +1,4 @@
-//! How the value of a flag is written on the command line, and what it is in the configuration's JSON.
+//! The syntax of flag values on the command line, and their form in the configuration's JSON.
 //!
 //! Owns the value syntaxes of the kubelet's flags.
 
@@ -34,7 +34,7 @@ pub(super) enum ValueKind {
     IntList,
     /// `a=1,b=2`; repeated flags add.
     Map,
-    /// One `a=1` for each use of the flag; the value may hold commas.
+    /// One `a=1` for each use of the flag; the value may contain commas.
     MapNoSplit,
     /// `memory.available<1Gi,nodefs.available<10%`.
     LessMap,
@@ -72,7 +72,7 @@ fn expected_at(what: &'static str, part: &str) -> ValueError {
 }
 
 impl ValueKind {
-    /// May the flag stand alone? Such a flag takes no detached value.
+    /// Whether the flag may be used without a value. Such a flag takes no detached value.
     pub(super) fn stands_alone(self) -> bool {
         matches!(self, Self::Bool | Self::Version)
     }
@@ -114,7 +114,7 @@ impl ValueKind {
         }
     }
 
-    /// Reads a value; `earlier` is what the same flag said before on this command line.
+    /// Parses a value; `earlier` is the value of earlier uses of the same flag.
     pub(super) fn parse(self, text: &str, earlier: Option<&Value>) -> Result<Value, ValueError> {
         let value = match self {
             Self::Bool => Value::Bool(parse_bool(text)?),
@@ -166,7 +166,7 @@ impl ValueKind {
         })
     }
 
-    /// The value as a flag would be given, for `FLAG:` lines and `--help`.
+    /// The value in flag syntax, for `FLAG:` lines and `--help`.
     pub(super) fn render(self, value: &Value) -> String {
         let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         let member = |object: &Value, name: &str| object.get(name).map(text).unwrap_or_default();
@@ -321,7 +321,7 @@ fn pairs(text: &str, sign: char, form: &'static str, split: bool) -> Result<Valu
 fn multimap(text: &str) -> Result<Value, ValueError> {
     let mut members = Map::new();
     for pair in text.split(',').filter(|pair| !pair.trim().is_empty()) {
-        // The value is left out of the message: it is often a token.
+        // The value is omitted from the message: it is often a token.
         let (key, value) =
             pair.split_once(':').ok_or_else(|| expected("pairs like Header:Value,Header2:Value2"))?;
         let values = members.entry(key.trim().to_owned()).or_insert_with(|| json!([]));

@@ -1,6 +1,7 @@
-//! The cgroup root of this agent's pods, taken before anything looks for cgroups that nobody needs.
+//! The cgroup root of this agent's pods, claimed before any scan for orphaned cgroups.
 //!
-//! Owns how long an agent that is ending is waited for. Whose it is is for `cgroup::claim` to say.
+//! Owns how long the start waits for an agent that is still exiting. `cgroup::claim` decides who owns the
+//! root.
 
 use std::time::Duration;
 
@@ -8,19 +9,20 @@ use crate::platform::cgroup::claim::{HeldError, claim};
 use crate::platform::sys::lock::ByteLock;
 use crate::pod::executor::ExecutorConfig;
 
-/// One that is ending holds it still, and so does, for a moment, what it was just starting when it was killed.
+/// An exiting agent still holds it, and so does, briefly, a process that it was just starting when it was
+/// killed.
 const PATIENCE: Duration = Duration::from_secs(5);
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
-/// Takes it, when pods' cgroups are made at all (`cgroupsPerQOS`).
+/// Claims it, if pod cgroups are created at all (`cgroupsPerQOS`).
 ///
 /// # Errors
-/// When another agent has it and does not end.
+/// Another agent holds it and does not exit.
 pub(super) async fn take(executor: Option<&ExecutorConfig>) -> Result<Option<ByteLock>, HeldError> {
     let Some(executor) = executor.filter(|executor| executor.layout.per_qos) else { return Ok(None) };
     let deadline = tokio::time::Instant::now() + PATIENCE;
     loop {
-        // In this thread: one file is opened, and nothing else runs yet.
+        // In this thread: it opens one file, and nothing else runs yet.
         match claim(&executor.cgroup, &executor.layout.root) {
             Err(_) if tokio::time::Instant::now() < deadline => tokio::time::sleep(LOOK_AGAIN).await,
             settled => return settled,

@@ -1,6 +1,6 @@
-//! The node as its local API sees it: objects and events of this process, and the facts a `Node` object is made of.
+//! The node as its local API sees it: objects and events of this process, and the facts of the `Node` object.
 //!
-//! Owns where each fact comes from.
+//! Owns the source of each fact.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -44,17 +44,17 @@ struct LocalCluster {
     statuses: Rc<StatusManager>,
     events: EventRecorder,
     clock: Clock,
-    /// What of it does not change.
+    /// The part that does not change.
     node: NodeState,
     devices: Option<DeviceManager>,
     /// `nodeStatusMaxImages`; `None` for all.
     max_images: Option<usize>,
 }
 
-/// Names of an image that are shown (upstream).
+/// The most names shown per image (upstream).
 const MOST_NAMES: usize = 5;
 
-/// The local API of this node, to be offered its paths by the servers.
+/// The local API of this node, which the servers delegate its paths to.
 pub(super) fn local_api(
     resolved: &Resolved,
     executor: Option<&ExecutorConfig>,
@@ -105,7 +105,7 @@ fn facts(resolved: &Resolved, executor: Option<&ExecutorConfig>, now: Timestamp)
     state
 }
 
-/// What `nodeInfo` says besides the runtime.
+/// `nodeInfo` except for the runtime.
 fn info(arch: &str) -> Vec<(&'static str, String)> {
     vec![
         ("architecture", arch.to_owned()),
@@ -121,7 +121,7 @@ fn info(arch: &str) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Of the embedded runtime; another one keeps its networks to itself.
+/// Those of the embedded runtime; other runtimes do not report their networks.
 fn pod_cidrs(resolved: &Resolved) -> Vec<String> {
     if resolved.kubelet.container_runtime_endpoint != embedded::ENDPOINT {
         return Vec::new();
@@ -130,7 +130,7 @@ fn pod_cidrs(resolved: &Resolved) -> Vec<String> {
     subnets.iter().map(ToString::to_string).collect()
 }
 
-/// The runtime answers, or why it does not. Upstream's words where it is well.
+/// Whether the runtime answers, and otherwise why not. With upstream's message when it does.
 fn ready(view: &LoopView, runtime: &RuntimeReport, started: Timestamp) -> Condition {
     let shutdown = view.health().shutting_down();
     let is_going_down = shutdown.is_some_and(|(is_going_down, _)| is_going_down);
@@ -149,7 +149,7 @@ fn ready(view: &LoopView, runtime: &RuntimeReport, started: Timestamp) -> Condit
     Condition { kind: "Ready", holds, reason: reason.to_owned(), message, since }
 }
 
-/// The largest, and of each at most so many names (upstream).
+/// The largest images, each with at most so many names (upstream).
 fn shown_images(images: Vec<RuntimeImage>, most: Option<usize>) -> Vec<Image> {
     let shown = |mut image: RuntimeImage| {
         image.names.truncate(MOST_NAMES);
@@ -214,7 +214,7 @@ impl Cluster for LocalCluster {
         node.annotations = changes.annotations;
         node.unschedulable = changes.unschedulable;
         node.features = self.view.features();
-        // Clients count on the field, whether the runtime has answered or not.
+        // Clients rely on the field, whether the runtime has answered or not.
         let version = match runtime.name.as_str() {
             "" => String::new(),
             name => format!("{name}://{}", runtime.version),

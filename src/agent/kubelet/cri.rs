@@ -1,6 +1,6 @@
 //! `agent cri`: the embedded runtime alone, served as CRI.
 //!
-//! Owns the order of start and stop. Pods stay when it ends; the next one finds them again.
+//! Owns the order of start and stop. Pods keep running when it exits; the next process restores them.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ pub enum CriError {
     /// `--stream-address`.
     #[error("--stream-address {0:?}: must be address:port, such as 127.0.0.1:0")]
     StreamAddress(String),
-    /// The pods' subnets make no sense.
+    /// The pod subnets are invalid.
     #[error("podCIDR")]
     PodCidr(#[source] SubnetError),
     /// The embedded runtime.
@@ -46,7 +46,6 @@ pub enum CriError {
     #[error("create directory {path:?}")]
     Directory {
         path: PathBuf,
-        /// What the kernel said.
         #[source]
         source: std::io::Error,
     },
@@ -55,7 +54,7 @@ pub enum CriError {
 /// Serves until it is asked to stop.
 ///
 /// # Errors
-/// What keeps it from starting; once it runs, nothing does.
+/// The reason it cannot start; once it runs, there is none.
 pub async fn run(resolved: &Resolved, flags: &CriFlags, notify_socket: Option<&str>) -> Result<(), CriError> {
     let socket = socket_path(&flags.listen)?;
     let address: SocketAddr =
@@ -66,7 +65,7 @@ pub async fn run(resolved: &Resolved, flags: &CriFlags, notify_socket: Option<&s
     let notifier = Notifier::connect(notify_socket)?;
     let root = &resolved.flags.root_dir;
     std::fs::create_dir_all(root).map_err(|source| CriError::Directory { path: root.clone(), source })?;
-    // The runtime first: when another agent has it, its socket is left alone.
+    // The runtime first: if another agent has locked it, that agent's socket is left alone.
     let runtime = Box::pin(embedded::open(resolved, subnets, Clock::System)).await?;
     let listener = cri::listen(&socket).await?;
     let images = embedded::import_images(resolved, &runtime).await;
@@ -80,7 +79,8 @@ pub async fn run(resolved: &Resolved, flags: &CriFlags, notify_socket: Option<&s
     shutdown.asked().await;
     notifier.stopping();
     images.abort();
-    // Clients that connect from here on find nobody; the next agent replaces what a crash would leave.
+    // New clients fail to connect from here on. After a crash the next agent replaces the socket that is
+    // left.
     let _ = std::fs::remove_file(&socket);
     Ok(())
 }

@@ -1,13 +1,15 @@
-//! Another runtime than last time: the pods of the earlier one are stopped there before any is started here.
+//! A runtime that differs from the one of the last run: its pods are stopped there before any pod is started
+//! here.
 //!
-//! Expected flow: what the store remembers is compared with the configuration. A runtime that held pods until now joins those to
-//! be cleared, durably, before anything else; each that is cleared leaves them.
+//! Expected flow: the store's record is compared with the configuration. A runtime that held pods until now
+//! is added durably to those to be cleared, before anything else; each is removed from that list once it is
+//! cleared.
 //!
-//! Guarantees: while an earlier runtime cannot be reached its pods are not forgotten: every start tries again and says so. A socket
-//! that is merely named in another way is no change.
+//! Guarantees: while an earlier runtime is unreachable its pods are not forgotten: every start tries again
+//! and reports it. The same socket under another name is not a change.
 //!
-//! Caveats: containers get their pod's grace period, thirty seconds at most, and no preStop hooks: nobody looks after the pods as
-//! a whole any more.
+//! Caveats: containers get their pod's grace period, thirty seconds at most, and no preStop hooks, because
+//! these pods have no worker.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -31,15 +33,16 @@ use crate::runtime::cri::{CriConfig, CriRuntime};
 use crate::runtime::{Runtime, RuntimeError};
 use crate::store::{StoreHandle, meta};
 
-/// Longest that a container of the earlier runtime gets to end by itself.
+/// The longest grace period of a container in the earlier runtime.
 const MAX_GRACE: Duration = Duration::from_secs(30);
-/// A runtime that is there answers at once, one that starts with the machine after a while; the new one's pods wait meanwhile.
+/// A running runtime answers at once, one that starts with the machine after a while; the new runtime's pods
+/// wait meanwhile.
 const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// A killed process needs a moment to leave its cgroup.
 const KILL_PAUSE: Duration = Duration::from_millis(100);
 
-/// Clears earlier runtimes, and remembers the present one.
+/// Clears earlier runtimes, and records the current one.
 pub(super) async fn settle(resolved: &Resolved, store: &StoreHandle, known: &BTreeMap<String, String>) {
     let now = resolved.kubelet.container_runtime_endpoint.as_str();
     let mut waiting = to_clear(known, now, real_path);
@@ -73,7 +76,7 @@ async fn remember(store: &StoreHandle, key: &str, endpoints: &BTreeSet<String>) 
     }
 }
 
-/// The runtimes that may hold pods and are not the present one.
+/// The runtimes that may have pods and are not the current one.
 fn to_clear(
     known: &BTreeMap<String, String>,
     now: &str,
@@ -84,29 +87,30 @@ fn to_clear(
     held.filter(|earlier| real_path(earlier) != real_path(now)).map(str::to_owned).into_set()
 }
 
-/// What a socket's names have in common; any other endpoint stands for itself.
+/// The canonical path of a socket; any other endpoint is returned unchanged.
 fn real_path(endpoint: &str) -> PathBuf {
     let path = Path::new(endpoint.strip_prefix("unix://").unwrap_or(endpoint));
-    // A socket that is not there now is compared by its name; its directory may still be a link, as /var/run is.
+    // A socket that does not exist is compared by its name; its directory may still be a link, as /var/run
+    // is.
     let whole = path.canonicalize().ok();
     let by_parent = || Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?));
     whole.or_else(by_parent).unwrap_or_else(|| path.to_owned())
 }
 
-/// How clearing a runtime went.
+/// The result of clearing a runtime.
 #[derive(Debug, Default)]
 pub struct Cleared {
     /// Pods that were stopped and removed.
     pub pods: usize,
-    /// What of them could not be removed, in words. Nothing of it runs.
+    /// What could not be removed, as messages. None of it runs.
     pub left: Vec<String>,
 }
 
-/// Stops and removes all pods of the configured runtime, and the cgroup above them: for a node that is given up. Nobody else may be
-/// using the runtime.
+/// Stops and removes all pods of the configured runtime, and the cgroup above them, to decommission the node.
+/// No other process may be using the runtime.
 ///
 /// # Errors
-/// The runtime does not answer, or a pod still runs, in words.
+/// The runtime does not answer, or a pod still runs. The error is a message for the user.
 pub async fn clear_node(resolved: &Resolved) -> Result<Cleared, String> {
     let endpoint = resolved.kubelet.container_runtime_endpoint.as_str();
     let mut cleared = clear(resolved, endpoint).await?;
@@ -191,12 +195,12 @@ async fn clear_pod<R: Runtime + 'static>(
     for container in running {
         let runtime = Rc::clone(&runtime);
         stops.spawn_local(async move {
-            // In full: lists may leave annotations out.
+            // The full status: lists may omit annotations.
             let grace = runtime.container_status(&container.id).await.map_or(MAX_GRACE, |full| grace(&full));
             runtime.stop_container(&container.id, grace).await
         });
     }
-    // What does not end is killed with its sandbox.
+    // A container that does not stop is killed with its sandbox.
     while stops.join_next().await.is_some() {}
     runtime.stop_sandbox(&sandbox).await?;
     runtime.remove_sandbox(&sandbox).await
@@ -226,7 +230,7 @@ mod tests {
             ("embedded", "", cri, &["embedded"]),
             (cri, "", "embedded", &[cri]),
             (cri, "", "/run/c.sock", &[]),
-            // One that could not be reached, and one more change since; then back to the first.
+            // One that could not be reached, then another change; then back to the first.
             ("embedded", cri, "unix:///run/d.sock", &["embedded", cri]),
             ("embedded", cri, cri, &["embedded"]),
         ] {

@@ -1,6 +1,6 @@
 //! The agent's own runtime, from the resolved configuration.
 //!
-//! Owns its configuration. What pods are to be is not its business.
+//! Owns its configuration.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,10 +23,10 @@ use crate::runtime::embedded::network::NetworkConfig;
 use crate::runtime::embedded::network::subnet::{Subnet, SubnetError, default_subnets};
 use crate::runtime::embedded::runtime::{EmbeddedConfig, EmbeddedRuntime, OWN_PROGRAM, OpenError};
 
-/// How long pods wait for the archives that lie there at the start.
+/// How long pods wait for the archives that exist at the start.
 const FIRST_LOOK: Duration = Duration::from_secs(30);
 
-/// What `containerRuntimeEndpoint` says for this runtime.
+/// The value of `containerRuntimeEndpoint` for this runtime.
 pub(super) const ENDPOINT: &str = "embedded";
 
 /// Opens it, with everything an earlier agent left running.
@@ -41,7 +41,7 @@ pub(super) async fn open(
     Box::pin(EmbeddedRuntime::open(config(resolved, subnets), clock)).await
 }
 
-/// Where things are and what there is, as configured.
+/// The runtime's paths and settings, as configured.
 #[must_use]
 pub fn config(resolved: &Resolved, subnets: Vec<Subnet>) -> EmbeddedConfig {
     let agent = &resolved.agent;
@@ -69,8 +69,9 @@ pub fn config(resolved: &Resolved, subnets: Vec<Subnet>) -> EmbeddedConfig {
     }
 }
 
-/// The cgroup driver that was chosen, else the one that suits the machine: a unified tree has one master, and where systemd runs
-/// that is systemd. The kubelet's own default, `cgroupfs`, stands for a runtime that is asked; here we are the runtime.
+/// The configured cgroup driver, otherwise the one that suits the machine: a unified tree has a single
+/// manager, and under systemd that is systemd. The kubelet's own default, `cgroupfs`, is for a runtime that
+/// reports its driver; here the agent is the runtime.
 fn driver(chosen: Option<&str>, v2: bool, systemd: bool) -> CgroupDriver {
     match chosen {
         Some("systemd") => CgroupDriver::Systemd,
@@ -79,8 +80,8 @@ fn driver(chosen: Option<&str>, v2: bool, systemd: bool) -> CgroupDriver {
     }
 }
 
-/// Imports the archives of the images directory and goes on importing what lands there. Returns when those that lie there
-/// are done, so that pods that never pull find theirs.
+/// Imports the archives of the images directory and keeps importing new ones. Returns once those already
+/// present are imported, so that pods with `imagePullPolicy: Never` find their images.
 pub(super) async fn import_images(resolved: &Resolved, runtime: &EmbeddedRuntime) -> JoinHandle<()> {
     let (store, directory) = (runtime.images().clone(), resolved.agent.images_dir.clone());
     let (looked, first_look) = tokio::sync::oneshot::channel();
@@ -95,8 +96,8 @@ pub(super) async fn import_images(resolved: &Resolved, runtime: &EmbeddedRuntime
             log::warn!(err = chain(&error); "Failed to watch images directory, new archives are not imported");
         }
     });
-    // An error is the task's end: nothing more comes. A large archive must not keep pods that run from being looked after;
-    // those that wait for its image try again.
+    // An error ends the task: nothing is imported any more. A large archive must not delay the management of
+    // running pods; pods that wait for its image retry.
     let _ = tokio::time::timeout(FIRST_LOOK, first_look).await;
     task
 }
@@ -109,10 +110,10 @@ fn handlers(given: &BTreeMap<String, String>) -> BTreeMap<String, String> {
         .into_map()
 }
 
-/// `podCIDR`, one or, separated by a comma, one of each family; else the usual ones.
+/// `podCIDR`, one or, separated by a comma, one of each family; otherwise the defaults.
 ///
 /// # Errors
-/// The first that is none.
+/// The first invalid one.
 pub fn subnets(resolved: &Resolved) -> Result<Vec<Subnet>, SubnetError> {
     let given = resolved.kubelet.pod_cidr.as_str();
     if given.is_empty() {

@@ -1,4 +1,4 @@
-//! Where container logs are and how long they get, from the resolved configuration.
+//! Container log paths and rotation, from the resolved configuration.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -13,12 +13,12 @@ use crate::pod::container_logs::{self, LogConfig};
 use crate::pod::log_rotation::LogLimits;
 use crate::runtime::Runtime;
 
-/// `/var/log/containers` for the usual log directory, else a sibling of the given one.
+/// `/var/log/containers` for the default log directory, otherwise a sibling of the configured one.
 pub(super) fn container_logs_dir(pod_logs_dir: &Path) -> PathBuf {
     pod_logs_dir.parent().unwrap_or(Path::new("/var/log")).join("containers")
 }
 
-/// Puts the log directory, which is there, into memory when it shall be. Pods matter more than where their logs are.
+/// Mounts a tmpfs on the existing log directory, if configured. A failure must not keep pods from starting.
 pub(super) fn place(resolved: &Resolved, pod_logs_dir: &Path) {
     let Some(bytes) = resolved.agent.container_log_ram else { return };
     if let Err(error) = container_logs::keep_in_memory(pod_logs_dir, bytes) {
@@ -29,7 +29,7 @@ pub(super) fn place(resolved: &Resolved, pod_logs_dir: &Path) {
     }
 }
 
-/// Rotates them as long as the task lives.
+/// Rotates logs as long as the task lives.
 pub(super) fn start<R: Runtime>(resolved: &Resolved, runtime: &Rc<R>, clock: Clock) -> JoinHandle<()> {
     let kubelet = &resolved.kubelet;
     let pod_logs_dir = PathBuf::from(&kubelet.pod_logs_dir);
@@ -38,7 +38,7 @@ pub(super) fn start<R: Runtime>(resolved: &Resolved, runtime: &Rc<R>, clock: Clo
         links_dir: container_logs_dir(&pod_logs_dir),
         pod_logs_dir,
         limits: LogLimits {
-            // As upstream a negative size turns rotation off.
+            // As upstream, a negative size turns rotation off.
             max_bytes: u64::try_from(size).unwrap_or_default(),
             max_files: usize::try_from(kubelet.container_log_max_files).unwrap_or_default(),
         },

@@ -1,6 +1,6 @@
-//! What this node offers to pods, from the configuration and the kernel.
+//! The node's offer to pods, from the configuration and the kernel.
 //!
-//! Owns where each fact comes from.
+//! Owns the source of each fact.
 
 use std::collections::BTreeSet;
 
@@ -11,11 +11,11 @@ use crate::platform::sys::node;
 use crate::pod::admission::rules::{NodeFacts, OwnPort, go_arch, node_labels};
 use crate::pod::executor::ExecutorConfig;
 
-/// The facts at start. What the runtime can do is learned from it.
+/// The facts at start. The runtime's features are added once it reports them.
 #[must_use]
 pub fn node_facts(resolved: &Resolved, executor: &ExecutorConfig) -> NodeFacts {
     let kubelet = &resolved.kubelet;
-    // How many pods there may be depends on all cores, not on what is left of them for pods.
+    // The limit of pods depends on all cores, including reserved ones.
     let (most, per_core) = (i64::from(kubelet.max_pods), i64::from(kubelet.pods_per_core));
     let pods = capacity(&executor.capacity, most, per_core, 0).get("pods").map_or(most, |pods| pods.value());
     let left = &executor.allocatable;
@@ -66,7 +66,7 @@ pub(super) fn configured_taints(resolved: &Resolved) -> Vec<Taint> {
         .collect()
 }
 
-/// `--node-ip`, else the addresses of the default routes, else whatever the interfaces have.
+/// `--node-ip`, otherwise the addresses of the default routes, otherwise those of the interfaces.
 pub(super) fn node_ips(resolved: &Resolved) -> Vec<String> {
     let mut ips = resolved.node_ips.clone();
     if ips.is_empty() {

@@ -1,4 +1,4 @@
-//! The keeper of the node, the kernel's log, and the end of the machine, from the resolved configuration.
+//! The node manager, the kernel's log, and the machine's shutdown, from the resolved configuration.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -28,7 +28,7 @@ use crate::pod::workers::PodPressure;
 use crate::runtime::Runtime;
 use crate::serve::server::node::SharedNode;
 
-/// What the keeper needs of the house.
+/// The parts of the kubelet that the node manager needs.
 pub(super) struct NodeManagerParts<'a, R> {
     pub(super) runtime: &'a Rc<R>,
     pub(super) node: &'a SharedNode,
@@ -39,7 +39,7 @@ pub(super) struct NodeManagerParts<'a, R> {
     pub(super) clock: &'a Clock,
 }
 
-/// Starts both. They live as long as the tasks.
+/// Starts both. They run as long as the tasks live.
 pub(super) fn start<R: Runtime>(
     resolved: &Resolved,
     pods: Rc<dyn PodPressure>,
@@ -63,8 +63,8 @@ pub(super) fn start<R: Runtime>(
     [rt::spawn("node", keeper.run()), rt::spawn("kernel log", oom::watch(events.clone()))]
 }
 
-/// Starts what ends pods with the machine. The kubelet's loop is to end when the returned flag says so: after the pods, if the
-/// machine goes down, else as soon as it was asked to.
+/// Starts graceful node shutdown. When the returned flag is set the kubelet's loop ends: after the pods if
+/// the machine shuts down, otherwise as soon as it was requested.
 pub(super) fn end_with_machine<R>(
     resolved: &Resolved,
     pods: Rc<dyn PodPressure>,
@@ -140,7 +140,7 @@ fn eviction(kubelet: &KubeletConfiguration) -> EvictionConfig {
     }
 }
 
-/// Texts that the configuration's validation has accepted.
+/// Strings already validated with the configuration.
 fn graces(texts: &BTreeMap<String, String>) -> BTreeMap<String, Duration> {
     let of = |(name, text): (&String, &String)| Some((name.clone(), GoDuration::parse(text).ok()?.to_std()));
     texts.iter().filter_map(of).into_map()

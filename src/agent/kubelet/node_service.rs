@@ -1,6 +1,6 @@
 //! The node as its server sees it: the loop's view, the runtime, and streams of either kind of runtime.
 //!
-//! Owns the answers to the server's questions.
+//! Owns the implementation of the server's interface.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -27,19 +27,19 @@ use crate::serve::server::node::{LoopHealth, Node, Output, StreamKind, StreamSer
 use crate::serve::server::{AgentReport, ObjectDetail};
 use crate::serve::streaming::{Action, Pending, Streams};
 
-/// A runtime whose containers can be entered.
+/// A runtime that supports exec, attach and port-forward.
 pub trait SandboxStreams: Runtime {
-    /// Begins a stream; the sandbox is the pod's that is ready.
+    /// Opens a stream. The sandbox is the pod's ready one.
     fn enter(self: Rc<Self>, wanted: StreamTarget) -> Pending<Result<StreamServer, String>>;
-    /// What it alone knows of the use of disks, if that is wanted, and of these containers.
+    /// Disk usage that only the runtime knows, if requested, of these containers.
     fn usage(self: Rc<Self>, disks: bool, of: Vec<ContainerId>) -> RuntimeAnswer;
 }
 
-/// As [`StreamKind`], with the sandbox found.
+/// As [`StreamKind`], with the sandbox resolved.
 pub enum StreamTarget {
     /// A new program.
     Exec(ContainerId, Vec<String>, Streams),
-    /// The container's own.
+    /// The container's main program.
     Attach(ContainerId, Streams),
     PortForward(SandboxId, Vec<u16>),
 }
@@ -84,11 +84,10 @@ impl SandboxStreams for CriRuntime {
     }
 }
 
-/// See the module.
 pub struct NodeService<R> {
     /// The node's name.
     pub name: String,
-    /// The configuration in force, masked.
+    /// The effective configuration, with secrets masked.
     pub configuration: Value,
     pub flags: Vec<(String, String)>,
     /// `streamingConnectionIdleTimeout`.
@@ -100,14 +99,13 @@ pub struct NodeService<R> {
     /// Sources whose empty answers can be confirmed.
     pub accepts: BTreeMap<PodSource, mpsc::Sender<Accept>>,
     pub runtime: Rc<R>,
-    /// What is used.
     pub stats: Rc<Stats>,
-    /// The way into the loop.
+    /// Sends edits to the loop.
     pub editor: Editor,
 }
 
 impl<R> NodeService<R> {
-    /// Who is to accept what is there, and where that is; or why there is nothing to accept.
+    /// The source that is to accept its current answer, and its origin; or why there is nothing to accept.
     fn asked_source(&self, name: &str) -> Result<(mpsc::Sender<Accept>, String), String> {
         let Some((source, sender)) = self.accepts.iter().find(|(source, _)| source.as_str() == name) else {
             let known: Vec<_> = self.accepts.keys().map(|source| source.as_str()).collect();

@@ -1,7 +1,7 @@
-//! The agent's memory at start: with which key its store is opened, and what it compares with an earlier run.
+//! The agent's store at start: the key it is opened with, and the comparison with an earlier run.
 //!
-//! Owns where the key comes from. A key that cannot be used costs Secrets only: the agent starts all the same, and says
-//! so.
+//! Owns where the key comes from. A key that cannot be used affects Secrets only: the agent starts without
+//! them and reports it.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -20,10 +20,10 @@ use crate::store::{
 
 /// The systemd credential that holds the key.
 pub const CREDENTIAL: &str = "agent-store-key";
-/// A key is far shorter.
+/// The limit of the file; a key is far shorter.
 const MAX_KEY_FILE_BYTES: u64 = 4096;
 
-/// A key file that gives no key.
+/// A key file without a valid key.
 #[derive(Debug, thiserror::Error)]
 enum KeyError {
     #[error("read the store key {path:?}: {source}; provide the key and restart the agent")]
@@ -32,7 +32,7 @@ enum KeyError {
     Content { path: PathBuf, source: BadKey },
 }
 
-/// The key from `--store-key-file`, else from the systemd credential, else none.
+/// The key from `--store-key-file`, otherwise from the systemd credential, otherwise none.
 pub(super) fn store_key(key_file: Option<&Path>, credentials: Option<&Path>) -> StoreKey {
     let credential = credentials.map(|directory| directory.join(CREDENTIAL)).filter(|path| path.exists());
     let Some(path) = key_file.map(Path::to_owned).or(credential) else { return StoreKey::None };
@@ -61,12 +61,13 @@ fn read_key(path: &Path) -> Result<SealingKey, KeyError> {
     SealingKey::parse(&content).map_err(|source| KeyError::Content { path: path.to_owned(), source })
 }
 
-/// Others than root, as whom the agent runs, can read a file.
+/// Whether users other than root, as which the agent runs, can read a file.
 fn is_exposed(mode: u32, owner: u32) -> bool {
     mode & 0o077 != 0 || owner != 0
 }
 
-/// What is wrong with the store's objects, for `agent status`: why the key cannot be used, or the first that was lost.
+/// The problem of the store's objects, for `agent status`: why the key cannot be used, or the first object
+/// that was lost.
 pub(super) fn object_trouble(key: &StoreKey, loaded: &Loaded) -> ObjectTrouble {
     let key = match key {
         StoreKey::Unusable { reason } => Some(reason.clone()),
@@ -83,9 +84,9 @@ pub(super) fn object_trouble(key: &StoreKey, loaded: &Loaded) -> ObjectTrouble {
 /// Trouble with objects in the store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObjectTrouble {
-    /// The key cannot be used: nothing secret is written down.
+    /// The key cannot be used: Secrets are not stored.
     pub key: Option<String>,
-    /// Objects that could not be read at start; over when every source has spoken.
+    /// Objects that could not be read at start; cleared once every source has answered.
     pub lost: Option<String>,
 }
 
@@ -116,7 +117,7 @@ pub(super) async fn open_store(
     Ok((store, loaded))
 }
 
-/// Small facts of this run, for the next one to compare with.
+/// Facts of this run, for comparison by the next one.
 pub(super) async fn remember_node(resolved: &Resolved, store: &StoreHandle, loaded: &Loaded) {
     Box::pin(earlier::settle(resolved, store, &loaded.meta)).await;
     if let Err(error) = store.put_meta(meta::NODE_NAME, Some(&resolved.node_name)).await {
@@ -124,8 +125,8 @@ pub(super) async fn remember_node(resolved: &Resolved, store: &StoreHandle, load
     }
 }
 
-/// Says on the node what an upgrade of this program is about. Its end is told by `agent upgrade status`: the agent that is on trial
-/// is not who judges.
+/// Reports an upgrade of this program as events of the node. `agent upgrade status` reports its outcome: the
+/// agent on trial does not judge itself.
 pub(super) fn tell_upgrade(root_dir: &Path, events: &EventRecorder) {
     let Some(record) = upgrade::read(root_dir).filter(|record| !record.phase.is_settled()) else { return };
     let own = upgrade::digest(Path::new("/proc/self/exe")).unwrap_or_default();

@@ -1,6 +1,6 @@
-//! Device plugins of this node: which directories count, and their sockets once the pods' workers are there.
+//! Device plugins of this node: the directories that count, and their sockets once the pod workers exist.
 //!
-//! Owns what happens when the sockets cannot be made: the node goes on without plugins.
+//! Owns the fallback when the sockets cannot be created: the node runs without plugins.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -18,18 +18,19 @@ use crate::pod::status::StatusManager;
 use crate::pod::workers::PodWorkers;
 use crate::runtime::Runtime;
 
-/// Who has which devices, from the last time on.
+/// The allocation of devices, restored from the checkpoint.
 pub(super) fn manager(root: &Path) -> DeviceManager {
     DeviceManager::open(&plugins::directory(root))
 }
 
-/// Where the agent itself reads specifications of devices; nowhere when the runtime does.
+/// The directories of CDI specifications that the agent reads; none when the runtime does.
 pub(super) fn cdi_directories(resolved: &Resolved) -> Vec<PathBuf> {
     let is_ours = resolved.kubelet.container_runtime_endpoint == embedded::ENDPOINT;
     if is_ours { cdi::DIRECTORIES.map(PathBuf::from).to_vec() } else { Vec::new() }
 }
 
-/// Takes in plugins from now on, and tells pods of what they have. Run-once has no time for it.
+/// Accepts plugin registrations from now on and notifies the pods affected by device changes. Not used by
+/// run-once.
 pub(super) async fn start<R: Runtime>(
     resolved: &Resolved,
     workers: &PodWorkers<R>,

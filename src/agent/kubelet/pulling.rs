@@ -1,4 +1,4 @@
-//! How images are pulled, from the resolved configuration.
+//! Image pulling, from the resolved configuration.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,5 @@
-//! What others may see of the loop: the local API and the run-once report read it, the loop writes it.
+//! The view of the loop for the rest of the process: the local API and the run-once report read it, the loop
+//! writes it.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,7 +26,7 @@ use crate::serve::server::report::{
     RuntimeReport, SourceReport, SourceState, StoreReport,
 };
 
-/// Facts that do not change while the process lives.
+/// Facts that are constant during the life of the process.
 #[derive(Clone, Debug, Default)]
 pub struct Identity {
     /// Release of the agent.
@@ -38,45 +39,44 @@ pub struct Identity {
     pub endpoint: String,
     /// The store's file.
     pub store_path: String,
-    /// Where each source reads.
+    /// The path or URL of each source.
     pub origins: BTreeMap<PodSource, String>,
-    /// Where claims have their directories.
+    /// The directory of claims.
     pub volumes_dir: PathBuf,
     /// Trouble with the objects in the store.
     pub object_trouble: ObjectTrouble,
-    /// Where the API is.
     pub api: ApiReport,
 }
 
 #[derive(Default)]
 struct ReportState {
     runtime: RuntimeReport,
-    /// Known only after the first look.
+    /// Unknown before the first observation.
     runtime_up: Option<bool>,
     sources: BTreeMap<PodSource, SourceView>,
-    /// Those that count.
+    /// The effective objects.
     objects: Vec<SourceObject>,
     notes: Notes,
-    /// What the runtime can do, when it has told.
+    /// The runtime's features, once it has reported them.
     features: Option<RuntimeStatus>,
-    /// Of the sources, which are known once the loop has begun.
+    /// Whether the sources are known, which the loop sets at its start.
     begun: bool,
     heard: BTreeSet<PodSource>,
     store_trouble: Option<String>,
-    /// Trouble by server.
+    /// Problems by server.
     serving: BTreeMap<&'static str, String>,
-    /// When the loop took up what it is doing; `None` while it waits.
+    /// Since when the loop has been handling an event; `None` while it waits.
     busy_since: Option<Instant>,
 }
 
-/// A loop that is busy with one thing for longer than this is stuck: upstream's twice its resync period.
+/// A loop that handles one event for longer than this is stuck: upstream's twice its resync period.
 const STUCK_AFTER: Duration = Duration::from_secs(120);
 
-/// The loop's window.
+/// The state of the loop for readers.
 pub struct LoopView {
     identity: Identity,
     state: RefCell<ReportState>,
-    /// The scheme of container ids, as statuses show it; shared with workers.
+    /// The scheme of container ids in statuses; shared with workers.
     runtime_name: Rc<RefCell<String>>,
     health: Rc<Health>,
     version: watch::Sender<u64>,
@@ -85,7 +85,7 @@ pub struct LoopView {
 }
 
 impl LoopView {
-    /// A view of a loop that has seen nothing yet.
+    /// The view of a loop that has not started.
     #[must_use]
     pub fn new(identity: Identity, runtime_name: Rc<RefCell<String>>) -> Self {
         let runtime = RuntimeReport { endpoint: identity.endpoint.clone(), ..RuntimeReport::default() };
@@ -101,49 +101,49 @@ impl LoopView {
         }
     }
 
-    /// Why no device plugin can register, if none can.
+    /// Why device plugins cannot register, if so.
     #[must_use]
     pub fn plugin_trouble(&self) -> Option<String> {
         self.plugin_trouble.borrow().clone()
     }
 
-    /// No device plugin can register.
+    /// Records that device plugins cannot register.
     pub fn set_plugin_trouble(&self, why: String) {
         *self.plugin_trouble.borrow_mut() = Some(why);
     }
 
-    /// Changes whenever something in here does.
+    /// A counter that changes whenever something in here does.
     #[must_use]
     pub fn watch(&self) -> watch::Receiver<u64> {
         self.version.subscribe()
     }
 
-    /// What the node is short of, and its images.
+    /// The node's pressure conditions and its images.
     #[must_use]
     pub fn health(&self) -> &Rc<Health> {
         &self.health
     }
 
-    /// The runtime answered the last look.
+    /// Whether the runtime answered the last relist.
     #[must_use]
     pub fn runtime_is_up(&self) -> bool {
         self.state.borrow().runtime_up == Some(true)
     }
 
-    /// Why the runtime does not answer, if it does not.
+    /// Why the runtime does not answer, if so.
     #[must_use]
     pub fn runtime_trouble(&self) -> Option<String> {
         let state = self.state.borrow();
         (state.runtime_up == Some(false)).then(|| state.runtime.message.clone())
     }
 
-    /// How each source stands.
+    /// The state of each source.
     #[must_use]
     pub fn sources(&self) -> BTreeMap<PodSource, SourceView> {
         self.state.borrow().sources.clone()
     }
 
-    /// Whether the loop goes round. It says why not after two minutes with one thing.
+    /// Whether the loop makes progress. It is unhealthy after two minutes with one event.
     pub fn loop_health(&self) -> Result<(), String> {
         let state = self.state.borrow();
         if !state.begun {
@@ -157,7 +157,7 @@ impl LoopView {
         }
     }
 
-    /// A client has been served.
+    /// Records that a client has been served.
     pub(super) fn set_served(&self) {
         self.served.notify_one();
     }
@@ -167,7 +167,7 @@ impl LoopView {
         self.served.notified().await;
     }
 
-    /// What a server cannot do now; true when that is news.
+    /// Records why a server cannot run now; true when that has changed.
     pub(super) fn set_serving_trouble(&self, server: &'static str, trouble: Option<&str>) -> bool {
         let mut state = self.state.borrow_mut();
         match trouble {
@@ -178,12 +178,12 @@ impl LoopView {
         }
     }
 
-    /// The loop takes something up, or waits again.
+    /// Records that the loop handles an event, or waits again.
     pub(super) fn set_busy(&self, busy: bool) {
         self.state.borrow_mut().busy_since = busy.then(Instant::now);
     }
 
-    /// Waits until what the store remembers has been taken in; before that a report would say that there are no pods.
+    /// Waits until the pods have been restored from the store. An earlier report would show no pods.
     pub async fn begun(&self) {
         let mut version = self.version.subscribe();
         while !self.state.borrow().begun {
@@ -192,7 +192,7 @@ impl LoopView {
         }
     }
 
-    /// True when each source has said something since start, be it only that it cannot answer.
+    /// True when each source has reported something since the start, even an error.
     #[must_use]
     pub fn all_heard(&self) -> bool {
         let state = self.state.borrow();
@@ -221,13 +221,13 @@ impl LoopView {
         self.changed();
     }
 
-    /// What clients have changed of the node and of mirrors.
+    /// Changes of the node and of mirror pods by clients.
     #[must_use]
     pub fn notes(&self) -> Notes {
         self.state.borrow().notes.clone()
     }
 
-    /// The mirror that came after one that was deleted.
+    /// The mirror pod that replaced a deleted one.
     #[must_use]
     pub fn mirror(&self, uid: &PodUid) -> Option<Mirror> {
         self.state.borrow().notes.mirrors.get(uid).cloned()
@@ -238,25 +238,25 @@ impl LoopView {
         self.changed();
     }
 
-    /// What the runtime can do, when it has told.
+    /// The runtime's features, once it has reported them.
     #[must_use]
     pub fn features(&self) -> Option<RuntimeStatus> {
         self.state.borrow().features.clone()
     }
 
-    /// The runtime, as it was seen last.
+    /// The runtime's last observed state.
     #[must_use]
     pub fn runtime(&self) -> RuntimeReport {
         self.state.borrow().runtime.clone()
     }
 
-    /// Where claims have their directories.
+    /// The directory of claims.
     #[must_use]
     pub fn volumes_dir(&self) -> &Path {
         &self.identity.volumes_dir
     }
 
-    /// The objects that count.
+    /// The effective objects.
     #[must_use]
     pub fn objects(&self) -> Vec<SourceObject> {
         self.state.borrow().objects.clone()
@@ -282,7 +282,7 @@ impl LoopView {
         self.changed();
     }
 
-    /// True when that is news.
+    /// True when that has changed.
     pub(super) fn set_runtime_down(&self, error: &RuntimeError, now: Timestamp) -> bool {
         let news = {
             let mut state = self.state.borrow_mut();
@@ -303,7 +303,7 @@ impl LoopView {
         self.version.send_modify(|version| *version += 1);
     }
 
-    /// Everything at this moment.
+    /// The whole status at this moment.
     #[must_use]
     pub fn report(
         &self,
@@ -314,7 +314,7 @@ impl LoopView {
         let state = self.state.borrow();
         let identity = &self.identity;
         let objects = &identity.object_trouble;
-        // What was lost is known again or not wanted any more once all have spoken.
+        // Once all sources have answered, lost objects have been replaced or removed.
         let lost = objects.lost.as_ref().filter(|_| !state.sources.values().all(|view| view.seen));
         let trouble = state.store_trouble.as_ref().or(objects.key.as_ref()).or(lost);
         AgentReport {
@@ -382,7 +382,7 @@ mod tests {
 
     use super::*;
 
-    /// A client of an agent that has just been started again must not be told that there are no pods.
+    /// A client of an agent that has just restarted must not get an empty list of pods.
     #[test]
     fn nobody_is_answered_before_the_store_was_taken_in() {
         let view = LoopView::new(Identity::default(), Rc::default());

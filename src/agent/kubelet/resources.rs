@@ -1,4 +1,5 @@
-//! What the node has and what pods may have of it: measured once at start, and put together with the configuration.
+//! The node's capacity and allocatable resources: measured once at start, and combined with the
+//! configuration.
 //!
 //! Owns the measuring. The arithmetic is in `node::allocatable`.
 
@@ -20,26 +21,24 @@ use crate::pod::executor::{NodeCgroups, ReservedCgroup, ShareError, node_ids};
 use crate::pod::resources::{CgroupLayout, NodeCapacity, ResourceFlags};
 use crate::pod::users::{DEFAULT_IDS_PER_POD, NodeIds};
 
-/// The node in numbers.
 pub(super) struct NodeResources {
-    /// All of it.
     pub capacity: NodeCapacity,
-    /// What of it pods may have.
+    /// The part available to pods.
     pub allocatable: NodeCapacity,
-    /// How resources become cgroup values.
+    /// How resources are translated to cgroup values.
     pub flags: ResourceFlags,
-    /// How pod cgroups are named.
+    /// The names of pod cgroups.
     pub layout: CgroupLayout,
-    /// Where they are.
+    /// The location of pod cgroups.
     pub cgroup: CgroupConfig,
-    /// Values of the cgroups above them.
+    /// The values of the cgroups above them.
     pub node_cgroups: NodeCgroups,
 }
 
 /// Measures the node.
 ///
 /// # Errors
-/// When more is reserved than there is, with upstream's words for it.
+/// More is reserved than exists, with upstream's message.
 pub(super) fn measure(resolved: &Resolved) -> Result<NodeResources, String> {
     let kubelet = &resolved.kubelet;
     let node = node_capacity(&resolved.flags.root_dir, kubelet.local_storage_capacity_isolation);
@@ -77,7 +76,8 @@ fn node_capacity(root_dir: &Path, local_storage: bool) -> NodeCapacity {
     }
 }
 
-/// Where the kubelet refuses to start, the agent says a line and goes on: the fleet is full of such boxes.
+/// Where the kubelet refuses to start, the agent logs a line and continues: such machines are common in a
+/// fleet.
 fn say_what_is_accepted(node: &NodeCapacity) {
     if !node.cgroup_v2 {
         log::info!("Node uses cgroup v1; newer container runtimes require cgroup v2");
@@ -95,7 +95,7 @@ fn reserved(resolved: &Resolved, whole: &ResourceList) -> Reserved {
         eviction: ResourceList::new(),
     };
     if !kubelet.reserved_system_cpus.is_empty() {
-        // Named CPUs stand for both reservations (upstream).
+        // Reserved CPUs by number replace both reservations (upstream).
         reserved.kube.remove("cpu");
         let cpus = Quantity::from_units(count_cpus(&kubelet.reserved_system_cpus));
         reserved.system.insert("cpu".to_owned(), cpus);
@@ -106,7 +106,7 @@ fn reserved(resolved: &Resolved, whole: &ResourceList) -> Reserved {
     reserved
 }
 
-/// Texts that the configuration's validation has accepted.
+/// Strings already validated with the configuration.
 fn amounts(texts: &BTreeMap<String, String>) -> ResourceList {
     texts.iter().filter_map(|(name, text)| Some((name.clone(), Quantity::parse(text).ok()?))).into_map()
 }
@@ -122,7 +122,7 @@ fn resource_flags(kubelet: &KubeletConfiguration, cgroup_v2: bool) -> ResourceFl
     }
 }
 
-/// Where pods' cgroups are, as configured: the runtime may say otherwise.
+/// The location of pod cgroups as configured; the runtime may report another driver.
 pub(super) fn layout(kubelet: &KubeletConfiguration, v2: bool) -> (CgroupLayout, CgroupConfig) {
     let driver = match kubelet.cgroup_driver.as_str() {
         "systemd" => CgroupDriver::Systemd,
@@ -157,7 +157,8 @@ fn node_cgroups(kubelet: &KubeletConfiguration, whole: &ResourceList, reserved: 
     cgroups
 }
 
-/// The ids for pods with users of their own. Fails as the kubelet does: a node that cannot give every pod some says so at once.
+/// The id ranges for pods with user namespaces. Fails at start, as the kubelet does, if the node has too few
+/// ids for its pods.
 pub(super) async fn user_ids(resolved: &Resolved) -> Result<NodeIds, ShareError> {
     let ids_per_pod = resolved.kubelet.user_namespaces.ids_per_pod.and_then(|ids| u32::try_from(ids).ok());
     let max_pods = u32::try_from(resolved.kubelet.max_pods).unwrap_or(u32::MAX);

@@ -1,6 +1,8 @@
-//! `--runonce`: start every pod of the sources, wait until each runs or has ended, report, leave them running.
+//! `--runonce`: start every pod of the sources, wait until each runs or has ended, report, leave them
+//! running.
 //!
-//! Owns when that is reached. Upstream removed run-once; reference 4.1 has its history, design 6 our contract.
+//! Owns the conditions for that. Upstream removed run-once; reference 4.1 has its history, design 6 the
+//! contract here.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -24,27 +26,26 @@ use crate::runtime::Runtime;
 /// A pod that has been running this long has started: a program that fails at once has failed by then.
 const SETTLE: Duration = Duration::from_millis(500);
 
-/// What to wait for and how long.
+/// The condition to wait for, and the time limit.
 #[derive(Clone, Copy, Debug)]
 pub struct RunOnceConfig {
     /// `--runonce-timeout`.
     pub timeout: Duration,
-    /// `--runonce-wait=completed`: pods that can end have to.
+    /// `--runonce-wait=completed`: pods that can complete have to.
     pub wait_for_completion: bool,
 }
 
-/// How it went.
 #[derive(Clone, Debug)]
 pub struct RunOnceOutcome {
     /// Every pod with its last status.
     pub pods: Vec<Pod>,
-    /// What went wrong, one line each; empty means exit code 0.
+    /// The failures, one line each; empty means exit code 0.
     pub failures: Vec<String>,
 }
 
 impl RunOnceOutcome {
-    /// Leaves the machine as it was when every pod has ended and the runtime runs none, of whichever agent: `clearing` removes
-    /// the cgroups above the pods'.
+    /// Restores the machine's state once every pod has ended and the runtime runs none, of any agent:
+    /// `clearing` removes the cgroups above the pods'.
     pub async fn clear<R: Runtime>(&self, runtime: &R, clearing: impl Future<Output = ()>, root_dir: &Path) {
         let has_ended = |pods: &[ObservedSandbox]| pods.iter().all(|sandbox| !sandbox.ready);
         let is_left = self.pods.iter().any(|pod| !is_terminal(&pod.status));
@@ -55,19 +56,19 @@ impl RunOnceOutcome {
     }
 }
 
-/// What one pod's status means here.
+/// What a pod's status means for run-once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum RunOnceVerdict {
-    /// Not there yet; the text says what it waits for.
+    /// Not finished; the text is what it waits for.
     Starting(String),
     Running,
     Succeeded,
     Failed(String),
-    /// There is no room for it now.
+    /// Rejected by admission.
     Rejected(String),
 }
 
-/// Waits until every pod is where it should be or the time is up.
+/// Waits until every pod has reached its target or the time is up.
 pub async fn wait(
     config: RunOnceConfig,
     view: Rc<LoopView>,
@@ -95,12 +96,12 @@ pub async fn wait(
                     settled_at = settled_at.max((settled > now).then_some(settled));
                     open |= config.wait_for_completion && pod.spec.restart_policy != "Always";
                 }
-                // It was let in a moment ago, or a pod that has ended is about to make room.
+                // It was admitted a moment ago, or a pod that has ended is about to free its resources.
                 RunOnceVerdict::Rejected(_) if admission.holds(&pod.metadata.uid) => open = true,
                 RunOnceVerdict::Rejected(_) if pods.iter().any(|other| is_leaving(other, &admission)) => {
                     settled_at = settled_at.max(Some(now + SETTLE));
                 }
-                // What it leaves on the node is about to go.
+                // Its resources on the node are about to be freed.
                 RunOnceVerdict::Succeeded | RunOnceVerdict::Failed(_) if is_leaving(pod, &admission) => {
                     settled_at = settled_at.max(Some(now + SETTLE));
                 }
@@ -111,7 +112,7 @@ pub async fn wait(
         if timed_out || (!open && settled_at.is_none()) {
             return outcome(config, &view, pods, timed_out);
         }
-        // Losing any arm is safe: everything is looked at again.
+        // Dropping any arm is safe: the state is read again in each round.
         tokio::select! {
             biased;
             _ = view_changes.changed() => {}
@@ -121,19 +122,20 @@ pub async fn wait(
     }
 }
 
-/// Each source has spoken, each pod it wants has a status, and that status is of now: the runtime has answered.
+/// Each source has answered, each desired pod has a status, and that status is current: the runtime has
+/// answered.
 fn all_started(view: &LoopView, pods: &[Pod]) -> bool {
     let wanted: usize = view.sources().values().map(|source| source.pods).sum();
     let known = pods.iter().filter(|pod| !is_going(pod)).count();
     view.all_heard() && known >= wanted && (pods.is_empty() || view.runtime_is_up())
 }
 
-/// Nobody wants it any more, and it is not gone yet.
+/// The pod is no longer desired and has not been removed yet.
 fn is_going(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_some()
 }
 
-/// It has ended and its place is not free yet.
+/// It has ended and its resources are not free yet.
 fn is_leaving(pod: &Pod, admission: &Admission) -> bool {
     is_terminal(&pod.status) && admission.holds(&pod.metadata.uid)
 }
@@ -174,7 +176,7 @@ fn outcome(config: RunOnceConfig, view: &LoopView, pods: Vec<Pod>, timed_out: bo
 
 fn judge(pod: &Pod) -> RunOnceVerdict {
     let status = &pod.status;
-    // Its object waits for somebody to take its finalizers away.
+    // Its object remains until its finalizers are removed.
     if has_left(pod) {
         return RunOnceVerdict::Succeeded;
     }
@@ -205,7 +207,7 @@ fn judge(pod: &Pod) -> RunOnceVerdict {
             continue;
         }
         if let Some(ended) = &state.terminated {
-            // One of several containers of a pod that does not restart it: its end is not the pod's.
+            // One of several containers of a pod that does not restart it: the pod has not ended with it.
             if pod.spec.restart_policy != "Always" && ended.exit_code == 0 {
                 continue;
             }
@@ -221,7 +223,7 @@ fn judge(pod: &Pod) -> RunOnceVerdict {
             Some(format!("init container {}: {}: {}", init.name, waiting.reason, waiting.message))
         });
         return match waiting.reason.as_str() {
-            // Waiting does not mend a name that is wrong or an image that may not be pulled.
+            // Waiting does not fix an invalid image name or an image that may not be pulled.
             "InvalidImageName" | "ErrImageNeverPull" => RunOnceVerdict::Failed(why),
             _ => RunOnceVerdict::Starting(init.unwrap_or(why).trim_end_matches(": ").to_owned()),
         };

@@ -1,4 +1,5 @@
-//! The kubelet's servers, from the resolved configuration: the local socket, the API over TLS, health and reading.
+//! The kubelet's servers, from the resolved configuration: the local socket, the API over TLS, the health and
+//! read-only ports.
 //!
 //! Owns their configuration and their start.
 
@@ -28,7 +29,6 @@ use crate::serve::server::pki::{Authority, PkiError, authority_file};
 use crate::serve::server::report::ApiReport;
 use crate::serve::server::tls::{Source, Tls, TlsError, TlsSettings};
 
-/// A server cannot be started.
 #[derive(Debug, thiserror::Error)]
 pub enum ServingError {
     #[error(transparent)]
@@ -39,28 +39,28 @@ pub enum ServingError {
     /// The serving certificate.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// Whom to believe.
+    /// The CA or token file.
     #[error("{setting}")]
     Identity {
-        /// Which setting names the file.
+        /// The setting that names the file.
         setting: &'static str,
-        /// What is wrong with it.
         source: IdentityError,
     },
-    /// Webhooks, which this version does not have.
+    /// Webhooks need an API server, which this version does not support.
     #[error("{setting} requires an API server, which this version does not support: set {instead}")]
     NoApiServer {
         setting: &'static str,
-        /// What to write.
+        /// The value to use instead.
         instead: &'static str,
     },
 }
 
-/// How often what cannot be served is tried again.
+/// The interval of retrying servers that cannot start.
 const RETRY: Duration = Duration::from_secs(10);
 
-/// Starts what the configuration wants. What the machine does not let us serve now (a port that is taken, a certificate on a
-/// disk that is not there yet) keeps no pod from running: it is told, shown by `agent status`, and tried again. The kubelet ends.
+/// Starts the servers that the configuration enables. An error that may pass (a port in use, a certificate on
+/// a disk that is not mounted yet) keeps no pod from running: it is logged, shown by `agent status`, and
+/// retried. The upstream kubelet exits instead.
 ///
 /// # Errors
 /// A configuration that can never be served.
@@ -93,20 +93,20 @@ pub(super) fn start(
     let (at, view, clock) = (address(&kubelet.address, kubelet.port), Rc::clone(view), clock.clone());
     let (node, guest) = (Rc::clone(node), Rc::clone(guest));
     tasks.push(rt::spawn("API server", async move {
-        // Its certificates are there when it can be connected to, for those who ask for a kubeconfig then.
+        // Its certificates exist before clients can connect, for those that then request a kubeconfig.
         let open = || {
             let api = wanted.open(&node, &guest, &clock)?;
             Ok((https::listen(at, "address, port")?, api))
         };
         let (listener, api) = persist("API server", at, &view, open).await;
-        // Whoever asks earlier waits in the socket's queue: there would seem to be no pods.
+        // Earlier clients wait in the socket's backlog: an answer now would show no pods.
         view.begun().await;
         https::serve(listener, Rc::new(api)).await;
     }));
     Ok(tasks)
 }
 
-/// What is used, for whoever asks.
+/// Resource usage statistics.
 pub(super) fn stats(resolved: &Resolved, objects: Rc<dyn ObjectLookup>, clock: &Clock) -> Rc<Stats> {
     let (layout, cgroup) = resources::layout(&resolved.kubelet, node::cgroup_v2());
     let config = StatsConfig {
@@ -121,7 +121,7 @@ pub(super) fn stats(resolved: &Resolved, objects: Rc<dyn ObjectLookup>, clock: &
     Stats::new(config, objects, clock.clone())
 }
 
-/// Tries until it works.
+/// Retries until it succeeds.
 async fn persist<T>(
     name: &'static str,
     at: SocketAddr,
@@ -147,10 +147,10 @@ async fn persist<T>(
     }
 }
 
-/// Where clients on this machine reach the API, and whom it trusts.
+/// The address of the API for clients on this machine, and the directory of its authority.
 pub(super) fn api_report(resolved: &Resolved) -> ApiReport {
     let directory = &resolved.flags.cert_dir;
-    // Without a working directory a relative name stays as it is.
+    // Without a working directory a relative path is left unchanged.
     let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.clone());
     let server = if resolved.kubelet.enable_server { server_url(&resolved.kubelet) } else { String::new() };
     ApiReport { server, cert_dir: directory.display().to_string() }
@@ -166,7 +166,7 @@ pub fn server_url(kubelet: &KubeletConfiguration) -> String {
     format!("https://{at}")
 }
 
-/// Validated before: an address and a port.
+/// An address and a port that are already validated.
 fn address(address: &str, port: i32) -> SocketAddr {
     let address = address.parse().unwrap_or(IpAddr::from([127, 0, 0, 1]));
     SocketAddr::new(address, u16::try_from(port).unwrap_or_default())
@@ -268,13 +268,13 @@ impl WantedApi {
     }
 }
 
-/// What clients may call this node, as it is configured and called now.
+/// The names and addresses of this node for clients, from the configuration and the interfaces.
 #[must_use]
 pub fn serving_names(resolved: &Resolved) -> Vec<String> {
     names(resolved.node_name.clone(), resolved.node_ips.clone(), &resolved.kubelet.address)()
 }
 
-/// What clients may call this node, each time as it is then.
+/// The names and addresses of this node for clients, evaluated at each call.
 fn names(node_name: String, node_ips: Vec<IpAddr>, address: &str) -> Rc<dyn Fn() -> Vec<String>> {
     let configured = address.parse().ok().filter(|address: &IpAddr| !address.is_unspecified());
     Rc::new(move || {

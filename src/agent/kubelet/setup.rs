@@ -1,5 +1,5 @@
-//! From the resolved configuration to a running kubelet: makes every part, hands each its own configuration, starts them,
-//! and takes them down again.
+//! From the resolved configuration to a running kubelet: creates every part, passes each its own
+//! configuration, starts them, and stops them.
 //!
 //! Owns the order of start and stop (reference 1.8). Must not decide anything about pods.
 
@@ -58,12 +58,12 @@ use crate::serve::server;
 use crate::serve::server::node::SharedNode;
 use crate::store::{Loaded, StoreError, StoreHandle, StoreKey};
 
-/// Whole sets are large and rare; one may wait while another is taken in.
+/// Whole sets are large and rare: one may wait while another is applied.
 const SOURCE_QUEUE: usize = 2;
-/// Looks at the runtime that nobody has taken in yet.
+/// PLEG snapshots that the loop has not processed yet.
 const PLEG_QUEUE: usize = 4;
 
-/// What the process's environment says to a daemon.
+/// The environment variables of a daemon.
 #[derive(Clone, Debug, Default)]
 pub struct DaemonEnvironment {
     /// `NOTIFY_SOCKET`.
@@ -86,13 +86,13 @@ pub enum SetupError {
     /// The embedded runtime.
     #[error(transparent)]
     Embedded(#[from] OpenError),
-    /// The pods' subnets make no sense.
+    /// The pod subnets are invalid.
     #[error("podCIDR")]
     PodCidr(#[source] SubnetError),
-    /// The endpoint makes no sense.
+    /// The endpoint is invalid.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
-    /// More is reserved than the node has. Upstream's words.
+    /// More is reserved than the node has. Upstream's message.
     #[error("invalid Node Allocatable configuration. {0}")]
     Reservations(String),
     /// The pods' cgroups.
@@ -108,18 +108,16 @@ pub enum SetupError {
     #[error("create directory {path:?}")]
     Directory {
         path: PathBuf,
-        /// What the kernel said.
         #[source]
         source: std::io::Error,
     },
     #[error("open the store {path:?}")]
     Store {
         path: PathBuf,
-        /// What is wrong.
         #[source]
         source: StoreError,
     },
-    /// The ids for pods with users of their own.
+    /// The id ranges for pods with user namespaces.
     #[error("kubelet mappings")]
     UserNamespaces(#[source] ShareError),
     #[error(transparent)]
@@ -141,19 +139,19 @@ pub enum SetupError {
     Contention(#[source] InotifyError),
 }
 
-/// How a run ended without an error.
+/// The reason for an end without an error.
 #[derive(Debug)]
 pub enum Finished {
-    /// Shutdown was asked for.
+    /// Shutdown was requested.
     Stopped,
-    /// `--runonce` is through.
+    /// `--runonce` has finished.
     RunOnce(RunOnceOutcome),
 }
 
-/// Runs the kubelet until it is asked to stop, or until run-once is through.
+/// Runs the kubelet until it is asked to stop, or until run-once has finished.
 ///
 /// # Errors
-/// What keeps it from starting; once it runs, nothing does.
+/// The reason it cannot start; once it runs, there is none.
 pub async fn run(resolved: &Resolved, environment: &DaemonEnvironment) -> Result<Finished, SetupError> {
     let (trigger, shutdown) = shutdown::channel();
     rt::spawn("signals", shutdown::watch_signals(trigger.clone()).map_err(SetupError::Signals)?);
@@ -190,7 +188,7 @@ pub async fn run(resolved: &Resolved, environment: &DaemonEnvironment) -> Result
     Box::pin(run_with(resolved, Rc::new(runtime), key, watched)).await
 }
 
-/// Who is told how it goes, and who tells when to end.
+/// Where progress is reported, and where the request to stop comes from.
 struct Watched {
     notifier: Rc<Notifier>,
     watchdog: Option<Duration>,
@@ -261,13 +259,13 @@ async fn carry_on<R: Runtime>(
     };
     tokio::select! {
         biased;
-        // Either arm ends the run; what the other was doing is found again by the next start.
+        // Either arm ends the run; the next start resumes what the other was doing.
         () = kubelet.run(shutdown) => Finished::Stopped,
         outcome = run_once::wait(config, Rc::clone(view), Rc::clone(statuses), admission.clone()) => Finished::RunOnce(outcome),
     }
 }
 
-/// Waits for the lock file, if one is configured. `None` when shutdown came first.
+/// Waits for the lock file, if one is configured. `None` when shutdown was requested first.
 async fn take_lock(
     resolved: &Resolved,
     trigger: &shutdown::ShutdownTrigger,
@@ -278,14 +276,14 @@ async fn take_lock(
         return Ok(Some(None));
     }
     log::info!(path = path; "Acquiring file lock");
-    // The wait may be long, and signals have to be heard meanwhile.
+    // The wait may be long, and signals have to be handled meanwhile.
     let (taken, waiting) = oneshot::channel();
     let owned = PathBuf::from(path);
     rt::spawn_thread("lock file", move || drop(taken.send(lock::acquire(&owned))))
         .map_err(SetupError::Thread)?;
     let held = tokio::select! {
         biased;
-        // The thread that waits ends with the process.
+        // The waiting thread ends with the process.
         () = shutdown.asked() => return Ok(None),
         Ok(held) = waiting => held?,
         else => return Ok(None),
@@ -302,13 +300,14 @@ async fn take_lock(
     Ok(Some(Some(held)))
 }
 
-/// Limits of this process. None of them is worth not starting for.
+/// Sets limits of this process. None of them is essential for the start.
 fn limit_process(resolved: &Resolved) {
     memory::use_one_arena();
     if !node::is_root() {
         log::error!("Agent is not running as root");
     }
-    // Secrets are in this process's memory: none of it goes into a core dump. What it starts is not affected.
+    // Secrets are in this process's memory, so it is excluded from core dumps. Child processes are not
+    // affected.
     if let Err(error) = clone::hide() {
         log::warn!(err:% = error; "Failed to exclude memory from core dumps, continuing");
     }
@@ -384,7 +383,7 @@ impl<R: Runtime> AgentParts<R> {
             object_trouble: object_trouble(&key, &loaded),
             api: serving::api_report(resolved),
         };
-        // What came through the API stays whatever is served now.
+        // Objects that came through the API stay, whether the API is served now or not.
         let registered: Vec<PodSource> = identity.origins.keys().copied().chain([PodSource::Api]).collect();
         if identity.origins.is_empty() {
             log::warn!("No pod source is configured: set --manifest-dir or --manifest-url");
@@ -452,7 +451,7 @@ impl<R: Runtime> AgentParts<R> {
         Ok(tasks)
     }
 
-    /// The servers. Run-once has none: it is over before anybody could ask.
+    /// Starts the servers. Run-once has none: it ends before a client could connect.
     async fn start_servers(
         &self,
         resolved: &Resolved,
@@ -482,7 +481,7 @@ impl<R: Runtime> AgentParts<R> {
         let mut tasks = serving::start(resolved, (&node, &guest), &self.view, &self.clock)?;
         let (begun, clock, shared) = (Rc::clone(&self.view), self.clock.clone(), Rc::clone(&node));
         tasks.push(rt::spawn("local API", async move {
-            // Whoever asks earlier waits in the socket's queue.
+            // Earlier clients wait in the socket's backlog.
             begun.begun().await;
             server::serve(listener, node, Some(guest), clock).await;
         }));

@@ -1,6 +1,6 @@
 //! The sources of manifests, from the resolved configuration.
 //!
-//! Owns where each reads and what each goes on from.
+//! Owns what each source reads and the state it resumes from.
 
 use std::collections::BTreeMap;
 
@@ -13,14 +13,14 @@ use crate::model::types::PodSource;
 use crate::platform::http::shown_url;
 use crate::store::{Loaded, meta};
 
-/// Whose new sets are tried before they count, if the configuration wants that.
+/// The source whose new sets are tried, if configured.
 pub(super) fn rollback(resolved: &Resolved) -> Option<RollbackConfig> {
     let after = resolved.agent.manifest_url_rollback_after.to_std();
     let origin = origins(resolved).remove(&PodSource::Http)?;
     (!after.is_zero()).then_some(RollbackConfig { source: PodSource::Http, origin, after })
 }
 
-/// Where each source of manifests reads, those that are configured.
+/// The path or URL of each configured source of manifests.
 pub(super) fn origins(resolved: &Resolved) -> BTreeMap<PodSource, String> {
     let kubelet = &resolved.kubelet;
     let url =
@@ -31,7 +31,7 @@ pub(super) fn origins(resolved: &Resolved) -> BTreeMap<PodSource, String> {
         .into_map()
 }
 
-/// What a source goes on from.
+/// The stored state that a source resumes from.
 pub(super) fn remembered(loaded: &Loaded, source: PodSource) -> Remembered {
     let found = loaded.desired.iter().find(|stored| stored.source == source);
     let (good, validator) = found
@@ -43,7 +43,6 @@ pub(super) fn remembered(loaded: &Loaded, source: PodSource) -> Remembered {
     Remembered { good, validator, signed: loaded.meta.get(meta::NEWEST_SIGNATURE).cloned() }
 }
 
-/// Of the source `http`.
 pub(super) fn url_config(resolved: &Resolved) -> UrlConfig {
     let (kubelet, agent) = (&resolved.kubelet, &resolved.agent);
     UrlConfig {

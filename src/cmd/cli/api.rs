@@ -1,6 +1,6 @@
-//! The node's Kubernetes API, asked over the socket.
+//! Requests to the node's Kubernetes API over the socket.
 //!
-//! Owns paths and what is read from answers.
+//! Owns paths and the parsing of answers.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -13,15 +13,14 @@ use super::table::printable;
 use super::{CliError, Environment, client};
 use crate::serve::localapi::resource::{RESOURCES, Resource, Verb, group_version};
 
-/// Objects as they are.
 pub(super) const OBJECTS: &str = "application/json";
-/// Columns as the server makes them.
+/// Tables as the server computes them.
 pub(super) const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io";
 
-/// A line of a watch is an object with its type; the largest objects have a megabyte and a half.
+/// The longest line of a watch: an object with its type; the largest objects have a megabyte and a half.
 const MAX_LINE: usize = 4 * 1024 * 1024;
 
-/// What somebody calls `po`, `pod` or `pods`.
+/// Finds a resource by `po`, `pod` or `pods`.
 pub(super) fn resource(word: &str) -> Result<&'static Resource, UsageError> {
     let word = word.to_ascii_lowercase();
     let is_it = |resource: &&Resource| {
@@ -31,7 +30,7 @@ pub(super) fn resource(word: &str) -> Result<&'static Resource, UsageError> {
     shown.find(is_it).ok_or(UsageError::Unknown { given: word })
 }
 
-/// The path of many, or of one.
+/// The path of a collection, or of one object.
 pub(super) fn path(resource: &Resource, namespace: Option<&str>, name: Option<&str>) -> String {
     let mut path = String::from(if resource.group.is_empty() { "/api/" } else { "/apis/" });
     path += &group_version(resource.group, resource.version);
@@ -54,7 +53,7 @@ pub(super) fn query(parameters: &[(&'static str, String)]) -> String {
     text
 }
 
-/// Asks once. What is refused is an error in the server's words.
+/// Sends one request. A refusal is an error with the server's message.
 pub(super) async fn fetch(socket: &Path, path: &str, accept: &'static str) -> Result<Value, CliError> {
     let mut body = Vec::new();
     let mut write = |piece: &[u8]| {
@@ -66,7 +65,7 @@ pub(super) async fn fetch(socket: &Path, path: &str, accept: &'static str) -> Re
         .map_err(|error| CliError::Answer(format!("the agent's response is not JSON: {error}")))
 }
 
-/// The resource of a manifest's kind, if it can be written.
+/// The resource of a manifest's kind, if it is writable.
 pub(super) fn of_kind(api_version: &str, kind: &str) -> Option<&'static Resource> {
     RESOURCES.iter().find(|resource| {
         resource.kind == kind
@@ -75,20 +74,19 @@ pub(super) fn of_kind(api_version: &str, kind: &str) -> Option<&'static Resource
     })
 }
 
-/// What the API says of a change.
+/// The API's answer to a change.
 pub(super) struct Reply {
-    /// The HTTP status.
     pub code: u16,
     /// The object, or a `Status`.
     pub object: Value,
-    /// What was accepted and is doubtful.
+    /// Warnings about accepted but doubtful input.
     pub warnings: Vec<String>,
 }
 
-/// One request. `content` is the media type of a body, and the body.
+/// Sends one request. `content` is the media type of a body, and the body.
 ///
 /// # Errors
-/// When there is no answer. A refusal is one: see [`Reply::accepted`].
+/// There is no answer. A refusal is an answer: see [`Reply::accepted`].
 pub(super) async fn request(
     socket: &Path,
     method: Method,
@@ -102,7 +100,7 @@ pub(super) async fn request(
     Ok(Reply { code: answer.code.as_u16(), object, warnings: answer.warnings })
 }
 
-/// Names of the objects of a namespace that a label selector selects; all of them without one.
+/// Names of the objects in a namespace that match a label selector; all of them without one.
 pub(super) async fn selected(
     socket: &Path,
     resource: &Resource,
@@ -118,14 +116,14 @@ pub(super) async fn selected(
 }
 
 impl Reply {
-    /// Says what was accepted and is doubtful, as kubectl does.
+    /// Prints the warnings, as kubectl does.
     pub(super) fn warn(&self, environment: &mut Environment<'_>) {
         for warning in &self.warnings {
             let _ = writeln!(environment.err, "Warning: {}", printable(warning));
         }
     }
 
-    /// The reply, or the refusal's words as an error.
+    /// The reply, or the message of a refusal as an error.
     pub(super) fn accepted(self) -> Result<Self, CliError> {
         if self.code < 400 {
             return Ok(self);
@@ -135,7 +133,7 @@ impl Reply {
     }
 }
 
-/// Hears what becomes of objects, event by event, until the server ends it or `each` does.
+/// Watches objects, event by event, until the server ends the watch or `each` does.
 pub(super) async fn watch(
     socket: &Path,
     path: &str,

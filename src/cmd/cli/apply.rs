@@ -35,7 +35,7 @@ Exit status: 0 on success, 1 if an object was not applied, 2 for bad usage.
 
 /// Media type of a server-side apply.
 const APPLY: &str = "application/apply-patch+yaml";
-/// Whose fields they are, for the API.
+/// The field manager's name.
 pub(super) const MANAGER: &str = "agent";
 
 struct ApplyArgs {
@@ -94,7 +94,7 @@ async fn apply_all(
         };
         match applied {
             Ok(line) => print(environment, &line)?,
-            // Nothing else can be applied either.
+            // The other objects cannot be applied either.
             Err(error @ (CliError::Client(_) | CliError::Output(_))) => return Err(error),
             Err(error) => {
                 let _ = writeln!(environment.err, "error: {}", chain(&error));
@@ -105,7 +105,7 @@ async fn apply_all(
     Ok(code)
 }
 
-/// An object without what the node changes by itself: its status, and with it its version.
+/// An object without the fields that the node changes itself: its status, and with it its version.
 fn described(mut object: Value) -> Value {
     if let Some(members) = object.as_object_mut() {
         members.remove("status");
@@ -117,7 +117,7 @@ fn described(mut object: Value) -> Value {
     object
 }
 
-/// The line that says what became of it, as kubectl's.
+/// Applies an object and returns the line about the result, as kubectl's.
 async fn apply(
     wanted: &ApplyArgs,
     object: &Named,
@@ -130,7 +130,7 @@ async fn apply(
     let earlier = existed.then(|| described(before.object));
     let mut options = vec![
         ("fieldManager", MANAGER.to_owned()),
-        // The latest manifest counts, as for `kubectl apply`, whoever set a field before.
+        // The latest manifest wins, as with `kubectl apply`, whichever manager owns the field.
         ("force", "true".to_owned()),
         ("fieldValidation", "Strict".to_owned()),
     ];

@@ -1,4 +1,4 @@
-//! What the commands' arguments have in common, and those that `status`, `get`, `describe` and `delete` share.
+//! Common arguments of all commands, and those that `status`, `get`, `describe` and `delete` share.
 //!
 //! Owns their names and defaults.
 
@@ -12,16 +12,16 @@ use crate::model::duration::GoDuration;
 /// The kubelet's default root directory.
 pub(super) const DEFAULT_ROOT_DIR: &str = "/var/lib/kubelet";
 
-/// The options that mean the same wherever they are.
+/// The options with the same meaning in every command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Common {
     pub socket: PathBuf,
-    /// `None`: all of them.
+    /// `None`: all namespaces.
     pub namespace: Option<String>,
     pub help: bool,
 }
 
-/// How many of them a command has; each has those before it, too.
+/// Which common options a command has; each level includes those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Has {
     Socket,
@@ -29,10 +29,10 @@ pub(super) enum Has {
     AllNamespaces,
 }
 
-/// An argument that is the command's own.
+/// An argument of the command's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Own<'a> {
-    /// With its dashes; a value is still to be taken.
+    /// With its dashes; its value has not been read yet.
     Option(&'a str),
     Word(&'a str),
 }
@@ -45,7 +45,8 @@ impl Default for Common {
 }
 
 impl Common {
-    /// Goes through the arguments. What is not in common is `own`'s, which says whether the command has it.
+    /// Parses the arguments. Those that are not common are passed to `own`, which returns whether the command
+    /// has them.
     pub(super) fn parse(
         arguments: &[String],
         has: Has,
@@ -79,13 +80,13 @@ impl Common {
         Ok(common)
     }
 
-    /// The namespace of a command that has one.
+    /// The namespace of a command that uses only one.
     pub(super) fn one_namespace(&self) -> &str {
         self.namespace.as_deref().unwrap_or_default()
     }
 }
 
-/// What was asked for.
+/// The parsed arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CliOptions {
     pub socket: PathBuf,
@@ -94,24 +95,24 @@ pub(super) struct CliOptions {
     pub namespace: Option<String>,
     pub all_namespaces: bool,
     pub no_headers: bool,
-    /// Of `ps`: also what does not run.
+    /// Of `ps`: also containers that do not run.
     pub all: bool,
     pub exit_zero: bool,
     pub show_secrets: bool,
-    /// Of `get`: and what becomes of them.
+    /// Of `get`: also watch for changes.
     pub watch: bool,
     pub selector: Option<String>,
     pub field_selector: Option<String>,
     /// For [`OutputFormat::JsonPath`].
     pub template: Option<String>,
-    /// Of `delete`: do it.
+    /// Of `delete`: confirmed.
     pub yes: bool,
     pub help: bool,
-    /// Everything that is not an option.
+    /// The positional arguments.
     pub words: Vec<String>,
 }
 
-/// How to print.
+/// The output format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum OutputFormat {
     #[default]
@@ -124,7 +125,7 @@ pub(super) enum OutputFormat {
     JsonPath,
 }
 
-/// The command line makes no sense.
+/// The command line is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UsageError {
     /// No such command.
@@ -133,34 +134,34 @@ pub enum UsageError {
     /// An option that is unknown or lacks its value.
     #[error("{message}")]
     Option {
-        /// What the parser says.
+        /// The parser's message.
         message: String,
     },
-    /// An output format this command does not have.
+    /// An output format that this command does not support.
     #[error("unknown output format {given:?}: use one of {allowed}")]
     Output {
         given: String,
-        /// What there is.
+        /// The supported ones.
         allowed: &'static str,
     },
-    /// None of what there is, nor a short name of it.
+    /// Not one of these, nor a short name.
     #[error(
         "unknown resource type {given:?}: use pods, nodes, configmaps, secrets or persistentvolumeclaims (pvc)"
     )]
     Resource { given: String },
-    /// None of what the API has.
+    /// The API has no such resource.
     #[error("the server doesn't have a resource type {given:?}: use one of {}", crate::cmd::cli::resources())]
     Unknown { given: String },
-    /// `get` alone.
+    /// `get` without a resource.
     #[error("missing resource type: agent get {}", crate::cmd::cli::resources())]
     NoResource,
-    /// `describe` alone.
+    /// `describe` without an argument.
     #[error("missing resource type: agent describe pod|node|configmap|secret|pvc|namespace NAME")]
     NothingToDescribe,
-    /// `delete` alone.
+    /// `delete` without an argument.
     #[error("nothing to delete: agent delete pod NAME, or agent delete -f FILE")]
     NothingToDelete,
-    /// `delete --yes` of something else.
+    /// `delete --yes` of something other than claims.
     #[error("--yes deletes the data of claims (pvc) only: omit it to delete {given:?}")]
     NoData { given: String },
     /// An argument too many.
@@ -171,13 +172,13 @@ pub enum UsageError {
     NameInAllNamespaces,
 }
 
-/// Which options a command has beyond the common ones.
+/// The options of a command beyond the common ones.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Command {
     Status,
     Get,
     Describe,
-    /// Of the data of claims.
+    /// Of `delete` for the data of claims.
     Delete,
     Ps,
 }
@@ -217,7 +218,7 @@ impl CliOptions {
                         None => options.output = output(command, &given)?,
                     }
                 }
-                // Whether it was given matters: a claim's data may be in none.
+                // Whether it was given matters: `None` is not the same as the default namespace.
                 Own::Option("-n" | "--namespace") if pods => options.namespace = Some(text(value(parser)?)),
                 Own::Option("-A" | "--all-namespaces") if pods && shows => options.all_namespaces = true,
                 Own::Option("-w" | "--watch") if command == Command::Get => options.watch = true,
@@ -243,7 +244,7 @@ impl CliOptions {
         Ok(options)
     }
 
-    /// Parameters of the Kubernetes API.
+    /// The selectors as parameters of the Kubernetes API.
     pub(super) fn selectors(&self) -> Vec<(&'static str, String)> {
         let both = [("labelSelector", &self.selector), ("fieldSelector", &self.field_selector)];
         both.into_iter().filter_map(|(name, given)| Some((name, given.clone()?))).collect()
@@ -258,7 +259,7 @@ pub(super) fn text(value: OsString) -> String {
     value.into_string().unwrap_or_else(|value| value.to_string_lossy().into_owned())
 }
 
-/// A time longer than none. `name` and `example` are for the error.
+/// A positive duration. `name` and `example` are for the error.
 pub(super) fn duration(
     parser: &mut lexopt::Parser,
     name: &str,

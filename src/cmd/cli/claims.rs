@@ -1,7 +1,7 @@
-//! `agent delete pvc --yes`, and the claims whose data is kept though nobody defines them any more.
+//! `agent delete pvc --yes`, and claims whose data remains although no manifest defines them any more.
 //!
-//! Owns what has to be true before data is deleted for good. Data is deleted by this process, not by the agent: nothing
-//! that the agent does by itself can lose it.
+//! Owns the conditions for deleting data permanently. Data is deleted by this process, not by the agent:
+//! nothing that the agent does by itself can lose it.
 
 use std::fs;
 use std::io;
@@ -19,10 +19,10 @@ use crate::platform::sys::mount;
 use crate::serve::server::AgentReport;
 use crate::serve::server::report::{ObjectDetail, ObjectReport};
 
-/// A directory that is being deleted: no claim can have such a name.
+/// A directory that is being deleted: it is no valid name of a claim.
 const DELETED_PREFIX: &str = ".deleted-";
 
-/// Why the data of a claim stays.
+/// Why the data of a claim is not deleted.
 #[derive(Debug, thiserror::Error)]
 enum Refusal {
     #[error("claim {name:?} in namespace {namespace:?}: {why}")]
@@ -78,7 +78,7 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
     Ok(code)
 }
 
-/// `pvc a b`, `pvc/a`.
+/// The names in `pvc a b` or `pvc/a`.
 fn claim_names(options: &CliOptions) -> Result<Vec<String>, UsageError> {
     let mut words = options.words.iter();
     let first = words.next().ok_or(UsageError::NothingToDelete)?;
@@ -88,7 +88,7 @@ fn claim_names(options: &CliOptions) -> Result<Vec<String>, UsageError> {
     if !is_claims(word) {
         return Err(UsageError::NoData { given: word.to_owned() });
     }
-    // `pvc/a pvc/b`, too.
+    // Also `pvc/a pvc/b`.
     let names = words.map(|word| match word.split_once('/') {
         Some((kind, name)) if is_claims(kind) => name.to_owned(),
         _ => word.clone(),
@@ -97,7 +97,7 @@ fn claim_names(options: &CliOptions) -> Result<Vec<String>, UsageError> {
     if names.is_empty() { Err(UsageError::NothingToDelete) } else { Ok(names) }
 }
 
-/// The store is in the root directory, wherever the agent has it.
+/// The root directory, in which the store is, whatever the agent's flags.
 fn root_dir(report: &AgentReport) -> Option<PathBuf> {
     Path::new(&report.store.path).parent().filter(|path| path.is_absolute()).map(Path::to_owned)
 }
@@ -134,7 +134,7 @@ fn delete(
     let left_over = deleted.symlink_metadata().is_ok();
     match path.symlink_metadata() {
         Ok(_) => {}
-        // An earlier try was cut off after the first step.
+        // An earlier deletion was interrupted after the first step.
         Err(error) if error.kind() == io::ErrorKind::NotFound && left_over => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return Err(Refusal::Missing { name: name(), namespace: claim.namespace.clone(), path });
@@ -150,18 +150,18 @@ fn delete(
         return Err(Refusal::Unconfirmed { files: size.files, bytes: size.bytes, path });
     }
     remove(&deleted).map_err(failed("delete", &deleted))?;
-    // In one step: a pod that starts now gets a new directory, not half of the old one.
+    // Atomically: a pod that starts now gets a new directory, not half of the old one.
     match fs::rename(&path, &deleted) {
         Ok(()) => remove(&deleted).map_err(failed("delete", &deleted))?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(failed("set aside", &path)(error)),
     }
-    // Other claims may be in there.
+    // It fails when other claims are in there.
     let _ = path.parent().map(fs::remove_dir);
     Ok(path)
 }
 
-/// A link to somewhere else goes, and what it leads to stays.
+/// A symlink is removed; its target stays.
 fn remove(path: &Path) -> io::Result<()> {
     let removed = match path.symlink_metadata() {
         Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(path),
@@ -193,7 +193,7 @@ fn check_mounts(claim: &ObjectKey, root_dir: &Path, path: &Path) -> Result<(), R
     }
 }
 
-/// What would be lost.
+/// The size of the data to be deleted.
 #[derive(Debug, Default)]
 struct Size {
     files: u64,
@@ -201,7 +201,7 @@ struct Size {
 }
 
 impl Size {
-    /// What cannot be read is not counted.
+    /// Unreadable entries are not counted.
     fn add(&mut self, path: &Path) {
         let Ok(metadata) = path.symlink_metadata() else { return };
         if !metadata.is_dir() {
@@ -231,8 +231,8 @@ fn is_claim(object: &ObjectReport, claim: &ObjectKey) -> bool {
         && text(&object.object, "/metadata/name") == claim.name
 }
 
-/// The claims that nobody defines and whose data is there, as claims whose phase is `Released` (a volume's word upstream).
-/// None when the directory cannot be read: that is root's.
+/// The claims that no manifest defines and whose data exists, as claims in phase `Released` (upstream's phase
+/// of a volume). Empty when the directory cannot be read; only root can.
 pub(super) fn released(report: &AgentReport) -> Vec<ObjectReport> {
     let Some(volumes_dir) = root_dir(report).map(|root_dir| root_dir.join(VOLUMES_DIR)) else {
         return Vec::new();
@@ -265,7 +265,7 @@ fn released_value(claim: &ObjectKey) -> Value {
     })
 }
 
-/// Names of the directories in one, sorted; not those that are being deleted.
+/// The sorted names of the subdirectories, except those that are being deleted.
 fn entries(directory: &Path) -> Vec<String> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries

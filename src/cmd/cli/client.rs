@@ -1,6 +1,6 @@
-//! One question to the running agent over its socket.
+//! One request to the running agent over its socket.
 //!
-//! Owns the connection, its time and its bounds.
+//! Owns the connection, its timeout and its bounds.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,69 +20,44 @@ use super::CliError;
 use crate::model::api::decode::{DecodeError, decode};
 use crate::serve::server::{AgentReport, ObjectDetail};
 
-/// The agent answers from memory.
+/// Sufficient, since the agent answers from memory.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Far beyond a thousand pods.
+/// Sufficient for far more than a thousand pods.
 const MAX_BYTES: usize = 64 * 1024 * 1024;
 
-/// Why there is no answer is said in a line.
+/// The longest body of an error response that is read, in bytes.
 const MAX_WORDS: usize = 64 * 1024;
 
-/// The agent could not be asked.
+/// The agent did not answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     #[error("the agent is not running: no process listens on {}", path.display())]
     NotRunning { path: PathBuf },
     #[error("no permission to use {}: run this as root", path.display())]
     Permission { path: PathBuf },
-    /// The system refused.
     #[error("connect to {}", path.display())]
-    Connect {
-        path: PathBuf,
-        /// The system's word.
-        source: io::Error,
-    },
-    /// It does not speak HTTP as expected.
+    Connect { path: PathBuf, source: io::Error },
+    /// The peer does not speak HTTP as expected.
     #[error("send the request to {}", path.display())]
-    Http {
-        path: PathBuf,
-        /// What went wrong.
-        source: hyper::Error,
-    },
+    Http { path: PathBuf, source: hyper::Error },
     /// It took too long.
     #[error("the agent did not answer on {} within {} seconds", path.display(), TIMEOUT.as_secs())]
     Timeout { path: PathBuf },
-    /// Not a report.
+    /// The answer is not a report.
     #[error("the agent on {} responded with status {code}", path.display())]
-    Refused {
-        path: PathBuf,
-        /// The HTTP status.
-        code: StatusCode,
-    },
-    /// The body broke off or is too long.
+    Refused { path: PathBuf, code: StatusCode },
+    /// The body was truncated or is too long.
     #[error("read the response from {}: {message}", path.display())]
-    Body {
-        path: PathBuf,
-        /// What went wrong.
-        message: String,
-    },
+    Body { path: PathBuf, message: String },
     /// The answer is not JSON.
     #[error("the response from {} is not JSON", path.display())]
-    Json {
-        path: PathBuf,
-        /// The parser's word.
-        source: serde_json::Error,
-    },
-    /// The answer is of another shape: another release.
+    Json { path: PathBuf, source: serde_json::Error },
+    /// The answer has a different shape: the agent is of another release.
     #[error("the response from {} has an unexpected format", path.display())]
-    Decode {
-        path: PathBuf,
-        /// Where it differs.
-        source: DecodeError,
-    },
+    Decode { path: PathBuf, source: DecodeError },
 }
 
-/// Asks for a report.
+/// Requests a status report.
 pub(crate) async fn fetch_report(path: &Path, detail: ObjectDetail) -> Result<AgentReport, ClientError> {
     let resource = match detail.as_query() {
         "" => "/agent/v1/status".to_owned(),
@@ -107,7 +82,7 @@ async fn fetch(path: &Path, resource: &str) -> Result<Bytes, ClientError> {
     Ok(answer.body)
 }
 
-/// An answer that came whole.
+/// A complete response.
 pub(super) struct ClientResponse {
     pub code: StatusCode,
     /// Texts of `Warning` headers.
@@ -149,7 +124,7 @@ async fn exchange(path: &Path, request: Request<Full<Bytes>>) -> Result<ClientRe
     tokio::pin!(exchange, connection);
     tokio::select! {
         biased;
-        // The connection ending early resolves the exchange too, with the better error.
+        // If the connection ends early, the exchange ends too, with the more useful error.
         result = &mut exchange => result,
         _ = &mut connection => exchange.await,
     }
@@ -162,7 +137,7 @@ fn warnings(headers: &HeaderMap) -> Vec<String> {
     quoted.map(|(text, _)| text.replace("\\\"", "\"").replace("\\\\", "\\")).collect()
 }
 
-/// Reads an answer as it comes and hands it on piece by piece. An answer that is none is an error in the agent's words.
+/// Reads a response and passes it on piece by piece. An error response is an error with the agent's message.
 pub(super) async fn stream(
     path: &Path,
     resource: &str,
@@ -200,7 +175,7 @@ pub(super) async fn stream(
     }
 }
 
-/// Asks for a connection that speaks SPDY/3.1 and `protocol` over it. Needs a `LocalSet`.
+/// Upgrades to a connection that speaks SPDY/3.1 with `protocol`. Needs a `LocalSet`.
 pub(super) async fn upgrade(
     path: &Path,
     resource: &str,
@@ -218,7 +193,7 @@ pub(super) async fn upgrade(
     headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
     headers.insert(UPGRADE, HeaderValue::from_static("SPDY/3.1"));
     headers.insert("x-stream-protocol-version", HeaderValue::from_static(protocol));
-    // A runtime may be asked where to go, so it takes longer than what the agent knows.
+    // The agent may have to ask the runtime, which takes longer.
     let response = sender.send_request(request).await.map_err(http)?;
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         return hyper::upgrade::on(response).await.map(TokioIo::new).map_err(http);
@@ -234,7 +209,7 @@ pub(super) async fn upgrade(
     })
 }
 
-/// A part of a path or a query, so that nothing in it means anything there.
+/// A percent-encoded part of a path or a query.
 pub(super) fn escaped(text: &str) -> String {
     const PLAIN: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b':');
     utf8_percent_encode(text, &PLAIN).to_string()

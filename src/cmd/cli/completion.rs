@@ -1,7 +1,7 @@
-//! `agent completion`: scripts for shells, and the words that they offer.
+//! `agent completion`: scripts for shells, and the completions.
 //!
-//! The scripts are a few lines each and ask this program for every word: what is offered is what this version has and
-//! what the running agent knows. Owns both.
+//! The scripts are a few lines each and call this program for every word, so that completions match this
+//! version and the running agent. Owns both.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -72,14 +72,14 @@ end
 complete -c agent -f -a '(__agent_complete)'
 "#;
 
-/// A shell that waits for the agent is worse than one that offers nothing.
+/// Beyond this a shell offers nothing rather than wait for the agent.
 const PATIENCE: Duration = Duration::from_secs(1);
 const LONGEST_HELP: u64 = 256 * 1024;
 
 pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Result<u8, CliError> {
-    // Asked by the scripts: the words after the program's name, the last of them unfinished.
+    // Called by the scripts: the words after the program's name, the last of them unfinished.
     if let Some(("words", words)) = arguments.split_first().map(|(first, words)| (first.as_str(), words)) {
-        // bash takes `--option=value` apart.
+        // bash splits `--option=value`.
         let words: Vec<&str> = words.iter().map(String::as_str).filter(|word| *word != "=").collect();
         print(environment, &offered(&words).iter().map(|word| [word, "\n"].concat()).collect::<String>())?;
         return Ok(EXIT_OK);
@@ -110,7 +110,7 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
     Ok(EXIT_OK)
 }
 
-/// What may stand in place of the last word.
+/// The completions of the last word.
 fn offered(words: &[&str]) -> Vec<String> {
     let (current, before) = words.split_last().map_or(("", &[][..]), |(last, before)| (*last, before));
     let place = CompletionPlace::of(before);
@@ -133,7 +133,7 @@ fn offered(words: &[&str]) -> Vec<String> {
     offered
 }
 
-/// What is to be completed.
+/// The kind of the word to complete.
 #[derive(Debug, PartialEq, Eq)]
 enum CompletionPlace<'a> {
     Command,
@@ -148,16 +148,16 @@ enum CompletionPlace<'a> {
     },
 }
 
-/// What was given before it.
+/// The arguments before it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Given<'a> {
     socket: Option<&'a str>,
     namespace: Option<&'a str>,
-    /// Arguments of the command that are no options.
+    /// The positional arguments.
     words: Vec<&'a str>,
 }
 
-/// Options of all commands that take a value, as far as it matters where words go.
+/// The options of all commands that take a value, as needed to find the positional arguments.
 const WITH_VALUE: [&str; 28] = [
     "-n",
     "--namespace",
@@ -265,7 +265,7 @@ impl<'a> Given<'a> {
         PathBuf::from(self.socket.unwrap_or(crate::serve::server::DEFAULT_SOCKET))
     }
 
-    /// Of objects of a kind; none when the agent cannot be asked.
+    /// The names of objects of a kind; none when the agent does not answer.
     fn names(&self, kind: &str) -> Vec<String> {
         let Ok(resource) = api::resource(kind) else { return Vec::new() };
         let (socket, namespace) = (self.socket(), self.namespace.unwrap_or("default"));
@@ -306,7 +306,7 @@ fn kinds() -> Vec<String> {
     names.collect()
 }
 
-/// What the program says of itself, or of one of its commands.
+/// The help of the program, or of one of its commands.
 fn help(of: Option<&str>) -> String {
     let mut program = Command::new("/proc/self/exe");
     program.args(of).arg("--help");
@@ -314,7 +314,7 @@ fn help(of: Option<&str>) -> String {
     answer.map(|answer| String::from_utf8_lossy(&answer.output).into_owned()).unwrap_or_default()
 }
 
-/// Of the whole help: the lines `  agent NAME ...`.
+/// The commands in the help text: the lines `  agent NAME ...`.
 fn commands(help: &str) -> Vec<String> {
     let named = help.lines().filter_map(|line| line.strip_prefix("  agent ")?.split(' ').next());
     let is_name =
@@ -322,7 +322,7 @@ fn commands(help: &str) -> Vec<String> {
     named.filter(is_name).filter(|word| !word.is_empty()).map(str::to_owned).collect()
 }
 
-/// `-x` and `--xyz`, wherever a help text has them at the beginning of a line.
+/// `-x` and `--xyz` at the beginning of a line of a help text.
 fn options(help: &str) -> Vec<String> {
     let lines = help.lines().filter(|line| line.trim_start().starts_with('-'));
     let words = lines.flat_map(|line| line.split_whitespace().take_while(|word| word.starts_with('-')));

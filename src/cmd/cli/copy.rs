@@ -1,7 +1,7 @@
 //! `agent cp`: files to and from a container, as `kubectl cp`: over an exec of the container's own `tar`.
 //!
-//! Owns this side of the archive. What comes from a container is not trusted: only plain files and directories below the
-//! destination are written, and no link is ever made here.
+//! Owns the local side of the archive. Archives from a container are not trusted: only regular files and
+//! directories below the destination are written, and no link is ever created.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -40,11 +40,11 @@ Exit status: 0 on success, 1 if something could not be copied, 2 for bad usage.
 
 /// Bytes of one block of an archive.
 const BLOCK: usize = 512;
-/// What is read at a time.
+/// The size of a read.
 const PIECE: usize = 32 * 1024;
-/// Pieces that wait for the other side.
+/// The most chunks queued between the threads.
 const WAITING: usize = 4;
-/// Of what a program in the container says.
+/// The longest error output of a program in the container, in bytes.
 const MAX_WORDS: usize = 4096;
 
 /// One end of a copy.
@@ -55,7 +55,7 @@ enum CopyEnd {
 }
 
 impl CopyEnd {
-    /// `[NAMESPACE/]POD:PATH`; everything else is of this machine.
+    /// `[NAMESPACE/]POD:PATH`; everything else is a local path.
     fn parse(given: &str) -> Result<Self, UsageError> {
         let Some((pod, path)) = given.split_once(':').filter(|(pod, _)| !pod.starts_with(['.', '/'])) else {
             return Ok(Self::Local(given.into()));
@@ -160,7 +160,7 @@ fn split(path: &str) -> (String, Option<String>) {
 }
 
 impl Inside<'_> {
-    /// Runs a command; what it says on standard error is the error when it fails.
+    /// Runs a command; its standard error is the error message when it fails.
     async fn exec(
         &self,
         command: &[&str],
@@ -210,7 +210,7 @@ impl Inside<'_> {
         let (done, unpacked) = std::sync::mpsc::channel();
         rt::spawn_thread("unpack", move || {
             let pieces = Pieces { source, current: Vec::new(), at: 0 };
-            // Somebody waits for it below.
+            // The receiver waits for the result below.
             let _ = done.send(unpack(pieces, &top, &destination));
         })
         .map_err(CliError::Runtime)?;
@@ -220,7 +220,7 @@ impl Inside<'_> {
         drop(pieces);
         let unpacked =
             unpacked.recv().unwrap_or_else(|_| Err("the archive could not be unpacked".to_owned()));
-        // What went wrong here explains the broken pipe there.
+        // The local error explains the remote broken pipe.
         let skipped = match (unpacked, sent) {
             (Err(words), Err(CliError::Output(_)) | Ok(())) => return Err(CliError::Answer(words)),
             (_, Err(error)) => return Err(error),
@@ -252,7 +252,7 @@ impl Inside<'_> {
         rt::spawn_thread("pack", move || {
             let mut archive = Archive { sender, skipped: Vec::new() };
             let added = archive.add(&local, Path::new(&name)).and_then(|()| archive.finish());
-            // Somebody waits for it below. The end of the input has to be seen first.
+            // The receiver waits for the result below. The input has to be read to its end first.
             let Archive { sender, skipped } = archive;
             drop(sender);
             let _ = done.send(added.map(|()| skipped));
@@ -261,7 +261,7 @@ impl Inside<'_> {
         let sent = self.exec(&["tar", "xmf", "-", "-C", &directory], Some(input), |_| Ok(())).await;
         let packed = packed.recv().unwrap_or_else(|_| Err(io::Error::other("the archive could not be made")));
         let skipped = match (packed, sent) {
-            // What went wrong there explains the broken pipe here.
+            // The remote error explains the local broken pipe.
             (Err(error), _) if error.kind() != io::ErrorKind::BrokenPipe => {
                 return Err(CliError::Answer(error.to_string()));
             }
@@ -276,7 +276,7 @@ impl Inside<'_> {
     }
 }
 
-/// Reads what another thread sends.
+/// Reads the chunks of another thread.
 struct Pieces {
     source: std::sync::mpsc::Receiver<Vec<u8>>,
     current: Vec<u8>,
@@ -296,8 +296,8 @@ impl Read for Pieces {
     }
 }
 
-/// Writes plain files and directories of an archive, whose entries are `top` and what is below it, as `destination`. The
-/// answer names what was left out.
+/// Extracts the regular files and directories of an archive, whose entries are `top` and what is below it, as
+/// `destination`. Returns the names that were skipped.
 fn unpack(source: impl Read, top: &str, destination: &Path) -> Result<Vec<String>, String> {
     let mut archive = TarReader::new(source);
     let mut skipped = Vec::new();
@@ -336,7 +336,7 @@ fn unpack(source: impl Read, top: &str, destination: &Path) -> Result<Vec<String
     }
 }
 
-/// An archive on its way into a container.
+/// An archive that is sent into a container.
 struct Archive {
     sender: mpsc::Sender<Vec<u8>>,
     skipped: Vec<String>,
@@ -347,7 +347,7 @@ impl Archive {
         self.sender.blocking_send(piece).map_err(|_| io::ErrorKind::BrokenPipe.into())
     }
 
-    /// Adds what is at `path`, with everything below it, as `name`.
+    /// Adds `path`, with everything below it, as `name`.
     fn add(&mut self, path: &Path, name: &Path) -> io::Result<()> {
         let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
         let about = fs::symlink_metadata(path).map_err(named)?;
@@ -372,7 +372,7 @@ impl Archive {
         Ok(())
     }
 
-    /// As much as the header said, whatever becomes of the file meanwhile.
+    /// Exactly the length in the header, even if the file changes meanwhile.
     fn content(&self, file: &mut File, size: u64) -> io::Result<()> {
         let mut left = size;
         while left > 0 {
@@ -401,7 +401,7 @@ fn padding(size: u64) -> Vec<u8> {
     vec![0; (BLOCK - over) % BLOCK]
 }
 
-/// A header of ustar, with GNU's entries for long names before it.
+/// A ustar header, preceded by GNU's entries for long names.
 fn header(name: &Path, kind: u8, about: &fs::Metadata, size: u64, link: &Path) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mode = about.mode() & 0o7777;
@@ -439,7 +439,7 @@ fn block(name: &[u8], kind: u8, mode: u32, size: u64, mtime: u64, link: &[u8]) -
     block
 }
 
-/// Octal, or GNU's binary from 8 GiB on.
+/// Octal, or GNU's binary form from 8 GiB on.
 fn number(size: u64) -> [u8; 12] {
     let mut field = [0; 12];
     if size < 1 << 33 {

@@ -62,7 +62,6 @@ struct DeleteArgs {
     ignore_missing: bool,
     wait: bool,
     timeout: Duration,
-    /// The data of claims.
     data: bool,
     words: Vec<String>,
 }
@@ -147,7 +146,7 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
         && named.iter().all(|named| named.as_ref().is_ok_and(|named| named.resource.plural == CLAIMS));
     let deleted = rt::run(delete_all(&wanted, named, kind, environment)).map_err(CliError::Runtime)?;
     match deleted {
-        // What is left of claims that nothing defines is said without the agent, too.
+        // Data of claims without a definition can also be deleted while the agent is not running.
         Ok(None) => claims::run(arguments, environment),
         Err(CliError::Client(ClientError::NotRunning { .. })) if claims_only => {
             claims::run(arguments, environment)
@@ -159,7 +158,7 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
 
 const CLAIMS: &str = "persistentvolumeclaims";
 
-/// The exit code; `None` if these are claims that are not there.
+/// The exit code; `None` if these are claims that do not exist.
 async fn delete_all(
     wanted: &DeleteArgs,
     mut objects: Vec<Result<Named, CliError>>,
@@ -231,7 +230,7 @@ struct Gone {
     uid: Value,
 }
 
-/// Asks for one deletion and says so. `None`: a claim that is not there.
+/// Sends one deletion and prints its result. `None`: the claim does not exist.
 async fn delete(
     wanted: &DeleteArgs,
     object: Named,

@@ -1,6 +1,6 @@
 //! `agent describe`: everything about a pod or the node on one page, as kubectl prints it.
 //!
-//! Owns the command and the page's outline. What a Secret holds is not on a pod's page.
+//! Owns the command and the page's outline. The contents of Secrets are not on a pod's page.
 
 mod containers;
 mod node;
@@ -46,7 +46,7 @@ Exit status: 0 on success, 1 if an object is not found or the agent cannot be re
 
 /// Longest annotation on one line (kubectl's).
 const MAX_ANNOTATION: usize = 140;
-/// Events of the pods of a node come from here (upstream).
+/// The source of events of a node's pods (upstream).
 const COMPONENT: &str = "kubelet";
 
 pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Result<u8, CliError> {
@@ -107,7 +107,7 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
     Ok(if missing.is_empty() { EXIT_OK } else { EXIT_FAILED })
 }
 
-/// The pod of that name, else all whose names begin so (kubectl).
+/// The pod of that name, otherwise all with that prefix (kubectl).
 fn find<'a>(pods: &'a [Pod], name: &str) -> Vec<&'a Pod> {
     let exact: Vec<&Pod> = pods.iter().filter(|pod| pod.metadata.name == name).collect();
     if exact.is_empty() {
@@ -142,14 +142,14 @@ fn page(pod: &Pod, report: &AgentReport, now: Timestamp) -> String {
         let object = &event.involved_object;
         let is_named =
             object.kind == "Pod" && object.namespace == metadata.namespace && object.name == metadata.name;
-        // A static pod that was changed has another uid; a pod of the API with another uid was another pod.
+        // A changed static pod has a new uid; an API pod with a different uid is a different pod.
         is_named && (object.uid == metadata.uid.as_str() || !is_from_api(pod))
     });
     event_table(&mut out, own.collect(), now);
     out.finish()
 }
 
-/// A name and a value, without what could steer a terminal or upset the columns.
+/// A name and a value, without control characters and tabs.
 fn field(out: &mut Tabbed, level: usize, name: &str, value: &str) {
     out.line(level, &format!("{}:\t{}", printable(name), printable(value)));
 }
@@ -219,7 +219,7 @@ fn standing(out: &mut Tabbed, pod: &Pod, now: Timestamp) {
     }
 }
 
-/// A title and lines beside it, one below the other.
+/// A title with several lines beside it.
 fn several(out: &mut Tabbed, title: &str, lines: Vec<String>) {
     if lines.is_empty() {
         return out.line(0, &format!("{title}:\t<none>"));

@@ -1,6 +1,6 @@
-//! `agent exec` and `agent attach`: into a container, with this terminal if wanted, as kubectl does.
+//! `agent exec` and `agent attach`: into a container, with the local terminal if requested, as kubectl does.
 //!
-//! Owns the commands and this side's terminal.
+//! Owns the commands and the local terminal.
 
 use std::io::{self, IsTerminal, Read};
 use std::os::fd::AsFd;
@@ -58,10 +58,9 @@ Options:
 Exit status: 0 when the container has exited, 1 if it is not found, 2 for bad usage.
 ";
 
-/// What is read from this side at a time.
+/// The size of a read from standard input.
 const READ: usize = 8 * 1024;
 
-/// Which of the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ExecOrAttach {
     Exec,
@@ -96,7 +95,7 @@ fn parse(entry: ExecOrAttach, arguments: &[String]) -> Result<ExecArgs, UsageErr
             Own::Option("-t" | "--tty") => wanted.tty = true,
             Own::Option("-q" | "--quiet") => wanted.quiet = true,
             Own::Word(word) if wanted.pod.is_none() => wanted.pod = Some(word.to_owned()),
-            // All that follows is the command's, with and without `--` before it.
+            // All following arguments are the command's, with or without `--` before it.
             Own::Word(word) if entry == ExecOrAttach::Exec => {
                 wanted.command.push(word.to_owned());
                 let rest = parser.raw_args().map_err(|error| bad_option(&error))?;
@@ -137,7 +136,7 @@ pub(super) fn run(
     match ended {
         Ended::Code(0) => Ok(EXIT_OK),
         Ended::Code(code) => {
-            // kubectl's words.
+            // kubectl's message.
             let _ = writeln!(environment.err, "command terminated with exit code {code}");
             Ok(u8::try_from(code).unwrap_or(EXIT_FAILED))
         }
@@ -170,7 +169,7 @@ async fn enter(
                 "Container {container} cannot read standard input: its spec does not set stdin: true"
             ));
         }
-        // What has a terminal has no stderr, whether this side has one or not.
+        // A container with a terminal has no separate stderr, whether this side is a terminal or not.
         (tty, stdin) = (has_terminal, stdin && reads);
     } else if tty && !io::stdin().is_terminal() {
         say("Unable to use a TTY - input is not a terminal or the right kind of file");
@@ -183,7 +182,7 @@ async fn enter(
         say("If you don't see a command prompt, try pressing enter.");
     }
     let mut ends = signal(SignalKind::terminate()).map_err(CliError::Runtime)?;
-    // From here on to its end every key is the program's, Ctrl-C, too.
+    // From here on every key is sent to the program, including Ctrl-C.
     let _raw = if tty && stdin && io::stdin().is_terminal() {
         Some(RawMode::enter().map_err(CliError::Runtime)?)
     } else {
@@ -202,7 +201,7 @@ async fn enter(
     }
 }
 
-/// The path that asks for it.
+/// The path of the request.
 fn resource(
     entry: ExecOrAttach,
     found: &FoundPod,
@@ -222,8 +221,8 @@ fn resource(
     resource
 }
 
-/// Runs a command in a container with streams of this program's own. `input` ends when its sender is dropped. Needs a
-/// `LocalSet`.
+/// Runs a command in a container with this program's streams. `input` ends when its sender is dropped. Needs
+/// a `LocalSet`.
 pub(super) async fn exec(
     socket: &Path,
     (found, container): (&FoundPod, &str),
@@ -239,7 +238,7 @@ pub(super) async fn exec(
     ended.map_err(CliError::Output)
 }
 
-/// A thread that reads for as long as the process lives: there is no way to stop waiting for a key.
+/// Starts a thread that reads for the life of the process: a blocking read of a terminal cannot be cancelled.
 fn read_stdin() -> Result<mpsc::Receiver<Vec<u8>>, CliError> {
     let (sender, typed) = mpsc::channel(1);
     let read = move || {
@@ -260,12 +259,12 @@ fn read_stdin() -> Result<mpsc::Receiver<Vec<u8>>, CliError> {
     Ok(typed)
 }
 
-/// The terminal's size, now and whenever it changes.
+/// The terminal's size, now and after every change.
 fn follow_size() -> Result<mpsc::Receiver<TerminalSize>, CliError> {
     let (sender, sizes) = mpsc::channel(1);
     let mut changes = signal(SignalKind::window_change()).map_err(CliError::Runtime)?;
     rt::spawn("get the terminal size", async move {
-        // Without a terminal here the other side keeps its own idea.
+        // Without a local terminal no size is sent.
         while let Ok((width, height)) = terminal_size(io::stdout().as_fd()) {
             if sender.send(TerminalSize { width, height }).await.is_err() {
                 return;

@@ -1,4 +1,4 @@
-//! `agent events`: what happened, oldest first, as `kubectl events` shows it.
+//! `agent events`: the events, oldest first, as `kubectl events` shows them.
 //!
 //! Owns the command and its columns.
 
@@ -155,7 +155,7 @@ fn is_wanted(wanted: &EventsArgs, event: &Value) -> bool {
         && (wanted.types.is_empty() || wanted.types.iter().any(|word| word.eq_ignore_ascii_case(kind)))
 }
 
-/// A static pod may be named without the node's name at its end.
+/// A static pod may be named without the suffix of the node's name.
 fn is_of_node(found: &str, name: &str, event: &Value) -> bool {
     let node = event["source"]["host"].as_str().unwrap_or_default();
     found.strip_prefix(name).and_then(|rest| rest.strip_prefix('-')).is_some_and(|rest| rest == node)

@@ -1,6 +1,6 @@
 //! Manifests given on the command line: `-f FILE`, `-f DIRECTORY`, `-f -`.
 //!
-//! Owns which files are read, and which objects of the API they name.
+//! Owns which files are read, and which objects of the API they define.
 
 use std::fs;
 use std::io::{self, Read};
@@ -12,22 +12,22 @@ use super::{CliError, api};
 use crate::codec::yaml::yaml_to_values;
 use crate::serve::localapi::resource::Resource;
 
-/// kubectl's: files of a directory with another ending are not manifests.
+/// kubectl's: other files in a directory are not manifests.
 const ENDINGS: [&str; 3] = ["json", "yaml", "yml"];
-/// What a pipe may hold.
+/// The longest input from a pipe, in bytes.
 const MAX_BYTES: u64 = 64 * 1024 * 1024;
 
 /// One object of a manifest.
 pub(super) struct Named {
     pub resource: &'static Resource,
-    /// Empty for kinds without.
+    /// Empty for cluster-scoped kinds.
     pub namespace: String,
     pub name: String,
     pub value: Value,
 }
 
-/// Reads everything that `-f` names, objects in the order of the files. `namespace` is that of the command line, if one was
-/// given. What is wrong with one object is an error in its place.
+/// Reads all `-f` arguments; objects are in the order of the files. `namespace` is that of the command line,
+/// if given. An invalid object is an error in its place.
 ///
 /// # Errors
 /// A file cannot be read, or is neither YAML nor JSON.
@@ -59,13 +59,13 @@ pub(super) fn read(
 fn failed(path: &Path, error: &io::Error) -> CliError {
     let path = path.display();
     CliError::Answer(match error.kind() {
-        // kubectl's words.
+        // kubectl's message.
         io::ErrorKind::NotFound => format!("the path \"{path}\" does not exist"),
         _ => format!("read {path}: {error}"),
     })
 }
 
-/// The file, or the manifests in a directory by name.
+/// The file, or the manifests in a directory sorted by name.
 fn files(path: &Path) -> Result<Vec<PathBuf>, CliError> {
     if !fs::metadata(path).map_err(|error| failed(path, &error))?.is_dir() {
         return Ok(vec![path.to_owned()]);
@@ -116,7 +116,7 @@ fn named(value: Value, origin: &str, namespace: Option<&str>) -> Result<Named, C
                 .to_owned(),
         );
     }
-    // kubectl's words.
+    // kubectl's message.
     let Some(resource) = api::of_kind(&version, &kind) else {
         return wrong(format!(
             "resource mapping not found for name: \"{name}\" namespace: \"{own}\": no matches for kind \"{kind}\" in version \"{version}\""

@@ -1,4 +1,4 @@
-//! What is wrong, and why: from a report to a list of sentences.
+//! Problems and their causes: from a report to a list of messages.
 //!
 //! Owns the judgement. Pure.
 
@@ -11,22 +11,21 @@ use crate::serve::server::AgentReport;
 use crate::serve::server::pki::plausible;
 use crate::serve::server::report::{AgentMode, EventReport, SourceState};
 
-/// A warning that has not come again for this long no longer says why a pod waits.
+/// A warning that has not been repeated for this long no longer explains why a pod waits.
 const EVENT_AGE: Duration = Duration::from_secs(600);
 
-/// Warnings about a pod that starts all the same: they never say why one waits.
+/// Warnings about a pod that starts nevertheless: they never explain why one waits.
 const HARMLESS: [&str; 3] = ["MissingClusterDNS", "DNSConfigForming", "FieldIgnored"];
 
-/// Something a person should look at.
+/// A problem for the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Finding {
-    /// What it is about.
+    /// The object with the problem.
     pub subject: String,
-    /// What is wrong with it.
     pub message: String,
 }
 
-/// Everything wrong, most general first.
+/// All problems, the most general first.
 pub(super) fn findings(report: &AgentReport, now: Timestamp) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut add = |subject: &str, message: String| {
@@ -110,7 +109,7 @@ fn pod_troubles(pod: &Pod, events: &[EventReport], now: Timestamp) -> Vec<String
     }
     let mut troubles = Vec::new();
     if !status.reason.is_empty() {
-        // What holds the pod back as a whole: no room, a volume, the sandbox.
+        // The pod-level cause: no resources, a volume, the sandbox.
         troubles.push(with_reason(&status.reason, &status.message));
     }
     let waits =
@@ -132,7 +131,7 @@ fn pod_troubles(pod: &Pod, events: &[EventReport], now: Timestamp) -> Vec<String
     troubles
 }
 
-/// One finding about a pod that has ended: the reason of the pod as a whole, else those of its containers.
+/// One finding about a pod that has ended: the reason of the pod, otherwise those of its containers.
 fn why_failed(status: &PodStatus) -> String {
     if !status.reason.is_empty() || !status.message.is_empty() {
         let word = if status.reason.is_empty() { "Failed" } else { &status.reason };
@@ -170,7 +169,7 @@ fn ended(lead: &str, reason: &str, exit_code: i32, message: &str) -> String {
     with_reason(&format!("{lead}{word}, exit code {exit_code}"), message.trim_end())
 }
 
-/// Why a pod that has not started yet may be waiting.
+/// A probable cause why a pod has not started yet.
 fn last_warning(pod: &Pod, events: &[EventReport], now: Timestamp) -> Option<String> {
     let uid = pod.metadata.uid.as_str();
     let event = events.iter().rev().find(|event| {

@@ -1,6 +1,7 @@
-//! `agent port-forward`: ports of this machine that lead into a pod, as kubectl makes them.
+//! `agent port-forward`: forwards local ports to a pod, as kubectl does.
 //!
-//! Owns the command and its listeners. Each connection asks anew, so that a pod that was started again is found.
+//! Owns the command and its listeners. Each connection resolves the pod again, so that a recreated pod is
+//! found.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
@@ -37,7 +38,7 @@ struct ForwardArgs {
     ports: Vec<(Local, String)>,
 }
 
-/// The port on this side.
+/// The local port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Local {
     Same,
@@ -68,7 +69,7 @@ fn parse(arguments: &[String]) -> Result<ForwardArgs, UsageError> {
     Ok(wanted)
 }
 
-/// Each entry is served if one of its addresses is.
+/// Each entry is served if one of its addresses is available.
 fn addresses(given: &str) -> Result<Vec<Vec<IpAddr>>, UsageError> {
     let one = |text: &str| match text {
         // kubectl's meaning of it.
@@ -112,7 +113,7 @@ async fn forward(wanted: ForwardArgs, environment: &mut Environment<'_>) -> Resu
     .await?;
     let resource = Rc::<str>::from(format!("/portForward/{}", found.path()));
     let socket = Rc::<std::path::Path>::from(wanted.common.socket);
-    // Tasks tell, this writes.
+    // Tasks send, this loop prints.
     let (tell, mut told) = tokio::sync::mpsc::channel::<Result<String, String>>(1);
     for (local, remote) in &wanted.ports {
         let port = remote.parse().ok().filter(|port| *port > 0).or_else(|| found.port(remote));
@@ -152,7 +153,7 @@ async fn forward(wanted: ForwardArgs, environment: &mut Environment<'_>) -> Resu
     Err(CliError::Answer("all listeners were closed".to_owned()))
 }
 
-/// On those of the addresses that there are, all with the same port.
+/// Listens on the available addresses, all with the same port.
 async fn listen(addresses: &[IpAddr], local: Local, remote: u16) -> Result<Vec<TcpListener>, CliError> {
     let mut port = match local {
         Local::Same => remote,

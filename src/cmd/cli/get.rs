@@ -1,6 +1,6 @@
 //! `agent get`: a table like kubectl's, or the objects.
 //!
-//! Owns the command, what it is asked for, and its output about pods.
+//! Owns the command, its arguments, and its output of pods.
 
 use serde_json::json;
 
@@ -75,7 +75,7 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
                 format!("No resources found in {} namespace.", namespace.as_deref().unwrap_or("default"))
             }
         };
-        // As kubectl: the absence is not data.
+        // As kubectl: on standard error, since it is not data.
         let _ = writeln!(environment.err, "{place}");
         return Ok(EXIT_OK);
     }
@@ -94,7 +94,7 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
     Ok(EXIT_FAILED)
 }
 
-/// What is asked for.
+/// The requested resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Resource {
     Pods,
@@ -102,7 +102,7 @@ pub(super) enum Resource {
     Objects(ObjectKind),
 }
 
-/// What can be shown without the agent, too.
+/// A resource that is available without the agent, too.
 pub(super) fn stored(word: &str) -> Result<Resource, UsageError> {
     resource(word).ok_or_else(|| UsageError::Resource { given: word.to_owned() })
 }
@@ -114,7 +114,7 @@ fn resource(word: &str) -> Option<Resource> {
     }
 }
 
-/// What is asked for, and by which names: `pods a b`, `pod/a pod/b`, `secret/a`.
+/// The requested resource and names: `pods a b`, `pod/a pod/b`, `secret/a`.
 pub(super) fn names<T: PartialEq>(
     options: &CliOptions,
     resource: impl Fn(&str) -> Result<T, UsageError>,
@@ -144,7 +144,7 @@ pub(super) fn names<T: PartialEq>(
     Ok((asked, names))
 }
 
-/// The pods to show, in order, and the names that there are none of.
+/// The matching pods in order, and the names without a pod.
 fn select(mut pods: Vec<Pod>, options: &CliOptions, names: &[String]) -> (Vec<Pod>, Vec<String>) {
     let namespace = options.namespace.as_deref().unwrap_or("default");
     pods.retain(|pod| options.all_namespaces || pod.metadata.namespace == namespace);

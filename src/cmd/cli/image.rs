@@ -1,6 +1,6 @@
 //! `agent image`: the store of the embedded runtime, with or without the agent running.
 //!
-//! Owns the command's words and output.
+//! Owns the command's arguments and output.
 
 mod progress;
 mod pull;
@@ -18,9 +18,9 @@ use crate::runtime::embedded::images::{Image, ImageError, ImageStore, normalise_
 use crate::runtime::embedded::layout::Layout;
 use crate::runtime::embedded::registry::PullError;
 
-/// Where the embedded runtime keeps its records unless told otherwise.
+/// The default directory of the embedded runtime's records.
 const DEFAULT_STATE_DIR: &str = "/run/agent/runtime";
-/// A container's record.
+/// The longest record of a container, in bytes.
 const MAX_RECORD: usize = 4 * 1024 * 1024;
 
 const HELP: &str = "\
@@ -57,7 +57,6 @@ $HOME/.docker/config.json, /.docker/config.json), else none.
 Exit status: 0 on success, 1 if something failed, 2 for bad usage.
 ";
 
-/// A sub-command failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ImageCommandError {
     #[error("open the image store {path:?}")]
@@ -66,10 +65,10 @@ pub(super) enum ImageCommandError {
         #[source]
         source: ImageError,
     },
-    /// The store, at work.
+    /// An error of the store.
     #[error(transparent)]
     Store(#[from] ImageError),
-    /// Containers would lose their layers.
+    /// Containers use the image's layers.
     #[error("image {image:?} is used by a container: remove its pod first, or use --force")]
     InUse { image: String },
     /// A damaged record: its container may use any image.
@@ -79,7 +78,7 @@ pub(super) enum ImageCommandError {
         if *can_force { ", or use --force" } else { "" }
     )]
     Unreadable { path: PathBuf, can_force: bool },
-    /// Nobody can say what is used.
+    /// It cannot be determined which images are in use.
     #[error("determine which images are used: read {path:?}")]
     Records {
         path: PathBuf,
@@ -88,14 +87,14 @@ pub(super) enum ImageCommandError {
     },
     #[error(transparent)]
     Pull(#[from] PullError),
-    /// Where the user's name and password should be.
+    /// The file of the user name and password.
     #[error("read credentials from {path:?}")]
     Credentials {
         path: PathBuf,
         #[source]
         source: std::io::Error,
     },
-    /// No event loop, or no handlers of signals.
+    /// The event loop or a signal handler could not be created.
     #[error("start a pull")]
     Start(#[source] std::io::Error),
 }
@@ -143,7 +142,8 @@ impl ImageOptions {
                 Arg::Long("no-trunc") => options.whole = true,
                 Arg::Short('f') | Arg::Long("force") => options.force = true,
                 Arg::Short('h') | Arg::Long("help") => options.help = true,
-                // As `docker` and `crictl` have it for those who connect to them; there is nobody to connect to here.
+                // An option of `docker` and `crictl`, which connect to a daemon. It is accepted and ignored:
+                // no daemon is needed here.
                 Arg::Long("socket") => drop(value(&mut parser)?),
                 Arg::Value(word) => options.words.push(text(word)),
                 Arg::Long(name) if pull::OPTIONS.contains(&name) => {
@@ -260,13 +260,13 @@ fn rows(images: &[Image], options: &ImageOptions) -> Vec<Vec<String>> {
     rows
 }
 
-/// As `docker images` and `crictl images` shorten it.
+/// Shortened as in `docker images` and `crictl images`.
 fn id(image: &Image, options: &ImageOptions) -> String {
     let whole = options.whole || (options.quiet && options.output != OutputFormat::Text);
     if whole { image.id.clone() } else { image.id.get(7..20).unwrap_or(&image.id).to_owned() }
 }
 
-/// Decimal units with three digits, as `crictl images`.
+/// Decimal units with three digits, as in `crictl images`.
 fn size(bytes: u64) -> String {
     let mut unit = 1_u64;
     let mut names = ["B", "kB", "MB", "GB", "TB"].into_iter();
@@ -323,7 +323,7 @@ fn import(options: &ImageOptions, environment: &mut Environment<'_>) -> Result<u
     })
 }
 
-/// Does it for each word; one that fails does not keep the others from their turn.
+/// Runs it for each argument; after a failure it continues with the next.
 fn each(
     options: &ImageOptions,
     environment: &mut Environment<'_>,
@@ -335,7 +335,7 @@ fn each(
         match act(&store, options, word) {
             Ok(said) => print(environment, &said)?,
             Err(error) => {
-                // Nobody is left to tell when standard error is gone too.
+                // The write may fail: standard error may be closed, too.
                 let _ = writeln!(environment.err, "error: {}", chain(&error));
                 code = EXIT_FAILED;
             }
@@ -346,7 +346,7 @@ fn each(
 
 fn remove(store: &ImageStore, options: &ImageOptions, word: &str) -> Result<String, ImageCommandError> {
     let image = store.resolve(word)?.ok_or_else(|| ImageError::NotFound(word.to_owned()))?;
-    // One of several names: the image stays by the others.
+    // One of several names: the image keeps the others.
     let name = normalise_reference(word).ok().and_then(|name| name.tagged());
     if let Some(name) = name.filter(|name| image.repo_tags.contains(name) && image.repo_tags.len() > 1) {
         store.untag(&name)?;
@@ -403,20 +403,19 @@ fn inspect(options: &ImageOptions, environment: &mut Environment<'_>) -> Result<
     Ok(code)
 }
 
-/// What containers have.
+/// The images in use.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Used {
-    /// Ids of images.
     ids: Vec<String>,
-    /// A record that does not say.
+    /// A record from which the image cannot be determined.
     unreadable: Option<PathBuf>,
 }
 
-/// What containers have, by the agent's records of them.
+/// The images of all containers, from the agent's records.
 fn in_use(layout: &Layout) -> Result<Used, ImageCommandError> {
     let list = |path: &Path| match std::fs::read_dir(path) {
         Ok(entries) => Ok(entries.flatten().map(|entry| entry.path()).collect::<Vec<_>>()),
-        // No pods, or the agent has never run since the start of the machine.
+        // There are no pods, or the agent has not run since boot.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
         Err(source) => Err(ImageCommandError::Records { path: path.to_owned(), source }),
     };

@@ -1,6 +1,7 @@
-//! kubectl's JSONPath templates: `{.items[*].metadata.name}`, `{range .items[?(@.kind=="Pod")]}{.metadata.name}{"\n"}{end}`.
+//! kubectl's JSONPath templates: `{.items[*].metadata.name}`, `{range
+//! .items[?(@.kind=="Pod")]}{.metadata.name}{"\n"}{end}`.
 //!
-//! Owns the language. Pure. Like kubectl it says nothing about what is not there.
+//! Owns the language. Pure. Like kubectl it prints nothing for missing fields.
 
 use std::cmp::Ordering;
 use std::iter::Peekable;
@@ -8,10 +9,10 @@ use std::str::Chars;
 
 use serde_json::Value;
 
-/// Templates are typed by people.
+/// The maximum nesting; templates are typed by hand.
 const DEEPEST: usize = 32;
 
-/// A template that was read.
+/// A parsed template.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Template(Vec<Part>);
 
@@ -24,7 +25,7 @@ enum Part {
 
 #[derive(Clone, Debug, PartialEq)]
 struct Path {
-    /// From the object the template is about, not from the one that a range or a filter has come to.
+    /// Evaluated from the template's object, not from the current one of a range or a filter.
     from_root: bool,
     steps: Vec<PathStep>,
 }
@@ -32,7 +33,7 @@ struct Path {
 #[derive(Clone, Debug, PartialEq)]
 enum PathStep {
     Field(String),
-    /// What is called so, however deep.
+    /// All fields of this name, at any depth.
     Anywhere(String),
     All,
     Names(Vec<String>),
@@ -62,7 +63,7 @@ enum Comparison {
 }
 
 impl Template {
-    /// Reads a template. As kubectl takes it, one without braces is one expression, and the first dot may be left out.
+    /// Parses a template. As in kubectl, one without braces is one expression, and the first dot is optional.
     ///
     /// # Errors
     /// What is wrong, and where.
@@ -77,7 +78,7 @@ impl Template {
         Ok(Self(parts))
     }
 
-    /// What the template makes of an object.
+    /// Evaluates the template for an object.
     pub(super) fn render(&self, object: &Value) -> String {
         let mut text = String::new();
         render(&self.0, object, object, &mut text);
@@ -95,7 +96,7 @@ fn render(parts: &[Part], root: &Value, here: &Value, out: &mut String) {
             }
             Part::Range(path, parts) => {
                 for item in find(path, root, here) {
-                    // A list is gone through, like kubectl.
+                    // A list is expanded, like kubectl.
                     match item {
                         Value::Array(items) if !path.ends_open() => {
                             for item in items {
@@ -118,7 +119,7 @@ fn shown(value: &Value) -> String {
 }
 
 impl Path {
-    /// It already stands for the members of something.
+    /// Whether it already stands for several values.
     fn ends_open(&self) -> bool {
         !matches!(self.steps.last(), None | Some(PathStep::Field(_)))
     }
@@ -305,7 +306,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A field's name; a backslash takes a dot into it.
+    /// A field's name; a backslash escapes a dot.
     fn name(&mut self) -> String {
         let mut name = String::new();
         loop {
@@ -341,7 +342,7 @@ impl Reader<'_> {
                     match (deep, name.is_empty()) {
                         (true, true) => return Err("expected a name after ..".to_owned()),
                         (true, false) => steps.push(PathStep::Anywhere(name)),
-                        // `{.}` is all of it, `.[0]` is `[0]`.
+                        // `{.}` is the whole object, `.[0]` is `[0]`.
                         (false, true) => {}
                         (false, false) => steps.push(PathStep::Field(name)),
                     }

@@ -1,7 +1,7 @@
-//! `agent kubeconfig`: a certificate for a person, and the file that kubectl, curl and the like use it with.
+//! `agent kubeconfig`: a client certificate, and the kubeconfig for kubectl, curl and similar clients.
 //!
-//! Owns the command and the file's shape. A running agent is asked where its API and its authority are; without it, it
-//! needs the node's authority alone.
+//! Owns the command and the file's shape. The address of the API and the authority come from the running
+//! agent; without it, only the node's authority is needed.
 
 use std::path::{Path, PathBuf};
 
@@ -93,7 +93,7 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
     Ok(EXIT_OK)
 }
 
-/// Where the API and the authority are.
+/// The address of the API, and the authority.
 #[derive(Debug, PartialEq, Eq)]
 struct ApiEndpoint {
     server: String,
@@ -101,8 +101,8 @@ struct ApiEndpoint {
 }
 
 impl ApiEndpoint {
-    /// What the command line says, then the running agent, then the defaults. It is not asked when the command line says it all,
-    /// and a root directory is that of an agent which does not run.
+    /// From the command line, otherwise the running agent, otherwise the defaults. The agent is not asked
+    /// when the command line is complete; a given root directory is that of an agent that is not running.
     fn of(
         wanted: &KubeconfigArgs,
         ask: impl FnOnce() -> Result<Option<ApiReport>, CliError>,
@@ -125,7 +125,7 @@ impl ApiEndpoint {
     }
 }
 
-/// Asks the agent; `None`: it does not run, or is of a release that does not say.
+/// Asks the agent. `None`: it is not running, or its release does not report the API.
 fn ask(socket: &Path) -> Result<Option<ApiReport>, CliError> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::Runtime)?;
@@ -147,7 +147,7 @@ fn make(
     Ok(file(&node, &place.server, &authority, &wanted.user, &pair))
 }
 
-/// The file, for `user` with the certificate `pair`, of the cluster that is this node alone.
+/// The kubeconfig for `user` with the certificate `pair`; the cluster is this node alone.
 pub(crate) fn file(node: &str, server: &str, authority: &Authority, user: &str, pair: &Pair) -> String {
     let data = |text: &str| base64::encode(text.as_bytes());
     let file = json!({

@@ -1,6 +1,7 @@
-//! `agent get` of what only the running agent knows, or as it changes: through the node's Kubernetes API.
+//! `agent get` of resources that only the running agent has, or with `--watch`: through the node's Kubernetes
+//! API.
 //!
-//! Owns tables that the server made, and following them.
+//! Owns the output of server-side tables, and watching them.
 
 use std::ops::ControlFlow;
 
@@ -14,7 +15,7 @@ use crate::codec::base64;
 use crate::platform::rt;
 use crate::serve::localapi::resource::Resource;
 
-/// Shows objects of a resource, and with `--watch` what becomes of them.
+/// Shows objects of a resource, and with `--watch` their changes.
 pub(super) fn run(
     resource: &'static Resource,
     names: &[String],
@@ -43,7 +44,7 @@ async fn show(
         if is_empty && is_table && !options.watch {
             let place = namespace.filter(|_| resource.namespaced);
             let place = place.map_or(String::new(), |namespace| format!(" in {namespace} namespace."));
-            // As kubectl: the absence is not data.
+            // As kubectl: on standard error, since it is not data.
             let _ = writeln!(environment.err, "No resources found{place}");
             return Ok(EXIT_OK);
         }
@@ -82,7 +83,8 @@ async fn show(
     Ok(code)
 }
 
-/// Until the user has seen enough, or the agent is gone. A server ends a watch from time to time; it is begun anew then.
+/// Follows until the user interrupts or the agent is unreachable. A server ends a watch from time to time; it
+/// is then restarted.
 async fn follow(
     resource: &Resource,
     namespace: Option<&str>,
@@ -137,11 +139,11 @@ fn rows(table: &Value) -> &[Value] {
     table["rows"].as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
-/// Shows answers one after the other: the header once, columns where they were.
+/// Prints several answers: the header once, with stable column widths.
 struct Printer<'a> {
     resource: &'static Resource,
     options: &'a CliOptions,
-    /// Which of a row's cells are shown; a watch names its columns with the first event only.
+    /// The indices of the visible cells; a watch names its columns in the first event only.
     shown: Vec<usize>,
     widths: Vec<usize>,
     has_header: bool,
@@ -187,7 +189,7 @@ impl<'a> Printer<'a> {
         text
     }
 
-    /// Values of Secrets only for those who ask for them, as everywhere in this program.
+    /// Values of Secrets are shown only on request, as everywhere in this program.
     fn masked(&self, answer: &Value) -> Value {
         let mut answer = answer.clone();
         if self.resource.kind == "Secret" && !self.options.show_secrets {

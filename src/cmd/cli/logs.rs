@@ -1,6 +1,6 @@
-//! `agent logs`: what containers wrote, as kubectl shows it.
+//! `agent logs`: output of containers, as kubectl shows it.
 //!
-//! Owns the command, and lines of several containers in one stream.
+//! Owns the command, and merging the lines of several containers.
 
 use std::io;
 use std::path::PathBuf;
@@ -41,9 +41,9 @@ Options:
 Exit status: 0 on success, 1 if the pod or log is not found, 2 for bad usage.
 ";
 
-/// kubectl's, with a selector.
+/// kubectl's default with a selector.
 const TAIL_OF_SELECTED: &str = "10";
-/// Pieces that wait to be written, of all containers that are followed.
+/// The most chunks that wait to be written, over all followed containers.
 const PIECES: usize = 16;
 
 struct LogsArgs {
@@ -55,7 +55,7 @@ struct LogsArgs {
     prefix: bool,
     follow: bool,
     at_once: usize,
-    /// As the API wants them.
+    /// The parameters of the API.
     parameters: Vec<(&'static str, String)>,
 }
 
@@ -96,7 +96,7 @@ fn parse(arguments: &[String]) -> Result<LogsArgs, UsageError> {
             Own::Option("--since-time") => parameters.push(("sinceTime", text(value(parser)?))),
             Own::Option("--since") => {
                 let since = duration(parser, "--since", "10m")?;
-                // As kubectl: what is asked for in parts of a second is rounded up.
+                // As kubectl: fractions of a second are rounded up.
                 let seconds = since.to_std().as_millis().div_ceil(1000);
                 parameters.push(("sinceSeconds", seconds.to_string()));
             }
@@ -109,7 +109,7 @@ fn parse(arguments: &[String]) -> Result<LogsArgs, UsageError> {
     if wanted.selector.is_some() && !wanted.parameters.iter().any(|(name, _)| *name == "tailLines") {
         wanted.parameters.push(("tailLines", TAIL_OF_SELECTED.to_owned()));
     }
-    // kubectl's word for all of it.
+    // kubectl's value for no limit.
     wanted.parameters.retain(|(name, value)| !(*name == "tailLines" && value == "-1"));
     if wanted.common.help {
         return Ok(wanted);
@@ -135,7 +135,7 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
 
 struct Log {
     resource: String,
-    /// Before each line.
+    /// Printed before each line.
     prefix: String,
 }
 
@@ -166,7 +166,7 @@ async fn show(wanted: &LogsArgs, environment: &mut Environment<'_>) -> Result<u8
         return Ok(EXIT_OK);
     }
     if wanted.follow && logs.len() > wanted.at_once {
-        // kubectl's words.
+        // kubectl's message.
         return Err(CliError::Answer(format!(
             "you are attempting to follow {} log streams, but maximum allowed concurrency is {}, use --max-log-requests to increase the limit",
             logs.len(),
@@ -224,7 +224,7 @@ async fn in_turn(
     Ok(code)
 }
 
-/// All at once, line by line.
+/// Follows all logs at once, line by line.
 async fn follow(socket: PathBuf, logs: Vec<Log>, environment: &mut Environment<'_>) -> Result<u8, CliError> {
     let (sender, mut pieces) = mpsc::channel::<Result<Vec<u8>, CliError>>(PIECES);
     for Log { resource, prefix } in logs {
@@ -240,7 +240,7 @@ async fn follow(socket: PathBuf, logs: Vec<Log>, environment: &mut Environment<'
                 loop {
                     tokio::select! {
                         biased;
-                        // What was read is written before more is read.
+                        // Chunks are written before more is read.
                         Some(bytes) = whole.recv() => {
                             if sender.send(Ok(bytes)).await.is_err() {
                                 return;
@@ -276,7 +276,7 @@ async fn follow(socket: PathBuf, logs: Vec<Log>, environment: &mut Environment<'
     Ok(code)
 }
 
-/// Whole lines of one log, each with a prefix.
+/// Splits one log into lines, each with a prefix.
 struct Lines {
     prefix: String,
     begun: Vec<u8>,
@@ -287,7 +287,7 @@ impl Lines {
         Self { prefix, begun: Vec::new() }
     }
 
-    /// The lines that are whole with this piece.
+    /// The lines that this chunk completes.
     fn take(&mut self, piece: &[u8]) -> Vec<u8> {
         self.begun.extend_from_slice(piece);
         let end = self.begun.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
@@ -297,7 +297,7 @@ impl Lines {
         lines.flat_map(|line| [self.prefix.as_bytes(), line].concat()).collect()
     }
 
-    /// A last line without an end.
+    /// The last line, without a line break.
     fn rest(&mut self) -> Vec<u8> {
         if self.begun.is_empty() { Vec::new() } else { self.take(b"\n") }
     }

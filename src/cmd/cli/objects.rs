@@ -1,4 +1,5 @@
-//! `agent get|describe configmaps|secrets|pvc`: as kubectl prints them, but values of Secrets only when asked for.
+//! `agent get|describe configmaps|secrets|pvc`: as kubectl prints them, but values of Secrets only on
+//! request.
 //!
 //! Owns the tables and pages of objects.
 
@@ -16,7 +17,7 @@ use crate::model::types::Timestamp;
 use crate::serve::localapi::printers::access_modes;
 use crate::serve::server::report::{ObjectDetail, ObjectReport};
 
-/// The kind that a word on the command line stands for.
+/// The kind of a resource name on the command line.
 pub(super) fn kind(word: &str) -> Option<ObjectKind> {
     match word {
         "configmaps" | "configmap" | "cm" => Some(ObjectKind::ConfigMap),
@@ -26,7 +27,7 @@ pub(super) fn kind(word: &str) -> Option<ObjectKind> {
     }
 }
 
-/// The plural that messages use.
+/// The plural in messages.
 pub(super) fn plural(kind: ObjectKind) -> &'static str {
     match kind {
         ObjectKind::ConfigMap => "configmaps",
@@ -37,12 +38,11 @@ pub(super) fn plural(kind: ObjectKind) -> &'static str {
     }
 }
 
-/// What the command is to do with the objects it finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ObjectCommand {
     /// `get`.
     Get,
-    /// `describe`: a name may be the beginning of one.
+    /// `describe`: a name may be a prefix.
     Describe,
 }
 
@@ -82,7 +82,7 @@ pub(super) fn run(
     if objects.is_empty() && names.is_empty() && is_list {
         let place =
             if options.all_namespaces { String::new() } else { format!(" in {namespace} namespace.") };
-        // As kubectl: the absence is not data.
+        // As kubectl: on standard error, since it is not data.
         let _ = writeln!(environment.err, "No resources found{place}");
         return Ok(EXIT_OK);
     }
@@ -256,8 +256,8 @@ fn users(claim: &Value, pods: &[crate::model::api::pod::Pod]) -> String {
     pods.iter().filter(uses).map(|pod| pod.metadata.name.as_str()).collect::<Vec<_>>().join(", ")
 }
 
-/// Keys with their values; of hidden and binary ones the size. A value is printed as it is, line ends included, but steers
-/// no terminal.
+/// Keys with their values; for hidden and binary ones the size. A value is printed unchanged, line breaks
+/// included, except for control characters.
 fn data(page: &mut String, object: &Value, hidden: bool) {
     page.push_str("\nData\n====\n");
     let members = |field: &str| object.get(field).and_then(Value::as_object).cloned().unwrap_or_default();

@@ -1,6 +1,6 @@
-//! A report about an agent that does not run: what its store remembers.
+//! Reports about an agent that is not running, from its store.
 //!
-//! Owns where a report comes from.
+//! Owns the choice between agent and store.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -18,7 +18,7 @@ use crate::serve::server::report::{
 use crate::serve::server::{AgentReport, ObjectDetail};
 use crate::store::{self, Loaded, ReadOnlyStore, StoreError, StoredEvent};
 
-/// Asks the agent; when it does not run, reads its store and says so on standard error.
+/// Asks the agent. When it is not running, reads its store and reports that on standard error.
 pub(super) fn report(
     options: &CliOptions,
     detail: ObjectDetail,
@@ -33,7 +33,7 @@ pub(super) fn report(
     }
     let path = options.root_dir.join(store::FILE_NAME);
     let report = read(&path, detail, environment.now).map_err(CliError::Store)?;
-    // Standard error may be closed; the answer matters more.
+    // Standard error may be closed; the result matters more.
     let _ = writeln!(environment.err, "agent is not running; showing the last known state");
     Ok(report)
 }
@@ -45,7 +45,7 @@ fn read(path: &Path, detail: ObjectDetail, now: Timestamp) -> Result<AgentReport
     Ok(from_store(path, loaded, events, detail, now))
 }
 
-/// What can be said without the agent: wanted and terminating pods with their last statuses.
+/// The report from the store: desired and terminating pods with their last statuses.
 fn from_store(
     path: &Path,
     loaded: Loaded,
@@ -71,14 +71,14 @@ fn from_store(
         });
         pods.extend(stored.pods.into_iter().map(|pod| Rc::unwrap_or_clone(pod.pod)));
     }
-    // Sources that never gave a valid answer have something wrong with them all the more.
+    // Sources without any valid answer may have problems, too.
     sources.extend(problems.into_iter().map(|(source, problems)| SourceReport {
         name: source.as_str().to_owned(),
         problems,
         ..SourceReport::default()
     }));
     for mut going in loaded.terminating {
-        // One that is wanted again is going all the same, and starts over then.
+        // A terminating pod that is desired again still terminates, and then restarts.
         pods.retain(|pod| pod.metadata.uid != going.metadata.uid);
         going.metadata.deletion_timestamp.get_or_insert(now);
         pods.push(going);

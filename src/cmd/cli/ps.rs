@@ -27,9 +27,9 @@ Options:
 Exit status: 0 on success, 1 if the agent cannot be reached, 2 for bad usage.
 ";
 
-/// Digits of an id that are shown, as container engines do it.
+/// The length of a shown id, as in container engines.
 const ID: usize = 13;
-/// Characters of an image's name.
+/// The length of a shown image name.
 const IMAGE: usize = 48;
 
 pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Result<u8, CliError> {

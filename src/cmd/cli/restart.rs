@@ -1,4 +1,4 @@
-//! `agent restart` and `agent stop`: what a box without Kubernetes' controllers has of both.
+//! `agent restart` and `agent stop`: replacements for Kubernetes' controllers on a single box.
 //!
 //! Owns the commands.
 
@@ -55,7 +55,6 @@ Options:
 Exit status: 0 on success, 1 if a pod was not stopped, 2 for bad usage.
 ";
 
-/// Which of the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Act {
     Restart,
@@ -175,7 +174,7 @@ async fn restart(
     print(environment, &format!("pod/{} restarted ({})\n", found.name(), names.join(", ")))
 }
 
-/// The id of a container's instance.
+/// The id of the container's current instance.
 fn instance(pod: &Pod, name: &str) -> String {
     let found = pod.status.container_statuses.iter().find(|status| status.name == name);
     found.map(|status| status.container_id.clone()).unwrap_or_default()
@@ -200,7 +199,7 @@ async fn stop(
     let path = api::path(resource, Some(place.0), Some(place.1));
     let object = api::request(socket, Method::GET, &path, None).await?.accepted()?.object;
     let uid = object["metadata"]["uid"].clone();
-    // Before anything is deleted: where it cannot be written, the pod stays.
+    // Printed before anything is deleted: if the output fails, the pod stays.
     print(environment, &format!("---\n{}", to_yaml(&as_manifest(object))?))?;
     api::request(socket, Method::DELETE, &path, None).await?.accepted()?;
     let is_gone = |object: Option<&Value>| object.is_none_or(|object| object["metadata"]["uid"] != uid);
@@ -218,7 +217,8 @@ async fn stop(
     Ok(())
 }
 
-/// What a user would have written, as far as the API can tell: without status, and without what the node added.
+/// A manifest as a user would write it, as far as the API shows it: without status, and without the node's
+/// additions.
 pub(super) fn as_manifest(mut object: Value) -> Value {
     if let Some(object) = object.as_object_mut() {
         object.remove("status");

@@ -1,4 +1,4 @@
-//! `agent source accept`: an empty answer of a source is meant.
+//! `agent source accept`: accepts an empty answer of a source as intended.
 //!
 //! Owns the command.
 

@@ -1,6 +1,6 @@
-//! `agent run`: a pod from an image and a few options, as `kubectl run` makes it.
+//! `agent run`: a pod from an image and a few options, as `kubectl run` creates it.
 //!
-//! Owns the pod's manifest and what follows its creation.
+//! Owns the pod's manifest and the steps after its creation.
 
 use std::time::Duration;
 
@@ -144,7 +144,7 @@ fn parse(arguments: &[String]) -> Result<StartArgs, UsageError> {
             Own::Option("--attach") => wanted.attach = true,
             Own::Option("--rm") => wanted.remove = true,
             Own::Option("--dry-run") => {
-                // kubectl's `client` is what this is.
+                // This is kubectl's `client` dry run.
                 if parser.optional_value().is_some_and(|given| given != "client") {
                     return Err(wrong("--dry-run only prints the manifest: omit its value"));
                 }
@@ -154,7 +154,7 @@ fn parse(arguments: &[String]) -> Result<StartArgs, UsageError> {
                 one_of("--output", &text(value(parser)?), &["yaml"])?;
             }
             Own::Word(word) if first.is_none() => first = Some(word.to_owned()),
-            // Without `--`, as after an exec's pod: the rest is the container's.
+            // Without `--`, as in `agent exec`: the remaining arguments are the container's.
             Own::Word(word) if wanted.words.is_empty() => {
                 wanted.words.push(word.to_owned());
                 let rest = parser.raw_args().map_err(|error| bad_option(&error))?;
@@ -170,7 +170,7 @@ fn parse(arguments: &[String]) -> Result<StartArgs, UsageError> {
     Ok(wanted)
 }
 
-/// What belongs together; `first` is the first word that is no option.
+/// Checks combinations of options; `first` is the first positional argument.
 fn check(wanted: &mut StartArgs, first: Option<String>) -> Result<(), UsageError> {
     let first = first.ok_or_else(|| wrong("missing image: agent run IMAGE"))?;
     match &wanted.image {
@@ -207,7 +207,7 @@ fn name_of(image: &str) -> String {
     name.trim_matches('-').to_owned()
 }
 
-/// As `kubectl run` makes it.
+/// The manifest as `kubectl run` creates it.
 fn manifest(wanted: &StartArgs, name: &str, image: &str) -> Value {
     let mut container = json!({"name": name, "image": image});
     if !wanted.words.is_empty() {
@@ -283,7 +283,7 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
     code
 }
 
-/// With `--rm` the pod goes, whatever became of it.
+/// With `--rm` the pod is deleted, whatever its result.
 fn remove_after(wanted: &StartArgs, name: &str, environment: &mut Environment<'_>) -> Result<(), CliError> {
     if !wanted.remove {
         return Ok(());
@@ -314,7 +314,7 @@ fn pod_path(wanted: &StartArgs, name: &str) -> Result<String, CliError> {
     Ok(api::path(resource, Some(wanted.common.one_namespace()), Some(name)))
 }
 
-/// Creates the pod; if somebody wants to attach, waits until its container runs (true) or has ended (false).
+/// Creates the pod. To attach, waits until its container runs (true) or has ended (false).
 async fn create(
     wanted: &StartArgs,
     name: &str,
@@ -356,7 +356,7 @@ fn has_ended(object: Option<&Value>) -> bool {
         || matches!(status["phase"].as_str(), Some("Succeeded" | "Failed"))
 }
 
-/// Shows what the container writes, until it ends or the user has seen enough. Without stdin its log has all of it.
+/// Shows the container's output until it ends or the user interrupts. Without stdin the log has all of it.
 fn show(
     wanted: &StartArgs,
     name: &str,
@@ -372,7 +372,7 @@ fn show(
         attached.push("-i".to_owned());
         attached.extend(wanted.tty.then(|| "-t".to_owned()));
         match enter::run(ExecOrAttach::Attach, &attached, environment) {
-            // It has ended meanwhile: its log has what it wrote.
+            // It has ended meanwhile: its log has the output.
             Err(CliError::Answer(_)) => {}
             result => return result,
         }
@@ -381,7 +381,7 @@ fn show(
     logs::run(&words, environment)
 }
 
-/// The container's, once it has ended; 0 for one that runs again.
+/// The container's exit code once it has ended; 0 if it restarts.
 async fn exit_code(wanted: &StartArgs, name: &str) -> Result<u8, CliError> {
     if wanted.restart != "Never" {
         return Ok(EXIT_OK);

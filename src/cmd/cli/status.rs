@@ -1,4 +1,4 @@
-//! `agent status`: what runs, what is wrong, and why.
+//! `agent status`: the running pods, the problems, and their causes.
 //!
 //! Owns the command's output.
 
@@ -83,7 +83,7 @@ fn render(report: &AgentReport, findings: &[Finding], wide: bool, environment: &
             text,
             "  {}: {}",
             table::printable(&finding.subject),
-            // Further lines of a message stand under its first.
+            // Further lines of a message are indented below its first.
             finding.message.lines().map(table::printable).collect::<Vec<_>>().join("\n      ")
         );
     }

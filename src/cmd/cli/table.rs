@@ -5,25 +5,25 @@
 /// Spaces between columns.
 const GAP: usize = 3;
 
-/// Rows of equal length become lines; the last column is not padded. Control characters are shown as `?`: a name or a
-/// message must not steer the terminal.
+/// Formats rows of equal length; the last column is not padded. Control characters are shown as `?`: a name
+/// or a message must not control the terminal.
 pub(super) fn render(rows: &[Vec<String>]) -> String {
     render_on(rows, &mut Vec::new(), &Paint::default())
 }
 
-/// As [`render`], with colours where they are wanted; the first row is the header.
+/// As [`render`], with colours if enabled; the first row is the header.
 pub(super) fn render_painted(rows: &[Vec<String>], colour: bool) -> String {
     let paint = rows.first().filter(|_| colour).map(|header| Paint::of(header)).unwrap_or_default();
     render_on(rows, &mut Vec::new(), &paint)
 }
 
-/// Colours of the columns that say how something is.
+/// The coloured columns.
 #[derive(Default)]
 pub(super) struct Paint {
     columns: Vec<Option<Role>>,
 }
 
-/// What such a column says.
+/// The meaning of such a column.
 #[derive(Clone, Copy)]
 enum Role {
     /// `1/2`.
@@ -32,7 +32,7 @@ enum Role {
     Status,
     /// `Normal`, `Warning`.
     Event,
-    /// How many there are.
+    /// A count of problems.
     Problems,
 }
 
@@ -40,9 +40,7 @@ const GREEN: &str = "32";
 const YELLOW: &str = "33";
 const RED: &str = "31";
 
-/// States that are as they should be.
 const WELL: [&str; 8] = ["Running", "Completed", "Succeeded", "Ready", "Bound", "Active", "ok", "Available"];
-/// States on the way to another.
 const ON_THE_WAY: [&str; 12] = [
     "Pending",
     "ContainerCreating",
@@ -59,7 +57,7 @@ const ON_THE_WAY: [&str; 12] = [
 ];
 
 impl Paint {
-    /// For a table with this header.
+    /// The colours of a table with this header.
     pub(super) fn of(header: &[String]) -> Self {
         let role = |name: &String| match name.as_str() {
             "READY" => Some(Role::Ready),
@@ -71,7 +69,7 @@ impl Paint {
         Self { columns: header.iter().map(role).collect() }
     }
 
-    /// The code of a cell's colour.
+    /// The escape code of a cell's colour.
     fn code(&self, column: usize, cell: &str) -> Option<&'static str> {
         match self.columns.get(column).copied().flatten()? {
             Role::Ready => {
@@ -79,7 +77,7 @@ impl Paint {
                 Some(if ready == all { GREEN } else { YELLOW })
             }
             Role::Status => {
-                // `Init:0/1`, `Ready,SchedulingDisabled`, `Running 5m`; headers are no states.
+                // `Init:0/1`, `Ready,SchedulingDisabled`, `Running 5m`; headers are not states.
                 let word =
                     cell.split([':', ',', ' ']).next().filter(|word| *word != cell || !is_header(cell))?;
                 Some(match word {
@@ -101,7 +99,7 @@ fn is_header(cell: &str) -> bool {
     !cell.is_empty() && cell.chars().all(|c| c.is_ascii_uppercase())
 }
 
-/// As [`render`], below lines whose columns had these widths; they grow.
+/// As [`render`], to follow lines whose columns had these widths; the widths only grow.
 pub(super) fn render_on(rows: &[Vec<String>], widths: &mut Vec<usize>, paint: &Paint) -> String {
     for row in rows {
         widths.resize(widths.len().max(row.len()), 0);
@@ -126,7 +124,7 @@ pub(super) fn render_on(rows: &[Vec<String>], widths: &mut Vec<usize>, paint: &P
     text
 }
 
-/// One line, without control characters.
+/// A single line, without control characters.
 pub(super) fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }

@@ -1,20 +1,20 @@
-//! Lines with tabs become aligned text, as Go's tabwriter does it for kubectl: a column reaches as far as consecutive lines
-//! have it.
+//! Text with tabs becomes aligned columns, as Go's tabwriter does it for kubectl: a column spans consecutive
+//! lines that have it.
 //!
 //! Owns alignment.
 
 /// Spaces after the widest cell of a column.
 const PADDING: usize = 2;
 
-/// Text whose tabs are to become columns.
+/// Text with tabs between columns.
 #[derive(Default)]
 pub(super) struct Tabbed {
     lines: Vec<Vec<String>>,
 }
 
 impl Tabbed {
-    /// Adds a line, indented by `level` times two spaces. Its cells are separated by tabs; what users and workloads wrote
-    /// has to be made [`super::table::printable`] before.
+    /// Adds a line, indented by `level` times two spaces. Its cells are separated by tabs; text from users
+    /// and workloads must be passed through [`super::table::printable`] first.
     pub(super) fn line(&mut self, level: usize, text: &str) {
         let text = format!("{}{text}", "  ".repeat(level));
         self.lines.push(text.split('\t').map(str::to_owned).collect());
@@ -37,7 +37,8 @@ impl Tabbed {
         text
     }
 
-    /// The widths of columns from `column` on, for each line of the range. The last cell of a line is in no column.
+    /// The widths of columns from `column` on, for each line of the range. The last cell of a line belongs to
+    /// no column.
     fn measure(&self, range: std::ops::Range<usize>, column: usize, widths: &mut [Vec<usize>]) {
         let has_it = |line: usize| self.lines[line].len() > column + 1;
         let mut start = range.start;

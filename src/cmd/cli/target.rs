@@ -1,6 +1,6 @@
-//! Which pod and which container a command is about.
+//! The pod and container of a command.
 //!
-//! Owns kubectl's rules for that.
+//! Owns kubectl's rules for their choice.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,13 +14,13 @@ use crate::serve::server::{AgentReport, ObjectDetail};
 
 const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 
-/// A pod of the agent's.
+/// A pod of this agent.
 pub(super) struct FoundPod {
     pod: Pod,
     manifest: Option<Manifest>,
 }
 
-/// What defines a static pod.
+/// The origin of a static pod.
 enum Manifest {
     File(PathBuf),
     /// The file was not found in this directory.
@@ -28,7 +28,8 @@ enum Manifest {
     Url(String),
 }
 
-/// Asks the agent for a pod. The name may leave out the node's at its end, and may be written `pod/NAME`.
+/// Requests a pod from the agent. The name may omit the suffix of the node's name, and may be written
+/// `pod/NAME`.
 pub(super) async fn find(socket: &Path, namespace: &str, name: &str) -> Result<FoundPod, CliError> {
     let report = client::fetch_report(socket, ObjectDetail::Counted).await.map_err(CliError::Client)?;
     let short = ["pod/", "pods/", "po/"].iter().find_map(|kind| name.strip_prefix(kind)).unwrap_or(name);
@@ -51,7 +52,7 @@ fn manifest(pod: &Pod, report: &AgentReport) -> Option<Manifest> {
     Some(file.map_or(Manifest::Directory(origin), Manifest::File))
 }
 
-/// The file below the agent's directory of manifests that names the pod.
+/// The file in the agent's directory of manifests that defines the pod.
 fn manifest_file(path: &Path, pod: &Pod, node: &str) -> Option<PathBuf> {
     if path.is_file() {
         return Some(path.to_owned());
@@ -70,17 +71,16 @@ fn manifest_file(path: &Path, pod: &Pod, node: &str) -> Option<PathBuf> {
 }
 
 impl FoundPod {
-    /// As the API names it.
+    /// The name in the API.
     pub(super) fn name(&self) -> &str {
         &self.pod.metadata.name
     }
 
-    /// As the agent sees it.
     pub(super) fn pod(&self) -> &Pod {
         &self.pod
     }
 
-    /// The manifest that defines a static pod; `None` for one that came through the API.
+    /// The manifest of a static pod; `None` for one that came through the API.
     pub(super) fn manifest(&self) -> Option<String> {
         Some(match self.manifest.as_ref()? {
             Manifest::File(file) => format!("the manifest {}", file.display()),
@@ -89,11 +89,11 @@ impl FoundPod {
         })
     }
 
-    /// What ends a static pod, for its user.
+    /// How the user can end a static pod, as a message.
     pub(super) fn how_to_end(&self) -> String {
         match &self.manifest {
             Some(Manifest::File(file)) => {
-                // Out of the directory that the agent reads.
+                // A directory that the agent does not read.
                 let elsewhere = file.parent().and_then(Path::parent).unwrap_or(Path::new("/"));
                 let (file, elsewhere) = (file.display(), elsewhere.display());
                 format!("  mv {file} {elsewhere}        stops it; move the file back to start it again")
@@ -104,26 +104,27 @@ impl FoundPod {
         }
     }
 
-    /// `NAMESPACE/NAME`, as the paths of the API name it.
+    /// `NAMESPACE/NAME`, as in the API's paths.
     pub(super) fn path(&self) -> String {
         let metadata = &self.pod.metadata;
         format!("{}/{}", client::escaped(&metadata.namespace), client::escaped(&metadata.name))
     }
 
-    /// The container that was named, else the pod's default one; says so if there was a choice that nobody made.
+    /// The named container, otherwise the pod's default one. Prints a note when the default was chosen among
+    /// several.
     pub(super) fn container(&self, named: Option<&str>, environment: &mut Environment<'_>) -> String {
         if let Some(named) = named {
             return named.to_owned();
         }
         let (chosen, others) = default_container(&self.pod);
         if let Some(others) = others {
-            // kubectl's words. Who has closed standard error does not want them.
+            // kubectl's message. The write may fail: standard error may be closed.
             let _ = writeln!(environment.err, "Defaulted container {chosen:?} out of: {others}");
         }
         chosen
     }
 
-    /// The number of a port that the pod's containers call by this name.
+    /// The number of a named port of the pod's containers.
     pub(super) fn port(&self, name: &str) -> Option<u16> {
         let spec = &self.pod.spec;
         let mut ports =
@@ -131,7 +132,7 @@ impl FoundPod {
         ports.find(|port| port.name == name).and_then(|port| u16::try_from(port.container_port).ok())
     }
 
-    /// Whether the container has a terminal, and whether it reads.
+    /// Whether the container has a terminal, and whether it has stdin.
     pub(super) fn is_interactive(&self, container: &str) -> (bool, bool) {
         let spec = &self.pod.spec;
         let mut all = spec.containers.iter().chain(&spec.init_containers).chain(&spec.ephemeral_containers);
@@ -139,7 +140,7 @@ impl FoundPod {
     }
 }
 
-/// By its full name, else by that without the node's.
+/// By its full name, otherwise by the name without the node's.
 fn among<'a>(pods: &'a [Pod], namespace: &str, name: &str, node: &str) -> Option<&'a Pod> {
     let of_namespace = || pods.iter().filter(|pod| pod.metadata.namespace == namespace);
     let full = format!("{name}-{node}");
@@ -148,7 +149,7 @@ fn among<'a>(pods: &'a [Pod], namespace: &str, name: &str, node: &str) -> Option
         .or_else(|| of_namespace().find(|pod| pod.metadata.name == full))
 }
 
-/// The container, and all names if there was a choice that nobody made.
+/// The default container, and all names if it was chosen among several.
 fn default_container(pod: &Pod) -> (String, Option<String>) {
     let spec = &pod.spec;
     let named = pod.metadata.annotations.get(DEFAULT_CONTAINER);

@@ -1,4 +1,4 @@
-//! The commands as a user sees them: against a served socket, against a store, and without either.
+//! The commands as a user runs them: against a served socket, against a store, and without either.
 
 use std::fs;
 use std::path::PathBuf;
@@ -28,7 +28,7 @@ impl CliDirectory {
         Self(path)
     }
 
-    /// Runs a command line against this directory: exit code, standard output, standard error.
+    /// Runs a command line in this directory and returns exit code, standard output and standard error.
     fn run(&self, line: &str) -> (u8, String, String) {
         let mut words: Vec<_> = line.split_whitespace().map(str::to_owned).collect();
         let command = words.remove(0);
@@ -45,7 +45,7 @@ impl CliDirectory {
         (code, text(out), text(err))
     }
 
-    /// Serves a report on the socket, for as long as the process lives.
+    /// Serves a report on the socket, for the life of the process.
     fn serve(&self, report: Value) {
         let socket = self.0.join("agent.sock");
         let (ready, wait) = std::sync::mpsc::channel();
@@ -249,7 +249,7 @@ fn without_agent_and_without_store_the_error_names_both() {
     assert_eq!(fs::read_dir(&directory.0).unwrap().count(), 0, "looking creates nothing");
 }
 
-/// A store with a pod that ran, one that terminates, a problem and an event; its agent is gone.
+/// A store with a pod that ran, one that terminates, a problem and an event; the agent is not running.
 fn fill(directory: &CliDirectory) {
     let source_pod =
         |value: Value| SourcePod { pod: Rc::new(decode(value).unwrap().object), origin: "/m/x.yaml".into() };
@@ -429,7 +429,7 @@ fn images_are_imported_listed_and_removed_without_an_agent() {
     let (code, _, err) = directory.run(&format!("image import {}", broken.display()));
     assert_eq!(code, EXIT_FAILED);
     assert!(err.starts_with("error: import \"ROOT/broken.tar\": read image archive"), "{err}");
-    // A layout without layers: what a `FROM scratch` with only metadata is.
+    // A layout without layers, like a `FROM scratch` image with only metadata.
     let layout = directory.0.join("layout");
     let put = |document: &Value| {
         let bytes = document.to_string().into_bytes();
@@ -466,7 +466,7 @@ fn images_are_imported_listed_and_removed_without_an_agent() {
     assert_eq!(directory.run("image fetch").0, EXIT_USAGE);
 }
 
-/// Data of claims is deleted only when nobody can want it any more, and only when asked twice.
+/// Data of a claim is deleted only when no pod or manifest refers to it, and only with `--yes`.
 #[test]
 fn data_of_a_claim_goes_only_when_its_claim_and_its_pods_have_gone() {
     let directory = CliDirectory::new("delete");
@@ -509,7 +509,7 @@ fn data_of_a_claim_goes_only_when_its_claim_and_its_pods_have_gone() {
     assert!(!volumes.join("old").exists() && volumes.join("other/deep/rows").exists());
     assert_eq!(fs::read_dir(&volumes).unwrap().count(), 2, "nothing is left beside it");
 
-    // A deletion that was cut off is finished by the next; a link goes without what it leads to.
+    // An interrupted deletion is finished by the next one; a symlink is removed, its target stays.
     fs::create_dir_all(volumes.join(".deleted-cut/deep")).unwrap();
     let (_, table, _) = directory.run("get pvc");
     assert!(!table.contains("cut"), "{table}");

@@ -1,4 +1,4 @@
-//! `agent top`: what pods and the node use, as kubectl shows it.
+//! `agent top`: the usage of pods and the node, as kubectl shows it.
 //!
 //! Owns the command and its columns.
 
@@ -92,7 +92,7 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
     rt::run(async {
         loop {
             let table = show(&wanted, environment).await?;
-            // On a terminal the newest table takes the place of the one before.
+            // On a terminal each table replaces the previous one.
             let clear = if wanted.watch && environment.terminal { CLEAR } else { "" };
             print(environment, &format!("{clear}{table}"))?;
             if !wanted.watch {
@@ -104,12 +104,12 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
     .map_err(CliError::Runtime)?
 }
 
-/// Of `--watch`. Usage is measured over the last moments anyway.
+/// The interval of `--watch`. Usage is measured over a short time anyway.
 const INTERVAL: Duration = Duration::from_secs(5);
-/// Cursor to the top left, and everything below it erased.
+/// Moves the cursor to the top left, and clears everything below.
 const CLEAR: &str = "\u{1b}[H\u{1b}[J";
 
-/// The table; empty when there is nothing to show, which is said.
+/// The table. It is empty when there is nothing to show, and standard error reports that.
 async fn show(wanted: &TopArgs, environment: &mut Environment<'_>) -> Result<String, CliError> {
     let mut rows;
     if wanted.nodes {
@@ -168,7 +168,7 @@ fn used(amounts: &Value) -> Used {
 }
 
 impl Used {
-    /// As kubectl rounds: down.
+    /// Rounded down, as in kubectl.
     fn cells(self) -> [String; 2] {
         [format!("{}m", self.milli_cpu), format!("{}Mi", self.bytes / (1024 * 1024))]
     }

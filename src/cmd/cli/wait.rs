@@ -1,6 +1,6 @@
-//! `agent wait`: until something has become of objects, as `kubectl wait`.
+//! `agent wait`: until objects meet a condition, as `kubectl wait`.
 //!
-//! Owns the command and what is waited for.
+//! Owns the command and its conditions.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -59,7 +59,7 @@ impl For {
                 Ok(Self::Condition { name: name.to_owned(), value: value.to_owned() })
             }
             Some(("jsonpath", rest)) => {
-                // The value follows the brace that closes the expression.
+                // The value follows the closing brace of the expression.
                 let (path, value) = match rest.rfind('}') {
                     Some(end) => (&rest[..=end], rest[end + 1..].strip_prefix('=')),
                     None => rest.split_once('=').map_or((rest, None), |(path, value)| (path, Some(value))),
@@ -71,7 +71,7 @@ impl For {
         }
     }
 
-    /// Whether it has come about with this object; `None`: there is none.
+    /// Whether the object meets the condition; `None`: it does not exist.
     fn is_met(&self, object: Option<&Value>) -> bool {
         match (self, object) {
             (Self::Delete, object) => object.is_none(),
@@ -141,10 +141,10 @@ fn parse(arguments: &[String]) -> Result<WaitArgs, UsageError> {
     Ok(wanted)
 }
 
-/// Of a kind, by name.
+/// A resource and an object's name.
 pub(super) type Named = (&'static Resource, String);
 
-/// The objects that are named; without names all of the kind that are selected.
+/// The named objects; without names all selected ones of the kind.
 pub(super) fn named(words: &[String]) -> Result<(Vec<Named>, Option<&'static Resource>), UsageError> {
     let (mut named, mut kind) = (Vec::new(), None);
     for word in words {
@@ -215,10 +215,11 @@ async fn wait(
     Ok(code)
 }
 
-/// Waits until `is_met` with the object of this namespace and name, or without one. False: not before the deadline.
+/// Waits until `is_met` for the object of this namespace and name, or for its absence. False: not before the
+/// deadline.
 ///
 /// # Errors
-/// When there is no such object, unless it `may_be_missing` at first.
+/// The object does not exist, unless it `may_be_missing` at first.
 pub(super) async fn until(
     socket: &Path,
     resource: &Resource,
@@ -237,7 +238,7 @@ pub(super) async fn until(
             return Ok(true);
         }
         if object.is_none() && !may_be_missing {
-            // As kubectl: what is not there cannot become anything.
+            // As kubectl: a missing object cannot meet a condition.
             api::fetch(socket, &api::path(resource, Some(namespace), Some(name)), api::OBJECTS).await?;
         }
         let version = list["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned();
@@ -252,7 +253,7 @@ pub(super) async fn until(
             let object = match event["type"].as_str() {
                 Some("DELETED") => None,
                 Some("ADDED" | "MODIFIED") => Some(&event["object"]),
-                // Too much has happened since: from the beginning.
+                // The version has expired: list again.
                 Some("ERROR") if event["object"]["code"] == 410 => return Ok(ControlFlow::Break(())),
                 Some("ERROR") => {
                     let message =
@@ -271,7 +272,7 @@ pub(super) async fn until(
         if is_done {
             return Ok(true);
         }
-        // The server has ended the watch, as it does from time to time: from the beginning.
+        // The server has ended the watch, as it does from time to time: list again.
         if Instant::now() >= deadline {
             return Ok(false);
         }

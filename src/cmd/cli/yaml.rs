@@ -1,7 +1,7 @@
-//! A JSON value as YAML, in the layout kubectl prints: block style, sequences not indented below their key.
+//! A JSON value as YAML, in kubectl's layout: block style, sequences not indented below their key.
 //!
-//! Owns quoting. What is not obviously safe as a plain scalar is quoted: a reader with YAML 1.1 rules and one with 1.2
-//! rules must see the same.
+//! Owns quoting. A string that is not clearly safe as a plain scalar is quoted: parsers with YAML 1.1 rules
+//! and with 1.2 rules must read the same value.
 
 use std::fmt::Write;
 
@@ -26,7 +26,7 @@ fn indent(depth: usize, text: &mut String) {
     text.extend(std::iter::repeat_n("  ", depth));
 }
 
-/// `after_dash`: the first member stands on the line of its `- `.
+/// `after_dash`: the first member is on the line of its `- `.
 fn members_of(members: &serde_json::Map<String, Value>, depth: usize, after_dash: bool, text: &mut String) {
     for (position, (key, value)) in members.iter().enumerate() {
         if position > 0 || !after_dash {
@@ -92,7 +92,7 @@ fn scalar_of(value: &Value, depth: usize, text: &mut String) {
     }
 }
 
-/// No reader takes it for anything but this string.
+/// Whether every parser reads it as this string.
 fn is_plain(string: &str) -> bool {
     const WORDS: [&str; 9] = ["y", "n", "yes", "no", "on", "off", "true", "false", "null"];
     let mut characters = string.chars();
@@ -110,7 +110,7 @@ fn is_plain(string: &str) -> bool {
         && !WORDS.iter().any(|word| word.eq_ignore_ascii_case(string))
 }
 
-/// Lines that a literal block carries unchanged.
+/// Whether a literal block preserves these lines.
 fn is_literal(string: &str) -> bool {
     string.contains('\n')
         && !string.starts_with([' ', '\n', '\t'])

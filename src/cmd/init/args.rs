@@ -11,7 +11,7 @@ use super::preflight::Ignored;
 /// Names of a command's phases, each with a line of help.
 pub(super) type Phases = Vec<(&'static str, &'static str)>;
 
-/// The command line makes no sense.
+/// The command line is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum UsageError {
     #[error("{0}")]
@@ -24,7 +24,7 @@ pub(super) enum UsageError {
     Unexpected(String),
 }
 
-/// What was asked for.
+/// The parsed arguments.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct InitOptions {
     /// Of `init phase NAME`, `reset phase NAME`.
@@ -43,11 +43,11 @@ pub(super) struct InitOptions {
     pub(super) no_self_test: bool,
     pub(super) json: bool,
     pub(super) help: bool,
-    /// The machine's root directory, or that of a system that does not run.
+    /// The machine's root directory, or that of an offline system.
     pub(super) rootfs: PathBuf,
-    /// The program for the system in `rootfs`; this one if none is given.
+    /// The program for the system in `rootfs`; by default this one.
     pub(super) program: Option<PathBuf>,
-    /// Everything after `--`: for the agent itself.
+    /// Everything after `--`: flags of the agent itself.
     pub(super) agent_flags: Vec<String>,
 }
 
@@ -218,7 +218,7 @@ impl InitOptions {
         }
     }
 
-    /// Whether this phase is to be carried out.
+    /// Whether this phase is to be run.
     pub(super) fn has_phase(&self, name: &str) -> bool {
         match &self.phase {
             Some(only) => only == name,
@@ -226,12 +226,12 @@ impl InitOptions {
         }
     }
 
-    /// The system is this machine's, and it runs.
+    /// The system is this machine's running system.
     pub(super) fn is_live(&self) -> bool {
         self.rootfs == Path::new("/")
     }
 
-    /// A path of the system that is set up, as it is here.
+    /// A path of the target system as seen from here.
     pub(super) fn rooted(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
         self.rootfs.join(path.strip_prefix("/").unwrap_or(path))
@@ -248,7 +248,7 @@ fn text(parser: &mut lexopt::Parser) -> Result<String, UsageError> {
     Ok(value.to_string_lossy().into_owned())
 }
 
-/// kubeadm puts the scheme before a path; the embedded runtime has none.
+/// kubeadm prefixes a path with the scheme; the embedded runtime has none.
 fn endpoint(given: &str) -> String {
     if given.starts_with('/') { format!("unix://{given}") } else { given.to_owned() }
 }

@@ -1,7 +1,7 @@
-//! What there is to know of a machine before an agent runs on it, read from the files of a root directory.
+//! Facts of a machine before an agent runs on it, read from the files of a root directory.
 //!
-//! Owns the reading: procfs, sysfs, `/etc`, the mount table, processes. Changes nothing and loads no module. A test
-//! gives it a directory that looks like a machine.
+//! Owns the reading: procfs, sysfs, `/etc`, the mount table, processes. Changes nothing and loads no module.
+//! Tests use a directory that imitates a machine.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,109 +19,103 @@ mod mounts;
 
 pub use mounts::{Mount, mounted_at};
 
-/// The largest file that is read: a kernel's configuration, unpacked.
+/// The size limit of a file: that of an unpacked kernel configuration.
 const MAX_FILE: u64 = 1 << 20;
 
-/// Where to look, and what files do not say.
+/// The root directory, and facts that are not in files.
 #[derive(Clone, Debug)]
 pub struct ProbedMachine {
-    /// `/`, or a directory that looks like one.
+    /// `/`, or a directory that imitates one.
     pub root: PathBuf,
     pub uid: u32,
-    /// What the clock says.
+    /// The clock's time.
     pub now: Timestamp,
     /// CPUs this process may use.
     pub cpus: usize,
-    /// `HTTP_PROXY` and its like, as this process has them.
+    /// `HTTP_PROXY` and similar variables of this process.
     pub proxies: Vec<(String, String)>,
 }
 
-/// All of it.
 #[derive(Clone, Debug, Default)]
 pub struct MachineFacts {
     pub uid: u32,
-    /// What the clock says.
+    /// The clock's time.
     pub now: Option<Timestamp>,
     /// CPUs this process may use.
     pub cpus: usize,
-    /// `HTTP_PROXY` and its like, as this process has them.
+    /// `HTTP_PROXY` and similar variables of this process.
     pub proxies: Vec<(String, String)>,
     /// The same for the service, from its environment file.
     pub service_environment: String,
-    /// Of the kernel.
+    /// The kernel's host name.
     pub hostname: String,
     /// `MemTotal`, bytes.
     pub memory: u64,
     /// `uname -r`.
     pub release: String,
-    /// The kernel's configuration; `None` when it does not show it.
+    /// The kernel's configuration; `None` when it is not available.
     pub kernel_config: Option<String>,
-    /// Modules that are loaded, built in, or lie there to be loaded: one name a line, in the kernel's spelling.
+    /// Modules that are loaded, built in, or available: one name a line, in the kernel's spelling.
     pub modules: Vec<String>,
     /// `/proc/filesystems`.
     pub file_systems: Vec<String>,
-    /// What the kernel was started with.
+    /// The kernel's command line.
     pub command_line: String,
-    /// Which board this is; empty on most PCs.
+    /// The board's model; empty on most PCs.
     pub model: String,
     /// The file that holds the kernel's command line, on boards that have one.
     pub command_line_file: Option<&'static str>,
-    /// The cgroup tree.
     pub cgroups: Cgroups,
-    /// What is swapped to.
+    /// The swap files and devices.
     pub swaps: Vec<Swap>,
-    /// Clocks that go on without power.
+    /// Real-time clocks, which keep time without power.
     pub rtcs: Vec<String>,
-    /// Bits the kernel believes it has to make random numbers of.
+    /// The kernel's estimate of available entropy in bits.
     pub entropy: Option<u32>,
     /// All mounts, later ones last.
     pub mounts: Vec<Mount>,
-    /// Directories of interest that are there, with their entries.
+    /// Existing directories of interest, with their entries.
     pub directories: BTreeMap<PathBuf, Vec<String>>,
-    /// Files of interest that are there.
+    /// Existing files of interest.
     pub files: Vec<PathBuf>,
-    /// Room on the file systems of interest, by the path that was asked for.
+    /// Free space on the file systems of interest, by the requested path.
     pub room: BTreeMap<PathBuf, FileSystemFacts>,
     /// Whether a block device rotates, by its name.
     pub rotational: BTreeMap<String, bool>,
-    /// Who listens on which TCP port.
+    /// Listening TCP sockets.
     pub listeners: Vec<Listener>,
     /// Services by name.
     pub services: BTreeMap<&'static str, Service>,
     /// Names of processes, with one process id of each.
     pub processes: BTreeMap<String, u32>,
-    /// Routes of IPv4, the default one left out.
+    /// The IPv4 routes without the default route.
     pub routes: Vec<Route>,
     /// The address families that have a default route.
     pub default_routes: Vec<&'static str>,
-    /// Programs of interest that are there.
+    /// Installed programs of interest.
     pub programs: Vec<&'static str>,
     /// The kernel enforces AppArmor profiles.
     pub apparmor: bool,
-    /// Who starts services.
     pub init_system: InitSystem,
     /// IPv4 packets are forwarded between interfaces; `None` without IPv4.
     pub ipv4_forwarding: Option<bool>,
 }
 
-/// Which cgroups there are.
+/// The cgroup hierarchy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Cgroups {
     /// No cgroup file system at all.
     #[default]
     None,
-    /// One tree, with these controllers.
+    /// A unified hierarchy, with these controllers.
     Unified {
         /// `cgroup.controllers` of its root.
         controllers: Vec<String>,
-        /// Its root is somebody else's threaded domain, so that no controllers can be handed down.
+        /// The root is a threaded domain of another process, so that no controllers can be delegated.
         is_threaded: bool,
     },
-    /// A tree per controller: those that are mounted.
-    Legacy {
-        /// Names of the controllers.
-        controllers: Vec<String>,
-    },
+    /// One hierarchy per controller, and which are mounted.
+    Legacy { controllers: Vec<String> },
 }
 
 /// A line of `/proc/swaps`.
@@ -135,39 +129,38 @@ pub struct Swap {
 /// A service of the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Service {
-    /// There is a unit or a script for it.
+    /// It has a unit or a script.
     pub installed: bool,
-    /// It is started at boot.
+    /// It is enabled at boot.
     pub enabled: bool,
-    /// A process of it, when it runs.
+    /// One of its processes, if it runs.
     pub process: Option<u32>,
 }
 
 /// A line of `/proc/net/route`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// The interface it leads out by.
+    /// The outgoing interface.
     pub link: String,
     pub network: IpAddr,
-    /// How many bits of that count.
+    /// The length of the network's prefix.
     pub prefix: u8,
-    /// By somebody else who knows the way.
+    /// Through a gateway.
     pub by_gateway: bool,
 }
 
-/// Who starts services.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum InitSystem {
     /// systemd is running.
     Systemd,
-    /// OpenRC is there.
+    /// OpenRC is installed.
     OpenRc,
-    /// Nobody we know.
+    /// An unknown init system.
     #[default]
     Other,
 }
 
-/// Services that matter here: unit, names of its processes.
+/// The services that matter here: the unit, and names of its processes.
 const SERVICES: &[(&str, &[&str])] = &[
     ("kubelet", &["kubelet"]),
     ("k3s", &["k3s-server", "k3s"]),
@@ -184,21 +177,21 @@ const SERVICES: &[(&str, &[&str])] = &[
     ("agent", &[]),
 ];
 
-/// Where the boot loader of a Raspberry Pi reads the kernel's command line: since Debian 12, and before.
+/// The file of the kernel's command line for a Raspberry Pi's boot loader: since Debian 12, and before.
 const COMMAND_LINE_FILES: [&str; 2] = ["/boot/firmware/cmdline.txt", "/boot/cmdline.txt"];
 const PROGRAM_DIRS: [&str; 6] = ["usr/sbin", "usr/bin", "sbin", "bin", "usr/local/sbin", "usr/local/bin"];
 const PROGRAMS: [&str; 2] = ["apparmor_parser", "systemctl"];
 const UNIT_DIRS: [&str; 4] =
     ["etc/systemd/system", "run/systemd/system", "usr/lib/systemd/system", "lib/systemd/system"];
 
-/// What of the file system is of interest.
+/// The file system paths and ports to examine.
 #[derive(Clone, Debug, Default)]
 pub struct Interest {
-    /// Directories whose room or entries are asked for.
+    /// Directories whose free space or entries are needed.
     pub directories: Vec<PathBuf>,
-    /// Files that may be there.
+    /// Files whose existence is needed.
     pub files: Vec<PathBuf>,
-    /// TCP ports somebody may have.
+    /// TCP ports that may be in use.
     pub ports: Vec<u16>,
 }
 
@@ -257,7 +250,7 @@ impl ProbedMachine {
         self.root.join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    /// The first directory upwards that is there.
+    /// The nearest existing ancestor directory.
     fn nearest(&self, path: &Path) -> PathBuf {
         let there = path.ancestors().map(|above| self.at(above)).find(|above| above.is_dir());
         there.unwrap_or_else(|| self.root.clone())
@@ -288,7 +281,7 @@ impl ProbedMachine {
         kilobytes.unwrap_or(0) * 1024
     }
 
-    /// Where kubeadm looks, without loading a module for it.
+    /// From the places where kubeadm looks, without loading a module for it.
     fn kernel_config(&self, release: &str) -> Option<String> {
         let places = [
             "proc/config.gz".to_owned(),
@@ -382,7 +375,7 @@ impl ProbedMachine {
 
     fn default_routes(&self) -> Vec<&'static str> {
         let ipv4 = self.text("proc/net/route");
-        // Destination and mask are nought; flags say that it is up.
+        // Destination and mask are zero; the flags include `RTF_UP`.
         let is_default = |line: &str| {
             let fields: Vec<&str> = line.split_whitespace().collect();
             fields.get(1) == Some(&"00000000") && fields.get(7) == Some(&"00000000")
@@ -406,7 +399,6 @@ impl ProbedMachine {
         PROGRAM_DIRS.iter().any(|dir| self.at(dir).join(name).is_file())
     }
 
-    /// Who starts services here.
     #[must_use]
     pub fn init_system(&self) -> InitSystem {
         if self.at("run/systemd/system").is_dir() && self.has_program("systemctl") {

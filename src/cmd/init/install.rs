@@ -1,36 +1,36 @@
-//! Which directories and files a set-up has, with their modes and contents: all of it as data, before anything is written.
+//! The directories and files of a setup, with their modes and contents: all as data, before anything is
+//! written.
 //!
 //! Owns the texts. Must not write.
 
 use std::path::{Path, PathBuf};
 
-/// Where manifests are.
+/// The directory of manifests.
 pub(super) const MANIFESTS: &str = "/etc/kubernetes/manifests";
-/// kubeadm's name and place for it.
+/// kubeadm's path of the administrator's kubeconfig.
 pub(super) const ADMIN_CONF: &str = "/etc/kubernetes/admin.conf";
 /// The manifest of `--example`.
 pub(super) const EXAMPLE_FILE: &str = "/etc/kubernetes/manifests/hello.yaml";
-/// Where an administrator's units are; those of packages are in [`PACKAGED_UNITS`].
+/// The unit of an administrator; those of packages are in [`PACKAGED_UNITS`].
 pub(super) const UNIT: &str = "/etc/systemd/system/agent.service";
-/// Where packages have theirs.
+/// The units of packages.
 pub(super) const PACKAGED_UNITS: [&str; 2] =
     ["/usr/lib/systemd/system/agent.service", "/lib/systemd/system/agent.service"];
-/// What `systemctl enable` makes.
+/// The symlink that `systemctl enable` creates.
 pub(super) const WANTS: &str = "/etc/systemd/system/multi-user.target.wants/agent.service";
-/// OpenRC's script, and what `rc-update add` makes.
+/// OpenRC's script, and the symlink that `rc-update add` creates.
 pub(super) const SCRIPT: &str = "/etc/init.d/agent";
 pub(super) const RUNLEVEL: &str = "/etc/runlevels/default/agent";
 
-/// The packages' truth.
+/// The same file as in the packages.
 const TMPFILES: &str = include_str!("../../../packaging/tmpfiles.conf");
 const UNIT_TEXT: &str = include_str!("../../../systemd/agent.service");
 const SCRIPT_TEXT: &str = include_str!("../../../packaging/openrc/agent");
-/// Where both expect the program.
+/// The program's path in both.
 const PACKAGED_PROGRAM: &str = "/usr/bin/agent";
-/// The first line of what `init` writes as the service's flags: whoever changes the file keeps it.
+/// The first line of the service's flags as `init` writes them. Edits by the user keep it.
 pub(super) const DEFAULTS_HEADER: &str = "# Written by agent init.";
 
-/// A file to be there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct File {
     pub(super) path: PathBuf,
@@ -44,7 +44,8 @@ impl File {
     }
 }
 
-/// The directories that exist before the first pod, with their modes. Those that a boot makes again are the packages'.
+/// The directories that exist before the first pod, with their modes. Those that are recreated at boot are in
+/// the packages' tmpfiles.
 pub(super) fn directories() -> Vec<(PathBuf, u32)> {
     let line = |line: &str| {
         let mut fields = line.split_whitespace();
@@ -56,7 +57,7 @@ pub(super) fn directories() -> Vec<(PathBuf, u32)> {
     once.into_iter().chain(TMPFILES.lines().filter_map(line)).collect()
 }
 
-/// The configuration where nobody gives one.
+/// The default configuration.
 pub(super) fn configuration(endpoint: Option<&str>) -> String {
     let runtime = match endpoint {
         Some(endpoint) => format!("containerRuntimeEndpoint: {endpoint}\n"),
@@ -101,7 +102,7 @@ seccompDefault: true
     )
 }
 
-/// A pod to begin with.
+/// The example pod.
 pub(super) const EXAMPLE: &str = "\
 # Written by agent init --example: a web server on port 8080 of this machine. The agent picks up changes to this file.
 apiVersion: v1
@@ -122,7 +123,7 @@ spec:
       limits: {memory: 32Mi}
 ";
 
-/// The unit, for the program as it is called here.
+/// The systemd unit, for the program's path on this system.
 pub(super) fn unit(program: &Path) -> String {
     UNIT_TEXT.replace(PACKAGED_PROGRAM, &program.display().to_string())
 }
@@ -140,19 +141,20 @@ pub(super) fn defaults(flags: &[String]) -> String {
     )
 }
 
-/// The flags of such a file, of any author: of `AGENT_ARGS`, split at blanks as systemd does it.
+/// The flags in such a file, which may have been edited: those of `AGENT_ARGS`, split at blanks as systemd
+/// does it.
 pub(super) fn service_flags(text: &str) -> Vec<String> {
     let value = text.lines().filter_map(|line| line.trim().strip_prefix("AGENT_ARGS=")).next_back();
     let value = value.unwrap_or_default().trim().trim_matches(['"', '\'']);
     value.split_whitespace().map(str::to_owned).collect()
 }
 
-/// How the agent is started by hand.
+/// The command that starts the agent manually.
 pub(super) fn command(flags: &[String]) -> String {
     format!("agent --config={} {}", super::CONFIG_FILE, flags.join(" ")).trim_end().to_owned()
 }
 
-/// What is said at the end.
+/// The closing message, with the next steps.
 pub(super) fn next_steps(port: i32, is_started: bool, flags: &[String]) -> String {
     let start = if is_started {
         String::new()
@@ -168,7 +170,7 @@ pub(super) fn next_steps(port: i32, is_started: bool, flags: &[String]) -> Strin
     )
 }
 
-/// The same about a system that does not run.
+/// The closing message for an offline system.
 pub(super) fn next_steps_elsewhere(rootfs: &Path) -> String {
     let there = rootfs.display();
     format!(

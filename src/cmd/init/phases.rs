@@ -1,9 +1,10 @@
-//! The phases of `agent init`, in kubeadm's way: named steps in a table, to be left out or carried out alone.
+//! The phases of `agent init`, as in kubeadm: named steps in a table, which can be skipped or run alone.
 //!
-//! Expected flow: everything is decided and checked first (the configuration is read as the agent will read it), then one phase
-//! after the other writes its part. Each may be repeated: what is there and valid stays.
+//! Expected flow: everything is decided and checked first (the configuration is read as the agent will read
+//! it), then one phase after the other writes its part. Each may be repeated: files that exist and are valid
+//! stay.
 //!
-//! Owns the order, and what is said. Nothing is written in a dry run.
+//! Owns the order and the output. Nothing is written in a dry run.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -30,22 +31,22 @@ use crate::platform::sys::{dir, durable};
 use crate::serve::server::access::MASTERS;
 use crate::serve::server::pki::{self, Authority};
 
-/// How long the agent may take to become healthy: kubeadm's `[kubelet-check]`.
+/// The time limit for the agent to become healthy: kubeadm's `[kubelet-check]`.
 const PATIENCE: Duration = Duration::from_secs(240);
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
-/// A kubeconfig holds as long as kubeadm's.
+/// The lifetime of a kubeconfig's certificate, kubeadm's.
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
-/// kubeadm's name for whoever has the file.
+/// The user name in the kubeconfig of an administrator, kubeadm's.
 const ADMIN: &str = "kubernetes-admin";
 
 pub(super) struct InitPhase {
-    /// For `--skip-phases`.
+    /// The name for `--skip-phases`.
     pub(super) name: &'static str,
     pub(super) help: &'static str,
     run: fn(&mut InitRun<'_, '_>) -> Result<(), InitError>,
 }
 
-/// In the order in which they run.
+/// In the order of execution.
 pub(super) const PHASES: &[InitPhase] = &[
     InitPhase { name: "preflight", help: "Check this machine", run: |run| run.preflight() },
     InitPhase {
@@ -79,20 +80,19 @@ pub(super) const PHASES: &[InitPhase] = &[
     InitPhase { name: "show-next-steps", help: "Print the next steps", run: |run| run.next_steps() },
 ];
 
-/// One run of `init`.
 struct InitRun<'a, 'b> {
     session: &'a mut InitSession<'b>,
     options: &'a InitOptions,
     resolved: Resolved,
-    /// The given configuration's text.
+    /// The text of the given configuration.
     given: Option<String>,
     init_system: InitSystem,
     is_started: bool,
-    /// Directories that a dry run has named.
+    /// Directories that a dry run has already printed.
     named: BTreeSet<PathBuf>,
 }
 
-/// Carries out the phases that are asked for.
+/// Runs the requested phases.
 pub(super) fn run(session: &mut InitSession<'_>, options: &InitOptions) -> Result<(), InitError> {
     let resolved = resolve(options)?;
     let read = |file: &PathBuf| {
@@ -104,7 +104,7 @@ pub(super) fn run(session: &mut InitSession<'_>, options: &InitOptions) -> Resul
     };
     let given = options.config.as_ref().map(read).transpose()?;
     let init_system = match machine_of(options, session) {
-        // A system that does not run shows by its programs what it will start with.
+        // The init system of an offline system is determined by its programs.
         InitSystem::Other if !options.is_live() && options.rooted("/usr/bin/systemctl").exists() => {
             InitSystem::Systemd
         }
@@ -138,7 +138,6 @@ impl InitRun<'_, '_> {
         if has_errors(&findings) { Err(InitError::Preflight) } else { Ok(()) }
     }
 
-    /// Where certificates are.
     fn cert_dir(&self) -> PathBuf {
         self.options.rooted(&self.resolved.flags.cert_dir)
     }
@@ -150,7 +149,7 @@ impl InitRun<'_, '_> {
             );
         }
         let directory = self.cert_dir();
-        // With their own modes, before anything is made in them.
+        // With their own modes, before files are created in them.
         self.directories("certs")?;
         self.say(&format!("[certs] Using certificateDir folder {:?}\n", directory.display().to_string()))?;
         let there = pki::authority_file(&directory).exists();
@@ -311,7 +310,7 @@ impl InitRun<'_, '_> {
         self.say(&format!("[program] Copied the program to {shown:?}\n"))
     }
 
-    /// Certificates of a system that does not run are made where it runs: every device has its own then.
+    /// Certificates of an offline system are created when it boots: every device gets its own.
     fn leaves_certificates(&self) -> bool {
         !self.options.is_live() && self.options.phase.is_none()
     }
@@ -368,7 +367,7 @@ impl InitRun<'_, '_> {
 
     fn wait(&mut self) -> Result<(), InitError> {
         let kubelet = &self.resolved.kubelet;
-        // Alone, it waits for whoever has started the agent.
+        // Run alone, the phase waits for an agent that was started otherwise.
         let is_wanted = self.is_started || self.options.phase.is_some();
         if self.options.dry_run || !is_wanted || kubelet.healthz_port <= 0 {
             return Ok(());
@@ -408,7 +407,7 @@ impl InitRun<'_, '_> {
         };
         for (path, mode) in wanted {
             let real = self.options.rooted(&path);
-            // /run is made at every boot.
+            // /run is recreated at every boot.
             let is_kept = self.options.is_live() || !path.starts_with("/run");
             if path.as_os_str().is_empty() || real.exists() || !is_kept {
                 continue;
@@ -428,7 +427,7 @@ impl InitRun<'_, '_> {
         Ok(())
     }
 
-    /// Writes a file that is not there. One that is there and differs is kept and named; then the answer is true.
+    /// Writes a file unless it exists. An existing one that differs is kept and listed; then it returns true.
     fn ensure(&mut self, phase: &str, file: &File) -> Result<bool, InitError> {
         let path = self.options.rooted(&file.path);
         let shown = path.display().to_string();
@@ -457,7 +456,7 @@ impl InitRun<'_, '_> {
     }
 }
 
-/// Puts it there, durably.
+/// Writes the file durably.
 fn write(file: &File) -> Result<(), InitError> {
     let failed = |source| InitError::File { action: "write", path: file.path.clone(), source };
     dir::make_dir(file.path.parent().unwrap_or(Path::new("/")), 0o755).map_err(failed)?;
@@ -467,13 +466,13 @@ fn write(file: &File) -> Result<(), InitError> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
     Holds,
-    /// Soon, or has already.
+    /// It expires soon, or has expired.
     Ends,
-    /// Of another authority, or no kubeconfig of ours at all.
+    /// Of another authority, or not a kubeconfig written by the agent.
     Foreign,
 }
 
-/// What a kubeconfig that is there is worth.
+/// The state of an existing kubeconfig.
 fn standing(text: &str, authority: &Authority, now: crate::model::types::Timestamp) -> Standing {
     let value = |key: &str| {
         let line = text.lines().find_map(|line| line.trim().strip_prefix(key)?.strip_prefix(':'));
@@ -487,7 +486,7 @@ fn standing(text: &str, authority: &Authority, now: crate::model::types::Timesta
     if authority.client_holds(&certificate, now) { Standing::Holds } else { Standing::Ends }
 }
 
-/// Asks until the answer is 200.
+/// Polls until the answer is 200.
 async fn healthy(at: SocketAddr) {
     while !ask(at).await.unwrap_or(false) {
         tokio::time::sleep(LOOK_AGAIN).await;

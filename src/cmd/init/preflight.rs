@@ -1,8 +1,9 @@
-//! Checks of a machine, before anything is changed: what was seen, what is wanted, what helps. Names and behaviour are those of
-//! kubeadm (1.36) where it has the check; what matters on small machines is added.
+//! Checks of a machine before anything is changed: the observation, the requirement, the remedy. Names and
+//! behaviour are those of kubeadm (1.36) where it has the check; checks that matter on small machines are
+//! added.
 //!
-//! Owns the table of checks and how findings are told. A check is a pure function over [`MachineFacts`] and what is [`Purpose`]. Must not
-//! read anything itself.
+//! Owns the table of checks and how findings are printed. A check is a pure function over [`MachineFacts`]
+//! and the [`Purpose`]. Must not read anything itself.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -24,34 +25,32 @@ mod storage;
 #[cfg(test)]
 mod tests;
 
-/// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// As it should be.
+    /// The check passed.
     Ok,
-    /// Not looked at, or nothing to look at.
+    /// Not checked, or nothing to check.
     Skipped,
     Warning,
-    /// `init` would not go on.
+    /// `init` would stop.
     Error,
 }
 
-/// What a check found.
+/// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PreflightFinding {
-    /// For `--ignore-preflight-errors`.
+    /// The name for `--ignore-preflight-errors`.
     pub name: String,
-    /// How bad it is.
     pub severity: Severity,
-    /// As it is.
+    /// The observed state.
     pub seen: String,
-    /// As it should be.
+    /// The required state.
     pub wanted: String,
-    /// What is wrong; empty when nothing is.
+    /// What is wrong; empty if nothing is.
     pub message: String,
-    /// What to do, in words.
+    /// The remedy, in words.
     pub fix: String,
-    /// What to type for that.
+    /// The commands for the remedy.
     pub commands: Vec<String>,
 }
 
@@ -68,7 +67,7 @@ impl PreflightFinding {
         }
     }
 
-    /// All is well.
+    /// A passed check.
     #[must_use]
     pub fn ok(name: &str, seen: impl Into<String>) -> Self {
         Self::new(Severity::Ok, name, seen, "")
@@ -84,34 +83,34 @@ impl PreflightFinding {
         Self::new(Severity::Warning, name, seen, message)
     }
 
-    /// Does not work.
+    /// A failed check.
     #[must_use]
     pub fn error(name: &str, seen: impl Into<String>, message: impl Into<String>) -> Self {
         Self::new(Severity::Error, name, seen, message)
     }
 
-    /// With what is wanted.
+    /// Sets the required state.
     #[must_use]
     pub fn wanted(mut self, wanted: impl Into<String>) -> Self {
         self.wanted = wanted.into();
         self
     }
 
-    /// With what helps.
+    /// Sets the remedy.
     #[must_use]
     pub fn fix(mut self, fix: impl Into<String>) -> Self {
         self.fix = fix.into();
         self
     }
 
-    /// With what to type.
+    /// Adds a command of the remedy.
     #[must_use]
     pub fn command(mut self, command: impl Into<String>) -> Self {
         self.commands.push(command.into());
         self
     }
 
-    /// As people read it.
+    /// The finding in human-readable form.
     #[must_use]
     pub fn text(&self) -> String {
         let word = match self.severity {
@@ -148,19 +147,19 @@ impl PreflightFinding {
     }
 }
 
-/// A port that will be listened on.
+/// A port that the agent will listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WantedPort {
     pub address: IpAddr,
     pub port: u16,
-    /// The setting that says so.
+    /// The configuration setting behind the requirement.
     pub setting: &'static str,
 }
 
-/// What the agent is to do here.
+/// The agent's tasks on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Purpose {
-    /// `--hostname-override`, or the machine's name; empty to look at the machine.
+    /// `--hostname-override`, or the machine's name; empty for checks of the machine only.
     pub node_name: String,
     /// `--root-dir`.
     pub root_dir: PathBuf,
@@ -172,11 +171,11 @@ pub struct Purpose {
     pub endpoint: String,
     /// Ports of its servers.
     pub ports: Vec<WantedPort>,
-    /// A control plane is to run here too: kubeadm's limits hold.
+    /// A control plane is to run here too: kubeadm's minimums apply.
     pub control_plane: bool,
-    /// The kernel runs this program's containers itself.
+    /// The embedded runtime is configured.
     pub is_embedded: bool,
-    /// Where pods' addresses come from; none with another runtime.
+    /// The pod subnets; none with another runtime.
     pub subnets: Vec<Subnet>,
     /// `--bridge-name`.
     pub bridge: String,
@@ -190,7 +189,7 @@ pub struct Purpose {
 const CONTROL_PLANE_PORTS: [u16; 5] = [6443, 10259, 10257, 2379, 2380];
 
 impl Purpose {
-    /// As the configuration has it.
+    /// The purpose according to the configuration.
     #[must_use]
     pub fn of(resolved: &Resolved, control_plane: bool) -> Self {
         let kubelet = &resolved.kubelet;
@@ -230,7 +229,7 @@ impl Purpose {
         }
     }
 
-    /// What of the machine the checks want to know about.
+    /// The facts of the machine that the checks need.
     #[must_use]
     pub fn interest(&self) -> Interest {
         let mut directories = vec![
@@ -257,10 +256,10 @@ impl Purpose {
     }
 }
 
-/// One check; it may have several things to say.
+/// One check, which may have several findings.
 type Check = fn(&MachineFacts, &Purpose) -> Vec<PreflightFinding>;
 
-/// In the order in which they are told: kubeadm's, then those of small machines.
+/// In the order of the output: kubeadm's, then those for small machines.
 const CHECKS: &[Check] = &[
     hardware::cpus,
     hardware::memory,
@@ -289,7 +288,7 @@ const CHECKS: &[Check] = &[
     hardware::entropy,
 ];
 
-/// The first batch: without it nothing else can be told.
+/// The first batch: without root no other check is reliable.
 #[must_use]
 pub fn privileged(facts: &MachineFacts) -> PreflightFinding {
     const NAME: &str = "IsPrivilegedUser";
@@ -308,15 +307,15 @@ pub fn check(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFinding> {
     CHECKS.iter().flat_map(|check| check(facts, wanted)).collect()
 }
 
-/// Names whose errors are to be warnings (`--ignore-preflight-errors`), in lower case.
+/// Names whose errors become warnings (`--ignore-preflight-errors`), in lower case.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ignored(Vec<String>);
 
 impl Ignored {
-    /// Adds names with commas between them.
+    /// Adds names separated by commas.
     ///
     /// # Errors
-    /// `all` beside others. Unknown names are taken, as upstream takes them.
+    /// `all` together with others. Unknown names are accepted, as upstream.
     pub fn add(&mut self, names: &str) -> Result<(), String> {
         let names = names.split(',').map(|name| name.trim().to_ascii_lowercase());
         self.0.extend(names.filter(|name| !name.is_empty()));
@@ -328,7 +327,7 @@ impl Ignored {
         Ok(())
     }
 
-    /// Errors that are ignored become warnings.
+    /// Turns ignored errors into warnings.
     pub fn apply(&self, findings: &mut [PreflightFinding]) {
         let is_ignored = |name: &str| {
             let name = name.to_ascii_lowercase();
@@ -342,7 +341,7 @@ impl Ignored {
     }
 }
 
-/// What is said on standard error of warnings and errors. `all` says what is well, too.
+/// The warnings and errors for standard error. `all` adds the checks that passed.
 #[must_use]
 pub fn report(findings: &[PreflightFinding], all: bool) -> String {
     let of = |severity| findings.iter().filter(move |finding| finding.severity == severity);
@@ -375,18 +374,18 @@ pub fn to_json(findings: &[PreflightFinding]) -> Value {
     })
 }
 
-/// Whether something is fatal.
+/// Whether a finding is an error.
 #[must_use]
 pub fn has_errors(findings: &[PreflightFinding]) -> bool {
     findings.iter().any(|finding| finding.severity == Severity::Error)
 }
 
-/// Upstream's name of a check of a path: `DirAvailable--etc-kubernetes-manifests`.
+/// Upstream's name of a check for a path: `DirAvailable--etc-kubernetes-manifests`.
 fn path_name(kind: &str, path: &std::path::Path) -> String {
     format!("{kind}-{}", path.display().to_string().replace('/', "-"))
 }
 
-/// Bytes as people count memory and disks.
+/// Bytes in the usual units of memory and disks.
 fn mebibytes(bytes: u64) -> String {
     format!("{} MB", bytes >> 20)
 }

@@ -1,9 +1,9 @@
-//! `agent reset`: the way back from `init`, in kubeadm's order: ask, stop the service, stop the pods, remove.
+//! `agent reset`: undoes `init`, in kubeadm's order: ask, stop the service, stop the pods, remove.
 //!
-//! Guarantees: what somebody mounted below the root directory is unmounted, never emptied. Data of claims is touched with
-//! `--volumes` only. Files that are not as `init` or the agent wrote them stay, and are named.
+//! Guarantees: what is mounted below the root directory is unmounted, never emptied. Data of claims is
+//! deleted with `--volumes` only. Files that differ from what `init` or the agent wrote are kept and listed.
 //!
-//! Owns what is removed, and what is said to be left.
+//! Owns what is removed, and the list of what is kept.
 
 use std::fs;
 use std::io::{self, BufRead};
@@ -24,13 +24,13 @@ use crate::pod::volume::{MOUNT_MARK, unshare_mounts_below};
 use crate::store;
 
 pub(super) struct ResetPhase {
-    /// For `--skip-phases`.
+    /// The name for `--skip-phases`.
     pub(super) name: &'static str,
     pub(super) help: &'static str,
     run: fn(&mut ResetRun<'_, '_>) -> Result<(), InitError>,
 }
 
-/// In the order in which they run.
+/// In the order of execution.
 pub(super) const PHASES: &[ResetPhase] = &[
     ResetPhase {
         name: "preflight",
@@ -46,7 +46,7 @@ pub(super) const PHASES: &[ResetPhase] = &[
     },
 ];
 
-/// What of the root directory is the agent's; everything else is somebody's.
+/// The entries of the root directory that belong to the agent; all others are kept.
 const STATE: [&str; 11] = [
     "pods",
     "runtime",
@@ -73,11 +73,11 @@ struct ResetRun<'a, 'b> {
     failed: Vec<String>,
 }
 
-/// Carries out the phases that are asked for.
+/// Runs the requested phases.
 pub(super) fn run(session: &mut InitSession<'_>, options: &InitOptions) -> Result<(), InitError> {
     let resolved = match resolve(options) {
         Ok(resolved) => resolved,
-        // A configuration that cannot be read must not keep a machine from being given up.
+        // An unreadable configuration must not prevent the reset of a machine.
         Err(error) if options.agent_flags.is_empty() => {
             let why = crate::platform::logging::chain(&error);
             session.complain(&format!("\t[WARNING reset]: the configuration is ignored: {why}\n"));
@@ -165,7 +165,7 @@ impl ResetRun<'_, '_> {
         self.say(&format!("[reset] Pods removed: {}\n", cleared.pods))
     }
 
-    /// No agent may be using the state.
+    /// Checks that no agent is using the state.
     fn free(&self) -> Result<(), InitError> {
         let root = self.options.rooted(&self.resolved.flags.root_dir);
         let path = root.join(format!("{}.lock", store::FILE_NAME));
@@ -215,7 +215,7 @@ impl ResetRun<'_, '_> {
         let empty =
             [root.clone(), self.options.rooted(install::MANIFESTS), self.options.rooted("/etc/kubernetes")];
         if !self.options.dry_run {
-            // Those that are empty go, too.
+            // Empty directories are removed, too.
             for path in &empty {
                 let _ = fs::remove_dir(path);
             }
@@ -228,7 +228,8 @@ impl ResetRun<'_, '_> {
         Ok(())
     }
 
-    /// Removes the files that `init` wrote, if they are as it wrote them. What stays, each with the reason.
+    /// Removes the files that `init` wrote, if they are unchanged. Returns the files that are kept, each with
+    /// the reason.
     fn files(&mut self) -> Result<Vec<String>, InitError> {
         let program = service::program(self.options);
         let always = |_: &str| true;
@@ -262,7 +263,7 @@ impl ResetRun<'_, '_> {
         Ok(left)
     }
 
-    /// False when it is not there, or only would be removed.
+    /// False when it does not exist, or in a dry run.
     fn remove_file(&mut self, path: &Path) -> Result<bool, InitError> {
         if path.symlink_metadata().is_err() {
             return Ok(false);
@@ -279,15 +280,17 @@ impl ResetRun<'_, '_> {
     }
 
     fn unmount(&mut self, below: &Path) -> Result<(), InitError> {
-        // Without this list nothing may be removed: what is bound below may be somebody's own directory, on the same disk.
+        // Without the mount table nothing may be removed: a bind mount below may be a user's directory, on
+        // the same disk.
         let points = mount::mount_points().map_err(|source| InitError::File {
             action: "read",
             path: PathBuf::from("/proc/self/mountinfo"),
             source,
         })?;
-        // What is mounted on the root directory itself is the disk that somebody gave it: it stays, as with kubeadm.
+        // A mount on the root directory itself is the disk provided for it: it stays, as with kubeadm.
         let is_below = |point: &PathBuf| point != below && point.starts_with(below);
-        // A system that does not run may have mounts of whoever prepares it; only what is below counts, deepest first.
+        // An offline system's tree may have mounts of the tools that prepare it; only mounts below the root
+        // directory count, deepest first.
         let points: Vec<PathBuf> = points.into_iter().rev().filter(is_below).collect();
         if points.is_empty() {
             return Ok(());
@@ -303,7 +306,7 @@ impl ResetRun<'_, '_> {
         Ok(())
     }
 
-    /// What is left on the machine, and whose it is.
+    /// What remains on the machine, and whose it is.
     fn left(&self, root: &Path) -> Vec<String> {
         let mut left = Vec::new();
         let mut say = |path: PathBuf, why: &str| {
@@ -339,7 +342,7 @@ fn names(path: &Path) -> Vec<String> {
     names
 }
 
-/// A file, or a directory with everything in it that is on the same file system.
+/// Removes a file, or a directory with everything in it on the same file system.
 fn remove(path: &Path) -> Result<(), String> {
     let is_dir = path.symlink_metadata().is_ok_and(|metadata| metadata.is_dir());
     let said = |path: &Path, error: io::Error| format!("{}: {error}", path.display());

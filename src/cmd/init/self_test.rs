@@ -1,12 +1,14 @@
-//! A real container, before the first pod: the embedded runtime makes, runs and removes one, in directories and a cgroup of its
-//! own. What the kernel, the file systems and the cgroup tree really allow is seen by doing it, not by reading versions.
+//! A real container, before the first pod: the embedded runtime creates, runs and removes one, in directories
+//! and a cgroup of its own. This tests what the kernel, the file systems and the cgroup hierarchy really
+//! allow, instead of reading versions.
 //!
-//! Owns a temporary directory beside the root directory (the same file system: overlayfs must work there), one for sockets and
-//! records on `/run`, and a cgroup; all are gone afterwards. The container shares the node's network: making a bridge would change
-//! the node. Whether pods can have a network is asked of the runtime.
+//! Owns a temporary directory beside the root directory (the same file system: overlayfs must work there),
+//! one for sockets and records on `/run`, and a cgroup; all are removed afterwards. The container shares the
+//! node's network: creating a bridge would change the node. The runtime is asked whether pods can have a
+//! network.
 //!
-//! The image is one file: a program of a few dozen bytes that writes a word and ends with a number, so that the test needs
-//! nothing of the machine, and works whether or not the agent itself is a static program.
+//! The image is one file: a program of a few dozen bytes that writes a word and exits with a number, so that
+//! the test needs nothing of the machine, and works whether or not the agent itself is a static program.
 
 use std::fs;
 use std::io;
@@ -48,13 +50,13 @@ const IMAGE: &str = "localhost/preflight:1";
 const UID: &str = "00000000-0000-0000-0000-000000000000";
 /// A slow SD card takes a second; a machine that takes longer than this hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// What was killed needs a moment to go.
+/// How often to check whether killed processes are gone.
 const LOOKS: usize = 20;
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
-/// kubeadm's patience with a runtime's socket.
+/// kubeadm's timeout for a runtime's socket.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// Tests the runtime that the configuration names.
+/// Tests the configured runtime.
 #[must_use]
 pub fn run(resolved: &Resolved) -> Vec<PreflightFinding> {
     if resolved.kubelet.container_runtime_endpoint != "embedded" {
@@ -105,7 +107,7 @@ pub fn run(resolved: &Resolved) -> Vec<PreflightFinding> {
     }
 }
 
-/// As kubeadm does it: the socket answers, and the runtime says that it is ready.
+/// As in kubeadm: the socket answers, and the runtime reports that it is ready.
 fn external(resolved: &Resolved) -> PreflightFinding {
     let endpoint = resolved.kubelet.container_runtime_endpoint.clone();
     let ask = async {
@@ -137,7 +139,7 @@ fn external(resolved: &Resolved) -> PreflightFinding {
     }
 }
 
-/// Where the test works.
+/// The directories and the cgroup of the test.
 struct Workspace {
     /// Beside the root directory.
     data: PathBuf,
@@ -167,7 +169,7 @@ impl Workspace {
         Ok(())
     }
 
-    /// Whatever still runs, after a failure.
+    /// Kills everything that still runs after a failure.
     fn end(&self, cgroup: &CgroupConfig) {
         let path = self.cgroup_path(cgroup);
         let gone = async {
@@ -182,7 +184,7 @@ impl Workspace {
         let _ = rt::run(gone);
     }
 
-    /// Everything of it, as far as it is there.
+    /// Removes everything that exists.
     fn remove(&self) {
         for point in mount::mount_points().unwrap_or_default().iter().rev() {
             if point.starts_with(&self.data) || point.starts_with(&self.state) {
@@ -203,7 +205,7 @@ impl Workspace {
         Ok(config)
     }
 
-    /// In the cgroup file system.
+    /// The path in the cgroup file system.
     fn cgroup_path(&self, cgroup: &CgroupConfig) -> String {
         match cgroup.driver {
             CgroupDriver::Cgroupfs => format!("/{}", self.cgroup),
@@ -211,7 +213,7 @@ impl Workspace {
         }
     }
 
-    /// As the runtime takes it.
+    /// The cgroup parent in the runtime's notation.
     fn cgroup_parent(&self, cgroup: &CgroupConfig) -> String {
         let path = self.cgroup_path(cgroup);
         match cgroup.driver {
@@ -221,7 +223,7 @@ impl Workspace {
     }
 }
 
-/// Whether pods can have a network, when a container could be made, run and removed.
+/// Whether pods can have a network, after a container was created, run and removed.
 async fn test(resolved: &Resolved, place: &Workspace, program: &[u8]) -> Result<Result<(), String>, String> {
     let config = place.config(resolved)?;
     let cgroup = config.cgroup.clone();

@@ -1,6 +1,7 @@
-//! The service: which files make it one, and the commands that start, stop and enable it.
+//! The service: its files, and the commands that start, stop and enable it.
 //!
-//! Owns the calls of systemctl and rc-service. Enabling is a link, as these make it: it works in an image, too.
+//! Owns the calls of systemctl and rc-service. Enabling creates the same symlink as these do: it works in an
+//! image, too.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -13,20 +14,20 @@ use super::facts::InitSystem;
 use super::install::{self, File};
 use crate::platform::sys::command;
 
-/// The unit tells systemd when it is ready; a stop lasts as long as the unit allows.
+/// The unit notifies systemd when it is ready; a stop takes as long as the unit allows.
 const PATIENCE: Duration = Duration::from_secs(120);
 const LONGEST_ANSWER: u64 = 4096;
 
-/// What makes the agent a service of this system.
+/// The service of the agent on this system.
 #[derive(Debug)]
 pub(super) struct Service {
-    /// The unit or script; `None` when a package has brought it.
+    /// The unit or script; `None` when a package has installed it.
     pub(super) file: Option<File>,
-    /// Link that enables it, and what it points at.
+    /// The symlink that enables it, and its target.
     pub(super) link: (PathBuf, PathBuf),
 }
 
-/// The service's files, with the program as it is called in that system.
+/// The service's files, with the program's path in that system.
 pub(super) fn plan(options: &InitOptions, system: InitSystem, program: &Path) -> Option<Service> {
     let packaged = install::PACKAGED_UNITS.into_iter().find(|path| options.rooted(path).exists());
     match (system, packaged) {
@@ -45,13 +46,13 @@ pub(super) fn plan(options: &InitOptions, system: InitSystem, program: &Path) ->
     }
 }
 
-/// Where packages have the program.
+/// The path of a package's program.
 const PACKAGED: &str = "/usr/bin/agent";
-/// Where `init` puts it into a system that does not run.
+/// Where `init` installs it in an offline system.
 const COPIED: &str = "/usr/local/bin/agent";
 
-/// Where the program is in the system that is set up: here where this one is; in another where its package has it, else where
-/// `init` puts it.
+/// The program's path in the target system: this program's path if the system is running; otherwise the
+/// package's path, or else that to which `init` copies it.
 pub(super) fn program(options: &InitOptions) -> PathBuf {
     if options.is_live() {
         return std::fs::read_link(OWN).unwrap_or_else(|_| PACKAGED.into());
@@ -59,21 +60,21 @@ pub(super) fn program(options: &InitOptions) -> PathBuf {
     if is_packaged(options) { PACKAGED.into() } else { COPIED.into() }
 }
 
-/// A package has brought the program.
+/// Whether a package has installed the program.
 pub(super) fn is_packaged(options: &InitOptions) -> bool {
     options.rooted(PACKAGED).exists()
 }
 
 pub(super) const OWN: &str = "/proc/self/exe";
 
-/// Programs that most systems have, none of them a link on all of them.
+/// Programs of most systems, none of which is a symlink on all of them.
 const PROGRAMS: [&str; 5] =
     ["/usr/lib/systemd/systemd", "/lib/systemd/systemd", "/usr/bin/env", "/bin/busybox", "/sbin/init"];
 
-/// Whether a program of this content would run in the system in `--rootfs`, as far as its own programs show.
+/// Whether this program would run in the system in `--rootfs`, judging by its own programs.
 pub(super) fn fits(options: &InitOptions, program: &[u8]) -> bool {
     let theirs = PROGRAMS.iter().map(|path| options.rooted(path)).find_map(|path| {
-        // A link may lead out of the system.
+        // A symlink may lead out of the system.
         let is_file = path.symlink_metadata().is_ok_and(|about| about.is_file());
         let mut head = [0; 20];
         is_file
@@ -109,7 +110,7 @@ pub(super) fn stop(system: InitSystem) -> &'static [&'static [&'static str]] {
     }
 }
 
-/// Where the service's last words are.
+/// Where the service's last messages are.
 pub(super) fn log_hint(system: InitSystem) -> &'static str {
     match system {
         InitSystem::OpenRc => "see /var/log/agent.log",
@@ -117,10 +118,10 @@ pub(super) fn log_hint(system: InitSystem) -> &'static str {
     }
 }
 
-/// Carries them out.
+/// Runs the commands.
 ///
 /// # Errors
-/// What the first that fails says.
+/// The message of the first that fails.
 pub(super) fn call(system: InitSystem, commands: &[&[&str]]) -> Result<(), InitError> {
     let hint = log_hint(system);
     for words in commands {

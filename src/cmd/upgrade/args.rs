@@ -10,12 +10,12 @@ use lexopt::Arg;
 use crate::model::duration::GoDuration;
 use crate::serve::server::DEFAULT_SOCKET;
 
-/// Where the key is looked for that no flag names.
+/// The default path of the public key.
 pub(super) const KEY_FILE: &str = "/etc/kubernetes/upgrade.pub";
 const ROOT_DIR: &str = "/var/lib/kubelet";
-/// Long enough for a crash loop to show, short enough for somebody to wait.
+/// Long enough for a crash loop to show, short enough to wait for.
 const WINDOW: Duration = Duration::from_secs(120);
-/// A slow board reads its store, its images and its pods.
+/// A slow board has to read its store, its images and its pods.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(super) const HELP: &str = "\
@@ -48,15 +48,15 @@ Options:
 Exit status: 0 on success, 1 if refused or failed with nothing changed, 2 for bad usage, 3 if rolled back.
 ";
 
-/// The command line makes no sense.
+/// The command line is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct UsageError(pub(super) String);
 
-/// What was asked for.
+/// The parsed arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct UpgradeOptions {
-    /// A file, or one of the sub-commands.
+    /// A file, or one of the subcommands.
     pub(super) what: String,
     pub(super) key: Option<PathBuf>,
     pub(super) signature: Option<PathBuf>,
@@ -75,7 +75,7 @@ pub(super) struct UpgradeOptions {
 
 impl UpgradeOptions {
     /// # Errors
-    /// An option that there is not, or one without its value.
+    /// An unknown option, or one without its value.
     pub(super) fn parse(arguments: &[String]) -> Result<Self, UsageError> {
         let mut options = Self {
             what: String::new(),

@@ -1,6 +1,6 @@
-//! Whether a file may take the agent's place.
+//! Checks whether a file may replace the agent.
 //!
-//! Owns the checks: signature, machine, does it run, versions. Must not change anything.
+//! Owns the checks: signature, machine, whether it runs, versions. Must not change anything.
 
 use std::fs;
 use std::io::{self, Read};
@@ -15,19 +15,19 @@ use crate::runtime::embedded::protocol;
 use crate::store;
 use crate::store::upgrade::rules::is_older;
 
-/// An agent has ten megabytes; what is built for debugging has a few hundred.
+/// An agent has ten megabytes; a debug build has a few hundred.
 const MAX_BYTES: u64 = 1 << 30;
 const MAX_SIGNATURE: u64 = 64 << 10;
-/// A program from a slow card.
+/// Long enough for a program on a slow card.
 const PATIENCE: Duration = Duration::from_secs(60);
 const LONGEST_ANSWER: u64 = 4096;
-/// Magic, class, byte order; the machine is further on.
+/// Magic, class, byte order; `e_machine` is further on.
 const ELF_IDENTITY: usize = 6;
 const ELF_MACHINE: std::ops::Range<usize> = 18..20;
-/// Which files the package has.
+/// The package's list of files.
 const PACKAGE_LIST: &str = "/var/lib/dpkg/info/edge-agent.list";
 
-/// It may not.
+/// Why the file may not replace the agent.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CandidateError {
     #[error("read {}", path.display())]
@@ -79,14 +79,14 @@ pub(super) enum CandidateError {
     Monitors { own: i64, oldest: i64, newest: i64 },
 }
 
-/// What a program says of itself to the one that it is to replace.
+/// The facts that a new program reports to the one that it replaces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct CandidateFacts {
     pub(super) version: String,
-    /// Schema of its store, and the oldest that reads what it writes.
+    /// The schema version of its store, and the oldest that can read what it writes.
     store: i64,
     store_readable_by: i64,
-    /// Versions of the monitors' protocol that it speaks.
+    /// The versions of the monitors' protocol that it supports.
     monitor: i64,
     monitor_oldest: i64,
 }
@@ -103,7 +103,7 @@ impl CandidateFacts {
         }
     }
 
-    /// One line a fact. Later releases may add lines, and drop none.
+    /// One fact per line. Later releases may add lines, and drop none.
     pub(super) fn to_text(&self) -> String {
         let Self { version, store, store_readable_by, monitor, monitor_oldest } = self;
         format!(
@@ -128,7 +128,7 @@ impl CandidateFacts {
         })
     }
 
-    /// Whether `self` may follow `own`.
+    /// Whether `self` may replace `own`.
     fn check(&self, own: &Self, allow_downgrade: bool) -> Result<(), CandidateError> {
         if is_older(&self.version, &own.version) && !allow_downgrade {
             return Err(CandidateError::Older { new: self.version.clone(), own: own.version.clone() });
@@ -147,7 +147,7 @@ impl CandidateFacts {
     }
 }
 
-/// A program whose signature is good, or was not asked for.
+/// A program whose signature is valid, or was not required.
 pub(super) struct Candidate {
     path: PathBuf,
     bytes: Vec<u8>,
@@ -155,7 +155,7 @@ pub(super) struct Candidate {
 }
 
 impl Candidate {
-    /// Reads it once: what was verified is what is installed.
+    /// Reads it once: the verified bytes are the installed ones.
     pub(super) fn read(path: &Path, options: &UpgradeOptions) -> Result<Self, CandidateError> {
         let key_file = options.key.clone().unwrap_or_else(|| KEY_FILE.into());
         let is_signed = options.key.is_some() || options.signature.is_some() || key_file.exists();
@@ -188,7 +188,7 @@ impl Candidate {
         &self.bytes
     }
 
-    /// Has the copy at `program` say what it is, and judges it.
+    /// Runs the copy at `program` to get its facts, and checks them.
     pub(super) fn prove(
         &self,
         program: &Path,
@@ -208,7 +208,7 @@ impl Candidate {
         Ok(facts)
     }
 
-    /// What somebody should know and nobody can decide.
+    /// Warnings that do not stop the upgrade but need the user's judgement.
     pub(super) fn warnings(&self, program: &str) -> Vec<String> {
         let mut warnings = Vec::new();
         if !self.is_signed {
@@ -227,7 +227,7 @@ impl Candidate {
 fn read(path: &Path, longest: u64) -> Result<Vec<u8>, CandidateError> {
     let failed = |source| CandidateError::Read { path: path.to_owned(), source };
     let mut bytes = Vec::new();
-    // A FIFO would be waited for with the lock held, and a device may have no end.
+    // Opening a FIFO would block with the lock held, and a device may have no end.
     let file = crate::platform::sys::open::open_without_waiting(path).map_err(failed)?;
     if !file.metadata().map_err(failed)?.is_file() {
         return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")));
@@ -240,7 +240,7 @@ fn read_head(path: &Path) -> Result<Vec<u8>, CandidateError> {
     read(path, ELF_MACHINE.end as u64)
 }
 
-/// Both are ELF, of the same class, byte order and machine.
+/// Whether both are ELF, of the same class, byte order and machine.
 fn is_same_machine(own: &[u8], other: &[u8]) -> bool {
     let of = |bytes: &[u8]| Some((bytes.get(..ELF_IDENTITY)?.to_vec(), bytes.get(ELF_MACHINE)?.to_vec()));
     of(own).is_some() && of(own) == of(other)
@@ -312,7 +312,7 @@ mod tests {
         fs::write(&key, KEY).unwrap();
         assert!(said(&[]).contains("agent.minisig: create it with `minisign -S -m FILE`"), "{}", said(&[]));
         fs::write(directory.join("agent.minisig"), SIGNATURE).unwrap();
-        // The signature is good: what is wrong comes next.
+        // The signature is valid: the next error is reported.
         assert!(said(&[]).contains("not a program for this machine"), "{}", said(&[]));
         fs::write(&file, "a=2").unwrap();
         assert!(said(&[]).contains("does not match the content"), "{}", said(&[]));

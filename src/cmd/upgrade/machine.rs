@@ -1,7 +1,7 @@
-//! What an upgrade sees of the machine, and does to it: one function per effect.
+//! The machine as seen and changed by an upgrade: one function per effect.
 //!
-//! Owns the files beside the program: `agent.previous`, the one that was replaced, and what is on its way. A name
-//! appears with one rename, after the bytes behind it are on the disk.
+//! Owns the files beside the program: `agent.previous`, which is the replaced one, and the staged one. A name
+//! appears with one rename, after its bytes are on the disk.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -19,18 +19,18 @@ use crate::serve::server::ObjectDetail;
 use crate::store::upgrade as records;
 use crate::store::upgrade::rules::{Answering, Effect, InPlace, Seen, UpgradeRecord, lost};
 
-/// Of a program.
+/// The mode of a program.
 const MODE: u32 = 0o755;
 
-/// Tells files apart without reading them.
+/// Identifies a file without reading it.
 type Identity = (u64, u64, u64, i64);
 
-/// The machine, as far as one upgrade goes.
+/// The part of the machine that an upgrade affects.
 pub(super) struct Machine {
     root_dir: PathBuf,
     pub(super) record: UpgradeRecord,
     pub(super) service: Service,
-    /// What is in place, and the file of which that was found out.
+    /// The program in place, and the identity of the file from which that was determined.
     found: Option<(Identity, InPlace)>,
 }
 
@@ -44,35 +44,35 @@ impl Machine {
         Path::new(&self.record.program)
     }
 
-    /// `agent` and this, beside the program.
+    /// A path beside the program: `agent` and this suffix.
     fn beside(&self, before: &str, after: &str) -> PathBuf {
         let name = self.program().file_name().unwrap_or_default().to_string_lossy();
         self.program().with_file_name([before, &name, after].concat())
     }
 
-    /// What was replaced.
+    /// The replaced program.
     pub(super) fn previous(&self) -> PathBuf {
         self.beside("", ".previous")
     }
 
-    /// The new one, before it is in place.
+    /// The new program before it is in place.
     pub(super) fn staged(&self) -> PathBuf {
         self.beside(".", ".new")
     }
 
-    /// What was replaced is there and can be put back.
+    /// Whether the replaced program exists and can be restored.
     pub(super) fn has_previous(&self) -> bool {
         records::digest(&self.previous()).is_ok_and(|digest| digest == self.record.from.digest)
     }
 
-    /// Writes the new program beside the one that runs: on the disk when this returns.
+    /// Writes the new program beside the current one; it is on disk when this returns.
     pub(super) fn stage(&self, bytes: &[u8]) -> Result<(), UpgradeError> {
         let path = self.staged();
         let write = || {
             remove(&path)?;
             let mut file = OpenOptions::new().write(true).create_new(true).mode(MODE).open(&path)?;
             file.write_all(bytes)?;
-            // Not the caller's umask.
+            // Independent of the caller's umask.
             file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(MODE))?;
             file.sync_all()
         };
@@ -82,12 +82,12 @@ impl Machine {
         })
     }
 
-    /// What cannot be removed is overwritten by the next.
+    /// A file that cannot be removed is overwritten by the next upgrade.
     pub(super) fn unstage(&self) {
         let _ = remove(&self.staged());
     }
 
-    /// What is in the program's place.
+    /// The program that is in place.
     pub(super) fn in_place(&mut self) -> InPlace {
         let Some(identity) = identity(self.program()) else { return InPlace::Missing };
         if let Some((known, found)) = self.found
@@ -122,12 +122,12 @@ impl Machine {
             life: (report.pid, report.started_at.unwrap_or_default().as_nanos()),
             runs_program: identity(&exe).is_some_and(|running| Some(running) == identity(self.program())),
             is_ready: report.runtime.ready || !self.record.was_ready,
-            // A boot ends them all.
+            // A reboot ends all of them.
             lost: if is_this_boot { lost(&self.record.containers, &report.pods) } else { Vec::new() },
         })
     }
 
-    /// Writes the record down.
+    /// Writes the record to disk.
     pub(super) fn note(&self) -> Result<(), UpgradeError> {
         let failed =
             |source| UpgradeError::File { action: "write", path: records::file(&self.root_dir), source };
@@ -188,7 +188,7 @@ impl Machine {
         durable::sync_dir(self.program().parent().unwrap_or(Path::new("/")))
     }
 
-    /// `to` is the same program as `from`: a second name of it, or, where a file can have one name only, a copy.
+    /// Makes `to` the same program as `from`: a hard link, or a copy where the file system has none.
     fn copy_name(&self, from: &Path, to: &Path) -> io::Result<()> {
         let young = self.beside(".", ".kept");
         remove(&young)?;
@@ -197,18 +197,18 @@ impl Machine {
             File::open(&young)?.sync_all()?;
         }
         fs::rename(&young, to)?;
-        // The kernel leaves both names alone when they are of one file.
+        // rename(2) does nothing when both names are hard links to the same file.
         remove(&young)?;
         durable::sync_dir(to.parent().unwrap_or(Path::new("/")))
     }
 
-    /// Has the agent restarted unless it runs what is in place, and waits until it does. It is the old one: whether it answers or
-    /// not, there is nothing else to try.
+    /// Restarts the agent unless it runs the program in place, and waits until it does. It is the old
+    /// program: whether it answers or not, there is nothing else to try.
     async fn restart_with_program(&mut self) {
         if self.service == Service::None {
             return;
         }
-        // A service manager that is between two starts may say no, and starts it all the same.
+        // A service manager that is between two starts may refuse, and start it nevertheless.
         let (begin, mut refused) = (Instant::now(), None);
         loop {
             let trouble = match self.agent().await {

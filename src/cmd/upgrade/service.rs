@@ -1,6 +1,6 @@
-//! Who starts the agent, and who is to start its watch: systemd, OpenRC, or a command.
+//! The service manager that starts the agent and its watch: systemd, OpenRC, or a command.
 //!
-//! Owns the calls and the files of the watch's service, which is there only while an upgrade is under way.
+//! Owns the calls and the files of the watch's service, which exists only during an upgrade.
 
 use std::fs;
 use std::io;
@@ -20,10 +20,10 @@ const WANTS: &str = "/etc/systemd/system/multi-user.target.wants/agent-upgrade.s
 const SCRIPT: &str = "/etc/init.d/agent-upgrade";
 const RUNLEVEL: &str = "/etc/runlevels/default/agent-upgrade";
 const RC_SERVICE: &str = "/sbin/rc-service";
-/// OpenRC forgets that the watch was started; its process goes on.
+/// OpenRC forgets that the watch was started; its process keeps running.
 const ZAP: &[&str] = &["rc-service", "agent-upgrade", "zap"];
 
-/// Started by hand and at boot; one that is killed is started again. It removes itself.
+/// Started manually and at boot, and restarted when it is killed. It removes itself.
 const UNIT_TEXT: &str = "\
 # Written by agent upgrade; removed when the upgrade ends.
 [Unit]
@@ -52,21 +52,21 @@ pidfile=\"/run/agent-upgrade.pid\"
 depend() { after agent; }
 ";
 
-/// Who restarts the agent.
+/// How the agent is restarted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Service {
     Systemd,
     OpenRc,
-    /// A shell command; nobody watches after a reboot.
+    /// A shell command; the watch does not survive a reboot.
     Command(String),
     None,
 }
 
 impl Service {
-    /// Who started the agent with this process id.
+    /// The service manager that started the agent with this process id.
     ///
     /// # Errors
-    /// Nobody we know.
+    /// It is not a known one.
     pub(super) fn find(pid: &str) -> Result<Self, String> {
         let help = "use --restart-command, or --no-restart and restart it manually";
         if node::systemd_is_running() {
@@ -101,10 +101,11 @@ impl Service {
         }
     }
 
-    /// Has the agent restarted. systemd is not waited for: a program that hangs at its start would hold up whoever is to notice.
+    /// Restarts the agent's service. Does not wait for systemd: a program that hangs at its start would block
+    /// the watch that has to detect it.
     ///
     /// # Errors
-    /// What it says.
+    /// The service manager's message.
     pub(super) fn restart(&self) -> Result<(), String> {
         match self {
             Self::Systemd => call(&[&["systemctl", "--no-block", "restart", "agent.service"]]),
@@ -114,11 +115,11 @@ impl Service {
         }
     }
 
-    /// What starts the watch, where that is a service.
+    /// The commands that start the watch, where it is a service.
     pub(super) fn start_watch(&self) -> Option<&'static [&'static [&'static str]]> {
         match self {
             Self::Systemd => Some(&[&["systemctl", "start", "agent-upgrade.service"]]),
-            // One that it still counts as started, since it was killed, would not start.
+            // OpenRC would not start a killed service that it still counts as started.
             Self::OpenRc => Some(&[ZAP, &["rc-service", "agent-upgrade", "start"]]),
             Self::Command(_) | Self::None => None,
         }
@@ -132,7 +133,7 @@ impl Service {
         }
     }
 
-    /// The machine starts a watch at boot from now on, also after a power cut.
+    /// Enables the watch at boot from now on, also after a power cut.
     pub(super) fn guard(&self, program: &Path, root_dir: &Path) -> io::Result<()> {
         let Some((file, text, link, mode)) = self.files() else { return Ok(()) };
         let text = text.replace("@PROGRAM@", &program.display().to_string());
@@ -150,7 +151,7 @@ impl Service {
     pub(super) fn unguard(&self) -> io::Result<()> {
         let Some((file, _, link, _)) = self.files() else { return Ok(()) };
         if *self == Self::OpenRc && Path::new(file).exists() {
-            // It remembers services whose script is gone. Nothing hangs on it.
+            // OpenRC remembers services whose script is gone. A failure does not matter.
             let _ = call(&[ZAP]);
         }
         for path in [link, file] {
@@ -167,7 +168,7 @@ impl Service {
     }
 }
 
-/// What is not there is removed.
+/// Removes a file; a missing one is not an error.
 pub(super) fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -175,10 +176,10 @@ pub(super) fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Carries these out, one after the other.
+/// Runs the commands, one after the other.
 ///
 /// # Errors
-/// What the first that fails says.
+/// The message of the first that fails.
 pub(super) fn call(commands: &[&[&str]]) -> Result<(), String> {
     for words in commands {
         let Some((program, arguments)) = words.split_first() else { continue };

@@ -1,4 +1,4 @@
-//! Pods of the API: what is made of them and what may change.
+//! Pods of the API: creation and permitted changes.
 
 use super::*;
 use crate::model::api::decode::decode;
@@ -16,7 +16,7 @@ fn plain() -> Value {
     json!({"containers": [{"name": "c", "image": "busybox:1", "resources": {"requests": {"cpu": "100m"}}}]})
 }
 
-/// The errors of a change, as they are printed.
+/// The errors of a change, as text.
 fn refused(old: &Pod, part: Part, change: impl Fn(&mut Pod)) -> Vec<String> {
     let mut new = old.clone();
     change(&mut new);

@@ -1,4 +1,5 @@
-//! Defaulting of resource lists: rounding, requests from limits, and the pod's own resources from its containers'.
+//! Defaulting of resource lists: rounding, requests from limits, and the pod's own resources from its
+//! containers'.
 //!
 //! Owns the arithmetic of defaults.
 
@@ -12,15 +13,15 @@ pub(super) fn round(list: &mut ResourceList) {
     }
 }
 
-/// A limit without a request is the request, too.
+/// A limit without a request becomes the request, too.
 pub(super) fn default_requests(resources: &mut ResourceRequirements) {
     for (name, limit) in &resources.limits {
         resources.requests.entry(name.clone()).or_insert(*limit);
     }
 }
 
-/// Pod-level resources, only when the pod sets them at all: huge page limits are the containers' sum; a missing request
-/// is what the containers request together, or else the pod's limit.
+/// Pod-level resources, only if the pod sets any: huge page limits are the sum over the containers; a missing
+/// request is the containers' total request, or otherwise the pod's limit.
 pub(super) fn default_pod_level(spec: &mut PodSpec) {
     let Some(mut pod) = spec.resources.take() else { return };
     round(&mut pod.limits);
@@ -37,13 +38,13 @@ pub(super) fn default_pod_level(spec: &mut PodSpec) {
     spec.resources = Some(pod);
 }
 
-/// Resources that may be set for a whole pod.
+/// Whether a resource may be set at the pod level.
 pub(crate) fn is_pod_level(name: &str) -> bool {
     matches!(name, "cpu" | "memory") || name.starts_with("hugepages-")
 }
 
-/// What the pod needs at its hungriest moment: containers and sidecars together, or one init container beside the
-/// sidecars started before it.
+/// The pod's peak demand: containers and sidecars together, or one init container beside the sidecars started
+/// before it.
 fn aggregate(spec: &PodSpec, list: impl Fn(&ResourceRequirements) -> &ResourceList) -> ResourceList {
     let mut sidecars = ResourceList::new();
     let mut peak = ResourceList::new();

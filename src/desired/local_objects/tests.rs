@@ -1,4 +1,4 @@
-//! Who wins, what stays, what is said about it.
+//! Precedence, retention and findings.
 
 use serde_json::json;
 

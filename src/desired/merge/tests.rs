@@ -37,7 +37,7 @@ fn the_generation_of_a_manifests_pod_counts_changes_of_its_spec() {
     let third = file(&second.desired, vec![pod("a", "1", "y", "o")]);
     assert_eq!(generation(&third), 2);
     assert_eq!(generation(&file(&third.desired, vec![pod("a", "1", "y", "o")])), 2);
-    // The API counts for itself.
+    // The API sets generations itself.
     let api = |desired: &DesiredSet, counted: i64| {
         let mut pod = pod("a", "1", "x", "o");
         Rc::make_mut(&mut pod.pod).metadata.generation = counted;
@@ -184,7 +184,7 @@ fn any_pods() -> impl Strategy<Value = Vec<SourcePod>> {
     proptest::collection::vec(one, 0..8)
 }
 
-/// What a follower of the changes believes.
+/// Applies the changes as a consumer does.
 fn apply(mut pods: BTreeMap<PodUid, SourcePod>, changes: &[PodChange]) -> BTreeMap<PodUid, SourcePod> {
     for PodChange { op, pod } in changes {
         match op {

@@ -1,6 +1,7 @@
-//! Changes that come through the node's own API: one at a time, decided over what is wanted now, durable before anybody hears.
+//! Changes through the node's own API: one at a time, decided over the desired state, durable before they are
+//! visible.
 //!
-//! Owns the messages and the way back of an answer.
+//! Owns the messages and their replies.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -17,39 +18,39 @@ use crate::model::types::{ContainerName, PodSource, PodUid};
 use crate::platform::logging::chain;
 use crate::store::StoreError;
 
-/// Edits that wait for the loop; whoever asks waits for his answer.
+/// Edits that wait for the loop. Each caller waits for its own answer.
 const QUEUE: usize = 16;
 
-/// Where objects are written that came through the API, for messages.
+/// The origin of objects that came through the API, for messages.
 pub const API_ORIGIN: &str = "the API";
 
-/// What an edit changes. What is not named stays.
+/// The changes of one edit. Everything else stays.
 #[derive(Default)]
 pub struct ApiChange {
-    /// New pods, and new versions of those of their uid.
+    /// New pods, and new versions of pods with the same uid.
     pub put_pods: Vec<Rc<Pod>>,
-    /// Pods that are to go, with seconds of grace that replace their own. Such a pod may be going already, from any source.
+    /// Pods to delete, each with an optional grace period in seconds that replaces its own. A pod may be
+    /// terminating already, and of any source.
     pub remove_pods: Vec<(Rc<Pod>, Option<i64>)>,
-    /// New objects, and new versions of those of their key.
+    /// New objects, and new versions of objects with the same key.
     pub put_objects: Vec<Rc<LocalObject>>,
-    /// Objects that are to go.
     pub remove_objects: Vec<ObjectKey>,
-    /// Containers to restart, of a pod of any source. Nothing is written down for it.
+    /// Containers to restart, of a pod of any source. Nothing is stored for it.
     pub restart: Option<(PodUid, Vec<ContainerName>)>,
-    /// New versions of pods that no source wants any more and that are still being taken down.
+    /// New versions of pods that are no longer desired and still terminating.
     pub describe_going: Vec<Rc<Pod>>,
-    /// What the API remembers besides, when it changes.
+    /// The API's other state, if it changes.
     pub notes: Option<Notes>,
 }
 
 impl ApiChange {
-    /// True when nothing is to be written.
+    /// True when there is nothing to store.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         !self.is_of_set() && self.describe_going.is_empty() && self.notes.is_none()
     }
 
-    /// It changes what pods or objects are wanted.
+    /// Whether it changes desired pods or objects.
     fn is_of_set(&self) -> bool {
         !(self.put_pods.is_empty()
             && self.remove_pods.is_empty()
@@ -58,33 +59,32 @@ impl ApiChange {
     }
 }
 
-/// Looks at what is wanted and says what is to change.
+/// Reads the desired state and returns the change to make.
 pub type Decide = Box<dyn FnOnce(&PodConfig) -> ApiChange>;
 
-/// An edit on its way to the loop.
+/// An edit that is sent to the loop.
 pub struct Edit {
     pub decide: Decide,
-    /// Told when the change is on disk, or why it is not.
+    /// Notified when the change is on disk, or why it is not.
     pub done: oneshot::Sender<Result<(), String>>,
 }
 
-/// What the loop has to act on after an edit.
+/// The actions for the loop after an edit.
 #[derive(Default)]
 pub struct Edited {
-    /// What has changed of the wanted pods.
+    /// The changes of the desired pods.
     pub changes: Vec<PodChange>,
-    /// Graces of pods that go, also of those that went before.
+    /// Grace periods of terminating pods, also of those that were terminating before.
     pub graces: Vec<(Rc<Pod>, Option<i64>)>,
-    /// Containers to restart.
     pub restart: Option<(PodUid, Vec<ContainerName>)>,
-    /// New versions of pods that are being taken down.
+    /// New versions of terminating pods.
     pub going: Vec<Rc<Pod>>,
     /// The notes have changed.
     pub notes: bool,
 }
 
 impl Edited {
-    /// The grace that was asked for, for a pod that goes because of this edit.
+    /// The requested grace period of a pod that is deleted by this edit.
     #[must_use]
     pub fn take_grace(&mut self, uid: &PodUid) -> Option<i64> {
         let at = self.graces.iter().position(|(pod, _)| pod.metadata.uid == *uid)?;
@@ -92,37 +92,36 @@ impl Edited {
     }
 }
 
-/// An edit could not be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EditError {
-    /// The agent is ending.
+    /// The agent is shutting down.
     #[error("the agent is shutting down")]
     Ending,
     #[error("store the change: {0}")]
     Store(String),
 }
 
-/// Client side of edits. Clones share the queue.
+/// The client side of edits. Clones share the queue.
 #[derive(Clone)]
 pub struct Editor(mpsc::Sender<Edit>);
 
 impl Editor {
-    /// An editor, and where the loop hears of edits.
+    /// An editor, and the loop's receiver of edits.
     #[must_use]
     pub fn channel() -> (Self, mpsc::Receiver<Edit>) {
         let (sender, receiver) = mpsc::channel(QUEUE);
         (Self(sender), receiver)
     }
 
-    /// Sends an edit and waits for nothing; false when there is no room or nobody listens. For simulations.
+    /// Sends an edit without waiting. False when the queue is full or closed. For simulations.
     #[must_use]
     pub fn post(&self, decide: Decide) -> bool {
         let (done, _) = oneshot::channel();
         self.0.try_send(Edit { decide, done }).is_ok()
     }
 
-    /// Has `decide` look at what is wanted and change it. When this returns, the change is on disk and acted on; nothing is
-    /// written when nothing changes.
+    /// Runs `decide` over the desired state and applies its change. When this returns, the change is on disk
+    /// and acted on; nothing is written when nothing changes.
     ///
     /// # Errors
     /// Nothing has been changed.
@@ -145,11 +144,11 @@ impl Editor {
 }
 
 impl PodConfig {
-    /// Has `decide` look at what is wanted, and changes what came through the API as it says. When this returns, the change
-    /// is on disk and may be acted on.
+    /// Runs `decide` over the desired state, and applies its change to what came through the API. When this
+    /// returns, the change is on disk and may be acted on.
     ///
     /// # Errors
-    /// The disk refuses: nothing has changed.
+    /// The store cannot be written: nothing has changed.
     pub async fn edit(&mut self, decide: Decide) -> Result<Edited, String> {
         let change = decide(self);
         let mut edited = Edited { restart: change.restart.clone(), ..Edited::default() };
@@ -284,7 +283,7 @@ mod tests {
             Self { store: store.unwrap(), objects: Rc::default() }
         }
 
-        /// As a process that starts now.
+        /// A second process that starts from the same store.
         async fn start(&self) -> PodConfig {
             let loaded = self.store.load().await.unwrap();
             let events = EventRecorder::new("node".to_owned(), Clock::System, self.store.clone(), Vec::new());

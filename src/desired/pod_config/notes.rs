@@ -1,6 +1,6 @@
-//! What the API remembers besides pods and objects: changes of the node, and mirrors that were deleted.
+//! The API's state other than pods and objects: changes of the node, and deleted mirror pods.
 //!
-//! Owns its form in the store.
+//! Owns its format in the store.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,32 +9,31 @@ use serde::{Deserialize, Serialize};
 use crate::model::node_changes::NodeChanges;
 use crate::model::types::{PodUid, Timestamp};
 
-/// Its key among the store's facts. Releases that do not know it leave it as it is.
+/// Its key in the store. Releases that do not know the key leave it unchanged.
 pub(super) const NOTES_KEY: &str = "api-notes";
 
-/// See the module.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Notes {
-    /// What clients have changed of the node.
+    /// The node's fields that clients have changed.
     pub node: NodeChanges,
-    /// By uid of the pod: its mirror was deleted, and this one came after it.
+    /// By uid of the static pod: the mirror pod that replaced a deleted one.
     pub mirrors: BTreeMap<PodUid, Mirror>,
-    /// Namespaces that manifests use and that were deleted all the same, and when: from then on each is another one.
+    /// Namespaces that manifests use and that were deleted nevertheless, with the time: it determines their
+    /// new uids.
     pub namespaces: BTreeMap<String, Timestamp>,
 }
 
-/// A mirror of a pod that a manifest defines.
+/// A mirror pod of a static pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mirror {
-    /// Its own uid.
     pub uid: String,
     /// `creationTimestamp`.
     pub created: Timestamp,
 }
 
 impl Notes {
-    /// From the store's facts; of mirrors only those of pods that are wanted.
+    /// Restores from the store; only the mirrors of desired pods are kept.
     pub(super) fn remembered(facts: &BTreeMap<String, String>, wanted: &BTreeSet<PodUid>) -> Self {
         let Some(text) = facts.get(NOTES_KEY) else { return Self::default() };
         let mut notes: Self = serde_json::from_str(text).unwrap_or_else(|error| {
@@ -45,7 +44,7 @@ impl Notes {
         notes
     }
 
-    /// As the store keeps it; `None` when there is nothing to keep.
+    /// The stored form; `None` when there is nothing to store.
     pub(super) fn to_text(&self) -> Option<String> {
         let is_empty = *self == Self::default();
         (!is_empty).then(|| serde_json::to_string(self).unwrap_or_default())

@@ -1,4 +1,4 @@
-//! What is wrong with the sources: said once when it appears and once when it is gone.
+//! Problems of the sources: each is reported once when it appears and once when it is resolved.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,14 +10,15 @@ use crate::model::source::SourceProblem;
 use crate::model::types::{PodSource, Timestamp};
 use crate::pod::events::EventType;
 
-/// Event and problem reason of a pod that is dropped.
+/// The event and problem reason of a rejected pod.
 const FAILED_VALIDATION: &str = "FailedValidation";
 
-/// Log lines about the problems of one update; a directory of thousands of broken files must not flood the log.
+/// The most log lines about the problems of one update; a directory of thousands of broken files must not
+/// flood the log.
 const LOGGED_PROBLEMS: usize = 20;
 
 impl PodConfig {
-    /// Findings of the merge are problems of the source too; a known one keeps its first time.
+    /// Findings of the merge are problems of the source too; a known one keeps its time.
     pub(super) fn note_findings(
         &self,
         source: PodSource,
@@ -67,7 +68,7 @@ impl PodConfig {
         findings.into_iter().map(problem).collect()
     }
 
-    /// Since when each problem of a source is known.
+    /// The time at which each current problem of a source was first seen.
     fn known_problems(&self, source: PodSource) -> BTreeMap<(&str, &str), Timestamp> {
         let known = self.views.get(&source).map(|view| view.problems.as_slice()).unwrap_or_default();
         known.iter().map(|problem| (identity(problem), problem.since)).into_map()
@@ -81,8 +82,8 @@ impl PodConfig {
         self.views.entry(source).or_default().problems = problems;
     }
 
-    /// Says each problem once when it appears and once when nothing is wrong with its origin any more. The one place that
-    /// logs them.
+    /// Reports each problem once when it appears, and once when its origin has no problems any more. Only
+    /// this function logs them.
     fn report_problems(&self, source: PodSource, problems: &[SourceProblem]) {
         let before = self.views.get(&source).map(|view| view.problems.as_slice()).unwrap_or_default();
         let known: BTreeSet<_> = before.iter().map(identity).into_set();
@@ -117,7 +118,7 @@ impl PodConfig {
     }
 }
 
-/// What makes two problems the same one.
+/// The identity of a problem.
 fn identity(problem: &SourceProblem) -> (&str, &str) {
     (&problem.origin, &problem.message)
 }

@@ -1,6 +1,7 @@
-//! One source's trial in this process: its stage, and how long it has been what it is.
+//! One source's trial in this process: its stage, and the time spent in it.
 //!
-//! Owns the times, which run on the monotonic clock. Must not decide (`desired::rollback` does) nor know the desired set.
+//! Owns the timers, which run on the monotonic clock. Must not decide (`desired::rollback` does) nor know the
+//! desired set.
 
 use std::time::Duration;
 
@@ -11,29 +12,29 @@ use crate::model::source::SourceProblem;
 use crate::model::types::PodSource;
 use crate::store::trial::Stage;
 
-/// Reason of the problem and the event of a set that was given up.
+/// The reason of the problem and the event of a set that was rolled back.
 pub const REASON_ROLLED_BACK: &str = "RolledBack";
 
-/// Whose sets are tried, and for how long.
+/// The source whose sets are tried, and the time limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RollbackConfig {
     pub source: PodSource,
-    /// Where it reads, for people.
+    /// The source's path or URL, for messages.
     pub origin: String,
-    /// A set that has not started after this long is given up.
+    /// A set that has not started after this time is rolled back.
     pub after: Duration,
 }
 
-/// The stage of one source, with its times.
+/// The stage of one source, with its timers.
 #[derive(Debug)]
 pub(super) struct Staging {
     pub(super) config: RollbackConfig,
     pub(super) stage: Stage,
-    /// When the present part of the trial began.
+    /// When the current part of the trial began.
     part_began: Instant,
     /// Since when all pods have been up.
     started_since: Option<Instant>,
-    /// When to look again, if nothing else happens.
+    /// When to check again if nothing else happens.
     pub(super) next_deadline: Option<Instant>,
 }
 
@@ -45,7 +46,7 @@ impl Staging {
         staging
     }
 
-    /// Another stage, or the same one from its beginning.
+    /// Enters another stage, or restarts the same one.
     pub(super) fn enter(&mut self, stage: Stage) {
         self.stage = stage;
         self.started_since = None;
@@ -65,13 +66,13 @@ impl Staging {
         self.part_begins();
     }
 
-    /// The part begins anew: nothing could be learned in it.
+    /// Restarts the current part of the trial: its result would prove nothing.
     pub(super) fn part_does_not_count(&mut self) {
         self.part_began = Instant::now();
         self.next_deadline = Some(self.part_began + self.config.after / u32::from(PARTS));
     }
 
-    /// The times at this moment, when all pods are up now or not.
+    /// The elapsed times now; `all_started` is whether all pods are up.
     pub(super) fn times(&mut self, all_started: bool) -> TrialTimes {
         let now = Instant::now();
         self.started_since = all_started.then(|| self.started_since.unwrap_or(now));
@@ -82,7 +83,8 @@ impl Staging {
         }
     }
 
-    /// What `agent status` says while the last good set runs instead of what the source says.
+    /// The problem that `agent status` shows while the last good set runs instead of the source's current
+    /// one.
     pub(super) fn problem(&self) -> Option<SourceProblem> {
         let Stage::RolledBack { why, since, .. } = &self.stage else { return None };
         let after = shown(self.config.after);
@@ -99,7 +101,7 @@ impl Staging {
     }
 }
 
-/// As people write durations.
+/// The duration in human-readable form.
 pub(super) fn shown(duration: Duration) -> String {
     match (duration.as_secs(), duration.subsec_millis()) {
         (seconds, 0) if seconds > 0 && seconds % 3600 == 0 => format!("{}h", seconds / 3600),

@@ -162,8 +162,8 @@ fn an_answer_is_named_by_what_it_means() {
 }
 
 proptest! {
-    /// However the pods do, and however often the agent is started again, a trial that does not end well ends badly after
-    /// a bounded time, and what is good is never lost on the way.
+    /// Whatever the pods' progress, and however often the agent restarts, a trial ends after a bounded time,
+    /// and the last good set is never lost.
     #[test]
     fn a_trial_always_ends(steps in proptest::collection::vec((0_u8..4, 0_u64..200), 0..60)) {
         let mut stage = trial(PARTS);

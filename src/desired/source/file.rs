@@ -1,12 +1,13 @@
-//! Pods from files: a directory of manifests, or one manifest file. inotify says when to look, a rescan every
-//! `fileCheckFrequency` is the truth.
+//! Pods from files: a directory of manifests, or one manifest file. inotify triggers rescans early; the
+//! rescan every `fileCheckFrequency` is authoritative.
 //!
-//! Owns what each file last said, and which directory said it: one that says nothing and is another one than that is no
-//! valid answer (ADR 0035).
+//! Owns the last content of each file, and which directory it was in: an empty directory that is a different
+//! one is no valid answer (ADR 0035).
 //!
-//! Skipped without a word: names that begin with `.` (as upstream) and what editors leave beside a file while it is open:
-//! `*~`, `#*#`, `4913` (vim's test for a writable directory), `*.swp`, `*.swo`, `*.swx`, `*.kate-swp`. Every other regular
-//! file is read whatever its extension, `.bak` included, as upstream does. Sub-directories are never descended.
+//! Skipped silently: names that begin with `.` (as upstream) and what editors leave beside an open file:
+//! `*~`, `#*#`, `4913` (vim's test for a writable directory), `*.swp`, `*.swo`, `*.swx`, `*.kate-swp`. Every
+//! other regular file is read whatever its extension, `.bak` included, as upstream does. Subdirectories are
+//! never read.
 
 pub mod entry;
 pub mod read;
@@ -36,27 +37,26 @@ use crate::platform::clock::Clock;
 use crate::platform::sys::identity::directory_identity;
 use crate::platform::sys::memory;
 
-/// More files than this is not a manifest directory but a mistake in `staticPodPath`.
+/// A directory with more files than this is a mistake in `staticPodPath`.
 pub const MAX_FILES: usize = 20_000;
-/// Files looked at before other tasks get a turn.
+/// Files checked before other tasks get a turn.
 const FILES_PER_TURN: usize = 50;
-/// A change soon after a look may be one of many: wait for quiet before the next look.
+/// A change soon after a rescan may be one of many: wait for quiet before the next rescan.
 const BURST: Duration = Duration::from_millis(20);
 const QUIET: Duration = Duration::from_millis(1);
-/// A removal is often half of a replacement (`rm` and `cp`, an editor's backup, a directory made anew): nobody waits for
-/// the end of a pod as they do for its start.
+/// A removal is often half of a replacement (`rm` and `cp`, an editor's backup, a recreated directory), and
+/// the end of a pod is less urgent than its start.
 const QUIET_AFTER_REMOVAL: Duration = Duration::from_millis(25);
-/// The most that a burst of events delays a look, and what each known file adds to that: every update is a whole set, so
-/// that thousands of files landing one by one must not mean thousands of sets.
+/// The longest that a burst of events delays a rescan, and what each known file adds to that: every update is
+/// a whole set, so thousands of files landing one by one must not cause thousands of sets.
 const MAX_DELAY: Duration = Duration::from_millis(50);
 const MAX_DELAY_PER_FILE: Duration = Duration::from_micros(50);
 
-/// What a file source needs to know.
 #[derive(Clone, Debug)]
 pub struct FileConfig {
     /// `staticPodPath`: a directory or a file; it may not exist yet.
     pub path: PathBuf,
-    /// `fileCheckFrequency`: between two rescans.
+    /// `fileCheckFrequency`: the time between two rescans.
     pub check_frequency: Duration,
 }
 
@@ -68,43 +68,44 @@ pub struct FileSource<P> {
     clock: Clock,
     /// By name in the directory; a single file has an empty name.
     entries: BTreeMap<OsString, FileEntry>,
-    /// Why there is no answer at all.
+    /// Why there is no valid answer.
     unavailable: Option<SourceProblem>,
-    /// What is wrong with the manifests of a directory that is not believed.
+    /// Problems of the manifests in a directory that is not trusted.
     beside: Vec<SourceProblem>,
-    /// The directory that gave the last good set; none if a single file did.
+    /// The identity of the directory that gave the last good set; none if a single file did.
     spoke: Option<String>,
-    /// The directory that the last look found.
+    /// The identity of the directory that the last scan found.
     looked_at: Option<String>,
-    /// The last good set has something in it.
+    /// The last good set is not empty.
     holds_something: bool,
     accepts: Accepts,
     /// Some manifest is a symlink.
     has_links: bool,
-    /// Something was found that the last update does not say.
+    /// Something has changed since the last update.
     dirty: bool,
     logged_directories: BTreeSet<OsString>,
     watch_failed: bool,
 }
 
-/// What stands at the configured path.
+/// The content of the configured path.
 enum Listing {
     /// The manifests of a directory, or the one file.
     Names(Scan),
     Unavailable(String),
 }
 
-/// A whole look on its way.
+/// A full scan in progress.
 struct Scan {
     names: BTreeSet<OsString>,
-    /// Which directory was listed; none for a single file.
+    /// The identity of the listed directory; none for a single file.
     directory: Option<String>,
-    /// Someone has confirmed that an empty answer is meant.
+    /// The user has confirmed that an empty answer is intended.
     is_accepted: bool,
 }
 
 impl<P: ManifestParser> FileSource<P> {
-    /// A source that has said nothing yet. What is broken now keeps its pods and objects from before the restart.
+    /// A source without an answer yet. Files that are broken now keep their pods and objects from before the
+    /// restart.
     pub fn new(mut config: FileConfig, parser: P, remembered: Remembered, clock: Clock) -> Self {
         let holds_something = remembered.holds_something();
         let Remembered { good: stored, validator: spoke, .. } = remembered;
@@ -141,14 +142,15 @@ impl<P: ManifestParser> FileSource<P> {
         }
     }
 
-    /// Lets an empty answer be confirmed.
+    /// Accepts confirmations of empty answers.
     #[must_use]
     pub fn accepting(mut self, accepts: mpsc::Receiver<Accept>) -> Self {
         self.accepts = Some(accepts);
         self
     }
 
-    /// Looks, tells, waits for a reason to look again; ends when nobody listens any more. Dropping it at any await is safe.
+    /// Scans, sends the result, waits for a reason to rescan. Ends when the receiver is closed. Dropping it
+    /// at any await is safe.
     pub async fn run(mut self, updates: mpsc::Sender<SourceUpdate>) {
         let mut watch = self.start_watch();
         let mut everything = true;
@@ -170,7 +172,7 @@ impl<P: ManifestParser> FileSource<P> {
                 memory::forget_text_pages();
             }
             if let Some(accept) = accept.take() {
-                // The client has gone: the answer stands.
+                // The client has disconnected: the answer stays accepted.
                 let _ = accept.send(self.unavailable.is_none());
             }
             if next_scan <= Instant::now() {
@@ -188,27 +190,27 @@ impl<P: ManifestParser> FileSource<P> {
             let looked = Instant::now();
             everything = tokio::select! {
                 biased;
-                // The update loop ends with its listener; nothing is pending here.
+                // The loop ends with its receiver; nothing is pending here.
                 () = updates.closed() => return,
-                // Safe to lose: a request stays in its channel until it is received.
+                // Dropping it is safe: a request stays in its channel until it is received.
                 asked = next_accept(&mut self.accepts) => {
                     accept = Some(asked);
                     true
                 }
-                // Safe to lose: events not read yet stay in the kernel's queue, read ones are in `hints`.
+                // Dropping it is safe: unread events stay in the kernel's queue, read ones are in `hints`.
                 () = wait(&mut watch, &mut hints, looked, max_delay) => hints.everything,
-                // Safe to lose: the deadline is kept.
+                // Dropping it is safe: the deadline is kept.
                 () = sleep_until(next_scan) => true,
             };
         }
     }
 
-    /// A whole look at once, as at start and at every rescan; the update if there is something new to tell.
+    /// A full scan, as at start and at every rescan; returns the update if something has changed.
     pub fn scan(&mut self) -> Option<SourceUpdate> {
         self.scan_at_once(false)
     }
 
-    /// The same, and an empty answer is meant.
+    /// A full scan that accepts an empty answer.
     pub fn scan_and_accept(&mut self) -> Option<SourceUpdate> {
         self.scan_at_once(true)
     }
@@ -239,7 +241,7 @@ impl<P: ManifestParser> FileSource<P> {
         }
     }
 
-    /// Lists, and returns the names to look at.
+    /// Lists the directory, and returns the names to check.
     fn begin_scan(&mut self, is_accepted: bool) -> Option<Scan> {
         match self.list() {
             Listing::Unavailable(message) => {
@@ -254,10 +256,11 @@ impl<P: ManifestParser> FileSource<P> {
         }
     }
 
-    /// Drops what a readable directory no longer has, unless it may be the wrong directory.
+    /// Drops the files that a readable directory no longer has, unless it may be the wrong directory.
     fn end_scan(&mut self, scan: &Scan) {
         if !self.is_still_there() {
-            // Part of what was read may be of one directory and part of another. An event, or the next rescan, brings the whole.
+            // The files read may come from two different directories. An event, or the next rescan, reads
+            // them all again.
             let path = self.config.path.display();
             let message = format!("{path}: was replaced, mounted or unmounted while being read; retrying");
             self.set_unavailable(REASON_UNAVAILABLE, message);
@@ -295,12 +298,12 @@ impl<P: ManifestParser> FileSource<P> {
         }
     }
 
-    /// The path still leads to the directory that this look began with.
+    /// Whether the path still leads to the directory with which this scan began.
     fn is_still_there(&self) -> bool {
         self.looked_at.is_none() || directory_identity(&self.config.path).ok() == self.looked_at
     }
 
-    /// What events told of, which `stat` need not show.
+    /// Checks the files named by events, whose change `stat` need not show.
     async fn rescan(&mut self, names: &BTreeSet<OsString>, watch: Option<&PathWatch>) {
         if self.unavailable.is_some() || !self.is_still_there() {
             return self.scan_in_turns(watch, false).await;
@@ -322,7 +325,7 @@ impl<P: ManifestParser> FileSource<P> {
         match entry.refresh(&path, how, &self.parser, now) {
             Looked::Kept { changed } => self.dirty |= changed,
             Looked::Gone => {
-                // A single file that is gone is a missing path: the next listing says so.
+                // A single file that is gone is a missing path, which the next listing reports.
                 if name.is_empty() || !self.is_still_there() {
                     return;
                 }
@@ -353,7 +356,7 @@ impl<P: ManifestParser> FileSource<P> {
                 let names = BTreeSet::from([OsString::new()]);
                 Listing::Names(Scan { names, directory: None, is_accepted: false })
             }
-            // The identity first: what is mounted over it while it is listed is noticed then.
+            // The identity is read first, to notice a mount over the directory while it is listed.
             PathContent::Directory(_) => match directory_identity(&shown)
                 .and_then(|directory| Ok((directory, self.list_directory()?)))
             {
@@ -370,7 +373,7 @@ impl<P: ManifestParser> FileSource<P> {
         }
     }
 
-    /// All or nothing: half a listing must not remove the other half.
+    /// All or nothing: an incomplete listing must not remove the rest.
     fn list_directory(&mut self) -> io::Result<BTreeSet<OsString>> {
         let mut names = BTreeSet::new();
         let mut has_links = false;
@@ -398,7 +401,7 @@ impl<P: ManifestParser> FileSource<P> {
         self.dirty |= self.unavailable.as_ref() != before.first();
     }
 
-    /// The whole set, if it is not what was told last.
+    /// The whole set, if it differs from the one sent last.
     fn take_update(&mut self) -> Option<SourceUpdate> {
         if !std::mem::take(&mut self.dirty) {
             return None;
@@ -407,7 +410,7 @@ impl<P: ManifestParser> FileSource<P> {
             let problems = std::iter::once(problem).chain(&self.beside).cloned().collect();
             (SourceAnswer::Unknown, Vec::new(), problems)
         } else if self.entries.get(OsStr::new("")).is_some_and(FileEntry::is_silent) {
-            // One broken file that never was good has nothing valid to say; upstream sends nothing either.
+            // One broken file that never was good gives no valid answer; upstream sends nothing either.
             (SourceAnswer::Unknown, Vec::new(), self.problems())
         } else {
             let (pods, objects) = (self.pods(), self.objects());
@@ -418,7 +421,7 @@ impl<P: ManifestParser> FileSource<P> {
         Some(SourceUpdate { source: PodSource::File, answer, objects, problems, validator, signed: None })
     }
 
-    /// In the order of file names. A last good version gives way to a pod of that name that a healthy manifest shows.
+    /// In the order of file names. A last good version yields to a pod of the same name in a valid manifest.
     fn pods(&self) -> Vec<SourcePod> {
         let any_stale = self.entries.values().any(|entry| !entry.stale_pods().is_empty());
         let fresh: BTreeSet<_> = if any_stale {
@@ -477,7 +480,8 @@ impl<P: ManifestParser> FileSource<P> {
     }
 }
 
-/// Waits for events and then a little for the rest of a burst. Without inotify it waits for ever: the rescan is left.
+/// Waits for events and then briefly for the rest of a burst. Without inotify it waits forever: the rescan
+/// remains.
 async fn wait(watch: &mut Option<PathWatch>, hints: &mut Hints, looked: Instant, max_delay: Duration) {
     let Some(armed) = watch else { return std::future::pending().await };
     while hints.is_empty() {
@@ -503,7 +507,7 @@ async fn wait(watch: &mut Option<PathWatch>, hints: &mut Hints, looked: Instant,
     }
 }
 
-/// The name under which a stored origin is found again, if it belongs to this path.
+/// The file name of a stored origin, if it is below this path.
 fn name_within(path: &Path, origin: &str) -> Option<OsString> {
     let origin = Path::new(origin);
     if origin == path {
@@ -512,7 +516,7 @@ fn name_within(path: &Path, origin: &str) -> Option<OsString> {
     (origin.parent() == Some(path)).then(|| origin.file_name()).flatten().map(OsStr::to_owned)
 }
 
-/// Everything but hidden files and what editors leave beside a file.
+/// Everything but hidden files and editors' temporary files.
 fn is_manifest_name(name: &OsStr) -> bool {
     let name = name.as_encoded_bytes();
     let ends = |suffix: &str| name.ends_with(suffix.as_bytes());

@@ -1,7 +1,7 @@
 //! From the bytes of a manifest to decoded objects: encoding, JSON or YAML, several documents, lists, kinds.
 //!
-//! Owns what counts as a manifest, and the last good version is nobody's business here: a broken document is reported
-//! beside the good ones. The only home of YAML among the sources.
+//! Owns what counts as a manifest. The last good version is not kept here: a broken document is reported
+//! beside the good ones. The only user of YAML among the sources.
 
 mod hint;
 mod static_pods;
@@ -24,28 +24,28 @@ pub use static_pods::{StaticPods, read_static_pods};
 
 /// A manifest larger than this is refused; upstream's limit for files and URLs.
 pub const MAX_MANIFEST_BYTES: usize = 10 * 1024 * 1024;
-/// Objects of one manifest that are looked at; a node runs a few hundred pods at most.
+/// Objects read from one manifest; a node runs a few hundred pods at most.
 const MAX_OBJECTS: usize = 5_000;
-/// Warnings and problems kept of one manifest; more tell nobody anything.
+/// Warnings and problems kept of one manifest; more would not help the user.
 const MAX_NOTES: usize = 100;
 
-/// What kind of place a manifest comes from; it decides the words for an empty one.
+/// The kind of a manifest's origin; it selects the message for an empty one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ManifestOrigin {
     File,
     Url,
 }
 
-/// What a manifest holds.
+/// The content of a manifest.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Manifest {
     /// Pods that decoded, in order, neither defaulted nor validated.
     pub pods: Vec<ManifestPod>,
     /// ConfigMaps, Secrets and claims that decoded, in order, not validated.
     pub objects: Vec<ManifestObject>,
-    /// Documents or list items that cannot be used.
+    /// Documents or list items that are invalid.
     pub problems: Vec<ManifestNote>,
-    /// What was ignored in those that can.
+    /// Ignored fields of the valid ones.
     pub warnings: Vec<ManifestNote>,
 }
 
@@ -60,7 +60,6 @@ pub struct ManifestPod {
 /// A decoded ConfigMap, Secret or claim and its place in the manifest.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ManifestObject {
-    /// What it is.
     pub kind: ObjectKind,
     pub object: AnyObject,
     /// As in [`ManifestPod`].
@@ -70,11 +69,11 @@ pub struct ManifestObject {
 /// A problem or a warning.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ManifestNote {
-    /// As in [`ManifestPod`]; the message begins with the line where it is known.
+    /// As in [`ManifestPod`]; the message begins with the line number where it is known.
     pub place: String,
-    /// `metadata.name` of the object, where it can be read: whose last good version should stay.
+    /// `metadata.name` of the object, where it can be read: its last good version is kept.
     pub name: Option<String>,
-    /// What is wrong and how to mend it.
+    /// What is wrong and how to fix it.
     pub message: String,
 }
 
@@ -88,21 +87,21 @@ impl std::fmt::Display for ManifestNote {
     }
 }
 
-/// One raw object on its way.
+/// One raw object.
 struct Raw {
     place: String,
     value: Value,
 }
 
-/// What checks of all objects of a manifest share.
+/// Shared by the checks of all objects of a manifest.
 struct Types<'t> {
-    /// The table of types, unpacked for the first object.
+    /// The table of types, loaded for the first object.
     schema: OnceCell<Schema>,
-    /// The manifest, to find the line of a field in.
+    /// The manifest, for the line number of a field.
     text: &'t str,
 }
 
-/// Reads a manifest. Never fails as a whole: what cannot be read is in `problems`.
+/// Parses a manifest. Never fails as a whole: invalid documents are in `problems`.
 #[must_use]
 pub fn decode_manifest(bytes: &[u8], origin: ManifestOrigin) -> Manifest {
     let mut manifest = Manifest::default();
@@ -116,7 +115,7 @@ pub fn decode_manifest(bytes: &[u8], origin: ManifestOrigin) -> Manifest {
     manifest
 }
 
-/// The text of the manifest, or why it has none.
+/// The text of the manifest, or an error message.
 fn readable_text(bytes: &[u8], origin: ManifestOrigin) -> Result<&str, String> {
     if bytes.len() > MAX_MANIFEST_BYTES {
         return Err(format!(
@@ -169,8 +168,8 @@ impl Manifest {
         Ok(())
     }
 
-    /// False when the text does not look like JSON. Flow style YAML begins with a brace, too: what only looks like JSON is
-    /// read as YAML after all.
+    /// False when the text does not look like JSON. Flow style YAML begins with a brace, too: text that is
+    /// not valid JSON is then parsed as YAML.
     fn take_json(&mut self, types: &Types<'_>, text: &str) -> Result<bool, String> {
         if !text.trim_start().starts_with(['{', '[']) {
             return Ok(false);
@@ -179,7 +178,7 @@ impl Manifest {
             Ok(values) => values,
             Err(error) => {
                 self.take_yaml(types, text)?;
-                // Broken as both: most likely it was meant as JSON, whose parser knows better what is missing.
+                // Invalid as both: it was most likely meant as JSON, whose parser gives the better message.
                 if let (true, Some(problem)) =
                     (self.pods.is_empty() && self.objects.is_empty(), self.problems.first_mut())
                 {
@@ -307,7 +306,7 @@ impl Manifest {
     }
 }
 
-/// What a document is to us.
+/// The kind of a document, as far as it is handled.
 #[derive(Clone, Copy)]
 enum DocumentKind {
     Pod,
@@ -315,7 +314,7 @@ enum DocumentKind {
     Local(ObjectKind),
 }
 
-/// Items of a `PodList` need not repeat what they are.
+/// Items of a `PodList` may omit `apiVersion` and `kind`.
 fn imply_pod(item: &mut Value) {
     if let Value::Object(members) = item {
         members.entry("apiVersion").or_insert_with(|| Value::from("v1"));

@@ -1,4 +1,5 @@
-//! The real [`ManifestParser`]: bytes to decoded documents to static pods and objects that are ready for this node.
+//! The production [`ManifestParser`]: bytes to decoded documents to static pods and objects that are ready
+//! for this node.
 
 use crate::desired::source::manifest::read_static_pods;
 use crate::desired::source::{ManifestParser, Origin, ParsedManifest};
@@ -8,7 +9,6 @@ use crate::model::types::PodSource;
 /// Parses for one node: its name is part of every static pod's name and uid.
 #[derive(Clone, Debug)]
 pub struct StaticPodParser {
-    /// Name of this node.
     pub node_name: String,
 }
 

@@ -1,4 +1,5 @@
-//! What the tests of all sources share: a directory of their own and a manifest language small enough to predict.
+//! Helpers for the tests of all sources: temporary directories and a manifest language small enough to
+//! predict.
 //!
 //! Owns test helpers.
 
@@ -13,7 +14,8 @@ use super::{ManifestParser, Origin, ParsedManifest, SourceAnswer, SourceObject, 
 use crate::model::api::pod::Pod;
 use crate::model::objects::{LocalObject, ObjectKind, wire};
 
-/// One pod per line, `name=version`, or ConfigMap, `@name=version`; a line that begins with `!` is a broken document.
+/// One pod per line, `name=version`, or ConfigMap, `@name=version`; a line that begins with `!` is a broken
+/// document.
 #[derive(Clone, Debug, Default)]
 pub struct Lines {
     /// How often a manifest was parsed.
@@ -81,7 +83,7 @@ pub fn shown(update: &SourceUpdate) -> String {
     }
 }
 
-/// A directory that vanishes with its test.
+/// A directory that is removed with its test.
 #[derive(Debug)]
 pub struct TempDir(PathBuf);
 
@@ -103,7 +105,7 @@ impl TempDir {
         self.0.join(name)
     }
 
-    /// In one step, as a careful writer does it.
+    /// Writes atomically, as a careful writer does.
     pub fn put(&self, name: &str, content: &str) {
         let hidden = self.0.join(".being-written");
         std::fs::write(&hidden, content).unwrap();

@@ -1,6 +1,6 @@
-//! Pods from a URL: `http`, `https` or `file`, asked at once and then every `httpCheckFrequency`.
+//! Pods from a URL: `http`, `https` or `file`, requested at once and then every `httpCheckFrequency`.
 //!
-//! Owns what the URL last said: the good pods, the validators, the problem.
+//! Owns the URL's last answer: the good pods, the validators, the problem.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -23,27 +23,26 @@ use crate::platform::clock::Clock;
 use crate::platform::http::{ClientFiles, HttpClient, HttpError, Request, Response, shown_url};
 use crate::platform::logging::chain;
 
-/// Upstream's limit for one request, body included.
+/// Upstream's timeout for one request, body included.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Servers refuse longer headers.
 const MAX_TOKEN_BYTES: usize = 8 * 1024;
 
-/// What a URL source needs to know.
 #[derive(Clone, Debug)]
 pub struct UrlConfig {
     /// `staticPodURL`.
     pub url: String,
-    /// `staticPodURLHeader`: name and value; a name with several values comes several times.
+    /// `staticPodURLHeader`: name and value; a name with several values is repeated.
     pub headers: Vec<(String, String)>,
-    /// `httpCheckFrequency`: between two requests.
+    /// `httpCheckFrequency`: the time between two requests.
     pub check_frequency: Duration,
     /// Trust these authorities instead of the system's.
     pub ca_file: Option<PathBuf>,
-    /// Who we are, for servers that ask.
+    /// The client certificate.
     pub client: Option<ClientFiles>,
     /// A file with a bearer token, read for each request: it may be renewed at any time.
     pub token_file: Option<PathBuf>,
-    /// A file with a public key: what is not signed with it is no answer.
+    /// A file with a public key: an answer that is not signed with it is invalid.
     pub verify_key_file: Option<PathBuf>,
 }
 
@@ -54,29 +53,29 @@ pub struct UrlSource<P> {
     parser: P,
     http: HttpClient,
     clock: Clock,
-    /// The URL without a password: the origin of its pods.
+    /// The URL without its password: the origin of its pods.
     location: String,
-    /// Of the good pods.
+    /// The validator of the good pods.
     validator: Option<Validator>,
-    /// Of the last body that was good as a whole.
+    /// The digest of the last body that was valid as a whole.
     digest: Option<[u8; 32]>,
     good: LastGood,
-    /// The last good set has something in it, be it of another URL.
+    /// The last good set is not empty, even if it is from another URL.
     holds_something: bool,
-    /// The server has said something other than nothing since the start: an empty list is what it says now.
+    /// The server has sent a non-empty answer since the start: a later empty list is believed.
     has_spoken: bool,
-    /// Someone has confirmed that an empty list is meant.
+    /// The user has confirmed that an empty list is intended.
     is_accepted: bool,
     /// The newest signature that was seen.
     newest: Option<Newest>,
     problems: Vec<SourceProblem>,
-    /// Those of the last good body.
+    /// The ignored fields of the last good body.
     ignored: Vec<SourceProblem>,
     told: Option<Told>,
     accepts: Accepts,
 }
 
-/// What the last update said, as far as it decides whether the next one is news.
+/// The last update, as far as it decides whether the next one is sent.
 #[derive(Clone, Debug, PartialEq)]
 struct Told {
     answered: bool,
@@ -84,19 +83,19 @@ struct Told {
     newest: Option<Newest>,
 }
 
-/// Stored beside the pods, so that after a restart an unchanged answer need not be sent again.
+/// Stored with the pods, so that after a restart an unchanged answer need not be sent again.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Validator {
     url: String,
     etag: Option<String>,
     last_modified: Option<String>,
-    /// Of the key that the body was verified with.
+    /// The fingerprint of the key that verified the body.
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<String>,
 }
 
-/// One request without pods.
+/// Why a request gave no pods.
 #[derive(Debug, thiserror::Error)]
 enum PollError {
     #[error(transparent)]
@@ -139,14 +138,14 @@ impl PollError {
     }
 }
 
-/// What a good request brought.
+/// The result of a successful request.
 enum Body {
     Unchanged,
     New { bytes: Vec<u8>, content_type: Option<String>, validator: Option<Validator> },
 }
 
 impl<P: ManifestParser> UrlSource<P> {
-    /// A source that has said nothing yet.
+    /// A source without an answer yet.
     pub fn new(config: UrlConfig, parser: P, remembered: Remembered, http: HttpClient, clock: Clock) -> Self {
         let location = shown_url(&config.url);
         let holds_something = remembered.holds_something();
@@ -176,25 +175,25 @@ impl<P: ManifestParser> UrlSource<P> {
         }
     }
 
-    /// Lets an empty answer be confirmed.
+    /// Accepts confirmations of empty answers.
     #[must_use]
     pub fn accepting(mut self, accepts: mpsc::Receiver<Accept>) -> Self {
         self.accepts = Some(accepts);
         self
     }
 
-    /// Asks, tells, waits; ends when nobody listens any more. Dropping it at any await is safe.
+    /// Requests, sends the result, waits. Ends when the receiver is closed. Dropping it at any await is safe.
     pub async fn run(mut self, updates: mpsc::Sender<SourceUpdate>) {
         let mut timer = interval(self.config.check_frequency.max(SHORTEST_PERIOD));
         timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let accept = tokio::select! {
                 biased;
-                // Nobody listens: nothing is pending here.
+                // The receiver is closed; nothing is pending here.
                 () = updates.closed() => return,
-                // Safe to lose: a request stays in its channel until it is received.
+                // Dropping it is safe: a request stays in its channel until it is received.
                 accept = next_accept(&mut self.accepts) => Some(accept),
-                // Safe to lose: the tick is kept by the timer.
+                // Dropping it is safe: the timer keeps the tick.
                 _ = timer.tick() => None,
             };
             self.is_accepted = accept.is_some();
@@ -204,13 +203,13 @@ impl<P: ManifestParser> UrlSource<P> {
                 return;
             }
             if let Some(accept) = accept {
-                // The client has gone: the answer stands.
+                // The client has disconnected: the answer stays accepted.
                 let _ = accept.send(self.told.as_ref().is_some_and(|told| told.answered));
             }
         }
     }
 
-    /// Asks once; the update if there is something new to tell.
+    /// Sends one request; returns the update if something has changed.
     pub async fn poll(&mut self) -> Option<SourceUpdate> {
         match self.fetch().await {
             Ok(Body::Unchanged) => {
@@ -220,7 +219,7 @@ impl<P: ManifestParser> UrlSource<P> {
             Ok(Body::New { bytes, content_type, validator }) => self.accept(&bytes, content_type, validator),
             Err(error) => {
                 let message = chain(&error);
-                // Told once where problems are shown; here each time, for whoever looks closely.
+                // A problem is reported once to the user; the debug log has every occurrence.
                 log::debug!(url = self.location.as_str(), err = message.as_str(); "No valid response from \
                      static pod URL");
                 let problems = self.problems(error.reason(), vec![message]);
@@ -232,7 +231,7 @@ impl<P: ManifestParser> UrlSource<P> {
     async fn fetch(&mut self) -> Result<Body, PollError> {
         let key = self.verify_key()?;
         let fingerprint = key.as_ref().map(|key| key.fingerprint().to_owned());
-        // What was good without a key, or with another one, has to be shown again.
+        // A body that was verified without a key, or with another one, has to be sent again.
         let known = self.validator.clone().filter(|known| known.key == fingerprint).unwrap_or_default();
         let mut body = self.get(&self.config.url, known).await?;
         if let (Some(key), Body::New { bytes, validator, .. }) = (&key, &mut body) {
@@ -328,8 +327,8 @@ impl<P: ManifestParser> UrlSource<P> {
         Body::New { bytes: body, content_type, validator }
     }
 
-    /// Upstream remembers a body before it has parsed it and so takes a broken one for unchanged later on; here only what
-    /// was good as a whole is remembered.
+    /// Upstream remembers a body before it has parsed it, and later takes a broken one for unchanged; here
+    /// only a body that is valid as a whole is remembered.
     fn accept(
         &mut self,
         bytes: &[u8],
@@ -353,7 +352,7 @@ impl<P: ManifestParser> UrlSource<P> {
             objects: keep_last_good_objects(parsed.objects, whole, &self.good.objects, &origin, now),
         };
         let is_empty = whole && good.pods.is_empty() && good.objects.is_empty();
-        // A signature that cannot be an old one is a deliberate one.
+        // With a signature that cannot be a replay, an empty answer is deliberate.
         let is_dated = self.config.verify_key_file.is_some() && self.newest.is_some();
         let same_speaker = self.has_spoken || is_dated || self.is_accepted;
         if !is_believed(is_empty, self.holds_something, same_speaker) {
@@ -388,13 +387,13 @@ impl<P: ManifestParser> UrlSource<P> {
         if parsed.complete {
             (self.digest, self.validator) = (Some(digest), validator);
         } else {
-            // Ask for the whole of it again, also after a restart: otherwise a 304 would hide the problem.
+            // Request the whole body again, also after a restart: otherwise a 304 would hide the problem.
             (self.digest, self.validator) = (None, None);
         }
         self.tell(!nothing, problems, changed)
     }
 
-    /// What was said last counts, and what of it is ignored still is.
+    /// The last answer is still in effect, and so are its ignored parts.
     fn tell_unchanged(&mut self) -> Option<SourceUpdate> {
         self.tell(true, self.ignored.clone(), false)
     }
@@ -406,7 +405,8 @@ impl<P: ManifestParser> UrlSource<P> {
     fn tell(&mut self, answered: bool, problems: Vec<SourceProblem>, changed: bool) -> Option<SourceUpdate> {
         self.problems = problems;
         let told = Told { answered, problems: self.problems.clone(), newest: self.newest.clone() };
-        // A new validator alone is no news: some servers say that everything was modified just now.
+        // A new validator alone is not sent: some servers always report the current time as the modification
+        // time.
         if !changed && self.told.as_ref() == Some(&told) {
             return None;
         }
@@ -422,7 +422,7 @@ impl<P: ManifestParser> UrlSource<P> {
     }
 }
 
-/// Where the signature of what is served at `url` is: beside it, before any query.
+/// The URL of the signature of `url`: beside it, before any query.
 fn signature_url(url: &str) -> String {
     let end = url.find(['?', '#']).unwrap_or(url.len());
     let (path, query) = url.split_at(end);

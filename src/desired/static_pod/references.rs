@@ -1,11 +1,11 @@
-//! What a pod that no apiserver stands behind may refer to. ConfigMaps, Secrets, pull secrets and claims are allowed:
-//! they are local objects here (design 2.4); everything else is refused with upstream's words.
+//! The permitted references of a pod without an API server. ConfigMaps, Secrets, pull secrets and claims are
+//! allowed: they are local objects here (design 2.4); everything else is refused with upstream's messages.
 //!
 //! Owns the list of refused references.
 
 use crate::model::api::pod::{PodSpec, Volume, VolumeProjection};
 
-/// Of a pod from a manifest.
+/// Checks a pod from a manifest.
 ///
 /// # Errors
 /// The first refused kind of object, in upstream's order.
@@ -16,10 +16,10 @@ pub(super) fn check(spec: &PodSpec) -> Result<(), &'static str> {
     check_all(spec, |_| false)
 }
 
-/// Of a pod of the API, whose service account is judged elsewhere. What may be missing does no harm.
+/// Checks a pod of the API, whose service account is checked elsewhere. Optional references are allowed.
 ///
 /// # Errors
-/// As of [`check`].
+/// As [`check`].
 pub(super) fn check_of_api(spec: &PodSpec) -> Result<(), &'static str> {
     check_all(spec, |projection| {
         let bundle = projection.cluster_trust_bundle.as_ref();

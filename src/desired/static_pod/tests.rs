@@ -190,8 +190,8 @@ fn a_message_names_many_errors_but_not_all_of_thousands() {
     assert!(message.ends_with("spec.containers[24].image: Required value, and 975 more]"), "{message}");
 }
 
-/// A uid that changes with an upgrade of the agent restarts every pod of the node: whoever changes this value must want
-/// that.
+/// A uid that changes with an upgrade of the agent restarts every pod of the node. Change this value only for
+/// that purpose.
 #[test]
 fn the_uid_of_a_known_manifest_is_what_it_has_always_been() {
     assert_eq!(

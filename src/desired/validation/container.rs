@@ -34,7 +34,7 @@ pub(super) fn validate_all(spec: &PodSpec, volumes: &Volumes<'_>, at: &Path<'_>,
         unique_name(container, &mut seen, &container_at, errors);
         context.validate(container, &container_at, errors);
         context.init_rules(container, &container_at, errors);
-        // Init containers run one after another: each has the ports for itself.
+        // Init containers run one after another: each may use all host ports.
         claim_host_ports(container, &mut BTreeSet::new(), &container_at, errors);
     }
 }
@@ -52,7 +52,7 @@ fn unique_name<'a>(
     }
 }
 
-/// What a container's rules need to know of its pod.
+/// The facts about its pod that a container's rules need.
 struct Context<'a> {
     spec: &'a PodSpec,
     volumes: &'a Volumes<'a>,
@@ -100,7 +100,7 @@ impl Context<'_> {
         }
     }
 
-    /// A plain init container runs to its end before the next one: nothing may watch or greet it.
+    /// A plain init container runs to its end before the next one: it has no probes and no lifecycle hooks.
     fn init_rules(&self, container: &Container, at: &Path<'_>, errors: &mut Errors) {
         if container.restart_policy.as_deref() == Some("Always") {
             return probe::validate(container, self.grace_seconds(), at, errors);
@@ -250,7 +250,7 @@ fn claim_host_ports(container: &Container, taken: &mut BTreeSet<String>, at: &Pa
     }
 }
 
-/// A container may only use claims that its pod makes.
+/// A container may only use claims of its pod.
 fn claims(container: &Container, spec: &PodSpec, at: &Path<'_>, errors: &mut Errors) {
     if container.resources.claims.is_empty() {
         return;

@@ -108,7 +108,7 @@ fn env_from(source: &EnvFromSource, at: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// Who reads a field: the two know different ones.
+/// The user of a field reference: each supports a different set of fields.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum FieldUse {
     Env,

@@ -1,7 +1,8 @@
-//! The rules an apiserver applies to ConfigMaps, Secrets, claims and RuntimeClasses, and which of their changes it refuses (upstream:
-//! `ValidateConfigMap`, `ValidateSecret`, `ValidatePersistentVolumeClaim`, `ValidateRuntimeClass` and their `Update` forms, 1.36).
+//! The rules that an API server applies to ConfigMaps, Secrets, claims and RuntimeClasses, and the changes
+//! that it refuses (upstream: `ValidateConfigMap`, `ValidateSecret`, `ValidatePersistentVolumeClaim`,
+//! `ValidateRuntimeClass` and their `Update` forms, 1.36).
 //!
-//! Owns the rules. No message holds a value of a Secret.
+//! Owns the rules. No message contains a value of a Secret.
 
 use std::collections::BTreeSet;
 
@@ -18,27 +19,27 @@ use crate::model::ordered::Ordered as _;
 
 /// Upstream's limit for all values of one object together.
 const MAX_OBJECT_BYTES: usize = 1024 * 1024;
-/// What is shown instead of a secret value, as upstream.
+/// Replaces a secret value in messages, as upstream.
 const REDACTED: &str = "<secret contents redacted>";
 const IMMUTABLE: &str = "field is immutable when `immutable` is set";
 const ACCESS_MODES: [&str; 4] = ["ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"];
 const SERVICE_ACCOUNT_NAME: &str = "kubernetes.io/service-account.name";
 
-/// Everything that is wrong with an object: `wire` is how it was written, `object` what it means, `bad` the keys without
-/// a value that can be decoded.
+/// The errors of an object: `wire` is the document, `object` its decoded form, `bad` the keys whose values
+/// cannot be decoded.
 #[must_use]
 pub fn validate_object(wire: &AnyObject, object: &LocalObject, bad: &BadKeys) -> Vec<FieldError> {
     let mut errors = Errors::default();
     let mut meta = ObjectMeta { namespace: object.key.namespace.clone(), ..wire.metadata().clone() };
     if object.content == ObjectContent::Namespace {
-        // It names a directory of claims, and is as short as what stands in front of a name elsewhere.
+        // It names a directory of claims, and has the length limit of a name prefix.
         errors.name(&Path::Root("metadata").child("name"), &meta.name, names::dns_label);
         if !errors.0.is_empty() {
             return errors.0;
         }
     }
     if !object.key.kind.is_namespaced() {
-        // No namespace is required of it.
+        // It needs no namespace.
         "default".clone_into(&mut meta.namespace);
     }
     metadata(&meta, &Path::Root("metadata"), &mut errors);
@@ -66,7 +67,7 @@ fn runtime_class(class: &RuntimeClassSpec, errors: &mut Errors) {
     let handler = Path::Root("handler");
     errors.all(&handler, &class.handler, names::dns_label(&class.handler));
     if let Some(pod_fixed) = &class.overhead {
-        // Upstream validates them as the limits of a container, and names them so.
+        // Upstream validates them as a container's limits, and names them so.
         let limits = ResourceRequirements { limits: pod_fixed.clone(), ..ResourceRequirements::default() };
         resources::validate(&limits, &Path::Root("overhead"), errors);
     }
@@ -132,7 +133,7 @@ fn secret(object: &LocalObject, secret_type: &str, data: &ObjectData, bad: &BadK
             match serde_json::from_slice::<serde_json::Value>(value) {
                 Ok(serde_json::Value::Object(_)) => {}
                 Ok(_) => errors.invalid(&at.key(key), REDACTED, "must be a JSON object"),
-                // The parser's words name a place, never the content.
+                // The parser's message names a position, never the content.
                 Err(error) => errors.invalid(&at.key(key), REDACTED, error.to_string()),
             }
         }
@@ -181,7 +182,7 @@ fn claim_spec(wire: &PersistentVolumeClaimSpec, claim: &ClaimSpec, key: &ObjectK
     }
 }
 
-/// Why an object may not take the place of the one of that kind and name that is there; empty when it may.
+/// Why an object may not replace the existing one of that kind and name; empty when it may.
 #[must_use]
 pub fn refused_change(old: &ObjectContent, new: &ObjectContent) -> Vec<FieldError> {
     let mut errors = Errors::default();

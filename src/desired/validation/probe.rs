@@ -84,7 +84,7 @@ fn validate_handler(handler: &LifecycleHandler, grace_seconds: i64, at: &Path<'_
     handlers.finish();
 }
 
-/// Counts handlers: one is wanted.
+/// Counts handlers: exactly one is required.
 struct Handlers<'a, 'p> {
     at: &'a Path<'p>,
     errors: &'a mut Errors,

@@ -8,7 +8,6 @@ use crate::model::names;
 
 const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
 
-/// Names and amounts of one list.
 pub(super) fn validate_list(list: &ResourceList, at: &Path<'_>, errors: &mut Errors) {
     for (name, amount) in list {
         let amount_at = at.key(name);
@@ -34,7 +33,7 @@ fn is_standard(name: &str) -> bool {
     matches!(name, "cpu" | "memory" | "ephemeral-storage") || name.starts_with("hugepages-")
 }
 
-/// Only these may be requested below their limit; huge pages and devices are handed out whole.
+/// Only these may have a request below their limit; huge pages and devices are allocated whole.
 fn is_overcommittable(name: &str) -> bool {
     matches!(name, "cpu" | "memory" | "ephemeral-storage")
 }

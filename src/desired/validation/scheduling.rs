@@ -1,7 +1,7 @@
-//! Rules of what a scheduler reads: affinity, topology spread, scheduling gates (upstream: `validateAffinity`,
+//! Rules of scheduling fields: affinity, topology spread, scheduling gates (upstream: `validateAffinity`,
 //! `validateTopologySpreadConstraints`, `validateSchedulingGates`, `ValidateLabelSelector`).
 //!
-//! Expects values that have the form of their types, and takes others for empty ones.
+//! Expects values of the right types, and treats others as empty.
 
 use std::collections::BTreeSet;
 
@@ -183,7 +183,7 @@ fn pod_term(term: &Value, at: &Path<'_>, errors: &mut Errors) {
     errors.all(&key_at, key, names::qualified_name(key));
 }
 
-/// `matchLabelKeys` and `mismatchLabelKeys`: keys of the pod's own labels that join a label selector.
+/// `matchLabelKeys` and `mismatchLabelKeys`: keys of the pod's own labels that are added to a label selector.
 fn label_keys(object: &Value, field: &str, at: &Path<'_>, errors: &mut Errors) {
     let (keys, keys_at) = (texts(object, field), at.child(field));
     if keys.is_empty() {

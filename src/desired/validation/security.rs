@@ -80,7 +80,8 @@ fn profiles(
             ("Localhost", None | Some("")) => {
                 errors.required(&name_at, &format!("must be set when {words} type is Localhost"));
             }
-            // AppArmor names a loaded profile, seccomp a file below the node's profile directory.
+            // AppArmor's name is that of a loaded profile; seccomp's is a file below the node's profile
+            // directory.
             ("Localhost", Some(name)) if field == "seccompProfile" => {
                 errors.all(&name_at, name, names::descending_path(name));
             }

@@ -1,4 +1,4 @@
-//! One table per object: a change to a good pod, and exactly the errors it must bring.
+//! One table per object: a change to a valid pod, and its exact errors.
 
 mod containers;
 mod pods;
@@ -10,7 +10,7 @@ use super::*;
 use crate::desired::defaults::default_pod;
 use crate::model::api::decode::decode;
 
-/// A good pod with a second container, an init container and a volume, for changes to aim at.
+/// A valid pod with a second container, an init container and a volume, as the base of changes.
 fn base() -> Value {
     json!({
         "metadata": {"name": "web", "namespace": "default"},
@@ -39,7 +39,7 @@ fn changed(pointer: &str, field: &str, value: Value) -> Vec<String> {
     errors_of(pod)
 }
 
-/// Rows of (field, value, what the only error is; empty for none). A text that ends in `…` is a beginning.
+/// Rows of (field, value, the only error; empty for none). A text that ends in `…` is a prefix.
 fn table(pointer: &str, rows: Vec<(&str, Value, &str)>) {
     for (field, value, expected) in rows {
         let shown = value.to_string();

@@ -121,7 +121,8 @@ fn empty_dir(source: &EmptyDirVolumeSource, at: &Path<'_>, errors: &mut Errors) 
     if source.size_limit.is_some_and(crate::model::api::quantity::Quantity::is_negative) {
         errors.forbidden(&at.child("sizeLimit"), "SizeLimit field must be a valid resource quantity");
     }
-    // Upstream lets an unknown medium pass and then cannot mount it; said at once it is mended at once.
+    // Upstream accepts an unknown medium and then fails to mount it; rejecting it here tells the user at
+    // once.
     if !matches!(source.medium.as_str(), "" | "Memory" | "HugePages")
         && !source.medium.starts_with("HugePages-")
     {
@@ -156,7 +157,8 @@ fn mode(mode: Option<i32>, at: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// Paths already used in a projected volume: two sources must not write one file. Elsewhere the last item wins (upstream).
+/// Paths already used in a projected volume: two sources must not write the same file. Elsewhere the last
+/// item wins (upstream).
 type Paths = BTreeSet<String>;
 
 fn claim_path(path: &str, paths: Option<&mut Paths>, at: &Path<'_>, errors: &mut Errors) {

@@ -1,8 +1,8 @@
 //! Creating processes: fork, children that get another parent or PID namespace, their end, and parent-death
 //! signals.
 //!
-//! Owns nothing. Only processes with one thread are forked, which is checked: the child continues with a copy
-//! of everything. Must not know what children are for.
+//! Owns nothing. Only processes with one thread are forked, which is checked: the child continues with a copy of
+//! everything.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};

@@ -48,7 +48,6 @@ pub enum NetlinkError {
     /// The kernel's refusal, sometimes with a text.
     #[error("{what}{}", if .detail.is_empty() { String::new() } else { format!(": {detail}") })]
     Refused {
-        /// The request.
         what: String,
         /// The kernel's text (extended acknowledgement), may be empty.
         detail: String,
@@ -60,7 +59,6 @@ pub enum NetlinkError {
     /// The answer is malformed, or the request would not fit.
     #[error("{what}: {problem}")]
     Malformed {
-        /// The request.
         what: String,
         /// What is wrong.
         problem: &'static str,

@@ -145,7 +145,6 @@ pub struct FileSystemFacts {
     pub used: u64,
     /// Inodes; 0 where they are not limited.
     pub inodes: u64,
-    /// Free inodes.
     pub inodes_free: u64,
 }
 

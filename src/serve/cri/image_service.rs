@@ -87,7 +87,7 @@ impl CriServer {
         Ok(answer)
     }
 
-    /// An image that is not there is no failure: the answer has none.
+    /// A missing image is not an error: the answer has no image.
     async fn image_status(
         &self,
         request: cri::ImageStatusRequest,
@@ -107,7 +107,7 @@ impl CriServer {
         Ok(cri::PullImageResponse { image_ref: pulled.map_err(failed)? })
     }
 
-    /// Fine when it is gone. One that a container was made from stays.
+    /// Succeeds if the image is already gone. An image that a container uses is not removed.
     async fn remove_image(
         &self,
         request: cri::RemoveImageRequest,
@@ -153,7 +153,7 @@ impl CriServer {
     }
 }
 
-/// Whether a name without tag and digest means one of the image's names.
+/// Whether a name without tag and digest matches the repository of one of the image's names.
 fn is_of_repository(image: &Image, wanted: &str) -> bool {
     let last = wanted.rsplit('/').next().unwrap_or_default();
     let Ok(repository) = normalise_reference(wanted) else { return false };
@@ -164,7 +164,7 @@ fn is_of_repository(image: &Image, wanted: &str) -> bool {
             .any(|name| name.name() == repository.name())
 }
 
-/// Whatever there is of it; nothing is dropped in silence.
+/// The credentials with all of their fields: none is dropped silently.
 fn auth(auth: cri::AuthConfig) -> Result<Option<ImageAuth>, Status> {
     let (mut username, mut password) = (auth.username, auth.password);
     if username.is_empty() && auth.identity_token.is_empty() && !auth.auth.is_empty() {

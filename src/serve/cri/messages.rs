@@ -63,7 +63,7 @@ pub fn sandbox_item(view: &SandboxView) -> cri::PodSandbox {
 /// `PodSandboxStatus`.
 #[must_use]
 pub fn sandbox_status(view: &SandboxView) -> cri::PodSandboxStatus {
-    // As containerd: what is stopped has given its addresses back.
+    // As containerd: a stopped sandbox has released its addresses.
     let mut ips = view.ips.iter().filter(|_| view.ready).map(ToString::to_string);
     let network = cri::PodSandboxNetworkStatus {
         ip: ips.next().unwrap_or_default(),
@@ -84,7 +84,7 @@ pub fn sandbox_status(view: &SandboxView) -> cri::PodSandboxStatus {
     }
 }
 
-/// An image as containers name it: the text that was asked for, else the image's own name.
+/// An image as containers name it: the requested reference, otherwise the image's own name.
 fn image_spec(view: &ContainerView) -> cri::ImageSpec {
     let user_specified = &view.config.user_specified_image;
     let name = if view.image.is_empty() { &view.config.image } else { &view.image };
@@ -102,7 +102,7 @@ pub fn container_item(view: &ContainerView) -> cri::Container {
         id: view.id.to_string(),
         pod_sandbox_id: view.sandbox.to_string(),
         metadata: Some(container_metadata(view)),
-        // As containerd: in lists the image is what the container was made with.
+        // As containerd: in lists the image is the reference that the container was created with.
         image: Some(cri::ImageSpec { image: view.config.image.clone(), ..image_spec(view) }),
         image_ref: view.image_ref.clone(),
         state: container_state(view).into(),
@@ -119,7 +119,7 @@ pub fn container_status(view: &ContainerView) -> cri::ContainerStatus {
     let asked = convert::container_config(&view.config);
     let stop_signal = asked.stop_signal;
     let resources = asked.linux.and_then(|linux| linux.resources).map(|mut resources| {
-        // What counts where nothing was asked for: memory and swap together are bound by the limit of memory.
+        // The effective value when none was requested: the memory limit bounds memory and swap together.
         if resources.memory_swap_limit_in_bytes == 0 {
             resources.memory_swap_limit_in_bytes = resources.memory_limit_in_bytes.max(0);
         }
@@ -172,7 +172,7 @@ pub fn image(image: &Image) -> cri::Image {
     }
 }
 
-/// Verbose facts of a sandbox, one JSON document under `info` as clients look for.
+/// Verbose information about a sandbox, one JSON document under `info`, where clients expect it.
 #[must_use]
 pub fn sandbox_info(view: &SandboxView) -> BTreeMap<String, String> {
     let info = json!({
@@ -184,7 +184,7 @@ pub fn sandbox_info(view: &SandboxView) -> BTreeMap<String, String> {
     [("info".to_owned(), info.to_string())].into()
 }
 
-/// Verbose facts of a container.
+/// Verbose information about a container.
 #[must_use]
 pub fn container_info(view: &ContainerView) -> BTreeMap<String, String> {
     let info = json!({
@@ -196,7 +196,7 @@ pub fn container_info(view: &ContainerView) -> BTreeMap<String, String> {
     [("info".to_owned(), info.to_string())].into()
 }
 
-/// Verbose facts of an image.
+/// Verbose information about an image.
 #[must_use]
 pub fn image_info(image: &Image) -> BTreeMap<String, String> {
     let defaults = &image.defaults;

@@ -29,7 +29,7 @@ use crate::serve::streaming::server::StreamUrlKind;
 use crate::serve::streaming::tokens::TokenError;
 use crate::serve::streaming::{Action, MAX_PORTS, Session, Streams};
 
-/// What `Version` says of CRI's own version on both sides.
+/// CRI's own version in the answer to `Version`, on both sides.
 const API_VERSION: &str = "0.1.0";
 
 fn invalid(message: impl Into<String>) -> Status {
@@ -46,7 +46,7 @@ fn unfound(what: &str, wanted: &str, why: &Unfound) -> Status {
     }
 }
 
-/// Fine when it is gone.
+/// Treats a missing object as success.
 fn forgive_missing<T>(found: Result<T, Status>) -> Result<Option<T>, Status> {
     match found {
         Ok(found) => Ok(Some(found)),
@@ -65,7 +65,7 @@ fn announced(error: TokenError) -> Status {
 }
 
 impl CriServer {
-    /// The sandbox that an id, whole or short, means.
+    /// The sandbox with this id or unique id prefix.
     fn sandbox(&self, wanted: &str) -> Result<SandboxView, Status> {
         if let Ok(view) = self.runtime.sandbox(&SandboxId::from(wanted)) {
             return Ok(view);
@@ -78,7 +78,7 @@ impl CriServer {
             .ok_or_else(|| unfound("sandbox", wanted, &Unfound::None))
     }
 
-    /// The container that an id, whole or short, means.
+    /// The container with this id or unique id prefix.
     fn container(&self, wanted: &str) -> Result<ContainerView, Status> {
         if let Ok(view) = self.runtime.container(&ContainerId::from(wanted)) {
             return Ok(view);
@@ -114,7 +114,7 @@ impl CriServer {
         let status = self.runtime.status().await.map_err(failed)?;
         let condition = |kind: &str, ready: &Result<(), String>, reason: &str| {
             let message = ready.as_ref().err().cloned().unwrap_or_default();
-            // The runtime's word may come as `Reason: message`.
+            // The runtime's message may have the form `Reason: message`.
             let message = message.strip_prefix(&format!("{reason}: ")).unwrap_or(&message).to_owned();
             cri::RuntimeCondition {
                 r#type: kind.to_owned(),
@@ -168,7 +168,7 @@ impl CriServer {
         Ok(cri::RuntimeConfigResponse { linux: Some(linux) })
     }
 
-    /// The pods' addresses are settled at the start; a request for what is there is fine.
+    /// The pod addresses are fixed at the start; a request for the same range succeeds.
     pub(super) async fn update_runtime_config(
         &self,
         request: cri::UpdateRuntimeConfigRequest,
@@ -204,7 +204,7 @@ impl CriServer {
         Ok(cri::StopPodSandboxResponse {})
     }
 
-    /// With all that is in it, running or not.
+    /// Removes all of its containers too, running or not.
     pub(super) async fn remove_pod_sandbox(
         &self,
         request: cri::RemovePodSandboxRequest,
@@ -229,7 +229,7 @@ impl CriServer {
         Ok(cri::PodSandboxStatusResponse {
             status: Some(messages::sandbox_status(&view)),
             info: if request.verbose { messages::sandbox_info(&view) } else { BTreeMap::new() },
-            // Only those who follow events use these two, and they get them with the events.
+            // Only consumers of events use these two fields, and they get them with the events.
             containers_statuses: Vec::new(),
             timestamp: 0,
         })
@@ -254,7 +254,8 @@ impl CriServer {
             })?;
             config = edited;
         }
-        // What the sandbox was made with counts; clients that send something else are wrong about it.
+        // The configuration that the sandbox was created with is used, even if the client sends a different
+        // one.
         let created = self.runtime.create_container(&sandbox.id, &config, &sandbox.config).await;
         Ok(cri::CreateContainerResponse { container_id: created.map_err(failed)?.to_string() })
     }
@@ -283,7 +284,7 @@ impl CriServer {
         Ok(cri::StopContainerResponse {})
     }
 
-    /// A running one is killed first, as containerd does.
+    /// A running container is killed first, as containerd does.
     pub(super) async fn remove_container(
         &self,
         request: cri::RemoveContainerRequest,
@@ -390,7 +391,7 @@ impl CriServer {
             )));
         }
         let runtime = self.runtime.clone();
-        // The client opens the streams it asked for, whether they have something behind them or not.
+        // The client opens the streams it asked for, whether anything is attached to them or not.
         let promised = Streams { stdin: request.stdin, ..wanted };
         let url = self
             .announce(StreamUrlKind::Attach, promised, move || streams::attach(runtime, view.id, wanted))?;
@@ -436,7 +437,7 @@ fn command(command: Vec<String>) -> Result<Vec<String>, Status> {
     if command.is_empty() { Err(invalid("cmd: Required value")) } else { Ok(command) }
 }
 
-/// As upstream's servers.
+/// The same rules as in upstream's streaming server.
 fn check(streams: Streams) -> Result<(), Status> {
     if streams.tty && streams.stderr {
         return Err(invalid("tty and stderr cannot both be true"));

@@ -1,10 +1,10 @@
-//! Which objects a request means: short ids, and the filters of lists.
+//! Selection of objects by a request: short ids, and the filters of lists.
 //!
 //! Owns the matching. Pure.
 
 use std::collections::BTreeMap;
 
-/// Why an id names nothing.
+/// Why an id matches no object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unfound {
     /// There is none.
@@ -13,10 +13,10 @@ pub enum Unfound {
     Several,
 }
 
-/// The one of `ids` that is `wanted`, or begins with it.
+/// The one of `ids` that equals `wanted` or has it as a prefix.
 ///
 /// # Errors
-/// When there is none or several.
+/// None or several match.
 pub fn one<'a>(wanted: &str, ids: impl Iterator<Item = &'a str>) -> Result<&'a str, Unfound> {
     if wanted.is_empty() {
         return Err(Unfound::None);
@@ -32,7 +32,7 @@ pub fn one<'a>(wanted: &str, ids: impl Iterator<Item = &'a str>) -> Result<&'a s
     if several { Err(Unfound::Several) } else { found.ok_or(Unfound::None) }
 }
 
-/// Whether an object of a list is wanted: by the beginning of its id, and its labels.
+/// Whether an object matches a list's filter: by id prefix and labels.
 #[must_use]
 pub fn wanted(
     id: &str,

@@ -35,7 +35,7 @@ pub fn container(view: &ContainerView, stats: &ContainerStats, mountpoint: &str)
     }
 }
 
-/// The rate of use is left to the client, who alone knows over which time it wants it.
+/// The rate of use is not computed: the interval is the client's choice.
 fn cpu(stats: &ContainerStats) -> cri::CpuUsage {
     cri::CpuUsage {
         timestamp: stats.at.as_nanos(),
@@ -58,7 +58,7 @@ fn memory(stats: &ContainerStats) -> cri::MemoryUsage {
     }
 }
 
-/// What a sandbox's containers use together.
+/// The sum over a sandbox's containers.
 #[must_use]
 pub fn sum<'a>(all: impl Iterator<Item = &'a ContainerStats>) -> ContainerStats {
     all.fold(ContainerStats::default(), |sum, one| ContainerStats {

@@ -17,13 +17,14 @@ use crate::runtime::embedded::runtime::EmbeddedRuntime;
 use crate::runtime::embedded::runtime::api::Streams as Descriptors;
 use crate::serve::streaming::{Dialer, Duplex, OutputReader, Session, Streams, TerminalSize};
 
-/// Most that is kept of stdout and stderr together: upstream's 16 MiB, which is also the largest message that clients take.
+/// The most that is kept of stdout and stderr together: upstream's 16 MiB, which is also the largest message
+/// that clients accept.
 const MAX_OUTPUT: usize = (16 << 20) - 1024;
 const READ: usize = 8 << 10;
-/// How long what a program left running may hold its streams open.
+/// How long processes that the program left running may keep its streams open.
 const DRAIN: Duration = Duration::from_secs(1);
 
-/// Near ends of a program's pipes, and the far ones.
+/// The near and far ends of a program's pipes.
 struct Pipes {
     stdin: Option<pipe::Sender>,
     stdout: Option<pipe::Receiver>,
@@ -60,7 +61,7 @@ fn reader(pipe: Option<pipe::Receiver>) -> Option<OutputReader> {
 /// Starts a program in a container.
 ///
 /// # Errors
-/// For people: why not.
+/// A message for the user: why it did not start.
 pub async fn exec(
     runtime: EmbeddedRuntime,
     container: ContainerId,
@@ -96,10 +97,10 @@ pub async fn exec(
     })
 }
 
-/// Couples with a running container.
+/// Attaches to a running container.
 ///
 /// # Errors
-/// For people: why not.
+/// A message for the user: why it failed.
 pub async fn attach(
     runtime: EmbeddedRuntime,
     container: ContainerId,
@@ -109,7 +110,7 @@ pub async fn attach(
     let attached = runtime.attach(&container, far).await;
     let mut session = attached.map_err(|error| error.message)?;
     let exit = Box::pin(async move {
-        // How the container ended is not what an attach is about.
+        // The exit code of the container is not the result of an attach.
         session.wait().await.map(|_| 0).map_err(|error| crate::platform::logging::chain(&error))
     });
     let resize = move |size: TerminalSize| {
@@ -143,18 +144,17 @@ pub fn dialer(runtime: EmbeddedRuntime, sandbox: SandboxId) -> Dialer {
     })
 }
 
-/// What a program said and how it ended.
+/// A program's output and exit code.
 pub struct ExecOutput {
     pub stdout: Vec<u8>,
     pub stderr: Vec<u8>,
-    /// Its exit code.
     pub code: i32,
 }
 
-/// Waits for a program's end and collects what it says; what is too much is read and dropped.
+/// Waits for a program's end and collects its output; output beyond the bound is read and dropped.
 ///
 /// # Errors
-/// For people: why its end is not known.
+/// A message for the user: why the exit code is unknown.
 pub async fn collect(session: Session) -> Result<ExecOutput, String> {
     let Session { stdin: _, stdout, stderr, resize: _, exit } = session;
     let (mut out, mut err) = (Vec::new(), Vec::new());
@@ -163,7 +163,8 @@ pub async fn collect(session: Session) -> Result<ExecOutput, String> {
         let mut exit = exit;
         tokio::select! {
             code = &mut exit => {
-                // What it left running may hold the streams; without that this is the end of both.
+                // Processes that it left running may keep the streams open; otherwise this is the end of
+                // both.
                 let _ = tokio::time::timeout(DRAIN, drained).await;
                 code
             }

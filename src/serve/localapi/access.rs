@@ -1,6 +1,6 @@
-//! Who may do what with objects: Kubernetes' attributes of a request, and the node's policy about them.
+//! Authorization for objects: Kubernetes' attributes of a request, and the node's policy.
 //!
-//! Owns the decision and the words of a refusal. Pure.
+//! Owns the decision and the message of a denial. Pure.
 
 use serde_json::{Value, json};
 
@@ -10,10 +10,10 @@ use super::status::{self, Failure};
 use crate::model::objects::ObjectKind;
 use crate::serve::server::access::{ANONYMOUS, MASTERS, Policy, User, VIEWERS};
 
-/// The group of everybody who is recognised.
+/// The group of all authenticated users.
 pub const AUTHENTICATED: &str = "system:authenticated";
 
-/// A request about objects, as an authorizer sees it.
+/// A request for objects, as authorizers see it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObjectAttributes {
     /// `get`, `list`, ...
@@ -21,13 +21,13 @@ pub struct ObjectAttributes {
     pub group: String,
     pub resource: String,
     pub subresource: String,
-    /// Empty for all of them and for kinds without.
+    /// Empty for all namespaces and for cluster-scoped kinds.
     pub namespace: String,
     pub name: String,
 }
 
 impl ObjectAttributes {
-    /// Of a request.
+    /// The attributes of a request.
     #[must_use]
     pub fn of(wanted: &RequestInfo) -> Self {
         Self {
@@ -45,7 +45,7 @@ fn is_in(user: &User, group: &str) -> bool {
     user.groups.iter().any(|found| found == group)
 }
 
-/// All groups of a user, the one of everybody included.
+/// All groups of a user, including `system:authenticated`.
 #[must_use]
 pub fn groups(user: &User) -> Vec<String> {
     let mut groups = user.groups.clone();
@@ -74,7 +74,7 @@ pub fn may(policy: Policy, user: &User, asked: &ObjectAttributes) -> bool {
         && matches!(asked.subresource.as_str(), "" | "log" | "status" | "resize" | "ephemeralcontainers")
 }
 
-/// What viewers see: everything that is served but Secrets.
+/// What viewers may read: everything but Secrets.
 fn is_shown(group: &str, plural: &str) -> bool {
     RESOURCES.iter().any(|resource| {
         resource.group == group
@@ -83,8 +83,8 @@ fn is_shown(group: &str, plural: &str) -> bool {
     })
 }
 
-/// Whether a user may ask for a path that names no object: what the API is, for everybody who is recognised; how it is, for
-/// everybody.
+/// Whether a user may request a path that names no object: discovery, for authenticated users; health, for
+/// everyone.
 #[must_use]
 pub fn may_path(policy: Policy, user: &User, path: &str, verb: &str) -> bool {
     if policy == Policy::AlwaysAllow || is_in(user, MASTERS) {
@@ -102,7 +102,7 @@ pub fn may_path(policy: Policy, user: &User, path: &str, verb: &str) -> bool {
             || (known && below(&["/api", "/apis", "/openapi"])))
 }
 
-/// An apiserver's words for no.
+/// The API server's message for a denied request.
 #[must_use]
 pub fn refusal(user: &User, asked: &ObjectAttributes) -> Failure {
     let resource = match asked.subresource.as_str() {

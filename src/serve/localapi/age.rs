@@ -1,16 +1,16 @@
-//! Durations for people, in kubectl's words.
+//! Durations for users, in kubectl's format.
 //!
 //! Owns rounding.
 
 use crate::model::types::Timestamp;
 
-/// `5s`, `3m20s`, `4h`, `2d3h`: fewer digits the older, as kubectl shows ages.
+/// `5s`, `3m20s`, `4h`, `2d3h`: the longer, the coarser, as kubectl prints ages.
 #[must_use]
 pub fn since(moment: Timestamp, now: Timestamp) -> String {
     human(now.saturating_since(moment).as_secs())
 }
 
-/// `<unknown>` when it is not known since when.
+/// `<unknown>` without a start.
 #[must_use]
 pub fn since_or_unknown(moment: Option<Timestamp>, now: Timestamp) -> String {
     match moment {

@@ -1,6 +1,6 @@
-//! What this API asks of the node, beside what the server asks.
+//! This API's interface to the node, beside the server's.
 //!
-//! Owns the questions.
+//! Owns the methods.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -16,17 +16,17 @@ use crate::model::source::SourceObject;
 use crate::model::types::{PodUid, Timestamp};
 use crate::store::StoredEvent;
 
-/// Wakes when something may have changed. Several sources, each a counter.
+/// Wakes when something may have changed. Combines several sources, each a counter.
 pub struct Changes(pub Vec<watch::Receiver<u64>>);
 
 impl Changes {
-    /// Something may have changed since the last call of [`next`](Self::next), or since these were made.
+    /// Whether something may have changed since the last call of [`next`](Self::next), or since creation.
     #[must_use]
     pub fn has_changed(&self) -> bool {
         self.0.iter().any(|source| source.has_changed().unwrap_or(false))
     }
 
-    /// Waits for the next change since the last call. A source that has ended says nothing more.
+    /// Waits for the next change since the last call. A closed source causes no further wake-ups.
     pub async fn next(&mut self) {
         let mut waits: Vec<_> = self.0.iter_mut().map(|source| Box::pin(source.changed())).collect();
         std::future::poll_fn(|context| {
@@ -41,21 +41,21 @@ impl Changes {
 
 /// The node, as its local API sees it. Pods come from [`crate::serve::server::node::Node`].
 pub trait Cluster {
-    /// ConfigMaps, Secrets and claims that count, with where each is written.
+    /// The effective ConfigMaps, Secrets and claims, with their origins.
     fn objects(&self) -> Vec<SourceObject>;
-    /// What happened, oldest first.
+    /// The events, oldest first.
     fn events(&self) -> Vec<StoredEvent>;
-    /// Namespaces that were made on purpose, whole; those in use need not be among them.
+    /// Namespaces that were created explicitly, as whole objects; those in use need not be among them.
     fn namespaces(&self) -> Vec<Value>;
-    /// Where a claim has its data.
+    /// The directory of a claim's data.
     fn claim_directory(&self, namespace: &str, name: &str) -> String;
     /// The node itself.
     fn node(&self) -> NodeState;
-    /// What the configuration says of the node, before clients change it.
+    /// The node as configured, before changes by clients.
     fn node_base(&self) -> NodeBase;
-    /// The mirror of a pod of a manifest, when an earlier one was deleted.
+    /// The mirror pod of a static pod, if an earlier one was deleted.
     fn mirror(&self, uid: &PodUid) -> Option<Mirror>;
-    /// Namespaces in use that were deleted, and when.
+    /// Namespaces in use that were deleted, and the time of the deletion.
     fn deleted_namespaces(&self) -> BTreeMap<String, Timestamp>;
     /// Wakes when objects of this store may have changed.
     fn changes(&self, store: Store) -> Changes;

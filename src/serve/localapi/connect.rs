@@ -1,7 +1,7 @@
 //! Logs, streams into pods, and the kubelet's own API behind the node's proxy.
 //!
-//! Owns the translation of an API server's words into the kubelet's, the choice of a container, and failures as objects. Must not
-//! know how a stream is carried.
+//! Owns the translation of the API server's parameters into the kubelet's, the choice of a container, and failures as
+//! objects.
 
 use hyper::{Response, StatusCode};
 
@@ -61,10 +61,10 @@ pub(super) async fn pod(
     answered.map_err(|(code, message)| failed(code, &message, wanted))
 }
 
-/// Parameters that say yes or no.
 const FLAGS: [&str; 7] = ["follow", "previous", "stderr", "stdin", "stdout", "timestamps", "tty"];
 
-/// An API server takes more words for yes than a kubelet: everything but 0 and false. Python's client says True.
+/// The API server accepts more spellings of true than the kubelet: everything but 0 and false. Python's
+/// client sends True.
 fn in_kubelets_words(mut parameters: Parameters) -> Parameters {
     for (name, value) in &mut parameters {
         if FLAGS.contains(&name.as_str()) {
@@ -75,7 +75,7 @@ fn in_kubelets_words(mut parameters: Parameters) -> Parameters {
     parameters
 }
 
-/// Who went into a container, for those who ask later.
+/// Logs who entered a container, as an audit trail.
 fn note(visit: &DelegatedRequest, part: &str, namespace: &str, name: &str) {
     if matches!(part, "exec" | "attach") {
         log::info!(user = visit.user.name, verb = part, pod = format!("{namespace}/{name}"); "Client \
@@ -83,7 +83,7 @@ fn note(visit: &DelegatedRequest, part: &str, namespace: &str, name: &str) {
     }
 }
 
-/// The container that is named, or the only one. An API server's words for what is neither.
+/// The named container, or the only one. Otherwise the API server's message.
 fn container(pod: &Pod, parameters: &Parameters) -> Result<String, Failure> {
     let names = |list: &[Container]| list.iter().map(|one| one.name.clone()).collect::<Vec<_>>();
     let (containers, init) = (names(&pod.spec.containers), names(&pod.spec.init_containers));
@@ -98,7 +98,8 @@ fn container(pod: &Pod, parameters: &Parameters) -> Result<String, Failure> {
             Err(status::bad_request(format!("container {chosen} is not valid for pod {name}")))
         }
         (None, [only]) if init.is_empty() => Ok(only.clone()),
-        // As upstream: init containers are named, the only other one is not meant by itself.
+        // As upstream: the message lists init containers, too, and a single other container is not chosen
+        // beside them.
         (None, _) => {
             let listed = |names: &[String]| format!("[{}]", names.join(" "));
             let mut message = format!(
@@ -138,7 +139,7 @@ fn failed(code: StatusCode, message: &str, wanted: &RequestInfo) -> Failure {
     Failure::new(code.as_u16(), reason, message).about("", wanted.resource.plural, name)
 }
 
-/// `NAME`, `NAME:PORT`, `SCHEME:NAME:PORT`: the name, and the port if one is named.
+/// `NAME`, `NAME:PORT`, `SCHEME:NAME:PORT`: the name, and the port if present.
 fn addressed(name: &str) -> (&str, &str) {
     match name.split(':').collect::<Vec<_>>().as_slice() {
         [name, port] | [_, name, port] => (*name, *port),
@@ -146,7 +147,7 @@ fn addressed(name: &str) -> (&str, &str) {
     }
 }
 
-/// Answers `/api/v1/nodes/NODE/proxy/...`: the kubelet's own API, by its own rules.
+/// Answers `/api/v1/nodes/NODE/proxy/...`: the kubelet's own API, with its own authorization.
 pub(super) async fn node_proxy(
     api: &LocalApi,
     wanted: &RequestInfo,

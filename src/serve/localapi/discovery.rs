@@ -1,6 +1,6 @@
-//! What this API serves, told to clients: both of discovery's forms, and the release.
+//! Discovery in both of its forms, and the release.
 //!
-//! Owns the shapes. Pure: everything is read from the table of resources.
+//! Owns the shapes. Pure: everything is derived from the table of resources.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ use super::resource::{RESOURCES, Resource, Subresource, Verb, group_version, gro
 
 pub use crate::serve::server::RELEASE;
 
-/// Of aggregated discovery: the versions we speak, the newest first.
+/// The supported versions of aggregated discovery, the newest first.
 pub const AGGREGATED: [(&str, &str); 2] = [
     ("v2", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"),
     ("v2beta1", "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList"),
@@ -24,7 +24,7 @@ fn of_group(group: &str) -> impl Iterator<Item = &'static Resource> {
     RESOURCES.iter().filter(move |resource| resource.group == group)
 }
 
-/// `/`: what there is, in order.
+/// `/`: the existing paths, sorted.
 #[must_use]
 pub fn paths() -> Value {
     let mut paths: Vec<String> =
@@ -117,7 +117,7 @@ fn put_names(entry: &mut Value, resource: &Resource) {
     }
 }
 
-/// `/api` and `/apis` for clients that take everything in one answer; `version` is discovery's own.
+/// `/api` and `/apis` for clients of aggregated discovery; `version` is discovery's own.
 #[must_use]
 pub fn aggregated(core: bool, version: &str) -> Value {
     let groups = if core { vec![("", "v1")] } else { groups() };
@@ -166,7 +166,7 @@ fn whole(resource: &Resource) -> Value {
     entry
 }
 
-/// `/version`. Upstream's release that we follow, and ours behind it.
+/// `/version`: the upstream release that this follows, with the agent's own version appended.
 #[must_use]
 pub fn version() -> Value {
     json!({

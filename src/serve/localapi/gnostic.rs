@@ -5,27 +5,27 @@
 
 use serde_json::Value;
 
-/// A message: JSON's name, number and content of each field, and the number of the list that takes what begins with `x-`.
+/// A message: JSON's name, number and content of each field, and the number of the list for `x-` extensions.
 struct Message {
     fields: &'static [(&'static str, u8, FieldPart)],
     extensions: u8,
 }
 
-/// What a field holds.
+/// The content of a field.
 #[derive(Clone, Copy)]
 enum FieldPart {
-    /// Text or a flag.
+    /// A string or a boolean.
     Plain,
     /// `Any`: the value as YAML, which JSON is.
     Any,
     Of(&'static Message),
     /// A message with this field alone.
     In(u8, &'static FieldPart),
-    /// Once for each item.
+    /// Repeated, one for each item.
     Each(&'static FieldPart),
     /// A message with this field once for each member: 1 its name, 2 its value.
     Map(u8, &'static FieldPart),
-    /// Nested by where the parameter is.
+    /// Nested according to the parameter's `in`.
     Parameter,
 }
 
@@ -90,7 +90,7 @@ static DOCUMENT: Message = Message {
     extensions: 16,
 };
 
-/// Writes a part of a document: what is written one after the other is one document, as readers of this form join messages.
+/// Encodes a part of a document. Concatenated parts form one document, as protobuf decoders merge messages.
 pub fn document(out: &mut Vec<u8>, part: &Value) {
     message(out, &DOCUMENT, part);
 }

@@ -1,4 +1,4 @@
-//! `metrics.k8s.io`: what nodes and pods use, measured when somebody asks.
+//! `metrics.k8s.io`: the usage of nodes and pods, measured on request.
 //!
 //! Owns the shapes.
 
@@ -10,7 +10,8 @@ use super::status::Failure;
 use crate::model::api::pod::Pod;
 use crate::node::stats::{Ask, Summary, Usage};
 
-/// Metrics of all pods, or of the node, by namespace and name. What has just begun is not among them yet.
+/// Metrics of all pods, or of the node, by namespace and name. Pods that have just started are not included
+/// yet.
 ///
 /// # Errors
 /// 503 when nothing can be measured.
@@ -40,7 +41,7 @@ fn object(kind: &str, metadata: &Value, at: &Usage) -> Value {
         "apiVersion": "metrics.k8s.io/v1beta1",
         "metadata": metadata,
         "timestamp": at.at.to_rfc3339(),
-        // At least; it is the time since the ask before this one if that is not long ago.
+        // The minimum; otherwise the time since the previous request, if that is recent.
         "window": "1s",
     });
     object["metadata"]["creationTimestamp"] = json!(at.at.to_rfc3339());

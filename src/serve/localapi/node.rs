@@ -1,4 +1,4 @@
-//! The `Node` object: what is known of this machine, as Kubernetes shows it.
+//! The `Node` object.
 //!
 //! Owns the object's shape and its conditions. Pure: facts in, JSON out.
 
@@ -9,26 +9,26 @@ use crate::model::node_changes::Taint;
 use crate::model::types::Timestamp;
 use crate::runtime::{RuntimeHandler, RuntimeStatus};
 
-/// How often upstream reports a node that does not change; heartbeats are shown in these steps, so that looking at a node does
-/// not change it.
+/// Upstream's interval, in seconds, of reporting an unchanged node. Heartbeats are shown in these steps, so
+/// that reading a node does not change it.
 const HEARTBEAT: i64 = 300;
 
-/// Where leases of nodes are.
+/// The namespace of node leases.
 pub const LEASES: &str = "kube-node-lease";
 
-/// Something the node is or is not.
+/// A condition of the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Condition {
     /// `Ready`, `MemoryPressure`, ...
     pub kind: &'static str,
-    /// Whether it is so.
+    /// Whether the status is `True`.
     pub holds: bool,
     pub reason: String,
     pub message: String,
     pub since: Timestamp,
 }
 
-/// An image the runtime has.
+/// An image of the runtime.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Image {
     /// Tags and digests.
@@ -41,15 +41,15 @@ pub struct Image {
 pub struct NodeState {
     pub name: String,
     pub labels: StringMap,
-    /// Those of the configuration, or those that clients have set.
+    /// The configured taints, or those that clients have set.
     pub taints: Vec<Taint>,
     /// The pods' networks.
     pub pod_cidrs: Vec<String>,
-    /// When it joined: when this agent's memory begins, or its process.
+    /// When the node joined: the creation of the store, or the start of the process without one.
     pub created: Timestamp,
-    /// What it has.
+    /// The node's resources.
     pub capacity: ResourceList,
-    /// What pods may have of it.
+    /// The part of them available to pods.
     pub allocatable: ResourceList,
     /// `InternalIP`s.
     pub addresses: Vec<String>,
@@ -59,22 +59,22 @@ pub struct NodeState {
     pub port: u16,
     /// `nodeInfo`, by its field names.
     pub info: Vec<(&'static str, String)>,
-    /// In the order in which they are shown.
+    /// In the order of the status.
     pub conditions: Vec<Condition>,
     /// The largest first.
     pub images: Vec<Image>,
     /// Annotations that clients have set.
     pub annotations: StringMap,
-    /// Pods may not be placed here (`kubectl cordon`).
+    /// Pods may not be scheduled here (`kubectl cordon`).
     pub unschedulable: bool,
-    /// What the runtime can do, when it has told.
+    /// The runtime's features, once it has reported them.
     pub features: Option<RuntimeStatus>,
     /// `nodeLeaseDurationSeconds`.
     pub lease_seconds: i32,
     pub now: Timestamp,
 }
 
-/// The uid of an object that has no life of its own: the same for the same words.
+/// The uid of an object that is not stored: the same for the same text.
 #[must_use]
 pub fn uid(words: &str) -> String {
     use sha2::{Digest, Sha256};
@@ -159,7 +159,7 @@ pub fn object(state: &NodeState) -> Value {
     node
 }
 
-/// What the runtime says of its handlers and of itself; nothing of a runtime that does not say.
+/// The features of the runtime and its handlers; nothing if the runtime does not report them.
 fn put_features(status: &mut Value, runtime: &RuntimeStatus) {
     let mut handlers: Vec<_> = runtime.handlers.iter().collect();
     handlers.sort_by(|one, other| one.name.cmp(&other.name));
@@ -177,8 +177,8 @@ fn put_features(status: &mut Value, runtime: &RuntimeStatus) {
     }
 }
 
-/// The lease by which the node says that it is alive. Nothing is renewed: it is made when it is asked for, in the steps in which
-/// upstream renews.
+/// The lease by which the node signals that it is alive. It is not renewed but computed on request, in
+/// upstream's renewal interval.
 #[must_use]
 pub fn lease(state: &NodeState) -> Value {
     let seconds = i64::from(state.lease_seconds.max(1));

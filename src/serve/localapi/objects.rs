@@ -1,4 +1,4 @@
-//! The objects this API shows, made of what the agent knows.
+//! The objects of this API, derived from the agent's state.
 //!
 //! Owns the translation into Kubernetes' shapes.
 
@@ -21,10 +21,11 @@ use crate::pod::lifecycle::show_end;
 use crate::pod::status::rules::hold_back_end;
 use crate::store::{EventKey, StoredEvent};
 
-/// Namespaces that are there without anybody using them, and stay.
+/// Namespaces that exist without being used, and cannot be removed.
 pub(super) const ALWAYS: [&str; 3] = ["default", node::LEASES, "kube-system"];
 
-/// All objects of a store, by namespace and name, without versions. Nothing is measured: what is, has no versions.
+/// All objects of a store, by namespace and name, without versions. Metrics are not included: they have no
+/// versions.
 pub(super) fn all(api: &LocalApi, store: Store) -> Vec<Value> {
     let node_name = api.node.name();
     let mut objects: Vec<Value> = match store {
@@ -43,7 +44,7 @@ pub(super) fn all(api: &LocalApi, store: Store) -> Vec<Value> {
     objects
 }
 
-/// The object at this place (namespace and name), as [`all`] has it; of pods no other is looked at.
+/// The object at this place (namespace and name), as in [`all`]. Of pods only this one is converted.
 pub(super) fn one(api: &LocalApi, store: Store, (namespace, name): (&str, &str)) -> Option<Value> {
     if store == Store::Pods {
         return api.node.pod(namespace, name, None).map(|found| shown_pod(api, found));
@@ -59,7 +60,7 @@ fn shown_pod(api: &LocalApi, found: Pod) -> Value {
     pod(found, api.node.name(), mirror)
 }
 
-/// A pod; one from a manifest as the mirror that an API server would hold of it.
+/// A pod; a static one as the mirror pod that an API server would have.
 #[must_use]
 pub fn pod(mut pod: Pod, node_name: &str, mirror: Option<Mirror>) -> Value {
     show_end(&mut pod);
@@ -82,7 +83,7 @@ pub fn pod(mut pod: Pod, node_name: &str, mirror: Option<Mirror>) -> Value {
         pod.metadata.uid = PodUid::from(mirror.uid);
         pod.metadata.creation_timestamp = Some(mirror.created);
     }
-    // Stored by a release that did not count.
+    // Stored by a release that did not set generations.
     pod.metadata.generation = pod.metadata.generation.max(1);
     json!(pod)
 }
@@ -93,7 +94,7 @@ fn local(api: &LocalApi, kind: ObjectKind) -> Vec<Value> {
     wanted.map(|found| wire::to_value(&found.object, Values::Shown)).collect()
 }
 
-/// The directory that a claim is bound to, as the volume it stands for.
+/// The directory of each bound claim, as the volume it represents.
 fn volumes(api: &LocalApi) -> Vec<Value> {
     let objects = api.cluster.objects();
     let volume = |found: &crate::model::source::SourceObject| {
@@ -150,7 +151,7 @@ fn namespaces(api: &LocalApi) -> Vec<Value> {
     made
 }
 
-/// A namespace that nobody made on purpose.
+/// A namespace that was not created explicitly.
 #[must_use]
 pub fn namespace(name: &str, since: Timestamp) -> Value {
     json!({
@@ -167,7 +168,7 @@ pub fn namespace(name: &str, since: Timestamp) -> Value {
     })
 }
 
-/// Object and time, as upstream names events; what happened at the same moment is told apart.
+/// Object and time, as upstream names events. Events of the same moment get different names.
 fn event_name(key: &EventKey, first: Timestamp) -> String {
     let mut hasher = DefaultHasher::new();
     (&key.reason, &key.message, &key.field_path).hash(&mut hasher);
@@ -180,7 +181,7 @@ fn event_name(key: &EventKey, first: Timestamp) -> String {
 pub fn event(event: &StoredEvent, host: &str) -> Value {
     let key = &event.key;
     let name = event_name(key, event.first);
-    // Events of what has no namespace are in the default one (upstream).
+    // Events of cluster-scoped objects are in the default namespace (upstream).
     let namespace = if key.namespace.is_empty() { "default" } else { &key.namespace };
     let mut involved = json!({"kind": key.kind, "name": key.name, "uid": key.uid, "apiVersion": "v1"});
     for (field, value) in [("namespace", &key.namespace), ("fieldPath", &key.field_path)] {
@@ -211,7 +212,7 @@ pub fn event(event: &StoredEvent, host: &str) -> Value {
     })
 }
 
-/// The same event as `events.k8s.io` shows it.
+/// The same event in the shape of `events.k8s.io`.
 #[must_use]
 pub fn new_event(old: &Value) -> Value {
     let mut event = json!({"apiVersion": "events.k8s.io/v1", "kind": "Event"});

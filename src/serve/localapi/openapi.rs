@@ -1,7 +1,8 @@
-//! OpenAPI of what this API serves, versions 2 and 3: what `kubectl explain` shows, and what clients check objects and patches by.
+//! OpenAPI of what this API serves, versions 2 and 3: what `kubectl explain` shows, and what clients check
+//! objects and patches by.
 //!
-//! Owns the documents' shapes. Made of the table of resources and the table of types when somebody asks, piece by piece
-//! while it is sent; nothing is kept.
+//! Owns the documents' shapes. They are generated on request from the table of resources and the table of
+//! types, piece by piece while they are sent; nothing is kept.
 
 use serde_json::{Map, Value, json};
 
@@ -9,7 +10,7 @@ use super::gnostic;
 use super::resource::{RESOURCES, Resource, Verb, group_version, groups};
 use crate::model::api::schema::{self, Field, Schema, Type, inner};
 
-/// A piece is sent when it has grown to this many bytes.
+/// A piece is sent once it has this many bytes.
 const PIECE: usize = 16 * 1024;
 
 /// The form of a document.
@@ -23,14 +24,14 @@ pub enum Form {
     V3,
 }
 
-/// What is at a path below `/openapi/`.
+/// The resource at a path below `/openapi/`.
 pub enum OpenApiDocument {
     /// The list of version 3's documents.
     Index(Value),
     Document(Box<Document>),
 }
 
-/// A document that is about to be made.
+/// A document that is being generated.
 pub struct Document {
     form: Form,
     schema: Schema,
@@ -40,7 +41,7 @@ pub struct Document {
     closed: bool,
 }
 
-/// A path: of which resource, which of its parts, and whether it is that of one object.
+/// A path: its resource, subresource, and whether it names one object.
 struct ApiPath {
     resource: &'static Resource,
     part: Option<usize>,
@@ -54,14 +55,15 @@ enum Scope {
     One,
 }
 
-/// The binary form of version 2 is wanted: as kubectl names it, under its older and its newer name.
+/// Whether the client wants the binary form of version 2, under kubectl's older or newer name of it.
 #[must_use]
 pub fn wants_binary(accept: &str) -> bool {
     let first = accept.split([',', ';']).next().unwrap_or_default().trim();
     first.starts_with("application/com.github.proto-openapi.spec.v2") && first.ends_with("+protobuf")
 }
 
-/// Version 3 is there as JSON alone: no client is known that wants another form. One that says nothing takes what there is.
+/// Version 3 is available as JSON only: no known client requests another form. Without `Accept` any form will
+/// do.
 #[must_use]
 pub fn takes_json(accept: &str) -> bool {
     let takes = |form: &str| {
@@ -73,7 +75,7 @@ pub fn takes_json(accept: &str) -> bool {
     accept.split(',').any(takes)
 }
 
-/// Answers `/openapi/PATH`, if there is something. `binary` counts for version 2.
+/// Answers `/openapi/PATH`; `None` for an unknown path. `binary` applies to version 2.
 #[must_use]
 pub fn answer(path: &str, binary: bool) -> Option<OpenApiDocument> {
     let all = || std::iter::once(("", "v1")).chain(groups());
@@ -97,12 +99,12 @@ fn root(group: &str, version: &str) -> String {
     format!("{prefix}/{}", group_version(group, version))
 }
 
-/// Another one for another release or another table.
+/// Changes with the release and with the table of resources.
 fn hash() -> String {
     format!("{}-{}", env!("CARGO_PKG_VERSION"), schema::hash())
 }
 
-/// The query says which document is meant, so that clients may keep the answer.
+/// Whether the query has the document's hash, so that clients may cache the answer.
 #[must_use]
 pub fn names_hash(query: &str) -> bool {
     query.split('&').any(|part| part.strip_prefix("hash=") == Some(&hash()))
@@ -155,7 +157,6 @@ impl Document {
         Self { form, schema, paths, types, at: 0, closed: false }
     }
 
-    /// Its content type.
     #[must_use]
     pub fn content_type(&self) -> &'static str {
         match self.form {
@@ -172,7 +173,7 @@ impl Document {
         }
     }
 
-    /// One more piece; none when it was all.
+    /// The next piece; `None` at the end.
     pub fn next_piece(&mut self) -> Option<Vec<u8>> {
         if self.closed {
             return None;
@@ -289,7 +290,7 @@ impl Document {
 
     fn property(&self, of: Type<'_>, field: &Field<'_>) -> Value {
         let mut property = self.value(of, field, field.shape);
-        // Beside a reference nothing else counts in version 3.
+        // In version 3, siblings of a reference are ignored.
         if self.is_v3() && property.get("$ref").is_some() && !field.text.is_empty() {
             property = json!({"allOf": [property]});
         }

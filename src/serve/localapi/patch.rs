@@ -1,5 +1,5 @@
-//! What a patch makes of an object: JSON Patch, JSON Merge Patch, strategic merge patch, server-side apply, and who owns
-//! which field afterwards.
+//! Applying patches: JSON Patch, JSON Merge Patch, strategic merge patch, server-side apply, and the
+//! resulting field ownership.
 //!
 //! Owns the algorithms and their bounds, over plain JSON; no input makes them panic or grow without bound.
 
@@ -13,22 +13,22 @@ pub mod strategic;
 
 use serde_json::Value;
 
-/// Values nest no deeper, as what `serde_json` reads does: nothing that walks one recursively runs out of stack.
+/// The maximum nesting, `serde_json`'s: recursive walks cannot overflow the stack.
 pub const MAX_DEPTH: usize = 128;
 
-/// What an object may weigh as JSON: etcd's limit for a request.
+/// The maximum size of an object as JSON: etcd's limit for a request.
 pub const MAX_OBJECT_BYTES: usize = 1_572_864;
 
-/// Why a patch was not carried out.
+/// Why a patch was not applied.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PatchError {
-    /// It is no patch of its kind (400).
+    /// Not a valid patch of its kind (400).
     #[error("{0}")]
     Malformed(String),
     /// It does not fit the object (422).
     #[error("{0}")]
     Unprocessable(String),
-    /// It, or what it makes, is too large (413).
+    /// The patch, or its result, is too large (413).
     #[error("{0}")]
     TooLarge(String),
 }
@@ -41,7 +41,7 @@ fn unprocessable<T>(message: impl Into<String>) -> Result<T, PatchError> {
     Err(PatchError::Unprocessable(message.into()))
 }
 
-/// Levels of a value: one for a scalar.
+/// The levels of a value: one for a scalar.
 fn depth(value: &Value) -> usize {
     match value {
         Value::Object(members) => 1 + members.values().map(depth).max().unwrap_or(0),
@@ -50,7 +50,7 @@ fn depth(value: &Value) -> usize {
     }
 }
 
-/// The object, unless it has become too large or too deep to be kept.
+/// Returns the object, unless it is too large or too deep to store.
 ///
 /// # Errors
 /// [`PatchError::TooLarge`].

@@ -1,13 +1,11 @@
-//! What a request to the Kubernetes API asks for.
+//! Parsing of requests to the Kubernetes API.
 //!
-//! Owns paths and the parameters of reading. Pure: a method, a path and a query in, what is wanted or a failure out. Must not
-//! know who asks, nor what is answered.
+//! Owns paths and the parameters of reading. Pure: a method, a path and a query in, a call or a failure out.
 
 use super::resource::{self, Resource, Subresource, Verb};
 use super::status::{self, Failure};
 use crate::serve::server::route;
 
-/// What is wanted.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ApiCall {
     /// `/`.
@@ -26,28 +24,26 @@ pub enum ApiCall {
     Health(String),
     /// `/openapi/...`.
     OpenApi(String),
-    /// An object, or many.
+    /// An object or a collection.
     Object(Box<RequestInfo>),
 }
 
-/// An object or many of them, and what is to be done.
+/// A request for an object or a collection.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RequestInfo {
     pub resource: &'static Resource,
-    /// What is to be done.
     pub verb: Verb,
-    /// `None`: in all namespaces, or the kind has none.
+    /// `None`: all namespaces, or a cluster-scoped kind.
     pub namespace: Option<String>,
-    /// `None`: many, or one to be created.
+    /// `None`: a collection, or an object to be created.
     pub name: Option<String>,
-    /// Which part of it.
     pub subresource: Option<&'static Subresource>,
-    /// What follows a subresource that passes on, with its slash.
+    /// The path behind a subresource that forwards requests, with its leading slash.
     pub rest: String,
     pub options: QueryOptions,
 }
 
-/// Parameters of a request. Those that nobody reads are left where they are, in the request.
+/// Parameters of a request. Those that are not used here stay in the request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QueryOptions {
     /// `labelSelector`.
@@ -86,14 +82,14 @@ pub struct QueryOptions {
     pub propagation_policy: String,
 }
 
-/// Whether a path belongs to this API. What else there is belongs to the kubelet's.
+/// Whether a path belongs to this API. The others belong to the kubelet's.
 #[must_use]
 pub fn is_ours(path: &str) -> bool {
     let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();
     path == "/" || matches!(first, "api" | "apis" | "version" | "openapi" | "livez" | "readyz")
 }
 
-/// Reads a request.
+/// Parses a request.
 ///
 /// # Errors
 /// The failure to answer with.
@@ -129,7 +125,7 @@ pub fn read(method: &str, path: &str, query: &str) -> Result<ApiCall, Failure> {
 
 fn object(method: &str, group: &str, version: &str, parts: &[&str], query: &str) -> Result<ApiCall, Failure> {
     let (namespace, parts) = match parts {
-        // A namespace itself, and its own parts.
+        // A namespace itself, and its own subresources.
         ["namespaces"] | ["namespaces", _] | ["namespaces", _, "status" | "finalize"] => (None, parts),
         ["namespaces", namespace, rest @ ..] => (Some((*namespace).to_owned()), rest),
         _ => (None, parts),
@@ -214,7 +210,7 @@ impl Parameters {
         self.get(name).unwrap_or_default().to_owned()
     }
 
-    /// Upstream's: there without a value is yes.
+    /// Upstream's rule: a parameter without a value is true.
     fn flag(&self, name: &str) -> Result<Option<bool>, Failure> {
         match self.get(name) {
             None => Ok(None),

@@ -7,22 +7,21 @@ use crate::model::api::pod::{ContainerState, ContainerStatus, Pod};
 use crate::model::types::Timestamp;
 use crate::pod::scheduling::gated_reason;
 
-/// What a row shows of a pod besides its name.
+/// The columns of a pod's row besides its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodColumns {
-    /// Ready containers of all.
+    /// The number of ready containers of all: `1/2`.
     pub ready: String,
     pub status: String,
-    /// And when the last one was.
+    /// The number of restarts and the time since the last one.
     pub restarts: String,
-    /// Since it was made.
+    /// The time since its creation.
     pub age: String,
     pub ip: String,
-    /// Where it runs.
     pub node: String,
 }
 
-/// Restarts and when the last one was.
+/// The number of restarts and the time of the last one.
 #[derive(Clone, Copy, Default)]
 struct Restarts {
     count: i64,
@@ -46,16 +45,15 @@ impl Restarts {
     }
 }
 
-/// How far the init containers are.
+/// The progress of the init containers.
 struct Init {
-    /// What holds the pod up, if one does.
+    /// The status text while an init container is pending or failing.
     holding: Option<String>,
     all: Restarts,
     sidecars: Restarts,
     ready_sidecars: usize,
 }
 
-/// All columns of a pod.
 #[must_use]
 pub fn columns(pod: &Pod, now: Timestamp) -> PodColumns {
     let sidecars = pod.spec.init_containers.iter().filter(|container| is_always(container)).count();
@@ -74,7 +72,7 @@ pub fn columns(pod: &Pod, now: Timestamp) -> PodColumns {
     if init.holding.is_none() || initialized {
         restarts = init.sidecars;
         let mut running = false;
-        // From the last to the first, so that the first container that has something to say is shown.
+        // From the last to the first, so that the reason of the first container that has one is shown.
         for container in pod.status.container_statuses.iter().rev() {
             restarts.add(container);
             if let Some(reason) = stopped_reason(&container.state) {
@@ -138,7 +136,7 @@ fn init_progress(pod: &Pod) -> Init {
     init
 }
 
-/// Why a container does not run, in one word; `None` while it does, or when nobody says.
+/// Why a container does not run, in one word. `None` while it runs, or when the reason is unknown.
 fn stopped_reason(state: &ContainerState) -> Option<String> {
     if let Some(waiting) = &state.waiting
         && !waiting.reason.is_empty()

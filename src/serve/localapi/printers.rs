@@ -13,7 +13,7 @@ use crate::model::objects::ObjectKind;
 use crate::model::types::Timestamp;
 use crate::serve::localapi::pod_printer;
 
-/// A column: its name, what it shows, and that it is for `-o wide`.
+/// A column: its name, its description, and whether it is for `-o wide`.
 type Column = (&'static str, &'static str, bool);
 
 const NAME: Column = ("Name", "Name, unique within a namespace.", false);
@@ -280,7 +280,7 @@ fn event_cells(object: &Value, now: Timestamp) -> Vec<Value> {
     ]
 }
 
-/// As kubectl shortens them.
+/// In kubectl's abbreviations.
 #[must_use]
 pub fn access_modes(object: &Value) -> String {
     let modes = object.pointer("/spec/accessModes").and_then(Value::as_array).into_iter().flatten();
@@ -331,7 +331,7 @@ fn address(object: &Value, kind: &str) -> String {
     found.map_or("<none>", |found| text(found, "/address")).to_owned()
 }
 
-/// Of a node, or of all containers of a pod together.
+/// The usage of a node, or the sum over a pod's containers.
 fn usage(object: &Value, what: &str) -> String {
     let of = |usage: &Value| Quantity::parse(usage.get(what)?.as_str()?).ok();
     let containers = object.get("containers").and_then(Value::as_array).into_iter().flatten();

@@ -1,7 +1,9 @@
-//! Kubernetes' binary form of the few kinds that kubectl sends in it whatever a server offers: `kubectl create configmap`, `secret` and
-//! `namespace`, the pods of `kubectl debug`, evictions, options of deletions, and reviews; and of RuntimeClass, for other clients.
+//! Kubernetes' protobuf encoding of the few kinds that kubectl always sends in it, whatever the server
+//! offers: `kubectl create configmap`, `secret` and `namespace`, the pods of `kubectl debug`, evictions,
+//! deletion options, and reviews; also RuntimeClass, for other clients.
 //!
-//! Owns the fields of these messages (upstream: `generated.proto` of core/v1, policy/v1, meta/v1, authorization/v1).
+//! Owns the fields of these messages (upstream: `generated.proto` of core/v1, policy/v1, meta/v1,
+//! authorization/v1).
 //! Pure, and bounded by the body.
 
 use std::collections::BTreeMap;
@@ -18,12 +20,13 @@ use crate::model::types::Timestamp;
 /// The content type.
 pub(super) const CONTENT_TYPE: &str = "application/vnd.kubernetes.protobuf";
 
-/// What every object begins with.
+/// The prefix of every encoded object.
 const MAGIC: &[u8] = b"k8s\0";
 
-/// A type a line: its name, and number, JSON's name and shape of each field. A shape is `text`, `bytes`, `number`, `flag`, `time`,
-/// `quantity`, `port` (a number or a name) or a type; with `[]` each occurrence is an item, with `{}` an entry of a map. The fields
-/// of one whose name begins with `&` are the message's own. A type that has no line has no field that counts.
+/// One type per line: its name, and the number, JSON name and shape of each field. A shape is `text`,
+/// `bytes`, `number`, `flag`, `time`, `quantity`, `port` (a number or a name) or a type; with `[]` each
+/// occurrence is an item, with `{}` an entry of a map. A field whose name begins with `&` is inlined: its
+/// fields are the message's own. A type without a line has no fields that are used.
 const TYPES: &str = include_str!("protobuf/types.txt");
 
 struct Field {
@@ -34,14 +37,14 @@ struct Field {
 
 struct Types(BTreeMap<&'static str, Vec<Field>>);
 
-/// Whether a request may come in this form.
+/// Whether a request may be encoded this way.
 pub(super) fn reads(wanted: &RequestInfo) -> bool {
     let part = wanted.subresource.map_or("", |part| part.name);
     let is_known = match wanted.resource.store {
-        // The fields of a claim are not read.
+        // The fields of a claim are not decoded.
         Store::Objects(kind) => part.is_empty() && kind != ObjectKind::PersistentVolumeClaim,
         Store::Namespaces => part.is_empty(),
-        // The fields of its status are not read.
+        // The fields of its status are not decoded.
         Store::Pods => part != "status",
         _ => false,
     };
@@ -52,7 +55,7 @@ pub(super) fn reads(wanted: &RequestInfo) -> bool {
     }
 }
 
-/// Reads an object. `None` when it is none of these kinds.
+/// Decodes an object. `None` when it is of another kind.
 pub(super) fn read(bytes: &[u8]) -> Option<Value> {
     let (what, content) = unwrapped(bytes)?;
     let types = Types::load();
@@ -67,12 +70,12 @@ pub(super) fn read(bytes: &[u8]) -> Option<Value> {
     Some(Value::Object(object))
 }
 
-/// Reads a review of this kind. `None` when it is none.
+/// Decodes a review of this kind. `None` when it is something else.
 pub(super) fn review(kind: &str, bytes: &[u8]) -> Option<Value> {
     Types::load().message(unwrapped(bytes)?.1, kind).map(Value::Object)
 }
 
-/// `runtime.Unknown`: 1 says what it is, 2 is the object.
+/// `runtime.Unknown`: field 1 is the type, field 2 the object.
 fn unwrapped(bytes: &[u8]) -> Option<(Option<&[u8]>, &[u8])> {
     let parts = fields(bytes.strip_prefix(MAGIC)?)?;
     let part = |wanted: u64| {
@@ -114,7 +117,7 @@ impl Types {
             } else {
                 match (self.value(&content, field.shape)?, field.name.starts_with('&')) {
                     (Value::Object(inner), true) => object.extend(inner),
-                    // What says nothing is what is not there.
+                    // An empty value is the same as an absent one.
                     (Value::Null, _) => {}
                     (Value::String(text), _) if text.is_empty() => {}
                     (value, _) => drop(object.insert(name, value)),
@@ -141,7 +144,7 @@ impl Types {
             ("port", Content::Bytes(bytes)) => {
                 let mut number_or_name = self.message(bytes, "IntOrString")?;
                 let is_name = number_or_name.get("type") == Some(&json!(1));
-                // What is left out holds its type's zero, as any field.
+                // An absent field has its type's zero value.
                 let (name, zero) = if is_name { ("strVal", json!("")) } else { ("intVal", json!(0)) };
                 Some(number_or_name.remove(name).unwrap_or(zero))
             }
@@ -315,7 +318,7 @@ mod tests {
     fn a_port_is_a_number_or_a_name_and_zero_is_a_number() {
         let number = |value: u8| vec![2 << 3, value];
         let kind = |value: u8| vec![1 << 3, value];
-        // As Go writes it, and with what is zero left out.
+        // As Go encodes it, and with zero values omitted.
         for (port, expected) in [
             ([kind(0), number(0), field(3, b"")].concat(), Some(json!(0))),
             (number(0), Some(json!(0))),
@@ -324,7 +327,7 @@ mod tests {
             (number(80), Some(json!(80))),
             ([kind(1), field(3, b"web")].concat(), Some(json!("web"))),
             ([kind(1), number(7), field(3, b"web")].concat(), Some(json!("web"))),
-            // A name that is empty is none.
+            // An empty name is absent.
             (kind(1), None),
         ] {
             let action = field(2, &port);
@@ -337,7 +340,7 @@ mod tests {
     fn every_shape_is_known() {
         let types = Types::load();
         let plain = ["text", "bytes", "number", "flag", "time", "quantity", "port"];
-        // Refused whatever is in them, or of Windows alone.
+        // Types that are rejected whatever their content, or exist on Windows only.
         let empty =
             ["AzureFileVolumeSource", "CSIVolumeSource", "EphemeralVolumeSource", "GlusterfsVolumeSource"];
         assert_eq!(TYPES.lines().count(), types.0.len());
@@ -376,7 +379,7 @@ mod tests {
     fn what_is_cut_short_or_no_review_is_refused_either() {
         let whole = wrapped(&field(2, &field(1, &field(2, b"get"))));
         for length in 0..whole.len() {
-            // A cut between two fields leaves a shorter message; nothing panics.
+            // Truncation between two fields gives a shorter valid message; nothing panics.
             let _ = review("SelfSubjectAccessReview", &whole[..length]);
         }
         assert_eq!(review("SelfSubjectAccessReview", b"{}"), None);

@@ -1,6 +1,6 @@
 //! `get` and `list`.
 //!
-//! Owns pages and the meaning of `resourceVersion` in both.
+//! Owns pagination and the meaning of `resourceVersion` in both.
 
 use std::rc::Rc;
 
@@ -17,7 +17,7 @@ use super::{LocalApi, metrics, text};
 use crate::codec::base64;
 use crate::serve::server::body::{self, Body};
 
-/// Answers `get` of an object or of its part that shows the same.
+/// Answers `get` of an object or of a subresource that returns the same object.
 pub(super) async fn get(api: &LocalApi, wanted: &RequestInfo, view: View) -> Result<Response<Body>, Failure> {
     let name = wanted.name.as_deref().unwrap_or_default();
     let object = match wanted.resource.store {
@@ -69,20 +69,20 @@ pub(super) async fn list(
     Ok(answer(&view.many(&metadata, &chosen[..shown]), options))
 }
 
-/// What a request selects.
+/// The selectors of a request.
 pub(super) fn selector(wanted: &RequestInfo) -> Result<Selector, Failure> {
-    // Upstream answers a GET of one object by its name alone.
+    // Upstream ignores selectors in a GET of one object.
     let options = &wanted.options;
     Selector::parse(wanted.resource, &options.label_selector, &options.field_selector)
 }
 
-/// Whether an object, as it is kept, belongs to the answer.
+/// Whether a stored object matches the request.
 pub(super) fn is_chosen(object: &Value, wanted: &RequestInfo, selector: &Selector) -> bool {
     is_here(object, wanted)
         && (selector.is_empty() || selector.matches(&super::shape::own(wanted.resource, object)))
 }
 
-/// Whether an object is in the namespace that is asked about.
+/// Whether an object is in the requested namespace.
 fn is_here(object: &Value, wanted: &RequestInfo) -> bool {
     wanted.namespace.as_deref().is_none_or(|namespace| text(object, "/metadata/namespace") == namespace)
 }
@@ -93,9 +93,9 @@ fn place(object: &Value) -> Place {
     (text(object, "/metadata/namespace").to_owned(), text(object, "/metadata/name").to_owned())
 }
 
-/// Which part of a list is wanted, and under which version it is shown.
+/// The page of a list, and the version of the list.
 struct Page {
-    /// Behind this one.
+    /// The page begins after this object.
     after: Option<Place>,
     version: u64,
 }
@@ -139,7 +139,7 @@ impl Page {
         let (version, after) = read_go_on(&options.go_on).ok_or_else(|| {
             status::bad_request("continue key is not valid: it was not issued by this server")
         })?;
-        // A list that was begun before this process cannot be watched from its beginning.
+        // A list that was begun before this process started has a version that cannot be watched.
         if version > current || version < base {
             return Err(status::expired(
                 "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter.",
@@ -164,7 +164,7 @@ fn read_go_on(token: &str) -> Option<(u64, Place)> {
     Some((token["rv"].as_u64()?, (namespace.to_owned(), name.to_owned())))
 }
 
-/// An object as an answer, for people or for programs.
+/// An object as a response, indented with `pretty`.
 pub(super) fn answer(object: &Value, options: &QueryOptions) -> Response<Body> {
     if !options.pretty {
         return body::object(StatusCode::OK, object);

@@ -4,12 +4,12 @@
 
 use crate::model::objects::ObjectKind;
 
-/// What may be done. The words are Kubernetes'.
+/// The verbs, in Kubernetes' names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verb {
     Get,
     List,
-    /// Many, and what becomes of them.
+    /// Many, and their changes.
     Watch,
     /// `POST`.
     Create,
@@ -36,48 +36,46 @@ impl Verb {
         }
     }
 
-    /// It changes nothing.
     #[must_use]
     pub fn reads(self) -> bool {
         matches!(self, Self::Get | Self::List | Self::Watch)
     }
 }
 
-/// Where a kind's objects come from. Two resources of one store show the same objects in two shapes.
+/// The origin of a kind's objects. Two resources of one store show the same objects in two shapes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Store {
     /// `Pod`.
     Pods,
-    /// What clients and manifests write, and the node keeps as it is.
+    /// Written by clients and manifests, and stored unchanged.
     Objects(ObjectKind),
     /// `PersistentVolume`.
     Volumes,
     /// `Event`.
     Events,
-    /// `Namespace`: those that clients made, and those in use.
+    /// `Namespace`: those that clients created, and those in use.
     Namespaces,
     /// `Node`.
     Nodes,
     /// `Lease`: the node's own.
     Leases,
-    /// `CustomResourceDefinition`: there are none.
+    /// `CustomResourceDefinition`: always empty.
     Definitions,
-    /// Measured when asked for, without versions.
+    /// Measured on request, without versions.
     PodMetrics,
     /// As [`Self::PodMetrics`].
     NodeMetrics,
-    /// Nothing is stored: a question and its answer.
+    /// Nothing is stored: a request and its answer.
     Review,
 }
 
-/// A part of an object with a path of its own.
+/// A subresource with a path of its own.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Subresource {
     /// The last part of the path.
     pub name: &'static str,
-    /// Group, version and kind of what goes over it, where they are not the object's own.
+    /// Group, version and kind of its body, where they are not the object's own.
     pub kind: (&'static str, &'static str, &'static str),
-    /// What may be done.
     pub verbs: &'static [Verb],
 }
 
@@ -88,19 +86,17 @@ pub struct Resource {
     pub version: &'static str,
     /// As in paths.
     pub plural: &'static str,
-    /// What kubectl also takes.
+    /// The singular name, which kubectl accepts as well.
     pub singular: &'static str,
     /// As in `kind`.
     pub kind: &'static str,
     pub short_names: &'static [&'static str],
     /// `kubectl get all`.
     pub categories: &'static [&'static str],
-    /// Its objects live in namespaces.
+    /// Its objects are namespaced.
     pub namespaced: bool,
-    /// What may be done.
     pub verbs: &'static [Verb],
     pub subresources: &'static [Subresource],
-    /// Where its objects come from.
     pub store: Store,
 }
 
@@ -117,7 +113,6 @@ impl Resource {
         qualified(self.plural, self.group)
     }
 
-    /// The part of this name.
     #[must_use]
     pub fn subresource(&self, name: &str) -> Option<&'static Subresource> {
         let parts: &'static [Subresource] = self.subresources;
@@ -171,7 +166,7 @@ const NONE: Resource = Resource {
     store: Store::Review,
 };
 
-/// A kind of objects that the node keeps as they are.
+/// A kind of objects that the node stores unchanged.
 const fn kept(
     kind: ObjectKind,
     plural: &'static str,
@@ -191,7 +186,7 @@ const fn kept(
     }
 }
 
-/// In two groups.
+/// Served in two groups.
 const EVENTS: Resource = Resource {
     plural: "events",
     singular: "event",
@@ -202,7 +197,7 @@ const EVENTS: Resource = Resource {
     ..NONE
 };
 
-/// All of them, in the order discovery shows them.
+/// All resources, in the order of discovery.
 pub const RESOURCES: &[Resource] = &[
     kept(ObjectKind::ConfigMap, "configmaps", "configmap", &["cm"]),
     EVENTS,
@@ -263,7 +258,7 @@ pub const RESOURCES: &[Resource] = &[
         ..NONE
     },
     kept(ObjectKind::Secret, "secrets", "secret", &[]),
-    // kubectl looks here before it says that it does not know a kind.
+    // kubectl queries this resource before it reports an unknown kind.
     Resource {
         group: "apiextensions.k8s.io",
         plural: "customresourcedefinitions",
@@ -337,7 +332,6 @@ pub const RESOURCES: &[Resource] = &[
     kept(ObjectKind::RuntimeClass, "runtimeclasses", "runtimeclass", &[]),
 ];
 
-/// The resource at a place.
 #[must_use]
 pub fn find(group: &str, version: &str, plural: &str) -> Option<&'static Resource> {
     let found = |resource: &&Resource| {

@@ -1,4 +1,4 @@
-//! Questions about oneself: who am I, may I.
+//! Reviews: who am I, may I.
 //!
 //! Owns the reviews' shapes.
 

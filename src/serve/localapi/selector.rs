@@ -1,6 +1,6 @@
 //! Label and field selectors.
 //!
-//! Owns their grammar and what they match. Pure: text and objects in.
+//! Owns their grammar and their matching. Pure: text and objects in.
 
 use serde_json::Value;
 
@@ -8,7 +8,7 @@ use super::resource::{Resource, Store};
 use super::status::{self, Failure};
 use crate::model::objects::ObjectKind;
 
-/// What objects are wanted.
+/// A label and a field selector.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selector {
     labels: Vec<Requirement>,
@@ -40,10 +40,10 @@ struct Field {
 }
 
 impl Selector {
-    /// Reads both kinds.
+    /// Parses both selectors.
     ///
     /// # Errors
-    /// Text that is no selector, and fields that this kind cannot be selected by.
+    /// A malformed selector, or a field that this kind does not support.
     pub fn parse(resource: &Resource, labels: &str, fields: &str) -> Result<Self, Failure> {
         let labels = parse_labels(labels)
             .map_err(|why| status::bad_request(format!("unable to parse requirement: {why}")))?;
@@ -56,13 +56,12 @@ impl Selector {
         Ok(Self { labels, fields })
     }
 
-    /// Nothing is left out.
+    /// Whether every object matches.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.labels.is_empty() && self.fields.is_empty()
     }
 
-    /// Whether an object is wanted.
     #[must_use]
     pub fn matches(&self, object: &Value) -> bool {
         let label = |key: &str| object.pointer("/metadata/labels")?.get(key)?.as_str();
@@ -156,7 +155,7 @@ fn unknown_field(resource: &Resource, field: &str) -> String {
     }
 }
 
-/// A field's value as text; what is not there is empty, or `false`.
+/// A field's value as text; an absent field is empty, or `false`.
 fn field_of(object: &Value, name: &str) -> String {
     let pointer = match name {
         "source" => "/source/component".to_owned(),
@@ -208,7 +207,7 @@ fn split_unescaped(text: &str) -> Vec<&str> {
     terms
 }
 
-/// A backslash, a comma and an equals sign are written with a backslash before them.
+/// Backslashes, commas and equals signs are escaped with a backslash.
 fn unescape(value: &str) -> Option<String> {
     let mut text = String::with_capacity(value.len());
     let mut letters = value.chars();
@@ -222,7 +221,7 @@ fn unescape(value: &str) -> Option<String> {
     Some(text)
 }
 
-/// A word, or a sign of the grammar.
+/// A word, or an operator of the grammar.
 type Token = String;
 
 fn tokens(text: &str) -> Vec<Token> {
@@ -300,7 +299,7 @@ fn requirement(tokens: &[Token]) -> Result<(Requirement, &[Token]), String> {
         let (values, rest) = set(rest)?;
         return Ok((Requirement { key, operator, values }, rest));
     }
-    // Nothing after the sign is an empty value.
+    // Nothing after the operator is an empty value.
     let (value, rest) = match rest.split_first() {
         Some((value, rest)) if is_word(value) => (value.clone(), rest),
         _ => (String::new(), rest),

@@ -1,4 +1,4 @@
-//! In which form a client wants objects: whole, as rows of a table, or their metadata alone.
+//! The representation that a client requests: whole objects, rows of a table, or metadata only.
 //!
 //! Owns the negotiation and the forms. Pure.
 
@@ -13,7 +13,6 @@ use crate::serve::localapi::printers;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// As they are.
     Whole,
     /// `meta.k8s.io` tables of this version.
     Table(&'static str),
@@ -21,7 +20,7 @@ pub enum Form {
     Metadata(&'static str),
 }
 
-/// What rows of a table carry: `includeObject`.
+/// What each row of a table contains: `includeObject`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rows {
     /// `Metadata`.
@@ -34,10 +33,10 @@ pub enum Rows {
 }
 
 impl Rows {
-    /// Reads `includeObject`.
+    /// Parses `includeObject`.
     ///
     /// # Errors
-    /// Another word.
+    /// Any other value.
     pub fn parse(word: &str) -> Result<Self, Failure> {
         match word {
             "" | "Metadata" => Ok(Self::Metadata),
@@ -53,7 +52,7 @@ impl Rows {
     }
 }
 
-/// What a client accepts, one after another: the type and its parameters.
+/// The entries of an `Accept` header: each media type and its parameters.
 fn accepted(header: &str) -> impl Iterator<Item = (&str, Vec<(&str, &str)>)> {
     header.split(',').map(|entry| {
         let mut parts = entry.split(';').map(str::trim);
@@ -70,7 +69,7 @@ fn one_of(versions: [&'static str; 2], wanted: &str) -> Option<&'static str> {
     versions.into_iter().find(|version| *version == wanted)
 }
 
-/// The first form that we have.
+/// The first supported form.
 ///
 /// # Errors
 /// 406 when there is none.
@@ -94,7 +93,7 @@ pub fn form(accept: &str) -> Result<Form, Failure> {
     Err(status::not_acceptable())
 }
 
-/// The version of aggregated discovery and its content type, if a client wants it rather than the plain one.
+/// The version of aggregated discovery and its content type, if the client prefers it to the plain one.
 #[must_use]
 pub fn aggregated(accept: &str) -> Option<(&'static str, &'static str)> {
     for (kind, parameters) in accepted(accept) {
@@ -112,7 +111,7 @@ pub fn aggregated(accept: &str) -> Option<(&'static str, &'static str)> {
     None
 }
 
-/// Objects of this resource are kept in another group and version.
+/// Whether the objects of this resource are stored in another group and version.
 fn is_translated(resource: &Resource) -> bool {
     resource.store == Store::Events && !resource.group.is_empty()
 }
@@ -131,14 +130,11 @@ fn metadata(object: &Value, version: &str) -> Value {
     })
 }
 
-/// How a client sees objects.
+/// The representation of objects for one client.
 #[derive(Clone, Copy, Debug)]
 pub struct View {
-    /// Of which resource.
     pub resource: &'static Resource,
-    /// In which form.
     pub form: Form,
-    /// What rows carry.
     pub rows: Rows,
     pub now: Timestamp,
 }
@@ -167,13 +163,13 @@ impl View {
         })
     }
 
-    /// [`one`](Self::one) gives an object back as it is.
+    /// Whether [`one`](Self::one) returns an object unchanged.
     #[must_use]
     pub fn shows_as_kept(&self) -> bool {
         self.form == Form::Whole && !is_translated(self.resource)
     }
 
-    /// One object. `headed`: a table says what its columns are.
+    /// One object. `headed`: a table includes its column definitions.
     #[must_use]
     pub fn one(&self, object: &Value, headed: bool) -> Value {
         match self.form {
@@ -186,7 +182,7 @@ impl View {
         }
     }
 
-    /// Many, with the list's own metadata.
+    /// A list, with the list's own metadata.
     #[must_use]
     pub fn many(&self, list: &Value, objects: &[&Value]) -> Value {
         match self.form {
@@ -197,7 +193,7 @@ impl View {
                 json!({"kind": "PartialObjectMetadataList", "apiVersion": api_version, "metadata": list, "items": items})
             }
             Form::Whole => {
-                // Items of a list carry no kind of their own, as upstream's.
+                // Items of a list carry no `kind` and `apiVersion`, as upstream's.
                 let bare = |object: &&Value| {
                     let mut object = own(self.resource, object);
                     if let Some(fields) = object.as_object_mut() {
@@ -213,7 +209,7 @@ impl View {
         }
     }
 
-    /// What a bookmark carries: the kind and a version.
+    /// The object of a bookmark: the kind and a version.
     #[must_use]
     pub fn bookmark(&self, version: u64, initial: bool) -> Value {
         let mut object = json!({

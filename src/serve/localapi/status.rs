@@ -1,4 +1,4 @@
-//! Failures of the Kubernetes API, in an apiserver's words and codes.
+//! Failures of the Kubernetes API, with the API server's messages and codes.
 //!
 //! Owns the shape of `Status`.
 
@@ -20,7 +20,7 @@ pub struct Failure {
     pub details: Value,
 }
 
-/// What is wrong with one field.
+/// An error of one field.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cause {
     /// `FieldValueInvalid`, `FieldManagerConflict`, ...
@@ -37,7 +37,7 @@ impl Failure {
         Self { code, reason, message: message.into(), details: json!({}) }
     }
 
-    /// With the object it is about; `kind` is a resource or a kind, as upstream mixes them.
+    /// Adds the object that the failure is about; `kind` is a resource or a kind, as upstream mixes them.
     #[must_use]
     pub fn about(mut self, group: &str, kind: &str, name: &str) -> Self {
         for (field, value) in [("name", name), ("group", group), ("kind", kind)] {
@@ -59,7 +59,7 @@ impl Failure {
         self
     }
 
-    /// As the object that clients read.
+    /// The `Status` object.
     #[must_use]
     pub fn to_value(&self) -> Value {
         let mut value = json!({
@@ -77,7 +77,6 @@ impl Failure {
         value
     }
 
-    /// As an answer.
     #[must_use]
     pub fn response(&self) -> Response<Body> {
         let code = StatusCode::from_u16(self.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -89,52 +88,50 @@ impl Failure {
     }
 }
 
-/// No such path.
+/// The path does not exist.
 #[must_use]
 pub fn no_such_path() -> Failure {
     Failure::new(404, "NotFound", "the server could not find the requested resource")
 }
 
-/// No such verb at this path.
+/// The path has no such method.
 #[must_use]
 pub fn method_not_allowed() -> Failure {
     let message = "the server does not allow this method on the requested resource";
     Failure::new(405, "MethodNotAllowed", message)
 }
 
-/// A verb that this resource does not have.
+/// The resource does not support this verb.
 #[must_use]
 pub fn not_supported(resource: &Resource, action: &str) -> Failure {
     let message = format!("{action} is not supported on resources of kind \"{}\"", resource.qualified());
     Failure::new(405, "MethodNotAllowed", message).about(resource.group, resource.plural, "")
 }
 
-/// No such object.
 #[must_use]
 pub fn not_found(resource: &Resource, name: &str) -> Failure {
     let message = format!("{} \"{name}\" not found", resource.qualified());
     Failure::new(404, "NotFound", message).about(resource.group, resource.plural, name)
 }
 
-/// The name is taken.
 #[must_use]
 pub fn already_exists(resource: &Resource, name: &str) -> Failure {
     let message = format!("{} \"{name}\" already exists", resource.qualified());
     Failure::new(409, "AlreadyExists", message).about(resource.group, resource.plural, name)
 }
 
-/// Somebody else was faster; `why` as upstream, [`MODIFIED`] as a rule.
+/// Another writer was faster. `why` is upstream's message, usually [`MODIFIED`].
 #[must_use]
 pub fn conflict(resource: &Resource, name: &str, why: &str) -> Failure {
     let message = format!("Operation cannot be fulfilled on {} \"{name}\": {why}", resource.qualified());
     Failure::new(409, "Conflict", message).about(resource.group, resource.plural, name)
 }
 
-/// Upstream's words for a stale `resourceVersion`.
+/// Upstream's message for a stale `resourceVersion`.
 pub const MODIFIED: &str =
     "the object has been modified; please apply your changes to the latest version and try again";
 
-/// An object that is not valid. Each cause's message is without its field.
+/// An invalid object. The messages of the causes do not repeat the field.
 #[must_use]
 pub fn invalid(resource: &Resource, name: &str, causes: &[Cause]) -> Failure {
     let said: Vec<String> =
@@ -149,19 +146,18 @@ pub fn invalid(resource: &Resource, name: &str, causes: &[Cause]) -> Failure {
         .because(causes)
 }
 
-/// The request makes no sense.
 #[must_use]
 pub fn bad_request(message: impl Into<String>) -> Failure {
     Failure::new(400, "BadRequest", message)
 }
 
-/// Nobody we know.
+/// The client is not authenticated.
 #[must_use]
 pub fn unauthorized() -> Failure {
     Failure::new(401, "Unauthorized", "Unauthorized")
 }
 
-/// Known, and not allowed: see [`super::access`] for the words.
+/// An authenticated user without the permission; [`super::access`] has the messages.
 #[must_use]
 pub fn forbidden(group: &str, plural: &str, name: &str, message: String) -> Failure {
     Failure::new(403, "Forbidden", message).about(group, plural, name)
@@ -174,13 +170,13 @@ pub fn too_many_requests(message: impl Into<String>) -> Failure {
     failure
 }
 
-/// Versions from before what is remembered.
+/// The requested version is older than the history.
 #[must_use]
 pub fn expired(message: impl Into<String>) -> Failure {
     Failure::new(410, "Expired", message)
 }
 
-/// A version that is still to come.
+/// The requested version is in the future.
 #[must_use]
 pub fn too_large_version(asked: u64, current: u64) -> Failure {
     let cause = Cause {
@@ -194,14 +190,14 @@ pub fn too_large_version(asked: u64, current: u64) -> Failure {
     failure
 }
 
-/// No form that the client takes.
+/// The client accepts no form that is supported.
 #[must_use]
 pub fn not_acceptable() -> Failure {
     let message = "only the following media types are accepted: application/json";
     Failure::new(406, "NotAcceptable", message)
 }
 
-/// A body in a form that we do not read.
+/// The body's media type is not supported.
 #[must_use]
 pub fn unsupported_media_type(accepted: &str) -> Failure {
     let message = format!(
@@ -210,19 +206,19 @@ pub fn unsupported_media_type(accepted: &str) -> Failure {
     Failure::new(415, "UnsupportedMediaType", message)
 }
 
-/// A body that is too large.
+/// The body is too large.
 #[must_use]
 pub fn too_large(limit: usize) -> Failure {
     Failure::new(413, "RequestEntityTooLarge", format!("limit is {limit}"))
 }
 
-/// A body that does not end.
+/// The body did not arrive in time.
 #[must_use]
 pub fn too_slow() -> Failure {
     Failure::new(408, "Timeout", "timed out reading the request body")
 }
 
-/// Our own fault, or the machine's.
+/// An error of the agent or of the machine.
 #[must_use]
 pub fn internal(message: &str) -> Failure {
     let cause = Cause { message: message.to_owned(), ..Cause::default() };

@@ -1,10 +1,10 @@
-//! `resourceVersion`s of objects that nobody keeps.
+//! `resourceVersion`s of objects that have no stored version.
 //!
-//! Owns a number per object: which version it got when it was last seen to differ. Nothing is computed unless somebody
-//! lists, gets or watches. Pure but for its own memory.
+//! Owns a number per object: the version it got when it was last observed to differ. Nothing is computed
+//! without a list, get or watch. Pure but for its own memory.
 //!
-//! Versions begin with the time of the start in milliseconds, so that they grow over restarts. What happened between two looks
-//! is one step; an object that came and went between them was never there.
+//! Versions begin with the time of the start in milliseconds, so that they grow over restarts. What happened
+//! between two observations is one step; an object that came and went between them was never there.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{DefaultHasher, Hasher};
@@ -19,17 +19,13 @@ use super::written::{Retained, Written};
 
 use crate::model::ordered::Ordered as _;
 
-/// Deletions that are remembered per store. Whoever was away for longer lists again.
+/// Deletions that are remembered per store. A client that was away for longer has to list again.
 const MAX_GONE: usize = 128;
 
-/// What became of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ObjectChange {
-    /// It is new.
     Added,
-    /// It has changed.
     Modified,
-    /// It is gone.
     Deleted,
 }
 
@@ -45,27 +41,26 @@ impl ObjectChange {
     }
 }
 
-/// One step of one object.
+/// One change of one object.
 #[derive(Clone, Debug)]
 pub struct Change {
-    /// What became of it.
     pub step: ObjectChange,
     /// Namespace and name of the object.
     pub name: Name,
-    /// The object, with its version; of one that is gone its last state, as far as it is known.
+    /// The object, with its version; for a deletion its last state, as far as it is known.
     pub state: Rc<Written>,
-    /// What it was before, as far as it is known.
+    /// The previous state, as far as it is known.
     pub before: Option<Rc<Written>>,
-    /// With which version.
+    /// The version after the change.
     pub version: u64,
 }
 
 /// How much of an object is remembered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
-    /// All of it: somebody watches, and is to see what is gone.
+    /// The whole object: there are watches, which need it for the deletion event.
     Whole,
-    /// What it is found by.
+    /// Only what identifies and selects it.
     Shadow,
 }
 
@@ -75,7 +70,7 @@ pub type Name = (String, String);
 struct VersionEntry {
     hash: u64,
     uid: String,
-    /// When it was seen for the first time.
+    /// The version at which it was first observed.
     added: u64,
     version: u64,
     /// With its version if it is whole.
@@ -93,13 +88,12 @@ struct Gone {
 struct Seen {
     entries: BTreeMap<Name, VersionEntry>,
     gone: VecDeque<Gone>,
-    /// From here on all deletions are known.
+    /// All deletions after this version are known.
     since: u64,
-    /// The last one of this store.
+    /// The newest version in this store.
     changed: u64,
 }
 
-/// See the module.
 pub struct Versions {
     base: u64,
     current: u64,
@@ -108,14 +102,15 @@ pub struct Versions {
 }
 
 impl Versions {
-    /// `base` is the time of the start in milliseconds; what is kept for slow clients alone is counted in `retained`.
+    /// `base` is the time of the start in milliseconds; `retained` counts the bytes that only slow clients
+    /// keep alive.
     #[must_use]
     pub fn new(base: u64, retained: Retained) -> Self {
         let base = base.max(1);
         Self { base, current: base, stores: BTreeMap::new(), retained }
     }
 
-    /// Where they begin.
+    /// The first version of this process.
     #[must_use]
     pub fn base(&self) -> u64 {
         self.base
@@ -126,19 +121,19 @@ impl Versions {
         self.current
     }
 
-    /// The newest that any object of this store has, or had.
+    /// The newest version of any object of this store, deleted ones included.
     #[must_use]
     pub fn changed(&self, store: Store) -> u64 {
         self.stores.get(&store).map_or(self.base, |seen| seen.changed)
     }
 
-    /// Compares all objects of a store with what was there before, and writes its version into each. What has changed comes
-    /// back in order, with the objects if all of them are kept.
+    /// Compares all objects of a store with the previous observation, and writes its version into each.
+    /// Returns the changes in order, with the objects if they are kept whole.
     pub fn look(&mut self, store: Store, objects: &mut [Value], keep: Keep) -> Vec<Change> {
         self.compare(store, objects, keep, None)
     }
 
-    /// The same with one object of the store: `object` is what has this place (namespace and name) now.
+    /// The same for one object of the store: `object` is the one at this place (namespace and name) now.
     pub fn update(
         &mut self,
         store: Store,
@@ -169,7 +164,7 @@ impl Versions {
         let mut current = self.current;
         let names: BTreeMap<Name, &str> =
             objects.iter().map(|object| (name_of(object), uid_of(object))).into_map();
-        // Another uid is another object.
+        // A different uid is a different object.
         let over: Vec<Name> = seen
             .entries
             .iter()
@@ -256,7 +251,7 @@ impl Versions {
         changes
     }
 
-    /// The last watch of a store has ended.
+    /// Drops the states after the last watch of a store has ended.
     pub fn forget_states(&mut self, store: Store) {
         for entry in self.stores.get_mut(&store).into_iter().flat_map(|seen| seen.entries.values_mut()) {
             if entry.whole {
@@ -267,7 +262,7 @@ impl Versions {
         }
     }
 
-    /// All objects as the last look found them, as additions.
+    /// All objects of the last observation, as additions.
     #[must_use]
     pub fn all(&self, store: Store) -> Vec<Change> {
         let entries = self.stores.get(&store).into_iter().flat_map(|seen| &seen.entries);
@@ -281,10 +276,10 @@ impl Versions {
         entries.map(added).collect()
     }
 
-    /// What happened between a version and the last look.
+    /// The changes between a version and the last observation.
     ///
     /// # Errors
-    /// 410 when that is not known any more, 504 when it is still to come.
+    /// 410 when the history does not reach back that far, 504 when the version is in the future.
     pub fn since(&self, store: Store, version: u64) -> Result<Vec<Change>, Failure> {
         let Some(seen) = self.stores.get(&store) else { return Ok(Vec::new()) };
         if version > self.current {
@@ -303,7 +298,7 @@ impl Versions {
                 version: entry.version,
             });
         }
-        // Of what came and went meanwhile nobody need hear.
+        // An object that was created and deleted since that version needs no event.
         for gone in seen.gone.iter().filter(|gone| gone.version > version && gone.added <= version) {
             let mut object = parse(&gone.state);
             stamp(&mut object, gone.version);
@@ -320,10 +315,10 @@ impl Versions {
     }
 }
 
-/// Reads a `resourceVersion`. Empty is `None`.
+/// Parses a `resourceVersion`. Empty is `None`.
 ///
 /// # Errors
-/// What is no number.
+/// It is not a number.
 pub fn parse_version(text: &str) -> Result<Option<u64>, Failure> {
     if text.is_empty() {
         return Ok(None);
@@ -349,7 +344,7 @@ fn stamp(object: &mut Value, version: u64) {
     object["metadata"]["resourceVersion"] = json!(version.to_string());
 }
 
-/// What is needed to name an object that is gone, and to select it.
+/// The part of a deleted object that identifies and selects it.
 fn shadow(object: &Value) -> Value {
     let mut shadow = json!({});
     for pointer in ["apiVersion", "kind", "type", "reason", "involvedObject", "source"] {
@@ -375,7 +370,7 @@ fn written(object: &Value) -> Box<[u8]> {
     object.to_string().into_bytes().into_boxed_slice()
 }
 
-/// Of what we have written ourselves.
+/// Parses what this module has serialized.
 fn parse(state: &[u8]) -> Value {
     serde_json::from_slice(state).unwrap_or_default()
 }
@@ -393,10 +388,10 @@ impl io::Write for Digest {
     }
 }
 
-/// Of all but the version, which is not there yet.
+/// The hash of an object before it has a version.
 fn hash_of(object: &Value) -> u64 {
     let mut digest = Digest(DefaultHasher::new());
-    // Writing there cannot fail.
+    // Writing to the digest cannot fail.
     let _ = serde_json::to_writer(&mut digest, object);
     digest.0.finish()
 }
@@ -470,7 +465,7 @@ mod tests {
         assert_eq!(shown(&gone), ["DELETED a 1003"]);
         assert_eq!(gone[0].state.parse()["spec"], json!({"nodeName": "box"}), "a shadow");
         assert_eq!(gone[0].state.parse()["metadata"]["uid"], "1");
-        // While somebody watches it is the whole object.
+        // While there are watches it is the whole object.
         look(&mut versions, &left, Keep::Whole);
         let mut none: Vec<Value> = Vec::new();
         let changes = versions.look(Store::Pods, &mut none, Keep::Whole);

@@ -1,12 +1,12 @@
 //! Watches.
 //!
-//! Owns who watches, and what each of them is sent. While nobody watches there is no task and nothing is looked at; a
-//! change of the node wakes one task per store, which looks once for all who watch.
+//! Owns the watches and what each of them is sent. Without watches there is no task and nothing is computed;
+//! a change of the node wakes one task per store, which reads the store once for all of its watches.
 //!
 //! # Guarantees
-//! What a client has yet to take costs references to texts that all watches share. A slow client is the only one that keeps a
-//! superseded text, or a line of its own form, in memory: those are counted together, and the slowest watches end when they
-//! are too many. The client begins again at the version it has.
+//! What a client has yet to read costs references to texts that all watches share. A slow client is the only
+//! one that keeps a superseded text, or a line of its own form, in memory: those are counted together, and
+//! the slowest watches end when they are too many. The client resumes at the version it has.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -33,20 +33,22 @@ use crate::platform::clock::Clock;
 use crate::platform::rt::turns::Turns;
 use crate::serve::server::body::{self, Body, Pieces};
 
-/// Changes that wait for a client that reads slowly. Then its watch ends, and it begins again where it was.
+/// The most changes that wait for a slow client. Beyond that its watch ends, and the client resumes where it
+/// was.
 const MAX_WAITING: usize = 512;
-/// Changes come in crowds; one look takes them all.
+/// Changes arrive in bursts; one read of the store covers them all.
 const CROWD: Duration = Duration::from_millis(50);
-/// What the last look found is shown to watches that begin, as long as the node has told of no change, and no longer than this.
+/// The last observation is reused for new watches while the node reports no change, and no longer than this.
 const FRESH: Duration = Duration::from_secs(1);
-/// Watches of one user. A client library has one for each kind that it follows; half of all streams stay for others.
+/// The most watches of one user. A client library has one for each kind that it follows; half of all streams
+/// remain for other users.
 const MAX_OF_A_USER: usize = 1000;
-/// Bytes that slow clients may keep in memory, all of them together.
+/// The most bytes that slow clients may keep in memory, over all clients.
 const MAX_RETAINED: usize = 8 * 1024 * 1024;
-/// What of a line goes out at a time. A client that takes nothing holds three of them.
+/// A line is sent in pieces of this size. A client that does not read holds three of them.
 const PIECE: usize = 4096;
 
-/// Who watches which store.
+/// The watches by store.
 pub(super) struct Watchers {
     state: RefCell<WatchState>,
     retained: Retained,
@@ -62,24 +64,24 @@ struct WatchState {
 #[derive(Default)]
 struct Watched {
     clients: BTreeMap<u64, Rc<WatchClient>>,
-    /// Looks when something has changed.
+    /// Reads the store when something has changed.
     task: Option<JoinHandle<()>>,
-    /// Changes since the last look at all objects, and when that was.
+    /// The changes since the last read of all objects, and the time of that read.
     looked: Option<(Changes, Instant)>,
 }
 
-/// One watch, as those see it who have something for it.
+/// The sender's side of a watch.
 struct WatchClient {
     user: String,
     queue: RefCell<VecDeque<Rc<Change>>>,
-    /// How many may be in the queue.
+    /// The current limit of the queue.
     most: Cell<usize>,
-    /// The line that is being sent. It is here and not with the task, so that it goes when the watch ends.
+    /// The line that is being sent. It is here and not in the task, so that it is freed when the watch ends.
     line: RefCell<Option<Line>>,
-    /// When the client last took something.
+    /// When the client last read something.
     took: Cell<Instant>,
     has_ended: Cell<bool>,
-    /// There is a change, or it has ended.
+    /// Notified on a change and at the end.
     wakes: Notify,
 }
 
@@ -96,7 +98,7 @@ impl WatchClient {
         }
     }
 
-    /// It is sent these first, however many they are.
+    /// Queues the first events, however many there are.
     fn begin(&self, first: Vec<Change>) {
         self.most.set(first.len() + MAX_WAITING);
         self.queue.replace(first.into_iter().map(Rc::new).collect());
@@ -120,7 +122,7 @@ impl WatchClient {
         self.line.borrow().is_some() || !self.queue.borrow().is_empty()
     }
 
-    /// Ends the watch and gives back what waits for its client.
+    /// Ends the watch and frees what waits for its client.
     fn end(&self) {
         self.has_ended.set(true);
         self.queue.take();
@@ -128,20 +130,21 @@ impl WatchClient {
         self.wakes.notify_one();
     }
 
-    /// Waits for [`end`](Self::end). It may take the place of one wake-up for a change; that is still in the queue.
+    /// Waits for [`end`](Self::end). It may consume one notification of a change; the change stays in the
+    /// queue.
     async fn ended(&self) {
         while !self.has_ended.get() {
             self.wakes.notified().await;
         }
     }
 
-    /// The piece of the line that begins here; `None` behind its end, and when the watch has ended.
+    /// The piece of the line at this offset; `None` at its end, and when the watch has ended.
     fn piece(&self, from: usize) -> Option<Bytes> {
         self.line.borrow().as_ref().and_then(|line| line.piece(from))
     }
 }
 
-/// A line of a watch.
+/// A line of a watch's response.
 struct Line {
     head: String,
     text: Rc<Written>,
@@ -149,7 +152,7 @@ struct Line {
 }
 
 impl Line {
-    /// The next [`PIECE`] bytes, copied: what a client does not take keeps no whole line.
+    /// The next [`PIECE`] bytes, copied: an unread piece must not keep the whole line alive.
     fn piece(&self, mut from: usize) -> Option<Bytes> {
         let mut piece = Vec::new();
         for part in [self.head.as_bytes(), self.text.json(), self.tail.as_bytes()] {
@@ -170,7 +173,7 @@ impl Watchers {
         self.state.borrow().stores.contains_key(&store)
     }
 
-    /// Tells all watches of the store. Those that do not keep up end.
+    /// Sends a change to all watches of the store. Those that are too slow end.
     pub(super) fn tell(&self, store: Store, change: Change) {
         if let Some(watched) = self.state.borrow().stores.get(&store) {
             let change = Rc::new(change);
@@ -179,21 +182,21 @@ impl Watchers {
         self.relieve();
     }
 
-    /// The store was read just now; `changes` tells of what happens from here on.
+    /// Records that the store was read now; `changes` reports what happens from here on.
     pub(super) fn has_looked(&self, store: Store, changes: impl FnOnce() -> Changes) {
         if let Some(watched) = self.state.borrow_mut().stores.get_mut(&store) {
             watched.looked = Some((changes(), Instant::now()));
         }
     }
 
-    /// Nothing has happened since the last look.
+    /// Whether nothing has changed since the last read.
     fn is_fresh(&self, store: Store) -> bool {
         let state = self.state.borrow();
         let looked = state.stores.get(&store).and_then(|watched| watched.looked.as_ref());
         looked.is_some_and(|(changes, at)| at.elapsed() < FRESH && !changes.has_changed())
     }
 
-    /// Ends the slowest watches until what clients have yet to take is no more than it may be.
+    /// Ends the slowest watches until the retained bytes are within the limit.
     fn relieve(&self) {
         while self.retained.bytes() > MAX_RETAINED {
             let state = self.state.borrow();
@@ -208,7 +211,7 @@ impl Watchers {
     }
 }
 
-/// One who watches; leaves when dropped.
+/// Membership of a watch; dropping it removes the watch.
 struct Membership {
     api: Rc<LocalApi>,
     store: Store,
@@ -229,7 +232,7 @@ impl Membership {
         state.next += 1;
         let watched = state.stores.entry(store).or_default();
         watched.clients.insert(number, Rc::clone(&client));
-        // From now on, and not from when the task has its first turn.
+        // Subscribes here, not when the task is first polled.
         watched.task.get_or_insert_with(|| {
             crate::platform::rt::spawn(
                 "watch",
@@ -264,12 +267,12 @@ async fn keep_looking(api: Rc<LocalApi>, store: Store, mut changes: Changes) {
     }
 }
 
-/// What a watch begins with.
+/// The beginning of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Beginning {
-    /// All there is, and with `true` a bookmark behind it.
+    /// All existing objects; with `true` a bookmark follows them.
     Everything(bool),
-    /// What has happened since.
+    /// The changes since this version.
     Since(u64),
 }
 
@@ -293,7 +296,7 @@ fn beginning(options: &QueryOptions) -> Result<Beginning, Failure> {
     }
     Ok(match asked {
         None | Some(0) if options.initial_events.is_none() => Beginning::Everything(false),
-        // Nothing of what there is now.
+        // None of the existing objects.
         None | Some(0) => Beginning::Since(u64::MAX),
         Some(version) => Beginning::Since(version),
     })
@@ -309,7 +312,7 @@ pub(super) fn watch(
     let selector = read::selector(&wanted)?;
     let beginning = beginning(&wanted.options)?;
     let store = wanted.resource.store;
-    // Nothing is awaited between them: no change is missed and none is told twice.
+    // There is no await between them: no change is missed and none is sent twice.
     let membership = Membership::join(api, store, user)?;
     if !api.watchers.is_fresh(store) {
         api.look(store);
@@ -342,13 +345,13 @@ pub(super) fn watch(
         membership,
     };
     crate::platform::rt::spawn("watch of a client", async move {
-        // A client that has gone ends it.
+        // Fails when the client has disconnected, which ends the watch.
         let _ = watch.send(failure).await;
     });
     Ok(body::response(StatusCode::OK, "application/json", body))
 }
 
-/// The client has gone, or is too slow.
+/// The client has disconnected, or is too slow.
 struct IsOver;
 
 struct Watch {
@@ -356,13 +359,13 @@ struct Watch {
     selector: Selector,
     view: View,
     clock: Clock,
-    /// A table has yet to say what its columns are.
+    /// The table's column definitions have not been sent yet.
     headed: bool,
-    /// It begins with what has happened since a version.
+    /// The watch began with the changes since a version.
     replays: bool,
     /// How many of the first events are still in the queue.
     first: usize,
-    /// The version of the bookmark behind them.
+    /// The version of the bookmark after them.
     initial: Option<u64>,
     bookmarks: bool,
     pieces: Pieces,
@@ -372,7 +375,7 @@ struct Watch {
 impl Watch {
     async fn send(mut self, failure: Option<Failure>) -> Result<(), IsOver> {
         if let Some(failure) = failure {
-            // As an event: the watch itself has begun.
+            // As an event: the response has already begun.
             return self.put("ERROR", &failure.to_value()).await;
         }
         let seconds = self.wanted.options.timeout_seconds.filter(|seconds| *seconds > 0);
@@ -403,7 +406,7 @@ impl Watch {
             tokio::select! {
                 biased;
                 () = self.pieces.closed() => return Err(IsOver),
-                // What it was for is seen in the next round.
+                // The reason is examined in the next iteration.
                 () = client.wakes.notified() => {}
                 () = ended => {
                     if self.bookmarks {
@@ -441,7 +444,7 @@ impl Watch {
         let mut sent = 0;
         while let Some(piece) = client.piece(sent) {
             sent += piece.len();
-            // Losing an arm is safe: a piece that was not sent is of a watch that is over.
+            // Dropping an arm is safe: a piece is lost only when the watch is over.
             tokio::select! {
                 biased;
                 () = client.ended() => return Err(IsOver),
@@ -453,7 +456,7 @@ impl Watch {
         Ok(())
     }
 
-    /// What the change is to this client; `None`: nothing.
+    /// What a change means to this client; `None`: nothing.
     fn step(&self, change: &Change, replayed: bool) -> Option<ObjectChange> {
         let is_chosen = |state: &Rc<Written>| {
             self.selector.is_empty() || self.selector.matches(&own(self.wanted.resource, &state.parse()))
@@ -468,7 +471,7 @@ impl Watch {
                 (Some(false), true) => Some(ObjectChange::Added),
                 (Some(true), false) => Some(ObjectChange::Deleted),
                 (_, true) => Some(ObjectChange::Modified),
-                // What it was then is not known: who did not know it does not mind hearing that it is gone.
+                // The previous state is unknown; a client that did not have the object ignores its deletion.
                 (None, false) if replayed => Some(ObjectChange::Deleted),
                 (_, false) => None,
             },

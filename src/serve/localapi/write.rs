@@ -1,7 +1,7 @@
 //! Creating, changing and deleting.
 //!
-//! Owns the verbs that write: each is one decision over what is wanted now, made in the loop that owns it, and is on
-//! disk before the answer.
+//! Owns the verbs that write: each is one decision over the desired state, made in the loop that owns it, and
+//! is on disk before the answer.
 
 mod body;
 mod change;
@@ -36,42 +36,43 @@ use crate::serve::server::body::{Body, object};
 use crate::serve::server::incoming::IncomingBody;
 use body::Content;
 
-/// What the client is told when it went well.
+/// What the client gets on success.
 pub(super) struct WriteOutcome {
     /// 200 or 201.
     code: StatusCode,
-    /// The object as it is now, or a `Status`.
+    /// The object after the write, or a `Status`.
     object: Value,
-    /// The object is kept: with its version it is what somebody who asks next is shown.
+    /// The object exists afterwards, so the answer carries the version that a later read returns.
     is_kept: bool,
-    /// What was accepted and is doubtful.
+    /// Warnings about accepted but doubtful input.
     warnings: Vec<String>,
 }
 
-/// A change and what to tell of it; after a failure nothing changes.
+/// A change and its answer; after a failure nothing changes.
 type Decision = Result<(ApiChange, WriteOutcome), Failure>;
 
-/// A request to write, with everything a decision about it needs.
+/// A request to write, with everything that its decision needs.
 pub(super) struct Task {
     api: Rc<LocalApi>,
     wanted: RequestInfo,
     content: Content,
-    /// Of the object: `v1`, `node.k8s.io/v1`.
+    /// The object's `apiVersion`: `v1`, `node.k8s.io/v1`.
     api_version: String,
     /// Paths of members that appear twice in one object of the body.
     duplicates: Vec<String>,
     /// `fieldManager`, or the client's name.
     manager: String,
     now: Timestamp,
-    /// For an object that is new.
+    /// The uid of a new object.
     uid: String,
     dry_run: bool,
-    /// What its kind consists of, once it is needed.
+    /// The schema of its kind, loaded on demand.
     schema: OnceCell<Schema>,
 }
 
-/// Carries out `create`, `update`, `patch`, `delete` and `deletecollection` of objects and of the subresources that hold one
-/// (`status`, `resize`, `ephemeralcontainers`, `eviction`). Whether `user` may has been decided.
+/// Executes `create`, `update`, `patch`, `delete` and `deletecollection` of objects and of the subresources
+/// with an object as body (`status`, `resize`, `ephemeralcontainers`, `eviction`). The caller has authorized
+/// `user`.
 ///
 /// # Errors
 /// The failure to answer with.
@@ -128,7 +129,7 @@ pub async fn change(
     Ok(respond(api, wanted, done))
 }
 
-/// Upstream's bound on the name of a manager.
+/// Upstream's limit for the name of a manager.
 const MAX_MANAGER: usize = 128;
 
 fn respond(api: &LocalApi, wanted: &RequestInfo, done: WriteOutcome) -> Response<Body> {
@@ -182,16 +183,15 @@ fn check_options(wanted: &RequestInfo) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Options that make no sense.
 fn options_failure(kind: &str, cause: Cause) -> Failure {
     let message = format!("{kind}.meta.k8s.io \"\" is invalid: {}: {}", cause.field, cause.message);
     Failure::new(422, "Invalid", message).about("meta.k8s.io", kind, "").because(&[cause])
 }
 
-/// What came is an object of this kind.
+/// Checks that the value is an object of this kind.
 ///
 /// # Errors
-/// The first value that does not fit.
+/// The first value of a wrong type.
 pub(super) fn is_of(schema: &Schema, api_version: &str, kind: &str, value: &Value) -> Result<(), Failure> {
     let findings = schema.of_kind(api_version, kind).map(|of| check(schema, of, &mut value.clone()));
     match findings.unwrap_or_default().misfits.first() {
@@ -246,7 +246,7 @@ impl Task {
         Shape::of_kind(self.types(), &self.api_version, self.wanted.resource.kind)
     }
 
-    /// Takes out of an object what its type does not have or cannot hold.
+    /// Removes from an object the fields that its type does not have or whose values have a wrong type.
     fn check(&self, value: &mut Value) -> Findings {
         let (schema, resource) = (self.types(), self.wanted.resource);
         let of = schema.of_kind(&self.api_version, resource.kind);
@@ -264,7 +264,7 @@ impl Task {
         status::forbidden(resource.group, resource.plural, name, message)
     }
 
-    /// What is written in a manifest is changed there.
+    /// An object of a manifest is changed in the manifest.
     fn read_only(&self, name: &str, origin: &str) -> Failure {
         let why = format!("the object is defined by manifest {origin} of this node; change it there");
         self.refused(name, &why)

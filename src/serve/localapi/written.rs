@@ -29,7 +29,8 @@ pub struct Written {
 }
 
 impl Written {
-    /// The current state of an object. It is needed anyway and counts only once [`supersede`](Self::supersede) was called.
+    /// The current state of an object. It is needed anyway and counts only once
+    /// [`supersede`](Self::supersede) was called.
     #[must_use]
     pub fn current(json: Box<[u8]>, retained: &Retained) -> Rc<Self> {
         Rc::new(Self { json, counts: Cell::new(false), retained: retained.clone() })

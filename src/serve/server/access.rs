@@ -1,8 +1,8 @@
-//! Who may do what.
+//! Authorization.
 //!
-//! Owns the translation of a request into Kubernetes' words about it, and the node's own policy. Pure.
+//! Owns the translation of a request into Kubernetes' attributes, and the node's own policy. Pure.
 
-/// Somebody who asks.
+/// The authenticated user of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct User {
     /// Kubernetes' user name.
@@ -10,29 +10,30 @@ pub struct User {
     pub groups: Vec<String>,
 }
 
-/// May do everything; the group that kubeadm's `admin.conf` of old has.
+/// The group of full administrators, as in older versions of kubeadm's `admin.conf`.
 pub const MASTERS: &str = "system:masters";
-/// May look, and change nothing.
+/// The group with read-only access.
 pub const VIEWERS: &str = "agent:viewers";
-/// Whoever shows nothing.
+/// The user of requests without credentials.
 pub const ANONYMOUS: &str = "system:anonymous";
-/// The group of whoever shows nothing.
+/// The group of requests without credentials.
 pub const UNAUTHENTICATED: &str = "system:unauthenticated";
 
 impl User {
-    /// Whoever shows nothing.
+    /// The user of a request without credentials.
     #[must_use]
     pub fn anonymous() -> Self {
         Self { name: ANONYMOUS.to_owned(), groups: vec![UNAUTHENTICATED.to_owned()] }
     }
 }
 
-/// A request in Kubernetes' words: always about the node, and about one of these subresources, tried in order.
+/// A request as Kubernetes' authorization attributes: always on the node, and on one of these subresources,
+/// tried in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeAttributes {
     /// `get`, `create`, ...
     pub verb: &'static str,
-    /// The finest first.
+    /// The most specific first.
     pub subresources: &'static [&'static str],
 }
 
@@ -67,10 +68,10 @@ pub fn attributes(method: &str, path: &str) -> NodeAttributes {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// Everybody who is recognised.
+    /// Every authenticated user may do everything.
     AlwaysAllow,
-    /// [`MASTERS`] everything; [`VIEWERS`] look at pods, logs, statistics and health, but neither at the configuration nor into
-    /// containers.
+    /// [`MASTERS`] may do everything; [`VIEWERS`] may read pods, logs, statistics and health, but neither the
+    /// configuration nor the inside of containers.
     Local,
 }
 
@@ -89,7 +90,7 @@ impl Policy {
     }
 }
 
-/// Upstream's words for no.
+/// Upstream's message for a denied request.
 #[must_use]
 pub fn forbidden(user: &User, node_name: &str, method: &str, path: &str) -> String {
     let NodeAttributes { verb, subresources } = attributes(method, path);

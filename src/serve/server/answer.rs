@@ -25,16 +25,16 @@ use crate::pod::lifecycle::show_end;
 use crate::serve::server::incoming::IncomingBody;
 use crate::serve::streaming::{self, Action};
 
-/// What is served beside the plain resources.
+/// Which optional resources a listener serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Served {
     /// `enableDebuggingHandlers`: logs, commands, configuration.
     pub debugging: bool,
-    /// The agent's own resources: on the local socket only, which is root's.
+    /// The agent's own resources: on the local socket only, which only root can open.
     pub own: bool,
     /// `/logs`.
     pub system_logs: SystemLogs,
-    /// Upstream's word for the server; empty where nobody counts.
+    /// Upstream's name of the server in metrics; empty where requests are not counted.
     pub server_type: &'static str,
 }
 
@@ -48,10 +48,11 @@ pub enum SystemLogs {
     Queries,
 }
 
-/// Upstream's word for a failure in plain text.
+/// Status code and message of a failure in plain text, as upstream's.
 pub type Failed = (StatusCode, String);
 
-/// Answers. `held` is kept for as long as a stream lives. Needs a `LocalSet`, and a connection served with upgrades.
+/// Answers a request. `held` is kept for as long as a stream lives. Needs a `LocalSet`, and a connection
+/// served with upgrades.
 pub async fn answer(
     request: Request<IncomingBody>,
     route: Result<Route, Refused>,
@@ -85,10 +86,11 @@ async fn answered(
     answered.unwrap_or_else(|(code, message)| text(code, format!("{message}\n")))
 }
 
-/// As [`answer`], for whoever has words of its own for a failure. Whether debugging is on has been looked at.
+/// As [`answer`], for callers that format failures themselves. They have already checked whether debugging
+/// handlers are enabled.
 ///
 /// # Errors
-/// The failure's code, and what it is.
+/// The HTTP status and the message of the failure.
 pub async fn outcome(
     request: Request<IncomingBody>,
     route: Route,
@@ -188,7 +190,7 @@ fn refusal(refused: Refused) -> Response<Body> {
     }
 }
 
-/// `v1.PodList`. Items of a list carry no kind of their own, as upstream's.
+/// `v1.PodList`. Items of a list carry no `kind` and `apiVersion`, as upstream's.
 fn pod_list(pods: Vec<Pod>) -> Value {
     let bare = |mut pod: Pod| {
         show_end(&mut pod);
@@ -200,17 +202,17 @@ fn pod_list(pods: Vec<Pod>) -> Value {
     json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items})
 }
 
-/// Upstream lists what it is configured with: a static pod leaves `/pods` with its manifest, before it has ended; a pod of the
-/// API leaves with its object.
+/// Upstream lists its configured pods: a static pod leaves `/pods` with its manifest, before it has ended; a
+/// pod of the API leaves with its object.
 fn is_listed(pod: &Pod) -> bool {
     let source = pod.metadata.annotations.get(CONFIG_SOURCE_ANNOTATION).map(String::as_str);
     pod.metadata.deletion_timestamp.is_none() || source == Some(PodSource::Api.as_str())
 }
 
-/// The checks of health.
+/// The health checks.
 pub const HEALTH_CHECKS: [&str; 4] = ["ping", "log", "syncloop", "device-plugin"];
 
-/// Answers `/healthz`, or `what` says the same under another name: one check, or all of them.
+/// Answers `/healthz`, or `what`, an alias of it: one check, or all of them.
 pub fn health(node: &SharedNode, what: &str, check: &str, query: &str) -> Response<Body> {
     let verbose = query.split('&').any(|word| word == "verbose" || word.starts_with("verbose="));
     let checks = HEALTH_CHECKS.map(|name| {
@@ -244,7 +246,7 @@ pub fn health(node: &SharedNode, what: &str, check: &str, query: &str) -> Respon
     text(code, format!("{lines}{what} check {end}\n"))
 }
 
-/// What the runtime runs, as upstream shapes it: names, images, ids and nothing of what was wished for.
+/// The runtime's running pods in upstream's shape: names, images, ids, and nothing of the pods' specs.
 async fn running_pods(node: &SharedNode) -> Result<Response<Body>, Failed> {
     let all = node.containers(None).await.map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, error))?;
     let mut pods: Vec<Pod> = Vec::new();
@@ -320,7 +322,7 @@ fn find_container(node: &SharedNode, wanted: &ContainerTarget) -> Result<Pod, Fa
     Ok(pod)
 }
 
-/// Restarts regular containers, all of them if none is named.
+/// Restarts regular containers, or all of them if none is named.
 async fn restart(
     node: &SharedNode,
     wanted: &PodName,
@@ -374,7 +376,7 @@ async fn container_log(
     let node = Rc::clone(node);
     crate::platform::rt::spawn("log", async move {
         let ended = async || {
-            // A runtime that does not answer has not said that the container has ended.
+            // An error of the runtime does not mean that the container has ended.
             let found = node.container(id.clone()).await;
             found.is_ok_and(|found| found.is_none_or(|found| is_over(&found)))
         };
@@ -396,7 +398,7 @@ async fn running(node: &SharedNode, wanted: &ContainerTarget) -> Result<Containe
         found.name == wanted.container && found.state == ContainerStateKind::Running
     };
     let message = || format!("container not found ({:?})", wanted.container.as_str());
-    // Upstream's code and words.
+    // Upstream's status code and message.
     containers
         .iter()
         .find(runs)

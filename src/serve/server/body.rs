@@ -1,6 +1,6 @@
-//! Answers: whole ones, and those that come in pieces while they are read.
+//! Response bodies: complete ones, and those sent in pieces while they are produced.
 //!
-//! Owns the body's type and the ways to make a response.
+//! Owns the body's type and the constructors of responses.
 
 use std::io;
 use std::pin::Pin;
@@ -12,31 +12,31 @@ use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
 use hyper::{Response, StatusCode};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
-/// How many pieces wait for a client that reads slowly; then the one who writes waits, with the next.
+/// How many pieces wait for a slow client. With the next one the writer waits.
 const PIECES: usize = 1;
 
-/// What is sent.
+/// A response body.
 pub enum Body {
-    /// All of it.
+    /// A complete body.
     Whole(Full<Bytes>),
-    /// All of it, and the room that it takes until it has been sent.
+    /// A complete body, with its memory reservation until it has been sent.
     Held(Full<Bytes>, OwnedSemaphorePermit),
-    /// As it comes. An error cuts the connection, so that nobody takes a part for the whole.
+    /// In pieces. An error cuts the connection, so that a truncated body is not taken for a complete one.
     Pieces(mpsc::Receiver<io::Result<Bytes>>),
 }
 
-/// The writing end of [`Body::Pieces`].
+/// The sender of [`Body::Pieces`].
 pub type Pieces = mpsc::Sender<io::Result<Bytes>>;
 
 impl Body {
-    /// A body that is written while it is sent. Sending fails when the client has gone.
+    /// A body that is produced while it is sent. Sending fails when the client has disconnected.
     #[must_use]
     pub fn in_pieces() -> (Pieces, Self) {
         let (sender, receiver) = mpsc::channel(PIECES);
         (sender, Self::Pieces(receiver))
     }
 
-    /// The same, with the room that it takes until it has been sent.
+    /// The same body, with its memory reservation until it has been sent.
     #[must_use]
     pub(super) fn holding(self, room: OwnedSemaphorePermit) -> Self {
         match self {
@@ -45,7 +45,7 @@ impl Body {
         }
     }
 
-    /// It comes while it is sent.
+    /// Whether the body is produced while it is sent.
     #[must_use]
     pub fn is_stream(&self) -> bool {
         matches!(self, Self::Pieces(_))
@@ -82,7 +82,7 @@ impl HttpBody for Body {
     }
 }
 
-/// An answer of this type.
+/// A response with this content type.
 #[must_use]
 pub fn response(code: StatusCode, content_type: &'static str, body: Body) -> Response<Body> {
     let mut response = Response::new(body);
@@ -91,13 +91,13 @@ pub fn response(code: StatusCode, content_type: &'static str, body: Body) -> Res
     response
 }
 
-/// Words for people.
+/// A message for the user.
 #[must_use]
 pub fn text(code: StatusCode, text: impl Into<Bytes>) -> Response<Body> {
     response(code, "text/plain; charset=utf-8", Body::Whole(Full::new(text.into())))
 }
 
-/// An object for programs.
+/// An object, as JSON.
 #[must_use]
 pub fn object(code: StatusCode, object: &impl serde::Serialize) -> Response<Body> {
     match serde_json::to_vec(object) {
@@ -109,7 +109,7 @@ pub fn object(code: StatusCode, object: &impl serde::Serialize) -> Response<Body
     }
 }
 
-/// JSON that is written already.
+/// An object that is already JSON.
 #[must_use]
 pub fn json(code: StatusCode, content_type: &'static str, text: impl Into<Bytes>) -> Response<Body> {
     response(code, content_type, Body::Whole(Full::new(text.into())))
@@ -125,7 +125,7 @@ pub fn failure(code: StatusCode, reason: &str, message: &str) -> Response<Body> 
     object(code, &status)
 }
 
-/// Names the methods that are wanted.
+/// Adds an `Allow` header with the accepted methods.
 #[must_use]
 pub fn allowing(mut response: Response<Body>, methods: &'static str) -> Response<Body> {
     response.headers_mut().insert(ALLOW, HeaderValue::from_static(methods));

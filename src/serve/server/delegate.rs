@@ -1,7 +1,7 @@
-//! Who else answers on the API's listener and on the local socket.
+//! The second handler on the API's listener and on the local socket.
 //!
-//! Owns the seam: the server recognises who asks, and a guest judges and answers everything below the paths it names. Must not
-//! know who the guest is.
+//! Owns the interface: the server authenticates; a delegate authorizes and answers everything below the paths it
+//! claims.
 
 use std::rc::Rc;
 
@@ -14,31 +14,31 @@ use crate::platform::rt::connections::ConnectionSlot;
 use crate::serve::server::incoming::IncomingBody;
 use crate::serve::streaming::Pending;
 
-/// A request for a guest.
+/// A request for a delegate.
 pub struct DelegatedRequest {
-    /// As it came, its body unread.
+    /// As received, its body unread.
     pub request: Request<IncomingBody>,
     pub user: User,
-    /// What the node's policy is.
+    /// The node's authorization policy.
     pub policy: Policy,
-    /// What is served where it came in.
+    /// What the listener of this request serves.
     pub served: Served,
-    /// The connection's; a stream that outlives its request keeps it.
+    /// The connection's place; a stream that outlives its request keeps it.
     pub place: Rc<ConnectionSlot>,
 }
 
 /// Answers in place of the kubelet's API.
 pub trait Delegate {
-    /// The path is the guest's.
+    /// Whether the delegate answers this path.
     fn serves(&self, path: &str) -> bool;
-    /// Answers, refusals included. Needs a `LocalSet`, and a connection served with upgrades.
+    /// Answers, denials included. Needs a `LocalSet`, and a connection served with upgrades.
     fn answer(self: Rc<Self>, visit: DelegatedRequest) -> Pending<Response<Body>>;
 }
 
 /// Shared by all connections.
 pub type SharedDelegate = Rc<dyn Delegate>;
 
-/// Whoever opens the local socket: root.
+/// Only root can open the local socket.
 #[must_use]
 pub(super) fn root() -> User {
     User {

@@ -1,10 +1,10 @@
 //! HTTP/2: many requests of a client over one connection.
 //!
-//! Owns what such a connection and its streams may cost, and who is let go.
+//! Owns the bounds of such a connection and its streams, and when an idle connection is closed.
 //!
-//! A stream is a task of its connection, and ends with it. Whoever does not take what was asked for holds what its window lets
-//! through and one piece more, for as long as our patience lasts, and keeps nobody else waiting: neither other connections nor
-//! other streams of its own.
+//! A stream is a task of its connection, and ends with it. A client that does not read an answer holds one
+//! flow-control window and one more piece until the write times out. It delays neither other connections nor
+//! its own other streams.
 
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
@@ -34,26 +34,28 @@ use super::patience::{PLAIN, Patience, Patient, STREAM};
 use crate::serve::server::incoming::IncomingBody;
 use crate::serve::streaming::Wire;
 
-/// Of one connection, as the API server's default.
+/// Per connection, the API server's default.
 const STREAMS: u32 = 250;
-/// Of all connections. A watch costs some six kilobytes.
+/// Over all connections. A watch costs some six kilobytes.
 const MAX_STREAMS: usize = 2000;
-/// What of whole answers may wait for their clients, all of them together.
+/// The most unsent data of complete answers, over all connections.
 const MAX_UNSENT_KB: usize = 16 * 1024;
-/// An answer that needs no room, so that those about health are given whatever others leave unread.
+/// An answer below this size needs no reservation, so that health checks are answered even when other clients
+/// leave their answers unread.
 const SMALL: usize = 4096;
-/// What a client may send before we have read any of it: the protocol's own default.
+/// What a client may send before the server reads any of it: the protocol's own default.
 const WINDOW: u32 = 65_535;
-/// What goes out at a time, and the most that the protocol's buffers keep of an answer.
+/// The size of a write, and the most that the protocol's buffers keep of an answer.
 const PIECE: usize = 16 * 1024;
 /// The last of an answer may stay in those buffers after its task has ended.
 const LAST: usize = 1024;
-/// Of a request.
+/// The limit of a request's headers.
 const MAX_HEADERS: u32 = 32 * 1024;
-/// Streams that a client takes back before they began, and those that break the protocol: then the connection ends.
+/// Streams that a client resets before they began, and those that violate the protocol: above this the
+/// connection ends.
 const MAX_TAKEN_BACK: usize = 20;
 const MAX_BROKEN: usize = 100;
-/// A connection without streams is asked to end after this, and made to after as much again.
+/// A connection without streams gets a graceful shutdown after this, and is closed after the same time again.
 const IDLE: Duration = Duration::from_secs(30);
 
 /// The streams of all connections.
@@ -75,14 +77,15 @@ impl Streams {
         Self { places: semaphore(streams), unsent: semaphore(unsent_kb), told: Cell::new(false) }
     }
 
-    /// A place for a stream, if there is one.
+    /// A slot for a stream, if one is free.
     fn enter(&self) -> Option<OwnedSemaphorePermit> {
         let place = Arc::clone(&self.places).try_acquire_owned().ok();
         self.tell(place.is_none());
         place
     }
 
-    /// Room for a whole answer, if there is any. One that is larger than all of it has it alone.
+    /// Reserves room for a complete answer, if there is any. An answer larger than the whole budget takes all
+    /// of it.
     fn room(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         let counted = if bytes <= SMALL { 0 } else { bytes.div_ceil(1024).min(MAX_UNSENT_KB) };
         let kilobytes = u32::try_from(counted).unwrap_or(u32::MAX);
@@ -91,7 +94,7 @@ impl Streams {
         room
     }
 
-    /// An answer of HTTP/1.1, if there is room for it.
+    /// Reserves room for an answer of HTTP/1.1, or replaces the answer with a refusal.
     pub(super) fn counted(&self, response: Response<Body>) -> Response<Body> {
         let Some(length) = response.body().size_hint().exact() else { return response };
         match self.room(usize::try_from(length).unwrap_or(usize::MAX)) {
@@ -100,7 +103,7 @@ impl Streams {
         }
     }
 
-    /// Once, until there is place again.
+    /// Logs once, until there is room again.
     fn tell(&self, refused: bool) {
         if refused && !self.told.replace(true) {
             log::warn!("Too many concurrent requests, rejecting new ones");
@@ -111,14 +114,14 @@ impl Streams {
     }
 }
 
-/// One stream: whether its client takes what is sent, and what it holds.
+/// One stream: whether its client reads, and what it holds.
 #[derive(Default)]
 struct Http2Stream {
-    /// Since when there is a piece that the client does not take.
+    /// Since when a piece has waited for the client.
     waits: Cell<Option<Instant>>,
-    /// It is one that has no end.
+    /// The answer has no end, as a watch.
     lasts: Cell<bool>,
-    /// Places and room, given back with it.
+    /// Slots and room, released with the stream.
     held: RefCell<Vec<OwnedSemaphorePermit>>,
 }
 
@@ -133,7 +136,7 @@ struct Tasks(Rc<RefCell<JoinSet<()>>>);
 impl<F: Future + 'static> Executor<F> for Tasks {
     fn execute(&self, work: F) {
         let mut tasks = self.0.borrow_mut();
-        // Streams that a client takes back at once leave their task behind until it has had its turn.
+        // Streams that a client resets at once leave their task behind until it has been polled.
         if tasks.len() < 2 * STREAMS as usize {
             let stream = Rc::new(Http2Stream::default());
             tasks.spawn_local(CURRENT.scope(Rc::clone(&stream), attend(stream, work)));
@@ -155,7 +158,7 @@ impl Tasks {
         self.0.borrow().is_empty()
     }
 
-    /// Waits for the end of one.
+    /// Waits until a task has ended.
     async fn reaped(&self) {
         poll_fn(|context| match self.0.borrow_mut().poll_join_next(context) {
             Poll::Ready(Some(_)) => Poll::Ready(()),
@@ -165,7 +168,7 @@ impl Tasks {
     }
 }
 
-/// Carries a stream to its end, which may be that its client takes nothing for too long. Dropped, it is reset.
+/// Runs a stream to its end, or until its write times out. Dropping it resets the stream.
 async fn attend<F: Future>(stream: Rc<Http2Stream>, work: F) {
     let mut work = pin!(work);
     let mut patience = None;
@@ -187,7 +190,7 @@ async fn attend<F: Future>(stream: Rc<Http2Stream>, work: F) {
     .await;
 }
 
-/// A body that goes out in pieces, and knows whether the last one was taken.
+/// A body that is sent in pieces, and knows whether the last one was read.
 struct Sent {
     body: Body,
     rest: Bytes,
@@ -200,7 +203,7 @@ impl Sent {
             return self.rest.split_to(PIECE.min(self.rest.len() - LAST));
         }
         let last = std::mem::take(&mut self.rest);
-        // What stays in the protocol's buffers must not keep all of an answer.
+        // The protocol's buffers must not keep the whole answer alive.
         if self.body.is_stream() { last } else { Bytes::copy_from_slice(&last) }
     }
 }
@@ -234,7 +237,8 @@ impl HttpBody for Sent {
     }
 }
 
-/// Serves the requests of a connection until it ends, and tells the node then. All that began on it ends with it.
+/// Serves the requests of a connection until it ends, then notifies the node. All that began on it ends with
+/// it.
 pub(super) async fn serve(wire: Box<dyn Wire>, streams: Rc<Streams>, node: SharedNode, respond: Respond) {
     let (patience, tasks, stranger) = (Patience::default(), Tasks::default(), Rc::new(Notify::new()));
     let _held = Held(tasks.clone());
@@ -242,7 +246,8 @@ pub(super) async fn serve(wire: Box<dyn Wire>, streams: Rc<Streams>, node: Share
     let service = service_fn(move |request: Request<Incoming>| {
         let (respond, streams) = (Rc::clone(&respond), Rc::clone(&streams));
         let (patience, stranger) = asked.clone();
-        // Boxed, as a task is as large as its largest part: a watch does not go on holding what its answer took to find.
+        // Boxed, as a task is as large as its largest part: a watch must not keep the memory that its setup
+        // needed.
         Box::pin(async move {
             let stream = CURRENT.with(Rc::clone);
             let response = answer(request, &stream, &streams, &respond).await;
@@ -267,12 +272,13 @@ pub(super) async fn serve(wire: Box<dyn Wire>, streams: Rc<Streams>, node: Share
     let (mut connection, mut end) = (pin!(connection), pin!(sleep(IDLE)));
     let (mut is_idle, mut leaves) = (true, false);
     loop {
-        // Losing an arm is safe: the connection and the moment stay, an ended task stays in its set, a stranger was noted.
+        // Dropping an arm is safe: the connection and the deadline stay, an ended task stays in its set, an
+        // unauthenticated client was noted.
         tokio::select! {
             biased;
             ended = connection.as_mut() => {
                 if let Err(error) = ended {
-                    // A client's mistake or impatience; nobody has to act.
+                    // The client's error or timeout; no action is needed.
                     log::debug!(err:% = error; "Connection closed unexpectedly");
                 }
                 break;
@@ -282,7 +288,7 @@ pub(super) async fn serve(wire: Box<dyn Wire>, streams: Rc<Streams>, node: Share
                 end.as_mut().reset(Instant::now() + IDLE);
                 is_idle = true;
             },
-            // As upstream: who is not known begins a connection for each try.
+            // As upstream: an unauthenticated client needs a new connection for each attempt.
             () = stranger.notified(), if !leaves => {
                 leaves = true;
                 connection.as_mut().graceful_shutdown();
@@ -330,7 +336,7 @@ async fn answer(
     response
 }
 
-/// Upstream's words and time.
+/// Upstream's message and `Retry-After`.
 pub(super) fn too_many() -> Response<Body> {
     let message = "Too many requests, please try again later.\n";
     let mut response = text(StatusCode::TOO_MANY_REQUESTS, message);

@@ -1,4 +1,5 @@
-//! The kubelet's servers on TCP: the API over TLS, and the plain ones for health and, where the user wants it, for reading.
+//! The kubelet's servers on TCP: the API over TLS, and plain HTTP for health and, if enabled, the read-only
+//! port.
 //!
 //! Owns listening, connections and their bounds.
 
@@ -28,14 +29,14 @@ use crate::platform::rt::turns::Turns;
 use crate::serve::server::delegate::{DelegatedRequest, SharedDelegate};
 use crate::serve::server::incoming::IncomingBody;
 
-/// Of the API; each costs some 40 kB with TLS. Two hundred followers of logs and as many streams fit, from one address, too.
-/// Clients that have not shown who they are get as many places as a handshake over a bad line needs.
+/// Of the API; each connection costs some 40 kB with TLS. Two hundred followers of logs and as many streams
+/// fit, even from one address. Unauthenticated clients get as many slots as handshakes over a slow line need.
 const LIMITS: Limits = Limits { strangers: 128, strangers_of_a_peer: 32, known: 512, known_of_a_peer: 400 };
-/// Of health and reading: a few probes and scrapers.
+/// Of the health and read-only ports: a few probes and scrapers.
 const MAX_PLAIN_CONNECTIONS: usize = 32;
-/// A handshake takes less on the slowest box and over the worst line.
+/// A handshake takes less than this even on the slowest box over the worst line.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(15);
-/// Of all of them. A client certificate's worth of tokens and cookies fits; hyper refuses more with 431.
+/// Of all listeners. A client certificate's worth of tokens and cookies fits; hyper answers 431 to more.
 const BOUNDS: Bounds =
     Bounds { header_timeout: Duration::from_secs(30), buffer_bytes: 32 * 1024, max_headers: 64, once: false };
 const BACKLOG: u32 = 128;
@@ -48,15 +49,16 @@ pub struct ListenError {
     source: io::Error,
 }
 
-/// Listens. `setting` names where the address comes from. Vanished clients are noticed by the kernel (keep-alive).
+/// Listens. `setting` is the configuration setting of the address, for errors. The kernel detects vanished
+/// clients (TCP keep-alive).
 ///
 /// # Errors
-/// When the address cannot be had.
+/// The address cannot be bound.
 pub fn listen(address: SocketAddr, setting: &'static str) -> Result<TcpListener, ListenError> {
     let listen = || {
         let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
         socket.set_reuseaddr(true)?;
-        // Connections inherit it.
+        // Accepted connections inherit it.
         socket.set_keepalive(true)?;
         socket.bind(address)?;
         socket.listen(BACKLOG)
@@ -67,12 +69,12 @@ pub fn listen(address: SocketAddr, setting: &'static str) -> Result<TcpListener,
 /// The API over TLS.
 pub struct Api {
     pub node: SharedNode,
-    /// Who answers beside it.
+    /// Also answers on this listener.
     pub guest: Option<SharedDelegate>,
     pub tls: Rc<Tls>,
-    /// Who is known.
+    /// The trusted identities.
     pub believed: Identities,
-    /// Who may what.
+    /// The authorization policy.
     pub policy: Policy,
     /// `enableDebuggingHandlers`.
     pub debugging: bool,
@@ -81,7 +83,8 @@ pub struct Api {
     pub clock: Clock,
 }
 
-/// Serves the API until the future is dropped, and ends all connections then; streams end by themselves. Needs a `LocalSet`.
+/// Serves the API until the future is dropped, and ends all connections then; streams end by themselves.
+/// Needs a `LocalSet`.
 pub async fn serve(listener: TcpListener, api: Rc<Api>) {
     let accept = async || listener.accept().await.map(|(stream, address)| (stream, address.ip()));
     let shared = Rc::new(ApiInner { api, streams: Rc::default(), turns: Turns::default() });
@@ -100,19 +103,19 @@ struct ApiInner {
 
 async fn serve_tls(stream: TcpStream, shared: Rc<ApiInner>, place: ConnectionSlot) {
     let api = &shared.api;
-    // A terminal's letters go out one by one; without it they are a bit late.
+    // A terminal's keystrokes are sent one by one; on failure they are merely delayed.
     let _ = stream.set_nodelay(true);
     let acceptor = TlsAcceptor::from(api.tls.current());
     let stream = match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => stream,
-        // A client's mistake, a port scan: nobody has to act.
+        // A client's error or a port scan: no action is needed.
         Ok(Err(error)) => return log::debug!(err:% = error; "TLS handshake failed"),
         Err(_) => return log::debug!("TLS handshake timed out"),
     };
     let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
     let shown = Shown::new(certificates.iter().map(|certificate| certificate.clone().into_owned()).collect());
     let client = Rc::new(PeerClient { shown, place: Rc::new(place) });
-    // A certificate shows who it is before the first request; for a token that has to come.
+    // A certificate identifies the client before the first request; a token comes with the request.
     let _ = client.recognise(api, None);
     let (node, streams) = (Rc::clone(&api.node), Rc::clone(&shared.streams));
     let is_http2 = stream.get_ref().1.alpn_protocol() == Some(HTTP_2);
@@ -120,7 +123,7 @@ async fn serve_tls(stream: TcpStream, shared: Rc<ApiInner>, place: ConnectionSlo
         let (shared, client) = (Rc::clone(&shared), Rc::clone(&client));
         Box::pin(async move {
             let response = respond(request, &shared, &client).await;
-            // Over HTTP/2 the stream counts what it holds.
+            // Over HTTP/2 the stream does its own accounting.
             if is_http2 { response } else { shared.streams.counted(response) }
         })
     });
@@ -137,14 +140,14 @@ struct PeerClient {
     place: Rc<ConnectionSlot>,
 }
 
-/// Why a request is not answered.
+/// Why a request is rejected before it is answered.
 enum Turned {
     Unknown,
     TooMany,
 }
 
 impl PeerClient {
-    /// Who asks. A client that is known takes a place among the known.
+    /// Authenticates the client, and moves it from the unauthenticated to the authenticated slots.
     fn recognise(&self, api: &Api, authorization: Option<&str>) -> Result<User, Turned> {
         let user = self.shown.recognise(&api.believed.current(), authorization, api.clock.now());
         let user = user.ok_or(Turned::Unknown)?;
@@ -152,7 +155,7 @@ impl PeerClient {
     }
 }
 
-/// Health is answered without waiting for those who ask for more.
+/// Health checks do not wait for other requests.
 fn is_health(path: &str) -> bool {
     let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();
     matches!(first, "healthz" | "livez" | "readyz")
@@ -197,7 +200,7 @@ async fn respond(request: Request<IncomingBody>, shared: &ApiInner, client: &Pee
     answer(request, wanted, &api.node, served, &api.clock, place).await
 }
 
-/// Who went into a container, for those who ask later.
+/// Logs who entered a container, as an audit trail.
 fn note(user: &User, wanted: &Result<Route, Refused>) {
     let (what, container) = match wanted {
         Ok(Route::Exec(container, ..)) => ("exec", container),
@@ -209,16 +212,16 @@ fn note(user: &User, wanted: &Result<Route, Refused>) {
     log::info!(user = user.name, verb = what, pod = format!("{}/{}", pod.namespace, pod.name), container = name.as_str(); "Client started a session in a container");
 }
 
-/// What a plain listener shows.
+/// What a plain listener serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Plain {
-    /// `healthzPort`: whether we live.
+    /// `healthzPort`: health checks.
     Health,
-    /// `readOnlyPort`: everything that upstream shows there, without asking who looks.
+    /// `readOnlyPort`: everything that upstream serves there, without authentication.
     ReadOnly,
 }
 
-/// Serves without TLS and without asking who it is, until the future is dropped. Needs a `LocalSet`.
+/// Serves without TLS and authentication until the future is dropped. Needs a `LocalSet`.
 pub async fn serve_plain(listener: TcpListener, node: SharedNode, shows: Plain, clock: Clock) {
     let accept = async || listener.accept().await.map(|(stream, _)| stream);
     let name = match shows {

@@ -1,6 +1,6 @@
-//! Who asks: by client certificate or by token.
+//! Authentication by client certificate or by token.
 //!
-//! Owns whom the node trusts to name people.
+//! Owns whose credentials the node trusts.
 
 use std::cell::RefCell;
 use std::fs;
@@ -25,7 +25,7 @@ use super::subject::Subject;
 use crate::model::types::Timestamp;
 use crate::platform::logging::chain;
 
-/// A file that names people cannot be used.
+/// A CA or token file cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {message}", path.display())]
 pub struct IdentityError {
@@ -33,10 +33,10 @@ pub struct IdentityError {
     message: String,
 }
 
-/// How often the files are looked at, while somebody asks.
+/// How often the files are checked for changes, and only on requests.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
-/// What a version of a file is known by: inode, length, time.
+/// Identifies a version of a file: inode, length, time.
 type Stamp = Option<(u64, u64, i64, i64)>;
 
 fn stamp(path: &Path) -> Stamp {
@@ -44,8 +44,8 @@ fn stamp(path: &Path) -> Stamp {
     Some((metadata.ino(), metadata.len(), metadata.mtime(), metadata.mtime_nsec()))
 }
 
-/// Whom the node believes now: files that name people are read again when they have changed. One that cannot be used is told
-/// once, and those of the last good ones stay.
+/// The identities that are trusted now. The CA and token files are reread when they have changed. A file that
+/// cannot be used is reported once, and the last good version stays.
 pub struct Identities {
     files: Vec<PathBuf>,
     read: Box<dyn Fn() -> Result<Believed, String>>,
@@ -59,10 +59,10 @@ struct IdentityState {
 }
 
 impl Identities {
-    /// Reads them for the first time.
+    /// Reads the files for the first time.
     ///
     /// # Errors
-    /// As `read` says.
+    /// As `read`.
     pub fn open<E: std::error::Error>(
         files: Vec<PathBuf>,
         read: impl Fn() -> Result<Believed, E> + 'static,
@@ -73,7 +73,7 @@ impl Identities {
         Ok(Self { files, read: Box::new(move || read().map_err(|error| chain(&error))), state })
     }
 
-    /// Those who are believed now.
+    /// The identities that are trusted now.
     #[must_use]
     pub fn current(&self) -> Rc<Believed> {
         let mut state = self.state.borrow_mut();
@@ -97,19 +97,19 @@ impl Identities {
     }
 }
 
-/// Whom the node believes.
+/// The credentials that the node trusts.
 #[derive(Default)]
 pub struct Believed {
     /// Sign client certificates.
     authorities: Vec<CertificateDer<'static>>,
     tokens: Vec<(String, User)>,
-    /// There is a file of tokens, which may be empty.
+    /// A token file is configured; it may be empty.
     reads_tokens: bool,
     anonymous: bool,
 }
 
 impl Believed {
-    /// Nobody, or with `anonymous` everybody as nobody in particular.
+    /// Trusts no credentials. With `anonymous`, requests without any are accepted as `system:anonymous`.
     #[must_use]
     pub fn new(anonymous: bool) -> Self {
         Self { anonymous, ..Self::default() }
@@ -118,7 +118,7 @@ impl Believed {
     /// Trusts the authorities of a PEM text.
     ///
     /// # Errors
-    /// When there is none in it. `path` is for the message.
+    /// It contains none. `path` is for the message.
     pub fn trust(&mut self, pem: &str, path: &Path) -> Result<(), IdentityError> {
         let error = |message: String| IdentityError { path: path.to_owned(), message };
         let before = self.authorities.len();
@@ -139,7 +139,7 @@ impl Believed {
     /// Trusts a file of authorities, `clientCAFile`.
     ///
     /// # Errors
-    /// When it cannot be read or has none.
+    /// It cannot be read or contains none.
     pub fn trust_file(&mut self, path: &Path) -> Result<(), IdentityError> {
         let read = fs::read_to_string(path);
         let pem =
@@ -147,10 +147,10 @@ impl Believed {
         self.trust(&pem, path)
     }
 
-    /// Takes in a file of tokens as an apiserver reads it: `token,user,uid[,"group,group"]` a line.
+    /// Reads a token file in the API server's format: `token,user,uid[,"group,group"]` a line.
     ///
     /// # Errors
-    /// When it cannot be read or a line says something else; the message has the line's number and never its token.
+    /// It cannot be read or a line is malformed. The message has the line's number and never its token.
     pub fn read_tokens(&mut self, path: &Path) -> Result<(), IdentityError> {
         let error = |message: String| IdentityError { path: path.to_owned(), message };
         let text = fs::read_to_string(path).map_err(|source| error(source.to_string()))?;
@@ -179,9 +179,10 @@ impl Believed {
         Ok(())
     }
 
-    /// Who this is, from what the connection and the request show; `None`: an unknown client. As upstream: the certificate counts
-    /// before the token, and a certificate or a token that does not hold never makes a client anonymous. Where no file of tokens
-    /// is configured, tokens mean nothing, and the request counts as one without.
+    /// The user, from the credentials of the connection and the request; `None`: an unknown client. As
+    /// upstream: the certificate takes precedence over the token, and an invalid certificate or token never
+    /// makes a client anonymous. Without a configured token file, tokens are ignored, and the request counts
+    /// as one without.
     #[must_use]
     pub fn recognise(
         &self,
@@ -230,7 +231,7 @@ impl Believed {
     }
 
     fn of_token(&self, token: &str) -> Option<User> {
-        // All are compared, each in the same time whatever is right about it: how long it takes tells nothing.
+        // All tokens are compared, each in constant time, so that the duration reveals nothing.
         let mut found = None;
         for (known, user) in &self.tokens {
             if is_same(known.as_bytes(), token.as_bytes()) {
@@ -241,13 +242,13 @@ impl Believed {
     }
 }
 
-/// What a connection shows for all of its requests.
+/// The credentials of a connection, valid for all of its requests.
 pub(super) struct Shown {
     certificates: Vec<CertificateDer<'static>>,
     judged: RefCell<Option<Judged>>,
 }
 
-/// What a certificate was worth, by whose trust, and when.
+/// The result of verifying a certificate, the trust it was verified by, and the time.
 struct Judged {
     user: Option<User>,
     by: Rc<Believed>,
@@ -259,8 +260,8 @@ impl Shown {
         Self { certificates, judged: RefCell::default() }
     }
 
-    /// [`Believed::recognise`]. Verifying signatures takes as long as a small answer, so a certificate is not verified again for
-    /// ten seconds while the same authorities are trusted.
+    /// [`Believed::recognise`]. Verifying signatures costs as much as a small answer, so a certificate is not
+    /// verified again for ten seconds while the same authorities are trusted.
     pub(super) fn recognise(
         &self,
         by: &Rc<Believed>,
@@ -290,8 +291,9 @@ fn is_same(one: &[u8], other: &[u8]) -> bool {
     one.len() == other.len() && one.iter().zip(other).fold(0, |difference, (a, b)| difference | (a ^ b)) == 0
 }
 
-/// Takes any certificate at the handshake, as long as the client has its key: who it is, [`Believed`] says later, so that a
-/// client whom we do not know gets an answer it understands (401) instead of a broken connection. Upstream's `RequestClientCert`.
+/// Accepts any certificate at the handshake, as long as the client has its key. [`Believed`] authenticates
+/// later, so that an unknown client gets an answer it understands (401) instead of a broken connection.
+/// Upstream's `RequestClientCert`.
 #[derive(Debug)]
 pub(super) struct AnyClient(pub(super) Arc<CryptoProvider>);
 
@@ -407,7 +409,7 @@ mod tests {
         assert_eq!(believed.recognise(&[CertificateDer::from(vec![1, 2, 3])], None, NOW), None);
         assert_eq!(believed.recognise(&[], None, NOW), Some(User::anonymous()));
         assert_eq!(Believed::new(false).recognise(&[], None, NOW), None);
-        // What the node serves with is not for clients.
+        // A serving certificate is not valid for clients.
         let pair =
             crate::serve::server::pki::serving_pair(directory.path(), &authority, "box", &[], NOW).unwrap();
         let served = CertificateDer::from_pem_slice(pair.certificate.as_bytes()).unwrap();

@@ -1,6 +1,6 @@
-//! The body of a request, which comes back when nobody has read all of it.
+//! The body of a request, which is handed back when it has not been read to its end.
 //!
-//! Owns the way back, and how much of a refused body is taken in.
+//! Owns how it is handed back, and how much of a refused body is read.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use hyper::body::{Body as HttpBody, Bytes, Frame, Incoming, SizeHint};
 
-/// What of a body that nobody wants is taken in before the answer: some clients (curl 7.88 over HTTP/2) see no answer that comes
-/// before all of their body has gone.
+/// How much of an unread body is read before the answer is sent, in bytes: some clients (curl 7.88 over
+/// HTTP/2) see no answer that comes before all of their body has gone.
 const MAX_UNWANTED: usize = 64 * 1024;
-/// And for how long.
+/// The time limit for reading it.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub struct IncomingBody {
@@ -22,19 +22,19 @@ pub struct IncomingBody {
     back: Option<Rest>,
 }
 
-/// Where a body is left that was not read to its end.
+/// Where a body that was not read to its end is handed back.
 type Rest = Rc<RefCell<Option<Incoming>>>;
 
-/// What may be left of a body.
+/// The part of a body that may remain.
 pub(super) struct Unread(Rest);
 
 impl IncomingBody {
-    /// Its rest is nobody's business.
+    /// The rest of the body is dropped.
     pub(super) fn plain(body: Incoming) -> Self {
         Self { body: Some(body), back: None }
     }
 
-    /// And where its rest is found.
+    /// With the place where the rest is handed back.
     pub(super) fn returned(body: Incoming) -> (Self, Unread) {
         let rest = Rest::default();
         (Self { body: Some(body), back: Some(Rc::clone(&rest)) }, Unread(rest))
@@ -42,7 +42,7 @@ impl IncomingBody {
 }
 
 impl Unread {
-    /// Takes in what nobody has read, within bounds. Nothing is kept of it.
+    /// Reads and discards the rest, within bounds of size and time.
     pub(super) async fn drain(self) {
         let Some(mut rest) = self.0.take() else { return };
         let all = async {
@@ -55,7 +55,7 @@ impl Unread {
                 }
             }
         };
-        // Whoever sends slower than this sees no answer, or a part of it.
+        // A client that sends slower than this gets no answer, or a part of it.
         let _ = tokio::time::timeout(PATIENCE, all).await;
     }
 }

@@ -1,9 +1,9 @@
-//! `/containerLogs`: what a container wrote, from the file that the runtime writes in CRI's format.
+//! `/containerLogs`: a container's output, from the file that the runtime writes in CRI's format.
 //!
-//! Owns the choice of the instance, the way through the file and what is left out of it.
+//! Owns the choice of the instance, the position in the file and the filters.
 //!
-//! Following looks at the end of the file ten times a second while somebody reads: an inotify instance a reader would run into
-//! the kernel's limit of 128 a user, and nobody follows when nobody looks.
+//! A follower polls the end of the file ten times a second: an inotify instance per follower would exceed the
+//! kernel's limit of 128 per user. Without followers there is no polling.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -20,21 +20,22 @@ use crate::model::types::{ContainerId, Timestamp};
 use crate::platform::rt;
 use crate::platform::sys::open::open_without_following;
 
-/// What is read at a time, and sent: three of them are held for a client that stops to read.
+/// The size of a read and of a piece: three of them are held for a client that stops reading.
 const CHUNK: usize = 16 * 1024;
-/// What is read in one go when nothing of it is wanted: a few milliseconds' worth.
+/// Chunks read without yielding when nothing in them is selected: a few milliseconds' worth.
 const CHUNKS_AT_ONCE: usize = 128;
-/// A line of CRI is at most 16 KiB and its head; a longer one is somebody else's and is cut up.
+/// A CRI line has at most 16 KiB and its header. A longer one was not written by a CRI runtime and is split.
 const LONGEST_LINE: usize = 64 * 1024;
-/// How often a follower looks for more...
+/// How often a follower polls for more...
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// ...and, while there is none, whether the container still runs.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
-/// Whose log is meant: the instance that runs, or the last one if none does; with `previous` the one before it.
+/// The instance whose log is selected: the running one, otherwise the last one; with `previous` the one
+/// before it.
 ///
 /// # Errors
-/// Upstream's words for why there is none, all of them 400.
+/// Upstream's messages for why there is none, all of them 400.
 pub fn instance(
     status: &PodStatus,
     pod: &str,
@@ -80,13 +81,13 @@ fn waiting(found: &ContainerStatus, pod: &str) -> String {
     }
 }
 
-/// What a reader gets of each line.
+/// Which lines are sent, and in which form.
 #[derive(Debug)]
 struct Filter {
     since: Option<Timestamp>,
     timestamps: bool,
     left: Option<u64>,
-    /// The last line was whole, so the next one begins anew.
+    /// The last line was complete, so the next one starts at its beginning.
     at_start: bool,
 }
 
@@ -104,7 +105,8 @@ impl Filter {
         }
     }
 
-    /// Adds what is to be sent of a line of the file, without its line break. False when nothing more is wanted.
+    /// Adds the selected part of a line of the file, without its line break. False when nothing more is
+    /// selected.
     fn add(&mut self, line: &[u8], out: &mut Vec<u8>) -> bool {
         let Some(parsed) = parse(line) else {
             // A torn line after a power cut, say.
@@ -183,21 +185,21 @@ fn tail_start(file: &mut File, lines: u64) -> io::Result<u64> {
     Ok(0)
 }
 
-/// What one look into the file brought.
+/// The result of one read of the file.
 #[derive(Debug, PartialEq, Eq)]
 enum ReadStep {
-    /// This is to be sent, perhaps nothing; there may be more.
+    /// This is to be sent, perhaps empty; there may be more.
     On(Vec<u8>),
-    /// This is to be sent, and no more is wanted.
+    /// This is to be sent, and nothing more is selected.
     Enough(Vec<u8>),
     /// The end of the file, for now.
     End,
 }
 
-/// A file on the way to a client.
+/// A file that is being sent to a client.
 struct Reading {
     file: File,
-    /// How far it was read.
+    /// The number of bytes read.
     position: u64,
     /// The beginning of a line whose end has not been read.
     held: Vec<u8>,
@@ -205,7 +207,7 @@ struct Reading {
 
 impl Reading {
     fn open(path: &Path, tail: Option<u64>) -> io::Result<Self> {
-        // Whoever can write into the directory chooses neither what is read nor who waits.
+        // A user who can write into the directory must not choose what is read, nor block the reader.
         let mut file = open_without_following(path)?;
         if !file.metadata()?.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
@@ -220,7 +222,7 @@ impl Reading {
         Ok(Self { file, position, held: Vec::new() })
     }
 
-    /// Reads on until there is something worth sending, but not for long: others wait for the thread.
+    /// Reads until there is something worth sending, but not for long: other tasks share the thread.
     fn next(&mut self, filter: &mut Filter) -> io::Result<ReadStep> {
         let (mut chunk, mut out) = (vec![0; CHUNK], Vec::new());
         for _ in 0..CHUNKS_AT_ONCE {
@@ -254,7 +256,7 @@ impl Reading {
         self.file.metadata().is_ok_and(|metadata| metadata.len() > self.position)
     }
 
-    /// The file has another name by now: it was rotated away.
+    /// The path names another file by now: the log was rotated.
     fn is_replaced(&self, path: &Path) -> bool {
         let id = |metadata: std::fs::Metadata| (metadata.dev(), metadata.ino());
         match (self.file.metadata(), std::fs::symlink_metadata(path)) {
@@ -264,10 +266,10 @@ impl Reading {
     }
 }
 
-/// Opens a log, and finds the place to begin at.
+/// Opens a log, and finds the position to begin at.
 ///
 /// # Errors
-/// When the file cannot be opened.
+/// The file cannot be opened.
 pub async fn open(path: PathBuf, options: &LogOptions, now: Timestamp) -> io::Result<Log> {
     let (filter, follow, tail) = (Filter::new(options, now), options.follow, options.tail);
     let opened = path.clone();
@@ -284,8 +286,9 @@ pub struct Log {
 }
 
 impl Log {
-    /// Sends a log until its end; when following, until the container has ended and all it wrote is sent, or the client is
-    /// gone. `ended` says whether the container has ended. What fails cuts the answer short.
+    /// Sends a log until its end; when following, until the container has ended and all its output is sent,
+    /// or the client is gone. `ended` returns whether the container has ended. An error cuts the answer
+    /// short.
     pub async fn send(mut self, pieces: Pieces, mut ended: impl AsyncFnMut() -> bool) {
         let mut is_last = !self.follow;
         loop {
@@ -309,7 +312,7 @@ impl Log {
                 Ok(ReadStep::Enough(bytes)) => return drop(pieces.send(Ok(Bytes::from(bytes))).await),
                 Ok(ReadStep::End) => {
                     if self.reading.is_replaced(&self.path) {
-                        // Not made yet: it is looked at again.
+                        // The next file does not exist yet; it is tried again.
                         if let Ok(next) = Reading::open(&self.path, None) {
                             self.reading = next;
                             continue;
@@ -320,7 +323,7 @@ impl Log {
                     tokio::select! {
                         () = pieces.closed() => return,
                         grown = self.grows() => if !grown {
-                            // Once more after that: what it wrote last may have come since.
+                            // One more read after the end: the last output may have arrived meanwhile.
                             is_last = ended().await;
                         },
                     }
@@ -330,7 +333,7 @@ impl Log {
         }
     }
 
-    /// Waits for more. False when it is time to ask whether there can be.
+    /// Waits for more. False when it is time to check whether the container still runs.
     async fn grows(&self) -> bool {
         let mut waited = Duration::ZERO;
         while waited < ASK_EVERY {

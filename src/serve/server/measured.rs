@@ -1,6 +1,6 @@
-//! Statistics and metrics: what is asked for each page, and the page.
+//! Statistics and metrics: the data of each page, and the page.
 //!
-//! Owns which page needs which figures, and what is counted only when somebody looks.
+//! Owns which page needs which data, and which data is measured only on request.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -26,14 +26,14 @@ use crate::platform::metrics::{self, Family, Seconds, Text};
 use crate::platform::sys::node::cgroup_v2;
 use crate::pod::admission::rules::go_arch;
 
-/// `/stats/summary`; `whole` with network and disks.
+/// `/stats/summary`; `whole` adds network and disks.
 pub(super) async fn summary(node: &SharedNode, whole: bool) -> Result<Response<Body>, (StatusCode, String)> {
     let ask = if whole { Ask::SUMMARY } else { Ask { pressure: true, ..Ask::CPU_AND_MEMORY } };
     let found = node.stats(ask).await.map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, error))?;
     Ok(object(StatusCode::OK, &wire::summary(&found, whole)))
 }
 
-/// A page of Prometheus'.
+/// A page of Prometheus metrics.
 pub(super) async fn page(node: &SharedNode, page: Page) -> Response<Body> {
     let page = match page {
         Page::Resource => resource(asked(node, Ask::default()).await.as_ref()),
@@ -73,7 +73,7 @@ fn recorded(prefixes: &[&str]) -> String {
     text.finish()
 }
 
-/// Of all three.
+/// The labels of all three metrics.
 const OF_REQUESTS: &[&str] = &["method", "path", "server_type", "long_running"];
 static REQUESTS: Family =
     Family::counter("kubelet_http_requests_total", "Number of HTTP requests received", OF_REQUESTS);
@@ -90,14 +90,14 @@ static HEALTH_CHECKS: Family = Family::counter(
     &["name", "status", "type"],
 );
 
-/// A request that is being answered. Dropped without its end, it was given up.
+/// A request in progress. If it is dropped before `end`, the client gave up.
 pub(super) struct Counted {
     values: Option<[&'static str; 4]>,
     began: Instant,
 }
 
 impl Counted {
-    /// Begins one; `server_type` is empty where nobody counts.
+    /// Begins one; `server_type` is empty where requests are not counted.
     pub(super) fn begin(method: &Method, route: &Result<Route, Refused>, server_type: &'static str) -> Self {
         let method = match *method {
             Method::GET => "GET",
@@ -115,7 +115,7 @@ impl Counted {
         Self { values, began: Instant::now() }
     }
 
-    /// The answer is there; a stream's time is the client's.
+    /// The answer has begun; the duration of a stream is up to the client and is not measured.
     pub(super) fn end(self, is_stream: bool) {
         if let Some(values) = self.values.as_ref().filter(|_| !is_stream) {
             metrics::observe(&DURATION, values, self.began.elapsed());
@@ -131,7 +131,7 @@ impl Drop for Counted {
     }
 }
 
-/// Upstream's first part of the path, and whether such requests last.
+/// Upstream's first segment of the path, and whether such requests are long-running.
 fn path(route: &Result<Route, Refused>) -> (&'static str, bool) {
     let Ok(route) = route else { return ("other", false) };
     match route {
@@ -157,12 +157,12 @@ fn path(route: &Result<Route, Refused>) -> (&'static str, bool) {
     }
 }
 
-/// A check of health has come to something; `what` is the page that it is on.
+/// Counts the result of a health check; `what` is the page that lists it.
 pub(super) fn count_health(name: &str, is_well: bool, what: &str) {
     metrics::count(&HEALTH_CHECKS, &[name, if is_well { "success" } else { "error" }, what]);
 }
 
-/// `/metrics/slis`: health now, and what earlier checks came to.
+/// `/metrics/slis`: health now, and the results of earlier checks.
 fn health(node: &SharedNode) -> String {
     let mut text = Text::default();
     text.family(Gauge, "kubernetes_healthcheck", "Result of the health check, 1 if it passes");
@@ -175,7 +175,7 @@ fn health(node: &SharedNode) -> String {
     text.finish()
 }
 
-/// `/metrics`: what this program has done, and what there is now.
+/// `/metrics`: the counters of this program, and the current state.
 async fn agent(node: &SharedNode) -> String {
     let mut text = Text::default();
     text.family(Gauge, "kubernetes_build_info", "Version information, always 1");
@@ -201,7 +201,7 @@ async fn agent(node: &SharedNode) -> String {
     if let Some(containers) = &containers {
         running(&mut text, containers);
     }
-    // Walks through the directories of claims, and of nothing else.
+    // Walks the directories of claims only.
     let ask = Ask { disks: Measured::Claims, ..Ask::default() };
     if let Some(summary) = asked(node, ask).await {
         volumes(&mut text, &summary);
@@ -211,7 +211,7 @@ async fn agent(node: &SharedNode) -> String {
     text.finish()
 }
 
-/// Upstream's word for where a pod is in its life.
+/// Upstream's label for the lifecycle of a pod.
 fn lifecycle(pod: &Pod) -> &'static str {
     match pod.status.phase.as_str() {
         "Succeeded" | "Failed" => "terminated",
@@ -220,11 +220,12 @@ fn lifecycle(pod: &Pod) -> &'static str {
     }
 }
 
-/// Pods by where they come from and where they are in their lives, with upstream's labels: `static` is `true` for all but those of
-/// the API, and each combination is there, if only with zero.
+/// Pods by origin and lifecycle, with upstream's labels: `static` is `true` for all but those of the API.
+/// Each combination is present, even with zero.
 fn pods(text: &mut Text, known: &[Pod], containers: &[ObservedContainer]) {
     type Is<'a> = &'a dyn Fn(&Pod) -> bool;
-    // A pod of a file or URL that is going was taken out there: an orphan. One of the API is wanted until it is gone.
+    // A terminating pod of a file or URL was removed there: an orphan. One of the API is desired until it is
+    // gone.
     let config = |pod: &Pod| match (is_static(pod), pod.metadata.deletion_timestamp.is_some()) {
         (true, true) => "orphan",
         _ => "desired",
@@ -264,7 +265,7 @@ fn pods(text: &mut Text, known: &[Pod], containers: &[ObservedContainer]) {
     }
 }
 
-/// Pods that only the runtime knows, and that still run.
+/// Pods that only the runtime has, and that still run.
 fn runtime_only(known: &[Pod], containers: &[ObservedContainer]) -> usize {
     let uids: BTreeSet<_> = known.iter().map(|pod| &pod.metadata.uid).into_set();
     let running = containers.iter().filter(|found| found.state == ContainerStateKind::Running);
@@ -339,7 +340,7 @@ fn volumes(text: &mut Text, summary: &Summary) {
     }
 }
 
-/// This process, as Prometheus' clients show theirs.
+/// This process's metrics, as Prometheus' client libraries export them.
 fn process(text: &mut Text) {
     let process = Process::read(Path::new("/proc"));
     let cpu = process.cpu_ns.map(Seconds);

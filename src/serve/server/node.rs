@@ -1,6 +1,6 @@
-//! What the server asks of the node.
+//! The server's interface to the node.
 //!
-//! Owns the questions.
+//! Owns the methods.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -16,75 +16,74 @@ use crate::serve::streaming::{Action, IDLE_TIMEOUT, Pending, Streams};
 
 use super::report::{AgentReport, ObjectDetail};
 
-/// What a stream is wanted for.
+/// What a stream connects to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StreamKind {
     /// A new program in a container.
     Exec(ContainerId, Vec<String>, Streams),
-    /// The program of a container.
+    /// The main program of a container.
     Attach(ContainerId, Streams),
     /// Ports of a pod, those that were named.
     PortForward(PodUid, Vec<u16>),
 }
 
-/// Who serves a stream.
+/// The server of a stream.
 pub enum StreamServer {
     Ours(Action),
-    /// The runtime, under this URL.
+    /// The runtime's streaming server, under this URL.
     Runtimes(String),
 }
 
-/// A command's output, both streams, and its exit code.
+/// A command's output, both streams together, and its exit code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Output {
-    /// What it wrote.
     pub text: Vec<u8>,
-    /// How it ended.
     pub code: i32,
 }
 
-/// How the loop is, for `/healthz/syncloop`: why it is not well.
+/// The state of the loop for `/healthz/syncloop`; the error is why it is unhealthy.
 pub type LoopHealth = Result<(), String>;
 
-/// The node, as its server sees it. Errors are for people.
+/// The node, as its server sees it. Errors are messages for the user.
 pub trait Node {
     fn name(&self) -> &str;
-    /// Everything the agent says about itself.
+    /// The agent's own status report.
     fn report(&self, detail: ObjectDetail) -> AgentReport;
-    /// Wanted and terminating pods with their statuses.
+    /// Desired and terminating pods with their statuses.
     fn pods(&self) -> Vec<Pod>;
-    /// One of them; of two of a name the one with this uid, or the first.
+    /// One pod; of several with the same name the one with this uid, or the first.
     fn pod(&self, namespace: &str, name: &str, uid: Option<&PodUid>) -> Option<Pod> {
         self.pods().into_iter().find(|pod| is_named(pod, namespace, name, uid))
     }
-    /// Whether the loop goes round.
+    /// Whether the loop makes progress.
     fn loop_health(&self) -> LoopHealth;
     /// Whether device plugins can register.
     fn plugin_health(&self) -> Result<(), String> {
         Ok(())
     }
-    /// A connection has ended: what it needed may be given back.
+    /// A connection has ended: its memory may be returned to the system.
     fn served(&self);
     /// The configuration in force, as KubeletConfiguration.
     fn configuration(&self) -> Value;
     /// Every flag and its value.
     fn flags(&self) -> Vec<(String, String)>;
-    /// What the runtime has, of this pod or of all.
+    /// The runtime's containers, of this pod or of all.
     fn containers(&self, pod: Option<PodUid>) -> Pending<Result<Vec<ObservedContainer>, String>>;
-    /// One container of the runtime's; `None`: it is gone.
+    /// One of the runtime's containers; `None`: it is gone.
     fn container(&self, id: ContainerId) -> Pending<Result<Option<ObservedContainer>, String>>;
     /// Runs a command to its end.
     fn run(&self, id: ContainerId, command: Vec<String>) -> Pending<Result<Output, String>>;
-    /// What the node, its pods and their containers use now. Costs nothing unless it is asked.
+    /// The current usage of the node, its pods and their containers. It costs nothing unless it is requested.
     fn stats(&self, ask: Ask) -> Pending<Result<Summary, String>>;
-    /// Restarts containers of a pod, whatever its restart policy; it has happened when its statuses say so.
+    /// Restarts containers of a pod, whatever its restart policy. It is done once the statuses show it.
     fn restart(&self, pod: PodUid, containers: Vec<ContainerName>) -> Pending<Result<(), String>>;
-    /// Takes an empty answer of a source at its word. Answers what became of it.
+    /// Accepts an empty answer of a source as intended. Returns the outcome, for the user.
     fn accept_source(&self, name: &str) -> Pending<Result<String, String>> {
         let message = format!("source {name:?} not found");
         Box::pin(async { Err(message) })
     }
-    /// A stream over which nothing went for so long is ended; never if it is zero. `streamingConnectionIdleTimeout`.
+    /// A stream without traffic for this long is closed; never if it is zero.
+    /// `streamingConnectionIdleTimeout`.
     fn stream_idle_timeout(&self) -> Duration {
         IDLE_TIMEOUT
     }
@@ -97,7 +96,7 @@ pub type SharedNode = Rc<dyn Node>;
 
 #[cfg(test)]
 pub mod testing {
-    //! A node that shows a report and has no runtime.
+    //! A node that serves a report and has no runtime.
 
     use super::*;
 

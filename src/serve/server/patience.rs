@@ -1,6 +1,6 @@
-//! A connection that gives up on a client that takes nothing.
+//! A connection whose writes time out when the client does not read.
 //!
-//! Owns the time a write may stand still.
+//! Owns the time that a write may stall.
 
 use std::io;
 use std::pin::Pin;
@@ -12,12 +12,13 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
-/// A client that does not read a plain answer makes room for others.
+/// A client that does not read a plain answer is disconnected after this, to make room for others.
 pub const PLAIN: Duration = Duration::from_secs(30);
-/// One who follows a log may stop to read; upstream's time for writing.
+/// A follower of a log may pause reading; upstream's write timeout.
 pub const STREAM: Duration = Duration::from_secs(4 * 60 * 60);
 
-/// How long a write may stand still, which whoever answers may change. hyper wants what it serves to be `Send`.
+/// How long a write may stall. The handler of a request may change it. hyper requires that what it serves is
+/// `Send`.
 #[derive(Clone)]
 pub struct Patience(Arc<AtomicU64>);
 
@@ -28,13 +29,13 @@ impl Default for Patience {
 }
 
 impl Patience {
-    /// From now on, in whole seconds.
+    /// Takes effect for the next write, in whole seconds.
     pub fn set(&self, limit: Duration) {
         self.0.store(limit.as_secs(), Ordering::Relaxed);
     }
 }
 
-/// A stream that fails when a write stands still for too long.
+/// A stream that fails when a write stalls for too long.
 pub struct Patient<S> {
     inner: S,
     patience: Patience,
@@ -43,7 +44,6 @@ pub struct Patient<S> {
 }
 
 impl<S> Patient<S> {
-    /// Wraps a stream.
     pub fn new(inner: S, patience: Patience) -> Self {
         Self { inner, patience, waits: None }
     }

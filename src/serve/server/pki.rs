@@ -1,9 +1,10 @@
-//! The node's own certificates: its authority, what it serves with, and what it gives to people.
+//! The node's own certificates: its authority, its serving certificate, and client certificates for users.
 //!
-//! Owns the files `agent-ca.*` and, unless somebody else wrote them, `kubelet.*` in the certificate directory.
+//! Owns the files `agent-ca.*` in the certificate directory, and `kubelet.*` unless the user provides them.
 //!
-//! A box without a battery boots in 1970 and learns the time later, if ever. So nothing of ours begins to be valid "now": all
-//! of it is valid since [`FLOOR`], and whoever asks whether it still is takes the later of the clock and that.
+//! A box without a battery boots in 1970 and learns the time later, if ever. So no certificate of the agent
+//! begins to be valid "now": all are valid since [`FLOOR`], and validity is checked at the later of the clock
+//! and `FLOOR`.
 
 use std::fs;
 use std::io;
@@ -25,39 +26,37 @@ use crate::model::types::Timestamp;
 use crate::platform::sys::durable::write_durably;
 use crate::platform::sys::lock;
 
-/// 2026-01-01: no clock that shows less is right, as this program did not exist.
+/// 2026-01-01: an earlier clock is wrong, as this program did not exist then.
 pub const FLOOR: Timestamp = Timestamp::from_secs(1_767_225_600);
-/// RFC 5280's word for "for ever": a box outlives any number of years we could choose.
+/// RFC 5280's "no well-defined expiration date": a box outlives any number of years we could choose.
 const FOR_EVER: i64 = 253_402_300_799;
-/// What the node serves with.
+/// The lifetime of a serving certificate.
 const SERVING_LIFETIME: Duration = Duration::from_secs(365 * 24 * 3600);
-/// A serving certificate with less left is replaced.
+/// A serving certificate with less time left is replaced.
 const RENEW_BEFORE: Duration = Duration::from_secs(73 * 24 * 3600);
 
-/// Something is wrong with a file.
+/// An error of a certificate file.
 #[derive(Debug, thiserror::Error)]
 pub enum PkiError {
     /// The system refused.
     #[error("{action} {}", path.display())]
     File {
-        /// What was being done.
+        /// The operation that failed.
         action: &'static str,
-        /// To which file.
         path: PathBuf,
-        /// The system's word.
         source: io::Error,
     },
-    /// It holds something else.
+    /// The file's content is not a certificate or key.
     #[error("{}: {message}", path.display())]
     Content {
         path: PathBuf,
-        /// What is wrong and what helps.
+        /// What is wrong and how to fix it.
         message: String,
     },
-    /// Somebody else makes certificates, and the file that says so cannot be had.
+    /// Another process is creating certificates, or the lock file cannot be opened.
     #[error(transparent)]
     Lock(#[from] lock::LockError),
-    /// The library's word; nothing that a user did.
+    /// An error of the library, not caused by the user.
     #[error("generate a certificate")]
     Make(#[from] rcgen::Error),
 }
@@ -71,23 +70,23 @@ pub struct Pair {
     pub key: String,
 }
 
-/// The clock, or [`FLOOR`] if it shows less.
+/// The clock, or [`FLOOR`] if the clock is earlier.
 #[must_use]
 pub fn plausible(now: Timestamp) -> Timestamp {
     now.max(FLOOR)
 }
 
-/// The same for those who verify.
+/// The same for certificate verification.
 #[must_use]
 pub fn unix_time(now: Timestamp) -> UnixTime {
     let seconds = plausible(now).as_nanos() / 1_000_000_000;
     UnixTime::since_unix_epoch(Duration::from_secs(u64::try_from(seconds).unwrap_or_default()))
 }
 
-/// What the name of every authority of ours begins with.
+/// The prefix of the name of every authority that the agent creates.
 const NAME: &str = "agent-ca@";
 
-/// Signs what the node and its people show.
+/// Signs serving and client certificates.
 pub struct Authority {
     certificate: String,
     issuer: Issuer<'static, KeyPair>,
@@ -104,13 +103,13 @@ fn authority_key_file(directory: &Path) -> PathBuf {
 }
 
 impl Authority {
-    /// Reads the node's authority where there is one.
+    /// Reads the node's authority if it exists.
     ///
     /// # Errors
-    /// As [`open`](Self::open), and when there is none: nothing is made.
+    /// As [`open`](Self::open), and when there is none: nothing is created.
     pub fn existing(directory: &Path, node_name: &str) -> Result<Self, PkiError> {
         let file = authority_file(directory);
-        // Beside it there may be the key of an authority whose making was cut short.
+        // The key may exist without its certificate, when creating the authority was interrupted.
         if read(&file)?.is_none() {
             let message = "not found: the agent generates it at its first start; set its certificate \
                            directory with --cert-dir, or its root directory with --root-dir"
@@ -120,16 +119,17 @@ impl Authority {
         Self::open(directory, node_name)
     }
 
-    /// Reads the node's authority, or makes it: once in the life of a node.
+    /// Reads the node's authority, or creates it: once in the life of a node.
     ///
     /// # Errors
-    /// Files that cannot be read or written, or hold something else. A key that is missing beside its certificate is an error
-    /// too: a new one would silently make void what people were given.
+    /// Files that cannot be read or written, or with other content. A key that is missing beside its
+    /// certificate is an error too: a new one would silently invalidate the certificates that were issued.
     pub fn open(directory: &Path, node_name: &str) -> Result<Self, PkiError> {
         let (file, key_file) = (authority_file(directory), authority_key_file(directory));
         let fail = |action| move |source| PkiError::File { action, path: directory.to_owned(), source };
         crate::platform::sys::dir::make_dir(directory, 0o755).map_err(fail("create the directory"))?;
-        // The agent and somebody who wants a kubeconfig may come at the same time, and each make one.
+        // The agent and a command that writes a kubeconfig may run at the same time and each create an
+        // authority.
         let _lock = lock::acquire(&directory.join(".lock"))?;
         let (certificate, key) = (read(&file)?, read(&key_file)?);
         let key = match (&certificate, key) {
@@ -152,7 +152,7 @@ impl Authority {
             }
         };
         let Some(certificate) = certificate else {
-            // Also after a power cut between the two files.
+            // Also after a power cut between the two writes.
             let params = authority_params(&format!("{NAME}{node_name}"));
             let certificate = params.self_signed(&key)?.pem();
             write(&file, &certificate, 0o644)?;
@@ -176,7 +176,7 @@ impl Authority {
         &self.certificate
     }
 
-    /// For a client with this name and in this group.
+    /// A certificate for a client with this name and group.
     ///
     /// # Errors
     /// None that a caller could cause.
@@ -193,8 +193,7 @@ impl Authority {
         self.sign(&params)
     }
 
-    /// Whether a client certificate (PEM) is of this authority and holds for a while yet: as long as serving certificates do
-    /// when they are not replaced.
+    /// Whether a client certificate (PEM) is of this authority and remains valid for at least `RENEW_BEFORE`.
     #[must_use]
     pub fn client_holds(&self, certificate: &str, now: Timestamp) -> bool {
         let holds = || {
@@ -217,7 +216,7 @@ impl Authority {
             .iter()
             .filter_map(|name| match name.parse::<IpAddr>() {
                 Ok(address) => Some(SanType::IpAddress(address)),
-                // A host may have a name that DNS would not take.
+                // A host name may be invalid in DNS.
                 Err(_) => name.as_str().try_into().ok().map(SanType::DnsName),
             })
             .collect();
@@ -257,9 +256,9 @@ fn leaf(name: &str, lifetime: Duration, now: Timestamp) -> CertificateParams {
     params
 }
 
-/// What the node serves with, when the user names no certificate: `kubelet.crt` and `kubelet.key`, upstream's names. They are
-/// kept while they hold; ours are replaced when they end soon or do not name the node as it is called now. A pair that somebody
-/// else put there is used as it is.
+/// The serving certificate when the user names none: `kubelet.crt` and `kubelet.key`, upstream's names. They
+/// are kept while they are valid; those that the agent created are replaced when they expire soon or do not
+/// contain the node's current names. A pair of another authority is used as it is.
 ///
 /// # Errors
 /// Files that cannot be read or written.
@@ -278,7 +277,7 @@ pub fn serving_pair(
         return Ok(Pair { certificate, key });
     }
     let pair = authority.server(node_name, names, now)?;
-    // The key first: a certificate whose key is missing is made anew as well.
+    // The key is written first: a certificate without its key is recreated as well.
     write(&key_file, &pair.key, 0o600)?;
     write(&file, &pair.certificate, 0o644)?;
     log::info!(path:% = file.display(); "Generated serving certificate");
@@ -287,14 +286,14 @@ pub fn serving_pair(
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
-    /// Not signed by us.
+    /// Signed by another authority.
     Foreign,
     Holds,
-    /// Soon, or does not name the node.
+    /// Expires soon, or does not contain the node's names.
     Ends,
 }
 
-/// `None`: not a pair.
+/// `None`: the two do not belong together.
 fn standing(
     certificate: &str,
     key: &str,
@@ -311,7 +310,7 @@ fn standing(
     if !Subject::parse(parsed.issuer()).common_name.starts_with(NAME) {
         return Some(Standing::Foreign);
     }
-    // Keys of kinds that only others make (RSA) cannot be read here.
+    // Keys of kinds that only others create (RSA) cannot be parsed here.
     if own.as_ref().is_ok_and(|key| !is_pair(key)) {
         return None;
     }
@@ -340,13 +339,13 @@ fn standing(
             let all = names.iter().filter(nameable).all(has);
             Some(if all { Standing::Holds } else { Standing::Ends })
         }
-        // It ends soon, or is of an authority that we had once.
+        // It expires soon, or is of an earlier authority of this node.
         Err(_) => Some(Standing::Ends),
     }
 }
 
-/// Whether a serving pair of ours has to be replaced by now, because it ends soon or the node is called otherwise. False for
-/// what others made.
+/// Whether a serving pair that the agent created has to be replaced, because it expires soon or lacks one of
+/// the node's names. False for pairs of other authorities.
 #[must_use]
 pub fn is_due(pair: &Pair, authority: &Authority, names: &[String], now: Timestamp) -> bool {
     standing(&pair.certificate, &pair.key, authority, names, now) == Some(Standing::Ends)

@@ -1,6 +1,7 @@
-//! Streams that the runtime's own streaming server serves: the client's request goes on to it, and both talk through us.
+//! Streams that the runtime's own streaming server serves: the client's request is forwarded to it, and the
+//! agent relays the bytes.
 //!
-//! Owns the passing on.
+//! Owns the forwarding.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,15 +21,16 @@ use super::body::{Body, text};
 use crate::serve::server::incoming::IncomingBody;
 use crate::serve::streaming::CREATION_TIMEOUT;
 
-/// A runtime's refusal is a line.
+/// The longest error body of the runtime that is relayed, in bytes.
 const MAX_REFUSAL: usize = 64 * 1024;
-/// What is passed on at a time.
+/// The size of a relayed chunk.
 const CHUNK: usize = 8 * 1024;
 
-/// Sends the request on to `url`, which the runtime gave, and answers what it answers. `held` is dropped with the stream.
+/// Forwards the request to `url`, which the runtime gave, and relays its answer. `held` is dropped with the
+/// stream.
 ///
 /// # Errors
-/// For people: why the runtime cannot be reached.
+/// A message for the user: why the runtime is unreachable.
 pub async fn pass_on(
     mut request: Request<IncomingBody>,
     url: &str,
@@ -57,7 +59,7 @@ pub async fn pass_on(
     Ok(response)
 }
 
-/// The request as the runtime gets it: its own path, the client's headers.
+/// The request as the runtime gets it: the path of its URL, the client's headers.
 fn passed_on(request: &Request<IncomingBody>, url: &str) -> Result<(String, Request<Empty<Bytes>>), String> {
     let uri: Uri = url.parse().map_err(|_| format!("the runtime returned an invalid URL {url:?}"))?;
     let address = match uri.authority() {
@@ -69,11 +71,11 @@ fn passed_on(request: &Request<IncomingBody>, url: &str) -> Result<(String, Requ
     let mut passed = Request::new(Empty::new());
     let upgrade =
         request.headers().get(UPGRADE).and_then(|upgrade| upgrade.to_str().ok()).unwrap_or_default();
-    // We take a WebSocket by POST as well; runtimes keep to the letter.
+    // The agent accepts a WebSocket by POST as well; runtimes require GET.
     let is_websocket = upgrade.eq_ignore_ascii_case("websocket");
     *passed.method_mut() = if is_websocket { Method::GET } else { request.method().clone() };
     *passed.headers_mut() = request.headers().clone();
-    // Who the client is, is our business alone.
+    // The client's credentials must not reach the runtime.
     passed.headers_mut().remove(hyper::header::AUTHORIZATION);
     let host = address.parse().map_err(|_| format!("invalid host {address:?}"))?;
     passed.headers_mut().insert(HOST, host);
@@ -96,13 +98,13 @@ async fn ask(address: &str, request: Request<Empty<Bytes>>) -> Result<Response<I
 
 async fn couple(client: OnUpgrade, runtime: OnUpgrade, idle_timeout: Duration) {
     let both = tokio::time::timeout(CREATION_TIMEOUT, async { tokio::try_join!(client, runtime) }).await;
-    // Either may have gone between the request and the answer.
+    // Either side may have closed between the request and the answer.
     let Ok(Ok((client, runtime))) = both else { return };
     let (client, runtime) = (tokio::io::split(TokioIo::new(client)), tokio::io::split(TokioIo::new(runtime)));
     let moved = Arc::new(AtomicU64::new(0));
     let inward = async {
         if copy(client.0, runtime.1, &moved).await == Stopped::Sink {
-            // The runtime takes nothing more: it is done, and what it has said is still under way to the client.
+            // The runtime reads nothing more: it is done, and its output is still on the way to the client.
             std::future::pending::<()>().await;
         }
     };
@@ -128,7 +130,7 @@ async fn copy(
     let mut buffer = vec![0; CHUNK];
     loop {
         let Ok(length @ 1..) = from.read(&mut buffer).await else {
-            // Gone already, perhaps.
+            // The peer may be gone already.
             let _ = to.shutdown().await;
             return Stopped::Source;
         };

@@ -1,4 +1,4 @@
-//! What the agent says about itself over the local socket, and `agent status` prints.
+//! The agent's status report, which the local socket serves and `agent status` prints.
 //!
 //! Owns the shape: every field is always written, so that a program need not know defaults.
 
@@ -14,56 +14,54 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Everything at one moment.
+/// The whole status at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AgentReport {
-    /// Release of the agent.
     pub version: String,
-    /// Its process; zero when it does not run.
+    /// The agent's process id; zero when it is not running.
     pub pid: u32,
     /// When that process started.
     pub started_at: Option<Timestamp>,
     /// Name of the node.
     pub node_name: String,
-    /// Whether this comes from a running agent or from its memory.
+    /// Whether this comes from a running agent or from its store.
     pub mode: AgentMode,
     /// The container runtime.
     pub runtime: RuntimeReport,
     /// Where pods come from.
     pub sources: Vec<SourceReport>,
-    /// Wanted and terminating pods, with their statuses.
+    /// Desired and terminating pods, with their statuses.
     pub pods: Vec<Pod>,
     /// How many objects the sources define.
     pub object_counts: ObjectCounts,
-    /// The objects themselves, if they were asked for.
+    /// The objects themselves, if requested.
     pub objects: Vec<ObjectReport>,
-    /// What the node is short of.
+    /// The resources under pressure.
     pub pressure: Vec<PressureReport>,
-    /// Servers that cannot serve now, and why.
+    /// Servers that cannot run now, and why.
     pub serving: Vec<String>,
-    /// Where its API is.
     pub api: ApiReport,
     /// The last events, oldest first.
     pub events: Vec<EventReport>,
-    /// The agent's memory.
+    /// The agent's store.
     pub store: StoreReport,
 }
 
-/// What a report is to say of ConfigMaps, Secrets and claims.
+/// How much detail of ConfigMaps, Secrets and claims a report has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ObjectDetail {
-    /// How many there are.
+    /// Only how many there are.
     #[default]
     Counted,
-    /// What they hold; of a Secret the keys and how long each value is.
+    /// Their contents; of a Secret the keys and the length of each value.
     Hidden,
-    /// All they hold.
+    /// Their contents with the values of Secrets.
     Shown,
 }
 
 impl ObjectDetail {
-    /// As part of a request; empty for the default.
+    /// The query of a request; empty for the default.
     #[must_use]
     pub fn as_query(self) -> &'static str {
         match self {
@@ -73,13 +71,13 @@ impl ObjectDetail {
         }
     }
 
-    /// Reads the part of a request.
+    /// Parses the query of a request.
     #[must_use]
     pub fn from_query(query: &str) -> Self {
         [Self::Hidden, Self::Shown].into_iter().find(|detail| detail.as_query() == query).unwrap_or_default()
     }
 
-    /// The objects in this detail; `volumes_dir` is where claims have their directories.
+    /// The objects in this detail; `volumes_dir` contains the directories of claims.
     #[must_use]
     pub fn reports(self, objects: &[SourceObject], volumes_dir: &Path) -> Vec<ObjectReport> {
         let values = match self {
@@ -101,17 +99,16 @@ impl ObjectDetail {
     }
 }
 
-/// The API over TLS, as clients on this machine find it.
+/// The API over TLS, as clients on this machine reach it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ApiReport {
     /// `https://127.0.0.1:10250`; empty when it is not served.
     pub server: String,
-    /// Where the node's authority is.
+    /// The directory of the node's authority.
     pub cert_dir: String,
 }
 
-/// How many objects there are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ObjectCounts {
@@ -129,7 +126,7 @@ impl ObjectCounts {
                 ObjectKind::ConfigMap => counts.config_maps += 1,
                 ObjectKind::Secret => counts.secrets += 1,
                 ObjectKind::PersistentVolumeClaim => counts.persistent_volume_claims += 1,
-                // They hold nothing.
+                // They have no data.
                 ObjectKind::Namespace | ObjectKind::RuntimeClass => {}
             }
         }
@@ -137,7 +134,7 @@ impl ObjectCounts {
     }
 }
 
-/// Something the node is short of.
+/// A resource under pressure.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PressureReport {
@@ -169,7 +166,7 @@ pub struct RuntimeReport {
     pub name: String,
     /// The runtime's own version.
     pub version: String,
-    /// It answers and says that it is ready.
+    /// It answers and reports that it is ready.
     pub ready: bool,
     /// Why it is not ready.
     pub message: String,
@@ -185,15 +182,14 @@ pub struct SourceReport {
     pub name: String,
     /// Directory, file or URL.
     pub origin: String,
-    /// What it is doing.
     pub state: SourceState,
     /// When it last gave a valid answer.
     pub last_answer: Option<Timestamp>,
-    /// How many pods it wants.
+    /// How many pods it defines.
     pub pods: u32,
     /// How many ConfigMaps, Secrets and claims it defines.
     pub objects: u32,
-    /// What is wrong with it or with single manifests.
+    /// Problems of the source or of single manifests.
     pub problems: Vec<SourceProblem>,
 }
 
@@ -201,7 +197,7 @@ pub struct SourceReport {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct EventReport {
-    /// What it is about.
+    /// The object that the event is about.
     pub involved_object: ObjectReference,
     /// `Normal` or `Warning`.
     #[serde(rename = "type")]
@@ -221,48 +217,45 @@ pub struct ObjectReference {
     pub kind: String,
     /// Empty for nodes.
     pub namespace: String,
-    /// Of the object.
     pub name: String,
-    /// Of the object.
     pub uid: String,
     /// `spec.containers{name}`, or empty.
     pub field_path: String,
 }
 
-/// The agent's memory.
+/// The agent's store.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StoreReport {
-    /// The file; empty when it remembers nothing.
+    /// The file; empty without a store.
     pub path: String,
     /// The last write worked.
     pub ok: bool,
     /// Why it did not.
     pub message: String,
 }
-/// Where a report comes from.
+/// The origin of a report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum AgentMode {
-    /// From the agent itself, now.
+    /// From the running agent, now.
     #[default]
     Running,
     /// From the store: the last known state.
     NotRunning,
 }
 
-/// What a source is doing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum SourceState {
-    /// It has not given a valid answer since the agent started; the stored set stands.
+    /// It has not given a valid answer since the agent started; the stored set stays in effect.
     #[default]
     Waiting,
     /// Its last answer was valid.
     Ok,
-    /// So it did, and that set has not proved yet that it starts; the last good one is kept beside it.
+    /// Its last answer was valid, but that set is still on trial; the last good one is kept beside it.
     Trial,
-    /// It has answered before, but does not now; the last good set stands.
+    /// It has answered before, but does not now; the last good set stays in effect.
     Failing,
 }
 

@@ -1,7 +1,6 @@
-//! What a request asks for.
+//! Parsing of requests into routes.
 //!
-//! Owns the paths of the kubelet's API and their parameters. Pure: a path and a query in, a route or a complaint out. Must not
-//! know who asks, nor what is answered.
+//! Owns the paths of the kubelet's API and their parameters. Pure: a path and a query in, a route or an error out.
 
 use std::time::Duration;
 
@@ -13,13 +12,12 @@ use crate::serve::streaming::Streams;
 /// Parameters, in the order given, decoded.
 pub type Parameters = Vec<(String, String)>;
 
-/// A pod, as a path names it.
+/// A pod, as named in a path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodName {
     pub namespace: String,
-    /// Its full name.
     pub name: String,
-    /// Its uid; any if none is given.
+    /// The pod's uid; any if absent.
     pub uid: Option<PodUid>,
 }
 
@@ -30,22 +28,22 @@ pub struct ContainerTarget {
     pub container: ContainerName,
 }
 
-/// What of a container's log is wanted.
+/// Options of a container's log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogOptions {
-    /// Go on when its end is reached.
+    /// Continue at the end of the log.
     pub follow: bool,
-    /// Of the instance before the last.
+    /// The log of the previous instance.
     pub previous: bool,
-    /// Each line with the time it was written.
+    /// Prefix each line with its time.
     pub timestamps: bool,
-    /// Only so many lines from the end.
+    /// Only this many lines from the end.
     pub tail: Option<u64>,
-    /// Only what was written within this time.
+    /// Only lines written within this duration.
     pub since: Option<Duration>,
-    /// Only what was written since.
+    /// Only lines written since this time.
     pub since_time: Option<Timestamp>,
-    /// Not more than so much.
+    /// At most this many bytes.
     pub limit_bytes: Option<u64>,
 }
 
@@ -54,9 +52,9 @@ pub struct LogOptions {
 pub enum Route {
     /// `/healthz` and the check it names, empty for all.
     Health(String),
-    /// `/pods`: what should run.
+    /// `/pods`: the desired pods.
     Pods,
-    /// `/runningpods`: what runs.
+    /// `/runningpods`: the running pods.
     RunningPods,
     /// `/configz`.
     Configz,
@@ -69,9 +67,9 @@ pub enum Route {
         /// Only CPU time and memory.
         only_cpu_and_memory: bool,
     },
-    /// `/logs`: the machine's own, a file below `/var/log`.
+    /// `/logs`: the machine's own logs, a file below `/var/log`.
     SystemLogs {
-        /// Below it, decoded.
+        /// The path below it, decoded.
         path: String,
         query: Parameters,
     },
@@ -83,19 +81,19 @@ pub enum Route {
     Exec(ContainerTarget, Vec<String>, Streams),
     /// `/attach/...`.
     Attach(ContainerTarget, Streams),
-    /// `/portForward/...`, and the ports that a WebSocket's request names.
+    /// `/portForward/...`, and the ports in a WebSocket's request.
     PortForward(PodName, Vec<u16>),
-    /// `/run/...`: a command whose output is the answer.
+    /// `/run/...`: a command whose output is the response.
     Run(ContainerTarget, Vec<String>),
-    /// `/agent/v1/status`, our own, and its query.
+    /// `/agent/v1/status`, the agent's own, and its query.
     AgentStatus(String),
-    /// `/agent/v1/restart/...`, our own: these containers of a pod, all of them if none is named.
+    /// `/agent/v1/restart/...`, the agent's own: these containers of a pod, or all of them if none is named.
     AgentRestart(PodName, Vec<ContainerName>),
-    /// `/agent/v1/sources/NAME/accept`, our own: what the source says now is meant.
+    /// `/agent/v1/sources/NAME/accept`, the agent's own: accepts the source's current answer as intended.
     AcceptSource(String),
 }
 
-/// A page of Prometheus'.
+/// A page of Prometheus metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Page {
     /// `/metrics`: about this program.
@@ -110,23 +108,23 @@ pub enum Page {
     Slis,
 }
 
-/// Why there is none.
+/// Why a request matches no route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// No such path.
     NotFound,
-    /// Another method is wanted: these.
+    /// The path accepts only these methods.
     Method(&'static str),
-    /// The parameters make no sense: the code and why.
+    /// Invalid parameters: the status code and the reason.
     Invalid(u16, String),
     /// A path of upstream's that this program does not serve, and why.
     NotServed(&'static str),
 }
 
-/// Reads a request.
+/// Parses a request.
 ///
 /// # Errors
-/// Why it means nothing.
+/// Why it matches no route.
 pub fn route(method: &str, path: &str, query: &str) -> Result<Route, Refused> {
     let parts = segments(path);
     let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
@@ -218,7 +216,7 @@ pub fn route(method: &str, path: &str, query: &str) -> Result<Route, Refused> {
     }
 }
 
-/// The parts of a path, decoded; a slash at its end counts for nothing.
+/// The segments of a path, decoded; a trailing slash is ignored.
 #[must_use]
 pub fn segments(path: &str) -> Vec<String> {
     let path = path.strip_suffix('/').unwrap_or(path);
@@ -270,12 +268,12 @@ fn target(parts: &[&str], with_uid: bool) -> Result<ContainerTarget, Refused> {
     Ok(ContainerTarget { pod, container: (*container).into() })
 }
 
-/// As upstream: anything but "1" and "true" is no.
+/// As upstream: anything but "1" and "true" is false.
 fn flag(parameters: &Parameters, name: &str) -> bool {
     values(parameters, name).first().is_some_and(|value| matches!(value.as_str(), "1" | "true"))
 }
 
-/// As upstream reads it, with Go's words for yes and no.
+/// As upstream parses it, with Go's spellings of booleans.
 fn only_cpu_and_memory(parameters: &Parameters) -> Result<bool, Refused> {
     match values(parameters, "only_cpu_and_memory").first().map(String::as_str) {
         None | Some("" | "0" | "f" | "F" | "false" | "FALSE" | "False") => Ok(false),
@@ -286,12 +284,12 @@ fn only_cpu_and_memory(parameters: &Parameters) -> Result<bool, Refused> {
     }
 }
 
-/// Which streams are asked for, in the kubelet's words or in Kubernetes'.
+/// The requested streams, in the kubelet's parameter names or in Kubernetes'.
 ///
 /// # Errors
-/// When it is none.
+/// None is requested.
 pub fn wanted_streams(parameters: &Parameters) -> Result<Streams, Refused> {
-    // The kubelet's own words and, as clients of the apiserver say them, Kubernetes'.
+    // The kubelet's own parameter names and, as API server clients send them, Kubernetes'.
     let either = |one, other| flag(parameters, one) || flag(parameters, other);
     let tty = flag(parameters, "tty");
     let streams = Streams {
@@ -307,10 +305,10 @@ pub fn wanted_streams(parameters: &Parameters) -> Result<Streams, Refused> {
     Ok(streams)
 }
 
-/// The ports that a WebSocket's request names.
+/// The ports in a WebSocket's request.
 ///
 /// # Errors
-/// What is no port.
+/// A value is not a port.
 pub fn ports(parameters: &Parameters) -> Result<Vec<u16>, Refused> {
     let named = ["port", "ports"].map(|name| values(parameters, name)).concat();
     named
@@ -324,10 +322,10 @@ pub fn ports(parameters: &Parameters) -> Result<Vec<u16>, Refused> {
         .collect()
 }
 
-/// What of a log is asked for.
+/// The requested log options.
 ///
 /// # Errors
-/// Values that make no sense.
+/// Invalid values.
 pub fn log_options(parameters: &Parameters) -> Result<LogOptions, Refused> {
     let only = |name: &str| values(parameters, name).first().cloned();
     let number = |name: &str, least: i64| -> Result<Option<u64>, Refused> {
@@ -348,7 +346,7 @@ pub fn log_options(parameters: &Parameters) -> Result<LogOptions, Refused> {
             Some(other) => Err(Refused::Invalid(400, format!("{name}: {other:?} must be true or false"))),
         }
     };
-    // Upstream's older words: `tail=all`, or a number.
+    // Upstream's older form: `tail=all`, or a number.
     let tail = match only("tail").as_deref() {
         Some("all") => None,
         Some(_) => number("tail", 0)?,

@@ -1,13 +1,13 @@
-//! Who a certificate says somebody is.
+//! The user and groups of a certificate.
 //!
-//! Owns the reading of a distinguished name, and of the end.
+//! Owns the parsing of a distinguished name, and of the expiry.
 
 use crate::model::types::Timestamp;
 
-/// The parts of a subject that mean something to Kubernetes.
+/// The parts of a subject that Kubernetes uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Subject {
-    /// CN, the last one: the user.
+    /// The last CN: the user.
     pub common_name: String,
     /// O, in order: the groups.
     pub organizations: Vec<String>,
@@ -19,13 +19,14 @@ const VERSION: u8 = 0xa0;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 const OBJECT_IDENTIFIER: u8 = 0x06;
-/// The kinds of string in use whose bytes are UTF-8 or a part of it: UTF8String, NumericString, PrintableString, IA5String.
+/// The string types in use whose bytes are UTF-8 or a subset of it: UTF8String, NumericString,
+/// PrintableString, IA5String.
 const STRINGS: [u8; 4] = [0x0c, 0x12, 0x13, 0x16];
 const COMMON_NAME: [u8; 3] = [0x55, 0x04, 0x03];
 const ORGANIZATION: [u8; 3] = [0x55, 0x04, 0x0a];
 
 impl Subject {
-    /// Reads the content of an RDNSequence (DER). What is not understood is left out: it gives nobody a right.
+    /// Parses the content of an RDNSequence (DER). Unknown parts are ignored: they grant no rights.
     #[must_use]
     pub fn parse(mut names: &[u8]) -> Self {
         let mut subject = Self::default();
@@ -47,12 +48,12 @@ impl Subject {
     }
 }
 
-/// When a certificate (DER) ends; `None` when it is none.
+/// The expiry of a certificate (DER); `None` if it cannot be parsed.
 #[must_use]
 pub fn not_after(certificate: &[u8]) -> Option<Timestamp> {
     let (SEQUENCE, certificate, _) = element(certificate)? else { return None };
     let (SEQUENCE, mut fields, _) = element(certificate)? else { return None };
-    // The version, which need not be there; serial number, algorithm, issuer.
+    // The optional version; serial number, algorithm, issuer.
     let (first, _, rest) = element(fields)?;
     if first == VERSION {
         fields = rest;
@@ -62,7 +63,7 @@ pub fn not_after(certificate: &[u8]) -> Option<Timestamp> {
     }
     let (SEQUENCE, validity, _) = element(fields)? else { return None };
     let (tag, end, _) = element(element(validity)?.2)?;
-    // `YYMMDDHHMMSSZ`, whose years are those of 1950 to 2049, and `YYYYMMDDHHMMSSZ`.
+    // `YYMMDDHHMMSSZ`, whose years are 1950 to 2049, or `YYYYMMDDHHMMSSZ`.
     let end = std::str::from_utf8(end).ok().filter(|end| end.is_ascii())?;
     let end = match tag {
         UTC_TIME => format!("{}{end}", if end < "5" { "20" } else { "19" }),
@@ -75,7 +76,7 @@ pub fn not_after(certificate: &[u8]) -> Option<Timestamp> {
     Timestamp::parse_rfc3339(&format!("{year}-{month}-{day}T{hour}:{minute}:{second}Z"))
 }
 
-/// Tag, content and what follows.
+/// The tag, the content and the remaining bytes.
 fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&tag, rest) = bytes.split_first()?;
     let (&first, rest) = rest.split_first()?;
@@ -83,7 +84,7 @@ fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
         (usize::from(first), rest)
     } else {
         let count = usize::from(first & 0x7f);
-        // A certificate is far shorter than two bytes can say.
+        // The length of a certificate fits into two bytes.
         if !(1..=2).contains(&count) {
             return None;
         }

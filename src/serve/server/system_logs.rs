@@ -1,6 +1,7 @@
 //! `/logs`: the machine's own log files, and with `query=` the journal's.
 //!
-//! Owns the way to a file, which no link and no `..` leads out of `/var/log`, and upstream's rules for queries.
+//! Owns the path lookup, in which no symbolic link and no `..` leads out of `/var/log`, and upstream's rules
+//! for queries.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -20,24 +21,23 @@ use crate::platform::rt::child::TalkingChild;
 use crate::platform::sys::dir::{Handle, Mounts};
 use crate::platform::sys::open::open_file_below;
 
-/// Where they are.
 pub(super) const ROOT: &str = "/var/log";
-/// What is read and sent at a time.
+/// The size of a chunk.
 const CHUNK: usize = 32 * 1024;
-/// How long the journal may take.
+/// The time limit of `journalctl`.
 const JOURNAL_PATIENCE: Duration = Duration::from_secs(30);
-/// A directory with more entries is shown in part.
+/// Larger directories are listed in part.
 const MOST_ENTRIES: usize = 10_000;
 const PLAIN: &str = "text/plain; charset=utf-8";
 
 type Failed = (StatusCode, String);
 
-/// Whether a log query is meant, and not a file.
+/// Whether the request is a log query and not for a file.
 pub(super) fn asks(parameters: &Parameters) -> bool {
     parameters.iter().any(|(name, _)| name == "query")
 }
 
-/// A file, or what is in a directory.
+/// Serves a file, or lists a directory.
 pub(super) async fn file(root: &Path, path: &str) -> Response<Body> {
     let (root, path) = (root.to_owned(), path.to_owned());
     let found = rt::blocking("open a system log", move || open(&root, &path)).await;
@@ -75,13 +75,13 @@ fn open(root: &Path, path: &str) -> io::Result<LogLocation> {
     Ok(LogLocation::Directory(listing(&entries)))
 }
 
-/// As Go's file server writes it, for clients that read that.
+/// The HTML of Go's file server, which clients parse.
 fn listing(entries: &[(String, bool)]) -> String {
     let mut page =
         "<!doctype html>\n<meta name=\"viewport\" content=\"width=device-width\">\n<pre>\n".to_owned();
     for (name, is_dir) in entries {
         let slash = if *is_dir { "/" } else { "" };
-        // A relative path whose first part has a colon would be a scheme.
+        // A relative path with a colon in its first segment would be parsed as a scheme.
         let link = percent_encoding::utf8_percent_encode(name, percent_encoding::NON_ALPHANUMERIC);
         let shown =
             name.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&#34;");
@@ -90,7 +90,7 @@ fn listing(entries: &[(String, bool)]) -> String {
     page + "</pre>\n"
 }
 
-/// As much of a file as it has now.
+/// Sends a file up to its current length.
 fn send(file: File) -> Response<Body> {
     let (pieces, body) = Body::in_pieces();
     rt::spawn("system log", send_file(file, pieces));
@@ -114,7 +114,7 @@ async fn send_file(mut file: File, pieces: Pieces) {
         .await;
         left = match &piece {
             Ok(bytes) if !bytes.is_empty() => left.saturating_sub(u64::try_from(bytes.len()).unwrap_or(left)),
-            // Cut short meanwhile.
+            // The file was truncated meanwhile.
             Ok(_) => return,
             Err(_) => 0,
         };
@@ -124,7 +124,7 @@ async fn send_file(mut file: File, pieces: Pieces) {
     }
 }
 
-/// What of which logs.
+/// A log query.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Query {
     services: Vec<String>,
@@ -137,7 +137,7 @@ struct Query {
 }
 
 impl Query {
-    /// Reads and checks it, by upstream's rules: 400 for what is no value, 406 for what makes no sense.
+    /// Parses and validates it by upstream's rules: 400 for a malformed value, 406 for a contradiction.
     fn of(parameters: &Parameters) -> Result<Self, Failed> {
         let only = |name: &str| {
             let mut found =
@@ -204,7 +204,7 @@ impl Query {
         since.is_some() || until.is_some() || tail.is_some() || pattern.is_some() || boot.is_some()
     }
 
-    /// Of `journalctl`.
+    /// The arguments of `journalctl`.
     fn arguments(&self, services: &[String]) -> Vec<String> {
         let mut arguments =
             vec!["--utc".to_owned(), "--no-pager".to_owned(), "--output=short-precise".to_owned()];
@@ -225,7 +225,6 @@ fn is_service(name: &str) -> bool {
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.:@".contains(&byte))
 }
 
-/// Answers a query.
 pub(super) async fn query(parameters: &Parameters) -> Result<Response<Body>, Failed> {
     let query = Query::of(parameters)?;
     if let Some(path) = &query.file {
@@ -300,7 +299,7 @@ async fn send_journal(arguments: &[String], pieces: &Pieces) {
     child.end().await;
 }
 
-/// Of a service that the journal does not know: the first of the usual files.
+/// The log file of a service without journal entries: the first of the usual paths that exists.
 async fn file_of_service(service: &str) -> Option<File> {
     let names = [service.to_owned(), format!("{service}.log"), format!("{service}/{service}.log")];
     rt::blocking("open a service log", move || {

@@ -49,7 +49,7 @@ async fn start(path: &Path) -> tokio::task::JoinHandle<()> {
     tokio::task::spawn_local(serve(listener, Rc::new(Shown(report())), None, Clock::System))
 }
 
-/// Sends bytes and reads to the end.
+/// Sends bytes and reads to the end of the connection.
 async fn send(path: &Path, request: &str) -> (u16, String) {
     let mut stream = UnixStream::connect(path).await.unwrap();
     let _ = stream.write_all(request.as_bytes()).await;

@@ -1,4 +1,5 @@
-//! The TLS side of the node's API: which certificate, which versions, and when it is read or made again.
+//! The TLS side of the node's API: which certificate, which versions, and when the certificate is reread or
+//! recreated.
 //!
 //! Owns the server configuration that new connections get.
 
@@ -22,22 +23,22 @@ use crate::platform::clock::Clock;
 use crate::platform::http::tls::tls_provider;
 use crate::platform::metrics::{self, Family, MetricKind};
 
-/// How often files are looked at, and only while there are connections.
+/// How often files are checked for changes, and only on new connections.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
-/// What a client names that wants many requests over one connection.
+/// The ALPN protocol of HTTP/2.
 pub(super) const HTTP_2: &[u8] = b"h2";
 
 /// TLS cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A certificate of ours.
+    /// A certificate that the agent issues.
     #[error(transparent)]
     Pki(#[from] PkiError),
-    /// A file of the user's.
+    /// A file that the user configured.
     #[error("{field} {}: {message}", path.display())]
     File {
-        /// Which setting names it.
+        /// The setting that names the file.
         field: &'static str,
         path: PathBuf,
         /// What is wrong.
@@ -45,7 +46,7 @@ pub enum TlsError {
     },
     #[error("{0}")]
     Setting(String),
-    /// rustls' word: the two files do not belong together, say.
+    /// rustls' error, for example that the two files do not belong together.
     #[error("serve with {files}")]
     Use {
         /// The certificate and its key.
@@ -55,7 +56,7 @@ pub enum TlsError {
     },
 }
 
-/// Where the certificate comes from.
+/// The source of the certificate.
 #[derive(Clone)]
 pub enum Source {
     /// `tlsCertFile` and `tlsPrivateKeyFile`.
@@ -64,12 +65,13 @@ pub enum Source {
         certificate: PathBuf,
         key: PathBuf,
     },
-    /// Made by the node's own authority, in this directory.
+    /// Issued by the node's own authority, in this directory.
     Own {
         /// `--cert-dir`.
         directory: PathBuf,
         node_name: String,
-        /// What clients may call it now, names and addresses: a box has its address some time after its start.
+        /// The names and addresses by which clients reach the node now: a box may get its address some time
+        /// after its start.
         names: Rc<dyn Fn() -> Vec<String>>,
     },
 }
@@ -84,12 +86,12 @@ impl Source {
     }
 }
 
-/// How TLS is spoken.
+/// The TLS versions and cipher suites.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsSettings {
     /// `tlsMinVersion`; empty for the default, 1.2.
     pub min_version: String,
-    /// `tlsCipherSuites`, IANA's names; empty for the library's.
+    /// `tlsCipherSuites`, IANA's names; empty for the library's defaults.
     pub cipher_suites: Vec<String>,
 }
 
@@ -115,11 +117,11 @@ static ROTATED: Family = Family::seconds(
     31_104_000.0,
     124_416_000.0,
 ]);
-/// As a page asks for it.
+/// The prefix that selects these metrics for a page.
 pub(super) const SHOWN: &str = "kubelet_certificate_manager_";
 const TTL: &str = "kubelet_certificate_manager_server_ttl_seconds";
 
-/// What new connections get.
+/// The configuration of new connections.
 pub struct Tls {
     source: Source,
     settings: TlsSettings,
@@ -132,27 +134,27 @@ struct TlsState {
     config: Arc<ServerConfig>,
     pair: Pair,
     looked: Instant,
-    /// Since when the pair is served with, by this process.
+    /// Since when this process serves with the pair.
     since: Instant,
-    /// A trouble that was told.
+    /// The last problem that was reported.
     trouble: Option<String>,
 }
 
 impl TlsSettings {
-    /// Whether there is anything to speak.
+    /// Whether the settings leave a usable version and cipher suite.
     ///
     /// # Errors
-    /// The setting that leaves nothing, and what could be set.
+    /// The setting that leaves none, and the possible values.
     pub fn check(&self) -> Result<(), TlsError> {
         spoken(self).map(drop)
     }
 }
 
 impl Tls {
-    /// Reads or makes the certificate.
+    /// Reads or creates the certificate.
     ///
     /// # Errors
-    /// When there is none to serve with.
+    /// There is none to serve with.
     pub fn open(
         source: Source,
         settings: TlsSettings,
@@ -168,13 +170,13 @@ impl Tls {
             since: Instant::now(),
             trouble: None,
         });
-        // There from the beginning, so that the first one is an increase.
+        // Initialized to zero, so that the first error shows as an increase.
         metrics::begin(&RENEW_ERRORS);
         Ok(Self { source, settings, authority, clock, state })
     }
 
-    /// Has metrics tell how long the certificate holds, in seconds: less than nothing when it does not any more, `+Inf` for one
-    /// that cannot be read (upstream).
+    /// Exports the certificate's remaining lifetime as a metric, in seconds: negative once it has expired,
+    /// `+Inf` for one that cannot be parsed (upstream).
     pub fn show_end(self: &Rc<Self>) {
         let tls = Rc::downgrade(self);
         metrics::show(SHOWN, move |text| {
@@ -193,8 +195,9 @@ impl Tls {
         });
     }
 
-    /// For a new connection. Looks now and then whether the files have changed or the certificate ends; what cannot be used is
-    /// told once, and the last good one stays.
+    /// The configuration for a new connection. Checks at most every ten seconds whether the files have
+    /// changed or the certificate expires. A file that cannot be used is reported once, and the last good one
+    /// stays.
     pub fn current(&self) -> Arc<ServerConfig> {
         if self.state.borrow().looked.elapsed() >= LOOK_EVERY {
             self.refresh();
@@ -208,7 +211,7 @@ impl Tls {
         let due = match &self.source {
             Source::Files { .. } => true,
             Source::Own { directory, names, .. } => {
-                // Somebody has put another pair there, or taken ours away.
+                // Another process has replaced the agent's pair or removed it.
                 fs::read_to_string(directory.join("kubelet.crt"))
                     .map_or(true, |found| found != state.pair.certificate)
                     || pki::is_due(&state.pair, &self.authority, &names(), self.clock.now())
@@ -277,9 +280,9 @@ fn configure(settings: &TlsSettings, source: &Source, pair: &Pair) -> Result<Arc
         .with_client_cert_verifier(verifier)
         .with_single_cert(certificates, key)
         .map_err(unusable)?;
-    // Streams into containers need upgrades, which HTTP/2 does not have: their clients do not name it.
+    // Streams into containers need upgrades, which HTTP/2 does not have: their clients do not offer it.
     config.alpn_protocols = vec![HTTP_2.to_vec(), b"http/1.1".to_vec()];
-    // A resumed session would be remembered by us for clients that rarely come again.
+    // Session tickets cost memory here, for clients that rarely reconnect.
     config.send_tls13_tickets = 0;
     config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
     Ok(Arc::new(config))
@@ -287,7 +290,7 @@ fn configure(settings: &TlsSettings, source: &Source, pair: &Pair) -> Result<Arc
 
 type Spoken = (Arc<CryptoProvider>, Vec<&'static SupportedProtocolVersion>);
 
-/// What the settings leave of what the library can.
+/// The part of the library's versions and suites that the settings allow.
 fn spoken(settings: &TlsSettings) -> Result<Spoken, TlsError> {
     let versions = match settings.min_version.as_str() {
         "" | "VersionTLS10" | "VersionTLS11" | "VersionTLS12" => {
@@ -306,7 +309,7 @@ fn spoken(settings: &TlsSettings) -> Result<Spoken, TlsError> {
     let mut provider = CryptoProvider::clone(&tls_provider());
     let name = |suite: &rustls::SupportedCipherSuite| format!("{:?}", suite.suite());
     let wanted = |suite: &rustls::SupportedCipherSuite| {
-        // As upstream: the names are those of TLS 1.2, and TLS 1.3 has all of its own.
+        // As upstream: the names are those of TLS 1.2, and TLS 1.3 always has all of its own.
         suite.tls13().is_some() || settings.cipher_suites.contains(&name(suite))
     };
     provider.cipher_suites.retain(wanted);
@@ -385,7 +388,7 @@ mod tests {
         let mut text = metrics::Text::default();
         metrics::write_recorded(&mut text, &["kubelet_server_", ROTATED.name, SHOWN]);
         let text = text.finish();
-        // The clock that the certificate was made by is ahead of the one that it is shown by.
+        // The clock at the certificate's creation is ahead of the current one.
         let left = now.saturating_since(Clock::System.now()).as_secs() + 365 * 24 * 3600;
         let shown = |line: &str| assert!(text.contains(line), "{line}: {text}");
         shown("kubelet_server_expiration_renew_errors 2\n");

@@ -1,7 +1,7 @@
-//! The other side: exec, attach and port-forward as a client asks for them, over SPDY/3.1.
+//! The client's side: exec, attach and port-forward over SPDY/3.1.
 //!
-//! SPDY, not WebSocket: every runtime's server speaks it, and it can say that stdin is at its end. Owns the coupling of
-//! a server's streams with this side's.
+//! SPDY, not WebSocket: every runtime's server speaks it, and it can signal the end of stdin. Owns the
+//! coupling of a server's streams with the local ones.
 
 use std::io;
 
@@ -17,17 +17,17 @@ use super::spdy::headers::Headers;
 
 use crate::model::ordered::Ordered as _;
 
-/// What a request for a command says it speaks.
+/// The subprotocol of exec and attach.
 pub const COMMAND: &str = "v4.channel.k8s.io";
-/// What a request for a port says it speaks.
+/// The subprotocol of port-forward.
 pub const FORWARD: &str = "portforward.k8s.io";
 
-/// What is read from a connection at a time.
+/// The size of a read.
 const READ: usize = 8 * 1024;
-/// What a server may say about how it ended.
+/// The longest exit status that a server may send, in bytes.
 const MAX_WORDS: usize = 64 * 1024;
 
-/// Which of a program's streams something came from.
+/// The output stream of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutputStream {
     /// stdout; with a terminal, all of it.
@@ -38,9 +38,8 @@ pub enum OutputStream {
 /// How a command ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// With this code.
     Code(i32),
-    /// It did not run; the server's words.
+    /// It did not run; the server's message.
     Failed(String),
     /// The connection ended before the command did.
     Lost,
@@ -50,11 +49,11 @@ fn headers(pairs: &[(&str, &str)]) -> Headers {
     pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).into_map()
 }
 
-/// Couples a command with this side until it ends. `stdin` ends when its sender is dropped; `sizes` are the terminal's. Needs a
-/// `LocalSet`.
+/// Couples a command with the local streams until it ends. `stdin` ends when its sender is dropped; `sizes`
+/// are the terminal's. Needs a `LocalSet`.
 ///
 /// # Errors
-/// When `write` fails.
+/// `write` fails.
 pub async fn command(
     io: impl AsyncRead + AsyncWrite + 'static,
     wanted: Streams,
@@ -114,7 +113,7 @@ pub async fn command(
     let output = async {
         let mut words = Vec::new();
         while out.is_some() || err.is_some() || error.is_some() {
-            // In this order, so that what it said is out before what is said about it.
+            // In this order, so that all output is written before the exit status is reported.
             tokio::select! {
                 biased;
                 piece = next(&mut out) => if let Some(piece) = piece { write(OutputStream::Stdout, &piece)? },
@@ -134,7 +133,7 @@ pub async fn command(
     Ok(ended(&words))
 }
 
-/// The next piece of a stream that is there; it is not when it has ended.
+/// The next piece of a stream; pending forever if the stream is absent, which it is after its end.
 async fn next(inlet: &mut Option<Inlet>) -> Option<Vec<u8>> {
     let Some(open) = inlet else { return std::future::pending().await };
     let piece = open.next().await;
@@ -144,7 +143,7 @@ async fn next(inlet: &mut Option<Inlet>) -> Option<Vec<u8>> {
     piece
 }
 
-/// Reads what is said on the error stream of v4, a `Status`.
+/// Parses the error stream of v4, a `Status`.
 fn ended(words: &[u8]) -> Ended {
     if words.is_empty() {
         return Ended::Lost;
@@ -162,10 +161,10 @@ fn ended(words: &[u8]) -> Ended {
     code.map_or_else(message, Ended::Code)
 }
 
-/// Couples one connection of this side with a port of a pod until both directions are at their ends. Needs a `LocalSet`.
+/// Couples a local connection with a port of a pod until both directions have ended. Needs a `LocalSet`.
 ///
 /// # Errors
-/// The server's words.
+/// The server's message.
 pub async fn forward(
     io: impl AsyncRead + AsyncWrite + 'static,
     port: u16,
@@ -176,7 +175,7 @@ pub async fn forward(
     let (connection, streams) =
         SpdyConnection::ask(io, vec![block("error"), block("data")], &Activity::new());
     let Ok([error, data]) = <[_; 2]>::try_from(streams) else { return Err("no streams".to_owned()) };
-    // Nothing is said on it from this side.
+    // This side sends nothing on the error stream.
     error.outlet.finish().await;
     let (mut from_near, mut to_near) = tokio::io::split(near);
     let (mut outlet, mut inlet, mut words) = (data.outlet, data.inlet, error.inlet);
@@ -210,7 +209,7 @@ pub async fn forward(
         if all.is_empty() { Ok(()) } else { Err(String::from_utf8_lossy(&all).into_owned()) }
     };
     let coupled = async {
-        // The pod's side ends it; this side's end is only the end of what it sends.
+        // The pod's side ends the connection; the end of local input ends only that direction.
         let out = async {
             out.await;
             std::future::pending::<()>().await;
@@ -232,7 +231,7 @@ pub async fn forward(
                 }
             }
             () = &mut coupled => {
-                // What went wrong may be said after the end.
+                // The error may arrive after the end of the data.
                 let late = async { if has_said { Ok(()) } else { trouble.await } };
                 break tokio::time::timeout(LINGER, late).await.unwrap_or(Ok(()));
             }

@@ -1,6 +1,6 @@
 //! Exec and attach: a client's streams coupled with those of a program.
 //!
-//! Owns the coupling and the words about how it ended.
+//! Owns the coupling and the format of the exit status.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -16,31 +16,31 @@ use super::session::{CREATION_TIMEOUT, OutputReader, Pending, Session, TerminalS
 use super::spdy::connection::{SpdyConnection, SpdyStream};
 use super::websocket::connection::{Messages, WebSocketConnection};
 
-/// A client that has asked for streams opens them within [`CREATION_TIMEOUT`]; these are their channels in WebSocket.
+/// The WebSocket channels. A client opens the streams it has asked for within [`CREATION_TIMEOUT`].
 const STDIN: u8 = 0;
 const STDOUT: u8 = 1;
 const STDERR: u8 = 2;
 const ERROR: u8 = 3;
 const RESIZE: u8 = 4;
 
-/// What is read from a program at a time.
+/// The size of a read from a program.
 const READ: usize = 8 * 1024;
-/// When a program has ended, something it left running may hold its streams open for ever: what is in them is sent, and when
-/// nothing comes for so long, that was it.
+/// Processes that a program leaves running may keep its streams open forever. After its end the rest of the
+/// output is sent, until nothing arrives for this time.
 const QUIET: Duration = Duration::from_secs(2);
-/// A size takes 30 bytes.
+/// A message with a terminal size takes 30 bytes.
 const MAX_SIZE: usize = 1024;
 
-/// The dialects of `channel.k8s.io`, as far as they differ for the server.
+/// The versions of `channel.k8s.io`, as far as they differ for the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dialect {
-    /// How it ended is told as a `Status` (v4 on).
+    /// The exit status is sent as a `Status` (v4 and later).
     pub structured: bool,
-    /// There is a stream for the terminal's size (v3 on).
+    /// There is a stream for the terminal's size (v3 and later).
     pub resizes: bool,
 }
 
-/// What a client has opened.
+/// The streams that a client has opened.
 struct StreamClient {
     stdin: Option<Inlet>,
     resize: Option<Inlet>,
@@ -49,7 +49,7 @@ struct StreamClient {
     error: Outlet,
 }
 
-/// Serves a client that speaks SPDY, until it or the program is done.
+/// Serves a SPDY client until it or the program is done.
 pub async fn over_spdy(
     io: impl AsyncRead + AsyncWrite + 'static,
     dialect: Dialect,
@@ -71,7 +71,7 @@ pub async fn over_spdy(
     connection.close().await;
 }
 
-/// Waits for the streams that a client opens; `None` when it is gone before.
+/// Waits for the streams that a client opens; `None` if it disconnects first.
 async fn collect(connection: &mut SpdyConnection, dialect: Dialect, wanted: Streams) -> Option<StreamClient> {
     let wants_resize = wanted.tty && dialect.resizes;
     let mut missing: BTreeMap<&str, bool> = BTreeMap::from([
@@ -109,7 +109,7 @@ async fn refuse_more(connection: &mut SpdyConnection) {
     }
 }
 
-/// Serves a client that speaks WebSocket, until it or the program is done.
+/// Serves a WebSocket client until it or the program is done.
 pub async fn over_websocket(
     io: impl AsyncRead + AsyncWrite + 'static,
     messages: Messages,
@@ -126,7 +126,7 @@ pub async fn over_websocket(
         stderr: wanted.stderr.then(|| connection.outlet(STDERR)),
         error: connection.outlet(ERROR),
     };
-    // An empty message says that the server is there, as upstream does.
+    // An empty message signals that the server is ready, as upstream's does.
     let first = client.stdout.as_mut().or(client.stderr.as_mut()).unwrap_or(&mut client.error);
     if first.send(&[]).await.is_err() {
         return;
@@ -151,7 +151,7 @@ async fn run(mut client: StreamClient, dialect: Dialect, open: Pending<Result<Se
     }
 }
 
-/// Until the program has ended and everything it said is sent.
+/// Runs until the program has ended and all of its output is sent.
 async fn couple(client: &mut StreamClient, session: Session) -> Result<Result<i32, String>, Gone> {
     let Session { stdin, stdout, stderr, resize, exit } = session;
     let ended = (Notify::new(), Notify::new());
@@ -159,7 +159,7 @@ async fn couple(client: &mut StreamClient, session: Session) -> Result<Result<i3
         let write = async {
             if let (Some(inlet), Some(mut stdin)) = (client.stdin.take(), stdin) {
                 copy_in(inlet, &mut stdin).await;
-                // The program sees the end when its stdin is dropped here.
+                // Dropping stdin signals its end to the program.
                 let _ = stdin.shutdown().await;
             }
         };
@@ -192,7 +192,7 @@ async fn couple(client: &mut StreamClient, session: Session) -> Result<Result<i3
 
 async fn copy_in(mut inlet: Inlet, stdin: &mut (impl AsyncWrite + Unpin)) {
     while let Some(piece) = inlet.next().await {
-        // A program that does not read its stdin is no error.
+        // A program that does not read its stdin is not an error.
         if stdin.write_all(&piece).await.is_err() || stdin.flush().await.is_err() {
             return;
         }
@@ -211,7 +211,7 @@ async fn copy_out(reader: Option<OutputReader>, outlet: Option<Outlet>, ended: &
             has_ended = true;
             tokio::time::sleep(QUIET).await;
         };
-        // A terminal whose other side is closed reads as an error: that is its end.
+        // A terminal whose other side is closed returns a read error: that is its end.
         let count = tokio::select! {
             biased;
             read = reader.read(&mut block) => read.unwrap_or(0),
@@ -225,7 +225,7 @@ async fn copy_out(reader: Option<OutputReader>, outlet: Option<Outlet>, ended: &
     }
 }
 
-/// Sizes come as JSON objects, one after the other, cut anywhere.
+/// Sizes arrive as concatenated JSON objects, split at any byte.
 async fn follow_sizes(mut inlet: Inlet, resize: &dyn Fn(TerminalSize)) {
     let mut text = Vec::new();
     while let Some(piece) = inlet.next().await {
@@ -249,7 +249,7 @@ fn size(object: &[u8]) -> Option<TerminalSize> {
     Some(TerminalSize { width: number("Width")?, height: number("Height")? })
 }
 
-/// What goes over the error stream: a `Status` from v4 on; before that text, and nothing for success.
+/// The content of the error stream: a `Status` from v4 on; before that text, and nothing on success.
 fn report(ended: &Result<i32, String>, structured: bool) -> String {
     let code_text = |code: i32| format!("command terminated with non-zero exit code: exit status {code}");
     if !structured {

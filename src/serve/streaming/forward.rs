@@ -15,9 +15,9 @@ use super::spdy::connection::{SpdyConnection, SpdyStream};
 use super::websocket::connection::{Messages, WebSocketConnection};
 
 const READ: usize = 8 * 1024;
-/// Pairs of which only one stream has come; each holds a queue.
+/// Pairs of which only one stream has been opened; each holds a queue.
 const MAX_HALVES: usize = 64;
-/// Between a tunnel and what goes through it.
+/// The buffer between a tunnel and the SPDY connection inside it.
 const TUNNEL: usize = 16 * 1024;
 
 /// One stream of a pair, waiting for the other.
@@ -27,7 +27,7 @@ struct Half {
     until: Instant,
 }
 
-/// Serves a client that speaks SPDY, until it is gone.
+/// Serves a SPDY client until it disconnects.
 pub async fn over_spdy(io: impl AsyncRead + AsyncWrite + 'static, dial: Dialer, activity: Rc<Activity>) {
     let mut connection = SpdyConnection::start(io, &activity);
     let mut halves: BTreeMap<String, Half> = BTreeMap::new();
@@ -60,7 +60,7 @@ pub async fn over_spdy(io: impl AsyncRead + AsyncWrite + 'static, dial: Dialer, 
                     connection.refuse(half.stream).await;
                 }
             }
-            // Only to let go of those that are done.
+            // Only to drop the finished ones.
             Some(_) = forwards.join_next() => {}
         }
     }
@@ -80,7 +80,7 @@ fn pair(halves: &mut BTreeMap<String, Half>, stream: SpdyStream) -> Paired {
     };
     let port = stream.headers.get("port").and_then(|port| port.parse().ok()).filter(|port| *port != 0);
     let Some(port) = port else { return Paired::Refused(stream) };
-    // Clients before 1.2 send no id: their error stream comes right before its data stream.
+    // Clients before 1.2 send no request id: their error stream comes right before its data stream.
     let first_of_pair = if is_data { stream.id.saturating_sub(2) } else { stream.id };
     let id = stream.headers.get("requestid").cloned().unwrap_or_else(|| format!("stream {first_of_pair}"));
     match halves.remove(&id) {
@@ -100,7 +100,7 @@ fn pair(halves: &mut BTreeMap<String, Half>, stream: SpdyStream) -> Paired {
     }
 }
 
-/// Serves a client that speaks WebSocket: two channels a port, data and errors, each beginning with the port's number.
+/// Serves a WebSocket client: two channels per port, data and errors, each beginning with the port's number.
 pub async fn over_websocket(
     io: impl AsyncRead + AsyncWrite + 'static,
     messages: Messages,
@@ -108,7 +108,7 @@ pub async fn over_websocket(
     dial: Dialer,
     activity: Rc<Activity>,
 ) {
-    // 127 ports have channels.
+    // There are channels for 127 ports.
     let channels: Vec<u8> = (0..).step_by(2).take(ports.len().min(MAX_PORTS)).collect();
     let (mut connection, mut inlets) = WebSocketConnection::start(io, messages, &channels, &activity);
     let mut forwards = JoinSet::new();
@@ -128,7 +128,7 @@ pub async fn over_websocket(
     connection.close().await;
 }
 
-/// Serves a client that speaks SPDY through messages of WebSocket.
+/// Serves SPDY inside WebSocket messages.
 pub async fn through_tunnel(io: impl AsyncRead + AsyncWrite + 'static, dial: Dialer, activity: Rc<Activity>) {
     let messages = Messages { raw: true, ..Messages::default() };
     let (mut connection, mut inlets) = WebSocketConnection::start(io, messages, &[0], &activity);
@@ -161,7 +161,8 @@ pub async fn through_tunnel(io: impl AsyncRead + AsyncWrite + 'static, dial: Dia
     connection.close().await;
 }
 
-/// One connection, until both sides have closed it; when the client cannot be told that the pod's side has, until that has.
+/// One connection, until both sides have closed it. If the client cannot be informed that the pod's side has
+/// closed, until that has.
 async fn forward(inlet: Inlet, mut data: Outlet, mut error: Outlet, port: u16, dial: Dialer) {
     let connected = tokio::select! {
         biased;
@@ -179,7 +180,7 @@ async fn forward(inlet: Inlet, mut data: Outlet, mut error: Outlet, port: u16, d
                 }
             };
             let outward = async {
-                // Ends, too, when the client drops the stream.
+                // Also ends when the client resets the stream.
                 to_client(read, &mut data).await;
                 data.finish().await;
             };
@@ -194,7 +195,7 @@ async fn forward(inlet: Inlet, mut data: Outlet, mut error: Outlet, port: u16, d
         }
         Err(message) => {
             let message = format!("error forwarding port {port} to pod: {message}");
-            // When the client is gone nobody needs to know.
+            // The write may fail: the client may be gone.
             let _ = error.write(message.as_bytes()).await;
             data.finish().await;
         }

@@ -1,6 +1,6 @@
-//! Bytes that go to a client over WebSocket and come from nowhere else: a log.
+//! Output to a client over WebSocket without input: a log.
 //!
-//! Owns the form upstream's API server gives them.
+//! Owns the framing, which is that of upstream's API server.
 
 use std::io;
 use std::rc::Rc;
@@ -12,7 +12,8 @@ use tokio::sync::mpsc;
 use super::pipe::Activity;
 use super::websocket::connection::{Messages, WebSocketConnection};
 
-/// Sends all pieces, each as a message, and says good-bye; a piece that could not be read cuts the connection.
+/// Sends each piece as a message, then closes the WebSocket; a piece that could not be read cuts the
+/// connection.
 pub(super) async fn over_websocket(
     io: impl AsyncRead + AsyncWrite + 'static,
     base64: bool,
@@ -22,7 +23,7 @@ pub(super) async fn over_websocket(
     let messages = Messages { base64, closes: false, raw: true };
     let (mut connection, _) = WebSocketConnection::start(io, messages, &[], &activity);
     let mut outlet = connection.outlet(0);
-    // Upstream's server begins with an empty message: the client knows that it is there.
+    // Upstream's server begins with an empty message to signal that it is ready.
     if outlet.send(&[]).await.is_err() {
         return;
     }
@@ -30,7 +31,7 @@ pub(super) async fn over_websocket(
         let piece = tokio::select! {
             biased;
             () = connection.gone() => return,
-            // Losing it is safe: a piece stays in the channel until it is received.
+            // Dropping it is safe: a piece stays in the channel until it is received.
             piece = pieces.recv() => piece,
         };
         match piece {

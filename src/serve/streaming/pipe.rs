@@ -1,4 +1,5 @@
-//! The two directions of one stream of a client, whatever protocol carries it, and the clock of its connection.
+//! The two directions of a client's stream, independent of the protocol, and the idle timer of its
+//! connection.
 //!
 //! Owns queues and their bounds.
 
@@ -13,13 +14,13 @@ use tokio::time::Instant;
 use super::spdy::frame;
 use super::websocket;
 
-/// Pieces of at most 8 KiB that wait for whoever reads a stream; then the client waits.
+/// Pieces of at most 8 KiB that wait for a stream's reader; then the client waits.
 const PIECES: usize = 4;
-/// Frames that wait for the connection; then whoever writes waits.
+/// Frames that wait for the connection; then their sender waits.
 const FRAMES: usize = 8;
-/// A client's window is topped up when it owes so much.
+/// The client's window is replenished once this much has been consumed.
 const CREDIT: usize = 16 * 1024;
-/// A client that does not close its end after ours was closed is cut off.
+/// A client that does not close its end within this time after the server has is cut off.
 pub const LINGER: Duration = Duration::from_secs(5);
 
 /// The client is gone.
@@ -27,7 +28,7 @@ pub const LINGER: Duration = Duration::from_secs(5);
 #[error("the client has disconnected")]
 pub struct Gone;
 
-/// When something last went over a connection.
+/// The time of the last traffic on a connection.
 #[derive(Debug)]
 pub struct Activity(Cell<Instant>);
 
@@ -37,12 +38,11 @@ impl Activity {
         Rc::new(Self(Cell::new(Instant::now())))
     }
 
-    /// Something went over it.
     pub fn note(&self) {
         self.0.set(Instant::now());
     }
 
-    /// Waits until nothing has for `limit`; for ever if that is zero.
+    /// Waits until there was no traffic for `limit`; forever if that is zero.
     pub async fn idle(&self, limit: Duration) {
         if limit.is_zero() {
             std::future::pending::<()>().await;
@@ -57,24 +57,22 @@ impl Activity {
     }
 }
 
-/// What goes out.
 pub enum Outgoing {
     /// A frame, whole.
     Frame(Vec<u8>),
-    /// The last: the connection is closed for writing.
+    /// The last item: the connection is closed for writing.
     Close,
 }
 
-/// Where frames go out.
+/// The queue of outgoing frames.
 pub type Frames = mpsc::Sender<Outgoing>;
 
-/// A queue of frames.
 #[must_use]
 pub fn frames() -> (Frames, mpsc::Receiver<Outgoing>) {
     mpsc::channel(FRAMES)
 }
 
-/// Writes frames until [`Outgoing::Close`], an error, or nobody is left to send any.
+/// Writes frames until [`Outgoing::Close`], an error, or all senders are dropped.
 pub async fn write_frames(
     mut io: impl AsyncWrite + Unpin,
     mut frames: mpsc::Receiver<Outgoing>,
@@ -90,14 +88,14 @@ pub async fn write_frames(
         }
         activity.note();
     }
-    // The connection ends either way.
+    // An error does not matter: the connection ends either way.
     let _ = io.shutdown().await;
 }
 
-/// How much a client wants to be sent on a stream.
+/// A stream's flow-control window.
 ///
-/// The library behind Kubernetes' clients never says and never waits, so a window is kept to only when the client has shown
-/// that it keeps one: by a WINDOW_UPDATE or by its settings.
+/// The library behind Kubernetes' clients neither announces nor keeps windows, so a window is respected only
+/// once the client has shown that it keeps one: by a WINDOW_UPDATE or by its settings.
 #[derive(Debug)]
 pub struct Window {
     kept: Cell<bool>,
@@ -108,7 +106,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// Of `size` bytes; `kept` when the client has announced it.
+    /// A window of `size` bytes; `kept` when the client has announced it.
     #[must_use]
     pub fn new(size: i64, kept: bool) -> Rc<Self> {
         Rc::new(Self {
@@ -120,20 +118,20 @@ impl Window {
         })
     }
 
-    /// The client has room for so much more (less, when it made its windows smaller).
+    /// The client has room for `delta` more bytes (fewer, when it reduced its windows).
     pub fn widen(&self, delta: i64) {
         self.kept.set(true);
         self.open.set(self.open.get().saturating_add(delta));
         self.changed.notify_one();
     }
 
-    /// The client wants nothing more of the stream.
+    /// The client has reset the stream.
     pub fn cut(&self) {
         self.cut.set(true);
         self.was_cut.notify_one();
     }
 
-    /// Room for up to `wanted` bytes, when there is some.
+    /// Waits for room and returns how much of `wanted` may be sent.
     async fn take(&self, wanted: usize) -> usize {
         loop {
             let open = usize::try_from(self.open.get()).unwrap_or(0);
@@ -147,26 +145,26 @@ impl Window {
     }
 }
 
-/// Where pieces from the client go in.
+/// The sender of a client's data.
 pub type Pieces = mpsc::Sender<Vec<u8>>;
 
-/// What a client sends on a stream.
+/// A stream's data from the client.
 pub struct Inlet {
     pieces: mpsc::Receiver<Vec<u8>>,
-    /// For SPDY: the stream, and where its window is topped up.
+    /// For SPDY: the stream's id, and the queue for its window updates.
     credit: Option<(u32, Frames)>,
     owed: usize,
 }
 
 impl Inlet {
-    /// With the end that the connection fills.
+    /// An inlet, with the sender for the connection.
     #[must_use]
     pub fn new(credit: Option<(u32, Frames)>) -> (Pieces, Self) {
         let (sender, pieces) = mpsc::channel(PIECES);
         (sender, Self { pieces, credit, owed: 0 })
     }
 
-    /// The next piece; `None` when the client has closed its side or is gone. May be dropped while waiting.
+    /// The next piece; `None` when the client has closed its side or disconnected. Cancel safe.
     pub async fn next(&mut self) -> Option<Vec<u8>> {
         if let Some((stream, frames)) = &self.credit
             && self.owed >= CREDIT
@@ -181,7 +179,7 @@ impl Inlet {
     }
 }
 
-/// How bytes become frames.
+/// How data is framed.
 pub enum Framing {
     /// Data frames of a stream.
     Spdy {
@@ -189,7 +187,7 @@ pub enum Framing {
         /// How much may be sent.
         window: Rc<Window>,
     },
-    /// Messages that begin with a channel.
+    /// Messages with a channel number in front.
     WebSocket {
         channel: u8,
         /// Text instead of bytes.
@@ -201,26 +199,25 @@ pub enum Framing {
     Base64,
 }
 
-/// What a client is sent on a stream.
+/// A stream's data to the client.
 pub struct Outlet {
     frames: Frames,
     framing: Framing,
 }
 
 impl Outlet {
-    /// Over `frames`.
     #[must_use]
     pub fn new(frames: Frames, framing: Framing) -> Self {
         Self { frames, framing }
     }
 
-    /// Whether the client learns from [`Outlet::finish`] that nothing more will come.
+    /// Whether [`Outlet::finish`] signals the end of the data to the client.
     #[must_use]
     pub fn half_closes(&self) -> bool {
         matches!(self.framing, Framing::Spdy { .. })
     }
 
-    /// Waits until the client wants nothing more of this stream, or is gone. May be dropped while waiting.
+    /// Waits until the client resets the stream or disconnects. Cancel safe.
     pub async fn cut(&self) {
         let cut = async {
             match &self.framing {
@@ -235,10 +232,10 @@ impl Outlet {
         }
     }
 
-    /// Sends bytes; waits for as long as the client does not take them.
+    /// Sends bytes; waits while the client does not read them.
     ///
     /// # Errors
-    /// When the client has disconnected.
+    /// The client has disconnected.
     pub async fn write(&mut self, mut bytes: &[u8]) -> Result<(), Gone> {
         while !bytes.is_empty() {
             let mut size = bytes.len().min(frame::MAX_PIECE);
@@ -256,10 +253,10 @@ impl Outlet {
         Ok(())
     }
 
-    /// One frame, which may be empty.
+    /// Sends one frame, which may be empty.
     ///
     /// # Errors
-    /// When the client has disconnected.
+    /// The client has disconnected.
     pub async fn send(&mut self, bytes: &[u8]) -> Result<(), Gone> {
         let frame = match &self.framing {
             Framing::Spdy { stream, .. } => frame::data(*stream, bytes, false),
@@ -270,10 +267,11 @@ impl Outlet {
         self.frames.send(Outgoing::Frame(frame)).await.map_err(|_| Gone)
     }
 
-    /// Nothing more will be sent on it. WebSocket has no word for that: v5's is for clients alone, and they complain about it.
+    /// Closes the stream for writing. WebSocket has no message for that: v5's is for clients only, and they
+    /// reject it from a server.
     pub async fn finish(self) {
         if let Framing::Spdy { stream, .. } = self.framing {
-            // A client that is gone needs no end.
+            // The send may fail: the client may have disconnected.
             let _ = self.frames.send(Outgoing::Frame(frame::data(stream, &[], true))).await;
         }
     }

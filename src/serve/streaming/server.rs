@@ -22,12 +22,12 @@ use crate::platform::rt::connections::{self, ConnectionSlot};
 use super::tokens::{TokenError, Tokens};
 use super::{Action, IDLE_TIMEOUT, respond, text};
 
-/// More than people and scripts on one box need; each may hold some hundred kilobytes.
+/// More than users and scripts on one box need; each connection may hold some hundred kilobytes.
 const MAX_CONNECTIONS: usize = 128;
-/// A client that does not say what it wants makes room for others.
+/// A client that sends no request is disconnected after this, to make room for others.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 const BUFFER_BYTES: usize = 8192;
-/// Proxies and browsers add some.
+/// The most headers of a request; proxies and browsers add some.
 const MAX_HEADERS: usize = 64;
 const BACKLOG: u32 = 64;
 
@@ -38,7 +38,7 @@ pub struct ListenError {
     source: std::io::Error,
 }
 
-/// What kind of stream a URL is for.
+/// The kind of stream behind a URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamUrlKind {
     /// `/exec/`.
@@ -64,7 +64,7 @@ struct Announced {
     begin: Box<dyn FnOnce() -> Action>,
 }
 
-/// Announces requests. Cheap to clone.
+/// Registers requests and returns their URLs. Cheap to clone.
 #[derive(Clone)]
 pub struct Announcer {
     tokens: Rc<RefCell<Tokens<Announced>>>,
@@ -72,10 +72,10 @@ pub struct Announcer {
 }
 
 impl Announcer {
-    /// The URL under which a client finds what `begin` makes, once and within a minute.
+    /// The URL at which a client reaches the result of `begin`, once and within a minute.
     ///
     /// # Errors
-    /// When too many requests wait.
+    /// Too many requests are pending.
     pub fn announce(
         &self,
         kind: StreamUrlKind,
@@ -86,22 +86,23 @@ impl Announcer {
     }
 }
 
-/// A socket that listens.
+/// A listening streaming server.
 pub struct Server {
     listener: TcpListener,
     announcer: Announcer,
 }
 
 impl Server {
-    /// Listens on `address`, whose port may be 0 for any. Vanished clients are noticed by the kernel (keep-alive).
+    /// Listens on `address`, whose port may be 0 for any. The kernel detects vanished clients (TCP
+    /// keep-alive).
     ///
     /// # Errors
-    /// When the address cannot be had.
+    /// The address cannot be bound.
     pub fn bind(address: SocketAddr) -> Result<Self, ListenError> {
         let bind = || {
             let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
             socket.set_reuseaddr(true)?;
-            // Connections inherit it.
+            // Accepted connections inherit it.
             socket.set_keepalive(true)?;
             socket.bind(address)?;
             let listener = socket.listen(BACKLOG)?;
@@ -112,7 +113,7 @@ impl Server {
         Ok(Self { listener, announcer: Announcer { tokens: Rc::default(), address } })
     }
 
-    /// For those who announce.
+    /// A handle for announcing requests.
     #[must_use]
     pub fn announcer(&self) -> Announcer {
         self.announcer.clone()
@@ -129,7 +130,7 @@ impl Server {
 }
 
 async fn serve_connection(stream: TcpStream, announcer: Announcer, place: ConnectionSlot) {
-    // A terminal's letters go out one by one; without it they are a bit late.
+    // A terminal's keystrokes are sent one by one; on failure they are merely delayed.
     let _ = stream.set_nodelay(true);
     let place = Rc::new(place);
     let service = service_fn(move |request: Request<Incoming>| {
@@ -144,15 +145,15 @@ async fn serve_connection(stream: TcpStream, announcer: Announcer, place: Connec
         .serve_connection(TokioIo::new(stream), service)
         .with_upgrades();
     if let Err(error) = connection.await {
-        // A client's mistake or impatience; nobody has to act.
+        // The client's error or timeout; no action is needed.
         log::debug!(err:% = error; "Streaming connection closed unexpectedly");
     }
 }
 
 fn route(request: Request<Incoming>, from: &Announcer, place: Rc<ConnectionSlot>) -> Response<Full<Bytes>> {
     let mut response = answer(request, from, place);
-    // One request a connection. Not by turning keep-alive off: hyper would write `Upgrade, close` into an upgrade, and clients
-    // in Go then take the whole header away and see no upgrade.
+    // One request per connection. Keep-alive stays enabled: otherwise hyper would write `Upgrade, close` into
+    // an upgrade, and clients in Go then drop the whole header and see no upgrade.
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }

@@ -1,6 +1,6 @@
-//! What streams are coupled with: programs, connections, and what they are called.
+//! The local ends of streams: programs, connections and their types.
 //!
-//! Owns shapes and the time limits that both protocols share.
+//! Owns types and the timeouts that both protocols share.
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -8,48 +8,47 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// A client that asked for streams opens them within this, upstream's default.
+/// A client has to open the streams it asked for within this time, upstream's default.
 pub const CREATION_TIMEOUT: Duration = Duration::from_secs(30);
-/// A connection over which nothing goes is closed after this, upstream's default.
+/// A connection without traffic is closed after this time, upstream's default.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(4 * 60 * 60);
-/// A port of a WebSocket takes two of its channels; 255 has another meaning.
+/// A port takes two of WebSocket's channels; channel 255 has another meaning.
 pub const MAX_PORTS: usize = 127;
 
-/// What will be there.
+/// A boxed future.
 pub type Pending<T> = Pin<Box<dyn Future<Output = T>>>;
-/// Where a program writes.
+/// A program's output.
 pub type OutputReader = Box<dyn AsyncRead + Unpin>;
-/// Where a program reads.
+/// A program's input.
 pub type Writer = Box<dyn AsyncWrite + Unpin>;
 
 /// Both directions of a connection.
 pub trait Duplex: AsyncRead + AsyncWrite + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Unpin> Duplex for T {}
 
-/// The same, of a client: what hyper hands over may go to another thread.
+/// A client's connection: hyper may hand it over to another thread.
 pub trait Wire: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Wire for T {}
 
-/// Connects to a port of a pod; the error is for people.
+/// Connects to a port of a pod. The error is a message for the user.
 pub type Dialer = Rc<dyn Fn(u16) -> Pending<Result<Box<dyn Duplex>, String>>>;
 
-/// Of a terminal.
+/// The size of a terminal, in characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TerminalSize {
     pub width: u16,
     pub height: u16,
 }
 
-/// A program that runs and its streams, those that were asked for. Dropped when its client is gone.
+/// A running program and those of its streams that were requested. Dropped when its client disconnects.
 pub struct Session {
-    /// What it reads; dropped when the client closes its side.
+    /// Its standard input; dropped when the client closes its side.
     pub stdin: Option<Writer>,
-    /// What it writes; with a terminal, all of it.
+    /// Its standard output; with a terminal, all of its output.
     pub stdout: Option<OutputReader>,
-    /// What it writes as errors.
+    /// Its standard error.
     pub stderr: Option<OutputReader>,
-    /// Changes the size of its terminal.
     pub resize: Option<Box<dyn Fn(TerminalSize)>>,
-    /// Its exit code; 0 when an attach is over. The error is for people.
+    /// Its exit code; 0 when an attach ends. The error is a message for the user.
     pub exit: Pending<Result<i32, String>>,
 }

@@ -12,19 +12,19 @@ pub mod headers;
 pub enum SpdyError {
     #[error("unsupported SPDY version {0}, expected 3")]
     Version(u16),
-    /// A control frame that is too long to be honest.
+    /// A control frame beyond the bound.
     #[error("control frame of {0} bytes is too large")]
     FrameTooLarge(usize),
-    /// A control frame that ends too early.
+    /// A truncated control frame.
     #[error("control frame of type {0} is truncated")]
     Short(u16),
     /// A header block that cannot be decompressed.
     #[error("headers cannot be decompressed")]
     Compression,
-    /// A header block that is too long to be honest.
+    /// A header block beyond the bound.
     #[error("headers are too long")]
     HeadersTooLarge,
-    /// A header block that is not one.
+    /// A malformed header block.
     #[error("invalid headers")]
     Headers,
 }

@@ -19,7 +19,7 @@ use client::{Spdy, WebSocket, data_frame};
 
 const ALL: Streams = Streams { stdin: true, stdout: true, stderr: true, tty: false };
 
-/// Runs `test` beside a server.
+/// Runs `test` with a server.
 async fn with_server<F: Future<Output = ()>>(test: impl FnOnce(Announcer) -> F) {
     let server = Server::bind(([127, 0, 0, 1], 0).into()).expect("loopback has ports");
     let announcer = server.announcer();
@@ -34,14 +34,14 @@ async fn with_server<F: Future<Output = ()>>(test: impl FnOnce(Announcer) -> F) 
         .await;
 }
 
-/// Copies stdin to stdout, complains on stderr at its end, and exits with `code`.
+/// Copies stdin to stdout, writes to stderr at its end, and exits with `code`.
 fn cat(code: i32) -> Session {
     let (stdin, mut program_in) = tokio::io::duplex(1000);
     let (mut program_out, stdout) = tokio::io::duplex(1000);
     let (mut program_err, stderr) = tokio::io::duplex(1000);
     let program = async move {
         tokio::io::copy(&mut program_in, &mut program_out).await.map_err(|error| error.to_string())?;
-        // Nobody may want to hear it.
+        // The write may fail: the client may have closed its side.
         let _ = program_err.write_all(b"that was all").await;
         Ok(code)
     };
@@ -191,7 +191,7 @@ async fn a_program_talks_with_a_client_over_websocket() {
 async fn a_program_talks_in_base64_and_its_end_is_told() {
     with_server(|announcer| async move {
         let url = announce(&announcer, Streams { stdin: true, stdout: true, ..ALL }, || {
-            // Ends by itself.
+            // This program ends by itself.
             let mut session = cat(0);
             session.stdin = None;
             session.stdout = Some(Box::new(&b"hello"[..]));
@@ -242,7 +242,7 @@ async fn a_log_goes_over_websocket_as_bytes_or_base64() {
     .await;
 }
 
-/// Whether something of a client's is still there.
+/// Records whether the client's session still exists.
 struct Guard(Rc<Cell<bool>>);
 
 impl Drop for Guard {
@@ -251,7 +251,7 @@ impl Drop for Guard {
     }
 }
 
-/// Writes for ever, until it is dropped.
+/// Writes forever, until it is dropped.
 fn chatterbox(alive: Rc<Cell<bool>>) -> Session {
     alive.set(true);
     let guard = Guard(alive);
@@ -314,7 +314,7 @@ async fn a_client_that_does_not_open_its_streams_is_cut_off() {
     LocalSet::new().run_until(test).await;
 }
 
-/// Says back what it hears, then closes; and where it listens.
+/// Echoes its input, then closes. Returns its port.
 async fn echo_server() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has ports");
     let port = listener.local_addr().expect("it is bound").port();
@@ -344,7 +344,7 @@ fn announce_forward(announcer: &Announcer, ports: Vec<u16>) -> String {
     announcer.announce(StreamUrlKind::PortForward, begin).expect("there is room")
 }
 
-/// A port nobody listens on.
+/// A port without a listener.
 async fn shut_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has ports");
     listener.local_addr().expect("it is bound").port()
@@ -362,7 +362,7 @@ async fn ports_are_forwarded_over_spdy_many_at_a_time() {
             client.send(error, b"", true).await;
             data.push(client.open(&[("streamtype", "data"), ("port", port), ("requestid", id)]).await);
         }
-        // Both pairs work at a time.
+        // Both pairs work at the same time.
         client.send(data[0], b"first ", false).await;
         client.send(data[1], &vec![b'x'; 100_000], false).await;
         client.until(|client| client.data.get(&data[1]).map_or(0, Vec::len) == 100_000).await;
@@ -379,7 +379,8 @@ async fn ports_are_forwarded_over_spdy_many_at_a_time() {
     .await;
 }
 
-/// A server that speaks first and closes, to which its client says nothing: the end comes through.
+/// A server that sends first and closes, while its client sends nothing: the end of the stream reaches the
+/// client.
 #[tokio::test]
 async fn the_end_of_a_pods_side_reaches_the_client_while_its_own_is_open() {
     with_server(|announcer| async move {
@@ -390,7 +391,7 @@ async fn the_end_of_a_pods_side_reaches_the_client_while_its_own_is_open() {
                 tokio::spawn(async move {
                     let _ = io.write_all(b"good bye").await;
                     let _ = io.shutdown().await;
-                    // It waits for the client's end, as servers of HTTP do.
+                    // It waits for the client's end, as HTTP servers do.
                     let _ = io.read_to_end(&mut Vec::new()).await;
                 });
             }
@@ -435,7 +436,7 @@ async fn ports_are_forwarded_through_a_tunnel() {
         let port = echo_server().await.to_string();
         let url = announce_forward(&announcer, Vec::new());
         let mut outer = WebSocket::connect(&url, "SPDY/3.1+portforward.k8s.io").await.expect("accepted");
-        // Only its compressor is wanted.
+        // Only its compressor is used.
         let url = announce_forward(&announcer, Vec::new());
         let mut inner = Spdy::connect(&url, &["portforward.k8s.io"], &dictionary()).await.expect("accepted");
         let headers = |kind| [("streamtype", kind), ("port", port.as_str()), ("requestid", "0")];

@@ -1,6 +1,6 @@
-//! Requests that were announced and are to be taken up soon, each under a secret that works once.
+//! Announced requests that clients are about to claim, each under a secret that works once.
 //!
-//! Owns the waiting room and its bounds.
+//! Owns the pending requests and their bounds.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -8,16 +8,16 @@ use std::time::Duration;
 use ring::rand::{SecureRandom, SystemRandom};
 use tokio::time::Instant;
 
-/// Upstream's: longer than any client takes from the answer to its connection.
+/// Upstream's: longer than any client takes to connect after the answer.
 pub const LIFETIME: Duration = Duration::from_secs(60);
 /// Upstream's: more than any client announces within [`LIFETIME`].
 pub const MAX_WAITING: usize = 1000;
 const TOKEN_BYTES: usize = 16;
 
-/// Why nothing can be announced.
+/// Why a request cannot be announced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
-    /// Too many wait.
+    /// Too many are pending.
     #[error(
         "maximum number of in-flight requests exceeded: {MAX_WAITING} streams were requested within a \
          minute; retry later"
@@ -28,10 +28,10 @@ pub enum TokenError {
     Random,
 }
 
-/// The waiting room.
+/// The pending requests by secret.
 pub struct Tokens<T> {
     waiting: BTreeMap<String, T>,
-    /// In the order of their coming.
+    /// The oldest first.
     ages: VecDeque<(Instant, String)>,
 }
 
@@ -42,10 +42,10 @@ impl<T> Default for Tokens<T> {
 }
 
 impl<T> Tokens<T> {
-    /// The secret for `request`.
+    /// Stores `request` and returns its secret.
     ///
     /// # Errors
-    /// When too many wait.
+    /// Too many are pending, or the kernel has no random numbers.
     pub fn insert(&mut self, request: T) -> Result<String, TokenError> {
         self.forget();
         if self.waiting.len() >= MAX_WAITING {
@@ -59,7 +59,7 @@ impl<T> Tokens<T> {
         Ok(token)
     }
 
-    /// The request of a secret, once.
+    /// Removes and returns the request of a secret.
     pub fn take(&mut self, token: &str) -> Option<T> {
         self.forget();
         self.waiting.remove(token)

@@ -1,7 +1,8 @@
-//! WebSocket as Kubernetes' clients speak it, the server's side: channels within messages, or a tunnel for SPDY.
+//! WebSocket as Kubernetes' clients speak it, the server's side: channels within messages, or a tunnel for
+//! SPDY.
 //!
-//! Owns the handshake and a connection. A codec of our own: a few hundred lines, where a crate would bring its own
-//! SHA-1, base64, random numbers and a client.
+//! Owns the handshake and a connection. The codec is written here: a few hundred lines, where a crate would
+//! bring its own SHA-1, base64, random numbers and a client.
 
 pub mod connection;
 pub mod frame;
@@ -9,7 +10,7 @@ pub mod handshake;
 
 use crate::codec::base64::NotBase64;
 
-/// The channel on which v5 says that another one is closed.
+/// The channel on which v5 signals that another one is closed.
 pub const CLOSE_CHANNEL: u8 = 255;
 
 /// A client that does not speak WebSocket.
@@ -17,19 +18,19 @@ pub const CLOSE_CHANNEL: u8 = 255;
 pub enum WebSocketError {
     #[error("frame has reserved bits set")]
     Reserved,
-    /// Clients mask what they send.
+    /// Clients have to mask their frames.
     #[error("frame is not masked")]
     Unmasked,
-    /// An unknown kind of frame.
+    /// A frame with an unknown opcode.
     #[error("frame has unknown opcode {0}")]
     Kind(u8),
-    /// A ping, pong or close that is long or in parts.
+    /// A ping, pong or close frame that is too long or fragmented.
     #[error("control frame is too long or fragmented")]
     Control,
-    /// A part of no message, or a message within another.
+    /// A continuation without a message, or a message inside another.
     #[error("unexpected continuation frame")]
     Order,
-    /// Base64 that is none.
+    /// Invalid base64.
     #[error("text is not base64")]
     Base64,
 }

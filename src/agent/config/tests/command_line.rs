@@ -6,7 +6,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Every flag of the kubelet 1.36, by hand from the reference, so that a row lost from the tables is noticed.
+/// Every flag of the kubelet 1.36, listed by hand from the reference, to detect a row missing from the
+/// tables.
 const FLAGS: &str = "config config-dir kubeconfig bootstrap-kubeconfig hostname-override node-ip cert-dir \
 cloud-provider root-dir seccomp-default node-labels lock-file exit-on-lock-contention runtime-cgroups \
 image-credential-provider-config image-credential-provider-bin-dir minimum-container-ttl-duration \

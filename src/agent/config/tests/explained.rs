@@ -1,4 +1,4 @@
-//! What the agent says about its configuration.
+//! Output of the configuration.
 
 use super::*;
 

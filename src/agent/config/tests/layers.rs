@@ -1,4 +1,4 @@
-//! Defaults, file, drop-ins, flags: who wins, and where relative things point.
+//! Defaults, file, drop-ins, flags: their precedence, and the base of relative paths.
 
 use proptest::prelude::*;
 

@@ -1,4 +1,4 @@
-//! A configuration under examination, and the checks of single values.
+//! The configuration being validated, and checks of single values.
 
 use std::net::IpAddr;
 
@@ -7,7 +7,6 @@ use crate::agent::config::gates::FeatureGates;
 use crate::agent::config::schema::KubeletConfiguration;
 use crate::model::duration::GoDuration;
 
-/// A configuration under examination.
 pub(super) struct Check<'a> {
     pub(super) config: &'a KubeletConfiguration,
     pub(super) gates: &'a FeatureGates,

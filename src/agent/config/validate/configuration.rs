@@ -1,6 +1,7 @@
-//! Rules about `KubeletConfiguration`: serving, node, images, pods. Resources and eviction are in `resources`.
+//! Rules about `KubeletConfiguration`: serving, node, images, pods. Resources and eviction are in
+//! `resources`.
 //!
-//! Owns those rules and the helpers all rules share.
+//! Owns those rules and the helpers that all rules share.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -30,7 +31,7 @@ pub(in crate::agent::config) fn configuration(
     if check.findings.0.is_empty() { Ok(()) } else { Err(check.findings) }
 }
 
-/// What is dubious but no mistake.
+/// Dubious values that are not errors.
 pub(in crate::agent::config) fn soft_warnings(config: &KubeletConfiguration) -> Vec<String> {
     let mut lines = Vec::new();
     let (own, reserved) = (&config.kubelet_cgroups, &config.kube_reserved_cgroup);

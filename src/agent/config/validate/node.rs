@@ -1,7 +1,7 @@
-//! Rules about the kubelet's flags that are no fields of the file: node name, labels, addresses, lock file, credential
-//! providers.
+//! Rules about the kubelet's flags that are not fields of the file: node name, labels, addresses, lock file,
+//! credential providers.
 //!
-//! Owns the label allow lists and what a node may be called.
+//! Owns the label allow lists and the rules for node names.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::agent::config::args::Args;
 use crate::agent::config::error::Findings;
 use crate::agent::config::kubelet_flags::KubeletFlags;
 
-/// What the flags say about this node.
+/// The flags' settings of this node.
 #[derive(Debug, Default)]
 pub(in crate::agent::config) struct NodeSettings {
     pub(in crate::agent::config) name: String,
@@ -32,7 +32,8 @@ pub(in crate::agent::config) fn flags(
     if node.name.is_empty() {
         findings.add("--hostname-override", "empty hostname is invalid; set a node name");
     } else if !is_subdomain(&node.name) {
-        // The kubelet starts with such a name too; what is named after the node is refused later, one by one.
+        // The kubelet starts with such a name too; objects named after the node are refused later, one by
+        // one.
         node.warnings.push(format!(
             "{:?} is not a valid node name (lower-case letters, digits, '-' and '.'): pods named after it \
              will be rejected; use --hostname-override",
@@ -83,7 +84,7 @@ fn is_subdomain(name: &str) -> bool {
     name.len() <= 253 && name.split('.').all(part)
 }
 
-/// Label keys a kubelet may give its own node although they are Kubernetes' own.
+/// Kubernetes' own label keys that a kubelet may set on its node.
 const ALLOWED_KEYS: [&str; 11] = [
     "beta.kubernetes.io/arch",
     "beta.kubernetes.io/instance-type",
@@ -160,7 +161,7 @@ pub(super) fn is_name(name: &str) -> bool {
         && name.ends_with(edge)
 }
 
-/// Entries that do not parse are dropped with a warning; the shape of what remains is a rule.
+/// Entries that do not parse are dropped with a warning; the remaining list is validated.
 fn node_ips(text: &str, node: &mut NodeSettings, findings: &mut Findings) {
     for entry in text.split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
         match parse_sloppy(entry) {
@@ -195,7 +196,7 @@ fn is_unreachable(address: IpAddr) -> bool {
     link_local || address.is_loopback() || address.is_multicast()
 }
 
-/// As old Go releases read them: leading zeros in IPv4 octets are decimal.
+/// As old Go releases parse them: leading zeros in IPv4 octets are decimal.
 fn parse_sloppy(text: &str) -> Option<IpAddr> {
     if let Ok(address) = text.parse() {
         return Some(address);
@@ -207,7 +208,7 @@ fn parse_sloppy(text: &str) -> Option<IpAddr> {
     <[u8; 4]>::try_from(octets).ok().map(IpAddr::from)
 }
 
-/// As upstream, a kubeconfig may be missing as long as there is another one to make it with.
+/// As upstream, a kubeconfig may be missing if there is a bootstrap kubeconfig to create it with.
 pub(in crate::agent::config) fn kubeconfig(flags: &KubeletFlags) -> Result<(), Findings> {
     let mut findings = Findings::default();
     let is_there = |path: &str| !path.is_empty() && Path::new(path).is_file();

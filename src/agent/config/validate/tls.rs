@@ -4,7 +4,7 @@
 
 use super::check::Check;
 
-/// Suites Go still implements: first the sound ones, then those that are weak but accepted.
+/// The suites that Go still implements: first the secure ones, then the weak ones that are accepted.
 const SUITES: [&str; 27] = [
     "TLS_AES_128_GCM_SHA256",
     "TLS_AES_256_GCM_SHA384",
@@ -34,7 +34,7 @@ const SUITES: [&str; 27] = [
     "TLS_RSA_WITH_AES_256_GCM_SHA384",
     "TLS_RSA_WITH_RC4_128_SHA",
 ];
-/// How many of the suites are sound.
+/// How many of the suites are secure.
 const SOUND: usize = 15;
 /// P-256, P-384, P-521, X25519, and the hybrids with ML-KEM.
 const CURVES: [i32; 7] = [23, 24, 25, 29, 4587, 4588, 4589];
@@ -65,7 +65,7 @@ pub(super) fn check(check: &mut Check<'_>) {
         }
     }
     if config.tls_cert_file.is_empty() != config.tls_private_key_file.is_empty() {
-        // Upstream notices only when it loads the pair; here it joins the other mistakes.
+        // Upstream detects this only when it loads the pair; here it is reported with the other errors.
         let (set, missing) = if config.tls_cert_file.is_empty() {
             ("tlsPrivateKeyFile", "tlsCertFile")
         } else {

@@ -1,4 +1,4 @@
-//! The containers of a described pod.
+//! The containers on a pod's page.
 //!
 //! Owns their part of the page.
 
@@ -93,7 +93,7 @@ fn standing(out: &mut Tabbed, status: &ContainerStatus) {
     field(out, 2, "Restart Count", &status.restart_count.to_string());
 }
 
-/// kubectl leaves out why a container waits; here nobody else would say it.
+/// kubectl omits the message of a waiting container; here there is no other place that shows it.
 fn state(out: &mut Tabbed, title: &str, state: &ContainerState) {
     if let Some(running) = &state.running {
         field(out, 2, title, "Running");
@@ -200,7 +200,7 @@ fn environment(out: &mut Tabbed, pod: &Pod, container: &Container) {
     }
 }
 
-/// The lines of a value, each in cells. Where it comes from an object, the object is named and never shown.
+/// The lines of a value, each in cells. A value from an object is shown as a reference, never in the clear.
 fn variable_lines(pod: &Pod, variable: &EnvVar) -> Vec<Vec<String>> {
     let Some(from) = &variable.value_from else {
         return variable.value.split('\n').map(|line| vec![line.to_owned()]).collect();
@@ -223,7 +223,7 @@ fn variable_lines(pod: &Pod, variable: &EnvVar) -> Vec<Vec<String>> {
     vec![cells]
 }
 
-/// What kubectl can say of a field without asking the node.
+/// The value of a field as far as kubectl knows it without the node.
 fn field_value(pod: &Pod, path: &str) -> String {
     let metadata = &pod.metadata;
     match path {

@@ -1,4 +1,4 @@
-//! `agent describe node`: the machine, its conditions, its pods and what they ask for, as kubectl prints it.
+//! `agent describe node`: the machine, its conditions, its pods and their requests, as kubectl prints it.
 //!
 //! Owns the page.
 
@@ -19,7 +19,7 @@ use crate::serve::server::report::EventReport;
 
 const ROLE: &str = "node-role.kubernetes.io/";
 
-/// Whether this is what somebody calls nodes, perhaps with a name behind it.
+/// Whether the argument names nodes, perhaps with a name behind it: `no`, `node/NAME`.
 pub(super) fn is_meant(word: &str) -> bool {
     matches!(word.split('/').next(), Some("node" | "nodes" | "no"))
 }
@@ -29,7 +29,7 @@ pub(super) fn run(options: &CliOptions, environment: &mut Environment<'_>) -> Re
         is_meant(word).then_some(()).ok_or_else(|| UsageError::Resource { given: word.to_owned() })
     };
     let ((), names) = get::names(options, meant).map_err(CliError::Usage)?;
-    // Only the agent knows its node; what the store remembers is not asked for.
+    // Only the running agent knows its node; the store is not read.
     let list = rt::run(api::fetch(&options.socket, "/api/v1/nodes", api::OBJECTS));
     let list = list.map_err(CliError::Runtime)??;
     let report = offline::report(options, ObjectDetail::Counted, environment)?;
@@ -156,7 +156,7 @@ fn conditions(out: &mut Tabbed, node: &Value) {
     }
 }
 
-/// The resources that a node always has; others follow by name.
+/// The resources of every node; others follow by name.
 const USUAL: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
 
 fn pod_table(out: &mut Tabbed, node: &Value, pods: &[Pod], now: Timestamp) {
@@ -191,7 +191,7 @@ fn pod_table(out: &mut Tabbed, node: &Value, pods: &[Pod], now: Timestamp) {
         );
         for (sums, amounts) in [(&mut requested, requests), (&mut limited, limits)] {
             for (name, amount) in amounts {
-                // The first one's notation is that of the sum.
+                // The sum has the notation of the first amount.
                 let sum = sums.get(&name).map_or(amount, |sum| sum.saturating_add(amount));
                 sums.insert(name, sum);
             }
@@ -208,7 +208,7 @@ fn pod_table(out: &mut Tabbed, node: &Value, pods: &[Pod], now: Timestamp) {
     }
 }
 
-/// An amount, and how much of what there is that is.
+/// An amount, and its percentage of the allocatable one.
 fn share(name: &str, amounts: &ResourceList, allocatable: &ResourceList) -> String {
     let amount = amounts.get(name).copied().unwrap_or(Quantity::from_units(0));
     let counted = |amount: Quantity| if name == "cpu" { amount.milli_value() } else { amount.value() };

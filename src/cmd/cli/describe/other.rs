@@ -10,7 +10,7 @@ use crate::cmd::cli::{CliError, EXIT_FAILED, EXIT_OK, Environment, api, get, pri
 use crate::platform::rt;
 use crate::serve::localapi::resource::Resource;
 
-/// A kind of the running agent's API that the store does not remember.
+/// Whether this is a kind of the running agent's API that the store does not have.
 pub(super) fn is_meant(word: &str) -> bool {
     let kind = word.split('/').next().unwrap_or_default();
     get::stored(kind).is_err() && api::resource(kind).is_ok()
@@ -60,7 +60,7 @@ async fn show(
     Ok(code)
 }
 
-/// Metadata as on every page, everything else as it is.
+/// Metadata as on every page, everything else unchanged.
 fn page(object: &Value) -> Result<String, CliError> {
     let mut out = Tabbed::default();
     let metadata = &object["metadata"];

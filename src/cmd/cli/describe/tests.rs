@@ -1,4 +1,4 @@
-//! Whole pages, word for word.
+//! Whole pages, verbatim.
 
 use serde_json::{Value, json};
 
@@ -28,7 +28,7 @@ fn what_a_manifest_says_without_effect_stands_on_its_pods_page() {
     assert!(!text.contains("db.yaml"), "{text}");
 }
 
-/// A pod with something of everything.
+/// A pod with every feature.
 fn web() -> Value {
     json!({
         "metadata": {"name": "web-n1", "namespace": "default", "labels": {"app": "web", "tier": "front"},

@@ -1,6 +1,6 @@
-//! How a pull gets on, for people: a bar per layer on a terminal, a line per step elsewhere.
+//! The progress of a pull: a bar per layer on a terminal, a line per step elsewhere.
 //!
-//! Owns the words and the arithmetic (bytes, rates).
+//! Owns the wording and the arithmetic (bytes, rates).
 
 use std::collections::VecDeque;
 use std::fmt::Write;
@@ -9,13 +9,13 @@ use std::time::Duration;
 use super::size;
 use crate::runtime::embedded::registry::{LayerState, Progress};
 
-/// Rates are of the last few seconds.
+/// Rates are averaged over this time.
 const RATE_WINDOW: Duration = Duration::from_secs(5);
-/// The frame is drawn at most so often.
+/// The minimum time between two frames.
 const FRAME_EVERY: Duration = Duration::from_millis(100);
-/// Letters between the brackets of a bar.
+/// The width of a bar between its brackets.
 const BAR: usize = 20;
-/// A bar and the figures beside it need so many columns; narrower terminals get the figures alone.
+/// The minimum width for a bar and its figures; narrower terminals show only the figures.
 const BAR_COLUMNS: usize = 72;
 
 struct Layer {
@@ -23,25 +23,25 @@ struct Layer {
     done: u64,
     total: u64,
     state: LayerState,
-    /// When its first bytes were told of, and how many there were.
+    /// When the first bytes were reported, and how many there were.
     began: Option<(Duration, u64)>,
-    /// Its last line has been said.
+    /// Its final line has been printed.
     is_said: bool,
 }
 
-/// What is known of a pull.
+/// The state of a pull.
 #[derive(Default)]
 pub(super) struct PullProgress {
     layers: Vec<Layer>,
-    /// When, and bytes of all layers by then.
+    /// The time, and the bytes of all layers at that time.
     samples: VecDeque<(Duration, u64)>,
     drawn_at: Option<Duration>,
-    /// Lines on the terminal that the next frame replaces.
+    /// Lines on the terminal that the next frame overwrites.
     drawn_lines: usize,
 }
 
 impl PullProgress {
-    /// Takes news. Answers the line that says it where nothing can be drawn over.
+    /// Processes a progress event. Returns the line about it for an output that cannot be redrawn.
     pub(super) fn hear(&mut self, news: &Progress, now: Duration) -> Option<String> {
         match news {
             Progress::Resolved { reference, digest } => Some(format!("{reference} is {digest}\n")),
@@ -52,10 +52,10 @@ impl PullProgress {
                 while self.samples.front().is_some_and(|(at, _)| now.saturating_sub(*at) > RATE_WINDOW) {
                     self.samples.pop_front();
                 }
-                // Nothing to say of layers whose turn has not come.
+                // Layers that have not started yet are not mentioned.
                 (changed && *state != LayerState::Waiting).then(|| line(digest, *state, *total))
             }
-            // Whoever asked says what came of it.
+            // The caller reports the result.
             Progress::Done { .. } | Progress::Failed { .. } => None,
         }
     }
@@ -69,7 +69,7 @@ impl PullProgress {
         });
         let layer = &mut self.layers[at];
         let changed = layer.state != state;
-        // What was there already is neither done nor to be done.
+        // An existing layer counts neither as done nor as remaining.
         (layer.done, layer.total) = if state == LayerState::Exists { (0, 0) } else { (done, total) };
         layer.state = state;
         if state == LayerState::Downloading && layer.began.is_none() {
@@ -78,7 +78,7 @@ impl PullProgress {
         changed
     }
 
-    /// What to write so that a terminal of so many columns shows all this; `None` while the last frame is new enough.
+    /// The output that shows the progress on a terminal of this width; `None` while the last frame is recent.
     pub(super) fn frame(&mut self, now: Duration, columns: usize) -> Option<String> {
         if self.drawn_at.is_some_and(|at| now.saturating_sub(at) < FRAME_EVERY) {
             return None;
@@ -95,14 +95,14 @@ impl PullProgress {
         lines.push(self.sum());
         self.drawn_lines = lines.len();
         for line in lines {
-            // A line that wraps would be two to the terminal and one to us.
+            // A wrapped line would occupy two lines of the terminal and break the redrawing.
             text.extend(line.chars().take(columns.saturating_sub(1)));
             text.push('\n');
         }
         Some(text)
     }
 
-    /// Takes the last frame away; what has ended stays.
+    /// Clears the last frame; finished lines stay.
     pub(super) fn end(&mut self) -> String {
         let mut text = self.wiped();
         self.say_ended(&mut text);
@@ -112,7 +112,7 @@ impl PullProgress {
     fn wiped(&mut self) -> String {
         match std::mem::take(&mut self.drawn_lines) {
             0 => String::new(),
-            // Up, and away with all below.
+            // Cursor up, then clear everything below.
             lines => format!("\x1b[{lines}A\x1b[J"),
         }
     }
@@ -148,7 +148,7 @@ fn is_under_way(layer: &Layer) -> bool {
     matches!(layer.state, LayerState::Downloading | LayerState::Extracting)
 }
 
-/// As much of a digest as Docker shows.
+/// The length of a digest as Docker shows it.
 fn short(digest: &str) -> &str {
     digest.get(7..19).unwrap_or(digest)
 }
@@ -188,7 +188,7 @@ fn bar(layer: &Layer, now: Duration, columns: usize) -> String {
     text
 }
 
-/// `None` before there is enough time to tell.
+/// `None` until enough time has passed for a rate.
 fn per_second(bytes: u64, time: Duration) -> Option<u64> {
     let millis = time.as_millis();
     (millis >= 100).then(|| u64::try_from(u128::from(bytes) * 1000 / millis).unwrap_or(u64::MAX))

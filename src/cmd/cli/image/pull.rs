@@ -1,7 +1,7 @@
-//! `agent image pull`: the agent's own pull, by hand. Layers, locks and leftovers are those of the agent, whether it runs or
-//! not.
+//! `agent image pull`: the agent's own pull as a command. It shares layers, locks and leftovers with the
+//! agent, whether the agent runs or not.
 //!
-//! Owns the options and what is said.
+//! Owns the options and the output.
 
 use std::io::{BufRead, BufReader, IsTerminal, Read};
 use std::os::fd::AsFd;
@@ -25,15 +25,15 @@ use crate::runtime::embedded::registry::{
 };
 use crate::runtime::embedded::runtime::OWN_PROGRAM;
 
-/// Options that only a pull has.
+/// The options of a pull only.
 pub(super) const OPTIONS: &[&str] =
     &["creds", "creds-file", "platform", "registry-hosts-dir", "image-policy"];
-/// A user's name and password.
+/// The longest user name and password, in bytes.
 const MAX_CREDENTIALS: u64 = 64 * 1024;
-/// Of a terminal that does not say.
+/// The assumed width of a terminal that does not report one.
 const COLUMNS: usize = 80;
 
-/// What was given for a pull.
+/// The options of a pull.
 #[derive(Clone, Default)]
 pub(super) struct PullOptions {
     creds: Option<String>,
@@ -41,12 +41,12 @@ pub(super) struct PullOptions {
     platform: String,
     hosts_dirs: Option<String>,
     policy: Option<PathBuf>,
-    /// The first of them, for whom they mean nothing.
+    /// The first of them, for the error in other commands.
     given: Option<String>,
 }
 
 impl PullOptions {
-    /// Takes the value of one of [`OPTIONS`].
+    /// Parses the value of one of [`OPTIONS`].
     pub(super) fn set(&mut self, name: &str, parser: &mut lexopt::Parser) -> Result<(), UsageError> {
         let given = value(parser)?;
         match name {
@@ -54,7 +54,7 @@ impl PullOptions {
             "creds-file" => self.creds_file = Some(given.into()),
             "platform" => {
                 self.platform = text(given);
-                // Before anything is begun.
+                // Checked before anything is started.
                 if let Err(problem) = self.platform.parse::<Platform>() {
                     let message = format!("--platform: {problem}");
                     return Err(UsageError::Option { message });
@@ -68,7 +68,7 @@ impl PullOptions {
     }
 
     /// # Errors
-    /// When one was given, and what was asked for is no pull.
+    /// An option of a pull was given to another command.
     pub(super) fn check_unused(&self) -> Result<(), UsageError> {
         match &self.given {
             Some(name) => {
@@ -94,7 +94,7 @@ pub(super) fn run(options: &ImageOptions, environment: &mut Environment<'_>) -> 
                 _ => print(environment, &format!("Pulled {}\n", pulled.reference))?,
             },
             Err(error) => {
-                // Nobody is left to tell when standard error is gone too.
+                // The write may fail: standard error may be closed, too.
                 let _ = writeln!(environment.err, "error: {}", chain(&error));
                 code = EXIT_FAILED;
                 if matches!(error, PullError::Interrupted) {
@@ -111,7 +111,7 @@ pub(super) fn run(options: &ImageOptions, environment: &mut Environment<'_>) -> 
     Ok(code)
 }
 
-/// One image, with each of the credentials there may be until one is let in.
+/// Pulls one image, with each of the credentials until one is accepted.
 fn pull(
     options: &ImageOptions,
     image: &str,
@@ -150,7 +150,7 @@ fn pull(
         }
     }
     if matches!(last, Err(PullError::Interrupted)) {
-        // The child is dead: what it had begun is nobody's now, and opening the store takes it away.
+        // The child is dead: its partial downloads have no owner, and opening the store removes them.
         drop(ImageStore::open(&request.store));
     }
     Ok(last)
@@ -165,7 +165,7 @@ fn pull_once(
     let draws = environment.terminal && !is_silent;
     let mut view = PullProgress::default();
     let began = Instant::now();
-    // A reader that has gone away is no reason to give the pull up: what it says at the end is what counts.
+    // A closed output does not cancel the pull: the result counts.
     let mut write = |text: &str| drop(print(environment, text));
     let pulled = rt::run(async {
         let interrupted = shutdown::first_signal()?;
@@ -185,13 +185,13 @@ fn pull_once(
     Ok(pulled.and_then(|pulled| pulled).map_err(ImageCommandError::Start)?)
 }
 
-/// Of the terminal, which may change its size at any time.
+/// The width of the terminal, which may change at any time.
 fn columns() -> usize {
     let size = terminal_size(std::io::stdout().as_fd());
     size.ok().map(|(columns, _)| usize::from(columns)).filter(|columns| *columns > 0).unwrap_or(COLUMNS)
 }
 
-/// Whom to be, when that was said.
+/// The registry credentials, if the options name any.
 fn credentials(options: &PullOptions) -> Result<Option<Auth>, CliError> {
     let usage = |message: &str| CliError::Usage(UsageError::Option { message: message.to_owned() });
     let given = match (&options.creds, &options.creds_file) {
@@ -206,7 +206,7 @@ fn credentials(options: &PullOptions) -> Result<Option<Auth>, CliError> {
         None if options.creds_file.is_some() => {
             return Err(usage("--creds-file: its first line must be USER:PASSWORD"));
         }
-        // A terminal would show what is typed.
+        // A terminal would echo the password.
         None if std::io::stdin().is_terminal() => {
             return Err(usage(
                 "--creds: the password is read from standard input; pipe it in, or use --creds-file",

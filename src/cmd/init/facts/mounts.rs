@@ -1,6 +1,6 @@
-//! The mount table: what is mounted where, whether it may be written to, and which disk is below.
+//! The mount table: mount points, whether they are writable, and the underlying disk.
 //!
-//! Owns the reading of mountinfo's text.
+//! Owns the parsing of mountinfo.
 
 use std::path::{Path, PathBuf};
 
@@ -8,27 +8,26 @@ use std::path::{Path, PathBuf};
 pub struct Mount {
     pub point: PathBuf,
     pub kind: String,
-    /// What is mounted, `/dev/mmcblk0p2` for example.
+    /// The mounted source, for example `/dev/mmcblk0p2`.
     pub source: String,
-    /// Of the mount and of the file system, with commas.
+    /// The options of the mount and of the file system, separated by commas.
     pub options: String,
 }
 
 impl Mount {
-    /// Nothing can be written.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
         self.options.split(',').any(|option| option == "ro")
     }
 
-    /// Gone with the boot.
+    /// Whether its content is lost at shutdown.
     #[must_use]
     pub fn is_in_memory(&self) -> bool {
         matches!(self.kind.as_str(), "tmpfs" | "ramfs")
             || (self.kind == "overlay"
                 && self.options.split(',').any(|option| {
                     option.strip_prefix("upperdir=").is_some_and(|upper| {
-                        // How overlayroot, Raspberry Pi OS and Alpine do it.
+                        // The paths that overlayroot, Raspberry Pi OS and Alpine use.
                         ["/run/", "/media/root-rw", "/overlay", "/cow", "/rw/", "/upper"]
                             .iter()
                             .any(|start| upper.starts_with(start))
@@ -36,7 +35,8 @@ impl Mount {
                 }))
     }
 
-    /// The disk's name in sysfs: `mmcblk0` for `/dev/mmcblk0p2`, `sda` for `/dev/sda1`. `None` when it is no device.
+    /// The disk's name in sysfs: `mmcblk0` for `/dev/mmcblk0p2`, `sda` for `/dev/sda1`. `None` when it is not
+    /// a device.
     #[must_use]
     pub fn disk(&self) -> Option<String> {
         let name = self.source.strip_prefix("/dev/")?;
@@ -52,11 +52,11 @@ impl Mount {
     }
 }
 
-/// The mount that holds `path`.
+/// The mount that contains `path`.
 #[must_use]
 pub fn mounted_at<'a>(mounts: &'a [Mount], path: &Path) -> Option<&'a Mount> {
     let holding = mounts.iter().filter(|mount| path.starts_with(&mount.point));
-    // Of two at the same place the later one is seen.
+    // Of two mounts at the same place the later one is visible.
     holding.max_by_key(|mount| mount.point.components().count())
 }
 

@@ -1,13 +1,14 @@
-//! The cgroup tree: which version, and whether the controllers that limit pods are there.
+//! The cgroup hierarchy: its version, and whether the controllers that limit pods are available.
 
 use super::super::facts::{Cgroups, Mount, mounted_at};
 use super::{MachineFacts, PreflightFinding, Purpose};
 
-/// Upstream's name: it has the check among those of the system.
+/// Upstream's name: the check is one of the system verification.
 const NAME: &str = "SystemVerification";
-/// Without them limits of pods mean nothing.
+/// Without these controllers pods have no limits.
 const NEEDED: [&str; 3] = ["cpu", "memory", "pids"];
-/// What fewer pods ask for: CPU sets, limits of disks; for cgroup v1 also what ends and guards containers.
+/// Controllers that fewer pods need: CPU sets, limits of disks; for cgroup v1 also those to freeze containers
+/// and restrict devices.
 const USEFUL_V2: [&str; 2] = ["cpuset", "io"];
 const USEFUL_V1: [&str; 5] = ["cpuset", "blkio", "cpuacct", "devices", "freezer"];
 
@@ -88,7 +89,7 @@ pub(super) fn cgroups(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFi
     findings
 }
 
-/// The most frequent trouble of all on small boards: the firmware of Raspberry Pis switches it off.
+/// The most common problem of small boards: the firmware of Raspberry Pis disables the controller.
 fn no_memory(facts: &MachineFacts, seen: &str) -> PreflightFinding {
     let is_disabled = facts
         .command_line

@@ -4,14 +4,14 @@ use super::{MachineFacts, PreflightFinding, Purpose, mebibytes};
 use crate::cmd::init::facts::InitSystem;
 use crate::serve::server::pki::FLOOR;
 
-/// What the kernel, the agent and one small pod need at the very least, bytes.
+/// The minimum for the kernel, the agent and one small pod, in bytes.
 const LEAST_MEMORY: u64 = 64 << 20;
-/// Below this every pod has to be weighed, bytes.
+/// Below this the memory of every pod has to be planned, in bytes.
 const GOOD_MEMORY: u64 = 256 << 20;
-/// kubeadm's limits for a control plane.
+/// kubeadm's minimum for a control plane.
 const CONTROL_PLANE_CPUS: usize = 2;
 const CONTROL_PLANE_MEMORY: u64 = 1700 << 20;
-/// Bits; kernels since 5.18 always say 256.
+/// In bits; kernels since 5.18 always report 256.
 const GOOD_ENTROPY: u32 = 128;
 /// Any of these sets the clock from the network.
 const TIME_SERVICES: [&str; 6] = ["systemd-timesyn", "chronyd", "ntpd", "openntpd", "ntpsec", "timesyncd"];
@@ -123,7 +123,7 @@ pub(super) fn clock(facts: &MachineFacts, _: &Purpose) -> Vec<PreflightFinding> 
             "install a time synchronization service, or add a battery-backed clock (Raspberry Pi: \
               dtoverlay=i2c-rtc,ds3231)",
         )
-        // Debian would bring systemd in with its own.
+        // Debian's own package would install systemd.
         .command(if facts.init_system == InitSystem::OpenRc {
             "apt-get install chrony"
         } else {

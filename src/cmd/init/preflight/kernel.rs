@@ -4,14 +4,14 @@ use super::super::facts::mounted_at;
 use super::{MachineFacts, PreflightFinding, Purpose};
 
 const NAME: &str = "SystemVerification";
-/// What the embedded runtime cannot do without (joining namespaces by pidfd), and what it is meant for.
+/// The minimum for the embedded runtime (joining namespaces by pidfd), and the recommended version.
 const OLDEST: (u32, u32) = (5, 8);
 const MEANT: (u32, u32) = (5, 10);
 
-/// Options whose absence keeps pods from running.
+/// Options without which pods do not run.
 const NEEDED: &[&str] =
     &["NAMESPACES", "UTS_NS", "IPC_NS", "PID_NS", "NET_NS", "CGROUPS", "UNIX", "EPOLL", "TMPFS"];
-/// Options whose absence takes something away: name, what.
+/// Options whose absence disables a feature: the name and the feature.
 const USEFUL: &[(&str, &str)] = &[
     ("MEMCG", "memory limits"),
     ("CGROUP_PIDS", "process limits"),
@@ -21,7 +21,7 @@ const USEFUL: &[(&str, &str)] = &[
     ("POSIX_MQUEUE", "/dev/mqueue in containers"),
     ("USER_NS", "hostUsers: false"),
 ];
-/// The same for the network of the embedded runtime.
+/// The same for the embedded runtime's network.
 const NETWORK: &[&str] =
     &["VETH", "BRIDGE", "NF_TABLES", "NF_TABLES_IPV4", "NFT_NAT", "NFT_MASQ", "NFT_CT", "NFT_FIB_IPV4"];
 
@@ -45,7 +45,7 @@ pub(super) fn system(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFin
     }]
 }
 
-/// Whether the kernel can do it: `None` when nobody says.
+/// Whether the kernel has the option. `None`: its configuration is unknown.
 fn has(facts: &MachineFacts, option: &str) -> Option<bool> {
     let config = facts.kernel_config.as_ref()?;
     let is = |line: &str| {
@@ -154,7 +154,7 @@ pub(super) fn apparmor(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightF
 
 #[cfg(test)]
 pub(super) mod tests {
-    /// All that are looked for.
+    /// All options that are checked.
     pub(in super::super) fn every_option() -> Vec<&'static str> {
         let useful = super::USEFUL.iter().map(|(name, _)| *name);
         super::NEEDED.iter().copied().chain(useful).chain(super::NETWORK.iter().copied()).collect()

@@ -6,10 +6,10 @@ use super::{MachineFacts, PreflightFinding, Purpose};
 use crate::platform::sys::listeners::Listener;
 use crate::runtime::embedded::network::subnet::Subnet;
 
-/// The longest name of a node that a label can carry.
+/// The longest node name that fits into a label.
 const LONGEST_NAME: usize = 63;
 
-/// Two sockets cannot both be there.
+/// Whether two sockets cannot be bound at the same time.
 fn collide(one: IpAddr, other: IpAddr) -> bool {
     one == other || one.is_unspecified() || other.is_unspecified()
 }
@@ -43,8 +43,8 @@ pub(super) fn ports(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFind
     wanted.ports.iter().map(finding).collect()
 }
 
-/// kubeadm warns that its own connections go through a proxy. Ours are the pulls, and they are the service's, whose environment
-/// is not this shell's.
+/// kubeadm warns that its own connections go through a proxy. The agent's are image pulls, and they use the
+/// service's environment, not this shell's.
 pub(super) fn proxies(facts: &MachineFacts, _: &Purpose) -> Vec<PreflightFinding> {
     const NAME: &str = "HTTPProxy";
     let missing: Vec<_> = facts
@@ -63,7 +63,7 @@ pub(super) fn proxies(facts: &MachineFacts, _: &Purpose) -> Vec<PreflightFinding
         };
         return vec![PreflightFinding::ok(NAME, seen)];
     };
-    // A proxy's address may hold a password.
+    // A proxy's address may contain a password.
     let shown = value.rsplit('@').next().unwrap_or_default();
     let message = format!(
         "this shell uses proxy \"{shown}\" ({name}), but the service does not: it pulls images without a proxy"
@@ -105,7 +105,7 @@ pub(super) fn forwarding(facts: &MachineFacts, wanted: &Purpose) -> Vec<Prefligh
     const PATH: &str = "/proc/sys/net/ipv4/ip_forward";
     vec![match facts.ipv4_forwarding {
         Some(true) => PreflightFinding::ok(NAME, "1"),
-        // The embedded runtime switches it on with the first pod that needs it.
+        // The embedded runtime enables it with the first pod that needs it.
         Some(false) if wanted.is_embedded && !wanted.control_plane => {
             PreflightFinding::ok(NAME, "0; enabled when the first pod needs it")
         }
@@ -133,12 +133,12 @@ pub(super) fn default_route(facts: &MachineFacts, _: &Purpose) -> Vec<PreflightF
     ]
 }
 
-/// A range that the node has neighbours in already: the network of pods would cut it off from them, and is refused.
+/// A subnet in which the node already has neighbours is an error: the pod network would cut it off from them.
 pub(super) fn pod_cidr(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFinding> {
     const NAME: &str = "PodCIDR";
     let clash = |subnet: &Subnet| {
         let route = facts.routes.iter().find(|route| {
-            // A wider route by a gateway is how a cluster reaches all nodes' pods.
+            // A wider route through a gateway is how a cluster reaches the pods of all nodes.
             let is_wider = route.by_gateway && route.prefix < subnet.prefix();
             route.link != wanted.bridge && !is_wider && subnet.overlaps(route.network, route.prefix)
         })?;

@@ -1,17 +1,17 @@
-//! Neighbours: other kubelets, runtimes, firewalls, and what they left.
+//! Neighbours: other kubelets, runtimes, firewalls, and their leftovers.
 
 use std::path::{Path, PathBuf};
 
 use super::{MachineFacts, PreflightFinding, Purpose, path_name};
 
-/// A kubelet of a cluster.
+/// The kubeconfig of a cluster's kubelet.
 pub(super) const KUBELET_CONF: &str = "/etc/kubernetes/kubelet.conf";
-/// One that is about to join.
+/// The kubeconfig of a kubelet that is about to join.
 pub(super) const BOOTSTRAP_CONF: &str = "/etc/kubernetes/bootstrap-kubelet.conf";
-/// Of a control plane.
+/// The data of a control plane.
 pub(super) const ETCD_DIR: &str = "/var/lib/etcd";
 
-/// Those that are kubelets, or have one inside: they want the same ports, cgroups and directories.
+/// Kubelets, and services that contain one: they use the same ports, cgroups and directories.
 const KUBELETS: [&str; 8] = [
     "kubelet",
     "k3s",
@@ -22,7 +22,7 @@ const KUBELETS: [&str; 8] = [
     "rke2-agent",
     "snap.microk8s.daemon-kubelite",
 ];
-/// Runtimes: neighbours that cost memory.
+/// Runtimes that use memory beside the agent.
 const RUNTIMES: [&str; 3] = ["containerd", "docker", "crio"];
 
 /// The socket of an endpoint; the embedded runtime has none.
@@ -30,7 +30,8 @@ pub(super) fn socket_path(endpoint: &str) -> PathBuf {
     PathBuf::from(endpoint.strip_prefix("unix://").unwrap_or(endpoint))
 }
 
-/// Upstream warns that the kubelet's service is missing. Ours is another one, so here it warns that there is one.
+/// Upstream warns that the kubelet's service is missing. The agent's service is a different one, so here the
+/// check warns that a kubelet is present.
 pub(super) fn conflicts(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFinding> {
     let mut findings = Vec::new();
     for name in KUBELETS {
@@ -111,7 +112,7 @@ pub(super) fn firewalld(facts: &MachineFacts, wanted: &Purpose) -> Vec<Preflight
     ]
 }
 
-/// kubeadm's check of `join`: this machine belongs to a cluster already.
+/// kubeadm's check of `join`: this machine already belongs to a cluster.
 pub(super) fn kubelet_conf(facts: &MachineFacts, _: &Purpose) -> Vec<PreflightFinding> {
     let finding = |path: &str| {
         let name = path_name("FileAvailable", Path::new(path));
@@ -149,7 +150,7 @@ pub(super) fn etcd_dir(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightF
     }]
 }
 
-/// The runtime that the configuration names; whether it answers is asked elsewhere.
+/// The socket of the configured runtime; another check tests whether it answers.
 pub(super) fn socket(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFinding> {
     const NAME: &str = "CRI";
     if wanted.is_embedded || facts.files.contains(&socket_path(&wanted.endpoint)) {

@@ -1,18 +1,19 @@
-//! Directories and disks: what may be written to, how much room there is, what lies there already.
+//! Directories and disks: whether they are writable, their free space, and existing files.
 
 use std::path::Path;
 
 use super::super::facts::mounted_at;
 use super::{MachineFacts, PreflightFinding, Purpose, mebibytes, path_name};
 
-/// Below this nothing can be pulled, bytes.
+/// Below this nothing can be pulled, in bytes.
 const LEAST_ROOM: u64 = 64 << 20;
-/// A few images and their layers, bytes.
+/// Space for a few images and their layers, in bytes.
 const GOOD_ROOM: u64 = 512 << 20;
-/// An image is some thousands of files.
+/// An image has some thousands of files.
 const GOOD_INODES: u64 = 10_000;
 
-/// Manifests that lie there already run as soon as the agent does: kubeadm's check of the directory, which is no error here.
+/// Existing manifests run as soon as the agent does: kubeadm's check of the directory, which is not an error
+/// here.
 pub(super) fn manifests(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFinding> {
     let name = path_name("DirAvailable", &wanted.manifests);
     let Some(entries) = facts.directories.get(&wanted.manifests) else {
@@ -123,7 +124,7 @@ pub(super) fn room(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFindi
     }]
 }
 
-/// What kind of disk it is; flash is worn by access times and by writing through.
+/// The kind of disk; access times and synchronous writes wear flash.
 pub(super) fn disk(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFinding> {
     const NAME: &str = "DiskType";
     let Some(mount) = mounted_at(&facts.mounts, &wanted.root_dir) else { return Vec::new() };

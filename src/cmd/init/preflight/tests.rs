@@ -1,4 +1,4 @@
-//! Machines as directories, and what the checks say of them.
+//! Machines as directories, and the findings about them.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -12,11 +12,11 @@ use crate::platform::sys::node::FileSystemFacts;
 /// 2026-11-22.
 const NOW: Timestamp = Timestamp::from_secs(1_795_305_600);
 
-/// A directory that looks like a machine; gone with the value.
+/// A directory that imitates a machine; removed when dropped.
 struct Tree(PathBuf);
 
 impl Tree {
-    /// A Raspberry Pi 4 with Raspberry Pi OS, as it should be.
+    /// A Raspberry Pi 4 with Raspberry Pi OS, correctly configured.
     fn new(name: &str) -> Self {
         let root = std::env::temp_dir().join(format!("edge-agent-preflight-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&root);
@@ -54,7 +54,7 @@ impl Tree {
     fn facts(&self) -> MachineFacts {
         let machine = ProbedMachine { root: self.0.clone(), uid: 0, now: NOW, cpus: 4, proxies: Vec::new() };
         let mut facts = machine.look(&wanted().interest());
-        // The disk below the tree is the one of whoever runs the test.
+        // The disk below the tree is that of the machine that runs the test.
         let room = FileSystemFacts {
             available: 8 << 30,
             inodes: 1 << 20,
@@ -65,7 +65,7 @@ impl Tree {
         facts
     }
 
-    /// Everything in it, with contents.
+    /// All files with their contents.
     fn snapshot(&self) -> Vec<(PathBuf, Vec<u8>)> {
         let (mut all, mut open) = (Vec::new(), vec![self.0.clone()]);
         while let Some(directory) = open.pop() {
@@ -109,14 +109,14 @@ fn wanted() -> Purpose {
     }
 }
 
-/// Warnings and errors, each with its name and its first words.
+/// Warnings and errors, each with its name and the start of its message.
 fn complaints(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFinding> {
     let mut found = check(facts, wanted);
     found.retain(|finding| finding.severity > Severity::Skipped);
     found
 }
 
-/// The one thing that is wrong.
+/// The only finding.
 #[track_caller]
 fn only(facts: &MachineFacts, wanted: &Purpose) -> PreflightFinding {
     let mut found = complaints(facts, wanted);
@@ -186,7 +186,7 @@ fn a_raspberry_pi_without_memory_cgroups_is_told_the_flag_and_the_file() {
         finding.commands,
         ["sed -i '1s/$/ cgroup_enable=memory/' /boot/firmware/cmdline.txt && reboot"]
     );
-    // Before Debian 12 the file was elsewhere; on a PC there is a boot loader.
+    // Before Debian 12 the file was elsewhere; a PC has a boot loader.
     fs::remove_dir_all(tree.0.join("boot")).unwrap();
     tree.file("boot/cmdline.txt", "");
     assert!(only(&tree.facts(), &wanted()).commands[0].contains(" /boot/cmdline.txt "));
@@ -218,7 +218,7 @@ fn cgroups_are_judged_by_version_controllers_and_whether_they_may_be_used() {
         with(Cgroups::Legacy { controllers: names("cpu memory pids cpuset blkio cpuacct devices freezer") });
     assert_eq!(only(&legacy, &wanted()).severity, Severity::Warning);
     assert_eq!(only(&legacy, &Purpose { fail_cgroup_v1: true, ..wanted() }).severity, Severity::Error);
-    // A v1 machine as it is mounted.
+    // The mounts of a cgroup v1 machine.
     fs::remove_dir_all(tree.0.join("sys/fs/cgroup")).unwrap();
     tree.file(
         "proc/cgroups",
@@ -249,7 +249,7 @@ fn another_kubelet_is_an_error_that_names_how_to_get_rid_of_it() {
     assert!(enabled.commands.contains(&"k3s-killall.sh".to_owned()), "{enabled:?}");
     tree.file("proc/812/comm", "k3s-server\n");
     assert!(only(&tree.facts(), &wanted()).message.contains("running (process 812)"));
-    // Installed and left alone is nobody's trouble.
+    // Installed but neither running nor enabled is not a conflict.
     let mut facts = tree.facts();
     facts.services.insert("k3s", Service { installed: true, enabled: false, process: None });
     assert_eq!(complaints(&facts, &wanted()), []);
@@ -349,7 +349,7 @@ fn a_clock_of_1970_and_one_without_a_battery_are_warned_of() {
             ("RTC", vec![format!("apt-get install {service}")])
         );
     }
-    // The kernel keeps fifteen letters of a name.
+    // The kernel truncates a process name to fifteen characters.
     tree.file("proc/300/comm", "systemd-timesyn\n");
     assert_eq!(complaints(&tree.facts(), &wanted()), []);
     let facts = MachineFacts { entropy: Some(60), ..tree.facts() };
@@ -372,7 +372,7 @@ fn a_port_in_use_is_an_error_that_names_the_process_unless_it_is_the_agent() {
     assert_eq!(finding.commands, ["systemctl status 812"]);
     tree.file("proc/812/comm", "agent\n");
     assert_eq!(complaints(&tree.facts(), &wanted()), [], "an agent that runs is no obstacle");
-    // Another address of the same port is nobody's.
+    // The same port on another address is not a conflict.
     fs::remove_file(tree.0.join("proc/812/comm")).unwrap();
     let other = u32::from_ne_bytes([192, 168, 1, 2]);
     tree.file("proc/net/tcp", &line(&format!("{other:08X}"), 10250, 4711));

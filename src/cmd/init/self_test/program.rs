@@ -1,16 +1,14 @@
-//! The smallest program that proves something: it writes `ok` and ends with 42. Machine code by hand, for each architecture that
-//! packages are made for, in an ELF file made here, in a tar archive made here.
+//! A minimal test program: it writes `ok` and exits with 42. Handwritten machine code for each architecture
+//! with packages, in an ELF file and a tar archive that are created here.
 //!
 //! Owns these bytes.
 
-/// What it writes.
 pub(super) const SAYS: &str = "ok";
-/// What it ends with.
 pub(super) const EXIT_CODE: i32 = 42;
-/// Where it is loaded.
+/// The load address.
 const ADDRESS: u64 = 0x10000;
 
-/// One architecture: OCI's name, ELF's number, and the code, which ends with the text.
+/// One architecture: OCI's name, ELF's number, and the code, followed by the text.
 struct Architecture {
     name: &'static str,
     machine: u16,
@@ -64,20 +62,20 @@ pub(super) const ARCHITECTURE: &str = match HERE {
     None => "",
 };
 
-/// The program for this machine, if there is one.
+/// The program for this machine, if its architecture is supported.
 pub(super) fn bytes() -> Option<Vec<u8>> {
     HERE.map(Architecture::elf)
 }
 
 impl Architecture {
-    /// An executable with one segment, which is the whole file.
+    /// An executable with one segment, which spans the whole file.
     fn elf(&self) -> Vec<u8> {
         let (header, segment): (u16, u16) = if self.is_64 { (64, 56) } else { (52, 32) };
         let length = u64::from(header + segment) + self.code.len() as u64;
         let mut file = Vec::new();
         let half = |number: u16, file: &mut Vec<u8>| file.extend(number.to_le_bytes());
         let word = |number: u32, file: &mut Vec<u8>| file.extend(number.to_le_bytes());
-        // As wide as an address.
+        // A word of the address size.
         let wide = |number: u64, file: &mut Vec<u8>| {
             let bytes = number.to_le_bytes();
             file.extend(if self.is_64 { &bytes[..] } else { &bytes[..4] });
@@ -94,7 +92,7 @@ impl Architecture {
         for number in [header, segment, 1, 0, 0, 0] {
             half(number, &mut file);
         }
-        // Loaded, to be read and executed; the two classes have the flags in different places.
+        // `PT_LOAD`, readable and executable; the two classes have the flags in different places.
         word(1, &mut file);
         if self.is_64 {
             word(5, &mut file);

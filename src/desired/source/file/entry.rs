@@ -1,4 +1,4 @@
-//! One manifest file: what it said last, what was last good, and what is wrong with it now.
+//! One manifest file: its last content, its last good version, and its problems.
 //!
 //! Owns the rule that a broken file keeps its last good pods and objects.
 
@@ -15,38 +15,36 @@ use crate::desired::source::{
 };
 use crate::model::types::{PodSource, Timestamp};
 
-/// Two writes within one tick of the file system's clock look alike. Two seconds is FAT's tick, the coarsest there is.
+/// Two writes within one tick of the file system's clock have the same time. FAT's tick of two seconds is the
+/// coarsest.
 const TICK: Duration = Duration::from_secs(2);
 
-/// How to look at a file.
+/// How to check a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
-    /// An event says that it changed: read it whatever `stat` says.
+    /// An event reports a change: read it whatever `stat` shows.
     Changed,
-    /// Read it if `stat` says that it changed.
+    /// Read it if `stat` shows a change.
     Compare,
-    /// As `Compare`, but a writer is at work: leave changed content alone for now.
+    /// As `Compare`, but a writer has it open: do not read changed content yet.
     CompareWhileWritten,
 }
 
-/// What a look found.
+/// The result of checking a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Looked {
-    /// There is no such file any more.
+    /// The file does not exist any more.
     Gone,
-    /// A sub-directory that never was a manifest.
+    /// A subdirectory that never was a manifest.
     Directory,
-    /// Still there; `changed` when its pods or problems are different now.
-    Kept {
-        /// Something to tell.
-        changed: bool,
-    },
+    /// It still exists; `changed` when its pods or problems differ.
+    Kept { changed: bool },
 }
 
-/// What is remembered of one file.
+/// The state of one file.
 #[derive(Debug, Default)]
 pub struct FileEntry {
-    /// Of the content in `digest`; `None` when nothing could be read.
+    /// The identity of the content in `digest`; `None` when nothing could be read.
     identity: Option<Identity>,
     /// Since when `identity` is known; content that was read soon after may have changed within the tick.
     known_since: Option<Instant>,
@@ -54,11 +52,11 @@ pub struct FileEntry {
     digest: Option<u64>,
     /// The newest good version of every pod of this file.
     pods: Vec<SourcePod>,
-    /// How many of `pods`, from the front, the newest content shows; the others are last good versions.
+    /// How many of `pods`, from the front, are in the newest content; the others are last good versions.
     fresh: usize,
     /// The newest good version of every object of this file.
     objects: Vec<SourceObject>,
-    /// As `fresh`, of `objects`.
+    /// The same for `objects`.
     fresh_objects: usize,
     problems: Vec<SourceProblem>,
 }
@@ -70,19 +68,19 @@ impl FileEntry {
         Self { pods, objects, ..Self::default() }
     }
 
-    /// Losing it would change the set or the problems.
+    /// Whether removing it would change the set or the problems.
     #[must_use]
     pub fn says_something(&self) -> bool {
         self.has_good() || !self.problems.is_empty()
     }
 
-    /// Broken, and without a last good version.
+    /// Whether it is broken, without a last good version.
     #[must_use]
     pub fn is_silent(&self) -> bool {
         !self.has_good() && !self.problems.is_empty()
     }
 
-    /// The newest content shows something good.
+    /// Whether the newest content has a valid document.
     #[must_use]
     pub fn has_fresh(&self) -> bool {
         self.fresh + self.fresh_objects > 0
@@ -92,37 +90,37 @@ impl FileEntry {
         !self.pods.is_empty() || !self.objects.is_empty()
     }
 
-    /// Pods that the newest content shows.
+    /// The pods in the newest content.
     #[must_use]
     pub fn fresh_pods(&self) -> &[SourcePod] {
         &self.pods[..self.fresh]
     }
 
-    /// Pods that stay because something is broken.
+    /// Pods kept because a document is broken.
     #[must_use]
     pub fn stale_pods(&self) -> &[SourcePod] {
         &self.pods[self.fresh..]
     }
 
-    /// Objects that the newest content shows.
+    /// The objects in the newest content.
     #[must_use]
     pub fn fresh_objects(&self) -> &[SourceObject] {
         &self.objects[..self.fresh_objects]
     }
 
-    /// Objects that stay because something is broken.
+    /// Objects kept because a document is broken.
     #[must_use]
     pub fn stale_objects(&self) -> &[SourceObject] {
         &self.objects[self.fresh_objects..]
     }
 
-    /// What is wrong now.
+    /// The current problems.
     #[must_use]
     pub fn problems(&self) -> &[SourceProblem] {
         &self.problems
     }
 
-    /// Looks at the file and, if needed, reads it.
+    /// Checks the file and, if needed, reads it.
     pub fn refresh<P: ManifestParser>(
         &mut self,
         path: &Path,
@@ -135,7 +133,7 @@ impl FileEntry {
             PathContent::Directory(_) if !self.says_something() => {
                 return Looked::Directory;
             }
-            // Where a manifest was, a directory is no word about its pods.
+            // A directory in place of a manifest does not remove its pods.
             PathContent::Directory(_) => Err(ReadError::NotRegular { kind: "directory" }),
             PathContent::Unusable(error) => Err(error),
             PathContent::File(identity) => {
@@ -205,7 +203,7 @@ impl FileEntry {
     }
 }
 
-/// To tell equal content from changed content; nobody gains by a collision on their own manifest.
+/// Detects changed content. It need not resist collisions: the user's own manifests are not adversarial.
 fn digest(bytes: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     hasher.write(bytes);
@@ -224,7 +222,7 @@ mod tests {
         let mut entry = FileEntry::default();
         let look_again = |entry: &mut FileEntry, content: &str| {
             std::fs::write(&path, content).unwrap();
-            // As if the clock had not moved: `stat` shows what is known already.
+            // As within one clock tick: `stat` shows the known identity.
             if entry.identity.is_some() {
                 let PathContent::File(identity) = look(&path) else { panic!("no file") };
                 entry.identity = Some(identity);

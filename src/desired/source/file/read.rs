@@ -1,6 +1,6 @@
-//! Reading one manifest file without trusting it: it may be huge, a pipe, a device, or in the middle of a write.
+//! Reading one manifest file safely: it may be huge, a pipe, a device, or in the middle of a write.
 //!
-//! Owns the bounded read and what counts as "the same file as before".
+//! Owns the bounded read and the identity of a file's content.
 
 use std::fs;
 use std::io::{self, Read};
@@ -10,7 +10,7 @@ use std::path::Path;
 use crate::desired::source::MAX_MANIFEST_BYTES;
 use crate::platform::sys::open::{is_symlink_loop, open_without_waiting};
 
-/// Changes whenever the file's content may have changed, as far as the file system can tell.
+/// Changes whenever the file's content may have changed, as far as the file system can show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     device: u64,
@@ -21,7 +21,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// What `stat` says.
+    /// The identity from `stat`.
     #[must_use]
     pub fn of(metadata: &fs::Metadata) -> Self {
         Self {
@@ -34,21 +34,18 @@ impl Identity {
     }
 }
 
-/// A file that cannot be used. The path is said by whoever shows this.
+/// A file that cannot be used. The path is not included; the caller adds it.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// A symlink to nowhere.
+    /// A dangling symlink.
     #[error("broken symlink; fix or delete it")]
     Dangling,
-    /// A symlink that leads back to itself.
+    /// A symlink loop.
     #[error("symlink loop; fix or delete it")]
     Loop,
     /// Pipe, socket, device or directory.
     #[error("it is a {kind}, not a regular file; replace or remove it")]
-    NotRegular {
-        /// What it is.
-        kind: &'static str,
-    },
+    NotRegular { kind: &'static str },
     /// Beyond upstream's limit.
     #[error("larger than the manifest limit of {MAX_MANIFEST_BYTES} bytes")]
     TooLarge,
@@ -57,7 +54,7 @@ pub enum ReadError {
     Io { call: &'static str, source: io::Error },
 }
 
-/// What stands at a path, symlinks followed.
+/// The content of a path, symlinks followed.
 #[derive(Debug)]
 pub enum PathContent {
     Missing,
@@ -68,7 +65,7 @@ pub enum PathContent {
     Unusable(ReadError),
 }
 
-/// Looks without opening.
+/// Checks the path without opening it.
 #[must_use]
 pub fn look(path: &Path) -> PathContent {
     match fs::metadata(path) {
@@ -76,7 +73,7 @@ pub fn look(path: &Path) -> PathContent {
         Ok(metadata) if metadata.is_dir() => PathContent::Directory(Identity::of(&metadata)),
         Ok(metadata) => PathContent::Unusable(ReadError::NotRegular { kind: kind_of(&metadata) }),
         Err(error) if error.kind() == io::ErrorKind::NotFound => match fs::symlink_metadata(path) {
-            // It came into being between the two calls.
+            // It was created between the two calls.
             Ok(metadata) if metadata.is_file() => PathContent::File(Identity::of(&metadata)),
             Ok(_) => PathContent::Unusable(ReadError::Dangling),
             Err(_) => PathContent::Missing,
@@ -86,8 +83,8 @@ pub fn look(path: &Path) -> PathContent {
     }
 }
 
-/// Reads at most [`MAX_MANIFEST_BYTES`] of a regular file. The identity is from before the read: if a writer was at work
-/// meanwhile, the next look differs from it.
+/// Reads at most [`MAX_MANIFEST_BYTES`] of a regular file. The identity is from before the read: if a writer
+/// was active meanwhile, the next check finds a difference.
 pub fn read_manifest_file(path: &Path) -> Result<(Vec<u8>, Identity), ReadError> {
     let mut file = open_without_waiting(path).map_err(|source| ReadError::Io { call: "open", source })?;
     let metadata = file.metadata().map_err(|source| ReadError::Io { call: "fstat", source })?;

@@ -1,4 +1,5 @@
-//! The file source against real directories. `scan` is the rescan; the watching tests are in `tests/watching.rs`.
+//! The file source against real directories. `scan` is the rescan; the watching tests are in
+//! `tests/watching.rs`.
 
 mod model;
 mod watching;
@@ -16,7 +17,7 @@ fn source(path: &Path, stored: Vec<SourcePod>) -> FileSource<Lines> {
     source_after(path, LastGood { pods: stored, ..LastGood::default() })
 }
 
-/// As if the directory that is there now had given what was stored.
+/// As if the directory that exists now had given the stored set.
 fn source_after(path: &Path, good: LastGood) -> FileSource<Lines> {
     source_of(path, good, directory_identity(path).ok())
 }

@@ -1,7 +1,7 @@
-//! Which directories to watch so that nothing that could change the manifests goes unnoticed: the directory itself, the
-//! directory that holds its name, the ones that hold symlinks on the way, and the nearest existing one while it is missing.
+//! Which directories to watch so that no change of the manifests is missed: the directory itself, its parent,
+//! those of symlinks on the way, and the nearest existing one while it is missing.
 //!
-//! Owns the watches and turns events into what to look at. Must not read manifests. It only hints: the rescan is the truth.
+//! Owns the watches and turns events into hints. Must not read manifests. The rescan is authoritative.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::{OsStr, OsString};
@@ -13,35 +13,34 @@ use crate::platform::sys::inotify::{Change, InotifyError, InotifyEvent, Interest
 
 /// The kernel's own limit on symlinks in one path.
 const MAX_SYMLINKS: usize = 40;
-/// How often the way may change while we set up watches along it, before the rescan has to do.
+/// How often the path may change while the watches are set up, before they are left to the next rescan.
 const ARM_ATTEMPTS: usize = 4;
 
-/// What the events since the last look ask for.
+/// What to rescan after the events so far.
 #[derive(Debug, Default)]
 pub struct Hints {
-    /// Look at everything and set the watches anew.
+    /// Rescan everything and recreate the watches.
     pub everything: bool,
-    /// Files that are complete again, were replaced, or went away.
+    /// Files that were closed after writing, replaced, or removed.
     pub names: BTreeSet<OsString>,
-    /// Some name went away.
+    /// A name was removed.
     pub removed: bool,
 }
 
 impl Hints {
-    /// Nothing to do.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         !self.everything && self.names.is_empty()
     }
 }
 
-/// A directory in which a name decides what the configured path means.
+/// A directory and a name in it on which the configured path depends.
 type Lookup = (PathBuf, OsString);
 
 #[derive(Debug, Default)]
 struct Role {
     directory: PathBuf,
-    /// Names whose fate matters; of the manifest directory, every name.
+    /// The names that matter; in the manifest directory, every name.
     names: BTreeSet<OsString>,
     is_manifest_directory: bool,
 }
@@ -52,15 +51,14 @@ pub struct PathWatch {
     watcher: Watcher,
     path: PathBuf,
     roles: BTreeMap<WatchId, Role>,
-    /// Manifests are links, which may lead through hidden names (`..data`).
+    /// Manifests are symlinks, which may lead through hidden names (`..data`).
     pub follow_hidden: bool,
-    /// Files some writer holds open, as far as we know: they may be half written.
+    /// Files known to be open for writing: they may be incomplete.
     writing: BTreeSet<OsString>,
     events: Vec<InotifyEvent>,
 }
 
 impl PathWatch {
-    /// Watches nothing yet.
     pub fn new(path: &Path) -> Result<Self, InotifyError> {
         Ok(Self {
             watcher: Watcher::new()?,
@@ -72,7 +70,8 @@ impl PathWatch {
         })
     }
 
-    /// Sets the watches that the path needs now; to be called before looking, so that no change falls in between.
+    /// Sets the watches that the path needs now. Must be called before a scan, so that no change falls in
+    /// between.
     pub fn arm(&mut self) -> Result<(), InotifyError> {
         let mut way = walk(&self.path);
         let mut result = Ok(());
@@ -136,12 +135,12 @@ impl PathWatch {
         self.writing.contains(name)
     }
 
-    /// No writer may hold a file back for ever.
+    /// No writer may delay a file forever.
     pub fn forget_writers(&mut self) {
         self.writing.clear();
     }
 
-    /// Waits for events and adds what they mean.
+    /// Waits for events and adds their hints.
     pub async fn wait(&mut self, hints: &mut Hints) -> Result<(), InotifyError> {
         self.events.clear();
         self.watcher.read(&mut self.events).await?;
@@ -149,7 +148,7 @@ impl PathWatch {
         Ok(())
     }
 
-    /// Adds what events already there mean; false when there were none.
+    /// Adds the hints of pending events; false when there were none.
     pub fn poll(&mut self, hints: &mut Hints) -> Result<bool, InotifyError> {
         self.events.clear();
         let any = self.watcher.drain(&mut self.events)?;
@@ -191,7 +190,8 @@ impl PathWatch {
     }
 }
 
-/// A new symlink, hard link or directory is complete; a new file gets its content later, and an event when it is closed.
+/// A new symlink, hard link or directory is complete; a new file gets its content later, and an event when it
+/// is closed.
 fn may_be_complete(directory: &Path, name: &OsStr) -> bool {
     match fs::symlink_metadata(directory.join(name)) {
         Ok(metadata) => !metadata.is_file() || metadata.nlink() > 1,
@@ -199,10 +199,10 @@ fn may_be_complete(directory: &Path, name: &OsStr) -> bool {
     }
 }
 
-/// How a path resolves at this moment.
+/// The current resolution of a path.
 #[derive(Debug, PartialEq, Eq)]
 struct Way {
-    /// The names that decide: of every symlink, of the last component, or of the first missing one.
+    /// The lookups on which it depends: every symlink, the last component, or the first missing one.
     lookups: Vec<Lookup>,
     /// The path without symlinks, when it exists.
     end: Option<PathBuf>,

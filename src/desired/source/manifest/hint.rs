@@ -1,6 +1,6 @@
-//! Words for fields that the types do not have, and for values that they cannot hold.
+//! Messages for unknown fields, and for values of a wrong type.
 //!
-//! Owns the words.
+//! Owns the messages.
 
 use crate::model::api::schema::check::Unknown;
 
@@ -12,7 +12,7 @@ pub(super) fn unknown_field(Unknown { path, meant }: &Unknown) -> String {
     }
 }
 
-/// A value of the wrong type, with what YAML did to it where that is the likely reason.
+/// A value of the wrong type, with an explanation if YAML's type inference is the likely cause.
 pub(super) fn wrong_type(message: &str) -> String {
     let unquoted = ["boolean", "integer", "floating point"]
         .iter()
@@ -23,7 +23,7 @@ pub(super) fn wrong_type(message: &str) -> String {
     message.to_owned()
 }
 
-/// The line of a field, counted from 1, where its name is on one line of the text only.
+/// The line number of a field, from 1, if its name occurs on one line only.
 pub(super) fn line_of(text: &str, path: &str) -> Option<usize> {
     let name = path.rsplit('.').next()?.split('[').next().filter(|name| !name.is_empty())?;
     let mut lines = text.lines().enumerate().filter(|(_, line)| has_key(line, name));
@@ -41,7 +41,7 @@ fn has_key(line: &str, name: &str) -> bool {
         })
 }
 
-/// A message about a Secret: what serde quotes of the value goes, the place and the types stay.
+/// A message about a Secret: the value that serde quotes is removed, the path and the types stay.
 pub(super) fn without_values(message: &str) -> String {
     let (place, words) = message.split_once(": ").unwrap_or(("", message));
     let mut kept = String::with_capacity(words.len());
@@ -49,7 +49,7 @@ pub(super) fn without_values(message: &str) -> String {
     while let Some((before, quoted)) = rest.find(['`', '"']).map(|at| rest.split_at(at)) {
         kept.push_str(before.trim_end());
         let mark = &quoted[..1];
-        // The last mark: the value itself may hold some.
+        // The last quotation mark: the value itself may contain some.
         let end = quoted[1..].rfind(mark).map_or(quoted.len(), |end| end + 2);
         rest = &quoted[end..];
     }

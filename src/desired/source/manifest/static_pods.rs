@@ -1,6 +1,6 @@
-//! The whole road for local sources: manifest bytes to pods that are ready to run and objects that may be used.
+//! Local sources: from manifest bytes to pods that are ready to run and objects that are ready for use.
 //!
-//! Owns the wording of what went wrong on the way.
+//! Owns the wording of the error messages.
 
 use std::collections::BTreeMap;
 
@@ -12,30 +12,30 @@ use crate::model::api::pod::Pod;
 use crate::model::objects::LocalObject;
 use crate::pod::scheduling::unscheduled;
 
-/// What one manifest gives.
+/// The result of one manifest.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StaticPods {
-    /// Of every good document: defaulted, named, validated.
+    /// The pods of every valid document: defaulted, named, validated.
     pub pods: Vec<Pod>,
-    /// Of every good document: ConfigMaps, Secrets and claims.
+    /// The ConfigMaps, Secrets and claims of every valid document.
     pub objects: Vec<LocalObject>,
-    /// One text per broken object, with its place in the manifest (the manifest itself is not named).
+    /// One message per broken object, with its place in the manifest (the manifest itself is not named).
     pub problems: Vec<String>,
     /// Fields without effect.
     pub ignored: Vec<Ignored>,
-    /// What of objects has no effect here.
+    /// Fields of objects that have no effect here.
     pub warnings: Vec<String>,
 }
 
 impl StaticPods {
-    /// Nothing was broken: a pod that is not here is not wanted any more.
+    /// Whether nothing was broken: a pod that is absent was removed.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.problems.is_empty()
     }
 }
 
-/// Reads a manifest and prepares its pods for `node_name`. Never fails as a whole.
+/// Parses a manifest and prepares its pods for `node_name`. Never fails as a whole.
 #[must_use]
 pub fn read_static_pods(bytes: &[u8], origin: &StaticOrigin, node_name: &str) -> StaticPods {
     let kind = match origin {
@@ -77,7 +77,7 @@ pub fn read_static_pods(bytes: &[u8], origin: &StaticOrigin, node_name: &str) ->
     read
 }
 
-/// Where and who, as the beginning of a message.
+/// The place and the object, as the beginning of a message.
 fn subject(place: &str, kind: &str, name: &str) -> String {
     match (place, name) {
         ("", "") => String::new(),

@@ -233,7 +233,8 @@ fn every_example_is_ready_to_run_without_a_warning() {
     assert!(seen >= 8, "only {seen} example pods found");
 }
 
-/// A fixture says in its first lines what is expected: `# refused: TEXT` or nothing, which means ready to run.
+/// The first lines of a fixture state the expectation: `# refused: TEXT`, or nothing for one that is ready to
+/// run.
 #[test]
 fn every_fixture_is_ready_or_refused_for_the_reason_it_names() {
     let mut seen = 0;
@@ -266,7 +267,7 @@ fn amounts_may_be_written_as_plain_numbers() {
     assert_eq!((limits["cpu"].milli_value(), limits["memory"].value()), (500, 1_000_000_000));
 }
 
-/// Half-edited manifests: every line of every fixture left out, doubled or cut in the middle.
+/// Half-edited manifests: every line of every fixture removed, doubled or truncated.
 #[test]
 fn no_half_edited_manifest_makes_anything_panic() {
     for path in manifests_below("tests/fixtures/manifests") {

@@ -35,7 +35,7 @@ fn ok(body: &str) -> String {
     answer("200 OK", &[], body)
 }
 
-/// What each poll tells: the set and the problems, or `-`.
+/// The result of each poll: the set and the problems, or `-`.
 async fn polls(source: &mut UrlSource<Lines>, count: usize) -> Vec<String> {
     let mut told = Vec::new();
     for _ in 0..count {
@@ -108,7 +108,7 @@ async fn a_web_page_instead_of_a_manifest_is_named_as_such() {
     assert!(told[0].starts_with("unknown | ") && told[0].contains("is this a web page"), "{told:?}");
 }
 
-/// Serves `v1` under an ETag, and 304 to whoever has it.
+/// Serves `v1` under an ETag, and 304 to clients that have it.
 fn versioned() -> Server {
     Server::start(|head, stream| {
         let known = head.to_lowercase().contains("if-none-match: \"v1\"\r\n");
@@ -203,7 +203,7 @@ async fn the_running_source_asks_at_once_and_then_again_and_ends_with_its_listen
     tokio::time::timeout(Duration::from_secs(60), async { tokio::join!(running, listen) }).await.unwrap();
 }
 
-/// A server of a body and, beside it, a signature; both may change.
+/// A server with a body and its signature; both may change.
 fn signed_server(directory: &TempDir) -> Server {
     let directory = directory.path().to_owned();
     Server::start(move |head, stream| {
@@ -244,7 +244,7 @@ async fn only_what_has_a_good_signature_beside_it_is_an_answer() {
     fs::write(file("key"), KEY).unwrap();
     assert_eq!(polls(&mut source, 2).await, ["a=1", "-"]);
 
-    // Somebody changes what is served: the good version stays.
+    // The served content changes: the good version stays.
     fs::write(file("pods"), "a=2").unwrap();
     let validator = source.validator.take();
     let update = source.poll().await.unwrap();
@@ -252,7 +252,7 @@ async fn only_what_has_a_good_signature_beside_it_is_an_answer() {
     assert!(update.problems[0].message.contains("does not match the content"), "{:?}", update.problems);
     assert_eq!(shown(&update), "unknown");
 
-    // An unchanged answer is taken for good only under the key that it was verified with.
+    // An unchanged answer is accepted only under the key that verified it.
     source.validator = validator;
     assert_eq!(polls(&mut source, 1).await, ["a=1"]);
     fs::write(file("key"), OTHER_KEY).unwrap();
@@ -272,7 +272,7 @@ async fn a_token_is_read_for_each_request_and_a_broken_one_is_never_sent() {
     for broken in ["two words", "a\r\nX-Evil: 1", "\u{e4}"] {
         fs::write(&token_file, broken).unwrap();
         let told = source.poll().await.map(|update| update.problems[0].message.clone());
-        // The same problem is told once.
+        // The same problem is reported once.
         assert!(told.is_none_or(|told| told.contains("one line of visible ASCII")), "{broken:?}");
     }
     for token in ["first", "second\n"] {

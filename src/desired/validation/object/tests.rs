@@ -1,4 +1,4 @@
-//! One row per rule: a document and exactly what is wrong with it.
+//! One row per rule: a document and its exact errors.
 
 use serde_json::{Value, json};
 
@@ -14,7 +14,7 @@ fn errors_of(kind: &str, mut value: Value) -> Vec<String> {
     validate_object(&written, &object, &bad).iter().map(ToString::to_string).collect()
 }
 
-/// Rows of (document, errors). A text that ends in `…` is a beginning.
+/// Rows of (document, errors). A text that ends in `…` is a prefix.
 fn table(kind: &str, rows: Vec<(Value, &[&str])>) {
     for (value, expected) in rows {
         let shown = value.to_string();

@@ -17,7 +17,6 @@ const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
 /// Reads a stream: gzip (also several members), zstd (also several frames) or plain.
 pub enum Decompress<R: Read> {
-    /// Not compressed.
     Plain(io::Chain<io::Cursor<Vec<u8>>, R>),
     Gzip(Box<MultiGzDecoder<Source<R>>>),
     Zstd(Box<zstd::stream::read::Decoder<'static, Source<R>>>),

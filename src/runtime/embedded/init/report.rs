@@ -11,7 +11,6 @@ use crate::platform::sys::packets;
 /// Longer reasons are cut.
 const MAX_TEXT: usize = 3072;
 
-/// One report.
 #[derive(Debug)]
 pub enum Report {
     /// The container's (or exec's) first process, as the node sees it. Once.

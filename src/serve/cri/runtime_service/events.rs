@@ -1,4 +1,4 @@
-//! `GetContainerEvents`: what happens to sandboxes and containers, with how they are then.
+//! `GetContainerEvents`: changes of sandboxes and containers, with their state at that time.
 
 use prost::Message;
 use tokio::sync::broadcast::error::RecvError;
@@ -10,7 +10,7 @@ use crate::runtime::embedded::runtime::EmbeddedRuntime;
 use crate::runtime::embedded::runtime::api::{EventKind, RuntimeEvent};
 
 impl CriServer {
-    /// From now on, until the client goes. One that is too slow misses some, as CRI allows.
+    /// Sends events from now on, until the client disconnects. A slow client misses some, as CRI allows.
     pub(in super::super) fn container_events(&self) -> GrpcReply {
         let (sink, answer) = grpc::stream();
         let (mut events, runtime) = (self.runtime.events(), self.runtime.clone());

@@ -1,6 +1,6 @@
 //! Lists, in one answer or as a stream, and statistics.
 //!
-//! Owns which objects a filter wants.
+//! Owns which objects match a filter.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::platform::grpc::{self, GrpcReply, Status};
 use crate::platform::proto::runtime as cri;
 use crate::runtime::embedded::runtime::api::{ContainerStats, ContainerView, SandboxView};
 
-/// Entries in one message of a stream: well below a message's bound.
+/// Entries in one message of a stream, well below the message size limit.
 const BATCH: usize = 100;
 
 /// A list as a stream of messages of some entries each.
@@ -26,7 +26,7 @@ fn batches<T: Clone + 'static, M: Message>(
     crate::platform::rt::spawn("cri list", async move {
         for batch in entries.chunks(BATCH) {
             if sink.send(Ok(message(batch.to_vec()).encode_to_vec())).await.is_err() {
-                // The client has seen enough.
+                // The client has disconnected.
                 return;
             }
         }
@@ -103,7 +103,7 @@ impl CriServer {
         self.runtime.config().layout.writable_layers().display().to_string()
     }
 
-    /// With what each uses; one that goes meanwhile is left out.
+    /// With the usage of each. A container that is removed meanwhile is left out.
     async fn measured(&self, containers: Vec<ContainerView>) -> Vec<(ContainerView, ContainerStats)> {
         let mut measured = Vec::new();
         for view in containers {

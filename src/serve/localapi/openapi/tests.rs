@@ -1,4 +1,4 @@
-//! The documents: whole, without dangling references, and the same in both forms of version 2.
+//! The documents: complete, without dangling references, and the same in both forms of version 2.
 
 use std::collections::BTreeMap;
 
@@ -162,7 +162,7 @@ fn the_binary_form_is_for_those_who_ask_for_it() {
     assert!(![newer, "application/jsonl", "text/html"].into_iter().any(takes_json));
 }
 
-/// A message's fields by number. Numbers of fields beyond what is read stay there, so that none is overlooked.
+/// A message's fields by number. Unknown numbers remain in the map, so that the test notices them.
 type Fields = BTreeMap<u8, Vec<Vec<u8>>>;
 
 fn fields(mut bytes: &[u8]) -> Fields {
@@ -228,7 +228,7 @@ fn map(bytes: &[u8], number: u8, read: fn(&[u8]) -> Value) -> Value {
     Value::Object(entries.iter().map(|entry| named(entry, read)).collect())
 }
 
-/// What is left must be extensions.
+/// The remaining fields must be extensions.
 fn extensions(object: &mut Value, mut fields: Fields, number: u8) {
     for entry in fields.remove(&number).unwrap_or_default() {
         let (name, value) = named(&entry, yaml);
@@ -340,7 +340,7 @@ fn read_path(bytes: &[u8]) -> Value {
 #[test]
 fn the_binary_form_says_what_the_other_says() {
     let mut whole = fields(&bytes("v2", true));
-    // A message that comes in parts is what its parts are together.
+    // A message in parts equals their concatenation.
     let (paths, definitions) = (whole.remove(&8).unwrap().concat(), whole.remove(&9).unwrap().concat());
     let info = fields(&take(&mut whole, 2).unwrap());
     let read = json!({

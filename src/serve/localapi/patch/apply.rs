@@ -1,6 +1,6 @@
 //! Server-side apply (upstream: structured-merge-diff's `Updater.Apply`).
 //!
-//! Owns merging by ownership, conflicts and what is removed because it is no longer applied.
+//! Owns merging by ownership, conflicts and the removal of fields that are no longer applied.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::managed::{ManagerEntry, Operation, Writer, owned};
 use super::schema::{Keyed, Shape};
 use super::strategic::arrange;
 
-/// A field that somebody else owns with another value.
+/// A field that another manager owns with a different value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
     /// The other manager as messages name it: `"name" using v1`.
@@ -20,12 +20,12 @@ pub struct Conflict {
     pub path: String,
 }
 
-/// Everybody else's fields that an apply would change.
+/// The fields of other managers that an apply would change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflicts(pub Vec<Conflict>);
 
 impl Conflicts {
-    /// Upstream's words for the whole.
+    /// Upstream's message for all conflicts.
     #[must_use]
     pub fn message(&self) -> String {
         if let [only] = self.0.as_slice() {
@@ -44,18 +44,18 @@ impl Conflicts {
     }
 }
 
-/// The object and its owners after an apply.
+/// The object and its field managers after an apply.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Applied {
-    /// The object; its managedFields are as they were.
+    /// The object, with its previous managedFields.
     pub object: Value,
     pub entries: Vec<ManagerEntry>,
 }
 
-/// Applies `config` over `live` (an empty object when there is none).
+/// Applies `config` to `live` (an empty object on create).
 ///
 /// # Errors
-/// Fields of others that would change, unless `force` takes them over.
+/// Conflicts with other managers' fields, unless `force` takes these over.
 pub fn apply(
     live: &Value,
     entries: Vec<ManagerEntry>,
@@ -120,7 +120,7 @@ pub fn apply(
     Ok(Applied { object, entries })
 }
 
-/// An object that was there before anybody owned anything belongs to nobody in particular, as upstream.
+/// An object that existed before any field was managed gets upstream's `before-first-apply` manager.
 fn before_first(
     entries: Vec<ManagerEntry>,
     live: &Value,
@@ -188,7 +188,7 @@ fn merge(live: Value, config: Value, shape: Shape<'_>) -> Value {
     }
 }
 
-/// Lists by key. The order of what is applied rules; others stay among them where they were.
+/// Merges lists by key. The applied order has precedence; other items keep their relative places.
 fn merge_list(
     live: Vec<Value>,
     config: Vec<Value>,
@@ -197,7 +197,7 @@ fn merge_list(
 ) -> Vec<Value> {
     let before: Vec<Option<String>> = live.iter().map(key).collect();
     let order: Vec<Option<String>> = config.iter().map(key).collect();
-    // An item without its key is for the validation to name.
+    // Validation reports an item without its key.
     if order.contains(&None) {
         return config;
     }

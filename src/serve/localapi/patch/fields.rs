@@ -1,4 +1,4 @@
-//! Sets of fields as managedFields hold them (`FieldsV1`), and which fields two versions of an object differ in.
+//! Sets of fields as in managedFields (`FieldsV1`), and the fields in which two versions of an object differ.
 //!
 //! Owns the sets and their notation.
 
@@ -10,19 +10,20 @@ use super::schema::{Keyed, Shape};
 
 use crate::model::ordered::Ordered as _;
 
-/// Some fields of an object: a tree whose steps are written as in `FieldsV1` (`f:spec`, `k:{"name":"c"}`, `v:"x"`).
+/// A set of an object's fields: a tree whose steps are written as in `FieldsV1` (`f:spec`, `k:{"name":"c"}`,
+/// `v:"x"`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FieldSet {
-    /// This place itself is in the set.
+    /// This node itself is in the set.
     here: bool,
     below: BTreeMap<String, FieldSet>,
 }
 
-/// How the parts of a list are told apart.
+/// How the items of a list are identified.
 enum Items<'a> {
     /// By step; items and steps are unique.
     Apart(BTreeMap<String, &'a Value>),
-    /// They are not: the list is one value.
+    /// They are not unique: the list is one value.
     Whole,
 }
 
@@ -46,12 +47,12 @@ fn items<'a>(list: &'a [Value], shape: Shape<'_>) -> Items<'a> {
     }
 }
 
-/// The step to an item.
+/// The path element of an item.
 pub(super) fn item_step(keyed: &Keyed<'_>, item: &Value) -> Option<String> {
     keyed.key_of(item).map(|key| format!("k:{key}"))
 }
 
-/// The step to a member.
+/// The path element of a member.
 pub(super) fn member_step(name: &str) -> String {
     format!("f:{name}")
 }
@@ -64,18 +65,17 @@ fn item_shape(shape: Shape<'_>) -> Shape<'_> {
 }
 
 impl FieldSet {
-    /// Just the place itself.
+    /// A set of the node itself.
     fn leaf() -> Self {
         Self { here: true, below: BTreeMap::new() }
     }
 
-    /// True when nothing is in it.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         !self.here && self.below.values().all(Self::is_empty)
     }
 
-    /// The part below a step.
+    /// The subtree below a path element.
     #[must_use]
     pub fn at(&self, step: &str) -> Option<&Self> {
         self.below.get(step)
@@ -135,7 +135,7 @@ impl FieldSet {
         set
     }
 
-    /// In this one and not in the other.
+    /// The fields in this set and not in the other.
     #[must_use]
     pub fn difference(&self, other: &Self) -> Self {
         let mut set = Self { here: self.here && !other.here, ..Self::default() };
@@ -149,7 +149,7 @@ impl FieldSet {
         set
     }
 
-    /// Without these steps of the top and of `metadata`.
+    /// Without these path elements of the top level and of `metadata`.
     #[must_use]
     pub(super) fn without(mut self, steps: &[&str], in_metadata: &[&str]) -> Self {
         self.here = false;
@@ -164,7 +164,7 @@ impl FieldSet {
         self
     }
 
-    /// From `fieldsV1`; what is none of it is left out.
+    /// Parses `fieldsV1`; malformed parts are ignored.
     #[must_use]
     pub fn read(fields: &Value) -> Self {
         let mut set = Self::default();
@@ -183,7 +183,7 @@ impl FieldSet {
         set
     }
 
-    /// As `fieldsV1`.
+    /// Formats as `fieldsV1`.
     #[must_use]
     pub fn write(&self) -> Value {
         let mut fields = Map::new();
@@ -196,7 +196,7 @@ impl FieldSet {
         Value::Object(fields)
     }
 
-    /// Every field as people write it, `.spec.containers[name="c"].image`.
+    /// Every field as a path in messages, `.spec.containers[name="c"].image`.
     #[must_use]
     pub fn paths(&self) -> Vec<String> {
         let mut paths = Vec::new();
@@ -213,7 +213,7 @@ impl FieldSet {
         }
     }
 
-    /// Takes out of `value` what is in this set, unless it or something in it is in `kept`.
+    /// Removes this set's fields from `value`, except those that contain fields in `kept`.
     pub(super) fn remove_from(&self, value: &mut Value, kept: &Self, shape: Shape<'_>) {
         let nothing = Self::default();
         match value {
@@ -241,7 +241,7 @@ impl FieldSet {
         }
     }
 
-    /// Removes below a place that is there; false when the place itself is to go.
+    /// Removes the fields below an existing node; false when the node itself is to be removed.
     fn leaves(&self, value: &mut Value, kept: &Self, shape: Shape<'_>) -> bool {
         if self.here && kept.is_empty() {
             return false;
@@ -275,12 +275,12 @@ fn shown(step: &str) -> String {
     }
 }
 
-/// What is different in a newer version of an object.
+/// The differences of a newer version of an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// Fields that are new or have another value.
+    /// Fields that are new or have a different value.
     pub set: FieldSet,
-    /// Fields that are gone.
+    /// Fields that were removed.
     pub removed: FieldSet,
 }
 

@@ -1,18 +1,18 @@
 //! JSON Patch (RFC 6902) with JSON pointers (RFC 6901).
 //!
-//! Owns the operations and their bounds. A patch is carried out whole or not at all.
+//! Owns the operations and their bounds. A patch is applied completely or not at all.
 
 use serde_json::Value;
 
 use super::{MAX_DEPTH, MAX_OBJECT_BYTES, PatchError, depth, malformed, unprocessable};
 
-/// Operations of one patch: upstream's limit.
+/// The most operations of one patch: upstream's limit.
 const MAX_OPERATIONS: usize = 10_000;
 
-/// Carries out every operation in order.
+/// Applies every operation in order.
 ///
 /// # Errors
-/// The first operation that is none, or that cannot be done.
+/// The first operation that is malformed or fails.
 pub fn apply(mut document: Value, patch: Value) -> Result<Value, PatchError> {
     let Value::Array(operations) = patch else {
         return malformed("a JSON patch must be a list of operations");
@@ -23,7 +23,7 @@ pub fn apply(mut document: Value, patch: Value) -> Result<Value, PatchError> {
             operations.len()
         )));
     }
-    // What `copy` may add: a patch of a few hundred bytes could double an object again and again.
+    // The bytes that `copy` may still add: a patch of a few hundred bytes could double an object repeatedly.
     let mut copied = 0;
     for operation in operations {
         one(&mut document, operation, &mut copied)?;
@@ -85,7 +85,7 @@ fn text<'a>(members: &'a serde_json::Map<String, Value>, name: &str) -> Result<&
     }
 }
 
-/// The steps of a pointer, unescaped.
+/// The reference tokens of a pointer, unescaped.
 fn pointer(text: &str) -> Result<Vec<String>, PatchError> {
     if text.is_empty() {
         return Ok(Vec::new());
@@ -113,7 +113,7 @@ fn unescape(step: &str, whole: &str) -> Result<String, PatchError> {
     Ok(plain)
 }
 
-/// Digits without a leading zero.
+/// An array index: digits without a leading zero.
 fn index(step: &str) -> Option<usize> {
     let is_number = step.bytes().all(|byte| byte.is_ascii_digit()) && (step == "0" || !step.starts_with('0'));
     step.parse().ok().filter(|_| is_number)
@@ -196,7 +196,7 @@ fn take(document: &mut Value, path: &[String], doing: &str) -> Result<Value, Pat
     }
 }
 
-/// Equal as the RFC means it: 1 and 1.0 are the same number.
+/// Equality as the RFC defines it: 1 and 1.0 are the same number.
 fn same(one: &Value, other: &Value) -> bool {
     match (one, other) {
         (Value::Number(one), Value::Number(other)) => {

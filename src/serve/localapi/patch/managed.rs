@@ -1,4 +1,4 @@
-//! `metadata.managedFields`: who set which field, and what a write makes of that.
+//! `metadata.managedFields`: field ownership, and how a write changes it.
 //!
 //! Owns the entries.
 
@@ -8,7 +8,6 @@ use super::fields::{FieldSet, compare};
 use super::schema::Shape;
 use crate::model::types::Timestamp;
 
-/// How a manager writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Operation {
     Apply,
@@ -27,24 +26,22 @@ impl Operation {
 /// One manager's entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ManagerEntry {
-    /// The manager's name.
     pub manager: String,
-    /// How it writes.
     pub operation: Operation,
-    /// The version of the object that it wrote.
+    /// The version of the object in which it wrote.
     pub api_version: String,
-    /// When it changed the entry last.
+    /// When the entry last changed.
     pub time: Option<Timestamp>,
     /// Empty for the object itself.
     pub subresource: String,
-    /// What it owns.
+    /// The fields that it owns.
     pub fields: FieldSet,
 }
 
-/// Who writes, how and when.
+/// The manager of a write, its kind and time.
 #[derive(Clone, Debug)]
 pub struct Writer<'a> {
-    /// `fieldManager`, or the beginning of the client's name.
+    /// `fieldManager`, or the prefix of the client's user agent.
     pub manager: &'a str,
     /// The version of the object, as in `apiVersion`.
     pub api_version: &'a str,
@@ -53,7 +50,7 @@ pub struct Writer<'a> {
     pub now: Timestamp,
 }
 
-/// Nobody owns these: they say which object it is, or the node writes them.
+/// Fields without an owner: they identify the object, or the node writes them.
 const UNOWNED: [&str; 3] = ["f:apiVersion", "f:kind", "f:status"];
 const UNOWNED_METADATA: [&str; 12] = [
     "f:name",
@@ -70,16 +67,16 @@ const UNOWNED_METADATA: [&str; 12] = [
     "f:clusterName",
 ];
 
-/// Managers of one object at most; upstream joins the oldest updates beyond this many.
+/// The most update managers of one object; upstream merges the oldest entries beyond this number.
 const MAX_UPDATE_MANAGERS: usize = 10;
 
-/// Without fields that nobody owns.
+/// Removes the fields that have no owner.
 #[must_use]
 pub fn owned(fields: FieldSet) -> FieldSet {
     fields.without(&UNOWNED, &UNOWNED_METADATA)
 }
 
-/// The entries of an object; what is no entry is left out.
+/// The entries of an object; malformed ones are ignored.
 #[must_use]
 pub fn read(list: &[Value]) -> Vec<ManagerEntry> {
     list.iter().filter_map(entry).collect()
@@ -102,7 +99,7 @@ fn entry(value: &Value) -> Option<ManagerEntry> {
     })
 }
 
-/// As Kubernetes writes them: applied ones first, then by time and name.
+/// In Kubernetes' order: applied ones first, then by time and name.
 #[must_use]
 pub fn write(mut entries: Vec<ManagerEntry>) -> Vec<Value> {
     entries.sort_by(|one, other| {
@@ -132,7 +129,7 @@ pub fn write(mut entries: Vec<ManagerEntry>) -> Vec<Value> {
         .collect()
 }
 
-/// The entries after somebody wrote `new` over `old` (null when it is new) in any way but by applying.
+/// The entries after `new` was written over `old` (null on create) other than by apply.
 #[must_use]
 pub fn after_update(
     entries: Vec<ManagerEntry>,
@@ -177,7 +174,7 @@ pub fn after_update(
     join_oldest(entries)
 }
 
-/// Updates by many different clients would grow without bound: the oldest become one.
+/// Updates by many clients would grow without bound: the oldest entries are merged into one.
 fn join_oldest(mut entries: Vec<ManagerEntry>) -> Vec<ManagerEntry> {
     loop {
         let mut updates: Vec<(Option<Timestamp>, usize)> = entries

@@ -4,7 +4,7 @@
 
 use serde_json::{Map, Value};
 
-/// `patch` laid over `target`: null removes, objects go member by member, anything else replaces.
+/// Merges `patch` into `target`: null removes, objects merge by member, anything else replaces.
 #[must_use]
 pub fn apply(target: Value, patch: Value) -> Value {
     let Value::Object(changes) = patch else { return patch };

@@ -1,7 +1,8 @@
-//! How the parts of an object are merged: which lists are maps by a key, which are sets, what is one value.
+//! How the parts of an object are merged: which lists are maps by a key, which are sets, which values are
+//! atomic.
 //!
-//! Owns what the marks of [the types](crate::model::api::schema) mean for strategic merge patch and server-side apply. What has no mark is
-//! the rule: objects go member by member, lists are one value.
+//! Owns what the marks of [the types](crate::model::api::schema) mean for strategic merge patch and
+//! server-side apply. Without a mark the default applies: objects merge by member, lists are atomic.
 
 use serde_json::{Value, json};
 
@@ -10,33 +11,33 @@ use crate::model::api::schema::{Field, Schema, Type};
 /// How one part is merged.
 #[derive(Clone, Copy)]
 pub enum Shape<'s> {
-    /// Nothing special below: objects by member, lists as values.
+    /// The default for everything below: objects merge by member, lists are atomic.
     Free,
-    /// One value for whoever owns it. (A strategic merge patch still goes through an object by member.)
+    /// One value with one owner. (A strategic merge patch still merges an object by member.)
     Atomic,
     /// An object of this type.
     Struct(&'s Schema, Type<'s>),
-    /// A list of different scalars; a strategic merge patch adds to it or replaces it.
+    /// A list of unique scalars; a strategic merge patch adds to it or replaces it.
     Set(Patch),
-    /// A list of objects that are told apart by keys.
+    /// A list of objects that are identified by keys.
     Keyed(Keyed<'s>),
 }
 
 /// What a strategic merge patch does with a set.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Patch {
-    /// Its items are added.
+    /// The patch's items are added.
     Adds,
-    /// Its items are the new ones.
+    /// The patch's items replace the list.
     Replaces,
 }
 
-/// See [`Shape::Keyed`].
+/// The keys of [`Shape::Keyed`].
 #[derive(Clone, Copy)]
 pub struct Keyed<'s> {
-    /// `patchMergeKey`; none: a strategic merge patch replaces the list.
+    /// `patchMergeKey`. None: a strategic merge patch replaces the list.
     pub merge_key: Option<&'s str>,
-    /// `listMapKey`, commas between; none: the list is one value for whoever owns it.
+    /// `listMapKey`, separated by commas. None: the list is one value with one owner.
     keys: Option<&'s str>,
     schema: &'s Schema,
     of: Type<'s>,
@@ -92,25 +93,26 @@ impl<'s> Shape<'s> {
 }
 
 impl<'s> Keyed<'s> {
-    /// The shape of the items for their owners.
+    /// The shape of the items in server-side apply.
     #[must_use]
     pub fn item(&self) -> Shape<'s> {
         if self.of.is_atomic() { Shape::Atomic } else { self.members() }
     }
 
-    /// The shape of the items for a strategic merge patch: never one value, the patch says which members it means.
+    /// The shape of the items in a strategic merge patch: never atomic, as the patch names the members it
+    /// changes.
     #[must_use]
     pub fn members(&self) -> Shape<'s> {
         Shape::Struct(self.schema, self.of)
     }
 
-    /// Its owners tell items apart.
+    /// Whether server-side apply identifies the items by key.
     #[must_use]
     pub fn is_map(&self) -> bool {
         self.keys.is_some()
     }
 
-    /// What tells an item apart, as canonical JSON; `None` when the item has not got it, or nothing tells items apart.
+    /// The key of an item as canonical JSON; `None` when the item lacks it, or the list has no keys.
     #[must_use]
     pub fn key_of(&self, item: &Value) -> Option<String> {
         let members = item.as_object()?;

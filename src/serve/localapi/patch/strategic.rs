@@ -1,5 +1,5 @@
-//! Strategic merge patch: a merge patch that knows which lists are maps by a key, with upstream's directives (`$patch`,
-//! `$retainKeys`, `$setElementOrder/…`, `$deleteFromPrimitiveList/…`).
+//! Strategic merge patch: a merge patch that knows which lists are maps by a key, with upstream's directives
+//! (`$patch`, `$retainKeys`, `$setElementOrder/…`, `$deleteFromPrimitiveList/…`).
 //!
 //! Owns the directives.
 
@@ -13,10 +13,10 @@ const RETAIN_KEYS: &str = "$retainKeys";
 const SET_ELEMENT_ORDER: &str = "$setElementOrder/";
 const DELETE_FROM_PRIMITIVE_LIST: &str = "$deleteFromPrimitiveList/";
 
-/// `patch` laid over `target`, an object of `shape`.
+/// Merges `patch` into `target`, an object of `shape`.
 ///
 /// # Errors
-/// A directive that makes no sense, or a list item without its key.
+/// An invalid directive, or a list item without its key.
 pub fn apply(target: Value, patch: Value, shape: Shape<'_>) -> Result<Value, PatchError> {
     match (target, patch) {
         (Value::Object(target), Value::Object(patch)) => Ok(Value::Object(object(target, patch, shape)?)),
@@ -52,7 +52,7 @@ fn object(
             changes.push((name, change));
         }
     }
-    // The order that was there: items nobody names keep their places by it.
+    // The previous order: items that the patch does not name keep their places.
     let before: Vec<Option<Value>> = orders.iter().map(|(list, _)| target.get(list).cloned()).collect();
     for (name, change) in changes {
         if change.is_null() {
@@ -173,7 +173,7 @@ fn keyed_list(
     Ok(items)
 }
 
-/// `items` with those that `order` names in its order, and the others where they were among the items `before`.
+/// Sorts `items`: those in `order` follow it, and the others keep their places among the items `before`.
 fn in_order(items: Vec<Value>, before: &[Value], order: &[Value], shape: Shape<'_>) -> Vec<Value> {
     let key = |item: &Value| match shape {
         Shape::Keyed(Keyed { merge_key: Some(key), .. }) => item.get(key).cloned().unwrap_or(Value::Null),
@@ -184,8 +184,9 @@ fn in_order(items: Vec<Value>, before: &[Value], order: &[Value], shape: Shape<'
     arrange(items, &key, &before, &order)
 }
 
-/// The order of a list that two sides define: `order` rules those it names; of an item it does not name and one it does,
-/// the earlier one of `before` comes first, and the named one where `before` does not know both.
+/// The order of a list that two sides define. `order` rules the items it contains. Between an item it
+/// contains and one it does not, the earlier one in `before` comes first, or the former if `before` does not
+/// have both.
 pub(super) fn arrange<K: PartialEq>(
     items: Vec<Value>,
     key: &impl Fn(&Value) -> K,

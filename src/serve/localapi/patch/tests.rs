@@ -1,4 +1,4 @@
-//! Patches against the examples of their standards, upstream's rules for lists, ownership, and hostile input.
+//! Patches: the examples of their standards, upstream's rules for lists, ownership, and hostile input.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -205,7 +205,7 @@ fn strategic_patches_merge_lists_by_their_keys() {
             json!({"volumes": [{"name": "v", "$retainKeys": ["name", "hostPath"], "hostPath": {"path": "/x"}}]}),
             json!({"volumes": [{"name": "v", "hostPath": {"path": "/x"}}]}),
         ),
-        // The order that the patch wants; what it does not name stays where it was.
+        // The patch defines the order; items that it does not contain keep their places.
         (
             json!({"containers": [{"name": "a"}, {"name": "s"}, {"name": "b"}]}),
             json!({"$setElementOrder/containers": [{"name": "b"}, {"name": "n"}, {"name": "a"}], "containers": [{"name": "n"}]}),
@@ -242,7 +242,7 @@ fn strategic_patches_replace_lists_whose_keys_are_for_their_owners_alone() {
         owned.contains(&".spec.containers[name=\"c\"].resources.claims[name=\"a\"]".to_owned()),
         "{owned:?}"
     );
-    // The other way round: a patch merges them, and they have one owner.
+    // Conversely: a patch merges them, and they have one owner.
     let addresses = json!({"status": {"hostIPs": [{"ip": "10.0.0.1"}]}});
     let more = json!({"status": {"hostIPs": [{"ip": "fd00::1"}]}});
     assert_eq!(FieldSet::of(&addresses, of_kind("Pod")).paths(), [".status.hostIPs"]);
@@ -268,7 +268,7 @@ fn writer(manager: &str, second: i64) -> Writer<'_> {
     Writer { manager, api_version: "v1", subresource: "", now: Timestamp::from_secs(second) }
 }
 
-/// A ConfigMap that several apply to.
+/// A ConfigMap with several appliers.
 #[derive(Default)]
 struct Live {
     object: Value,
@@ -309,7 +309,7 @@ fn who_applies_a_field_owns_it_until_it_is_no_longer_applied() {
     assert_eq!(conflict.message(), "Apply failed with 1 conflict: conflict with \"one\": .data.a");
     assert_eq!(live.object["data"]["a"], "1", "nothing was done");
 
-    // No longer applied: what nobody else applies goes, what others apply stays.
+    // No longer applied: fields without another owner are removed, fields of other appliers stay.
     live.apply("two", &json!({"d": "2"}), false).unwrap();
     assert_eq!(live.object["data"], json!({"a": "1", "b": "1", "d": "2"}));
     live.apply("two", &json!({"a": "2", "d": "2"}), true).unwrap();
@@ -409,7 +409,7 @@ fn many_different_clients_leave_a_bounded_number_of_entries() {
     assert_eq!(live.owned_by("ancient-changes").len(), 41, "nothing is lost");
 }
 
-/// Values made of the words that mean something to the algorithms.
+/// Values composed of the words that are special to the algorithms.
 fn value() -> impl Strategy<Value = Value> {
     let words = [
         "name",

@@ -1,4 +1,4 @@
-//! Watches of a node that is made up, and what they cost.
+//! Watches of a simulated node, and their cost.
 
 use super::*;
 use crate::desired::pod_config::notes::Mirror;
@@ -98,13 +98,13 @@ fn the_slowest_watch_ends_when_too_much_waits() {
         let [slow, quick] = [(); 2].map(|()| Membership::join(&api, Store::Namespaces, "jane").unwrap());
         for _ in 0..20 {
             api.watchers.tell(Store::Namespaces, change(&api, 1024 * 1024));
-            // The quick one takes what there is.
+            // The fast client reads what is queued.
             quick.client.took.set(Instant::now());
             while quick.client.next().is_some() {}
         }
         assert!(slow.client.has_ended.get() && !quick.client.has_ended.get());
         assert_eq!(api.watchers.retained.bytes(), 0);
-        // Waiting changes share their text.
+        // Queued changes share their text.
         let many: Vec<_> =
             (0..100).map(|_| Membership::join(&api, Store::Namespaces, "joe").unwrap()).collect();
         api.watchers.tell(Store::Namespaces, change(&api, 1024 * 1024));
@@ -146,7 +146,7 @@ fn watches_that_begin_together_share_one_look() {
     });
 }
 
-/// The task that looks has not had a turn yet.
+/// The task that reads the store has not been polled yet.
 #[test]
 fn what_changes_right_after_a_watch_has_begun_is_told_to_all_and_nothing_goes_on_without_them() {
     run(async {

@@ -1,6 +1,6 @@
 //! Bodies of requests that write.
 //!
-//! Owns their bound and the forms that are read.
+//! Owns their size limit and the accepted formats.
 
 use hyper::Request;
 use serde_json::{Value, json};
@@ -18,7 +18,6 @@ const MAX_BYTES: usize = 3 * 1024 * 1024;
 const OBJECTS: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
 const PATCHES: &str = "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml, application/strategic-merge-patch+json";
 
-/// The kinds of patches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PatchKind {
     Json,
@@ -29,13 +28,13 @@ pub(super) enum PatchKind {
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Content {
-    /// An object; of a deletion its options, an empty one for none.
+    /// An object; for a deletion its options, empty if absent.
     Object(Value),
     Patch(PatchKind, Value),
 }
 
 impl Content {
-    /// Options of a deletion may say so in the body.
+    /// Deletion options in the body may request a dry run.
     pub(super) fn is_dry_run(&self) -> bool {
         let Self::Object(object) = self else { return false };
         let options = object.get("deleteOptions").unwrap_or(object);
@@ -43,7 +42,7 @@ impl Content {
     }
 }
 
-/// Reads a body, and which of its members appear twice in one object.
+/// Reads a body, and finds members that appear twice in one object.
 pub(super) async fn read(
     wanted: &RequestInfo,
     request: Request<IncomingBody>,
@@ -82,7 +81,7 @@ pub(super) async fn read(
     }
 }
 
-/// What is called YAML is JSON as a rule, which is read faster.
+/// Bodies declared as YAML are usually JSON, which is parsed faster.
 fn parse(bytes: &[u8], is_yaml: bool) -> Result<(Value, Vec<String>), String> {
     let wrong = match parse_one(bytes) {
         Ok(parsed) => return Ok((parsed.value, parsed.duplicates)),

@@ -1,6 +1,6 @@
-//! `update` and `patch`, of objects and of their parts.
+//! `update` and `patch`, of objects and of their subresources.
 //!
-//! Owns preconditions and which kind of patch is carried out how.
+//! Owns preconditions and the dispatch of patches by kind.
 
 use std::rc::Rc;
 
@@ -24,17 +24,17 @@ use crate::serve::localapi::resource::Store;
 use crate::serve::localapi::status::{self, Cause, Failure, MODIFIED};
 use crate::serve::localapi::text;
 
-/// An object that may be changed, and as it is shown.
+/// A stored object that may be changed, and its representation.
 struct Changeable {
     kept: StoredObject,
     version: String,
-    /// As a patch finds it.
+    /// The base of a patch.
     base: Value,
-    /// Nothing wants it any more: it is a pod that is still being taken down.
+    /// The pod is no longer desired but still terminating.
     goes: bool,
 }
 
-/// The object of this request; `None` when there is none.
+/// The object of this request; `None` if it does not exist.
 fn changeable(task: &Task, config: &PodConfig) -> Result<Option<Changeable>, Failure> {
     let found = kept::find(config, task.store(), task.namespace(), task.name());
     let (kept, goes) = match found {
@@ -58,7 +58,7 @@ fn changeable(task: &Task, config: &PodConfig) -> Result<Option<Changeable>, Fai
     Ok(Some(Changeable { kept, version, base, goes }))
 }
 
-/// A pod of the API that is being taken down and that nothing wants any more, as it was kept.
+/// A pod of the API that is terminating and no longer desired, as it was stored.
 fn going(task: &Task) -> Result<Option<StoredObject>, Failure> {
     if task.store() != Store::Pods {
         return Ok(None);
@@ -73,7 +73,7 @@ fn going(task: &Task) -> Result<Option<StoredObject>, Failure> {
     Ok(Some(StoredObject::Pod(Rc::new(Pod { status, ..pod }))))
 }
 
-/// The object as it is to be, by an update or a patch of `base`. Who owns which field is not asked.
+/// The object after an update or a patch of `base`. Field ownership is not considered.
 pub(super) fn accept(task: &Task, base: &Value) -> Result<Value, Failure> {
     check_patch_options(task)?;
     match &task.content {
@@ -88,7 +88,8 @@ pub(super) fn accept(task: &Task, base: &Value) -> Result<Value, Failure> {
     }
 }
 
-/// Decides about the status of a pod: conditions that this node does not set are the client's, everything else is observed.
+/// Decides a change of a pod's status: conditions that this node does not set belong to the client,
+/// everything else is observed.
 pub(super) fn change_status(task: &Task, config: &PodConfig) -> Decision {
     let Changeable { kept, version, base, goes } = changeable(task, config)?.ok_or_else(|| task.missing())?;
     let StoredObject::Pod(old) = &kept else { return Err(task.missing()) };
@@ -119,7 +120,7 @@ fn cannot_handle(why: &str) -> Failure {
     status::bad_request(format!("Pod in version \"v1\" cannot be handled as a Pod: status.{why}"))
 }
 
-/// Decides about a new version of an object, or about a patch.
+/// Decides an update or a patch.
 pub(super) fn change(task: &Task, config: &PodConfig) -> Decision {
     check_patch_options(task)?;
     let Some(found) = changeable(task, config)? else { return absent(task, config) };
@@ -163,8 +164,8 @@ pub(super) fn change(task: &Task, config: &PodConfig) -> Decision {
     Ok((change, done))
 }
 
-/// Owners that the client wants there: kubectl hands its own fields over when it begins to apply on the server. One entry that says
-/// nothing takes all away, as upstream.
+/// Field managers given by the client: kubectl migrates its own fields this way when it begins to use
+/// server-side apply. One empty entry removes all managers, as upstream.
 fn entries_said(value: &Value) -> Option<Vec<ManagerEntry>> {
     let said = value.pointer("/metadata/managedFields")?.as_array().filter(|said| !said.is_empty())?;
     let entries = managed::read(said);
@@ -172,10 +173,10 @@ fn entries_said(value: &Value) -> Option<Vec<ManagerEntry>> {
     (entries.len() == said.len() || resets).then_some(entries)
 }
 
-/// Nothing is there: what is applied is created.
+/// The object does not exist: apply creates it.
 fn absent(task: &Task, config: &PodConfig) -> Decision {
     let Content::Patch(PatchKind::Apply, wanted) = &task.content else {
-        // A namespace that is there because something is in it has nothing that could change.
+        // An implicit namespace exists because of its objects and has nothing that could change.
         let is_there = task.api.find(task.store(), task.namespace(), task.name()).is_some();
         return Err(if is_there { not_kept(task) } else { task.missing() });
     };
@@ -258,7 +259,7 @@ fn check_applied(task: &Task, wanted: &Value) -> Result<(), Failure> {
     check_typed(task, wanted)
 }
 
-/// Upstream makes a typed object of what is applied, however lenient the client asks it to be.
+/// Upstream decodes an applied object strictly, whatever validation the client requests.
 fn check_typed(task: &Task, wanted: &Value) -> Result<(), Failure> {
     let findings = task.check(&mut wanted.clone());
     let unknown =
@@ -277,14 +278,14 @@ fn check_typed(task: &Task, wanted: &Value) -> Result<(), Failure> {
     Err(status::bad_request(message))
 }
 
-/// Server-side apply: the object and its owners.
+/// Server-side apply: the resulting object and its field managers.
 fn applied(task: &Task, old: &StoredObject, wanted: &Value) -> Result<(Value, Vec<ManagerEntry>), Failure> {
     check_applied(task, wanted)?;
     let mut live = old.to_value();
     strip_notes(&mut live);
     let force = task.wanted.options.force;
     let mut wanted = wanted.clone();
-    // A precondition, and nobody's field.
+    // A precondition, and not a managed field.
     let version = wanted
         .get_mut("metadata")
         .and_then(Value::as_object_mut)
@@ -309,7 +310,7 @@ fn applied(task: &Task, old: &StoredObject, wanted: &Value) -> Result<(Value, Ve
     Ok((object, applied.entries))
 }
 
-/// The object is the one that the path names.
+/// Checks that the object is the one in the path.
 pub(super) fn check_identity(task: &Task, value: &Value) -> Result<(), Failure> {
     let name = text(value, "/metadata/name");
     if name != task.name() && !(name.is_empty() && task.wanted.subresource.is_some()) {
@@ -327,7 +328,7 @@ pub(super) fn check_identity(task: &Task, value: &Value) -> Result<(), Failure> 
     Ok(())
 }
 
-/// `resourceVersion` and `uid`, where they are given.
+/// Checks `resourceVersion` and `uid`, where they are given.
 pub(super) fn check_preconditions(
     task: &Task,
     uid: &str,

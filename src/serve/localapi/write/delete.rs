@@ -1,6 +1,6 @@
 //! `delete`, `deletecollection` and evictions.
 //!
-//! Owns graces, preconditions and what goes along.
+//! Owns grace periods, preconditions and dependent deletions.
 
 use std::rc::Rc;
 
@@ -25,7 +25,7 @@ use crate::serve::localapi::selector::Selector;
 use crate::serve::localapi::status::{self, Failure};
 use crate::serve::localapi::text;
 
-/// Options from the body, and from the query where the body says nothing.
+/// Options from the body; the query supplies those that are absent.
 struct DeletionOptions {
     grace: Option<i64>,
     uid: String,
@@ -60,7 +60,6 @@ impl Task {
     }
 }
 
-/// Decides about one object.
 pub(super) fn one(task: &Task, config: &PodConfig) -> Decision {
     let options = DeletionOptions::of(task)?;
     let store = task.store();
@@ -98,7 +97,7 @@ pub(super) fn one(task: &Task, config: &PodConfig) -> Decision {
     Ok((change, WriteOutcome { code, object, is_kept: stays, warnings: Vec::new() }))
 }
 
-/// Decides about all that are selected, of those that came through the API.
+/// Decides the deletion of all selected objects that came through the API.
 pub(super) fn many(task: &Task, config: &PodConfig) -> Decision {
     let options = DeletionOptions::of(task)?;
     let wanted = &task.wanted;
@@ -142,7 +141,7 @@ fn join(change: &mut ApiChange, more: ApiChange) {
     change.put_objects.extend(more.put_objects);
 }
 
-/// A pod that is asked to go, as the answer shows it.
+/// A terminating pod as the answer shows it.
 fn going(task: &Task, mut shown: Value, pod: &Pod, grace: Option<i64>) -> Value {
     let mut pod = pod.clone();
     let (since, grace) = asked_to_go(&pod, grace, task.now);
@@ -155,7 +154,8 @@ fn going(task: &Task, mut shown: Value, pod: &Pod, grace: Option<i64>) -> Value 
     shown
 }
 
-/// The mirror of a pod from a manifest: another takes its place at once, as a kubelet makes one. The pod runs on.
+/// The mirror pod of a static pod: deleting it recreates it at once with a new uid, as a kubelet does. The
+/// pod keeps running.
 fn mirror(
     task: &Task,
     config: &PodConfig,
@@ -177,7 +177,7 @@ fn mirror(
     Ok((change, WriteOutcome { code, object, is_kept: false, warnings: Vec::new() }))
 }
 
-/// A pod that goes already: it may have to go sooner.
+/// A pod that is already terminating: its grace period may be shortened.
 fn hurry(task: &Task, options: &DeletionOptions, shown: Value) -> Decision {
     check(task, options, &shown)?;
     let mut pod: Pod = decode(shown.clone()).map_err(|error| status::internal(&error.to_string()))?.object;
@@ -211,7 +211,7 @@ fn is_in_manifests(config: &PodConfig, name: &str) -> bool {
         .any(|(source, namespace)| namespace == name && source != PodSource::Api)
 }
 
-/// A namespace takes along what came through the API.
+/// Deleting a namespace deletes its objects that came through the API.
 fn namespace(task: &Task, config: &PodConfig, shown: &Value) -> Decision {
     let name = task.name();
     if ALWAYS.contains(&name) {
@@ -219,7 +219,7 @@ fn namespace(task: &Task, config: &PodConfig, shown: &Value) -> Decision {
     }
     let mut change = ApiChange::default();
     if is_in_manifests(config, name) {
-        // As with mirrors: what manifests define stays, and what stands for it is another one.
+        // As with mirror pods: objects of manifests stay, and the namespace gets a new uid.
         let mut notes = config.notes().clone();
         notes.namespaces.retain(|name, _| is_in_manifests(config, name));
         notes.namespaces.insert(name.to_owned(), task.now);
@@ -233,7 +233,7 @@ fn namespace(task: &Task, config: &PodConfig, shown: &Value) -> Decision {
         }
     }
     if let Some(found) = kept::find(config, Store::Namespaces, "", name) {
-        // What is in it keeps it, as upstream.
+        // Its remaining objects keep it, as upstream.
         let more = if waits {
             finalize::going(found.kept, None, task.now).put()
         } else {

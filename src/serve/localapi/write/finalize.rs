@@ -1,6 +1,6 @@
-//! Objects that were deleted and have finalizers: they stay until whoever put those there takes them away.
+//! Objects that were deleted and have finalizers: they remain until the finalizers are removed.
 //!
-//! Owns what a deletion makes of an object, and what may change of one that goes.
+//! Owns the effect of a deletion on an object, and which of its fields may still change.
 
 use std::rc::Rc;
 
@@ -14,13 +14,14 @@ use crate::pod::lifecycle::asked_to_go;
 use crate::serve::localapi::resource::{RESOURCES, Store};
 use crate::serve::localapi::status::Failure;
 
-/// What is kept in namespaces.
+/// Stores of namespaced objects.
 pub(super) fn namespaced() -> impl Iterator<Item = Store> {
     let is_kept = |store: &Store| matches!(store, Store::Pods | Store::Objects(_));
     RESOURCES.iter().filter(|resource| resource.namespaced).map(|resource| resource.store).filter(is_kept)
 }
 
-/// What a deletion does: the object goes, or says from now on that it is deleted. `grace` in seconds, `None` for the pod's own.
+/// The effect of a deletion: the object is removed, or gets a deletion timestamp. `grace` in seconds, `None`
+/// for the pod's own.
 pub(super) fn removal(kept: &StoredObject, grace: Option<i64>, now: Timestamp) -> ApiChange {
     if kept.finalizers().is_empty() {
         return gone(kept, grace);
@@ -40,7 +41,7 @@ fn gone(kept: &StoredObject, grace: Option<i64>) -> ApiChange {
     }
 }
 
-/// Deleted, or asked to go sooner.
+/// Marks as deleted, or shortens the grace period.
 pub(super) fn going(kept: StoredObject, grace: Option<i64>, now: Timestamp) -> StoredObject {
     match kept {
         StoredObject::Pod(mut pod) => {
@@ -57,7 +58,7 @@ pub(super) fn going(kept: StoredObject, grace: Option<i64>, now: Timestamp) -> S
     }
 }
 
-/// What a new version of an object does: one that is deleted goes with its last finalizer.
+/// The effect of a new version of an object: a deleted one is removed with its last finalizer.
 ///
 /// # Errors
 /// It is deleted and would get another finalizer.
@@ -76,7 +77,7 @@ pub(super) fn change(
         return Ok(if new == old { ApiChange::default() } else { new.put() });
     }
     let mut change = gone(new, None);
-    // A namespace that waited for this one goes with it.
+    // A namespace that waited for this object is removed with it.
     if let Some(found) = kept::find(config, Store::Namespaces, "", task.namespace())
         && let StoredObject::Object(namespace) = &found.kept
         && found.kept.is_going()
@@ -88,7 +89,7 @@ pub(super) fn change(
     Ok(change)
 }
 
-/// What is deleted gets no further finalizers.
+/// A deleted object must not get further finalizers.
 ///
 /// # Errors
 /// It would.
@@ -110,7 +111,7 @@ pub(super) fn check_no_more(task: &Task, old: &StoredObject, new: &StoredObject)
     Ok(())
 }
 
-/// Something that came through the API is in the namespace, beside this one.
+/// Whether the namespace has objects that came through the API, other than `beside`.
 fn has_more(config: &PodConfig, namespace: &str, beside: Option<(Store, &str)>) -> bool {
     namespaced().any(|store| {
         let ours = kept::ours(config, store, Some(namespace));

@@ -1,6 +1,6 @@
-//! What is kept of an object that came through the API, whichever kind it is: a pod, or one of the local objects.
+//! The stored form of an object that came through the API: a pod, or one of the local objects.
 //!
-//! Owns the way from JSON to what is kept and back.
+//! Owns the conversion between JSON and the stored form.
 
 use std::rc::Rc;
 
@@ -28,14 +28,13 @@ use crate::serve::localapi::resource::Store;
 use crate::serve::localapi::status::{self, Cause, Failure};
 use crate::serve::localapi::text;
 
-/// An object as it is kept.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum StoredObject {
     Pod(Rc<Pod>),
     Object(Rc<LocalObject>),
 }
 
-/// An object that is there, and whether it may be written.
+/// An existing object, and whether it may be written.
 pub(super) struct ExistingObject {
     pub(super) kept: StoredObject,
     /// The manifest that defines it.
@@ -55,7 +54,7 @@ fn manifest(source: PodSource, origin: &str) -> Option<String> {
     (source != PodSource::Api).then(|| origin.to_owned())
 }
 
-/// The object of this name, of whichever source.
+/// The object of this name, from any source.
 pub(super) fn find(config: &PodConfig, store: Store, namespace: &str, name: &str) -> Option<ExistingObject> {
     if let Some(kind) = local_kind(store) {
         let key = ObjectKey { kind, namespace: namespace.to_owned(), name: name.to_owned() };
@@ -70,7 +69,7 @@ pub(super) fn find(config: &PodConfig, store: Store, namespace: &str, name: &str
     })
 }
 
-/// What came through the API: all objects of a store in a namespace, or in all of them.
+/// The objects of a store that came through the API, in one namespace or in all.
 pub(super) fn ours(config: &PodConfig, store: Store, namespace: Option<&str>) -> Vec<StoredObject> {
     let is_here = |found: &str| namespace.is_none_or(|namespace| namespace == found);
     match local_kind(store) {
@@ -92,7 +91,6 @@ pub(super) fn ours(config: &PodConfig, store: Store, namespace: Option<&str>) ->
 }
 
 impl StoredObject {
-    /// As Kubernetes writes it.
     pub(super) fn to_value(&self) -> Value {
         match self {
             Self::Pod(pod) => json!(**pod),
@@ -100,7 +98,7 @@ impl StoredObject {
         }
     }
 
-    /// The part that has owners: without status, and without what this node notes down in a pod.
+    /// The part with field managers: without status, and without this node's own annotations of a pod.
     pub(super) fn owned_value(&self) -> Value {
         let mut value = self.to_value();
         strip_notes(&mut value);
@@ -118,7 +116,7 @@ impl StoredObject {
         }
     }
 
-    /// It was deleted, and finalizers keep it.
+    /// Whether it was deleted and finalizers keep it.
     pub(super) fn is_going(&self) -> bool {
         match self {
             Self::Pod(pod) => pod.metadata.deletion_timestamp.is_some(),
@@ -133,7 +131,7 @@ impl StoredObject {
         }
     }
 
-    /// With these owners.
+    /// Replaces the field managers.
     pub(super) fn with_entries(self, entries: Vec<ManagerEntry>) -> Self {
         let fields = ManagedFields::new(managed::write(entries));
         match self {
@@ -162,7 +160,7 @@ impl StoredObject {
         }
     }
 
-    /// The change that makes this what is wanted.
+    /// The change that makes this the desired state.
     pub(super) fn put(&self) -> ApiChange {
         match self {
             Self::Pod(pod) => ApiChange { put_pods: vec![Rc::clone(pod)], ..ApiChange::default() },
@@ -172,7 +170,7 @@ impl StoredObject {
         }
     }
 
-    /// What is accepted of it and not acted on.
+    /// Warnings about fields that are accepted and have no effect.
     pub(super) fn warnings(&self) -> Vec<String> {
         match self {
             Self::Pod(pod) => unscheduled(&pod.spec),
@@ -181,7 +179,7 @@ impl StoredObject {
     }
 }
 
-/// Takes out of a pod's JSON what this node notes down in it, and status.
+/// Removes this node's own annotations and the status from a pod's JSON.
 pub(super) fn strip_notes(value: &mut Value) {
     if let Some(members) = value.as_object_mut() {
         members.remove("status");
@@ -197,21 +195,22 @@ pub(super) fn strip_notes(value: &mut Value) {
     }
 }
 
-/// A decoded object before anything was filled in.
+/// A decoded object before defaulting.
 pub(super) enum Draft {
     Pod(Box<Pod>),
     Object(Box<AnyObject>),
 }
 
-/// What lenient decoding passes over.
+/// The errors that lenient decoding ignores.
 pub(super) struct Lax(Vec<String>);
 
-/// The characters of a patch that a failure quotes.
+/// The characters of a patch that an error message quotes.
 const PATCH_SHOWN: usize = 1024;
 
 impl Task {
-    /// Takes out of a whole object what its type does not have, and says what strict decoding does not take, in upstream's words.
-    /// The object says what this request is about, or nothing; its status is read, too, though no client may write it.
+    /// Removes from a whole object the fields that its type does not have, and returns the errors of strict
+    /// decoding, in upstream's words. The `apiVersion` and `kind` must match the request or be absent; the
+    /// status is checked too, though no client may write it.
     pub(super) fn fit(&self, value: &mut Value) -> Result<Lax, Failure> {
         let resource = self.wanted.resource;
         let text = |field: &str| value.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -237,7 +236,7 @@ impl Task {
         Ok(Lax(unknown.chain(twice).collect()))
     }
 
-    /// Decodes an object that [fits](Self::fit).
+    /// Decodes an object after [`fit`](Self::fit).
     pub(super) fn draft(&self, mut value: Value) -> Result<Draft, Failure> {
         if let Some(members) = value.as_object_mut() {
             members.remove("status");
@@ -248,7 +247,7 @@ impl Task {
                 .map_err(|error| error.to_string()),
             Some(kind) => wire::decode_object(kind, value)
                 .map(|(object, _)| Draft::Object(Box::new(object)))
-                // What stands there is none of a log's business.
+                // The value may be secret and must not be logged.
                 .map_err(|error| match kind {
                     ObjectKind::Secret => format!("{}: invalid value", error.path),
                     _ => error.to_string(),
@@ -257,7 +256,7 @@ impl Task {
         decoded.map_err(|why| self.undecodable(&why))
     }
 
-    /// The failure of what came, or of what a patch made, that is no object of its kind.
+    /// The failure for an input, or a patch's result, that is not an object of its kind.
     fn undecodable(&self, why: &str) -> Failure {
         let kind = self.wanted.resource.kind;
         let Content::Patch(form, patch) = &self.content else {
@@ -279,7 +278,7 @@ impl Task {
         Failure::new(422, "Invalid", format!(" \"\" is invalid: patch: {message}")).because(&[cause])
     }
 
-    /// What the client wants to hear of fields that are unknown or there twice.
+    /// The warnings about unknown and duplicate fields that the client asked for.
     pub(super) fn judge(&self, lax: Lax) -> Result<Vec<String>, Failure> {
         match self.wanted.options.field_validation.as_str() {
             "Strict" if !lax.0.is_empty() => {
@@ -291,7 +290,7 @@ impl Task {
         }
     }
 
-    /// A new object, ready to be kept.
+    /// A new object in its stored form.
     pub(super) fn build(
         &self,
         config: &PodConfig,
@@ -335,7 +334,7 @@ impl Task {
         accept(written).map_err(|invalid| self.invalid(name, &invalid.errors))
     }
 
-    /// What takes the place of `old`.
+    /// The stored form of the object that replaces `old`.
     pub(super) fn rebuild(&self, old: &StoredObject, draft: Draft) -> Result<StoredObject, Failure> {
         let name = self.name();
         match (old, draft) {
@@ -371,7 +370,7 @@ impl Task {
         }
     }
 
-    /// The version that the object is shown with.
+    /// The object as it is shown, with its version.
     pub(super) fn shown(&self, kept: &StoredObject) -> Map<String, Value> {
         let (namespace, name) = kept.place();
         let shown = self.api.find(self.store(), namespace, name).unwrap_or_default();
@@ -381,7 +380,7 @@ impl Task {
         }
     }
 
-    /// The answer with an object that is kept.
+    /// The answer with a stored object.
     pub(super) fn done(
         &self,
         code: hyper::StatusCode,
@@ -396,7 +395,7 @@ impl Task {
         WriteOutcome { code, object, is_kept: !self.dry_run, warnings }
     }
 
-    /// What is only tried is answered with what the object has besides: clients compare it with what they read.
+    /// The answer to a dry run gets the observed fields, too: clients compare it with what they read.
     fn complete(&self, object: &mut Value) {
         let (namespace, name) = (text(object, "/metadata/namespace"), text(object, "/metadata/name"));
         let found = self.api.find(self.store(), namespace, name);

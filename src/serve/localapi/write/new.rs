@@ -1,6 +1,6 @@
 //! `create`.
 //!
-//! Owns names, and what must be there or not be there before.
+//! Owns names, and the preconditions of a creation.
 
 use hyper::StatusCode;
 use serde_json::{Value, json};
@@ -14,13 +14,13 @@ use crate::serve::localapi::resource::Store;
 use crate::serve::localapi::status::{self, Failure};
 use crate::serve::localapi::text;
 
-/// Letters and digits of generated names: upstream's, without what makes words.
+/// The letters and digits of generated names: upstream's, which cannot form words.
 const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 const SUFFIX: usize = 5;
-/// Upstream: with its suffix a generated name is a label.
+/// Upstream's limit: with its suffix a generated name must be a valid label.
 const MAX_GENERATED: usize = 63 - SUFFIX;
 
-/// Decides about an object that came whole.
+/// Decides a creation.
 pub(super) fn create(task: &Task, config: &PodConfig) -> Decision {
     let Content::Object(object) = &task.content else {
         return Err(status::bad_request("the request body is not an object"));
@@ -43,7 +43,7 @@ pub(super) fn create(task: &Task, config: &PodConfig) -> Decision {
     put(task, config, &kept.with_entries(entries), warnings)
 }
 
-/// Puts a new object there, unless there is one.
+/// Adds a new object, unless it exists.
 pub(super) fn put(task: &Task, config: &PodConfig, kept: &StoredObject, warnings: Vec<String>) -> Decision {
     let (namespace, name) = kept.place();
     is_free(task, config, namespace, name)?;
@@ -64,7 +64,7 @@ fn is_free(task: &Task, config: &PodConfig, namespace: &str, name: &str) -> Resu
         }
         return Err(taken);
     }
-    // One that goes, or a namespace that is in use.
+    // A terminating one, or an implicit namespace.
     if task.api.find(store, namespace, name).is_some() {
         if store == Store::Pods {
             taken.message = format!("object is being deleted: {}", taken.message);
@@ -103,7 +103,7 @@ fn name(task: &Task, object: &Value) -> Result<String, Failure> {
     Ok(generated(base, &task.uid))
 }
 
-/// A name from its beginning and something random.
+/// A name from a prefix and random characters.
 fn generated(base: &str, random: &str) -> String {
     let base: String = base.chars().take(MAX_GENERATED).collect();
     let digits: Vec<u32> = random.chars().filter_map(|digit| digit.to_digit(16)).collect();
@@ -114,7 +114,7 @@ fn generated(base: &str, random: &str) -> String {
     base.chars().chain(letters).collect()
 }
 
-/// A `Status` that says it is done.
+/// A `Status` of success.
 pub(super) fn success(details: Value, code: StatusCode) -> Value {
     let mut value = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"});
     if code == StatusCode::CREATED {

@@ -1,6 +1,6 @@
-//! Changes of the node: labels, annotations, taints, and whether it takes more pods.
+//! Changes of the node: labels, annotations, taints, and whether it is schedulable.
 //!
-//! Owns the way from the object to what is remembered of it.
+//! Owns the conversion from the object to the stored changes.
 
 use hyper::StatusCode;
 use serde_json::{Value, json};
@@ -15,11 +15,11 @@ use crate::serve::localapi::resource::Store;
 use crate::serve::localapi::status::{self, Failure};
 use crate::serve::localapi::text;
 
-/// What clients may change, besides which the node is what it is.
+/// The fields that clients may change; all others are observed.
 const MAY_CHANGE: [&str; 4] =
     ["/metadata/labels", "/metadata/annotations", "/spec/unschedulable", "/spec/taints"];
 
-/// Decides about a new version of the node, or about a patch.
+/// Decides an update or a patch of the node.
 pub(super) fn change(task: &Task, config: &PodConfig) -> Decision {
     let shown = task.api.find(Store::Nodes, "", task.name()).ok_or_else(|| task.missing())?;
     let new = accept(task, &shown)?;
@@ -52,7 +52,7 @@ pub(super) fn change(task: &Task, config: &PodConfig) -> Decision {
     Ok((change, WriteOutcome { code: StatusCode::OK, object, is_kept: !task.dry_run, warnings: Vec::new() }))
 }
 
-/// The part that is not the client's: `spec`, and who the node is. Its status has a path of its own.
+/// The part that clients may not change: `spec` and the node's identity. The status has a path of its own.
 fn fixed(node: &Value) -> Value {
     let mut spec = node.get("spec").cloned().unwrap_or_else(|| json!({}));
     if let Some(spec) = spec.as_object_mut() {

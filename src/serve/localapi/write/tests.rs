@@ -1,4 +1,4 @@
-//! Options that make no sense, and field errors as clients read them.
+//! Invalid options, and field errors as clients read them.
 
 use super::*;
 use crate::serve::localapi::path::{self, ApiCall};

@@ -1,4 +1,4 @@
-//! Clients of all kinds at the other end of a pipe, time being ours.
+//! Well- and ill-behaved clients at the other end of a pipe, under simulated time.
 
 use http_body_util::{BodyExt, Empty};
 use hyper::client::conn::http2::{Builder, SendRequest};
@@ -26,7 +26,7 @@ fn paused<T>(test: impl Future<Output = T>) -> T {
     LocalSet::new().block_on(&runtime.expect("a runtime"), test)
 }
 
-/// What is asked is how long the answer is; other paths have meanings of their own.
+/// The path gives the length of the answer; other paths have special meanings.
 fn respond(sent: &Rc<Cell<usize>>) -> Respond {
     let sent = Rc::clone(sent);
     Rc::new(move |request| {

@@ -1,7 +1,7 @@
-//! A connection and its streams: a client's, and ours to a server.
+//! A connection and its streams, on the client's and on the server's side.
 //!
-//! Owns the connection, its two tasks and the table of streams. A stream's data waits in a short queue until it is
-//! read; then the connection is not read on, and the client waits.
+//! Owns the connection, its two tasks and the table of streams. A stream's data waits in a short queue until
+//! it is read; when it is full the connection is not read, and the client waits.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -16,26 +16,26 @@ use crate::serve::streaming::pipe::{
     Activity, Frames, Framing, Inlet, LINGER, Outgoing, Outlet, Pieces, Window, frames, write_frames,
 };
 
-/// A forwarded connection has two; a client with more open at a time is refused further ones.
+/// A forwarded connection has two. A client with this many open is refused further ones.
 const MAX_STREAMS: usize = 512;
-/// Streams that nobody has asked for yet.
+/// Streams that have not been accepted yet.
 const WAITING: usize = 16;
-/// What the protocol begins with.
+/// The protocol's default.
 const INITIAL_WINDOW: i64 = 64 * 1024;
 const READ: usize = 8 * 1024;
 
-/// A stream that the client opened, the other side or we.
+/// A stream that either side opened.
 pub struct SpdyStream {
     pub id: u32,
-    /// What it is for.
+    /// The headers it was opened with.
     pub headers: Headers,
-    /// From the other side.
+    /// Data from the other side.
     pub inlet: Inlet,
-    /// To the other side.
+    /// Data to the other side.
     pub outlet: Outlet,
 }
 
-/// A connection. Dropping it cuts it off.
+/// A connection. Dropping it closes the socket without `GOAWAY`.
 pub struct SpdyConnection {
     streams: mpsc::Receiver<SpdyStream>,
     frames: Frames,
@@ -49,8 +49,8 @@ impl SpdyConnection {
         Self::over(io, activity, |_| ()).0
     }
 
-    /// Asks the server behind `io` for streams, all of them at once: a stream for each of `wanted`, in that order, which are as
-    /// many as frames can wait. Needs a `LocalSet`.
+    /// Opens streams to the server behind `io`, all of them at once: one for each of `wanted`, in that order,
+    /// and no more than the frame queue holds. Needs a `LocalSet`.
     pub fn ask(
         io: impl AsyncRead + AsyncWrite + 'static,
         wanted: Vec<Headers>,
@@ -87,7 +87,7 @@ impl SpdyConnection {
         (Self { streams, frames, reader, writer }, asked)
     }
 
-    /// The next stream that the client opens; `None` when it is gone. May be dropped while waiting.
+    /// The next stream that the client opens; `None` when it has disconnected. Cancel safe.
     pub async fn next(&mut self) -> Option<SpdyStream> {
         self.streams.recv().await
     }
@@ -97,8 +97,8 @@ impl SpdyConnection {
         let _ = self.frames.send(Outgoing::Frame(frame::reset(stream.id, RESET_PROTOCOL_ERROR))).await;
     }
 
-    /// Says good-bye when everything is sent, and waits a moment for the client to do the same: a connection that is closed
-    /// with something unread loses what is under way.
+    /// Sends `GOAWAY` after everything else, and waits briefly for the client to close: closing a connection
+    /// with unread input would lose data in flight.
     pub async fn close(mut self) {
         let _ = self.frames.send(Outgoing::Frame(frame::go_away(0))).await;
         let _ = self.frames.send(Outgoing::Close).await;
@@ -113,7 +113,7 @@ impl SpdyConnection {
 }
 
 struct StreamEntry {
-    /// `None` when the client has closed its side, or nobody listens.
+    /// `None` when the client has closed its side, or the receiver is dropped.
     pieces: Option<Pieces>,
     window: Rc<Window>,
 }
@@ -126,7 +126,7 @@ struct Table {
     window: i64,
     window_kept: bool,
     headers: HeaderWriter,
-    /// The other side serves.
+    /// The other side is the server.
     is_client: bool,
 }
 
@@ -162,7 +162,7 @@ impl Table {
                     entry.window.cut();
                 }
             }
-            // Clients' numbers are odd; the others answer ours.
+            // Ping ids of clients are odd. The others answer this side's own pings.
             Event::Ping { id } if (id % 2 == 0) == self.is_client => self.send(frame::ping(id)).await,
             Event::WindowUpdate { stream, delta } => {
                 if let Some(entry) = self.open.get(&stream) {
@@ -180,17 +180,17 @@ impl Table {
     }
 
     async fn send(&self, frame: Vec<u8>) {
-        // When the connection is being closed, what is left of it is read and nothing is answered.
+        // While the connection is being closed, the rest of the input is read and nothing is answered.
         let _ = self.frames.send(Outgoing::Frame(frame)).await;
     }
 
     async fn open(&mut self, id: u32, fin: bool, headers: Headers) {
-        // Clients' numbers are odd and grow; servers have nothing to ask for.
+        // Clients' ids are odd and increasing; servers open no streams.
         if self.is_client || id.is_multiple_of(2) || id <= self.last {
             return self.send(frame::reset(id, RESET_PROTOCOL_ERROR)).await;
         }
         self.last = id;
-        // Those that are over on both sides: nobody holds the other end, or the client ended them.
+        // Streams that are over on both sides: the receiver is dropped, or the client ended them.
         self.open.retain(|_, entry| match &entry.pieces {
             Some(pieces) => !pieces.is_closed(),
             None => Rc::strong_count(&entry.window) > 1,
@@ -201,13 +201,14 @@ impl Table {
         let stream = self.enter(id, fin, headers);
         let reply = frame::reply(id, &mut self.headers);
         self.send(reply).await;
-        // Nobody wants streams any more when the connection is being closed.
+        // The send may fail: a connection that is being closed accepts no streams.
         let _ = self.opened.send(stream).await;
     }
 
     fn enter(&mut self, id: u32, fin: bool, headers: Headers) -> SpdyStream {
         let window = Window::new(self.window, self.window_kept);
-        // Servers keep no windows, and one that has closed its end would answer what we owe by cutting off what it has said.
+        // Servers keep no windows, and one that has closed its end would answer a window update with a reset,
+        // which would discard its output.
         let credit = (!self.is_client).then(|| (id, self.frames.clone()));
         let (pieces, inlet) = Inlet::new(credit);
         let framing = Framing::Spdy { stream: id, window: Rc::clone(&window) };
@@ -219,7 +220,7 @@ impl Table {
     fn ask(&mut self, headers: Headers) -> SpdyStream {
         let id = if self.last == 0 { 1 } else { self.last + 2 };
         self.last = id;
-        // There is room: nothing else was sent yet, and all that is sent on the stream comes after it.
+        // There is room: nothing else was sent yet, and the stream's data follows this frame.
         let _ = self.frames.try_send(Outgoing::Frame(frame::open(id, &headers, &mut self.headers)));
         self.enter(id, false, headers)
     }

@@ -1,8 +1,9 @@
-//! The dictionary that SPDY/3 starts its header compression with.
+//! The initial dictionary of SPDY/3's header compression.
 //!
-//! Owns the bytes. The draft gives them as an array; here they are spelled as what they mean: words with their lengths, then text.
+//! Owns the bytes. The draft gives them as an array; here they are written in their structure: words with
+//! their lengths, then text.
 
-/// Words that stand in the dictionary with a length of four bytes before each.
+/// Words of the dictionary, each with a length of four bytes in front.
 const WORDS: [&str; 65] = [
     "options",
     "head",
@@ -71,7 +72,7 @@ const WORDS: [&str; 65] = [
     "origin",
 ];
 
-/// What follows the words.
+/// The text after the words.
 const TEXT: &str = "100101201202205206300302303304305306307402405406407408409410411412413414415416417502504505\
 203 Non-Authoritative Information204 No Content301 Moved Permanently400 Bad Request401 Unauthorized403 Forbidden\
 404 Not Found500 Internal Server Error501 Not Implemented503 Service UnavailableJan Feb Mar Apr May Jun Jul Aug Sept \
@@ -79,7 +80,7 @@ Oct Nov Dec 00:00:00 Mon, Tue, Wed, Thu, Fri, Sat, Sun, GMTchunked,text/html,ima
 application/xml,application/xhtml+xml,text/plain,text/javascript,publicprivatemax-age=gzip,deflate,sdch\
 charset=utf-8charset=iso-8859-1,utf-,*,enq=0.";
 
-/// Its Adler-32 checksum, which a zlib stream names its dictionary by.
+/// Its Adler-32 checksum, by which a zlib stream names its dictionary.
 pub const CHECKSUM: u32 = 0xe3c6_a7c2;
 
 #[must_use]

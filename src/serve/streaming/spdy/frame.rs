@@ -1,7 +1,7 @@
-//! Frames of SPDY/3.1, from bytes and into bytes, without a connection.
+//! Encoding and decoding of SPDY/3.1 frames, without a connection.
 //!
-//! Owns the bounds of what one frame may make us hold: control frames are read whole and are small, data frames are handed on
-//! in pieces as they arrive, however long they say they are.
+//! Owns the bounds on memory per frame: control frames are read whole and are small; data frames are handed
+//! on in pieces as they arrive, whatever length they declare.
 
 use super::SpdyError;
 use super::headers::{HeaderReader, HeaderWriter, Headers};
@@ -9,7 +9,7 @@ use super::headers::{HeaderReader, HeaderWriter, Headers};
 /// The version in every control frame.
 const VERSION: u16 = 3;
 const HEADER: usize = 8;
-/// A control frame beyond this is no honest one.
+/// A larger control frame is an error.
 pub const MAX_CONTROL: usize = 16 * 1024;
 /// Data is handed on in pieces of this size.
 pub const MAX_PIECE: usize = 8 * 1024;
@@ -32,55 +32,52 @@ pub const RESET_PROTOCOL_ERROR: u32 = 1;
 /// `REFUSED_STREAM` of RST_STREAM.
 pub const RESET_REFUSED: u32 = 3;
 
-/// What a client sent.
+/// A decoded frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// It opens a stream.
     Open {
         stream: u32,
-        /// It will send nothing on it.
+        /// The sender sends nothing on it.
         fin: bool,
-        /// It wants nothing sent on it.
+        /// The receiver may send nothing on it.
         unidirectional: bool,
-        /// What the stream is for.
         headers: Headers,
     },
-    /// It accepts a stream of ours.
+    /// Accepts a stream that this side opened.
     Reply {
         stream: u32,
-        /// It will send nothing on it.
+        /// The sender sends nothing on it.
         fin: bool,
     },
     /// A piece of data.
     Data {
-        /// On which stream.
         stream: u32,
         bytes: Vec<u8>,
-        /// Nothing more will come.
+        /// The last data of this side.
         fin: bool,
     },
-    /// A stream is over, both ways.
+    /// Both directions of a stream are over.
     Reset { stream: u32 },
-    /// To be sent back if the number is odd, as a client's are.
+    /// To be returned if the id is odd, as a client's are.
     Ping { id: u32 },
-    /// More may be sent on a stream.
+    /// The window of a stream grows.
     WindowUpdate { stream: u32, delta: u32 },
-    /// How much may be sent on a new stream.
+    /// The initial window of new streams.
     InitialWindow { size: u32 },
-    /// It will open no more streams.
+    /// The sender will open no more streams.
     GoAway,
-    /// Nothing to act on.
+    /// A frame without effect.
     Ignored,
 }
 
-/// A data frame of which a part is still to come.
+/// The rest of a data frame.
 struct Unread {
     stream: u32,
     left: usize,
     fin: bool,
 }
 
-/// From bytes to events.
+/// Decodes bytes into events.
 #[derive(Default)]
 pub struct Decoder {
     headers: HeaderReader,
@@ -88,10 +85,10 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// Takes the next event off the front of `input`; `None` until more has arrived.
+    /// Removes the next event from the front of `input`; `None` until more has arrived.
     ///
     /// # Errors
-    /// When it is not SPDY/3.1; the connection cannot be used any more.
+    /// The input is not SPDY/3.1; the connection is unusable.
     pub fn next(&mut self, input: &mut Vec<u8>) -> Result<Option<Event>, SpdyError> {
         if let Some(unread) = self.data.take() {
             return Ok(self.piece(unread, input));
@@ -145,12 +142,12 @@ impl Decoder {
                 stream: stream(0)?,
                 fin,
                 unidirectional: flags & FLAG_UNIDIRECTIONAL != 0,
-                // After two stream numbers, priority and slot.
+                // They follow two stream ids, priority and slot.
                 headers: self.headers.read(payload.get(10..).ok_or(SpdyError::Short(kind))?)?,
             },
             SYN_REPLY | HEADERS => {
                 let stream = stream(0)?;
-                // Read even when nobody asks: the next block builds on it.
+                // Decoded although the headers are not used: the next block depends on the compression state.
                 self.headers.read(payload.get(4..).ok_or(SpdyError::Short(kind))?)?;
                 match kind {
                     SYN_REPLY => Event::Reply { stream, fin },

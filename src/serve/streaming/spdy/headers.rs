@@ -1,4 +1,5 @@
-//! Header blocks of SPDY/3: one zlib stream per direction for the life of a connection, flushed after every block.
+//! Header blocks of SPDY/3: one zlib stream per direction for the life of a connection, flushed after every
+//! block.
 //!
 //! Owns the decompressor and the bounds.
 
@@ -9,14 +10,14 @@ use flate2::{Decompress, FlushDecompress, Status};
 use super::SpdyError;
 use super::dictionary::{CHECKSUM, dictionary};
 
-/// Kubernetes' headers take a hundred bytes; a block that grows beyond this wants to bloat us.
+/// Kubernetes' headers take a hundred bytes; a larger block is an attempt to exhaust memory.
 const MAX_BLOCK: usize = 16 * 1024;
 /// zlib's window of 32 KiB.
 const ZLIB_HEADER: [u8; 2] = [0x78, 0x20];
-/// What a stored block of deflate holds.
+/// The maximum length of a stored block of deflate.
 const STORED_MAX: usize = 0xffff;
-/// What zlib's sync flush ends with, an empty stored block: clients in Go give out what they have read when they meet it, and
-/// take anything else for a stream that was cut off.
+/// The end of a zlib sync flush, an empty stored block: Go's clients return what they have read at this
+/// point, and treat anything else as a truncated stream.
 const FLUSHED: [u8; 5] = [0, 0, 0, 0xff, 0xff];
 
 /// Name, in lower case, to value.
@@ -33,10 +34,10 @@ impl Default for HeaderReader {
 }
 
 impl HeaderReader {
-    /// The headers of the next block.
+    /// Decodes the headers of the next block.
     ///
     /// # Errors
-    /// When it is not what the protocol says; the stream cannot be read on then.
+    /// The block is malformed; the decompressor is unusable afterwards.
     pub fn read(&mut self, block: &[u8]) -> Result<Headers, SpdyError> {
         parse(&self.inflate(block)?)
     }
@@ -60,7 +61,7 @@ impl HeaderReader {
                     self.stream.set_dictionary(&dictionary()).map_err(|_| SpdyError::Compression)?;
                 }
                 Err(_) | Ok(Status::StreamEnd) => return Err(SpdyError::Compression),
-                // All of the input is in, and what it means is out.
+                // All input is consumed and all output is produced.
                 Ok(_) if made < piece.len() && input.is_empty() => return Ok(plain),
                 Ok(_) if taken == 0 && made == 0 => return Err(SpdyError::Compression),
                 Ok(_) => {}
@@ -73,7 +74,7 @@ fn parse(block: &[u8]) -> Result<Headers, SpdyError> {
     let mut rest = block;
     let count = number(&mut rest)?;
     let mut headers = Headers::new();
-    // Each takes eight bytes at least, so the block's length bounds the loop.
+    // Each header takes at least eight bytes, so the block's length bounds the loop.
     for _ in 0..count {
         let name = text(&mut rest)?;
         let value = text(&mut rest)?;
@@ -95,14 +96,13 @@ fn text(rest: &mut &[u8]) -> Result<String, SpdyError> {
     String::from_utf8(text.to_vec()).map_err(|_| SpdyError::Headers)
 }
 
-/// Writes blocks, uncompressed as far as zlib allows: a reply has no headers worth a compressor's memory.
+/// Writes blocks uncompressed, in zlib's stored form: a reply's headers are not worth a compressor's memory.
 #[derive(Default)]
 pub struct HeaderWriter {
     begun: bool,
 }
 
 impl HeaderWriter {
-    /// The block of `headers`.
     #[must_use]
     pub fn write(&mut self, headers: &Headers) -> Vec<u8> {
         let mut plain = Vec::new();

@@ -7,7 +7,7 @@ use flate2::{Compress, Compression, FlushCompress};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Longer than anything here takes on a loaded machine.
+/// Longer than any step takes on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Sends a request and reads the head of the answer: the connection, the status and the head's text.
@@ -22,7 +22,7 @@ async fn request(method: &str, url: &str, headers: &str) -> (TcpStream, u16, Str
     }
     let head = String::from_utf8(head).expect("text");
     let status = head.split(' ').nth(1).expect("a status").parse().expect("a number");
-    // As Go's clients read it: a `close` makes them forget the header, and with it the upgrade.
+    // As Go's clients parse it: a `close` makes them drop the header, and with it the upgrade.
     let upgraded = head.lines().any(|line| line.eq_ignore_ascii_case("connection: upgrade"));
     assert_eq!(upgraded, status == 101, "{head}");
     (io, status, head)
@@ -33,7 +33,7 @@ pub struct Spdy {
     io: TcpStream,
     compress: Compress,
     next: u32,
-    /// The head of the answer.
+    /// The head of the response.
     pub head: String,
     /// Data per stream.
     pub data: BTreeMap<u32, Vec<u8>>,
@@ -45,14 +45,14 @@ pub struct Spdy {
     pub replied: BTreeSet<u32>,
     /// Answers to pings.
     pub pings: BTreeSet<u32>,
-    /// Windows given back.
+    /// Window updates of the server.
     pub credit: BTreeMap<u32, u64>,
     /// The server has closed the connection.
     pub closed: bool,
 }
 
 impl Spdy {
-    /// Connects; the error is the refusal's status and head.
+    /// Connects. The error is the status and head of the refusal.
     pub async fn connect(url: &str, protocols: &[&str], dictionary: &[u8]) -> Result<Self, (u16, String)> {
         let mut headers = "Upgrade: SPDY/3.1\r\n".to_owned();
         for protocol in protocols {
@@ -84,7 +84,7 @@ impl Spdy {
         }
     }
 
-    /// `SYN_STREAM`; the stream's number.
+    /// Sends `SYN_STREAM` and returns the stream's id.
     pub async fn open(&mut self, headers: &[(&str, &str)]) -> u32 {
         let (frame, stream) = self.open_frame(headers);
         self.io.write_all(&frame).await.expect("it is sent");
@@ -149,7 +149,7 @@ impl Spdy {
         self.take(header, &payload);
     }
 
-    /// Takes a frame in.
+    /// Processes a frame.
     pub fn take(&mut self, header: [u8; 8], payload: &[u8]) {
         let number = |index: usize| {
             u32::from_be_bytes(payload[index * 4..index * 4 + 4].try_into().expect("four bytes"))
@@ -165,7 +165,7 @@ impl Spdy {
         assert_eq!(header[..2], [0x80, 3], "SPDY/3");
         match header[3] {
             2 => {
-                // Clients in Go read on only after zlib's sync flush.
+                // Go's clients continue only after zlib's sync flush.
                 assert!(payload.ends_with(&[0, 0, 0xff, 0xff]), "{payload:x?}");
                 self.replied.insert(number(0));
             }
@@ -177,7 +177,7 @@ impl Spdy {
         }
     }
 
-    /// What came on a stream, as text.
+    /// A stream's data, as text.
     pub fn text(&self, stream: u32) -> String {
         String::from_utf8_lossy(self.data.get(&stream).map_or(&[], Vec::as_slice)).into_owned()
     }
@@ -192,17 +192,17 @@ pub fn data_frame(stream: u32, bytes: &[u8], fin: bool) -> Vec<u8> {
 /// A client that speaks WebSocket.
 pub struct WebSocket {
     io: TcpStream,
-    /// The head of the answer.
+    /// The head of the response.
     pub head: String,
-    /// Messages as they came, without pongs.
+    /// The received messages, without pongs.
     pub messages: Vec<Vec<u8>>,
     pub pongs: Vec<Vec<u8>>,
-    /// The server has said good-bye or closed the connection.
+    /// The server has sent a close frame or closed the connection.
     pub closed: bool,
 }
 
 impl WebSocket {
-    /// Connects; the error is the refusal's status and head.
+    /// Connects. The error is the status and head of the refusal.
     pub async fn connect(url: &str, protocol: &str) -> Result<Self, (u16, String)> {
         let headers = format!(
             "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
@@ -234,7 +234,7 @@ impl WebSocket {
         self.io.write_all(&frame).await.expect("it is sent");
     }
 
-    /// Reads until `done`, or the server is.
+    /// Reads until `done`, or until the server has closed.
     pub async fn until(&mut self, done: impl Fn(&Self) -> bool) {
         let read = async {
             while !done(self) && !self.closed {

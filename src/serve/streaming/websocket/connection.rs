@@ -1,6 +1,7 @@
 //! A client's connection and its channels.
 //!
-//! Owns the connection and its two tasks. As with SPDY, a channel that is not read keeps the connection from being read on.
+//! Owns the connection and its two tasks. As with SPDY, an unread channel stops the reading of the whole
+//! connection.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -17,7 +18,7 @@ use crate::serve::streaming::pipe::{
 
 const READ: usize = 8 * 1024;
 
-/// How messages are to be read.
+/// How messages are decoded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Messages {
     /// Text in base64 instead of bytes.
@@ -28,7 +29,7 @@ pub struct Messages {
     pub raw: bool,
 }
 
-/// A connection. Dropping it cuts it off.
+/// A connection. Dropping it closes the socket without a close frame.
 pub struct WebSocketConnection {
     frames: Frames,
     messages: Messages,
@@ -37,7 +38,8 @@ pub struct WebSocketConnection {
 }
 
 impl WebSocketConnection {
-    /// Serves the client behind `io`, and takes what it sends on `channels`; anything else is dropped. Needs a `LocalSet`.
+    /// Serves the client behind `io`, and accepts input on `channels`; input on others is dropped. Needs a
+    /// `LocalSet`.
     pub fn start(
         io: impl AsyncRead + AsyncWrite + 'static,
         messages: Messages,
@@ -60,7 +62,7 @@ impl WebSocketConnection {
         (Self { frames, messages, reader, writer }, inlets)
     }
 
-    /// Where a channel's bytes go out.
+    /// The outlet of a channel.
     #[must_use]
     pub fn outlet(&self, channel: u8) -> Outlet {
         let framing = match self.messages {
@@ -71,12 +73,12 @@ impl WebSocketConnection {
         Outlet::new(self.frames.clone(), framing)
     }
 
-    /// Waits until the client is gone or has said good-bye. May be dropped while waiting.
+    /// Waits until the client disconnects or sends a close frame. Cancel safe.
     pub async fn gone(&mut self) {
         self.reader.join_next().await;
     }
 
-    /// Says good-bye when everything is sent, and waits a moment for the client to do the same.
+    /// Sends a close frame after everything else, and waits briefly for the client's.
     pub async fn close(mut self) {
         let _ = self.frames.send(Outgoing::Frame(frame::close())).await;
         let _ = self.frames.send(Outgoing::Close).await;
@@ -125,7 +127,7 @@ async fn read_frames(
 struct Demultiplexer {
     messages: Messages,
     open: BTreeMap<u8, Pieces>,
-    /// Of the message that is being read.
+    /// The channel of the message that is being read.
     channel: Option<u8>,
     text: base64::Decoder,
 }

@@ -1,6 +1,6 @@
-//! Frames of WebSocket (RFC 6455), the server's side, from bytes and into bytes, without a connection.
+//! Encoding and decoding of WebSocket frames (RFC 6455), the server's side, without a connection.
 //!
-//! Owns what a frame may look like. Data is handed on in pieces as it arrives, however long a frame says it is.
+//! Owns what a valid frame is. Data is handed on in pieces as it arrives, whatever length a frame declares.
 
 use super::WebSocketError;
 use crate::codec::base64;
@@ -17,7 +17,7 @@ const PING: u8 = 9;
 const PONG: u8 = 10;
 const FIN: u8 = 0x80;
 
-/// What a client sent.
+/// A decoded frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A piece of a message.
@@ -28,11 +28,11 @@ pub enum Event {
         /// The message's last.
         last: bool,
     },
-    /// To be answered with the same bytes.
+    /// To be answered with a pong of the same bytes.
     Ping(Vec<u8>),
-    /// It is done.
+    /// The client closes the connection.
     Close,
-    /// Nothing to act on.
+    /// A frame without effect.
     Ignored,
 }
 
@@ -44,7 +44,7 @@ struct Unread {
     fin: bool,
 }
 
-/// From bytes to events.
+/// Decodes bytes into events.
 #[derive(Default)]
 pub struct Decoder {
     data: Option<Unread>,
@@ -52,10 +52,10 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// Takes the next event off the front of `input`; `None` until more has arrived.
+    /// Removes the next event from the front of `input`; `None` until more has arrived.
     ///
     /// # Errors
-    /// When it is not WebSocket; the connection cannot be used any more.
+    /// The input is not WebSocket; the connection is unusable.
     pub fn next(&mut self, input: &mut Vec<u8>) -> Result<Option<Event>, WebSocketError> {
         if let Some(unread) = self.data.take() {
             return Ok(self.piece(unread, input));
@@ -153,7 +153,7 @@ fn encode(kind: u8, head: &[u8], bytes: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// A binary message of `head` and `bytes`.
+/// A binary message of `head` followed by `bytes`.
 #[must_use]
 pub fn binary(head: &[u8], bytes: &[u8]) -> Vec<u8> {
     encode(BINARY, head, bytes)
@@ -165,7 +165,7 @@ pub fn base64_text(bytes: &[u8]) -> Vec<u8> {
     encode(TEXT, &[], base64::encode(bytes).as_bytes())
 }
 
-/// A message for a channel: its number and the bytes, or, in base64, its digit and text.
+/// A message for a channel: its number and the bytes, or in base64 its digit and the encoded text.
 #[must_use]
 pub fn message(channel: u8, as_base64: bool, bytes: &[u8]) -> Vec<u8> {
     if as_base64 {
@@ -180,7 +180,7 @@ pub fn pong(bytes: &[u8]) -> Vec<u8> {
     encode(PONG, &[], bytes)
 }
 
-/// The end: 1000, a normal one.
+/// A close frame with code 1000, normal closure.
 #[must_use]
 pub fn close() -> Vec<u8> {
     encode(CLOSE, &[], &1000_u16.to_be_bytes())

@@ -37,9 +37,9 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What is on disk: the pods that the content shows, and whether all of it is good.
+/// The files on disk: the pods in the content, and whether all of it is valid.
 type Disk = BTreeMap<u8, (BTreeMap<String, u8>, bool)>;
-/// Per file, what should run.
+/// The pods that should run, per file.
 type Good = BTreeMap<u8, BTreeMap<String, u8>>;
 
 fn look(disk: Option<&Disk>, good: &mut Good) {
@@ -126,7 +126,7 @@ proptest! {
             if !matches!(step, Step::Scan | Step::Restart) {
                 continue;
             }
-            // A directory in the place of the one that spoke has to say something, or nothing must be lost.
+            // A directory in place of the previous one must not be empty, unless there is nothing to lose.
             let directory = directory_identity(&path).ok();
             let says_something =
                 |disk: &&Disk| disk.values().any(|(pods, _)| !pods.is_empty()) || durable.is_empty() || directory == spoke;

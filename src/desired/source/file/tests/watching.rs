@@ -1,4 +1,5 @@
-//! The running source: what it notices between two rescans. The rescan is set so far away that only events can help.
+//! The running source: what it notices between two rescans. The rescan is so far in the future that only
+//! events can help.
 
 use std::future::Future;
 use std::io::Write;
@@ -20,7 +21,7 @@ impl Running {
         shown(&timeout(PATIENCE, self.updates.recv()).await.expect("an update in time").unwrap())
     }
 
-    /// The next updates until one says this.
+    /// Receives updates until one equals this.
     async fn until(&mut self, wanted: &str) {
         let mut last = String::new();
         while last != wanted {
@@ -106,7 +107,8 @@ fn a_half_written_file_is_left_alone_until_its_writer_closes_it() {
         assert_eq!(running.next().await, "a=1 b=1");
         let mut file = fs::File::create(root.join("a.yaml")).unwrap();
         file.write_all(b"a=2\n").unwrap();
-        // A full look in between, which a change of the directory's own mode causes, must not believe the half either.
+        // A full scan in between, which a change of the directory's own mode causes, must not use the
+        // incomplete content either.
         fs::set_permissions(root.path(), fs::Permissions::from_mode(0o700)).unwrap();
         running.nothing_for(Duration::from_millis(50)).await;
         root.put("c.yaml", "c=1");
@@ -138,7 +140,7 @@ fn a_directory_that_is_removed_and_made_again_is_watched_again() {
         assert_eq!(running.next().await, "unknown");
         for version in 1..4 {
             fs::create_dir_all(&path).unwrap();
-            // Made again, it says nothing before there is something in it.
+            // Recreated, it gives no answer before it has content.
             running.until(if version == 1 { "" } else { "unknown" }).await;
             fs::write(path.join("a.yaml"), format!("a={version}")).unwrap();
             running.until(&format!("a={version}")).await;
@@ -298,7 +300,8 @@ fn a_file_or_directory_that_is_removed_and_put_back_at_once_is_never_told_as_gon
             tokio::time::sleep(Duration::from_millis(3)).await;
             fs::write(path.join("a.yaml"), format!("a={version}")).unwrap();
             let wanted = format!("a={version}");
-            // On a machine that stalled meanwhile the removal had settled, and is rightly told.
+            // On a machine that stalled meanwhile the quiet period after the removal was over, and the
+            // removal is correctly reported.
             if started.elapsed() < QUIET_AFTER_REMOVAL {
                 assert_eq!(running.next().await, wanted);
             } else {

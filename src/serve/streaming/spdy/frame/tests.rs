@@ -1,4 +1,4 @@
-//! Frames arrive as they were sent, however they are cut; nothing that arrives is too much.
+//! Frames are decoded whatever the chunk boundaries, and memory stays bounded.
 
 use flate2::{Compress, Compression, FlushCompress};
 use proptest::prelude::*;
@@ -10,7 +10,7 @@ fn headers() -> impl Strategy<Value = Headers> {
     proptest::collection::btree_map("[a-z]{1,12}", "[ -~]{0,40}", 0..6)
 }
 
-/// Feeds `bytes` in pieces of `cut` and joins data of one stream.
+/// Feeds `bytes` in chunks of `cut` and joins the data of one stream.
 fn decode(bytes: &[u8], cut: usize) -> Result<Vec<Event>, SpdyError> {
     let (mut decoder, mut input, mut events) = (Decoder::default(), Vec::new(), Vec::<Event>::new());
     for piece in bytes.chunks(cut.max(1)) {
@@ -32,7 +32,7 @@ fn decode(bytes: &[u8], cut: usize) -> Result<Vec<Event>, SpdyError> {
     Ok(events)
 }
 
-/// As a client compresses: with the dictionary, one stream for all blocks, a flush after each.
+/// Compresses as a client does: with the dictionary, one zlib stream for all blocks, a flush after each.
 struct Client(Compress);
 
 impl Client {
@@ -79,7 +79,7 @@ proptest! {
     fn compressed_headers_are_read(all in proptest::collection::vec(headers(), 1..6)) {
         let (mut client, mut reader) = (Client::new(), HeaderReader::default());
         for headers in all {
-            // The plain form behind zlib's header and the one of a stored block, before the flush.
+            // The uncompressed form behind the headers of zlib and of a stored block, before the flush.
             let block = HeaderWriter::default().write(&headers);
             let plain = block[11..block.len() - 5].to_vec();
             prop_assert_eq!(reader.read(&client.block(&plain)), Ok(headers));

@@ -1,10 +1,10 @@
-//! Messages arrive as they were sent, however they are cut; nothing that arrives is too much.
+//! Messages are decoded whatever the chunk boundaries, and memory stays bounded.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// As a client sends.
+/// A masked frame, as clients send it.
 fn masked(kind: u8, fin: bool, bytes: &[u8], mask: [u8; 4]) -> Vec<u8> {
     let mut frame = encode(kind, &[], bytes);
     let header = frame.len() - bytes.len();
