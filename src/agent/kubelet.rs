@@ -5,7 +5,7 @@
 //! from the store's desired set and a new observation of the runtime; there is no special recovery path.
 
 mod node_manager;
-pub mod node_service;
+pub(super) mod node_service;
 mod open_store;
 
 mod cgroup_root;
@@ -14,7 +14,7 @@ pub mod cri;
 pub mod earlier;
 pub mod embedded;
 mod logs;
-pub mod node_facts;
+pub(super) mod node_facts;
 mod plugins;
 mod pulling;
 pub mod report;

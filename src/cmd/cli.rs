@@ -52,11 +52,11 @@ use crate::serve::localapi::age;
 use crate::serve::server::pki::PkiError;
 use crate::store::StoreError;
 
-pub const EXIT_OK: u8 = 0;
+pub(super) const EXIT_OK: u8 = 0;
 /// The command failed, or `status` found a problem.
-pub const EXIT_FAILED: u8 = 1;
+pub(super) const EXIT_FAILED: u8 = 1;
 /// The command line is invalid.
-pub const EXIT_USAGE: u8 = 2;
+pub(super) const EXIT_USAGE: u8 = 2;
 
 /// The surroundings of a command, besides the agent.
 pub struct Environment<'a> {

@@ -27,7 +27,7 @@ mod args;
 pub mod facts;
 mod install;
 mod phases;
-pub mod preflight;
+pub(super) mod preflight;
 mod reset;
 mod self_test;
 mod service;

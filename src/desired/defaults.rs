@@ -18,14 +18,14 @@ use crate::model::api::pod::{
 /// The default of `terminationMessagePath`.
 pub const TERMINATION_MESSAGE_PATH: &str = "/dev/termination-log";
 /// The default of `terminationGracePeriodSeconds`.
-pub const TERMINATION_GRACE_PERIOD_SECONDS: i64 = 30;
+pub(super) const TERMINATION_GRACE_PERIOD_SECONDS: i64 = 30;
 /// The default mode of projected files.
 pub const FILE_MODE: i32 = 0o644;
 const TOKEN_EXPIRATION_SECONDS: i64 = 3600;
 
 /// Sets every default of `core/v1` that matters to a node. Idempotent.
 #[must_use]
-pub fn default_pod(mut pod: Pod) -> Pod {
+pub(super) fn default_pod(mut pod: Pod) -> Pod {
     default_spec(&mut pod.spec);
     resources::default_pod_level(&mut pod.spec);
     if pod.spec.enable_service_links.is_none() {
@@ -125,7 +125,7 @@ fn default_field_ref(field: &mut ObjectFieldSelector) {
 
 /// `Always` for tags that may move (`:latest`, or neither tag nor digest), otherwise `IfNotPresent`.
 #[must_use]
-pub fn default_pull_policy(image: &str) -> &'static str {
+pub(super) fn default_pull_policy(image: &str) -> &'static str {
     let (name, digest) = image.split_once('@').map_or((image, false), |(name, _)| (name, true));
     let last_component = name.rsplit('/').next().unwrap_or(name);
     match last_component.split_once(':') {

@@ -33,13 +33,13 @@ pub struct DesiredSet {
 
 impl DesiredSet {
     /// Every desired pod, ordered by source and uid.
-    pub fn pods(&self) -> impl Iterator<Item = (PodSource, &SourcePod)> {
+    pub(super) fn pods(&self) -> impl Iterator<Item = (PodSource, &SourcePod)> {
         self.sources.iter().flat_map(|(source, state)| state.pods.values().map(|pod| (*source, pod)))
     }
 
     /// True when each of `registered` has answered since the start.
     #[must_use]
-    pub fn all_seen(&self, registered: &[PodSource]) -> bool {
+    pub(super) fn all_seen(&self, registered: &[PodSource]) -> bool {
         registered.iter().all(|source| self.sources.get(source).is_some_and(|state| state.seen))
     }
 }
@@ -276,7 +276,7 @@ fn carry_local(known: &StringMap, mut new: StringMap) -> StringMap {
 
 /// True when a worker has to be notified of the difference.
 #[must_use]
-pub fn is_semantically_different(known: &Pod, new: &Pod) -> bool {
+pub(super) fn is_semantically_different(known: &Pod, new: &Pod) -> bool {
     let (old_meta, new_meta) = (&known.metadata, &new.metadata);
     known.spec != new.spec
         || old_meta.labels != new_meta.labels

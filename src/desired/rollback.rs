@@ -26,7 +26,7 @@ use crate::store::trial::{Fallback, Stage};
 
 /// The number of parts of a trial. One is used up when its time is over, and one by each start of the agent,
 /// so that the trial of a set that makes the machine restart ends, too.
-pub const PARTS: u8 = 4;
+pub(super) const PARTS: u8 = 4;
 /// The longest time that all pods must have been up without interruption: a crash-looping container is up for
 /// moments, and waits ten seconds after its second crash.
 const SETTLE: Duration = Duration::from_secs(10);
@@ -69,7 +69,7 @@ pub enum TrialVerdict {
 impl Stage {
     /// True for an answer that has failed before.
     #[must_use]
-    pub fn refuses(&self, answer: &str) -> bool {
+    pub(super) fn refuses(&self, answer: &str) -> bool {
         matches!(self, Self::RolledBack { digest, .. } if digest == answer)
     }
 
@@ -82,7 +82,7 @@ impl Stage {
     /// The state after an answer that changed the desired set (or only the complaint: an answer that equals
     /// the good set ends it). `known` is the set desired until now, `None` if the source had never answered.
     #[must_use]
-    pub fn after_answer(self, digest: String, is_change: bool, known: Option<Fallback>) -> Self {
+    pub(super) fn after_answer(self, digest: String, is_change: bool, known: Option<Fallback>) -> Self {
         match (self, known) {
             (_, None) => Self::Unproven,
             (Self::RolledBack { .. }, Some(_)) if !is_change => Self::Good,
@@ -98,7 +98,7 @@ impl Stage {
 
     /// The stage after a start of the agent, from the stored one.
     #[must_use]
-    pub fn after_start(self) -> Self {
+    pub(super) fn after_start(self) -> Self {
         match self {
             Self::Trial { fallback, digest, parts_left } => {
                 Self::Trial { fallback, digest, parts_left: parts_left.saturating_sub(1) }
@@ -210,7 +210,7 @@ fn reasons(pods: &[(String, Progress)]) -> String {
 
 /// A digest of an answer's meaning: independent of origins, of the times of first observation, and of order.
 #[must_use]
-pub fn answer_digest(pods: &[SourcePod], objects: &[SourceObject]) -> String {
+pub(super) fn answer_digest(pods: &[SourcePod], objects: &[SourceObject]) -> String {
     let mut parts: Vec<String> = pods.iter().map(|pod| pod_text(&pod.pod)).collect();
     parts.extend(objects.iter().map(|object| {
         let plain = LocalObject { created: Timestamp::default(), ..LocalObject::clone(&object.object) };

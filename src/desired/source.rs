@@ -27,15 +27,15 @@ pub use crate::model::source::{SourceAnswer, SourceObject, SourcePod, SourceProb
 use crate::model::types::{PodFullName, PodSource, Timestamp};
 
 /// Upstream's event reason for a manifest that is not a valid pod.
-pub const REASON_INVALID_MANIFEST: &str = "FailedValidation";
+pub(super) const REASON_INVALID_MANIFEST: &str = "FailedValidation";
 /// The reason for a manifest that is accepted except for a field that is unknown or duplicate.
-pub const REASON_IGNORED: &str = "FieldIgnored";
+pub(super) const REASON_IGNORED: &str = "FieldIgnored";
 /// The reason for a source without an answer: a missing directory, an unreachable server.
-pub const REASON_UNAVAILABLE: &str = "SourceUnavailable";
+pub(super) const REASON_UNAVAILABLE: &str = "SourceUnavailable";
 /// The reason for an answer that would remove everything, until it is confirmed.
 pub const REASON_EMPTY: &str = "EmptyUnconfirmed";
 /// The reason for an answer without a valid signature.
-pub const REASON_UNTRUSTED: &str = "SignatureInvalid";
+pub(super) const REASON_UNTRUSTED: &str = "SignatureInvalid";
 /// Upstream's limit for one manifest file or one answer of a URL.
 pub const MAX_MANIFEST_BYTES: usize = 10 * 1024 * 1024;
 

@@ -107,7 +107,7 @@ pub fn prepare(pod: Pod, origin: &StaticOrigin, node_name: &str) -> Result<Pod, 
 /// The kind of object that a pod of the node's own API refers to and only a cluster's API server has, in
 /// upstream's words.
 #[must_use]
-pub fn refused_reference(pod: &Pod) -> Option<&'static str> {
+pub(super) fn refused_reference(pod: &Pod) -> Option<&'static str> {
     references::check_of_api(&pod.spec).err()
 }
 

@@ -30,7 +30,7 @@ const MAX_ANNOTATION_BYTES: usize = 256 * 1024;
 
 /// The errors of a defaulted pod; empty when it is valid.
 #[must_use]
-pub fn validate_pod(pod: &Pod) -> Vec<FieldError> {
+pub(super) fn validate_pod(pod: &Pod) -> Vec<FieldError> {
     let mut errors = Errors::default();
     metadata(&pod.metadata, &Path::Root("metadata"), &mut errors);
     for (key, why) in annotation_problems(pod) {
@@ -44,7 +44,7 @@ pub fn validate_pod(pod: &Pod) -> Vec<FieldError> {
 
 /// The errors of a pod's `nodeName` as it was written: a pod with scheduling gates must not have one.
 #[must_use]
-pub fn validate_placement(pod: &Pod) -> Vec<FieldError> {
+pub(super) fn validate_placement(pod: &Pod) -> Vec<FieldError> {
     let mut errors = Errors::default();
     if !pod.spec.scheduling_gates.is_empty() && !pod.spec.node_name.is_empty() {
         let detail = "cannot be set until all schedulingGates have been cleared";
@@ -55,7 +55,7 @@ pub fn validate_placement(pod: &Pod) -> Vec<FieldError> {
 
 /// The errors of ephemeral containers that are added to a pod (upstream: `validateEphemeralContainers`).
 #[must_use]
-pub fn validate_ephemeral(pod: &Pod) -> Vec<FieldError> {
+pub(super) fn validate_ephemeral(pod: &Pod) -> Vec<FieldError> {
     let mut errors = Errors::default();
     let spec = Path::Root("spec");
     let all = spec.child("ephemeralContainers");

@@ -47,7 +47,7 @@ pub struct Allocation {
 
 impl Allocation {
     /// Ids of all NUMA nodes. One that is near to several nodes appears once for each.
-    pub fn ids(&self) -> impl Iterator<Item = &str> {
+    pub(super) fn ids(&self) -> impl Iterator<Item = &str> {
         self.devices.values().flatten().map(String::as_str)
     }
 }
@@ -81,7 +81,7 @@ pub fn is_extended(name: &str) -> bool {
 
 /// The first request of a container that has no allocation yet, in the order in which containers start.
 #[must_use]
-pub fn next_need(pod: &Pod, allocated: &[Allocation]) -> Option<Need> {
+pub(super) fn next_need(pod: &Pod, allocated: &[Allocation]) -> Option<Need> {
     let uid = &pod.metadata.uid;
     let has = |container: &Container, resource: &str| {
         allocated.iter().find(|allocation| {
@@ -171,7 +171,7 @@ pub fn settle(choice: &Choice, need: &Need, preferred: &[String]) -> Vec<String>
 
 /// Ids by the NUMA nodes they are near to.
 #[must_use]
-pub fn by_node(ids: &[String], devices: &Devices) -> BTreeMap<i64, Vec<String>> {
+pub(super) fn by_node(ids: &[String], devices: &Devices) -> BTreeMap<i64, Vec<String>> {
     let mut all: BTreeMap<i64, Vec<String>> = BTreeMap::new();
     for id in ids {
         let nodes = devices.get(id).map(|device| device.nodes.as_slice()).unwrap_or_default();
@@ -197,7 +197,7 @@ pub fn totals(resources: &Resources) -> (ResourceList, ResourceList) {
 
 /// The content of `kubelet_internal_checkpoint`, its checksum included: a kubelet takes it over.
 #[must_use]
-pub fn checkpoint(allocated: &[Allocation], resources: &Resources) -> String {
+pub(super) fn checkpoint(allocated: &[Allocation], resources: &Resources) -> String {
     let done: Vec<(&Allocation, &Vec<u8>)> =
         allocated.iter().filter_map(|allocation| Some((allocation, allocation.response.as_ref()?))).collect();
     let mut entries = Vec::new();
@@ -274,7 +274,7 @@ fn numbers(bytes: &[u8]) -> String {
 ///
 /// # Errors
 /// What is wrong with the file.
-pub fn from_checkpoint(text: &str) -> Result<(Vec<Allocation>, Resources), String> {
+pub(super) fn from_checkpoint(text: &str) -> Result<(Vec<Allocation>, Resources), String> {
     let value: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
     let mut allocated = Vec::new();
     for entry in value["Data"]["PodDeviceEntries"].as_array().into_iter().flatten() {

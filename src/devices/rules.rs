@@ -10,7 +10,7 @@ use crate::model::containers::all_with_ephemeral;
 use crate::model::runtime_config::Device;
 
 /// Prefix of the annotation key; a container's name follows, and the value lists its devices.
-pub const DEVICES_ANNOTATION: &str = "devices.agent.edge/";
+pub(super) const DEVICES_ANNOTATION: &str = "devices.agent.edge/";
 /// The pod requests a device that the node does not allow.
 pub const NOT_ALLOWED: &str = "DeviceNotAllowed";
 /// A container waits for a missing device.
@@ -95,7 +95,7 @@ fn is_permissions(text: &str) -> bool {
 
 /// `vendor.com/class=name`, with the characters that the specification allows.
 #[must_use]
-pub fn is_cdi_name(text: &str) -> bool {
+pub(super) fn is_cdi_name(text: &str) -> bool {
     let Some((kind, name)) = text.split_once('=') else { return false };
     let Some((vendor, class)) = kind.split_once('/') else { return false };
     let of = |text: &str, inner: &str| {
@@ -134,7 +134,7 @@ pub fn by_volume(pod: &Pod, container: &Container) -> Vec<Device> {
 
 /// `CharDevice` and `BlockDevice` of hostPath.
 #[must_use]
-pub fn is_device_type(type_: &str) -> bool {
+pub(super) fn is_device_type(type_: &str) -> bool {
     matches!(type_, "CharDevice" | "BlockDevice")
 }
 

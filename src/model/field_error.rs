@@ -75,14 +75,17 @@ pub enum Path<'a> {
 }
 
 impl<'a> Path<'a> {
+    #[must_use]
     pub fn child(&'a self, name: &'a str) -> Path<'a> {
         Path::Child(self, name)
     }
 
+    #[must_use]
     pub fn index(&'a self, index: usize) -> Path<'a> {
         Path::Index(self, index)
     }
 
+    #[must_use]
     pub fn key(&'a self, key: &'a str) -> Path<'a> {
         Path::Key(self, key)
     }

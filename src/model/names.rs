@@ -17,7 +17,7 @@ const SYSCTL: &str = "must have at most 253 characters and match regex ^([a-z0-9
 const NO_BACKSTEPS: &str = "must not contain '..'";
 
 /// What is wrong with a name.
-pub type Complaints = Vec<String>;
+pub(super) type Complaints = Vec<String>;
 
 fn complain(rules: &[(bool, &str)]) -> Complaints {
     rules.iter().filter(|(good, _)| !good).map(|(_, text)| (*text).to_owned()).collect()

@@ -33,7 +33,7 @@ pub struct Observation {
 }
 
 /// The current observations. A signal that is missing is not judged.
-pub type Observations = BTreeMap<Signal, Observation>;
+pub(super) type Observations = BTreeMap<Signal, Observation>;
 
 /// The fields of the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -116,7 +116,7 @@ pub fn judge(
 /// Whether enough has been reclaimed: no threshold is met any more, whatever its grace period, and each by at
 /// least its minimum reclaim.
 #[must_use]
-pub fn is_resolved(config: &EvictionConfig, seen: &Observations) -> bool {
+pub(super) fn is_resolved(config: &EvictionConfig, seen: &Observations) -> bool {
     let met = |threshold: &Threshold| {
         seen.get(&threshold.signal).is_some_and(|observed| threshold.is_met(*observed, true))
     };

@@ -40,7 +40,7 @@ impl Default for ImageLimits {
 impl ImageLimits {
     /// No images are removed automatically.
     #[must_use]
-    pub fn is_off(&self) -> bool {
+    pub(super) fn is_off(&self) -> bool {
         self.high_percent >= 100 && self.maximum_age.is_zero()
     }
 
@@ -68,14 +68,14 @@ struct Sighting {
 
 /// The state kept about all images, by id.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ImageHistory {
+pub(super) struct ImageHistory {
     seen: BTreeMap<String, Sighting>,
     has_begun: bool,
 }
 
 /// The images to remove, and when to check again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ImagePlan {
+pub(super) struct ImagePlan {
     /// Ids of those that have been unused for too long.
     pub old: Vec<String>,
     /// Ids and sizes in bytes of the images that may be removed to free space, the first to be removed first.
@@ -87,7 +87,7 @@ pub struct ImagePlan {
 impl ImageHistory {
     /// Records the images that exist and those in use; `used` holds ids. Images found by the first check
     /// count as older than the agent, as upstream.
-    pub fn observe(&mut self, images: &[RuntimeImage], used: &BTreeSet<String>, now: Duration) {
+    pub(super) fn observe(&mut self, images: &[RuntimeImage], used: &BTreeSet<String>, now: Duration) {
         let first = self.has_begun.then_some(now);
         self.has_begun = true;
         self.seen.retain(|id, _| images.iter().any(|image| image.id == *id));
@@ -102,7 +102,7 @@ impl ImageHistory {
 
     /// Decides, after [`Self::observe`] with the same arguments.
     #[must_use]
-    pub fn plan(
+    pub(super) fn plan(
         &self,
         images: &[RuntimeImage],
         used: &BTreeSet<String>,
@@ -143,7 +143,7 @@ impl ImageHistory {
 
 /// The ids of images that match these names: ids themselves, tags and digests as the runtime has them.
 #[must_use]
-pub fn named_ids(images: &[RuntimeImage], names: &BTreeSet<String>) -> BTreeSet<String> {
+pub(super) fn named_ids(images: &[RuntimeImage], names: &BTreeSet<String>) -> BTreeSet<String> {
     let is_named = |image: &&RuntimeImage| {
         names.contains(&image.id) || image.names.iter().any(|name| names.contains(name))
     };

@@ -133,7 +133,7 @@ impl NodeManager {
                 Ok(()) => {}
                 Err(error) if frees || is_due => self.tell_images("ImageGCFailed", &chain(&error)),
                 Err(error) => {
-                    log::debug!(err = chain(&error); "Failed to get image filesystem stats from runtime")
+                    log::debug!(err = chain(&error); "Failed to get image filesystem stats from runtime");
                 }
             }
         }

@@ -41,7 +41,7 @@ mod disks;
 pub mod machine;
 pub mod pages;
 mod pods;
-pub mod rates;
+pub(super) mod rates;
 pub mod wire;
 
 use disks::{Disks, Places};

@@ -31,7 +31,7 @@ const BUS: Peer<'static> = Peer {
 
 /// The receiver of a call.
 #[derive(Clone, Copy, Debug)]
-pub struct Peer<'a> {
+pub(super) struct Peer<'a> {
     /// Bus name; ignored on a direct connection.
     pub destination: &'a str,
     pub path: &'a str,
@@ -67,14 +67,14 @@ pub enum DbusError {
 impl DbusError {
     /// True when the peer could not be reached, as opposed to an error in its answer.
     #[must_use]
-    pub fn is_silence(&self) -> bool {
+    pub(super) fn is_silence(&self) -> bool {
         !matches!(self, Self::Answer { .. })
     }
 }
 
 /// An open connection.
 #[derive(Debug)]
-pub struct DbusConnection {
+pub(super) struct DbusConnection {
     stream: UnixStream,
     socket: String,
     serial: u32,
@@ -91,7 +91,7 @@ impl DbusConnection {
     ///
     /// # Errors
     /// When nothing listens or the authentication is refused.
-    pub fn direct(socket: &Path, user_id: u32) -> Result<Self, DbusError> {
+    pub(super) fn direct(socket: &Path, user_id: u32) -> Result<Self, DbusError> {
         Self::open(socket, user_id, false)
     }
 
@@ -111,7 +111,7 @@ impl DbusConnection {
     ///
     /// # Errors
     /// When nothing listens or the authentication is refused.
-    pub fn bus(socket: &Path, user_id: u32) -> Result<Self, DbusError> {
+    pub(super) fn bus(socket: &Path, user_id: u32) -> Result<Self, DbusError> {
         let mut connection = Self { bus: true, ..Self::direct(socket, user_id)? };
         connection.call(BUS, "Hello", &Body::default())?;
         Ok(connection)
@@ -121,7 +121,11 @@ impl DbusConnection {
     ///
     /// # Errors
     /// When nothing listens or the authentication is refused.
-    pub fn bus_with_descriptors(socket: &Path, user_id: u32, patience: Duration) -> Result<Self, DbusError> {
+    pub(super) fn bus_with_descriptors(
+        socket: &Path,
+        user_id: u32,
+        patience: Duration,
+    ) -> Result<Self, DbusError> {
         let mut connection = Self { bus: true, ..Self::open(socket, user_id, true)? };
         connection.stream.set_read_timeout(Some(patience)).map_err(|source| connection.io(source))?;
         connection.call(BUS, "Hello", &Body::default())?;
@@ -129,7 +133,7 @@ impl DbusConnection {
     }
 
     /// The descriptor of the last answer.
-    pub fn take_descriptor(&mut self) -> Option<OwnedFd> {
+    pub(super) fn take_descriptor(&mut self) -> Option<OwnedFd> {
         self.descriptor.take()
     }
 
@@ -138,7 +142,7 @@ impl DbusConnection {
     ///
     /// # Errors
     /// When the connection breaks.
-    pub fn next_signal(&mut self, patience: Option<Duration>) -> Result<Option<Message>, DbusError> {
+    pub(super) fn next_signal(&mut self, patience: Option<Duration>) -> Result<Option<Message>, DbusError> {
         loop {
             if let Some(message) = self.signals.pop_front() {
                 return Ok(Some(message));
@@ -156,7 +160,7 @@ impl DbusConnection {
     ///
     /// # Errors
     /// See [`DbusConnection::call`].
-    pub fn listen(&mut self, rule: &str) -> Result<(), DbusError> {
+    pub(super) fn listen(&mut self, rule: &str) -> Result<(), DbusError> {
         if self.bus {
             self.call(BUS, "AddMatch", &Body::default().text(rule))?;
         }
@@ -167,7 +171,7 @@ impl DbusConnection {
     ///
     /// # Errors
     /// When the connection breaks or the method fails.
-    pub fn call(&mut self, peer: Peer<'_>, method: &str, body: &Body) -> Result<Message, DbusError> {
+    pub(super) fn call(&mut self, peer: Peer<'_>, method: &str, body: &Body) -> Result<Message, DbusError> {
         self.serial += 1;
         let peer = if self.bus { peer } else { Peer { destination: "", ..peer } };
         let bytes = message::call(self.serial, peer, method, body);
@@ -192,7 +196,7 @@ impl DbusConnection {
     ///
     /// # Errors
     /// When the connection breaks or the signal does not arrive.
-    pub fn wait_for_signal(
+    pub(super) fn wait_for_signal(
         &mut self,
         member: &str,
         is_it: impl Fn(&Message) -> bool,
@@ -213,7 +217,7 @@ impl DbusConnection {
     ///
     /// # Errors
     /// When the connection breaks.
-    pub fn pause(&mut self, time: Duration) -> Result<(), DbusError> {
+    pub(super) fn pause(&mut self, time: Duration) -> Result<(), DbusError> {
         let end = Instant::now() + time;
         loop {
             let left = end.saturating_duration_since(Instant::now());

@@ -237,7 +237,7 @@ pub fn decoded<Q: Message + Default>(message: Bytes) -> Result<Q, Status> {
 
 /// Runs HTTP/2's tasks on this thread.
 #[derive(Clone, Copy, Debug)]
-pub struct LocalExecutor;
+pub(super) struct LocalExecutor;
 
 impl<F: Future + 'static> hyper::rt::Executor<F> for LocalExecutor {
     fn execute(&self, future: F) {

@@ -4,7 +4,7 @@
 //! Owns descriptors it opens.
 
 pub mod background;
-pub mod bpf;
+pub(super) mod bpf;
 pub mod children;
 pub mod clone;
 pub mod command;

@@ -131,7 +131,7 @@ impl Admission {
 
     /// Releases the room of an admitted pod that cannot run after all. Records an event unless it `is_told`.
     /// Returns the waiting pods to check again.
-    pub fn turn_out(&self, pod: &Pod, rejection: &Rejection, is_told: bool) -> BTreeSet<PodUid> {
+    pub(super) fn turn_out(&self, pod: &Pod, rejection: &Rejection, is_told: bool) -> BTreeSet<PodUid> {
         let news = self.release(&pod.metadata.uid);
         if !is_told {
             self.tell(pod, rejection);
@@ -140,7 +140,7 @@ impl Admission {
     }
 
     /// Sets the runtime's features. Returns the waiting pods to check again.
-    pub fn learn(&self, runtime: &RuntimeStatus) -> BTreeSet<PodUid> {
+    pub(super) fn learn(&self, runtime: &RuntimeStatus) -> BTreeSet<PodUid> {
         let mut state = self.shared.state.borrow_mut();
         let able = runtime.handlers.iter().filter(|handler| handler.user_namespaces);
         let able = able.map(|handler| handler.name.clone()).into_set();
@@ -179,7 +179,7 @@ impl Admission {
     }
 
     /// Sets how many healthy devices of each resource there are. Returns the waiting pods to check again.
-    pub fn set_devices(&self, healthy: ResourceList) -> BTreeSet<PodUid> {
+    pub(super) fn set_devices(&self, healthy: ResourceList) -> BTreeSet<PodUid> {
         let mut state = self.shared.state.borrow_mut();
         let mut node = state.node.clone();
         node.allocatable.retain(|name, _| !is_extended(name));

@@ -21,7 +21,7 @@ use crate::pod::resources::{NodeCapacity, effective_limits};
 
 /// The inputs of an environment besides the pod.
 #[derive(Clone, Copy)]
-pub struct EnvContext<'a> {
+pub(super) struct EnvContext<'a> {
     /// `spec.nodeName` for pods that do not set it.
     pub node_name: &'a str,
     pub host_ips: &'a [String],
@@ -36,12 +36,12 @@ pub struct EnvContext<'a> {
 }
 
 /// Env files by volume and path; `None`: the volume exists, but the file cannot be read.
-pub type EnvFiles = BTreeMap<(String, String), Option<Vec<u8>>>;
+pub(super) type EnvFiles = BTreeMap<(String, String), Option<Vec<u8>>>;
 
 /// The env files a container's variables are read from, by volume and path: only volumes of kind emptyDir
 /// have any.
 #[must_use]
-pub fn env_files(pod: &Pod, container: &Container) -> BTreeSet<(String, String)> {
+pub(super) fn env_files(pod: &Pod, container: &Container) -> BTreeSet<(String, String)> {
     let is_empty_dir =
         |name: &str| pod.spec.volumes.iter().any(|volume| volume.name == name && volume.empty_dir.is_some());
     let sources = container.env.iter().filter_map(|variable| variable.value_from.as_ref());
@@ -103,7 +103,7 @@ pub enum EnvError {
 ///
 /// # Errors
 /// The first variable without a value.
-pub fn make_environment(
+pub(super) fn make_environment(
     pod: &Pod,
     container: &Container,
     context: &EnvContext<'_>,
@@ -241,7 +241,7 @@ fn key_value(
 ///
 /// # Errors
 /// When upstream does not support the path.
-pub fn pod_field(pod: &Pod, path: &str, context: &EnvContext<'_>) -> Result<String, EnvError> {
+pub(super) fn pod_field(pod: &Pod, path: &str, context: &EnvContext<'_>) -> Result<String, EnvError> {
     let first = |ips: &[String]| ips.first().cloned().unwrap_or_default();
     Ok(match path {
         "spec.nodeName" if pod.spec.node_name.is_empty() => context.node_name.to_owned(),
@@ -260,7 +260,7 @@ pub fn pod_field(pod: &Pod, path: &str, context: &EnvContext<'_>) -> Result<Stri
 ///
 /// # Errors
 /// When upstream does not support the path.
-pub fn metadata_field(pod: &Pod, path: &str) -> Result<String, EnvError> {
+pub(super) fn metadata_field(pod: &Pod, path: &str) -> Result<String, EnvError> {
     let unsupported = || EnvError::UnsupportedField(path.to_owned());
     let metadata = &pod.metadata;
     if let Some((map, rest)) = path.split_once("['") {
@@ -327,7 +327,7 @@ fn is_printable(c: char) -> bool {
 ///
 /// # Errors
 /// When it names an unknown container or resource.
-pub fn resource_value(
+pub(super) fn resource_value(
     pod: &Pod,
     container: Option<&Container>,
     selector: &ResourceFieldSelector,
@@ -363,7 +363,7 @@ pub fn resource_value(
 
 /// Replaces `$(NAME)` by its value where there is one. `$$` is a dollar sign and ends the meaning of what
 /// follows: `$$(NAME)` gives `$(NAME)`.
-pub fn expand<'a>(input: &str, lookup: impl Fn(&str) -> Option<&'a str>) -> String {
+pub(super) fn expand<'a>(input: &str, lookup: impl Fn(&str) -> Option<&'a str>) -> String {
     let mut output = String::with_capacity(input.len());
     let mut rest = input;
     while let Some(at) = rest.find('$') {
@@ -388,7 +388,7 @@ pub fn expand<'a>(input: &str, lookup: impl Fn(&str) -> Option<&'a str>) -> Stri
 
 /// `command` or `args` with the container's variables.
 #[must_use]
-pub fn expand_words(words: &[String], environment: &[(String, String)]) -> Vec<String> {
+pub(super) fn expand_words(words: &[String], environment: &[(String, String)]) -> Vec<String> {
     let variables: BTreeMap<&str, &str> =
         environment.iter().map(|(name, value)| (name.as_str(), value.as_str())).into_map();
     words.iter().map(|word| expand(word, |name| variables.get(name).copied())).collect()

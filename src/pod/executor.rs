@@ -469,7 +469,7 @@ impl<R: Runtime> Executor<R> {
 
     /// Updates volumes rendered from objects. A volume that fails keeps its content, and an event is
     /// recorded.
-    pub async fn refresh_volumes(&self, pod: &Pod) {
+    pub(super) async fn refresh_volumes(&self, pod: &Pod) {
         if let Err(error) = self.volumes.refresh(pod).await {
             let message = chain(&error);
             self.pod_event(pod, EventType::Warning, "FailedMount", &message);
@@ -479,13 +479,13 @@ impl<R: Runtime> Executor<R> {
     /// Changes when a pod that waits for an object may try again, and when mounted volumes may need an
     /// update.
     #[must_use]
-    pub fn objects_generation(&self) -> u64 {
+    pub(super) fn objects_generation(&self) -> u64 {
         self.volumes.objects_generation()
     }
 
     /// Removes what an ended pod leaves on the node: volumes and cgroup; with `records`, its logs too. False
     /// when something cannot be removed yet and the call must be repeated.
-    pub async fn remove_leftovers(&self, pod: &Pod, records: bool) -> bool {
+    pub(super) async fn remove_leftovers(&self, pod: &Pod, records: bool) -> bool {
         // First: a process left in the cgroup would continue to write into the volumes.
         if !self.remove_pod_cgroup(pod).await {
             return false;
@@ -505,19 +505,19 @@ impl<R: Runtime> Executor<R> {
     }
 
     /// Records that a container began to wait for its next run.
-    pub fn report_back_off(&self, pod: &Pod, name: &ContainerName) {
+    pub(super) fn report_back_off(&self, pod: &Pod, name: &ContainerName) {
         let kind = find_container(pod, name).map_or(ContainerKind::Regular, |(_, kind)| kind);
         let message = format!("Back-off restarting failed container {name} in pod {}", pod.pod_ref());
         self.event(pod, &field_path(name, kind), EventType::Warning, "BackOff", &message);
     }
 
     /// Records that the pod exceeded its active deadline.
-    pub fn report_deadline(&self, pod: &Pod, message: &str) {
+    pub(super) fn report_deadline(&self, pod: &Pod, message: &str) {
         self.pod_event(pod, EventType::Normal, DEADLINE_EXCEEDED, message);
     }
 
     /// Records the eviction of the pod.
-    pub fn report_eviction(&self, pod: &Pod, message: &str) {
+    pub(super) fn report_eviction(&self, pod: &Pod, message: &str) {
         self.pod_event(pod, EventType::Warning, EVICTED, message);
     }
 
@@ -539,7 +539,7 @@ impl<R: Runtime> Executor<R> {
     }
 
     /// Records that containers of the pod still run after its grace period.
-    pub fn report_late_end(&self, pod: &Pod) {
+    pub(super) fn report_late_end(&self, pod: &Pod) {
         let message = "Container runtime did not kill the pod within specified grace period.";
         self.pod_event(pod, EventType::Warning, "ExceededGracePeriod", message);
     }

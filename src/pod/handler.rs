@@ -17,7 +17,7 @@ mod tests;
 mod tls;
 
 /// `User-Agent` of probes.
-pub const PROBE_USER_AGENT: &str = "kube-probe/1.36";
+pub(super) const PROBE_USER_AGENT: &str = "kube-probe/1.36";
 
 /// A GET request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,13 +31,13 @@ pub struct HttpGet {
 impl HttpGet {
     /// `http://10.0.0.1:80/healthz`, as messages show it.
     #[must_use]
-    pub fn url(&self) -> String {
+    pub(super) fn url(&self) -> String {
         http::RequestTarget::of(self).url()
     }
 
     /// The error message for a missing answer, in the kubelet's words: `Get "http://10.0.0.1:80/": EOF`.
     #[must_use]
-    pub fn explain(&self, error: &HandlerError) -> String {
+    pub(super) fn explain(&self, error: &HandlerError) -> String {
         let url = self.url();
         match error {
             HandlerError::Timeout => {
@@ -79,10 +79,10 @@ pub enum HandlerError {
 }
 
 /// `grpc.health.v1.HealthCheckResponse.ServingStatus`, by number.
-pub type ServingStatus = i32;
+pub(super) type ServingStatus = i32;
 
 /// The one status of a healthy gRPC service.
-pub const SERVING: ServingStatus = 1;
+pub(super) const SERVING: ServingStatus = 1;
 
 /// Sends a request and reads the answer. No proxy, no keep-alive, no compression.
 ///
@@ -97,7 +97,7 @@ pub async fn http_get(request: &HttpGet, timeout: Duration) -> Result<HttpAnswer
 ///
 /// # Errors
 /// No connection in `timeout`.
-pub async fn tcp_connect(host: &str, port: u16, timeout: Duration) -> Result<(), HandlerError> {
+pub(super) async fn tcp_connect(host: &str, port: u16, timeout: Duration) -> Result<(), HandlerError> {
     match timeout_at(deadline(timeout), dial::connect(host, port)).await {
         Ok(connected) => connected.map(drop),
         Err(_) => Err(HandlerError::Timeout),
@@ -108,7 +108,7 @@ pub async fn tcp_connect(host: &str, port: u16, timeout: Duration) -> Result<(),
 ///
 /// # Errors
 /// No connection, no answer, or none in `timeout`.
-pub async fn grpc_check(
+pub(super) async fn grpc_check(
     host: &str,
     port: u16,
     service: &str,
@@ -119,7 +119,7 @@ pub async fn grpc_check(
 
 /// `NOT_SERVING`, for messages.
 #[must_use]
-pub fn serving_status_name(status: ServingStatus) -> String {
+pub(super) fn serving_status_name(status: ServingStatus) -> String {
     grpc::status_name(status)
 }
 

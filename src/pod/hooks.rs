@@ -18,7 +18,7 @@ use crate::model::types::{ContainerName, PodRef};
 use crate::pod::target::{HttpTarget, PortError, http_target};
 
 /// The shortest grace period that is passed to a runtime (upstream).
-pub const MIN_STOP_GRACE: Duration = Duration::from_secs(2);
+pub(super) const MIN_STOP_GRACE: Duration = Duration::from_secs(2);
 /// A pod is not reported as late before this (upstream).
 const LEAST_KILL_WAIT: Duration = Duration::from_secs(10);
 /// Characters of a failed command's output that the message contains.
@@ -35,7 +35,7 @@ pub struct Hook {
 
 /// The action of a hook.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum HookCall {
+pub(super) enum HookCall {
     /// Run a command in the container, as it is written (upstream expands nothing here).
     Exec(Vec<String>),
     /// Send a request. Any answer is a success.
@@ -82,7 +82,7 @@ fn restore(annotations: &BTreeMap<String, String>) -> Option<Container> {
 ///
 /// # Errors
 /// Why the hook cannot run.
-pub fn hook_call(hook: &Hook, pod_ip: Option<&str>) -> Result<HookCall, String> {
+pub(super) fn hook_call(hook: &Hook, pod_ip: Option<&str>) -> Result<HookCall, String> {
     let handler = &hook.handler;
     if let Some(exec) = &handler.exec {
         Ok(HookCall::Exec(exec.command.clone()))
@@ -114,7 +114,7 @@ fn http_request(
 
 /// Upstream's message for a failed hook: the status shows it, events do not, since it may contain secrets.
 #[must_use]
-pub fn failure_message(
+pub(super) fn failure_message(
     handler: &LifecycleHandler,
     container: &str,
     pod: &PodRef,
@@ -145,7 +145,7 @@ pub fn failure_message(
 
 /// Why a hook failed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HookError {
+pub(super) struct HookError {
     /// What went wrong.
     pub text: String,
     /// What the command wrote.
@@ -160,7 +160,7 @@ impl From<String> for HookError {
 
 /// The error of a command that ended with `exit_code`; `None` for success.
 #[must_use]
-pub fn exec_error(command: &[String], exit_code: i32, output: &[u8]) -> Option<HookError> {
+pub(super) fn exec_error(command: &[String], exit_code: i32, output: &[u8]) -> Option<HookError> {
     let text = format!("command '{}' exited with {exit_code}", command.join(" "));
     let output = String::from_utf8_lossy(output).into_owned();
     (exit_code != 0).then_some(HookError { text, output })
@@ -168,13 +168,13 @@ pub fn exec_error(command: &[String], exit_code: i32, output: &[u8]) -> Option<H
 
 /// The grace period passed to the runtime when this much time is left; never below the minimum.
 #[must_use]
-pub fn stop_grace(left: Duration) -> Duration {
+pub(super) fn stop_grace(left: Duration) -> Duration {
     left.max(MIN_STOP_GRACE)
 }
 
 /// A pod that lives longer than this after its removal began has exceeded its grace (upstream: `killPodNow`).
 #[must_use]
-pub fn longest_kill(grace_seconds: i64) -> Duration {
+pub(super) fn longest_kill(grace_seconds: i64) -> Duration {
     let grace = Duration::from_secs(u64::try_from(grace_seconds).unwrap_or(0));
     grace.saturating_add(grace / 2).max(LEAST_KILL_WAIT)
 }

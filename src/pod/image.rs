@@ -3,7 +3,7 @@
 //!
 //! Owns pull slots, the pull rate and pull back-off.
 
-pub mod keyring;
+pub(super) mod keyring;
 pub mod pull_records;
 
 mod credentials;
@@ -104,7 +104,7 @@ impl Default for ImageConfig {
 
 /// An image to pull, and the pod that needs it.
 #[derive(Clone, Copy)]
-pub struct ImageRequest<'a> {
+pub(super) struct ImageRequest<'a> {
     pub pod: &'a PodRef,
     /// For events: `spec.containers{web}`.
     pub field_path: &'a str,
@@ -198,7 +198,7 @@ impl<R: Runtime> ImagePuller<R> {
     ///
     /// # Errors
     /// The failure for the container's status, and when to try again.
-    pub async fn ensure_image(&self, request: ImageRequest<'_>) -> Result<ImageStatus, StartFailure> {
+    pub(super) async fn ensure_image(&self, request: ImageRequest<'_>) -> Result<ImageStatus, StartFailure> {
         let image = apply_default_tag(request.image).map_err(|error| StartFailure {
             reason: "InvalidImageName",
             message: format!(

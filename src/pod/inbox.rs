@@ -21,7 +21,7 @@ pub struct Inbox {
 
 /// Everything that arrived since the worker last took its updates.
 #[derive(Default)]
-pub struct Updates {
+pub(super) struct Updates {
     /// The newest version of the pod.
     pub pod: Option<Rc<Pod>>,
     /// In order of arrival; repetitions of the last one are dropped, so the list stays short.
@@ -59,20 +59,20 @@ impl Updates {
 
 impl Inbox {
     /// A new version of the pod, or the first.
-    pub fn desire(&self, pod: Rc<Pod>) {
+    pub(super) fn desire(&self, pod: Rc<Pod>) {
         self.letters.borrow_mut().pod = Some(pod);
         self.tell(PodWorkerEvent::Desired);
     }
 
     /// Another version of a pod that is being taken down, for example with other labels. Its termination is
     /// unchanged.
-    pub fn describe(&self, pod: Rc<Pod>) {
+    pub(super) fn describe(&self, pod: Rc<Pod>) {
         self.letters.borrow_mut().pod = Some(pod);
         self.arrived.notify_waiters();
     }
 
     /// A lifecycle event.
-    pub fn tell(&self, event: PodWorkerEvent) {
+    pub(super) fn tell(&self, event: PodWorkerEvent) {
         {
             let mut letters = self.letters.borrow_mut();
             if letters.events.last() != Some(&event) {
@@ -83,37 +83,37 @@ impl Inbox {
     }
 
     /// The node cannot keep the pod.
-    pub fn evict(&self, eviction: Eviction) {
+    pub(super) fn evict(&self, eviction: Eviction) {
         self.letters.borrow_mut().eviction = Some(eviction);
         self.arrived.notify_waiters();
     }
 
     /// These containers are to be restarted.
-    pub fn restart(&self, containers: Vec<ContainerName>) {
+    pub(super) fn restart(&self, containers: Vec<ContainerName>) {
         self.letters.borrow_mut().restart.extend(containers);
         self.arrived.notify_waiters();
     }
 
     /// The runtime's state of this pod changed.
-    pub fn look(&self) {
+    pub(super) fn look(&self) {
         self.letters.borrow_mut().look = true;
         self.looks.set(self.looks.get().wrapping_add(1));
         self.arrived.notify_waiters();
     }
 
     /// A device that the pod waits for has appeared: requests a check.
-    pub fn device_appeared(&self) {
+    pub(super) fn device_appeared(&self) {
         self.letters.borrow_mut().device = true;
         self.look();
     }
 
     /// Takes what has arrived.
-    pub fn take(&self) -> Updates {
+    pub(super) fn take(&self) -> Updates {
         std::mem::take(&mut *self.letters.borrow_mut())
     }
 
     /// Takes the updates about the pod itself; a request to check the runtime stays.
-    pub fn take_words(&self) -> Updates {
+    pub(super) fn take_words(&self) -> Updates {
         let mut letters = self.letters.borrow_mut();
         let (look, device) = (letters.look, letters.device);
         let words = std::mem::take(&mut *letters);
@@ -122,12 +122,12 @@ impl Inbox {
     }
 
     /// An update about the pod itself is pending.
-    pub fn has_word(&self) -> bool {
+    pub(super) fn has_word(&self) -> bool {
         self.letters.borrow().has_word()
     }
 
     /// An update that takes the pod down is pending.
-    pub fn has_removal(&self) -> bool {
+    pub(super) fn has_removal(&self) -> bool {
         let is_removal = |event: &PodWorkerEvent| {
             matches!(event, PodWorkerEvent::Removed { .. } | PodWorkerEvent::Finalizing { .. })
         };
@@ -136,27 +136,27 @@ impl Inbox {
     }
 
     /// Returns when any update is pending.
-    pub async fn arrived(&self) {
+    pub(super) async fn arrived(&self) {
         self.until(|| self.has_word() || self.letters.borrow().look).await;
     }
 
     /// Returns when an update about the pod itself is pending.
-    pub async fn word(&self) {
+    pub(super) async fn word(&self) {
         self.until(|| self.has_word()).await;
     }
 
     /// Returns when an update that takes the pod down is pending: work in progress may be cancelled for it.
-    pub async fn removal(&self) {
+    pub(super) async fn removal(&self) {
         self.until(|| self.has_removal()).await;
     }
 
     /// The number of requests to check the runtime so far; wait for the next one with [`Self::look_after`].
-    pub fn looks(&self) -> u64 {
+    pub(super) fn looks(&self) -> u64 {
         self.looks.get()
     }
 
     /// Returns when [`Self::looks`] differs from `seen`. Takes no update.
-    pub async fn look_after(&self, seen: u64) {
+    pub(super) async fn look_after(&self, seen: u64) {
         self.until(|| self.looks.get() != seen).await;
     }
 

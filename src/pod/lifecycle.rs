@@ -13,7 +13,7 @@ use crate::model::api::pod::Pod;
 use crate::model::types::{PodFullName, PodUid, Timestamp};
 
 /// No pod gets less: upstream's floor.
-pub const MIN_GRACE_SECONDS: i64 = 1;
+pub(super) const MIN_GRACE_SECONDS: i64 = 1;
 
 /// The state of a pod worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -235,7 +235,7 @@ pub fn transition(
 
 /// The rest of the grace period of a pod that an earlier agent was taking down; `None` when it had not begun.
 #[must_use]
-pub fn remembered_grace(pod: &Pod, now: Timestamp) -> Option<i64> {
+pub(super) fn remembered_grace(pod: &Pod, now: Timestamp) -> Option<i64> {
     let metadata = &pod.metadata;
     Some(seconds_left(metadata.deletion_timestamp?, metadata.deletion_grace_period_seconds?, now))
 }
@@ -253,7 +253,7 @@ fn end_of(pod: &Pod) -> Option<Timestamp> {
 
 /// Merges two versions of one pod: `pod` takes the deletion of `other` if it has none or a later one. A
 /// terminating pod never comes back, and its end only moves earlier. Returns whether `pod` changed.
-pub fn take_sooner_end(pod: &mut Rc<Pod>, other: &Pod) -> bool {
+pub(super) fn take_sooner_end(pod: &mut Rc<Pod>, other: &Pod) -> bool {
     let (known, told) = (end_of(pod), end_of(other));
     let marks = |pod: &Pod| (pod.metadata.deletion_timestamp, pod.metadata.deletion_grace_period_seconds);
     // A pod without any grace has ended and only its object is left, whatever the times are.
@@ -327,7 +327,7 @@ impl PodWorkerState {
     /// Whole seconds of the grace that are left at `now`, at least one; `None` unless the pod is being taken
     /// down.
     #[must_use]
-    pub fn grace_left(&self, now: Timestamp) -> Option<i64> {
+    pub(super) fn grace_left(&self, now: Timestamp) -> Option<i64> {
         let Self::Terminating { since, grace_seconds, .. } = self else { return None };
         Some(seconds_left(*since, *grace_seconds, now))
     }
@@ -344,14 +344,14 @@ impl PodWorkerState {
 
 /// Which incarnation of each full name may run: first come, first served, one at a time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct NameQueue {
+pub(super) struct NameQueue {
     /// The first of each queue holds the name. No queue is ever empty.
     queues: BTreeMap<PodFullName, VecDeque<PodUid>>,
 }
 
 impl NameQueue {
     /// Joins the queue of `name` (once). Returns whether `uid` holds the name.
-    pub fn request(&mut self, name: &PodFullName, uid: &PodUid) -> bool {
+    pub(super) fn request(&mut self, name: &PodFullName, uid: &PodUid) -> bool {
         let queue = self.queues.entry(name.clone()).or_default();
         if !queue.contains(uid) {
             queue.push_back(uid.clone());
@@ -360,7 +360,7 @@ impl NameQueue {
     }
 
     /// Leaves the queue of `name`. Returns the new holder, if that has changed.
-    pub fn release(&mut self, name: &PodFullName, uid: &PodUid) -> Option<PodUid> {
+    pub(super) fn release(&mut self, name: &PodFullName, uid: &PodUid) -> Option<PodUid> {
         let queue = self.queues.get_mut(name)?;
         let held = queue.front() == Some(uid);
         queue.retain(|waiting| waiting != uid);
@@ -372,7 +372,7 @@ impl NameQueue {
     }
 
     /// Who holds `name`.
-    #[must_use]
+    #[cfg(test)]
     pub fn holder(&self, name: &PodFullName) -> Option<&PodUid> {
         self.queues.get(name)?.front()
     }

@@ -35,7 +35,7 @@ pub fn is_long(bytes: u64, limits: LogLimits) -> bool {
 
 /// The new name of `log`. It is never a `taken` one, even if the clock stands still.
 #[must_use]
-pub fn rotated_name(log: &str, now: Timestamp, taken: impl Fn(&str) -> bool) -> String {
+pub(super) fn rotated_name(log: &str, now: Timestamp, taken: impl Fn(&str) -> bool) -> String {
     let stamp: String = now.to_rfc3339().chars().filter(|c| !matches!(c, '-' | ':' | 'Z')).collect();
     let stamp = stamp.replace('T', "-");
     let stamp = stamp.split('.').next().unwrap_or_default();
@@ -46,7 +46,7 @@ pub fn rotated_name(log: &str, now: Timestamp, taken: impl Fn(&str) -> bool) -> 
 
 /// Whether `name` is a name that [`rotated_name`], or an earlier kubelet, has given to `log`.
 #[must_use]
-pub fn is_rotated(log: &str, name: &str) -> bool {
+pub(super) fn is_rotated(log: &str, name: &str) -> bool {
     let rest = name.strip_prefix(log).and_then(|rest| rest.strip_prefix('.'));
     rest.is_some_and(|rest| rest.len() >= 15 && rest.as_bytes().iter().take(8).all(u8::is_ascii_digit))
 }

@@ -115,7 +115,7 @@ pub fn recursive_read_only(mount: &VolumeMount, runtime_can: bool) -> Result<boo
 
 /// Whether any mount of the container depends on what the runtime can do about read-only mounts.
 #[must_use]
-pub fn asks_for_recursive_read_only(container: &Container) -> bool {
+pub(super) fn asks_for_recursive_read_only(container: &Container) -> bool {
     let asks =
         |mount: &VolumeMount| matches!(mount.recursive_read_only.as_deref(), Some("IfPossible" | "Enabled"));
     container.volume_mounts.iter().any(asks)
@@ -125,7 +125,7 @@ pub fn asks_for_recursive_read_only(container: &Container) -> bool {
 ///
 /// # Errors
 /// As [`recursive_read_only`].
-pub fn make_mount(mount: &VolumeMount, runtime_can: bool) -> Result<Mount, MountError> {
+pub(super) fn make_mount(mount: &VolumeMount, runtime_can: bool) -> Result<Mount, MountError> {
     Ok(Mount {
         container_path: absolute(&mount.mount_path),
         readonly: mount.read_only,

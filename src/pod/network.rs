@@ -23,7 +23,7 @@ const FQDN_MAX: usize = 64;
 
 /// The pod's name in the network.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PodHostname {
+pub(super) struct PodHostname {
     /// Without dots, normally.
     pub host: String,
     /// `<subdomain>.<namespace>.svc.<cluster domain>`; empty without a subdomain.
@@ -36,14 +36,14 @@ pub struct PodHostname {
     "failed to construct FQDN from pod hostname and cluster domain, FQDN {fqdn} is too long ({FQDN_MAX} characters is \
      the max, {length} characters requested)"
 )]
-pub struct FqdnTooLong {
+pub(super) struct FqdnTooLong {
     fqdn: String,
     length: usize,
 }
 
 /// Host and domain of a pod.
 #[must_use]
-pub fn hostname_and_domain(pod: &Pod, cluster_domain: &str) -> PodHostname {
+pub(super) fn hostname_and_domain(pod: &Pod, cluster_domain: &str) -> PodHostname {
     let spec = &pod.spec;
     if let Some(name) = spec.hostname_override.as_ref().filter(|name| !name.is_empty()) {
         return PodHostname { host: truncated(name), domain: String::new() };
@@ -61,7 +61,7 @@ pub fn hostname_and_domain(pod: &Pod, cluster_domain: &str) -> PodHostname {
 ///
 /// # Errors
 /// When the FQDN does not fit into the kernel's host name.
-pub fn sandbox_hostname(pod: &Pod, cluster_domain: &str) -> Result<String, FqdnTooLong> {
+pub(super) fn sandbox_hostname(pod: &Pod, cluster_domain: &str) -> Result<String, FqdnTooLong> {
     if pod.spec.host_network && pod.spec.hostname_override.is_none() {
         return Ok(String::new());
     }
@@ -84,7 +84,7 @@ fn truncated(name: &str) -> String {
 /// A pod's addresses in the order of its status, whatever the runtime's order: one of the family of the
 /// node's first address, then one of the other family.
 #[must_use]
-pub fn sort_pod_ips(ips: &[String], node_ips: &[String]) -> Vec<String> {
+pub(super) fn sort_pod_ips(ips: &[String], node_ips: &[String]) -> Vec<String> {
     let is_v6 = |ip: &String| ip.parse::<Ipv6Addr>().is_ok();
     let primary_v6 = node_ips.first().is_some_and(is_v6);
     let first_of = |v6: bool| ips.iter().find(|ip| is_v6(ip) == v6).cloned();
@@ -94,7 +94,7 @@ pub fn sort_pod_ips(ips: &[String], node_ips: &[String]) -> Vec<String> {
 /// The address at which a pod is reached: the first one of its status; on the host's network the node's.
 /// `None` while it is unknown.
 #[must_use]
-pub fn pod_address(host_network: bool, sandbox_ips: &[String], node_ips: &[String]) -> Option<String> {
+pub(super) fn pod_address(host_network: bool, sandbox_ips: &[String], node_ips: &[String]) -> Option<String> {
     if host_network {
         node_ips.first().cloned()
     } else {
@@ -104,7 +104,7 @@ pub fn pod_address(host_network: bool, sandbox_ips: &[String], node_ips: &[Strin
 
 /// `/etc/hosts` of a pod with its own network.
 #[must_use]
-pub fn hosts_file(pod_ips: &[String], name: &PodHostname, aliases: &[HostAlias]) -> String {
+pub(super) fn hosts_file(pod_ips: &[String], name: &PodHostname, aliases: &[HostAlias]) -> String {
     let mut content = String::from(
         "# Kubernetes-managed hosts file.\n\
          127.0.0.1\tlocalhost\n\
@@ -127,7 +127,7 @@ pub fn hosts_file(pod_ips: &[String], name: &PodHostname, aliases: &[HostAlias])
 
 /// `/etc/hosts` of a host-network pod: the node's own, given as `node_hosts`, and the pod's aliases.
 #[must_use]
-pub fn host_network_hosts_file(node_hosts: &str, aliases: &[HostAlias]) -> String {
+pub(super) fn host_network_hosts_file(node_hosts: &str, aliases: &[HostAlias]) -> String {
     format!("# Kubernetes-managed hosts file (host network).\n{node_hosts}{}", alias_lines(aliases))
 }
 

@@ -20,7 +20,7 @@ const DETAILED_RECORDS: usize = 2;
 ///
 /// # Errors
 /// The first call that failed, except for objects that were removed meanwhile.
-pub async fn observe_pod<R: Runtime>(runtime: &R, uid: &PodUid) -> Result<ObservedPod, RuntimeError> {
+pub(super) async fn observe_pod<R: Runtime>(runtime: &R, uid: &PodUid) -> Result<ObservedPod, RuntimeError> {
     let mut pod = ObservedPod {
         sandboxes: runtime.list_sandboxes(Some(uid)).await?,
         containers: runtime.list_containers(Some(uid)).await?,

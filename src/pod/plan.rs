@@ -5,7 +5,7 @@
 //!
 //! Pure: what it returns depends on its arguments alone.
 
-pub mod termination;
+pub(super) mod termination;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -124,7 +124,7 @@ pub struct Blocked {
 
 /// The inputs of a plan besides the pod and its observation.
 #[derive(Clone, Debug)]
-pub struct PlanContext {
+pub(super) struct PlanContext {
     pub now: Timestamp,
     /// Crash-loop entries of this pod's containers.
     pub back_off: BTreeMap<ContainerName, BackOff>,
@@ -175,7 +175,7 @@ impl Default for PlanContext {
 
 /// What to do next for `pod`, given its state in the runtime. Pure: equal inputs give equal plans.
 #[must_use]
-pub fn compute_pod_plan(pod: &Pod, observed: &ObservedPod, context: &PlanContext) -> PodPlan {
+pub(super) fn compute_pod_plan(pod: &Pod, observed: &ObservedPod, context: &PlanContext) -> PodPlan {
     match context.terminating {
         Some(terminating) => compute_termination(Some(pod), observed, terminating.grace_seconds),
         None => planner::plan(pod, observed, context),
@@ -184,7 +184,7 @@ pub fn compute_pod_plan(pod: &Pod, observed: &ObservedPod, context: &PlanContext
 
 /// How a pod is being taken down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Terminating {
+pub(super) struct Terminating {
     /// Seconds; only ever decreases.
     pub grace_seconds: i64,
 }

@@ -112,12 +112,12 @@ impl<R: Runtime> Prober<R> {
 
     /// The published results of a pod's instances.
     #[must_use]
-    pub fn results(&self, uid: &PodUid) -> ProbeResults {
+    pub(super) fn results(&self, uid: &PodUid) -> ProbeResults {
         self.shared.schedule.borrow().results(uid)
     }
 
     /// The pod is being taken down: stops liveness and startup probes; readiness probes continue.
-    pub fn only_readiness(&self, uid: &PodUid) {
+    pub(super) fn only_readiness(&self, uid: &PodUid) {
         if self.shared.schedule.borrow_mut().only_readiness(uid, Instant::now()) {
             self.shared.changed.notify_one();
         }

@@ -241,7 +241,7 @@ pub fn cpu_quota(cpu_milli: i64, period: i64) -> i64 {
 
 /// cgroup values of one container.
 #[must_use]
-pub fn container_resources(
+pub(super) fn container_resources(
     pod: &Pod,
     container: &Container,
     node: &NodeCapacity,
@@ -309,13 +309,13 @@ fn set_swap(
 
 /// Values for the sandbox config: sums without overhead.
 #[must_use]
-pub fn sandbox_resources(pod: &Pod, flags: &ResourceFlags) -> LinuxResources {
+pub(super) fn sandbox_resources(pod: &Pod, flags: &ResourceFlags) -> LinuxResources {
     basic_resources(&requests_without_overhead(pod), &limits_without_overhead(pod), flags)
 }
 
 /// Values for the sandbox config: the overhead as both request and limit.
 #[must_use]
-pub fn overhead_resources(pod: &Pod, flags: &ResourceFlags) -> LinuxResources {
+pub(super) fn overhead_resources(pod: &Pod, flags: &ResourceFlags) -> LinuxResources {
     if pod.spec.overhead.is_empty() {
         return LinuxResources::default();
     }
@@ -358,7 +358,7 @@ pub fn pod_resources(pod: &Pod, node: &NodeCapacity, flags: &ResourceFlags) -> C
 /// Values of the cgroup of a QoS class. Best-effort pods get the minimum weight; burstable ones together the
 /// sum of their requests (`burstable_cpu_milli`). Huge pages are limited above and below, not here.
 #[must_use]
-pub fn qos_values(class: QosClass, burstable_cpu_milli: i64, node: &NodeCapacity) -> CgroupValues {
+pub(super) fn qos_values(class: QosClass, burstable_cpu_milli: i64, node: &NodeCapacity) -> CgroupValues {
     CgroupValues {
         cpu_shares: Some(match class {
             QosClass::BestEffort => MIN_SHARES,
@@ -371,7 +371,7 @@ pub fn qos_values(class: QosClass, burstable_cpu_milli: i64, node: &NodeCapacity
 
 /// The pod's part of the weight of the burstable class, in thousandths of a CPU.
 #[must_use]
-pub fn burstable_cpu_milli(pod: &Pod) -> i64 {
+pub(super) fn burstable_cpu_milli(pod: &Pod) -> i64 {
     if qos_class(pod) == QosClass::Burstable { milli(&pod_requests(pod), "cpu") } else { 0 }
 }
 
@@ -472,7 +472,7 @@ fn class_components(class: QosClass) -> Vec<String> {
 
 /// Path components of the pod's cgroup below the cgroup root.
 #[must_use]
-pub fn pod_components(uid: &PodUid, class: QosClass) -> Vec<String> {
+pub(super) fn pod_components(uid: &PodUid, class: QosClass) -> Vec<String> {
     let mut components = class_components(class);
     components.push(format!("pod{uid}"));
     components
@@ -487,7 +487,7 @@ pub fn class_cgroup_path(class: QosClass, layout: &CgroupLayout) -> String {
 
 /// What the sandbox config carries as `cgroup_parent`.
 #[must_use]
-pub fn pod_cgroup_parent(uid: &PodUid, class: QosClass, layout: &CgroupLayout) -> String {
+pub(super) fn pod_cgroup_parent(uid: &PodUid, class: QosClass, layout: &CgroupLayout) -> String {
     if !layout.per_qos {
         return layout.root.clone();
     }
@@ -524,7 +524,7 @@ pub fn cgroup_path(components: &[String], layout: &CgroupLayout) -> String {
 /// The path of a cgroup that the configuration names: with systemd by its slice, `kube` for `/kube.slice`
 /// (upstream).
 #[must_use]
-pub fn named_cgroup_path(name: &str, driver: CgroupDriver) -> String {
+pub(super) fn named_cgroup_path(name: &str, driver: CgroupDriver) -> String {
     let components: Vec<String> = match driver {
         CgroupDriver::Cgroupfs => name.split('/').map(str::to_owned).collect(),
         CgroupDriver::Systemd => {
@@ -539,7 +539,11 @@ pub fn named_cgroup_path(name: &str, driver: CgroupDriver) -> String {
 /// `resourceFieldRef` amounts of a container: name to amount, limits falling back to the pod's and then to
 /// the node's.
 #[must_use]
-pub fn effective_limits(pod: &Pod, container: &Container, node: &NodeCapacity) -> BTreeMap<String, Quantity> {
+pub(super) fn effective_limits(
+    pod: &Pod,
+    container: &Container,
+    node: &NodeCapacity,
+) -> BTreeMap<String, Quantity> {
     let mut limits = ResourceList::from([
         ("cpu".to_owned(), Quantity::from_milli(node.cpu_milli)),
         ("memory".to_owned(), Quantity::from_bytes(node.memory_bytes)),

@@ -16,7 +16,7 @@ use crate::model::types::{ContainerName, Timestamp};
 const RESTART_ALL_CONTAINERS: &str = "RestartAllContainers";
 
 /// After a run of this length since the last restart, a crash loop is over (upstream's fixed ten minutes).
-pub const FORGET_AFTER: Duration = Duration::from_secs(600);
+pub(super) const FORGET_AFTER: Duration = Duration::from_secs(600);
 
 /// Whether a container may start now, and which entry must be stored first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +67,7 @@ pub fn back_off(
 /// Whether a container that ended with `exit_code` is to run again: its own rules, then its own policy, then
 /// the pod's.
 #[must_use]
-pub fn restarts_after(pod: &Pod, container: &Container, exit_code: i32) -> bool {
+pub(super) fn restarts_after(pod: &Pod, container: &Container, exit_code: i32) -> bool {
     let policy = container.restart_policy.as_ref().unwrap_or(&pod.spec.restart_policy);
     matching_rule(container, exit_code).is_some() || policy_restarts(policy, exit_code)
 }
@@ -75,19 +75,19 @@ pub fn restarts_after(pod: &Pod, container: &Container, exit_code: i32) -> bool 
 /// Whether a container that was killed for a failed probe is to run again. Its exit code is not known yet and
 /// does not matter: it counts as failed.
 #[must_use]
-pub fn restarts_after_kill(pod: &Pod, container: &Container) -> bool {
+pub(super) fn restarts_after_kill(pod: &Pod, container: &Container) -> bool {
     container.restart_policy.as_ref().unwrap_or(&pod.spec.restart_policy) != "Never"
 }
 
 /// Whether this exit restarts the whole pod in place, by the first matching rule.
 #[must_use]
-pub fn restarts_all(container: &Container, exit_code: i32) -> bool {
+pub(super) fn restarts_all(container: &Container, exit_code: i32) -> bool {
     matching_rule(container, exit_code).is_some_and(|rule| rule.action == RESTART_ALL_CONTAINERS)
 }
 
 /// Whether any exit of this container could restart the whole pod in place.
 #[must_use]
-pub fn may_restart_all(container: &Container) -> bool {
+pub(super) fn may_restart_all(container: &Container) -> bool {
     container.restart_policy_rules.iter().any(|rule| rule.action == RESTART_ALL_CONTAINERS)
 }
 
@@ -118,7 +118,7 @@ fn policy_restarts(policy: &str, exit_code: i32) -> bool {
 /// The restart count of each container's next instance by the last status, for those that have run. It counts
 /// if the runtime has no record any more: the instance in the status has ended, with whatever result.
 #[must_use]
-pub fn counts_after(status: Option<&PodStatus>) -> BTreeMap<ContainerName, u32> {
+pub(super) fn counts_after(status: Option<&PodStatus>) -> BTreeMap<ContainerName, u32> {
     let statuses = |status: &PodStatus| {
         let all = status.init_container_statuses.iter().chain(&status.container_statuses);
         let counts = all.chain(&status.ephemeral_container_statuses).map(|one| (one, next_count(one)));
@@ -135,7 +135,7 @@ fn next_count(status: &ContainerStatus) -> u32 {
 
 /// Whether the instance in the status has run, or still does.
 #[must_use]
-pub fn has_run(status: &ContainerStatus) -> bool {
+pub(super) fn has_run(status: &ContainerStatus) -> bool {
     // While the container waits for its next run, its exit is the last state.
     let last = status.last_state.terminated.as_ref();
     let has_ended =

@@ -82,12 +82,12 @@ pub fn apply(spec: &mut PodSpec, class: &RuntimeClassSpec) -> Result<(), String>
         }
     }
     let own = std::mem::take(&mut spec.tolerations);
-    spec.tolerations = merged(own.into_iter().chain(tolerations.iter().cloned()).collect());
+    spec.tolerations = merged(&own.into_iter().chain(tolerations.iter().cloned()).collect::<Vec<_>>());
     Ok(())
 }
 
 /// Without those that another one includes (upstream: `MergeTolerations`); of equal ones the first stays.
-fn merged(all: Vec<Toleration>) -> Vec<Toleration> {
+fn merged(all: &[Toleration]) -> Vec<Toleration> {
     let is_needed = |(index, one): &(usize, &Toleration)| {
         !all.iter().enumerate().any(|(other, wider)| {
             includes(wider, one) && (other < *index || (other > *index && wider != *one))
@@ -144,7 +144,7 @@ pub fn resolved(
 /// The runtime's handlers under the names that pods use: a class takes precedence over a handler of the same
 /// name.
 #[must_use]
-pub fn by_class_name(
+pub(super) fn by_class_name(
     handlers: &[RuntimeHandler],
     classes: Vec<(String, RuntimeClassSpec)>,
 ) -> Vec<RuntimeHandler> {

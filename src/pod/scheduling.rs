@@ -32,7 +32,7 @@ pub fn place(spec: &mut PodSpec, node_name: &str) {
 
 /// The status of a pod that waits for its gates: upstream's for a pod that no kubelet has seen.
 #[must_use]
-pub fn gated_status(pod: &Pod, previous: Option<&PodStatus>, now: Timestamp) -> PodStatus {
+pub(super) fn gated_status(pod: &Pod, previous: Option<&PodStatus>, now: Timestamp) -> PodStatus {
     let before = previous.map(|previous| previous.conditions.as_slice()).unwrap_or_default();
     let is_this = |condition: &&PodCondition| condition.type_ == SCHEDULED && condition.status == "False";
     let since = before.iter().find(is_this).and_then(|condition| condition.last_transition_time);
@@ -168,7 +168,7 @@ mod tests {
             match expected {
                 "" => assert_eq!(warnings, Vec::<String>::new(), "{spec}"),
                 words => {
-                    assert!(warnings.len() == 1 && warnings[0].starts_with(words), "{spec}: {warnings:?}")
+                    assert!(warnings.len() == 1 && warnings[0].starts_with(words), "{spec}: {warnings:?}");
                 }
             }
         }

@@ -62,7 +62,7 @@ pub struct SecurityIds {
 
 /// The pod must not run as root, and it would, or its user is unknown: `CreateContainerConfigError`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RunAsNonRootError {
+pub(super) enum RunAsNonRootError {
     /// The manifest itself sets user 0.
     #[error("container's runAsUser breaks non-root policy (pod: {pod:?}, container: {container})")]
     RunAsUser {
@@ -107,7 +107,7 @@ fn run_as_user(pod: &Pod, container: &Container) -> Option<i64> {
 ///
 /// # Errors
 /// With upstream's words.
-pub fn check_run_as_non_root(
+pub(super) fn check_run_as_non_root(
     pod: &Pod,
     container: &Container,
     image: &ImageStatus,
@@ -181,7 +181,7 @@ pub fn container_security(
 ///
 /// # Errors
 /// The named container has no record, in upstream's words: `CreateContainerConfigError`.
-pub fn ephemeral_target(
+pub(super) fn ephemeral_target(
     container: &Container,
     observed: &ObservedPod,
 ) -> Result<Option<ContainerId>, String> {
@@ -197,7 +197,7 @@ pub fn ephemeral_target(
 
 /// The pod uses a feature that only some runtimes support.
 #[must_use]
-pub fn needs_able_runtime(pod: &Pod) -> bool {
+pub(super) fn needs_able_runtime(pod: &Pod) -> bool {
     pod.spec.runtime_class_name.is_some()
         || pod.spec.host_users == Some(false)
         || supplemental_groups_policy(pod) == SupplementalGroupsPolicy::Strict
@@ -210,7 +210,7 @@ pub fn needs_able_runtime(pod: &Pod) -> bool {
 /// # Errors
 /// The missing feature. A runtime that does not report its handlers is passed any handler, and returns its
 /// own error.
-pub fn check_runtime(
+pub(super) fn check_runtime(
     pod: &Pod,
     class: Option<&RuntimeClassSpec>,
     handlers: &[RuntimeHandler],
@@ -273,7 +273,7 @@ fn apparmor_of_annotation(text: &str) -> Option<AppArmorChoice> {
 
 /// The SELinux label of the pod itself. A container's own replaces it as a whole.
 #[must_use]
-pub fn pod_selinux(pod: &Pod) -> Option<SelinuxLabel> {
+pub(super) fn pod_selinux(pod: &Pod) -> Option<SelinuxLabel> {
     of_pod(pod, |shared| shared.se_linux_options.as_ref().map(label))
 }
 
@@ -323,7 +323,7 @@ pub fn is_privileged(container: &Container) -> bool {
 
 /// Whether the sandbox must be: some container of the pod is.
 #[must_use]
-pub fn pod_is_privileged(pod: &Pod) -> bool {
+pub(super) fn pod_is_privileged(pod: &Pod) -> bool {
     let spec = &pod.spec;
     let all = spec.init_containers.iter().chain(&spec.containers).chain(&spec.ephemeral_containers);
     all.into_iter().any(is_privileged)

@@ -22,7 +22,7 @@ pub struct HttpTarget {
 
 /// A manifest's port cannot be resolved.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PortError {
+pub(super) enum PortError {
     /// Neither a name of one of the ports nor a number.
     Unknown(String),
     /// A number that is no port.
@@ -33,7 +33,7 @@ pub enum PortError {
 ///
 /// # Errors
 /// There is no such port.
-pub fn http_target(
+pub(super) fn http_target(
     action: &HttpGetAction,
     ports: &[ContainerPort],
     pod_ip: &str,
@@ -52,7 +52,7 @@ pub fn http_target(
 ///
 /// # Errors
 /// It is none of these.
-pub fn resolve_port(port: &IntOrString, ports: &[ContainerPort]) -> Result<u16, PortError> {
+pub(super) fn resolve_port(port: &IntOrString, ports: &[ContainerPort]) -> Result<u16, PortError> {
     let number = match port {
         IntOrString::Int(number) => i64::from(*number),
         IntOrString::String(name) => match ports.iter().find(|port| port.name == *name) {
@@ -65,13 +65,13 @@ pub fn resolve_port(port: &IntOrString, ports: &[ContainerPort]) -> Result<u16, 
 
 /// # Errors
 /// It is no port.
-pub fn checked_port(number: i64) -> Result<u16, PortError> {
+pub(super) fn checked_port(number: i64) -> Result<u16, PortError> {
     u16::try_from(number).ok().filter(|port| *port > 0).ok_or(PortError::Invalid(number))
 }
 
 /// A manifest's host, which may be written as in a URL, or else the pod's address.
 #[must_use]
-pub fn host_or(host: &str, pod_ip: &str) -> String {
+pub(super) fn host_or(host: &str, pod_ip: &str) -> String {
     let host = host.trim_start_matches('[').trim_end_matches(']');
     if host.is_empty() { pod_ip.to_owned() } else { host.to_owned() }
 }
@@ -80,7 +80,7 @@ impl HttpTarget {
     /// The same without TLS, for a server that does not support it. Credentials are not sent in the clear
     /// (upstream).
     #[must_use]
-    pub fn without_tls(&self) -> Self {
+    pub(super) fn without_tls(&self) -> Self {
         let is_secret = |name: &str| name.eq_ignore_ascii_case("authorization");
         let headers = self.headers.iter().filter(|(name, _)| !is_secret(name)).cloned().collect();
         Self { https: false, headers, ..self.clone() }

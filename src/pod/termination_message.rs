@@ -8,18 +8,18 @@ use crate::model::labels;
 use crate::model::observed::{ContainerStateKind, ObservedContainer};
 
 /// The most that is taken of a termination log, in bytes from its end.
-pub const MESSAGE_MAX: usize = 4096;
+pub(super) const MESSAGE_MAX: usize = 4096;
 /// The most that is taken of a log instead, in bytes from its end.
-pub const LOG_MESSAGE_MAX: usize = 2048;
+pub(super) const LOG_MESSAGE_MAX: usize = 2048;
 /// The most lines that are taken of a log.
 const LOG_LINES_MAX: usize = 80;
 /// Enough of a log's end, in bytes, for the limits above, the prefix of each line and a line of the length at
 /// which runtimes split them.
-pub const LOG_TAIL: usize = 32 * 1024;
+pub(super) const LOG_TAIL: usize = 32 * 1024;
 
 /// Whether the end of the log replaces an empty termination log. A container that could not run has no log.
 #[must_use]
-pub fn falls_back_to_log(container: &ObservedContainer) -> bool {
+pub(super) fn falls_back_to_log(container: &ObservedContainer) -> bool {
     let policy = container.annotations.get(labels::TERMINATION_MESSAGE_POLICY);
     container.state == ContainerStateKind::Exited
         && policy.is_some_and(|policy| policy == "FallbackToLogsOnError")
@@ -40,7 +40,7 @@ pub fn joined(runtime: &str, own: &str) -> String {
 /// The content of the last lines of a log, without prefixes: at most 80 lines and 2048 bytes. `tail` is the
 /// end of the file; `is_cut` means that it begins in the middle.
 #[must_use]
-pub fn from_log(tail: &[u8], is_cut: bool) -> String {
+pub(super) fn from_log(tail: &[u8], is_cut: bool) -> String {
     let lines: Vec<&[u8]> = tail.split_inclusive(|byte| *byte == b'\n').collect();
     let skipped = lines.len().saturating_sub(LOG_LINES_MAX);
     let mut text = Vec::new();

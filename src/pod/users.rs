@@ -107,7 +107,11 @@ impl NodeIds {
     ///
     /// # Errors
     /// Other output, or as [`Self::new`].
-    pub fn from_getsubids(output: &str, ids_per_pod: u32, max_pods: u32) -> Result<Self, NodeIdsError> {
+    pub(super) fn from_getsubids(
+        output: &str,
+        ids_per_pod: u32,
+        max_pods: u32,
+    ) -> Result<Self, NodeIdsError> {
         let words: Vec<&str> = output.split_ascii_whitespace().collect();
         let number = |word: &str| word.parse::<u32>().ok();
         match words.as_slice() {
@@ -127,7 +131,7 @@ impl NodeIds {
 
 /// A range cannot be allocated or recorded. The words are upstream's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RangeError {
+pub(super) enum RangeError {
     /// All ranges are taken.
     #[error("could not find an empty slot to allocate a user namespace")]
     Exhausted,
@@ -150,26 +154,26 @@ pub enum RangeError {
 
 /// The ranges of pods: no two are the same.
 #[derive(Clone, Debug, Default)]
-pub struct UserRanges {
+pub(super) struct UserRanges {
     ids: NodeIds,
     taken: BTreeMap<PodUid, u32>,
 }
 
 impl UserRanges {
     #[must_use]
-    pub fn new(ids: NodeIds) -> Self {
+    pub(super) fn new(ids: NodeIds) -> Self {
         Self { ids, taken: BTreeMap::new() }
     }
 
     /// The range of a pod that has one.
     #[must_use]
-    pub fn of(&self, uid: &PodUid) -> Option<IdRange> {
+    pub(super) fn of(&self, uid: &PodUid) -> Option<IdRange> {
         self.taken.get(uid).map(|index| self.ids.range(*index))
     }
 
     /// No range is free.
     #[must_use]
-    pub fn is_full(&self) -> bool {
+    pub(super) fn is_full(&self) -> bool {
         u32::try_from(self.taken.len()).is_ok_and(|taken| taken >= self.ids.ranges)
     }
 
@@ -177,7 +181,7 @@ impl UserRanges {
     ///
     /// # Errors
     /// There is none.
-    pub fn allocate(&mut self, uid: &PodUid) -> Result<IdRange, RangeError> {
+    pub(super) fn allocate(&mut self, uid: &PodUid) -> Result<IdRange, RangeError> {
         let taken: BTreeSet<u32> = self.taken.values().copied().into_set();
         let index = (0..self.ids.ranges).find(|index| !taken.contains(index)).ok_or(RangeError::Exhausted)?;
         self.taken.insert(uid.clone(), index);
@@ -188,7 +192,7 @@ impl UserRanges {
     ///
     /// # Errors
     /// It is not one of the node's ranges, or another pod's.
-    pub fn record(&mut self, uid: &PodUid, range: IdRange) -> Result<(), RangeError> {
+    pub(super) fn record(&mut self, uid: &PodUid, range: IdRange) -> Result<(), RangeError> {
         let ids = self.ids;
         if range.length != ids.ids_per_pod {
             return Err(RangeError::Length(range.length));
@@ -210,19 +214,19 @@ impl UserRanges {
     }
 
     /// The pod needs no range any more.
-    pub fn release(&mut self, uid: &PodUid) {
+    pub(super) fn release(&mut self, uid: &PodUid) {
         self.taken.remove(uid);
     }
 
     /// Releases the ranges of all pods but these.
-    pub fn retain(&mut self, pods: &BTreeSet<PodUid>) {
+    pub(super) fn retain(&mut self, pods: &BTreeSet<PodUid>) {
         self.taken.retain(|uid, _| pods.contains(uid));
     }
 }
 
 /// The content of a pod's `userns` file.
 #[must_use]
-pub fn format_mappings(range: IdRange) -> String {
+pub(super) fn format_mappings(range: IdRange) -> String {
     let mapping = json!([{"hostId": range.host, "containerId": 0, "length": range.length}]);
     json!({"uidMappings": mapping, "gidMappings": mapping}).to_string()
 }
@@ -231,7 +235,7 @@ pub fn format_mappings(range: IdRange) -> String {
 ///
 /// # Errors
 /// It is not one range from root on, the same for users and groups.
-pub fn parse_mappings(text: &str) -> Result<IdRange, RangeError> {
+pub(super) fn parse_mappings(text: &str) -> Result<IdRange, RangeError> {
     let value: Value = serde_json::from_str(text).map_err(|_| RangeError::File("it is not JSON"))?;
     let (users, groups) = (&value["uidMappings"], &value["gidMappings"]);
     let [mapping] = users.as_array().map(Vec::as_slice).unwrap_or_default() else {

@@ -69,7 +69,7 @@ pub struct MountedVolume {
 }
 
 /// Ready volumes by the name the pod gives them.
-pub type MountedVolumes = BTreeMap<String, MountedVolume>;
+pub(super) type MountedVolumes = BTreeMap<String, MountedVolume>;
 
 /// A volume could not be set up or removed.
 #[derive(Debug, thiserror::Error)]
@@ -183,14 +183,14 @@ pub enum VolumeError {
 
 /// `<pods>/<uid>`.
 #[must_use]
-pub fn pod_dir(config: &VolumeConfig, uid: &PodUid) -> PathBuf {
+pub(super) fn pod_dir(config: &VolumeConfig, uid: &PodUid) -> PathBuf {
     config.pods_dir.join(uid.as_str())
 }
 
 impl VolumeError {
     /// Only a changed manifest can help.
     #[must_use]
-    pub fn is_hopeless(&self) -> bool {
+    pub(super) fn is_hopeless(&self) -> bool {
         matches!(self, Self::UnsupportedKind { .. } | Self::Medium { .. })
     }
 }
@@ -346,7 +346,7 @@ impl Volumes {
     ///
     /// # Errors
     /// When it cannot be created, or leads out of the volume.
-    pub async fn ensure_sub_path(
+    pub(super) async fn ensure_sub_path(
         &self,
         uid: &PodUid,
         volume: &MountedVolume,
@@ -372,7 +372,7 @@ impl Volumes {
     ///
     /// # Errors
     /// What prevents the removal. Repeat later.
-    pub async fn tear_down(&self, uid: &PodUid) -> Result<(), VolumeError> {
+    pub(super) async fn tear_down(&self, uid: &PodUid) -> Result<(), VolumeError> {
         self.refreshed.forget(uid);
         let pod_dir = pod_dir(&self.config, uid);
         let removed = rt::blocking("tear down volumes", move || tear_down_dir(&pod_dir)).await;

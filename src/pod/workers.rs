@@ -3,7 +3,7 @@
 //!
 //! Owns which workers exist and which incarnation of a full name may run.
 
-pub mod failed_starts;
+pub(super) mod failed_starts;
 
 mod counts;
 mod pressure;
@@ -77,7 +77,7 @@ pub struct PodWorkerDeps<R> {
 const EARLIER_LIFE: Duration = Duration::from_secs(60);
 
 /// Restart counts and back-off of one pod's containers.
-pub type ContainerStates = BTreeMap<ContainerName, StoredContainerState>;
+pub(super) type ContainerStates = BTreeMap<ContainerName, StoredContainerState>;
 
 struct WorkerHandle {
     mailbox: Rc<Inbox>,

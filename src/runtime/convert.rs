@@ -111,7 +111,7 @@ pub fn image_spec(image: &str) -> cri::ImageSpec {
 
 /// `AuthConfig`.
 #[must_use]
-pub fn auth_config(auth: &ImageAuth) -> cri::AuthConfig {
+pub(super) fn auth_config(auth: &ImageAuth) -> cri::AuthConfig {
     cri::AuthConfig {
         username: auth.username.clone(),
         password: auth.password.clone(),
@@ -124,7 +124,7 @@ pub fn auth_config(auth: &ImageAuth) -> cri::AuthConfig {
 
 /// The label filter that picks one pod; empty for all.
 #[must_use]
-pub fn pod_selector(pod: Option<&PodUid>) -> BTreeMap<String, String> {
+pub(super) fn pod_selector(pod: Option<&PodUid>) -> BTreeMap<String, String> {
     pod.map(|uid| (labels::POD_UID.to_owned(), uid.to_string())).into_iter().into_map()
 }
 

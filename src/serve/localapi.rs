@@ -16,7 +16,7 @@ mod incoming;
 mod metrics;
 pub mod node;
 pub mod objects;
-pub mod openapi;
+pub(super) mod openapi;
 pub mod patch;
 pub mod path;
 mod protobuf;

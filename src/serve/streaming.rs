@@ -14,7 +14,7 @@ pub mod server;
 pub mod session;
 pub mod spdy;
 pub mod tokens;
-pub mod websocket;
+pub(super) mod websocket;
 
 use std::io;
 use std::rc::Rc;
@@ -92,7 +92,7 @@ impl Action {
 type Protocols = (Option<&'static [&'static str]>, &'static [&'static str]);
 
 #[must_use]
-pub fn wants_websocket(headers: &HeaderMap) -> bool {
+pub(super) fn wants_websocket(headers: &HeaderMap) -> bool {
     has(headers, &CONNECTION, "upgrade") && has(headers, &UPGRADE, "websocket")
 }
 
@@ -112,7 +112,7 @@ struct Refusal {
 
 /// Answers a request for an action, and carries the action out once the connection is upgraded. `held` (for
 /// example a permit) is dropped at the end. Needs a `LocalSet`, and a connection served with upgrades.
-pub fn respond(
+pub(super) fn respond(
     mut request: Request<()>,
     action: Action,
     idle_timeout: Duration,

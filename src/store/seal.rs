@@ -16,7 +16,7 @@ use super::error::StoreError;
 use crate::codec::base64;
 
 /// Bytes of a key.
-pub const KEY_BYTES: usize = 32;
+pub(super) const KEY_BYTES: usize = 32;
 /// The `key_id` of a value that is stored in the clear.
 pub(crate) const PLAIN: &str = "";
 

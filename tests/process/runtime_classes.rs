@@ -53,9 +53,9 @@ fn a_runtime_class_is_written_and_read_as_any_object() {
     assert_eq!(said, "runtimeclasses.node.k8s.io \"sandboxed\" already exists");
     let said = served.refused(422, "POST", CLASSES, JSON, &class("bad", "Kata"));
     assert!(said.starts_with("RuntimeClass.node.k8s.io \"bad\" is invalid: handler: Invalid value: \"Kata\": a lowercase RFC 1123 label"), "{said}");
-    let mut core = class("old", "kata");
-    core["apiVersion"] = json!("v1");
-    let said = served.refused(400, "POST", CLASSES, JSON, &core);
+    let mut legacy = class("old", "kata");
+    legacy["apiVersion"] = json!("v1");
+    let said = served.refused(400, "POST", CLASSES, JSON, &legacy);
     assert_eq!(
         said,
         "the API version in the data (v1) does not match the expected API version (node.k8s.io/v1)"

@@ -138,9 +138,9 @@ pub enum FileError {
 }
 
 /// The group and version of the configuration.
-pub const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
+pub(in crate::agent) const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
 /// The kind of the configuration.
-pub const KIND: &str = "KubeletConfiguration";
+pub(in crate::agent) const KIND: &str = "KubeletConfiguration";
 
 /// A conflict of run-once with another setting.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

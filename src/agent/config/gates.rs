@@ -32,7 +32,7 @@ pub struct FeatureGates(BTreeMap<&'static str, bool>);
 impl FeatureGates {
     /// Whether the gate is on. An unknown name is off.
     #[must_use]
-    pub fn enabled(&self, name: &str) -> bool {
+    pub(in crate::agent) fn enabled(&self, name: &str) -> bool {
         self.0.get(name).copied().unwrap_or(false)
     }
 

@@ -34,7 +34,7 @@ pub enum Origin {
 impl Origin {
     /// Whether the user set it.
     #[must_use]
-    pub fn is_explicit(&self) -> bool {
+    pub(in crate::agent) fn is_explicit(&self) -> bool {
         !matches!(self, Self::Default | Self::AgentDefault(_))
     }
 }

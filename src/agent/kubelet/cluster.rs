@@ -55,7 +55,7 @@ struct LocalCluster {
 const MOST_NAMES: usize = 5;
 
 /// The local API of this node, which the servers delegate its paths to.
-pub(super) fn local_api(
+pub fn local_api(
     resolved: &Resolved,
     executor: Option<&ExecutorConfig>,
     node: &SharedNode,

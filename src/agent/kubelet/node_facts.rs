@@ -13,7 +13,7 @@ use crate::pod::executor::ExecutorConfig;
 
 /// The facts at start. The runtime's features are added once it reports them.
 #[must_use]
-pub fn node_facts(resolved: &Resolved, executor: &ExecutorConfig) -> NodeFacts {
+pub(in crate::agent) fn node_facts(resolved: &Resolved, executor: &ExecutorConfig) -> NodeFacts {
     let kubelet = &resolved.kubelet;
     // The limit of pods depends on all cores, including reserved ones.
     let (most, per_core) = (i64::from(kubelet.max_pods), i64::from(kubelet.pods_per_core));

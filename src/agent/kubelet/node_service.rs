@@ -28,7 +28,7 @@ use crate::serve::server::{AgentReport, ObjectDetail};
 use crate::serve::streaming::{Action, Pending, Streams};
 
 /// A runtime that supports exec, attach and port-forward.
-pub trait SandboxStreams: Runtime {
+pub(in crate::agent) trait SandboxStreams: Runtime {
     /// Opens a stream. The sandbox is the pod's ready one.
     fn enter(self: Rc<Self>, wanted: StreamTarget) -> Pending<Result<StreamServer, String>>;
     /// Disk usage that only the runtime knows, if requested, of these containers.
@@ -36,7 +36,7 @@ pub trait SandboxStreams: Runtime {
 }
 
 /// As [`StreamKind`], with the sandbox resolved.
-pub enum StreamTarget {
+pub(in crate::agent) enum StreamTarget {
     /// A new program.
     Exec(ContainerId, Vec<String>, Streams),
     /// The container's main program.
@@ -84,7 +84,7 @@ impl SandboxStreams for CriRuntime {
     }
 }
 
-pub struct NodeService<R> {
+pub(in crate::agent) struct NodeService<R> {
     /// The node's name.
     pub name: String,
     /// The effective configuration, with secrets masked.

@@ -19,7 +19,7 @@ use crate::store::{
 };
 
 /// The systemd credential that holds the key.
-pub const CREDENTIAL: &str = "agent-store-key";
+pub(in crate::agent) const CREDENTIAL: &str = "agent-store-key";
 /// The limit of the file; a key is far shorter.
 const MAX_KEY_FILE_BYTES: u64 = 4096;
 

@@ -103,12 +103,12 @@ impl LoopView {
 
     /// Why device plugins cannot register, if so.
     #[must_use]
-    pub fn plugin_trouble(&self) -> Option<String> {
+    pub(in crate::agent) fn plugin_trouble(&self) -> Option<String> {
         self.plugin_trouble.borrow().clone()
     }
 
     /// Records that device plugins cannot register.
-    pub fn set_plugin_trouble(&self, why: String) {
+    pub(in crate::agent) fn set_plugin_trouble(&self, why: String) {
         *self.plugin_trouble.borrow_mut() = Some(why);
     }
 

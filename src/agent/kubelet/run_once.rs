@@ -155,7 +155,7 @@ fn outcome(config: RunOnceConfig, view: &LoopView, pods: Vec<Pod>, timed_out: bo
         let name = format!("{}/{}", pod.metadata.namespace, pod.metadata.name);
         match judge(pod) {
             RunOnceVerdict::Failed(why) | RunOnceVerdict::Rejected(why) => {
-                failures.push(format!("pod {name}: {why}"))
+                failures.push(format!("pod {name}: {why}"));
             }
             RunOnceVerdict::Starting(why) => {
                 failures.push(format!("pod {name}: not running after {}s: {why}", config.timeout.as_secs()));

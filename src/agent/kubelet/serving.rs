@@ -64,7 +64,7 @@ const RETRY: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// A configuration that can never be served.
-pub(super) fn start(
+pub fn start(
     resolved: &Resolved,
     (node, guest): (&SharedNode, &SharedDelegate),
     view: &Rc<LoopView>,

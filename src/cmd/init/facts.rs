@@ -24,7 +24,7 @@ const MAX_FILE: u64 = 1 << 20;
 
 /// The root directory, and facts that are not in files.
 #[derive(Clone, Debug)]
-pub struct ProbedMachine {
+pub(in crate::cmd) struct ProbedMachine {
     /// `/`, or a directory that imitates one.
     pub root: PathBuf,
     pub uid: u32,
@@ -37,7 +37,7 @@ pub struct ProbedMachine {
 }
 
 #[derive(Clone, Debug, Default)]
-pub struct MachineFacts {
+pub(in crate::cmd) struct MachineFacts {
     pub uid: u32,
     /// The clock's time.
     pub now: Option<Timestamp>,
@@ -103,7 +103,7 @@ pub struct MachineFacts {
 
 /// The cgroup hierarchy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Cgroups {
+pub(in crate::cmd) enum Cgroups {
     /// No cgroup file system at all.
     #[default]
     None,
@@ -120,7 +120,7 @@ pub enum Cgroups {
 
 /// A line of `/proc/swaps`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Swap {
+pub(in crate::cmd) struct Swap {
     /// File or device.
     pub name: String,
     pub bytes: u64,
@@ -197,7 +197,7 @@ pub struct Interest {
 
 impl ProbedMachine {
     #[must_use]
-    pub fn look(&self, interest: &Interest) -> MachineFacts {
+    pub(in crate::cmd) fn look(&self, interest: &Interest) -> MachineFacts {
         let release = self.line("proc/sys/kernel/osrelease");
         let mounts = mounts::parse(&self.text("proc/self/mountinfo"));
         let processes = self.processes();
@@ -400,7 +400,7 @@ impl ProbedMachine {
     }
 
     #[must_use]
-    pub fn init_system(&self) -> InitSystem {
+    pub(in crate::cmd) fn init_system(&self) -> InitSystem {
         if self.at("run/systemd/system").is_dir() && self.has_program("systemctl") {
             InitSystem::Systemd
         } else if self.has_program("rc-service") && self.has_program("rc-update") {

@@ -26,7 +26,7 @@ mod storage;
 mod tests;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Severity {
+pub(in crate::cmd) enum Severity {
     /// The check passed.
     Ok,
     /// Not checked, or nothing to check.
@@ -38,7 +38,7 @@ pub enum Severity {
 
 /// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PreflightFinding {
+pub(in crate::cmd) struct PreflightFinding {
     /// The name for `--ignore-preflight-errors`.
     pub name: String,
     pub severity: Severity,
@@ -69,50 +69,50 @@ impl PreflightFinding {
 
     /// A passed check.
     #[must_use]
-    pub fn ok(name: &str, seen: impl Into<String>) -> Self {
+    pub(in crate::cmd) fn ok(name: &str, seen: impl Into<String>) -> Self {
         Self::new(Severity::Ok, name, seen, "")
     }
 
     #[must_use]
-    pub fn skipped(name: &str, why: impl Into<String>) -> Self {
+    pub(in crate::cmd) fn skipped(name: &str, why: impl Into<String>) -> Self {
         Self::new(Severity::Skipped, name, why, "")
     }
 
     #[must_use]
-    pub fn warning(name: &str, seen: impl Into<String>, message: impl Into<String>) -> Self {
+    pub(in crate::cmd) fn warning(name: &str, seen: impl Into<String>, message: impl Into<String>) -> Self {
         Self::new(Severity::Warning, name, seen, message)
     }
 
     /// A failed check.
     #[must_use]
-    pub fn error(name: &str, seen: impl Into<String>, message: impl Into<String>) -> Self {
+    pub(in crate::cmd) fn error(name: &str, seen: impl Into<String>, message: impl Into<String>) -> Self {
         Self::new(Severity::Error, name, seen, message)
     }
 
     /// Sets the required state.
     #[must_use]
-    pub fn wanted(mut self, wanted: impl Into<String>) -> Self {
+    pub(in crate::cmd) fn wanted(mut self, wanted: impl Into<String>) -> Self {
         self.wanted = wanted.into();
         self
     }
 
     /// Sets the remedy.
     #[must_use]
-    pub fn fix(mut self, fix: impl Into<String>) -> Self {
+    pub(in crate::cmd) fn fix(mut self, fix: impl Into<String>) -> Self {
         self.fix = fix.into();
         self
     }
 
     /// Adds a command of the remedy.
     #[must_use]
-    pub fn command(mut self, command: impl Into<String>) -> Self {
+    pub(in crate::cmd) fn command(mut self, command: impl Into<String>) -> Self {
         self.commands.push(command.into());
         self
     }
 
     /// The finding in human-readable form.
     #[must_use]
-    pub fn text(&self) -> String {
+    pub(in crate::cmd) fn text(&self) -> String {
         let word = match self.severity {
             Severity::Error => "ERROR ",
             Severity::Warning => "WARNING ",
@@ -149,7 +149,7 @@ impl PreflightFinding {
 
 /// A port that the agent will listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WantedPort {
+pub(in crate::cmd) struct WantedPort {
     pub address: IpAddr,
     pub port: u16,
     /// The configuration setting behind the requirement.
@@ -158,7 +158,7 @@ pub struct WantedPort {
 
 /// The agent's tasks on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Purpose {
+pub(in crate::cmd) struct Purpose {
     /// `--hostname-override`, or the machine's name; empty for checks of the machine only.
     pub node_name: String,
     /// `--root-dir`.
@@ -191,7 +191,7 @@ const CONTROL_PLANE_PORTS: [u16; 5] = [6443, 10259, 10257, 2379, 2380];
 impl Purpose {
     /// The purpose according to the configuration.
     #[must_use]
-    pub fn of(resolved: &Resolved, control_plane: bool) -> Self {
+    pub(in crate::cmd) fn of(resolved: &Resolved, control_plane: bool) -> Self {
         let kubelet = &resolved.kubelet;
         let any = IpAddr::from([0, 0, 0, 0]);
         let at = |address: &str| address.parse().unwrap_or(any);
@@ -231,7 +231,7 @@ impl Purpose {
 
     /// The facts of the machine that the checks need.
     #[must_use]
-    pub fn interest(&self) -> Interest {
+    pub(in crate::cmd) fn interest(&self) -> Interest {
         let mut directories = vec![
             self.root_dir.clone(),
             self.log_dir.clone(),
@@ -290,7 +290,7 @@ const CHECKS: &[Check] = &[
 
 /// The first batch: without root no other check is reliable.
 #[must_use]
-pub fn privileged(facts: &MachineFacts) -> PreflightFinding {
+pub(in crate::cmd) fn privileged(facts: &MachineFacts) -> PreflightFinding {
     const NAME: &str = "IsPrivilegedUser";
     let seen = format!("user id {}", facts.uid);
     if facts.uid == 0 {
@@ -303,20 +303,20 @@ pub fn privileged(facts: &MachineFacts) -> PreflightFinding {
 
 /// All checks but the first.
 #[must_use]
-pub fn check(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFinding> {
+pub(in crate::cmd) fn check(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFinding> {
     CHECKS.iter().flat_map(|check| check(facts, wanted)).collect()
 }
 
 /// Names whose errors become warnings (`--ignore-preflight-errors`), in lower case.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ignored(Vec<String>);
+pub(in crate::cmd) struct Ignored(Vec<String>);
 
 impl Ignored {
     /// Adds names separated by commas.
     ///
     /// # Errors
     /// `all` together with others. Unknown names are accepted, as upstream.
-    pub fn add(&mut self, names: &str) -> Result<(), String> {
+    pub(in crate::cmd) fn add(&mut self, names: &str) -> Result<(), String> {
         let names = names.split(',').map(|name| name.trim().to_ascii_lowercase());
         self.0.extend(names.filter(|name| !name.is_empty()));
         if self.0.len() > 1 && self.0.iter().any(|name| name == "all") {
@@ -328,7 +328,7 @@ impl Ignored {
     }
 
     /// Turns ignored errors into warnings.
-    pub fn apply(&self, findings: &mut [PreflightFinding]) {
+    pub(in crate::cmd) fn apply(&self, findings: &mut [PreflightFinding]) {
         let is_ignored = |name: &str| {
             let name = name.to_ascii_lowercase();
             self.0.iter().any(|ignored| *ignored == name || ignored == "all")
@@ -343,7 +343,7 @@ impl Ignored {
 
 /// The warnings and errors for standard error. `all` adds the checks that passed.
 #[must_use]
-pub fn report(findings: &[PreflightFinding], all: bool) -> String {
+pub(in crate::cmd) fn report(findings: &[PreflightFinding], all: bool) -> String {
     let of = |severity| findings.iter().filter(move |finding| finding.severity == severity);
     let mut text = String::new();
     if all {
@@ -363,7 +363,7 @@ pub fn report(findings: &[PreflightFinding], all: bool) -> String {
 }
 
 #[must_use]
-pub fn to_json(findings: &[PreflightFinding]) -> Value {
+pub(in crate::cmd) fn to_json(findings: &[PreflightFinding]) -> Value {
     let count = |severity| findings.iter().filter(|finding| finding.severity == severity).count();
     json!({
         "kind": "PreflightReport",
@@ -376,7 +376,7 @@ pub fn to_json(findings: &[PreflightFinding]) -> Value {
 
 /// Whether a finding is an error.
 #[must_use]
-pub fn has_errors(findings: &[PreflightFinding]) -> bool {
+pub(in crate::cmd) fn has_errors(findings: &[PreflightFinding]) -> bool {
     findings.iter().any(|finding| finding.severity == Severity::Error)
 }
 

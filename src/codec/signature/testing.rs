@@ -21,7 +21,7 @@ trusted comment: fleet
 ";
 
 /// Over the body itself (`minisign -S -l`).
-pub const LEGACY: &str = "untrusted comment: signature from minisign secret key
+pub(in crate::codec) const LEGACY: &str = "untrusted comment: signature from minisign secret key
 RWT0eUA4PQKzHMvkDm65sV3F3bXDWO0SMThYOqhUZ8lWMmZU5P70LvmIaKigOflHPLQmnFL2qCTkqqyEQL6AwNx9phEfmvwzjw4=
 trusted comment: fleet
 pxq4CWLw6bJCfVa18lgmRVT49txE9l3zWy62VEA/yUckDK53LyzcyVn64YrQu8NwXeJyRNqBZH2NybhqafYmDQ==

@@ -60,7 +60,7 @@ impl ApiChange {
 }
 
 /// Reads the desired state and returns the change to make.
-pub type Decide = Box<dyn FnOnce(&PodConfig) -> ApiChange>;
+pub(in crate::desired) type Decide = Box<dyn FnOnce(&PodConfig) -> ApiChange>;
 
 /// An edit that is sent to the loop.
 pub struct Edit {

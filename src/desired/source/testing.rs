@@ -17,7 +17,7 @@ use crate::model::objects::{LocalObject, ObjectKind, wire};
 /// One pod per line, `name=version`, or ConfigMap, `@name=version`; a line that begins with `!` is a broken
 /// document.
 #[derive(Clone, Debug, Default)]
-pub struct Lines {
+pub(in crate::desired) struct Lines {
     /// How often a manifest was parsed.
     pub parsed: Rc<Cell<usize>>,
 }
@@ -44,7 +44,7 @@ impl ManifestParser for Lines {
 }
 
 /// A pod as [`Lines`] makes it.
-pub fn pod(name: &str, version: &str) -> Pod {
+pub(in crate::desired) fn pod(name: &str, version: &str) -> Pod {
     let mut pod = Pod::default();
     name.clone_into(&mut pod.metadata.name);
     version.clone_into(&mut pod.spec.hostname);
@@ -52,13 +52,13 @@ pub fn pod(name: &str, version: &str) -> Pod {
 }
 
 /// A ConfigMap as [`Lines`] makes it.
-pub fn object(name: &str, version: &str) -> LocalObject {
+pub(in crate::desired) fn object(name: &str, version: &str) -> LocalObject {
     let value = json!({"metadata": {"name": name}, "data": {"version": version}});
     wire::from_value(ObjectKind::ConfigMap, value).unwrap()
 }
 
 /// `name=version` of every ConfigMap of an answer.
-pub fn shown_objects(update: &SourceUpdate) -> String {
+pub(in crate::desired) fn shown_objects(update: &SourceUpdate) -> String {
     let shown = |object: &SourceObject| {
         let text = wire::to_value(&object.object, wire::Values::Shown);
         format!("{}={}", object.object.key.name, text["data"]["version"].as_str().unwrap())
@@ -67,12 +67,12 @@ pub fn shown_objects(update: &SourceUpdate) -> String {
 }
 
 /// A pod from before a restart.
-pub fn stored(name: &str, version: &str, origin: impl AsRef<Path>) -> SourcePod {
+pub(in crate::desired) fn stored(name: &str, version: &str, origin: impl AsRef<Path>) -> SourcePod {
     SourcePod { pod: Rc::new(pod(name, version)), origin: origin.as_ref().to_str().unwrap().to_owned() }
 }
 
 /// `name=version` of every pod of an answer, or `unknown`.
-pub fn shown(update: &SourceUpdate) -> String {
+pub(in crate::desired) fn shown(update: &SourceUpdate) -> String {
     match &update.answer {
         SourceAnswer::Unknown => "unknown".to_owned(),
         SourceAnswer::Pods(pods) => {
@@ -106,13 +106,13 @@ impl TempDir {
     }
 
     /// Writes atomically, as a careful writer does.
-    pub fn put(&self, name: &str, content: &str) {
+    pub(in crate::desired) fn put(&self, name: &str, content: &str) {
         let hidden = self.0.join(".being-written");
         std::fs::write(&hidden, content).unwrap();
         std::fs::rename(hidden, self.0.join(name)).unwrap();
     }
 
-    pub fn remove(&self, name: &str) {
+    pub(in crate::desired) fn remove(&self, name: &str) {
         std::fs::remove_file(self.0.join(name)).unwrap();
     }
 }

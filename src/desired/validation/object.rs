@@ -223,10 +223,10 @@ pub fn refused_change(old: &ObjectContent, new: &ObjectContent) -> Vec<FieldErro
                 );
             }
         }
-        (ObjectContent::RuntimeClass(old), ObjectContent::RuntimeClass(new)) => {
-            if old.handler != new.handler {
-                errors.invalid(&Path::Root("handler"), &new.handler, "field is immutable");
-            }
+        (ObjectContent::RuntimeClass(old), ObjectContent::RuntimeClass(new))
+            if old.handler != new.handler =>
+        {
+            errors.invalid(&Path::Root("handler"), &new.handler, "field is immutable");
         }
         _ => {}
     }

@@ -13,7 +13,7 @@ const RESOURCE: &str = "ephemeral-storage";
 
 /// The pod has to be measured: it has a limit that is enforced.
 #[must_use]
-pub fn has_limits(pod: &Pod) -> bool {
+pub(in crate::node) fn has_limits(pod: &Pod) -> bool {
     let by_volume = pod.spec.volumes.iter().any(|volume| {
         let limit = volume.empty_dir.as_ref().and_then(|empty| empty.size_limit.as_ref());
         limit.is_some_and(|limit| limit.value() > 0)

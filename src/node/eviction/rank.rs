@@ -86,7 +86,7 @@ fn used(usage: &PodUse, signal: Signal, disks: Disks) -> Option<u64> {
 
 /// The pod holds something that can be reclaimed.
 #[must_use]
-pub fn is_candidate(pod: &Pod) -> bool {
+pub(in crate::node) fn is_candidate(pod: &Pod) -> bool {
     !is_critical(pod) && !is_terminal(&pod.status) && pod.metadata.deletion_timestamp.is_none()
 }
 

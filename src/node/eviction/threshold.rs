@@ -83,7 +83,7 @@ pub struct Threshold {
 impl Threshold {
     /// `was_met`: it is resolved only after the minimum reclaim.
     #[must_use]
-    pub fn is_met(&self, observed: Observation, was_met: bool) -> bool {
+    pub(in crate::node) fn is_met(&self, observed: Observation, was_met: bool) -> bool {
         let reclaim =
             self.minimum_reclaim.filter(|_| was_met).map_or(0, |amount| amount.of(observed.capacity));
         observed.available < self.value.of(observed.capacity).saturating_add(reclaim)
@@ -91,7 +91,7 @@ impl Threshold {
 
     /// Within a quarter of the value, or two percent of the capacity.
     #[must_use]
-    pub fn is_near(&self, observed: Observation) -> bool {
+    pub(in crate::node) fn is_near(&self, observed: Observation) -> bool {
         let value = self.value.of(observed.capacity);
         observed.available <= value.saturating_add((value / 4).max(observed.capacity / 50))
     }

@@ -45,7 +45,7 @@ pub fn periods(total_seconds: i64, critical_seconds: i64, by_priority: &[Period]
 /// The groups to use when the machine goes down without a delay having been requested: the configured ones,
 /// or short built-in ones.
 #[must_use]
-pub fn or_unasked(configured: &[Period]) -> Vec<Period> {
+pub(in crate::node) fn or_unasked(configured: &[Period]) -> Vec<Period> {
     if total(configured) > 0 { configured.to_vec() } else { UNASKED.to_vec() }
 }
 

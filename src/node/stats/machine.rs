@@ -189,7 +189,7 @@ pub fn disks(diskstats: &str, mountinfo: &str) -> Vec<Disk> {
 
 /// The interface of the default route with the lowest metric, from `/proc/net/route`.
 #[must_use]
-pub fn default_interface(route: &str) -> Option<String> {
+pub(in crate::node) fn default_interface(route: &str) -> Option<String> {
     let routes = route.lines().skip(1).filter_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
         let (destination, mask) = (fields.get(1)?, fields.get(7)?);

@@ -8,16 +8,16 @@ use std::time::Duration;
 use crate::model::ordered::Ordered as _;
 
 /// The shortest interval of a rate: less is noise, and for the machine's own CPU time 1 % of a core.
-pub const SHORTEST: Duration = Duration::from_secs(1);
+pub(in crate::node) const SHORTEST: Duration = Duration::from_secs(1);
 /// A reading older than this gives no current rate.
-pub const LONGEST: Duration = Duration::from_secs(120);
+pub(in crate::node) const LONGEST: Duration = Duration::from_secs(120);
 
 /// CPU time in nanoseconds, by consumer.
-pub type Reading = BTreeMap<String, u64>;
+pub(in crate::node) type Reading = BTreeMap<String, u64>;
 
 /// The last two readings that are far enough apart.
 #[derive(Debug, Default)]
-pub struct Rates {
+pub(in crate::node) struct Rates {
     newer: Option<(Duration, Reading)>,
     older: Option<(Duration, Reading)>,
 }
@@ -25,7 +25,7 @@ pub struct Rates {
 impl Rates {
     /// How long to wait before a reading gives rates; `None`: read now. Times are those of a monotonic clock.
     #[must_use]
-    pub fn wait(&self, now: Duration) -> Option<Duration> {
+    pub(in crate::node) fn wait(&self, now: Duration) -> Option<Duration> {
         if self.base(now).is_some() {
             return None;
         }
@@ -41,7 +41,7 @@ impl Rates {
     }
 
     /// Adds a reading and returns rates. A key that is new, or whose counter has restarted, has no rate yet.
-    pub fn take(&mut self, now: Duration, reading: Reading) -> Reading {
+    pub(in crate::node) fn take(&mut self, now: Duration, reading: Reading) -> Reading {
         let rates = self.base(now).map_or_else(Reading::new, |(at, before)| {
             let nanos = now.saturating_sub(*at).as_nanos();
             let rate = |(key, used): (&String, &u64)| {
@@ -58,7 +58,7 @@ impl Rates {
     }
 
     /// Drops readings that are too old. `true` when nothing is left.
-    pub fn forget(&mut self, now: Duration) -> bool {
+    pub(in crate::node) fn forget(&mut self, now: Duration) -> bool {
         for read in [&mut self.newer, &mut self.older] {
             if read.as_ref().is_some_and(|(at, _)| now.saturating_sub(*at) > LONGEST) {
                 *read = None;

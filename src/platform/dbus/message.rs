@@ -72,7 +72,7 @@ impl Body {
 
     /// Adds an `a(sa(sv))` without elements.
     #[must_use]
-    pub fn no_units(mut self) -> Self {
+    pub(in crate::platform) fn no_units(mut self) -> Self {
         put_array(&mut self.bytes, 8, |_| {});
         self.signature.push_str("a(sa(sv))");
         self

@@ -28,7 +28,7 @@ const AUTHORITY: usize = 1;
 const NAME: &[u8] = b"localhost";
 
 /// A connection whose requests are all addressed to `localhost`.
-pub struct Named {
+pub(in crate::platform) struct Named {
     stream: UnixStream,
     rewriter: Rewriter,
     ready: Vec<u8>,
@@ -38,7 +38,7 @@ pub struct Named {
 impl Named {
     /// A new connection, before the client's first byte.
     #[must_use]
-    pub fn new(stream: UnixStream) -> Self {
+    pub(in crate::platform) fn new(stream: UnixStream) -> Self {
         Self { stream, rewriter: Rewriter::default(), ready: Vec::new(), given: 0 }
     }
 }

@@ -34,7 +34,7 @@ pub fn tls_provider() -> Arc<CryptoProvider> {
 
 /// A set of trusted authorities that is read only when needed; equal as long as its file is the same one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Roots {
+pub(in crate::platform) enum Roots {
     /// No TLS expected.
     None,
     /// The authorities of a PEM file.
@@ -43,7 +43,7 @@ pub enum Roots {
 
 /// A version of a file; equal as long as the file is neither replaced nor written to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FileVersion {
+pub(in crate::platform) struct FileVersion {
     path: PathBuf,
     /// Device, inode, size, mtime.
     identity: (u64, u64, u64, i64, i64),
@@ -88,14 +88,14 @@ impl ClientFiles {
 
 /// Both sides of trust, as file versions: a renewed file makes a different value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Trust {
+pub(in crate::platform) struct Trust {
     roots: Roots,
     client: Option<(ClientFiles, [FileVersion; 2])>,
 }
 
 impl Trust {
     /// The trust that a request needs; empty when it is not encrypted.
-    pub fn find(
+    pub(in crate::platform) fn find(
         encrypted: bool,
         ca_file: Option<&Path>,
         client: Option<&ClientFiles>,
@@ -112,7 +112,7 @@ impl Trust {
     }
 
     /// Reads the files.
-    pub fn load(&self) -> Result<TlsConfig, HttpError> {
+    pub(in crate::platform) fn load(&self) -> Result<TlsConfig, HttpError> {
         let certificates = match &self.roots {
             Roots::None => Vec::new(),
             Roots::File(file) => read_certificates(&file.path)?,
@@ -129,7 +129,7 @@ impl Trust {
 
 impl Roots {
     /// The configured file, or the system's bundle (`SSL_CERT_FILE` overrides its path).
-    pub fn find(encrypted: bool, ca_file: Option<&Path>) -> Result<Self, HttpError> {
+    pub(in crate::platform) fn find(encrypted: bool, ca_file: Option<&Path>) -> Result<Self, HttpError> {
         if !encrypted {
             return Ok(Self::None);
         }

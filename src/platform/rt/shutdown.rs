@@ -33,12 +33,6 @@ impl ShutdownTrigger {
 }
 
 impl Shutdown {
-    /// True once a shutdown was requested.
-    #[must_use]
-    pub fn is_asked(&self) -> bool {
-        *self.asked.borrow()
-    }
-
     /// Returns when a shutdown is requested; never if the trigger is dropped without a request.
     pub async fn asked(&self) {
         let mut asked = self.asked.clone();

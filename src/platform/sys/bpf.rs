@@ -45,7 +45,7 @@ struct Attach {
 ///
 /// # Errors
 /// The kernel's answer; it needs `CONFIG_CGROUP_BPF` and `CAP_SYS_ADMIN`, or `CAP_BPF` and `CAP_NET_ADMIN`.
-pub fn attach_device_program(cgroup: &Path, program: &[u8]) -> io::Result<()> {
+pub(in crate::platform) fn attach_device_program(cgroup: &Path, program: &[u8]) -> io::Result<()> {
     let directory = File::open(cgroup)?;
     let license = c"Apache-2.0";
     let load = Load {

@@ -463,12 +463,6 @@ pub fn is_refused(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES))
 }
 
-/// True when the kernel lacks openat2(2), without which no root of a container is safe.
-#[must_use]
-pub fn is_missing_call(error: &io::Error) -> bool {
-    error.raw_os_error() == Some(libc::ENOSYS)
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};

@@ -48,7 +48,7 @@ fn prctl(option: i32, second: libc::c_ulong, third: libc::c_ulong) -> io::Result
 
 /// The highest capability this kernel knows.
 #[must_use]
-pub fn last_capability() -> u32 {
+pub(in crate::platform) fn last_capability() -> u32 {
     // The kernel refuses numbers beyond its last; the sets have 64 bits.
     (0..64_u32)
         .take_while(|number| prctl(libc::PR_CAPBSET_READ, libc::c_ulong::from(*number), 0).is_ok())

@@ -18,7 +18,7 @@ pub fn use_one_arena() {}
 
 /// Gives free memory back to the kernel, where the C library keeps it.
 #[cfg(target_env = "gnu")]
-pub fn give_back() {
+pub(in crate::platform) fn give_back() {
     // SAFETY: malloc_trim may be called at any time from any thread.
     unsafe {
         nix::libc::malloc_trim(0);
@@ -27,7 +27,7 @@ pub fn give_back() {
 
 /// Nothing to do for this C library.
 #[cfg(not(target_env = "gnu"))]
-pub fn give_back() {}
+pub(in crate::platform) fn give_back() {}
 
 /// Releases every page that can be faulted in again, for a process that is about to wait for long: free heap,
 /// the unused part of the stack, and program text, of which a start touches far more than waiting does.

@@ -75,7 +75,7 @@ impl NetlinkError {
 
     /// The object to create exists.
     #[must_use]
-    pub fn is_exists(&self) -> bool {
+    pub(in crate::platform) fn is_exists(&self) -> bool {
         self.errno() == Errno::EEXIST as i32
     }
 

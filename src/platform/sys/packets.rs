@@ -219,7 +219,10 @@ pub fn wait(socket: BorrowedFd<'_>) -> io::Result<()> {
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn wait_up_to(socket: BorrowedFd<'_>, patience: Option<Duration>) -> io::Result<bool> {
+pub(in crate::platform) fn wait_up_to(
+    socket: BorrowedFd<'_>,
+    patience: Option<Duration>,
+) -> io::Result<bool> {
     let mut wanted = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     let milliseconds =
         patience.map_or(-1, |patience| i32::try_from(patience.as_millis()).unwrap_or(i32::MAX));

@@ -26,7 +26,7 @@ impl Polled {
     ///
     /// # Errors
     /// It cannot be polled.
-    pub fn urgent(fd: OwnedFd) -> io::Result<Self> {
+    pub(in crate::platform) fn urgent(fd: OwnedFd) -> io::Result<Self> {
         // SAFETY: `Owned` keeps the descriptor open and the same for as long as it is registered.
         let polled = unsafe { AsyncFd::register_with_interest(Owned(fd), Interest::PRIORITY) };
         polled.map(Self).map_err(Into::into)
@@ -36,7 +36,7 @@ impl Polled {
     ///
     /// # Errors
     /// The reactor no longer runs.
-    pub async fn wait_urgent(&self) -> io::Result<()> {
+    pub(in crate::platform) async fn wait_urgent(&self) -> io::Result<()> {
         self.0.ready(Interest::PRIORITY).await?.clear_ready();
         Ok(())
     }

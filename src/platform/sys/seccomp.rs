@@ -141,7 +141,7 @@ fn verdict(filter: &[u8], interface: u32, number: u32, first: u64) -> Option<u32
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn wait_only() -> io::Result<()> {
+pub(in crate::platform) fn wait_only() -> io::Result<()> {
     const NUMBER: u32 = 0;
     const INTERFACE: u32 = 4;
     const FAIL: u32 = 0x0005_0000 | libc::EPERM.cast_unsigned();

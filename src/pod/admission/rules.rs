@@ -34,7 +34,7 @@ const OS: &str = "linux";
 /// Prefix of the annotations that chose AppArmor profiles before the field existed.
 const APPARMOR_ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
 /// Prefix of the status message of a rejected pod; run-once and users recognise it by this.
-pub const REJECTED_PREFIX: &str = "Pod was rejected: ";
+pub(in crate::pod) const REJECTED_PREFIX: &str = "Pod was rejected: ";
 
 /// Reason for a pod that a scheduler would not place.
 const UNSCHEDULABLE: &str = "Unschedulable";
@@ -60,19 +60,19 @@ impl Rejection {
 
     /// A device plugin did not allocate the devices of an admitted pod (upstream's reason and text).
     #[must_use]
-    pub fn of_allocation(why: String) -> Self {
+    pub(in crate::pod) fn of_allocation(why: String) -> Self {
         Self { reason: UNEXPECTED.to_owned(), message: why }
     }
 
     /// The status shows this rejection.
     #[must_use]
-    pub fn is_in(&self, status: &PodStatus) -> bool {
+    pub(in crate::pod) fn is_in(&self, status: &PodStatus) -> bool {
         status.reason == self.reason && status.message == format!("{REJECTED_PREFIX}{}", self.message)
     }
 
     /// The reason of the event for this rejection.
     #[must_use]
-    pub fn event_reason(&self) -> &str {
+    pub(in crate::pod) fn event_reason(&self) -> &str {
         if self.reason == UNSCHEDULABLE { FAILED_SCHEDULING } else { &self.reason }
     }
 }
@@ -154,7 +154,7 @@ pub fn go_arch(arch: &str) -> &str {
 ///
 /// # Errors
 /// Why the pod is kept away.
-pub fn schedule(pod: &Pod, node: &NodeFacts) -> Result<(), Rejection> {
+pub(in crate::pod) fn schedule(pod: &Pod, node: &NodeFacts) -> Result<(), Rejection> {
     let away = keeps_away(pod, node.unschedulable, &node.taints);
     away.map_or(Ok(()), |message| Err(Rejection::new(UNSCHEDULABLE, message)))
 }
@@ -187,7 +187,7 @@ fn check_shutdown(node: &NodeFacts) -> Result<(), Rejection> {
 
 /// The pod can be admitted only after the runtime has reported its features.
 #[must_use]
-pub fn needs_runtime_features(pod: &Pod) -> bool {
+pub(in crate::pod) fn needs_runtime_features(pod: &Pod) -> bool {
     pod.spec.host_users == Some(false) || wants_strict_groups(pod)
 }
 
@@ -245,7 +245,7 @@ const ANY_ADDRESS: &str = "0.0.0.0";
 
 /// Whether a connection to one address may also reach the other.
 #[must_use]
-pub fn addresses_meet(one: &str, other: &str) -> bool {
+pub(in crate::pod) fn addresses_meet(one: &str, other: &str) -> bool {
     let is_any = |address: &str| matches!(address, "" | ANY_ADDRESS | "::");
     is_any(one) || is_any(other) || one == other
 }
@@ -336,7 +336,7 @@ fn failed_predicate(name: &str, why: &str) -> Rejection {
 
 /// Sort key for pods that wait for room: higher priority first, then the one first seen earlier.
 #[must_use]
-pub fn waiting_order(pod: &Pod) -> (Reverse<i32>, Option<Timestamp>, PodUid) {
+pub(in crate::pod) fn waiting_order(pod: &Pod) -> (Reverse<i32>, Option<Timestamp>, PodUid) {
     (Reverse(priority(pod)), first_seen(pod), pod.metadata.uid.clone())
 }
 
@@ -351,7 +351,7 @@ const PASSING_FOR_STATIC: [&str; 3] =
 /// The pod's phase after a rejection: one whose reason can pass waits, and is tried again. Any other has
 /// failed, as upstream.
 #[must_use]
-pub fn may_wait(pod: &Pod, rejection: &Rejection) -> bool {
+pub(in crate::pod) fn may_wait(pod: &Pod, rejection: &Rejection) -> bool {
     let is_one_of = |reasons: &[&str]| reasons.iter().any(|known| rejection.reason.starts_with(known));
     is_one_of(&PASSING) || is_static(pod) && is_one_of(&PASSING_FOR_STATIC)
 }
@@ -359,7 +359,7 @@ pub fn may_wait(pod: &Pod, rejection: &Rejection) -> bool {
 /// The status of a pod that was rejected: `Pending` while it waits, else `Failed`. A pod that the runtime
 /// holds nothing of has no container statuses, as upstream.
 #[must_use]
-pub fn rejected_status(
+pub(in crate::pod) fn rejected_status(
     mut status: PodStatus,
     holds_containers: bool,
     rejection: &Rejection,
@@ -389,7 +389,7 @@ pub fn rejected_status(
 }
 
 /// A pod that is still rejected keeps the transition time of its last status.
-pub fn keep_transition(status: &mut PodStatus, last: Option<&PodStatus>) {
+pub(in crate::pod) fn keep_transition(status: &mut PodStatus, last: Option<&PodStatus>) {
     let away = |condition: &&PodCondition| condition.type_ == POD_SCHEDULED && condition.status == "False";
     let since = last.and_then(|last| last.conditions.iter().find(away)?.last_transition_time);
     let now = status.conditions.iter_mut().find(|condition| away(&&**condition));
@@ -406,7 +406,7 @@ pub fn is_rejected(status: &PodStatus) -> bool {
 
 /// The pod has failed without ever having had containers; this overrides the computed container statuses.
 #[must_use]
-pub fn has_failed_unrun(status: &PodStatus) -> bool {
+pub(in crate::pod) fn has_failed_unrun(status: &PodStatus) -> bool {
     status.phase == "Failed" && is_rejected(status) && status.container_statuses.is_empty()
 }
 
@@ -414,20 +414,20 @@ pub fn has_failed_unrun(status: &PodStatus) -> bool {
 /// file or a URL is admitted or rejected once per process (upstream), since nothing else recreates it. One of
 /// the API stays failed.
 #[must_use]
-pub fn is_judged_again(pod: &Pod, remembered: &PodStatus) -> bool {
+pub(in crate::pod) fn is_judged_again(pod: &Pod, remembered: &PodStatus) -> bool {
     is_static(pod) && remembered.phase == "Failed" && is_rejected(remembered)
 }
 
 /// The pod waits for room and has never run: its start time is not set.
 #[must_use]
-pub fn has_only_waited(status: &PodStatus) -> bool {
+pub(in crate::pod) fn has_only_waited(status: &PodStatus) -> bool {
     status.phase == "Pending" && is_rejected(status) && status.container_statuses.is_empty()
 }
 
 /// The pod held a place when the status was written: the runtime knew a container of it, and it had not
 /// ended.
 #[must_use]
-pub fn held_a_place(status: &PodStatus) -> bool {
+pub(in crate::pod) fn held_a_place(status: &PodStatus) -> bool {
     let ended = matches!(status.phase.as_str(), "Succeeded" | "Failed");
     let mut containers = status.init_container_statuses.iter().chain(&status.container_statuses);
     !ended && containers.any(|container| !container.container_id.is_empty())

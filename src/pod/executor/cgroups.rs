@@ -131,7 +131,7 @@ impl<R: Runtime> Executor<R> {
     }
 
     /// Updates the cgroup of a running pod to its current requests. Writes nothing when they are unchanged.
-    pub async fn keep_pod_cgroup(&self, pod: &Pod) {
+    pub(in crate::pod) async fn keep_pod_cgroup(&self, pod: &Pod) {
         if !self.config.layout.per_qos || self.has_values(pod) {
             return;
         }
@@ -218,7 +218,7 @@ impl<R: Runtime> Executor<R> {
     }
 
     /// Removes the cgroups above the pods' unless they contain something.
-    pub async fn remove_empty_cgroups(&self) {
+    pub(in crate::pod) async fn remove_empty_cgroups(&self) {
         if !self.config.layout.per_qos || self.ask_cgroup_driver().await.is_err() {
             return;
         }

@@ -113,7 +113,7 @@ impl<R: Runtime> Executor<R> {
     }
 
     /// The runtime's features, with its handlers under the names of the RuntimeClasses.
-    pub fn by_class_name(&self, status: &RuntimeStatus) -> RuntimeStatus {
+    pub(in crate::pod) fn by_class_name(&self, status: &RuntimeStatus) -> RuntimeStatus {
         let handlers = by_class_name(&status.handlers, self.config.objects.runtime_classes());
         RuntimeStatus { handlers, ..status.clone() }
     }

@@ -60,7 +60,7 @@ impl<R: Runtime> Executor<R> {
     ///
     /// # Errors
     /// Why the allocation failed, in upstream's words.
-    pub async fn allocate_devices(&self, pod: &Pod) -> Result<(), String> {
+    pub(in crate::pod) async fn allocate_devices(&self, pod: &Pod) -> Result<(), String> {
         let devices = &self.config.devices;
         let allocated = devices.allocate(pod).await;
         if allocated.is_err() {

@@ -137,7 +137,7 @@ impl<R: Runtime> Executor<R> {
 
     /// The restart count of each container's next instance by the pod's log files; containers without a log
     /// file are left out.
-    pub async fn logged_counts(&self, pod: &Pod) -> BTreeMap<ContainerName, u32> {
+    pub(in crate::pod) async fn logged_counts(&self, pod: &Pod) -> BTreeMap<ContainerName, u32> {
         let directory = log_directory(&self.config.pod_logs_dir, pod);
         rt::blocking("read pod logs", move || counts_in(&directory)).await
     }

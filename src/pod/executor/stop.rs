@@ -35,7 +35,7 @@ pub enum Patience {
 impl Patience {
     /// For a plan whose waits are never shortened.
     #[must_use]
-    pub fn as_planned() -> Self {
+    pub(in crate::pod) fn as_planned() -> Self {
         let far = Instant::now() + Duration::from_secs(365 * 24 * 3600);
         Self::Until(watch::channel(far).1)
     }

@@ -13,7 +13,7 @@ use crate::runtime::{ContainerConfig, ExecOutput, Runtime, SandboxConfig, labels
 use crate::store::{Mode, OpenOptions, StoreHandle};
 
 /// A node with one pod.
-pub struct Bench {
+pub(in crate::pod) struct Bench {
     pub fake: FakeRuntime,
     pub events: EventRecorder,
     pub hooks: Rc<HookRunner<FakeRuntime>>,
@@ -22,7 +22,7 @@ pub struct Bench {
 }
 
 impl Bench {
-    pub async fn new() -> Self {
+    pub(in crate::pod) async fn new() -> Self {
         let clock = Clock::manual(Timestamp::from_secs(1_000_000));
         let fake = FakeRuntime::new(clock.clone(), 1);
         fake.add_image("busybox");
@@ -35,7 +35,7 @@ impl Bench {
     }
 
     /// Starts another container, which does this.
-    pub async fn start(&self, program: Program) -> HookSite {
+    pub(in crate::pod) async fn start(&self, program: Program) -> HookSite {
         self.names.set(self.names.get() + 1);
         let name = format!("c{}", self.names.get());
         self.fake.script(&name, program);
@@ -54,25 +54,31 @@ impl Bench {
     }
 
     /// Sets the result of a command in a container.
-    pub fn script_command(&self, site: &HookSite, command: &str, takes: Duration, exit_code: i32) {
+    pub(in crate::pod) fn script_command(
+        &self,
+        site: &HookSite,
+        command: &str,
+        takes: Duration,
+        exit_code: i32,
+    ) {
         let output = ExecOutput { exit_code, output: b"words".to_vec() };
         let name = site.name.to_string();
         self.fake.change(|world, _| world.set_exec(&name, command, ExecScript { takes, output }));
     }
 
     /// Reason and message of all events.
-    pub fn told(&self) -> Vec<(String, String)> {
+    pub(in crate::pod) fn told(&self) -> Vec<(String, String)> {
         self.events.recent().into_iter().map(|event| (event.key.reason, event.key.message)).collect()
     }
 
     /// Calls of one kind about one container.
-    pub fn calls(&self, call: &str, id: &ContainerId) -> usize {
+    pub(in crate::pod) fn calls(&self, call: &str, id: &ContainerId) -> usize {
         let calls = self.fake.calls();
         calls.iter().filter(|made| made.call == call && made.subject == id.as_str()).count()
     }
 
     /// Exit code of a container that has ended.
-    pub fn exit_code(&self, id: &ContainerId) -> i32 {
+    pub(in crate::pod) fn exit_code(&self, id: &ContainerId) -> i32 {
         self.fake.world().containers[id].observed.exit_code
     }
 }

@@ -24,7 +24,7 @@ const SUBORDINATE_IDS_TOOL: &str = "getsubids";
 
 /// The pod's user id range could not be set up.
 #[derive(Debug, thiserror::Error)]
-pub enum UserNamespaceError {
+pub(in crate::pod) enum UserNamespaceError {
     /// There is no range for it.
     #[error("create user namespace: {0}")]
     Allocate(RangeError),

@@ -33,7 +33,7 @@ impl std::fmt::Debug for Login {
 
 /// Logins by what they match: `host[:port][/path]`, where each label of the host may be a glob.
 #[derive(Clone, Debug, Default)]
-pub struct Keyring {
+pub(in crate::pod) struct Keyring {
     logins: BTreeMap<String, Vec<Login>>,
 }
 
@@ -66,7 +66,7 @@ impl Keyring {
     ///
     /// # Errors
     /// What is wrong with it; nothing of its content is in the message.
-    pub fn add_config_json(&mut self, bytes: &[u8]) -> Result<Vec<String>, String> {
+    pub(in crate::pod) fn add_config_json(&mut self, bytes: &[u8]) -> Result<Vec<String>, String> {
         let config: ConfigJson = from_json(bytes)?;
         self.add_entries(config.auths)?;
         let mut helpers: Vec<String> = config.cred_helpers.into_values().collect();
@@ -81,13 +81,13 @@ impl Keyring {
     ///
     /// # Errors
     /// As [`Keyring::add_config_json`].
-    pub fn add_dockercfg(&mut self, bytes: &[u8]) -> Result<(), String> {
+    pub(in crate::pod) fn add_dockercfg(&mut self, bytes: &[u8]) -> Result<(), String> {
         let config: OldConfig = from_json(bytes)?;
         self.add_entries(config.auths)
     }
 
     /// Adds one login under a key: `r.example`, `*.r.example:5000/team`, `https://index.docker.io/v1/`.
-    pub fn add(&mut self, key: &str, login: Login) {
+    pub(in crate::pod) fn add(&mut self, key: &str, login: Login) {
         if login.username.is_empty() && login.password.is_empty() {
             return;
         }
@@ -116,7 +116,7 @@ impl Keyring {
     /// The logins that match an image, the most specific first. Without any, those of Docker Hub for its
     /// images.
     #[must_use]
-    pub fn lookup(&self, image: &str) -> Vec<Login> {
+    pub(in crate::pod) fn lookup(&self, image: &str) -> Vec<Login> {
         let repository = repository_of(image);
         let found: Vec<Login> = self
             .logins
@@ -151,7 +151,7 @@ fn login_of(entry: KeyringEntry) -> Option<Login> {
 
 /// `docker.io/library/busybox` for `busybox:1.36@sha256:…`: in full, without tag and digest.
 #[must_use]
-pub fn repository_of(image: &str) -> String {
+pub(in crate::pod) fn repository_of(image: &str) -> String {
     let rest = image.split('@').next().unwrap_or_default();
     let last_slash = rest.rfind('/').map_or(0, |at| at + 1);
     let name = rest[last_slash..].find(':').map_or(rest, |at| &rest[..last_slash + at]);
@@ -166,7 +166,7 @@ pub fn repository_of(image: &str) -> String {
 
 /// Ports are equal, hosts have as many labels and each one fits, the path begins alike.
 #[must_use]
-pub fn matches(pattern: &str, repository: &str) -> bool {
+pub(in crate::pod) fn matches(pattern: &str, repository: &str) -> bool {
     let (pattern_host, pattern_path) = split_host(pattern);
     let (host, path) = split_host(repository);
     let ((pattern_name, pattern_port), (name, port)) = (split_port(pattern_host), split_port(host));

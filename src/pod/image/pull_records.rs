@@ -91,7 +91,7 @@ impl PullSecret {
 /// The credentials with which an image was pulled under one name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct PullCredentials {
+pub(in crate::pod) struct PullCredentials {
     /// Secrets of pods, ordered.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub kubernetes_secrets: Vec<PullSecret>,
@@ -118,7 +118,7 @@ pub struct PulledRecord {
 
 /// The credentials with which a pull succeeded.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Opened {
+pub(in crate::pod) enum Opened {
     /// The node's own credentials, or none.
     ByNode,
     /// A Secret of the pod.
@@ -178,7 +178,7 @@ pub fn access(policy: &Verification, image: &str, known: &Known, secrets: &[Pull
 impl PulledRecord {
     /// A record of an image that the agent pulled with unknown credentials.
     #[must_use]
-    pub fn new(image_ref: &str, now: Timestamp) -> Self {
+    pub(in crate::pod) fn new(image_ref: &str, now: Timestamp) -> Self {
         Self {
             kind: "ImagePulledRecord".to_owned(),
             api_version: API_VERSION.to_owned(),
@@ -189,7 +189,7 @@ impl PulledRecord {
     }
 
     /// Records the credentials that pulled the image under this name. False when they were recorded before.
-    pub fn note(&mut self, image: &str, opened: Opened, now: Timestamp) -> bool {
+    pub(in crate::pod) fn note(&mut self, image: &str, opened: Opened, now: Timestamp) -> bool {
         let credentials = self.credential_mapping.entry(repository_of(image)).or_default();
         let is_new = match opened {
             _ if credentials.node_pods_accessible => false,

@@ -43,12 +43,12 @@ pub(super) struct Stop<'a> {
 }
 
 impl<'a> Stop<'a> {
-    pub fn new(record: &'a ObservedContainer, message: String) -> Self {
+    pub(in crate::pod) fn new(record: &'a ObservedContainer, message: String) -> Self {
         Self { record, message, grace_seconds: None, by_probe: false }
     }
 
     /// For a failed probe: `<who> <name> failed <kind> probe<again>`.
-    pub fn for_probe(
+    pub(in crate::pod) fn for_probe(
         who: &str,
         container: &Container,
         record: &'a ObservedContainer,
@@ -61,7 +61,7 @@ impl<'a> Stop<'a> {
         Self { record, message, grace_seconds, by_probe: true }
     }
 
-    pub fn action(&self) -> StopContainer {
+    pub(in crate::pod) fn action(&self) -> StopContainer {
         StopContainer {
             id: self.record.id.clone(),
             name: self.record.name.clone(),

@@ -36,13 +36,13 @@ pub struct PendingResize {
 impl PendingResize {
     /// There is no room now.
     #[must_use]
-    pub fn deferred(message: String) -> Self {
+    pub(in crate::pod) fn deferred(message: String) -> Self {
         Self { reason: "Deferred", message }
     }
 
     /// It cannot be done on this node or not at all.
     #[must_use]
-    pub fn infeasible(message: String) -> Self {
+    pub(in crate::pod) fn infeasible(message: String) -> Self {
         Self { reason: "Infeasible", message }
     }
 }
@@ -80,7 +80,7 @@ pub fn remembered(record: &ObservedContainer, last: Option<&PodStatus>) -> Optio
 
 /// The pod with the resources that the newest instance of each container was given.
 #[must_use]
-pub fn as_actuated(pod: &Pod, observed: &ObservedPod, actuated: &Actuated) -> Pod {
+pub(in crate::pod) fn as_actuated(pod: &Pod, observed: &ObservedPod, actuated: &Actuated) -> Pod {
     let mut pod = pod.clone();
     let spec = &mut pod.spec;
     for container in spec.init_containers.iter_mut().chain(&mut spec.containers) {

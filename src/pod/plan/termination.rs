@@ -12,7 +12,11 @@ use crate::pod::plan::{Action, PodPlan, StopContainer};
 /// Stops all containers of the pod that may be alive, then its ready sandboxes. Empty once nothing is left to
 /// stop. Without a spec (an orphaned pod, known from the runtime alone) all containers stop together.
 #[must_use]
-pub fn compute_termination(pod: Option<&Pod>, observed: &ObservedPod, grace_seconds: i64) -> PodPlan {
+pub(in crate::pod) fn compute_termination(
+    pod: Option<&Pod>,
+    observed: &ObservedPod,
+    grace_seconds: i64,
+) -> PodPlan {
     let mut actions = stop_all_containers(pod, observed, grace_seconds);
     for sandbox in observed.sandboxes.iter().filter(|sandbox| sandbox.ready) {
         actions.push(Action::StopSandbox { id: sandbox.id.clone() });
@@ -23,7 +27,7 @@ pub fn compute_termination(pod: Option<&Pod>, observed: &ObservedPod, grace_seco
 /// Removes all records of a pod that has been stopped: containers, then sandboxes. Nothing is removed while a
 /// container is alive.
 #[must_use]
-pub fn compute_teardown(observed: &ObservedPod) -> PodPlan {
+pub(in crate::pod) fn compute_teardown(observed: &ObservedPod) -> PodPlan {
     let mut actions = Vec::new();
     if observed.live_containers().next().is_none() {
         for container in &observed.containers {

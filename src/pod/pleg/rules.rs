@@ -12,7 +12,7 @@ use crate::model::ordered::Ordered as _;
 use crate::model::types::{ContainerId, ContainerName, PodRef, PodUid, SandboxId};
 
 /// Upstream's grace period for running orphans whose containers have no annotation for it.
-pub const ORPHAN_GRACE_SECONDS: i64 = 1;
+pub(in crate::pod) const ORPHAN_GRACE_SECONDS: i64 = 1;
 
 /// The state of the runtime at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -141,7 +141,7 @@ pub fn diff(old: &PlegSnapshot, new: &PlegSnapshot) -> Vec<PlegEvent> {
 
 /// The pods whose workers must sync again.
 #[must_use]
-pub fn pods_to_wake(events: &[PlegEvent]) -> BTreeSet<PodUid> {
+pub(in crate::pod) fn pods_to_wake(events: &[PlegEvent]) -> BTreeSet<PodUid> {
     let delivered = events.iter().filter(|event| event.kind != PlegEventKind::ContainerChanged);
     delivered.map(|event| event.pod.clone()).into_set()
 }

@@ -63,7 +63,7 @@ struct LastComplaint {
 }
 
 impl Instance {
-    pub fn new(
+    pub(in crate::pod) fn new(
         container: &Container,
         kind: ContainerKind,
         record: &ObservedContainer,
@@ -97,7 +97,7 @@ impl Instance {
         }
     }
 
-    pub fn results(&self) -> InstanceProbes {
+    pub(in crate::pod) fn results(&self) -> InstanceProbes {
         let of = |kind| self.probes.iter().find(|entry| entry.place.kind == kind)?.counter.published;
         InstanceProbes {
             startup: of(ProbeKind::Startup),
@@ -107,7 +107,7 @@ impl Instance {
     }
 
     /// Whether the pod's spec has exactly these probes for the container.
-    pub fn is_up_to_date(&self, pod: &Pod) -> bool {
+    pub(in crate::pod) fn is_up_to_date(&self, pod: &Pod) -> bool {
         let is_known = |kind| self.probes.iter().any(|entry| entry.place.kind == kind);
         find_container(pod, &self.name).is_some_and(|(container, _)| {
             ProbeKind::ALL.into_iter().all(|kind| kind.of(container).is_some() == is_known(kind))
@@ -115,19 +115,19 @@ impl Instance {
     }
 
     /// Whether the instance is or was to be killed for a failed probe.
-    pub fn has_failed(&self) -> bool {
+    pub(in crate::pod) fn has_failed(&self) -> bool {
         let InstanceProbes { startup, liveness, .. } = self.results();
         [startup, liveness].contains(&Some(ProbeResult::Failure))
     }
 
     /// Whether the startup probe has succeeded, or there is none.
-    pub fn has_started(&self) -> bool {
+    pub(in crate::pod) fn has_started(&self) -> bool {
         let startup = self.probes.iter().find(|entry| entry.place.kind == ProbeKind::Startup);
         startup.is_none_or(|entry| entry.counter.published == Some(ProbeResult::Success))
     }
 
     /// Plans the first runs: only of the startup probe until it has succeeded.
-    pub fn begin(&mut self, queue: &mut Queue) {
+    pub(in crate::pod) fn begin(&mut self, queue: &mut Queue) {
         let has_started = self.has_started();
         for entry in &mut self.probes {
             if (entry.place.kind == ProbeKind::Startup) != has_started {
@@ -138,7 +138,7 @@ impl Instance {
     }
 
     /// The instance has started: the readiness probe runs at once, the liveness probe at its time.
-    pub fn release(&mut self, container: &Container, queue: &mut Queue, now: Instant) {
+    pub(in crate::pod) fn release(&mut self, container: &Container, queue: &mut Queue, now: Instant) {
         for entry in self.probes.iter_mut().filter(|entry| entry.phase == ProbePhase::Parked) {
             let Some(probe) = entry.place.kind.of(container) else { continue };
             let next = match entry.place.kind {
@@ -157,7 +157,7 @@ impl Instance {
 
     /// Publishes success for liveness and startup and stops these probes, as upstream does for a pod that is
     /// being taken down.
-    pub fn quieten(&mut self, container: &Container, queue: &mut Queue, now: Instant) {
+    pub(in crate::pod) fn quieten(&mut self, container: &Container, queue: &mut Queue, now: Instant) {
         if self.is_over {
             return;
         }
@@ -173,7 +173,7 @@ impl Instance {
     }
 
     /// Ends all probes of the instance.
-    pub fn leave(&mut self, queue: &mut Queue) {
+    pub(in crate::pod) fn leave(&mut self, queue: &mut Queue) {
         self.is_over = true;
         for entry in &mut self.probes {
             entry.park(queue);
@@ -183,14 +183,14 @@ impl Instance {
 
 impl ScheduledProbe {
     /// Puts the next run into the queue.
-    pub fn plan(&mut self, queue: &mut Queue, due: Instant) {
+    pub(in crate::pod) fn plan(&mut self, queue: &mut Queue, due: Instant) {
         self.park(queue);
         self.phase = ProbePhase::Due(due);
         queue.insert((due, Rc::clone(&self.place)));
     }
 
     /// Removes the next run from the queue.
-    pub fn park(&mut self, queue: &mut Queue) {
+    pub(in crate::pod) fn park(&mut self, queue: &mut Queue) {
         if let ProbePhase::Due(due) = self.phase {
             queue.remove(&(due, Rc::clone(&self.place)));
         }
@@ -198,7 +198,11 @@ impl ScheduledProbe {
     }
 
     /// Reason and message of an event; `None` if the same message was reported often enough.
-    pub fn complain(&mut self, answer: &ProbeOutcome, threshold: i32) -> Option<(&'static str, String)> {
+    pub(in crate::pod) fn complain(
+        &mut self,
+        answer: &ProbeOutcome,
+        threshold: i32,
+    ) -> Option<(&'static str, String)> {
         let Some((reason, words)) = answer.complaint() else {
             self.said = LastComplaint::default();
             return None;

@@ -20,7 +20,7 @@ pub use target::{ProbeTarget, probe_target};
 
 /// The kinds of probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ProbeKind {
+pub(in crate::pod) enum ProbeKind {
     /// Has the container started? Until then the other probes wait.
     Startup,
     /// May it receive traffic?
@@ -31,11 +31,11 @@ pub enum ProbeKind {
 
 impl ProbeKind {
     /// All kinds, in order of importance.
-    pub const ALL: [Self; 3] = [Self::Startup, Self::Readiness, Self::Liveness];
+    pub(in crate::pod) const ALL: [Self; 3] = [Self::Startup, Self::Readiness, Self::Liveness];
 
     /// As events name it.
     #[must_use]
-    pub fn as_str(self) -> &'static str {
+    pub(in crate::pod) fn as_str(self) -> &'static str {
         match self {
             Self::Startup => "Startup",
             Self::Readiness => "Readiness",
@@ -45,7 +45,7 @@ impl ProbeKind {
 
     /// The container's probe of this kind.
     #[must_use]
-    pub fn of(self, container: &Container) -> Option<&Probe> {
+    pub(in crate::pod) fn of(self, container: &Container) -> Option<&Probe> {
         match self {
             Self::Startup => container.startup_probe.as_ref(),
             Self::Readiness => container.readiness_probe.as_ref(),
@@ -74,10 +74,10 @@ pub struct InstanceProbes {
 }
 
 /// Published results by instance. An instance without an entry has none.
-pub type ProbeResults = BTreeMap<ContainerId, InstanceProbes>;
+pub(in crate::pod) type ProbeResults = BTreeMap<ContainerId, InstanceProbes>;
 
 /// Containers that may be probed: ordinary ones and sidecars, with a probe of any kind.
-pub fn probed_containers(pod: &Pod) -> impl Iterator<Item = (&Container, ContainerKind)> {
+pub(in crate::pod) fn probed_containers(pod: &Pod) -> impl Iterator<Item = (&Container, ContainerKind)> {
     all_containers(pod).filter(|(container, kind)| {
         matches!(kind, ContainerKind::Regular | ContainerKind::Sidecar)
             && ProbeKind::ALL.iter().any(|kind| kind.of(container).is_some())
@@ -88,7 +88,7 @@ pub fn probed_containers(pod: &Pod) -> impl Iterator<Item = (&Container, Contain
 /// this same instance, the agent was restarted while the instance kept running, so its results hold until the
 /// first run. (Upstream forgets them, and a startup probe runs again.)
 #[must_use]
-pub fn initial_results(
+pub(in crate::pod) fn initial_results(
     container: &Container,
     id: &ContainerId,
     remembered: Option<&PodStatus>,
@@ -128,7 +128,11 @@ pub fn is_ready(container: &Container, id: &ContainerId, results: &ProbeResults)
 
 /// The failed probe for which a running instance must be killed.
 #[must_use]
-pub fn failed_probe(container: &Container, id: &ContainerId, results: &ProbeResults) -> Option<ProbeKind> {
+pub(in crate::pod) fn failed_probe(
+    container: &Container,
+    id: &ContainerId,
+    results: &ProbeResults,
+) -> Option<ProbeKind> {
     let probes = results.get(id)?;
     let failed = Some(ProbeResult::Failure);
     if container.startup_probe.is_some() && probes.startup == failed {
@@ -143,7 +147,7 @@ pub fn failed_probe(container: &Container, id: &ContainerId, results: &ProbeResu
 /// Whether an instance that is or was killed for a failed probe runs again: it counts as failed, whatever its
 /// exit code.
 #[must_use]
-pub fn runs_again_after_kill(
+pub(in crate::pod) fn runs_again_after_kill(
     pod: &Pod,
     container: &Container,
     id: &ContainerId,

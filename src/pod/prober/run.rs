@@ -64,7 +64,7 @@ pub(super) enum ProbeOutcome {
 }
 
 impl ProbeOutcome {
-    pub fn result(&self) -> Option<ProbeResult> {
+    pub(in crate::pod) fn result(&self) -> Option<ProbeResult> {
         match self {
             Self::Success | Self::Warning(_) => Some(ProbeResult::Success),
             Self::Failure(_) => Some(ProbeResult::Failure),
@@ -73,7 +73,7 @@ impl ProbeOutcome {
     }
 
     /// Reason and message of an event, without the kind of the probe.
-    pub fn complaint(&self) -> Option<(&'static str, String)> {
+    pub(in crate::pod) fn complaint(&self) -> Option<(&'static str, String)> {
         match self {
             Self::Success => None,
             Self::Warning(words) => Some(("ProbeWarning", format!("warning: {words}"))),

@@ -75,7 +75,7 @@ struct PodProbes {
 
 impl Schedule {
     /// Returns true when the queue has new entries.
-    pub fn observe(&mut self, sight: &Sight<'_>) -> bool {
+    pub(in crate::pod) fn observe(&mut self, sight: &Sight<'_>) -> bool {
         let uid = sight.pod.metadata.uid.clone();
         let probes = self.pods.entry(uid).or_insert_with(|| PodProbes::new(sight));
         probes.update(sight);
@@ -106,13 +106,13 @@ impl Schedule {
         is_new
     }
 
-    pub fn results(&self, uid: &PodUid) -> ProbeResults {
+    pub(in crate::pod) fn results(&self, uid: &PodUid) -> ProbeResults {
         let instances = self.pods.get(uid).map_or(&[][..], |probes| &probes.instances);
         instances.iter().map(|instance| (instance.id.clone(), instance.results())).into_map()
     }
 
     /// Returns true when the queue has new entries.
-    pub fn only_readiness(&mut self, uid: &PodUid, now: Instant) -> bool {
+    pub(in crate::pod) fn only_readiness(&mut self, uid: &PodUid, now: Instant) -> bool {
         let Some(probes) = self.pods.get_mut(uid).filter(|probes| !probes.only_readiness) else {
             return false;
         };
@@ -125,7 +125,7 @@ impl Schedule {
         true
     }
 
-    pub fn remove(&mut self, uid: &PodUid) {
+    pub(in crate::pod) fn remove(&mut self, uid: &PodUid) {
         let Some(probes) = self.pods.remove(uid) else { return };
         for mut instance in probes.instances {
             instance.leave(&mut self.queue);
@@ -133,14 +133,14 @@ impl Schedule {
     }
 
     /// Writes the counts of all probes, for `/metrics/probes`.
-    pub fn show(&self, text: &mut Text) {
+    pub(in crate::pod) fn show(&self, text: &mut Text) {
         let all = self.pods.values().flat_map(|of_pod| of_pod.counts.iter().map(|one| (&*of_pod.pod, one)));
         counts::show(text, &all.collect::<Vec<_>>());
     }
 
     /// The runs to start now, and when to call again. Probes without a free slot are checked again when a run
     /// ends.
-    pub fn begin_due(&mut self, now: Instant) -> (Vec<Job>, Option<Instant>) {
+    pub(in crate::pod) fn begin_due(&mut self, now: Instant) -> (Vec<Job>, Option<Instant>) {
         while let Some((due, _)) = self.queue.first()
             && *due <= now
             && let Some((due, place)) = self.queue.pop_first()
@@ -164,7 +164,7 @@ impl Schedule {
     }
 
     /// A run has ended: counts its result and plans the next one.
-    pub fn finish(&mut self, ended: &Ended, now: Instant) -> News {
+    pub(in crate::pod) fn finish(&mut self, ended: &Ended, now: Instant) -> News {
         let places = if ended.speed == Speed::Slow { &mut self.slow } else { &mut self.quick };
         places.taken -= 1;
         self.count(ended, now).unwrap_or_default()

@@ -27,16 +27,16 @@ use crate::pod::resources::qos_class;
 pub use conditions::{is_foreign, take_foreign_conditions};
 
 /// Reason of a pod that was active for too long.
-pub const DEADLINE_EXCEEDED: &str = "DeadlineExceeded";
+pub(in crate::pod) const DEADLINE_EXCEEDED: &str = "DeadlineExceeded";
 /// Waiting and termination reason of containers whose pod restarts in place.
 const RESTARTING_ALL_CONTAINERS: &str = "RestartingAllContainers";
 
 /// Upstream's condition of a pod that is ended by an external cause.
-pub const DISRUPTION_TARGET: &str = "DisruptionTarget";
+pub(in crate::pod) const DISRUPTION_TARGET: &str = "DisruptionTarget";
 
 /// The inputs of a status besides the pod and its observation.
 #[derive(Clone, Copy, Debug)]
-pub struct StatusContext<'a> {
+pub(in crate::pod) struct StatusContext<'a> {
     pub now: Timestamp,
     /// For how long the machine has been up.
     pub up: Duration,
@@ -60,7 +60,11 @@ pub struct StatusContext<'a> {
 
 /// The status of `pod`. Times are whole seconds.
 #[must_use]
-pub fn compute_pod_status(pod: &Pod, observed: &ObservedPod, context: &StatusContext<'_>) -> PodStatus {
+pub(in crate::pod) fn compute_pod_status(
+    pod: &Pod,
+    observed: &ObservedPod,
+    context: &StatusContext<'_>,
+) -> PodStatus {
     let now = whole_seconds(context.now);
     let start_time = context.previous.and_then(|previous| previous.start_time).map_or(now, whole_seconds);
     let mut status = PodStatus {
@@ -113,7 +117,7 @@ pub fn hold_back_end(status: &mut PodStatus) {
 }
 
 /// The containers that began to wait for their next run since the previous status: each is worth an event.
-pub fn newly_backing_off<'a>(
+pub(in crate::pod) fn newly_backing_off<'a>(
     status: &'a PodStatus,
     last: Option<&'a PodStatus>,
 ) -> impl Iterator<Item = ContainerName> {
@@ -134,7 +138,12 @@ fn backing_off(status: &PodStatus) -> impl Iterator<Item = &str> {
 /// `activeDeadlineSeconds`. No pod is active for longer than its machine is `up`: a machine that boots in
 /// 1970 and sets its clock a minute later must not end every pod with a deadline (the kubelet does).
 #[must_use]
-pub fn deadline_left(pod: &Pod, start_time: Timestamp, now: Timestamp, up: Duration) -> Option<Duration> {
+pub(in crate::pod) fn deadline_left(
+    pod: &Pod,
+    start_time: Timestamp,
+    now: Timestamp,
+    up: Duration,
+) -> Option<Duration> {
     let allowed = Duration::from_secs(u64::try_from(pod.spec.active_deadline_seconds?).unwrap_or(0));
     Some(allowed.saturating_sub(now.saturating_since(start_time).min(up)))
 }
@@ -142,7 +151,7 @@ pub fn deadline_left(pod: &Pod, start_time: Timestamp, now: Timestamp, up: Durat
 /// The last status of a pod without containers in the runtime: none may be shown as running (upstream:
 /// TerminatePod). A static pod keeps its phase: it may come back under the same name at any time.
 #[must_use]
-pub fn final_status(pod: &Pod, mut status: PodStatus, is_static: bool) -> PodStatus {
+pub(in crate::pod) fn final_status(pod: &Pod, mut status: PodStatus, is_static: bool) -> PodStatus {
     for container in &mut status.container_statuses {
         end(container);
     }
@@ -167,7 +176,7 @@ pub fn final_status(pod: &Pod, mut status: PodStatus, is_static: bool) -> PodSta
 
 /// The last status of a pod that was deleted: nothing of it runs again, whatever its restart policy.
 #[must_use]
-pub fn deleted_status(pod: &Pod, status: PodStatus) -> PodStatus {
+pub(in crate::pod) fn deleted_status(pod: &Pod, status: PodStatus) -> PodStatus {
     let mut status = final_status(pod, status, true);
     if !is_terminal(&status) {
         let went_well = |container: &ContainerStatus| {
@@ -228,7 +237,7 @@ fn reported(time: Timestamp) -> Option<Timestamp> {
 /// Whether `new` is equal to `old` for all readers. Computed statuses carry their predecessor's transition
 /// times, so only the fractions of seconds that storage drops are left to ignore.
 #[must_use]
-pub fn same_meaning(old: &PodStatus, new: &PodStatus) -> bool {
+pub(in crate::pod) fn same_meaning(old: &PodStatus, new: &PodStatus) -> bool {
     let comparable = |status: &PodStatus| {
         let mut status = status.clone();
         status.start_time = status.start_time.map(whole_seconds);

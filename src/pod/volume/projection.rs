@@ -43,7 +43,7 @@ pub type Payload = BTreeMap<String, ProjectedFile>;
 
 /// The inputs of a payload besides the pod.
 #[derive(Clone, Copy)]
-pub struct ProjectionContext<'a> {
+pub(in crate::pod) struct ProjectionContext<'a> {
     /// ConfigMaps and Secrets.
     pub objects: &'a dyn ObjectLookup,
     /// The limit that unlimited containers see.
@@ -81,7 +81,7 @@ pub enum ProjectionError {
 
 /// True for the kinds of volumes whose content this module computes.
 #[must_use]
-pub fn is_projected(volume: &Volume) -> bool {
+pub(in crate::pod) fn is_projected(volume: &Volume) -> bool {
     volume.config_map.is_some()
         || volume.secret.is_some()
         || volume.downward_api.is_some()
@@ -92,7 +92,7 @@ pub fn is_projected(volume: &Volume) -> bool {
 ///
 /// # Errors
 /// The first missing or invalid source; for projected volumes, all of them.
-pub fn project(
+pub(in crate::pod) fn project(
     pod: &Pod,
     volume: &Volume,
     context: &ProjectionContext<'_>,
@@ -120,7 +120,7 @@ pub fn project(
 /// The mount points of other volumes inside this one, relative to it. They are created beforehand: the
 /// runtime cannot, as the volume is read-only.
 #[must_use]
-pub fn nested_mount_points(pod: &Pod, volume: &str) -> BTreeSet<String> {
+pub(in crate::pod) fn nested_mount_points(pod: &Pod, volume: &str) -> BTreeSet<String> {
     all_containers(pod).flat_map(|(container, _)| nested_in(container, volume)).into_set()
 }
 

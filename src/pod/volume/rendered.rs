@@ -49,7 +49,7 @@ struct Ingredients {
 impl Volumes {
     /// Changes when volumes that wait for an object may be tried again.
     #[must_use]
-    pub fn objects_generation(&self) -> u64 {
+    pub(in crate::pod) fn objects_generation(&self) -> u64 {
         self.objects.generation()
     }
 

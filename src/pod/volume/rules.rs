@@ -25,7 +25,7 @@ const MOUNTING_PLUGINS: [&str; 7] = [
 
 /// The storage of an emptyDir.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EmptyDirMedium {
+pub(in crate::pod) enum EmptyDirMedium {
     /// A directory on the node's disk.
     Disk,
     Memory {
@@ -57,7 +57,7 @@ pub enum MediumError {
 ///
 /// # Errors
 /// When the medium is unknown, or huge pages are wanted that the pod does not request.
-pub fn empty_dir_medium(
+pub(in crate::pod) fn empty_dir_medium(
     pod: &Pod,
     source: &EmptyDirVolumeSource,
     node: &NodeCapacity,
@@ -102,7 +102,7 @@ fn page_bytes(size: &str) -> Option<i64> {
 
 /// Groups of the pod's claimed volumes, in the order of the spec.
 #[must_use]
-pub fn claim_groups(pod: &Pod, objects: &dyn ObjectLookup) -> Vec<i64> {
+pub(in crate::pod) fn claim_groups(pod: &Pod, objects: &dyn ObjectLookup) -> Vec<i64> {
     let mut groups = Vec::new();
     for claim in pod.spec.volumes.iter().filter_map(|volume| volume.persistent_volume_claim.as_ref()) {
         let found = objects.persistent_volume_claim(&pod.metadata.namespace, &claim.claim_name);

@@ -15,7 +15,7 @@ const LONGEST_HOLD: Duration = Duration::from_secs(300);
 
 /// A failure that delays the next start.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FailedStart {
+pub(in crate::pod) struct FailedStart {
     /// A Kubernetes waiting reason.
     pub reason: &'static str,
     /// For the status.
@@ -26,7 +26,7 @@ pub struct FailedStart {
 
 /// Failures of one pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FailedStarts {
+pub(in crate::pod) struct FailedStarts {
     pub containers: BTreeMap<ContainerName, FailedStart>,
     /// Of the pod as a whole: sandbox, volumes.
     pub pod: Option<FailedStart>,
@@ -36,7 +36,7 @@ pub struct FailedStarts {
 impl FailedStarts {
     /// Removes from the plan what must not be retried yet, and requeues the pod for when it may be.
     #[must_use]
-    pub fn hold_back(&self, mut plan: PodPlan, now: Timestamp) -> PodPlan {
+    pub(in crate::pod) fn hold_back(&self, mut plan: PodPlan, now: Timestamp) -> PodPlan {
         let mut wake: Option<Duration> = plan.requeue_after;
         let mut is_held = |held: &FailedStart| match held.until {
             // No hold is longer than this: the clock was set back since.
@@ -66,7 +66,7 @@ impl FailedStarts {
 
     /// Drops failures of actions that the plan no longer contains: a pod that runs has no failure, whatever
     /// failed before.
-    pub fn keep_wanted(&mut self, plan: &PodPlan) {
+    pub(in crate::pod) fn keep_wanted(&mut self, plan: &PodPlan) {
         if plan.actions.is_empty() {
             self.pod = None;
         }
@@ -82,7 +82,7 @@ impl FailedStarts {
     }
 
     /// Objects have changed: starts that failed for want of one are retried at once.
-    pub fn objects_changed(&mut self) {
+    pub(in crate::pod) fn objects_changed(&mut self) {
         let may_wait_for_object =
             |held: &FailedStart| held.until.is_some() && OBJECT_REASONS.contains(&held.reason);
         self.pod = self.pod.take().filter(|held| !may_wait_for_object(held));
@@ -90,14 +90,14 @@ impl FailedStarts {
     }
 
     /// A device has appeared: starts that failed for want of one are retried at once.
-    pub fn device_appeared(&mut self) {
+    pub(in crate::pod) fn device_appeared(&mut self) {
         let waits = |held: &FailedStart| held.reason == NOT_FOUND;
         self.pod = self.pod.take().filter(|held| !waits(held));
         self.containers.retain(|_, held| !waits(held));
     }
 
     /// Drops all failures.
-    pub fn clear(&mut self) {
+    pub(in crate::pod) fn clear(&mut self) {
         *self = Self::default();
     }
 }

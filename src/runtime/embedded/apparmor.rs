@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 /// The default profile's name.
-pub const DEFAULT_PROFILE: &str = "edge-agent-default";
+pub(in crate::runtime) const DEFAULT_PROFILE: &str = "edge-agent-default";
 
 /// Where the kernel shows profiles.
 const SECURITYFS: &str = "/sys/kernel/security/apparmor";
@@ -21,7 +21,7 @@ const MAX_SAID: usize = 400;
 
 /// The default profile cannot be loaded.
 #[derive(Debug, thiserror::Error)]
-pub enum AppArmorError {
+pub(in crate::runtime) enum AppArmorError {
     /// The package is missing.
     #[error("apparmor_parser not found (Debian package apparmor)")]
     NoParser,
@@ -40,20 +40,20 @@ pub enum AppArmorError {
 
 /// The kernel's profiles and the program that loads them.
 #[derive(Clone, Debug)]
-pub struct AppArmor {
+pub(in crate::runtime) struct AppArmor {
     securityfs: PathBuf,
     parsers: Vec<PathBuf>,
 }
 
 impl AppArmor {
     #[must_use]
-    pub fn of_node() -> Self {
+    pub(in crate::runtime) fn of_node() -> Self {
         Self { securityfs: SECURITYFS.into(), parsers: PARSERS.map(PathBuf::from).to_vec() }
     }
 
     /// Whether the kernel has a profile of this name, in whatever mode.
     #[must_use]
-    pub fn is_loaded(&self, name: &str) -> bool {
+    pub(in crate::runtime) fn is_loaded(&self, name: &str) -> bool {
         let listed = fs::read_to_string(self.securityfs.join("profiles")).unwrap_or_default();
         // `name (mode)`; a name may hold blanks.
         listed.lines().filter_map(|line| line.rsplit_once(" (")).any(|(profile, _)| profile == name)
@@ -64,7 +64,7 @@ impl AppArmor {
     ///
     /// # Errors
     /// There is no parser, or it failed; its output is in the error.
-    pub fn ensure_default(&self) -> Result<(), AppArmorError> {
+    pub(in crate::runtime) fn ensure_default(&self) -> Result<(), AppArmorError> {
         if self.is_loaded(DEFAULT_PROFILE) {
             return Ok(());
         }

@@ -191,7 +191,7 @@ impl Monitor {
     ///
     /// # Errors
     /// It cannot be made, or the monitor is gone, hangs, or is of an earlier release.
-    pub async fn share_pids(&self) -> Result<i32, MonitorError> {
+    pub(in crate::runtime) async fn share_pids(&self) -> Result<i32, MonitorError> {
         within(self.socket(), PATIENCE, async {
             match self.send(&Request::SharePids, &[]).await?.receive().await? {
                 (Reply::Running { started, .. }, _) => Ok(started.pid),

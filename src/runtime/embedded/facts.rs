@@ -17,7 +17,7 @@ const MAX_BYTES: u64 = 64 * 1024;
 
 /// What the monitor knows of a container before it starts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ContainerFacts {
+pub(in crate::runtime) struct ContainerFacts {
     /// As [`Bundle::stdin`].
     pub stdin: bool,
     /// As [`Bundle::stdin_once`].
@@ -35,7 +35,7 @@ pub struct ContainerFacts {
 impl ContainerFacts {
     /// The facts of a bundle.
     #[must_use]
-    pub fn of(bundle: &Bundle) -> Self {
+    pub(in crate::runtime) fn of(bundle: &Bundle) -> Self {
         Self {
             stdin: bundle.stdin,
             stdin_once: bundle.stdin_once,
@@ -96,7 +96,7 @@ impl ContainerFacts {
     ///
     /// # Errors
     /// The kernel's answer; a path that holds a line break.
-    pub fn write(&self, directory: &ContainerDir) -> io::Result<()> {
+    pub(in crate::runtime) fn write(&self, directory: &ContainerDir) -> io::Result<()> {
         replace_private(&directory.facts(), &self.encode()?)
     }
 
@@ -104,7 +104,7 @@ impl ContainerFacts {
     ///
     /// # Errors
     /// The kernel's answer.
-    pub fn read(directory: &ContainerDir) -> io::Result<Self> {
+    pub(in crate::runtime) fn read(directory: &ContainerDir) -> io::Result<Self> {
         let mut text = Vec::new();
         std::fs::File::open(directory.facts())?.take(MAX_BYTES).read_to_end(&mut text)?;
         Ok(Self::decode(&text))

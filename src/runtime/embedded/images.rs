@@ -52,9 +52,9 @@ use crate::platform::sys::lock::{self, ByteLock, FileLock};
 use index::ImageRecord;
 
 /// Layers of an image that overlayfs and one page of mount options take.
-pub const MAX_LAYERS: usize = 127;
+pub(in crate::runtime) const MAX_LAYERS: usize = 127;
 /// The longest manifest, index or configuration.
-pub const MAX_DOCUMENT: usize = 4 * 1024 * 1024;
+pub(in crate::runtime) const MAX_DOCUMENT: usize = 4 * 1024 * 1024;
 
 /// A complete image.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -190,7 +190,7 @@ pub struct ImageStore {
 /// Held while an image is brought in, from before its first layer until after its commit: meanwhile layers
 /// without an image are not collected.
 #[derive(Debug)]
-pub struct Bringing {
+pub(in crate::runtime) struct Bringing {
     _lock: FileLock,
 }
 
@@ -233,7 +233,7 @@ impl ImageStore {
     ///
     /// # Errors
     /// When the lock cannot be taken.
-    pub fn bring(&self) -> Result<Bringing, ImageError> {
+    pub(in crate::runtime) fn bring(&self) -> Result<Bringing, ImageError> {
         let lock = lock::acquire_shared(&self.root.join("users")).map_err(ImageError::Lock)?;
         Ok(Bringing { _lock: lock })
     }
@@ -317,7 +317,7 @@ impl ImageStore {
 
     /// Whether the layer is in the store, complete.
     #[must_use]
-    pub fn has_layer(&self, diff_id: &str) -> bool {
+    pub(in crate::runtime) fn has_layer(&self, diff_id: &str) -> bool {
         self.layer(diff_id).is_ok_and(|path| path.is_dir())
     }
 
@@ -327,7 +327,7 @@ impl ImageStore {
     ///
     /// # Errors
     /// When the digest is invalid, or the lock cannot be taken.
-    pub fn claim_layer(&self, diff_id: &str) -> Result<Option<Claim>, ImageError> {
+    pub(in crate::runtime) fn claim_layer(&self, diff_id: &str) -> Result<Option<Claim>, ImageError> {
         let byte = u16::from_str_radix(&short(diff_id)?[..4], 16).unwrap_or_default();
         let lock =
             lock::try_acquire_byte(&self.root.join("claims"), byte.into()).map_err(ImageError::Lock)?;
@@ -339,7 +339,7 @@ impl ImageStore {
     ///
     /// # Errors
     /// When the archive is invalid, or cannot be written. Nothing is left of it then.
-    pub fn unpack_layer(
+    pub(in crate::runtime) fn unpack_layer(
         &self,
         diff_id: &str,
         tar: &mut dyn Read,
@@ -406,7 +406,7 @@ impl ImageStore {
     ///
     /// # Errors
     /// When it is not there, or damaged.
-    pub fn read_document(&self, digest: &str) -> Result<Vec<u8>, ImageError> {
+    pub(in crate::runtime) fn read_document(&self, digest: &str) -> Result<Vec<u8>, ImageError> {
         let path = self.blob(digest)?;
         let mut file = match File::open(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -429,7 +429,7 @@ impl ImageStore {
     ///
     /// # Errors
     /// When it is too long or cannot be written.
-    pub fn write_document(&self, bytes: &[u8]) -> Result<String, ImageError> {
+    pub(in crate::runtime) fn write_document(&self, bytes: &[u8]) -> Result<String, ImageError> {
         let digest = digest_of(bytes);
         if bytes.len() > MAX_DOCUMENT {
             return Err(ImageError::Document {

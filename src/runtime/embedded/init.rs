@@ -54,7 +54,7 @@ pub struct PodHandles {
 ///
 /// # Errors
 /// What could not be made. The monitor ends then, and with it everything that was made.
-pub fn make_pod(spec: &PodSpec) -> Result<PodHandles, InitError> {
+pub(in crate::runtime) fn make_pod(spec: &PodSpec) -> Result<PodHandles, InitError> {
     pod::make(spec)
 }
 
@@ -62,7 +62,7 @@ pub fn make_pod(spec: &PodSpec) -> Result<PodHandles, InitError> {
 ///
 /// # Errors
 /// What could not be made.
-pub fn share_pids(pod: &mut PodHandles) -> Result<i32, InitError> {
+pub(in crate::runtime) fn share_pids(pod: &mut PodHandles) -> Result<i32, InitError> {
     if let Some(init) = pod.init {
         return Ok(init);
     }
@@ -103,7 +103,7 @@ impl PodHandles {
 }
 
 /// In a forked child, when the container of an external runtime has ended: runs that runtime's `delete`.
-pub fn delete_external(dir: &ContainerDir) -> ! {
+pub(in crate::runtime) fn delete_external(dir: &ContainerDir) -> ! {
     clone::exit(i32::from(external::delete(dir).is_err()))
 }
 

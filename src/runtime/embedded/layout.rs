@@ -27,7 +27,7 @@ impl Layout {
 
     /// Locks held by the process that owns the trees.
     #[must_use]
-    pub fn locks(&self) -> [PathBuf; 2] {
+    pub(in crate::runtime) fn locks(&self) -> [PathBuf; 2] {
         [self.state.join("state.lock"), self.data.join("data.lock")]
     }
 
@@ -144,20 +144,20 @@ pub struct ContainerDir(pub PathBuf);
 impl ContainerDir {
     /// The agent's record of it.
     #[must_use]
-    pub fn record(&self) -> PathBuf {
+    pub(in crate::runtime) fn record(&self) -> PathBuf {
         self.0.join("container.json")
     }
 
     /// What to start ([`super::spec::Bundle`]).
     #[must_use]
-    pub fn bundle(&self) -> PathBuf {
+    pub(in crate::runtime) fn bundle(&self) -> PathBuf {
         self.0.join("bundle.json")
     }
 
     /// The facts of the bundle that the monitor itself needs ([`super::facts::ContainerFacts`]), so that it
     /// need not read the bundle.
     #[must_use]
-    pub fn facts(&self) -> PathBuf {
+    pub(in crate::runtime) fn facts(&self) -> PathBuf {
         self.0.join("facts")
     }
 

@@ -16,7 +16,7 @@
 //! packets that pass through the node.
 
 pub mod bridge;
-pub mod cni;
+pub(in crate::runtime) mod cni;
 pub mod faults;
 pub mod records;
 pub mod rules;
@@ -158,7 +158,7 @@ impl NetworkError {
 }
 
 /// A CNI configuration: its file, its length and its modification time. `None` where there is none.
-pub type Configured = Option<(PathBuf, u64, Option<std::time::SystemTime>)>;
+pub(in crate::runtime) type Configured = Option<(PathBuf, u64, Option<std::time::SystemTime>)>;
 
 /// The network of this node's pods. Several threads may use it at once, each for another sandbox: plugins run
 /// in parallel, changes of the bridge one at a time.
@@ -184,7 +184,7 @@ impl Network {
 
     /// Whether attaching or detaching this sandbox runs plugins.
     #[must_use]
-    pub fn runs_plugins(&self, sandbox: &SandboxId) -> bool {
+    pub(in crate::runtime) fn runs_plugins(&self, sandbox: &SandboxId) -> bool {
         let recorded = self.records.one(sandbox).ok().flatten();
         recorded.is_some_and(|record| record.cni.is_some()) || self.configured().is_some()
     }
@@ -235,7 +235,11 @@ impl Network {
     ///
     /// # Errors
     /// The step that failed; the call may be repeated.
-    pub fn detach(&self, sandbox: &SandboxId, netns: Option<&str>) -> Result<(), NetworkError> {
+    pub(in crate::runtime) fn detach(
+        &self,
+        sandbox: &SandboxId,
+        netns: Option<&str>,
+    ) -> Result<(), NetworkError> {
         match self.records.one(sandbox)? {
             Some(record) if record.cni.is_some() => self.detach_locked(&record, netns),
             Some(_) => {
@@ -249,7 +253,7 @@ impl Network {
 
     /// After a restart: removes sandboxes that are not in `live`, and rebuilds the rules for the others.
     /// Continues after errors.
-    pub fn recover(&self, live: &[SandboxId]) -> Vec<NetworkError> {
+    pub(in crate::runtime) fn recover(&self, live: &[SandboxId]) -> Vec<NetworkError> {
         let _lock = match self.records.lock() {
             Ok(lock) => lock,
             Err(error) => return vec![error.into()],

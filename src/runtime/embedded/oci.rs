@@ -28,7 +28,7 @@ use crate::model::runtime_config::{
 use crate::model::types::{ContainerId, SandboxId};
 
 /// The labels of a container and of its files, where the policy has them.
-pub const SELINUX_LABELS: [&str; 2] =
+pub(in crate::runtime) const SELINUX_LABELS: [&str; 2] =
     ["system_u:system_r:container_t:s0", "system_u:object_r:container_file_t:s0"];
 
 /// What the machine supports, measured once.
@@ -386,7 +386,7 @@ fn namespaces(input: &Input<'_>) -> Result<Vec<Namespace>, OciError> {
 
 /// Which profile a container asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AppArmorProfile<'a> {
+pub(in crate::runtime) enum AppArmorProfile<'a> {
     /// No profile, or the machine has no `AppArmor`.
     None,
     /// The runtime's own.
@@ -399,7 +399,10 @@ pub enum AppArmorProfile<'a> {
 
 /// As containerd: a container without a setting gets the default profile, a privileged one gets none.
 #[must_use]
-pub fn apparmor_profile(security: &ContainerSecurity, enabled: bool) -> AppArmorProfile<'_> {
+pub(in crate::runtime) fn apparmor_profile(
+    security: &ContainerSecurity,
+    enabled: bool,
+) -> AppArmorProfile<'_> {
     match &security.apparmor {
         Some(AppArmorChoice::Localhost(name)) if enabled => AppArmorProfile::Named(name),
         Some(AppArmorChoice::Localhost(name)) => AppArmorProfile::Impossible(name),
@@ -415,7 +418,10 @@ pub fn apparmor_profile(security: &ContainerSecurity, enabled: bool) -> AppArmor
 ///
 /// # Errors
 /// The container asks for it.
-pub fn may_lack_default_profile(security: &ContainerSecurity, why: &str) -> Result<(), OciError> {
+pub(in crate::runtime) fn may_lack_default_profile(
+    security: &ContainerSecurity,
+    why: &str,
+) -> Result<(), OciError> {
     match security.apparmor {
         Some(AppArmorChoice::RuntimeDefault) => Err(OciError::NoDefaultProfile(why.to_owned())),
         _ => Ok(()),

@@ -30,7 +30,7 @@ pub enum Arch {
 impl Arch {
     /// The architecture of this build; `None` without a table of system calls.
     #[must_use]
-    pub fn node() -> Option<Self> {
+    pub(in crate::runtime) fn node() -> Option<Self> {
         if cfg!(all(target_arch = "x86_64", target_pointer_width = "64")) {
             Some(Self::X86_64)
         } else if cfg!(all(target_arch = "aarch64", target_endian = "little")) {

@@ -319,7 +319,7 @@ pub struct DeviceRule {
 }
 
 /// Names of capabilities without `CAP_`, by number: the kernel's order.
-pub const CAPABILITY_NAMES: [&str; 41] = [
+pub(in crate::runtime) const CAPABILITY_NAMES: [&str; 41] = [
     "CHOWN",
     "DAC_OVERRIDE",
     "DAC_READ_SEARCH",

@@ -14,7 +14,7 @@ use crate::runtime::embedded::runtime::api::{ContainerView, SandboxView};
 
 /// `PodSandboxMetadata`.
 #[must_use]
-pub fn sandbox_metadata(view: &SandboxView) -> cri::PodSandboxMetadata {
+pub(in crate::serve) fn sandbox_metadata(view: &SandboxView) -> cri::PodSandboxMetadata {
     cri::PodSandboxMetadata {
         name: view.config.pod.name.clone(),
         uid: view.config.pod.uid.to_string(),
@@ -25,19 +25,19 @@ pub fn sandbox_metadata(view: &SandboxView) -> cri::PodSandboxMetadata {
 
 /// `ContainerMetadata`.
 #[must_use]
-pub fn container_metadata(view: &ContainerView) -> cri::ContainerMetadata {
+pub(in crate::serve) fn container_metadata(view: &ContainerView) -> cri::ContainerMetadata {
     cri::ContainerMetadata { name: view.config.name.clone(), attempt: view.config.attempt }
 }
 
 /// `PodSandboxState`.
 #[must_use]
-pub fn sandbox_state(view: &SandboxView) -> cri::PodSandboxState {
+pub(in crate::serve) fn sandbox_state(view: &SandboxView) -> cri::PodSandboxState {
     if view.ready { cri::PodSandboxState::SandboxReady } else { cri::PodSandboxState::SandboxNotready }
 }
 
 /// `ContainerState`.
 #[must_use]
-pub fn container_state(view: &ContainerView) -> cri::ContainerState {
+pub(in crate::serve) fn container_state(view: &ContainerView) -> cri::ContainerState {
     match view.state {
         ContainerStateKind::Created => cri::ContainerState::ContainerCreated,
         ContainerStateKind::Running => cri::ContainerState::ContainerRunning,
@@ -48,7 +48,7 @@ pub fn container_state(view: &ContainerView) -> cri::ContainerState {
 
 /// An entry of `ListPodSandbox`.
 #[must_use]
-pub fn sandbox_item(view: &SandboxView) -> cri::PodSandbox {
+pub(in crate::serve) fn sandbox_item(view: &SandboxView) -> cri::PodSandbox {
     cri::PodSandbox {
         id: view.id.to_string(),
         metadata: Some(sandbox_metadata(view)),
@@ -62,7 +62,7 @@ pub fn sandbox_item(view: &SandboxView) -> cri::PodSandbox {
 
 /// `PodSandboxStatus`.
 #[must_use]
-pub fn sandbox_status(view: &SandboxView) -> cri::PodSandboxStatus {
+pub(in crate::serve) fn sandbox_status(view: &SandboxView) -> cri::PodSandboxStatus {
     // As containerd: a stopped sandbox has released its addresses.
     let mut ips = view.ips.iter().filter(|_| view.ready).map(ToString::to_string);
     let network = cri::PodSandboxNetworkStatus {
@@ -97,7 +97,7 @@ fn image_spec(view: &ContainerView) -> cri::ImageSpec {
 
 /// An entry of `ListContainers`.
 #[must_use]
-pub fn container_item(view: &ContainerView) -> cri::Container {
+pub(in crate::serve) fn container_item(view: &ContainerView) -> cri::Container {
     cri::Container {
         id: view.id.to_string(),
         pod_sandbox_id: view.sandbox.to_string(),
@@ -115,7 +115,7 @@ pub fn container_item(view: &ContainerView) -> cri::Container {
 
 /// `ContainerStatus`.
 #[must_use]
-pub fn container_status(view: &ContainerView) -> cri::ContainerStatus {
+pub(in crate::serve) fn container_status(view: &ContainerView) -> cri::ContainerStatus {
     let asked = convert::container_config(&view.config);
     let stop_signal = asked.stop_signal;
     let resources = asked.linux.and_then(|linux| linux.resources).map(|mut resources| {
@@ -157,7 +157,7 @@ pub fn container_status(view: &ContainerView) -> cri::ContainerStatus {
 
 /// `Image`.
 #[must_use]
-pub fn image(image: &Image) -> cri::Image {
+pub(in crate::serve) fn image(image: &Image) -> cri::Image {
     let name = image.defaults.user.split(':').next().unwrap_or_default();
     let uid = name.parse().ok().map(|value| cri::Int64Value { value });
     cri::Image {
@@ -174,7 +174,7 @@ pub fn image(image: &Image) -> cri::Image {
 
 /// Verbose information about a sandbox, one JSON document under `info`, where clients expect it.
 #[must_use]
-pub fn sandbox_info(view: &SandboxView) -> BTreeMap<String, String> {
+pub(in crate::serve) fn sandbox_info(view: &SandboxView) -> BTreeMap<String, String> {
     let info = json!({
         "pid": view.pid,
         "runtimeHandler": view.config.runtime_handler,
@@ -186,7 +186,7 @@ pub fn sandbox_info(view: &SandboxView) -> BTreeMap<String, String> {
 
 /// Verbose information about a container.
 #[must_use]
-pub fn container_info(view: &ContainerView) -> BTreeMap<String, String> {
+pub(in crate::serve) fn container_info(view: &ContainerView) -> BTreeMap<String, String> {
     let info = json!({
         "pid": view.pid,
         "sandboxID": view.sandbox,
@@ -198,7 +198,7 @@ pub fn container_info(view: &ContainerView) -> BTreeMap<String, String> {
 
 /// Verbose information about an image.
 #[must_use]
-pub fn image_info(image: &Image) -> BTreeMap<String, String> {
+pub(in crate::serve) fn image_info(image: &Image) -> BTreeMap<String, String> {
     let defaults = &image.defaults;
     let info = json!({
         "imageSpec": {"config": {
@@ -213,6 +213,6 @@ pub fn image_info(image: &Image) -> BTreeMap<String, String> {
 /// `UInt64Value`.
 #[must_use]
 #[expect(clippy::unnecessary_wraps, reason = "fields of messages are optional")]
-pub fn number(value: u64) -> Option<cri::UInt64Value> {
+pub(in crate::serve) fn number(value: u64) -> Option<cri::UInt64Value> {
     Some(cri::UInt64Value { value })
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 /// Why an id matches no object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Unfound {
+pub(in crate::serve) enum Unfound {
     /// There is none.
     None,
     /// It is the beginning of several.
@@ -17,7 +17,10 @@ pub enum Unfound {
 ///
 /// # Errors
 /// None or several match.
-pub fn one<'a>(wanted: &str, ids: impl Iterator<Item = &'a str>) -> Result<&'a str, Unfound> {
+pub(in crate::serve) fn one<'a>(
+    wanted: &str,
+    ids: impl Iterator<Item = &'a str>,
+) -> Result<&'a str, Unfound> {
     if wanted.is_empty() {
         return Err(Unfound::None);
     }
@@ -34,7 +37,7 @@ pub fn one<'a>(wanted: &str, ids: impl Iterator<Item = &'a str>) -> Result<&'a s
 
 /// Whether an object matches a list's filter: by id prefix and labels.
 #[must_use]
-pub fn wanted(
+pub(in crate::serve) fn wanted(
     id: &str,
     labels: &BTreeMap<String, String>,
     id_filter: &str,

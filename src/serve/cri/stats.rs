@@ -9,7 +9,11 @@ use super::messages::{container_metadata, number, sandbox_metadata};
 
 /// `ContainerStats`.
 #[must_use]
-pub fn container(view: &ContainerView, stats: &ContainerStats, mountpoint: &str) -> cri::ContainerStats {
+pub(in crate::serve) fn container(
+    view: &ContainerView,
+    stats: &ContainerStats,
+    mountpoint: &str,
+) -> cri::ContainerStats {
     let timestamp = stats.at.as_nanos();
     cri::ContainerStats {
         attributes: Some(cri::ContainerAttributes {
@@ -60,7 +64,7 @@ fn memory(stats: &ContainerStats) -> cri::MemoryUsage {
 
 /// The sum over a sandbox's containers.
 #[must_use]
-pub fn sum<'a>(all: impl Iterator<Item = &'a ContainerStats>) -> ContainerStats {
+pub(in crate::serve) fn sum<'a>(all: impl Iterator<Item = &'a ContainerStats>) -> ContainerStats {
     all.fold(ContainerStats::default(), |sum, one| ContainerStats {
         at: sum.at.max(one.at),
         cpu_nanoseconds: sum.cpu_nanoseconds.saturating_add(one.cpu_nanoseconds),
@@ -76,7 +80,7 @@ pub fn sum<'a>(all: impl Iterator<Item = &'a ContainerStats>) -> ContainerStats 
 
 /// `PodSandboxStats`, of the running containers.
 #[must_use]
-pub fn sandbox(
+pub(in crate::serve) fn sandbox(
     view: &SandboxView,
     containers: &[(ContainerView, ContainerStats)],
     mountpoint: &str,

@@ -145,7 +145,7 @@ pub fn dialer(runtime: EmbeddedRuntime, sandbox: SandboxId) -> Dialer {
 }
 
 /// A program's output and exit code.
-pub struct ExecOutput {
+pub(in crate::serve) struct ExecOutput {
     pub stdout: Vec<u8>,
     pub stderr: Vec<u8>,
     pub code: i32,
@@ -155,7 +155,7 @@ pub struct ExecOutput {
 ///
 /// # Errors
 /// A message for the user: why the exit code is unknown.
-pub async fn collect(session: Session) -> Result<ExecOutput, String> {
+pub(in crate::serve) async fn collect(session: Session) -> Result<ExecOutput, String> {
     let Session { stdin: _, stdout, stderr, resize: _, exit } = session;
     let (mut out, mut err) = (Vec::new(), Vec::new());
     let code = {

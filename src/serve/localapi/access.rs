@@ -11,7 +11,7 @@ use crate::model::objects::ObjectKind;
 use crate::serve::server::access::{ANONYMOUS, MASTERS, Policy, User, VIEWERS};
 
 /// The group of all authenticated users.
-pub const AUTHENTICATED: &str = "system:authenticated";
+pub(in crate::serve) const AUTHENTICATED: &str = "system:authenticated";
 
 /// A request for objects, as authorizers see it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub struct ObjectAttributes {
 impl ObjectAttributes {
     /// The attributes of a request.
     #[must_use]
-    pub fn of(wanted: &RequestInfo) -> Self {
+    pub(in crate::serve) fn of(wanted: &RequestInfo) -> Self {
         Self {
             verb: wanted.verb.as_str().to_owned(),
             group: wanted.resource.group.to_owned(),
@@ -86,7 +86,7 @@ fn is_shown(group: &str, plural: &str) -> bool {
 /// Whether a user may request a path that names no object: discovery, for authenticated users; health, for
 /// everyone.
 #[must_use]
-pub fn may_path(policy: Policy, user: &User, path: &str, verb: &str) -> bool {
+pub(in crate::serve) fn may_path(policy: Policy, user: &User, path: &str, verb: &str) -> bool {
     if policy == Policy::AlwaysAllow || is_in(user, MASTERS) {
         return true;
     }
@@ -126,7 +126,7 @@ pub fn refusal(user: &User, asked: &ObjectAttributes) -> Failure {
 
 /// The same for a path.
 #[must_use]
-pub fn path_refusal(user: &User, path: &str, verb: &str) -> Failure {
+pub(in crate::serve) fn path_refusal(user: &User, path: &str, verb: &str) -> Failure {
     let message = format!("forbidden: User \"{}\" cannot {verb} path \"{path}\"", user.name);
     status::forbidden("", "", "", message)
 }

@@ -62,4 +62,4 @@ pub trait Cluster {
 }
 
 /// Shared with the watchers.
-pub type SharedCluster = Rc<dyn Cluster>;
+pub(in crate::serve) type SharedCluster = Rc<dyn Cluster>;

@@ -11,7 +11,7 @@ use super::resource::{RESOURCES, Resource, Subresource, Verb, group_version, gro
 pub use crate::serve::server::RELEASE;
 
 /// The supported versions of aggregated discovery, the newest first.
-pub const AGGREGATED: [(&str, &str); 2] = [
+pub(in crate::serve) const AGGREGATED: [(&str, &str); 2] = [
     ("v2", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"),
     ("v2beta1", "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList"),
 ];
@@ -57,7 +57,7 @@ fn group_entry(group: &str, version: &str) -> Value {
 
 /// `/apis`.
 #[must_use]
-pub fn group_list() -> Value {
+pub(in crate::serve) fn group_list() -> Value {
     let groups: Vec<Value> =
         groups().into_iter().map(|(group, version)| group_entry(group, version)).collect();
     json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
@@ -119,7 +119,7 @@ fn put_names(entry: &mut Value, resource: &Resource) {
 
 /// `/api` and `/apis` for clients of aggregated discovery; `version` is discovery's own.
 #[must_use]
-pub fn aggregated(core: bool, version: &str) -> Value {
+pub(in crate::serve) fn aggregated(core: bool, version: &str) -> Value {
     let groups = if core { vec![("", "v1")] } else { groups() };
     let items: Vec<Value> = groups
         .into_iter()

@@ -91,7 +91,7 @@ static DOCUMENT: Message = Message {
 };
 
 /// Encodes a part of a document. Concatenated parts form one document, as protobuf decoders merge messages.
-pub fn document(out: &mut Vec<u8>, part: &Value) {
+pub(in crate::serve) fn document(out: &mut Vec<u8>, part: &Value) {
     message(out, &DOCUMENT, part);
 }
 

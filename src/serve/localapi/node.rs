@@ -14,7 +14,7 @@ use crate::runtime::{RuntimeHandler, RuntimeStatus};
 const HEARTBEAT: i64 = 300;
 
 /// The namespace of node leases.
-pub const LEASES: &str = "kube-node-lease";
+pub(in crate::serve) const LEASES: &str = "kube-node-lease";
 
 /// A condition of the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

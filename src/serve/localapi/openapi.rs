@@ -15,7 +15,7 @@ const PIECE: usize = 16 * 1024;
 
 /// The form of a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub(in crate::serve) enum Form {
     /// Version 2 as JSON.
     V2,
     /// Version 2 in gnostic's binary form.
@@ -25,14 +25,14 @@ pub enum Form {
 }
 
 /// The resource at a path below `/openapi/`.
-pub enum OpenApiDocument {
+pub(in crate::serve) enum OpenApiDocument {
     /// The list of version 3's documents.
     Index(Value),
     Document(Box<Document>),
 }
 
 /// A document that is being generated.
-pub struct Document {
+pub(in crate::serve) struct Document {
     form: Form,
     schema: Schema,
     paths: Vec<ApiPath>,
@@ -57,7 +57,7 @@ enum Scope {
 
 /// Whether the client wants the binary form of version 2, under kubectl's older or newer name of it.
 #[must_use]
-pub fn wants_binary(accept: &str) -> bool {
+pub(in crate::serve) fn wants_binary(accept: &str) -> bool {
     let first = accept.split([',', ';']).next().unwrap_or_default().trim();
     first.starts_with("application/com.github.proto-openapi.spec.v2") && first.ends_with("+protobuf")
 }
@@ -65,7 +65,7 @@ pub fn wants_binary(accept: &str) -> bool {
 /// Version 3 is available as JSON only: no known client requests another form. Without `Accept` any form will
 /// do.
 #[must_use]
-pub fn takes_json(accept: &str) -> bool {
+pub(in crate::serve) fn takes_json(accept: &str) -> bool {
     let takes = |form: &str| {
         matches!(
             form.split(';').next().unwrap_or_default().trim(),
@@ -77,7 +77,7 @@ pub fn takes_json(accept: &str) -> bool {
 
 /// Answers `/openapi/PATH`; `None` for an unknown path. `binary` applies to version 2.
 #[must_use]
-pub fn answer(path: &str, binary: bool) -> Option<OpenApiDocument> {
+pub(in crate::serve) fn answer(path: &str, binary: bool) -> Option<OpenApiDocument> {
     let all = || std::iter::once(("", "v1")).chain(groups());
     match path {
         "v3" => Some(OpenApiDocument::Index(index(all()))),
@@ -106,7 +106,7 @@ fn hash() -> String {
 
 /// Whether the query has the document's hash, so that clients may cache the answer.
 #[must_use]
-pub fn names_hash(query: &str) -> bool {
+pub(in crate::serve) fn names_hash(query: &str) -> bool {
     query.split('&').any(|part| part.strip_prefix("hash=") == Some(&hash()))
 }
 
@@ -158,7 +158,7 @@ impl Document {
     }
 
     #[must_use]
-    pub fn content_type(&self) -> &'static str {
+    pub(in crate::serve) fn content_type(&self) -> &'static str {
         match self.form {
             Form::V2Binary => "application/com.github.proto-openapi.spec.v2.v1.0+protobuf",
             _ => "application/json",
@@ -174,7 +174,7 @@ impl Document {
     }
 
     /// The next piece; `None` at the end.
-    pub fn next_piece(&mut self) -> Option<Vec<u8>> {
+    pub(in crate::serve) fn next_piece(&mut self) -> Option<Vec<u8>> {
         if self.closed {
             return None;
         }

@@ -5,11 +5,11 @@
 
 pub mod apply;
 pub mod fields;
-pub mod json_patch;
-pub mod managed;
+pub(in crate::serve) mod json_patch;
+pub(in crate::serve) mod managed;
 pub mod merge_patch;
 pub mod schema;
-pub mod strategic;
+pub(in crate::serve) mod strategic;
 
 use serde_json::Value;
 

@@ -122,7 +122,7 @@ fn columns(store: Store) -> &'static [Column] {
 
 /// `columnDefinitions`.
 #[must_use]
-pub fn definitions(resource: &Resource) -> Vec<Value> {
+pub(in crate::serve) fn definitions(resource: &Resource) -> Vec<Value> {
     let shape = |(name, about, wide): &Column| {
         let format = if *name == "Name" { "name" } else { "" };
         let kind = if matches!(*name, "Count" | "Data") { "integer" } else { "string" };

@@ -57,12 +57,12 @@ pub(super) fn reads(wanted: &RequestInfo) -> bool {
 
 /// Decodes an object. `None` when it is of another kind.
 pub(super) fn read(bytes: &[u8]) -> Option<Value> {
+    const KINDS: [&str; 7] =
+        ["ConfigMap", "Secret", "Namespace", "RuntimeClass", "Pod", "DeleteOptions", "Eviction"];
     let (what, content) = unwrapped(bytes)?;
     let types = Types::load();
     let mut object = types.message(what?, "TypeMeta")?;
     let kind = object.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned();
-    const KINDS: [&str; 7] =
-        ["ConfigMap", "Secret", "Namespace", "RuntimeClass", "Pod", "DeleteOptions", "Eviction"];
     if !KINDS.contains(&kind.as_str()) {
         return None;
     }

@@ -109,12 +109,12 @@ impl Resource {
 
     /// `pods`, `pods.metrics.k8s.io`: as messages name it.
     #[must_use]
-    pub fn qualified(&self) -> String {
+    pub(in crate::serve) fn qualified(&self) -> String {
         qualified(self.plural, self.group)
     }
 
     #[must_use]
-    pub fn subresource(&self, name: &str) -> Option<&'static Subresource> {
+    pub(in crate::serve) fn subresource(&self, name: &str) -> Option<&'static Subresource> {
         let parts: &'static [Subresource] = self.subresources;
         parts.iter().find(|part| part.name == name)
     }
@@ -128,7 +128,7 @@ pub fn group_version(group: &str, version: &str) -> String {
 
 /// `pods`, `pods.metrics.k8s.io`.
 #[must_use]
-pub fn qualified(plural: &str, group: &str) -> String {
+pub(in crate::serve) fn qualified(plural: &str, group: &str) -> String {
     if group.is_empty() { plural.to_owned() } else { format!("{plural}.{group}") }
 }
 

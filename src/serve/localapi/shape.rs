@@ -22,7 +22,7 @@ pub enum Form {
 
 /// What each row of a table contains: `includeObject`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Rows {
+pub(in crate::serve) enum Rows {
     /// `Metadata`.
     #[default]
     Metadata,
@@ -37,7 +37,7 @@ impl Rows {
     ///
     /// # Errors
     /// Any other value.
-    pub fn parse(word: &str) -> Result<Self, Failure> {
+    pub(in crate::serve) fn parse(word: &str) -> Result<Self, Failure> {
         match word {
             "" | "Metadata" => Ok(Self::Metadata),
             "Object" => Ok(Self::Objects),
@@ -95,7 +95,7 @@ pub fn form(accept: &str) -> Result<Form, Failure> {
 
 /// The version of aggregated discovery and its content type, if the client prefers it to the plain one.
 #[must_use]
-pub fn aggregated(accept: &str) -> Option<(&'static str, &'static str)> {
+pub(in crate::serve) fn aggregated(accept: &str) -> Option<(&'static str, &'static str)> {
     for (kind, parameters) in accepted(accept) {
         let get = |name: &str| parameters.iter().find(|(found, _)| *found == name).map(|(_, value)| *value);
         if !is_json(kind) {
@@ -132,7 +132,7 @@ fn metadata(object: &Value, version: &str) -> Value {
 
 /// The representation of objects for one client.
 #[derive(Clone, Copy, Debug)]
-pub struct View {
+pub(in crate::serve) struct View {
     pub resource: &'static Resource,
     pub form: Form,
     pub rows: Rows,
@@ -165,13 +165,13 @@ impl View {
 
     /// Whether [`one`](Self::one) returns an object unchanged.
     #[must_use]
-    pub fn shows_as_kept(&self) -> bool {
+    pub(in crate::serve) fn shows_as_kept(&self) -> bool {
         self.form == Form::Whole && !is_translated(self.resource)
     }
 
     /// One object. `headed`: a table includes its column definitions.
     #[must_use]
-    pub fn one(&self, object: &Value, headed: bool) -> Value {
+    pub(in crate::serve) fn one(&self, object: &Value, headed: bool) -> Value {
         match self.form {
             Form::Whole => own(self.resource, object),
             Form::Metadata(version) => metadata(object, version),
@@ -184,7 +184,7 @@ impl View {
 
     /// A list, with the list's own metadata.
     #[must_use]
-    pub fn many(&self, list: &Value, objects: &[&Value]) -> Value {
+    pub(in crate::serve) fn many(&self, list: &Value, objects: &[&Value]) -> Value {
         match self.form {
             Form::Table(version) => self.table(version, list, objects, true),
             Form::Metadata(version) => {
@@ -211,7 +211,7 @@ impl View {
 
     /// The object of a bookmark: the kind and a version.
     #[must_use]
-    pub fn bookmark(&self, version: u64, initial: bool) -> Value {
+    pub(in crate::serve) fn bookmark(&self, version: u64, initial: bool) -> Value {
         let mut object = json!({
             "kind": self.resource.kind,
             "apiVersion": self.resource.api_version(),

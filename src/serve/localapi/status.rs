@@ -90,13 +90,13 @@ impl Failure {
 
 /// The path does not exist.
 #[must_use]
-pub fn no_such_path() -> Failure {
+pub(in crate::serve) fn no_such_path() -> Failure {
     Failure::new(404, "NotFound", "the server could not find the requested resource")
 }
 
 /// The path has no such method.
 #[must_use]
-pub fn method_not_allowed() -> Failure {
+pub(in crate::serve) fn method_not_allowed() -> Failure {
     let message = "the server does not allow this method on the requested resource";
     Failure::new(405, "MethodNotAllowed", message)
 }
@@ -128,7 +128,7 @@ pub fn conflict(resource: &Resource, name: &str, why: &str) -> Failure {
 }
 
 /// Upstream's message for a stale `resourceVersion`.
-pub const MODIFIED: &str =
+pub(in crate::serve) const MODIFIED: &str =
     "the object has been modified; please apply your changes to the latest version and try again";
 
 /// An invalid object. The messages of the causes do not repeat the field.
@@ -147,14 +147,8 @@ pub fn invalid(resource: &Resource, name: &str, causes: &[Cause]) -> Failure {
 }
 
 #[must_use]
-pub fn bad_request(message: impl Into<String>) -> Failure {
+pub(in crate::serve) fn bad_request(message: impl Into<String>) -> Failure {
     Failure::new(400, "BadRequest", message)
-}
-
-/// The client is not authenticated.
-#[must_use]
-pub fn unauthorized() -> Failure {
-    Failure::new(401, "Unauthorized", "Unauthorized")
 }
 
 /// An authenticated user without the permission; [`super::access`] has the messages.
@@ -164,7 +158,7 @@ pub fn forbidden(group: &str, plural: &str, name: &str, message: String) -> Fail
 }
 
 #[must_use]
-pub fn too_many_requests(message: impl Into<String>) -> Failure {
+pub(in crate::serve) fn too_many_requests(message: impl Into<String>) -> Failure {
     let mut failure = Failure::new(429, "TooManyRequests", message);
     failure.details["retryAfterSeconds"] = json!(1);
     failure
@@ -178,7 +172,7 @@ pub fn expired(message: impl Into<String>) -> Failure {
 
 /// The requested version is in the future.
 #[must_use]
-pub fn too_large_version(asked: u64, current: u64) -> Failure {
+pub(in crate::serve) fn too_large_version(asked: u64, current: u64) -> Failure {
     let cause = Cause {
         reason: "ResourceVersionTooLarge".to_owned(),
         message: "Too large resource version".to_owned(),
@@ -192,14 +186,14 @@ pub fn too_large_version(asked: u64, current: u64) -> Failure {
 
 /// The client accepts no form that is supported.
 #[must_use]
-pub fn not_acceptable() -> Failure {
+pub(in crate::serve) fn not_acceptable() -> Failure {
     let message = "only the following media types are accepted: application/json";
     Failure::new(406, "NotAcceptable", message)
 }
 
 /// The body's media type is not supported.
 #[must_use]
-pub fn unsupported_media_type(accepted: &str) -> Failure {
+pub(in crate::serve) fn unsupported_media_type(accepted: &str) -> Failure {
     let message = format!(
         "the body of the request was in an unknown format - accepted media types include: {accepted}"
     );
@@ -208,13 +202,13 @@ pub fn unsupported_media_type(accepted: &str) -> Failure {
 
 /// The body is too large.
 #[must_use]
-pub fn too_large(limit: usize) -> Failure {
+pub(in crate::serve) fn too_large(limit: usize) -> Failure {
     Failure::new(413, "RequestEntityTooLarge", format!("limit is {limit}"))
 }
 
 /// The body did not arrive in time.
 #[must_use]
-pub fn too_slow() -> Failure {
+pub(in crate::serve) fn too_slow() -> Failure {
     Failure::new(408, "Timeout", "timed out reading the request body")
 }
 

@@ -32,7 +32,7 @@ pub enum ObjectChange {
 impl ObjectChange {
     /// The `type` of a watch's event.
     #[must_use]
-    pub fn as_str(self) -> &'static str {
+    pub(in crate::serve) fn as_str(self) -> &'static str {
         match self {
             Self::Added => "ADDED",
             Self::Modified => "MODIFIED",
@@ -94,7 +94,7 @@ struct Seen {
     changed: u64,
 }
 
-pub struct Versions {
+pub(in crate::serve) struct Versions {
     base: u64,
     current: u64,
     stores: BTreeMap<Store, Seen>,
@@ -105,36 +105,36 @@ impl Versions {
     /// `base` is the time of the start in milliseconds; `retained` counts the bytes that only slow clients
     /// keep alive.
     #[must_use]
-    pub fn new(base: u64, retained: Retained) -> Self {
+    pub(in crate::serve) fn new(base: u64, retained: Retained) -> Self {
         let base = base.max(1);
         Self { base, current: base, stores: BTreeMap::new(), retained }
     }
 
     /// The first version of this process.
     #[must_use]
-    pub fn base(&self) -> u64 {
+    pub(in crate::serve) fn base(&self) -> u64 {
         self.base
     }
 
     #[must_use]
-    pub fn current(&self) -> u64 {
+    pub(in crate::serve) fn current(&self) -> u64 {
         self.current
     }
 
     /// The newest version of any object of this store, deleted ones included.
     #[must_use]
-    pub fn changed(&self, store: Store) -> u64 {
+    pub(in crate::serve) fn changed(&self, store: Store) -> u64 {
         self.stores.get(&store).map_or(self.base, |seen| seen.changed)
     }
 
     /// Compares all objects of a store with the previous observation, and writes its version into each.
     /// Returns the changes in order, with the objects if they are kept whole.
-    pub fn look(&mut self, store: Store, objects: &mut [Value], keep: Keep) -> Vec<Change> {
+    pub(in crate::serve) fn look(&mut self, store: Store, objects: &mut [Value], keep: Keep) -> Vec<Change> {
         self.compare(store, objects, keep, None)
     }
 
     /// The same for one object of the store: `object` is the one at this place (namespace and name) now.
-    pub fn update(
+    pub(in crate::serve) fn update(
         &mut self,
         store: Store,
         (namespace, name): (&str, &str),
@@ -252,7 +252,7 @@ impl Versions {
     }
 
     /// Drops the states after the last watch of a store has ended.
-    pub fn forget_states(&mut self, store: Store) {
+    pub(in crate::serve) fn forget_states(&mut self, store: Store) {
         for entry in self.stores.get_mut(&store).into_iter().flat_map(|seen| seen.entries.values_mut()) {
             if entry.whole {
                 entry.state.supersede();
@@ -264,7 +264,7 @@ impl Versions {
 
     /// All objects of the last observation, as additions.
     #[must_use]
-    pub fn all(&self, store: Store) -> Vec<Change> {
+    pub(in crate::serve) fn all(&self, store: Store) -> Vec<Change> {
         let entries = self.stores.get(&store).into_iter().flat_map(|seen| &seen.entries);
         let added = |(name, entry): (&Name, &VersionEntry)| Change {
             step: ObjectChange::Added,
@@ -280,7 +280,7 @@ impl Versions {
     ///
     /// # Errors
     /// 410 when the history does not reach back that far, 504 when the version is in the future.
-    pub fn since(&self, store: Store, version: u64) -> Result<Vec<Change>, Failure> {
+    pub(in crate::serve) fn since(&self, store: Store, version: u64) -> Result<Vec<Change>, Failure> {
         let Some(seen) = self.stores.get(&store) else { return Ok(Vec::new()) };
         if version > self.current {
             return Err(status::too_large_version(version, self.current));
@@ -319,7 +319,7 @@ impl Versions {
 ///
 /// # Errors
 /// It is not a number.
-pub fn parse_version(text: &str) -> Result<Option<u64>, Failure> {
+pub(in crate::serve) fn parse_version(text: &str) -> Result<Option<u64>, Failure> {
     if text.is_empty() {
         return Ok(None);
     }

@@ -14,7 +14,7 @@ pub struct Retained(Rc<Cell<usize>>);
 impl Retained {
     /// How many they are.
     #[must_use]
-    pub fn bytes(&self) -> usize {
+    pub(in crate::serve) fn bytes(&self) -> usize {
         self.0.get()
     }
 }
@@ -38,14 +38,14 @@ impl Written {
 
     /// What only clients wait for. It counts until it is dropped.
     #[must_use]
-    pub fn unsent(json: Box<[u8]>, retained: &Retained) -> Rc<Self> {
+    pub(in crate::serve) fn unsent(json: Box<[u8]>, retained: &Retained) -> Rc<Self> {
         let written = Self::current(json, retained);
         written.supersede();
         written
     }
 
     /// It is no object's current state any more: whatever still holds it is a client that has yet to take it.
-    pub fn supersede(&self) {
+    pub(in crate::serve) fn supersede(&self) {
         if !self.counts.replace(true) {
             self.retained.0.set(self.retained.0.get() + self.json.len());
         }

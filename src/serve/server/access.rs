@@ -15,9 +15,9 @@ pub const MASTERS: &str = "system:masters";
 /// The group with read-only access.
 pub const VIEWERS: &str = "agent:viewers";
 /// The user of requests without credentials.
-pub const ANONYMOUS: &str = "system:anonymous";
+pub(in crate::serve) const ANONYMOUS: &str = "system:anonymous";
 /// The group of requests without credentials.
-pub const UNAUTHENTICATED: &str = "system:unauthenticated";
+pub(in crate::serve) const UNAUTHENTICATED: &str = "system:unauthenticated";
 
 impl User {
     /// The user of a request without credentials.
@@ -77,7 +77,7 @@ pub enum Policy {
 
 impl Policy {
     #[must_use]
-    pub fn allows(self, user: &User, method: &str, path: &str) -> bool {
+    pub(in crate::serve) fn allows(self, user: &User, method: &str, path: &str) -> bool {
         let is_in = |group: &str| user.groups.iter().any(|found| found == group);
         if self == Self::AlwaysAllow || is_in(MASTERS) {
             return true;

@@ -210,7 +210,7 @@ fn is_listed(pod: &Pod) -> bool {
 }
 
 /// The health checks.
-pub const HEALTH_CHECKS: [&str; 4] = ["ping", "log", "syncloop", "device-plugin"];
+pub(in crate::serve) const HEALTH_CHECKS: [&str; 4] = ["ping", "log", "syncloop", "device-plugin"];
 
 /// Answers `/healthz`, or `what`, an alias of it: one check, or all of them.
 pub fn health(node: &SharedNode, what: &str, check: &str, query: &str) -> Response<Body> {

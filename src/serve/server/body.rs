@@ -31,7 +31,7 @@ pub type Pieces = mpsc::Sender<io::Result<Bytes>>;
 impl Body {
     /// A body that is produced while it is sent. Sending fails when the client has disconnected.
     #[must_use]
-    pub fn in_pieces() -> (Pieces, Self) {
+    pub(in crate::serve) fn in_pieces() -> (Pieces, Self) {
         let (sender, receiver) = mpsc::channel(PIECES);
         (sender, Self::Pieces(receiver))
     }
@@ -47,7 +47,7 @@ impl Body {
 
     /// Whether the body is produced while it is sent.
     #[must_use]
-    pub fn is_stream(&self) -> bool {
+    pub(in crate::serve) fn is_stream(&self) -> bool {
         matches!(self, Self::Pieces(_))
     }
 }
@@ -127,7 +127,7 @@ pub fn failure(code: StatusCode, reason: &str, message: &str) -> Response<Body> 
 
 /// Adds an `Allow` header with the accepted methods.
 #[must_use]
-pub fn allowing(mut response: Response<Body>, methods: &'static str) -> Response<Body> {
+pub(in crate::serve) fn allowing(mut response: Response<Body>, methods: &'static str) -> Response<Body> {
     response.headers_mut().insert(ALLOW, HeaderValue::from_static(methods));
     response
 }

@@ -15,7 +15,7 @@ use tokio::time::{Instant, Sleep};
 /// A client that does not read a plain answer is disconnected after this, to make room for others.
 pub const PLAIN: Duration = Duration::from_secs(30);
 /// A follower of a log may pause reading; upstream's write timeout.
-pub const STREAM: Duration = Duration::from_secs(4 * 60 * 60);
+pub(in crate::serve) const STREAM: Duration = Duration::from_secs(4 * 60 * 60);
 
 /// How long a write may stall. The handler of a request may change it. hyper requires that what it serves is
 /// `Send`.
@@ -36,7 +36,7 @@ impl Patience {
 }
 
 /// A stream that fails when a write stalls for too long.
-pub struct Patient<S> {
+pub(in crate::serve) struct Patient<S> {
     inner: S,
     patience: Patience,
     /// Armed while a write waits.
@@ -44,7 +44,7 @@ pub struct Patient<S> {
 }
 
 impl<S> Patient<S> {
-    pub fn new(inner: S, patience: Patience) -> Self {
+    pub(in crate::serve) fn new(inner: S, patience: Patience) -> Self {
         Self { inner, patience, waits: None }
     }
 

@@ -78,7 +78,7 @@ pub fn plausible(now: Timestamp) -> Timestamp {
 
 /// The same for certificate verification.
 #[must_use]
-pub fn unix_time(now: Timestamp) -> UnixTime {
+pub(in crate::serve) fn unix_time(now: Timestamp) -> UnixTime {
     let seconds = plausible(now).as_nanos() / 1_000_000_000;
     UnixTime::since_unix_epoch(Duration::from_secs(u64::try_from(seconds).unwrap_or_default()))
 }

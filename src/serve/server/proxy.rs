@@ -31,7 +31,7 @@ const CHUNK: usize = 8 * 1024;
 ///
 /// # Errors
 /// A message for the user: why the runtime is unreachable.
-pub async fn pass_on(
+pub(in crate::serve) async fn pass_on(
     mut request: Request<IncomingBody>,
     url: &str,
     idle_timeout: Duration,

@@ -73,7 +73,7 @@ impl ObjectDetail {
 
     /// Parses the query of a request.
     #[must_use]
-    pub fn from_query(query: &str) -> Self {
+    pub(in crate::serve) fn from_query(query: &str) -> Self {
         [Self::Hidden, Self::Shown].into_iter().find(|detail| detail.as_query() == query).unwrap_or_default()
     }
 

@@ -10,7 +10,7 @@ use crate::model::types::{ContainerName, PodUid, Timestamp};
 use crate::serve::streaming::Streams;
 
 /// Parameters, in the order given, decoded.
-pub type Parameters = Vec<(String, String)>;
+pub(in crate::serve) type Parameters = Vec<(String, String)>;
 
 /// A pod, as named in a path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -288,7 +288,7 @@ fn only_cpu_and_memory(parameters: &Parameters) -> Result<bool, Refused> {
 ///
 /// # Errors
 /// None is requested.
-pub fn wanted_streams(parameters: &Parameters) -> Result<Streams, Refused> {
+pub(in crate::serve) fn wanted_streams(parameters: &Parameters) -> Result<Streams, Refused> {
     // The kubelet's own parameter names and, as API server clients send them, Kubernetes'.
     let either = |one, other| flag(parameters, one) || flag(parameters, other);
     let tty = flag(parameters, "tty");
@@ -326,7 +326,7 @@ pub fn ports(parameters: &Parameters) -> Result<Vec<u16>, Refused> {
 ///
 /// # Errors
 /// Invalid values.
-pub fn log_options(parameters: &Parameters) -> Result<LogOptions, Refused> {
+pub(in crate::serve) fn log_options(parameters: &Parameters) -> Result<LogOptions, Refused> {
     let only = |name: &str| values(parameters, name).first().cloned();
     let number = |name: &str, least: i64| -> Result<Option<u64>, Refused> {
         let Some(text) = only(name) else { return Ok(None) };

@@ -50,7 +50,7 @@ impl Subject {
 
 /// The expiry of a certificate (DER); `None` if it cannot be parsed.
 #[must_use]
-pub fn not_after(certificate: &[u8]) -> Option<Timestamp> {
+pub(in crate::serve) fn not_after(certificate: &[u8]) -> Option<Timestamp> {
     let (SEQUENCE, certificate, _) = element(certificate)? else { return None };
     let (SEQUENCE, mut fields, _) = element(certificate)? else { return None };
     // The optional version; serial number, algorithm, issuer.

@@ -33,7 +33,7 @@ const MAX_SIZE: usize = 1024;
 
 /// The versions of `channel.k8s.io`, as far as they differ for the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Dialect {
+pub(in crate::serve) struct Dialect {
     /// The exit status is sent as a `Status` (v4 and later).
     pub structured: bool,
     /// There is a stream for the terminal's size (v3 and later).
@@ -50,7 +50,7 @@ struct StreamClient {
 }
 
 /// Serves a SPDY client until it or the program is done.
-pub async fn over_spdy(
+pub(in crate::serve) async fn over_spdy(
     io: impl AsyncRead + AsyncWrite + 'static,
     dialect: Dialect,
     wanted: Streams,
@@ -110,7 +110,7 @@ async fn refuse_more(connection: &mut SpdyConnection) {
 }
 
 /// Serves a WebSocket client until it or the program is done.
-pub async fn over_websocket(
+pub(in crate::serve) async fn over_websocket(
     io: impl AsyncRead + AsyncWrite + 'static,
     messages: Messages,
     dialect: Dialect,

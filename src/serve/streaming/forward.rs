@@ -28,7 +28,11 @@ struct Half {
 }
 
 /// Serves a SPDY client until it disconnects.
-pub async fn over_spdy(io: impl AsyncRead + AsyncWrite + 'static, dial: Dialer, activity: Rc<Activity>) {
+pub(in crate::serve) async fn over_spdy(
+    io: impl AsyncRead + AsyncWrite + 'static,
+    dial: Dialer,
+    activity: Rc<Activity>,
+) {
     let mut connection = SpdyConnection::start(io, &activity);
     let mut halves: BTreeMap<String, Half> = BTreeMap::new();
     let mut forwards = JoinSet::new();
@@ -101,7 +105,7 @@ fn pair(halves: &mut BTreeMap<String, Half>, stream: SpdyStream) -> Paired {
 }
 
 /// Serves a WebSocket client: two channels per port, data and errors, each beginning with the port's number.
-pub async fn over_websocket(
+pub(in crate::serve) async fn over_websocket(
     io: impl AsyncRead + AsyncWrite + 'static,
     messages: Messages,
     ports: Vec<u16>,
@@ -129,7 +133,11 @@ pub async fn over_websocket(
 }
 
 /// Serves SPDY inside WebSocket messages.
-pub async fn through_tunnel(io: impl AsyncRead + AsyncWrite + 'static, dial: Dialer, activity: Rc<Activity>) {
+pub(in crate::serve) async fn through_tunnel(
+    io: impl AsyncRead + AsyncWrite + 'static,
+    dial: Dialer,
+    activity: Rc<Activity>,
+) {
     let messages = Messages { raw: true, ..Messages::default() };
     let (mut connection, mut inlets) = WebSocketConnection::start(io, messages, &[0], &activity);
     let Some(mut inlet) = inlets.remove(&0) else { return };

@@ -21,7 +21,7 @@ const FRAMES: usize = 8;
 /// The client's window is replenished once this much has been consumed.
 const CREDIT: usize = 16 * 1024;
 /// A client that does not close its end within this time after the server has is cut off.
-pub const LINGER: Duration = Duration::from_secs(5);
+pub(in crate::serve) const LINGER: Duration = Duration::from_secs(5);
 
 /// The client is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -30,20 +30,20 @@ pub struct Gone;
 
 /// The time of the last traffic on a connection.
 #[derive(Debug)]
-pub struct Activity(Cell<Instant>);
+pub(in crate::serve) struct Activity(Cell<Instant>);
 
 impl Activity {
     #[must_use]
-    pub fn new() -> Rc<Self> {
+    pub(in crate::serve) fn new() -> Rc<Self> {
         Rc::new(Self(Cell::new(Instant::now())))
     }
 
-    pub fn note(&self) {
+    pub(in crate::serve) fn note(&self) {
         self.0.set(Instant::now());
     }
 
     /// Waits until there was no traffic for `limit`; forever if that is zero.
-    pub async fn idle(&self, limit: Duration) {
+    pub(in crate::serve) async fn idle(&self, limit: Duration) {
         if limit.is_zero() {
             std::future::pending::<()>().await;
         }
@@ -57,7 +57,7 @@ impl Activity {
     }
 }
 
-pub enum Outgoing {
+pub(in crate::serve) enum Outgoing {
     /// A frame, whole.
     Frame(Vec<u8>),
     /// The last item: the connection is closed for writing.
@@ -65,15 +65,15 @@ pub enum Outgoing {
 }
 
 /// The queue of outgoing frames.
-pub type Frames = mpsc::Sender<Outgoing>;
+pub(in crate::serve) type Frames = mpsc::Sender<Outgoing>;
 
 #[must_use]
-pub fn frames() -> (Frames, mpsc::Receiver<Outgoing>) {
+pub(in crate::serve) fn frames() -> (Frames, mpsc::Receiver<Outgoing>) {
     mpsc::channel(FRAMES)
 }
 
 /// Writes frames until [`Outgoing::Close`], an error, or all senders are dropped.
-pub async fn write_frames(
+pub(in crate::serve) async fn write_frames(
     mut io: impl AsyncWrite + Unpin,
     mut frames: mpsc::Receiver<Outgoing>,
     activity: Rc<Activity>,
@@ -97,7 +97,7 @@ pub async fn write_frames(
 /// The library behind Kubernetes' clients neither announces nor keeps windows, so a window is respected only
 /// once the client has shown that it keeps one: by a WINDOW_UPDATE or by its settings.
 #[derive(Debug)]
-pub struct Window {
+pub(in crate::serve) struct Window {
     kept: Cell<bool>,
     open: Cell<i64>,
     changed: Notify,
@@ -108,7 +108,7 @@ pub struct Window {
 impl Window {
     /// A window of `size` bytes; `kept` when the client has announced it.
     #[must_use]
-    pub fn new(size: i64, kept: bool) -> Rc<Self> {
+    pub(in crate::serve) fn new(size: i64, kept: bool) -> Rc<Self> {
         Rc::new(Self {
             kept: Cell::new(kept),
             open: Cell::new(size),
@@ -119,14 +119,14 @@ impl Window {
     }
 
     /// The client has room for `delta` more bytes (fewer, when it reduced its windows).
-    pub fn widen(&self, delta: i64) {
+    pub(in crate::serve) fn widen(&self, delta: i64) {
         self.kept.set(true);
         self.open.set(self.open.get().saturating_add(delta));
         self.changed.notify_one();
     }
 
     /// The client has reset the stream.
-    pub fn cut(&self) {
+    pub(in crate::serve) fn cut(&self) {
         self.cut.set(true);
         self.was_cut.notify_one();
     }
@@ -149,7 +149,7 @@ impl Window {
 pub type Pieces = mpsc::Sender<Vec<u8>>;
 
 /// A stream's data from the client.
-pub struct Inlet {
+pub(in crate::serve) struct Inlet {
     pieces: mpsc::Receiver<Vec<u8>>,
     /// For SPDY: the stream's id, and the queue for its window updates.
     credit: Option<(u32, Frames)>,
@@ -159,13 +159,13 @@ pub struct Inlet {
 impl Inlet {
     /// An inlet, with the sender for the connection.
     #[must_use]
-    pub fn new(credit: Option<(u32, Frames)>) -> (Pieces, Self) {
+    pub(in crate::serve) fn new(credit: Option<(u32, Frames)>) -> (Pieces, Self) {
         let (sender, pieces) = mpsc::channel(PIECES);
         (sender, Self { pieces, credit, owed: 0 })
     }
 
     /// The next piece; `None` when the client has closed its side or disconnected. Cancel safe.
-    pub async fn next(&mut self) -> Option<Vec<u8>> {
+    pub(in crate::serve) async fn next(&mut self) -> Option<Vec<u8>> {
         if let Some((stream, frames)) = &self.credit
             && self.owed >= CREDIT
             && let Ok(permit) = frames.reserve().await
@@ -180,7 +180,7 @@ impl Inlet {
 }
 
 /// How data is framed.
-pub enum Framing {
+pub(in crate::serve) enum Framing {
     /// Data frames of a stream.
     Spdy {
         stream: u32,
@@ -200,25 +200,25 @@ pub enum Framing {
 }
 
 /// A stream's data to the client.
-pub struct Outlet {
+pub(in crate::serve) struct Outlet {
     frames: Frames,
     framing: Framing,
 }
 
 impl Outlet {
     #[must_use]
-    pub fn new(frames: Frames, framing: Framing) -> Self {
+    pub(in crate::serve) fn new(frames: Frames, framing: Framing) -> Self {
         Self { frames, framing }
     }
 
     /// Whether [`Outlet::finish`] signals the end of the data to the client.
     #[must_use]
-    pub fn half_closes(&self) -> bool {
+    pub(in crate::serve) fn half_closes(&self) -> bool {
         matches!(self.framing, Framing::Spdy { .. })
     }
 
     /// Waits until the client resets the stream or disconnects. Cancel safe.
-    pub async fn cut(&self) {
+    pub(in crate::serve) async fn cut(&self) {
         let cut = async {
             match &self.framing {
                 Framing::Spdy { window, .. } if !window.cut.get() => window.was_cut.notified().await,
@@ -236,7 +236,7 @@ impl Outlet {
     ///
     /// # Errors
     /// The client has disconnected.
-    pub async fn write(&mut self, mut bytes: &[u8]) -> Result<(), Gone> {
+    pub(in crate::serve) async fn write(&mut self, mut bytes: &[u8]) -> Result<(), Gone> {
         while !bytes.is_empty() {
             let mut size = bytes.len().min(frame::MAX_PIECE);
             if let Framing::Spdy { window, .. } = &self.framing {
@@ -257,7 +257,7 @@ impl Outlet {
     ///
     /// # Errors
     /// The client has disconnected.
-    pub async fn send(&mut self, bytes: &[u8]) -> Result<(), Gone> {
+    pub(in crate::serve) async fn send(&mut self, bytes: &[u8]) -> Result<(), Gone> {
         let frame = match &self.framing {
             Framing::Spdy { stream, .. } => frame::data(*stream, bytes, false),
             Framing::WebSocket { channel, base64 } => websocket::frame::message(*channel, *base64, bytes),
@@ -269,7 +269,7 @@ impl Outlet {
 
     /// Closes the stream for writing. WebSocket has no message for that: v5's is for clients only, and they
     /// reject it from a server.
-    pub async fn finish(self) {
+    pub(in crate::serve) async fn finish(self) {
         if let Framing::Spdy { stream, .. } = self.framing {
             // The send may fail: the client may have disconnected.
             let _ = self.frames.send(Outgoing::Frame(frame::data(stream, &[], true))).await;

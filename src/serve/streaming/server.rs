@@ -40,7 +40,7 @@ pub struct ListenError {
 
 /// The kind of stream behind a URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StreamUrlKind {
+pub(in crate::serve) enum StreamUrlKind {
     /// `/exec/`.
     Exec,
     /// `/attach/`.
@@ -76,7 +76,7 @@ impl Announcer {
     ///
     /// # Errors
     /// Too many requests are pending.
-    pub fn announce(
+    pub(in crate::serve) fn announce(
         &self,
         kind: StreamUrlKind,
         begin: impl FnOnce() -> Action + 'static,

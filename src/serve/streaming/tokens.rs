@@ -9,14 +9,14 @@ use ring::rand::{SecureRandom, SystemRandom};
 use tokio::time::Instant;
 
 /// Upstream's: longer than any client takes to connect after the answer.
-pub const LIFETIME: Duration = Duration::from_secs(60);
+pub(in crate::serve) const LIFETIME: Duration = Duration::from_secs(60);
 /// Upstream's: more than any client announces within [`LIFETIME`].
-pub const MAX_WAITING: usize = 1000;
+pub(in crate::serve) const MAX_WAITING: usize = 1000;
 const TOKEN_BYTES: usize = 16;
 
 /// Why a request cannot be announced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TokenError {
+pub(in crate::serve) enum TokenError {
     /// Too many are pending.
     #[error(
         "maximum number of in-flight requests exceeded: {MAX_WAITING} streams were requested within a \
@@ -29,7 +29,7 @@ pub enum TokenError {
 }
 
 /// The pending requests by secret.
-pub struct Tokens<T> {
+pub(in crate::serve) struct Tokens<T> {
     waiting: BTreeMap<String, T>,
     /// The oldest first.
     ages: VecDeque<(Instant, String)>,
@@ -46,7 +46,7 @@ impl<T> Tokens<T> {
     ///
     /// # Errors
     /// Too many are pending, or the kernel has no random numbers.
-    pub fn insert(&mut self, request: T) -> Result<String, TokenError> {
+    pub(in crate::serve) fn insert(&mut self, request: T) -> Result<String, TokenError> {
         self.forget();
         if self.waiting.len() >= MAX_WAITING {
             return Err(TokenError::TooMany);
@@ -60,7 +60,7 @@ impl<T> Tokens<T> {
     }
 
     /// Removes and returns the request of a secret.
-    pub fn take(&mut self, token: &str) -> Option<T> {
+    pub(in crate::serve) fn take(&mut self, token: &str) -> Option<T> {
         self.forget();
         self.waiting.remove(token)
     }

@@ -4,18 +4,18 @@
 //! Owns the handshake and a connection. The codec is written here: a few hundred lines, where a crate would
 //! bring its own SHA-1, base64, random numbers and a client.
 
-pub mod connection;
-pub mod frame;
-pub mod handshake;
+pub(in crate::serve) mod connection;
+pub(in crate::serve) mod frame;
+pub(in crate::serve) mod handshake;
 
 use crate::codec::base64::NotBase64;
 
 /// The channel on which v5 signals that another one is closed.
-pub const CLOSE_CHANNEL: u8 = 255;
+pub(in crate::serve) const CLOSE_CHANNEL: u8 = 255;
 
 /// A client that does not speak WebSocket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum WebSocketError {
+pub(in crate::serve) enum WebSocketError {
     #[error("frame has reserved bits set")]
     Reserved,
     /// Clients have to mask their frames.

@@ -16,12 +16,12 @@ use crate::model::api::pod::{ContainerStatus, Pod};
 use crate::model::types::Timestamp;
 
 /// How many starts of the new program are accepted; one more counts as a crash loop.
-pub const MOST_STARTS: usize = 3;
+pub(in crate::store) const MOST_STARTS: usize = 3;
 /// How many starts of the watch are accepted: each is a boot of the machine, or the death of the previous
 /// watcher.
-pub const MOST_WATCHES: u32 = 3;
+pub(in crate::store) const MOST_WATCHES: u32 = 3;
 /// How long containers must appear lost: early reports may come from the store.
-pub const LOSS_COUNTS_AFTER: Duration = Duration::from_secs(5);
+pub(in crate::store) const LOSS_COUNTS_AFTER: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Build {

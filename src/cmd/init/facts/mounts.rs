@@ -16,13 +16,13 @@ pub struct Mount {
 
 impl Mount {
     #[must_use]
-    pub fn is_read_only(&self) -> bool {
+    pub(in crate::cmd) fn is_read_only(&self) -> bool {
         self.options.split(',').any(|option| option == "ro")
     }
 
     /// Whether its content is lost at shutdown.
     #[must_use]
-    pub fn is_in_memory(&self) -> bool {
+    pub(in crate::cmd) fn is_in_memory(&self) -> bool {
         matches!(self.kind.as_str(), "tmpfs" | "ramfs")
             || (self.kind == "overlay"
                 && self.options.split(',').any(|option| {

@@ -32,7 +32,7 @@ pub enum Look {
 
 /// The result of checking a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Looked {
+pub(in crate::desired) enum Looked {
     /// The file does not exist any more.
     Gone,
     /// A subdirectory that never was a manifest.
@@ -43,7 +43,7 @@ pub enum Looked {
 
 /// The state of one file.
 #[derive(Debug, Default)]
-pub struct FileEntry {
+pub(in crate::desired) struct FileEntry {
     /// The identity of the content in `digest`; `None` when nothing could be read.
     identity: Option<Identity>,
     /// Since when `identity` is known; content that was read soon after may have changed within the tick.
@@ -64,25 +64,25 @@ pub struct FileEntry {
 impl FileEntry {
     /// A file that was good before a restart.
     #[must_use]
-    pub fn restored(pods: Vec<SourcePod>, objects: Vec<SourceObject>) -> Self {
+    pub(in crate::desired) fn restored(pods: Vec<SourcePod>, objects: Vec<SourceObject>) -> Self {
         Self { pods, objects, ..Self::default() }
     }
 
     /// Whether removing it would change the set or the problems.
     #[must_use]
-    pub fn says_something(&self) -> bool {
+    pub(in crate::desired) fn says_something(&self) -> bool {
         self.has_good() || !self.problems.is_empty()
     }
 
     /// Whether it is broken, without a last good version.
     #[must_use]
-    pub fn is_silent(&self) -> bool {
+    pub(in crate::desired) fn is_silent(&self) -> bool {
         !self.has_good() && !self.problems.is_empty()
     }
 
     /// Whether the newest content has a valid document.
     #[must_use]
-    pub fn has_fresh(&self) -> bool {
+    pub(in crate::desired) fn has_fresh(&self) -> bool {
         self.fresh + self.fresh_objects > 0
     }
 
@@ -92,36 +92,36 @@ impl FileEntry {
 
     /// The pods in the newest content.
     #[must_use]
-    pub fn fresh_pods(&self) -> &[SourcePod] {
+    pub(in crate::desired) fn fresh_pods(&self) -> &[SourcePod] {
         &self.pods[..self.fresh]
     }
 
     /// Pods kept because a document is broken.
     #[must_use]
-    pub fn stale_pods(&self) -> &[SourcePod] {
+    pub(in crate::desired) fn stale_pods(&self) -> &[SourcePod] {
         &self.pods[self.fresh..]
     }
 
     /// The objects in the newest content.
     #[must_use]
-    pub fn fresh_objects(&self) -> &[SourceObject] {
+    pub(in crate::desired) fn fresh_objects(&self) -> &[SourceObject] {
         &self.objects[..self.fresh_objects]
     }
 
     /// Objects kept because a document is broken.
     #[must_use]
-    pub fn stale_objects(&self) -> &[SourceObject] {
+    pub(in crate::desired) fn stale_objects(&self) -> &[SourceObject] {
         &self.objects[self.fresh_objects..]
     }
 
     /// The current problems.
     #[must_use]
-    pub fn problems(&self) -> &[SourceProblem] {
+    pub(in crate::desired) fn problems(&self) -> &[SourceProblem] {
         &self.problems
     }
 
     /// Checks the file and, if needed, reads it.
-    pub fn refresh<P: ManifestParser>(
+    pub(in crate::desired) fn refresh<P: ManifestParser>(
         &mut self,
         path: &Path,
         how: Look,

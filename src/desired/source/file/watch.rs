@@ -47,7 +47,7 @@ struct Role {
 
 /// The watches of one configured path.
 #[derive(Debug)]
-pub struct PathWatch {
+pub(in crate::desired) struct PathWatch {
     watcher: Watcher,
     path: PathBuf,
     roles: BTreeMap<WatchId, Role>,
@@ -59,7 +59,7 @@ pub struct PathWatch {
 }
 
 impl PathWatch {
-    pub fn new(path: &Path) -> Result<Self, InotifyError> {
+    pub(in crate::desired) fn new(path: &Path) -> Result<Self, InotifyError> {
         Ok(Self {
             watcher: Watcher::new()?,
             path: path.to_owned(),
@@ -72,7 +72,7 @@ impl PathWatch {
 
     /// Sets the watches that the path needs now. Must be called before a scan, so that no change falls in
     /// between.
-    pub fn arm(&mut self) -> Result<(), InotifyError> {
+    pub(in crate::desired) fn arm(&mut self) -> Result<(), InotifyError> {
         let mut way = walk(&self.path);
         let mut result = Ok(());
         for _ in 0..ARM_ATTEMPTS {
@@ -110,7 +110,7 @@ impl PathWatch {
                     role.names.insert(name.clone());
                 }
                 Err(error) => {
-                    log::debug!(err:% = error; "Failed to watch a parent directory of the manifests")
+                    log::debug!(err:% = error; "Failed to watch a parent directory of the manifests");
                 }
             }
         }
@@ -131,17 +131,17 @@ impl PathWatch {
 
     /// True while a writer is known to have the file open.
     #[must_use]
-    pub fn is_being_written(&self, name: &OsStr) -> bool {
+    pub(in crate::desired) fn is_being_written(&self, name: &OsStr) -> bool {
         self.writing.contains(name)
     }
 
     /// No writer may delay a file forever.
-    pub fn forget_writers(&mut self) {
+    pub(in crate::desired) fn forget_writers(&mut self) {
         self.writing.clear();
     }
 
     /// Waits for events and adds their hints.
-    pub async fn wait(&mut self, hints: &mut Hints) -> Result<(), InotifyError> {
+    pub(in crate::desired) async fn wait(&mut self, hints: &mut Hints) -> Result<(), InotifyError> {
         self.events.clear();
         self.watcher.read(&mut self.events).await?;
         self.translate(hints);
@@ -149,7 +149,7 @@ impl PathWatch {
     }
 
     /// Adds the hints of pending events; false when there were none.
-    pub fn poll(&mut self, hints: &mut Hints) -> Result<bool, InotifyError> {
+    pub(in crate::desired) fn poll(&mut self, hints: &mut Hints) -> Result<bool, InotifyError> {
         self.events.clear();
         let any = self.watcher.drain(&mut self.events)?;
         self.translate(hints);
@@ -162,7 +162,7 @@ impl PathWatch {
                 InotifyEvent::Overflow => hints.everything = true,
                 InotifyEvent::Directory { watch, .. } => hints.everything |= self.roles.contains_key(&watch),
                 InotifyEvent::Entry { watch, name, change } => {
-                    self.translate_entry(watch, name, change, hints)
+                    self.translate_entry(watch, name, change, hints);
                 }
             }
         }

@@ -30,7 +30,7 @@ pub struct StaticPods {
 impl StaticPods {
     /// Whether nothing was broken: a pod that is absent was removed.
     #[must_use]
-    pub fn is_complete(&self) -> bool {
+    pub(in crate::desired) fn is_complete(&self) -> bool {
         self.problems.is_empty()
     }
 }

@@ -354,7 +354,7 @@ fn parse_link(body: &[u8]) -> Option<Link> {
             IFLA_MTU => link.mtu = number(value)?,
             IFLA_MASTER => link.master = number(value),
             IFLA_LINKINFO => {
-                link.kind = NetlinkAttributes(value).find(IFLA_INFO_KIND).map(text).unwrap_or_default()
+                link.kind = NetlinkAttributes(value).find(IFLA_INFO_KIND).map(text).unwrap_or_default();
             }
             _ => {}
         }

@@ -22,14 +22,14 @@ pub struct ProbeCounter {
 impl ProbeCounter {
     /// A counter without runs; a startup probe that is known to have succeeded is on hold.
     #[must_use]
-    pub fn new(kind: ProbeKind, published: Option<ProbeResult>) -> Self {
+    pub(in crate::pod) fn new(kind: ProbeKind, published: Option<ProbeResult>) -> Self {
         let on_hold = kind == ProbeKind::Startup && published == Some(ProbeResult::Success);
         Self { published, on_hold, last: None, run: 0 }
     }
 
     /// One more result.
     #[must_use]
-    pub fn record(self, kind: ProbeKind, probe: &Probe, result: ProbeResult) -> Self {
+    pub(in crate::pod) fn record(self, kind: ProbeKind, probe: &Probe, result: ProbeResult) -> Self {
         if self.on_hold {
             return self;
         }

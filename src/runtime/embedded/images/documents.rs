@@ -13,7 +13,7 @@ use super::{ImageDefaults, ImageError};
 /// An image index or a manifest: both have these members or none of them.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct ManifestDocument {
+pub(in crate::runtime) struct ManifestDocument {
     /// The declared media type.
     pub media_type: String,
     /// An index has these.
@@ -40,7 +40,7 @@ pub struct Descriptor {
 /// An image's configuration.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct ConfigDocument {
+pub(in crate::runtime) struct ConfigDocument {
     #[serde(flatten)]
     pub platform: Platform,
     /// What containers inherit.
@@ -66,7 +66,7 @@ pub struct ContainerConfig {
 /// `rootfs`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct RootFs {
+pub(in crate::runtime) struct RootFs {
     /// Digests of the archives without compression, bottom first.
     pub diff_ids: Vec<String>,
 }
@@ -74,7 +74,7 @@ pub struct RootFs {
 impl ContainerConfig {
     /// The defaults in the form that the runtime uses.
     #[must_use]
-    pub fn into_defaults(self) -> ImageDefaults {
+    pub(in crate::runtime) fn into_defaults(self) -> ImageDefaults {
         ImageDefaults {
             user: self.user,
             env: self.env,
@@ -103,7 +103,7 @@ pub fn decode<T: DeserializeOwned>(what: &str, bytes: &[u8]) -> Result<T, ImageE
 
 /// Whether it is `sha256:` and 64 hex digits: what may become a file name.
 #[must_use]
-pub fn is_digest(text: &str) -> bool {
+pub(in crate::runtime) fn is_digest(text: &str) -> bool {
     text.strip_prefix("sha256:").is_some_and(|hex| {
         hex.len() == 64 && hex.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
     })

@@ -39,7 +39,7 @@ impl ImageStore {
     /// archive on the device. Only then does access to the blob mean access to the content: an image's
     /// configuration may name any layer.
     #[must_use]
-    pub fn has_layer_from(&self, diff_id: &str, origin: Origin<'_>) -> bool {
+    pub(in crate::runtime) fn has_layer_from(&self, diff_id: &str, origin: Origin<'_>) -> bool {
         self.has_layer(diff_id) && self.came_from(diff_id, origin).unwrap_or(false)
     }
 

@@ -38,7 +38,7 @@ impl Reference {
 
     /// `docker.io/library/busybox@sha256:…` for a digest of the manifest.
     #[must_use]
-    pub fn with_digest(&self, digest: &str) -> String {
+    pub(in crate::runtime) fn with_digest(&self, digest: &str) -> String {
         format!("{}@{digest}", self.name())
     }
 }

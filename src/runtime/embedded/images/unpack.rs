@@ -61,7 +61,7 @@ const USUAL_RATIO: u64 = 10;
 impl UnpackLimits {
     /// The limits for a layer with this compressed size.
     #[must_use]
-    pub fn for_compressed(bytes: u64) -> Self {
+    pub(in crate::runtime) fn for_compressed(bytes: u64) -> Self {
         Self {
             bytes: bytes.saturating_mul(MOST_RATIO).clamp(LEAST_BOUND, MOST_BOUND),
             keep_after: bytes.saturating_mul(USUAL_RATIO),

@@ -40,14 +40,14 @@ struct Failed {
 impl Broken {
     /// Whether a retry may help some of them although they did not change.
     #[must_use]
-    pub fn any_again(&self) -> bool {
+    pub(in crate::runtime) fn any_again(&self) -> bool {
         self.0.values().any(|failed| failed.again)
     }
 }
 
 /// What one scan of the directory found.
 #[derive(Debug, Default)]
-pub struct Imported {
+pub(in crate::runtime) struct Imported {
     /// Images of archives that are new.
     pub images: Vec<Image>,
     /// Archives that could not be imported, since they changed last.
@@ -75,7 +75,11 @@ impl ImageStore {
     ///
     /// # Errors
     /// When the directory or the store cannot be read; a broken archive is no error.
-    pub fn import_new(&self, directory: &Path, broken: &mut Broken) -> Result<Imported, ImageError> {
+    pub(in crate::runtime) fn import_new(
+        &self,
+        directory: &Path,
+        broken: &mut Broken,
+    ) -> Result<Imported, ImageError> {
         let mut imported = Imported::default();
         let mut paths: Vec<PathBuf> = match std::fs::read_dir(directory) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(imported),

@@ -8,7 +8,10 @@ use crate::runtime::embedded::spec::{CAPABILITY_NAMES, Capabilities};
 ///
 /// # Errors
 /// A name that no kernel has. One that this kernel lacks is left out, as runc does.
-pub fn sets(capabilities: &Capabilities, available: u64) -> Result<CapabilitySets, InitError> {
+pub(in crate::runtime) fn sets(
+    capabilities: &Capabilities,
+    available: u64,
+) -> Result<CapabilitySets, InitError> {
     let bits = |names: &[String]| {
         names.iter().try_fold(0_u64, |bits, name| {
             let short = name.strip_prefix("CAP_").unwrap_or(name);

@@ -22,7 +22,7 @@ const MAX_TABLE: u64 = 1 << 20;
 ///
 /// # Errors
 /// The first cgroup that cannot be entered.
-pub fn enter(directories: &[PathBuf]) -> Result<(), InitError> {
+pub(in crate::runtime) fn enter(directories: &[PathBuf]) -> Result<(), InitError> {
     for directory in directories {
         let path = directory.join("cgroup.procs");
         let file = File::options().write(true).open(&path);
@@ -59,7 +59,7 @@ fn memberships(table: &str) -> Vec<Membership> {
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn mount(
+pub(in crate::runtime) fn mount(
     target: &OwnedFd,
     attributes: MountAttributes,
 ) -> Result<Vec<(Mount, MountAttributes)>, InitError> {

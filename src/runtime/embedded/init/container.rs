@@ -32,7 +32,11 @@ use crate::runtime::embedded::spec::{Bundle, Namespace, Process};
 ///
 /// # Errors
 /// What could not be done, in either process.
-pub fn start(dir: &ContainerDir, pod: PodHandles, report: &OwnedFd) -> Result<(), InitError> {
+pub(in crate::runtime) fn start(
+    dir: &ContainerDir,
+    pod: PodHandles,
+    report: &OwnedFd,
+) -> Result<(), InitError> {
     clone::hide().doing("hide", "the process")?;
     clone::die_with_parent().doing("tie", "the process to its monitor")?;
     let path = dir.bundle();
@@ -69,7 +73,11 @@ pub fn start(dir: &ContainerDir, pod: PodHandles, report: &OwnedFd) -> Result<()
 ///
 /// # Errors
 /// No more processes; in the second step, that the monitor is gone.
-pub fn second_step(pid_namespace: bool, what: &str, report: BorrowedFd<'_>) -> Result<Side, InitError> {
+pub(in crate::runtime) fn second_step(
+    pid_namespace: bool,
+    what: &str,
+    report: BorrowedFd<'_>,
+) -> Result<Side, InitError> {
     let (passed, held) = clone::pipe().doing("make", "a pipe")?;
     let side = clone::fork(CloneKind { sibling: true, pid_namespace }).doing("start", what)?;
     match side {

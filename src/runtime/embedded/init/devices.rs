@@ -28,7 +28,11 @@ const LINKS: [(&str, &str); 5] = [
 ///
 /// # Errors
 /// The first that cannot be made.
-pub fn make(rootfs: &Rootfs, spec: &OciSpec, users: Option<Users<'_>>) -> Result<(), InitError> {
+pub(in crate::runtime) fn make(
+    rootfs: &Rootfs,
+    spec: &OciSpec,
+    users: Option<Users<'_>>,
+) -> Result<(), InitError> {
     let is_bound = spec.mounts.iter().any(|mount| {
         let is_bind =
             mount.kind == "bind" || mount.options.iter().any(|option| option == "bind" || option == "rbind");
@@ -101,7 +105,7 @@ fn bind_device(rootfs: &Rootfs, source: &Path, path: &Path) -> Result<(), InitEr
 ///
 /// # Errors
 /// The kernel's answer, or that there is no devpts.
-pub fn make_terminal(rootfs: &Rootfs) -> Result<Console, InitError> {
+pub(in crate::runtime) fn make_terminal(rootfs: &Rootfs) -> Result<Console, InitError> {
     let console = make_console(&rootfs.root).doing("make", "a terminal")?;
     let target = rootfs.root.ensure_file(Path::new("/dev/console")).doing("make", "/dev/console")?;
     let copy = Mount::copy_of_descriptor(console.terminal.as_fd(), false).doing("bind", "the terminal")?;

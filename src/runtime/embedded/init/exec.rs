@@ -25,7 +25,12 @@ use crate::runtime::embedded::spec::ExecSpec;
 ///
 /// # Errors
 /// What could not be done, in either process.
-pub fn start(spec: File, target: i32, users: Option<OwnedFd>, report: &OwnedFd) -> Result<(), InitError> {
+pub(in crate::runtime) fn start(
+    spec: File,
+    target: i32,
+    users: Option<OwnedFd>,
+    report: &OwnedFd,
+) -> Result<(), InitError> {
     clone::hide().doing("hide", "the process")?;
     clone::die_with_parent().doing("tie", "the process to its monitor")?;
     let spec: ExecSpec = read_spec(spec, Path::new("the exec's specification"))?;

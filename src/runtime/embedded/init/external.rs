@@ -143,7 +143,7 @@ fn leave_process(
 ///
 /// # Errors
 /// The runtime's error.
-pub fn create(
+pub(in crate::runtime) fn create(
     dir: &ContainerDir,
     pod: &PodHandles,
     bundle: &Bundle,
@@ -175,7 +175,7 @@ pub fn create(
 ///
 /// # Errors
 /// The runtime's error.
-pub fn exec(spec: &ExecSpec, report: BorrowedFd<'_>) -> Result<(), InitError> {
+pub(in crate::runtime) fn exec(spec: &ExecSpec, report: BorrowedFd<'_>) -> Result<(), InitError> {
     if spec.directory.as_os_str().is_empty() {
         return Err(InitError::Invalid { field: "directory".to_owned(), problem: "the target of the exec" });
     }
@@ -197,7 +197,7 @@ pub fn exec(spec: &ExecSpec, report: BorrowedFd<'_>) -> Result<(), InitError> {
 ///
 /// # Errors
 /// The runtime's error.
-pub fn delete(dir: &ContainerDir) -> Result<(), InitError> {
+pub(in crate::runtime) fn delete(dir: &ContainerDir) -> Result<(), InitError> {
     let path = dir.bundle();
     let bundle: Bundle = read_spec(File::open(&path).doing("open", path.display())?, &path)?;
     clone::reset_signals();

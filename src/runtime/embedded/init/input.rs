@@ -22,7 +22,10 @@ const MAX_SPEC: u64 = 16 << 20;
 ///
 /// # Errors
 /// When it is not valid.
-pub fn read_spec<T: DeserializeOwned>(mut file: File, path: &Path) -> Result<T, InitError> {
+pub(in crate::runtime) fn read_spec<T: DeserializeOwned>(
+    mut file: File,
+    path: &Path,
+) -> Result<T, InitError> {
     let mut bytes = Vec::new();
     file.rewind().doing("read", path.display())?;
     file.take(MAX_SPEC).read_to_end(&mut bytes).doing("read", path.display())?;
@@ -33,7 +36,7 @@ pub fn read_spec<T: DeserializeOwned>(mut file: File, path: &Path) -> Result<T, 
 }
 
 /// The pod's user namespace and its root's id on the node, when the container is to be in it.
-pub fn pods_users<'a>(
+pub(in crate::runtime) fn pods_users<'a>(
     pod: &'a PodHandles,
     namespaces: &[Namespace],
     uids: &[IdMapping],

@@ -19,7 +19,11 @@ const MAX_PASSWD: u64 = 1 << 20;
 ///
 /// # Errors
 /// `executable file not found in $PATH` and its kin.
-pub fn program(program: &str, path_variable: &str, directory: &Path) -> Result<PathBuf, InitError> {
+pub(in crate::runtime) fn program(
+    program: &str,
+    path_variable: &str,
+    directory: &Path,
+) -> Result<PathBuf, InitError> {
     let error =
         |problem: &str| InitError::Program { program: program.to_owned(), problem: problem.to_owned() };
     let root = ContainerRoot::open(Path::new("/")).map_err(|source| error(&reason(&source)))?;
@@ -56,7 +60,7 @@ fn executable(root: &ContainerRoot, path: &Path) -> io::Result<()> {
 
 /// Short words for the kernel's answer, as Go has them.
 #[must_use]
-pub fn reason(error: &io::Error) -> String {
+pub(in crate::runtime) fn reason(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound => "no such file or directory".to_owned(),
         io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
@@ -72,7 +76,7 @@ pub fn reason(error: &io::Error) -> String {
 
 /// The user's home directory by the container's `/etc/passwd`; `/` when there is none.
 #[must_use]
-pub fn home(uid: u32) -> String {
+pub(in crate::runtime) fn home(uid: u32) -> String {
     let passwd = ContainerRoot::open(Path::new("/"))
         .and_then(|root| root.read(Path::new("/etc/passwd"), MAX_PASSWD))
         .unwrap_or_default();

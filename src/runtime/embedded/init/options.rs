@@ -7,7 +7,7 @@ use crate::platform::sys::mount_tree::{
 
 /// What a mount's options ask for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct MountOptions {
+pub(in crate::runtime) struct MountOptions {
     /// A bind; recursive if true.
     pub bind: Option<bool>,
     /// Of the mount alone.
@@ -25,7 +25,7 @@ pub struct MountOptions {
 impl MountOptions {
     /// Sorts options. Words that no kernel knows are left for the kernel to refuse.
     #[must_use]
-    pub fn parse(options: &[String]) -> Self {
+    pub(in crate::runtime) fn parse(options: &[String]) -> Self {
         let mut parsed = Self::default();
         for option in options.iter().flat_map(|option| option.split(',')).filter(|option| !option.is_empty())
         {
@@ -66,7 +66,7 @@ impl MountOptions {
 
     /// Whether the file system is given a value for `name`.
     #[must_use]
-    pub fn has(&self, name: &str) -> bool {
+    pub(in crate::runtime) fn has(&self, name: &str) -> bool {
         self.data.iter().any(|(known, _)| known == name)
     }
 }

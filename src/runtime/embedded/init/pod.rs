@@ -30,7 +30,7 @@ const NOBODY: u32 = 65_535;
 ///
 /// # Errors
 /// The first one that cannot be made.
-pub fn make(spec: &PodSpec) -> Result<PodHandles, InitError> {
+pub(in crate::runtime) fn make(spec: &PodSpec) -> Result<PodHandles, InitError> {
     let sysctls = spec.sysctls.iter().map(|(name, value)| Ok((sysctl_path(name, spec)?, value.as_str())));
     let sysctls = sysctls.collect::<Result<Vec<_>, InitError>>()?;
     let own = Namespaces {

@@ -30,7 +30,7 @@ const MAX_FILTER: u64 = 4096 * 8;
 
 /// What has to be opened or read on the node before its files are out of reach.
 #[derive(Debug)]
-pub struct Prepared {
+pub(in crate::runtime) struct Prepared {
     filter: Option<Vec<u8>>,
     /// Security labels and the files they are written to, as the last step. The kernel passes them on to
     /// child processes.
@@ -42,7 +42,11 @@ pub struct Prepared {
 ///
 /// # Errors
 /// The first that fails.
-pub fn prepare(process: &Process, filter: Option<File>, procfs: Procfs) -> Result<Prepared, InitError> {
+pub(in crate::runtime) fn prepare(
+    process: &Process,
+    filter: Option<File>,
+    procfs: Procfs,
+) -> Result<Prepared, InitError> {
     let filter = filter.map(|file| {
         let mut bytes = Vec::new();
         // One more byte than allowed: the kernel then refuses the filter as too long, instead of loading a
@@ -76,7 +80,7 @@ pub fn prepare(process: &Process, filter: Option<File>, procfs: Procfs) -> Resul
 
 /// The target of a process in a pod with a user namespace.
 #[derive(Clone, Copy, Debug)]
-pub struct Destination<'a> {
+pub(in crate::runtime) struct Destination<'a> {
     /// The pod's user namespace.
     pub users: Option<BorrowedFd<'a>>,
     /// Whether the user namespace has to own the mount namespace.
@@ -89,7 +93,11 @@ pub struct Destination<'a> {
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn use_terminal(console: &Console, process: &Process, owner: u32) -> Result<(), InitError> {
+pub(in crate::runtime) fn use_terminal(
+    console: &Console,
+    process: &Process,
+    owner: u32,
+) -> Result<(), InitError> {
     let terminal = console.terminal.as_fd();
     if let Some(size) = process.console_size {
         set_size(terminal, size.height, size.width).doing("set size of", "the terminal")?;
@@ -104,7 +112,7 @@ type Program = (String, Vec<CString>, Vec<CString>);
 
 /// The remaining steps, which need no more privileges than the program has.
 #[derive(Debug)]
-pub struct Ready {
+pub(in crate::runtime) struct Ready {
     program: Program,
     /// As the specification names it.
     name: String,
@@ -121,7 +129,7 @@ impl Ready {
     ///
     /// # Errors
     /// Returns only after a failure.
-    pub fn run(self, report: BorrowedFd<'_>) -> InitError {
+    pub(in crate::runtime) fn run(self, report: BorrowedFd<'_>) -> InitError {
         match self.last_steps(report) {
             Ok(()) => {
                 let (program, arguments, environment) = &self.program;
@@ -160,7 +168,7 @@ fn load(filter: Option<&[u8]>) -> Result<(), InitError> {
 ///
 /// # Errors
 /// The first step that fails.
-pub fn confine(
+pub(in crate::runtime) fn confine(
     process: &Process,
     prepared: Prepared,
     destination: Destination<'_>,

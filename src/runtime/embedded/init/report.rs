@@ -23,7 +23,7 @@ pub enum Report {
 
 impl Report {
     /// Sends the report. A receiver that is gone does not need it.
-    pub fn send(self, socket: BorrowedFd<'_>) {
+    pub(in crate::runtime) fn send(self, socket: BorrowedFd<'_>) {
         // The kernel kills the child with its monitor; an error here can only mean that this is about to
         // happen.
         let _ = match &self {
@@ -42,7 +42,7 @@ impl Report {
     /// # Errors
     /// `WouldBlock` when there is none yet; the kernel's answer; `InvalidData` for a packet that is no
     /// report.
-    pub fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<Self>> {
+    pub(in crate::runtime) fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<Self>> {
         let mut buffer = [0; MAX_TEXT + 1];
         let mut descriptors = packets::Descriptors::default();
         let length = packets::receive(socket, &mut buffer, &mut descriptors)?;

@@ -52,7 +52,7 @@ const CONTEXT: &str = "context";
 
 /// The pod's users, as far as mounts care.
 #[derive(Clone, Copy, Debug)]
-pub struct Users<'a> {
+pub(in crate::runtime) struct Users<'a> {
     pub namespace: BorrowedFd<'a>,
     /// The node's user id of the pod's root.
     pub root_uid: u32,
@@ -62,7 +62,7 @@ pub struct Users<'a> {
 
 /// A root file system under construction.
 #[derive(Debug)]
-pub struct Rootfs {
+pub(in crate::runtime) struct Rootfs {
     /// Its root directory.
     pub root: ContainerRoot,
     mount: Mount,
@@ -88,7 +88,7 @@ impl Rootfs {
     ///
     /// # Errors
     /// The first mount that fails.
-    pub fn make(
+    pub(in crate::runtime) fn make(
         dir: &ContainerDir,
         bundle: &Bundle,
         users: Option<Users<'_>>,
@@ -233,7 +233,11 @@ impl Rootfs {
     ///
     /// # Errors
     /// The first mount that fails.
-    pub fn restrict(&self, masked: &[String], readonly: &[String]) -> Result<(), InitError> {
+    pub(in crate::runtime) fn restrict(
+        &self,
+        masked: &[String],
+        readonly: &[String],
+    ) -> Result<(), InitError> {
         for path in readonly {
             let Some(target) = self.find(path)? else { continue };
             let copy = Mount::copy_of_descriptor(target.as_fd(), true).doing("copy", path)?;
@@ -293,7 +297,7 @@ impl Rootfs {
     ///
     /// # Errors
     /// The kernel's answer.
-    pub fn enter(self, readonly: bool, propagation: &str) -> Result<(), InitError> {
+    pub(in crate::runtime) fn enter(self, readonly: bool, propagation: &str) -> Result<(), InitError> {
         for (mount, attributes) in &self.later {
             mount.set_attributes(*attributes, false).doing("make read-only", "a mount")?;
         }
@@ -382,7 +386,7 @@ fn new_file_system(mount: &OciMount, options: &MountOptions) -> Result<Mount, In
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn mount_root(
+pub(in crate::runtime) fn mount_root(
     target: &Path,
     overlay: &Overlay,
     label: &str,

@@ -16,7 +16,7 @@ use crate::platform::sys::netlink::namespace;
 use crate::platform::sys::netlink::route::{Address, Link, Mac, Network, Veth};
 
 /// The interface in the pod.
-pub const POD_LINK: &str = "eth0";
+pub(in crate::runtime) const POD_LINK: &str = "eth0";
 /// Prefix of the names of the node's side of pods' links; the bridge's name must not begin with it.
 const VETH_PREFIX: &str = "agent";
 /// When the default route's interface does not give one.
@@ -26,7 +26,7 @@ const MIN_MTU: u32 = 1280;
 
 /// The existing bridge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bridge {
+pub(in crate::runtime) struct Bridge {
     pub index: u32,
     /// Of the bridge and of the links attached to it.
     pub mtu: u32,
@@ -34,7 +34,7 @@ pub struct Bridge {
 
 /// The wanted state of a pod's link.
 #[derive(Debug)]
-pub struct PodLink<'a> {
+pub(in crate::runtime) struct PodLink<'a> {
     /// On the node's side.
     pub veth: &'a str,
     /// Of the pod, each with its subnet.
@@ -43,7 +43,7 @@ pub struct PodLink<'a> {
 
 /// Name of the node's side for a sandbox. `salt` gives another name where two sandboxes would have the same.
 #[must_use]
-pub fn veth_name(sandbox: &str, salt: u32) -> String {
+pub(in crate::runtime) fn veth_name(sandbox: &str, salt: u32) -> String {
     let digest = digest(&[sandbox.as_bytes(), &salt.to_be_bytes()].concat());
     format!("{VETH_PREFIX}{:02x}{:02x}{:02x}{:02x}", digest[0], digest[1], digest[2], digest[3])
 }
@@ -57,14 +57,14 @@ pub fn is_veth_name(name: &str) -> bool {
 
 /// The configured subnets that this node supports: without IPv6, those of IPv4.
 #[must_use]
-pub fn usable(subnets: &[Subnet]) -> Vec<Subnet> {
+pub(in crate::runtime) fn usable(subnets: &[Subnet]) -> Vec<Subnet> {
     let ipv6 = has_ipv6();
     subnets.iter().copied().filter(|subnet| ipv6 || subnet.network().is_ipv4()).collect()
 }
 
 /// Whether the kernel has IPv6 and it is not switched off.
 #[must_use]
-pub fn has_ipv6() -> bool {
+pub(in crate::runtime) fn has_ipv6() -> bool {
     fs::read_to_string("/proc/sys/net/ipv6/conf/all/disable_ipv6").is_ok_and(|text| text.trim() == "0")
 }
 
@@ -72,7 +72,10 @@ pub fn has_ipv6() -> bool {
 ///
 /// # Errors
 /// When another interface has its addresses, or at the first step that fails.
-pub fn ensure_bridge(config: &NetworkConfig, subnets: &[Subnet]) -> Result<Bridge, NetworkError> {
+pub(in crate::runtime) fn ensure_bridge(
+    config: &NetworkConfig,
+    subnets: &[Subnet],
+) -> Result<Bridge, NetworkError> {
     let mut network = Network::open()?;
     let link = match network.link(&config.bridge)? {
         Some(link) if link.kind != "bridge" => {
@@ -204,7 +207,7 @@ fn prepare_ipv6(link: &str, ipv6: Ipv6) -> Result<(), NetworkError> {
 
 /// Whether the kernel has IPv6, switched on or off.
 #[must_use]
-pub fn knows_ipv6() -> bool {
+pub(in crate::runtime) fn knows_ipv6() -> bool {
     sysctl("ipv6").exists()
 }
 
@@ -233,7 +236,7 @@ fn forward(subnets: &[Subnet]) -> Result<(), NetworkError> {
 ///
 /// # Errors
 /// At the first step that fails; [`unplug`] undoes what was done.
-pub fn plug(bridge: Bridge, pod: &PodLink<'_>, netns: &Path) -> Result<(), NetworkError> {
+pub(in crate::runtime) fn plug(bridge: Bridge, pod: &PodLink<'_>, netns: &Path) -> Result<(), NetworkError> {
     let error = |source| NetworkError::Namespace { path: netns.to_owned(), source };
     let file = namespace::open(netns).map_err(error)?;
     let mut network = Network::open()?;
@@ -309,7 +312,7 @@ pub fn loopback(netns: &Path) -> Result<(), NetworkError> {
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn unplug(veth: &str) -> Result<(), NetlinkError> {
+pub(in crate::runtime) fn unplug(veth: &str) -> Result<(), NetlinkError> {
     Network::open()?.delete_link(veth)
 }
 
@@ -317,7 +320,7 @@ pub fn unplug(veth: &str) -> Result<(), NetlinkError> {
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn remove_bridge(name: &str) -> Result<(), NetlinkError> {
+pub(in crate::runtime) fn remove_bridge(name: &str) -> Result<(), NetlinkError> {
     let mut network = Network::open()?;
     match network.link(name)? {
         Some(link) if link.kind == "bridge" => network.delete_link(name),
@@ -329,7 +332,7 @@ pub fn remove_bridge(name: &str) -> Result<(), NetlinkError> {
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn find_bridge(name: &str) -> Result<Option<u32>, NetlinkError> {
+pub(in crate::runtime) fn find_bridge(name: &str) -> Result<Option<u32>, NetlinkError> {
     let link = Network::open()?.link(name)?;
     Ok(link.filter(|link| link.kind == "bridge").map(|link| link.index))
 }

@@ -93,11 +93,11 @@ pub enum CniError {
 
 /// A chain of plugins, as configured.
 #[derive(Clone, Debug, PartialEq)]
-pub struct List(Value);
+pub(in crate::runtime) struct List(Value);
 
 /// The pod to connect or disconnect.
 #[derive(Clone, Copy, Debug)]
-pub struct CniPod<'a> {
+pub(in crate::runtime) struct CniPod<'a> {
     pub sandbox: &'a str,
     pub pod: &'a crate::model::types::PodRef,
     /// Path of its namespace; empty when the namespace is gone.
@@ -109,7 +109,7 @@ pub struct CniPod<'a> {
 ///
 /// # Errors
 /// When the first file is no valid configuration.
-pub fn load(directory: &Path) -> Result<Option<List>, CniError> {
+pub(in crate::runtime) fn load(directory: &Path) -> Result<Option<List>, CniError> {
     let failed = |path: &Path| {
         let path = path.to_owned();
         move |source| CniError::Read { path, source }
@@ -125,7 +125,7 @@ pub fn load(directory: &Path) -> Result<Option<List>, CniError> {
 /// The file in force, with what distinguishes one version of it from another. `None` also when the directory
 /// cannot be read: [`load`] returns the reason.
 #[must_use]
-pub fn identity(directory: &Path) -> Configured {
+pub(in crate::runtime) fn identity(directory: &Path) -> Configured {
     let path = first_file(directory).ok()??;
     let metadata = fs::metadata(&path).ok()?;
     Some((path, metadata.len(), metadata.modified().ok()))
@@ -179,7 +179,7 @@ fn kind_of(plugin: &Value) -> &str {
 impl List {
     /// The JSON form, for the record.
     #[must_use]
-    pub fn into_value(self) -> Value {
+    pub(in crate::runtime) fn into_value(self) -> Value {
         self.0
     }
 
@@ -204,7 +204,7 @@ impl List {
     ///
     /// # Errors
     /// The first that is not ready, or not installed.
-    pub fn status(&self, directories: &[PathBuf]) -> Result<(), CniError> {
+    pub(in crate::runtime) fn status(&self, directories: &[PathBuf]) -> Result<(), CniError> {
         for plugin in self.plugins() {
             find(kind_of(plugin), directories)?;
             if self.is_at_least(WITH_STATUS) {
@@ -311,7 +311,7 @@ fn complaint(answer: &command::CommandOutput) -> String {
 ///
 /// # Errors
 /// An annotation that is no quantity.
-pub fn capabilities(attachment: &Attachment) -> Result<BTreeMap<String, Value>, CniError> {
+pub(in crate::runtime) fn capabilities(attachment: &Attachment) -> Result<BTreeMap<String, Value>, CniError> {
     let mut found = BTreeMap::new();
     let ports: Vec<Value> = attachment
         .ports
@@ -354,7 +354,7 @@ pub fn capabilities(attachment: &Attachment) -> Result<BTreeMap<String, Value>, 
 ///
 /// # Errors
 /// The first plugin that fails.
-pub fn add(
+pub(in crate::runtime) fn add(
     record: &mut CniRecord,
     subject: CniPod<'_>,
     directories: &[PathBuf],
@@ -382,7 +382,11 @@ pub fn add(
 ///
 /// # Errors
 /// The first failure; the call may be repeated.
-pub fn delete(record: &CniRecord, subject: CniPod<'_>, directories: &[PathBuf]) -> Result<(), CniError> {
+pub(in crate::runtime) fn delete(
+    record: &CniRecord,
+    subject: CniPod<'_>,
+    directories: &[PathBuf],
+) -> Result<(), CniError> {
     let list = List(record.list.clone());
     let previous = record.result.as_ref().filter(|_| list.is_at_least(DELETE_WITH_RESULT));
     let mut first = Ok(());

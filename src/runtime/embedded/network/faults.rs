@@ -68,7 +68,7 @@ mod switch {
     }
 
     /// Makes step number `after` of this thread, and all later ones, fail. `None` switches that off.
-    pub fn stop_after(after: Option<usize>) {
+    pub(in crate::runtime) fn stop_after(after: Option<usize>) {
         LEFT.replace(after.map(|after| Arc::new(AtomicUsize::new(after))));
     }
 }

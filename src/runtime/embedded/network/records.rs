@@ -182,7 +182,7 @@ impl Records {
     ///
     /// # Errors
     /// When they cannot be written.
-    pub fn set_last(&self, addresses: &[IpAddr]) -> Result<(), RecordError> {
+    pub(in crate::runtime) fn set_last(&self, addresses: &[IpAddr]) -> Result<(), RecordError> {
         let words: Vec<String> = addresses.iter().map(ToString::to_string).collect();
         replace(&self.directory.join(LAST), words.join(" ").as_bytes())
     }

@@ -30,7 +30,7 @@ pub fn tables(bridge: &str, subnets: &[Subnet], records: &[NetworkRecord]) -> Ve
 
 /// The guard for IPv6 where pods have no IPv6 addresses: blocks all IPv6 from pods to the node or through it.
 #[must_use]
-pub fn ipv6_guard(bridge: &str, subnets: &[Subnet]) -> Option<Table> {
+pub(in crate::runtime) fn ipv6_guard(bridge: &str, subnets: &[Subnet]) -> Option<Table> {
     if subnets.iter().any(|subnet| family(*subnet) == Family::Ipv6) {
         return None;
     }
@@ -75,7 +75,7 @@ fn table(bridge: &str, subnet: Subnet, records: &[NetworkRecord]) -> Table {
 
 /// The number of a transport protocol that host ports may have.
 #[must_use]
-pub fn protocol_number(name: &str) -> Option<u8> {
+pub(in crate::runtime) fn protocol_number(name: &str) -> Option<u8> {
     match name {
         "TCP" => Some(6),
         "UDP" => Some(17),

@@ -66,7 +66,7 @@ impl Subnet {
     /// A range of unique local IPv6 addresses (RFC 4193) for this machine alone: `seed` is unique to the
     /// machine, for example its machine id.
     #[must_use]
-    pub fn unique_local(seed: &[u8]) -> Self {
+    pub(in crate::runtime) fn unique_local(seed: &[u8]) -> Self {
         let mut hash = sha2::Sha256::new();
         hash.update(b"pod network ");
         hash.update(seed);
@@ -121,7 +121,11 @@ impl Subnet {
     ///
     /// # Errors
     /// When all are in use.
-    pub fn next_free(self, used: &BTreeSet<IpAddr>, last: Option<IpAddr>) -> Result<IpAddr, Exhausted> {
+    pub(in crate::runtime) fn next_free(
+        self,
+        used: &BTreeSet<IpAddr>,
+        last: Option<IpAddr>,
+    ) -> Result<IpAddr, Exhausted> {
         let network = to_number(self.network);
         let first = network + 2;
         // IPv4 has a broadcast address at the end; IPv6 has none, but leaving it out does no harm.

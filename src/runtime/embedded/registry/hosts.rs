@@ -23,7 +23,7 @@ const DOCKER_HUB: (&str, &str) = ("docker.io", "registry-1.docker.io");
 
 /// One server of a registry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Host {
+pub(in crate::runtime) struct Host {
     /// Scheme, authority and the path before `/<repository>/manifests/…`.
     pub base: Url,
     /// May resolve a tag.
@@ -42,7 +42,11 @@ pub struct Host {
 ///
 /// # Errors
 /// When a configuration file exists and cannot be parsed: guessing would use the wrong server.
-pub fn hosts_of(registry: &str, directories: &[PathBuf], stall: Duration) -> Result<Vec<Host>, PullError> {
+pub(in crate::runtime) fn hosts_of(
+    registry: &str,
+    directories: &[PathBuf],
+    stall: Duration,
+) -> Result<Vec<Host>, PullError> {
     let Some(directory) = directories.iter().find_map(|root| directory_of(root, registry)) else {
         return Ok(vec![default_host(registry, HostConfig::default(), stall)?]);
     };

@@ -11,7 +11,7 @@ const MAX_DEPTH: usize = 8;
 
 /// One assignment. Their order in the file is kept, because it is significant in `hosts.toml`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Assignment {
+pub(in crate::runtime) struct Assignment {
     /// The table it is in and the leading parts of a dotted key.
     pub table: Vec<String>,
     /// The last part of its key.
@@ -22,7 +22,7 @@ pub struct Assignment {
 /// A line that cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {problem}")]
-pub struct TomlError {
+pub(in crate::runtime) struct TomlError {
     /// Counted from 1.
     pub line: usize,
     pub problem: &'static str,
@@ -32,7 +32,7 @@ pub struct TomlError {
 ///
 /// # Errors
 /// The first line that cannot be parsed.
-pub fn parse(text: &str) -> Result<Vec<Assignment>, TomlError> {
+pub(in crate::runtime) fn parse(text: &str) -> Result<Vec<Assignment>, TomlError> {
     let mut reader = Reader { rest: text, line: 1 };
     let mut table = Vec::new();
     let mut found = Vec::new();

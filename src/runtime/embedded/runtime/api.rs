@@ -121,16 +121,5 @@ pub struct ContainerStats {
     pub writable_layer_inodes: u64,
 }
 
-/// Bytes and packets of a sandbox's interface, by name.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct InterfaceStats {
-    /// `eth0`…
-    pub name: String,
-    pub rx_bytes: u64,
-    pub rx_errors: u64,
-    pub tx_bytes: u64,
-    pub tx_errors: u64,
-}
-
 /// Facts of the runtime for CRI's verbose answers.
 pub type Info = BTreeMap<String, String>;

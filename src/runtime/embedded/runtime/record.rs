@@ -22,7 +22,7 @@ const MAX_RECORD: u64 = 4 << 20;
 
 /// The stage of a sandbox.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum SandboxStage {
+pub(in crate::runtime) enum SandboxStage {
     /// Parts of it may exist. A later agent that finds it in this stage removes it.
     #[default]
     Making,
@@ -35,7 +35,7 @@ pub enum SandboxStage {
 /// `sandbox.json`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct SandboxRecord {
+pub(in crate::runtime) struct SandboxRecord {
     pub id: SandboxId,
     /// Nanoseconds since the epoch.
     pub created_at: i64,
@@ -61,7 +61,7 @@ pub struct SandboxRecord {
 /// `container.json`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct ContainerRecord {
+pub(in crate::runtime) struct ContainerRecord {
     pub id: ContainerId,
     /// The sandbox that it belongs to.
     pub sandbox: SandboxId,
@@ -91,7 +91,7 @@ pub struct ContainerRecord {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct RecordedUser {
+pub(in crate::runtime) struct RecordedUser {
     pub uid: u32,
     /// Primary group id.
     pub gid: u32,
@@ -102,7 +102,7 @@ pub struct RecordedUser {
 impl RecordedUser {
     /// The user in the form that statuses report.
     #[must_use]
-    pub fn observed(&self) -> ObservedUser {
+    pub(in crate::runtime) fn observed(&self) -> ObservedUser {
         ObservedUser {
             uid: i64::from(self.uid),
             gid: i64::from(self.gid),
@@ -114,7 +114,7 @@ impl RecordedUser {
 /// How a container ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct ContainerEnd {
+pub(in crate::runtime) struct ContainerEnd {
     pub code: i32,
     /// Nanoseconds since the epoch.
     pub at: i64,
@@ -124,7 +124,7 @@ pub struct ContainerEnd {
 
 /// A record could not be read or written.
 #[derive(Debug, thiserror::Error)]
-pub enum RecordError {
+pub(in crate::runtime) enum RecordError {
     #[error("{what} {path:?}")]
     Io {
         /// What was tried.
@@ -156,7 +156,7 @@ pub enum RecordError {
 impl RecordError {
     /// The file is not there.
     #[must_use]
-    pub fn is_missing(&self) -> bool {
+    pub(in crate::runtime) fn is_missing(&self) -> bool {
         matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
     }
 }
@@ -164,7 +164,7 @@ impl RecordError {
 impl SandboxRecord {
     /// Whether its monitor speaks a supported protocol version.
     #[must_use]
-    pub fn is_understood(&self) -> bool {
+    pub(in crate::runtime) fn is_understood(&self) -> bool {
         (protocol::OLDEST..=protocol::VERSION).contains(&self.monitor_protocol.max(1))
     }
 
@@ -172,7 +172,7 @@ impl SandboxRecord {
     ///
     /// # Errors
     /// The kernel's answer.
-    pub fn write(&self, dir: &SandboxDir) -> Result<(), RecordError> {
+    pub(in crate::runtime) fn write(&self, dir: &SandboxDir) -> Result<(), RecordError> {
         write_json(&dir.record(), self)
     }
 
@@ -180,7 +180,7 @@ impl SandboxRecord {
     ///
     /// # Errors
     /// When it is not there or damaged.
-    pub fn read(dir: &SandboxDir) -> Result<Self, RecordError> {
+    pub(in crate::runtime) fn read(dir: &SandboxDir) -> Result<Self, RecordError> {
         read_json(&dir.record())
     }
 }
@@ -190,7 +190,7 @@ impl ContainerRecord {
     ///
     /// # Errors
     /// The kernel's answer.
-    pub fn write(&self, dir: &ContainerDir) -> Result<(), RecordError> {
+    pub(in crate::runtime) fn write(&self, dir: &ContainerDir) -> Result<(), RecordError> {
         write_json(&dir.record(), self)
     }
 
@@ -198,7 +198,7 @@ impl ContainerRecord {
     ///
     /// # Errors
     /// When it is not there or damaged.
-    pub fn read(dir: &ContainerDir) -> Result<Self, RecordError> {
+    pub(in crate::runtime) fn read(dir: &ContainerDir) -> Result<Self, RecordError> {
         read_json(&dir.record())
     }
 }
@@ -219,7 +219,7 @@ pub fn exited(dir: &ContainerDir) -> Option<Exited> {
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), RecordError> {
+pub(in crate::runtime) fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), RecordError> {
     let bytes = serde_json::to_vec(value)
         .map_err(|error| RecordError::Damaged { path: path.to_owned(), why: error.to_string() })?;
     if bytes.len() as u64 > MAX_RECORD {
@@ -232,7 +232,7 @@ pub fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), RecordErro
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), RecordError> {
+pub(in crate::runtime) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), RecordError> {
     let failed = |source| RecordError::Io { what: "write", path: path.to_owned(), source };
     replace_private(path, bytes).map_err(failed)
 }
@@ -241,7 +241,7 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), RecordError> {
 ///
 /// # Errors
 /// When it does not exist or cannot be decoded.
-pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, RecordError> {
+pub(in crate::runtime) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, RecordError> {
     let text =
         read_text(path).map_err(|source| RecordError::Io { what: "read", path: path.to_owned(), source })?;
     let damaged = |why| RecordError::Damaged { path: path.to_owned(), why };

@@ -27,7 +27,7 @@ pub struct Conflicts(pub Vec<Conflict>);
 impl Conflicts {
     /// Upstream's message for all conflicts.
     #[must_use]
-    pub fn message(&self) -> String {
+    pub(in crate::serve) fn message(&self) -> String {
         if let [only] = self.0.as_slice() {
             return format!("Apply failed with 1 conflict: conflict with {}: {}", only.manager, only.path);
         }

@@ -71,19 +71,19 @@ impl FieldSet {
     }
 
     #[must_use]
-    pub fn is_empty(&self) -> bool {
+    pub(in crate::serve) fn is_empty(&self) -> bool {
         !self.here && self.below.values().all(Self::is_empty)
     }
 
     /// The subtree below a path element.
     #[must_use]
-    pub fn at(&self, step: &str) -> Option<&Self> {
+    pub(in crate::serve) fn at(&self, step: &str) -> Option<&Self> {
         self.below.get(step)
     }
 
     /// Every field that `value` sets.
     #[must_use]
-    pub fn of(value: &Value, shape: Shape<'_>) -> Self {
+    pub(in crate::serve) fn of(value: &Value, shape: Shape<'_>) -> Self {
         let mut set = Self::default();
         match value {
             Value::Object(members) if !matches!(shape, Shape::Atomic) => {
@@ -115,7 +115,7 @@ impl FieldSet {
     }
 
     #[must_use]
-    pub fn union(mut self, other: &Self) -> Self {
+    pub(in crate::serve) fn union(mut self, other: &Self) -> Self {
         self.here |= other.here;
         for (step, below) in &other.below {
             let known = self.below.remove(step).unwrap_or_default();
@@ -125,7 +125,7 @@ impl FieldSet {
     }
 
     #[must_use]
-    pub fn intersection(&self, other: &Self) -> Self {
+    pub(in crate::serve) fn intersection(&self, other: &Self) -> Self {
         let mut set = Self { here: self.here && other.here, ..Self::default() };
         for (step, below) in &self.below {
             if let Some(other) = other.below.get(step) {
@@ -137,7 +137,7 @@ impl FieldSet {
 
     /// The fields in this set and not in the other.
     #[must_use]
-    pub fn difference(&self, other: &Self) -> Self {
+    pub(in crate::serve) fn difference(&self, other: &Self) -> Self {
         let mut set = Self { here: self.here && !other.here, ..Self::default() };
         for (step, below) in &self.below {
             let left = match other.below.get(step) {
@@ -166,7 +166,7 @@ impl FieldSet {
 
     /// Parses `fieldsV1`; malformed parts are ignored.
     #[must_use]
-    pub fn read(fields: &Value) -> Self {
+    pub(in crate::serve) fn read(fields: &Value) -> Self {
         let mut set = Self::default();
         for (step, below) in fields.as_object().into_iter().flatten() {
             if step == "." {
@@ -185,7 +185,7 @@ impl FieldSet {
 
     /// Formats as `fieldsV1`.
     #[must_use]
-    pub fn write(&self) -> Value {
+    pub(in crate::serve) fn write(&self) -> Value {
         let mut fields = Map::new();
         if self.here && !self.below.is_empty() {
             fields.insert(".".to_owned(), Value::Object(Map::new()));
@@ -198,7 +198,7 @@ impl FieldSet {
 
     /// Every field as a path in messages, `.spec.containers[name="c"].image`.
     #[must_use]
-    pub fn paths(&self) -> Vec<String> {
+    pub(in crate::serve) fn paths(&self) -> Vec<String> {
         let mut paths = Vec::new();
         self.collect(String::new(), &mut paths);
         paths

@@ -13,7 +13,7 @@ const MAX_OPERATIONS: usize = 10_000;
 ///
 /// # Errors
 /// The first operation that is malformed or fails.
-pub fn apply(mut document: Value, patch: Value) -> Result<Value, PatchError> {
+pub(in crate::serve) fn apply(mut document: Value, patch: Value) -> Result<Value, PatchError> {
     let Value::Array(operations) = patch else {
         return malformed("a JSON patch must be a list of operations");
     };

@@ -72,13 +72,13 @@ const MAX_UPDATE_MANAGERS: usize = 10;
 
 /// Removes the fields that have no owner.
 #[must_use]
-pub fn owned(fields: FieldSet) -> FieldSet {
+pub(in crate::serve) fn owned(fields: FieldSet) -> FieldSet {
     fields.without(&UNOWNED, &UNOWNED_METADATA)
 }
 
 /// The entries of an object; malformed ones are ignored.
 #[must_use]
-pub fn read(list: &[Value]) -> Vec<ManagerEntry> {
+pub(in crate::serve) fn read(list: &[Value]) -> Vec<ManagerEntry> {
     list.iter().filter_map(entry).collect()
 }
 
@@ -101,7 +101,7 @@ fn entry(value: &Value) -> Option<ManagerEntry> {
 
 /// In Kubernetes' order: applied ones first, then by time and name.
 #[must_use]
-pub fn write(mut entries: Vec<ManagerEntry>) -> Vec<Value> {
+pub(in crate::serve) fn write(mut entries: Vec<ManagerEntry>) -> Vec<Value> {
     entries.sort_by(|one, other| {
         let key = |entry: &ManagerEntry| {
             (entry.operation, entry.time, entry.manager.clone(), entry.subresource.clone())
@@ -131,7 +131,7 @@ pub fn write(mut entries: Vec<ManagerEntry>) -> Vec<Value> {
 
 /// The entries after `new` was written over `old` (null on create) other than by apply.
 #[must_use]
-pub fn after_update(
+pub(in crate::serve) fn after_update(
     entries: Vec<ManagerEntry>,
     old: &Value,
     new: &Value,

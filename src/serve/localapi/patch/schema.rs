@@ -46,13 +46,13 @@ pub struct Keyed<'s> {
 impl<'s> Shape<'s> {
     /// The shape of a kind.
     #[must_use]
-    pub fn of_kind(schema: &'s Schema, api_version: &str, kind: &str) -> Self {
+    pub(in crate::serve) fn of_kind(schema: &'s Schema, api_version: &str, kind: &str) -> Self {
         schema.of_kind(api_version, kind).map_or(Self::Free, |of| Self::Struct(schema, of))
     }
 
     /// The shape of a member of an object of this shape.
     #[must_use]
-    pub fn member(self, name: &str) -> Self {
+    pub(in crate::serve) fn member(self, name: &str) -> Self {
         match self {
             Self::Struct(schema, of) => {
                 of.field(name).map_or(Self::Free, |field| Self::of_field(schema, of, &field))
@@ -95,26 +95,26 @@ impl<'s> Shape<'s> {
 impl<'s> Keyed<'s> {
     /// The shape of the items in server-side apply.
     #[must_use]
-    pub fn item(&self) -> Shape<'s> {
+    pub(in crate::serve) fn item(&self) -> Shape<'s> {
         if self.of.is_atomic() { Shape::Atomic } else { self.members() }
     }
 
     /// The shape of the items in a strategic merge patch: never atomic, as the patch names the members it
     /// changes.
     #[must_use]
-    pub fn members(&self) -> Shape<'s> {
+    pub(in crate::serve) fn members(&self) -> Shape<'s> {
         Shape::Struct(self.schema, self.of)
     }
 
     /// Whether server-side apply identifies the items by key.
     #[must_use]
-    pub fn is_map(&self) -> bool {
+    pub(in crate::serve) fn is_map(&self) -> bool {
         self.keys.is_some()
     }
 
     /// The key of an item as canonical JSON; `None` when the item lacks it, or the list has no keys.
     #[must_use]
-    pub fn key_of(&self, item: &Value) -> Option<String> {
+    pub(in crate::serve) fn key_of(&self, item: &Value) -> Option<String> {
         let members = item.as_object()?;
         let mut key = serde_json::Map::new();
         for name in self.keys?.split(',') {

@@ -25,7 +25,7 @@ const INITIAL_WINDOW: i64 = 64 * 1024;
 const READ: usize = 8 * 1024;
 
 /// A stream that either side opened.
-pub struct SpdyStream {
+pub(in crate::serve) struct SpdyStream {
     pub id: u32,
     /// The headers it was opened with.
     pub headers: Headers,
@@ -36,7 +36,7 @@ pub struct SpdyStream {
 }
 
 /// A connection. Dropping it closes the socket without `GOAWAY`.
-pub struct SpdyConnection {
+pub(in crate::serve) struct SpdyConnection {
     streams: mpsc::Receiver<SpdyStream>,
     frames: Frames,
     reader: JoinSet<()>,
@@ -45,13 +45,16 @@ pub struct SpdyConnection {
 
 impl SpdyConnection {
     /// Serves the client behind `io`. Needs a `LocalSet`.
-    pub fn start(io: impl AsyncRead + AsyncWrite + 'static, activity: &Rc<Activity>) -> Self {
+    pub(in crate::serve) fn start(
+        io: impl AsyncRead + AsyncWrite + 'static,
+        activity: &Rc<Activity>,
+    ) -> Self {
         Self::over(io, activity, |_| ()).0
     }
 
     /// Opens streams to the server behind `io`, all of them at once: one for each of `wanted`, in that order,
     /// and no more than the frame queue holds. Needs a `LocalSet`.
-    pub fn ask(
+    pub(in crate::serve) fn ask(
         io: impl AsyncRead + AsyncWrite + 'static,
         wanted: Vec<Headers>,
         activity: &Rc<Activity>,
@@ -88,18 +91,18 @@ impl SpdyConnection {
     }
 
     /// The next stream that the client opens; `None` when it has disconnected. Cancel safe.
-    pub async fn next(&mut self) -> Option<SpdyStream> {
+    pub(in crate::serve) async fn next(&mut self) -> Option<SpdyStream> {
         self.streams.recv().await
     }
 
     /// Refuses a stream.
-    pub async fn refuse(&self, stream: SpdyStream) {
+    pub(in crate::serve) async fn refuse(&self, stream: SpdyStream) {
         let _ = self.frames.send(Outgoing::Frame(frame::reset(stream.id, RESET_PROTOCOL_ERROR))).await;
     }
 
     /// Sends `GOAWAY` after everything else, and waits briefly for the client to close: closing a connection
     /// with unread input would lose data in flight.
-    pub async fn close(mut self) {
+    pub(in crate::serve) async fn close(mut self) {
         let _ = self.frames.send(Outgoing::Frame(frame::go_away(0))).await;
         let _ = self.frames.send(Outgoing::Close).await;
         self.streams.close();

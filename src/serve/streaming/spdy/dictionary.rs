@@ -81,7 +81,7 @@ application/xml,application/xhtml+xml,text/plain,text/javascript,publicprivatema
 charset=utf-8charset=iso-8859-1,utf-,*,enq=0.";
 
 /// Its Adler-32 checksum, by which a zlib stream names its dictionary.
-pub const CHECKSUM: u32 = 0xe3c6_a7c2;
+pub(in crate::serve) const CHECKSUM: u32 = 0xe3c6_a7c2;
 
 #[must_use]
 pub fn dictionary() -> Vec<u8> {

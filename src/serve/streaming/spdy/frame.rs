@@ -10,9 +10,9 @@ use super::headers::{HeaderReader, HeaderWriter, Headers};
 const VERSION: u16 = 3;
 const HEADER: usize = 8;
 /// A larger control frame is an error.
-pub const MAX_CONTROL: usize = 16 * 1024;
+pub(in crate::serve) const MAX_CONTROL: usize = 16 * 1024;
 /// Data is handed on in pieces of this size.
-pub const MAX_PIECE: usize = 8 * 1024;
+pub(in crate::serve) const MAX_PIECE: usize = 8 * 1024;
 
 const FLAG_FIN: u8 = 1;
 const FLAG_UNIDIRECTIONAL: u8 = 2;
@@ -28,9 +28,9 @@ const HEADERS: u16 = 8;
 const WINDOW_UPDATE: u16 = 9;
 
 /// `PROTOCOL_ERROR` of RST_STREAM.
-pub const RESET_PROTOCOL_ERROR: u32 = 1;
+pub(in crate::serve) const RESET_PROTOCOL_ERROR: u32 = 1;
 /// `REFUSED_STREAM` of RST_STREAM.
-pub const RESET_REFUSED: u32 = 3;
+pub(in crate::serve) const RESET_REFUSED: u32 = 3;
 
 /// A decoded frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -223,19 +223,19 @@ pub fn reset(stream: u32, status: u32) -> Vec<u8> {
 
 /// `PING`.
 #[must_use]
-pub fn ping(id: u32) -> Vec<u8> {
+pub(in crate::serve) fn ping(id: u32) -> Vec<u8> {
     control(PING, 0, &id.to_be_bytes())
 }
 
 /// `GOAWAY` with status OK.
 #[must_use]
-pub fn go_away(last_stream: u32) -> Vec<u8> {
+pub(in crate::serve) fn go_away(last_stream: u32) -> Vec<u8> {
     control(GOAWAY, 0, &[last_stream.to_be_bytes(), [0; 4]].concat())
 }
 
 /// `WINDOW_UPDATE`.
 #[must_use]
-pub fn window_update(stream: u32, delta: u32) -> Vec<u8> {
+pub(in crate::serve) fn window_update(stream: u32, delta: u32) -> Vec<u8> {
     control(WINDOW_UPDATE, 0, &[stream.to_be_bytes(), delta.to_be_bytes()].concat())
 }
 

@@ -21,9 +21,9 @@ const STORED_MAX: usize = 0xffff;
 const FLUSHED: [u8; 5] = [0, 0, 0, 0xff, 0xff];
 
 /// Name, in lower case, to value.
-pub type Headers = BTreeMap<String, String>;
+pub(in crate::serve) type Headers = BTreeMap<String, String>;
 
-pub struct HeaderReader {
+pub(in crate::serve) struct HeaderReader {
     stream: Decompress,
 }
 
@@ -38,7 +38,7 @@ impl HeaderReader {
     ///
     /// # Errors
     /// The block is malformed; the decompressor is unusable afterwards.
-    pub fn read(&mut self, block: &[u8]) -> Result<Headers, SpdyError> {
+    pub(in crate::serve) fn read(&mut self, block: &[u8]) -> Result<Headers, SpdyError> {
         parse(&self.inflate(block)?)
     }
 
@@ -104,7 +104,7 @@ pub struct HeaderWriter {
 
 impl HeaderWriter {
     #[must_use]
-    pub fn write(&mut self, headers: &Headers) -> Vec<u8> {
+    pub(in crate::serve) fn write(&mut self, headers: &Headers) -> Vec<u8> {
         let mut plain = Vec::new();
         let count = |length: usize| u32::try_from(length).unwrap_or_default().to_be_bytes();
         plain.extend(count(headers.len()));

@@ -20,7 +20,7 @@ const READ: usize = 8 * 1024;
 
 /// How messages are decoded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Messages {
+pub(in crate::serve) struct Messages {
     /// Text in base64 instead of bytes.
     pub base64: bool,
     /// Channel 255 closes channels (v5).
@@ -30,7 +30,7 @@ pub struct Messages {
 }
 
 /// A connection. Dropping it closes the socket without a close frame.
-pub struct WebSocketConnection {
+pub(in crate::serve) struct WebSocketConnection {
     frames: Frames,
     messages: Messages,
     reader: JoinSet<()>,
@@ -40,7 +40,7 @@ pub struct WebSocketConnection {
 impl WebSocketConnection {
     /// Serves the client behind `io`, and accepts input on `channels`; input on others is dropped. Needs a
     /// `LocalSet`.
-    pub fn start(
+    pub(in crate::serve) fn start(
         io: impl AsyncRead + AsyncWrite + 'static,
         messages: Messages,
         channels: &[u8],
@@ -64,7 +64,7 @@ impl WebSocketConnection {
 
     /// The outlet of a channel.
     #[must_use]
-    pub fn outlet(&self, channel: u8) -> Outlet {
+    pub(in crate::serve) fn outlet(&self, channel: u8) -> Outlet {
         let framing = match self.messages {
             Messages { raw: true, base64: true, .. } => Framing::Base64,
             Messages { raw: true, .. } => Framing::Raw,
@@ -74,12 +74,12 @@ impl WebSocketConnection {
     }
 
     /// Waits until the client disconnects or sends a close frame. Cancel safe.
-    pub async fn gone(&mut self) {
+    pub(in crate::serve) async fn gone(&mut self) {
         self.reader.join_next().await;
     }
 
     /// Sends a close frame after everything else, and waits briefly for the client's.
-    pub async fn close(mut self) {
+    pub(in crate::serve) async fn close(mut self) {
         let _ = self.frames.send(Outgoing::Frame(frame::close())).await;
         let _ = self.frames.send(Outgoing::Close).await;
         let linger = async {

@@ -19,7 +19,7 @@ const FIN: u8 = 0x80;
 
 /// A decoded frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub(in crate::serve) enum Event {
     /// A piece of a message.
     Data {
         /// The message's first.
@@ -46,7 +46,7 @@ struct Unread {
 
 /// Decodes bytes into events.
 #[derive(Default)]
-pub struct Decoder {
+pub(in crate::serve) struct Decoder {
     data: Option<Unread>,
     in_message: bool,
 }
@@ -56,7 +56,7 @@ impl Decoder {
     ///
     /// # Errors
     /// The input is not WebSocket; the connection is unusable.
-    pub fn next(&mut self, input: &mut Vec<u8>) -> Result<Option<Event>, WebSocketError> {
+    pub(in crate::serve) fn next(&mut self, input: &mut Vec<u8>) -> Result<Option<Event>, WebSocketError> {
         if let Some(unread) = self.data.take() {
             return Ok(self.piece(unread, input));
         }
@@ -155,19 +155,19 @@ fn encode(kind: u8, head: &[u8], bytes: &[u8]) -> Vec<u8> {
 
 /// A binary message of `head` followed by `bytes`.
 #[must_use]
-pub fn binary(head: &[u8], bytes: &[u8]) -> Vec<u8> {
+pub(in crate::serve) fn binary(head: &[u8], bytes: &[u8]) -> Vec<u8> {
     encode(BINARY, head, bytes)
 }
 
 /// A text message of bytes in base64.
 #[must_use]
-pub fn base64_text(bytes: &[u8]) -> Vec<u8> {
+pub(in crate::serve) fn base64_text(bytes: &[u8]) -> Vec<u8> {
     encode(TEXT, &[], base64::encode(bytes).as_bytes())
 }
 
 /// A message for a channel: its number and the bytes, or in base64 its digit and the encoded text.
 #[must_use]
-pub fn message(channel: u8, as_base64: bool, bytes: &[u8]) -> Vec<u8> {
+pub(in crate::serve) fn message(channel: u8, as_base64: bool, bytes: &[u8]) -> Vec<u8> {
     if as_base64 {
         return encode(TEXT, &[b'0' + channel], base64::encode(bytes).as_bytes());
     }
@@ -176,13 +176,13 @@ pub fn message(channel: u8, as_base64: bool, bytes: &[u8]) -> Vec<u8> {
 
 /// The answer to a ping.
 #[must_use]
-pub fn pong(bytes: &[u8]) -> Vec<u8> {
+pub(in crate::serve) fn pong(bytes: &[u8]) -> Vec<u8> {
     encode(PONG, &[], bytes)
 }
 
 /// A close frame with code 1000, normal closure.
 #[must_use]
-pub fn close() -> Vec<u8> {
+pub(in crate::serve) fn close() -> Vec<u8> {
     encode(CLOSE, &[], &1000_u16.to_be_bytes())
 }
 

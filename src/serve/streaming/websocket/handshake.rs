@@ -6,7 +6,7 @@ const HANDSHAKE: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
 /// `Sec-WebSocket-Accept` for a client's `Sec-WebSocket-Key`.
 #[must_use]
-pub fn accept(key: &str) -> String {
+pub(in crate::serve) fn accept(key: &str) -> String {
     let both = format!("{key}{HANDSHAKE}");
     let digest = ring::digest::digest(&ring::digest::SHA1_FOR_LEGACY_USE_ONLY, both.as_bytes());
     base64::encode(digest.as_ref())
