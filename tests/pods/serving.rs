@@ -40,7 +40,8 @@ fn logs_are_read_followed_and_cut() {
     };
     assert_eq!(sorted(&log("").1), "one three two");
     assert_eq!(log("?tailLines=1").1.lines().count(), 1);
-    assert_eq!(log("?limitBytes=4").1, "one\n");
+    // The runtime decides which of the two streams comes first.
+    assert_eq!(log("?limitBytes=4").1, log("").1[..4]);
     assert_eq!(log("?previous=true").0, 400);
     let stamped = log("?timestamps=true").1;
     assert!(stamped.lines().all(|line| line.starts_with("20") && line.contains("Z ")), "{stamped}");
