@@ -9,3 +9,4 @@ mod names;
 mod phrases;
 mod table;
 mod tree;
+mod visibility;

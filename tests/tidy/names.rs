@@ -1,4 +1,5 @@
-//! Names and documentation that say something: no type name is declared again and again, no documentation is one word.
+//! Names and documentation that say something: no type name is declared again and again, no documentation is one word,
+//! no test's name is a sentence that does not fit on a line.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,6 +9,8 @@ use super::tree::{Modules, files, modules, parse, relative, repository};
 
 /// More types of one name, and a reader has to look up which is meant.
 const MOST_TYPES_OF_A_NAME: usize = 3;
+/// Subject, condition, result; in a test runner's list a longer name is not read to its end.
+const LONGEST_TEST_NAME: usize = 60;
 /// Documentation has more words than this.
 const SHORTEST_DOCUMENTATION: usize = 2;
 
@@ -43,6 +46,33 @@ fn empty_words(text: &str) -> Vec<&str> {
     documentation.filter(says_little).collect()
 }
 
+/// Names of tests, and of scenarios that a macro makes tests of, that are too long.
+fn long_names(text: &str) -> Vec<&str> {
+    let names = text.lines().filter_map(|line| {
+        let declared =
+            line.trim_start().trim_start_matches("pub ").trim_start_matches("async ").strip_prefix("fn ")?;
+        declared.split(['(', '<']).next()
+    });
+    names.filter(|name| name.len() > LONGEST_TEST_NAME).collect()
+}
+
+#[test]
+fn test_names_have_at_most_60_characters() {
+    let mut found = Vec::new();
+    for path in ["src", "tests"].iter().flat_map(|room| files(&repository().join(room))) {
+        if path.extension().is_none_or(|extension| extension != "rs") {
+            continue;
+        }
+        let text = fs::read_to_string(&path).expect("read a source file");
+        found.extend(long_names(&text).iter().map(|name| format!("{}: {name}", relative(&path))));
+    }
+    assert!(
+        found.is_empty(),
+        "name subject, condition and result in {LONGEST_TEST_NAME}:\n{}",
+        found.join("\n")
+    );
+}
+
 #[test]
 fn no_type_name_is_declared_more_than_three_times() {
     let found = repeated(&modules());
@@ -69,6 +99,8 @@ fn repeated_names_and_empty_words_are_found() {
     let sample = ["a", "b", "c", "d"].map(|name| file(name, "struct State; fn f() {}"));
     assert_eq!(repeated(&parse(sample.clone())), ["State: src/a.rs, src/b.rs, src/c.rs, src/d.rs"]);
     assert_eq!(repeated(&parse(sample.into_iter().take(3))), Vec::<String>::new());
+    let long = "x".repeat(LONGEST_TEST_NAME + 1);
+    assert_eq!(long_names(&format!("    async fn {long}() {{\nfn {}() {{", &long[1..])), [&long]);
     assert_eq!(empty_words("/// Which.\npub a: u8,\n\n/// Its name.\nfn b() {}"), [" Which.", " Its name."]);
     assert_eq!(
         empty_words("/// Which.\n/// And why.\n/// `maxPods`.\nfn a() {}\n\n/// The node's name.\n"),
