@@ -145,6 +145,7 @@ impl StoreHandle {
     ///
     /// # Errors
     /// Out of memory, or no thread can be started.
+    #[cfg(test)]
     pub fn open_in_memory(options: OpenOptions) -> Result<Self, StoreError> {
         Self::new(open::open_in_memory(options.key)?, options.mode)
     }
@@ -394,6 +395,7 @@ impl StoreHandle {
     }
 
     /// Why the last write of some kind did not reach the disk; `None` while all do.
+    #[cfg(test)]
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
         self.shared.troubles.borrow().values().next().cloned()

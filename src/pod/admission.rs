@@ -154,6 +154,7 @@ impl Admission {
     }
 
     /// Replaces the facts about the node. Returns the waiting pods to check again.
+    #[cfg(test)]
     pub fn set_node(&self, node: NodeFacts) -> BTreeSet<PodUid> {
         self.change_node(&mut self.shared.state.borrow_mut(), node)
     }

@@ -333,6 +333,7 @@ impl PodWorkerState {
     }
 
     /// The grace to plan with while the pod is being taken down; `None` while it is to run.
+    #[cfg(test)]
     #[must_use]
     pub fn terminating_grace(&self) -> Option<i64> {
         match self {

@@ -118,11 +118,6 @@ impl StoreError {
         Self::File { action, path: path.to_owned(), source }
     }
 
-    /// True when the same operation may succeed later without a fix to the agent or its files.
-    #[must_use]
-    pub fn is_retryable(&self) -> bool {
-        matches!(self, Self::Full { .. } | Self::ReadOnly { .. } | Self::Io { .. } | Self::Busy { .. })
-    }
 }
 
 /// `map_err` for SQLite calls: `.doing("read desired pods")`.

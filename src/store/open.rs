@@ -86,6 +86,7 @@ pub(super) fn open(path: &Path, now: Timestamp, key: StoreKey) -> Result<(Db, Op
 }
 
 /// A store without a file, for simulations and for nodes whose disk cannot be written.
+#[cfg(test)]
 pub(super) fn open_in_memory(key: StoreKey) -> Result<Db, StoreError> {
     let mut connection = Connection::open_in_memory().doing("open a store in memory")?;
     configure(&connection)?;

@@ -45,6 +45,7 @@ pub mod meta {
     /// The newest signature from `--manifest-url`, in its source's format.
     pub const NEWEST_SIGNATURE: &str = "newest-signature";
     /// `/proc/sys/kernel/random/boot_id` of the last run.
+    #[cfg(test)]
     pub const BOOT_ID: &str = "boot-id";
 }
 

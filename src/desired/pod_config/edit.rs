@@ -44,12 +44,6 @@ pub struct ApiChange {
 }
 
 impl ApiChange {
-    /// True when there is nothing to store.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        !self.is_of_set() && self.describe_going.is_empty() && self.notes.is_none()
-    }
-
     /// Whether it changes desired pods or objects.
     fn is_of_set(&self) -> bool {
         !(self.put_pods.is_empty()

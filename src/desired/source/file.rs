@@ -206,15 +206,18 @@ impl<P: ManifestParser> FileSource<P> {
     }
 
     /// A full scan, as at start and at every rescan; returns the update if something has changed.
+    #[cfg(test)]
     pub fn scan(&mut self) -> Option<SourceUpdate> {
         self.scan_at_once(false)
     }
 
     /// A full scan that accepts an empty answer.
+    #[cfg(test)]
     pub fn scan_and_accept(&mut self) -> Option<SourceUpdate> {
         self.scan_at_once(true)
     }
 
+    #[cfg(test)]
     fn scan_at_once(&mut self, is_accepted: bool) -> Option<SourceUpdate> {
         if let Some(scan) = self.begin_scan(is_accepted) {
             for name in &scan.names {
@@ -357,7 +360,7 @@ impl<P: ManifestParser> FileSource<P> {
                 Listing::Names(Scan { names, directory: None, is_accepted: false })
             }
             // The identity is read first, to notice a mount over the directory while it is listed.
-            PathContent::Directory(_) => match directory_identity(&shown)
+            PathContent::Directory => match directory_identity(&shown)
                 .and_then(|directory| Ok((directory, self.list_directory()?)))
             {
                 Ok((_, names)) if names.len() > MAX_FILES => Listing::Unavailable(format!(

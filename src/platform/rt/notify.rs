@@ -75,11 +75,6 @@ impl Notifier {
         self.send(&format!("EXTEND_TIMEOUT_USEC={}", by.as_micros()));
     }
 
-    /// One line for `systemctl status`.
-    pub fn status(&self, text: &str) {
-        self.send(&format!("STATUS={text}"));
-    }
-
     fn send(&self, message: &str) {
         if let Some(socket) = &self.socket
             && let Err(error) = socket.send(message.as_bytes())

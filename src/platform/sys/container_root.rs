@@ -414,14 +414,6 @@ impl Procfs {
         Ok(File::from(fd))
     }
 
-    /// Opens for reading.
-    ///
-    /// # Errors
-    /// As [`Procfs::open_file`].
-    pub fn reader(&self, path: &str) -> io::Result<File> {
-        self.open_file(path, OFlag::O_RDONLY)
-    }
-
     /// Opens for writing.
     ///
     /// # Errors

@@ -76,6 +76,7 @@ impl Epoll {
     ///
     /// # Errors
     /// It was not added.
+    #[cfg(test)]
     pub fn change(&self, fd: BorrowedFd<'_>, wanted: Readiness, token: u64) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_MOD, fd, wanted, token)
     }

@@ -39,6 +39,7 @@ use crate::platform::sys::netlink::nftables::{self, Family};
 use crate::platform::sys::netlink::{NetlinkError, conntrack};
 
 /// The default name of the bridge.
+#[cfg(test)]
 pub const DEFAULT_BRIDGE: &str = "agent0";
 /// How many names for a link are tried: two sandboxes share their first one in one case of billions.
 const VETH_SALTS: u32 = 16;
@@ -151,6 +152,7 @@ pub enum NetworkError {
 
 impl NetworkError {
     /// True when the pod's own network namespace no longer exists.
+    #[cfg(test)]
     #[must_use]
     pub fn is_namespace_gone(&self) -> bool {
         matches!(self, Self::Namespace { source, .. } if source.kind() == io::ErrorKind::NotFound)
@@ -281,6 +283,7 @@ impl Network {
 
     /// The addresses of an attached pod, the primary one first. `None` also when they are of a range that is
     /// no longer configured: such addresses get no rules, so the pod has to be recreated.
+    #[cfg(test)]
     #[must_use]
     pub fn addresses(&self, sandbox: &SandboxId) -> Option<Vec<IpAddr>> {
         let record = self.records.one(sandbox).ok()??;

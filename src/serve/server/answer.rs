@@ -128,7 +128,7 @@ pub async fn outcome(
                     let answer = streaming::respond(request.map(drop), action, idle_timeout, held);
                     Ok(answer.map(Body::Whole))
                 }
-                whole @ (Body::Whole(_) | Body::Held(..)) => Ok(Response::new(whole)),
+                whole @ (Body::Whole(_) | Body::Held { .. }) => Ok(Response::new(whole)),
             }
         }
         Route::Exec(container, command, streams) => {

@@ -20,7 +20,7 @@ pub enum Body {
     /// A complete body.
     Whole(Full<Bytes>),
     /// A complete body, with its memory reservation until it has been sent.
-    Held(Full<Bytes>, OwnedSemaphorePermit),
+    Held { body: Full<Bytes>, _room: OwnedSemaphorePermit },
     /// In pieces. An error cuts the connection, so that a truncated body is not taken for a complete one.
     Pieces(mpsc::Receiver<io::Result<Bytes>>),
 }
@@ -40,7 +40,7 @@ impl Body {
     #[must_use]
     pub(super) fn holding(self, room: OwnedSemaphorePermit) -> Self {
         match self {
-            Self::Whole(full) => Self::Held(full, room),
+            Self::Whole(full) => Self::Held { body: full, _room: room },
             other => other,
         }
     }
@@ -61,7 +61,7 @@ impl HttpBody for Body {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
         match self.get_mut() {
-            Self::Whole(full) | Self::Held(full, _) => {
+            Self::Whole(full) | Self::Held { body: full, .. } => {
                 Pin::new(full).poll_frame(context).map_err(|never: std::convert::Infallible| match never {})
             }
             Self::Pieces(receiver) => {
@@ -71,12 +71,12 @@ impl HttpBody for Body {
     }
 
     fn is_end_stream(&self) -> bool {
-        matches!(self, Self::Whole(full) | Self::Held(full, _) if full.is_end_stream())
+        matches!(self, Self::Whole(full) | Self::Held { body: full, .. } if full.is_end_stream())
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Self::Whole(full) | Self::Held(full, _) => full.size_hint(),
+            Self::Whole(full) | Self::Held { body: full, .. } => full.size_hint(),
             Self::Pieces(_) => SizeHint::default(),
         }
     }

@@ -183,6 +183,7 @@ impl Believed {
     /// upstream: the certificate takes precedence over the token, and an invalid certificate or token never
     /// makes a client anonymous. Without a configured token file, tokens are ignored, and the request counts
     /// as one without.
+    #[cfg(test)]
     #[must_use]
     pub fn recognise(
         &self,

@@ -130,11 +130,11 @@ impl FileEntry {
     ) -> Looked {
         let found = match look(path) {
             PathContent::Missing => return Looked::Gone,
-            PathContent::Directory(_) if !self.says_something() => {
+            PathContent::Directory if !self.says_something() => {
                 return Looked::Directory;
             }
             // A directory in place of a manifest does not remove its pods.
-            PathContent::Directory(_) => Err(ReadError::NotRegular { kind: "directory" }),
+            PathContent::Directory => Err(ReadError::NotRegular { kind: "directory" }),
             PathContent::Unusable(error) => Err(error),
             PathContent::File(identity) => {
                 let same = self.identity == Some(identity);

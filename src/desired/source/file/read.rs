@@ -60,7 +60,7 @@ pub enum PathContent {
     Missing,
     /// A regular file.
     File(Identity),
-    Directory(Identity),
+    Directory,
     /// Something that is never read.
     Unusable(ReadError),
 }
@@ -70,7 +70,7 @@ pub enum PathContent {
 pub fn look(path: &Path) -> PathContent {
     match fs::metadata(path) {
         Ok(metadata) if metadata.is_file() => PathContent::File(Identity::of(&metadata)),
-        Ok(metadata) if metadata.is_dir() => PathContent::Directory(Identity::of(&metadata)),
+        Ok(metadata) if metadata.is_dir() => PathContent::Directory,
         Ok(metadata) => PathContent::Unusable(ReadError::NotRegular { kind: kind_of(&metadata) }),
         Err(error) if error.kind() == io::ErrorKind::NotFound => match fs::symlink_metadata(path) {
             // It was created between the two calls.

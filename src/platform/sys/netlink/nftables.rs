@@ -43,15 +43,6 @@ impl Family {
         }
     }
 
-    /// `ip` or `ip6`, as `nft` names it.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Ipv4 => "ip",
-            Self::Ipv6 => "ip6",
-        }
-    }
-
     /// Bytes of an address.
     #[must_use]
     pub fn width(self) -> u8 {

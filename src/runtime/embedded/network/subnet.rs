@@ -13,6 +13,7 @@ use sha2::Digest;
 /// Docker (172.17 and up), Podman (10.88), k3s (10.42, 10.43), flannel and kubeadm's examples (10.244,
 /// 10.96). A /24 has room for twice the 110 pods of a node and hides as little as possible of a 10.0.0.0/8
 /// that is in use.
+#[cfg(test)]
 pub const DEFAULT_SUBNET: &str = "10.86.0.0/24";
 
 /// A range of addresses for pods.

@@ -28,11 +28,6 @@ pub struct SandboxView {
 }
 
 impl SandboxView {
-    /// The configured namespaces: which are shared, and with whom.
-    #[must_use]
-    pub fn namespaces(&self) -> NamespaceOptions {
-        self.config.namespaces
-    }
 }
 
 /// One container in full, from its record.
@@ -120,6 +115,3 @@ pub struct ContainerStats {
     /// Files and directories of the writable layer.
     pub writable_layer_inodes: u64,
 }
-
-/// Facts of the runtime for CRI's verbose answers.
-pub type Info = BTreeMap<String, String>;
