@@ -81,12 +81,12 @@ fn run_kubelet(resolved: &Resolved) -> u8 {
     for line in &resolved.warnings {
         log::warn!("{line}");
     }
-    if resolved.kubelet.logging.verbosity >= 1 {
+    if resolved.kubelet.logging_verbosity >= 1 {
         for line in &resolved.flag_dump {
             log::info!("{line}");
         }
     }
-    if resolved.kubelet.logging.verbosity >= 5 {
+    if resolved.kubelet.logging_verbosity >= 5 {
         log::info!(config = resolved.config_log(); "Configuration");
     }
     for setting in &resolved.not_acted_on {
@@ -134,13 +134,13 @@ fn run_cri(flags: &CriFlags, resolved: &Resolved) -> u8 {
 }
 
 fn log_config(resolved: &Resolved) -> LogConfig {
-    let logging = &resolved.kubelet.logging;
+    let kubelet = &resolved.kubelet;
     let number = |verbosity: u32| i32::try_from(verbosity).unwrap_or(i32::MAX);
     LogConfig {
-        format: if logging.format == "json" { LogFormat::Json } else { LogFormat::Text },
-        verbosity: number(logging.verbosity),
-        vmodule: logging
-            .vmodule
+        format: if kubelet.logging_format == "json" { LogFormat::Json } else { LogFormat::Text },
+        verbosity: number(kubelet.logging_verbosity),
+        vmodule: kubelet
+            .logging_vmodule
             .iter()
             .map(|item| (item.file_pattern.clone(), number(item.verbosity)))
             .collect(),

@@ -14,7 +14,6 @@ mod help;
 mod kubelet_flags;
 mod load;
 mod resolve;
-mod schema;
 mod suggest;
 mod tree;
 mod typed;
@@ -32,15 +31,13 @@ use serde_json::Value;
 pub use crate::model::duration::{DurationError, GoDuration};
 pub use cri::CriFlags;
 pub use error::{ConfigError, ConfigFinding, FileError, Findings, FlagError, RunOnceError};
+pub use fields::{
+    ConfigTaint, KubeletConfiguration, MemoryReservation, ShutdownGracePeriodByPodPriority, VmoduleItem,
+};
 pub use gates::FeatureGates;
 pub use help::CLIENT_COMMANDS;
 pub use kubelet_flags::KubeletFlags;
 pub use resolve::{Origin, Provenance};
-pub use schema::{
-    Anonymous, Authentication, AuthenticationWebhook, Authorization, AuthorizationWebhook, ConfigTaint,
-    CrashLoopBackOff, KubeletConfiguration, Logging, LoggingOptions, LoggingStreams, MemoryReservation,
-    MemorySwap, ShutdownGracePeriodByPodPriority, Tracing, UserNamespaces, VmoduleItem, X509,
-};
 pub use typed::{AgentFlags, RunOnceWait};
 pub use value::ValueError;
 

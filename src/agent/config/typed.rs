@@ -9,12 +9,11 @@ use serde_json::Value;
 
 use super::args::{Args, without_effect};
 use super::error::{ConfigError, Findings, RunOnceError};
-use super::fields::FIELDS;
+use super::fields::{FIELDS, KubeletConfiguration};
 use super::flags::{FLAGS, find};
 use super::gates::{self, FeatureGates};
 use super::load::clean;
 use super::resolve::{Layered, Origin, layer};
-use super::schema::KubeletConfiguration;
 use super::{Environment, Resolved, explain, tree, validate};
 use crate::agent::config::kubelet_flags::KubeletFlags;
 use crate::model::api::decode::decode;

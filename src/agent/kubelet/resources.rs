@@ -117,7 +117,7 @@ fn resource_flags(kubelet: &KubeletConfiguration, cgroup_v2: bool) -> ResourceFl
         cpu_cfs_quota: kubelet.cpu_cfs_quota,
         cpu_cfs_quota_period: i64::try_from(period).unwrap_or(100_000),
         single_process_oom_kill: kubelet.single_process_oom_kill.unwrap_or(!cgroup_v2),
-        limited_swap: kubelet.memory_swap.swap_behavior == "LimitedSwap",
+        limited_swap: kubelet.memory_swap_swap_behavior == "LimitedSwap",
         pod_pids_limit: Some(kubelet.pod_pids_limit).filter(|limit| *limit > 0),
     }
 }
@@ -160,7 +160,7 @@ fn node_cgroups(kubelet: &KubeletConfiguration, whole: &ResourceList, reserved: 
 /// The id ranges for pods with user namespaces. Fails at start, as the kubelet does, if the node has too few
 /// ids for its pods.
 pub(super) async fn user_ids(resolved: &Resolved) -> Result<NodeIds, ShareError> {
-    let ids_per_pod = resolved.kubelet.user_namespaces.ids_per_pod.and_then(|ids| u32::try_from(ids).ok());
+    let ids_per_pod = resolved.kubelet.user_namespaces_ids_per_pod.and_then(|ids| u32::try_from(ids).ok());
     let max_pods = u32::try_from(resolved.kubelet.max_pods).unwrap_or(u32::MAX);
     node_ids(ids_per_pod.unwrap_or(DEFAULT_IDS_PER_POD), max_pods).await
 }

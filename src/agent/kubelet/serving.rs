@@ -189,11 +189,11 @@ struct WantedApi {
 impl WantedApi {
     fn of(resolved: &Resolved) -> Result<Self, ServingError> {
         let kubelet = &resolved.kubelet;
-        if kubelet.authentication.webhook.enabled {
+        if kubelet.authentication_webhook_enabled {
             let (setting, instead) = ("authentication.webhook.enabled: true", "it to false");
             return Err(ServingError::NoApiServer { setting, instead });
         }
-        let policy = match kubelet.authorization.mode.as_str() {
+        let policy = match kubelet.authorization_mode.as_str() {
             "AlwaysAllow" => Policy::AlwaysAllow,
             "Webhook" => {
                 let (setting, instead) = ("authorization.mode: Webhook", "Local");
@@ -220,7 +220,7 @@ impl WantedApi {
         };
         Ok(Self {
             policy,
-            anonymous: kubelet.authentication.anonymous.enabled,
+            anonymous: kubelet.authentication_anonymous_enabled,
             debugging: kubelet.enable_debugging_handlers,
             system_logs: match (kubelet.enable_system_log_handler, kubelet.enable_system_log_query) {
                 (false, _) => SystemLogs::Off,
@@ -229,7 +229,7 @@ impl WantedApi {
             },
             cert_dir: directory,
             node_name,
-            client_ca: file(&kubelet.authentication.x509.client_ca_file),
+            client_ca: file(&kubelet.authentication_x509_client_ca_file),
             tokens: resolved.agent.token_auth_file.clone(),
             source,
             settings,

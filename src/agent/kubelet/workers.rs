@@ -12,7 +12,7 @@ const FIRST_BACK_OFF: Duration = Duration::from_secs(10);
 
 /// The limits of the back-offs, and the history of dead containers.
 pub(super) fn worker_config(resolved: &Resolved, executor: &ExecutorConfig) -> PodWorkerConfig {
-    let longest = resolved.kubelet.crash_loop_back_off.max_container_restart_period.to_std();
+    let longest = resolved.kubelet.crash_loop_back_off_max_container_restart_period.to_std();
     PodWorkerConfig {
         // Upstream: a maximum below the initial back-off is also the initial one.
         limits: BackOffLimits { initial: FIRST_BACK_OFF.min(longest), max: longest },

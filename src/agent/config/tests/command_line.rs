@@ -94,7 +94,7 @@ fn underscores_are_dashes_and_both_spellings_of_the_manifest_directory_are_one()
 #[test]
 fn values_attach_and_detach_as_in_pflag() {
     for words in [&["-v", "2"][..], &["-v=2"], &["-v2"], &["--v", "2"], &["--v=2"]] {
-        assert_eq!(resolved(words).kubelet.logging.verbosity, 2, "{words:?}");
+        assert_eq!(resolved(words).kubelet.logging_verbosity, 2, "{words:?}");
     }
     for (word, on) in
         [("--seccomp-default", true), ("--seccomp-default=0", false), ("--seccomp-default=T", true)]
@@ -137,7 +137,7 @@ fn commands_take_their_own_arguments() {
     }
     match parse_words(&["--v=3", "config", "--explain", "--port=77"]) {
         Ok(Invocation::Config { explain: true, resolved }) => {
-            assert_eq!((resolved.kubelet.port, resolved.kubelet.logging.verbosity), (77, 3));
+            assert_eq!((resolved.kubelet.port, resolved.kubelet.logging_verbosity), (77, 3));
         }
         other => panic!("{other:?}"),
     }
