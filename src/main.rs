@@ -5,7 +5,6 @@ use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use edge_agent::agent::config::{self, CriFlags, Environment, Invocation, Resolved, VersionKind};
-use edge_agent::agent::kubelet;
 use edge_agent::agent::kubelet::run_once::RunOnceOutcome;
 use edge_agent::agent::kubelet::setup::{self, DaemonEnvironment, Finished};
 use edge_agent::cmd::cli;
@@ -120,7 +119,7 @@ fn run_cri(flags: &CriFlags, resolved: &Resolved) -> u8 {
         log::warn!("{line}");
     }
     let notify_socket = std::env::var("NOTIFY_SOCKET").ok();
-    match rt::run(kubelet::cri::run(resolved, flags, notify_socket.as_deref())) {
+    match rt::run(setup::cri::run(resolved, flags, notify_socket.as_deref())) {
         Ok(Ok(())) => 0,
         Ok(Err(error)) => {
             say_error(&error);

@@ -219,7 +219,7 @@ impl Purpose {
             ports,
             control_plane,
             subnets: if kubelet.container_runtime_endpoint == "embedded" {
-                embedded::subnets(resolved).unwrap_or_default()
+                embedded::subnets(&kubelet.pod_cidr).unwrap_or_default()
             } else {
                 Vec::new()
             },

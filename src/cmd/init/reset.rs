@@ -16,6 +16,7 @@ use super::preflight;
 use super::{CONFIG_FILE, DEFAULTS_FILE, InitError, InitSession, machine_of, resolve, service};
 use crate::agent::config::Resolved;
 use crate::agent::kubelet::earlier;
+use crate::agent::kubelet::setup::configs;
 use crate::model::objects::VOLUMES_DIR;
 use crate::platform::logind;
 use crate::platform::rt;
@@ -158,7 +159,9 @@ impl ResetRun<'_, '_> {
             return self.say("[reset] No pods are running\n");
         }
         self.say("[reset] Stopping and removing pods\n")?;
-        let cleared = rt::run(async { Box::pin(earlier::clear_node(&self.resolved)).await });
+        let (runtimes, cgroups) =
+            (configs::runtimes(&self.resolved), configs::cgroups(&self.resolved.kubelet));
+        let cleared = rt::run(async { Box::pin(earlier::clear_node(runtimes, cgroups)).await });
         let cleared = cleared.map_err(|error| InitError::Pods(error.to_string()))?;
         let cleared = cleared.map_err(InitError::Pods)?;
         self.failed.extend(cleared.left);
