@@ -25,11 +25,10 @@ use crate::agent::kubelet::serving::{self, ServingError};
 use crate::agent::kubelet::{Kubelet, cgroup_root, cluster, embedded, node_manager, plugins};
 use crate::desired::pod_config::edit::{Edit, Editor};
 use crate::desired::pod_config::{PodConfig, RollbackConfig};
+use crate::desired::source::Accept;
 use crate::desired::source::file::{FileConfig, FileSource};
 use crate::desired::source::parser::StaticPodParser;
 use crate::desired::source::url::UrlSource;
-use crate::desired::source::{Accept, LastGood, Remembered};
-use crate::devices::cdi;
 use crate::model::objects::{LocalObjects, VOLUMES_DIR};
 use crate::model::source::SourceUpdate;
 use crate::model::types::PodSource;
@@ -51,8 +50,7 @@ use crate::pod::image::{ImageConfig, ImagePuller};
 use crate::pod::pleg::{self, PlegConfig};
 use crate::pod::prober::{Prober, ProberConfig};
 use crate::pod::status::StatusManager;
-use crate::pod::users::NodeIds;
-use crate::pod::volume::{VolumeConfig, share_mounts_below};
+use crate::pod::volume::share_mounts_below;
 use crate::pod::workers::{PodWorkerConfig, PodWorkerDeps, PodWorkers};
 use crate::runtime::Runtime;
 use crate::runtime::cri::{CriConfig, CriRuntime, EndpointError};
@@ -60,7 +58,7 @@ use crate::runtime::embedded::network::subnet::SubnetError;
 use crate::runtime::embedded::runtime::{EmbeddedRuntime, OpenError};
 use crate::serve::server;
 use crate::serve::server::node::SharedNode;
-use crate::store::{Loaded, StoreError, StoreHandle, StoreKey, meta};
+use crate::store::{Loaded, StoreError, StoreHandle, StoreKey};
 
 /// Whole sets are large and rare: one may wait while another is applied.
 const SOURCE_QUEUE: usize = 2;
@@ -168,7 +166,7 @@ pub async fn run(resolved: &Resolved, environment: &DaemonEnvironment) -> Result
     let Some(_lock) = take_lock(resolved, &trigger, &shutdown).await? else { return Ok(Finished::Stopped) };
     limit_process(resolved);
     let endpoint = resolved.kubelet.container_runtime_endpoint.as_str();
-    let key_file = resolved.agent.store_key_file.as_deref();
+    let key_file = resolved.flags.store_key_file.as_deref();
     let key = store_key(key_file, environment.credentials_directory.as_deref());
     let ruler = InitSystem {
         bus_address: environment.system_bus_address.clone(),
@@ -179,7 +177,7 @@ pub async fn run(resolved: &Resolved, environment: &DaemonEnvironment) -> Result
         make_dir(&resolved.flags.root_dir, 0o750)?;
         let config = configs::embedded(resolved).map_err(SetupError::PodCidr)?;
         let runtime = Box::pin(EmbeddedRuntime::open(config, Clock::System)).await?;
-        let images = embedded::import_images(resolved.agent.images_dir.clone(), &runtime).await;
+        let images = embedded::import_images(resolved.flags.images_dir.clone(), &runtime).await;
         let finished = run_with(resolved, Rc::new(runtime), key, watched).await;
         images.abort();
         return finished;
@@ -234,7 +232,7 @@ async fn run_with<R: SandboxStreams>(
         let config = (configs::node_manager(resolved), house.stats(resolved));
         node_manager::start(config, pods, &needs).into_iter().chain(ending)
     });
-    let plugins = if resolved.agent.run_once {
+    let plugins = if resolved.kubelet.run_once {
         Vec::new()
     } else {
         plugins::start(&resolved.flags.root_dir, &kubelet.workers, &view, &statuses).await
@@ -260,13 +258,13 @@ async fn carry_on<R: Runtime>(
     admission: &Admission,
     shutdown: Shutdown,
 ) -> Finished {
-    if !resolved.agent.run_once {
+    if !resolved.kubelet.run_once {
         kubelet.run(shutdown).await;
         return Finished::Stopped;
     }
     let config = RunOnceConfig {
-        timeout: resolved.agent.run_once_timeout.to_std(),
-        wait_for_completion: resolved.agent.run_once_wait == RunOnceWait::Completed,
+        timeout: resolved.flags.run_once_timeout.to_std(),
+        wait_for_completion: resolved.flags.run_once_wait == RunOnceWait::Completed,
     };
     tokio::select! {
         biased;
@@ -368,11 +366,11 @@ impl<R: Runtime> AgentParts<R> {
         let executor = {
             let (ids, pods) = (resolved.kubelet.user_namespaces_ids_per_pod, resolved.kubelet.max_pods);
             let user_ids = resources::user_ids(ids, pods).await.map_err(SetupError::UserNamespaces)?;
-            ExecutorConfig { user_ids, ..executor_config(resolved, &objects)? }
+            configs::executor(resolved, user_ids, &objects).map_err(SetupError::Reservations)?
         };
         share_mounts_below(root).await;
         make_dir(&executor.pod_logs_dir, 0o750)?;
-        if let Some(bytes) = resolved.agent.container_log_ram {
+        if let Some(bytes) = resolved.flags.container_log_ram {
             keep_logs_in_memory(&executor.pod_logs_dir, bytes);
         }
         make_dir(&executor.volumes.pods_dir, 0o750)?;
@@ -433,7 +431,7 @@ impl<R: Runtime> AgentParts<R> {
     ) -> Result<Vec<tokio::task::JoinHandle<()>>, SetupError> {
         let kubelet = &resolved.kubelet;
         let parser = StaticPodParser { node_name: resolved.node_name.clone() };
-        let remembered = |source| remembered(&self.loaded, source);
+        let remembered = |source| configs::remembered(&self.loaded, source);
         let mut accepts = BTreeMap::new();
         let mut accepting = |source: PodSource| {
             let (sender, receiver) = mpsc::channel(1);
@@ -473,10 +471,10 @@ impl<R: Runtime> AgentParts<R> {
     where
         R: SandboxStreams,
     {
-        if resolved.agent.run_once {
+        if resolved.kubelet.run_once {
             return Ok((Vec::new(), None));
         }
-        let listener = server::bind(&resolved.agent.agent_socket).await.map_err(SetupError::Listen)?;
+        let listener = server::bind(&resolved.flags.agent_socket).await.map_err(SetupError::Listen)?;
         let node: SharedNode = Rc::new(NodeService {
             name: resolved.node_name.clone(),
             configuration: resolved.to_json(),
@@ -594,48 +592,4 @@ fn keep_logs_in_memory(pod_logs_dir: &Path, bytes: u64) {
             "Failed to keep container logs in memory, writing them to disk"
         );
     }
-}
-
-/// The stored state that a source resumes from.
-fn remembered(loaded: &Loaded, source: PodSource) -> Remembered {
-    let found = loaded.desired.iter().find(|stored| stored.source == source);
-    let (good, validator) = found
-        .map(|stored| {
-            let good = LastGood { pods: stored.pods.clone(), objects: stored.objects.clone() };
-            (good, stored.validator.clone())
-        })
-        .unwrap_or_default();
-    Remembered { good, validator, signed: loaded.meta.get(meta::NEWEST_SIGNATURE).cloned() }
-}
-
-fn executor_config(resolved: &Resolved, objects: &Rc<LocalObjects>) -> Result<ExecutorConfig, SetupError> {
-    let kubelet = &resolved.kubelet;
-    let root = &resolved.flags.root_dir;
-    let pod_logs_dir = PathBuf::from(&kubelet.pod_logs_dir);
-    let resources = resources::measure(configs::resources(resolved)).map_err(SetupError::Reservations)?;
-    let (layout, cgroup) = configs::cgroups(kubelet);
-    let is_embedded = kubelet.container_runtime_endpoint == embedded::ENDPOINT;
-    Ok(ExecutorConfig {
-        volumes: VolumeConfig { pods_dir: root.join("pods"), capacity: resources.allocatable.clone() },
-        container_logs_dir: configs::container_logs_dir(&pod_logs_dir),
-        pod_logs_dir,
-        seccomp_dir: root.join("seccomp"),
-        seccomp_default: resolved.seccomp_default(),
-        node_name: resolved.node_name.clone(),
-        node_ips: node_facts::node_ips(resolved.node_ips.clone()),
-        resources: configs::resource_flags(kubelet, cgroup.v2),
-        capacity: resources.capacity,
-        allocatable: resources.allocatable,
-        layout,
-        cgroup,
-        node_cgroups: resources.node_cgroups,
-        cluster_dns: kubelet.cluster_dns.clone(),
-        cluster_domain: kubelet.cluster_domain.clone(),
-        resolv_conf: configs::file(&kubelet.resolv_conf),
-        user_ids: NodeIds::default(),
-        objects: Rc::<LocalObjects>::clone(objects),
-        devices: plugins::manager(root),
-        // Otherwise the runtime reads the specifications.
-        cdi_directories: if is_embedded { cdi::DIRECTORIES.map(PathBuf::from).to_vec() } else { Vec::new() },
-    })
 }

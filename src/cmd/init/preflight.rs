@@ -223,7 +223,7 @@ impl Purpose {
             } else {
                 Vec::new()
             },
-            bridge: resolved.agent.bridge_name.clone(),
+            bridge: resolved.flags.bridge_name.clone(),
             fail_swap_on: kubelet.fail_swap_on,
             fail_cgroup_v1: kubelet.fail_cgroup_v1,
         }

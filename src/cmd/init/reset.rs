@@ -154,7 +154,7 @@ impl ResetRun<'_, '_> {
         }
         self.free()?;
         let is_embedded = self.resolved.kubelet.container_runtime_endpoint == "embedded";
-        let records = self.resolved.agent.runtime_state_dir.clone();
+        let records = self.resolved.flags.runtime_state_dir.clone();
         if is_embedded && !records.exists() {
             return self.say("[reset] No pods are running\n");
         }
@@ -192,12 +192,12 @@ impl ResetRun<'_, '_> {
         if self.options.is_live() && !self.options.dry_run {
             rt::run(unshare_mounts_below(&root)).map_err(|error| InitError::Pods(error.to_string()))?;
         }
-        let state = self.options.rooted(&self.resolved.agent.runtime_state_dir);
+        let state = self.options.rooted(&self.resolved.flags.runtime_state_dir);
         self.unmount(&state)?;
         let mut directories: Vec<PathBuf> = STATE.iter().map(|name| root.join(name)).collect();
         directories.push(self.options.rooted(&self.resolved.flags.cert_dir));
         directories.push(state);
-        directories.push(self.options.rooted(&self.resolved.agent.agent_socket));
+        directories.push(self.options.rooted(&self.resolved.flags.agent_socket));
         if self.options.volumes {
             directories.push(root.join(VOLUMES_DIR));
         }

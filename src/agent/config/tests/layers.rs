@@ -107,8 +107,8 @@ fn an_unconfigured_node_is_closed_and_each_difference_to_the_kubelet_is_named() 
     }
     assert_eq!(given.kubelet.authorization_mode, "Local");
     assert_eq!(given.node_name, "edge-1");
-    assert_eq!(given.agent.images_dir, Path::new("/var/lib/kubelet/images"));
-    assert_eq!(given.agent.agent_socket, Path::new("/run/agent/agent.sock"));
+    assert_eq!(given.flags.images_dir, Path::new("/var/lib/kubelet/images"));
+    assert_eq!(given.flags.agent_socket, Path::new("/run/agent/agent.sock"));
 }
 
 #[test]
@@ -245,14 +245,14 @@ fn paths_of_flags_are_made_absolute() {
         "--cni-bin-dir=b:/opt/b",
         "--image-policy=p.json",
     ]);
-    let agent = &given.agent;
-    assert_eq!([&given.flags.root_dir, &given.flags.cert_dir], [&here.join("r"), &here.join("c")]);
-    assert_eq!(agent.images_dir, here.join("r/images"));
-    assert_eq!([&agent.runtime_state_dir, &agent.agent_socket], [&here.join("s"), &here.join("a.sock")]);
-    assert_eq!(agent.cni_conf_dir, here.join("n"));
-    assert_eq!(agent.cni_bin_dirs, [here.join("b"), PathBuf::from("/opt/b")]);
-    assert_eq!(agent.image_policy, Some(here.join("p.json")));
-    assert_eq!(resolved(&[]).agent.image_policy, None);
+    let flags = &given.flags;
+    assert_eq!([&flags.root_dir, &flags.cert_dir], [&here.join("r"), &here.join("c")]);
+    assert_eq!(flags.images_dir, here.join("r/images"));
+    assert_eq!([&flags.runtime_state_dir, &flags.agent_socket], [&here.join("s"), &here.join("a.sock")]);
+    assert_eq!(flags.cni_conf_dir, here.join("n"));
+    assert_eq!(flags.cni_bin_dirs, [here.join("b"), PathBuf::from("/opt/b")]);
+    assert_eq!(flags.image_policy, Some(here.join("p.json")));
+    assert_eq!(resolved(&[]).flags.image_policy, None);
 }
 
 #[test]
@@ -289,7 +289,8 @@ fn files_that_cannot_be_used_are_refused_by_path_and_reason() {
         ("maxPods: 5000000000\n", "maxPods"),
         ("syncFrequency: 20\n", "syncFrequency"),
         ("syncFrequency: 20x\n", "not a duration like 1m30s"),
-        ("authentication: yes\n", "authentication"),
+        ("authentication: yes\n", "authentication: invalid type: boolean `true`, expected a map"),
+        ("authentication: {x509: {clientCAFile: 5}}\n", "authentication.x509.clientCAFile: invalid type"),
         ("---\nkind: Pod\n", "2 YAML documents"),
     ] {
         let file = scratch.config("c", body);

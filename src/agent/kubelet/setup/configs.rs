@@ -5,21 +5,27 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::time::Duration;
 
 use crate::agent::config::{KubeletConfiguration, Origin, Resolved};
 use crate::agent::kubelet::earlier::RuntimesConfig;
-use crate::agent::kubelet::embedded::subnets;
+use crate::agent::kubelet::embedded::{ENDPOINT, subnets};
 use crate::agent::kubelet::resources::ResourcesConfig;
 use crate::agent::kubelet::serving::{
     ApiConfig, ServingConfig, ServingError, address, server_url, serving_names,
 };
+use crate::agent::kubelet::setup::node_facts::node_ips;
+use crate::agent::kubelet::{plugins, resources};
 use crate::desired::pod_config::RollbackConfig;
 use crate::desired::source::url::UrlConfig;
+use crate::desired::source::{LastGood, Remembered};
+use crate::devices::cdi;
 use crate::model::api::pod::ResourceList;
 use crate::model::api::quantity::Quantity;
 use crate::model::back_off::BackOffLimits;
 use crate::model::duration::GoDuration;
+use crate::model::objects::LocalObjects;
 use crate::model::ordered::Ordered as _;
 use crate::model::runtime_config::CgroupDriver;
 use crate::model::types::PodSource;
@@ -30,13 +36,16 @@ use crate::node::image_gc::ImageLimits;
 use crate::node::shutdown::rules::{Period, periods};
 use crate::node::stats::StatsConfig;
 use crate::platform::cgroup::CgroupConfig;
-use crate::platform::http::shown_url;
+use crate::platform::http::{ClientFiles, shown_url};
 use crate::platform::sys::node;
 use crate::pod::container_logs::LogConfig;
+use crate::pod::executor::ExecutorConfig;
 use crate::pod::image::pull_records::Verification;
 use crate::pod::image::{CredentialsConfig, ImageConfig};
 use crate::pod::log_rotation::LogLimits;
 use crate::pod::resources::{CgroupLayout, ResourceFlags};
+use crate::pod::users::NodeIds;
+use crate::pod::volume::VolumeConfig;
 use crate::pod::workers::PodWorkerConfig;
 use crate::runtime::embedded::layout::Layout;
 use crate::runtime::embedded::network::NetworkConfig;
@@ -46,6 +55,7 @@ use crate::serve::server::access::Policy;
 use crate::serve::server::answer::SystemLogs;
 use crate::serve::server::report::ApiReport;
 use crate::serve::server::tls::{Source, TlsSettings};
+use crate::store::{Loaded, meta};
 
 /// Upstream's initial back-off of a crash-looping container.
 const FIRST_BACK_OFF: Duration = Duration::from_secs(10);
@@ -64,28 +74,28 @@ pub(crate) fn runtimes(resolved: &Resolved) -> RuntimesConfig {
 /// # Errors
 /// The first invalid pod subnet.
 pub(crate) fn embedded(resolved: &Resolved) -> Result<EmbeddedConfig, SubnetError> {
-    let agent = &resolved.agent;
-    let layout = Layout::new(&resolved.flags.root_dir.join("runtime"), &agent.runtime_state_dir);
+    let flags = &resolved.flags;
+    let layout = Layout::new(&flags.root_dir.join("runtime"), &flags.runtime_state_dir);
     let v2 = node::cgroup_v2();
     let chosen = resolved.provenance.get("cgroupDriver").is_some_and(Origin::is_explicit);
     let chosen = chosen.then_some(resolved.kubelet.cgroup_driver.as_str());
     let driver = driver(chosen, v2, node::systemd_is_running());
-    let handlers = agent.runtime_handlers.iter().filter(|(name, _)| !name.is_empty());
+    let handlers = flags.runtime_handlers.iter().filter(|(name, _)| !name.is_empty());
     Ok(EmbeddedConfig {
         network: NetworkConfig {
-            bridge: agent.bridge_name.clone(),
+            bridge: flags.bridge_name.clone(),
             subnets: subnets(&resolved.kubelet.pod_cidr)?,
             mtu: None,
             state: layout.network(),
-            cni_conf_dir: agent.cni_conf_dir.clone(),
-            cni_bin_dirs: agent.cni_bin_dirs.clone(),
+            cni_conf_dir: flags.cni_conf_dir.clone(),
+            cni_bin_dirs: flags.cni_bin_dirs.clone(),
         },
         layout,
         program: PathBuf::from(OWN_PROGRAM),
         cgroup: CgroupConfig { mount: PathBuf::from("/sys/fs/cgroup"), v2, driver },
         handlers: handlers.map(|(name, program)| (name.clone(), program.clone())).into_map(),
-        registry_hosts_dirs: agent.registry_hosts_dirs.clone(),
-        image_policy: agent.image_policy.clone(),
+        registry_hosts_dirs: flags.registry_hosts_dirs.clone(),
+        image_policy: flags.image_policy.clone(),
         image_keep_free: resolved.kubelet.eviction_hard.get("imagefs.available").cloned().unwrap_or_default(),
     })
 }
@@ -113,7 +123,7 @@ pub(crate) fn cgroups(kubelet: &KubeletConfiguration) -> (CgroupLayout, CgroupCo
 }
 
 /// How resources are translated to cgroup values.
-pub(super) fn resource_flags(kubelet: &KubeletConfiguration, cgroup_v2: bool) -> ResourceFlags {
+fn resource_flags(kubelet: &KubeletConfiguration, cgroup_v2: bool) -> ResourceFlags {
     let period = kubelet.cpu_cfs_quota_period.to_std().as_micros();
     ResourceFlags {
         cpu_cfs_quota: kubelet.cpu_cfs_quota,
@@ -124,7 +134,7 @@ pub(super) fn resource_flags(kubelet: &KubeletConfiguration, cgroup_v2: bool) ->
     }
 }
 
-pub(super) fn resources(resolved: &Resolved) -> ResourcesConfig<'_> {
+fn reservations(resolved: &Resolved) -> ResourcesConfig<'_> {
     let kubelet = &resolved.kubelet;
     let mut reserved = Reserved {
         system: amounts(&kubelet.system_reserved),
@@ -156,6 +166,46 @@ fn amounts(texts: &BTreeMap<String, String>) -> ResourceList {
     texts.iter().filter_map(|(name, text)| Some((name.clone(), Quantity::parse(text).ok()?))).into_map()
 }
 
+/// What the executor works with, from the settings and the measured node.
+///
+/// # Errors
+/// As [`resources::measure`].
+pub(super) fn executor(
+    resolved: &Resolved,
+    user_ids: NodeIds,
+    objects: &Rc<LocalObjects>,
+) -> Result<ExecutorConfig, String> {
+    let kubelet = &resolved.kubelet;
+    let root = &resolved.flags.root_dir;
+    let pod_logs_dir = PathBuf::from(&kubelet.pod_logs_dir);
+    let resources = resources::measure(reservations(resolved))?;
+    let (layout, cgroup) = cgroups(kubelet);
+    let is_embedded = kubelet.container_runtime_endpoint == ENDPOINT;
+    Ok(ExecutorConfig {
+        volumes: VolumeConfig { pods_dir: root.join("pods"), capacity: resources.allocatable.clone() },
+        container_logs_dir: container_logs_dir(&pod_logs_dir),
+        pod_logs_dir,
+        seccomp_dir: root.join("seccomp"),
+        seccomp_default: resolved.seccomp_default(),
+        node_name: resolved.node_name.clone(),
+        node_ips: node_ips(resolved.node_ips.clone()),
+        resources: resource_flags(kubelet, cgroup.v2),
+        capacity: resources.capacity,
+        allocatable: resources.allocatable,
+        layout,
+        cgroup,
+        node_cgroups: resources.node_cgroups,
+        cluster_dns: kubelet.cluster_dns.clone(),
+        cluster_domain: kubelet.cluster_domain.clone(),
+        resolv_conf: file(&kubelet.resolv_conf),
+        user_ids,
+        objects: Rc::<LocalObjects>::clone(objects),
+        devices: plugins::manager(root),
+        // Otherwise the runtime reads the specifications.
+        cdi_directories: if is_embedded { cdi::DIRECTORIES.map(PathBuf::from).to_vec() } else { Vec::new() },
+    })
+}
+
 /// Limits and credentials of image pulls.
 pub(super) fn images(resolved: &Resolved) -> ImageConfig {
     let kubelet = &resolved.kubelet;
@@ -179,7 +229,7 @@ pub(super) fn images(resolved: &Resolved) -> ImageConfig {
 }
 
 /// The path of a setting that may be empty.
-pub(super) fn file(path: &str) -> Option<PathBuf> {
+fn file(path: &str) -> Option<PathBuf> {
     (!path.is_empty()).then(|| PathBuf::from(path))
 }
 
@@ -207,13 +257,25 @@ pub(super) fn origins(kubelet: &KubeletConfiguration) -> BTreeMap<PodSource, Str
 
 /// The source whose new sets are tried, if configured.
 pub(super) fn rollback(resolved: &Resolved) -> Option<RollbackConfig> {
-    let after = resolved.agent.manifest_url_rollback_after.to_std();
+    let after = resolved.flags.manifest_url_rollback_after.to_std();
     let origin = origins(&resolved.kubelet).remove(&PodSource::Http)?;
     (!after.is_zero()).then_some(RollbackConfig { source: PodSource::Http, origin, after })
 }
 
+/// The stored state that a source resumes from.
+pub(super) fn remembered(loaded: &Loaded, source: PodSource) -> Remembered {
+    let found = loaded.desired.iter().find(|stored| stored.source == source);
+    let (good, validator) = found
+        .map(|stored| {
+            let good = LastGood { pods: stored.pods.clone(), objects: stored.objects.clone() };
+            (good, stored.validator.clone())
+        })
+        .unwrap_or_default();
+    Remembered { good, validator, signed: loaded.meta.get(meta::NEWEST_SIGNATURE).cloned() }
+}
+
 pub(super) fn url_source(resolved: &Resolved) -> UrlConfig {
-    let (kubelet, agent) = (&resolved.kubelet, &resolved.agent);
+    let (kubelet, flags) = (&resolved.kubelet, &resolved.flags);
     UrlConfig {
         url: kubelet.static_pod_url.clone(),
         headers: kubelet
@@ -222,15 +284,18 @@ pub(super) fn url_source(resolved: &Resolved) -> UrlConfig {
             .flat_map(|(name, values)| values.iter().map(|value| (name.clone(), value.clone())))
             .collect(),
         check_frequency: kubelet.http_check_frequency.to_std(),
-        ca_file: agent.manifest_url_ca_file.clone(),
-        client: agent.manifest_url_client.clone(),
-        token_file: agent.manifest_url_token_file.clone(),
-        verify_key_file: agent.manifest_url_verify_key_file.clone(),
+        ca_file: flags.manifest_url_ca_file.clone(),
+        client: flags
+            .manifest_url_client_cert_file
+            .clone()
+            .map(|certificate| ClientFiles { certificate, key: flags.manifest_url_client_key_file.clone() }),
+        token_file: flags.manifest_url_token_file.clone(),
+        verify_key_file: flags.manifest_url_verify_key_file.clone(),
     }
 }
 
 /// `/var/log/containers` for the default log directory, otherwise a sibling of the configured one.
-pub(super) fn container_logs_dir(pod_logs_dir: &Path) -> PathBuf {
+fn container_logs_dir(pod_logs_dir: &Path) -> PathBuf {
     pod_logs_dir.parent().unwrap_or(Path::new("/var/log")).join("containers")
 }
 
@@ -247,7 +312,7 @@ pub(super) fn log_rotation(resolved: &Resolved) -> LogConfig {
             max_files: usize::try_from(kubelet.container_log_max_files).unwrap_or_default(),
         },
         interval: kubelet.container_log_monitor_interval.to_std(),
-        in_memory: resolved.agent.container_log_ram.is_some(),
+        in_memory: resolved.flags.container_log_ram.is_some(),
     }
 }
 
@@ -373,7 +438,7 @@ fn api(resolved: &Resolved, at: SocketAddr) -> Result<ApiConfig, ServingError> {
         cert_dir: directory,
         node_name,
         client_ca: file(&kubelet.authentication_x509_client_ca_file),
-        tokens: resolved.agent.token_auth_file.clone(),
+        tokens: resolved.flags.token_auth_file.clone(),
         source,
         settings,
     })

@@ -69,7 +69,7 @@ pub async fn run(resolved: &Resolved, flags: &CriFlags, notify_socket: Option<&s
     // The runtime first: if another agent has locked it, that agent's socket is left alone.
     let runtime = Box::pin(EmbeddedRuntime::open(config, Clock::System)).await?;
     let listener = cri::listen(&socket).await?;
-    let images = import_images(resolved.agent.images_dir.clone(), &runtime).await;
+    let images = import_images(resolved.flags.images_dir.clone(), &runtime).await;
     let streams = Server::bind(address)?;
     let server = CriServer::new(runtime, streams.announcer());
     let mut tasks = JoinSet::new();

@@ -34,7 +34,7 @@ pub(super) fn node_facts(resolved: &Resolved, executor: &ExecutorConfig) -> Node
         allocatable: capacity(left, pods, 0, left.ephemeral_bytes),
         kernel: node::kernel_version(),
         allowed_unsafe_sysctls: kubelet.allowed_unsafe_sysctls.clone(),
-        allowed_devices: resolved.agent.allowed_devices.clone(),
+        allowed_devices: resolved.flags.allowed_devices.clone(),
         apparmor: node::apparmor_enabled(),
         user_namespaces: None,
         supplemental_groups_policy: None,
