@@ -5,7 +5,6 @@ use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use edge_agent::agent::config::{self, CriFlags, Environment, Invocation, Resolved, VersionKind};
-use edge_agent::agent::kubelet;
 use edge_agent::agent::kubelet::run_once::RunOnceOutcome;
 use edge_agent::agent::kubelet::setup::{self, DaemonEnvironment, Finished};
 use edge_agent::cmd::cli;
@@ -81,12 +80,12 @@ fn run_kubelet(resolved: &Resolved) -> u8 {
     for line in &resolved.warnings {
         log::warn!("{line}");
     }
-    if resolved.kubelet.logging.verbosity >= 1 {
+    if resolved.kubelet.logging_verbosity >= 1 {
         for line in &resolved.flag_dump {
             log::info!("{line}");
         }
     }
-    if resolved.kubelet.logging.verbosity >= 5 {
+    if resolved.kubelet.logging_verbosity >= 5 {
         log::info!(config = resolved.config_log(); "Configuration");
     }
     for setting in &resolved.not_acted_on {
@@ -120,7 +119,7 @@ fn run_cri(flags: &CriFlags, resolved: &Resolved) -> u8 {
         log::warn!("{line}");
     }
     let notify_socket = std::env::var("NOTIFY_SOCKET").ok();
-    match rt::run(kubelet::cri::run(resolved, flags, notify_socket.as_deref())) {
+    match rt::run(setup::cri::run(resolved, flags, notify_socket.as_deref())) {
         Ok(Ok(())) => 0,
         Ok(Err(error)) => {
             say_error(&error);
@@ -134,13 +133,13 @@ fn run_cri(flags: &CriFlags, resolved: &Resolved) -> u8 {
 }
 
 fn log_config(resolved: &Resolved) -> LogConfig {
-    let logging = &resolved.kubelet.logging;
+    let kubelet = &resolved.kubelet;
     let number = |verbosity: u32| i32::try_from(verbosity).unwrap_or(i32::MAX);
     LogConfig {
-        format: if logging.format == "json" { LogFormat::Json } else { LogFormat::Text },
-        verbosity: number(logging.verbosity),
-        vmodule: logging
-            .vmodule
+        format: if kubelet.logging_format == "json" { LogFormat::Json } else { LogFormat::Text },
+        verbosity: number(kubelet.logging_verbosity),
+        vmodule: kubelet
+            .logging_vmodule
             .iter()
             .map(|item| (item.file_pattern.clone(), number(item.verbosity)))
             .collect(),

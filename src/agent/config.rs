@@ -11,10 +11,8 @@ mod fields;
 mod flags;
 mod gates;
 mod help;
-mod kubelet_flags;
 mod load;
 mod resolve;
-mod schema;
 mod suggest;
 mod tree;
 mod typed;
@@ -32,16 +30,13 @@ use serde_json::Value;
 pub use crate::model::duration::{DurationError, GoDuration};
 pub use cri::CriFlags;
 pub use error::{ConfigError, ConfigFinding, FileError, Findings, FlagError, RunOnceError};
+pub use fields::{
+    ConfigTaint, KubeletConfiguration, MemoryReservation, ShutdownGracePeriodByPodPriority, VmoduleItem,
+};
+pub use flags::{AgentFlags, RunOnceWait};
 pub use gates::FeatureGates;
 pub use help::CLIENT_COMMANDS;
-pub use kubelet_flags::KubeletFlags;
 pub use resolve::{Origin, Provenance};
-pub use schema::{
-    Anonymous, Authentication, AuthenticationWebhook, Authorization, AuthorizationWebhook, ConfigTaint,
-    CrashLoopBackOff, KubeletConfiguration, Logging, LoggingOptions, LoggingStreams, MemoryReservation,
-    MemorySwap, ShutdownGracePeriodByPodPriority, Tracing, UserNamespaces, VmoduleItem, X509,
-};
-pub use typed::{AgentFlags, RunOnceWait};
 pub use value::ValueError;
 
 use args::{Args, Command, scan};
@@ -98,12 +93,10 @@ pub enum VersionKind {
 /// The agent's effective configuration, validated.
 #[derive(Debug)]
 pub struct Resolved {
-    /// The kubelet's flags that are not fields of the file.
-    pub flags: KubeletFlags,
+    /// The flags that are not fields of the file.
+    pub flags: AgentFlags,
     /// The file's fields after all layers.
     pub kubelet: KubeletConfiguration,
-    /// The agent's own flags.
-    pub agent: AgentFlags,
     pub feature_gates: FeatureGates,
     /// `--hostname-override` or the host's name, lower-case.
     pub node_name: String,

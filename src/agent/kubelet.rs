@@ -10,20 +10,14 @@ mod open_store;
 
 mod cgroup_root;
 mod cluster;
-pub mod cri;
 pub mod earlier;
 pub mod embedded;
-mod logs;
-pub(super) mod node_facts;
 mod plugins;
-mod pulling;
 pub mod report;
 mod resources;
 pub mod run_once;
-mod serving;
+pub(crate) mod serving;
 pub mod setup;
-mod sources;
-mod workers;
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -31,8 +25,6 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-
-pub use serving::{server_url, serving_names};
 
 use crate::agent::kubelet::report::LoopView;
 use crate::desired::merge::{PodChange, PodOp};

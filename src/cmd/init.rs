@@ -18,6 +18,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use crate::agent::config::{self, ConfigError, Invocation, Resolved};
+use crate::agent::kubelet::setup::configs;
 use crate::cmd::cli::{EXIT_FAILED, EXIT_OK, EXIT_USAGE, Environment};
 use crate::platform::logging::chain;
 use crate::platform::sys::node;
@@ -175,7 +176,9 @@ impl InitSession<'_> {
         if options.no_self_test {
             findings.push(PreflightFinding::skipped("CRI", "skipped: --skip-self-test"));
         } else if facts.uid == 0 && has_socket {
-            findings.extend(self_test::run(resolved));
+            let endpoint = &resolved.kubelet.container_runtime_endpoint;
+            let embedded = configs::embedded(resolved);
+            findings.extend(self_test::run(endpoint, &resolved.flags.root_dir, embedded));
         }
         options.ignored.apply(&mut findings);
         findings

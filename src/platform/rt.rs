@@ -14,6 +14,9 @@ use std::future::Future;
 use std::time::Duration;
 
 use tokio::task::{JoinHandle, LocalSet};
+use tokio::time::{Instant, sleep_until};
+
+use crate::platform::sys::memory;
 
 /// Threads of the blocking pool: file work of pods (directories, hosts files, volumes) is short; two keep one
 /// slow disk operation from holding up everything else.
@@ -67,6 +70,33 @@ pub fn run_jobs_inline() {
 #[must_use]
 pub fn jobs_run_inline() -> bool {
     INLINE.get()
+}
+
+/// The times of a periodic check. While its task waits for the next one, the program text that a check has
+/// touched is released: the kernel maps sixteen pages for each one touched, so that a rescan of a directory is
+/// two megabytes otherwise.
+#[derive(Debug)]
+pub struct Periodic {
+    period: Duration,
+    /// `None` from the time that a check is due until the task waits again.
+    next: Option<Instant>,
+}
+
+impl Periodic {
+    /// The first check is due after one period.
+    pub fn every(period: Duration) -> Self {
+        Self { period, next: Some(Instant::now() + period) }
+    }
+
+    /// Waits until a check is due. The period begins when the previous check is done and this is called.
+    /// Dropping it is safe: the time is kept.
+    pub async fn due(&mut self) {
+        if self.next.is_none() && !jobs_run_inline() {
+            memory::forget_pages();
+        }
+        sleep_until(*self.next.get_or_insert_with(|| Instant::now() + self.period)).await;
+        self.next = None;
+    }
 }
 
 /// Runs blocking work on the small pool and names it when it is slow.

@@ -20,7 +20,7 @@ use crate::model::observed::ContainerStateKind;
 use crate::model::types::{ContainerId, PodUid, Timestamp};
 use crate::platform::clock::Clock;
 use crate::platform::rt;
-use crate::platform::sys::{layer, memory, mount};
+use crate::platform::sys::{layer, mount};
 use crate::pod::log_rotation::{
     LogLimits, Rotated, excess, is_long, is_rotated, is_tight, room, rotated_name,
 };
@@ -62,8 +62,9 @@ pub fn keep_in_memory(pod_logs_dir: &Path, bytes: u64) -> io::Result<()> {
 /// Rotates logs until it is dropped.
 pub async fn rotate_logs<R: Runtime>(runtime: Rc<R>, config: LogConfig, clock: Clock) {
     let mut told = BTreeSet::new();
+    let mut scans = rt::Periodic::every(config.interval);
     loop {
-        tokio::time::sleep(config.interval).await;
+        scans.due().await;
         let looked = config.clone();
         let logs = rt::blocking("read container logs", move || look(&looked)).await;
         for log in logs {
@@ -80,7 +81,6 @@ pub async fn rotate_logs<R: Runtime>(runtime: Rc<R>, config: LogConfig, clock: C
             }
         }
         told.retain(|path| path.exists());
-        memory::forget_text_pages();
     }
 }
 

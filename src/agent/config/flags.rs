@@ -3,9 +3,15 @@
 //!
 //! Owns the tables and the lookup.
 
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde_json::Value;
+
 use super::fields::{FIELDS, SettingField};
-use super::value::ValueKind;
 use super::value::ValueKind::{Bool, Duration, Int32, List, Map, Text, Version};
+use super::value::{FromFlag, ValueKind};
+use crate::model::duration::GoDuration;
 use crate::runtime::embedded::registry::DEFAULT_HOSTS_DIRS;
 
 /// The origin of a flag.
@@ -15,6 +21,22 @@ pub(super) enum Family {
     Agent,
     /// Accepted for compatibility with cAdvisor's flags; without effect.
     Cadvisor,
+}
+
+/// What run-once waits for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RunOnceWait {
+    /// Until pods with `restartPolicy: Always` run, and the others have ended.
+    #[default]
+    Running,
+    /// Until every pod has ended.
+    Completed,
+}
+
+impl FromFlag for RunOnceWait {
+    fn from_flag(value: &Value) -> Self {
+        if value == "completed" { Self::Completed } else { Self::Running }
+    }
 }
 
 /// One flag that is not a field of the file.
@@ -130,94 +152,132 @@ const EVICTION_REPLACES: &str =
     "use --eviction-hard or --eviction-soft instead. Will be removed in a future version.";
 const WILL_BE_REMOVED: &str = "will be removed in a future version.";
 
-#[rustfmt::skip]
-pub(super) static FLAGS: &[Flag] = &[
+/// From each row: an entry of [`FLAGS`] and, if it has a name and a type, a member of [`AgentFlags`].
+macro_rules! flags {
+    ($($family:ident $($member:ident: $type:ty =)? ($name:literal, $($entry:tt)*);)*) => {
+        pub(super) static FLAGS: &[Flag] = &[$($family($name, $($entry)*)),*];
+
+        /// The flags that are not fields of the file and have an effect.
+        #[derive(Debug)]
+        #[expect(missing_docs, reason = "the table describes each")]
+        pub struct AgentFlags {$($(pub $member: $type,)?)*}
+
+        impl AgentFlags {
+            /// From the value of each flag in its JSON form.
+            pub(super) fn read(value: &dyn Fn(&str) -> Value) -> Self {
+                Self {$($($member: FromFlag::from_flag(&value($name)),)?)*}
+            }
+        }
+    };
+}
+
+flags! {
     kubelet("config", Text, "", true,
-        "KubeletConfiguration file (YAML or JSON); command line flags override its values"),
-    kubelet("config-dir", Text, "", true, "directory of drop-in files (*.conf) merged over --config in lexical order"),
-    kubelet("kubeconfig", Text, "", false, "kubeconfig for the API server; if empty, standalone mode is used"),
-    kubelet("bootstrap-kubeconfig", Text, "", false, "kubeconfig used to request the first client certificate"),
-    kubelet("hostname-override", Text, "", true, "node name to use instead of the host name"),
-    kubelet("node-ip", Text, "", true, "IP address of the node, or a dual-stack pair (IPv4,IPv6)"),
-    kubelet("cert-dir", Text, "", true, "directory of TLS certificates (default <root-dir>/pki)"),
-    kubelet("cloud-provider", Text, "", false, "empty or \"external\""),
-    kubelet("root-dir", Text, "/var/lib/kubelet", true, "directory for pods, volumes and agent.db"),
-    kubelet("seccomp-default", Bool, "false", true,
-        "use RuntimeDefault as the default seccomp profile for all workloads"),
-    kubelet("node-labels", Map, "", true, "labels to add to this node"),
-    kubelet("lock-file", Text, "", true, "lock file, held while running; a second instance waits for it"),
-    kubelet("exit-on-lock-contention", Bool, "false", true, "exit when another process contends for the lock file"),
-    kubelet("runtime-cgroups", Text, "", true, "cgroup of the container runtime, for usage statistics"),
-    kubelet("image-credential-provider-config", Text, "", true, "credential provider configuration, a file or directory"),
-    kubelet("image-credential-provider-bin-dir", Text, "", true, "directory of credential provider plugin binaries"),
-    old("minimum-container-ttl-duration", Duration, "0s", false, EVICTION_REPLACES),
-    old("maximum-dead-containers-per-container", Int32, "1", true, EVICTION_REPLACES),
-    old("maximum-dead-containers", Int32, "-1", false, EVICTION_REPLACES),
-    old("experimental-mounter-path", Text, "", false, WILL_BE_REMOVED),
-    old("experimental-allocatable-ignore-eviction", Bool, "false", true, WILL_BE_REMOVED),
-    kubelet("windows-service", Bool, "false", false, "accepted; no effect on Linux"),
-    kubelet("windows-priorityclass", Text, "NORMAL_PRIORITY_CLASS", false, "accepted; no effect on Linux"),
+        "KubeletConfiguration file (YAML or JSON); command line flags override its values");
+    kubelet("config-dir", Text, "", true, "directory of drop-in files (*.conf) merged over --config in lexical order");
+    kubelet kubeconfig: String =
+        ("kubeconfig", Text, "", false, "kubeconfig for the API server; if empty, standalone mode is used");
+    kubelet bootstrap_kubeconfig: String =
+        ("bootstrap-kubeconfig", Text, "", false, "kubeconfig used to request the first client certificate");
+    kubelet hostname_override: String =
+        ("hostname-override", Text, "", true, "node name to use instead of the host name");
+    kubelet node_ip: String = ("node-ip", Text, "", true, "IP address of the node, or a dual-stack pair (IPv4,IPv6)");
+    kubelet cert_dir: PathBuf = ("cert-dir", Text, "", true, "directory of TLS certificates (default <root-dir>/pki)");
+    kubelet cloud_provider: String = ("cloud-provider", Text, "", false, "empty or \"external\"");
+    kubelet root_dir: PathBuf =
+        ("root-dir", Text, "/var/lib/kubelet", true, "directory for pods, volumes and agent.db");
+    kubelet seccomp_default: bool = ("seccomp-default", Bool, "false", true,
+        "use RuntimeDefault as the default seccomp profile for all workloads");
+    kubelet node_labels: BTreeMap<String, String> = ("node-labels", Map, "", true, "labels to add to this node");
+    kubelet lock_file: String =
+        ("lock-file", Text, "", true, "lock file, held while running; a second instance waits for it");
+    kubelet exit_on_lock_contention: bool =
+        ("exit-on-lock-contention", Bool, "false", true, "exit when another process contends for the lock file");
+    kubelet runtime_cgroups: String =
+        ("runtime-cgroups", Text, "", true, "cgroup of the container runtime, for usage statistics");
+    kubelet image_credential_provider_config: String =
+        ("image-credential-provider-config", Text, "", true, "credential provider configuration, a file or directory");
+    kubelet image_credential_provider_bin_dir: String =
+        ("image-credential-provider-bin-dir", Text, "", true, "directory of credential provider plugin binaries");
+    old("minimum-container-ttl-duration", Duration, "0s", false, EVICTION_REPLACES);
+    old maximum_dead_containers_per_container: i32 =
+        ("maximum-dead-containers-per-container", Int32, "1", true, EVICTION_REPLACES);
+    old("maximum-dead-containers", Int32, "-1", false, EVICTION_REPLACES);
+    old("experimental-mounter-path", Text, "", false, WILL_BE_REMOVED);
+    old experimental_allocatable_ignore_eviction: bool =
+        ("experimental-allocatable-ignore-eviction", Bool, "false", true, WILL_BE_REMOVED);
+    kubelet("windows-service", Bool, "false", false, "accepted; no effect on Linux");
+    kubelet("windows-priorityclass", Text, "NORMAL_PRIORITY_CLASS", false, "accepted; no effect on Linux");
     kubelet("version", Version, "false", true,
         "print the version and exit; =raw prints full version information, =vX.Y.Z sets the reported \
-         version"),
-    kubelet("help", Bool, "false", true, "print this help and exit"),
-    ours("manifest-url-ca-file", Text, "",
-        "PEM file of certificate authorities trusted for --manifest-url; defaults to the system's"),
-    ours("manifest-url-client-cert-file", Text, "", "PEM file of the client certificate for --manifest-url"),
-    ours("manifest-url-client-key-file", Text, "", "PEM file of its private key; defaults to the certificate file"),
-    ours("manifest-url-token-file", Text, "", "bearer token file for --manifest-url; read for each request"),
-    ours("manifest-url-verify-key-file", Text, "",
-        "minisign public key; manifests of the URL must have a valid signature at the URL plus .minisig"),
-    ours("manifest-url-rollback-after", Duration, "0s",
+         version");
+    kubelet("help", Bool, "false", true, "print this help and exit");
+    ours manifest_url_ca_file: Option<PathBuf> = ("manifest-url-ca-file", Text, "",
+        "PEM file of certificate authorities trusted for --manifest-url; defaults to the system's");
+    ours manifest_url_client_cert_file: Option<PathBuf> =
+        ("manifest-url-client-cert-file", Text, "", "PEM file of the client certificate for --manifest-url");
+    ours manifest_url_client_key_file: Option<PathBuf> =
+        ("manifest-url-client-key-file", Text, "", "PEM file of its private key; defaults to the certificate file");
+    ours manifest_url_token_file: Option<PathBuf> =
+        ("manifest-url-token-file", Text, "", "bearer token file for --manifest-url; read for each request");
+    ours manifest_url_verify_key_file: Option<PathBuf> = ("manifest-url-verify-key-file", Text, "",
+        "minisign public key; manifests of the URL must have a valid signature at the URL plus .minisig");
+    ours manifest_url_rollback_after: GoDuration = ("manifest-url-rollback-after", Duration, "0s",
         "roll back to the last good pod set when a set from --manifest-url has not started within this \
-         time; 0 disables"),
-    ours("token-auth-file", Text, "",
-        "bearer token file for the API on port 10250, one per line: token,user,uid,\"group,group\""),
-    ours("store-key-file", Text, "",
+         time; 0 disables");
+    ours token_auth_file: Option<PathBuf> = ("token-auth-file", Text, "",
+        "bearer token file for the API on port 10250, one per line: token,user,uid,\"group,group\"");
+    ours store_key_file: Option<PathBuf> = ("store-key-file", Text, "",
         "key (32 bytes, base64 or hex) to encrypt Secrets in agent.db; defaults to the systemd credential \
-         agent-store-key, if set"),
-    ours("runonce-timeout", Duration, "5m", "maximum time --runonce waits for the pods"),
-    ours("runonce-wait", Text, "running", "pod state --runonce waits for: running or completed"),
-    ours("images-dir", Text, "", "image archives to import at start (default <root-dir>/images)"),
-    ours("container-log-ram", Text, "",
-        "keep container logs in memory only, with this total limit (such as 64Mi); they are lost at reboot"),
-    ours("agent-socket", Text, "/run/agent/agent.sock", "Unix socket for agent status and other commands"),
-    ours("runtime-state-dir", Text, "/run/agent/runtime", "embedded runtime: state directory, on a tmpfs"),
-    ours("bridge-name", Text, "agent0", "embedded runtime: name of the pod network bridge and its nftables table"),
-    ours("cni-conf-dir", Text, "/etc/cni/net.d",
-        "embedded runtime: CNI configuration directory; a configuration in it replaces the built-in network"),
-    ours("cni-bin-dir", Text, "/opt/cni/bin:/usr/lib/cni",
-        "embedded runtime: CNI plugin directories, separated by colons"),
-    ours("registry-hosts-dir", Text, DEFAULT_HOSTS_DIRS,
-        "embedded runtime: registry mirrors and certificates, in containerd's hosts.toml format"),
-    ours("image-policy", Text, "",
+         agent-store-key, if set");
+    ours run_once_timeout: GoDuration =
+        ("runonce-timeout", Duration, "5m", "maximum time --runonce waits for the pods");
+    ours run_once_wait: RunOnceWait =
+        ("runonce-wait", Text, "running", "pod state --runonce waits for: running or completed");
+    ours images_dir: PathBuf =
+        ("images-dir", Text, "", "image archives to import at start (default <root-dir>/images)");
+    ours container_log_ram: Option<u64> = ("container-log-ram", Text, "",
+        "keep container logs in memory only, with this total limit (such as 64Mi); they are lost at reboot");
+    ours agent_socket: PathBuf =
+        ("agent-socket", Text, "/run/agent/agent.sock", "Unix socket for agent status and other commands");
+    ours runtime_state_dir: PathBuf =
+        ("runtime-state-dir", Text, "/run/agent/runtime", "embedded runtime: state directory, on a tmpfs");
+    ours bridge_name: String =
+        ("bridge-name", Text, "agent0", "embedded runtime: name of the pod network bridge and its nftables table");
+    ours cni_conf_dir: PathBuf = ("cni-conf-dir", Text, "/etc/cni/net.d",
+        "embedded runtime: CNI configuration directory; a configuration in it replaces the built-in network");
+    ours cni_bin_dirs: Vec<PathBuf> = ("cni-bin-dir", Text, "/opt/cni/bin:/usr/lib/cni",
+        "embedded runtime: CNI plugin directories, separated by colons");
+    ours registry_hosts_dirs: Vec<PathBuf> = ("registry-hosts-dir", Text, DEFAULT_HOSTS_DIRS,
+        "embedded runtime: registry mirrors and certificates, in containerd's hosts.toml format");
+    ours image_policy: Option<PathBuf> = ("image-policy", Text, "",
         "embedded runtime: image policy file, allowed images and required signatures (JSON; defaults to \
-         /etc/agent/image-policy.json if it exists)"),
-    ours("allowed-devices", List, "*",
-        "devices that pods may request by annotation or volume: paths and CDI names, with * as a wildcard"),
-    ours("runtime-handlers", Map, "",
-        "embedded runtime: OCI runtimes by runtimeClassName, such as crun=/usr/bin/crun"),
-    cadvisor("housekeeping-interval", Duration, "10s"),
-    cadvisor("max-housekeeping-interval", Duration, "15s"),
-    cadvisor("application-metrics-count-limit", Int32, "100"),
-    cadvisor("boot-id-file", Text, "/proc/sys/kernel/random/boot_id"),
-    cadvisor("container-hints", Text, "/etc/cadvisor/container_hints.json"),
-    cadvisor("containerd", Text, "/run/containerd/containerd.sock"),
-    cadvisor("containerd-namespace", Text, "k8s.io"),
-    cadvisor("enable-load-reader", Bool, "false"),
-    cadvisor("event-storage-age-limit", Text, "default=0"),
-    cadvisor("event-storage-event-limit", Text, "default=0"),
-    cadvisor("global-housekeeping-interval", Duration, "1m"),
-    cadvisor("log-cadvisor-usage", Bool, "false"),
-    cadvisor("machine-id-file", Text, "/etc/machine-id,/var/lib/dbus/machine-id"),
-    cadvisor("storage-driver-user", Text, "root"),
-    cadvisor("storage-driver-password", Text, "root"),
-    cadvisor("storage-driver-host", Text, "localhost:8086"),
-    cadvisor("storage-driver-db", Text, "cadvisor"),
-    cadvisor("storage-driver-table", Text, "stats"),
-    cadvisor("storage-driver-secure", Bool, "false"),
-    cadvisor("storage-driver-buffer-duration", Duration, "1m"),
-];
+         /etc/agent/image-policy.json if it exists)");
+    ours allowed_devices: Vec<String> = ("allowed-devices", List, "*",
+        "devices that pods may request by annotation or volume: paths and CDI names, with * as a wildcard");
+    ours runtime_handlers: BTreeMap<String, String> = ("runtime-handlers", Map, "",
+        "embedded runtime: OCI runtimes by runtimeClassName, such as crun=/usr/bin/crun");
+    cadvisor("housekeeping-interval", Duration, "10s");
+    cadvisor("max-housekeeping-interval", Duration, "15s");
+    cadvisor("application-metrics-count-limit", Int32, "100");
+    cadvisor("boot-id-file", Text, "/proc/sys/kernel/random/boot_id");
+    cadvisor("container-hints", Text, "/etc/cadvisor/container_hints.json");
+    cadvisor("containerd", Text, "/run/containerd/containerd.sock");
+    cadvisor("containerd-namespace", Text, "k8s.io");
+    cadvisor("enable-load-reader", Bool, "false");
+    cadvisor("event-storage-age-limit", Text, "default=0");
+    cadvisor("event-storage-event-limit", Text, "default=0");
+    cadvisor("global-housekeeping-interval", Duration, "1m");
+    cadvisor("log-cadvisor-usage", Bool, "false");
+    cadvisor("machine-id-file", Text, "/etc/machine-id,/var/lib/dbus/machine-id");
+    cadvisor("storage-driver-user", Text, "root");
+    cadvisor("storage-driver-password", Text, "root");
+    cadvisor("storage-driver-host", Text, "localhost:8086");
+    cadvisor("storage-driver-db", Text, "cadvisor");
+    cadvisor("storage-driver-table", Text, "stats");
+    cadvisor("storage-driver-secure", Bool, "false");
+    cadvisor("storage-driver-buffer-duration", Duration, "1m");
+}
 
 const fn gone(name: &'static str, advice: &'static str) -> Removed {
     Removed { name, stands_alone: false, advice, fatal: false }

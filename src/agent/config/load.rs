@@ -8,8 +8,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::error::{API_VERSION, ConfigError, FileError, KIND};
-use super::fields::RELATIVE_PATHS;
-use super::schema::KubeletConfiguration;
+use super::fields::{KubeletConfiguration, RELATIVE_PATHS};
 use super::tree;
 use crate::codec::yaml::yaml_to_values;
 use crate::model::api::decode::decode;

@@ -2,12 +2,15 @@
 //!
 //! Owns the value syntaxes of the kubelet's flags.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 use serde_json::{Map, Value, json};
 
 use crate::model::api::quantity::Quantity;
 use crate::model::duration::GoDuration;
+use crate::model::ordered::Ordered as _;
 
 /// The syntax of one flag or field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -200,6 +203,81 @@ impl ValueKind {
             }
             _ => text(value),
         }
+    }
+}
+
+/// The typed form of a flag's value. What does not fit is the default: values are checked before.
+pub(super) trait FromFlag {
+    fn from_flag(value: &Value) -> Self;
+}
+
+impl FromFlag for String {
+    fn from_flag(value: &Value) -> Self {
+        value.as_str().unwrap_or_default().to_owned()
+    }
+}
+
+impl FromFlag for bool {
+    fn from_flag(value: &Value) -> Self {
+        value.as_bool().unwrap_or_default()
+    }
+}
+
+impl FromFlag for i32 {
+    fn from_flag(value: &Value) -> Self {
+        value.as_i64().and_then(|number| Self::try_from(number).ok()).unwrap_or_default()
+    }
+}
+
+impl FromFlag for GoDuration {
+    fn from_flag(value: &Value) -> Self {
+        value.as_str().and_then(|text| Self::parse(text).ok()).unwrap_or_default()
+    }
+}
+
+/// A number of bytes.
+impl FromFlag for Option<u64> {
+    fn from_flag(value: &Value) -> Self {
+        Quantity::parse(value.as_str()?).ok().and_then(|size| u64::try_from(size.value()).ok())
+    }
+}
+
+/// Made absolute: the kernel, the runtime and pods' monitors accept absolute paths only. An empty path stays
+/// empty, and so does a relative one without a working directory.
+impl FromFlag for PathBuf {
+    fn from_flag(value: &Value) -> Self {
+        let path = Self::from(value.as_str().unwrap_or_default());
+        std::path::absolute(&path).unwrap_or(path)
+    }
+}
+
+impl FromFlag for Option<PathBuf> {
+    fn from_flag(value: &Value) -> Self {
+        Some(PathBuf::from_flag(value)).filter(|path| !path.as_os_str().is_empty())
+    }
+}
+
+/// Several directories in one string, as in `PATH`.
+impl FromFlag for Vec<PathBuf> {
+    fn from_flag(value: &Value) -> Self {
+        let paths = std::env::split_paths(value.as_str().unwrap_or_default());
+        paths
+            .filter(|path| !path.as_os_str().is_empty())
+            .map(|path| std::path::absolute(&path).unwrap_or(path))
+            .collect()
+    }
+}
+
+impl FromFlag for Vec<String> {
+    fn from_flag(value: &Value) -> Self {
+        value.as_array().into_iter().flatten().map(String::from_flag).collect()
+    }
+}
+
+impl FromFlag for BTreeMap<String, String> {
+    fn from_flag(value: &Value) -> Self {
+        let members = value.as_object().into_iter().flatten();
+        members.map(|(key, value)| (key.clone(), String::from_flag(value))).into_map()
     }
 }
 

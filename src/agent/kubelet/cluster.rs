@@ -1,6 +1,4 @@
-//! The node as its local API sees it: objects and events of this process, and the facts of the `Node` object.
-//!
-//! Owns the source of each fact.
+//! The node as its local API sees it: objects and events of this process, and the `Node` object.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -8,9 +6,6 @@ use std::rc::Rc;
 
 use serde_json::Value;
 
-use crate::agent::config::Resolved;
-use crate::agent::kubelet::embedded;
-use crate::agent::kubelet::node_facts::configured_taints;
 use crate::agent::kubelet::report::LoopView;
 use crate::desired::pod_config::edit::Editor;
 use crate::desired::pod_config::notes::Mirror;
@@ -20,18 +15,13 @@ use crate::model::node_changes::NodeBase;
 use crate::model::objects::{ObjectKind, wire};
 use crate::model::source::SourceObject;
 use crate::model::types::{PodUid, Timestamp};
-use crate::node::allocatable::capacity;
 use crate::node::shutdown::rules::NODE_MESSAGE;
 use crate::platform::clock::Clock;
-use crate::platform::sys::node;
-use crate::pod::admission::rules::{go_arch, node_labels};
 use crate::pod::events::EventRecorder;
-use crate::pod::executor::ExecutorConfig;
 use crate::pod::status::StatusManager;
 use crate::runtime::RuntimeImage;
 use crate::serve::localapi::LocalApi;
 use crate::serve::localapi::cluster::{Changes, Cluster};
-use crate::serve::localapi::discovery::RELEASE;
 use crate::serve::localapi::node::{Condition, Image, NodeState};
 use crate::serve::localapi::resource::Store;
 use crate::serve::server::delegate::SharedDelegate;
@@ -54,10 +44,12 @@ struct LocalCluster {
 /// The most names shown per image (upstream).
 const MOST_NAMES: usize = 5;
 
-/// The local API of this node, which the servers delegate its paths to.
+/// The local API of this node, which the servers delegate its paths to. `state` is the part of the `Node` that does not
+/// change.
 pub fn local_api(
-    resolved: &Resolved,
-    executor: Option<&ExecutorConfig>,
+    state: NodeState,
+    max_images: Option<usize>,
+    devices: Option<DeviceManager>,
     node: &SharedNode,
     (view, statuses, events, clock, editor): (
         &Rc<LoopView>,
@@ -72,62 +64,11 @@ pub fn local_api(
         statuses: Rc::clone(statuses),
         events: events.clone(),
         clock: clock.clone(),
-        node: facts(resolved, executor, clock.now()),
-        devices: executor.map(|executor| executor.devices.clone()),
-        max_images: usize::try_from(resolved.kubelet.node_status_max_images).ok(),
+        node: state,
+        devices,
+        max_images,
     };
     LocalApi::new(Rc::clone(node), Rc::new(cluster), editor.clone(), clock.clone())
-}
-
-fn facts(resolved: &Resolved, executor: Option<&ExecutorConfig>, now: Timestamp) -> NodeState {
-    let kubelet = &resolved.kubelet;
-    let (most, per_core) = (i64::from(kubelet.max_pods), i64::from(kubelet.pods_per_core));
-    let arch = go_arch(std::env::consts::ARCH);
-    let mut state = NodeState {
-        name: resolved.node_name.clone(),
-        labels: node_labels(&resolved.node_name, arch, &resolved.flags.node_labels),
-        created: now,
-        hostname: node::hostname().unwrap_or_default(),
-        port: u16::try_from(kubelet.port).unwrap_or_default(),
-        lease_seconds: kubelet.node_lease_duration_seconds,
-        taints: configured_taints(resolved),
-        pod_cidrs: pod_cidrs(resolved),
-        info: info(arch),
-        ..NodeState::default()
-    };
-    if let Some(executor) = executor {
-        let has = &executor.capacity;
-        state.capacity = capacity(has, most, per_core, has.ephemeral_bytes);
-        let pods = state.capacity.get("pods").map_or(most, |pods| pods.value());
-        state.allocatable = capacity(&executor.allocatable, pods, 0, executor.allocatable.ephemeral_bytes);
-        state.addresses.clone_from(&executor.node_ips);
-    }
-    state
-}
-
-/// `nodeInfo` except for the runtime.
-fn info(arch: &str) -> Vec<(&'static str, String)> {
-    vec![
-        ("architecture", arch.to_owned()),
-        ("bootID", node::boot_id()),
-        ("kernelVersion", node::kernel_release()),
-        // A field that upstream requires and leaves empty.
-        ("kubeProxyVersion", String::new()),
-        ("kubeletVersion", RELEASE.to_owned()),
-        ("machineID", node::first_line_of("/etc/machine-id,/var/lib/dbus/machine-id")),
-        ("operatingSystem", "linux".to_owned()),
-        ("osImage", node::os_image()),
-        ("systemUUID", node::system_uuid()),
-    ]
-}
-
-/// Those of the embedded runtime; other runtimes do not report their networks.
-fn pod_cidrs(resolved: &Resolved) -> Vec<String> {
-    if resolved.kubelet.container_runtime_endpoint != embedded::ENDPOINT {
-        return Vec::new();
-    }
-    let subnets = embedded::subnets(resolved).unwrap_or_default();
-    subnets.iter().map(ToString::to_string).collect()
 }
 
 /// Whether the runtime answers, and otherwise why not. With upstream's message when it does.

@@ -18,18 +18,18 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 
-use super::{embedded, resources};
-use crate::agent::config::Resolved;
+use super::embedded;
 use crate::model::labels;
 use crate::model::observed::{ContainerStateKind, ObservedContainer};
 use crate::model::ordered::Ordered as _;
 use crate::model::types::SandboxId;
-use crate::platform::cgroup;
+use crate::platform::cgroup::{self, CgroupConfig};
 use crate::platform::clock::Clock;
 use crate::platform::logging::chain;
-use crate::platform::sys::node;
-use crate::pod::resources::{QosClass, class_cgroup_path};
+use crate::pod::resources::{CgroupLayout, QosClass, class_cgroup_path};
 use crate::runtime::cri::{CriConfig, CriRuntime};
+use crate::runtime::embedded::network::subnet::SubnetError;
+use crate::runtime::embedded::runtime::{EmbeddedConfig, EmbeddedRuntime};
 use crate::runtime::{Runtime, RuntimeError};
 use crate::store::{StoreHandle, meta};
 
@@ -42,9 +42,19 @@ const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// A killed process needs a moment to leave its cgroup.
 const KILL_PAUSE: Duration = Duration::from_millis(100);
 
+/// How runtimes are reached.
+pub(crate) struct RuntimesConfig {
+    /// The current one: `containerRuntimeEndpoint`.
+    pub(crate) endpoint: String,
+    /// `runtimeRequestTimeout`.
+    pub(crate) request_timeout: Duration,
+    /// The embedded one, if its pod subnets are valid.
+    pub(crate) embedded: Result<EmbeddedConfig, SubnetError>,
+}
+
 /// Clears earlier runtimes, and records the current one.
-pub(super) async fn settle(resolved: &Resolved, store: &StoreHandle, known: &BTreeMap<String, String>) {
-    let now = resolved.kubelet.container_runtime_endpoint.as_str();
+pub(super) async fn settle(config: &RuntimesConfig, store: &StoreHandle, known: &BTreeMap<String, String>) {
+    let now = config.endpoint.as_str();
     let mut waiting = to_clear(known, now, real_path);
     remember(store, meta::EARLIER_RUNTIMES, &waiting).await;
     if let Err(error) = store.put_meta(meta::RUNTIME_ENDPOINT, Some(now)).await {
@@ -53,7 +63,7 @@ pub(super) async fn settle(resolved: &Resolved, store: &StoreHandle, known: &BTr
     for earlier in waiting.clone() {
         log::warn!(earlier = earlier, now = now; "Runtime endpoint has changed; stopping pods on the \
              previous runtime first");
-        let cleared = clear(resolved, &earlier).await;
+        let cleared = clear(config, &earlier).await;
         match cleared.and_then(|cleared| cleared.left.into_iter().next().map_or(Ok(cleared.pods), Err)) {
             Ok(pods) => {
                 log::info!(earlier = earlier, pods = pods; "Stopped all pods on the previous runtime");
@@ -111,12 +121,15 @@ pub struct Cleared {
 ///
 /// # Errors
 /// The runtime does not answer, or a pod still runs. The error is a message for the user.
-pub async fn clear_node(resolved: &Resolved) -> Result<Cleared, String> {
-    let endpoint = resolved.kubelet.container_runtime_endpoint.as_str();
-    let mut cleared = clear(resolved, endpoint).await?;
-    let (mut layout, mut tree) = resources::layout(&resolved.kubelet, node::cgroup_v2());
-    if endpoint == embedded::ENDPOINT {
-        tree = embedded::config(resolved, Vec::new()).cgroup;
+pub(crate) async fn clear_node(
+    config: RuntimesConfig,
+    (mut layout, mut tree): (CgroupLayout, CgroupConfig),
+) -> Result<Cleared, String> {
+    let mut cleared = clear(&config, &config.endpoint).await?;
+    if config.endpoint == embedded::ENDPOINT
+        && let Ok(embedded) = config.embedded
+    {
+        tree = embedded.cgroup;
         layout.driver = tree.driver;
     }
     let top = class_cgroup_path(QosClass::Guaranteed, &layout);
@@ -133,16 +146,16 @@ pub async fn clear_node(resolved: &Resolved) -> Result<Cleared, String> {
     Ok(cleared)
 }
 
-async fn clear(resolved: &Resolved, endpoint: &str) -> Result<Cleared, String> {
+async fn clear(config: &RuntimesConfig, endpoint: &str) -> Result<Cleared, String> {
     if endpoint == embedded::ENDPOINT {
-        let subnets = embedded::subnets(resolved).map_err(|error| chain(&error))?;
-        let runtime = Box::pin(embedded::open(resolved, subnets, Clock::System)).await;
+        let embedded = config.embedded.clone().map_err(|error| chain(&error))?;
+        let runtime = Box::pin(EmbeddedRuntime::open(embedded, Clock::System)).await;
         return Box::pin(clear_runtime(Rc::new(runtime.map_err(|error| chain(&error))?))).await;
     }
     let config = CriConfig {
         endpoint: endpoint.to_owned(),
         image_endpoint: String::new(),
-        request_timeout: resolved.kubelet.runtime_request_timeout.to_std(),
+        request_timeout: config.request_timeout,
     };
     let runtime = Rc::new(CriRuntime::connect(&config).map_err(|error| chain(&error))?);
     let answers = async {

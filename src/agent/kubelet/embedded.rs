@@ -1,27 +1,16 @@
-//! The agent's own runtime, from the resolved configuration.
-//!
-//! Owns its configuration.
+//! The agent's own runtime: its pod subnets, and the archives that it imports.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
 
-use crate::agent::config::{Origin, Resolved};
-use crate::model::ordered::Ordered as _;
-use crate::model::runtime_config::CgroupDriver;
-use crate::platform::cgroup::CgroupConfig;
-use crate::platform::clock::Clock;
 use crate::platform::logging::chain;
 use crate::platform::rt;
-use crate::platform::sys::node;
 use crate::runtime::embedded::images::Image;
 use crate::runtime::embedded::images::watch::watch_images;
-use crate::runtime::embedded::layout::Layout;
-use crate::runtime::embedded::network::NetworkConfig;
 use crate::runtime::embedded::network::subnet::{Subnet, SubnetError, default_subnets};
-use crate::runtime::embedded::runtime::{EmbeddedConfig, EmbeddedRuntime, OWN_PROGRAM, OpenError};
+use crate::runtime::embedded::runtime::EmbeddedRuntime;
 
 /// How long pods wait for the archives that exist at the start.
 const FIRST_LOOK: Duration = Duration::from_secs(30);
@@ -29,61 +18,10 @@ const FIRST_LOOK: Duration = Duration::from_secs(30);
 /// The value of `containerRuntimeEndpoint` for this runtime.
 pub(super) const ENDPOINT: &str = "embedded";
 
-/// Opens it, with everything an earlier agent left running.
-///
-/// # Errors
-/// As [`EmbeddedRuntime::open`].
-pub(super) async fn open(
-    resolved: &Resolved,
-    subnets: Vec<Subnet>,
-    clock: Clock,
-) -> Result<EmbeddedRuntime, OpenError> {
-    Box::pin(EmbeddedRuntime::open(config(resolved, subnets), clock)).await
-}
-
-/// The runtime's paths and settings, as configured.
-#[must_use]
-pub fn config(resolved: &Resolved, subnets: Vec<Subnet>) -> EmbeddedConfig {
-    let agent = &resolved.agent;
-    let layout = Layout::new(&resolved.flags.root_dir.join("runtime"), &agent.runtime_state_dir);
-    let v2 = node::cgroup_v2();
-    let chosen = resolved.provenance.get("cgroupDriver").is_some_and(Origin::is_explicit);
-    let chosen = chosen.then_some(resolved.kubelet.cgroup_driver.as_str());
-    let driver = driver(chosen, v2, node::systemd_is_running());
-    EmbeddedConfig {
-        network: NetworkConfig {
-            bridge: agent.bridge_name.clone(),
-            subnets,
-            mtu: None,
-            state: layout.network(),
-            cni_conf_dir: agent.cni_conf_dir.clone(),
-            cni_bin_dirs: agent.cni_bin_dirs.clone(),
-        },
-        layout,
-        program: PathBuf::from(OWN_PROGRAM),
-        cgroup: CgroupConfig { mount: PathBuf::from("/sys/fs/cgroup"), v2, driver },
-        handlers: handlers(&agent.runtime_handlers),
-        registry_hosts_dirs: agent.registry_hosts_dirs.clone(),
-        image_policy: agent.image_policy.clone(),
-        image_keep_free: resolved.kubelet.eviction_hard.get("imagefs.available").cloned().unwrap_or_default(),
-    }
-}
-
-/// The configured cgroup driver, otherwise the one that suits the machine: a unified tree has a single
-/// manager, and under systemd that is systemd. The kubelet's own default, `cgroupfs`, is for a runtime that
-/// reports its driver; here the agent is the runtime.
-fn driver(chosen: Option<&str>, v2: bool, systemd: bool) -> CgroupDriver {
-    match chosen {
-        Some("systemd") => CgroupDriver::Systemd,
-        None if v2 && systemd => CgroupDriver::Systemd,
-        Some(_) | None => CgroupDriver::Cgroupfs,
-    }
-}
-
-/// Imports the archives of the images directory and keeps importing new ones. Returns once those already
+/// Imports the archives of a directory and keeps importing new ones. Returns once those already
 /// present are imported, so that pods with `imagePullPolicy: Never` find their images.
-pub(super) async fn import_images(resolved: &Resolved, runtime: &EmbeddedRuntime) -> JoinHandle<()> {
-    let (store, directory) = (runtime.images().clone(), resolved.agent.images_dir.clone());
+pub(super) async fn import_images(directory: PathBuf, runtime: &EmbeddedRuntime) -> JoinHandle<()> {
+    let store = runtime.images().clone();
     let (looked, first_look) = tokio::sync::oneshot::channel();
     let mut looked = Some(looked);
     let changed = move |_: Vec<Image>| {
@@ -102,41 +40,14 @@ pub(super) async fn import_images(resolved: &Resolved, runtime: &EmbeddedRuntime
     task
 }
 
-fn handlers(given: &BTreeMap<String, String>) -> BTreeMap<String, String> {
-    given
-        .iter()
-        .filter(|(name, _)| !name.is_empty())
-        .map(|(name, program)| (name.clone(), program.clone()))
-        .into_map()
-}
-
 /// `podCIDR`, one or, separated by a comma, one of each family; otherwise the defaults.
 ///
 /// # Errors
 /// The first invalid one.
-pub fn subnets(resolved: &Resolved) -> Result<Vec<Subnet>, SubnetError> {
-    let given = resolved.kubelet.pod_cidr.as_str();
+pub(crate) fn subnets(given: &str) -> Result<Vec<Subnet>, SubnetError> {
     if given.is_empty() {
         let machine_id = std::fs::read("/etc/machine-id").unwrap_or_default();
         return Ok(default_subnets(&machine_id, Path::new("/proc/sys/net/ipv6").exists()));
     }
     given.split(',').map(|subnet| subnet.trim().parse()).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_cgroup_driver_is_the_chosen_one_else_systemds_where_it_rules_the_tree() {
-        for (chosen, v2, systemd, expected) in [
-            (None, true, true, CgroupDriver::Systemd),
-            (None, true, false, CgroupDriver::Cgroupfs),
-            (None, false, true, CgroupDriver::Cgroupfs),
-            (Some("cgroupfs"), true, true, CgroupDriver::Cgroupfs),
-            (Some("systemd"), false, false, CgroupDriver::Systemd),
-        ] {
-            assert_eq!(driver(chosen, v2, systemd), expected, "{chosen:?} {v2} {systemd}");
-        }
-    }
 }

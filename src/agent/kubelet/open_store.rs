@@ -8,8 +8,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::agent::config::Resolved;
-use crate::agent::kubelet::earlier;
+use crate::agent::kubelet::earlier::{self, RuntimesConfig};
 use crate::platform::clock::Clock;
 use crate::platform::logging::chain;
 use crate::pod::events::{EventRecorder, EventType};
@@ -118,9 +117,14 @@ pub(super) async fn open_store(
 }
 
 /// Facts of this run, for comparison by the next one.
-pub(super) async fn remember_node(resolved: &Resolved, store: &StoreHandle, loaded: &Loaded) {
-    Box::pin(earlier::settle(resolved, store, &loaded.meta)).await;
-    if let Err(error) = store.put_meta(meta::NODE_NAME, Some(&resolved.node_name)).await {
+pub(super) async fn remember_node(
+    runtimes: &RuntimesConfig,
+    node_name: &str,
+    store: &StoreHandle,
+    loaded: &Loaded,
+) {
+    Box::pin(earlier::settle(runtimes, store, &loaded.meta)).await;
+    if let Err(error) = store.put_meta(meta::NODE_NAME, Some(node_name)).await {
         log::warn!(key = meta::NODE_NAME, err:% = error; "Failed to write to the store");
     }
 }

@@ -1,17 +1,14 @@
-//! Device plugins of this node: the directories that count, and their sockets once the pod workers exist.
+//! Device plugins of this node: their checkpoint, and their sockets once the pod workers exist.
 //!
 //! Owns the fallback when the sockets cannot be created: the node runs without plugins.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::rc::Rc;
 
 use tokio::task::JoinHandle;
 
-use super::embedded;
 use super::report::LoopView;
-use crate::agent::config::Resolved;
 use crate::devices::DeviceManager;
-use crate::devices::cdi;
 use crate::devices::plugins;
 use crate::platform::logging::chain;
 use crate::pod::status::StatusManager;
@@ -23,27 +20,18 @@ pub(super) fn manager(root: &Path) -> DeviceManager {
     DeviceManager::open(&plugins::directory(root))
 }
 
-/// The directories of CDI specifications that the agent reads; none when the runtime does.
-pub(super) fn cdi_directories(resolved: &Resolved) -> Vec<PathBuf> {
-    let is_ours = resolved.kubelet.container_runtime_endpoint == embedded::ENDPOINT;
-    if is_ours { cdi::DIRECTORIES.map(PathBuf::from).to_vec() } else { Vec::new() }
-}
-
 /// Accepts plugin registrations from now on and notifies the pods affected by device changes. Not used by
 /// run-once.
 pub(super) async fn start<R: Runtime>(
-    resolved: &Resolved,
+    root: &Path,
     workers: &PodWorkers<R>,
     view: &Rc<LoopView>,
     statuses: &Rc<StatusManager>,
 ) -> Vec<JoinHandle<()>> {
-    if resolved.agent.run_once {
-        return Vec::new();
-    }
     let mut tasks = vec![workers.follow_devices()];
     let statuses = Rc::clone(statuses);
     let pods = Rc::new(move || statuses.snapshot());
-    match plugins::start(&resolved.flags.root_dir, &workers.devices(), pods).await {
+    match plugins::start(root, &workers.devices(), pods).await {
         Ok(sockets) => tasks.extend(sockets),
         Err(error) => {
             let why = chain(&error);

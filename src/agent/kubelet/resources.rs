@@ -1,37 +1,43 @@
-//! The node's capacity and allocatable resources: measured once at start, and combined with the
-//! configuration.
+//! The node's capacity and allocatable resources: measured once at start, and combined with what is reserved.
 //!
 //! Owns the measuring. The arithmetic is in `node::allocatable`.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use crate::agent::config::{KubeletConfiguration, Resolved};
 use crate::model::api::pod::ResourceList;
-use crate::model::api::quantity::Quantity;
 use crate::model::ordered::Ordered as _;
-use crate::model::runtime_config::CgroupDriver;
 use crate::node::allocatable::{
-    Enforce, Reserved, allocatable, as_seen_by_pods, capacity, count_cpus, eviction_reserve,
-    excessive_reservations, node_values, reserved_values,
+    Enforce, Reserved, allocatable, as_seen_by_pods, capacity, eviction_reserve, excessive_reservations,
+    node_values, reserved_values,
 };
-use crate::platform::cgroup::CgroupConfig;
 use crate::platform::sys::node;
 use crate::pod::executor::{NodeCgroups, ReservedCgroup, ShareError, node_ids};
-use crate::pod::resources::{CgroupLayout, NodeCapacity, ResourceFlags};
+use crate::pod::resources::NodeCapacity;
 use crate::pod::users::{DEFAULT_IDS_PER_POD, NodeIds};
+
+/// What is set aside of the node's resources.
+pub(super) struct ResourcesConfig<'a> {
+    pub(super) root_dir: &'a Path,
+    /// `localStorageCapacityIsolation`.
+    pub(super) isolates_storage: bool,
+    pub(super) max_pods: i64,
+    pub(super) pods_per_core: i64,
+    /// For the system and the kubelet.
+    pub(super) reserved: Reserved,
+    /// `evictionHard`, if it counts as a reservation.
+    pub(super) eviction_hard: Option<&'a BTreeMap<String, String>>,
+    /// `enforceNodeAllocatable`.
+    pub(super) enforced: &'a [String],
+    pub(super) system_cgroup: &'a str,
+    pub(super) kube_cgroup: &'a str,
+}
 
 pub(super) struct NodeResources {
     pub capacity: NodeCapacity,
     /// The part available to pods.
     pub allocatable: NodeCapacity,
-    /// How resources are translated to cgroup values.
-    pub flags: ResourceFlags,
-    /// The names of pod cgroups.
-    pub layout: CgroupLayout,
-    /// The location of pod cgroups.
-    pub cgroup: CgroupConfig,
-    /// The values of the cgroups above them.
+    /// The values of the cgroups above those of pods.
     pub node_cgroups: NodeCgroups,
 }
 
@@ -39,24 +45,20 @@ pub(super) struct NodeResources {
 ///
 /// # Errors
 /// More is reserved than exists, with upstream's message.
-pub(super) fn measure(resolved: &Resolved) -> Result<NodeResources, String> {
-    let kubelet = &resolved.kubelet;
-    let node = node_capacity(&resolved.flags.root_dir, kubelet.local_storage_capacity_isolation);
-    let whole =
-        capacity(&node, i64::from(kubelet.max_pods), i64::from(kubelet.pods_per_core), node.ephemeral_bytes);
-    let reserved = reserved(resolved, &whole);
-    let excessive = excessive_reservations(&whole, &reserved);
+pub(super) fn measure(mut config: ResourcesConfig<'_>) -> Result<NodeResources, String> {
+    let node = node_capacity(config.root_dir, config.isolates_storage);
+    let whole = capacity(&node, config.max_pods, config.pods_per_core, node.ephemeral_bytes);
+    if let Some(hard) = config.eviction_hard {
+        config.reserved.eviction = eviction_reserve(hard, &whole);
+    }
+    let excessive = excessive_reservations(&whole, &config.reserved);
     if !excessive.is_empty() {
         return Err(excessive.join(" "));
     }
     say_what_is_accepted(&node);
-    let (layout, cgroup) = layout(kubelet, node.cgroup_v2);
     Ok(NodeResources {
-        allocatable: as_seen_by_pods(&node, &allocatable(&whole, &reserved)),
-        flags: resource_flags(kubelet, node.cgroup_v2),
-        layout,
-        cgroup,
-        node_cgroups: node_cgroups(kubelet, &whole, &reserved),
+        allocatable: as_seen_by_pods(&node, &allocatable(&whole, &config.reserved)),
+        node_cgroups: node_cgroups(&config, &whole),
         capacity: node,
     })
 }
@@ -87,59 +89,13 @@ fn say_what_is_accepted(node: &NodeCapacity) {
     }
 }
 
-fn reserved(resolved: &Resolved, whole: &ResourceList) -> Reserved {
-    let kubelet = &resolved.kubelet;
-    let mut reserved = Reserved {
-        system: amounts(&kubelet.system_reserved),
-        kube: amounts(&kubelet.kube_reserved),
-        eviction: ResourceList::new(),
-    };
-    if !kubelet.reserved_system_cpus.is_empty() {
-        // Reserved CPUs by number replace both reservations (upstream).
-        reserved.kube.remove("cpu");
-        let cpus = Quantity::from_units(count_cpus(&kubelet.reserved_system_cpus));
-        reserved.system.insert("cpu".to_owned(), cpus);
-    }
-    if !resolved.flags.experimental_allocatable_ignore_eviction {
-        reserved.eviction = eviction_reserve(&kubelet.eviction_hard, whole);
-    }
-    reserved
-}
-
-/// Strings already validated with the configuration.
-fn amounts(texts: &BTreeMap<String, String>) -> ResourceList {
-    texts.iter().filter_map(|(name, text)| Some((name.clone(), Quantity::parse(text).ok()?))).into_map()
-}
-
-fn resource_flags(kubelet: &KubeletConfiguration, cgroup_v2: bool) -> ResourceFlags {
-    let period = kubelet.cpu_cfs_quota_period.to_std().as_micros();
-    ResourceFlags {
-        cpu_cfs_quota: kubelet.cpu_cfs_quota,
-        cpu_cfs_quota_period: i64::try_from(period).unwrap_or(100_000),
-        single_process_oom_kill: kubelet.single_process_oom_kill.unwrap_or(!cgroup_v2),
-        limited_swap: kubelet.memory_swap.swap_behavior == "LimitedSwap",
-        pod_pids_limit: Some(kubelet.pod_pids_limit).filter(|limit| *limit > 0),
-    }
-}
-
-/// The location of pod cgroups as configured; the runtime may report another driver.
-pub(super) fn layout(kubelet: &KubeletConfiguration, v2: bool) -> (CgroupLayout, CgroupConfig) {
-    let driver = match kubelet.cgroup_driver.as_str() {
-        "systemd" => CgroupDriver::Systemd,
-        _ => CgroupDriver::Cgroupfs,
-    };
-    let root = if kubelet.cgroup_root.is_empty() { "/" } else { kubelet.cgroup_root.as_str() };
-    let layout = CgroupLayout { driver, root: root.to_owned(), per_qos: kubelet.cgroups_per_qos };
-    (layout, CgroupConfig { mount: PathBuf::from("/sys/fs/cgroup"), v2, driver })
-}
-
-fn node_cgroups(kubelet: &KubeletConfiguration, whole: &ResourceList, reserved: &Reserved) -> NodeCgroups {
-    let words = &kubelet.enforce_node_allocatable;
-    let has = |word: &str| words.iter().any(|item| item == word);
+fn node_cgroups(config: &ResourcesConfig<'_>, whole: &ResourceList) -> NodeCgroups {
+    let reserved = &config.reserved;
+    let has = |word: &str| config.enforced.iter().any(|item| item == word);
     let enforced = has("pods");
     let kinds = [
-        ("system", "System", &kubelet.system_reserved_cgroup, &reserved.system),
-        ("kube", "Kube", &kubelet.kube_reserved_cgroup, &reserved.kube),
+        ("system", "System", config.system_cgroup, &reserved.system),
+        ("kube", "Kube", config.kube_cgroup, &reserved.kube),
     ];
     let mut cgroups =
         NodeCgroups { pods: node_values(whole, node::max_pids(), reserved, enforced), reserved: Vec::new() };
@@ -152,15 +108,15 @@ fn node_cgroups(kubelet: &KubeletConfiguration, whole: &ResourceList, reserved: 
             continue;
         };
         let values = reserved_values(reservation, enforce);
-        cgroups.reserved.push(ReservedCgroup { title, cgroup: cgroup.clone(), values });
+        cgroups.reserved.push(ReservedCgroup { title, cgroup: cgroup.to_owned(), values });
     }
     cgroups
 }
 
 /// The id ranges for pods with user namespaces. Fails at start, as the kubelet does, if the node has too few
 /// ids for its pods.
-pub(super) async fn user_ids(resolved: &Resolved) -> Result<NodeIds, ShareError> {
-    let ids_per_pod = resolved.kubelet.user_namespaces.ids_per_pod.and_then(|ids| u32::try_from(ids).ok());
-    let max_pods = u32::try_from(resolved.kubelet.max_pods).unwrap_or(u32::MAX);
+pub(super) async fn user_ids(ids_per_pod: Option<i64>, max_pods: i32) -> Result<NodeIds, ShareError> {
+    let ids_per_pod = ids_per_pod.and_then(|ids| u32::try_from(ids).ok());
+    let max_pods = u32::try_from(max_pods).unwrap_or(u32::MAX);
     node_ids(ids_per_pod.unwrap_or(DEFAULT_IDS_PER_POD), max_pods).await
 }

@@ -1,5 +1,4 @@
-//! The kubelet's servers, from the resolved configuration: the local socket, the API over TLS, the health and
-//! read-only ports.
+//! The kubelet's servers: the API over TLS, the health and read-only ports.
 //!
 //! Owns their configuration and their start.
 
@@ -10,11 +9,7 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 
-use crate::agent::config::{KubeletConfiguration, Resolved};
 use crate::agent::kubelet::report::LoopView;
-use crate::agent::kubelet::resources;
-use crate::model::objects::ObjectLookup;
-use crate::node::stats::{Stats, StatsConfig};
 use crate::platform::clock::Clock;
 use crate::platform::logging::chain;
 use crate::platform::rt;
@@ -26,7 +21,6 @@ use crate::serve::server::https::{self, Api, ListenError, Plain};
 use crate::serve::server::identity::{Believed, Identities, IdentityError};
 use crate::serve::server::node::SharedNode;
 use crate::serve::server::pki::{Authority, PkiError, authority_file};
-use crate::serve::server::report::ApiReport;
 use crate::serve::server::tls::{Source, Tls, TlsError, TlsSettings};
 
 #[derive(Debug, thiserror::Error)]
@@ -58,39 +52,36 @@ pub enum ServingError {
 /// The interval of retrying servers that cannot start.
 const RETRY: Duration = Duration::from_secs(10);
 
-/// Starts the servers that the configuration enables. An error that may pass (a port in use, a certificate on
+/// What is served, and where.
+pub(super) struct ServingConfig {
+    pub(super) health: Option<SocketAddr>,
+    pub(super) read_only: Option<SocketAddr>,
+    pub(super) api: Option<ApiConfig>,
+}
+
+/// Starts the configured servers. An error that may pass (a port in use, a certificate on
 /// a disk that is not mounted yet) keeps no pod from running: it is logged, shown by `agent status`, and
 /// retried. The upstream kubelet exits instead.
-///
-/// # Errors
-/// A configuration that can never be served.
-pub fn start(
-    resolved: &Resolved,
+pub(super) fn start(
+    config: ServingConfig,
     (node, guest): (&SharedNode, &SharedDelegate),
     view: &Rc<LoopView>,
     clock: &Clock,
-) -> Result<Vec<JoinHandle<()>>, ServingError> {
-    let kubelet = &resolved.kubelet;
+) -> Vec<JoinHandle<()>> {
     let mut tasks = Vec::new();
-    let mut plain = |name, bind: &str, port: i32, setting, shows| {
-        if port > 0 {
-            let (at, node, view, clock) =
-                (address(bind, port), Rc::clone(node), Rc::clone(view), clock.clone());
+    let mut plain = |name, at: Option<SocketAddr>, setting, shows| {
+        if let Some(at) = at {
+            let (node, view, clock) = (Rc::clone(node), Rc::clone(view), clock.clone());
             tasks.push(rt::spawn(name, async move {
                 let listener = persist(name, at, &view, || Ok(https::listen(at, setting)?)).await;
                 https::serve_plain(listener, node, shows, clock).await;
             }));
         }
     };
-    let health = "healthzBindAddress, healthzPort";
-    plain("health server", &kubelet.healthz_bind_address, kubelet.healthz_port, health, Plain::Health);
-    if !kubelet.enable_server {
-        return Ok(tasks);
-    }
-    let reading = "address, readOnlyPort";
-    plain("read-only server", &kubelet.address, kubelet.read_only_port, reading, Plain::ReadOnly);
-    let wanted = WantedApi::of(resolved)?;
-    let (at, view, clock) = (address(&kubelet.address, kubelet.port), Rc::clone(view), clock.clone());
+    plain("health server", config.health, "healthzBindAddress, healthzPort", Plain::Health);
+    plain("read-only server", config.read_only, "address, readOnlyPort", Plain::ReadOnly);
+    let Some(wanted) = config.api else { return tasks };
+    let (at, view, clock) = (wanted.at, Rc::clone(view), clock.clone());
     let (node, guest) = (Rc::clone(node), Rc::clone(guest));
     tasks.push(rt::spawn("API server", async move {
         // Its certificates exist before clients can connect, for those that then request a kubeconfig.
@@ -103,22 +94,7 @@ pub fn start(
         view.begun().await;
         https::serve(listener, Rc::new(api)).await;
     }));
-    Ok(tasks)
-}
-
-/// Resource usage statistics.
-pub(super) fn stats(resolved: &Resolved, objects: Rc<dyn ObjectLookup>, clock: &Clock) -> Rc<Stats> {
-    let (layout, cgroup) = resources::layout(&resolved.kubelet, node::cgroup_v2());
-    let config = StatsConfig {
-        node_name: resolved.node_name.clone(),
-        cgroup,
-        layout,
-        proc: PathBuf::from("/proc"),
-        root_dir: resolved.flags.root_dir.clone(),
-        runtime_cgroup: resolved.flags.runtime_cgroups.clone(),
-        pod_logs_dir: PathBuf::from(&resolved.kubelet.pod_logs_dir),
-    };
-    Stats::new(config, objects, clock.clone())
+    tasks
 }
 
 /// Retries until it succeeds.
@@ -147,19 +123,10 @@ async fn persist<T>(
     }
 }
 
-/// The address of the API for clients on this machine, and the directory of its authority.
-pub(super) fn api_report(resolved: &Resolved) -> ApiReport {
-    let directory = &resolved.flags.cert_dir;
-    // Without a working directory a relative path is left unchanged.
-    let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.clone());
-    let server = if resolved.kubelet.enable_server { server_url(&resolved.kubelet) } else { String::new() };
-    ApiReport { server, cert_dir: directory.display().to_string() }
-}
-
 /// The URL of the API for clients on this machine.
 #[must_use]
-pub fn server_url(kubelet: &KubeletConfiguration) -> String {
-    let mut at = address(&kubelet.address, kubelet.port);
+pub(crate) fn server_url(host: &str, port: i32) -> String {
+    let mut at = address(host, port);
     if at.ip().is_unspecified() {
         at.set_ip(IpAddr::from([127, 0, 0, 1]));
     }
@@ -167,75 +134,26 @@ pub fn server_url(kubelet: &KubeletConfiguration) -> String {
 }
 
 /// An address and a port that are already validated.
-fn address(address: &str, port: i32) -> SocketAddr {
+pub(super) fn address(address: &str, port: i32) -> SocketAddr {
     let address = address.parse().unwrap_or(IpAddr::from([127, 0, 0, 1]));
     SocketAddr::new(address, u16::try_from(port).unwrap_or_default())
 }
 
-/// The API as configured.
-struct WantedApi {
-    policy: Policy,
-    anonymous: bool,
-    debugging: bool,
-    system_logs: SystemLogs,
-    cert_dir: PathBuf,
-    node_name: String,
-    client_ca: Option<PathBuf>,
-    tokens: Option<PathBuf>,
-    source: Source,
-    settings: TlsSettings,
+pub(super) struct ApiConfig {
+    pub(super) at: SocketAddr,
+    pub(super) policy: Policy,
+    pub(super) anonymous: bool,
+    pub(super) debugging: bool,
+    pub(super) system_logs: SystemLogs,
+    pub(super) cert_dir: PathBuf,
+    pub(super) node_name: String,
+    pub(super) client_ca: Option<PathBuf>,
+    pub(super) tokens: Option<PathBuf>,
+    pub(super) source: Source,
+    pub(super) settings: TlsSettings,
 }
 
-impl WantedApi {
-    fn of(resolved: &Resolved) -> Result<Self, ServingError> {
-        let kubelet = &resolved.kubelet;
-        if kubelet.authentication.webhook.enabled {
-            let (setting, instead) = ("authentication.webhook.enabled: true", "it to false");
-            return Err(ServingError::NoApiServer { setting, instead });
-        }
-        let policy = match kubelet.authorization.mode.as_str() {
-            "AlwaysAllow" => Policy::AlwaysAllow,
-            "Webhook" => {
-                let (setting, instead) = ("authorization.mode: Webhook", "Local");
-                return Err(ServingError::NoApiServer { setting, instead });
-            }
-            _ => Policy::Local,
-        };
-        let settings = TlsSettings {
-            min_version: kubelet.tls_min_version.clone(),
-            cipher_suites: kubelet.tls_cipher_suites.clone(),
-        };
-        settings.check()?;
-        let file = |path: &str| (!path.is_empty()).then(|| PathBuf::from(path));
-        let (directory, node_name) = (resolved.flags.cert_dir.clone(), resolved.node_name.clone());
-        let source = match file(&kubelet.tls_cert_file) {
-            Some(certificate) => {
-                Source::Files { certificate, key: kubelet.tls_private_key_file.as_str().into() }
-            }
-            None => Source::Own {
-                directory: directory.clone(),
-                node_name: node_name.clone(),
-                names: names(node_name.clone(), resolved.node_ips.clone(), &kubelet.address),
-            },
-        };
-        Ok(Self {
-            policy,
-            anonymous: kubelet.authentication.anonymous.enabled,
-            debugging: kubelet.enable_debugging_handlers,
-            system_logs: match (kubelet.enable_system_log_handler, kubelet.enable_system_log_query) {
-                (false, _) => SystemLogs::Off,
-                (true, false) => SystemLogs::Files,
-                (true, true) => SystemLogs::Queries,
-            },
-            cert_dir: directory,
-            node_name,
-            client_ca: file(&kubelet.authentication.x509.client_ca_file),
-            tokens: resolved.agent.token_auth_file.clone(),
-            source,
-            settings,
-        })
-    }
-
+impl ApiConfig {
     fn open(&self, node: &SharedNode, guest: &SharedDelegate, clock: &Clock) -> Result<Api, ServingError> {
         let authority = Rc::new(Authority::open(&self.cert_dir, &self.node_name)?);
         let (anonymous, client_ca, tokens) = (self.anonymous, self.client_ca.clone(), self.tokens.clone());
@@ -268,14 +186,12 @@ impl WantedApi {
     }
 }
 
-/// The names and addresses of this node for clients, from the configuration and the interfaces.
-#[must_use]
-pub fn serving_names(resolved: &Resolved) -> Vec<String> {
-    names(resolved.node_name.clone(), resolved.node_ips.clone(), &resolved.kubelet.address)()
-}
-
 /// The names and addresses of this node for clients, evaluated at each call.
-fn names(node_name: String, node_ips: Vec<IpAddr>, address: &str) -> Rc<dyn Fn() -> Vec<String>> {
+pub(crate) fn serving_names(
+    node_name: String,
+    node_ips: Vec<IpAddr>,
+    address: &str,
+) -> Rc<dyn Fn() -> Vec<String>> {
     let configured = address.parse().ok().filter(|address: &IpAddr| !address.is_unspecified());
     Rc::new(move || {
         let host = node::hostname().unwrap_or_default().to_lowercase();

@@ -3,6 +3,10 @@
 //!
 //! Owns the order of start and stop (reference 1.8). Must not decide anything about pods.
 
+pub(crate) mod configs;
+pub mod cri;
+mod node_facts;
+
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,16 +16,13 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::agent::config::{Resolved, RunOnceWait};
-use crate::agent::kubelet::node_facts::{node_facts, node_ips};
 use crate::agent::kubelet::node_service::{NodeService, SandboxStreams};
 use crate::agent::kubelet::open_store::{object_trouble, open_store, remember_node, store_key, tell_upgrade};
 use crate::agent::kubelet::report::{Identity, LoopView};
 use crate::agent::kubelet::resources;
 use crate::agent::kubelet::run_once::{self, RunOnceConfig, RunOnceOutcome};
 use crate::agent::kubelet::serving::{self, ServingError};
-use crate::agent::kubelet::sources::{self, origins, rollback};
-use crate::agent::kubelet::workers::worker_config;
-use crate::agent::kubelet::{Kubelet, cgroup_root, cluster, embedded, logs, node_manager, plugins, pulling};
+use crate::agent::kubelet::{Kubelet, cgroup_root, cluster, embedded, node_manager, plugins};
 use crate::desired::pod_config::edit::{Edit, Editor};
 use crate::desired::pod_config::{PodConfig, RollbackConfig};
 use crate::desired::source::Accept;
@@ -32,6 +33,7 @@ use crate::model::objects::{LocalObjects, VOLUMES_DIR};
 use crate::model::source::SourceUpdate;
 use crate::model::types::PodSource;
 use crate::node::shutdown::InitSystem;
+use crate::node::stats::Stats;
 use crate::platform::cgroup::claim::HeldError;
 use crate::platform::clock::Clock;
 use crate::platform::http::{HttpClient, HttpError, shown_url};
@@ -41,19 +43,19 @@ use crate::platform::rt::shutdown::{self, Shutdown};
 use crate::platform::sys::inotify::InotifyError;
 use crate::platform::sys::{clone, lock, memory, node};
 use crate::pod::admission::Admission;
+use crate::pod::container_logs;
 use crate::pod::events::EventRecorder;
 use crate::pod::executor::{Executor, ExecutorConfig, ShareError};
 use crate::pod::image::{ImageConfig, ImagePuller};
 use crate::pod::pleg::{self, PlegConfig};
 use crate::pod::prober::{Prober, ProberConfig};
 use crate::pod::status::StatusManager;
-use crate::pod::users::NodeIds;
-use crate::pod::volume::{VolumeConfig, share_mounts_below};
+use crate::pod::volume::share_mounts_below;
 use crate::pod::workers::{PodWorkerConfig, PodWorkerDeps, PodWorkers};
 use crate::runtime::Runtime;
 use crate::runtime::cri::{CriConfig, CriRuntime, EndpointError};
 use crate::runtime::embedded::network::subnet::SubnetError;
-use crate::runtime::embedded::runtime::OpenError;
+use crate::runtime::embedded::runtime::{EmbeddedRuntime, OpenError};
 use crate::serve::server;
 use crate::serve::server::node::SharedNode;
 use crate::store::{Loaded, StoreError, StoreHandle, StoreKey};
@@ -164,7 +166,7 @@ pub async fn run(resolved: &Resolved, environment: &DaemonEnvironment) -> Result
     let Some(_lock) = take_lock(resolved, &trigger, &shutdown).await? else { return Ok(Finished::Stopped) };
     limit_process(resolved);
     let endpoint = resolved.kubelet.container_runtime_endpoint.as_str();
-    let key_file = resolved.agent.store_key_file.as_deref();
+    let key_file = resolved.flags.store_key_file.as_deref();
     let key = store_key(key_file, environment.credentials_directory.as_deref());
     let ruler = InitSystem {
         bus_address: environment.system_bus_address.clone(),
@@ -173,9 +175,9 @@ pub async fn run(resolved: &Resolved, environment: &DaemonEnvironment) -> Result
     let watched = Watched { notifier: Rc::new(notifier), watchdog, shutdown, ruler };
     if endpoint == embedded::ENDPOINT {
         make_dir(&resolved.flags.root_dir, 0o750)?;
-        let subnets = embedded::subnets(resolved).map_err(SetupError::PodCidr)?;
-        let runtime = Box::pin(embedded::open(resolved, subnets, Clock::System)).await?;
-        let images = embedded::import_images(resolved, &runtime).await;
+        let config = configs::embedded(resolved).map_err(SetupError::PodCidr)?;
+        let runtime = Box::pin(EmbeddedRuntime::open(config, Clock::System)).await?;
+        let images = embedded::import_images(resolved.flags.images_dir.clone(), &runtime).await;
         let finished = run_with(resolved, Rc::new(runtime), key, watched).await;
         images.abort();
         return finished;
@@ -208,7 +210,9 @@ async fn run_with<R: SandboxStreams>(
     let sources = house.start_sources(resolved, &update_sender)?;
     drop(update_sender);
     let (servers, node) = house.start_servers(resolved).await?;
-    let logs = logs::start(resolved, &house.runtime, house.clock.clone());
+    let rotation = configs::log_rotation(resolved);
+    let rotating = container_logs::rotate_logs(Rc::clone(&house.runtime), rotation, house.clock.clone());
+    let logs = rt::spawn("container logs", rotating);
     let (kubelet, view, statuses) = house.kubelet(updates, Rc::clone(&watched.notifier), watched.watchdog);
     let mut shutdown = watched.shutdown;
     let keeping = node.map(|node| {
@@ -218,16 +222,21 @@ async fn run_with<R: SandboxStreams>(
             view: &view,
             statuses: &statuses,
             events: &house.events,
-            objects: Rc::<LocalObjects>::clone(&house.objects),
             clock: &house.clock,
         };
         let pods = kubelet.workers.pressure();
         let ends = (watched.notifier, shutdown.clone(), watched.ruler);
         let ending;
-        (ending, shutdown) = node_manager::end_with_machine(resolved, Rc::clone(&pods), &needs, ends);
-        node_manager::start(resolved, pods, needs).into_iter().chain(ending)
+        let periods = configs::grace_periods(resolved);
+        (ending, shutdown) = node_manager::end_with_machine(periods, Rc::clone(&pods), &needs, ends);
+        let config = (configs::node_manager(resolved), house.stats(resolved));
+        node_manager::start(config, pods, &needs).into_iter().chain(ending)
     });
-    let plugins = plugins::start(resolved, &kubelet.workers, &view, &statuses).await;
+    let plugins = if resolved.kubelet.run_once {
+        Vec::new()
+    } else {
+        plugins::start(&resolved.flags.root_dir, &kubelet.workers, &view, &statuses).await
+    };
     let clearing = kubelet.workers.clearing();
     let finished = carry_on(resolved, kubelet, &view, &statuses, &house.admission, shutdown).await;
     let keeping = keeping.into_iter().flatten().chain(plugins);
@@ -249,13 +258,13 @@ async fn carry_on<R: Runtime>(
     admission: &Admission,
     shutdown: Shutdown,
 ) -> Finished {
-    if !resolved.agent.run_once {
+    if !resolved.kubelet.run_once {
         kubelet.run(shutdown).await;
         return Finished::Stopped;
     }
     let config = RunOnceConfig {
-        timeout: resolved.agent.run_once_timeout.to_std(),
-        wait_for_completion: resolved.agent.run_once_wait == RunOnceWait::Completed,
+        timeout: resolved.flags.run_once_timeout.to_std(),
+        wait_for_completion: resolved.flags.run_once_wait == RunOnceWait::Completed,
     };
     tokio::select! {
         biased;
@@ -355,18 +364,21 @@ impl<R: Runtime> AgentParts<R> {
         make_dir(root, 0o750)?;
         let objects = Rc::new(LocalObjects::new(root.join(VOLUMES_DIR)));
         let executor = {
-            let user_ids = resources::user_ids(resolved).await.map_err(SetupError::UserNamespaces)?;
-            ExecutorConfig { user_ids, ..executor_config(resolved, &objects)? }
+            let (ids, pods) = (resolved.kubelet.user_namespaces_ids_per_pod, resolved.kubelet.max_pods);
+            let user_ids = resources::user_ids(ids, pods).await.map_err(SetupError::UserNamespaces)?;
+            configs::executor(resolved, user_ids, &objects).map_err(SetupError::Reservations)?
         };
         share_mounts_below(root).await;
         make_dir(&executor.pod_logs_dir, 0o750)?;
-        logs::place(resolved, &executor.pod_logs_dir);
+        if let Some(bytes) = resolved.flags.container_log_ram {
+            keep_logs_in_memory(&executor.pod_logs_dir, bytes);
+        }
         make_dir(&executor.volumes.pods_dir, 0o750)?;
         make_dir(&executor.container_logs_dir, 0o755)?;
         let path = root.join("agent.db");
         let opened = open_store(&path, key.clone(), &clock).await;
         let (store, loaded) = opened.map_err(|source| SetupError::Store { path: path.clone(), source })?;
-        remember_node(resolved, &store, &loaded).await;
+        remember_node(&configs::runtimes(resolved), &resolved.node_name, &store, &loaded).await;
         let earlier = store.events().await.unwrap_or_default();
         let events = EventRecorder::new(resolved.node_name.clone(), clock.clone(), store.clone(), earlier);
         tell_upgrade(root, &events);
@@ -378,10 +390,10 @@ impl<R: Runtime> AgentParts<R> {
             started_at: clock.now(),
             endpoint: resolved.kubelet.container_runtime_endpoint.clone(),
             store_path: path.display().to_string(),
-            origins: origins(resolved),
+            origins: configs::origins(&resolved.kubelet),
             volumes_dir: root.join(VOLUMES_DIR),
             object_trouble: object_trouble(&key, &loaded),
-            api: serving::api_report(resolved),
+            api: configs::api_report(resolved),
         };
         // Objects that came through the API stay, whether the API is served now or not.
         let registered: Vec<PodSource> = identity.origins.keys().copied().chain([PodSource::Api]).collect();
@@ -391,9 +403,9 @@ impl<R: Runtime> AgentParts<R> {
         let (editor, edits) = Editor::channel();
         Ok(Self {
             view: Rc::new(LoopView::new(identity, Rc::clone(&runtime_name))),
-            workers: worker_config(resolved, &executor),
-            images: pulling::image_config(resolved),
-            admission: Admission::new(node_facts(resolved, &executor), events.clone()),
+            workers: configs::workers(resolved, executor.node_ips.clone()),
+            images: configs::images(resolved),
+            admission: Admission::new(node_facts::node_facts(resolved, &executor), events.clone()),
             executor: Some(executor),
             write_behind: rt::spawn("store write-behind", store.clone().write_behind()),
             runtime,
@@ -405,7 +417,7 @@ impl<R: Runtime> AgentParts<R> {
             clock,
             runtime_name,
             registered,
-            rollback: rollback(resolved),
+            rollback: configs::rollback(resolved),
             editor,
             edits: Some(edits),
             accepts: BTreeMap::new(),
@@ -419,7 +431,7 @@ impl<R: Runtime> AgentParts<R> {
     ) -> Result<Vec<tokio::task::JoinHandle<()>>, SetupError> {
         let kubelet = &resolved.kubelet;
         let parser = StaticPodParser { node_name: resolved.node_name.clone() };
-        let remembered = |source| sources::remembered(&self.loaded, source);
+        let remembered = |source| configs::remembered(&self.loaded, source);
         let mut accepts = BTreeMap::new();
         let mut accepting = |source: PodSource| {
             let (sender, receiver) = mpsc::channel(1);
@@ -439,7 +451,7 @@ impl<R: Runtime> AgentParts<R> {
             tasks.push(rt::spawn("file source", source.run(updates.clone())));
         }
         if !kubelet.static_pod_url.is_empty() {
-            let config = sources::url_config(resolved);
+            let config = configs::url_source(resolved);
             log::info!(url = shown_url(&config.url); "Adding pod URL");
             let http = HttpClient::start().map_err(SetupError::Http)?;
             let source =
@@ -459,10 +471,10 @@ impl<R: Runtime> AgentParts<R> {
     where
         R: SandboxStreams,
     {
-        if resolved.agent.run_once {
+        if resolved.kubelet.run_once {
             return Ok((Vec::new(), None));
         }
-        let listener = server::bind(&resolved.agent.agent_socket).await.map_err(SetupError::Listen)?;
+        let listener = server::bind(&resolved.flags.agent_socket).await.map_err(SetupError::Listen)?;
         let node: SharedNode = Rc::new(NodeService {
             name: resolved.node_name.clone(),
             configuration: resolved.to_json(),
@@ -474,11 +486,15 @@ impl<R: Runtime> AgentParts<R> {
             accepts: self.accepts.clone(),
             runtime: Rc::clone(&self.runtime),
             editor: self.editor.clone(),
-            stats: serving::stats(resolved, Rc::<LocalObjects>::clone(&self.objects), &self.clock),
+            stats: self.stats(resolved),
         });
         let parts = (&self.view, &self.statuses, &self.events, &self.clock, &self.editor);
-        let guest = cluster::local_api(resolved, self.executor.as_ref(), &node, parts);
-        let mut tasks = serving::start(resolved, (&node, &guest), &self.view, &self.clock)?;
+        let executor = self.executor.as_ref();
+        let state = node_facts::node_state(resolved, executor, self.clock.now());
+        let max_images = usize::try_from(resolved.kubelet.node_status_max_images).ok();
+        let devices = executor.map(|executor| executor.devices.clone());
+        let guest = cluster::local_api(state, max_images, devices, &node, parts);
+        let mut tasks = serving::start(configs::serving(resolved)?, (&node, &guest), &self.view, &self.clock);
         let (begun, clock, shared) = (Rc::clone(&self.view), self.clock.clone(), Rc::clone(&node));
         tasks.push(rt::spawn("local API", async move {
             // Earlier clients wait in the socket's backlog.
@@ -486,6 +502,10 @@ impl<R: Runtime> AgentParts<R> {
             server::serve(listener, node, Some(guest), clock).await;
         }));
         Ok((tasks, Some(shared)))
+    }
+
+    fn stats(&self, resolved: &Resolved) -> Rc<Stats> {
+        Stats::new(configs::stats(resolved), Rc::<LocalObjects>::clone(&self.objects), self.clock.clone())
     }
 
     fn kubelet(
@@ -564,31 +584,12 @@ fn make_dir(path: &Path, mode: u32) -> Result<(), SetupError> {
         .map_err(|source| SetupError::Directory { path: path.to_owned(), source })
 }
 
-fn executor_config(resolved: &Resolved, objects: &Rc<LocalObjects>) -> Result<ExecutorConfig, SetupError> {
-    let kubelet = &resolved.kubelet;
-    let root = &resolved.flags.root_dir;
-    let pod_logs_dir = PathBuf::from(&kubelet.pod_logs_dir);
-    let resources = resources::measure(resolved).map_err(SetupError::Reservations)?;
-    Ok(ExecutorConfig {
-        volumes: VolumeConfig { pods_dir: root.join("pods"), capacity: resources.allocatable.clone() },
-        container_logs_dir: logs::container_logs_dir(&pod_logs_dir),
-        pod_logs_dir,
-        seccomp_dir: root.join("seccomp"),
-        seccomp_default: resolved.seccomp_default(),
-        node_name: resolved.node_name.clone(),
-        node_ips: node_ips(resolved),
-        capacity: resources.capacity,
-        allocatable: resources.allocatable,
-        resources: resources.flags,
-        layout: resources.layout,
-        cgroup: resources.cgroup,
-        node_cgroups: resources.node_cgroups,
-        cluster_dns: kubelet.cluster_dns.clone(),
-        cluster_domain: kubelet.cluster_domain.clone(),
-        resolv_conf: Some(PathBuf::from(&kubelet.resolv_conf)).filter(|path| !path.as_os_str().is_empty()),
-        user_ids: NodeIds::default(),
-        objects: Rc::<LocalObjects>::clone(objects),
-        devices: plugins::manager(root),
-        cdi_directories: plugins::cdi_directories(resolved),
-    })
+/// Mounts a tmpfs on the existing log directory. A failure must not keep pods from starting.
+fn keep_logs_in_memory(pod_logs_dir: &Path, bytes: u64) {
+    if let Err(error) = container_logs::keep_in_memory(pod_logs_dir, bytes) {
+        log::error!(
+            path = pod_logs_dir.display().to_string(), err:% = error;
+            "Failed to keep container logs in memory, writing them to disk"
+        );
+    }
 }

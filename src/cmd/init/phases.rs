@@ -23,7 +23,7 @@ use super::install::{self, File};
 use super::preflight::{self, has_errors};
 use super::{CONFIG_FILE, DEFAULTS_FILE, InitError, InitSession, machine_of, resolve, service};
 use crate::agent::config::Resolved;
-use crate::agent::kubelet::{server_url, serving_names};
+use crate::agent::kubelet::serving::{server_url, serving_names};
 use crate::cmd::cli::kubeconfig;
 use crate::codec::base64;
 use crate::platform::rt;
@@ -188,7 +188,9 @@ impl InitRun<'_, '_> {
         }
         let file = directory.join("kubelet.crt");
         let before = fs::read(&file).ok();
-        let names = serving_names(&self.resolved);
+        let resolved = &self.resolved;
+        let names =
+            serving_names(resolved.node_name.clone(), resolved.node_ips.clone(), &resolved.kubelet.address)();
         let now = self.session.environment.now;
         pki::serving_pair(&directory, &authority, &self.resolved.node_name, &names, now)?;
         if before.is_some() && before == fs::read(&file).ok() {
@@ -232,7 +234,7 @@ impl InitRun<'_, '_> {
             Err(source) => return Err(InitError::File { action: "read", path, source }),
         }
         let pair = authority.client(ADMIN, MASTERS, YEAR, now)?;
-        let server = server_url(&self.resolved.kubelet);
+        let server = server_url(&self.resolved.kubelet.address, self.resolved.kubelet.port);
         let text = kubeconfig::file(&self.resolved.node_name, &server, &authority, ADMIN, &pair);
         write(&File::new(path, 0o600, text))?;
         self.say(&format!("[kubeconfig] Writing {shown:?} kubeconfig file\n"))

@@ -219,11 +219,11 @@ impl Purpose {
             ports,
             control_plane,
             subnets: if kubelet.container_runtime_endpoint == "embedded" {
-                embedded::subnets(resolved).unwrap_or_default()
+                embedded::subnets(&kubelet.pod_cidr).unwrap_or_default()
             } else {
                 Vec::new()
             },
-            bridge: resolved.agent.bridge_name.clone(),
+            bridge: resolved.flags.bridge_name.clone(),
             fail_swap_on: kubelet.fail_swap_on,
             fail_cgroup_v1: kubelet.fail_cgroup_v1,
         }

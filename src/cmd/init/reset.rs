@@ -16,6 +16,7 @@ use super::preflight;
 use super::{CONFIG_FILE, DEFAULTS_FILE, InitError, InitSession, machine_of, resolve, service};
 use crate::agent::config::Resolved;
 use crate::agent::kubelet::earlier;
+use crate::agent::kubelet::setup::configs;
 use crate::model::objects::VOLUMES_DIR;
 use crate::platform::logind;
 use crate::platform::rt;
@@ -153,12 +154,14 @@ impl ResetRun<'_, '_> {
         }
         self.free()?;
         let is_embedded = self.resolved.kubelet.container_runtime_endpoint == "embedded";
-        let records = self.resolved.agent.runtime_state_dir.clone();
+        let records = self.resolved.flags.runtime_state_dir.clone();
         if is_embedded && !records.exists() {
             return self.say("[reset] No pods are running\n");
         }
         self.say("[reset] Stopping and removing pods\n")?;
-        let cleared = rt::run(async { Box::pin(earlier::clear_node(&self.resolved)).await });
+        let (runtimes, cgroups) =
+            (configs::runtimes(&self.resolved), configs::cgroups(&self.resolved.kubelet));
+        let cleared = rt::run(async { Box::pin(earlier::clear_node(runtimes, cgroups)).await });
         let cleared = cleared.map_err(|error| InitError::Pods(error.to_string()))?;
         let cleared = cleared.map_err(InitError::Pods)?;
         self.failed.extend(cleared.left);
@@ -189,12 +192,12 @@ impl ResetRun<'_, '_> {
         if self.options.is_live() && !self.options.dry_run {
             rt::run(unshare_mounts_below(&root)).map_err(|error| InitError::Pods(error.to_string()))?;
         }
-        let state = self.options.rooted(&self.resolved.agent.runtime_state_dir);
+        let state = self.options.rooted(&self.resolved.flags.runtime_state_dir);
         self.unmount(&state)?;
         let mut directories: Vec<PathBuf> = STATE.iter().map(|name| root.join(name)).collect();
         directories.push(self.options.rooted(&self.resolved.flags.cert_dir));
         directories.push(state);
-        directories.push(self.options.rooted(&self.resolved.agent.agent_socket));
+        directories.push(self.options.rooted(&self.resolved.flags.agent_socket));
         if self.options.volumes {
             directories.push(root.join(VOLUMES_DIR));
         }

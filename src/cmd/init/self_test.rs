@@ -19,8 +19,6 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::preflight::PreflightFinding;
-use crate::agent::config::Resolved;
-use crate::agent::kubelet::embedded;
 use crate::model::labels;
 use crate::model::observed::ContainerStateKind;
 use crate::model::runtime_config::CgroupDriver;
@@ -35,6 +33,7 @@ use crate::platform::sys::{dir, mount};
 use crate::runtime::cri::{CriConfig, CriRuntime};
 use crate::runtime::embedded::images::digest_of;
 use crate::runtime::embedded::layout::Layout;
+use crate::runtime::embedded::network::subnet::SubnetError;
 use crate::runtime::embedded::runtime::{EmbeddedConfig, EmbeddedRuntime};
 use crate::runtime::{
     ContainerConfig, ContainerSecurity, NamespaceMode, NamespaceOptions, Runtime, SandboxConfig,
@@ -58,23 +57,33 @@ const CONNECT: Duration = Duration::from_secs(5);
 
 /// Tests the configured runtime.
 #[must_use]
-pub fn run(resolved: &Resolved) -> Vec<PreflightFinding> {
-    if resolved.kubelet.container_runtime_endpoint != "embedded" {
-        return vec![external(resolved)];
+pub(super) fn run(
+    endpoint: &str,
+    root_dir: &Path,
+    embedded: Result<EmbeddedConfig, SubnetError>,
+) -> Vec<PreflightFinding> {
+    if endpoint != "embedded" {
+        return vec![external(endpoint)];
     }
     let Some(program) = program::bytes() else {
         return vec![PreflightFinding::skipped(NAME, "no test program for this architecture")];
     };
     let began = Clock::System.now();
-    let place = Workspace::new(&resolved.flags.root_dir);
-    let tested = place.make().and_then(|()| {
-        let main = async { timeout(PATIENCE, Box::pin(test(resolved, &place, &program))).await };
-        let outcome = rt::run(main).map_err(|error| format!("start the async runtime: {error}"))?;
-        outcome.unwrap_or_else(|_| Err(format!("no response within {} s", PATIENCE.as_secs())))
+    let place = Workspace::new(root_dir);
+    let embedded = embedded.map_err(|error| format!("podCIDR: {}", chain(&error)));
+    let tested = embedded.and_then(|config| {
+        place.make()?;
+        let cgroup = config.cgroup.clone();
+        let main = async { timeout(PATIENCE, Box::pin(test(config, &place, &program))).await };
+        let outcome = rt::run(main).map_err(|error| format!("start the async runtime: {error}"));
+        let tested = outcome.and_then(|outcome| {
+            outcome.unwrap_or_else(|_| Err(format!("no response within {} s", PATIENCE.as_secs())))
+        });
+        if tested.is_err() {
+            place.end(&cgroup);
+        }
+        tested
     });
-    if tested.is_err() {
-        place.end(&embedded::config(resolved, Vec::new()).cgroup);
-    }
     place.remove();
     let took = Clock::System.now().as_nanos().saturating_sub(began.as_nanos()) / 1_000_000;
     match tested {
@@ -108,11 +117,13 @@ pub fn run(resolved: &Resolved) -> Vec<PreflightFinding> {
 }
 
 /// As in kubeadm: the socket answers, and the runtime reports that it is ready.
-fn external(resolved: &Resolved) -> PreflightFinding {
-    let endpoint = resolved.kubelet.container_runtime_endpoint.clone();
+fn external(endpoint: &str) -> PreflightFinding {
     let ask = async {
-        let config =
-            CriConfig { endpoint: endpoint.clone(), image_endpoint: String::new(), request_timeout: CONNECT };
+        let config = CriConfig {
+            endpoint: endpoint.to_owned(),
+            image_endpoint: String::new(),
+            request_timeout: CONNECT,
+        };
         let runtime = CriRuntime::connect(&config).map_err(|error| chain(&error))?;
         let version = runtime.version().await.map_err(|error| chain(&error))?;
         let status = runtime.status().await.map_err(|error| chain(&error))?;
@@ -197,14 +208,6 @@ impl Workspace {
         }
     }
 
-    fn config(&self, resolved: &Resolved) -> Result<EmbeddedConfig, String> {
-        let subnets = embedded::subnets(resolved).map_err(|error| format!("podCIDR: {}", chain(&error)))?;
-        let mut config = embedded::config(resolved, subnets);
-        config.layout = Layout::new(&self.data, &self.state);
-        config.network.state = config.layout.network();
-        Ok(config)
-    }
-
     /// The path in the cgroup file system.
     fn cgroup_path(&self, cgroup: &CgroupConfig) -> String {
         match cgroup.driver {
@@ -224,8 +227,13 @@ impl Workspace {
 }
 
 /// Whether pods can have a network, after a container was created, run and removed.
-async fn test(resolved: &Resolved, place: &Workspace, program: &[u8]) -> Result<Result<(), String>, String> {
-    let config = place.config(resolved)?;
+async fn test(
+    mut config: EmbeddedConfig,
+    place: &Workspace,
+    program: &[u8],
+) -> Result<Result<(), String>, String> {
+    config.layout = Layout::new(&place.data, &place.state);
+    config.network.state = config.layout.network();
     let cgroup = config.cgroup.clone();
     let path = place.cgroup_path(&cgroup);
     let runtime =

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep};
 
 use self::entry::{FileEntry, Look, Looked};
 use self::read::{PathContent, look};
@@ -34,8 +34,8 @@ use super::{
 use crate::model::ordered::Ordered as _;
 use crate::model::types::PodSource;
 use crate::platform::clock::Clock;
+use crate::platform::rt;
 use crate::platform::sys::identity::directory_identity;
-use crate::platform::sys::memory;
 
 /// A directory with more files than this is a mistake in `staticPodPath`.
 pub const MAX_FILES: usize = 20_000;
@@ -156,7 +156,8 @@ impl<P: ManifestParser> FileSource<P> {
         let mut everything = true;
         let mut accept: Option<Accept> = None;
         let mut hints = Hints::default();
-        let mut next_scan = Instant::now();
+        let mut rescans = rt::Periodic::every(self.config.check_frequency.max(SHORTEST_PERIOD));
+        let mut is_periodic = false;
         loop {
             if everything {
                 self.arm(&mut watch);
@@ -164,25 +165,20 @@ impl<P: ManifestParser> FileSource<P> {
             } else {
                 self.rescan(&hints.names, watch.as_ref()).await;
             }
-            if let Some(update) = self.take_update() {
-                if updates.send(update).await.is_err() {
-                    return;
-                }
-            } else if everything {
-                memory::forget_text_pages();
+            if let Some(update) = self.take_update()
+                && updates.send(update).await.is_err()
+            {
+                return;
             }
             if let Some(accept) = accept.take() {
                 // The client has disconnected: the answer stays accepted.
                 let _ = accept.send(self.unavailable.is_none());
             }
-            if next_scan <= Instant::now() {
-                next_scan = Instant::now() + self.config.check_frequency.max(SHORTEST_PERIOD);
-                if let Some(watch) = &mut watch {
-                    watch.forget_writers();
-                }
-            }
             hints = Hints::default();
             if let Some(watch) = &mut watch {
+                if std::mem::take(&mut is_periodic) {
+                    watch.forget_writers();
+                }
                 watch.follow_hidden = self.has_links;
             }
             let files = u32::try_from(self.entries.len()).unwrap_or(u32::MAX);
@@ -200,7 +196,10 @@ impl<P: ManifestParser> FileSource<P> {
                 // Dropping it is safe: unread events stay in the kernel's queue, read ones are in `hints`.
                 () = wait(&mut watch, &mut hints, looked, max_delay) => hints.everything,
                 // Dropping it is safe: the deadline is kept.
-                () = sleep_until(next_scan) => true,
+                () = rescans.due() => {
+                    is_periodic = true;
+                    true
+                }
             };
         }
     }

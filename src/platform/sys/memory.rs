@@ -37,16 +37,8 @@ pub fn rest() {
     give_back();
 }
 
-/// Releases the text pages that a periodic check has touched, for a process that checks again in some
-/// seconds: the kernel maps sixteen pages for each one touched, so that a rescan of a directory is two
-/// megabytes otherwise. Free heap stays. In a simulation, where seconds take no time, nothing is done.
-pub fn forget_text_pages() {
-    if !crate::platform::rt::jobs_run_inline() {
-        forget_pages();
-    }
-}
-
-fn forget_pages() {
+/// Releases unmodified pages of files and the unused part of the stack. Free heap stays.
+pub(in crate::platform) fn forget_pages() {
     let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return };
     for range in maps.lines().filter_map(reloadable) {
         forget(range);

@@ -105,10 +105,10 @@ fn an_unconfigured_node_is_closed_and_each_difference_to_the_kubelet_is_named() 
         let origin = given.provenance[path].to_string();
         assert!(origin.starts_with("agent default (differs from the kubelet): "), "{path}: {origin}");
     }
-    assert_eq!(given.kubelet.authorization.mode, "Local");
+    assert_eq!(given.kubelet.authorization_mode, "Local");
     assert_eq!(given.node_name, "edge-1");
-    assert_eq!(given.agent.images_dir, Path::new("/var/lib/kubelet/images"));
-    assert_eq!(given.agent.agent_socket, Path::new("/run/agent/agent.sock"));
+    assert_eq!(given.flags.images_dir, Path::new("/var/lib/kubelet/images"));
+    assert_eq!(given.flags.agent_socket, Path::new("/run/agent/agent.sock"));
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn what_the_user_says_beats_our_defaults() {
         "--container-runtime-endpoint=unix:///run/crio/crio.sock",
     ]);
     assert_eq!((given.kubelet.address.as_str(), given.kubelet.read_only_port), ("0.0.0.0", 10255));
-    assert!(given.kubelet.authentication.anonymous.enabled);
+    assert!(given.kubelet.authentication_anonymous_enabled);
     assert!(given.kubelet.fail_swap_on && given.kubelet.fail_cgroup_v1);
     assert_eq!(given.kubelet.container_runtime_endpoint, "unix:///run/crio/crio.sock");
     let scratch = Scratch::new();
@@ -131,8 +131,8 @@ fn what_the_user_says_beats_our_defaults() {
         "failSwapOn: true\nauthorization: {mode: Webhook}\nauthentication: {webhook: {enabled: true}}\n",
     );
     let given = resolved(&["--config", &file]);
-    assert!(given.kubelet.fail_swap_on && given.kubelet.authentication.webhook.enabled);
-    assert_eq!(given.kubelet.authorization.mode, "Webhook");
+    assert!(given.kubelet.fail_swap_on && given.kubelet.authentication_webhook_enabled);
+    assert_eq!(given.kubelet.authorization_mode, "Webhook");
 }
 
 #[test]
@@ -226,7 +226,7 @@ fn relative_paths_in_the_file_are_meant_from_its_directory_and_flags_are_not() {
     let given = resolved(&["--config", &file]);
     let parent = scratch.path().parent().unwrap();
     assert_eq!(Path::new(&given.kubelet.static_pod_path), parent.join("m"));
-    assert_eq!(Path::new(&given.kubelet.authentication.x509.client_ca_file), scratch.path().join("ca.crt"));
+    assert_eq!(Path::new(&given.kubelet.authentication_x509_client_ca_file), scratch.path().join("ca.crt"));
     assert_eq!(given.kubelet.pod_logs_dir, "/abs");
     let given = resolved(&["--config", &file, "--pod-manifest-path=rel"]);
     assert_eq!(given.kubelet.static_pod_path, "rel");
@@ -245,14 +245,14 @@ fn paths_of_flags_are_made_absolute() {
         "--cni-bin-dir=b:/opt/b",
         "--image-policy=p.json",
     ]);
-    let agent = &given.agent;
-    assert_eq!([&given.flags.root_dir, &given.flags.cert_dir], [&here.join("r"), &here.join("c")]);
-    assert_eq!(agent.images_dir, here.join("r/images"));
-    assert_eq!([&agent.runtime_state_dir, &agent.agent_socket], [&here.join("s"), &here.join("a.sock")]);
-    assert_eq!(agent.cni_conf_dir, here.join("n"));
-    assert_eq!(agent.cni_bin_dirs, [here.join("b"), PathBuf::from("/opt/b")]);
-    assert_eq!(agent.image_policy, Some(here.join("p.json")));
-    assert_eq!(resolved(&[]).agent.image_policy, None);
+    let flags = &given.flags;
+    assert_eq!([&flags.root_dir, &flags.cert_dir], [&here.join("r"), &here.join("c")]);
+    assert_eq!(flags.images_dir, here.join("r/images"));
+    assert_eq!([&flags.runtime_state_dir, &flags.agent_socket], [&here.join("s"), &here.join("a.sock")]);
+    assert_eq!(flags.cni_conf_dir, here.join("n"));
+    assert_eq!(flags.cni_bin_dirs, [here.join("b"), PathBuf::from("/opt/b")]);
+    assert_eq!(flags.image_policy, Some(here.join("p.json")));
+    assert_eq!(resolved(&[]).flags.image_policy, None);
 }
 
 #[test]
@@ -265,7 +265,7 @@ fn unknown_and_duplicate_fields_warn_and_the_rest_counts() {
     let given = resolved(&["--config", &file]);
     assert_eq!(given.kubelet.max_pods, 5, "the last one wins");
     assert_eq!(
-        given.kubelet.logging.flush_frequency,
+        given.kubelet.logging_flush_frequency,
         GoDuration::from_secs(7),
         "nanoseconds are accepted here"
     );
@@ -289,7 +289,8 @@ fn files_that_cannot_be_used_are_refused_by_path_and_reason() {
         ("maxPods: 5000000000\n", "maxPods"),
         ("syncFrequency: 20\n", "syncFrequency"),
         ("syncFrequency: 20x\n", "not a duration like 1m30s"),
-        ("authentication: yes\n", "authentication"),
+        ("authentication: yes\n", "authentication: invalid type: boolean `true`, expected a map"),
+        ("authentication: {x509: {clientCAFile: 5}}\n", "authentication.x509.clientCAFile: invalid type"),
         ("---\nkind: Pod\n", "2 YAML documents"),
     ] {
         let file = scratch.config("c", body);

@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 
 use crate::agent::config::error::Findings;
+use crate::agent::config::fields::KubeletConfiguration;
 use crate::agent::config::gates::FeatureGates;
-use crate::agent::config::schema::KubeletConfiguration;
 use crate::model::duration::GoDuration;
 
 pub(super) struct Check<'a> {

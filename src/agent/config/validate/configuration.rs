@@ -9,9 +9,9 @@ use std::path::Path;
 use super::check::Check;
 use super::{resources, tls};
 use crate::agent::config::error::Findings;
+use crate::agent::config::fields::{ConfigTaint, KubeletConfiguration};
 use crate::agent::config::gates::FeatureGates;
 use crate::agent::config::load::clean;
-use crate::agent::config::schema::{ConfigTaint, KubeletConfiguration};
 use crate::model::api::quantity::Quantity;
 use crate::model::duration::GoDuration;
 
@@ -61,7 +61,7 @@ impl Check<'_> {
         self.range("eventBurst", config.event_burst, 0, i64::MAX);
         self.range("kubeAPIQPS", config.kube_api_qps, 0, i64::MAX);
         self.range("kubeAPIBurst", config.kube_api_burst, 0, i64::MAX);
-        self.one_of("authorization.mode", &config.authorization.mode, &["AlwaysAllow", "Local", "Webhook"]);
+        self.one_of("authorization.mode", &config.authorization_mode, &["AlwaysAllow", "Local", "Webhook"]);
         tls::check(self);
         if config.server_tls_bootstrap && !self.gates.enabled("RotateKubeletServerCertificate") {
             let problem =
@@ -83,7 +83,7 @@ impl Check<'_> {
             );
             self.findings.add("showHiddenMetricsForVersion", problem);
         }
-        if let Some(rate) = config.tracing.sampling_rate_per_million {
+        if let Some(rate) = config.tracing_sampling_rate_per_million {
             self.range("tracing.samplingRatePerMillion", rate, 0, 1_000_000);
         }
         for (field, value) in [
@@ -98,24 +98,26 @@ impl Check<'_> {
     }
 
     fn logging(&mut self) {
-        let logging = &self.config.logging;
-        self.one_of("logging.format", &logging.format, &["text", "json"]);
-        if logging.format != "text" && !logging.vmodule.is_empty() {
+        let config = self.config;
+        self.one_of("logging.format", &config.logging_format, &["text", "json"]);
+        if config.logging_format != "text" && !config.logging_vmodule.is_empty() {
             self.findings
                 .add("logging.vmodule", "only supported with logging.format text; remove one of the two");
         }
-        for (index, item) in logging.vmodule.iter().enumerate() {
+        for (index, item) in config.logging_vmodule.iter().enumerate() {
             if item.file_pattern.is_empty() || item.file_pattern.contains(['=', ',']) {
                 let problem =
                     format!("{:?} is not a valid pattern; use a file name with * and ?", item.file_pattern);
                 self.findings.add(format!("logging.vmodule[{index}].filePattern"), problem);
             }
         }
-        let set = |streams: &crate::agent::config::schema::LoggingStreams| {
-            streams.split_stream || streams.info_buffer_size != Quantity::default()
-        };
-        for (name, streams) in [("text", &logging.options.text), ("json", &logging.options.json)] {
-            if set(streams) && !self.gates.enabled("LoggingAlphaOptions") {
+        let (text, json) =
+            (config.logging_options_text_info_buffer_size, config.logging_options_json_info_buffer_size);
+        for (name, splits, buffer) in [
+            ("text", config.logging_options_text_split_stream, text),
+            ("json", config.logging_options_json_split_stream, json),
+        ] {
+            if (splits || buffer != Quantity::default()) && !self.gates.enabled("LoggingAlphaOptions") {
                 let field = format!("logging.options.{name}");
                 self.findings.add(field, "requires feature gate LoggingAlphaOptions");
             }
@@ -137,7 +139,7 @@ impl Check<'_> {
         for (index, taint) in config.register_with_taints.iter().enumerate() {
             self.taint(&format!("registerWithTaints[{index}]"), taint);
         }
-        if let Some(ids) = config.user_namespaces.ids_per_pod
+        if let Some(ids) = config.user_namespaces_ids_per_pod
             && (ids < 65_536 || ids % 65_536 != 0 || u32::try_from(ids).is_err())
         {
             let problem = format!("{ids} must be a multiple of 65536 that fits in 32 bits");
@@ -236,7 +238,7 @@ impl Check<'_> {
             let problem = format!("{} is too short; use 3s or more", config.container_log_monitor_interval);
             self.findings.add("containerLogMonitorInterval", problem);
         }
-        let restart = config.crash_loop_back_off.max_container_restart_period;
+        let restart = config.crash_loop_back_off_max_container_restart_period;
         let field = "crashLoopBackOff.maxContainerRestartPeriod";
         self.span(field, restart, GoDuration::from_secs(1), GoDuration::from_secs(300));
         let period = config.cpu_cfs_quota_period;

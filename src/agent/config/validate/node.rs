@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::agent::config::Environment;
 use crate::agent::config::args::Args;
 use crate::agent::config::error::Findings;
-use crate::agent::config::kubelet_flags::KubeletFlags;
+use crate::agent::config::flags::AgentFlags;
 
 /// The flags' settings of this node.
 #[derive(Debug, Default)]
@@ -23,7 +23,7 @@ pub(in crate::agent::config) struct NodeSettings {
 
 /// Checks the flags and reads the node's name and addresses from them.
 pub(in crate::agent::config) fn flags(
-    flags: &KubeletFlags,
+    flags: &AgentFlags,
     args: &Args,
     environment: &Environment,
 ) -> Result<NodeSettings, Findings> {
@@ -68,7 +68,7 @@ pub(in crate::agent::config) fn flags(
     if findings.0.is_empty() { Ok(node) } else { Err(findings) }
 }
 
-fn node_name(flags: &KubeletFlags, environment: &Environment) -> String {
+fn node_name(flags: &AgentFlags, environment: &Environment) -> String {
     let given = flags.hostname_override.trim();
     if given.is_empty() { environment.hostname.trim() } else { given }.to_lowercase()
 }
@@ -100,7 +100,7 @@ const ALLOWED_KEYS: [&str; 11] = [
 ];
 const ALLOWED_PREFIXES: [&str; 2] = ["kubelet.kubernetes.io", "node.kubernetes.io"];
 
-fn node_labels(flags: &KubeletFlags, findings: &mut Findings) {
+fn node_labels(flags: &AgentFlags, findings: &mut Findings) {
     let under = |prefix: &str, domain: &str| {
         prefix.strip_suffix(domain).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
     };
@@ -209,7 +209,7 @@ fn parse_sloppy(text: &str) -> Option<IpAddr> {
 }
 
 /// As upstream, a kubeconfig may be missing if there is a bootstrap kubeconfig to create it with.
-pub(in crate::agent::config) fn kubeconfig(flags: &KubeletFlags) -> Result<(), Findings> {
+pub(in crate::agent::config) fn kubeconfig(flags: &AgentFlags) -> Result<(), Findings> {
     let mut findings = Findings::default();
     let is_there = |path: &str| !path.is_empty() && Path::new(path).is_file();
     let (own, first) = (&flags.kubeconfig, &flags.bootstrap_kubeconfig);
@@ -224,7 +224,7 @@ pub(in crate::agent::config) fn kubeconfig(flags: &KubeletFlags) -> Result<(), F
     if findings.0.is_empty() { Ok(()) } else { Err(findings) }
 }
 
-fn credential_providers(flags: &KubeletFlags, findings: &mut Findings) {
+fn credential_providers(flags: &AgentFlags, findings: &mut Findings) {
     let (config, directory) =
         (&flags.image_credential_provider_config, &flags.image_credential_provider_bin_dir);
     match (config.is_empty(), directory.is_empty()) {

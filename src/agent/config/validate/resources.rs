@@ -93,8 +93,8 @@ impl Check<'_> {
             self.findings.add(field, "TieredReservation requires feature gate MemoryQoS");
         }
         let behaviours = ["", "NoSwap", "LimitedSwap"];
-        self.one_of("memorySwap.swapBehavior", &config.memory_swap.swap_behavior, &behaviours);
-        if !config.memory_swap.swap_behavior.is_empty() && !self.gates.enabled("NodeSwap") {
+        self.one_of("memorySwap.swapBehavior", &config.memory_swap_swap_behavior, &behaviours);
+        if !config.memory_swap_swap_behavior.is_empty() && !self.gates.enabled("NodeSwap") {
             self.findings.add("memorySwap.swapBehavior", "requires feature gate NodeSwap");
         }
     }

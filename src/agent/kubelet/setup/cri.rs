@@ -8,12 +8,13 @@ use std::path::{Path, PathBuf};
 use tokio::task::JoinSet;
 
 use crate::agent::config::{CriFlags, Resolved};
-use crate::agent::kubelet::embedded;
+use crate::agent::kubelet::embedded::import_images;
+use crate::agent::kubelet::setup::configs;
 use crate::platform::clock::Clock;
 use crate::platform::rt::notify::{Notifier, NotifyError};
 use crate::platform::rt::{self, shutdown};
 use crate::runtime::embedded::network::subnet::SubnetError;
-use crate::runtime::embedded::runtime::OpenError;
+use crate::runtime::embedded::runtime::{EmbeddedRuntime, OpenError};
 use crate::serve::cri::{self, CriServer};
 use crate::serve::server::BindError;
 use crate::serve::streaming::server::{ListenError, Server};
@@ -59,16 +60,16 @@ pub async fn run(resolved: &Resolved, flags: &CriFlags, notify_socket: Option<&s
     let socket = socket_path(&flags.listen)?;
     let address: SocketAddr =
         flags.stream_address.parse().map_err(|_| CriError::StreamAddress(flags.stream_address.clone()))?;
-    let subnets = embedded::subnets(resolved).map_err(CriError::PodCidr)?;
+    let config = configs::embedded(resolved).map_err(CriError::PodCidr)?;
     let (trigger, shutdown) = shutdown::channel();
     rt::spawn("signals", shutdown::watch_signals(trigger).map_err(CriError::Signals)?);
     let notifier = Notifier::connect(notify_socket)?;
     let root = &resolved.flags.root_dir;
     std::fs::create_dir_all(root).map_err(|source| CriError::Directory { path: root.clone(), source })?;
     // The runtime first: if another agent has locked it, that agent's socket is left alone.
-    let runtime = Box::pin(embedded::open(resolved, subnets, Clock::System)).await?;
+    let runtime = Box::pin(EmbeddedRuntime::open(config, Clock::System)).await?;
     let listener = cri::listen(&socket).await?;
-    let images = embedded::import_images(resolved, &runtime).await;
+    let images = import_images(resolved.flags.images_dir.clone(), &runtime).await;
     let streams = Server::bind(address)?;
     let server = CriServer::new(runtime, streams.announcer());
     let mut tasks = JoinSet::new();

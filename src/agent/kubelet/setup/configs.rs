@@ -1,0 +1,473 @@
+//! The configuration of each part, from the resolved configuration.
+//!
+//! Owns the translation: only here and in `setup` itself both the settings and the parts are known.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+use crate::agent::config::{KubeletConfiguration, Origin, Resolved};
+use crate::agent::kubelet::earlier::RuntimesConfig;
+use crate::agent::kubelet::embedded::{ENDPOINT, subnets};
+use crate::agent::kubelet::resources::ResourcesConfig;
+use crate::agent::kubelet::serving::{
+    ApiConfig, ServingConfig, ServingError, address, server_url, serving_names,
+};
+use crate::agent::kubelet::setup::node_facts::node_ips;
+use crate::agent::kubelet::{plugins, resources};
+use crate::desired::pod_config::RollbackConfig;
+use crate::desired::source::url::UrlConfig;
+use crate::desired::source::{LastGood, Remembered};
+use crate::devices::cdi;
+use crate::model::api::pod::ResourceList;
+use crate::model::api::quantity::Quantity;
+use crate::model::back_off::BackOffLimits;
+use crate::model::duration::GoDuration;
+use crate::model::objects::LocalObjects;
+use crate::model::ordered::Ordered as _;
+use crate::model::runtime_config::CgroupDriver;
+use crate::model::types::PodSource;
+use crate::node::NodeConfig;
+use crate::node::allocatable::{Reserved, count_cpus};
+use crate::node::eviction::{EvictionConfig, ThresholdTexts, thresholds};
+use crate::node::image_gc::ImageLimits;
+use crate::node::shutdown::rules::{Period, periods};
+use crate::node::stats::StatsConfig;
+use crate::platform::cgroup::CgroupConfig;
+use crate::platform::http::{ClientFiles, shown_url};
+use crate::platform::sys::node;
+use crate::pod::container_logs::LogConfig;
+use crate::pod::executor::ExecutorConfig;
+use crate::pod::image::pull_records::Verification;
+use crate::pod::image::{CredentialsConfig, ImageConfig};
+use crate::pod::log_rotation::LogLimits;
+use crate::pod::resources::{CgroupLayout, ResourceFlags};
+use crate::pod::users::NodeIds;
+use crate::pod::volume::VolumeConfig;
+use crate::pod::workers::PodWorkerConfig;
+use crate::runtime::embedded::layout::Layout;
+use crate::runtime::embedded::network::NetworkConfig;
+use crate::runtime::embedded::network::subnet::SubnetError;
+use crate::runtime::embedded::runtime::{EmbeddedConfig, OWN_PROGRAM};
+use crate::serve::server::access::Policy;
+use crate::serve::server::answer::SystemLogs;
+use crate::serve::server::report::ApiReport;
+use crate::serve::server::tls::{Source, TlsSettings};
+use crate::store::{Loaded, meta};
+
+/// Upstream's initial back-off of a crash-looping container.
+const FIRST_BACK_OFF: Duration = Duration::from_secs(10);
+
+/// The configured runtime and the embedded one, which may be an earlier one.
+pub(crate) fn runtimes(resolved: &Resolved) -> RuntimesConfig {
+    RuntimesConfig {
+        endpoint: resolved.kubelet.container_runtime_endpoint.clone(),
+        request_timeout: resolved.kubelet.runtime_request_timeout.to_std(),
+        embedded: embedded(resolved),
+    }
+}
+
+/// The embedded runtime's paths and settings.
+///
+/// # Errors
+/// The first invalid pod subnet.
+pub(crate) fn embedded(resolved: &Resolved) -> Result<EmbeddedConfig, SubnetError> {
+    let flags = &resolved.flags;
+    let layout = Layout::new(&flags.root_dir.join("runtime"), &flags.runtime_state_dir);
+    let v2 = node::cgroup_v2();
+    let chosen = resolved.provenance.get("cgroupDriver").is_some_and(Origin::is_explicit);
+    let chosen = chosen.then_some(resolved.kubelet.cgroup_driver.as_str());
+    let driver = driver(chosen, v2, node::systemd_is_running());
+    let handlers = flags.runtime_handlers.iter().filter(|(name, _)| !name.is_empty());
+    Ok(EmbeddedConfig {
+        network: NetworkConfig {
+            bridge: flags.bridge_name.clone(),
+            subnets: subnets(&resolved.kubelet.pod_cidr)?,
+            mtu: None,
+            state: layout.network(),
+            cni_conf_dir: flags.cni_conf_dir.clone(),
+            cni_bin_dirs: flags.cni_bin_dirs.clone(),
+        },
+        layout,
+        program: PathBuf::from(OWN_PROGRAM),
+        cgroup: CgroupConfig { mount: PathBuf::from("/sys/fs/cgroup"), v2, driver },
+        handlers: handlers.map(|(name, program)| (name.clone(), program.clone())).into_map(),
+        registry_hosts_dirs: flags.registry_hosts_dirs.clone(),
+        image_policy: flags.image_policy.clone(),
+        image_keep_free: resolved.kubelet.eviction_hard.get("imagefs.available").cloned().unwrap_or_default(),
+    })
+}
+
+/// The configured cgroup driver, otherwise the one that suits the machine: a unified tree has a single
+/// manager, and under systemd that is systemd. The kubelet's own default, `cgroupfs`, is for a runtime that
+/// reports its driver; here the agent is the runtime.
+fn driver(chosen: Option<&str>, v2: bool, systemd: bool) -> CgroupDriver {
+    match chosen {
+        Some("systemd") => CgroupDriver::Systemd,
+        None if v2 && systemd => CgroupDriver::Systemd,
+        Some(_) | None => CgroupDriver::Cgroupfs,
+    }
+}
+
+/// The names and the location of pod cgroups as configured; the runtime may report another driver.
+pub(crate) fn cgroups(kubelet: &KubeletConfiguration) -> (CgroupLayout, CgroupConfig) {
+    let driver = match kubelet.cgroup_driver.as_str() {
+        "systemd" => CgroupDriver::Systemd,
+        _ => CgroupDriver::Cgroupfs,
+    };
+    let root = if kubelet.cgroup_root.is_empty() { "/" } else { kubelet.cgroup_root.as_str() };
+    let layout = CgroupLayout { driver, root: root.to_owned(), per_qos: kubelet.cgroups_per_qos };
+    (layout, CgroupConfig { mount: PathBuf::from("/sys/fs/cgroup"), v2: node::cgroup_v2(), driver })
+}
+
+/// How resources are translated to cgroup values.
+fn resource_flags(kubelet: &KubeletConfiguration, cgroup_v2: bool) -> ResourceFlags {
+    let period = kubelet.cpu_cfs_quota_period.to_std().as_micros();
+    ResourceFlags {
+        cpu_cfs_quota: kubelet.cpu_cfs_quota,
+        cpu_cfs_quota_period: i64::try_from(period).unwrap_or(100_000),
+        single_process_oom_kill: kubelet.single_process_oom_kill.unwrap_or(!cgroup_v2),
+        limited_swap: kubelet.memory_swap_swap_behavior == "LimitedSwap",
+        pod_pids_limit: Some(kubelet.pod_pids_limit).filter(|limit| *limit > 0),
+    }
+}
+
+fn reservations(resolved: &Resolved) -> ResourcesConfig<'_> {
+    let kubelet = &resolved.kubelet;
+    let mut reserved = Reserved {
+        system: amounts(&kubelet.system_reserved),
+        kube: amounts(&kubelet.kube_reserved),
+        eviction: ResourceList::new(),
+    };
+    if !kubelet.reserved_system_cpus.is_empty() {
+        // Reserved CPUs by number replace both reservations (upstream).
+        reserved.kube.remove("cpu");
+        let cpus = Quantity::from_units(count_cpus(&kubelet.reserved_system_cpus));
+        reserved.system.insert("cpu".to_owned(), cpus);
+    }
+    let ignores_eviction = resolved.flags.experimental_allocatable_ignore_eviction;
+    ResourcesConfig {
+        root_dir: &resolved.flags.root_dir,
+        isolates_storage: kubelet.local_storage_capacity_isolation,
+        max_pods: i64::from(kubelet.max_pods),
+        pods_per_core: i64::from(kubelet.pods_per_core),
+        reserved,
+        eviction_hard: (!ignores_eviction).then_some(&kubelet.eviction_hard),
+        enforced: &kubelet.enforce_node_allocatable,
+        system_cgroup: &kubelet.system_reserved_cgroup,
+        kube_cgroup: &kubelet.kube_reserved_cgroup,
+    }
+}
+
+/// Strings already validated with the configuration.
+fn amounts(texts: &BTreeMap<String, String>) -> ResourceList {
+    texts.iter().filter_map(|(name, text)| Some((name.clone(), Quantity::parse(text).ok()?))).into_map()
+}
+
+/// What the executor works with, from the settings and the measured node.
+///
+/// # Errors
+/// As [`resources::measure`].
+pub(super) fn executor(
+    resolved: &Resolved,
+    user_ids: NodeIds,
+    objects: &Rc<LocalObjects>,
+) -> Result<ExecutorConfig, String> {
+    let kubelet = &resolved.kubelet;
+    let root = &resolved.flags.root_dir;
+    let pod_logs_dir = PathBuf::from(&kubelet.pod_logs_dir);
+    let resources = resources::measure(reservations(resolved))?;
+    let (layout, cgroup) = cgroups(kubelet);
+    let is_embedded = kubelet.container_runtime_endpoint == ENDPOINT;
+    Ok(ExecutorConfig {
+        volumes: VolumeConfig { pods_dir: root.join("pods"), capacity: resources.allocatable.clone() },
+        container_logs_dir: container_logs_dir(&pod_logs_dir),
+        pod_logs_dir,
+        seccomp_dir: root.join("seccomp"),
+        seccomp_default: resolved.seccomp_default(),
+        node_name: resolved.node_name.clone(),
+        node_ips: node_ips(resolved.node_ips.clone()),
+        resources: resource_flags(kubelet, cgroup.v2),
+        capacity: resources.capacity,
+        allocatable: resources.allocatable,
+        layout,
+        cgroup,
+        node_cgroups: resources.node_cgroups,
+        cluster_dns: kubelet.cluster_dns.clone(),
+        cluster_domain: kubelet.cluster_domain.clone(),
+        resolv_conf: file(&kubelet.resolv_conf),
+        user_ids,
+        objects: Rc::<LocalObjects>::clone(objects),
+        devices: plugins::manager(root),
+        // Otherwise the runtime reads the specifications.
+        cdi_directories: if is_embedded { cdi::DIRECTORIES.map(PathBuf::from).to_vec() } else { Vec::new() },
+    })
+}
+
+/// Limits and credentials of image pulls.
+pub(super) fn images(resolved: &Resolved) -> ImageConfig {
+    let kubelet = &resolved.kubelet;
+    let count = |number: i32| u32::try_from(number).unwrap_or(0);
+    ImageConfig {
+        serialize: kubelet.serialize_image_pulls,
+        max_parallel: kubelet.max_parallel_image_pulls.and_then(|most| usize::try_from(most).ok()),
+        qps: count(kubelet.registry_pull_qps),
+        burst: count(kubelet.registry_burst),
+        verification: Verification::from_words(
+            &kubelet.image_pull_credentials_verification_policy,
+            &kubelet.preloaded_images_verification_allowlist,
+        ),
+        records_root: Some(resolved.flags.root_dir.clone()),
+        credentials: CredentialsConfig {
+            root_dir: Some(resolved.flags.root_dir.clone()),
+            provider_config: file(&resolved.flags.image_credential_provider_config),
+            provider_bin_dir: PathBuf::from(&resolved.flags.image_credential_provider_bin_dir),
+        },
+    }
+}
+
+/// The path of a setting that may be empty.
+fn file(path: &str) -> Option<PathBuf> {
+    (!path.is_empty()).then(|| PathBuf::from(path))
+}
+
+/// The limits of the back-offs, and the history of dead containers.
+pub(super) fn workers(resolved: &Resolved, node_ips: Vec<String>) -> PodWorkerConfig {
+    let longest = resolved.kubelet.crash_loop_back_off_max_container_restart_period.to_std();
+    PodWorkerConfig {
+        // Upstream: a maximum below the initial back-off is also the initial one.
+        limits: BackOffLimits { initial: FIRST_BACK_OFF.min(longest), max: longest },
+        max_dead_per_container: usize::try_from(resolved.flags.maximum_dead_containers_per_container)
+            .unwrap_or(1),
+        node_ips,
+    }
+}
+
+/// The path or URL of each configured source of manifests.
+pub(super) fn origins(kubelet: &KubeletConfiguration) -> BTreeMap<PodSource, String> {
+    let url =
+        if kubelet.static_pod_url.is_empty() { String::new() } else { shown_url(&kubelet.static_pod_url) };
+    [(PodSource::File, kubelet.static_pod_path.clone()), (PodSource::Http, url)]
+        .into_iter()
+        .filter(|(_, origin)| !origin.is_empty())
+        .into_map()
+}
+
+/// The source whose new sets are tried, if configured.
+pub(super) fn rollback(resolved: &Resolved) -> Option<RollbackConfig> {
+    let after = resolved.flags.manifest_url_rollback_after.to_std();
+    let origin = origins(&resolved.kubelet).remove(&PodSource::Http)?;
+    (!after.is_zero()).then_some(RollbackConfig { source: PodSource::Http, origin, after })
+}
+
+/// The stored state that a source resumes from.
+pub(super) fn remembered(loaded: &Loaded, source: PodSource) -> Remembered {
+    let found = loaded.desired.iter().find(|stored| stored.source == source);
+    let (good, validator) = found
+        .map(|stored| {
+            let good = LastGood { pods: stored.pods.clone(), objects: stored.objects.clone() };
+            (good, stored.validator.clone())
+        })
+        .unwrap_or_default();
+    Remembered { good, validator, signed: loaded.meta.get(meta::NEWEST_SIGNATURE).cloned() }
+}
+
+pub(super) fn url_source(resolved: &Resolved) -> UrlConfig {
+    let (kubelet, flags) = (&resolved.kubelet, &resolved.flags);
+    UrlConfig {
+        url: kubelet.static_pod_url.clone(),
+        headers: kubelet
+            .static_pod_url_header
+            .iter()
+            .flat_map(|(name, values)| values.iter().map(|value| (name.clone(), value.clone())))
+            .collect(),
+        check_frequency: kubelet.http_check_frequency.to_std(),
+        ca_file: flags.manifest_url_ca_file.clone(),
+        client: flags
+            .manifest_url_client_cert_file
+            .clone()
+            .map(|certificate| ClientFiles { certificate, key: flags.manifest_url_client_key_file.clone() }),
+        token_file: flags.manifest_url_token_file.clone(),
+        verify_key_file: flags.manifest_url_verify_key_file.clone(),
+    }
+}
+
+/// `/var/log/containers` for the default log directory, otherwise a sibling of the configured one.
+fn container_logs_dir(pod_logs_dir: &Path) -> PathBuf {
+    pod_logs_dir.parent().unwrap_or(Path::new("/var/log")).join("containers")
+}
+
+pub(super) fn log_rotation(resolved: &Resolved) -> LogConfig {
+    let kubelet = &resolved.kubelet;
+    let pod_logs_dir = PathBuf::from(&kubelet.pod_logs_dir);
+    let size = Quantity::parse(&kubelet.container_log_max_size).map_or(0, Quantity::value);
+    LogConfig {
+        links_dir: container_logs_dir(&pod_logs_dir),
+        pod_logs_dir,
+        limits: LogLimits {
+            // As upstream, a negative size turns rotation off.
+            max_bytes: u64::try_from(size).unwrap_or_default(),
+            max_files: usize::try_from(kubelet.container_log_max_files).unwrap_or_default(),
+        },
+        interval: kubelet.container_log_monitor_interval.to_std(),
+        in_memory: resolved.flags.container_log_ram.is_some(),
+    }
+}
+
+pub(super) fn stats(resolved: &Resolved) -> StatsConfig {
+    let (layout, cgroup) = cgroups(&resolved.kubelet);
+    StatsConfig {
+        node_name: resolved.node_name.clone(),
+        cgroup,
+        layout,
+        proc: PathBuf::from("/proc"),
+        root_dir: resolved.flags.root_dir.clone(),
+        runtime_cgroup: resolved.flags.runtime_cgroups.clone(),
+        pod_logs_dir: PathBuf::from(&resolved.kubelet.pod_logs_dir),
+    }
+}
+
+/// Eviction and image garbage collection.
+pub(super) fn node_manager(resolved: &Resolved) -> NodeConfig {
+    let kubelet = &resolved.kubelet;
+    let percent = |percent: i32| u64::try_from(percent).unwrap_or(100);
+    NodeConfig {
+        eviction: eviction(kubelet),
+        images: ImageLimits {
+            high_percent: percent(kubelet.image_gc_high_threshold_percent),
+            low_percent: percent(kubelet.image_gc_low_threshold_percent),
+            minimum_age: kubelet.image_minimum_gc_age.to_std(),
+            maximum_age: kubelet.image_maximum_gc_age.to_std(),
+        },
+        isolates_storage: kubelet.local_storage_capacity_isolation,
+        root_dir: resolved.flags.root_dir.clone(),
+    }
+}
+
+fn eviction(kubelet: &KubeletConfiguration) -> EvictionConfig {
+    let texts = ThresholdTexts {
+        hard: kubelet.eviction_hard.clone(),
+        soft: kubelet.eviction_soft.clone(),
+        grace: graces(&kubelet.eviction_soft_grace_period),
+        minimum_reclaim: kubelet.eviction_minimum_reclaim.clone(),
+        pods_are_limited: kubelet.enforce_node_allocatable.iter().any(|word| word == "pods"),
+    };
+    EvictionConfig {
+        thresholds: thresholds(&texts),
+        transition: kubelet.eviction_pressure_transition_period.to_std(),
+        max_pod_grace_seconds: i64::from(kubelet.eviction_max_pod_grace_period),
+    }
+}
+
+/// Strings already validated with the configuration.
+fn graces(texts: &BTreeMap<String, String>) -> BTreeMap<String, Duration> {
+    let of = |(name, text): (&String, &String)| Some((name.clone(), GoDuration::parse(text).ok()?.to_std()));
+    texts.iter().filter_map(of).into_map()
+}
+
+/// How long pods have to end when the machine shuts down.
+pub(super) fn grace_periods(resolved: &Resolved) -> Vec<Period> {
+    let kubelet = &resolved.kubelet;
+    if !resolved.feature_gates.enabled("GracefulNodeShutdown") {
+        return Vec::new();
+    }
+    let seconds = |duration: GoDuration| i64::try_from(duration.to_std().as_secs()).unwrap_or(i64::MAX);
+    let listed = kubelet.shutdown_grace_period_by_pod_priority.iter();
+    let listed: Vec<Period> = listed
+        .map(|entry| Period { priority: entry.priority, seconds: entry.shutdown_grace_period_seconds })
+        .collect();
+    let (all, critical) = (kubelet.shutdown_grace_period, kubelet.shutdown_grace_period_critical_pods);
+    periods(seconds(all), seconds(critical), &listed)
+}
+
+/// The servers that the configuration enables.
+///
+/// # Errors
+/// A configuration that can never be served.
+pub(super) fn serving(resolved: &Resolved) -> Result<ServingConfig, ServingError> {
+    let kubelet = &resolved.kubelet;
+    let at = |host: &str, port: i32| (port > 0).then(|| address(host, port));
+    let serves = kubelet.enable_server;
+    Ok(ServingConfig {
+        health: at(&kubelet.healthz_bind_address, kubelet.healthz_port),
+        read_only: at(&kubelet.address, kubelet.read_only_port).filter(|_| serves),
+        api: if serves { Some(api(resolved, address(&kubelet.address, kubelet.port))?) } else { None },
+    })
+}
+
+fn api(resolved: &Resolved, at: SocketAddr) -> Result<ApiConfig, ServingError> {
+    let kubelet = &resolved.kubelet;
+    if kubelet.authentication_webhook_enabled {
+        let (setting, instead) = ("authentication.webhook.enabled: true", "it to false");
+        return Err(ServingError::NoApiServer { setting, instead });
+    }
+    let policy = match kubelet.authorization_mode.as_str() {
+        "AlwaysAllow" => Policy::AlwaysAllow,
+        "Webhook" => {
+            let (setting, instead) = ("authorization.mode: Webhook", "Local");
+            return Err(ServingError::NoApiServer { setting, instead });
+        }
+        _ => Policy::Local,
+    };
+    let settings = TlsSettings {
+        min_version: kubelet.tls_min_version.clone(),
+        cipher_suites: kubelet.tls_cipher_suites.clone(),
+    };
+    settings.check()?;
+    let (directory, node_name) = (resolved.flags.cert_dir.clone(), resolved.node_name.clone());
+    let source = match file(&kubelet.tls_cert_file) {
+        Some(certificate) => Source::Files { certificate, key: kubelet.tls_private_key_file.as_str().into() },
+        None => Source::Own {
+            directory: directory.clone(),
+            node_name: node_name.clone(),
+            names: serving_names(node_name.clone(), resolved.node_ips.clone(), &kubelet.address),
+        },
+    };
+    Ok(ApiConfig {
+        at,
+        policy,
+        anonymous: kubelet.authentication_anonymous_enabled,
+        debugging: kubelet.enable_debugging_handlers,
+        system_logs: match (kubelet.enable_system_log_handler, kubelet.enable_system_log_query) {
+            (false, _) => SystemLogs::Off,
+            (true, false) => SystemLogs::Files,
+            (true, true) => SystemLogs::Queries,
+        },
+        cert_dir: directory,
+        node_name,
+        client_ca: file(&kubelet.authentication_x509_client_ca_file),
+        tokens: resolved.flags.token_auth_file.clone(),
+        source,
+        settings,
+    })
+}
+
+/// The address of the API for clients on this machine, and the directory of its authority.
+pub(super) fn api_report(resolved: &Resolved) -> ApiReport {
+    let (kubelet, directory) = (&resolved.kubelet, &resolved.flags.cert_dir);
+    // Without a working directory a relative path is left unchanged.
+    let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.clone());
+    let server =
+        if kubelet.enable_server { server_url(&kubelet.address, kubelet.port) } else { String::new() };
+    ApiReport { server, cert_dir: directory.display().to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cgroup_driver_is_the_chosen_one_else_systemds_where_it_rules_the_tree() {
+        for (chosen, v2, systemd, expected) in [
+            (None, true, true, CgroupDriver::Systemd),
+            (None, true, false, CgroupDriver::Cgroupfs),
+            (None, false, true, CgroupDriver::Cgroupfs),
+            (Some("cgroupfs"), true, true, CgroupDriver::Cgroupfs),
+            (Some("systemd"), false, false, CgroupDriver::Systemd),
+        ] {
+            assert_eq!(driver(chosen, v2, systemd), expected, "{chosen:?} {v2} {systemd}");
+        }
+    }
+}

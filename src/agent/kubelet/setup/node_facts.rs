@@ -1,0 +1,139 @@
+//! The node as pods and clients see it, from the configuration and the kernel.
+//!
+//! Owns the source of each fact.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use crate::agent::config::{KubeletConfiguration, Resolved};
+use crate::agent::kubelet::embedded;
+use crate::model::node_changes::Taint;
+use crate::model::types::Timestamp;
+use crate::node::allocatable::capacity;
+use crate::platform::sys::node;
+use crate::pod::admission::rules::{NodeFacts, OwnPort, go_arch, node_labels};
+use crate::pod::executor::ExecutorConfig;
+use crate::serve::localapi::discovery::RELEASE;
+use crate::serve::localapi::node::NodeState;
+
+/// The facts at start. The runtime's features are added once it reports them.
+#[must_use]
+pub(super) fn node_facts(resolved: &Resolved, executor: &ExecutorConfig) -> NodeFacts {
+    let kubelet = &resolved.kubelet;
+    // The limit of pods depends on all cores, including reserved ones.
+    let (most, per_core) = (i64::from(kubelet.max_pods), i64::from(kubelet.pods_per_core));
+    let pods = capacity(&executor.capacity, most, per_core, 0).get("pods").map_or(most, |pods| pods.value());
+    let left = &executor.allocatable;
+    NodeFacts {
+        name: resolved.node_name.clone(),
+        labels: node_labels(
+            &resolved.node_name,
+            go_arch(std::env::consts::ARCH),
+            &resolved.flags.node_labels,
+        ),
+        allocatable: capacity(left, pods, 0, left.ephemeral_bytes),
+        kernel: node::kernel_version(),
+        allowed_unsafe_sysctls: kubelet.allowed_unsafe_sysctls.clone(),
+        allowed_devices: resolved.flags.allowed_devices.clone(),
+        apparmor: node::apparmor_enabled(),
+        user_namespaces: None,
+        supplemental_groups_policy: None,
+        pressure: BTreeSet::new(),
+        is_shutting_down: false,
+        own_ports: own_ports(kubelet),
+        unschedulable: false,
+        taints: configured_taints(kubelet),
+    }
+}
+
+/// The part of the `Node` object that does not change.
+pub(super) fn node_state(
+    resolved: &Resolved,
+    executor: Option<&ExecutorConfig>,
+    now: Timestamp,
+) -> NodeState {
+    let kubelet = &resolved.kubelet;
+    let (most, per_core) = (i64::from(kubelet.max_pods), i64::from(kubelet.pods_per_core));
+    let arch = go_arch(std::env::consts::ARCH);
+    let mut state = NodeState {
+        name: resolved.node_name.clone(),
+        labels: node_labels(&resolved.node_name, arch, &resolved.flags.node_labels),
+        created: now,
+        hostname: node::hostname().unwrap_or_default(),
+        port: u16::try_from(kubelet.port).unwrap_or_default(),
+        lease_seconds: kubelet.node_lease_duration_seconds,
+        taints: configured_taints(kubelet),
+        pod_cidrs: pod_cidrs(kubelet),
+        info: info(arch),
+        ..NodeState::default()
+    };
+    if let Some(executor) = executor {
+        let has = &executor.capacity;
+        state.capacity = capacity(has, most, per_core, has.ephemeral_bytes);
+        let pods = state.capacity.get("pods").map_or(most, |pods| pods.value());
+        state.allocatable = capacity(&executor.allocatable, pods, 0, executor.allocatable.ephemeral_bytes);
+        state.addresses.clone_from(&executor.node_ips);
+    }
+    state
+}
+
+/// `nodeInfo` except for the runtime.
+fn info(arch: &str) -> Vec<(&'static str, String)> {
+    vec![
+        ("architecture", arch.to_owned()),
+        ("bootID", node::boot_id()),
+        ("kernelVersion", node::kernel_release()),
+        // A field that upstream requires and leaves empty.
+        ("kubeProxyVersion", String::new()),
+        ("kubeletVersion", RELEASE.to_owned()),
+        ("machineID", node::first_line_of("/etc/machine-id,/var/lib/dbus/machine-id")),
+        ("operatingSystem", "linux".to_owned()),
+        ("osImage", node::os_image()),
+        ("systemUUID", node::system_uuid()),
+    ]
+}
+
+/// Those of the embedded runtime; other runtimes do not report their networks.
+fn pod_cidrs(kubelet: &KubeletConfiguration) -> Vec<String> {
+    if kubelet.container_runtime_endpoint != embedded::ENDPOINT {
+        return Vec::new();
+    }
+    let subnets = embedded::subnets(&kubelet.pod_cidr).unwrap_or_default();
+    subnets.iter().map(ToString::to_string).collect()
+}
+
+/// The TCP ports that `serving` listens on.
+fn own_ports(kubelet: &KubeletConfiguration) -> Vec<OwnPort> {
+    let own = |address: &str, port: i32, setting| OwnPort { address: address.to_owned(), port, setting };
+    let mut ports = vec![own(&kubelet.healthz_bind_address, kubelet.healthz_port, "healthzPort")];
+    if kubelet.enable_server {
+        ports.push(own(&kubelet.address, kubelet.port, "port"));
+        ports.push(own(&kubelet.address, kubelet.read_only_port, "readOnlyPort"));
+    }
+    ports.retain(|own| own.port > 0);
+    ports
+}
+
+/// `registerWithTaints`.
+fn configured_taints(kubelet: &KubeletConfiguration) -> Vec<Taint> {
+    let taints = kubelet.register_with_taints.iter();
+    taints
+        .map(|taint| Taint {
+            key: taint.key.clone(),
+            value: taint.value.clone(),
+            effect: taint.effect.clone(),
+            time_added: taint.time_added.clone(),
+        })
+        .collect()
+}
+
+/// `--node-ip`, otherwise the addresses of the default routes, otherwise those of the interfaces.
+pub(super) fn node_ips(mut ips: Vec<IpAddr>) -> Vec<String> {
+    if ips.is_empty() {
+        ips = node::default_route_addresses();
+    }
+    if ips.is_empty() {
+        ips = node::addresses().into_iter().take(1).collect();
+    }
+    ips.iter().map(ToString::to_string).collect()
+}
