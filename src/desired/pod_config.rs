@@ -20,12 +20,12 @@ use crate::desired::rollback::{Progress, TrialVerdict, answer_digest, progress};
 use crate::model::api::pod::PodStatus;
 use crate::model::objects::{LocalObjects, ObjectContent, ObjectKey, ObjectKind, RuntimeClassSpec};
 use crate::model::ordered::Ordered as _;
-use crate::model::source::{SourceAnswer, SourceObject, SourcePod, SourceProblem, SourceUpdate};
+use crate::model::source::{SourceAnswer, SourceObject, SourcePod, SourceProblem, SourceSet, SourceUpdate};
 use crate::model::types::{PodSource, PodUid, Timestamp};
 use crate::platform::clock::Clock;
 use crate::pod::events::EventRecorder;
 use crate::pod::runtime_class::{class_of, resolved};
-use crate::store::trial::{Fallback, Stage};
+use crate::store::trial::Stage;
 use crate::store::{StoreHandle, StoredSource, meta};
 use notes::Notes;
 pub use staging::{REASON_ROLLED_BACK, RollbackConfig};
@@ -275,11 +275,11 @@ impl PodConfig {
         problems
     }
 
-    /// The previous set of a source; `None` if it never answered.
-    fn known(&self, source: PodSource) -> Option<Fallback> {
+    /// The desired set of a source; `None` if it never answered.
+    fn known(&self, source: PodSource) -> Option<SourceSet> {
         let pods = self.desired.sources.get(&source)?;
         let objects = self.object_sets.sources.get(&source);
-        Some(Fallback {
+        Some(SourceSet {
             pods: pods.pods.values().cloned().collect(),
             objects: objects.into_iter().flat_map(BTreeMap::values).cloned().collect(),
         })
@@ -470,18 +470,7 @@ impl PodConfig {
     }
 
     async fn write(&mut self, source: PodSource, validator: Option<String>) {
-        let pods: Vec<SourcePod> = self
-            .desired
-            .sources
-            .get(&source)
-            .map(|state| state.pods.values().cloned().collect())
-            .unwrap_or_default();
-        let objects: Vec<SourceObject> = self
-            .object_sets
-            .sources
-            .get(&source)
-            .map(|objects| objects.values().cloned().collect())
-            .unwrap_or_default();
+        let SourceSet { pods, objects } = self.known(source).unwrap_or_default();
         let stage = self.staging.as_ref().filter(|staging| staging.config.source == source);
         let stage = stage.map(|staging| staging.stage.clone()).unwrap_or_default();
         match self.store.commit_staged(source, &pods, &objects, validator.as_deref(), &stage).await {
@@ -551,7 +540,7 @@ impl PodConfig {
 /// An answer to be staged: its digest, and the previous set.
 struct Staged {
     digest: String,
-    known: Option<Fallback>,
+    known: Option<SourceSet>,
 }
 
 fn log_changes(source: PodSource, changes: &[PodChange]) {

@@ -20,9 +20,9 @@ use crate::model::api::pod::{ContainerStatus, Pod, PodStatus};
 use crate::model::objects::{LocalObject, wire};
 use crate::model::ordered::Ordered as _;
 use crate::model::provenance::LOCAL_ANNOTATIONS;
-use crate::model::source::{SourceObject, SourcePod};
+use crate::model::source::{SourceObject, SourcePod, SourceSet};
 use crate::model::types::Timestamp;
-use crate::store::trial::{Fallback, Stage};
+use crate::store::trial::Stage;
 
 /// The number of parts of a trial. One is used up when its time is over, and one by each start of the agent,
 /// so that the trial of a set that makes the machine restart ends, too.
@@ -82,7 +82,7 @@ impl Stage {
     /// The state after an answer that changed the desired set (or only the complaint: an answer that equals
     /// the good set ends it). `known` is the set desired until now, `None` if the source had never answered.
     #[must_use]
-    pub(super) fn after_answer(self, digest: String, is_change: bool, known: Option<Fallback>) -> Self {
+    pub(super) fn after_answer(self, digest: String, is_change: bool, known: Option<SourceSet>) -> Self {
         match (self, known) {
             (_, None) => Self::Unproven,
             (Self::RolledBack { .. }, Some(_)) if !is_change => Self::Good,

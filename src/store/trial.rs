@@ -15,7 +15,7 @@ use super::rows::{collect, execute};
 use super::seal::{PLAIN, SealContext, StoreKey};
 use crate::model::api::pod::Pod;
 use crate::model::objects::{ObjectKind, wire};
-use crate::model::source::{SourceObject, SourcePod};
+use crate::model::source::{SourceObject, SourcePod, SourceSet};
 use crate::model::types::{PodSource, Timestamp};
 
 /// The stage of a source's set.
@@ -29,7 +29,7 @@ pub enum Stage {
     /// A new set is on trial; `fallback` was good before.
     Trial {
         /// The set that is restored if it fails.
-        fallback: Fallback,
+        fallback: SourceSet,
         /// Identifies the source's answer on trial.
         digest: String,
         /// Of [`PARTS`]; at zero the trial's time is over.
@@ -44,13 +44,6 @@ pub enum Stage {
         /// When the trial was abandoned.
         since: Timestamp,
     },
-}
-
-/// The set that a rollback restores.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Fallback {
-    pub pods: Vec<SourcePod>,
-    pub objects: Vec<SourceObject>,
 }
 
 /// A stage as a row; [`Stage::Good`] has none. No `Debug`: it holds values of Secrets.
@@ -130,7 +123,7 @@ pub(super) fn decode_row(
     Ok(match record {
         TrialRecord::Unproven => Stage::Unproven,
         TrialRecord::Trial { digest, pods, objects } => Stage::Trial {
-            fallback: Fallback {
+            fallback: SourceSet {
                 pods: pods.into_iter().map(|item| pod(item, &mut read)).collect::<Result<_, _>>()?,
                 objects: objects.into_iter().map(object).collect::<Result<_, _>>()?,
             },

@@ -20,9 +20,9 @@ mod volumes;
 
 use std::time::Duration;
 
-use edge_agent::desired::source::SourcePod;
 use edge_agent::model::api::pod::PodStatus;
 use edge_agent::model::observed::ContainerStateKind;
+use edge_agent::model::source::SourcePod;
 use edge_agent::model::types::{ContainerId, PodSource};
 
 use super::node::Node;

@@ -26,7 +26,6 @@ use crate::desired::pod_config::edit::{Edit, Editor};
 use crate::desired::pod_config::{PodConfig, RollbackConfig};
 use crate::desired::source::Accept;
 use crate::desired::source::file::{FileConfig, FileSource};
-use crate::desired::source::parser::StaticPodParser;
 use crate::desired::source::url::UrlSource;
 use crate::model::objects::{LocalObjects, VOLUMES_DIR};
 use crate::model::source::SourceUpdate;
@@ -418,7 +417,6 @@ impl<R: Runtime> AgentParts<R> {
         updates: &mpsc::Sender<SourceUpdate>,
     ) -> Result<Vec<tokio::task::JoinHandle<()>>, SetupError> {
         let kubelet = &resolved.kubelet;
-        let parser = StaticPodParser { node_name: resolved.node_name.clone() };
         let remembered = |source| sources::remembered(&self.loaded, source);
         let mut accepts = BTreeMap::new();
         let mut accepting = |source: PodSource| {
@@ -431,20 +429,20 @@ impl<R: Runtime> AgentParts<R> {
             let config = FileConfig {
                 path: PathBuf::from(&kubelet.static_pod_path),
                 check_frequency: kubelet.file_check_frequency.to_std(),
+                node_name: resolved.node_name.clone(),
             };
             log::info!(path = kubelet.static_pod_path; "Adding static pod path");
             let remembered = remembered(PodSource::File);
-            let source = FileSource::new(config, parser.clone(), remembered, self.clock.clone())
-                .accepting(accepting(PodSource::File));
+            let source =
+                FileSource::new(config, remembered, self.clock.clone()).accepting(accepting(PodSource::File));
             tasks.push(rt::spawn("file source", source.run(updates.clone())));
         }
         if !kubelet.static_pod_url.is_empty() {
             let config = sources::url_config(resolved);
             log::info!(url = shown_url(&config.url); "Adding pod URL");
             let http = HttpClient::start().map_err(SetupError::Http)?;
-            let source =
-                UrlSource::new(config, parser, remembered(PodSource::Http), http, self.clock.clone())
-                    .accepting(accepting(PodSource::Http));
+            let source = UrlSource::new(config, remembered(PodSource::Http), http, self.clock.clone())
+                .accepting(accepting(PodSource::Http));
             tasks.push(rt::spawn("URL source", source.run(updates.clone())));
         }
         self.accepts = accepts;

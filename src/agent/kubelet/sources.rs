@@ -6,9 +6,10 @@ use std::collections::BTreeMap;
 
 use crate::agent::config::Resolved;
 use crate::desired::pod_config::RollbackConfig;
+use crate::desired::source::Remembered;
 use crate::desired::source::url::UrlConfig;
-use crate::desired::source::{LastGood, Remembered};
 use crate::model::ordered::Ordered as _;
+use crate::model::source::SourceSet;
 use crate::model::types::PodSource;
 use crate::platform::http::shown_url;
 use crate::store::{Loaded, meta};
@@ -36,7 +37,7 @@ pub(super) fn remembered(loaded: &Loaded, source: PodSource) -> Remembered {
     let found = loaded.desired.iter().find(|stored| stored.source == source);
     let (good, validator) = found
         .map(|stored| {
-            let good = LastGood { pods: stored.pods.clone(), objects: stored.objects.clone() };
+            let good = SourceSet { pods: stored.pods.clone(), objects: stored.objects.clone() };
             (good, stored.validator.clone())
         })
         .unwrap_or_default();
@@ -57,5 +58,6 @@ pub(super) fn url_config(resolved: &Resolved) -> UrlConfig {
         client: agent.manifest_url_client.clone(),
         token_file: agent.manifest_url_token_file.clone(),
         verify_key_file: agent.manifest_url_verify_key_file.clone(),
+        node_name: resolved.node_name.clone(),
     }
 }

@@ -24,7 +24,7 @@ fn secret(value: &str) -> SourceObject {
 }
 
 fn trial(parts_left: u8) -> Stage {
-    let fallback = Fallback { pods: vec![pod("web", "1")], objects: Vec::new() };
+    let fallback = SourceSet { pods: vec![pod("web", "1")], objects: Vec::new() };
     Stage::Trial { fallback, digest: "b".to_owned(), parts_left }
 }
 
@@ -46,7 +46,7 @@ fn times(in_part: u64, all_started: Option<u64>) -> TrialTimes {
 
 #[test]
 fn an_answer_goes_on_trial_only_when_there_is_something_good_to_go_back_to() {
-    let known = || Some(Fallback { pods: vec![pod("web", "1")], objects: Vec::new() });
+    let known = || Some(SourceSet { pods: vec![pod("web", "1")], objects: Vec::new() });
     let next = |stage: Stage, is_change, known| stage.after_answer("b".to_owned(), is_change, known);
     assert_eq!(next(Stage::Good, true, None), Stage::Unproven, "the first answer ever");
     assert_eq!(next(Stage::Good, true, known()), trial(PARTS));
@@ -56,7 +56,7 @@ fn an_answer_goes_on_trial_only_when_there_is_something_good_to_go_back_to() {
         || Stage::RolledBack { digest: "a".to_owned(), why: String::new(), since: Timestamp::default() };
     assert_eq!(next(rolled_back(), true, known()), trial(PARTS));
     assert_eq!(next(rolled_back(), false, known()), Stage::Good, "the source says the good one again");
-    let other = Some(Fallback { pods: vec![pod("web", "2")], objects: Vec::new() });
+    let other = Some(SourceSet { pods: vec![pod("web", "2")], objects: Vec::new() });
     assert_eq!(next(trial(1), true, other.clone()), trial(PARTS), "what was good stays what it was");
     assert_eq!(next(trial(1), false, other), trial(1));
     assert!(rolled_back().refuses("a") && !rolled_back().refuses("b") && !trial(1).refuses("b"));
@@ -175,7 +175,7 @@ proptest! {
                     stage = stage.after_start();
                     (in_part, parts) = (0, parts + 1);
                 }
-                1 => stage = stage.after_answer("b".to_owned(), false, Some(Fallback::default())),
+                1 => stage = stage.after_answer("b".to_owned(), false, Some(SourceSet::default())),
                 _ => {}
             }
             let keeps = matches!(&stage, Stage::Trial { fallback, .. } if fallback.pods == [pod("web", "1")]);

@@ -68,7 +68,7 @@ fn trial(parts_left: u8) -> Stage {
     });
     let secret = json!({"metadata": {"name": "db"}, "stringData": {"password": VALUE}});
     let secret = wire::from_value(ObjectKind::Secret, secret).unwrap();
-    let fallback = Fallback {
+    let fallback = SourceSet {
         pods: vec![super::pod(Item { origin: "http://a".to_owned(), pod }, &mut read).unwrap()],
         objects: vec![SourceObject { object: Rc::new(secret), origin: "http://a".to_owned() }],
     };

@@ -4,8 +4,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use edge_agent::desired::pod_config::{REASON_ROLLED_BACK, RollbackConfig};
-use edge_agent::desired::source::SourcePod;
 use edge_agent::model::objects::ObjectContent;
+use edge_agent::model::source::SourcePod;
 use edge_agent::model::types::PodSource;
 use edge_agent::runtime::fake::FakeFaults;
 use edge_agent::store::WriteMoment;
