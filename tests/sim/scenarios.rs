@@ -13,7 +13,7 @@ mod probes;
 mod pull_secrets;
 mod removal;
 mod resize;
-mod rollback;
+mod rollout;
 mod runtime;
 mod sources;
 mod volumes;

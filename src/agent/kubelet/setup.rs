@@ -19,11 +19,12 @@ use crate::agent::kubelet::report::{Identity, LoopView};
 use crate::agent::kubelet::resources;
 use crate::agent::kubelet::run_once::{self, RunOnceConfig, RunOnceOutcome};
 use crate::agent::kubelet::serving::{self, ServingError};
-use crate::agent::kubelet::sources::{self, origins, rollback};
+use crate::agent::kubelet::sources::{self, origins, rollout};
 use crate::agent::kubelet::workers::worker_config;
 use crate::agent::kubelet::{Kubelet, cgroup_root, cluster, embedded, logs, node_manager, plugins, pulling};
+use crate::desired::pod_config::PodConfig;
 use crate::desired::pod_config::edit::{Edit, Editor};
-use crate::desired::pod_config::{PodConfig, RollbackConfig};
+use crate::desired::rollout::RolloutConfig;
 use crate::desired::source::Accept;
 use crate::desired::source::file::{FileConfig, FileSource};
 use crate::desired::source::url::UrlSource;
@@ -340,7 +341,7 @@ struct AgentParts<R> {
     workers: PodWorkerConfig,
     runtime_name: Rc<RefCell<String>>,
     registered: Vec<PodSource>,
-    rollback: Option<RollbackConfig>,
+    rollout: Option<RolloutConfig>,
     editor: Editor,
     edits: Option<mpsc::Receiver<Edit>>,
     accepts: BTreeMap<PodSource, mpsc::Sender<Accept>>,
@@ -404,7 +405,7 @@ impl<R: Runtime> AgentParts<R> {
             clock,
             runtime_name,
             registered,
-            rollback: rollback(resolved),
+            rollout: rollout(resolved),
             editor,
             edits: Some(edits),
             accepts: BTreeMap::new(),
@@ -535,7 +536,7 @@ impl<R: Runtime> AgentParts<R> {
                 self.clock.clone(),
             )
             .with_notes(&loaded.meta)
-            .with_rollback(self.rollback.take(), loaded.stages),
+            .with_rollout(self.rollout.take(), loaded.rollouts),
             workers: PodWorkers::new(deps, loaded.container_state),
             terminating: loaded.terminating,
             updates,

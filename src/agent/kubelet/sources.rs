@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use crate::agent::config::Resolved;
-use crate::desired::pod_config::RollbackConfig;
+use crate::desired::rollout::RolloutConfig;
 use crate::desired::source::Remembered;
 use crate::desired::source::url::UrlConfig;
 use crate::model::ordered::Ordered as _;
@@ -14,11 +14,11 @@ use crate::model::types::PodSource;
 use crate::platform::http::shown_url;
 use crate::store::{Loaded, meta};
 
-/// The source whose new sets are tried, if configured.
-pub(super) fn rollback(resolved: &Resolved) -> Option<RollbackConfig> {
+/// The source whose new sets are rolled out, if configured.
+pub(super) fn rollout(resolved: &Resolved) -> Option<RolloutConfig> {
     let after = resolved.agent.manifest_url_rollback_after.to_std();
     let origin = origins(resolved).remove(&PodSource::Http)?;
-    (!after.is_zero()).then_some(RollbackConfig { source: PodSource::Http, origin, after })
+    (!after.is_zero()).then_some(RolloutConfig { source: PodSource::Http, origin, after })
 }
 
 /// The path or URL of each configured source of manifests.

@@ -32,7 +32,7 @@ pub(in crate::desired) fn manifest(lines: &str) -> String {
         ),
         None => format!("[{line:?}]"),
     };
-    lines.lines().map(|line| format!("---\n{}\n", document(line))).collect()
+    lines.lines().map(|line| ["---\n", &document(line), "\n"].concat()).collect()
 }
 
 /// The message of a document that [`manifest`] breaks, with its place.
