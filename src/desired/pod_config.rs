@@ -218,7 +218,6 @@ impl PodConfig {
         let mut problems = update.problems;
         otherwise.extend(merged.findings);
         problems.extend(self.note_findings(update.source, otherwise, now));
-        problems.extend(self.note_object_findings(update.source, self.object_sets.findings(), now));
         let problems = self.with_rollback_problem(update.source, problems);
         if answering {
             self.write(update.source, update.validator).await;
