@@ -1,12 +1,12 @@
-//! The desired state: sources, defaults, validation, the merge of all sources, and trials of a new set of
-//! manifests.
+//! The desired state: sources, defaults, validation, the merge of all sources, and the rollout of a new
+//! set of manifests.
 
 pub mod api_pod;
 pub mod defaults;
 pub mod local_objects;
 pub mod merge;
 pub mod pod_config;
-pub mod rollback;
+pub mod rollout;
 pub mod source;
 pub mod static_pod;
 pub mod validation;

@@ -17,10 +17,10 @@ mod open;
 mod pending;
 mod read_only;
 mod records;
+pub mod rollout;
 mod rows;
 mod schema;
 mod seal;
-pub mod trial;
 pub mod upgrade;
 
 use std::cell::{OnceCell, RefCell};
@@ -47,8 +47,8 @@ use crate::model::objects::{ObjectContent, ObjectData, wire};
 use crate::model::source::{SourceObject, SourcePod, SourceProblem};
 use crate::model::types::{ContainerName, PodSource, PodUid, Timestamp};
 use crate::platform::logging::chain;
-use crate::store::trial::Stage;
-use db::{Db, PodRow, StageChange};
+use crate::store::rollout::RolloutPhase;
+use db::{Db, PodRow, RolloutChange};
 use objects::ObjectRow;
 use pending::Pending;
 
@@ -199,32 +199,32 @@ impl StoreHandle {
         objects: &[SourceObject],
         validator: Option<&str>,
     ) -> Result<Commit, StoreError> {
-        self.commit(source, pods, objects, validator, StageChange::Keep).await
+        self.commit(source, pods, objects, validator, RolloutChange::Keep).await
     }
 
-    /// As [`Self::commit_source`], together with the stage of that set, in one transaction.
+    /// As [`Self::commit_source`], together with the rollout of that set, in one transaction.
     ///
     /// # Errors
     /// Nothing was changed on the disk.
-    pub async fn commit_staged(
+    pub async fn commit_rollout(
         &self,
         source: PodSource,
         pods: &[SourcePod],
         objects: &[SourceObject],
         validator: Option<&str>,
-        stage: &Stage,
+        phase: &RolloutPhase,
     ) -> Result<Commit, StoreError> {
-        let stage = StageChange::To(trial::encode(source, stage)?);
-        self.commit(source, pods, objects, validator, stage).await
+        let rollout = RolloutChange::To(rollout::encode(source, phase)?);
+        self.commit(source, pods, objects, validator, rollout).await
     }
 
-    /// Stores, durably, the stage of a source's set, if it changed.
+    /// Stores, durably, the phase of a source's rollout, if it changed.
     ///
     /// # Errors
     /// Nothing was changed on the disk.
-    pub async fn put_stage(&self, source: PodSource, stage: &Stage) -> Result<(), StoreError> {
-        let row = trial::encode(source, stage)?;
-        self.write("trials", move |db| db.put_trial(source, row.as_ref())).await
+    pub async fn put_rollout(&self, source: PodSource, phase: &RolloutPhase) -> Result<(), StoreError> {
+        let row = rollout::encode(source, phase)?;
+        self.write("trials", move |db| db.put_rollout(source, row.as_ref())).await
     }
 
     async fn commit(
@@ -233,13 +233,13 @@ impl StoreHandle {
         pods: &[SourcePod],
         objects: &[SourceObject],
         validator: Option<&str>,
-        stage: StageChange,
+        rollout: RolloutChange,
     ) -> Result<Commit, StoreError> {
         let rows = pods.iter().map(pod_row).collect::<Result<Vec<_>, _>>()?;
         let objects: Vec<_> = objects.iter().map(object_row).collect();
         let validator = validator.map(str::to_owned);
         self.write("desired pods", move |db| {
-            db.commit_source(source, &rows, &objects, validator.as_deref(), &stage)
+            db.commit_source(source, &rows, &objects, validator.as_deref(), &rollout)
         })
         .await
     }

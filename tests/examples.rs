@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use edge_agent::desired::local_objects;
-use edge_agent::desired::source::manifest::{ManifestOrigin, decode_manifest};
-use edge_agent::desired::static_pod::{self, StaticOrigin};
+use edge_agent::desired::source::manifest::{ParsedManifest, decode_manifest, parse_manifest};
 use edge_agent::model::api::pod::{Container, Pod, PodStatus};
 use edge_agent::model::objects::{LocalObject, ObjectContent, ObjectKind};
+use edge_agent::model::source::ManifestOrigin;
+use edge_agent::model::types::PodSource;
 
 const NODE: &str = "edge";
 
@@ -55,29 +55,14 @@ fn read(path: &Path) -> Example {
 }
 
 fn understand(name: String, text: String) -> Example {
-    let manifest = decode_manifest(text.as_bytes(), ManifestOrigin::File);
-    let notes = manifest.problems.iter().chain(&manifest.warnings);
-    let mut said: Vec<String> = notes.map(ToString::to_string).collect();
-    let mut objects = Vec::new();
-    for decoded in manifest.objects {
-        match local_objects::prepare(decoded.object) {
-            Ok((object, ignored)) => {
-                objects.push(object);
-                said.extend(ignored);
-            }
-            Err(error) => said.push(error.to_string()),
-        }
-    }
-    let written: Vec<Pod> = manifest.pods.into_iter().map(|pod| pod.pod).collect();
-    let origin = StaticOrigin::File { path: name.clone() };
-    let mut pods = Vec::new();
-    for pod in &written {
-        said.extend(without_effect(pod));
-        match static_pod::prepare(pod.clone(), &origin, NODE) {
-            Ok(pod) => pods.push(pod),
-            Err(error) => said.push(error.to_string()),
-        }
-    }
+    let written: Vec<Pod> = decode_manifest(text.as_bytes()).pods.into_iter().map(|pod| pod.pod).collect();
+    let origin = ManifestOrigin { source: PodSource::File, location: name.clone() };
+    let ParsedManifest { pods, objects, problems, ignored, warnings } =
+        parse_manifest(text.as_bytes(), &origin, NODE);
+    let mut said = problems;
+    said.extend(ignored.into_iter().map(|field| field.message));
+    said.extend(warnings);
+    said.extend(written.iter().flat_map(without_effect));
     Example { name, text, written, pods, objects, said }
 }
 
@@ -240,6 +225,6 @@ fn every_manifest_on_a_page_for_operators_is_taken_without_a_word() {
 #[test]
 fn a_field_that_does_nothing_is_found() {
     let text = "{kind: Pod, apiVersion: v1, metadata: {name: a}, spec: {schedulerName: x, containers: []}}";
-    let pod = decode_manifest(text.as_bytes(), ManifestOrigin::File).pods.remove(0).pod;
+    let pod = decode_manifest(text.as_bytes()).pods.remove(0).pod;
     assert_eq!(without_effect(&pod), ["a: schedulerName does nothing here"]);
 }

@@ -10,8 +10,8 @@ mod runner;
 use std::time::Duration;
 
 use edge_agent::agent::config::{self, Environment, Invocation};
-use edge_agent::desired::source::manifest::{ManifestOrigin, decode_manifest, read_static_pods};
-use edge_agent::desired::static_pod::{StaticOrigin, prepare};
+use edge_agent::desired::source::manifest::{decode_manifest, parse_manifest};
+use edge_agent::desired::static_pod::prepare;
 use edge_agent::model::api::decode::decode;
 use edge_agent::model::api::pod::Pod;
 use edge_agent::model::api::quantity::Quantity;
@@ -19,6 +19,8 @@ use edge_agent::model::api::schema::Schema;
 use edge_agent::model::api::schema::check::{Findings, check};
 use edge_agent::model::duration::GoDuration;
 use edge_agent::model::image_name::apply_default_tag;
+use edge_agent::model::source::ManifestOrigin;
+use edge_agent::model::types::PodSource;
 use edge_agent::pod::network::dns::parse_resolv_conf;
 
 use self::runner::{Target, files_below};
@@ -81,11 +83,11 @@ fn manifests_never_panic_stay_bounded_and_accepted_pods_survive_the_store() {
         "100Mi",
         "500m",
     ];
-    let origin = StaticOrigin::File { path: "/etc/pods/x.yaml".to_owned() };
+    let origin = ManifestOrigin { source: PodSource::File, location: "/etc/pods/x.yaml".to_owned() };
     let schema = Schema::load();
     let of_pod = schema.of_kind("v1", "Pod").expect("the type of pods");
     Target { name: "manifest", seeds, words: &words, longest: 32 << 10, too_long: TOO_LONG }.run(|bytes| {
-        let read = read_static_pods(bytes, &origin, "node");
+        let read = parse_manifest(bytes, &origin, "node");
         let told: usize = read
             .problems
             .iter()
@@ -111,7 +113,7 @@ fn manifests_never_panic_stay_bounded_and_accepted_pods_survive_the_store() {
             assert_eq!(&loaded.object, pod);
         }
         // The same pod, spelled as JSON, is the same static pod.
-        for raw in decode_manifest(bytes, ManifestOrigin::File).pods {
+        for raw in decode_manifest(bytes).pods {
             let spelled = serde_json::to_value(&raw.pod).expect("a pod can be written down");
             let again = decode::<Pod>(spelled).expect("what was written down is read again").object;
             assert_eq!(prepare(again, &origin, "node"), prepare(raw.pod, &origin, "node"));

@@ -15,7 +15,7 @@ mod many;
 mod memory;
 mod node;
 mod plugins;
-mod rollback;
+mod rollout;
 mod runonce;
 mod runtime;
 mod runtime_classes;

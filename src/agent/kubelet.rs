@@ -86,8 +86,8 @@ enum LoopEvent {
     Source(SourceUpdate),
     Edit(Edit),
     Pleg(PlegUpdate),
-    /// Time to check the set of pods on trial.
-    Trial,
+    /// Time to check the rollout.
+    Rollout,
     RetryWrites,
     Watchdog,
     Quiet,
@@ -109,7 +109,8 @@ impl<R: Runtime> Kubelet<R> {
         let mut quiet_at = Some(tokio::time::Instant::now() + QUIET);
         let mut statuses = self.workers.statuses().watch();
         loop {
-            let (on_trial, next_deadline) = (self.pod_config.is_on_trial(), self.pod_config.next_deadline());
+            let (rolling_out, next_deadline) =
+                (self.pod_config.is_rolling_out(), self.pod_config.next_deadline());
             self.view.set_busy(false);
             let has_unwritten = self.pod_config.store_trouble().is_some();
             let event = tokio::select! {
@@ -122,8 +123,8 @@ impl<R: Runtime> Kubelet<R> {
                 Some(update) = self.pleg.recv() => LoopEvent::Pleg(update),
                 // Dropping these futures is safe: the version stays changed until it is read, and the
                 // deadline stays the same.
-                Ok(()) = statuses.changed(), if on_trial => LoopEvent::Trial,
-                () = reached(next_deadline) => LoopEvent::Trial,
+                Ok(()) = statuses.changed(), if rolling_out => LoopEvent::Rollout,
+                () = reached(next_deadline) => LoopEvent::Rollout,
                 // Dropping these is safe: the timers keep their deadline.
                 _ = write_timer.tick(), if has_unwritten => LoopEvent::RetryWrites,
                 () = tick(watchdog.as_mut()) => LoopEvent::Watchdog,
@@ -147,7 +148,7 @@ impl<R: Runtime> Kubelet<R> {
                     new_look = Some(snapshot);
                 }
                 LoopEvent::Pleg(PlegUpdate::Down(error)) => self.on_runtime_down(&error),
-                LoopEvent::Trial => self.on_trial().await,
+                LoopEvent::Rollout => self.on_rollout().await,
                 LoopEvent::RetryWrites => {
                     self.pod_config.retry_writes().await;
                     self.view.set_store_trouble(self.pod_config.store_trouble());
@@ -187,7 +188,7 @@ impl<R: Runtime> Kubelet<R> {
             log::info!(pod:% = pod.pod_ref(); "Resuming removal of pod");
             self.workers.go_on_terminating(Rc::new(pod));
         }
-        self.pod_config.begin_trials().await;
+        self.pod_config.begin_rollouts().await;
         let changes = self.pod_config.drop_unregistered().await;
         for change in changes {
             if change.op == PodOp::Remove {
@@ -262,11 +263,11 @@ impl<R: Runtime> Kubelet<R> {
         self.view.set_notes(notes.clone());
     }
 
-    async fn on_trial(&mut self) {
+    async fn on_rollout(&mut self) {
         let statuses = Rc::clone(self.workers.statuses());
-        let was_on_trial = self.pod_config.is_on_trial();
+        let was_rolling_out = self.pod_config.is_rolling_out();
         let changes = self.pod_config.judge(self.view.runtime_is_up(), |uid| statuses.last(uid)).await;
-        if was_on_trial == self.pod_config.is_on_trial() {
+        if was_rolling_out == self.pod_config.is_rolling_out() {
             return;
         }
         for change in changes {

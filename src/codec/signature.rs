@@ -157,10 +157,10 @@ mod tests {
     fn a_signature_is_good_for_its_key_and_body_alone() {
         let key = VerifyKey::parse(KEY).unwrap();
         for signature in [SIGNATURE, LEGACY] {
-            assert_eq!(key.verify(BODY, signature.as_bytes()), Ok(()));
+            assert_eq!(key.verify(BODY.as_bytes(), signature.as_bytes()), Ok(()));
             assert_eq!(key.verify(b"a=2", signature.as_bytes()), Err(SignatureError::Mismatch));
             let other = VerifyKey::parse(OTHER_KEY).unwrap();
-            assert_eq!(other.verify(BODY, signature.as_bytes()), Err(SignatureError::OtherKey));
+            assert_eq!(other.verify(BODY.as_bytes(), signature.as_bytes()), Err(SignatureError::OtherKey));
         }
     }
 
@@ -169,7 +169,7 @@ mod tests {
         let forged = SIGNATURE.replace("trusted comment: fleet", "trusted comment: flees");
         assert_ne!(forged, SIGNATURE);
         let key = VerifyKey::parse(KEY).unwrap();
-        assert_eq!(key.verify(BODY, forged.as_bytes()), Err(SignatureError::Mismatch));
+        assert_eq!(key.verify(BODY.as_bytes(), forged.as_bytes()), Err(SignatureError::Mismatch));
     }
 
     #[test]
@@ -177,7 +177,7 @@ mod tests {
         let key = VerifyKey::parse(KEY).unwrap();
         let cut = &SIGNATURE[..SIGNATURE.len() / 2];
         for broken in [&b""[..], b"\xff", b"<html>404</html>", cut.as_bytes(), KEY.as_bytes()] {
-            assert_eq!(key.verify(BODY, broken), Err(SignatureError::Format));
+            assert_eq!(key.verify(BODY.as_bytes(), broken), Err(SignatureError::Format));
         }
     }
 

@@ -55,7 +55,7 @@ pub struct InvalidObject {
 ///
 /// # Errors
 /// Every broken rule.
-pub fn prepare(decoded: AnyObject) -> Result<(LocalObject, Vec<String>), InvalidObject> {
+pub(super) fn prepare(decoded: AnyObject) -> Result<(LocalObject, Vec<String>), InvalidObject> {
     let mut object = accept(decoded)?;
     object.managed_fields = ManagedFields::default();
     // It is removed with its manifest.

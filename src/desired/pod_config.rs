@@ -7,29 +7,24 @@
 pub mod edit;
 pub mod notes;
 mod problems;
-mod staging;
+mod rollout;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use tokio::time::Instant;
-
 use crate::desired::local_objects::ObjectSets;
 use crate::desired::merge::{DesiredSet, PodChange, SetFinding, SourceState, merge};
-use crate::desired::rollback::{Progress, TrialVerdict, answer_digest, progress};
-use crate::model::api::pod::PodStatus;
+use crate::desired::rollout::Rollout;
 use crate::model::objects::{LocalObjects, ObjectContent, ObjectKey, ObjectKind, RuntimeClassSpec};
 use crate::model::ordered::Ordered as _;
-use crate::model::source::{SourceAnswer, SourceObject, SourcePod, SourceProblem, SourceUpdate};
+use crate::model::source::{SourceAnswer, SourceObject, SourcePod, SourceProblem, SourceSet, SourceUpdate};
 use crate::model::types::{PodSource, PodUid, Timestamp};
 use crate::platform::clock::Clock;
 use crate::pod::events::EventRecorder;
 use crate::pod::runtime_class::{class_of, resolved};
-use crate::store::trial::{Fallback, Stage};
+use crate::store::rollout::RolloutPhase;
 use crate::store::{StoreHandle, StoredSource, meta};
 use notes::Notes;
-pub use staging::{REASON_ROLLED_BACK, RollbackConfig};
-use staging::{Staging, shown};
 
 /// The state of one source, for `agent status`.
 #[derive(Clone, Debug, Default)]
@@ -38,8 +33,8 @@ pub struct SourceView {
     pub seen: bool,
     /// Its last answer was valid.
     pub answering: bool,
-    /// Its current set is on trial.
-    pub on_trial: bool,
+    /// Its current set is being rolled out.
+    pub rolling_out: bool,
     /// When it last gave a valid answer.
     pub last_answer: Option<Timestamp>,
     pub pods: usize,
@@ -63,10 +58,10 @@ pub struct PodConfig {
     events: EventRecorder,
     clock: Clock,
     store_trouble: Option<String>,
-    /// The source whose new sets are tried, if any.
-    staging: Option<Staging>,
-    /// The trials from the store; taken by `begin_trials`.
-    stages: BTreeMap<PodSource, Stage>,
+    /// Of the source whose new sets are rolled out, if any.
+    rollout: Option<Rollout>,
+    /// Rollouts from the store; taken by `begin_rollouts`.
+    stored_rollouts: BTreeMap<PodSource, RolloutPhase>,
     notes: Notes,
     /// The newest signature that is on disk.
     signed: Option<String>,
@@ -112,8 +107,8 @@ impl PodConfig {
             events: events.without_log(),
             clock,
             store_trouble: None,
-            staging: None,
-            stages: BTreeMap::new(),
+            rollout: None,
+            stored_rollouts: BTreeMap::new(),
             notes: Notes::default(),
             signed: None,
         };
@@ -121,22 +116,6 @@ impl PodConfig {
             config.count(source);
         }
         config
-    }
-
-    /// Tries new sets of one source before they take effect, resuming from the trials in the store. `None`:
-    /// the source's answer takes effect at once, and earlier trials are forgotten.
-    #[must_use]
-    pub fn with_rollback(
-        mut self,
-        config: Option<RollbackConfig>,
-        mut stages: BTreeMap<PodSource, Stage>,
-    ) -> Self {
-        self.staging = config.map(|config| {
-            let stage = stages.remove(&config.source).unwrap_or_default();
-            Staging::new(config, stage)
-        });
-        self.stages = stages;
-        self
     }
 
     /// Restores the API's state other than pods and objects.
@@ -152,134 +131,11 @@ impl PodConfig {
         &self.notes
     }
 
-    /// Must be called once, before anything else. Each start uses up a part of a trial, and that is on disk
-    /// before the pods of the trial start, because they may be what makes the machine restart.
-    pub async fn begin_trials(&mut self) {
-        let mut stages: Vec<(PodSource, Stage)> =
-            std::mem::take(&mut self.stages).into_keys().map(|source| (source, Stage::Good)).collect();
-        if let Some(staging) = &mut self.staging {
-            let stage = std::mem::take(&mut staging.stage).after_start();
-            staging.enter(stage.clone());
-            let source = staging.config.source;
-            stages.push((source, stage));
-            self.count(source);
-        }
-        for (source, stage) in stages {
-            if let Err(error) = self.store.put_stage(source, &stage).await {
-                log::warn!(source = source.as_str(), err:% = error; "Failed to store pod set on trial");
-            }
-        }
-    }
-
-    /// When to call [`Self::judge`] next, if no status changes before. `None`: nothing is on trial, or no
-    /// timer affects it.
-    #[must_use]
-    pub fn next_deadline(&self) -> Option<Instant> {
-        self.staging.as_ref().and_then(|staging| staging.next_deadline)
-    }
-
-    /// True while a change of any status is a reason to call [`Self::judge`].
-    #[must_use]
-    pub fn is_on_trial(&self) -> bool {
-        self.staging.as_ref().is_some_and(|staging| staging.stage.is_open())
-    }
-
-    /// Checks the progress of the set on trial. When the trial has failed, the last good set is on disk as
-    /// the desired one when this returns, and the changes may be acted on. While the runtime does not answer,
-    /// no time is used up.
-    pub async fn judge(
-        &mut self,
-        runtime_is_up: bool,
-        status_of: impl Fn(&PodUid) -> Option<PodStatus>,
-    ) -> Vec<PodChange> {
-        let Some(staging) = self.staging.as_mut().filter(|staging| staging.stage.is_open()) else {
-            return Vec::new();
-        };
-        let source = staging.config.source;
-        let wanted = self.desired.sources.get(&source).map(|state| &state.pods);
-        let pods: Vec<(String, Progress)> = staging
-            .stage
-            .on_trial(wanted.into_iter().flat_map(BTreeMap::values))
-            .map(|pod| {
-                let metadata = &pod.metadata;
-                let name = format!("{}/{}", metadata.namespace, metadata.name);
-                (name, progress(status_of(&metadata.uid).as_ref()))
-            })
-            .collect();
-        let all_started = runtime_is_up && pods.iter().all(|(_, progress)| *progress == Progress::Started);
-        let times = staging.times(all_started);
-        match staging.stage.judge(&pods, times) {
-            TrialVerdict::Wait(time) => staging.next_deadline = time.map(|time| Instant::now() + time),
-            TrialVerdict::PartOver | TrialVerdict::RollBack(_) if !runtime_is_up => {
-                staging.part_does_not_count();
-            }
-            TrialVerdict::PartOver => {
-                staging.part_over();
-                let stage = staging.stage.clone();
-                if let Err(error) = self.store.put_stage(source, &stage).await {
-                    log::debug!(source = source.as_str(), err:% = error; "Failed to store pod set on trial");
-                }
-            }
-            TrialVerdict::Good => {
-                let (source, origin) = (source.as_str(), staging.config.origin.as_str());
-                if matches!(staging.stage, Stage::Trial { .. }) {
-                    log::info!(source = source, origin = origin; "New pod set started, recording it as last \
-                         good");
-                } else {
-                    log::info!(source = source, origin = origin; "First pod set started, recording it as \
-                         last good");
-                }
-                staging.enter(Stage::Good);
-                let source = staging.config.source;
-                if let Err(error) = self.store.put_stage(source, &Stage::Good).await {
-                    log::warn!(source = source.as_str(), err:% = error; "Failed to store the result of a \
-                         pod set trial");
-                }
-                self.count(source);
-            }
-            TrialVerdict::RollBack(why) => return self.roll_back(why).await,
-        }
-        Vec::new()
-    }
-
-    async fn roll_back(&mut self, why: String) -> Vec<PodChange> {
-        let now = self.clock.now();
-        let Some(staging) = &mut self.staging else { return Vec::new() };
-        let source = staging.config.source;
-        let Stage::Trial { fallback, digest, .. } = std::mem::take(&mut staging.stage) else {
-            return Vec::new();
-        };
-        staging.enter(Stage::RolledBack { digest, why, since: now });
-        let merged = merge(&self.desired, source, Some(fallback.pods), now);
-        self.desired = merged.desired;
-        // As if the objects had been removed and recreated: otherwise immutable ones would stay.
-        self.object_sets = self.object_sets.merge(source, Vec::new()).merge(source, fallback.objects);
-        // Without a validator: after a restart the source has to send its answer again, since that is not
-        // what runs.
-        self.write(source, None).await;
-        self.objects.replace(self.object_sets.effective());
-        let before = self.views.get(&source).map(|view| view.problems.clone()).unwrap_or_default();
-        self.publish_problems(source, self.with_rollback_problem(source, before)).await;
-        self.count(source);
-        log_changes(source, &merged.changes);
-        merged.changes
-    }
-
-    fn with_rollback_problem(
-        &self,
-        source: PodSource,
-        mut problems: Vec<SourceProblem>,
-    ) -> Vec<SourceProblem> {
-        let staging = self.staging.as_ref().filter(|staging| staging.config.source == source);
-        problems.extend(staging.and_then(Staging::problem));
-        problems
-    }
-
-    /// The previous set of a source; `None` if it never answered.
-    fn known(&self, source: PodSource) -> Option<Fallback> {
+    /// The desired set of a source; `None` if it never answered.
+    fn known(&self, source: PodSource) -> Option<SourceSet> {
         let pods = self.desired.sources.get(&source)?;
         let objects = self.object_sets.sources.get(&source);
-        Some(Fallback {
+        Some(SourceSet {
             pods: pods.pods.values().cloned().collect(),
             objects: objects.into_iter().flat_map(BTreeMap::values).cloned().collect(),
         })
@@ -341,7 +197,7 @@ impl PodConfig {
         let now = self.clock.now();
         let mut update = update;
         self.remember_signed(update.source, update.signed.take()).await;
-        let staged = self.stage_of_answer(&mut update);
+        let new_answer = self.new_answer(&mut update);
         let objects_before = self.object_sets.sources.get(&update.source).cloned();
         let mut otherwise = Vec::new();
         let (answer, answering) = match update.answer {
@@ -354,15 +210,14 @@ impl PodConfig {
         };
         let merged = merge(&self.desired, update.source, answer, now);
         self.desired = merged.desired;
-        if let Some(staged) = staged {
+        if let Some(new_answer) = new_answer {
             let objects = self.object_sets.sources.get(&update.source);
             let is_change = !merged.changes.is_empty() || objects_before.as_ref() != objects;
-            self.enter_stage(staged, is_change);
+            self.roll_out(new_answer, is_change);
         }
         let mut problems = update.problems;
         otherwise.extend(merged.findings);
         problems.extend(self.note_findings(update.source, otherwise, now));
-        problems.extend(self.note_object_findings(update.source, self.object_sets.findings(), now));
         let problems = self.with_rollback_problem(update.source, problems);
         if answering {
             self.write(update.source, update.validator).await;
@@ -427,41 +282,6 @@ impl PodConfig {
         }
     }
 
-    /// Stages an answer of the source on trial. One that failed before is replaced by the set that runs
-    /// instead.
-    fn stage_of_answer(&self, update: &mut SourceUpdate) -> Option<Staged> {
-        let staging = self.staging.as_ref().filter(|staging| staging.config.source == update.source)?;
-        let SourceAnswer::Pods(pods) = &update.answer else { return None };
-        let digest = answer_digest(pods, &update.objects);
-        let known = self.known(update.source);
-        if staging.stage.refuses(&digest) {
-            let good = known.unwrap_or_default();
-            update.answer = SourceAnswer::Pods(good.pods);
-            (update.objects, update.validator) = (good.objects, None);
-            return None;
-        }
-        Some(Staged { digest, known })
-    }
-
-    fn enter_stage(&mut self, staged: Staged, is_change: bool) {
-        let Some(staging) = &mut self.staging else { return };
-        let before = std::mem::take(&mut staging.stage);
-        if matches!(before, Stage::Good) && !is_change && staged.known.is_some() {
-            return;
-        }
-        let keeps = before.is_open() && !is_change;
-        let stage = before.after_answer(staged.digest, is_change, staged.known);
-        if keeps {
-            // The trial's timer is not restarted.
-            staging.stage = stage;
-            return;
-        }
-        if matches!(stage, Stage::Trial { .. }) {
-            log::info!(source = staging.config.source.as_str(), origin = staging.config.origin, after = shown(staging.config.after); "Started trial of new pod set");
-        }
-        staging.enter(stage);
-    }
-
     /// Retries failed writes. Cheap when there are none.
     pub async fn retry_writes(&mut self) {
         for (source, validator) in std::mem::take(&mut self.unwritten) {
@@ -470,21 +290,9 @@ impl PodConfig {
     }
 
     async fn write(&mut self, source: PodSource, validator: Option<String>) {
-        let pods: Vec<SourcePod> = self
-            .desired
-            .sources
-            .get(&source)
-            .map(|state| state.pods.values().cloned().collect())
-            .unwrap_or_default();
-        let objects: Vec<SourceObject> = self
-            .object_sets
-            .sources
-            .get(&source)
-            .map(|objects| objects.values().cloned().collect())
-            .unwrap_or_default();
-        let stage = self.staging.as_ref().filter(|staging| staging.config.source == source);
-        let stage = stage.map(|staging| staging.stage.clone()).unwrap_or_default();
-        match self.store.commit_staged(source, &pods, &objects, validator.as_deref(), &stage).await {
+        let SourceSet { pods, objects } = self.known(source).unwrap_or_default();
+        let phase = self.rollout_of(source).map(|rollout| rollout.phase.clone()).unwrap_or_default();
+        match self.store.commit_rollout(source, &pods, &objects, validator.as_deref(), &phase).await {
             Ok(_) => {
                 if self.unwritten.is_empty() && self.store_trouble.take().is_some() {
                     log::info!(source = source.as_str(); "Desired state is stored again");
@@ -533,25 +341,20 @@ impl PodConfig {
         // A deleted pod that finalizers keep is not to run.
         let pods = all.filter(|pod| pod.pod.metadata.deletion_timestamp.is_none()).count();
         let objects = self.object_sets.sources.get(&source).map_or(0, BTreeMap::len);
-        let staging = self.staging.as_ref().filter(|staging| staging.config.source == source);
-        let on_trial = staging.is_some_and(|staging| matches!(staging.stage, Stage::Trial { .. }));
+        let rollout = self.rollout_of(source);
+        let rolling_out =
+            rollout.is_some_and(|rollout| matches!(rollout.phase, RolloutPhase::Progressing { .. }));
         if source == PodSource::Api && pods + objects == 0 {
             // The source is not in use: there is nothing to show.
             self.views.remove(&source);
             return;
         }
         let view = self.views.entry(source).or_default();
-        (view.pods, view.objects, view.on_trial) = (pods, objects, on_trial);
+        (view.pods, view.objects, view.rolling_out) = (pods, objects, rolling_out);
         if source == PodSource::Api {
             (view.seen, view.answering) = (true, true);
         }
     }
-}
-
-/// An answer to be staged: its digest, and the previous set.
-struct Staged {
-    digest: String,
-    known: Option<Fallback>,
 }
 
 fn log_changes(source: PodSource, changes: &[PodChange]) {

@@ -5,7 +5,6 @@
 
 pub mod file;
 pub mod manifest;
-pub mod parser;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod url;
@@ -19,12 +18,13 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::desired::local_objects::carry;
 use crate::desired::merge::is_semantically_different;
+use crate::desired::source::manifest::Ignored;
 use crate::model::api::pod::Pod;
 use crate::model::objects::{LocalObject, ObjectKey};
 use crate::model::ordered::Ordered as _;
 use crate::model::provenance::mark_first_seen;
-pub use crate::model::source::{SourceAnswer, SourceObject, SourcePod, SourceProblem, SourceUpdate};
-use crate::model::types::{PodFullName, PodSource, Timestamp};
+use crate::model::source::{ManifestOrigin, SourceObject, SourcePod, SourceProblem, SourceSet};
+use crate::model::types::{PodFullName, Timestamp};
 
 /// Upstream's event reason for a manifest that is not a valid pod.
 pub(super) const REASON_INVALID_MANIFEST: &str = "FailedValidation";
@@ -36,59 +36,15 @@ pub(super) const REASON_UNAVAILABLE: &str = "SourceUnavailable";
 pub const REASON_EMPTY: &str = "EmptyUnconfirmed";
 /// The reason for an answer without a valid signature.
 pub(super) const REASON_UNTRUSTED: &str = "SignatureInvalid";
-/// Upstream's limit for one manifest file or one answer of a URL.
-pub const MAX_MANIFEST_BYTES: usize = 10 * 1024 * 1024;
 
 /// A period of zero in a configuration must not become a busy loop.
 const SHORTEST_PERIOD: Duration = Duration::from_millis(10);
-
-/// The origin of a manifest, on which defaulting, uid and messages depend.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Origin {
-    pub source: PodSource,
-    /// Path of the file or the URL.
-    pub location: String,
-}
-
-/// The result of parsing one manifest.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct ParsedManifest {
-    /// The pods of every valid document, ready to run.
-    pub pods: Vec<Pod>,
-    /// The ConfigMaps, Secrets and claims of every valid document.
-    pub objects: Vec<LocalObject>,
-    /// One message per broken document: the document, the field and the fix.
-    pub problems: Vec<String>,
-    /// Fields without effect in accepted pods and objects.
-    pub ignored: Vec<Ignored>,
-    /// Warnings about accepted but doubtful input, for the log.
-    pub warnings: Vec<String>,
-    /// No document was broken: a pod that is not in `pods` was removed, as was an object that is not in
-    /// `objects`.
-    pub complete: bool,
-}
-
-/// A field without effect: unknown or duplicate.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ignored {
-    /// `NAMESPACE/NAME` of its pod; empty for objects.
-    pub pod: String,
-    /// The message, with the document and the field.
-    pub message: String,
-}
-
-/// The last set of a source before a restart.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct LastGood {
-    pub pods: Vec<SourcePod>,
-    pub objects: Vec<SourceObject>,
-}
 
 /// Everything that a source resumes from after a restart.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Remembered {
     /// Its last good set.
-    pub good: LastGood,
+    pub good: SourceSet,
     /// Its [`SourceUpdate::validator`].
     pub validator: Option<String>,
     /// The newest [`SourceUpdate::signed`].
@@ -127,31 +83,6 @@ fn is_believed(is_empty: bool, would_remove: bool, same_speaker: bool) -> bool {
     !is_empty || !would_remove || same_speaker
 }
 
-/// Parses bytes into pods and objects. The sources deliver the bytes and keep the last good result; they do
-/// not interpret manifests.
-pub trait ManifestParser {
-    /// Parses a whole file or response body.
-    fn parse(&self, bytes: &[u8], origin: &Origin) -> ParsedManifest;
-}
-
-/// Parses a manifest. An empty one is never a valid answer: writers truncate files and broken servers send
-/// nothing.
-fn parse_manifest<P: ManifestParser>(parser: &P, bytes: &[u8], origin: &Origin) -> ParsedManifest {
-    if bytes.iter().all(u8::is_ascii_whitespace) {
-        let location = &origin.location;
-        let problem = match origin.source {
-            PodSource::File => format!(
-                "{location}: the file is empty; write a v1 Pod into it, or delete it if its pods are not wanted"
-            ),
-            PodSource::Http | PodSource::Api => format!(
-                "zero-length data received from {location}; serve a v1 Pod, or a PodList with no items to say none"
-            ),
-        };
-        return ParsedManifest { problems: vec![problem], ..ParsedManifest::default() };
-    }
-    parser.parse(bytes, origin)
-}
-
 /// The pods of an origin: the newest good ones and, while a document is broken, also the last good version of
 /// every pod missing from the newest manifest, because it may be the one that is broken. An unchanged pod
 /// stays the same `Rc`: the desired set and its worker share it.
@@ -159,7 +90,7 @@ fn keep_last_good(
     parsed: Vec<Pod>,
     complete: bool,
     last_good: &[SourcePod],
-    origin: &Origin,
+    origin: &ManifestOrigin,
     now: Timestamp,
 ) -> Vec<SourcePod> {
     let known = |pod: &Pod| {
@@ -196,7 +127,7 @@ fn keep_last_good_objects(
     parsed: Vec<LocalObject>,
     complete: bool,
     last_good: &[SourceObject],
-    origin: &Origin,
+    origin: &ManifestOrigin,
     now: Timestamp,
 ) -> Vec<SourceObject> {
     let known = |key: &ObjectKey| last_good.iter().find(|old| old.object.key == *key);

@@ -16,30 +16,8 @@ use crate::desired::validation::{validate_placement, validate_pod};
 use crate::model::api::pod::{Pod, Toleration};
 use crate::model::field_error::FieldError;
 use crate::model::provenance::CONFIG_HASH_ANNOTATION;
-use crate::model::types::PodUid;
-
-/// The origin of a static pod.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum StaticOrigin {
-    /// A manifest file.
-    File {
-        /// Its full path.
-        path: String,
-    },
-    /// A manifest URL.
-    Url { url: String },
-}
-
-impl StaticOrigin {
-    /// The path or URL alone, for messages.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        match self {
-            Self::File { path } => path,
-            Self::Url { url } => url,
-        }
-    }
-}
+use crate::model::source::ManifestOrigin;
+use crate::model::types::{PodSource, PodUid};
 
 /// Why a manifest is not a valid static pod. The messages are upstream's.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -73,7 +51,7 @@ fn list(errors: &[FieldError]) -> String {
 ///
 /// # Errors
 /// The pod has no name, breaks a rule of the API, or refers to an object that only an API server has.
-pub fn prepare(pod: Pod, origin: &StaticOrigin, node_name: &str) -> Result<Pod, StaticPodError> {
+pub fn prepare(pod: Pod, origin: &ManifestOrigin, node_name: &str) -> Result<Pod, StaticPodError> {
     let mut pod = default_pod(pod);
     if pod.metadata.name.is_empty() {
         return Err(StaticPodError::NameMissing);
@@ -91,7 +69,7 @@ pub fn prepare(pod: Pod, origin: &StaticOrigin, node_name: &str) -> Result<Pod, 
     pod.metadata.generation = 0;
     let hash = pod.metadata.uid.to_string();
     pod.metadata.annotations.insert(CONFIG_HASH_ANNOTATION.to_owned(), hash);
-    if matches!(origin, StaticOrigin::File { .. }) {
+    if origin.source == PodSource::File {
         tolerate_no_execute(&mut pod.spec.tolerations);
     }
     "Pending".clone_into(&mut pod.status.phase);
@@ -114,16 +92,13 @@ pub(super) fn refused_reference(pod: &Pod) -> Option<&'static str> {
 /// 128 bits over the defaulted pod, the node and the origin, as 32 hex digits. The pod is hashed as canonical
 /// JSON (fields in the type's order, maps sorted, defaults omitted), so that comments, key order and explicit
 /// defaults do not matter while any change of meaning does.
-fn content_uid(pod: &Pod, origin: &StaticOrigin, node_name: &str) -> PodUid {
+fn content_uid(pod: &Pod, origin: &ManifestOrigin, node_name: &str) -> PodUid {
     let canonical =
         serde_json::to_vec(pod).expect("a pod has string keys only, and writing to memory cannot fail");
-    let (kind, place) = match origin {
-        StaticOrigin::File { path } => ("file", path),
-        StaticOrigin::Url { url } => ("url", url),
-    };
+    let kind = if origin.source == PodSource::File { "file" } else { "url" };
     let mut hasher = Sha256::new();
     // Each part is preceded by its length, so that different triples never give the same bytes.
-    for part in [&canonical[..], node_name.as_bytes(), kind.as_bytes(), place.as_bytes()] {
+    for part in [&canonical[..], node_name.as_bytes(), kind.as_bytes(), origin.location.as_bytes()] {
         hasher.update((part.len() as u64).to_be_bytes());
         hasher.update(part);
     }

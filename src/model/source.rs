@@ -11,6 +11,21 @@ use crate::model::api::pod::Pod;
 use crate::model::objects::LocalObject;
 use crate::model::types::{PodSource, Timestamp};
 
+/// Where a manifest comes from: the uid, the tolerations and the messages of its pods depend on it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ManifestOrigin {
+    pub source: PodSource,
+    /// Path of the file, or the URL without its password.
+    pub location: String,
+}
+
+/// A whole set of one origin or source.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SourceSet {
+    pub pods: Vec<SourcePod>,
+    pub objects: Vec<SourceObject>,
+}
+
 /// Everything a source wants to run now.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SourceUpdate {

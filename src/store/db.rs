@@ -17,9 +17,9 @@ use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, 
 use super::error::{Doing, StoreError};
 use super::objects::{ObjectRow, RawObject, put_objects, read_objects, seal_plain};
 use super::records::{EventKey, EventType, StoredContainerState, StoredEvent};
+use super::rollout::{self, RawRollout, RolloutRow, put_rollout, read_rollouts};
 use super::rows::{collect, execute};
 use super::seal::StoreKey;
-use super::trial::{self, RawTrial, TrialRow, put_trial, read_trials};
 use crate::model::source::SourceProblem;
 use crate::model::types::{PodSource, Timestamp};
 
@@ -59,10 +59,10 @@ pub struct Commit {
     pub removed: usize,
 }
 
-/// What a commit does to the source's stage.
-pub(crate) enum StageChange {
+/// What a commit does to the source's rollout.
+pub(crate) enum RolloutChange {
     Keep,
-    To(Option<TrialRow>),
+    To(Option<RolloutRow>),
 }
 
 #[derive(Default)]
@@ -70,7 +70,7 @@ pub(crate) struct RawLoaded {
     pub sources: Vec<(String, Option<String>)>,
     pub desired: Vec<(String, PodRow)>,
     pub objects: Vec<RawObject>,
-    pub trials: Vec<RawTrial>,
+    pub rollouts: Vec<RawRollout>,
     pub terminating: Vec<(String, String)>,
     pub container_state: Vec<(String, String, StoredContainerStateRow)>,
     pub statuses: Vec<(String, String)>,
@@ -119,7 +119,7 @@ impl Db {
         }
         let key = self.key.clone();
         let is_due = self.write(Durability::Full, "encrypt values", |transaction| {
-            if seal_plain(transaction, &key)? + trial::seal_plain(transaction, &key)? > 0 {
+            if seal_plain(transaction, &key)? + rollout::seal_plain(transaction, &key)? > 0 {
                 execute(transaction, "INSERT OR REPLACE INTO meta VALUES (?1, 'due')", [REWRITE])?;
             }
             let due = collect(transaction, "SELECT 1 FROM meta WHERE key = ?1", [REWRITE], |_| Ok(()))?;
@@ -215,15 +215,15 @@ impl Db {
         pods: &[PodRow],
         objects: &[ObjectRow],
         validator: Option<&str>,
-        stage: &StageChange,
+        rollout: &RolloutChange,
     ) -> Result<Commit, StoreError> {
         let action = "commit desired pods";
         let key = self.key.clone();
         self.write(Durability::Full, action, |transaction| {
             let mut commit = Commit { written: put_source(transaction, source, validator)?, removed: 0 };
             commit.written += put_objects(transaction, &key, source, objects)?;
-            if let StageChange::To(row) = stage {
-                commit.written += put_trial(transaction, &key, source, row.as_ref())?;
+            if let RolloutChange::To(row) = rollout {
+                commit.written += put_rollout(transaction, &key, source, row.as_ref())?;
             }
             let mut wanted = BTreeSet::new();
             for pod in pods {
@@ -242,11 +242,15 @@ impl Db {
         })
     }
 
-    /// The stage alone.
-    pub(crate) fn put_trial(&mut self, source: PodSource, row: Option<&TrialRow>) -> Result<(), StoreError> {
+    /// The rollout alone.
+    pub(crate) fn put_rollout(
+        &mut self,
+        source: PodSource,
+        row: Option<&RolloutRow>,
+    ) -> Result<(), StoreError> {
         let key = self.key.clone();
         self.write(Durability::Full, "store a trial", |transaction| {
-            put_trial(transaction, &key, source, row).map(drop)
+            put_rollout(transaction, &key, source, row).map(drop)
         })
     }
 
@@ -580,7 +584,7 @@ pub(crate) fn read_all(connection: &mut Connection, key: &StoreKey) -> Result<Ra
             },
         )?,
         objects: read_objects(&snapshot, key)?,
-        trials: read_trials(&snapshot, key)?,
+        rollouts: read_rollouts(&snapshot, key)?,
         terminating: collect(&snapshot, "SELECT uid, json FROM terminating ORDER BY uid", [], pair)?,
         container_state: collect(
             &snapshot,

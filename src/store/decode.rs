@@ -6,7 +6,7 @@
 use super::db::RawLoaded;
 use super::objects::{LAST_APPLIED, RawObject};
 use super::records::{Loaded, StoredContainerState, StoredSource, UnreadableRow};
-use super::trial;
+use super::rollout;
 use crate::model::api::decode::decode;
 use crate::model::api::pod::Pod;
 use crate::model::api::schema::Schema;
@@ -63,14 +63,14 @@ pub(super) fn loaded(raw: RawLoaded) -> Loaded {
             Err(message) => unreadable.push(UnreadableRow { table: "object", key, message }),
         }
     }
-    for row in raw.trials {
+    for row in raw.rollouts {
         let Some(source) = PodSource::from_name(&row.source) else {
             unreadable.push(unknown_source("trial", row.source));
             continue;
         };
         let key = source.to_string();
-        match trial::decode_row(row, |pod| pods.fit("trial", &key, pod)) {
-            Ok(stage) => drop(loaded.stages.insert(source, stage)),
+        match rollout::decode_row(row, |pod| pods.fit("trial", &key, pod)) {
+            Ok(phase) => drop(loaded.rollouts.insert(source, phase)),
             Err(message) => {
                 unreadable.push(UnreadableRow { table: "trial", key, message });
             }

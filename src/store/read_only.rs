@@ -64,7 +64,7 @@ impl ReadOnlyStore {
     pub fn load(&mut self) -> Result<Loaded, StoreError> {
         let mut raw = db::read_all(&mut self.connection, &StoreKey::None)?;
         // For the agent only, and sealed as a whole where there is a key.
-        raw.trials.clear();
+        raw.rollouts.clear();
         Ok(decode::loaded(raw))
     }
 

@@ -8,15 +8,15 @@ use crate::model::api::pod::{Pod, PodStatus};
 use crate::model::back_off::BackOff;
 use crate::model::source::{SourceObject, SourcePod, SourceProblem};
 use crate::model::types::{ContainerName, PodSource, PodUid, Timestamp};
-use crate::store::trial::Stage;
+use crate::store::rollout::RolloutPhase;
 
 /// The whole content of the store, read once at start.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Loaded {
     /// Every source that has ever given a valid answer, with its last good set.
     pub desired: Vec<StoredSource>,
-    /// The stages of sources' sets, except for good ones.
-    pub stages: BTreeMap<PodSource, Stage>,
+    /// The rollouts of sources' sets, except for good ones.
+    pub rollouts: BTreeMap<PodSource, RolloutPhase>,
     /// Pods that left the desired set and whose end is not yet confirmed with `forget_pod`; some may be
     /// wanted again.
     pub terminating: Vec<Pod>,

@@ -12,14 +12,15 @@ use std::time::Duration;
 
 use edge_agent::agent::kubelet::Kubelet;
 use edge_agent::agent::kubelet::report::{Identity, LoopView};
+use edge_agent::desired::pod_config::PodConfig;
 use edge_agent::desired::pod_config::edit::{ApiChange, Editor};
-use edge_agent::desired::pod_config::{PodConfig, RollbackConfig};
-use edge_agent::desired::source::{SourceAnswer, SourceObject, SourcePod, SourceUpdate};
+use edge_agent::desired::rollout::RolloutConfig;
 use edge_agent::devices::DeviceManager;
 use edge_agent::model::api::pod::Pod;
 use edge_agent::model::back_off::BackOffLimits;
 use edge_agent::model::objects::LocalObjects;
 use edge_agent::model::runtime_config::CgroupDriver;
+use edge_agent::model::source::{SourceAnswer, SourceObject, SourcePod, SourceUpdate};
 use edge_agent::model::types::{PodSource, Timestamp};
 use edge_agent::node::stats::{PodUse, Stats, StatsConfig, Summary, Usage};
 use edge_agent::node::{NodeConfig, NodeManager, NodeParts};
@@ -69,8 +70,8 @@ pub struct Node {
     pub writes: Rc<Writes>,
     /// The sources the agent is configured with.
     pub sources: Vec<PodSource>,
-    /// Whether new sets are on trial.
-    pub rollback: Option<RollbackConfig>,
+    /// Whether new sets are rolled out.
+    pub rollout: Option<RolloutConfig>,
     /// What it offers to pods.
     pub facts: NodeFacts,
     /// Whether the node is looked after: how much of its 1000 MiB of memory has to be free, in MiB, and how it is judged.
@@ -181,7 +182,7 @@ impl Node {
             disk: Disk::new(),
             writes: Rc::default(),
             sources: sources.to_vec(),
-            rollback: None,
+            rollout: None,
             facts,
             keeping: None,
             agent: None,
@@ -365,7 +366,7 @@ impl Node {
                 events.clone(),
                 clock.clone(),
             )
-            .with_rollback(self.rollback.clone(), loaded.stages),
+            .with_rollout(self.rollout.clone(), loaded.rollouts),
             workers: PodWorkers::new(deps, loaded.container_state),
             terminating: loaded.terminating,
             updates: update_receiver,

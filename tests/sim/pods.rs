@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use edge_agent::desired::pod_config::edit::API_ORIGIN;
-use edge_agent::desired::source::parser::StaticPodParser;
-use edge_agent::desired::source::{ManifestParser, Origin, SourceObject, SourcePod};
+use edge_agent::desired::source::manifest::parse_manifest;
+use edge_agent::model::source::{ManifestOrigin, SourceObject, SourcePod};
 use edge_agent::model::types::PodSource;
 use edge_agent::runtime::fake::{FakeRuntime, OnStop, Program, Run};
 
@@ -243,8 +243,10 @@ impl Manifest {
 }
 
 /// Where the agent says that something comes from.
-fn origin(name: &str, source: PodSource) -> String {
-    if source == PodSource::Api { API_ORIGIN.to_owned() } else { format!("/manifests/{name}.yaml") }
+fn origin(name: &str, source: PodSource) -> ManifestOrigin {
+    let file = || format!("/manifests/{name}.yaml");
+    let location = if source == PodSource::Api { API_ORIGIN.to_owned() } else { file() };
+    ManifestOrigin { source, location }
 }
 
 /// The ConfigMap that all pods have mounted; it may be missing.
@@ -256,19 +258,17 @@ pub fn config_map(name: &str, value: &str, source: PodSource) -> SourceObject {
         r#"{{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {{"name": "{name}"}}, "data": {{"k": "{value}"}}}}"#
     );
     let origin = origin(name, source);
-    let parser = StaticPodParser { node_name: "node1".to_owned() };
-    let mut parsed = parser.parse(text.as_bytes(), &Origin { source, location: origin.clone() });
-    assert!(parsed.complete && parsed.objects.len() == 1, "{:?}\n{text}", parsed.problems);
-    SourceObject { object: std::rc::Rc::new(parsed.objects.remove(0)), origin }
+    let mut parsed = parse_manifest(text.as_bytes(), &origin, "node1");
+    assert!(parsed.is_complete() && parsed.objects.len() == 1, "{:?}\n{text}", parsed.problems);
+    SourceObject { object: std::rc::Rc::new(parsed.objects.remove(0)), origin: origin.location }
 }
 
 /// One pod as its user wrote it in a file of this name, as the agent's own parser reads it.
 pub fn parse_text(name: &str, text: &str, source: PodSource) -> SourcePod {
     let origin = origin(name, source);
-    let parser = StaticPodParser { node_name: "node1".to_owned() };
-    let parsed = parser.parse(text.as_bytes(), &Origin { source, location: origin.clone() });
-    assert!(parsed.complete && parsed.pods.len() == 1, "{:?}\n{text}", parsed.problems);
-    SourcePod { pod: std::rc::Rc::new(parsed.pods[0].clone()), origin }
+    let parsed = parse_manifest(text.as_bytes(), &origin, "node1");
+    assert!(parsed.is_complete() && parsed.pods.len() == 1, "{:?}\n{text}", parsed.problems);
+    SourcePod { pod: std::rc::Rc::new(parsed.pods[0].clone()), origin: origin.location }
 }
 
 /// An init container that ends well is not run again, whatever the policy.

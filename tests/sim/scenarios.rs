@@ -13,16 +13,16 @@ mod probes;
 mod pull_secrets;
 mod removal;
 mod resize;
-mod rollback;
+mod rollout;
 mod runtime;
 mod sources;
 mod volumes;
 
 use std::time::Duration;
 
-use edge_agent::desired::source::SourcePod;
 use edge_agent::model::api::pod::PodStatus;
 use edge_agent::model::observed::ContainerStateKind;
+use edge_agent::model::source::SourcePod;
 use edge_agent::model::types::{ContainerId, PodSource};
 
 use super::node::Node;

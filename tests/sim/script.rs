@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use edge_agent::desired::source::SourceAnswer;
 use edge_agent::model::observed::ContainerStateKind;
+use edge_agent::model::source::SourceAnswer;
 use edge_agent::model::types::{PodSource, Timestamp};
 use edge_agent::runtime::fake::{CallRecord, CrashPoint, FakeFaults};
 use edge_agent::store::WriteMoment;

@@ -361,7 +361,7 @@ impl LoopView {
                 _ => self.identity.origins.get(&source).cloned().unwrap_or_default(),
             },
             state: match (view.seen, view.answering) {
-                (_, true) if view.on_trial => SourceState::Trial,
+                (_, true) if view.rolling_out => SourceState::Trial,
                 (_, true) => SourceState::Ok,
                 (true, false) => SourceState::Failing,
                 (false, false) => SourceState::Waiting,

@@ -23,11 +23,11 @@ use crate::agent::kubelet::resources;
 use crate::agent::kubelet::run_once::{self, RunOnceConfig, RunOnceOutcome};
 use crate::agent::kubelet::serving::{self, ServingError};
 use crate::agent::kubelet::{Kubelet, cgroup_root, cluster, embedded, node_manager, plugins};
+use crate::desired::pod_config::PodConfig;
 use crate::desired::pod_config::edit::{Edit, Editor};
-use crate::desired::pod_config::{PodConfig, RollbackConfig};
+use crate::desired::rollout::RolloutConfig;
 use crate::desired::source::Accept;
 use crate::desired::source::file::{FileConfig, FileSource};
-use crate::desired::source::parser::StaticPodParser;
 use crate::desired::source::url::UrlSource;
 use crate::model::objects::{LocalObjects, VOLUMES_DIR};
 use crate::model::source::SourceUpdate;
@@ -350,7 +350,7 @@ struct AgentParts<R> {
     workers: PodWorkerConfig,
     runtime_name: Rc<RefCell<String>>,
     registered: Vec<PodSource>,
-    rollback: Option<RollbackConfig>,
+    rollout: Option<RolloutConfig>,
     editor: Editor,
     edits: Option<mpsc::Receiver<Edit>>,
     accepts: BTreeMap<PodSource, mpsc::Sender<Accept>>,
@@ -417,7 +417,7 @@ impl<R: Runtime> AgentParts<R> {
             clock,
             runtime_name,
             registered,
-            rollback: configs::rollback(resolved),
+            rollout: configs::rollout(resolved),
             editor,
             edits: Some(edits),
             accepts: BTreeMap::new(),
@@ -430,7 +430,6 @@ impl<R: Runtime> AgentParts<R> {
         updates: &mpsc::Sender<SourceUpdate>,
     ) -> Result<Vec<tokio::task::JoinHandle<()>>, SetupError> {
         let kubelet = &resolved.kubelet;
-        let parser = StaticPodParser { node_name: resolved.node_name.clone() };
         let remembered = |source| configs::remembered(&self.loaded, source);
         let mut accepts = BTreeMap::new();
         let mut accepting = |source: PodSource| {
@@ -443,20 +442,20 @@ impl<R: Runtime> AgentParts<R> {
             let config = FileConfig {
                 path: PathBuf::from(&kubelet.static_pod_path),
                 check_frequency: kubelet.file_check_frequency.to_std(),
+                node_name: resolved.node_name.clone(),
             };
             log::info!(path = kubelet.static_pod_path; "Adding static pod path");
             let remembered = remembered(PodSource::File);
-            let source = FileSource::new(config, parser.clone(), remembered, self.clock.clone())
-                .accepting(accepting(PodSource::File));
+            let source =
+                FileSource::new(config, remembered, self.clock.clone()).accepting(accepting(PodSource::File));
             tasks.push(rt::spawn("file source", source.run(updates.clone())));
         }
         if !kubelet.static_pod_url.is_empty() {
             let config = configs::url_source(resolved);
             log::info!(url = shown_url(&config.url); "Adding pod URL");
             let http = HttpClient::start().map_err(SetupError::Http)?;
-            let source =
-                UrlSource::new(config, parser, remembered(PodSource::Http), http, self.clock.clone())
-                    .accepting(accepting(PodSource::Http));
+            let source = UrlSource::new(config, remembered(PodSource::Http), http, self.clock.clone())
+                .accepting(accepting(PodSource::Http));
             tasks.push(rt::spawn("URL source", source.run(updates.clone())));
         }
         self.accepts = accepts;
@@ -557,7 +556,7 @@ impl<R: Runtime> AgentParts<R> {
                 self.clock.clone(),
             )
             .with_notes(&loaded.meta)
-            .with_rollback(self.rollback.take(), loaded.stages),
+            .with_rollout(self.rollout.take(), loaded.rollouts),
             workers: PodWorkers::new(deps, loaded.container_state),
             terminating: loaded.terminating,
             updates,

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::{CliError, Environment, client};
-use crate::desired::source::manifest::{ManifestOrigin, decode_manifest};
+use crate::desired::source::manifest::decode_manifest;
 use crate::model::api::pod::Pod;
 use crate::model::provenance::CONFIG_SOURCE_ANNOTATION;
 use crate::model::types::PodSource;
@@ -60,7 +60,7 @@ fn manifest_file(path: &Path, pod: &Pod, node: &str) -> Option<PathBuf> {
     let mut files: Vec<PathBuf> = fs::read_dir(path).ok()?.flatten().map(|entry| entry.path()).collect();
     files.sort();
     let names_it = |file: &PathBuf| {
-        let manifest = decode_manifest(&fs::read(file).unwrap_or_default(), ManifestOrigin::File);
+        let manifest = decode_manifest(&fs::read(file).unwrap_or_default());
         manifest.pods.iter().any(|found| {
             let metadata = &found.pod.metadata;
             let namespace = if metadata.namespace.is_empty() { "default" } else { &metadata.namespace };

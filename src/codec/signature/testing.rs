@@ -1,71 +1,72 @@
-//! A body, its signatures and keys, made by minisign 0.11.
+//! Manifests, their signatures and keys, made by minisign 0.11.
 //!
 //! Owns nothing else. The secret keys are gone.
 
-pub const BODY: &[u8] = b"a=1";
+/// The pod `a`.
+pub const BODY: &str = "{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {hostname: \"1\", containers: [{name: c, image: x}]}}\n";
 
-pub const KEY: &str = "untrusted comment: minisign public key 1CB3023D384079F4
-RWT0eUA4PQKzHEJx9oGPrFYTaS7nZN/ibi4JKCIeJVvJDFxM4J/qZ9ju
+pub const KEY: &str = "untrusted comment: minisign public key 1DE992CA9CA167A2
+RWSiZ6GcypLpHSXCEsa/KXg6SfzE4zJYCmpSUlKA5oPz5TjOoGHkA0Si
 ";
 
 /// A second key pair's public key.
-pub const OTHER_KEY: &str = "untrusted comment: minisign public key 2864ECC6A34600A4
-RWSkAEajxuxkKO4G/KM2AsXUt718GXSn0HLJ6xx8hm41mSTYrt3rglrV
+pub const OTHER_KEY: &str = "untrusted comment: minisign public key C807C925F54C6D69
+RWRpbUz1JckHyNIuyOd4xCZb2sXu5En7X++YzVszQ0Tu+P60b7TMmMXL
 ";
 
 /// Over the body's hash, as minisign has it since 0.10.
 pub const SIGNATURE: &str = "untrusted comment: signature of a test
-RUT0eUA4PQKzHL3u/ndP2wAkjSTwJ2up1khHMUc/uibdftMkPcanPfZQxWZFsBDu2KjD80uIKge6DFljKm3uZWOScYENqNpC1gc=
+RUSiZ6GcypLpHRbw632vxU4PvcnbV80m2zPQzq+fHN+K1qJ3tflvy2JxmoijLjF6ywi/sDme+Im9jyezNoYEyGsjZDPyGv5d4wg=
 trusted comment: fleet
-6de7Ayh3WRmiDZlCDTpF9NXDfnIfGl0rbDWp7dgAPm0+p9VctyFotbDI+Bm3hq2t04gXRwKA9Mfyzmc3QzboCg==
+eoKw/Xpqzd9wviYI6A09W9sCk56wW6ysL0OFvAwSLr3JZY8c73YjTtmpMJaGJzlWRFjO+vnBn3Yo/9lEe1gYDA==
 ";
 
 /// Over the body itself (`minisign -S -l`).
-pub(in crate::codec) const LEGACY: &str = "untrusted comment: signature from minisign secret key
-RWT0eUA4PQKzHMvkDm65sV3F3bXDWO0SMThYOqhUZ8lWMmZU5P70LvmIaKigOflHPLQmnFL2qCTkqqyEQL6AwNx9phEfmvwzjw4=
+pub(in crate::codec) const LEGACY: &str = "untrusted comment: signature of a test
+RWSiZ6GcypLpHYGy9sQnAV/HBu8k4yYGALPZW0N7bROEpUWaptUus9P2lEfToDE8h41JWXntR4Dd2R9/ECBG4kVLhTMW3yqgPQM=
 trusted comment: fleet
-pxq4CWLw6bJCfVa18lgmRVT49txE9l3zWy62VEA/yUckDK53LyzcyVn64YrQu8NwXeJyRNqBZH2NybhqafYmDQ==
+QCWj9VTq/vwYK3/rE8P+pGEEQx8a1owQxOqZtEeHAtOOXzb/C5rsdnLzf2g7wrp+GSd1+LvjMC8hCA3nGX0LAQ==
 ";
 
 /// Of the signatures below, which say when they were made.
-pub const DATED_KEY: &str = "untrusted comment: minisign public key 102D8AF7C47CC087
-RWSHwHzE94otENT/BMudkCDMi6NB/BHbT6+VrTzbb8QID9k7/AnKPplD
+pub const DATED_KEY: &str = "untrusted comment: minisign public key D21B26EF945C2CA9
+RWSpLFyU7yYb0heJHj5pBzDAFBMAkSfRzsDFrMaDPARqgj3a12N5ElYU
 ";
 
 /// Bodies in the order in which they were signed: `timestamp:100`, `200` and `300`.
 pub const DATED: [(&str, &str); 3] = [
     (
-        "a=1",
+        BODY,
         "untrusted comment: signature of a test
-RUSHwHzE94otEHQkKvmiffBrWUETpa6zNO1cz1yFtl4aLQf7xOYwDHDO1DLl5zxa0yBn8F04eUuWfaF30Upmz/6yn5C63zqx0QM=
+RUSpLFyU7yYb0jLvO9m+eEZWtJ6BZGjA6XGxFdJ3euzFTXaSSbn9PX+7H4r2uygG39OqTFXEIWrZdOY5jkoiNYMtYU+0Q3AFHgQ=
 trusted comment: timestamp:100	file:pods
-3Fad652tvfX1d6Gj2sbGkhjKcxi7jMszc8DR/g18hL7L6oUEoT3AZLjIzqZfU2AFIWZ7+JcOe3ZQot6pOo4zAQ==
+QVXm+xSobqhhXgXCywIv/CSydaQZwzExgq77stSwW3Kkq64VLPIWjmYHk1/IsOhBbNMynM6HlOQWkVCkFnX6AA==
 ",
     ),
     (
-        "a=1\nb=2",
+        "{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {hostname: \"1\", containers: [{name: c, image: x}]}}\n---\n{apiVersion: v1, kind: Pod, metadata: {name: b}, spec: {hostname: \"2\", containers: [{name: c, image: x}]}}\n",
         "untrusted comment: signature of a test
-RUSHwHzE94otENvlaaxb3VLFTpd51EM48Ru4JiiCsXA+XgTStsX+b6NhHGJh+8DgJdB8omXkhhSlwv4Uumdw5/CMmZcrwhv1yw0=
+RUSpLFyU7yYb0sJC/8OOceQVDy4NG/zwRCpsC9TLkd/iXevA4o/sfD79Udd16b/px793mJKotWlgRUDp2I3O1K/371FM4X8OGQM=
 trusted comment: timestamp:200	file:pods
-RPPWUwitflVnqxF4JfaAD5y/BkPj1y+WBFIMhqfr9gs8SO08dUydqJlrP+BPFJpGyivKkowLOom+6cqfHI3ACg==
+dnGmD+lrfJvLR2EDuhyqOEGR7Fj03JQPeHoU52KOqq+8ZFT2xX/VoOvyV5w12ZXtIZbVMpuNkmOu7+ZO9nd3Cw==
 ",
     ),
     (
-        "none",
+        "{apiVersion: v1, kind: PodList, items: []}\n",
         "untrusted comment: signature of a test
-RUSHwHzE94otEP/s77F05ENBXxQpIpaFViDgkiFVU18YXe2/6Yptzb5N6SSfEYQsVQ/2gQxw4T9A3zT7EtVlP2v4LRVySgHVEQQ=
+RUSpLFyU7yYb0tueZ6pFd9DGRRT8wV8Tk2medVVLdSe6oFe71XiSJMpMKYwOcYJaP51t1Uvyr2oFR8K8blK/M+xfdxELuV08Zgg=
 trusted comment: timestamp:300	file:pods
-M+t4v1FJ3q4xHITpR5uR7qBMbrA+b5CzBuZERM1rq1r7OVL/ysVFYW/HYStXTOoZEcNwXD/hOQ3M/rXqzQldCg==
+KECWdRX3J29Uego44ItxD4zNRTGXpjUcQAynI8lv2hVC3xBwrFoSUAjjJLSZfsGftr8/Cpj9dPhwZxOiuN+xAw==
 ",
     ),
 ];
 
 /// By the same key, without a time.
 pub const UNDATED: (&str, &str) = (
-    "a=1",
+    BODY,
     "untrusted comment: signature of a test
-RUSHwHzE94otEHQkKvmiffBrWUETpa6zNO1cz1yFtl4aLQf7xOYwDHDO1DLl5zxa0yBn8F04eUuWfaF30Upmz/6yn5C63zqx0QM=
+RUSpLFyU7yYb0jLvO9m+eEZWtJ6BZGjA6XGxFdJ3euzFTXaSSbn9PX+7H4r2uygG39OqTFXEIWrZdOY5jkoiNYMtYU+0Q3AFHgQ=
 trusted comment: fleet
-oMpj3ym+EXr4ZEAsZTBl61MCFD3hMRaOsyX2lz0lOU4tMR7vKHhWhNkLuSvnMoHTRa/Qd2e6vRkjdtHcnldXAg==
+Gt8B1tQZriAf0QT16khFAtEJgNOiMgz7o9Z0qrMoE/MoMxVMnCzvYLmqSm1eYH/TOuqINLkEqmxmmDS4FBo/Dg==
 ",
 );

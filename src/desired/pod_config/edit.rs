@@ -184,7 +184,6 @@ impl PodConfig {
         self.object_sets = object_sets;
         self.objects.replace(self.object_sets.effective());
         let mut problems = self.note_findings(source, merged.findings, now);
-        problems.extend(self.note_object_findings(source, self.object_sets.findings(), now));
         problems.retain(|problem| problem.origin == API_ORIGIN);
         self.publish_problems(source, problems).await;
         self.count(source);

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::PodConfig;
-use crate::desired::local_objects::ObjectFinding;
 use crate::desired::merge::SetFinding;
 use crate::model::ordered::Ordered as _;
 use crate::model::source::SourceProblem;
@@ -18,54 +17,30 @@ const FAILED_VALIDATION: &str = "FailedValidation";
 const LOGGED_PROBLEMS: usize = 20;
 
 impl PodConfig {
-    /// Findings of the merge are problems of the source too; a known one keeps its time.
+    /// Findings of the merge and of the objects are problems of the source too; a known one keeps its time.
+    /// Objects have no events of their own.
     pub(super) fn note_findings(
         &self,
         source: PodSource,
-        findings: Vec<SetFinding>,
+        of_pods: Vec<SetFinding>,
         now: Timestamp,
     ) -> Vec<SourceProblem> {
         let known = self.known_problems(source);
-        findings
-            .into_iter()
-            .map(|finding| {
-                let since = known.get(&(finding.origin.as_str(), finding.message.as_str())).copied();
-                if since.is_none() {
-                    self.events.event(
-                        &finding.pod,
-                        None,
-                        EventType::Warning,
-                        FAILED_VALIDATION,
-                        &finding.message,
-                    );
-                }
-                SourceProblem {
-                    since: since.unwrap_or(now),
-                    origin: finding.origin,
-                    reason: FAILED_VALIDATION.to_owned(),
-                    message: finding.message,
-                    pod: String::new(),
-                }
-            })
-            .collect()
-    }
-
-    /// The same for objects, which have no events of their own.
-    pub(super) fn note_object_findings(
-        &self,
-        source: PodSource,
-        findings: Vec<ObjectFinding>,
-        now: Timestamp,
-    ) -> Vec<SourceProblem> {
-        let known = self.known_problems(source);
-        let problem = |finding: ObjectFinding| SourceProblem {
-            since: known.get(&(finding.origin.as_str(), finding.message.as_str())).copied().unwrap_or(now),
-            origin: finding.origin,
+        let since = |origin: &str, message: &str| known.get(&(origin, message)).copied();
+        for finding in of_pods.iter().filter(|finding| since(&finding.origin, &finding.message).is_none()) {
+            self.events.event(&finding.pod, None, EventType::Warning, FAILED_VALIDATION, &finding.message);
+        }
+        let of_pods = of_pods.into_iter().map(|finding| (finding.origin, finding.message));
+        let of_objects = self.object_sets.findings().into_iter();
+        let of_objects = of_objects.map(|finding| (finding.origin, finding.message));
+        let problem = |(origin, message): (String, String)| SourceProblem {
+            since: since(&origin, &message).unwrap_or(now),
+            origin,
             reason: FAILED_VALIDATION.to_owned(),
-            message: finding.message,
+            message,
             pod: String::new(),
         };
-        findings.into_iter().map(problem).collect()
+        of_pods.chain(of_objects).map(problem).collect()
     }
 
     /// The time at which each current problem of a source was first seen.

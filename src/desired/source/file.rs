@@ -27,11 +27,11 @@ use self::entry::{FileEntry, Look, Looked};
 use self::read::{PathContent, look};
 use self::watch::{Hints, PathWatch};
 use super::{
-    Accept, Accepts, LastGood, ManifestParser, REASON_EMPTY, REASON_UNAVAILABLE, Remembered, SHORTEST_PERIOD,
-    SourceAnswer, SourceObject, SourcePod, SourceProblem, SourceUpdate, carry_since, full_name, is_believed,
-    next_accept,
+    Accept, Accepts, REASON_EMPTY, REASON_UNAVAILABLE, Remembered, SHORTEST_PERIOD, carry_since, full_name,
+    is_believed, next_accept,
 };
 use crate::model::ordered::Ordered as _;
+use crate::model::source::{SourceAnswer, SourceObject, SourcePod, SourceProblem, SourceSet, SourceUpdate};
 use crate::model::types::PodSource;
 use crate::platform::clock::Clock;
 use crate::platform::rt;
@@ -58,13 +58,13 @@ pub struct FileConfig {
     pub path: PathBuf,
     /// `fileCheckFrequency`: the time between two rescans.
     pub check_frequency: Duration,
+    pub node_name: String,
 }
 
 /// The source `file`.
 #[derive(Debug)]
-pub struct FileSource<P> {
+pub struct FileSource {
     config: FileConfig,
-    parser: P,
     clock: Clock,
     /// By name in the directory; a single file has an empty name.
     entries: BTreeMap<OsString, FileEntry>,
@@ -103,15 +103,15 @@ struct Scan {
     is_accepted: bool,
 }
 
-impl<P: ManifestParser> FileSource<P> {
+impl FileSource {
     /// A source without an answer yet. Files that are broken now keep their pods and objects from before the
     /// restart.
-    pub fn new(mut config: FileConfig, parser: P, remembered: Remembered, clock: Clock) -> Self {
+    pub fn new(mut config: FileConfig, remembered: Remembered, clock: Clock) -> Self {
         let holds_something = remembered.holds_something();
         let Remembered { good: stored, validator: spoke, .. } = remembered;
         // Without a trailing slash, so that a path is always written the same way.
         config.path = config.path.components().collect();
-        let mut by_name: BTreeMap<OsString, LastGood> = BTreeMap::new();
+        let mut by_name: BTreeMap<OsString, SourceSet> = BTreeMap::new();
         for pod in stored.pods {
             if let Some(name) = name_within(&config.path, &pod.origin) {
                 by_name.entry(name).or_default().pods.push(pod);
@@ -122,11 +122,10 @@ impl<P: ManifestParser> FileSource<P> {
                 by_name.entry(name).or_default().objects.push(object);
             }
         }
-        let restored = |(name, good): (_, LastGood)| (name, FileEntry::restored(good.pods, good.objects));
+        let restored = |(name, good)| (name, FileEntry::restored(good));
         let entries = by_name.into_iter().map(restored).into_map();
         Self {
             config,
-            parser,
             clock,
             entries,
             unavailable: None,
@@ -324,7 +323,7 @@ impl<P: ManifestParser> FileSource<P> {
             self.entries.insert(name.to_owned(), FileEntry::default());
         }
         let Some(entry) = self.entries.get_mut(name) else { return };
-        match entry.refresh(&path, how, &self.parser, now) {
+        match entry.refresh(&path, how, &self.config.node_name, now) {
             Looked::Kept { changed } => self.dirty |= changed,
             Looked::Gone => {
                 // A single file that is gone is a missing path, which the next listing reports.

@@ -10,6 +10,7 @@ use std::cell::OnceCell;
 
 use serde_json::Value;
 
+use crate::codec::yaml::yaml_documents;
 use crate::model::api::decode::decode;
 use crate::model::api::object::AnyObject;
 use crate::model::api::pod::Pod;
@@ -18,23 +19,15 @@ use crate::model::api::schema::check::{Unknown, check};
 use crate::model::objects::ObjectKind;
 use crate::model::objects::wire::decode_object;
 
-pub use crate::codec::json::parse_one;
-pub use crate::codec::yaml::{YamlDocument, YamlError, yaml_documents, yaml_to_values};
-pub use static_pods::{StaticPods, read_static_pods};
+pub(super) use static_pods::Ignored;
+pub use static_pods::{ParsedManifest, parse_manifest};
 
 /// A manifest larger than this is refused; upstream's limit for files and URLs.
-pub const MAX_MANIFEST_BYTES: usize = 10 * 1024 * 1024;
+pub(super) const MAX_MANIFEST_BYTES: usize = 10 * 1024 * 1024;
 /// Objects read from one manifest; a node runs a few hundred pods at most.
 const MAX_OBJECTS: usize = 5_000;
 /// Warnings and problems kept of one manifest; more would not help the user.
 const MAX_NOTES: usize = 100;
-
-/// The kind of a manifest's origin; it selects the message for an empty one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ManifestOrigin {
-    File,
-    Url,
-}
 
 /// The content of a manifest.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -101,11 +94,11 @@ struct Types<'t> {
     text: &'t str,
 }
 
-/// Parses a manifest. Never fails as a whole: invalid documents are in `problems`.
+/// Decodes a manifest. Never fails as a whole: invalid documents are in `problems`.
 #[must_use]
-pub fn decode_manifest(bytes: &[u8], origin: ManifestOrigin) -> Manifest {
+pub fn decode_manifest(bytes: &[u8]) -> Manifest {
     let mut manifest = Manifest::default();
-    let read = readable_text(bytes, origin).and_then(|text| {
+    let read = readable_text(bytes).and_then(|text| {
         let types = Types { schema: OnceCell::new(), text };
         if manifest.take_json(&types, text)? { Ok(()) } else { manifest.take_yaml(&types, text) }
     });
@@ -116,7 +109,7 @@ pub fn decode_manifest(bytes: &[u8], origin: ManifestOrigin) -> Manifest {
 }
 
 /// The text of the manifest, or an error message.
-fn readable_text(bytes: &[u8], origin: ManifestOrigin) -> Result<&str, String> {
+fn readable_text(bytes: &[u8]) -> Result<&str, String> {
     if bytes.len() > MAX_MANIFEST_BYTES {
         return Err(format!(
             "the manifest is {} bytes, more than the limit of {MAX_MANIFEST_BYTES}; split it into several",
@@ -127,12 +120,6 @@ fn readable_text(bytes: &[u8], origin: ManifestOrigin) -> Result<&str, String> {
         return Err("the manifest is UTF-16; save it as UTF-8".to_owned());
     }
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
-    if bytes.iter().all(u8::is_ascii_whitespace) {
-        return Err(match origin {
-            ManifestOrigin::File => "the file is empty".to_owned(),
-            ManifestOrigin::Url => "zero-length data received".to_owned(),
-        });
-    }
     if let Some(offset) = bytes.iter().position(|byte| *byte == 0) {
         return Err(format!("the manifest is binary data, not YAML or JSON (NUL byte at offset {offset})"));
     }

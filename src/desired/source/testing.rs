@@ -1,60 +1,45 @@
-//! Helpers for the tests of all sources: temporary directories and a manifest language small enough to
-//! predict.
+//! Helpers for the tests of all sources: temporary directories and manifests in few words.
 //!
 //! Owns test helpers.
 
-use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use serde_json::json;
+use crate::desired::source::manifest::parse_manifest;
+use crate::model::objects::wire;
+use crate::model::source::{ManifestOrigin, SourceAnswer, SourceObject, SourcePod, SourceUpdate};
+use crate::model::types::PodSource;
 
-use super::{ManifestParser, Origin, ParsedManifest, SourceAnswer, SourceObject, SourcePod, SourceUpdate};
-use crate::model::api::pod::Pod;
-use crate::model::objects::{LocalObject, ObjectKind, wire};
+pub(in crate::desired) const NODE: &str = "n";
 
-/// One pod per line, `name=version`, or ConfigMap, `@name=version`; a line that begins with `!` is a broken
-/// document.
-#[derive(Clone, Debug, Default)]
-pub(in crate::desired) struct Lines {
-    /// How often a manifest was parsed.
-    pub parsed: Rc<Cell<usize>>,
-}
-
-impl ManifestParser for Lines {
-    fn parse(&self, bytes: &[u8], _origin: &Origin) -> ParsedManifest {
-        self.parsed.set(self.parsed.get() + 1);
-        let text = String::from_utf8_lossy(bytes);
-        let mut manifest = ParsedManifest { complete: true, ..ParsedManifest::default() };
-        for line in text.lines().filter(|line| !line.trim().is_empty() && *line != "none") {
-            match line.split_once('=') {
-                Some((name, version)) if line.starts_with('@') => {
-                    manifest.objects.push(object(&name[1..], version));
-                }
-                Some((name, version)) if !line.starts_with('!') => manifest.pods.push(pod(name, version)),
-                _ => {
-                    manifest.complete = false;
-                    manifest.problems.push(format!("document {line}: not a pod"));
-                }
-            }
-        }
-        manifest
+/// A manifest with a document per line: `name=version` is a pod, `@name=version` a ConfigMap, `none` an empty
+/// list; anything else is broken. Blank text stays blank.
+pub(in crate::desired) fn manifest(lines: &str) -> String {
+    if lines.trim().is_empty() {
+        return lines.to_owned();
     }
+    let document = |line: &str| match line.trim_start_matches('@').split_once('=') {
+        _ if line == "none" => "{apiVersion: v1, kind: PodList, items: []}".to_owned(),
+        Some((name, version)) if line.starts_with('@') => {
+            format!(
+                "{{apiVersion: v1, kind: ConfigMap, metadata: {{name: {name}}}, data: {{version: \"{version}\"}}}}"
+            )
+        }
+        Some((name, version)) => format!(
+            "{{apiVersion: v1, kind: Pod, metadata: {{name: {name}}}, \
+             spec: {{hostname: \"{version}\", containers: [{{name: c, image: x}}]}}}}"
+        ),
+        None => format!("[{line:?}]"),
+    };
+    lines.lines().map(|line| ["---\n", &document(line), "\n"].concat()).collect()
 }
 
-/// A pod as [`Lines`] makes it.
-pub(in crate::desired) fn pod(name: &str, version: &str) -> Pod {
-    let mut pod = Pod::default();
-    name.clone_into(&mut pod.metadata.name);
-    version.clone_into(&mut pod.spec.hostname);
-    pod
-}
-
-/// A ConfigMap as [`Lines`] makes it.
-pub(in crate::desired) fn object(name: &str, version: &str) -> LocalObject {
-    let value = json!({"metadata": {"name": name}, "data": {"version": version}});
-    wire::from_value(ObjectKind::ConfigMap, value).unwrap()
+/// The message of a document that [`manifest`] breaks, with its place.
+pub(in crate::desired) fn broken(place: &str) -> String {
+    let message =
+        "expected an object, found a list; a manifest is a mapping with apiVersion, kind, metadata and spec";
+    if place.is_empty() { message.to_owned() } else { format!("{place}: {message}") }
 }
 
 /// `name=version` of every ConfigMap of an answer.
@@ -66,9 +51,18 @@ pub(in crate::desired) fn shown_objects(update: &SourceUpdate) -> String {
     update.objects.iter().map(shown).collect::<Vec<_>>().join(" ")
 }
 
-/// A pod from before a restart.
+/// A pod of [`manifest`] from before a restart.
 pub(in crate::desired) fn stored(name: &str, version: &str, origin: impl AsRef<Path>) -> SourcePod {
-    SourcePod { pod: Rc::new(pod(name, version)), origin: origin.as_ref().to_str().unwrap().to_owned() }
+    let location = origin.as_ref().to_str().unwrap().to_owned();
+    let source = if location.contains("://") { PodSource::Http } else { PodSource::File };
+    let origin = ManifestOrigin { source, location };
+    let parsed = parse_manifest(manifest(&format!("{name}={version}")).as_bytes(), &origin, NODE);
+    SourcePod { pod: Rc::new(parsed.pods.into_iter().next().unwrap()), origin: origin.location }
+}
+
+/// The name in the manifest.
+pub(in crate::desired) fn written_name(pod: &SourcePod) -> &str {
+    pod.pod.metadata.name.strip_suffix("-n").unwrap()
 }
 
 /// `name=version` of every pod of an answer, or `unknown`.
@@ -77,7 +71,7 @@ pub(in crate::desired) fn shown(update: &SourceUpdate) -> String {
         SourceAnswer::Unknown => "unknown".to_owned(),
         SourceAnswer::Pods(pods) => {
             let pods: Vec<_> =
-                pods.iter().map(|p| format!("{}={}", p.pod.metadata.name, p.pod.spec.hostname)).collect();
+                pods.iter().map(|pod| format!("{}={}", written_name(pod), pod.pod.spec.hostname)).collect();
             pods.join(" ")
         }
     }
@@ -105,10 +99,10 @@ impl TempDir {
         self.0.join(name)
     }
 
-    /// Writes atomically, as a careful writer does.
-    pub(in crate::desired) fn put(&self, name: &str, content: &str) {
+    /// Writes [`manifest`] atomically, as a careful writer does.
+    pub(in crate::desired) fn put(&self, name: &str, lines: &str) {
         let hidden = self.0.join(".being-written");
-        std::fs::write(&hidden, content).unwrap();
+        std::fs::write(&hidden, manifest(lines)).unwrap();
         std::fs::rename(hidden, self.0.join(name)).unwrap();
     }
 

@@ -11,13 +11,14 @@ use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::file::read::{ReadError, read_manifest_file};
+use super::manifest::{MAX_MANIFEST_BYTES, parse_manifest};
 use super::{
-    Accept, Accepts, LastGood, MAX_MANIFEST_BYTES, ManifestParser, Origin, REASON_EMPTY,
-    REASON_INVALID_MANIFEST, REASON_UNAVAILABLE, REASON_UNTRUSTED, Remembered, SHORTEST_PERIOD, SourceAnswer,
-    SourceProblem, SourceUpdate, carry_ignored, carry_since, is_believed, keep_last_good,
-    keep_last_good_objects, next_accept, parse_manifest,
+    Accept, Accepts, REASON_EMPTY, REASON_INVALID_MANIFEST, REASON_UNAVAILABLE, REASON_UNTRUSTED, Remembered,
+    SHORTEST_PERIOD, carry_ignored, carry_since, is_believed, keep_last_good, keep_last_good_objects,
+    next_accept,
 };
 use crate::codec::signature::{Newest, SignatureError, VerifyKey};
+use crate::model::source::{ManifestOrigin, SourceAnswer, SourceProblem, SourceSet, SourceUpdate};
 use crate::model::types::PodSource;
 use crate::platform::clock::Clock;
 use crate::platform::http::{ClientFiles, HttpClient, HttpError, Request, Response, shown_url};
@@ -44,13 +45,13 @@ pub struct UrlConfig {
     pub token_file: Option<PathBuf>,
     /// A file with a public key: an answer that is not signed with it is invalid.
     pub verify_key_file: Option<PathBuf>,
+    pub node_name: String,
 }
 
 /// The source `http`.
 #[derive(Debug)]
-pub struct UrlSource<P> {
+pub struct UrlSource {
     config: UrlConfig,
-    parser: P,
     http: HttpClient,
     clock: Clock,
     /// The URL without its password: the origin of its pods.
@@ -59,7 +60,7 @@ pub struct UrlSource<P> {
     validator: Option<Validator>,
     /// The digest of the last body that was valid as a whole.
     digest: Option<[u8; 32]>,
-    good: LastGood,
+    good: SourceSet,
     /// The last good set is not empty, even if it is from another URL.
     holds_something: bool,
     /// The server has sent a non-empty answer since the start: a later empty list is believed.
@@ -144,9 +145,9 @@ enum Body {
     New { bytes: Vec<u8>, content_type: Option<String>, validator: Option<Validator> },
 }
 
-impl<P: ManifestParser> UrlSource<P> {
+impl UrlSource {
     /// A source without an answer yet.
-    pub fn new(config: UrlConfig, parser: P, remembered: Remembered, http: HttpClient, clock: Clock) -> Self {
+    pub fn new(config: UrlConfig, remembered: Remembered, http: HttpClient, clock: Clock) -> Self {
         let location = shown_url(&config.url);
         let holds_something = remembered.holds_something();
         let Remembered { good: mut stored, validator, signed } = remembered;
@@ -157,7 +158,6 @@ impl<P: ManifestParser> UrlSource<P> {
             .filter(|validator| validator.url == location);
         Self {
             config,
-            parser,
             http,
             clock,
             location,
@@ -340,14 +340,14 @@ impl<P: ManifestParser> UrlSource<P> {
             self.validator = validator;
             return self.tell_unchanged();
         }
-        let origin = Origin { source: PodSource::Http, location: self.location.clone() };
-        let parsed = parse_manifest(&self.parser, bytes, &origin);
+        let origin = ManifestOrigin { source: PodSource::Http, location: self.location.clone() };
+        let parsed = parse_manifest(bytes, &origin, &self.config.node_name);
         for warning in &parsed.warnings {
             log::warn!(url = self.location.as_str(), warning = warning.as_str(); "Manifest has warnings");
         }
-        let nothing = !parsed.complete && parsed.pods.is_empty() && parsed.objects.is_empty();
-        let (now, whole) = (self.clock.now(), parsed.complete);
-        let good = LastGood {
+        let (now, whole) = (self.clock.now(), parsed.is_complete());
+        let nothing = !whole && parsed.pods.is_empty() && parsed.objects.is_empty();
+        let good = SourceSet {
             pods: keep_last_good(parsed.pods, whole, &self.good.pods, &origin, now),
             objects: keep_last_good_objects(parsed.objects, whole, &self.good.objects, &origin, now),
         };
@@ -384,7 +384,7 @@ impl<P: ManifestParser> UrlSource<P> {
         let mut problems = self.problems(REASON_INVALID_MANIFEST, problems);
         self.ignored = carry_ignored(parsed.ignored, &self.location, &self.problems, now);
         problems.extend(self.ignored.iter().cloned());
-        if parsed.complete {
+        if whole {
             (self.digest, self.validator) = (Some(digest), validator);
         } else {
             // Request the whole body again, also after a restart: otherwise a 304 would hide the problem.

@@ -11,15 +11,19 @@ fn manifest() -> Value {
         "spec": {"containers": [{"name": "c", "image": "x:1"}]}})
 }
 
-fn file(path: &str) -> StaticOrigin {
-    StaticOrigin::File { path: path.to_owned() }
+fn file(path: &str) -> ManifestOrigin {
+    ManifestOrigin { source: PodSource::File, location: path.to_owned() }
 }
 
-fn try_prepare(manifest: Value, origin: &StaticOrigin, node: &str) -> Result<Pod, StaticPodError> {
+fn url(url: &str) -> ManifestOrigin {
+    ManifestOrigin { source: PodSource::Http, location: url.to_owned() }
+}
+
+fn try_prepare(manifest: Value, origin: &ManifestOrigin, node: &str) -> Result<Pod, StaticPodError> {
     prepare(decode::<Pod>(manifest).unwrap().object, origin, node)
 }
 
-fn uid(manifest: Value, origin: &StaticOrigin, node: &str) -> String {
+fn uid(manifest: Value, origin: &ManifestOrigin, node: &str) -> String {
     try_prepare(manifest, origin, node).unwrap().metadata.uid.to_string()
 }
 
@@ -53,8 +57,7 @@ fn a_source_fills_in_who_and_where_the_pod_is() {
 
 #[test]
 fn only_pods_from_files_tolerate_every_taint_and_only_once() {
-    let url = StaticOrigin::Url { url: "http://x/".to_owned() };
-    assert!(try_prepare(manifest(), &url, "n").unwrap().spec.tolerations.is_empty());
+    assert!(try_prepare(manifest(), &url("http://x/"), "n").unwrap().spec.tolerations.is_empty());
     let mut written = manifest();
     written["spec"]["tolerations"] = json!([{"operator": "Exists", "effect": "NoExecute"}]);
     assert_eq!(try_prepare(written, &file("/m"), "n").unwrap().spec.tolerations.len(), 1);
@@ -94,7 +97,7 @@ fn spelling_out_a_default_does_not_change_the_uid_and_any_other_change_does() {
         assert!(seen.insert(uid(changed, &origin, node)), "{pointer}");
     }
     assert!(seen.insert(uid(manifest(), &file("/m/web2.yaml"), node)));
-    assert!(seen.insert(uid(manifest(), &StaticOrigin::Url { url: "/m/web.yaml".to_owned() }, node)));
+    assert!(seen.insert(uid(manifest(), &url("/m/web.yaml"), node)));
     assert!(seen.insert(uid(manifest(), &origin, "n2")));
     assert_ne!(
         uid(manifest(), &file("file/m"), "x"),

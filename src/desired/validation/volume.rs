@@ -68,7 +68,12 @@ fn one_source(volume: &Volume, at: &Path<'_>, errors: &mut Errors) {
         ("vsphereVolume", volume.vsphere_volume.is_some()),
         ("photonPersistentDisk", volume.photon_persistent_disk.is_some()),
     ];
-    let mut set = sources.into_iter().filter(|(_, is_set)| *is_set);
+    only_one(&sources, at, errors);
+}
+
+/// Exactly one of these fields must be set.
+fn only_one(fields: &[(&str, bool)], at: &Path<'_>, errors: &mut Errors) {
+    let mut set = fields.iter().filter(|(_, is_set)| *is_set);
     if set.next().is_none() {
         errors.required(at, "must specify a volume type");
     }
@@ -225,13 +230,7 @@ fn one_projection(projection: &VolumeProjection, at: &Path<'_>, errors: &mut Err
         ("clusterTrustBundle", projection.cluster_trust_bundle.is_some()),
         ("podCertificate", projection.pod_certificate.is_some()),
     ];
-    let mut set = kinds.into_iter().filter(|(_, is_set)| *is_set);
-    if set.next().is_none() {
-        errors.required(at, "must specify a volume type");
-    }
-    for (field, _) in set {
-        errors.forbidden(&at.child(field), "may not specify more than 1 volume type");
-    }
+    only_one(&kinds, at, errors);
 }
 
 fn check_projection(projection: &VolumeProjection, paths: &mut Paths, at: &Path<'_>, errors: &mut Errors) {

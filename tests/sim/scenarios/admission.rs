@@ -112,7 +112,7 @@ fn a_pod_is_not_active_while_it_waits_for_room() {
 }
 
 /// A pod that this node does not fit, whatever leaves it.
-fn elsewhere(name: &str, source: PodSource) -> edge_agent::desired::source::SourcePod {
+fn elsewhere(name: &str, source: PodSource) -> edge_agent::model::source::SourcePod {
     let mut pod = Manifest::new(name, "Always", Act::Forever).parse(source);
     Rc::make_mut(&mut pod.pod).spec.node_selector.insert("zone".to_owned(), "7".to_owned());
     pod

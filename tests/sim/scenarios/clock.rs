@@ -11,7 +11,7 @@ const IN_2026: Timestamp = Timestamp::from_secs(1_795_190_400);
 const IN_2099: Timestamp = Timestamp::from_secs(4_070_908_800);
 
 /// One that runs for ever, one that may run for two hours, one that crashes, and one that waits for its image.
-fn pods() -> Vec<edge_agent::desired::source::SourcePod> {
+fn pods() -> Vec<edge_agent::model::source::SourcePod> {
     let limited = r#"{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "limited"},
         "spec": {"activeDeadlineSeconds": 7200, "restartPolicy": "OnFailure",
             "containers": [{"name": "c0", "image": "sim/forever:1", "imagePullPolicy": "IfNotPresent"}]}}"#;

@@ -2,8 +2,8 @@
 
 use std::rc::Rc;
 
-use edge_agent::desired::source::SourcePod;
 use edge_agent::model::observed::ContainerStateKind;
+use edge_agent::model::source::SourcePod;
 use edge_agent::model::types::{PodSource, Timestamp};
 use edge_agent::runtime::ExecOutput;
 use edge_agent::runtime::fake::{ExecScript, FakeFaults};

@@ -2,8 +2,8 @@
 
 use std::rc::Rc;
 
-use edge_agent::desired::source::SourcePod;
 use edge_agent::model::api::pod::{ContainerRestartRule, ContainerRestartRuleOnExitCodes};
+use edge_agent::model::source::SourcePod;
 use edge_agent::model::types::PodSource;
 
 use super::{MINUTE, SECOND, files, node, running, status};

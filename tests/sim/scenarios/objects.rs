@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use edge_agent::desired::source::{SourceAnswer, SourcePod};
+use edge_agent::model::source::{SourceAnswer, SourcePod};
 use edge_agent::model::types::PodSource;
 
 use super::{MINUTE, SECOND, node, running, status};

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use edge_agent::desired::source::SourcePod;
 use edge_agent::model::disruption::Pressure;
+use edge_agent::model::source::SourcePod;
 use edge_agent::model::types::PodSource;
 use edge_agent::node::NodeConfig;
 use edge_agent::node::eviction::{EvictionConfig, ThresholdTexts, thresholds};

@@ -2,8 +2,8 @@
 
 use std::rc::Rc;
 
-use edge_agent::desired::source::{SourceObject, SourcePod};
 use edge_agent::model::objects::{ObjectKind, wire};
+use edge_agent::model::source::{SourceObject, SourcePod};
 use edge_agent::model::types::PodSource;
 use edge_agent::runtime::ImageAuth;
 use edge_agent::runtime::fake::{FakeImage, RemoteImage};

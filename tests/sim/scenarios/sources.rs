@@ -1,6 +1,6 @@
 //! What sources say, and what they do not say.
 
-use edge_agent::desired::source::SourceAnswer;
+use edge_agent::model::source::SourceAnswer;
 use edge_agent::model::types::PodSource;
 
 use super::{MINUTE, SECOND, files, is_empty, node, node_with, running, status};

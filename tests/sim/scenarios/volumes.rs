@@ -2,9 +2,9 @@
 
 use std::rc::Rc;
 
-use edge_agent::desired::source::parser::StaticPodParser;
-use edge_agent::desired::source::{ManifestParser, Origin, SourcePod};
+use edge_agent::desired::source::manifest::parse_manifest;
 use edge_agent::model::observed::ContainerStateKind;
+use edge_agent::model::source::{ManifestOrigin, SourcePod};
 use edge_agent::model::types::PodSource;
 use edge_agent::platform::sys::mount::mount_points;
 use edge_agent::runtime::{Mount, RuntimeHandler};
@@ -27,12 +27,10 @@ fn pod(volumes: &Value, mounts: &Value) -> SourcePod {
             }],
         },
     });
-    let origin = "/manifests/web.yaml".to_owned();
-    let parser = StaticPodParser { node_name: "node1".to_owned() };
-    let at = Origin { source: PodSource::File, location: origin.clone() };
-    let parsed = parser.parse(manifest.to_string().as_bytes(), &at);
-    assert!(parsed.complete && parsed.pods.len() == 1, "{:?}", parsed.problems);
-    SourcePod { pod: Rc::new(parsed.pods[0].clone()), origin }
+    let origin = ManifestOrigin { source: PodSource::File, location: "/manifests/web.yaml".to_owned() };
+    let parsed = parse_manifest(manifest.to_string().as_bytes(), &origin, "node1");
+    assert!(parsed.is_complete() && parsed.pods.len() == 1, "{:?}", parsed.problems);
+    SourcePod { pod: Rc::new(parsed.pods[0].clone()), origin: origin.location }
 }
 
 /// What the pod's newest container mounts, without the files that every container has.

@@ -17,9 +17,9 @@ use crate::agent::kubelet::serving::{
 };
 use crate::agent::kubelet::setup::node_facts::node_ips;
 use crate::agent::kubelet::{plugins, resources};
-use crate::desired::pod_config::RollbackConfig;
+use crate::desired::rollout::RolloutConfig;
 use crate::desired::source::url::UrlConfig;
-use crate::desired::source::{LastGood, Remembered};
+use crate::desired::source::Remembered;
 use crate::devices::cdi;
 use crate::model::api::pod::ResourceList;
 use crate::model::api::quantity::Quantity;
@@ -28,6 +28,7 @@ use crate::model::duration::GoDuration;
 use crate::model::objects::LocalObjects;
 use crate::model::ordered::Ordered as _;
 use crate::model::runtime_config::CgroupDriver;
+use crate::model::source::SourceSet;
 use crate::model::types::PodSource;
 use crate::node::NodeConfig;
 use crate::node::allocatable::{Reserved, count_cpus};
@@ -255,11 +256,11 @@ pub(super) fn origins(kubelet: &KubeletConfiguration) -> BTreeMap<PodSource, Str
         .into_map()
 }
 
-/// The source whose new sets are tried, if configured.
-pub(super) fn rollback(resolved: &Resolved) -> Option<RollbackConfig> {
+/// The source whose new sets are rolled out, if configured.
+pub(super) fn rollout(resolved: &Resolved) -> Option<RolloutConfig> {
     let after = resolved.flags.manifest_url_rollback_after.to_std();
     let origin = origins(&resolved.kubelet).remove(&PodSource::Http)?;
-    (!after.is_zero()).then_some(RollbackConfig { source: PodSource::Http, origin, after })
+    (!after.is_zero()).then_some(RolloutConfig { source: PodSource::Http, origin, after })
 }
 
 /// The stored state that a source resumes from.
@@ -267,7 +268,7 @@ pub(super) fn remembered(loaded: &Loaded, source: PodSource) -> Remembered {
     let found = loaded.desired.iter().find(|stored| stored.source == source);
     let (good, validator) = found
         .map(|stored| {
-            let good = LastGood { pods: stored.pods.clone(), objects: stored.objects.clone() };
+            let good = SourceSet { pods: stored.pods.clone(), objects: stored.objects.clone() };
             (good, stored.validator.clone())
         })
         .unwrap_or_default();
@@ -291,6 +292,7 @@ pub(super) fn url_source(resolved: &Resolved) -> UrlConfig {
             .map(|certificate| ClientFiles { certificate, key: flags.manifest_url_client_key_file.clone() }),
         token_file: flags.manifest_url_token_file.clone(),
         verify_key_file: flags.manifest_url_verify_key_file.clone(),
+        node_name: resolved.node_name.clone(),
     }
 }
 

@@ -9,10 +9,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::read::{Identity, PathContent, ReadError, look, read_manifest_file};
+use crate::desired::source::manifest::parse_manifest;
 use crate::desired::source::{
-    ManifestParser, Origin, REASON_INVALID_MANIFEST, SourceObject, SourcePod, SourceProblem, carry_ignored,
-    carry_since, keep_last_good, keep_last_good_objects, parse_manifest,
+    REASON_INVALID_MANIFEST, carry_ignored, carry_since, keep_last_good, keep_last_good_objects,
 };
+use crate::model::source::{ManifestOrigin, SourceObject, SourcePod, SourceProblem, SourceSet};
 use crate::model::types::{PodSource, Timestamp};
 
 /// Two writes within one tick of the file system's clock have the same time. FAT's tick of two seconds is the
@@ -50,13 +51,11 @@ pub(in crate::desired) struct FileEntry {
     known_since: Option<Instant>,
     settled: bool,
     digest: Option<u64>,
-    /// The newest good version of every pod of this file.
-    pods: Vec<SourcePod>,
-    /// How many of `pods`, from the front, are in the newest content; the others are last good versions.
+    /// The newest good version of every pod and object of this file.
+    good: SourceSet,
+    /// How many of its pods, from the front, are in the newest content; the others are last good versions.
     fresh: usize,
-    /// The newest good version of every object of this file.
-    objects: Vec<SourceObject>,
-    /// The same for `objects`.
+    /// The same for its objects.
     fresh_objects: usize,
     problems: Vec<SourceProblem>,
 }
@@ -64,8 +63,8 @@ pub(in crate::desired) struct FileEntry {
 impl FileEntry {
     /// A file that was good before a restart.
     #[must_use]
-    pub(in crate::desired) fn restored(pods: Vec<SourcePod>, objects: Vec<SourceObject>) -> Self {
-        Self { pods, objects, ..Self::default() }
+    pub(in crate::desired) fn restored(good: SourceSet) -> Self {
+        Self { good, ..Self::default() }
     }
 
     /// Whether removing it would change the set or the problems.
@@ -87,31 +86,31 @@ impl FileEntry {
     }
 
     fn has_good(&self) -> bool {
-        !self.pods.is_empty() || !self.objects.is_empty()
+        !self.good.pods.is_empty() || !self.good.objects.is_empty()
     }
 
     /// The pods in the newest content.
     #[must_use]
     pub(in crate::desired) fn fresh_pods(&self) -> &[SourcePod] {
-        &self.pods[..self.fresh]
+        &self.good.pods[..self.fresh]
     }
 
     /// Pods kept because a document is broken.
     #[must_use]
     pub(in crate::desired) fn stale_pods(&self) -> &[SourcePod] {
-        &self.pods[self.fresh..]
+        &self.good.pods[self.fresh..]
     }
 
     /// The objects in the newest content.
     #[must_use]
     pub(in crate::desired) fn fresh_objects(&self) -> &[SourceObject] {
-        &self.objects[..self.fresh_objects]
+        &self.good.objects[..self.fresh_objects]
     }
 
     /// Objects kept because a document is broken.
     #[must_use]
     pub(in crate::desired) fn stale_objects(&self) -> &[SourceObject] {
-        &self.objects[self.fresh_objects..]
+        &self.good.objects[self.fresh_objects..]
     }
 
     /// The current problems.
@@ -121,11 +120,11 @@ impl FileEntry {
     }
 
     /// Checks the file and, if needed, reads it.
-    pub(in crate::desired) fn refresh<P: ManifestParser>(
+    pub(in crate::desired) fn refresh(
         &mut self,
         path: &Path,
         how: Look,
-        parser: &P,
+        node_name: &str,
         now: Timestamp,
     ) -> Looked {
         let found = match look(path) {
@@ -145,7 +144,7 @@ impl FileEntry {
             }
         };
         match found {
-            Ok((bytes, identity)) => self.content(path, &bytes, identity, parser, now),
+            Ok((bytes, identity)) => self.content(path, &bytes, identity, node_name, now),
             Err(ReadError::Io { call: "open", source }) if source.kind() == std::io::ErrorKind::NotFound => {
                 Looked::Gone
             }
@@ -153,12 +152,12 @@ impl FileEntry {
         }
     }
 
-    fn content<P: ManifestParser>(
+    fn content(
         &mut self,
         path: &Path,
         bytes: &[u8],
         identity: Identity,
-        parser: &P,
+        node_name: &str,
         now: Timestamp,
     ) -> Looked {
         if self.identity != Some(identity) {
@@ -173,21 +172,24 @@ impl FileEntry {
         }
         self.digest = Some(digest);
         let location = path.to_string_lossy().into_owned();
-        let origin = Origin { source: PodSource::File, location };
-        let parsed = parse_manifest(parser, bytes, &origin);
+        let origin = ManifestOrigin { source: PodSource::File, location };
+        let parsed = parse_manifest(bytes, &origin, node_name);
         for warning in &parsed.warnings {
             log::warn!(path = origin.location.as_str(), warning = warning.as_str(); "Manifest has warnings");
         }
         let (fresh, fresh_objects) = (parsed.pods.len(), parsed.objects.len());
-        let objects = keep_last_good_objects(parsed.objects, parsed.complete, &self.objects, &origin, now);
-        let pods = keep_last_good(parsed.pods, parsed.complete, &self.pods, &origin, now);
+        let complete = parsed.is_complete();
+        let good = SourceSet {
+            pods: keep_last_good(parsed.pods, complete, &self.good.pods, &origin, now),
+            objects: keep_last_good_objects(parsed.objects, complete, &self.good.objects, &origin, now),
+        };
         let mut problems =
             carry_since(parsed.problems, REASON_INVALID_MANIFEST, &origin.location, &self.problems, now);
         problems.extend(carry_ignored(parsed.ignored, &origin.location, &self.problems, now));
-        let changed = (&pods, &objects, &problems) != (&self.pods, &self.objects, &self.problems)
+        let changed = (&good, &problems) != (&self.good, &self.problems)
             || (fresh, fresh_objects) != (self.fresh, self.fresh_objects);
-        (self.pods, self.fresh, self.problems) = (pods, fresh, problems);
-        (self.objects, self.fresh_objects) = (objects, fresh_objects);
+        (self.good, self.problems) = (good, problems);
+        (self.fresh, self.fresh_objects) = (fresh, fresh_objects);
         Looked::Kept { changed }
     }
 
@@ -213,21 +215,28 @@ fn digest(bytes: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::desired::source::testing::{Lines, TempDir};
+    use crate::desired::source::testing::{NODE, TempDir, manifest};
+
+    impl FileEntry {
+        /// Content that is parsed again shows its pods again.
+        pub(in crate::desired) fn forget_pods(&mut self) {
+            (self.good, self.fresh) = (SourceSet::default(), 0);
+        }
+    }
 
     #[test]
     fn a_second_write_within_one_tick_of_the_clock_is_found_and_old_content_is_not_read_again() {
         let root = TempDir::new();
-        let (path, parser) = (root.join("a.yaml"), Lines::default());
+        let path = root.join("a.yaml");
         let mut entry = FileEntry::default();
         let look_again = |entry: &mut FileEntry, content: &str| {
-            std::fs::write(&path, content).unwrap();
+            std::fs::write(&path, manifest(content)).unwrap();
             // As within one clock tick: `stat` shows the known identity.
             if entry.identity.is_some() {
                 let PathContent::File(identity) = look(&path) else { panic!("no file") };
                 entry.identity = Some(identity);
             }
-            entry.refresh(&path, Look::Compare, &parser, Timestamp::default())
+            entry.refresh(&path, Look::Compare, NODE, Timestamp::default())
         };
         assert_eq!(look_again(&mut entry, "a=1"), Looked::Kept { changed: true });
         assert_eq!(look_again(&mut entry, "a=2"), Looked::Kept { changed: true });

@@ -7,7 +7,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-use crate::desired::source::MAX_MANIFEST_BYTES;
+use crate::desired::source::manifest::MAX_MANIFEST_BYTES;
 use crate::platform::sys::open::{is_symlink_loop, open_without_waiting};
 
 /// Changes whenever the file's content may have changed, as far as the file system can show.

@@ -4,48 +4,70 @@
 
 use std::collections::BTreeMap;
 
-use super::{ManifestNote, ManifestOrigin, decode_manifest};
+use super::{ManifestNote, decode_manifest};
 use crate::desired::local_objects;
-use crate::desired::source::Ignored;
-use crate::desired::static_pod::{StaticOrigin, prepare};
+use crate::desired::static_pod::prepare;
 use crate::model::api::pod::Pod;
 use crate::model::objects::LocalObject;
+use crate::model::source::ManifestOrigin;
+use crate::model::types::PodSource;
 use crate::pod::scheduling::unscheduled;
 
 /// The result of one manifest.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct StaticPods {
+pub struct ParsedManifest {
     /// The pods of every valid document: defaulted, named, validated.
     pub pods: Vec<Pod>,
     /// The ConfigMaps, Secrets and claims of every valid document.
     pub objects: Vec<LocalObject>,
-    /// One message per broken object, with its place in the manifest (the manifest itself is not named).
+    /// One message per broken object, with its place in the manifest, the field and the fix (the manifest
+    /// itself is not named).
     pub problems: Vec<String>,
-    /// Fields without effect.
+    /// Fields without effect in accepted pods and objects.
     pub ignored: Vec<Ignored>,
-    /// Fields of objects that have no effect here.
+    /// Warnings about accepted but doubtful input, for the log.
     pub warnings: Vec<String>,
 }
 
-impl StaticPods {
-    /// Whether nothing was broken: a pod that is absent was removed.
+/// A field without effect: unknown or duplicate.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ignored {
+    /// `NAMESPACE/NAME` of its pod; empty for objects.
+    pub pod: String,
+    /// The message, with the document and the field.
+    pub message: String,
+}
+
+impl ParsedManifest {
+    /// Whether nothing was broken: a pod or an object that is absent was removed.
     #[must_use]
-    pub(in crate::desired) fn is_complete(&self) -> bool {
+    pub fn is_complete(&self) -> bool {
         self.problems.is_empty()
     }
 }
 
-/// Parses a manifest and prepares its pods for `node_name`. Never fails as a whole.
+/// Parses a manifest and prepares its pods for `node_name`, which is part of every static pod's name and uid.
+/// Never fails as a whole. An empty manifest is never a valid answer: writers truncate files and broken
+/// servers send nothing.
 #[must_use]
-pub fn read_static_pods(bytes: &[u8], origin: &StaticOrigin, node_name: &str) -> StaticPods {
-    let kind = match origin {
-        StaticOrigin::File { .. } => ManifestOrigin::File,
-        StaticOrigin::Url { .. } => ManifestOrigin::Url,
-    };
-    let manifest = decode_manifest(bytes, kind);
-    let mut read = StaticPods {
+pub fn parse_manifest(bytes: &[u8], origin: &ManifestOrigin, node_name: &str) -> ParsedManifest {
+    if bytes.iter().all(u8::is_ascii_whitespace) {
+        let problem = match origin.source {
+            PodSource::File => {
+                "the file is empty; write a v1 Pod into it, or delete it if its pods are not wanted"
+                    .to_owned()
+            }
+            PodSource::Http | PodSource::Api => format!(
+                "zero-length data received from {}; serve a v1 Pod, or a PodList with no items to say none",
+                origin.location
+            ),
+        };
+        return ParsedManifest { problems: vec![problem], ..ParsedManifest::default() };
+    }
+    let manifest = decode_manifest(bytes);
+    let mut read = ParsedManifest {
         problems: manifest.problems.iter().map(ToString::to_string).collect(),
-        ..StaticPods::default()
+        ..ParsedManifest::default()
     };
     for decoded in manifest.objects {
         let who = subject(&decoded.place, decoded.kind.as_str(), &decoded.object.metadata().name);
@@ -91,9 +113,13 @@ fn subject(place: &str, kind: &str, name: &str) -> String {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> StaticPods {
-        let origin = StaticOrigin::File { path: "/etc/pods/x.yaml".to_owned() };
-        read_static_pods(text.as_bytes(), &origin, "edge-1")
+    fn read(text: &str) -> ParsedManifest {
+        read_from(PodSource::File, text)
+    }
+
+    fn read_from(source: PodSource, text: &str) -> ParsedManifest {
+        let origin = ManifestOrigin { source, location: "/etc/pods/x.yaml".to_owned() };
+        parse_manifest(text.as_bytes(), &origin, "edge-1")
     }
 
     #[test]
@@ -164,6 +190,14 @@ mod tests {
     fn an_empty_pod_list_is_a_complete_answer_and_an_empty_file_is_none() {
         let empty = read("apiVersion: v1\nkind: PodList\nitems: []\n");
         assert!(empty.is_complete() && empty.pods.is_empty());
-        assert_eq!(read("").problems, ["the file is empty"]);
+        for empty in ["", " \n\t\n"] {
+            let problems = read(empty).problems;
+            assert!(problems[0].starts_with("the file is empty; write a v1 Pod"), "{problems:?}");
+            let problems = read_from(PodSource::Http, empty).problems;
+            assert!(
+                problems[0].starts_with("zero-length data received from /etc/pods/x.yaml"),
+                "{problems:?}"
+            );
+        }
     }
 }

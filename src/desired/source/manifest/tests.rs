@@ -1,12 +1,14 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::model::source::ManifestOrigin;
+use crate::model::types::PodSource;
 
 const POD: &str =
     "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  containers:\n  - {name: c, image: x}\n";
 
 fn read(text: &str) -> Manifest {
-    decode_manifest(text.as_bytes(), ManifestOrigin::File)
+    decode_manifest(text.as_bytes())
 }
 
 fn names(manifest: &Manifest) -> Vec<&str> {
@@ -14,7 +16,7 @@ fn names(manifest: &Manifest) -> Vec<&str> {
 }
 
 fn problem(text: impl AsRef<[u8]>) -> String {
-    let manifest = decode_manifest(text.as_ref(), ManifestOrigin::File);
+    let manifest = decode_manifest(text.as_ref());
     assert!(manifest.pods.is_empty(), "{manifest:?}");
     assert_eq!(manifest.problems.len(), 1, "{manifest:?}");
     manifest.problems[0].to_string()
@@ -29,7 +31,7 @@ fn a_pod_is_read_from_yaml_and_from_json_alike() {
     assert!(yaml.problems.is_empty() && yaml.warnings.is_empty());
     assert_eq!(yaml.pods[0].place, "");
     let marked = [b"\xef\xbb\xbf", POD.as_bytes()].concat();
-    assert_eq!(decode_manifest(&marked, ManifestOrigin::Url), yaml);
+    assert_eq!(decode_manifest(&marked), yaml);
 }
 
 #[test]
@@ -92,8 +94,7 @@ fn a_bad_item_of_a_list_is_named_and_the_other_items_are_read() {
 #[test]
 fn what_is_not_a_manifest_is_told_apart() {
     for (text, words) in [
-        (&b""[..], "the file is empty"),
-        (b" \n\t\n", "the file is empty"),
+        (&b""[..], "only comments or empty documents"),
         (b"# later\n---\n", "only comments or empty documents"),
         (b"kind: Pod\n\x00", "binary data, not YAML or JSON (NUL byte at offset 10)"),
         (b"\x7fELF\x02\x01\x01\x00", "binary data"),
@@ -111,8 +112,6 @@ fn what_is_not_a_manifest_is_told_apart() {
         let message = problem(text);
         assert!(message.contains(words), "{message:?} lacks {words:?}");
     }
-    let at_url = decode_manifest(b"", ManifestOrigin::Url);
-    assert_eq!(at_url.problems[0].message, "zero-length data received");
     assert!(problem(vec![b' '; MAX_MANIFEST_BYTES + 1]).contains("split it"));
 }
 
@@ -222,7 +221,7 @@ fn json_nested_beyond_reason_is_refused() {
 fn every_example_is_ready_to_run_without_a_warning() {
     let mut seen = 0;
     for path in manifests_below("examples") {
-        let manifest = decode_manifest(&std::fs::read(&path).unwrap(), ManifestOrigin::File);
+        let manifest = decode_manifest(&std::fs::read(&path).unwrap());
         assert_eq!((&manifest.problems, &manifest.warnings), (&vec![], &vec![]), "{}", path.display());
         assert!(!manifest.pods.is_empty(), "{}", path.display());
         for pod in manifest.pods {
@@ -241,7 +240,7 @@ fn every_fixture_is_ready_or_refused_for_the_reason_it_names() {
     for path in manifests_below("tests/fixtures/manifests") {
         let text = std::fs::read_to_string(&path).unwrap();
         let expected = text.lines().find_map(|line| line.strip_prefix("# refused: "));
-        let manifest = decode_manifest(text.as_bytes(), ManifestOrigin::File);
+        let manifest = decode_manifest(text.as_bytes());
         let mut outcome: Vec<String> = manifest.problems.iter().map(ToString::to_string).collect();
         assert!(manifest.warnings.is_empty(), "{}: {:?}", path.display(), manifest.warnings);
         let prepared = manifest.pods.into_iter().map(|pod| prepare(pod.pod, &path));
@@ -277,7 +276,7 @@ fn no_half_edited_manifest_makes_anything_panic() {
             let half = lines[number].get(..lines[number].len() / 2).unwrap_or_default();
             for middle in ["", half, &lines[number].repeat(2)] {
                 let edited = [&lines[..number].concat(), middle, &lines[number + 1..].concat()].concat();
-                let manifest = decode_manifest(edited.as_bytes(), ManifestOrigin::File);
+                let manifest = decode_manifest(edited.as_bytes());
                 assert!(!manifest.pods.is_empty() || !manifest.problems.is_empty(), "{edited}");
                 for pod in manifest.pods {
                     let _ = prepare(pod.pod, &path);
@@ -298,7 +297,7 @@ fn comments_and_key_order_do_not_change_the_uid_and_a_value_does() {
 }
 
 fn prepare(pod: Pod, path: &std::path::Path) -> Result<Pod, crate::desired::static_pod::StaticPodError> {
-    let origin = crate::desired::static_pod::StaticOrigin::File { path: path.display().to_string() };
+    let origin = ManifestOrigin { source: PodSource::File, location: path.display().to_string() };
     crate::desired::static_pod::prepare(pod, &origin, "edge-1")
 }
 
@@ -336,7 +335,7 @@ proptest! {
 
     #[test]
     fn no_bytes_make_decoding_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
-        let _ = decode_manifest(&bytes, ManifestOrigin::File);
+        let _ = decode_manifest(&bytes);
     }
 
     #[test]
@@ -351,7 +350,7 @@ proptest! {
             0..60,
         ),
     ) {
-        let manifest = decode_manifest(parts.concat().as_bytes(), ManifestOrigin::Url);
+        let manifest = decode_manifest(parts.concat().as_bytes());
         for pod in manifest.pods {
             let _ = prepare(pod.pod, std::path::Path::new("/m"));
         }

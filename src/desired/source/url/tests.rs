@@ -5,8 +5,8 @@ use std::io::Write;
 
 use super::*;
 use crate::codec::signature::testing::{BODY, DATED, DATED_KEY, KEY, OTHER_KEY, SIGNATURE, UNDATED};
-use crate::desired::source::SourcePod;
-use crate::desired::source::testing::{Lines, TempDir, shown, stored};
+use crate::desired::source::testing::{NODE, TempDir, broken, manifest, shown, stored};
+use crate::model::source::SourcePod;
 use crate::platform::http::testing::{Server, answer};
 
 fn config(url: &str) -> UrlConfig {
@@ -18,25 +18,26 @@ fn config(url: &str) -> UrlConfig {
         client: None,
         token_file: None,
         verify_key_file: None,
+        node_name: NODE.to_owned(),
     }
 }
 
-fn source(url: &str, stored: Vec<SourcePod>, validator: Option<&str>) -> UrlSource<Lines> {
+fn source(url: &str, stored: Vec<SourcePod>, validator: Option<&str>) -> UrlSource {
     source_with(config(url), stored, validator)
 }
 
-fn source_with(config: UrlConfig, stored: Vec<SourcePod>, validator: Option<&str>) -> UrlSource<Lines> {
-    let good = LastGood { pods: stored, ..LastGood::default() };
+fn source_with(config: UrlConfig, stored: Vec<SourcePod>, validator: Option<&str>) -> UrlSource {
+    let good = SourceSet { pods: stored, ..SourceSet::default() };
     let remembered = Remembered { good, validator: validator.map(str::to_owned), signed: None };
-    UrlSource::new(config, Lines::default(), remembered, HttpClient::start().unwrap(), Clock::System)
+    UrlSource::new(config, remembered, HttpClient::start().unwrap(), Clock::System)
 }
 
 fn ok(body: &str) -> String {
-    answer("200 OK", &[], body)
+    answer("200 OK", &[], &manifest(body))
 }
 
 /// The result of each poll: the set and the problems, or `-`.
-async fn polls(source: &mut UrlSource<Lines>, count: usize) -> Vec<String> {
+async fn polls(source: &mut UrlSource, count: usize) -> Vec<String> {
     let mut told = Vec::new();
     for _ in 0..count {
         told.push(match source.poll().await {
@@ -57,14 +58,17 @@ async fn an_identical_body_is_told_once_and_an_empty_list_removes() {
     let server =
         Server::answers([ok("a=1\nb=1"), ok("a=1\nb=1"), ok("a=2"), ok("none"), ok("none")].to_vec());
     let mut source = source(&server.url("/"), Vec::new(), None);
-    assert_eq!(polls(&mut source, 5).await, ["a=1 b=1", "-", "a=2", "", "-"]);
-    assert_eq!(source.parser.parsed.get(), 3);
+    assert_eq!(polls(&mut source, 1).await, ["a=1 b=1"]);
+    source.good = SourceSet::default();
+    assert_eq!(polls(&mut source, 1).await, ["-"]);
+    assert!(source.good.pods.is_empty(), "not parsed again");
+    assert_eq!(polls(&mut source, 3).await, ["a=2", "", "-"]);
     assert!(server.request().contains("x-node: a\r\nx-node: b\r\n"));
 }
 
 #[tokio::test]
 async fn nothing_is_removed_by_silence_errors_and_empty_bodies_are_unknown_and_the_set_comes_back() {
-    let unavailable = answer("503 Service Unavailable", &[], "a=2");
+    let unavailable = answer("503 Service Unavailable", &[], &manifest("a=2"));
     let not_found = answer("404 Not Found", &[], "");
     let truncated = "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nb=1".to_owned();
     let answers =
@@ -90,14 +94,15 @@ async fn a_broken_body_is_not_remembered_as_good_so_that_its_problem_stays_until
     let server = Server::answers([ok("a=1"), ok("!"), ok("!"), ok("a=1"), ok("a=1")].to_vec());
     let mut source = source(&server.url("/"), Vec::new(), None);
     let told = polls(&mut source, 5).await;
-    assert_eq!(told, ["a=1", "unknown | document !: not a pod", "-", "a=1", "-"]);
+    assert_eq!(told, ["a=1", &format!("unknown | {}", broken("")), "-", "a=1", "-"]);
 }
 
 #[tokio::test]
 async fn a_broken_item_keeps_its_last_good_version_while_the_others_update() {
     let server = Server::answers([ok("a=1\nb=1"), ok("a=2\n!b"), ok("a=2")].to_vec());
     let mut source = source(&server.url("/"), Vec::new(), None);
-    assert_eq!(polls(&mut source, 3).await, ["a=1 b=1", "a=2 b=1 | document !b: not a pod", "a=2"]);
+    let problem = format!("a=2 b=1 | {}", broken("document 2"));
+    assert_eq!(polls(&mut source, 3).await, ["a=1 b=1", problem.as_str(), "a=2"]);
 }
 
 #[tokio::test]
@@ -115,7 +120,11 @@ fn versioned() -> Server {
         let text = if known {
             "HTTP/1.1 304 Not Modified\r\nConnection: close\r\n\r\n".to_owned()
         } else {
-            answer("200 OK", &["ETag: \"v1\"", "Last-Modified: Fri, 20 Nov 2026 16:00:00 GMT"], "a=1")
+            answer(
+                "200 OK",
+                &["ETag: \"v1\"", "Last-Modified: Fri, 20 Nov 2026 16:00:00 GMT"],
+                &manifest("a=1"),
+            )
         };
         stream.write_all(text.as_bytes()).unwrap();
     })
@@ -134,7 +143,7 @@ async fn not_modified_means_unchanged_and_after_a_restart_that_the_stored_pods_s
 
     let mut second = source(&url, pods, update.validator.as_deref());
     let again = second.poll().await.unwrap();
-    assert_eq!((shown(&again).as_str(), second.parser.parsed.get()), ("a=1", 0));
+    assert_eq!(shown(&again), "a=1");
     assert_eq!(again.validator, update.validator);
     assert!(server.request().contains("if-none-match: \"v1\""));
 }
@@ -145,7 +154,6 @@ async fn a_validator_or_pods_of_another_url_are_not_used() {
     let validator = r#"{"url":"http://other/","etag":"\"v1\""}"#;
     let mut source = source(&server.url("/"), vec![stored("old", "1", "http://other/")], Some(validator));
     assert_eq!(polls(&mut source, 1).await, ["a=1"]);
-    assert_eq!(source.parser.parsed.get(), 1);
 }
 
 #[tokio::test]
@@ -170,7 +178,7 @@ async fn an_item_that_is_broken_after_a_restart_keeps_its_stored_version() {
     let before = vec![stored("a", "1", server.url("/")), stored("b", "1", server.url("/"))];
     assert_eq!(
         polls(&mut source(&server.url("/"), before, None), 1).await,
-        ["a=2 b=1 | document !b: not a pod"]
+        [format!("a=2 b=1 | {}", broken("document 2"))]
     );
 }
 
@@ -245,7 +253,7 @@ async fn only_what_has_a_good_signature_beside_it_is_an_answer() {
     assert_eq!(polls(&mut source, 2).await, ["a=1", "-"]);
 
     // The served content changes: the good version stays.
-    fs::write(file("pods"), "a=2").unwrap();
+    fs::write(file("pods"), manifest("a=2")).unwrap();
     let validator = source.validator.take();
     let update = source.poll().await.unwrap();
     assert_eq!(update.problems[0].reason, REASON_UNTRUSTED);
@@ -319,7 +327,7 @@ async fn an_old_body_with_its_old_signature_is_refused() {
         fs::write(file("pods.minisig"), signature).unwrap();
     };
     let mut first = source_with(configured(), Vec::new(), None);
-    serve(("a=1", SIGNATURE));
+    serve((BODY, SIGNATURE));
     assert_eq!(polls(&mut first, 1).await, ["a=1"], "a key that never gave a time is taken as it is");
     fs::write(file("key"), DATED_KEY).unwrap();
     serve(DATED[1]);

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
+use crate::desired::source::testing::written_name;
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -62,7 +63,7 @@ fn apply(step: &Step, root: &TempDir, disk: &mut Option<Disk>) {
     let directory = root.join("m");
     let mut write = |file: u8, text: &str, pods: Vec<(String, u8)>, complete: bool| {
         fs::create_dir_all(&directory).unwrap();
-        fs::write(root.join("new"), text).unwrap();
+        fs::write(root.join("new"), manifest(text)).unwrap();
         fs::rename(root.join("new"), directory.join(file.to_string())).unwrap();
         disk.get_or_insert_default().insert(file, (pods.into_iter().collect(), complete));
     };
@@ -120,7 +121,7 @@ proptest! {
         for step in steps.iter().chain([&Step::Scan]) {
             apply(step, &root, &mut disk);
             if matches!(step, Step::Restart) {
-                let good = LastGood { pods: durable.clone(), ..LastGood::default() };
+                let good = SourceSet { pods: durable.clone(), ..SourceSet::default() };
                 source = source_of(&path, good, spoke.clone());
             }
             if !matches!(step, Step::Scan | Step::Restart) {
@@ -146,7 +147,7 @@ proptest! {
             }
             let told: BTreeMap<String, u8> = durable
                 .iter()
-                .map(|pod| (pod.pod.metadata.name.clone(), pod.pod.spec.hostname.parse().unwrap()))
+                .map(|pod| (written_name(pod).to_owned(), pod.pod.spec.hostname.parse().unwrap()))
                 .collect();
             prop_assert_eq!(told, set_of(&good));
         }

@@ -47,8 +47,8 @@ fn watched_with<F: Future>(
     test: impl FnOnce(Running) -> F,
 ) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let config = FileConfig { path: path.to_owned(), check_frequency: check };
-    let mut source = FileSource::new(config, Lines::default(), Remembered::default(), Clock::System);
+    let config = FileConfig { path: path.to_owned(), check_frequency: check, node_name: NODE.to_owned() };
+    let mut source = FileSource::new(config, Remembered::default(), Clock::System);
     if let Some(accepts) = accepts {
         source = source.accepting(accepts);
     }
@@ -86,9 +86,9 @@ fn created_changed_and_deleted_files_are_noticed_without_a_rescan() {
     let root = TempDir::new();
     watched(root.path(), NEVER, async |mut running| {
         assert_eq!(running.next().await, "");
-        fs::write(root.join("a.yaml"), "a=1").unwrap();
+        write(root.join("a.yaml"), "a=1");
         assert_eq!(running.next().await, "a=1");
-        fs::write(root.join("a.yaml"), "a=2").unwrap();
+        write(root.join("a.yaml"), "a=2");
         assert_eq!(running.next().await, "a=2");
         symlink("a.yaml", root.join("b.yaml")).unwrap();
         assert_eq!(running.next().await, "a=2 a=2");
@@ -106,14 +106,14 @@ fn a_half_written_file_is_left_alone_until_its_writer_closes_it() {
     watched(root.path(), NEVER, async |mut running| {
         assert_eq!(running.next().await, "a=1 b=1");
         let mut file = fs::File::create(root.join("a.yaml")).unwrap();
-        file.write_all(b"a=2\n").unwrap();
+        file.write_all(manifest("a=2").as_bytes()).unwrap();
         // A full scan in between, which a change of the directory's own mode causes, must not use the
         // incomplete content either.
         fs::set_permissions(root.path(), fs::Permissions::from_mode(0o700)).unwrap();
         running.nothing_for(Duration::from_millis(50)).await;
         root.put("c.yaml", "c=1");
         assert_eq!(running.next().await, "a=1 b=1 c=1");
-        file.write_all(b"b=2").unwrap();
+        file.write_all(manifest("b=2").as_bytes()).unwrap();
         drop(file);
         assert_eq!(running.next().await, "a=2 b=2 c=1");
     });
@@ -126,7 +126,7 @@ fn a_writer_that_never_closes_holds_a_file_back_for_two_rescans_at_most() {
     watched(root.path(), Duration::from_millis(50), async |mut running| {
         assert_eq!(running.next().await, "a=1");
         let mut file = fs::File::create(root.join("a.yaml")).unwrap();
-        file.write_all(b"a=2").unwrap();
+        file.write_all(manifest("a=2").as_bytes()).unwrap();
         running.until("a=2").await;
         drop(file);
     });
@@ -142,7 +142,7 @@ fn a_directory_that_is_removed_and_made_again_is_watched_again() {
             fs::create_dir_all(&path).unwrap();
             // Recreated, it gives no answer before it has content.
             running.until(if version == 1 { "" } else { "unknown" }).await;
-            fs::write(path.join("a.yaml"), format!("a={version}")).unwrap();
+            write(path.join("a.yaml"), &format!("a={version}"));
             running.until(&format!("a={version}")).await;
             fs::remove_dir_all(root.join("etc")).unwrap();
             running.until("unknown").await;
@@ -156,16 +156,16 @@ fn a_directory_renamed_away_and_replaced_is_watched_at_its_new_inode() {
     let path = root.join("manifests");
     fs::create_dir(&path).unwrap();
     fs::create_dir(root.join("next")).unwrap();
-    fs::write(root.join("next/a.yaml"), "a=2").unwrap();
-    fs::write(path.join("a.yaml"), "a=1").unwrap();
+    write(root.join("next/a.yaml"), "a=2");
+    write(path.join("a.yaml"), "a=1");
     watched(&path, NEVER, async |mut running| {
         assert_eq!(running.next().await, "a=1");
         fs::rename(&path, root.join("old")).unwrap();
         fs::rename(root.join("next"), &path).unwrap();
         running.until("a=2").await;
-        fs::write(path.join("b.yaml"), "b=1").unwrap();
+        write(path.join("b.yaml"), "b=1");
         running.until("a=2 b=1").await;
-        fs::write(root.join("old/c.yaml"), "c=1").unwrap();
+        write(root.join("old/c.yaml"), "c=1");
         running.nothing_for(Duration::from_millis(30)).await;
     });
 }
@@ -175,7 +175,7 @@ fn a_symlink_on_the_way_that_is_swapped_is_noticed() {
     let root = TempDir::new();
     for version in ["1", "2"] {
         fs::create_dir_all(root.join(&format!("deploy-{version}/manifests"))).unwrap();
-        fs::write(root.join(&format!("deploy-{version}/manifests/a.yaml")), format!("a={version}")).unwrap();
+        write(root.join(&format!("deploy-{version}/manifests/a.yaml")), &format!("a={version}"));
     }
     symlink("deploy-1", root.join("current")).unwrap();
     watched(&root.join("current/manifests"), NEVER, async |mut running| {
@@ -183,7 +183,7 @@ fn a_symlink_on_the_way_that_is_swapped_is_noticed() {
         symlink("deploy-2", root.join("swap")).unwrap();
         fs::rename(root.join("swap"), root.join("current")).unwrap();
         assert_eq!(running.next().await, "a=2");
-        fs::write(root.join("deploy-2/manifests/b.yaml"), "b=1").unwrap();
+        write(root.join("deploy-2/manifests/b.yaml"), "b=1");
         assert_eq!(running.next().await, "a=2 b=1");
     });
 }
@@ -193,7 +193,7 @@ fn manifests_that_are_links_through_a_hidden_directory_follow_its_swap() {
     let root = TempDir::new();
     for version in ["1", "2"] {
         fs::create_dir(root.join(&format!("..v{version}"))).unwrap();
-        fs::write(root.join(&format!("..v{version}/a.yaml")), format!("a={version}")).unwrap();
+        write(root.join(&format!("..v{version}/a.yaml")), &format!("a={version}"));
     }
     symlink("..v1", root.join("..data")).unwrap();
     symlink("..data/a.yaml", root.join("a.yaml")).unwrap();
@@ -211,11 +211,11 @@ fn a_single_file_that_is_replaced_made_or_removed_is_noticed() {
     let path = root.join("only.yaml");
     watched(&path, NEVER, async |mut running| {
         assert_eq!(running.next().await, "unknown");
-        fs::write(&path, "a=1").unwrap();
+        write(&path, "a=1");
         running.until("a=1").await;
         root.put("only.yaml", "a=2");
         running.until("a=2").await;
-        fs::write(&path, "a=3").unwrap();
+        write(&path, "a=3");
         running.until("a=3").await;
         root.put("other.yaml", "b=1");
         running.nothing_for(Duration::from_millis(30)).await;
@@ -273,7 +273,7 @@ fn an_editor_that_moves_the_old_file_away_and_writes_anew_removes_nothing() {
         fs::rename(root.join("a.yaml"), root.join("a.yaml~")).unwrap();
         let mut file = fs::File::create(root.join("a.yaml")).unwrap();
         running.nothing_for(Duration::from_millis(30)).await;
-        file.write_all(b"a=2").unwrap();
+        file.write_all(manifest("a=2").as_bytes()).unwrap();
         drop(file);
         root.remove("a.yaml~");
         assert_eq!(running.next().await, "a=2");
@@ -285,7 +285,7 @@ fn a_file_or_directory_that_is_removed_and_put_back_at_once_is_never_told_as_gon
     let root = TempDir::new();
     let path = root.join("m");
     fs::create_dir(&path).unwrap();
-    fs::write(path.join("a.yaml"), "a=1").unwrap();
+    write(path.join("a.yaml"), "a=1");
     watched(&path, NEVER, async |mut running| {
         assert_eq!(running.next().await, "a=1");
         for version in 2..6 {
@@ -298,7 +298,7 @@ fn a_file_or_directory_that_is_removed_and_put_back_at_once_is_never_told_as_gon
             tokio::time::sleep(Duration::from_millis(3)).await;
             fs::create_dir_all(&path).unwrap();
             tokio::time::sleep(Duration::from_millis(3)).await;
-            fs::write(path.join("a.yaml"), format!("a={version}")).unwrap();
+            write(path.join("a.yaml"), &format!("a={version}"));
             let wanted = format!("a={version}");
             // On a machine that stalled meanwhile the quiet period after the removal was over, and the
             // removal is correctly reported.
@@ -316,7 +316,7 @@ fn an_empty_directory_in_the_place_of_another_can_be_accepted() {
     let root = TempDir::new();
     let path = root.join("manifests");
     fs::create_dir(&path).unwrap();
-    fs::write(path.join("a.yaml"), "a=1").unwrap();
+    write(path.join("a.yaml"), "a=1");
     let (accept, accepts) = mpsc::channel(1);
     let accepted = async || {
         let (done, answered) = tokio::sync::oneshot::channel();

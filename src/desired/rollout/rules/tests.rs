@@ -23,9 +23,9 @@ fn secret(value: &str) -> SourceObject {
     }
 }
 
-fn trial(parts_left: u8) -> Stage {
-    let fallback = Fallback { pods: vec![pod("web", "1")], objects: Vec::new() };
-    Stage::Trial { fallback, digest: "b".to_owned(), parts_left }
+fn progressing(parts_left: u8) -> RolloutPhase {
+    let last_good = SourceSet { pods: vec![pod("web", "1")], objects: Vec::new() };
+    RolloutPhase::Progressing { last_good, digest: "b".to_owned(), parts_left }
 }
 
 fn waits(why: &str) -> (String, Progress) {
@@ -36,8 +36,8 @@ fn started() -> (String, Progress) {
     ("default/web".to_owned(), Progress::Started)
 }
 
-fn times(in_part: u64, all_started: Option<u64>) -> TrialTimes {
-    TrialTimes {
+fn times(in_part: u64, all_started: Option<u64>) -> RolloutTimes {
+    RolloutTimes {
         after: AFTER,
         in_part: Duration::from_secs(in_part),
         all_started: all_started.map(Duration::from_secs),
@@ -46,56 +46,67 @@ fn times(in_part: u64, all_started: Option<u64>) -> TrialTimes {
 
 #[test]
 fn an_answer_goes_on_trial_only_when_there_is_something_good_to_go_back_to() {
-    let known = || Some(Fallback { pods: vec![pod("web", "1")], objects: Vec::new() });
-    let next = |stage: Stage, is_change, known| stage.after_answer("b".to_owned(), is_change, known);
-    assert_eq!(next(Stage::Good, true, None), Stage::Unproven, "the first answer ever");
-    assert_eq!(next(Stage::Good, true, known()), trial(PARTS));
-    assert_eq!(next(Stage::Good, false, known()), Stage::Good);
-    assert_eq!(next(Stage::Unproven, true, known()), Stage::Unproven, "it never was good");
-    let rolled_back =
-        || Stage::RolledBack { digest: "a".to_owned(), why: String::new(), since: Timestamp::default() };
-    assert_eq!(next(rolled_back(), true, known()), trial(PARTS));
-    assert_eq!(next(rolled_back(), false, known()), Stage::Good, "the source says the good one again");
-    let other = Some(Fallback { pods: vec![pod("web", "2")], objects: Vec::new() });
-    assert_eq!(next(trial(1), true, other.clone()), trial(PARTS), "what was good stays what it was");
-    assert_eq!(next(trial(1), false, other), trial(1));
-    assert!(rolled_back().refuses("a") && !rolled_back().refuses("b") && !trial(1).refuses("b"));
+    let known = || Some(SourceSet { pods: vec![pod("web", "1")], objects: Vec::new() });
+    let next = |phase: RolloutPhase, is_change, known| phase.after_answer("b".to_owned(), is_change, known);
+    assert_eq!(next(RolloutPhase::Good, true, None), RolloutPhase::Unproven, "the first answer ever");
+    assert_eq!(next(RolloutPhase::Good, true, known()), progressing(PARTS));
+    assert_eq!(next(RolloutPhase::Good, false, known()), RolloutPhase::Good);
+    assert_eq!(next(RolloutPhase::Unproven, true, known()), RolloutPhase::Unproven, "it never was good");
+    let rolled_back = || RolloutPhase::RolledBack {
+        digest: "a".to_owned(),
+        why: String::new(),
+        since: Timestamp::default(),
+    };
+    assert_eq!(next(rolled_back(), true, known()), progressing(PARTS));
+    assert_eq!(next(rolled_back(), false, known()), RolloutPhase::Good, "the source says the good one again");
+    let other = Some(SourceSet { pods: vec![pod("web", "2")], objects: Vec::new() });
+    assert_eq!(
+        next(progressing(1), true, other.clone()),
+        progressing(PARTS),
+        "what was good stays what it was"
+    );
+    assert_eq!(next(progressing(1), false, other), progressing(1));
+    assert!(rolled_back().refuses("a") && !rolled_back().refuses("b") && !progressing(1).refuses("b"));
 }
 
 #[test]
 fn a_trial_ends_well_when_all_have_been_up_for_a_while_and_badly_when_its_time_is_over() {
-    let judge = |parts, pods: &[(String, Progress)], times| trial(parts).judge(pods, times);
-    let seconds = |seconds| TrialVerdict::Wait(Some(Duration::from_secs(seconds)));
+    let judge = |parts, pods: &[(String, Progress)], times| progressing(parts).judge(pods, times);
+    let seconds = |seconds| RolloutVerdict::Wait(Some(Duration::from_secs(seconds)));
     assert_eq!(judge(4, &[started()], times(1, Some(0))), seconds(10));
     assert_eq!(judge(4, &[started()], times(1, Some(9))), seconds(1));
-    assert_eq!(judge(4, &[started()], times(1, Some(10))), TrialVerdict::Good);
-    assert_eq!(judge(4, &[], times(0, Some(0))), TrialVerdict::Good, "nothing but removals");
+    assert_eq!(judge(4, &[started()], times(1, Some(10))), RolloutVerdict::Good);
+    assert_eq!(judge(4, &[], times(0, Some(0))), RolloutVerdict::Good, "nothing but removals");
     assert_eq!(judge(4, &[started(), waits("x")], times(99, None)), seconds(1));
-    assert_eq!(judge(4, &[started(), waits("x")], times(100, None)), TrialVerdict::PartOver);
+    assert_eq!(judge(4, &[started(), waits("x")], times(100, None)), RolloutVerdict::PartOver);
     assert_eq!(judge(1, &[waits("x")], times(99, None)), seconds(1));
     let why = "pod default/web: x".to_owned();
-    assert_eq!(judge(1, &[started(), waits("x")], times(100, None)), TrialVerdict::RollBack(why.clone()));
-    assert_eq!(judge(0, &[waits("x")], times(0, None)), TrialVerdict::RollBack(why), "used up by starts");
+    assert_eq!(judge(1, &[started(), waits("x")], times(100, None)), RolloutVerdict::RollBack(why.clone()));
+    assert_eq!(judge(0, &[waits("x")], times(0, None)), RolloutVerdict::RollBack(why), "used up by starts");
     assert_eq!(judge(0, &[started()], times(0, Some(3))), seconds(7), "what is up gets its ten seconds");
-    assert_eq!(Stage::Unproven.judge(&[waits("x")], times(1000, None)), TrialVerdict::Wait(None));
-    assert_eq!(Stage::Unproven.judge(&[started()], times(1000, Some(10))), TrialVerdict::Good);
+    assert_eq!(RolloutPhase::Unproven.judge(&[waits("x")], times(1000, None)), RolloutVerdict::Wait(None));
+    assert_eq!(RolloutPhase::Unproven.judge(&[started()], times(1000, Some(10))), RolloutVerdict::Good);
     let many: Vec<_> = (0..5).map(|_| waits("x")).collect();
-    let TrialVerdict::RollBack(why) = judge(0, &many, times(0, None)) else { panic!("its time is over") };
+    let RolloutVerdict::RollBack(why) = judge(0, &many, times(0, None)) else { panic!("its time is over") };
     assert!(why.ends_with("x; and 2 more"), "{why}");
-    let short = TrialTimes { after: Duration::from_secs(4), ..times(0, Some(1)) };
-    assert_eq!(trial(4).judge(&[started()], short), TrialVerdict::Good, "a short trial has less to wait for");
+    let short = RolloutTimes { after: Duration::from_secs(4), ..times(0, Some(1)) };
+    assert_eq!(
+        progressing(4).judge(&[started()], short),
+        RolloutVerdict::Good,
+        "a short trial has less to wait for"
+    );
 }
 
 #[test]
 fn only_new_and_changed_pods_decide() {
-    let on_trial = |stage: &Stage, wanted: &[SourcePod]| -> Vec<String> {
-        stage.on_trial(wanted.iter()).map(|pod| pod.metadata.name.clone()).collect()
+    let new_pods = |phase: &RolloutPhase, wanted: &[SourcePod]| -> Vec<String> {
+        phase.new_pods(wanted.iter()).map(|pod| pod.metadata.name.clone()).collect()
     };
     let (same, new) = (pod("web", "1"), pod("db", "1"));
-    assert_eq!(on_trial(&trial(4), &[same.clone(), new.clone()]), ["db"]);
-    assert_eq!(on_trial(&trial(4), &[pod("web", "2")]), ["web"]);
-    assert_eq!(on_trial(&Stage::Unproven, &[same.clone(), new]), ["web", "db"]);
-    assert!(on_trial(&Stage::Good, &[same]).is_empty());
+    assert_eq!(new_pods(&progressing(4), &[same.clone(), new.clone()]), ["db"]);
+    assert_eq!(new_pods(&progressing(4), &[pod("web", "2")]), ["web"]);
+    assert_eq!(new_pods(&RolloutPhase::Unproven, &[same.clone(), new]), ["web", "db"]);
+    assert!(new_pods(&RolloutPhase::Good, &[same]).is_empty());
 }
 
 #[test]
@@ -166,30 +177,30 @@ proptest! {
     /// and the last good set is never lost.
     #[test]
     fn a_trial_always_ends(steps in proptest::collection::vec((0_u8..4, 0_u64..200), 0..60)) {
-        let mut stage = trial(PARTS);
+        let mut phase = progressing(PARTS);
         let (mut in_part, mut parts) = (0, 0);
         for (event, seconds) in steps {
             in_part += seconds;
             match event {
                 0 => {
-                    stage = stage.after_start();
+                    phase = phase.after_start();
                     (in_part, parts) = (0, parts + 1);
                 }
-                1 => stage = stage.after_answer("b".to_owned(), false, Some(Fallback::default())),
+                1 => phase = phase.after_answer("b".to_owned(), false, Some(SourceSet::default())),
                 _ => {}
             }
-            let keeps = matches!(&stage, Stage::Trial { fallback, .. } if fallback.pods == [pod("web", "1")]);
+            let keeps = matches!(&phase, RolloutPhase::Progressing { last_good, .. } if last_good.pods == [pod("web", "1")]);
             prop_assert!(keeps, "lost what was good");
-            match stage.judge(&[waits("x")], times(in_part, None)) {
-                TrialVerdict::PartOver => {
-                    let Stage::Trial { parts_left, .. } = &mut stage else { unreachable!("seen above") };
+            match phase.judge(&[waits("x")], times(in_part, None)) {
+                RolloutVerdict::PartOver => {
+                    let RolloutPhase::Progressing { parts_left, .. } = &mut phase else { unreachable!("seen above") };
                     *parts_left -= 1;
                     (in_part, parts) = (0, parts + 1);
                 }
-                TrialVerdict::Wait(Some(rest)) => {
+                RolloutVerdict::Wait(Some(rest)) => {
                     prop_assert!(!rest.is_zero() && rest <= AFTER / u32::from(PARTS));
                 }
-                TrialVerdict::RollBack(_) => {
+                RolloutVerdict::RollBack(_) => {
                     prop_assert!(parts + 1 >= PARTS, "not before its time");
                     return Ok(());
                 }

@@ -1,15 +1,15 @@
-//! Sets of pods on trial: what does not start goes back to what was good, whatever happens meanwhile.
+//! Rollouts of new sets of pods: what does not start goes back to what was good, whatever happens meanwhile.
 
 use std::rc::Rc;
 use std::time::Duration;
 
-use edge_agent::desired::pod_config::{REASON_ROLLED_BACK, RollbackConfig};
-use edge_agent::desired::source::SourcePod;
+use edge_agent::desired::rollout::{REASON_ROLLED_BACK, RolloutConfig};
 use edge_agent::model::objects::ObjectContent;
+use edge_agent::model::source::SourcePod;
 use edge_agent::model::types::PodSource;
 use edge_agent::runtime::fake::FakeFaults;
 use edge_agent::store::WriteMoment;
-use edge_agent::store::trial::Stage;
+use edge_agent::store::rollout::RolloutPhase;
 
 use super::{MINUTE, SECOND, is_empty, running};
 use crate::sim::node::{Node, simulate};
@@ -21,8 +21,8 @@ const AFTER: Duration = Duration::from_secs(300);
 async fn node() -> Node {
     let mut node = Node::new(1, &[PodSource::Http]);
     script_images(&node.fake);
-    node.rollback =
-        Some(RollbackConfig { source: PodSource::Http, origin: "http://host/pods".to_owned(), after: AFTER });
+    node.rollout =
+        Some(RolloutConfig { source: PodSource::Http, origin: "http://host/pods".to_owned(), after: AFTER });
     node.start().await;
     node.want(PodSource::Http, &good());
     node.wait(MINUTE).await;
@@ -118,7 +118,7 @@ fn what_started_is_what_the_next_one_goes_back_to() {
         node.wait(MINUTE).await;
         assert!(is_empty(&node), "no pods are a set that starts at once");
         node.stop().await;
-        assert!(node.stored().await.stages.is_empty());
+        assert!(node.stored().await.rollouts.is_empty());
     });
 }
 
@@ -152,8 +152,8 @@ fn a_first_set_has_nothing_to_go_back_to() {
     simulate(async {
         let mut node = Node::new(1, &[PodSource::Http]);
         script_images(&node.fake);
-        node.rollback =
-            Some(RollbackConfig { source: PodSource::Http, origin: "u".to_owned(), after: 10 * SECOND });
+        node.rollout =
+            Some(RolloutConfig { source: PodSource::Http, origin: "u".to_owned(), after: 10 * SECOND });
         node.start().await;
         node.want(PodSource::Http, &bad());
         node.wait(30 * MINUTE).await;
@@ -209,14 +209,14 @@ fn without_the_flag_the_source_counts_again() {
         node.wait(7 * MINUTE).await;
         assert!(complaint(&node).is_some());
         node.stop().await;
-        node.rollback = None;
+        node.rollout = None;
         node.start().await;
         node.want(PodSource::Http, &bad());
         node.wait(10 * MINUTE).await;
         assert_eq!(complaint(&node), None);
         assert!(running(&node, "web").is_empty() && running(&node, "other").len() == 1);
         node.stop().await;
-        assert!(node.stored().await.stages.is_empty());
+        assert!(node.stored().await.rollouts.is_empty());
     });
 }
 
@@ -238,7 +238,7 @@ fn survives(number: u64, moment: WriteMoment) -> bool {
         assert!(complaint(&node).is_some(), "{number} {moment:?}");
         node.stop().await;
         let stored = node.stored().await;
-        assert!(matches!(stored.stages.get(&PodSource::Http), Some(Stage::RolledBack { .. })));
+        assert!(matches!(stored.rollouts.get(&PodSource::Http), Some(RolloutPhase::RolledBack { .. })));
         assert_eq!(stored.desired[0].pods.len(), 1);
         true
     })

@@ -1,4 +1,4 @@
-//! Stages of sources (see `desired::rollback`): one record each, written in the transaction of the desired
+//! Rollouts of sources (see `desired::rollout`): one record each, written in the transaction of the desired
 //! set they belong to.
 //!
 //! Owns the record's format and its table. A record holds the values of Secrets, so it is sealed as they are;
@@ -15,24 +15,24 @@ use super::rows::{collect, execute};
 use super::seal::{PLAIN, SealContext, StoreKey};
 use crate::model::api::pod::Pod;
 use crate::model::objects::{ObjectKind, wire};
-use crate::model::source::{SourceObject, SourcePod};
+use crate::model::source::{SourceObject, SourcePod, SourceSet};
 use crate::model::types::{PodSource, Timestamp};
 
-/// The stage of a source's set.
+/// The phase of a source's rollout.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub enum Stage {
-    /// The desired set is good: it started as a whole, or existed before trials were enabled.
+pub enum RolloutPhase {
+    /// The desired set is good: it started as a whole, or existed before rollouts were enabled.
     #[default]
     Good,
     /// The source's first set: there is no earlier one for a rollback.
     Unproven,
-    /// A new set is on trial; `fallback` was good before.
-    Trial {
+    /// A new set is being started; `last_good` was good before.
+    Progressing {
         /// The set that is restored if it fails.
-        fallback: Fallback,
-        /// Identifies the source's answer on trial.
+        last_good: SourceSet,
+        /// Identifies the source's new answer.
         digest: String,
-        /// Of [`PARTS`]; at zero the trial's time is over.
+        /// Parts of the time; at zero it is over.
         parts_left: u8,
     },
     /// The last good set runs again, instead of the source's current one.
@@ -41,28 +41,21 @@ pub enum Stage {
         digest: String,
         /// Which pods did not start, and why.
         why: String,
-        /// When the trial was abandoned.
+        /// When the rollout was abandoned.
         since: Timestamp,
     },
 }
 
-/// The set that a rollback restores.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Fallback {
-    pub pods: Vec<SourcePod>,
-    pub objects: Vec<SourceObject>,
-}
-
-/// A stage as a row; [`Stage::Good`] has none. No `Debug`: it holds values of Secrets.
+/// A phase as a row; [`RolloutPhase::Good`] has none. No `Debug`: it holds values of Secrets.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct TrialRow {
+pub(crate) struct RolloutRow {
     /// A separate column: it changes often, and the record may be long.
     parts_left: u8,
     record: Vec<u8>,
 }
 
 /// A row as read; the record opened.
-pub(crate) struct RawTrial {
+pub(crate) struct RawRollout {
     pub source: String,
     parts_left: i64,
     record: Result<Vec<u8>, String>,
@@ -70,10 +63,19 @@ pub(crate) struct RawTrial {
 
 #[derive(Serialize, Deserialize)]
 #[serde(tag = "stage", rename_all = "camelCase", rename_all_fields = "camelCase")]
-enum TrialRecord {
+enum RolloutRecord {
     Unproven,
-    Trial { digest: String, pods: Vec<Item>, objects: Vec<ObjectItem> },
-    RolledBack { digest: String, why: String, since_nanos: i64 },
+    #[serde(rename = "trial")]
+    Progressing {
+        digest: String,
+        pods: Vec<Item>,
+        objects: Vec<ObjectItem>,
+    },
+    RolledBack {
+        digest: String,
+        why: String,
+        since_nanos: i64,
+    },
 }
 
 #[derive(Serialize, Deserialize)]
@@ -89,56 +91,56 @@ struct ObjectItem {
     object: Value,
 }
 
-/// The row of a stage.
-pub(super) fn encode(source: PodSource, stage: &Stage) -> Result<Option<TrialRow>, StoreError> {
+/// The row of a phase.
+pub(super) fn encode(source: PodSource, phase: &RolloutPhase) -> Result<Option<RolloutRow>, StoreError> {
     let failed = |error| StoreError::Encode { what: format!("the trial of source {source}"), source: error };
     let mut left = 0;
-    let record = match stage {
-        Stage::Good => return Ok(None),
-        Stage::Unproven => TrialRecord::Unproven,
-        Stage::Trial { fallback, digest, parts_left } => {
+    let record = match phase {
+        RolloutPhase::Good => return Ok(None),
+        RolloutPhase::Unproven => RolloutRecord::Unproven,
+        RolloutPhase::Progressing { last_good, digest, parts_left } => {
             left = *parts_left;
-            let pods = fallback.pods.iter().map(|pod| {
+            let pods = last_good.pods.iter().map(|pod| {
                 Ok(Item { origin: pod.origin.clone(), pod: serde_json::to_value(&*pod.pod).map_err(failed)? })
             });
-            let objects = fallback.objects.iter().map(|object| ObjectItem {
+            let objects = last_good.objects.iter().map(|object| ObjectItem {
                 origin: object.origin.clone(),
                 kind: object.object.key.kind.as_str().to_owned(),
                 object: wire::to_value(&object.object, wire::Values::Shown),
             });
-            TrialRecord::Trial {
+            RolloutRecord::Progressing {
                 digest: digest.clone(),
                 pods: pods.collect::<Result<_, StoreError>>()?,
                 objects: objects.collect(),
             }
         }
-        Stage::RolledBack { digest, why, since } => TrialRecord::RolledBack {
+        RolloutPhase::RolledBack { digest, why, since } => RolloutRecord::RolledBack {
             digest: digest.clone(),
             why: why.clone(),
             since_nanos: since.as_nanos(),
         },
     };
-    Ok(Some(TrialRow { parts_left: left, record: serde_json::to_vec(&record).map_err(failed)? }))
+    Ok(Some(RolloutRow { parts_left: left, record: serde_json::to_vec(&record).map_err(failed)? }))
 }
 
-/// The stage of a row.
+/// The phase of a row.
 pub(super) fn decode_row(
-    row: RawTrial,
+    row: RawRollout,
     mut read: impl FnMut(Value) -> Result<Pod, String>,
-) -> Result<Stage, String> {
+) -> Result<RolloutPhase, String> {
     let record = serde_json::from_slice(&row.record?).map_err(|error| error.to_string())?;
     Ok(match record {
-        TrialRecord::Unproven => Stage::Unproven,
-        TrialRecord::Trial { digest, pods, objects } => Stage::Trial {
-            fallback: Fallback {
+        RolloutRecord::Unproven => RolloutPhase::Unproven,
+        RolloutRecord::Progressing { digest, pods, objects } => RolloutPhase::Progressing {
+            last_good: SourceSet {
                 pods: pods.into_iter().map(|item| pod(item, &mut read)).collect::<Result<_, _>>()?,
                 objects: objects.into_iter().map(object).collect::<Result<_, _>>()?,
             },
             digest,
             parts_left: u8::try_from(row.parts_left).unwrap_or_default(),
         },
-        TrialRecord::RolledBack { digest, why, since_nanos } => {
-            Stage::RolledBack { digest, why, since: Timestamp::from_nanos(since_nanos) }
+        RolloutRecord::RolledBack { digest, why, since_nanos } => {
+            RolloutPhase::RolledBack { digest, why, since: Timestamp::from_nanos(since_nanos) }
         }
     })
 }
@@ -157,12 +159,12 @@ fn place(source: &str) -> SealContext<'_> {
     SealContext { namespace: "", name: source, key: "trial" }
 }
 
-/// Makes `row` the stage of a source, if it changed; how many rows were written or removed.
-pub(super) fn put_trial(
+/// Makes `row` the phase of a source, if it changed; how many rows were written or removed.
+pub(super) fn put_rollout(
     transaction: &Transaction<'_>,
     key: &StoreKey,
     source: PodSource,
-    row: Option<&TrialRow>,
+    row: Option<&RolloutRow>,
 ) -> Result<usize, StoreError> {
     let source = source.as_str();
     let remove = || execute(transaction, "DELETE FROM trial WHERE source = ?1", [source]);
@@ -183,7 +185,7 @@ pub(super) fn put_trial(
             params![source, row.parts_left],
         );
     }
-    // Better lost than wrong: a trial that is not stored counts as passed after a restart.
+    // Better lost than wrong: a rollout that is not stored counts as complete after a restart.
     let Some(sealed) = key.seal(place(source), &row.record)? else { return remove() };
     execute(
         transaction,
@@ -194,8 +196,8 @@ pub(super) fn put_trial(
     )
 }
 
-/// Every stage that is not [`Stage::Good`].
-pub(super) fn read_trials(connection: &Connection, key: &StoreKey) -> Result<Vec<RawTrial>, StoreError> {
+/// Every phase that is not [`RolloutPhase::Good`].
+pub(super) fn read_rollouts(connection: &Connection, key: &StoreKey) -> Result<Vec<RawRollout>, StoreError> {
     let rows: Vec<(String, i64, String, Vec<u8>)> = collect(
         connection,
         "SELECT source, parts_left, key_id, record FROM trial ORDER BY source",
@@ -204,7 +206,7 @@ pub(super) fn read_trials(connection: &Connection, key: &StoreKey) -> Result<Vec
     )?;
     let opened = |(source, parts_left, key_id, record): (String, i64, String, Vec<u8>)| {
         let record = key.open(place(&source), &key_id, &record);
-        RawTrial { source, parts_left, record }
+        RawRollout { source, parts_left, record }
     };
     Ok(rows.into_iter().map(opened).collect())
 }

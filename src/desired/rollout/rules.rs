@@ -1,7 +1,7 @@
-//! Trials of a new set of manifests: it stays once its pods have started; otherwise the last good set is
+//! The rollout of a new set of manifests: it stays once its pods have started; otherwise the last good set is
 //! restored.
 //!
-//! Owns the stages of a source's set and the arithmetic of a trial's time. Invariants: a trial ends after a
+//! Owns the phases of a rollout and the arithmetic of its time. Invariants: a rollout ends after a
 //! bounded number of parts, however often the agent restarts meanwhile; a failed answer is refused until a
 //! different one arrives. Time is counted as parts that are used up, never as timestamps: a wrong clock does
 //! no harm.
@@ -20,20 +20,20 @@ use crate::model::api::pod::{ContainerStatus, Pod, PodStatus};
 use crate::model::objects::{LocalObject, wire};
 use crate::model::ordered::Ordered as _;
 use crate::model::provenance::LOCAL_ANNOTATIONS;
-use crate::model::source::{SourceObject, SourcePod};
+use crate::model::source::{SourceObject, SourcePod, SourceSet};
 use crate::model::types::Timestamp;
-use crate::store::trial::{Fallback, Stage};
+use crate::store::rollout::RolloutPhase;
 
-/// The number of parts of a trial. One is used up when its time is over, and one by each start of the agent,
-/// so that the trial of a set that makes the machine restart ends, too.
-pub(super) const PARTS: u8 = 4;
+/// The number of parts of a rollout's time. One is used up when its time is over, and one by each start of the agent,
+/// so that the rollout of a set that makes the machine restart ends, too.
+pub(in crate::desired) const PARTS: u8 = 4;
 /// The longest time that all pods must have been up without interruption: a crash-looping container is up for
 /// moments, and waits ten seconds after its second crash.
 const SETTLE: Duration = Duration::from_secs(10);
 /// The most pods that a message names.
 const NAMED_PODS: usize = 3;
 
-/// The progress of a pod of the set on trial.
+/// The progress of a pod of the new set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// Ready, or completed successfully.
@@ -42,10 +42,10 @@ pub enum Progress {
     Waiting(String),
 }
 
-/// The times of a trial in this process.
+/// The times of a rollout in this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TrialTimes {
-    /// The length of the whole trial.
+pub struct RolloutTimes {
+    /// The length of the whole rollout.
     pub after: Duration,
     /// The time since the current part began.
     pub in_part: Duration,
@@ -53,69 +53,74 @@ pub struct TrialTimes {
     pub all_started: Option<Duration>,
 }
 
-/// The result of a check of a trial.
+/// The result of a check of a rollout.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum TrialVerdict {
+pub enum RolloutVerdict {
     /// The set stays.
     Good,
     /// Check again after this time, or when a status changes; `None`: only then.
     Wait(Option<Duration>),
     /// One part is used up; the next one begins.
     PartOver,
-    /// The trial failed, for these reasons.
+    /// The rollout failed, for these reasons.
     RollBack(String),
 }
 
-impl Stage {
+impl RolloutPhase {
     /// True for an answer that has failed before.
     #[must_use]
-    pub(super) fn refuses(&self, answer: &str) -> bool {
+    pub(in crate::desired) fn refuses(&self, answer: &str) -> bool {
         matches!(self, Self::RolledBack { digest, .. } if digest == answer)
     }
 
     /// True while the pods have to be observed.
     #[must_use]
     pub fn is_open(&self) -> bool {
-        matches!(self, Self::Unproven | Self::Trial { .. })
+        matches!(self, Self::Unproven | Self::Progressing { .. })
     }
 
     /// The state after an answer that changed the desired set (or only the complaint: an answer that equals
     /// the good set ends it). `known` is the set desired until now, `None` if the source had never answered.
     #[must_use]
-    pub(super) fn after_answer(self, digest: String, is_change: bool, known: Option<Fallback>) -> Self {
+    pub(in crate::desired) fn after_answer(
+        self,
+        digest: String,
+        is_change: bool,
+        known: Option<SourceSet>,
+    ) -> Self {
         match (self, known) {
             (_, None) => Self::Unproven,
             (Self::RolledBack { .. }, Some(_)) if !is_change => Self::Good,
-            (stage, _) if !is_change => stage,
-            (Self::Good | Self::RolledBack { .. }, Some(fallback)) => {
-                Self::Trial { fallback, digest, parts_left: PARTS }
-            }
+            (phase, _) if !is_change => phase,
             (Self::Unproven, _) => Self::Unproven,
-            // The fallback is unchanged: the set in between never became good.
-            (Self::Trial { fallback, .. }, _) => Self::Trial { fallback, digest, parts_left: PARTS },
-        }
-    }
-
-    /// The stage after a start of the agent, from the stored one.
-    #[must_use]
-    pub(super) fn after_start(self) -> Self {
-        match self {
-            Self::Trial { fallback, digest, parts_left } => {
-                Self::Trial { fallback, digest, parts_left: parts_left.saturating_sub(1) }
+            // During a rollout the last good set is unchanged: the one in between never became good.
+            (Self::Good | Self::RolledBack { .. }, Some(last_good))
+            | (Self::Progressing { last_good, .. }, _) => {
+                Self::Progressing { last_good, digest, parts_left: PARTS }
             }
-            stage => stage,
         }
     }
 
-    /// The pods that decide the trial: those of `wanted` that are new or changed. The new set is not to blame
+    /// The phase after a start of the agent, from the stored one.
+    #[must_use]
+    pub(in crate::desired) fn after_start(self) -> Self {
+        match self {
+            Self::Progressing { last_good, digest, parts_left } => {
+                Self::Progressing { last_good, digest, parts_left: parts_left.saturating_sub(1) }
+            }
+            phase => phase,
+        }
+    }
+
+    /// The pods that decide: those of `wanted` that are new or changed. The new set is not to blame
     /// for a pod that was there before.
-    pub fn on_trial<'a>(
+    pub(in crate::desired) fn new_pods<'a>(
         &self,
         wanted: impl Iterator<Item = &'a SourcePod>,
     ) -> impl Iterator<Item = &'a Rc<Pod>> {
         let before: BTreeMap<_, _> = match self {
-            Self::Trial { fallback, .. } => {
-                fallback.pods.iter().map(|known| (&known.pod.metadata.uid, &known.pod)).into_map()
+            Self::Progressing { last_good, .. } => {
+                last_good.pods.iter().map(|known| (&known.pod.metadata.uid, &known.pod)).into_map()
             }
             _ => BTreeMap::new(),
         };
@@ -128,9 +133,9 @@ impl Stage {
         })
     }
 
-    /// Judges an open stage. `pods` are those of [`Self::on_trial`], with their names.
+    /// Judges an open phase. `pods` are those of [`Self::new_pods`], with their names.
     #[must_use]
-    pub fn judge(&self, pods: &[(String, Progress)], times: TrialTimes) -> TrialVerdict {
+    pub fn judge(&self, pods: &[(String, Progress)], times: RolloutTimes) -> RolloutVerdict {
         let part = times.after / u32::from(PARTS);
         let settle = SETTLE.min(part);
         if let Some(up) = times.all_started
@@ -138,19 +143,19 @@ impl Stage {
         {
             let missing = settle.saturating_sub(up);
             return if missing.is_zero() || pods.is_empty() {
-                TrialVerdict::Good
+                RolloutVerdict::Good
             } else {
-                TrialVerdict::Wait(Some(missing))
+                RolloutVerdict::Wait(Some(missing))
             };
         }
         match self {
-            Self::Good | Self::RolledBack { .. } | Self::Unproven => TrialVerdict::Wait(None),
-            Self::Trial { parts_left: 0, .. } => TrialVerdict::RollBack(reasons(pods)),
-            Self::Trial { .. } if times.in_part < part => {
-                TrialVerdict::Wait(Some(part.saturating_sub(times.in_part)))
+            Self::Good | Self::RolledBack { .. } | Self::Unproven => RolloutVerdict::Wait(None),
+            Self::Progressing { parts_left: 0, .. } => RolloutVerdict::RollBack(reasons(pods)),
+            Self::Progressing { .. } if times.in_part < part => {
+                RolloutVerdict::Wait(Some(part.saturating_sub(times.in_part)))
             }
-            Self::Trial { parts_left: 1, .. } => TrialVerdict::RollBack(reasons(pods)),
-            Self::Trial { .. } => TrialVerdict::PartOver,
+            Self::Progressing { parts_left: 1, .. } => RolloutVerdict::RollBack(reasons(pods)),
+            Self::Progressing { .. } => RolloutVerdict::PartOver,
         }
     }
 }
@@ -210,7 +215,7 @@ fn reasons(pods: &[(String, Progress)]) -> String {
 
 /// A digest of an answer's meaning: independent of origins, of the times of first observation, and of order.
 #[must_use]
-pub(super) fn answer_digest(pods: &[SourcePod], objects: &[SourceObject]) -> String {
+pub(in crate::desired) fn answer_digest(pods: &[SourcePod], objects: &[SourceObject]) -> String {
     let mut parts: Vec<String> = pods.iter().map(|pod| pod_text(&pod.pod)).collect();
     parts.extend(objects.iter().map(|object| {
         let plain = LocalObject { created: Timestamp::default(), ..LocalObject::clone(&object.object) };

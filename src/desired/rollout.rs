@@ -1,23 +1,24 @@
-//! One source's trial in this process: its stage, and the time spent in it.
+//! One source's rollout in this process: its phase, and the time spent in it.
 //!
-//! Owns the timers, which run on the monotonic clock. Must not decide (`desired::rollback` does) nor know the
-//! desired set.
+//! Owns the timers, which run on the monotonic clock. Must not decide ([`rules`] does) nor know the desired set.
+
+pub mod rules;
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::desired::rollback::{PARTS, TrialTimes};
 use crate::model::source::SourceProblem;
 use crate::model::types::PodSource;
-use crate::store::trial::Stage;
+use crate::store::rollout::RolloutPhase;
+use rules::{PARTS, RolloutTimes};
 
 /// The reason of the problem and the event of a set that was rolled back.
 pub const REASON_ROLLED_BACK: &str = "RolledBack";
 
-/// The source whose sets are tried, and the time limit.
+/// The source whose sets are rolled out, and the time limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RollbackConfig {
+pub struct RolloutConfig {
     pub source: PodSource,
     /// The source's path or URL, for messages.
     pub origin: String,
@@ -25,12 +26,12 @@ pub struct RollbackConfig {
     pub after: Duration,
 }
 
-/// The stage of one source, with its timers.
+/// The rollout of one source, with its timers.
 #[derive(Debug)]
-pub(super) struct Staging {
-    pub(super) config: RollbackConfig,
-    pub(super) stage: Stage,
-    /// When the current part of the trial began.
+pub(super) struct Rollout {
+    pub(super) config: RolloutConfig,
+    pub(super) phase: RolloutPhase,
+    /// When the current part of the time began.
     part_began: Instant,
     /// Since when all pods have been up.
     started_since: Option<Instant>,
@@ -38,45 +39,45 @@ pub(super) struct Staging {
     pub(super) next_deadline: Option<Instant>,
 }
 
-impl Staging {
-    pub(super) fn new(config: RollbackConfig, stage: Stage) -> Self {
-        let mut staging =
-            Self { config, stage, part_began: Instant::now(), started_since: None, next_deadline: None };
-        staging.part_begins();
-        staging
+impl Rollout {
+    pub(super) fn new(config: RolloutConfig, phase: RolloutPhase) -> Self {
+        let mut rollout =
+            Self { config, phase, part_began: Instant::now(), started_since: None, next_deadline: None };
+        rollout.part_begins();
+        rollout
     }
 
-    /// Enters another stage, or restarts the same one.
-    pub(super) fn enter(&mut self, stage: Stage) {
-        self.stage = stage;
+    /// Enters another phase, or restarts the same one.
+    pub(super) fn enter(&mut self, phase: RolloutPhase) {
+        self.phase = phase;
         self.started_since = None;
         self.part_begins();
     }
 
     fn part_begins(&mut self) {
         self.part_began = Instant::now();
-        self.next_deadline = self.stage.is_open().then_some(self.part_began);
+        self.next_deadline = self.phase.is_open().then_some(self.part_began);
     }
 
     /// One part is used up.
     pub(super) fn part_over(&mut self) {
-        if let Stage::Trial { parts_left, .. } = &mut self.stage {
+        if let RolloutPhase::Progressing { parts_left, .. } = &mut self.phase {
             *parts_left = parts_left.saturating_sub(1);
         }
         self.part_begins();
     }
 
-    /// Restarts the current part of the trial: its result would prove nothing.
+    /// Restarts the current part of the time: its result would prove nothing.
     pub(super) fn part_does_not_count(&mut self) {
         self.part_began = Instant::now();
         self.next_deadline = Some(self.part_began + self.config.after / u32::from(PARTS));
     }
 
     /// The elapsed times now; `all_started` is whether all pods are up.
-    pub(super) fn times(&mut self, all_started: bool) -> TrialTimes {
+    pub(super) fn times(&mut self, all_started: bool) -> RolloutTimes {
         let now = Instant::now();
         self.started_since = all_started.then(|| self.started_since.unwrap_or(now));
-        TrialTimes {
+        RolloutTimes {
             after: self.config.after,
             in_part: now - self.part_began,
             all_started: self.started_since.map(|since| now - since),
@@ -86,7 +87,7 @@ impl Staging {
     /// The problem that `agent status` shows while the last good set runs instead of the source's current
     /// one.
     pub(super) fn problem(&self) -> Option<SourceProblem> {
-        let Stage::RolledBack { why, since, .. } = &self.stage else { return None };
+        let RolloutPhase::RolledBack { why, since, .. } = &self.phase else { return None };
         let after = shown(self.config.after);
         Some(SourceProblem {
             origin: self.config.origin.clone(),

@@ -1,4 +1,4 @@
-//! Stages on real files: what is read back, what is written, and that no secret of a good set is left in the
+//! Rollouts on real files: what is read back, what is written, and that no secret of a good set is left in the
 //! clear.
 
 use std::fs;
@@ -18,7 +18,7 @@ struct Directory(PathBuf);
 
 impl Directory {
     fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("agent-trial-{name}-{}", std::process::id()));
+        let path = std::env::temp_dir().join(format!("agent-rollout-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
         fs::create_dir_all(&path).unwrap();
         Self(path)
@@ -61,30 +61,34 @@ fn read(pod: Value) -> Result<Pod, String> {
     decode(pod).map(|decoded| decoded.object).map_err(|error| error.to_string())
 }
 
-fn trial(parts_left: u8) -> Stage {
+fn progressing(parts_left: u8) -> RolloutPhase {
     let pod = json!({
         "metadata": {"name": "web", "namespace": "default", "uid": "u1"},
         "spec": {"containers": [{"name": "main", "image": "i"}]},
     });
     let secret = json!({"metadata": {"name": "db"}, "stringData": {"password": VALUE}});
     let secret = wire::from_value(ObjectKind::Secret, secret).unwrap();
-    let fallback = Fallback {
+    let last_good = SourceSet {
         pods: vec![super::pod(Item { origin: "http://a".to_owned(), pod }, &mut read).unwrap()],
         objects: vec![SourceObject { object: Rc::new(secret), origin: "http://a".to_owned() }],
     };
-    Stage::Trial { fallback, digest: "d".to_owned(), parts_left }
+    RolloutPhase::Progressing { last_good, digest: "d".to_owned(), parts_left }
 }
 
-fn rolled_back() -> Stage {
-    Stage::RolledBack { digest: "d".to_owned(), why: "pod x".to_owned(), since: Timestamp::from_nanos(1_234) }
+fn rolled_back() -> RolloutPhase {
+    RolloutPhase::RolledBack {
+        digest: "d".to_owned(),
+        why: "pod x".to_owned(),
+        since: Timestamp::from_nanos(1_234),
+    }
 }
 
 fn load(store: &StoreHandle) -> Loaded {
     run(store.load()).unwrap()
 }
 
-fn put(store: &StoreHandle, stage: &Stage) -> usize {
-    run(store.commit_staged(HTTP, &[], &[], None, stage)).unwrap().written
+fn put(store: &StoreHandle, phase: &RolloutPhase) -> usize {
+    run(store.commit_rollout(HTTP, &[], &[], None, phase)).unwrap().written
 }
 
 #[test]
@@ -92,20 +96,20 @@ fn every_stage_comes_back_and_what_has_not_changed_is_not_written() {
     for key in [StoreKey::None, key(1)] {
         let directory = Directory::new("back");
         let store = directory.open(&key);
-        put(&store, &Stage::Good);
-        assert!(load(&store).stages.is_empty());
-        for stage in [Stage::Unproven, trial(4), trial(3), rolled_back()] {
-            assert_eq!(put(&store, &stage), 1, "{stage:?}");
-            assert_eq!(load(&store).stages.get(&HTTP), Some(&stage));
+        put(&store, &RolloutPhase::Good);
+        assert!(load(&store).rollouts.is_empty());
+        for phase in [RolloutPhase::Unproven, progressing(4), progressing(3), rolled_back()] {
+            assert_eq!(put(&store, &phase), 1, "{phase:?}");
+            assert_eq!(load(&store).rollouts.get(&HTTP), Some(&phase));
             let before = directory.bytes();
-            assert_eq!(put(&store, &stage), 0);
-            run(store.put_stage(HTTP, &stage)).unwrap();
+            assert_eq!(put(&store, &phase), 0);
+            run(store.put_rollout(HTTP, &phase)).unwrap();
             run(store.commit_source(HTTP, &[], &[], None)).unwrap();
             assert!(directory.bytes() == before, "nothing new, nothing written");
-            assert_eq!(load(&store).stages.get(&HTTP), Some(&stage), "a commit without a stage keeps it");
+            assert_eq!(load(&store).rollouts.get(&HTTP), Some(&phase), "a commit without a phase keeps it");
         }
-        run(store.put_stage(HTTP, &Stage::Good)).unwrap();
-        assert!(load(&store).stages.is_empty());
+        run(store.put_rollout(HTTP, &RolloutPhase::Good)).unwrap();
+        assert!(load(&store).rollouts.is_empty());
     }
 }
 
@@ -113,36 +117,36 @@ fn every_stage_comes_back_and_what_has_not_changed_is_not_written() {
 fn a_good_set_is_sealed_like_the_one_that_runs() {
     let directory = Directory::new("sealed");
     let store = directory.open(&key(1));
-    put(&store, &trial(4));
+    put(&store, &progressing(4));
     assert!(!directory.holds_the_secret());
     drop(store);
     let store = directory.open(&key(2));
     let loaded = load(&store);
-    assert!(loaded.stages.is_empty());
+    assert!(loaded.rollouts.is_empty());
     assert_eq!(loaded.unreadable.len(), 1, "another key: {:?}", loaded.unreadable);
     drop(store);
     let read = ReadOnlyStore::open(&directory.0.join(FILE_NAME)).unwrap().load().unwrap();
-    assert_eq!(read.unreadable, [], "the command line does not look at trials");
+    assert_eq!(read.unreadable, [], "the command line reads no rollouts");
 
     let directory = Directory::new("sealed-later");
     let store = directory.open(&StoreKey::None);
-    put(&store, &trial(4));
+    put(&store, &progressing(4));
     drop(store);
     assert!(directory.holds_the_secret(), "the test would see it");
     let store = directory.open(&key(1));
-    assert_eq!(load(&store).stages.get(&HTTP), Some(&trial(4)));
+    assert_eq!(load(&store).rollouts.get(&HTTP), Some(&progressing(4)));
     assert!(!directory.holds_the_secret());
 
     let directory = Directory::new("unusable");
     let store = directory.open(&StoreKey::Unusable { reason: "gone".to_owned() });
-    put(&store, &trial(4));
-    assert!(load(&store).stages.is_empty() && !directory.holds_the_secret());
+    put(&store, &progressing(4));
+    assert!(load(&store).rollouts.is_empty() && !directory.holds_the_secret());
 }
 
 #[test]
 fn a_row_that_makes_no_sense_is_told_and_skipped() {
     let row =
-        |record: &[u8]| RawTrial { source: "http".to_owned(), parts_left: 1, record: Ok(record.to_vec()) };
+        |record: &[u8]| RawRollout { source: "http".to_owned(), parts_left: 1, record: Ok(record.to_vec()) };
     for record in [
         &b"{}"[..],
         b"x",
@@ -151,6 +155,7 @@ fn a_row_that_makes_no_sense_is_told_and_skipped() {
     ] {
         assert!(decode_row(row(record), read).is_err(), "{}", String::from_utf8_lossy(record));
     }
-    let odd = RawTrial { parts_left: -3, ..row(br#"{"stage":"trial","digest":"d","pods":[],"objects":[]}"#) };
-    assert!(matches!(decode_row(odd, read), Ok(Stage::Trial { parts_left: 0, .. })));
+    let odd =
+        RawRollout { parts_left: -3, ..row(br#"{"stage":"trial","digest":"d","pods":[],"objects":[]}"#) };
+    assert!(matches!(decode_row(odd, read), Ok(RolloutPhase::Progressing { parts_left: 0, .. })));
 }
