@@ -101,7 +101,11 @@ fn what_becomes_of_pods_is_followed_and_waited_for() {
     assert_eq!(table("get pods -A -o wide --field-selector metadata.name=neighbour-edge"), reported);
     let root = node.agent.root_dir();
     let stored = format!("get pods -A -o wide --socket=/nowhere --root-dir={}", root.display());
-    assert_eq!(table(&stored), reported);
+    // Statuses are stored a second later.
+    wait_for("the same table from the store", PATIENCE, || {
+        let read = table(&stored);
+        if read == reported { Ok(()) } else { Err(format!("{read:?}")) }
+    });
     let (code, nodes, _) = run(&node, "get nodes");
     assert!(code == Some(0) && nodes.lines().nth(1).is_some_and(|line| line.starts_with("edge")), "{nodes}");
     let (code, used, said) = run(&node, "top nodes --no-headers");
