@@ -180,23 +180,20 @@ impl ReportedObjects {
     fn shown(&self, reports: Vec<&ObjectReport>) -> Value {
         let objects: Vec<&Value> = reports.iter().map(|report| &report.object).collect();
         let mut answer = self.view.many(&json!({"resourceVersion": ""}), &objects);
-        let more: [(&str, fn(&ObjectReport) -> &str); 2] =
-            [("Directory", |report| &report.directory), ("Origin", |report| &report.origin)];
+        let more: &[&str] = match self.view.resource.store {
+            Store::Pods => &[],
+            Store::Objects(ObjectKind::PersistentVolumeClaim) => &["Directory", "Origin"],
+            _ => &["Origin"],
+        };
         let Some(definitions) = answer.get_mut("columnDefinitions").and_then(Value::as_array_mut) else {
             return answer;
         };
-        let more = &more[match self.view.resource.store {
-            Store::Pods => 2,
-            Store::Objects(ObjectKind::PersistentVolumeClaim) => 0,
-            _ => 1,
-        }..];
-        definitions.extend(more.iter().map(|(name, _)| json!({"name": name, "priority": 1})));
+        definitions.extend(more.iter().map(|name| json!({"name": name, "priority": 1})));
         let rows = answer["rows"].as_array_mut().into_iter().flatten();
         for (row, report) in rows.zip(reports) {
-            let cells = row["cells"].as_array_mut();
-            cells
-                .into_iter()
-                .for_each(|cells| cells.extend(more.iter().map(|(_, cell)| json!(cell(report)))));
+            let Some(cells) = row["cells"].as_array_mut() else { continue };
+            let places = [&report.directory, &report.origin];
+            cells.extend(places[2 - more.len()..].iter().map(|place| json!(place)));
         }
         answer
     }
