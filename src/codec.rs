@@ -3,10 +3,12 @@
 //! | module | format |
 //! |---|---|
 //! | `base64` | RFC 4648, with padding |
+//! | `cri_log` | lines of container logs |
 //! | `json`, `yaml` | Kubernetes manifests: JSON with duplicates reported, YAML 1.1 |
 //! | `signature` | minisign |
 
 pub mod base64;
+pub mod cri_log;
 pub mod json;
 pub mod signature;
 pub mod yaml;

@@ -6,9 +6,12 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::model::observed::{ObservedContainer, ObservedSandbox};
 pub use crate::model::runtime_config::*;
-use crate::model::types::{ContainerId, PodUid, SandboxId};
+use crate::model::types::{ContainerId, PodUid, SandboxId, Timestamp};
+use crate::platform::cgroup::usage::ContainerStats;
 
 /// What a runtime can do, one method per CRI call. The implementation bounds every call in time: none hangs
 /// with a hanging runtime. Every call may be repeated.
@@ -132,20 +135,9 @@ pub struct RuntimeUse {
 /// A container's usage as its runtime reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ContainerFigures {
-    /// CPU time, nanoseconds.
-    pub cpu_ns: Option<u64>,
-    pub memory_usage: Option<u64>,
-    /// Memory that cannot be taken away, bytes.
-    pub working_set: Option<u64>,
-    /// Anonymous memory, bytes.
-    pub rss: Option<u64>,
-    pub page_faults: Option<u64>,
-    /// Page faults that read from disk.
-    pub major_page_faults: Option<u64>,
-    /// What is left of the memory limit, bytes.
-    pub memory_available: Option<u64>,
-    /// Swap in use, bytes.
-    pub swap_usage: Option<u64>,
+    /// When it was read; zero when the runtime does not report it.
+    pub at: Timestamp,
+    pub counted: ContainerStats,
     /// The writable layer.
     pub layer: Option<DiskFigures>,
 }
@@ -213,19 +205,27 @@ impl RuntimeError {
     }
 }
 
-/// Registry credentials for one pull.
-#[derive(Clone, Default, PartialEq, Eq)]
+/// Registry credentials for one pull. As JSON they go to the process that pulls.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
 pub struct ImageAuth {
     pub username: String,
     /// Password or token.
     pub password: String,
-    /// The only server they are for, a URL or `host[:port]`; empty for every server that stands for the
-    /// registry.
+    /// The only server that may get them, a URL or `host[:port]`; when empty, every server that is asked
+    /// (mirrors, too), as in containerd.
     pub server_address: String,
     /// A refresh token for the registry's token server, when there is no user.
     pub identity_token: String,
     /// A bearer token to send as it is.
     pub registry_token: String,
+}
+
+impl ImageAuth {
+    #[must_use]
+    pub fn of_user(username: String, password: String) -> Self {
+        Self { username, password, ..Self::default() }
+    }
 }
 
 /// Never prints the password.

@@ -204,7 +204,7 @@ async fn a_runtime_without_events_says_so_at_once_and_every_time() {
 #[tokio::test]
 async fn pulls_carry_credentials_and_answer_with_the_reference_to_use() {
     let server = FakeCri::start(&socket("pull"));
-    let auth = ImageAuth { username: "me".into(), password: "secret".into(), ..ImageAuth::default() };
+    let auth = ImageAuth::of_user("me".into(), "secret".into());
     let remote = RemoteImage {
         image: FakeImage::named("closed"),
         pull_time: Duration::ZERO,

@@ -85,10 +85,8 @@ enum CliError {
     Client(#[source] ClientError),
     #[error("the agent is not running, and its last known state cannot be read")]
     Store(#[source] StoreError),
-    #[error("pods {name:?} not found in namespace {namespace:?}")]
-    NotFound { name: String, namespace: String },
     #[error("{kind} {name:?} not found in namespace {namespace:?}")]
-    ObjectNotFound { kind: &'static str, name: String, namespace: String },
+    NotFound { kind: &'static str, name: String, namespace: String },
     /// The image store's error, with file and reason.
     #[error(transparent)]
     Image(#[from] image::ImageCommandError),
@@ -106,10 +104,10 @@ enum CliError {
     Runtime(#[source] io::Error),
 }
 
-/// Pods as `agent get pods -A -o wide` shows them.
+/// Pods as `agent status -o wide` shows them.
 #[must_use]
 pub fn pods_table(pods: &[crate::model::api::pod::Pod], now: Timestamp) -> String {
-    table::render(&get::pod_rows(pods, true, true, now))
+    table::render(&status::pod_rows(pods, true, now))
 }
 
 /// Runs a command of [`crate::agent::config::CLIENT_COMMANDS`] with the arguments after its name; returns the

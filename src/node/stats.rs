@@ -106,14 +106,6 @@ pub struct Usage {
     pub psi: [Option<Psi>; 3],
 }
 
-impl Usage {
-    /// The memory limit less the working set; `None` without a limit.
-    #[must_use]
-    pub fn memory_available(&self) -> Option<u64> {
-        Some(self.counted.memory_limit?.saturating_sub(self.counted.working_set?))
-    }
-}
-
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NodeUse {
     pub name: String,

@@ -1,9 +1,10 @@
 //! The termination message of an ended container: its termination log, or the end of its log.
 //!
-//! Owns the limits and the parsing of CRI's log format.
+//! Owns the limits.
 //!
 //! Pure: what it returns depends on its arguments alone.
 
+use crate::codec::cri_log;
 use crate::model::labels;
 use crate::model::observed::{ContainerStateKind, ObservedContainer};
 
@@ -49,24 +50,18 @@ pub(super) fn from_log(tail: &[u8], is_cut: bool) -> String {
         // content.
         if is_cut && position == 0 {
             text.extend_from_slice(line);
-        } else {
-            text.extend_from_slice(content(line).unwrap_or_default());
+            continue;
+        }
+        let (line, line_break) = line.strip_suffix(b"\n").map_or((*line, ""), |line| (line, "\n"));
+        if let Some(line) = cri_log::parse(line) {
+            text.extend_from_slice(line.text);
+            text.extend_from_slice(if line.is_partial { b"" } else { line_break.as_bytes() });
         }
     }
     let text = String::from_utf8_lossy(&text);
     let start = text.len().saturating_sub(LOG_MESSAGE_MAX);
     let start = (start..=text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
     text[start..].to_owned()
-}
-
-/// Of `<time> <stream> <tags> <content>`: the content, without the newline that ends the entry but not the
-/// line.
-fn content(entry: &[u8]) -> Option<&[u8]> {
-    let mut parts = entry.splitn(4, |byte| *byte == b' ');
-    let (_time, stream, tags) = (parts.next()?, parts.next()?, parts.next()?);
-    let content = parts.next().filter(|_| matches!(stream, b"stdout" | b"stderr"))?;
-    let is_partial = tags.split(|byte| *byte == b':').next() == Some(b"P");
-    if is_partial { content.strip_suffix(b"\n").or(Some(content)) } else { Some(content) }
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use edge_agent::codec::cri_log;
 use edge_agent::platform::rt;
 use edge_agent::runtime::embedded::client::{Monitor, Spawned, Watch, spawn_monitor, write_bundle};
 use edge_agent::runtime::embedded::layout::SandboxDir;
@@ -158,12 +159,12 @@ pub fn entries(log: &Path) -> Vec<(String, String, Vec<u8>)> {
     lines
         .into_iter()
         .map(|line| {
-            let parts: Vec<&[u8]> = line.splitn(4, |byte| *byte == b' ').collect();
-            let [time, stream, tag, text] = parts[..] else { panic!("no entry: {line:?}") };
-            let time = std::str::from_utf8(time).expect("a time");
+            let Some(parsed) = cri_log::parse(line) else { panic!("no entry: {line:?}") };
+            let time = std::str::from_utf8(parsed.time).expect("a time");
             assert!(time.len() == 30 && time.ends_with('Z'), "{time}");
-            let text_of = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-            (text_of(stream), text_of(tag), text.to_vec())
+            let stream = if parsed.is_stderr { "stderr" } else { "stdout" };
+            let tag = if parsed.is_partial { "P" } else { "F" };
+            (stream.to_owned(), tag.to_owned(), parsed.text.to_vec())
         })
         .collect()
 }

@@ -88,6 +88,24 @@ fn what_becomes_of_pods_is_followed_and_waited_for() {
     assert_eq!((code, names.as_str()), (Some(0), "neighbour-edge"));
     let (code, names, _) = run(&node, "get pods -o name --field-selector metadata.name=neighbour-edge");
     assert_eq!((code, names.as_str()), (Some(0), "pod/neighbour-edge\n"));
+    // One table: as reported by the agent, as answered by its API, as read from the store.
+    let table = |words: &str| {
+        let (code, table, said) = run(&node, words);
+        assert_eq!(code, Some(0), "{said}");
+        let lines = table.lines().map(|line| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
+        // The age is of the moment.
+        lines.map(|mut cells| [cells.drain(..5).collect(), cells.split_off(1)].concat()).collect::<Vec<_>>()
+    };
+    let reported = table("get pods -A -o wide");
+    assert_eq!(reported.len(), 2, "{reported:?}");
+    assert_eq!(table("get pods -A -o wide --field-selector metadata.name=neighbour-edge"), reported);
+    let root = node.agent.root_dir();
+    let stored = format!("get pods -A -o wide --socket=/nowhere --root-dir={}", root.display());
+    // Statuses are stored a second later.
+    wait_for("the same table from the store", PATIENCE, || {
+        let read = table(&stored);
+        if read == reported { Ok(()) } else { Err(format!("{read:?}")) }
+    });
     let (code, nodes, _) = run(&node, "get nodes");
     assert!(code == Some(0) && nodes.lines().nth(1).is_some_and(|line| line.starts_with("edge")), "{nodes}");
     let (code, used, said) = run(&node, "top nodes --no-headers");

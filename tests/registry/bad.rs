@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use edge_agent::runtime::ImageAuth;
 use edge_agent::runtime::embedded::images::{ImageStore, digest_of};
-use edge_agent::runtime::embedded::registry::{Auth, PullRequest};
+use edge_agent::runtime::embedded::registry::PullRequest;
 use serde_json::json;
 
 use super::fake::{Asked, FakeRegistry, answer, answer_head};
@@ -195,7 +196,7 @@ fn redirects_end_and_take_no_secrets_along() {
         }
         true
     });
-    let auth = Auth { username: "me".into(), password: "hush".into(), ..Auth::default() };
+    let auth = ImageAuth::of_user("me".into(), "hush".into());
     let request = PullRequest { auth: Some(auth), ..request(&registry.reference(), &scratch.dir("images")) };
     pull_here(&request).unwrap();
     let heads = storage.asked();
@@ -222,7 +223,7 @@ fn a_registry_that_always_wants_credentials_is_asked_a_bounded_number_of_times()
         }
         true
     });
-    let auth = Auth { username: "me".into(), password: "hush-hush".into(), ..Auth::default() };
+    let auth = ImageAuth::of_user("me".into(), "hush-hush".into());
     let request = PullRequest { auth: Some(auth), ..request(&registry.reference(), &scratch.dir("images")) };
     let message = failure(&request);
     says(&message, "pull access denied, repository does not exist or may require authorization");
@@ -256,7 +257,7 @@ fn tokens_are_fetched_with_the_scope_and_kept() {
         !allowed
     });
     let with = |username: &str, password: &str| PullRequest {
-        auth: Some(Auth { username: username.into(), password: password.into(), ..Auth::default() }),
+        auth: Some(ImageAuth::of_user(username.into(), password.into())),
         ..request(&registry.reference(), &scratch.dir("images"))
     };
     let message = failure(&with("me", "wrong"));

@@ -3,15 +3,16 @@
 use std::io::Read;
 use std::path::Path;
 
-use edge_agent::runtime::embedded::registry::{Auth, PullRequest};
+use edge_agent::runtime::ImageAuth;
+use edge_agent::runtime::embedded::registry::PullRequest;
 
 use super::docker::{Registry, openssl};
 use super::fake::{Asked, FakeRegistry, answer};
 use super::image::{TestImage, failure, failure_of, pull_here, request};
 use crate::support::scratch::Scratch;
 
-fn me() -> Auth {
-    Auth { username: "me".into(), password: "hush".into(), ..Auth::default() }
+fn me() -> ImageAuth {
+    ImageAuth::of_user("me".into(), "hush".into())
 }
 
 /// Wants a password, and takes any.
@@ -40,7 +41,7 @@ fn mirrors_are_shown_the_registrys_credentials_unless_they_are_for_one_server() 
         registry.port, mirror.port
     );
     std::fs::write(hosts.join("hosts.toml"), text).unwrap();
-    let with = |auth: Auth, store: &str| PullRequest {
+    let with = |auth: ImageAuth, store: &str| PullRequest {
         hosts_dirs: vec![scratch.dir("certs.d")],
         auth: Some(auth),
         ..request("registry.example/a/b:v1", &scratch.dir(store))
@@ -50,12 +51,12 @@ fn mirrors_are_shown_the_registrys_credentials_unless_they_are_for_one_server() 
 
     for address in [format!("http://127.0.0.1:{}/v2/", registry.port), format!("127.0.0.1:{}", registry.port)]
     {
-        let auth = Auth { server_address: address, ..me() };
+        let auth = ImageAuth { server_address: address, ..me() };
         let store = format!("second-{}", auth.server_address.len());
         pull_here(&with(auth, &store)).unwrap();
         assert!(shown(&mirror) == 0 && shown(&registry) > 0, "only the registry is shown them");
     }
-    let auth = Auth { server_address: "https://elsewhere.example".into(), ..me() };
+    let auth = ImageAuth { server_address: "https://elsewhere.example".into(), ..me() };
     let message = failure(&with(auth, "third"));
     assert!(message.contains("no basic auth credentials") && !message.contains("hush"), "{message}");
     assert!(shown(&mirror) == 0 && shown(&registry) == 0);
@@ -90,7 +91,7 @@ fn an_identity_token_is_exchanged_at_the_token_server() {
         !allowed
     });
     let with = |token: &str| PullRequest {
-        auth: Some(Auth { identity_token: token.into(), ..Auth::default() }),
+        auth: Some(ImageAuth { identity_token: token.into(), ..ImageAuth::default() }),
         ..request(&registry.reference(), &scratch.dir("images"))
     };
     let message = failure(&with("wrong/one"));
@@ -110,7 +111,7 @@ fn a_registry_token_is_sent_as_it_is() {
         }
         !allowed
     });
-    let auth = Some(Auth { registry_token: "given".into(), ..Auth::default() });
+    let auth = Some(ImageAuth { registry_token: "given".into(), ..ImageAuth::default() });
     let request = PullRequest { auth, ..request(&registry.reference(), &scratch.dir("images")) };
     assert_eq!(pull_here(&request).unwrap().0.image_id, image.config.digest);
 }

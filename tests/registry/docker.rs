@@ -7,9 +7,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use edge_agent::platform::rt;
+use edge_agent::runtime::ImageAuth;
 use edge_agent::runtime::embedded::images::ImageStore;
 use edge_agent::runtime::embedded::registry::{
-    Auth, LayerState, Progress, PullError, PullErrorKind, PullRequest, Pulled, pull_in_child,
+    LayerState, Progress, PullError, PullErrorKind, PullRequest, Pulled, pull_in_child,
 };
 use serde_json::json;
 
@@ -169,7 +170,7 @@ fn a_password_opens_a_closed_registry() {
     let message = failure(&asked);
     assert!(message.ends_with("authorization failed: no basic auth credentials"), "{message}");
     let with = |password: &str| PullRequest {
-        auth: Some(Auth { username: "me".into(), password: password.into(), ..Auth::default() }),
+        auth: Some(ImageAuth::of_user("me".into(), password.into())),
         ..asked.clone()
     };
     let message = failure(&with("guessed"));

@@ -15,11 +15,13 @@ use time::format_description::well_known::Rfc2822;
 use super::args::{CliOptions, Command, UsageError};
 use super::table::printable;
 use super::tabs::Tabbed;
-use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, age, get, objects, offline, print};
+use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, age, api, get, objects, offline, print};
 use crate::model::api::pod::{Pod, PodStatus, Toleration};
 use crate::model::provenance::is_from_api;
 use crate::model::types::Timestamp;
+use crate::platform::rt;
 use crate::pod::resources::qos_class;
+use crate::serve::localapi::resource::Store;
 use crate::serve::server::report::EventReport;
 use crate::serve::server::{AgentReport, ObjectDetail};
 
@@ -58,15 +60,15 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
     if options.words.first().is_some_and(|word| node::is_meant(word)) {
         return node::run(&options, environment);
     }
-    if options.words.first().is_some_and(|word| other::is_meant(word)) {
-        return other::run(&options, environment);
-    }
-    let (resource, names) = get::names(&options, get::stored).map_err(|error| match error {
+    let (resource, names) = get::names(&options, api::resource).map_err(|error| match error {
         UsageError::NoResource => CliError::Usage(UsageError::NothingToDescribe),
         other => CliError::Usage(other),
     })?;
-    if let get::Resource::Objects(kind) = resource {
-        return objects::run(objects::ObjectCommand::Describe, kind, &names, &options, environment);
+    if let Some(kind) = objects::reported_kind(resource) {
+        return objects::describe(resource, kind, &names, &options, environment);
+    }
+    if resource.store != Store::Pods {
+        return rt::run(other::show(resource, &names, &options, environment)).map_err(CliError::Runtime)?;
     }
     let mut report = offline::report(&options, ObjectDetail::Counted, environment)?;
     let namespace = options.namespace.as_deref().unwrap_or("default");

@@ -1,19 +1,27 @@
-//! `agent get` of resources that only the running agent has, or with `--watch`: through the node's Kubernetes
-//! API.
+//! What `agent get` prints, and `--watch`.
 //!
-//! Owns the output of server-side tables, and watching them.
+//! Owns the choice between the node's Kubernetes API and a report, which is read from the store when the agent
+//! is not running, and the output of both: the objects, or the server's tables.
 
 use std::ops::ControlFlow;
 
 use serde_json::{Value, json};
 
 use super::args::{CliOptions, OutputFormat};
+use super::client::ClientError;
 use super::jsonpath::Template;
 use super::table::Paint;
-use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, api, print, table, to_json, to_yaml};
+use super::{
+    CliError, EXIT_FAILED, EXIT_OK, Environment, api, objects, offline, print, table, to_json, to_yaml,
+};
 use crate::codec::base64;
+use crate::model::objects::ObjectKind;
 use crate::platform::rt;
-use crate::serve::localapi::resource::Resource;
+use crate::serve::localapi::objects::pod;
+use crate::serve::localapi::resource::{Resource, Store};
+use crate::serve::localapi::selector::Selector;
+use crate::serve::localapi::shape::{Form, Rows, View};
+use crate::serve::server::report::{ObjectDetail, ObjectReport};
 
 /// Shows objects of a resource, and with `--watch` their changes.
 pub(super) fn run(
@@ -22,65 +30,173 @@ pub(super) fn run(
     options: &CliOptions,
     environment: &mut Environment<'_>,
 ) -> Result<u8, CliError> {
-    rt::run(show(resource, names, options, environment)).map_err(CliError::Runtime)?
+    let is_stored = resource.store == Store::Pods || objects::reported_kind(resource).is_some();
+    let is_stored = is_stored && !options.watch;
+    // Versions and mirror pods, which a template or a selector may name, are only in the API.
+    if !is_stored || options.template.is_some() || !options.selectors().is_empty() {
+        let shown = rt::run(show(resource, names, None, options, environment)).map_err(CliError::Runtime)?;
+        if !(is_stored && matches!(shown, Err(CliError::Client(ClientError::NotRunning { .. })))) {
+            return shown;
+        }
+    }
+    let reported = ReportedObjects::read(resource, options, environment)?;
+    rt::run(show(resource, names, Some(&reported), options, environment)).map_err(CliError::Runtime)?
 }
 
 async fn show(
     resource: &'static Resource,
     names: &[String],
+    reported: Option<&ReportedObjects>,
     options: &CliOptions,
     environment: &mut Environment<'_>,
 ) -> Result<u8, CliError> {
-    let is_table = matches!(options.output, OutputFormat::Text | OutputFormat::Wide);
+    let mut printer = Printer::new(resource, options);
+    let is_table = printer.is_table();
     let accept = if is_table { api::TABLE } else { api::OBJECTS };
     let namespace = options.namespace.as_deref().unwrap_or("default");
     let namespace = (!options.all_namespaces).then_some(namespace);
-    let mut printer = Printer::new(resource, options);
-    let selected = options.selectors();
+    let (mut answers, mut code) = (Vec::new(), EXIT_OK);
     if names.is_empty() {
-        let path = api::path(resource, namespace, None) + &api::query(&selected);
-        let list = api::fetch(&options.socket, &path, accept).await?;
-        let is_empty = list["rows"].as_array().or(list["items"].as_array()).is_none_or(Vec::is_empty);
-        if is_empty && is_table && !options.watch {
-            let place = namespace.filter(|_| resource.namespaced);
-            let place = place.map_or(String::new(), |namespace| format!(" in {namespace} namespace."));
-            // As kubectl: on standard error, since it is not data.
-            let _ = writeln!(environment.err, "No resources found{place}");
-            return Ok(EXIT_OK);
-        }
-        printer.show(&list, environment)?;
-        if options.watch {
-            follow(resource, namespace, None, &list, options, &mut printer, environment).await?;
-        }
-        return Ok(EXIT_OK);
+        let path = api::path(resource, namespace, None) + &api::query(&options.selectors());
+        answers.push(match reported {
+            Some(reported) => reported.all(options)?,
+            None => api::fetch(&options.socket, &path, accept).await?,
+        });
     }
-    let (mut found, mut code) = (Vec::new(), EXIT_OK);
     for name in names {
-        match api::fetch(&options.socket, &api::path(resource, namespace, Some(name)), accept).await {
-            Ok(object) => found.push(object),
+        let answer = match reported {
+            Some(reported) => reported.one(name, options),
+            None => api::fetch(&options.socket, &api::path(resource, namespace, Some(name)), accept).await,
+        };
+        match answer {
+            Ok(answer) => answers.push(answer),
+            Err(error @ CliError::Client(_)) => return Err(error),
             Err(error) => {
                 let _ = writeln!(environment.err, "error: {error}");
                 code = EXIT_FAILED;
             }
         }
     }
-    match (&mut found[..], is_table) {
-        ([], _) => {}
-        ([only], _) => printer.show(only, environment)?,
-        (tables, true) => {
-            let rows: Vec<Value> = tables.iter_mut().flat_map(|table| rows(table).to_vec()).collect();
-            tables[0]["rows"] = json!(rows);
-            printer.show(&tables[0], environment)?;
-        }
-        (objects, false) => {
-            let list = json!({"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": ""}, "items": objects});
-            printer.show(&list, environment)?;
-        }
+    let Some(first) = answers.first() else { return Ok(code) };
+    let version = first["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned();
+    let answer = if is_table { one_table(answers) } else { one_object(resource, answers, names.len() == 1) };
+    if names.is_empty() && is_table && !options.watch && rows(&answer).is_empty() {
+        let place = namespace.filter(|_| resource.namespaced);
+        let place = place.map_or(String::new(), |namespace| format!(" in {namespace} namespace."));
+        // As kubectl: on standard error, since it is not data.
+        let _ = writeln!(environment.err, "No resources found{place}");
+        return Ok(EXIT_OK);
     }
-    if let ([name], [object], true) = (names, &found[..], options.watch) {
-        follow(resource, namespace, Some(name), object, options, &mut printer, environment).await?;
+    printer.show(&answer, environment)?;
+    if options.watch && code == EXIT_OK && names.len() <= 1 {
+        let name = names.first().map(String::as_str);
+        follow(resource, namespace, name, version, options, &mut printer, environment).await?;
     }
     Ok(code)
+}
+
+/// The rows of all tables below the columns of the first one.
+fn one_table(tables: Vec<Value>) -> Value {
+    let mut tables = tables.into_iter();
+    let mut table = tables.next().unwrap_or_default();
+    if let Some(all) = table["rows"].as_array_mut() {
+        tables.for_each(|table| all.extend_from_slice(rows(&table)));
+    }
+    table
+}
+
+/// The only object, or a `List`, as kubectl prints them.
+fn one_object(resource: &Resource, answers: Vec<Value>, is_alone: bool) -> Value {
+    let mut items = Vec::new();
+    for mut answer in answers {
+        match answer.get_mut("items").map(Value::take) {
+            Some(Value::Array(more)) => items.extend(more),
+            _ => items.push(answer),
+        }
+    }
+    for item in &mut items {
+        item["kind"] = json!(resource.kind);
+        item["apiVersion"] = json!(resource.api_version());
+    }
+    match items.pop() {
+        Some(only) if is_alone => only,
+        last => {
+            items.extend(last);
+            json!({"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": ""}, "items": items})
+        }
+    }
+}
+
+/// The objects of a resource that the agent reports, and its store has when it is not running.
+struct ReportedObjects {
+    view: View,
+    /// By namespace and name.
+    objects: Vec<ObjectReport>,
+}
+
+impl ReportedObjects {
+    fn read(
+        resource: &'static Resource,
+        options: &CliOptions,
+        environment: &mut Environment<'_>,
+    ) -> Result<Self, CliError> {
+        let kind = objects::reported_kind(resource);
+        let detail = if kind.is_some() { ObjectDetail::Shown } else { ObjectDetail::Counted };
+        let mut report = offline::report(options, detail, environment)?;
+        let mut objects = match kind {
+            Some(kind) => objects::of_kind(kind, &mut report),
+            None => std::mem::take(&mut report.pods)
+                .into_iter()
+                .map(|found| ObjectReport {
+                    object: pod(found, &report.node_name, None),
+                    ..ObjectReport::default()
+                })
+                .collect(),
+        };
+        objects::select(&mut objects, options);
+        let is_table = matches!(options.output, OutputFormat::Text | OutputFormat::Wide);
+        let form = if is_table { Form::Table("v1") } else { Form::Whole };
+        let view = View { resource, form, rows: Rows::Metadata, now: environment.now };
+        Ok(Self { view, objects })
+    }
+
+    fn all(&self, options: &CliOptions) -> Result<Value, CliError> {
+        let [labels, fields] =
+            [&options.selector, &options.field_selector].map(|given| given.as_deref().unwrap_or_default());
+        let selector = Selector::parse(self.view.resource, labels, fields);
+        let selector = selector.map_err(|failure| CliError::Answer(failure.message))?;
+        Ok(self.shown(self.objects.iter().filter(|report| selector.matches(&report.object)).collect()))
+    }
+
+    fn one(&self, name: &str, options: &CliOptions) -> Result<Value, CliError> {
+        let report = self.objects.iter().find(|report| report.object["metadata"]["name"] == name);
+        let namespace = options.namespace.clone().unwrap_or_else(|| "default".to_owned());
+        let kind = self.view.resource.plural;
+        let missing = || CliError::NotFound { kind, name: name.to_owned(), namespace };
+        Ok(self.shown(vec![report.ok_or_else(missing)?]))
+    }
+
+    /// As the server shows them; of an object also where it is defined, which the API does not have.
+    fn shown(&self, reports: Vec<&ObjectReport>) -> Value {
+        let objects: Vec<&Value> = reports.iter().map(|report| &report.object).collect();
+        let mut answer = self.view.many(&json!({"resourceVersion": ""}), &objects);
+        let more: &[&str] = match self.view.resource.store {
+            Store::Pods => &[],
+            Store::Objects(ObjectKind::PersistentVolumeClaim) => &["Directory", "Origin"],
+            _ => &["Origin"],
+        };
+        let Some(definitions) = answer.get_mut("columnDefinitions").and_then(Value::as_array_mut) else {
+            return answer;
+        };
+        definitions.extend(more.iter().map(|name| json!({"name": name, "priority": 1})));
+        let rows = answer["rows"].as_array_mut().into_iter().flatten();
+        for (row, report) in rows.zip(reports) {
+            let Some(cells) = row["cells"].as_array_mut() else { continue };
+            let places = [&report.directory, &report.origin];
+            cells.extend(places[2 - more.len()..].iter().map(|place| json!(place)));
+        }
+        answer
+    }
 }
 
 /// Follows until the user interrupts or the agent is unreachable. A server ends a watch from time to time; it
@@ -89,12 +205,11 @@ async fn follow(
     resource: &Resource,
     namespace: Option<&str>,
     name: Option<&str>,
-    seen: &Value,
+    mut version: String,
     options: &CliOptions,
     printer: &mut Printer<'_>,
     environment: &mut Environment<'_>,
 ) -> Result<(), CliError> {
-    let mut version = seen["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned();
     let accept = if printer.is_table() { api::TABLE } else { api::OBJECTS };
     loop {
         let mut parameters = options.selectors();

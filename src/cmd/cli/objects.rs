@@ -1,199 +1,85 @@
-//! `agent get|describe configmaps|secrets|pvc`: as kubectl prints them, but values of Secrets only on
-//! request.
+//! `agent describe configmaps|secrets|pvc`: as kubectl prints them, but values of Secrets only on request.
 //!
-//! Owns the tables and pages of objects.
+//! Owns the pages of objects.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::fmt::Write;
 
-use super::args::{CliOptions, OutputFormat};
+use super::args::CliOptions;
 use super::table::printable;
 use super::tabs::Tabbed;
-use super::{
-    CliError, EXIT_FAILED, EXIT_OK, Environment, age, claims, offline, print, table, to_json, to_yaml,
-};
+use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, claims, offline, print};
 use crate::model::objects::ObjectKind;
-use crate::model::types::Timestamp;
 use crate::serve::localapi::printers::access_modes;
+use crate::serve::localapi::resource::{Resource, Store};
+use crate::serve::server::AgentReport;
 use crate::serve::server::report::{ObjectDetail, ObjectReport};
 
-/// The kind of a resource name on the command line.
-pub(super) fn kind(word: &str) -> Option<ObjectKind> {
-    match word {
-        "configmaps" | "configmap" | "cm" => Some(ObjectKind::ConfigMap),
-        "secrets" | "secret" => Some(ObjectKind::Secret),
-        "persistentvolumeclaims" | "persistentvolumeclaim" | "pvc" => Some(ObjectKind::PersistentVolumeClaim),
+/// The kind of a resource whose objects are in a report: ConfigMaps, Secrets, claims.
+pub(super) fn reported_kind(resource: &Resource) -> Option<ObjectKind> {
+    match resource.store {
+        Store::Objects(
+            kind @ (ObjectKind::ConfigMap | ObjectKind::Secret | ObjectKind::PersistentVolumeClaim),
+        ) => Some(kind),
         _ => None,
     }
 }
 
-/// The plural in messages.
-pub(super) fn plural(kind: ObjectKind) -> &'static str {
-    match kind {
-        ObjectKind::ConfigMap => "configmaps",
-        ObjectKind::Secret => "secrets",
-        ObjectKind::PersistentVolumeClaim => "persistentvolumeclaims",
-        ObjectKind::Namespace => "namespaces",
-        ObjectKind::RuntimeClass => "runtimeclasses",
-    }
+/// The objects of a kind in a report; claims without a manifest included.
+pub(super) fn of_kind(kind: ObjectKind, report: &mut AgentReport) -> Vec<ObjectReport> {
+    let released =
+        if kind == ObjectKind::PersistentVolumeClaim { claims::released(report) } else { Vec::new() };
+    let mut objects = std::mem::take(&mut report.objects);
+    objects.extend(released);
+    objects.retain(|object| text(&object.object, "/kind") == kind.as_str());
+    objects
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ObjectCommand {
-    /// `get`.
-    Get,
-    /// `describe`: a name may be a prefix.
-    Describe,
+/// Keeps the objects of the requested namespaces, and sorts them by namespace and name.
+pub(super) fn select(objects: &mut Vec<ObjectReport>, options: &CliOptions) {
+    let namespace = options.namespace.as_deref().unwrap_or("default");
+    let place = |object: &ObjectReport| {
+        ["/metadata/namespace", "/metadata/name"].map(|pointer| text(&object.object, pointer).to_owned())
+    };
+    objects.retain(|object| options.all_namespaces || place(object)[0] == namespace);
+    objects.sort_by_cached_key(place);
 }
 
-pub(super) fn run(
-    view: ObjectCommand,
+pub(super) fn describe(
+    resource: &'static Resource,
     kind: ObjectKind,
     names: &[String],
     options: &CliOptions,
     environment: &mut Environment<'_>,
 ) -> Result<u8, CliError> {
     let detail = if options.show_secrets { ObjectDetail::Shown } else { ObjectDetail::Hidden };
-    let report = offline::report(options, detail, environment)?;
+    let mut report = offline::report(options, detail, environment)?;
+    let mut objects = of_kind(kind, &mut report);
+    select(&mut objects, options);
     let namespace = options.namespace.as_deref().unwrap_or("default");
-    let released =
-        if kind == ObjectKind::PersistentVolumeClaim { claims::released(&report) } else { Vec::new() };
-    let mut objects: Vec<ObjectReport> = report.objects;
-    objects.extend(released);
-    let place = |object: &ObjectReport| {
-        ["/metadata/namespace", "/metadata/name"].map(|pointer| text(&object.object, pointer).to_owned())
-    };
-    objects.sort_by_cached_key(place);
-    objects.retain(|object| {
-        text(&object.object, "/kind") == kind.as_str()
-            && (options.all_namespaces || text(&object.object, "/metadata/namespace") == namespace)
-    });
-    let matches = |object: &ObjectReport, name: &str| {
-        let own = text(&object.object, "/metadata/name");
-        own == name || (view == ObjectCommand::Describe && own.starts_with(name))
-    };
+    let matches =
+        |object: &ObjectReport, name: &String| text(&object.object, "/metadata/name").starts_with(name);
     let missing: Vec<&String> =
         names.iter().filter(|name| !objects.iter().any(|object| matches(object, name))).collect();
     if !names.is_empty() {
         objects.retain(|object| names.iter().any(|name| matches(object, name)));
     }
-    let is_list =
-        matches!(options.output, OutputFormat::Text | OutputFormat::Wide) || view == ObjectCommand::Describe;
-    if objects.is_empty() && names.is_empty() && is_list {
+    if objects.is_empty() && names.is_empty() {
         let place =
             if options.all_namespaces { String::new() } else { format!(" in {namespace} namespace.") };
         // As kubectl: on standard error, since it is not data.
         let _ = writeln!(environment.err, "No resources found{place}");
         return Ok(EXIT_OK);
     }
-    if !objects.is_empty() || missing.is_empty() {
-        let text = match view {
-            ObjectCommand::Get => render(kind, &objects, options, names.len() == 1, environment.now)?,
-            ObjectCommand::Describe => {
-                let pages: Vec<String> = objects
-                    .iter()
-                    .map(|object| page(kind, object, &report.pods, options.show_secrets))
-                    .collect();
-                pages.join("\n\n")
-            }
-        };
-        print(environment, &text)?;
-    }
+    let pages: Vec<String> =
+        objects.iter().map(|object| page(kind, object, &report.pods, options.show_secrets)).collect();
+    print(environment, &pages.join("\n\n"))?;
     for name in &missing {
-        let error = CliError::ObjectNotFound {
-            kind: plural(kind),
-            name: (*name).clone(),
-            namespace: namespace.to_owned(),
-        };
+        let (name, namespace) = ((*name).clone(), namespace.to_owned());
+        let error = CliError::NotFound { kind: resource.plural, name, namespace };
         let _ = writeln!(environment.err, "error: {error}");
     }
     Ok(if missing.is_empty() { EXIT_OK } else { EXIT_FAILED })
-}
-
-fn render(
-    kind: ObjectKind,
-    objects: &[ObjectReport],
-    options: &CliOptions,
-    alone: bool,
-    now: Timestamp,
-) -> Result<String, CliError> {
-    let value = || match objects {
-        [only] if alone => only.object.clone(),
-        _ => {
-            let items: Vec<&Value> = objects.iter().map(|object| &object.object).collect();
-            json!({"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": ""}, "items": items})
-        }
-    };
-    match options.output {
-        OutputFormat::Json | OutputFormat::JsonPath => to_json(&value()),
-        OutputFormat::Yaml => to_yaml(&value()),
-        OutputFormat::Name => Ok(objects.iter().fold(String::new(), |mut lines, object| {
-            let name = text(&object.object, "/metadata/name");
-            // Writing to a String cannot fail.
-            let _ = writeln!(lines, "{}/{name}", kind.as_str().to_lowercase());
-            lines
-        })),
-        OutputFormat::Text | OutputFormat::Wide => {
-            let wide = options.output == OutputFormat::Wide;
-            let mut rows = vec![header(kind, wide)];
-            rows.extend(objects.iter().map(|object| row(kind, object, wide, now)));
-            if options.all_namespaces {
-                let spaces =
-                    objects.iter().map(|object| text(&object.object, "/metadata/namespace").to_owned());
-                let spaces = std::iter::once("NAMESPACE".to_owned()).chain(spaces);
-                rows.iter_mut().zip(spaces).for_each(|(row, namespace)| row.insert(0, namespace));
-            }
-            if options.no_headers {
-                rows.remove(0);
-            }
-            Ok(table::render(&rows))
-        }
-    }
-}
-
-fn header(kind: ObjectKind, wide: bool) -> Vec<String> {
-    let (columns, more): (&[&str], &[&str]) = match kind {
-        ObjectKind::ConfigMap => (&["NAME", "DATA", "AGE"], &["ORIGIN"]),
-        ObjectKind::Namespace => (&["NAME", "AGE"], &["ORIGIN"]),
-        ObjectKind::RuntimeClass => (&["NAME", "HANDLER", "AGE"], &["ORIGIN"]),
-        ObjectKind::Secret => (&["NAME", "TYPE", "DATA", "AGE"], &["ORIGIN"]),
-        ObjectKind::PersistentVolumeClaim => (
-            &["NAME", "STATUS", "VOLUME", "CAPACITY", "ACCESS MODES", "STORAGECLASS", "AGE"],
-            &["DIRECTORY", "ORIGIN"],
-        ),
-    };
-    columns.iter().chain(more.iter().filter(|_| wide)).map(|column| (*column).to_owned()).collect()
-}
-
-fn row(kind: ObjectKind, report: &ObjectReport, wide: bool, now: Timestamp) -> Vec<String> {
-    let object = &report.object;
-    let at = |pointer: &str| text(object, pointer).to_owned();
-    let count = |field: &str| object.get(field).and_then(Value::as_object).map_or(0, serde_json::Map::len);
-    let data = (count("data") + count("binaryData")).to_string();
-    let since =
-        age::since_or_unknown(Timestamp::parse_rfc3339(text(object, "/metadata/creationTimestamp")), now);
-    let mut row = vec![at("/metadata/name")];
-    match kind {
-        ObjectKind::ConfigMap => row.extend([data, since]),
-        ObjectKind::Namespace => row.push(since),
-        ObjectKind::RuntimeClass => row.extend([at("/handler"), since]),
-        ObjectKind::Secret => row.extend([at("/type"), data, since]),
-        ObjectKind::PersistentVolumeClaim => row.extend([
-            at("/status/phase"),
-            at("/spec/volumeName"),
-            at("/status/capacity/storage"),
-            access_modes(object),
-            at("/spec/storageClassName"),
-            since,
-        ]),
-    }
-    if wide {
-        if kind == ObjectKind::PersistentVolumeClaim {
-            row.push(report.directory.clone());
-        }
-        row.push(report.origin.clone());
-    }
-    row
 }
 
 fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {

@@ -4,9 +4,10 @@
 
 use super::args::{CliOptions, Command, OutputFormat, UsageError};
 use super::findings::{Finding, findings};
-use super::get::pod_rows;
 use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, age, offline, print, table, to_json, to_yaml};
+use crate::model::api::pod::Pod;
 use crate::model::types::Timestamp;
+use crate::serve::localapi::pod_printer::columns;
 use crate::serve::server::report::{AgentMode, ObjectCounts, SourceState};
 use crate::serve::server::{AgentReport, ObjectDetail};
 use crate::store::upgrade::rules::{UpgradePhase, summary};
@@ -39,7 +40,7 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
         return Err(CliError::Usage(UsageError::Unexpected { given: word.clone() }));
     }
     let mut report = offline::report(&options, ObjectDetail::Counted, environment)?;
-    report.pods.sort_by_key(crate::model::api::pod::Pod::pod_ref);
+    report.pods.sort_by_key(Pod::pod_ref);
     let findings = findings(&report, environment.now);
     let text = match options.output {
         OutputFormat::Json => to_json(&report)?,
@@ -64,7 +65,7 @@ fn render(report: &AgentReport, findings: &[Finding], wide: bool, environment: &
     if report.pods.is_empty() {
         text.push_str("No pods.\n");
     } else {
-        text.push_str(&table::render_painted(&pod_rows(&report.pods, true, wide, now), environment.colour));
+        text.push_str(&table::render_painted(&pod_rows(&report.pods, wide, now), environment.colour));
     }
     text.push('\n');
     let paint = |code: &str, words: &str| {
@@ -137,6 +138,19 @@ fn head(report: &AgentReport, now: Timestamp) -> String {
     }
     let rows: Vec<_> = rows.into_iter().map(|row| row.map(str::to_owned).to_vec()).collect();
     table::render(&rows)
+}
+
+/// The header and a row per pod.
+pub(super) fn pod_rows(pods: &[Pod], wide: bool, now: Timestamp) -> Vec<Vec<String>> {
+    let mut rows =
+        vec![["NAMESPACE", "NAME", "READY", "STATUS", "RESTARTS", "AGE", "IP", "NODE"].map(str::to_owned)];
+    rows.extend(pods.iter().map(|pod| {
+        let (pod_ref, cells) = (&pod.metadata, columns(pod, now));
+        let [namespace, name] = [&pod_ref.namespace, &pod_ref.name].map(String::clone);
+        [namespace, name, cells.ready, cells.status, cells.restarts, cells.age, cells.ip, cells.node]
+    }));
+    let shown = if wide { 8 } else { 6 };
+    rows.into_iter().map(|row| row.into_iter().take(shown).collect()).collect()
 }
 
 fn source_rows(report: &AgentReport, now: Timestamp) -> Vec<Vec<String>> {

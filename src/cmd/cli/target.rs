@@ -34,8 +34,8 @@ pub(super) async fn find(socket: &Path, namespace: &str, name: &str) -> Result<F
     let report = client::fetch_report(socket, ObjectDetail::Counted).await.map_err(CliError::Client)?;
     let short = ["pod/", "pods/", "po/"].iter().find_map(|kind| name.strip_prefix(kind)).unwrap_or(name);
     let pod = among(&report.pods, namespace, short, &report.node_name).cloned();
-    let missing = || CliError::NotFound { name: short.to_owned(), namespace: namespace.to_owned() };
-    let pod = pod.ok_or_else(missing)?;
+    let (name, place) = (short.to_owned(), namespace.to_owned());
+    let pod = pod.ok_or(CliError::NotFound { kind: "pods", name, namespace: place })?;
     Ok(FoundPod { manifest: manifest(&pod, &report), pod })
 }
 

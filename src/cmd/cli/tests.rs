@@ -190,10 +190,10 @@ web     1/1     Running            0            60m
 ";
     assert_eq!(show("get pods"), (EXIT_OK, table.into(), String::new()));
     let wide = "\
-NAMESPACE     NAME    READY   STATUS             RESTARTS     AGE   IP         NODE
-default       crash   0/1     CrashLoopBackOff   3 (5m ago)   60m   10.0.0.7   n1
-default       web     1/1     Running            0            60m   10.0.0.7   n1
-kube-system   dns     1/1     Running            0            60m   10.0.0.7   n1
+NAMESPACE     NAME    READY   STATUS             RESTARTS     AGE   IP         NODE   NOMINATED NODE   READINESS GATES
+default       crash   0/1     CrashLoopBackOff   3 (5m ago)   60m   10.0.0.7   n1     <none>           <none>
+default       web     1/1     Running            0            60m   10.0.0.7   n1     <none>           <none>
+kube-system   dns     1/1     Running            0            60m   10.0.0.7   n1     <none>           <none>
 ";
     assert_eq!(show("get po -A -o wide").1, wide);
     assert_eq!(show("get pod -n kube-system --no-headers").1, "dns   1/1   Running   0   60m\n");
@@ -296,6 +296,42 @@ What is wrong:
   /m/b.yaml: FailedValidation (0s ago): metadata.name: required
 ";
     assert_eq!(&out[out.find("What is wrong").unwrap()..], wrong);
+}
+
+#[test]
+fn get_prints_the_same_with_and_without_an_agent() {
+    let [online, offline] = ["get-online", "get-offline"].map(CliDirectory::new);
+    fill(&offline);
+    let mut old = running_pod("default", "old");
+    old["metadata"]["deletionTimestamp"] = json!(NOW.to_rfc3339());
+    let mut report = well();
+    report["pods"] = json!([running_pod("default", "web"), old]);
+    online.serve(report);
+    for line in [
+        "get pods",
+        "get po -A -o wide",
+        "get pods --no-headers web old",
+        "get pods -o name",
+        "get pods -o json",
+        "get pod/web -o yaml",
+        "get pods -n nowhere",
+    ] {
+        let (code, out, err) = online.run(line);
+        let (offline_code, offline_out, offline_err) = offline.run(line);
+        assert_eq!((offline_code, offline_out), (code, out), "{line}");
+        let warning = "agent is not running; showing the last known state\n";
+        assert_eq!(offline_err, format!("{warning}{err}"), "{line}");
+    }
+    let (code, out, _) = offline.run("get pods --field-selector metadata.name=web -o name");
+    assert_eq!((code, &*out), (EXIT_OK, "pod/web\n"));
+    let (code, out, _) = offline.run("get pods old -o jsonpath={.metadata.uid}");
+    assert_eq!((code, &*out), (EXIT_OK, "uid-old"));
+    assert_eq!(
+        offline.run("get pods -w").2,
+        format!(
+            "error: connect to the agent: the agent is not running: no process listens on ROOT/agent.sock\n"
+        )
+    );
 }
 
 /// A store with an object of each kind.

@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::preflight::PreflightFinding;
+use crate::codec::cri_log;
 use crate::model::labels;
 use crate::model::observed::ContainerStateKind;
 use crate::model::runtime_config::CgroupDriver;
@@ -293,8 +294,9 @@ async fn in_sandbox(
         let (code, reason, message) = (ended.exit_code, ended.reason, ended.message);
         return Err(format!("the test container exited with code {code} {reason} {message}"));
     }
-    let log = fs::read_to_string(place.data.join("log/test.log")).unwrap_or_default();
-    let has_line = log.lines().any(|line| line.ends_with(&format!("stdout F {}", program::SAYS)));
+    let log = fs::read(place.data.join("log/test.log")).unwrap_or_default();
+    let mut lines = log.split(|byte| *byte == b'\n').filter_map(cri_log::parse);
+    let has_line = lines.any(|line| !line.is_stderr && line.text == program::SAYS.as_bytes());
     if has_line { Ok(()) } else { Err("the output of the test container is missing in its log".to_owned()) }
 }
 

@@ -181,7 +181,7 @@ pub(super) fn pod(config: &StatsConfig, ask: Ask, at: Timestamp, subject: &Measu
     });
     let containers: Vec<ContainerUse> = containers.collect();
     let counted = if dirs.is_empty() {
-        sum(containers.iter().map(|container| &container.usage.counted))
+        ContainerStats::sum(containers.iter().map(|container| &container.usage.counted))
     } else {
         usage::stats(&dirs)
     };
@@ -219,21 +219,11 @@ pub(super) fn complete(summary: &mut Summary, known: &RuntimeUse) {
                 continue;
             };
             is_new = true;
-            let limit = told.memory_available.zip(told.working_set);
-            container.usage.counted = ContainerStats {
-                cpu_ns: told.cpu_ns,
-                memory_usage: told.memory_usage,
-                working_set: told.working_set,
-                rss: told.rss,
-                page_faults: told.page_faults,
-                major_page_faults: told.major_page_faults,
-                memory_limit: limit.map(|(left, used)| left.saturating_add(used)),
-                swap_usage: told.swap_usage,
-                ..ContainerStats::default()
-            };
+            container.usage.counted = told.counted;
         }
         if is_new && pod.cgroup.is_empty() {
-            pod.usage.counted = sum(pod.containers.iter().map(|container| &container.usage.counted));
+            pod.usage.counted =
+                ContainerStats::sum(pod.containers.iter().map(|container| &container.usage.counted));
         }
     }
 }
@@ -242,26 +232,6 @@ pub(super) fn complete(summary: &mut Summary, known: &RuntimeUse) {
 fn below(place: &str, pod_dirs: &[PathBuf], own: &[PathBuf]) -> String {
     let relative = own.first().and_then(|own| pod_dirs.iter().find_map(|pod| own.strip_prefix(pod).ok()));
     relative.map(|relative| format!("{place}/{}", relative.display())).unwrap_or_default()
-}
-
-/// Sums the usage of containers; a figure that is available for none of them stays absent.
-pub(super) fn sum<'a>(all: impl Iterator<Item = &'a ContainerStats>) -> ContainerStats {
-    let add = |sum: &mut Option<u64>, one: Option<u64>| {
-        if let Some(one) = one {
-            *sum = Some(sum.unwrap_or(0).saturating_add(one));
-        }
-    };
-    all.fold(ContainerStats::default(), |mut sum, one| {
-        add(&mut sum.cpu_ns, one.cpu_ns);
-        add(&mut sum.memory_usage, one.memory_usage);
-        add(&mut sum.working_set, one.working_set);
-        add(&mut sum.rss, one.rss);
-        add(&mut sum.page_faults, one.page_faults);
-        add(&mut sum.major_page_faults, one.major_page_faults);
-        add(&mut sum.swap_usage, one.swap_usage);
-        add(&mut sum.pids, one.pids);
-        sum
-    })
 }
 
 /// The pod's network traffic; empty with the host network.

@@ -198,13 +198,14 @@ fn disks_are_walked_and_what_only_the_runtime_knows_is_asked_for() {
         let layers = it.root.join("layers");
         let asked: AskRuntime = Rc::new(move |disks, of| {
             assert!(disks && of == [ContainerId::from("id-app")], "{of:?}");
-            let figures = ContainerFigures {
+            let counted = ContainerStats {
                 cpu_ns: Some(7),
                 memory_usage: Some(100),
                 working_set: Some(60),
-                memory_available: Some(40),
-                ..ContainerFigures::default()
+                memory_limit: Some(100),
+                ..ContainerStats::default()
             };
+            let figures = ContainerFigures { counted, ..ContainerFigures::default() };
             let images = DiskFigures { place: "/".into(), bytes: Some(11), inodes: Some(12) };
             let known = RuntimeUse {
                 containers: vec![("id-app".into(), figures)],

@@ -96,7 +96,7 @@ fn usage(shown: &mut Map<String, Value>, usage: &Usage) {
     let counted = &usage.counted;
     let cpu = [("usageNanoCores", usage.nano_cores), ("usageCoreNanoSeconds", counted.cpu_ns)];
     let memory = [
-        ("availableBytes", usage.memory_available()),
+        ("availableBytes", usage.counted.memory_available()),
         ("usageBytes", counted.memory_usage),
         ("workingSetBytes", counted.working_set),
         ("rssBytes", counted.rss),

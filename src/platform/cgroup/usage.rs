@@ -31,6 +31,34 @@ pub struct ContainerStats {
     pub pids: Option<u64>,
 }
 
+impl ContainerStats {
+    /// The memory limit less the working set; `None` without a limit.
+    #[must_use]
+    pub fn memory_available(&self) -> Option<u64> {
+        Some(self.memory_limit?.saturating_sub(self.working_set?))
+    }
+
+    /// Sums the usage of containers; a figure that is available for none of them stays absent.
+    pub fn sum<'a>(all: impl Iterator<Item = &'a Self>) -> Self {
+        let add = |sum: &mut Option<u64>, one: Option<u64>| {
+            if let Some(one) = one {
+                *sum = Some(sum.unwrap_or(0).saturating_add(one));
+            }
+        };
+        all.fold(Self::default(), |mut sum, one| {
+            add(&mut sum.cpu_ns, one.cpu_ns);
+            add(&mut sum.memory_usage, one.memory_usage);
+            add(&mut sum.working_set, one.working_set);
+            add(&mut sum.rss, one.rss);
+            add(&mut sum.page_faults, one.page_faults);
+            add(&mut sum.major_page_faults, one.major_page_faults);
+            add(&mut sum.swap_usage, one.swap_usage);
+            add(&mut sum.pids, one.pids);
+            sum
+        })
+    }
+}
+
 /// An unset limit of version 1: the largest page count the kernel has, whatever its page size.
 const UNLIMITED: u64 = i64::MAX as u64 >> 16 << 16;
 

@@ -14,7 +14,7 @@ use super::records::hash;
 use crate::model::objects::ObjectData;
 use crate::platform::clock::Clock;
 use crate::platform::rt;
-use crate::pod::image::keyring::{Keyring, Login};
+use crate::pod::image::keyring::Keyring;
 use crate::pod::image::pull_records::{Opened, PullSecret};
 use crate::runtime::ImageAuth;
 use provider::Providers;
@@ -51,7 +51,7 @@ pub struct PodSecret {
 
 impl PodSecret {
     /// The form in which pulls are recorded, with the kubelet's hash of a login.
-    fn with_login(&self, login: &Login) -> PullSecret {
+    fn with_login(&self, login: &ImageAuth) -> PullSecret {
         let members = [("username", &login.username), ("password", &login.password)];
         let members = members.iter().filter(|(_, value)| !value.is_empty());
         let members: Vec<String> =
@@ -97,8 +97,7 @@ impl Credentials {
             found.extend(node.lookup(image));
         }
         found.extend(self.providers.lookup(image).await);
-        for login in found {
-            let auth = auth_of(login);
+        for auth in found {
             if all.iter().all(|known| known.auth != auth) {
                 all.push(ImageCredentials { auth, opens: Opened::ByNode });
             }
@@ -112,12 +111,11 @@ pub(super) fn logins_of(image: &str, secrets: &[PodSecret]) -> Vec<ImageCredenti
     let keyrings: Vec<Keyring> = secrets.iter().map(|secret| keyring_of([secret])).collect();
     let mut all: Vec<ImageCredentials> = Vec::new();
     // The keyring of all Secrets gives the order; that of each one tells which Secret a login is from.
-    for login in keyring_of(secrets).lookup(image) {
+    for auth in keyring_of(secrets).lookup(image) {
         let mut owners = keyrings.iter().zip(secrets);
-        let owner = owners.find(|(keyring, _)| keyring.lookup(image).contains(&login));
+        let owner = owners.find(|(keyring, _)| keyring.lookup(image).contains(&auth));
         let Some((_, secret)) = owner else { continue };
-        let opens = Opened::BySecret(secret.with_login(&login));
-        let auth = auth_of(login);
+        let opens = Opened::BySecret(secret.with_login(&auth));
         if all.iter().all(|known| known.auth != auth) {
             all.push(ImageCredentials { auth, opens });
         }
@@ -125,14 +123,10 @@ pub(super) fn logins_of(image: &str, secrets: &[PodSecret]) -> Vec<ImageCredenti
     all
 }
 
-fn auth_of(Login { username, password }: Login) -> ImageAuth {
-    ImageAuth { username, password, ..ImageAuth::default() }
-}
-
 /// The logins in the node's own Docker configuration that match an image, in the order to try. Blocks; for
 /// pulls without a running agent. `root` is the kubelet's root directory.
 #[must_use]
-pub fn node_logins(root: &Path, image: &str) -> Vec<Login> {
+pub fn node_logins(root: &Path, image: &str) -> Vec<ImageAuth> {
     let home = std::env::var_os("HOME").map(PathBuf::from);
     node_keyring(root, home.as_deref()).lookup(image)
 }

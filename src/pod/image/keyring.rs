@@ -13,28 +13,15 @@ use serde_json::Value;
 
 use crate::codec::base64;
 use crate::model::api::decode::decode;
+use crate::runtime::ImageAuth;
 
 /// The key that Docker's own tools write for Docker Hub.
 const DEFAULT_REGISTRY_KEY: &str = "index.docker.io";
 
-/// A user and a password. Never printed.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Login {
-    pub username: String,
-    /// Password or token.
-    pub password: String,
-}
-
-impl std::fmt::Debug for Login {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("Login").field("username", &self.username).finish_non_exhaustive()
-    }
-}
-
 /// Logins by what they match: `host[:port][/path]`, where each label of the host may be a glob.
 #[derive(Clone, Debug, Default)]
 pub(in crate::pod) struct Keyring {
-    logins: BTreeMap<String, Vec<Login>>,
+    logins: BTreeMap<String, Vec<ImageAuth>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -87,7 +74,7 @@ impl Keyring {
     }
 
     /// Adds one login under a key: `r.example`, `*.r.example:5000/team`, `https://index.docker.io/v1/`.
-    pub(in crate::pod) fn add(&mut self, key: &str, login: Login) {
+    pub(in crate::pod) fn add(&mut self, key: &str, login: ImageAuth) {
         if login.username.is_empty() && login.password.is_empty() {
             return;
         }
@@ -116,9 +103,9 @@ impl Keyring {
     /// The logins that match an image, the most specific first. Without any, those of Docker Hub for its
     /// images.
     #[must_use]
-    pub(in crate::pod) fn lookup(&self, image: &str) -> Vec<Login> {
+    pub(in crate::pod) fn lookup(&self, image: &str) -> Vec<ImageAuth> {
         let repository = repository_of(image);
-        let found: Vec<Login> = self
+        let found: Vec<ImageAuth> = self
             .logins
             .iter()
             .rev()
@@ -140,13 +127,13 @@ fn from_json<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T, String> 
 }
 
 /// `auth` wins over user and password, as upstream.
-fn login_of(entry: KeyringEntry) -> Option<Login> {
+fn login_of(entry: KeyringEntry) -> Option<ImageAuth> {
     if entry.auth.is_empty() {
-        return Some(Login { username: entry.username, password: entry.password });
+        return Some(ImageAuth::of_user(entry.username, entry.password));
     }
     let text = String::from_utf8(base64::decode(&entry.auth)?).ok()?;
     let (username, password) = text.split_once(':')?;
-    Some(Login { username: username.to_owned(), password: password.trim_end_matches('\0').to_owned() })
+    Some(ImageAuth::of_user(username.to_owned(), password.trim_end_matches('\0').to_owned()))
 }
 
 /// `docker.io/library/busybox` for `busybox:1.36@sha256:…`: in full, without tag and digest.
@@ -253,7 +240,7 @@ mod tests {
             ("https://index.docker.io/v1/", "r.example/a", false),
         ] {
             let mut keyring = Keyring::default();
-            keyring.add(key, Login { username: "me".into(), password: "x".into() });
+            keyring.add(key, ImageAuth::of_user("me".into(), "x".into()));
             assert_eq!(!keyring.lookup(image).is_empty(), expected, "{key} and {image}");
         }
     }
@@ -290,6 +277,6 @@ mod tests {
             assert!(problem.contains(words), "{text}: {problem}");
             assert!(!problem.contains("hush") && !problem.contains("4711"), "{problem}");
         }
-        assert!(!format!("{:?}", Login { username: "me".into(), password: "hush".into() }).contains("hush"));
+        assert!(!format!("{:?}", ImageAuth::of_user("me".into(), "hush".into())).contains("hush"));
     }
 }

@@ -1,6 +1,7 @@
 //! CRI's report of resource usage, in this crate's types.
 
-use crate::model::types::ContainerId;
+use crate::model::types::{ContainerId, Timestamp};
+use crate::platform::cgroup::usage::ContainerStats;
 use crate::platform::proto::runtime as cri;
 use crate::runtime::{ContainerFigures, DiskFigures};
 
@@ -12,17 +13,21 @@ pub fn figures_from_message(message: cri::ContainerStats) -> Option<(ContainerId
     let id = message.attributes?.id;
     let memory = message.memory.unwrap_or_default();
     let value = |number: Option<Number>| number.map(|number| number.value);
-    let figures = ContainerFigures {
-        cpu_ns: message.cpu.and_then(|cpu| value(cpu.usage_core_nano_seconds)),
+    let cpu = message.cpu.unwrap_or_default();
+    let (left, working_set) = (value(memory.available_bytes), value(memory.working_set_bytes));
+    let counted = ContainerStats {
+        cpu_ns: value(cpu.usage_core_nano_seconds),
         memory_usage: value(memory.usage_bytes),
-        working_set: value(memory.working_set_bytes),
+        working_set,
         rss: value(memory.rss_bytes),
         page_faults: value(memory.page_faults),
         major_page_faults: value(memory.major_page_faults),
-        memory_available: value(memory.available_bytes),
+        memory_limit: left.zip(working_set).map(|(left, used)| left.saturating_add(used)),
         swap_usage: message.swap.and_then(|swap| value(swap.swap_usage_bytes)),
-        layer: message.writable_layer.map(disk_from_message),
+        ..ContainerStats::default()
     };
+    let layer = message.writable_layer.map(disk_from_message);
+    let figures = ContainerFigures { at: Timestamp::from_nanos(cpu.timestamp), counted, layer };
     (!id.is_empty()).then(|| (id.into(), figures))
 }
 
@@ -57,7 +62,11 @@ mod tests {
             ..Default::default()
         };
         let layer = DiskFigures { place: "/var/lib/x".into(), bytes: Some(4096), inodes: None };
-        let expected = ContainerFigures { cpu_ns: Some(7), layer: Some(layer), ..Default::default() };
+        let expected = ContainerFigures {
+            counted: ContainerStats { cpu_ns: Some(7), ..Default::default() },
+            layer: Some(layer),
+            ..Default::default()
+        };
         assert_eq!(figures_from_message(message), Some(("c1".into(), expected)));
     }
 }

@@ -46,9 +46,11 @@ pub use tar::TarError;
 pub use unpack::{LayerError, UnpackLimits};
 
 use crate::platform::sys::dir::Handle;
+use crate::platform::sys::disk_usage::disk_usage;
 use crate::platform::sys::durable::sync_dir;
 use crate::platform::sys::layer::{LayerDir, has_extended};
 use crate::platform::sys::lock::{self, ByteLock, FileLock};
+use crate::runtime::DiskFigures;
 use index::ImageRecord;
 
 /// Layers of an image that overlayfs and one page of mount options take.
@@ -96,14 +98,6 @@ pub struct ImageDefaults {
     pub labels: BTreeMap<String, String>,
     /// `Volumes`.
     pub volumes: Vec<String>,
-}
-
-/// What the store holds, for CRI's `ImageFsInfo`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
-    /// Bytes on disk.
-    pub bytes: u64,
-    pub inodes: u64,
 }
 
 /// A failure of the store.
@@ -501,8 +495,9 @@ impl ImageStore {
     ///
     /// # Errors
     /// When it cannot be read.
-    pub fn usage(&self) -> Result<Usage, ImageError> {
-        let mut sum = Usage::default();
+    pub fn usage(&self) -> Result<DiskFigures, ImageError> {
+        let measure = |path: &Path| disk_usage(path).unwrap_or_default();
+        let mut all = Vec::from([self.blobs(), self.temporary()].map(|place| measure(&place)));
         let layers = self.root.join("layers");
         for entry in std::fs::read_dir(&layers).map_err(io_error("list", &layers))?.flatten() {
             let path = entry.path();
@@ -514,16 +509,11 @@ impl ImageStore {
                 let mut words = line.split_whitespace().map(str::parse);
                 Some((words.next()?.ok()?, words.next()?.ok()?))
             });
-            let (bytes, inodes): (u64, u64) = known.unwrap_or_else(|| measure(&path));
-            sum.bytes = sum.bytes.saturating_add(bytes);
-            sum.inodes = sum.inodes.saturating_add(inodes);
+            all.push(known.unwrap_or_else(|| measure(&path)));
         }
-        for place in [self.blobs(), self.temporary()] {
-            let (bytes, inodes) = measure(&place);
-            sum.bytes = sum.bytes.saturating_add(bytes);
-            sum.inodes = sum.inodes.saturating_add(inodes);
-        }
-        Ok(sum)
+        let [bytes, inodes] = [|part: &(u64, u64)| part.0, |part: &(u64, u64)| part.1]
+            .map(|of| Some(all.iter().map(of).fold(0, u64::saturating_add)));
+        Ok(DiskFigures { place: self.root.clone(), bytes, inodes })
     }
 }
 
@@ -544,20 +534,6 @@ fn short(diff_id: &str) -> Result<&str, ImageError> {
     let hex = diff_id.strip_prefix("sha256:").filter(|_| documents::is_digest(diff_id));
     hex.and_then(|hex| hex.get(..24))
         .ok_or_else(|| ImageError::Invalid(format!("{diff_id:?} is not a sha256 digest")))
-}
-
-/// Bytes and inodes below a directory, itself included.
-fn measure(path: &Path) -> (u64, u64) {
-    use std::os::unix::fs::MetadataExt;
-    let Ok(metadata) = path.symlink_metadata() else { return (0, 0) };
-    let mut sum = (metadata.blocks() * 512, 1);
-    if metadata.is_dir() {
-        for entry in std::fs::read_dir(path).into_iter().flatten().flatten() {
-            let (bytes, inodes) = measure(&entry.path());
-            sum = (sum.0 + bytes, sum.1 + inodes);
-        }
-    }
-    sum
 }
 
 /// Removes one of the store's directories with everything below it; what cannot be removed is left for the

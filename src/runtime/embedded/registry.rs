@@ -31,6 +31,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::platform::http::stream::LeastRate;
+use crate::runtime::ImageAuth;
 
 pub use error::{PullError, PullErrorKind};
 pub use fetch::pull;
@@ -53,23 +54,7 @@ const RATE_WINDOW: Duration = Duration::from_secs(60);
 /// Without progress for this long, the pull fails (upstream's `image-pull-progress-deadline`).
 const PROGRESS_DEADLINE: Duration = Duration::from_secs(60);
 
-/// Credentials for a registry. Never printed.
-#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct Auth {
-    pub username: String,
-    /// Password or token.
-    pub password: String,
-    /// A refresh token to exchange at the registry's token server.
-    pub identity_token: String,
-    /// A bearer token to send as it is.
-    pub registry_token: String,
-    /// The only server that may get these credentials, as URL or `host[:port]`; when empty, every server that
-    /// is asked (mirrors, too), as in containerd.
-    pub server_address: String,
-}
-
-impl Auth {
+impl ImageAuth {
     /// Whether this server may get them.
     fn is_for(&self, authority: &str) -> bool {
         let address =
@@ -81,12 +66,6 @@ impl Auth {
     }
 }
 
-impl std::fmt::Debug for Auth {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("Auth").field("username", &self.username).finish_non_exhaustive()
-    }
-}
-
 /// What to pull. It is sent to the child over a socket, so that no secret is ever on a command line or in an
 /// environment.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -95,7 +74,7 @@ pub struct PullRequest {
     /// As in a pod: `busybox`, `r.example:5000/a/b:tag`, `…@sha256:…`.
     pub image: String,
     /// `None` for an anonymous pull.
-    pub auth: Option<Auth>,
+    pub auth: Option<ImageAuth>,
     /// Which image of an index, `linux/arm/v7`; this machine's own platform when empty.
     pub platform: String,
     /// Directories in containerd's `certs.d` layout; the first that knows the registry is used.

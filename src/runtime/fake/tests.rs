@@ -132,7 +132,7 @@ async fn attempts_may_differ_and_a_failed_start_leaves_an_exited_record() {
 #[tokio::test(start_paused = true)]
 async fn images_must_be_pulled_and_pulls_need_the_right_password() {
     let fake = fake();
-    let auth = ImageAuth { username: "me".into(), password: "secret".into(), ..ImageAuth::default() };
+    let auth = ImageAuth::of_user("me".into(), "secret".into());
     fake.add_remote_image("open", 2 * SECOND);
     fake.change(|world, _| {
         let image = FakeImage::named("closed");

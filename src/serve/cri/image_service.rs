@@ -2,19 +2,17 @@
 //!
 //! Owns the meaning of the calls. Images are the store's.
 
-use std::path::Path;
-
 use hyper::body::Bytes;
 use prost::Message;
 
-use super::{CriServer, failed, messages, unknown};
+use super::{CriServer, failed, messages, stats, unknown};
 use crate::codec::base64;
 use crate::platform::clock::Clock;
 use crate::platform::grpc::{self, Code, GrpcReply, Status, unary};
 use crate::platform::proto::runtime as cri;
 use crate::platform::rt;
 use crate::runtime::embedded::images::{Image, ImageError, normalise_reference};
-use crate::runtime::{ImageAuth, Runtime, SandboxConfig};
+use crate::runtime::{DiskFigures, ImageAuth, Runtime, SandboxConfig};
 
 /// Entries in one message of a stream.
 const BATCH: usize = 100;
@@ -131,24 +129,23 @@ impl CriServer {
 
     async fn image_fs_info(&self, _: cri::ImageFsInfoRequest) -> Result<cri::ImageFsInfoResponse, Status> {
         let images = self.runtime.image_usage().await.map_err(failed)?;
-        let config = self.runtime.config();
         let (mut bytes, mut inodes) = (0_u64, 0_u64);
         for view in self.runtime.containers() {
-            if let Ok(stats) = self.runtime.stats(&view.id).await {
-                bytes = bytes.saturating_add(stats.writable_layer_bytes);
-                inodes = inodes.saturating_add(stats.writable_layer_inodes);
+            let figures = self.runtime.stats(&view.id).await;
+            if let Some(layer) = figures.ok().and_then(|figures| figures.layer) {
+                bytes = bytes.saturating_add(layer.bytes.unwrap_or(0));
+                inodes = inodes.saturating_add(layer.inodes.unwrap_or(0));
             }
         }
         let timestamp = Clock::System.now().as_nanos();
-        let usage = |path: &Path, bytes, inodes| cri::FilesystemUsage {
-            timestamp,
-            fs_id: Some(cri::FilesystemIdentifier { mountpoint: path.display().to_string() }),
-            used_bytes: messages::number(bytes),
-            inodes_used: messages::number(inodes),
+        let layers = DiskFigures {
+            place: self.runtime.config().layout.writable_layers(),
+            bytes: Some(bytes),
+            inodes: Some(inodes),
         };
         Ok(cri::ImageFsInfoResponse {
-            image_filesystems: vec![usage(&config.layout.images(), images.bytes, images.inodes)],
-            container_filesystems: vec![usage(&config.layout.writable_layers(), bytes, inodes)],
+            image_filesystems: vec![stats::disk(timestamp, &images)],
+            container_filesystems: vec![stats::disk(timestamp, &layers)],
         })
     }
 }
@@ -217,11 +214,7 @@ mod tests {
 
     #[test]
     fn credentials_come_as_a_pair_in_base64_or_as_a_token() {
-        let pair = |username: &str, password: &str| ImageAuth {
-            username: username.into(),
-            password: password.into(),
-            ..ImageAuth::default()
-        };
+        let pair = |username: &str, password: &str| ImageAuth::of_user(username.into(), password.into());
         let with = |auth: cri::AuthConfig| super::auth(auth);
         assert_eq!(with(cri::AuthConfig::default()), Ok(None));
         let given =

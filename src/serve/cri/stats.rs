@@ -2,19 +2,36 @@
 //!
 //! Owns the mapping.
 
+use std::path::Path;
+
+use crate::platform::cgroup::usage::ContainerStats;
 use crate::platform::proto::runtime as cri;
-use crate::runtime::embedded::runtime::api::{ContainerStats, ContainerView, SandboxView};
+use crate::runtime::embedded::runtime::api::{ContainerView, SandboxView};
+use crate::runtime::{ContainerFigures, DiskFigures};
 
 use super::messages::{container_metadata, number, sandbox_metadata};
 
-/// `ContainerStats`.
+/// `FilesystemUsage`.
+pub(super) fn disk(timestamp: i64, figures: &DiskFigures) -> cri::FilesystemUsage {
+    let mountpoint = figures.place.display().to_string();
+    cri::FilesystemUsage {
+        timestamp,
+        fs_id: Some(cri::FilesystemIdentifier { mountpoint }),
+        used_bytes: figures.bytes.and_then(number),
+        inodes_used: figures.inodes.and_then(number),
+    }
+}
+
+/// `ContainerStats`; `layers` is the directory of all writable layers.
 #[must_use]
 pub(in crate::serve) fn container(
     view: &ContainerView,
-    stats: &ContainerStats,
-    mountpoint: &str,
+    figures: &ContainerFigures,
+    layers: &Path,
 ) -> cri::ContainerStats {
-    let timestamp = stats.at.as_nanos();
+    let timestamp = figures.at.as_nanos();
+    let layer = figures.layer.as_ref();
+    let layer = layer.map(|layer| DiskFigures { place: layers.to_owned(), ..layer.clone() });
     cri::ContainerStats {
         attributes: Some(cri::ContainerAttributes {
             id: view.id.to_string(),
@@ -22,79 +39,57 @@ pub(in crate::serve) fn container(
             labels: view.config.labels.clone(),
             annotations: view.config.annotations.clone(),
         }),
-        cpu: Some(cpu(stats)),
-        memory: Some(memory(stats)),
-        writable_layer: Some(cri::FilesystemUsage {
-            timestamp,
-            fs_id: Some(cri::FilesystemIdentifier { mountpoint: mountpoint.to_owned() }),
-            used_bytes: number(stats.writable_layer_bytes),
-            inodes_used: number(stats.writable_layer_inodes),
-        }),
+        cpu: Some(cpu(timestamp, &figures.counted)),
+        memory: Some(memory(timestamp, &figures.counted)),
+        writable_layer: layer.map(|layer| disk(timestamp, &layer)),
         swap: Some(cri::SwapUsage {
             timestamp,
             swap_available_bytes: None,
-            swap_usage_bytes: number(stats.swap_usage_bytes),
+            swap_usage_bytes: or_zero(figures.counted.swap_usage),
         }),
         io: None,
     }
 }
 
+/// A container without a cgroup uses nothing.
+fn or_zero(figure: Option<u64>) -> Option<cri::UInt64Value> {
+    number(figure.unwrap_or(0))
+}
+
 /// The rate of use is not computed: the interval is the client's choice.
-fn cpu(stats: &ContainerStats) -> cri::CpuUsage {
-    cri::CpuUsage {
-        timestamp: stats.at.as_nanos(),
-        usage_core_nano_seconds: number(stats.cpu_nanoseconds),
-        usage_nano_cores: None,
-        psi: None,
-    }
+fn cpu(timestamp: i64, counted: &ContainerStats) -> cri::CpuUsage {
+    let usage_core_nano_seconds = or_zero(counted.cpu_ns);
+    cri::CpuUsage { timestamp, usage_core_nano_seconds, usage_nano_cores: None, psi: None }
 }
 
-fn memory(stats: &ContainerStats) -> cri::MemoryUsage {
+fn memory(timestamp: i64, counted: &ContainerStats) -> cri::MemoryUsage {
     cri::MemoryUsage {
-        timestamp: stats.at.as_nanos(),
-        working_set_bytes: number(stats.memory_working_set_bytes),
-        available_bytes: stats.memory_available_bytes.and_then(number),
-        usage_bytes: number(stats.memory_usage_bytes),
-        rss_bytes: number(stats.memory_rss_bytes),
-        page_faults: number(stats.page_faults),
-        major_page_faults: number(stats.major_page_faults),
+        timestamp,
+        working_set_bytes: or_zero(counted.working_set),
+        available_bytes: counted.memory_available().and_then(number),
+        usage_bytes: or_zero(counted.memory_usage),
+        rss_bytes: or_zero(counted.rss),
+        page_faults: or_zero(counted.page_faults),
+        major_page_faults: or_zero(counted.major_page_faults),
         psi: None,
     }
-}
-
-/// The sum over a sandbox's containers.
-#[must_use]
-pub(in crate::serve) fn sum<'a>(all: impl Iterator<Item = &'a ContainerStats>) -> ContainerStats {
-    all.fold(ContainerStats::default(), |sum, one| ContainerStats {
-        at: sum.at.max(one.at),
-        cpu_nanoseconds: sum.cpu_nanoseconds.saturating_add(one.cpu_nanoseconds),
-        memory_usage_bytes: sum.memory_usage_bytes.saturating_add(one.memory_usage_bytes),
-        memory_working_set_bytes: sum.memory_working_set_bytes.saturating_add(one.memory_working_set_bytes),
-        memory_rss_bytes: sum.memory_rss_bytes.saturating_add(one.memory_rss_bytes),
-        page_faults: sum.page_faults.saturating_add(one.page_faults),
-        major_page_faults: sum.major_page_faults.saturating_add(one.major_page_faults),
-        pids: sum.pids.saturating_add(one.pids),
-        ..ContainerStats::default()
-    })
 }
 
 /// `PodSandboxStats`, of the running containers.
 #[must_use]
 pub(in crate::serve) fn sandbox(
     view: &SandboxView,
-    containers: &[(ContainerView, ContainerStats)],
-    mountpoint: &str,
+    containers: &[(ContainerView, ContainerFigures)],
+    layers: &Path,
 ) -> cri::PodSandboxStats {
-    let total = sum(containers.iter().map(|(_, stats)| stats));
+    let total = ContainerStats::sum(containers.iter().map(|(_, figures)| &figures.counted));
+    let timestamp = containers.iter().map(|(_, figures)| figures.at.as_nanos()).max().unwrap_or_default();
     let linux = cri::LinuxPodSandboxStats {
-        cpu: Some(cpu(&total)),
-        memory: Some(memory(&total)),
+        cpu: Some(cpu(timestamp, &total)),
+        memory: Some(memory(timestamp, &total)),
         network: None,
-        process: Some(cri::ProcessUsage {
-            timestamp: total.at.as_nanos(),
-            process_count: number(total.pids),
-        }),
-        containers: containers.iter().map(|(view, stats)| container(view, stats, mountpoint)).collect(),
+        process: Some(cri::ProcessUsage { timestamp, process_count: or_zero(total.pids) }),
+        containers: containers.iter().map(|(view, figures)| container(view, figures, layers)).collect(),
         io: None,
     };
     cri::PodSandboxStats {

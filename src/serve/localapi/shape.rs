@@ -22,7 +22,7 @@ pub enum Form {
 
 /// What each row of a table contains: `includeObject`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::serve) enum Rows {
+pub(crate) enum Rows {
     /// `Metadata`.
     #[default]
     Metadata,
@@ -132,7 +132,7 @@ fn metadata(object: &Value, version: &str) -> Value {
 
 /// The representation of objects for one client.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::serve) struct View {
+pub(crate) struct View {
     pub resource: &'static Resource,
     pub form: Form,
     pub rows: Rows,
@@ -184,7 +184,7 @@ impl View {
 
     /// A list, with the list's own metadata.
     #[must_use]
-    pub(in crate::serve) fn many(&self, list: &Value, objects: &[&Value]) -> Value {
+    pub(crate) fn many(&self, list: &Value, objects: &[&Value]) -> Value {
         match self.form {
             Form::Table(version) => self.table(version, list, objects, true),
             Form::Metadata(version) => {

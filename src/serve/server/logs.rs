@@ -15,6 +15,7 @@ use hyper::body::Bytes;
 
 use super::body::Pieces;
 use super::route::LogOptions;
+use crate::codec::cri_log;
 use crate::model::api::pod::{ContainerState, ContainerStatus, PodStatus};
 use crate::model::types::{ContainerId, Timestamp};
 use crate::platform::rt;
@@ -108,19 +109,17 @@ impl Filter {
     /// Adds the selected part of a line of the file, without its line break. False when nothing more is
     /// selected.
     fn add(&mut self, line: &[u8], out: &mut Vec<u8>) -> bool {
-        let Some(parsed) = parse(line) else {
-            // A torn line after a power cut, say.
-            return true;
-        };
-        if self.since.is_some_and(|since| parsed.time.is_none_or(|time| time < since)) {
+        let Some(parsed) = cri_log::parse(line) else { return true };
+        let time = || std::str::from_utf8(parsed.time).ok().and_then(Timestamp::parse_rfc3339);
+        if self.since.is_some_and(|since| time().is_none_or(|time| time < since)) {
             return true;
         }
         let before = out.len();
         if self.timestamps && self.at_start {
-            out.extend_from_slice(parsed.stamp);
+            out.extend_from_slice(parsed.time);
             out.push(b' ');
         }
-        out.extend_from_slice(parsed.content);
+        out.extend_from_slice(parsed.text);
         if !parsed.is_partial {
             out.push(b'\n');
         }
@@ -135,25 +134,6 @@ impl Filter {
         *left = 0;
         false
     }
-}
-
-struct Line<'a> {
-    stamp: &'a [u8],
-    time: Option<Timestamp>,
-    is_partial: bool,
-    content: &'a [u8],
-}
-
-/// `2026-01-31T12:00:00.123456789Z stdout F the text`.
-fn parse(line: &[u8]) -> Option<Line<'_>> {
-    let mut parts = line.splitn(4, |byte| *byte == b' ');
-    let (stamp, stream, tags) = (parts.next()?, parts.next()?, parts.next()?);
-    if !matches!(stream, b"stdout" | b"stderr") {
-        return None;
-    }
-    let time = std::str::from_utf8(stamp).ok().and_then(Timestamp::parse_rfc3339);
-    let is_partial = tags.split(|byte| *byte == b':').next() == Some(b"P");
-    Some(Line { stamp, time, is_partial, content: parts.next().unwrap_or_default() })
 }
 
 /// Where the last `lines` lines of a file begin.

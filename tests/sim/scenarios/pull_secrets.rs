@@ -42,7 +42,7 @@ fn login(password: &str) -> String {
 }
 
 fn close_registry(node: &Node) {
-    let auth = ImageAuth { username: "me".into(), password: "hush".into(), ..ImageAuth::default() };
+    let auth = ImageAuth::of_user("me".into(), "hush".into());
     let remote = RemoteImage { image: FakeImage::named(IMAGE), pull_time: SECOND, auth: Some(auth) };
     node.fake.change(|world, _| world.registry.insert(IMAGE.to_owned(), remote));
 }

@@ -375,11 +375,7 @@ impl ImageService for Services {
     async fn pull_image(&self, request: Request<cri::PullImageRequest>) -> Answer<cri::PullImageResponse> {
         let request = request.into_inner();
         let image = request.image.unwrap_or_default().image;
-        let auth = request.auth.map(|auth| ImageAuth {
-            username: auth.username,
-            password: auth.password,
-            ..ImageAuth::default()
-        });
+        let auth = request.auth.map(|auth| ImageAuth::of_user(auth.username, auth.password));
         let effect = |state: &mut super::State, _| state.world.resolve_remote(&image, auth.as_ref());
         let remote = self.shared.call("PullImage", &image, effect).await?;
         tokio::time::sleep(remote.pull_time).await;

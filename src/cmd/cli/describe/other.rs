@@ -5,26 +5,11 @@
 use serde_json::Value;
 
 use super::{Tabbed, field, several};
-use crate::cmd::cli::args::{CliOptions, UsageError};
-use crate::cmd::cli::{CliError, EXIT_FAILED, EXIT_OK, Environment, api, get, print, to_yaml};
-use crate::platform::rt;
+use crate::cmd::cli::args::CliOptions;
+use crate::cmd::cli::{CliError, EXIT_FAILED, EXIT_OK, Environment, api, print, to_yaml};
 use crate::serve::localapi::resource::Resource;
 
-/// Whether this is a kind of the running agent's API that the store does not have.
-pub(super) fn is_meant(word: &str) -> bool {
-    let kind = word.split('/').next().unwrap_or_default();
-    get::stored(kind).is_err() && api::resource(kind).is_ok()
-}
-
-pub(super) fn run(options: &CliOptions, environment: &mut Environment<'_>) -> Result<u8, CliError> {
-    let (resource, names) = get::names(options, api::resource).map_err(|error| match error {
-        UsageError::NoResource => CliError::Usage(UsageError::NothingToDescribe),
-        other => CliError::Usage(other),
-    })?;
-    rt::run(show(resource, &names, options, environment)).map_err(CliError::Runtime)?
-}
-
-async fn show(
+pub(super) async fn show(
     resource: &Resource,
     names: &[String],
     options: &CliOptions,
@@ -103,13 +88,5 @@ status:
   phase: Active
 ";
         assert_eq!(page(&object).unwrap(), expected);
-        assert!(
-            is_meant("ns")
-                && is_meant("ev/x")
-                && is_meant("pv")
-                && !is_meant("po")
-                && !is_meant("cm")
-                && !is_meant("x")
-        );
     }
 }

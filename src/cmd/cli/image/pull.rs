@@ -18,10 +18,11 @@ use crate::platform::logging::chain;
 use crate::platform::rt::{self, shutdown};
 use crate::platform::sys::streams::terminal_size;
 use crate::pod::image::node_logins;
+use crate::runtime::ImageAuth;
 use crate::runtime::embedded::images::ImageStore;
 use crate::runtime::embedded::images::platform::Platform;
 use crate::runtime::embedded::registry::{
-    Auth, DEFAULT_HOSTS_DIRS, PullError, PullErrorKind, PullRequest, Pulled, policy_file, pull_until,
+    DEFAULT_HOSTS_DIRS, PullError, PullErrorKind, PullRequest, Pulled, policy_file, pull_until,
 };
 use crate::runtime::embedded::runtime::OWN_PROGRAM;
 
@@ -115,18 +116,11 @@ pub(super) fn run(options: &ImageOptions, environment: &mut Environment<'_>) -> 
 fn pull(
     options: &ImageOptions,
     image: &str,
-    given: Option<&Auth>,
+    given: Option<&ImageAuth>,
     environment: &mut Environment<'_>,
 ) -> Result<Result<Pulled, PullError>, CliError> {
-    let node = || {
-        node_logins(&options.root_dir, image).into_iter().map(|login| Auth {
-            username: login.username,
-            password: login.password,
-            ..Auth::default()
-        })
-    };
-    let known: Vec<Auth> = given.map_or_else(|| node().collect(), |auth| vec![auth.clone()]);
-    let mut auths: Vec<Option<Auth>> = known.into_iter().map(Some).collect();
+    let known = given.map_or_else(|| node_logins(&options.root_dir, image), |auth| vec![auth.clone()]);
+    let mut auths: Vec<Option<ImageAuth>> = known.into_iter().map(Some).collect();
     if auths.is_empty() {
         auths.push(None);
     }
@@ -192,7 +186,7 @@ fn columns() -> usize {
 }
 
 /// The registry credentials, if the options name any.
-fn credentials(options: &PullOptions) -> Result<Option<Auth>, CliError> {
+fn credentials(options: &PullOptions) -> Result<Option<ImageAuth>, CliError> {
     let usage = |message: &str| CliError::Usage(UsageError::Option { message: message.to_owned() });
     let given = match (&options.creds, &options.creds_file) {
         (Some(_), Some(_)) => return Err(usage("--creds and --creds-file cannot be used together")),
@@ -221,7 +215,7 @@ fn credentials(options: &PullOptions) -> Result<Option<Auth>, CliError> {
     if username.is_empty() {
         return Err(usage("--creds: missing user name"));
     }
-    Ok(Some(Auth { username, password, ..Auth::default() }))
+    Ok(Some(ImageAuth::of_user(username, password)))
 }
 
 fn first_line(path: &Path) -> std::io::Result<String> {

@@ -18,7 +18,8 @@ use crate::model::types::Timestamp;
 use crate::platform::clock::Clock;
 use crate::platform::rt;
 use crate::platform::rt::child::TalkingChild;
-use crate::pod::image::keyring::{Keyring, Login, matches, repository_of};
+use crate::pod::image::keyring::{Keyring, matches, repository_of};
+use crate::runtime::ImageAuth;
 
 const RUN_TIMEOUT: Duration = Duration::from_secs(60);
 /// A few passwords.
@@ -58,14 +59,7 @@ struct ProviderResponse {
     api_version: String,
     cache_key_type: String,
     cache_duration: Option<String>,
-    auth: BTreeMap<String, AnsweredLogin>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct AnsweredLogin {
-    username: String,
-    password: String,
+    auth: BTreeMap<String, ImageAuth>,
 }
 
 struct Cached {
@@ -88,7 +82,7 @@ impl Providers {
     }
 
     /// The responses of the programs that match this image.
-    pub(super) async fn lookup(&self, image: &str) -> Vec<Login> {
+    pub(super) async fn lookup(&self, image: &str) -> Vec<ImageAuth> {
         let Some(path) = self.config.clone() else { return Vec::new() };
         let providers = match rt::blocking("credential-config", move || read_config(&path)).await {
             Ok(providers) => providers,
@@ -118,7 +112,7 @@ impl Providers {
         found
     }
 
-    fn cached(&self, provider: &str, image: &str, repository: &str) -> Option<Vec<Login>> {
+    fn cached(&self, provider: &str, image: &str, repository: &str) -> Option<Vec<ImageAuth>> {
         let now = self.clock.now();
         let mut cache = self.cache.borrow_mut();
         cache.retain(|_, cached| now < cached.until);
@@ -133,10 +127,11 @@ impl Providers {
         image: &str,
         repository: &str,
         answer: ProviderResponse,
-    ) -> Vec<Login> {
+    ) -> Vec<ImageAuth> {
         let mut keyring = Keyring::default();
-        for (key, AnsweredLogin { username, password }) in answer.auth {
-            keyring.add(&key, Login { username, password });
+        // A program answers with nothing but user and password (upstream).
+        for (key, ImageAuth { username, password, .. }) in answer.auth {
+            keyring.add(&key, ImageAuth::of_user(username, password));
         }
         let found = keyring.lookup(image);
         let key = match answer.cache_key_type.as_str() {

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use super::documents::{self, ManifestDocument};
 use super::index::ImageRecord;
 use super::{ImageError, ImageStore, io_error};
+use crate::platform::sys::disk_usage::disk_usage;
 use crate::platform::sys::durable::write_durably;
 
 /// The source of a layer's content.
@@ -74,7 +75,7 @@ impl ImageStore {
         let _lock = self.lock()?;
         let known = std::fs::read_to_string(&path).ok().filter(|text| text.ends_with('\n'));
         let account = known.unwrap_or_else(|| {
-            let (bytes, inodes) = super::measure(&path.with_extension(""));
+            let (bytes, inodes) = disk_usage(&path.with_extension("")).unwrap_or_default();
             format!("{bytes} {inodes}\n")
         });
         write_durably(&path, format!("{account}{origin}\n").as_bytes(), 0o644)

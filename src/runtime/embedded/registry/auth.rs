@@ -4,12 +4,13 @@
 
 use serde::Deserialize;
 
+use super::PullError;
 use super::error::invalid;
-use super::{Auth, PullError};
 use crate::codec::base64;
 use crate::model::api::decode::decode;
 use crate::platform::http::stream::{Method, StreamClient};
 use crate::platform::http::url::{Url, is_loopback_host, query_escape};
+use crate::runtime::ImageAuth;
 
 /// A token is a few kilobytes.
 const MAX_TOKEN_BYTES: usize = 256 * 1024;
@@ -88,7 +89,7 @@ struct TokenAnswer {
 /// its own host.
 pub(super) fn authorization(
     offered: &[Challenge],
-    auth: Option<&Auth>,
+    auth: Option<&ImageAuth>,
     scope: &str,
     from: &Url,
     client: &mut StreamClient,
@@ -110,7 +111,7 @@ pub(super) fn authorization(
     denied("the registry responded 401 Unauthorized without a supported authentication scheme")
 }
 
-fn basic(auth: Option<&Auth>) -> Option<String> {
+fn basic(auth: Option<&ImageAuth>) -> Option<String> {
     let auth = auth.filter(|auth| !auth.username.is_empty())?;
     Some(format!("Basic {}", base64::encode(format!("{}:{}", auth.username, auth.password).as_bytes())))
 }
@@ -127,7 +128,7 @@ fn is_near(realm: &Url, registry: &Url) -> bool {
 
 fn fetch_token(
     challenge: &Challenge,
-    auth: Option<&Auth>,
+    auth: Option<&ImageAuth>,
     scope: &str,
     from: &Url,
     client: &mut StreamClient,

@@ -7,12 +7,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use super::PullError;
 use super::auth::{authorization, challenges};
 use super::error::words_of;
 use super::hosts::Host;
-use super::{Auth, PullError};
 use crate::platform::http::stream::{Method, StreamClient, StreamingResponse};
 use crate::platform::http::url::{Url, query_escape};
+use crate::runtime::ImageAuth;
 
 /// Storage hosts are one or two redirects away.
 const MAX_REDIRECTS: usize = 5;
@@ -67,7 +68,7 @@ struct Endpoint {
 pub(super) struct Session {
     endpoints: Vec<Endpoint>,
     repository: String,
-    auth: Option<Auth>,
+    auth: Option<ImageAuth>,
     pub(super) cancel: Cancel,
 }
 
@@ -85,7 +86,7 @@ pub(super) struct Ask<'a> {
 }
 
 impl Session {
-    pub(super) fn new(hosts: Vec<Host>, repository: &str, auth: Option<Auth>) -> Self {
+    pub(super) fn new(hosts: Vec<Host>, repository: &str, auth: Option<ImageAuth>) -> Self {
         let endpoint = |host: Host| {
             let client = StreamClient::new(host.options.clone());
             Endpoint { host, client, authorization: None }

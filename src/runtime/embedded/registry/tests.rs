@@ -16,7 +16,7 @@ fn progress_and_requests_arrive_as_they_were_sent() {
         assert!(!line.contains('\n'), "{line}");
         assert_eq!(decode::<Progress>(serde_json::from_str(&line).unwrap()).unwrap().object, progress);
     }
-    let auth = Auth { username: "me".into(), password: "secret".into(), ..Auth::default() };
+    let auth = ImageAuth::of_user("me".into(), "secret".into());
     let request =
         PullRequest { image: "a".into(), auth: Some(auth), stall_timeout_ms: 5, ..PullRequest::default() };
     let text = serde_json::to_value(&request).unwrap();

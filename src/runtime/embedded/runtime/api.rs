@@ -88,30 +88,3 @@ pub struct RuntimeEvent {
     /// The sandbox's last state, once it is removed.
     pub last: Option<Rc<SandboxView>>,
 }
-
-/// Resource usage of one container. All zero when it has no cgroup.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ContainerStats {
-    /// When it was read.
-    pub at: Timestamp,
-    /// CPU time since its start.
-    pub cpu_nanoseconds: u64,
-    /// Memory, page cache included.
-    pub memory_usage_bytes: u64,
-    /// Memory that cannot be reclaimed.
-    pub memory_working_set_bytes: u64,
-    pub memory_rss_bytes: u64,
-    pub page_faults: u64,
-    /// Page faults that read from disk.
-    pub major_page_faults: u64,
-    /// Limit less the working set; `None` without a limit.
-    pub memory_available_bytes: Option<u64>,
-    /// Swap in use.
-    pub swap_usage_bytes: u64,
-    /// Processes and threads.
-    pub pids: u64,
-    /// Bytes of the writable layer.
-    pub writable_layer_bytes: u64,
-    /// Files and directories of the writable layer.
-    pub writable_layer_inodes: u64,
-}

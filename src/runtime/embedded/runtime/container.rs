@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::super::layout::ContainerDir;
-use super::api::{ContainerStats, EventKind};
+use super::api::EventKind;
 use super::record::{ContainerEnd, ContainerRecord, SandboxRecord, SandboxStage};
 use super::state::{Container, ContainerPhase};
 use super::{
@@ -367,14 +367,14 @@ fn merge(known: &mut LinuxResources, new: LinuxResources) {
 }
 
 /// A container's resource usage.
-pub(super) async fn stats(shared: &Rc<RuntimeInner>, id: &ContainerId) -> Result<ContainerStats, Failure> {
+pub(super) async fn stats(shared: &Rc<RuntimeInner>, id: &ContainerId) -> Result<ContainerFigures, Failure> {
     let (_, _, dir) = find(shared, id)?;
     let layer = shared.config.layout.writable_layer(id);
     let at = shared.clock.now();
     rt::blocking("container stats", move || {
         let record =
             ContainerRecord::read(&dir).map_err(|error| Failure::because("read container", &error))?;
-        Ok(usage::stats(at, &record, &layer))
+        Ok(usage::figures(at, &record, Some(layer)))
     })
     .await
 }
@@ -385,11 +385,11 @@ pub(super) async fn figures(
     ids: &[ContainerId],
 ) -> Vec<(ContainerId, ContainerFigures)> {
     let found = ids.iter().filter_map(|id| Some((id.clone(), find(shared, id).ok()?.2)));
-    let dirs: Vec<_> = found.collect();
+    let (dirs, at): (Vec<_>, _) = (found.collect(), shared.clock.now());
     rt::blocking("container stats", move || {
         let read = dirs
             .into_iter()
-            .filter_map(|(id, dir)| Some((id, usage::figures(&ContainerRecord::read(&dir).ok()?))));
+            .filter_map(|(id, dir)| Some((id, usage::figures(at, &ContainerRecord::read(&dir).ok()?, None))));
         read.collect()
     })
     .await

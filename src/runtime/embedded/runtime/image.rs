@@ -5,7 +5,7 @@
 use std::rc::Rc;
 
 use super::super::images::{Image, ImageError};
-use super::super::registry::{self, Auth, PullErrorKind, PullRequest};
+use super::super::registry::{self, PullErrorKind, PullRequest};
 use super::{Failure, RuntimeInner};
 use crate::platform::rt;
 use crate::runtime::{ErrorKind, ImageAuth, ImageStatus, RuntimeImage};
@@ -69,13 +69,7 @@ pub(super) async fn pull(
 ) -> Result<String, Failure> {
     let request = PullRequest {
         image: image.to_owned(),
-        auth: auth.map(|auth| Auth {
-            username: auth.username.clone(),
-            password: auth.password.clone(),
-            identity_token: auth.identity_token.clone(),
-            registry_token: auth.registry_token.clone(),
-            server_address: auth.server_address.clone(),
-        }),
+        auth: auth.cloned(),
         hosts_dirs: shared.config.registry_hosts_dirs.clone(),
         policy: registry::policy_file(shared.config.image_policy.as_deref()),
         keep_free: shared.config.image_keep_free.clone(),

@@ -7,14 +7,11 @@ use std::path::PathBuf;
 
 use tokio::sync::broadcast;
 
-use super::super::images::Usage;
-use super::api::{
-    AttachSession, ContainerStats, ContainerView, ExecSession, RuntimeEvent, SandboxView, Streams,
-};
+use super::api::{AttachSession, ContainerView, ExecSession, RuntimeEvent, SandboxView, Streams};
 use super::{EmbeddedRuntime, Failure, container, exec, monitors, no_sandbox, view};
 use crate::model::types::{ContainerId, SandboxId};
 use crate::platform::rt;
-use crate::runtime::{DiskFigures, ErrorKind, RuntimeError, RuntimeUse};
+use crate::runtime::{ContainerFigures, DiskFigures, ErrorKind, RuntimeError, RuntimeUse};
 
 /// How many events a slow receiver may lag behind.
 const EVENT_QUEUE: usize = 256;
@@ -130,7 +127,7 @@ impl EmbeddedRuntime {
     ///
     /// # Errors
     /// When there is no such container.
-    pub async fn stats(&self, id: &ContainerId) -> Result<ContainerStats, RuntimeError> {
+    pub async fn stats(&self, id: &ContainerId) -> Result<ContainerFigures, RuntimeError> {
         container::stats(&self.shared, id).await.map_err(|failure| failure.of("ContainerStats"))
     }
 
@@ -142,10 +139,7 @@ impl EmbeddedRuntime {
             RuntimeUse { containers: container::figures(&self.shared, ids).await, ..RuntimeUse::default() };
         if disks {
             found.layers = Some(layout.writable_layers());
-            if let Ok(usage) = self.image_usage().await {
-                let (bytes, inodes) = (Some(usage.bytes), Some(usage.inodes));
-                found.images = Some(DiskFigures { place: layout.images(), bytes, inodes });
-            }
+            found.images = self.image_usage().await.ok();
         }
         found
     }
@@ -161,7 +155,7 @@ impl EmbeddedRuntime {
     ///
     /// # Errors
     /// When the store cannot be read.
-    pub async fn image_usage(&self) -> Result<Usage, RuntimeError> {
+    pub async fn image_usage(&self) -> Result<DiskFigures, RuntimeError> {
         let images = self.shared.images.clone();
         let usage = rt::blocking("image usage", move || images.usage()).await;
         usage.map_err(|error| Failure::because("image usage", &error).of("ImageFsInfo"))

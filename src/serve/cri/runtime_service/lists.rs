@@ -3,6 +3,7 @@
 //! Owns which objects match a filter.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use hyper::body::Bytes;
 use prost::Message;
@@ -12,7 +13,8 @@ use super::super::{CriServer, failed, messages, stats};
 use crate::model::observed::ContainerStateKind;
 use crate::platform::grpc::{self, GrpcReply, Status};
 use crate::platform::proto::runtime as cri;
-use crate::runtime::embedded::runtime::api::{ContainerStats, ContainerView, SandboxView};
+use crate::runtime::ContainerFigures;
+use crate::runtime::embedded::runtime::api::{ContainerView, SandboxView};
 
 /// Entries in one message of a stream, well below the message size limit.
 const BATCH: usize = 100;
@@ -99,12 +101,12 @@ impl CriServer {
         Ok(batches(items, |containers| cri::StreamContainersResponse { containers }))
     }
 
-    fn layers(&self) -> String {
-        self.runtime.config().layout.writable_layers().display().to_string()
+    fn layers(&self) -> PathBuf {
+        self.runtime.config().layout.writable_layers()
     }
 
     /// With the usage of each. A container that is removed meanwhile is left out.
-    async fn measured(&self, containers: Vec<ContainerView>) -> Vec<(ContainerView, ContainerStats)> {
+    async fn measured(&self, containers: Vec<ContainerView>) -> Vec<(ContainerView, ContainerFigures)> {
         let mut measured = Vec::new();
         for view in containers {
             if let Ok(stats) = self.runtime.stats(&view.id).await {
@@ -148,7 +150,7 @@ impl CriServer {
         Ok(batches(items, |container_stats| cri::StreamContainerStatsResponse { container_stats }))
     }
 
-    async fn containers_of(&self, sandbox: &SandboxView) -> Vec<(ContainerView, ContainerStats)> {
+    async fn containers_of(&self, sandbox: &SandboxView) -> Vec<(ContainerView, ContainerFigures)> {
         let mut views = self.runtime.containers();
         views.retain(|view| view.sandbox == sandbox.id && view.state == ContainerStateKind::Running);
         self.measured(views).await
