@@ -169,7 +169,7 @@ pub fn pod_from_labels(map: &BTreeMap<String, String>) -> Option<PodRef> {
 }
 
 /// Names become parts of paths: of logs, and of directories that are removed.
-fn may_name_files(name: &str) -> bool {
+pub(in crate::runtime) fn may_name_files(name: &str) -> bool {
     !name.contains('/') && !matches!(name, "." | "..")
 }
 
