@@ -208,7 +208,11 @@ fn observed_user(user: cri::LinuxContainerUser) -> ObservedUser {
 }
 
 fn observed_mount(mount: cri::Mount) -> ObservedMount {
-    ObservedMount { container_path: mount.container_path, host_path: mount.host_path }
+    ObservedMount {
+        container_path: mount.container_path,
+        host_path: mount.host_path,
+        recursive_read_only: mount.recursive_read_only,
+    }
 }
 
 /// The cgroup driver that the runtime wants; `None` when it does not report one, or reports an unknown one.

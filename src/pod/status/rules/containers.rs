@@ -6,11 +6,12 @@ use super::conditions::is_restarting_all;
 use super::{RESTARTING_ALL_CONTAINERS, StatusContext, reported, unknown_termination};
 use crate::model::api::pod::{
     Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting,
-    ContainerStatus, Pod, PodStatus,
+    ContainerStatus, Pod, PodStatus, VolumeMount,
 };
 use crate::model::containers::ContainerKind;
 use crate::model::containers::is_sidecar;
 use crate::model::observed::{ContainerStateKind, ObservedContainer, ObservedPod, ObservedUser};
+use crate::model::runtime_config::absolute;
 use crate::pod::prober::rules::{has_started, is_ready, runs_again_after_kill};
 use crate::pod::restart::{has_run, restarts_after};
 
@@ -102,7 +103,7 @@ impl Scene<'_> {
             status.allocated_resources.clone_from(&container.resources.requests);
             status.resources = Some(container.resources.clone());
         }
-        status.volume_mounts = volume_mounts(container);
+        status.volume_mounts = volume_mounts(container, newest);
         status.user = newest.and_then(|record| record.user.as_ref()).map(shown_user);
         status
     }
@@ -325,14 +326,19 @@ fn shortened(text: &str, max: usize) -> String {
     text[..end].to_owned()
 }
 
-/// The status shows `IfPossible` as `Disabled`: mounts under a read-only mount stay as they are.
-fn volume_mounts(container: &Container) -> Vec<Value> {
-    let one = |mount: &crate::model::api::pod::VolumeMount| {
+/// A mount is recursively read-only if the runtime says so; before it has the container, if the spec requires it.
+fn volume_mounts(container: &Container, record: Option<&ObservedContainer>) -> Vec<Value> {
+    let one = |mount: &VolumeMount| {
         let mut shown = json!({"name": mount.name, "mountPath": mount.mount_path});
         if mount.read_only {
-            let enabled = mount.recursive_read_only.as_deref() == Some("Enabled");
+            let path = absolute(&mount.mount_path);
+            let is_required = mount.recursive_read_only.as_deref() == Some("Enabled");
+            let is_enabled = is_required
+                || record.is_some_and(|record| {
+                    record.mounts.iter().any(|made| made.recursive_read_only && made.container_path == path)
+                });
             shown["readOnly"] = Value::Bool(true);
-            shown["recursiveReadOnly"] = Value::from(if enabled { "Enabled" } else { "Disabled" });
+            shown["recursiveReadOnly"] = Value::from(if is_enabled { "Enabled" } else { "Disabled" });
         }
         shown
     };

@@ -5,7 +5,9 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::model::api::decode::decode;
-use crate::model::observed::{ContainerStateKind, ObservedContainer, ObservedSandbox, ObservedUser};
+use crate::model::observed::{
+    ContainerStateKind, ObservedContainer, ObservedMount, ObservedSandbox, ObservedUser,
+};
 use crate::pod::prober::rules::{InstanceProbes, ProbeResult};
 use crate::pod::restart::counts_after;
 
@@ -499,10 +501,16 @@ fn who_a_container_runs_as_and_how_its_volumes_are_mounted_is_shown() {
     let mounts = json!([
         {"name": "v", "mountPath": "/v"},
         {"name": "w", "mountPath": "/w", "readOnly": true, "recursiveReadOnly": "IfPossible"},
+        {"name": "x", "mountPath": "x", "readOnly": true, "recursiveReadOnly": "IfPossible"},
     ]);
     let mut observed = seen("a:running b:running");
     let groups = vec![7, 8];
     observed.containers[0].user = Some(ObservedUser { uid: 5, gid: 6, supplemental_groups: groups });
+    let mount = |path: &str, recursive_read_only| {
+        let (container_path, host_path) = (path.to_owned(), String::new());
+        ObservedMount { container_path, host_path, recursive_read_only }
+    };
+    observed.containers[0].mounts = vec![mount("/w", false), mount("/x", true)];
     let case = Case::default();
     let spec = json!({"containers": [{"name": "b", "image": "ib", "volumeMounts": mounts}]});
     let status = case.of(spec, &observed);
@@ -511,6 +519,7 @@ fn who_a_container_runs_as_and_how_its_volumes_are_mounted_is_shown() {
     let shown = json!([
         {"name": "v", "mountPath": "/v"},
         {"name": "w", "mountPath": "/w", "readOnly": true, "recursiveReadOnly": "Disabled"},
+        {"name": "x", "mountPath": "x", "readOnly": true, "recursiveReadOnly": "Enabled"},
     ]);
     assert_eq!(Value::from(b.volume_mounts.clone()), shown);
 }
