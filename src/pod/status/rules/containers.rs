@@ -177,8 +177,10 @@ impl Scene<'_> {
         if kind == ContainerKind::Init && self.initialised {
             return self.finished_init(container);
         }
+        let earlier = self.context.earlier_counts.get(&container.name.as_str().into()).copied().unwrap_or(0);
         let mut status = ContainerStatus {
             name: container.name.clone(),
+            restart_count: i32::try_from(earlier).unwrap_or(i32::MAX),
             state: waiting(self.default_reason(), ""),
             image: container.image.clone(),
             ..ContainerStatus::default()
@@ -191,7 +193,7 @@ impl Scene<'_> {
         if old.state.terminated.is_some() {
             return old.clone();
         }
-        status.restart_count = old.restart_count;
+        status.restart_count = status.restart_count.max(old.restart_count);
         status.last_state.clone_from(&old.last_state);
         if old.state.running.is_some() {
             let gone = unknown_termination(

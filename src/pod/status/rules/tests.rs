@@ -50,6 +50,7 @@ fn seen(words: &str) -> ObservedPod {
 
 struct Case {
     previous: Option<PodStatus>,
+    earlier_counts: BTreeMap<ContainerName, u32>,
     waiting: BTreeMap<ContainerName, (String, String)>,
     blocked: Vec<Blocked>,
     probes: ProbeResults,
@@ -63,6 +64,7 @@ impl Default for Case {
     fn default() -> Self {
         Self {
             previous: None,
+            earlier_counts: BTreeMap::new(),
             waiting: BTreeMap::new(),
             blocked: Vec::new(),
             probes: ProbeResults::new(),
@@ -84,6 +86,7 @@ impl Case {
             now: Timestamp::from_secs(self.now),
             up: self.up,
             previous: self.previous.as_ref(),
+            earlier_counts: &self.earlier_counts,
             waiting: &self.waiting,
             blocked: &self.blocked,
             node_ips: &["10.0.0.1".to_owned()],
@@ -134,6 +137,7 @@ fn conditions_of_clients_are_those_of_the_wanted_pod_and_open_gates() {
             now: Timestamp::from_secs(NOW),
             up: Duration::MAX,
             previous: Some(&previous),
+            earlier_counts: &BTreeMap::new(),
             waiting: &BTreeMap::new(),
             blocked: &[],
             node_ips: &[],
@@ -365,6 +369,7 @@ fn termination_messages_share_a_budget() {
         now: Timestamp::from_secs(NOW),
         up: Duration::MAX,
         previous: None,
+        earlier_counts: &BTreeMap::new(),
         waiting: &empty.0,
         blocked: &[],
         node_ips: &[],
