@@ -9,6 +9,7 @@ use tokio::task::JoinSet;
 
 use crate::agent::config::{CriFlags, Resolved};
 use crate::agent::kubelet::embedded;
+use crate::agent::kubelet::report::BrokenArchives;
 use crate::platform::clock::Clock;
 use crate::platform::rt::notify::{Notifier, NotifyError};
 use crate::platform::rt::{self, shutdown};
@@ -68,7 +69,7 @@ pub async fn run(resolved: &Resolved, flags: &CriFlags, notify_socket: Option<&s
     // The runtime first: if another agent has locked it, that agent's socket is left alone.
     let runtime = Box::pin(embedded::open(resolved, subnets, Clock::System)).await?;
     let listener = cri::listen(&socket).await?;
-    let images = embedded::import_images(resolved, &runtime).await;
+    let images = embedded::import_images(resolved, &runtime, BrokenArchives::default()).await;
     let streams = Server::bind(address)?;
     let server = CriServer::new(runtime, streams.announcer());
     let mut tasks = JoinSet::new();

@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 
 use crate::agent::config::{Origin, Resolved};
+use crate::agent::kubelet::report::BrokenArchives;
 use crate::model::ordered::Ordered as _;
 use crate::model::runtime_config::CgroupDriver;
 use crate::platform::cgroup::CgroupConfig;
@@ -16,12 +17,12 @@ use crate::platform::clock::Clock;
 use crate::platform::logging::chain;
 use crate::platform::rt;
 use crate::platform::sys::node;
-use crate::runtime::embedded::images::Image;
-use crate::runtime::embedded::images::watch::watch_images;
+use crate::runtime::embedded::images::watch::{Broken, watch_images};
 use crate::runtime::embedded::layout::Layout;
 use crate::runtime::embedded::network::NetworkConfig;
 use crate::runtime::embedded::network::subnet::{Subnet, SubnetError, default_subnets};
 use crate::runtime::embedded::runtime::{EmbeddedConfig, EmbeddedRuntime, OWN_PROGRAM, OpenError};
+use crate::serve::server::report::ProblemReport;
 
 /// How long pods wait for the archives that exist at the start.
 const FIRST_LOOK: Duration = Duration::from_secs(30);
@@ -80,19 +81,29 @@ fn driver(chosen: Option<&str>, v2: bool, systemd: bool) -> CgroupDriver {
     }
 }
 
-/// Imports the archives of the images directory and keeps importing new ones. Returns once those already
-/// present are imported, so that pods with `imagePullPolicy: Never` find their images.
-pub(super) async fn import_images(resolved: &Resolved, runtime: &EmbeddedRuntime) -> JoinHandle<()> {
+/// Imports the archives of the images directory and keeps importing new ones; `broken` has those that cannot be
+/// imported. Returns once those already present are imported, so that pods with `imagePullPolicy: Never` find
+/// their images.
+pub(super) async fn import_images(
+    resolved: &Resolved,
+    runtime: &EmbeddedRuntime,
+    broken: BrokenArchives,
+) -> JoinHandle<()> {
     let (store, directory) = (runtime.images().clone(), resolved.agent.images_dir.clone());
     let (looked, first_look) = tokio::sync::oneshot::channel();
     let mut looked = Some(looked);
-    let changed = move |_: Vec<Image>| {
+    let scanned = move |now: &Broken| {
+        let report = |(path, message): (&Path, &str)| ProblemReport {
+            subject: path.display().to_string(),
+            message: message.to_owned(),
+        };
+        *broken.borrow_mut() = now.problems().map(report).collect();
         if let Some(looked) = looked.take() {
             let _ = looked.send(());
         }
     };
     let task = rt::spawn("import images", async move {
-        if let Err(error) = watch_images(store, directory, changed).await {
+        if let Err(error) = watch_images(store, directory, scanned).await {
             log::warn!(err = chain(&error); "Failed to watch images directory, new archives are not imported");
         }
     });

@@ -23,7 +23,7 @@ use crate::pod::status::StatusManager;
 use crate::runtime::{RuntimeError, RuntimeStatus, RuntimeVersion};
 use crate::serve::server::report::{
     AgentMode, AgentReport, ApiReport, EventReport, ObjectCounts, ObjectDetail, PressureReport,
-    RuntimeReport, SourceReport, SourceState, StoreReport,
+    ProblemReport, RuntimeReport, SourceReport, SourceState, StoreReport,
 };
 
 /// Facts that are constant during the life of the process.
@@ -48,6 +48,9 @@ pub struct Identity {
     pub api: ApiReport,
 }
 
+/// Image archives that could not be imported.
+pub(super) type BrokenArchives = Rc<RefCell<Vec<ProblemReport>>>;
+
 #[derive(Default)]
 struct ReportState {
     runtime: RuntimeReport,
@@ -65,6 +68,7 @@ struct ReportState {
     store_trouble: Option<String>,
     /// Problems by server.
     serving: BTreeMap<&'static str, String>,
+    archives: BrokenArchives,
     /// Since when the loop has been handling an event; `None` while it waits.
     busy_since: Option<Instant>,
 }
@@ -176,6 +180,11 @@ impl LoopView {
                 state.serving.insert(server, trouble.to_owned()).is_none_or(|before| before != trouble)
             }
         }
+    }
+
+    /// The image archives that cannot be imported, from now on.
+    pub(super) fn set_archives(&self, archives: BrokenArchives) {
+        self.state.borrow_mut().archives = archives;
     }
 
     /// Records that the loop handles an event, or waits again.
@@ -329,6 +338,7 @@ impl LoopView {
             object_counts: ObjectCounts::of(state.objects.iter().map(|object| &object.object.key)),
             objects: detail.reports(&state.objects, &identity.volumes_dir),
             pressure: self.pressure(),
+            problems: state.archives.borrow().clone(),
             serving: state.serving.iter().map(|(server, trouble)| format!("{server}: {trouble}")).collect(),
             api: identity.api.clone(),
             events: events.recent().into_iter().map(EventReport::from).collect(),

@@ -15,7 +15,7 @@ use crate::agent::config::{Resolved, RunOnceWait};
 use crate::agent::kubelet::node_facts::{node_facts, node_ips};
 use crate::agent::kubelet::node_service::{NodeService, SandboxStreams};
 use crate::agent::kubelet::open_store::{object_trouble, open_store, remember_node, store_key, tell_upgrade};
-use crate::agent::kubelet::report::{Identity, LoopView};
+use crate::agent::kubelet::report::{BrokenArchives, Identity, LoopView};
 use crate::agent::kubelet::resources;
 use crate::agent::kubelet::run_once::{self, RunOnceConfig, RunOnceOutcome};
 use crate::agent::kubelet::serving::{self, ServingError};
@@ -170,12 +170,14 @@ pub async fn run(resolved: &Resolved, environment: &DaemonEnvironment) -> Result
         bus_address: environment.system_bus_address.clone(),
         openrc_state: environment.openrc_state.clone(),
     };
-    let watched = Watched { notifier: Rc::new(notifier), watchdog, shutdown, ruler };
+    let archives = BrokenArchives::default();
+    let watched =
+        Watched { notifier: Rc::new(notifier), watchdog, shutdown, ruler, archives: Rc::clone(&archives) };
     if endpoint == embedded::ENDPOINT {
         make_dir(&resolved.flags.root_dir, 0o750)?;
         let subnets = embedded::subnets(resolved).map_err(SetupError::PodCidr)?;
         let runtime = Box::pin(embedded::open(resolved, subnets, Clock::System)).await?;
-        let images = embedded::import_images(resolved, &runtime).await;
+        let images = embedded::import_images(resolved, &runtime, archives).await;
         let finished = run_with(resolved, Rc::new(runtime), key, watched).await;
         images.abort();
         return finished;
@@ -188,8 +190,9 @@ pub async fn run(resolved: &Resolved, environment: &DaemonEnvironment) -> Result
     Box::pin(run_with(resolved, Rc::new(runtime), key, watched)).await
 }
 
-/// Where progress is reported, and where the request to stop comes from.
+/// Where progress is reported, where the request to stop comes from, and what is known of image archives.
 struct Watched {
+    archives: BrokenArchives,
     notifier: Rc<Notifier>,
     watchdog: Option<Duration>,
     shutdown: Shutdown,
@@ -203,6 +206,7 @@ async fn run_with<R: SandboxStreams>(
     watched: Watched,
 ) -> Result<Finished, SetupError> {
     let mut house = AgentParts::open(resolved, runtime, key).await?;
+    house.view.set_archives(watched.archives);
     let _cgroups = cgroup_root::take(house.executor.as_ref()).await?;
     let (update_sender, updates) = mpsc::channel(SOURCE_QUEUE);
     let sources = house.start_sources(resolved, &update_sender)?;
