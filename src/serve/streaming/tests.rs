@@ -337,7 +337,8 @@ async fn slow_client_gets_all_output_of_an_ended_program() {
         assert_eq!(ended.expect("it is taken"), super::client::Ended::Code(0));
     };
     let serve = command::over_spdy(servers, dialect, streams, open, Activity::new());
-    LocalSet::new().run_until(async { tokio::join!(talk, serve, relay) }).await;
+    let local = LocalSet::new();
+    Box::pin(local.run_until(async { tokio::join!(talk, serve, relay) })).await;
     assert_eq!(received, 100_000);
 }
 
