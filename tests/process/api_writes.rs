@@ -417,28 +417,6 @@ fn namespaces_are_made_and_take_along_what_is_in_them() {
 }
 
 #[test]
-fn namespace_that_was_not_created_takes_labels_and_stays() {
-    let served = Served::new();
-    let path = "/api/v1/namespaces/default";
-    let (_, before) = served.get(path);
-    let (code, made) = served.ask("PATCH", path, MERGE, &json!({"metadata": {"labels": {"x": "y"}}}));
-    assert_eq!(code, 200, "{made}");
-    let labels = json!({"kubernetes.io/metadata.name": "default", "x": "y"});
-    assert_eq!(
-        (&made["metadata"]["labels"], &made["metadata"]["uid"]),
-        (&labels, &before["metadata"]["uid"])
-    );
-    assert_eq!(made["metadata"]["creationTimestamp"], before["metadata"]["creationTimestamp"]);
-    assert_eq!(served.get(path).1["metadata"]["labels"], labels);
-    let applied = json!({"apiVersion": "v1", "kind": "Namespace",
-        "metadata": {"name": "kube-system", "labels": {"a": "b"}}});
-    let path = "/api/v1/namespaces/kube-system?fieldManager=one";
-    assert_eq!(served.ask("PATCH", path, APPLY, &applied).0, 200);
-    let said = served.refused(404, "PATCH", "/api/v1/namespaces/none", MERGE, &json!({}));
-    assert_eq!(said, "namespaces \"none\" not found");
-}
-
-#[test]
 fn what_is_applied_has_owners_who_conflict_and_force() {
     let served = Served::new();
     let path = |manager: &str, more: &str| format!("{MAPS}/conf?fieldManager={manager}{more}");
