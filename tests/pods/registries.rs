@@ -124,9 +124,12 @@ fn broken_archive_is_a_problem_until_it_is_gone_embedded() {
         let archive = node.runtime.scratch().path().join("images/bad.tar");
         fs::write(&archive, "no archive").unwrap();
         node.agent.start();
-        let said = node.agent.cli(&["status", "--exit-zero"]).expect("it is shown");
         let expected = format!("{}: the image archive cannot be imported: ", archive.display());
-        assert!(said.contains(&expected) && said.contains("replace it with a complete one"), "{said}");
+        wait_for("the problem", PATIENCE, || {
+            let said = node.agent.cli(&["status", "--exit-zero"])?;
+            let is_listed = said.contains(&expected) && said.contains("replace it with a complete one");
+            if is_listed { Ok(()) } else { Err(said) }
+        });
         fs::remove_file(&archive).unwrap();
         wait_for("all to be well", PATIENCE, || node.agent.cli(&["status"]).map(drop));
     });

@@ -8,8 +8,7 @@ use std::path::{Path, PathBuf};
 use tokio::task::JoinSet;
 
 use crate::agent::config::{CriFlags, Resolved};
-use crate::agent::kubelet::embedded;
-use crate::agent::kubelet::report::BrokenArchives;
+use crate::agent::kubelet::embedded::{self, BrokenArchives};
 use crate::platform::clock::Clock;
 use crate::platform::rt::notify::{Notifier, NotifyError};
 use crate::platform::rt::{self, shutdown};

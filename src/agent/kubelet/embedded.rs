@@ -2,14 +2,15 @@
 //!
 //! Owns its configuration.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
 
 use crate::agent::config::{Origin, Resolved};
-use crate::agent::kubelet::report::BrokenArchives;
 use crate::model::ordered::Ordered as _;
 use crate::model::runtime_config::CgroupDriver;
 use crate::platform::cgroup::CgroupConfig;
@@ -26,6 +27,9 @@ use crate::serve::server::report::ProblemReport;
 
 /// How long pods wait for the archives that exist at the start.
 const FIRST_LOOK: Duration = Duration::from_secs(30);
+
+/// Image archives that could not be imported.
+pub(super) type BrokenArchives = Rc<RefCell<Vec<ProblemReport>>>;
 
 /// The value of `containerRuntimeEndpoint` for this runtime.
 pub(super) const ENDPOINT: &str = "embedded";

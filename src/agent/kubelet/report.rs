@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
+use crate::agent::kubelet::embedded::BrokenArchives;
 use crate::agent::kubelet::open_store::ObjectTrouble;
 use crate::desired::pod_config::SourceView;
 use crate::desired::pod_config::edit::API_ORIGIN;
@@ -23,7 +24,7 @@ use crate::pod::status::StatusManager;
 use crate::runtime::{RuntimeError, RuntimeStatus, RuntimeVersion};
 use crate::serve::server::report::{
     AgentMode, AgentReport, ApiReport, EventReport, ObjectCounts, ObjectDetail, PressureReport,
-    ProblemReport, RuntimeReport, SourceReport, SourceState, StoreReport,
+    RuntimeReport, SourceReport, SourceState, StoreReport,
 };
 
 /// Facts that are constant during the life of the process.
@@ -47,9 +48,6 @@ pub struct Identity {
     pub object_trouble: ObjectTrouble,
     pub api: ApiReport,
 }
-
-/// Image archives that could not be imported.
-pub(super) type BrokenArchives = Rc<RefCell<Vec<ProblemReport>>>;
 
 #[derive(Default)]
 struct ReportState {

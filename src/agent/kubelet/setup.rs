@@ -15,7 +15,7 @@ use crate::agent::config::{Resolved, RunOnceWait};
 use crate::agent::kubelet::node_facts::{node_facts, node_ips};
 use crate::agent::kubelet::node_service::{NodeService, SandboxStreams};
 use crate::agent::kubelet::open_store::{object_trouble, open_store, remember_node, store_key, tell_upgrade};
-use crate::agent::kubelet::report::{BrokenArchives, Identity, LoopView};
+use crate::agent::kubelet::report::{Identity, LoopView};
 use crate::agent::kubelet::resources;
 use crate::agent::kubelet::run_once::{self, RunOnceConfig, RunOnceOutcome};
 use crate::agent::kubelet::serving::{self, ServingError};
@@ -170,7 +170,7 @@ pub async fn run(resolved: &Resolved, environment: &DaemonEnvironment) -> Result
         bus_address: environment.system_bus_address.clone(),
         openrc_state: environment.openrc_state.clone(),
     };
-    let archives = BrokenArchives::default();
+    let archives = embedded::BrokenArchives::default();
     let watched =
         Watched { notifier: Rc::new(notifier), watchdog, shutdown, ruler, archives: Rc::clone(&archives) };
     if endpoint == embedded::ENDPOINT {
@@ -192,7 +192,7 @@ pub async fn run(resolved: &Resolved, environment: &DaemonEnvironment) -> Result
 
 /// Where progress is reported, where the request to stop comes from, and what is known of image archives.
 struct Watched {
-    archives: BrokenArchives,
+    archives: embedded::BrokenArchives,
     notifier: Rc<Notifier>,
     watchdog: Option<Duration>,
     shutdown: Shutdown,

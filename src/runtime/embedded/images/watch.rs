@@ -46,7 +46,7 @@ impl Broken {
     }
 
     /// The archives, each with the reason and what to do.
-    pub fn problems(&self) -> impl Iterator<Item = (&Path, &str)> {
+    pub(crate) fn problems(&self) -> impl Iterator<Item = (&Path, &str)> {
         self.0.iter().map(|(path, failed)| (path.as_path(), failed.message.as_str()))
     }
 }
