@@ -67,5 +67,8 @@ fn pack_schema() -> Result<(), Box<dyn Error>> {
     let packed = packed.finish()?;
     let length = u32::try_from(table.len())?.to_le_bytes();
     let out = std::env::var("OUT_DIR")?;
-    Ok(std::fs::write(Path::new(&out).join("schema.z"), [&length[..], &packed[..]].concat())?)
+    // Renamed into place: target directories that are copies by hard links share the old file.
+    let (new, place) = (Path::new(&out).join("schema.z.new"), Path::new(&out).join("schema.z"));
+    std::fs::write(&new, [&length[..], &packed[..]].concat())?;
+    Ok(std::fs::rename(new, place)?)
 }

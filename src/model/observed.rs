@@ -106,6 +106,7 @@ pub struct ObservedMount {
     pub container_path: String,
     /// On the node.
     pub host_path: String,
+    pub recursive_read_only: bool,
 }
 
 impl ObservedPod {

@@ -13,7 +13,7 @@ mod image_volumes;
 mod mounts;
 mod resize;
 mod stop;
-mod taken_ports;
+pub(crate) mod taken_ports;
 #[cfg(test)]
 mod testing;
 mod users;

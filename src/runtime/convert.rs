@@ -21,6 +21,7 @@ mod security;
 mod tests;
 mod usage;
 
+pub(in crate::runtime) use observed::may_name_files;
 pub use observed::{
     cgroup_driver_from_message, container_from_list, container_from_status, image_from_message, listed_image,
     pod_from_labels, sandbox_from_list, sandbox_from_status, status_from_message,

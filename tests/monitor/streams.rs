@@ -155,6 +155,39 @@ fn an_attach_couples_all_streams_and_the_log_has_them_too() {
 }
 
 #[test]
+fn first_attach_with_stdin_once_gets_earlier_output() {
+    run(async {
+        let pod = Pod::new().await;
+        for (name, stdin_once, before, expected) in [
+            ("once", true, "echo early; echo error >&2", ("early\n", "error\n")),
+            ("often", false, "echo early; echo error >&2", ("", "")),
+            // More than is kept: it is only in the log.
+            ("much", true, "seq 20000; echo error >&2", ("", "")),
+        ] {
+            let mut bundle = pod.bundle(name, &format!("{before}; read word; exit 3"));
+            (bundle.stdin, bundle.stdin_once) = (true, stdin_once);
+            pod.start_bundle(name, &bundle).await;
+            let has_written = || entries(&pod.log(name)).iter().any(|entry| entry.0 == "stderr");
+            let written = async {
+                while !has_written() {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+            };
+            tokio::time::timeout(PATIENCE, written).await.unwrap();
+            let ((to, stdin), (from, stdout), (errors, stderr)) = (input(), out(), out());
+            let mut session = pod.monitor.attach(name, Streams { stdin, stdout, stderr }).await.unwrap();
+            drop(to);
+            if !stdin_once {
+                pod.monitor.signal(name, 9, true).await.unwrap();
+            }
+            session.wait().await.unwrap();
+            let seen = (all_of(from).await, all_of(errors).await);
+            assert_eq!((seen.0.as_str(), seen.1.as_str()), expected, "{name}");
+        }
+    });
+}
+
+#[test]
 fn without_stdin_once_a_second_attach_goes_on_where_the_first_ended() {
     run(async {
         let pod = Pod::new().await;

@@ -249,6 +249,14 @@ fn files_are_copied_both_ways_and_a_pod_is_run_to_its_end() {
     let (code, out, err) = said(&self::run(run, b"typed\n".to_vec()));
     assert_eq!((code, out.as_str()), (Some(7), "typed\n"), "{err}");
     assert!(err.contains("pod \"once\" deleted"), "{err}");
+    // What is over before it can be attached to is shown, too.
+    for count in 0..5 {
+        let name = format!("brief{count}");
+        let mut run = command(&node, "run");
+        run.args([BUSYBOX, "--name", &name, "--restart", "Never", "--rm", "-i", "--", "echo", "hi"]);
+        let (code, out, err) = said(&self::run(run, b"typed\n".to_vec()));
+        assert_eq!((code, out.as_str()), (Some(0), "hi\n"), "{err}");
+    }
     let (code, _, err) = said_by(command(&node, "get").args(["pods", "once"]));
     assert!(code == Some(1) && err.contains("not found"), "{code:?} {err}");
 }

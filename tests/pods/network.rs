@@ -65,6 +65,15 @@ fn a_host_port_that_is_in_use_is_said_or_refused() {
         said.contains(&expected) && said.contains(&format!("(process {})", std::process::id())),
         "{said}"
     );
+    let problem = |node: &Node| {
+        let report = node.agent.status_json().expect("a report");
+        let problems = report["problems"].as_array().expect("a list").clone();
+        problems.into_iter().find(|problem| problem["subject"] == "pod default/taker-edge")
+    };
+    let shown = problem(&node).expect("a problem of the node");
+    assert!(shown["message"].to_string().contains(&format!("HostPortConflict: {expected}")), "{shown}");
+    drop(socket);
+    assert_eq!(problem(&node), None, "nothing listens any more");
 }
 
 /// One page over plain HTTP.

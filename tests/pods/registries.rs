@@ -116,3 +116,21 @@ fn an_unsigned_image_under_a_policy_waits_with_the_kubelets_reason_embedded() {
         });
     });
 }
+
+#[test]
+fn broken_archive_is_a_problem_until_it_is_gone_embedded() {
+    on(Kind::Embedded, || {
+        let mut node = Node::new();
+        let archive = node.runtime.scratch().path().join("images/bad.tar");
+        fs::write(&archive, "no archive").unwrap();
+        node.agent.start();
+        let expected = format!("{}: the image archive cannot be imported: ", archive.display());
+        wait_for("the problem", PATIENCE, || {
+            let said = node.agent.cli(&["status", "--exit-zero"])?;
+            let is_listed = said.contains(&expected) && said.contains("replace it with a complete one");
+            if is_listed { Ok(()) } else { Err(said) }
+        });
+        fs::remove_file(&archive).unwrap();
+        wait_for("all to be well", PATIENCE, || node.agent.cli(&["status"]).map(drop));
+    });
+}

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::api_writes::{JSON, MERGE, PODS, STRATEGIC, Served, config_map, pod};
+use super::api_writes::{APPLY, JSON, MERGE, PODS, STRATEGIC, Served, config_map, pod};
 use crate::support::agent::PATIENCE;
 use crate::support::wait::{wait_for, wait_until};
 
@@ -146,4 +146,26 @@ fn a_namespace_that_a_manifest_uses_comes_back_as_another() {
     assert_eq!(after["status"]["phase"], "Active");
     assert_eq!(served.get("/api/v1/namespaces/held/configmaps/conf").0, 404);
     assert_eq!(served.get(path).0, 200, "the pod runs on");
+}
+
+#[test]
+fn namespace_that_was_not_created_takes_labels_and_stays() {
+    let served = Served::new();
+    let path = "/api/v1/namespaces/default";
+    let (_, before) = served.get(path);
+    let (code, made) = served.ask("PATCH", path, MERGE, &json!({"metadata": {"labels": {"x": "y"}}}));
+    assert_eq!(code, 200, "{made}");
+    let labels = json!({"kubernetes.io/metadata.name": "default", "x": "y"});
+    assert_eq!(
+        (&made["metadata"]["labels"], &made["metadata"]["uid"]),
+        (&labels, &before["metadata"]["uid"])
+    );
+    assert_eq!(made["metadata"]["creationTimestamp"], before["metadata"]["creationTimestamp"]);
+    assert_eq!(served.get(path).1["metadata"]["labels"], labels);
+    let applied = json!({"apiVersion": "v1", "kind": "Namespace",
+        "metadata": {"name": "kube-system", "labels": {"a": "b"}}});
+    let path = "/api/v1/namespaces/kube-system?fieldManager=one";
+    assert_eq!(served.ask("PATCH", path, APPLY, &applied).0, 200);
+    let said = served.refused(404, "PATCH", "/api/v1/namespaces/none", MERGE, &json!({}));
+    assert_eq!(said, "namespaces \"none\" not found");
 }

@@ -198,6 +198,7 @@ fn a_system_is_set_up_once_however_often_it_is_asked_and_given_up_again() {
     for (path, wanted) in [
         ("var/lib/kubelet", 0o750),
         ("var/lib/kubelet/config.yaml", 0o644),
+        ("var/lib/kubelet/images", 0o755),
         ("var/lib/kubelet/pki/agent-ca.crt", 0o644),
         ("var/lib/kubelet/pki/agent-ca.key", 0o600),
         ("var/lib/kubelet/pki/kubelet.crt", 0o644),

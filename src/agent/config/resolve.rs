@@ -197,7 +197,7 @@ pub(super) const EMBEDDED: &str = "embedded";
 
 /// The defaults that differ from the kubelet's, each only if the user has not set the field. Neither a file
 /// nor `--kubeconfig`, which joins no cluster yet, enables any access that it does not name.
-fn apply_agent_defaults(layered: &mut Layered) {
+pub(super) fn apply_agent_defaults(layered: &mut Layered) {
     let mut settle = |path: &str, value: Value, why: &'static str| {
         let silent = layered.provenance.get(path).is_none_or(|origin| !origin.is_explicit());
         if silent && tree::get(&layered.document, path) != Some(&value) {

@@ -1,36 +1,51 @@
 //! The agent's own runtime: its pod subnets, and the archives that it imports.
 
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
 
 use crate::platform::logging::chain;
 use crate::platform::rt;
-use crate::runtime::embedded::images::Image;
-use crate::runtime::embedded::images::watch::watch_images;
+use crate::runtime::embedded::images::watch::{Broken, watch_images};
 use crate::runtime::embedded::network::subnet::{Subnet, SubnetError, default_subnets};
 use crate::runtime::embedded::runtime::EmbeddedRuntime;
+use crate::serve::server::report::ProblemReport;
 
 /// How long pods wait for the archives that exist at the start.
 const FIRST_LOOK: Duration = Duration::from_secs(30);
 
+/// Image archives that could not be imported.
+pub(super) type BrokenArchives = Rc<RefCell<Vec<ProblemReport>>>;
+
 /// The value of `containerRuntimeEndpoint` for this runtime.
 pub(super) const ENDPOINT: &str = "embedded";
 
-/// Imports the archives of a directory and keeps importing new ones. Returns once those already
-/// present are imported, so that pods with `imagePullPolicy: Never` find their images.
-pub(super) async fn import_images(directory: PathBuf, runtime: &EmbeddedRuntime) -> JoinHandle<()> {
+/// Imports the archives of a directory and keeps importing new ones; `broken` has those that cannot be
+/// imported. Returns once those already present are imported, so that pods with `imagePullPolicy: Never` find
+/// their images.
+pub(super) async fn import_images(
+    directory: PathBuf,
+    runtime: &EmbeddedRuntime,
+    broken: BrokenArchives,
+) -> JoinHandle<()> {
     let store = runtime.images().clone();
     let (looked, first_look) = tokio::sync::oneshot::channel();
     let mut looked = Some(looked);
-    let changed = move |_: Vec<Image>| {
+    let scanned = move |now: &Broken| {
+        let report = |(path, message): (&Path, &str)| ProblemReport {
+            subject: path.display().to_string(),
+            message: message.to_owned(),
+        };
+        *broken.borrow_mut() = now.problems().map(report).collect();
         if let Some(looked) = looked.take() {
             let _ = looked.send(());
         }
     };
     let task = rt::spawn("import images", async move {
-        if let Err(error) = watch_images(store, directory, changed).await {
+        if let Err(error) = watch_images(store, directory, scanned).await {
             log::warn!(err = chain(&error); "Failed to watch images directory, new archives are not imported");
         }
     });

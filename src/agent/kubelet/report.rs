@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
+use crate::agent::kubelet::embedded::BrokenArchives;
 use crate::agent::kubelet::open_store::ObjectTrouble;
 use crate::desired::pod_config::SourceView;
 use crate::desired::pod_config::edit::API_ORIGIN;
@@ -65,6 +66,7 @@ struct ReportState {
     store_trouble: Option<String>,
     /// Problems by server.
     serving: BTreeMap<&'static str, String>,
+    archives: BrokenArchives,
     /// Since when the loop has been handling an event; `None` while it waits.
     busy_since: Option<Instant>,
 }
@@ -176,6 +178,11 @@ impl LoopView {
                 state.serving.insert(server, trouble.to_owned()).is_none_or(|before| before != trouble)
             }
         }
+    }
+
+    /// The image archives that cannot be imported, from now on.
+    pub(super) fn set_archives(&self, archives: BrokenArchives) {
+        self.state.borrow_mut().archives = archives;
     }
 
     /// Records that the loop handles an event, or waits again.
@@ -329,6 +336,7 @@ impl LoopView {
             object_counts: ObjectCounts::of(state.objects.iter().map(|object| &object.object.key)),
             objects: detail.reports(&state.objects, &identity.volumes_dir),
             pressure: self.pressure(),
+            problems: state.archives.borrow().clone(),
             serving: state.serving.iter().map(|(server, trouble)| format!("{server}: {trouble}")).collect(),
             api: identity.api.clone(),
             events: events.recent().into_iter().map(EventReport::from).collect(),

@@ -172,12 +172,14 @@ pub async fn run(resolved: &Resolved, environment: &DaemonEnvironment) -> Result
         bus_address: environment.system_bus_address.clone(),
         openrc_state: environment.openrc_state.clone(),
     };
-    let watched = Watched { notifier: Rc::new(notifier), watchdog, shutdown, ruler };
+    let archives = embedded::BrokenArchives::default();
+    let watched =
+        Watched { notifier: Rc::new(notifier), watchdog, shutdown, ruler, archives: Rc::clone(&archives) };
     if endpoint == embedded::ENDPOINT {
         make_dir(&resolved.flags.root_dir, 0o750)?;
         let config = configs::embedded(resolved).map_err(SetupError::PodCidr)?;
         let runtime = Box::pin(EmbeddedRuntime::open(config, Clock::System)).await?;
-        let images = embedded::import_images(resolved.flags.images_dir.clone(), &runtime).await;
+        let images = embedded::import_images(resolved.flags.images_dir.clone(), &runtime, archives).await;
         let finished = run_with(resolved, Rc::new(runtime), key, watched).await;
         images.abort();
         return finished;
@@ -190,8 +192,9 @@ pub async fn run(resolved: &Resolved, environment: &DaemonEnvironment) -> Result
     Box::pin(run_with(resolved, Rc::new(runtime), key, watched)).await
 }
 
-/// Where progress is reported, and where the request to stop comes from.
+/// Where progress is reported, where the request to stop comes from, and what is known of image archives.
 struct Watched {
+    archives: embedded::BrokenArchives,
     notifier: Rc<Notifier>,
     watchdog: Option<Duration>,
     shutdown: Shutdown,
@@ -205,6 +208,7 @@ async fn run_with<R: SandboxStreams>(
     watched: Watched,
 ) -> Result<Finished, SetupError> {
     let mut house = AgentParts::open(resolved, runtime, key).await?;
+    house.view.set_archives(watched.archives);
     let _cgroups = cgroup_root::take(house.executor.as_ref()).await?;
     let (update_sender, updates) = mpsc::channel(SOURCE_QUEUE);
     let sources = house.start_sources(resolved, &update_sender)?;

@@ -324,16 +324,18 @@ fn unpack(source: impl Read, top: &str, destination: &Path) -> Result<Vec<String
                 file.set_permissions(mode).map_err(failed)?;
             }
             EntryKind::SymbolicLink | EntryKind::HardLink => {
-                skipped.push(format!("skipping symbolic link: {shown} -> {}", entry.link.to_string_lossy()));
+                let kind = if entry.kind == EntryKind::HardLink { "hard" } else { "symbolic" };
+                skipped.push(format!("skipping {kind} link: {shown} -> {}", entry.link.to_string_lossy()));
             }
             _ => skipped.push(format!("skipping {shown}: not a regular file")),
         }
     }
     if is_empty {
-        Err("the container sent no data: check that the path exists".to_owned())
-    } else {
-        Ok(skipped)
+        return Err("the container sent no data: check that the path exists".to_owned());
     }
+    // Blocks of zeros follow the end. Their sender must not fail, or the result of the whole copy would be its error.
+    io::copy(&mut archive.into_inner(), &mut io::sink()).map_err(|error| error.to_string())?;
+    Ok(skipped)
 }
 
 /// An archive that is sent into a container.
@@ -497,13 +499,25 @@ mod tests {
         fs::create_dir_all(root.join("from/deep").join(&long)).unwrap();
         fs::write(root.join("from/deep").join(&long).join("file"), vec![7; 100_000]).unwrap();
         fs::write(root.join("from/empty"), "").unwrap();
+        let about = fs::metadata(root.join("from/empty")).unwrap();
         std::os::unix::fs::symlink("/etc/passwd", root.join("from/link")).unwrap();
-        let bytes = packed(&root.join("from"), "from");
-        let skipped = unpack(&bytes[..], "from", &root.join("to")).unwrap();
-        assert_eq!(skipped, ["skipping symbolic link: from/link -> /etc/passwd"]);
+        let mut bytes =
+            header(Path::new("from"), b'5', &fs::metadata(root.join("from")).unwrap(), 0, Path::new(""));
+        bytes.extend(header(Path::new("from/second"), b'1', &about, 0, Path::new("from/empty")));
+        bytes.extend(packed(&root.join("from"), "from"));
+        let mut source = &bytes[..];
+        let skipped = unpack(&mut source, "from", &root.join("to")).unwrap();
+        assert!(source.is_empty(), "read to its end, which is after that of the archive");
+        assert_eq!(
+            skipped,
+            [
+                "skipping hard link: from/second -> from/empty",
+                "skipping symbolic link: from/link -> /etc/passwd"
+            ]
+        );
         assert_eq!(fs::read(root.join("to/deep").join(&long).join("file")).unwrap(), vec![7; 100_000]);
         assert_eq!(fs::read(root.join("to/empty")).unwrap(), b"");
-        assert!(root.join("to/link").symlink_metadata().is_err());
+        assert!(!root.join("to/second").exists() && root.join("to/link").symlink_metadata().is_err());
         fs::remove_dir_all(&root).unwrap();
     }
 

@@ -122,23 +122,24 @@ fn parse(entry: ExecOrAttach, arguments: &[String]) -> Result<ExecArgs, UsageErr
     Ok(wanted)
 }
 
+/// Runs it; returns the exit code, and whether there was any output.
 pub(super) fn run(
     entry: ExecOrAttach,
     arguments: &[String],
     environment: &mut Environment<'_>,
-) -> Result<u8, CliError> {
+) -> Result<(u8, bool), CliError> {
     let wanted = parse(entry, arguments).map_err(CliError::Usage)?;
     if wanted.common.help {
         print(environment, if entry == ExecOrAttach::Exec { EXEC_HELP } else { ATTACH_HELP })?;
-        return Ok(EXIT_OK);
+        return Ok((EXIT_OK, true));
     }
-    let ended = rt::run(enter(entry, wanted, environment)).map_err(CliError::Runtime)??;
+    let (ended, has_output) = rt::run(enter(entry, wanted, environment)).map_err(CliError::Runtime)??;
     match ended {
-        Ended::Code(0) => Ok(EXIT_OK),
+        Ended::Code(0) => Ok((EXIT_OK, has_output)),
         Ended::Code(code) => {
             // kubectl's message.
             let _ = writeln!(environment.err, "command terminated with exit code {code}");
-            Ok(u8::try_from(code).unwrap_or(EXIT_FAILED))
+            Ok((u8::try_from(code).unwrap_or(EXIT_FAILED), has_output))
         }
         Ended::Failed(words) => Err(CliError::Answer(words)),
         Ended::Lost => Err(CliError::Answer("the connection was lost".to_owned())),
@@ -149,7 +150,7 @@ async fn enter(
     entry: ExecOrAttach,
     mut wanted: ExecArgs,
     environment: &mut Environment<'_>,
-) -> Result<Ended, CliError> {
+) -> Result<(Ended, bool), CliError> {
     let name = wanted.pod.take().unwrap_or_default();
     let found = target::find(&wanted.common.socket, wanted.common.one_namespace(), &name).await?;
     let container = found.container(wanted.container.as_deref(), environment);
@@ -191,14 +192,17 @@ async fn enter(
     let typed = if stdin { read_stdin()? } else { mpsc::channel(1).1 };
     let sizes = if tty { follow_size()? } else { mpsc::channel(1).1 };
     let (out, err) = (&mut *environment.out, &mut *environment.err);
+    let mut has_output = false;
     let write = |output, bytes: &[u8]| {
+        has_output = true;
         let to = if output == OutputStream::Stdout { &mut *out } else { &mut *err };
         to.write_all(bytes).and_then(|()| to.flush())
     };
-    tokio::select! {
-        ended = streams::command(io, streams, typed, sizes, write) => ended.map_err(CliError::Output),
-        _ = ends.recv() => Ok(Ended::Lost),
-    }
+    let ended = tokio::select! {
+        ended = streams::command(io, streams, typed, sizes, write) => ended.map_err(CliError::Output)?,
+        _ = ends.recv() => Ended::Lost,
+    };
+    Ok((ended, has_output))
 }
 
 /// The path of the request.

@@ -61,6 +61,9 @@ pub(super) fn findings(report: &AgentReport, now: Timestamp) -> Vec<Finding> {
     for trouble in &report.serving {
         add("serving", trouble.clone());
     }
+    for problem in &report.problems {
+        add(&problem.subject, problem.message.clone());
+    }
     if running && report.sources.is_empty() {
         add("sources", "no pod source is configured: set --manifest-dir or --manifest-url".to_owned());
     }
@@ -188,7 +191,7 @@ fn with_reason(text: &str, reason: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::serve::server::report::PressureReport;
+    use crate::serve::server::report::{PressureReport, ProblemReport};
 
     fn messages(report: &AgentReport, now: i64) -> Vec<String> {
         let all = findings(report, Timestamp::from_secs(now));
@@ -197,6 +200,16 @@ mod tests {
             .filter(|one| of_interest(one))
             .map(|one| format!("{}: {}", one.subject, one.message))
             .collect()
+    }
+
+    #[test]
+    fn reported_problem_is_a_finding() {
+        let problem =
+            ProblemReport { subject: "/images/a.tar".to_owned(), message: "cannot be imported".to_owned() };
+        let report = AgentReport { problems: vec![problem], ..AgentReport::default() };
+        let expected =
+            Finding { subject: "/images/a.tar".to_owned(), message: "cannot be imported".to_owned() };
+        assert!(findings(&report, Timestamp::from_secs(1_795_040_000)).contains(&expected));
     }
 
     #[test]

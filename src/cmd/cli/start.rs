@@ -372,9 +372,19 @@ fn show(
         attached.push("-i".to_owned());
         attached.extend(wanted.tty.then(|| "-t".to_owned()));
         match enter::run(ExecOrAttach::Attach, &attached, environment) {
-            // It has ended meanwhile: its log has the output.
-            Err(CliError::Answer(_)) => {}
-            result => return result,
+            // What a program writes at once may be over before it is attached: its log has it.
+            Ok((EXIT_OK, false)) => {}
+            Ok((code, _)) => return Ok(code),
+            Err(CliError::Answer(why)) => {
+                // kubectl's message.
+                let name = printable(name);
+                let _ = writeln!(
+                    environment.err,
+                    "warning: couldn't attach to pod/{name}, falling back to streaming logs: {}",
+                    printable(&why)
+                );
+            }
+            Err(error) => return Err(error),
         }
     }
     words.extend((!wanted.stdin && is_running).then(|| "-f".to_owned()));

@@ -62,7 +62,7 @@ pub(super) const PHASES: &[InitPhase] = &[
     },
     InitPhase {
         name: "manifests",
-        help: "Create /etc/kubernetes/manifests; --example writes a pod",
+        help: "Create /etc/kubernetes/manifests and /var/lib/kubelet/images; --example writes a pod",
         run: |run| run.manifests(),
     },
     InitPhase {
@@ -401,10 +401,16 @@ impl InitRun<'_, '_> {
         self.say(&text)
     }
 
-    /// Those of the packages, and the configured one for manifests.
+    /// Those of the packages, and the configured ones for manifests and image archives.
     fn directories(&mut self, phase: &str) -> Result<(), InitError> {
         let wanted = match phase {
-            "manifests" => vec![(PathBuf::from(&self.resolved.kubelet.static_pod_path), 0o755)],
+            "manifests" => {
+                // The embedded runtime's images may be part of an image of the system.
+                let is_embedded = self.resolved.kubelet.container_runtime_endpoint == "embedded";
+                let images = is_embedded.then(|| (self.resolved.agent.images_dir.clone(), 0o755));
+                let manifests = (PathBuf::from(&self.resolved.kubelet.static_pod_path), 0o755);
+                images.into_iter().chain([manifests]).collect()
+            }
             _ => install::directories(),
         };
         for (path, mode) in wanted {

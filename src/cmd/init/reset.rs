@@ -215,8 +215,12 @@ impl ResetRun<'_, '_> {
             self.failed.extend(directories.iter().filter_map(|path| remove(path).err()));
         }
         let mut left = self.files()?;
-        let empty =
-            [root.clone(), self.options.rooted(install::MANIFESTS), self.options.rooted("/etc/kubernetes")];
+        let empty = [
+            self.options.rooted(&self.resolved.agent.images_dir),
+            root.clone(),
+            self.options.rooted(install::MANIFESTS),
+            self.options.rooted("/etc/kubernetes"),
+        ];
         if !self.options.dry_run {
             // Empty directories are removed, too.
             for path in &empty {

@@ -18,7 +18,34 @@ use crate::platform::rt;
 use crate::platform::sys::listeners::{Listener, TCP, Tables, UDP, listeners};
 use crate::pod::admission::rules::addresses_meet;
 use crate::pod::events::EventType;
+use crate::pod::network::port_mappings;
 use crate::runtime::Runtime;
+
+const CHECK: &str = "check listeners on host ports";
+
+/// The ports of running pods on which a host process listens now: namespace and name of the pod, and a message.
+pub(crate) async fn taken_ports(pods: &[Pod]) -> Vec<(String, String)> {
+    let has_ports = |pod: &&Pod| {
+        !pod.spec.host_network && !pod.status.pod_ips.is_empty() && pod.metadata.deletion_timestamp.is_none()
+    };
+    let of = |pod: &Pod| {
+        let mappings: Vec<_> =
+            port_mappings(pod).into_iter().filter(|mapping| mapping.host_port > 0).collect();
+        let name = format!("{}/{}", pod.metadata.namespace, pod.metadata.name);
+        (!mappings.is_empty()).then_some((name, mappings))
+    };
+    let wanted: Vec<_> = pods.iter().filter(has_ports).filter_map(of).collect();
+    if wanted.is_empty() {
+        return Vec::new();
+    }
+    let all = move || {
+        let of = |(name, mappings): &(String, Vec<_>)| {
+            taken(mappings).into_iter().map(|message| (name.clone(), message)).collect::<Vec<_>>()
+        };
+        wanted.iter().flat_map(of).collect()
+    };
+    rt::blocking(CHECK, all).await
+}
 
 impl<R: Runtime> Executor<R> {
     /// Warns of the ports that this pod has taken over.
@@ -28,7 +55,7 @@ impl<R: Runtime> Executor<R> {
         if mappings.is_empty() || pod.spec.host_network {
             return;
         }
-        let taken = rt::blocking("check listeners on host ports", move || taken(&mappings)).await;
+        let taken = rt::blocking(CHECK, move || taken(&mappings)).await;
         for message in taken {
             self.pod_event(pod, EventType::Warning, "HostPortConflict", &message);
         }

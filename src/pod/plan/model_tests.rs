@@ -77,6 +77,7 @@ impl Model {
             now: self.context.now,
             up: Duration::MAX,
             previous: self.status.as_ref(),
+            earlier_counts: &BTreeMap::new(),
             waiting: &waiting,
             blocked: &plan.blocked,
             node_ips: &[],

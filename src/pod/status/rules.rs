@@ -42,6 +42,8 @@ pub(in crate::pod) struct StatusContext<'a> {
     pub up: Duration,
     /// The status before this one; after a restart of the agent, the stored one.
     pub previous: Option<&'a PodStatus>,
+    /// Restart counts of an earlier life of the pod, of containers that have not started in this one.
+    pub earlier_counts: &'a BTreeMap<ContainerName, u32>,
     /// Reason and message of the last failed start per container, removed when one succeeds.
     pub waiting: &'a BTreeMap<ContainerName, (String, String)>,
     /// From the newest plan.

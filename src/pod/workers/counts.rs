@@ -116,6 +116,11 @@ impl Counts {
         self.states().filter_map(|(name, state)| Some((name.clone(), state.back_off?))).into_map()
     }
 
+    /// The counts of an earlier life of the pod, of containers that have not started since.
+    pub(super) fn earlier(&self) -> BTreeMap<ContainerName, u32> {
+        self.earlier.states.iter().map(|(name, state)| (name.clone(), state.restart_count)).into_map()
+    }
+
     /// The store's counts, and those of an earlier life.
     pub(super) fn stored(&self) -> BTreeMap<ContainerName, u32> {
         self.states().map(|(name, state)| (name.clone(), state.restart_count)).into_map()

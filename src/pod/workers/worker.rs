@@ -463,6 +463,7 @@ impl<R: Runtime> Worker<R> {
             now: deps.clock.now(),
             up: deps.clock.since_boot(),
             previous: previous.as_ref(),
+            earlier_counts: &self.counts.earlier(),
             waiting: &waiting,
             blocked: &plan.blocked,
             node_ips: &deps.config.node_ips,

@@ -169,7 +169,7 @@ pub fn pod_from_labels(map: &BTreeMap<String, String>) -> Option<PodRef> {
 }
 
 /// Names become parts of paths: of logs, and of directories that are removed.
-fn may_name_files(name: &str) -> bool {
+pub(in crate::runtime) fn may_name_files(name: &str) -> bool {
     !name.contains('/') && !matches!(name, "." | "..")
 }
 
@@ -208,7 +208,11 @@ fn observed_user(user: cri::LinuxContainerUser) -> ObservedUser {
 }
 
 fn observed_mount(mount: cri::Mount) -> ObservedMount {
-    ObservedMount { container_path: mount.container_path, host_path: mount.host_path }
+    ObservedMount {
+        container_path: mount.container_path,
+        host_path: mount.host_path,
+        recursive_read_only: mount.recursive_read_only,
+    }
 }
 
 /// The cgroup driver that the runtime wants; `None` when it does not report one, or reports an unknown one.

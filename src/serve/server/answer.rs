@@ -13,7 +13,7 @@ use super::logs;
 use super::measured;
 use super::node::{SharedNode, StreamKind, StreamServer};
 use super::proxy;
-use super::report::ObjectDetail;
+use super::report::{ObjectDetail, ProblemReport};
 use super::route::{ContainerTarget, LogOptions, PodName, Refused, Route};
 use super::system_logs::{self, asks};
 use crate::model::api::pod::{Container, ObjectMeta, Pod, PodSpec, PodStatus};
@@ -21,6 +21,7 @@ use crate::model::observed::{ContainerStateKind, ObservedContainer};
 use crate::model::provenance::CONFIG_SOURCE_ANNOTATION;
 use crate::model::types::{ContainerId, ContainerName, PodSource};
 use crate::platform::clock::Clock;
+use crate::pod::executor::taken_ports::taken_ports;
 use crate::pod::lifecycle::show_end;
 use crate::serve::server::incoming::IncomingBody;
 use crate::serve::streaming::{self, Action};
@@ -146,7 +147,12 @@ pub async fn outcome(
         }
         Route::Run(container, command) => run(node, &container, command).await,
         Route::AgentStatus(query) if served.own => {
-            Ok(object(StatusCode::OK, &node.report(ObjectDetail::from_query(&query))))
+            let mut report = node.report(ObjectDetail::from_query(&query));
+            for (pod, conflict) in taken_ports(&report.pods).await {
+                let message = format!("HostPortConflict: {conflict}");
+                report.problems.push(ProblemReport { subject: format!("pod {pod}"), message });
+            }
+            Ok(object(StatusCode::OK, &report))
         }
         Route::AgentRestart(pod, containers) if served.own => restart(node, &pod, containers).await,
         Route::AcceptSource(name) if served.own => match node.accept_source(&name).await {

@@ -41,6 +41,8 @@ pub struct AgentReport {
     pub pressure: Vec<PressureReport>,
     /// Servers that cannot run now, and why.
     pub serving: Vec<String>,
+    /// Image archives that cannot be imported, and pods whose host ports a process of the node listens on.
+    pub problems: Vec<ProblemReport>,
     pub api: ApiReport,
     /// The last events, oldest first.
     pub events: Vec<EventReport>,
@@ -132,6 +134,16 @@ impl ObjectCounts {
         }
         counts
     }
+}
+
+/// A problem that is not part of another field.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ProblemReport {
+    /// The object with the problem.
+    pub subject: String,
+    /// The cause, and what to do.
+    pub message: String,
 }
 
 /// A resource under pressure.

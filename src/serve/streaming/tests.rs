@@ -300,6 +300,49 @@ async fn a_client_that_does_not_read_holds_up_nobody_and_one_that_vanishes_ends_
 }
 
 #[tokio::test(start_paused = true)]
+async fn slow_client_gets_all_output_of_an_ended_program() {
+    let (servers, mut near) = tokio::io::duplex(1000);
+    let (mut far, clients) = tokio::io::duplex(1000);
+    // A second for each 1000 bytes: much longer than a closed connection stays open.
+    let relay = async move {
+        let ((mut from, mut back), (mut asked, mut to)) =
+            (tokio::io::split(&mut near), tokio::io::split(&mut far));
+        let slowly = async {
+            let mut block = [0; 1000];
+            while let Ok(count @ 1..) = from.read(&mut block).await {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                to.write_all(&block[..count]).await.expect("the client reads");
+            }
+        };
+        tokio::join!(slowly, tokio::io::copy(&mut asked, &mut back)).1.expect("the server reads");
+    };
+    let streams = Streams { stdout: true, ..Streams::default() };
+    let session = Session {
+        stdin: None,
+        stdout: Some(Box::new(std::io::Cursor::new(vec![7; 100_000]))),
+        stderr: None,
+        resize: None,
+        exit: Box::pin(async { Ok(0) }),
+    };
+    let dialect = Dialect { structured: true, resizes: true };
+    let open = Box::pin(async { Ok(session) });
+    let mut received = 0;
+    let write = |_, piece: &[u8]| {
+        received += piece.len();
+        Ok(())
+    };
+    let talk = async {
+        let (no_input, no_sizes) = (mpsc::channel(1).1, mpsc::channel(1).1);
+        let ended = super::client::command(clients, streams, no_input, no_sizes, write).await;
+        assert_eq!(ended.expect("it is taken"), super::client::Ended::Code(0));
+    };
+    let serve = command::over_spdy(servers, dialect, streams, open, Activity::new());
+    let local = LocalSet::new();
+    Box::pin(local.run_until(async { tokio::join!(talk, serve, relay) })).await;
+    assert_eq!(received, 100_000);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_client_that_does_not_open_its_streams_is_cut_off() {
     let test = async {
         let (mut client, server) = tokio::io::duplex(1000);

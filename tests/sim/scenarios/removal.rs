@@ -93,7 +93,11 @@ fn a_crash_loop_that_goes_and_comes_back_keeps_its_back_off() {
         node.wait(5 * SECOND).await;
         assert!(is_empty(&node));
         node.want(PodSource::File, &web);
-        node.wait(3 * MINUTE).await;
+        node.wait(MINUTE).await;
+        let waiting = &status(&node, &web[0]).container_statuses[0];
+        assert!(waiting.state.waiting.as_ref().is_some_and(|waiting| waiting.reason == "CrashLoopBackOff"));
+        assert_eq!(waiting.restart_count, 5, "as before, until it starts");
+        node.wait(2 * MINUTE).await;
         let after = newest(&node);
         assert_eq!(after.attempt, 6);
         assert!(

@@ -16,7 +16,10 @@ fn flag_lines_are_alphabetical_and_complete() {
         r#"FLAG: --v="2""#,
         r#"FLAG: --sync-frequency="1m0s""#,
         r#"FLAG: --enforce-node-allocatable="[pods]""#,
-        r#"FLAG: --anonymous-auth="true""#,
+        // Where the agent's default is not the kubelet's, it is the agent's that is shown.
+        r#"FLAG: --address="127.0.0.1""#,
+        r#"FLAG: --anonymous-auth="false""#,
+        r#"FLAG: --container-runtime-endpoint="embedded""#,
         r#"FLAG: --eviction-hard="""#,
         r#"FLAG: --streaming-connection-idle-timeout="4h0m0s""#,
         r#"FLAG: --root-dir="/var/lib/kubelet""#,

@@ -6,11 +6,12 @@ use super::conditions::is_restarting_all;
 use super::{RESTARTING_ALL_CONTAINERS, StatusContext, reported, unknown_termination};
 use crate::model::api::pod::{
     Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting,
-    ContainerStatus, Pod, PodStatus,
+    ContainerStatus, Pod, PodStatus, VolumeMount,
 };
 use crate::model::containers::ContainerKind;
 use crate::model::containers::is_sidecar;
 use crate::model::observed::{ContainerStateKind, ObservedContainer, ObservedPod, ObservedUser};
+use crate::model::runtime_config::absolute;
 use crate::pod::prober::rules::{has_started, is_ready, runs_again_after_kill};
 use crate::pod::restart::{has_run, restarts_after};
 
@@ -102,7 +103,7 @@ impl Scene<'_> {
             status.allocated_resources.clone_from(&container.resources.requests);
             status.resources = Some(container.resources.clone());
         }
-        status.volume_mounts = volume_mounts(container);
+        status.volume_mounts = volume_mounts(container, newest);
         status.user = newest.and_then(|record| record.user.as_ref()).map(shown_user);
         status
     }
@@ -176,8 +177,10 @@ impl Scene<'_> {
         if kind == ContainerKind::Init && self.initialised {
             return self.finished_init(container);
         }
+        let earlier = self.context.earlier_counts.get(&container.name.as_str().into()).copied().unwrap_or(0);
         let mut status = ContainerStatus {
             name: container.name.clone(),
+            restart_count: i32::try_from(earlier).unwrap_or(i32::MAX),
             state: waiting(self.default_reason(), ""),
             image: container.image.clone(),
             ..ContainerStatus::default()
@@ -190,7 +193,7 @@ impl Scene<'_> {
         if old.state.terminated.is_some() {
             return old.clone();
         }
-        status.restart_count = old.restart_count;
+        status.restart_count = status.restart_count.max(old.restart_count);
         status.last_state.clone_from(&old.last_state);
         if old.state.running.is_some() {
             let gone = unknown_termination(
@@ -325,14 +328,19 @@ fn shortened(text: &str, max: usize) -> String {
     text[..end].to_owned()
 }
 
-/// The status shows `IfPossible` as `Disabled`: mounts under a read-only mount stay as they are.
-fn volume_mounts(container: &Container) -> Vec<Value> {
-    let one = |mount: &crate::model::api::pod::VolumeMount| {
+/// A mount is recursively read-only if the runtime says so; before it has the container, if the spec requires it.
+fn volume_mounts(container: &Container, record: Option<&ObservedContainer>) -> Vec<Value> {
+    let one = |mount: &VolumeMount| {
         let mut shown = json!({"name": mount.name, "mountPath": mount.mount_path});
         if mount.read_only {
-            let enabled = mount.recursive_read_only.as_deref() == Some("Enabled");
+            let path = absolute(&mount.mount_path);
+            let is_required = mount.recursive_read_only.as_deref() == Some("Enabled");
+            let is_enabled = is_required
+                || record.is_some_and(|record| {
+                    record.mounts.iter().any(|made| made.recursive_read_only && made.container_path == path)
+                });
             shown["readOnly"] = Value::Bool(true);
-            shown["recursiveReadOnly"] = Value::from(if enabled { "Enabled" } else { "Disabled" });
+            shown["recursiveReadOnly"] = Value::from(if is_enabled { "Enabled" } else { "Disabled" });
         }
         shown
     };

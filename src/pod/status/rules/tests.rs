@@ -5,7 +5,9 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::model::api::decode::decode;
-use crate::model::observed::{ContainerStateKind, ObservedContainer, ObservedSandbox, ObservedUser};
+use crate::model::observed::{
+    ContainerStateKind, ObservedContainer, ObservedMount, ObservedSandbox, ObservedUser,
+};
 use crate::pod::prober::rules::{InstanceProbes, ProbeResult};
 use crate::pod::restart::counts_after;
 
@@ -48,6 +50,7 @@ fn seen(words: &str) -> ObservedPod {
 
 struct Case {
     previous: Option<PodStatus>,
+    earlier_counts: BTreeMap<ContainerName, u32>,
     waiting: BTreeMap<ContainerName, (String, String)>,
     blocked: Vec<Blocked>,
     probes: ProbeResults,
@@ -61,6 +64,7 @@ impl Default for Case {
     fn default() -> Self {
         Self {
             previous: None,
+            earlier_counts: BTreeMap::new(),
             waiting: BTreeMap::new(),
             blocked: Vec::new(),
             probes: ProbeResults::new(),
@@ -82,6 +86,7 @@ impl Case {
             now: Timestamp::from_secs(self.now),
             up: self.up,
             previous: self.previous.as_ref(),
+            earlier_counts: &self.earlier_counts,
             waiting: &self.waiting,
             blocked: &self.blocked,
             node_ips: &["10.0.0.1".to_owned()],
@@ -132,6 +137,7 @@ fn conditions_of_clients_are_those_of_the_wanted_pod_and_open_gates() {
             now: Timestamp::from_secs(NOW),
             up: Duration::MAX,
             previous: Some(&previous),
+            earlier_counts: &BTreeMap::new(),
             waiting: &BTreeMap::new(),
             blocked: &[],
             node_ips: &[],
@@ -363,6 +369,7 @@ fn termination_messages_share_a_budget() {
         now: Timestamp::from_secs(NOW),
         up: Duration::MAX,
         previous: None,
+        earlier_counts: &BTreeMap::new(),
         waiting: &empty.0,
         blocked: &[],
         node_ips: &[],
@@ -499,10 +506,16 @@ fn who_a_container_runs_as_and_how_its_volumes_are_mounted_is_shown() {
     let mounts = json!([
         {"name": "v", "mountPath": "/v"},
         {"name": "w", "mountPath": "/w", "readOnly": true, "recursiveReadOnly": "IfPossible"},
+        {"name": "x", "mountPath": "x", "readOnly": true, "recursiveReadOnly": "IfPossible"},
     ]);
     let mut observed = seen("a:running b:running");
     let groups = vec![7, 8];
     observed.containers[0].user = Some(ObservedUser { uid: 5, gid: 6, supplemental_groups: groups });
+    let mount = |path: &str, recursive_read_only| {
+        let (container_path, host_path) = (path.to_owned(), String::new());
+        ObservedMount { container_path, host_path, recursive_read_only }
+    };
+    observed.containers[0].mounts = vec![mount("/w", false), mount("/x", true)];
     let case = Case::default();
     let spec = json!({"containers": [{"name": "b", "image": "ib", "volumeMounts": mounts}]});
     let status = case.of(spec, &observed);
@@ -511,6 +524,7 @@ fn who_a_container_runs_as_and_how_its_volumes_are_mounted_is_shown() {
     let shown = json!([
         {"name": "v", "mountPath": "/v"},
         {"name": "w", "mountPath": "/w", "readOnly": true, "recursiveReadOnly": "Disabled"},
+        {"name": "x", "mountPath": "x", "readOnly": true, "recursiveReadOnly": "Enabled"},
     ]);
     assert_eq!(Value::from(b.volume_mounts.clone()), shown);
 }

@@ -442,6 +442,9 @@ fn archives_of_the_directory_are_imported_once_and_broken_ones_do_not_stop_the_o
     assert_eq!(first.images.len(), 1);
     assert_eq!(first.failed.len(), 1);
     assert!(first.failed[0].0.ends_with("a.tar"));
+    let problems: Vec<_> = broken.problems().collect();
+    assert_eq!(problems.len(), 1);
+    assert!(problems[0].0.ends_with("a.tar") && problems[0].1.ends_with(": replace it with a complete one"));
     let written = std::fs::metadata(root.join("store/index.json")).unwrap().ino();
     for mut broken in [broken.clone(), watch::Broken::default()] {
         assert!(store.import_new(&root, &mut broken).unwrap().images.is_empty());
@@ -454,6 +457,7 @@ fn archives_of_the_directory_are_imported_once_and_broken_ones_do_not_stop_the_o
     );
     std::fs::write(root.join("a.tar"), docker_archive(&["a"], &[&layer])).unwrap();
     assert_eq!(store.import_new(&root, &mut broken).unwrap().images.len(), 1);
+    assert_eq!(broken.problems().count(), 0);
     std::fs::remove_dir_all(&store.resolve("a").unwrap().unwrap().layers[0]).unwrap();
     assert_eq!((store.resolve("a").unwrap(), store.list().unwrap()), (None, Vec::new()), "damaged is absent");
     assert_eq!(

@@ -30,11 +30,12 @@ const LONGEST_RETRY: Duration = Duration::from_secs(300);
 pub struct Broken(BTreeMap<PathBuf, Failed>);
 
 /// One of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Failed {
     stamp: Stamp,
     /// The archive was not at fault.
     again: bool,
+    message: String,
 }
 
 impl Broken {
@@ -42,6 +43,11 @@ impl Broken {
     #[must_use]
     pub(in crate::runtime) fn any_again(&self) -> bool {
         self.0.values().any(|failed| failed.again)
+    }
+
+    /// The archives, each with the reason and what to do.
+    pub(crate) fn problems(&self) -> impl Iterator<Item = (&Path, &str)> {
+        self.0.iter().map(|(path, failed)| (path.as_path(), failed.message.as_str()))
     }
 }
 
@@ -102,8 +108,9 @@ impl ImageStore {
                     && (archive.size, archive.mtime, archive.inode) == stamp
                     && !archive.images.iter().any(is_damaged)
             });
-            let before = broken.0.get(&path).copied().filter(|failed| failed.stamp == stamp);
-            if is_known || before.is_some_and(|failed| !failed.again) {
+            let before =
+                broken.0.get(&path).filter(|failed| failed.stamp == stamp).map(|failed| failed.again);
+            if is_known || before == Some(false) {
                 continue;
             }
             let result = self.import(&path).and_then(|images| {
@@ -122,9 +129,14 @@ impl ImageStore {
                     imported.images.extend(images);
                 }
                 Err(error) => {
-                    let failed = Failed { stamp, again: is_the_machines(&error) };
-                    broken.0.insert(path.clone(), failed);
-                    if before != Some(failed) {
+                    let (again, why) = (is_the_machines(&error), chain(&error));
+                    let message = if again {
+                        format!("the image archive cannot be imported and is tried again: {why}")
+                    } else {
+                        format!("the image archive cannot be imported: {why}: replace it with a complete one")
+                    };
+                    broken.0.insert(path.clone(), Failed { stamp, again, message });
+                    if before != Some(again) {
                         imported.failed.push((path, error));
                     }
                 }
@@ -166,23 +178,21 @@ fn stamp(path: &Path) -> Option<Stamp> {
     metadata.is_file().then(|| (metadata.len(), mtime, metadata.ino()))
 }
 
-/// Imports what is in `directory` and what is added later, forever. `changed` gets the images each time there
-/// are new ones. The directory is created if it is missing. The first scan is over when `changed` is called
-/// for the first time, with or without images.
+/// Imports what is in `directory` and what is added later, forever. `scanned` gets the archives that could not be
+/// imported after each scan of the directory, which is created if it is missing.
 ///
 /// # Errors
 /// When the directory cannot be made or watched.
 pub async fn watch_images(
     store: ImageStore,
     directory: PathBuf,
-    mut changed: impl FnMut(Vec<Image>),
+    mut scanned: impl FnMut(&Broken),
 ) -> Result<(), WatchError> {
     crate::platform::sys::dir::make_dir(&directory, 0o755)
         .map_err(|source| WatchError::Directory { path: directory.clone(), source })?;
     let watcher = Watcher::new().map_err(WatchError::Watch)?;
     watcher.watch(&directory, Interest::Contents).map_err(WatchError::Watch)?;
     let mut broken = Broken::default();
-    let mut is_first = true;
     let mut retry = Retry::new(FIRST_RETRY, LONGEST_RETRY);
     loop {
         let (store, place, before) = (store.clone(), directory.clone(), std::mem::take(&mut broken));
@@ -192,11 +202,8 @@ pub async fn watch_images(
         })
         .await;
         broken = after;
-        let images = tell(&directory, result);
-        if is_first || !images.is_empty() {
-            changed(images);
-        }
-        is_first = false;
+        tell(&directory, result);
+        scanned(&broken);
         if broken.any_again() {
             // Whichever comes first; pending events are not lost.
             if let Ok(news) = tokio::time::timeout(retry.delay(), wait_for_news(&watcher)).await {
@@ -219,13 +226,13 @@ async fn wait_for_news(watcher: &Watcher) -> Result<(), WatchError> {
 }
 
 /// One line for each archive.
-fn tell(directory: &Path, result: Result<Imported, ImageError>) -> Vec<Image> {
+fn tell(directory: &Path, result: Result<Imported, ImageError>) {
     let imported = match result {
         Ok(imported) => imported,
         Err(error) => {
             log::error!(path = directory.display().to_string(), err = chain(&error); "Failed to import \
                  image archives");
-            return Vec::new();
+            return;
         }
     };
     for (path, error) in &imported.failed {
@@ -243,13 +250,14 @@ fn tell(directory: &Path, result: Result<Imported, ImageError>) -> Vec<Image> {
         let name = image.repo_tags.first().unwrap_or(&image.id);
         log::info!(image = name.as_str(), source = image.source.as_str(); "Imported image");
     }
-    imported.images
 }
 
-/// A file that is complete, or may be.
+/// A file that is complete, or may be; or one that is gone, which may have been a broken one.
 fn is_news(event: &InotifyEvent) -> bool {
     match event {
-        InotifyEvent::Entry { change, .. } => matches!(change, Change::Written | Change::MovedIn),
+        InotifyEvent::Entry { change, .. } => {
+            matches!(change, Change::Written | Change::MovedIn | Change::Gone)
+        }
         InotifyEvent::Overflow => true,
         InotifyEvent::Directory { .. } => false,
     }

@@ -39,7 +39,13 @@ impl Monitor {
                 .add(pump.source.as_fd(), Readiness::Read, token(TokenKind::Source, serial))
                 .map_err(|error| format!("wait for standard input: {error}"))?;
         }
-        Ok(Attach { container: self.containers[at].serial, stdin, had_stdin, stdout, stderr })
+        let container = &mut self.containers[at];
+        let mut attach = Attach { container: container.serial, stdin, had_stdin, stdout, stderr };
+        if let Some([stdout, stderr]) = container.unseen.take() {
+            attach.output(false, &stdout);
+            attach.output(true, &stderr);
+        }
+        Ok(attach)
     }
 
     /// A client has written, or closed, its standard input.

@@ -21,6 +21,8 @@ use crate::platform::sys::packets;
 
 /// Chunks of output read at a container's end before others get their turn again.
 const DRAIN_READS: usize = 256;
+/// Output that is kept for the first client of a container, of each stream: what a pipe holds.
+const MAX_UNSEEN: usize = 64 * 1024;
 /// Names of containers are components of paths.
 const MAX_NAME: usize = 255;
 
@@ -43,6 +45,9 @@ pub(super) struct Container {
     pub(super) stdin_is_full: bool,
     stdout: Option<ContainerOutput>,
     stderr: Option<ContainerOutput>,
+    /// What a container for a single client (`stdinOnce`) has written before that client attached: it may well
+    /// have ended by the time the client would see its output. `None` when it was too much.
+    pub(super) unseen: Option<[Vec<u8>; 2]>,
     pub(super) console: Option<File>,
     pub(super) log: Log,
 }
@@ -186,6 +191,7 @@ impl Monitor {
             id: id.to_owned(),
             serial,
             directory,
+            unseen: facts.stdin_once.then(Default::default),
             facts,
             phase: ProcessPhase::Running,
             helper: None,
@@ -374,6 +380,13 @@ impl Monitor {
         match output.file.read(&mut self.input) {
             Ok(count @ 1..) => {
                 let chunk = &self.input[..count];
+                if let Some(unseen) = &mut container.unseen {
+                    let kept = &mut unseen[usize::from(stream == LogStream::Stderr)];
+                    kept.extend_from_slice(chunk);
+                    if kept.len() > MAX_UNSEEN {
+                        container.unseen = None;
+                    }
+                }
                 self.entries.chunk(&mut container.log, &mut output.splitter, stream, now, chunk);
                 for connection in &mut self.connections {
                     if let Role::Attach(attach) = &mut connection.role
@@ -422,6 +435,7 @@ impl Monitor {
             self.epoll.remove(stdin.as_fd());
         }
         container.console = None;
+        container.unseen = None;
         container.log = Log::default();
         container.phase = ProcessPhase::Ended;
         let serial = container.serial;

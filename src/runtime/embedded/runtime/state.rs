@@ -12,7 +12,7 @@ use super::super::protocol::Started;
 use super::record::{ContainerRecord, SandboxRecord, SandboxStage};
 use crate::model::observed::{ContainerStateKind, ObservedContainer, ObservedSandbox};
 use crate::model::types::{ContainerId, ContainerName, PodRef, PodUid, SandboxId, Timestamp};
-use crate::runtime::convert::pod_from_labels;
+use crate::runtime::convert::{may_name_files, pod_from_labels};
 use crate::runtime::{ContainerConfig, NamespaceMode, SandboxConfig, labels};
 
 /// All sandboxes and containers.
@@ -141,11 +141,6 @@ impl Container {
             ContainerPhase::Exited => ContainerStateKind::Exited,
         }
     }
-}
-
-/// Names become parts of paths: of logs, and of directories that are removed.
-fn may_name_files(name: &str) -> bool {
-    !name.contains('/') && !matches!(name, "." | "..")
 }
 
 impl RuntimeState {

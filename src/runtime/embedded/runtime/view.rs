@@ -41,7 +41,11 @@ pub(super) fn status(shared: &Rc<RuntimeInner>, id: &ContainerId) -> Result<Obse
             .config
             .mounts
             .into_iter()
-            .map(|mount| ObservedMount { container_path: mount.container_path, host_path: mount.host_path })
+            .map(|mount| ObservedMount {
+                container_path: mount.container_path,
+                host_path: mount.host_path,
+                recursive_read_only: mount.recursive_read_only,
+            })
             .collect(),
         user: view.user,
     })

@@ -378,5 +378,9 @@ fn list_view(full: &ObservedContainer) -> ObservedContainer {
 }
 
 fn observed_mount(mount: &crate::runtime::Mount) -> ObservedMount {
-    ObservedMount { container_path: mount.container_path.clone(), host_path: mount.host_path.clone() }
+    ObservedMount {
+        container_path: mount.container_path.clone(),
+        host_path: mount.host_path.clone(),
+        recursive_read_only: mount.recursive_read_only,
+    }
 }

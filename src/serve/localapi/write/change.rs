@@ -42,9 +42,10 @@ fn changeable(task: &Task, config: &PodConfig) -> Result<Option<Changeable>, Fai
             return Err(task.read_only(task.name(), &origin));
         }
         Some(found) => (found.kept, false),
-        None => match going(task)? {
-            Some(kept) => (kept, true),
-            None => return Ok(None),
+        None => match (going(task)?, implicit(task)?) {
+            (Some(kept), _) => (kept, true),
+            (None, Some(kept)) => (kept, false),
+            (None, None) => return Ok(None),
         },
     };
     let shown = task.shown(&kept);
@@ -71,6 +72,15 @@ fn going(task: &Task) -> Result<Option<StoredObject>, Failure> {
     }
     let status = api_pod::kept_status(&pod);
     Ok(Some(StoredObject::Pod(Rc::new(Pod { status, ..pod }))))
+}
+
+/// A namespace that was not created explicitly, as it is shown: its first change creates it.
+fn implicit(task: &Task) -> Result<Option<StoredObject>, Failure> {
+    let shown = match task.store() {
+        Store::Namespaces => task.api.find(Store::Namespaces, "", task.name()),
+        _ => None,
+    };
+    shown.map(|shown| task.keep(shown)).transpose()
 }
 
 /// The object after an update or a patch of `base`. Field ownership is not considered.
@@ -175,11 +185,7 @@ fn entries_said(value: &Value) -> Option<Vec<ManagerEntry>> {
 
 /// The object does not exist: apply creates it.
 fn absent(task: &Task, config: &PodConfig) -> Decision {
-    let Content::Patch(PatchKind::Apply, wanted) = &task.content else {
-        // An implicit namespace exists because of its objects and has nothing that could change.
-        let is_there = task.api.find(task.store(), task.namespace(), task.name()).is_some();
-        return Err(if is_there { not_kept(task) } else { task.missing() });
-    };
+    let Content::Patch(PatchKind::Apply, wanted) = &task.content else { return Err(task.missing()) };
     if task.wanted.subresource.is_some() {
         return Err(task.missing());
     }
@@ -191,10 +197,6 @@ fn absent(task: &Task, config: &PodConfig) -> Decision {
     let draft = task.draft(applied.object)?;
     let kept = task.build(config, draft, task.name())?.with_entries(applied.entries);
     new::put(task, config, &kept, warnings)
-}
-
-fn not_kept(task: &Task) -> Failure {
-    task.refused(task.name(), "the namespace exists only because it contains objects; create it first")
 }
 
 fn check_patch_options(task: &Task) -> Result<(), Failure> {

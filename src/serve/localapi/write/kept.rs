@@ -20,7 +20,7 @@ use crate::model::api::pod::Pod;
 use crate::model::objects::wire::{self, Values};
 use crate::model::objects::{LocalObject, ObjectKey, ObjectKind};
 use crate::model::provenance::LOCAL_ANNOTATIONS;
-use crate::model::types::{PodSource, PodUid};
+use crate::model::types::{PodSource, PodUid, Timestamp};
 use crate::pod::runtime_class;
 use crate::pod::scheduling::{place, unscheduled};
 use crate::serve::localapi::patch::managed::{self, ManagerEntry};
@@ -323,6 +323,15 @@ impl Task {
                 Ok(StoredObject::Object(Rc::new(object)))
             }
         }
+    }
+
+    /// The stored form of an object that is shown and not stored.
+    pub(super) fn keep(&self, shown: Value) -> Result<StoredObject, Failure> {
+        let (uid, created) =
+            (text(&shown, "/metadata/uid").to_owned(), text(&shown, "/metadata/creationTimestamp"));
+        let created = Timestamp::parse_rfc3339(created).unwrap_or(self.now);
+        let Draft::Object(written) = self.draft(shown)? else { return Err(self.missing()) };
+        Ok(StoredObject::Object(Rc::new(LocalObject { uid, created, ..self.accept(*written, self.name())? })))
     }
 
     fn accept(&self, written: AnyObject, name: &str) -> Result<LocalObject, Failure> {

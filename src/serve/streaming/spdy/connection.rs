@@ -100,18 +100,15 @@ impl SpdyConnection {
         let _ = self.frames.send(Outgoing::Frame(frame::reset(stream.id, RESET_PROTOCOL_ERROR))).await;
     }
 
-    /// Sends `GOAWAY` after everything else, and waits briefly for the client to close: closing a connection
-    /// with unread input would lose data in flight.
+    /// Sends `GOAWAY` after everything else, however long the client takes to read it, and waits briefly for the
+    /// client to close: closing a connection with unread input would lose data in flight.
     pub(in crate::serve) async fn close(mut self) {
         let _ = self.frames.send(Outgoing::Frame(frame::go_away(0))).await;
         let _ = self.frames.send(Outgoing::Close).await;
         self.streams.close();
         while self.streams.recv().await.is_some() {}
-        let linger = async {
-            self.writer.join_next().await;
-            self.reader.join_next().await;
-        };
-        let _ = tokio::time::timeout(LINGER, linger).await;
+        self.writer.join_next().await;
+        let _ = tokio::time::timeout(LINGER, self.reader.join_next()).await;
     }
 }
 

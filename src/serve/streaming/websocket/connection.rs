@@ -78,15 +78,13 @@ impl WebSocketConnection {
         self.reader.join_next().await;
     }
 
-    /// Sends a close frame after everything else, and waits briefly for the client's.
+    /// Sends a close frame after everything else, however long the client takes to read it, and waits briefly for
+    /// the client's.
     pub(in crate::serve) async fn close(mut self) {
         let _ = self.frames.send(Outgoing::Frame(frame::close())).await;
         let _ = self.frames.send(Outgoing::Close).await;
-        let linger = async {
-            self.writer.join_next().await;
-            self.reader.join_next().await;
-        };
-        let _ = tokio::time::timeout(LINGER, linger).await;
+        self.writer.join_next().await;
+        let _ = tokio::time::timeout(LINGER, self.reader.join_next()).await;
     }
 }
 
