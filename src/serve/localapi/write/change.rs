@@ -18,6 +18,7 @@ use crate::model::api::pod::{Pod, PodStatus};
 use crate::model::api::schema::check::{Misfit, Unknown};
 use crate::model::provenance::is_from_api;
 use crate::pod::status::rules::take_foreign_conditions;
+use crate::serve::localapi::patch::fields::misplaced;
 use crate::serve::localapi::patch::managed::{self, ManagerEntry, after_update};
 use crate::serve::localapi::patch::{PatchError, apply, bounded, json_patch, merge_patch, strategic};
 use crate::serve::localapi::resource::Store;
@@ -264,7 +265,8 @@ fn check_typed(task: &Task, wanted: &Value) -> Result<(), Failure> {
     let findings = task.check(&mut wanted.clone());
     let unknown =
         findings.unknown.iter().map(|Unknown { path, .. }| format!(".{path}: field not declared in schema"));
-    let errors: Vec<String> = findings.misfits.iter().map(Misfit::as_typed_error).chain(unknown).collect();
+    let misfits = findings.misfits.iter().map(Misfit::as_typed_error);
+    let errors: Vec<String> = misfits.chain(unknown).chain(misplaced(wanted, task.shape(), "")).collect();
     let said = match errors.as_slice() {
         [] => return Ok(()),
         [only] => only.clone(),
