@@ -29,6 +29,7 @@ use crate::desired::source::file::{FileConfig, FileSource};
 use crate::desired::source::parser::StaticPodParser;
 use crate::desired::source::url::UrlSource;
 use crate::model::objects::{LocalObjects, VOLUMES_DIR};
+use crate::model::revisions::Revisions;
 use crate::model::source::SourceUpdate;
 use crate::model::types::PodSource;
 use crate::node::shutdown::InitSystem;
@@ -331,6 +332,7 @@ struct AgentParts<R> {
     store: StoreHandle,
     loaded: Loaded,
     objects: Rc<LocalObjects>,
+    revisions: Revisions,
     events: EventRecorder,
     statuses: Rc<StatusManager>,
     view: Rc<LoopView>,
@@ -353,7 +355,8 @@ impl<R: Runtime> AgentParts<R> {
         let clock = Clock::System;
         let root = &resolved.flags.root_dir;
         make_dir(root, 0o750)?;
-        let objects = Rc::new(LocalObjects::new(root.join(VOLUMES_DIR)));
+        let revisions = Revisions::since(clock.now());
+        let objects = Rc::new(LocalObjects::new(root.join(VOLUMES_DIR), revisions.clone()));
         let executor = {
             let user_ids = resources::user_ids(resolved).await.map_err(SetupError::UserNamespaces)?;
             ExecutorConfig { user_ids, ..executor_config(resolved, &objects)? }
@@ -370,7 +373,7 @@ impl<R: Runtime> AgentParts<R> {
         let earlier = store.events().await.unwrap_or_default();
         let events = EventRecorder::new(resolved.node_name.clone(), clock.clone(), store.clone(), earlier);
         tell_upgrade(root, &events);
-        let statuses = Rc::new(StatusManager::new(store.clone(), loaded.statuses.clone()));
+        let statuses = Rc::new(StatusManager::new(store.clone(), loaded.statuses.clone(), revisions.clone()));
         let runtime_name = Rc::new(RefCell::default());
         let identity = Identity {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -390,6 +393,7 @@ impl<R: Runtime> AgentParts<R> {
         }
         let (editor, edits) = Editor::channel();
         Ok(Self {
+            revisions,
             view: Rc::new(LoopView::new(identity, Rc::clone(&runtime_name))),
             workers: worker_config(resolved, &executor),
             images: pulling::image_config(resolved),
@@ -476,8 +480,9 @@ impl<R: Runtime> AgentParts<R> {
             editor: self.editor.clone(),
             stats: serving::stats(resolved, Rc::<LocalObjects>::clone(&self.objects), &self.clock),
         });
-        let parts = (&self.view, &self.statuses, &self.events, &self.clock, &self.editor);
-        let guest = cluster::local_api(resolved, self.executor.as_ref(), &node, parts);
+        let parts = (&self.view, &self.statuses, &self.objects, &self.events, &self.clock);
+        let writes = (&self.editor, &self.revisions);
+        let guest = cluster::local_api(resolved, self.executor.as_ref(), &node, parts, writes);
         let mut tasks = serving::start(resolved, (&node, &guest), &self.view, &self.clock)?;
         let (begun, clock, shared) = (Rc::clone(&self.view), self.clock.clone(), Rc::clone(&node));
         tasks.push(rt::spawn("local API", async move {
