@@ -17,6 +17,7 @@ pub mod objects;
 pub mod observed;
 pub mod ordered;
 pub mod provenance;
+pub mod revisions;
 pub mod runtime_config;
 pub mod source;
 pub mod types;

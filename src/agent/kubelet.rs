@@ -260,7 +260,11 @@ impl<R: Runtime> Kubelet<R> {
     fn take_notes(&self) {
         let notes = self.pod_config.notes();
         self.workers.set_node_changes(&notes.node);
+        let before = self.view.notes().mirrors;
         self.view.set_notes(notes.clone());
+        for (uid, _) in notes.mirrors.iter().filter(|(uid, mirror)| before.get(*uid) != Some(*mirror)) {
+            self.workers.statuses().set_mirror(uid);
+        }
     }
 
     async fn on_rollout(&mut self) {

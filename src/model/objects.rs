@@ -5,7 +5,7 @@
 mod local;
 pub mod wire;
 
-pub use local::LocalObjects;
+pub use local::{LocalObjects, VersionedObject};
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -243,6 +243,7 @@ mod tests {
     use super::*;
     use crate::model::api::decode::decode;
     use crate::model::disruption::Pressure;
+    use crate::model::revisions::Revisions;
     use crate::model::types::{PodUid, Timestamp};
     use crate::node::shutdown::rules::periods;
     use crate::store::{Mode, OpenOptions, StoreHandle};
@@ -282,7 +283,8 @@ mod tests {
         let options = OpenOptions { mode: Mode::Inline, ..OpenOptions::default() };
         let store = StoreHandle::open_in_memory(options).unwrap();
         let events = EventRecorder::new("n".into(), clock.clone(), store.clone(), vec![]);
-        let statuses = Rc::new(StatusManager::new(store, BTreeMap::new()));
+        let statuses =
+            Rc::new(StatusManager::new(store, BTreeMap::new(), Revisions::since(Timestamp::default())));
         for (name, priority) in [("stubborn", 0), ("quick", 0), ("vital", 2_000_000_000)] {
             let raw = json!({
                 "metadata": {"name": name, "uid": name},

@@ -9,6 +9,7 @@ use super::*;
 use crate::model::api::decode::decode;
 use crate::model::api::pod::Pod;
 use crate::model::objects::LocalObjects;
+use crate::model::revisions::Revisions;
 use crate::model::runtime_config::CgroupDriver;
 use crate::model::types::{PodUid, Timestamp};
 use crate::node::eviction::{ThresholdTexts, thresholds};
@@ -51,7 +52,8 @@ fn bench(hard: &str) -> Bench {
     let options = OpenOptions { mode: Mode::Inline, ..OpenOptions::default() };
     let store = StoreHandle::open_in_memory(options).unwrap();
     let events = EventRecorder::new("n".into(), clock.clone(), store.clone(), vec![]);
-    let statuses = Rc::new(StatusManager::new(store, BTreeMap::new()));
+    let revisions = Revisions::since(clock.now());
+    let statuses = Rc::new(StatusManager::new(store, BTreeMap::new(), revisions.clone()));
     let texts = ThresholdTexts {
         hard: [("nodefs.available".to_owned(), hard.to_owned())].into(),
         ..ThresholdTexts::default()
@@ -72,7 +74,7 @@ fn bench(hard: &str) -> Bench {
         root_dir: PathBuf::from("/"),
         pod_logs_dir: PathBuf::from("/nowhere"),
     };
-    let objects = Rc::new(LocalObjects::new(PathBuf::from("/nowhere")));
+    let objects = Rc::new(LocalObjects::new(PathBuf::from("/nowhere"), revisions));
     let gone = Rc::new(Notes::default());
     let parts = NodeParts {
         config,

@@ -1,6 +1,6 @@
 //! The latest status of every pod, and notification of changes (upstream: status manager).
 //!
-//! Owns the statuses. Sinks: the store (written only when the meaning changed) and watchers of the version,
+//! Owns the statuses and the resource version of each pod. Sinks: the store (written only when the meaning changed) and watchers of the version,
 //! such as the run-once report and the local API. The object beside a status is the newest that the main loop
 //! has passed.
 
@@ -16,6 +16,7 @@ use tokio::time::Instant;
 
 use crate::model::api::pod::{Pod, PodStatus};
 use crate::model::disruption::is_of_shutdown;
+use crate::model::revisions::Revisions;
 use crate::model::types::PodUid;
 use crate::platform::metrics::{self, Family};
 use crate::pod::admission::rules::is_judged_again;
@@ -30,6 +31,8 @@ struct StatusEntry {
     status: PodStatus,
     /// When the pod appeared, if it has never run.
     seen: Option<Instant>,
+    /// The resource version of pod and status.
+    version: u64,
 }
 
 static START_DURATION: Family = Family::seconds(
@@ -45,32 +48,50 @@ impl StatusEntry {
     }
 
     /// Takes another version of the pod. Status conditions set by clients are shown before the worker syncs.
-    fn describe(&mut self, pod: &Rc<Pod>) {
+    fn describe(&mut self, pod: &Rc<Pod>, revisions: &Revisions) {
+        let status = self.status.clone();
         take_foreign_conditions(&mut self.status, pod);
         let before = std::mem::replace(&mut self.pod, Rc::clone(pod));
         take_sooner_end(&mut self.pod, &before);
+        if self.status != status || !is_same(&self.pod, &before) {
+            self.version = revisions.next();
+        }
     }
+}
+
+/// Whether two versions of a pod are equal, beside their statuses.
+fn is_same(one: &Rc<Pod>, other: &Rc<Pod>) -> bool {
+    Rc::ptr_eq(one, other) || (one.metadata == other.metadata && one.spec == other.spec)
+}
+
+/// A wanted pod without a first status from its worker.
+struct ExpectedPod {
+    pod: Rc<Pod>,
+    /// Since when it is wanted.
+    since: Instant,
+    version: u64,
 }
 
 /// Latest statuses, shared by workers (who write their own pod's) and readers.
 pub struct StatusManager {
     store: StoreHandle,
     entries: RefCell<BTreeMap<PodUid, StatusEntry>>,
-    /// Wanted pods without a first status from their worker, and since when they are wanted.
-    expected: RefCell<BTreeMap<PodUid, (Rc<Pod>, Instant)>>,
+    expected: RefCell<BTreeMap<PodUid, ExpectedPod>>,
     remembered: RefCell<BTreeMap<PodUid, PodStatus>>,
+    revisions: Revisions,
     version: watch::Sender<u64>,
 }
 
 impl StatusManager {
     /// Starts from the stored statuses, so that start times, restart counts and transition times are kept.
     #[must_use]
-    pub fn new(store: StoreHandle, remembered: BTreeMap<PodUid, PodStatus>) -> Self {
+    pub fn new(store: StoreHandle, remembered: BTreeMap<PodUid, PodStatus>, revisions: Revisions) -> Self {
         Self {
             store,
             entries: RefCell::default(),
             expected: RefCell::default(),
             remembered: RefCell::new(remembered),
+            revisions,
             version: watch::Sender::new(0),
         }
     }
@@ -97,11 +118,14 @@ impl StatusManager {
                     None => start::expect(uid),
                 }
                 let mut expected = self.expected.borrow_mut();
-                let since = expected.get(uid).map_or_else(Instant::now, |(_, since)| *since);
-                expected.insert(uid.clone(), (Rc::clone(pod), since));
+                let since = expected.get(uid).map_or_else(Instant::now, |expected| expected.since);
+                let version = self.revisions.next();
+                expected.insert(uid.clone(), ExpectedPod { pod: Rc::clone(pod), since, version });
             }
             // Another version of the pod: a client that changed it must read its own write.
-            Some(entry) if !entry.is_going() && !Rc::ptr_eq(&entry.pod, pod) => entry.describe(pod),
+            Some(entry) if !entry.is_going() && !Rc::ptr_eq(&entry.pod, pod) => {
+                entry.describe(pod, &self.revisions);
+            }
             Some(_) => return,
         }
         drop(entries);
@@ -111,7 +135,7 @@ impl StatusManager {
     /// Another version of a pod that is being taken down, or will be from now on.
     pub fn describe_going(&self, pod: &Rc<Pod>) {
         if let Some(entry) = self.entries.borrow_mut().get_mut(&pod.metadata.uid) {
-            entry.describe(pod);
+            entry.describe(pod, &self.revisions);
         }
         self.version.send_modify(|version| *version += 1);
     }
@@ -122,25 +146,32 @@ impl StatusManager {
     pub fn set(&self, pod: &Rc<Pod>, mut status: PodStatus) {
         let uid = &pod.metadata.uid;
         let last = self.last(uid);
-        let expected = self.expected.borrow_mut().remove(uid).map(|(pod, seen)| (pod, Some(seen)));
-        let known = expected.or_else(|| {
+        let expected = self.expected.borrow_mut().remove(uid);
+        let known = expected.map(|known| (known.pod, Some(known.since), known.version)).or_else(|| {
             let entries = self.entries.borrow();
-            entries.get(uid).map(|entry| (Rc::clone(&entry.pod), entry.seen))
+            entries.get(uid).map(|entry| (Rc::clone(&entry.pod), entry.seen, entry.version))
         });
-        let (mut shown, seen) = known.unwrap_or_else(|| (Rc::clone(pod), None));
+        let before = known.as_ref().map(|(pod, _, version)| (Rc::clone(pod), *version));
+        let (mut shown, seen, _) = known.unwrap_or_else(|| (Rc::clone(pod), None, 0));
         let mut ends_sooner = false;
         if !Rc::ptr_eq(&shown, pod) {
             take_foreign_conditions(&mut status, &shown);
             ends_sooner = take_sooner_end(&mut shown, pod);
         }
         let news = last.as_ref().is_none_or(|last| !same_meaning(last, &status));
+        let is_unchanged = |pod: &Rc<Pod>| {
+            let is_last = last.as_ref().map_or_else(|| first_status(pod) == status, |last| *last == status);
+            is_last && is_same(pod, &shown)
+        };
+        let version = before.filter(|(pod, _)| is_unchanged(pod)).map(|(_, version)| version);
+        let version = version.unwrap_or_else(|| self.revisions.next());
         // A pod that ran before this process began was not started by it.
         let seen = seen.filter(|_| last.is_none_or(|last| last.phase == "Pending"));
         if let Some(seen) = seen.filter(|_| status.phase == "Running") {
             metrics::observe(&START_DURATION, &[], seen.elapsed());
         }
         start::observe(&shown, &status);
-        let entry = StatusEntry { pod: shown, status, seen };
+        let entry = StatusEntry { pod: shown, status, seen, version };
         if news && !is_of_shutdown(&entry.status) {
             self.store.put_status(uid, &entry.status);
         }
@@ -154,11 +185,36 @@ impl StatusManager {
     /// Removes the status of a pod.
     pub fn remove(&self, uid: &PodUid) {
         start::remove(uid);
-        self.expected.borrow_mut().remove(uid);
+        let expected = self.expected.borrow_mut().remove(uid);
         self.remembered.borrow_mut().remove(uid);
-        if self.entries.borrow_mut().remove(uid).is_some() {
+        let entry = self.entries.borrow_mut().remove(uid);
+        let signals = entry.is_some();
+        if let Some(gone) = entry.map(|entry| entry.pod).or(expected.map(|expected| expected.pod)) {
+            // Another pod of that name takes its place.
+            self.stamp(|pod| is_named(pod, &gone.metadata.namespace, &gone.metadata.name, None));
+        }
+        if signals {
             self.version.send_modify(|version| *version += 1);
         }
+    }
+
+    /// Clients see another object from now on, for a reason that is not in the pod: its mirror pod was replaced.
+    pub fn set_mirror(&self, uid: &PodUid) {
+        self.stamp(|pod| pod.metadata.uid == *uid);
+    }
+
+    fn stamp(&self, is_it: impl Fn(&Pod) -> bool) {
+        let (mut entries, mut expected) = (self.entries.borrow_mut(), self.expected.borrow_mut());
+        let entries = entries.values_mut().map(|entry| (&entry.pod, &mut entry.version));
+        let all = entries.chain(expected.values_mut().map(|known| (&known.pod, &mut known.version)));
+        all.filter(|(pod, _)| is_it(pod)).for_each(|(_, version)| *version = self.revisions.next());
+    }
+
+    /// The resource version of a pod in [`Self::everybody`].
+    #[must_use]
+    pub fn resource_version(&self, uid: &PodUid) -> u64 {
+        let entry = self.entries.borrow().get(uid).map(|entry| entry.version);
+        entry.or_else(|| self.expected.borrow().get(uid).map(|known| known.version)).unwrap_or_default()
     }
 
     /// The pods whose workers have published a status, with it, by namespace and name.
@@ -174,7 +230,7 @@ impl StatusManager {
     #[must_use]
     pub fn everybody(&self) -> Vec<Pod> {
         let mut pods = self.published();
-        for (uid, (pod, _)) in &*self.expected.borrow() {
+        for (uid, ExpectedPod { pod, .. }) in &*self.expected.borrow() {
             let status = self.last(uid).unwrap_or_else(|| first_status(pod));
             pods.push(Pod { status, ..Pod::clone(pod) });
         }
@@ -193,7 +249,8 @@ impl StatusManager {
             return Some(Pod { status: status.clone(), ..Pod::clone(pod) });
         }
         let expected = self.expected.borrow();
-        let (uid, (pod, _)) = expected.iter().find(|(_, (pod, _))| is_named(pod, namespace, name, uid))?;
+        let (uid, ExpectedPod { pod, .. }) =
+            expected.iter().find(|(_, known)| is_named(&known.pod, namespace, name, uid))?;
         let status = self.remembered.borrow().get(uid).cloned().unwrap_or_else(|| first_status(pod));
         Some(Pod { status, ..Pod::clone(pod) })
     }
@@ -239,6 +296,10 @@ mod tests {
         Rc::new(pod)
     }
 
+    fn revisions() -> Revisions {
+        Revisions::since(Timestamp::from_secs(1))
+    }
+
     fn running() -> PodStatus {
         PodStatus { phase: "Running".to_owned(), ..PodStatus::default() }
     }
@@ -253,7 +314,7 @@ mod tests {
     fn a_wanted_pod_is_seen_before_anybody_has_looked_at_it_but_is_not_waited_for() {
         let store = StoreHandle::open_in_memory(OpenOptions { mode: Mode::Inline, ..Default::default() });
         let remembered = BTreeMap::from([(PodUid::from("b"), running())]);
-        let statuses = StatusManager::new(store.unwrap(), remembered);
+        let statuses = StatusManager::new(store.unwrap(), remembered, revisions());
         assert_eq!(shown(&statuses.everybody()), [], "nobody wants it yet");
         for name in ["b", "a", "c"] {
             statuses.expect(&pod(name));
@@ -280,7 +341,7 @@ mod tests {
     #[test]
     fn a_status_of_an_older_version_leaves_the_newer_object_shown() {
         let store = StoreHandle::open_in_memory(OpenOptions { mode: Mode::Inline, ..Default::default() });
-        let statuses = StatusManager::new(store.unwrap(), BTreeMap::new());
+        let statuses = StatusManager::new(store.unwrap(), BTreeMap::new(), revisions());
         let version = |label: &str, going: Option<(i64, i64)>| {
             let condition = json!({"type": "example.com/ready", "status": label});
             let raw = json!({"metadata": {"name": "a", "uid": "a", "labels": {"v": label}},
@@ -317,11 +378,48 @@ mod tests {
         assert_eq!(shown(), expected("6", Some(0)), "nothing of it is left but the object");
     }
 
+    #[test]
+    fn a_version_is_stamped_when_what_is_shown_changes() {
+        let store = StoreHandle::open_in_memory(OpenOptions { mode: Mode::Inline, ..Default::default() });
+        let statuses = StatusManager::new(store.unwrap(), BTreeMap::new(), revisions());
+        let version = |uid: &str| statuses.resource_version(&PodUid::from(uid));
+        let mut before = version("a");
+        let mut is_new = || version("a") > std::mem::replace(&mut before, version("a"));
+        statuses.expect(&pod("a"));
+        assert!(is_new());
+        statuses.set(&pod("a"), statuses.find("", "a", None).unwrap().status);
+        assert!(!is_new(), "the first status is the expected one");
+        let mut status = running();
+        statuses.set(&pod("a"), status.clone());
+        assert!(is_new());
+        statuses.set(&pod("a"), status.clone());
+        statuses.expect(&pod("a"));
+        assert!(!is_new());
+        status.start_time = Some(Timestamp::from_secs(7));
+        statuses.set(&pod("a"), status.clone());
+        assert!(is_new(), "not only what has a meaning for the store");
+        let mut labelled = pod("a");
+        Rc::make_mut(&mut labelled).metadata.labels.insert("a".into(), "b".into());
+        statuses.expect(&labelled);
+        assert!(is_new());
+        statuses.set(&pod("a"), status);
+        assert!(!is_new(), "the worker has read an older version");
+        statuses.set_mirror(&PodUid::from("a"));
+        assert!(is_new());
+
+        let mut other = pod("a");
+        Rc::make_mut(&mut other).metadata.uid = PodUid::from("b");
+        statuses.expect(&other);
+        let waiting = version("b");
+        statuses.remove(&PodUid::from("a"));
+        assert!(version("b") > waiting, "it is shown from now on");
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_start_is_timed_from_the_first_sight_once_and_not_that_of_an_earlier_process() {
         let store = StoreHandle::open_in_memory(OpenOptions { mode: Mode::Inline, ..Default::default() });
         let remembered = BTreeMap::from([(PodUid::from("old"), running())]);
-        let statuses = StatusManager::new(store.unwrap(), remembered);
+        let statuses = StatusManager::new(store.unwrap(), remembered, revisions());
         for name in ["old", "new"] {
             statuses.expect(&pod(name));
         }

@@ -39,6 +39,7 @@ use hyper::{Request, Response, StatusCode};
 use serde_json::Value;
 
 use crate::desired::pod_config::edit::Editor;
+use crate::model::revisions::Revisions;
 use crate::platform::clock::Clock;
 use crate::serve::server::answer::{HEALTH_CHECKS, health};
 use crate::serve::server::body::{self, Body};
@@ -69,10 +70,15 @@ pub struct LocalApi {
 
 impl LocalApi {
     #[must_use]
-    pub fn new(node: SharedNode, cluster: SharedCluster, editor: Editor, clock: Clock) -> Rc<Self> {
-        let base = u64::try_from(clock.now().as_nanos() / 1_000_000).unwrap_or_default();
+    pub fn new(
+        node: SharedNode,
+        cluster: SharedCluster,
+        editor: Editor,
+        clock: Clock,
+        revisions: Revisions,
+    ) -> Rc<Self> {
         let retained = Retained::default();
-        let versions = RefCell::new(Versions::new(base, retained.clone()));
+        let versions = RefCell::new(Versions::new(revisions, retained.clone()));
         Rc::new(Self { node, cluster, editor, clock, versions, watchers: Watchers::new(retained) })
     }
 
@@ -81,31 +87,30 @@ impl LocalApi {
         let mut objects = objects::all(self, store);
         let changes = self.versions.borrow_mut().look(store, &mut objects, self.keep(store));
         self.watchers.has_looked(store, || self.cluster.changes(store));
-        self.tell(store, changes);
+        for change in changes {
+            self.watchers.tell(store, change);
+        }
         objects
     }
 
     /// One object as it is now, with its version. The namespace is empty for cluster-scoped kinds.
     pub(crate) fn find(&self, store: Store, namespace: &str, name: &str) -> Option<Value> {
-        let (place, keep) = ((namespace, name), self.keep(store));
-        let mut object = objects::one(self, store, place);
-        let changes = self.versions.borrow_mut().update(store, place, object.as_mut(), keep);
-        self.tell(store, changes);
-        object
+        if !store.is_stamped() {
+            return self.look(store).into_iter().find(|object| {
+                text(object, "/metadata/namespace") == namespace && text(object, "/metadata/name") == name
+            });
+        }
+        let found = objects::one(self, store, (namespace, name));
+        found.inspect(|object| self.versions.borrow_mut().remember(store, object))
     }
 
     fn keep(&self, store: Store) -> Keep {
         if self.watchers.has(store) { Keep::Whole } else { Keep::Shadow }
     }
 
-    fn tell(&self, store: Store, changes: Vec<Change>) {
-        for change in changes {
-            self.watchers.tell(store, change);
-        }
-    }
-
-    fn current(&self) -> u64 {
-        self.versions.borrow().current()
+    /// The version up to which watches of this store know all changes.
+    fn looked(&self, store: Store) -> u64 {
+        self.versions.borrow().looked(store)
     }
 
     /// The versions: the first, the newest, and the newest of this store.

@@ -69,6 +69,10 @@ fn nested_wrong_types_are_refused_in_every_way_of_writing() {
         assert!(said.contains("json: cannot unmarshal "), "{said}");
     }
     assert_eq!(served.refused(400, "PATCH", &apply, APPLY, &wrong), typed);
+    let mut twice = pod("a");
+    twice["metadata"]["finalizers"] = json!(["example.com/x", "example.com/x"]);
+    let said = served.refused(400, "PATCH", &apply, APPLY, &twice);
+    assert!(said.ends_with(".metadata.finalizers: duplicate entries for key [=\"example.com/x\"]"), "{said}");
     let (_, mut shown) = served.get(&a);
     shown["status"]["conditions"] = json!("all");
     let said = served.refused(400, "PUT", &a, JSON, &shown);

@@ -19,6 +19,7 @@ use edge_agent::devices::DeviceManager;
 use edge_agent::model::api::pod::Pod;
 use edge_agent::model::back_off::BackOffLimits;
 use edge_agent::model::objects::LocalObjects;
+use edge_agent::model::revisions::Revisions;
 use edge_agent::model::runtime_config::CgroupDriver;
 use edge_agent::model::source::{SourceAnswer, SourceObject, SourcePod, SourceUpdate};
 use edge_agent::model::types::{PodSource, Timestamp};
@@ -320,7 +321,8 @@ impl Node {
         assert!(loaded.unreadable.is_empty(), "unreadable rows: {:?}", loaded.unreadable);
         let earlier = store.events().await.expect("read events");
         let events = EventRecorder::new("node1".to_owned(), clock.clone(), store.clone(), earlier);
-        let statuses = Rc::new(StatusManager::new(store.clone(), loaded.statuses));
+        let revisions = Revisions::since(clock.now());
+        let statuses = Rc::new(StatusManager::new(store.clone(), loaded.statuses, revisions.clone()));
         let runtime_name = Rc::new(RefCell::default());
         let origins: BTreeMap<_, _> =
             self.sources.iter().map(|source| (*source, source.as_str().to_owned())).collect();
@@ -329,7 +331,7 @@ impl Node {
         rt::spawn("store write-behind", store.clone().write_behind());
         let images = ImageConfig { records_root: Some(self.path("")), ..ImageConfig::default() };
         let images = ImagePuller::new(Rc::clone(&runtime), clock.clone(), events.clone(), images);
-        let objects = Rc::new(LocalObjects::new(self.path("volumes")));
+        let objects = Rc::new(LocalObjects::new(self.path("volumes"), revisions));
         let config = self.executor_config(&objects);
         let executor = Executor::new(Rc::clone(&runtime), images, events.clone(), clock.clone(), config);
         let deps = PodWorkerDeps {
@@ -399,7 +401,10 @@ impl Node {
         runtime: &Rc<FakeRuntime>,
         (kubelet, statuses, events): (&Kubelet<FakeRuntime>, &Rc<StatusManager>, &EventRecorder),
     ) -> NodeManager {
-        let config = self.executor_config(&Rc::new(LocalObjects::new(self.path("volumes"))));
+        let config = self.executor_config(&Rc::new(LocalObjects::new(
+            self.path("volumes"),
+            Revisions::since(Timestamp::default()),
+        )));
         let stats = StatsConfig {
             node_name: "node1".to_owned(),
             cgroup: config.cgroup,

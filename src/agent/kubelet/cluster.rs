@@ -12,8 +12,8 @@ use crate::desired::pod_config::notes::Mirror;
 use crate::devices::DeviceManager;
 use crate::model::disruption::Pressure;
 use crate::model::node_changes::NodeBase;
-use crate::model::objects::{ObjectKind, wire};
-use crate::model::source::SourceObject;
+use crate::model::objects::{LocalObjects, ObjectKind, VersionedObject, wire};
+use crate::model::revisions::Revisions;
 use crate::model::types::{PodUid, Timestamp};
 use crate::node::shutdown::rules::NODE_MESSAGE;
 use crate::platform::clock::Clock;
@@ -32,6 +32,7 @@ use crate::store::StoredEvent;
 struct LocalCluster {
     view: Rc<LoopView>,
     statuses: Rc<StatusManager>,
+    objects: Rc<LocalObjects>,
     events: EventRecorder,
     clock: Clock,
     /// The part that does not change.
@@ -51,24 +52,26 @@ pub fn local_api(
     max_images: Option<usize>,
     devices: Option<DeviceManager>,
     node: &SharedNode,
-    (view, statuses, events, clock, editor): (
+    (view, statuses, objects, events, clock): (
         &Rc<LoopView>,
         &Rc<StatusManager>,
+        &Rc<LocalObjects>,
         &EventRecorder,
         &Clock,
-        &Editor,
     ),
+    (editor, revisions): (&Editor, &Revisions),
 ) -> SharedDelegate {
     let cluster = LocalCluster {
         view: Rc::clone(view),
         statuses: Rc::clone(statuses),
+        objects: Rc::clone(objects),
         events: events.clone(),
         clock: clock.clone(),
         node: state,
         devices,
         max_images,
     };
-    LocalApi::new(Rc::clone(node), Rc::new(cluster), editor.clone(), clock.clone())
+    LocalApi::new(Rc::clone(node), Rc::new(cluster), editor.clone(), clock.clone(), revisions.clone())
 }
 
 /// Whether the runtime answers, and otherwise why not. With upstream's message when it does.
@@ -121,9 +124,9 @@ impl LocalCluster {
 }
 
 impl Cluster for LocalCluster {
-    fn objects(&self) -> Vec<SourceObject> {
-        let mut objects = self.view.objects();
-        objects.retain(|object| object.object.key.kind != ObjectKind::Namespace);
+    fn objects(&self) -> Vec<VersionedObject> {
+        let mut objects = self.objects.all();
+        objects.retain(|known| known.object.key.kind != ObjectKind::Namespace);
         objects
     }
 
@@ -132,9 +135,9 @@ impl Cluster for LocalCluster {
     }
 
     fn namespaces(&self) -> Vec<Value> {
-        let made =
-            self.view.objects().into_iter().filter(|object| object.object.key.kind == ObjectKind::Namespace);
-        made.map(|object| wire::to_value(&object.object, wire::Values::Shown)).collect()
+        let objects = self.objects.all().into_iter().map(|known| known.object);
+        let made = objects.filter(|object| object.key.kind == ObjectKind::Namespace);
+        made.map(|object| wire::to_value(&object, wire::Values::Shown)).collect()
     }
 
     fn claim_directory(&self, namespace: &str, name: &str) -> String {
@@ -175,6 +178,10 @@ impl Cluster for LocalCluster {
 
     fn mirror(&self, uid: &PodUid) -> Option<Mirror> {
         self.view.mirror(uid)
+    }
+
+    fn pod_version(&self, uid: &PodUid) -> u64 {
+        self.statuses.resource_version(uid)
     }
 
     fn deleted_namespaces(&self) -> BTreeMap<String, Timestamp> {

@@ -263,12 +263,6 @@ impl LoopView {
         &self.identity.volumes_dir
     }
 
-    /// The effective objects.
-    #[must_use]
-    pub fn objects(&self) -> Vec<SourceObject> {
-        self.state.borrow().objects.clone()
-    }
-
     pub(super) fn set_store_trouble(&self, trouble: Option<&str>) {
         self.state.borrow_mut().store_trouble = trouble.map(str::to_owned);
     }

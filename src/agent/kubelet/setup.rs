@@ -30,6 +30,7 @@ use crate::desired::source::Accept;
 use crate::desired::source::file::{FileConfig, FileSource};
 use crate::desired::source::url::UrlSource;
 use crate::model::objects::{LocalObjects, VOLUMES_DIR};
+use crate::model::revisions::Revisions;
 use crate::model::source::SourceUpdate;
 use crate::model::types::PodSource;
 use crate::node::shutdown::InitSystem;
@@ -344,6 +345,7 @@ struct AgentParts<R> {
     store: StoreHandle,
     loaded: Loaded,
     objects: Rc<LocalObjects>,
+    revisions: Revisions,
     events: EventRecorder,
     statuses: Rc<StatusManager>,
     view: Rc<LoopView>,
@@ -366,7 +368,8 @@ impl<R: Runtime> AgentParts<R> {
         let clock = Clock::System;
         let root = &resolved.flags.root_dir;
         make_dir(root, 0o750)?;
-        let objects = Rc::new(LocalObjects::new(root.join(VOLUMES_DIR)));
+        let revisions = Revisions::since(clock.now());
+        let objects = Rc::new(LocalObjects::new(root.join(VOLUMES_DIR), revisions.clone()));
         let executor = {
             let (ids, pods) = (resolved.kubelet.user_namespaces_ids_per_pod, resolved.kubelet.max_pods);
             let user_ids = resources::user_ids(ids, pods).await.map_err(SetupError::UserNamespaces)?;
@@ -386,7 +389,7 @@ impl<R: Runtime> AgentParts<R> {
         let earlier = store.events().await.unwrap_or_default();
         let events = EventRecorder::new(resolved.node_name.clone(), clock.clone(), store.clone(), earlier);
         tell_upgrade(root, &events);
-        let statuses = Rc::new(StatusManager::new(store.clone(), loaded.statuses.clone()));
+        let statuses = Rc::new(StatusManager::new(store.clone(), loaded.statuses.clone(), revisions.clone()));
         let runtime_name = Rc::new(RefCell::default());
         let identity = Identity {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -406,6 +409,7 @@ impl<R: Runtime> AgentParts<R> {
         }
         let (editor, edits) = Editor::channel();
         Ok(Self {
+            revisions,
             view: Rc::new(LoopView::new(identity, Rc::clone(&runtime_name))),
             workers: configs::workers(resolved, executor.node_ips.clone()),
             images: configs::images(resolved),
@@ -491,12 +495,13 @@ impl<R: Runtime> AgentParts<R> {
             editor: self.editor.clone(),
             stats: self.stats(resolved),
         });
-        let parts = (&self.view, &self.statuses, &self.events, &self.clock, &self.editor);
+        let parts = (&self.view, &self.statuses, &self.objects, &self.events, &self.clock);
+        let writes = (&self.editor, &self.revisions);
         let executor = self.executor.as_ref();
         let state = node_facts::node_state(resolved, executor, self.clock.now());
         let max_images = usize::try_from(resolved.kubelet.node_status_max_images).ok();
         let devices = executor.map(|executor| executor.devices.clone());
-        let guest = cluster::local_api(state, max_images, devices, &node, parts);
+        let guest = cluster::local_api(state, max_images, devices, &node, parts, writes);
         let mut tasks = serving::start(configs::serving(resolved)?, (&node, &guest), &self.view, &self.clock);
         let (begun, clock, shared) = (Rc::clone(&self.view), self.clock.clone(), Rc::clone(&node));
         tasks.push(rt::spawn("local API", async move {

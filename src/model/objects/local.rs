@@ -1,6 +1,6 @@
 //! The objects of this node in memory, as an [`ObjectLookup`].
 //!
-//! Owns the set and its generation.
+//! Owns the set, the resource version of each object, and the set's generation.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -9,39 +9,62 @@ use std::rc::Rc;
 
 #[cfg(test)]
 use crate::model::api::managed_fields::ManagedFields;
+use crate::model::ordered::Ordered as _;
+use crate::model::revisions::Revisions;
 
 use super::{
     ClaimedSource, ClaimedVolume, ConfigMapData, LocalObject, ObjectContent, ObjectData, ObjectKey,
     ObjectKind, ObjectLookup, RuntimeClassSpec, wire,
 };
 
+/// An object and its resource version.
+#[derive(Clone, Debug)]
+pub struct VersionedObject {
+    pub object: Rc<LocalObject>,
+    pub version: u64,
+}
+
 /// Objects by kind, namespace and name. Deliberately without `Debug`: secrets are in here.
 pub struct LocalObjects {
     /// The parent directory of all claims.
     volumes_dir: PathBuf,
-    objects: RefCell<BTreeMap<ObjectKey, Rc<LocalObject>>>,
+    objects: RefCell<BTreeMap<ObjectKey, VersionedObject>>,
     generation: Cell<u64>,
+    revisions: Revisions,
 }
 
 impl LocalObjects {
     /// An empty set. `volumes_dir` is the parent directory of all claims.
     #[must_use]
-    pub fn new(volumes_dir: PathBuf) -> Self {
-        Self { volumes_dir, objects: RefCell::default(), generation: Cell::new(0) }
+    pub fn new(volumes_dir: PathBuf, revisions: Revisions) -> Self {
+        Self { volumes_dir, objects: RefCell::default(), generation: Cell::new(0), revisions }
     }
 
-    /// Replaces all objects.
+    /// Replaces all objects. Those that are as before keep their version.
     pub fn replace(&self, objects: BTreeMap<ObjectKey, Rc<LocalObject>>) {
         let mut known = self.objects.borrow_mut();
-        if *known != objects {
+        let before = self.revisions.newest();
+        let stamped = |(key, object): (ObjectKey, Rc<LocalObject>)| {
+            let same = known.get(&key).filter(|known| known.object == object).map(|known| known.version);
+            let version = same.unwrap_or_else(|| self.revisions.next());
+            (key, VersionedObject { object, version })
+        };
+        let objects = objects.into_iter().map(stamped).into_map();
+        if self.revisions.newest() != before || objects.len() != known.len() {
             *known = objects;
             self.generation.set(self.generation.get() + 1);
         }
     }
 
+    /// All objects, with their versions.
+    #[must_use]
+    pub(crate) fn all(&self) -> Vec<VersionedObject> {
+        self.objects.borrow().values().cloned().collect()
+    }
+
     fn get(&self, kind: ObjectKind, namespace: &str, name: &str) -> Option<Rc<LocalObject>> {
         let key = ObjectKey { kind, namespace: namespace.to_owned(), name: name.to_owned() };
-        self.objects.borrow().get(&key).cloned()
+        self.objects.borrow().get(&key).map(|known| Rc::clone(&known.object))
     }
 }
 
@@ -81,8 +104,8 @@ impl ObjectLookup for LocalObjects {
 
     fn runtime_classes(&self) -> Vec<(String, RuntimeClassSpec)> {
         let objects = self.objects.borrow();
-        let class = |object: &Rc<LocalObject>| match &object.content {
-            ObjectContent::RuntimeClass(class) => Some((object.key.name.clone(), class.clone())),
+        let class = |known: &VersionedObject| match &known.object.content {
+            ObjectContent::RuntimeClass(class) => Some((known.object.key.name.clone(), class.clone())),
             _ => None,
         };
         objects.values().filter_map(class).collect()
@@ -116,7 +139,8 @@ impl LocalObjects {
 
     fn set(&self, kind: ObjectKind, namespace: &str, name: &str, content: Option<ObjectContent>) {
         let key = ObjectKey { kind, namespace: namespace.to_owned(), name: name.to_owned() };
-        let mut objects = self.objects.borrow().clone();
+        let mut objects =
+            self.all().into_iter().map(|known| (known.object.key.clone(), known.object)).into_map();
         match content {
             Some(content) => {
                 let (labels, annotations) = (BTreeMap::new(), BTreeMap::new());
@@ -143,7 +167,7 @@ impl LocalObjects {
 #[cfg(test)]
 impl Default for LocalObjects {
     fn default() -> Self {
-        Self::new(PathBuf::from("/volumes"))
+        Self::new(PathBuf::from("/volumes"), Revisions::since(crate::model::types::Timestamp::default()))
     }
 }
 
@@ -165,6 +189,19 @@ mod tests {
         objects.set_secret("ns", "s", None);
         assert_ne!(objects.generation(), first);
         assert!(objects.secret("ns", "s").is_none());
+    }
+
+    #[test]
+    fn only_changed_objects_get_another_version() {
+        let objects = LocalObjects::default();
+        let versions = || objects.all().iter().map(|known| known.version).collect::<Vec<_>>();
+        objects.set_secret("ns", "a", Some(ObjectData::new()));
+        objects.set_secret("ns", "b", Some(ObjectData::new()));
+        let before = versions();
+        assert!(before[0] < before[1]);
+        objects.set_secret("ns", "a", Some(ObjectData::from([("k".to_owned(), b"v".to_vec())])));
+        let after = versions();
+        assert!(after[0] > before[1] && after[1] == before[1], "{before:?} {after:?}");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::node::NodeState;
 use super::resource::Store;
 use crate::desired::pod_config::notes::Mirror;
 use crate::model::node_changes::NodeBase;
-use crate::model::source::SourceObject;
+use crate::model::objects::VersionedObject;
 use crate::model::types::{PodUid, Timestamp};
 use crate::store::StoredEvent;
 
@@ -41,8 +41,8 @@ impl Changes {
 
 /// The node, as its local API sees it. Pods come from [`crate::serve::server::node::Node`].
 pub trait Cluster {
-    /// The effective ConfigMaps, Secrets and claims, with their origins.
-    fn objects(&self) -> Vec<SourceObject>;
+    /// The effective ConfigMaps, Secrets and claims.
+    fn objects(&self) -> Vec<VersionedObject>;
     /// The events, oldest first.
     fn events(&self) -> Vec<StoredEvent>;
     /// Namespaces that were created explicitly, as whole objects; those in use need not be among them.
@@ -55,6 +55,8 @@ pub trait Cluster {
     fn node_base(&self) -> NodeBase;
     /// The mirror pod of a static pod, if an earlier one was deleted.
     fn mirror(&self, uid: &PodUid) -> Option<Mirror>;
+    /// The resource version of a pod.
+    fn pod_version(&self, uid: &PodUid) -> u64;
     /// Namespaces in use that were deleted, and the time of the deletion.
     fn deleted_namespaces(&self) -> BTreeMap<String, Timestamp>;
     /// Wakes when objects of this store may have changed.

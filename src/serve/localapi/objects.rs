@@ -13,7 +13,7 @@ use super::{LocalApi, node, text};
 use crate::desired::pod_config::notes::Mirror;
 use crate::model::api::pod::Pod;
 use crate::model::objects::wire::{self, Values};
-use crate::model::objects::{ObjectContent, ObjectKind};
+use crate::model::objects::{ObjectContent, ObjectKind, VersionedObject};
 use crate::model::ordered::Ordered as _;
 use crate::model::provenance::{CONFIG_HASH_ANNOTATION, CONFIG_MIRROR_ANNOTATION, CONFIG_SOURCE_ANNOTATION};
 use crate::model::types::{PodUid, Timestamp};
@@ -24,13 +24,13 @@ use crate::store::{EventKey, StoredEvent};
 /// Namespaces that exist without being used, and cannot be removed.
 pub(super) const ALWAYS: [&str; 3] = ["default", node::LEASES, "kube-system"];
 
-/// All objects of a store, by namespace and name, without versions. Metrics are not included: they have no
-/// versions.
+/// All objects of a store, by namespace and name; pods and objects with the versions that their writers have
+/// stamped. Metrics are not included: they have no versions.
 pub(super) fn all(api: &LocalApi, store: Store) -> Vec<Value> {
     let node_name = api.node.name();
     let mut objects: Vec<Value> = match store {
         Store::Pods => api.node.pods().into_iter().map(|pod| shown_pod(api, pod)).collect(),
-        Store::Objects(kind) => local(api, kind),
+        Store::Objects(kind) => local(api, kind, None),
         Store::Volumes => volumes(api),
         Store::Events => api.cluster.events().iter().map(|found| event(found, node_name)).collect(),
         Store::Namespaces => namespaces(api),
@@ -44,20 +44,36 @@ pub(super) fn all(api: &LocalApi, store: Store) -> Vec<Value> {
     objects
 }
 
-/// The object at this place (namespace and name), as in [`all`]. Of pods only this one is converted.
+/// The object at this place (namespace and name), as in [`all`], of a store that [is stamped](Store::is_stamped).
 pub(super) fn one(api: &LocalApi, store: Store, (namespace, name): (&str, &str)) -> Option<Value> {
-    if store == Store::Pods {
-        return api.node.pod(namespace, name, None).map(|found| shown_pod(api, found));
+    match store {
+        Store::Objects(kind) => local(api, kind, Some((namespace, name))).pop(),
+        _ => api.node.pod(namespace, name, None).map(|found| shown_pod(api, found)),
     }
-    let is_it = |object: &Value| {
-        text(object, "/metadata/namespace") == namespace && text(object, "/metadata/name") == name
-    };
-    all(api, store).into_iter().find(is_it)
 }
 
-fn shown_pod(api: &LocalApi, found: Pod) -> Value {
+fn shown_pod(api: &LocalApi, mut found: Pod) -> Value {
     let mirror = api.cluster.mirror(&found.metadata.uid);
+    found.metadata.resource_version = api.cluster.pod_version(&found.metadata.uid).to_string();
     pod(found, api.node.name(), mirror)
+}
+
+/// Puts what is observed of a pod of the API into its JSON in the stored form, as [`all`] shows it.
+pub(super) fn complete(api: &LocalApi, mut found: Pod, object: &mut Value) {
+    show_end(&mut found);
+    hold_back_end(&mut found.status);
+    let Pod { metadata, status, .. } = found;
+    (object["apiVersion"], object["kind"]) = (json!("v1"), json!("Pod"));
+    let shown = &mut object["metadata"];
+    shown["resourceVersion"] = json!(api.cluster.pod_version(&metadata.uid).to_string());
+    let created = metadata.creation_timestamp.or(status.start_time);
+    for (field, time) in [("creationTimestamp", created), ("deletionTimestamp", metadata.deletion_timestamp)]
+    {
+        if let Some(time) = time {
+            shown[field] = json!(time);
+        }
+    }
+    object["status"] = json!(status);
 }
 
 /// A pod; a static one as the mirror pod that an API server would have.
@@ -85,19 +101,39 @@ pub fn pod(mut pod: Pod, node_name: &str, mirror: Option<Mirror>) -> Value {
     }
     // Stored by a release that did not set generations.
     pod.metadata.generation = pod.metadata.generation.max(1);
+    render(&pod)
+}
+
+/// The JSON of a pod. Writes need two: of the old and of the new one.
+pub(super) fn render(pod: &Pod) -> Value {
+    #[cfg(test)]
+    RENDERED.set(RENDERED.get() + 1);
     json!(pod)
 }
 
-fn local(api: &LocalApi, kind: ObjectKind) -> Vec<Value> {
-    let objects = api.cluster.objects();
-    let wanted = objects.iter().filter(|found| found.object.key.kind == kind);
-    wanted.map(|found| wire::to_value(&found.object, Values::Shown)).collect()
+#[cfg(test)]
+std::thread_local! {
+    pub(super) static RENDERED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+fn local(api: &LocalApi, kind: ObjectKind, place: Option<(&str, &str)>) -> Vec<Value> {
+    let mut objects = api.cluster.objects();
+    objects.retain(|VersionedObject { object, .. }| {
+        let key = &object.key;
+        key.kind == kind && place.is_none_or(|place| place == (key.namespace.as_str(), key.name.as_str()))
+    });
+    let shown = |known: &VersionedObject| {
+        let mut object = wire::to_value(&known.object, Values::Shown);
+        object["metadata"]["resourceVersion"] = json!(known.version.to_string());
+        object
+    };
+    objects.iter().map(shown).collect()
 }
 
 /// The directory of each bound claim, as the volume it represents.
 fn volumes(api: &LocalApi) -> Vec<Value> {
     let objects = api.cluster.objects();
-    let volume = |found: &crate::model::source::SourceObject| {
+    let volume = |found: &VersionedObject| {
         let (object, key) = (&found.object, &found.object.key);
         let ObjectContent::Claim(claim) = &object.content else { return None };
         let name = wire::volume_name(key);

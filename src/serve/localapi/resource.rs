@@ -69,6 +69,13 @@ pub enum Store {
     Review,
 }
 
+impl Store {
+    /// Whether its objects have versions from where they are changed.
+    pub(super) fn is_stamped(self) -> bool {
+        matches!(self, Self::Pods | Self::Objects(_))
+    }
+}
+
 /// A subresource with a path of its own.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Subresource {

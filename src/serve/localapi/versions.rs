@@ -1,10 +1,11 @@
-//! `resourceVersion`s of objects that have no stored version.
+//! What clients have been shown of each store, for watches: what has changed since a version.
 //!
-//! Owns a number per object: the version it got when it was last observed to differ. Nothing is computed
-//! without a list, get or watch. Pure but for its own memory.
+//! Owns the last version of every object that was shown. Pods and objects are stamped with theirs where they
+//! are changed ([`Revisions`]); all others get theirs here, when they are observed to differ. Nothing is
+//! computed without a list, get or watch. Pure but for its own memory.
 //!
-//! Versions begin with the time of the start in milliseconds, so that they grow over restarts. What happened
-//! between two observations is one step; an object that came and went between them was never there.
+//! What happened between two observations is one step; an object that came and went between them was never
+//! there.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{DefaultHasher, Hasher};
@@ -17,7 +18,7 @@ use super::resource::Store;
 use super::status::{self, Failure};
 use super::written::{Retained, Written};
 
-use crate::model::ordered::Ordered as _;
+use crate::model::revisions::Revisions;
 
 /// Deletions that are remembered per store. A client that was away for longer has to list again.
 const MAX_GONE: usize = 128;
@@ -64,11 +65,15 @@ pub enum Keep {
     Shadow,
 }
 
+/// Instead of a version: the object was shown by itself, and no watch knows it.
+const ALONE: u64 = 0;
+
 /// Namespace and name.
 pub type Name = (String, String);
 
 struct VersionEntry {
-    hash: u64,
+    /// The stamped version, or else a hash of the object; [`ALONE`] until the store was observed with it.
+    mark: u64,
     uid: String,
     /// The version at which it was first observed.
     added: u64,
@@ -92,89 +97,82 @@ struct Seen {
     since: u64,
     /// The newest version in this store.
     changed: u64,
+    /// The newest version of all at the last observation of the whole store.
+    looked: u64,
+}
+
+impl Seen {
+    fn new(base: u64) -> Self {
+        Self { entries: BTreeMap::new(), gone: VecDeque::new(), since: base, changed: base, looked: base }
+    }
+
+    /// The entries of the last observation of the whole store.
+    fn observed(&self) -> impl Iterator<Item = (&Name, &VersionEntry)> {
+        self.entries.iter().filter(|(_, entry)| entry.mark != ALONE)
+    }
 }
 
 pub(in crate::serve) struct Versions {
-    base: u64,
-    current: u64,
+    revisions: Revisions,
     stores: BTreeMap<Store, Seen>,
     retained: Retained,
 }
 
 impl Versions {
-    /// `base` is the time of the start in milliseconds; `retained` counts the bytes that only slow clients
-    /// keep alive.
+    /// `retained` counts the bytes that only slow clients keep alive.
     #[must_use]
-    pub(in crate::serve) fn new(base: u64, retained: Retained) -> Self {
-        let base = base.max(1);
-        Self { base, current: base, stores: BTreeMap::new(), retained }
+    pub(in crate::serve) fn new(revisions: Revisions, retained: Retained) -> Self {
+        Self { revisions, stores: BTreeMap::new(), retained }
     }
 
     /// The first version of this process.
     #[must_use]
     pub(in crate::serve) fn base(&self) -> u64 {
-        self.base
+        self.revisions.first()
     }
 
     #[must_use]
     pub(in crate::serve) fn current(&self) -> u64 {
-        self.current
+        self.revisions.newest()
     }
 
     /// The newest version of any object of this store, deleted ones included.
     #[must_use]
     pub(in crate::serve) fn changed(&self, store: Store) -> u64 {
-        self.stores.get(&store).map_or(self.base, |seen| seen.changed)
+        self.stores.get(&store).map_or(self.base(), |seen| seen.changed)
+    }
+
+    /// The version up to which all changes of this store have been reported.
+    #[must_use]
+    pub(in crate::serve) fn looked(&self, store: Store) -> u64 {
+        self.stores.get(&store).map_or(self.base(), |seen| seen.looked)
     }
 
     /// Compares all objects of a store with the previous observation, and writes its version into each.
     /// Returns the changes in order, with the objects if they are kept whole.
     pub(in crate::serve) fn look(&mut self, store: Store, objects: &mut [Value], keep: Keep) -> Vec<Change> {
-        self.compare(store, objects, keep, None)
-    }
-
-    /// The same for one object of the store: `object` is the one at this place (namespace and name) now.
-    pub(in crate::serve) fn update(
-        &mut self,
-        store: Store,
-        (namespace, name): (&str, &str),
-        object: Option<&mut Value>,
-        keep: Keep,
-    ) -> Vec<Change> {
-        let place = (namespace.to_owned(), name.to_owned());
-        let objects = object.map_or(&mut [][..], std::slice::from_mut);
-        self.compare(store, objects, keep, Some(&place))
-    }
-
-    fn compare(
-        &mut self,
-        store: Store,
-        objects: &mut [Value],
-        keep: Keep,
-        only: Option<&Name>,
-    ) -> Vec<Change> {
-        let (base, retained) = (self.base, &self.retained);
-        let seen = self.stores.entry(store).or_insert_with(|| Seen {
-            entries: BTreeMap::new(),
-            gone: VecDeque::new(),
-            since: base,
-            changed: base,
-        });
+        let (base, retained) = (self.base(), &self.retained);
+        let seen = self.stores.entry(store).or_insert_with(|| Seen::new(base));
         let mut changes = Vec::new();
-        let mut current = self.current;
-        let names: BTreeMap<Name, &str> =
-            objects.iter().map(|object| (name_of(object), uid_of(object))).into_map();
+        // Of several pods with one name the known one counts, else the first.
+        let mut names: BTreeMap<Name, (String, Option<u64>)> = BTreeMap::new();
+        for object in objects.iter() {
+            let (name, uid) = (name_of(object), uid_of(object));
+            let is_known = seen.entries.get(&name).is_some_and(|entry| entry.uid == uid);
+            if is_known || !names.contains_key(&name) {
+                names.insert(name, (uid.to_owned(), stamped(object)));
+            }
+        }
         // A different uid is a different object.
-        let over: Vec<Name> = seen
-            .entries
-            .iter()
-            .filter(|(name, _)| only.is_none_or(|only| only == *name))
-            .filter(|(name, entry)| names.get(*name).is_none_or(|uid| *uid != entry.uid))
-            .map(|(name, _)| name.clone())
-            .collect();
+        let is_over = |(name, entry): &(&Name, &VersionEntry)| {
+            names.get(*name).is_none_or(|(uid, _)| *uid != entry.uid)
+        };
+        let over: Vec<Name> = seen.entries.iter().filter(is_over).map(|(name, _)| name.clone()).collect();
         for name in over {
             let Some(entry) = seen.entries.remove(&name) else { continue };
-            current += 1;
+            let successor = names.get(&name).and_then(|(_, version)| *version);
+            let current = successor.map_or_else(|| self.revisions.next(), |version| version - 1);
+            seen.changed = seen.changed.max(current);
             entry.state.supersede();
             let shadow =
                 if entry.whole { written(&shadow(&entry.state.parse())) } else { entry.state.json().into() };
@@ -184,7 +182,7 @@ impl Versions {
                 name: name.clone(),
                 state: shadow,
             });
-            if keep == Keep::Whole {
+            if keep == Keep::Whole && entry.mark != ALONE {
                 let mut object = entry.state.parse();
                 stamp(&mut object, current);
                 changes.push(Change {
@@ -203,14 +201,28 @@ impl Versions {
         }
         let whole = keep == Keep::Whole;
         for object in objects.iter_mut() {
-            let (name, hash) = (name_of(object), hash_of(object));
+            let name = name_of(object);
+            if names.get(&name).is_some_and(|(uid, _)| uid != uid_of(object)) {
+                continue;
+            }
+            let version = stamped(object);
+            let mark = version.unwrap_or_else(|| hash_of(object));
             let state = |object: &Value| {
                 let json = if whole { written(object) } else { written(&shadow(object)) };
                 Written::current(json, retained)
             };
+            if let Some(entry) = seen.entries.get_mut(&name).filter(|entry| entry.mark == mark) {
+                stamp(object, entry.version);
+                if entry.whole != whole {
+                    entry.state.supersede();
+                    (entry.state, entry.whole) = (state(object), whole);
+                }
+                continue;
+            }
+            let current = version.unwrap_or_else(|| self.revisions.next());
+            seen.changed = seen.changed.max(current);
+            stamp(object, current);
             let Some(entry) = seen.entries.get_mut(&name) else {
-                current += 1;
-                stamp(object, current);
                 let (uid, state) = (uid_of(object).to_owned(), state(object));
                 if whole {
                     let (name, state) = (name.clone(), Rc::clone(&state));
@@ -222,33 +234,39 @@ impl Versions {
                         version: current,
                     });
                 }
-                let entry = VersionEntry { hash, uid, added: current, version: current, state, whole };
+                let entry = VersionEntry { mark, uid, added: current, version: current, state, whole };
                 seen.entries.insert(name, entry);
                 continue;
             };
-            if entry.hash == hash {
-                stamp(object, entry.version);
-                if entry.whole != whole {
-                    entry.state.supersede();
-                    (entry.state, entry.whole) = (state(object), whole);
-                }
-                continue;
-            }
-            current += 1;
-            stamp(object, current);
             let before = std::mem::replace(&mut entry.state, state(object));
             before.supersede();
-            (entry.hash, entry.version, entry.whole) = (hash, current, whole);
+            let known = (entry.mark != ALONE).then_some(before);
+            (entry.mark, entry.version, entry.whole) = (mark, current, whole);
             if whole {
-                let (state, before) = (Rc::clone(&entry.state), Some(before));
-                changes.push(Change { step: ObjectChange::Modified, name, state, before, version: current });
+                let step = if known.is_some() { ObjectChange::Modified } else { ObjectChange::Added };
+                let state = Rc::clone(&entry.state);
+                changes.push(Change { step, name, state, before: known, version: current });
             }
         }
-        if current != self.current {
-            seen.changed = current;
-            self.current = current;
-        }
+        seen.looked = self.revisions.newest();
+        changes.sort_by_key(|change| change.version);
         changes
+    }
+
+    /// A client was shown this object alone, with the version that it was stamped with: a watch from there reports
+    /// its deletion.
+    pub(in crate::serve) fn remember(&mut self, store: Store, object: &Value) {
+        let base = self.base();
+        let seen = self.stores.entry(store).or_insert_with(|| Seen::new(base));
+        let (Some(version), name) = (stamped(object), name_of(object)) else { return };
+        seen.entries.entry(name).or_insert_with(|| VersionEntry {
+            mark: ALONE,
+            uid: uid_of(object).to_owned(),
+            added: version,
+            version,
+            state: Written::current(written(&shadow(object)), &self.retained),
+            whole: false,
+        });
     }
 
     /// Drops the states after the last watch of a store has ended.
@@ -265,7 +283,7 @@ impl Versions {
     /// All objects of the last observation, as additions.
     #[must_use]
     pub(in crate::serve) fn all(&self, store: Store) -> Vec<Change> {
-        let entries = self.stores.get(&store).into_iter().flat_map(|seen| &seen.entries);
+        let entries = self.stores.get(&store).into_iter().flat_map(Seen::observed);
         let added = |(name, entry): (&Name, &VersionEntry)| Change {
             step: ObjectChange::Added,
             name: name.clone(),
@@ -282,14 +300,14 @@ impl Versions {
     /// 410 when the history does not reach back that far, 504 when the version is in the future.
     pub(in crate::serve) fn since(&self, store: Store, version: u64) -> Result<Vec<Change>, Failure> {
         let Some(seen) = self.stores.get(&store) else { return Ok(Vec::new()) };
-        if version > self.current {
-            return Err(status::too_large_version(version, self.current));
+        if version > self.current() {
+            return Err(status::too_large_version(version, self.current()));
         }
         if version < seen.since {
             return Err(status::expired(format!("too old resource version: {version} ({})", seen.since)));
         }
         let mut changes: Vec<Change> = Vec::new();
-        for (name, entry) in seen.entries.iter().filter(|(_, entry)| entry.version > version) {
+        for (name, entry) in seen.observed().filter(|(_, entry)| entry.version > version) {
             changes.push(Change {
                 step: if entry.added > version { ObjectChange::Added } else { ObjectChange::Modified },
                 name: name.clone(),
@@ -340,6 +358,11 @@ fn uid_of(object: &Value) -> &str {
     super::text(object, "/metadata/uid")
 }
 
+/// The version that the object has already.
+fn stamped(object: &Value) -> Option<u64> {
+    super::text(object, "/metadata/resourceVersion").parse().ok()
+}
+
 fn stamp(object: &mut Value, version: u64) {
     object["metadata"]["resourceVersion"] = json!(version.to_string());
 }
@@ -388,7 +411,7 @@ impl io::Write for Digest {
     }
 }
 
-/// The hash of an object before it has a version.
+/// The hash of an object that nothing has stamped.
 fn hash_of(object: &Value) -> u64 {
     let mut digest = Digest(DefaultHasher::new());
     // Writing to the digest cannot fail.
@@ -399,6 +422,11 @@ fn hash_of(object: &Value) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::types::Timestamp;
+
+    fn versions(retained: Retained) -> Versions {
+        Versions::new(Revisions::since(Timestamp::from_secs(1)), retained)
+    }
 
     fn pod(name: &str, uid: &str, phase: &str) -> Value {
         json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "a", "name": name, "uid": uid},
@@ -423,46 +451,70 @@ mod tests {
 
     #[test]
     fn a_version_moves_with_its_object_and_only_then() {
-        let mut versions = Versions::new(1000, Retained::default());
+        let mut versions = versions(Retained::default());
         let (a, b) = (pod("a", "1", "Pending"), pod("b", "2", "Pending"));
         let both = [a.clone(), b.clone()];
-        assert_eq!(look(&mut versions, &both, Keep::Shadow), (vec![1001, 1002], vec![]));
-        assert_eq!(look(&mut versions, &both, Keep::Shadow), (vec![1001, 1002], vec![]));
-        assert_eq!(versions.current(), 1002);
+        assert_eq!(look(&mut versions, &both, Keep::Shadow), (vec![1_000_002, 1_000_004], vec![]));
+        assert_eq!(look(&mut versions, &both, Keep::Shadow), (vec![1_000_002, 1_000_004], vec![]));
+        assert_eq!(versions.current(), 1_000_004);
         let now = [pod("a", "1", "Running"), b];
         let (seen, changes) = look(&mut versions, &now, Keep::Whole);
-        assert_eq!((seen, changes), (vec![1003, 1002], vec!["MODIFIED a 1003".to_owned()]));
-        assert_eq!(since(&versions, 1002), ["MODIFIED a 1003"]);
-        assert_eq!(since(&versions, 1001), ["ADDED b 1002", "MODIFIED a 1003"]);
-        assert_eq!(since(&versions, 1003), [""; 0]);
+        assert_eq!((seen, changes), (vec![1_000_006, 1_000_004], vec!["MODIFIED a 1000006".to_owned()]));
+        assert_eq!(since(&versions, 1_000_004), ["MODIFIED a 1000006"]);
+        assert_eq!(since(&versions, 1_000_002), ["ADDED b 1000004", "MODIFIED a 1000006"]);
+        assert_eq!(since(&versions, 1_000_006), [""; 0]);
+    }
+
+    fn stamped_pod(name: &str, uid: &str, version: u64) -> Value {
+        let mut pod = pod(name, uid, "Running");
+        stamp(&mut pod, version);
+        pod
     }
 
     #[test]
-    fn one_object_is_looked_at_without_the_others() {
-        let mut versions = Versions::new(1000, Retained::default());
-        let (mut a, mut b) = (pod("a", "1", "Pending"), pod("b", "2", "Pending"));
-        look(&mut versions, &[a.clone(), b.clone()], Keep::Whole);
-        let mut at = |name: &str, object: Option<&mut Value>| {
-            shown(&versions.update(Store::Pods, ("a", name), object, Keep::Whole))
-        };
-        assert_eq!(at("a", Some(&mut a)), [""; 0]);
-        assert_eq!(a["metadata"]["resourceVersion"], "1001");
-        b["status"]["phase"] = json!("Running");
-        assert_eq!(at("b", Some(&mut b)), ["MODIFIED b 1003"]);
-        assert_eq!(at("a", None), ["DELETED a 1004"]);
-        assert_eq!(at("a", None), [""; 0]);
-        assert_eq!(since(&versions, 1002), ["MODIFIED b 1003", "DELETED a 1004"]);
+    fn stamped_versions_are_kept_and_told_in_their_order() {
+        let revisions = Revisions::since(Timestamp::from_secs(1));
+        let mut versions = Versions::new(revisions.clone(), Retained::default());
+        let next = |name: &str, uid: &str| stamped_pod(name, uid, revisions.next());
+        let (mut a, b) = (next("a", "1"), next("b", "2"));
+        assert_eq!(look(&mut versions, &[a.clone(), b.clone()], Keep::Whole).0, [1_000_002, 1_000_004]);
+        assert_eq!(look(&mut versions, &[a.clone(), b.clone()], Keep::Whole).1, [""; 0]);
+        assert_eq!(versions.looked(Store::Pods), 1_000_004);
+        let b = next("b", "3");
+        a = next("a", "1");
+        let (_, changes) = look(&mut versions, &[a, b.clone(), next("b", "4")], Keep::Whole);
+        assert_eq!(
+            changes,
+            ["DELETED b 1000005", "ADDED b 1000006", "MODIFIED a 1000008"],
+            "the second b waits"
+        );
+        assert_eq!(versions.looked(Store::Pods), 1_000_010);
+        assert_eq!(look(&mut versions, &[b], Keep::Whole).1, ["DELETED a 1000012"]);
+        assert_eq!(since(&versions, 1_000_005), ["ADDED b 1000006", "DELETED a 1000012"]);
+    }
+
+    #[test]
+    fn what_a_client_was_shown_alone_is_told_when_it_is_gone() {
+        let mut versions = versions(Retained::default());
+        versions.revisions.next();
+        versions.remember(Store::Pods, &stamped_pod("a", "1", 1_000_002));
+        assert_eq!(versions.looked(Store::Pods), 1_000_000);
+        assert_eq!(look(&mut versions, &[], Keep::Whole).1, [""; 0], "no watch knew it");
+        assert_eq!(since(&versions, 1_000_002), ["DELETED a 1000004"]);
+        let again = stamped_pod("a", "2", versions.revisions.next());
+        versions.remember(Store::Pods, &again);
+        assert_eq!(look(&mut versions, &[again], Keep::Whole).1, ["ADDED a 1000006"]);
     }
 
     #[test]
     fn what_is_gone_is_told_with_what_is_known_of_it() {
-        let mut versions = Versions::new(1000, Retained::default());
+        let mut versions = versions(Retained::default());
         let pods = [pod("a", "1", "Running"), pod("b", "2", "Running")];
         look(&mut versions, &pods, Keep::Shadow);
         let left = [pods[1].clone()];
         look(&mut versions, &left, Keep::Shadow);
-        let gone = versions.since(Store::Pods, 1002).unwrap();
-        assert_eq!(shown(&gone), ["DELETED a 1003"]);
+        let gone = versions.since(Store::Pods, 1_000_004).unwrap();
+        assert_eq!(shown(&gone), ["DELETED a 1000006"]);
         assert_eq!(gone[0].state.parse()["spec"], json!({"nodeName": "box"}), "a shadow");
         assert_eq!(gone[0].state.parse()["metadata"]["uid"], "1");
         // While there are watches it is the whole object.
@@ -470,26 +522,26 @@ mod tests {
         let mut none: Vec<Value> = Vec::new();
         let changes = versions.look(Store::Pods, &mut none, Keep::Whole);
         assert_eq!(changes[0].state.parse()["spec"], json!({"nodeName": "box", "containers": []}));
-        assert_eq!(since(&versions, 1002), ["DELETED a 1003", "DELETED b 1004"]);
-        assert_eq!(since(&versions, 1000), [""; 0], "nobody had seen them");
+        assert_eq!(since(&versions, 1_000_004), ["DELETED a 1000006", "DELETED b 1000008"]);
+        assert_eq!(since(&versions, 1_000_000), [""; 0], "nobody had seen them");
     }
 
     #[test]
     fn the_same_name_with_another_uid_is_another_object() {
-        let mut versions = Versions::new(1000, Retained::default());
+        let mut versions = versions(Retained::default());
         look(&mut versions, &[pod("a", "1", "Running")], Keep::Whole);
         let now = [pod("a", "2", "Running")];
         let (_, changes) = look(&mut versions, &now, Keep::Whole);
-        assert_eq!(changes, ["DELETED a 1002", "ADDED a 1003"]);
-        assert_eq!(since(&versions, 1001), ["DELETED a 1002", "ADDED a 1003"]);
+        assert_eq!(changes, ["DELETED a 1000004", "ADDED a 1000006"]);
+        assert_eq!(since(&versions, 1_000_002), ["DELETED a 1000004", "ADDED a 1000006"]);
     }
 
     #[test]
     fn what_is_forgotten_or_still_to_come_is_said() {
-        let mut versions = Versions::new(1000, Retained::default());
+        let mut versions = versions(Retained::default());
         look(&mut versions, &[], Keep::Shadow);
-        assert_eq!(versions.since(Store::Pods, 999).unwrap_err().code, 410);
-        let early = versions.since(Store::Pods, 1001).unwrap_err();
+        assert_eq!(versions.since(Store::Pods, 999_999).unwrap_err().code, 410);
+        let early = versions.since(Store::Pods, 1_000_002).unwrap_err();
         assert_eq!(
             (early.code, &early.details["causes"][0]["reason"]),
             (504, &json!("ResourceVersionTooLarge"))
@@ -500,13 +552,13 @@ mod tests {
         look(&mut versions, &[], Keep::Shadow);
         let expired = versions.since(Store::Pods, known).unwrap_err();
         assert_eq!((expired.code, expired.reason), (410, "Expired"));
-        assert!(versions.since(Store::Pods, known + 2).is_ok());
+        assert!(versions.since(Store::Pods, known + 4).is_ok());
         assert!(versions.since(Store::Nodes, known).is_ok(), "another store, nobody has looked at it");
     }
 
     #[test]
     fn states_shrink_when_nobody_watches() {
-        let mut versions = Versions::new(1000, Retained::default());
+        let mut versions = versions(Retained::default());
         look(&mut versions, &[pod("a", "1", "Running")], Keep::Whole);
         let size = |versions: &Versions| {
             versions.stores[&Store::Pods]
@@ -518,16 +570,16 @@ mod tests {
         let before = size(&versions);
         versions.forget_states(Store::Pods);
         assert!(size(&versions) < before);
-        assert_eq!(look(&mut versions, &[pod("a", "1", "Running")], Keep::Shadow).0, [1001]);
+        assert_eq!(look(&mut versions, &[pod("a", "1", "Running")], Keep::Shadow).0, [1_000_002]);
     }
     #[test]
     fn states_are_shared_and_count_when_only_changes_hold_them() {
         let retained = Retained::default();
-        let mut versions = Versions::new(1000, retained.clone());
+        let mut versions = versions(retained.clone());
         look(&mut versions, &[pod("a", "1", "Pending")], Keep::Whole);
         let (first, second) = (versions.all(Store::Pods), versions.all(Store::Pods));
         assert!(Rc::ptr_eq(&first[0].state, &second[0].state), "one text for all watches");
-        assert_eq!(first[0].state.parse()["metadata"]["resourceVersion"], "1001");
+        assert_eq!(first[0].state.parse()["metadata"]["resourceVersion"], "1000002");
         assert_eq!(retained.bytes(), 0);
         let mut now = [pod("a", "1", "Running")];
         let changes = versions.look(Store::Pods, &mut now, Keep::Whole);

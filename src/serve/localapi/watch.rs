@@ -334,7 +334,7 @@ pub(super) fn watch(
     let watch = Watch {
         bookmarks: wanted.options.bookmarks,
         replays: matches!(beginning, Beginning::Since(_)),
-        initial: matches!(beginning, Beginning::Everything(true)).then(|| api.current()),
+        initial: matches!(beginning, Beginning::Everything(true)).then(|| api.looked(store)),
         clock: api.clock.clone(),
         headed: true,
         wanted,
@@ -410,7 +410,7 @@ impl Watch {
                 () = client.wakes.notified() => {}
                 () = ended => {
                     if self.bookmarks {
-                        let version = self.membership.api.current();
+                        let version = self.membership.api.looked(self.membership.store);
                         self.put("BOOKMARK", &self.view.bookmark(version, false)).await?;
                     }
                     return Ok(());

@@ -18,14 +18,15 @@ use hyper::header::{HeaderValue, USER_AGENT, WARNING};
 use hyper::{Request, Response, StatusCode};
 use serde_json::Value;
 
-use super::LocalApi;
 use super::patch::managed::Writer;
 use super::patch::schema::Shape;
 use super::path::RequestInfo;
 use super::resource::{Store, Verb};
 use super::status::{self, Cause, Failure};
+use super::{LocalApi, objects};
 use crate::desired::pod_config::PodConfig;
 use crate::desired::pod_config::edit::{ApiChange, EditError};
+use crate::model::api::pod::Pod;
 use crate::model::api::schema::Schema;
 use crate::model::api::schema::check::{Findings, check};
 use crate::model::field_error::{FieldError, FieldErrorKind};
@@ -44,6 +45,8 @@ pub(super) struct WriteOutcome {
     object: Value,
     /// The object exists afterwards, so the answer carries the version that a later read returns.
     is_kept: bool,
+    /// The pod whose stored form `object` shows.
+    pod: Option<Rc<Pod>>,
     /// Warnings about accepted but doubtful input.
     warnings: Vec<String>,
 }
@@ -134,13 +137,21 @@ const MAX_MANAGER: usize = 128;
 
 fn respond(api: &LocalApi, wanted: &RequestInfo, done: WriteOutcome) -> Response<Body> {
     let mut shown = done.object;
-    if done.is_kept {
-        let at = |pointer: &str| super::text(&shown, pointer).to_owned();
-        let uid = at("/metadata/uid");
-        let found = api.find(wanted.resource.store, &at("/metadata/namespace"), &at("/metadata/name"));
-        if let Some(found) = found.filter(|found| super::text(found, "/metadata/uid") == uid) {
-            shown = found;
+    let store = wanted.resource.store;
+    let at = |pointer: &str| super::text(&shown, pointer).to_owned();
+    let [uid, namespace, name] = ["/metadata/uid", "/metadata/namespace", "/metadata/name"].map(at);
+    let pod = done.pod.filter(|_| done.is_kept);
+    let found = pod.as_ref().and_then(|pod| api.node.pod(&namespace, &name, Some(&pod.metadata.uid)));
+    match (pod, found) {
+        (Some(pod), Some(found)) if pod.metadata == found.metadata && pod.spec == found.spec => {
+            objects::complete(api, found, &mut shown);
+            api.versions.borrow_mut().remember(store, &shown);
         }
+        _ if done.is_kept => {
+            let found = api.find(store, &namespace, &name);
+            shown = found.filter(|found| super::text(found, "/metadata/uid") == uid).unwrap_or(shown);
+        }
+        _ => {}
     }
     let mut response = object(done.code, &shown);
     for warning in done.warnings {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use super::fields::{FieldSet, compare, item_step};
+use super::fields::{FieldSet, compare, is_one_value, item_step};
 use super::managed::{ManagerEntry, Operation, Writer, owned};
 use super::schema::{Keyed, Shape};
 use super::strategic::arrange;
@@ -177,7 +177,7 @@ fn merge(live: Value, config: Value, shape: Shape<'_>) -> Value {
             }
             Value::Object(live)
         }
-        (Value::Array(live), Value::Array(config)) => match shape {
+        (Value::Array(live), Value::Array(config)) if !is_one_value(&config, shape) => match shape {
             Shape::Keyed(keyed) => {
                 Value::Array(merge_list(live, config, &|item| item_step(&keyed, item), Some(&keyed)))
             }
@@ -188,7 +188,8 @@ fn merge(live: Value, config: Value, shape: Shape<'_>) -> Value {
     }
 }
 
-/// Merges lists by key. The applied order has precedence; other items keep their relative places.
+/// Merges lists by key. The applied order has precedence; other items keep their relative places. An applied
+/// item replaces all live items of its key (upstream).
 fn merge_list(
     live: Vec<Value>,
     config: Vec<Value>,
@@ -197,20 +198,14 @@ fn merge_list(
 ) -> Vec<Value> {
     let before: Vec<Option<String>> = live.iter().map(key).collect();
     let order: Vec<Option<String>> = config.iter().map(key).collect();
-    // Validation reports an item without its key.
-    if order.contains(&None) {
-        return config;
-    }
     let mut items = live;
     for new in config {
         let wanted = key(&new);
-        match items.iter_mut().find(|item| key(item) == wanted) {
-            Some(item) => {
-                let old = item.take();
-                *item = merge(old, new, keyed.map_or(Shape::Free, Keyed::item));
-            }
-            None => items.push(new),
-        }
+        let mut old: Vec<Value> = items.extract_if(.., |item| key(item) == wanted).collect();
+        items.push(match old.pop().filter(|_| old.is_empty()) {
+            Some(old) => merge(old, new, keyed.map_or(Shape::Free, Keyed::item)),
+            None => new,
+        });
     }
     arrange(items, key, &before, &order)
 }

@@ -30,12 +30,7 @@ enum Items<'a> {
 fn items<'a>(list: &'a [Value], shape: Shape<'_>) -> Items<'a> {
     let mut apart = BTreeMap::new();
     for item in list {
-        let step = match shape {
-            Shape::Keyed(keyed) => item_step(&keyed, item),
-            Shape::Set(_) if !item.is_object() && !item.is_array() => Some(format!("v:{item}")),
-            _ => None,
-        };
-        match step {
+        match step_of(item, shape) {
             Some(step) if !apart.contains_key(&step) => drop(apart.insert(step, item)),
             _ => return Items::Whole,
         }
@@ -45,6 +40,51 @@ fn items<'a>(list: &'a [Value], shape: Shape<'_>) -> Items<'a> {
         Shape::Keyed(_) | Shape::Set(_) => Items::Apart(apart),
         _ => Items::Whole,
     }
+}
+
+fn step_of(item: &Value, shape: Shape<'_>) -> Option<String> {
+    match shape {
+        Shape::Keyed(keyed) => item_step(&keyed, item),
+        Shape::Set(_) if !item.is_object() && !item.is_array() => Some(format!("v:{item}")),
+        _ => None,
+    }
+}
+
+/// Whether a list has one owner: it is atomic, or its items are not unique.
+pub(super) fn is_one_value(list: &[Value], shape: Shape<'_>) -> bool {
+    matches!(items(list, shape), Items::Whole)
+}
+
+/// The items that an applied object may not have, as upstream reports them: those that appear twice in a list
+/// by key or in a set, and null in a set.
+pub(in crate::serve) fn misplaced(value: &Value, shape: Shape<'_>, path: &str) -> Vec<String> {
+    let mut errors = Vec::new();
+    match value {
+        Value::Object(members) if !matches!(shape, Shape::Atomic) => {
+            for (name, member) in members {
+                errors.extend(misplaced(member, shape.member(name), &format!("{path}.{name}")));
+            }
+        }
+        Value::Array(list) => {
+            let mut steps = BTreeSet::new();
+            for (index, item) in list.iter().enumerate() {
+                if matches!(shape, Shape::Set(_)) && item.is_null() {
+                    errors.push(format!(
+                        "{path}: element {index}: associative list without keys has an element that's an explicit null"
+                    ));
+                    continue;
+                }
+                let Some(step) = step_of(item, shape) else { continue };
+                let at = shown(&step);
+                errors.extend(misplaced(item, item_shape(shape), &format!("{path}{at}")));
+                if !steps.insert(step) {
+                    errors.push(format!("{path}: duplicate entries for key {at}"));
+                }
+            }
+        }
+        _ => {}
+    }
+    errors
 }
 
 /// The path element of an item.

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::apply::{Conflicts, apply as server_side};
-use super::fields::FieldSet;
+use super::fields::{FieldSet, misplaced};
 use super::managed::{ManagerEntry, Operation, Writer, after_update, read, write};
 use super::schema::Shape;
 use super::{PatchError, bounded, json_patch, merge_patch, strategic};
@@ -391,6 +391,32 @@ fn lists_are_applied_by_their_keys_and_items_go_with_their_owner() {
     assert_eq!(
         conflict.unwrap_err().message(),
         "Apply failed with 1 conflict: conflict with \"one\": .spec.containers[name=\"a\"].image"
+    );
+}
+
+#[test]
+fn an_applied_item_replaces_all_live_ones_of_its_key() {
+    let metadata = |finalizers: Value| json!({"metadata": {"finalizers": finalizers}});
+    let live = metadata(json!(["a/1", "b/2", "a/1", "c/3", "c/3"]));
+    let config = metadata(json!(["a/1", "d/4"]));
+    let shape = of_kind("ConfigMap");
+    let applied = server_side(&live, Vec::new(), config, shape, &writer("one", 1), true).unwrap();
+    assert_eq!(applied.object, metadata(json!(["a/1", "d/4", "b/2", "c/3", "c/3"])));
+}
+
+#[test]
+fn items_that_are_not_unique_are_named_with_their_list() {
+    let ports =
+        json!([{"containerPort": 80}, {"containerPort": 80, "protocol": "TCP"}, {"containerPort": 81}]);
+    let config = json!({"metadata": {"finalizers": ["a/1", null, "b/2", "a/1"]},
+        "spec": {"containers": [{"name": "c", "args": ["x", "x"], "ports": ports}]}});
+    assert_eq!(
+        misplaced(&config, of_kind("Pod"), ""),
+        [
+            ".metadata.finalizers: element 1: associative list without keys has an element that's an explicit null",
+            ".metadata.finalizers: duplicate entries for key [=\"a/1\"]",
+            ".spec.containers[name=\"c\"].ports: duplicate entries for key [containerPort=80,protocol=\"TCP\"]",
+        ]
     );
 }
 

@@ -3,7 +3,8 @@
 use super::*;
 use crate::desired::pod_config::notes::Mirror;
 use crate::model::node_changes::NodeBase;
-use crate::model::source::SourceObject;
+use crate::model::objects::VersionedObject;
+use crate::model::revisions::Revisions;
 use crate::model::types::{PodUid, Timestamp};
 use crate::serve::localapi::cluster::Cluster;
 use crate::serve::localapi::node::NodeState;
@@ -20,7 +21,7 @@ struct Spaces {
 }
 
 impl Cluster for Spaces {
-    fn objects(&self) -> Vec<SourceObject> {
+    fn objects(&self) -> Vec<VersionedObject> {
         Vec::new()
     }
 
@@ -48,6 +49,10 @@ impl Cluster for Spaces {
         None
     }
 
+    fn pod_version(&self, _: &PodUid) -> u64 {
+        0
+    }
+
     fn deleted_namespaces(&self) -> BTreeMap<String, Timestamp> {
         BTreeMap::new()
     }
@@ -60,7 +65,8 @@ impl Cluster for Spaces {
 fn api_of(cluster: &Rc<Spaces>) -> Rc<LocalApi> {
     let (node, editor) =
         (Rc::new(Shown(AgentReport::default())), crate::serve::localapi::Editor::channel().0);
-    LocalApi::new(node, Rc::<Spaces>::clone(cluster), editor, Clock::System)
+    let revisions = Revisions::since(Timestamp::default());
+    LocalApi::new(node, Rc::<Spaces>::clone(cluster), editor, Clock::System, revisions)
 }
 
 fn spaces() -> Rc<Spaces> {

@@ -8,7 +8,7 @@ use hyper::StatusCode;
 use serde_json::{Value, json};
 
 use super::body::{Content, PatchKind};
-use super::kept::{self, ExistingObject, StoredObject, strip_notes};
+use super::kept::{self, ExistingObject, StoredObject, owned};
 use super::{Decision, Task, finalize, new, options_failure};
 use crate::desired::api_pod;
 use crate::desired::pod_config::PodConfig;
@@ -18,16 +18,19 @@ use crate::model::api::pod::{Pod, PodStatus};
 use crate::model::api::schema::check::{Misfit, Unknown};
 use crate::model::provenance::is_from_api;
 use crate::pod::status::rules::take_foreign_conditions;
+use crate::serve::localapi::patch::fields::misplaced;
 use crate::serve::localapi::patch::managed::{self, ManagerEntry, after_update};
 use crate::serve::localapi::patch::{PatchError, apply, bounded, json_patch, merge_patch, strategic};
 use crate::serve::localapi::resource::Store;
 use crate::serve::localapi::status::{self, Cause, Failure, MODIFIED};
 use crate::serve::localapi::text;
 
-/// A stored object that may be changed, and its representation.
+/// A stored object that may be changed, and its representations.
 struct Changeable {
     kept: StoredObject,
     version: String,
+    /// The part with field managers.
+    owned: Value,
     /// The base of a patch.
     base: Value,
     /// The pod is no longer desired but still terminating.
@@ -48,15 +51,11 @@ fn changeable(task: &Task, config: &PodConfig) -> Result<Option<Changeable>, Fai
             (None, None) => return Ok(None),
         },
     };
-    let shown = task.shown(&kept);
-    let version = shown.get("metadata").map(|metadata| text(metadata, "/resourceVersion").to_owned());
-    let version = version.unwrap_or_default();
     let mut base = kept.to_value();
-    base["metadata"]["resourceVersion"] = json!(version);
-    if let Some(status) = shown.get("status") {
-        base["status"] = status.clone();
-    }
-    Ok(Some(Changeable { kept, version, base, goes }))
+    let owned = owned(base.clone());
+    task.complete(&kept, &mut base);
+    let version = text(&base, "/metadata/resourceVersion").to_owned();
+    Ok(Some(Changeable { kept, version, owned, base, goes }))
 }
 
 /// A pod of the API that is terminating and no longer desired, as it was stored.
@@ -101,7 +100,8 @@ pub(super) fn accept(task: &Task, base: &Value) -> Result<Value, Failure> {
 /// Decides a change of a pod's status: conditions that this node does not set belong to the client,
 /// everything else is observed.
 pub(super) fn change_status(task: &Task, config: &PodConfig) -> Decision {
-    let Changeable { kept, version, base, goes } = changeable(task, config)?.ok_or_else(|| task.missing())?;
+    let Changeable { kept, version, base, goes, .. } =
+        changeable(task, config)?.ok_or_else(|| task.missing())?;
     let StoredObject::Pod(old) = &kept else { return Err(task.missing()) };
     let mut value = accept(task, &base)?;
     check_identity(task, &value)?;
@@ -110,7 +110,8 @@ pub(super) fn change_status(task: &Task, config: &PodConfig) -> Decision {
     let said = if said.is_null() { json!({}) } else { said };
     let said: PodStatus = decode(said).map_err(|error| cannot_handle(&error.to_string()))?.object;
     let new = api_pod::update_status(old, &said).map_err(|errors| task.invalid(task.name(), &errors))?;
-    let mut done = task.done(StatusCode::OK, &StoredObject::Pod(Rc::new(new.clone())), Vec::new());
+    let written = StoredObject::Pod(Rc::new(new.clone()));
+    let mut done = task.done(StatusCode::OK, &written, written.to_value(), Vec::new());
     if task.dry_run {
         let mut status = task.api.node.pod(task.namespace(), task.name(), None).unwrap_or_default().status;
         take_foreign_conditions(&mut status, &new);
@@ -121,7 +122,7 @@ pub(super) fn change_status(task: &Task, config: &PodConfig) -> Decision {
     } else if goes {
         ApiChange { describe_going: vec![Rc::new(new)], ..ApiChange::default() }
     } else {
-        StoredObject::Pod(Rc::new(new)).put()
+        written.put()
     };
     Ok((change, done))
 }
@@ -134,11 +135,11 @@ fn cannot_handle(why: &str) -> Failure {
 pub(super) fn change(task: &Task, config: &PodConfig) -> Decision {
     check_patch_options(task)?;
     let Some(found) = changeable(task, config)? else { return absent(task, config) };
-    let Changeable { kept: old, version, base, goes } = found;
+    let Changeable { kept: old, version, owned: old_owned, base, goes } = found;
     let (mut value, applied) = match &task.content {
         Content::Object(object) => (object.clone(), None),
         Content::Patch(PatchKind::Apply, config) => {
-            let (object, entries) = applied(task, &old, config)?;
+            let (object, entries) = applied(task, &old, &old_owned, config)?;
             (object, Some(entries))
         }
         Content::Patch(kind, patch) => (patched(task, *kind, base, patch.clone())?, None),
@@ -150,18 +151,19 @@ pub(super) fn change(task: &Task, config: &PodConfig) -> Decision {
     let draft = task.draft(value)?;
     let warnings = task.judge(lax)?;
     let new = task.rebuild(&old, draft)?;
+    let object = new.to_value();
     let entries = match applied {
         Some(entries) => entries,
         None => after_update(
             entries_said.unwrap_or_else(|| old.entries()),
-            &old.owned_value(),
-            &new.owned_value(),
+            &old_owned,
+            &owned(object.clone()),
             task.shape(),
             &task.writer(),
         ),
     };
-    let new = new.with_entries(entries);
-    let done = task.done(StatusCode::OK, &new, warnings);
+    let (new, object) = new.with_entries(object, entries);
+    let done = task.done(StatusCode::OK, &new, object, warnings);
     let change = match &new {
         StoredObject::Pod(pod) if goes => {
             finalize::check_no_more(task, &old, &new)?;
@@ -195,8 +197,9 @@ fn absent(task: &Task, config: &PodConfig) -> Decision {
             .map_err(|conflicts| status::internal(&conflicts.message()))?;
     let warnings = task.judge(task.fit(&mut applied.object)?)?;
     let draft = task.draft(applied.object)?;
-    let kept = task.build(config, draft, task.name())?.with_entries(applied.entries);
-    new::put(task, config, &kept, warnings)
+    let kept = task.build(config, draft, task.name())?;
+    let object = kept.to_value();
+    new::put(task, config, kept.with_entries(object, applied.entries), warnings)
 }
 
 fn check_patch_options(task: &Task) -> Result<(), Failure> {
@@ -266,7 +269,8 @@ fn check_typed(task: &Task, wanted: &Value) -> Result<(), Failure> {
     let findings = task.check(&mut wanted.clone());
     let unknown =
         findings.unknown.iter().map(|Unknown { path, .. }| format!(".{path}: field not declared in schema"));
-    let errors: Vec<String> = findings.misfits.iter().map(Misfit::as_typed_error).chain(unknown).collect();
+    let misfits = findings.misfits.iter().map(Misfit::as_typed_error);
+    let errors: Vec<String> = misfits.chain(unknown).chain(misplaced(wanted, task.shape(), "")).collect();
     let said = match errors.as_slice() {
         [] => return Ok(()),
         [only] => only.clone(),
@@ -281,10 +285,13 @@ fn check_typed(task: &Task, wanted: &Value) -> Result<(), Failure> {
 }
 
 /// Server-side apply: the resulting object and its field managers.
-fn applied(task: &Task, old: &StoredObject, wanted: &Value) -> Result<(Value, Vec<ManagerEntry>), Failure> {
+fn applied(
+    task: &Task,
+    old: &StoredObject,
+    live: &Value,
+    wanted: &Value,
+) -> Result<(Value, Vec<ManagerEntry>), Failure> {
     check_applied(task, wanted)?;
-    let mut live = old.to_value();
-    strip_notes(&mut live);
     let force = task.wanted.options.force;
     let mut wanted = wanted.clone();
     // A precondition, and not a managed field.
@@ -292,7 +299,7 @@ fn applied(task: &Task, old: &StoredObject, wanted: &Value) -> Result<(Value, Ve
         .get_mut("metadata")
         .and_then(Value::as_object_mut)
         .and_then(|metadata| metadata.remove("resourceVersion"));
-    let result = apply::apply(&live, old.entries(), wanted, task.shape(), &task.writer(), force);
+    let result = apply::apply(live, old.entries(), wanted, task.shape(), &task.writer(), force);
     let applied = result.map_err(|conflicts| {
         let causes: Vec<Cause> = conflicts
             .0

@@ -94,7 +94,7 @@ pub(super) fn one(task: &Task, config: &PodConfig) -> Decision {
         StoredObject::Object(_) => deleted(task, &shown),
     };
     let code = if task.is_eviction() { StatusCode::CREATED } else { StatusCode::OK };
-    Ok((change, WriteOutcome { code, object, is_kept: stays, warnings: Vec::new() }))
+    Ok((change, WriteOutcome { code, object, is_kept: stays, pod: None, warnings: Vec::new() }))
 }
 
 /// Decides the deletion of all selected objects that came through the API.
@@ -115,7 +115,10 @@ pub(super) fn many(task: &Task, config: &PodConfig) -> Decision {
     }
     let kind = format!("{}List", wanted.resource.kind);
     let object = json!({"kind": kind, "apiVersion": task.api_version, "metadata": {}, "items": items});
-    Ok((change, WriteOutcome { code: StatusCode::OK, object, is_kept: false, warnings: Vec::new() }))
+    Ok((
+        change,
+        WriteOutcome { code: StatusCode::OK, object, is_kept: false, pod: None, warnings: Vec::new() },
+    ))
 }
 
 fn check(task: &Task, options: &DeletionOptions, shown: &Value) -> Result<(), Failure> {
@@ -174,7 +177,7 @@ fn mirror(
         (StatusCode::OK, shown)
     };
     let change = ApiChange { notes: Some(notes), ..ApiChange::default() };
-    Ok((change, WriteOutcome { code, object, is_kept: false, warnings: Vec::new() }))
+    Ok((change, WriteOutcome { code, object, is_kept: false, pod: None, warnings: Vec::new() }))
 }
 
 /// A pod that is already terminating: its grace period may be shortened.
@@ -189,7 +192,7 @@ fn hurry(task: &Task, options: &DeletionOptions, shown: Value) -> Decision {
     } else {
         (StatusCode::OK, answer)
     };
-    Ok((change, WriteOutcome { code, object, is_kept: false, warnings: Vec::new() }))
+    Ok((change, WriteOutcome { code, object, is_kept: false, pod: None, warnings: Vec::new() }))
 }
 
 fn deleted(task: &Task, shown: &Value) -> Value {
@@ -244,5 +247,8 @@ fn namespace(task: &Task, config: &PodConfig, shown: &Value) -> Decision {
     let mut object = shown.clone();
     object["metadata"]["deletionTimestamp"] = json!(task.now.to_rfc3339());
     object["status"]["phase"] = json!("Terminating");
-    Ok((change, WriteOutcome { code: StatusCode::OK, object, is_kept: false, warnings: Vec::new() }))
+    Ok((
+        change,
+        WriteOutcome { code: StatusCode::OK, object, is_kept: false, pod: None, warnings: Vec::new() },
+    ))
 }

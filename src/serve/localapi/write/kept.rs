@@ -4,7 +4,7 @@
 
 use std::rc::Rc;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::body::{Content, PatchKind};
 use super::{Task, WriteOutcome};
@@ -23,6 +23,7 @@ use crate::model::provenance::LOCAL_ANNOTATIONS;
 use crate::model::types::{PodSource, PodUid, Timestamp};
 use crate::pod::runtime_class;
 use crate::pod::scheduling::{place, unscheduled};
+use crate::serve::localapi::objects;
 use crate::serve::localapi::patch::managed::{self, ManagerEntry};
 use crate::serve::localapi::resource::Store;
 use crate::serve::localapi::status::{self, Cause, Failure};
@@ -93,16 +94,9 @@ pub(super) fn ours(config: &PodConfig, store: Store, namespace: Option<&str>) ->
 impl StoredObject {
     pub(super) fn to_value(&self) -> Value {
         match self {
-            Self::Pod(pod) => json!(**pod),
+            Self::Pod(pod) => objects::render(pod),
             Self::Object(object) => wire::to_value(object, Values::Shown),
         }
-    }
-
-    /// The part with field managers: without status, and without this node's own annotations of a pod.
-    pub(super) fn owned_value(&self) -> Value {
-        let mut value = self.to_value();
-        strip_notes(&mut value);
-        value
     }
 
     pub(super) fn entries(&self) -> Vec<ManagerEntry> {
@@ -131,10 +125,17 @@ impl StoredObject {
         }
     }
 
-    /// Replaces the field managers.
-    pub(super) fn with_entries(self, entries: Vec<ManagerEntry>) -> Self {
-        let fields = ManagedFields::new(managed::write(entries));
-        match self {
+    /// Replaces the field managers, in the object and in its JSON.
+    pub(super) fn with_entries(self, mut value: Value, entries: Vec<ManagerEntry>) -> (Self, Value) {
+        let entries = managed::write(entries);
+        if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
+            metadata.remove("managedFields");
+            if !entries.is_empty() {
+                metadata.insert("managedFields".to_owned(), json!(entries));
+            }
+        }
+        let fields = ManagedFields::new(entries);
+        let kept = match self {
             Self::Pod(mut pod) => {
                 Rc::make_mut(&mut pod).metadata.managed_fields = fields;
                 Self::Pod(pod)
@@ -143,7 +144,8 @@ impl StoredObject {
                 Rc::make_mut(&mut object).managed_fields = fields;
                 Self::Object(object)
             }
-        }
+        };
+        (kept, value)
     }
 
     pub(super) fn uid(&self) -> String {
@@ -179,20 +181,20 @@ impl StoredObject {
     }
 }
 
-/// Removes this node's own annotations and the status from a pod's JSON.
-pub(super) fn strip_notes(value: &mut Value) {
+/// The part with field managers: without status, and without this node's own annotations of a pod.
+pub(super) fn owned(mut value: Value) -> Value {
     if let Some(members) = value.as_object_mut() {
         members.remove("status");
     }
-    let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) else { return };
+    let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) else { return value };
     metadata.remove("managedFields");
-    let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) else { return };
-    for name in LOCAL_ANNOTATIONS {
-        annotations.remove(name);
+    if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
+        annotations.retain(|name, _| !LOCAL_ANNOTATIONS.contains(&name.as_str()));
+        if annotations.is_empty() {
+            metadata.remove("annotations");
+        }
     }
-    if annotations.is_empty() {
-        metadata.remove("annotations");
-    }
+    value
 }
 
 /// A decoded object before defaulting.
@@ -379,44 +381,49 @@ impl Task {
         }
     }
 
-    /// The object as it is shown, with its version.
-    pub(super) fn shown(&self, kept: &StoredObject) -> Map<String, Value> {
+    /// Puts what is observed of a stored object into its JSON: version, times, status.
+    pub(super) fn complete(&self, kept: &StoredObject, object: &mut Value) {
         let (namespace, name) = kept.place();
-        let shown = self.api.find(self.store(), namespace, name).unwrap_or_default();
-        match shown {
-            Value::Object(members) => members,
-            _ => Map::new(),
+        match kept {
+            StoredObject::Pod(pod) => {
+                if let Some(found) = self.api.node.pod(namespace, name, Some(&pod.metadata.uid)) {
+                    objects::complete(&self.api, found, object);
+                }
+            }
+            StoredObject::Object(kept) => {
+                let found = self.api.find(self.store(), namespace, name);
+                let Some(mut shown) = found.filter(|found| text(found, "/metadata/uid") == kept.uid) else {
+                    return;
+                };
+                for field in ["resourceVersion", "creationTimestamp", "deletionTimestamp"] {
+                    if let Some(value) = shown["metadata"].get_mut(field) {
+                        object["metadata"][field] = value.take();
+                    }
+                }
+                if let Some(status) = shown.get_mut("status") {
+                    object["status"] = status.take();
+                }
+            }
         }
     }
 
-    /// The answer with a stored object.
+    /// The answer with a stored object and its JSON.
     pub(super) fn done(
         &self,
         code: hyper::StatusCode,
         kept: &StoredObject,
+        mut object: Value,
         mut warnings: Vec<String>,
     ) -> WriteOutcome {
         warnings.extend(kept.warnings());
-        let mut object = kept.to_value();
+        let pod = match kept {
+            StoredObject::Pod(pod) => Some(Rc::clone(pod)),
+            StoredObject::Object(_) => None,
+        };
         if self.dry_run {
-            self.complete(&mut object);
+            // Clients compare the answer with what they read.
+            self.complete(kept, &mut object);
         }
-        WriteOutcome { code, object, is_kept: !self.dry_run, warnings }
-    }
-
-    /// The answer to a dry run gets the observed fields, too: clients compare it with what they read.
-    fn complete(&self, object: &mut Value) {
-        let (namespace, name) = (text(object, "/metadata/namespace"), text(object, "/metadata/name"));
-        let found = self.api.find(self.store(), namespace, name);
-        let same = found.filter(|found| text(found, "/metadata/uid") == text(object, "/metadata/uid"));
-        let Some(mut shown) = same else { return };
-        for field in ["resourceVersion", "creationTimestamp", "deletionTimestamp"] {
-            if let Some(value) = shown["metadata"].get_mut(field) {
-                object["metadata"][field] = value.take();
-            }
-        }
-        if let Some(status) = shown.get_mut("status") {
-            object["status"] = status.take();
-        }
+        WriteOutcome { code, object, is_kept: !self.dry_run, pod, warnings }
     }
 }

@@ -6,7 +6,7 @@ use hyper::StatusCode;
 use serde_json::{Value, json};
 
 use super::body::Content;
-use super::kept::{self, StoredObject};
+use super::kept::{self, StoredObject, owned};
 use super::{Decision, Task, WriteOutcome};
 use crate::desired::pod_config::PodConfig;
 use crate::serve::localapi::patch::managed::after_update;
@@ -39,15 +39,22 @@ pub(super) fn create(task: &Task, config: &PodConfig) -> Decision {
     }
     let draft = task.draft(object)?;
     let kept = task.build(config, draft, &name)?;
-    let entries = after_update(Vec::new(), &Value::Null, &kept.owned_value(), task.shape(), &task.writer());
-    put(task, config, &kept.with_entries(entries), warnings)
+    let object = kept.to_value();
+    let owned = owned(object.clone());
+    let entries = after_update(Vec::new(), &Value::Null, &owned, task.shape(), &task.writer());
+    put(task, config, kept.with_entries(object, entries), warnings)
 }
 
 /// Adds a new object, unless it exists.
-pub(super) fn put(task: &Task, config: &PodConfig, kept: &StoredObject, warnings: Vec<String>) -> Decision {
+pub(super) fn put(
+    task: &Task,
+    config: &PodConfig,
+    (kept, object): (StoredObject, Value),
+    warnings: Vec<String>,
+) -> Decision {
     let (namespace, name) = kept.place();
     is_free(task, config, namespace, name)?;
-    let done: WriteOutcome = task.done(StatusCode::CREATED, kept, warnings);
+    let done: WriteOutcome = task.done(StatusCode::CREATED, &kept, object, warnings);
     Ok((kept.put(), done))
 }
 

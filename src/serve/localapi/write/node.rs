@@ -49,7 +49,16 @@ pub(super) fn change(task: &Task, config: &PodConfig) -> Decision {
             None => members.remove(field),
         };
     }
-    Ok((change, WriteOutcome { code: StatusCode::OK, object, is_kept: !task.dry_run, warnings: Vec::new() }))
+    Ok((
+        change,
+        WriteOutcome {
+            code: StatusCode::OK,
+            object,
+            is_kept: !task.dry_run,
+            pod: None,
+            warnings: Vec::new(),
+        },
+    ))
 }
 
 /// The part that clients may not change: `spec` and the node's identity. The status has a path of its own.
