@@ -407,7 +407,7 @@ impl InitRun<'_, '_> {
             "manifests" => {
                 // The embedded runtime's images may be part of an image of the system.
                 let is_embedded = self.resolved.kubelet.container_runtime_endpoint == "embedded";
-                let images = is_embedded.then(|| (self.resolved.agent.images_dir.clone(), 0o755));
+                let images = is_embedded.then(|| (self.resolved.flags.images_dir.clone(), 0o755));
                 let manifests = (PathBuf::from(&self.resolved.kubelet.static_pod_path), 0o755);
                 images.into_iter().chain([manifests]).collect()
             }

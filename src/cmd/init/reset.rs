@@ -216,7 +216,7 @@ impl ResetRun<'_, '_> {
         }
         let mut left = self.files()?;
         let empty = [
-            self.options.rooted(&self.resolved.agent.images_dir),
+            self.options.rooted(&self.resolved.flags.images_dir),
             root.clone(),
             self.options.rooted(install::MANIFESTS),
             self.options.rooted("/etc/kubernetes"),

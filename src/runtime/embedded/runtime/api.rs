@@ -2,14 +2,13 @@
 //!
 //! Owns types. The effects are in the files beside it.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::rc::Rc;
 
 pub use super::super::client::{AttachSession, ExecSession, Streams};
 use crate::model::observed::{ContainerStateKind, ObservedUser};
 use crate::model::types::{ContainerId, SandboxId, Timestamp};
-use crate::runtime::{ContainerConfig, NamespaceOptions, SandboxConfig};
+use crate::runtime::{ContainerConfig, SandboxConfig};
 
 /// One sandbox in full, from its record.
 #[derive(Clone, Debug, Default, PartialEq)]
