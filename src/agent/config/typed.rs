@@ -383,7 +383,7 @@ fn paths(text: &str) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::desired::source::testing::TempDir;
+    use crate::platform::testing::TempDir;
 
     #[test]
     fn certificates_go_with_the_root_but_an_authority_stays() {

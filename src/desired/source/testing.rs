@@ -1,12 +1,10 @@
-//! Helpers for the tests of all sources: temporary directories and a manifest language small enough to
-//! predict.
+//! Helpers for the tests of all sources: a manifest language small enough to predict.
 //!
 //! Owns test helpers.
 
 use std::cell::Cell;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::json;
 
@@ -80,45 +78,5 @@ pub(in crate::desired) fn shown(update: &SourceUpdate) -> String {
                 pods.iter().map(|p| format!("{}={}", p.pod.metadata.name, p.pod.spec.hostname)).collect();
             pods.join(" ")
         }
-    }
-}
-
-/// A directory that is removed with its test.
-#[derive(Debug)]
-pub struct TempDir(PathBuf);
-
-impl TempDir {
-    pub fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("edge-agent-test-{}-{number}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    pub fn path(&self) -> &Path {
-        &self.0
-    }
-
-    pub fn join(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-
-    /// Writes atomically, as a careful writer does.
-    pub(in crate::desired) fn put(&self, name: &str, content: &str) {
-        let hidden = self.0.join(".being-written");
-        std::fs::write(&hidden, content).unwrap();
-        std::fs::rename(hidden, self.0.join(name)).unwrap();
-    }
-
-    pub(in crate::desired) fn remove(&self, name: &str) {
-        std::fs::remove_file(self.0.join(name)).unwrap();
-    }
-}
-
-impl Drop for TempDir {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }

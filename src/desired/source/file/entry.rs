@@ -213,7 +213,8 @@ fn digest(bytes: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::desired::source::testing::{Lines, TempDir};
+    use crate::desired::source::testing::Lines;
+    use crate::platform::testing::TempDir;
 
     #[test]
     fn a_second_write_within_one_tick_of_the_clock_is_found_and_old_content_is_not_read_again() {

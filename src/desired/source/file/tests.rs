@@ -9,9 +9,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::*;
-use crate::desired::source::testing::{Lines, TempDir, shown, shown_objects, stored};
+use crate::desired::source::testing::{Lines, shown, shown_objects, stored};
 use crate::desired::source::{REASON_EMPTY, REASON_INVALID_MANIFEST};
 use crate::model::types::Timestamp;
+use crate::platform::testing::TempDir;
 
 fn source(path: &Path, stored: Vec<SourcePod>) -> FileSource<Lines> {
     source_after(path, LastGood { pods: stored, ..LastGood::default() })
@@ -326,7 +327,7 @@ fn a_single_file_that_vanishes_is_silence_too() {
 fn five_thousand_manifests_are_read_once_and_then_only_the_changed_one() {
     let root = TempDir::new();
     for number in 0..5000 {
-        fs::write(root.join(&format!("{number:04}.yaml")), format!("pod-{number}=1")).unwrap();
+        fs::write(root.join(format!("{number:04}.yaml")), format!("pod-{number}=1")).unwrap();
     }
     let mut source = source(root.path(), Vec::new());
     let SourceAnswer::Pods(pods) = source.scan().unwrap().answer else { panic!("unknown") };

@@ -6,8 +6,9 @@ use std::io::Write;
 use super::*;
 use crate::codec::signature::testing::{BODY, DATED, DATED_KEY, KEY, OTHER_KEY, SIGNATURE, UNDATED};
 use crate::desired::source::SourcePod;
-use crate::desired::source::testing::{Lines, TempDir, shown, stored};
+use crate::desired::source::testing::{Lines, shown, stored};
 use crate::platform::http::testing::{Server, answer};
+use crate::platform::testing::TempDir;
 
 fn config(url: &str) -> UrlConfig {
     UrlConfig {

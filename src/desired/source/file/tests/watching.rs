@@ -174,8 +174,8 @@ fn a_directory_renamed_away_and_replaced_is_watched_at_its_new_inode() {
 fn a_symlink_on_the_way_that_is_swapped_is_noticed() {
     let root = TempDir::new();
     for version in ["1", "2"] {
-        fs::create_dir_all(root.join(&format!("deploy-{version}/manifests"))).unwrap();
-        fs::write(root.join(&format!("deploy-{version}/manifests/a.yaml")), format!("a={version}")).unwrap();
+        fs::create_dir_all(root.join(format!("deploy-{version}/manifests"))).unwrap();
+        fs::write(root.join(format!("deploy-{version}/manifests/a.yaml")), format!("a={version}")).unwrap();
     }
     symlink("deploy-1", root.join("current")).unwrap();
     watched(&root.join("current/manifests"), NEVER, async |mut running| {
@@ -192,8 +192,8 @@ fn a_symlink_on_the_way_that_is_swapped_is_noticed() {
 fn manifests_that_are_links_through_a_hidden_directory_follow_its_swap() {
     let root = TempDir::new();
     for version in ["1", "2"] {
-        fs::create_dir(root.join(&format!("..v{version}"))).unwrap();
-        fs::write(root.join(&format!("..v{version}/a.yaml")), format!("a={version}")).unwrap();
+        fs::create_dir(root.join(format!("..v{version}"))).unwrap();
+        fs::write(root.join(format!("..v{version}/a.yaml")), format!("a={version}")).unwrap();
     }
     symlink("..v1", root.join("..data")).unwrap();
     symlink("..data/a.yaml", root.join("a.yaml")).unwrap();
