@@ -15,3 +15,5 @@ pub mod proto;
 pub mod rt;
 #[allow(unsafe_code, reason = "kernel calls; every block states why it is sound")]
 pub mod sys;
+#[cfg(test)]
+pub(crate) mod testing;

@@ -414,26 +414,5 @@ fn run<F: std::future::Future>(future: F) -> F::Output {
     rt::run(future).expect("create the async runtime")
 }
 
-/// A directory for one test, removed on drop.
-#[cfg(test)]
-struct Scratch(pub PathBuf);
-
-#[cfg(test)]
-impl Scratch {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("edge-agent-volume-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir_all(&path).expect("the temp directory can be written");
-        Self(path)
-    }
-}
-
-#[cfg(test)]
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 #[cfg(test)]
 mod tests;

@@ -15,18 +15,14 @@ use rusqlite::Connection;
 use super::*;
 use crate::model::api::pod::{Container, Pod, PodCondition};
 use crate::model::back_off::BackOff;
+use crate::platform::testing::TempDir;
 
 /// A directory that is removed with the test.
-struct Directory(PathBuf);
+struct Directory(TempDir);
 
 impl Directory {
     fn new() -> Self {
-        use std::sync::atomic::{AtomicU32, Ordering};
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("agent-store-{}-{number}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
+        Self(TempDir::new())
     }
 
     fn db(&self) -> PathBuf {
@@ -47,12 +43,6 @@ impl Directory {
             let _ = fs::copy(open::with_suffix(&self.db(), suffix), open::with_suffix(&copy.db(), suffix));
         }
         copy
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 

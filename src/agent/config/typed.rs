@@ -216,7 +216,7 @@ fn not_acted_on(args: &Args, layered: &Layered) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::desired::source::testing::TempDir;
+    use crate::platform::testing::TempDir;
 
     #[test]
     fn certificates_go_with_the_root_but_an_authority_stays() {

@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn a_directory_without_an_authority_is_an_error_and_stays() {
-        let directory = crate::desired::source::testing::TempDir::new();
+        let directory = crate::platform::testing::TempDir::new();
         let error = Authority::existing(&directory.join("pki"), "box").err().unwrap().to_string();
         assert!(error.contains("agent-ca.crt") && error.contains("--cert-dir"), "{error}");
         assert!(!directory.join("pki").exists(), "nothing was made");

@@ -1,7 +1,6 @@
 //! The commands as a user runs them: against a served socket, against a store, and without either.
 
 use std::fs;
-use std::path::PathBuf;
 use std::rc::Rc;
 
 use serde_json::{Value, json};
@@ -12,20 +11,18 @@ use crate::model::objects::{ObjectKind, wire};
 use crate::model::source::{SourceObject, SourcePod, SourceProblem};
 use crate::model::types::PodSource;
 use crate::platform::clock::Clock;
+use crate::platform::testing::TempDir;
 use crate::serve::server::node::testing::Shown;
 use crate::serve::server::{self, AgentReport};
 use crate::store::{Mode, OpenOptions, StoreHandle, StoredEvent, meta};
 
 const NOW: Timestamp = Timestamp::from_secs(1_795_040_000);
 
-struct CliDirectory(PathBuf);
+struct CliDirectory(TempDir);
 
 impl CliDirectory {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("agent-cli-{}-{name}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
+    fn new() -> Self {
+        Self(TempDir::new())
     }
 
     /// Runs a command line in this directory and returns exit code, standard output and standard error.
@@ -64,12 +61,6 @@ impl CliDirectory {
     }
 }
 
-impl Drop for CliDirectory {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 fn running_pod(namespace: &str, name: &str) -> Value {
     json!({
         "metadata": {"name": name, "namespace": namespace, "uid": format!("uid-{name}"),
@@ -105,7 +96,7 @@ fn well() -> Value {
 
 #[test]
 fn status_of_a_healthy_agent_is_short_and_exits_zero() {
-    let directory = CliDirectory::new("well");
+    let directory = CliDirectory::new();
     directory.serve(well());
     let expected = "\
 Node:      n1
@@ -132,7 +123,7 @@ All is well.
 
 #[test]
 fn status_says_what_is_wrong_and_why_and_exits_one() {
-    let directory = CliDirectory::new("wrong");
+    let directory = CliDirectory::new();
     let mut report = well();
     report["runtime"] = json!({"endpoint": "unix:///run/crio.sock", "message": "connection refused",
         "since": "2026-11-18T22:12:20Z"});
@@ -178,7 +169,7 @@ What is wrong:
 
 #[test]
 fn get_pods_prints_kubectls_tables() {
-    let directory = CliDirectory::new("get");
+    let directory = CliDirectory::new();
     let mut report = well();
     report["pods"].as_array_mut().unwrap().push(crashing_pod());
     directory.serve(report);
@@ -214,7 +205,7 @@ kube-system   dns     1/1     Running            0            60m   10.0.0.7   n
 
 #[test]
 fn bad_usage_exits_two_and_says_what_is_wrong() {
-    let directory = CliDirectory::new("usage");
+    let directory = CliDirectory::new();
     for (line, message) in [
         ("get", "missing resource type"),
         (
@@ -238,7 +229,7 @@ fn bad_usage_exits_two_and_says_what_is_wrong() {
 
 #[test]
 fn without_agent_and_without_store_the_error_names_both() {
-    let directory = CliDirectory::new("nothing");
+    let directory = CliDirectory::new();
     let (code, out, err) = directory.run("get pods");
     assert_eq!((code, &*out), (EXIT_FAILED, ""));
     assert_eq!(
@@ -278,7 +269,7 @@ fn fill(directory: &CliDirectory) {
 
 #[test]
 fn when_the_agent_does_not_run_the_last_known_state_is_shown_and_said_so() {
-    let directory = CliDirectory::new("offline");
+    let directory = CliDirectory::new();
     fill(&directory);
     let told = "agent is not running; showing the last known state\n";
     let table = "\
@@ -300,7 +291,7 @@ What is wrong:
 
 #[test]
 fn get_prints_the_same_with_and_without_an_agent() {
-    let [online, offline] = ["get-online", "get-offline"].map(CliDirectory::new);
+    let [online, offline] = [CliDirectory::new(), CliDirectory::new()];
     fill(&offline);
     let mut old = running_pod("default", "old");
     old["metadata"]["deletionTimestamp"] = json!(NOW.to_rfc3339());
@@ -365,7 +356,7 @@ fn fill_with_objects(directory: &CliDirectory) {
 
 #[test]
 fn objects_look_as_kubectl_prints_them_and_secrets_keep_their_values() {
-    let directory = CliDirectory::new("objects");
+    let directory = CliDirectory::new();
     fill_with_objects(&directory);
     let shown = |line: &str| {
         let (code, out, _) = directory.run(line);
@@ -422,7 +413,7 @@ fn a_reader_that_went_away_is_not_an_error() {
 
 #[test]
 fn describe_finds_pods_by_the_beginning_of_their_names_and_says_which_there_are() {
-    let directory = CliDirectory::new("describe");
+    let directory = CliDirectory::new();
     let mut report = well();
     report["pods"].as_array_mut().unwrap().push(crashing_pod());
     directory.serve(report);
@@ -448,7 +439,7 @@ fn describe_finds_pods_by_the_beginning_of_their_names_and_says_which_there_are(
 
 #[test]
 fn describe_without_an_agent_reads_the_store() {
-    let directory = CliDirectory::new("describe-offline");
+    let directory = CliDirectory::new();
     fill(&directory);
     let (code, out, err) = directory.run("describe pod old");
     assert_eq!((code, &*err), (EXIT_OK, "agent is not running; showing the last known state\n"));
@@ -457,7 +448,7 @@ fn describe_without_an_agent_reads_the_store() {
 
 #[test]
 fn images_are_imported_listed_and_removed_without_an_agent() {
-    let directory = CliDirectory::new("images");
+    let directory = CliDirectory::new();
     let (code, out, err) = directory.run("image ls");
     assert_eq!((code, out.as_str(), err.as_str()), (EXIT_OK, "IMAGE   TAG   IMAGE ID   SIZE\n", ""));
     let broken = directory.0.join("broken.tar");
@@ -505,7 +496,7 @@ fn images_are_imported_listed_and_removed_without_an_agent() {
 /// Data of a claim is deleted only when no pod or manifest refers to it, and only with `--yes`.
 #[test]
 fn data_of_a_claim_goes_only_when_its_claim_and_its_pods_have_gone() {
-    let directory = CliDirectory::new("delete");
+    let directory = CliDirectory::new();
     fill_with_objects(&directory);
     let volumes = directory.0.join("volumes/default");
     for claim in ["data", "old", "other"] {
@@ -561,7 +552,7 @@ fn data_of_a_claim_goes_only_when_its_claim_and_its_pods_have_gone() {
 
 #[test]
 fn a_pod_keeps_the_data_of_its_claim_from_being_deleted() {
-    let directory = CliDirectory::new("delete-used");
+    let directory = CliDirectory::new();
     let mut pod = running_pod("default", "web");
     pod["spec"]["volumes"] = json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]);
     let store = directory.0.join("agent.db").display().to_string();

@@ -1,15 +1,15 @@
-//! Helpers for the tests of all sources: temporary directories and manifests in few words.
+//! Helpers for the tests of all sources: manifests in few words.
 //!
 //! Owns test helpers.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::desired::source::manifest::parse_manifest;
 use crate::model::objects::wire;
 use crate::model::source::{ManifestOrigin, SourceAnswer, SourceObject, SourcePod, SourceUpdate};
 use crate::model::types::PodSource;
+use crate::platform::testing::TempDir;
 
 pub(in crate::desired) const NODE: &str = "n";
 
@@ -77,42 +77,9 @@ pub(in crate::desired) fn shown(update: &SourceUpdate) -> String {
     }
 }
 
-/// A directory that is removed with its test.
-#[derive(Debug)]
-pub struct TempDir(PathBuf);
-
 impl TempDir {
-    pub fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("edge-agent-test-{}-{number}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    pub fn path(&self) -> &Path {
-        &self.0
-    }
-
-    pub fn join(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-
     /// Writes [`manifest`] atomically, as a careful writer does.
-    pub(in crate::desired) fn put(&self, name: &str, lines: &str) {
-        let hidden = self.0.join(".being-written");
-        std::fs::write(&hidden, manifest(lines)).unwrap();
-        std::fs::rename(hidden, self.0.join(name)).unwrap();
-    }
-
-    pub(in crate::desired) fn remove(&self, name: &str) {
-        std::fs::remove_file(self.0.join(name)).unwrap();
-    }
-}
-
-impl Drop for TempDir {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+    pub(in crate::desired) fn put_lines(&self, name: &str, lines: &str) {
+        self.put(name, &manifest(lines));
     }
 }

@@ -290,29 +290,14 @@ pub fn exchange(one: &Path, other: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::platform::testing::TempDir;
     use std::os::unix::fs::symlink;
 
     type Way = fn(&Handle, &Path, Mounts) -> io::Result<Handle>;
 
-    struct Scratch(PathBuf);
-
-    impl Scratch {
-        fn new(name: &str) -> Self {
-            let path = std::env::temp_dir().join(format!("edge-agent-dir-{name}-{}", std::process::id()));
-            std::fs::create_dir_all(&path).unwrap();
-            Self(path)
-        }
-    }
-
-    impl Drop for Scratch {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_dir_all(&self.0);
-        }
-    }
-
     #[test]
     fn going_down_refuses_links_backsteps_and_mounts_both_ways_of_walking() {
-        let scratch = Scratch::new("below");
+        let scratch = TempDir::new();
         let root = scratch.0.join("root");
         std::fs::create_dir_all(root.join("a/b")).unwrap();
         std::fs::create_dir_all(root.join("mounted")).unwrap();
@@ -354,7 +339,7 @@ mod tests {
 
     #[test]
     fn removing_follows_no_link_and_stops_at_a_mount_with_its_path() {
-        let scratch = Scratch::new("remove");
+        let scratch = TempDir::new();
         let root = scratch.0.join("root");
         let outside = scratch.0.join("outside");
         std::fs::create_dir_all(root.join("a/mounted")).unwrap();
@@ -374,7 +359,7 @@ mod tests {
 
     #[test]
     fn a_tree_deeper_than_what_is_held_open_is_removed() {
-        let scratch = Scratch::new("deep");
+        let scratch = TempDir::new();
         let root = scratch.0.join("root");
         std::fs::create_dir_all(&root).unwrap();
         let mut current = Handle::open(&root).unwrap();
@@ -388,7 +373,7 @@ mod tests {
 
     #[test]
     fn a_made_directory_has_its_mode_and_a_link_in_its_place_is_refused() {
-        let scratch = Scratch::new("make");
+        let scratch = TempDir::new();
         let handle = Handle::open(&scratch.0).unwrap();
         let made = handle.make_dir(OsStr::new("new"), 0o2777).unwrap();
         assert_eq!(made.metadata().unwrap().permissions().mode() & 0o7777, 0o2777);

@@ -210,6 +210,7 @@ mod tests {
 
     use super::*;
     use crate::model::api::pod::{ObjectMeta, PodSpec};
+    use crate::platform::testing::TempDir;
 
     const UNIT: u32 = 65_536;
 
@@ -221,29 +222,13 @@ mod tests {
         }
     }
 
-    struct UsersScratch(PathBuf);
-
-    impl UsersScratch {
-        fn new(name: &str) -> Self {
-            let path = std::env::temp_dir().join(format!("edge-agent-{name}-{}", std::process::id()));
-            std::fs::create_dir_all(&path).unwrap();
-            Self(path)
-        }
-    }
-
-    impl Drop for UsersScratch {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_dir_all(&self.0);
-        }
-    }
-
-    fn two_ranges(scratch: &UsersScratch) -> UserNamespaces {
+    fn two_ranges(scratch: &TempDir) -> UserNamespaces {
         UserNamespaces::new(scratch.0.clone(), NodeIds::new(UNIT, 2 * UNIT, UNIT, 2).unwrap())
     }
 
     #[tokio::test]
     async fn a_range_is_kept_over_restarts_and_given_back_at_the_end() {
-        let scratch = UsersScratch::new("userns-life");
+        let scratch = TempDir::new();
         let users = two_ranges(&scratch);
         assert_eq!(users.range_of(&pod("n", None)).await.unwrap(), None);
         assert_eq!(users.range_of(&pod("n", Some(true))).await.unwrap(), None);
@@ -266,7 +251,7 @@ mod tests {
 
     #[tokio::test]
     async fn nobody_gets_users_while_it_is_unknown_whose_they_are() {
-        let scratch = UsersScratch::new("userns-broken");
+        let scratch = TempDir::new();
         std::fs::create_dir_all(scratch.0.join("a")).unwrap();
         std::fs::write(scratch.0.join("a/userns"), "{").unwrap();
         let users = two_ranges(&scratch);
@@ -281,7 +266,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_range_that_did_not_get_to_the_disk_is_nobodys() {
-        let scratch = UsersScratch::new("userns-disk");
+        let scratch = TempDir::new();
         std::fs::write(scratch.0.join("a"), "in the way").unwrap();
         let users = two_ranges(&scratch);
         assert!(users.range_of(&pod("a", Some(false))).await.is_err());
@@ -290,7 +275,7 @@ mod tests {
 
     #[test]
     fn the_tool_must_say_the_same_of_users_and_groups() {
-        let scratch = UsersScratch::new("getsubids");
+        let scratch = TempDir::new();
         let tool = scratch.0.join("getsubids");
         let script = |text: &str| {
             std::fs::write(&tool, format!("#!/bin/sh\n{text}\n")).unwrap();

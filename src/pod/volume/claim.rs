@@ -150,13 +150,14 @@ fn bind(name: &str, source: &Path, target: &Path) -> Result<(), VolumeError> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Scratch, run, tear_down_dir};
+    use super::super::{run, tear_down_dir};
     use super::*;
+    use crate::platform::testing::TempDir;
     use std::os::unix::fs::MetadataExt;
 
     #[test]
     fn a_local_volume_is_bound_once_and_its_data_stays_when_the_pod_goes() {
-        let scratch = Scratch::new("local");
+        let scratch = TempDir::new();
         let (disk, pod_dir) = (scratch.0.join("disk"), scratch.0.join("pods/uid"));
         let fs_group = Some(FsGroup { group: 4321, policy: ownership::Policy::OnRootMismatch });
         let wanted = LocalVolume { name: "data", volume: "pv-1", source: &disk, fs_group, single_pod: false };
@@ -180,7 +181,7 @@ mod tests {
 
     #[test]
     fn the_directory_of_a_claim_is_made_once_for_everybody_and_then_left_alone() {
-        let scratch = Scratch::new("claim");
+        let scratch = TempDir::new();
         let path = scratch.0.join("volumes/default/data");
         run(ensure_directory("data", &path)).unwrap();
         assert_eq!(path.metadata().unwrap().mode() & 0o7777, 0o777, "whatever the umask");
@@ -194,7 +195,7 @@ mod tests {
 
     #[test]
     fn the_group_of_a_volume_that_another_pod_uses_is_left_alone() {
-        let scratch = Scratch::new("shared-local");
+        let scratch = TempDir::new();
         let disk = scratch.0.join("disk");
         std::fs::create_dir_all(&disk).unwrap();
         let make = |pod: &str, group: u32| {
@@ -216,7 +217,7 @@ mod tests {
     }
     #[test]
     fn a_volume_for_one_pod_goes_to_one_at_a_time() {
-        let scratch = Scratch::new("single-local");
+        let scratch = TempDir::new();
         let disk = scratch.0.join("disk");
         std::fs::create_dir_all(&disk).unwrap();
         let wanted =

@@ -71,8 +71,9 @@ fn mark_ready(name: &str, marker: &Path) -> Result<(), VolumeError> {
 mod tests {
     use std::path::PathBuf;
 
-    use super::super::{Scratch, run, tear_down_dir};
+    use super::super::{run, tear_down_dir};
     use super::*;
+    use crate::platform::testing::TempDir;
 
     fn make(pod_dir: &Path, medium: EmptyDirMedium) -> Result<PathBuf, VolumeError> {
         run(ensure(pod_dir, "cache", medium, None)).map(|volume| volume.host_path)
@@ -84,7 +85,7 @@ mod tests {
 
     #[test]
     fn an_empty_dir_is_writable_by_anybody_and_goes_with_the_pod() {
-        let scratch = Scratch::new("emptydir");
+        let scratch = TempDir::new();
         let pod_dir = scratch.0.join("uid");
         let path = make(&pod_dir, EmptyDirMedium::Disk).unwrap();
         assert_eq!(mode(&path), 0o777);
@@ -101,7 +102,7 @@ mod tests {
 
     #[test]
     fn one_that_was_interrupted_half_way_is_completed() {
-        let scratch = Scratch::new("half");
+        let scratch = TempDir::new();
         let pod_dir = scratch.0.join("uid");
         let path = make(&pod_dir, EmptyDirMedium::Disk).unwrap();
         std::fs::remove_file(pod_dir.join("plugins/kubernetes.io~empty-dir/cache/ready")).unwrap();
@@ -112,7 +113,7 @@ mod tests {
 
     #[test]
     fn a_memory_backed_empty_dir_is_a_tmpfs_of_its_size_and_is_unmounted() {
-        let scratch = Scratch::new("memory");
+        let scratch = TempDir::new();
         let pod_dir = scratch.0.join("uid");
         let medium = EmptyDirMedium::Memory { size_bytes: Some(1 << 20) };
         let path = make(&pod_dir, medium).unwrap();
@@ -133,7 +134,7 @@ mod tests {
 
     #[test]
     fn a_memory_volume_with_fs_group_keeps_its_sticky_bit() {
-        let scratch = Scratch::new("memory-group");
+        let scratch = TempDir::new();
         let pod_dir = scratch.0.join("uid");
         let medium = EmptyDirMedium::Memory { size_bytes: None };
         let made = run(ensure(&pod_dir, "cache", medium, Some(54321))).map(|volume| mode(&volume.host_path));
@@ -143,7 +144,7 @@ mod tests {
 
     #[test]
     fn huge_pages_are_a_hugetlbfs_and_an_unknown_page_size_is_the_kernels_error() {
-        let scratch = Scratch::new("huge");
+        let scratch = TempDir::new();
         let pod_dir = scratch.0.join("uid");
         let sizes = std::fs::read_dir("/sys/kernel/mm/hugepages").into_iter().flatten().count();
         let made = make(&pod_dir, EmptyDirMedium::HugePages { page_bytes: 2 << 20 });

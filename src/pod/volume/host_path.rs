@@ -45,8 +45,8 @@ fn make_file(path: &Path) -> std::io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Scratch;
     use super::*;
+    use crate::platform::testing::TempDir;
 
     fn host_path(path: &Path, type_: &str) -> Result<MountedVolume, VolumeError> {
         ensure("v", &HostPathVolumeSource { path: path.display().to_string(), type_: type_.to_owned() })
@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn a_host_path_is_checked_against_its_type_and_made_only_when_asked() {
-        let scratch = Scratch::new("hostpath");
+        let scratch = TempDir::new();
         let missing = scratch.0.join("missing");
         assert!(host_path(&missing, "").is_ok(), "no type, no check");
         assert!(matches!(host_path(&missing, "Directory"), Err(VolumeError::HostPathType { .. })));

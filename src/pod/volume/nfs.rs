@@ -205,8 +205,9 @@ fn own_address(server: SocketAddr) -> Option<SocketAddr> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Scratch, run, tear_down_dir};
+    use super::super::{run, tear_down_dir};
     use super::*;
+    use crate::platform::testing::TempDir;
 
     fn export(server: &str, options: &[&str]) -> Export {
         Export {
@@ -259,7 +260,7 @@ mod tests {
         if known.contains("\tnfs") || HELPERS.iter().any(|helper| Path::new(helper).exists()) {
             return;
         }
-        let scratch = Scratch::new("nfs");
+        let scratch = TempDir::new();
         let pod_dir = scratch.0.join("uid");
         let jobs = RemoteJobs::default();
         let made = run(ensure(&jobs, &pod_dir, "data", "data", export("127.0.0.1", &[])));

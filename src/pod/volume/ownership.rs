@@ -162,9 +162,10 @@ fn root_matches(root: &Handle, group: u32) -> io::Result<bool> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Scratch, run};
+    use super::super::run;
     use super::*;
     use crate::platform::sys::mount;
+    use crate::platform::testing::TempDir;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     const GROUP: u32 = 54321;
@@ -180,7 +181,7 @@ mod tests {
 
     #[test]
     fn files_and_directories_get_the_group_and_its_bits_and_nothing_outside_does() {
-        let scratch = Scratch::new("ownership");
+        let scratch = TempDir::new();
         let (root, outside) = (scratch.0.join("root"), scratch.0.join("outside"));
         std::fs::create_dir_all(root.join("sub/mounted")).unwrap();
         std::fs::create_dir_all(&outside).unwrap();
@@ -205,7 +206,7 @@ mod tests {
 
     #[test]
     fn on_root_mismatch_looks_at_the_root_alone() {
-        let scratch = Scratch::new("mismatch");
+        let scratch = TempDir::new();
         let (root, file) = (scratch.0.join("root"), scratch.0.join("root/file"));
         std::fs::create_dir_all(&root).unwrap();
         std::fs::write(&file, "").unwrap();
@@ -222,7 +223,7 @@ mod tests {
 
     #[test]
     fn files_that_cannot_be_changed_are_counted_and_the_others_are_changed() {
-        let scratch = Scratch::new("unchangeable");
+        let scratch = TempDir::new();
         let root = scratch.0.join("root");
         std::fs::create_dir_all(root.join("ro")).unwrap();
         std::fs::write(root.join("file"), "").unwrap();
@@ -240,7 +241,7 @@ mod tests {
 
     #[test]
     fn a_walk_of_many_slices_reaches_every_file() {
-        let scratch = Scratch::new("slices");
+        let scratch = TempDir::new();
         let root = scratch.0.join("root");
         for dir in 0..5 {
             let dir = root.join(dir.to_string());

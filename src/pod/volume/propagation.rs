@@ -78,7 +78,7 @@ fn unshare(root: &Path) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::desired::source::testing::TempDir;
+    use crate::platform::testing::TempDir;
 
     #[test]
     fn the_mount_goes_when_it_is_the_agents_and_empty() {

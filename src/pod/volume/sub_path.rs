@@ -170,22 +170,23 @@ fn make_target(target: &Path, is_dir: bool) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Scratch, tear_down_dir};
+    use super::super::tear_down_dir;
     use super::*;
     use crate::platform::sys::dir::exchange;
+    use crate::platform::testing::TempDir;
     use std::os::unix::fs::symlink;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
 
     struct SubPathLocation {
-        scratch: Scratch,
+        scratch: TempDir,
         pod_dir: PathBuf,
         volume: PathBuf,
     }
 
     impl SubPathLocation {
-        fn new(name: &str) -> Self {
-            let scratch = Scratch::new(name);
+        fn new() -> Self {
+            let scratch = TempDir::new();
             let (pod_dir, volume) = (scratch.0.join("pods/uid"), scratch.0.join("volume"));
             std::fs::create_dir_all(&pod_dir).unwrap();
             std::fs::create_dir_all(&volume).unwrap();
@@ -212,7 +213,7 @@ mod tests {
 
     #[test]
     fn a_missing_directory_is_made_with_the_mode_of_the_volume_and_bound() {
-        let place = SubPathLocation::new("subpath-made");
+        let place = SubPathLocation::new();
         std::fs::set_permissions(&place.volume, std::fs::Permissions::from_mode(0o3777)).unwrap();
         let target = place.ensure("a//b/./c/").unwrap();
         assert_eq!(target, place.pod_dir.join("volume-subpaths/data/web/0"));
@@ -229,7 +230,7 @@ mod tests {
 
     #[test]
     fn one_that_comes_after_its_pod_has_gone_leaves_nothing_behind() {
-        let place = SubPathLocation::new("subpath-late");
+        let place = SubPathLocation::new();
         std::fs::create_dir_all(place.volume.join("dir")).unwrap();
         tear_down_dir(&place.pod_dir).unwrap();
         let late = place.ensure("dir");
@@ -243,7 +244,7 @@ mod tests {
 
     #[test]
     fn files_are_bound_too_and_an_outdated_bind_is_replaced() {
-        let place = SubPathLocation::new("subpath-file");
+        let place = SubPathLocation::new();
         std::fs::write(place.volume.join("conf"), "old").unwrap();
         let target = place.ensure("conf").unwrap();
         assert_eq!(std::fs::read_to_string(&target).unwrap(), "old");
@@ -259,7 +260,7 @@ mod tests {
 
     #[test]
     fn links_inside_the_volume_are_fine_and_those_that_lead_out_are_refused() {
-        let place = SubPathLocation::new("subpath-links");
+        let place = SubPathLocation::new();
         let outside = place.scratch.0.join("outside");
         std::fs::create_dir_all(&outside).unwrap();
         std::fs::create_dir_all(place.volume.join("real")).unwrap();
@@ -289,7 +290,7 @@ mod tests {
 
     #[test]
     fn swapping_a_directory_for_a_link_meanwhile_never_gets_the_outside_bound_or_written() {
-        let place = SubPathLocation::new("subpath-race");
+        let place = SubPathLocation::new();
         let outside = place.scratch.0.join("outside");
         std::fs::create_dir_all(&outside).unwrap();
         for both in [outside.join("both"), place.volume.join("dir/both")] {

@@ -43,12 +43,12 @@ pub(super) fn tear_down_dir(pod_dir: &Path) -> Result<(), VolumeError> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Scratch;
     use super::*;
+    use crate::platform::testing::TempDir;
 
     #[test]
     fn removing_a_pod_directory_never_crosses_a_foreign_mount() {
-        let scratch = Scratch::new("foreign");
+        let scratch = TempDir::new();
         let pod_dir = scratch.0.join("uid");
         let foreign = pod_dir.join("data");
         std::fs::create_dir_all(&foreign).unwrap();
@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn our_mounts_go_newest_first_even_stacked_and_behind_a_linked_root() {
-        let scratch = Scratch::new("stacked");
+        let scratch = TempDir::new();
         let linked = scratch.0.join("linked");
         let real = scratch.0.join("real");
         let ram = real.join("uid/volumes/kubernetes.io~empty-dir/ram");

@@ -10,6 +10,7 @@ use crate::model::objects::{ClaimedVolume, ConfigMapData, ObjectData};
 use crate::platform::clock::Clock;
 use crate::platform::logging::chain;
 use crate::platform::sys::mount;
+use crate::platform::testing::TempDir;
 use serde_json::{Value, json};
 
 /// Claims that tests bind when they like.
@@ -49,14 +50,14 @@ impl ObjectLookup for Claims {
 }
 
 struct VolumeNode {
-    scratch: Scratch,
+    scratch: TempDir,
     claims: Rc<Claims>,
     volumes: Volumes,
 }
 
 impl VolumeNode {
-    fn new(name: &str) -> Self {
-        let scratch = Scratch::new(name);
+    fn new() -> Self {
+        let scratch = TempDir::new();
         let pods_dir = scratch.0.join("pods");
         std::fs::create_dir_all(&pods_dir).unwrap();
         let claims = Rc::new(Claims::default());
@@ -84,7 +85,7 @@ fn pod(uid: &str, security: &Value, volumes: &Value) -> Pod {
 
 #[test]
 fn a_claim_is_waited_for_and_its_volume_is_used_as_it_is_bound() {
-    let house = VolumeNode::new("claims");
+    let house = VolumeNode::new();
     let (local, missing) = (house.scratch.0.join("local"), house.scratch.0.join("made"));
     std::fs::create_dir_all(&local).unwrap();
     let volumes = json!([
@@ -111,7 +112,7 @@ fn a_claim_is_waited_for_and_its_volume_is_used_as_it_is_bound() {
 
 #[test]
 fn volumes_of_a_running_pod_are_found_again_by_the_next_process_and_keep_their_data() {
-    let house = VolumeNode::new("again");
+    let house = VolumeNode::new();
     let volumes = json!([
         {"name": "disk", "emptyDir": {}},
         {"name": "ram", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
@@ -142,7 +143,7 @@ fn volumes_of_a_running_pod_are_found_again_by_the_next_process_and_keep_their_d
 
 #[test]
 fn kinds_that_nobody_mounts_are_hopeless_in_upstreams_words() {
-    let house = VolumeNode::new("kinds");
+    let house = VolumeNode::new();
     let error =
         run(house.volumes.ensure(&pod("u1", &json!({}), &json!([{"name": "x", "csi": {}}])))).unwrap_err();
     assert_eq!(error.to_string(), "MountVolume.SetUp failed for volume \"x\" : no volume plugin matched");
@@ -154,7 +155,7 @@ fn kinds_that_nobody_mounts_are_hopeless_in_upstreams_words() {
 
 #[test]
 fn orphaned_directories_go_and_those_of_known_or_arriving_pods_stay() {
-    let house = VolumeNode::new("orphans");
+    let house = VolumeNode::new();
     let ram = json!([{"name": "ram", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}]);
     for uid in ["gone", "known"] {
         let earlier = Volumes::new(
@@ -201,7 +202,7 @@ fn orphaned_directories_go_and_those_of_known_or_arriving_pods_stay() {
 
 #[test]
 fn a_pod_that_arrives_while_its_orphaned_directory_is_removed_waits_and_keeps_what_it_makes() {
-    let house = VolumeNode::new("arrives");
+    let house = VolumeNode::new();
     std::fs::create_dir_all(house.dir("u1").join("old")).unwrap();
     let disk = json!([{"name": "disk", "emptyDir": {}}]);
     let arriving = pod("u1", &json!({}), &disk);
@@ -219,7 +220,7 @@ fn a_pod_that_arrives_while_its_orphaned_directory_is_removed_waits_and_keeps_wh
 
 #[test]
 fn a_host_path_on_a_server_that_is_gone_holds_up_its_own_pod_alone() {
-    let house = VolumeNode::new("gone-server");
+    let house = VolumeNode::new();
     let (dir, (release, hangs)) = (house.dir("one"), std::sync::mpsc::channel::<()>());
     let job = move || {
         let _ = hangs.recv();

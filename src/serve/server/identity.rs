@@ -344,7 +344,7 @@ impl ClientCertVerifier for AnyClient {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::desired::source::testing::TempDir;
+    use crate::platform::testing::TempDir;
     use crate::serve::server::access::MASTERS;
     use crate::serve::server::pki::Authority;
 

@@ -8,27 +8,19 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
 use crate::model::api::pod::Pod;
+use crate::platform::testing::TempDir;
 use crate::serve::server::node::testing::Shown;
 use serde_json::{Value, json};
 
-struct ServerDirectory(PathBuf);
+struct ServerDirectory(TempDir);
 
 impl ServerDirectory {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("agent-server-{}-{name}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
+    fn new() -> Self {
+        Self(TempDir::new())
     }
 
     fn socket(&self) -> PathBuf {
         self.0.join("run/agent.sock")
-    }
-}
-
-impl Drop for ServerDirectory {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 
@@ -68,7 +60,7 @@ async fn get(path: &Path, resource: &str) -> (u16, String) {
 #[test]
 fn the_routes_answer_and_everything_else_is_a_status_object() {
     run(async {
-        let directory = ServerDirectory::new("routes");
+        let directory = ServerDirectory::new();
         let path = directory.socket();
         let server = start(&path).await;
         assert_eq!(get(&path, "/healthz").await, (200, "ok".into()));
@@ -103,7 +95,7 @@ fn the_routes_answer_and_everything_else_is_a_status_object() {
 #[test]
 fn oversized_and_malformed_requests_are_refused_and_the_server_goes_on() {
     run(async {
-        let directory = ServerDirectory::new("limits");
+        let directory = ServerDirectory::new();
         let path = directory.socket();
         let server = start(&path).await;
         let long = format!("GET /pods HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n", "x".repeat(20_000));
@@ -119,7 +111,7 @@ fn oversized_and_malformed_requests_are_refused_and_the_server_goes_on() {
 #[test]
 fn idle_clients_are_sent_away_and_their_places_taken() {
     run(async {
-        let directory = ServerDirectory::new("idle");
+        let directory = ServerDirectory::new();
         let path = directory.socket();
         let server = start(&path).await;
         let mut idle = Vec::new();
@@ -139,7 +131,7 @@ fn idle_clients_are_sent_away_and_their_places_taken() {
 #[test]
 fn the_socket_is_for_root_alone_and_a_stale_one_is_replaced() {
     run(async {
-        let directory = ServerDirectory::new("bind");
+        let directory = ServerDirectory::new();
         let path = directory.socket();
         drop(bind(&path).await.unwrap());
         assert!(path.exists(), "left behind, as by a crash");

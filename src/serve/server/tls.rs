@@ -330,8 +330,8 @@ fn spoken(settings: &TlsSettings) -> Result<Spoken, TlsError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::desired::source::testing::TempDir;
     use crate::model::types::Timestamp;
+    use crate::platform::testing::TempDir;
 
     fn settings(min_version: &str, suites: &[&str]) -> TlsSettings {
         let cipher_suites = suites.iter().map(|suite| (*suite).to_owned()).collect();

@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use crate::model::objects::{LocalObject, ObjectContent, ObjectKind, wire};
 use crate::model::types::PodSource;
+use crate::platform::testing::TempDir;
 use crate::store::open::with_suffix;
 use crate::store::{
     FILE_NAME, Loaded, OpenOptions, ReadOnlyStore, SealingKey, SourceObject, StoreHandle, StoreKey,
@@ -14,14 +15,11 @@ use serde_json::{Value, json};
 
 const VALUE: &str = "correct-horse-battery-staple";
 
-struct Directory(PathBuf);
+struct Directory(TempDir);
 
 impl Directory {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("agent-objects-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
+    fn new() -> Self {
+        Self(TempDir::new())
     }
 
     fn db(&self) -> PathBuf {
@@ -44,12 +42,6 @@ impl Directory {
 
     fn holds(&self, text: &str) -> bool {
         self.bytes().windows(text.len()).any(|part| part == text.as_bytes())
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 
@@ -112,7 +104,7 @@ fn password(object: &LocalObject) -> String {
 #[test]
 fn objects_come_back_as_they_were_and_what_has_not_changed_is_not_written() {
     for key in [StoreKey::None, key(1)] {
-        let directory = Directory::new("back");
+        let directory = Directory::new();
         let store = directory.open(&key);
         assert!(put(&store, &everything()) > 0);
         drop(store);
@@ -130,7 +122,7 @@ fn objects_come_back_as_they_were_and_what_has_not_changed_is_not_written() {
 
 #[test]
 fn with_a_key_no_byte_of_a_secret_is_in_the_files() {
-    let directory = Directory::new("sealed");
+    let directory = Directory::new();
     let store = directory.open(&key(1));
     put(&store, &everything());
     assert!(!directory.holds(VALUE) && directory.holds("password"), "keys are no secret, values are");
@@ -141,7 +133,7 @@ fn with_a_key_no_byte_of_a_secret_is_in_the_files() {
 
 #[test]
 fn turning_encryption_on_encrypts_what_was_in_the_clear_and_leaves_no_trace() {
-    let directory = Directory::new("on");
+    let directory = Directory::new();
     let many: Vec<_> =
         (0..50).map(|number| secret(&format!("s{number}"), &format!("{VALUE}-{number}"))).collect();
     let store = directory.open(&StoreKey::None);
@@ -161,7 +153,7 @@ fn turning_encryption_on_encrypts_what_was_in_the_clear_and_leaves_no_trace() {
 
 #[test]
 fn a_rewrite_that_was_cut_short_is_done_by_the_next_start() {
-    let directory = Directory::new("cut");
+    let directory = Directory::new();
     drop(directory.open(&key(1)));
     let store = directory.open(&StoreKey::None);
     put(&store, &[secret("s", VALUE)]);
@@ -181,7 +173,7 @@ fn a_rewrite_that_was_cut_short_is_done_by_the_next_start() {
 
 #[test]
 fn a_wrong_or_missing_key_costs_the_secrets_only_and_says_so() {
-    let directory = Directory::new("wrong");
+    let directory = Directory::new();
     put(&directory.open(&key(1)), &everything());
     let unusable = StoreKey::Unusable { reason: "the file is gone".to_owned() };
     for (other, words) in [
@@ -219,7 +211,7 @@ fn a_wrong_or_missing_key_costs_the_secrets_only_and_says_so() {
 
 #[test]
 fn another_process_reads_all_but_encrypted_secrets() {
-    let directory = Directory::new("reader");
+    let directory = Directory::new();
     let store = directory.open(&key(1));
     put(&store, &everything());
     let loaded = ReadOnlyStore::open(&directory.db()).unwrap().load().unwrap();
@@ -232,7 +224,7 @@ fn another_process_reads_all_but_encrypted_secrets() {
 #[test]
 fn the_copy_of_a_secret_that_kubectl_keeps_is_as_secret_as_the_secret() {
     for key in [StoreKey::None, key(1)] {
-        let directory = Directory::new("copy");
+        let directory = Directory::new();
         let copy = format!("{{\"stringData\":{{\"password\":\"{VALUE}\"}}}}");
         let annotations = json!({wire::LAST_APPLIED: copy, "plain": "text"});
         let applied = object(

@@ -2,26 +2,23 @@
 //! clear.
 
 use std::fs;
-use std::path::PathBuf;
 
 use serde_json::json;
 
 use super::*;
 use crate::model::api::decode::decode;
+use crate::platform::testing::TempDir;
 use crate::store::open::with_suffix;
 use crate::store::{FILE_NAME, Loaded, Mode, OpenOptions, ReadOnlyStore, SealingKey, StoreHandle};
 
 const VALUE: &str = "correct-horse-battery-staple";
 const HTTP: PodSource = PodSource::Http;
 
-struct Directory(PathBuf);
+struct Directory(TempDir);
 
 impl Directory {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("agent-rollout-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
+    fn new() -> Self {
+        Self(TempDir::new())
     }
 
     fn open(&self, key: &StoreKey) -> StoreHandle {
@@ -39,12 +36,6 @@ impl Directory {
         let bytes = self.bytes();
         let encoded = crate::codec::base64::encode(VALUE.as_bytes());
         [VALUE, &encoded].iter().any(|text| bytes.windows(text.len()).any(|part| part == text.as_bytes()))
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 
@@ -94,7 +85,7 @@ fn put(store: &StoreHandle, phase: &RolloutPhase) -> usize {
 #[test]
 fn every_stage_comes_back_and_what_has_not_changed_is_not_written() {
     for key in [StoreKey::None, key(1)] {
-        let directory = Directory::new("back");
+        let directory = Directory::new();
         let store = directory.open(&key);
         put(&store, &RolloutPhase::Good);
         assert!(load(&store).rollouts.is_empty());
@@ -115,7 +106,7 @@ fn every_stage_comes_back_and_what_has_not_changed_is_not_written() {
 
 #[test]
 fn a_good_set_is_sealed_like_the_one_that_runs() {
-    let directory = Directory::new("sealed");
+    let directory = Directory::new();
     let store = directory.open(&key(1));
     put(&store, &progressing(4));
     assert!(!directory.holds_the_secret());
@@ -128,7 +119,7 @@ fn a_good_set_is_sealed_like_the_one_that_runs() {
     let read = ReadOnlyStore::open(&directory.0.join(FILE_NAME)).unwrap().load().unwrap();
     assert_eq!(read.unreadable, [], "the command line reads no rollouts");
 
-    let directory = Directory::new("sealed-later");
+    let directory = Directory::new();
     let store = directory.open(&StoreKey::None);
     put(&store, &progressing(4));
     drop(store);
@@ -137,7 +128,7 @@ fn a_good_set_is_sealed_like_the_one_that_runs() {
     assert_eq!(load(&store).rollouts.get(&HTTP), Some(&progressing(4)));
     assert!(!directory.holds_the_secret());
 
-    let directory = Directory::new("unusable");
+    let directory = Directory::new();
     let store = directory.open(&StoreKey::Unusable { reason: "gone".to_owned() });
     put(&store, &progressing(4));
     assert!(load(&store).rollouts.is_empty() && !directory.holds_the_secret());

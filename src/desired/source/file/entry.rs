@@ -215,7 +215,8 @@ fn digest(bytes: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::desired::source::testing::{NODE, TempDir, manifest};
+    use crate::desired::source::testing::{NODE, manifest};
+    use crate::platform::testing::TempDir;
 
     impl FileEntry {
         /// Content that is parsed again shows its pods again.

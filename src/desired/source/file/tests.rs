@@ -9,9 +9,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::*;
-use crate::desired::source::testing::{NODE, TempDir, broken, manifest, shown, shown_objects, stored};
+use crate::desired::source::testing::{NODE, broken, manifest, shown, shown_objects, stored};
 use crate::desired::source::{REASON_EMPTY, REASON_INVALID_MANIFEST};
 use crate::model::types::Timestamp;
+use crate::platform::testing::TempDir;
 
 fn source(path: &Path, stored: Vec<SourcePod>) -> FileSource {
     source_after(path, SourceSet { pods: stored, ..SourceSet::default() })
@@ -45,26 +46,26 @@ fn problems(update: &SourceUpdate) -> Vec<&str> {
 fn objects_obey_the_rules_of_pods_last_good_versions_silence_and_removal() {
     let root = TempDir::new();
     let mut source = source(root.path(), Vec::new());
-    root.put("a.yaml", "@a=1\n@b=1\nweb=1");
-    root.put("c.yaml", "@c=1");
+    root.put_lines("a.yaml", "@a=1\n@b=1\nweb=1");
+    root.put_lines("c.yaml", "@c=1");
     let update = source.scan().unwrap();
     assert_eq!((shown(&update).as_str(), shown_objects(&update).as_str()), ("web=1", "a=1 b=1 c=1"));
     let first = update.objects[1].object.clone();
-    root.put("a.yaml", "@a=2\n!\nweb=1");
+    root.put_lines("a.yaml", "@a=2\n!\nweb=1");
     let update = source.scan().unwrap();
     assert_eq!(shown_objects(&update), "a=2 b=1 c=1", "the broken document may be b");
     assert!(Rc::ptr_eq(&first, &update.objects[1].object), "the source and the set share one object");
-    root.put("c.yaml", "@c=1\n@b=2");
+    root.put_lines("c.yaml", "@c=1\n@b=2");
     assert_eq!(shown_objects(&source.scan().unwrap()), "a=2 c=1 b=2", "a healthy file knows better");
     let told = source.scan();
     assert!(told.is_none(), "{told:?}");
     std::fs::rename(root.join("a.yaml"), root.join(".a.yaml")).unwrap();
     assert_eq!(shown_objects(&source.scan().unwrap()), "c=1 b=2");
     let stored = SourceSet { objects: update.objects, ..SourceSet::default() };
-    root.put("c.yaml", "!");
+    root.put_lines("c.yaml", "!");
     let mut restarted = source_after(root.path(), stored);
     assert_eq!(shown_objects(&restarted.scan().unwrap()), "c=1", "broken after a restart");
-    root.put("c.yaml", "web=1");
+    root.put_lines("c.yaml", "web=1");
     assert_eq!(shown_objects(&restarted.scan().unwrap()), "");
 }
 
@@ -172,24 +173,24 @@ fn a_path_that_is_no_directory_and_no_file_is_unknown_and_never_opened() {
 #[test]
 fn the_last_good_version_of_a_manifest_stays_when_a_newer_one_breaks_and_the_problem_clears_itself() {
     let root = TempDir::new();
-    root.put("a.yaml", "a=1");
-    root.put("b.yaml", "b=1");
+    root.put_lines("a.yaml", "a=1");
+    root.put_lines("b.yaml", "b=1");
     let mut source = source(root.path(), Vec::new());
     assert_eq!(shown(&source.scan().unwrap()), "a=1 b=1");
 
-    root.put("a.yaml", "!oops");
+    root.put_lines("a.yaml", "!oops");
     let update = source.scan().unwrap();
     assert_eq!(shown(&update), "a=1 b=1");
     assert_eq!(update.problems[0].reason, REASON_INVALID_MANIFEST);
     assert_eq!(update.problems[0].origin, root.join("a.yaml").to_str().unwrap());
     assert_eq!(source.scan(), None);
 
-    root.put("a.yaml", "");
+    root.put_lines("a.yaml", "");
     let update = source.scan().unwrap();
     assert_eq!(shown(&update), "a=1 b=1", "an empty file says nothing");
     assert!(update.problems[0].message.contains("the file is empty"), "{:?}", update.problems);
 
-    root.put("a.yaml", "a=2");
+    root.put_lines("a.yaml", "a=2");
     let update = source.scan().unwrap();
     assert_eq!((shown(&update).as_str(), problems(&update).len()), ("a=2 b=1", 0));
 }
@@ -197,10 +198,10 @@ fn the_last_good_version_of_a_manifest_stays_when_a_newer_one_breaks_and_the_pro
 #[test]
 fn a_problem_keeps_its_since_while_its_message_stays() {
     let root = TempDir::new();
-    root.put("a.yaml", "!one\n!two");
+    root.put_lines("a.yaml", "!one\n!two");
     let mut source = source(root.path(), Vec::new());
     let first = source.scan().unwrap().problems[0].since;
-    root.put("a.yaml", "!one\n!two\n!three");
+    root.put_lines("a.yaml", "!one\n!two\n!three");
     let update = source.scan().unwrap();
     assert_eq!(update.problems[0].since, first);
     assert!(update.problems[2].since > first);
@@ -210,8 +211,8 @@ fn a_problem_keeps_its_since_while_its_message_stays() {
 #[test]
 fn after_a_restart_a_broken_file_keeps_its_stored_pods_and_a_deleted_one_loses_them() {
     let root = TempDir::new();
-    root.put("broken.yaml", "!");
-    root.put("good.yaml", "good=2");
+    root.put_lines("broken.yaml", "!");
+    root.put_lines("good.yaml", "good=2");
     let before = vec![
         stored("broken", "1", root.join("broken.yaml")),
         stored("deleted", "1", root.join("deleted.yaml")),
@@ -224,23 +225,23 @@ fn after_a_restart_a_broken_file_keeps_its_stored_pods_and_a_deleted_one_loses_t
 #[test]
 fn in_a_file_with_one_broken_document_the_others_update_and_the_missing_pod_stays() {
     let root = TempDir::new();
-    root.put("all.yaml", "a=1\nb=1");
+    root.put_lines("all.yaml", "a=1\nb=1");
     let mut source = source(root.path(), Vec::new());
     source.scan().unwrap();
-    root.put("all.yaml", "a=2\n!b");
+    root.put_lines("all.yaml", "a=2\n!b");
     assert_eq!(shown(&source.scan().unwrap()), "a=2 b=1");
-    root.put("all.yaml", "a=3");
+    root.put_lines("all.yaml", "a=3");
     assert_eq!(shown(&source.scan().unwrap()), "a=3", "a healthy file that leaves a pod out removes it");
 }
 
 #[test]
 fn a_last_good_version_gives_way_to_the_same_pod_in_a_healthy_file() {
     let root = TempDir::new();
-    root.put("old.yaml", "web=1");
+    root.put_lines("old.yaml", "web=1");
     let mut source = source(root.path(), Vec::new());
     source.scan().unwrap();
-    root.put("old.yaml", "!");
-    root.put("new.yaml", "web=2");
+    root.put_lines("old.yaml", "!");
+    root.put_lines("new.yaml", "web=2");
     assert_eq!(shown(&source.scan().unwrap()), "web=2");
 }
 
@@ -258,7 +259,7 @@ fn what_cannot_be_read_keeps_its_last_good_pods_and_is_reported() {
     ];
     for (message, replace) in replace {
         let root = TempDir::new();
-        root.put("web.yaml", "web=1");
+        root.put_lines("web.yaml", "web=1");
         let mut source = source(root.path(), Vec::new());
         source.scan().unwrap();
         root.remove("web.yaml");
@@ -276,7 +277,7 @@ fn what_cannot_be_read_keeps_its_last_good_pods_and_is_reported() {
 fn hidden_files_editor_leftovers_and_sub_directories_are_skipped_and_any_other_extension_is_read_in_order() {
     let root = TempDir::new();
     for name in ["c.yaml", "a.bak", "b", ".hidden.yaml", "x.yaml~", "#x.yaml#", "4913", "x.swp", "x.swx"] {
-        root.put(name, &format!("{}=1", name.trim_matches(['.', '#', '~'])));
+        root.put_lines(name, &format!("{}=1", name.trim_matches(['.', '#', '~'])));
     }
     fs::create_dir(root.join("sub")).unwrap();
     write(root.join("sub/d.yaml"), "d=1");
@@ -289,8 +290,8 @@ fn hidden_files_editor_leftovers_and_sub_directories_are_skipped_and_any_other_e
 #[test]
 fn a_rescan_of_unchanged_files_parses_nothing_and_tells_nothing() {
     let root = TempDir::new();
-    root.put("a.yaml", "a=1");
-    root.put("broken.yaml", "!");
+    root.put_lines("a.yaml", "a=1");
+    root.put_lines("broken.yaml", "!");
     let mut source = source(root.path(), Vec::new());
     source.scan().unwrap();
     forget_pods(&mut source);
@@ -307,7 +308,7 @@ fn a_rescan_of_unchanged_files_parses_nothing_and_tells_nothing() {
 #[test]
 fn a_single_file_that_is_broken_and_never_was_good_is_no_answer() {
     let root = TempDir::new();
-    root.put("only.yaml", "!");
+    root.put_lines("only.yaml", "!");
     let update = source(&root.join("only.yaml"), Vec::new()).scan().unwrap();
     assert_eq!((shown(&update), problems(&update)), ("unknown".to_owned(), vec![broken("").as_str()]));
     let before = vec![stored("a", "1", root.join("only.yaml"))];
@@ -318,8 +319,8 @@ fn a_single_file_that_is_broken_and_never_was_good_is_no_answer() {
 fn a_single_file_that_vanishes_is_silence_too() {
     let root = TempDir::new();
     let path = root.join("only.yaml");
-    root.put("only.yaml", "a=1");
-    root.put("other.yaml", "other=1");
+    root.put_lines("only.yaml", "a=1");
+    root.put_lines("other.yaml", "other=1");
     let mut source = source(&path, Vec::new());
     let update = source.scan().unwrap();
     assert_eq!(shown(&update), "a=1");
@@ -327,7 +328,7 @@ fn a_single_file_that_vanishes_is_silence_too() {
     assert_eq!(pods[0].origin, path.to_str().unwrap());
     root.remove("only.yaml");
     assert_eq!(shown(&source.scan().unwrap()), "unknown");
-    root.put("only.yaml", "!");
+    root.put_lines("only.yaml", "!");
     assert_eq!(shown(&source.scan().unwrap()), "a=1");
 }
 
@@ -335,13 +336,13 @@ fn a_single_file_that_vanishes_is_silence_too() {
 fn five_thousand_manifests_are_read_once_and_then_only_the_changed_one() {
     let root = TempDir::new();
     for number in 0..5000 {
-        write(root.join(&format!("{number:04}.yaml")), &format!("pod-{number}=1"));
+        write(root.join(format!("{number:04}.yaml")), &format!("pod-{number}=1"));
     }
     let mut source = source(root.path(), Vec::new());
     let SourceAnswer::Pods(pods) = source.scan().unwrap().answer else { panic!("unknown") };
     assert_eq!(pods.len(), 5000);
     forget_pods(&mut source);
-    root.put("2500.yaml", "pod-2500=2");
+    root.put_lines("2500.yaml", "pod-2500=2");
     assert_eq!(shown(&source.scan().unwrap()), "pod-2500=2");
 }
 

@@ -262,7 +262,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
-    use crate::desired::source::testing::TempDir;
+    use crate::platform::testing::TempDir;
 
     fn names(way: &Way) -> Vec<&str> {
         way.lookups.iter().map(|(_, name)| name.to_str().unwrap()).collect()

@@ -5,9 +5,10 @@ use std::io::Write;
 
 use super::*;
 use crate::codec::signature::testing::{BODY, DATED, DATED_KEY, KEY, OTHER_KEY, SIGNATURE, UNDATED};
-use crate::desired::source::testing::{NODE, TempDir, broken, manifest, shown, stored};
+use crate::desired::source::testing::{NODE, broken, manifest, shown, stored};
 use crate::model::source::SourcePod;
 use crate::platform::http::testing::{Server, answer};
+use crate::platform::testing::TempDir;
 
 fn config(url: &str) -> UrlConfig {
     UrlConfig {

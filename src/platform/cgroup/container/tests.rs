@@ -8,15 +8,13 @@ use std::time::{Duration, Instant};
 use super::*;
 use crate::platform::cgroup::devices::DeviceKind;
 use crate::platform::cgroup::usage::{ContainerStats, oom_kills, stats};
+use crate::platform::testing::TempDir;
 
-struct Temporary(PathBuf);
+struct CgroupTree(TempDir);
 
-impl Temporary {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("edge-agent-ctr-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
+impl CgroupTree {
+    fn new() -> Self {
+        Self(TempDir::new())
     }
 
     fn put(&self, file: &str, content: &str) {
@@ -30,13 +28,7 @@ impl Temporary {
     }
 
     fn config(&self, driver: CgroupDriver) -> CgroupConfig {
-        CgroupConfig { mount: self.0.clone(), v2: true, driver }
-    }
-}
-
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+        CgroupConfig { mount: self.0.to_owned(), v2: true, driver }
     }
 }
 
@@ -66,7 +58,7 @@ fn resources() -> LinuxResources {
 }
 
 /// The files that the kernel creates in a new cgroup with these controllers.
-fn kernel_files(tree: &Temporary, directory: &str) {
+fn kernel_files(tree: &CgroupTree, directory: &str) {
     tree.put(&format!("{directory}/cgroup.controllers"), "cpuset cpu memory hugetlb pids\n");
     tree.put(&format!("{directory}/cgroup.events"), "populated 0\n");
     for file in [
@@ -84,7 +76,7 @@ fn kernel_files(tree: &Temporary, directory: &str) {
 
 #[test]
 fn a_v2_container_gets_its_controllers_and_its_limits() {
-    let tree = Temporary::new("v2");
+    let tree = CgroupTree::new();
     tree.put("cgroup.controllers", "cpuset cpu memory hugetlb pids\n");
     tree.put("cgroup.subtree_control", "");
     tree.put("kubepods/cgroup.subtree_control", "cpu");
@@ -124,7 +116,7 @@ fn a_v2_container_gets_its_controllers_and_its_limits() {
 
 #[test]
 fn a_scope_hands_its_controllers_on_with_its_first_container_and_not_before() {
-    let tree = Temporary::new("scope");
+    let tree = CgroupTree::new();
     let scope = "kubepods.slice/kubepods-podA.slice/agent-s1.scope";
     let control = |directory: &str| format!("{directory}/cgroup.subtree_control");
     for directory in [".", "kubepods.slice", "kubepods.slice/kubepods-podA.slice", scope] {
@@ -147,7 +139,7 @@ fn a_scope_hands_its_controllers_on_with_its_first_container_and_not_before() {
 
 #[test]
 fn names_that_lead_elsewhere_are_refused() {
-    let tree = Temporary::new("paths");
+    let tree = CgroupTree::new();
     tree.put("cgroup.controllers", "cpu memory\n");
     let config = tree.config(CgroupDriver::Cgroupfs);
     for (parent, name) in [("/a", ""), ("/a", "../b"), ("/a/..", "b"), ("/a", "b/c"), ("/a", "..")] {
@@ -163,7 +155,7 @@ fn names_that_lead_elsewhere_are_refused() {
 
 #[test]
 fn a_slice_is_where_systemd_has_it() {
-    let tree = Temporary::new("slice");
+    let tree = CgroupTree::new();
     tree.put("cgroup.controllers", "cpu\n");
     let config = tree.config(CgroupDriver::Systemd);
     for parent in ["kubepods-podA.slice", "/kubepods.slice/kubepods-podA.slice"] {
@@ -176,7 +168,7 @@ fn a_slice_is_where_systemd_has_it() {
 
 #[test]
 fn figures_are_read_from_either_version() {
-    let tree = Temporary::new("stats");
+    let tree = CgroupTree::new();
     tree.put("v2/cpu.stat", "usage_usec 1500\nuser_usec 1000\n");
     tree.put("v2/memory.current", "8192\n");
     tree.put("v2/memory.max", "max\n");

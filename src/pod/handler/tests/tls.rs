@@ -1,6 +1,6 @@
 //! HTTPS without certificate verification.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use rustls::pki_types::pem::PemObject;
@@ -9,16 +9,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use super::{SOON, aimed, request};
 use crate::platform::http::testing::{Server, answer};
 use crate::platform::http::tls::tls_provider;
+use crate::platform::testing::TempDir;
 use crate::pod::handler::{HandlerError, http_get};
-
-/// A directory that is removed on drop, also after a panic.
-struct TlsScratch(PathBuf);
-
-impl Drop for TlsScratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
 
 /// Signed by itself, for another host.
 fn worthless_certificate(directory: &Path) -> rustls::ServerConfig {
@@ -39,9 +31,7 @@ fn worthless_certificate(directory: &Path) -> rustls::ServerConfig {
 
 #[tokio::test]
 async fn any_certificate_will_do() {
-    let directory = std::env::temp_dir().join(format!("edge-agent-handler-{}", std::process::id()));
-    std::fs::create_dir_all(&directory).unwrap();
-    let directory = TlsScratch(directory);
+    let directory = TempDir::new();
     let server = Server::tls(worthless_certificate(&directory.0), answer("200 OK", &[], "over tls"));
     for host in ["127.0.0.1", "localhost"] {
         let sent = aimed(request(server.port(), "/"), |target| {

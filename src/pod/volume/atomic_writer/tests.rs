@@ -1,7 +1,7 @@
 //! The writer in real directories: layout, quiet when nothing changes, and stopped before every single step.
 
 use super::*;
-use crate::pod::volume::Scratch;
+use crate::platform::testing::TempDir;
 use proptest::prelude::*;
 
 fn file(text: &str, mode: u32) -> ProjectedFile {
@@ -71,7 +71,7 @@ fn names(dir: &Path) -> Vec<String> {
 
 #[test]
 fn the_layout_is_the_kubelets() {
-    let scratch = Scratch::new("layout");
+    let scratch = TempDir::new();
     let root = &scratch.0;
     let mut content = payload(&[("a", "1"), ("dir/b", "2"), ("dir/deep/c", "3")]);
     content.insert("secret".to_owned(), file("x", 0o440));
@@ -90,7 +90,7 @@ fn the_layout_is_the_kubelets() {
 
 #[test]
 fn nothing_is_written_when_nothing_changes() {
-    let scratch = Scratch::new("quiet");
+    let scratch = TempDir::new();
     let content = payload(&[("a", "1"), ("dir/b", "2")]);
     write(&scratch.0, &content);
     let before = entries(&scratch.0);
@@ -100,7 +100,7 @@ fn nothing_is_written_when_nothing_changes() {
 
 #[test]
 fn content_names_and_modes_follow_the_payload() {
-    let scratch = Scratch::new("changes");
+    let scratch = TempDir::new();
     let root = &scratch.0;
     write(root, &payload(&[("a", "1"), ("dir/b", "2")]));
     let mut executable = payload(&[("a", "1")]);
@@ -120,7 +120,7 @@ fn content_names_and_modes_follow_the_payload() {
 
 #[test]
 fn what_others_put_there_stays() {
-    let scratch = Scratch::new("others");
+    let scratch = TempDir::new();
     let root = &scratch.0;
     fs::create_dir(root.join("mounted")).unwrap();
     fs::write(root.join("note"), "mine").unwrap();
@@ -134,7 +134,7 @@ fn what_others_put_there_stays() {
 
 #[test]
 fn a_link_that_leads_elsewhere_is_replaced_and_its_target_left_alone() {
-    let scratch = Scratch::new("elsewhere");
+    let scratch = TempDir::new();
     let root = scratch.0.join("volume");
     let outside = scratch.0.join("outside");
     fs::create_dir_all(&root).unwrap();
@@ -149,7 +149,7 @@ fn a_link_that_leads_elsewhere_is_replaced_and_its_target_left_alone() {
 
 #[test]
 fn the_group_owns_what_is_written() {
-    let scratch = Scratch::new("group");
+    let scratch = TempDir::new();
     let root = &scratch.0;
     let now = Timestamp::from_secs(1);
     let content = payload(&[("dir/a", "1")]);
@@ -165,9 +165,9 @@ fn the_group_owns_what_is_written() {
 
 /// Stops the change from `old` to `new` before every step. Readers find one of the two, whole; the next
 /// writer repairs the rest.
-fn check_every_cut(name: &str, old: &Payload, new: &Payload) {
+fn check_every_cut(old: &Payload, new: &Payload) {
     for steps in 0.. {
-        let scratch = Scratch::new(name);
+        let scratch = TempDir::new();
         let root = &scratch.0;
         write(root, old);
         let is_done = write_steps(root, new, steps);
@@ -194,9 +194,9 @@ fn check_every_cut(name: &str, old: &Payload, new: &Payload) {
 fn a_stopped_writer_leaves_the_old_or_the_new() {
     let old = payload(&[("a", "1"), ("gone", "x"), ("dir/b", "2")]);
     let new = payload(&[("a", "2"), ("dir/b", "2"), ("dir/c/d", "3"), ("fresh", "y")]);
-    check_every_cut("cut", &old, &new);
-    check_every_cut("cut-first", &Payload::new(), &new);
-    check_every_cut("cut-last", &old, &Payload::new());
+    check_every_cut(&old, &new);
+    check_every_cut(&Payload::new(), &new);
+    check_every_cut(&old, &Payload::new());
 }
 
 fn payloads() -> impl Strategy<Value = Payload> {
@@ -212,6 +212,6 @@ proptest! {
 
     #[test]
     fn any_change_is_whole(old in payloads(), new in payloads()) {
-        check_every_cut("cut-any", &old, &new);
+        check_every_cut(&old, &new);
     }
 }

@@ -10,19 +10,20 @@ use super::*;
 use crate::model::api::decode::decode;
 use crate::model::objects::{ConfigMapData, LocalObjects, ObjectData};
 use crate::platform::clock::Clock;
+use crate::platform::testing::TempDir;
 use crate::pod::resources::NodeCapacity;
-use crate::pod::volume::{Scratch, VolumeConfig};
+use crate::pod::volume::VolumeConfig;
 
 struct Fixture {
-    _scratch: Scratch,
+    _scratch: TempDir,
     objects: Rc<LocalObjects>,
     volumes: Volumes,
     config: VolumeConfig,
 }
 
 impl Fixture {
-    fn new(name: &str) -> Self {
-        let scratch = Scratch::new(name);
+    fn new() -> Self {
+        let scratch = TempDir::new();
         let config = VolumeConfig { pods_dir: scratch.0.join("pods"), capacity: NodeCapacity::default() };
         let objects = Rc::new(LocalObjects::default());
         let lookup: Rc<LocalObjects> = Rc::clone(&objects);
@@ -68,7 +69,7 @@ fn inodes(dir: &Path) -> BTreeMap<String, u64> {
 #[test]
 fn secrets_and_what_may_hold_them_never_reach_the_disk() {
     run(async {
-        let fixture = Fixture::new("rendered-kinds");
+        let fixture = Fixture::new();
         fixture.set_config(&[("k", "v")]);
         fixture.objects.set_secret("ns", "s", Some(data(&[("token", "hidden")])));
         let pod = pod(&json!([
@@ -105,7 +106,7 @@ fn secrets_and_what_may_hold_them_never_reach_the_disk() {
 #[test]
 fn a_missing_object_is_told_in_upstreams_words_and_makes_the_volume_when_it_comes() {
     run(async {
-        let fixture = Fixture::new("rendered-missing");
+        let fixture = Fixture::new();
         let pod = config_pod();
         let error = fixture.volumes.ensure(&pod).await.unwrap_err();
         assert_eq!(
@@ -123,7 +124,7 @@ fn a_missing_object_is_told_in_upstreams_words_and_makes_the_volume_when_it_come
 #[test]
 fn an_object_that_changes_reaches_the_volume_and_one_that_does_not_writes_nothing() {
     run(async {
-        let fixture = Fixture::new("rendered-refresh");
+        let fixture = Fixture::new();
         let pod = config_pod();
         fixture.set_config(&[("k", "1")]);
         let path = fixture.volumes.ensure(&pod).await.unwrap()["v"].host_path.clone();
@@ -148,7 +149,7 @@ fn an_object_that_changes_reaches_the_volume_and_one_that_does_not_writes_nothin
 #[test]
 fn an_object_that_goes_leaves_the_content() {
     run(async {
-        let fixture = Fixture::new("rendered-gone");
+        let fixture = Fixture::new();
         let pod = config_pod();
         fixture.set_config(&[("k", "1")]);
         let path = fixture.volumes.ensure(&pod).await.unwrap()["v"].host_path.clone();
@@ -170,7 +171,7 @@ fn an_object_that_goes_leaves_the_content() {
 #[test]
 fn the_pods_own_labels_reach_the_volume() {
     run(async {
-        let fixture = Fixture::new("rendered-labels");
+        let fixture = Fixture::new();
         let mut pod = pod(&json!([{"name": "v", "downwardAPI": {"items": [
             {"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}}]}}]));
         let path = fixture.volumes.ensure(&pod).await.unwrap()["v"].host_path.clone();
@@ -185,7 +186,7 @@ fn the_pods_own_labels_reach_the_volume() {
 #[test]
 fn optional_objects_and_the_pods_group() {
     run(async {
-        let fixture = Fixture::new("rendered-group");
+        let fixture = Fixture::new();
         let mut pod = pod(&json!([
             {"name": "none", "configMap": {"name": "cm", "optional": true}}, {"name": "s", "secret": {"secretName": "s"}}]));
         let security =
@@ -208,7 +209,7 @@ fn optional_objects_and_the_pods_group() {
 #[test]
 fn volumes_inside_a_volume_find_their_place() {
     run(async {
-        let fixture = Fixture::new("rendered-nested");
+        let fixture = Fixture::new();
         fixture.set_config(&[("k", "v")]);
         let spec = json!({"volumes": [{"name": "v", "configMap": {"name": "cm"}}], "containers": [{"name": "c",
             "volumeMounts": [{"name": "v", "mountPath": "/etc/app"}, {"name": "x", "mountPath": "/etc/app/data/x"},

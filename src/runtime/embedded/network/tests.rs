@@ -9,42 +9,24 @@ use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use super::*;
 use crate::platform::sys::netlink::namespace;
 use crate::platform::sys::netlink::route;
+use crate::platform::testing::TempDir;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-struct NetworkDirectory(PathBuf);
-
-impl NetworkDirectory {
-    fn new() -> Self {
-        static NUMBER: AtomicUsize = AtomicUsize::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::SeqCst);
-        let path = std::env::temp_dir().join(format!("edge-agent-network-{}-{number}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-}
-
-impl Drop for NetworkDirectory {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 struct Host {
     namespace: File,
-    directory: NetworkDirectory,
+    directory: TempDir,
     network: Network,
 }
 
 impl Host {
     fn new(subnets: &[&str]) -> Self {
-        let directory = NetworkDirectory::new();
+        let directory = TempDir::new();
         let network = Network::new(NetworkConfig {
             bridge: DEFAULT_BRIDGE.to_owned(),
             subnets: subnets.iter().map(|text| text.parse().unwrap()).collect(),

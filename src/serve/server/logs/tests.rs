@@ -3,8 +3,8 @@ use std::io::Write;
 use proptest::prelude::*;
 
 use super::*;
-use crate::desired::source::testing::TempDir;
 use crate::model::api::pod::{ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting};
+use crate::platform::testing::TempDir;
 use crate::serve::server::body::Body;
 
 const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);

@@ -1,7 +1,7 @@
 use std::os::unix::fs::PermissionsExt;
 
 use super::*;
-use crate::desired::source::testing::TempDir;
+use crate::platform::testing::TempDir;
 
 const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
 const DAY: Duration = Duration::from_secs(24 * 3600);

@@ -96,7 +96,7 @@ fn apply(step: &Step, root: &TempDir, disk: &mut Option<Disk>) {
             // Not deleted: the next one must not get its inode number within one tick of the clock.
             if disk.take().is_some() || directory.exists() {
                 let away =
-                    (0..1000).map(|number| root.join(&format!("away-{number}"))).find(|away| !away.exists());
+                    (0..1000).map(|number| root.join(format!("away-{number}"))).find(|away| !away.exists());
                 fs::rename(&directory, away.unwrap()).unwrap();
             }
         }

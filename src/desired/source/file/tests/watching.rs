@@ -70,7 +70,7 @@ fn a_manifest_renamed_into_place_is_told_within_milliseconds() {
         let mut times = Vec::new();
         for version in 0..20 {
             let started = std::time::Instant::now();
-            root.put("a.yaml", &format!("a={version}"));
+            root.put_lines("a.yaml", &format!("a={version}"));
             assert_eq!(running.next().await, format!("a={version}"));
             times.push(started.elapsed());
             tokio::time::sleep(2 * BURST).await;
@@ -102,7 +102,7 @@ fn created_changed_and_deleted_files_are_noticed_without_a_rescan() {
 #[test]
 fn a_half_written_file_is_left_alone_until_its_writer_closes_it() {
     let root = TempDir::new();
-    root.put("a.yaml", "a=1\nb=1");
+    root.put_lines("a.yaml", "a=1\nb=1");
     watched(root.path(), NEVER, async |mut running| {
         assert_eq!(running.next().await, "a=1 b=1");
         let mut file = fs::File::create(root.join("a.yaml")).unwrap();
@@ -111,7 +111,7 @@ fn a_half_written_file_is_left_alone_until_its_writer_closes_it() {
         // incomplete content either.
         fs::set_permissions(root.path(), fs::Permissions::from_mode(0o700)).unwrap();
         running.nothing_for(Duration::from_millis(50)).await;
-        root.put("c.yaml", "c=1");
+        root.put_lines("c.yaml", "c=1");
         assert_eq!(running.next().await, "a=1 b=1 c=1");
         file.write_all(manifest("b=2").as_bytes()).unwrap();
         drop(file);
@@ -122,7 +122,7 @@ fn a_half_written_file_is_left_alone_until_its_writer_closes_it() {
 #[test]
 fn a_writer_that_never_closes_holds_a_file_back_for_two_rescans_at_most() {
     let root = TempDir::new();
-    root.put("a.yaml", "a=1");
+    root.put_lines("a.yaml", "a=1");
     watched(root.path(), Duration::from_millis(50), async |mut running| {
         assert_eq!(running.next().await, "a=1");
         let mut file = fs::File::create(root.join("a.yaml")).unwrap();
@@ -174,8 +174,8 @@ fn a_directory_renamed_away_and_replaced_is_watched_at_its_new_inode() {
 fn a_symlink_on_the_way_that_is_swapped_is_noticed() {
     let root = TempDir::new();
     for version in ["1", "2"] {
-        fs::create_dir_all(root.join(&format!("deploy-{version}/manifests"))).unwrap();
-        write(root.join(&format!("deploy-{version}/manifests/a.yaml")), &format!("a={version}"));
+        fs::create_dir_all(root.join(format!("deploy-{version}/manifests"))).unwrap();
+        write(root.join(format!("deploy-{version}/manifests/a.yaml")), &format!("a={version}"));
     }
     symlink("deploy-1", root.join("current")).unwrap();
     watched(&root.join("current/manifests"), NEVER, async |mut running| {
@@ -192,8 +192,8 @@ fn a_symlink_on_the_way_that_is_swapped_is_noticed() {
 fn manifests_that_are_links_through_a_hidden_directory_follow_its_swap() {
     let root = TempDir::new();
     for version in ["1", "2"] {
-        fs::create_dir(root.join(&format!("..v{version}"))).unwrap();
-        write(root.join(&format!("..v{version}/a.yaml")), &format!("a={version}"));
+        fs::create_dir(root.join(format!("..v{version}"))).unwrap();
+        write(root.join(format!("..v{version}/a.yaml")), &format!("a={version}"));
     }
     symlink("..v1", root.join("..data")).unwrap();
     symlink("..data/a.yaml", root.join("a.yaml")).unwrap();
@@ -213,11 +213,11 @@ fn a_single_file_that_is_replaced_made_or_removed_is_noticed() {
         assert_eq!(running.next().await, "unknown");
         write(&path, "a=1");
         running.until("a=1").await;
-        root.put("only.yaml", "a=2");
+        root.put_lines("only.yaml", "a=2");
         running.until("a=2").await;
         write(&path, "a=3");
         running.until("a=3").await;
-        root.put("other.yaml", "b=1");
+        root.put_lines("other.yaml", "b=1");
         running.nothing_for(Duration::from_millis(30)).await;
         root.remove("only.yaml");
         running.until("unknown").await;
@@ -230,7 +230,7 @@ fn many_files_landing_at_once_make_few_updates() {
     watched(root.path(), NEVER, async |mut running| {
         assert_eq!(running.next().await, "");
         for number in 0..500 {
-            root.put(&format!("{number:03}.yaml"), &format!("p{number}=1"));
+            root.put_lines(&format!("{number:03}.yaml"), &format!("p{number}=1"));
         }
         let mut updates = 1;
         while running.next().await.split(' ').count() != 500 {
@@ -243,8 +243,8 @@ fn many_files_landing_at_once_make_few_updates() {
 #[test]
 fn an_idle_source_tells_nothing_rescan_after_rescan() {
     let root = TempDir::new();
-    root.put("a.yaml", "a=1");
-    root.put("b.yaml", "!");
+    root.put_lines("a.yaml", "a=1");
+    root.put_lines("b.yaml", "!");
     watched(root.path(), Duration::from_millis(20), async |mut running| {
         assert_eq!(running.next().await, "a=1");
         running.nothing_for(Duration::from_millis(200)).await;
@@ -255,11 +255,11 @@ fn an_idle_source_tells_nothing_rescan_after_rescan() {
 fn the_rescan_finds_what_no_event_told() {
     let root = TempDir::new();
     let elsewhere = TempDir::new();
-    elsewhere.put("a.yaml", "a=1");
+    elsewhere.put_lines("a.yaml", "a=1");
     symlink(elsewhere.join("a.yaml"), root.join("a.yaml")).unwrap();
     watched(root.path(), Duration::from_millis(50), async |mut running| {
         assert_eq!(running.next().await, "a=1");
-        elsewhere.put("a.yaml", "a=2");
+        elsewhere.put_lines("a.yaml", "a=2");
         assert_eq!(running.next().await, "a=2");
     });
 }
@@ -267,7 +267,7 @@ fn the_rescan_finds_what_no_event_told() {
 #[test]
 fn an_editor_that_moves_the_old_file_away_and_writes_anew_removes_nothing() {
     let root = TempDir::new();
-    root.put("a.yaml", "a=1");
+    root.put_lines("a.yaml", "a=1");
     watched(root.path(), NEVER, async |mut running| {
         assert_eq!(running.next().await, "a=1");
         fs::rename(root.join("a.yaml"), root.join("a.yaml~")).unwrap();

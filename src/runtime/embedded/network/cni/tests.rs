@@ -2,42 +2,27 @@ use std::os::unix::fs::PermissionsExt;
 
 use super::*;
 use crate::model::runtime_config::PortMapping;
+use crate::platform::testing::TempDir;
 
-struct CniDirectory(PathBuf);
-
-impl CniDirectory {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("edge-agent-cni-{name}-{}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    fn write(&self, name: &str, text: &str) -> PathBuf {
-        let path = self.0.join(name);
-        fs::write(&path, text).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-        path
-    }
-}
-
-impl Drop for CniDirectory {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
+fn write(directory: &TempDir, name: &str, text: &str) -> PathBuf {
+    let path = directory.join(name);
+    fs::write(&path, text).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    path
 }
 
 #[test]
 fn the_first_file_by_name_is_in_force_and_a_change_counts_at_once() {
-    let directory = CniDirectory::new("load");
+    let directory = TempDir::new();
     assert_eq!(load(&directory.0.join("none")).unwrap(), None);
-    directory.write("README", "no");
+    write(&directory, "README", "no");
     assert_eq!(load(&directory.0).unwrap(), None);
-    directory.write("20-b.conflist", r#"{"name":"b","cniVersion":"1.0.0","plugins":[{"type":"x"}]}"#);
+    write(&directory, "20-b.conflist", r#"{"name":"b","cniVersion":"1.0.0","plugins":[{"type":"x"}]}"#);
     assert_eq!(load(&directory.0).unwrap().unwrap().name(), "b");
-    directory.write("10-a.conf", r#"{"name":"a","cniVersion":"0.3.1","type":"y","mtu":9}"#);
+    write(&directory, "10-a.conf", r#"{"name":"a","cniVersion":"0.3.1","type":"y","mtu":9}"#);
     let list = load(&directory.0).unwrap().unwrap();
     assert_eq!((list.name(), list.version(), kind_of(&list.plugins()[0])), ("a", "0.3.1", "y"));
-    let path = directory.write("00-bad.json", "{");
+    let path = write(&directory, "00-bad.json", "{");
     let error = load(&directory.0).unwrap_err().to_string();
     assert!(error.starts_with(&format!("cni config load failed: {path:?}: EOF")), "{error}");
 }
@@ -73,9 +58,9 @@ echo '{"cniVersion":"1.0.0","by":"'$name'","interfaces":[{"name":"br"},{"name":"
 
 #[test]
 fn a_chain_hands_results_on_and_is_undone_backwards() {
-    let directory = CniDirectory::new("chain");
+    let directory = TempDir::new();
     for name in ["one", "two", "bad"] {
-        directory.write(name, PLUGIN);
+        write(&directory, name, PLUGIN);
     }
     let log = directory.0.join("log");
     let list = parse(
@@ -139,8 +124,8 @@ fn a_chain_hands_results_on_and_is_undone_backwards() {
 
 #[test]
 fn a_plugin_that_refuses_or_is_not_there_is_named() {
-    let directory = CniDirectory::new("bad");
-    directory.write("bad", PLUGIN);
+    let directory = TempDir::new();
+    write(&directory, "bad", PLUGIN);
     let directories = [directory.0.clone()];
     let pod = crate::model::types::PodRef::default();
     let subject = CniPod { sandbox: "s1", pod: &pod, netns: "" };
