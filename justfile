@@ -36,7 +36,7 @@ storm pods="100" rounds="300":
 
 # Deaths of agent and monitors at random places and moments, so many in a row. As root.
 faults rounds="500" seed="1":
-    AGENT_FAULT_ROUNDS={{rounds}} AGENT_FAULT_SEED={{seed}} cargo test --locked --test it whatever_dies -- --nocapture
+    AGENT_FAULT_ROUNDS={{rounds}} AGENT_FAULT_SEED={{seed}} cargo test --locked --test it random_deaths -- --nocapture
 
 # A disk that fails: so many calls that fail, in every way that disks do, and five times as many power cuts. As root.
 fs-faults rounds="600" seed="1":

@@ -25,8 +25,8 @@ use tokio::sync::{Mutex, watch};
 use tokio::time::Instant;
 
 use crate::devices::allocation::{
-    Allocation, Devices, Need, PluginDevice, Resources, by_node, choice, is_extended, next_need, settle,
-    totals,
+    Allocation, Devices, Need, PluginDevice, Resources, by_node, choice, choose_devices, is_extended,
+    next_need, totals,
 };
 use crate::model::api::pod::{Pod, ResourceList};
 use crate::model::names::qualified_name;
@@ -211,7 +211,7 @@ impl DeviceManager {
                 state.plugins.remove(&resource);
                 state.resources.insert(resource.clone(), Devices::new());
             });
-            self.write_and_tell().await;
+            self.save_or_warn().await;
         }
     }
 
@@ -245,7 +245,7 @@ impl DeviceManager {
                 before.is_some_and(|before| before.keys().eq(state.resources[resource].keys()))
             });
             if !known {
-                self.write_and_tell().await;
+                self.save_or_warn().await;
             }
             // The next list waits in the plugin's connection: an endless stream of lists costs no more than
             // its share.
@@ -312,9 +312,9 @@ impl DeviceManager {
         let (client, ids) = {
             let mut state = self.0.state.borrow_mut();
             let choice = choice(need, &state.resources, &state.allocated)?;
-            let ids = settle(&choice, need, &preferred);
+            let ids = choose_devices(&choice, need, &preferred);
             let unregistered = || format!("cannot allocate unregistered device {}", need.resource);
-            let client = state.living(&need.resource).ok_or_else(unregistered)?.client.clone();
+            let client = state.connected_plugin(&need.resource).ok_or_else(unregistered)?.client.clone();
             let devices = by_node(&ids, &state.resources[&need.resource]);
             // Recorded before the next await: from here on no other container gets these devices.
             state.allocated.push(Allocation {
@@ -357,7 +357,7 @@ impl DeviceManager {
         let (client, choice) = {
             let state = self.0.state.borrow();
             let choice = choice(need, &state.resources, &state.allocated)?;
-            match state.living(&need.resource) {
+            match state.connected_plugin(&need.resource) {
                 Some(plugin) if plugin.prefers => (plugin.client.clone(), choice),
                 _ => return Ok(Vec::new()),
             }
@@ -394,7 +394,7 @@ impl DeviceManager {
         for allocation in mine {
             let client = {
                 let state = self.0.state.borrow();
-                let plugin = state.living(&allocation.resource).filter(|plugin| plugin.pre_start);
+                let plugin = state.connected_plugin(&allocation.resource).filter(|plugin| plugin.pre_start);
                 plugin.map(|plugin| plugin.client.clone())
             };
             if let Some(client) = client {
@@ -411,15 +411,15 @@ impl DeviceManager {
 
     /// Frees all devices of the pod.
     pub async fn release(&self, uid: &PodUid) {
-        self.keep(|allocation| allocation.pod != *uid).await;
+        self.retain_allocations(|allocation| allocation.pod != *uid).await;
     }
 
     /// Frees the allocations of all pods but these.
     pub async fn retain(&self, known: &BTreeSet<PodUid>) {
-        self.keep(|allocation| known.contains(&allocation.pod)).await;
+        self.retain_allocations(|allocation| known.contains(&allocation.pod)).await;
     }
 
-    async fn keep(&self, wanted: impl Fn(&Allocation) -> bool) {
+    async fn retain_allocations(&self, wanted: impl Fn(&Allocation) -> bool) {
         let before = self.0.state.borrow().allocated.len();
         if self.0.state.borrow().allocated.iter().all(&wanted) {
             return;
@@ -429,10 +429,10 @@ impl DeviceManager {
             state.allocated.len()
         });
         log::info!(allocations = before - left; "Released devices of removed pod");
-        self.write_and_tell().await;
+        self.save_or_warn().await;
     }
 
-    async fn write_and_tell(&self) {
+    async fn save_or_warn(&self) {
         if let Err(why) = self.write().await {
             log::warn!(err = why; "Failed to save device allocations");
         }
@@ -451,7 +451,7 @@ impl DeviceManager {
 
 impl DeviceState {
     /// The plugin, if it is connected.
-    fn living(&self, resource: &str) -> Option<&Plugin> {
+    fn connected_plugin(&self, resource: &str) -> Option<&Plugin> {
         self.plugins.get(resource).filter(|plugin| plugin.lives)
     }
 }

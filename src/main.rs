@@ -33,7 +33,7 @@ fn program(arguments: &[OsString]) -> u8 {
     match config::parse(arguments, &Environment::from_host()) {
         Ok(invocation) => run(invocation),
         Err(error) => {
-            say_error(&error);
+            print_error(&error);
             error.exit_code()
         }
     }
@@ -88,7 +88,7 @@ fn run_kubelet(resolved: &Resolved) -> u8 {
     if resolved.kubelet.logging_verbosity >= 5 {
         log::info!(config = resolved.config_log(); "Configuration");
     }
-    for setting in &resolved.not_acted_on {
+    for setting in &resolved.unimplemented_settings {
         log::info!("{setting}");
     }
     let environment = DaemonEnvironment {
@@ -103,11 +103,11 @@ fn run_kubelet(resolved: &Resolved) -> u8 {
         Ok(Ok(Finished::Stopped)) => 0,
         Ok(Ok(Finished::RunOnce(outcome))) => report_run_once(&outcome),
         Ok(Err(error)) => {
-            say_error(&error);
+            print_error(&error);
             FAILED
         }
         Err(error) => {
-            say_error(&error);
+            print_error(&error);
             FAILED
         }
     }
@@ -122,11 +122,11 @@ fn run_cri(flags: &CriFlags, resolved: &Resolved) -> u8 {
     match rt::run(setup::cri::run(resolved, flags, notify_socket.as_deref())) {
         Ok(Ok(())) => 0,
         Ok(Err(error)) => {
-            say_error(&error);
+            print_error(&error);
             FAILED
         }
         Err(error) => {
-            say_error(&error);
+            print_error(&error);
             FAILED
         }
     }
@@ -175,6 +175,6 @@ fn print(text: &str) -> u8 {
     0
 }
 
-fn say_error(error: &dyn std::error::Error) {
+fn print_error(error: &dyn std::error::Error) {
     let _ = writeln!(std::io::stderr(), "error: {}", logging::chain(error));
 }

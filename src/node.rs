@@ -38,7 +38,7 @@ use tokio::time::Instant;
 
 use crate::model::disruption::Pressure;
 use crate::node::eviction::rank::Disks;
-use crate::node::eviction::{EvictionConfig, EvictionState, Observation, Observations, Signal, judge};
+use crate::node::eviction::{EvictionConfig, EvictionState, Observation, Observations, Signal, evaluate};
 use crate::node::health::Health;
 use crate::node::image_gc::ImageLimits;
 use crate::node::images::{Images, NodeRuntime};
@@ -93,7 +93,7 @@ pub struct NodeParts {
     pub stats: Rc<Stats>,
     pub measure: Measure,
     /// Called after each check. A check makes many pages resident that can be released again.
-    pub looked: Rc<dyn Fn()>,
+    pub on_checked: Rc<dyn Fn()>,
 }
 
 /// See the module.
@@ -106,7 +106,7 @@ pub struct NodeManager {
     /// A pod has changed since the last check.
     has_changed: bool,
     /// The signal being reclaimed, once its event was emitted.
-    told: Option<Signal>,
+    reported_signal: Option<Signal>,
     /// Nothing could be reclaimed, and nothing has changed since.
     is_futile: bool,
     /// When the limits of local storage are checked next.
@@ -132,7 +132,7 @@ impl NodeManager {
             state: EvictionState::default(),
             images: Images::default(),
             has_changed: false,
-            told: None,
+            reported_signal: None,
             is_futile: false,
             limits_at: Duration::ZERO,
         }
@@ -162,13 +162,13 @@ impl NodeManager {
                     continue;
                 }
                 // Losing it is safe: the next request notifies again.
-                () = health.asked() => {
+                () = health.images_requested() => {
                     self.show_images().await;
                     continue;
                 }
             }
-            let pause = self.look().await;
-            (self.parts.looked)();
+            let pause = self.run_check().await;
+            (self.parts.on_checked)();
             earliest = Instant::now() + FAST.min(pause);
             next = Instant::now() + pause;
         }
@@ -198,11 +198,11 @@ impl NodeManager {
     }
 
     /// Runs one check and acts on it. Returns the time until the next.
-    async fn look(&mut self) -> Duration {
+    async fn run_check(&mut self) -> Duration {
         let has_changed = std::mem::take(&mut self.has_changed);
         self.is_futile &= !has_changed;
         let look = self.observe().await;
-        let (state, verdict) = judge(&self.parts.config.eviction, &self.state, &look.seen, self.now());
+        let (state, verdict) = evaluate(&self.parts.config.eviction, &self.state, &look.seen, self.now());
         self.state = state;
         self.publish(&verdict.pressure);
         // A pod's change affects the figures a little later.
@@ -221,7 +221,7 @@ impl NodeManager {
                     pause = SOON;
                 }
             }
-            None => self.told = None,
+            None => self.reported_signal = None,
         }
         pause
     }

@@ -102,7 +102,7 @@ pub type WriteGate = Box<dyn Fn(WriteMoment) -> bool>;
 /// writes.
 #[must_use]
 pub fn schema_versions() -> (i64, i64) {
-    (schema::known_version(), schema::READABLE_BY)
+    (schema::newest_version(), schema::READABLE_BY)
 }
 
 type Job = Box<dyn FnOnce(&mut Db) + Send>;
@@ -345,7 +345,7 @@ impl StoreHandle {
             })
             .await?;
         self.pass(WriteMoment::After).await;
-        self.note("statuses and events", &result);
+        self.record_trouble("statuses and events", &result);
         if result.is_ok() && !batch.container_states.is_empty() {
             self.shared.troubles.borrow_mut().remove("container state");
         }
@@ -353,7 +353,7 @@ impl StoreHandle {
         match result {
             Ok(strangers) => strangers.into_iter().for_each(|uid| pending.was_dropped(&PodUid::from(uid))),
             Err(error) => {
-                pending.put_back(batch);
+                pending.requeue(batch);
                 return Err(error);
             }
         }
@@ -409,11 +409,11 @@ impl StoreHandle {
         self.pass(WriteMoment::Before).await;
         let result = self.run(job).await?;
         self.pass(WriteMoment::After).await;
-        self.note(kind, &result);
+        self.record_trouble(kind, &result);
         result
     }
 
-    fn note<T>(&self, kind: &'static str, result: &Result<T, StoreError>) {
+    fn record_trouble<T>(&self, kind: &'static str, result: &Result<T, StoreError>) {
         let mut troubles = self.shared.troubles.borrow_mut();
         match result {
             Ok(_) => drop(troubles.remove(kind)),

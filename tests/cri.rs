@@ -58,7 +58,7 @@ fn container_config(uid: &str) -> ContainerConfig {
 }
 
 #[tokio::test]
-async fn a_pod_lives_and_dies_over_the_wire_and_lists_are_filtered_by_pod() {
+async fn pod_lifecycle_over_cri_with_lists_filtered_by_pod() {
     let server = FakeCri::start(&socket("life"));
     server.add_image("busybox");
     server.script("app", Program::exits(Duration::from_millis(50), 3));
@@ -101,7 +101,7 @@ async fn a_pod_lives_and_dies_over_the_wire_and_lists_are_filtered_by_pod() {
 }
 
 #[tokio::test]
-async fn a_runtime_that_is_absent_or_restarts_is_found_again_with_a_hint() {
+async fn client_reconnects_after_a_runtime_restart_with_a_hint() {
     let server = FakeCri::start(&socket("restart"));
     server.close();
     let runtime = client(&server);
@@ -122,7 +122,7 @@ async fn a_runtime_that_is_absent_or_restarts_is_found_again_with_a_hint() {
 }
 
 #[tokio::test]
-async fn a_call_without_answer_times_out_and_a_stop_may_take_its_grace_on_top() {
+async fn calls_time_out_and_stops_get_their_grace_on_top() {
     let server = FakeCri::start(&socket("hang"));
     server.add_image("busybox");
     server.script("app", Program::stubborn());
@@ -143,7 +143,7 @@ async fn a_call_without_answer_times_out_and_a_stop_may_take_its_grace_on_top() 
 }
 
 #[tokio::test]
-async fn a_connection_that_breaks_under_a_call_leaves_open_whether_it_had_effect() {
+async fn broken_connection_leaves_a_calls_outcome_unknown() {
     let server = FakeCri::start(&socket("broken"));
     server.state().hang.insert("RunPodSandbox");
     let runtime = client(&server);
@@ -158,7 +158,7 @@ async fn a_connection_that_breaks_under_a_call_leaves_open_whether_it_had_effect
 }
 
 #[tokio::test]
-async fn what_is_gone_counts_as_stopped_and_removed_and_other_failures_count() {
+async fn only_not_found_errors_count_as_stopped_or_removed() {
     let server = FakeCri::start(&socket("gone"));
     let runtime = client(&server);
     let calls = ["StopPodSandbox", "RemovePodSandbox", "StopContainer", "RemoveContainer"];
@@ -232,7 +232,7 @@ const ONE_CALL: Duration = Duration::from_secs(5);
 const SERVED_IN: Duration = Duration::from_millis(10);
 
 #[tokio::test]
-async fn a_crowd_of_calls_waits_for_its_turn_and_none_runs_out_of_time() {
+async fn queued_calls_do_not_time_out_on_a_busy_runtime() {
     let server = FakeCri::start(&socket("crowd"));
     server.state().busy = SERVED_IN;
     let runtime = Rc::new(client_with(&server, ONE_CALL));

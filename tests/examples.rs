@@ -135,7 +135,7 @@ fn has_key(object: &LocalObject, key: &str) -> bool {
 }
 
 #[test]
-fn every_document_of_every_example_is_taken_without_a_word() {
+fn every_example_document_is_accepted_without_warnings() {
     let mut documents = 0;
     for example in examples() {
         assert_eq!(example.said, Vec::<String>::new(), "{}", example.name);
@@ -213,7 +213,7 @@ fn manifests_of_pages() -> Vec<Example> {
 }
 
 #[test]
-fn every_manifest_on_a_page_for_operators_is_taken_without_a_word() {
+fn manifests_in_the_docs_are_accepted_without_warnings() {
     let found = manifests_of_pages();
     assert!(found.len() >= 4, "only {} manifests found", found.len());
     for manifest in found {

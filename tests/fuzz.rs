@@ -30,7 +30,7 @@ use crate::support::scratch::Scratch;
 const TOO_LONG: Duration = Duration::from_secs(30);
 
 #[test]
-fn manifests_never_panic_stay_bounded_and_accepted_pods_survive_the_store() {
+fn manifests_never_panic_and_valid_pods_survive_the_store() {
     let mut seeds = files_below("examples");
     seeds.extend(files_below("tests/fixtures/manifests"));
     let words = [
@@ -127,7 +127,7 @@ fn is_list(bytes: &[u8]) -> bool {
 }
 
 #[test]
-fn quantities_are_those_of_an_exact_slow_model_and_print_as_themselves() {
+fn quantities_match_an_exact_model_and_round_trip() {
     let seeds = [
         "0",
         "1",
@@ -235,7 +235,7 @@ fn argument_vectors_never_panic_and_complaints_are_short() {
 }
 
 #[test]
-fn configuration_files_never_panic_and_what_is_printed_reads_back_as_itself() {
+fn configuration_files_never_panic_and_round_trip() {
     let head = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
     let seeds = [
         "staticPodPath: /m\nmaxPods: 9\n",

@@ -109,7 +109,7 @@ pub struct Resolved {
     /// `FLAG: --name="value"` for every flag, in alphabetical order.
     pub flag_dump: Vec<String>,
     /// Settings by the user that this version accepts and ignores, one line each.
-    pub not_acted_on: Vec<String>,
+    pub unimplemented_settings: Vec<String>,
     document: Value,
 }
 

@@ -10,9 +10,9 @@ mod open_store;
 
 mod cgroup_root;
 mod cluster;
-pub mod earlier;
 pub mod embedded;
 mod plugins;
+pub mod previous_runtimes;
 pub mod report;
 mod resources;
 pub mod run_once;
@@ -97,7 +97,7 @@ enum LoopEvent {
 impl<R: Runtime> Kubelet<R> {
     /// Runs until shutdown is requested. Pods keep running.
     pub async fn run(mut self, shutdown: Shutdown) {
-        self.begin().await;
+        self.restore_state().await;
         self.notifier.ready();
         // The latest PLEG snapshot that has not yet been compared with the desired pods.
         let mut new_look: Option<Rc<PlegSnapshot>> = None;
@@ -116,7 +116,7 @@ impl<R: Runtime> Kubelet<R> {
             let event = tokio::select! {
                 biased;
                 // Dropping it is safe: the flag stays set.
-                () = shutdown.asked() => LoopEvent::Shutdown,
+                () = shutdown.requested() => LoopEvent::Shutdown,
                 // Dropping these is safe: a message stays in its channel until it is received.
                 Some(update) = self.updates.recv() => LoopEvent::Source(update),
                 Some(edit) = self.edits.recv() => LoopEvent::Edit(edit),
@@ -124,11 +124,11 @@ impl<R: Runtime> Kubelet<R> {
                 // Dropping these futures is safe: the version stays changed until it is read, and the
                 // deadline stays the same.
                 Ok(()) = statuses.changed(), if rolling_out => LoopEvent::Rollout,
-                () = reached(next_deadline) => LoopEvent::Rollout,
+                () = wait_until(next_deadline) => LoopEvent::Rollout,
                 // Dropping these is safe: the timers keep their deadline.
                 _ = write_timer.tick(), if has_unwritten => LoopEvent::RetryWrites,
                 () = tick(watchdog.as_mut()) => LoopEvent::Watchdog,
-                () = reached(quiet_at) => LoopEvent::Quiet,
+                () = wait_until(quiet_at) => LoopEvent::Quiet,
                 // Dropping it is safe: the next client notifies again.
                 () = self.view.served() => LoopEvent::Served,
             };
@@ -143,11 +143,11 @@ impl<R: Runtime> Kubelet<R> {
                 LoopEvent::Shutdown => break,
                 LoopEvent::Source(update) => self.on_source(update).await,
                 LoopEvent::Edit(edit) => self.on_edit(edit).await,
-                LoopEvent::Pleg(PlegUpdate::Seen { changed, snapshot, version }) => {
-                    self.on_look(changed, version);
+                LoopEvent::Pleg(PlegUpdate::Relisted { changed, snapshot, version }) => {
+                    self.on_relist(changed, version);
                     new_look = Some(snapshot);
                 }
-                LoopEvent::Pleg(PlegUpdate::Down(error)) => self.on_runtime_down(&error),
+                LoopEvent::Pleg(PlegUpdate::RuntimeDown(error)) => self.on_runtime_down(&error),
                 LoopEvent::Rollout => self.on_rollout().await,
                 LoopEvent::RetryWrites => {
                     self.pod_config.retry_writes().await;
@@ -158,11 +158,11 @@ impl<R: Runtime> Kubelet<R> {
                 LoopEvent::Served => {}
                 LoopEvent::Quiet => {
                     quiet_at = None;
-                    sys::memory::rest();
+                    sys::memory::release_memory();
                 }
             }
             // A snapshot is used once: it is stale as soon as one of its pods has been terminated.
-            if self.pod_config.all_seen()
+            if self.pod_config.seen_all_sources()
                 && let Some(snapshot) = new_look.take()
             {
                 self.adopt_orphans(&snapshot);
@@ -183,16 +183,16 @@ impl<R: Runtime> Kubelet<R> {
 
     /// Restores the state from the store: the last desired pods stay desired until their source answers, and
     /// terminations that were in progress continue.
-    async fn begin(&mut self) {
+    async fn restore_state(&mut self) {
         for pod in std::mem::take(&mut self.terminating) {
             log::info!(pod:% = pod.pod_ref(); "Resuming removal of pod");
-            self.workers.go_on_terminating(Rc::new(pod));
+            self.workers.resume_termination(Rc::new(pod));
         }
-        self.pod_config.begin_rollouts().await;
+        self.pod_config.resume_rollout().await;
         let changes = self.pod_config.drop_unregistered().await;
         for change in changes {
             if change.op == PodOp::Remove {
-                self.workers.go_on_terminating(change.pod.pod);
+                self.workers.resume_termination(change.pod.pod);
             }
         }
         let mut wanted: Vec<Rc<Pod>> = self.pod_config.pods().map(|pod| Rc::clone(&pod.pod)).collect();
@@ -201,11 +201,11 @@ impl<R: Runtime> Kubelet<R> {
         if !wanted.is_empty() {
             log::info!(pods = wanted.len(); "Restored pods from the store");
         }
-        self.view.heard(PodSource::Api);
-        self.take_notes();
-        self.workers.keep_places(&wanted);
+        self.view.mark_source_reported(PodSource::Api);
+        self.apply_node_changes();
+        self.workers.reserve_admitted(&wanted);
         for pod in wanted {
-            self.want(pod);
+            self.update_pod(pod);
         }
         self.publish_sources();
     }
@@ -215,8 +215,8 @@ impl<R: Runtime> Kubelet<R> {
         for change in self.pod_config.apply(update).await {
             self.dispatch(change);
         }
-        self.workers.look_if_objects_changed();
-        self.view.heard(source);
+        self.workers.observe_if_objects_changed();
+        self.view.mark_source_reported(source);
         self.publish_sources();
     }
 
@@ -240,13 +240,13 @@ impl<R: Runtime> Kubelet<R> {
                 if let Some((pod, containers)) = edited.restart {
                     self.workers.restart(&pod, containers);
                 }
-                for pod in edited.going {
-                    self.workers.describe_going(pod);
+                for pod in edited.terminating {
+                    self.workers.update_terminating(pod);
                 }
                 if edited.notes {
-                    self.take_notes();
+                    self.apply_node_changes();
                 }
-                self.workers.look_if_objects_changed();
+                self.workers.observe_if_objects_changed();
                 self.publish_sources();
                 Ok(())
             }
@@ -257,7 +257,7 @@ impl<R: Runtime> Kubelet<R> {
     }
 
     /// Changes of the node and deleted mirror pods take effect from now on.
-    fn take_notes(&self) {
+    fn apply_node_changes(&self) {
         let notes = self.pod_config.notes();
         self.workers.set_node_changes(&notes.node);
         let before = self.view.notes().mirrors;
@@ -270,50 +270,51 @@ impl<R: Runtime> Kubelet<R> {
     async fn on_rollout(&mut self) {
         let statuses = Rc::clone(self.workers.statuses());
         let was_rolling_out = self.pod_config.is_rolling_out();
-        let changes = self.pod_config.judge(self.view.runtime_is_up(), |uid| statuses.last(uid)).await;
+        let changes =
+            self.pod_config.check_rollout(self.view.runtime_is_up(), |uid| statuses.last(uid)).await;
         if was_rolling_out == self.pod_config.is_rolling_out() {
             return;
         }
         for change in changes {
             self.dispatch(change);
         }
-        self.workers.look_if_objects_changed();
+        self.workers.observe_if_objects_changed();
         self.publish_sources();
     }
 
     fn dispatch(&self, change: PodChange) {
         let pod = change.pod.pod;
         match change.op {
-            PodOp::Add | PodOp::Update | PodOp::Reconcile | PodOp::Delete => self.want(pod),
+            PodOp::Add | PodOp::Update | PodOp::Reconcile | PodOp::Delete => self.update_pod(pod),
             PodOp::Remove => self.workers.remove(&pod, None),
         }
     }
 
     /// Starts or updates a pod; terminates it if it was deleted and finalizers keep its object.
-    fn want(&self, pod: Rc<Pod>) {
+    fn update_pod(&self, pod: Rc<Pod>) {
         if pod.metadata.deletion_timestamp.is_some() {
             self.workers.finalize(pod);
         } else {
-            self.workers.desire(pod);
+            self.workers.update_pod(pod);
         }
     }
 
-    fn on_look(&self, changed: BTreeSet<PodUid>, version: Option<RuntimeVersion>) {
+    fn on_relist(&self, changed: BTreeSet<PodUid>, version: Option<RuntimeVersion>) {
         if let Some(version) = version {
             log::info!(runtime = version.name, version = version.version; "Container runtime is up");
             self.view.set_runtime_up(&version, self.clock.now());
-            self.workers.begin_cgroups();
-            self.workers.look_all();
+            self.workers.ensure_node_cgroups();
+            self.workers.observe_all();
             let view = Rc::clone(&self.view);
-            self.workers.ask_features(move |status| view.set_features(status));
+            self.workers.query_features(move |status| view.set_features(status));
         }
-        self.workers.look(changed);
+        self.workers.request_observation(changed);
     }
 
     fn on_runtime_down(&self, error: &RuntimeError) {
         if self.view.set_runtime_down(error, self.clock.now()) {
             log::warn!(err:% = error; "Container runtime is down");
-            self.workers.look_all();
+            self.workers.observe_all();
         }
     }
 
@@ -323,7 +324,7 @@ impl<R: Runtime> Kubelet<R> {
         let known = self.workers.uids();
         for orphan in orphans(&known, snapshot) {
             log::info!(pod:% = orphan.pod; "Removing orphaned pod");
-            self.workers.go_on_terminating(Rc::new(pod_of_orphan(orphan)));
+            self.workers.resume_termination(Rc::new(pod_of_orphan(orphan)));
         }
     }
 
@@ -370,7 +371,7 @@ fn pod_of_orphan(orphan: OrphanPod) -> Pod {
     }
 }
 
-async fn reached(deadline: Option<tokio::time::Instant>) {
+async fn wait_until(deadline: Option<tokio::time::Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline).await,
         None => std::future::pending().await,

@@ -13,8 +13,8 @@ mod completion;
 mod copy;
 mod delete;
 mod describe;
-mod enter;
 mod events;
+mod exec;
 mod files;
 mod findings;
 mod forward;
@@ -131,8 +131,8 @@ pub fn run(command: &str, arguments: &[String], mut environment: Environment<'_>
         "events" => events::run(arguments, &mut environment),
         "top" => top::run(arguments, &mut environment),
         "wait" => wait::run(arguments, &mut environment),
-        "exec" => enter::run(enter::ExecOrAttach::Exec, arguments, &mut environment).map(|ended| ended.0),
-        "attach" => enter::run(enter::ExecOrAttach::Attach, arguments, &mut environment).map(|ended| ended.0),
+        "exec" => exec::run(exec::ExecOrAttach::Exec, arguments, &mut environment).map(|ended| ended.0),
+        "attach" => exec::run(exec::ExecOrAttach::Attach, arguments, &mut environment).map(|ended| ended.0),
         "port-forward" => forward::run(arguments, &mut environment),
         "logs" => logs::run(arguments, &mut environment),
         _ => Err(CliError::Usage(UsageError::UnknownCommand { name: command.to_owned() })),

@@ -75,7 +75,7 @@ enum InitError {
     #[error("an agent is using {}: stop it first", .0.display())]
     Running(PathBuf),
     #[error("failed to remove: {0}")]
-    Left(String),
+    RemovalFailed(String),
     #[error("error execution phase {phase}")]
     Phase {
         phase: &'static str,
@@ -94,7 +94,7 @@ pub fn run(command: &str, arguments: &[String], environment: Environment<'_>) ->
     let result =
         InitOptions::parse(command, arguments, &phases).map_err(InitError::from).and_then(|options| {
             if options.help {
-                session.say(&args::help(command, &phases))?;
+                session.print(&args::help(command, &phases))?;
                 return Ok(());
             }
             match command {
@@ -108,9 +108,9 @@ pub fn run(command: &str, arguments: &[String], environment: Environment<'_>) ->
         Err(InitError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => return EXIT_OK,
         Err(error) => error,
     };
-    session.complain(&format!("error: {}\n", chain(&error)));
+    session.print_error(&format!("error: {}\n", chain(&error)));
     if let InitError::Usage(_) = error {
-        session.complain(&format!("See \"agent {command} --help\".\n"));
+        session.print_error(&format!("See \"agent {command} --help\".\n"));
         return EXIT_USAGE;
     }
     EXIT_FAILED
@@ -132,13 +132,13 @@ struct InitSession<'a> {
 
 impl InitSession<'_> {
     /// Prints to standard output at once.
-    fn say(&mut self, text: &str) -> Result<(), InitError> {
+    fn print(&mut self, text: &str) -> Result<(), InitError> {
         let out = &mut self.environment.out;
         out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(InitError::Output)
     }
 
     /// Prints to standard error.
-    fn complain(&mut self, text: &str) {
+    fn print_error(&mut self, text: &str) {
         // The write may fail: standard error may be closed, too.
         let _ = self.environment.err.write_all(text.as_bytes());
     }
@@ -146,17 +146,17 @@ impl InitSession<'_> {
     fn preflight(&mut self, options: &InitOptions) -> Result<(), InitError> {
         let resolved = resolve(options)?;
         if !options.json {
-            self.say("[preflight] Running pre-flight checks\n")?;
+            self.print("[preflight] Running pre-flight checks\n")?;
         }
         let findings = self.check(options, &resolved);
         let has_errors = preflight::has_errors(&findings);
         if options.json {
             let text = serde_json::to_string_pretty(&preflight::to_json(&findings)).unwrap_or_default();
-            self.say(&format!("{text}\n"))?;
+            self.print(&format!("{text}\n"))?;
         } else {
-            self.complain(&preflight::report(&findings, options.verbose));
+            self.print_error(&preflight::report(&findings, options.verbose));
             if !has_errors {
-                self.say(&format!("[preflight] This machine can run pods: {}\n", counted(&findings)))?;
+                self.print(&format!("[preflight] This machine can run pods: {}\n", summarize(&findings)))?;
             }
         }
         if has_errors { Err(InitError::Preflight) } else { Ok(()) }
@@ -165,7 +165,7 @@ impl InitSession<'_> {
     /// All findings, with ignored errors as warnings.
     fn check(&self, options: &InitOptions, resolved: &Resolved) -> Vec<PreflightFinding> {
         let wanted = Purpose::of(resolved, options.control_plane);
-        let facts = self.machine(Path::new("/")).look(&wanted.interest());
+        let facts = self.machine(Path::new("/")).gather(&wanted.interest());
         let mut findings = vec![preflight::privileged(&facts)];
         options.ignored.apply(&mut findings);
         if preflight::has_errors(&findings) {
@@ -199,7 +199,7 @@ impl InitSession<'_> {
     }
 }
 
-fn counted(findings: &[PreflightFinding]) -> String {
+fn summarize(findings: &[PreflightFinding]) -> String {
     let of = |severity| findings.iter().filter(|finding| finding.severity == severity).count();
     let (well, warnings) = (of(preflight::Severity::Ok), of(preflight::Severity::Warning));
     let plural = if warnings == 1 { "" } else { "s" };

@@ -73,7 +73,7 @@ enum UpgradeError {
     #[error("connect to the running agent (use --no-restart to replace the program of a stopped one)")]
     Agent(#[source] ClientError),
     #[error("the agent runs {0}: use that program to upgrade it ({0} upgrade ...)")]
-    Stranger(String),
+    OtherProgram(String),
     #[error("the running agent's program is no longer at {0}: restart the agent first")]
     NotRestarted(String),
     #[error("{0}")]
@@ -84,9 +84,9 @@ enum UpgradeError {
     )]
     UnderWay(&'static str),
     #[error("there is no upgrade to roll back")]
-    NothingBefore,
+    NoPrevious,
     #[error("cannot roll back: {0} is not the program that was replaced")]
-    NotKept(String),
+    WrongPrevious(String),
     #[error("the upgrade was not completed in time: continue it with `agent upgrade watch`")]
     Unsettled,
     #[error(transparent)]
@@ -121,9 +121,9 @@ pub fn run(arguments: &[String], environment: Environment<'_>) -> u8 {
         Err(UpgradeError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => return EXIT_OK,
         Err(error) => error,
     };
-    session.complain(&["error: ", &chain(&error), "\n"].concat());
+    session.print_error(&["error: ", &chain(&error), "\n"].concat());
     if let UpgradeError::Usage(_) = error {
-        session.complain("See \"agent upgrade --help\".\n");
+        session.print_error("See \"agent upgrade --help\".\n");
         return EXIT_USAGE;
     }
     EXIT_FAILED
@@ -143,13 +143,13 @@ impl UpgradeSession<'_> {
     }
 
     /// Prints progress for the user. A closed output is not an error.
-    fn say(&mut self, text: &str) {
+    fn print_progress(&mut self, text: &str) {
         if !self.json {
             let _ = self.print(&["[upgrade] ", text, "\n"].concat());
         }
     }
 
-    fn complain(&mut self, text: &str) {
+    fn print_error(&mut self, text: &str) {
         let _ = self.environment.err.write_all(text.as_bytes());
     }
 
@@ -194,7 +194,7 @@ impl UpgradeSession<'_> {
         let candidate = Candidate::read(file, options)?;
         record.to = Build { version: String::new(), digest: records::digest_of(candidate.bytes()) };
         if record.to.digest == record.from.digest {
-            self.say(&format!("{} is already this program", record.program));
+            self.print_progress(&format!("{} is already this program", record.program));
             return Ok(EXIT_OK);
         }
         let machine = Machine::new(&options.root_dir, record.clone());
@@ -203,7 +203,7 @@ impl UpgradeSession<'_> {
         let facts = candidate.prove(&machine.staged(), options.allow_downgrade);
         let facts = facts.inspect_err(|_| machine.unstage())?;
         record.to.version.clone_from(&facts.version);
-        self.say(&format!(
+        self.print_progress(&format!(
             "upgrading: {} {} replaces {} ({})",
             file.display(),
             facts.version,
@@ -211,13 +211,13 @@ impl UpgradeSession<'_> {
             record.from.version
         ));
         for warning in candidate.warnings(&record.program) {
-            self.complain(&["warning: ", &warning, "\n"].concat());
+            self.print_error(&["warning: ", &warning, "\n"].concat());
         }
         // Its bytes are not needed during the watch.
         drop(candidate);
         if options.dry_run {
             machine.unstage();
-            self.say("dry run: nothing was changed");
+            self.print_progress("dry run: nothing was changed");
             return Ok(EXIT_OK);
         }
         let mut machine = Machine::new(&options.root_dir, record);
@@ -230,8 +230,8 @@ impl UpgradeSession<'_> {
             machine.carry_out(Effect::Note(UpgradePhase::Upgraded)).await?;
             return self.end(&machine.record, EXIT_ROLLED_BACK);
         }
-        self.say(&format!("watching the new program for {} s", machine.record.window.as_secs()));
-        let record = self.have_watched(options, &machine, held).await?;
+        self.print_progress(&format!("watching the new program for {} s", machine.record.window.as_secs()));
+        let record = self.begin_watch(options, &machine, held).await?;
         self.end(&record, EXIT_ROLLED_BACK)
     }
 
@@ -292,7 +292,7 @@ impl UpgradeSession<'_> {
             return Err(UpgradeError::NotRestarted(gone.to_owned()));
         }
         if own != program {
-            return Err(UpgradeError::Stranger(record.program));
+            return Err(UpgradeError::OtherProgram(record.program));
         }
         record.service = match (&options.restart_command, options.no_restart) {
             (_, true) => Service::None,
@@ -316,7 +316,7 @@ impl UpgradeSession<'_> {
         options: &UpgradeOptions,
         held: Option<FileLock>,
     ) -> Result<u8, UpgradeError> {
-        let mut record = records::read(&options.root_dir).ok_or(UpgradeError::NothingBefore)?;
+        let mut record = records::read(&options.root_dir).ok_or(UpgradeError::NoPrevious)?;
         let asked = options.root_dir.join(ASKED_BACK);
         let record = match (record.phase, held) {
             (UpgradePhase::Trial | UpgradePhase::RollingBack, held) => {
@@ -341,22 +341,22 @@ impl UpgradeSession<'_> {
                 }
                 let mut machine = Machine::new(&options.root_dir, record);
                 if !machine.has_previous() {
-                    return Err(UpgradeError::NotKept(machine.previous().display().to_string()));
+                    return Err(UpgradeError::WrongPrevious(machine.previous().display().to_string()));
                 }
                 for effect in [Effect::Note(UpgradePhase::RollingBack), Effect::Guard] {
                     machine.carry_out(effect).await?;
                 }
-                self.say(&format!("restoring {}", machine.record.from.version));
-                self.have_watched(options, &machine, held).await?
+                self.print_progress(&format!("restoring {}", machine.record.from.version));
+                self.begin_watch(options, &machine, held).await?
             }
             (_, None) => return Err(UpgradeError::UnderWay("")),
-            _ => return Err(UpgradeError::NothingBefore),
+            _ => return Err(UpgradeError::NoPrevious),
         };
         self.end(&record, EXIT_OK)
     }
 
     /// Starts the watch as a service, or otherwise in this process.
-    async fn have_watched(
+    async fn begin_watch(
         &mut self,
         options: &UpgradeOptions,
         machine: &Machine,
@@ -367,7 +367,7 @@ impl UpgradeSession<'_> {
             match service::call(commands) {
                 Ok(()) => return self.follow(options, &machine.record).await,
                 // Then this process watches.
-                Err(error) => self.complain(&["warning: ", &error, "\n"].concat()),
+                Err(error) => self.print_error(&["warning: ", &error, "\n"].concat()),
             }
             let held = lock::try_acquire(&options.root_dir.join(LOCK))?.ok_or(UpgradeError::UnderWay(""))?;
             return Ok(self.watch(options, held).await?.unwrap_or_default());
@@ -386,17 +386,17 @@ impl UpgradeSession<'_> {
             record.watches += 1;
         }
         let mut machine = Machine::new(&options.root_dir, record);
-        machine.note()?;
+        machine.save_record()?;
         let (begin, mut watch) = (Instant::now(), Watch::default());
         loop {
-            let seen = machine.look().await;
+            let seen = machine.observe().await;
             match step(&mut watch, &machine.record, &seen, begin.elapsed()) {
-                Step::Look => tokio::time::sleep(LOOK_AGAIN).await,
+                Step::CheckAgain => tokio::time::sleep(LOOK_AGAIN).await,
                 Step::Restart => {
-                    self.say("restarting the agent");
+                    self.print_progress("restarting the agent");
                     // A failed restart is detected by the next checks.
                     if let Err(error) = machine.service.restart() {
-                        self.complain(&["warning: ", &error, "\n"].concat());
+                        self.print_error(&["warning: ", &error, "\n"].concat());
                     }
                 }
                 Step::Settle(phase, reason) => {
@@ -404,7 +404,9 @@ impl UpgradeSession<'_> {
                         machine.record.reason = reason;
                     }
                     if phase == UpgradePhase::RolledBack && machine.record.phase != UpgradePhase::RolledBack {
-                        self.say(&["restoring the old program: ", &machine.record.reason].concat());
+                        self.print_progress(
+                            &["restoring the old program: ", &machine.record.reason].concat(),
+                        );
                     }
                     for effect in effects(machine.record.phase, phase) {
                         machine.carry_out(*effect).await?;

@@ -21,7 +21,7 @@ use crate::model::provenance::{LOCAL_ANNOTATIONS, mark_first_seen};
 use crate::model::types::{PodSource, PodUid, Timestamp};
 use crate::pod::plan::resize::infeasible;
 use crate::pod::scheduling::{first_status, is_gated, place};
-use crate::pod::status::rules::{is_foreign, take_foreign_conditions};
+use crate::pod::status::rules::{add_client_conditions, is_client_owned};
 
 /// The part of a pod that one path may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ fn invalid(path: &str, value: impl std::fmt::Display, detail: &str) -> FieldErro
 /// `ServiceAccount`). The account `default` exists in every namespace without any permissions; no account has
 /// a token.
 #[must_use]
-pub fn refused_account(pod: &Pod) -> Option<String> {
+pub fn service_account_problem(pod: &Pod) -> Option<String> {
     let spec = &pod.spec;
     let name = match spec.service_account_name.as_str() {
         "" => &spec.deprecated_service_account,
@@ -97,7 +97,7 @@ pub fn create(pod: Pod, node_name: &str, uid: PodUid, now: Timestamp) -> Result<
         ..ObjectMeta::default()
     };
     // Only the agent sets these annotations.
-    metadata.annotations.retain(|name, _| !is_ours(name));
+    metadata.annotations.retain(|name, _| !is_agent_annotation(name));
     let mut errors = Vec::new();
     if !pod.spec.node_name.is_empty() && pod.spec.node_name != node_name {
         let detail = format!("the only node is {node_name:?}; omit the field");
@@ -117,7 +117,7 @@ pub fn create(pod: Pod, node_name: &str, uid: PodUid, now: Timestamp) -> Result<
     Ok(pod)
 }
 
-fn is_ours(annotation: &str) -> bool {
+fn is_agent_annotation(annotation: &str) -> bool {
     LOCAL_ANNOTATIONS.contains(&annotation) || annotation == CONFIG_HASH_ANNOTATION
 }
 
@@ -128,8 +128,8 @@ fn is_ours(annotation: &str) -> bool {
 pub fn update(old: &Pod, new: Pod, part: Part) -> Result<Pod, Vec<FieldError>> {
     let mut new = default_pod(new);
     let mut annotations = std::mem::take(&mut new.metadata.annotations);
-    annotations.retain(|name, _| !is_ours(name));
-    let ours = old.metadata.annotations.iter().filter(|(name, _)| is_ours(name));
+    annotations.retain(|name, _| !is_agent_annotation(name));
+    let ours = old.metadata.annotations.iter().filter(|(name, _)| is_agent_annotation(name));
     annotations.extend(ours.map(|(name, value)| (name.clone(), value.clone())));
     new.metadata = match part {
         Part::Itself => ObjectMeta {
@@ -147,9 +147,9 @@ pub fn update(old: &Pod, new: Pod, part: Part) -> Result<Pod, Vec<FieldError>> {
         new.spec.node_name.clone_from(&old.spec.node_name);
     }
     let mut errors = match part {
-        Part::Itself => changes_of_itself(&old.spec, &new.spec),
-        Part::Resize => changes_of_size(old, &new),
-        Part::EphemeralContainers => changes_of_guests(old, &new),
+        Part::Itself => check_spec_update(&old.spec, &new.spec),
+        Part::Resize => check_resize(old, &new),
+        Part::EphemeralContainers => check_ephemeral_update(old, &new),
     };
     if errors.is_empty() {
         // They are not allowed on create, and the rules of create are checked here.
@@ -168,9 +168,9 @@ pub fn update(old: &Pod, new: Pod, part: Part) -> Result<Pod, Vec<FieldError>> {
 
 /// The stored part of a pod's status: what clients set. The rest is observed.
 #[must_use]
-pub fn kept_status(pod: &Pod) -> PodStatus {
+pub fn stored_status(pod: &Pod) -> PodStatus {
     let mut status = PodStatus::pending();
-    take_foreign_conditions(&mut status, pod);
+    add_client_conditions(&mut status, pod);
     status
 }
 
@@ -184,7 +184,7 @@ pub fn update_status(old: &Pod, said: &PodStatus) -> Result<Pod, Vec<FieldError>
     let mut conditions: Vec<PodCondition> = Vec::new();
     for (index, condition) in said.conditions.iter().enumerate() {
         let at = |field: &str| format!("status.conditions[{index}].{field}");
-        if !is_foreign(&condition.type_) {
+        if !is_client_owned(&condition.type_) {
             continue;
         }
         for why in qualified_name(&condition.type_) {
@@ -202,7 +202,7 @@ pub fn update_status(old: &Pod, said: &PodStatus) -> Result<Pod, Vec<FieldError>
     if !errors.is_empty() {
         return Err(errors);
     }
-    let status = PodStatus { conditions, ..kept_status(&Pod::default()) };
+    let status = PodStatus { conditions, ..stored_status(&Pod::default()) };
     Ok(Pod { status, ..old.clone() })
 }
 
@@ -231,7 +231,7 @@ fn with_nodes(affinity: Option<Value>, nodes: Option<Value>) -> Option<Value> {
     (!parts.is_empty()).then_some(Value::Object(parts))
 }
 
-fn changes_of_itself(old: &PodSpec, new: &PodSpec) -> Vec<FieldError> {
+fn check_spec_update(old: &PodSpec, new: &PodSpec) -> Vec<FieldError> {
     let mut errors = Vec::new();
     for (field, old, new) in [
         ("spec.containers", old.containers.len(), new.containers.len()),
@@ -295,7 +295,7 @@ fn changes_of_itself(old: &PodSpec, new: &PodSpec) -> Vec<FieldError> {
     errors
 }
 
-fn changes_of_size(old: &Pod, new: &Pod) -> Vec<FieldError> {
+fn check_resize(old: &Pod, new: &Pod) -> Vec<FieldError> {
     let mut rest = new.spec.clone();
     for (new, old) in containers_mut(&mut rest).zip(containers(&old.spec)) {
         let own = [
@@ -321,7 +321,7 @@ fn changes_of_size(old: &Pod, new: &Pod) -> Vec<FieldError> {
     infeasible(old, new).map(|why| invalid("spec", "", &why)).into_iter().collect()
 }
 
-fn changes_of_guests(old: &Pod, new: &Pod) -> Vec<FieldError> {
+fn check_ephemeral_update(old: &Pod, new: &Pod) -> Vec<FieldError> {
     let rest = PodSpec { ephemeral_containers: old.spec.ephemeral_containers.clone(), ..new.spec.clone() };
     if rest != old.spec {
         return vec![forbidden("spec", "only ephemeralContainers may be changed through this subresource")];

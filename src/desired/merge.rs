@@ -39,7 +39,7 @@ impl DesiredSet {
 
     /// True when each of `registered` has answered since the start.
     #[must_use]
-    pub(super) fn all_seen(&self, registered: &[PodSource]) -> bool {
+    pub(super) fn seen_all_sources(&self, registered: &[PodSource]) -> bool {
         registered.iter().all(|source| self.sources.get(source).is_some_and(|state| state.seen))
     }
 }
@@ -228,7 +228,7 @@ fn update(known: &SourcePod, new: SourcePod, source: PodSource) -> (Option<PodOp
     let SourcePod { pod: new, origin } = new;
     let op = if is_semantically_different(&known.pod, &new) {
         if new.metadata.deletion_timestamp.is_some() { Some(PodOp::Delete) } else { Some(PodOp::Update) }
-    } else if known.pod.status != new.status || is_owned_otherwise(&known.pod, &new) {
+    } else if known.pod.status != new.status || differs_in_ownership(&known.pod, &new) {
         Some(PodOp::Reconcile)
     } else {
         None
@@ -237,7 +237,8 @@ fn update(known: &SourcePod, new: SourcePod, source: PodSource) -> (Option<PodOp
     if op.is_some() {
         let new = Rc::unwrap_or_clone(new);
         let pod = Rc::make_mut(&mut known);
-        pod.metadata.annotations = carry_local(&pod.metadata.annotations, new.metadata.annotations);
+        pod.metadata.annotations =
+            keep_local_annotations(&pod.metadata.annotations, new.metadata.annotations);
         pod.metadata.labels = new.metadata.labels;
         pod.metadata.deletion_timestamp = new.metadata.deletion_timestamp;
         pod.metadata.deletion_grace_period_seconds = new.metadata.deletion_grace_period_seconds;
@@ -255,7 +256,7 @@ fn update(known: &SourcePod, new: SourcePod, source: PodSource) -> (Option<PodOp
 }
 
 /// Fields that are stored with a pod and do not affect how it runs.
-fn is_owned_otherwise(known: &Pod, new: &Pod) -> bool {
+fn differs_in_ownership(known: &Pod, new: &Pod) -> bool {
     let (known, new) = (&known.metadata, &new.metadata);
     known.managed_fields != new.managed_fields
         || known.owner_references != new.owner_references
@@ -266,7 +267,7 @@ fn is_local(annotation: &str) -> bool {
     LOCAL_ANNOTATIONS.contains(&annotation)
 }
 
-fn carry_local(known: &StringMap, mut new: StringMap) -> StringMap {
+fn keep_local_annotations(known: &StringMap, mut new: StringMap) -> StringMap {
     new.retain(|name, _| !is_local(name));
     new.extend(
         known.iter().filter(|(name, _)| is_local(name)).map(|(name, text)| (name.clone(), text.clone())),

@@ -122,7 +122,7 @@ impl PodConfig {
     #[must_use]
     pub fn with_notes(self, facts: &BTreeMap<String, String>) -> Self {
         let wanted: BTreeSet<PodUid> = self.pods().map(|pod| pod.pod.metadata.uid.clone()).into_set();
-        Self { notes: Notes::remembered(facts, &wanted), ..self }
+        Self { notes: Notes::restore(facts, &wanted), ..self }
     }
 
     /// The API's state other than pods and objects.
@@ -132,7 +132,7 @@ impl PodConfig {
     }
 
     /// The desired set of a source; `None` if it never answered.
-    fn known(&self, source: PodSource) -> Option<SourceSet> {
+    fn previous_set(&self, source: PodSource) -> Option<SourceSet> {
         let pods = self.desired.sources.get(&source)?;
         let objects = self.object_sets.sources.get(&source);
         Some(SourceSet {
@@ -153,8 +153,8 @@ impl PodConfig {
 
     /// True when every registered source has given a valid answer since the start.
     #[must_use]
-    pub fn all_seen(&self) -> bool {
-        self.desired.all_seen(&self.registered)
+    pub fn seen_all_sources(&self) -> bool {
+        self.desired.seen_all_sources(&self.registered)
     }
 
     /// The state of each registered source.
@@ -196,7 +196,7 @@ impl PodConfig {
     pub async fn apply(&mut self, update: SourceUpdate) -> Vec<PodChange> {
         let now = self.clock.now();
         let mut update = update;
-        self.remember_signed(update.source, update.signed.take()).await;
+        self.save_newest_signature(update.source, update.signed.take()).await;
         let new_answer = self.new_answer(&mut update);
         let objects_before = self.object_sets.sources.get(&update.source).cloned();
         let mut otherwise = Vec::new();
@@ -269,7 +269,7 @@ impl PodConfig {
     }
 
     /// Before the set with that signature: writing the set also writes this.
-    async fn remember_signed(&mut self, source: PodSource, signed: Option<String>) {
+    async fn save_newest_signature(&mut self, source: PodSource, signed: Option<String>) {
         if signed.is_none() || signed == self.signed {
             return;
         }
@@ -290,7 +290,7 @@ impl PodConfig {
     }
 
     async fn write(&mut self, source: PodSource, validator: Option<String>) {
-        let SourceSet { pods, objects } = self.known(source).unwrap_or_default();
+        let SourceSet { pods, objects } = self.previous_set(source).unwrap_or_default();
         let phase = self.rollout_of(source).map(|rollout| rollout.phase.clone()).unwrap_or_default();
         match self.store.commit_rollout(source, &pods, &objects, validator.as_deref(), &phase).await {
             Ok(_) => {

@@ -43,32 +43,32 @@ impl Rollout {
     pub(super) fn new(config: RolloutConfig, phase: RolloutPhase) -> Self {
         let mut rollout =
             Self { config, phase, part_began: Instant::now(), started_since: None, next_deadline: None };
-        rollout.part_begins();
+        rollout.begin_part();
         rollout
     }
 
     /// Enters another phase, or restarts the same one.
-    pub(super) fn enter(&mut self, phase: RolloutPhase) {
+    pub(super) fn set_phase(&mut self, phase: RolloutPhase) {
         self.phase = phase;
         self.started_since = None;
-        self.part_begins();
+        self.begin_part();
     }
 
-    fn part_begins(&mut self) {
+    fn begin_part(&mut self) {
         self.part_began = Instant::now();
         self.next_deadline = self.phase.is_open().then_some(self.part_began);
     }
 
     /// One part is used up.
-    pub(super) fn part_over(&mut self) {
+    pub(super) fn end_part(&mut self) {
         if let RolloutPhase::Progressing { parts_left, .. } = &mut self.phase {
             *parts_left = parts_left.saturating_sub(1);
         }
-        self.part_begins();
+        self.begin_part();
     }
 
     /// Restarts the current part of the time: its result would prove nothing.
-    pub(super) fn part_does_not_count(&mut self) {
+    pub(super) fn restart_part(&mut self) {
         self.part_began = Instant::now();
         self.next_deadline = Some(self.part_began + self.config.after / u32::from(PARTS));
     }

@@ -53,7 +53,7 @@ pub struct Remembered {
 
 impl Remembered {
     /// Whether an empty answer would remove something.
-    fn holds_something(&self) -> bool {
+    fn has_content(&self) -> bool {
         !(self.good.pods.is_empty() && self.good.objects.is_empty())
     }
 }
@@ -79,7 +79,7 @@ async fn next_accept(accepts: &mut Accepts) -> Accept {
 /// An empty answer removes all pods. A deliberate one comes from where the pods came from. An empty directory
 /// that differs from theirs, or a server that has sent nothing else since the start, may just as well be a
 /// missing mount or a database that is not loaded yet.
-fn is_believed(is_empty: bool, would_remove: bool, same_speaker: bool) -> bool {
+fn is_trusted_answer(is_empty: bool, would_remove: bool, same_speaker: bool) -> bool {
     !is_empty || !would_remove || same_speaker
 }
 
@@ -150,20 +150,20 @@ fn full_name(pod: &SourcePod) -> PodFullName {
     pod.pod.pod_ref().full_name()
 }
 
-/// Ignored fields as problems, as [`carry_since`] creates them.
-fn carry_ignored(
+/// Ignored fields as problems, as [`problems_with_since`] creates them.
+fn ignored_problems(
     ignored: Vec<Ignored>,
     origin: &str,
     before: &[SourceProblem],
     now: Timestamp,
 ) -> Vec<SourceProblem> {
     let (pods, messages): (Vec<_>, Vec<_>) = ignored.into_iter().map(|one| (one.pod, one.message)).unzip();
-    let problems = carry_since(messages, REASON_IGNORED, origin, before, now);
+    let problems = problems_with_since(messages, REASON_IGNORED, origin, before, now);
     problems.into_iter().zip(pods).map(|(problem, pod)| SourceProblem { pod, ..problem }).collect()
 }
 
 /// The current problems of one origin; a known one keeps its `since`.
-fn carry_since(
+fn problems_with_since(
     messages: Vec<String>,
     reason: &str,
     origin: &str,

@@ -152,7 +152,7 @@ pub fn choice(need: &Need, resources: &Resources, allocated: &[Allocation]) -> R
 
 /// The final choice: the plugin's preferred devices first, as far as they are available.
 #[must_use]
-pub fn settle(choice: &Choice, need: &Need, preferred: &[String]) -> Vec<String> {
+pub fn choose_devices(choice: &Choice, need: &Need, preferred: &[String]) -> Vec<String> {
     // Plugins that share memory report a device for each megabyte: without sets this takes seconds.
     let available: BTreeSet<&String> = choice.available.iter().collect();
     let mut chosen: BTreeSet<&String> = choice.taken.iter().collect();

@@ -43,7 +43,7 @@ impl PluginClient {
         let call = async {
             let mut grpc = self.ready().await?;
             let answer = grpc.unary(Request::new(message), PathAndQuery::from_static(path), Raw).await;
-            answer.map(tonic::Response::into_inner).map_err(|status| words(&status))
+            answer.map(tonic::Response::into_inner).map_err(|status| status_message(&status))
         };
         let late = |_| "rpc error: code = DeadlineExceeded desc = context deadline exceeded".to_owned();
         tokio::time::timeout(limit, call).await.map_err(late)?
@@ -58,7 +58,7 @@ impl PluginClient {
             let mut grpc = self.ready().await?;
             let answer =
                 grpc.server_streaming(Request::new(Vec::new()), PathAndQuery::from_static(path), Raw).await;
-            answer.map(tonic::Response::into_inner).map_err(|status| words(&status))
+            answer.map(tonic::Response::into_inner).map_err(|status| status_message(&status))
         };
         let late = |_| "rpc error: code = DeadlineExceeded desc = context deadline exceeded".to_owned();
         tokio::time::timeout(limit, call).await.map_err(late)?.map(Messages)
@@ -77,12 +77,12 @@ impl Messages {
     /// # Errors
     /// The plugin's, or that of the connection.
     pub async fn next(&mut self) -> Result<Option<Vec<u8>>, String> {
-        self.0.message().await.map_err(|status| words(&status))
+        self.0.message().await.map_err(|status| status_message(&status))
     }
 }
 
 /// As Go prints it.
-fn words(status: &Status) -> String {
+fn status_message(status: &Status) -> String {
     format!("rpc error: code = {:?} desc = {}", status.code(), status.message())
 }
 

@@ -71,7 +71,7 @@ fn devices_of_a_plugin_that_ended_leave_zero_after_five_minutes() {
 }
 
 #[test]
-fn a_plugin_that_registers_anew_has_its_time_anew() {
+fn plugin_reregistration_restarts_its_grace_period() {
     let directory = directory("anew");
     run(async {
         let manager = with_two(&directory).await;

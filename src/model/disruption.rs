@@ -39,7 +39,7 @@ impl Pressure {
 
     /// Reason and message of the condition, upstream's.
     #[must_use]
-    pub fn words(self, holds: bool) -> (&'static str, &'static str) {
+    pub fn reason_and_message(self, holds: bool) -> (&'static str, &'static str) {
         match (self, holds) {
             (Self::Memory, true) => {
                 ("KubeletHasInsufficientMemory", "kubelet has insufficient memory available")
@@ -71,6 +71,6 @@ impl Pressure {
 /// The status is that of a pod whose machine shuts down: shown, but not stored, so that the pod runs again
 /// after the boot as it would after a power cut.
 #[must_use]
-pub fn is_of_shutdown(status: &PodStatus) -> bool {
+pub fn is_shutdown_status(status: &PodStatus) -> bool {
     status.phase == "Failed" && status.reason == TERMINATED
 }

@@ -19,7 +19,7 @@ const NO_BACKSTEPS: &str = "must not contain '..'";
 /// What is wrong with a name.
 pub(super) type Complaints = Vec<String>;
 
-fn complain(rules: &[(bool, &str)]) -> Complaints {
+fn failed_rules(rules: &[(bool, &str)]) -> Complaints {
     rules.iter().filter(|(good, _)| !good).map(|(_, text)| (*text).to_owned()).collect()
 }
 
@@ -46,7 +46,7 @@ fn is_name_part(name: &str) -> bool {
 #[must_use]
 pub fn dns_label(name: &str) -> Complaints {
     let mut complaints = at_most(name, 63);
-    complaints.extend(complain(&[(is_label_shape(name), LABEL)]));
+    complaints.extend(failed_rules(&[(is_label_shape(name), LABEL)]));
     complaints
 }
 
@@ -54,7 +54,7 @@ pub fn dns_label(name: &str) -> Complaints {
 #[must_use]
 pub fn dns_subdomain(name: &str) -> Complaints {
     let mut complaints = at_most(name, 253);
-    complaints.extend(complain(&[(name.split('.').all(is_label_shape), SUBDOMAIN)]));
+    complaints.extend(failed_rules(&[(name.split('.').all(is_label_shape), SUBDOMAIN)]));
     complaints
 }
 
@@ -94,7 +94,7 @@ pub fn qualified_name(name: &str) -> Complaints {
     } else if part.len() > 63 {
         complaints.push("name part must be no more than 63 characters".to_owned());
     }
-    complaints.extend(complain(&[(is_name_part(part), QUALIFIED)]));
+    complaints.extend(failed_rules(&[(is_name_part(part), QUALIFIED)]));
     complaints
 }
 
@@ -102,7 +102,7 @@ pub fn qualified_name(name: &str) -> Complaints {
 #[must_use]
 pub fn label_value(value: &str) -> Complaints {
     let mut complaints = at_most(value, 63);
-    complaints.extend(complain(&[(value.is_empty() || is_name_part(value), LABEL_VALUE)]));
+    complaints.extend(failed_rules(&[(value.is_empty() || is_name_part(value), LABEL_VALUE)]));
     complaints
 }
 
@@ -111,7 +111,7 @@ pub fn label_value(value: &str) -> Complaints {
 pub fn port_name(name: &str) -> Complaints {
     let mut complaints = at_most(name, 15);
     let in_set = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    complaints.extend(complain(&[
+    complaints.extend(failed_rules(&[
         (name.bytes().all(in_set), "must contain only alphanumeric characters (a-z, 0-9), and hyphens (-)"),
         (name.bytes().any(|byte| byte.is_ascii_lowercase()), "must contain at least one letter (a-z)"),
         (!name.contains("--"), "must not contain consecutive hyphens"),
@@ -123,14 +123,14 @@ pub fn port_name(name: &str) -> Complaints {
 /// Number of a port.
 #[must_use]
 pub fn port_number(port: i32) -> Complaints {
-    complain(&[((1..=65535).contains(&port), "must be between 1 and 65535, inclusive")])
+    failed_rules(&[((1..=65535).contains(&port), "must be between 1 and 65535, inclusive")])
 }
 
 /// Name of an environment variable.
 #[must_use]
 pub fn env_name(name: &str) -> Complaints {
     let printable = name.bytes().all(|byte| (b' '..=b'~').contains(&byte) && byte != b'=');
-    complain(&[(!name.is_empty() && printable, ENV_NAME)])
+    failed_rules(&[(!name.is_empty() && printable, ENV_NAME)])
 }
 
 /// Key in a ConfigMap or Secret.
@@ -138,7 +138,7 @@ pub fn env_name(name: &str) -> Complaints {
 pub fn config_key(key: &str) -> Complaints {
     let in_set = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     let mut complaints = at_most(key, 253);
-    complaints.extend(complain(&[(!key.is_empty() && key.bytes().all(in_set), CONFIG_KEY)]));
+    complaints.extend(failed_rules(&[(!key.is_empty() && key.bytes().all(in_set), CONFIG_KEY)]));
     if key == "." {
         complaints.push("must not be '.'".to_owned());
     } else if key == ".." {
@@ -153,13 +153,13 @@ pub fn config_key(key: &str) -> Complaints {
 #[must_use]
 pub fn http_header(name: &str) -> Complaints {
     let in_set = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
-    complain(&[(!name.is_empty() && name.bytes().all(in_set), HEADER)])
+    failed_rules(&[(!name.is_empty() && name.bytes().all(in_set), HEADER)])
 }
 
 /// An IPv4 or IPv6 address.
 #[must_use]
 pub fn ip(address: &str) -> Complaints {
-    complain(&[(address.parse::<IpAddr>().is_ok(), IP)])
+    failed_rules(&[(address.parse::<IpAddr>().is_ok(), IP)])
 }
 
 /// Name of a kernel parameter, with dots or slashes.
@@ -168,31 +168,34 @@ pub fn sysctl(name: &str) -> Complaints {
     let in_set = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'_');
     let segments: Vec<&str> = name.split(['.', '/']).collect();
     let good = segments.iter().all(|part| starts_and_ends_alphanumeric(part) && part.bytes().all(in_set));
-    complain(&[(name.len() <= 253 && good, SYSCTL)])
+    failed_rules(&[(name.len() <= 253 && good, SYSCTL)])
 }
 
 /// A user or group id.
 #[must_use]
 pub fn id(id: i64) -> Complaints {
-    complain(&[((0..=i64::from(i32::MAX)).contains(&id), "must be between 0 and 2147483647, inclusive")])
+    failed_rules(&[((0..=i64::from(i32::MAX)).contains(&id), "must be between 0 and 2147483647, inclusive")])
 }
 
 /// Mode bits of a file.
 #[must_use]
 pub fn file_mode(mode: i32) -> Complaints {
-    complain(&[((0..=0o777).contains(&mode), "must be a number between 0 and 0777 (octal), both inclusive")])
+    failed_rules(&[(
+        (0..=0o777).contains(&mode),
+        "must be a number between 0 and 0777 (octal), both inclusive",
+    )])
 }
 
 /// A path without `..`.
 #[must_use]
 pub fn no_backsteps(path: &str) -> Complaints {
-    complain(&[(path.split('/').all(|part| part != ".."), NO_BACKSTEPS)])
+    failed_rules(&[(path.split('/').all(|part| part != ".."), NO_BACKSTEPS)])
 }
 
 /// A relative path without `..`.
 #[must_use]
 pub fn descending_path(path: &str) -> Complaints {
-    let mut complaints = complain(&[(!path.starts_with('/'), "must be a relative path")]);
+    let mut complaints = failed_rules(&[(!path.starts_with('/'), "must be a relative path")]);
     complaints.extend(no_backsteps(path));
     complaints
 }

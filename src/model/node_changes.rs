@@ -86,7 +86,7 @@ impl NodeChanges {
     ///
     /// # Errors
     /// Every broken rule.
-    pub fn wish(&self, base: &NodeBase, wish: NodeWish) -> Result<Self, Vec<FieldError>> {
+    pub fn apply_desired(&self, base: &NodeBase, wish: NodeWish) -> Result<Self, Vec<FieldError>> {
         let mut errors = Vec::new();
         for (name, value) in &base.labels {
             if wish.labels.get(name) != Some(value) {
@@ -172,7 +172,7 @@ fn check_taint(taint: &Taint, before: &[Taint], earlier: &[Taint], at: &str, err
 /// Why a pod that has no place yet may not get one on this node, in a scheduler's words. Pods from manifests
 /// are exempt.
 #[must_use]
-pub fn keeps_away(pod: &Pod, unschedulable: bool, taints: &[Taint]) -> Option<String> {
+pub fn unschedulable_reason(pod: &Pod, unschedulable: bool, taints: &[Taint]) -> Option<String> {
     if !is_from_api(pod) {
         return None;
     }
@@ -223,10 +223,10 @@ mod tests {
     fn a_label_joins_those_of_the_configuration_which_stay() {
         let base = base();
         let labels = [("kubernetes.io/os", "linux"), ("disk", "ssd")];
-        let changes = NodeChanges::default().wish(&base, wish(&labels, &base.taints)).unwrap();
+        let changes = NodeChanges::default().apply_desired(&base, wish(&labels, &base.taints)).unwrap();
         assert_eq!(changes.labels, map(&[("disk", "ssd")]));
         assert_eq!((changes.labels(&base), &changes.taints), (map(&labels), &None));
-        let refused = NodeChanges::default().wish(&base, wish(&[("a b", "c")], &[])).unwrap_err();
+        let refused = NodeChanges::default().apply_desired(&base, wish(&[("a b", "c")], &[])).unwrap_err();
         let paths: Vec<&str> = refused.iter().map(|error| error.path.as_str()).collect();
         assert_eq!(paths, ["metadata.labels[kubernetes.io/os]", "metadata.labels[a b]"]);
     }
@@ -236,17 +236,19 @@ mod tests {
         let base = base();
         let labels = [("kubernetes.io/os", "linux")];
         let soft = taint("gpu", NO_SCHEDULE);
-        let changes = NodeChanges::default().wish(&base, wish(&labels, std::slice::from_ref(&soft))).unwrap();
+        let changes =
+            NodeChanges::default().apply_desired(&base, wish(&labels, std::slice::from_ref(&soft))).unwrap();
         assert_eq!(changes.taints(&base), std::slice::from_ref(&soft));
         for (bad, said) in [
             (taint("gpu", NO_EXECUTE), "spec.taints[0].effect: Forbidden"),
             (taint("gpu", "Never"), "spec.taints[0].effect: Unsupported value"),
             (taint("g p u", NO_SCHEDULE), "spec.taints[0].key: Invalid value"),
         ] {
-            let errors = NodeChanges::default().wish(&base, wish(&labels, &[bad])).unwrap_err();
+            let errors = NodeChanges::default().apply_desired(&base, wish(&labels, &[bad])).unwrap_err();
             assert!(errors[0].to_string().starts_with(said), "{errors:?}");
         }
-        let twice = NodeChanges::default().wish(&base, wish(&labels, &[soft.clone(), soft])).unwrap_err();
+        let twice =
+            NodeChanges::default().apply_desired(&base, wish(&labels, &[soft.clone(), soft])).unwrap_err();
         assert_eq!((twice.len(), twice[0].path.as_str()), (1, "spec.taints[1]"));
     }
 
@@ -260,11 +262,11 @@ mod tests {
     fn pods_of_the_api_are_kept_away_unless_they_tolerate_it() {
         let taints = [taint("gpu", NO_SCHEDULE), taint("soft", "PreferNoSchedule")];
         let plain = pod("api", &json!([]));
-        let said = keeps_away(&plain, true, &[]).unwrap();
+        let said = unschedulable_reason(&plain, true, &[]).unwrap();
         assert_eq!(said, "0/1 nodes are available: 1 node(s) were unschedulable.");
-        assert!(keeps_away(&plain, false, &taints).unwrap().contains("untolerated taint {gpu: }"));
-        assert_eq!(keeps_away(&plain, false, &taints[1..]), None);
-        assert_eq!(keeps_away(&pod("file", &json!([])), true, &taints), None);
+        assert!(unschedulable_reason(&plain, false, &taints).unwrap().contains("untolerated taint {gpu: }"));
+        assert_eq!(unschedulable_reason(&plain, false, &taints[1..]), None);
+        assert_eq!(unschedulable_reason(&pod("file", &json!([])), true, &taints), None);
         for (tolerations, stays_away) in [
             (json!([{"operator": "Exists"}]), false),
             (json!([{"key": "gpu", "operator": "Exists"}]), true),
@@ -274,7 +276,7 @@ mod tests {
             ),
             (json!([{"key": "gpu", "effect": "NoExecute"}, {"key": UNSCHEDULABLE}]), true),
         ] {
-            let found = keeps_away(&pod("api", &tolerations), true, &taints);
+            let found = unschedulable_reason(&pod("api", &tolerations), true, &taints);
             assert_eq!(found.is_some(), stays_away, "{tolerations}");
         }
     }

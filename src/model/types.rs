@@ -282,7 +282,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_timestamp_round_trips_through_rfc3339_and_drops_fractions_on_the_wire() {
+    fn timestamp_round_trips_through_rfc3339_nano() {
         let moment = Timestamp::from_nanos(1_700_000_000_123_456_789);
         assert_eq!(moment.to_rfc3339(), "2023-11-14T22:13:20Z");
         assert_eq!(Timestamp::parse_rfc3339(&moment.to_rfc3339_nano()), Some(moment));
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn time_since_a_later_moment_is_zero_so_that_a_clock_set_back_delays_nothing() {
+    fn time_since_a_later_moment_saturates_to_zero() {
         let late = Timestamp::from_secs(100);
         assert_eq!(Timestamp::from_secs(40).saturating_since(late), Duration::ZERO);
         assert_eq!(late.saturating_since(Timestamp::from_secs(40)), Duration::from_secs(60));

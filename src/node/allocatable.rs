@@ -68,7 +68,7 @@ fn huge_pages_name(size: u64) -> String {
 /// `status.allocatable`: capacity less every reservation, never below zero; memory also less all huge pages.
 #[must_use]
 pub fn allocatable(capacity: &ResourceList, reserved: &Reserved) -> ResourceList {
-    let mut left = less(capacity, &[&reserved.system, &reserved.kube, &reserved.eviction]);
+    let mut left = subtract(capacity, &[&reserved.system, &reserved.kube, &reserved.eviction]);
     let huge: i64 = left
         .iter()
         .filter(|(name, _)| name.starts_with("hugepages-"))
@@ -109,7 +109,7 @@ pub fn node_values(
         all.insert("pid".to_owned(), Quantity::from_units(pids));
     }
     if enforce {
-        all = less(&all, &[&reserved.system, &reserved.kube]);
+        all = subtract(&all, &[&reserved.system, &reserved.kube]);
     }
     values_of(&all, Enforce::All)
 }
@@ -198,16 +198,16 @@ pub fn count_cpus(named: &str) -> i64 {
         .sum()
 }
 
-fn less(list: &ResourceList, reservations: &[&ResourceList]) -> ResourceList {
+fn subtract(list: &ResourceList, reservations: &[&ResourceList]) -> ResourceList {
     list.iter()
         .map(|(name, amount)| {
             let taken: Vec<&Quantity> = reservations.iter().filter_map(|list| list.get(name)).collect();
-            (name.clone(), if taken.is_empty() { *amount } else { rest(name, *amount, &taken) })
+            (name.clone(), if taken.is_empty() { *amount } else { remaining(name, *amount, &taken) })
         })
         .into_map()
 }
 
-fn rest(name: &str, amount: Quantity, taken: &[&Quantity]) -> Quantity {
+fn remaining(name: &str, amount: Quantity, taken: &[&Quantity]) -> Quantity {
     let minus = |from: i64, measure: fn(Quantity) -> i64| {
         taken.iter().fold(from, |left, part| left.saturating_sub(measure(**part))).max(0)
     };
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn capacity_names_what_the_node_has_and_pods_are_bounded_per_core() {
+    fn capacity_lists_node_resources_and_caps_pods_per_core() {
         assert_eq!(
             shown(&capacity(&node(), 110, 0, 10 << 30)),
             [
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn allocatable_is_less_by_reservations_thresholds_and_huge_pages_but_never_negative() {
+    fn allocatable_subtracts_reservations_and_is_never_negative() {
         let capacity = capacity(&node(), 110, 0, 10 << 30);
         let reserved = Reserved {
             system: list(&[("cpu", "500m"), ("memory", "1Gi"), ("pid", "100")]),
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_together_get_the_node_less_reservations_and_thresholds_do_not_count() {
+    fn kubepods_limits_subtract_reservations_not_thresholds() {
         let capacity = capacity(&node(), 110, 0, 0);
         let reserved = Reserved {
             system: list(&[("cpu", "1"), ("memory", "1Gi"), ("pid", "1000")]),
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn more_reserved_than_there_is_is_said_in_upstreams_words() {
+    fn reservation_above_capacity_is_reported_like_upstream() {
         let capacity = capacity(&node(), 110, 0, 0);
         let reserved = Reserved {
             system: list(&[("memory", "6Gi"), ("cpu", "1")]),

@@ -72,7 +72,7 @@ pub struct EvictionVerdict {
 
 /// Judges the observations. Only this changes the state.
 #[must_use]
-pub fn judge(
+pub fn evaluate(
     config: &EvictionConfig,
     state: &EvictionState,
     seen: &Observations,
@@ -161,7 +161,7 @@ mod tests {
         let look = |(at, of): &(u64, &[(Signal, u64)])| {
             let now = SECOND * u32::try_from(*at).unwrap();
             let verdict;
-            (state, verdict) = judge(config, &state, &seen(of), now);
+            (state, verdict) = evaluate(config, &state, &seen(of), now);
             let conditions = verdict.pressure.iter().map(|pressure| pressure.condition()).collect();
             (verdict.reclaim.map(|threshold| threshold.signal), conditions)
         };
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_soft_threshold_waits_for_its_grace_and_starts_anew_when_it_is_not_met() {
+    fn soft_threshold_grace_restarts_when_no_longer_met() {
         let config = config(&[], &[("nodefs.available", "10%", 30)], &[]);
         let disk = Signal::NodefsAvailable;
         let low: &[(Signal, u64)] = &[(disk, 50)];
@@ -205,7 +205,7 @@ mod tests {
         let acted: Vec<bool> = went.iter().map(|(reclaim, _)| reclaim.is_some()).collect();
         assert_eq!(acted, [false, false, false, false, false, true]);
         assert!(went.iter().all(|(_, shown)| *shown == ["DiskPressure"]), "shown from the first look on");
-        let (_, verdict) = judge(&config, &EvictionState::default(), &seen(low), SECOND);
+        let (_, verdict) = evaluate(&config, &EvictionState::default(), &seen(low), SECOND);
         assert_eq!(verdict.again_after, Some(30 * SECOND));
     }
 
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_comes_before_disks_and_what_nobody_measured_is_not_judged() {
+    fn memory_is_reclaimed_first_and_unmeasured_signals_skipped() {
         let config = config(
             &[("imagefs.available", "10%"), ("memory.available", "100"), ("pid.available", "50")],
             &[],
@@ -246,12 +246,17 @@ mod tests {
     }
 
     #[test]
-    fn looks_are_many_only_within_reach_of_a_threshold() {
+    fn node_is_near_a_threshold_only_within_its_margin() {
         let config = config(&[("memory.available", "100")], &[], &[]);
         let near = |available| {
-            judge(&config, &EvictionState::default(), &seen(&[(Signal::MemoryAvailable, available)]), SECOND)
-                .1
-                .is_near
+            evaluate(
+                &config,
+                &EvictionState::default(),
+                &seen(&[(Signal::MemoryAvailable, available)]),
+                SECOND,
+            )
+            .1
+            .is_near
         };
         assert_eq!([near(50), near(100), near(125), near(126), near(900)], [true, true, true, false, false]);
     }

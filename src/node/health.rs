@@ -17,7 +17,7 @@ use crate::runtime::RuntimeImage;
 pub struct Health {
     state: RefCell<HealthState>,
     version: watch::Sender<u64>,
-    asked: Notify,
+    images_requested: Notify,
 }
 
 #[derive(Default)]
@@ -49,7 +49,7 @@ impl Health {
     /// return.
     #[must_use]
     pub fn images(&self) -> Vec<RuntimeImage> {
-        self.asked.notify_one();
+        self.images_requested.notify_one();
         self.state.borrow().images.clone()
     }
 
@@ -60,8 +60,8 @@ impl Health {
     }
 
     /// Waits until images have been requested.
-    pub(super) async fn asked(&self) {
-        self.asked.notified().await;
+    pub(super) async fn images_requested(&self) {
+        self.images_requested.notified().await;
     }
 
     /// Returns what is new.

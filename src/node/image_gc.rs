@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_is_freed_down_to_the_low_mark_once_it_reaches_the_high_one() {
+    fn image_gc_frees_from_the_high_to_the_low_threshold() {
         let limits = ImageLimits::default();
         assert_eq!(limits.excess(100 * GIB, 16 * GIB), None);
         assert_eq!(limits.excess(100 * GIB, 15 * GIB), Some(5 * GIB));
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_unused_goes_first_and_what_was_never_used_before_that() {
+    fn image_gc_removes_never_used_then_least_recently_used() {
         let images = ["never", "early", "late", "now", "pinned"].map(image);
         let images = images.map(|image| RuntimeImage { pinned: image.id == "pinned", ..image });
         let mut history = ImageHistory::default();
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_young_image_waits_for_its_age_and_one_from_before_the_agent_does_not() {
+    fn young_image_is_kept_unless_it_predates_the_agent() {
         let mut history = ImageHistory::default();
         history.observe(&[image("before")], &ids(&[]), Duration::ZERO);
         let both = [image("before"), image("new")];

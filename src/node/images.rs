@@ -88,7 +88,7 @@ impl<R: Runtime> NodeRuntime for R {
 pub(super) struct Images {
     history: ImageHistory,
     /// When images were last listed.
-    looked: Option<Duration>,
+    listed_at: Option<Duration>,
     /// When images were last removed to free space, or could not be.
     freed: Option<Duration>,
     /// When the passing of time alone makes a difference.
@@ -98,7 +98,7 @@ pub(super) struct Images {
     /// Too little could be removed, and nothing has changed since.
     is_futile: bool,
     /// The failure to free space that was reported, by upstream's reason.
-    told: Option<&'static str>,
+    reported_failure: Option<&'static str>,
 }
 
 impl NodeManager {
@@ -121,17 +121,17 @@ impl NodeManager {
         let is_due = self.images.again_at.is_some_and(|at| now >= at);
         let frees = excess.is_some() && (is_due || rested(self.images.freed) && !self.images.is_futile);
         if excess.is_none() {
-            self.images.told = None;
+            self.images.reported_failure = None;
         }
         if frees
             || is_due
-            || self.images.is_dirty && rested(self.images.looked)
-            || self.images.looked.is_none()
+            || self.images.is_dirty && rested(self.images.listed_at)
+            || self.images.listed_at.is_none()
         {
             self.images.again_at = None;
             match self.collect(if frees { excess } else { None }).await {
                 Ok(()) => {}
-                Err(error) if frees || is_due => self.tell_images("ImageGCFailed", &chain(&error)),
+                Err(error) if frees || is_due => self.report_image_failure("ImageGCFailed", &chain(&error)),
                 Err(error) => {
                     log::debug!(err = chain(&error); "Failed to get image filesystem stats from runtime");
                 }
@@ -144,7 +144,7 @@ impl NodeManager {
         let mut plan = self.plan().await?;
         let now = self.now();
         if !plan.old.is_empty() || wanted.is_some() && !plan.removable.is_empty() {
-            plan = self.spare_wanted(plan).await?;
+            plan = self.without_used_images(plan).await?;
         }
         for id in std::mem::take(&mut plan.old) {
             self.remove(&id, 0, "age").await?;
@@ -160,7 +160,7 @@ impl NodeManager {
             }
             self.images.is_futile = freed < wanted;
             if freed < wanted {
-                self.tell_images("FreeDiskSpaceFailed", &too_little(wanted, freed));
+                self.report_image_failure("FreeDiskSpaceFailed", &too_little(wanted, freed));
             }
         }
         // Only work with a deadline of its own justifies a wake-up.
@@ -181,7 +181,7 @@ impl NodeManager {
         let names = Rc::clone(runtime).used_images().await?;
         let (now, used) = (self.now(), named_ids(&images, &names));
         self.images.history.observe(&images, &used, now);
-        (self.images.looked, self.images.is_dirty) = (Some(now), false);
+        (self.images.listed_at, self.images.is_dirty) = (Some(now), false);
         let plan = self.images.history.plan(&images, &used, &self.parts.config.images, now);
         if !self.parts.config.images.maximum_age.is_zero() {
             // Whatever triggered this check: images that are too old now, or will be, stay scheduled.
@@ -194,8 +194,8 @@ impl NodeManager {
 
     /// The plan without the images of pods that have not ended, whether or not a container exists now: the
     /// device may have no network to pull them again. The kubelet spares only images of existing containers.
-    async fn spare_wanted(&self, mut plan: ImagePlan) -> Result<ImagePlan, RuntimeError> {
-        let pods = self.parts.statuses.everybody();
+    async fn without_used_images(&self, mut plan: ImagePlan) -> Result<ImagePlan, RuntimeError> {
+        let pods = self.parts.statuses.all_pods();
         let wanted = pods.iter().filter(|pod| !is_terminal(&pod.status)).flat_map(named).into_set();
         let ids = Rc::clone(&self.parts.runtime).ids_of(wanted).await?;
         plan.old.retain(|id| !ids.contains(id));
@@ -215,19 +215,19 @@ impl NodeManager {
     pub(super) async fn free_for_thresholds(&mut self) -> bool {
         let plan = match self.plan().await {
             Ok(plan) if plan.removable.is_empty() => return false,
-            Ok(plan) => self.spare_wanted(plan).await,
+            Ok(plan) => self.without_used_images(plan).await,
             Err(error) => Err(error),
         };
         let plan = match plan {
             Ok(plan) => plan,
             Err(error) => {
-                self.tell_images("ImageGCFailed", &chain(&error));
+                self.report_image_failure("ImageGCFailed", &chain(&error));
                 return false;
             }
         };
         for (id, size) in &plan.removable {
             if let Err(error) = self.remove(id, *size, "space").await {
-                self.tell_images("ImageGCFailed", &chain(&error));
+                self.report_image_failure("ImageGCFailed", &chain(&error));
                 continue;
             }
             let look = self.observe().await;
@@ -241,7 +241,7 @@ impl NodeManager {
     /// Answers a request for the list of images.
     pub(super) async fn show_images(&mut self) {
         let now = self.now();
-        if self.images.looked.is_some_and(|looked| now.saturating_sub(looked) < SHOWN_FOR) {
+        if self.images.listed_at.is_some_and(|looked| now.saturating_sub(looked) < SHOWN_FOR) {
             return;
         }
         if let Err(error) = self.plan().await {
@@ -250,8 +250,8 @@ impl NodeManager {
     }
 
     /// Once, until space is free again: otherwise a full disk would be written to each time.
-    fn tell_images(&mut self, reason: &'static str, message: &str) {
-        if self.images.told.replace(reason) != Some(reason) {
+    fn report_image_failure(&mut self, reason: &'static str, message: &str) {
+        if self.images.reported_failure.replace(reason) != Some(reason) {
             self.parts.events.node_event(EventType::Warning, reason, message);
         }
     }

@@ -25,7 +25,7 @@ pub async fn watch(events: EventRecorder) {
     loop {
         match log.next().await {
             Ok(line) => {
-                if let Some(victim) = teller.hear(&line) {
+                if let Some(victim) = teller.parse_line(&line) {
                     events.node_event(
                         EventType::Warning,
                         "SystemOOM",
@@ -52,13 +52,13 @@ struct Teller {
 
 impl Teller {
     /// Parses a line of the kernel log, without its header.
-    fn hear(&mut self, line: &str) -> Option<Victim> {
+    fn parse_line(&mut self, line: &str) -> Option<Victim> {
         if let Some(said) = line.strip_prefix("oom-kill:") {
             self.names_cgroups = true;
             let value =
                 |key: &str| said.split(',').find_map(|pair| pair.strip_prefix(key)?.strip_prefix('='));
             let victim = Victim { name: value("task")?.to_owned(), pid: value("pid")?.to_owned() };
-            return (!is_of_pods(value("task_memcg")?)).then_some(victim);
+            return (!is_pod_cgroup(value("task_memcg")?)).then_some(victim);
         }
         if self.names_cgroups {
             return None;
@@ -72,7 +72,7 @@ impl Teller {
     }
 }
 
-fn is_of_pods(cgroup: &str) -> bool {
+fn is_pod_cgroup(cgroup: &str) -> bool {
     cgroup.split('/').any(|part| matches!(part, "kubepods" | "kubepods.slice"))
 }
 
@@ -82,12 +82,13 @@ mod tests {
 
     fn heard(lines: &[&str]) -> Vec<String> {
         let mut teller = Teller::default();
-        let tell = |line: &&str| teller.hear(line).map(|victim| format!("{} {}", victim.name, victim.pid));
+        let tell =
+            |line: &&str| teller.parse_line(line).map(|victim| format!("{} {}", victim.name, victim.pid));
         lines.iter().filter_map(tell).collect()
     }
 
     #[test]
-    fn only_victims_outside_of_pods_are_told_of() {
+    fn oom_kills_are_reported_only_outside_of_pods() {
         let line = |cgroup: &str| {
             format!(
                 "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0,global_oom,\

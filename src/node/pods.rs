@@ -40,7 +40,7 @@ impl NodeManager {
     /// Reclaims for a threshold. `true`: something was reclaimed, and its effect has to be measured.
     pub(super) async fn reclaim(&mut self, threshold: Threshold, look: &Look) -> bool {
         let signal = threshold.signal;
-        let is_news = self.told.replace(signal) != Some(signal);
+        let is_news = self.reported_signal.replace(signal) != Some(signal);
         if is_news {
             let message = format!("Attempting to reclaim {}", signal.resource());
             self.parts.events.node_event(EventType::Warning, "EvictionThresholdMet", &message);
@@ -80,7 +80,7 @@ impl NodeManager {
 
     /// Pods that may be evicted and hold resources.
     fn candidates(&self) -> Vec<Pod> {
-        let mut pods = self.parts.statuses.everybody();
+        let mut pods = self.parts.statuses.all_pods();
         pods.retain(|pod| is_candidate(pod) && !is_rejected(&pod.status) && !is_gated(&pod.spec));
         pods
     }

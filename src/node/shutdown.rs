@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use crate::model::back_off::Retry;
 use crate::model::disruption::MESSAGE;
 use crate::node::health::Health;
-use crate::node::shutdown::rules::{NODE_MESSAGE, Period, Turn, or_unasked, total, turns};
+use crate::node::shutdown::rules::{NODE_MESSAGE, Period, Turn, or_default_periods, shutdown_groups, total};
 use crate::platform::clock::Clock;
 use crate::platform::dbus::DbusError;
 use crate::platform::logging::chain;
@@ -113,7 +113,7 @@ impl NodeShutdown {
             while let Some(event) = news.recv().await {
                 was_there = true;
                 retry.reset();
-                self.hear(event, &mut news).await;
+                self.on_logind_event(event, &mut news).await;
             }
             // The lock, if any, holds as long as logind runs.
             let why = end.await.ok().and_then(Result::err);
@@ -128,7 +128,7 @@ impl NodeShutdown {
         }
     }
 
-    async fn hear(&self, event: News, news: &mut mpsc::UnboundedReceiver<News>) {
+    async fn on_logind_event(&self, event: News, news: &mut mpsc::UnboundedReceiver<News>) {
         match event {
             News::Locked(lock) => {
                 log::info!("Machine shutdown will wait for pods");
@@ -160,8 +160,8 @@ impl NodeShutdown {
     }
 
     /// The agent is stopped by a machine shutdown: the remaining pods end first.
-    pub async fn end_with_machine(&self, extend: impl Fn(Duration)) {
-        let periods = or_unasked(&self.parts.periods);
+    pub async fn end_pods_for_shutdown(&self, extend: impl Fn(Duration)) {
+        let periods = or_default_periods(&self.parts.periods);
         extend(seconds(total(&periods)) + RESERVE);
         self.end_pods(&periods).await;
         self.lock.replace(None);
@@ -188,7 +188,7 @@ impl NodeShutdown {
             );
         }
         parts.pods.set_shutting_down(true);
-        for turn in turns(periods, &parts.statuses.everybody()) {
+        for turn in shutdown_groups(periods, &parts.statuses.all_pods()) {
             if self.is_called_off.get() {
                 break;
             }
@@ -311,11 +311,11 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_next_group_begins_when_the_last_has_ended_or_its_time_is_over() {
+    async fn shutdown_group_starts_when_the_previous_ends_or_times_out() {
         let (shutdown, notes) = bench(40, 10);
         let (sender, mut news) = mpsc::unbounded_channel();
         drop(sender);
-        shutdown.hear(News::Preparing(true), &mut news).await;
+        shutdown.on_logind_event(News::Preparing(true), &mut news).await;
         let told = notes.told.borrow().clone();
         let expected = [("quick", 30, 0), ("stubborn", 30, 0), ("vital", 10, 30)];
         assert_eq!(told, expected.map(|(name, grace, at)| (name.to_owned(), grace, at)));
@@ -328,7 +328,7 @@ mod tests {
         let (shutdown, notes) = bench(40, 10);
         let (sender, mut news) = mpsc::unbounded_channel();
         sender.send(News::Preparing(false)).unwrap();
-        shutdown.hear(News::Preparing(true), &mut news).await;
+        shutdown.on_logind_event(News::Preparing(true), &mut news).await;
         let told: Vec<String> = notes.told.borrow().iter().map(|(name, ..)| name.clone()).collect();
         assert_eq!(told, ["quick", "stubborn"]);
         assert!(!notes.is_down.get());
@@ -336,10 +336,10 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nobody_asked_for_a_grace_and_pods_get_a_short_one_that_systemd_is_told_of() {
+    async fn unconfigured_shutdown_uses_short_grace_periods() {
         let (shutdown, notes) = bench(0, 0);
         let told = Cell::new(Duration::ZERO);
-        shutdown.end_with_machine(|by| told.set(by)).await;
+        shutdown.end_pods_for_shutdown(|by| told.set(by)).await;
         assert_eq!(told.get(), Duration::from_secs(20));
         let graces: Vec<i64> = notes.told.borrow().iter().map(|(_, grace, _)| *grace).collect();
         assert_eq!(graces, [10, 10, 5]);

@@ -320,19 +320,19 @@ impl Stats {
         let subjects: Arc<[MeasuredPod]> = pods::subjects(&self.config.layout, pods, containers).into();
         let (mut summary, known) = self.read(ask, &subjects, &runtime).await;
         if ask.rates {
-            let mut rates = self.take(&summary);
+            let mut rates = self.take_rates(&summary);
             let wait = self.rates.borrow().wait(self.origin.elapsed());
             if let Some(wait) = wait {
                 tokio::time::sleep(wait).await;
-                rates = self.take(&self.read(Ask::default(), &subjects, &runtime).await.0);
+                rates = self.take_rates(&self.read(Ask::default(), &subjects, &runtime).await.0);
             }
-            give(&mut summary, &rates);
+            set_rates(&mut summary, &rates);
         }
         if ask.disks != Measured::Nothing {
             self.disks.fill(self.clock.now(), &mut summary, places, &known).await;
         }
         if ask.rates || ask.disks != Measured::Nothing {
-            self.forget_later();
+            self.expire_later();
         }
         summary
     }
@@ -377,18 +377,18 @@ impl Stats {
         (summary, known)
     }
 
-    fn take(&self, summary: &Summary) -> Reading {
+    fn take_rates(&self, summary: &Summary) -> Reading {
         let mut reading = Reading::new();
         for_each(summary, |key, usage| {
             if let Some(nanos) = usage.counted.cpu_ns {
                 reading.insert(key, nanos);
             }
         });
-        self.rates.borrow_mut().take(self.origin.elapsed(), reading)
+        self.rates.borrow_mut().add_reading(self.origin.elapsed(), reading)
     }
 
     /// Drops the kept state after a long time without requests. One timer, started only by a request.
-    fn forget_later(self: &Rc<Self>) {
+    fn expire_later(self: &Rc<Self>) {
         if self.forgetting.replace(true) {
             return;
         }
@@ -424,7 +424,7 @@ fn pod_key(pod: &PodUse) -> String {
     format!("/pod/{}", pod.pod.uid)
 }
 
-fn give(summary: &mut Summary, rates: &Reading) {
+fn set_rates(summary: &mut Summary, rates: &Reading) {
     let rate = |key: &str| rates.get(key).copied();
     summary.node.usage.nano_cores = rate("/");
     for system in &mut summary.node.system {

@@ -85,7 +85,7 @@ fn bench(hard: &str) -> Bench {
         pods: Rc::<Notes>::clone(&gone),
         runtime: Rc::new(fake.clone()),
         stats: Stats::new(stats, objects, clock),
-        looked: Rc::new(|| {}),
+        on_checked: Rc::new(|| {}),
         measure: Rc::new(|| Box::pin(async { Ok(Summary::default()) })),
     };
     Bench { fake, keeper: NodeManager::new(parts), events, statuses, gone }
@@ -134,7 +134,7 @@ fn run<F: Future>(test: F) -> F::Output {
 }
 
 #[test]
-fn a_full_disk_is_freed_of_as_many_images_as_needed_and_of_none_that_a_pod_wants() {
+fn image_gc_frees_only_what_is_needed_and_no_wanted_image() {
     run(async {
         let mut bench = bench("1");
         for (name, mib) in [("a", 3), ("b", 3), ("c", 3), ("wanted", 50)] {
@@ -176,7 +176,7 @@ fn an_image_that_is_too_young_is_come_back_for() {
 }
 
 #[test]
-fn nobody_is_evicted_while_images_are_enough_and_one_at_a_time_after_that() {
+fn pods_are_evicted_singly_once_images_are_exhausted() {
     run(async {
         // This machine's disk has more than zero bytes free: one image is enough.
         let mut enough = bench("1");

@@ -55,7 +55,7 @@ pub async fn bind(path: &Path) -> Result<UnixListener, BindError> {
             .create(directory)
             .map_err(|error| fail("create the directory", directory, error))?;
     }
-    make_way(path).await?;
+    remove_stale_socket(path).await?;
     // Bound under another name first, so that it is never reachable with the umask's mode, and so that it
     // replaces a stale socket in one step.
     let mut name = path.as_os_str().to_owned();
@@ -73,7 +73,7 @@ pub async fn bind(path: &Path) -> Result<UnixListener, BindError> {
     Ok(listener)
 }
 
-async fn make_way(path: &Path) -> Result<(), BindError> {
+async fn remove_stale_socket(path: &Path) -> Result<(), BindError> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(source) => {

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_clock_that_is_set_goes_on_from_there_and_the_machine_is_no_older() {
+    async fn setting_the_clock_does_not_change_time_since_boot() {
         let clock = Clock::manual(Timestamp::from_secs(30));
         let shared = clock.clone();
         tokio::time::advance(Duration::from_secs(5)).await;

@@ -67,7 +67,7 @@ pub enum DbusError {
 impl DbusError {
     /// True when the peer could not be reached, as opposed to an error in its answer.
     #[must_use]
-    pub(super) fn is_silence(&self) -> bool {
+    pub(super) fn is_unreachable(&self) -> bool {
         !matches!(self, Self::Answer { .. })
     }
 }
@@ -152,7 +152,7 @@ impl DbusConnection {
                 return Ok(None);
             }
             let message = self.receive()?;
-            self.keep_signal(message);
+            self.queue_signal(message);
         }
     }
 
@@ -187,7 +187,7 @@ impl DbusConnection {
                     }
                 };
             }
-            self.keep_signal(message);
+            self.queue_signal(message);
         }
         Err(self.io(std::io::ErrorKind::TimedOut.into()))
     }
@@ -226,11 +226,11 @@ impl DbusConnection {
                 return Ok(());
             }
             let message = self.receive()?;
-            self.keep_signal(message);
+            self.queue_signal(message);
         }
     }
 
-    fn keep_signal(&mut self, message: Message) {
+    fn queue_signal(&mut self, message: Message) {
         if message.is_signal && self.signals.len() < MAX_SKIPPED {
             self.signals.push_back(message);
         }
@@ -274,7 +274,7 @@ impl DbusConnection {
         self.read(&mut head)?;
         let socket = self.socket.clone();
         let malformed = || DbusError::Malformed { socket };
-        let Some(rest) = message::rest_length(&head).filter(|length| *length <= MAX_MESSAGE) else {
+        let Some(rest) = message::remaining_length(&head).filter(|length| *length <= MAX_MESSAGE) else {
             return Err(malformed());
         };
         let mut bytes = head.to_vec();

@@ -86,7 +86,7 @@ pub fn follow(config: &LogindConfig, tell: impl Fn(News) -> bool) -> Result<(), 
                     return Ok(());
                 }
             }
-            Err(error) if error.is_silence() => return Err(error),
+            Err(error) if error.is_unreachable() => return Err(error),
             Err(error) => {
                 log::warn!(err = chain(&error); "Failed to acquire logind inhibitor lock, shutdown will not \
                      wait for pods");
@@ -119,8 +119,8 @@ fn is_new_logind(signal: &Message) -> bool {
 
 /// Takes the inhibitor lock, after raising logind's maximum delay if necessary.
 fn lock(bus: &mut DbusConnection, delay: Duration) -> Result<OwnedFd, DbusError> {
-    if let Err(error) = ask_for_delay(bus, delay) {
-        if error.is_silence() {
+    if let Err(error) = request_delay(bus, delay) {
+        if error.is_unreachable() {
             return Err(error);
         }
         log::warn!(err = chain(&error); "Failed to read logind InhibitDelayMaxSec");
@@ -138,7 +138,7 @@ fn lock(bus: &mut DbusConnection, delay: Duration) -> Result<OwnedFd, DbusError>
 
 /// Raises `InhibitDelayMaxSec`, if it is too short. If it stays too short, a warning is logged: the pods that
 /// have not ended by then end when systemd ends the agent.
-fn ask_for_delay(bus: &mut DbusConnection, delay: Duration) -> Result<(), DbusError> {
+fn request_delay(bus: &mut DbusConnection, delay: Duration) -> Result<(), DbusError> {
     if longest_delay(bus)? >= delay {
         return Ok(());
     }
@@ -148,7 +148,7 @@ fn ask_for_delay(bus: &mut DbusConnection, delay: Duration) -> Result<(), DbusEr
     }
     let body = Body::default().text("systemd-logind.service").text("all").number(SIGHUP);
     if let Err(error) = bus.call(SYSTEMD, "KillUnit", &body) {
-        if error.is_silence() {
+        if error.is_unreachable() {
             return Err(error);
         }
         log::warn!(err = chain(&error); "Failed to reload logind configuration");
@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_with_a_path_is_understood_and_others_are_the_usual_place() {
+    fn bus_address_uses_its_path_or_the_default_socket() {
         for (address, path) in [
             (Some("unix:path=/x/bus"), "/x/bus"),
             (Some("unix:path=/x/bus,guid=0123;tcp:host=a"), "/x/bus"),
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn the_delay_is_written_in_whole_seconds_and_never_less_than_asked_for() {
+    fn inhibit_delay_is_rounded_up_to_whole_seconds() {
         let directory = std::env::temp_dir().join(format!("edge-agent-logind-{}", std::process::id()));
         let path = directory.join("logind.conf.d/99-kubelet.conf");
         write_drop_in(&path, Duration::from_millis(30_001)).unwrap();
@@ -238,10 +238,10 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_answers_nobody_takes_the_machine_down() {
+    fn unreachable_logind_never_reports_a_shutdown() {
         assert!(!machine_goes_down(Some("unix:path=/nonexistent/bus")));
         let config =
             LogindConfig { bus_address: Some("unix:path=/nonexistent/bus".to_owned()), delay: PATIENCE };
-        assert!(follow(&config, |_| true).unwrap_err().is_silence());
+        assert!(follow(&config, |_| true).unwrap_err().is_unreachable());
     }
 }

@@ -25,7 +25,7 @@ pub enum MetricKind {
 }
 
 impl MetricKind {
-    fn word(self) -> &'static str {
+    fn as_str(self) -> &'static str {
         match self {
             Self::Counter => "counter",
             Self::Gauge => "gauge",
@@ -243,7 +243,7 @@ impl Text {
     pub fn family(&mut self, kind: MetricKind, name: &'static str, help: &str) {
         let help = help.replace('\\', "\\\\").replace('\n', "\\n");
         self.name = name;
-        self.head = format!("# HELP {name} {help}\n# TYPE {name} {}\n", kind.word());
+        self.head = format!("# HELP {name} {help}\n# TYPE {name} {}\n", kind.as_str());
     }
 
     /// A sample. Its labels must be unique in the family.
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_family_without_samples_is_not_shown_and_seconds_keep_every_digit() {
+    fn empty_metric_family_is_omitted_and_seconds_stay_exact() {
         let mut text = Text::default();
         text.family(MetricKind::Gauge, "nothing", "Nothing.");
         text.family(MetricKind::Counter, "cpu_seconds_total", "CPU.");

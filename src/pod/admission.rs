@@ -72,15 +72,15 @@ impl Admission {
             return (Ok(()), BTreeSet::new());
         }
         let had_place = state.admitted.remove(uid).is_some();
-        let verdict = if had_place { state.judge(pod) } else { state.judge_newcomer(pod) };
+        let verdict = if had_place { state.check_admission(pod) } else { state.check_new(pod) };
         match &verdict {
-            Ok(()) => state.let_in(pod),
+            Ok(()) => state.add_admitted(pod),
             Err(rejection) => {
                 state.waiting.retain(|_, waiting| !waiting.runs || waiting.pod.metadata.uid != *uid);
-                self.turn_away(&mut state, pod, rejection);
+                self.reject(&mut state, pod, rejection);
             }
         }
-        let news = if had_place { self.try_again(&mut state) } else { BTreeSet::new() };
+        let news = if had_place { self.retry_waiting(&mut state) } else { BTreeSet::new() };
         (verdict, news)
     }
 
@@ -89,11 +89,11 @@ impl Admission {
     pub fn reserve(&self, pod: &Rc<Pod>) -> BTreeSet<PodUid> {
         let mut state = self.shared.state.borrow_mut();
         let before = state.admitted.get(&pod.metadata.uid).cloned();
-        state.let_in(pod);
+        state.add_admitted(pod);
         if before.is_none_or(|before| before.spec == pod.spec) {
             return BTreeSet::new();
         }
-        self.try_again(&mut state)
+        self.retry_waiting(&mut state)
     }
 
     /// Reserves room for the resize of a running pod; if there is none now, the pod keeps `current`. Also
@@ -110,7 +110,7 @@ impl Admission {
         if let Some(message) = impossible {
             return (Err(PendingResize::infeasible(message)), self.reserve(current));
         }
-        let verdict = self.shared.state.borrow().judge(wanted);
+        let verdict = self.shared.state.borrow().check_admission(wanted);
         let Err(rejection) = verdict else { return (Ok(()), self.reserve(wanted)) };
         let news = self.reserve(current);
         let pending = PendingResize::deferred(rejection.message.clone());
@@ -124,23 +124,23 @@ impl Admission {
         let mut state = self.shared.state.borrow_mut();
         state.waiting.remove(uid);
         match state.admitted.remove(uid) {
-            Some(_) => self.try_again(&mut state),
+            Some(_) => self.retry_waiting(&mut state),
             None => BTreeSet::new(),
         }
     }
 
     /// Releases the room of an admitted pod that cannot run after all. Records an event unless it `is_told`.
     /// Returns the waiting pods to check again.
-    pub(super) fn turn_out(&self, pod: &Pod, rejection: &Rejection, is_told: bool) -> BTreeSet<PodUid> {
+    pub(super) fn revoke(&self, pod: &Pod, rejection: &Rejection, is_told: bool) -> BTreeSet<PodUid> {
         let news = self.release(&pod.metadata.uid);
         if !is_told {
-            self.tell(pod, rejection);
+            self.report_rejection(pod, rejection);
         }
         news
     }
 
     /// Sets the runtime's features. Returns the waiting pods to check again.
-    pub(super) fn learn(&self, runtime: &RuntimeStatus) -> BTreeSet<PodUid> {
+    pub(super) fn set_runtime_features(&self, runtime: &RuntimeStatus) -> BTreeSet<PodUid> {
         let mut state = self.shared.state.borrow_mut();
         let able = runtime.handlers.iter().filter(|handler| handler.user_namespaces);
         let able = able.map(|handler| handler.name.clone()).into_set();
@@ -206,24 +206,24 @@ impl Admission {
             return BTreeSet::new();
         }
         state.node = node;
-        self.try_again(state)
+        self.retry_waiting(state)
     }
 
     /// Room may have appeared: admits the pods that fit, in order of precedence. Returns the pods with a new
     /// result.
-    fn try_again(&self, state: &mut AdmissionState) -> BTreeSet<PodUid> {
+    fn retry_waiting(&self, state: &mut AdmissionState) -> BTreeSet<PodUid> {
         let mut pods: Vec<Rc<Pod>> = state.waiting.values().map(|waiting| Rc::clone(&waiting.pod)).collect();
         pods.sort_by_cached_key(|pod| waiting_order(pod));
         let mut news = BTreeSet::new();
         for pod in pods {
             let uid = &pod.metadata.uid;
             let runs = state.waiting.get(uid).is_some_and(|waiting| waiting.runs);
-            match if runs { state.judge(&pod) } else { state.judge_newcomer(&pod) } {
-                Ok(()) => state.let_in(&pod),
+            match if runs { state.check_admission(&pod) } else { state.check_new(&pod) } {
+                Ok(()) => state.add_admitted(&pod),
                 Err(rejection) if state.waiting.get(uid).is_some_and(|last| last.rejection == rejection) => {
                     continue;
                 }
-                Err(rejection) => self.turn_away(state, &pod, &rejection),
+                Err(rejection) => self.reject(state, &pod, &rejection),
             }
             news.insert(uid.clone());
         }
@@ -231,18 +231,18 @@ impl Admission {
     }
 
     /// Adds the pod to the waiting ones. Records an event unless the same rejection was reported before.
-    fn turn_away(&self, state: &mut AdmissionState, pod: &Rc<Pod>, rejection: &Rejection) {
+    fn reject(&self, state: &mut AdmissionState, pod: &Rc<Pod>, rejection: &Rejection) {
         let runs = state.waiting.get(&pod.metadata.uid).is_some_and(|waiting| waiting.runs);
         let waiting = Waiting { pod: Rc::clone(pod), rejection: rejection.clone(), runs };
         let before = state.waiting.insert(pod.metadata.uid.clone(), waiting);
         let told = before
             .is_some_and(|before| before.rejection.reason == rejection.reason && before.pod.spec == pod.spec);
         if !told && !runs {
-            self.tell(pod, rejection);
+            self.report_rejection(pod, rejection);
         }
     }
 
-    fn tell(&self, pod: &Pod, rejection: &Rejection) {
+    fn report_rejection(&self, pod: &Pod, rejection: &Rejection) {
         metrics::count(&REJECTIONS, &[&rejection.reason]);
         let (reason, message) = (rejection.event_reason(), &rejection.message);
         self.shared.events.event(&pod.pod_ref(), None, EventType::Warning, reason, message);
@@ -251,18 +251,18 @@ impl Admission {
 
 impl AdmissionState {
     /// Checks a pod that has no place yet.
-    fn judge_newcomer(&self, pod: &Pod) -> Result<(), Rejection> {
+    fn check_new(&self, pod: &Pod) -> Result<(), Rejection> {
         schedule(pod, &self.node)?;
-        self.judge(pod)
+        self.check_admission(pod)
     }
 
-    fn judge(&self, pod: &Pod) -> Result<(), Rejection> {
+    fn check_admission(&self, pod: &Pod) -> Result<(), Rejection> {
         let others = self.admitted.iter().filter(|(uid, _)| **uid != pod.metadata.uid);
         let others: Vec<&Pod> = others.map(|(_, other)| &**other).collect();
         admit(pod, &others, &self.node)
     }
 
-    fn let_in(&mut self, pod: &Rc<Pod>) {
+    fn add_admitted(&mut self, pod: &Rc<Pod>) {
         self.waiting.remove(&pod.metadata.uid);
         self.admitted.insert(pod.metadata.uid.clone(), Rc::clone(pod));
     }
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_comes_in_when_room_appears_whoever_was_wanted_first_first() {
+    fn waiting_pods_are_admitted_oldest_first_when_room_appears() {
         let (admission, events) = admission();
         let big = pod("big", "2", "2026-01-01T00:00:00Z");
         let late = pod("a-late", "2", "2026-01-01T00:00:09Z");
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_running_pod_keeps_its_place_and_one_that_shrinks_makes_room() {
+    fn running_pod_keeps_its_reservation_until_it_shrinks() {
         let (admission, _) = admission();
         let first = pod("first", "2", "2026-01-01T00:00:00Z");
         admission.reserve(&first);
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_manifest_and_a_changed_node_are_judged_anew() {
+    fn changed_manifest_or_node_is_evaluated_again() {
         let (admission, events) = admission();
         assert!(admission.admit(&pod("p", "3", "2026-01-01T00:00:00Z")).0.is_err());
         assert!(admission.admit(&pod("p", "4", "2026-01-01T00:00:00Z")).0.is_err());
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn a_runtime_that_does_not_tell_what_it_can_cannot_keep_groups_strict() {
+    fn strict_groups_are_refused_without_reported_runtime_support() {
         let (admission, _) = admission();
         let strict = json!({"metadata": {"name": "p", "namespace": "default", "uid": "p"},
             "spec": {"containers": [{"name": "c"}], "securityContext": {"supplementalGroupsPolicy": "Strict"}}});
@@ -421,9 +421,9 @@ mod tests {
             handlers: Vec::new(),
             supplemental_groups_policy,
         };
-        admission.learn(&runtime(None));
+        admission.set_runtime_features(&runtime(None));
         assert_eq!(admission.admit(&strict).0.unwrap_err().reason, "SupplementalGroupsPolicyNotSupported");
-        assert_eq!(admission.learn(&runtime(Some(true))), uids(&["p"]), "it was upgraded");
+        assert_eq!(admission.set_runtime_features(&runtime(Some(true))), uids(&["p"]), "it was upgraded");
         assert!(admission.holds(&"p".into()));
     }
 }

@@ -66,7 +66,7 @@ pub async fn rotate_logs<R: Runtime>(runtime: Rc<R>, config: LogConfig, clock: C
     loop {
         scans.due().await;
         let looked = config.clone();
-        let logs = rt::blocking("read container logs", move || look(&looked)).await;
+        let logs = rt::blocking("read container logs", move || scan_logs(&looked)).await;
         for log in logs {
             match rotate(&*runtime, &config, &log, clock.now()).await {
                 Ok(()) => drop(told.remove(&log.path)),
@@ -85,18 +85,18 @@ pub async fn rotate_logs<R: Runtime>(runtime: Rc<R>, config: LogConfig, clock: C
 }
 
 /// The logs above their limit. Also removes rotated files if the file system is nearly full.
-fn look(config: &LogConfig) -> Vec<LogFile> {
+fn scan_logs(config: &LogConfig) -> Vec<LogFile> {
     let mut logs = logs(&config.links_dir);
     let mut tight = false;
     if config.in_memory
-        && let Ok((free, total)) = space(&config.pod_logs_dir)
+        && let Ok((free, total)) = disk_space(&config.pod_logs_dir)
         && is_tight(free, total)
     {
         let rotated = logs.iter().flat_map(|log| rotated_of(&log.path)).collect();
         for path in room(rotated, free, total) {
             let _ = fs::remove_file(path);
         }
-        tight = space(&config.pod_logs_dir).is_ok_and(|(free, total)| is_tight(free, total));
+        tight = disk_space(&config.pod_logs_dir).is_ok_and(|(free, total)| is_tight(free, total));
     }
     if tight {
         // No rotated file is left: the longest log is rotated now, and removed by the next scan.
@@ -138,7 +138,7 @@ fn rotated_of(log: &Path) -> Vec<Rotated<PathBuf>> {
     entries.flatten().filter_map(rotated).collect()
 }
 
-fn space(directory: &Path) -> io::Result<(u64, u64)> {
+fn disk_space(directory: &Path) -> io::Result<(u64, u64)> {
     let free = layer::free_space(directory)?;
     Ok((free.bytes, free.total_bytes))
 }
@@ -242,21 +242,21 @@ mod tests {
         let config =
             LogConfig { links_dir, pod_logs_dir, limits, interval: Duration::ZERO, in_memory: false };
         fs::write(&log, "123456789").unwrap();
-        assert_eq!(look(&config), []);
+        assert_eq!(scan_logs(&config), []);
         for (second, text) in ["0123456789", "abcdefghij"].iter().enumerate() {
             fs::write(&log, text).unwrap();
-            assert_eq!(look(&config), [LogFile { path: log.clone(), bytes: Some(10) }]);
+            assert_eq!(scan_logs(&config), [LogFile { path: log.clone(), bytes: Some(10) }]);
             let now = Timestamp::from_secs(1_700_000_000 + i64::try_from(second).unwrap());
             let moved = move_aside(&log, limits, now).unwrap();
             assert_eq!(fs::read_to_string(moved).unwrap(), *text);
             assert_eq!(
-                look(&config),
+                scan_logs(&config),
                 [LogFile { path: log.clone(), bytes: None }],
                 "nobody has opened it again"
             );
         }
         fs::write(&log, "").unwrap();
-        assert_eq!(look(&config), []);
+        assert_eq!(scan_logs(&config), []);
         let left = rotated_of(&log);
         assert_eq!(left.len(), 1);
         assert!(left[0].key.ends_with("0.log.20231114-221321"), "{left:?}");

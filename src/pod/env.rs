@@ -388,7 +388,7 @@ pub(super) fn expand<'a>(input: &str, lookup: impl Fn(&str) -> Option<&'a str>) 
 
 /// `command` or `args` with the container's variables.
 #[must_use]
-pub(super) fn expand_words(words: &[String], environment: &[(String, String)]) -> Vec<String> {
+pub(super) fn expand_arguments(words: &[String], environment: &[(String, String)]) -> Vec<String> {
     let variables: BTreeMap<&str, &str> =
         environment.iter().map(|(name, value)| (name.as_str(), value.as_str())).into_map();
     words.iter().map(|word| expand(word, |name| variables.get(name).copied())).collect()

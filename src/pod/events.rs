@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_noisy_reason_of_a_pod_is_slowed_down_and_silences_nothing_else() {
+    fn noisy_event_reason_is_rate_limited_alone() {
         let mut state = RecorderState::default();
         let at = |seconds: i64| Timestamp::from_secs(1_000_000 + seconds);
         let (mut logged, mut kept) = (0, 0);
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn many_similar_events_become_one_and_are_told_apart_again_after_a_silence() {
+    fn similar_events_are_combined_until_a_quiet_period() {
         let mut state = RecorderState::default();
         let at = |seconds: i64| Timestamp::from_secs(1_000_000 + seconds);
         let mut kept = |message: &str, seconds: i64| {

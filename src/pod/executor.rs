@@ -11,9 +11,9 @@ mod files;
 mod hooks;
 mod image_volumes;
 mod mounts;
+pub(crate) mod port_conflicts;
 mod resize;
 mod stop;
-pub(crate) mod taken_ports;
 #[cfg(test)]
 mod testing;
 mod users;
@@ -46,7 +46,7 @@ use crate::pod::image::{ImagePuller, ImageRequest, StartFailure as Failure};
 use crate::pod::network::DnsProblem;
 use crate::pod::plan::{Action, PodPlan, StartContainer};
 use crate::pod::resources::{CgroupLayout, NodeCapacity, ResourceFlags};
-use crate::pod::security::{check_runtime, needs_able_runtime};
+use crate::pod::security::{check_runtime, needs_runtime_support};
 use crate::pod::users::NodeIds;
 
 use crate::model::disruption::EVICTED;
@@ -231,7 +231,7 @@ impl<R: Runtime> Executor<R> {
         pod: &Pod,
         attempt: u32,
     ) -> Result<(SandboxConfig, Vec<DnsProblem>), (String, Duration)> {
-        self.ask_cgroup_driver().await.map_err(|error| (error.to_string(), retry_after(&error)))?;
+        self.detect_cgroup_driver().await.map_err(|error| (error.to_string(), retry_after(&error)))?;
         let failed = |message: String| (format!("Failed to create pod sandbox: {message}"), RETRY_AFTER);
         let users = self.users.range_of(pod).await.map_err(|error| failed(chain(&error)))?;
         self.sandbox_config(pod, attempt, users).await.map_err(failed)
@@ -239,7 +239,7 @@ impl<R: Runtime> Executor<R> {
 
     /// The cgroup driver that the runtime reports overrides the configured one (upstream); a runtime that
     /// does not report it leaves the configured one. Queried once, before the first sandbox.
-    async fn ask_cgroup_driver(&self) -> Result<(), RuntimeError> {
+    async fn detect_cgroup_driver(&self) -> Result<(), RuntimeError> {
         let ask = || async {
             let configured = self.config.layout.driver;
             let driver = self.runtime.cgroup_driver().await?.unwrap_or(configured);
@@ -344,7 +344,7 @@ impl<R: Runtime> Executor<R> {
             self.runtime.sandbox_status(&id).await.map_err(|error| {
                 failed("FailedPodSandBoxStatus", "Unable to get pod sandbox status", &error)
             })?;
-        self.report_taken_ports(pod, &run.sandbox_config.port_mappings).await;
+        self.report_port_conflicts(pod, &run.sandbox_config.port_mappings).await;
         run.sandbox = Some(status);
         Ok(())
     }
@@ -352,7 +352,7 @@ impl<R: Runtime> Executor<R> {
     /// Waits for the pod network with the runtime's own message; a pod on the host's network does not wait.
     /// Features that this runtime lacks are reported before the sandbox is requested.
     async fn check_runtime(&self, pod: &Pod) -> Result<(), Failure> {
-        if pod.spec.host_network && !needs_able_runtime(pod) {
+        if pod.spec.host_network && !needs_runtime_support(pod) {
             return Ok(());
         }
         let status = self.runtime.status().await.map_err(|error| {
@@ -388,7 +388,7 @@ impl<R: Runtime> Executor<R> {
             Failure {
                 reason: "FailedMount",
                 message,
-                retry_after: (!error.is_hopeless()).then_some(RETRY_AFTER),
+                retry_after: (!error.is_permanent()).then_some(RETRY_AFTER),
             }
         })?;
         run.volumes = Some(volumes);

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_have_upstreams_words() {
+    fn hook_failure_messages_match_upstream() {
         let pod = PodRef { namespace: "shop".into(), name: "web".into(), uid: "u1".into() };
         let words =
             |handler: &LifecycleHandler, error: &HookError| failure_message(handler, "c", &pod, error);
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hook_of_a_pod_without_a_spec_comes_from_its_containers_annotations() {
+    fn orphan_pod_hook_is_read_from_container_annotations() {
         let annotations = |handler: &str, ports: &str| {
             BTreeMap::from([
                 (labels::PRE_STOP_HANDLER.to_owned(), handler.to_owned()),

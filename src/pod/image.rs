@@ -252,7 +252,7 @@ impl<R: Runtime> ImagePuller<R> {
         if *policy == Verification::Never {
             return true;
         }
-        let known = self.records.look(image, image_ref).await;
+        let known = self.records.find(image, image_ref).await;
         let secrets: Vec<PullSecret> = credentials::logins_of(image, request.secrets)
             .into_iter()
             .filter_map(|found| match found.opens {
@@ -453,7 +453,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn named_failures_are_told_in_upstreams_words() {
+    fn named_pull_failures_match_upstream() {
         let told = |message: &str| explain_failure("a:v1", message.to_owned());
         assert_eq!(told("no route"), ("ErrImagePull", "no route".to_owned()));
         let signature = "image pull failed for a:v1 because the signature validation failed: who?";

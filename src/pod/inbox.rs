@@ -13,9 +13,9 @@ use crate::pod::lifecycle::PodWorkerEvent;
 /// Updates for one worker.
 #[derive(Default)]
 pub struct Inbox {
-    letters: RefCell<Updates>,
+    updates: RefCell<Updates>,
     /// Incremented by every request to check the runtime; wraps around.
-    looks: Cell<u64>,
+    observation_requests: Cell<u64>,
     arrived: Notify,
 }
 
@@ -29,7 +29,7 @@ pub(super) struct Updates {
     /// The node cannot keep the pod.
     pub eviction: Option<Eviction>,
     /// Something changed in the runtime: observe the pod again.
-    pub look: bool,
+    pub observe: bool,
     /// A device that the pod waits for has appeared.
     pub device: bool,
     /// Containers whose restart was requested.
@@ -51,7 +51,7 @@ pub struct Eviction {
 }
 
 impl Updates {
-    fn has_word(&self) -> bool {
+    fn has_pod_update(&self) -> bool {
         let Self { pod, eviction, events, restart, .. } = self;
         pod.is_some() || eviction.is_some() || !events.is_empty() || !restart.is_empty()
     }
@@ -59,24 +59,24 @@ impl Updates {
 
 impl Inbox {
     /// A new version of the pod, or the first.
-    pub(super) fn desire(&self, pod: Rc<Pod>) {
-        self.letters.borrow_mut().pod = Some(pod);
-        self.tell(PodWorkerEvent::Desired);
+    pub(super) fn update_pod(&self, pod: Rc<Pod>) {
+        self.updates.borrow_mut().pod = Some(pod);
+        self.push_event(PodWorkerEvent::Desired);
     }
 
     /// Another version of a pod that is being taken down, for example with other labels. Its termination is
     /// unchanged.
-    pub(super) fn describe(&self, pod: Rc<Pod>) {
-        self.letters.borrow_mut().pod = Some(pod);
+    pub(super) fn update_terminating(&self, pod: Rc<Pod>) {
+        self.updates.borrow_mut().pod = Some(pod);
         self.arrived.notify_waiters();
     }
 
     /// A lifecycle event.
-    pub(super) fn tell(&self, event: PodWorkerEvent) {
+    pub(super) fn push_event(&self, event: PodWorkerEvent) {
         {
-            let mut letters = self.letters.borrow_mut();
-            if letters.events.last() != Some(&event) {
-                letters.events.push(event);
+            let mut updates = self.updates.borrow_mut();
+            if updates.events.last() != Some(&event) {
+                updates.events.push(event);
             }
         }
         self.arrived.notify_waiters();
@@ -84,46 +84,46 @@ impl Inbox {
 
     /// The node cannot keep the pod.
     pub(super) fn evict(&self, eviction: Eviction) {
-        self.letters.borrow_mut().eviction = Some(eviction);
+        self.updates.borrow_mut().eviction = Some(eviction);
         self.arrived.notify_waiters();
     }
 
     /// These containers are to be restarted.
     pub(super) fn restart(&self, containers: Vec<ContainerName>) {
-        self.letters.borrow_mut().restart.extend(containers);
+        self.updates.borrow_mut().restart.extend(containers);
         self.arrived.notify_waiters();
     }
 
     /// The runtime's state of this pod changed.
-    pub(super) fn look(&self) {
-        self.letters.borrow_mut().look = true;
-        self.looks.set(self.looks.get().wrapping_add(1));
+    pub(super) fn request_observation(&self) {
+        self.updates.borrow_mut().observe = true;
+        self.observation_requests.set(self.observation_requests.get().wrapping_add(1));
         self.arrived.notify_waiters();
     }
 
     /// A device that the pod waits for has appeared: requests a check.
     pub(super) fn device_appeared(&self) {
-        self.letters.borrow_mut().device = true;
-        self.look();
+        self.updates.borrow_mut().device = true;
+        self.request_observation();
     }
 
     /// Takes what has arrived.
     pub(super) fn take(&self) -> Updates {
-        std::mem::take(&mut *self.letters.borrow_mut())
+        std::mem::take(&mut *self.updates.borrow_mut())
     }
 
     /// Takes the updates about the pod itself; a request to check the runtime stays.
-    pub(super) fn take_words(&self) -> Updates {
-        let mut letters = self.letters.borrow_mut();
-        let (look, device) = (letters.look, letters.device);
-        let words = std::mem::take(&mut *letters);
-        (letters.look, letters.device) = (look, device);
-        Updates { look: false, device: false, ..words }
+    pub(super) fn take_pod_updates(&self) -> Updates {
+        let mut updates = self.updates.borrow_mut();
+        let (observe, device) = (updates.observe, updates.device);
+        let words = std::mem::take(&mut *updates);
+        (updates.observe, updates.device) = (observe, device);
+        Updates { observe: false, device: false, ..words }
     }
 
     /// An update about the pod itself is pending.
-    pub(super) fn has_word(&self) -> bool {
-        self.letters.borrow().has_word()
+    pub(super) fn has_pod_update(&self) -> bool {
+        self.updates.borrow().has_pod_update()
     }
 
     /// An update that takes the pod down is pending.
@@ -131,18 +131,18 @@ impl Inbox {
         let is_removal = |event: &PodWorkerEvent| {
             matches!(event, PodWorkerEvent::Removed { .. } | PodWorkerEvent::Finalizing { .. })
         };
-        let letters = self.letters.borrow();
-        letters.eviction.is_some() || letters.events.iter().any(is_removal)
+        let updates = self.updates.borrow();
+        updates.eviction.is_some() || updates.events.iter().any(is_removal)
     }
 
     /// Returns when any update is pending.
     pub(super) async fn arrived(&self) {
-        self.until(|| self.has_word() || self.letters.borrow().look).await;
+        self.until(|| self.has_pod_update() || self.updates.borrow().observe).await;
     }
 
     /// Returns when an update about the pod itself is pending.
-    pub(super) async fn word(&self) {
-        self.until(|| self.has_word()).await;
+    pub(super) async fn pod_update(&self) {
+        self.until(|| self.has_pod_update()).await;
     }
 
     /// Returns when an update that takes the pod down is pending: work in progress may be cancelled for it.
@@ -150,14 +150,14 @@ impl Inbox {
         self.until(|| self.has_removal()).await;
     }
 
-    /// The number of requests to check the runtime so far; wait for the next one with [`Self::look_after`].
-    pub(super) fn looks(&self) -> u64 {
-        self.looks.get()
+    /// The number of requests to check the runtime so far; wait for the next one with [`Self::observation_requested`].
+    pub(super) fn observation_requests(&self) -> u64 {
+        self.observation_requests.get()
     }
 
-    /// Returns when [`Self::looks`] differs from `seen`. Takes no update.
-    pub(super) async fn look_after(&self, seen: u64) {
-        self.until(|| self.looks.get() != seen).await;
+    /// Returns when [`Self::observation_requests`] differs from `seen`. Takes no update.
+    pub(super) async fn observation_requested(&self, seen: u64) {
+        self.until(|| self.observation_requests.get() != seen).await;
     }
 
     /// Any number of callers may wait, each for its own condition.
@@ -183,28 +183,29 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn everyone_who_waits_hears_of_what_he_waits_for() {
-        let mailbox = Inbox::default();
-        let seen = mailbox.looks();
-        let waiting = async { tokio::join!(mailbox.arrived(), mailbox.removal(), mailbox.look_after(seen)) };
+    async fn each_inbox_waiter_is_woken_by_its_own_event() {
+        let inbox = Inbox::default();
+        let seen = inbox.observation_requests();
+        let waiting =
+            async { tokio::join!(inbox.arrived(), inbox.removal(), inbox.observation_requested(seen)) };
         let telling = async {
             tokio::task::yield_now().await;
-            mailbox.look();
+            inbox.request_observation();
             tokio::task::yield_now().await;
-            mailbox.tell(removed());
+            inbox.push_event(removed());
         };
         tokio::join!(waiting, telling);
-        assert!(mailbox.has_removal() && mailbox.has_word());
+        assert!(inbox.has_removal() && inbox.has_pod_update());
     }
 
     #[test]
-    fn a_request_to_look_outlives_the_words() {
-        let mailbox = Inbox::default();
-        mailbox.look();
-        mailbox.tell(removed());
-        mailbox.tell(removed());
-        let words = mailbox.take_words();
-        assert_eq!((words.events.len(), words.look), (1, false));
-        assert!(!mailbox.has_word() && mailbox.take().look);
+    fn look_request_remains_after_taking_events() {
+        let inbox = Inbox::default();
+        inbox.request_observation();
+        inbox.push_event(removed());
+        inbox.push_event(removed());
+        let words = inbox.take_pod_updates();
+        assert_eq!((words.events.len(), words.observe), (1, false));
+        assert!(!inbox.has_pod_update() && inbox.take().observe);
     }
 }

@@ -179,14 +179,14 @@ pub fn transition(
             };
             // The requested grace period counts from the request, and never postpones the end.
             let wished = wish.unwrap_or(grace_seconds).max(MIN_GRACE_SECONDS);
-            if is_sooner(now, wished, since, grace_seconds) {
+            if ends_earlier(now, wished, since, grace_seconds) {
                 terminating(wished, cause)
             } else {
                 (In::Terminating { since, grace_seconds, cause }, vec![])
             }
         }
         (In::Terminating { since, grace_seconds, cause }, On::Desired) => {
-            (In::Terminating { since, grace_seconds, cause: ended_but_wanted(cause) }, vec![])
+            (In::Terminating { since, grace_seconds, cause: cause_if_still_desired(cause) }, vec![])
         }
         (In::Terminating { cause: EndCause::Shutdown, .. }, On::NoLiveContainers) => {
             (In::Finished { cause: EndCause::Shutdown }, vec![])
@@ -195,7 +195,7 @@ pub fn transition(
             (In::Terminated { cause }, vec![Do::CleanUp { records: cause != EndCause::Completed }])
         }
         (In::Terminated { cause }, On::Desired) => {
-            (In::Terminated { cause: ended_but_wanted(cause) }, vec![])
+            (In::Terminated { cause: cause_if_still_desired(cause) }, vec![])
         }
         (In::Terminated { cause }, On::Removed { .. } | On::Finalizing { .. }) => {
             // The cleanup in progress may be the one without records: request the full one.
@@ -253,7 +253,7 @@ fn end_of(pod: &Pod) -> Option<Timestamp> {
 
 /// Merges two versions of one pod: `pod` takes the deletion of `other` if it has none or a later one. A
 /// terminating pod never comes back, and its end only moves earlier. Returns whether `pod` changed.
-pub(super) fn take_sooner_end(pod: &mut Rc<Pod>, other: &Pod) -> bool {
+pub(super) fn adopt_earlier_end(pod: &mut Rc<Pod>, other: &Pod) -> bool {
     let (known, told) = (end_of(pod), end_of(other));
     let marks = |pod: &Pod| (pod.metadata.deletion_timestamp, pod.metadata.deletion_grace_period_seconds);
     // A pod without any grace has ended and only its object is left, whatever the times are.
@@ -267,7 +267,7 @@ pub(super) fn take_sooner_end(pod: &mut Rc<Pod>, other: &Pod) -> bool {
 }
 
 /// The inverse of [`show_end`].
-pub fn keep_beginning(pod: &mut Pod) {
+pub fn restore_start(pod: &mut Pod) {
     let grace = grace_of(pod);
     let metadata = &mut pod.metadata;
     metadata.deletion_timestamp = metadata.deletion_timestamp.map(|end| end.saturating_sub(grace));
@@ -280,11 +280,11 @@ fn grace_of(pod: &Pod) -> Duration {
 /// The start and the seconds of the grace period for a pod that is asked to end at `now` with the grace
 /// `wish` (`None`: the pod's own). A later request can only shorten an earlier one.
 #[must_use]
-pub fn asked_to_go(pod: &Pod, wish: Option<i64>, now: Timestamp) -> (Timestamp, i64) {
+pub fn requested_termination(pod: &Pod, wish: Option<i64>, now: Timestamp) -> (Timestamp, i64) {
     let wished = wish.unwrap_or_else(|| pod.termination_grace_period_seconds()).max(MIN_GRACE_SECONDS);
     let metadata = &pod.metadata;
     match (metadata.deletion_timestamp, metadata.deletion_grace_period_seconds) {
-        (Some(since), Some(grace)) if wish.is_none() || !is_sooner(now, wished, since, grace) => {
+        (Some(since), Some(grace)) if wish.is_none() || !ends_earlier(now, wished, since, grace) => {
             (since, grace)
         }
         _ => (now, wished),
@@ -292,7 +292,7 @@ pub fn asked_to_go(pod: &Pod, wish: Option<i64>, now: Timestamp) -> (Timestamp, 
 }
 
 /// The requested grace period counts from the request.
-fn is_sooner(now: Timestamp, wished: i64, since: Timestamp, grace: i64) -> bool {
+fn ends_earlier(now: Timestamp, wished: i64, since: Timestamp, grace: i64) -> bool {
     wished < grace && now.saturating_add(seconds(wished)) < since.saturating_add(seconds(grace))
 }
 
@@ -316,7 +316,7 @@ fn cause_of(event: PodWorkerEvent) -> EndCause {
 
 /// A pod that ended by itself stays ended even if it is wanted, and so does one that waits for its
 /// finalizers.
-fn ended_but_wanted(cause: EndCause) -> EndCause {
+fn cause_if_still_desired(cause: EndCause) -> EndCause {
     match cause {
         EndCause::Completed | EndCause::Evicted | EndCause::Shutdown | EndCause::Finalizing => cause,
         EndCause::Removed | EndCause::Replaced => EndCause::Replaced,

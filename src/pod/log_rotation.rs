@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_is_moved_aside_when_it_has_the_size_and_never_without_one() {
+    fn log_is_rotated_at_its_size_limit_and_never_without_one() {
         assert!(!is_long(999, LIMITS) && is_long(1000, LIMITS));
         assert!(!is_long(u64::MAX, LogLimits { max_bytes: 0, ..LIMITS }));
     }
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_go_so_that_all_files_together_are_as_many_as_allowed() {
+    fn oldest_rotated_logs_are_removed_beyond_max_files() {
         assert_eq!(excess(rotated(&[(3, 1), (1, 1), (2, 1)]), LIMITS), [1, 2]);
         assert_eq!(excess(rotated(&[(3, 1)]), LIMITS), [0; 0]);
         assert_eq!(excess(rotated(&[(3, 1)]), LogLimits { max_files: 2, ..LIMITS }), [3]);

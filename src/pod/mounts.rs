@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sub_path_expression_needs_all_its_variables_and_stays_in_the_volume() {
+    fn sub_path_expr_needs_its_variables_and_cannot_escape() {
         let environment = [("POD", "web"), ("EMPTY", ""), ("UP", ".."), ("ROOT", "/etc")]
             .map(|(name, value)| (name.to_owned(), value.to_owned()));
         let of = |expression: &str| {
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn recursive_read_only_is_given_when_it_can_be_and_refused_when_it_must_be() {
+    fn recursive_read_only_is_optional_if_possible_else_required() {
         let of = |mode: &str, read_only: bool, propagation: Option<&str>, runtime_can: bool| {
             let mount = mount(|mount| {
                 mount.recursive_read_only = Some(mode.to_owned());

@@ -68,11 +68,11 @@ async fn read_termination_message(container: &mut ObservedContainer) {
         return;
     }
     let own =
-        rt::blocking("read termination message", move || own_words(file.as_deref(), log.as_deref())).await;
+        rt::blocking("read termination message", move || read_message(file.as_deref(), log.as_deref())).await;
     container.message = joined(&container.message, &own);
 }
 
-fn own_words(file: Option<&Path>, log: Option<&Path>) -> String {
+fn read_message(file: Option<&Path>, log: Option<&Path>) -> String {
     let left = file.and_then(|file| read_end(file, MESSAGE_MAX)).map(|end| end.bytes).unwrap_or_default();
     if !left.is_empty() {
         return String::from_utf8_lossy(&left).into_owned();
@@ -116,15 +116,15 @@ mod tests {
     }
 
     #[test]
-    fn the_termination_log_comes_before_the_log_and_both_are_read_from_their_end() {
+    fn termination_log_precedes_container_log() {
         let (file, log) = (scratch("file"), scratch("log"));
         std::fs::write(&log, "2026-11-20T16:00:00Z stdout F from the log\n").unwrap();
-        assert_eq!(own_words(Some(&file), Some(&log)), "from the log\n");
+        assert_eq!(read_message(Some(&file), Some(&log)), "from the log\n");
         std::fs::write(&file, "").unwrap();
-        assert_eq!(own_words(Some(&file), Some(&log)), "from the log\n");
-        assert_eq!(own_words(Some(&file), None), "");
+        assert_eq!(read_message(Some(&file), Some(&log)), "from the log\n");
+        assert_eq!(read_message(Some(&file), None), "");
         std::fs::write(&file, format!("{}end", "x".repeat(2 * MESSAGE_MAX))).unwrap();
-        let words = own_words(Some(&file), Some(&log));
+        let words = read_message(Some(&file), Some(&log));
         assert_eq!((words.len(), words.ends_with("xend")), (MESSAGE_MAX, true));
         for path in [file, log] {
             std::fs::remove_file(path).unwrap();

@@ -62,7 +62,7 @@ impl Default for PlegConfig {
 #[derive(Debug)]
 pub enum PlegUpdate {
     /// The runtime answered; these pods changed since the last relist (all that it holds, the first time).
-    Seen {
+    Relisted {
         /// Pods whose containers or sandboxes changed.
         changed: BTreeSet<PodUid>,
         /// The complete relist, for finding orphans.
@@ -72,7 +72,7 @@ pub enum PlegUpdate {
         version: Option<RuntimeVersion>,
     },
     /// The runtime did not answer.
-    Down(RuntimeError),
+    RuntimeDown(RuntimeError),
 }
 
 /// First wait after the runtime did not answer, doubling to [`LONGEST_RETRY`].
@@ -101,7 +101,7 @@ pub async fn run<R: Runtime>(
         if let Some(before) = before.replace(looked_at) {
             metrics::observe(&RELIST_INTERVAL, &[], looked_at - before);
         }
-        let looked = look(&*runtime, healthy).await;
+        let looked = relist(&*runtime, healthy).await;
         metrics::observe(&RELIST_DURATION, &[], looked_at.elapsed());
         let update = match looked {
             Ok((snapshot, version)) => {
@@ -116,11 +116,11 @@ pub async fn run<R: Runtime>(
                 last = Some(Rc::clone(&snapshot));
                 healthy = true;
                 retry.reset();
-                news.then_some(PlegUpdate::Seen { changed, snapshot, version })
+                news.then_some(PlegUpdate::Relisted { changed, snapshot, version })
             }
             Err(error) => {
                 healthy = false;
-                Some(PlegUpdate::Down(error))
+                Some(PlegUpdate::RuntimeDown(error))
             }
         };
         if let Some(update) = update
@@ -139,7 +139,7 @@ pub async fn run<R: Runtime>(
     }
 }
 
-async fn look<R: Runtime>(
+async fn relist<R: Runtime>(
     runtime: &R,
     is_known: bool,
 ) -> Result<(PlegSnapshot, Option<RuntimeVersion>), RuntimeError> {

@@ -117,8 +117,8 @@ impl<R: Runtime> Prober<R> {
     }
 
     /// The pod is being taken down: stops liveness and startup probes; readiness probes continue.
-    pub(super) fn only_readiness(&self, uid: &PodUid) {
-        if self.shared.schedule.borrow_mut().only_readiness(uid, Instant::now()) {
+    pub(super) fn keep_only_readiness(&self, uid: &PodUid) {
+        if self.shared.schedule.borrow_mut().keep_only_readiness(uid, Instant::now()) {
             self.shared.changed.notify_one();
         }
     }
@@ -136,7 +136,7 @@ impl<R: Runtime> Prober<R> {
 
     fn ensure_task(&self) {
         let shared = &self.shared;
-        self.task.borrow_mut().get_or_insert_with(|| rt::spawn("prober", conduct(Rc::clone(shared))));
+        self.task.borrow_mut().get_or_insert_with(|| rt::spawn("prober", run_probes(Rc::clone(shared))));
     }
 }
 
@@ -150,7 +150,7 @@ impl<R> Drop for Prober<R> {
 }
 
 /// Starts due probes, records the results of ended ones, sleeps.
-async fn conduct<R: Runtime>(shared: Rc<ProberInner<R>>) {
+async fn run_probes<R: Runtime>(shared: Rc<ProberInner<R>>) {
     let mut runs = JoinSet::new();
     loop {
         let (jobs, next) = shared.schedule.borrow_mut().begin_due(Instant::now());
@@ -163,12 +163,12 @@ async fn conduct<R: Runtime>(shared: Rc<ProberInner<R>>) {
             biased;
             Some(ended) = runs.join_next() => shared.record(ended),
             () = shared.changed.notified() => {}
-            () = reached(next) => {}
+            () = wait_until(next) => {}
         }
     }
 }
 
-async fn reached(moment: Option<Instant>) {
+async fn wait_until(moment: Option<Instant>) {
     match moment {
         Some(moment) => sleep_until(moment).await,
         None => pending().await,
@@ -189,7 +189,7 @@ impl<R> ProberInner<R> {
             self.events.event(&pod, Some(path), EventType::Warning, complaint.reason, &complaint.text);
         }
         if let Some(worker) = news.wake {
-            worker.look();
+            worker.request_observation();
         }
     }
 }

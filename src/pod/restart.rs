@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_restart_is_immediate_then_delays_double_from_ten_seconds_to_five_minutes() {
+    fn back_off_starts_at_zero_then_doubles_from_10s_to_5m() {
         let mut now = Timestamp::from_secs(1000);
         let mut entry = None;
         let mut delays = Vec::new();

@@ -197,7 +197,7 @@ pub(super) fn ephemeral_target(
 
 /// The pod uses a feature that only some runtimes support.
 #[must_use]
-pub(super) fn needs_able_runtime(pod: &Pod) -> bool {
+pub(super) fn needs_runtime_support(pod: &Pod) -> bool {
     pod.spec.runtime_class_name.is_some()
         || pod.spec.host_users == Some(false)
         || supplemental_groups_policy(pod) == SupplementalGroupsPolicy::Strict

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn pulls_that_overlap_and_init_containers_do_not_count_and_a_start_counts_once() {
+    async fn start_sli_excludes_pulls_and_init_and_counts_a_pod_once() {
         let uid = PodUid::from("a");
         let one = pod("a", json!([{"name": "v", "emptyDir": {}}]));
         let second = async || tokio::time::advance(Duration::from_secs(1)).await;

@@ -15,15 +15,15 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::model::api::pod::{Pod, PodStatus};
-use crate::model::disruption::is_of_shutdown;
+use crate::model::disruption::is_shutdown_status;
 use crate::model::revisions::Revisions;
 use crate::model::types::PodUid;
 use crate::platform::metrics::{self, Family};
-use crate::pod::admission::rules::is_judged_again;
-use crate::pod::lifecycle::take_sooner_end;
+use crate::pod::admission::rules::may_be_readmitted;
+use crate::pod::lifecycle::adopt_earlier_end;
 use crate::pod::scheduling::first_status;
 use crate::pod::start;
-use crate::pod::status::rules::{same_meaning, take_foreign_conditions};
+use crate::pod::status::rules::{add_client_conditions, same_meaning};
 use crate::store::StoreHandle;
 
 struct StatusEntry {
@@ -43,16 +43,16 @@ static START_DURATION: Family = Family::seconds(
 .with_buckets(&start::BUCKETS);
 
 impl StatusEntry {
-    fn is_going(&self) -> bool {
+    fn is_terminating(&self) -> bool {
         self.pod.metadata.deletion_timestamp.is_some()
     }
 
     /// Takes another version of the pod. Status conditions set by clients are shown before the worker syncs.
     fn describe(&mut self, pod: &Rc<Pod>, revisions: &Revisions) {
         let status = self.status.clone();
-        take_foreign_conditions(&mut self.status, pod);
+        add_client_conditions(&mut self.status, pod);
         let before = std::mem::replace(&mut self.pod, Rc::clone(pod));
-        take_sooner_end(&mut self.pod, &before);
+        adopt_earlier_end(&mut self.pod, &before);
         if self.status != status || !is_same(&self.pod, &before) {
             self.version = revisions.next();
         }
@@ -103,7 +103,7 @@ impl StatusManager {
         current.or_else(|| self.remembered.borrow().get(uid).cloned())
     }
 
-    /// The pod is wanted. Until its worker sets a status, [`Self::everybody`] shows the pod with its
+    /// The pod is wanted. Until its worker sets a status, [`Self::all_pods`] shows the pod with its
     /// remembered status.
     pub fn expect(&self, pod: &Rc<Pod>) {
         let uid = &pod.metadata.uid;
@@ -112,9 +112,9 @@ impl StatusManager {
             None => {
                 self.remembered
                     .borrow_mut()
-                    .retain(|known, status| known != uid || !is_judged_again(pod, status));
+                    .retain(|known, status| known != uid || !may_be_readmitted(pod, status));
                 match self.remembered.borrow_mut().get_mut(uid) {
-                    Some(status) => take_foreign_conditions(status, pod),
+                    Some(status) => add_client_conditions(status, pod),
                     None => start::expect(uid),
                 }
                 let mut expected = self.expected.borrow_mut();
@@ -123,7 +123,7 @@ impl StatusManager {
                 expected.insert(uid.clone(), ExpectedPod { pod: Rc::clone(pod), since, version });
             }
             // Another version of the pod: a client that changed it must read its own write.
-            Some(entry) if !entry.is_going() && !Rc::ptr_eq(&entry.pod, pod) => {
+            Some(entry) if !entry.is_terminating() && !Rc::ptr_eq(&entry.pod, pod) => {
                 entry.describe(pod, &self.revisions);
             }
             Some(_) => return,
@@ -133,7 +133,7 @@ impl StatusManager {
     }
 
     /// Another version of a pod that is being taken down, or will be from now on.
-    pub fn describe_going(&self, pod: &Rc<Pod>) {
+    pub fn update_terminating(&self, pod: &Rc<Pod>) {
         if let Some(entry) = self.entries.borrow_mut().get_mut(&pod.metadata.uid) {
             entry.describe(pod, &self.revisions);
         }
@@ -155,8 +155,8 @@ impl StatusManager {
         let (mut shown, seen, _) = known.unwrap_or_else(|| (Rc::clone(pod), None, 0));
         let mut ends_sooner = false;
         if !Rc::ptr_eq(&shown, pod) {
-            take_foreign_conditions(&mut status, &shown);
-            ends_sooner = take_sooner_end(&mut shown, pod);
+            add_client_conditions(&mut status, &shown);
+            ends_sooner = adopt_earlier_end(&mut shown, pod);
         }
         let news = last.as_ref().is_none_or(|last| !same_meaning(last, &status));
         let is_unchanged = |pod: &Rc<Pod>| {
@@ -172,7 +172,7 @@ impl StatusManager {
         }
         start::observe(&shown, &status);
         let entry = StatusEntry { pod: shown, status, seen, version };
-        if news && !is_of_shutdown(&entry.status) {
+        if news && !is_shutdown_status(&entry.status) {
             self.store.put_status(uid, &entry.status);
         }
         self.remembered.borrow_mut().remove(uid);
@@ -228,7 +228,7 @@ impl StatusManager {
     /// As [`Self::snapshot`], plus the wanted pods without a status, with what is remembered of them: a
     /// client that saw a pod before a restart of the agent sees it right after.
     #[must_use]
-    pub fn everybody(&self) -> Vec<Pod> {
+    pub fn all_pods(&self) -> Vec<Pod> {
         let mut pods = self.published();
         for (uid, ExpectedPod { pod, .. }) in &*self.expected.borrow() {
             let status = self.last(uid).unwrap_or_else(|| first_status(pod));
@@ -238,7 +238,7 @@ impl StatusManager {
         pods
     }
 
-    /// One of [`Self::everybody`], without copying the others; of two with one name, that with this uid, or
+    /// One of [`Self::all_pods`], without copying the others; of two with one name, that with this uid, or
     /// the first.
     #[must_use]
     pub fn find(&self, namespace: &str, name: &str, uid: Option<&PodUid>) -> Option<Pod> {
@@ -311,15 +311,15 @@ mod tests {
     /// The pods must be visible without a gap between the start of the agent and the first sync of its
     /// workers.
     #[test]
-    fn a_wanted_pod_is_seen_before_anybody_has_looked_at_it_but_is_not_waited_for() {
+    fn wanted_pod_is_listed_before_its_first_sync() {
         let store = StoreHandle::open_in_memory(OpenOptions { mode: Mode::Inline, ..Default::default() });
         let remembered = BTreeMap::from([(PodUid::from("b"), running())]);
         let statuses = StatusManager::new(store.unwrap(), remembered, revisions());
-        assert_eq!(shown(&statuses.everybody()), [], "nobody wants it yet");
+        assert_eq!(shown(&statuses.all_pods()), [], "nobody wants it yet");
         for name in ["b", "a", "c"] {
             statuses.expect(&pod(name));
         }
-        assert_eq!(shown(&statuses.everybody()), [("a", "Pending"), ("b", "Running"), ("c", "Pending")]);
+        assert_eq!(shown(&statuses.all_pods()), [("a", "Pending"), ("b", "Running"), ("c", "Pending")]);
         assert_eq!(shown(&statuses.snapshot()), []);
         let found = |name: &str, uid: Option<&str>| {
             statuses.find("", name, uid.map(PodUid::from).as_ref()).map(|pod| pod.status.phase)
@@ -330,9 +330,9 @@ mod tests {
         statuses.set(&pod("a"), running());
         statuses.remove(&PodUid::from("c"));
         statuses.expect(&pod("a"));
-        assert_eq!(shown(&statuses.everybody()), [("a", "Running"), ("b", "Running")]);
+        assert_eq!(shown(&statuses.all_pods()), [("a", "Running"), ("b", "Running")]);
         assert_eq!(shown(&statuses.snapshot()), [("a", "Running")]);
-        for pod in statuses.everybody() {
+        for pod in statuses.all_pods() {
             assert_eq!(statuses.find("", &pod.metadata.name, None), Some(pod));
         }
     }
@@ -366,13 +366,13 @@ mod tests {
         statuses.expect(&three);
         statuses.set(&two, running());
         assert_eq!(shown(), expected("3", None), "changed in the middle of a step");
-        statuses.describe_going(&version("4", Some((100, 30))));
+        statuses.update_terminating(&version("4", Some((100, 30))));
         statuses.set(&three, running());
         assert_eq!(shown(), expected("4", Some(30)), "it goes, and its worker has not heard of that");
-        statuses.describe_going(&version("5", Some((101, 5))));
+        statuses.update_terminating(&version("5", Some((101, 5))));
         statuses.set(&version("4", Some((100, 30))), running());
         assert_eq!(shown(), expected("5", Some(5)), "it goes sooner now");
-        statuses.describe_going(&version("6", Some((104, 30))));
+        statuses.update_terminating(&version("6", Some((104, 30))));
         assert_eq!(shown(), expected("6", Some(5)), "and never later");
         statuses.set(&version("5", Some((120, 0))), running());
         assert_eq!(shown(), expected("6", Some(0)), "nothing of it is left but the object");
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_start_is_timed_from_the_first_sight_once_and_not_that_of_an_earlier_process() {
+    async fn pod_start_is_timed_once_and_not_for_remembered_pods() {
         let store = StoreHandle::open_in_memory(OpenOptions { mode: Mode::Inline, ..Default::default() });
         let remembered = BTreeMap::from([(PodUid::from("old"), running())]);
         let statuses = StatusManager::new(store.unwrap(), remembered, revisions());

@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn the_words_before_each_line_are_left_out_and_split_lines_are_joined() {
+    fn log_prefixes_are_removed_and_split_lines_joined() {
         let tail = log(&[("F", "one two"), ("P", "half a "), ("F", "line"), ("F", ""), ("P:x", "end")]);
         assert_eq!(from_log(&tail, false), "one two\nhalf a line\n\nend");
         assert_eq!(from_log(b"no log line\nneither stdin F this\n", false), "");
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_longer_than_what_was_read_still_ends_as_it_ends() {
+    fn truncated_log_tail_keeps_the_end_of_a_long_line() {
         let whole = log(&[("F", &format!("{}the end", "x".repeat(LOG_TAIL)))]);
         let tail = &whole[whole.len() - LOG_TAIL..];
         let text = from_log(tail, true);
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn the_runtimes_word_comes_first() {
+    fn runtime_message_precedes_the_container_message() {
         for (runtime, own, expected) in [("", "", ""), ("a", "", "a"), ("", "b", "b"), ("a", "b", "a: b")] {
             assert_eq!(joined(runtime, own), expected);
         }

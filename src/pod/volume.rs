@@ -190,7 +190,7 @@ pub(super) fn pod_dir(config: &VolumeConfig, uid: &PodUid) -> PathBuf {
 impl VolumeError {
     /// Only a changed manifest can help.
     #[must_use]
-    pub(super) fn is_hopeless(&self) -> bool {
+    pub(super) fn is_permanent(&self) -> bool {
         matches!(self, Self::UnsupportedKind { .. } | Self::Medium { .. })
     }
 }
@@ -203,7 +203,7 @@ pub struct Volumes {
     refreshed: Refreshed,
     remote_jobs: RemoteJobs,
     guard: Guard,
-    being_given: BeingGiven,
+    claims_in_use: BeingGiven,
 }
 
 impl Volumes {
@@ -217,7 +217,7 @@ impl Volumes {
             refreshed: Refreshed::default(),
             remote_jobs: RemoteJobs::default(),
             guard: Guard::default(),
-            being_given: BeingGiven::default(),
+            claims_in_use: BeingGiven::default(),
         }
     }
 
@@ -257,7 +257,9 @@ impl Volumes {
         }
         if let Some(source) = &volume.host_path {
             let (owned_name, source) = (name.to_owned(), source.clone());
-            return self.look(pod_dir, name, move || host_path::ensure(&owned_name, &source)).await;
+            return self
+                .run_with_timeout(pod_dir, name, move || host_path::ensure(&owned_name, &source))
+                .await;
         }
         if let Some(source) = &volume.empty_dir {
             let medium = empty_dir_medium(pod, source, &self.config.capacity)
@@ -281,7 +283,7 @@ impl Volumes {
 
     /// Runs a job on a path that the user chose. It may be on an unreachable server: two such pods would fill
     /// the blocking pool, so the job gets its own thread and a timeout.
-    async fn look(
+    async fn run_with_timeout(
         &self,
         pod_dir: &Path,
         name: &str,
@@ -308,7 +310,8 @@ impl Volumes {
         let mounted = match volume.source {
             ClaimedSource::HostPath { path } => {
                 let (owned_name, path) = (name.to_owned(), PathBuf::from(path));
-                self.look(pod_dir, name, move || claim::ensure_host_path(&owned_name, &path)).await?
+                self.run_with_timeout(pod_dir, name, move || claim::ensure_host_path(&owned_name, &path))
+                    .await?
             }
             ClaimedSource::Directory { path } => {
                 let (path, group) = (PathBuf::from(path), fs_group(pod).filter(|_| !read_only));
@@ -320,7 +323,7 @@ impl Volumes {
                     fs_group: group,
                     single_pod: volume.single_pod,
                 };
-                claim::ensure_local(pod_dir, wanted, &self.being_given).await?
+                claim::ensure_local(pod_dir, wanted, &self.claims_in_use).await?
             }
             ClaimedSource::Local { path } => {
                 let group = fs_group(pod).filter(|_| !read_only);
@@ -331,7 +334,7 @@ impl Volumes {
                     fs_group: group,
                     single_pod: volume.single_pod,
                 };
-                claim::ensure_local(pod_dir, wanted, &self.being_given).await?
+                claim::ensure_local(pod_dir, wanted, &self.claims_in_use).await?
             }
             ClaimedSource::Nfs { server, path } => {
                 let export = Export { server, path, read_only, options: volume.mount_options };

@@ -9,7 +9,7 @@ mod counts;
 mod pressure;
 mod resizing;
 mod restarts;
-mod turn;
+mod sync_duration;
 mod worker;
 
 use std::cell::{Cell, RefCell};
@@ -29,11 +29,11 @@ use crate::model::types::{ContainerName, PodFullName, PodUid};
 use crate::platform::clock::Clock;
 use crate::platform::rt;
 use crate::pod::admission::Admission;
-use crate::pod::admission::rules::held_a_place;
+use crate::pod::admission::rules::was_admitted;
 use crate::pod::executor::Executor;
 use crate::pod::lifecycle::{MIN_GRACE_SECONDS, NameQueue, PodWorkerEvent, remembered_grace};
 use crate::pod::status::StatusManager;
-use crate::pod::status::rules::take_foreign_conditions;
+use crate::pod::status::rules::add_client_conditions;
 use crate::pod::volume::Volumes;
 use crate::runtime::{Runtime, RuntimeStatus};
 use crate::store::{StoreHandle, StoredContainerState};
@@ -80,7 +80,7 @@ const EARLIER_LIFE: Duration = Duration::from_secs(60);
 pub(super) type ContainerStates = BTreeMap<ContainerName, StoredContainerState>;
 
 struct WorkerHandle {
-    mailbox: Rc<Inbox>,
+    inbox: Rc<Inbox>,
     task: JoinHandle<()>,
 }
 
@@ -120,27 +120,27 @@ impl<R: Runtime> PodWorkers<R> {
     }
 
     /// Starts a worker for the pod, or passes the new version to its worker.
-    pub fn desire(&self, pod: Rc<Pod>) {
+    pub fn update_pod(&self, pod: Rc<Pod>) {
         self.shared.deps.statuses.expect(&pod);
-        self.mailbox_of(&pod).desire(pod);
+        self.inbox_of(&pod).update_pod(pod);
     }
 
     /// Continues the termination of a pod that an earlier process began, with the rest of its grace period.
-    pub fn go_on_terminating(&self, pod: Rc<Pod>) {
-        let mailbox = self.mailbox_of(&pod);
+    pub fn resume_termination(&self, pod: Rc<Pod>) {
+        let inbox = self.inbox_of(&pod);
         // The pod's room is released when it has ended.
         self.shared.deps.admission.reserve(&pod);
-        self.show_going(&pod, None);
+        self.show_terminating(&pod, None);
         let grace_override = remembered_grace(&pod, self.shared.deps.clock.now());
-        mailbox.desire(pod);
-        mailbox.tell(PodWorkerEvent::Removed { grace_override });
+        inbox.update_pod(pod);
+        inbox.push_event(PodWorkerEvent::Removed { grace_override });
     }
 
     /// The pod is not wanted any more: its worker takes it down.
     pub fn remove(&self, pod: &Rc<Pod>, grace_override: Option<i64>) {
         if let Some(worker) = self.shared.workers.borrow().get(&pod.metadata.uid) {
-            self.show_going(pod, grace_override);
-            worker.mailbox.tell(PodWorkerEvent::Removed { grace_override });
+            self.show_terminating(pod, grace_override);
+            worker.inbox.push_event(PodWorkerEvent::Removed { grace_override });
         }
     }
 
@@ -156,26 +156,26 @@ impl<R: Runtime> PodWorkers<R> {
             // An earlier process may have begun the termination.
             remembered_grace(&pod, self.shared.deps.clock.now())
         };
-        if known.is_some_and(|known| has_left(&known)) {
+        if known.is_some_and(|known| has_only_object(&known)) {
             Rc::make_mut(&mut pod).metadata.deletion_grace_period_seconds = Some(0);
         }
-        self.show_going(&pod, None);
-        let mailbox = self.mailbox_of(&pod);
-        mailbox.desire(pod);
-        mailbox.tell(PodWorkerEvent::Finalizing { grace_override });
+        self.show_terminating(&pod, None);
+        let inbox = self.inbox_of(&pod);
+        inbox.update_pod(pod);
+        inbox.push_event(PodWorkerEvent::Finalizing { grace_override });
     }
 
     /// Another version of a pod that is being taken down and has no finalizers: the shown object changes, its
     /// end does not.
-    pub fn describe_going(&self, pod: Rc<Pod>) {
+    pub fn update_terminating(&self, pod: Rc<Pod>) {
         if let Some(worker) = self.shared.workers.borrow().get(&pod.metadata.uid) {
-            self.shared.deps.statuses.describe_going(&pod);
-            worker.mailbox.describe(pod);
+            self.shared.deps.statuses.update_terminating(&pod);
+            worker.inbox.update_terminating(pod);
         }
     }
 
     /// Shows the pod as terminating before its worker syncs: run-once waits for what it shows.
-    fn show_going(&self, pod: &Rc<Pod>, grace_override: Option<i64>) {
+    fn show_terminating(&self, pod: &Rc<Pod>, grace_override: Option<i64>) {
         let deps = &self.shared.deps;
         let mut pod = Rc::clone(pod);
         let grace = grace_override.unwrap_or_else(|| pod.termination_grace_period_seconds());
@@ -183,28 +183,28 @@ impl<R: Runtime> PodWorkers<R> {
         metadata.deletion_timestamp.get_or_insert(deps.clock.now());
         metadata.deletion_grace_period_seconds.get_or_insert(grace.max(MIN_GRACE_SECONDS));
         let mut status = deps.statuses.last(&pod.metadata.uid).unwrap_or_else(PodStatus::pending);
-        take_foreign_conditions(&mut status, &pod);
-        deps.statuses.describe_going(&pod);
+        add_client_conditions(&mut status, &pod);
+        deps.statuses.update_terminating(&pod);
         deps.statuses.set(&pod, status);
     }
 
     /// At start: pods that held a place by their last status keep it, whichever worker syncs first.
-    pub fn keep_places(&self, pods: &[Rc<Pod>]) {
+    pub fn reserve_admitted(&self, pods: &[Rc<Pod>]) {
         let deps = &self.shared.deps;
         for pod in pods {
-            if deps.statuses.last(&pod.metadata.uid).is_some_and(|status| held_a_place(&status)) {
+            if deps.statuses.last(&pod.metadata.uid).is_some_and(|status| was_admitted(&status)) {
                 deps.admission.reserve(pod);
             }
         }
     }
 
     /// These pods changed in the runtime. Returns those without a worker.
-    pub fn look(&self, uids: impl IntoIterator<Item = PodUid>) -> BTreeSet<PodUid> {
+    pub fn request_observation(&self, uids: impl IntoIterator<Item = PodUid>) -> BTreeSet<PodUid> {
         let workers = self.shared.workers.borrow();
         let mut unknown = BTreeSet::new();
         for uid in uids {
             match workers.get(&uid) {
-                Some(worker) => worker.mailbox.look(),
+                Some(worker) => worker.inbox.request_observation(),
                 None => {
                     unknown.insert(uid);
                 }
@@ -216,7 +216,7 @@ impl<R: Runtime> PodWorkers<R> {
     /// Restarts these containers of a pod.
     pub fn restart(&self, uid: &PodUid, containers: Vec<ContainerName>) {
         if let Some(worker) = self.shared.workers.borrow().get(uid) {
-            worker.mailbox.restart(containers);
+            worker.inbox.restart(containers);
         }
     }
 
@@ -227,37 +227,37 @@ impl<R: Runtime> PodWorkers<R> {
 
     /// Queries the runtime's features, and passes them to `hear`; pods that waited for them are checked
     /// again. If the runtime does not answer, the pods that need its features ask again.
-    pub fn ask_features(&self, hear: impl FnOnce(RuntimeStatus) + 'static) {
+    pub fn query_features(&self, hear: impl FnOnce(RuntimeStatus) + 'static) {
         let shared = Rc::clone(&self.shared);
         rt::spawn("runtime features", async move {
             if let Ok(status) = shared.deps.runtime.status().await {
                 let known = shared.deps.executor.by_class_name(&status);
-                shared.wake(shared.deps.admission.learn(&known));
+                shared.wake(shared.deps.admission.set_runtime_features(&known));
                 hear(status);
             }
         });
     }
 
     /// All workers check the runtime, for example when it is back.
-    pub fn look_all(&self) {
+    pub fn observe_all(&self) {
         for worker in self.shared.workers.borrow().values() {
-            worker.mailbox.look();
+            worker.inbox.request_observation();
         }
     }
 
     /// To be called whenever objects may have changed. If they have, all workers check again, since any pod
     /// may wait for an object or have one mounted.
-    pub fn look_if_objects_changed(&self) {
+    pub fn observe_if_objects_changed(&self) {
         let generation = self.shared.deps.executor.objects_generation();
         if self.shared.objects_generation.replace(generation) != generation {
-            self.look_all();
+            self.observe_all();
         }
     }
 
     /// The runtime answers: creates the cgroups above the pods' once.
-    pub fn begin_cgroups(&self) {
+    pub fn ensure_node_cgroups(&self) {
         let shared = Rc::clone(&self.shared);
-        rt::spawn("node cgroups", async move { shared.deps.executor.begin_cgroups().await });
+        rt::spawn("node cgroups", async move { shared.deps.executor.ensure_node_cgroups().await });
     }
 
     /// All wanted and running pods have a worker: removes the cgroups of other pods.
@@ -272,7 +272,7 @@ impl<R: Runtime> PodWorkers<R> {
     }
 
     /// The last call of a process that ends without leaving pods behind.
-    pub fn clearing(&self) -> impl Future<Output = ()> + use<R> {
+    pub fn final_cleanup(&self) -> impl Future<Output = ()> + use<R> {
         let shared = Rc::clone(&self.shared);
         async move { shared.deps.executor.remove_empty_cgroups().await }
     }
@@ -315,32 +315,32 @@ impl<R: Runtime> PodWorkers<R> {
         Rc::clone(self.shared.deps.executor.volumes())
     }
 
-    fn mailbox_of(&self, pod: &Rc<Pod>) -> Rc<Inbox> {
+    fn inbox_of(&self, pod: &Rc<Pod>) -> Rc<Inbox> {
         let uid = pod.metadata.uid.clone();
         if let Some(worker) = self.shared.workers.borrow().get(&uid) {
-            return Rc::clone(&worker.mailbox);
+            return Rc::clone(&worker.inbox);
         }
-        let mailbox = Rc::new(Inbox::default());
+        let inbox = Rc::new(Inbox::default());
         let states = self.shared.remembered.borrow_mut().remove(&uid).unwrap_or_default();
-        let earlier = self.shared.earlier_life(&uid);
+        let earlier = self.shared.previous_life(&uid);
         // Queued in the order of arrival, not in the order in which tasks happen to run first.
         self.shared.names.borrow_mut().request(&pod.pod_ref().full_name(), &uid);
         let worker = worker::Worker::new(
             Rc::clone(&self.shared),
-            Rc::clone(&mailbox),
+            Rc::clone(&inbox),
             Rc::clone(pod),
             Counts::new(states, earlier),
         );
         let task = rt::spawn("pod worker", worker.run());
-        let handle = WorkerHandle { mailbox: Rc::clone(&mailbox), task };
+        let handle = WorkerHandle { inbox: Rc::clone(&inbox), task };
         self.shared.workers.borrow_mut().insert(uid, handle);
-        mailbox
+        inbox
     }
 }
 
 /// Only the object of a deleted pod is left: upstream's last deletion, with a grace period of zero.
 #[must_use]
-pub fn has_left(pod: &Pod) -> bool {
+pub fn has_only_object(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_some() && pod.metadata.deletion_grace_period_seconds == Some(0)
 }
 
@@ -365,7 +365,7 @@ impl<R> WorkersInner<R> {
         if let Some(next) = next
             && let Some(worker) = self.workers.borrow().get(&next)
         {
-            worker.mailbox.tell(PodWorkerEvent::NameFree);
+            worker.inbox.push_event(PodWorkerEvent::NameFree);
         }
     }
 
@@ -380,7 +380,7 @@ impl<R> WorkersInner<R> {
 
     /// The state from which a pod that comes back under its uid continues: a static pod whose manifest was
     /// away.
-    fn earlier_life(&self, uid: &PodUid) -> EarlierLife {
+    fn previous_life(&self, uid: &PodUid) -> EarlierLife {
         let mut earlier = self.earlier.borrow_mut();
         earlier.retain(|(_, ended, _)| ended.elapsed() < EARLIER_LIFE);
         let found = earlier.iter().position(|(gone, ..)| gone == uid);
@@ -395,7 +395,7 @@ impl<R> WorkersInner<R> {
     fn wake(&self, uids: BTreeSet<PodUid>) {
         for uid in uids {
             if let Some(worker) = self.workers.borrow().get(&uid) {
-                worker.mailbox.look();
+                worker.inbox.request_observation();
             }
         }
     }

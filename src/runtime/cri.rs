@@ -63,7 +63,7 @@ pub struct CriRuntime {
     images: ImageServiceClient<Channel>,
     request_timeout: Duration,
     hints: ChangeHints,
-    lanes: CallLimits,
+    limits: CallLimits,
     /// CRI's container status does not name the sandbox, which never changes. Refreshed by every full list.
     sandboxes: RefCell<BTreeMap<ContainerId, SandboxId>>,
 }
@@ -88,7 +88,7 @@ impl CriRuntime {
                 .max_decoding_message_size(MAX_MESSAGE_BYTES)
                 .max_encoding_message_size(MAX_MESSAGE_BYTES),
             request_timeout: config.request_timeout,
-            lanes: CallLimits::new(),
+            limits: CallLimits::new(),
             sandboxes: RefCell::default(),
         })
     }
@@ -100,26 +100,26 @@ impl CriRuntime {
 
     /// Makes one call when its turn comes. The time limit begins with the call: time spent waiting for other
     /// calls is not the runtime's fault.
-    async fn in_lane<T>(
+    async fn call_limited<T>(
         &self,
         lane: CallKind,
         call: &'static str,
         limit: Duration,
         answer: impl Future<Output = Result<Response<T>, Status>>,
     ) -> Result<T, RuntimeError> {
-        let _turn = self.lanes.turn(lane).await;
+        let _turn = self.limits.acquire(lane).await;
         let operation = Operation::begin(call);
         let answer = bounded(call, limit, answer).await;
         operation.end(answer.is_err());
         answer
     }
 
-    async fn look<T>(
+    async fn query<T>(
         &self,
         call: &'static str,
         answer: impl Future<Output = Result<Response<T>, Status>>,
     ) -> Result<T, RuntimeError> {
-        self.in_lane(CallKind::Looks, call, self.request_timeout, answer).await
+        self.call_limited(CallKind::Queries, call, self.request_timeout, answer).await
     }
 
     async fn change<T>(
@@ -127,13 +127,13 @@ impl CriRuntime {
         call: &'static str,
         answer: impl Future<Output = Result<Response<T>, Status>>,
     ) -> Result<T, RuntimeError> {
-        self.in_lane(CallKind::Changes, call, self.request_timeout, answer).await
+        self.call_limited(CallKind::Changes, call, self.request_timeout, answer).await
     }
 
     async fn containers(&self, filter: cri::ContainerFilter) -> Result<Vec<ObservedContainer>, RuntimeError> {
         let request = cri::ListContainersRequest { filter: Some(filter) };
         let mut client = self.runtime();
-        let answer = self.look("ListContainers", client.list_containers(request)).await?;
+        let answer = self.query("ListContainers", client.list_containers(request)).await?;
         Ok(answer.containers.into_iter().filter_map(convert::container_from_list).collect())
     }
 
@@ -156,7 +156,7 @@ impl Runtime for CriRuntime {
         let call = "Version";
         let request = cri::VersionRequest { version: API_VERSION.to_owned() };
         let answer = self
-            .in_lane(CallKind::Health, call, self.request_timeout, self.runtime().version(request))
+            .call_limited(CallKind::Health, call, self.request_timeout, self.runtime().version(request))
             .await?;
         if answer.version != API_VERSION {
             let message =
@@ -172,13 +172,13 @@ impl Runtime for CriRuntime {
 
     async fn status(&self) -> Result<RuntimeStatus, RuntimeError> {
         let request = cri::StatusRequest { verbose: false };
-        let answer = self.look("Status", self.runtime().status(request)).await?;
+        let answer = self.query("Status", self.runtime().status(request)).await?;
         Ok(convert::status_from_message(answer))
     }
 
     async fn cgroup_driver(&self) -> Result<Option<CgroupDriver>, RuntimeError> {
         let request = cri::RuntimeConfigRequest {};
-        match self.look("RuntimeConfig", self.runtime().runtime_config(request)).await {
+        match self.query("RuntimeConfig", self.runtime().runtime_config(request)).await {
             Ok(answer) => Ok(convert::cgroup_driver_from_message(&answer)),
             Err(error) if error.kind == ErrorKind::Unimplemented => Ok(None),
             Err(error) => Err(error),
@@ -192,14 +192,14 @@ impl Runtime for CriRuntime {
         };
         let request = cri::ListPodSandboxRequest { filter: Some(filter) };
         let mut client = self.runtime();
-        let answer = self.look("ListPodSandbox", client.list_pod_sandbox(request)).await?;
+        let answer = self.query("ListPodSandbox", client.list_pod_sandbox(request)).await?;
         Ok(answer.items.into_iter().filter_map(convert::sandbox_from_list).collect())
     }
 
     async fn sandbox_status(&self, id: &SandboxId) -> Result<ObservedSandbox, RuntimeError> {
         let call = "PodSandboxStatus";
         let request = cri::PodSandboxStatusRequest { pod_sandbox_id: id.to_string(), verbose: false };
-        let answer = self.look(call, self.runtime().pod_sandbox_status(request)).await?;
+        let answer = self.query(call, self.runtime().pod_sandbox_status(request)).await?;
         Ok(convert::sandbox_from_status(answered(call, answer.status)?))
     }
 
@@ -213,7 +213,7 @@ impl Runtime for CriRuntime {
         let limit = self.request_timeout.saturating_mul(2);
         let mut client = self.runtime();
         let made = Box::pin(client.run_pod_sandbox(request));
-        let answer = self.in_lane(CallKind::Changes, call, limit, made).await?;
+        let answer = self.call_limited(CallKind::Changes, call, limit, made).await?;
         answered(call, Some(answer.pod_sandbox_id).filter(|id| !id.is_empty())).map(SandboxId::from)
     }
 
@@ -246,7 +246,7 @@ impl Runtime for CriRuntime {
     async fn container_status(&self, id: &ContainerId) -> Result<ObservedContainer, RuntimeError> {
         let call = "ContainerStatus";
         let request = cri::ContainerStatusRequest { container_id: id.to_string(), verbose: false };
-        let answer = self.look(call, self.runtime().container_status(request)).await?;
+        let answer = self.query(call, self.runtime().container_status(request)).await?;
         let status = answered(call, answer.status)?;
         Ok(convert::container_from_status(status, self.sandbox_of(id).await?))
     }
@@ -336,7 +336,7 @@ impl Runtime for CriRuntime {
         let outcome = match timeout {
             Some(timeout) => {
                 let limit = self.request_timeout.saturating_add(timeout);
-                let _turn = self.lanes.turn(CallKind::Commands).await;
+                let _turn = self.limits.acquire(CallKind::Commands).await;
                 tokio::time::timeout(limit, running).await
             }
             None => Ok(running.await),
@@ -352,7 +352,7 @@ impl Runtime for CriRuntime {
     async fn image_status(&self, image: &str) -> Result<Option<ImageStatus>, RuntimeError> {
         let request = cri::ImageStatusRequest { image: Some(convert::image_spec(image)), verbose: false };
         let mut client = self.images.clone();
-        let answer = self.look("ImageStatus", client.image_status(request)).await?;
+        let answer = self.query("ImageStatus", client.image_status(request)).await?;
         Ok(answer.image.map(convert::image_from_message))
     }
 
@@ -380,7 +380,7 @@ impl Runtime for CriRuntime {
     async fn list_images(&self) -> Result<Vec<RuntimeImage>, RuntimeError> {
         let request = cri::ListImagesRequest::default();
         let mut client = self.images.clone();
-        let answer = self.look("ListImages", client.list_images(request)).await?;
+        let answer = self.query("ListImages", client.list_images(request)).await?;
         Ok(answer.images.into_iter().map(convert::listed_image).collect())
     }
 
@@ -393,7 +393,7 @@ impl Runtime for CriRuntime {
 
     async fn disk_places(&self) -> Result<DiskPlaces, RuntimeError> {
         let mut client = self.images.clone();
-        let answer = self.look("ImageFsInfo", client.image_fs_info(cri::ImageFsInfoRequest {})).await?;
+        let answer = self.query("ImageFsInfo", client.image_fs_info(cri::ImageFsInfoRequest {})).await?;
         let first = |all: Vec<cri::FilesystemUsage>| {
             all.into_iter().next().map(|usage| convert::disk_from_message(usage).place)
         };

@@ -243,7 +243,7 @@ impl FakeRuntime {
         let due = self.shared.clock.now().saturating_add(fate.delay_before);
         let late = fate.error_before.is_none().then_some(&self.shared.late);
         let under_way = UnderWay::new(effect, due, late);
-        self.rest(fate.delay_before).await;
+        self.delay(fate.delay_before).await;
         let effect = under_way.go_through();
         let mut answer = match fate.error_before {
             Some(error) => Err(error),
@@ -252,7 +252,7 @@ impl FakeRuntime {
         if arrival.dies_after {
             self.incarnation.die();
         }
-        self.rest(fate.delay_after).await;
+        self.delay(fate.delay_after).await;
         if let Some(error) = fate.error_after {
             answer = Err(error);
         }
@@ -280,7 +280,7 @@ impl FakeRuntime {
     }
 
     /// Waits in simulated time; a caller that died meanwhile gets no answer.
-    async fn rest(&self, delay: Duration) {
+    async fn delay(&self, delay: Duration) {
         if !delay.is_zero() {
             tokio::time::sleep(delay).await;
         }
@@ -513,7 +513,7 @@ impl Runtime for FakeRuntime {
         let (wanted, auth) = (image.to_owned(), auth.cloned());
         let resolve = move |world: &mut World, _| world.resolve_remote(&wanted, auth.as_ref());
         let remote = self.call("PullImage", image, resolve).await?;
-        self.rest(remote.pull_time).await;
+        self.delay(remote.pull_time).await;
         let id = remote.image.id.clone();
         self.change(|world, _| world.images.insert(image.to_owned(), remote.image));
         Ok(id)

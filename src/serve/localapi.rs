@@ -83,12 +83,12 @@ impl LocalApi {
     }
 
     /// All objects of a store as they are now, with their versions. Watches are notified of what has changed.
-    pub(crate) fn look(&self, store: Store) -> Vec<Value> {
+    pub(crate) fn refresh(&self, store: Store) -> Vec<Value> {
         let mut objects = objects::all(self, store);
-        let changes = self.versions.borrow_mut().look(store, &mut objects, self.keep(store));
-        self.watchers.has_looked(store, || self.cluster.changes(store));
+        let changes = self.versions.borrow_mut().refresh(store, &mut objects, self.keep(store));
+        self.watchers.mark_read(store, || self.cluster.changes(store));
         for change in changes {
-            self.watchers.tell(store, change);
+            self.watchers.notify(store, change);
         }
         objects
     }
@@ -96,7 +96,7 @@ impl LocalApi {
     /// One object as it is now, with its version. The namespace is empty for cluster-scoped kinds.
     pub(crate) fn find(&self, store: Store, namespace: &str, name: &str) -> Option<Value> {
         if !store.is_stamped() {
-            return self.look(store).into_iter().find(|object| {
+            return self.refresh(store).into_iter().find(|object| {
                 text(object, "/metadata/namespace") == namespace && text(object, "/metadata/name") == name
             });
         }
@@ -212,7 +212,7 @@ impl LocalApi {
 
 impl Delegate for LocalApi {
     fn serves(&self, path: &str) -> bool {
-        path::is_ours(path)
+        path::is_api_path(path)
     }
 
     fn answer(self: Rc<Self>, visit: DelegatedRequest) -> Pending<Response<Body>> {

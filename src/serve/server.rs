@@ -15,7 +15,6 @@ pub mod identity;
 pub mod logs;
 mod measured;
 pub mod node;
-pub mod patience;
 pub mod pki;
 pub mod proxy;
 pub mod report;
@@ -23,6 +22,7 @@ pub mod route;
 pub mod subject;
 mod system_logs;
 pub mod tls;
+pub mod write_timeout;
 
 use std::convert::Infallible;
 use std::rc::Rc;
@@ -46,7 +46,7 @@ use access::Policy;
 use answer::{Served, SystemLogs};
 use body::Body;
 use node::SharedNode;
-use patience::{PLAIN, Patience, Patient, STREAM};
+use write_timeout::{PLAIN, Patience, Patient, STREAM};
 
 pub use crate::platform::bind::{BindError, bind};
 pub use report::{AgentReport, ObjectDetail};
@@ -65,14 +65,15 @@ const LOCAL: Bounds =
     Bounds { header_timeout: Duration::from_secs(5), buffer_bytes: 8192, max_headers: 32, once: true };
 
 /// Root needs no `/logs`: it can read the files.
-const OWN: Served = Served { debugging: true, own: true, system_logs: SystemLogs::Off, server_type: "" };
+const OWN: Served =
+    Served { debugging: true, agent_resources: true, system_logs: SystemLogs::Off, server_type: "" };
 
 /// Serves until the future is dropped, and ends all connections then. A process that can open the socket may
 /// do everything: only root can. Needs a `LocalSet`.
-pub async fn serve(listener: UnixListener, node: SharedNode, guest: Option<SharedDelegate>, clock: Clock) {
+pub async fn serve(listener: UnixListener, node: SharedNode, delegate: Option<SharedDelegate>, clock: Clock) {
     let accept = async || listener.accept().await.map(|(stream, _)| stream);
     connections::serve("the local socket", MAX_CONNECTIONS, accept, |stream, place| {
-        serve_connection(stream, Rc::clone(&node), guest.clone(), clock.clone(), place)
+        serve_connection(stream, Rc::clone(&node), delegate.clone(), clock.clone(), place)
     })
     .await;
 }
@@ -128,18 +129,18 @@ async fn serve_requests(wire: Box<dyn Wire>, bounds: Bounds, node: SharedNode, r
 async fn serve_connection(
     stream: UnixStream,
     node: SharedNode,
-    guest: Option<SharedDelegate>,
+    delegate: Option<SharedDelegate>,
     clock: Clock,
     place: ConnectionSlot,
 ) {
     let (asked, place) = (Rc::clone(&node), Rc::new(place));
     let respond: Respond = Rc::new(move |request| {
         let (node, clock, place) = (Rc::clone(&asked), clock.clone(), Rc::clone(&place));
-        let guest = guest.clone().filter(|guest| guest.serves(request.uri().path()));
+        let delegate = delegate.clone().filter(|delegate| delegate.serves(request.uri().path()));
         Box::pin(async move {
-            let Some(guest) = guest else { return respond(request, &node, &clock, place).await };
+            let Some(delegate) = delegate else { return respond(request, &node, &clock, place).await };
             let (user, policy) = (crate::serve::server::delegate::root(), Policy::Local);
-            guest.answer(DelegatedRequest { request, user, policy, served: OWN, place }).await
+            delegate.answer(DelegatedRequest { request, user, policy, served: OWN, place }).await
         })
     });
     serve_requests(Box::new(stream), LOCAL, node, respond).await;

@@ -192,13 +192,13 @@ fn messages(name: &str) -> Messages {
 }
 
 /// All tokens in all headers of this name, which are lists separated by commas.
-fn words(headers: &HeaderMap, name: &HeaderName) -> Vec<String> {
+fn header_tokens(headers: &HeaderMap, name: &HeaderName) -> Vec<String> {
     let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
     values.flat_map(|value| value.split(',')).map(|word| word.trim().to_owned()).collect()
 }
 
 fn has(headers: &HeaderMap, name: &HeaderName, wanted: &str) -> bool {
-    words(headers, name).iter().any(|word| word.eq_ignore_ascii_case(wanted))
+    header_tokens(headers, name).iter().any(|word| word.eq_ignore_ascii_case(wanted))
 }
 
 fn negotiate(headers: &HeaderMap, (spdy, websocket): Protocols) -> Result<Protocol, Refusal> {
@@ -217,7 +217,7 @@ fn negotiate(headers: &HeaderMap, (spdy, websocket): Protocols) -> Result<Protoc
         ));
     }
     if let Some(known) = spdy {
-        let offered = words(headers, &STREAM_PROTOCOL);
+        let offered = header_tokens(headers, &STREAM_PROTOCOL);
         let name = known.iter().copied().find(|known| offered.iter().any(|word| word == known));
         if name.is_none() && !offered.is_empty() {
             let message = "unable to upgrade: unable to negotiate protocol";
@@ -226,7 +226,7 @@ fn negotiate(headers: &HeaderMap, (spdy, websocket): Protocols) -> Result<Protoc
         return Ok(Protocol::Spdy { name });
     }
     let known = websocket;
-    let offered = words(headers, &WEBSOCKET_PROTOCOL);
+    let offered = header_tokens(headers, &WEBSOCKET_PROTOCOL);
     let name = known.iter().copied().find(|known| offered.iter().any(|word| word == known));
     if name.is_none() && !offered.is_empty() {
         return Err(refusal(StatusCode::FORBIDDEN, "unable to upgrade: no common protocol", known));

@@ -166,7 +166,7 @@ impl Db {
         job: impl FnOnce(&Transaction<'_>) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         if self.suspect {
-            self.suspect = !self.fold_log()?;
+            self.suspect = !self.checkpoint()?;
         }
         let result = self.transact(durability, action, job);
         self.suspect |= matches!(result, Err(StoreError::Io { .. }));
@@ -175,7 +175,7 @@ impl Db {
 
     /// Checkpoints the whole log into the file, syncs it, and truncates the log. False when a reader is in
     /// the way.
-    fn fold_log(&mut self) -> Result<bool, StoreError> {
+    fn checkpoint(&mut self) -> Result<bool, StoreError> {
         self.durability = None;
         let connection = self.connection()?;
         connection.pragma_update(None, "synchronous", "FULL").doing("set the sync level")?;

@@ -117,7 +117,6 @@ impl StoreError {
     pub(crate) fn file(action: &'static str, path: &Path, source: io::Error) -> Self {
         Self::File { action, path: path.to_owned(), source }
     }
-
 }
 
 /// `map_err` for SQLite calls: `.doing("read desired pods")`.

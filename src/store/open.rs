@@ -50,7 +50,7 @@ pub struct OpenReport {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DamagedFile {
     /// Where it is now.
-    pub kept_as: PathBuf,
+    pub moved_to: PathBuf,
     pub reason: String,
 }
 
@@ -186,29 +186,29 @@ fn damaged(action: &'static str, reason: &str) -> StoreError {
 }
 
 fn set_aside_because(path: &Path, now: Timestamp, reason: String) -> Result<Option<DamagedFile>, StoreError> {
-    Ok(Some(DamagedFile { kept_as: set_aside(path, now)?, reason }))
+    Ok(Some(DamagedFile { moved_to: set_aside(path, now)?, reason }))
 }
 
 /// Renames the file and its side files, and removes all but the newest damaged ones.
 fn set_aside(path: &Path, now: Timestamp) -> Result<PathBuf, StoreError> {
     let stamp: String = now.to_rfc3339().chars().filter(|c| !matches!(c, '-' | ':')).collect();
-    let mut kept_as = with_suffix(path, &format!(".damaged-{stamp}"));
+    let mut moved_to = with_suffix(path, &format!(".damaged-{stamp}"));
     let mut attempt = 1;
     // The clock may stand still or have been set back.
-    while kept_as.exists() {
+    while moved_to.exists() {
         attempt += 1;
-        kept_as = with_suffix(path, &format!(".damaged-{stamp}-{attempt}"));
+        moved_to = with_suffix(path, &format!(".damaged-{stamp}-{attempt}"));
     }
     for suffix in SUFFIXES {
         let from = with_suffix(path, suffix);
-        match fs::rename(&from, with_suffix(&kept_as, suffix)) {
+        match fs::rename(&from, with_suffix(&moved_to, suffix)) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(StoreError::file("set aside", &from, error)),
         }
     }
     remove_old_damaged(path);
-    Ok(kept_as)
+    Ok(moved_to)
 }
 
 /// Best effort: what cannot be removed costs space only.

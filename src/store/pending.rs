@@ -101,7 +101,7 @@ impl Pending {
     }
 
     /// Queues a failed batch again; newer statuses win.
-    pub(crate) fn put_back(&mut self, batch: Batch) {
+    pub(crate) fn requeue(&mut self, batch: Batch) {
         self.ends |= batch.ends;
         for (uid, json) in batch.statuses {
             let uid = PodUid::from(uid);

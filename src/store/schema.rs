@@ -127,7 +127,7 @@ const SHAPE: &[&str] = &[
 pub(crate) const READABLE_BY: i64 = 3;
 
 /// The newest version this program knows.
-pub(crate) fn known_version() -> i64 {
+pub(crate) fn newest_version() -> i64 {
     i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX)
 }
 
@@ -138,7 +138,7 @@ pub(crate) fn version(connection: &Connection) -> Result<i64, StoreError> {
 
 /// Whether this program can read a file: a newer file states it.
 pub(crate) fn check(connection: &Connection, path: &Path) -> Result<i64, StoreError> {
-    let (found, known) = (version(connection)?, known_version());
+    let (found, known) = (version(connection)?, newest_version());
     let readable_by: i64 = connection
         .query_row("PRAGMA application_id", [], |row| row.get(0))
         .doing("read the store's compatibility version")?;
@@ -161,7 +161,7 @@ pub(crate) fn migrate(connection: &mut Connection) -> Result<(), StoreError> {
     transaction
         .execute_batch(&format!(
             "PRAGMA application_id = {READABLE_BY}; PRAGMA user_version = {}",
-            known_version()
+            newest_version()
         ))
         .doing("write the schema version")?;
     transaction.commit().doing("commit the migration")

@@ -207,7 +207,7 @@ fn only_rows_that_changed_are_written() {
 }
 
 #[test]
-fn a_pod_that_leaves_terminates_until_it_is_forgotten_also_when_it_comes_back() {
+fn removed_pod_is_terminating_until_forgotten() {
     run(async {
         let directory = Directory::new();
         let (store, _) = open_inline(&directory.db());
@@ -261,7 +261,7 @@ fn a_uid_that_another_source_still_wants_does_not_terminate() {
 }
 
 #[test]
-fn forgetting_a_pod_removes_its_state_but_not_what_a_source_wants() {
+fn forgetting_a_pod_removes_its_state_but_not_its_spec() {
     run(async {
         let store = StoreHandle::open_in_memory(options(Mode::Inline)).unwrap();
         let a = pod("a", "1");
@@ -326,7 +326,7 @@ fn statuses_and_events_are_written_together_a_second_later() {
 }
 
 #[test]
-fn the_ring_of_events_is_bounded_by_count_and_by_age_and_adds_up_repetitions() {
+fn events_are_bounded_and_repetitions_counted() {
     run(async {
         let store = StoreHandle::open_in_memory(options(Mode::Inline)).unwrap();
         for number in 0..i64::from(MAX_EVENTS) + 250 {
@@ -375,7 +375,7 @@ fn events_of_a_clock_that_was_ahead_do_not_keep_newer_ones_out() {
 }
 
 #[test]
-fn how_a_pod_ended_is_not_lost_with_the_power_and_is_still_not_after_a_failed_try() {
+fn terminal_status_is_synced_also_after_a_failed_write() {
     let mut pending = pending::Pending::default();
     let (web, job) = (PodUid::from("web"), PodUid::from("job"));
     pending.put_status(&web, &status("Running"));
@@ -384,7 +384,7 @@ fn how_a_pod_ended_is_not_lost_with_the_power_and_is_still_not_after_a_failed_tr
     pending.put_status(&web, &status("Pending"));
     let batch = pending.take().unwrap();
     assert!(batch.ends);
-    pending.put_back(batch);
+    pending.requeue(batch);
     assert!(pending.take().unwrap().ends);
     pending.put_status(&web, &status("Running"));
     assert!(!pending.take().unwrap().ends);

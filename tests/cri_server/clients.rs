@@ -12,7 +12,7 @@ use crate::support::wait::wait_until;
 const LEFT_OPEN: usize = 250;
 
 #[tokio::test]
-async fn clients_that_leave_their_connections_open_do_not_shut_out_others() {
+async fn idle_connections_do_not_lock_out_other_clients() {
     let served = Served::start().await;
     let socket = served.scratch.path().join("cri.sock");
     let left: Vec<UnixStream> =
@@ -24,7 +24,7 @@ async fn clients_that_leave_their_connections_open_do_not_shut_out_others() {
 }
 
 #[tokio::test]
-async fn a_log_directory_that_is_missing_is_made_when_a_container_starts() {
+async fn missing_log_directory_is_created_at_container_start() {
     let mut served = Served::start().await;
     let sandbox = served.sandbox("logged").await;
     let logs = served.scratch.path().join("logs-logged");

@@ -30,7 +30,7 @@ fn label(key: &str, value: &str) -> BTreeMap<String, String> {
 }
 
 #[tokio::test]
-async fn a_pod_lives_through_a_restart_of_the_server_and_is_taken_down() {
+async fn pod_survives_a_server_restart_and_is_then_removed() {
     let mut served = Served::start().await;
     let mut events =
         served.runtime.get_container_events(cri::GetEventsRequest {}).await.expect("it answers").into_inner();

@@ -57,7 +57,7 @@ async fn the_runtime_and_its_images_are_described() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_told_by_its_code() {
+async fn missing_ids_and_unsupported_calls_return_grpc_codes() {
     let mut served = Served::start().await;
     let id = "0123456789abcdef".to_owned();
     let code = |answer: Result<(), tonic::Status>| answer.err().map(|status| status.code());

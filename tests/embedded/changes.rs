@@ -12,7 +12,7 @@ fn agent_with(containerd: &Containerd, runtime: &Embedded, endpoint: &str) -> Ag
 }
 
 #[test]
-fn after_a_change_of_runtime_the_pods_of_the_earlier_one_are_stopped_there_first() {
+fn runtime_change_stops_pods_on_the_old_runtime_first() {
     let (containerd, runtime) = (Containerd::start(), Embedded::new());
     let on_embedded = || {
         let all = runtime.instances().into_iter();

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_killed_agent_leaves_pods_alone_and_the_next_one_takes_them_over() {
+fn pods_survive_an_agent_kill_and_are_adopted() {
     let mut node = Node::new();
     node.apply(&pod("quiet"));
     node.agent.start();
@@ -23,7 +23,7 @@ fn a_killed_agent_leaves_pods_alone_and_the_next_one_takes_them_over() {
 }
 
 #[test]
-fn a_pod_whose_monitor_speaks_another_language_is_made_anew_once_and_one_of_an_older_release_stays() {
+fn unsupported_monitor_protocol_recreates_the_pod_once() {
     let mut node = Node::new();
     node.apply(&pod("quiet"));
     node.agent.start();
@@ -56,7 +56,7 @@ fn a_pod_whose_monitor_speaks_another_language_is_made_anew_once_and_one_of_an_o
 }
 
 #[test]
-fn a_killed_monitor_takes_its_containers_along_and_the_pod_is_made_anew() {
+fn killed_monitor_ends_its_containers_and_pod_is_recreated() {
     let mut node = Node::new();
     node.apply(&pod("orphan"));
     node.agent.start();
@@ -82,7 +82,7 @@ fn a_killed_monitor_takes_its_containers_along_and_the_pod_is_made_anew() {
 }
 
 #[test]
-fn a_monitor_that_dies_while_there_is_no_agent_is_noticed_by_the_next_one() {
+fn monitor_death_while_the_agent_is_down_is_detected() {
     let mut node = Node::new();
     node.apply(&pod("unseen"));
     node.agent.start();
@@ -97,7 +97,7 @@ fn a_monitor_that_dies_while_there_is_no_agent_is_noticed_by_the_next_one() {
 }
 
 #[test]
-fn after_a_start_of_the_machine_pods_are_made_anew_and_the_old_files_go() {
+fn reboot_recreates_pods_and_removes_their_old_layers() {
     let mut node = Node::new();
     node.apply(&pod("again"));
     node.agent.start();
@@ -129,7 +129,7 @@ fn after_a_start_of_the_machine_pods_are_made_anew_and_the_old_files_go() {
 }
 
 #[test]
-fn a_container_of_another_oci_runtime_ends_soon_after_its_monitor() {
+fn other_oci_runtimes_container_is_killed_after_its_monitor() {
     // The kernel does not tie it to the monitor, as it does with our own: the agent has to see it.
     const SOON: Duration = Duration::from_secs(5);
     let mut node = Node::new();

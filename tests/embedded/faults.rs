@@ -36,7 +36,7 @@ pub fn node() -> Node {
 }
 
 #[test]
-fn an_agent_that_dies_anywhere_while_making_a_pod_is_followed_by_one_that_makes_it_once() {
+fn agent_death_during_pod_creation_yields_one_pod() {
     let mut node = node();
     for place in MAKING {
         node.apply(&pod("half"));
@@ -55,7 +55,7 @@ fn an_agent_that_dies_anywhere_while_making_a_pod_is_followed_by_one_that_makes_
 }
 
 #[test]
-fn an_agent_that_dies_anywhere_while_removing_a_pod_is_followed_by_one_that_leaves_nothing() {
+fn agent_death_during_pod_removal_leaves_nothing() {
     let mut node = node();
     for (number, place) in REMOVING.iter().enumerate() {
         // Each time another one: the last may still be going in the agent's own books.

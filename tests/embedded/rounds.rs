@@ -173,7 +173,7 @@ impl Round<'_> {
 }
 
 #[test]
-fn whatever_dies_at_whatever_moment_pods_run_once_and_nothing_is_left() {
+fn random_deaths_neither_duplicate_nor_leak_pods() {
     let (rounds, seed) = (variable("AGENT_FAULT_ROUNDS", ROUNDS), variable("AGENT_FAULT_SEED", 1));
     let mut die = Die(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let mut node = node();

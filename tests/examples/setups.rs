@@ -107,7 +107,7 @@ fn every_setup_says_what_it_is_what_to_change_and_how_to_try_it() {
 }
 
 #[test]
-fn every_container_of_a_setup_has_limits_a_probe_and_an_image_that_stays() {
+fn setup_containers_have_limits_probes_and_fixed_tags() {
     for setup in setups() {
         for pod in &setup.written {
             for container in containers(pod) {

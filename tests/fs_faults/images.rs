@@ -177,7 +177,7 @@ impl Store {
 
 /// Each call of an import fails, once or from then on, in each way that disks fail: all of them when there are rounds enough.
 #[test]
-fn an_import_that_fails_at_any_call_says_so_and_leaves_only_whole_images() {
+fn failed_import_leaves_only_complete_images() {
     let (store, rounds, seed) = (Store::new(), rounds(), seed());
     let mut die = Die::new(seed, 1);
     store.disk.stop_recording();

@@ -95,7 +95,7 @@ fn connections_that_say_nothing_make_room_for_those_that_do() {
 }
 
 #[test]
-fn a_watcher_that_does_not_listen_is_let_go_of() {
+fn watcher_that_never_reads_does_not_block_the_monitor() {
     run(async {
         let pod = Pod::new().await;
         let _deaf = pod.watch().await;

@@ -19,7 +19,7 @@ use crate::support::agent::binary;
 use crate::support::scratch::is_gone;
 
 #[test]
-fn a_container_starts_and_ends_and_everybody_hears_of_it() {
+fn container_start_and_exit_are_recorded_and_announced() {
     run(async {
         let pod = Pod::new().await;
         let mut watch = pod.watch().await;
@@ -93,7 +93,7 @@ fn signals_reach_the_first_process_and_kill_ends_all() {
 }
 
 #[test]
-fn no_zombies_stay_whoever_their_parents_were() {
+fn orphaned_processes_are_reaped() {
     run(async {
         let pod = Pod::new().await;
         for round in 0..5 {
@@ -184,7 +184,7 @@ fn another_agent_finds_what_runs() {
 }
 
 #[test]
-fn a_scope_that_is_stopped_ends_as_soon_as_its_containers_have_and_kills_those_that_take_too_long() {
+fn stopped_scope_kills_containers_that_outlast_the_grace() {
     run(async {
         let mut pod = Pod::new().await;
         let polite = pod.start("polite", "trap 'exit 7' TERM; echo ready; while :; do sleep 0.1; done").await;

@@ -33,7 +33,7 @@ fn lines_of_both_streams_parts_and_binary_are_kept_as_they_were() {
 }
 
 #[test]
-fn a_megabyte_without_a_line_break_and_one_with_many_are_complete() {
+fn megabyte_logs_with_one_or_many_lines_are_complete() {
     run(async {
         let pod = Pod::new().await;
         pod.run("long", "dd if=/dev/zero bs=1024 count=1024 2>/dev/null | tr '\\0' x; echo").await;

@@ -82,7 +82,7 @@ fn many_execs_at_once_do_not_mix() {
 }
 
 #[test]
-fn an_exec_that_nobody_waits_for_is_killed_with_its_children() {
+fn abandoned_exec_is_killed_with_its_children() {
     run(async {
         let pod = Pod::new().await;
         pod.start("one", "sleep 1000").await;
@@ -188,7 +188,7 @@ fn first_attach_with_stdin_once_gets_earlier_output() {
 }
 
 #[test]
-fn without_stdin_once_a_second_attach_goes_on_where_the_first_ended() {
+fn second_attach_reuses_stdin_without_stdin_once() {
     run(async {
         let pod = Pod::new().await;
         let mut bundle = pod.bundle("one", "while read word; do echo got $word; done");
@@ -213,7 +213,7 @@ fn without_stdin_once_a_second_attach_goes_on_where_the_first_ended() {
 }
 
 #[test]
-fn a_reader_that_does_not_read_holds_up_nobody() {
+fn attached_client_that_never_reads_blocks_nothing() {
     run(async {
         let pod = Pod::new().await;
         let mut bundle = pod.bundle("one", "read go; seq 1 100000");

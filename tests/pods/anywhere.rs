@@ -13,7 +13,7 @@ use crate::support::runtime::{Kind, on};
 use crate::support::wait::wait_for;
 
 #[test]
-fn pods_of_a_server_start_without_a_route_to_anywhere_and_whatever_the_host_is_called() {
+fn url_pods_start_without_routes_and_survive_a_rename() {
     on(Kind::Embedded, || {
         let mut node = Node::new();
         // It cannot start before the second boot: what it needs comes with that.

@@ -15,7 +15,7 @@ fn hierarchy(controller: &str) -> PathBuf {
     if mount.join("cgroup.controllers").exists() { mount.to_owned() } else { mount.join(controller) }
 }
 
-fn a_pods_limits_hold_for_all_its_containers_together_and_go_with_it() {
+fn pod_level_cgroup_limits_are_set_and_go_with_the_pod() {
     let mut node = Node::new();
     node.agent.configure("podPidsLimit: 120\n");
     let mut pod = node.pod("limited", "sleep 1000");
@@ -44,5 +44,5 @@ fn a_pods_limits_hold_for_all_its_containers_together_and_go_with_it() {
 }
 
 super::on_both_runtimes! {
-    a_pods_limits_hold_for_all_its_containers_together_and_go_with_it,
+    pod_level_cgroup_limits_are_set_and_go_with_the_pod,
 }

@@ -89,7 +89,7 @@ async fn reaches(runtime: &CriRuntime, id: &ContainerId, state: ContainerStateKi
 }
 
 #[tokio::test]
-async fn a_pod_lives_and_dies_on_containerd_and_hints_tell_when_to_look() {
+async fn pod_lifecycle_on_containerd_with_change_hints() {
     let containerd = Containerd::start();
     let runtime = client(&containerd);
     assert_eq!(runtime.version().await.unwrap().name, "containerd");
@@ -142,7 +142,7 @@ async fn a_pod_lives_and_dies_on_containerd_and_hints_tell_when_to_look() {
 }
 
 #[tokio::test]
-async fn a_stop_waits_for_its_grace_and_a_hint_tells_of_a_kill_from_outside() {
+async fn stop_waits_for_sigterm_and_outside_kills_are_noticed() {
     let containerd = Containerd::start();
     let runtime = client(&containerd);
     let out = containerd.scratch().dir("out");

@@ -42,7 +42,7 @@ fn annotated(mut pod: Value, text: &str) -> Value {
     pod
 }
 
-fn what_is_asked_for_opens_as_far_as_it_is_asked_for_and_nothing_else_does() {
+fn devices_open_only_with_the_requested_permissions() {
     let mut node = Node::new();
     let fuse = "/dev/fuse";
     node.apply(&annotated(opener(&node, "given", fuse), fuse));
@@ -67,7 +67,7 @@ fn make_device(path: &Path) {
     assert!(made.success());
 }
 
-fn a_container_waits_for_its_device_and_starts_when_it_is_plugged_in() {
+fn container_waits_until_its_device_is_plugged_in() {
     let mut node = Node::new();
     let path = node.runtime.scratch().dir("dev").join("by-id/sensor");
     let shown = path.display();
@@ -132,7 +132,7 @@ fn listed(root: &Path) -> Vec<(String, String)> {
     all
 }
 
-fn a_plugins_devices_go_to_one_pod_each_and_stay_with_it_over_a_restart() {
+fn plugin_devices_are_exclusive_and_survive_a_restart() {
     let mut node = Node::new();
     let root = node.agent.root_dir();
     node.apply(&wanting(&node, "first"));
@@ -167,7 +167,7 @@ fn a_plugins_devices_go_to_one_pod_each_and_stay_with_it_over_a_restart() {
     assert_eq!(node.written("third"), "read yes write yes c\n", "{}", node.agent.log_tail());
 }
 
-fn what_a_plugin_refuses_fails_a_pod_of_the_api_and_keeps_a_static_one_waiting() {
+fn refused_allocation_fails_api_pods_not_static_ones() {
     let mut node = Node::new();
     let directory = node.agent.root_dir().join("device-plugins");
     let api = Api::of(&mut node.agent, node.runtime.scratch().path());
@@ -338,9 +338,9 @@ fn hostile_allocations_stop_their_own_pod_embedded() {
 
 on_both_runtimes! {
     a_node_that_a_container_makes_itself_does_not_open,
-    what_is_asked_for_opens_as_far_as_it_is_asked_for_and_nothing_else_does,
-    a_container_waits_for_its_device_and_starts_when_it_is_plugged_in,
+    devices_open_only_with_the_requested_permissions,
+    container_waits_until_its_device_is_plugged_in,
     a_device_that_the_node_does_not_give_keeps_the_pod_out,
-    a_plugins_devices_go_to_one_pod_each_and_stay_with_it_over_a_restart,
-    what_a_plugin_refuses_fails_a_pod_of_the_api_and_keeps_a_static_one_waiting,
+    plugin_devices_are_exclusive_and_survive_a_restart,
+    refused_allocation_fails_api_pods_not_static_ones,
 }

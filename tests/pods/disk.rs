@@ -112,18 +112,18 @@ fn same(node: &Node, id: &str) -> Result<(), String> {
     }
 }
 
-fn a_full_disk_stops_nothing_that_runs_and_everything_heals_when_there_is_room() {
+fn full_disk_stops_no_running_pod_and_recovers() {
     survives(fill, empty, "the disk is full");
 }
 
-fn a_disk_without_inodes_stops_nothing_that_runs_and_everything_heals() {
+fn disk_without_inodes_stops_no_running_pod_and_recovers() {
     survives(crowd, thin_out, "o space left on device");
 }
 
 /// The kernel makes no file system read-only while somebody writes to it, so this happens while there is no agent, and on
 /// containerd, whose containers live elsewhere.
 #[test]
-fn an_agent_that_cannot_start_on_a_read_only_disk_says_so_and_stops_nothing_that_runs() {
+fn read_only_disk_fails_the_agents_start_but_no_pod() {
     let (mut node, disk, web) = on_small_disk();
     node.agent.kill9();
     remount(&disk, MsFlags::MS_RDONLY);
@@ -142,6 +142,6 @@ fn an_agent_that_cannot_start_on_a_read_only_disk_says_so_and_stops_nothing_that
 }
 
 super::on_both_runtimes! {
-    a_full_disk_stops_nothing_that_runs_and_everything_heals_when_there_is_room,
-    a_disk_without_inodes_stops_nothing_that_runs_and_everything_heals,
+    full_disk_stops_no_running_pod_and_recovers,
+    disk_without_inodes_stops_no_running_pod_and_recovers,
 }

@@ -8,7 +8,7 @@ use crate::support::scratch::is_gone;
 use crate::support::wait::wait_for;
 
 #[test]
-fn a_test_containerd_keeps_containers_over_its_restart_and_leaves_nothing_behind() {
+fn containerd_fixture_survives_restarts_and_cleans_up() {
     let containerd = Containerd::start();
     let root = containerd.scratch().path().to_owned();
     let runc_root = root.join("runc");

@@ -26,7 +26,7 @@ fn hooks_run_after_the_start_and_before_the_end_of_a_container() {
     assert_eq!(node.written("order"), "main\npost-start\nnext\npre-stop\nterm\n");
 }
 
-fn a_container_whose_post_start_hook_fails_is_killed_and_says_so() {
+fn failed_post_start_hook_kills_the_container() {
     let mut node = Node::new();
     let mut pod = node.pod("bad", "sleep 1000");
     pod["spec"]["containers"][0]["lifecycle"] =
@@ -41,7 +41,7 @@ fn a_container_whose_post_start_hook_fails_is_killed_and_says_so() {
     assert!(described.contains("FailedPostStartHook"), "{described}");
 }
 
-fn a_pre_stop_hook_that_never_ends_costs_no_more_than_the_grace_period() {
+fn hanging_pre_stop_hook_is_limited_by_the_grace_period() {
     let mut node = Node::new();
     let mut pod = node.pod("stuck", TRAP);
     pod["spec"]["terminationGracePeriodSeconds"] = json!(3);
@@ -87,7 +87,7 @@ fn a_pre_stop_sleep_and_an_http_hook_are_carried_out() {
 
 super::on_both_runtimes! {
     hooks_run_after_the_start_and_before_the_end_of_a_container,
-    a_container_whose_post_start_hook_fails_is_killed_and_says_so,
-    a_pre_stop_hook_that_never_ends_costs_no_more_than_the_grace_period,
+    failed_post_start_hook_kills_the_container,
+    hanging_pre_stop_hook_is_limited_by_the_grace_period,
     a_pre_stop_sleep_and_an_http_hook_are_carried_out,
 }

@@ -9,7 +9,7 @@ use crate::support::agent::{NODE, PATIENCE};
 use crate::support::image::BUSYBOX;
 use crate::support::wait::wait_for;
 
-fn a_container_sees_its_environment_the_downward_api_and_expanded_arguments() {
+fn containers_get_env_downward_api_and_expanded_args() {
     let mut node = Node::new();
     let mut pod = node.pod("env", "");
     pod["metadata"]["labels"] = json!({ "app": "shop" });
@@ -75,7 +75,7 @@ fn containers_share_an_empty_dir_and_reach_host_paths() {
     assert_eq!(fs::read_to_string(directory.join("word")).expect("read the volume on the node"), "hello\n");
 }
 
-fn a_pod_finds_itself_in_volumes_and_what_its_init_container_wrote_in_variables() {
+fn downward_api_volumes_and_file_key_ref_variables() {
     let mut node = Node::new();
     let mut pod = node.pod(
         "itself",
@@ -133,7 +133,7 @@ fn the_hosts_file_names_the_pods_aliases() {
     assert!(text.ends_with("\n# Entries added by HostAliases.\n192.0.2.7\tprinter\tprinter.lan\n"), "{text}");
 }
 
-fn logs_are_where_the_kubelet_puts_them_with_a_link_for_collectors() {
+fn container_logs_have_the_kubelets_paths_and_symlinks() {
     let mut node = Node::new();
     node.apply(&node.pod("talk", "echo to out; echo to err >&2; sleep 1000"));
     node.agent.start();
@@ -162,9 +162,9 @@ fn logs_are_where_the_kubelet_puts_them_with_a_link_for_collectors() {
 }
 
 super::on_both_runtimes! {
-    a_container_sees_its_environment_the_downward_api_and_expanded_arguments,
+    containers_get_env_downward_api_and_expanded_args,
     containers_share_an_empty_dir_and_reach_host_paths,
-    a_pod_finds_itself_in_volumes_and_what_its_init_container_wrote_in_variables,
+    downward_api_volumes_and_file_key_ref_variables,
     the_hosts_file_names_the_pods_aliases,
-    logs_are_where_the_kubelet_puts_them_with_a_link_for_collectors,
+    container_logs_have_the_kubelets_paths_and_symlinks,
 }

@@ -14,7 +14,7 @@ fn announces(name: &str) -> String {
     )
 }
 
-fn sidecars_start_in_order_before_the_main_container_and_stop_after_it_in_reverse() {
+fn sidecars_start_first_in_order_and_stop_last_in_reverse() {
     let mut node = Node::new();
     let mut pod = node.pod("order", &announces("main"));
     let sidecar = |name: &str, startup: Value| {
@@ -44,7 +44,7 @@ fn sidecars_start_in_order_before_the_main_container_and_stop_after_it_in_revers
     node.wait_written("order", "first\nstep\nsecond\nmain\nmain-end\nsecond-end\nfirst-end\n");
 }
 
-fn a_pod_whose_main_container_has_ended_is_over_although_its_sidecar_would_go_on() {
+fn pod_succeeds_when_only_its_sidecar_is_left_running() {
     let mut node = Node::new();
     let mut pod = node.pod("job", "sleep 0.5; exit 0");
     let mut sidecar = node.container("side", &announces("side"));
@@ -77,7 +77,7 @@ fn a_containers_own_rule_restarts_it_for_its_exit_code_only() {
     assert_eq!(node.written("runs"), "run\nrun\n");
 }
 
-fn a_rule_may_restart_all_containers_in_the_same_sandbox_init_containers_first() {
+fn restart_all_containers_rule_keeps_the_sandbox() {
     let mut node = Node::new();
     let mut pod = node.pod(
         "whole",
@@ -98,7 +98,7 @@ fn a_rule_may_restart_all_containers_in_the_same_sandbox_init_containers_first()
     node.agent.wait_for_phase("whole", "Running");
 }
 
-fn what_a_container_says_at_its_end_is_its_message_from_the_file_or_else_from_the_log() {
+fn termination_message_comes_from_the_file_or_the_log() {
     let mut node = Node::new();
     let mut by_file = node.pod("by-file", "echo out of paper > /dev/termination-log; exit 3");
     by_file["spec"]["restartPolicy"] = json!("Never");
@@ -119,7 +119,7 @@ fn what_a_container_says_at_its_end_is_its_message_from_the_file_or_else_from_th
     );
 }
 
-fn a_readiness_gate_that_nobody_sets_keeps_a_pod_from_being_ready() {
+fn unset_readiness_gate_keeps_the_pod_unready() {
     let mut node = Node::new();
     let mut pod = node.pod("gated", "sleep 1000");
     pod["spec"]["readinessGates"] = json!([{ "conditionType": "example.com/lit" }]);
@@ -150,11 +150,11 @@ fn a_pod_over_its_active_deadline_fails_and_is_stopped() {
 }
 
 super::on_both_runtimes! {
-    sidecars_start_in_order_before_the_main_container_and_stop_after_it_in_reverse,
-    a_pod_whose_main_container_has_ended_is_over_although_its_sidecar_would_go_on,
+    sidecars_start_first_in_order_and_stop_last_in_reverse,
+    pod_succeeds_when_only_its_sidecar_is_left_running,
     a_containers_own_rule_restarts_it_for_its_exit_code_only,
-    a_rule_may_restart_all_containers_in_the_same_sandbox_init_containers_first,
-    what_a_container_says_at_its_end_is_its_message_from_the_file_or_else_from_the_log,
-    a_readiness_gate_that_nobody_sets_keeps_a_pod_from_being_ready,
+    restart_all_containers_rule_keeps_the_sandbox,
+    termination_message_comes_from_the_file_or_the_log,
+    unset_readiness_gate_keeps_the_pod_unready,
     a_pod_over_its_active_deadline_fails_and_is_stopped,
 }

@@ -87,7 +87,7 @@ fn kind_of(path: &Path) -> (u64, u64) {
     (metadata.dev(), space.blocks() * space.fragment_size())
 }
 
-fn logs_in_memory_stay_below_their_limit_and_nothing_of_them_is_on_disk() {
+fn in_memory_logs_stay_below_their_limit_off_disk() {
     let mut node = Node::new();
     node.agent
         .configure("containerLogMaxSize: 100Ki\ncontainerLogMaxFiles: 20\ncontainerLogMonitorInterval: 3s\n");
@@ -132,5 +132,5 @@ fn logs_in_memory_stay_below_their_limit_and_nothing_of_them_is_on_disk() {
 
 super::on_both_runtimes! {
     a_log_that_is_long_is_moved_aside_and_only_so_many_are_kept,
-    logs_in_memory_stay_below_their_limit_and_nothing_of_them_is_on_disk,
+    in_memory_logs_stay_below_their_limit_off_disk,
 }

@@ -8,7 +8,7 @@ use super::Node;
 use crate::support::agent::PATIENCE;
 use crate::support::wait::{stays, wait_for};
 
-fn a_manifest_is_started_replaced_when_it_changes_and_stopped_when_it_goes() {
+fn manifest_changes_replace_the_pod_and_removal_stops_it() {
     let mut node = Node::with_pods(&[]);
     node.apply(&node.pod("web", "sleep 1000"));
     let first = node.running("web");
@@ -43,7 +43,7 @@ fn rewriting_a_manifest_with_the_same_content_restarts_nothing() {
     });
 }
 
-fn a_broken_manifest_hurts_no_other_and_is_named_until_it_is_mended() {
+fn broken_manifest_is_reported_until_it_is_fixed() {
     let mut node = Node::new();
     node.apply(&node.pod("good", "sleep 1000"));
     node.agent.write_manifest("bad.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: bad}\nspec: [\n");
@@ -62,7 +62,7 @@ fn a_broken_manifest_hurts_no_other_and_is_named_until_it_is_mended() {
     });
 }
 
-fn the_last_good_version_of_a_manifest_stays_when_a_newer_one_is_broken() {
+fn last_good_version_runs_on_when_the_manifest_breaks() {
     let node = Node::with_pods(&[]);
     node.apply(&node.pod("web", "sleep 1000"));
     let before = node.running("web");
@@ -106,9 +106,9 @@ fn a_pod_that_needs_longer_to_stop_gets_its_grace_and_no_more() {
 }
 
 super::on_both_runtimes! {
-    a_manifest_is_started_replaced_when_it_changes_and_stopped_when_it_goes,
+    manifest_changes_replace_the_pod_and_removal_stops_it,
     rewriting_a_manifest_with_the_same_content_restarts_nothing,
-    a_broken_manifest_hurts_no_other_and_is_named_until_it_is_mended,
-    the_last_good_version_of_a_manifest_stays_when_a_newer_one_is_broken,
+    broken_manifest_is_reported_until_it_is_fixed,
+    last_good_version_runs_on_when_the_manifest_breaks,
     a_pod_that_needs_longer_to_stop_gets_its_grace_and_no_more,
 }

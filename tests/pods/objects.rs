@@ -56,7 +56,7 @@ fn user(node: &Node, name: &str, command: &str) -> Value {
     pod
 }
 
-fn objects_of_one_file_reach_variables_files_and_sub_paths_and_a_change_the_files_alone() {
+fn objects_reach_env_and_volumes_and_updates_only_volumes() {
     let mut node = Node::new();
     let mut pod = user(
         &node,
@@ -97,7 +97,7 @@ fn objects_of_one_file_reach_variables_files_and_sub_paths_and_a_change_the_file
     assert!(shown.contains("password: aHVudGVy"), "{shown}");
 }
 
-fn a_pod_waits_for_missing_objects_with_upstreams_words_and_starts_by_itself() {
+fn pod_waits_until_its_missing_objects_exist() {
     let mut node = Node::new();
     let mut pod = user(
         &node,
@@ -149,7 +149,7 @@ fn a_pod_waits_for_missing_objects_with_upstreams_words_and_starts_by_itself() {
     assert_eq!(node.written("started"), "here kept\n");
 }
 
-fn a_claim_for_one_pod_goes_to_one_at_a_time_and_its_data_only_when_nobody_can_want_it() {
+fn rwop_claim_serves_one_pod_and_is_kept_while_in_use() {
     let mut node = Node::new();
     let mut only = claim("only");
     only["spec"]["accessModes"] = json!(["ReadWriteOncePod"]);
@@ -205,7 +205,7 @@ fn a_claim_for_one_pod_goes_to_one_at_a_time_and_its_data_only_when_nobody_can_w
     assert_eq!(node.agent.cli(&["get", "pvc", "-o", "name"]), Ok(String::new()));
 }
 
-fn with_a_store_key_no_secret_is_in_the_store_and_a_power_cut_without_manifests_loses_none() {
+fn store_key_keeps_secrets_encrypted_and_recoverable() {
     let mut node = Node::new();
     let key = node.runtime.scratch().path().join("store.key");
     let pod =
@@ -257,8 +257,8 @@ fn with_a_store_key_no_secret_is_in_the_store_and_a_power_cut_without_manifests_
 }
 
 super::on_both_runtimes! {
-    objects_of_one_file_reach_variables_files_and_sub_paths_and_a_change_the_files_alone,
-    a_pod_waits_for_missing_objects_with_upstreams_words_and_starts_by_itself,
-    a_claim_for_one_pod_goes_to_one_at_a_time_and_its_data_only_when_nobody_can_want_it,
-    with_a_store_key_no_secret_is_in_the_store_and_a_power_cut_without_manifests_loses_none,
+    objects_reach_env_and_volumes_and_updates_only_volumes,
+    pod_waits_until_its_missing_objects_exist,
+    rwop_claim_serves_one_pod_and_is_kept_while_in_use,
+    store_key_keeps_secrets_encrypted_and_recoverable,
 }

@@ -171,7 +171,7 @@ fn images(kubectl: &Kubectl) -> Vec<String> {
     names.filter_map(|name| name.as_str().map(str::to_owned)).collect()
 }
 
-fn an_image_that_nobody_uses_goes_when_its_time_is_up() {
+fn unused_image_is_removed_at_its_maximum_age() {
     let mut node = Node::new();
     let archive = image::archives().into_iter().find(|path| path.ends_with("busybox.tar")).unwrap();
     let scratch = node.runtime.scratch();
@@ -241,7 +241,7 @@ fn run(program: &str, arguments: &[&str]) {
 
 /// A day of a gateway with a disk of 64 MB: eight programs of 8 MB, one after the other, beside a pod that stays.
 #[test]
-fn a_disk_of_64_megabytes_sees_more_images_than_it_holds_embedded() {
+fn image_gc_keeps_a_64_mb_disk_usable_embedded() {
     on(Kind::Embedded, a_gateways_days);
 }
 
@@ -282,5 +282,5 @@ fn a_gateways_days() {
 super::on_both_runtimes! {
     a_pod_that_fills_the_disk_goes_and_the_node_recovers,
     nothing_starts_on_a_node_without_room_until_there_is_some,
-    an_image_that_nobody_uses_goes_when_its_time_is_up,
+    unused_image_is_removed_at_its_maximum_age,
 }

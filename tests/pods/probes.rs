@@ -38,7 +38,7 @@ fn readiness_follows_its_probe_both_ways() {
     assert!(described.contains("Unhealthy") && described.contains("Readiness probe failed"), "{described}");
 }
 
-fn a_container_that_fails_its_liveness_probe_is_killed_and_started_again() {
+fn failed_liveness_probe_restarts_within_its_own_grace() {
     let mut node = Node::new();
     let mut pod = node.pod("stuck", "touch /out/alive; echo up >> /out/ups; sleep 1000");
     pod["spec"]["containers"][0]["livenessProbe"] = file_probe("alive");
@@ -62,7 +62,7 @@ fn a_container_that_fails_its_liveness_probe_is_killed_and_started_again() {
     assert!(described.contains("Container main failed liveness probe, will be restarted"), "{described}");
 }
 
-fn a_startup_probe_holds_the_other_probes_off_until_it_has_succeeded() {
+fn other_probes_wait_until_the_startup_probe_succeeds() {
     let mut node = Node::new();
     let mut pod = node.pod("slow", "sleep 1000");
     let mut startup = file_probe("started");
@@ -84,7 +84,7 @@ fn a_startup_probe_holds_the_other_probes_off_until_it_has_succeeded() {
     node.written("asked");
 }
 
-fn a_container_that_never_passes_its_startup_probe_is_killed_and_restarted_with_back_off() {
+fn failed_startup_probe_restarts_with_back_off() {
     let mut node = Node::new();
     let mut pod = node.pod("never", "sleep 1000");
     pod["spec"]["containers"][0]["startupProbe"] = file_probe("no-such-file");
@@ -124,7 +124,7 @@ fn http_and_tcp_probes_reach_the_pods_address_by_port_name() {
     assert_eq!(pod["status"]["containerStatuses"][0]["restartCount"], 0);
 }
 
-fn a_new_agent_does_not_make_ready_pods_unready_nor_asks_for_their_start_again() {
+fn agent_restart_keeps_readiness_and_startup_results() {
     let mut node = Node::new();
     let mut pod = node.pod("calm", "sleep 1000");
     let asks = |file: &str| json!({ "exec": { "command": ["sh", "-c", format!("echo x >> /out/{file}")] }, "periodSeconds": 30 });
@@ -154,9 +154,9 @@ fn a_new_agent_does_not_make_ready_pods_unready_nor_asks_for_their_start_again()
 
 super::on_both_runtimes! {
     readiness_follows_its_probe_both_ways,
-    a_container_that_fails_its_liveness_probe_is_killed_and_started_again,
-    a_startup_probe_holds_the_other_probes_off_until_it_has_succeeded,
-    a_container_that_never_passes_its_startup_probe_is_killed_and_restarted_with_back_off,
+    failed_liveness_probe_restarts_within_its_own_grace,
+    other_probes_wait_until_the_startup_probe_succeeds,
+    failed_startup_probe_restarts_with_back_off,
     http_and_tcp_probes_reach_the_pods_address_by_port_name,
-    a_new_agent_does_not_make_ready_pods_unready_nor_asks_for_their_start_again,
+    agent_restart_keeps_readiness_and_startup_results,
 }

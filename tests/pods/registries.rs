@@ -83,7 +83,7 @@ super::on_both_runtimes! {
 
 /// containerd has no policy of its own.
 #[test]
-fn an_unsigned_image_under_a_policy_waits_with_the_kubelets_reason_embedded() {
+fn rejected_image_waits_with_signature_reason_embedded() {
     on(Kind::Embedded, || {
         let mut node = Node::new();
         let registry = closed_registry(&node);

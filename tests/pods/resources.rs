@@ -101,7 +101,7 @@ fn a_runtime_class_gives_its_handler_and_widens_the_pods_cgroup() {
     assert_eq!(quota.map(|quota| quota.split(' ').next().map(str::to_owned)), Ok(Some("30000".to_owned())));
 }
 
-fn a_pod_that_does_not_fit_waits_with_a_reason_and_starts_when_there_is_room() {
+fn pod_that_does_not_fit_waits_until_resources_are_free() {
     let mut node = Node::new();
     let cpus = std::thread::available_parallelism().expect("count CPUs").get();
     let big = |name: &str| {
@@ -131,7 +131,7 @@ fn a_pod_that_does_not_fit_waits_with_a_reason_and_starts_when_there_is_room() {
     node.agent.wait_for_phase("second", "Running");
 }
 
-fn pods_that_ask_for_other_nodes_or_taken_ports_wait_with_upstreams_reasons() {
+fn node_selector_and_host_port_conflicts_hold_pods() {
     let mut node = Node::new();
     let mut elsewhere = node.pod("elsewhere", "sleep 1000");
     elsewhere["spec"]["nodeSelector"] = json!({ "disk": "ssd" });
@@ -276,7 +276,7 @@ fn kubectl_resizes_a_pod_in_place_and_sees_how_it_went() {
     assert!(!ok, "{err}");
 }
 
-fn who_dies_first_when_memory_is_short_follows_the_quality_of_service() {
+fn oom_score_adj_follows_the_qos_class() {
     let mut node = Node::new();
     node.apply(&node.pod("modest", "cat /proc/self/oom_score_adj > /out/modest; sleep 1000"));
     let mut some = node.pod("some", "cat /proc/self/oom_score_adj > /out/some; sleep 1000");
@@ -293,9 +293,9 @@ fn who_dies_first_when_memory_is_short_follows_the_quality_of_service() {
 super::on_both_runtimes! {
     a_pods_cgroup_has_its_sums_and_goes_with_it,
     a_runtime_class_gives_its_handler_and_widens_the_pods_cgroup,
-    a_pod_that_does_not_fit_waits_with_a_reason_and_starts_when_there_is_room,
-    pods_that_ask_for_other_nodes_or_taken_ports_wait_with_upstreams_reasons,
+    pod_that_does_not_fit_waits_until_resources_are_free,
+    node_selector_and_host_port_conflicts_hold_pods,
     a_pod_with_a_uid_of_its_own_is_resized_without_a_restart,
     kubectl_resizes_a_pod_in_place_and_sees_how_it_went,
-    who_dies_first_when_memory_is_short_follows_the_quality_of_service,
+    oom_score_adj_follows_the_qos_class,
 }

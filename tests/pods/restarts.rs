@@ -17,7 +17,7 @@ pub fn kill_instance(instance: &Instance) {
     kill(Pid::from_raw(pid), Signal::SIGKILL).expect("kill a container's process");
 }
 
-fn a_crashing_container_is_restarted_at_once_then_after_growing_delays_and_says_so() {
+fn crashing_container_restarts_with_growing_back_off() {
     let mut node = Node::new();
     node.apply(&node.pod("crash", "date +%s >> /out/starts; exit 3"));
     node.agent.start();
@@ -68,7 +68,7 @@ fn a_back_off_survives_the_death_of_the_agent() {
     });
 }
 
-fn a_pod_that_has_ended_well_is_not_run_again_not_even_by_a_new_agent() {
+fn succeeded_pod_is_not_rerun_after_an_agent_restart() {
     let mut node = Node::new();
     let mut job = node.pod("job", "echo run >> /out/runs");
     job["spec"]["restartPolicy"] = json!("OnFailure");
@@ -131,7 +131,7 @@ fn a_killed_container_is_started_again_in_its_sandbox() {
     assert_eq!(sandboxes, 1);
 }
 
-fn a_pod_whose_sandbox_dies_is_made_anew() {
+fn pod_restarts_in_a_new_sandbox_after_its_sandbox_dies() {
     let node = Node::with_pods(&[]);
     node.apply(&node.pod("web", "sleep 1000"));
     let before = node.running("web");
@@ -150,11 +150,11 @@ fn a_pod_whose_sandbox_dies_is_made_anew() {
 }
 
 super::on_both_runtimes! {
-    a_crashing_container_is_restarted_at_once_then_after_growing_delays_and_says_so,
+    crashing_container_restarts_with_growing_back_off,
     a_back_off_survives_the_death_of_the_agent,
-    a_pod_that_has_ended_well_is_not_run_again_not_even_by_a_new_agent,
+    succeeded_pod_is_not_rerun_after_an_agent_restart,
     a_pod_that_may_not_restart_fails_for_good,
     init_containers_run_one_after_another_before_the_others,
     a_killed_container_is_started_again_in_its_sandbox,
-    a_pod_whose_sandbox_dies_is_made_anew,
+    pod_restarts_in_a_new_sandbox_after_its_sandbox_dies,
 }

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::Node;
 use crate::support::scratch::own_cgroups;
 
-fn run_once_starts_every_pod_prints_a_table_exits_zero_and_leaves_them_running() {
+fn run_once_starts_all_pods_prints_a_table_and_exits_0() {
     let node = Node::new();
     node.apply(&node.pod("one", "sleep 1000"));
     node.apply(&node.pod("two", "sleep 1000"));
@@ -52,7 +52,7 @@ fn run_once_ends_only_when_what_is_no_longer_wanted_is_gone() {
     assert!(left.is_empty(), "{left:?}");
 }
 
-fn run_once_fails_when_one_pod_cannot_start_and_still_starts_the_others() {
+fn run_once_fails_for_one_bad_pod_and_starts_the_others() {
     let node = Node::new();
     let mut broken = node.pod("broken", "sleep 1000");
     broken["spec"]["containers"][0]["image"] = json!("localhost/agent/none:1");
@@ -108,7 +108,7 @@ fn run_once_without_a_pod_left_leaves_the_machine_as_it_was() {
     assert_eq!(left_behind(&node), (vec![], false), "{}", node.agent.log_tail());
 }
 
-fn bad_usage_is_told_apart_by_its_exit_code() {
+fn usage_errors_exit_with_code_2() {
     let node = Node::new();
     let output = node.agent.run_once(&["--runonce-wait=tomorrow"]);
     assert_eq!(output.status.code(), Some(2), "{}", String::from_utf8_lossy(&output.stderr));
@@ -117,11 +117,11 @@ fn bad_usage_is_told_apart_by_its_exit_code() {
 }
 
 super::on_both_runtimes! {
-    run_once_starts_every_pod_prints_a_table_exits_zero_and_leaves_them_running,
+    run_once_starts_all_pods_prints_a_table_and_exits_0,
     a_second_run_once_adopts_what_runs_and_starts_nothing,
     run_once_ends_only_when_what_is_no_longer_wanted_is_gone,
-    run_once_fails_when_one_pod_cannot_start_and_still_starts_the_others,
+    run_once_fails_for_one_bad_pod_and_starts_the_others,
     run_once_waits_for_pods_that_end_and_counts_a_failed_one,
-    bad_usage_is_told_apart_by_its_exit_code,
+    usage_errors_exit_with_code_2,
     run_once_without_a_pod_left_leaves_the_machine_as_it_was,
 }

@@ -67,7 +67,7 @@ fn a_read_only_root_and_the_usual_hidden_paths_hold() {
     assert_eq!(node.written("sealed"), "sealed\n0\nrefused\n");
 }
 
-fn an_image_that_would_run_as_root_is_refused_where_that_must_not_be() {
+fn run_as_non_root_refuses_an_image_that_runs_as_root() {
     let mut node = Node::new();
     let mut pod = node.pod("root", "sleep 1000");
     pod["spec"]["securityContext"] = json!({ "runAsNonRoot": true });
@@ -139,7 +139,7 @@ super::on_both_runtimes! {
     a_container_runs_as_the_user_and_groups_it_is_given,
     capabilities_privilege_escalation_and_seccomp_are_as_asked,
     a_read_only_root_and_the_usual_hidden_paths_hold,
-    an_image_that_would_run_as_root_is_refused_where_that_must_not_be,
+    run_as_non_root_refuses_an_image_that_runs_as_root,
     a_safe_sysctl_is_set_and_an_unsafe_one_is_refused,
     a_runtime_class_is_the_runtimes_handler_of_that_name,
     processes_of_a_pod_share_what_it_says_they_share,

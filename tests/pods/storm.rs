@@ -34,7 +34,7 @@ pub fn number_from(variable: &str, default: u32) -> u32 {
     std::env::var(variable).map_or(default, |text| text.parse().expect("a number"))
 }
 
-fn hundreds_of_kills_at_random_moments_neither_double_nor_lose_nor_restart_a_container() {
+fn hundreds_of_kills_neither_duplicate_nor_lose_containers() {
     let kills = number_from("AGENT_STORM_KILLS", KILLS);
     let seed = number_from("AGENT_STORM_SEED", std::process::id());
     let mut dice = Dice(seed);
@@ -106,5 +106,5 @@ fn assert_none_doubled(node: &Node, when: &str) {
 }
 
 super::on_both_runtimes! {
-    hundreds_of_kills_at_random_moments_neither_double_nor_lose_nor_restart_a_container,
+    hundreds_of_kills_neither_duplicate_nor_lose_containers,
 }

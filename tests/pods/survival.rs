@@ -10,7 +10,7 @@ use crate::support::agent::PATIENCE;
 use crate::support::wait::{stays, wait_for};
 
 #[test]
-fn a_task_that_the_runtime_has_lost_track_of_keeps_no_pod_from_going() {
+fn task_unknown_to_cri_does_not_block_pod_removal() {
     let mut node = Node::new();
     // Once `again` is there the container's command runs for ever: started behind CRI's back, as after a start whose caller died.
     let mut pod = node.pod("lost", "[ -f /out/again ] && sleep 1000; touch /out/again");
@@ -73,7 +73,7 @@ fn a_restart_of_the_runtime_restarts_only_what_died_meanwhile() {
     assert_eq!(node.running("stable"), stable);
 }
 
-fn a_manifest_removed_while_the_agent_was_down_is_stopped_and_cleaned_up_at_its_start() {
+fn manifest_removed_while_the_agent_is_down_stops_its_pod() {
     let mut node = Node::new();
     node.apply(&node.pod("stays", "sleep 1000"));
     node.apply(&node.pod("goes", "sleep 1000"));
@@ -117,6 +117,6 @@ fn a_manifest_directory_that_disappears_stops_nothing() {
 
 super::on_both_runtimes! {
     pods_outlive_the_agent_and_a_new_one_adopts_them,
-    a_manifest_removed_while_the_agent_was_down_is_stopped_and_cleaned_up_at_its_start,
+    manifest_removed_while_the_agent_is_down_stops_its_pod,
     a_manifest_directory_that_disappears_stops_nothing,
 }

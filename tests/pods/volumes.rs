@@ -23,7 +23,7 @@ fn mounts_of_pods(root: &std::path::Path) -> Vec<String> {
     table.lines().filter(|line| line.contains(&*root.to_string_lossy())).map(str::to_owned).collect()
 }
 
-fn an_empty_dir_in_memory_is_a_tmpfs_of_its_size_and_leaves_no_mount_behind() {
+fn memory_empty_dir_is_a_sized_tmpfs_and_is_unmounted() {
     let mut node = Node::new();
     let mut pod = node
         .pod("ram", "df -k /ram | tail -1 > /out/df; grep ' /ram ' /proc/mounts > /out/mount; sleep 1000");
@@ -45,7 +45,7 @@ fn an_empty_dir_in_memory_is_a_tmpfs_of_its_size_and_leaves_no_mount_behind() {
     });
 }
 
-fn the_downward_api_as_files_can_be_watched_through_its_data_link() {
+fn downward_api_files_link_through_the_data_symlink() {
     let mut node = Node::new();
     let mut pod = node.pod("self", "cat /etc/pod/labels /etc/pod/limits/cpu > /out/seen; echo >> /out/seen; readlink /etc/pod/labels > /out/link; readlink /etc/pod/..data > /out/data; sleep 1000");
     pod["metadata"]["labels"] = json!({ "app": "shop", "tier": "edge" });
@@ -65,7 +65,7 @@ fn the_downward_api_as_files_can_be_watched_through_its_data_link() {
     assert_eq!(node.written("seen"), "app=\"shop\"\ntier=\"edge\"250\n");
 }
 
-fn a_sub_path_shows_one_directory_or_file_and_an_expression_names_it_after_the_pod() {
+fn sub_path_mounts_one_entry_and_expands_expressions() {
     let mut node = Node::new();
     let data = node.runtime.scratch().dir("data");
     fs::create_dir(data.join("site")).expect("make a directory");
@@ -131,7 +131,7 @@ fn files_of_a_volume_belong_to_the_pods_group() {
     assert_eq!(node.written("new"), "2345\n", "setgid: what is made in it belongs to the group");
 }
 
-fn a_mount_made_on_the_node_shows_inside_where_propagation_says_so_and_only_there() {
+fn host_mounts_appear_only_where_propagation_allows() {
     let mut node = Node::new();
     let data = node.runtime.scratch().dir("shared");
     // Something has to be a shared mount for anything to propagate.
@@ -161,7 +161,7 @@ fn a_mount_made_on_the_node_shows_inside_where_propagation_says_so_and_only_ther
     umount2(&data, MntFlags::MNT_DETACH).expect("unmount the directory");
 }
 
-fn a_host_path_of_the_wrong_type_keeps_the_pod_waiting_until_it_is_right() {
+fn pod_waits_until_its_host_path_has_the_right_type() {
     let mut node = Node::new();
     let wanted: PathBuf = node.runtime.scratch().path().join("later");
     fs::write(&wanted, "a file").expect("write a file");
@@ -197,7 +197,7 @@ fn a_read_only_mount_cannot_be_written() {
     assert_eq!(fs::read_dir(&data).expect("list it").count(), 0);
 }
 
-fn an_empty_dir_keeps_its_content_over_a_container_restart_and_a_new_agent() {
+fn empty_dir_survives_container_and_agent_restarts() {
     let mut node = Node::new();
     let mut pod = node.pod("keep", "echo $(ls /keep | wc -l) >> /out/counts; touch /keep/$(wc -l < /out/counts); [ $(wc -l < /out/counts) -ge 3 ] && sleep 1000; exit 1");
     add_volume(
@@ -217,13 +217,13 @@ fn an_empty_dir_keeps_its_content_over_a_container_restart_and_a_new_agent() {
 }
 
 super::on_both_runtimes! {
-    an_empty_dir_in_memory_is_a_tmpfs_of_its_size_and_leaves_no_mount_behind,
-    the_downward_api_as_files_can_be_watched_through_its_data_link,
-    a_sub_path_shows_one_directory_or_file_and_an_expression_names_it_after_the_pod,
+    memory_empty_dir_is_a_sized_tmpfs_and_is_unmounted,
+    downward_api_files_link_through_the_data_symlink,
+    sub_path_mounts_one_entry_and_expands_expressions,
     a_sub_path_that_leads_out_of_its_volume_is_refused,
     files_of_a_volume_belong_to_the_pods_group,
-    a_mount_made_on_the_node_shows_inside_where_propagation_says_so_and_only_there,
-    a_host_path_of_the_wrong_type_keeps_the_pod_waiting_until_it_is_right,
+    host_mounts_appear_only_where_propagation_allows,
+    pod_waits_until_its_host_path_has_the_right_type,
     a_read_only_mount_cannot_be_written,
-    an_empty_dir_keeps_its_content_over_a_container_restart_and_a_new_agent,
+    empty_dir_survives_container_and_agent_restarts,
 }

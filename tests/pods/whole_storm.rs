@@ -23,7 +23,7 @@ const ROUNDS: u32 = 60;
 /// How long the end may take for each pod, on a machine that is busy.
 const PATIENCE_PER_POD: Duration = Duration::from_secs(6);
 
-fn a_storm_of_starts_updates_stops_and_faults_ends_in_the_right_state_and_leaves_nothing_behind() {
+fn random_changes_and_faults_converge_without_remains() {
     let pods = number_from("AGENT_STORM_PODS", PODS);
     let rounds = number_from("AGENT_STORM_ROUNDS", ROUNDS);
     let seed = number_from("AGENT_STORM_SEED", std::process::id());
@@ -208,5 +208,5 @@ fn pod_cgroups(directory: &Path, left: &mut Vec<String>) {
 }
 
 super::on_both_runtimes! {
-    a_storm_of_starts_updates_stops_and_faults_ends_in_the_right_state_and_leaves_nothing_behind,
+    random_changes_and_faults_converge_without_remains,
 }

@@ -195,7 +195,7 @@ fn a_pod_lives_from_its_creation_over_restarts_to_its_deletion() {
 
 /// What was answered with 201 runs, whatever happened right after.
 #[test]
-fn an_agent_that_is_killed_after_it_has_accepted_a_pod_runs_it_and_one_that_is_deleted_stays_so() {
+fn accepted_pods_and_deletions_survive_an_agent_kill() {
     let mut served = Served::new();
     served.create(PODS, &pod("web"));
     served.restart(true);
@@ -290,7 +290,7 @@ fn what_a_manifest_defines_is_changed_in_the_manifest() {
 }
 
 #[test]
-fn objects_are_created_changed_and_deleted_and_stay_over_a_restart() {
+fn objects_are_created_patched_deleted_and_persisted() {
     let mut served = Served::new();
     let made = served.create(MAPS, &config_map("conf", &json!({"a": "1"})));
     let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "db", "annotations":
@@ -329,7 +329,7 @@ fn objects_are_created_changed_and_deleted_and_stay_over_a_restart() {
 }
 
 #[test]
-fn objects_that_make_no_sense_are_refused_in_upstreams_words() {
+fn invalid_objects_are_refused_with_upstreams_errors() {
     let served = Served::new();
     let mut odd = pod("odd");
     odd["spec"]["nick"] = json!(1);
@@ -417,7 +417,7 @@ fn namespaces_are_made_and_take_along_what_is_in_them() {
 }
 
 #[test]
-fn what_is_applied_has_owners_who_conflict_and_force() {
+fn server_side_apply_tracks_managers_conflicts_and_force() {
     let served = Served::new();
     let path = |manager: &str, more: &str| format!("{MAPS}/conf?fieldManager={manager}{more}");
     let conf = |data: Value| config_map("conf", &data);
@@ -487,7 +487,7 @@ fn times(object: &Value) -> (Option<i64>, &Value) {
 
 /// The fake runtime's containers do not mind a signal that asks.
 #[test]
-fn a_deleted_pod_says_when_its_grace_ends_and_a_second_wish_only_shortens_it() {
+fn second_delete_can_only_shorten_a_pods_grace_period() {
     let served = Served::new();
     let mut stubborn = pod("slow");
     stubborn["metadata"]["finalizers"] = json!(["edge.example/a", "edge.example/b"]);
@@ -507,7 +507,7 @@ fn a_deleted_pod_says_when_its_grace_ends_and_a_second_wish_only_shortens_it() {
 }
 
 #[test]
-fn finalizers_keep_a_deleted_pod_until_they_are_gone_also_over_the_death_of_the_agent() {
+fn finalizers_keep_a_deleted_pod_across_an_agent_kill() {
     let mut served = Served::new();
     let mut made = pod("kept");
     made["metadata"]["finalizers"] = json!(["edge.example/a", "edge.example/b"]);

@@ -80,7 +80,7 @@ fn alias_bomb() -> String {
 }
 
 #[test]
-fn every_broken_manifest_is_named_once_with_its_fix_and_its_neighbour_runs_on() {
+fn broken_manifests_are_reported_once_with_a_fix() {
     let mut node = Node::new();
     let neighbour = node.start_with_neighbour();
     for (file, content, _) in BROKEN {
@@ -215,7 +215,7 @@ fn one_pod_in_two_files_runs_once_and_the_second_file_is_named() {
 }
 
 #[test]
-fn a_manifest_that_breaks_keeps_its_last_good_version_also_over_a_restart() {
+fn last_good_manifest_version_survives_an_agent_restart() {
     let mut node = Node::new();
     node.start_with_neighbour();
     node.apply(&pod("web"));

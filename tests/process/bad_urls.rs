@@ -70,7 +70,7 @@ fn bad_answers_are_named_once_and_remove_nothing() {
 }
 
 #[test]
-fn a_server_that_drips_holds_up_nobody() {
+fn slow_manifest_server_does_not_delay_other_pods() {
     let server = HttpServer::start(Answer::Drip);
     let mut node = Node::new();
     node.agent.argument(format!("--manifest-url={}", server.url("/pods.yaml")));
@@ -106,7 +106,7 @@ fn a_url_that_never_answered_starts_nothing_and_says_why() {
 }
 
 #[test]
-fn a_certificate_of_nobodys_is_refused_until_its_authority_is_trusted() {
+fn unknown_certificate_authority_is_refused_until_trusted() {
     let mut node = Node::new();
     let directory = node.scratch.dir("tls");
     let make = |constraints: &str| {
@@ -170,7 +170,7 @@ fn after_a_restart_a_failing_url_keeps_what_it_said_before() {
 }
 
 #[test]
-fn an_unchanged_answer_is_asked_for_again_and_again_without_a_word() {
+fn polling_an_unchanged_manifest_logs_nothing() {
     let server = HttpServer::start(good());
     let (node, ..) = node_with(&server);
     // That it runs is seen a little earlier than it is told.

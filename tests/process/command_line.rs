@@ -42,7 +42,7 @@ fn help_and_version_print_and_end_well() {
 }
 
 #[test]
-fn what_is_unknown_gets_the_nearest_word_and_ends_with_one() {
+fn unknown_flags_and_commands_fail_with_suggestions() {
     ends(&["--manifest-dri=/x"], 1, &[], &["unknown flag: --manifest-dri", "did you mean --manifest-dir?"]);
     ends(&["--zzzzzz"], 1, &[], &["unknown flag: --zzzzzz"]);
     ends(&["-x"], 1, &[], &["unknown shorthand flag: 'x'"]);

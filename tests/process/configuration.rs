@@ -7,7 +7,7 @@ use super::node::{Node, pod, said};
 use crate::support::agent::binary;
 
 #[test]
-fn the_log_tells_flags_deprecations_and_what_is_not_acted_on_each_once() {
+fn flags_and_deprecations_are_logged_once() {
     let mut node = Node::new();
     node.agent.configure("protectKernelDefaults: true\n");
     for argument in [
@@ -34,7 +34,7 @@ fn the_log_tells_flags_deprecations_and_what_is_not_acted_on_each_once() {
 }
 
 #[test]
-fn the_page_of_settings_names_all_that_are_acted_on_and_none_that_is_not() {
+fn configuration_page_lists_the_implemented_settings() {
     let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/configuration.md"));
     let page = page.expect("read the page");
     let (_, named) = page.split_once("What is acted on:").expect("the page has its list");
@@ -49,7 +49,7 @@ fn the_page_of_settings_names_all_that_are_acted_on_and_none_that_is_not() {
 }
 
 #[test]
-fn without_verbosity_no_flags_are_told() {
+fn flags_are_not_logged_without_verbosity() {
     let mut node = Node::new();
     node.start_with_neighbour();
     assert_eq!(node.log_lines(&["FLAG:"]), Vec::<String>::new());
@@ -138,7 +138,7 @@ fn the_printed_configuration_is_read_back_as_the_same() {
 }
 
 #[test]
-fn a_configuration_that_cannot_be_used_is_refused_with_file_and_field() {
+fn invalid_configuration_is_refused_with_file_and_field() {
     for (lines, words) in [
         ("maxPods: many\n", &["config.yaml", "maxPods"][..]),
         ("maxPods: -3\n", &["maxPods", "-3"]),
@@ -159,7 +159,7 @@ fn a_configuration_that_cannot_be_used_is_refused_with_file_and_field() {
 }
 
 #[test]
-fn a_manifest_directory_given_as_configuration_gets_the_right_flag_named() {
+fn manifest_directory_as_config_file_suggests_manifest_dir() {
     let node = Node::new();
     let argument = format!("--config={}", node.agent.manifest_dir().display());
     let output = Command::new(binary()).arg(argument).output().expect("run the agent");
@@ -168,7 +168,7 @@ fn a_manifest_directory_given_as_configuration_gets_the_right_flag_named() {
 }
 
 #[test]
-fn an_unknown_field_is_told_and_does_not_keep_the_agent_from_running() {
+fn unknown_config_field_is_logged_and_the_agent_starts() {
     let mut node = Node::new();
     node.agent.configure("maxPodz: 3\n");
     node.start_with_neighbour();

@@ -39,7 +39,7 @@ fn openrc_script(words: &str) -> String {
 }
 
 #[test]
-fn openrcs_script_tells_the_end_of_a_debian_machine_and_waits_for_it() {
+fn openrc_script_detects_a_debian_shutdown() {
     for (runlevel, marks) in
         [("2 6", true), ("2 0", true), ("2 1", false), ("N 2", false), ("unknown", false)]
     {
@@ -176,7 +176,7 @@ fn a_dry_run_says_what_it_would_write_and_changes_nothing() {
 }
 
 #[test]
-fn a_system_is_set_up_once_however_often_it_is_asked_and_given_up_again() {
+fn init_is_idempotent_and_reset_removes_what_it_created() {
     let scratch = Scratch::new();
     let root = image(&scratch);
     let before = snapshot(&root);
@@ -319,7 +319,7 @@ fn system_without_a_package_gets_the_program_and_a_unit_for_it() {
 }
 
 #[test]
-fn flags_of_the_agent_are_the_services_and_a_kubeconfig_of_another_authority_is_an_error() {
+fn init_passes_flags_to_the_service_and_rejects_another_ca() {
     let scratch = Scratch::new();
     let root = image(&scratch);
     let rootfs = format!("--rootfs={}", root.display());
@@ -362,7 +362,7 @@ fn reset_asks_and_takes_yes_for_an_answer() {
 }
 
 #[test]
-fn reset_empties_no_mount_and_leaves_the_disk_of_the_root_directory_mounted() {
+fn reset_keeps_mounted_data_and_the_root_directorys_disk() {
     let scratch = Scratch::new();
     let root = image(&scratch);
     let (disk, share) = (scratch.dir("disk"), scratch.dir("share"));

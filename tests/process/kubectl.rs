@@ -47,7 +47,7 @@ fn row(table: &str, first: &str) -> Vec<String> {
 }
 
 #[test]
-fn stock_kubectl_looks_around_on_the_box() {
+fn stock_kubectl_reads_pods_nodes_objects_and_events() {
     let (mut node, api) = served();
     let admin = kubectl(&node, &api, "admin", &[]);
     let waited = admin.out(&["wait", "--for=condition=Ready", "pod/neighbour-edge", "--timeout=60s"]);
@@ -316,7 +316,7 @@ fn every_kubectl_cordons_labels_taints_and_drains_the_node() {
 
 /// Newer ones send these pods in Kubernetes' binary form.
 #[test]
-fn every_kubectl_debugs_nodes_and_copies_and_shows_small_differences() {
+fn every_kubectl_version_can_diff_and_debug() {
     let (mut node, api) = served();
     let file = node.scratch.path().join("web.yaml");
     let text = NEW.replace("NAME", "web");

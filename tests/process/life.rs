@@ -50,7 +50,7 @@ fn a_second_signal_ends_an_agent_whose_shutdown_hangs() {
 }
 
 #[test]
-fn whoever_opens_the_lock_file_makes_the_agent_leave_and_pods_stay() {
+fn lock_file_contention_ends_the_agent_but_no_pod() {
     let mut node = Node::new();
     let lock = node.scratch.path().join("agent.lock");
     node.agent.argument(format!("--lock-file={}", lock.display()));
@@ -63,7 +63,7 @@ fn whoever_opens_the_lock_file_makes_the_agent_leave_and_pods_stay() {
 }
 
 #[test]
-fn a_second_agent_waits_for_the_lock_takes_over_and_can_be_stopped_while_it_waits() {
+fn second_agent_waits_for_the_lock_file_and_takes_over() {
     let mut node = Node::new();
     let lock = format!("--lock-file={}", node.scratch.path().join("agent.lock").display());
     node.agent.argument(lock.clone());
@@ -98,7 +98,7 @@ fn second_on_the_cgroup_root(node: &Node) -> AgentProcess {
 }
 
 #[test]
-fn a_cgroup_root_is_one_living_agents_and_the_refused_one_says_whose() {
+fn second_agent_on_a_cgroup_root_is_refused() {
     let mut node = Node::new();
     node.with_cgroups();
     node.agent.start();
@@ -144,7 +144,7 @@ fn an_agent_that_was_killed_holds_no_cgroup_root() {
 }
 
 #[test]
-fn systemd_hears_ready_the_watchdog_at_half_its_interval_and_stopping() {
+fn systemd_gets_ready_watchdog_and_stopping_messages() {
     let mut node = Node::new();
     let path = node.scratch.path().join("notify");
     let systemd = UnixDatagram::bind(&path).expect("bind the notification socket");
@@ -186,7 +186,7 @@ fn a_watchdog_that_cannot_be_kept_is_refused_at_start() {
 }
 
 #[test]
-fn a_second_agent_in_the_same_root_directory_is_refused_and_disturbs_nothing() {
+fn a_second_agent_in_the_same_root_directory_is_refused() {
     let mut node = Node::new();
     let neighbour = node.start_with_neighbour();
     let calls = node.calls("RunPodSandbox");

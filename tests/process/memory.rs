@@ -7,7 +7,7 @@ use crate::support::agent::PATIENCE;
 use crate::support::wait::wait_for;
 
 #[test]
-fn a_damaged_store_is_set_aside_and_told_and_pods_run_on() {
+fn damaged_store_is_moved_aside_and_pods_keep_running() {
     let mut node = Node::new();
     let neighbour = node.start_with_neighbour();
     node.agent.wait_for_phase("neighbour", "Running");

@@ -18,7 +18,7 @@ fn without_manifests_it_says_so_and_ends_well() {
 }
 
 #[test]
-fn a_broken_manifest_among_good_ones_fails_the_run_and_the_good_ones_run() {
+fn a_broken_manifest_fails_the_run_but_other_pods_start() {
     let node = Node::new();
     node.apply(&pod("good"));
     node.apply(&pod("fine"));
@@ -43,7 +43,7 @@ fn a_missing_directory_fails_the_run_and_is_named() {
 }
 
 #[test]
-fn a_pod_that_does_not_come_up_in_time_is_named_with_what_it_waits_for() {
+fn timeout_reports_the_pod_and_its_waiting_reason() {
     let node = Node::new();
     node.apply(&pod("good"));
     node.apply(&job("crash", "crash", "Always"));
@@ -63,7 +63,7 @@ fn a_pod_that_does_not_come_up_in_time_is_named_with_what_it_waits_for() {
 }
 
 #[test]
-fn waiting_for_completion_counts_by_restart_policy_and_exit_code() {
+fn waiting_for_completion_respects_the_restart_policy() {
     let node = Node::new();
     for (name, policy, code) in [("done", "Never", 0), ("again", "OnFailure", 0)] {
         node.apply(&job(name, name, policy));

@@ -193,7 +193,7 @@ fn a_pod_of_a_manifest_finds_the_class_beside_it() {
     served.node.cri.change(|world, now| {
         let sandbox = world.sandboxes.iter().find(|(_, sandbox)| *sandbox.observed.pod.name == *web);
         let id = sandbox.map(|(id, _)| id.clone()).expect("a sandbox");
-        world.fell_sandbox(&id, now);
+        world.kill_sandbox(&id, now);
     });
     served.node.logged(&["web-edge", "FailedCreatePodSandBox", "RuntimeClass", "sandboxed", "not found"]);
 }

@@ -169,7 +169,7 @@ fn every_security_field_arrives_as_the_kubelet_sends_it() {
 }
 
 #[test]
-fn a_pod_that_says_nothing_gets_the_defaults_and_one_that_wants_the_node_gets_it() {
+fn security_contexts_of_default_and_privileged_pods() {
     let mut node = Node::new();
     node.apply(&pod("plain"));
     let host = json!({"hostNetwork": true, "hostPID": true, "hostIPC": true});
@@ -199,7 +199,7 @@ fn a_pod_that_says_nothing_gets_the_defaults_and_one_that_wants_the_node_gets_it
 }
 
 #[test]
-fn users_survive_a_restart_of_the_agent_and_are_given_back_with_the_pod() {
+fn user_namespace_ranges_survive_restarts_and_are_freed() {
     let mut node = Node::new();
     with_handlers(&node);
     let own = json!({"hostUsers": false});
@@ -231,7 +231,7 @@ fn users_survive_a_restart_of_the_agent_and_are_given_back_with_the_pod() {
 }
 
 #[test]
-fn what_the_runtime_cannot_do_is_told() {
+fn features_the_runtime_lacks_are_reported_as_events() {
     let mut node = Node::new();
     with_handlers(&node);
     node.apply(&spec("lost", &json!({"runtimeClassName": "gvisor"})));

@@ -22,7 +22,7 @@ fn served(more: &[&str]) -> (Node, Api) {
 }
 
 #[test]
-fn nobody_gets_in_without_a_certificate_and_each_group_may_what_it_may() {
+fn requests_need_a_certificate_and_groups_limit_access() {
     let (mut node, api) = served(&[]);
     for path in ["/pods", "/healthz", "/nothing", "/exec/default/neighbour-edge/main?command=id&output=1"] {
         assert_eq!(api.curl(None, path, &[]), (401, "Unauthorized\n".to_owned()), "{path}");
@@ -68,7 +68,7 @@ fn nobody_gets_in_without_a_certificate_and_each_group_may_what_it_may() {
 }
 
 #[test]
-fn tokens_anonymous_clients_and_the_plain_ports_are_there_when_they_are_asked_for() {
+fn tokens_anonymous_access_and_plain_ports_can_be_enabled() {
     let tokens = std::env::temp_dir().join(format!("tokens-{}", std::process::id()));
     fs::write(&tokens, "seen,joe,1,\"agent:viewers\"\nhidden,jim,2\n").expect("write");
     let (health, reading) = (free_port(), free_port());
@@ -191,7 +191,7 @@ fn old_protocols_are_refused_and_the_settings_count() {
 }
 
 #[test]
-fn what_can_never_be_served_ends_the_start_with_the_setting_and_the_reason() {
+fn unsupported_server_settings_fail_the_start() {
     let refused = |argument: &str| {
         let mut node = Node::new();
         let _api = Api::of(&mut node.agent, node.scratch.path());
@@ -218,7 +218,7 @@ fn what_can_never_be_served_ends_the_start_with_the_setting_and_the_reason() {
 
 /// A disk that comes late, another program on the port: nothing that a pod has to wait for.
 #[test]
-fn what_cannot_be_served_yet_keeps_no_pod_from_running_and_is_tried_again() {
+fn api_server_start_is_retried_while_pods_run() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
     let port = taken.local_addr().expect("an address").port();
     let mut node = Node::new();
@@ -258,7 +258,7 @@ fn what_cannot_be_served_yet_keeps_no_pod_from_running_and_is_tried_again() {
 }
 
 #[test]
-fn clients_that_do_not_speak_hold_up_nobody() {
+fn silent_clients_do_not_block_other_requests() {
     let (node, api) = served(&[]);
     let admin = api.person(&node.agent, "admin", &[]);
     let silent: Vec<TcpStream> =
@@ -274,7 +274,7 @@ fn clients_that_do_not_speak_hold_up_nobody() {
 }
 
 #[test]
-fn the_certificate_stays_over_a_restart_and_the_users_own_is_read_again() {
+fn certificate_survives_a_restart_and_is_reissued_if_deleted() {
     let (mut node, api) = served(&[]);
     let pki = api.authority().with_file_name("kubelet.crt");
     let first = fs::read(&pki).expect("it is there");

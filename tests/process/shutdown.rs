@@ -60,7 +60,7 @@ fn ready_condition(node: &Node) -> Result<Value, String> {
 }
 
 #[test]
-fn logind_waits_for_pods_which_end_in_order_and_run_again_when_it_is_called_off() {
+fn logind_shutdown_stops_pods_in_order_until_cancelled() {
     let (mut node, mut bus) = node(GRACE);
     let lock = bus.lock();
     assert_eq!(lock.words[..2], ["shutdown", "kubelet"]);
@@ -126,7 +126,7 @@ fn logind_waits_for_pods_which_end_in_order_and_run_again_when_it_is_called_off(
 }
 
 #[test]
-fn systemd_that_ends_the_agent_with_the_machine_ends_pods_without_any_configuration() {
+fn systemd_shutdown_stops_pods_without_configuration() {
     let (mut node, bus) = node("");
     let first = [node.running("neighbour"), node.running("vital")];
     bus.set_going_down(true);
@@ -153,7 +153,7 @@ fn systemd_that_ends_the_agent_with_the_machine_ends_pods_without_any_configurat
 }
 
 #[test]
-fn openrc_that_ends_the_agent_with_the_machine_ends_pods_and_otherwise_does_not() {
+fn openrc_stops_pods_only_when_the_machine_shuts_down() {
     let mut node = Node::new();
     let state = node.scratch.dir("openrc");
     node.agent.variable("RC_SVCDIR", &state.display().to_string());

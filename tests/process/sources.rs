@@ -9,7 +9,7 @@ use crate::support::http_server::{Answer, HttpServer};
 use crate::support::wait::wait_until;
 
 #[test]
-fn a_replacement_of_the_same_name_waits_until_the_old_one_is_gone() {
+fn replacement_pod_waits_until_the_old_pod_is_gone() {
     let mut node = Node::new();
     let slow =
         Program { run: Run::Forever, on_stop: OnStop::Exits { after: Duration::from_millis(800), code: 0 } };
@@ -159,7 +159,7 @@ fn an_old_signed_set_is_refused_also_after_a_restart() {
 }
 
 #[test]
-fn a_source_that_is_not_configured_any_more_takes_its_pods_with_it() {
+fn pods_of_a_source_no_longer_configured_are_removed() {
     let mut node = Node::new();
     let neighbour = node.start_with_neighbour();
     node.agent.terminate();

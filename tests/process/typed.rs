@@ -88,7 +88,7 @@ fn nested_wrong_types_are_refused_in_every_way_of_writing() {
 }
 
 #[test]
-fn unknown_and_duplicate_fields_at_depth_follow_field_validation() {
+fn field_validation_covers_nested_and_duplicate_fields() {
     let served = Served::new();
     let term = json!({"topologyKey": "zone", "labelSelector": {"matchLabel": {"a": "b"}}});
     let preferred = json!([{"weight": 1, "podAffinityTerm": term}]);
@@ -170,7 +170,7 @@ fn what_only_a_scheduler_does_is_a_warning() {
 }
 
 #[test]
-fn kubectl_explains_every_field_with_words() {
+fn kubectl_explain_describes_every_field() {
     let served = Served::new();
     let kubectl = kubectl(&served);
     for (path, words) in [

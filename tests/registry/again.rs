@@ -54,7 +54,7 @@ fn two_pulls_of_one_image_at_once_bring_each_layer_once() {
 }
 
 #[test]
-fn a_pull_that_is_given_up_leaves_its_whole_layers_and_nothing_else_and_frees_the_others() {
+fn interrupted_pull_keeps_only_its_complete_layers() {
     let scratch = Scratch::new();
     let image = TestImage::small();
     let seen = image.clone();

@@ -110,7 +110,7 @@ fn a_busy_server_is_asked_again() {
 }
 
 #[test]
-fn a_silent_connection_is_made_anew() {
+fn stalled_connection_is_reopened() {
     let scratch = Scratch::new();
     let image = TestImage::small();
     let seen = image.clone();
@@ -205,7 +205,7 @@ fn redirects_end_and_take_no_secrets_along() {
 }
 
 #[test]
-fn a_registry_that_always_wants_credentials_is_asked_a_bounded_number_of_times() {
+fn endless_auth_challenges_stop_after_a_few_requests() {
     let scratch = Scratch::new();
     let image = TestImage::small();
     let registry = FakeRegistry::start(&image, |asked, stream| {

@@ -78,7 +78,7 @@ fn images_are_pulled_and_what_came_of_each_is_said() {
 }
 
 #[test]
-fn credentials_come_from_options_a_file_a_pipe_or_the_nodes_configuration() {
+fn credentials_come_from_flags_file_stdin_or_node_config() {
     let scratch = Scratch::new();
     let image = TestImage::small();
     Registry::start(&scratch, "open", "").push("private/app", "v1", &image);
@@ -118,7 +118,7 @@ fn credentials_come_from_options_a_file_a_pipe_or_the_nodes_configuration() {
 }
 
 #[test]
-fn ctrl_c_leaves_nothing_half_made_and_whole_layers_for_the_next_try() {
+fn ctrl_c_leaves_only_complete_layers_for_the_next_pull() {
     let scratch = Scratch::new();
     let image = TestImage::small();
     let seen = image.clone();

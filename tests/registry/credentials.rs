@@ -30,7 +30,7 @@ fn shown(registry: &FakeRegistry) -> usize {
 
 /// As containerd: what a pod may know of a registry its mirrors are shown, unless it is said whom it is for.
 #[test]
-fn mirrors_are_shown_the_registrys_credentials_unless_they_are_for_one_server() {
+fn mirrors_get_credentials_unless_bound_to_one_server() {
     let scratch = Scratch::new();
     let image = TestImage::small();
     let (mirror, registry) = (FakeRegistry::start(&image, closed), FakeRegistry::start(&image, closed));
@@ -133,7 +133,7 @@ fn make_certificates(keys: &Path) {
 }
 
 #[test]
-fn a_registry_that_wants_a_certificate_is_shown_the_one_of_its_directory() {
+fn client_certificate_comes_from_the_hosts_directory() {
     let scratch = Scratch::new();
     let image = TestImage::small();
     Registry::start(&scratch, "open", "").push("a/b", "v1", &image);

@@ -250,7 +250,7 @@ fn the_child_pulls_and_says_what_happens() {
 }
 
 #[test]
-fn a_pull_in_which_nothing_moves_is_given_up_and_the_child_is_gone() {
+fn stalled_pull_is_aborted_and_its_child_process_ends() {
     let scratch = Scratch::new();
     let image = TestImage::small();
     let registry = FakeRegistry::start(&image, |asked, _| {

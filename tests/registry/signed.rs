@@ -111,7 +111,7 @@ fn refused(request: &PullRequest, words: &str) {
 }
 
 #[test]
-fn an_image_signed_by_a_key_of_the_policy_is_pulled_and_no_other() {
+fn only_images_signed_by_a_key_of_the_policy_are_pulled() {
     let signed = Signed::new();
     let digest = &signed.image.manifest.digest;
     refused(&signed.with_key("good", "none"), "is not signed (signature tag sha256-");
@@ -172,7 +172,7 @@ fn an_index_or_the_image_in_it_may_be_what_is_signed() {
 }
 
 #[test]
-fn what_the_policy_says_holds_for_what_is_here_already_and_without_a_registry() {
+fn policy_applies_to_local_images_and_without_a_registry() {
     let signed = Signed::new();
     let accept = json!("accept");
     assert!(pull_here(&signed.asked(&accept, "images")).is_ok());

@@ -75,7 +75,7 @@ fn a_manifest_that_trickles_is_given_up_too() {
 }
 
 #[test]
-fn a_server_that_sends_a_little_and_hangs_up_is_asked_a_bounded_number_of_times() {
+fn server_that_keeps_hanging_up_is_asked_five_times() {
     let scratch = Scratch::new();
     let image = TestImage::small();
     let seen = image.clone();
@@ -94,7 +94,7 @@ fn a_server_that_sends_a_little_and_hangs_up_is_asked_a_bounded_number_of_times(
 }
 
 #[test]
-fn a_mirror_that_trickles_is_left_for_the_registry_in_the_middle_of_a_layer() {
+fn slow_mirror_is_replaced_by_the_registry_in_mid_layer() {
     let scratch = Scratch::new();
     let image = TestImage::small();
     let seen = image.clone();

@@ -232,7 +232,7 @@ impl Node {
     pub async fn stop(&mut self) {
         let Some(agent) = self.agent.take() else { return };
         self.writes.spare();
-        agent.trigger.ask();
+        agent.trigger.request();
         let (kubelet, store) = (agent.kubelet, agent.store);
         agent
             .tasks
@@ -424,7 +424,7 @@ impl Node {
             pods: kubelet.workers.pressure(),
             runtime: Rc::<FakeRuntime>::clone(runtime),
             stats: Stats::new(stats, config.objects, self.clock.clone()),
-            looked: Rc::new(|| {}),
+            on_checked: Rc::new(|| {}),
             measure: Rc::new(move || {
                 let of = |pod: Pod| {
                     let mib = usage.borrow().get(pod.metadata.uid.as_str()).copied();
@@ -433,7 +433,7 @@ impl Node {
                     let usage = Usage { counted, ..Usage::default() };
                     PodUse { pod: pod.pod_ref(), usage, ..PodUse::default() }
                 };
-                let pods = shown.everybody().into_iter().map(of).collect();
+                let pods = shown.all_pods().into_iter().map(of).collect();
                 Box::pin(async move { Ok(Summary { pods, ..Summary::default() }) })
             }),
         })

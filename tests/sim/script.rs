@@ -239,7 +239,7 @@ impl Simulation {
             19 => self.reboot(),
             20 => self.fault(FakeFaults { unavailable: true, ..FakeFaults::default() }),
             21 => self.kill_container(),
-            22 => self.fell_sandbox(),
+            22 => self.kill_sandbox(),
             23 => self.error_rates(),
             24 => self.hang(),
             25..=28 => self.change_config(),
@@ -396,7 +396,7 @@ impl Simulation {
         self.node.fake.change(|world, now| world.kill_container(&id, 137, now));
     }
 
-    fn fell_sandbox(&mut self) {
+    fn kill_sandbox(&mut self) {
         let ready: Vec<_> = self
             .node
             .fake
@@ -412,7 +412,7 @@ impl Simulation {
         let id = self.dice.pick(&ready).clone();
         self.tell(&format!("fell sandbox {id}"));
         self.watcher.harms_sandbox(&self.node.fake.world(), &id);
-        self.node.fake.change(|world, now| world.fell_sandbox(&id, now));
+        self.node.fake.change(|world, now| world.kill_sandbox(&id, now));
     }
 
     fn error_rates(&mut self) {

@@ -77,12 +77,12 @@ fn check_seeds(half: u64) {
 }
 
 #[test]
-fn whatever_happens_every_pod_ends_up_as_it_should_with_even_seeds() {
+fn every_pod_reaches_its_desired_state_with_even_seeds() {
     check_seeds(0);
 }
 
 #[test]
-fn whatever_happens_every_pod_ends_up_as_it_should_with_odd_seeds() {
+fn every_pod_reaches_its_desired_state_with_odd_seeds() {
     check_seeds(1);
 }
 

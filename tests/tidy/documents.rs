@@ -256,7 +256,7 @@ fn logged(program: &str) -> BTreeSet<&str> {
 }
 
 #[test]
-fn every_warning_in_the_log_and_every_reason_of_an_event_is_on_the_page_of_messages() {
+fn every_logged_warning_and_event_reason_is_documented() {
     let (page, program) = (read("docs/troubleshooting.md"), program());
     let logged = logged(&program);
     assert!(logged.len() > 50, "only {} lines of the log are found", logged.len());
@@ -298,7 +298,7 @@ fn the_checks_of_documents_find_what_they_are_for() {
 
 /// A name that selects nothing would leave out a test in silence.
 #[test]
-fn the_part_of_the_tests_that_is_emulated_names_tests_that_exist() {
+fn emulated_test_list_names_existing_tests() {
     let check = read("packaging/check");
     let listed = |name: &&str| name.starts_with("process::") && name.len() > "process::".len();
     let names: Vec<&str> = check.lines().map(str::trim).filter(listed).collect();

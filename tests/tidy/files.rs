@@ -49,13 +49,13 @@ fn complaints((name, text): &Text) -> Vec<String> {
 }
 
 #[test]
-fn every_file_has_a_header_a_bearable_length_and_no_banned_word() {
+fn files_have_a_header_bounded_length_and_no_banned_text() {
     let found: Vec<String> = texts().iter().flat_map(complaints).collect();
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
 #[test]
-fn a_row_for_a_long_file_is_taken_out_when_the_file_is_short_again() {
+fn listed_long_files_are_still_long() {
     for (name, why) in LONG_FILES {
         let text = fs::read_to_string(repository().join(name)).unwrap_or_default();
         assert!(text.lines().count() > LONG_FILE, "{name} is no longer long ({why})");

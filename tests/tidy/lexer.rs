@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_strings_and_characters_hide_nothing_and_show_nothing() {
+    fn comments_strings_and_char_literals_yield_no_paths() {
         let text = r##"
             /* outer /* a::b */ c::d */ // e::f
             fn f<'a>(x: &'a str) { g("h::i \" j::k", r#"l::m " n::o"#, 'p', '\'', b'"', '"'); q::r }

@@ -94,7 +94,7 @@ fn documentation_says_what_the_name_cannot() {
 }
 
 #[test]
-fn repeated_names_and_empty_words_are_found() {
+fn repeated_type_names_and_empty_comments_are_found() {
     let file = |name: &str, text: &str| (format!("src/{name}.rs"), text.to_owned());
     let sample = ["a", "b", "c", "d"].map(|name| file(name, "struct State; fn f() {}"));
     assert_eq!(repeated(&parse(sample.clone())), ["State: src/a.rs, src/b.rs, src/c.rs, src/d.rs"]);

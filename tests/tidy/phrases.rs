@@ -51,7 +51,7 @@ fn messages_and_schema_descriptions_have_no_banned_phrase() {
 }
 
 #[test]
-fn banned_phrases_are_found_as_whole_words_only() {
+fn banned_phrases_match_whole_words_only() {
     let found = |name: &str, source: &str| -> usize {
         texts(name, source).iter().map(|text| phrases(text).count()).sum()
     };

@@ -82,14 +82,14 @@ pub(super) fn scan(arguments: &[OsString], explain: bool) -> Result<Args, Config
         let target = find(&name).ok_or_else(|| unknown(&name))?;
         let (value, alone) = match parser.optional_value() {
             Some(value) => (text(value)?, false),
-            None if target.stands_alone() => ("true".to_owned(), true),
+            None if target.value_is_optional() => ("true".to_owned(), true),
             None => {
                 let value = parser.value().map_err(|_| FlagError::NoValue { flag: name.clone() });
                 (text(value.map_err(ConfigError::Flag)?)?, false)
             }
         };
         after_bool = alone.then(|| short.map_or_else(|| format!("--{name}"), |flag| format!("-{flag}")));
-        take(&mut args, name, target, &value)?;
+        apply_flag(&mut args, name, target, &value)?;
     }
 }
 
@@ -101,7 +101,7 @@ fn explain_switch(value: &str) -> Result<bool, ConfigError> {
     Ok(on == Value::Bool(true))
 }
 
-fn take(args: &mut Args, name: String, target: FlagTarget, text: &str) -> Result<(), ConfigError> {
+fn apply_flag(args: &mut Args, name: String, target: FlagTarget, text: &str) -> Result<(), ConfigError> {
     let (canonical, kind, warning) = match target {
         FlagTarget::Removed(removed) if removed.fatal => {
             return Err(ConfigError::Flag(FlagError::Removed { flag: name, advice: removed.advice }));
@@ -109,7 +109,7 @@ fn take(args: &mut Args, name: String, target: FlagTarget, text: &str) -> Result
         FlagTarget::Removed(removed) => {
             let line =
                 format!("Flag --{name} was removed from the kubelet and is ignored: {}", removed.advice);
-            note(&mut args.warnings, line);
+            add_once(&mut args.warnings, line);
             return Ok(());
         }
         FlagTarget::Flag(flag) => {
@@ -134,14 +134,14 @@ fn take(args: &mut Args, name: String, target: FlagTarget, text: &str) -> Result
         ConfigError::Flag(FlagError::Value { flag: name.clone(), value, error })
     })?;
     if let Some(line) = warning {
-        note(&mut args.warnings, line);
+        add_once(&mut args.warnings, line);
     }
     args.given.insert(canonical, Given { spelled: name, value });
     Ok(())
 }
 
 /// Each line once, however often the flag is used.
-fn note(lines: &mut Vec<String>, line: String) {
+fn add_once(lines: &mut Vec<String>, line: String) {
     if !lines.contains(&line) {
         lines.push(line);
     }
@@ -183,8 +183,8 @@ fn text(value: OsString) -> Result<String, ConfigError> {
 /// True for a flag whose effect this version lacks.
 pub(super) fn without_effect(target: FlagTarget) -> bool {
     match target {
-        FlagTarget::Field(field) => !field.acted_on(),
-        FlagTarget::Flag(flag) => !flag.acted_on && flag.family != Family::Cadvisor,
+        FlagTarget::Field(field) => !field.is_implemented(),
+        FlagTarget::Flag(flag) => !flag.is_implemented && flag.family != Family::Cadvisor,
         FlagTarget::Removed(_) => false,
     }
 }

@@ -75,21 +75,21 @@ pub(super) fn table(resolved: &Resolved) -> String {
     let document = resolved.masked();
     let mut text = String::new();
     let origin = |key: &str| resolved.provenance.get(key).unwrap_or(&Origin::Default);
-    let mut line = |name: &str, value: &str, origin: &Origin, acted_on: bool| {
-        let note = if acted_on { "" } else { "; not implemented yet" };
+    let mut line = |name: &str, value: &str, origin: &Origin, is_implemented: bool| {
+        let note = if is_implemented { "" } else { "; not implemented yet" };
         // Writing to a String cannot fail.
         let _ = writeln!(text, "{name} = {value}  # {origin}{note}");
     };
     for field in FIELDS {
         let value = tree::get(&document, field.path).map_or_else(|| "(unset)".to_owned(), Value::to_string);
-        line(field.path, &value, origin(field.path), field.acted_on());
+        line(field.path, &value, origin(field.path), field.is_implemented());
         let gates = document.get(field.path).filter(|_| field.path == "featureGates");
         for (name, on) in gates.and_then(Value::as_object).into_iter().flatten() {
             line(
                 &format!("featureGates.{name}"),
                 &on.to_string(),
                 origin(field.path),
-                gates::is_acted_on(name),
+                gates::is_implemented(name),
             );
         }
     }
@@ -100,7 +100,7 @@ pub(super) fn table(resolved: &Resolved) -> String {
         }
         let key = format!("--{}", flag.name);
         let value = values.get(flag.name).cloned().unwrap_or_default();
-        line(&key, &value, origin(&key), flag.acted_on);
+        line(&key, &value, origin(&key), flag.is_implemented);
     }
     text
 }

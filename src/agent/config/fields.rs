@@ -41,7 +41,7 @@ impl SettingField {
     }
 
     /// True when this version acts on the field.
-    pub(super) fn acted_on(&self) -> bool {
+    pub(super) fn is_implemented(&self) -> bool {
         self.marks & A != 0
     }
 

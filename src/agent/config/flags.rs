@@ -50,7 +50,7 @@ pub(super) struct Flag {
     pub(super) default: &'static str,
     pub(super) family: Family,
     /// This version acts on it.
-    pub(super) acted_on: bool,
+    pub(super) is_implemented: bool,
     /// The deprecation message.
     pub(super) deprecated: Option<&'static str>,
     /// One line for `--help`.
@@ -63,7 +63,7 @@ pub(super) struct Removed {
     /// Its name; a trailing `*` matches every name with that prefix.
     pub(super) name: &'static str,
     /// It takes no detached value.
-    pub(super) stands_alone: bool,
+    pub(super) value_is_optional: bool,
     /// What to use instead, or why nothing is needed.
     pub(super) advice: &'static str,
     /// Ignoring it would change the node's behaviour, so it is refused.
@@ -82,11 +82,11 @@ pub(super) enum FlagTarget {
 
 impl FlagTarget {
     /// Whether it may be used without a value.
-    pub(super) fn stands_alone(self) -> bool {
+    pub(super) fn value_is_optional(self) -> bool {
         match self {
-            Self::Field(field) => field.kind.stands_alone(),
-            Self::Flag(flag) => flag.kind.stands_alone(),
-            Self::Removed(removed) => removed.stands_alone,
+            Self::Field(field) => field.kind.value_is_optional(),
+            Self::Flag(flag) => flag.kind.value_is_optional(),
+            Self::Removed(removed) => removed.value_is_optional,
         }
     }
 }
@@ -123,29 +123,29 @@ const fn kubelet(
     name: &'static str,
     kind: ValueKind,
     default: &'static str,
-    acted_on: bool,
+    is_implemented: bool,
     help: &'static str,
 ) -> Flag {
-    Flag { name, kind, default, family: Family::Kubelet, acted_on, deprecated: None, help }
+    Flag { name, kind, default, family: Family::Kubelet, is_implemented, deprecated: None, help }
 }
 
-const fn old(
+const fn deprecated(
     name: &'static str,
     kind: ValueKind,
     default: &'static str,
-    acted_on: bool,
+    is_implemented: bool,
     why: &'static str,
 ) -> Flag {
-    Flag { name, kind, default, family: Family::Kubelet, acted_on, deprecated: Some(why), help: "" }
+    Flag { name, kind, default, family: Family::Kubelet, is_implemented, deprecated: Some(why), help: "" }
 }
 
-const fn ours(name: &'static str, kind: ValueKind, default: &'static str, help: &'static str) -> Flag {
-    Flag { name, kind, default, family: Family::Agent, acted_on: true, deprecated: None, help }
+const fn agent(name: &'static str, kind: ValueKind, default: &'static str, help: &'static str) -> Flag {
+    Flag { name, kind, default, family: Family::Agent, is_implemented: true, deprecated: None, help }
 }
 
 const fn cadvisor(name: &'static str, kind: ValueKind, default: &'static str) -> Flag {
     let deprecated = Some("this is a cAdvisor flag and has no effect; it will be removed.");
-    Flag { name, kind, default, family: Family::Cadvisor, acted_on: false, deprecated, help: "" }
+    Flag { name, kind, default, family: Family::Cadvisor, is_implemented: false, deprecated, help: "" }
 }
 
 const EVICTION_REPLACES: &str =
@@ -199,12 +199,12 @@ flags! {
         ("image-credential-provider-config", Text, "", true, "credential provider configuration, a file or directory");
     kubelet image_credential_provider_bin_dir: String =
         ("image-credential-provider-bin-dir", Text, "", true, "directory of credential provider plugin binaries");
-    old("minimum-container-ttl-duration", Duration, "0s", false, EVICTION_REPLACES);
-    old maximum_dead_containers_per_container: i32 =
+    deprecated("minimum-container-ttl-duration", Duration, "0s", false, EVICTION_REPLACES);
+    deprecated maximum_dead_containers_per_container: i32 =
         ("maximum-dead-containers-per-container", Int32, "1", true, EVICTION_REPLACES);
-    old("maximum-dead-containers", Int32, "-1", false, EVICTION_REPLACES);
-    old("experimental-mounter-path", Text, "", false, WILL_BE_REMOVED);
-    old experimental_allocatable_ignore_eviction: bool =
+    deprecated("maximum-dead-containers", Int32, "-1", false, EVICTION_REPLACES);
+    deprecated("experimental-mounter-path", Text, "", false, WILL_BE_REMOVED);
+    deprecated experimental_allocatable_ignore_eviction: bool =
         ("experimental-allocatable-ignore-eviction", Bool, "false", true, WILL_BE_REMOVED);
     kubelet("windows-service", Bool, "false", false, "accepted; no effect on Linux");
     kubelet("windows-priorityclass", Text, "NORMAL_PRIORITY_CLASS", false, "accepted; no effect on Linux");
@@ -212,50 +212,50 @@ flags! {
         "print the version and exit; =raw prints full version information, =vX.Y.Z sets the reported \
          version");
     kubelet("help", Bool, "false", true, "print this help and exit");
-    ours manifest_url_ca_file: Option<PathBuf> = ("manifest-url-ca-file", Text, "",
+    agent manifest_url_ca_file: Option<PathBuf> = ("manifest-url-ca-file", Text, "",
         "PEM file of certificate authorities trusted for --manifest-url; defaults to the system's");
-    ours manifest_url_client_cert_file: Option<PathBuf> =
+    agent manifest_url_client_cert_file: Option<PathBuf> =
         ("manifest-url-client-cert-file", Text, "", "PEM file of the client certificate for --manifest-url");
-    ours manifest_url_client_key_file: Option<PathBuf> =
+    agent manifest_url_client_key_file: Option<PathBuf> =
         ("manifest-url-client-key-file", Text, "", "PEM file of its private key; defaults to the certificate file");
-    ours manifest_url_token_file: Option<PathBuf> =
+    agent manifest_url_token_file: Option<PathBuf> =
         ("manifest-url-token-file", Text, "", "bearer token file for --manifest-url; read for each request");
-    ours manifest_url_verify_key_file: Option<PathBuf> = ("manifest-url-verify-key-file", Text, "",
+    agent manifest_url_verify_key_file: Option<PathBuf> = ("manifest-url-verify-key-file", Text, "",
         "minisign public key; manifests of the URL must have a valid signature at the URL plus .minisig");
-    ours manifest_url_rollback_after: GoDuration = ("manifest-url-rollback-after", Duration, "0s",
+    agent manifest_url_rollback_after: GoDuration = ("manifest-url-rollback-after", Duration, "0s",
         "roll back to the last good pod set when a set from --manifest-url has not started within this \
          time; 0 disables");
-    ours token_auth_file: Option<PathBuf> = ("token-auth-file", Text, "",
+    agent token_auth_file: Option<PathBuf> = ("token-auth-file", Text, "",
         "bearer token file for the API on port 10250, one per line: token,user,uid,\"group,group\"");
-    ours store_key_file: Option<PathBuf> = ("store-key-file", Text, "",
+    agent store_key_file: Option<PathBuf> = ("store-key-file", Text, "",
         "key (32 bytes, base64 or hex) to encrypt Secrets in agent.db; defaults to the systemd credential \
          agent-store-key, if set");
-    ours run_once_timeout: GoDuration =
+    agent run_once_timeout: GoDuration =
         ("runonce-timeout", Duration, "5m", "maximum time --runonce waits for the pods");
-    ours run_once_wait: RunOnceWait =
+    agent run_once_wait: RunOnceWait =
         ("runonce-wait", Text, "running", "pod state --runonce waits for: running or completed");
-    ours images_dir: PathBuf =
+    agent images_dir: PathBuf =
         ("images-dir", Text, "", "image archives to import at start (default <root-dir>/images)");
-    ours container_log_ram: Option<u64> = ("container-log-ram", Text, "",
+    agent container_log_ram: Option<u64> = ("container-log-ram", Text, "",
         "keep container logs in memory only, with this total limit (such as 64Mi); they are lost at reboot");
-    ours agent_socket: PathBuf =
+    agent agent_socket: PathBuf =
         ("agent-socket", Text, "/run/agent/agent.sock", "Unix socket for agent status and other commands");
-    ours runtime_state_dir: PathBuf =
+    agent runtime_state_dir: PathBuf =
         ("runtime-state-dir", Text, "/run/agent/runtime", "embedded runtime: state directory, on a tmpfs");
-    ours bridge_name: String =
+    agent bridge_name: String =
         ("bridge-name", Text, "agent0", "embedded runtime: name of the pod network bridge and its nftables table");
-    ours cni_conf_dir: PathBuf = ("cni-conf-dir", Text, "/etc/cni/net.d",
+    agent cni_conf_dir: PathBuf = ("cni-conf-dir", Text, "/etc/cni/net.d",
         "embedded runtime: CNI configuration directory; a configuration in it replaces the built-in network");
-    ours cni_bin_dirs: Vec<PathBuf> = ("cni-bin-dir", Text, "/opt/cni/bin:/usr/lib/cni",
+    agent cni_bin_dirs: Vec<PathBuf> = ("cni-bin-dir", Text, "/opt/cni/bin:/usr/lib/cni",
         "embedded runtime: CNI plugin directories, separated by colons");
-    ours registry_hosts_dirs: Vec<PathBuf> = ("registry-hosts-dir", Text, DEFAULT_HOSTS_DIRS,
+    agent registry_hosts_dirs: Vec<PathBuf> = ("registry-hosts-dir", Text, DEFAULT_HOSTS_DIRS,
         "embedded runtime: registry mirrors and certificates, in containerd's hosts.toml format");
-    ours image_policy: Option<PathBuf> = ("image-policy", Text, "",
+    agent image_policy: Option<PathBuf> = ("image-policy", Text, "",
         "embedded runtime: image policy file, allowed images and required signatures (JSON; defaults to \
          /etc/agent/image-policy.json if it exists)");
-    ours allowed_devices: Vec<String> = ("allowed-devices", List, "*",
+    agent allowed_devices: Vec<String> = ("allowed-devices", List, "*",
         "devices that pods may request by annotation or volume: paths and CDI names, with * as a wildcard");
-    ours runtime_handlers: BTreeMap<String, String> = ("runtime-handlers", Map, "",
+    agent runtime_handlers: BTreeMap<String, String> = ("runtime-handlers", Map, "",
         "embedded runtime: OCI runtimes by runtimeClassName, such as crun=/usr/bin/crun");
     cadvisor("housekeeping-interval", Duration, "10s");
     cadvisor("max-housekeeping-interval", Duration, "15s");
@@ -279,16 +279,16 @@ flags! {
     cadvisor("storage-driver-buffer-duration", Duration, "1m");
 }
 
-const fn gone(name: &'static str, advice: &'static str) -> Removed {
-    Removed { name, stands_alone: false, advice, fatal: false }
+const fn removed(name: &'static str, advice: &'static str) -> Removed {
+    Removed { name, value_is_optional: false, advice, fatal: false }
 }
 
-const fn gone_bool(name: &'static str, advice: &'static str) -> Removed {
-    Removed { name, stands_alone: true, advice, fatal: false }
+const fn removed_bool(name: &'static str, advice: &'static str) -> Removed {
+    Removed { name, value_is_optional: true, advice, fatal: false }
 }
 
 const fn refused(name: &'static str, advice: &'static str) -> Removed {
-    Removed { name, stands_alone: false, advice, fatal: true }
+    Removed { name, value_is_optional: false, advice, fatal: true }
 }
 
 const RUNTIME_OWNS_NETWORK: &str = "the container runtime sets up pod networks; configure CNI there";
@@ -298,37 +298,37 @@ const ALWAYS: &str = "this is no longer optional";
 
 #[rustfmt::skip]
 pub(super) static REMOVED: &[Removed] = &[
-    gone("network-plugin", RUNTIME_OWNS_NETWORK),
-    gone("cni-cache-dir", RUNTIME_OWNS_NETWORK),
-    gone("network-plugin-mtu", RUNTIME_OWNS_NETWORK),
-    gone("pod-infra-container-image", "the container runtime owns the sandbox image; set it there"),
-    gone("container-runtime", RUNTIME_ENDPOINT),
-    gone("docker-endpoint", RUNTIME_ENDPOINT),
-    gone("image-pull-progress-deadline", "set a pull timeout in the container runtime"),
-    gone("dynamic-config-dir", "use --config and --config-dir"),
-    gone_bool("experimental-dockershim", RUNTIME_ENDPOINT),
-    gone("experimental-dockershim*", RUNTIME_ENDPOINT),
-    gone("cloud-config", "run a cloud controller manager and use --cloud-provider=external"),
-    gone_bool("keep-terminated-pod-volumes", "volumes of terminated pods are always unmounted"),
-    gone("non-masquerade-cidr", RUNTIME_OWNS_NETWORK),
-    gone_bool("register-schedulable", "use --register-with-taints"),
-    gone_bool("allow-privileged", "privileged containers are always allowed"),
-    gone("cadvisor-port", "use /metrics/cadvisor of the kubelet's port"),
+    removed("network-plugin", RUNTIME_OWNS_NETWORK),
+    removed("cni-cache-dir", RUNTIME_OWNS_NETWORK),
+    removed("network-plugin-mtu", RUNTIME_OWNS_NETWORK),
+    removed("pod-infra-container-image", "the container runtime owns the sandbox image; set it there"),
+    removed("container-runtime", RUNTIME_ENDPOINT),
+    removed("docker-endpoint", RUNTIME_ENDPOINT),
+    removed("image-pull-progress-deadline", "set a pull timeout in the container runtime"),
+    removed("dynamic-config-dir", "use --config and --config-dir"),
+    removed_bool("experimental-dockershim", RUNTIME_ENDPOINT),
+    removed("experimental-dockershim*", RUNTIME_ENDPOINT),
+    removed("cloud-config", "run a cloud controller manager and use --cloud-provider=external"),
+    removed_bool("keep-terminated-pod-volumes", "volumes of terminated pods are always unmounted"),
+    removed("non-masquerade-cidr", RUNTIME_OWNS_NETWORK),
+    removed_bool("register-schedulable", "use --register-with-taints"),
+    removed_bool("allow-privileged", "privileged containers are always allowed"),
+    removed("cadvisor-port", "use /metrics/cadvisor of the kubelet's port"),
     refused("api-servers", "use --kubeconfig"),
     refused("experimental-bootstrap-kubeconfig", "use --bootstrap-kubeconfig"),
-    gone_bool("experimental-check-node-capabilities-before-mount", ALWAYS),
-    gone_bool("really-crash-for-testing", "a panic always ends the process"),
-    gone("chaos-chance", "fault injection is not supported"),
-    gone_bool("experimental-kernel-memcg-notification", "use --kernel-memcg-notification"),
-    gone_bool("add-dir-header", LOGS_TO_STDERR),
-    gone_bool("alsologtostderr", LOGS_TO_STDERR),
-    gone("log-backtrace-at", LOGS_TO_STDERR),
-    gone("log-dir", LOGS_TO_STDERR),
-    gone("log-file", LOGS_TO_STDERR),
-    gone("log-file-max-size", LOGS_TO_STDERR),
-    gone_bool("logtostderr", LOGS_TO_STDERR),
-    gone_bool("one-output", LOGS_TO_STDERR),
-    gone_bool("skip-headers", LOGS_TO_STDERR),
-    gone_bool("skip-log-headers", LOGS_TO_STDERR),
-    gone("stderrthreshold", LOGS_TO_STDERR),
+    removed_bool("experimental-check-node-capabilities-before-mount", ALWAYS),
+    removed_bool("really-crash-for-testing", "a panic always ends the process"),
+    removed("chaos-chance", "fault injection is not supported"),
+    removed_bool("experimental-kernel-memcg-notification", "use --kernel-memcg-notification"),
+    removed_bool("add-dir-header", LOGS_TO_STDERR),
+    removed_bool("alsologtostderr", LOGS_TO_STDERR),
+    removed("log-backtrace-at", LOGS_TO_STDERR),
+    removed("log-dir", LOGS_TO_STDERR),
+    removed("log-file", LOGS_TO_STDERR),
+    removed("log-file-max-size", LOGS_TO_STDERR),
+    removed_bool("logtostderr", LOGS_TO_STDERR),
+    removed_bool("one-output", LOGS_TO_STDERR),
+    removed_bool("skip-headers", LOGS_TO_STDERR),
+    removed_bool("skip-log-headers", LOGS_TO_STDERR),
+    removed("stderrthreshold", LOGS_TO_STDERR),
 ];

@@ -98,7 +98,7 @@ const ACTED_ON: [&str; 3] =
     ["GracefulNodeShutdown", "GracefulNodeShutdownBasedOnPodPriority", "NodeLogQuery"];
 
 /// Whether a gate, or a group of them, has an effect here.
-pub(super) fn is_acted_on(name: &str) -> bool {
+pub(super) fn is_implemented(name: &str) -> bool {
     ACTED_ON.contains(&name) || name == "AllBeta"
 }
 
@@ -109,7 +109,7 @@ pub(super) fn without_effect(given: &BTreeMap<String, bool>) -> impl Iterator<It
         gate.map_or(!on, |gate| gate.on == on)
     };
     let named = given.iter().map(|(name, on)| (name.as_str(), *on));
-    named.filter(move |(name, on)| !is_acted_on(name) && !is_default(name, *on))
+    named.filter(move |(name, on)| !is_implemented(name) && !is_default(name, *on))
 }
 
 const GROUPS: [(&str, Stage); 2] = [("AllAlpha", Stage::Alpha), ("AllBeta", Stage::Beta)];
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_stand_until_a_gate_is_named_and_a_named_gate_beats_its_group() {
+    fn named_gate_overrides_its_group_and_others_keep_defaults() {
         let gates = FeatureGates::resolve(&BTreeMap::new()).unwrap();
         assert!(gates.enabled("GracefulNodeShutdown") && !gates.enabled("MemoryQoS"));
         assert!(!gates.enabled("NoSuchGate"));
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_and_locked_gates_are_refused_together_with_a_suggestion() {
+    fn unknown_and_locked_gates_are_refused_with_a_suggestion() {
         let findings =
             FeatureGates::resolve(&given(&[("MemoryQos", true), ("SidecarContainers", false)])).unwrap_err();
         let text = findings.to_string();

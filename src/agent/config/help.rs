@@ -85,18 +85,18 @@ pub(super) fn text() -> String {
         let default =
             default_text(field.kind, agent_default(field.path).or(field.default).unwrap_or_default());
         let note = if field.flag_deprecated() { "deprecated: set" } else { "sets" };
-        let effect = if field.acted_on() { "" } else { "; not implemented yet" };
+        let effect = if field.is_implemented() { "" } else { "; not implemented yet" };
         let _ = writeln!(
             text,
             "{dash}{}{}\n            {note} {} in the file{default}{effect}",
             field.flag,
-            word(field.kind),
+            value_hint(field.kind),
             field.path
         );
     }
     text.push_str("\nAccepted without effect (cAdvisor):\n");
     for flag in FLAGS.iter().filter(|flag| flag.family == Family::Cadvisor) {
-        let _ = writeln!(text, "      --{}{}", flag.name, word(flag.kind));
+        let _ = writeln!(text, "      --{}{}", flag.name, value_hint(flag.kind));
     }
     text
 }
@@ -109,15 +109,16 @@ fn write_flag(text: &mut String, flag: &Flag) {
     };
     let default =
         if flag.kind == ValueKind::Version { String::new() } else { default_text(flag.kind, flag.default) };
-    let effect = if flag.acted_on { "" } else { "; not implemented yet" };
-    let _ = writeln!(text, "{dash}{}{}\n            {help}{default}{effect}", flag.name, word(flag.kind));
+    let effect = if flag.is_implemented { "" } else { "; not implemented yet" };
+    let _ =
+        writeln!(text, "{dash}{}{}\n            {help}{default}{effect}", flag.name, value_hint(flag.kind));
 }
 
-fn word(kind: ValueKind) -> String {
+fn value_hint(kind: ValueKind) -> String {
     match kind {
         ValueKind::Bool => String::new(),
         ValueKind::Version => "[=true|raw|vX.Y.Z]".to_owned(),
-        other => format!(" {}", other.word()),
+        other => format!(" {}", other.type_name()),
     }
 }
 

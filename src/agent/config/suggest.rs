@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slip_of_the_finger_finds_its_word_and_noise_finds_none() {
+    fn typo_suggests_the_nearest_name_and_noise_suggests_none() {
         let words = ["pod-manifest-path", "port", "status", "get"];
         for (typed, meant) in [
             ("pod-manifest-pth", Some("pod-manifest-path")),

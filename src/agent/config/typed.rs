@@ -143,7 +143,7 @@ pub(super) fn resolve(args: &Args, environment: &Environment) -> Result<Resolved
     warnings.extend(validate::soft_warnings(&kubelet));
     Ok(Resolved {
         flag_dump: explain::flag_dump(args),
-        not_acted_on: not_acted_on(args, &layered),
+        unimplemented_settings: unimplemented_settings(args, &layered),
         flags,
         kubelet,
         feature_gates,
@@ -185,11 +185,11 @@ fn stop_server(layered: &mut Layered) {
 }
 
 /// One line for each setting by the user that has no effect yet.
-fn not_acted_on(args: &Args, layered: &Layered) -> Vec<String> {
+fn unimplemented_settings(args: &Args, layered: &Layered) -> Vec<String> {
     // The configuration of an agent without any argument; layering neither files nor flags cannot fail.
     let silent = layer(&Args::default()).map(|layered| layered.document).unwrap_or_default();
     let mut lines = Vec::new();
-    for field in FIELDS.iter().filter(|field| !field.acted_on()) {
+    for field in FIELDS.iter().filter(|field| !field.is_implemented()) {
         let Some(origin) = layered.provenance.get(field.path).filter(|origin| origin.is_explicit()) else {
             continue;
         };

@@ -76,12 +76,12 @@ fn expected_at(what: &'static str, part: &str) -> ValueError {
 
 impl ValueKind {
     /// Whether the flag may be used without a value. Such a flag takes no detached value.
-    pub(super) fn stands_alone(self) -> bool {
+    pub(super) fn value_is_optional(self) -> bool {
         matches!(self, Self::Bool | Self::Version)
     }
 
     /// The word `--help` shows for a value.
-    pub(super) fn word(self) -> &'static str {
+    pub(super) fn type_name(self) -> &'static str {
         match self {
             Self::Bool => "",
             Self::Version => "version[=true]",

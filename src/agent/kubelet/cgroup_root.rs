@@ -18,7 +18,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(200);
 ///
 /// # Errors
 /// Another agent holds it and does not exit.
-pub(super) async fn take(executor: Option<&ExecutorConfig>) -> Result<Option<ByteLock>, HeldError> {
+pub(super) async fn acquire(executor: Option<&ExecutorConfig>) -> Result<Option<ByteLock>, HeldError> {
     let Some(executor) = executor.filter(|executor| executor.layout.per_qos) else { return Ok(None) };
     let deadline = tokio::time::Instant::now() + PATIENCE;
     loop {

@@ -110,7 +110,7 @@ impl LocalCluster {
     fn conditions(&self, runtime: &RuntimeReport) -> Vec<Condition> {
         let pressure = Pressure::ALL.iter().map(|of| {
             let (holds, since) = self.view.health().pressure(*of);
-            let (reason, message) = of.words(holds);
+            let (reason, message) = of.reason_and_message(holds);
             Condition {
                 kind: of.condition(),
                 holds,

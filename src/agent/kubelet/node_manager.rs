@@ -48,14 +48,14 @@ pub(super) fn start<R: Runtime>(
         runtime: Rc::<R>::clone(runtime),
         stats,
         measure: Rc::new(move || node.stats(ask)),
-        looked: Rc::new(move || shown.served()),
+        on_checked: Rc::new(move || shown.served()),
     });
     [rt::spawn("node", keeper.run()), rt::spawn("kernel log", oom::watch(events.clone()))]
 }
 
 /// Starts graceful node shutdown. When the returned flag is set the kubelet's loop ends: after the pods if
 /// the machine shuts down, otherwise as soon as it was requested.
-pub(super) fn end_with_machine<R>(
+pub(super) fn start_node_shutdown<R>(
     periods: Vec<Period>,
     pods: Rc<dyn PodPressure>,
     needs: &NodeManagerParts<'_, R>,
@@ -73,14 +73,14 @@ pub(super) fn end_with_machine<R>(
     let (trigger, end) = shutdown::channel();
     let following = rt::spawn("logind", Rc::clone(&shutdown).follow());
     let gate = rt::spawn("end", async move {
-        asked.asked().await;
+        asked.requested().await;
         if shutdown.machine_goes_down().await {
             log::info!("Machine is shutting down, terminating pods first");
-            shutdown.end_with_machine(|by| notifier.extend(by)).await;
+            shutdown.end_pods_for_shutdown(|by| notifier.extend(by)).await;
         } else {
             log::info!("Exiting, pods keep running");
         }
-        trigger.ask();
+        trigger.request();
     });
     ([following, gate], end)
 }

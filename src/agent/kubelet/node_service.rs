@@ -30,7 +30,7 @@ use crate::serve::streaming::{Action, Pending, Streams};
 /// A runtime that supports exec, attach and port-forward.
 pub(in crate::agent) trait SandboxStreams: Runtime {
     /// Opens a stream. The sandbox is the pod's ready one.
-    fn enter(self: Rc<Self>, wanted: StreamTarget) -> Pending<Result<StreamServer, String>>;
+    fn open_stream(self: Rc<Self>, wanted: StreamTarget) -> Pending<Result<StreamServer, String>>;
     /// Disk usage that only the runtime knows, if requested, of these containers.
     fn usage(self: Rc<Self>, disks: bool, of: Vec<ContainerId>) -> RuntimeAnswer;
 }
@@ -45,7 +45,7 @@ pub(in crate::agent) enum StreamTarget {
 }
 
 impl SandboxStreams for EmbeddedRuntime {
-    fn enter(self: Rc<Self>, wanted: StreamTarget) -> Pending<Result<StreamServer, String>> {
+    fn open_stream(self: Rc<Self>, wanted: StreamTarget) -> Pending<Result<StreamServer, String>> {
         let runtime = EmbeddedRuntime::clone(&self);
         let action = match wanted {
             StreamTarget::Exec(id, command, wanted) => Action::Command {
@@ -59,7 +59,7 @@ impl SandboxStreams for EmbeddedRuntime {
                 Action::Forward { ports, dial: streams::dialer(runtime, sandbox) }
             }
         };
-        Box::pin(async { Ok(StreamServer::Ours(action)) })
+        Box::pin(async { Ok(StreamServer::Agent(action)) })
     }
 
     fn usage(self: Rc<Self>, disks: bool, of: Vec<ContainerId>) -> RuntimeAnswer {
@@ -68,14 +68,14 @@ impl SandboxStreams for EmbeddedRuntime {
 }
 
 impl SandboxStreams for CriRuntime {
-    fn enter(self: Rc<Self>, wanted: StreamTarget) -> Pending<Result<StreamServer, String>> {
+    fn open_stream(self: Rc<Self>, wanted: StreamTarget) -> Pending<Result<StreamServer, String>> {
         Box::pin(async move {
             let url = match wanted {
                 StreamTarget::Exec(id, command, streams) => self.exec_url(&id, &command, streams).await,
                 StreamTarget::Attach(id, streams) => self.attach_url(&id, streams).await,
                 StreamTarget::PortForward(sandbox, ports) => self.port_forward_url(&sandbox, &ports).await,
             };
-            url.map(StreamServer::Runtimes).map_err(|error| chain(&error))
+            url.map(StreamServer::Runtime).map_err(|error| chain(&error))
         })
     }
 
@@ -106,7 +106,7 @@ pub(in crate::agent) struct NodeService<R> {
 
 impl<R> NodeService<R> {
     /// The source that is to accept its current answer, and its origin; or why there is nothing to accept.
-    fn asked_source(&self, name: &str) -> Result<(mpsc::Sender<Accept>, String), String> {
+    fn source_to_accept(&self, name: &str) -> Result<(mpsc::Sender<Accept>, String), String> {
         let Some((source, sender)) = self.accepts.iter().find(|(source, _)| source.as_str() == name) else {
             let known: Vec<_> = self.accepts.keys().map(|source| source.as_str()).collect();
             return Err(format!("source {name:?} not found; configured sources: {}", known.join(", ")));
@@ -120,7 +120,7 @@ impl<R> NodeService<R> {
     }
 }
 
-fn said(error: &RuntimeError) -> String {
+fn error_message(error: &RuntimeError) -> String {
     chain(error)
 }
 
@@ -134,7 +134,7 @@ impl<R: SandboxStreams> Node for NodeService<R> {
     }
 
     fn pods(&self) -> Vec<Pod> {
-        self.statuses.everybody()
+        self.statuses.all_pods()
     }
 
     fn pod(&self, namespace: &str, name: &str, uid: Option<&PodUid>) -> Option<Pod> {
@@ -163,7 +163,9 @@ impl<R: SandboxStreams> Node for NodeService<R> {
 
     fn containers(&self, pod: Option<PodUid>) -> Pending<Result<Vec<ObservedContainer>, String>> {
         let runtime = Rc::clone(&self.runtime);
-        Box::pin(async move { runtime.list_containers(pod.as_ref()).await.map_err(|error| said(&error)) })
+        Box::pin(
+            async move { runtime.list_containers(pod.as_ref()).await.map_err(|error| error_message(&error)) },
+        )
     }
 
     fn container(&self, id: ContainerId) -> Pending<Result<Option<ObservedContainer>, String>> {
@@ -172,7 +174,7 @@ impl<R: SandboxStreams> Node for NodeService<R> {
             match runtime.container_status(&id).await {
                 Ok(found) => Ok(Some(found)),
                 Err(error) if error.kind == ErrorKind::NotFound => Ok(None),
-                Err(error) => Err(said(&error)),
+                Err(error) => Err(error_message(&error)),
             }
         })
     }
@@ -180,7 +182,8 @@ impl<R: SandboxStreams> Node for NodeService<R> {
     fn run(&self, id: ContainerId, command: Vec<String>) -> Pending<Result<Output, String>> {
         let runtime = Rc::clone(&self.runtime);
         Box::pin(async move {
-            let output = runtime.exec_sync(&id, &command, None).await.map_err(|error| said(&error))?;
+            let output =
+                runtime.exec_sync(&id, &command, None).await.map_err(|error| error_message(&error))?;
             Ok(Output { text: output.output, code: output.exit_code })
         })
     }
@@ -188,7 +191,7 @@ impl<R: SandboxStreams> Node for NodeService<R> {
     fn stats(&self, ask: Ask) -> Pending<Result<Summary, String>> {
         let (runtime, stats, pods) = (Rc::clone(&self.runtime), Rc::clone(&self.stats), self.pods());
         Box::pin(async move {
-            let containers = runtime.list_containers(None).await.map_err(|error| said(&error))?;
+            let containers = runtime.list_containers(None).await.map_err(|error| error_message(&error))?;
             let asked: AskRuntime = Rc::new(move |disks, of| Rc::clone(&runtime).usage(disks, of));
             Ok(stats.measure(ask, pods, containers, asked).await)
         })
@@ -203,7 +206,7 @@ impl<R: SandboxStreams> Node for NodeService<R> {
     }
 
     fn accept_source(&self, name: &str) -> Pending<Result<String, String>> {
-        let asked = self.asked_source(name);
+        let asked = self.source_to_accept(name);
         let name = name.to_owned();
         Box::pin(async move {
             let (source, origin) = asked?;
@@ -230,13 +233,14 @@ impl<R: SandboxStreams> Node for NodeService<R> {
                 StreamKind::Exec(id, command, streams) => StreamTarget::Exec(id, command, streams),
                 StreamKind::Attach(id, streams) => StreamTarget::Attach(id, streams),
                 StreamKind::PortForward(uid, ports) => {
-                    let sandboxes = runtime.list_sandboxes(Some(&uid)).await.map_err(|error| said(&error))?;
+                    let sandboxes =
+                        runtime.list_sandboxes(Some(&uid)).await.map_err(|error| error_message(&error))?;
                     let ready = sandboxes.into_iter().find(|sandbox| sandbox.ready);
                     let ready = ready.ok_or("the pod has no ready sandbox")?;
                     StreamTarget::PortForward(ready.id, ports)
                 }
             };
-            runtime.enter(entry).await
+            runtime.open_stream(entry).await
         })
     }
 }

@@ -8,7 +8,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::agent::kubelet::earlier::{self, RuntimesConfig};
+use crate::agent::kubelet::previous_runtimes::{self, RuntimesConfig};
 use crate::platform::clock::Clock;
 use crate::platform::logging::chain;
 use crate::pod::events::{EventRecorder, EventType};
@@ -98,7 +98,7 @@ pub(super) async fn open_store(
     let options = OpenOptions { mode: Mode::Threaded, now: clock.now(), key };
     let (store, report) = StoreHandle::open(path, options)?;
     if let Some(damaged) = report.damaged {
-        log::error!(keptAs:% = damaged.kept_as.display(), reason = damaged.reason; "Store was damaged and \
+        log::error!(keptAs:% = damaged.moved_to.display(), reason = damaged.reason; "Store was damaged and \
              has been moved aside, starting from sources and the runtime");
     }
     if let Some(error) = report.unsealed {
@@ -123,7 +123,7 @@ pub(super) async fn remember_node(
     store: &StoreHandle,
     loaded: &Loaded,
 ) {
-    Box::pin(earlier::settle(runtimes, store, &loaded.meta)).await;
+    Box::pin(previous_runtimes::clear_previous(runtimes, store, &loaded.meta)).await;
     if let Err(error) = store.put_meta(meta::NODE_NAME, Some(node_name)).await {
         log::warn!(key = meta::NODE_NAME, err:% = error; "Failed to write to the store");
     }
@@ -131,7 +131,7 @@ pub(super) async fn remember_node(
 
 /// Reports an upgrade of this program as events of the node. `agent upgrade status` reports its outcome: the
 /// agent on trial does not judge itself.
-pub(super) fn tell_upgrade(root_dir: &Path, events: &EventRecorder) {
+pub(super) fn report_upgrade(root_dir: &Path, events: &EventRecorder) {
     let Some(record) = upgrade::read(root_dir).filter(|record| !record.phase.is_settled()) else { return };
     let own = upgrade::digest(Path::new("/proc/self/exe")).unwrap_or_default();
     let (event_type, reason) = match record.phase {
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn the_flag_wins_over_the_credential_and_a_bad_file_is_named_without_its_content() {
+    fn key_flag_overrides_credential_and_errors_hide_the_content() {
         let root = std::env::temp_dir().join(format!("agent-store-key-{}", std::process::id()));
         fs::create_dir_all(&root).unwrap();
         let (flag, none) = (root.join("flag"), root.join("none"));

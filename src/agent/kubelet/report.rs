@@ -62,7 +62,7 @@ struct ReportState {
     features: Option<RuntimeStatus>,
     /// Whether the sources are known, which the loop sets at its start.
     begun: bool,
-    heard: BTreeSet<PodSource>,
+    reported_sources: BTreeSet<PodSource>,
     store_trouble: Option<String>,
     /// Problems by server.
     serving: BTreeMap<&'static str, String>,
@@ -191,7 +191,7 @@ impl LoopView {
     }
 
     /// Waits until the pods have been restored from the store. An earlier report would show no pods.
-    pub async fn begun(&self) {
+    pub async fn wait_until_restored(&self) {
         let mut version = self.version.subscribe();
         while !self.state.borrow().begun {
             // The sender lives as long as this view.
@@ -201,13 +201,13 @@ impl LoopView {
 
     /// True when each source has reported something since the start, even an error.
     #[must_use]
-    pub fn all_heard(&self) -> bool {
+    pub fn all_sources_reported(&self) -> bool {
         let state = self.state.borrow();
-        state.begun && state.sources.keys().all(|source| state.heard.contains(source))
+        state.begun && state.sources.keys().all(|source| state.reported_sources.contains(source))
     }
 
-    pub(super) fn heard(&self, source: PodSource) {
-        self.state.borrow_mut().heard.insert(source);
+    pub(super) fn mark_source_reported(&self, source: PodSource) {
+        self.state.borrow_mut().reported_sources.insert(source);
     }
 
     pub(super) fn set_sources(&self, sources: &BTreeMap<PodSource, SourceView>) {
@@ -326,7 +326,7 @@ impl LoopView {
             mode: AgentMode::Running,
             runtime: state.runtime.clone(),
             sources: state.sources.iter().map(|(source, view)| self.source_report(*source, view)).collect(),
-            pods: statuses.everybody(),
+            pods: statuses.all_pods(),
             object_counts: ObjectCounts::of(state.objects.iter().map(|object| &object.object.key)),
             objects: detail.reports(&state.objects, &identity.volumes_dir),
             pressure: self.pressure(),
@@ -345,7 +345,7 @@ impl LoopView {
     fn pressure(&self) -> Vec<PressureReport> {
         let held = |of: &Pressure| {
             let (holds, since) = self.health.pressure(*of);
-            let (_, message) = of.words(true);
+            let (_, message) = of.reason_and_message(true);
             holds.then(|| PressureReport {
                 condition: of.condition().to_owned(),
                 message: message.to_owned(),
@@ -386,9 +386,9 @@ mod tests {
 
     /// A client of an agent that has just restarted must not get an empty list of pods.
     #[test]
-    fn nobody_is_answered_before_the_store_was_taken_in() {
+    fn requests_wait_until_the_store_is_loaded() {
         let view = LoopView::new(Identity::default(), Rc::default());
-        let mut begun = pin!(view.begun());
+        let mut begun = pin!(view.wait_until_restored());
         let mut context = Context::from_waker(Waker::noop());
         assert!(begun.as_mut().poll(&mut context).is_pending());
         view.set_runtime_down(

@@ -55,7 +55,7 @@ pub(super) fn measure(mut config: ResourcesConfig<'_>) -> Result<NodeResources, 
     if !excessive.is_empty() {
         return Err(excessive.join(" "));
     }
-    say_what_is_accepted(&node);
+    log_tolerated_settings(&node);
     Ok(NodeResources {
         allocatable: as_seen_by_pods(&node, &allocatable(&whole, &config.reserved)),
         node_cgroups: node_cgroups(&config, &whole),
@@ -80,7 +80,7 @@ fn node_capacity(root_dir: &Path, local_storage: bool) -> NodeCapacity {
 
 /// Where the kubelet refuses to start, the agent logs a line and continues: such machines are common in a
 /// fleet.
-fn say_what_is_accepted(node: &NodeCapacity) {
+fn log_tolerated_settings(node: &NodeCapacity) {
     if !node.cgroup_v2 {
         log::info!("Node uses cgroup v1; newer container runtimes require cgroup v2");
     }

@@ -20,7 +20,7 @@ use crate::pod::admission::rules::is_rejected;
 use crate::pod::scheduling::is_gated;
 use crate::pod::status::StatusManager;
 use crate::pod::volume::unshare_mounts_below;
-use crate::pod::workers::has_left;
+use crate::pod::workers::has_only_object;
 use crate::runtime::Runtime;
 
 /// A pod that has been running this long has started: a program that fails at once has failed by then.
@@ -85,7 +85,7 @@ pub async fn wait(
         let mut settled_at = None;
         let mut open = !all_started(&view, &pods);
         for pod in &pods {
-            match judge(pod) {
+            match classify(pod) {
                 RunOnceVerdict::Starting(_) => {
                     running_since.remove(&pod.metadata.uid);
                     open = true;
@@ -98,11 +98,13 @@ pub async fn wait(
                 }
                 // It was admitted a moment ago, or a pod that has ended is about to free its resources.
                 RunOnceVerdict::Rejected(_) if admission.holds(&pod.metadata.uid) => open = true,
-                RunOnceVerdict::Rejected(_) if pods.iter().any(|other| is_leaving(other, &admission)) => {
+                RunOnceVerdict::Rejected(_)
+                    if pods.iter().any(|other| holds_resources(other, &admission)) =>
+                {
                     settled_at = settled_at.max(Some(now + SETTLE));
                 }
                 // Its resources on the node are about to be freed.
-                RunOnceVerdict::Succeeded | RunOnceVerdict::Failed(_) if is_leaving(pod, &admission) => {
+                RunOnceVerdict::Succeeded | RunOnceVerdict::Failed(_) if holds_resources(pod, &admission) => {
                     settled_at = settled_at.max(Some(now + SETTLE));
                 }
                 RunOnceVerdict::Rejected(_) | RunOnceVerdict::Succeeded | RunOnceVerdict::Failed(_) => {}
@@ -126,17 +128,17 @@ pub async fn wait(
 /// answered.
 fn all_started(view: &LoopView, pods: &[Pod]) -> bool {
     let wanted: usize = view.sources().values().map(|source| source.pods).sum();
-    let known = pods.iter().filter(|pod| !is_going(pod)).count();
-    view.all_heard() && known >= wanted && (pods.is_empty() || view.runtime_is_up())
+    let known = pods.iter().filter(|pod| !is_terminating(pod)).count();
+    view.all_sources_reported() && known >= wanted && (pods.is_empty() || view.runtime_is_up())
 }
 
 /// The pod is no longer desired and has not been removed yet.
-fn is_going(pod: &Pod) -> bool {
+fn is_terminating(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_some()
 }
 
 /// It has ended and its resources are not free yet.
-fn is_leaving(pod: &Pod, admission: &Admission) -> bool {
+fn holds_resources(pod: &Pod, admission: &Admission) -> bool {
     is_terminal(&pod.status) && admission.holds(&pod.metadata.uid)
 }
 
@@ -153,7 +155,7 @@ fn outcome(config: RunOnceConfig, view: &LoopView, pods: Vec<Pod>, timed_out: bo
     }
     for pod in &pods {
         let name = format!("{}/{}", pod.metadata.namespace, pod.metadata.name);
-        match judge(pod) {
+        match classify(pod) {
             RunOnceVerdict::Failed(why) | RunOnceVerdict::Rejected(why) => {
                 failures.push(format!("pod {name}: {why}"));
             }
@@ -174,13 +176,13 @@ fn outcome(config: RunOnceConfig, view: &LoopView, pods: Vec<Pod>, timed_out: bo
     RunOnceOutcome { pods, failures }
 }
 
-fn judge(pod: &Pod) -> RunOnceVerdict {
+fn classify(pod: &Pod) -> RunOnceVerdict {
     let status = &pod.status;
     // Its object remains until its finalizers are removed.
-    if has_left(pod) {
+    if has_only_object(pod) {
         return RunOnceVerdict::Succeeded;
     }
-    if is_going(pod) {
+    if is_terminating(pod) {
         return RunOnceVerdict::Starting("the pod is no longer defined and still terminating".to_owned());
     }
     match status.phase.as_str() {
@@ -270,39 +272,39 @@ mod tests {
     fn a_pod_runs_when_every_container_does() {
         let running = json!({"running": {}});
         let both = json!({"phase": "Running", "containerStatuses": [container("a", &running), container("b", &running)]});
-        assert_eq!(judge(&pod("Always", &both)), RunOnceVerdict::Running);
+        assert_eq!(classify(&pod("Always", &both)), RunOnceVerdict::Running);
         let crashing = json!({"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}});
         let one = json!({"phase": "Running", "containerStatuses": [container("a", &running), container("b", &crashing)]});
         assert_eq!(
-            judge(&pod("Always", &one)),
+            classify(&pod("Always", &one)),
             RunOnceVerdict::Starting("container b: CrashLoopBackOff: back-off 10s".to_owned())
         );
     }
 
     #[test]
     fn a_pod_that_ended_counts_by_how_it_ended() {
-        assert_eq!(judge(&pod("Never", &json!({"phase": "Succeeded"}))), RunOnceVerdict::Succeeded);
+        assert_eq!(classify(&pod("Never", &json!({"phase": "Succeeded"}))), RunOnceVerdict::Succeeded);
         let failed = json!({"phase": "Failed", "containerStatuses": [
             container("a", &json!({"terminated": {"exitCode": 3, "reason": "Error"}})),
         ]});
         assert_eq!(
-            judge(&pod("Never", &failed)),
+            classify(&pod("Never", &failed)),
             RunOnceVerdict::Failed("container a exited with code 3 (Error)".to_owned())
         );
     }
 
     #[test]
-    fn a_pod_that_is_being_removed_is_waited_for_whatever_its_status_says() {
+    fn run_once_waits_for_a_terminating_pod_despite_its_status() {
         let mut going = pod("Always", &json!({"phase": "Succeeded"}));
         going.metadata.deletion_timestamp = Some(crate::model::types::Timestamp::from_secs(1));
-        assert!(matches!(judge(&going), RunOnceVerdict::Starting(_)));
+        assert!(matches!(classify(&going), RunOnceVerdict::Starting(_)));
     }
 
     #[test]
-    fn a_pod_without_room_is_told_apart_from_one_that_starts() {
+    fn run_once_reports_a_rejected_pod_as_rejected() {
         let status = json!({"phase": "Pending", "reason": "OutOfcpu", "message": "Pod was rejected: no cpu"});
         assert_eq!(
-            judge(&pod("Always", &status)),
+            classify(&pod("Always", &status)),
             RunOnceVerdict::Rejected("OutOfcpu: Pod was rejected: no cpu".to_owned())
         );
     }
@@ -312,7 +314,7 @@ mod tests {
         let hopeless = json!({"waiting": {"reason": "InvalidImageName", "message": "bad"}});
         let status = json!({"phase": "Pending", "containerStatuses": [container("a", &hopeless)]});
         assert_eq!(
-            judge(&pod("Always", &status)),
+            classify(&pod("Always", &status)),
             RunOnceVerdict::Failed("container a: InvalidImageName: bad".to_owned())
         );
     }

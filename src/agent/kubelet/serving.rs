@@ -64,7 +64,7 @@ pub(super) struct ServingConfig {
 /// retried. The upstream kubelet exits instead.
 pub(super) fn start(
     config: ServingConfig,
-    (node, guest): (&SharedNode, &SharedDelegate),
+    (node, delegate): (&SharedNode, &SharedDelegate),
     view: &Rc<LoopView>,
     clock: &Clock,
 ) -> Vec<JoinHandle<()>> {
@@ -82,16 +82,16 @@ pub(super) fn start(
     plain("read-only server", config.read_only, "address, readOnlyPort", Plain::ReadOnly);
     let Some(wanted) = config.api else { return tasks };
     let (at, view, clock) = (wanted.at, Rc::clone(view), clock.clone());
-    let (node, guest) = (Rc::clone(node), Rc::clone(guest));
+    let (node, delegate) = (Rc::clone(node), Rc::clone(delegate));
     tasks.push(rt::spawn("API server", async move {
         // Its certificates exist before clients can connect, for those that then request a kubeconfig.
         let open = || {
-            let api = wanted.open(&node, &guest, &clock)?;
+            let api = wanted.open(&node, &delegate, &clock)?;
             Ok((https::listen(at, "address, port")?, api))
         };
         let (listener, api) = persist("API server", at, &view, open).await;
         // Earlier clients wait in the socket's backlog: an answer now would show no pods.
-        view.begun().await;
+        view.wait_until_restored().await;
         https::serve(listener, Rc::new(api)).await;
     }));
     tasks
@@ -154,12 +154,12 @@ pub(super) struct ApiConfig {
 }
 
 impl ApiConfig {
-    fn open(&self, node: &SharedNode, guest: &SharedDelegate, clock: &Clock) -> Result<Api, ServingError> {
+    fn open(&self, node: &SharedNode, delegate: &SharedDelegate, clock: &Clock) -> Result<Api, ServingError> {
         let authority = Rc::new(Authority::open(&self.cert_dir, &self.node_name)?);
         let (anonymous, client_ca, tokens) = (self.anonymous, self.client_ca.clone(), self.tokens.clone());
         let files = client_ca.iter().chain(&tokens).cloned().collect();
         let (own, own_file) = (authority.certificate().to_owned(), authority_file(&self.cert_dir));
-        let believed = Identities::open(files, move || {
+        let identities = Identities::open(files, move || {
             let identity = |setting| move |source| ServingError::Identity { setting, source };
             let mut believed = Believed::new(anonymous);
             believed.trust(&own, &own_file).map_err(identity("the node's certificate authority"))?;
@@ -175,9 +175,9 @@ impl ApiConfig {
         tls.show_end();
         Ok(Api {
             node: Rc::clone(node),
-            guest: Some(Rc::clone(guest)),
+            delegate: Some(Rc::clone(delegate)),
             tls,
-            believed,
+            identities,
             policy: self.policy,
             debugging: self.debugging,
             system_logs: self.system_logs,

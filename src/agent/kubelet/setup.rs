@@ -17,7 +17,9 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::agent::config::{Resolved, RunOnceWait};
 use crate::agent::kubelet::node_service::{NodeService, SandboxStreams};
-use crate::agent::kubelet::open_store::{object_trouble, open_store, remember_node, store_key, tell_upgrade};
+use crate::agent::kubelet::open_store::{
+    object_trouble, open_store, remember_node, report_upgrade, store_key,
+};
 use crate::agent::kubelet::report::{Identity, LoopView};
 use crate::agent::kubelet::resources;
 use crate::agent::kubelet::run_once::{self, RunOnceConfig, RunOnceOutcome};
@@ -164,7 +166,9 @@ pub async fn run(resolved: &Resolved, environment: &DaemonEnvironment) -> Result
         environment.watchdog_pid.as_deref(),
         std::process::id(),
     )?;
-    let Some(_lock) = take_lock(resolved, &trigger, &shutdown).await? else { return Ok(Finished::Stopped) };
+    let Some(_lock) = acquire_lock(resolved, &trigger, &shutdown).await? else {
+        return Ok(Finished::Stopped);
+    };
     limit_process(resolved);
     let endpoint = resolved.kubelet.container_runtime_endpoint.as_str();
     let key_file = resolved.flags.store_key_file.as_deref();
@@ -210,7 +214,7 @@ async fn run_with<R: SandboxStreams>(
 ) -> Result<Finished, SetupError> {
     let mut house = AgentParts::open(resolved, runtime, key).await?;
     house.view.set_archives(watched.archives);
-    let _cgroups = cgroup_root::take(house.executor.as_ref()).await?;
+    let _cgroups = cgroup_root::acquire(house.executor.as_ref()).await?;
     let (update_sender, updates) = mpsc::channel(SOURCE_QUEUE);
     let sources = house.start_sources(resolved, &update_sender)?;
     drop(update_sender);
@@ -233,7 +237,7 @@ async fn run_with<R: SandboxStreams>(
         let ends = (watched.notifier, shutdown.clone(), watched.ruler);
         let ending;
         let periods = configs::grace_periods(resolved);
-        (ending, shutdown) = node_manager::end_with_machine(periods, Rc::clone(&pods), &needs, ends);
+        (ending, shutdown) = node_manager::start_node_shutdown(periods, Rc::clone(&pods), &needs, ends);
         let config = (configs::node_manager(resolved), house.stats(resolved));
         node_manager::start(config, pods, &needs).into_iter().chain(ending)
     });
@@ -242,8 +246,8 @@ async fn run_with<R: SandboxStreams>(
     } else {
         plugins::start(&resolved.flags.root_dir, &kubelet.workers, &view, &statuses).await
     };
-    let clearing = kubelet.workers.clearing();
-    let finished = carry_on(resolved, kubelet, &view, &statuses, &house.admission, shutdown).await;
+    let clearing = kubelet.workers.final_cleanup();
+    let finished = run_until_finished(resolved, kubelet, &view, &statuses, &house.admission, shutdown).await;
     let keeping = keeping.into_iter().flatten().chain(plugins);
     for task in sources.into_iter().chain(servers).chain([logs]).chain(keeping) {
         task.abort();
@@ -255,7 +259,7 @@ async fn run_with<R: SandboxStreams>(
     Ok(finished)
 }
 
-async fn carry_on<R: Runtime>(
+async fn run_until_finished<R: Runtime>(
     resolved: &Resolved,
     kubelet: Kubelet<R>,
     view: &Rc<LoopView>,
@@ -280,7 +284,7 @@ async fn carry_on<R: Runtime>(
 }
 
 /// Waits for the lock file, if one is configured. `None` when shutdown was requested first.
-async fn take_lock(
+async fn acquire_lock(
     resolved: &Resolved,
     trigger: &shutdown::ShutdownTrigger,
     shutdown: &Shutdown,
@@ -298,7 +302,7 @@ async fn take_lock(
     let held = tokio::select! {
         biased;
         // The waiting thread ends with the process.
-        () = shutdown.asked() => return Ok(None),
+        () = shutdown.requested() => return Ok(None),
         Ok(held) = waiting => held?,
         else => return Ok(None),
     };
@@ -308,7 +312,7 @@ async fn take_lock(
         rt::spawn("lock contention", async move {
             contended.await;
             log::info!("Lock file contention detected, exiting; pods keep running");
-            trigger.ask();
+            trigger.request();
         });
     }
     Ok(Some(Some(held)))
@@ -388,7 +392,7 @@ impl<R: Runtime> AgentParts<R> {
         remember_node(&configs::runtimes(resolved), &resolved.node_name, &store, &loaded).await;
         let earlier = store.events().await.unwrap_or_default();
         let events = EventRecorder::new(resolved.node_name.clone(), clock.clone(), store.clone(), earlier);
-        tell_upgrade(root, &events);
+        report_upgrade(root, &events);
         let statuses = Rc::new(StatusManager::new(store.clone(), loaded.statuses.clone(), revisions.clone()));
         let runtime_name = Rc::new(RefCell::default());
         let identity = Identity {
@@ -438,7 +442,7 @@ impl<R: Runtime> AgentParts<R> {
         updates: &mpsc::Sender<SourceUpdate>,
     ) -> Result<Vec<tokio::task::JoinHandle<()>>, SetupError> {
         let kubelet = &resolved.kubelet;
-        let remembered = |source| configs::remembered(&self.loaded, source);
+        let restored_state = |source| configs::restored_state(&self.loaded, source);
         let mut accepts = BTreeMap::new();
         let mut accepting = |source: PodSource| {
             let (sender, receiver) = mpsc::channel(1);
@@ -453,7 +457,7 @@ impl<R: Runtime> AgentParts<R> {
                 node_name: resolved.node_name.clone(),
             };
             log::info!(path = kubelet.static_pod_path; "Adding static pod path");
-            let remembered = remembered(PodSource::File);
+            let remembered = restored_state(PodSource::File);
             let source =
                 FileSource::new(config, remembered, self.clock.clone()).accepting(accepting(PodSource::File));
             tasks.push(rt::spawn("file source", source.run(updates.clone())));
@@ -462,7 +466,7 @@ impl<R: Runtime> AgentParts<R> {
             let config = configs::url_source(resolved);
             log::info!(url = shown_url(&config.url); "Adding pod URL");
             let http = HttpClient::start().map_err(SetupError::Http)?;
-            let source = UrlSource::new(config, remembered(PodSource::Http), http, self.clock.clone())
+            let source = UrlSource::new(config, restored_state(PodSource::Http), http, self.clock.clone())
                 .accepting(accepting(PodSource::Http));
             tasks.push(rt::spawn("URL source", source.run(updates.clone())));
         }
@@ -501,13 +505,14 @@ impl<R: Runtime> AgentParts<R> {
         let state = node_facts::node_state(resolved, executor, self.clock.now());
         let max_images = usize::try_from(resolved.kubelet.node_status_max_images).ok();
         let devices = executor.map(|executor| executor.devices.clone());
-        let guest = cluster::local_api(state, max_images, devices, &node, parts, writes);
-        let mut tasks = serving::start(configs::serving(resolved)?, (&node, &guest), &self.view, &self.clock);
+        let delegate = cluster::local_api(state, max_images, devices, &node, parts, writes);
+        let mut tasks =
+            serving::start(configs::serving(resolved)?, (&node, &delegate), &self.view, &self.clock);
         let (begun, clock, shared) = (Rc::clone(&self.view), self.clock.clone(), Rc::clone(&node));
         tasks.push(rt::spawn("local API", async move {
             // Earlier clients wait in the socket's backlog.
-            begun.begun().await;
-            server::serve(listener, node, Some(guest), clock).await;
+            begun.wait_until_restored().await;
+            server::serve(listener, node, Some(delegate), clock).await;
         }));
         Ok((tasks, Some(shared)))
     }

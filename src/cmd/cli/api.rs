@@ -60,7 +60,7 @@ pub(super) async fn fetch(socket: &Path, path: &str, accept: &'static str) -> Re
         body.extend_from_slice(piece);
         Ok(())
     };
-    client::stream(socket, path, accept, &mut write).await.map_err(words)?;
+    client::stream(socket, path, accept, &mut write).await.map_err(status_error)?;
     serde_json::from_slice(&body)
         .map_err(|error| CliError::Answer(format!("the agent's response is not JSON: {error}")))
 }
@@ -129,7 +129,7 @@ impl Reply {
             return Ok(self);
         }
         let text = self.object.as_str().map_or_else(|| self.object.to_string(), str::to_owned);
-        Err(words(CliError::Answer(text)))
+        Err(status_error(CliError::Answer(text)))
     }
 }
 
@@ -162,12 +162,12 @@ pub(super) async fn watch(
     };
     match client::stream(socket, path, accept, &mut write).await {
         Err(CliError::Output(error)) if error.kind() == std::io::ErrorKind::Interrupted => result,
-        other => other.map_err(words),
+        other => other.map_err(status_error),
     }
 }
 
 /// The message of a `Status`, with its reason as kubectl shows it.
-fn words(error: CliError) -> CliError {
+fn status_error(error: CliError) -> CliError {
     let CliError::Answer(text) = &error else { return error };
     let Ok(status) = serde_json::from_str::<Value>(text) else { return error };
     let message = status["message"].as_str().unwrap_or("no reason given");

@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn options_may_stand_anywhere_and_take_values_in_every_usual_form() {
+    fn options_are_accepted_anywhere_and_in_every_usual_form() {
         let options = parse(Command::Get, "pods -nkube-system --output=json web --root-dir /r").unwrap();
         assert_eq!(options.words, ["pods", "web"]);
         assert_eq!(options.namespace.as_deref(), Some("kube-system"));

@@ -125,7 +125,7 @@ fn offered(words: &[&str]) -> Vec<String> {
         CompletionPlace::Argument { command, .. } if current.starts_with('-') => {
             options(&help(Some(command)))
         }
-        place => place.words(current),
+        place => place.candidates(current),
     };
     offered.retain(|word| word.starts_with(current));
     offered.sort();
@@ -210,7 +210,7 @@ impl<'a> CompletionPlace<'a> {
         Self::Argument { command, given }
     }
 
-    fn words(&self, current: &str) -> Vec<String> {
+    fn candidates(&self, current: &str) -> Vec<String> {
         let fixed = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
         match self {
             Self::Command => Vec::new(),
@@ -335,7 +335,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn place_of_a_word_follows_from_those_before_it() {
+    fn completion_place_follows_from_the_preceding_arguments() {
         let place = |line: &'static str| {
             CompletionPlace::of(&line.split(' ').filter(|word| !word.is_empty()).collect::<Vec<_>>())
         };
@@ -350,9 +350,9 @@ mod tests {
             ("logs", vec!["web"], Some("x"), Some("/s"))
         );
         assert!(matches!(place("apply -f"), CompletionPlace::Value { option: "-f", .. }));
-        assert_eq!(place("top").words(""), ["pods", "nodes"]);
-        assert!(place("get").words("").contains(&"po".to_owned()));
-        assert_eq!(place("get po --socket /nowhere").words(""), Vec::<String>::new());
+        assert_eq!(place("top").candidates(""), ["pods", "nodes"]);
+        assert!(place("get").candidates("").contains(&"po".to_owned()));
+        assert_eq!(place("get po --socket /nowhere").candidates(""), Vec::<String>::new());
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use tokio::sync::mpsc;
 
 use super::args::{Common, Has, Own, UsageError, text, value};
-use super::enter;
+use super::exec;
 use super::table::printable;
 use super::target::{self, FoundPod};
 use super::{CliError, EXIT_OK, Environment, print};
@@ -177,7 +177,7 @@ impl Inside<'_> {
             }
         };
         let all: Vec<String> = command.iter().map(|word| (*word).to_owned()).collect();
-        let ended = enter::exec(self.socket, (self.found, self.container), &all, input, write).await?;
+        let ended = exec::exec(self.socket, (self.found, self.container), &all, input, write).await?;
         let said = String::from_utf8_lossy(&words);
         match ended {
             Ended::Code(0) => Ok(()),

@@ -245,7 +245,7 @@ async fn delete(
             return Err(CliError::Answer(format!(
                 "pod {:?} is defined by {origin}: remove the manifest to delete it\n{}",
                 found.name(),
-                found.how_to_end()
+                found.stop_hint()
             )));
         }
         found.name().clone_into(&mut name);

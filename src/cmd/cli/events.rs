@@ -92,7 +92,7 @@ async fn show(wanted: &EventsArgs, environment: &mut Environment<'_>) -> Result<
     let path = api::path(resource, wanted.common.namespace.as_deref(), None);
     let list = api::fetch(&wanted.common.socket, &path, api::OBJECTS).await?;
     let mut events: Vec<&Value> = list["items"].as_array().into_iter().flatten().collect();
-    events.retain(|event| is_wanted(wanted, event));
+    events.retain(|event| is_selected(wanted, event));
     events.sort_by_key(|event| last_seen(event));
     let mut widths = Vec::new();
     let mut rows: Vec<_> = events.iter().map(|event| row(wanted, event, environment.now)).collect();
@@ -126,7 +126,7 @@ async fn show(wanted: &EventsArgs, environment: &mut Environment<'_>) -> Result<
                     );
                     return Ok(ControlFlow::Break(()));
                 }
-                Some("ADDED" | "MODIFIED") if is_wanted(wanted, event) => {
+                Some("ADDED" | "MODIFIED") if is_selected(wanted, event) => {
                     let row = row(wanted, event, crate::platform::clock::Clock::System.now());
                     print(environment, &table::render_on(&[row], &mut widths, &paint))?;
                 }
@@ -144,7 +144,7 @@ async fn show(wanted: &EventsArgs, environment: &mut Environment<'_>) -> Result<
     }
 }
 
-fn is_wanted(wanted: &EventsArgs, event: &Value) -> bool {
+fn is_selected(wanted: &EventsArgs, event: &Value) -> bool {
     let about = &event["involvedObject"];
     let is_about = |(kind, name): &(String, String)| {
         about["kind"] == kind.as_str()
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_chosen_by_object_and_type_and_told_with_their_count() {
+    fn events_filter_by_object_and_type_and_show_their_count() {
         let event = json!({
             "type": "Warning", "reason": "BackOff", "message": "again\n", "count": 3,
             "firstTimestamp": "2026-01-01T00:00:00Z", "lastTimestamp": "2026-01-01T00:01:00Z",
@@ -210,7 +210,7 @@ mod tests {
             ("--types warning", true),
             ("--types Normal", false),
         ] {
-            assert_eq!(is_wanted(&parsed(line).unwrap(), &event), wanted, "{line}");
+            assert_eq!(is_selected(&parsed(line).unwrap(), &event), wanted, "{line}");
         }
         let now = Timestamp::parse_rfc3339("2026-01-01T00:01:10Z").unwrap();
         let cells = row(&parsed("-A").unwrap(), &event, now);

@@ -41,12 +41,12 @@ pub(super) fn read(
             let mut text = String::new();
             let read = io::stdin().lock().take(MAX_BYTES).read_to_string(&mut text);
             read.map_err(|error| CliError::Answer(format!("read standard input: {error}")))?;
-            take(&text, "standard input", namespace, &mut objects)?;
+            add_documents(&text, "standard input", namespace, &mut objects)?;
             continue;
         }
         for file in files(path)? {
             let text = fs::read_to_string(&file).map_err(|error| failed(&file, &error))?;
-            take(&text, &file.display().to_string(), namespace, &mut objects)?;
+            add_documents(&text, &file.display().to_string(), namespace, &mut objects)?;
         }
     }
     if objects.is_empty() {
@@ -84,7 +84,7 @@ fn files(path: &Path) -> Result<Vec<PathBuf>, CliError> {
     Ok(files)
 }
 
-fn take(
+fn add_documents(
     text: &str,
     origin: &str,
     namespace: Option<&str>,
@@ -147,7 +147,7 @@ mod tests {
 
     fn listed(text: &str, namespace: Option<&str>) -> Vec<String> {
         let mut objects = Vec::new();
-        if let Err(error) = take(text, "f.yaml", namespace, &mut objects) {
+        if let Err(error) = add_documents(text, "f.yaml", namespace, &mut objects) {
             return vec![error.to_string()];
         }
         let shown = |object: Result<Named, CliError>| match object {

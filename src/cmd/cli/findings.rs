@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_is_short_of_something_and_a_clock_that_cannot_be_right_are_said() {
+    fn node_pressure_and_implausible_clock_are_findings() {
         let pressure = PressureReport {
             condition: "DiskPressure".to_owned(),
             message: "kubelet has disk pressure".to_owned(),

@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn images_of_containers_are_in_use_and_a_record_that_cannot_be_read_may_mean_any() {
+    fn container_images_are_in_use_and_bad_records_reported() {
         let root = std::env::temp_dir().join(format!("agent-cli-image-{}", std::process::id()));
         let layout = Layout::new(&root, &root.join("state"));
         assert_eq!(in_use(&layout).unwrap(), Used::default());

@@ -501,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_template_is_told() {
+    fn invalid_jsonpath_template_is_refused_with_a_reason() {
         for (template, word) in [
             ("{.items[}", "index"),
             ("{.a", "end of the template"),

@@ -176,7 +176,7 @@ async fn show(wanted: &LogsArgs, environment: &mut Environment<'_>) -> Result<u8
     if wanted.follow {
         follow(socket.clone(), logs, environment).await
     } else {
-        in_turn(wanted, logs, environment).await
+        show_sequentially(wanted, logs, environment).await
     }
 }
 
@@ -199,7 +199,7 @@ fn add(wanted: &LogsArgs, found: &FoundPod, logs: &mut Vec<Log>, environment: &m
     }
 }
 
-async fn in_turn(
+async fn show_sequentially(
     wanted: &LogsArgs,
     logs: Vec<Log>,
     environment: &mut Environment<'_>,
@@ -208,9 +208,9 @@ async fn in_turn(
     for Log { resource, prefix } in logs {
         let mut lines = Lines::new(prefix);
         let out = &mut *environment.out;
-        let mut write = |piece: &[u8]| out.write_all(&lines.take(piece)).and_then(|()| out.flush());
+        let mut write = |piece: &[u8]| out.write_all(&lines.complete_lines(piece)).and_then(|()| out.flush());
         let shown = client::stream(&wanted.common.socket, &resource, "*/*", &mut write).await;
-        let rest = lines.rest();
+        let rest = lines.last_line();
         environment.out.write_all(&rest).map_err(CliError::Output)?;
         match shown {
             Ok(()) => {}
@@ -233,7 +233,9 @@ async fn follow(socket: PathBuf, logs: Vec<Log>, environment: &mut Environment<'
             let (piece, mut whole) = mpsc::unbounded_channel::<Vec<u8>>();
             let mut lines = Lines::new(prefix);
             let mut write = |bytes: &[u8]| {
-                piece.send(lines.take(bytes)).map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))
+                piece
+                    .send(lines.complete_lines(bytes))
+                    .map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))
             };
             let result = {
                 let mut shown = std::pin::pin!(client::stream(&socket, &resource, "*/*", &mut write));
@@ -253,7 +255,7 @@ async fn follow(socket: PathBuf, logs: Vec<Log>, environment: &mut Environment<'
             while let Ok(bytes) = whole.try_recv() {
                 let _ = sender.send(Ok(bytes)).await;
             }
-            let _ = sender.send(Ok(lines.rest())).await;
+            let _ = sender.send(Ok(lines.last_line())).await;
             if let Err(error) = result {
                 let _ = sender.send(Err(error)).await;
             }
@@ -288,7 +290,7 @@ impl Lines {
     }
 
     /// The lines that this chunk completes.
-    fn take(&mut self, piece: &[u8]) -> Vec<u8> {
+    fn complete_lines(&mut self, piece: &[u8]) -> Vec<u8> {
         self.begun.extend_from_slice(piece);
         let end = self.begun.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
         let rest = self.begun.split_off(end);
@@ -298,8 +300,8 @@ impl Lines {
     }
 
     /// The last line, without a line break.
-    fn rest(&mut self) -> Vec<u8> {
-        if self.begun.is_empty() { Vec::new() } else { self.take(b"\n") }
+    fn last_line(&mut self) -> Vec<u8> {
+        if self.begun.is_empty() { Vec::new() } else { self.complete_lines(b"\n") }
     }
 }
 
@@ -335,9 +337,9 @@ mod tests {
     #[test]
     fn lines_of_pieces_get_their_prefix_once() {
         let mut lines = Lines::new("[p] ".to_owned());
-        assert_eq!(lines.take(b"on"), b"");
-        assert_eq!(lines.take(b"e\ntwo\nth"), b"[p] one\n[p] two\n");
-        assert_eq!(lines.rest(), b"[p] th\n");
-        assert_eq!(lines.rest(), b"");
+        assert_eq!(lines.complete_lines(b"on"), b"");
+        assert_eq!(lines.complete_lines(b"e\ntwo\nth"), b"[p] one\n[p] two\n");
+        assert_eq!(lines.last_line(), b"[p] th\n");
+        assert_eq!(lines.last_line(), b"");
     }
 }

@@ -190,7 +190,7 @@ async fn stop(
         return Err(CliError::Answer(format!(
             "pod {:?} is defined by {origin}, and runs as long as that exists\n{}",
             found.name(),
-            found.how_to_end()
+            found.stop_hint()
         )));
     }
     let socket = &wanted.common.socket;

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::apply::MANAGER;
 use super::args::{Common, Has, Own, UsageError, bad_option, text, value};
-use super::enter::{self, ExecOrAttach};
+use super::exec::{self, ExecOrAttach};
 use super::table::printable;
 use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, api, logs, print, to_yaml, wait};
 use crate::platform::rt;
@@ -371,7 +371,7 @@ fn show(
         let mut attached = words.clone();
         attached.push("-i".to_owned());
         attached.extend(wanted.tty.then(|| "-t".to_owned()));
-        match enter::run(ExecOrAttach::Attach, &attached, environment) {
+        match exec::run(ExecOrAttach::Attach, &attached, environment) {
             // What a program writes at once may be over before it is attached: its log has it.
             Ok((EXIT_OK, false)) => {}
             Ok((code, _)) => return Ok(code),

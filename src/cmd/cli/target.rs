@@ -90,7 +90,7 @@ impl FoundPod {
     }
 
     /// How the user can end a static pod, as a message.
-    pub(super) fn how_to_end(&self) -> String {
+    pub(super) fn stop_hint(&self) -> String {
         match &self.manifest {
             Some(Manifest::File(file)) => {
                 // A directory that the agent does not read.
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_are_found_with_and_without_the_nodes_name_and_the_default_container_is_kubectls() {
+    fn pod_is_found_with_or_without_the_node_name_suffix() {
         let pods = [pod("web-box", &["main", "side"]), pod("web", &["x"])];
         let name = |asked| among(&pods, "default", asked, "box").map(|pod| pod.metadata.name.as_str());
         assert_eq!((name("web"), name("web-box"), name("we")), (Some("web"), Some("web-box"), None));

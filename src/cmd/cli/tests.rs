@@ -268,7 +268,7 @@ fn fill(directory: &CliDirectory) {
 }
 
 #[test]
-fn when_the_agent_does_not_run_the_last_known_state_is_shown_and_said_so() {
+fn last_known_state_is_shown_when_the_agent_is_not_running() {
     let directory = CliDirectory::new();
     fill(&directory);
     let told = "agent is not running; showing the last known state\n";
@@ -355,7 +355,7 @@ fn fill_with_objects(directory: &CliDirectory) {
 }
 
 #[test]
-fn objects_look_as_kubectl_prints_them_and_secrets_keep_their_values() {
+fn objects_print_like_kubectl_and_secret_values_are_hidden() {
     let directory = CliDirectory::new();
     fill_with_objects(&directory);
     let shown = |line: &str| {
@@ -412,7 +412,7 @@ fn a_reader_that_went_away_is_not_an_error() {
 }
 
 #[test]
-fn describe_finds_pods_by_the_beginning_of_their_names_and_says_which_there_are() {
+fn describe_finds_pods_by_prefix_and_lists_existing_ones() {
     let directory = CliDirectory::new();
     let mut report = well();
     report["pods"].as_array_mut().unwrap().push(crashing_pod());
@@ -495,7 +495,7 @@ fn images_are_imported_listed_and_removed_without_an_agent() {
 
 /// Data of a claim is deleted only when no pod or manifest refers to it, and only with `--yes`.
 #[test]
-fn data_of_a_claim_goes_only_when_its_claim_and_its_pods_have_gone() {
+fn claim_data_is_deleted_only_after_its_claim_and_pods() {
     let directory = CliDirectory::new();
     fill_with_objects(&directory);
     let volumes = directory.0.join("volumes/default");

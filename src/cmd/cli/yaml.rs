@@ -157,7 +157,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_pod_looks_as_kubectl_prints_it() {
+    fn yaml_of_a_pod_matches_kubectl() {
         let value = json!({
             "apiVersion": "v1",
             "metadata": {"annotations": {"kubernetes.io/config.source": "file", "n": "1"}, "labels": {}},

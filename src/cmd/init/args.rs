@@ -179,7 +179,7 @@ impl InitOptions {
                 other => return Err(UsageError::Option(other.unexpected().to_string())),
             }
         }
-        options.take_phase(&words, phases)?;
+        options.parse_phase(&words, phases)?;
         if options.program.is_some() && options.is_live() {
             let message = "--program requires --rootfs DIR: without it, the service runs this program";
             return Err(UsageError::Option(message.to_owned()));
@@ -196,7 +196,7 @@ impl InitOptions {
         Ok(options)
     }
 
-    fn take_phase(&mut self, words: &[String], phases: &Phases) -> Result<(), UsageError> {
+    fn parse_phase(&mut self, words: &[String], phases: &Phases) -> Result<(), UsageError> {
         let names: Vec<&str> = phases.iter().map(|(name, _)| *name).collect();
         let is_known = |name: &str| names.contains(&name);
         match words {

@@ -197,7 +197,7 @@ pub struct Interest {
 
 impl ProbedMachine {
     #[must_use]
-    pub(in crate::cmd) fn look(&self, interest: &Interest) -> MachineFacts {
+    pub(in crate::cmd) fn gather(&self, interest: &Interest) -> MachineFacts {
         let release = self.line("proc/sys/kernel/osrelease");
         let mounts = mounts::parse(&self.text("proc/self/mountinfo"));
         let processes = self.processes();
@@ -216,7 +216,7 @@ impl ProbedMachine {
             memory: self.memory(),
             kernel_config: self.kernel_config(&release),
             modules: self.modules(&release),
-            file_systems: last_words(&self.text("proc/filesystems")),
+            file_systems: last_columns(&self.text("proc/filesystems")),
             command_line: self.line("proc/cmdline"),
             model: self.text("proc/device-tree/model").trim_matches(['\0', '\n']).to_owned(),
             command_line_file: COMMAND_LINE_FILES.into_iter().find(|file| self.at(file).exists()),
@@ -433,7 +433,7 @@ fn routes(text: &str) -> Vec<Route> {
     text.lines().skip(1).filter_map(line).filter(|route| route.prefix > 0).collect()
 }
 
-fn last_words(text: &str) -> Vec<String> {
+fn last_columns(text: &str) -> Vec<String> {
     text.lines().filter_map(|line| line.split_whitespace().last()).map(str::to_owned).collect()
 }
 

@@ -188,7 +188,7 @@ mod tests {
     use crate::agent::config::{Environment, Invocation, parse};
 
     #[test]
-    fn the_configuration_is_one_that_the_agent_reads_and_every_commented_line_is_a_default() {
+    fn generated_configuration_parses_and_comments_show_defaults() {
         let directory = std::env::temp_dir().join(format!("edge-agent-install-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
         let read = |text: &str| {
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_are_the_packages_and_unit_and_script_name_the_program() {
+    fn directories_match_the_package_and_unit_names_the_program() {
         let directories = directories();
         assert!(directories.contains(&(PathBuf::from("/var/lib/kubelet"), 0o750)), "{directories:?}");
         assert!(directories.contains(&(PathBuf::from(MANIFESTS), 0o755)));

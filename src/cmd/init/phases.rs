@@ -114,7 +114,7 @@ pub(super) fn run(session: &mut InitSession<'_>, options: &InitOptions) -> Resul
         InitRun { session, options, resolved, given, init_system, is_started: false, named: BTreeSet::new() };
     if options.phase.is_none() {
         let version = env!("CARGO_PKG_VERSION");
-        run.session.say(&format!("[init] Using agent version: v{version} (Kubernetes v1.36)\n"))?;
+        run.session.print(&format!("[init] Using agent version: v{version} (Kubernetes v1.36)\n"))?;
     }
     for phase in PHASES.iter().filter(|phase| options.has_phase(phase.name)) {
         (phase.run)(&mut run)
@@ -124,17 +124,17 @@ pub(super) fn run(session: &mut InitSession<'_>, options: &InitOptions) -> Resul
 }
 
 impl InitRun<'_, '_> {
-    fn say(&mut self, text: &str) -> Result<(), InitError> {
-        self.session.say(text)
+    fn print(&mut self, text: &str) -> Result<(), InitError> {
+        self.session.print(text)
     }
 
     fn preflight(&mut self) -> Result<(), InitError> {
         if !self.options.is_live() {
-            return self.say("[preflight] Skipped: --rootfs sets up another system\n");
+            return self.print("[preflight] Skipped: --rootfs sets up another system\n");
         }
-        self.say("[preflight] Running pre-flight checks\n")?;
+        self.print("[preflight] Running pre-flight checks\n")?;
         let findings = self.session.check(self.options, &self.resolved);
-        self.session.complain(&preflight::report(&findings, false));
+        self.session.print_error(&preflight::report(&findings, false));
         if has_errors(&findings) { Err(InitError::Preflight) } else { Ok(()) }
     }
 
@@ -144,14 +144,14 @@ impl InitRun<'_, '_> {
 
     fn certs(&mut self) -> Result<(), InitError> {
         if self.leaves_certificates() {
-            return self.say(
+            return self.print(
                 "[certs] Skipped: --rootfs is set, the agent generates its certificates at its first boot\n",
             );
         }
         let directory = self.cert_dir();
         // With their own modes, before files are created in them.
         self.directories("certs")?;
-        self.say(&format!("[certs] Using certificateDir folder {:?}\n", directory.display().to_string()))?;
+        self.print(&format!("[certs] Using certificateDir folder {:?}\n", directory.display().to_string()))?;
         let there = pki::authority_file(&directory).exists();
         let serves = self.resolved.kubelet.tls_cert_file.is_empty();
         if self.options.dry_run {
@@ -162,29 +162,29 @@ impl InitRun<'_, '_> {
                     format!("[dryrun] Would generate {what}\n")
                 }
             };
-            self.say(&would(there, "\"agent-ca\" certificate authority"))?;
+            self.print(&would(there, "\"agent-ca\" certificate authority"))?;
             let is_there = directory.join("kubelet.crt").exists();
             return if serves {
-                self.say(&would(is_there, "\"kubelet\" serving certificate and key"))
+                self.print(&would(is_there, "\"kubelet\" serving certificate and key"))
             } else {
                 Ok(())
             };
         }
         if !self.options.is_live() {
-            self.session.complain(
+            self.session.print_error(
                 "\t[WARNING certs]: all devices created from this image will share one certificate \
                  authority: skip this phase to have each generate its own at its first boot\n",
             );
         }
         let authority = Authority::open(&directory, &self.resolved.node_name)?;
-        self.say(if there {
+        self.print(if there {
             "[certs] Using existing \"agent-ca\" certificate authority\n"
         } else {
             "[certs] Generating \"agent-ca\" certificate and key\n"
         })?;
         if !serves {
             let file = self.resolved.kubelet.tls_cert_file.clone();
-            return self.say(&format!("[certs] Using the configured serving certificate {file}\n"));
+            return self.print(&format!("[certs] Using the configured serving certificate {file}\n"));
         }
         let file = directory.join("kubelet.crt");
         let before = fs::read(&file).ok();
@@ -194,9 +194,9 @@ impl InitRun<'_, '_> {
         let now = self.session.environment.now;
         pki::serving_pair(&directory, &authority, &self.resolved.node_name, &names, now)?;
         if before.is_some() && before == fs::read(&file).ok() {
-            return self.say("[certs] Using existing \"kubelet\" certificate and key on disk\n");
+            return self.print("[certs] Using existing \"kubelet\" certificate and key on disk\n");
         }
-        self.say(&format!(
+        self.print(&format!(
             "[certs] Generating \"kubelet\" certificate and key\n[certs] kubelet serving cert is signed for {}\n",
             names.join(", ")
         ))
@@ -204,7 +204,7 @@ impl InitRun<'_, '_> {
 
     fn kubeconfig(&mut self) -> Result<(), InitError> {
         if self.leaves_certificates() {
-            return self.say(
+            return self.print(
                 "[kubeconfig] Skipped: no certificate authority yet; run \"agent init phase kubeconfig\" on \
                  that system once it is running\n",
             );
@@ -214,7 +214,7 @@ impl InitRun<'_, '_> {
         let shown = path.display().to_string();
         if self.options.dry_run {
             let is_there = path.exists();
-            return self.say(&if is_there {
+            return self.print(&if is_there {
                 format!("[kubeconfig] Using existing kubeconfig file: {shown:?}\n")
             } else {
                 format!("[dryrun] Would write {shown:?} kubeconfig file\n")
@@ -223,12 +223,12 @@ impl InitRun<'_, '_> {
         let authority = Authority::open(&self.cert_dir(), &self.resolved.node_name)?;
         let now = self.session.environment.now;
         match fs::read_to_string(&path) {
-            Ok(text) => match standing(&text, &authority, now) {
-                Standing::Holds => {
-                    return self.say(&format!("[kubeconfig] Using existing kubeconfig file: {shown:?}\n"));
+            Ok(text) => match kubeconfig_state(&text, &authority, now) {
+                Standing::Valid => {
+                    return self.print(&format!("[kubeconfig] Using existing kubeconfig file: {shown:?}\n"));
                 }
-                Standing::Ends => {}
-                Standing::Foreign => return Err(InitError::WrongAuthority(path)),
+                Standing::Expiring => {}
+                Standing::OtherCa => return Err(InitError::WrongAuthority(path)),
             },
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(source) => return Err(InitError::File { action: "read", path, source }),
@@ -237,7 +237,7 @@ impl InitRun<'_, '_> {
         let server = server_url(&self.resolved.kubelet.address, self.resolved.kubelet.port);
         let text = kubeconfig::file(&self.resolved.node_name, &server, &authority, ADMIN, &pair);
         write(&File::new(path, 0o600, text))?;
-        self.say(&format!("[kubeconfig] Writing {shown:?} kubeconfig file\n"))
+        self.print(&format!("[kubeconfig] Writing {shown:?} kubeconfig file\n"))
     }
 
     fn kubelet_config(&mut self) -> Result<(), InitError> {
@@ -246,7 +246,7 @@ impl InitRun<'_, '_> {
         let content = self.given.clone().unwrap_or_else(|| install::configuration(endpoint));
         let kept = self.ensure("kubelet-config", &File::new(CONFIG_FILE, 0o644, content))?;
         if let (true, Some(endpoint)) = (kept, endpoint) {
-            self.session.complain(&format!(
+            self.session.print_error(&format!(
                 "\t[WARNING kubelet-config]: the existing configuration is kept: add \
                  containerRuntimeEndpoint: {endpoint} to it\n"
             ));
@@ -272,7 +272,7 @@ impl InitRun<'_, '_> {
         }
         let place = service::program(self.options);
         if service::is_packaged(self.options) && self.options.program.is_none() {
-            return self.say(&format!("[program] Using the program of the package: {}\n", place.display()));
+            return self.print(&format!("[program] Using the program of the package: {}\n", place.display()));
         }
         let source = self.options.program.clone().unwrap_or_else(|| service::OWN.into());
         let bytes = fs::read(&source).map_err(|error| InitError::File {
@@ -286,16 +286,16 @@ impl InitRun<'_, '_> {
                 "\t[WARNING program]: the programs in {there} are for another architecture: specify a \
                  matching agent program with --program FILE\n"
             );
-            self.session.complain(&text);
+            self.session.print_error(&text);
         }
         let path = self.options.rooted(&place);
         let shown = path.display().to_string();
         match fs::read(&path) {
             Ok(there) if there == bytes => {
-                return self.say(&format!("[program] Using existing file {shown:?}\n"));
+                return self.print(&format!("[program] Using existing file {shown:?}\n"));
             }
             Ok(_) => {
-                return self.say(&format!(
+                return self.print(&format!(
                     "[program] Keeping existing file {shown:?}, which differs: remove it to install this \
                      program\n"
                 ));
@@ -304,12 +304,12 @@ impl InitRun<'_, '_> {
             Err(source) => return Err(InitError::File { action: "read", path, source }),
         }
         if self.options.dry_run {
-            return self.say(&format!("[dryrun] Would copy the program to {shown:?}\n"));
+            return self.print(&format!("[dryrun] Would copy the program to {shown:?}\n"));
         }
         let failed = |source| InitError::File { action: "write", path: path.clone(), source };
         dir::make_dir(path.parent().unwrap_or(Path::new("/")), 0o755).map_err(failed)?;
         durable::write_durably(&path, &bytes, 0o755).map_err(failed)?;
-        self.say(&format!("[program] Copied the program to {shown:?}\n"))
+        self.print(&format!("[program] Copied the program to {shown:?}\n"))
     }
 
     /// Certificates of an offline system are created when it boots: every device gets its own.
@@ -320,14 +320,14 @@ impl InitRun<'_, '_> {
     fn service(&mut self) -> Result<(), InitError> {
         let program = service::program(self.options);
         let Some(service) = service::plan(self.options, self.init_system, &program) else {
-            return self.say("[systemd] No supported init system found: no service is created\n");
+            return self.print("[systemd] No supported init system found: no service is created\n");
         };
         let label = if self.init_system == InitSystem::OpenRc { "openrc" } else { "systemd" };
         if let Some(file) = &service.file {
             self.ensure(label, file)?;
         } else {
             let text = format!("[systemd] Using the unit of the package: {}\n", service.link.1.display());
-            self.say(&text)?;
+            self.print(&text)?;
         }
         let (link, target) = service.link;
         let path = self.options.rooted(&link);
@@ -335,33 +335,33 @@ impl InitRun<'_, '_> {
             return Ok(());
         }
         if self.options.dry_run {
-            return self.say(&format!("[dryrun] Would enable the service: {}\n", link.display()));
+            return self.print(&format!("[dryrun] Would enable the service: {}\n", link.display()));
         }
         let failed = |source| InitError::File { action: "create the link", path: path.clone(), source };
         if let Some(parent) = path.parent() {
             dir::make_dir(parent, 0o755).map_err(failed)?;
         }
         symlink(&target, &path).map_err(failed)?;
-        self.say(&["[", label, "] Enabled the service: it will start at boot\n"].concat())
+        self.print(&["[", label, "] Enabled the service: it will start at boot\n"].concat())
     }
 
     fn start(&mut self) -> Result<(), InitError> {
         let commands = service::start(self.init_system);
         if !self.options.is_live() {
-            return self.say("[start] Skipped: --rootfs is set, the agent starts when that system boots\n");
+            return self.print("[start] Skipped: --rootfs is set, the agent starts when that system boots\n");
         }
         if self.options.dry_run {
             let lines = commands.iter().map(|words| format!("[dryrun] Would run {:?}\n", words.join(" ")));
-            return self.say(&lines.collect::<String>());
+            return self.print(&lines.collect::<String>());
         }
         if commands.is_empty() {
             let text = format!(
                 "[start] Start the agent manually: {}\n",
                 install::command(&self.options.agent_flags)
             );
-            return self.say(&text);
+            return self.print(&text);
         }
-        self.say("[start] Starting the agent\n")?;
+        self.print("[start] Starting the agent\n")?;
         service::call(self.init_system, commands)?;
         self.is_started = true;
         Ok(())
@@ -378,10 +378,10 @@ impl InitRun<'_, '_> {
         let address = if address.is_unspecified() { IpAddr::from([127, 0, 0, 1]) } else { address };
         let at = SocketAddr::new(address, u16::try_from(kubelet.healthz_port).unwrap_or_default());
         let url = format!("http://{at}/healthz");
-        self.say(&format!("[wait] Waiting for a healthy agent at {url}. This can take up to 4m0s\n"))?;
-        let waited = rt::run(async { tokio::time::timeout(PATIENCE, healthy(at)).await });
+        self.print(&format!("[wait] Waiting for a healthy agent at {url}. This can take up to 4m0s\n"))?;
+        let waited = rt::run(async { tokio::time::timeout(PATIENCE, wait_until_healthy(at)).await });
         match waited {
-            Ok(Ok(())) => self.say("[wait] The agent is healthy\n"),
+            Ok(Ok(())) => self.print("[wait] The agent is healthy\n"),
             Ok(Err(_)) => {
                 Err(InitError::Unhealthy { at: url, why: service::log_hint(self.init_system).to_owned() })
             }
@@ -394,11 +394,11 @@ impl InitRun<'_, '_> {
             return Ok(());
         }
         if !self.options.is_live() {
-            return self.say(&install::next_steps_elsewhere(&self.options.rootfs));
+            return self.print(&install::next_steps_elsewhere(&self.options.rootfs));
         }
         let text =
             install::next_steps(self.resolved.kubelet.port, self.is_started, &self.options.agent_flags);
-        self.say(&text)
+        self.print(&text)
     }
 
     /// Those of the packages, and the configured ones for manifests and image archives.
@@ -422,7 +422,10 @@ impl InitRun<'_, '_> {
             }
             if self.options.dry_run {
                 if self.named.insert(path) {
-                    self.say(&format!("[dryrun] Would create directory {:?}\n", real.display().to_string()))?;
+                    self.print(&format!(
+                        "[dryrun] Would create directory {:?}\n",
+                        real.display().to_string()
+                    ))?;
                 }
                 continue;
             }
@@ -441,11 +444,11 @@ impl InitRun<'_, '_> {
         let shown = path.display().to_string();
         match fs::read_to_string(&path) {
             Ok(text) if text == file.content => {
-                self.say(&format!("[{phase}] Using existing file {shown:?}\n"))?;
+                self.print(&format!("[{phase}] Using existing file {shown:?}\n"))?;
                 return Ok(false);
             }
             Ok(_) => {
-                self.say(&format!(
+                self.print(&format!(
                     "[{phase}] Keeping existing file {shown:?}, which differs from what would be written\n"
                 ))?;
                 return Ok(true);
@@ -455,11 +458,11 @@ impl InitRun<'_, '_> {
         }
         if self.options.dry_run {
             let content: String = file.content.lines().map(|line| ["\t", line, "\n"].concat()).collect();
-            self.say(&format!("[dryrun] Would write file {shown:?} with content:\n{content}"))?;
+            self.print(&format!("[dryrun] Would write file {shown:?} with content:\n{content}"))?;
             return Ok(false);
         }
         write(&File { path, ..file.clone() })?;
-        self.say(&format!("[{phase}] Writing file {shown:?}\n"))?;
+        self.print(&format!("[{phase}] Writing file {shown:?}\n"))?;
         Ok(false)
     }
 }
@@ -473,35 +476,35 @@ fn write(file: &File) -> Result<(), InitError> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
-    Holds,
+    Valid,
     /// It expires soon, or has expired.
-    Ends,
+    Expiring,
     /// Of another authority, or not a kubeconfig written by the agent.
-    Foreign,
+    OtherCa,
 }
 
 /// The state of an existing kubeconfig.
-fn standing(text: &str, authority: &Authority, now: crate::model::types::Timestamp) -> Standing {
+fn kubeconfig_state(text: &str, authority: &Authority, now: crate::model::types::Timestamp) -> Standing {
     let value = |key: &str| {
         let line = text.lines().find_map(|line| line.trim().strip_prefix(key)?.strip_prefix(':'));
         line.map(|value| value.trim().trim_matches('"').to_owned()).unwrap_or_default()
     };
     if value("certificate-authority-data") != base64::encode(authority.certificate().as_bytes()) {
-        return Standing::Foreign;
+        return Standing::OtherCa;
     }
     let certificate = base64::decode(&value("client-certificate-data")).unwrap_or_default();
     let certificate = String::from_utf8_lossy(&certificate);
-    if authority.client_holds(&certificate, now) { Standing::Holds } else { Standing::Ends }
+    if authority.is_client_valid(&certificate, now) { Standing::Valid } else { Standing::Expiring }
 }
 
 /// Polls until the answer is 200.
-async fn healthy(at: SocketAddr) {
-    while !ask(at).await.unwrap_or(false) {
+async fn wait_until_healthy(at: SocketAddr) {
+    while !is_healthy(at).await.unwrap_or(false) {
         tokio::time::sleep(LOOK_AGAIN).await;
     }
 }
 
-async fn ask(at: SocketAddr) -> io::Result<bool> {
+async fn is_healthy(at: SocketAddr) -> io::Result<bool> {
     let mut stream = TcpStream::connect(at).await?;
     let request = format!("GET /healthz HTTP/1.1\r\nHost: {at}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;
@@ -528,14 +531,14 @@ mod tests {
         let day = Duration::from_secs(24 * 3600);
         let text = made(YEAR);
         for (text, authority, at, expected) in [
-            (text.as_str(), &authority, NOW, Standing::Holds),
-            (&text, &authority, NOW.saturating_add(day * 280), Standing::Holds),
-            (&text, &authority, NOW.saturating_add(day * 300), Standing::Ends),
-            (&made(day), &authority, NOW, Standing::Ends),
-            (&text, &other, NOW, Standing::Foreign),
-            ("", &authority, NOW, Standing::Foreign),
+            (text.as_str(), &authority, NOW, Standing::Valid),
+            (&text, &authority, NOW.saturating_add(day * 280), Standing::Valid),
+            (&text, &authority, NOW.saturating_add(day * 300), Standing::Expiring),
+            (&made(day), &authority, NOW, Standing::Expiring),
+            (&text, &other, NOW, Standing::OtherCa),
+            ("", &authority, NOW, Standing::OtherCa),
         ] {
-            assert_eq!(standing(text, authority, at), expected, "{at}");
+            assert_eq!(kubeconfig_state(text, authority, at), expected, "{at}");
         }
         fs::remove_dir_all(&directory).unwrap();
     }

@@ -45,7 +45,7 @@ pub(in crate::cmd) struct PreflightFinding {
     /// The observed state.
     pub seen: String,
     /// The required state.
-    pub wanted: String,
+    pub required: String,
     /// What is wrong; empty if nothing is.
     pub message: String,
     /// The remedy, in words.
@@ -60,7 +60,7 @@ impl PreflightFinding {
             name: name.to_owned(),
             severity,
             seen: seen.into(),
-            wanted: String::new(),
+            required: String::new(),
             message: message.into(),
             fix: String::new(),
             commands: Vec::new(),
@@ -91,8 +91,8 @@ impl PreflightFinding {
 
     /// Sets the required state.
     #[must_use]
-    pub(in crate::cmd) fn wanted(mut self, wanted: impl Into<String>) -> Self {
-        self.wanted = wanted.into();
+    pub(in crate::cmd) fn required(mut self, wanted: impl Into<String>) -> Self {
+        self.required = wanted.into();
         self
     }
 
@@ -139,7 +139,7 @@ impl PreflightFinding {
                 Severity::Error => "error",
             },
             "seen": self.seen,
-            "wanted": self.wanted,
+            "wanted": self.required,
             "message": self.message,
             "fix": self.fix,
             "commands": self.commands,
@@ -297,7 +297,7 @@ pub(in crate::cmd) fn privileged(facts: &MachineFacts) -> PreflightFinding {
         return PreflightFinding::ok(NAME, seen);
     }
     PreflightFinding::error(NAME, seen, "user is not running as root")
-        .wanted("user id 0")
+        .required("user id 0")
         .fix("run it with sudo")
 }
 

@@ -15,7 +15,7 @@ use super::install;
 use super::preflight;
 use super::{CONFIG_FILE, DEFAULTS_FILE, InitError, InitSession, machine_of, resolve, service};
 use crate::agent::config::Resolved;
-use crate::agent::kubelet::earlier;
+use crate::agent::kubelet::previous_runtimes;
 use crate::agent::kubelet::setup::configs;
 use crate::model::objects::VOLUMES_DIR;
 use crate::platform::logind;
@@ -81,7 +81,7 @@ pub(super) fn run(session: &mut InitSession<'_>, options: &InitOptions) -> Resul
         // An unreadable configuration must not prevent the reset of a machine.
         Err(error) if options.agent_flags.is_empty() => {
             let why = crate::platform::logging::chain(&error);
-            session.complain(&format!("\t[WARNING reset]: the configuration is ignored: {why}\n"));
+            session.print_error(&format!("\t[WARNING reset]: the configuration is ignored: {why}\n"));
             resolve(&InitOptions { rootfs: PathBuf::from("/nonexistent"), ..InitOptions::default() })?
         }
         Err(error) => return Err(error),
@@ -92,34 +92,34 @@ pub(super) fn run(session: &mut InitSession<'_>, options: &InitOptions) -> Resul
         (phase.run)(&mut run)
             .map_err(|error| InitError::Phase { phase: phase.name, source: Box::new(error) })?;
     }
-    if run.failed.is_empty() { Ok(()) } else { Err(InitError::Left(run.failed.join(", "))) }
+    if run.failed.is_empty() { Ok(()) } else { Err(InitError::RemovalFailed(run.failed.join(", "))) }
 }
 
 impl ResetRun<'_, '_> {
-    fn say(&mut self, text: &str) -> Result<(), InitError> {
-        self.session.say(text)
+    fn print(&mut self, text: &str) -> Result<(), InitError> {
+        self.session.print(text)
     }
 
     fn preflight(&mut self) -> Result<(), InitError> {
         if !self.options.force && !self.options.dry_run {
             let volumes = if self.options.volumes { " and the data of claims" } else { "" };
             let root = self.options.rooted(&self.resolved.flags.root_dir);
-            self.session.complain(&format!(
+            self.session.print_error(&format!(
                 "[reset] WARNING: all pods of this machine and the agent's state in {}{volumes} will be removed.\n",
                 root.display()
             ));
-            self.say("[reset] Are you sure you want to proceed? [y/N]: ")?;
+            self.print("[reset] Are you sure you want to proceed? [y/N]: ")?;
             let mut line = String::new();
             let _ = io::stdin().lock().read_line(&mut line);
             if !matches!(line.trim().to_ascii_lowercase().as_str(), "y" | "yes") {
                 return Err(InitError::Aborted);
             }
         }
-        self.say("[preflight] Running pre-flight checks\n")?;
-        let facts = self.session.machine(Path::new("/")).look(&super::Interest::default());
+        self.print("[preflight] Running pre-flight checks\n")?;
+        let facts = self.session.machine(Path::new("/")).gather(&super::Interest::default());
         let mut findings = vec![preflight::privileged(&facts)];
         self.options.ignored.apply(&mut findings);
-        self.session.complain(&preflight::report(&findings, false));
+        self.session.print_error(&preflight::report(&findings, false));
         if preflight::has_errors(&findings) { Err(InitError::Preflight) } else { Ok(()) }
     }
 
@@ -135,14 +135,14 @@ impl ResetRun<'_, '_> {
         if self.options.is_live() && is_installed {
             let commands = service::stop(self.init_system);
             if self.options.dry_run {
-                self.say("[dryrun] Would stop the agent service\n")?;
+                self.print("[dryrun] Would stop the agent service\n")?;
             } else if !commands.is_empty() {
-                self.say("[reset] Stopping the agent service\n")?;
+                self.print("[reset] Stopping the agent service\n")?;
                 service::call(self.init_system, commands)?;
             }
         }
         let removed = self.remove_file(&self.options.rooted(link))?;
-        if removed { self.say("[reset] Disabled the service\n") } else { Ok(()) }
+        if removed { self.print("[reset] Disabled the service\n") } else { Ok(()) }
     }
 
     fn pods(&mut self) -> Result<(), InitError> {
@@ -150,22 +150,22 @@ impl ResetRun<'_, '_> {
             return Ok(());
         }
         if self.options.dry_run {
-            return self.say("[dryrun] Would stop and remove all pods\n");
+            return self.print("[dryrun] Would stop and remove all pods\n");
         }
         self.free()?;
         let is_embedded = self.resolved.kubelet.container_runtime_endpoint == "embedded";
         let records = self.resolved.flags.runtime_state_dir.clone();
         if is_embedded && !records.exists() {
-            return self.say("[reset] No pods are running\n");
+            return self.print("[reset] No pods are running\n");
         }
-        self.say("[reset] Stopping and removing pods\n")?;
+        self.print("[reset] Stopping and removing pods\n")?;
         let (runtimes, cgroups) =
             (configs::runtimes(&self.resolved), configs::cgroups(&self.resolved.kubelet));
-        let cleared = rt::run(async { Box::pin(earlier::clear_node(runtimes, cgroups)).await });
+        let cleared = rt::run(async { Box::pin(previous_runtimes::clear_node(runtimes, cgroups)).await });
         let cleared = cleared.map_err(|error| InitError::Pods(error.to_string()))?;
         let cleared = cleared.map_err(InitError::Pods)?;
         self.failed.extend(cleared.left);
-        self.say(&format!("[reset] Pods removed: {}\n", cleared.pods))
+        self.print(&format!("[reset] Pods removed: {}\n", cleared.pods))
     }
 
     /// Checks that no agent is using the state.
@@ -209,7 +209,7 @@ impl ResetRun<'_, '_> {
         let shown: Vec<String> = directories.iter().map(|path| path.display().to_string()).collect();
         if !shown.is_empty() {
             let would = if self.options.dry_run { "[dryrun] Would delete" } else { "[reset] Deleting" };
-            self.say(&format!("{would}: {}\n", shown.join(" ")))?;
+            self.print(&format!("{would}: {}\n", shown.join(" ")))?;
         }
         if !self.options.dry_run {
             self.failed.extend(directories.iter().filter_map(|path| remove(path).err()));
@@ -227,10 +227,10 @@ impl ResetRun<'_, '_> {
                 let _ = fs::remove_dir(path);
             }
         }
-        left.extend(self.left(&root));
+        left.extend(self.leftovers(&root));
         if !left.is_empty() {
             let lines: String = left.iter().map(|line| ["  ", line, "\n"].concat()).collect();
-            self.say(&format!("[reset] Kept:\n{lines}"))?;
+            self.print(&format!("[reset] Kept:\n{lines}"))?;
         }
         Ok(())
     }
@@ -264,7 +264,7 @@ impl ResetRun<'_, '_> {
             }
             let shown = path.display().to_string();
             if self.remove_file(&path)? {
-                self.say(&format!("[reset] Deleting file: {shown}\n"))?;
+                self.print(&format!("[reset] Deleting file: {shown}\n"))?;
             }
         }
         Ok(left)
@@ -276,7 +276,7 @@ impl ResetRun<'_, '_> {
             return Ok(false);
         }
         if self.options.dry_run {
-            self.say(&format!("[dryrun] Would delete file: {}\n", path.display()))?;
+            self.print(&format!("[dryrun] Would delete file: {}\n", path.display()))?;
             return Ok(false);
         }
         fs::remove_file(path).map(|()| true).map_err(|source| InitError::File {
@@ -303,7 +303,7 @@ impl ResetRun<'_, '_> {
             return Ok(());
         }
         let would = if self.options.dry_run { "[dryrun] Would unmount" } else { "[reset] Unmounting" };
-        self.say(&format!("{would} mounted directories in {:?}\n", below.display().to_string()))?;
+        self.print(&format!("{would} mounted directories in {:?}\n", below.display().to_string()))?;
         if self.options.dry_run {
             return Ok(());
         }
@@ -314,7 +314,7 @@ impl ResetRun<'_, '_> {
     }
 
     /// What remains on the machine, and whose it is.
-    fn left(&self, root: &Path) -> Vec<String> {
+    fn leftovers(&self, root: &Path) -> Vec<String> {
         let mut left = Vec::new();
         let mut say = |path: PathBuf, why: &str| {
             if !names(&path).is_empty() || path.is_file() {

@@ -94,7 +94,7 @@ pub(super) fn run(
                 "the test container failed",
                 format!("container runtime is not running: {why}"),
             )
-            .wanted("a running container")
+            .required("a running container")
             .fix("see the checks above for what is missing, and the kernel log")
             .command("dmesg | tail"),
         ],
@@ -106,7 +106,7 @@ pub(super) fn run(
             let network = match network {
                 Ok(()) => PreflightFinding::ok("PodNetwork", "the kernel supports the pod network"),
                 Err(why) => PreflightFinding::warning("PodNetwork", "not ready", why)
-                    .wanted("kernel support for bridges and nf_tables with NAT, or a CNI configuration")
+                    .required("kernel support for bridges and nf_tables with NAT, or a CNI configuration")
                     .fix(
                         "install the kernel modules or another kernel; pods with hostNetwork: true do not \
                           need them",
@@ -141,7 +141,7 @@ fn external(endpoint: &str) -> PreflightFinding {
         Err(why) => {
             let message = format!("could not connect to the container runtime: {why}");
             PreflightFinding::error(NAME, endpoint, message)
-                .wanted("a ready CRI v1 runtime")
+                .required("a ready CRI v1 runtime")
                 .fix(
                     "start it, and check that its CRI plugin is enabled (Docker's containerd has \
                       disabled_plugins = [\"cri\"])",
@@ -376,7 +376,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_test_works_beside_the_root_directory_and_leaves_nothing_there() {
+    fn self_test_works_beside_the_root_directory_and_cleans_up() {
         let root = std::env::temp_dir().join(format!("edge-agent-self-test-{}", process_id()));
         fs::create_dir_all(&root).unwrap();
         let place = Workspace::new(&root.join("var/lib/kubelet"));

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_or_a_word_and_options_in_any_order() {
+    fn file_or_status_and_options_parse_in_any_order() {
         let options = parse("--window 30s ./agent --timeout=5s -o json --allow-unsigned").unwrap();
         assert_eq!(
             (options.what.as_str(), options.window, options.patience),

@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_program_says_is_read_by_the_other_and_lines_of_later_releases_are_no_obstacle() {
+    fn candidate_facts_round_trip_and_ignore_unknown_lines() {
         let own = CandidateFacts::own();
         assert_eq!(CandidateFacts::parse(&(own.to_text() + "moon 3\n")), Some(own));
         for broken in ["", "version 1\n", "agent v0.1.0 (Kubernetes v1.36)\n", "version \nstore 3\n"] {
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_may_follow_when_there_is_a_way_back_and_the_pods_can_stay() {
+    fn candidate_is_accepted_only_if_rollback_and_pods_are_safe() {
         let own = facts("1.2.0", (4, 3), (2, 1));
         let said =
             |new: CandidateFacts, downgrade| new.check(&own, downgrade).map_err(|error| error.to_string());
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_signed_by_the_key_is_not_even_looked_at() {
+    fn unsigned_programs_are_refused_before_they_are_opened() {
         use crate::codec::signature::testing::{BODY, KEY, OTHER_KEY, SIGNATURE};
         let directory = std::env::temp_dir().join(format!("agent-upgrade-candidate-{}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();

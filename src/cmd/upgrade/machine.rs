@@ -105,10 +105,10 @@ impl Machine {
         found
     }
 
-    pub(super) async fn look(&mut self) -> Seen {
+    pub(super) async fn observe(&mut self) -> Seen {
         Seen {
             in_place: self.in_place(),
-            is_asked_back: self.root_dir.join(ASKED_BACK).exists(),
+            rollback_requested: self.root_dir.join(ASKED_BACK).exists(),
             agent: self.agent().await,
         }
     }
@@ -128,7 +128,7 @@ impl Machine {
     }
 
     /// Writes the record to disk.
-    pub(super) fn note(&self) -> Result<(), UpgradeError> {
+    pub(super) fn save_record(&self) -> Result<(), UpgradeError> {
         let failed =
             |source| UpgradeError::File { action: "write", path: records::file(&self.root_dir), source };
         records::write(&self.root_dir, &self.record).map_err(failed)
@@ -141,7 +141,7 @@ impl Machine {
                 if phase.is_settled() && self.record.settled.is_zero() {
                     self.record.settled = Clock::System.now();
                 }
-                return self.note();
+                return self.save_record();
             }
             Effect::Restart => {
                 self.restart_with_program().await;
@@ -163,7 +163,7 @@ impl Machine {
                     return Ok(());
                 }
                 if !self.has_previous() {
-                    return Err(UpgradeError::NotKept(self.previous().display().to_string()));
+                    return Err(UpgradeError::WrongPrevious(self.previous().display().to_string()));
                 }
                 let put_back = self.copy_name(&self.previous(), self.program());
                 self.found = None;

@@ -27,7 +27,7 @@ fn scalars_mean_what_they_mean_to_kubernetes() {
 /// Where YAML parsers disagree, pinned: a newer version of the parser must not change what a manifest means
 /// unnoticed.
 #[test]
-fn numbers_and_words_in_unusual_spellings_are_pinned() {
+fn unusual_scalar_spellings_parse_to_pinned_values() {
     for (text, expected) in [
         ("0x1F", json!(31)),
         ("0b11", json!(3)),
@@ -63,7 +63,7 @@ fn surrogate_pairs_written_as_escapes_become_one_character() {
 }
 
 #[test]
-fn an_escaped_apostrophe_in_double_quotes_is_an_apostrophe_and_elsewhere_stays_as_written() {
+fn escaped_apostrophe_is_accepted_in_double_quotes_only() {
     for (text, expected) in [
         (r#"a: "it\'s" # don\'t"#, json!("it's")),
         (r#"a: ["x", "\'1\'", "\'\\\"\u0041\'"]"#, json!(["x", "'1'", "'\\\"A'"])),
@@ -92,13 +92,13 @@ fn documents_are_cut_at_markers_and_empty_ones_are_skipped() {
 }
 
 #[test]
-fn indented_dashes_and_longer_runs_of_dashes_do_not_end_a_document() {
+fn dashes_inside_a_block_scalar_do_not_end_the_document() {
     let value = one("a: |\n  ---\n  x\nb: |2\n   ----\n");
     assert_eq!(value, json!({"a": "---\nx\n", "b": " ----\n"}));
 }
 
 #[test]
-fn a_broken_document_is_reported_with_its_line_in_the_whole_text_and_hides_no_other() {
+fn broken_document_reports_its_line_and_spares_the_others() {
     let documents: Vec<YamlDocument> = yaml_documents("a: 1\n---\nb: 1\nc: [\n---\nd: 1\n").collect();
     assert!(documents[0].value.is_ok() && documents[2].value.is_ok());
     let error = documents[1].value.clone().unwrap_err();
@@ -108,7 +108,7 @@ fn a_broken_document_is_reported_with_its_line_in_the_whole_text_and_hides_no_ot
 }
 
 #[test]
-fn a_duplicate_key_is_an_error_when_strict_and_the_last_one_wins_otherwise() {
+fn duplicate_key_fails_when_strict_and_else_the_last_wins() {
     let error = yaml_to_values("x: 0\na: 1\na: 2\n", true).unwrap_err();
     assert_eq!(error.to_string(), "line 3, column 1: duplicate key \"a\"");
     assert_eq!(yaml_to_values("x: 0\na: 1\na: 2\n", false).unwrap(), [json!({"x": 0, "a": 2})]);

@@ -24,7 +24,7 @@ fn refused(old: &Pod, part: Part, change: impl Fn(&mut Pod)) -> Vec<String> {
 }
 
 #[test]
-fn a_new_pod_is_ours_whatever_it_said_of_itself() {
+fn new_pod_overrides_client_set_metadata_and_status() {
     let mut written = pod(&plain());
     written.metadata.uid = PodUid::from("mine");
     written.metadata.resource_version = "5".to_owned();
@@ -58,7 +58,7 @@ fn a_status_keeps_what_clients_say_and_the_node_the_rest() {
     let new = said(json!([{"type": "Ready", "status": "True"}, gate])).unwrap();
     let kept: Vec<&str> = new.status.conditions.iter().map(|condition| condition.type_.as_str()).collect();
     assert_eq!((new.status.phase.as_str(), kept), ("Pending", vec!["example.com/gate"]));
-    assert_eq!(kept_status(&new), new.status);
+    assert_eq!(stored_status(&new), new.status);
     assert_eq!(update_status(&new, &PodStatus::default()).unwrap().status, old.status);
     let labelled = update(&new, new.clone(), Part::Itself).unwrap();
     assert_eq!(labelled.status, new.status, "other changes leave it");
@@ -71,12 +71,12 @@ fn a_status_keeps_what_clients_say_and_the_node_the_rest() {
 }
 
 #[test]
-fn a_service_account_is_refused_unless_it_is_the_default_without_token() {
+fn service_account_is_refused_unless_default_without_token() {
     let refused = |change: Value| {
         let mut spec = plain();
         spec.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
         let pod = pod(&spec);
-        refused_account(&pod).or_else(|| {
+        service_account_problem(&pod).or_else(|| {
             let made = create(pod, "node", PodUid::from("u"), Timestamp::default());
             made.err().map(|errors| errors[0].to_string())
         })
@@ -117,7 +117,7 @@ fn a_pod_of_another_node_is_refused() {
 }
 
 #[test]
-fn images_labels_and_further_tolerations_may_change_and_nothing_else() {
+fn update_may_change_only_images_labels_and_tolerations() {
     let mut spec = plain();
     spec["tolerations"] = json!([{"key": "a", "operator": "Exists"}]);
     spec["activeDeadlineSeconds"] = json!(100);
@@ -192,7 +192,7 @@ fn gates_are_only_taken_away_and_then_the_pod_is_placed() {
 }
 
 #[test]
-fn resize_changes_cpu_and_memory_within_the_class_and_nothing_else() {
+fn resize_may_change_only_cpu_and_memory_within_qos_class() {
     let old = made(&plain());
     let cpu = |text: &str| json!({"cpu": text});
     let resized = |requests: Value| {

@@ -132,7 +132,7 @@ fn volumes_get_their_defaults() {
 }
 
 #[test]
-fn a_limit_is_the_request_when_none_is_given_and_amounts_round_up_to_thousandths() {
+fn request_defaults_to_the_limit_and_rounds_up_to_milli() {
     let spec = defaulted(json!({
         "containers": [{"name": "a", "image": "x:1", "resources": {
             "limits": {"cpu": "2", "memory": "64Mi"}, "requests": {"cpu": "0.0001"}}}],
@@ -145,7 +145,7 @@ fn a_limit_is_the_request_when_none_is_given_and_amounts_round_up_to_thousandths
 }
 
 #[test]
-fn pod_level_resources_are_completed_from_the_containers_and_then_from_the_limits() {
+fn pod_resources_default_from_containers_then_from_limits() {
     let spec = defaulted(json!({
         "resources": {"limits": {"cpu": "2", "memory": "1Gi"}},
         "initContainers": [

@@ -28,7 +28,7 @@ fn messages(sets: &ObjectSets) -> Vec<String> {
 }
 
 #[test]
-fn of_two_files_the_first_by_name_wins_whatever_the_order_they_were_read_in() {
+fn first_file_by_name_wins_in_any_read_order() {
     let pair = [map("m", "from-b", false, "/m/b.yaml"), map("m", "from-a", false, "/m/a.yaml")];
     for order in [[0, 1], [1, 0]] {
         let wanted = order.map(|at: usize| pair[at].clone()).to_vec();
@@ -44,7 +44,7 @@ fn of_two_files_the_first_by_name_wins_whatever_the_order_they_were_read_in() {
 }
 
 #[test]
-fn of_two_sources_files_win_and_the_others_version_is_there_when_they_let_go() {
+fn file_object_wins_and_the_url_one_returns_after_removal() {
     let sets = ObjectSets::default().merge(PodSource::Http, vec![map("m", "url", false, "http://u/")]);
     let both = sets.merge(PodSource::File, vec![map("m", "file", false, "/m/a.yaml")]);
     assert_eq!(value(&both, "m").as_deref(), Some("file"));
@@ -85,7 +85,7 @@ fn an_immutable_object_stays_until_it_is_deleted() {
 }
 
 #[test]
-fn an_unchanged_object_is_the_very_same_and_keeps_its_first_sight() {
+fn unchanged_object_is_shared_and_keeps_its_creation_time() {
     let new = || Rc::unwrap_or_clone(map("m", "1", false, "x").object);
     let first = carry(None, new(), Timestamp::from_secs(5));
     assert_eq!(first.created, Timestamp::from_secs(5));

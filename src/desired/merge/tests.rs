@@ -113,7 +113,7 @@ fn annotations_count_except_the_local_ones() {
 }
 
 #[test]
-fn an_unknown_answer_changes_nothing_and_a_source_that_has_not_spoken_keeps_what_the_store_remembers() {
+fn unknown_answer_or_silent_source_keeps_the_stored_set() {
     let mut stored = file(&DesiredSet::default(), vec![pod("web", "1", "x", "a")]).desired;
     stored.sources.get_mut(&PodSource::File).unwrap().seen = false;
     let silent = merge(&stored, PodSource::File, None, at(200));
@@ -122,15 +122,15 @@ fn an_unknown_answer_changes_nothing_and_a_source_that_has_not_spoken_keeps_what
     let other = merge(&stored, PodSource::Http, Some(vec![]), at(200));
     assert_eq!(other.desired.sources[&PodSource::File], stored.sources[&PodSource::File]);
     assert!(other.changes.is_empty() && other.first_seen);
-    assert!(!other.desired.all_seen(&[PodSource::File, PodSource::Http]));
+    assert!(!other.desired.seen_all_sources(&[PodSource::File, PodSource::Http]));
     let spoken = file(&other.desired, vec![pod("web", "1", "x", "a")]);
     assert!(spoken.changes.is_empty() && spoken.first_seen);
-    assert!(spoken.desired.all_seen(&[PodSource::File, PodSource::Http]));
+    assert!(spoken.desired.seen_all_sources(&[PodSource::File, PodSource::Http]));
     assert_eq!(ops(&file(&spoken.desired, vec![])), [(PodOp::Remove, "web")]);
 }
 
 #[test]
-fn of_two_pods_with_one_name_the_first_by_origin_is_kept_whatever_the_order() {
+fn first_origin_wins_for_duplicate_names_in_any_order() {
     let (a, b) = (pod("web", "1", "x", "a.yaml"), pod("web", "2", "x", "b.yaml"));
     let one = file(&DesiredSet::default(), vec![a.clone(), b.clone()]);
     let two = file(&DesiredSet::default(), vec![b, a]);
@@ -145,7 +145,7 @@ fn of_two_pods_with_one_name_the_first_by_origin_is_kept_whatever_the_order() {
 }
 
 #[test]
-fn of_two_pods_with_one_uid_the_first_by_origin_is_kept_and_both_are_named() {
+fn first_origin_wins_for_duplicate_uids_and_both_are_named() {
     let merged =
         file(&DesiredSet::default(), vec![pod("b", "1", "x", "b.yaml"), pod("a", "1", "x", "a.yaml")]);
     assert_eq!(ops(&merged), [(PodOp::Add, "a")]);
@@ -158,7 +158,7 @@ fn of_two_pods_with_one_uid_the_first_by_origin_is_kept_and_both_are_named() {
 }
 
 #[test]
-fn one_name_from_two_sources_is_wanted_twice_and_reported_with_both_origins() {
+fn same_name_in_two_sources_is_kept_twice_and_reported() {
     let first = file(&DesiredSet::default(), vec![pod("web", "1", "x", "a.yaml")]);
     let second = merge(&first.desired, PodSource::Http, Some(vec![pod("web", "2", "x", "http://x/")]), at(1));
     assert_eq!(second.desired.pods().count(), 2);

@@ -38,14 +38,14 @@ pub struct ApiChange {
     /// Containers to restart, of a pod of any source. Nothing is stored for it.
     pub restart: Option<(PodUid, Vec<ContainerName>)>,
     /// New versions of pods that are no longer desired and still terminating.
-    pub describe_going: Vec<Rc<Pod>>,
+    pub update_terminating: Vec<Rc<Pod>>,
     /// The API's other state, if it changes.
     pub notes: Option<Notes>,
 }
 
 impl ApiChange {
     /// Whether it changes desired pods or objects.
-    fn is_of_set(&self) -> bool {
+    fn changes_set(&self) -> bool {
         !(self.put_pods.is_empty()
             && self.remove_pods.is_empty()
             && self.put_objects.is_empty()
@@ -72,7 +72,7 @@ pub struct Edited {
     pub graces: Vec<(Rc<Pod>, Option<i64>)>,
     pub restart: Option<(PodUid, Vec<ContainerName>)>,
     /// New versions of terminating pods.
-    pub going: Vec<Rc<Pod>>,
+    pub terminating: Vec<Rc<Pod>>,
     /// The notes have changed.
     pub notes: bool,
 }
@@ -146,10 +146,10 @@ impl PodConfig {
     pub async fn edit(&mut self, decide: Decide) -> Result<Edited, String> {
         let change = decide(self);
         let mut edited = Edited { restart: change.restart.clone(), ..Edited::default() };
-        for pod in &change.describe_going {
+        for pod in &change.update_terminating {
             self.store.put_terminating(pod).await.map_err(|error| refused_by_disk(&error))?;
         }
-        edited.going.clone_from(&change.describe_going);
+        edited.terminating.clone_from(&change.update_terminating);
         if let Some(notes) = &change.notes {
             let text = notes.to_text();
             let written = self.store.put_meta(NOTES_KEY, text.as_deref()).await;
@@ -157,7 +157,7 @@ impl PodConfig {
             self.notes = notes.clone();
             edited.notes = true;
         }
-        if !change.is_of_set() {
+        if !change.changes_set() {
             return Ok(edited);
         }
         let now = self.clock.now();
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_changed_is_there_after_a_restart_and_says_where_it_came_from() {
+    fn edited_objects_survive_a_restart_with_their_origin() {
         run(async {
             let house = EditorNode::new();
             let mut config = house.start().await;
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_refuses_changes_nothing_and_the_asker_is_told() {
+    fn failed_store_write_changes_nothing_and_is_returned() {
         run(async {
             let house = EditorNode::new();
             let mut config = house.start().await;

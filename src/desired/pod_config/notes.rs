@@ -34,7 +34,7 @@ pub struct Mirror {
 
 impl Notes {
     /// Restores from the store; only the mirrors of desired pods are kept.
-    pub(super) fn remembered(facts: &BTreeMap<String, String>, wanted: &BTreeSet<PodUid>) -> Self {
+    pub(super) fn restore(facts: &BTreeMap<String, String>, wanted: &BTreeSet<PodUid>) -> Self {
         let Some(text) = facts.get(NOTES_KEY) else { return Self::default() };
         let mut notes: Self = serde_json::from_str(text).unwrap_or_else(|error| {
             log::warn!(err:% = error; "Failed to read node changes from the store, discarding them");
@@ -63,11 +63,11 @@ mod tests {
         notes.mirrors =
             [("here", &mirror), ("gone", &mirror)].map(|(uid, one)| (PodUid::from(uid), one.clone())).into();
         let facts = BTreeMap::from([(NOTES_KEY.to_owned(), notes.to_text().unwrap())]);
-        let back = Notes::remembered(&facts, &[PodUid::from("here")].into());
+        let back = Notes::restore(&facts, &[PodUid::from("here")].into());
         assert!(back.node.unschedulable);
         assert_eq!(back.mirrors, BTreeMap::from([(PodUid::from("here"), mirror)]));
         assert_eq!(Notes::default().to_text(), None);
         let damaged = BTreeMap::from([(NOTES_KEY.to_owned(), "{".to_owned())]);
-        assert_eq!(Notes::remembered(&damaged, &BTreeSet::new()), Notes::default());
+        assert_eq!(Notes::restore(&damaged, &BTreeSet::new()), Notes::default());
     }
 }

@@ -25,7 +25,7 @@ impl PodConfig {
         of_pods: Vec<SetFinding>,
         now: Timestamp,
     ) -> Vec<SourceProblem> {
-        let known = self.known_problems(source);
+        let known = self.first_seen_times(source);
         let since = |origin: &str, message: &str| known.get(&(origin, message)).copied();
         for finding in of_pods.iter().filter(|finding| since(&finding.origin, &finding.message).is_none()) {
             self.events.event(&finding.pod, None, EventType::Warning, FAILED_VALIDATION, &finding.message);
@@ -44,7 +44,7 @@ impl PodConfig {
     }
 
     /// The time at which each current problem of a source was first seen.
-    fn known_problems(&self, source: PodSource) -> BTreeMap<(&str, &str), Timestamp> {
+    fn first_seen_times(&self, source: PodSource) -> BTreeMap<(&str, &str), Timestamp> {
         let known = self.views.get(&source).map(|view| view.problems.as_slice()).unwrap_or_default();
         known.iter().map(|problem| (identity(problem), problem.since)).into_map()
     }

@@ -41,12 +41,12 @@ impl PodConfig {
 
     /// Must be called once, before anything else. Each start uses up a part of a rollout, and that is on disk
     /// before the pods of the rollout start, because they may be what makes the machine restart.
-    pub async fn begin_rollouts(&mut self) {
+    pub async fn resume_rollout(&mut self) {
         let stored = std::mem::take(&mut self.stored_rollouts);
         let mut phases: Vec<_> = stored.into_keys().map(|source| (source, RolloutPhase::Good)).collect();
         if let Some(rollout) = &mut self.rollout {
             let phase = std::mem::take(&mut rollout.phase).after_start();
-            rollout.enter(phase.clone());
+            rollout.set_phase(phase.clone());
             let source = rollout.config.source;
             phases.push((source, phase));
             self.count(source);
@@ -58,14 +58,14 @@ impl PodConfig {
         }
     }
 
-    /// When to call [`Self::judge`] next, if no status changes before. `None`: nothing is rolled out, or no
+    /// When to call [`Self::check_rollout`] next, if no status changes before. `None`: nothing is rolled out, or no
     /// timer affects it.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         self.rollout.as_ref().and_then(|rollout| rollout.next_deadline)
     }
 
-    /// True while a change of any status is a reason to call [`Self::judge`].
+    /// True while a change of any status is a reason to call [`Self::check_rollout`].
     #[must_use]
     pub fn is_rolling_out(&self) -> bool {
         self.rollout.as_ref().is_some_and(|rollout| rollout.phase.is_open())
@@ -74,7 +74,7 @@ impl PodConfig {
     /// Checks the progress of the rollout. When it has failed, the last good set is on disk as the desired
     /// one when this returns, and the changes may be acted on. While the runtime does not answer, no time is
     /// used up.
-    pub async fn judge(
+    pub async fn check_rollout(
         &mut self,
         runtime_is_up: bool,
         status_of: impl Fn(&PodUid) -> Option<PodStatus>,
@@ -95,13 +95,13 @@ impl PodConfig {
             .collect();
         let all_started = runtime_is_up && pods.iter().all(|(_, progress)| *progress == Progress::Started);
         let times = rollout.times(all_started);
-        match rollout.phase.judge(&pods, times) {
+        match rollout.phase.verdict(&pods, times) {
             RolloutVerdict::Wait(time) => rollout.next_deadline = time.map(|time| Instant::now() + time),
-            RolloutVerdict::PartOver | RolloutVerdict::RollBack(_) if !runtime_is_up => {
-                rollout.part_does_not_count();
+            RolloutVerdict::EndPart | RolloutVerdict::RollBack(_) if !runtime_is_up => {
+                rollout.restart_part();
             }
-            RolloutVerdict::PartOver => {
-                rollout.part_over();
+            RolloutVerdict::EndPart => {
+                rollout.end_part();
                 if let Err(error) = self.store.put_rollout(source, &rollout.phase).await {
                     log::debug!(source = source.as_str(), err:% = error; "Failed to store pod set on trial");
                 }
@@ -115,7 +115,7 @@ impl PodConfig {
                     log::info!(source = source.as_str(), origin = origin; "First pod set started, recording \
                          it as last good");
                 }
-                rollout.enter(RolloutPhase::Good);
+                rollout.set_phase(RolloutPhase::Good);
                 if let Err(error) = self.store.put_rollout(source, &RolloutPhase::Good).await {
                     log::warn!(source = source.as_str(), err:% = error; "Failed to store the result of a \
                          pod set trial");
@@ -134,7 +134,7 @@ impl PodConfig {
         let RolloutPhase::Progressing { last_good, digest, .. } = std::mem::take(&mut rollout.phase) else {
             return Vec::new();
         };
-        rollout.enter(RolloutPhase::RolledBack { digest, why, since: now });
+        rollout.set_phase(RolloutPhase::RolledBack { digest, why, since: now });
         let merged = merge(&self.desired, source, Some(last_good.pods), now);
         self.desired = merged.desired;
         // As if the objects had been removed and recreated: otherwise immutable ones would stay.
@@ -169,7 +169,7 @@ impl PodConfig {
         let rollout = self.rollout_of(update.source)?;
         let SourceAnswer::Pods(pods) = &update.answer else { return None };
         let digest = answer_digest(pods, &update.objects);
-        let known = self.known(update.source);
+        let known = self.previous_set(update.source);
         if rollout.phase.refuses(&digest) {
             let good = known.unwrap_or_default();
             update.answer = SourceAnswer::Pods(good.pods);
@@ -196,6 +196,6 @@ impl PodConfig {
             let config = &rollout.config;
             log::info!(source = config.source.as_str(), origin = config.origin, after = shown(config.after); "Started trial of new pod set");
         }
-        rollout.enter(phase);
+        rollout.set_phase(phase);
     }
 }

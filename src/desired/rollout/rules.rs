@@ -61,7 +61,7 @@ pub enum RolloutVerdict {
     /// Check again after this time, or when a status changes; `None`: only then.
     Wait(Option<Duration>),
     /// One part is used up; the next one begins.
-    PartOver,
+    EndPart,
     /// The rollout failed, for these reasons.
     RollBack(String),
 }
@@ -135,7 +135,7 @@ impl RolloutPhase {
 
     /// Judges an open phase. `pods` are those of [`Self::new_pods`], with their names.
     #[must_use]
-    pub fn judge(&self, pods: &[(String, Progress)], times: RolloutTimes) -> RolloutVerdict {
+    pub fn verdict(&self, pods: &[(String, Progress)], times: RolloutTimes) -> RolloutVerdict {
         let part = times.after / u32::from(PARTS);
         let settle = SETTLE.min(part);
         if let Some(up) = times.all_started
@@ -155,7 +155,7 @@ impl RolloutPhase {
                 RolloutVerdict::Wait(Some(part.saturating_sub(times.in_part)))
             }
             Self::Progressing { parts_left: 1, .. } => RolloutVerdict::RollBack(reasons(pods)),
-            Self::Progressing { .. } => RolloutVerdict::PartOver,
+            Self::Progressing { .. } => RolloutVerdict::EndPart,
         }
     }
 }
@@ -170,7 +170,7 @@ pub fn progress(status: Option<&PodStatus>) -> Progress {
         return Progress::Started;
     }
     let containers = || status.init_container_statuses.iter().chain(&status.container_statuses);
-    let waiting = containers().find_map(waits_for);
+    let waiting = containers().find_map(waiting_reason);
     let own = (!status.reason.is_empty()).then(|| with_message(&status.reason, &status.message));
     let unready = || {
         let condition = status.conditions.iter().find(|condition| {
@@ -183,7 +183,7 @@ pub fn progress(status: Option<&PodStatus>) -> Progress {
     Progress::Waiting(why.unwrap_or_else(|| format!("phase {}", status.phase)))
 }
 
-fn waits_for(container: &ContainerStatus) -> Option<String> {
+fn waiting_reason(container: &ContainerStatus) -> Option<String> {
     let waiting = container.state.waiting.as_ref()?;
     // These reasons only mean that other containers are awaited.
     let is_dull = matches!(&*waiting.reason, "" | "PodInitializing" | "ContainerCreating");

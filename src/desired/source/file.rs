@@ -24,11 +24,11 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
 use self::entry::{FileEntry, Look, Looked};
-use self::read::{PathContent, look};
+use self::read::{PathContent, inspect};
 use self::watch::{Hints, PathWatch};
 use super::{
-    Accept, Accepts, REASON_EMPTY, REASON_UNAVAILABLE, Remembered, SHORTEST_PERIOD, carry_since, full_name,
-    is_believed, next_accept,
+    Accept, Accepts, REASON_EMPTY, REASON_UNAVAILABLE, Remembered, SHORTEST_PERIOD, full_name,
+    is_trusted_answer, next_accept, problems_with_since,
 };
 use crate::model::ordered::Ordered as _;
 use crate::model::source::{SourceAnswer, SourceObject, SourcePod, SourceProblem, SourceSet, SourceUpdate};
@@ -73,11 +73,11 @@ pub struct FileSource {
     /// Problems of the manifests in a directory that is not trusted.
     beside: Vec<SourceProblem>,
     /// The identity of the directory that gave the last good set; none if a single file did.
-    spoke: Option<String>,
+    trusted_directory: Option<String>,
     /// The identity of the directory that the last scan found.
-    looked_at: Option<String>,
+    scanned_directory: Option<String>,
     /// The last good set is not empty.
-    holds_something: bool,
+    has_content: bool,
     accepts: Accepts,
     /// Some manifest is a symlink.
     has_links: bool,
@@ -107,8 +107,8 @@ impl FileSource {
     /// A source without an answer yet. Files that are broken now keep their pods and objects from before the
     /// restart.
     pub fn new(mut config: FileConfig, remembered: Remembered, clock: Clock) -> Self {
-        let holds_something = remembered.holds_something();
-        let Remembered { good: stored, validator: spoke, .. } = remembered;
+        let has_content = remembered.has_content();
+        let Remembered { good: stored, validator: trusted_directory, .. } = remembered;
         // Without a trailing slash, so that a path is always written the same way.
         config.path = config.path.components().collect();
         let mut by_name: BTreeMap<OsString, SourceSet> = BTreeMap::new();
@@ -130,9 +130,9 @@ impl FileSource {
             entries,
             unavailable: None,
             beside: Vec::new(),
-            spoke,
-            looked_at: None,
-            holds_something,
+            trusted_directory,
+            scanned_directory: None,
+            has_content,
             accepts: None,
             has_links: false,
             dirty: true,
@@ -251,7 +251,7 @@ impl FileSource {
                 None
             }
             Listing::Names(scan) => {
-                self.looked_at.clone_from(&scan.directory);
+                self.scanned_directory.clone_from(&scan.directory);
                 Some(Scan { is_accepted, ..scan })
             }
         }
@@ -269,8 +269,8 @@ impl FileSource {
         }
         let is_empty = scan.directory.is_some()
             && !scan.names.iter().filter_map(|name| self.entries.get(name)).any(FileEntry::has_fresh);
-        let same_directory = scan.directory == self.spoke || scan.is_accepted;
-        if !is_believed(is_empty, self.holds_something, same_directory) {
+        let same_directory = scan.directory == self.trusted_directory || scan.is_accepted;
+        if !is_trusted_answer(is_empty, self.has_content, same_directory) {
             let found = if scan.names.is_empty() { "is empty" } else { "contains no valid manifest" };
             let message = format!(
                 "{}: {found}, and is not the directory that the pods came from: a mount is missing, or it \
@@ -289,19 +289,20 @@ impl FileSource {
         self.beside.clear();
         self.entries.retain(|name, entry| {
             let stays = scan.names.contains(name);
-            self.dirty |= !stays && entry.says_something();
+            self.dirty |= !stays && entry.has_effect();
             stays
         });
         self.logged_directories.retain(|name| scan.names.contains(name));
-        if self.spoke != scan.directory {
-            self.spoke.clone_from(&scan.directory);
+        if self.trusted_directory != scan.directory {
+            self.trusted_directory.clone_from(&scan.directory);
             self.dirty = true;
         }
     }
 
     /// Whether the path still leads to the directory with which this scan began.
     fn is_still_there(&self) -> bool {
-        self.looked_at.is_none() || directory_identity(&self.config.path).ok() == self.looked_at
+        self.scanned_directory.is_none()
+            || directory_identity(&self.config.path).ok() == self.scanned_directory
     }
 
     /// Checks the files named by events, whose change `stat` need not show.
@@ -330,7 +331,7 @@ impl FileSource {
                 if name.is_empty() || !self.is_still_there() {
                     return;
                 }
-                self.dirty |= self.entries.remove(name).is_some_and(|entry| entry.says_something());
+                self.dirty |= self.entries.remove(name).is_some_and(|entry| entry.has_effect());
             }
             Looked::Directory => {
                 self.entries.remove(name);
@@ -348,7 +349,7 @@ impl FileSource {
     fn list(&mut self) -> Listing {
         let shown = self.config.path.clone();
         let path = shown.display();
-        match look(&self.config.path) {
+        match inspect(&self.config.path) {
             PathContent::Missing => Listing::Unavailable(format!(
                 "{path}: does not exist; create it, or correct staticPodPath. Its pods keep running"
             )),
@@ -398,7 +399,7 @@ impl FileSource {
         let origin = self.config.path.to_string_lossy();
         let now = self.clock.now();
         let before: Vec<_> = self.unavailable.take().into_iter().collect();
-        self.unavailable = carry_since(vec![message], reason, &origin, &before, now).pop();
+        self.unavailable = problems_with_since(vec![message], reason, &origin, &before, now).pop();
         self.dirty |= self.unavailable.as_ref() != before.first();
     }
 
@@ -410,15 +411,15 @@ impl FileSource {
         let (answer, objects, problems) = if let Some(problem) = &self.unavailable {
             let problems = std::iter::once(problem).chain(&self.beside).cloned().collect();
             (SourceAnswer::Unknown, Vec::new(), problems)
-        } else if self.entries.get(OsStr::new("")).is_some_and(FileEntry::is_silent) {
+        } else if self.entries.get(OsStr::new("")).is_some_and(FileEntry::has_no_good_version) {
             // One broken file that never was good gives no valid answer; upstream sends nothing either.
             (SourceAnswer::Unknown, Vec::new(), self.problems())
         } else {
             let (pods, objects) = (self.pods(), self.objects());
-            self.holds_something = !(pods.is_empty() && objects.is_empty());
+            self.has_content = !(pods.is_empty() && objects.is_empty());
             (SourceAnswer::Pods(pods), objects, self.problems())
         };
-        let validator = self.spoke.clone();
+        let validator = self.trusted_directory.clone();
         Some(SourceUpdate { source: PodSource::File, answer, objects, problems, validator, signed: None })
     }
 

@@ -100,7 +100,7 @@ pub fn decode_manifest(bytes: &[u8]) -> Manifest {
     let mut manifest = Manifest::default();
     let read = readable_text(bytes).and_then(|text| {
         let types = Types { schema: OnceCell::new(), text };
-        if manifest.take_json(&types, text)? { Ok(()) } else { manifest.take_yaml(&types, text) }
+        if manifest.add_json(&types, text)? { Ok(()) } else { manifest.add_yaml(&types, text) }
     });
     if let Err(message) = read {
         manifest.problem(String::new(), None, message);
@@ -134,7 +134,7 @@ fn readable_text(bytes: &[u8]) -> Result<&str, String> {
 }
 
 impl Manifest {
-    fn take_yaml(&mut self, types: &Types<'_>, text: &str) -> Result<(), String> {
+    fn add_yaml(&mut self, types: &Types<'_>, text: &str) -> Result<(), String> {
         let mut documents = yaml_documents(text).peekable();
         let Some(first) = documents.next() else {
             let message =
@@ -148,7 +148,7 @@ impl Manifest {
                 self.warning(place.clone(), None, message);
             }
             match document.value {
-                Ok(value) => self.take(types, Raw { place, value }),
+                Ok(value) => self.add_document(types, Raw { place, value }),
                 Err(error) => self.problem(place, None, error.to_string()),
             }
         }
@@ -157,14 +157,14 @@ impl Manifest {
 
     /// False when the text does not look like JSON. Flow style YAML begins with a brace, too: text that is
     /// not valid JSON is then parsed as YAML.
-    fn take_json(&mut self, types: &Types<'_>, text: &str) -> Result<bool, String> {
+    fn add_json(&mut self, types: &Types<'_>, text: &str) -> Result<bool, String> {
         if !text.trim_start().starts_with(['{', '[']) {
             return Ok(false);
         }
         let values = match crate::codec::json::parse(text) {
             Ok(values) => values,
             Err(error) => {
-                self.take_yaml(types, text)?;
+                self.add_yaml(types, text)?;
                 // Invalid as both: it was most likely meant as JSON, whose parser gives the better message.
                 if let (true, Some(problem)) =
                     (self.pods.is_empty() && self.objects.is_empty(), self.problems.first_mut())
@@ -186,7 +186,7 @@ impl Manifest {
                 let message = format!("duplicate field {field:?}, the last one is used");
                 self.warning(place.clone(), None, message);
             }
-            self.take(types, Raw { place, value: parsed.value });
+            self.add_document(types, Raw { place, value: parsed.value });
         }
         Ok(true)
     }
@@ -204,18 +204,18 @@ impl Manifest {
     }
 
     /// Dispatches one document by its kind.
-    fn take(&mut self, types: &Types<'_>, raw: Raw) {
+    fn add_document(&mut self, types: &Types<'_>, raw: Raw) {
         let kind = match object_kind(&raw.value) {
             Ok(kind) => kind,
             Err(message) => return self.problem(raw.place, object_name(&raw.value), message),
         };
         match kind {
-            DocumentKind::List => self.take_list(types, raw),
-            _ => self.take_object(types, raw, kind),
+            DocumentKind::List => self.add_list(types, raw),
+            _ => self.add_object(types, raw, kind),
         }
     }
 
-    fn take_list(&mut self, types: &Types<'_>, mut raw: Raw) {
+    fn add_list(&mut self, types: &Types<'_>, mut raw: Raw) {
         let of_pods = raw.value.get("kind").and_then(Value::as_str) == Some("PodList");
         let items = match raw.value.get_mut("items").map(Value::take) {
             Some(Value::Array(items)) => items,
@@ -238,13 +238,13 @@ impl Manifest {
                         "a list inside a list is not supported; put its items into the outer one".to_owned(),
                     );
                 }
-                Ok(kind) => self.take_object(types, Raw { place, value }, kind),
+                Ok(kind) => self.add_object(types, Raw { place, value }, kind),
                 Err(message) => self.problem(place, object_name(&value), message),
             }
         }
     }
 
-    fn take_object(&mut self, types: &Types<'_>, raw: Raw, kind: DocumentKind) {
+    fn add_object(&mut self, types: &Types<'_>, raw: Raw, kind: DocumentKind) {
         let name = object_name(&raw.value);
         if self.pods.len() + self.objects.len() >= MAX_OBJECTS {
             let message = format!("more than {MAX_OBJECTS} objects in one manifest; split it into several");

@@ -14,8 +14,8 @@ use super::file::read::{ReadError, read_manifest_file};
 use super::manifest::{MAX_MANIFEST_BYTES, parse_manifest};
 use super::{
     Accept, Accepts, REASON_EMPTY, REASON_INVALID_MANIFEST, REASON_UNAVAILABLE, REASON_UNTRUSTED, Remembered,
-    SHORTEST_PERIOD, carry_ignored, carry_since, is_believed, keep_last_good, keep_last_good_objects,
-    next_accept,
+    SHORTEST_PERIOD, ignored_problems, is_trusted_answer, keep_last_good, keep_last_good_objects,
+    next_accept, problems_with_since,
 };
 use crate::codec::signature::{Newest, SignatureError, VerifyKey};
 use crate::model::source::{ManifestOrigin, SourceAnswer, SourceProblem, SourceSet, SourceUpdate};
@@ -62,9 +62,9 @@ pub struct UrlSource {
     digest: Option<[u8; 32]>,
     good: SourceSet,
     /// The last good set is not empty, even if it is from another URL.
-    holds_something: bool,
+    has_content: bool,
     /// The server has sent a non-empty answer since the start: a later empty list is believed.
-    has_spoken: bool,
+    has_sent_content: bool,
     /// The user has confirmed that an empty list is intended.
     is_accepted: bool,
     /// The newest signature that was seen.
@@ -72,7 +72,7 @@ pub struct UrlSource {
     problems: Vec<SourceProblem>,
     /// The ignored fields of the last good body.
     ignored: Vec<SourceProblem>,
-    told: Option<Told>,
+    last_sent: Option<Told>,
     accepts: Accepts,
 }
 
@@ -111,7 +111,7 @@ enum PollError {
     )]
     Elsewhere { location: String, status_line: String, other_origin: String },
     #[error("{location}: 304 Not Modified, but the request was not conditional")]
-    Unasked { location: String },
+    UnexpectedNotModified { location: String },
     #[error("{location}: must be file:///absolute/path")]
     FileUrl { location: String },
     #[error("read the bearer token in {}", path.display())]
@@ -149,7 +149,7 @@ impl UrlSource {
     /// A source without an answer yet.
     pub fn new(config: UrlConfig, remembered: Remembered, http: HttpClient, clock: Clock) -> Self {
         let location = shown_url(&config.url);
-        let holds_something = remembered.holds_something();
+        let has_content = remembered.has_content();
         let Remembered { good: mut stored, validator, signed } = remembered;
         stored.pods.retain(|pod| pod.origin == location);
         stored.objects.retain(|object| object.origin == location);
@@ -164,13 +164,13 @@ impl UrlSource {
             validator,
             digest: None,
             good: stored,
-            holds_something,
-            has_spoken: false,
+            has_content,
+            has_sent_content: false,
             is_accepted: false,
             newest: signed.as_deref().and_then(Newest::parse),
             problems: Vec::new(),
             ignored: Vec::new(),
-            told: None,
+            last_sent: None,
             accepts: None,
         }
     }
@@ -204,7 +204,7 @@ impl UrlSource {
             }
             if let Some(accept) = accept {
                 // The client has disconnected: the answer stays accepted.
-                let _ = accept.send(self.told.as_ref().is_some_and(|told| told.answered));
+                let _ = accept.send(self.last_sent.as_ref().is_some_and(|told| told.answered));
             }
         }
     }
@@ -213,8 +213,8 @@ impl UrlSource {
     pub async fn poll(&mut self) -> Option<SourceUpdate> {
         match self.fetch().await {
             Ok(Body::Unchanged) => {
-                self.has_spoken = true;
-                self.tell_unchanged()
+                self.has_sent_content = true;
+                self.repeat_update()
             }
             Ok(Body::New { bytes, content_type, validator }) => self.accept(&bytes, content_type, validator),
             Err(error) => {
@@ -223,7 +223,7 @@ impl UrlSource {
                 log::debug!(url = self.location.as_str(), err = message.as_str(); "No valid response from \
                      static pod URL");
                 let problems = self.problems(error.reason(), vec![message]);
-                self.tell(false, problems, false)
+                self.next_update(false, problems, false)
             }
         }
     }
@@ -271,7 +271,7 @@ impl UrlSource {
         match response.status {
             200 => Ok(self.new_body(response)),
             304 if conditional => Ok(Body::Unchanged),
-            304 => Err(PollError::Unasked { location: location() }),
+            304 => Err(PollError::UnexpectedNotModified { location: location() }),
             _ => {
                 let (location, Response { status_line, other_origin, .. }) = (location(), response);
                 Err(match other_origin {
@@ -313,7 +313,7 @@ impl UrlSource {
             source: Box::new(error),
         })?;
         let Body::New { bytes: signature, .. } = found else {
-            return Err(PollError::Unasked { location: shown_url(&url) });
+            return Err(PollError::UnexpectedNotModified { location: shown_url(&url) });
         };
         key.verify_newer(body, &signature, self.newest.as_ref())
             .map_err(|source| PollError::Signature { location: location(), source })
@@ -338,7 +338,7 @@ impl UrlSource {
         let digest: [u8; 32] = Sha256::digest(bytes).into();
         if self.digest == Some(digest) {
             self.validator = validator;
-            return self.tell_unchanged();
+            return self.repeat_update();
         }
         let origin = ManifestOrigin { source: PodSource::Http, location: self.location.clone() };
         let parsed = parse_manifest(bytes, &origin, &self.config.node_name);
@@ -354,19 +354,19 @@ impl UrlSource {
         let is_empty = whole && good.pods.is_empty() && good.objects.is_empty();
         // With a signature that cannot be a replay, an empty answer is deliberate.
         let is_dated = self.config.verify_key_file.is_some() && self.newest.is_some();
-        let same_speaker = self.has_spoken || is_dated || self.is_accepted;
-        if !is_believed(is_empty, self.holds_something, same_speaker) {
+        let same_speaker = self.has_sent_content || is_dated || self.is_accepted;
+        if !is_trusted_answer(is_empty, self.has_content, same_speaker) {
             let message = format!(
                 "{}: the list is empty, and has been since the agent started. Its pods keep running. Serve \
                  the pods, or confirm their removal: agent source accept http",
                 self.location
             );
             let problems = self.problems(REASON_EMPTY, vec![message]);
-            return self.tell(false, problems, false);
+            return self.next_update(false, problems, false);
         }
         if whole {
-            self.has_spoken |= !is_empty;
-            self.holds_something = !is_empty;
+            self.has_sent_content |= !is_empty;
+            self.has_content = !is_empty;
         }
         let changed = good != self.good;
         self.good = good;
@@ -382,7 +382,7 @@ impl UrlSource {
             })
             .collect();
         let mut problems = self.problems(REASON_INVALID_MANIFEST, problems);
-        self.ignored = carry_ignored(parsed.ignored, &self.location, &self.problems, now);
+        self.ignored = ignored_problems(parsed.ignored, &self.location, &self.problems, now);
         problems.extend(self.ignored.iter().cloned());
         if whole {
             (self.digest, self.validator) = (Some(digest), validator);
@@ -390,27 +390,32 @@ impl UrlSource {
             // Request the whole body again, also after a restart: otherwise a 304 would hide the problem.
             (self.digest, self.validator) = (None, None);
         }
-        self.tell(!nothing, problems, changed)
+        self.next_update(!nothing, problems, changed)
     }
 
     /// The last answer is still in effect, and so are its ignored parts.
-    fn tell_unchanged(&mut self) -> Option<SourceUpdate> {
-        self.tell(true, self.ignored.clone(), false)
+    fn repeat_update(&mut self) -> Option<SourceUpdate> {
+        self.next_update(true, self.ignored.clone(), false)
     }
 
     fn problems(&self, reason: &str, messages: Vec<String>) -> Vec<SourceProblem> {
-        carry_since(messages, reason, &self.location, &self.problems, self.clock.now())
+        problems_with_since(messages, reason, &self.location, &self.problems, self.clock.now())
     }
 
-    fn tell(&mut self, answered: bool, problems: Vec<SourceProblem>, changed: bool) -> Option<SourceUpdate> {
+    fn next_update(
+        &mut self,
+        answered: bool,
+        problems: Vec<SourceProblem>,
+        changed: bool,
+    ) -> Option<SourceUpdate> {
         self.problems = problems;
         let told = Told { answered, problems: self.problems.clone(), newest: self.newest.clone() };
         // A new validator alone is not sent: some servers always report the current time as the modification
         // time.
-        if !changed && self.told.as_ref() == Some(&told) {
+        if !changed && self.last_sent.as_ref() == Some(&told) {
             return None;
         }
-        self.told = Some(told);
+        self.last_sent = Some(told);
         Some(SourceUpdate {
             source: PodSource::Http,
             answer: if answered { SourceAnswer::Pods(self.good.pods.clone()) } else { SourceAnswer::Unknown },

@@ -28,7 +28,7 @@ fn uid(manifest: Value, origin: &ManifestOrigin, node: &str) -> String {
 }
 
 #[test]
-fn a_source_fills_in_who_and_where_the_pod_is() {
+fn static_pod_gets_name_namespace_node_uid_and_tolerations() {
     let pod = try_prepare(manifest(), &file("/m/web.yaml"), "edge-1").unwrap();
     assert_eq!(pod.metadata.name, "web-edge-1");
     assert_eq!(pod.metadata.namespace, "default");
@@ -73,7 +73,7 @@ fn a_given_uid_is_kept() {
 }
 
 #[test]
-fn spelling_out_a_default_does_not_change_the_uid_and_any_other_change_does() {
+fn uid_ignores_explicit_defaults_and_changes_with_all_else() {
     let (origin, node) = (file("/m/web.yaml"), "n");
     let first = uid(manifest(), &origin, node);
     let mut spelled = manifest();
@@ -107,7 +107,7 @@ fn spelling_out_a_default_does_not_change_the_uid_and_any_other_change_does() {
 }
 
 #[test]
-fn a_pod_without_a_name_or_with_broken_rules_is_refused_with_upstreams_words() {
+fn nameless_or_invalid_pod_is_refused_like_upstream() {
     let mut nameless = manifest();
     nameless["metadata"] = json!({});
     let error = try_prepare(nameless, &file("/m"), "n").unwrap_err();
@@ -123,7 +123,7 @@ fn a_pod_without_a_name_or_with_broken_rules_is_refused_with_upstreams_words() {
 }
 
 #[test]
-fn local_objects_may_be_referenced_and_what_only_an_apiserver_has_may_not() {
+fn static_pod_may_reference_only_local_objects() {
     let with = |spec: Value| {
         let mut pod = manifest();
         pod["spec"].as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());

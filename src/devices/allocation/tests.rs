@@ -32,7 +32,7 @@ fn devices(healthy: &[&str], sick: &[&str]) -> Resources {
 /// Allocates all devices that the pod requests, or fails with the reason.
 fn allocate(pod: &Pod, resources: &Resources, allocated: &mut Vec<Allocation>) -> Result<(), String> {
     while let Some(need) = next_need(pod, allocated) {
-        let ids = settle(&choice(&need, resources, allocated)?, &need, &[]);
+        let ids = choose_devices(&choice(&need, resources, allocated)?, &need, &[]);
         assert_eq!(ids.len(), need.count);
         allocated.push(Allocation {
             pod: pod.metadata.uid.clone(),
@@ -60,11 +60,11 @@ fn an_init_container_lends_what_it_had_and_only_one_borrows() {
     assert_eq!(ids_of(&allocated, "second"), ["b", "c"]);
     let need = Need { container: "m".into(), resource: R.into(), count: 2, reusable: BTreeSet::new() };
     let some = Choice { taken: vec!["x".into()], available: vec!["a".into(), "b".into(), "c".into()] };
-    assert_eq!(settle(&some, &need, &["z".into(), "c".into()]), ["x", "c"]);
+    assert_eq!(choose_devices(&some, &need, &["z".into(), "c".into()]), ["x", "c"]);
 }
 
 #[test]
-fn what_cannot_be_had_is_said_in_upstreams_words() {
+fn unavailable_devices_are_reported_like_upstream() {
     let why = |resources: &Resources| allocate(&pod("u", 0, 2, 0), resources, &mut Vec::new()).unwrap_err();
     assert_eq!(why(&Resources::new()), "cannot allocate unregistered device acme.com/x");
     assert_eq!(
@@ -207,7 +207,7 @@ fn many_devices_and_a_long_preference_are_settled_at_once() {
     let choice = Choice { taken: ids[..10].to_vec(), available: ids.clone() };
     let preferred: Vec<String> = ids.iter().rev().chain(&ids).cloned().collect();
     let began = std::time::Instant::now();
-    let settled = settle(&choice, &need, &preferred);
+    let settled = choose_devices(&choice, &need, &preferred);
     assert!(began.elapsed() < std::time::Duration::from_secs(10), "{:?}", began.elapsed());
     assert_eq!((settled.len(), settled[10].as_str()), (count, "d59999"));
     assert_eq!(settled.iter().collect::<BTreeSet<_>>().len(), count, "each once");

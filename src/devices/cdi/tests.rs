@@ -55,7 +55,7 @@ devices:
 ";
 
 #[test]
-fn a_name_becomes_devices_mounts_variables_and_groups_and_the_common_ones_come_once() {
+fn cdi_names_become_devices_mounts_envs_and_groups_once() {
     let dirs = Dirs::new("names");
     dirs.write("etc/camera.yaml", CAMERA);
     let config =
@@ -106,7 +106,7 @@ fn the_later_directory_wins_and_twice_in_one_is_nobodys() {
 }
 
 #[test]
-fn a_broken_file_is_named_and_stops_nobody_else() {
+fn broken_cdi_file_is_named_and_the_others_still_work() {
     let dirs = Dirs::new("broken");
     dirs.write("etc/bad.yaml", "kind: [");
     dirs.write("etc/kindless.json", r#"{"cdiVersion": "0.6.0"}"#);

@@ -54,7 +54,7 @@ pub(super) async fn watch(directory: PathBuf, devices: DeviceManager) {
     let mut known: BTreeMap<PathBuf, Socket> = BTreeMap::new();
     let mut events = Vec::new();
     loop {
-        let sockets = look(&watcher, &directory).await;
+        let sockets = scan_sockets(&watcher, &directory).await;
         known.retain(|path, _| sockets.contains(path));
         // Concurrently: a hanging plugin delays no other.
         let mut asked = JoinSet::new();
@@ -67,7 +67,7 @@ pub(super) async fn watch(directory: PathBuf, devices: DeviceManager) {
             };
             let devices = devices.clone();
             asked.spawn_local(async move {
-                let answer = ask(&path, &devices).await;
+                let answer = register_socket(&path, &devices).await;
                 (path, retry, answer)
             });
         }
@@ -115,7 +115,7 @@ async fn until(moment: Option<Instant>) {
 }
 
 /// Lists all sockets and watches their directories.
-async fn look(watcher: &Watcher, directory: &Path) -> Vec<PathBuf> {
+async fn scan_sockets(watcher: &Watcher, directory: &Path) -> Vec<PathBuf> {
     let mut sockets = Vec::new();
     let mut directories = vec![(directory.to_owned(), 0)];
     while let Some((directory, depth)) = directories.pop() {
@@ -141,7 +141,7 @@ async fn look(watcher: &Watcher, directory: &Path) -> Vec<PathBuf> {
 }
 
 /// Calls `GetInfo`, registers the plugin and notifies it of the result.
-async fn ask(socket: &Path, devices: &DeviceManager) -> Result<(), String> {
+async fn register_socket(socket: &Path, devices: &DeviceManager) -> Result<(), String> {
     let client = PluginClient::new(socket.to_owned());
     let answer = client.call("/pluginregistration.Registration/GetInfo", Vec::new(), INFO_LIMIT).await?;
     let info = wire::PluginInfo::decode(answer.as_slice()).map_err(|error| error.to_string())?;

@@ -34,7 +34,7 @@ fn pod(annotations: &Value, privileged: bool) -> Pod {
 }
 
 #[test]
-fn an_entry_is_a_path_a_place_and_letters_and_colons_in_paths_do_no_harm() {
+fn device_entry_has_path_target_and_permissions() {
     let by_path = "/dev/serial/by-path/platform-3f98-usb-0:1.4:1.0-port0";
     let cases = [
         ("/dev/ttyUSB0", vec![device("/dev/ttyUSB0", "/dev/ttyUSB0", "rw")]),
@@ -70,7 +70,7 @@ fn an_entry_is_a_path_a_place_and_letters_and_colons_in_paths_do_no_harm() {
 }
 
 #[test]
-fn a_volume_that_is_a_device_may_be_opened_and_any_other_is_only_mounted() {
+fn device_volume_may_be_opened_and_others_are_only_mounted() {
     let pod = pod(&json!({}), false);
     let found = by_volume(&pod, &pod.spec.containers[0]);
     let found: Vec<DeviceRequest> = found.into_iter().map(DeviceRequest::Path).collect();
@@ -79,7 +79,7 @@ fn a_volume_that_is_a_device_may_be_opened_and_any_other_is_only_mounted() {
 }
 
 #[test]
-fn an_annotation_for_nobody_or_of_nothing_is_said() {
+fn invalid_or_unmatched_device_annotation_is_reported() {
     let annotations =
         json!({"devices.agent.edge/c": "ttyUSB0", "devices.agent.edge/d": "/dev/a", "other/c": "x"});
     let pod = pod(&annotations, false);
@@ -90,7 +90,7 @@ fn an_annotation_for_nobody_or_of_nothing_is_said() {
 }
 
 #[test]
-fn the_node_gives_what_its_list_names_and_a_privileged_container_asks_nobody() {
+fn only_allowed_devices_are_given_except_to_privileged() {
     let verdict = |allowed: &[&str], annotation: &str, privileged: bool| {
         let allowed: Vec<String> = allowed.iter().map(|&text| text.to_owned()).collect();
         let pod = pod(&json!({"devices.agent.edge/c": annotation}), privileged);

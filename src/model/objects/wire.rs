@@ -191,9 +191,9 @@ pub fn to_value(object: &LocalObject, values: Values) -> Value {
         ObjectContent::ConfigMap { data, immutable } => {
             let text = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).into_owned();
             let plain: BTreeMap<_, _> = data.data.iter().map(|(key, bytes)| (key, text(bytes))).into_map();
-            put(&mut value, "data", json!(plain));
-            put(&mut value, "binaryData", json!(encoded(&data.binary_data)));
-            put(&mut value, "immutable", immutable.then_some(true).into());
+            set_non_empty(&mut value, "data", json!(plain));
+            set_non_empty(&mut value, "binaryData", json!(encoded(&data.binary_data)));
+            set_non_empty(&mut value, "immutable", immutable.then_some(true).into());
         }
         ObjectContent::Secret { secret_type, data, immutable } => {
             value["type"] = json!(secret_type);
@@ -205,8 +205,8 @@ pub fn to_value(object: &LocalObject, values: Values) -> Value {
                 }
                 Values::LeftOut => BTreeMap::new(),
             };
-            put(&mut value, "data", json!(data));
-            put(&mut value, "immutable", immutable.then_some(true).into());
+            set_non_empty(&mut value, "data", json!(data));
+            set_non_empty(&mut value, "immutable", immutable.then_some(true).into());
         }
         ObjectContent::Claim(claim) => put_claim(&mut value, key, claim),
         ObjectContent::Namespace => {
@@ -245,7 +245,7 @@ fn put_claim(value: &mut Value, key: &ObjectKey, claim: &ClaimSpec) {
 }
 
 /// Absent rather than empty.
-fn put(value: &mut Value, field: &str, part: Value) {
+fn set_non_empty(value: &mut Value, field: &str, part: Value) {
     let is_empty = part.is_null() || part.as_object().is_some_and(serde_json::Map::is_empty);
     if !is_empty {
         value[field] = part;

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_first_and_goes_for_all_pods_together_where_they_are_limited() {
+    fn memory_thresholds_sort_first_and_include_allocatable() {
         let text = |pairs: &[(&str, &str)]| {
             pairs.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect()
         };

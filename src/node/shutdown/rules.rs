@@ -45,7 +45,7 @@ pub fn periods(total_seconds: i64, critical_seconds: i64, by_priority: &[Period]
 /// The groups to use when the machine goes down without a delay having been requested: the configured ones,
 /// or short built-in ones.
 #[must_use]
-pub(in crate::node) fn or_unasked(configured: &[Period]) -> Vec<Period> {
+pub(in crate::node) fn or_default_periods(configured: &[Period]) -> Vec<Period> {
     if total(configured) > 0 { configured.to_vec() } else { UNASKED.to_vec() }
 }
 
@@ -68,7 +68,7 @@ pub struct Turn {
 /// that have ended are in none; terminating pods are included, since the shutdown may shorten their grace
 /// period.
 #[must_use]
-pub fn turns(periods: &[Period], pods: &[Pod]) -> Vec<Turn> {
+pub fn shutdown_groups(periods: &[Period], pods: &[Pod]) -> Vec<Turn> {
     let mut all: Vec<Turn> =
         periods.iter().map(|period| Turn { seconds: period.seconds, pods: BTreeMap::new() }).collect();
     for pod in pods.iter().filter(|pod| !is_terminal(&pod.status)) {
@@ -116,12 +116,12 @@ mod tests {
         let listed = [period(1000, 5), period(0, 60), period(-5, 1)];
         assert_eq!(periods(0, 0, &listed), [period(-5, 1), period(0, 60), period(1000, 5)]);
         assert_eq!(total(&listed), 66);
-        assert_eq!(total(&or_unasked(&[])), 15);
-        assert_eq!(or_unasked(&listed), listed);
+        assert_eq!(total(&or_default_periods(&[])), 15);
+        assert_eq!(or_default_periods(&listed), listed);
     }
 
     #[test]
-    fn lower_priorities_end_first_and_nobody_gets_more_than_the_group_or_its_own_grace() {
+    fn shutdown_runs_low_priorities_first_and_caps_pod_grace() {
         let periods = periods(30, 10, &[]);
         let pods = [
             pod("node", Some(2_000_001_000), 30),
@@ -129,16 +129,19 @@ mod tests {
             pod("quick", Some(7), 2),
             pod("below", Some(-9), 90),
         ];
-        assert_eq!(shown(&turns(&periods, &pods)), ["20: app 20, below 20, quick 2", "10: node 10"]);
+        assert_eq!(
+            shown(&shutdown_groups(&periods, &pods)),
+            ["20: app 20, below 20, quick 2", "10: node 10"]
+        );
     }
 
     #[test]
-    fn priorities_between_groups_belong_to_the_lower_one_and_empty_groups_cost_no_time() {
+    fn priority_gap_joins_the_lower_group_and_empty_are_skipped() {
         let periods = [period(10, 1), period(1_000, 2), period(100_000, 3)];
         let mut over = pod("over", Some(1_000), 9);
         "Succeeded".clone_into(&mut over.status.phase);
         let pods = [pod("a", Some(99_999), 9), pod("b", Some(5), 9), over];
-        assert_eq!(shown(&turns(&periods, &pods)), ["1: b 1", "2: a 2"]);
-        assert!(turns(&[], &pods).is_empty());
+        assert_eq!(shown(&shutdown_groups(&periods, &pods)), ["1: b 1", "2: a 2"]);
+        assert!(shutdown_groups(&[], &pods).is_empty());
     }
 }

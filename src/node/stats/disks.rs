@@ -130,7 +130,7 @@ type Walked = (PathBuf, Option<Taken>, Duration);
 
 impl Disks {
     /// Bytes and inodes of these directories, as far as they are available within a few seconds.
-    async fn taken(self: &Rc<Self>, wanted: BTreeSet<PathBuf>) -> BTreeMap<PathBuf, Taken> {
+    async fn measure_directories(self: &Rc<Self>, wanted: BTreeSet<PathBuf>) -> BTreeMap<PathBuf, Taken> {
         let now = Instant::now();
         let mut missing = Vec::new();
         for path in &wanted {
@@ -224,7 +224,7 @@ impl Disks {
             }));
         }
         let remote = self.remote(at, &volumes).await;
-        let taken = self.taken(wanted).await;
+        let taken = self.measure_directories(wanted).await;
         let seen = Seen { at, taken, remote };
         let (mut filled, upper) = (std::mem::take(summary), runtime.layers.clone());
         let figures: BTreeMap<String, DiskFigures> = runtime

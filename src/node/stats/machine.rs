@@ -218,7 +218,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn the_machine_is_read_from_procfs_and_what_is_not_there_is_left_out() {
+    fn procfs_statistics_are_parsed_and_missing_files_omitted() {
         let proc = std::env::temp_dir().join(format!("edge-agent-proc-{}", std::process::id()));
         let _ = fs::remove_dir_all(&proc);
         fs::create_dir_all(&proc).unwrap();

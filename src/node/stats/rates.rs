@@ -41,7 +41,7 @@ impl Rates {
     }
 
     /// Adds a reading and returns rates. A key that is new, or whose counter has restarted, has no rate yet.
-    pub(in crate::node) fn take(&mut self, now: Duration, reading: Reading) -> Reading {
+    pub(in crate::node) fn add_reading(&mut self, now: Duration, reading: Reading) -> Reading {
         let rates = self.base(now).map_or_else(Reading::new, |(at, before)| {
             let nanos = now.saturating_sub(*at).as_nanos();
             let rate = |(key, used): (&String, &u64)| {
@@ -84,24 +84,27 @@ mod tests {
     fn the_first_ask_waits_for_a_second_read_and_later_ones_do_not() {
         let mut rates = Rates::default();
         assert_eq!(rates.wait(at(0)), None, "nothing has been read yet: read first");
-        assert!(rates.take(at(0), reading(&[("a", 100)])).is_empty());
+        assert!(rates.add_reading(at(0), reading(&[("a", 100)])).is_empty());
         assert_eq!(rates.wait(at(0)), Some(SHORTEST));
         assert_eq!(rates.wait(at(400)), Some(at(600)));
-        let second = rates.take(at(1000), reading(&[("a", 500_000_100), ("b", 7)]));
+        let second = rates.add_reading(at(1000), reading(&[("a", 500_000_100), ("b", 7)]));
         assert_eq!(second, reading(&[("a", 500_000_000)]), "half a core, and nothing of what is new");
         // At once again: the rate covers a little more than the same second, without waiting.
         assert_eq!(rates.wait(at(1100)), None);
-        assert_eq!(rates.take(at(1100), reading(&[("a", 1_100_000_100)])), reading(&[("a", 1_000_000_000)]));
+        assert_eq!(
+            rates.add_reading(at(1100), reading(&[("a", 1_100_000_100)])),
+            reading(&[("a", 1_000_000_000)])
+        );
         assert_eq!(rates.wait(at(15_000)), None);
     }
 
     #[test]
-    fn what_begins_anew_has_no_rate_and_what_is_too_old_is_forgotten() {
+    fn counter_reset_has_no_rate_and_stale_readings_are_dropped() {
         let mut rates = Rates::default();
-        rates.take(at(0), reading(&[("a", 100)]));
-        assert!(rates.take(at(2000), reading(&[("a", 50)])).is_empty(), "a counter that fell");
+        rates.add_reading(at(0), reading(&[("a", 100)]));
+        assert!(rates.add_reading(at(2000), reading(&[("a", 50)])).is_empty(), "a counter that fell");
         let late = at(2000) + LONGEST + at(1);
-        assert!(rates.take(late, reading(&[("a", 90)])).is_empty(), "over too long");
+        assert!(rates.add_reading(late, reading(&[("a", 90)])).is_empty(), "over too long");
         assert!(!rates.forget(late));
         assert!(rates.forget(late + LONGEST + at(1)));
     }

@@ -188,7 +188,7 @@ fn a_pod_is_measured_from_its_cgroups_and_rates_from_two_reads() {
 }
 
 #[test]
-fn disks_are_walked_and_what_only_the_runtime_knows_is_asked_for() {
+fn summary_combines_disk_walks_with_runtime_stats() {
     let it = Machine::new();
     it.put("layers/id-app/upper/file", &"x".repeat(10_000));
     it.put("kubelet/pods/u1/volumes/kubernetes.io~empty-dir/cache/file", &"x".repeat(20_000));
@@ -247,7 +247,7 @@ fn disks_are_walked_and_what_only_the_runtime_knows_is_asked_for() {
 }
 
 #[test]
-fn a_walk_that_is_young_stands_and_one_that_nobody_asks_for_is_forgotten() {
+fn recent_disk_walk_is_reused_and_unused_ones_are_dropped() {
     let it = Machine::new();
     it.put("claims/c1/file", "x");
     run(async {
@@ -273,7 +273,7 @@ fn a_walk_that_is_young_stands_and_one_that_nobody_asks_for_is_forgotten() {
 }
 
 #[test]
-fn time_lost_waiting_is_in_the_summary_where_the_kernel_counts_it() {
+fn psi_is_in_the_summary_for_controllers_the_kernel_reports() {
     let psi = |total: u64| {
         format!(
             "some avg10=1.50 avg60=0.25 avg300=0.00 total={total}\nfull avg10=0.00 avg60=0.00 avg300=0.05 total=2\n"
@@ -328,7 +328,7 @@ fn time_lost_waiting_is_in_the_summary_where_the_kernel_counts_it() {
 }
 
 #[test]
-fn pages_escape_names_and_say_when_nobody_could_be_asked() {
+fn metrics_escape_label_values_and_report_scrape_errors() {
     let pod = PodUse {
         pod: PodRef { namespace: "default".into(), name: "a\"b\\c\nd".into(), uid: "u".into() },
         cgroup: "/kubepods/podu".into(),

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_root_is_one_claims_however_it_is_spelled_and_free_again_after_it() {
+    fn cgroup_root_claim_is_exclusive_in_any_spelling() {
         for v2 in [false, true] {
             let config = config(if v2 { "two" } else { "one" }, v2);
             let held = claim(&config, "/").unwrap().expect("a claim");

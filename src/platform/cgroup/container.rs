@@ -43,7 +43,7 @@ pub fn make_container(
 ) -> Result<ContainerCgroup, CgroupError> {
     let mut cgroup = make_leaf(config, parent, name)?;
     if config.v2 {
-        cgroup.skipped.extend(tree::give_controllers(config, &leaf(config, parent, name)?));
+        cgroup.skipped.extend(tree::delegate_controllers(config, &leaf(config, parent, name)?));
     }
     cgroup.skipped.extend(update(&cgroup.dirs, resources)?);
     cgroup.skipped.extend(devices::allow(&cgroup.dirs, config.v2, rules)?);
@@ -60,7 +60,7 @@ pub fn make_leaf(config: &CgroupConfig, parent: &str, name: &str) -> Result<Cont
     let path = leaf(config, parent, name)?;
     let mut cgroup = ContainerCgroup::default();
     for hierarchy in tree::hierarchies(config) {
-        match tree::make_in(config, &hierarchy, &path, Above::AsItIs) {
+        match tree::make_in(config, &hierarchy, &path, Above::Unchanged) {
             Ok(skipped) => {
                 cgroup.skipped.extend(skipped);
                 cgroup.dirs.push(path.below(&hierarchy.root));
@@ -130,7 +130,7 @@ pub fn start_scope(slice: &str, scope: &str, processes: &[u32]) -> Result<bool, 
     let slice = slice.rsplit('/').next().unwrap_or(slice);
     match systemd::start_scope(scope, slice, processes) {
         Ok(()) => Ok(true),
-        Err(error) if error.is_silence() => {
+        Err(error) if error.is_unreachable() => {
             log::debug!(scope = scope, err = crate::platform::logging::chain(&error); "Failed to create systemd \
                  scope, systemd is not running");
             Ok(false)
@@ -165,13 +165,15 @@ pub fn update(dirs: &[PathBuf], resources: &LinuxResources) -> Result<Vec<Skippe
         // Version 2 is recognised by its files: these exist in every cgroup of version 2 but the root.
         let unified = directory.join("cgroup.type").exists() || directory.join("cgroup.events").exists();
         let mut files = if unified { v2_files(resources)? } else { v1_files(resources) };
-        files.retain(|file| holds(directory, file.controller));
+        files.retain(|file| has_controller(directory, file.controller));
         if unified {
             left.retain(|name| !files.iter().any(|file| file.file == **name));
         }
         write_all(directory, &files, &mut skipped)?;
     }
-    if !resources.hugepage_limits.is_empty() && !dirs.iter().any(|directory| holds(directory, "hugetlb")) {
+    if !resources.hugepage_limits.is_empty()
+        && !dirs.iter().any(|directory| has_controller(directory, "hugetlb"))
+    {
         let why = "no cgroup hierarchy has the controller \"hugetlb\"".to_owned();
         skipped.push(Skipped { what: "huge page limits".to_owned(), why });
     }
@@ -182,7 +184,7 @@ pub fn update(dirs: &[PathBuf], resources: &LinuxResources) -> Result<Vec<Skippe
 }
 
 /// Whether a directory is in a hierarchy with this controller.
-fn holds(directory: &Path, controller: &str) -> bool {
+fn has_controller(directory: &Path, controller: &str) -> bool {
     if let Ok(listed) = std::fs::read_to_string(directory.join("cgroup.controllers")) {
         return listed.split_whitespace().any(|name| name == controller);
     }
@@ -206,18 +208,18 @@ fn write_all(directory: &Path, files: &[ValueFile], skipped: &mut Vec<Skipped>) 
             // Pairs that bound each other (memory and memory with swap, quota and period) succeed in one of
             // the two orders.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => again.push(file),
-            Err(source) => note(directory, file, source, skipped)?,
+            Err(source) => note_skipped(directory, file, source, skipped)?,
         }
     }
     for file in again {
         if let Err(source) = write_file(&directory.join(&file.file), &file.value) {
-            note(directory, file, source, skipped)?;
+            note_skipped(directory, file, source, skipped)?;
         }
     }
     Ok(())
 }
 
-fn note(
+fn note_skipped(
     directory: &Path,
     file: &ValueFile,
     source: io::Error,

@@ -43,7 +43,7 @@ pub(super) fn ensure_slice(
     });
     match outcome {
         Ok(()) => Ok(Vec::new()),
-        Err(error) if error.is_silence() => {
+        Err(error) if error.is_unreachable() => {
             let why = crate::platform::logging::chain(&error);
             Ok(vec![Skipped { what: "systemd".to_owned(), why }])
         }
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scope_holds_its_first_processes_in_the_pods_slice_and_is_ours_to_divide() {
+    fn scope_properties_set_slice_first_pids_and_delegation() {
         let all = scope("agent-s1.scope", "kubepods-podA.slice", &[4711, 4712]);
         assert!(all.contains(&("Slice", Value::Text("kubepods-podA.slice".to_owned()))));
         assert!(all.contains(&("PIDs", Value::Numbers32(vec![4711, 4712]))));

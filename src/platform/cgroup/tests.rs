@@ -58,7 +58,7 @@ fn values() -> CgroupValues {
 }
 
 #[test]
-fn a_v2_pod_has_its_controllers_on_down_the_path_and_its_values_in_files() {
+fn v2_pod_cgroup_enables_controllers_and_writes_limits() {
     let tree = Tree::new("v2-make", true);
     tree.put("cgroup.controllers", "cpuset cpu io memory hugetlb pids rdma misc\n");
     tree.put("cgroup.subtree_control", "cpu memory\n");
@@ -87,7 +87,7 @@ fn a_v2_pod_has_its_controllers_on_down_the_path_and_its_values_in_files() {
 }
 
 #[test]
-fn a_v1_pod_is_in_every_hierarchy_of_its_controllers_and_its_cpuset_is_its_parents() {
+fn v1_pod_cgroup_is_in_each_hierarchy_with_inherited_cpuset() {
     let tree = Tree::new("v1-make", false);
     tree.mount(&["cpu,cpuacct", "cpuset", "memory", "pids", "hugetlb", "freezer", "systemd"]);
     tree.put("cpuset/cpuset.cpus", "0-3\n");
@@ -170,7 +170,7 @@ fn no_path_reaches_a_hierarchys_root() {
 }
 
 #[test]
-fn a_pods_cgroup_goes_from_every_v1_hierarchy_and_its_neighbours_stay() {
+fn v1_pod_cgroup_is_removed_everywhere_and_siblings_kept() {
     let tree = Tree::new("v1-remove", false);
     tree.mount(&["cpu", "memory", "systemd"]);
     for path in [
@@ -205,7 +205,7 @@ fn real_tree() -> Option<CgroupConfig> {
 }
 
 #[test]
-fn the_kernel_takes_the_values_and_a_process_left_behind_is_killed_with_its_cgroup() {
+fn kernel_accepts_limits_and_leftover_processes_are_killed() {
     let Some(config) = real_tree() else { return };
     let top = format!("/edge-agent-test-{}", std::process::id());
     let pod = format!("{top}/burstable/podA");
@@ -354,7 +354,7 @@ fn what_v1_cgroups_count_is_read_from_all_hierarchies() {
 }
 
 #[test]
-fn containers_are_found_by_their_ids_however_their_runtime_names_them() {
+fn container_cgroups_are_found_by_id_in_any_runtime_naming() {
     let tree = Tree::new("find", true);
     for path in [
         "pod/aaa",

@@ -59,9 +59,9 @@ pub(super) struct Hierarchy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Above {
     /// It delegates its controllers to its children, and so cannot hold processes.
-    HandsOn,
+    Delegates,
     /// Only the cgroups above it delegate theirs.
-    AsItIs,
+    Unchanged,
 }
 
 /// Makes the cgroup and those above it.
@@ -71,7 +71,7 @@ pub(super) fn make(config: &CgroupConfig, path: &Relative) -> Result<Vec<Skipped
         if !config.v2 && hierarchy.controllers.is_empty() {
             continue;
         }
-        match make_in(config, &hierarchy, path, Above::HandsOn) {
+        match make_in(config, &hierarchy, path, Above::Delegates) {
             Ok(more) => skipped.extend(more),
             Err(CgroupError::Create { path, source }) if is_unavailable(&source) => {
                 let what = format!("cgroup hierarchy {}", hierarchy.root.display());
@@ -93,7 +93,7 @@ pub(super) fn make_in(
     let mut current = hierarchy.root.clone();
     let mut parts = path.0.iter().peekable();
     while let Some(part) = parts.next() {
-        if config.v2 && (above == Above::HandsOn || parts.peek().is_some()) {
+        if config.v2 && (above == Above::Delegates || parts.peek().is_some()) {
             skipped.extend(v2::enable_controllers(&current, &hierarchy.controllers));
         }
         current.push(part);
@@ -112,7 +112,7 @@ pub(super) fn make_in(
 }
 
 /// Gives an existing cgroup of version 2 the controllers of those above it.
-pub(super) fn give_controllers(config: &CgroupConfig, path: &Relative) -> Vec<Skipped> {
+pub(super) fn delegate_controllers(config: &CgroupConfig, path: &Relative) -> Vec<Skipped> {
     let give = |hierarchy: Hierarchy| {
         let directory = path.below(&hierarchy.root);
         directory.parent().map(|above| v2::enable_controllers(above, &hierarchy.controllers))

@@ -158,7 +158,7 @@ pub(super) fn call(serial: u32, peer: Peer<'_>, method: &str, body: &Body) -> Ve
 }
 
 /// The length of a message after its fixed part.
-pub(super) fn rest_length(fixed: &[u8; FIXED]) -> Option<usize> {
+pub(super) fn remaining_length(fixed: &[u8; FIXED]) -> Option<usize> {
     let mut reader = Reader { bytes: fixed, at: 4, big: is_big(fixed[0])? };
     let body = usize::try_from(reader.number()?).ok()?;
     reader.number()?;

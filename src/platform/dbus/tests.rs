@@ -91,12 +91,12 @@ fn broken_messages_are_refused_not_believed() {
     let whole = bytes(START);
     let mut fixed = [0; message::FIXED];
     fixed.copy_from_slice(&whole[..message::FIXED]);
-    assert_eq!(message::rest_length(&fixed), Some(whole.len() - message::FIXED));
+    assert_eq!(message::remaining_length(&fixed), Some(whole.len() - message::FIXED));
     for length in 0..whole.len() - 176 {
         assert_eq!(message::parse(&whole[..length]), None, "the first {length} bytes");
     }
     fixed[0] = b'x';
-    assert_eq!(message::rest_length(&fixed), None);
+    assert_eq!(message::remaining_length(&fixed), None);
 }
 
 proptest! {
@@ -129,7 +129,7 @@ fn serve(listener: &UnixListener, answers: &[Vec<u8>]) -> Vec<u8> {
     for answer in answers {
         let mut fixed = [0; message::FIXED];
         stream.read_exact(&mut fixed).unwrap();
-        let mut rest = vec![0; message::rest_length(&fixed).unwrap()];
+        let mut rest = vec![0; message::remaining_length(&fixed).unwrap()];
         stream.read_exact(&mut rest).unwrap();
         stream.write_all(answer).unwrap();
     }
@@ -157,21 +157,21 @@ fn calls_signals_and_errors_of_one_conversation() {
             connection.wait_for_signal("JobRemoved", |signal| signal.texts()[0] == "/job/2").unwrap();
         assert_eq!(removed.texts().last().unwrap(), "done");
         let error = connection.call(MANAGER, "StopUnit", &Body::default().text("a.slice")).unwrap_err();
-        assert!(!error.is_silence());
+        assert!(!error.is_unreachable());
         assert_eq!(
             error.to_string(),
             "StopUnit: Unit a.slice not loaded. (org.freedesktop.systemd1.NoSuchUnit)"
         );
         assert_eq!(server.join().unwrap(), b"\0AUTH EXTERNAL 31303030\r\nBEGIN\r\n");
         let gone = connection.call(MANAGER, "StopUnit", &Body::default()).unwrap_err();
-        assert!(gone.is_silence(), "{gone}");
+        assert!(gone.is_unreachable(), "{gone}");
     });
     std::fs::remove_file(&path).unwrap();
-    assert!(DbusConnection::direct(&path, 0).unwrap_err().is_silence());
+    assert!(DbusConnection::direct(&path, 0).unwrap_err().is_unreachable());
 }
 
 #[test]
-fn values_are_read_from_arguments_and_variants_of_either_byte_order() {
+fn values_are_read_from_variants_in_either_byte_order() {
     let message = |big, signature: &str, body: &str| Message {
         signature: signature.to_owned(),
         body: bytes(body),
@@ -190,7 +190,7 @@ fn values_are_read_from_arguments_and_variants_of_either_byte_order() {
 }
 
 #[test]
-fn a_descriptor_comes_with_its_answer_and_signals_are_kept_meanwhile() {
+fn fd_arrives_with_its_reply_and_signals_are_queued() {
     let path = std::env::temp_dir().join(format!("edge-agent-dbus-fd-{}", std::process::id()));
     let _ = std::fs::remove_file(&path);
     let listener = UnixListener::bind(&path).unwrap();
@@ -200,7 +200,7 @@ fn a_descriptor_comes_with_its_answer_and_signals_are_kept_meanwhile() {
             let take = |stream: &mut UnixStream| {
                 let mut fixed = [0; message::FIXED];
                 stream.read_exact(&mut fixed).unwrap();
-                let mut rest = vec![0; message::rest_length(&fixed).unwrap()];
+                let mut rest = vec![0; message::remaining_length(&fixed).unwrap()];
                 stream.read_exact(&mut rest).unwrap();
             };
             let mut hello = [0; "\0AUTH EXTERNAL 30\r\nNEGOTIATE_UNIX_FD\r\nBEGIN\r\n".len()];
@@ -227,7 +227,7 @@ fn a_descriptor_comes_with_its_answer_and_signals_are_kept_meanwhile() {
         drop(lock);
         assert_eq!(reader.read(&mut [0]).unwrap(), 0, "it was the only one");
         drop(stream);
-        assert!(connection.next_signal(None).unwrap_err().is_silence());
+        assert!(connection.next_signal(None).unwrap_err().is_unreachable());
     });
     std::fs::remove_file(&path).unwrap();
 }

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_becomes_localhost_in_whatever_pieces_it_comes_and_nothing_else_changes() {
+    fn only_socket_path_authority_is_rewritten_in_any_chunking() {
         let path = b"%2Frun%2Fkubelet.sock";
         let mut sent = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
         let mut expected = sent.clone();

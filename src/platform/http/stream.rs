@@ -279,7 +279,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_trickle_is_told_from_a_pause_of_ours_and_from_a_stream() {
+    fn rate_below_minimum_over_a_full_window_is_reported() {
         let rule = LeastRate { bytes_per_second: 100, window: Duration::from_secs(60) };
         let mut pace = Pace::of(rule);
         // Half of a window at twice the least rate, then as much silence.

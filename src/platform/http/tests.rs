@@ -24,7 +24,7 @@ fn failure(url: &str) -> String {
 }
 
 #[test]
-fn an_answer_comes_with_its_status_validators_and_body_and_the_request_with_its_headers() {
+fn request_sends_headers_and_response_has_validators() {
     let text =
         answer("404 Not Found", &["ETag: \"v1\"", "Last-Modified: today", "Content-Type: text/plain"], "no");
     let server = Server::answers(vec![text]);
@@ -152,7 +152,7 @@ fn https_is_not_followed_to_http() {
 }
 
 #[test]
-fn what_is_not_a_working_server_is_said_in_words_that_help() {
+fn connection_failures_have_helpful_messages() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let closed = format!("http://127.0.0.1:{}/", listener.local_addr().unwrap().port());
     drop(listener);
@@ -267,7 +267,7 @@ fn https_trusts_the_given_authority_and_no_other() {
 }
 
 #[test]
-fn a_certificate_that_is_expired_too_young_or_for_another_host_is_named() {
+fn expired_future_and_wrong_host_certificates_are_named() {
     let cases = [
         ("expired", "IP:127.0.0.1", "-startdate 20200101000000Z -enddate 20200102000000Z", TlsError::Expired),
         (
@@ -290,7 +290,7 @@ fn a_certificate_that_is_expired_too_young_or_for_another_host_is_named() {
 }
 
 #[test]
-fn a_server_that_asks_who_we_are_is_shown_the_certificate_as_it_is_now() {
+fn client_certificate_is_reread_for_each_connection() {
     let directory = tls_directory("client");
     let file = |name: &str| directory.join(name);
     let server = tls_server_for(&directory, "IP:127.0.0.1", VALID, true);

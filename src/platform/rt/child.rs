@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_childs_words_and_end_are_heard() {
+    fn child_output_and_exit_status_are_read() {
         let how = crate::platform::rt::run(async {
             let mut command = Command::new("sh");
             command.args(["-c", "cat; exit 3"]);

@@ -14,19 +14,19 @@ use tokio::task::JoinSet;
 /// `accept` fails when descriptors run out; it would fail again at once.
 const ACCEPT_RETRY: Duration = Duration::from_secs(1);
 
-pub mod doors;
+pub mod listener;
 
 /// The right to be one of the open connections. It counts until it is dropped.
 pub struct ConnectionSlot {
     _permit: Option<OwnedSemaphorePermit>,
-    seat: Option<doors::Seat>,
+    seat: Option<listener::Seat>,
 }
 
 impl ConnectionSlot {
     /// Marks the client as authenticated. `false`: too many authenticated connections are open.
     #[must_use]
     pub fn admit(&self) -> bool {
-        self.seat.as_ref().is_none_or(doors::Seat::admit)
+        self.seat.as_ref().is_none_or(listener::Seat::admit)
     }
 }
 
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_connection_took_is_given_back_before_the_next_one_comes() {
+    fn finished_connections_are_reaped_while_waiting() {
         let left = paused(async {
             let mut connections = JoinSet::new();
             for seconds in 1..=3 {

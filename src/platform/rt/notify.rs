@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn the_watchdog_is_fed_at_half_its_interval_and_only_for_this_process() {
+    fn watchdog_interval_is_halved_and_ignored_for_another_pid() {
         let interval = |usec, pid| watchdog_interval(usec, pid, 7);
         assert_eq!(interval(Some("30000000"), Some("7")).unwrap(), Some(Duration::from_secs(15)));
         assert_eq!(interval(Some("30000000"), None).unwrap(), Some(Duration::from_secs(15)));

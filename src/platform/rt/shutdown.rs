@@ -9,33 +9,33 @@ use tokio::sync::watch;
 /// Becomes true once and stays so.
 #[derive(Clone, Debug)]
 pub struct Shutdown {
-    asked: watch::Receiver<bool>,
+    requested: watch::Receiver<bool>,
 }
 
 /// The side that requests the shutdown.
 #[derive(Clone, Debug)]
 pub struct ShutdownTrigger {
-    asked: watch::Sender<bool>,
+    requested: watch::Sender<bool>,
 }
 
 /// A pair of flag and trigger.
 #[must_use]
 pub fn channel() -> (ShutdownTrigger, Shutdown) {
     let (sender, receiver) = watch::channel(false);
-    (ShutdownTrigger { asked: sender }, Shutdown { asked: receiver })
+    (ShutdownTrigger { requested: sender }, Shutdown { requested: receiver })
 }
 
 impl ShutdownTrigger {
     /// Requests the shutdown of all tasks.
-    pub fn ask(&self) {
-        self.asked.send_replace(true);
+    pub fn request(&self) {
+        self.requested.send_replace(true);
     }
 }
 
 impl Shutdown {
     /// Returns when a shutdown is requested; never if the trigger is dropped without a request.
-    pub async fn asked(&self) {
-        let mut asked = self.asked.clone();
+    pub async fn requested(&self) {
+        let mut asked = self.requested.clone();
         if asked.wait_for(|asked| *asked).await.is_err() {
             std::future::pending::<()>().await;
         }
@@ -62,7 +62,7 @@ pub fn watch_signals(trigger: ShutdownTrigger) -> std::io::Result<impl Future<Ou
             }
             asked_before = true;
             log::info!(signal = name; "Shutting down");
-            trigger.ask();
+            trigger.request();
         }
     })
 }

@@ -172,11 +172,11 @@ pub fn reset_signals() {
 /// Closes every descriptor and reaps children forever. For the first process of a PID namespace, which no
 /// signal from inside ends. It filters its system calls down to those that waiting needs, so that a process
 /// that traces it gains nothing.
-pub fn reap_for_ever() -> ! {
+pub fn reap_forever() -> ! {
     // SAFETY: ignoring SIGCHLD makes the kernel reap; no handler runs.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
     // SAFETY: this function does not return, so that no value that owns a descriptor is used or dropped.
-    if unsafe { close_range(0, u32::MAX) }.is_err() || super::seccomp::wait_only().is_err() {
+    if unsafe { close_range(0, u32::MAX) }.is_err() || super::seccomp::restrict_to_waiting().is_err() {
         exit(1);
     }
     loop {
@@ -201,7 +201,7 @@ unsafe impl<A: NoDescriptors, B: NoDescriptors> NoDescriptors for (A, B) {}
 
 /// Continues as `work`, with nothing open but the three standard descriptors and `kept`, and exits with its
 /// exit code. Everything else that was inherited through fork is closed for good.
-pub fn go_on_with<const N: usize, A: NoDescriptors>(
+pub fn continue_as<const N: usize, A: NoDescriptors>(
     kept: [Option<OwnedFd>; N],
     argument: A,
     work: fn([Option<OwnedFd>; N], A) -> i32,
@@ -331,7 +331,7 @@ mod tests {
         let files: Vec<File> = (0..5).map(|_| File::open("/dev/null").unwrap()).collect();
         let code = match fork(CloneKind::default()).unwrap() {
             Side::Parent(pid) => wait(pid).unwrap(),
-            Side::Child => go_on_with([files[2].try_clone().ok().map(Into::into), None], 4, count_open),
+            Side::Child => continue_as([files[2].try_clone().ok().map(Into::into), None], 4, count_open),
         };
         assert_eq!((code, files.len()), (0, 5));
     }
@@ -340,7 +340,7 @@ mod tests {
     fn what_panics_after_descriptors_were_closed_does_not_come_back() {
         let code = match fork(CloneKind::default()).unwrap() {
             Side::Parent(pid) => wait(pid).unwrap(),
-            Side::Child => go_on_with([None], 0, |[_], number| 1 / number),
+            Side::Child => continue_as([None], 0, |[_], number| 1 / number),
         };
         assert_eq!(code, 127);
     }

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_leaves_somebody_behind_is_not_waited_for() {
+    fn command_leaving_a_background_process_returns_at_once() {
         let started = Instant::now();
         let answer = sh("sleep 20 & echo $!", Duration::from_secs(60)).unwrap();
         assert!(answer.status.success() && started.elapsed() < Duration::from_secs(15));

@@ -296,7 +296,7 @@ mod tests {
     type Way = fn(&Handle, &Path, Mounts) -> io::Result<Handle>;
 
     #[test]
-    fn going_down_refuses_links_backsteps_and_mounts_both_ways_of_walking() {
+    fn descent_refuses_symlinks_dotdot_and_mounts() {
         let scratch = TempDir::new();
         let root = scratch.0.join("root");
         std::fs::create_dir_all(root.join("a/b")).unwrap();
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_made_directory_has_its_mode_and_a_link_in_its_place_is_refused() {
+    fn make_dir_sets_the_mode_and_refuses_a_link_in_its_place() {
         let scratch = TempDir::new();
         let handle = Handle::open(&scratch.0).unwrap();
         let made = handle.make_dir(OsStr::new("new"), 0o2777).unwrap();

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_replaced_as_a_whole_and_what_a_cut_left_is_no_obstacle() {
+    fn durable_write_replaces_the_file_despite_a_torn_leftover() {
         let directory = std::env::temp_dir().join(format!("edge-agent-durable-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&directory);
         std::fs::create_dir_all(&directory).unwrap();

@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_write_a_rename_and_a_removal_arrive_as_typed_events_in_order() {
+    async fn write_rename_and_removal_arrive_as_ordered_inotify_events() {
         let path = directory("typed");
         let watcher = Watcher::new().unwrap();
         let watch = watcher.watch(&path, Interest::Contents).unwrap();

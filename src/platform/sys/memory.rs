@@ -18,7 +18,7 @@ pub fn use_one_arena() {}
 
 /// Gives free memory back to the kernel, where the C library keeps it.
 #[cfg(target_env = "gnu")]
-pub(in crate::platform) fn give_back() {
+pub(in crate::platform) fn trim_heap() {
     // SAFETY: malloc_trim may be called at any time from any thread.
     unsafe {
         nix::libc::malloc_trim(0);
@@ -27,14 +27,14 @@ pub(in crate::platform) fn give_back() {
 
 /// Nothing to do for this C library.
 #[cfg(not(target_env = "gnu"))]
-pub(in crate::platform) fn give_back() {}
+pub(in crate::platform) fn trim_heap() {}
 
 /// Releases every page that can be faulted in again, for a process that is about to wait for long: free heap,
 /// the unused part of the stack, and program text, of which a start touches far more than waiting does.
 /// Private memory counts against a pod's monitor, and so does its share of the text.
-pub fn rest() {
+pub fn release_memory() {
     forget_pages();
-    give_back();
+    trim_heap();
 }
 
 /// Releases unmodified pages of files and the unused part of the stack. Free heap stays.
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_the_file_has_is_let_go() {
+    fn only_file_backed_unmodified_mappings_are_reloadable() {
         let line = |access: &str, offset: &str, inode: &str| {
             format!("00200000-003f0000 {access} {offset} fe:00 {inode}   /usr/bin/agent")
         };
@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn a_process_that_rested_goes_on() {
         let text: String = "kept".repeat(1000);
-        rest();
+        release_memory();
         assert_eq!(text.matches("kept").count(), 1000);
         assert!(std::fs::metadata("/proc/self/maps").is_ok());
     }

@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn unmounting_a_shared_bind_leaves_what_it_is_a_copy_of_complete() {
+    fn unmounting_a_shared_bind_keeps_mounts_of_the_original() {
         let root = std::env::temp_dir().join(format!("edge-agent-unshare-{}", std::process::id()));
         let (original, copy) = (root.join("original"), root.join("copy"));
         for dir in [&original, &copy] {
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_is_shared_once_and_not_over_what_is_mounted_below() {
+    fn ensure_shared_is_idempotent_and_refuses_with_mounts_below() {
         let root = std::env::temp_dir().join(format!("edge-agent-shared-{}", std::process::id()));
         let below = root.join("private").join("below");
         std::fs::create_dir_all(&below).unwrap();

@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_carries_the_kernels_words() {
+    fn netlink_error_carries_the_kernel_message() {
         let mut socket = Socket::open(Protocol::Route).unwrap();
         // RTM_NEWLINK of an unknown kind of link.
         let message = Message::new(16, CREATE | EXCLUSIVE, &[0; 16])

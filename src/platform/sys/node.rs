@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn open_files_stay_within_the_hard_limit_when_it_cannot_be_raised() {
+    fn open_file_limit_stays_within_the_hard_limit() {
         let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
         let (soft, _) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
         assert_eq!(raise_open_files(soft.min(hard)).unwrap(), soft.min(hard));

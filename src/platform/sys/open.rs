@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_symlink_to_itself_is_told_from_other_errors() {
+    fn symlink_loop_is_distinguished_from_other_errors() {
         let path = std::env::temp_dir().join(format!("edge-agent-loop-{}", std::process::id()));
         let _ = std::fs::remove_file(&path);
         std::os::unix::fs::symlink(&path, &path).unwrap();

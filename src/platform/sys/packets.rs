@@ -304,7 +304,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_and_descriptors_arrive_whole_through_a_path_that_is_too_long_for_an_address() {
+    fn packets_and_fds_arrive_whole_through_a_long_socket_path() {
         let directory = std::env::temp_dir().join(format!("edge-agent-packets-{}", std::process::id()));
         let deep = directory.join("d".repeat(120));
         std::fs::create_dir_all(&deep).unwrap();
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sender_is_told_when_nobody_reads() {
+    fn send_to_a_full_socket_fails_with_would_block() {
         let (one, _other) = pair().unwrap();
         let full = (0..100_000).find_map(|_| send(one.as_fd(), &[0; 4096], &[]).err()).unwrap();
         assert_eq!(full.kind(), io::ErrorKind::WouldBlock);

@@ -141,7 +141,7 @@ fn verdict(filter: &[u8], interface: u32, number: u32, first: u64) -> Option<u32
 ///
 /// # Errors
 /// The kernel's answer.
-pub(in crate::platform) fn wait_only() -> io::Result<()> {
+pub(in crate::platform) fn restrict_to_waiting() -> io::Result<()> {
     const NUMBER: u32 = 0;
     const INTERFACE: u32 = 4;
     const FAIL: u32 = 0x0005_0000 | libc::EPERM.cast_unsigned();
@@ -228,13 +228,14 @@ pub mod testing {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn who_may_only_wait_can_call_nothing_else() {
+    fn wait_only_filter_denies_other_syscalls() {
         use crate::platform::sys::clone::{CloneKind, Side, exit, fork, wait};
         let code = match fork(CloneKind::default()).unwrap() {
             Side::Parent(pid) => wait(pid).unwrap(),
             Side::Child => {
-                let loaded =
-                    nix::sys::prctl::set_no_new_privs().map_err(Into::into).and_then(|()| super::wait_only());
+                let loaded = nix::sys::prctl::set_no_new_privs()
+                    .map_err(Into::into)
+                    .and_then(|()| super::restrict_to_waiting());
                 let refused = std::fs::File::open("/dev/null").err().and_then(|error| error.raw_os_error());
                 exit(i32::from(loaded.is_err() || refused != Some(nix::libc::EPERM)))
             }

@@ -17,7 +17,7 @@ use crate::devices::rules::{NOT_ALLOWED, check_allowed};
 use crate::model::api::pod::{Container, Pod, PodCondition, PodStatus, ResourceList, StringMap};
 use crate::model::containers::is_sidecar;
 use crate::model::disruption::{EVICTED, Pressure};
-use crate::model::node_changes::{Taint, keeps_away};
+use crate::model::node_changes::{Taint, unschedulable_reason};
 use crate::model::ordered::Ordered as _;
 use crate::model::provenance::first_seen;
 use crate::model::types::{PodUid, Timestamp};
@@ -105,7 +105,7 @@ pub struct NodeFacts {
     /// The machine shuts down.
     pub is_shutting_down: bool,
     /// TCP ports that the agent itself serves.
-    pub own_ports: Vec<OwnPort>,
+    pub agent_ports: Vec<OwnPort>,
     /// The node accepts no more pods of the API (`kubectl cordon`).
     pub unschedulable: bool,
     /// Pods of the API that do not tolerate these are not admitted.
@@ -155,7 +155,7 @@ pub fn go_arch(arch: &str) -> &str {
 /// # Errors
 /// Why the pod is kept away.
 pub(in crate::pod) fn schedule(pod: &Pod, node: &NodeFacts) -> Result<(), Rejection> {
-    let away = keeps_away(pod, node.unschedulable, &node.taints);
+    let away = unschedulable_reason(pod, node.unschedulable, &node.taints);
     away.map_or(Ok(()), |message| Err(Rejection::new(UNSCHEDULABLE, message)))
 }
 
@@ -170,7 +170,7 @@ pub fn admit(pod: &Pod, others: &[&Pod], node: &NodeFacts) -> Result<(), Rejecti
     check_supplemental_groups(pod, node)?;
     fit::check(pod, others, node)?;
     affinity::check(pod, node)?;
-    check_own_ports(pod, &node.own_ports)?;
+    check_own_ports(pod, &node.agent_ports)?;
     check_ports(pod, others)?;
     check_apparmor(pod, node)?;
     check_user_namespace(pod, node)?;
@@ -245,7 +245,7 @@ const ANY_ADDRESS: &str = "0.0.0.0";
 
 /// Whether a connection to one address may also reach the other.
 #[must_use]
-pub(in crate::pod) fn addresses_meet(one: &str, other: &str) -> bool {
+pub(in crate::pod) fn addresses_overlap(one: &str, other: &str) -> bool {
     let is_any = |address: &str| matches!(address, "" | ANY_ADDRESS | "::");
     is_any(one) || is_any(other) || one == other
 }
@@ -255,7 +255,7 @@ pub(in crate::pod) fn addresses_meet(one: &str, other: &str) -> bool {
 fn check_own_ports(pod: &Pod, own: &[OwnPort]) -> Result<(), Rejection> {
     let taken = |own: &&OwnPort| {
         host_ports(pod).any(|(address, protocol, number)| {
-            protocol == "TCP" && number == own.port && addresses_meet(address, &own.address)
+            protocol == "TCP" && number == own.port && addresses_overlap(address, &own.address)
         })
     };
     let Some(OwnPort { port, setting, .. }) = own.iter().find(taken) else { return Ok(()) };
@@ -279,7 +279,9 @@ fn check_ports(pod: &Pod, others: &[&Pod]) -> Result<(), Rejection> {
     let used: BTreeSet<HostPort<'_>> = others.iter().flat_map(|other| host_ports(other)).into_set();
     let clashes = |(address, protocol, number): HostPort<'_>| {
         used.iter().any(|(other_address, other_protocol, other_number)| {
-            addresses_meet(address, other_address) && protocol == *other_protocol && number == *other_number
+            addresses_overlap(address, other_address)
+                && protocol == *other_protocol
+                && number == *other_number
         })
     };
     if host_ports(pod).any(clashes) {
@@ -406,7 +408,7 @@ pub fn is_rejected(status: &PodStatus) -> bool {
 
 /// The pod has failed without ever having had containers; this overrides the computed container statuses.
 #[must_use]
-pub(in crate::pod) fn has_failed_unrun(status: &PodStatus) -> bool {
+pub(in crate::pod) fn failed_before_start(status: &PodStatus) -> bool {
     status.phase == "Failed" && is_rejected(status) && status.container_statuses.is_empty()
 }
 
@@ -414,20 +416,20 @@ pub(in crate::pod) fn has_failed_unrun(status: &PodStatus) -> bool {
 /// file or a URL is admitted or rejected once per process (upstream), since nothing else recreates it. One of
 /// the API stays failed.
 #[must_use]
-pub(in crate::pod) fn is_judged_again(pod: &Pod, remembered: &PodStatus) -> bool {
+pub(in crate::pod) fn may_be_readmitted(pod: &Pod, remembered: &PodStatus) -> bool {
     is_static(pod) && remembered.phase == "Failed" && is_rejected(remembered)
 }
 
 /// The pod waits for room and has never run: its start time is not set.
 #[must_use]
-pub(in crate::pod) fn has_only_waited(status: &PodStatus) -> bool {
+pub(in crate::pod) fn has_never_run(status: &PodStatus) -> bool {
     status.phase == "Pending" && is_rejected(status) && status.container_statuses.is_empty()
 }
 
 /// The pod held a place when the status was written: the runtime knew a container of it, and it had not
 /// ended.
 #[must_use]
-pub(in crate::pod) fn held_a_place(status: &PodStatus) -> bool {
+pub(in crate::pod) fn was_admitted(status: &PodStatus) -> bool {
     let ended = matches!(status.phase.as_str(), "Succeeded" | "Failed");
     let mut containers = status.init_container_statuses.iter().chain(&status.container_statuses);
     !ended && containers.any(|container| !container.container_id.is_empty())

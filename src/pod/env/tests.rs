@@ -118,7 +118,7 @@ fn fields_and_resources_become_values() {
 }
 
 #[test]
-fn what_is_missing_is_named_in_upstreams_words() {
+fn missing_env_sources_are_reported_like_upstream() {
     let cases = [
         (json!({"configMapKeyRef": {"name": "x", "key": "k"}}), "configmap \"x\" not found"),
         (json!({"secretKeyRef": {"name": "x", "key": "k"}}), "secret \"x\" not found"),

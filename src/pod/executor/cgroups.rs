@@ -63,7 +63,7 @@ pub(super) struct PodCgroups {
     /// Locked while the tree is changed; the current weight of the burstable class, in thousandths of a CPU.
     burstable: Mutex<Option<i64>>,
     pods: RefCell<BTreeMap<PodUid, PodCgroup>>,
-    said: RefCell<BTreeSet<String>>,
+    warned: RefCell<BTreeSet<String>>,
 }
 
 /// The values last written for one pod.
@@ -75,8 +75,8 @@ struct PodCgroup {
 impl<R: Runtime> Executor<R> {
     /// Creates the cgroups of the node and of the QoS classes, once the runtime has reported its cgroup
     /// driver. Idempotent.
-    pub async fn begin_cgroups(&self) {
-        if !self.config.layout.per_qos || self.ask_cgroup_driver().await.is_err() {
+    pub async fn ensure_node_cgroups(&self) {
+        if !self.config.layout.per_qos || self.detect_cgroup_driver().await.is_err() {
             return;
         }
         let begin = || async {
@@ -93,7 +93,7 @@ impl<R: Runtime> Executor<R> {
                 events: self.events.clone(),
             };
             let made = made.await;
-            self.say_skipped(made.skipped);
+            self.warn_skipped(made.skipped);
             if let Some(rest) = limits.enforce(made.limited).await {
                 rt::spawn("node limits", rest.enforce_until_done());
             }
@@ -106,16 +106,16 @@ impl<R: Runtime> Executor<R> {
         if !self.config.layout.per_qos {
             return Ok(());
         }
-        self.begin_cgroups().await;
+        self.ensure_node_cgroups().await;
         let mut weight = self.cgroups.burstable.lock().await;
         let path = self.pod_cgroup_path(pod);
         let values = self.remember_pod_cgroup(pod);
-        self.weigh_burstable(&mut weight).await;
+        self.set_burstable_weight(&mut weight).await;
         let tree = self.cgroup_tree();
         let made = rt::blocking("create pod cgroup", move || cgroup::ensure(&tree, &path, &values)).await;
         match made {
             Ok(skipped) => {
-                self.say_skipped(skipped);
+                self.warn_skipped(skipped);
                 Ok(())
             }
             Err(error) => {
@@ -135,14 +135,14 @@ impl<R: Runtime> Executor<R> {
         if !self.config.layout.per_qos || self.has_values(pod) {
             return;
         }
-        self.begin_cgroups().await;
+        self.ensure_node_cgroups().await;
         let mut weight = self.cgroups.burstable.lock().await;
         let path = self.pod_cgroup_path(pod);
         let values = self.remember_pod_cgroup(pod);
-        self.weigh_burstable(&mut weight).await;
+        self.set_burstable_weight(&mut weight).await;
         let tree = self.cgroup_tree();
         match rt::blocking("update pod cgroup", move || cgroup::update(&tree, &path, &values)).await {
-            Ok(skipped) => self.say_skipped(skipped),
+            Ok(skipped) => self.warn_skipped(skipped),
             // The containers run in another cgroup (another cgroup root before), and must not be stopped for
             // this.
             Err(error @ CgroupError::Missing { .. }) => {
@@ -161,7 +161,7 @@ impl<R: Runtime> Executor<R> {
             return true;
         }
         // The path depends on the driver. Without an answer of the runtime the configured driver is used.
-        let _ = self.ask_cgroup_driver().await;
+        let _ = self.detect_cgroup_driver().await;
         // The spec of an orphan is lost, and with it its QoS class: the cgroup can be in any of the three.
         let layout = self.cgroup_layout();
         let uid = &pod.metadata.uid;
@@ -173,7 +173,7 @@ impl<R: Runtime> Executor<R> {
         }
         let known = self.cgroups.pods.borrow_mut().remove(uid);
         if known.is_some() {
-            self.weigh_burstable(&mut *self.cgroups.burstable.lock().await).await;
+            self.set_burstable_weight(&mut *self.cgroups.burstable.lock().await).await;
         }
         true
     }
@@ -197,12 +197,12 @@ impl<R: Runtime> Executor<R> {
     /// Removes empty cgroups of unknown pods, left by an agent that died. One with processes is kept and
     /// logged: the pods that the runtime knows were adopted before, so the processes are not the agent's.
     pub async fn sweep_cgroups(&self, known: impl FnOnce() -> BTreeSet<PodUid>) {
-        if !self.config.layout.per_qos || self.ask_cgroup_driver().await.is_err() {
+        if !self.config.layout.per_qos || self.detect_cgroup_driver().await.is_err() {
             return;
         }
         let _held = self.cgroups.burstable.lock().await;
         let layout = self.cgroup_layout();
-        let kept = kept_paths(&layout, &known());
+        let kept = known_cgroup_paths(&layout, &known());
         let tree = self.cgroup_tree();
         let job = move || {
             for path in orphans(&tree, &layout, &kept) {
@@ -219,11 +219,11 @@ impl<R: Runtime> Executor<R> {
 
     /// Removes the cgroups above the pods' unless they contain something.
     pub(in crate::pod) async fn remove_empty_cgroups(&self) {
-        if !self.config.layout.per_qos || self.ask_cgroup_driver().await.is_err() {
+        if !self.config.layout.per_qos || self.detect_cgroup_driver().await.is_err() {
             return;
         }
         // Their creation may be in progress.
-        self.begin_cgroups().await;
+        self.ensure_node_cgroups().await;
         let _held = self.cgroups.burstable.lock().await;
         let layout = self.cgroup_layout();
         let tree = self.cgroup_tree();
@@ -260,7 +260,7 @@ impl<R: Runtime> Executor<R> {
     }
 
     /// Sets the weight of the burstable class to the sum of its pods, if that has changed.
-    async fn weigh_burstable(&self, weight: &mut Option<i64>) {
+    async fn set_burstable_weight(&self, weight: &mut Option<i64>) {
         let sum = self
             .cgroups
             .pods
@@ -276,7 +276,7 @@ impl<R: Runtime> Executor<R> {
         let update = move || cgroup::update(&tree, &path, &values);
         match rt::blocking("set CPU weight of burstable pods", update).await {
             Ok(skipped) => {
-                self.say_skipped(skipped);
+                self.warn_skipped(skipped);
                 *weight = Some(sum);
             }
             // The agent cannot create it on this machine; the runtime does for the first pod.
@@ -293,9 +293,9 @@ impl<R: Runtime> Executor<R> {
         CgroupConfig { driver: self.cgroup_layout().driver, ..self.config.cgroup.clone() }
     }
 
-    fn say_skipped(&self, skipped: Vec<Skipped>) {
+    fn warn_skipped(&self, skipped: Vec<Skipped>) {
         for each in skipped {
-            if self.cgroups.said.borrow_mut().insert(each.what.clone()) {
+            if self.cgroups.warned.borrow_mut().insert(each.what.clone()) {
                 log::warn!(what = each.what, err = each.why; "Failed to apply a cgroup setting on this \
                      node, continuing without");
             }
@@ -436,7 +436,7 @@ fn remove_if_empty(tree: &CgroupConfig, path: &str) -> Result<(), String> {
     cgroup::remove(tree, path).first().map_or(Ok(()), |error| Err(chain(error)))
 }
 
-fn kept_paths(layout: &CgroupLayout, known: &BTreeSet<PodUid>) -> BTreeSet<String> {
+fn known_cgroup_paths(layout: &CgroupLayout, known: &BTreeSet<PodUid>) -> BTreeSet<String> {
     known.iter().flat_map(|uid| CLASSES.map(|class| pod_cgroup_path(uid, class, layout))).into_set()
 }
 

@@ -14,7 +14,7 @@ use crate::model::ordered::Ordered as _;
 use crate::model::runtime_config::absolute;
 use crate::platform::rt;
 use crate::platform::sys::dir::make_dir;
-use crate::pod::env::{EnvContext, EnvFiles, env_files, expand_words, make_environment};
+use crate::pod::env::{EnvContext, EnvFiles, env_files, expand_arguments, make_environment};
 use crate::pod::events::EventType;
 use crate::pod::executor::files::{
     log_directory, log_file_name, read_file_below, read_text, termination_log_name, write_file,
@@ -168,8 +168,8 @@ impl<R: Runtime> Executor<R> {
             attempt: start.attempt,
             image: image.id.clone(),
             user_specified_image: container.image.clone(),
-            command: expand_words(&container.command, &envs),
-            args: expand_words(&container.args, &envs),
+            command: expand_arguments(&container.command, &envs),
+            args: expand_arguments(&container.args, &envs),
             working_dir: container.working_dir.clone(),
             envs,
             mounts,

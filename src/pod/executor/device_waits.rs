@@ -30,10 +30,10 @@ impl DeviceWaits {
     ///
     /// # Errors
     /// When no inotify instance is available; then the mailbox is never notified.
-    pub(super) fn wait(&self, path: &Path, mailbox: &Rc<Inbox>) -> Result<(), InotifyError> {
-        let entry = (path.to_owned(), Rc::clone(mailbox));
+    pub(super) fn wait(&self, path: &Path, inbox: &Rc<Inbox>) -> Result<(), InotifyError> {
+        let entry = (path.to_owned(), Rc::clone(inbox));
         let mut waiting = self.0.waiting.borrow_mut();
-        let is_it = |other: &(PathBuf, Rc<Inbox>)| other.0 == entry.0 && Rc::ptr_eq(&other.1, mailbox);
+        let is_it = |other: &(PathBuf, Rc<Inbox>)| other.0 == entry.0 && Rc::ptr_eq(&other.1, inbox);
         if !waiting.iter().any(is_it) {
             waiting.push(entry);
         }
@@ -54,9 +54,9 @@ impl DeviceWaitsInner {
         loop {
             // The watch is added before the check, so a path that appears in between is not missed.
             for (path, _) in &*self.waiting.borrow() {
-                watch_above(&watcher, path);
+                watch_nearest_parent(&watcher, path);
             }
-            self.tell_those_whose_device_is_there().await;
+            self.notify_present().await;
             if self.waiting.borrow().is_empty() {
                 *self.runs.borrow_mut() = false;
                 return;
@@ -76,16 +76,16 @@ impl DeviceWaitsInner {
         }
     }
 
-    async fn tell_those_whose_device_is_there(&self) {
+    async fn notify_present(&self) {
         // Drops mailboxes whose worker has ended: no other reference is left.
-        self.waiting.borrow_mut().retain(|(_, mailbox)| Rc::strong_count(mailbox) > 1);
+        self.waiting.borrow_mut().retain(|(_, inbox)| Rc::strong_count(inbox) > 1);
         let paths: Vec<PathBuf> = self.waiting.borrow().iter().map(|(path, _)| path.clone()).collect();
         let there = move || paths.into_iter().filter(|path| path.exists()).collect::<Vec<_>>();
         let there = rt::blocking("check devices", there).await;
-        self.waiting.borrow_mut().retain(|(path, mailbox)| {
+        self.waiting.borrow_mut().retain(|(path, inbox)| {
             let is_there = there.contains(path);
             if is_there {
-                mailbox.device_appeared();
+                inbox.device_appeared();
             }
             !is_there
         });
@@ -93,7 +93,7 @@ impl DeviceWaitsInner {
 }
 
 /// Watches the deepest existing directory above the path: its next component appears there.
-fn watch_above(watcher: &Watcher, path: &Path) {
+fn watch_nearest_parent(watcher: &Watcher, path: &Path) {
     let is_watched = |directory: &Path| watcher.watch(directory, Interest::Names).is_ok();
     if !path.ancestors().skip(1).any(is_watched) {
         log::warn!(path:% = path.display(); "Failed to watch for device; it is only checked when its pod \
@@ -106,19 +106,19 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn whoever_waits_is_told_when_the_name_appears_however_deep_and_the_task_ends() {
+    async fn waiter_is_woken_when_a_nested_path_appears() {
         let local = tokio::task::LocalSet::new();
         local
             .run_until(async {
                 let root = std::env::temp_dir().join(format!("edge-agent-waits-{}", std::process::id()));
                 let _ = std::fs::remove_dir_all(&root);
                 std::fs::create_dir_all(&root).unwrap();
-                let (waits, mailbox, other) =
+                let (waits, inbox, other) =
                     (DeviceWaits::default(), Rc::new(Inbox::default()), Rc::new(Inbox::default()));
                 let path = root.join("serial/by-id/modem");
-                waits.wait(&path, &mailbox).unwrap();
+                waits.wait(&path, &inbox).unwrap();
                 waits.wait(&root.join("never"), &other).unwrap();
-                waits.wait(&path, &mailbox).unwrap();
+                waits.wait(&path, &inbox).unwrap();
                 assert_eq!(waits.0.waiting.borrow().len(), 2, "once is enough");
                 tokio::task::yield_now().await;
                 std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -126,16 +126,16 @@ mod tests {
                 // A link that leads nowhere is no device yet.
                 std::os::unix::fs::symlink(root.join("ttyUSB0"), &path).unwrap();
                 std::fs::write(root.join("ttyUSB0"), "").unwrap();
-                mailbox.arrived().await;
-                assert!(mailbox.take().device);
+                inbox.arrived().await;
+                assert!(inbox.take().device);
                 drop(other);
                 std::fs::write(root.join("anything"), "").unwrap();
                 while *waits.0.runs.borrow() {
                     tokio::task::yield_now().await;
                 }
                 // There already.
-                waits.wait(&path, &mailbox).unwrap();
-                mailbox.arrived().await;
+                waits.wait(&path, &inbox).unwrap();
+                inbox.arrived().await;
                 std::fs::remove_dir_all(&root).unwrap();
             })
             .await;

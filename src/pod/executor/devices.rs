@@ -116,7 +116,7 @@ impl<R: Runtime> Executor<R> {
         rt::blocking("find devices", look).await.map_err(|(path, error)| {
             let message = format!("device {path:?} is not present ({error}); waiting for it");
             let waits = match run.patience {
-                Patience::UntilRemoval(mailbox) => self.device_waits.wait(Path::new(&path), mailbox),
+                Patience::UntilRemoval(inbox) => self.device_waits.wait(Path::new(&path), inbox),
                 Patience::Until(_) => Ok(()),
             };
             // Without inotify the start is retried like any other failure.

@@ -200,14 +200,14 @@ fn read_bounded(file: std::fs::File, most_bytes: u64) -> std::io::Result<Vec<u8>
 /// Writes a file with a mode that ignores the umask, only if its content differs, to spare flash on restarts.
 /// Containers may have written it, so no more of it is read than the expected length.
 pub(super) fn write_file(path: &Path, content: &str, mode: u32) -> std::io::Result<()> {
-    if holds(path, content.as_bytes()) {
+    if has_content(path, content.as_bytes()) {
         return Ok(());
     }
     std::fs::write(path, content)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
 }
 
-fn holds(path: &Path, content: &[u8]) -> bool {
+fn has_content(path: &Path, content: &[u8]) -> bool {
     let same_length = |found: &std::fs::Metadata| found.is_file() && found.len() == content.len() as u64;
     let mut old = Vec::new();
     std::fs::symlink_metadata(path).is_ok_and(|found| same_length(&found))
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn links_into_a_pods_logs_go_even_when_what_they_lead_to_has_gone_and_others_stay() {
+    fn log_symlinks_of_the_pod_are_removed_even_if_dangling() {
         let links = std::env::temp_dir().join(format!("edge-agent-links-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&links);
         std::fs::create_dir_all(&links).unwrap();
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_count_is_behind_the_newest_log_rotated_or_not_and_other_files_say_nothing() {
+    fn next_restart_count_follows_the_newest_log_even_if_rotated() {
         let logs = std::env::temp_dir().join(format!("edge-agent-logs-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&logs);
         assert!(counts_in(&logs).is_empty());

@@ -92,15 +92,15 @@ impl<R: Runtime> HookRunner<R> {
 
     /// Returns when the container is not running any more. Checks after every change of the pod in the
     /// runtime.
-    async fn ended(&self, id: &ContainerId, mailbox: &Inbox) {
+    async fn ended(&self, id: &ContainerId, inbox: &Inbox) {
         loop {
-            let seen = mailbox.looks();
+            let seen = inbox.observation_requests();
             match self.runtime.container_status(id).await {
                 Ok(status) if status.state == ContainerStateKind::Running => {}
                 Err(error) if error.kind != ErrorKind::NotFound => {}
                 _ => return,
             }
-            mailbox.look_after(seen).await;
+            inbox.observation_requested(seen).await;
         }
     }
 }
@@ -128,7 +128,7 @@ impl<R: Runtime> Executor<R> {
         id: &ContainerId,
     ) -> Result<(), Failure> {
         let Some(hook) = hooks::post_start(container) else { return Ok(()) };
-        let Patience::UntilRemoval(mailbox) = &run.patience else { return Ok(()) };
+        let Patience::UntilRemoval(inbox) = &run.patience else { return Ok(()) };
         let name = ContainerName::from(container.name.as_str());
         let site = HookSite {
             pod: run.pod.pod_ref(),
@@ -139,14 +139,14 @@ impl<R: Runtime> Executor<R> {
         let outcome = tokio::select! {
             biased;
             // The container still runs; the plan that takes the pod down stops it.
-            () = mailbox.removal() => return Err(Failure {
+            () = inbox.removal() => return Err(Failure {
                 reason: "PostStartHookError",
                 message: "hook cancelled: the pod is being removed".to_owned(),
                 retry_after: None,
             }),
             outcome = self.hooks.run(&site, &hook) => outcome,
             // The container's own exit says more than the failed hook of an ended container.
-            () = self.hooks.ended(id, mailbox) => return Ok(()),
+            () = self.hooks.ended(id, inbox) => return Ok(()),
         };
         let Err(message) = outcome else { return Ok(()) };
         log::warn!(pod:% = site.pod, containerName:% = name, err = message; "PostStartHook failed");

@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_volume_decides_about_writing_and_labels_and_an_image_is_never_written() {
+    fn volume_sets_readonly_and_relabel_and_images_are_readonly() {
         let volume = MountedVolume { read_only: true, selinux_relabel: true, ..MountedVolume::default() };
         let made = of_path(Mount::default(), &volume, Path::new("/srv/data"));
         assert_eq!(made.host_path, "/srv/data");

@@ -44,7 +44,7 @@ impl<R: Runtime> Executor<R> {
     }
 
     /// Records the events of a resize.
-    pub(in crate::pod) fn tell_resize(&self, pod: &Pod, news: &ResizeNews) {
+    pub(in crate::pod) fn record_resize(&self, pod: &Pod, news: &ResizeNews) {
         let kind = if news.warning { EventType::Warning } else { EventType::Normal };
         self.pod_event(pod, kind, &news.reason, &news.message);
     }

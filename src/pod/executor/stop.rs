@@ -42,13 +42,13 @@ impl Patience {
 
     /// A plan for a pod that was to run has become obsolete.
     pub(super) fn is_over(&self) -> bool {
-        matches!(self, Self::UntilRemoval(mailbox) if mailbox.has_removal())
+        matches!(self, Self::UntilRemoval(inbox) if inbox.has_removal())
     }
 
     /// Returns when [`Self::is_over`] becomes true.
     pub(super) async fn over(&self) {
         match self {
-            Self::UntilRemoval(mailbox) => mailbox.removal().await,
+            Self::UntilRemoval(inbox) => inbox.removal().await,
             Self::Until(_) => std::future::pending().await,
         }
     }
@@ -108,11 +108,11 @@ impl<R: Runtime> Stopping<R> {
             Some(hook) => self.run_pre_stop(hook).await,
             None => None,
         };
-        self.wait_for_turn(group, turn).await;
+        self.wait_for_group(group, turn).await;
         let stopped = self.stop().await;
         if let Some(mut late) = late {
             let killed = || Err("the container was stopped before the hook completed".to_owned());
-            self.tell_outcome(late.try_join_next().map_or_else(killed, flat));
+            self.report_hook_outcome(late.try_join_next().map_or_else(killed, flat));
         }
         stopped
     }
@@ -134,12 +134,12 @@ impl<R: Runtime> Stopping<R> {
         };
         // A sleep cannot fail, it can only be cut short.
         if !is_sleep {
-            self.tell_outcome(outcome);
+            self.report_hook_outcome(outcome);
         }
         None
     }
 
-    fn tell_outcome(&self, outcome: Result<(), String>) {
+    fn report_hook_outcome(&self, outcome: Result<(), String>) {
         if let Err(message) = outcome {
             let site = &self.site;
             log::warn!(pod:% = site.pod, containerName:% = site.name, err = message; "PreStop hook failed");
@@ -148,7 +148,7 @@ impl<R: Runtime> Stopping<R> {
     }
 
     /// Waiting for earlier groups counts against the container's own grace period.
-    async fn wait_for_turn(&mut self, group: usize, mut turn: watch::Receiver<usize>) {
+    async fn wait_for_group(&mut self, group: usize, mut turn: watch::Receiver<usize>) {
         loop {
             let end = self.grace.end;
             tokio::select! {

@@ -67,7 +67,7 @@ impl Bench {
     }
 
     /// Reason and message of all events.
-    pub(in crate::pod) fn told(&self) -> Vec<(String, String)> {
+    pub(in crate::pod) fn event_messages(&self) -> Vec<(String, String)> {
         self.events.recent().into_iter().map(|event| (event.key.reason, event.key.message)).collect()
     }
 

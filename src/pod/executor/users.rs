@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobody_gets_users_while_it_is_unknown_whose_they_are() {
+    async fn user_namespace_is_refused_while_a_mapping_is_unreadable() {
         let scratch = TempDir::new();
         std::fs::create_dir_all(scratch.0.join("a")).unwrap();
         std::fs::write(scratch.0.join("a/userns"), "{").unwrap();

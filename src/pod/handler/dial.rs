@@ -37,13 +37,13 @@ pub(super) async fn connect(host: &str, port: u16) -> Result<TcpStream, HandlerE
 }
 
 async fn connect_by_name(name: &str, port: u16) -> io::Result<TcpStream> {
-    let addresses = look_up(name, port).await?;
+    let addresses = lookup(name, port).await?;
     TcpStream::connect(addresses.as_slice()).await
 }
 
 /// Runs in its own thread: two probes with unresolvable names would fill the blocking pool, in which tokio
 /// looks names up, and no pod could be started or stopped any more.
-async fn look_up(name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+async fn lookup(name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     let turn = Arc::clone(&LOOKUPS).acquire_owned().await.map_err(io::Error::other)?;
     let (answer, answered) = oneshot::channel();
     let name = name.to_owned();
@@ -58,13 +58,13 @@ async fn look_up(name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
 
 fn explain(host: &str, port: u16, error: &io::Error) -> HandlerError {
     HandlerError::Failed(match error.raw_os_error() {
-        Some(_) => format!("dial tcp {}: connect: {}", authority(host, port), system_words(error)),
-        None => format!("dial tcp: lookup {host}: {}", system_words(error)),
+        Some(_) => format!("dial tcp {}: connect: {}", authority(host, port), system_error_text(error)),
+        None => format!("dial tcp: lookup {host}: {}", system_error_text(error)),
     })
 }
 
 /// The system's error message as Go prints it: in lower case and without the number.
-pub(super) fn system_words(error: &io::Error) -> String {
+pub(super) fn system_error_text(error: &io::Error) -> String {
     let text = error.to_string();
     let words = text.split(" (os error").next().unwrap_or_default();
     if error.raw_os_error().is_some() { words.to_lowercase() } else { words.to_owned() }
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_looked_up_while_the_blocking_pool_is_busy_and_few_at_a_time() {
+    fn dns_lookups_are_limited_and_avoid_the_blocking_pool() {
         let outcome = rt::run(async {
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
             let port = listener.local_addr().unwrap().port();

@@ -18,7 +18,7 @@ use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, timeout_at};
 
-use super::dial::{self, system_words};
+use super::dial::{self, system_error_text};
 use super::{HandlerError, HttpAnswer, HttpGet, authority, tls};
 use crate::pod::target::HttpTarget;
 
@@ -153,7 +153,7 @@ pub(super) async fn get(request: &HttpGet, deadline: Instant) -> Result<HttpAnsw
                 let redirected_to = elsewhere.map(|target| target.url());
                 let body = match timeout_at(deadline, link.carry(read_body(response.into_body()))).await {
                     Ok(body) => body?,
-                    Err(_) => return Err(late_body()),
+                    Err(_) => return Err(body_timeout()),
                 };
                 return Ok(HttpAnswer { status, body, redirected_to });
             }
@@ -166,7 +166,7 @@ fn unsupported(location: &str) -> HandlerError {
     HandlerError::Failed(format!("unsupported protocol scheme in redirect to {location:?}"))
 }
 
-fn late_body() -> HandlerError {
+fn body_timeout() -> HandlerError {
     let words = "context deadline exceeded (Client.Timeout or context cancellation while reading body)";
     HandlerError::Body(words.to_owned())
 }
@@ -251,7 +251,7 @@ fn default_header(headers: &mut HeaderMap, name: HeaderName, default: &'static s
 async fn read_body(mut incoming: Incoming) -> Result<String, HandlerError> {
     let mut body = Vec::new();
     while let Some(frame) = incoming.frame().await {
-        let frame = frame.map_err(|error| HandlerError::Body(words(&error)))?;
+        let frame = frame.map_err(|error| HandlerError::Body(error_text(&error)))?;
         if let Some(data) = frame.data_ref() {
             let room = MAX_BODY_BYTES - body.len();
             body.extend_from_slice(&data[..data.len().min(room)]);
@@ -293,10 +293,10 @@ impl Link {
 }
 
 fn explain(error: &hyper::Error) -> HandlerError {
-    HandlerError::Failed(words(error))
+    HandlerError::Failed(error_text(error))
 }
 
-fn words(error: &hyper::Error) -> String {
+fn error_text(error: &hyper::Error) -> String {
     if error.is_incomplete_message() {
         return "EOF".to_owned();
     }
@@ -304,7 +304,7 @@ fn words(error: &hyper::Error) -> String {
         return format!("net/http: HTTP/1.x transport connection broken: malformed HTTP response: {error}");
     }
     match error.source().and_then(|source| source.downcast_ref::<io::Error>()) {
-        Some(source) => format!("read tcp: {}", system_words(source)),
+        Some(source) => format!("read tcp: {}", system_error_text(source)),
         None => error.to_string(),
     }
 }

@@ -38,7 +38,7 @@ fn owned(headers: &[(&str, &str)]) -> Vec<(String, String)> {
 }
 
 #[tokio::test]
-async fn a_request_carries_what_the_kubelets_carries_and_the_answer_comes_whole() {
+async fn http_get_sends_kubelet_headers_and_returns_the_response() {
     let server = Server::answers(vec![answer("200 OK", &[], "fine")]);
     let got = http_get(&request(server.port(), "/healthz?full=1"), SOON).await.unwrap();
     assert_eq!(got, HttpAnswer { status: 200, body: "fine".to_owned(), redirected_to: None });
@@ -53,7 +53,7 @@ async fn a_request_carries_what_the_kubelets_carries_and_the_answer_comes_whole(
 }
 
 #[tokio::test]
-async fn the_manifests_headers_win_over_the_defaults_and_empty_ones_remove_them() {
+async fn manifest_headers_override_defaults_and_empty_ones_drop_them() {
     let server = Server::answers(vec![answer("204 No Content", &[], "")]);
     let cases: [HeaderCase; 4] = [
         (&[("Host", "web.example")], &["host: web.example\r\n"], &["127.0.0.1"]),
@@ -121,7 +121,7 @@ fn locations_are_resolved_as_browsers_do() {
 }
 
 #[tokio::test]
-async fn redirects_are_followed_on_the_same_host_and_told_otherwise() {
+async fn same_host_redirects_are_followed_and_others_reported() {
     let moved = |location: &str| answer("302 Found", &[&format!("Location: {location}")], "moved");
     let server = Server::answers(vec![moved("/two?x"), answer("200 OK", &[], "there")]);
     let headers = owned(&[("Host", "web.example")]);
@@ -164,7 +164,7 @@ async fn a_huge_body_is_cut_and_not_waited_for() {
 }
 
 #[tokio::test]
-async fn a_server_that_says_nothing_in_time_is_a_timeout_and_one_that_stops_half_way_a_broken_body() {
+async fn silent_server_times_out_and_cut_response_is_a_body_error() {
     let server = Server::start(|_, _| pause(Duration::from_secs(2)));
     let sent = request(server.port(), "/slow");
     let error = http_get(&sent, Duration::from_millis(100)).await.unwrap_err();

@@ -16,7 +16,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::HandlerError;
-use super::dial::system_words;
+use super::dial::system_error_text;
 use crate::platform::http::tls::tls_provider;
 
 /// Created with the first HTTPS request. `None` if the provider lacks TLS 1.2 and 1.3, which does not happen.
@@ -49,7 +49,7 @@ fn explain(error: &io::Error) -> HandlerError {
         Some(Error::InvalidMessage(InvalidMessage::InvalidContentType)) => HandlerError::PlainHttp,
         Some(error) => HandlerError::Failed(format!("tls: {error}")),
         None if error.kind() == io::ErrorKind::UnexpectedEof => HandlerError::Failed("EOF".to_owned()),
-        None => HandlerError::Failed(format!("read tcp: {}", system_words(error))),
+        None => HandlerError::Failed(format!("read tcp: {}", system_error_text(error))),
     }
 }
 

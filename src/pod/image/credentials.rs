@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secrets_come_first_then_the_nodes_files_and_a_broken_one_is_left_out() {
+    fn pull_secrets_precede_node_files_and_broken_are_skipped() {
         let root = std::env::temp_dir().join(format!("edge-agent-credentials-{}", std::process::id()));
         std::fs::create_dir_all(&root).unwrap();
         std::fs::write(

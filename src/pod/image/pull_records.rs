@@ -34,7 +34,7 @@ pub enum Verification {
 impl Verification {
     /// From the configuration, which is validated.
     #[must_use]
-    pub fn from_words(policy: &str, allowlist: &[String]) -> Self {
+    pub fn from_config(policy: &str, allowlist: &[String]) -> Self {
         match policy {
             "NeverVerify" => Self::Never,
             "NeverVerifyAllowlistedImages" => {
@@ -237,11 +237,11 @@ mod tests {
 
     #[test]
     fn policies_decide_which_images_are_verified() {
-        let listed = Verification::from_words(
+        let listed = Verification::from_config(
             "NeverVerifyAllowlistedImages",
             &["r.example/team/app".to_owned(), "busybox".to_owned(), "docker.io/team/*".to_owned()],
         );
-        let words = |text: &str| Verification::from_words(text, &[]);
+        let words = |text: &str| Verification::from_config(text, &[]);
         let empty = Known::Recorded(PulledRecord::new("sha256:1", NOW));
         for (policy, image, known, expected) in [
             (words("NeverVerify"), IMAGE, &Known::Pulled, Access::Free),
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recorded_image_opens_to_who_could_pull_it() {
+    fn recorded_image_is_accessible_with_matching_credentials() {
         let policy = Verification::NotPreloaded;
         let free = recorded(Opened::ByNode);
         assert_eq!(access(&policy, "r.example/team/app@sha256:1", &free, &[]), Access::Free);

@@ -41,7 +41,7 @@ impl Files {
     }
 
     /// What is known of the image; `image` is the name that the pod uses.
-    fn look(&self, image: &str, image_ref: &str) -> Known {
+    fn find(&self, image: &str, image_ref: &str) -> Known {
         match read(&self.pulled.join(file_name(image_ref))) {
             Ok(Some(bytes)) => match parse(&bytes).filter(|record| record.image_ref == image_ref) {
                 Some(record) => Known::Recorded(record),
@@ -186,11 +186,11 @@ impl PullRecords {
     }
 
     /// What is known of a present image.
-    pub(super) async fn look(&self, image: &str, image_ref: &str) -> Known {
+    pub(super) async fn find(&self, image: &str, image_ref: &str) -> Known {
         let Some(files) = self.files.clone() else { return Known::Preloaded };
         let is_under_way = self.under_way.borrow().contains_key(image);
         let (image, image_ref) = (image.to_owned(), image_ref.to_owned());
-        match rt::blocking("pull-record", move || files.look(&image, &image_ref)).await {
+        match rt::blocking("pull-record", move || files.find(&image, &image_ref)).await {
             Known::Preloaded if is_under_way => Known::Pulled,
             known => known,
         }
@@ -303,27 +303,27 @@ mod tests {
     #[test]
     fn a_damaged_record_of_a_pull_frees_nothing() {
         let (root, files) = files("form");
-        assert_eq!(files.look("r.example/a:v1", "sha256:1"), Known::Preloaded);
+        assert_eq!(files.find("r.example/a:v1", "sha256:1"), Known::Preloaded);
         files.write_intent("r.example/a:v1").unwrap();
-        assert_eq!(files.look("r.example/a:v1", "sha256:1"), Known::Pulled);
+        assert_eq!(files.find("r.example/a:v1", "sha256:1"), Known::Pulled);
         assert_eq!(files.intents(), ["r.example/a:v1"]);
         files.note("r.example/a:v1", "sha256:1", Some(Opened::ByNode), NOW).unwrap();
         files.remove_intent("r.example/a:v1").unwrap();
         let name = "sha256-51ae7fa00c92525c319404a3a6d400e52ff9372c5a39cb415e0486fe425f3165";
         let path = root.join("image_manager/pulled").join(name);
-        let known = files.look("r.example/a:v2", "sha256:1");
+        let known = files.find("r.example/a:v2", "sha256:1");
         assert_eq!(access(&Verification::Always, "r.example/a:v2", &known, &[]), Access::Free);
         // A kubelet's, with members that are not known here.
         let text =
             fs::read_to_string(&path).unwrap().replace("\"imageRef\"", "\"more\":{\"x\":1},\"imageRef\"");
         fs::write(&path, text).unwrap();
-        assert_eq!(files.look("r.example/a:v2", "sha256:1"), known);
+        assert_eq!(files.find("r.example/a:v2", "sha256:1"), known);
         for damaged in ["", "{}", "[1]", "{\"imageRef\":\"sha256:2\"}"] {
             fs::write(&path, damaged).unwrap();
-            assert_eq!(files.look("r.example/a:v1", "sha256:1"), Known::Pulled, "{damaged}");
+            assert_eq!(files.find("r.example/a:v1", "sha256:1"), Known::Pulled, "{damaged}");
         }
         files.note("r.example/a:v1", "sha256:1", Some(Opened::ByNode), NOW).unwrap();
-        assert_eq!(files.look("r.example/a:v1", "sha256:1"), known);
+        assert_eq!(files.find("r.example/a:v1", "sha256:1"), known);
         fs::remove_dir_all(root).unwrap();
     }
 
@@ -339,7 +339,7 @@ mod tests {
         let later = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(5);
         fs::File::options().write(true).open(path).unwrap().set_modified(later).unwrap();
         listed.prune(&BTreeSet::from(["sha256:1".to_owned()]));
-        let known = |image_ref: &str| files.look("r.example/a:v1", image_ref) != Known::Preloaded;
+        let known = |image_ref: &str| files.find("r.example/a:v1", image_ref) != Known::Preloaded;
         assert_eq!(["sha256:1", "sha256:2", "sha256:3"].map(known), [true, false, true]);
         fs::remove_dir_all(root).unwrap();
     }

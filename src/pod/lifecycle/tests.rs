@@ -82,7 +82,7 @@ proptest! {
 }
 
 #[test]
-fn a_removed_pod_is_stopped_with_its_own_grace_cleaned_up_and_forgotten() {
+fn removed_pod_is_terminated_cleaned_up_and_forgotten() {
     let (state, effects) = at(PodWorkerState::Syncing, PodWorkerEvent::Removed { grace_override: None });
     assert_eq!(effects, [PodWorkerEffect::Terminate { grace_seconds: 30 }]);
     let (state, effects) = at(state, PodWorkerEvent::NoLiveContainers);
@@ -116,7 +116,7 @@ fn a_pod_wanted_again_while_it_goes_starts_over_afterwards() {
 }
 
 #[test]
-fn a_shorter_grace_counts_from_when_it_is_said_and_never_moves_the_end_away() {
+fn shorter_grace_counts_from_the_request_and_never_extends() {
     let begun = |grace_seconds| PodWorkerState::Terminating {
         since: Timestamp::from_secs(40),
         grace_seconds,
@@ -156,7 +156,7 @@ fn the_next_agent_goes_on_with_what_is_left_of_the_grace() {
 }
 
 #[test]
-fn an_evicted_pod_leaves_nothing_but_its_status_and_is_not_run_again() {
+fn evicted_pod_keeps_only_its_status_and_is_not_restarted() {
     let (state, _) = at(PodWorkerState::Syncing, PodWorkerEvent::Evicted { grace_seconds: 5 });
     let cause = EndCause::Evicted;
     assert_eq!(
@@ -177,7 +177,7 @@ fn an_evicted_pod_leaves_nothing_but_its_status_and_is_not_run_again() {
 }
 
 #[test]
-fn a_pod_that_ends_with_the_machine_leaves_everything_and_runs_again_only_when_that_is_called_off() {
+fn pod_ended_by_shutdown_restarts_only_if_it_is_cancelled() {
     let cause = EndCause::Shutdown;
     let (state, effects) = at(PodWorkerState::Syncing, PodWorkerEvent::Shutdown { grace_seconds: 5 });
     assert_eq!(effects, [PodWorkerEffect::Terminate { grace_seconds: 5 }]);
@@ -191,7 +191,7 @@ fn a_pod_that_ends_with_the_machine_leaves_everything_and_runs_again_only_when_t
 }
 
 #[test]
-fn a_machine_that_goes_down_makes_ends_sooner_and_never_other_ends() {
+fn shutdown_shortens_grace_but_keeps_the_termination_cause() {
     let going =
         |cause| PodWorkerState::Terminating { since: Timestamp::from_secs(40), grace_seconds: 30, cause };
     for cause in [EndCause::Removed, EndCause::Completed, EndCause::Evicted, EndCause::Replaced] {
@@ -205,7 +205,7 @@ fn a_machine_that_goes_down_makes_ends_sooner_and_never_other_ends() {
 }
 
 #[test]
-fn a_deleted_pod_with_finalizers_keeps_its_status_until_they_are_gone() {
+fn deleted_pod_keeps_its_status_until_finalizers_are_gone() {
     let cause = EndCause::Finalizing;
     let deleted = PodWorkerEvent::Finalizing { grace_override: Some(20) };
     let (going, _) = at(PodWorkerState::Syncing, deleted);
@@ -238,22 +238,22 @@ fn a_deleted_pod_with_finalizers_keeps_its_status_until_they_are_gone() {
 }
 
 #[test]
-fn a_pod_that_goes_is_shown_with_the_end_of_its_grace_and_a_later_wish_only_shortens() {
+fn deletion_timestamp_includes_grace_and_can_only_move_earlier() {
     let times = |pod: &Pod| (pod.metadata.deletion_timestamp, pod.metadata.deletion_grace_period_seconds);
     let mut pod = Pod::default();
     let now = Timestamp::from_secs(100);
     show_end(&mut pod);
     assert_eq!(times(&pod), (None, None), "it does not go");
-    assert_eq!(asked_to_go(&pod, Some(20), now), (now, 20));
-    assert_eq!(asked_to_go(&pod, Some(0), now), (now, MIN_GRACE_SECONDS));
+    assert_eq!(requested_termination(&pod, Some(20), now), (now, 20));
+    assert_eq!(requested_termination(&pod, Some(0), now), (now, MIN_GRACE_SECONDS));
     (pod.metadata.deletion_timestamp, pod.metadata.deletion_grace_period_seconds) = (Some(now), Some(20));
     let kept = pod.clone();
     show_end(&mut pod);
     assert_eq!(times(&pod), (Some(Timestamp::from_secs(120)), Some(20)));
-    keep_beginning(&mut pod);
+    restore_start(&mut pod);
     assert_eq!(pod, kept);
     let later = Timestamp::from_secs(110);
-    assert_eq!(asked_to_go(&pod, None, later), (now, 20));
-    assert_eq!(asked_to_go(&pod, Some(15), later), (now, 20), "that would be later");
-    assert_eq!(asked_to_go(&pod, Some(5), later), (later, 5));
+    assert_eq!(requested_termination(&pod, None, later), (now, 20));
+    assert_eq!(requested_termination(&pod, Some(15), later), (now, 20), "that would be later");
+    assert_eq!(requested_termination(&pod, Some(5), later), (later, 5));
 }

@@ -12,7 +12,7 @@ fn pod(spec: Value) -> Pod {
 }
 
 #[test]
-fn the_hostname_comes_from_override_spec_or_name_and_fits_a_label() {
+fn hostname_is_override_spec_or_name_cut_to_a_dns_label() {
     let long = format!("{}-tail", "x".repeat(62));
     let cases = [
         (json!({}), "web", ""),
@@ -55,7 +55,7 @@ fn the_hosts_file_names_every_address_and_the_aliases() {
 }
 
 #[test]
-fn pod_addresses_come_in_the_order_of_the_nodes_families_one_of_each() {
+fn pod_ips_follow_the_node_family_order_with_one_per_family() {
     let rows: [(&[&str], &[&str], &[&str]); 6] = [
         (&["10.1.0.2"], &["10.0.0.1"], &["10.1.0.2"]),
         (&["fd00::2", "10.1.0.2"], &["10.0.0.1", "fd00::1"], &["10.1.0.2", "fd00::2"]),

@@ -62,7 +62,7 @@ struct Planner<'a> {
 impl<'a> Planner<'a> {
     /// Stops all containers and, if anything is to run, creates a new sandbox. True when it does.
     fn replace_sandbox(&mut self, attempt: u32) -> bool {
-        let wanted = self.wanted_in_new_sandbox(attempt);
+        let wanted = self.first_in_new_sandbox(attempt);
         self.stop_everything();
         if wanted.is_empty() {
             return false;
@@ -84,7 +84,7 @@ impl<'a> Planner<'a> {
     }
 
     /// The containers that start first in a new sandbox; empty when the pod has completed.
-    fn wanted_in_new_sandbox(&self, attempt: u32) -> Vec<(&'a Container, ContainerKind)> {
+    fn first_in_new_sandbox(&self, attempt: u32) -> Vec<(&'a Container, ContainerKind)> {
         let spec = &self.pod.spec;
         let ruled = spec.containers.iter().any(|container| container.restart_policy.is_some());
         let has_record = |(container, _): (&Container, ContainerKind)| self.newest(&container.name).is_some();
@@ -150,7 +150,7 @@ impl<'a> Planner<'a> {
 
     /// The sandbox is ready: plans the containers in it.
     fn keep_running(&mut self) {
-        if self.has_had_its_run() {
+        if self.has_completed() {
             self.stop_everything();
             return;
         }
@@ -179,7 +179,7 @@ impl<'a> Planner<'a> {
 
     /// Every regular container has ended and none may run again: any other running container is not needed
     /// any more.
-    fn has_had_its_run(&self) -> bool {
+    fn has_completed(&self) -> bool {
         self.pod.spec.containers.iter().all(|container| {
             self.newest(&container.name).is_some_and(|record| !self.runs_again(container, record))
         })
@@ -209,7 +209,7 @@ impl<'a> Planner<'a> {
             let stop = match record.state {
                 ContainerStateKind::Created => None,
                 ContainerStateKind::Exited
-                    if self.runs_again(container, record) || self.is_asked_for(record) =>
+                    if self.runs_again(container, record) || self.restart_requested(record) =>
                 {
                     None
                 }
@@ -229,7 +229,7 @@ impl<'a> Planner<'a> {
         regular
     }
 
-    fn is_asked_for(&self, record: &ObservedContainer) -> bool {
+    fn restart_requested(&self, record: &ObservedContainer) -> bool {
         self.context.restart.contains(&record.id)
     }
 
@@ -242,7 +242,7 @@ impl<'a> Planner<'a> {
                 format!("Container {name} definition changed, will be restarted"),
             ));
         }
-        if self.is_asked_for(record) {
+        if self.restart_requested(record) {
             return Some(Stop::new(record, format!("Container {name} will be restarted, as requested")));
         }
         if let Some(kind) = failed_probe(container, &record.id, &self.context.probes) {
@@ -308,7 +308,7 @@ impl<'a> Planner<'a> {
         // start that was decided before and left no record has completed its wait.
         let elsewhere = in_new_sandbox || self.in_sandbox(&container.name).is_none();
         let fresh_run = kind == ContainerKind::Init && newest.is_some() && elsewhere;
-        let permitted = newest.is_some_and(|newest| self.is_asked_for(newest))
+        let permitted = newest.is_some_and(|newest| self.restart_requested(newest))
             || (newest.is_some() && counted == next && stored.is_some());
         let ended_at = if killed { Some(self.context.now) } else { self.ended_at(container, next > counted) };
         let in_force = if permitted { stored } else { self.back_off_of(container, newest) };

@@ -151,7 +151,7 @@ struct Change<'a> {
 }
 
 impl Change<'_> {
-    fn is_of(&self, resource: &str) -> bool {
+    fn affects(&self, resource: &str) -> bool {
         let wanted = &self.container.resources;
         self.given.limits.get(resource) != wanted.limits.get(resource)
             || self.given.requests.get(resource) != wanted.requests.get(resource)
@@ -161,7 +161,7 @@ impl Change<'_> {
         self.container
             .resize_policy
             .iter()
-            .any(|policy| policy.restart_policy == "RestartContainer" && self.is_of(&policy.resource_name))
+            .any(|policy| policy.restart_policy == "RestartContainer" && self.affects(&policy.resource_name))
     }
 
     fn grows(&self, resource: &str) -> bool {
@@ -180,7 +180,7 @@ fn change<'a>(
     let record = observed.container(&container.name.as_str().into())?;
     let given = actuated.get(&record.id).filter(|_| record.state == ContainerStateKind::Running)?;
     let change = Change { container, record, given };
-    RESIZABLE.iter().any(|resource| change.is_of(resource)).then_some(change)
+    RESIZABLE.iter().any(|resource| change.affects(resource)).then_some(change)
 }
 
 fn changes<'a>(
@@ -224,7 +224,7 @@ pub(super) fn steps(pod: &Pod, observed: &ObservedPod, context: &PlanContext) ->
     }
     for resource in RESIZABLE {
         in_place.sort_by_key(|(change, _)| change.grows(resource));
-        for (change, given) in in_place.iter_mut().filter(|(change, _)| change.is_of(resource)) {
+        for (change, given) in in_place.iter_mut().filter(|(change, _)| change.affects(resource)) {
             let wanted = &change.container.resources;
             for (own, new) in [(&mut given.limits, &wanted.limits), (&mut given.requests, &wanted.requests)] {
                 own.remove(resource);
@@ -321,7 +321,12 @@ pub struct ResizeNews {
 /// The events for the changes between two statuses. `wanted` is the pod of the manifest, `allocated` the one
 /// there is room for.
 #[must_use]
-pub fn news(before: &PodStatus, after: &PodStatus, wanted: &Pod, allocated: &Pod) -> Vec<ResizeNews> {
+pub fn events_between(
+    before: &PodStatus,
+    after: &PodStatus,
+    wanted: &Pod,
+    allocated: &Pod,
+) -> Vec<ResizeNews> {
     let mut news = Vec::new();
     let mut tell = |warning, reason: &str, what: &str, pod: &Pod, error: &str| {
         let message = format!("Pod resize {what}: {}", summary(pod, error));

@@ -120,7 +120,7 @@ fn a_finished_pod_keeps_its_records_and_loses_its_sandbox() {
 }
 
 #[test]
-fn an_instance_that_was_never_started_is_replaced_under_its_own_attempt() {
+fn never_started_instance_is_replaced_under_the_same_attempt() {
     check(
         json!({}),
         "s0 a#3:created b:running",
@@ -129,7 +129,7 @@ fn an_instance_that_was_never_started_is_replaced_under_its_own_attempt() {
 }
 
 #[test]
-fn an_instance_made_late_for_a_dead_agent_does_not_count_backwards() {
+fn stale_lower_attempt_is_removed_without_counting_back() {
     check(json!({}), "s0 a#2:running b:running a#1:created", &["remove container a (a-1)"]);
 }
 
@@ -157,7 +157,7 @@ fn an_instance_in_unknown_state_is_stopped_before_the_next_one() {
 }
 
 #[test]
-fn a_changed_definition_restarts_the_container_and_an_unknown_one_does_not() {
+fn changed_definition_restarts_and_an_unknown_hash_does_not() {
     check(
         json!({"restartPolicy": "Never"}),
         "s0 a:running:changed b:running",
@@ -239,7 +239,7 @@ fn other_resources_end_a_crash_loop_and_the_same_do_not() {
 }
 
 #[test]
-fn restart_counts_of_the_store_are_a_floor_and_a_start_that_is_tried_again_keeps_its_count() {
+fn stored_restart_count_is_a_floor_and_a_retry_keeps_it() {
     let mut context = context();
     context.restart_counts.insert("a".into(), 1);
     check_in(
@@ -312,7 +312,7 @@ fn two_ready_sandboxes_are_one_too_many() {
 }
 
 #[test]
-fn a_sandbox_without_address_or_on_the_wrong_network_counts_only_when_its_status_was_read() {
+fn sandbox_network_mismatch_counts_only_after_a_status_read() {
     let lines = [
         "stop within 30s: b (b-0: Stopping container b) and a (a-0: Stopping container a)",
         "stop sandbox s0",
@@ -400,7 +400,7 @@ fn sidecars_start_in_order_and_are_kept_running() {
 
 /// The agent died between making it and starting it, and the sidecar before it is lost meanwhile.
 #[test]
-fn an_init_container_that_was_made_and_never_ran_waits_for_the_sidecar_before_it() {
+fn created_init_container_waits_for_its_preceding_sidecar() {
     let spec = || {
         let sidecar = json!({"name": "s", "image": "x", "restartPolicy": "Always"});
         json!({"initContainers": [sidecar, {"name": "j", "image": "x"}]})
@@ -456,7 +456,7 @@ fn a_pod_being_taken_down_stops_in_order_and_starts_nothing() {
 }
 
 #[test]
-fn teardown_removes_containers_then_sandboxes_and_waits_for_the_living() {
+fn teardown_removes_containers_before_sandboxes_once_stopped() {
     let pod = pod(json!({}));
     let plan = compute_teardown(&seen(&pod, "s0! a:exited b:created")).to_string();
     let expected =

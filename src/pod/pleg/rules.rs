@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn an_orphan_brings_its_grace_along_and_a_pod_without_uid_is_not_ours() {
+    fn orphan_keeps_its_grace_and_pods_without_uid_are_ignored() {
         let mut orphan = container("gone", "c1", ContainerStateKind::Running);
         orphan.annotations.insert(labels::POD_TERMINATION_GRACE_PERIOD.into(), "45".into());
         let mut foreign = container("", "c3", ContainerStateKind::Running);

@@ -16,7 +16,7 @@ use crate::model::containers::find_container;
 use crate::model::observed::ObservedContainer;
 use crate::model::types::{ContainerId, ContainerName};
 use crate::pod::prober::rules::{
-    InstanceProbes, ProbeCounter, ProbeKind, ProbeResult, initial_results, is_told,
+    InstanceProbes, ProbeCounter, ProbeKind, ProbeResult, initial_results, is_reported,
 };
 
 /// A running instance, or a failed one without a successor.
@@ -39,7 +39,7 @@ pub(super) struct ScheduledProbe {
     pub speed: Speed,
     /// The earliest time of a run.
     base: Instant,
-    said: LastComplaint,
+    last_complaint: LastComplaint,
 }
 
 /// Each phase has the time for which the run is or was planned: the next run is one period after that,
@@ -85,7 +85,7 @@ impl Instance {
                 phase: ProbePhase::Parked,
                 speed: Speed::default(),
                 base: first_run(probe, kind, record, sight),
-                said: LastComplaint::default(),
+                last_complaint: LastComplaint::default(),
             })
         };
         Self {
@@ -132,7 +132,7 @@ impl Instance {
         for entry in &mut self.probes {
             if (entry.place.kind == ProbeKind::Startup) != has_started {
                 let base = entry.base;
-                entry.plan(queue, base);
+                entry.schedule(queue, base);
             }
         }
     }
@@ -151,13 +151,18 @@ impl Instance {
                     if turn < now { turn + period(probe) } else { turn }
                 }
             };
-            entry.plan(queue, next);
+            entry.schedule(queue, next);
         }
     }
 
     /// Publishes success for liveness and startup and stops these probes, as upstream does for a pod that is
     /// being taken down.
-    pub(in crate::pod) fn quieten(&mut self, container: &Container, queue: &mut Queue, now: Instant) {
+    pub(in crate::pod) fn stop_for_termination(
+        &mut self,
+        container: &Container,
+        queue: &mut Queue,
+        now: Instant,
+    ) {
         if self.is_over {
             return;
         }
@@ -165,7 +170,7 @@ impl Instance {
         for entry in self.probes.iter_mut().filter(|entry| entry.place.kind != ProbeKind::Readiness) {
             entry.counter.published = Some(ProbeResult::Success);
             entry.counter.on_hold = true;
-            entry.park(queue);
+            entry.unschedule(queue);
         }
         if !had_started {
             self.release(container, queue, now);
@@ -173,24 +178,24 @@ impl Instance {
     }
 
     /// Ends all probes of the instance.
-    pub(in crate::pod) fn leave(&mut self, queue: &mut Queue) {
+    pub(in crate::pod) fn stop_all(&mut self, queue: &mut Queue) {
         self.is_over = true;
         for entry in &mut self.probes {
-            entry.park(queue);
+            entry.unschedule(queue);
         }
     }
 }
 
 impl ScheduledProbe {
     /// Puts the next run into the queue.
-    pub(in crate::pod) fn plan(&mut self, queue: &mut Queue, due: Instant) {
-        self.park(queue);
+    pub(in crate::pod) fn schedule(&mut self, queue: &mut Queue, due: Instant) {
+        self.unschedule(queue);
         self.phase = ProbePhase::Due(due);
         queue.insert((due, Rc::clone(&self.place)));
     }
 
     /// Removes the next run from the queue.
-    pub(in crate::pod) fn park(&mut self, queue: &mut Queue) {
+    pub(in crate::pod) fn unschedule(&mut self, queue: &mut Queue) {
         if let ProbePhase::Due(due) = self.phase {
             queue.remove(&(due, Rc::clone(&self.place)));
         }
@@ -198,21 +203,22 @@ impl ScheduledProbe {
     }
 
     /// Reason and message of an event; `None` if the same message was reported often enough.
-    pub(in crate::pod) fn complain(
+    pub(in crate::pod) fn next_complaint(
         &mut self,
         answer: &ProbeOutcome,
         threshold: i32,
     ) -> Option<(&'static str, String)> {
         let Some((reason, words)) = answer.complaint() else {
-            self.said = LastComplaint::default();
+            self.last_complaint = LastComplaint::default();
             return None;
         };
         let mut hasher = DefaultHasher::new();
         words.hash(&mut hasher);
         let hash = hasher.finish();
-        let times = if self.said.words == hash { self.said.times.saturating_add(1) } else { 1 };
-        self.said = LastComplaint { words: hash, times };
-        is_told(times, threshold).then_some((reason, words))
+        let times =
+            if self.last_complaint.words == hash { self.last_complaint.times.saturating_add(1) } else { 1 };
+        self.last_complaint = LastComplaint { words: hash, times };
+        is_reported(times, threshold).then_some((reason, words))
     }
 }
 

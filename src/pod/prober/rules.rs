@@ -15,7 +15,7 @@ use crate::pod::restart::restarts_after_kill;
 mod counter;
 mod target;
 
-pub use counter::{ProbeCounter, is_told};
+pub use counter::{ProbeCounter, is_reported};
 pub use target::{ProbeTarget, probe_target};
 
 /// The kinds of probes.

@@ -88,17 +88,17 @@ impl ProbeOutcome {
 /// Runs the probe; bounded by the timeouts of all tries.
 pub(super) async fn run<R: Runtime>(runtime: Rc<R>, job: Job) -> Ended {
     let began = Instant::now();
-    let mut answer = ask(&*runtime, &job).await;
+    let mut answer = run_handler(&*runtime, &job).await;
     for _ in 1..MAX_TRIES {
         if !matches!(answer, ProbeOutcome::Error { is_passing: true, .. }) {
             break;
         }
-        answer = ask(&*runtime, &job).await;
+        answer = run_handler(&*runtime, &job).await;
     }
     Ended { place: job.place, id: job.id, speed: job.speed, took: began.elapsed(), answer }
 }
 
-async fn ask<R: Runtime>(runtime: &R, job: &Job) -> ProbeOutcome {
+async fn run_handler<R: Runtime>(runtime: &R, job: &Job) -> ProbeOutcome {
     let found = find_container(&job.pod, &job.place.container);
     let probe = found.and_then(|(container, _)| Some((container, job.place.kind.of(container)?)));
     let Some((container, probe)) = probe else { return error("the container has no probe of this type") };

@@ -67,7 +67,7 @@ struct PodProbes {
     pod: Rc<Pod>,
     pod_ip: Rc<str>,
     wake: Rc<Inbox>,
-    only_readiness: bool,
+    keep_only_readiness: bool,
     instances: Vec<Instance>,
     /// The results of its containers' probes, over all instances.
     counts: Vec<Counts>,
@@ -85,7 +85,7 @@ impl Schedule {
                 newest.filter(|newest| newest.id == instance.id && instance.is_up_to_date(sight.pod));
             let runs = newest.is_some_and(is_running);
             if !runs {
-                instance.leave(&mut self.queue);
+                instance.stop_all(&mut self.queue);
             }
             // Its failure is why it ended, and counts until there is a successor.
             runs || (newest.is_some() && instance.has_failed())
@@ -97,8 +97,8 @@ impl Schedule {
             let Some(record) = newest.filter(|record| is_running(record) && !known) else { continue };
             let mut instance = Instance::new(container, kind, record, sight);
             instance.begin(&mut self.queue);
-            if probes.only_readiness {
-                instance.quieten(container, &mut self.queue, sight.now);
+            if probes.keep_only_readiness {
+                instance.stop_for_termination(container, &mut self.queue, sight.now);
             }
             probes.instances.push(instance);
             is_new = true;
@@ -112,14 +112,14 @@ impl Schedule {
     }
 
     /// Returns true when the queue has new entries.
-    pub(in crate::pod) fn only_readiness(&mut self, uid: &PodUid, now: Instant) -> bool {
-        let Some(probes) = self.pods.get_mut(uid).filter(|probes| !probes.only_readiness) else {
+    pub(in crate::pod) fn keep_only_readiness(&mut self, uid: &PodUid, now: Instant) -> bool {
+        let Some(probes) = self.pods.get_mut(uid).filter(|probes| !probes.keep_only_readiness) else {
             return false;
         };
-        probes.only_readiness = true;
+        probes.keep_only_readiness = true;
         for instance in &mut probes.instances {
             if let Some((container, _)) = find_container(&probes.pod, &instance.name) {
-                instance.quieten(container, &mut self.queue, now);
+                instance.stop_for_termination(container, &mut self.queue, now);
             }
         }
         true
@@ -128,7 +128,7 @@ impl Schedule {
     pub(in crate::pod) fn remove(&mut self, uid: &PodUid) {
         let Some(probes) = self.pods.remove(uid) else { return };
         for mut instance in probes.instances {
-            instance.leave(&mut self.queue);
+            instance.stop_all(&mut self.queue);
         }
     }
 
@@ -181,16 +181,16 @@ impl Schedule {
         let ProbePhase::Running(planned) = entry.phase else { return None };
         Counts::add(&mut of_pod.counts, ended);
         entry.speed = if ended.took > SLOW { Speed::Slow } else { Speed::Quick };
-        let complaint = entry.complain(&ended.answer, probe.failure_threshold);
+        let complaint = entry.next_complaint(&ended.answer, probe.failure_threshold);
         let before = entry.counter.published;
         if let Some(result) = ended.answer.result() {
             entry.counter = entry.counter.record(kind, probe, result);
         }
         let is_changed = entry.counter.published != before;
         if entry.counter.on_hold {
-            entry.park(&mut self.queue);
+            entry.unschedule(&mut self.queue);
         } else {
-            entry.plan(&mut self.queue, next_run(planned, period(probe), now));
+            entry.schedule(&mut self.queue, next_run(planned, period(probe), now));
         }
         if is_changed && kind == ProbeKind::Startup && instance.has_started() {
             instance.release(container, &mut self.queue, now);
@@ -211,7 +211,7 @@ impl PodProbes {
             pod: Rc::clone(sight.pod),
             pod_ip: sight.pod_ip.into(),
             wake: Rc::clone(sight.wake),
-            only_readiness: false,
+            keep_only_readiness: false,
             instances: Vec::new(),
             counts: Vec::new(),
         }

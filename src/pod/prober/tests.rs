@@ -30,7 +30,7 @@ struct Bench {
     prober: Prober<FakeRuntime>,
     pod: Rc<Pod>,
     sandbox: SandboxId,
-    mailbox: Rc<Inbox>,
+    inbox: Rc<Inbox>,
 }
 
 /// Runs on paused time with local tasks.
@@ -54,7 +54,7 @@ impl Bench {
         let pod = Rc::new(decode::<Pod>(pod).unwrap().object);
         let sandbox = fake.run_sandbox(&sandbox_config(&pod)).await.unwrap();
         let prober = prober(&fake, &clock, &events);
-        Self { fake, clock, events, prober, pod, sandbox, mailbox: Rc::default() }
+        Self { fake, clock, events, prober, pod, sandbox, inbox: Rc::default() }
     }
 
     /// Starts the next instance of a container.
@@ -83,7 +83,7 @@ impl Bench {
 
     async fn observe_after(&self, remembered: Option<&PodStatus>) {
         let observed = observe_pod(&self.fake, &self.pod.metadata.uid).await.unwrap();
-        self.prober.observe(&self.pod, &observed, remembered, &self.mailbox);
+        self.prober.observe(&self.pod, &observed, remembered, &self.inbox);
     }
 
     fn results(&self, id: &ContainerId) -> InstanceProbes {
@@ -114,7 +114,7 @@ impl Bench {
 
     /// Whether the worker was woken since the last call.
     fn was_woken(&self) -> bool {
-        self.mailbox.take().look
+        self.inbox.take().observe
     }
 }
 

@@ -44,7 +44,7 @@ fn the_containers_choice_comes_before_the_pods_and_the_images() {
 }
 
 #[test]
-fn run_as_non_root_refuses_root_in_upstreams_words() {
+fn run_as_non_root_refuses_root_like_upstream() {
     let check = |own: Value, uid: Option<i64>, username: &str| {
         let pod = pod(&json!({"runAsNonRoot": true}), &own);
         let image = ImageStatus { uid, username: username.into(), ..Default::default() };
@@ -80,7 +80,7 @@ fn own_and_shared(field: &str, shared: &Value, own: &Value) -> ContainerSecurity
 }
 
 #[test]
-fn apparmor_is_the_containers_then_the_pods_and_otherwise_the_runtimes_business() {
+fn apparmor_profile_is_container_then_pod_then_runtime_default() {
     let localhost = json!({"type": "Localhost", "localhostProfile": "web"});
     let (default, unconfined) = (json!({"type": "RuntimeDefault"}), json!({"type": "Unconfined"}));
     for (shared, own, expected) in [
@@ -94,7 +94,7 @@ fn apparmor_is_the_containers_then_the_pods_and_otherwise_the_runtimes_business(
 }
 
 #[test]
-fn an_apparmor_annotation_stands_between_the_containers_field_and_the_pods() {
+fn apparmor_annotation_ranks_between_container_and_pod() {
     for (annotation, own, expected) in [
         ("runtime/default", json!({}), Some(AppArmorChoice::RuntimeDefault)),
         ("localhost/web", json!({}), Some(AppArmorChoice::Localhost("web".into()))),

@@ -86,25 +86,25 @@ pub(super) struct LocalVolume<'a> {
 pub(super) async fn ensure_local(
     pod_dir: &Path,
     wanted: LocalVolume<'_>,
-    being_given: &BeingGiven,
+    claims_in_use: &BeingGiven,
 ) -> Result<MountedVolume, VolumeError> {
     let LocalVolume { name, volume, source, fs_group, single_pod } = wanted;
     let in_use = || VolumeError::InUse { volume: name.to_owned() };
     let _given = if single_pod {
-        if !being_given.borrow_mut().insert(volume.to_owned()) {
+        if !claims_in_use.borrow_mut().insert(volume.to_owned()) {
             return Err(in_use());
         }
-        Some(Given { volume, all: being_given })
+        Some(Given { volume, all: claims_in_use })
     } else {
         None
     };
     let target = plugin_dir(pod_dir, PLUGIN).join(volume);
     let (owned_name, from, to) = (name.to_owned(), source.to_owned(), target.clone());
-    let use_ = rt::blocking("stat local volume", move || look(&owned_name, &from, &to)).await?;
+    let use_ = rt::blocking("stat local volume", move || find_use(&owned_name, &from, &to)).await?;
     if single_pod && use_ == Use::OtherPods {
         return Err(in_use());
     }
-    if use_ == Use::Nobody
+    if use_ == Use::Unused
         && let Some(FsGroup { group, policy }) = fs_group
     {
         ownership::apply(name, source, group, policy).await?;
@@ -118,12 +118,12 @@ pub(super) async fn ensure_local(
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Use {
-    Nobody,
+    Unused,
     OtherPods,
     ThisPod,
 }
 
-fn look(name: &str, source: &Path, target: &Path) -> Result<Use, VolumeError> {
+fn find_use(name: &str, source: &Path, target: &Path) -> Result<Use, VolumeError> {
     if !source.exists() {
         return Err(VolumeError::LocalPathMissing { volume: name.to_owned(), path: source.to_owned() });
     }
@@ -139,7 +139,7 @@ fn look(name: &str, source: &Path, target: &Path) -> Result<Use, VolumeError> {
     let pods_dir = pods_dir.canonicalize().map_err(failed)?;
     let points = mount::mount_points().map_err(failed)?;
     let is_ours = |point: &PathBuf| point.starts_with(&pods_dir) && point.ends_with(&place);
-    Ok(if points.iter().any(is_ours) { Use::OtherPods } else { Use::Nobody })
+    Ok(if points.iter().any(is_ours) { Use::OtherPods } else { Use::Unused })
 }
 
 fn bind(name: &str, source: &Path, target: &Path) -> Result<(), VolumeError> {
@@ -156,7 +156,7 @@ mod tests {
     use std::os::unix::fs::MetadataExt;
 
     #[test]
-    fn a_local_volume_is_bound_once_and_its_data_stays_when_the_pod_goes() {
+    fn local_volume_is_bound_once_and_keeps_its_data() {
         let scratch = TempDir::new();
         let (disk, pod_dir) = (scratch.0.join("disk"), scratch.0.join("pods/uid"));
         let fs_group = Some(FsGroup { group: 4321, policy: ownership::Policy::OnRootMismatch });
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn the_directory_of_a_claim_is_made_once_for_everybody_and_then_left_alone() {
+    fn claim_directory_is_created_world_writable_once_then_kept() {
         let scratch = TempDir::new();
         let path = scratch.0.join("volumes/default/data");
         run(ensure_directory("data", &path)).unwrap();

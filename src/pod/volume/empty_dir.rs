@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_memory_backed_empty_dir_is_a_tmpfs_of_its_size_and_is_unmounted() {
+    fn memory_empty_dir_is_a_sized_tmpfs_and_is_unmounted() {
         let scratch = TempDir::new();
         let pod_dir = scratch.0.join("uid");
         let medium = EmptyDirMedium::Memory { size_bytes: Some(1 << 20) };
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn huge_pages_are_a_hugetlbfs_and_an_unknown_page_size_is_the_kernels_error() {
+    fn huge_pages_use_hugetlbfs_and_unknown_page_size_fails() {
         let scratch = TempDir::new();
         let pod_dir = scratch.0.join("uid");
         let sizes = std::fs::read_dir("/sys/kernel/mm/hugepages").into_iter().flatten().count();

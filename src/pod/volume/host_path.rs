@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_path_is_checked_against_its_type_and_made_only_when_asked() {
+    fn host_path_type_is_checked_and_created_only_on_request() {
         let scratch = TempDir::new();
         let missing = scratch.0.join("missing");
         assert!(host_path(&missing, "").is_ok(), "no type, no check");

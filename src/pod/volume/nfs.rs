@@ -144,7 +144,7 @@ fn prepare(name: &str, target: &Path) -> Result<bool, VolumeError> {
 fn mount_export(export: &Export, target: &Path) -> Result<(), NfsError> {
     match HELPERS.into_iter().find(|helper| Path::new(helper).exists()) {
         Some(helper) => run_helper(helper, export, target),
-        None => ask_kernel(export, target),
+        None => mount_by_kernel(export, target),
     }
 }
 
@@ -170,7 +170,7 @@ fn run_helper(helper: &'static str, export: &Export, target: &Path) -> Result<()
     Err(NfsError::Helper(if text.is_empty() { output.status.to_string() } else { text }))
 }
 
-fn ask_kernel(export: &Export, target: &Path) -> Result<(), NfsError> {
+fn mount_by_kernel(export: &Export, target: &Path) -> Result<(), NfsError> {
     let host = export.server.trim_start_matches('[').trim_end_matches(']');
     let lookup = |source| NfsError::Lookup { server: export.server.clone(), source };
     let mut found = (host, PORT).to_socket_addrs().map_err(lookup)?;

@@ -20,7 +20,7 @@ pub(super) struct Guard {
     /// A complete scan has found nothing that prevents a removal.
     swept: Cell<bool>,
     /// The problems that the last scan reported.
-    told: RefCell<BTreeSet<String>>,
+    reported: RefCell<BTreeSet<String>>,
     used: RefCell<BTreeSet<PodUid>>,
     removing: RefCell<Option<PodUid>>,
     removed: Notify,
@@ -88,7 +88,7 @@ impl Volumes {
             }
         }
         self.guard.swept.set(errors.is_empty());
-        let told = self.guard.told.replace(errors.iter().map(|error| chain(error)).into_set());
+        let told = self.guard.reported.replace(errors.iter().map(|error| chain(error)).into_set());
         errors.retain(|error| !told.contains(&chain(error)));
         (removed, errors)
     }

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn files_and_directories_get_the_group_and_its_bits_and_nothing_outside_does() {
+    fn fs_group_is_applied_but_not_behind_links_or_mounts() {
         let scratch = TempDir::new();
         let (root, outside) = (scratch.0.join("root"), scratch.0.join("outside"));
         std::fs::create_dir_all(root.join("sub/mounted")).unwrap();
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn on_root_mismatch_looks_at_the_root_alone() {
+    fn on_root_mismatch_checks_only_the_root() {
         let scratch = TempDir::new();
         let (root, file) = (scratch.0.join("root"), scratch.0.join("root/file"));
         std::fs::create_dir_all(&root).unwrap();
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_cannot_be_changed_are_counted_and_the_others_are_changed() {
+    fn unchangeable_files_are_counted_and_others_still_changed() {
         let scratch = TempDir::new();
         let root = scratch.0.join("root");
         std::fs::create_dir_all(root.join("ro")).unwrap();

@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_job_that_hangs_is_waited_for_only_so_long_and_not_started_twice() {
+    fn hanging_remote_job_is_waited_for_briefly_and_run_once() {
         let jobs = RemoteJobs::default();
         let path = Path::new("/pods/u/v");
         let (release, hangs) = std::sync::mpsc::channel::<()>();

@@ -73,8 +73,8 @@ impl Volumes {
         if !pod.spec.volumes.iter().any(is_projected) {
             return Ok(());
         }
-        let (uid, ingredients) = (&pod.metadata.uid, self.ingredients(pod));
-        if self.refreshed.0.borrow().get(uid) == Some(&ingredients) {
+        let (uid, inputs) = (&pod.metadata.uid, self.inputs(pod));
+        if self.refreshed.0.borrow().get(uid) == Some(&inputs) {
             return Ok(());
         }
         let (mut result, mut is_settled) = (Ok(()), true);
@@ -94,12 +94,12 @@ impl Volumes {
             }
         }
         if is_settled {
-            self.refreshed.0.borrow_mut().insert(uid.clone(), ingredients);
+            self.refreshed.0.borrow_mut().insert(uid.clone(), inputs);
         }
         result
     }
 
-    fn ingredients(&self, pod: &Pod) -> Ingredients {
+    fn inputs(&self, pod: &Pod) -> Ingredients {
         let mut hasher = DefaultHasher::new();
         (&pod.metadata.labels, &pod.metadata.annotations).hash(&mut hasher);
         for (container, _) in all_containers(pod) {
@@ -156,7 +156,7 @@ impl Rendering {
                 self.write(&path, payload)?;
             }
             Err(_) if is_set_up(&path) => {}
-            Err(problem) => return Err(self.cannot(problem.clone())),
+            Err(problem) => return Err(self.projection_error(problem.clone())),
         }
         Ok(MountedVolume {
             host_path: path,
@@ -174,7 +174,7 @@ impl Rendering {
         }
         match &self.payload {
             Ok(payload) => self.write(&path, payload),
-            Err(problem) => Err(self.cannot(problem.clone())),
+            Err(problem) => Err(self.projection_error(problem.clone())),
         }
     }
 
@@ -182,7 +182,7 @@ impl Rendering {
         pod_dir.join("volumes").join(self.plugin).join(&self.name)
     }
 
-    fn cannot(&self, problem: ProjectionError) -> VolumeError {
+    fn projection_error(&self, problem: ProjectionError) -> VolumeError {
         VolumeError::Projection { volume: self.name.clone(), problem }
     }
 

@@ -115,11 +115,11 @@ pub(in crate::pod) fn claim_groups(pod: &Pod, objects: &dyn ObjectLookup) -> Vec
 /// The mount points below a pod's directory that volumes created, newest first: the order to unmount them in.
 #[must_use]
 pub fn own_mounts(pod_dir: &Path, mount_points: &[PathBuf]) -> Vec<PathBuf> {
-    let is_own = |point: &&PathBuf| point.strip_prefix(pod_dir).is_ok_and(is_own_place);
+    let is_own = |point: &&PathBuf| point.strip_prefix(pod_dir).is_ok_and(is_volume_mount);
     mount_points.iter().rev().filter(is_own).cloned().collect()
 }
 
-fn is_own_place(below_pod: &Path) -> bool {
+fn is_volume_mount(below_pod: &Path) -> bool {
     let parts: Vec<&str> = below_pod
         .components()
         .map(|part| match part {
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tmpfs_is_as_large_as_the_smallest_of_its_the_pods_and_the_nodes_memory() {
+    fn tmpfs_size_is_the_least_of_its_pod_and_node_limits() {
         let limited = json!({"containers": [{"name": "a", "resources": {"limits": {"memory": "64Mi"}}}]});
         let half = json!({"containers": [
             {"name": "a", "resources": {"limits": {"memory": "64Mi"}}}, {"name": "b"}]});
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_places_where_volumes_mount_are_ours_and_the_newest_goes_first() {
+    fn only_volume_mount_points_are_own_and_newest_comes_first() {
         let points: Vec<PathBuf> = [
             "/",
             "/pods/u/volumes/kubernetes.io~empty-dir/ram",

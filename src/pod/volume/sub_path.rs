@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_directory_is_made_with_the_mode_of_the_volume_and_bound() {
+    fn missing_sub_path_is_created_with_the_volume_mode_and_bound() {
         let place = SubPathLocation::new();
         std::fs::set_permissions(&place.volume, std::fs::Permissions::from_mode(0o3777)).unwrap();
         let target = place.ensure("a//b/./c/").unwrap();
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn links_inside_the_volume_are_fine_and_those_that_lead_out_are_refused() {
+    fn sub_path_links_inside_the_volume_work_and_escapes_fail() {
         let place = SubPathLocation::new();
         let outside = place.scratch.0.join("outside");
         std::fs::create_dir_all(&outside).unwrap();
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn swapping_a_directory_for_a_link_meanwhile_never_gets_the_outside_bound_or_written() {
+    fn sub_path_link_swap_race_never_binds_or_writes_outside() {
         let place = SubPathLocation::new();
         let outside = place.scratch.0.join("outside");
         std::fs::create_dir_all(&outside).unwrap();

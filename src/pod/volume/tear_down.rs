@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn our_mounts_go_newest_first_even_stacked_and_behind_a_linked_root() {
+    fn stacked_mounts_are_unmounted_newest_first_behind_a_symlink() {
         let scratch = TempDir::new();
         let linked = scratch.0.join("linked");
         let real = scratch.0.join("real");

@@ -96,7 +96,7 @@ fn a_claim_is_waited_for_and_its_volume_is_used_as_it_is_bound() {
     let waiting = run(house.volumes.ensure(&pod)).unwrap_err();
     let text = "MountVolume.SetUp failed for volume \"one\" : persistentvolumeclaim \"local\" not found";
     assert_eq!(waiting.to_string(), text);
-    assert!(!waiting.is_hopeless());
+    assert!(!waiting.is_permanent());
     let text = |path: &Path| path.display().to_string();
     house.claims.bind("local", ClaimedSource::Local { path: text(&local) }, false);
     house.claims.bind("host", ClaimedSource::HostPath { path: text(&missing) }, false);
@@ -111,7 +111,7 @@ fn a_claim_is_waited_for_and_its_volume_is_used_as_it_is_bound() {
 }
 
 #[test]
-fn volumes_of_a_running_pod_are_found_again_by_the_next_process_and_keep_their_data() {
+fn volumes_of_a_running_pod_survive_an_agent_restart() {
     let house = VolumeNode::new();
     let volumes = json!([
         {"name": "disk", "emptyDir": {}},
@@ -142,7 +142,7 @@ fn volumes_of_a_running_pod_are_found_again_by_the_next_process_and_keep_their_d
 }
 
 #[test]
-fn kinds_that_nobody_mounts_are_hopeless_in_upstreams_words() {
+fn unsupported_volume_kinds_fail_permanently_like_upstream() {
     let house = VolumeNode::new();
     let error =
         run(house.volumes.ensure(&pod("u1", &json!({}), &json!([{"name": "x", "csi": {}}])))).unwrap_err();
@@ -150,11 +150,11 @@ fn kinds_that_nobody_mounts_are_hopeless_in_upstreams_words() {
     let medium = json!([{"name": "x", "emptyDir": {"medium": "HugePages"}}]);
     let odd = run(house.volumes.ensure(&pod("u2", &json!({}), &medium))).unwrap_err();
     assert!(chain(&odd).ends_with("no resource request for huge pages"), "{}", chain(&odd));
-    assert!(error.is_hopeless() && odd.is_hopeless());
+    assert!(error.is_permanent() && odd.is_permanent());
 }
 
 #[test]
-fn orphaned_directories_go_and_those_of_known_or_arriving_pods_stay() {
+fn orphaned_volumes_are_removed_and_those_of_known_pods_kept() {
     let house = VolumeNode::new();
     let ram = json!([{"name": "ram", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}]);
     for uid in ["gone", "known"] {
@@ -201,7 +201,7 @@ fn orphaned_directories_go_and_those_of_known_or_arriving_pods_stay() {
 }
 
 #[test]
-fn a_pod_that_arrives_while_its_orphaned_directory_is_removed_waits_and_keeps_what_it_makes() {
+fn arriving_pod_waits_for_orphan_cleanup_and_keeps_its_data() {
     let house = VolumeNode::new();
     std::fs::create_dir_all(house.dir("u1").join("old")).unwrap();
     let disk = json!([{"name": "disk", "emptyDir": {}}]);
@@ -219,7 +219,7 @@ fn a_pod_that_arrives_while_its_orphaned_directory_is_removed_waits_and_keeps_wh
 }
 
 #[test]
-fn a_host_path_on_a_server_that_is_gone_holds_up_its_own_pod_alone() {
+fn host_path_on_a_dead_server_blocks_only_its_own_pod() {
     let house = VolumeNode::new();
     let (dir, (release, hangs)) = (house.dir("one"), std::sync::mpsc::channel::<()>());
     let job = move || {
@@ -228,10 +228,11 @@ fn a_host_path_on_a_server_that_is_gone_holds_up_its_own_pod_alone() {
     };
     let (first, again, others) = run(async {
         tokio::time::pause();
-        let first = house.volumes.look(&dir, "nas", job).await.unwrap_err().to_string();
-        let again = house.volumes.look(&dir, "nas", || Ok(MountedVolume::default())).await;
+        let first = house.volumes.run_with_timeout(&dir, "nas", job).await.unwrap_err().to_string();
+        let again = house.volumes.run_with_timeout(&dir, "nas", || Ok(MountedVolume::default())).await;
         tokio::time::resume();
-        let other = house.volumes.look(&house.dir("two"), "nas", || Ok(MountedVolume::default())).await;
+        let other =
+            house.volumes.run_with_timeout(&house.dir("two"), "nas", || Ok(MountedVolume::default())).await;
         let others = (other.is_ok(), rt::blocking("another pod's", || 7).await);
         drop(release);
         (first, again, others)

@@ -50,7 +50,7 @@ impl Counts {
     }
 
     /// To be called before the runtime's records are removed.
-    pub(super) fn keep_ended(&mut self, observed: &ObservedPod) {
+    pub(super) fn remember_ended(&mut self, observed: &ObservedPod) {
         for record in observed.containers.iter().filter(|record| record.state == ContainerStateKind::Exited) {
             if self.ended.iter().all(|kept| kept.name != record.name) {
                 self.ended.push(record.clone());
@@ -77,7 +77,7 @@ impl Counts {
     /// At the first observation: if the runtime has no record of the pod, as after a reboot, the log files
     /// tell which instances there were (upstream: `calcRestartCountByLogDir`). The last status cannot: it may
     /// be older than the last start.
-    pub(super) async fn learn<R: Runtime>(
+    pub(super) async fn restore_counts<R: Runtime>(
         &mut self,
         pod: &Pod,
         observed: &ObservedPod,

@@ -66,7 +66,7 @@ impl FailedStarts {
 
     /// Drops failures of actions that the plan no longer contains: a pod that runs has no failure, whatever
     /// failed before.
-    pub(in crate::pod) fn keep_wanted(&mut self, plan: &PodPlan) {
+    pub(in crate::pod) fn retain_planned(&mut self, plan: &PodPlan) {
         if plan.actions.is_empty() {
             self.pod = None;
         }
@@ -182,15 +182,15 @@ mod tests {
         let mut starts = FailedStarts { pod: Some(held(Some(30))), ..FailedStarts::default() };
         starts.containers.insert("bad".into(), held(None));
         starts.containers.insert("good".into(), held(Some(30)));
-        starts.keep_wanted(&PodPlan { actions: vec![start("bad")], ..PodPlan::default() });
+        starts.retain_planned(&PodPlan { actions: vec![start("bad")], ..PodPlan::default() });
         assert!(starts.pod.is_some(), "something is still to be done");
         assert_eq!(starts.containers.keys().map(ContainerName::as_str).collect::<Vec<_>>(), ["bad"]);
-        starts.keep_wanted(&PodPlan::default());
+        starts.retain_planned(&PodPlan::default());
         assert_eq!(starts, FailedStarts::default());
     }
 
     #[test]
-    fn a_failed_resize_waits_for_its_time_and_is_forgotten_with_its_cause() {
+    fn failed_resize_waits_its_back_off_and_ends_with_its_plan() {
         let resize = Action::ResizeContainer(crate::pod::plan::ResizeContainer {
             id: "1".into(),
             name: "c".into(),
@@ -203,7 +203,7 @@ mod tests {
         assert_eq!(early.actions, [start("other")]);
         assert_eq!(early.requeue_after, Some(Duration::from_secs(20)));
         assert_eq!(starts.hold_back(plan.clone(), Timestamp::from_secs(30)).actions, plan.actions);
-        starts.keep_wanted(&PodPlan::default());
+        starts.retain_planned(&PodPlan::default());
         assert_eq!(starts.resize, None);
     }
 
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_sandbox_holds_everything_that_needs_it_but_not_what_stops() {
+    fn failed_sandbox_holds_back_starts_but_not_stops() {
         let starts = FailedStarts { pod: Some(held(Some(30))), ..FailedStarts::default() };
         let stop = |id: &str| Action::StopSandbox { id: id.into() };
         let plan = PodPlan {

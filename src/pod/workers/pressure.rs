@@ -36,7 +36,7 @@ impl<R: Runtime> PodWorkers<R> {
 impl<R: Runtime> PodPressure for WorkersInner<R> {
     fn evict(&self, uid: &PodUid, eviction: Eviction) {
         if let Some(worker) = self.workers.borrow().get(uid) {
-            worker.mailbox.evict(eviction);
+            worker.inbox.evict(eviction);
         }
     }
 
@@ -47,7 +47,7 @@ impl<R: Runtime> PodPressure for WorkersInner<R> {
     fn set_short_of_disk(&self, is_short: bool) {
         if self.short_of_disk.replace(is_short) != is_short && is_short {
             for worker in self.workers.borrow().values() {
-                worker.mailbox.look();
+                worker.inbox.request_observation();
             }
         }
     }
@@ -63,7 +63,7 @@ impl<R: Runtime> PodPressure for WorkersInner<R> {
 impl<R> WorkersInner<R> {
     fn resume_all(&self) {
         for worker in self.workers.borrow().values() {
-            worker.mailbox.tell(PodWorkerEvent::Resumed);
+            worker.inbox.push_event(PodWorkerEvent::Resumed);
         }
     }
 

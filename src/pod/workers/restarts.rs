@@ -11,14 +11,14 @@ use crate::model::types::{ContainerId, ContainerName};
 /// Requests of one pod.
 #[derive(Default)]
 pub(super) struct Restarts {
-    asked: BTreeSet<ContainerName>,
+    requested: BTreeSet<ContainerName>,
     instances: BTreeSet<ContainerId>,
 }
 
 impl Restarts {
     /// Takes a request.
-    pub(super) fn ask(&mut self, containers: Vec<ContainerName>) {
-        self.asked.extend(containers);
+    pub(super) fn request(&mut self, containers: Vec<ContainerName>) {
+        self.requested.extend(containers);
     }
 
     /// The instances to replace now. A request is done when its instance has ended.
@@ -30,9 +30,9 @@ impl Restarts {
         self.instances.retain(runs);
         // Newest first.
         let newest = |name: &ContainerName| records.iter().find(|record| record.name == *name);
-        let named = self.asked.iter().filter_map(newest).map(|record| record.id.clone());
+        let named = self.requested.iter().filter_map(newest).map(|record| record.id.clone());
         self.instances.extend(named);
-        self.asked.clear();
+        self.requested.clear();
         self.instances.clone()
     }
 }
@@ -59,7 +59,7 @@ mod tests {
         let mut restarts = Restarts::default();
         let before = seen(&[("a", "a-1", Running), ("a", "a-0", Exited), ("b", "b-0", Exited)]);
         assert!(restarts.due(&before).is_empty());
-        restarts.ask(vec!["a".into(), "b".into()]);
+        restarts.request(vec!["a".into(), "b".into()]);
         assert_eq!(ids(restarts.due(&before)), ["a-1", "b-0"]);
         // The stop failed: it is tried again. An instance that ended already is not replaced again.
         assert_eq!(ids(restarts.due(&before)), ["a-1"]);

@@ -1,10 +1,10 @@
 //! The task behind one pod: a loop of observe, plan, act. It is cancel safe at every await: the next worker
 //! starts from the store's desired state and an observation of its own.
 
+mod admission;
 mod eviction;
 mod execution;
-mod looks;
-mod room;
+mod next_sync;
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -19,7 +19,7 @@ use crate::model::containers::is_terminal;
 use crate::model::observed::ObservedPod;
 use crate::model::ordered::Ordered as _;
 use crate::model::types::{ContainerName, PodFullName, PodUid};
-use crate::pod::admission::rules::{has_failed_unrun, has_only_waited};
+use crate::pod::admission::rules::{failed_before_start, has_never_run};
 use crate::pod::executor::Patience;
 use crate::pod::inbox::{Inbox, Updates};
 use crate::pod::lifecycle::{EndCause, PodWorkerEffect, PodWorkerEvent, PodWorkerState, transition};
@@ -34,7 +34,7 @@ use crate::pod::workers::counts::Counts;
 use crate::pod::workers::failed_starts::FailedStarts;
 use crate::pod::workers::resizing::Resizing;
 use crate::pod::workers::restarts::Restarts;
-use crate::pod::workers::turn::measured;
+use crate::pod::workers::sync_duration::measured;
 use crate::runtime::{Runtime, RuntimeError};
 
 /// First wait after the runtime did not answer; doubles up to [`LONGEST_RETRY`].
@@ -50,20 +50,20 @@ enum Next {
     /// After this long, or earlier when an update arrives.
     After(Duration),
     /// When an update arrives.
-    OnLetter,
+    OnUpdate,
     /// Never: the worker is done.
     Never,
 }
 
 pub(super) struct Worker<R> {
     shared: Rc<WorkersInner<R>>,
-    mailbox: Rc<Inbox>,
+    inbox: Rc<Inbox>,
     pod: Rc<Pod>,
     uid: PodUid,
     name: PodFullName,
     state: PodWorkerState,
     counts: Counts,
-    held: FailedStarts,
+    failed_starts: FailedStarts,
     resizing: Resizing,
     restarts: Restarts,
     /// The generation of objects at the last sync.
@@ -73,7 +73,7 @@ pub(super) struct Worker<R> {
     last_actions: Vec<Action>,
     cleanup_records: bool,
     /// The last updates contained a request to check the runtime.
-    told_to_look: bool,
+    observation_requested: bool,
     /// The event that the pod takes too long to end was recorded.
     is_late: bool,
     /// Notifies, by its drop, the caller of an eviction that the pod has ended.
@@ -84,23 +84,23 @@ pub(super) struct Worker<R> {
 }
 
 impl<R: Runtime> Worker<R> {
-    pub(super) fn new(shared: Rc<WorkersInner<R>>, mailbox: Rc<Inbox>, pod: Rc<Pod>, counts: Counts) -> Self {
+    pub(super) fn new(shared: Rc<WorkersInner<R>>, inbox: Rc<Inbox>, pod: Rc<Pod>, counts: Counts) -> Self {
         Self {
             uid: pod.metadata.uid.clone(),
             name: pod.pod_ref().full_name(),
             shared,
-            mailbox,
+            inbox,
             pod,
             state: PodWorkerState::WaitingForName,
             counts,
-            held: FailedStarts::default(),
+            failed_starts: FailedStarts::default(),
             resizing: Resizing::default(),
             restarts: Restarts::default(),
             objects_generation: 0,
             retry: Retry::new(FIRST_RETRY, LONGEST_RETRY),
             last_actions: Vec::new(),
             cleanup_records: false,
-            told_to_look: false,
+            observation_requested: false,
             is_late: false,
             evicted: None,
             ending: None,
@@ -109,16 +109,16 @@ impl<R: Runtime> Worker<R> {
     }
 
     pub(super) async fn run(mut self) {
-        let mut next = Next::OnLetter;
+        let mut next = Next::OnUpdate;
         loop {
             match next {
                 Next::Now => {}
-                Next::OnLetter => self.mailbox.arrived().await,
+                Next::OnUpdate => self.inbox.arrived().await,
                 Next::After(pause) => {
                     // Both arms are cancel safe: updates stay in the mailbox, the pause is recomputed.
                     tokio::select! {
                         biased;
-                        () = self.mailbox.arrived() => {}
+                        () = self.inbox.arrived() => {}
                         () = tokio::time::sleep(pause) => {}
                     }
                 }
@@ -130,37 +130,37 @@ impl<R: Runtime> Worker<R> {
     }
 
     async fn step(&mut self) -> Next {
-        let letters = self.mailbox.take();
-        self.told_to_look = letters.look;
-        self.read(letters).await;
+        let updates = self.inbox.take();
+        self.observation_requested = updates.observe;
+        self.read(updates).await;
         match self.state {
             PodWorkerState::WaitingForName => self.wait_for_name().await,
             PodWorkerState::Syncing => measured("sync", self.sync()).await,
             PodWorkerState::Terminating { .. } => measured("kill", self.terminate()).await,
             PodWorkerState::Terminated { .. } => self.clean_up().await,
             PodWorkerState::Finished { .. } if self.over => Next::Never,
-            PodWorkerState::Finished { .. } => Next::OnLetter,
+            PodWorkerState::Finished { .. } => Next::OnUpdate,
         }
     }
 
-    async fn read(&mut self, letters: Updates) {
-        if let Some(pod) = letters.pod {
+    async fn read(&mut self, updates: Updates) {
+        if let Some(pod) = updates.pod {
             if *pod != *self.pod {
-                self.held.clear();
+                self.failed_starts.clear();
             }
             self.pod = pod;
         }
-        if letters.device {
-            self.held.device_appeared();
+        if updates.device {
+            self.failed_starts.device_appeared();
         }
-        if !letters.restart.is_empty() {
-            self.held.clear();
-            self.restarts.ask(letters.restart);
+        if !updates.restart.is_empty() {
+            self.failed_starts.clear();
+            self.restarts.request(updates.restart);
         }
-        for event in letters.events {
+        for event in updates.events {
             self.on_event(event).await;
         }
-        if let Some(eviction) = letters.eviction {
+        if let Some(eviction) = updates.eviction {
             self.evict(eviction).await;
         }
     }
@@ -175,7 +175,7 @@ impl<R: Runtime> Worker<R> {
             self.retry.reset();
             self.last_actions.clear();
             if event == PodWorkerEvent::Resumed {
-                self.revive();
+                self.cancel_shutdown();
             }
         }
         self.state = state;
@@ -200,7 +200,7 @@ impl<R: Runtime> Worker<R> {
             "waiting for a previous pod of the same name to terminate".clone_into(&mut status.message);
         }
         self.shared.deps.statuses.set(&self.pod, status);
-        Next::OnLetter
+        Next::OnUpdate
     }
 
     async fn sync(&mut self) -> Next {
@@ -208,36 +208,36 @@ impl<R: Runtime> Worker<R> {
             self.on_event(event).await;
             return Next::Now;
         }
-        let observed = match self.look().await {
+        let observed = match self.observe().await {
             Ok(observed) => observed,
             Err(next) => return next,
         };
         self.probe(&observed);
-        self.counts.learn(&self.pod, &observed, &self.shared.deps.executor).await;
-        if let Some(next) = self.wait_for_room(&observed).await {
+        self.counts.restore_counts(&self.pod, &observed, &self.shared.deps.executor).await;
+        if let Some(next) = self.wait_for_admission(&observed).await {
             return next;
         }
         let allocated = self.resizing.allocated(&self.pod);
         let context = PlanContext { restart: self.restarts.due(&observed), ..self.plan_context(None) };
         let plan = compute_pod_plan(&allocated, &observed, &context);
-        self.held.keep_wanted(&plan);
-        self.notice_objects();
+        self.failed_starts.retain_planned(&plan);
+        self.check_objects();
         let status = self.status(&observed, &plan);
         let ended = is_terminal(&status);
-        self.tell_resize(&status, &allocated);
+        self.record_resize(&status, &allocated);
         self.report(&status);
         self.shared.deps.statuses.set(&self.pod, status);
         if ended {
             self.on_event(PodWorkerEvent::PodTerminal).await;
             return Next::Now;
         }
-        let plan = self.held.hold_back(plan, self.shared.deps.clock.now());
+        let plan = self.failed_starts.hold_back(plan, self.shared.deps.clock.now());
         if plan.actions.is_empty() {
             self.retry.reset();
             self.last_actions.clear();
             self.keep_cgroup(&allocated, &observed).await;
             self.shared.deps.executor.refresh_volumes(&self.pod).await;
-            return self.next_look(plan.requeue_after);
+            return self.next_sync(plan.requeue_after);
         }
         if self.is_repeated(&plan) {
             return Next::After(REPEATED_PLAN_PAUSE);
@@ -269,30 +269,30 @@ impl<R: Runtime> Worker<R> {
         }
     }
 
-    fn notice_objects(&mut self) {
+    fn check_objects(&mut self) {
         let generation = self.shared.deps.executor.objects_generation();
         if generation != self.objects_generation {
             self.objects_generation = generation;
-            self.held.objects_changed();
+            self.failed_starts.objects_changed();
         }
     }
 
     fn probe(&self, observed: &ObservedPod) {
         let deps = &self.shared.deps;
         let remembered = deps.statuses.last(&self.uid);
-        deps.prober.observe(&self.pod, observed, remembered.as_ref(), &self.mailbox);
+        deps.prober.observe(&self.pod, observed, remembered.as_ref(), &self.inbox);
     }
 
     /// Observes the pod, or returns when to try again. Without the runtime's name no status can be published,
     /// and a pod that has ended is reported only once: the first observation waits for the main loop, which
     /// wakes all workers when the runtime has reported its name or does not answer.
-    async fn look(&mut self) -> Result<ObservedPod, Next> {
+    async fn observe(&mut self) -> Result<ObservedPod, Next> {
         let is_unknown = |worker: &Self| worker.shared.deps.runtime_name.borrow().is_empty();
-        if is_unknown(self) && !self.told_to_look {
-            return Err(Next::OnLetter);
+        if is_unknown(self) && !self.observation_requested {
+            return Err(Next::OnUpdate);
         }
         match observe_pod(&*self.shared.deps.runtime, &self.uid).await {
-            Ok(_) if is_unknown(self) => Err(Next::OnLetter),
+            Ok(_) if is_unknown(self) => Err(Next::OnUpdate),
             Ok(observed) => Ok(observed),
             Err(error) => Err(self.runtime_trouble(&error)),
         }
@@ -300,12 +300,12 @@ impl<R: Runtime> Worker<R> {
 
     async fn terminate(&mut self) -> Next {
         self.mark_removal().await;
-        let observed = match self.look().await {
+        let observed = match self.observe().await {
             Ok(observed) => observed,
             Err(next) => return next,
         };
         self.probe(&observed);
-        self.shared.deps.prober.only_readiness(&self.uid);
+        self.shared.deps.prober.keep_only_readiness(&self.uid);
         let left = self.state.grace_left(self.shared.deps.clock.now());
         let plan = compute_pod_plan(&self.pod, &observed, &self.plan_context(left));
         let status = self.status(&observed, &plan);
@@ -318,7 +318,7 @@ impl<R: Runtime> Worker<R> {
         if self.is_repeated(&plan) {
             return Next::After(REPEATED_PLAN_PAUSE);
         }
-        let execution = self.take_down(&observed, &plan).await;
+        let execution = self.execute_termination(&observed, &plan).await;
         if execution.pod.is_some() { self.wait_and_retry() } else { Next::Now }
     }
 
@@ -341,7 +341,7 @@ impl<R: Runtime> Worker<R> {
 
     async fn clean_up(&mut self) -> Next {
         let observed = if self.cleanup_records {
-            match self.look().await {
+            match self.observe().await {
                 Ok(observed) => Some(observed),
                 Err(next) => return next,
             }
@@ -356,7 +356,7 @@ impl<R: Runtime> Worker<R> {
                 deps.executor.execute(&self.pod, &observed, &plan, &Patience::as_planned()).await;
                 return Next::After(REPEATED_PLAN_PAUSE);
             }
-            self.counts.keep_ended(&observed);
+            self.counts.remember_ended(&observed);
             let plan = compute_teardown(&observed);
             if deps.executor.execute(&self.pod, &observed, &plan, &Patience::as_planned()).await.pod.is_some()
             {
@@ -369,7 +369,7 @@ impl<R: Runtime> Worker<R> {
         self.cleanup_records = false;
         self.shared.deps.prober.remove(&self.uid);
         self.shared.release_room(&self.uid);
-        if self.mailbox.has_word() {
+        if self.inbox.has_pod_update() {
             // The pod may be wanted again: a worker that ends here would never take the update.
             return Next::Now;
         }
@@ -409,7 +409,7 @@ impl<R: Runtime> Worker<R> {
                  the store");
         }
         self.shared.deps.statuses.remove(&self.uid);
-        self.held.clear();
+        self.failed_starts.clear();
         let metadata = &mut Rc::make_mut(&mut self.pod).metadata;
         (metadata.deletion_timestamp, metadata.deletion_grace_period_seconds) = (None, None);
         self.is_late = false;
@@ -438,12 +438,12 @@ impl<R: Runtime> Worker<R> {
     fn status(&self, observed: &ObservedPod, plan: &PodPlan) -> PodStatus {
         let deps = &self.shared.deps;
         let mut waiting: BTreeMap<_, _> = self
-            .held
+            .failed_starts
             .containers
             .iter()
             .map(|(name, held)| (name.clone(), (held.reason.to_owned(), held.message.clone())))
             .into_map();
-        if let Some(held) = &self.held.pod {
+        if let Some(held) = &self.failed_starts.pod {
             for (container, _) in all_with_ephemeral(&self.pod) {
                 let name = ContainerName::from(container.name.as_str());
                 waiting.entry(name).or_insert(("ContainerCreating".to_owned(), held.message.clone()));
@@ -455,7 +455,7 @@ impl<R: Runtime> Worker<R> {
             let is_said = is_terminal(&status);
             let said = |words: &String| if is_said { words.clone() } else { String::new() };
             let (reason, message) = (said(&status.reason), said(&status.message));
-            let start_time = status.start_time.filter(|_| !has_only_waited(&status));
+            let start_time = status.start_time.filter(|_| !has_never_run(&status));
             PodStatus { message, reason, start_time, ..status }
         });
         let runtime_name = deps.runtime_name.borrow();
@@ -476,13 +476,13 @@ impl<R: Runtime> Worker<R> {
             probes: &deps.prober.results(&self.uid),
         };
         let mut status = compute_pod_status(&self.pod, observed, &context);
-        if observed.containers.is_empty() && previous.as_ref().is_some_and(has_failed_unrun) {
+        if observed.containers.is_empty() && previous.as_ref().is_some_and(failed_before_start) {
             status.container_statuses.clear();
             status.init_container_statuses.clear();
         }
-        let error = self.held.resize.as_ref().map(|held| held.message.as_str());
+        let error = self.failed_starts.resize.as_ref().map(|held| held.message.as_str());
         self.resizing.show(&mut status, &self.pod, observed, (error, previous.as_ref(), context.now));
-        if let Some(held) = &self.held.pod {
+        if let Some(held) = &self.failed_starts.pod {
             status.message.clone_from(&held.message);
             held.reason.clone_into(&mut status.reason);
         }

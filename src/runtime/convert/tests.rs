@@ -43,7 +43,7 @@ fn a_sandbox_made_from_our_config_is_read_back_as_the_same_pod() {
 }
 
 #[test]
-fn what_has_no_pod_uid_is_not_ours() {
+fn objects_without_pod_uid_are_ignored() {
     assert_eq!(sandbox_from_list(cri::PodSandbox::default()), None);
     assert_eq!(
         container_from_list(cri::Container { labels: labelled(""), ..cri::Container::default() }),
@@ -54,7 +54,7 @@ fn what_has_no_pod_uid_is_not_ours() {
 }
 
 #[test]
-fn what_would_lead_out_of_the_nodes_directories_is_no_pod_of_ours() {
+fn path_traversal_in_pod_labels_is_rejected() {
     let with = |key: &str, value: &str| {
         let mut labels = labelled("u1");
         labels.insert(key.to_owned(), value.to_owned());
@@ -93,7 +93,7 @@ fn states_we_do_not_know_are_unknown_and_not_ready() {
 }
 
 #[test]
-fn addresses_come_primary_first_and_not_at_all_for_the_host_network() {
+fn host_network_sandbox_has_no_ips_and_others_primary_first() {
     let network = cri::PodSandboxNetworkStatus {
         ip: "10.0.0.1".into(),
         additional_ips: vec![cri::PodIp { ip: "fd00::1".into() }],
@@ -197,7 +197,7 @@ fn what_handlers_can_do_is_read_and_nothing_is_assumed() {
 }
 
 #[test]
-fn the_user_of_a_container_is_read_when_told() {
+fn container_user_is_read_when_the_runtime_reports_it() {
     let linux = cri::LinuxContainerUser { uid: 5, gid: 6, supplemental_groups: vec![7] };
     let told =
         |linux| cri::ContainerStatus { user: Some(cri::ContainerUser { linux }), ..Default::default() };
@@ -214,7 +214,7 @@ fn mapped() -> Vec<cri::IdMapping> {
 }
 
 #[test]
-fn a_user_namespace_is_told_of_sandbox_container_and_every_mount() {
+fn user_namespace_is_sent_for_sandbox_container_and_mounts() {
     let config = SandboxConfig { user_namespace: Some(RANGE), ..SandboxConfig::default() };
     let security = sandbox_config(&config).linux.unwrap().security_context.unwrap();
     let of_sandbox = security.namespace_options.unwrap().userns_options.unwrap();

@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_runtime_that_says_little_is_taken_at_its_word() {
+    fn missing_runtime_stats_stay_unset() {
         assert_eq!(figures_from_message(cri::ContainerStats::default()), None);
         let attributes = Some(cri::ContainerAttributes { id: "c1".to_owned(), ..Default::default() });
         let cpu = cri::CpuUsage { usage_core_nano_seconds: Some(Number { value: 7 }), ..Default::default() };

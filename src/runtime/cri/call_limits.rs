@@ -16,7 +16,7 @@ pub(super) enum CallKind {
     /// Whether the runtime is there at all (`Version`): never waits.
     Health,
     /// Lists and statuses, the runtime's own included: every new pod asks for it.
-    Looks,
+    Queries,
     /// Makes, starts, removes.
     Changes,
     /// Commands in containers, which run for as long as their authors intended.
@@ -25,21 +25,25 @@ pub(super) enum CallKind {
 
 /// The bounds of one runtime.
 pub(super) struct CallLimits {
-    looks: Semaphore,
+    queries: Semaphore,
     changes: Semaphore,
     commands: Semaphore,
 }
 
 impl CallLimits {
     pub(super) fn new() -> Self {
-        Self { looks: Semaphore::new(CALLS), changes: Semaphore::new(CALLS), commands: Semaphore::new(CALLS) }
+        Self {
+            queries: Semaphore::new(CALLS),
+            changes: Semaphore::new(CALLS),
+            commands: Semaphore::new(CALLS),
+        }
     }
 
     /// Waits for a turn, which lasts as long as the permit. First come, first served.
-    pub(super) async fn turn(&self, lane: CallKind) -> Option<SemaphorePermit<'_>> {
+    pub(super) async fn acquire(&self, lane: CallKind) -> Option<SemaphorePermit<'_>> {
         let semaphore = match lane {
             CallKind::Health => return None,
-            CallKind::Looks => &self.looks,
+            CallKind::Queries => &self.queries,
             CallKind::Changes => &self.changes,
             CallKind::Commands => &self.commands,
         };
@@ -54,18 +58,18 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn each_kind_waits_for_its_own_and_a_look_at_the_runtime_for_none() {
-        let lanes = CallLimits::new();
+    async fn call_kinds_are_limited_separately() {
+        let limits = CallLimits::new();
         let mut taken = Vec::new();
         for _ in 0..CALLS {
-            taken.push(lanes.turn(CallKind::Changes).await);
+            taken.push(limits.acquire(CallKind::Changes).await);
         }
         let soon = Duration::from_millis(1);
-        assert!(tokio::time::timeout(soon, lanes.turn(CallKind::Changes)).await.is_err());
-        for other in [CallKind::Health, CallKind::Looks, CallKind::Commands] {
-            assert!(tokio::time::timeout(soon, lanes.turn(other)).await.is_ok(), "{other:?}");
+        assert!(tokio::time::timeout(soon, limits.acquire(CallKind::Changes)).await.is_err());
+        for other in [CallKind::Health, CallKind::Queries, CallKind::Commands] {
+            assert!(tokio::time::timeout(soon, limits.acquire(other)).await.is_ok(), "{other:?}");
         }
         taken.pop();
-        assert!(tokio::time::timeout(soon, lanes.turn(CallKind::Changes)).await.is_ok());
+        assert!(tokio::time::timeout(soon, limits.acquire(CallKind::Changes)).await.is_ok());
     }
 }

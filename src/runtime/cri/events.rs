@@ -277,7 +277,7 @@ mod tests {
     const MINUTE: Duration = Duration::from_secs(60);
 
     #[tokio::test(start_paused = true)]
-    async fn a_burst_of_events_gives_one_early_look_and_a_few_after_its_end() {
+    async fn event_burst_schedules_one_early_and_few_later_relists() {
         let mut looks = Looks::default();
         assert_eq!(looks.next(), None);
         let start = Instant::now();
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_command_is_no_hint_and_the_end_of_a_container_is() {
+    fn exec_exit_event_is_ignored_and_container_exit_is_not() {
         let envelope = |topic: &str, container: &str, id: &str| {
             let exit = TaskExit { container_id: container.into(), id: id.into() };
             let event = Some(Packed { value: exit.encode_to_vec() });

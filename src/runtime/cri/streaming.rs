@@ -27,7 +27,7 @@ impl CriRuntime {
             stderr,
         };
         let mut client = self.runtime();
-        Ok(self.look("Exec", client.exec(request)).await?.url)
+        Ok(self.query("Exec", client.exec(request)).await?.url)
     }
 
     /// The URL at which a client attaches to a container's program.
@@ -38,7 +38,7 @@ impl CriRuntime {
         let Streams { stdin, stdout, stderr, tty } = wanted;
         let request = cri::AttachRequest { container_id: id.to_string(), stdin, tty, stdout, stderr };
         let mut client = self.runtime();
-        Ok(self.look("Attach", client.attach(request)).await?.url)
+        Ok(self.query("Attach", client.attach(request)).await?.url)
     }
 
     /// Where a client reaches ports of a sandbox.
@@ -49,6 +49,6 @@ impl CriRuntime {
         let port = ports.iter().copied().map(i32::from).collect();
         let request = cri::PortForwardRequest { pod_sandbox_id: id.to_string(), port };
         let mut client = self.runtime();
-        Ok(self.look("PortForward", client.port_forward(request)).await?.url)
+        Ok(self.query("PortForward", client.port_forward(request)).await?.url)
     }
 }

@@ -13,13 +13,13 @@ impl CriRuntime {
     pub async fn usage(&self, disks: bool) -> Result<RuntimeUse, RuntimeError> {
         let request = cri::ListContainerStatsRequest::default();
         let mut client = self.runtime();
-        let answer = self.look("ListContainerStats", client.list_container_stats(request)).await?;
+        let answer = self.query("ListContainerStats", client.list_container_stats(request)).await?;
         let containers = answer.stats.into_iter().filter_map(convert::figures_from_message).collect();
         let mut found = RuntimeUse { containers, ..RuntimeUse::default() };
         if disks {
             let request = cri::ImageFsInfoRequest {};
             let mut client = self.images.clone();
-            match self.look("ImageFsInfo", client.image_fs_info(request)).await {
+            match self.query("ImageFsInfo", client.image_fs_info(request)).await {
                 Ok(answer) => {
                     let first = |all: Vec<cri::FilesystemUsage>| {
                         all.into_iter().next().map(convert::disk_from_message)

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_profile_is_loaded_once_and_again_when_somebody_took_it_away() {
+    fn default_apparmor_profile_is_reloaded_only_after_removal() {
         let script = "echo \"$@\" >>calls; cat >text; echo 'edge-agent-default (enforce)' >>profiles";
         let fake = Fake::new("load", Some(script));
         let read = |file: &str| fs::read_to_string(fake.0.join(file)).unwrap();
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_parser_or_with_one_that_refuses_the_reason_is_told() {
+    fn missing_or_failing_apparmor_parser_is_reported() {
         let error = Fake::new("none", None).1.ensure_default().unwrap_err();
         assert!(matches!(error, AppArmorError::NoParser), "{error:?}");
         let error =

@@ -235,7 +235,7 @@ impl Monitor {
             terminal,
         };
         let descriptors: Vec<BorrowedFd<'_>> =
-            std::iter::once(specification.as_fd()).chain(streams.given()).collect();
+            std::iter::once(specification.as_fd()).chain(streams.present()).collect();
         within(self.socket(), START_PATIENCE, async {
             let connection = self.send(&request, &descriptors).await?;
             ExecSession::begin(connection).await
@@ -268,7 +268,7 @@ impl Monitor {
             stdout: streams.stdout.is_some(),
             stderr: streams.stderr.is_some(),
         };
-        let descriptors: Vec<BorrowedFd<'_>> = streams.given().collect();
+        let descriptors: Vec<BorrowedFd<'_>> = streams.present().collect();
         within(self.socket(), PATIENCE, async {
             let connection = self.send(&request, &descriptors).await?;
             AttachSession::begin(connection).await

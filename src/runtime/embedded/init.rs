@@ -77,7 +77,7 @@ pub fn container(dir: &ContainerDir, pod: &PodHandles, report: OwnedFd) -> ! {
     // A copy that cannot be made causes an error where it is needed.
     let [users, pids, procfs] = pod.copies();
     let kept = [Some(report), users, pids, procfs];
-    clone::go_on_with(kept, (pod.init, dir.0.clone()), |[report, users, pids, procfs], (init, dir)| {
+    clone::continue_as(kept, (pod.init, dir.0.clone()), |[report, users, pids, procfs], (init, dir)| {
         let Some(report) = report else { return 1 };
         let pod = PodHandles { init, pids, procfs, users };
         finish(container::start(&ContainerDir(dir), pod, &report), &report)
@@ -89,7 +89,7 @@ pub fn container(dir: &ContainerDir, pod: &PodHandles, report: OwnedFd) -> ! {
 pub fn exec(spec: File, target: i32, pod: &PodHandles, report: OwnedFd) -> ! {
     let [users, ..] = pod.copies();
     let kept = [Some(report), Some(spec.into()), users];
-    clone::go_on_with(kept, target, |[report, spec, users], target| {
+    clone::continue_as(kept, target, |[report, spec, users], target| {
         let (Some(report), Some(spec)) = (report, spec) else { return 1 };
         finish(exec::start(spec.into(), target, users, &report), &report)
     })

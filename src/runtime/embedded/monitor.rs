@@ -100,14 +100,14 @@ struct Monitor {
     connections: Vec<ClientConnection>,
     containers: Vec<Container>,
     execs: Vec<Exec>,
-    strays: Vec<ChildExit>,
+    unclaimed_exits: Vec<ChildExit>,
     input: Vec<u8>,
     entries: Entries,
     stopping: bool,
     /// Its scope or the machine is being stopped: what has not ended by then is killed.
     end_at: Option<Instant>,
     /// When to free memory, unless something happens before.
-    rest_at: Option<Instant>,
+    release_memory_at: Option<Instant>,
 }
 
 /// `agent monitor DIR`: the process. Reports on standard output whether it is ready, and writes nothing more
@@ -128,12 +128,12 @@ pub fn main(arguments: &[OsString]) -> u8 {
     let _ = io::stdout().write_all(word).and_then(|()| io::stdout().flush());
     let Some(monitor) = monitor else { return 1 };
     if let Err(error) = close_stdout() {
-        complain(&format_args!("close standard output: {error}"));
+        log_error(&format_args!("close standard output: {error}"));
     }
     match monitor.run() {
         Ok(()) => 0,
         Err(error) => {
-            complain(&format_args!("wait for events: {error}"));
+            log_error(&format_args!("wait for events: {error}"));
             1
         }
     }
@@ -145,7 +145,7 @@ fn close_stdout() -> io::Result<()> {
 }
 
 /// Writes a warning for people who investigate a problem (`monitor.err`).
-fn complain(what: &dyn std::fmt::Display) {
+fn log_error(what: &dyn std::fmt::Display) {
     let _ = writeln!(io::stderr(), "monitor: {what}");
 }
 
@@ -153,29 +153,29 @@ impl Monitor {
     /// Not inlined: its stack frame must not become part of the frames that stay.
     #[inline(never)]
     fn set_up(directory: &OsString) -> Result<Self, String> {
-        fn said(doing: &str) -> impl Fn(io::Error) -> String + '_ {
+        fn context(doing: &str) -> impl Fn(io::Error) -> String + '_ {
             move |error| format!("{doing}: {error}")
         }
-        children::close_inherited().map_err(said("close inherited descriptors"))?;
-        let directory = SandboxDir(std::path::absolute(directory).map_err(said("find the directory"))?);
-        let signals = children::become_supervisor().map_err(said("become a supervisor"))?;
-        std::env::set_current_dir("/").map_err(said("change directory to /"))?;
+        children::close_inherited().map_err(context("close inherited descriptors"))?;
+        let directory = SandboxDir(std::path::absolute(directory).map_err(context("find the directory"))?);
+        let signals = children::become_supervisor().map_err(context("become a supervisor"))?;
+        std::env::set_current_dir("/").map_err(context("change directory to /"))?;
         let spec = read_spec(&directory)?;
         if let Err(error) = node::set_oom_score_adj(spec.oom_score_adj) {
-            complain(&format_args!("set oom_score_adj to {}: {error}", spec.oom_score_adj));
+            log_error(&format_args!("set oom_score_adj to {}: {error}", spec.oom_score_adj));
         }
         let pod = init::make_pod(&spec).map_err(|error| crate::platform::logging::chain(&error))?;
-        let epoll = Epoll::new().map_err(said("create an epoll instance"))?;
-        let listener = packets::listen(&directory.socket(), BACKLOG).map_err(said("listen"))?;
+        let epoll = Epoll::new().map_err(context("create an epoll instance"))?;
+        let listener = packets::listen(&directory.socket(), BACKLOG).map_err(context("listen"))?;
         for (fd, kind) in [(signals.as_fd(), TokenKind::Signals), (listener.as_fd(), TokenKind::Listener)] {
             epoll
                 .add(fd, Readiness::Read, token(kind, 0))
-                .map_err(said("wait for signals and connections"))?;
+                .map_err(context("wait for signals and connections"))?;
         }
         let pid = std::process::id();
-        let started = children::start_time(pid.cast_signed()).map_err(said("read own start time"))?;
+        let started = children::start_time(pid.cast_signed()).map_err(context("read own start time"))?;
         replace_private(&directory.monitor_pid(), format!("{pid} {started}\n").as_bytes())
-            .map_err(said("write monitor.pid"))?;
+            .map_err(context("write monitor.pid"))?;
         Ok(Self {
             directory,
             pod,
@@ -187,12 +187,12 @@ impl Monitor {
             connections: Vec::new(),
             containers: Vec::new(),
             execs: Vec::new(),
-            strays: Vec::new(),
+            unclaimed_exits: Vec::new(),
             input: vec![0; CHUNK],
             entries: Entries::new(),
             stopping: false,
             end_at: None,
-            rest_at: Some(Instant::now() + QUIET),
+            release_memory_at: Some(Instant::now() + QUIET),
         })
     }
 
@@ -203,16 +203,16 @@ impl Monitor {
             let timeout = self.next_deadline(now).map(|deadline| deadline.saturating_duration_since(now));
             let count = self.epoll.wait(&mut batch, timeout)?;
             if count > 0 {
-                self.rest_at = Some(Instant::now() + QUIET);
+                self.release_memory_at = Some(Instant::now() + QUIET);
             }
             for ready in &batch[..count] {
                 self.handle(*ready);
             }
-            self.keep_deadlines(Instant::now());
+            self.handle_deadlines(Instant::now());
         }
         for connection in &self.connections {
             if matches!(connection.role, connection::Role::Shutdown) {
-                connection.say(&Reply::Done);
+                connection.reply(&Reply::Done);
             }
         }
         // From now on a connection attempt fails at once.
@@ -263,25 +263,25 @@ impl Monitor {
                 self.stopping = true;
             } else if !self.container_process_ended(exit)
                 && !self.exec_process_ended(exit)
-                && self.somebody_starts()
+                && self.has_pending_start()
             {
-                if self.strays.len() == MAX_STRAYS {
-                    self.strays.remove(0);
+                if self.unclaimed_exits.len() == MAX_STRAYS {
+                    self.unclaimed_exits.remove(0);
                 }
-                self.strays.push(exit);
+                self.unclaimed_exits.push(exit);
             }
         }
     }
 
     /// A start may still report its process.
-    fn somebody_starts(&self) -> bool {
+    fn has_pending_start(&self) -> bool {
         self.containers.iter().any(Container::waits_for_pid) || self.execs.iter().any(Exec::waits_for_pid)
     }
 
     /// The exit of a process that ended before it was reported.
-    fn take_stray(&mut self, pid: i32) -> Option<ChildExit> {
-        let place = self.strays.iter().position(|stray| stray.pid == pid)?;
-        let found = self.strays.swap_remove(place);
+    fn take_unclaimed_exit(&mut self, pid: i32) -> Option<ChildExit> {
+        let place = self.unclaimed_exits.iter().position(|stray| stray.pid == pid)?;
+        let found = self.unclaimed_exits.swap_remove(place);
         Some(found)
     }
 
@@ -292,13 +292,13 @@ impl Monitor {
         containers
             .chain(execs)
             .chain(self.paused_until)
-            .chain(self.rest_at)
+            .chain(self.release_memory_at)
             .chain(self.end_at)
             .chain(killing)
             .min()
     }
 
-    fn keep_deadlines(&mut self, now: Instant) {
+    fn handle_deadlines(&mut self, now: Instant) {
         if self.paused_until.is_some_and(|until| until <= now) {
             self.paused_until = None;
             let added = self.epoll.add(self.listener.as_fd(), Readiness::Read, token(TokenKind::Listener, 0));
@@ -306,9 +306,9 @@ impl Monitor {
                 self.paused_until = Some(now + PAUSE);
             }
         }
-        if self.rest_at.is_some_and(|at| at <= now) {
-            self.rest_at = None;
-            memory::rest();
+        if self.release_memory_at.is_some_and(|at| at <= now) {
+            self.release_memory_at = None;
+            memory::release_memory();
         }
         self.container_deadlines(now);
         self.exec_deadlines(now);
@@ -319,8 +319,8 @@ impl Monitor {
         if self.stopping {
             self.kill_everything();
         }
-        if !self.strays.is_empty() && !self.somebody_starts() {
-            self.strays = Vec::new();
+        if !self.unclaimed_exits.is_empty() && !self.has_pending_start() {
+            self.unclaimed_exits = Vec::new();
         }
     }
 

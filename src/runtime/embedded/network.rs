@@ -430,7 +430,7 @@ impl Network {
         let subnets = bridge::usable(&self.config.subnets);
         let mut tables = rules::tables(&self.config.bridge, &subnets, records);
         let own = tables.len();
-        tables.extend(rules::ipv6_guard(&self.config.bridge, &subnets).filter(|_| bridge::knows_ipv6()));
+        tables.extend(rules::ipv6_guard(&self.config.bridge, &subnets).filter(|_| bridge::kernel_has_ipv6()));
         let mut replaced = nftables::replace(&tables);
         if tables.len() > own && replaced.as_ref().is_err_and(NetlinkError::is_unsupported) {
             // A kernel whose nf_tables lacks IPv6. The node's interfaces to pods have no IPv6 either.

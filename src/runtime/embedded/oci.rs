@@ -51,7 +51,7 @@ pub struct NodeFacts {
     /// Nodes below `/dev`, for privileged containers.
     pub host_devices: Vec<Device>,
     /// Nodes that the container asks for, at their paths in the container, each with its access letters.
-    pub given_devices: Vec<(Device, String)>,
+    pub requested_devices: Vec<(Device, String)>,
     /// Limits that every container gets; empty for the agent's own.
     pub rlimits: Vec<Rlimit>,
     /// For containers on the node's network, whose pods have no hostname of their own.

@@ -162,15 +162,15 @@ struct RuntimeInner {
     /// Numbers the directories that wait for removal.
     discarded: Cell<u64>,
     /// Warnings that were logged already.
-    said: RefCell<std::collections::BTreeSet<String>>,
+    warned: RefCell<std::collections::BTreeSet<String>>,
     /// This program as a file that cannot be written to; `None` when the kernel does not support that.
     program: Option<OwnedFd>,
     /// Bounds the chains of network plugins that run at once.
     plugins: Semaphore,
     /// Held while a pod's built-in network is made or removed.
-    network_turn: Mutex<()>,
+    network_lock: Mutex<()>,
     /// Held while the network's status is read.
-    network_said: Mutex<Option<networking::ReportedNetwork>>,
+    network_status: Mutex<Option<networking::ReportedNetwork>>,
     _claim: claim::Claim,
 }
 
@@ -230,7 +230,7 @@ impl EmbeddedRuntime {
     pub async fn open(config: EmbeddedConfig, clock: Clock) -> Result<Self, OpenError> {
         let layout = config.layout.clone();
         rt::blocking("create directories", move || files::make_directories(&layout)).await?;
-        let claim = claim::take(&config.layout).await?;
+        let claim = claim::acquire(&config.layout).await?;
         let (layout, network) = (config.layout.clone(), config.network.clone());
         let cgroup = config.cgroup.clone();
         let own = config.program == Path::new(OWN_PROGRAM);
@@ -252,11 +252,11 @@ impl EmbeddedRuntime {
             hint: Notify::new(),
             events: RefCell::default(),
             discarded: Cell::default(),
-            said: RefCell::default(),
+            warned: RefCell::default(),
             program,
             plugins: Semaphore::new(networking::MOST_PLUGINS),
-            network_turn: Mutex::default(),
-            network_said: Mutex::default(),
+            network_lock: Mutex::default(),
+            network_status: Mutex::default(),
             _claim: claim,
         });
         recover::recover(&shared).await?;
@@ -372,8 +372,8 @@ impl RuntimeInner {
     }
 
     /// Warns, once per text, about a feature that pods run without.
-    fn say_once(&self, what: &str, why: &str) {
-        if self.said.borrow_mut().insert(format!("{what}: {why}")) {
+    fn warn_once(&self, what: &str, why: &str) {
+        if self.warned.borrow_mut().insert(format!("{what}: {why}")) {
             log::warn!(what = what, why = why; "Feature is not available on this machine, continuing without");
         }
     }

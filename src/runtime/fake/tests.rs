@@ -92,7 +92,7 @@ async fn a_script_ends_in_time_with_code_reason_and_a_hint() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn stopping_takes_the_grace_period_of_a_program_that_ignores_the_signal_and_no_time_otherwise() {
+async fn stop_takes_the_grace_period_only_if_the_signal_is_ignored() {
     for (program, wanted, code) in
         [(Program::stubborn(), 30 * SECOND, 137), (Program::forever(), Duration::ZERO, 143)]
     {
@@ -108,7 +108,7 @@ async fn stopping_takes_the_grace_period_of_a_program_that_ignores_the_signal_an
 }
 
 #[tokio::test(start_paused = true)]
-async fn attempts_may_differ_and_a_failed_start_leaves_an_exited_record() {
+async fn failed_start_leaves_an_exited_container() {
     let fake = fake();
     fake.change(|world, _| {
         world.set_programs("app", vec![Program::fails_to_start("exec: not found"), Program::forever()]);
@@ -229,7 +229,7 @@ async fn a_reboot_leaves_records_and_nothing_alive() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_whose_caller_is_gone_has_its_effect_all_the_same_when_told_so() {
+async fn abandoned_call_takes_effect_later_when_enabled() {
     for on in [false, true] {
         let fake = fake();
         fake.set_late_effects(on);
@@ -254,7 +254,7 @@ fn script(fake: &FakeRuntime, takes: Duration, exit_code: i32) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn commands_end_as_scripted_run_out_of_time_or_go_with_their_container() {
+async fn exec_ends_as_scripted_times_out_or_dies_with_its_container() {
     let fake = fake();
     fake.script("app", Program::exits(60 * SECOND, 0));
     let (_, container) = started(&fake, "app").await;
@@ -279,7 +279,7 @@ async fn commands_end_as_scripted_run_out_of_time_or_go_with_their_container() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_command_whose_caller_is_gone_is_begun_all_the_same_when_told_so() {
+async fn abandoned_exec_starts_later_when_enabled() {
     for on in [false, true] {
         let fake = fake();
         let (_, container) = started(&fake, "app").await;

@@ -116,7 +116,7 @@ impl World {
     /// Sandboxes of a pod, or all, as a list call shows them.
     #[must_use]
     pub fn list_sandboxes(&self, pod: Option<&PodUid>) -> Vec<ObservedSandbox> {
-        let ours = |sandbox: &&FakeSandbox| is_ours(&sandbox.observed.pod, pod);
+        let ours = |sandbox: &&FakeSandbox| matches_pod(&sandbox.observed.pod, pod);
         self.sandboxes
             .values()
             .filter(ours)
@@ -150,13 +150,13 @@ impl World {
                 format!("failed to reserve sandbox name {name:?}: name {name:?} is reserved for {id:?}");
             return Err(RuntimeError::new(call, ErrorKind::AlreadyExists, message));
         }
-        self.check_abilities(config)?;
+        self.check_handler(config)?;
         let host_network = config.namespaces.network == NamespaceMode::Node;
         if let (false, Err(reason)) = (host_network, &self.status.network_ready) {
             let message = format!("failed to setup network for sandbox: {reason}");
             return Err(RuntimeError::new(call, ErrorKind::Refused, message));
         }
-        let number = self.take_number();
+        let number = self.next_number();
         let id = SandboxId::from(format!("{number:064x}"));
         let ips = if host_network { Vec::new() } else { vec![pod_ip(number)] };
         let observed = ObservedSandbox {
@@ -177,7 +177,7 @@ impl World {
 
     /// The handler must exist and support what is requested. A world without handlers is an old runtime,
     /// which has only its default handler and would silently run the pod with the node's users.
-    fn check_abilities(&self, config: &SandboxConfig) -> Result<(), RuntimeError> {
+    fn check_handler(&self, config: &SandboxConfig) -> Result<(), RuntimeError> {
         let name = config.runtime_handler.as_str();
         let handler = self.status.handlers.iter().find(|handler| handler.name == name);
         if handler.is_none() && !name.is_empty() {
@@ -197,11 +197,11 @@ impl World {
         if let Some(sandbox) = self.sandboxes.get_mut(id) {
             sandbox.stopped_by_call |= !self.is_late;
         }
-        self.fell_sandbox(id, now);
+        self.kill_sandbox(id, now);
     }
 
     /// Ends a sandbox as if its own process had died, without a call.
-    pub fn fell_sandbox(&mut self, id: &SandboxId, now: Timestamp) {
+    pub fn kill_sandbox(&mut self, id: &SandboxId, now: Timestamp) {
         if let Some(sandbox) = self.sandboxes.get_mut(id).filter(|sandbox| sandbox.observed.ready) {
             sandbox.observed.ready = false;
             sandbox.observed.ips.clear();
@@ -286,7 +286,7 @@ impl World {
         }
     }
 
-    fn take_number(&mut self) -> u64 {
+    fn next_number(&mut self) -> u64 {
         let number = self.next_id;
         self.next_id += 1;
         number
@@ -294,7 +294,7 @@ impl World {
 }
 
 /// Whether it has pod labels and belongs to the wanted pod.
-fn is_ours(pod: &PodRef, wanted: Option<&PodUid>) -> bool {
+fn matches_pod(pod: &PodRef, wanted: Option<&PodUid>) -> bool {
     !pod.uid.is_empty() && wanted.is_none_or(|uid| pod.uid == *uid)
 }
 

@@ -52,7 +52,7 @@ impl CriServer {
         found.map_err(|error| image_failed(&error))
     }
 
-    async fn wanted_images(&self, filter: Option<cri::ImageFilter>) -> Result<Vec<cri::Image>, Status> {
+    async fn matching_images(&self, filter: Option<cri::ImageFilter>) -> Result<Vec<cri::Image>, Status> {
         let wanted = filter.and_then(|filter| filter.image).map(|image| image.image).unwrap_or_default();
         let images = self.runtime.images().clone();
         let all = rt::blocking("list images", move || images.list()).await;
@@ -67,12 +67,12 @@ impl CriServer {
     }
 
     async fn list_images(&self, request: cri::ListImagesRequest) -> Result<cri::ListImagesResponse, Status> {
-        Ok(cri::ListImagesResponse { images: self.wanted_images(request.filter).await? })
+        Ok(cri::ListImagesResponse { images: self.matching_images(request.filter).await? })
     }
 
     async fn stream_images(&self, message: Bytes) -> Result<GrpcReply, Status> {
         let request: cri::StreamImagesRequest = grpc::decoded(message)?;
-        let images = self.wanted_images(request.filter).await?;
+        let images = self.matching_images(request.filter).await?;
         let (sink, answer) = grpc::stream();
         rt::spawn("cri images", async move {
             for batch in images.chunks(BATCH) {

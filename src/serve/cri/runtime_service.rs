@@ -36,7 +36,7 @@ fn invalid(message: impl Into<String>) -> Status {
     Status::new(Code::InvalidArgument, message)
 }
 
-fn unfound(what: &str, wanted: &str, why: &Unfound) -> Status {
+fn lookup_error(what: &str, wanted: &str, why: &Unfound) -> Status {
     match why {
         Unfound::None => {
             let message = format!("an error occurred when try to find {what} \"{wanted}\": not found");
@@ -56,11 +56,11 @@ fn forgive_missing<T>(found: Result<T, Status>) -> Result<Option<T>, Status> {
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
-fn asked(error: convert::RequestError) -> Status {
+fn invalid_request(error: convert::RequestError) -> Status {
     invalid(error.to_string())
 }
 
-fn announced(error: TokenError) -> Status {
+fn token_error(error: TokenError) -> Status {
     Status::new(Code::ResourceExhausted, error.to_string())
 }
 
@@ -72,10 +72,10 @@ impl CriServer {
         }
         let all = self.runtime.sandboxes();
         let id = one(wanted, all.iter().map(|view| view.id.as_str()));
-        let id = id.map_err(|why| unfound("sandbox", wanted, &why))?.to_owned();
+        let id = id.map_err(|why| lookup_error("sandbox", wanted, &why))?.to_owned();
         all.into_iter()
             .find(|view| view.id.as_str() == id)
-            .ok_or_else(|| unfound("sandbox", wanted, &Unfound::None))
+            .ok_or_else(|| lookup_error("sandbox", wanted, &Unfound::None))
     }
 
     /// The container with this id or unique id prefix.
@@ -85,10 +85,10 @@ impl CriServer {
         }
         let all = self.runtime.containers();
         let id = one(wanted, all.iter().map(|view| view.id.as_str()));
-        let id = id.map_err(|why| unfound("container", wanted, &why))?.to_owned();
+        let id = id.map_err(|why| lookup_error("container", wanted, &why))?.to_owned();
         all.into_iter()
             .find(|view| view.id.as_str() == id)
-            .ok_or_else(|| unfound("container", wanted, &Unfound::None))
+            .ok_or_else(|| lookup_error("container", wanted, &Unfound::None))
     }
 
     fn running(&self, wanted: &str) -> Result<ContainerView, Status> {
@@ -189,7 +189,7 @@ impl CriServer {
         request: cri::RunPodSandboxRequest,
     ) -> Result<cri::RunPodSandboxResponse, Status> {
         let config = request.config.ok_or_else(|| invalid("config: Required value"))?;
-        let config = convert::requested_sandbox(config, &request.runtime_handler).map_err(asked)?;
+        let config = convert::requested_sandbox(config, &request.runtime_handler).map_err(invalid_request)?;
         let id = self.runtime.run_sandbox(&config).await.map_err(failed)?;
         Ok(cri::RunPodSandboxResponse { pod_sandbox_id: id.to_string() })
     }
@@ -241,7 +241,7 @@ impl CriServer {
     ) -> Result<cri::CreateContainerResponse, Status> {
         let sandbox = self.sandbox(&request.pod_sandbox_id)?;
         let config = request.config.ok_or_else(|| invalid("config: Required value"))?;
-        let mut config = convert::requested_container(config).map_err(asked)?;
+        let mut config = convert::requested_container(config).map_err(invalid_request)?;
         if !config.cdi_devices.is_empty() || !cdi::annotated(&config).is_empty() {
             let directories = cdi::DIRECTORIES.map(PathBuf::from);
             let (edited, result) = rt::blocking("read CDI specifications", move || {
@@ -408,7 +408,7 @@ impl CriServer {
         F: Future<Output = Result<Session, String>> + 'static,
     {
         let begin = move || Action::Command { streams, open: Box::pin(async move { open().await }) };
-        self.streams.announce(kind, begin).map_err(announced)
+        self.streams.announce(kind, begin).map_err(token_error)
     }
 
     pub(super) async fn port_forward(
@@ -428,7 +428,7 @@ impl CriServer {
             ports.collect::<Option<_>>().ok_or_else(|| invalid("port: must be between 1 and 65535"))?;
         let runtime = self.runtime.clone();
         let begin = move || Action::Forward { ports, dial: streams::dialer(runtime, view.id) };
-        let url = self.streams.announce(StreamUrlKind::PortForward, begin).map_err(announced)?;
+        let url = self.streams.announce(StreamUrlKind::PortForward, begin).map_err(token_error)?;
         Ok(cri::PortForwardResponse { url })
     }
 }

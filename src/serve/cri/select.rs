@@ -37,7 +37,7 @@ pub(in crate::serve) fn one<'a>(
 
 /// Whether an object matches a list's filter: by id prefix and labels.
 #[must_use]
-pub(in crate::serve) fn wanted(
+pub(in crate::serve) fn matches_filter(
     id: &str,
     labels: &BTreeMap<String, String>,
     id_filter: &str,
@@ -77,14 +77,14 @@ mod tests {
         }
 
         #[test]
-        fn a_filter_wants_what_has_all_its_labels_and_begins_with_its_id(
+        fn filter_matches_all_labels_and_the_id_prefix(
             labels in proptest::collection::btree_map("[ab]", "[xy]", 0..3),
             selector in proptest::collection::btree_map("[ab]", "[xy]", 0..3),
             id in "[ab]{4}", prefix in "[ab]{0,3}",
         ) {
             let kept: Vec<_> = selector.iter().filter(|(key, value)| labels.get(*key) == Some(*value)).collect();
             let expected = kept.len() == selector.len() && id[..prefix.len()] == prefix;
-            prop_assert_eq!(wanted(&id, &labels, &prefix, &selector), expected);
+            prop_assert_eq!(matches_filter(&id, &labels, &prefix, &selector), expected);
         }
     }
 }

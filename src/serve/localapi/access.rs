@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_api_is_is_told_to_everybody_who_is_known() {
+    fn discovery_paths_are_open_to_every_authenticated_user() {
         let path = |user: &User, path: &str| may_path(Policy::Local, user, path, "get");
         assert!(path(&member("others"), "/apis/x") && path(&member("others"), "/version"));
         assert!(!path(&member("others"), "/metrics") && !path(&member("others"), "/apisx"));
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_in_an_apiservers_words() {
+    fn authorization_refusals_match_the_apiserver() {
         let said = |line: &str| refusal(&member("others"), &asked(line)).message;
         assert_eq!(
             said("list pods default"),

@@ -29,7 +29,7 @@ pub(super) async fn pod(
         return Err(Failure::new(405, "MethodNotAllowed", "Debug endpoints are disabled."));
     }
     let parameters = route::parameters(visit.request.uri().query().unwrap_or_default());
-    let parameters = in_kubelets_words(parameters);
+    let parameters = to_kubelet_parameters(parameters);
     let asked = PodName { namespace: namespace.to_owned(), name: name.to_owned(), uid: None };
     let target = || -> Result<ContainerTarget, Failure> {
         let container = container(&pod, &parameters)?;
@@ -47,15 +47,15 @@ pub(super) async fn pod(
                 return Err(status::bad_request("you must specify at least one command for the container"));
             }
             let target = target()?;
-            meant(route::wanted_streams(&parameters).map(|streams| Route::Exec(target, command, streams)))?
+            meant(route::requested_streams(&parameters).map(|streams| Route::Exec(target, command, streams)))?
         }
         "attach" => {
             let target = target()?;
-            meant(route::wanted_streams(&parameters).map(|streams| Route::Attach(target, streams)))?
+            meant(route::requested_streams(&parameters).map(|streams| Route::Attach(target, streams)))?
         }
         _ => meant(route::ports(&parameters).map(|ports| Route::PortForward(asked, ports)))?,
     };
-    note(&visit, part, namespace, name);
+    log_session(&visit, part, namespace, name);
     let DelegatedRequest { request, served, place, .. } = visit;
     let answered = outcome(request, route, &api.node, served, &api.clock, place).await;
     answered.map_err(|(code, message)| failed(code, &message, wanted))
@@ -65,7 +65,7 @@ const FLAGS: [&str; 7] = ["follow", "previous", "stderr", "stdin", "stdout", "ti
 
 /// The API server accepts more spellings of true than the kubelet: everything but 0 and false. Python's
 /// client sends True.
-fn in_kubelets_words(mut parameters: Parameters) -> Parameters {
+fn to_kubelet_parameters(mut parameters: Parameters) -> Parameters {
     for (name, value) in &mut parameters {
         if FLAGS.contains(&name.as_str()) {
             let is_no = value == "0" || value.eq_ignore_ascii_case("false");
@@ -76,7 +76,7 @@ fn in_kubelets_words(mut parameters: Parameters) -> Parameters {
 }
 
 /// Logs who entered a container, as an audit trail.
-fn note(visit: &DelegatedRequest, part: &str, namespace: &str, name: &str) {
+fn log_session(visit: &DelegatedRequest, part: &str, namespace: &str, name: &str) {
     if matches!(part, "exec" | "attach") {
         log::info!(user = visit.user.name, verb = part, pod = format!("{namespace}/{name}"); "Client \
              started a session in a container");
@@ -172,7 +172,7 @@ pub(super) async fn node_proxy(
     }
     let query = request.uri().query().unwrap_or_default().to_owned();
     let route = route::route(request.method().as_str(), path, &query);
-    let served = Served { own: false, ..served };
+    let served = Served { agent_resources: false, ..served };
     Ok(answer(request, route, &api.node, served, &api.clock, place).await)
 }
 
@@ -191,7 +191,7 @@ mod tests {
     fn yes_and_no_are_read_as_an_api_server_reads_them() {
         let query =
             "stdout=True&stderr=1&stdin=False&tty=0&follow=&previous=FALSE&timestamps=yes&command=True";
-        let read = in_kubelets_words(route::parameters(query));
+        let read = to_kubelet_parameters(route::parameters(query));
         let words: Vec<&str> = read.iter().map(|(_, value)| value.as_str()).collect();
         assert_eq!(words, ["true", "true", "false", "false", "true", "false", "true", "True"]);
     }

@@ -16,7 +16,7 @@ pub(in crate::serve) const AGGREGATED: [(&str, &str); 2] = [
     ("v2beta1", "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList"),
 ];
 
-fn words(verbs: &[Verb]) -> Vec<&'static str> {
+fn verb_names(verbs: &[Verb]) -> Vec<&'static str> {
     verbs.iter().map(|verb| verb.as_str()).collect()
 }
 
@@ -82,7 +82,7 @@ pub fn resources(group: &str, version: &str) -> Value {
             "singularName": resource.singular,
             "namespaced": resource.namespaced,
             "kind": resource.kind,
-            "verbs": words(resource.verbs),
+            "verbs": verb_names(resource.verbs),
         });
         put_names(&mut entry, resource);
         list.push(entry);
@@ -92,7 +92,7 @@ pub fn resources(group: &str, version: &str) -> Value {
                 "singularName": "",
                 "namespaced": resource.namespaced,
                 "kind": part.kind.2,
-                "verbs": words(part.verbs),
+                "verbs": verb_names(part.verbs),
             });
             if !part.kind.1.is_empty() {
                 entry["group"] = json!(part.kind.0);
@@ -145,7 +145,7 @@ fn whole(resource: &Resource) -> Value {
         "responseKind": {"group": resource.group, "version": resource.version, "kind": resource.kind},
         "scope": if resource.namespaced { "Namespaced" } else { "Cluster" },
         "singularResource": resource.singular,
-        "verbs": words(resource.verbs),
+        "verbs": verb_names(resource.verbs),
     });
     put_names(&mut entry, resource);
     let part = |part: &Subresource| {
@@ -157,7 +157,7 @@ fn whole(resource: &Resource) -> Value {
         json!({
             "subresource": part.name,
             "responseKind": {"group": group, "version": version, "kind": part.kind.2},
-            "verbs": words(part.verbs),
+            "verbs": verb_names(part.verbs),
         })
     };
     if !resource.subresources.is_empty() {

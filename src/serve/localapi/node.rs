@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_runtime_can_do_is_shown_when_it_has_told() {
+    fn node_status_shows_runtime_handlers_once_reported() {
         let handler = |name: &str, user_namespaces| RuntimeHandler {
             name: name.to_owned(),
             recursive_read_only_mounts: true,

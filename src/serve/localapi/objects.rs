@@ -18,7 +18,7 @@ use crate::model::ordered::Ordered as _;
 use crate::model::provenance::{CONFIG_HASH_ANNOTATION, CONFIG_MIRROR_ANNOTATION, CONFIG_SOURCE_ANNOTATION};
 use crate::model::types::{PodUid, Timestamp};
 use crate::pod::lifecycle::show_end;
-use crate::pod::status::rules::hold_back_end;
+use crate::pod::status::rules::hide_early_end;
 use crate::store::{EventKey, StoredEvent};
 
 /// Namespaces that exist without being used, and cannot be removed.
@@ -61,7 +61,7 @@ fn shown_pod(api: &LocalApi, mut found: Pod) -> Value {
 /// Puts what is observed of a pod of the API into its JSON in the stored form, as [`all`] shows it.
 pub(super) fn complete(api: &LocalApi, mut found: Pod, object: &mut Value) {
     show_end(&mut found);
-    hold_back_end(&mut found.status);
+    hide_early_end(&mut found.status);
     let Pod { metadata, status, .. } = found;
     (object["apiVersion"], object["kind"]) = (json!("v1"), json!("Pod"));
     let shown = &mut object["metadata"];
@@ -80,7 +80,7 @@ pub(super) fn complete(api: &LocalApi, mut found: Pod, object: &mut Value) {
 #[must_use]
 pub fn pod(mut pod: Pod, node_name: &str, mirror: Option<Mirror>) -> Value {
     show_end(&mut pod);
-    hold_back_end(&mut pod.status);
+    hide_early_end(&mut pod.status);
     "v1".clone_into(&mut pod.api_version);
     "Pod".clone_into(&mut pod.kind);
     let annotations = &mut pod.metadata.annotations;
@@ -279,7 +279,7 @@ mod tests {
     use crate::store::EventType;
 
     #[test]
-    fn a_pod_from_a_manifest_is_shown_as_a_mirror_and_another_is_not() {
+    fn only_a_manifest_pod_is_shown_as_a_mirror_pod() {
         let mut one = Pod::default();
         one.metadata.annotations.insert(CONFIG_SOURCE_ANNOTATION.to_owned(), "file".to_owned());
         one.metadata.annotations.insert(CONFIG_HASH_ANNOTATION.to_owned(), "abc".to_owned());
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn events_keep_their_name_while_they_are_counted_and_are_the_same_in_both_groups() {
+    fn event_name_is_stable_while_counted_and_in_both_groups() {
         let key = EventKey {
             kind: "Pod".into(),
             namespace: "a".into(),

@@ -53,7 +53,7 @@ pub struct QueryOptions {
     /// `limit`; zero for none.
     pub limit: usize,
     /// `continue`.
-    pub go_on: String,
+    pub continue_token: String,
     /// `resourceVersion`, as given.
     pub resource_version: String,
     /// `resourceVersionMatch`, as given.
@@ -84,7 +84,7 @@ pub struct QueryOptions {
 
 /// Whether a path belongs to this API. The others belong to the kubelet's.
 #[must_use]
-pub fn is_ours(path: &str) -> bool {
+pub fn is_api_path(path: &str) -> bool {
     let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();
     path == "/" || matches!(first, "api" | "apis" | "version" | "openapi" | "livez" | "readyz")
 }
@@ -177,7 +177,7 @@ fn options(parameters: &Parameters) -> Result<QueryOptions, Failure> {
         label_selector: parameters.text("labelSelector"),
         field_selector: parameters.text("fieldSelector"),
         limit: parameters.number("limit")?.and_then(|limit| usize::try_from(limit).ok()).unwrap_or_default(),
-        go_on: parameters.text("continue"),
+        continue_token: parameters.text("continue"),
         resource_version: parameters.text("resourceVersion"),
         resource_version_match: parameters.text("resourceVersionMatch"),
         bookmarks: parameters.flag("allowWatchBookmarks")?.unwrap_or_default(),
@@ -287,15 +287,15 @@ mod tests {
     }
 
     #[test]
-    fn the_root_is_ours_and_its_paths_are_served() {
-        assert!(is_ours("/") && !is_ours("/pods"));
+    fn root_and_all_its_listed_paths_are_served() {
+        assert!(is_api_path("/") && !is_api_path("/pods"));
         assert_eq!(read("GET", "/", ""), Ok(ApiCall::Root));
         let paths = crate::serve::localapi::discovery::paths();
         let paths: Vec<&str> =
             paths["paths"].as_array().into_iter().flatten().filter_map(|path| path.as_str()).collect();
         assert!(paths.is_sorted() && paths.contains(&"/apis/metrics.k8s.io/v1beta1"), "{paths:?}");
         for path in paths.iter().filter(|path| !["/healthz", "/metrics"].contains(path)) {
-            assert!(read("GET", path, "").is_ok() && is_ours(path), "{path}");
+            assert!(read("GET", path, "").is_ok() && is_api_path(path), "{path}");
         }
     }
 
@@ -336,7 +336,10 @@ mod tests {
         )
         .options;
         assert_eq!(options.label_selector, "a=b,c in (d)");
-        assert_eq!((options.limit, options.go_on.as_str(), options.timeout_seconds), (5, "x", Some(7)));
+        assert_eq!(
+            (options.limit, options.continue_token.as_str(), options.timeout_seconds),
+            (5, "x", Some(7))
+        );
         assert_eq!((options.bookmarks, options.initial_events, options.pretty), (true, Some(false), false));
         assert_eq!(options.dry_run, ["All"]);
     }
@@ -344,10 +347,10 @@ mod tests {
     #[test]
     fn what_the_kubelet_serves_stays_its_own() {
         for path in ["/api", "/api/v1/pods", "/apis/x", "/version", "/openapi/v3", "/livez/ping", "/readyz"] {
-            assert!(is_ours(path), "{path}");
+            assert!(is_api_path(path), "{path}");
         }
         for path in ["/pods", "/healthz", "/apiary", "/versions", "/exec/a/b/c", "/metrics"] {
-            assert!(!is_ours(path), "{path}");
+            assert!(!is_api_path(path), "{path}");
         }
     }
 }

@@ -51,7 +51,7 @@ pub(super) async fn list(
             objects.iter().filter(|object| is_chosen(object, wanted, &selector)).collect();
         return Ok(answer(&view.many(&json!({}), &chosen), options));
     }
-    let objects = api.look(store);
+    let objects = api.refresh(store);
     let (base, current, changed) = api.versions_of(store);
     let page = Page::of(options, (base, current), changed)?;
     let chosen: Vec<&Value> = objects
@@ -61,7 +61,7 @@ pub(super) async fn list(
     let shown = if options.limit == 0 { chosen.len() } else { chosen.len().min(options.limit) };
     let mut metadata = json!({"resourceVersion": page.version.to_string()});
     if let Some(last) = chosen.get(shown.wrapping_sub(1)).filter(|_| shown < chosen.len()) {
-        metadata["continue"] = json!(go_on(page.version, &place(last)));
+        metadata["continue"] = json!(continue_token(page.version, &place(last)));
         if selector.is_empty() {
             metadata["remainingItemCount"] = json!(chosen.len() - shown);
         }
@@ -107,7 +107,9 @@ impl Page {
         let forbidden =
             |why: &str| Err(status::bad_request(format!("resourceVersionMatch: Forbidden: {why}")));
         match (matching, asked) {
-            ("" | "NotOlderThan" | "Exact", _) if !options.go_on.is_empty() && !matching.is_empty() => {
+            ("" | "NotOlderThan" | "Exact", _)
+                if !options.continue_token.is_empty() && !matching.is_empty() =>
+            {
                 return forbidden("resourceVersionMatch is forbidden when continue is provided");
             }
             ("NotOlderThan" | "Exact", None) => {
@@ -133,10 +135,10 @@ impl Page {
         if let Some(version) = asked.filter(|version| *version > current) {
             return Err(status::too_large_version(version, current));
         }
-        if options.go_on.is_empty() {
+        if options.continue_token.is_empty() {
             return Ok(Self { after: None, version: current });
         }
-        let (version, after) = read_go_on(&options.go_on).ok_or_else(|| {
+        let (version, after) = parse_continue_token(&options.continue_token).ok_or_else(|| {
             status::bad_request("continue key is not valid: it was not issued by this server")
         })?;
         // A list that was begun before this process started has a version that cannot be watched.
@@ -153,12 +155,12 @@ impl Page {
     }
 }
 
-fn go_on(version: u64, (namespace, name): &Place) -> String {
+fn continue_token(version: u64, (namespace, name): &Place) -> String {
     let token = json!({"v": "meta.k8s.io/v1", "rv": version, "start": format!("{namespace}/{name}")});
     base64::encode(token.to_string().as_bytes())
 }
 
-fn read_go_on(token: &str) -> Option<(u64, Place)> {
+fn parse_continue_token(token: &str) -> Option<(u64, Place)> {
     let token: Value = serde_json::from_slice(&base64::decode(token)?).ok()?;
     let (namespace, name) = token["start"].as_str()?.split_once('/')?;
     Some((token["rv"].as_u64()?, (namespace.to_owned(), name.to_owned())))
@@ -177,11 +179,11 @@ pub(super) fn answer(object: &Value, options: &QueryOptions) -> Response<Body> {
 mod tests {
     use super::*;
 
-    fn page(version: &str, matching: &str, go_on: &str) -> Result<(u64, Option<Place>), u16> {
+    fn page(version: &str, matching: &str, continue_token: &str) -> Result<(u64, Option<Place>), u16> {
         let options = QueryOptions {
             resource_version: version.to_owned(),
             resource_version_match: matching.to_owned(),
-            go_on: go_on.to_owned(),
+            continue_token: continue_token.to_owned(),
             ..QueryOptions::default()
         };
         Page::of(&options, (1000, 2000), 1900)
@@ -212,13 +214,13 @@ mod tests {
     #[test]
     fn a_list_goes_on_behind_its_last_object() {
         let last = ("a".to_owned(), "web".to_owned());
-        let token = go_on(1950, &last);
+        let token = continue_token(1950, &last);
         assert_eq!(page("", "", &token), Ok((1950, Some(last))));
         assert_eq!(page("", "", "rubbish"), Err(400));
         assert_eq!(page("", "Exact", &token), Err(400));
-        let later = go_on(2001, &("a".to_owned(), "b".to_owned()));
+        let later = continue_token(2001, &("a".to_owned(), "b".to_owned()));
         assert_eq!(page("", "", &later), Err(410));
-        let earlier = go_on(999, &("a".to_owned(), "b".to_owned()));
+        let earlier = continue_token(999, &("a".to_owned(), "b".to_owned()));
         assert_eq!(page("", "", &earlier), Err(410), "of another process");
     }
 }

@@ -174,7 +174,7 @@ const NONE: Resource = Resource {
 };
 
 /// A kind of objects that the node stores unchanged.
-const fn kept(
+const fn stored(
     kind: ObjectKind,
     plural: &'static str,
     singular: &'static str,
@@ -206,7 +206,7 @@ const EVENTS: Resource = Resource {
 
 /// All resources, in the order of discovery.
 pub const RESOURCES: &[Resource] = &[
-    kept(ObjectKind::ConfigMap, "configmaps", "configmap", &["cm"]),
+    stored(ObjectKind::ConfigMap, "configmaps", "configmap", &["cm"]),
     EVENTS,
     Resource {
         plural: "namespaces",
@@ -232,7 +232,12 @@ pub const RESOURCES: &[Resource] = &[
     },
     Resource {
         subresources: &[part("status", "PersistentVolumeClaim", &[Verb::Get])],
-        ..kept(ObjectKind::PersistentVolumeClaim, "persistentvolumeclaims", "persistentvolumeclaim", &["pvc"])
+        ..stored(
+            ObjectKind::PersistentVolumeClaim,
+            "persistentvolumeclaims",
+            "persistentvolumeclaim",
+            &["pvc"],
+        )
     },
     Resource {
         plural: "persistentvolumes",
@@ -264,7 +269,7 @@ pub const RESOURCES: &[Resource] = &[
         store: Store::Pods,
         ..NONE
     },
-    kept(ObjectKind::Secret, "secrets", "secret", &[]),
+    stored(ObjectKind::Secret, "secrets", "secret", &[]),
     // kubectl queries this resource before it reports an unknown kind.
     Resource {
         group: "apiextensions.k8s.io",
@@ -336,7 +341,7 @@ pub const RESOURCES: &[Resource] = &[
         store: Store::PodMetrics,
         ..NONE
     },
-    kept(ObjectKind::RuntimeClass, "runtimeclasses", "runtimeclass", &[]),
+    stored(ObjectKind::RuntimeClass, "runtimeclasses", "runtimeclass", &[]),
 ];
 
 #[must_use]
@@ -364,7 +369,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_resource_is_found_at_its_place_and_groups_are_named_once() {
+    fn every_resource_is_found_and_groups_are_listed_once() {
         for resource in RESOURCES {
             assert_eq!(find(resource.group, resource.version, resource.plural), Some(resource));
             let mut verbs = resource.verbs.to_vec();

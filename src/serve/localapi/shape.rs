@@ -165,7 +165,7 @@ impl View {
 
     /// Whether [`one`](Self::one) returns an object unchanged.
     #[must_use]
-    pub(in crate::serve) fn shows_as_kept(&self) -> bool {
+    pub(in crate::serve) fn shows_unchanged(&self) -> bool {
         self.form == Form::Whole && !is_translated(self.resource)
     }
 

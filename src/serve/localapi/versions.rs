@@ -150,7 +150,12 @@ impl Versions {
 
     /// Compares all objects of a store with the previous observation, and writes its version into each.
     /// Returns the changes in order, with the objects if they are kept whole.
-    pub(in crate::serve) fn look(&mut self, store: Store, objects: &mut [Value], keep: Keep) -> Vec<Change> {
+    pub(in crate::serve) fn refresh(
+        &mut self,
+        store: Store,
+        objects: &mut [Value],
+        keep: Keep,
+    ) -> Vec<Change> {
         let (base, retained) = (self.base(), &self.retained);
         let seen = self.stores.entry(store).or_insert_with(|| Seen::new(base));
         let mut changes = Vec::new();
@@ -435,7 +440,7 @@ mod tests {
 
     fn look(versions: &mut Versions, pods: &[Value], keep: Keep) -> (Vec<u64>, Vec<String>) {
         let mut pods = pods.to_vec();
-        let changes = versions.look(Store::Pods, &mut pods, keep);
+        let changes = versions.refresh(Store::Pods, &mut pods, keep);
         let version = |pod: &Value| super::super::text(pod, "/metadata/resourceVersion").parse().unwrap();
         (pods.iter().map(version).collect(), shown(&changes))
     }
@@ -507,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gone_is_told_with_what_is_known_of_it() {
+    fn deleted_event_carries_the_last_known_object_state() {
         let mut versions = versions(Retained::default());
         let pods = [pod("a", "1", "Running"), pod("b", "2", "Running")];
         look(&mut versions, &pods, Keep::Shadow);
@@ -520,7 +525,7 @@ mod tests {
         // While there are watches it is the whole object.
         look(&mut versions, &left, Keep::Whole);
         let mut none: Vec<Value> = Vec::new();
-        let changes = versions.look(Store::Pods, &mut none, Keep::Whole);
+        let changes = versions.refresh(Store::Pods, &mut none, Keep::Whole);
         assert_eq!(changes[0].state.parse()["spec"], json!({"nodeName": "box", "containers": []}));
         assert_eq!(since(&versions, 1_000_004), ["DELETED a 1000006", "DELETED b 1000008"]);
         assert_eq!(since(&versions, 1_000_000), [""; 0], "nobody had seen them");
@@ -557,7 +562,7 @@ mod tests {
     }
 
     #[test]
-    fn states_shrink_when_nobody_watches() {
+    fn states_shrink_when_there_are_no_watchers() {
         let mut versions = versions(Retained::default());
         look(&mut versions, &[pod("a", "1", "Running")], Keep::Whole);
         let size = |versions: &Versions| {
@@ -582,7 +587,7 @@ mod tests {
         assert_eq!(first[0].state.parse()["metadata"]["resourceVersion"], "1000002");
         assert_eq!(retained.bytes(), 0);
         let mut now = [pod("a", "1", "Running")];
-        let changes = versions.look(Store::Pods, &mut now, Keep::Whole);
+        let changes = versions.refresh(Store::Pods, &mut now, Keep::Whole);
         let old = first[0].state.json().len();
         assert_eq!(retained.bytes(), old, "two lists and the change share it");
         drop((first, second));

@@ -67,7 +67,7 @@ struct Watched {
     /// Reads the store when something has changed.
     task: Option<JoinHandle<()>>,
     /// The changes since the last read of all objects, and the time of that read.
-    looked: Option<(Changes, Instant)>,
+    last_read: Option<(Changes, Instant)>,
 }
 
 /// The sender's side of a watch.
@@ -104,7 +104,7 @@ impl WatchClient {
         self.queue.replace(first.into_iter().map(Rc::new).collect());
     }
 
-    fn tell(&self, change: &Rc<Change>) {
+    fn notify(&self, change: &Rc<Change>) {
         if self.queue.borrow().len() >= self.most.get() {
             return self.end();
         }
@@ -118,7 +118,7 @@ impl WatchClient {
         self.queue.borrow_mut().pop_front()
     }
 
-    fn holds_something(&self) -> bool {
+    fn has_pending(&self) -> bool {
         self.line.borrow().is_some() || !self.queue.borrow().is_empty()
     }
 
@@ -174,35 +174,35 @@ impl Watchers {
     }
 
     /// Sends a change to all watches of the store. Those that are too slow end.
-    pub(super) fn tell(&self, store: Store, change: Change) {
+    pub(super) fn notify(&self, store: Store, change: Change) {
         if let Some(watched) = self.state.borrow().stores.get(&store) {
             let change = Rc::new(change);
-            watched.clients.values().for_each(|client| client.tell(&change));
+            watched.clients.values().for_each(|client| client.notify(&change));
         }
-        self.relieve();
+        self.end_slowest();
     }
 
     /// Records that the store was read now; `changes` reports what happens from here on.
-    pub(super) fn has_looked(&self, store: Store, changes: impl FnOnce() -> Changes) {
+    pub(super) fn mark_read(&self, store: Store, changes: impl FnOnce() -> Changes) {
         if let Some(watched) = self.state.borrow_mut().stores.get_mut(&store) {
-            watched.looked = Some((changes(), Instant::now()));
+            watched.last_read = Some((changes(), Instant::now()));
         }
     }
 
     /// Whether nothing has changed since the last read.
     fn is_fresh(&self, store: Store) -> bool {
         let state = self.state.borrow();
-        let looked = state.stores.get(&store).and_then(|watched| watched.looked.as_ref());
-        looked.is_some_and(|(changes, at)| at.elapsed() < FRESH && !changes.has_changed())
+        let last_read = state.stores.get(&store).and_then(|watched| watched.last_read.as_ref());
+        last_read.is_some_and(|(changes, at)| at.elapsed() < FRESH && !changes.has_changed())
     }
 
     /// Ends the slowest watches until the retained bytes are within the limit.
-    fn relieve(&self) {
+    fn end_slowest(&self) {
         while self.retained.bytes() > MAX_RETAINED {
             let state = self.state.borrow();
             let clients = state.stores.values().flat_map(|watched| watched.clients.values());
             let slowest =
-                clients.filter(|client| client.holds_something()).min_by_key(|client| client.took.get());
+                clients.filter(|client| client.has_pending()).min_by_key(|client| client.took.get());
             let Some(slowest) = slowest else { return };
             log::debug!(user = slowest.user.as_str(); "Too many pending watch events, closing the slowest \
                  watch");
@@ -236,7 +236,7 @@ impl Membership {
         watched.task.get_or_insert_with(|| {
             crate::platform::rt::spawn(
                 "watch",
-                keep_looking(Rc::clone(api), store, api.cluster.changes(store)),
+                follow_changes(Rc::clone(api), store, api.cluster.changes(store)),
             )
         });
         drop(state);
@@ -259,11 +259,11 @@ impl Drop for Membership {
     }
 }
 
-async fn keep_looking(api: Rc<LocalApi>, store: Store, mut changes: Changes) {
+async fn follow_changes(api: Rc<LocalApi>, store: Store, mut changes: Changes) {
     loop {
         changes.next().await;
         tokio::time::sleep(CROWD).await;
-        api.look(store);
+        api.refresh(store);
     }
 }
 
@@ -315,7 +315,7 @@ pub(super) fn watch(
     // There is no await between them: no change is missed and none is sent twice.
     let membership = Membership::join(api, store, user)?;
     if !api.watchers.is_fresh(store) {
-        api.look(store);
+        api.refresh(store);
     }
     let first = match beginning {
         Beginning::Everything(_) => Ok(api.all(store)),
@@ -376,7 +376,7 @@ impl Watch {
     async fn send(mut self, failure: Option<Failure>) -> Result<(), IsOver> {
         if let Some(failure) = failure {
             // As an event: the response has already begun.
-            return self.put("ERROR", &failure.to_value()).await;
+            return self.send_event("ERROR", &failure.to_value()).await;
         }
         let seconds = self.wanted.options.timeout_seconds.filter(|seconds| *seconds > 0);
         let end = seconds.and_then(|seconds| Instant::now().checked_add(Duration::from_secs(seconds)));
@@ -385,12 +385,12 @@ impl Watch {
             if self.first == 0
                 && let Some(version) = self.initial.take()
             {
-                self.put("BOOKMARK", &self.view.bookmark(version, true)).await?;
+                self.send_event("BOOKMARK", &self.view.bookmark(version, true)).await?;
             }
             if let Some(change) = client.next() {
                 let replayed = self.replays && self.first > 0;
                 self.first = self.first.saturating_sub(1);
-                self.tell(&client, &change, replayed).await?;
+                self.notify(&client, &change, replayed).await?;
                 continue;
             }
             if client.has_ended.get() {
@@ -411,7 +411,7 @@ impl Watch {
                 () = ended => {
                     if self.bookmarks {
                         let version = self.membership.api.looked(self.membership.store);
-                        self.put("BOOKMARK", &self.view.bookmark(version, false)).await?;
+                        self.send_event("BOOKMARK", &self.view.bookmark(version, false)).await?;
                     }
                     return Ok(());
                 }
@@ -419,11 +419,11 @@ impl Watch {
         }
     }
 
-    async fn tell(&mut self, client: &WatchClient, change: &Change, replayed: bool) -> Result<(), IsOver> {
+    async fn notify(&mut self, client: &WatchClient, change: &Change, replayed: bool) -> Result<(), IsOver> {
         if self.wanted.namespace.as_ref().is_some_and(|namespace| *namespace != change.name.0) {
             return Ok(());
         }
-        let as_kept = self.view.shows_as_kept();
+        let as_kept = self.view.shows_unchanged();
         if !(as_kept && self.selector.is_empty()) {
             self.membership.api.watchers.turns.next().await;
         }
@@ -440,7 +440,7 @@ impl Watch {
         };
         self.headed = false;
         client.line.replace(Some(line));
-        self.membership.api.watchers.relieve();
+        self.membership.api.watchers.end_slowest();
         let mut sent = 0;
         while let Some(piece) = client.piece(sent) {
             sent += piece.len();
@@ -478,7 +478,7 @@ impl Watch {
         }
     }
 
-    async fn put(&self, kind: &str, object: &Value) -> Result<(), IsOver> {
+    async fn send_event(&self, kind: &str, object: &Value) -> Result<(), IsOver> {
         self.pieces.send(Ok(line(kind, object).into())).await.map_err(|_| IsOver)
     }
 }

@@ -7,9 +7,9 @@ mod body;
 mod change;
 mod delete;
 mod finalize;
-mod kept;
 mod new;
 mod node;
+mod stored;
 
 use std::cell::OnceCell;
 use std::rc::Rc;

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_superseded_and_unsent_texts_count_until_they_are_dropped() {
+    fn only_superseded_and_unsent_buffers_count_until_dropped() {
         let retained = Retained::default();
         let state = Written::current(Box::from(*b"{}"), &retained);
         let waiting = Rc::clone(&state);

@@ -15,13 +15,13 @@ use super::node::{SharedNode, StreamKind, StreamServer};
 use super::proxy;
 use super::report::{ObjectDetail, ProblemReport};
 use super::route::{ContainerTarget, LogOptions, PodName, Refused, Route};
-use super::system_logs::{self, asks};
+use super::system_logs::{self, is_log_query};
 use crate::model::api::pod::{Container, ObjectMeta, Pod, PodSpec, PodStatus};
 use crate::model::observed::{ContainerStateKind, ObservedContainer};
 use crate::model::provenance::CONFIG_SOURCE_ANNOTATION;
 use crate::model::types::{ContainerId, ContainerName, PodSource};
 use crate::platform::clock::Clock;
-use crate::pod::executor::taken_ports::taken_ports;
+use crate::pod::executor::port_conflicts::port_conflicts;
 use crate::pod::lifecycle::show_end;
 use crate::serve::server::incoming::IncomingBody;
 use crate::serve::streaming::{self, Action};
@@ -32,7 +32,7 @@ pub struct Served {
     /// `enableDebuggingHandlers`: logs, commands, configuration.
     pub debugging: bool,
     /// The agent's own resources: on the local socket only, which only root can open.
-    pub own: bool,
+    pub agent_resources: bool,
     /// `/logs`.
     pub system_logs: SystemLogs,
     /// Upstream's name of the server in metrics; empty where requests are not counted.
@@ -114,7 +114,9 @@ pub async fn outcome(
         Route::SystemLogs { .. } if served.system_logs == SystemLogs::Off => {
             Ok(text(StatusCode::METHOD_NOT_ALLOWED, "logs endpoint is disabled.\n"))
         }
-        Route::SystemLogs { query, .. } if served.system_logs == SystemLogs::Queries && asks(&query) => {
+        Route::SystemLogs { query, .. }
+            if served.system_logs == SystemLogs::Queries && is_log_query(&query) =>
+        {
             system_logs::query(&query).await
         }
         Route::SystemLogs { path, .. } => Ok(system_logs::file(Path::new(system_logs::ROOT), &path).await),
@@ -146,16 +148,18 @@ pub async fn outcome(
             stream(request, node, wanted, held).await
         }
         Route::Run(container, command) => run(node, &container, command).await,
-        Route::AgentStatus(query) if served.own => {
+        Route::AgentStatus(query) if served.agent_resources => {
             let mut report = node.report(ObjectDetail::from_query(&query));
-            for (pod, conflict) in taken_ports(&report.pods).await {
+            for (pod, conflict) in port_conflicts(&report.pods).await {
                 let message = format!("HostPortConflict: {conflict}");
                 report.problems.push(ProblemReport { subject: format!("pod {pod}"), message });
             }
             Ok(object(StatusCode::OK, &report))
         }
-        Route::AgentRestart(pod, containers) if served.own => restart(node, &pod, containers).await,
-        Route::AcceptSource(name) if served.own => match node.accept_source(&name).await {
+        Route::AgentRestart(pod, containers) if served.agent_resources => {
+            restart(node, &pod, containers).await
+        }
+        Route::AcceptSource(name) if served.agent_resources => match node.accept_source(&name).await {
             Ok(words) => Ok(text(StatusCode::OK, format!("{words}\n"))),
             Err(why) => Err((StatusCode::CONFLICT, why)),
         },
@@ -421,10 +425,10 @@ async fn stream(
     let idle_timeout = node.stream_idle_timeout();
     let begun = node.stream(wanted?).await.map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, error))?;
     match begun {
-        StreamServer::Ours(action) => {
+        StreamServer::Agent(action) => {
             Ok(streaming::respond(request.map(drop), action, idle_timeout, held).map(Body::Whole))
         }
-        StreamServer::Runtimes(url) => proxy::pass_on(request, &url, idle_timeout, held)
+        StreamServer::Runtime(url) => proxy::proxy_stream(request, &url, idle_timeout, held)
             .await
             .map_err(|error| (StatusCode::BAD_GATEWAY, error)),
     }

@@ -30,7 +30,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::Respond;
 use super::body::{Body, text};
 use super::node::SharedNode;
-use super::patience::{PLAIN, Patience, Patient, STREAM};
+use super::write_timeout::{PLAIN, Patience, Patient, STREAM};
 use crate::serve::server::incoming::IncomingBody;
 use crate::serve::streaming::Wire;
 
@@ -62,7 +62,7 @@ const IDLE: Duration = Duration::from_secs(30);
 pub(super) struct Streams {
     places: Arc<Semaphore>,
     unsent: Arc<Semaphore>,
-    told: Cell<bool>,
+    warned: Cell<bool>,
 }
 
 impl Default for Streams {
@@ -74,13 +74,13 @@ impl Default for Streams {
 impl Streams {
     fn new(streams: usize, unsent_kb: usize) -> Self {
         let semaphore = |permits| Arc::new(Semaphore::new(permits));
-        Self { places: semaphore(streams), unsent: semaphore(unsent_kb), told: Cell::new(false) }
+        Self { places: semaphore(streams), unsent: semaphore(unsent_kb), warned: Cell::new(false) }
     }
 
     /// A slot for a stream, if one is free.
-    fn enter(&self) -> Option<OwnedSemaphorePermit> {
+    fn acquire_stream(&self) -> Option<OwnedSemaphorePermit> {
         let place = Arc::clone(&self.places).try_acquire_owned().ok();
-        self.tell(place.is_none());
+        self.log_refusals(place.is_none());
         place
     }
 
@@ -90,7 +90,7 @@ impl Streams {
         let counted = if bytes <= SMALL { 0 } else { bytes.div_ceil(1024).min(MAX_UNSENT_KB) };
         let kilobytes = u32::try_from(counted).unwrap_or(u32::MAX);
         let room = Arc::clone(&self.unsent).try_acquire_many_owned(kilobytes).ok();
-        self.tell(room.is_none());
+        self.log_refusals(room.is_none());
         room
     }
 
@@ -104,12 +104,12 @@ impl Streams {
     }
 
     /// Logs once, until there is room again.
-    fn tell(&self, refused: bool) {
-        if refused && !self.told.replace(true) {
+    fn log_refusals(&self, refused: bool) {
+        if refused && !self.warned.replace(true) {
             log::warn!("Too many concurrent requests, rejecting new ones");
         }
         if !refused && self.places.available_permits() > 0 {
-            self.told.set(false);
+            self.warned.set(false);
         }
     }
 }
@@ -313,7 +313,7 @@ async fn answer(
     streams: &Streams,
     respond: &Respond,
 ) -> Response<Body> {
-    let Some(place) = streams.enter() else { return too_many() };
+    let Some(place) = streams.acquire_stream() else { return too_many() };
     stream.held.borrow_mut().push(place);
     let is_head = request.method() == Method::HEAD;
     let (head, body) = request.into_parts();

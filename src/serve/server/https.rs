@@ -23,7 +23,7 @@ use super::route::{self, Refused, Route};
 use super::tls::{HTTP_2, Tls};
 use super::{Bounds, Respond, serve_requests};
 use crate::platform::clock::Clock;
-use crate::platform::rt::connections::doors::{self, Limits};
+use crate::platform::rt::connections::listener::{self, Limits};
 use crate::platform::rt::connections::{self, ConnectionSlot};
 use crate::platform::rt::turns::Turns;
 use crate::serve::server::delegate::{DelegatedRequest, SharedDelegate};
@@ -31,7 +31,12 @@ use crate::serve::server::incoming::IncomingBody;
 
 /// Of the API; each connection costs some 40 kB with TLS. Two hundred followers of logs and as many streams
 /// fit, even from one address. Unauthenticated clients get as many slots as handshakes over a slow line need.
-const LIMITS: Limits = Limits { strangers: 128, strangers_of_a_peer: 32, known: 512, known_of_a_peer: 400 };
+const LIMITS: Limits = Limits {
+    unauthenticated: 128,
+    unauthenticated_per_peer: 32,
+    authenticated: 512,
+    authenticated_per_peer: 400,
+};
 /// Of the health and read-only ports: a few probes and scrapers.
 const MAX_PLAIN_CONNECTIONS: usize = 32;
 /// A handshake takes less than this even on the slowest box over the worst line.
@@ -70,10 +75,10 @@ pub fn listen(address: SocketAddr, setting: &'static str) -> Result<TcpListener,
 pub struct Api {
     pub node: SharedNode,
     /// Also answers on this listener.
-    pub guest: Option<SharedDelegate>,
+    pub delegate: Option<SharedDelegate>,
     pub tls: Rc<Tls>,
     /// The trusted identities.
-    pub believed: Identities,
+    pub identities: Identities,
     /// The authorization policy.
     pub policy: Policy,
     /// `enableDebuggingHandlers`.
@@ -88,7 +93,7 @@ pub struct Api {
 pub async fn serve(listener: TcpListener, api: Rc<Api>) {
     let accept = async || listener.accept().await.map(|(stream, address)| (stream, address.ip()));
     let shared = Rc::new(ApiInner { api, streams: Rc::default(), turns: Turns::default() });
-    doors::serve("the API's address", LIMITS, accept, |stream, place| {
+    listener::serve("the API's address", LIMITS, accept, |stream, place| {
         serve_tls(stream, Rc::clone(&shared), place)
     })
     .await;
@@ -149,7 +154,7 @@ enum Turned {
 impl PeerClient {
     /// Authenticates the client, and moves it from the unauthenticated to the authenticated slots.
     fn recognise(&self, api: &Api, authorization: Option<&str>) -> Result<User, Turned> {
-        let user = self.shown.recognise(&api.believed.current(), authorization, api.clock.now());
+        let user = self.shown.recognise(&api.identities.current(), authorization, api.clock.now());
         let user = user.ok_or(Turned::Unknown)?;
         if user.name == ANONYMOUS || self.place.admit() { Ok(user) } else { Err(Turned::TooMany) }
     }
@@ -168,12 +173,12 @@ async fn respond(request: Request<IncomingBody>, shared: &ApiInner, client: &Pee
     }
     let (method, path) = (request.method().as_str(), request.uri().path());
     let authorization = request.headers().get(AUTHORIZATION).and_then(|header| header.to_str().ok());
-    let guest = api.guest.clone().filter(|guest| guest.serves(path));
+    let delegate = api.delegate.clone().filter(|delegate| delegate.serves(path));
     let user = match client.recognise(api, authorization) {
         Ok(user) => user,
         Err(Turned::TooMany) => return http2::too_many(),
         Err(Turned::Unknown) => {
-            let mut response = match guest {
+            let mut response = match delegate {
                 Some(_) => failure(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized"),
                 None => text(StatusCode::UNAUTHORIZED, "Unauthorized\n"),
             };
@@ -184,24 +189,24 @@ async fn respond(request: Request<IncomingBody>, shared: &ApiInner, client: &Pee
     };
     let served = Served {
         debugging: api.debugging,
-        own: false,
+        agent_resources: false,
         system_logs: api.system_logs,
         server_type: "readwrite",
     };
-    if let Some(guest) = guest {
-        return guest.answer(DelegatedRequest { request, user, policy: api.policy, served, place }).await;
+    if let Some(delegate) = delegate {
+        return delegate.answer(DelegatedRequest { request, user, policy: api.policy, served, place }).await;
     }
     if !api.policy.allows(&user, method, path) {
         log::debug!(user = user.name, verb = method, path = path; "Forbidden");
         return text(StatusCode::FORBIDDEN, forbidden(&user, api.node.name(), method, path));
     }
     let wanted = route::route(method, path, request.uri().query().unwrap_or_default());
-    note(&user, &wanted);
+    log_session(&user, &wanted);
     answer(request, wanted, &api.node, served, &api.clock, place).await
 }
 
 /// Logs who entered a container, as an audit trail.
-fn note(user: &User, wanted: &Result<Route, Refused>) {
+fn log_session(user: &User, wanted: &Result<Route, Refused>) {
     let (what, container) = match wanted {
         Ok(Route::Exec(container, ..)) => ("exec", container),
         Ok(Route::Attach(container, _)) => ("attach", container),
@@ -242,7 +247,7 @@ pub async fn serve_plain(listener: TcpListener, node: SharedNode, shows: Plain, 
                 });
                 let served = Served {
                     debugging: false,
-                    own: false,
+                    agent_resources: false,
                     system_logs: SystemLogs::Off,
                     server_type: "readonly",
                 };

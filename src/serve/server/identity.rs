@@ -55,7 +55,7 @@ pub struct Identities {
 struct IdentityState {
     believed: Rc<Believed>,
     stamps: Vec<Stamp>,
-    looked: Instant,
+    checked_at: Instant,
 }
 
 impl Identities {
@@ -69,7 +69,7 @@ impl Identities {
     ) -> Result<Self, E> {
         let stamps = files.iter().map(|file| stamp(file)).collect();
         let believed = Rc::new(read()?);
-        let state = RefCell::new(IdentityState { believed, stamps, looked: Instant::now() });
+        let state = RefCell::new(IdentityState { believed, stamps, checked_at: Instant::now() });
         Ok(Self { files, read: Box::new(move || read().map_err(|error| chain(&error))), state })
     }
 
@@ -77,8 +77,8 @@ impl Identities {
     #[must_use]
     pub fn current(&self) -> Rc<Believed> {
         let mut state = self.state.borrow_mut();
-        if !self.files.is_empty() && state.looked.elapsed() >= LOOK_EVERY {
-            state.looked = Instant::now();
+        if !self.files.is_empty() && state.checked_at.elapsed() >= LOOK_EVERY {
+            state.checked_at = Instant::now();
             let stamps: Vec<Stamp> = self.files.iter().map(|file| stamp(file)).collect();
             if stamps != state.stamps {
                 state.stamps = stamps;
@@ -191,10 +191,15 @@ impl Believed {
         authorization: Option<&str>,
         now: Timestamp,
     ) -> Option<User> {
-        self.judge(self.of_certificate(certificates, now), !certificates.is_empty(), authorization)
+        self.authenticate(self.of_certificate(certificates, now), !certificates.is_empty(), authorization)
     }
 
-    fn judge(&self, user: Option<User>, has_certificate: bool, authorization: Option<&str>) -> Option<User> {
+    fn authenticate(
+        &self,
+        user: Option<User>,
+        has_certificate: bool,
+        authorization: Option<&str>,
+    ) -> Option<User> {
         let token = authorization.and_then(bearer).filter(|_| self.reads_tokens);
         if let Some(user) = user.or_else(|| self.of_token(token?)) {
             return Some(user);
@@ -278,7 +283,7 @@ impl Shown {
             *judged = Some(Judged { user: user.clone(), by: Rc::clone(by), at: Instant::now() });
             user
         };
-        by.judge(user, !self.certificates.is_empty(), authorization)
+        by.authenticate(user, !self.certificates.is_empty(), authorization)
     }
 }
 
@@ -357,7 +362,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn files_are_read_again_when_they_change_and_bad_ones_change_nothing() {
+    async fn token_file_is_reread_on_change_and_a_bad_one_ignored() {
         let directory = TempDir::new();
         let file = directory.join("tokens");
         fs::write(&file, "one,jane,1\n").unwrap();
@@ -390,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_of_a_trusted_authority_names_its_user_while_it_holds() {
+    fn trusted_client_certificate_names_its_user_while_valid() {
         let directory = TempDir::new();
         let authority = Authority::open(directory.path(), "box").unwrap();
         let other = Authority::open(&directory.join("other"), "box").unwrap();

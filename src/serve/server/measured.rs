@@ -36,10 +36,10 @@ pub(super) async fn summary(node: &SharedNode, whole: bool) -> Result<Response<B
 /// A page of Prometheus metrics.
 pub(super) async fn page(node: &SharedNode, page: Page) -> Response<Body> {
     let page = match page {
-        Page::Resource => resource(asked(node, Ask::default()).await.as_ref()),
+        Page::Resource => resource(collect_summary(node, Ask::default()).await.as_ref()),
         Page::Cadvisor => {
             let ask = Ask { network: true, details: true, disks: Measured::Everything, ..Ask::default() };
-            cadvisor(asked(node, ask).await.as_ref(), &machine_names())
+            cadvisor(collect_summary(node, ask).await.as_ref(), &machine_names())
         }
         Page::Agent => agent(node).await,
         Page::Probes => recorded(&["prober_"]),
@@ -48,7 +48,7 @@ pub(super) async fn page(node: &SharedNode, page: Page) -> Response<Body> {
     response(StatusCode::OK, metrics::CONTENT_TYPE, Body::Whole(Full::new(Bytes::from(page))))
 }
 
-async fn asked(node: &SharedNode, ask: Ask) -> Option<Summary> {
+async fn collect_summary(node: &SharedNode, ask: Ask) -> Option<Summary> {
     match node.stats(ask).await {
         Ok(summary) => Some(summary),
         Err(error) => {
@@ -203,7 +203,7 @@ async fn agent(node: &SharedNode) -> String {
     }
     // Walks the directories of claims only.
     let ask = Ask { disks: Measured::Claims, ..Ask::default() };
-    if let Some(summary) = asked(node, ask).await {
+    if let Some(summary) = collect_summary(node, ask).await {
         volumes(&mut text, &summary);
     }
     metrics::write_recorded(&mut text, &["kubelet_", super::tls::SHOWN]);

@@ -29,9 +29,9 @@ pub enum StreamKind {
 
 /// The server of a stream.
 pub enum StreamServer {
-    Ours(Action),
+    Agent(Action),
     /// The runtime's streaming server, under this URL.
-    Runtimes(String),
+    Runtime(String),
 }
 
 /// A command's output, both streams together, and its exit code.

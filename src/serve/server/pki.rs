@@ -195,7 +195,7 @@ impl Authority {
 
     /// Whether a client certificate (PEM) is of this authority and remains valid for at least `RENEW_BEFORE`.
     #[must_use]
-    pub fn client_holds(&self, certificate: &str, now: Timestamp) -> bool {
+    pub fn is_client_valid(&self, certificate: &str, now: Timestamp) -> bool {
         let holds = || {
             let der = CertificateDer::from_pem_slice(certificate.as_bytes()).ok()?;
             let parsed = EndEntityCert::try_from(&der).ok()?;
@@ -272,7 +272,7 @@ pub fn serving_pair(
     let (file, key_file) = (directory.join("kubelet.crt"), directory.join("kubelet.key"));
     if let (Some(certificate), Some(key)) = (read(&file)?, read(&key_file)?)
         && let Some(standing) = standing(&certificate, &key, authority, names, now)
-        && standing != Standing::Ends
+        && standing != Standing::Expiring
     {
         return Ok(Pair { certificate, key });
     }
@@ -287,10 +287,10 @@ pub fn serving_pair(
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
     /// Signed by another authority.
-    Foreign,
-    Holds,
+    OtherCa,
+    Valid,
     /// Expires soon, or does not contain the node's names.
-    Ends,
+    Expiring,
 }
 
 /// `None`: the two do not belong together.
@@ -308,7 +308,7 @@ fn standing(
         rcgen::PublicKeyData::subject_public_key_info(key) == parsed.subject_public_key_info().as_ref()
     };
     if !Subject::parse(parsed.issuer()).common_name.starts_with(NAME) {
-        return Some(Standing::Foreign);
+        return Some(Standing::OtherCa);
     }
     // Keys of kinds that only others create (RSA) cannot be parsed here.
     if own.as_ref().is_ok_and(|key| !is_pair(key)) {
@@ -337,10 +337,10 @@ fn standing(
             };
             let nameable = |name: &&String| ServerName::try_from(name.as_str()).is_ok();
             let all = names.iter().filter(nameable).all(has);
-            Some(if all { Standing::Holds } else { Standing::Ends })
+            Some(if all { Standing::Valid } else { Standing::Expiring })
         }
         // It expires soon, or is of an earlier authority of this node.
-        Err(_) => Some(Standing::Ends),
+        Err(_) => Some(Standing::Expiring),
     }
 }
 
@@ -348,7 +348,7 @@ fn standing(
 /// the node's names. False for pairs of other authorities.
 #[must_use]
 pub fn is_due(pair: &Pair, authority: &Authority, names: &[String], now: Timestamp) -> bool {
-    standing(&pair.certificate, &pair.key, authority, names, now) == Some(Standing::Ends)
+    standing(&pair.certificate, &pair.key, authority, names, now) == Some(Standing::Expiring)
 }
 
 fn read(path: &Path) -> Result<Option<String>, PkiError> {

@@ -31,15 +31,15 @@ const CHUNK: usize = 8 * 1024;
 ///
 /// # Errors
 /// A message for the user: why the runtime is unreachable.
-pub(in crate::serve) async fn pass_on(
+pub(in crate::serve) async fn proxy_stream(
     mut request: Request<IncomingBody>,
     url: &str,
     idle_timeout: Duration,
     held: impl Sized + 'static,
 ) -> Result<Response<Body>, String> {
-    let (address, passed) = passed_on(&request, url)?;
+    let (address, passed) = forwarded_request(&request, url)?;
     let client = hyper::upgrade::on(&mut request);
-    let answered = tokio::time::timeout(CREATION_TIMEOUT, ask(&address, passed)).await;
+    let answered = tokio::time::timeout(CREATION_TIMEOUT, send_upgrade(&address, passed)).await;
     let mut answer = answered
         .map_err(|_| format!("the runtime's streaming server at {address} does not respond"))?
         .map_err(|error| format!("the runtime's streaming server at {address}: {error}"))?;
@@ -60,7 +60,10 @@ pub(in crate::serve) async fn pass_on(
 }
 
 /// The request as the runtime gets it: the path of its URL, the client's headers.
-fn passed_on(request: &Request<IncomingBody>, url: &str) -> Result<(String, Request<Empty<Bytes>>), String> {
+fn forwarded_request(
+    request: &Request<IncomingBody>,
+    url: &str,
+) -> Result<(String, Request<Empty<Bytes>>), String> {
     let uri: Uri = url.parse().map_err(|_| format!("the runtime returned an invalid URL {url:?}"))?;
     let address = match uri.authority() {
         Some(authority) if uri.scheme_str() == Some("http") => {
@@ -83,7 +86,7 @@ fn passed_on(request: &Request<IncomingBody>, url: &str) -> Result<(String, Requ
     Ok((address, passed))
 }
 
-async fn ask(address: &str, request: Request<Empty<Bytes>>) -> Result<Response<Incoming>, String> {
+async fn send_upgrade(address: &str, request: Request<Empty<Bytes>>) -> Result<Response<Incoming>, String> {
     let stream = TcpStream::connect(address).await.map_err(|error| error.to_string())?;
     let _ = stream.set_nodelay(true);
     let shaken = http1::handshake(TokioIo::new(stream)).await;

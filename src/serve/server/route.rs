@@ -181,11 +181,11 @@ pub fn route(method: &str, path: &str, query: &str) -> Result<Route, Refused> {
                     "you must specify at least one `command=` parameter".to_owned(),
                 ));
             }
-            Ok(Route::Exec(target(rest, true)?, command, wanted_streams(&parameters)?))
+            Ok(Route::Exec(target(rest, true)?, command, requested_streams(&parameters)?))
         }
         ["attach", rest @ ..] => {
             streams()?;
-            Ok(Route::Attach(target(rest, true)?, wanted_streams(&parameters(query))?))
+            Ok(Route::Attach(target(rest, true)?, requested_streams(&parameters(query))?))
         }
         ["portForward", rest @ ..] => {
             streams()?;
@@ -288,7 +288,7 @@ fn only_cpu_and_memory(parameters: &Parameters) -> Result<bool, Refused> {
 ///
 /// # Errors
 /// None is requested.
-pub(in crate::serve) fn wanted_streams(parameters: &Parameters) -> Result<Streams, Refused> {
+pub(in crate::serve) fn requested_streams(parameters: &Parameters) -> Result<Streams, Refused> {
     // The kubelet's own parameter names and, as API server clients send them, Kubernetes'.
     let either = |one, other| flag(parameters, one) || flag(parameters, other);
     let tty = flag(parameters, "tty");

@@ -33,7 +33,7 @@ const PLAIN: &str = "text/plain; charset=utf-8";
 type Failed = (StatusCode, String);
 
 /// Whether the request is a log query and not for a file.
-pub(super) fn asks(parameters: &Parameters) -> bool {
+pub(super) fn is_log_query(parameters: &Parameters) -> bool {
     parameters.iter().any(|(name, _)| name == "query")
 }
 
@@ -232,7 +232,7 @@ pub(super) async fn query(parameters: &Parameters) -> Result<Response<Body>, Fai
     }
     let (mut known, mut files) = (Vec::new(), Vec::new());
     for service in &query.services {
-        if journal_knows(service).await {
+        if journal_has(service).await {
             known.push(service.clone());
         } else if !query.has_options()
             && let Some(file) = file_of_service(service).await
@@ -260,7 +260,7 @@ fn journal(arguments: &[String]) -> io::Result<TalkingChild> {
     TalkingChild::start(Command::new("journalctl").args(arguments).stderr(Stdio::null()), &[])
 }
 
-async fn journal_knows(service: &str) -> bool {
+async fn journal_has(service: &str) -> bool {
     let words = ["--quiet", "--no-pager", "--lines=1", "--output=cat"].map(str::to_owned);
     let arguments = [&words[..], &[format!("--unit={service}")]].concat();
     let Ok(child) = journal(&arguments) else { return false };

@@ -93,7 +93,7 @@ fn the_routes_answer_and_everything_else_is_a_status_object() {
 }
 
 #[test]
-fn oversized_and_malformed_requests_are_refused_and_the_server_goes_on() {
+fn oversized_and_malformed_requests_do_not_stop_the_server() {
     run(async {
         let directory = ServerDirectory::new();
         let path = directory.socket();

@@ -133,7 +133,7 @@ pub struct Tls {
 struct TlsState {
     config: Arc<ServerConfig>,
     pair: Pair,
-    looked: Instant,
+    checked_at: Instant,
     /// Since when this process serves with the pair.
     since: Instant,
     /// The last problem that was reported.
@@ -146,7 +146,7 @@ impl TlsSettings {
     /// # Errors
     /// The setting that leaves none, and the possible values.
     pub fn check(&self) -> Result<(), TlsError> {
-        spoken(self).map(drop)
+        allowed_protocols(self).map(drop)
     }
 }
 
@@ -166,7 +166,7 @@ impl Tls {
         let state = RefCell::new(TlsState {
             config,
             pair,
-            looked: Instant::now(),
+            checked_at: Instant::now(),
             since: Instant::now(),
             trouble: None,
         });
@@ -199,7 +199,7 @@ impl Tls {
     /// changed or the certificate expires. A file that cannot be used is reported once, and the last good one
     /// stays.
     pub fn current(&self) -> Arc<ServerConfig> {
-        if self.state.borrow().looked.elapsed() >= LOOK_EVERY {
+        if self.state.borrow().checked_at.elapsed() >= LOOK_EVERY {
             self.refresh();
         }
         Arc::clone(&self.state.borrow().config)
@@ -207,7 +207,7 @@ impl Tls {
 
     fn refresh(&self) {
         let mut state = self.state.borrow_mut();
-        state.looked = Instant::now();
+        state.checked_at = Instant::now();
         let due = match &self.source {
             Source::Files { .. } => true,
             Source::Own { directory, names, .. } => {
@@ -265,7 +265,7 @@ fn read(source: &Source, authority: &Authority, clock: &Clock) -> Result<Pair, T
 }
 
 fn configure(settings: &TlsSettings, source: &Source, pair: &Pair) -> Result<Arc<ServerConfig>, TlsError> {
-    let (provider, versions) = spoken(settings)?;
+    let (provider, versions) = allowed_protocols(settings)?;
     let files = source.files();
     let bad = |what: &str| TlsError::Setting(format!("serve with {files}: no {what} in PEM"));
     let unusable = |source| TlsError::Use { files: files.clone(), source };
@@ -291,7 +291,7 @@ fn configure(settings: &TlsSettings, source: &Source, pair: &Pair) -> Result<Arc
 type Spoken = (Arc<CryptoProvider>, Vec<&'static SupportedProtocolVersion>);
 
 /// The part of the library's versions and suites that the settings allow.
-fn spoken(settings: &TlsSettings) -> Result<Spoken, TlsError> {
+fn allowed_protocols(settings: &TlsSettings) -> Result<Spoken, TlsError> {
     let versions = match settings.min_version.as_str() {
         "" | "VersionTLS10" | "VersionTLS11" | "VersionTLS12" => {
             vec![&rustls::version::TLS13, &rustls::version::TLS12]
@@ -339,9 +339,10 @@ mod tests {
     }
 
     #[test]
-    fn settings_choose_versions_and_suites_or_are_refused_with_what_there_is() {
+    fn tls_settings_select_versions_and_suites_or_list_valid_ones() {
         let count = |settings: &TlsSettings| {
-            spoken(settings).map(|(provider, versions)| (provider.cipher_suites.len(), versions.len()))
+            allowed_protocols(settings)
+                .map(|(provider, versions)| (provider.cipher_suites.len(), versions.len()))
         };
         let all = tls_provider().cipher_suites.len();
         assert_eq!(count(&settings("", &[])).unwrap(), (all, 2));
@@ -358,7 +359,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_users_files_are_read_again_when_they_change_and_bad_ones_change_nothing() {
+    async fn serving_files_are_reread_on_change_and_bad_ones_ignored() {
         let directory = TempDir::new();
         let authority = Rc::new(Authority::open(&directory.join("pki"), "box").unwrap());
         let now = Timestamp::from_secs(1_800_000_000);

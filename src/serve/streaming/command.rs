@@ -282,7 +282,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn how_it_ended_is_told_in_the_clients_dialect() {
+    fn exit_status_is_reported_in_the_client_protocol_version() {
         assert_eq!(report(&Ok(0), true), r#"{"metadata":{},"status":"Success"}"#);
         assert_eq!(report(&Ok(0), false), "");
         let failed: Value = serde_json::from_str(&report(&Ok(3), true)).expect("it is JSON");

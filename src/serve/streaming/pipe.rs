@@ -132,7 +132,7 @@ impl Window {
     }
 
     /// Waits for room and returns how much of `wanted` may be sent.
-    async fn take(&self, wanted: usize) -> usize {
+    async fn reserve(&self, wanted: usize) -> usize {
         loop {
             let open = usize::try_from(self.open.get()).unwrap_or(0);
             let size = if self.kept.get() { wanted.min(open) } else { wanted };
@@ -242,7 +242,7 @@ impl Outlet {
             if let Framing::Spdy { window, .. } = &self.framing {
                 tokio::select! {
                     biased;
-                    granted = window.take(size) => size = granted,
+                    granted = window.reserve(size) => size = granted,
                     () = self.cut() => return Err(Gone),
                 }
             }
@@ -282,7 +282,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_connection_is_idle_when_nothing_went_over_it_for_long_enough() {
+    async fn connection_is_idle_after_the_timeout_without_traffic() {
         let activity = Activity::new();
         let begin = Instant::now();
         let note = async {
@@ -298,13 +298,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_window_holds_once_the_client_has_shown_that_it_keeps_one() {
         let window = Window::new(10, false);
-        assert_eq!(window.take(100).await, 100, "nobody counts");
+        assert_eq!(window.reserve(100).await, 100, "nobody counts");
         window.widen(95);
-        assert_eq!(window.take(100).await, 5);
-        let take = tokio::time::timeout(Duration::from_secs(1), window.take(100));
+        assert_eq!(window.reserve(100).await, 5);
+        let take = tokio::time::timeout(Duration::from_secs(1), window.reserve(100));
         assert!(take.await.is_err(), "the window is shut");
         window.widen(3);
-        assert_eq!(window.take(100).await, 3);
+        assert_eq!(window.reserve(100).await, 3);
     }
 
     #[tokio::test]

@@ -73,7 +73,7 @@ async fn open_streams(client: &mut Spdy, kinds: &[&str]) -> Vec<u32> {
 }
 
 #[tokio::test]
-async fn a_program_talks_with_a_client_over_spdy_and_its_exit_code_arrives() {
+async fn spdy_client_exchanges_data_and_receives_the_exit_code() {
     with_server(|announcer| async move {
         let url = announce(&announcer, ALL, || Ok(cat(3)));
         let offered = ["v5.channel.k8s.io", "v4.channel.k8s.io", "v3.channel.k8s.io"];
@@ -103,7 +103,7 @@ async fn a_program_talks_with_a_client_over_spdy_and_its_exit_code_arrives() {
 }
 
 #[tokio::test]
-async fn older_dialects_tell_failure_in_words_and_success_by_silence() {
+async fn old_protocol_reports_failure_as_text_and_success_as_empty() {
     with_server(|announcer| async move {
         for (session, said) in [
             (Box::new(|| Ok(cat(0))) as Box<dyn FnOnce() -> Result<Session, String>>, ""),
@@ -188,7 +188,7 @@ async fn a_program_talks_with_a_client_over_websocket() {
 }
 
 #[tokio::test]
-async fn a_program_talks_in_base64_and_its_end_is_told() {
+async fn base64_websocket_carries_output_and_exit_status() {
     with_server(|announcer| async move {
         let url = announce(&announcer, Streams { stdin: true, stdout: true, ..ALL }, || {
             // This program ends by itself.
@@ -270,7 +270,7 @@ fn chatterbox(alive: Rc<Cell<bool>>) -> Session {
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_read_holds_up_nobody_and_one_that_vanishes_ends_its_program() {
+async fn stalled_client_blocks_no_other_and_lost_one_ends_its_exec() {
     with_server(|announcer| async move {
         let alive = Rc::new(Cell::new(false));
         let flag = Rc::clone(&alive);
@@ -425,7 +425,7 @@ async fn ports_are_forwarded_over_spdy_many_at_a_time() {
 /// A server that sends first and closes, while its client sends nothing: the end of the stream reaches the
 /// client.
 #[tokio::test]
-async fn the_end_of_a_pods_side_reaches_the_client_while_its_own_is_open() {
+async fn port_forward_passes_eof_while_the_client_side_is_open() {
     with_server(|announcer| async move {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("bind");
         let port = listener.local_addr().expect("an address").port();

@@ -102,7 +102,7 @@ fn password(object: &LocalObject) -> String {
 }
 
 #[test]
-fn objects_come_back_as_they_were_and_what_has_not_changed_is_not_written() {
+fn objects_round_trip_and_unchanged_ones_are_not_written() {
     for key in [StoreKey::None, key(1)] {
         let directory = Directory::new();
         let store = directory.open(&key);
@@ -132,7 +132,7 @@ fn with_a_key_no_byte_of_a_secret_is_in_the_files() {
 }
 
 #[test]
-fn turning_encryption_on_encrypts_what_was_in_the_clear_and_leaves_no_trace() {
+fn enabling_encryption_leaves_no_plaintext_in_the_file() {
     let directory = Directory::new();
     let many: Vec<_> =
         (0..50).map(|number| secret(&format!("s{number}"), &format!("{VALUE}-{number}"))).collect();
@@ -222,7 +222,7 @@ fn another_process_reads_all_but_encrypted_secrets() {
 
 /// kubectl keeps a copy of the whole manifest in an annotation of what it applies.
 #[test]
-fn the_copy_of_a_secret_that_kubectl_keeps_is_as_secret_as_the_secret() {
+fn last_applied_copy_of_a_secret_is_encrypted_too() {
     for key in [StoreKey::None, key(1)] {
         let directory = Directory::new();
         let copy = format!("{{\"stringData\":{{\"password\":\"{VALUE}\"}}}}");

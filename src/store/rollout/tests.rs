@@ -83,7 +83,7 @@ fn put(store: &StoreHandle, phase: &RolloutPhase) -> usize {
 }
 
 #[test]
-fn every_stage_comes_back_and_what_has_not_changed_is_not_written() {
+fn every_stage_round_trips_and_unchanged_ones_are_not_written() {
     for key in [StoreKey::None, key(1)] {
         let directory = Directory::new();
         let store = directory.open(&key);
@@ -135,7 +135,7 @@ fn a_good_set_is_sealed_like_the_one_that_runs() {
 }
 
 #[test]
-fn a_row_that_makes_no_sense_is_told_and_skipped() {
+fn invalid_trial_row_is_refused() {
     let row =
         |record: &[u8]| RawRollout { source: "http".to_owned(), parts_left: 1, record: Ok(record.to_vec()) };
     for record in [

@@ -35,7 +35,7 @@ fn a_newer_file_is_refused_and_left_alone() {
 }
 
 #[test]
-fn a_newer_file_that_says_that_we_may_is_worked_with_and_stays_newer() {
+fn newer_compatible_store_is_used_and_keeps_its_version() {
     let directory = Directory::new();
     let (store, _) = open_inline(&directory.db());
     run(store.commit_source(PodSource::File, &[pod("a", "1")], &[], None)).unwrap();
@@ -46,10 +46,10 @@ fn a_newer_file_that_says_that_we_may_is_worked_with_and_stays_newer() {
     };
     assert_eq!(
         (pragma("application_id"), pragma("user_version")),
-        (schema::READABLE_BY, schema::known_version())
+        (schema::READABLE_BY, schema::newest_version())
     );
     // A future release: one more table, and no existing one was changed.
-    let tomorrow = schema::known_version() + 1;
+    let tomorrow = schema::newest_version() + 1;
     let statement = format!("CREATE TABLE moon (phase TEXT); PRAGMA user_version = {tomorrow}");
     connection.execute_batch(&statement).unwrap();
     let (store, report) = open_inline(&directory.db());
@@ -67,7 +67,7 @@ fn a_newer_file_that_says_that_we_may_is_worked_with_and_stays_newer() {
 }
 
 #[test]
-fn a_second_agent_on_one_file_is_told_so() {
+fn second_agent_on_one_store_is_refused() {
     let directory = Directory::new();
     let (first, _) = open_inline(&directory.db());
     let error = StoreHandle::open(&directory.db(), options(Mode::Inline)).err().unwrap();
@@ -100,8 +100,8 @@ fn check_damage(what: &str, damage: impl FnOnce(&Path)) {
     damage(&directory.db());
     let (store, report) = open_inline(&directory.db());
     let damaged = report.damaged.unwrap_or_else(|| panic!("{what}: not noticed"));
-    assert!(damaged.kept_as.to_string_lossy().ends_with("agent.db.damaged-20231114T221320Z"), "{damaged:?}");
-    assert!(damaged.kept_as.exists() && !damaged.reason.is_empty(), "{what}: {damaged:?}");
+    assert!(damaged.moved_to.to_string_lossy().ends_with("agent.db.damaged-20231114T221320Z"), "{damaged:?}");
+    assert!(damaged.moved_to.exists() && !damaged.reason.is_empty(), "{what}: {damaged:?}");
     run(async {
         assert_eq!(store.load().await.unwrap(), Loaded::default(), "{what}");
         store.commit_source(PodSource::File, &[pod("a", "1")], &[], None).await.unwrap();
@@ -178,7 +178,7 @@ fn a_torn_log_costs_its_last_transactions_and_nothing_older() {
 }
 
 #[test]
-fn a_row_that_does_not_decode_is_reported_and_the_others_are_loaded() {
+fn undecodable_row_is_reported_and_the_others_load() {
     run(async {
         let directory = Directory::new();
         let (store, _) = open_inline(&directory.db());
@@ -232,7 +232,7 @@ fn pod_with_a_raw_field_of_the_wrong_type_is_read_without_it() {
 }
 
 #[test]
-fn a_full_disk_is_told_apart_and_what_waits_stays_waiting() {
+fn full_disk_is_reported_and_pending_writes_are_kept() {
     run(async {
         let directory = Directory::new();
         let (store, _) = open_inline(&directory.db());
@@ -264,7 +264,7 @@ fn a_full_disk_is_told_apart_and_what_waits_stays_waiting() {
 }
 
 #[test]
-fn a_restart_count_that_the_disk_refused_is_written_behind_unless_a_later_one_was() {
+fn refused_restart_count_is_retried_unless_superseded() {
     run(async {
         let directory = Directory::new();
         let (store, _) = open_inline(&directory.db());
@@ -288,7 +288,7 @@ fn a_restart_count_that_the_disk_refused_is_written_behind_unless_a_later_one_wa
 }
 
 #[test]
-fn a_file_that_cannot_be_written_is_told_apart_and_still_read() {
+fn unwritable_store_is_reported_and_still_readable() {
     run(async {
         let directory = Directory::new();
         let (store, _) = open_inline(&directory.db());
@@ -316,7 +316,7 @@ fn a_closed_store_says_so() {
 }
 
 #[test]
-fn the_command_line_reads_while_the_agent_writes_and_after_it_is_gone() {
+fn read_only_store_works_beside_the_agent_and_after_it() {
     run(async {
         let directory = Directory::new();
         let missing = ReadOnlyStore::open(&directory.db()).err().unwrap();

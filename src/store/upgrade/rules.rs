@@ -214,7 +214,7 @@ pub struct Seen {
     /// On the disk.
     pub in_place: InPlace,
     /// A rollback was requested.
-    pub is_asked_back: bool,
+    pub rollback_requested: bool,
     /// The agent, or why it does not answer.
     pub agent: Result<Answering, String>,
 }
@@ -233,7 +233,7 @@ pub struct Watch {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Check again in a moment.
-    Look,
+    CheckAgain,
     /// Have the service start the new program, once.
     Restart,
     /// End the upgrade, with a reason where there is one.
@@ -258,7 +258,7 @@ pub fn step(watch: &mut Watch, record: &UpgradeRecord, seen: &Seen, passed: Dura
         }
         (_, InPlace::Missing) => return back([&record.program, " no longer exists"].concat()),
     }
-    if seen.is_asked_back {
+    if seen.rollback_requested {
         return back("requested".to_owned());
     }
     if record.watches > MOST_WATCHES {
@@ -312,7 +312,7 @@ pub fn step(watch: &mut Watch, record: &UpgradeRecord, seen: &Seen, passed: Dura
             }
         }
     }
-    if passed >= longest { back("it did not stay healthy long enough".to_owned()) } else { Step::Look }
+    if passed >= longest { back("it did not stay healthy long enough".to_owned()) } else { Step::CheckAgain }
 }
 
 /// One change to the machine: it happens as a whole or not at all, and may be repeated.

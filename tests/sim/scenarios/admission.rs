@@ -71,7 +71,7 @@ fn a_pod_that_has_ended_makes_room() {
 }
 
 #[test]
-fn who_ran_before_keeps_the_place_over_a_restart_even_when_the_node_was_rebooted() {
+fn admitted_pod_keeps_its_place_after_a_reboot() {
     simulate(async {
         let mut node = small_node(1).await;
         let first = Manifest::new("z-first", "Always", Act::Forever);

@@ -60,7 +60,7 @@ fn a_pod_whose_cgroup_cannot_be_made_waits_for_it_and_says_why() {
 }
 
 #[test]
-fn a_lost_pods_cgroup_goes_when_all_sources_have_spoken_and_not_before() {
+fn orphaned_cgroup_goes_only_after_all_sources_report() {
     simulate(async {
         let mut node = node().await;
         let wanted = files(&[&Manifest::new("web", "Always", Act::Forever)]);

@@ -40,7 +40,7 @@ async fn goes_on(node: &mut Node, what: &str) {
 }
 
 #[test]
-fn pods_of_a_box_without_a_clock_run_before_and_after_it_hears_the_time() {
+fn pods_survive_clock_jumps_and_agent_restarts() {
     simulate(async {
         let mut node = node().await;
         node.want(PodSource::File, &pods());
@@ -64,7 +64,7 @@ fn pods_of_a_box_without_a_clock_run_before_and_after_it_hears_the_time() {
 }
 
 #[test]
-fn a_reboot_into_1970_starts_what_ran_and_the_right_time_ends_nothing() {
+fn reboot_into_1970_restarts_pods_and_clock_sync_ends_none() {
     simulate(async {
         let mut node = node().await;
         node.want(PodSource::File, &pods());
@@ -86,7 +86,7 @@ fn a_reboot_into_1970_starts_what_ran_and_the_right_time_ends_nothing() {
 }
 
 #[test]
-fn what_waits_is_tried_again_though_the_clock_was_set_back_by_years() {
+fn retries_continue_when_the_clock_is_set_back_years() {
     simulate(async {
         let mut node = Node::new(1, &[PodSource::File]);
         crate::sim::pods::script_images(&node.fake);

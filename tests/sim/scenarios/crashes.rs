@@ -126,7 +126,7 @@ fn what_is_alive_is_not_restarted_by_an_agent_that_keeps_dying() {
 }
 
 #[test]
-fn a_crash_loop_is_slowed_down_whoever_is_there_to_count() {
+fn crash_loop_back_off_grows_across_agent_restarts() {
     simulate(async {
         let mut node = node().await;
         let web = files(&[&Manifest::new("web", "Always", Act::Crashes)]);
@@ -146,7 +146,7 @@ fn a_crash_loop_is_slowed_down_whoever_is_there_to_count() {
 }
 
 #[test]
-fn after_a_reboot_without_any_source_every_pod_that_should_run_runs() {
+fn reboot_without_sources_starts_pods_from_the_store() {
     simulate(async {
         let mut node = node().await;
         let web = Manifest { init: vec![(Act::Done, false)], ..Manifest::new("web", "Always", Act::Forever) };
@@ -177,7 +177,7 @@ fn write_logs(node: &Node) {
 }
 
 #[test]
-fn a_start_that_the_power_cut_left_no_time_to_tell_of_is_counted_by_its_log() {
+fn restart_count_is_recovered_from_logs_after_a_power_cut() {
     simulate(async {
         let mut node = node().await;
         let web = files(&[&Manifest::new("web", "Always", Act::Forever)]);

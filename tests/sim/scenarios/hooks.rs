@@ -69,7 +69,7 @@ fn deleted(pod: &SourcePod, node: &Node, grace_seconds: i64) -> SourcePod {
 }
 
 #[test]
-fn the_next_container_waits_for_the_hook_of_the_one_before_and_other_pods_do_not() {
+fn post_start_hook_delays_only_its_own_pods_containers() {
     simulate(async {
         let mut node = node().await;
         script(&node, "c0", "greet", 10, 0);
@@ -88,7 +88,7 @@ fn the_next_container_waits_for_the_hook_of_the_one_before_and_other_pods_do_not
 }
 
 #[test]
-fn a_container_whose_hook_fails_is_stopped_and_tried_again_ever_more_slowly() {
+fn failed_post_start_hook_restarts_with_back_off() {
     simulate(async {
         let mut node = node().await;
         script(&node, "c0", "greet", 1, 7);
@@ -124,7 +124,7 @@ fn a_pod_whose_hook_never_ends_is_taken_down_at_once() {
 }
 
 #[test]
-fn a_container_that_ends_during_its_hook_holds_up_nobody() {
+fn container_exit_during_its_hook_unblocks_the_next_one() {
     simulate(async {
         let mut node = node().await;
         let sleeps = r#"{"postStart": {"sleep": {"seconds": 30}}}"#;
@@ -141,7 +141,7 @@ fn a_container_that_ends_during_its_hook_holds_up_nobody() {
 }
 
 #[test]
-fn a_hook_is_not_run_again_for_a_container_that_the_agent_before_started() {
+fn agent_restart_does_not_repeat_a_post_start_hook() {
     simulate(async {
         let mut node = node().await;
         script(&node, "c0", "greet", 20, 0);
@@ -160,7 +160,7 @@ fn a_hook_is_not_run_again_for_a_container_that_the_agent_before_started() {
 }
 
 #[test]
-fn a_stop_runs_the_hook_first_and_takes_no_longer_than_the_grace() {
+fn pre_stop_hook_runs_within_the_grace_period() {
     // What the hook takes, what it ends with, how long all of it takes.
     for (takes, code, seconds) in [(5, 0, 7), (5, 1, 7), (1000, 0, 22), (20, 0, 22), (19, 0, 21)] {
         simulate(async {
@@ -181,7 +181,7 @@ fn a_stop_runs_the_hook_first_and_takes_no_longer_than_the_grace() {
 }
 
 #[test]
-fn an_agent_that_dies_in_a_stop_leaves_the_rest_of_the_grace_to_the_next() {
+fn next_agent_continues_a_stop_with_the_remaining_grace() {
     // When it dies: during the hook, during the stop, when all is over.
     for (dies, hooks, seconds) in [(4, 2, 30), (14, 2, 30), (29, 2, 30)] {
         simulate(async {
@@ -227,7 +227,7 @@ fn a_shorter_grace_reaches_a_stop_that_is_under_way() {
 }
 
 #[test]
-fn a_pod_that_nobody_knows_any_more_is_still_parted_from_as_its_containers_say() {
+fn pod_lost_from_the_store_still_gets_its_pre_stop_hook() {
     simulate(async {
         let mut node = node().await;
         node.want(PodSource::File, &files(&[&with_hooks("web", Act::Forever, PART)]));
@@ -243,7 +243,7 @@ fn a_pod_that_nobody_knows_any_more_is_still_parted_from_as_its_containers_say()
 }
 
 #[test]
-fn a_stop_that_the_runtime_does_not_carry_out_is_told_of_once_and_ends_when_it_does() {
+fn hanging_stop_is_reported_once_and_completes_later() {
     simulate(async {
         let mut node = node().await;
         node.want(PodSource::File, &files(&[&with_hooks("web", Act::Forever, PART)]));

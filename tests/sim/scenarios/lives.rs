@@ -51,7 +51,7 @@ fn one_container_restarts_the_whole_pod_in_its_sandbox() {
 }
 
 #[test]
-fn an_agent_that_dies_at_any_call_goes_on_restarting_the_whole_pod() {
+fn whole_pod_restart_survives_agent_death_at_any_call() {
     for call in 1..80 {
         simulate(async {
             let mut node = node().await;

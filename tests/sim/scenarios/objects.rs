@@ -102,7 +102,7 @@ fn a_changed_object_reaches_the_files_of_a_running_pod() {
 }
 
 #[test]
-fn after_a_power_cut_a_pod_has_its_objects_before_any_source_has_spoken() {
+fn power_cut_without_sources_keeps_a_pods_objects() {
     simulate(async {
         let mut node = node().await;
         let web = pod("files", "files");

@@ -65,7 +65,7 @@ fn records(node: &Node, name: &str) -> usize {
 }
 
 #[test]
-fn one_pod_goes_that_may_and_the_node_takes_none_until_it_has_recovered() {
+fn memory_pressure_evicts_one_pod_and_blocks_admission() {
     simulate(async {
         let (mut node, base, [small, big]) = three_pods().await;
         node.use_memory(950);
@@ -170,7 +170,7 @@ fn survives(plan: impl FnOnce(&Node)) -> bool {
 }
 
 #[test]
-fn an_agent_that_dies_while_it_evicts_leaves_a_pod_that_runs_or_one_that_is_over() {
+fn agent_death_leaves_pods_either_running_or_evicted() {
     for after_effect in [false, true] {
         let mut number = 1;
         while survives(|node| {
@@ -190,7 +190,7 @@ fn an_agent_that_dies_while_it_evicts_leaves_a_pod_that_runs_or_one_that_is_over
 }
 
 #[test]
-fn an_image_goes_when_nobody_has_used_it_for_too_long_and_a_wanted_one_does_not() {
+fn unused_images_are_removed_at_their_maximum_age() {
     simulate(async {
         let limits = ImageLimits { maximum_age: 10 * MINUTE, ..ImageLimits::default() };
         let mut node = kept_node(limits).await;

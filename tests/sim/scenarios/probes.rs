@@ -47,7 +47,7 @@ fn runs(node: &Node) -> usize {
 }
 
 #[test]
-fn a_container_that_fails_its_liveness_probe_is_restarted_and_probed_again() {
+fn failed_liveness_probe_restarts_container_and_probing() {
     simulate(async {
         let mut node = node().await;
         let web = probed(&["liveness"]);
@@ -93,7 +93,7 @@ fn readiness_follows_its_probe_and_restarts_nothing() {
 }
 
 #[test]
-fn a_restart_of_the_agent_neither_unreadies_a_pod_nor_repeats_its_startup_probe() {
+fn agent_restart_keeps_readiness_and_skips_startup_probe() {
     simulate(async {
         let mut node = node().await;
         let web = probed(&["startup", "readiness", "liveness"]);
@@ -184,7 +184,7 @@ fn probes_end_with_their_pod() {
 }
 
 #[test]
-fn a_container_killed_for_its_probe_has_failed_even_when_it_ends_well() {
+fn liveness_kill_counts_as_failure_even_with_exit_code_0() {
     simulate(async {
         let mut node = node().await;
         let graceful = Program { on_stop: OnStop::Exits { after: SECOND, code: 0 }, ..Program::forever() };

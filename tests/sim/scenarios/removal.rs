@@ -31,7 +31,7 @@ fn a_removal_that_was_under_way_goes_on_after_a_crash() {
 }
 
 #[test]
-fn a_terminating_pod_that_is_wanted_again_under_its_uid_starts_over() {
+fn terminating_pod_restored_under_its_uid_starts_again() {
     simulate(async {
         let mut node = node().await;
         let web = files(&[&Manifest::new("web", "Always", Act::Stubborn)]);
@@ -121,7 +121,7 @@ fn a_pod_whose_image_is_on_its_way_is_taken_down_at_once() {
 }
 
 #[test]
-fn a_terminating_pod_that_is_wanted_again_starts_over_also_when_the_agent_dies_in_between() {
+fn restored_terminating_pod_starts_after_an_agent_crash() {
     simulate(async {
         let mut node = node().await;
         let job = files(&[&Manifest::new("job", "Never", Act::Stubborn)]);
@@ -146,7 +146,7 @@ fn a_terminating_pod_that_is_wanted_again_starts_over_also_when_the_agent_dies_i
 }
 
 #[test]
-fn a_pod_that_is_wanted_again_while_its_last_traces_go_starts_over() {
+fn pod_restored_during_its_cleanup_starts_again() {
     for pause in 0..12 {
         simulate(async {
             let mut node = node().await;
@@ -173,7 +173,7 @@ fn a_pod_that_is_wanted_again_while_its_last_traces_go_starts_over() {
 }
 
 #[test]
-fn a_pod_that_is_gone_is_not_taken_down_again_because_of_an_old_look() {
+fn removed_pod_is_not_torn_down_again_on_stale_state() {
     simulate(async {
         let mut node = node_with(&[PodSource::File, PodSource::Http]).await;
         node.fake.set_hints(false);

@@ -50,7 +50,7 @@ fn shares(node: &Node) -> Vec<i64> {
 }
 
 #[test]
-fn a_running_container_gets_more_without_a_restart_and_keeps_it_over_one_of_the_agent() {
+fn in_place_resize_survives_an_agent_restart() {
     simulate(async {
         let mut node = small_node().await;
         let before = asking("web", 500);

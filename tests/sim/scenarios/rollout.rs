@@ -64,7 +64,7 @@ fn complaint(node: &Node) -> Option<String> {
 }
 
 #[test]
-fn a_set_that_does_not_start_is_rolled_back_and_not_tried_again_until_another_comes() {
+fn failed_pod_set_is_rolled_back_and_not_retried_unchanged() {
     simulate(async {
         let mut node = node().await;
         node.want(PodSource::Http, &bad());
@@ -245,7 +245,7 @@ fn survives(number: u64, moment: WriteMoment) -> bool {
 }
 
 #[test]
-fn a_power_cut_at_any_write_loses_neither_the_trial_nor_what_was_good() {
+fn rollback_survives_a_power_cut_at_any_write() {
     for moment in [WriteMoment::Before, WriteMoment::After] {
         let writes = (1..1000).take_while(|number| survives(*number, moment)).count();
         assert!(writes > 8, "{writes} writes only");

@@ -53,7 +53,7 @@ fn a_hanging_runtime_is_survived_and_the_pods_status_says_so() {
 }
 
 #[test]
-fn a_runtime_that_does_not_say_its_version_holds_up_neither_sources_nor_shutdown() {
+fn hanging_version_call_blocks_no_source_or_shutdown() {
     simulate(async {
         let mut node = node().await;
         node.wait(SECOND).await;
@@ -73,7 +73,7 @@ fn a_runtime_that_does_not_say_its_version_holds_up_neither_sources_nor_shutdown
 }
 
 #[test]
-fn a_pod_that_has_ended_is_told_of_rightly_after_a_restart() {
+fn finished_pods_status_survives_a_restart() {
     simulate(async {
         let mut node = node().await;
         let job = files(&[&Manifest::new("job", "Never", Act::Done)]);
@@ -121,7 +121,7 @@ fn failed_pulls_are_tried_again_with_growing_pauses() {
 }
 
 #[test]
-fn a_sandbox_that_cannot_be_replaced_is_not_stopped_again_and_again() {
+fn dead_sandbox_is_stopped_once_per_failed_replacement() {
     simulate(async {
         let mut node = node().await;
         let web = Manifest::new("web", "Always", Act::Forever);

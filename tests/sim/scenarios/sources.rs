@@ -102,7 +102,7 @@ fn orphans_are_removed_only_after_every_source_has_spoken() {
 }
 
 #[test]
-fn a_source_that_is_not_configured_any_more_takes_its_pods_with_it() {
+fn pods_of_a_source_no_longer_configured_are_removed() {
     simulate(async {
         let mut node = node_with(&[PodSource::File, PodSource::Http]).await;
         node.want(PodSource::File, &files(&[&Manifest::new("web", "Always", Act::Forever)]));

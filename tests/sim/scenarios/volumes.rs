@@ -47,7 +47,7 @@ fn mounted_below(node: &Node) -> usize {
 }
 
 #[test]
-fn a_container_mounts_parts_of_volumes_and_images_and_all_of_it_goes_with_the_pod() {
+fn sub_paths_and_image_volumes_go_with_their_pod() {
     simulate(async {
         let mut node = node().await;
         node.fake.add_image("registry.example/pictures:1");
@@ -106,7 +106,7 @@ fn a_container_mounts_parts_of_volumes_and_images_and_all_of_it_goes_with_the_po
 }
 
 #[test]
-fn a_mount_that_cannot_be_made_is_told_in_upstreams_words() {
+fn failed_mounts_report_upstreams_reasons_and_messages() {
     let mounts = |extra: &Value| {
         let mut mount = json!({"name": "v", "mountPath": "/data"});
         mount.as_object_mut().expect("an object").extend(extra.as_object().expect("an object").clone());
@@ -153,7 +153,7 @@ fn a_mount_that_cannot_be_made_is_told_in_upstreams_words() {
 }
 
 #[test]
-fn directories_of_unknown_pods_go_when_all_sources_have_spoken_and_not_before() {
+fn orphaned_directories_go_only_after_all_sources_report() {
     simulate(async {
         let mut node = node().await;
         let lives = Manifest::new("lives", "Always", Act::Forever);

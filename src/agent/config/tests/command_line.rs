@@ -81,7 +81,7 @@ fn removed_flags_warn_once_with_what_to_use_and_change_nothing() {
 }
 
 #[test]
-fn underscores_are_dashes_and_both_spellings_of_the_manifest_directory_are_one() {
+fn flag_underscores_are_dashes_and_manifest_dir_is_an_alias() {
     assert_eq!(resolved(&["--pod_manifest_path=/m"]).kubelet.static_pod_path, "/m");
     assert_eq!(resolved(&["--pod-manifest-path=/a", "--manifest-dir", "/b"]).kubelet.static_pod_path, "/b");
     assert_eq!(
@@ -250,7 +250,7 @@ fn values_that_do_not_fit_name_flag_value_and_form() {
 }
 
 #[test]
-fn a_manifest_url_has_one_authorization_and_a_key_belongs_to_a_certificate() {
+fn manifest_url_auth_is_unique_and_key_needs_a_certificate() {
     let both = ["--manifest-url-token-file=/t", "--manifest-url-header=authorization:hunter2"];
     let text = refusal(&both);
     assert!(

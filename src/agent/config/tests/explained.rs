@@ -48,7 +48,7 @@ fn the_printed_file_reads_back_to_the_same_configuration() {
 }
 
 #[test]
-fn header_values_are_masked_wherever_the_configuration_is_printed() {
+fn header_values_are_masked_in_every_configuration_output() {
     let scratch = Scratch::new();
     let file = scratch.config("c", "staticPodURLHeader: {Authorization: [Bearer hunter2]}\n");
     let given = resolved(&["--config", &file]);
@@ -82,7 +82,7 @@ fn explaining_names_value_origin_and_effect_of_every_setting() {
 }
 
 #[test]
-fn settings_without_effect_are_named_only_when_the_user_changed_them() {
+fn ineffective_settings_are_listed_only_if_changed() {
     let scratch = Scratch::new();
     let file = scratch.config("c", "protectKernelDefaults: true\nfailSwapOn: true\nmaxOpenFiles: 9\n");
     let given = resolved(&[
@@ -94,7 +94,7 @@ fn settings_without_effect_are_named_only_when_the_user_changed_them() {
         "--provider-id=x",
     ]);
     assert_eq!(
-        given.not_acted_on,
+        given.unimplemented_settings,
         [
             "providerID (flag --provider-id) is accepted but not implemented in this version".to_owned(),
             format!("failSwapOn (file {file}) is accepted but not implemented in this version"),
@@ -102,7 +102,7 @@ fn settings_without_effect_are_named_only_when_the_user_changed_them() {
             "--cloud-provider is accepted but not implemented in this version".to_owned(),
         ]
     );
-    assert_eq!(resolved(&[]).not_acted_on, Vec::<String>::new());
+    assert_eq!(resolved(&[]).unimplemented_settings, Vec::<String>::new());
 }
 
 #[test]

@@ -75,7 +75,11 @@ fn neither_files_nor_a_kubeconfig_open_what_they_do_not_name() {
     let opened = scratch.config("open.yaml", "address: 0.0.0.0\nreadOnlyPort: 10255\n");
     let given = resolved(&["--config", &opened, "--kubeconfig", &kubeconfig]);
     assert_eq!((given.kubelet.address.as_str(), given.kubelet.read_only_port), ("0.0.0.0", 10255));
-    assert!(given.not_acted_on.iter().any(|line| line.contains("--kubeconfig")), "{:?}", given.not_acted_on);
+    assert!(
+        given.unimplemented_settings.iter().any(|line| line.contains("--kubeconfig")),
+        "{:?}",
+        given.unimplemented_settings
+    );
 }
 
 #[test]
@@ -91,7 +95,7 @@ fn a_kubeconfig_that_is_missing_is_an_error() {
 }
 
 #[test]
-fn an_unconfigured_node_is_closed_and_each_difference_to_the_kubelet_is_named() {
+fn defaults_are_closed_and_differences_to_kubelet_are_named() {
     let given = resolved(&[]);
     for (path, value) in [
         ("failCgroupV1", "false"),
@@ -160,7 +164,7 @@ fn defaults_that_depend_on_other_fields_follow_them() {
 }
 
 #[test]
-fn hard_eviction_thresholds_fill_in_only_where_the_file_is_silent() {
+fn default_hard_eviction_applies_only_when_the_file_omits_it() {
     let scratch = Scratch::new();
     let count = |body: &str| {
         let file = scratch.config("c", body);
@@ -175,7 +179,7 @@ fn hard_eviction_thresholds_fill_in_only_where_the_file_is_silent() {
 }
 
 #[test]
-fn drop_ins_merge_in_lexical_order_lists_replace_and_null_returns_to_the_default() {
+fn drop_ins_merge_in_order_replace_lists_and_null_resets() {
     let scratch = Scratch::new();
     let file = scratch
         .config("main.yaml", "maxPods: 50\nport: 9999\nclusterDNS: [1.1.1.1, 2.2.2.2]\nstaticPodPath: rel\n");
@@ -217,7 +221,7 @@ fn drop_ins_without_their_kind_are_refused_by_name() {
 }
 
 #[test]
-fn relative_paths_in_the_file_are_meant_from_its_directory_and_flags_are_not() {
+fn relative_paths_resolve_from_the_file_but_not_in_flags() {
     let scratch = Scratch::new();
     let file = scratch.config(
         "c",

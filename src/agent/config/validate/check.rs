@@ -34,7 +34,13 @@ impl Check<'_> {
         }
     }
 
-    pub(super) fn span(&mut self, field: &str, value: GoDuration, low: GoDuration, high: GoDuration) {
+    pub(super) fn duration_range(
+        &mut self,
+        field: &str,
+        value: GoDuration,
+        low: GoDuration,
+        high: GoDuration,
+    ) {
         if value < low || value > high {
             self.findings.add(field, format!("{value} is out of range; use between {low} and {high}"));
         }

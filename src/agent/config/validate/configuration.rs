@@ -240,9 +240,14 @@ impl Check<'_> {
         }
         let restart = config.crash_loop_back_off_max_container_restart_period;
         let field = "crashLoopBackOff.maxContainerRestartPeriod";
-        self.span(field, restart, GoDuration::from_secs(1), GoDuration::from_secs(300));
+        self.duration_range(field, restart, GoDuration::from_secs(1), GoDuration::from_secs(300));
         let period = config.cpu_cfs_quota_period;
-        self.span("cpuCFSQuotaPeriod", period, GoDuration::from_nanos(1_000_000), GoDuration::from_secs(1));
+        self.duration_range(
+            "cpuCFSQuotaPeriod",
+            period,
+            GoDuration::from_nanos(1_000_000),
+            GoDuration::from_secs(1),
+        );
         let strategy = &config.config_map_and_secret_change_detection_strategy;
         self.one_of("configMapAndSecretChangeDetectionStrategy", strategy, &["Get", "Cache", "Watch"]);
         for (index, sysctl) in config.allowed_unsafe_sysctls.iter().enumerate() {

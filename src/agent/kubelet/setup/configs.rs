@@ -9,8 +9,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::agent::config::{KubeletConfiguration, Origin, Resolved};
-use crate::agent::kubelet::earlier::RuntimesConfig;
 use crate::agent::kubelet::embedded::{ENDPOINT, subnets};
+use crate::agent::kubelet::previous_runtimes::RuntimesConfig;
 use crate::agent::kubelet::resources::ResourcesConfig;
 use crate::agent::kubelet::serving::{
     ApiConfig, ServingConfig, ServingError, address, server_url, serving_names,
@@ -18,8 +18,8 @@ use crate::agent::kubelet::serving::{
 use crate::agent::kubelet::setup::node_facts::node_ips;
 use crate::agent::kubelet::{plugins, resources};
 use crate::desired::rollout::RolloutConfig;
-use crate::desired::source::url::UrlConfig;
 use crate::desired::source::Remembered;
+use crate::desired::source::url::UrlConfig;
 use crate::devices::cdi;
 use crate::model::api::pod::ResourceList;
 use crate::model::api::quantity::Quantity;
@@ -216,7 +216,7 @@ pub(super) fn images(resolved: &Resolved) -> ImageConfig {
         max_parallel: kubelet.max_parallel_image_pulls.and_then(|most| usize::try_from(most).ok()),
         qps: count(kubelet.registry_pull_qps),
         burst: count(kubelet.registry_burst),
-        verification: Verification::from_words(
+        verification: Verification::from_config(
             &kubelet.image_pull_credentials_verification_policy,
             &kubelet.preloaded_images_verification_allowlist,
         ),
@@ -264,7 +264,7 @@ pub(super) fn rollout(resolved: &Resolved) -> Option<RolloutConfig> {
 }
 
 /// The stored state that a source resumes from.
-pub(super) fn remembered(loaded: &Loaded, source: PodSource) -> Remembered {
+pub(super) fn restored_state(loaded: &Loaded, source: PodSource) -> Remembered {
     let found = loaded.desired.iter().find(|stored| stored.source == source);
     let (good, validator) = found
         .map(|stored| {
@@ -461,7 +461,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_cgroup_driver_is_the_chosen_one_else_systemds_where_it_rules_the_tree() {
+    fn cgroup_driver_is_the_configured_one_or_detected() {
         for (chosen, v2, systemd, expected) in [
             (None, true, true, CgroupDriver::Systemd),
             (None, true, false, CgroupDriver::Cgroupfs),

@@ -69,8 +69,7 @@ pub async fn run(resolved: &Resolved, flags: &CriFlags, notify_socket: Option<&s
     // The runtime first: if another agent has locked it, that agent's socket is left alone.
     let runtime = Box::pin(EmbeddedRuntime::open(config, Clock::System)).await?;
     let listener = cri::listen(&socket).await?;
-    let images =
-        import_images(resolved.flags.images_dir.clone(), &runtime, BrokenArchives::default()).await;
+    let images = import_images(resolved.flags.images_dir.clone(), &runtime, BrokenArchives::default()).await;
     let streams = Server::bind(address)?;
     let server = CriServer::new(runtime, streams.announcer());
     let mut tasks = JoinSet::new();
@@ -78,7 +77,7 @@ pub async fn run(resolved: &Resolved, flags: &CriFlags, notify_socket: Option<&s
     tasks.spawn_local(server.serve(listener));
     log::info!(socket:% = socket.display(); "Serving CRI");
     notifier.ready();
-    shutdown.asked().await;
+    shutdown.requested().await;
     notifier.stopping();
     images.abort();
     // New clients fail to connect from here on. After a crash the next agent replaces the socket that is

@@ -40,7 +40,7 @@ pub(super) fn node_facts(resolved: &Resolved, executor: &ExecutorConfig) -> Node
         supplemental_groups_policy: None,
         pressure: BTreeSet::new(),
         is_shutting_down: false,
-        own_ports: own_ports(kubelet),
+        agent_ports: agent_ports(kubelet),
         unschedulable: false,
         taints: configured_taints(kubelet),
     }
@@ -103,7 +103,7 @@ fn pod_cidrs(kubelet: &KubeletConfiguration) -> Vec<String> {
 }
 
 /// The TCP ports that `serving` listens on.
-fn own_ports(kubelet: &KubeletConfiguration) -> Vec<OwnPort> {
+fn agent_ports(kubelet: &KubeletConfiguration) -> Vec<OwnPort> {
     let own = |address: &str, port: i32, setting| OwnPort { address: address.to_owned(), port, setting };
     let mut ports = vec![own(&kubelet.healthz_bind_address, kubelet.healthz_port, "healthzPort")];
     if kubelet.enable_server {

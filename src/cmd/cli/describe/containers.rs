@@ -101,7 +101,7 @@ fn state(out: &mut Tabbed, title: &str, state: &ContainerState) {
     } else if let Some(ended) = &state.terminated {
         field(out, 2, title, "Terminated");
         let signal = if ended.signal > 0 { ended.signal.to_string() } else { String::new() };
-        known_fields(
+        non_empty_fields(
             out,
             &[
                 ("Reason", &ended.reason),
@@ -115,11 +115,11 @@ fn state(out: &mut Tabbed, title: &str, state: &ContainerState) {
     } else {
         let waiting = state.waiting.clone().unwrap_or_default();
         field(out, 2, title, "Waiting");
-        known_fields(out, &[("Reason", &waiting.reason), ("Message", &waiting.message)]);
+        non_empty_fields(out, &[("Reason", &waiting.reason), ("Message", &waiting.message)]);
     }
 }
 
-fn known_fields(out: &mut Tabbed, fields: &[(&str, &str)]) {
+fn non_empty_fields(out: &mut Tabbed, fields: &[(&str, &str)]) {
     for (name, value) in fields.iter().filter(|(_, value)| !value.is_empty()) {
         field(out, 3, name, value);
     }

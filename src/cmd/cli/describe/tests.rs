@@ -213,7 +213,7 @@ fn a_page_reads_as_kubectls() {
 }
 
 #[test]
-fn a_pod_that_waits_for_room_or_is_going_says_so_and_nothing_steers_the_terminal() {
+fn describe_shows_waiting_and_terminating_and_strips_escapes() {
     let pod = json!({
         "metadata": {"name": "big", "namespace": "default", "deletionTimestamp": "2023-11-14T22:13:00Z",
             "annotations": {"evil": "\u{1b}[31m\tred"}},

@@ -26,7 +26,7 @@ struct Layer {
     /// When the first bytes were reported, and how many there were.
     began: Option<(Duration, u64)>,
     /// Its final line has been printed.
-    is_said: bool,
+    is_written: bool,
 }
 
 /// The state of a pull.
@@ -42,7 +42,7 @@ pub(super) struct PullProgress {
 
 impl PullProgress {
     /// Processes a progress event. Returns the line about it for an output that cannot be redrawn.
-    pub(super) fn hear(&mut self, news: &Progress, now: Duration) -> Option<String> {
+    pub(super) fn on_progress(&mut self, news: &Progress, now: Duration) -> Option<String> {
         match news {
             Progress::Resolved { reference, digest } => Some(format!("{reference} is {digest}\n")),
             Progress::Layer { digest, done, total, state } => {
@@ -64,7 +64,7 @@ impl PullProgress {
         let at = self.layers.iter().position(|layer| layer.digest == digest).unwrap_or_else(|| {
             let state = LayerState::Waiting;
             let digest = digest.to_owned();
-            self.layers.push(Layer { digest, done: 0, total: 0, state, began: None, is_said: false });
+            self.layers.push(Layer { digest, done: 0, total: 0, state, began: None, is_written: false });
             self.layers.len() - 1
         });
         let layer = &mut self.layers[at];
@@ -85,7 +85,7 @@ impl PullProgress {
         }
         self.drawn_at = Some(now);
         let mut text = self.wiped();
-        self.say_ended(&mut text);
+        self.write_finished(&mut text);
         let mut lines: Vec<String> = self
             .layers
             .iter()
@@ -105,7 +105,7 @@ impl PullProgress {
     /// Clears the last frame; finished lines stay.
     pub(super) fn end(&mut self) -> String {
         let mut text = self.wiped();
-        self.say_ended(&mut text);
+        self.write_finished(&mut text);
         text
     }
 
@@ -117,10 +117,10 @@ impl PullProgress {
         }
     }
 
-    fn say_ended(&mut self, text: &mut String) {
+    fn write_finished(&mut self, text: &mut String) {
         for layer in &mut self.layers {
-            if matches!(layer.state, LayerState::Exists | LayerState::Done) && !layer.is_said {
-                layer.is_said = true;
+            if matches!(layer.state, LayerState::Exists | LayerState::Done) && !layer.is_written {
+                layer.is_written = true;
                 text.push_str(&line(&layer.digest, layer.state, layer.total));
             }
         }
@@ -153,7 +153,7 @@ fn short(digest: &str) -> &str {
     digest.get(7..19).unwrap_or(digest)
 }
 
-fn words(state: LayerState) -> &'static str {
+fn state_text(state: LayerState) -> &'static str {
     match state {
         LayerState::Waiting => "waiting",
         LayerState::Exists => "already present",
@@ -164,7 +164,7 @@ fn words(state: LayerState) -> &'static str {
 }
 
 fn line(digest: &str, state: LayerState, total: u64) -> String {
-    let words = words(state);
+    let words = state_text(state);
     if total == 0 || state == LayerState::Exists {
         return format!("{}: {words}\n", short(digest));
     }
@@ -172,7 +172,7 @@ fn line(digest: &str, state: LayerState, total: u64) -> String {
 }
 
 fn bar(layer: &Layer, now: Duration, columns: usize) -> String {
-    let mut text = format!("{}  {:<11}  ", short(&layer.digest), words(layer.state));
+    let mut text = format!("{}  {:<11}  ", short(&layer.digest), state_text(layer.state));
     if columns >= BAR_COLUMNS {
         let full = BAR as u128 * u128::from(layer.done) / u128::from(layer.total.max(1));
         let full = usize::try_from(full).unwrap_or(BAR).min(BAR);
@@ -207,10 +207,10 @@ mod tests {
     #[test]
     fn a_terminal_shows_bars_and_keeps_what_has_ended() {
         let mut view = PullProgress::default();
-        view.hear(&moved("a", 0, LayerState::Exists), MILLI(0));
-        view.hear(&moved("b", 0, LayerState::Waiting), MILLI(0));
-        view.hear(&moved("b", 1_000_000, LayerState::Downloading), MILLI(0));
-        view.hear(&moved("b", 5_000_000, LayerState::Downloading), MILLI(2000));
+        view.on_progress(&moved("a", 0, LayerState::Exists), MILLI(0));
+        view.on_progress(&moved("b", 0, LayerState::Waiting), MILLI(0));
+        view.on_progress(&moved("b", 1_000_000, LayerState::Downloading), MILLI(0));
+        view.on_progress(&moved("b", 5_000_000, LayerState::Downloading), MILLI(2000));
         assert_eq!(
             view.frame(MILLI(2000), 100).unwrap(),
             "aaaaaaaaaaaa: already present\n\
@@ -218,7 +218,7 @@ mod tests {
              1 of 2 layers, 5.00MB of 10.0MB, 2.50MB/s\n"
         );
         assert_eq!(view.frame(MILLI(2050), 100), None, "not ten times as often as anybody can read");
-        view.hear(&moved("b", 10_000_000, LayerState::Done), MILLI(3000));
+        view.on_progress(&moved("b", 10_000_000, LayerState::Done), MILLI(3000));
         assert_eq!(
             view.frame(MILLI(3000), 30).unwrap(),
             "\x1b[2A\x1b[Jbbbbbbbbbbbb: complete (10.0MB)\n2 of 2 layers, 10.0MB of 10.0\n",
@@ -238,7 +238,7 @@ mod tests {
             (10_000_000, LayerState::Extracting),
             (10_000_000, LayerState::Done),
         ] {
-            said.extend(view.hear(&moved("c", done, state), MILLI(done)));
+            said.extend(view.on_progress(&moved("c", done, state), MILLI(done)));
         }
         assert_eq!(
             said,
@@ -251,7 +251,7 @@ mod tests {
         let mut view = PullProgress::default();
         let digest = "x".to_owned();
         let odd = Progress::Layer { digest, done: u64::MAX / 2, total: 0, state: LayerState::Downloading };
-        view.hear(&odd, MILLI(0));
+        view.on_progress(&odd, MILLI(0));
         assert!(view.frame(MILLI(0), 0).is_some_and(|text| text.contains('\n')));
         assert_eq!(per_second(u64::MAX, MILLI(100)), Some(u64::MAX));
         assert_eq!(per_second(1, MILLI(1)), None);

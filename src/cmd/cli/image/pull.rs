@@ -164,7 +164,7 @@ fn pull_once(
     let pulled = rt::run(async {
         let interrupted = shutdown::first_signal()?;
         let progress = |news| {
-            let line = view.hear(&news, began.elapsed());
+            let line = view.on_progress(&news, began.elapsed());
             let text =
                 if draws { view.frame(began.elapsed(), columns()) } else { line.filter(|_| !is_silent) };
             if let Some(text) = text {

@@ -21,7 +21,7 @@ pub(super) fn cgroups(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFi
                     "no cgroups",
                     "no cgroup file system is mounted on /sys/fs/cgroup",
                 )
-                .wanted("cgroup v2 on /sys/fs/cgroup")
+                .required("cgroup v2 on /sys/fs/cgroup")
                 .fix(
                     "have the init system mount it (systemd does, OpenRC with the service cgroups), or \
                           mount it manually",
@@ -62,7 +62,7 @@ pub(super) fn cgroups(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFi
     let others: Vec<&str> = needed.into_iter().filter(|name| *name != "memory").collect();
     if !others.is_empty() {
         let message = format!("missing required cgroups: {}", others.join(" "));
-        findings.push(PreflightFinding::error(NAME, seen.clone(), message).wanted(NEEDED.join(" ")).fix(
+        findings.push(PreflightFinding::error(NAME, seen.clone(), message).required(NEEDED.join(" ")).fix(
             "use a kernel with CONFIG_CGROUP_SCHED, CONFIG_FAIR_GROUP_SCHED and \
                       CONFIG_CGROUP_PIDS, and none of them in cgroup_disable= in /proc/cmdline",
         ));
@@ -70,7 +70,7 @@ pub(super) fn cgroups(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFi
     let lacking = missing(useful);
     if !lacking.is_empty() {
         let message = format!("missing optional cgroups: {}", lacking.join(" "));
-        findings.push(PreflightFinding::warning(NAME, seen.clone(), message).wanted(useful.join(" ")).fix(
+        findings.push(PreflightFinding::warning(NAME, seen.clone(), message).required(useful.join(" ")).fix(
             "CPU sets and io limits of pods have no effect; use a kernel with CONFIG_CPUSETS and \
                       CONFIG_BLK_CGROUP",
         ));
@@ -78,7 +78,7 @@ pub(super) fn cgroups(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFi
     if let Cgroups::Legacy { .. } = facts.cgroups {
         let message = "cgroups v1 support is in maintenance mode upstream, please migrate to cgroups v2";
         let finding = if wanted.fail_cgroup_v1 { PreflightFinding::error } else { PreflightFinding::warning };
-        findings.push(finding(NAME, seen.clone(), message.to_owned()).wanted("cgroup v2").fix(
+        findings.push(finding(NAME, seen.clone(), message.to_owned()).required("cgroup v2").fix(
             "cgroup v1 works; to switch to v2, add systemd.unified_cgroup_hierarchy=1 to the \
                       kernel command line, or on OpenRC set rc_cgroup_mode=\"unified\" in /etc/rc.conf",
         ));
@@ -100,7 +100,7 @@ fn no_memory(facts: &MachineFacts, seen: &str) -> PreflightFinding {
     let why = if is_disabled { " (the kernel was booted with cgroup_disable=memory)" } else { "" };
     let message =
         format!("missing required cgroups: memory{why}: memory limits of pods would have no effect");
-    let finding = PreflightFinding::error(NAME, seen, message).wanted(NEEDED.join(" "));
+    let finding = PreflightFinding::error(NAME, seen, message).required(NEEDED.join(" "));
     match facts.command_line_file {
         Some(file) if is_pi || is_disabled => finding
             .fix(format!("append cgroup_enable=memory to the single line of {file}, and reboot"))

@@ -23,7 +23,7 @@ pub(super) fn cpus(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFindi
             "the number of available CPUs {} is less than the required {CONTROL_PLANE_CPUS}",
             facts.cpus
         );
-        PreflightFinding::error("NumCPU", seen, message).wanted("2 CPUs for a control plane")
+        PreflightFinding::error("NumCPU", seen, message).required("2 CPUs for a control plane")
     } else {
         PreflightFinding::ok("NumCPU", seen)
     }]
@@ -34,7 +34,7 @@ pub(super) fn memory(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFin
     let too_little = |least: u64| {
         let least = least >> 20;
         let message = format!("the system RAM ({megabytes} MB) is less than the minimum {least} MB");
-        PreflightFinding::error("Mem", seen.clone(), message).wanted(format!("{least} MB"))
+        PreflightFinding::error("Mem", seen.clone(), message).required(format!("{least} MB"))
     };
     vec![if facts.memory == 0 {
         PreflightFinding::skipped("Mem", "cannot read the memory size from /proc/meminfo")
@@ -45,7 +45,7 @@ pub(super) fn memory(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFin
     } else if facts.memory < GOOD_MEMORY {
         let message = format!("the system RAM ({megabytes} MB) is enough for a few small pods only");
         PreflightFinding::warning("Mem", seen, message)
-            .wanted(format!("{} MB", GOOD_MEMORY >> 20))
+            .required(format!("{} MB", GOOD_MEMORY >> 20))
             .fix("set a memory limit for every container, and consider compressed swap (zram)")
     } else {
         PreflightFinding::ok("Mem", seen)
@@ -62,7 +62,7 @@ pub(super) fn swap(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFindi
         let message = format!("swap is enabled ({name}), which failSwapOn does not allow");
         return vec![
             PreflightFinding::error(NAME, name, message)
-                .wanted("no swap")
+                .required("no swap")
                 .fix("disable it permanently in /etc/fstab, or set failSwapOn: false")
                 .command("swapoff -a"),
         ];
@@ -83,7 +83,7 @@ pub(super) fn swap(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFindi
     );
     vec![
         PreflightFinding::warning(NAME, first.name.clone(), message)
-            .wanted("no swap, or zram")
+            .required("no swap, or zram")
             .fix(
                 "disable it, permanently in /etc/fstab (Raspberry Pi OS: systemctl disable --now \
                   dphys-swapfile)",
@@ -101,7 +101,7 @@ pub(super) fn clock(facts: &MachineFacts, _: &Purpose) -> Vec<PreflightFinding> 
              it is set, and log timestamps are wrong"
         );
         PreflightFinding::warning("Clock", now.to_string(), message)
-            .wanted("the current time")
+            .required("the current time")
             .fix("set it, and enable time synchronization")
             .command("timedatectl set-ntp true")
             .command("date -u -s '2026-01-31 12:00:00'")
@@ -118,7 +118,7 @@ pub(super) fn clock(facts: &MachineFacts, _: &Purpose) -> Vec<PreflightFinding> 
             "no real-time clock, no time service",
             "no real-time clock and no time synchronization: the clock is wrong after every power loss",
         )
-        .wanted("a real-time clock or time synchronization")
+        .required("a real-time clock or time synchronization")
         .fix(
             "install a time synchronization service, or add a battery-backed clock (Raspberry Pi: \
               dtoverlay=i2c-rtc,ds3231)",
@@ -142,7 +142,7 @@ pub(super) fn entropy(facts: &MachineFacts, _: &Purpose) -> Vec<PreflightFinding
                 "the kernel has {bits} bits of entropy: key generation may block on kernels older than 5.18"
             );
             PreflightFinding::warning(NAME, format!("{bits} bits"), message)
-                .wanted(format!("{GOOD_ENTROPY} bits"))
+                .required(format!("{GOOD_ENTROPY} bits"))
                 .fix("feed it from the hardware random number generator (/dev/hwrng)")
                 .command("apt-get install rng-tools5")
         }

@@ -37,9 +37,9 @@ pub(super) fn system(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFin
     let meant = format!("Linux {}.{} or newer", MEANT.0, MEANT.1);
     vec![if running < OLDEST && wanted.is_embedded {
         let fix = "update the system, or use containerd or CRI-O (--container-runtime-endpoint)";
-        PreflightFinding::error(NAME, seen, message(OLDEST)).wanted(meant).fix(fix)
+        PreflightFinding::error(NAME, seen, message(OLDEST)).required(meant).fix(fix)
     } else if running < MEANT {
-        PreflightFinding::warning(NAME, seen, message(MEANT)).wanted(meant).fix("update the system")
+        PreflightFinding::warning(NAME, seen, message(MEANT)).required(meant).fix("update the system")
     } else {
         PreflightFinding::ok(NAME, seen)
     }]
@@ -73,7 +73,7 @@ pub(super) fn options(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFi
                 listed(&needed),
                 format!("unexpected kernel config: {}", listed(&needed)),
             )
-            .wanted("these options")
+            .required("these options")
             .fix("use a kernel that has them: containers cannot run without"),
         );
     }
@@ -81,7 +81,7 @@ pub(super) fn options(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFi
         let message = format!("the kernel lacks CONFIG_{option}: {what} will not work");
         findings.push(
             PreflightFinding::warning(NAME, format!("no CONFIG_{option}"), message)
-                .wanted(format!("CONFIG_{option}"))
+                .required(format!("CONFIG_{option}"))
                 .fix("use a kernel that has it if you need this feature"),
         );
     }
@@ -93,7 +93,7 @@ pub(super) fn options(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFi
         );
         findings.push(
             PreflightFinding::warning(NAME, listed(&network), message)
-                .wanted(listed(NETWORK))
+                .required(listed(NETWORK))
                 .fix("use a kernel that has them"),
         );
     }
@@ -115,7 +115,7 @@ pub(super) fn overlay(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFi
         let message = "the kernel lacks overlayfs (CONFIG_OVERLAY_FS): images cannot be used";
         return vec![
             PreflightFinding::error(NAME, "neither overlay in /proc/filesystems nor a module", message)
-                .wanted("overlay")
+                .required("overlay")
                 .fix("install the kernel modules, or use a kernel that has it")
                 .command("modprobe overlay"),
         ];
@@ -128,7 +128,7 @@ pub(super) fn overlay(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFi
             let message =
                 format!("{dir} is on {}, which overlayfs does not support for writable layers", mount.kind);
             PreflightFinding::warning(NAME, format!("{} is on {}", dir, mount.kind), message)
-                .wanted("ext4, xfs, btrfs or f2fs")
+                .required("ext4, xfs, btrfs or f2fs")
                 .fix(format!("mount a supported file system on {dir}, or set another --root-dir"))
         }
         _ => PreflightFinding::ok(NAME, "overlay"),
@@ -146,7 +146,7 @@ pub(super) fn apparmor(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightF
     let message = "apparmor_parser not found in system path: containers run without an AppArmor profile";
     vec![
         PreflightFinding::warning(NAME, "AppArmor without apparmor_parser", message)
-            .wanted("apparmor_parser")
+            .required("apparmor_parser")
             .fix("install it")
             .command("apt-get install apparmor"),
     ]

@@ -33,7 +33,7 @@ pub(super) fn ports(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFind
         }
         let fix = format!("stop the process, or set {} in the configuration to another port", port.setting);
         let finding = PreflightFinding::error(&name, seen, format!("Port {} is in use{who}", port.port))
-            .wanted("free")
+            .required("free")
             .fix(fix);
         match process {
             Some((_, pid)) => finding.command(format!("systemctl status {pid}")),
@@ -69,7 +69,7 @@ pub(super) fn proxies(facts: &MachineFacts, _: &Purpose) -> Vec<PreflightFinding
         "this shell uses proxy \"{shown}\" ({name}), but the service does not: it pulls images without a proxy"
     );
     let finding = PreflightFinding::warning(NAME, format!("{name}={shown}"), message)
-        .wanted("the same in /etc/default/agent")
+        .required("the same in /etc/default/agent")
         .fix("set it there, with NO_PROXY for local registries");
     vec![missing.iter().fold(finding, |finding, (name, _)| {
         finding.command(format!("echo \"{name}=${name}\" >> /etc/default/agent"))
@@ -87,7 +87,7 @@ pub(super) fn hostname(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightF
         && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
     let help = |finding: PreflightFinding| {
         finding
-            .wanted("a unique name of at most 63 letters, digits, '-', '_' and '.'")
+            .required("a unique name of at most 63 letters, digits, '-', '_' and '.'")
             .fix("set a unique host name: it becomes part of pod names")
             .command("hostnamectl set-hostname NAME")
     };
@@ -110,11 +110,11 @@ pub(super) fn forwarding(facts: &MachineFacts, wanted: &Purpose) -> Vec<Prefligh
             PreflightFinding::ok(NAME, "0; enabled when the first pod needs it")
         }
         Some(false) => PreflightFinding::error(NAME, "0", format!("{PATH} contents are not set to 1"))
-            .wanted("1")
+            .required("1")
             .fix("enable it, also for later boots")
             .command("echo net.ipv4.ip_forward=1 > /etc/sysctl.d/99-agent.conf && sysctl --system"),
         None => PreflightFinding::warning(NAME, "no IPv4", format!("{PATH} does not exist"))
-            .wanted("IPv4")
+            .required("IPv4")
             .fix("pods get IPv6 addresses only"),
     }]
 }
@@ -127,7 +127,7 @@ pub(super) fn default_route(facts: &MachineFacts, _: &Purpose) -> Vec<PreflightF
     let message = "no default route: pods run, but there is no Internet access, and images cannot be pulled";
     vec![
         PreflightFinding::warning(NAME, "none", message)
-            .wanted("a default route")
+            .required("a default route")
             .fix("bring the network up, or put image archives into the images directory")
             .command("ip route"),
     ]
@@ -147,7 +147,7 @@ pub(super) fn pod_cidr(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightF
             "pod network {subnet} overlaps with {seen}: pods without hostNetwork: true would not start"
         );
         let finding = PreflightFinding::warning(NAME, seen, message)
-            .wanted("an unused range")
+            .required("an unused range")
             .fix("set another podCIDR in the configuration, such as 10.99.0.0/24");
         Some(finding)
     };

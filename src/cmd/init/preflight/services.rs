@@ -54,7 +54,7 @@ pub(super) fn conflicts(facts: &MachineFacts, wanted: &Purpose) -> Vec<Preflight
             }
             _ => format!("systemctl disable --now {name}"),
         };
-        let finding = PreflightFinding::error(&check, seen, message).wanted("stopped and disabled");
+        let finding = PreflightFinding::error(&check, seen, message).required("stopped and disabled");
         findings.push(match name {
             "k3s" => finding
                 .fix("remove it, or stop and disable it; its containers keep running until they are killed")
@@ -79,7 +79,7 @@ pub(super) fn conflicts(facts: &MachineFacts, wanted: &Purpose) -> Vec<Preflight
                 format!("{name} is running but not needed by the embedded runtime: it uses memory{more}");
             findings.push(
                 PreflightFinding::warning(&format!("Service-{name}"), seen, message)
-                    .wanted("not running")
+                    .required("not running")
                     .fix(
                         "stop it if nothing else uses it, or configure the agent to use it \
                           (--container-runtime-endpoint)",
@@ -104,7 +104,7 @@ pub(super) fn firewalld(facts: &MachineFacts, wanted: &Purpose) -> Vec<Preflight
         "firewalld is active: it drops pod traffic unless the pod bridge is in a zone that allows it";
     vec![
         PreflightFinding::warning(NAME, format!("running (process {pid})"), message)
-            .wanted("the bridge agent0 in zone trusted")
+            .required("the bridge agent0 in zone trusted")
             .fix("add it to that zone")
             .command(
                 "firewall-cmd --permanent --zone=trusted --add-interface=agent0 && firewall-cmd --reload",
@@ -124,7 +124,7 @@ pub(super) fn kubelet_conf(facts: &MachineFacts, _: &Purpose) -> Vec<PreflightFi
             "there",
             format!("{path} already exists: this machine is a node of a cluster"),
         )
-        .wanted("absent")
+        .required("absent")
         .fix(
             "remove the node from the cluster first: kubectl drain and delete node, then reset this \
                   machine",
@@ -143,7 +143,7 @@ pub(super) fn etcd_dir(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightF
     let is_used = facts.directories.get(path).is_some_and(|entries| !entries.is_empty());
     vec![if is_used {
         PreflightFinding::error(&name, "not empty", format!("{ETCD_DIR} is not empty"))
-            .wanted("absent or empty")
+            .required("absent or empty")
             .fix("move the data of the previous control plane away")
     } else {
         PreflightFinding::ok(&name, "absent or empty")
@@ -158,7 +158,7 @@ pub(super) fn socket(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFin
     }
     let path = socket_path(&wanted.endpoint);
     let message = format!("could not connect to the container runtime: {} does not exist", path.display());
-    let finding = PreflightFinding::error(NAME, "no socket", message).wanted(wanted.endpoint.clone()).fix(
+    let finding = PreflightFinding::error(NAME, "no socket", message).required(wanted.endpoint.clone()).fix(
         "install and start that runtime, or omit --container-runtime-endpoint to use the embedded runtime",
     );
     vec![if path.to_string_lossy().contains("containerd") {

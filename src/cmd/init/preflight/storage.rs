@@ -27,7 +27,7 @@ pub(super) fn manifests(facts: &MachineFacts, wanted: &Purpose) -> Vec<Preflight
     let message = format!("{path} is not empty: the agent will start its pods ({})", shortened(&files));
     vec![
         PreflightFinding::warning(&name, format!("{} files", files.len()), message)
-            .wanted("empty, or only manifests of wanted pods")
+            .required("empty, or only manifests of wanted pods")
             .fix("remove manifests of pods that should not run")
             .command(format!("ls -l {path}")),
     ]
@@ -57,7 +57,7 @@ pub(super) fn writable(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightF
         if mount.is_read_only() {
             let message = format!("{shown} cannot be written to: {point} is mounted read-only");
             let finding =
-                PreflightFinding::error(&name, format!("{seen}, read-only"), message).wanted("writable");
+                PreflightFinding::error(&name, format!("{seen}, read-only"), message).required("writable");
             let fix = if always {
                 format!(
                     "mount a writable file system on {shown}, or make {point} writable, permanently in \
@@ -74,7 +74,7 @@ pub(super) fn writable(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightF
                 mount.kind
             );
             return PreflightFinding::warning(&name, seen, message)
-                .wanted("a disk")
+                .required("a disk")
                 .fix(format!("mount a disk file system on {shown} (Raspberry Pi OS: disable the overlay)"))
                 .command("raspi-config nonint disable_overlayfs");
         }
@@ -97,7 +97,7 @@ pub(super) fn room(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFindi
     let is_short_of_inodes = room.inodes > 0 && room.inodes_free < GOOD_INODES;
     let help = |finding: PreflightFinding| {
         finding
-            .wanted(format!("{} and {GOOD_INODES} files", mebibytes(GOOD_ROOM)))
+            .required(format!("{} and {GOOD_INODES} files", mebibytes(GOOD_ROOM)))
             .fix("free some space, or mount a larger file system there")
             .command(format!("df -h {dir}; df -i {dir}"))
     };
@@ -146,7 +146,7 @@ pub(super) fn disk(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFindi
             let message =
                 format!("{point} is on flash and mounted with {option}: every file access causes a write");
             PreflightFinding::warning(NAME, seen, message)
-                .wanted("noatime")
+                .required("noatime")
                 .fix("mount it with noatime, permanently in /etc/fstab")
                 .command(format!("mount -o remount,noatime,async {point}"))
         }

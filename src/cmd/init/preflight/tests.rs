@@ -53,7 +53,7 @@ impl Tree {
 
     fn facts(&self) -> MachineFacts {
         let machine = ProbedMachine { root: self.0.clone(), uid: 0, now: NOW, cpus: 4, proxies: Vec::new() };
-        let mut facts = machine.look(&wanted().interest());
+        let mut facts = machine.gather(&wanted().interest());
         // The disk below the tree is that of the machine that runs the test.
         let room = FileSystemFacts {
             available: 8 << 30,
@@ -130,7 +130,7 @@ fn only(facts: &MachineFacts, wanted: &Purpose) -> PreflightFinding {
 }
 
 #[test]
-fn a_board_as_it_should_be_has_nothing_to_complain_of_and_is_not_changed() {
+fn healthy_board_passes_preflight_and_is_not_changed() {
     let tree = Tree::new("healthy");
     let before = tree.snapshot();
     let facts = tree.facts();
@@ -166,7 +166,7 @@ fn a_board_as_it_should_be_has_nothing_to_complain_of_and_is_not_changed() {
 }
 
 #[test]
-fn a_raspberry_pi_without_memory_cgroups_is_told_the_flag_and_the_file() {
+fn raspberry_pi_without_memory_cgroup_is_shown_the_fix() {
     let tree = Tree::new("pi");
     tree.file("sys/fs/cgroup/cgroup.controllers", "cpuset cpu io pids\n");
     tree.file("proc/cmdline", "console=tty1 cgroup_disable=memory root=PARTUUID=1\n");
@@ -196,7 +196,7 @@ fn a_raspberry_pi_without_memory_cgroups_is_told_the_flag_and_the_file() {
 }
 
 #[test]
-fn cgroups_are_judged_by_version_controllers_and_whether_they_may_be_used() {
+fn cgroups_are_checked_for_version_controllers_and_access() {
     let tree = Tree::new("cgroups");
     let facts = tree.facts();
     let with = |cgroups: Cgroups| MachineFacts { cgroups, ..facts.clone() };
@@ -285,7 +285,7 @@ fn neighbours_that_cost_memory_or_drop_packets_are_warned_of() {
 }
 
 #[test]
-fn a_read_only_root_is_an_error_for_each_directory_and_one_in_memory_a_warning() {
+fn read_only_root_is_an_error_and_in_memory_root_a_warning() {
     let tree = Tree::new("read-only");
     tree.file(
         "proc/self/mountinfo",
@@ -307,14 +307,14 @@ fn a_read_only_root_is_an_error_for_each_directory_and_one_in_memory_a_warning()
 }
 
 #[test]
-fn memory_and_cpus_have_limits_of_their_own_and_kubeadms_for_a_control_plane() {
+fn memory_and_cpu_minimums_are_kubeadms_for_a_control_plane() {
     let tree = Tree::new("memory");
     tree.file("proc/meminfo", "MemTotal:          49152 kB\n");
     let facts = tree.facts();
     let finding = only(&facts, &wanted());
     assert_eq!(finding.message, "the system RAM (48 MB) is less than the minimum 64 MB");
     assert_eq!(
-        (finding.severity, finding.seen.as_str(), finding.wanted.as_str()),
+        (finding.severity, finding.seen.as_str(), finding.required.as_str()),
         (Severity::Error, "48 MB", "64 MB")
     );
     let with = |megabytes: u64, cpus| MachineFacts { memory: megabytes << 20, cpus, ..facts.clone() };
@@ -357,7 +357,7 @@ fn a_clock_of_1970_and_one_without_a_battery_are_warned_of() {
 }
 
 #[test]
-fn a_port_in_use_is_an_error_that_names_the_process_unless_it_is_the_agent() {
+fn port_in_use_names_the_process_unless_it_is_the_agent() {
     let tree = Tree::new("ports");
     let line = |address: &str, port: u16, inode: u32| {
         format!("  sl\n   0: {address}:{port:04X} 00000000:0000 0A 0:0 0:0 0 0 0 {inode} 1\n")
@@ -382,7 +382,7 @@ fn a_port_in_use_is_an_error_that_names_the_process_unless_it_is_the_agent() {
 }
 
 #[test]
-fn swap_on_a_disk_is_warned_of_and_forbidden_when_the_configuration_says_so() {
+fn disk_swap_is_a_warning_and_an_error_with_fail_swap_on() {
     let tree = Tree::new("swap");
     tree.file("proc/swaps", "Filename\tType\n/dev/zram0 partition 102400 0 100\n");
     assert_eq!(complaints(&tree.facts(), &wanted()), []);
@@ -514,7 +514,7 @@ fn disks_are_judged_by_room_and_by_what_wears_flash() {
 }
 
 #[test]
-fn errors_that_are_ignored_become_warnings_by_their_name_in_any_case() {
+fn ignored_errors_become_warnings_case_insensitively() {
     let found =
         || vec![PreflightFinding::error("Mem", "", "a"), PreflightFinding::error("Port-10250", "", "b")];
     let applied = |names: &[&str]| {

@@ -45,7 +45,7 @@ fn times(in_part: u64, all_started: Option<u64>) -> RolloutTimes {
 }
 
 #[test]
-fn an_answer_goes_on_trial_only_when_there_is_something_good_to_go_back_to() {
+fn trial_starts_only_with_a_known_good_fallback() {
     let known = || Some(SourceSet { pods: vec![pod("web", "1")], objects: Vec::new() });
     let next = |phase: RolloutPhase, is_change, known| phase.after_answer("b".to_owned(), is_change, known);
     assert_eq!(next(RolloutPhase::Good, true, None), RolloutPhase::Unproven, "the first answer ever");
@@ -70,28 +70,28 @@ fn an_answer_goes_on_trial_only_when_there_is_something_good_to_go_back_to() {
 }
 
 #[test]
-fn a_trial_ends_well_when_all_have_been_up_for_a_while_and_badly_when_its_time_is_over() {
-    let judge = |parts, pods: &[(String, Progress)], times| progressing(parts).judge(pods, times);
+fn trial_passes_when_all_pods_stay_up_and_fails_on_timeout() {
+    let verdict = |parts, pods: &[(String, Progress)], times| progressing(parts).verdict(pods, times);
     let seconds = |seconds| RolloutVerdict::Wait(Some(Duration::from_secs(seconds)));
-    assert_eq!(judge(4, &[started()], times(1, Some(0))), seconds(10));
-    assert_eq!(judge(4, &[started()], times(1, Some(9))), seconds(1));
-    assert_eq!(judge(4, &[started()], times(1, Some(10))), RolloutVerdict::Good);
-    assert_eq!(judge(4, &[], times(0, Some(0))), RolloutVerdict::Good, "nothing but removals");
-    assert_eq!(judge(4, &[started(), waits("x")], times(99, None)), seconds(1));
-    assert_eq!(judge(4, &[started(), waits("x")], times(100, None)), RolloutVerdict::PartOver);
-    assert_eq!(judge(1, &[waits("x")], times(99, None)), seconds(1));
+    assert_eq!(verdict(4, &[started()], times(1, Some(0))), seconds(10));
+    assert_eq!(verdict(4, &[started()], times(1, Some(9))), seconds(1));
+    assert_eq!(verdict(4, &[started()], times(1, Some(10))), RolloutVerdict::Good);
+    assert_eq!(verdict(4, &[], times(0, Some(0))), RolloutVerdict::Good, "nothing but removals");
+    assert_eq!(verdict(4, &[started(), waits("x")], times(99, None)), seconds(1));
+    assert_eq!(verdict(4, &[started(), waits("x")], times(100, None)), RolloutVerdict::EndPart);
+    assert_eq!(verdict(1, &[waits("x")], times(99, None)), seconds(1));
     let why = "pod default/web: x".to_owned();
-    assert_eq!(judge(1, &[started(), waits("x")], times(100, None)), RolloutVerdict::RollBack(why.clone()));
-    assert_eq!(judge(0, &[waits("x")], times(0, None)), RolloutVerdict::RollBack(why), "used up by starts");
-    assert_eq!(judge(0, &[started()], times(0, Some(3))), seconds(7), "what is up gets its ten seconds");
-    assert_eq!(RolloutPhase::Unproven.judge(&[waits("x")], times(1000, None)), RolloutVerdict::Wait(None));
-    assert_eq!(RolloutPhase::Unproven.judge(&[started()], times(1000, Some(10))), RolloutVerdict::Good);
+    assert_eq!(verdict(1, &[started(), waits("x")], times(100, None)), RolloutVerdict::RollBack(why.clone()));
+    assert_eq!(verdict(0, &[waits("x")], times(0, None)), RolloutVerdict::RollBack(why), "used up by starts");
+    assert_eq!(verdict(0, &[started()], times(0, Some(3))), seconds(7), "what is up gets its ten seconds");
+    assert_eq!(RolloutPhase::Unproven.verdict(&[waits("x")], times(1000, None)), RolloutVerdict::Wait(None));
+    assert_eq!(RolloutPhase::Unproven.verdict(&[started()], times(1000, Some(10))), RolloutVerdict::Good);
     let many: Vec<_> = (0..5).map(|_| waits("x")).collect();
-    let RolloutVerdict::RollBack(why) = judge(0, &many, times(0, None)) else { panic!("its time is over") };
+    let RolloutVerdict::RollBack(why) = verdict(0, &many, times(0, None)) else { panic!("its time is over") };
     assert!(why.ends_with("x; and 2 more"), "{why}");
     let short = RolloutTimes { after: Duration::from_secs(4), ..times(0, Some(1)) };
     assert_eq!(
-        progressing(4).judge(&[started()], short),
+        progressing(4).verdict(&[started()], short),
         RolloutVerdict::Good,
         "a short trial has less to wait for"
     );
@@ -191,8 +191,8 @@ proptest! {
             }
             let keeps = matches!(&phase, RolloutPhase::Progressing { last_good, .. } if last_good.pods == [pod("web", "1")]);
             prop_assert!(keeps, "lost what was good");
-            match phase.judge(&[waits("x")], times(in_part, None)) {
-                RolloutVerdict::PartOver => {
+            match phase.verdict(&[waits("x")], times(in_part, None)) {
+                RolloutVerdict::EndPart => {
                     let RolloutPhase::Progressing { parts_left, .. } = &mut phase else { unreachable!("seen above") };
                     *parts_left -= 1;
                     (in_part, parts) = (0, parts + 1);

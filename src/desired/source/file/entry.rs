@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::read::{Identity, PathContent, ReadError, look, read_manifest_file};
+use super::read::{Identity, PathContent, ReadError, inspect, read_manifest_file};
 use crate::desired::source::manifest::parse_manifest;
 use crate::desired::source::{
-    REASON_INVALID_MANIFEST, carry_ignored, carry_since, keep_last_good, keep_last_good_objects,
+    REASON_INVALID_MANIFEST, ignored_problems, keep_last_good, keep_last_good_objects, problems_with_since,
 };
 use crate::model::source::{ManifestOrigin, SourceObject, SourcePod, SourceProblem, SourceSet};
 use crate::model::types::{PodSource, Timestamp};
@@ -69,13 +69,13 @@ impl FileEntry {
 
     /// Whether removing it would change the set or the problems.
     #[must_use]
-    pub(in crate::desired) fn says_something(&self) -> bool {
+    pub(in crate::desired) fn has_effect(&self) -> bool {
         self.has_good() || !self.problems.is_empty()
     }
 
     /// Whether it is broken, without a last good version.
     #[must_use]
-    pub(in crate::desired) fn is_silent(&self) -> bool {
+    pub(in crate::desired) fn has_no_good_version(&self) -> bool {
         !self.has_good() && !self.problems.is_empty()
     }
 
@@ -127,9 +127,9 @@ impl FileEntry {
         node_name: &str,
         now: Timestamp,
     ) -> Looked {
-        let found = match look(path) {
+        let found = match inspect(path) {
             PathContent::Missing => return Looked::Gone,
-            PathContent::Directory if !self.says_something() => {
+            PathContent::Directory if !self.has_effect() => {
                 return Looked::Directory;
             }
             // A directory in place of a manifest does not remove its pods.
@@ -183,9 +183,14 @@ impl FileEntry {
             pods: keep_last_good(parsed.pods, complete, &self.good.pods, &origin, now),
             objects: keep_last_good_objects(parsed.objects, complete, &self.good.objects, &origin, now),
         };
-        let mut problems =
-            carry_since(parsed.problems, REASON_INVALID_MANIFEST, &origin.location, &self.problems, now);
-        problems.extend(carry_ignored(parsed.ignored, &origin.location, &self.problems, now));
+        let mut problems = problems_with_since(
+            parsed.problems,
+            REASON_INVALID_MANIFEST,
+            &origin.location,
+            &self.problems,
+            now,
+        );
+        problems.extend(ignored_problems(parsed.ignored, &origin.location, &self.problems, now));
         let changed = (&good, &problems) != (&self.good, &self.problems)
             || (fresh, fresh_objects) != (self.fresh, self.fresh_objects);
         (self.good, self.problems) = (good, problems);
@@ -198,7 +203,8 @@ impl FileEntry {
         (self.fresh, self.fresh_objects) = (0, 0);
         let location = path.to_string_lossy();
         let message = format!("{location}: cannot be parsed as a manifest: {error}");
-        let problems = carry_since(vec![message], REASON_INVALID_MANIFEST, &location, &self.problems, now);
+        let problems =
+            problems_with_since(vec![message], REASON_INVALID_MANIFEST, &location, &self.problems, now);
         let changed = problems != self.problems;
         self.problems = problems;
         Looked::Kept { changed }
@@ -226,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_write_within_one_tick_of_the_clock_is_found_and_old_content_is_not_read_again() {
+    fn second_write_within_a_clock_tick_is_found() {
         let root = TempDir::new();
         let path = root.join("a.yaml");
         let mut entry = FileEntry::default();
@@ -234,7 +240,7 @@ mod tests {
             std::fs::write(&path, manifest(content)).unwrap();
             // As within one clock tick: `stat` shows the known identity.
             if entry.identity.is_some() {
-                let PathContent::File(identity) = look(&path) else { panic!("no file") };
+                let PathContent::File(identity) = inspect(&path) else { panic!("no file") };
                 entry.identity = Some(identity);
             }
             entry.refresh(&path, Look::Compare, NODE, Timestamp::default())

@@ -67,7 +67,7 @@ pub enum PathContent {
 
 /// Checks the path without opening it.
 #[must_use]
-pub fn look(path: &Path) -> PathContent {
+pub fn inspect(path: &Path) -> PathContent {
     match fs::metadata(path) {
         Ok(metadata) if metadata.is_file() => PathContent::File(Identity::of(&metadata)),
         Ok(metadata) if metadata.is_dir() => PathContent::Directory,

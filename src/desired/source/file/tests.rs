@@ -43,7 +43,7 @@ fn problems(update: &SourceUpdate) -> Vec<&str> {
 }
 
 #[test]
-fn objects_obey_the_rules_of_pods_last_good_versions_silence_and_removal() {
+fn objects_keep_last_good_versions_like_pods() {
     let root = TempDir::new();
     let mut source = source(root.path(), Vec::new());
     root.put_lines("a.yaml", "@a=1\n@b=1\nweb=1");
@@ -70,7 +70,7 @@ fn objects_obey_the_rules_of_pods_last_good_versions_silence_and_removal() {
 }
 
 #[test]
-fn nothing_is_removed_by_silence_a_missing_directory_is_unknown_and_what_was_there_comes_back() {
+fn missing_or_recreated_directory_is_unknown_and_keeps_pods() {
     let root = TempDir::new();
     let path = root.join("manifests");
     let mut source = source(&path, vec![stored("web", "1", path.join("web.yaml"))]);
@@ -117,7 +117,7 @@ fn an_empty_directory_that_never_spoke_removes_nothing() {
         assert_eq!(shown(&update), "unknown", "{case}");
         assert_eq!(update.problems[0].reason, REASON_EMPTY);
         assert!(update.problems[0].message.contains("agent source accept file"), "{:?}", update.problems);
-        assert_eq!(update.validator, source.spoke, "the store remembers the one that spoke");
+        assert_eq!(update.validator, source.trusted_directory, "the store remembers the one that spoke");
         assert_eq!(source.scan(), None, "told once");
         let update = source.scan_and_accept().unwrap();
         assert_eq!((shown(&update).as_str(), update.problems.len()), ("", 0), "confirmed");
@@ -152,7 +152,7 @@ fn an_empty_directory_that_never_spoke_removes_nothing() {
 }
 
 #[test]
-fn an_existing_empty_directory_is_a_valid_answer_and_removes_what_was_stored() {
+fn empty_directory_is_a_valid_answer_and_removes_stored_pods() {
     let root = TempDir::new();
     let mut source = source(root.path(), vec![stored("web", "1", root.join("web.yaml"))]);
     let update = source.scan().unwrap();
@@ -161,7 +161,7 @@ fn an_existing_empty_directory_is_a_valid_answer_and_removes_what_was_stored() {
 }
 
 #[test]
-fn a_path_that_is_no_directory_and_no_file_is_unknown_and_never_opened() {
+fn named_pipe_path_is_unknown_and_never_opened() {
     let root = TempDir::new();
     let pipe = root.join("pipe");
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
@@ -171,7 +171,7 @@ fn a_path_that_is_no_directory_and_no_file_is_unknown_and_never_opened() {
 }
 
 #[test]
-fn the_last_good_version_of_a_manifest_stays_when_a_newer_one_breaks_and_the_problem_clears_itself() {
+fn broken_manifest_keeps_its_last_good_version_until_fixed() {
     let root = TempDir::new();
     root.put_lines("a.yaml", "a=1");
     root.put_lines("b.yaml", "b=1");
@@ -209,7 +209,7 @@ fn a_problem_keeps_its_since_while_its_message_stays() {
 }
 
 #[test]
-fn after_a_restart_a_broken_file_keeps_its_stored_pods_and_a_deleted_one_loses_them() {
+fn restart_keeps_pods_of_broken_files_and_drops_deleted_ones() {
     let root = TempDir::new();
     root.put_lines("broken.yaml", "!");
     root.put_lines("good.yaml", "good=2");
@@ -223,7 +223,7 @@ fn after_a_restart_a_broken_file_keeps_its_stored_pods_and_a_deleted_one_loses_t
 }
 
 #[test]
-fn in_a_file_with_one_broken_document_the_others_update_and_the_missing_pod_stays() {
+fn broken_document_keeps_its_pod_while_the_others_update() {
     let root = TempDir::new();
     root.put_lines("all.yaml", "a=1\nb=1");
     let mut source = source(root.path(), Vec::new());
@@ -235,7 +235,7 @@ fn in_a_file_with_one_broken_document_the_others_update_and_the_missing_pod_stay
 }
 
 #[test]
-fn a_last_good_version_gives_way_to_the_same_pod_in_a_healthy_file() {
+fn last_good_version_yields_to_the_pod_in_a_healthy_file() {
     let root = TempDir::new();
     root.put_lines("old.yaml", "web=1");
     let mut source = source(root.path(), Vec::new());
@@ -274,7 +274,7 @@ fn what_cannot_be_read_keeps_its_last_good_pods_and_is_reported() {
 }
 
 #[test]
-fn hidden_files_editor_leftovers_and_sub_directories_are_skipped_and_any_other_extension_is_read_in_order() {
+fn hidden_editor_files_and_subdirectories_are_skipped() {
     let root = TempDir::new();
     for name in ["c.yaml", "a.bak", "b", ".hidden.yaml", "x.yaml~", "#x.yaml#", "4913", "x.swp", "x.swx"] {
         root.put_lines(name, &format!("{}=1", name.trim_matches(['.', '#', '~'])));
@@ -333,7 +333,7 @@ fn a_single_file_that_vanishes_is_silence_too() {
 }
 
 #[test]
-fn five_thousand_manifests_are_read_once_and_then_only_the_changed_one() {
+fn only_changed_manifests_are_parsed_again() {
     let root = TempDir::new();
     for number in 0..5000 {
         write(root.join(format!("{number:04}.yaml")), &format!("pod-{number}=1"));

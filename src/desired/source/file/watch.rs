@@ -76,7 +76,7 @@ impl PathWatch {
         let mut way = walk(&self.path);
         let mut result = Ok(());
         for _ in 0..ARM_ATTEMPTS {
-            result = self.watch_way(&way);
+            result = self.watch_components(&way);
             let again = walk(&self.path);
             if again == way {
                 break;
@@ -86,7 +86,7 @@ impl PathWatch {
         result
     }
 
-    fn watch_way(&mut self, way: &Way) -> Result<(), InotifyError> {
+    fn watch_components(&mut self, way: &Way) -> Result<(), InotifyError> {
         let mut roles: BTreeMap<WatchId, Role> = BTreeMap::new();
         let manifest_directory = way.end.as_deref().filter(|end| end.is_dir());
         if let Some(directory) = manifest_directory {
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_way_that_ends_early_names_the_first_missing_component_and_a_loop_ends() {
+    fn walk_names_the_first_missing_component_and_ends_a_loop() {
         let root = TempDir::new();
         let way = walk(&root.join("a/b/c"));
         assert_eq!((names(&way), way.end.as_ref()), (vec!["a"], None));
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_happens_beside_the_path_wakes_nobody() {
+    async fn changes_beside_the_watched_path_give_no_hints() {
         let root = TempDir::new();
         fs::create_dir(root.join("m")).unwrap();
         let mut watch = PathWatch::new(&root.join("m")).unwrap();

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn good_pods_are_ready_and_broken_ones_are_told_with_place_name_field_and_rule() {
+    fn broken_pods_are_reported_with_place_name_field_and_rule() {
         let text = "apiVersion: v1\nkind: Pod\nmetadata: {name: good}\nspec: {containers: [{name: c, image: x}]}\n\
                     ---\napiVersion: v1\nkind: Pod\nmetadata: {name: bad}\nspec: {containers: [{name: c}]}\n\
                     ---\napiVersion: v1\nkind: Pod\nspec: {}\n---\nkind: [\n";
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_pod_list_is_a_complete_answer_and_an_empty_file_is_none() {
+    fn empty_pod_list_is_complete_and_an_empty_file_is_a_problem() {
         let empty = read("apiVersion: v1\nkind: PodList\nitems: []\n");
         assert!(empty.is_complete() && empty.pods.is_empty());
         for empty in ["", " \n\t\n"] {

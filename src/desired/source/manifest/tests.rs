@@ -41,7 +41,7 @@ fn flow_style_yaml_that_begins_with_a_brace_is_still_yaml() {
 }
 
 #[test]
-fn broken_json_is_told_in_the_words_of_both_parsers() {
+fn broken_json_is_reported_by_both_parsers() {
     let message = problem("{\n\t\"apiVersion\": \"v1\",\n\t\"kind\": \"Pod\"\n\t\"metadata\": {}\n}\n");
     assert!(message.starts_with("line "), "{message}");
     assert!(message.contains("(read as JSON: expected `,` or `}` at line 4 column 2)"), "{message}");
@@ -65,7 +65,7 @@ fn several_documents_and_lists_give_every_pod_with_its_place() {
 }
 
 #[test]
-fn a_broken_document_among_good_ones_is_named_and_costs_the_others_nothing() {
+fn broken_document_is_named_and_the_others_are_read() {
     let bad = POD.replace("web", "bad").replace("image: x", "image: [1]");
     let manifest = read(&format!("{POD}---\n{bad}---\nkind: [\n---\n{}", POD.replace("web", "last")));
     assert_eq!(names(&manifest), ["web", "last"]);
@@ -92,7 +92,7 @@ fn a_bad_item_of_a_list_is_named_and_the_other_items_are_read() {
 }
 
 #[test]
-fn what_is_not_a_manifest_is_told_apart() {
+fn non_manifest_content_is_reported_by_kind() {
     for (text, words) in [
         (&b""[..], "only comments or empty documents"),
         (b"# later\n---\n", "only comments or empty documents"),
@@ -116,7 +116,7 @@ fn what_is_not_a_manifest_is_told_apart() {
 }
 
 #[test]
-fn unknown_and_duplicate_fields_are_warned_about_and_the_pod_still_runs() {
+fn unknown_and_duplicate_fields_warn_and_the_pod_still_runs() {
     let manifest = read(&POD.replace("image: x", "image: x, imagee: y, image: z"));
     assert_eq!(manifest.pods[0].pod.spec.containers[0].image, "z");
     let warnings: Vec<&str> = manifest.warnings.iter().map(|note| note.message.as_str()).collect();
@@ -195,7 +195,7 @@ fn objects_are_read_beside_the_pods_from_documents_and_lists() {
 }
 
 #[test]
-fn a_broken_secret_is_told_without_its_value() {
+fn broken_secret_is_reported_without_its_value() {
     let secret = "apiVersion: v1\nkind: Secret\nmetadata: {name: s}\n";
     for (rest, expected) in [
         (
@@ -287,7 +287,7 @@ fn no_half_edited_manifest_makes_anything_panic() {
 }
 
 #[test]
-fn comments_and_key_order_do_not_change_the_uid_and_a_value_does() {
+fn uid_ignores_comments_and_key_order_but_not_values() {
     let uid_of =
         |text: &str| prepare(read(text).pods.remove(0).pod, std::path::Path::new("/m")).unwrap().metadata.uid;
     let one = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: web\nspec:\n  containers:\n  - name: c\n    image: x:1\n";
@@ -319,7 +319,7 @@ fn manifests_below(directory: &str) -> Vec<std::path::PathBuf> {
 }
 
 #[test]
-fn thousands_of_small_manifests_are_read_and_prepared_in_reasonable_time() {
+fn thousands_of_small_manifests_parse_in_reasonable_time() {
     let started = std::time::Instant::now();
     for number in 0..5_000 {
         let text = POD.replace("web", &format!("web-{number}"));

@@ -55,7 +55,7 @@ async fn polls(source: &mut UrlSource, count: usize) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn an_identical_body_is_told_once_and_an_empty_list_removes() {
+async fn identical_body_is_reported_once_and_empty_list_removes() {
     let server =
         Server::answers([ok("a=1\nb=1"), ok("a=1\nb=1"), ok("a=2"), ok("none"), ok("none")].to_vec());
     let mut source = source(&server.url("/"), Vec::new(), None);
@@ -68,7 +68,7 @@ async fn an_identical_body_is_told_once_and_an_empty_list_removes() {
 }
 
 #[tokio::test]
-async fn nothing_is_removed_by_silence_errors_and_empty_bodies_are_unknown_and_the_set_comes_back() {
+async fn errors_and_empty_bodies_are_unknown_and_remove_nothing() {
     let unavailable = answer("503 Service Unavailable", &[], &manifest("a=2"));
     let not_found = answer("404 Not Found", &[], "");
     let truncated = "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nb=1".to_owned();
@@ -91,7 +91,7 @@ async fn nothing_is_removed_by_silence_errors_and_empty_bodies_are_unknown_and_t
 }
 
 #[tokio::test]
-async fn a_broken_body_is_not_remembered_as_good_so_that_its_problem_stays_until_it_is_mended() {
+async fn broken_body_problem_stands_until_the_body_is_fixed() {
     let server = Server::answers([ok("a=1"), ok("!"), ok("!"), ok("a=1"), ok("a=1")].to_vec());
     let mut source = source(&server.url("/"), Vec::new(), None);
     let told = polls(&mut source, 5).await;
@@ -99,7 +99,7 @@ async fn a_broken_body_is_not_remembered_as_good_so_that_its_problem_stays_until
 }
 
 #[tokio::test]
-async fn a_broken_item_keeps_its_last_good_version_while_the_others_update() {
+async fn broken_item_keeps_its_last_good_version() {
     let server = Server::answers([ok("a=1\nb=1"), ok("a=2\n!b"), ok("a=2")].to_vec());
     let mut source = source(&server.url("/"), Vec::new(), None);
     let problem = format!("a=2 b=1 | {}", broken("document 2"));
@@ -132,7 +132,7 @@ fn versioned() -> Server {
 }
 
 #[tokio::test]
-async fn not_modified_means_unchanged_and_after_a_restart_that_the_stored_pods_stand() {
+async fn not_modified_keeps_pods_even_after_a_restart() {
     let server = versioned();
     let url = server.url("/");
     let mut first = source(&url, Vec::new(), None);
@@ -158,7 +158,7 @@ async fn a_validator_or_pods_of_another_url_are_not_used() {
 }
 
 #[tokio::test]
-async fn a_304_nobody_asked_for_is_no_answer() {
+async fn unrequested_304_is_no_valid_answer() {
     let server = Server::answers(vec!["HTTP/1.1 304 Not Modified\r\n\r\n".to_owned()]);
     let mut source = source(&server.url("/"), vec![stored("a", "1", server.url("/"))], None);
     let told = polls(&mut source, 1).await;
@@ -166,7 +166,7 @@ async fn a_304_nobody_asked_for_is_no_answer() {
 }
 
 #[tokio::test]
-async fn after_a_restart_an_unreachable_or_broken_server_removes_nothing() {
+async fn unreachable_server_after_a_restart_removes_nothing() {
     let mut source = source("http://127.0.0.1:1/x", vec![stored("a", "1", "http://127.0.0.1:1/x")], None);
     let told = polls(&mut source, 1).await;
     assert!(told[0].starts_with("unknown | ") && told[0].contains("connection refused"), "{told:?}");
@@ -174,7 +174,7 @@ async fn after_a_restart_an_unreachable_or_broken_server_removes_nothing() {
 }
 
 #[tokio::test]
-async fn an_item_that_is_broken_after_a_restart_keeps_its_stored_version() {
+async fn broken_item_after_a_restart_keeps_its_stored_version() {
     let server = Server::answers(vec![ok("a=2\n!b")]);
     let before = vec![stored("a", "1", server.url("/")), stored("b", "1", server.url("/"))];
     assert_eq!(
@@ -200,7 +200,7 @@ async fn a_file_url_is_read_within_the_same_bounds() {
 }
 
 #[tokio::test]
-async fn the_running_source_asks_at_once_and_then_again_and_ends_with_its_listener() {
+async fn source_polls_at_once_and_again_until_its_listener_ends() {
     let server = Server::answers([ok("a=1"), ok("a=2")].to_vec());
     let (sender, mut updates) = mpsc::channel(1);
     let running = source(&server.url("/"), Vec::new(), None).run(sender);
@@ -270,7 +270,7 @@ async fn only_what_has_a_good_signature_beside_it_is_an_answer() {
 }
 
 #[tokio::test]
-async fn a_token_is_read_for_each_request_and_a_broken_one_is_never_sent() {
+async fn token_is_read_per_request_and_an_invalid_one_never_sent() {
     let directory = TempDir::new();
     let token_file = directory.path().join("token");
     let server = Server::answers(vec![ok("a=1")]);

@@ -155,7 +155,7 @@ impl<'s> Walk<'s> {
                     self.steps.push(FieldStep::Key(name.clone()));
                     let path = self.path();
                     self.steps.pop();
-                    let meant = of.meant(name).map(str::to_owned);
+                    let meant = of.closest_field(name).map(str::to_owned);
                     self.findings.unknown.push(Unknown { path, meant });
                 }
                 return false;
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_type_at_any_depth_is_told_in_upstream_words() {
+    fn type_mismatch_at_any_depth_is_reported_like_upstream() {
         let affinity = "/spec/affinity";
         for (pointer, value, words) in [
             (

@@ -14,7 +14,7 @@ impl<'s> Type<'s> {
     /// at most two typing errors away, else the only one of which the name is a longer or a shorter form
     /// (`enviroment`: `env`).
     #[must_use]
-    pub fn meant(self, name: &str) -> Option<&'s str> {
+    pub fn closest_field(self, name: &str) -> Option<&'s str> {
         let fields = || self.fields().map(|field| field.name);
         if let Some(same) = fields().find(|field| field.eq_ignore_ascii_case(name)) {
             return Some(same);
@@ -81,7 +81,7 @@ mod tests {
             ("TopologySpreadConstraint", "topologykey", Some("topologyKey")),
             ("Container", "", None),
         ] {
-            assert_eq!(of(type_).meant(written), meant, "{type_}.{written}");
+            assert_eq!(of(type_).closest_field(written), meant, "{type_}.{written}");
         }
     }
 }

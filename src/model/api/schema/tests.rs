@@ -27,7 +27,7 @@ fn the_table_is_read_whole() {
 }
 
 #[test]
-fn every_word_of_the_table_has_a_meaning() {
+fn schema_table_has_only_known_types_and_marks() {
     let schema = Schema::load();
     let plain = ["string", "bytes", "bool", "int32", "int64", "double"];
     for of in schema.types() {
@@ -105,7 +105,7 @@ fn every_kind_that_is_served_has_a_type() {
 }
 
 #[test]
-fn a_type_is_looked_for_in_its_own_package_first() {
+fn type_name_resolves_in_its_own_package_first() {
     let schema = Schema::load();
     for (group_version, package) in [("v1", "core"), ("events.k8s.io/v1", "events")] {
         let event = schema.of_kind(group_version, "Event").unwrap();

@@ -38,7 +38,7 @@ fn threshold(signal: Signal, value: Amount, is_hard: bool) -> Threshold {
 }
 
 #[test]
-fn memory_is_taken_from_whoever_uses_more_than_asked_for_then_from_the_less_important() {
+fn memory_eviction_ranks_by_excess_usage_then_priority() {
     let pods = [
         (asking("within", "100Mi", -5), Some(using(90))),
         (asking("much-over", "10Mi", 0), Some(using(90))),
@@ -54,7 +54,7 @@ fn memory_is_taken_from_whoever_uses_more_than_asked_for_then_from_the_less_impo
 }
 
 #[test]
-fn processes_are_taken_from_the_less_important_whatever_was_asked_for() {
+fn pid_eviction_ranks_by_priority_then_process_count() {
     let having = |count| Some(PodUse { pids: Some(count), ..PodUse::default() });
     let pods = [
         (asking("few", "1Mi", 0), having(3)),
@@ -96,7 +96,7 @@ fn a_disk_is_freed_of_what_is_on_it() {
 }
 
 #[test]
-fn who_must_stay_is_never_named() {
+fn static_critical_ended_and_deleted_pods_are_never_ranked() {
     let spec = || json!({"containers": [{"name": "c"}]});
     let mut from_file = pod("file", &spec());
     from_file.metadata.annotations.insert("kubernetes.io/config.source".to_owned(), "file".to_owned());
@@ -119,7 +119,7 @@ fn who_must_stay_is_never_named() {
 }
 
 #[test]
-fn the_words_are_upstreams() {
+fn eviction_message_matches_upstream() {
     let usage = PodUse {
         containers: vec![
             ContainerUse { name: "c".to_owned(), memory: Some(512 * MIB), ..ContainerUse::default() },
@@ -154,7 +154,7 @@ fn a_soft_threshold_gives_the_pod_what_it_may_have() {
 }
 
 #[test]
-fn who_uses_more_of_the_disk_than_allowed_is_told_what_was_too_much() {
+fn exceeded_ephemeral_storage_limit_is_named_in_the_message() {
     let spec = json!({
         "containers": [
             {"name": "a", "resources": {"limits": {"ephemeral-storage": "10Mi"}}},

@@ -115,7 +115,7 @@ fn a_v2_container_gets_its_controllers_and_its_limits() {
 }
 
 #[test]
-fn a_scope_hands_its_controllers_on_with_its_first_container_and_not_before() {
+fn scope_delegates_controllers_with_its_first_container() {
     let tree = CgroupTree::new();
     let scope = "kubepods.slice/kubepods-podA.slice/agent-s1.scope";
     let control = |directory: &str| format!("{directory}/cgroup.subtree_control");
@@ -208,7 +208,7 @@ fn figures_are_read_from_either_version() {
 
 /// The machine's own tree, if it is of version 1 and writable.
 #[test]
-fn a_v1_container_is_in_every_hierarchy_limited_counted_killed_and_removed() {
+fn v1_container_is_limited_counted_killed_and_removed() {
     let config = CgroupConfig {
         mount: PathBuf::from("/sys/fs/cgroup"),
         v2: Path::new("/sys/fs/cgroup/cgroup.controllers").exists(),

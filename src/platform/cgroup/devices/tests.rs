@@ -144,7 +144,7 @@ fn v1_has_the_rules_as_lines_and_everything_else_denied() {
 /// On a machine with version 2 (alone or beside version 1) and the privileges, the kernel loads the program
 /// and obeys it.
 #[test]
-fn the_kernel_takes_the_program_and_a_device_that_is_not_listed_is_denied() {
+fn kernel_loads_device_program_and_denies_unlisted_devices() {
     let roots = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"];
     let Some(root) = roots.iter().find(|root| Path::new(root).join("cgroup.controllers").exists()) else {
         return;

@@ -4,7 +4,9 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
-use nix::sched::{CloneFlags, setns, unshare};
+#[cfg(test)]
+use nix::sched::unshare;
+use nix::sched::{CloneFlags, setns};
 
 /// Runs `body` on a thread of its own inside the network namespace that `namespace` is open on. The thread
 /// ends with it, so no thread is ever left in another network.

@@ -46,7 +46,7 @@ fn verdict(pod: &Pod, others: &[&Pod]) -> String {
 }
 
 #[test]
-fn resources_are_summed_over_the_others_and_compared_in_upstreams_units() {
+fn requests_are_summed_and_refused_with_upstream_messages() {
     let other = asking(&json!({"cpu": "1m", "memory": "512Mi", "ephemeral-storage": "9Gi"}));
     for (requests, expected) in [
         (json!({"cpu": "1999m"}), "fits"),
@@ -101,7 +101,7 @@ fn overhead_sidecars_limits_and_pod_level_requests_count() {
 }
 
 #[test]
-fn only_safe_and_allowed_sysctls_pass_and_never_those_of_the_host() {
+fn only_safe_or_allowed_sysctls_pass_and_none_of_the_host() {
     let forbidden = |name: &str, why: &str| format!("SysctlForbidden: forbidden sysctl: {name:?} {why}");
     let asked = |name: &str, host: &str| {
         let mut spec =
@@ -132,13 +132,13 @@ fn host_ports_of_the_agent_are_not_given_away() {
     let own =
         |address: &str, port: i32, setting: &'static str| OwnPort { address: address.into(), port, setting };
     let node = NodeFacts {
-        own_ports: vec![own("127.0.0.1", 10250, "port"), own("0.0.0.0", 10255, "readOnlyPort")],
+        agent_ports: vec![own("127.0.0.1", 10250, "port"), own("0.0.0.0", 10255, "readOnlyPort")],
         ..NodeFacts::default()
     };
     let asked = |address: &str, protocol: &str, number: i32| {
         let pod = pod(&json!({"containers": [{"name": "c", "ports": [
             {"containerPort": 80, "hostPort": number, "protocol": protocol, "hostIP": address}]}]}));
-        check_own_ports(&pod, &node.own_ports).map_err(|rejection| (rejection.reason, rejection.message))
+        check_own_ports(&pod, &node.agent_ports).map_err(|rejection| (rejection.reason, rejection.message))
     };
     let refused = |port: i32, setting: &str| {
         let message = format!(
@@ -229,7 +229,7 @@ fn node_selector_and_required_affinity_must_match_the_labels() {
 }
 
 #[test]
-fn what_this_node_cannot_do_is_said_and_what_is_unknown_is_tried() {
+fn unsupported_features_are_refused_and_unknown_ones_tried() {
     let os = pod(&json!({"os": {"name": "windows"}, "containers": []}));
     assert_eq!(
         verdict(&os, &[]),
@@ -266,7 +266,7 @@ fn what_this_node_cannot_do_is_said_and_what_is_unknown_is_tried() {
 }
 
 #[test]
-fn those_that_wait_are_ordered_by_priority_and_then_by_first_sight() {
+fn waiting_pods_are_ordered_by_priority_then_first_seen() {
     let waiting = |name: &str, class: &str, seen: &str| {
         let raw = json!({"metadata": {"uid": name, "annotations": {"kubernetes.io/config.seen": seen}},
             "spec": {"priorityClassName": class, "containers": []}});
@@ -288,19 +288,19 @@ fn a_rejected_pod_says_why_and_waits_or_has_failed() {
         "containerStatuses": [{"name": "c", "containerID": "fake://1"}]}))
         .unwrap()
         .object;
-    assert!(held_a_place(&status) && !is_rejected(&status));
+    assert!(was_admitted(&status) && !is_rejected(&status));
     let failed = rejected_status(status.clone(), false, &Rejection::new("AppArmor", "none"), false);
     assert_eq!((failed.phase.as_str(), failed.reason.as_str()), ("Failed", "AppArmor"));
-    assert!(is_rejected(&failed) && !has_only_waited(&failed), "{failed:?}");
+    assert!(is_rejected(&failed) && !has_never_run(&failed), "{failed:?}");
     let rejected = rejected_status(status, false, &Rejection::new("OutOfcpu", "no cpu"), true);
-    assert!(is_rejected(&rejected) && !held_a_place(&rejected));
+    assert!(is_rejected(&rejected) && !was_admitted(&rejected));
     assert_eq!((rejected.phase.as_str(), rejected.reason.as_str()), ("Pending", "OutOfcpu"));
     assert_eq!(rejected.message, "Pod was rejected: no cpu");
     assert_eq!(rejected.conditions.len(), 1, "PodScheduled stays");
 }
 
 #[test]
-fn a_node_that_is_short_of_something_takes_what_is_critical_and_of_memory_what_asks_for_some() {
+fn node_pressure_admits_critical_and_memory_requesting_pods() {
     let tolerant =
         |toleration: Value| pod(&json!({"tolerations": [toleration], "containers": [{"name": "c"}]}));
     let mut critical = asking(&json!({}));
@@ -373,7 +373,7 @@ fn a_static_pod_that_was_rejected_is_judged_by_each_process() {
     let ended = PodStatus { phase: "Failed".to_owned(), ..PodStatus::default() };
     for (source, again) in [("file", true), ("http", true), ("api", false)] {
         pod.metadata.annotations.insert("kubernetes.io/config.source".to_owned(), source.to_owned());
-        assert_eq!(is_judged_again(&pod, &rejected), again, "{source}");
-        assert!(!is_judged_again(&pod, &ended), "{source}: it has run");
+        assert_eq!(may_be_readmitted(&pod, &rejected), again, "{source}");
+        assert!(!may_be_readmitted(&pod, &ended), "{source}: it has run");
     }
 }

@@ -18,7 +18,7 @@ fn with_pods(driver: CgroupDriver, check: impl FnOnce(&CgroupConfig, &CgroupLayo
 }
 
 #[test]
-fn a_lost_cgroup_goes_when_it_is_empty_and_systemd_is_not_told_to_stop_one_that_is_not() {
+fn orphan_cgroup_is_removed_only_when_empty() {
     with_pods(CgroupDriver::Systemd, |tree, layout| {
         let [empty, used] = [("b", QosClass::Burstable), ("c", QosClass::BestEffort)]
             .map(|(uid, class)| pod_cgroup_path(&PodUid::from(uid), class, layout));
@@ -33,12 +33,12 @@ fn a_lost_cgroup_goes_when_it_is_empty_and_systemd_is_not_told_to_stop_one_that_
 }
 
 #[test]
-fn pods_nobody_knows_are_found_in_every_class_and_nothing_else_is() {
+fn orphan_pod_cgroups_are_found_in_every_qos_class() {
     for driver in [CgroupDriver::Cgroupfs, CgroupDriver::Systemd] {
         with_pods(driver, |tree, layout| {
             let found = |known: &[&str]| {
                 let known = known.iter().map(|uid| PodUid::from(*uid)).collect();
-                orphans(tree, layout, &kept_paths(layout, &known))
+                orphans(tree, layout, &known_cgroup_paths(layout, &known))
             };
             let path = |uid: &str, class| pod_cgroup_path(&PodUid::from(uid), class, layout);
             assert_eq!(

@@ -63,7 +63,7 @@ async fn any_answer_to_a_request_is_a_success() {
     let error = bench.hooks.run(&site, &http("HTTP", closed)).await.unwrap_err();
     assert!(error.starts_with("HTTP lifecycle hook (/hello?now) for Container \"c1\""), "{error}");
     assert!(error.contains("connection refused"), "{error}");
-    assert_eq!(bench.told(), []);
+    assert_eq!(bench.event_messages(), []);
 }
 
 #[tokio::test]
@@ -90,28 +90,28 @@ async fn a_server_that_speaks_no_tls_is_asked_again_in_the_open() {
     let message = format!(
         "request to HTTPS lifecycle hook 127.0.0.1:{port} got HTTP response, retry with HTTP succeeded"
     );
-    assert_eq!(bench.told(), [("LifecycleHTTPFallback".to_owned(), message)]);
+    assert_eq!(bench.event_messages(), [("LifecycleHTTPFallback".to_owned(), message)]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_end_of_a_container_is_noticed_whenever_somebody_says_look() {
+async fn container_end_is_noticed_on_each_look_request() {
     let bench = Bench::new().await;
     let site = bench.start(Program::forever()).await;
-    let mailbox = Inbox::default();
-    let ended = bench.hooks.ended(&site.id, &mailbox);
+    let inbox = Inbox::default();
+    let ended = bench.hooks.ended(&site.id, &inbox);
     let happening = async {
         let pause = || tokio::time::sleep(Duration::from_secs(1));
         pause().await;
-        mailbox.tell(PodWorkerEvent::Desired);
+        inbox.push_event(PodWorkerEvent::Desired);
         pause().await;
-        mailbox.look();
+        inbox.request_observation();
         pause().await;
         assert_eq!(bench.calls("ContainerStatus", &site.id), 2, "one at first, one when told to look");
         bench.fake.change(|world, now| world.kill_container(&site.id, 1, now));
-        mailbox.look();
+        inbox.request_observation();
     };
     tokio::join!(ended, happening);
     assert_eq!(bench.calls("ContainerStatus", &site.id), 3);
     bench.fake.change(|world, now| world.remove_container(&site.id, now));
-    bench.hooks.ended(&site.id, &mailbox).await;
+    bench.hooks.ended(&site.id, &inbox).await;
 }

@@ -71,7 +71,12 @@ impl Ending {
     }
 
     fn reasons(&self) -> Vec<String> {
-        self.bench.told().into_iter().map(|(reason, _)| reason).filter(|reason| reason != "Killing").collect()
+        self.bench
+            .event_messages()
+            .into_iter()
+            .map(|(reason, _)| reason)
+            .filter(|reason| reason != "Killing")
+            .collect()
     }
 }
 
@@ -94,7 +99,7 @@ async fn local<T>(test: impl Future<Output = T>) -> T {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_hook_comes_out_of_the_grace_and_the_runtime_always_gets_two_seconds() {
+async fn hook_uses_up_the_grace_and_the_runtime_gets_two_seconds() {
     let failed: &[&str] = &["FailedPreStopHook"];
     let stubborn = Program::stubborn;
     let cases = [
@@ -132,7 +137,7 @@ async fn the_hook_comes_out_of_the_grace_and_the_runtime_always_gets_two_seconds
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shorter_grace_is_heard_at_once_and_a_longer_one_changes_nothing() {
+async fn shorter_grace_applies_at_once_and_longer_is_ignored() {
     // Grace, hook, when it is shortened, what is left from then on; when the container ends, how often it was
     // asked to.
     let cases = [
@@ -158,7 +163,7 @@ async fn a_shorter_grace_is_heard_at_once_and_a_longer_one_changes_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn groups_wait_for_their_turn_but_not_longer_than_the_grace_and_their_hooks_do_not_wait() {
+async fn stop_groups_wait_within_the_grace_and_hooks_run_meanwhile() {
     // How the main container takes its stop; when it and the sidecar end.
     let cases = [(ends_after(4), 4, 12), (Program::stubborn(), 20, 22)];
     for (program, main_ends, sidecar_ends) in cases {

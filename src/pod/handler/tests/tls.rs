@@ -44,7 +44,7 @@ async fn any_certificate_will_do() {
 }
 
 #[tokio::test]
-async fn a_server_of_plain_http_is_told_from_one_that_does_not_answer() {
+async fn plain_http_server_is_reported_to_an_https_request() {
     let refuse = "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();

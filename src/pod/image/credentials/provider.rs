@@ -101,8 +101,8 @@ impl Providers {
                 found.extend(logins);
                 continue;
             }
-            match self.ask(&provider, image).await {
-                Ok(answer) => found.extend(self.take(&provider, image, &repository, answer)),
+            match self.request_credentials(&provider, image).await {
+                Ok(answer) => found.extend(self.store_response(&provider, image, &repository, answer)),
                 Err(problem) => {
                     log::error!(provider = provider.name.as_str(), image, problem; "Credential provider \
                          failed");
@@ -121,7 +121,7 @@ impl Providers {
         Some(found.keyring.lookup(image))
     }
 
-    fn take(
+    fn store_response(
         &self,
         provider: &Provider,
         image: &str,
@@ -154,14 +154,18 @@ impl Providers {
         found
     }
 
-    async fn ask(&self, provider: &Provider, image: &str) -> Result<ProviderResponse, String> {
+    async fn request_credentials(
+        &self,
+        provider: &Provider,
+        image: &str,
+    ) -> Result<ProviderResponse, String> {
         let request =
             json!({"kind": "CredentialProviderRequest", "apiVersion": provider.api_version, "image": image});
         let mut command = Command::new(self.bin_dir.join(&provider.name));
         command.args(&provider.args);
         command.envs(provider.env.iter().map(|variable| (&variable.name, &variable.value)));
         let request = request.to_string();
-        let answer = tokio::time::timeout(RUN_TIMEOUT, talk(&mut command, request.as_bytes()));
+        let answer = tokio::time::timeout(RUN_TIMEOUT, run_provider(&mut command, request.as_bytes()));
         let bytes = answer.await.map_err(|_| "no response within a minute".to_owned())??;
         // Error messages must not quote the response: it contains passwords.
         let value: Value =
@@ -178,7 +182,7 @@ impl Providers {
     }
 }
 
-async fn talk(command: &mut Command, request: &[u8]) -> Result<Vec<u8>, String> {
+async fn run_provider(command: &mut Command, request: &[u8]) -> Result<Vec<u8>, String> {
     let child = TalkingChild::start(command, request).map_err(|error| format!("failed to start: {error}"))?;
     let mut answer = Vec::new();
     let mut buffer = vec![0; 4096];

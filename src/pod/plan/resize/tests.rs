@@ -87,7 +87,7 @@ fn a_resource_whose_policy_says_so_restarts_the_container() {
 }
 
 #[test]
-fn what_is_not_known_is_left_alone_and_a_status_knows_better_than_an_annotation() {
+fn unknown_resources_stay_and_status_beats_annotation() {
     let made = one(&json!({"limits": {"cpu": "1"}}));
     let (mut observed, _) = running(&made);
     let record = &mut observed.containers[0];
@@ -147,7 +147,7 @@ fn the_pod_as_it_is_has_what_its_containers_were_given() {
 }
 
 #[test]
-fn a_resize_is_told_from_its_beginning_to_its_end() {
+fn resize_conditions_and_events_cover_its_whole_course() {
     let made = one(&json!({"requests": {"cpu": "1"}}));
     let wanted = one(&json!({"requests": {"cpu": "2"}}));
     let (observed, actuated) = running(&made);
@@ -164,7 +164,7 @@ fn a_resize_is_told_from_its_beginning_to_its_end() {
             status
         };
     let tell = |before: &PodStatus, after: &PodStatus| -> Vec<String> {
-        let news = news(before, after, &wanted, &wanted).into_iter();
+        let news = events_between(before, after, &wanted, &wanted).into_iter();
         news.map(|news| format!("{} {}: {}", news.warning, news.reason, news.message)).collect()
     };
     let json = |extra: &str| {

@@ -139,7 +139,7 @@ fn a_sidecar_with_a_startup_probe_holds_back_what_comes_after() {
 }
 
 #[test]
-fn a_pod_that_has_had_its_run_does_not_wait_for_a_sidecar_to_come_up() {
+fn completed_pod_does_not_wait_for_a_sidecar_startup_probe() {
     let probe = json!({"exec": {"command": ["x"]}});
     let sidecar = json!({"name": "s", "image": "x", "restartPolicy": "Always", "startupProbe": probe});
     check(
@@ -150,7 +150,7 @@ fn a_pod_that_has_had_its_run_does_not_wait_for_a_sidecar_to_come_up() {
 }
 
 #[test]
-fn ephemeral_containers_run_once_whenever_there_is_a_sandbox_and_keep_no_pod_alive() {
+fn ephemeral_containers_run_once_and_keep_no_pod_alive() {
     let spec = |policy: &str| {
         json!({
             "restartPolicy": policy,
@@ -269,7 +269,7 @@ fn an_instance_whose_record_vanished_while_it_ran_counts() {
 }
 
 #[test]
-fn containers_follow_their_own_policy_and_rules_init_containers_too() {
+fn container_restart_rules_override_the_pod_policy() {
     let rules = |code: i32| json!([{"action": "Restart", "exitCodes": {"operator": "In", "values": [code]}}]);
     let spec = |pod: &str| {
         json!({

@@ -55,6 +55,6 @@ impl ProbeCounter {
 /// every time until the threshold, then ever more rarely, so that a probe that fails for a year causes a few
 /// dozen events.
 #[must_use]
-pub fn is_told(times: u32, threshold: i32) -> bool {
+pub fn is_reported(times: u32, threshold: i32) -> bool {
     times <= u32::try_from(threshold).unwrap_or_default() || times.is_power_of_two()
 }

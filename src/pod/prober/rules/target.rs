@@ -39,21 +39,23 @@ pub fn probe_target(probe: &Probe, container: &Container, pod_ip: &str) -> Resul
         return Ok(ProbeTarget::Exec(expand_literally(&exec.command, container)));
     }
     if let Some(action) = &probe.http_get {
-        return http_target(action, &container.ports, pod_ip).map(ProbeTarget::HttpGet).map_err(words);
+        return http_target(action, &container.ports, pod_ip)
+            .map(ProbeTarget::HttpGet)
+            .map_err(port_error_text);
     }
     if let Some(action) = &probe.tcp_socket {
-        let port = resolve_port(&action.port, &container.ports).map_err(words)?;
+        let port = resolve_port(&action.port, &container.ports).map_err(port_error_text)?;
         return Ok(ProbeTarget::TcpSocket { host: host_or(&action.host, pod_ip), port });
     }
     if let Some(action) = &probe.grpc {
-        let port = checked_port(i64::from(action.port)).map_err(words)?;
+        let port = checked_port(i64::from(action.port)).map_err(port_error_text)?;
         let service = action.service.clone().unwrap_or_default();
         return Ok(ProbeTarget::Grpc { host: pod_ip.to_owned(), port, service });
     }
     Err(format!("missing probe handler for container {}", container.name))
 }
 
-fn words(error: PortError) -> String {
+fn port_error_text(error: PortError) -> String {
     match error {
         PortError::Unknown(name) => format!("strconv.Atoi: parsing {name:?}: invalid syntax"),
         PortError::Invalid(number) => format!("invalid port number: {number}"),

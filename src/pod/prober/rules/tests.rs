@@ -55,7 +55,7 @@ fn results_are_published_at_their_thresholds() {
 
 proptest! {
     #[test]
-    fn what_is_published_changes_only_after_as_many_equal_results_as_the_threshold(
+    fn probe_result_changes_only_after_threshold_equal_results(
         runs in "[+-]{0,40}", success in 1..5_i32, failure in 1..5_i32,
     ) {
         let probe = probe(success, failure);
@@ -77,13 +77,13 @@ proptest! {
 }
 
 #[test]
-fn a_complaint_is_told_until_the_threshold_and_then_ever_more_rarely() {
-    let told: Vec<u32> = (1..=40).filter(|times| is_told(*times, 3)).collect();
+fn failure_is_reported_to_the_threshold_then_less_often() {
+    let told: Vec<u32> = (1..=40).filter(|times| is_reported(*times, 3)).collect();
     assert_eq!(told, [1, 2, 3, 4, 8, 16, 32]);
 }
 
 #[test]
-fn a_port_that_leads_nowhere_is_told_in_upstreams_words() {
+fn invalid_probe_port_is_reported_like_upstream() {
     let container = container(&json!({"name": "a"}));
     let asked = |port: Value| {
         let probe = decode::<Probe>(json!({"httpGet": {"port": port}})).unwrap().object;

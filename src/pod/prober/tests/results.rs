@@ -6,7 +6,7 @@ const UP: Option<ProbeResult> = Some(ProbeResult::Success);
 const DOWN: Option<ProbeResult> = Some(ProbeResult::Failure);
 
 #[test]
-fn a_worker_is_woken_when_a_published_result_changes_and_only_then() {
+fn worker_is_woken_only_when_a_published_result_changes() {
     let probe = exec("check", &json!({}));
     bench(json!([{"name": "main", "readinessProbe": probe}]), async |bench| {
         let id = bench.start("main", 0).await;
@@ -26,7 +26,7 @@ fn a_worker_is_woken_when_a_published_result_changes_and_only_then() {
 }
 
 #[test]
-fn a_failed_instance_is_left_alone_and_its_successor_starts_afresh() {
+fn failed_instance_is_not_probed_and_successor_starts_fresh() {
     let probe = exec("check", &json!({"failureThreshold": 2}));
     bench(json!([{"name": "main", "livenessProbe": probe}]), async |bench| {
         bench.script("check", 1);
@@ -51,7 +51,7 @@ fn a_failed_instance_is_left_alone_and_its_successor_starts_afresh() {
 }
 
 #[test]
-fn a_probe_that_the_manifest_gains_is_asked_of_the_instance_that_runs() {
+fn probe_added_to_the_manifest_runs_on_the_running_container() {
     bench(json!([{"name": "main", "livenessProbe": exec("alive", &json!({}))}]), async |mut bench| {
         let id = bench.start("main", 0).await;
         bench.observe().await;
@@ -69,7 +69,7 @@ fn a_probe_that_the_manifest_gains_is_asked_of_the_instance_that_runs() {
 }
 
 #[test]
-fn nothing_is_asked_of_a_failed_instance_that_has_ended_when_its_pod_goes() {
+fn exited_failed_instance_is_not_probed_during_termination() {
     let containers = json!([{
         "name": "main",
         "startupProbe": exec("up", &json!({"failureThreshold": 1})),
@@ -82,14 +82,14 @@ fn nothing_is_asked_of_a_failed_instance_that_has_ended_when_its_pod_goes() {
         pass(1.0).await;
         bench.fake.stop_container(&id, Duration::ZERO).await.unwrap();
         bench.observe().await;
-        bench.prober.only_readiness(&bench.pod.metadata.uid);
+        bench.prober.keep_only_readiness(&bench.pod.metadata.uid);
         pass(25.0).await;
         assert_eq!((bench.results(&id).startup, bench.runs()), (DOWN, vec![0.0]));
     });
 }
 
 #[test]
-fn an_answer_that_comes_after_the_instance_counts_for_nobody() {
+fn late_probe_result_of_a_replaced_instance_is_dropped() {
     let probe = exec("check", &json!({"failureThreshold": 1, "timeoutSeconds": 5}));
     bench(json!([{"name": "main", "livenessProbe": probe}]), async |bench| {
         bench.script_slow("check", 1, 3 * SECOND);
@@ -107,7 +107,7 @@ fn an_answer_that_comes_after_the_instance_counts_for_nobody() {
 }
 
 #[test]
-fn what_was_said_before_a_restart_of_the_agent_stands_until_a_probe_says_otherwise() {
+fn probe_results_survive_an_agent_restart_until_contradicted() {
     let containers = json!([{
         "name": "main",
         "startupProbe": exec("up", &json!({})),
@@ -149,7 +149,7 @@ fn errors_are_tried_three_times_and_do_not_count() {
 }
 
 #[test]
-fn a_command_that_takes_too_long_has_failed_and_a_runtime_that_does_not_answer_has_not() {
+fn slow_probe_command_fails_and_a_silent_runtime_is_unknown() {
     let probe = exec("check", &json!({"failureThreshold": 1}));
     bench(json!([{"name": "main", "livenessProbe": probe}]), async |bench| {
         let first = bench.start("main", 0).await;
@@ -171,7 +171,7 @@ fn a_command_that_takes_too_long_has_failed_and_a_runtime_that_does_not_answer_h
 }
 
 #[test]
-fn a_probe_that_fails_for_ever_is_told_of_ever_more_rarely() {
+fn lasting_probe_failure_is_reported_ever_less_often() {
     let probe = exec("check", &json!({"periodSeconds": 1}));
     bench(json!([{"name": "main", "readinessProbe": probe}]), async |bench| {
         bench.script("check", 1);
@@ -200,7 +200,7 @@ fn a_pod_that_is_taken_down_is_asked_for_readiness_alone() {
         let id = bench.start("main", 0).await;
         bench.observe().await;
         pass(0.2).await;
-        bench.prober.only_readiness(&bench.pod.metadata.uid);
+        bench.prober.keep_only_readiness(&bench.pod.metadata.uid);
         let quiet = InstanceProbes { startup: UP, readiness: DOWN, liveness: UP };
         assert_eq!(bench.results(&id), quiet);
         pass(25.0).await;

@@ -4,7 +4,7 @@ use super::*;
 use crate::pod::prober::instance::{next_run, spread};
 
 #[test]
-fn the_first_run_is_an_initial_delay_after_the_start_and_the_others_a_period_apart() {
+fn first_probe_runs_after_initial_delay_then_every_period() {
     let probe = exec("check", &json!({"initialDelaySeconds": 5}));
     bench(json!([{"name": "main", "livenessProbe": probe}]), async |bench| {
         bench.start("main", 0).await;
@@ -40,7 +40,7 @@ async fn what_was_missed_is_left_out() {
 }
 
 #[test]
-fn only_the_startup_probe_runs_until_it_succeeds_then_readiness_at_once() {
+fn startup_probe_runs_alone_until_success() {
     let containers = json!([{
         "name": "main",
         "startupProbe": exec("up", &json!({"periodSeconds": 4, "failureThreshold": 30})),

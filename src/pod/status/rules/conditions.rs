@@ -17,16 +17,17 @@ const CARRIED: [&str; 3] = ["DisruptionTarget", "PodResizePending", "PodResizeIn
 
 /// A condition that clients of the API own: this node neither sets nor changes it.
 #[must_use]
-pub fn is_foreign(type_: &str) -> bool {
+pub fn is_client_owned(type_: &str) -> bool {
     !OWNED.contains(&type_) && !CARRIED.contains(&type_)
 }
 
 /// Adds the conditions that clients have set, which are those of the wanted pod, to a status.
-pub fn take_foreign_conditions(status: &mut PodStatus, pod: &Pod) {
-    let foreign = pod.status.conditions.iter().filter(|condition| is_foreign(&condition.type_));
+pub fn add_client_conditions(status: &mut PodStatus, pod: &Pod) {
+    let foreign = pod.status.conditions.iter().filter(|condition| is_client_owned(&condition.type_));
     let mut conditions: Vec<PodCondition> = foreign.cloned().collect();
-    conditions
-        .extend(std::mem::take(&mut status.conditions).into_iter().filter(|own| !is_foreign(&own.type_)));
+    conditions.extend(
+        std::mem::take(&mut status.conditions).into_iter().filter(|own| !is_client_owned(&own.type_)),
+    );
     status.conditions = conditions;
 }
 
@@ -43,7 +44,7 @@ pub(super) fn set_conditions(
     let before = context.previous.map(|previous| previous.conditions.as_slice()).unwrap_or_default();
     let carried = before.iter().filter(|condition| CARRIED.contains(&condition.type_.as_str()));
     status.conditions = carried.cloned().collect();
-    take_foreign_conditions(status, pod);
+    add_client_conditions(status, pod);
     let foreign = std::mem::take(&mut status.conditions);
     let containers_ready = containers_ready(pod, status);
     let ready = ready(pod, &containers_ready, &foreign);

@@ -127,7 +127,7 @@ fn conditions(status: &PodStatus) -> Vec<String> {
 }
 
 #[test]
-fn conditions_of_clients_are_those_of_the_wanted_pod_and_open_gates() {
+fn client_conditions_come_from_the_spec_and_satisfy_gates() {
     let condition = |type_: &str, status: &str| json!({"type": type_, "status": status});
     let status = |said: Value, previous: Value| {
         let mut wanted = pod(json!({"readinessGates": [{"conditionType": "gate"}]}));
@@ -294,7 +294,7 @@ fn fields_of_a_running_pod_are_filled() {
 }
 
 #[test]
-fn transition_times_move_with_the_status_only_and_an_unchanged_status_means_the_same() {
+fn transition_time_moves_only_when_a_condition_changes() {
     let first = Case::default().status(json!({}), "a:running b:running");
     let later = Case { previous: Some(first.clone()), now: NOW + 60, ..Case::default() };
     let second = later.status(json!({}), "a:running b:running");
@@ -352,7 +352,7 @@ fn a_clock_that_jumps_ends_no_pod_before_its_time() {
 }
 
 #[test]
-fn nothing_looks_alive_in_the_final_status() {
+fn final_status_has_no_running_containers() {
     let running = Case::default().status(json!({}), "a:running b:exited");
     let last = final_status(&pod(json!({})), running.clone(), false);
     assert_eq!(states(&last), ["a=Terminated(ContainerStatusUnknown,137)", "b=Terminated(Completed,0)"]);
@@ -458,7 +458,7 @@ fn ephemeral_containers_are_shown_and_count_for_nothing() {
 }
 
 #[test]
-fn a_pod_that_starts_over_in_place_says_so_and_does_not_end_by_it() {
+fn in_place_restart_sets_a_condition_and_keeps_the_pod_alive() {
     let rules = json!([{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [88]}}]);
     let spec = || {
         json!({
@@ -502,7 +502,7 @@ fn a_pod_that_starts_over_in_place_says_so_and_does_not_end_by_it() {
 }
 
 #[test]
-fn who_a_container_runs_as_and_how_its_volumes_are_mounted_is_shown() {
+fn container_status_shows_user_and_volume_mounts() {
     let mounts = json!([
         {"name": "v", "mountPath": "/v"},
         {"name": "w", "mountPath": "/w", "readOnly": true, "recursiveReadOnly": "IfPossible"},
@@ -570,7 +570,7 @@ fn clients_see_the_end_of_a_pod_when_nothing_of_it_runs() {
     for (init, regular, phase, reason, conditions) in cases {
         let case = format!("{init} {regular}");
         let mut shown = status(init, regular);
-        hold_back_end(&mut shown);
+        hide_early_end(&mut shown);
         let found = (shown.phase.as_str(), shown.reason.as_str(), shown.conditions.len());
         assert_eq!(found, (phase, reason, conditions), "{case}");
     }

@@ -133,7 +133,7 @@ fn what_others_put_there_stays() {
 }
 
 #[test]
-fn a_link_that_leads_elsewhere_is_replaced_and_its_target_left_alone() {
+fn data_link_to_elsewhere_is_replaced_and_its_target_kept() {
     let scratch = TempDir::new();
     let root = scratch.0.join("volume");
     let outside = scratch.0.join("outside");

@@ -99,7 +99,7 @@ fn keys_become_files() {
 }
 
 #[test]
-fn what_is_missing_is_named_in_upstreams_words() {
+fn missing_projection_sources_are_reported_like_upstream() {
     let item = |key: &str, path: &str| json!({"items": [{"key": key, "path": path}]});
     let with = |mut source: Value, kind: &str, key: &str, name: &str| {
         source[key] = json!(name);

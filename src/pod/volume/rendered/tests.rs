@@ -104,7 +104,7 @@ fn secrets_and_what_may_hold_them_never_reach_the_disk() {
 }
 
 #[test]
-fn a_missing_object_is_told_in_upstreams_words_and_makes_the_volume_when_it_comes() {
+fn missing_config_map_is_reported_and_mounted_once_it_exists() {
     run(async {
         let fixture = Fixture::new();
         let pod = config_pod();
@@ -122,7 +122,7 @@ fn a_missing_object_is_told_in_upstreams_words_and_makes_the_volume_when_it_come
 }
 
 #[test]
-fn an_object_that_changes_reaches_the_volume_and_one_that_does_not_writes_nothing() {
+fn changed_config_map_updates_the_volume_and_others_do_not() {
     run(async {
         let fixture = Fixture::new();
         let pod = config_pod();

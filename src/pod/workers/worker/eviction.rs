@@ -5,7 +5,7 @@ use crate::model::api::pod::PodCondition;
 use crate::model::containers::is_terminal;
 use crate::model::disruption::EVICTED;
 use crate::model::disruption::IMMEDIATELY;
-use crate::model::disruption::{TERMINATED, is_of_shutdown};
+use crate::model::disruption::{TERMINATED, is_shutdown_status};
 use crate::pod::inbox::Eviction;
 use crate::pod::lifecycle::{PodWorkerEvent, PodWorkerState};
 use crate::pod::status::rules::DISRUPTION_TARGET;
@@ -16,7 +16,7 @@ impl<R: Runtime> Worker<R> {
     /// full disk the pod is evicted all the same, which may free the disk.
     pub(super) async fn evict(&mut self, eviction: Eviction) {
         if eviction.is_shutdown {
-            return self.end_with_machine(eviction).await;
+            return self.end_for_shutdown(eviction).await;
         }
         if !matches!(self.state, PodWorkerState::Syncing | PodWorkerState::WaitingForName) {
             return;
@@ -36,7 +36,7 @@ impl<R: Runtime> Worker<R> {
 
     /// Ends the pod for a shutdown of the machine, or earlier than it would end anyway. Nothing of that is
     /// stored: after the boot the state is as after a power cut.
-    async fn end_with_machine(&mut self, eviction: Eviction) {
+    async fn end_for_shutdown(&mut self, eviction: Eviction) {
         let Eviction { message, grace_seconds, done, .. } = eviction;
         let is_kept = matches!(self.state, PodWorkerState::Syncing | PodWorkerState::WaitingForName);
         if !is_kept && !matches!(self.state, PodWorkerState::Terminating { .. }) {
@@ -59,9 +59,9 @@ impl<R: Runtime> Worker<R> {
 
     /// The shutdown was cancelled: the pod is as before, and ended containers run again by their restart
     /// policy.
-    pub(super) fn revive(&self) {
+    pub(super) fn cancel_shutdown(&self) {
         let mut status = self.last_status();
-        if !is_of_shutdown(&status) {
+        if !is_shutdown_status(&status) {
             return;
         }
         let has_run = status.container_statuses.iter().any(|container| !container.container_id.is_empty());
@@ -78,7 +78,7 @@ impl<R: Runtime> Worker<R> {
         if is_terminal(&status) {
             return false;
         }
-        self.held.clear();
+        self.failed_starts.clear();
         "Failed".clone_into(&mut status.phase);
         reason.clone_into(&mut status.reason);
         message.clone_into(&mut status.message);

@@ -23,17 +23,17 @@ impl<R: Runtime> Worker<R> {
     /// Executes a plan. A removal that arrives meanwhile cancels what can be cancelled (pulls, hooks, stops),
     /// so that the pod can be taken down at once.
     pub(super) async fn act(&mut self, pod: &Pod, observed: &ObservedPod, plan: &PodPlan) {
-        let (shared, mailbox) = (Rc::clone(&self.shared), Rc::clone(&self.mailbox));
-        let patience = Patience::UntilRemoval(Rc::clone(&mailbox));
+        let (shared, inbox) = (Rc::clone(&self.shared), Rc::clone(&self.inbox));
+        let patience = Patience::UntilRemoval(Rc::clone(&inbox));
         let mut execution = pin!(shared.deps.executor.execute(pod, observed, plan, &patience));
-        let mut seen = mailbox.looks();
+        let mut seen = inbox.observation_requests();
         let execution = loop {
             tokio::select! {
                 biased;
                 execution = &mut execution => break execution,
                 // Cancel safe: requests are counted.
-                () = mailbox.look_after(seen) => {
-                    seen = mailbox.looks();
+                () = inbox.observation_requested(seen) => {
+                    seen = inbox.observation_requests();
                     self.show_probes(observed, plan);
                 }
             }
@@ -49,30 +49,29 @@ impl<R: Runtime> Worker<R> {
 
     /// Executes a plan that takes the pod down, and takes updates meanwhile: a shorter grace period has
     /// effect at once.
-    pub(super) async fn take_down(&mut self, observed: &ObservedPod, plan: &PodPlan) -> Execution {
-        let (shared, pod, mailbox) =
-            (Rc::clone(&self.shared), Rc::clone(&self.pod), Rc::clone(&self.mailbox));
+    pub(super) async fn execute_termination(&mut self, observed: &ObservedPod, plan: &PodPlan) -> Execution {
+        let (shared, pod, inbox) = (Rc::clone(&self.shared), Rc::clone(&self.pod), Rc::clone(&self.inbox));
         let (end, ends) = watch::channel(self.end_of_grace());
         let patience = Patience::Until(ends);
         let mut execution = pin!(shared.deps.executor.execute(&pod, observed, plan, &patience));
-        let mut seen = mailbox.looks();
+        let mut seen = inbox.observation_requests();
         loop {
             tokio::select! {
                 biased;
                 execution = &mut execution => return execution,
                 // Cancel safe: requests are counted.
-                () = mailbox.look_after(seen) => {
-                    seen = mailbox.looks();
+                () = inbox.observation_requested(seen) => {
+                    seen = inbox.observation_requests();
                     self.show_probes(observed, plan);
                 }
                 // Cancel safe: an event that was not recorded is recorded on the next attempt.
-                () = tokio::time::sleep(self.late_in()), if !self.is_late => {
+                () = tokio::time::sleep(self.time_until_late()), if !self.is_late => {
                     self.is_late = true;
                     shared.deps.executor.report_late_end(&pod);
                 }
                 // Cancel safe: updates stay in the mailbox until they are taken.
-                () = mailbox.word() => {
-                    self.read(mailbox.take_words()).await;
+                () = inbox.pod_update() => {
+                    self.read(inbox.take_pod_updates()).await;
                     let earlier = self.end_of_grace();
                     end.send_if_modified(|end| {
                         let is_earlier = earlier < *end;
@@ -86,7 +85,7 @@ impl<R: Runtime> Worker<R> {
     }
 
     /// Time until the pod has exceeded its longest expected termination.
-    fn late_in(&self) -> Duration {
+    fn time_until_late(&self) -> Duration {
         match self.state {
             PodWorkerState::Terminating { since, grace_seconds, .. } => longest_kill(grace_seconds)
                 .saturating_sub(self.shared.deps.clock.now().saturating_since(since)),
@@ -105,10 +104,10 @@ impl<R: Runtime> Worker<R> {
         for action in &plan.actions {
             match action {
                 Action::StartContainer(start) => {
-                    self.held.containers.remove(&start.name);
+                    self.failed_starts.containers.remove(&start.name);
                 }
-                Action::CreateSandbox { .. } => self.held.pod = None,
-                Action::ResizeContainer(_) => self.held.resize = None,
+                Action::CreateSandbox { .. } => self.failed_starts.pod = None,
+                Action::ResizeContainer(_) => self.failed_starts.resize = None,
                 _ => {}
             }
         }
@@ -118,12 +117,12 @@ impl<R: Runtime> Worker<R> {
             until: failure.retry_after.map(|after| now.saturating_add(after)),
         };
         for (name, failure) in execution.containers {
-            self.held.containers.insert(name, held(failure));
+            self.failed_starts.containers.insert(name, held(failure));
         }
         if let Some(failure) = execution.pod {
-            self.held.pod = Some(held(failure));
+            self.failed_starts.pod = Some(held(failure));
         }
-        self.held.resize = execution.resize.map(held).or(self.held.resize.take());
+        self.failed_starts.resize = execution.resize.map(held).or(self.failed_starts.resize.take());
         self.resizing.note(execution.resized);
     }
 }

@@ -16,7 +16,7 @@ pub struct Streams {
 
 impl Streams {
     /// The streams that are present, in the order of the protocol.
-    pub(super) fn given(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+    pub(super) fn present(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         [&self.stdin, &self.stdout, &self.stderr].into_iter().flatten().map(OwnedFd::as_fd)
     }
 }

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown, lchown, symlink};
 use std::path::{Path, PathBuf};
 
-use super::merged::{Merged, MergedNode, look_up, resolve, roots};
+use super::merged::{Merged, MergedNode, lookup, resolve, roots};
 use super::{Image, ImageError, ImageStore, io_error};
 use crate::platform::sys::dir::Handle;
 
@@ -62,7 +62,7 @@ fn copy_tree(from: &Merged, target: &Path, first_id: u32) -> io::Result<()> {
         }
         for name in names {
             let new = to.join(&name);
-            match look_up(here, &name)? {
+            match lookup(here, &name)? {
                 Some(MergedNode::Directory(_)) => {
                     DirBuilder::new().mode(0o700).create(&new)?;
                     waiting.push(relative.join(&name));
@@ -87,7 +87,7 @@ fn copy_tree(from: &Merged, target: &Path, first_id: u32) -> io::Result<()> {
 fn descend(from: &Merged, relative: &Path) -> io::Result<Option<Merged>> {
     let mut here: Option<Merged> = None;
     for name in relative.components() {
-        match look_up(here.as_ref().unwrap_or(from), name.as_os_str())? {
+        match lookup(here.as_ref().unwrap_or(from), name.as_os_str())? {
             Some(MergedNode::Directory(directory)) => here = Some(directory),
             _ => return Err(io::ErrorKind::NotFound.into()),
         }

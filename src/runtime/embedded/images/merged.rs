@@ -67,7 +67,7 @@ pub(super) fn resolve(roots: Merged, path: &Path) -> io::Result<Option<MergedNod
             Some(Component::ParentDir) if way.len() > 1 => drop(way.pop()),
             Some(Component::Normal(name)) => {
                 let Some(here) = way.last() else { return Ok(None) };
-                match look_up(here, name)? {
+                match lookup(here, name)? {
                     None => return Ok(None),
                     Some(MergedNode::Directory(directory)) => way.push(directory),
                     Some(MergedNode::Link(target, _)) => {
@@ -94,7 +94,7 @@ fn push(rest: &mut Vec<PathBuf>, path: &Path) {
 }
 
 /// One name in a merged directory.
-pub(super) fn look_up(here: &Merged, name: &OsStr) -> io::Result<Option<MergedNode>> {
+pub(super) fn lookup(here: &Merged, name: &OsStr) -> io::Result<Option<MergedNode>> {
     let mut directories = Merged::new();
     for layer in here {
         let node = match layer.entry(name) {

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_platform_is_written_in_two_or_three_words() {
+    fn platform_has_two_or_three_parts() {
         assert_eq!(platform("linux/arm/v7").to_string(), "linux/arm/v7");
         for text in ["", "linux", "linux/", "/arm", "linux/arm/", "linux/arm/v7/x"] {
             assert_eq!(text.parse::<Platform>(), Err(PlatformError(text.to_owned())));

@@ -138,7 +138,7 @@ fn hostile_layers_are_refused_by_name_and_touch_nothing_outside() {
 }
 
 #[test]
-fn owners_modes_links_and_whiteouts_arrive_as_overlayfs_wants_them() {
+fn layer_unpacks_to_overlayfs_modes_links_and_whiteouts() {
     let root = directory("nodes");
     let store = ImageStore::open(&root).unwrap();
     let long = format!("long/{}", "n".repeat(200));
@@ -286,7 +286,7 @@ fn a_power_cut_at_any_step_leaves_all_or_nothing() {
 }
 
 #[test]
-fn what_a_dead_process_left_is_removed_and_what_a_living_one_fills_is_not() {
+fn staging_is_removed_for_dead_processes_and_kept_for_live_ones() {
     let root = directory("leftovers");
     let store = ImageStore::open(&root).unwrap();
     std::fs::create_dir_all(root.join("tmp/7/layer/etc")).unwrap();
@@ -322,7 +322,7 @@ fn a_damaged_index_is_set_aside_and_made_again() {
 }
 
 #[test]
-fn tags_move_and_what_nobody_needs_is_pruned() {
+fn tag_moves_to_the_new_image_and_unused_images_are_pruned() {
     let root = directory("prune");
     let store = ImageStore::open(&root).unwrap();
     let shared = Tar::default().file("shared", "").end();
@@ -368,7 +368,7 @@ fn a_commit_without_its_layers_is_refused() {
 }
 
 #[test]
-fn files_of_the_merged_image_are_found_through_links_and_hidden_by_whiteouts() {
+fn image_file_follows_links_and_respects_whiteouts() {
     let root = directory("merged");
     let store = ImageStore::open(&root).unwrap();
     let bottom = Tar::default()
@@ -430,7 +430,7 @@ fn two_that_unpack_the_same_layer_both_succeed() {
 }
 
 #[test]
-fn archives_of_the_directory_are_imported_once_and_broken_ones_do_not_stop_the_others() {
+fn broken_archive_does_not_block_others_and_imports_run_once() {
     let root = directory("watch");
     let store = ImageStore::open(&root.join("store")).unwrap();
     let layer = Tar::default().file("a", "a").end();
@@ -496,7 +496,7 @@ fn layout(root: &Path, layer: &[u8]) {
 }
 
 #[test]
-fn oci_layouts_are_imported_as_directory_and_as_archive_in_every_compression() {
+fn oci_layout_imports_from_directory_and_compressed_archives() {
     let root = directory("layout");
     let store = ImageStore::open(&root.join("store")).unwrap();
     let unpacked = root.join("unpacked");

@@ -167,13 +167,13 @@ pub(super) fn unpack(
         limits,
         directories: BufWriter::new(scratch),
         written: Written { bytes: 0, inodes: 1 },
-        looked: Written::default(),
+        checked: Written::default(),
         entries: 0,
         parent: None,
         replaced: false,
         buffer: vec![0; BUFFER],
     };
-    unpacker.look()?;
+    unpacker.check_limits()?;
     while let Some(entry) = tar.next_entry().map_err(|error| over(error, limits))? {
         unpacker.apply(&entry, &mut tar)?;
     }
@@ -251,7 +251,7 @@ struct Unpacker<'a> {
     /// Paths and times of directories. The times are set after the last entry was written.
     directories: BufWriter<File>,
     written: Written,
-    looked: Written,
+    checked: Written,
     entries: u64,
     /// The directory of the last entry.
     parent: Option<(PathBuf, LayerDir)>,
@@ -299,7 +299,7 @@ impl Unpacker<'_> {
         if !std::mem::take(&mut self.replaced) {
             self.parent = Some((above.to_owned(), parent));
         }
-        self.look_sometimes()
+        self.check_limits_periodically()
     }
 
     /// Makes the node and describes it.
@@ -403,7 +403,7 @@ impl Unpacker<'_> {
             }
             file.write_all(&self.buffer[..count]).map_err(write)?;
             self.written.bytes += count as u64;
-            self.look_sometimes()?;
+            self.check_limits_periodically()?;
         }
         // Usage is counted in blocks.
         self.written.bytes += entry.size.next_multiple_of(4096).saturating_sub(entry.size);
@@ -563,14 +563,14 @@ impl Unpacker<'_> {
         }
     }
 
-    fn look_sometimes(&mut self) -> Result<(), LayerError> {
-        let far = self.written.bytes - self.looked.bytes >= LOOK_BYTES
-            || self.written.inodes - self.looked.inodes >= LOOK_ENTRIES;
-        if far { self.look() } else { Ok(()) }
+    fn check_limits_periodically(&mut self) -> Result<(), LayerError> {
+        let far = self.written.bytes - self.checked.bytes >= LOOK_BYTES
+            || self.written.inodes - self.checked.inodes >= LOOK_ENTRIES;
+        if far { self.check_limits() } else { Ok(()) }
     }
 
-    fn look(&mut self) -> Result<(), LayerError> {
-        self.looked = self.written;
+    fn check_limits(&mut self) -> Result<(), LayerError> {
+        self.checked = self.written;
         let free = free_space(self.place)
             .map_err(|source| LayerError::Write { path: self.place.as_os_str().to_owned(), source })?;
         let keeps = self.limits.keep.filter(|_| self.written.bytes > self.limits.keep_after);

@@ -41,7 +41,7 @@ struct Failed {
 impl Broken {
     /// Whether a retry may help some of them although they did not change.
     #[must_use]
-    pub(in crate::runtime) fn any_again(&self) -> bool {
+    pub(in crate::runtime) fn may_retry(&self) -> bool {
         self.0.values().any(|failed| failed.again)
     }
 
@@ -129,7 +129,7 @@ impl ImageStore {
                     imported.images.extend(images);
                 }
                 Err(error) => {
-                    let (again, why) = (is_the_machines(&error), chain(&error));
+                    let (again, why) = (is_machine_error(&error), chain(&error));
                     let message = if again {
                         format!("the image archive cannot be imported and is tried again: {why}")
                     } else {
@@ -147,7 +147,7 @@ impl ImageStore {
 }
 
 /// The kernel refused something, or there is no room: the same archive may work the next time.
-fn is_the_machines(error: &ImageError) -> bool {
+fn is_machine_error(error: &ImageError) -> bool {
     let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(error) = next {
         let is_of_kernel =
@@ -202,23 +202,23 @@ pub async fn watch_images(
         })
         .await;
         broken = after;
-        tell(&directory, result);
+        log_result(&directory, result);
         scanned(&broken);
-        if broken.any_again() {
+        if broken.may_retry() {
             // Whichever comes first; pending events are not lost.
-            if let Ok(news) = tokio::time::timeout(retry.delay(), wait_for_news(&watcher)).await {
+            if let Ok(news) = tokio::time::timeout(retry.delay(), wait_for_archive(&watcher)).await {
                 news?;
             }
         } else {
             retry.reset();
-            wait_for_news(&watcher).await?;
+            wait_for_archive(&watcher).await?;
         }
     }
 }
 
-async fn wait_for_news(watcher: &Watcher) -> Result<(), WatchError> {
+async fn wait_for_archive(watcher: &Watcher) -> Result<(), WatchError> {
     let mut events = Vec::new();
-    while !events.iter().any(is_news) {
+    while !events.iter().any(is_complete_file) {
         events.clear();
         watcher.read(&mut events).await.map_err(WatchError::Watch)?;
     }
@@ -226,7 +226,7 @@ async fn wait_for_news(watcher: &Watcher) -> Result<(), WatchError> {
 }
 
 /// One line for each archive.
-fn tell(directory: &Path, result: Result<Imported, ImageError>) {
+fn log_result(directory: &Path, result: Result<Imported, ImageError>) {
     let imported = match result {
         Ok(imported) => imported,
         Err(error) => {
@@ -237,7 +237,7 @@ fn tell(directory: &Path, result: Result<Imported, ImageError>) {
     };
     for (path, error) in &imported.failed {
         let (path, err) = (path.display().to_string(), chain(error));
-        if is_the_machines(error) {
+        if is_machine_error(error) {
             log::error!(path = path, err = err; "Failed to import image archive, retrying");
         } else {
             log::error!(
@@ -253,7 +253,7 @@ fn tell(directory: &Path, result: Result<Imported, ImageError>) {
 }
 
 /// A file that is complete, or may be; or one that is gone, which may have been a broken one.
-fn is_news(event: &InotifyEvent) -> bool {
+fn is_complete_file(event: &InotifyEvent) -> bool {
     match event {
         InotifyEvent::Entry { change, .. } => {
             matches!(change, Change::Written | Change::MovedIn | Change::Gone)

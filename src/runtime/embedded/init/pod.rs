@@ -209,7 +209,7 @@ pub(super) fn start_init() -> Result<(i32, PodHandles), InitError> {
     {
         Side::Child => {
             // This process must not keep what the monitor holds of running containers.
-            clone::go_on_with([Some(told)], 0_i32, |[told], _| {
+            clone::continue_as([Some(told)], 0_i32, |[told], _| {
                 let Some(told) = told else { return 1 };
                 let outcome = isolate();
                 let code = outcome.as_ref().err().map_or(0, |error| error.raw_os_error().unwrap_or(255));
@@ -218,7 +218,7 @@ pub(super) fn start_init() -> Result<(i32, PodHandles), InitError> {
                 if code != 0 || sent.is_err() {
                     return 1;
                 }
-                clone::reap_for_ever()
+                clone::reap_forever()
             })
         }
         Side::Parent(pid) => pid,

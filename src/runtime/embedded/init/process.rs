@@ -196,7 +196,7 @@ pub(in crate::runtime) fn confine(
         set_user(0, 0, &[]).doing("become", "the pod's root")?;
     }
     let user = &process.user;
-    give_streams(user.uid, user.gid)?;
+    chown_streams(user.uid, user.gid)?;
     for (mut file, label) in prepared.labels {
         file.write_all(label.as_bytes()).doing("set label", label)?;
     }
@@ -227,7 +227,7 @@ pub(in crate::runtime) fn confine(
     clone::hide().doing("hide", "the process")?;
     clone::die_with_parent().doing("tie", "the process to its monitor")?;
     set_umask(0o022);
-    let program = words(process)?;
+    let program = resolve_program(process)?;
     clone::reset_signals();
     // A process that traces the next child thereby gets no more of the kernel than the program has. A profile
     // that does not permit making that child is loaded later, as the last step before the program.
@@ -247,7 +247,7 @@ pub(in crate::runtime) fn confine(
     })
 }
 
-fn words(process: &Process) -> Result<Program, InitError> {
+fn resolve_program(process: &Process) -> Result<Program, InitError> {
     let (Some(name), mut environment) = (process.args.first(), process.env.clone()) else {
         return Err(InitError::Invalid { field: "process.args".to_owned(), problem: "no command specified" });
     };
@@ -279,7 +279,7 @@ fn words(process: &Process) -> Result<Program, InitError> {
 }
 
 /// A program opens `/dev/stdout` again as its own user: pipes have to belong to that user.
-fn give_streams(uid: u32, gid: u32) -> Result<(), InitError> {
+fn chown_streams(uid: u32, gid: u32) -> Result<(), InitError> {
     let (stdin, stdout, stderr) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
     for stream in [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()] {
         let Ok(facts) = facts(stream) else { continue };

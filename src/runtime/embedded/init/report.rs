@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reports_arrive_as_they_were_sent_and_long_ones_are_cut_between_letters() {
+    fn reports_round_trip_and_long_text_is_cut_at_a_char() {
         let (here, there) = packets::pair().unwrap();
         Report::Pid(4711).send(here.as_fd());
         Report::Terminal(here.try_clone().unwrap()).send(here.as_fd());
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_that_are_none_of_ours_are_refused() {
+    fn malformed_report_packets_are_refused() {
         let (here, there) = packets::pair().unwrap();
         for packet in [&b"P12x"[..], b"T", b"Q"] {
             packets::send(here.as_fd(), packet, &[]).unwrap();

@@ -172,7 +172,7 @@ impl Rootfs {
         let Some(procfs) = procfs else {
             let made = new_file_system(mount, &options)?;
             made.attach(target.as_fd()).doing("mount", &shown)?;
-            return self.settle(made, &options, &shown);
+            return self.apply_attributes(made, &options, &shown);
         };
         procfs.attach(target.as_fd()).doing("mount", &shown)?;
         let attributes = (options.attributes.set | options.recursive.set) & !READ_ONLY;
@@ -181,7 +181,7 @@ impl Rootfs {
             .doing("set options of", &shown)?;
         // For another procfs mount, if there is one.
         self.procfs = Some(Mount::copy_of_descriptor(procfs.as_fd(), false).doing("copy", &shown)?);
-        self.settle(procfs, &options, &shown)
+        self.apply_attributes(procfs, &options, &shown)
     }
 
     fn attach_bind(
@@ -205,7 +205,12 @@ impl Rootfs {
     }
 
     /// Sets the attributes of a new file system; those that would prevent mounts below it are set at the end.
-    fn settle(&mut self, made: Mount, options: &MountOptions, shown: &str) -> Result<(), InitError> {
+    fn apply_attributes(
+        &mut self,
+        made: Mount,
+        options: &MountOptions,
+        shown: &str,
+    ) -> Result<(), InitError> {
         for (propagation, recursive) in &options.propagation {
             made.set_propagation(*propagation, *recursive).doing("set propagation of", shown)?;
         }

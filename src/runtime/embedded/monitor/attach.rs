@@ -87,7 +87,7 @@ impl Monitor {
             attach.stdin = None;
             return;
         };
-        let wait_for_source = match pump.turn(target) {
+        let wait_for_source = match pump.copy_available(target) {
             Pumped::WaitsForSource => true,
             Pumped::WaitsForTarget => {
                 let waited_for = container.stdin_is_full

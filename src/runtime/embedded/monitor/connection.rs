@@ -76,7 +76,7 @@ impl Pump {
     }
 
     /// Copies what is available, a bounded amount at a time.
-    pub(super) fn turn(&mut self, mut target: &File) -> Pumped {
+    pub(super) fn copy_available(&mut self, mut target: &File) -> Pumped {
         // A source that always has data gets its next turn after all others.
         for _ in 0..16 {
             while self.from < self.to {
@@ -122,12 +122,12 @@ impl Attach {
 impl ClientConnection {
     /// Sends a reply without waiting. False when the other side does not read: the connection is to be
     /// dropped then.
-    pub(super) fn say(&self, reply: &Reply) -> bool {
-        self.say_with(reply, &[])
+    pub(super) fn reply(&self, reply: &Reply) -> bool {
+        self.reply_with(reply, &[])
     }
 
     /// The same with descriptors.
-    pub(super) fn say_with(&self, reply: &Reply, descriptors: &[BorrowedFd<'_>]) -> bool {
+    pub(super) fn reply_with(&self, reply: &Reply, descriptors: &[BorrowedFd<'_>]) -> bool {
         packets::send(self.socket.as_fd(), &reply.encode(), descriptors).is_ok()
     }
 }

@@ -12,7 +12,7 @@ use super::super::protocol::{Exited, Reply, Started};
 use super::cgroup;
 use super::connection::Role;
 use super::log::{Log, LogStream, Splitter};
-use super::{DRAIN_DEADLINE, Monitor, START_DEADLINE, TokenKind, complain, exited, token};
+use super::{DRAIN_DEADLINE, Monitor, START_DEADLINE, TokenKind, exited, log_error, token};
 use crate::platform::clock::Clock;
 use crate::platform::sys::children::{self, ChildExit};
 use crate::platform::sys::durable::replace_private;
@@ -168,7 +168,7 @@ impl Monitor {
     /// # Errors
     /// Why it cannot be started; nothing is left behind then.
     pub(super) fn begin(&mut self, id: &str) -> Result<u32, String> {
-        fn said(doing: &str) -> impl Fn(io::Error) -> String + '_ {
+        fn context(doing: &str) -> impl Fn(io::Error) -> String + '_ {
             move |error| format!("{doing}: {error}")
         }
         if self.stopping {
@@ -182,7 +182,7 @@ impl Monitor {
             return Err(format!("container {id} {state} already"));
         }
         let directory = self.directory.container(id);
-        let facts = ContainerFacts::read(&directory).map_err(said("read the container's facts"))?;
+        let facts = ContainerFacts::read(&directory).map_err(context("read the container's facts"))?;
         let log = Log::open(facts.log.clone()).map_err(|error| {
             format!("open the log {}: {error}", facts.log.clone().unwrap_or_default().display())
         })?;
@@ -206,12 +206,12 @@ impl Monitor {
             console: None,
             log,
         };
-        let streams = container_streams(&mut container).map_err(said("create the container's streams"))?;
-        let (report, childs_report) = packets::pair().map_err(said("create a socket pair"))?;
-        packets::set_nonblocking(report.as_fd()).map_err(said("create a socket pair"))?;
+        let streams = container_streams(&mut container).map_err(context("create the container's streams"))?;
+        let (report, childs_report) = packets::pair().map_err(context("create a socket pair"))?;
+        packets::set_nonblocking(report.as_fd()).map_err(context("create a socket pair"))?;
         self.epoll
             .add(report.as_fd(), Readiness::Read, token(TokenKind::Report, serial))
-            .map_err(said("wait for the container's start"))?;
+            .map_err(context("wait for the container's start"))?;
         let (directory, pod) = (&container.directory, &self.pod);
         let helper = children::fork(move || {
             let stdio = (streams.stdin.as_fd(), streams.stdout.as_fd(), streams.stderr.as_fd());
@@ -223,7 +223,7 @@ impl Monitor {
                 }
             }
         })
-        .map_err(said("fork"))?;
+        .map_err(context("fork"))?;
         container.helper = Some(helper);
         container.phase = ProcessPhase::Starting { report, until: Instant::now() + START_DEADLINE };
         self.containers.push(container);
@@ -242,7 +242,7 @@ impl Monitor {
                     return self.fail(at, "a second process was reported for the container");
                 }
                 Ok(Some(Report::Pid(pid))) => {
-                    let stray = self.take_stray(pid);
+                    let stray = self.take_unclaimed_exit(pid);
                     let container = &mut self.containers[at];
                     container.pid = pid;
                     if let Some(exit) = stray {
@@ -289,7 +289,7 @@ impl Monitor {
         self.connections.retain(|connection| match connection.role {
             Role::Start(container) if container == serial => {
                 // A client that does not read learns the state by a watch.
-                connection.say(reply);
+                connection.reply(reply);
                 false
             }
             _ => true,
@@ -303,7 +303,7 @@ impl Monitor {
         if let Err(error) =
             replace_private(&container.directory.started(), container.started.to_line().as_bytes())
         {
-            complain(&format_args!("write start state of {}: {error}", container.id));
+            log_error(&format_args!("write start state of {}: {error}", container.id));
         }
         let outputs = [(&container.stdout, TokenKind::Stdout), (&container.stderr, TokenKind::Stderr)];
         for (output, kind) in outputs {
@@ -311,7 +311,7 @@ impl Monitor {
                 && let Err(error) =
                     self.epoll.add(output.file.as_fd(), Readiness::Read, token(kind, container.serial))
             {
-                complain(&format_args!("wait for output of {}: {error}", container.id));
+                log_error(&format_args!("wait for output of {}: {error}", container.id));
             }
         }
         let (serial, ended) = (container.serial, container.exited.is_some());
@@ -348,7 +348,7 @@ impl Monitor {
         let container = &mut self.containers[at];
         let exited = container.exited.unwrap_or_default();
         if let Err(error) = replace_private(&container.directory.exited(), exited.to_line().as_bytes()) {
-            complain(&format_args!("write exit state of {}: {error}", container.id));
+            log_error(&format_args!("write exit state of {}: {error}", container.id));
         }
         container.phase = ProcessPhase::Draining { until: Instant::now() + DRAIN_DEADLINE };
         // With a PID namespace of its own nothing is left; otherwise a container still ends with its first
@@ -444,14 +444,14 @@ impl Monitor {
         if container.facts.external {
             let directory = container.directory.clone();
             if let Err(error) = children::fork(move || init::delete_external(&directory)) {
-                complain(&format_args!("notify the runtime of {}: {error}", container.id));
+                log_error(&format_args!("notify the runtime of {}: {error}", container.id));
             }
         }
         self.connections.retain(|connection| match &connection.role {
             // A watcher that does not take it must make a new watch.
-            Role::Watch => connection.say(&reply),
+            Role::Watch => connection.reply(&reply),
             Role::Attach(attach) if attach.container == serial => {
-                connection.say(&reply);
+                connection.reply(&reply);
                 false
             }
             _ => true,

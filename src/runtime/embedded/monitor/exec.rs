@@ -94,7 +94,7 @@ impl Monitor {
         wishes: Wishes,
         descriptors: &mut Descriptors,
     ) -> Result<u32, String> {
-        fn said(doing: &str) -> impl Fn(io::Error) -> String + '_ {
+        fn context(doing: &str) -> impl Fn(io::Error) -> String + '_ {
             move |error| format!("{doing}: {error}")
         }
         let found = self.container_named(id).filter(|at| self.containers[*at].is_running());
@@ -106,13 +106,13 @@ impl Monitor {
         let [stdin, stdout, stderr] = wishes.take(descriptors, 1)?;
         let spec = File::from(descriptors[0].take().ok_or("the specification is missing")?);
         let null =
-            File::options().read(true).write(true).open("/dev/null").map_err(said("open /dev/null"))?;
-        let (report, childs_report) = packets::pair().map_err(said("create a socket pair"))?;
-        packets::set_nonblocking(report.as_fd()).map_err(said("create a socket pair"))?;
+            File::options().read(true).write(true).open("/dev/null").map_err(context("open /dev/null"))?;
+        let (report, childs_report) = packets::pair().map_err(context("create a socket pair"))?;
+        packets::set_nonblocking(report.as_fd()).map_err(context("create a socket pair"))?;
         let serial = self.serial();
         self.epoll
             .add(report.as_fd(), Readiness::Read, token(TokenKind::ExecReport, serial))
-            .map_err(said("wait for the program's start"))?;
+            .map_err(context("wait for the program's start"))?;
         let pod = &self.pod;
         let helper = children::fork(move || {
             let [stdin, stdout, stderr] =
@@ -125,7 +125,7 @@ impl Monitor {
                 }
             }
         })
-        .map_err(said("fork"))?;
+        .map_err(context("fork"))?;
         self.execs.push(Exec {
             serial,
             container,
@@ -153,7 +153,7 @@ impl Monitor {
                     return self.fail_exec(at, "a second process was reported for the program");
                 }
                 Ok(Some(Report::Pid(pid))) => {
-                    let stray = self.take_stray(pid);
+                    let stray = self.take_unclaimed_exit(pid);
                     let exec = &mut self.execs[at];
                     exec.pid = pid;
                     match stray {
@@ -202,7 +202,7 @@ impl Monitor {
         self.connections.retain(|connection| match connection.role {
             Role::Exec(exec) if exec == serial => {
                 let fds: Vec<_> = terminal.into_iter().map(AsFd::as_fd).collect();
-                heard = connection.say_with(reply, &fds);
+                heard = connection.reply_with(reply, &fds);
                 heard && !last
             }
             _ => true,
@@ -217,7 +217,7 @@ impl Monitor {
         let terminal = exec.terminal.take();
         // The client shares the open file description, and with it this flag.
         if let Some(Err(error)) = terminal.as_ref().map(|master| packets::set_nonblocking(master.as_fd())) {
-            super::complain(&format_args!("set a terminal non-blocking: {error}"));
+            super::log_error(&format_args!("set a terminal non-blocking: {error}"));
         }
         let reply = Reply::Running { container: String::new(), started };
         if !self.answer_exec(serial, &reply, terminal.as_ref(), false) {

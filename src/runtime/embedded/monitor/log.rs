@@ -185,9 +185,9 @@ impl Log {
     fn write(&mut self, bytes: &mut Vec<u8>, time: &[u8; 30]) {
         let Some(file) = &mut self.file else { return bytes.clear() };
         if self.lost == 0 && !self.torn {
-            let written = write_most(file, bytes);
+            let written = write_available(file, bytes);
             if written < bytes.len() {
-                let kept = self.keep_whole(bytes, written);
+                let kept = self.keep_whole_entries(bytes, written);
                 self.lost += (bytes.len() - kept) as u64;
             }
             return bytes.clear();
@@ -202,25 +202,25 @@ impl Log {
             let _ = writeln!(all, "[agent] {} bytes of log lost", self.lost);
         }
         all.extend_from_slice(bytes);
-        let written = write_most(file, &all);
+        let written = write_available(file, &all);
         if written == all.len() {
             (self.lost, self.torn) = (0, false);
         } else {
             self.lost += bytes.len() as u64;
-            self.take_back(written);
+            self.truncate_tail(written);
         }
         bytes.clear();
     }
 
     /// The first `written` of `bytes` are in the file. Removes the beginning of an incomplete entry again, so
     /// that readers see only whole entries. Returns how many bytes remain in the file.
-    fn keep_whole(&mut self, bytes: &[u8], written: usize) -> usize {
+    fn keep_whole_entries(&mut self, bytes: &[u8], written: usize) -> usize {
         let whole = bytes[..written].iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
-        if self.take_back(written - whole) { whole } else { written }
+        if self.truncate_tail(written - whole) { whole } else { written }
     }
 
     /// Truncates the last bytes of the file; where that is not possible the file ends inside a line.
-    fn take_back(&mut self, count: usize) -> bool {
+    fn truncate_tail(&mut self, count: usize) -> bool {
         let Some(file) = self.file.as_ref().filter(|_| count > 0) else { return true };
         let shortened = file.metadata().and_then(|now| file.set_len(now.len().saturating_sub(count as u64)));
         self.torn |= shortened.is_err();
@@ -229,7 +229,7 @@ impl Log {
 }
 
 /// Writes as much as there is room for; returns how much that was.
-fn write_most(file: &mut File, bytes: &[u8]) -> usize {
+fn write_available(file: &mut File, bytes: &[u8]) -> usize {
     let mut written = 0;
     while written < bytes.len() {
         match file.write(&bytes[written..]) {

@@ -8,7 +8,7 @@ use super::super::init;
 use super::super::protocol::{MAX_MESSAGE, Reply, Request, Started};
 use super::connection::{ClientConnection, Role};
 use super::exec::Wishes;
-use super::{Monitor, PAUSE, TokenKind, complain, token};
+use super::{Monitor, PAUSE, TokenKind, log_error, token};
 use crate::platform::clock::Clock;
 use crate::platform::sys::epoll::Readiness;
 use crate::platform::sys::packets::{self, Descriptors};
@@ -20,9 +20,9 @@ const MAX_CONNECTIONS: usize = 64;
 /// What happens to a connection after its request.
 enum Outcome {
     /// It gets this reply and is closed.
-    Over(Reply),
+    Finished(Reply),
     /// It stays, as this.
-    Stays(Role),
+    KeepOpen(Role),
 }
 
 impl Monitor {
@@ -37,7 +37,7 @@ impl Monitor {
                     // Out of descriptors: close a connection without a request; if there is none, wait until
                     // another is closed.
                     if !self.drop_oldest_idle() {
-                        complain(&format_args!("accept a connection: {error}"));
+                        log_error(&format_args!("accept a connection: {error}"));
                         self.epoll.remove(self.listener.as_fd());
                         self.paused_until = Some(Instant::now() + PAUSE);
                         return;
@@ -48,8 +48,9 @@ impl Monitor {
             let serial = self.serial();
             let connection = ClientConnection { socket, serial, role: Role::Idle };
             if self.connections.len() >= MAX_CONNECTIONS && !self.drop_oldest_idle() {
-                connection
-                    .say(&Reply::Failed { message: "the pod's monitor has too many connections".to_owned() });
+                connection.reply(&Reply::Failed {
+                    message: "the pod's monitor has too many connections".to_owned(),
+                });
                 continue;
             }
             let added = self.epoll.add(
@@ -86,18 +87,18 @@ impl Monitor {
         };
         let outcome = match Request::decode(&bytes[..length]) {
             Ok(request) => self.carry_out(serial, request, &mut descriptors),
-            Err(error) => Outcome::Over(Reply::Failed { message: error.to_string() }),
+            Err(error) => Outcome::Finished(Reply::Failed { message: error.to_string() }),
         };
         // The request may have closed other connections.
         let Some(at) = self.connections.iter().position(|connection| connection.serial == serial) else {
             return;
         };
         match outcome {
-            Outcome::Over(reply) => {
-                self.connections[at].say(&reply);
+            Outcome::Finished(reply) => {
+                self.connections[at].reply(&reply);
                 self.connections.remove(at);
             }
-            Outcome::Stays(role) => self.connections[at].role = role,
+            Outcome::KeepOpen(role) => self.connections[at].role = role,
         }
     }
 
@@ -111,11 +112,11 @@ impl Monitor {
 
     fn carry_out(&mut self, connection: u32, request: Request, descriptors: &mut Descriptors) -> Outcome {
         let done = |result: Result<(), String>| {
-            Outcome::Over(result.map_or_else(|message| Reply::Failed { message }, |()| Reply::Done))
+            Outcome::Finished(result.map_or_else(|message| Reply::Failed { message }, |()| Reply::Done))
         };
         let stays = |result: Result<Role, String>| match result {
-            Ok(role) => Outcome::Stays(role),
-            Err(message) => Outcome::Over(Reply::Failed { message }),
+            Ok(role) => Outcome::KeepOpen(role),
+            Err(message) => Outcome::Finished(Reply::Failed { message }),
         };
         match request {
             Request::Watch => self.watch(connection),
@@ -129,7 +130,7 @@ impl Monitor {
                 let wishes = Wishes { stdin, stdout, stderr, terminal: false };
                 let begun = self.begin_attach(&container, wishes, descriptors);
                 if begun.is_ok() {
-                    self.say_to(connection, &Reply::Done);
+                    self.reply_to(connection, &Reply::Done);
                 }
                 stays(begun.map(Role::Attach))
             }
@@ -143,9 +144,9 @@ impl Monitor {
             Request::Forget { container } => done(self.forget(&container)),
             Request::Shutdown => {
                 self.stopping = true;
-                Outcome::Stays(Role::Shutdown)
+                Outcome::KeepOpen(Role::Shutdown)
             }
-            Request::SharePids => Outcome::Over(self.share_pids()),
+            Request::SharePids => Outcome::Finished(self.share_pids()),
         }
     }
 
@@ -163,20 +164,20 @@ impl Monitor {
     }
 
     /// True when the connection took the reply.
-    fn say_to(&self, serial: u32, reply: &Reply) -> bool {
+    fn reply_to(&self, serial: u32, reply: &Reply) -> bool {
         let mut all = self.connections.iter();
-        all.find(|connection| connection.serial == serial).is_some_and(|connection| connection.say(reply))
+        all.find(|connection| connection.serial == serial).is_some_and(|connection| connection.reply(reply))
     }
 
     fn watch(&self, serial: u32) -> Outcome {
         let states = self.containers.iter().filter_map(super::Container::state);
         for state in states {
-            if !self.say_to(serial, &state) {
-                return Outcome::Over(state);
+            if !self.reply_to(serial, &state) {
+                return Outcome::Finished(state);
             }
         }
-        self.say_to(serial, &Reply::Done);
-        Outcome::Stays(Role::Watch)
+        self.reply_to(serial, &Reply::Done);
+        Outcome::KeepOpen(Role::Watch)
     }
 
     fn signal(&self, id: &str, signal: i32, all: bool) -> Result<(), String> {

@@ -207,7 +207,7 @@ fn prepare_ipv6(link: &str, ipv6: Ipv6) -> Result<(), NetworkError> {
 
 /// Whether the kernel has IPv6, switched on or off.
 #[must_use]
-pub(in crate::runtime) fn knows_ipv6() -> bool {
+pub(in crate::runtime) fn kernel_has_ipv6() -> bool {
     sysctl("ipv6").exists()
 }
 

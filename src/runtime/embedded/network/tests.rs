@@ -179,7 +179,7 @@ fn cable(one: &Host, other: &Host) {
 }
 
 #[test]
-fn pods_reach_each_other_the_node_and_other_hosts_and_only_those_see_a_masquerade() {
+fn pod_traffic_is_masqueraded_only_to_other_hosts() {
     let (host, far) = (Host::new(&["10.86.0.0/24"]), Host::new(&[]));
     cable(&host, &far);
     let (one, two) = (host.attach("one", &[]).unwrap(), host.attach("two", &[]).unwrap());
@@ -238,7 +238,7 @@ fn advertised() -> String {
 
 /// CVE-2020-10749 with real advertisements.
 #[test]
-fn router_advertisements_of_a_pod_reach_nobody() {
+fn router_advertisements_from_a_pod_are_dropped() {
     for subnets in [&["10.87.0.0/24"][..], &["10.87.0.0/24", "fd00:87::/64"]] {
         let host = Host::new(subnets);
         let (pod, other) = (host.attach("router", &[]).unwrap(), host.attach("other", &[]).unwrap());
@@ -479,7 +479,7 @@ fn what_the_node_keeps_to_itself_stays_its_own() {
 }
 
 #[test]
-fn a_hundred_pods_from_eight_threads_come_and_go_and_leave_nothing() {
+fn hundred_concurrent_pods_attach_and_detach_without_leftovers() {
     let host = Host::new(&["10.86.0.0/24"]);
     let seen: Vec<IpAddr> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..8)
@@ -546,7 +546,7 @@ fn stopped_at_any_step_nothing_is_left_after_the_next_start() {
 }
 
 #[test]
-fn after_a_restart_the_living_keep_their_network_and_lost_rules_come_back() {
+fn recovery_keeps_live_pod_networks_and_restores_lost_rules() {
     let host = Host::new(&["10.86.0.0/24"]);
     let (web, _dead) =
         (host.attach("web", &[("TCP", 8080, 80, "")]).unwrap(), host.attach("dead", &[]).unwrap());

@@ -124,7 +124,7 @@ pub(super) fn devices(input: &Input<'_>) -> Vec<Device> {
     let mut all = if privileged { input.node.host_devices.clone() } else { Vec::new() };
     let is_mounted =
         |path: &str| input.container.mounts.iter().any(|mount| clean(&mount.container_path) == clean(path));
-    for (device, _) in &input.node.given_devices {
+    for (device, _) in &input.node.requested_devices {
         if !is_mounted(&device.path) {
             all.retain(|other| other.path != device.path);
             all.push(device.clone());
@@ -138,7 +138,7 @@ fn all_rules(input: &Input<'_>) -> Vec<DeviceRule> {
     let privileged = input.container.security.privileged;
     let mut rules = device_rules(privileged);
     if !privileged {
-        for (device, access) in &input.node.given_devices {
+        for (device, access) in &input.node.requested_devices {
             rules.push(DeviceRule {
                 allow: true,
                 kind: device.kind.clone(),

@@ -156,7 +156,7 @@ fn a_plain_container() {
 }
 
 #[test]
-fn what_runs_is_the_pods_word_over_the_images() {
+fn pod_command_and_args_override_the_image_entrypoint() {
     let run = |command: &[&str], args: &[&str], entrypoint: &[&str], cmd: &[&str]| {
         let mut case = case();
         (case.container.command, case.container.args) = (texts(command), texts(args));
@@ -191,7 +191,7 @@ fn the_environment_is_merged_by_name() {
 }
 
 #[test]
-fn mounts_of_the_pod_come_in_the_order_of_their_depth_and_cover_ours() {
+fn pod_mounts_are_sorted_by_depth_and_override_defaults() {
     let mut case = case();
     let mount =
         |path: &str| Mount { container_path: path.into(), host_path: "/h".into(), ..Mount::default() };
@@ -288,12 +288,12 @@ fn process_namespaces_are_shared_with_whom_the_pod_says() {
 }
 
 #[test]
-fn a_device_that_is_asked_for_is_made_and_may_be_opened_and_nothing_else() {
+fn only_the_given_devices_are_created_and_allowed() {
     let mut case = case();
     let tty =
         Device { kind: "c".into(), path: "/dev/modem".into(), major: 188, minor: 0, ..Device::default() };
     let disk = Device { kind: "b".into(), path: "/dev/disk".into(), major: 8, minor: 0, ..Device::default() };
-    case.node.given_devices = vec![(tty.clone(), "rw".to_owned()), (disk, "r".to_owned())];
+    case.node.requested_devices = vec![(tty.clone(), "rw".to_owned()), (disk, "r".to_owned())];
     case.container.mounts =
         vec![Mount { container_path: "/dev/disk/".into(), host_path: "/dev/sda".into(), ..Mount::default() }];
     let linux = case.run().unwrap().oci.linux;
@@ -379,7 +379,7 @@ fn profiles_and_labels_are_for_nodes_that_have_them() {
 }
 
 #[test]
-fn a_default_profile_that_is_missing_fails_who_asks_for_it() {
+fn missing_default_apparmor_profile_fails_explicit_requests() {
     let mut security = ContainerSecurity::default();
     assert_eq!(may_lack_default_profile(&security, "no parser"), Ok(()));
     security.apparmor = Some(AppArmorChoice::RuntimeDefault);

@@ -86,7 +86,7 @@ pub fn resolve(
     passwd_file: &str,
     group_file: &str,
 ) -> Result<ResolvedUser, UserError> {
-    let (user, group) = wanted(security, image_user)?;
+    let (user, group) = requested_user(security, image_user)?;
     let entry = match number("user", &user)? {
         Some(uid) => passwd(passwd_file).find(|entry| entry.uid == uid).ok_or(uid),
         None => Ok(passwd(passwd_file)
@@ -126,7 +126,10 @@ pub fn resolve(
 }
 
 /// User and group, each a name or a number.
-fn wanted(security: &ContainerSecurity, image_user: &str) -> Result<(String, Option<String>), UserError> {
+fn requested_user(
+    security: &ContainerSecurity,
+    image_user: &str,
+) -> Result<(String, Option<String>), UserError> {
     let group = security.run_as_group.map(|id| id.to_string());
     if !security.run_as_username.is_empty() {
         return Ok((security.run_as_username.clone(), group));
@@ -202,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pod_has_the_last_word() {
+    fn pod_user_and_groups_override_the_image_user() {
         let user = ContainerSecurity { run_as_user: Some(33), ..ContainerSecurity::default() };
         assert_eq!(run(&user, "root"), Ok((33, 34, vec![29, 34, 44])));
         let both = ContainerSecurity { run_as_group: Some(9), ..user.clone() };

@@ -171,7 +171,7 @@ fn fetch_token(
     match answer.status {
         200 => {}
         400 | 401 | 403 => {
-            let reason = super::error::words_of(&answer.reason());
+            let reason = super::error::error_message(&answer.reason());
             let status = answer.status;
             return Err(PullError::Denied {
                 reason: format!(
@@ -181,7 +181,7 @@ fn fetch_token(
             });
         }
         status => {
-            let reason = super::error::words_of(&answer.reason());
+            let reason = super::error::error_message(&answer.reason());
             return Err(PullError::Status { method: "GET", url: url.shown(), status, reason });
         }
     }
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn challenges_are_told_apart() {
+    fn auth_challenges_are_parsed_separately() {
         let found = challenges(
             "Bearer realm=\"https://a.example/token?x=1,2\",service=r, scope=\"repository:a/b:pull,push\", Basic \
              realm=\"a \\\"b\\\"\"",

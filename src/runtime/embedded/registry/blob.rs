@@ -54,12 +54,12 @@ pub(super) struct BlobReader<'a> {
     since_cut: u64,
     verified: bool,
     fault: Fault,
-    tell: Tell<'a>,
-    told: Instant,
+    progress: Tell<'a>,
+    reported_at: Instant,
 }
 
 impl<'a> BlobReader<'a> {
-    pub(super) fn new(session: &'a mut Session, blob: &'a Descriptor, tell: Tell<'a>) -> Self {
+    pub(super) fn new(session: &'a mut Session, blob: &'a Descriptor, progress: Tell<'a>) -> Self {
         let servers = session.servers(|host| host.pulls);
         Self {
             session,
@@ -74,8 +74,8 @@ impl<'a> BlobReader<'a> {
             since_cut: 0,
             verified: false,
             fault: Fault::default(),
-            tell,
-            told: Instant::now(),
+            progress,
+            reported_at: Instant::now(),
         }
     }
 
@@ -132,7 +132,7 @@ impl<'a> BlobReader<'a> {
                     ),
                 ))?,
                 Ok(count) => {
-                    self.take(count)?;
+                    self.advance(count)?;
                     return Ok(count);
                 }
                 // A registry that goes away in the middle gets time to come back.
@@ -145,7 +145,7 @@ impl<'a> BlobReader<'a> {
         }
     }
 
-    fn take(&mut self, count: usize) -> Result<(), PullError> {
+    fn advance(&mut self, count: usize) -> Result<(), PullError> {
         self.since_cut += count as u64;
         if self.since_cut >= WORTHWHILE {
             self.cuts = 0;
@@ -159,10 +159,10 @@ impl<'a> BlobReader<'a> {
         self.ready = 0..count;
         if self.offset == self.blob.size {
             self.verify()?;
-            (self.tell)(self.offset, LayerState::Extracting);
-        } else if self.told.elapsed() >= TELL_EVERY {
-            self.told = Instant::now();
-            (self.tell)(self.offset, LayerState::Downloading);
+            (self.progress)(self.offset, LayerState::Extracting);
+        } else if self.reported_at.elapsed() >= TELL_EVERY {
+            self.reported_at = Instant::now();
+            (self.progress)(self.offset, LayerState::Downloading);
         }
         Ok(())
     }
@@ -223,11 +223,11 @@ impl<'a> BlobReader<'a> {
         let ask =
             Ask { method: Method::Get, path: &path, headers: &headers, what: &blob.digest, follows: true };
         let servers = self.servers.clone();
-        let opened = self.session.ask_any(&servers, |session, index| session.ask(index, ask));
+        let opened = self.session.try_servers(&servers, |session, index| session.ask(index, ask));
         let mut answer = match opened {
             Err(error) if !blob.urls.is_empty() => {
                 let last = servers.last().copied().unwrap_or(0);
-                let found = blob.urls.iter().find_map(|url| self.session.ask_elsewhere(last, url, ask).ok());
+                let found = blob.urls.iter().find_map(|url| self.session.fetch_foreign(last, url, ask).ok());
                 found.ok_or(error)?
             }
             other => other?,
@@ -264,9 +264,9 @@ impl<'a> BlobReader<'a> {
                 ));
             }
             left -= count as u64;
-            if self.told.elapsed() >= TELL_EVERY {
-                self.told = Instant::now();
-                (self.tell)(self.offset, LayerState::Downloading);
+            if self.reported_at.elapsed() >= TELL_EVERY {
+                self.reported_at = Instant::now();
+                (self.progress)(self.offset, LayerState::Downloading);
             }
         }
         Ok(())

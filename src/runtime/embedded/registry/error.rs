@@ -256,7 +256,7 @@ pub(super) fn invalid(what: impl Into<String>, problem: impl Into<String>) -> Pu
 const MAX_WORDS: usize = 300;
 
 /// `: CODE: message` of the errors that a registry sends, or nothing.
-pub(super) fn words_of(body: &[u8]) -> String {
+pub(super) fn error_message(body: &[u8]) -> String {
     let value: Value = serde_json::from_slice(body).unwrap_or_default();
     let text =
         |value: &Value, key: &str| value.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();

@@ -59,7 +59,7 @@ struct LayerTarget<'a> {
 
 impl LayerTarget<'_> {
     /// Whether the registry's permission is enough to use the stored layer.
-    fn knows(&self, layer: &Layer) -> bool {
+    fn is_authorized(&self, layer: &Layer) -> bool {
         self.store.has_layer_from(&layer.diff_id, self.origin(layer))
     }
 
@@ -82,9 +82,9 @@ pub fn pull(
         image: request.image.clone(),
         problem: crate::platform::logging::chain(&error),
     })?;
-    let platform = wanted_platform(&request.platform)?;
+    let platform = requested_platform(&request.platform)?;
     let name = reference.to_string();
-    let keys = wanted_keys(request.policy.as_deref(), &reference)?;
+    let keys = required_keys(request.policy.as_deref(), &reference)?;
     let mut hosts = hosts_of(&reference.registry, &request.hosts_dirs, request.stall_timeout())?;
     for host in &mut hosts {
         host.options.least_rate = Some(request.least_rate());
@@ -165,7 +165,7 @@ fn pulled(
 }
 
 /// The keys one of which must have signed the image; `None` when no signature is required.
-fn wanted_keys(policy: Option<&Path>, reference: &Reference) -> Result<Option<Vec<Key>>, PullError> {
+fn required_keys(policy: Option<&Path>, reference: &Reference) -> Result<Option<Vec<Key>>, PullError> {
     match policy.map(|file| policy::rule_for(file, reference)).transpose()? {
         None | Some(Rule::Accept) => Ok(None),
         Some(Rule::Reject(reason)) => Err(PullError::Signature { reference: reference.to_string(), reason }),
@@ -240,7 +240,7 @@ fn unchanged(
     let headers = [("Accept".to_owned(), ACCEPT.to_owned())];
     let ask = Ask { method: Method::Head, path: &path, headers: &headers, what: &what, follows: true };
     let servers = session.servers(|host| host.pulls && (host.resolves || reference.digest.is_some()));
-    let digest = match session.ask_any(&servers, |session, index| session.ask(index, ask)) {
+    let digest = match session.try_servers(&servers, |session, index| session.ask(index, ask)) {
         Ok(answer) => answer.header("docker-content-digest"),
         // Some registries do not support HEAD; and a GET returns the reason.
         Err(error) if error.is_answer() => None,
@@ -264,7 +264,7 @@ fn is_for(store: &ImageStore, image: &Image, platform: &Platform) -> bool {
     })
 }
 
-fn wanted_platform(text: &str) -> Result<Platform, PullError> {
+fn requested_platform(text: &str) -> Result<Platform, PullError> {
     if text.is_empty() {
         return Ok(Platform::current());
     }
@@ -300,7 +300,7 @@ fn fetch_document(
     let headers = [("Accept".to_owned(), ACCEPT.to_owned())];
     let path = format!("manifests/{name}");
     let ask = Ask { method: Method::Get, path: &path, headers: &headers, what, follows: true };
-    session.ask_any(&servers, |session, index| {
+    session.try_servers(&servers, |session, index| {
         let mut answer = session.ask(index, ask)?;
         let server = session.server_name(index).to_owned();
         let bytes =
@@ -369,8 +369,8 @@ fn fetch_layers(
     let (said, heard) = mpsc::channel();
     let mut failure = None;
     for layer in layers {
-        let state = if target.knows(layer) { LayerState::Exists } else { LayerState::Waiting };
-        progress(moved(layer, 0, state));
+        let state = if target.is_authorized(layer) { LayerState::Exists } else { LayerState::Waiting };
+        progress(layer_progress(layer, 0, state));
     }
     std::thread::scope(|scope| {
         for _ in 0..target.parallel.min(layers.len()) {
@@ -396,7 +396,9 @@ fn fetch_layers(
         drop(said);
         for words in heard {
             match words {
-                WorkerReport::Moved(index, done, state) => progress(moved(&layers[index], done, state)),
+                WorkerReport::Moved(index, done, state) => {
+                    progress(layer_progress(&layers[index], done, state))
+                }
                 // The other workers only report that they were cancelled.
                 WorkerReport::Failed(error) => failure = Some(failure.take().unwrap_or(error)),
             }
@@ -410,7 +412,7 @@ fn take_next<'a>(layers: &'a [Layer], next: &AtomicUsize) -> Option<(usize, &'a 
     layers.get(index).map(|layer| (index, layer))
 }
 
-fn moved(layer: &Layer, done: u64, state: LayerState) -> Progress {
+fn layer_progress(layer: &Layer, done: u64, state: LayerState) -> Progress {
     Progress::Layer { digest: layer.blob.digest.clone(), done, total: layer.blob.size, state }
 }
 
@@ -428,7 +430,7 @@ fn fetch_layer(
         tell(0, LayerState::Waiting);
         session.cancel.pause(CLAIM_EVERY)?;
     };
-    if target.knows(layer) && session.has_blob(&layer.blob.digest)? {
+    if target.is_authorized(layer) && session.has_blob(&layer.blob.digest)? {
         tell(layer.blob.size, LayerState::Exists);
         return Ok(());
     }

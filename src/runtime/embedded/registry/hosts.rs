@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_registry_without_configuration_is_itself_with_tls_unless_it_is_this_machine() {
+    fn unconfigured_registry_uses_https_except_on_loopback() {
         let base = |registry: &str| {
             let found = hosts_of(registry, &[], Duration::ZERO).unwrap();
             assert_eq!((found.len(), found[0].namespace.as_deref()), (1, None));
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn mirrors_come_first_in_their_order_and_are_told_whom_they_stand_for() {
+    fn mirrors_come_first_in_order_and_carry_their_upstream() {
         let found = hosts(
             "docker.io",
             "server = \"https://registry-1.docker.io\"\nca = \"hub.pem\"\n[host.\"https://z.example\"]\ncapabilities = \

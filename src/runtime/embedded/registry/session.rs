@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::PullError;
 use super::auth::{authorization, challenges};
-use super::error::words_of;
+use super::error::error_message;
 use super::hosts::Host;
 use crate::platform::http::stream::{Method, StreamClient, StreamingResponse};
 use crate::platform::http::url::{Url, query_escape};
@@ -109,7 +109,7 @@ impl Session {
     }
 
     /// Asks each server in turn until one succeeds.
-    pub(super) fn ask_any<T>(
+    pub(super) fn try_servers<T>(
         &mut self,
         servers: &[usize],
         mut ask: impl FnMut(&mut Self, usize) -> Result<T, PullError>,
@@ -147,7 +147,7 @@ impl Session {
         let path = format!("blobs/{digest}");
         let ask = Ask { method: Method::Head, path: &path, headers: &[], what: digest, follows: false };
         let servers = self.servers(|host| host.pulls);
-        match self.ask_any(&servers, |session, index| session.ask(index, ask)) {
+        match self.try_servers(&servers, |session, index| session.ask(index, ask)) {
             Ok(_) => Ok(true),
             Err(PullError::Cancelled) => Err(PullError::Cancelled),
             // Some registries do not support HEAD; a GET returns the reason.
@@ -251,7 +251,7 @@ impl Session {
     }
 
     /// A blob's copy elsewhere, as foreign layers name them: without any credentials.
-    pub(super) fn ask_elsewhere(
+    pub(super) fn fetch_foreign(
         &mut self,
         index: usize,
         text: &str,
@@ -281,7 +281,7 @@ fn refusal(answer: &mut StreamingResponse, url: &Url, ask: Ask<'_>) -> PullError
         Method::Head => "HEAD",
         Method::Post(_) => "POST",
     };
-    let reason = if ask.method == Method::Head { String::new() } else { words_of(&answer.reason()) };
+    let reason = if ask.method == Method::Head { String::new() } else { error_message(&answer.reason()) };
     match answer.status {
         404 => PullError::NotFound { what: ask.what.to_owned() },
         401 | 403 => {

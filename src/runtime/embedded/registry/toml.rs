@@ -41,7 +41,7 @@ pub(in crate::runtime) fn parse(text: &str) -> Result<Vec<Assignment>, TomlError
         if reader.rest.is_empty() {
             return Ok(found);
         }
-        if reader.take("[") {
+        if reader.consume("[") {
             if reader.rest.starts_with('[') {
                 return Err(reader.error("arrays of tables are not supported"));
             }
@@ -69,7 +69,7 @@ impl Reader<'_> {
         TomlError { line: self.line, problem }
     }
 
-    fn take(&mut self, text: &str) -> bool {
+    fn consume(&mut self, text: &str) -> bool {
         match self.rest.strip_prefix(text) {
             Some(rest) => {
                 self.rest = rest;
@@ -81,7 +81,7 @@ impl Reader<'_> {
 
     fn expect(&mut self, text: &str, problem: &'static str) -> Result<(), TomlError> {
         self.skip_spaces();
-        if self.take(text) { Ok(()) } else { Err(self.error(problem)) }
+        if self.consume(text) { Ok(()) } else { Err(self.error(problem)) }
     }
 
     fn skip_spaces(&mut self) {
@@ -98,7 +98,7 @@ impl Reader<'_> {
     fn skip_blank_lines(&mut self) {
         loop {
             self.skip_comment();
-            if !self.take("\n") {
+            if !self.consume("\n") {
                 return;
             }
             self.line += 1;
@@ -139,7 +139,7 @@ impl Reader<'_> {
                 self.rest = &self.rest[end..];
             }
             self.skip_spaces();
-            if !self.take(".") {
+            if !self.consume(".") {
                 return Ok(parts);
             }
         }
@@ -152,10 +152,10 @@ impl Reader<'_> {
         if self.rest.starts_with(['"', '\'']) {
             return self.string().map(Value::String);
         }
-        if self.take("[") {
+        if self.consume("[") {
             return self.array(depth);
         }
-        if self.take("{") {
+        if self.consume("{") {
             return self.inline_table(depth);
         }
         let end = self.rest.find([',', ']', '}', '#', '\n', ' ', '\t', '\r']).unwrap_or(self.rest.len());
@@ -180,12 +180,12 @@ impl Reader<'_> {
         let mut items = Vec::new();
         loop {
             self.skip_blank_lines();
-            if self.take("]") {
+            if self.consume("]") {
                 return Ok(Value::Array(items));
             }
             items.push(self.value(depth + 1)?);
             self.skip_blank_lines();
-            if !self.take(",") && !self.rest.starts_with(']') {
+            if !self.consume(",") && !self.rest.starts_with(']') {
                 return Err(self.error("missing ',' or ']' in an array"));
             }
         }
@@ -195,7 +195,7 @@ impl Reader<'_> {
         let mut members = Map::new();
         loop {
             self.skip_spaces();
-            if self.take("}") {
+            if self.consume("}") {
                 return Ok(Value::Object(members));
             }
             let (path, value) = self.assignment(depth + 1)?;
@@ -204,7 +204,7 @@ impl Reader<'_> {
             };
             members.insert(key.clone(), value);
             self.skip_spaces();
-            if !self.take(",") && !self.rest.starts_with('}') {
+            if !self.consume(",") && !self.rest.starts_with('}') {
                 return Err(self.error("missing ',' or '}' in an inline table"));
             }
         }

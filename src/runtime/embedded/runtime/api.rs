@@ -26,8 +26,7 @@ pub struct SandboxView {
     pub pid: i32,
 }
 
-impl SandboxView {
-}
+impl SandboxView {}
 
 /// One container in full, from its record.
 #[derive(Clone, Debug, Default, PartialEq)]

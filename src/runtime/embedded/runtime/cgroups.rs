@@ -65,7 +65,7 @@ pub(super) fn place(
         .map_err(|error| Failure::because("failed to create the cgroup of the pod's monitor", &error))?;
     record.cgroups = leaf.dirs;
     skipped.extend(leaf.skipped);
-    enter(&record.cgroups, &processes)?;
+    move_processes(&record.cgroups, &processes)?;
     remember(record)?;
     Ok(skipped)
 }
@@ -77,7 +77,7 @@ fn processes_of(pid: i32) -> Vec<u32> {
     u32::try_from(pid).into_iter().chain(children).collect()
 }
 
-fn enter(dirs: &[PathBuf], processes: &[u32]) -> Result<(), Failure> {
+fn move_processes(dirs: &[PathBuf], processes: &[u32]) -> Result<(), Failure> {
     for dir in dirs {
         let path = dir.join("cgroup.procs");
         for process in processes {

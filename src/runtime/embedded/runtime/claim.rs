@@ -26,7 +26,7 @@ pub(super) struct Claim {
 ///
 /// # Errors
 /// [`OpenError::InUse`] when another process holds one of them and does not end.
-pub(super) async fn take(layout: &Layout) -> Result<Claim, OpenError> {
+pub(super) async fn acquire(layout: &Layout) -> Result<Claim, OpenError> {
     let mut locks = Vec::new();
     for path in layout.locks() {
         locks.push(wait_for(path).await?);

@@ -68,7 +68,7 @@ pub(super) async fn create(
     match rt::blocking("create container", move || shared_pids.and_then(|()| creation.carry_out())).await {
         Ok((record, skipped)) => {
             for left_out in skipped {
-                shared.say_once(&left_out.what, &left_out.why);
+                shared.warn_once(&left_out.what, &left_out.why);
             }
             let container = Container::from_record(&record, ContainerPhase::Created);
             shared.state.borrow_mut().containers.insert(id.clone(), container);
@@ -246,11 +246,11 @@ async fn has_ended(shared: &RuntimeInner, id: &ContainerId, patience: Duration) 
 pub(super) async fn remove(shared: Rc<RuntimeInner>, id: ContainerId) -> Result<(), Failure> {
     let Ok((sandbox, ..)) = find(&shared, &id) else { return Ok(()) };
     let _held = shared.hold(&sandbox).await;
-    remove_held(&shared, &id).await
+    remove_locked(&shared, &id).await
 }
 
 /// The same for a caller that already holds the sandbox's lock.
-pub(super) async fn remove_held(shared: &Rc<RuntimeInner>, id: &ContainerId) -> Result<(), Failure> {
+pub(super) async fn remove_locked(shared: &Rc<RuntimeInner>, id: &ContainerId) -> Result<(), Failure> {
     let Ok((sandbox, phase, dir)) = find(shared, id) else { return Ok(()) };
     if matches!(phase, ContainerPhase::Running(_) | ContainerPhase::Starting) {
         kill(shared, &sandbox, id, &dir).await;
@@ -336,7 +336,7 @@ pub(super) async fn update(
         Ok::<_, Failure>(skipped)
     });
     for left_out in updated.await? {
-        shared.say_once(&left_out.what, &left_out.why);
+        shared.warn_once(&left_out.what, &left_out.why);
     }
     Ok(())
 }

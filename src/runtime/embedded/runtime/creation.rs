@@ -16,7 +16,7 @@ use super::super::client::write_bundle;
 use super::super::images::{Image, ImageStore};
 use super::super::layout::{ContainerDir, Layout, SandboxDir};
 use super::super::oci;
-use super::facts::{NodeAbilities, given};
+use super::facts::{NodeAbilities, resolve_devices};
 use super::filters;
 use super::record::{ContainerRecord, RecordedUser, SandboxRecord};
 use super::state::ContainerPhase;
@@ -189,7 +189,7 @@ impl Creation {
         record.cgroups = leaf.dirs;
         fault::point("create:cgroup")?;
         let mut node = self.facts.for_container(self.config.security.privileged);
-        node.given_devices = given(&self.config.devices)?;
+        node.requested_devices = resolve_devices(&self.config.devices)?;
         let mut skipped = self.apparmor(&mut node)?;
         let layer = self.layout.writable_layer(&self.id);
         let image_volumes = self.image_volumes(image, &sandbox.config)?;

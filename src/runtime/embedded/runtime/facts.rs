@@ -140,7 +140,7 @@ fn node_at(path: &str, metadata: &Metadata) -> Option<Device> {
 ///
 /// # Errors
 /// A path that is not a device, or the kernel's answer for it.
-pub(super) fn given(devices: &[WantedDevice]) -> Result<Vec<(Device, String)>, Failure> {
+pub(super) fn resolve_devices(devices: &[WantedDevice]) -> Result<Vec<(Device, String)>, Failure> {
     let mut all = Vec::new();
     for wanted in devices {
         let path = &wanted.host_path;
@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_nodes_devices_are_found_with_their_numbers_and_without_what_containers_have_of_their_own() {
+    fn host_devices_are_found_with_numbers_and_without_devpts() {
         let found = devices();
         let null = found.iter().find(|device| device.path == "/dev/null").unwrap();
         assert_eq!((null.kind.as_str(), null.major, null.minor), ("c", 1, 3));
@@ -208,7 +208,7 @@ mod tests {
                 gid,
                 ..WantedDevice::default()
             };
-            given(&[wanted]).map_err(|failure| failure.message)
+            resolve_devices(&[wanted]).map_err(|failure| failure.message)
         };
         let found = of(link.to_str().unwrap(), Some(7)).unwrap();
         let nothing = of(directory.to_str().unwrap(), None);

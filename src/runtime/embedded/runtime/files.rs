@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pods_dns_is_written_as_containerd_does_it_and_nothing_of_it_means_the_nodes() {
+    fn pod_resolv_conf_matches_containerd_and_defaults_to_the_node() {
         let dns = DnsConfig {
             servers: vec!["10.0.0.10".to_owned(), "fd00::a".to_owned()],
             searches: vec!["svc.local".to_owned(), "local".to_owned()],
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sandboxs_directory_goes_with_its_mounts_and_may_be_gone_in_part() {
+    fn sandbox_dir_removal_unmounts_and_is_idempotent() {
         let root = scratch("sandbox");
         let dir = SandboxDir(root.join("one"));
         make_new_dir(&dir.0, PRIVATE).unwrap();
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_discarded_layer_is_out_of_the_way_at_once_and_found_by_the_next_start() {
+    fn discarded_layer_is_moved_away_and_found_as_orphan_later() {
         let root = scratch("discard");
         let layout = Layout::new(&root.join("data"), &root.join("state"));
         make_directories(&layout).unwrap();

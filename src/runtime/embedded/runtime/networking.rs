@@ -59,8 +59,8 @@ async fn runs_plugins(shared: &RuntimeInner, sandbox: &SandboxId) -> bool {
 /// A lock below serializes the making and removal of pods' built-in networks. Waiting for it in the pool
 /// would delay jobs that need no network: the first may take seconds on a slow machine, where the kernel
 /// loads modules for it.
-async fn turn(shared: &RuntimeInner, plugins: bool) -> Option<MutexGuard<'_, ()>> {
-    if plugins { None } else { Some(shared.network_turn.lock().await) }
+async fn lock_network(shared: &RuntimeInner, plugins: bool) -> Option<MutexGuard<'_, ()>> {
+    if plugins { None } else { Some(shared.network_lock.lock().await) }
 }
 
 /// Connects a sandbox whose namespaces `pid` holds; returns its addresses.
@@ -79,7 +79,7 @@ pub(super) async fn attach(
         dns: config.dns.clone(),
     };
     let plugins = runs_plugins(shared, id).await;
-    let _turn = turn(shared, plugins).await;
+    let _turn = lock_network(shared, plugins).await;
     let attached = run(shared, "attach network", plugins, move |network| network.attach(&attachment)).await?;
     let addresses = attached.map_err(|error| {
         Failure::because(&format!("failed to setup network for sandbox \"{id}\""), &error)
@@ -103,7 +103,7 @@ pub(super) async fn detach(
         return Ok(());
     }
     let (plugins, sandbox) = (runs_plugins(shared, id).await, id.clone());
-    let _turn = turn(shared, plugins).await;
+    let _turn = lock_network(shared, plugins).await;
     let detached =
         run(shared, "detach network", plugins, move |network| network.detach(&sandbox, netns.as_deref()));
     detached
@@ -113,7 +113,7 @@ pub(super) async fn detach(
 
 /// Whether pods can have a network. Calls during a check of the plugins wait for its result.
 pub(super) async fn status(shared: &RuntimeInner) -> Result<(), String> {
-    let mut said = shared.network_said.lock().await;
+    let mut said = shared.network_status.lock().await;
     let network = Arc::clone(&shared.network);
     let of = rt::blocking("read network configuration", move || network.configured()).await;
     if let Some(said) = said.as_ref().filter(|said| said.of == of && said.at.elapsed() < STATUS_HOLDS) {

@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_alive_until_it_is_killed_and_a_number_used_again_is_another_one() {
+    fn reused_pid_is_not_the_same_live_process() {
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let process = Process::of_pid(i32::try_from(child.id()).unwrap()).unwrap();
         assert!(process.is_alive());

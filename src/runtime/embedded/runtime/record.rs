@@ -261,7 +261,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_comes_back_as_it_was_written_and_half_of_one_is_refused() {
+    fn record_round_trips_and_a_truncated_one_is_damaged() {
         let root = std::env::temp_dir().join(format!("edge-agent-record-{}", std::process::id()));
         let dir = SandboxDir(root.clone());
         std::fs::create_dir_all(&root).unwrap();

@@ -47,7 +47,7 @@ pub(super) async fn recover(shared: &Rc<RuntimeInner>) -> Result<(), OpenError> 
     for found in found {
         recover_sandbox(shared, found).await;
     }
-    forget_the_rest(shared).await;
+    remove_unrecorded(shared).await;
     Ok(())
 }
 
@@ -127,13 +127,13 @@ async fn recover_sandbox(shared: &Rc<RuntimeInner>, found: RecoveredSandbox) {
     sandbox.monitor = monitor.map(|monitor| monitor.pid);
     shared.state.borrow_mut().sandboxes.insert(id.clone(), sandbox);
     for container in containers {
-        take_in_container(shared, &id, container).await;
+        adopt_container(shared, &id, container).await;
     }
     if stage == SandboxStage::Making {
         undo(shared, &id).await;
         return;
     }
-    note_ends(shared, &id);
+    record_exits(shared, &id);
     let dir = shared.config.layout.sandbox(&id);
     let Some(process) = monitor else {
         watch::monitor_gone(shared, &id);
@@ -155,7 +155,7 @@ async fn recover_sandbox(shared: &Rc<RuntimeInner>, found: RecoveredSandbox) {
     watch::monitor_gone(shared, &id);
 }
 
-async fn take_in_container(shared: &Rc<RuntimeInner>, sandbox: &SandboxId, found: FoundContainer) {
+async fn adopt_container(shared: &Rc<RuntimeInner>, sandbox: &SandboxId, found: FoundContainer) {
     let FoundContainer { id, record, phase } = found;
     let container = record.as_ref().map_or_else(
         || Container::new(sandbox, &crate::runtime::ContainerConfig::default(), shared.clock.now()),
@@ -175,7 +175,7 @@ async fn take_in_container(shared: &Rc<RuntimeInner>, sandbox: &SandboxId, found
 }
 
 /// Records the exits of containers that ended while no agent ran.
-fn note_ends(shared: &RuntimeInner, id: &SandboxId) {
+fn record_exits(shared: &RuntimeInner, id: &SandboxId) {
     let containers = shared.state.borrow().containers_of(id);
     for container in containers {
         let dir = shared.config.layout.sandbox(id).container(container.as_str());
@@ -189,7 +189,7 @@ async fn undo(shared: &Rc<RuntimeInner>, id: &SandboxId) {
     let containers = shared.state.borrow().containers_of(id);
     let undone = async {
         for container in &containers {
-            container::remove_held(shared, container).await?;
+            container::remove_locked(shared, container).await?;
         }
         sandbox::dismantle(shared, id).await
     };
@@ -204,7 +204,7 @@ async fn undo(shared: &Rc<RuntimeInner>, id: &SandboxId) {
 }
 
 /// Removes everything without a record: after a reboot that is all that remains on disk.
-async fn forget_the_rest(shared: &Rc<RuntimeInner>) {
+async fn remove_unrecorded(shared: &Rc<RuntimeInner>) {
     let (live, containers): (Vec<SandboxId>, BTreeSet<String>) = {
         let state = shared.state.borrow();
         (

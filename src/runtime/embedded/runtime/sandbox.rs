@@ -116,7 +116,7 @@ async fn make(shared: &Rc<RuntimeInner>, id: &SandboxId, config: &SandboxConfig)
         .await?
     };
     for left_out in skipped {
-        shared.say_once(&left_out.what, &left_out.why);
+        shared.warn_once(&left_out.what, &left_out.why);
     }
     fault::point("sandbox:cgroup")?;
     if config.namespaces.network != NamespaceMode::Node {
@@ -152,10 +152,10 @@ fn prepare(dir: &SandboxDir, record: &mut SandboxRecord) -> Result<(), Failure> 
 /// Stops a sandbox and everything in it.
 pub(super) async fn stop(shared: Rc<RuntimeInner>, id: SandboxId) -> Result<(), Failure> {
     let Some(_held) = shared.hold(&id).await else { return Ok(()) };
-    stop_held(&shared, &id).await
+    stop_locked(&shared, &id).await
 }
 
-async fn stop_held(shared: &Rc<RuntimeInner>, id: &SandboxId) -> Result<(), Failure> {
+async fn stop_locked(shared: &Rc<RuntimeInner>, id: &SandboxId) -> Result<(), Failure> {
     if !shared.state.borrow().sandboxes.contains_key(id) {
         return Ok(());
     }
@@ -202,10 +202,10 @@ async fn halt_monitor(shared: &Rc<RuntimeInner>, id: &SandboxId) -> Result<(), F
 /// Removes a sandbox with everything in it, stopping it first if necessary.
 pub(super) async fn remove(shared: Rc<RuntimeInner>, id: SandboxId) -> Result<(), Failure> {
     let Some(_held) = shared.hold(&id).await else { return Ok(()) };
-    stop_held(&shared, &id).await?;
+    stop_locked(&shared, &id).await?;
     let containers = shared.state.borrow().containers_of(&id);
     for container in containers {
-        container::remove_held(&shared, &container).await?;
+        container::remove_locked(&shared, &container).await?;
     }
     fault::point("remove:containers")?;
     let last = if shared.is_followed() { view::sandbox(&shared, &id).ok() } else { None };

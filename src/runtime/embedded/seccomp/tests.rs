@@ -202,7 +202,7 @@ proptest! {
 }
 
 #[test]
-fn the_default_profile_is_what_it_says_for_every_call_of_every_interface() {
+fn default_seccomp_filter_matches_its_profile_exhaustively() {
     let table = Table::new();
     let admin = ["CAP_SYS_ADMIN".to_owned(), "CAP_SYSLOG".to_owned()];
     for arch in ARCHES {

@@ -9,7 +9,7 @@ use crate::model::types::{ContainerId, ContainerName, PodRef, PodUid, SandboxId,
 use crate::runtime::{ContainerConfig, ErrorKind, LinuxResources, RuntimeError, labels};
 
 use super::super::program::{Command, Exec, ExecScript, OnStop, Program, Run};
-use super::{COMMAND_LOG_LIMIT, World, is_ours, pod_of};
+use super::{COMMAND_LOG_LIMIT, World, matches_pod, pod_of};
 
 /// Exit code of a killed process.
 pub(in crate::runtime::fake) const KILLED: i32 = 137;
@@ -126,7 +126,7 @@ impl World {
     /// Containers of a pod, or all, as a list call shows them.
     #[must_use]
     pub fn list_containers(&self, pod: Option<&PodUid>) -> Vec<ObservedContainer> {
-        let ours = |container: &&FakeContainer| is_ours(&container.observed.pod, pod);
+        let ours = |container: &&FakeContainer| matches_pod(&container.observed.pod, pod);
         self.containers.values().filter(ours).map(|container| list_view(&container.observed)).collect()
     }
 
@@ -176,7 +176,7 @@ impl World {
         if let Run::FailsToCreate { message } = &program.run {
             return Err(refuse(ErrorKind::Refused, message.clone()));
         }
-        let id = ContainerId::from(format!("{:064x}", self.take_number()));
+        let id = ContainerId::from(format!("{:064x}", self.next_number()));
         let observed = ObservedContainer {
             id: id.clone(),
             pod,

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use hyper::body::Bytes;
 use prost::Message;
 
-use super::super::select::wanted;
+use super::super::select::matches_filter;
 use super::super::{CriServer, failed, messages, stats};
 use crate::model::observed::ContainerStateKind;
 use crate::platform::grpc::{self, GrpcReply, Status};
@@ -37,18 +37,18 @@ fn batches<T: Clone + 'static, M: Message>(
 }
 
 impl CriServer {
-    fn wanted_sandboxes(&self, filter: Option<cri::PodSandboxFilter>) -> Vec<SandboxView> {
+    fn matching_sandboxes(&self, filter: Option<cri::PodSandboxFilter>) -> Vec<SandboxView> {
         let filter = filter.unwrap_or_default();
         let state = filter.state.map(|value| value.state());
         let mut all = self.runtime.sandboxes();
         all.retain(|view| {
-            wanted(view.id.as_str(), &view.config.labels, &filter.id, &filter.label_selector)
+            matches_filter(view.id.as_str(), &view.config.labels, &filter.id, &filter.label_selector)
                 && state.is_none_or(|state| state == messages::sandbox_state(view))
         });
         all
     }
 
-    fn wanted_containers(
+    fn matching_containers(
         &self,
         id: &str,
         sandbox: &str,
@@ -57,7 +57,7 @@ impl CriServer {
     ) -> Vec<ContainerView> {
         let mut all = self.runtime.containers();
         all.retain(|view| {
-            wanted(view.id.as_str(), &view.config.labels, id, selector)
+            matches_filter(view.id.as_str(), &view.config.labels, id, selector)
                 && view.sandbox.as_str().starts_with(sandbox)
                 && state.is_none_or(|state| state == messages::container_state(view))
         });
@@ -65,13 +65,14 @@ impl CriServer {
     }
 
     fn sandbox_items(&self, filter: Option<cri::PodSandboxFilter>) -> Vec<cri::PodSandbox> {
-        self.wanted_sandboxes(filter).iter().map(messages::sandbox_item).collect()
+        self.matching_sandboxes(filter).iter().map(messages::sandbox_item).collect()
     }
 
     fn container_items(&self, filter: Option<cri::ContainerFilter>) -> Vec<cri::Container> {
         let filter = filter.unwrap_or_default();
         let state = filter.state.map(|value| value.state());
-        let found = self.wanted_containers(&filter.id, &filter.pod_sandbox_id, &filter.label_selector, state);
+        let found =
+            self.matching_containers(&filter.id, &filter.pod_sandbox_id, &filter.label_selector, state);
         found.iter().map(messages::container_item).collect()
     }
 
@@ -132,7 +133,7 @@ impl CriServer {
         let filter = filter.unwrap_or_default();
         let running = Some(cri::ContainerState::ContainerRunning);
         let views =
-            self.wanted_containers(&filter.id, &filter.pod_sandbox_id, &filter.label_selector, running);
+            self.matching_containers(&filter.id, &filter.pod_sandbox_id, &filter.label_selector, running);
         let (measured, layers) = (self.measured(views).await, self.layers());
         measured.iter().map(|(view, used)| stats::container(view, used, &layers)).collect()
     }
@@ -177,7 +178,7 @@ impl CriServer {
             label_selector: filter.label_selector,
         };
         let mut items = Vec::new();
-        for view in self.wanted_sandboxes(Some(filter)) {
+        for view in self.matching_sandboxes(Some(filter)) {
             let measured = self.containers_of(&view).await;
             items.push(stats::sandbox(&view, &measured, &self.layers()));
         }

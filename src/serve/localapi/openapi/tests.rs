@@ -51,7 +51,7 @@ fn clients_learn_that_a_patch_may_be_validated_here() {
 }
 
 #[test]
-fn every_reference_leads_somewhere_and_every_resource_has_its_paths() {
+fn openapi_references_resolve_and_every_resource_has_its_paths() {
     let index = index();
     let groups = index["paths"].as_object().unwrap();
     let mut documents: Vec<(String, Value)> =
@@ -131,7 +131,7 @@ fn fields_say_what_clients_merge_them_by() {
 }
 
 #[test]
-fn a_document_may_be_kept_by_those_who_name_it() {
+fn document_is_cacheable_only_when_its_hash_is_requested() {
     let index = index();
     let url = index["paths"]["api/v1"]["serverRelativeURL"].as_str().unwrap();
     let (path, query) = url.split_once('?').unwrap();
@@ -141,7 +141,7 @@ fn a_document_may_be_kept_by_those_who_name_it() {
 }
 
 #[test]
-fn the_binary_form_is_for_those_who_ask_for_it() {
+fn protobuf_openapi_is_served_only_when_preferred() {
     for (accept, binary) in [
         ("application/com.github.proto-openapi.spec.v2@v1.0+protobuf", true),
         ("application/com.github.proto-openapi.spec.v2.v1.0+protobuf", true),

@@ -130,7 +130,7 @@ impl FieldSet {
                 for (name, member) in members {
                     let mut below = Self::of(member, shape.member(name));
                     below.here |= member.as_object().is_some_and(Map::is_empty);
-                    set.put(member_step(name), below);
+                    set.insert(member_step(name), below);
                 }
             }
             Value::Array(list) => match items(list, shape) {
@@ -138,7 +138,7 @@ impl FieldSet {
                     for (step, item) in items {
                         let mut below = Self::of(item, item_shape(shape));
                         below.here = true;
-                        set.put(step, below);
+                        set.insert(step, below);
                     }
                 }
                 Items::Whole => set.here = true,
@@ -148,7 +148,7 @@ impl FieldSet {
         set
     }
 
-    fn put(&mut self, step: String, below: Self) {
+    fn insert(&mut self, step: String, below: Self) {
         if !below.is_empty() {
             self.below.insert(step, below);
         }
@@ -159,7 +159,7 @@ impl FieldSet {
         self.here |= other.here;
         for (step, below) in &other.below {
             let known = self.below.remove(step).unwrap_or_default();
-            self.put(step.clone(), known.union(below));
+            self.insert(step.clone(), known.union(below));
         }
         self
     }
@@ -169,7 +169,7 @@ impl FieldSet {
         let mut set = Self { here: self.here && other.here, ..Self::default() };
         for (step, below) in &self.below {
             if let Some(other) = other.below.get(step) {
-                set.put(step.clone(), below.intersection(other));
+                set.insert(step.clone(), below.intersection(other));
             }
         }
         set
@@ -184,7 +184,7 @@ impl FieldSet {
                 Some(other) => below.difference(other),
                 None => below.clone(),
             };
-            set.put(step.clone(), left);
+            set.insert(step.clone(), left);
         }
         set
     }
@@ -332,7 +332,7 @@ pub fn compare(old: &Value, new: &Value, shape: Shape<'_>) -> Changes {
         (Value::Object(old), Value::Object(new)) if !matches!(shape, Shape::Atomic) => {
             let names: BTreeSet<&String> = old.keys().chain(new.keys()).into_set();
             for name in names {
-                changes.take(member_step(name), old.get(name), new.get(name), shape.member(name));
+                changes.compare_member(member_step(name), old.get(name), new.get(name), shape.member(name));
             }
         }
         (Value::Array(old_list), Value::Array(new_list)) => {
@@ -341,7 +341,7 @@ pub fn compare(old: &Value, new: &Value, shape: Shape<'_>) -> Changes {
                     let steps: BTreeSet<&String> = old.keys().chain(new.keys()).into_set();
                     for step in steps {
                         let (old, new) = (old.get(step).copied(), new.get(step).copied());
-                        changes.take(step.clone(), old, new, item_shape(shape));
+                        changes.compare_member(step.clone(), old, new, item_shape(shape));
                     }
                 }
                 _ => changes.set.here = old_list != new_list,
@@ -353,20 +353,20 @@ pub fn compare(old: &Value, new: &Value, shape: Shape<'_>) -> Changes {
 }
 
 impl Changes {
-    fn take(&mut self, step: String, old: Option<&Value>, new: Option<&Value>, shape: Shape<'_>) {
+    fn compare_member(&mut self, step: String, old: Option<&Value>, new: Option<&Value>, shape: Shape<'_>) {
         match (old, new) {
             (Some(old), Some(new)) => {
                 let below = compare(old, new, shape);
-                self.set.put(step.clone(), below.set);
-                self.removed.put(step, below.removed);
+                self.set.insert(step.clone(), below.set);
+                self.removed.insert(step, below.removed);
             }
             (Some(gone), None) => {
-                self.removed.put(step, FieldSet::of(gone, shape).union(&FieldSet::leaf()));
+                self.removed.insert(step, FieldSet::of(gone, shape).union(&FieldSet::leaf()));
             }
             (None, Some(added)) => {
                 let mut below = FieldSet::of(added, shape);
                 below.here |= step.starts_with("k:") || below.below.is_empty();
-                self.set.put(step, below);
+                self.set.insert(step, below);
             }
             (None, None) => {}
         }

@@ -54,7 +54,7 @@ fn one(document: &mut Value, operation: Value, copied: &mut usize) -> Result<(),
                 _ => unprocessable(format!("testing value {} failed", shown(&path))),
             }
         }
-        "remove" => take(document, &path, "remove").map(drop),
+        "remove" => remove_at(document, &path, "remove").map(drop),
         "copy" | "move" => {
             let from = pointer(text(&members, "from")?)?;
             let value = if op == "copy" {
@@ -70,7 +70,7 @@ fn one(document: &mut Value, operation: Value, copied: &mut usize) -> Result<(),
                 if path.len() > from.len() && path.starts_with(&from) {
                     return unprocessable(format!("move operation into its own child: {}", shown(&path)));
                 }
-                take(document, &from, "move")?
+                remove_at(document, &from, "move")?
             };
             add(document, &path, value)
         }
@@ -181,7 +181,7 @@ fn add(document: &mut Value, path: &[String], value: Value) -> Result<(), PatchE
     }
 }
 
-fn take(document: &mut Value, path: &[String], doing: &str) -> Result<Value, PatchError> {
+fn remove_at(document: &mut Value, path: &[String], doing: &str) -> Result<Value, PatchError> {
     let Some((last, parents)) = path.split_last() else {
         return Ok(document.take());
     };

@@ -125,7 +125,7 @@ fn json_patches_that_cannot_be_carried_out_are_refused() {
 }
 
 #[test]
-fn a_patch_that_doubles_an_object_again_and_again_ends_at_a_bound() {
+fn json_patch_growth_is_bounded() {
     let doubling: Vec<Value> =
         (0..40).map(|n| json!({"op": "copy", "from": "", "path": format!("/{n}")})).collect();
     let result = json_patch::apply(json!({"text": "x".repeat(1000)}), json!(doubling));
@@ -231,7 +231,7 @@ fn strategic_patches_merge_lists_by_their_keys() {
 }
 
 #[test]
-fn strategic_patches_replace_lists_whose_keys_are_for_their_owners_alone() {
+fn strategic_patch_replaces_lists_without_merge_keys() {
     let claims = |names: &[&str]| {
         let claims: Vec<Value> = names.iter().map(|name| json!({"name": name})).collect();
         json!({"containers": [{"name": "c", "resources": {"claims": claims}}]})
@@ -293,7 +293,7 @@ impl Live {
 }
 
 #[test]
-fn who_applies_a_field_owns_it_until_it_is_no_longer_applied() {
+fn applied_field_is_owned_until_it_is_no_longer_applied() {
     let mut live = Live::default();
     live.apply("one", &json!({"a": "1", "b": "1"}), false).unwrap();
     live.apply("two", &json!({"b": "1", "c": "2"}), false).unwrap();
@@ -325,7 +325,7 @@ fn who_applies_a_field_owns_it_until_it_is_no_longer_applied() {
 }
 
 #[test]
-fn other_writes_take_fields_over_and_an_apply_then_conflicts_with_them() {
+fn updates_take_over_fields_and_later_applies_conflict() {
     let mut live = Live::default();
     live.apply("one", &json!({"a": "1", "b": "1"}), false).unwrap();
     let mut edited = live.object.clone();
@@ -345,7 +345,7 @@ fn other_writes_take_fields_over_and_an_apply_then_conflicts_with_them() {
 }
 
 #[test]
-fn an_object_nobody_owned_belongs_to_what_was_before_the_first_apply() {
+fn unowned_object_conflicts_with_before_first_apply() {
     let mut live = Live { object: json!({"metadata": {"name": "m"}, "data": {"a": "1"}}), ..Live::default() };
     let conflict = live.apply("one", &json!({"a": "2"}), false).unwrap_err();
     assert!(conflict.message().contains("\"before-first-apply\" using v1"), "{}", conflict.message());
@@ -354,7 +354,7 @@ fn an_object_nobody_owned_belongs_to_what_was_before_the_first_apply() {
 }
 
 #[test]
-fn lists_are_applied_by_their_keys_and_items_go_with_their_owner() {
+fn lists_apply_by_key_and_items_are_removed_with_their_owner() {
     let shape = of_kind("Pod");
     let container =
         |name: &str, image: &str| json!({"name": name, "image": image, "ports": [{"containerPort": 80}]});

@@ -103,7 +103,7 @@ fn the_slowest_watch_ends_when_too_much_waits() {
         let api = api_of(&spaces());
         let [slow, quick] = [(); 2].map(|()| Membership::join(&api, Store::Namespaces, "jane").unwrap());
         for _ in 0..20 {
-            api.watchers.tell(Store::Namespaces, change(&api, 1024 * 1024));
+            api.watchers.notify(Store::Namespaces, change(&api, 1024 * 1024));
             // The fast client reads what is queued.
             quick.client.took.set(Instant::now());
             while quick.client.next().is_some() {}
@@ -113,7 +113,7 @@ fn the_slowest_watch_ends_when_too_much_waits() {
         // Queued changes share their text.
         let many: Vec<_> =
             (0..100).map(|_| Membership::join(&api, Store::Namespaces, "joe").unwrap()).collect();
-        api.watchers.tell(Store::Namespaces, change(&api, 1024 * 1024));
+        api.watchers.notify(Store::Namespaces, change(&api, 1024 * 1024));
         assert_eq!(api.watchers.retained.bytes(), 1024 * 1024);
         assert!(many.iter().all(|member| !member.client.has_ended.get()));
     });
@@ -144,7 +144,7 @@ fn watches_that_begin_together_share_one_look() {
         let api = api_of(&cluster);
         let _watch = Membership::join(&api, Store::Namespaces, "jane").unwrap();
         assert!(!api.watchers.is_fresh(Store::Namespaces), "nothing was looked at");
-        api.look(Store::Namespaces);
+        api.refresh(Store::Namespaces);
         assert!(api.watchers.is_fresh(Store::Namespaces));
         assert!(Rc::ptr_eq(&api.all(Store::Namespaces)[0].state, &api.all(Store::Namespaces)[0].state));
         cluster.version.send_modify(|version| *version += 1);
@@ -154,12 +154,12 @@ fn watches_that_begin_together_share_one_look() {
 
 /// The task that reads the store has not been polled yet.
 #[test]
-fn what_changes_right_after_a_watch_has_begun_is_told_to_all_and_nothing_goes_on_without_them() {
+fn early_changes_reach_all_watchers_and_the_reader_then_ends() {
     run(async {
         let cluster = spaces();
         let api = api_of(&cluster);
         let mut members = [(); 2].map(|()| Membership::join(&api, Store::Namespaces, "jane").unwrap());
-        api.look(Store::Namespaces);
+        api.refresh(Store::Namespaces);
         cluster.names.borrow_mut().push("new".to_owned());
         cluster.version.send_modify(|version| *version += 1);
         for member in &mut members {

@@ -8,7 +8,7 @@ use hyper::StatusCode;
 use serde_json::{Value, json};
 
 use super::body::{Content, PatchKind};
-use super::kept::{self, ExistingObject, StoredObject, owned};
+use super::stored::{self, ExistingObject, StoredObject, owned};
 use super::{Decision, Task, finalize, new, options_failure};
 use crate::desired::api_pod;
 use crate::desired::pod_config::PodConfig;
@@ -17,7 +17,7 @@ use crate::model::api::decode::decode;
 use crate::model::api::pod::{Pod, PodStatus};
 use crate::model::api::schema::check::{Misfit, Unknown};
 use crate::model::provenance::is_from_api;
-use crate::pod::status::rules::take_foreign_conditions;
+use crate::pod::status::rules::add_client_conditions;
 use crate::serve::localapi::patch::fields::misplaced;
 use crate::serve::localapi::patch::managed::{self, ManagerEntry, after_update};
 use crate::serve::localapi::patch::{PatchError, apply, bounded, json_patch, merge_patch, strategic};
@@ -39,13 +39,13 @@ struct Changeable {
 
 /// The object of this request; `None` if it does not exist.
 fn changeable(task: &Task, config: &PodConfig) -> Result<Option<Changeable>, Failure> {
-    let found = kept::find(config, task.store(), task.namespace(), task.name());
+    let found = stored::find(config, task.store(), task.namespace(), task.name());
     let (kept, goes) = match found {
         Some(ExistingObject { manifest: Some(origin), .. }) => {
             return Err(task.read_only(task.name(), &origin));
         }
         Some(found) => (found.kept, false),
-        None => match (going(task)?, implicit(task)?) {
+        None => match (find_terminating(task)?, implicit(task)?) {
             (Some(kept), _) => (kept, true),
             (None, Some(kept)) => (kept, false),
             (None, None) => return Ok(None),
@@ -59,7 +59,7 @@ fn changeable(task: &Task, config: &PodConfig) -> Result<Option<Changeable>, Fai
 }
 
 /// A pod of the API that is terminating and no longer desired, as it was stored.
-fn going(task: &Task) -> Result<Option<StoredObject>, Failure> {
+fn find_terminating(task: &Task) -> Result<Option<StoredObject>, Failure> {
     if task.store() != Store::Pods {
         return Ok(None);
     }
@@ -69,7 +69,7 @@ fn going(task: &Task) -> Result<Option<StoredObject>, Failure> {
             "the object's manifest on this node was removed or changed, and the object is being deleted";
         return Err(task.refused(task.name(), why));
     }
-    let status = api_pod::kept_status(&pod);
+    let status = api_pod::stored_status(&pod);
     Ok(Some(StoredObject::Pod(Rc::new(Pod { status, ..pod }))))
 }
 
@@ -111,20 +111,20 @@ pub(super) fn change_status(task: &Task, config: &PodConfig) -> Decision {
     let said: PodStatus = decode(said).map_err(|error| cannot_handle(&error.to_string()))?.object;
     let new = api_pod::update_status(old, &said).map_err(|errors| task.invalid(task.name(), &errors))?;
     let written = StoredObject::Pod(Rc::new(new.clone()));
-    let mut done = task.done(StatusCode::OK, &written, written.to_value(), Vec::new());
+    let mut outcome = task.outcome(StatusCode::OK, &written, written.to_value(), Vec::new());
     if task.dry_run {
         let mut status = task.api.node.pod(task.namespace(), task.name(), None).unwrap_or_default().status;
-        take_foreign_conditions(&mut status, &new);
-        done.object["status"] = json!(status);
+        add_client_conditions(&mut status, &new);
+        outcome.object["status"] = json!(status);
     }
     let change = if new == **old {
         ApiChange::default()
     } else if goes {
-        ApiChange { describe_going: vec![Rc::new(new)], ..ApiChange::default() }
+        ApiChange { update_terminating: vec![Rc::new(new)], ..ApiChange::default() }
     } else {
-        written.put()
+        written.to_change()
     };
-    Ok((change, done))
+    Ok((change, outcome))
 }
 
 fn cannot_handle(why: &str) -> Failure {
@@ -147,15 +147,15 @@ pub(super) fn change(task: &Task, config: &PodConfig) -> Decision {
     let lax = task.fit(&mut value)?;
     check_identity(task, &value)?;
     check_preconditions(task, &old.uid(), &value, &version)?;
-    let entries_said = entries_said(&value);
+    let given_managers = given_managers(&value);
     let draft = task.draft(value)?;
-    let warnings = task.judge(lax)?;
+    let warnings = task.field_warnings(lax)?;
     let new = task.rebuild(&old, draft)?;
     let object = new.to_value();
     let entries = match applied {
         Some(entries) => entries,
         None => after_update(
-            entries_said.unwrap_or_else(|| old.entries()),
+            given_managers.unwrap_or_else(|| old.entries()),
             &old_owned,
             &owned(object.clone()),
             task.shape(),
@@ -163,22 +163,22 @@ pub(super) fn change(task: &Task, config: &PodConfig) -> Decision {
         ),
     };
     let (new, object) = new.with_entries(object, entries);
-    let done = task.done(StatusCode::OK, &new, object, warnings);
+    let outcome = task.outcome(StatusCode::OK, &new, object, warnings);
     let change = match &new {
         StoredObject::Pod(pod) if goes => {
             finalize::check_no_more(task, &old, &new)?;
             let is_new = new != old;
-            let describe_going = is_new.then(|| Rc::clone(pod)).into_iter().collect();
-            ApiChange { describe_going, ..ApiChange::default() }
+            let update_terminating = is_new.then(|| Rc::clone(pod)).into_iter().collect();
+            ApiChange { update_terminating, ..ApiChange::default() }
         }
         _ => finalize::change(task, config, &old, &new)?,
     };
-    Ok((change, done))
+    Ok((change, outcome))
 }
 
 /// Field managers given by the client: kubectl migrates its own fields this way when it begins to use
 /// server-side apply. One empty entry removes all managers, as upstream.
-fn entries_said(value: &Value) -> Option<Vec<ManagerEntry>> {
+fn given_managers(value: &Value) -> Option<Vec<ManagerEntry>> {
     let said = value.pointer("/metadata/managedFields")?.as_array().filter(|said| !said.is_empty())?;
     let entries = managed::read(said);
     let resets = said.iter().all(|entry| entry.as_object().is_some_and(serde_json::Map::is_empty));
@@ -195,11 +195,11 @@ fn absent(task: &Task, config: &PodConfig) -> Decision {
     let mut applied =
         apply::apply(&json!({}), Vec::new(), wanted.clone(), task.shape(), &task.writer(), true)
             .map_err(|conflicts| status::internal(&conflicts.message()))?;
-    let warnings = task.judge(task.fit(&mut applied.object)?)?;
+    let warnings = task.field_warnings(task.fit(&mut applied.object)?)?;
     let draft = task.draft(applied.object)?;
     let kept = task.build(config, draft, task.name())?;
     let object = kept.to_value();
-    new::put(task, config, kept.with_entries(object, applied.entries), warnings)
+    new::insert(task, config, kept.with_entries(object, applied.entries), warnings)
 }
 
 fn check_patch_options(task: &Task) -> Result<(), Failure> {

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 use super::body::Content;
 use super::finalize::{self, namespaced, removal};
-use super::kept::{self, StoredObject};
 use super::new::success;
+use super::stored::{self, StoredObject};
 use super::{Decision, Task, WriteOutcome, is_of};
 use crate::desired::pod_config::PodConfig;
 use crate::desired::pod_config::edit::ApiChange;
@@ -18,7 +18,7 @@ use crate::desired::pod_config::notes::Mirror;
 use crate::model::api::decode::decode;
 use crate::model::api::pod::Pod;
 use crate::model::types::{PodSource, PodUid, Timestamp};
-use crate::pod::lifecycle::{asked_to_go, keep_beginning, show_end};
+use crate::pod::lifecycle::{requested_termination, restore_start, show_end};
 use crate::serve::localapi::objects::ALWAYS;
 use crate::serve::localapi::resource::Store;
 use crate::serve::localapi::selector::Selector;
@@ -64,9 +64,9 @@ pub(super) fn one(task: &Task, config: &PodConfig) -> Decision {
     let options = DeletionOptions::of(task)?;
     let store = task.store();
     let shown = task.api.find(store, task.namespace(), task.name());
-    let Some(found) = kept::find(config, store, task.namespace(), task.name()) else {
+    let Some(found) = stored::find(config, store, task.namespace(), task.name()) else {
         return match shown {
-            Some(shown) if store == Store::Pods => hurry(task, &options, shown),
+            Some(shown) if store == Store::Pods => shorten_grace(task, &options, shown),
             Some(shown) if store == Store::Namespaces => {
                 check(task, &options, &shown)?;
                 namespace(task, config, &shown)
@@ -89,8 +89,10 @@ pub(super) fn one(task: &Task, config: &PodConfig) -> Decision {
     let stays = !found.kept.finalizers().is_empty() && !task.is_eviction() && !task.dry_run;
     let object = match &found.kept {
         _ if task.is_eviction() => success(Value::Null, StatusCode::CREATED),
-        StoredObject::Pod(pod) => going(task, shown, pod, options.grace),
-        StoredObject::Object(_) if stays => finalize::going(found.kept.clone(), None, task.now).to_value(),
+        StoredObject::Pod(pod) => show_terminating(task, shown, pod, options.grace),
+        StoredObject::Object(_) if stays => {
+            finalize::mark_deleted(found.kept.clone(), None, task.now).to_value()
+        }
         StoredObject::Object(_) => deleted(task, &shown),
     };
     let code = if task.is_eviction() { StatusCode::CREATED } else { StatusCode::OK };
@@ -105,7 +107,7 @@ pub(super) fn many(task: &Task, config: &PodConfig) -> Decision {
         Selector::parse(wanted.resource, &wanted.options.label_selector, &wanted.options.field_selector)?;
     let mut change = ApiChange::default();
     let mut items = Vec::new();
-    for kept in kept::ours(config, task.store(), wanted.namespace.as_deref()) {
+    for kept in stored::api_objects(config, task.store(), wanted.namespace.as_deref()) {
         let (namespace, name) = kept.place();
         let shown = task.api.find(task.store(), namespace, name).unwrap_or_else(|| kept.to_value());
         if selector.matches(&shown) {
@@ -145,9 +147,9 @@ fn join(change: &mut ApiChange, more: ApiChange) {
 }
 
 /// A terminating pod as the answer shows it.
-fn going(task: &Task, mut shown: Value, pod: &Pod, grace: Option<i64>) -> Value {
+fn show_terminating(task: &Task, mut shown: Value, pod: &Pod, grace: Option<i64>) -> Value {
     let mut pod = pod.clone();
-    let (since, grace) = asked_to_go(&pod, grace, task.now);
+    let (since, grace) = requested_termination(&pod, grace, task.now);
     pod.metadata.deletion_timestamp = Some(since);
     pod.metadata.deletion_grace_period_seconds = Some(grace);
     show_end(&mut pod);
@@ -181,11 +183,11 @@ fn mirror(
 }
 
 /// A pod that is already terminating: its grace period may be shortened.
-fn hurry(task: &Task, options: &DeletionOptions, shown: Value) -> Decision {
+fn shorten_grace(task: &Task, options: &DeletionOptions, shown: Value) -> Decision {
     check(task, options, &shown)?;
     let mut pod: Pod = decode(shown.clone()).map_err(|error| status::internal(&error.to_string()))?.object;
-    keep_beginning(&mut pod);
-    let answer = going(task, shown, &pod, options.grace);
+    restore_start(&mut pod);
+    let answer = show_terminating(task, shown, &pod, options.grace);
     let change = ApiChange { remove_pods: vec![(Rc::new(pod), options.grace)], ..ApiChange::default() };
     let (code, object) = if task.is_eviction() {
         (StatusCode::CREATED, success(Value::Null, StatusCode::CREATED))
@@ -230,15 +232,15 @@ fn namespace(task: &Task, config: &PodConfig, shown: &Value) -> Decision {
     }
     let mut waits = false;
     for store in namespaced() {
-        for kept in kept::ours(config, store, Some(name)) {
+        for kept in stored::api_objects(config, store, Some(name)) {
             waits |= !kept.finalizers().is_empty();
             join(&mut change, removal(&kept, None, task.now));
         }
     }
-    if let Some(found) = kept::find(config, Store::Namespaces, "", name) {
+    if let Some(found) = stored::find(config, Store::Namespaces, "", name) {
         // Its remaining objects keep it, as upstream.
         let more = if waits {
-            finalize::going(found.kept, None, task.now).put()
+            finalize::mark_deleted(found.kept, None, task.now).to_change()
         } else {
             removal(&found.kept, None, task.now)
         };

@@ -5,12 +5,12 @@
 use std::rc::Rc;
 
 use super::Task;
-use super::kept::{self, StoredObject};
+use super::stored::{self, StoredObject};
 use crate::desired::pod_config::PodConfig;
 use crate::desired::pod_config::edit::ApiChange;
 use crate::model::field_error::{FieldError, FieldErrorKind};
 use crate::model::types::Timestamp;
-use crate::pod::lifecycle::asked_to_go;
+use crate::pod::lifecycle::requested_termination;
 use crate::serve::localapi::resource::{RESOURCES, Store};
 use crate::serve::localapi::status::Failure;
 
@@ -24,13 +24,13 @@ pub(super) fn namespaced() -> impl Iterator<Item = Store> {
 /// for the pod's own.
 pub(super) fn removal(kept: &StoredObject, grace: Option<i64>, now: Timestamp) -> ApiChange {
     if kept.finalizers().is_empty() {
-        return gone(kept, grace);
+        return removal_of(kept, grace);
     }
-    let going = going(kept.clone(), grace, now);
-    if going == *kept { ApiChange::default() } else { going.put() }
+    let going = mark_deleted(kept.clone(), grace, now);
+    if going == *kept { ApiChange::default() } else { going.to_change() }
 }
 
-fn gone(kept: &StoredObject, grace: Option<i64>) -> ApiChange {
+fn removal_of(kept: &StoredObject, grace: Option<i64>) -> ApiChange {
     match kept {
         StoredObject::Pod(pod) => {
             ApiChange { remove_pods: vec![(Rc::clone(pod), grace)], ..ApiChange::default() }
@@ -42,10 +42,10 @@ fn gone(kept: &StoredObject, grace: Option<i64>) -> ApiChange {
 }
 
 /// Marks as deleted, or shortens the grace period.
-pub(super) fn going(kept: StoredObject, grace: Option<i64>, now: Timestamp) -> StoredObject {
+pub(super) fn mark_deleted(kept: StoredObject, grace: Option<i64>, now: Timestamp) -> StoredObject {
     match kept {
         StoredObject::Pod(mut pod) => {
-            let (since, grace) = asked_to_go(&pod, grace, now);
+            let (since, grace) = requested_termination(&pod, grace, now);
             let metadata = &mut Rc::make_mut(&mut pod).metadata;
             metadata.deletion_timestamp = Some(since);
             metadata.deletion_grace_period_seconds = Some(grace);
@@ -68,19 +68,19 @@ pub(super) fn change(
     old: &StoredObject,
     new: &StoredObject,
 ) -> Result<ApiChange, Failure> {
-    if !old.is_going() {
-        return Ok(if new == old { ApiChange::default() } else { new.put() });
+    if !old.is_terminating() {
+        return Ok(if new == old { ApiChange::default() } else { new.to_change() });
     }
     check_no_more(task, old, new)?;
     let is_namespace = task.store() == Store::Namespaces;
     if !new.finalizers().is_empty() || (is_namespace && has_more(config, task.name(), None)) {
-        return Ok(if new == old { ApiChange::default() } else { new.put() });
+        return Ok(if new == old { ApiChange::default() } else { new.to_change() });
     }
-    let mut change = gone(new, None);
+    let mut change = removal_of(new, None);
     // A namespace that waited for this object is removed with it.
-    if let Some(found) = kept::find(config, Store::Namespaces, "", task.namespace())
+    if let Some(found) = stored::find(config, Store::Namespaces, "", task.namespace())
         && let StoredObject::Object(namespace) = &found.kept
-        && found.kept.is_going()
+        && found.kept.is_terminating()
         && found.kept.finalizers().is_empty()
         && !has_more(config, task.namespace(), Some((task.store(), task.name())))
     {
@@ -114,7 +114,7 @@ pub(super) fn check_no_more(task: &Task, old: &StoredObject, new: &StoredObject)
 /// Whether the namespace has objects that came through the API, other than `beside`.
 fn has_more(config: &PodConfig, namespace: &str, beside: Option<(Store, &str)>) -> bool {
     namespaced().any(|store| {
-        let ours = kept::ours(config, store, Some(namespace));
+        let ours = stored::api_objects(config, store, Some(namespace));
         ours.iter().any(|kept| beside != Some((store, kept.place().1)))
     })
 }

@@ -6,7 +6,7 @@ use hyper::StatusCode;
 use serde_json::{Value, json};
 
 use super::body::Content;
-use super::kept::{self, StoredObject, owned};
+use super::stored::{self, StoredObject, owned};
 use super::{Decision, Task, WriteOutcome};
 use crate::desired::pod_config::PodConfig;
 use crate::serve::localapi::patch::managed::after_update;
@@ -26,7 +26,7 @@ pub(super) fn create(task: &Task, config: &PodConfig) -> Decision {
         return Err(status::bad_request("the request body is not an object"));
     };
     let mut object = object.clone();
-    let warnings = task.judge(task.fit(&mut object)?)?;
+    let warnings = task.field_warnings(task.fit(&mut object)?)?;
     let name = name(task, &object)?;
     let given = text(&object, "/metadata/namespace");
     if task.wanted.resource.namespaced && !given.is_empty() && given != task.namespace() {
@@ -42,11 +42,11 @@ pub(super) fn create(task: &Task, config: &PodConfig) -> Decision {
     let object = kept.to_value();
     let owned = owned(object.clone());
     let entries = after_update(Vec::new(), &Value::Null, &owned, task.shape(), &task.writer());
-    put(task, config, kept.with_entries(object, entries), warnings)
+    insert(task, config, kept.with_entries(object, entries), warnings)
 }
 
 /// Adds a new object, unless it exists.
-pub(super) fn put(
+pub(super) fn insert(
     task: &Task,
     config: &PodConfig,
     (kept, object): (StoredObject, Value),
@@ -54,15 +54,15 @@ pub(super) fn put(
 ) -> Decision {
     let (namespace, name) = kept.place();
     is_free(task, config, namespace, name)?;
-    let done: WriteOutcome = task.done(StatusCode::CREATED, &kept, object, warnings);
-    Ok((kept.put(), done))
+    let outcome: WriteOutcome = task.outcome(StatusCode::CREATED, &kept, object, warnings);
+    Ok((kept.to_change(), outcome))
 }
 
 fn is_free(task: &Task, config: &PodConfig, namespace: &str, name: &str) -> Result<(), Failure> {
     let (resource, store) = (task.wanted.resource, task.store());
     let mut taken = status::already_exists(resource, name);
-    if let Some(found) = kept::find(config, store, namespace, name) {
-        if found.kept.is_going() {
+    if let Some(found) = stored::find(config, store, namespace, name) {
+        if found.kept.is_terminating() {
             taken.message = format!("object is being deleted: {}", taken.message);
         }
         if let Some(origin) = found.manifest {

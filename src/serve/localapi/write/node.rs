@@ -36,7 +36,7 @@ pub(super) fn change(task: &Task, config: &PodConfig) -> Decision {
         return Err(task.invalid(task.name(), &[error]));
     }
     let mut notes = config.notes().clone();
-    let wished = notes.node.wish(&task.api.cluster.node_base(), wish(&new)?);
+    let wished = notes.node.apply_desired(&task.api.cluster.node_base(), desired_node(&new)?);
     notes.node = wished.map_err(|errors| task.invalid(task.name(), &errors))?;
     let is_new = notes != *config.notes();
     let change = ApiChange { notes: is_new.then_some(notes), ..ApiChange::default() };
@@ -71,7 +71,7 @@ fn fixed(node: &Value) -> Value {
     spec
 }
 
-fn wish(node: &Value) -> Result<NodeWish, Failure> {
+fn desired_node(node: &Value) -> Result<NodeWish, Failure> {
     fn part<T: serde::de::DeserializeOwned + Default>(node: &Value, place: &str) -> Result<T, Failure> {
         match node.pointer(place).filter(|part| !part.is_null()) {
             None => Ok(T::default()),

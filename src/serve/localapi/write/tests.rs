@@ -150,7 +150,7 @@ fn refused(method: &str, query: &str) -> Option<String> {
 }
 
 #[test]
-fn options_are_checked_with_upstreams_words() {
+fn invalid_write_options_are_refused_like_upstream() {
     assert_eq!(refused("POST", "dryRun=All&fieldValidation=Strict&fieldManager=me"), None);
     for (method, query, said) in [
         (

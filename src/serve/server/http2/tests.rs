@@ -111,7 +111,7 @@ fn answers_of_any_length_come_whole_and_head_comes_alone() {
 }
 
 #[test]
-fn who_does_not_read_holds_a_window_and_a_piece_for_a_while_and_nobody_waits() {
+fn stalled_http2_readers_hold_bounded_memory_and_time_out() {
     paused(async {
         let streams = Rc::<Streams>::default();
         let mut served = serve_with(Rc::clone(&streams), 10_000).await;
@@ -155,7 +155,7 @@ fn what_is_too_much_is_refused_until_there_is_place_again() {
 }
 
 #[test]
-fn who_asks_for_nothing_is_let_go_and_who_waits_for_an_answer_is_not() {
+fn idle_connections_are_closed_and_waiting_ones_kept() {
     paused(async {
         let mut served = serve_with(Rc::default(), 10_000).await;
         let mut waits = served.client.clone();

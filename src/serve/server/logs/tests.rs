@@ -51,7 +51,7 @@ async fn a_log_that_is_a_link_or_pipe_is_refused_without_waiting() {
 }
 
 #[tokio::test]
-async fn lines_are_told_without_their_heads_and_parts_are_joined() {
+async fn log_lines_lose_their_prefix_and_partial_lines_are_joined() {
     let directory = TempDir::new();
     let path = directory.join("0.log");
     let (one, two) = (stamp(1), stamp(2));
@@ -89,7 +89,7 @@ async fn only_the_end_only_the_new_and_only_so_much() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn following_goes_on_over_a_rotation_and_ends_with_the_container() {
+async fn log_follow_survives_rotation_and_ends_with_the_container() {
     let directory = TempDir::new();
     let path = directory.join("0.log");
     std::fs::write(&path, lines(1)).unwrap();
@@ -123,7 +123,7 @@ async fn following_goes_on_over_a_rotation_and_ends_with_the_container() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_follower_who_has_gone_is_noticed() {
+async fn log_follow_ends_when_the_client_disconnects() {
     let directory = TempDir::new();
     let path = directory.join("0.log");
     std::fs::write(&path, "").unwrap();

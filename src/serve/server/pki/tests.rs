@@ -34,7 +34,7 @@ fn an_authority_is_made_once_and_found_again() {
 }
 
 #[test]
-fn a_cut_between_the_two_files_of_an_authority_loses_nothing_and_other_losses_are_named() {
+fn missing_ca_certificate_is_reissued_and_lost_key_reported() {
     let directory = TempDir::new();
     let first = Authority::open(directory.path(), "box").unwrap();
     fs::remove_file(authority_file(directory.path())).unwrap();
@@ -62,7 +62,7 @@ fn a_cut_between_the_two_files_of_an_authority_loses_nothing_and_other_losses_ar
 }
 
 #[test]
-fn a_serving_pair_stays_until_it_ends_soon_or_the_node_is_called_otherwise() {
+fn serving_pair_is_renewed_near_expiry_or_for_a_new_name() {
     let directory = TempDir::new();
     let authority = Authority::open(directory.path(), "box").unwrap();
     let at = |names: &[String], now| serving_pair(directory.path(), &authority, "box", names, now).unwrap();
@@ -92,7 +92,7 @@ fn a_pair_of_an_authority_that_is_no_more_is_replaced() {
 }
 
 #[test]
-fn a_clock_in_1970_makes_certificates_that_hold_when_it_is_right() {
+fn certificates_made_in_1970_are_valid_at_the_real_time() {
     let directory = TempDir::new();
     let authority = Authority::open(directory.path(), "box").unwrap();
     let early =
@@ -106,7 +106,7 @@ fn a_clock_in_1970_makes_certificates_that_hold_when_it_is_right() {
 }
 
 #[test]
-fn a_pair_of_somebody_elses_is_used_as_it_is() {
+fn foreign_serving_pair_is_used_unchanged() {
     let directory = TempDir::new();
     let authority = Authority::open(directory.path(), "box").unwrap();
     let key = KeyPair::generate().unwrap();

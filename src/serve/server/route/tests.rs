@@ -66,7 +66,7 @@ fn a_container_is_named_with_or_without_the_pods_uid() {
 }
 
 #[test]
-fn streams_are_asked_for_in_either_words_and_a_terminal_has_no_errors_of_its_own() {
+fn stream_options_accept_both_spellings_and_tty_drops_stderr() {
     let streams = |query: &str| match get(&format!("/attach/ns/p/c?{query}")) {
         Ok(Route::Attach(_, streams)) => streams,
         other => panic!("{other:?}"),

@@ -198,14 +198,14 @@ impl Table {
         if self.open.len() >= MAX_STREAMS {
             return self.send(frame::reset(id, RESET_REFUSED)).await;
         }
-        let stream = self.enter(id, fin, headers);
+        let stream = self.add_stream(id, fin, headers);
         let reply = frame::reply(id, &mut self.headers);
         self.send(reply).await;
         // The send may fail: a connection that is being closed accepts no streams.
         let _ = self.opened.send(stream).await;
     }
 
-    fn enter(&mut self, id: u32, fin: bool, headers: Headers) -> SpdyStream {
+    fn add_stream(&mut self, id: u32, fin: bool, headers: Headers) -> SpdyStream {
         let window = Window::new(self.window, self.window_kept);
         // Servers keep no windows, and one that has closed its end would answer a window update with a reset,
         // which would discard its output.
@@ -222,7 +222,7 @@ impl Table {
         self.last = id;
         // There is room: nothing else was sent yet, and the stream's data follows this frame.
         let _ = self.frames.try_send(Outgoing::Frame(frame::open(id, &headers, &mut self.headers)));
-        self.enter(id, false, headers)
+        self.add_stream(id, false, headers)
     }
 
     async fn data(&mut self, id: u32, bytes: Vec<u8>, fin: bool) {

@@ -177,13 +177,13 @@ fn control(kind: u16, flags: u8, payload: &[u8]) -> Vec<u8> {
     let mut frame = Vec::with_capacity(HEADER + payload.len());
     frame.extend((VERSION | 0x8000).to_be_bytes());
     frame.extend(kind.to_be_bytes());
-    frame.extend(word(flags, payload.len()));
+    frame.extend(flags_and_length(flags, payload.len()));
     frame.extend(payload);
     frame
 }
 
 /// Flags and a length of 24 bits.
-fn word(flags: u8, length: usize) -> [u8; 4] {
+fn flags_and_length(flags: u8, length: usize) -> [u8; 4] {
     let [_, high, middle, low] = u32::try_from(length).unwrap_or_default().to_be_bytes();
     [flags, high, middle, low]
 }
@@ -193,7 +193,7 @@ fn word(flags: u8, length: usize) -> [u8; 4] {
 pub fn data(stream: u32, bytes: &[u8], fin: bool) -> Vec<u8> {
     let mut frame = Vec::with_capacity(HEADER + bytes.len());
     frame.extend((stream & 0x7fff_ffff).to_be_bytes());
-    frame.extend(word(u8::from(fin) * FLAG_FIN, bytes.len()));
+    frame.extend(flags_and_length(u8::from(fin) * FLAG_FIN, bytes.len()));
     frame.extend(bytes);
     frame
 }

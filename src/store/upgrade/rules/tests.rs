@@ -28,7 +28,7 @@ fn agent(pid: u32) -> Answering {
 }
 
 fn seen(agent: Result<Answering, &str>) -> Seen {
-    Seen { in_place: InPlace::New, is_asked_back: false, agent: agent.map_err(str::to_owned) }
+    Seen { in_place: InPlace::New, rollback_requested: false, agent: agent.map_err(str::to_owned) }
 }
 
 /// Checks once a second what `at` returns, until there is something to do; returns the second, and the step.
@@ -36,7 +36,7 @@ fn watch(record: &UpgradeRecord, at: impl Fn(u32) -> Seen) -> (u32, Step) {
     let mut watch = Watch::default();
     for second in 0..1000 {
         match step(&mut watch, record, &at(second), SECOND * second) {
-            Step::Look => {}
+            Step::CheckAgain => {}
             other => return (second, other),
         }
     }
@@ -52,7 +52,7 @@ fn stays() -> Step {
 }
 
 #[test]
-fn a_record_is_read_as_it_was_written_and_survives_lines_of_others() {
+fn upgrade_record_round_trips_and_ignores_unknown_lines() {
     let written =
         UpgradeRecord { reason: "first\nsecond".to_owned(), settled: Timestamp::from_nanos(5), ..record() };
     let text = written.to_text();
@@ -81,14 +81,14 @@ fn the_agent_is_restarted_once_when_it_runs_what_was_there() {
     let mut remembered = Watch::default();
     assert_eq!(step(&mut remembered, &record(), &other(), SECOND), Step::Restart);
     for second in 2..7 {
-        assert_eq!(step(&mut remembered, &record(), &other(), SECOND * second), Step::Look, "{second}");
+        assert_eq!(step(&mut remembered, &record(), &other(), SECOND * second), Step::CheckAgain, "{second}");
     }
     let reason = back("the service is not running /usr/bin/agent");
     assert_eq!(step(&mut remembered, &record(), &other(), SECOND * 7), reason);
 }
 
 #[test]
-fn one_that_does_not_answer_is_given_up_after_a_while_and_not_before() {
+fn unresponsive_agent_is_rolled_back_only_after_a_while() {
     assert_eq!(watch(&record(), |_| seen(Err("nobody listens"))), (5, back("nobody listens")));
     let dies = |second| if second < 8 { seen(Ok(agent(1))) } else { seen(Err("nobody listens")) };
     assert_eq!(watch(&record(), dies), (13, back("nobody listens")));
@@ -146,7 +146,7 @@ fn what_is_on_the_disk_decides_before_how_the_agent_does() {
         let step = step(&mut Watch::default(), &going_back, &with(in_place), SECOND);
         assert!(matches!(step, Step::Settle(found, _) if found == phase), "{in_place:?}: {step:?}");
     }
-    let asked = Seen { is_asked_back: true, ..with(InPlace::New) };
+    let asked = Seen { rollback_requested: true, ..with(InPlace::New) };
     assert_eq!(step(&mut Watch::default(), &record(), &asked, SECOND), back("requested"));
     for (phase, _) in PHASES.into_iter().filter(|(phase, _)| phase.is_settled()) {
         let over = UpgradeRecord { phase, reason: "so".to_owned(), ..record() };
@@ -313,7 +313,7 @@ impl World {
         };
         Seen {
             in_place: if self.program == Program::Old { InPlace::Old } else { InPlace::New },
-            is_asked_back: false,
+            rollback_requested: false,
             agent: if answers { Ok(answering) } else { Err("nobody listens".to_owned()) },
         }
     }
@@ -353,7 +353,7 @@ fn carry_on(world: &mut World, manners: Manners, fuel: &mut u32, is_first: bool)
             return false;
         }
         match step(&mut watch, &noted, &world.look(manners), SECOND * (world.now - begin)) {
-            Step::Look => world.now += 1,
+            Step::CheckAgain => world.now += 1,
             Step::Restart => world.agent = (world.program, world.now),
             Step::Settle(phase, reason) => {
                 noted.reason = reason;

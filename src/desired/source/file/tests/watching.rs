@@ -63,7 +63,7 @@ fn watched_with<F: Future>(
 const NEVER: Duration = Duration::from_secs(3600);
 
 #[test]
-fn a_manifest_renamed_into_place_is_told_within_milliseconds() {
+fn manifest_renamed_into_place_is_reported_promptly() {
     let root = TempDir::new();
     watched(root.path(), NEVER, async |mut running| {
         assert_eq!(running.next().await, "");
@@ -82,7 +82,7 @@ fn a_manifest_renamed_into_place_is_told_within_milliseconds() {
 }
 
 #[test]
-fn created_changed_and_deleted_files_are_noticed_without_a_rescan() {
+fn created_changed_and_deleted_files_are_seen_without_rescan() {
     let root = TempDir::new();
     watched(root.path(), NEVER, async |mut running| {
         assert_eq!(running.next().await, "");
@@ -120,7 +120,7 @@ fn a_half_written_file_is_left_alone_until_its_writer_closes_it() {
 }
 
 #[test]
-fn a_writer_that_never_closes_holds_a_file_back_for_two_rescans_at_most() {
+fn unclosed_writer_delays_a_file_by_two_rescans_at_most() {
     let root = TempDir::new();
     root.put_lines("a.yaml", "a=1");
     watched(root.path(), Duration::from_millis(50), async |mut running| {
@@ -151,7 +151,7 @@ fn a_directory_that_is_removed_and_made_again_is_watched_again() {
 }
 
 #[test]
-fn a_directory_renamed_away_and_replaced_is_watched_at_its_new_inode() {
+fn replaced_directory_is_watched_at_its_new_inode() {
     let root = TempDir::new();
     let path = root.join("manifests");
     fs::create_dir(&path).unwrap();
@@ -189,7 +189,7 @@ fn a_symlink_on_the_way_that_is_swapped_is_noticed() {
 }
 
 #[test]
-fn manifests_that_are_links_through_a_hidden_directory_follow_its_swap() {
+fn manifest_links_through_a_hidden_directory_follow_its_swap() {
     let root = TempDir::new();
     for version in ["1", "2"] {
         fs::create_dir(root.join(format!("..v{version}"))).unwrap();
@@ -252,7 +252,7 @@ fn an_idle_source_tells_nothing_rescan_after_rescan() {
 }
 
 #[test]
-fn the_rescan_finds_what_no_event_told() {
+fn rescan_finds_changes_without_events() {
     let root = TempDir::new();
     let elsewhere = TempDir::new();
     elsewhere.put_lines("a.yaml", "a=1");
@@ -265,7 +265,7 @@ fn the_rescan_finds_what_no_event_told() {
 }
 
 #[test]
-fn an_editor_that_moves_the_old_file_away_and_writes_anew_removes_nothing() {
+fn editor_backup_rename_removes_no_pod() {
     let root = TempDir::new();
     root.put_lines("a.yaml", "a=1");
     watched(root.path(), NEVER, async |mut running| {
@@ -281,7 +281,7 @@ fn an_editor_that_moves_the_old_file_away_and_writes_anew_removes_nothing() {
 }
 
 #[test]
-fn a_file_or_directory_that_is_removed_and_put_back_at_once_is_never_told_as_gone() {
+fn quickly_restored_file_or_directory_is_not_reported_gone() {
     let root = TempDir::new();
     let path = root.join("m");
     fs::create_dir(&path).unwrap();

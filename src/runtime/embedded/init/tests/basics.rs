@@ -103,7 +103,7 @@ fn signals_are_as_a_new_program_expects_them() {
 }
 
 #[test]
-fn programs_that_cannot_be_started_are_reported_in_the_words_of_runtimes() {
+fn unstartable_program_is_reported_like_runc_does() {
     for (name, args, expected) in [
         ("missing", &["nope"][..], "exec: \"nope\": executable file not found in $PATH"),
         ("path", &["/bin/nope"], "exec: \"/bin/nope\": stat /bin/nope: no such file or directory"),
@@ -136,7 +136,7 @@ fn programs_that_cannot_be_started_are_reported_in_the_words_of_runtimes() {
 }
 
 #[test]
-fn home_and_working_directory_are_looked_up_and_made() {
+fn home_comes_from_passwd_and_working_directory_is_created() {
     let mut sample = Sample::new("home", "echo $HOME; pwd; stat -c %u:%a .");
     std::fs::write(sample.layer().join("etc/passwd"), "web:x:33:33::/var/www:/bin/sh\n").unwrap();
     sample.bundle.oci.process.user.uid = 33;

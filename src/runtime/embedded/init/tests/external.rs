@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn another_runtime_gets_the_same_container_and_its_reasons_come_back() {
+fn external_runtime_runs_the_same_container() {
     if !Path::new("/usr/sbin/runc").exists() && !Path::new("/usr/bin/runc").exists() {
         println!("no runc here: nothing tested");
         return;

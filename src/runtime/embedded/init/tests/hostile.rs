@@ -91,7 +91,7 @@ fn nothing_is_mounted_into_proc_by_name_or_by_link() {
 }
 
 #[test]
-fn masked_and_read_only_paths_that_are_links_lead_nowhere_outside() {
+fn masked_and_readonly_symlink_paths_do_not_escape_the_rootfs() {
     let mut sample = Sample::new("mask-links", "cat /secret; echo $?");
     let outside = sample.base.join("outside");
     std::fs::create_dir(&outside).unwrap();
@@ -111,7 +111,7 @@ fn masked_and_read_only_paths_that_are_links_lead_nowhere_outside() {
 }
 
 #[test]
-fn an_image_does_not_choose_what_masks_are_made_of_nor_what_devices_are() {
+fn image_cannot_replace_mask_source_or_device_nodes() {
     for fake in ["file", "link", "directory"] {
         let mut sample = Sample::new(&format!("null-{fake}"), "stat -c %t:%T /dev/null /proc/keys");
         let outside = outside(&sample);
@@ -155,7 +155,7 @@ fn a_working_directory_is_not_left_through_descriptors() {
 
 /// A volume's directory is changed between directory and link while containers mount below it.
 #[test]
-fn a_volume_that_changes_while_it_is_mounted_into_leads_nowhere_outside() {
+fn volume_swapped_during_mount_does_not_escape() {
     let mut sample = Sample::new("swap", "echo runs");
     let outside = outside(&sample);
     let volume = sample.base.join("volume");

@@ -80,7 +80,7 @@ fn a_tmpfs_has_its_size_and_the_mode_of_what_it_covers() {
 }
 
 #[test]
-fn what_is_mounted_inside_a_volume_does_not_travel_to_a_node_whose_mounts_are_shared() {
+fn mount_inside_a_volume_does_not_propagate_to_the_host() {
     let mut sample = Sample::new("inside", "mount | grep -c ' /volume'");
     let volume = directory(&sample, "volume");
     let inside = directory(&sample, "volume/inside");
@@ -101,7 +101,7 @@ fn what_is_mounted_inside_a_volume_does_not_travel_to_a_node_whose_mounts_are_sh
 }
 
 #[test]
-fn mounts_travel_as_they_are_told_to() {
+fn mounts_propagate_as_configured() {
     let mut sample = Sample::new(
         "travel",
         "mount -t tmpfs none /shared/inside && mount -t tmpfs none /slave/inside && echo mounted; sleep 100",

@@ -30,7 +30,7 @@ fn here(kind: &str) -> PathBuf {
 }
 
 #[test]
-fn the_monitor_is_in_the_pods_namespaces_and_containers_share_them() {
+fn monitor_owns_pod_namespaces_and_containers_share_them() {
     in_monitor(|| {
         let before = ["net", "ipc", "uts", "user", "mnt", "pid"].map(here);
         let node_hostname = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
@@ -122,7 +122,7 @@ fn a_shared_pid_namespace_has_a_reaper_that_gives_nothing_away() {
 }
 
 #[test]
-fn a_container_joins_another_ones_process_ids_without_its_mounts() {
+fn container_joins_target_pid_namespace_without_its_mounts() {
     in_monitor(|| {
         let target = Sample::new("target", "sleep 100").start();
         let path = format!("/proc/{}/ns/pid", target.pid);
@@ -203,7 +203,7 @@ fn told_forever() -> std::io::Result<usize> {
 }
 
 #[test]
-fn a_pods_own_users_are_nobody_on_the_node() {
+fn user_namespace_root_is_unprivileged_on_the_node() {
     in_monitor(|| {
         let range = IdRange { host: 231_072, length: 65_536 };
         let pod = make_pod(&PodSpec { users: Some(range), ..own_pod() }).unwrap();

@@ -43,7 +43,7 @@ fn users_groups_and_capabilities_are_exactly_as_asked() {
 }
 
 #[test]
-fn root_without_capabilities_has_none_and_privileged_root_has_all_there_are() {
+fn root_without_capabilities_has_empty_capability_sets() {
     let mut sample = Sample::new("nothing", "cat /proc/self/status");
     sample.bundle.oci.process.capabilities = Capabilities::default();
     sample.bundle.oci.process.no_new_privileges = false;
@@ -55,7 +55,7 @@ fn root_without_capabilities_has_none_and_privileged_root_has_all_there_are() {
 }
 
 #[test]
-fn a_filter_is_loaded_whatever_the_privileges_and_a_broken_one_stops_the_start() {
+fn seccomp_filter_loads_at_any_privilege_and_broken_one_fails() {
     // One instruction: return SECCOMP_RET_ALLOW.
     let mut allow = vec![6, 0, 0, 0];
     allow.extend(0x7fff_0000_u32.to_ne_bytes());
@@ -108,7 +108,7 @@ fn what_the_kernel_tells_and_takes_is_masked_or_read_only() {
 }
 
 #[test]
-fn a_read_only_root_is_read_only_and_mounts_in_it_are_as_they_say() {
+fn read_only_rootfs_keeps_the_options_of_its_mounts() {
     let mut sample = Sample::new("readonly", "touch /x; touch /dev/x && echo dev; touch /ro/x; ls /ro/below");
     sample.bundle.oci.root.readonly = true;
     sample.bundle.oci.mounts.push(mount("tmpfs", "/ro", "tmpfs", &["ro"]));
@@ -134,7 +134,7 @@ fn limits_are_set_and_what_may_not_be_raised_is_clamped() {
 }
 
 #[test]
-fn a_wish_for_less_of_the_oom_killer_than_we_may_give_is_clamped() {
+fn unpermitted_low_oom_score_adj_is_clamped() {
     let mut sample = Sample::new("oom", "cat /proc/self/oom_score_adj");
     sample.bundle.oci.process.oom_score_adj = Some(777);
     assert_eq!(sample.run().output, "777\n");

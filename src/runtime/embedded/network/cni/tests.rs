@@ -12,7 +12,7 @@ fn write(directory: &TempDir, name: &str, text: &str) -> PathBuf {
 }
 
 #[test]
-fn the_first_file_by_name_is_in_force_and_a_change_counts_at_once() {
+fn first_cni_file_by_name_wins_and_changes_apply_at_once() {
     let directory = TempDir::new();
     assert_eq!(load(&directory.0.join("none")).unwrap(), None);
     write(&directory, "README", "no");

@@ -65,7 +65,7 @@ fn a_plugin_that_fails_leaves_nothing_of_those_before_it() {
 }
 
 #[test]
-fn stopped_at_any_step_plugins_are_called_again_after_the_next_start() {
+fn interrupted_cni_calls_are_cleaned_up_on_recovery() {
     let host = Host::new(&["10.86.0.0/24"]);
     let directory = host.directory.0.join("net.d");
     std::fs::create_dir_all(&directory).unwrap();

@@ -90,7 +90,7 @@ proptest! {
     fn nothing_that_arrives_is_too_much(bytes in proptest::collection::vec(any::<u8>(), 0..3000), cut in 1..500_usize, kind in 0..12_u8) {
         let _ = decode(&bytes, cut);
         let mut framed = vec![0x80, 3, 0, kind];
-        framed.extend(word(0, bytes.len()));
+        framed.extend(flags_and_length(0, bytes.len()));
         framed.extend(&bytes);
         let _ = decode(&framed, cut);
         let _ = HeaderReader::default().read(&bytes);
@@ -105,7 +105,7 @@ fn headers_that_inflate_without_end_are_refused() {
 }
 
 #[test]
-fn a_control_frame_that_says_it_is_long_is_refused_before_it_arrives() {
+fn oversized_control_frame_is_refused_from_its_header() {
     let mut input = vec![0x80, 3, 0, 1, 0, 0xff, 0xff, 0xff];
     assert_eq!(Decoder::default().next(&mut input), Err(SpdyError::FrameTooLarge(0xff_ffff)));
 }

@@ -21,13 +21,13 @@ use super::{ConnectionSlot, accepted};
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// The limit on unauthenticated connections.
-    pub strangers: usize,
+    pub unauthenticated: usize,
     /// Of these from one peer.
-    pub strangers_of_a_peer: usize,
+    pub unauthenticated_per_peer: usize,
     /// Of all others.
-    pub known: usize,
+    pub authenticated: usize,
     /// Of these from one peer.
-    pub known_of_a_peer: usize,
+    pub authenticated_per_peer: usize,
 }
 
 struct Visitor {
@@ -49,21 +49,21 @@ impl Pool {
     }
 
     /// Which unauthenticated connection is closed for one more from this peer.
-    fn leaves_for(&self, peer: IpAddr, limits: &Limits) -> Option<u64> {
+    fn connection_to_evict(&self, peer: IpAddr, limits: &Limits) -> Option<u64> {
         let of_peer = |visitor: &Visitor| !visitor.is_known && visitor.peer == peer;
         let is_stranger = |visitor: &Visitor| !visitor.is_known;
         let oldest = |is_it: &dyn Fn(&Visitor) -> bool| {
             self.visitors.iter().find(|(_, visitor)| is_it(visitor)).map(|(number, _)| *number)
         };
-        if self.count(of_peer) >= limits.strangers_of_a_peer {
+        if self.count(of_peer) >= limits.unauthenticated_per_peer {
             return oldest(&of_peer);
         }
-        (self.count(is_stranger) >= limits.strangers).then(|| oldest(&is_stranger)).flatten()
+        (self.count(is_stranger) >= limits.unauthenticated).then(|| oldest(&is_stranger)).flatten()
     }
 
     /// Adds an unauthenticated connection, and returns which one is closed for it.
-    fn enter(&mut self, peer: IpAddr, limits: &Limits) -> (u64, Option<AbortHandle>) {
-        let leaving = self.leaves_for(peer, limits).and_then(|number| self.visitors.remove(&number));
+    fn add(&mut self, peer: IpAddr, limits: &Limits) -> (u64, Option<AbortHandle>) {
+        let leaving = self.connection_to_evict(peer, limits).and_then(|number| self.visitors.remove(&number));
         let number = self.next;
         self.next += 1;
         self.visitors.insert(number, Visitor { peer, is_known: false, task: None });
@@ -77,8 +77,8 @@ impl Pool {
             // Authenticated already, or closed a moment ago.
             return self.visitors.contains_key(&number);
         };
-        let may = self.count(|visitor| visitor.is_known) < limits.known
-            && self.count(|visitor| visitor.is_known && visitor.peer == peer) < limits.known_of_a_peer;
+        let may = self.count(|visitor| visitor.is_known) < limits.authenticated
+            && self.count(|visitor| visitor.is_known && visitor.peer == peer) < limits.authenticated_per_peer;
         if let Some(visitor) = self.visitors.get_mut(&number) {
             visitor.is_known = may;
         }
@@ -119,7 +119,7 @@ pub async fn serve<S, F>(
     let mut connections = JoinSet::new();
     loop {
         let (stream, address) = accepted(name, &mut connections, &mut accept).await;
-        let (number, leaving) = pool.borrow_mut().enter(peer(address), &limits);
+        let (number, leaving) = pool.borrow_mut().add(peer(address), &limits);
         if let Some(leaving) = leaving {
             log::debug!(socket = name, peer:% = address; "Too many unauthenticated connections, closing the \
                  oldest");
@@ -149,19 +149,24 @@ mod tests {
 
     use super::*;
 
-    const LIMITS: Limits = Limits { strangers: 4, strangers_of_a_peer: 3, known: 5, known_of_a_peer: 2 };
+    const LIMITS: Limits = Limits {
+        unauthenticated: 4,
+        unauthenticated_per_peer: 3,
+        authenticated: 5,
+        authenticated_per_peer: 2,
+    };
 
     fn at(last: u8) -> IpAddr {
         IpAddr::from([192, 0, 2, last])
     }
 
     fn entered(pool: &mut Pool, peer: IpAddr) -> (u64, Option<u64>) {
-        let leaves = pool.leaves_for(peer, &LIMITS);
-        (pool.enter(peer, &LIMITS).0, leaves)
+        let leaves = pool.connection_to_evict(peer, &LIMITS);
+        (pool.add(peer, &LIMITS).0, leaves)
     }
 
     #[test]
-    fn the_oldest_stranger_of_a_full_peer_or_pool_leaves() {
+    fn oldest_visitor_is_displaced_when_peer_or_pool_is_full() {
         let mut pool = Pool::default();
         let mut leavers = Vec::new();
         for last in [1, 1, 1, 1, 1, 2, 3, 1] {
@@ -176,7 +181,7 @@ mod tests {
     fn known_clients_never_leave_and_have_their_own_limits() {
         let mut pool = Pool::default();
         let admitted = |pool: &mut Pool, last: u8| {
-            let (number, _) = pool.enter(at(last), &LIMITS);
+            let (number, _) = pool.add(at(last), &LIMITS);
             (number, pool.admit(number, &LIMITS))
         };
         let first = admitted(&mut pool, 1);
@@ -189,7 +194,7 @@ mod tests {
         }
         assert!(!pool.visitors.contains_key(&third) && !pool.admit(third, &LIMITS), "it stayed a stranger");
         assert!(pool.visitors.contains_key(&first.0));
-        assert_eq!(pool.count(|visitor| !visitor.is_known), LIMITS.strangers);
+        assert_eq!(pool.count(|visitor| !visitor.is_known), LIMITS.unauthenticated);
         let more = [2, 2, 3, 3].map(|last| admitted(&mut pool, last).1);
         assert_eq!(more, [true, true, true, false], "five at all");
     }
@@ -230,7 +235,7 @@ mod tests {
             let _ = tokio::time::timeout(Duration::from_secs(2), serving).await;
             let (began, answered) = *served.borrow();
             assert_eq!(answered, 1);
-            assert!(began >= LIMITS.strangers_of_a_peer, "{began}");
+            assert!(began >= LIMITS.unauthenticated_per_peer, "{began}");
         });
     }
 }

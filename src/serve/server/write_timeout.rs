@@ -48,7 +48,11 @@ impl<S> Patient<S> {
         Self { inner, patience, waits: None }
     }
 
-    fn judge<T>(&mut self, context: &mut Context<'_>, polled: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    fn check_timeout<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        polled: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
         if polled.is_ready() {
             self.waits = None;
             return polled;
@@ -80,7 +84,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let polled = Pin::new(&mut this.inner).poll_write(context, bytes);
-        this.judge(context, polled)
+        this.check_timeout(context, polled)
     }
 
     fn poll_write_vectored(
@@ -90,7 +94,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let polled = Pin::new(&mut this.inner).poll_write_vectored(context, bytes);
-        this.judge(context, polled)
+        this.check_timeout(context, polled)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -100,13 +104,13 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let polled = Pin::new(&mut this.inner).poll_flush(context);
-        this.judge(context, polled)
+        this.check_timeout(context, polled)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let polled = Pin::new(&mut this.inner).poll_shutdown(context);
-        this.judge(context, polled)
+        this.check_timeout(context, polled)
     }
 }
 
@@ -117,7 +121,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_reader_who_stops_is_given_up_and_one_who_is_slow_is_not() {
+    async fn stalled_reader_times_out_and_a_slow_one_does_not() {
         let patience = Patience::default();
         let (near, mut far) = tokio::io::duplex(8);
         let mut near = Patient::new(near, patience.clone());

@@ -53,10 +53,14 @@ pub(crate) struct RuntimesConfig {
 }
 
 /// Clears earlier runtimes, and records the current one.
-pub(super) async fn settle(config: &RuntimesConfig, store: &StoreHandle, known: &BTreeMap<String, String>) {
+pub(super) async fn clear_previous(
+    config: &RuntimesConfig,
+    store: &StoreHandle,
+    known: &BTreeMap<String, String>,
+) {
     let now = config.endpoint.as_str();
-    let mut waiting = to_clear(known, now, real_path);
-    remember(store, meta::EARLIER_RUNTIMES, &waiting).await;
+    let mut waiting = endpoints_to_clear(known, now, real_path);
+    store_endpoints(store, meta::EARLIER_RUNTIMES, &waiting).await;
     if let Err(error) = store.put_meta(meta::RUNTIME_ENDPOINT, Some(now)).await {
         log::warn!(key = meta::RUNTIME_ENDPOINT, err:% = error; "Failed to write to the store");
     }
@@ -68,7 +72,7 @@ pub(super) async fn settle(config: &RuntimesConfig, store: &StoreHandle, known: 
             Ok(pods) => {
                 log::info!(earlier = earlier, pods = pods; "Stopped all pods on the previous runtime");
                 waiting.remove(&earlier);
-                remember(store, meta::EARLIER_RUNTIMES, &waiting).await;
+                store_endpoints(store, meta::EARLIER_RUNTIMES, &waiting).await;
             }
             Err(why) => {
                 log::error!(earlier = earlier, err = why; "Failed to stop pods on the previous runtime; \
@@ -78,7 +82,7 @@ pub(super) async fn settle(config: &RuntimesConfig, store: &StoreHandle, known: 
     }
 }
 
-async fn remember(store: &StoreHandle, key: &str, endpoints: &BTreeSet<String>) {
+async fn store_endpoints(store: &StoreHandle, key: &str, endpoints: &BTreeSet<String>) {
     let words: Vec<&str> = endpoints.iter().map(String::as_str).collect();
     let value = Some(words.join(" ")).filter(|value| !value.is_empty());
     if let Err(error) = store.put_meta(key, value.as_deref()).await {
@@ -87,7 +91,7 @@ async fn remember(store: &StoreHandle, key: &str, endpoints: &BTreeSet<String>) 
 }
 
 /// The runtimes that may have pods and are not the current one.
-fn to_clear(
+fn endpoints_to_clear(
     known: &BTreeMap<String, String>,
     now: &str,
     real_path: impl Fn(&str) -> PathBuf,
@@ -234,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_runtime_is_cleared_when_it_is_not_the_present_one_and_remembered_until_it_is() {
+    fn every_earlier_runtime_but_the_present_one_is_cleared() {
         let by_name = |endpoint: &str| PathBuf::from(endpoint.trim_start_matches("unix://"));
         let cri = "unix:///run/c.sock";
         for (held, earlier, now, expected) in [
@@ -248,7 +252,7 @@ mod tests {
             ("embedded", cri, cri, &["embedded"]),
         ] {
             let known = known(&[(meta::RUNTIME_ENDPOINT, held), (meta::EARLIER_RUNTIMES, earlier)]);
-            let found = to_clear(&known, now, by_name);
+            let found = endpoints_to_clear(&known, now, by_name);
             assert_eq!(
                 found.iter().map(String::as_str).collect::<Vec<_>>(),
                 expected,

@@ -9,7 +9,7 @@ use crate::runtime::Runtime;
 impl<R: Runtime> Worker<R> {
     /// Nothing to do now: the next sync is by the plan's requeue time or the pod's own deadline, whichever is
     /// first.
-    pub(super) fn next_look(&self, requeue_after: Option<Duration>) -> Next {
+    pub(super) fn next_sync(&self, requeue_after: Option<Duration>) -> Next {
         let deps = &self.shared.deps;
         let started = deps.statuses.last(&self.uid).and_then(|status| status.start_time);
         let deadline = started
@@ -17,7 +17,7 @@ impl<R: Runtime> Worker<R> {
         match (requeue_after, deadline) {
             (Some(after), Some(deadline)) => Next::After(after.min(deadline)),
             (Some(after), None) | (None, Some(after)) => Next::After(after),
-            (None, None) => Next::OnLetter,
+            (None, None) => Next::OnUpdate,
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::model::ordered::Ordered as _;
 use crate::model::runtime_config::PortMapping;
 use crate::platform::rt;
 use crate::platform::sys::listeners::{Listener, TCP, Tables, UDP, listeners};
-use crate::pod::admission::rules::addresses_meet;
+use crate::pod::admission::rules::addresses_overlap;
 use crate::pod::events::EventType;
 use crate::pod::network::port_mappings;
 use crate::runtime::Runtime;
@@ -24,7 +24,7 @@ use crate::runtime::Runtime;
 const CHECK: &str = "check listeners on host ports";
 
 /// The ports of running pods on which a host process listens now: namespace and name of the pod, and a message.
-pub(crate) async fn taken_ports(pods: &[Pod]) -> Vec<(String, String)> {
+pub(crate) async fn port_conflicts(pods: &[Pod]) -> Vec<(String, String)> {
     let has_ports = |pod: &&Pod| {
         !pod.spec.host_network && !pod.status.pod_ips.is_empty() && pod.metadata.deletion_timestamp.is_none()
     };
@@ -40,7 +40,7 @@ pub(crate) async fn taken_ports(pods: &[Pod]) -> Vec<(String, String)> {
     }
     let all = move || {
         let of = |(name, mappings): &(String, Vec<_>)| {
-            taken(mappings).into_iter().map(|message| (name.clone(), message)).collect::<Vec<_>>()
+            find_conflicts(mappings).into_iter().map(|message| (name.clone(), message)).collect::<Vec<_>>()
         };
         wanted.iter().flat_map(of).collect()
     };
@@ -49,20 +49,20 @@ pub(crate) async fn taken_ports(pods: &[Pod]) -> Vec<(String, String)> {
 
 impl<R: Runtime> Executor<R> {
     /// Warns of the ports that this pod has taken over.
-    pub(super) async fn report_taken_ports(&self, pod: &Pod, mappings: &[PortMapping]) {
+    pub(super) async fn report_port_conflicts(&self, pod: &Pod, mappings: &[PortMapping]) {
         let mappings: Vec<_> = mappings.iter().filter(|mapping| mapping.host_port > 0).cloned().collect();
         // A pod on the node's network binds ports as any process does: it cannot bind one in use.
         if mappings.is_empty() || pod.spec.host_network {
             return;
         }
-        let taken = rt::blocking(CHECK, move || taken(&mappings)).await;
-        for message in taken {
+        let conflicts = rt::blocking(CHECK, move || find_conflicts(&mappings)).await;
+        for message in conflicts {
             self.pod_event(pod, EventType::Warning, "HostPortConflict", &message);
         }
     }
 }
 
-fn taken(mappings: &[PortMapping]) -> BTreeSet<String> {
+fn find_conflicts(mappings: &[PortMapping]) -> BTreeSet<String> {
     let of = |protocol: &str, tables: Tables| {
         let mappings: Vec<_> = mappings.iter().filter(|mapping| mapping.protocol == protocol).collect();
         let ports: Vec<u16> =
@@ -70,7 +70,7 @@ fn taken(mappings: &[PortMapping]) -> BTreeSet<String> {
         let found = if ports.is_empty() { Vec::new() } else { listeners(Path::new("/"), tables, &ports) };
         let meets = |found: &Listener| {
             mappings.iter().any(|mapping| {
-                mapping.host_port == i32::from(found.port) && meet(&mapping.host_ip, found.address)
+                mapping.host_port == i32::from(found.port) && overlaps(&mapping.host_ip, found.address)
             })
         };
         let message = |found: &Listener| message(found, protocol);
@@ -80,8 +80,8 @@ fn taken(mappings: &[PortMapping]) -> BTreeSet<String> {
 }
 
 /// No rule leads `::1` of the node to a pod: the kernel routes it nowhere.
-fn meet(host_ip: &str, listens: IpAddr) -> bool {
-    listens != IpAddr::V6(Ipv6Addr::LOCALHOST) && addresses_meet(host_ip, &listens.to_string())
+fn overlaps(host_ip: &str, listens: IpAddr) -> bool {
+    listens != IpAddr::V6(Ipv6Addr::LOCALHOST) && addresses_overlap(host_ip, &listens.to_string())
 }
 
 fn message(found: &Listener, protocol: &str) -> String {
@@ -113,13 +113,13 @@ mod tests {
     fn a_listener_whose_port_a_pod_takes_is_named() {
         let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = socket.local_addr().unwrap().port();
-        let said = taken(&[mapping("", "TCP", port), mapping("127.0.0.1", "TCP", port)]);
+        let said = find_conflicts(&[mapping("", "TCP", port), mapping("127.0.0.1", "TCP", port)]);
         let said = said.into_iter().collect::<Vec<_>>().join("\n");
         assert!(said.starts_with(&format!("host port {port}/TCP is now forwarded to this pod")), "{said}");
         let who = format!("(process {}), which listens on 127.0.0.1: ", std::process::id());
         assert!(said.contains(&who) && !said.contains('\n'), "{said}");
         for free in [mapping("192.0.2.1", "TCP", port), mapping("", "UDP", port), mapping("", "SCTP", port)] {
-            assert!(taken(std::slice::from_ref(&free)).is_empty(), "{free:?}");
+            assert!(find_conflicts(std::slice::from_ref(&free)).is_empty(), "{free:?}");
         }
     }
 }

@@ -22,7 +22,7 @@ const ALLOCATE_AGAIN_AFTER: Duration = Duration::from_secs(10);
 impl<R: Runtime> Worker<R> {
     /// A running pod keeps its place; any other pod needs one. `Some` when it must wait for room or for its
     /// gates, or has failed for want of room.
-    pub(super) async fn wait_for_room(&mut self, observed: &ObservedPod) -> Option<Next> {
+    pub(super) async fn wait_for_admission(&mut self, observed: &ObservedPod) -> Option<Next> {
         let shared = Rc::clone(&self.shared);
         let admission = &shared.deps.admission;
         self.resizing.learn(observed, shared.deps.statuses.last(&self.uid).as_ref());
@@ -34,12 +34,12 @@ impl<R: Runtime> Worker<R> {
             let last = shared.deps.statuses.last(&self.uid);
             let status = gated_status(&self.pod, last.as_ref(), shared.deps.clock.now());
             shared.deps.statuses.set(&self.pod, status);
-            return Some(Next::OnLetter);
+            return Some(Next::OnUpdate);
         }
         if needs_runtime_features(&self.pod) {
             match shared.deps.runtime.status().await {
                 Ok(status) => {
-                    shared.wake(admission.learn(&shared.deps.executor.by_class_name(&status)));
+                    shared.wake(admission.set_runtime_features(&shared.deps.executor.by_class_name(&status)));
                 }
                 Err(error) => return Some(self.runtime_trouble(&error)),
             }
@@ -48,13 +48,13 @@ impl<R: Runtime> Worker<R> {
         let (verdict, news) = admission.admit(&self.pod);
         shared.wake(news);
         if let Err(rejection) = verdict {
-            return Some(self.reject(observed, &rejection, Next::OnLetter).await);
+            return Some(self.reject(observed, &rejection, Next::OnUpdate).await);
         }
         let rejection =
             Rejection::of_allocation(shared.deps.executor.allocate_devices(&self.pod).await.err()?);
         let last = shared.deps.statuses.last(&self.uid);
         let is_told = last.is_some_and(|last| rejection.is_in(&last));
-        shared.wake(admission.turn_out(&self.pod, &rejection, is_told));
+        shared.wake(admission.revoke(&self.pod, &rejection, is_told));
         Some(self.reject(observed, &rejection, Next::After(ALLOCATE_AGAIN_AFTER)).await)
     }
 
@@ -76,11 +76,11 @@ impl<R: Runtime> Worker<R> {
     }
 
     /// Records the events of a resize, once per step.
-    pub(super) fn tell_resize(&self, status: &PodStatus, allocated: &Pod) {
+    pub(super) fn record_resize(&self, status: &PodStatus, allocated: &Pod) {
         let deps = &self.shared.deps;
         let before = deps.statuses.last(&self.uid).unwrap_or_default();
-        for news in resize::news(&before, status, &self.pod, allocated) {
-            deps.executor.tell_resize(&self.pod, &news);
+        for news in resize::events_between(&before, status, &self.pod, allocated) {
+            deps.executor.record_resize(&self.pod, &news);
         }
     }
 

@@ -71,7 +71,7 @@ pub(super) fn find(config: &PodConfig, store: Store, namespace: &str, name: &str
 }
 
 /// The objects of a store that came through the API, in one namespace or in all.
-pub(super) fn ours(config: &PodConfig, store: Store, namespace: Option<&str>) -> Vec<StoredObject> {
+pub(super) fn api_objects(config: &PodConfig, store: Store, namespace: Option<&str>) -> Vec<StoredObject> {
     let is_here = |found: &str| namespace.is_none_or(|namespace| namespace == found);
     match local_kind(store) {
         Some(kind) => config
@@ -111,7 +111,7 @@ impl StoredObject {
     }
 
     /// Whether it was deleted and finalizers keep it.
-    pub(super) fn is_going(&self) -> bool {
+    pub(super) fn is_terminating(&self) -> bool {
         match self {
             Self::Pod(pod) => pod.metadata.deletion_timestamp.is_some(),
             Self::Object(object) => object.deleted.is_some(),
@@ -163,7 +163,7 @@ impl StoredObject {
     }
 
     /// The change that makes this the desired state.
-    pub(super) fn put(&self) -> ApiChange {
+    pub(super) fn to_change(&self) -> ApiChange {
         match self {
             Self::Pod(pod) => ApiChange { put_pods: vec![Rc::clone(pod)], ..ApiChange::default() },
             Self::Object(object) => {
@@ -281,7 +281,7 @@ impl Task {
     }
 
     /// The warnings about unknown and duplicate fields that the client asked for.
-    pub(super) fn judge(&self, lax: Lax) -> Result<Vec<String>, Failure> {
+    pub(super) fn field_warnings(&self, lax: Lax) -> Result<Vec<String>, Failure> {
         match self.wanted.options.field_validation.as_str() {
             "Strict" if !lax.0.is_empty() => {
                 Err(self.undecodable(&format!("strict decoding error: {}", lax.0.join(", "))))
@@ -303,7 +303,7 @@ impl Task {
             Draft::Pod(mut pod) => {
                 name.clone_into(&mut pod.metadata.name);
                 self.namespace().clone_into(&mut pod.metadata.namespace);
-                if let Some(why) = api_pod::refused_account(&pod) {
+                if let Some(why) = api_pod::service_account_problem(&pod) {
                     return Err(self.refused(name, &why));
                 }
                 let features = self.api.cluster.node().features;
@@ -408,7 +408,7 @@ impl Task {
     }
 
     /// The answer with a stored object and its JSON.
-    pub(super) fn done(
+    pub(super) fn outcome(
         &self,
         code: hyper::StatusCode,
         kept: &StoredObject,
