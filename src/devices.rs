@@ -54,7 +54,7 @@ const MAX_DEVICES: usize = 1 << 16;
 /// the checkpoint.
 const MAX_RESOURCES: usize = 256;
 /// The only version there is.
-pub const API_VERSION: &str = "v1beta1";
+pub(crate) const API_VERSION: &str = "v1beta1";
 
 static REGISTRATIONS: Family = Family::counter(
     "kubelet_device_plugin_registration_total",
@@ -69,7 +69,7 @@ static ALLOCATIONS: Family = Family::seconds(
 
 /// What a container gets with its devices.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct RunOptions {
+pub(crate) struct RunOptions {
     pub envs: Vec<(String, String)>,
     pub mounts: Vec<Mount>,
     pub devices: Vec<Device>,
@@ -127,7 +127,12 @@ impl DeviceManager {
     ///
     /// # Errors
     /// What is wrong with the plugin, in upstream's words.
-    pub async fn register(&self, resource: &str, versions: &[String], socket: PathBuf) -> Result<(), String> {
+    pub(crate) async fn register(
+        &self,
+        resource: &str,
+        versions: &[String],
+        socket: PathBuf,
+    ) -> Result<(), String> {
         if !versions.iter().any(|version| version == API_VERSION) {
             let asked = versions.join(" ");
             return Err(format!(
@@ -274,19 +279,19 @@ impl DeviceManager {
 
     /// Changes whenever the capacity or the health of a resource changes.
     #[must_use]
-    pub fn changes(&self) -> watch::Receiver<u64> {
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
         self.0.changes.subscribe()
     }
 
     /// Capacity and allocatable devices of the node.
     #[must_use]
-    pub fn totals(&self) -> (ResourceList, ResourceList) {
+    pub(crate) fn totals(&self) -> (ResourceList, ResourceList) {
         totals(&self.0.state.borrow().resources)
     }
 
     /// All allocations, and all devices.
     #[must_use]
-    pub fn all(&self) -> (Vec<Allocation>, Resources) {
+    pub(crate) fn all(&self) -> (Vec<Allocation>, Resources) {
         let state = self.0.state.borrow();
         (state.allocated.clone(), state.resources.clone())
     }
@@ -296,7 +301,7 @@ impl DeviceManager {
     ///
     /// # Errors
     /// Why the allocation failed, in upstream's words.
-    pub async fn allocate(&self, pod: &Pod) -> Result<(), String> {
+    pub(crate) async fn allocate(&self, pod: &Pod) -> Result<(), String> {
         loop {
             let need = next_need(pod, &self.0.state.borrow().allocated);
             let Some(need) = need else { return Ok(()) };
@@ -384,7 +389,7 @@ impl DeviceManager {
     ///
     /// # Errors
     /// The plugin's error.
-    pub async fn run_options(&self, uid: &PodUid, container: &str) -> Result<RunOptions, String> {
+    pub(crate) async fn run_options(&self, uid: &PodUid, container: &str) -> Result<RunOptions, String> {
         let mine: Vec<Allocation> = {
             let state = self.0.state.borrow();
             let is_mine = |each: &&Allocation| each.pod == *uid && each.container == container;
@@ -410,12 +415,12 @@ impl DeviceManager {
     }
 
     /// Frees all devices of the pod.
-    pub async fn release(&self, uid: &PodUid) {
+    pub(crate) async fn release(&self, uid: &PodUid) {
         self.retain_allocations(|allocation| allocation.pod != *uid).await;
     }
 
     /// Frees the allocations of all pods but these.
-    pub async fn retain(&self, known: &BTreeSet<PodUid>) {
+    pub(crate) async fn retain(&self, known: &BTreeSet<PodUid>) {
         self.retain_allocations(|allocation| known.contains(&allocation.pod)).await;
     }
 
@@ -477,7 +482,7 @@ fn first_response(answer: &[u8]) -> Result<Vec<u8>, String> {
 impl RunOptions {
     /// The first relative path of the node: its meaning would depend on the agent's working directory.
     #[must_use]
-    pub fn relative_path(&self) -> Option<&str> {
+    pub(crate) fn relative_path(&self) -> Option<&str> {
         let mounts = self.mounts.iter().map(|mount| mount.host_path.as_str());
         let devices = self.devices.iter().map(|device| device.host_path.as_str());
         mounts.chain(devices).find(|path| !path.starts_with('/'))

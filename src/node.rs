@@ -62,10 +62,10 @@ const SLOW: Duration = Duration::from_secs(60);
 const SOON: Duration = Duration::from_secs(1);
 
 /// A boxed future that another module provides.
-pub type Pending<T> = Pin<Box<dyn Future<Output = T>>>;
+pub(crate) type Pending<T> = Pin<Box<dyn Future<Output = T>>>;
 
 /// Measures what pods use: CPU and memory, disks, everything.
-pub type Measure = Rc<dyn Fn() -> Pending<Result<Summary, String>>>;
+pub(crate) type Measure = Rc<dyn Fn() -> Pending<Result<Summary, String>>>;
 
 /// The node's part of the configuration.
 #[derive(Clone, Debug, Default)]

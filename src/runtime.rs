@@ -122,7 +122,7 @@ pub struct RuntimeStatus {
 
 /// Usage that only the runtime knows: disks, and containers whose cgroups cannot be found otherwise.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RuntimeUse {
+pub(crate) struct RuntimeUse {
     pub containers: Vec<(ContainerId, ContainerFigures)>,
     /// The directory that holds writable layers, one subdirectory per container, if the runtime stores them
     /// that way.
@@ -134,7 +134,7 @@ pub struct RuntimeUse {
 
 /// A container's usage as its runtime reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ContainerFigures {
+pub(crate) struct ContainerFigures {
     /// When it was read; zero when the runtime does not report it.
     pub at: Timestamp,
     pub counted: ContainerStats,
@@ -144,7 +144,7 @@ pub struct ContainerFigures {
 
 /// Usage of a file system.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct DiskFigures {
+pub(crate) struct DiskFigures {
     /// A directory on that file system.
     pub place: PathBuf,
     pub bytes: Option<u64>,
@@ -200,7 +200,7 @@ pub struct RuntimeError {
 impl RuntimeError {
     /// A failed `call`.
     #[must_use]
-    pub fn new(call: &'static str, kind: ErrorKind, message: impl Into<String>) -> Self {
+    pub(crate) fn new(call: &'static str, kind: ErrorKind, message: impl Into<String>) -> Self {
         Self { call, kind, message: message.into() }
     }
 }

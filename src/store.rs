@@ -33,13 +33,13 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc, oneshot};
 
 pub use db::{Commit, MAX_EVENT_AGE, MAX_EVENTS};
-pub use error::StoreError;
+pub(crate) use error::StoreError;
 pub use open::{DamagedFile, OpenReport};
-pub use read_only::ReadOnlyStore;
+pub(crate) use read_only::ReadOnlyStore;
 pub use records::{
     EventKey, EventType, Loaded, StoredContainerState, StoredEvent, StoredSource, UnreadableRow, meta,
 };
-pub use seal::{BadKey, SealingKey, StoreKey};
+pub(crate) use seal::{BadKey, SealingKey, StoreKey};
 
 use crate::model::api::pod::Pod;
 use crate::model::api::pod::PodStatus;
@@ -53,7 +53,7 @@ use objects::ObjectRow;
 use pending::Pending;
 
 /// The file's name under the root directory.
-pub const FILE_NAME: &str = "agent.db";
+pub(crate) const FILE_NAME: &str = "agent.db";
 
 /// Jobs that wait for the owner thread. Callers await their answer, so this is about the number of pods at
 /// most.
@@ -96,12 +96,12 @@ pub enum WriteMoment {
 }
 
 /// Called at both moments of each write; false: the agent is dead, and the write's caller waits forever.
-pub type WriteGate = Box<dyn Fn(WriteMoment) -> bool>;
+pub(crate) type WriteGate = Box<dyn Fn(WriteMoment) -> bool>;
 
 /// The schema of the file: the newest that this program knows, and the oldest whose programs can read what it
 /// writes.
 #[must_use]
-pub fn schema_versions() -> (i64, i64) {
+pub(crate) fn schema_versions() -> (i64, i64) {
     (schema::newest_version(), schema::READABLE_BY)
 }
 
@@ -146,7 +146,7 @@ impl StoreHandle {
     /// # Errors
     /// Out of memory, or no thread can be started.
     #[cfg(test)]
-    pub fn open_in_memory(options: OpenOptions) -> Result<Self, StoreError> {
+    pub(crate) fn open_in_memory(options: OpenOptions) -> Result<Self, StoreError> {
         Self::new(open::open_in_memory(options.key)?, options.mode)
     }
 
@@ -192,7 +192,7 @@ impl StoreHandle {
     ///
     /// # Errors
     /// Nothing was changed on the disk.
-    pub async fn commit_source(
+    pub(crate) async fn commit_source(
         &self,
         source: PodSource,
         pods: &[SourcePod],
@@ -206,7 +206,7 @@ impl StoreHandle {
     ///
     /// # Errors
     /// Nothing was changed on the disk.
-    pub async fn commit_rollout(
+    pub(crate) async fn commit_rollout(
         &self,
         source: PodSource,
         pods: &[SourcePod],
@@ -222,7 +222,11 @@ impl StoreHandle {
     ///
     /// # Errors
     /// Nothing was changed on the disk.
-    pub async fn put_rollout(&self, source: PodSource, phase: &RolloutPhase) -> Result<(), StoreError> {
+    pub(crate) async fn put_rollout(
+        &self,
+        source: PodSource,
+        phase: &RolloutPhase,
+    ) -> Result<(), StoreError> {
         let row = rollout::encode(source, phase)?;
         self.write("trials", move |db| db.put_rollout(source, row.as_ref())).await
     }
@@ -249,7 +253,7 @@ impl StoreHandle {
     ///
     /// # Errors
     /// Nothing was changed on the disk.
-    pub async fn put_terminating(&self, pod: &Pod) -> Result<(), StoreError> {
+    pub(crate) async fn put_terminating(&self, pod: &Pod) -> Result<(), StoreError> {
         let uid = pod.metadata.uid.to_string();
         let json = pod_json(pod)?;
         self.write("terminating pods", move |db| db.put_terminating(&uid, &json)).await
@@ -259,7 +263,7 @@ impl StoreHandle {
     ///
     /// # Errors
     /// Nothing was changed on the disk.
-    pub async fn forget_pod(&self, uid: &PodUid) -> Result<(), StoreError> {
+    pub(crate) async fn forget_pod(&self, uid: &PodUid) -> Result<(), StoreError> {
         self.shared.pending.borrow_mut().forget(uid);
         let uid = uid.to_string();
         self.write("ended pods", move |db| db.forget_pod(&uid)).await
@@ -269,7 +273,7 @@ impl StoreHandle {
     ///
     /// # Errors
     /// Nothing was changed on the disk; the write-behind task retries it.
-    pub async fn put_container_state(
+    pub(crate) async fn put_container_state(
         &self,
         uid: &PodUid,
         name: &ContainerName,
@@ -292,7 +296,7 @@ impl StoreHandle {
     ///
     /// # Errors
     /// Nothing was changed on the disk.
-    pub async fn put_problems(
+    pub(crate) async fn put_problems(
         &self,
         source: PodSource,
         problems: &[SourceProblem],
@@ -305,20 +309,20 @@ impl StoreHandle {
     ///
     /// # Errors
     /// Nothing was changed on the disk.
-    pub async fn put_meta(&self, key: &str, value: Option<&str>) -> Result<(), StoreError> {
+    pub(crate) async fn put_meta(&self, key: &str, value: Option<&str>) -> Result<(), StoreError> {
         let (key, value) = (key.to_owned(), value.map(str::to_owned));
         self.write("facts", move |db| db.put_meta(&key, value.as_deref())).await
     }
 
     /// Queues a status to be written behind, unless it means the same as the last one.
-    pub fn put_status(&self, uid: &PodUid, status: &PodStatus) {
+    pub(crate) fn put_status(&self, uid: &PodUid, status: &PodStatus) {
         if self.shared.pending.borrow_mut().put_status(uid, status) {
             self.shared.work.notify_one();
         }
     }
 
     /// Queues events to be written behind. Repetitions of a queued event are added up.
-    pub fn put_event(&self, event: StoredEvent) {
+    pub(crate) fn put_event(&self, event: StoredEvent) {
         self.shared.pending.borrow_mut().put_event(event);
         self.shared.work.notify_one();
     }
@@ -335,7 +339,7 @@ impl StoreHandle {
     ///
     /// # Errors
     /// Nothing was changed on the disk.
-    pub async fn flush(&self) -> Result<(), StoreError> {
+    pub(crate) async fn flush(&self) -> Result<(), StoreError> {
         let Some(batch) = self.shared.pending.borrow_mut().take() else { return Ok(()) };
         self.pass(WriteMoment::Before).await;
         let (result, batch) = self
@@ -397,7 +401,7 @@ impl StoreHandle {
     /// Why the last write of some kind did not reach the disk; `None` while all do.
     #[cfg(test)]
     #[must_use]
-    pub fn trouble(&self) -> Option<String> {
+    pub(crate) fn trouble(&self) -> Option<String> {
         self.shared.troubles.borrow().values().next().cloned()
     }
 

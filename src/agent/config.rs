@@ -33,10 +33,10 @@ pub use error::{ConfigError, ConfigFinding, FileError, Findings, FlagError, RunO
 pub use fields::{
     ConfigTaint, KubeletConfiguration, MemoryReservation, ShutdownGracePeriodByPodPriority, VmoduleItem,
 };
-pub use flags::{AgentFlags, RunOnceWait};
-pub use gates::FeatureGates;
-pub use help::CLIENT_COMMANDS;
-pub use resolve::{Origin, Provenance};
+pub(crate) use flags::{AgentFlags, RunOnceWait};
+pub(crate) use gates::FeatureGates;
+pub(crate) use help::CLIENT_COMMANDS;
+pub(crate) use resolve::{Origin, Provenance};
 pub use value::ValueError;
 
 use args::{Args, Command, scan};
@@ -116,7 +116,7 @@ pub struct Resolved {
 impl Resolved {
     /// `seccompDefault` of the file or `--seccomp-default`.
     #[must_use]
-    pub fn seccomp_default(&self) -> bool {
+    pub(crate) fn seccomp_default(&self) -> bool {
         self.flags.seccomp_default || self.kubelet.seccomp_default
     }
 
@@ -134,13 +134,13 @@ impl Resolved {
 
     /// The resolved `KubeletConfiguration` as JSON, header values masked.
     #[must_use]
-    pub fn to_json(&self) -> Value {
+    pub(crate) fn to_json(&self) -> Value {
         self.masked()
     }
 
     /// Every flag and its value, both without dashes and in its own syntax, header values masked.
     #[must_use]
-    pub fn flag_values(&self) -> Vec<(String, String)> {
+    pub(crate) fn flag_values(&self) -> Vec<(String, String)> {
         let values = explain::flag_values(self);
         values.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }

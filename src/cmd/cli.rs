@@ -42,8 +42,8 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-pub use args::UsageError;
-pub use client::ClientError;
+pub(crate) use args::UsageError;
+pub(crate) use client::ClientError;
 pub(crate) use client::fetch_report;
 
 use crate::model::types::Timestamp;

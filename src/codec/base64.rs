@@ -46,11 +46,11 @@ pub fn decode(text: &str) -> Option<Vec<u8>> {
 
 /// The text is not base64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NotBase64;
+pub(crate) struct NotBase64;
 
 /// Decodes text that arrives in pieces.
 #[derive(Default)]
-pub struct Decoder {
+pub(crate) struct Decoder {
     word: u32,
     digits: u8,
     padding: u8,
@@ -61,7 +61,7 @@ impl Decoder {
     ///
     /// # Errors
     /// When it is not base64.
-    pub fn push(&mut self, piece: &[u8], last: bool) -> Result<Vec<u8>, NotBase64> {
+    pub(crate) fn push(&mut self, piece: &[u8], last: bool) -> Result<Vec<u8>, NotBase64> {
         let mut bytes = Vec::with_capacity(piece.len() / 4 * 3 + 3);
         for letter in piece {
             let digit = match letter {

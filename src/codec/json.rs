@@ -32,7 +32,7 @@ struct Met {
 }
 
 /// All values of a text, one after another.
-pub fn parse(text: &str) -> Result<Vec<Parsed>, serde_json::Error> {
+pub(crate) fn parse(text: &str) -> Result<Vec<Parsed>, serde_json::Error> {
     let mut values = Vec::new();
     let mut met = Met::default();
     let mut rest = text.trim_start();

@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 
 /// An invalid key file, or a signature that is rejected.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum SignatureError {
+pub(crate) enum SignatureError {
     /// The key file is not a public key.
     #[error("not a minisign public key; use the .pub file written by minisign -G")]
     Key,
@@ -45,7 +45,7 @@ pub enum SignatureError {
 /// The newest signature of a key. Its timestamp never decreases, so that an old body with its old, valid
 /// signature is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Newest {
+pub(crate) struct Newest {
     /// Which key: that of [`VerifyKey::fingerprint`].
     pub key: String,
     /// `timestamp:` of its trusted comment. Any counter will do.
@@ -55,33 +55,33 @@ pub struct Newest {
 impl Newest {
     /// From its stored form.
     #[must_use]
-    pub fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let (key, timestamp) = text.split_once(' ')?;
         Some(Self { key: key.to_owned(), timestamp: timestamp.parse().ok()? })
     }
 
     /// The stored form.
     #[must_use]
-    pub fn to_text(&self) -> String {
+    pub(crate) fn to_text(&self) -> String {
         format!("{} {}", self.key, self.timestamp)
     }
 }
 
 /// The public key with which manifests must be signed.
-pub struct VerifyKey {
+pub(crate) struct VerifyKey {
     key: PublicKey,
     fingerprint: String,
 }
 
 impl VerifyKey {
     /// Suffix of a manifest's path for the path of its signature.
-    pub const EXTENSION: &'static str = ".minisig";
+    pub(crate) const EXTENSION: &'static str = ".minisig";
 
     /// Reads a minisign public key: the whole file, or its second line alone.
     ///
     /// # Errors
     /// [`SignatureError::Key`].
-    pub fn parse(text: &str) -> Result<Self, SignatureError> {
+    pub(crate) fn parse(text: &str) -> Result<Self, SignatureError> {
         let text = text.trim();
         let key = PublicKey::decode(text).or_else(|_| PublicKey::from_base64(text));
         let key = key.map_err(|_| SignatureError::Key)?;
@@ -92,7 +92,7 @@ impl VerifyKey {
 
     /// Identifies the key.
     #[must_use]
-    pub fn fingerprint(&self) -> &str {
+    pub(crate) fn fingerprint(&self) -> &str {
         &self.fingerprint
     }
 
@@ -102,7 +102,7 @@ impl VerifyKey {
     ///
     /// # Errors
     /// Why the signature is rejected.
-    pub fn verify_newer(
+    pub(crate) fn verify_newer(
         &self,
         body: &[u8],
         signature: &[u8],
@@ -123,7 +123,7 @@ impl VerifyKey {
     ///
     /// # Errors
     /// Why the signature is rejected.
-    pub fn verify(&self, body: &[u8], signature: &[u8]) -> Result<(), SignatureError> {
+    pub(crate) fn verify(&self, body: &[u8], signature: &[u8]) -> Result<(), SignatureError> {
         self.timestamp_of(body, signature).map(drop)
     }
 

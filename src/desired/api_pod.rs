@@ -25,7 +25,7 @@ use crate::pod::status::rules::{add_client_conditions, is_client_owned};
 
 /// The part of a pod that one path may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub(crate) enum Part {
     /// The pod itself: metadata, images and few other fields.
     Itself,
     /// `resize`: CPU and memory.
@@ -52,7 +52,7 @@ fn invalid(path: &str, value: impl std::fmt::Display, detail: &str) -> FieldErro
 /// `ServiceAccount`). The account `default` exists in every namespace without any permissions; no account has
 /// a token.
 #[must_use]
-pub fn service_account_problem(pod: &Pod) -> Option<String> {
+pub(crate) fn service_account_problem(pod: &Pod) -> Option<String> {
     let spec = &pod.spec;
     let name = match spec.service_account_name.as_str() {
         "" => &spec.deprecated_service_account,
@@ -80,7 +80,7 @@ pub fn service_account_problem(pod: &Pod) -> Option<String> {
 ///
 /// # Errors
 /// Every broken rule.
-pub fn create(pod: Pod, node_name: &str, uid: PodUid, now: Timestamp) -> Result<Pod, Vec<FieldError>> {
+pub(crate) fn create(pod: Pod, node_name: &str, uid: PodUid, now: Timestamp) -> Result<Pod, Vec<FieldError>> {
     let mut pod = default_pod(pod);
     let metadata = &mut pod.metadata;
     *metadata = ObjectMeta {
@@ -125,7 +125,7 @@ fn is_agent_annotation(annotation: &str) -> bool {
 ///
 /// # Errors
 /// Every broken rule.
-pub fn update(old: &Pod, new: Pod, part: Part) -> Result<Pod, Vec<FieldError>> {
+pub(crate) fn update(old: &Pod, new: Pod, part: Part) -> Result<Pod, Vec<FieldError>> {
     let mut new = default_pod(new);
     let mut annotations = std::mem::take(&mut new.metadata.annotations);
     annotations.retain(|name, _| !is_agent_annotation(name));
@@ -168,7 +168,7 @@ pub fn update(old: &Pod, new: Pod, part: Part) -> Result<Pod, Vec<FieldError>> {
 
 /// The stored part of a pod's status: what clients set. The rest is observed.
 #[must_use]
-pub fn stored_status(pod: &Pod) -> PodStatus {
+pub(crate) fn stored_status(pod: &Pod) -> PodStatus {
     let mut status = PodStatus::pending();
     add_client_conditions(&mut status, pod);
     status
@@ -179,7 +179,7 @@ pub fn stored_status(pod: &Pod) -> PodStatus {
 ///
 /// # Errors
 /// Every broken rule.
-pub fn update_status(old: &Pod, said: &PodStatus) -> Result<Pod, Vec<FieldError>> {
+pub(crate) fn update_status(old: &Pod, said: &PodStatus) -> Result<Pod, Vec<FieldError>> {
     let mut errors = Vec::new();
     let mut conditions: Vec<PodCondition> = Vec::new();
     for (index, condition) in said.conditions.iter().enumerate() {

@@ -16,11 +16,11 @@ use crate::model::api::pod::{
 };
 
 /// The default of `terminationMessagePath`.
-pub const TERMINATION_MESSAGE_PATH: &str = "/dev/termination-log";
+pub(crate) const TERMINATION_MESSAGE_PATH: &str = "/dev/termination-log";
 /// The default of `terminationGracePeriodSeconds`.
 pub(super) const TERMINATION_GRACE_PERIOD_SECONDS: i64 = 30;
 /// The default mode of projected files.
-pub const FILE_MODE: i32 = 0o644;
+pub(crate) const FILE_MODE: i32 = 0o644;
 const TOKEN_EXPIRATION_SECONDS: i64 = 3600;
 
 /// Sets every default of `core/v1` that matters to a node. Idempotent.

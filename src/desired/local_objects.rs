@@ -19,11 +19,11 @@ use crate::model::source::SourceObject;
 use crate::model::types::{PodSource, Timestamp};
 
 /// Objects by key: of one source, or the effective ones.
-pub type Objects = BTreeMap<ObjectKey, SourceObject>;
+pub(crate) type Objects = BTreeMap<ObjectKey, SourceObject>;
 
 /// The objects of all sources.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct ObjectSets {
+pub(crate) struct ObjectSets {
     /// The admitted objects of each source; of one that has not answered since the start, those from the
     /// store.
     pub sources: BTreeMap<PodSource, Objects>,
@@ -33,7 +33,7 @@ pub struct ObjectSets {
 
 /// A problem of the objects that the user must fix; reason `FailedValidation`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ObjectFinding {
+pub(crate) struct ObjectFinding {
     /// The file or URL that defines it.
     pub origin: String,
     pub message: String,
@@ -71,7 +71,7 @@ pub(super) fn prepare(decoded: AnyObject) -> Result<(LocalObject, Vec<String>), 
 ///
 /// # Errors
 /// Every broken rule.
-pub fn accept(decoded: AnyObject) -> Result<LocalObject, InvalidObject> {
+pub(crate) fn accept(decoded: AnyObject) -> Result<LocalObject, InvalidObject> {
     // A copy for the validation, which checks fields that have no effect here.
     let written = decoded.clone();
     let (object, bad) = wire::local(decoded);
@@ -83,7 +83,7 @@ pub fn accept(decoded: AnyObject) -> Result<LocalObject, InvalidObject> {
 
 /// The fields of an object that are accepted and have no effect.
 #[must_use]
-pub fn ignored(object: &LocalObject) -> Vec<String> {
+pub(crate) fn ignored(object: &LocalObject) -> Vec<String> {
     match &object.content {
         ObjectContent::Claim(claim) => claim
             .storage_class
@@ -99,7 +99,7 @@ pub fn ignored(object: &LocalObject) -> Vec<String> {
 
 /// Whether two objects are equal except for the time of their first observation.
 #[must_use]
-pub fn is_same(known: &LocalObject, new: &LocalObject) -> bool {
+pub(crate) fn is_same(known: &LocalObject, new: &LocalObject) -> bool {
     known.content == new.content
         && known.key == new.key
         && known.uid == new.uid
@@ -114,7 +114,7 @@ pub fn is_same(known: &LocalObject, new: &LocalObject) -> bool {
 /// since the source and the set share it; otherwise the new object with the creation time of its first
 /// observation.
 #[must_use]
-pub fn carry(known: Option<&Rc<LocalObject>>, new: LocalObject, now: Timestamp) -> Rc<LocalObject> {
+pub(crate) fn carry(known: Option<&Rc<LocalObject>>, new: LocalObject, now: Timestamp) -> Rc<LocalObject> {
     match known {
         Some(known) if is_same(known, &new) => Rc::clone(known),
         Some(known) => Rc::new(LocalObject { created: known.created, ..new }),
@@ -126,7 +126,7 @@ pub fn carry(known: Option<&Rc<LocalObject>>, new: LocalObject, now: Timestamp) 
 impl ObjectSets {
     /// The sets from the store.
     #[must_use]
-    pub fn remembered(stored: impl IntoIterator<Item = (PodSource, Vec<SourceObject>)>) -> Self {
+    pub(crate) fn remembered(stored: impl IntoIterator<Item = (PodSource, Vec<SourceObject>)>) -> Self {
         let by_key = |objects: Vec<SourceObject>| {
             objects.into_iter().map(|object| (object.object.key.clone(), object)).into_map()
         };
@@ -137,7 +137,7 @@ impl ObjectSets {
     /// Merges the whole set of one source. Of two objects with the same key the first by origin is used; an
     /// immutable one keeps its content.
     #[must_use]
-    pub fn merge(&self, source: PodSource, mut wanted: Vec<SourceObject>) -> Self {
+    pub(crate) fn merge(&self, source: PodSource, mut wanted: Vec<SourceObject>) -> Self {
         wanted
             .sort_by(|left, right| (&left.origin, &left.object.key).cmp(&(&right.origin, &right.object.key)));
         let mut merged = self.clone();
@@ -179,21 +179,21 @@ impl ObjectSets {
 
     /// The effective object of this key.
     #[must_use]
-    pub fn find(&self, key: &ObjectKey) -> Option<&SourceObject> {
+    pub(crate) fn find(&self, key: &ObjectKey) -> Option<&SourceObject> {
         self.sources.values().find_map(|objects| objects.get(key))
     }
 
     /// The effective objects. Of two sources that define the same one, the first in the order `file`, `http`,
     /// `api` has precedence.
     #[must_use]
-    pub fn effective(&self) -> BTreeMap<ObjectKey, Rc<LocalObject>> {
+    pub(crate) fn effective(&self) -> BTreeMap<ObjectKey, Rc<LocalObject>> {
         let shared = |(key, object): (&ObjectKey, &SourceObject)| (key.clone(), Rc::clone(&object.object));
         self.winners().into_iter().map(shared).into_map()
     }
 
     /// The same with their origins.
     #[must_use]
-    pub fn winners(&self) -> BTreeMap<&ObjectKey, &SourceObject> {
+    pub(crate) fn winners(&self) -> BTreeMap<&ObjectKey, &SourceObject> {
         let mut winners = BTreeMap::new();
         for (key, object) in self.sources.values().flatten() {
             winners.entry(key).or_insert(object);
@@ -203,7 +203,7 @@ impl ObjectSets {
 
     /// All current findings, complete each time.
     #[must_use]
-    pub fn findings(&self) -> Vec<ObjectFinding> {
+    pub(crate) fn findings(&self) -> Vec<ObjectFinding> {
         let mut findings: Vec<ObjectFinding> = self.findings.values().flatten().cloned().collect();
         let mut first: BTreeMap<&ObjectKey, (PodSource, &SourceObject)> = BTreeMap::new();
         for (source, objects) in &self.sources {

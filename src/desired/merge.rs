@@ -16,7 +16,7 @@ use crate::model::types::{PodFullName, PodRef, PodSource, PodUid, Timestamp};
 
 /// The desired pods of one source.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct SourceState {
+pub(crate) struct SourceState {
     /// It has given a valid answer since the process started. Until then `pods` are those from the store.
     pub seen: bool,
     pub pods: BTreeMap<PodUid, SourcePod>,
@@ -26,7 +26,7 @@ pub struct SourceState {
 
 /// All desired pods of this node, by source.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct DesiredSet {
+pub(crate) struct DesiredSet {
     /// The sources that were registered or stored.
     pub sources: BTreeMap<PodSource, SourceState>,
 }
@@ -46,7 +46,7 @@ impl DesiredSet {
 
 /// A change of the desired set, in upstream's terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum PodOp {
+pub(crate) enum PodOp {
     /// No longer desired: terminate it with its grace period.
     Remove,
     Add,
@@ -72,14 +72,14 @@ impl fmt::Display for PodOp {
 
 /// One change. For `Remove` the pod is the previous version.
 #[derive(Clone, Debug, PartialEq)]
-pub struct PodChange {
+pub(crate) struct PodChange {
     pub op: PodOp,
     pub pod: SourcePod,
 }
 
 /// A problem of the sets that the user must fix; reason `FailedValidation`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct SetFinding {
+pub(crate) struct SetFinding {
     pub pod: PodRef,
     /// The file or URL that defines it.
     pub origin: String,
@@ -88,7 +88,7 @@ pub struct SetFinding {
 
 /// The outcome of a merge.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Merged {
+pub(crate) struct Merged {
     /// The new desired set.
     pub desired: DesiredSet,
     /// From the old set to the new one, in upstream's order: remove, add, update, delete, reconcile; within
@@ -103,7 +103,7 @@ pub struct Merged {
 /// Merges the pods of `source` into the desired set. `None` is no valid answer (`SourceAnswer::Unknown`):
 /// nothing changes. Pods come as sources send them; source and first observation are recorded here.
 #[must_use]
-pub fn merge(
+pub(crate) fn merge(
     desired: &DesiredSet,
     source: PodSource,
     answer: Option<Vec<SourcePod>>,

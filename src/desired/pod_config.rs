@@ -120,14 +120,14 @@ impl PodConfig {
 
     /// Restores the API's state other than pods and objects.
     #[must_use]
-    pub fn with_notes(self, facts: &BTreeMap<String, String>) -> Self {
+    pub(crate) fn with_notes(self, facts: &BTreeMap<String, String>) -> Self {
         let wanted: BTreeSet<PodUid> = self.pods().map(|pod| pod.pod.metadata.uid.clone()).into_set();
         Self { notes: Notes::restore(facts, &wanted), ..self }
     }
 
     /// The API's state other than pods and objects.
     #[must_use]
-    pub fn notes(&self) -> &Notes {
+    pub(crate) fn notes(&self) -> &Notes {
         &self.notes
     }
 
@@ -142,35 +142,35 @@ impl PodConfig {
     }
 
     /// Every desired pod.
-    pub fn pods(&self) -> impl Iterator<Item = &SourcePod> {
+    pub(crate) fn pods(&self) -> impl Iterator<Item = &SourcePod> {
         self.desired.pods().map(|(_, pod)| pod)
     }
 
     /// Every effective object, by kind, namespace and name.
-    pub fn objects(&self) -> impl Iterator<Item = &SourceObject> {
+    pub(crate) fn objects(&self) -> impl Iterator<Item = &SourceObject> {
         self.object_sets.winners().into_values()
     }
 
     /// True when every registered source has given a valid answer since the start.
     #[must_use]
-    pub fn seen_all_sources(&self) -> bool {
+    pub(crate) fn seen_all_sources(&self) -> bool {
         self.desired.seen_all_sources(&self.registered)
     }
 
     /// The state of each registered source.
     #[must_use]
-    pub fn views(&self) -> &BTreeMap<PodSource, SourceView> {
+    pub(crate) fn views(&self) -> &BTreeMap<PodSource, SourceView> {
         &self.views
     }
 
     /// Why the newest desired set is not on disk, if it is not.
     #[must_use]
-    pub fn store_trouble(&self) -> Option<&str> {
+    pub(crate) fn store_trouble(&self) -> Option<&str> {
         self.store_trouble.as_deref()
     }
 
     /// A source of earlier runs that is no longer configured: its pods are removed.
-    pub async fn drop_unregistered(&mut self) -> Vec<PodChange> {
+    pub(crate) async fn drop_unregistered(&mut self) -> Vec<PodChange> {
         let gone: Vec<PodSource> =
             self.desired.sources.keys().copied().filter(|source| !self.registered.contains(source)).collect();
         let mut changes = Vec::new();
@@ -193,7 +193,7 @@ impl PodConfig {
 
     /// Applies an answer of a source. When this returns, the new set is on disk (or the disk's error is
     /// known) and the changes may be acted on.
-    pub async fn apply(&mut self, update: SourceUpdate) -> Vec<PodChange> {
+    pub(crate) async fn apply(&mut self, update: SourceUpdate) -> Vec<PodChange> {
         let now = self.clock.now();
         let mut update = update;
         self.save_newest_signature(update.source, update.signed.take()).await;
@@ -259,7 +259,7 @@ impl PodConfig {
     }
 
     #[must_use]
-    pub fn runtime_class(&self, name: &str) -> Option<&RuntimeClassSpec> {
+    pub(crate) fn runtime_class(&self, name: &str) -> Option<&RuntimeClassSpec> {
         let key =
             ObjectKey { kind: ObjectKind::RuntimeClass, namespace: String::new(), name: name.to_owned() };
         match &self.object_sets.find(&key)?.object.content {
@@ -283,7 +283,7 @@ impl PodConfig {
     }
 
     /// Retries failed writes. Cheap when there are none.
-    pub async fn retry_writes(&mut self) {
+    pub(crate) async fn retry_writes(&mut self) {
         for (source, validator) in std::mem::take(&mut self.unwritten) {
             self.write(source, validator).await;
         }
@@ -312,7 +312,7 @@ impl PodConfig {
 
     /// The desired pod of this name, and its source.
     #[must_use]
-    pub fn find_pod(&self, namespace: &str, name: &str) -> Option<(PodSource, &SourcePod)> {
+    pub(crate) fn find_pod(&self, namespace: &str, name: &str) -> Option<(PodSource, &SourcePod)> {
         self.desired.pods().find(|(_, pod)| {
             let metadata = &pod.pod.metadata;
             metadata.namespace == namespace && metadata.name == name
@@ -326,7 +326,7 @@ impl PodConfig {
 
     /// The effective object of this key, and its source.
     #[must_use]
-    pub fn find_object(&self, key: &ObjectKey) -> Option<(PodSource, &SourceObject)> {
+    pub(crate) fn find_object(&self, key: &ObjectKey) -> Option<(PodSource, &SourceObject)> {
         self.objects_by_source().find(|(_, object)| object.object.key == *key)
     }
 

@@ -33,7 +33,7 @@ pub(super) const REASON_IGNORED: &str = "FieldIgnored";
 /// The reason for a source without an answer: a missing directory, an unreachable server.
 pub(super) const REASON_UNAVAILABLE: &str = "SourceUnavailable";
 /// The reason for an answer that would remove everything, until it is confirmed.
-pub const REASON_EMPTY: &str = "EmptyUnconfirmed";
+pub(crate) const REASON_EMPTY: &str = "EmptyUnconfirmed";
 /// The reason for an answer without a valid signature.
 pub(super) const REASON_UNTRUSTED: &str = "SignatureInvalid";
 
@@ -42,7 +42,7 @@ const SHORTEST_PERIOD: Duration = Duration::from_millis(10);
 
 /// Everything that a source resumes from after a restart.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Remembered {
+pub(crate) struct Remembered {
     /// Its last good set.
     pub good: SourceSet,
     /// Its [`SourceUpdate::validator`].
@@ -60,7 +60,7 @@ impl Remembered {
 
 /// Requests a rescan in which an empty answer is accepted once. Replies whether the source has a valid answer
 /// now.
-pub type Accept = oneshot::Sender<bool>;
+pub(crate) type Accept = oneshot::Sender<bool>;
 
 /// `None` for a source without such requests.
 type Accepts = Option<mpsc::Receiver<Accept>>;

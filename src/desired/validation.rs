@@ -17,7 +17,7 @@ mod spec;
 mod volume;
 
 pub use crate::model::field_error::{FieldError, FieldErrorKind};
-pub use object::{refused_change, validate_object};
+pub(crate) use object::{refused_change, validate_object};
 
 use serde_json::Value;
 

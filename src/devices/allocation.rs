@@ -20,7 +20,7 @@ const NO_NODE: i64 = -1;
 
 /// A device, as its plugin reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PluginDevice {
+pub(crate) struct PluginDevice {
     /// The device may be allocated.
     pub healthy: bool,
     /// NUMA nodes it is near to.
@@ -28,13 +28,13 @@ pub struct PluginDevice {
 }
 
 /// Devices by id.
-pub type Devices = BTreeMap<String, PluginDevice>;
+pub(crate) type Devices = BTreeMap<String, PluginDevice>;
 /// Devices by resource: `vendor.com/thing`.
-pub type Resources = BTreeMap<String, Devices>;
+pub(crate) type Resources = BTreeMap<String, Devices>;
 
 /// The devices of one resource that a container has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Allocation {
+pub(crate) struct Allocation {
     pub pod: PodUid,
     pub container: String,
     /// `vendor.com/thing`.
@@ -54,7 +54,7 @@ impl Allocation {
 
 /// The next allocation for a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Need {
+pub(crate) struct Need {
     pub container: String,
     pub resource: String,
     pub count: usize,
@@ -64,7 +64,7 @@ pub struct Need {
 
 /// The candidates for an allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Choice {
+pub(crate) struct Choice {
     /// Always part of the allocation.
     pub taken: Vec<String>,
     /// The rest is chosen from these.
@@ -73,7 +73,7 @@ pub struct Choice {
 
 /// A resource that is not Kubernetes' own: it needs a device plugin.
 #[must_use]
-pub fn is_extended(name: &str) -> bool {
+pub(crate) fn is_extended(name: &str) -> bool {
     name.split_once('/').is_some_and(|(domain, _)| {
         domain != "kubernetes.io" && !domain.ends_with(".kubernetes.io") && !domain.starts_with("requests.")
     })
@@ -126,7 +126,7 @@ pub(super) fn next_need(pod: &Pod, allocated: &[Allocation]) -> Option<Need> {
 ///
 /// # Errors
 /// Why there are too few devices.
-pub fn choice(need: &Need, resources: &Resources, allocated: &[Allocation]) -> Result<Choice, String> {
+pub(crate) fn choice(need: &Need, resources: &Resources, allocated: &[Allocation]) -> Result<Choice, String> {
     let resource = &need.resource;
     let Some(devices) = resources.get(resource) else {
         return Err(format!("cannot allocate unregistered device {resource}"));
@@ -152,7 +152,7 @@ pub fn choice(need: &Need, resources: &Resources, allocated: &[Allocation]) -> R
 
 /// The final choice: the plugin's preferred devices first, as far as they are available.
 #[must_use]
-pub fn choose_devices(choice: &Choice, need: &Need, preferred: &[String]) -> Vec<String> {
+pub(crate) fn choose_devices(choice: &Choice, need: &Need, preferred: &[String]) -> Vec<String> {
     // Plugins that share memory report a device for each megabyte: without sets this takes seconds.
     let available: BTreeSet<&String> = choice.available.iter().collect();
     let mut chosen: BTreeSet<&String> = choice.taken.iter().collect();
@@ -184,7 +184,7 @@ pub(super) fn by_node(ids: &[String], devices: &Devices) -> BTreeMap<i64, Vec<St
 
 /// `status.capacity` and `status.allocatable` of the node: all devices, and the healthy ones.
 #[must_use]
-pub fn totals(resources: &Resources) -> (ResourceList, ResourceList) {
+pub(crate) fn totals(resources: &Resources) -> (ResourceList, ResourceList) {
     let (mut capacity, mut allocatable) = (ResourceList::new(), ResourceList::new());
     for (name, devices) in resources {
         let count = |number: usize| Quantity::from_units(i64::try_from(number).unwrap_or(i64::MAX));

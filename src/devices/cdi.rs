@@ -13,7 +13,7 @@ use crate::codec::yaml::yaml_to_values;
 use crate::runtime::{ContainerConfig, Device, Mount};
 
 /// Directories of specifications; later ones win.
-pub const DIRECTORIES: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
+pub(crate) const DIRECTORIES: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
 /// Annotations of a container whose values are names, separated by commas.
 const ANNOTATION: &str = "cdi.k8s.io/";
 /// Far more than a machine full of cards needs.
@@ -23,7 +23,7 @@ const REFUSED: [&str; 3] = ["hooks", "intelRdt", "netDevices"];
 
 /// Why a container cannot get a device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CdiError {
+pub(crate) enum CdiError {
     /// No specification defines the device.
     #[error("unresolvable CDI device {name:?}: not found in any specification in {places}{trouble}")]
     Unknown {
@@ -68,7 +68,7 @@ struct Registry {
 
 /// Names of devices in a container's annotations.
 #[must_use]
-pub fn annotated(config: &ContainerConfig) -> Vec<String> {
+pub(crate) fn annotated(config: &ContainerConfig) -> Vec<String> {
     let values = config.annotations.iter().filter(|(key, _)| key.starts_with(ANNOTATION));
     let names = values.flat_map(|(_, names)| names.split(','));
     names.map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
@@ -79,7 +79,7 @@ pub fn annotated(config: &ContainerConfig) -> Vec<String> {
 /// # Errors
 /// The first device that is not available. Unreadable specifications that no requested device needs are only
 /// logged.
-pub fn apply(directories: &[PathBuf], config: &mut ContainerConfig) -> Result<(), CdiError> {
+pub(crate) fn apply(directories: &[PathBuf], config: &mut ContainerConfig) -> Result<(), CdiError> {
     let mut names = std::mem::take(&mut config.cdi_devices);
     names.extend(annotated(config));
     if names.is_empty() {

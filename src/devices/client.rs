@@ -21,7 +21,7 @@ pub struct PluginClient {
 }
 
 /// Messages of one call, as they come.
-pub struct Messages(Streaming<Vec<u8>>);
+pub(crate) struct Messages(Streaming<Vec<u8>>);
 
 impl PluginClient {
     /// A client for the server on this socket. Connects on the first call.
@@ -53,7 +53,7 @@ impl PluginClient {
     ///
     /// # Errors
     /// As [`Self::call`].
-    pub async fn stream(&self, path: &'static str, limit: Duration) -> Result<Messages, String> {
+    pub(crate) async fn stream(&self, path: &'static str, limit: Duration) -> Result<Messages, String> {
         let call = async {
             let mut grpc = self.ready().await?;
             let answer =
@@ -76,7 +76,7 @@ impl Messages {
     ///
     /// # Errors
     /// The plugin's, or that of the connection.
-    pub async fn next(&mut self) -> Result<Option<Vec<u8>>, String> {
+    pub(crate) async fn next(&mut self) -> Result<Option<Vec<u8>>, String> {
         self.0.message().await.map_err(|status| status_message(&status))
     }
 }

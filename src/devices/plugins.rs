@@ -36,7 +36,7 @@ const DIRECTORY_MODE: u32 = 0o750;
 
 /// Where a node's plugins are.
 #[must_use]
-pub fn directory(root: &Path) -> PathBuf {
+pub(crate) fn directory(root: &Path) -> PathBuf {
     root.join("device-plugins")
 }
 
@@ -45,7 +45,7 @@ pub fn directory(root: &Path) -> PathBuf {
 ///
 /// # Errors
 /// The socket that cannot be created.
-pub async fn start(
+pub(crate) async fn start(
     root: &Path,
     devices: &DeviceManager,
     pods: Rc<dyn Fn() -> Vec<Pod>>,

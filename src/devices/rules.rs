@@ -12,16 +12,16 @@ use crate::model::runtime_config::Device;
 /// Prefix of the annotation key; a container's name follows, and the value lists its devices.
 pub(super) const DEVICES_ANNOTATION: &str = "devices.agent.edge/";
 /// The pod requests a device that the node does not allow.
-pub const NOT_ALLOWED: &str = "DeviceNotAllowed";
+pub(crate) const NOT_ALLOWED: &str = "DeviceNotAllowed";
 /// A container waits for a missing device.
-pub const NOT_FOUND: &str = "DeviceNotFound";
+pub(crate) const NOT_FOUND: &str = "DeviceNotFound";
 /// Open for reading and writing. `mknod` needs no rule here: it is allowed to all containers and opens
 /// nothing.
 const READ_WRITE: &str = "rw";
 
 /// One entry of the annotation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum DeviceRequest {
+pub(crate) enum DeviceRequest {
     /// A path of the node: a device, or a directory with devices.
     Path(Device),
     /// A name of the Container Device Interface: `vendor.com/class=name`.
@@ -43,7 +43,7 @@ impl DeviceRequest {
 ///
 /// # Errors
 /// Which entry is wrong, and why.
-pub fn parse(text: &str) -> Result<Vec<DeviceRequest>, String> {
+pub(crate) fn parse(text: &str) -> Result<Vec<DeviceRequest>, String> {
     let entries = text.split(|letter: char| letter == ',' || letter.is_ascii_whitespace());
     entries.filter(|entry| !entry.is_empty()).map(parse_entry).collect()
 }
@@ -108,7 +108,7 @@ pub(super) fn is_cdi_name(text: &str) -> bool {
 
 /// The devices that the annotation of this container requests. Validation of the pod has checked its syntax.
 #[must_use]
-pub fn by_annotation(pod: &Pod, container: &str) -> Vec<DeviceRequest> {
+pub(crate) fn by_annotation(pod: &Pod, container: &str) -> Vec<DeviceRequest> {
     let annotations = &pod.metadata.annotations;
     let named = |key: &String| key.strip_prefix(DEVICES_ANNOTATION) == Some(container);
     let text = annotations.iter().find(|(key, _)| named(key)).map(|(_, text)| text.as_str());
@@ -118,7 +118,7 @@ pub fn by_annotation(pod: &Pod, container: &str) -> Vec<DeviceRequest> {
 /// Volume mounts of device types: the container may also open the device, which upstream forbids. A read-only
 /// mount gives read permission only.
 #[must_use]
-pub fn by_volume(pod: &Pod, container: &Container) -> Vec<Device> {
+pub(crate) fn by_volume(pod: &Pod, container: &Container) -> Vec<Device> {
     let device = |mount: &crate::model::api::pod::VolumeMount| {
         let volume = pod.spec.volumes.iter().find(|volume| volume.name == mount.name)?;
         let source = volume.host_path.as_ref().filter(|source| is_device_type(&source.type_))?;
@@ -140,14 +140,14 @@ pub(super) fn is_device_type(type_: &str) -> bool {
 
 /// Paths that must exist before the pod's volumes can be set up.
 #[must_use]
-pub fn volume_paths(pod: &Pod) -> Vec<String> {
+pub(crate) fn volume_paths(pod: &Pod) -> Vec<String> {
     let sources = pod.spec.volumes.iter().filter_map(|volume| volume.host_path.as_ref());
     sources.filter(|source| is_device_type(&source.type_)).map(|source| source.path.clone()).collect()
 }
 
 /// Errors in annotations about devices: key and message.
 #[must_use]
-pub fn annotation_problems(pod: &Pod) -> Vec<(&str, String)> {
+pub(crate) fn annotation_problems(pod: &Pod) -> Vec<(&str, String)> {
     let mut problems = Vec::new();
     for (key, text) in &pod.metadata.annotations {
         let Some(name) = key.strip_prefix(DEVICES_ANNOTATION) else { continue };
@@ -165,7 +165,7 @@ pub fn annotation_problems(pod: &Pod) -> Vec<(&str, String)> {
 ///
 /// # Errors
 /// The first device that is not allowed.
-pub fn check_allowed(pod: &Pod, allowed: &[String]) -> Result<(), String> {
+pub(crate) fn check_allowed(pod: &Pod, allowed: &[String]) -> Result<(), String> {
     for (container, _) in all_with_ephemeral(pod) {
         let security = container.security_context.as_ref();
         if security.is_some_and(|security| security.privileged == Some(true)) {

@@ -14,7 +14,7 @@ pub enum Amount {
 impl Amount {
     /// The absolute amount for this capacity.
     #[must_use]
-    pub fn of(self, capacity: u64) -> u64 {
+    pub(crate) fn of(self, capacity: u64) -> u64 {
         match self {
             Self::Fixed(amount) => amount,
             Self::Share(share) => {
@@ -26,7 +26,7 @@ impl Amount {
     /// `None` for values that disable a threshold (`0%`, `100%`), and for invalid text, which validation
     /// refuses.
     #[must_use]
-    pub fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let unsigned = |number: i64| u64::try_from(number).ok();
         let Some(percentage) = text.strip_suffix('%') else {
             return unsigned(Quantity::parse(text).ok()?.value()).map(Self::Fixed);

@@ -31,14 +31,14 @@ impl Default for BackOffLimits {
 impl BackOffLimits {
     /// The delay after `last`; the first one after `None`.
     #[must_use]
-    pub fn after(self, last: Option<Duration>) -> Duration {
+    pub(crate) fn after(self, last: Option<Duration>) -> Duration {
         last.map_or(self.initial, |last| last.saturating_mul(2)).min(self.max)
     }
 }
 
 /// Delays between attempts that fail in a row.
 #[derive(Clone, Copy, Debug)]
-pub struct Retry {
+pub(crate) struct Retry {
     limits: BackOffLimits,
     last: Option<Duration>,
 }
@@ -46,19 +46,19 @@ pub struct Retry {
 impl Retry {
     /// The first delay will be `initial`, the longest `max`.
     #[must_use]
-    pub const fn new(initial: Duration, max: Duration) -> Self {
+    pub(crate) const fn new(initial: Duration, max: Duration) -> Self {
         Self { limits: BackOffLimits { initial, max }, last: None }
     }
 
     /// The delay before the next attempt, twice the one before.
-    pub fn delay(&mut self) -> Duration {
+    pub(crate) fn delay(&mut self) -> Duration {
         let delay = self.limits.after(self.last);
         self.last = Some(delay);
         delay
     }
 
     /// An attempt succeeded: the next delay is the first one.
-    pub fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.last = None;
     }
 }

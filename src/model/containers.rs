@@ -7,7 +7,7 @@ use crate::model::types::ContainerName;
 
 /// Which list of the pod spec a container comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ContainerKind {
+pub(crate) enum ContainerKind {
     /// `initContainers` without a restart policy of their own.
     Init,
     /// `initContainers` with `restartPolicy: Always`.
@@ -21,7 +21,7 @@ pub enum ContainerKind {
 /// The value of the annotation `io.kubernetes.container.hash`, bit for bit the kubelet's, so that each can
 /// take over the other's containers: FNV-1a (32 bit) over Go's print of the JSON bytes of image and name.
 #[must_use]
-pub fn container_hash(container: &Container) -> String {
+pub(crate) fn container_hash(container: &Container) -> String {
     let json = format!(
         "{{\"image\":{},\"name\":{}}}",
         go_json_string(&container.image),
@@ -47,38 +47,41 @@ fn go_json_string(text: &str) -> String {
 
 /// A sidecar: an init container that keeps running.
 #[must_use]
-pub fn is_sidecar(init_container: &Container) -> bool {
+pub(crate) fn is_sidecar(init_container: &Container) -> bool {
     init_container.restart_policy.as_deref() == Some("Always")
 }
 
 /// The kind of an entry of `initContainers`.
 #[must_use]
-pub fn init_kind(init_container: &Container) -> ContainerKind {
+pub(crate) fn init_kind(init_container: &Container) -> ContainerKind {
     if is_sidecar(init_container) { ContainerKind::Sidecar } else { ContainerKind::Init }
 }
 
 /// Every init and regular container with its kind, in spec order, init containers first. Ephemeral containers
 /// are left out: they affect neither phase nor plan.
-pub fn all_containers(pod: &Pod) -> impl Iterator<Item = (&Container, ContainerKind)> {
+pub(crate) fn all_containers(pod: &Pod) -> impl Iterator<Item = (&Container, ContainerKind)> {
     let init = pod.spec.init_containers.iter().map(|container| (container, init_kind(container)));
     init.chain(pod.spec.containers.iter().map(|container| (container, ContainerKind::Regular)))
 }
 
 /// The same, then the ephemeral containers.
-pub fn all_with_ephemeral(pod: &Pod) -> impl Iterator<Item = (&Container, ContainerKind)> {
+pub(crate) fn all_with_ephemeral(pod: &Pod) -> impl Iterator<Item = (&Container, ContainerKind)> {
     let guests = pod.spec.ephemeral_containers.iter();
     all_containers(pod).chain(guests.map(|container| (container, ContainerKind::Ephemeral)))
 }
 
 /// A container of the spec by name, whichever list it is in.
 #[must_use]
-pub fn find_container<'a>(pod: &'a Pod, name: &ContainerName) -> Option<(&'a Container, ContainerKind)> {
+pub(crate) fn find_container<'a>(
+    pod: &'a Pod,
+    name: &ContainerName,
+) -> Option<(&'a Container, ContainerKind)> {
     all_with_ephemeral(pod).find(|(container, _)| container.name == name.as_str())
 }
 
 /// Succeeded or Failed.
 #[must_use]
-pub fn is_terminal(status: &PodStatus) -> bool {
+pub(crate) fn is_terminal(status: &PodStatus) -> bool {
     matches!(status.phase.as_str(), "Succeeded" | "Failed")
 }
 

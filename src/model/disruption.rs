@@ -3,16 +3,16 @@
 use crate::model::api::pod::PodStatus;
 
 /// Upstream's reason for a pod's status, for its event, and for a pod that is rejected.
-pub const EVICTED: &str = "Evicted";
+pub(crate) const EVICTED: &str = "Evicted";
 
 /// Upstream's `immediateEvictionGracePeriodSeconds`.
-pub const IMMEDIATELY: i64 = 1;
+pub(crate) const IMMEDIATELY: i64 = 1;
 
 /// Reason of a pod that ended because its machine shut down. Upstream's words, both.
-pub const TERMINATED: &str = "Terminated";
+pub(crate) const TERMINATED: &str = "Terminated";
 
 /// The message of its status and its event.
-pub const MESSAGE: &str = "Pod was terminated in response to imminent node shutdown.";
+pub(crate) const MESSAGE: &str = "Pod was terminated in response to imminent node shutdown.";
 
 /// The node's pressures, in upstream's order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,11 +25,11 @@ pub enum Pressure {
 
 impl Pressure {
     /// All pressures, in the order of the node's conditions.
-    pub const ALL: [Self; 3] = [Self::Memory, Self::Disk, Self::Pid];
+    pub(crate) const ALL: [Self; 3] = [Self::Memory, Self::Disk, Self::Pid];
 
     /// The type of the node's condition.
     #[must_use]
-    pub fn condition(self) -> &'static str {
+    pub(crate) fn condition(self) -> &'static str {
         match self {
             Self::Memory => "MemoryPressure",
             Self::Disk => "DiskPressure",
@@ -39,7 +39,7 @@ impl Pressure {
 
     /// Reason and message of the condition, upstream's.
     #[must_use]
-    pub fn reason_and_message(self, holds: bool) -> (&'static str, &'static str) {
+    pub(crate) fn reason_and_message(self, holds: bool) -> (&'static str, &'static str) {
         match (self, holds) {
             (Self::Memory, true) => {
                 ("KubeletHasInsufficientMemory", "kubelet has insufficient memory available")
@@ -56,7 +56,7 @@ impl Pressure {
 
     /// Reason of the node's event when the condition changes, upstream's.
     #[must_use]
-    pub fn event(self, holds: bool) -> &'static str {
+    pub(crate) fn event(self, holds: bool) -> &'static str {
         match (self, holds) {
             (Self::Memory, true) => "NodeHasInsufficientMemory",
             (Self::Memory, false) => "NodeHasSufficientMemory",
@@ -71,6 +71,6 @@ impl Pressure {
 /// The status is that of a pod whose machine shuts down: shown, but not stored, so that the pod runs again
 /// after the boot as it would after a power cut.
 #[must_use]
-pub fn is_shutdown_status(status: &PodStatus) -> bool {
+pub(crate) fn is_shutdown_status(status: &PodStatus) -> bool {
     status.phase == "Failed" && status.reason == TERMINATED
 }

@@ -37,36 +37,36 @@ const UNITS: [(&str, i64); 8] = [
 impl GoDuration {
     /// From whole seconds.
     #[must_use]
-    pub const fn from_secs(seconds: i64) -> Self {
+    pub(crate) const fn from_secs(seconds: i64) -> Self {
         Self(seconds.saturating_mul(NANOS_PER_SECOND))
     }
 
     #[must_use]
-    pub const fn from_nanos(nanos: i64) -> Self {
+    pub(crate) const fn from_nanos(nanos: i64) -> Self {
         Self(nanos)
     }
 
     /// Nanoseconds, negative ones included.
     #[must_use]
-    pub const fn as_nanos(self) -> i64 {
+    pub(crate) const fn as_nanos(self) -> i64 {
         self.0
     }
 
     /// True for `0s`.
     #[must_use]
-    pub const fn is_zero(self) -> bool {
+    pub(crate) const fn is_zero(self) -> bool {
         self.0 == 0
     }
 
     /// True below zero.
     #[must_use]
-    pub const fn is_negative(self) -> bool {
+    pub(crate) const fn is_negative(self) -> bool {
         self.0 < 0
     }
 
     /// The std form; a negative duration is zero.
     #[must_use]
-    pub fn to_std(self) -> Duration {
+    pub(crate) fn to_std(self) -> Duration {
         Duration::from_nanos(u64::try_from(self.0).unwrap_or(0))
     }
 

@@ -67,7 +67,7 @@ impl fmt::Display for FieldError {
 
 /// The path of a value, borrowed from its parents: nothing is formatted unless there is an error to report.
 #[derive(Clone, Copy)]
-pub enum Path<'a> {
+pub(crate) enum Path<'a> {
     Root(&'a str),
     Child(&'a Path<'a>, &'a str),
     Index(&'a Path<'a>, usize),
@@ -76,17 +76,17 @@ pub enum Path<'a> {
 
 impl<'a> Path<'a> {
     #[must_use]
-    pub fn child(&'a self, name: &'a str) -> Path<'a> {
+    pub(crate) fn child(&'a self, name: &'a str) -> Path<'a> {
         Path::Child(self, name)
     }
 
     #[must_use]
-    pub fn index(&'a self, index: usize) -> Path<'a> {
+    pub(crate) fn index(&'a self, index: usize) -> Path<'a> {
         Path::Index(self, index)
     }
 
     #[must_use]
-    pub fn key(&'a self, key: &'a str) -> Path<'a> {
+    pub(crate) fn key(&'a self, key: &'a str) -> Path<'a> {
         Path::Key(self, key)
     }
 }
@@ -104,7 +104,7 @@ impl fmt::Display for Path<'_> {
 
 /// Collects field errors.
 #[derive(Default)]
-pub struct Errors(pub Vec<FieldError>);
+pub(crate) struct Errors(pub Vec<FieldError>);
 
 /// Longer values are cut in messages: an event's text is bounded, and so is a log line.
 const VALUE_SHOWN_CHARS: usize = 256;
@@ -114,43 +114,48 @@ impl Errors {
         self.0.push(FieldError { path: path.to_string(), kind, value, detail: detail.into() });
     }
 
-    pub fn required(&mut self, path: &Path<'_>, detail: &str) {
+    pub(crate) fn required(&mut self, path: &Path<'_>, detail: &str) {
         self.push(path, FieldErrorKind::Required, String::new(), detail);
     }
 
-    pub fn invalid(&mut self, path: &Path<'_>, value: &str, detail: impl Into<String>) {
+    pub(crate) fn invalid(&mut self, path: &Path<'_>, value: &str, detail: impl Into<String>) {
         self.push(path, FieldErrorKind::Invalid, quoted(value), detail);
     }
 
-    pub fn invalid_number(&mut self, path: &Path<'_>, value: impl fmt::Display, detail: impl Into<String>) {
+    pub(crate) fn invalid_number(
+        &mut self,
+        path: &Path<'_>,
+        value: impl fmt::Display,
+        detail: impl Into<String>,
+    ) {
         self.push(path, FieldErrorKind::Invalid, cut(value.to_string()), detail);
     }
 
-    pub fn not_supported(&mut self, path: &Path<'_>, value: &str, supported: &[&str]) {
+    pub(crate) fn not_supported(&mut self, path: &Path<'_>, value: &str, supported: &[&str]) {
         let mut texts: Vec<String> = supported.iter().map(|text| quoted(text)).collect();
         texts.sort();
         let detail = format!("supported values: {}", texts.join(", "));
         self.push(path, FieldErrorKind::NotSupported, quoted(value), detail);
     }
 
-    pub fn duplicate(&mut self, path: &Path<'_>, value: &str) {
+    pub(crate) fn duplicate(&mut self, path: &Path<'_>, value: &str) {
         self.push(path, FieldErrorKind::Duplicate, quoted(value), "");
     }
 
-    pub fn forbidden(&mut self, path: &Path<'_>, detail: &str) {
+    pub(crate) fn forbidden(&mut self, path: &Path<'_>, detail: &str) {
         self.push(path, FieldErrorKind::Forbidden, String::new(), detail);
     }
 
-    pub fn not_found(&mut self, path: &Path<'_>, value: &str) {
+    pub(crate) fn not_found(&mut self, path: &Path<'_>, value: &str) {
         self.push(path, FieldErrorKind::NotFound, quoted(value), "");
     }
 
-    pub fn too_long(&mut self, path: &Path<'_>, most_bytes: usize) {
+    pub(crate) fn too_long(&mut self, path: &Path<'_>, most_bytes: usize) {
         let detail = format!("may not be more than {most_bytes} bytes");
         self.push(path, FieldErrorKind::TooLong, String::new(), detail);
     }
 
-    pub fn too_many(&mut self, path: &Path<'_>, count: usize, most: usize) {
+    pub(crate) fn too_many(&mut self, path: &Path<'_>, count: usize, most: usize) {
         let detail = format!("must have at most {most} items");
         self.push(path, FieldErrorKind::TooMany, count.to_string(), detail);
     }
@@ -170,21 +175,21 @@ fn cut(mut text: String) -> String {
 
 impl Errors {
     /// One `Invalid` per complaint.
-    pub fn all(&mut self, path: &Path<'_>, value: &str, complaints: Vec<String>) {
+    pub(crate) fn all(&mut self, path: &Path<'_>, value: &str, complaints: Vec<String>) {
         for complaint in complaints {
             self.invalid(path, value, complaint);
         }
     }
 
     /// The same for numbers.
-    pub fn all_number(&mut self, path: &Path<'_>, value: impl fmt::Display, complaints: Vec<String>) {
+    pub(crate) fn all_number(&mut self, path: &Path<'_>, value: impl fmt::Display, complaints: Vec<String>) {
         for complaint in complaints {
             self.invalid_number(path, &value, complaint);
         }
     }
 
     /// `Required` when empty, otherwise checked by `rule`.
-    pub fn name(&mut self, path: &Path<'_>, value: &str, rule: impl Fn(&str) -> Vec<String>) {
+    pub(crate) fn name(&mut self, path: &Path<'_>, value: &str, rule: impl Fn(&str) -> Vec<String>) {
         if value.is_empty() {
             self.required(path, "");
         } else {
@@ -193,14 +198,14 @@ impl Errors {
     }
 
     /// `Required` when empty.
-    pub fn present(&mut self, path: &Path<'_>, value: &str) {
+    pub(crate) fn present(&mut self, path: &Path<'_>, value: &str) {
         if value.is_empty() {
             self.required(path, "");
         }
     }
 
     /// One of a set; empty counts as absent and is an error, too.
-    pub fn one_of(&mut self, path: &Path<'_>, value: &str, supported: &[&str]) {
+    pub(crate) fn one_of(&mut self, path: &Path<'_>, value: &str, supported: &[&str]) {
         if value.is_empty() {
             self.required(path, "");
         } else if !supported.contains(&value) {
@@ -209,7 +214,7 @@ impl Errors {
     }
 
     /// One of a set, when it is set at all.
-    pub fn optional_of(&mut self, path: &Path<'_>, value: Option<&str>, supported: &[&str]) {
+    pub(crate) fn optional_of(&mut self, path: &Path<'_>, value: Option<&str>, supported: &[&str]) {
         if let Some(value) = value
             && !supported.contains(&value)
         {
@@ -217,7 +222,7 @@ impl Errors {
         }
     }
 
-    pub fn not_negative(&mut self, path: &Path<'_>, value: i64) {
+    pub(crate) fn not_negative(&mut self, path: &Path<'_>, value: i64) {
         if value < 0 {
             self.invalid_number(path, value, "must be greater than or equal to 0");
         }

@@ -22,7 +22,7 @@ impl fmt::Display for InvalidImageName {
 
 /// What to do about an image before its container is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PullDecision {
+pub(crate) enum PullDecision {
     /// Pull from the registry.
     Pull,
     /// Use the present image.
@@ -34,7 +34,7 @@ pub enum PullDecision {
 /// `imagePullPolicy` against what is present. Unset or unknown policies behave as `IfNotPresent`; defaulting
 /// has filled them in long before.
 #[must_use]
-pub fn decide_pull(policy: &str, present: bool) -> PullDecision {
+pub(crate) fn decide_pull(policy: &str, present: bool) -> PullDecision {
     match (policy, present) {
         ("Never", false) => PullDecision::Refuse,
         ("Always", _) | (_, false) => PullDecision::Pull,

@@ -15,18 +15,18 @@ pub const CONTAINER_NAME: &str = "io.kubernetes.container.name";
 /// Container annotation: hex hash of the container's spec.
 pub const CONTAINER_HASH: &str = "io.kubernetes.container.hash";
 /// Container annotation: decimal restart count.
-pub const RESTART_COUNT: &str = "io.kubernetes.container.restartCount";
+pub(crate) const RESTART_COUNT: &str = "io.kubernetes.container.restartCount";
 /// Container annotation: `terminationMessagePath`.
-pub const TERMINATION_MESSAGE_PATH: &str = "io.kubernetes.container.terminationMessagePath";
+pub(crate) const TERMINATION_MESSAGE_PATH: &str = "io.kubernetes.container.terminationMessagePath";
 /// Container annotation: `terminationMessagePolicy`.
-pub const TERMINATION_MESSAGE_POLICY: &str = "io.kubernetes.container.terminationMessagePolicy";
+pub(crate) const TERMINATION_MESSAGE_POLICY: &str = "io.kubernetes.container.terminationMessagePolicy";
 /// Container annotation of the agent: JSON of the cpu and memory requests and limits at creation.
-pub const CONTAINER_RESOURCES: &str = "edge-agent.io/container.resources";
+pub(crate) const CONTAINER_RESOURCES: &str = "edge-agent.io/container.resources";
 /// Container annotation: seconds, when the pod has a deletion grace period.
-pub const POD_DELETION_GRACE_PERIOD: &str = "io.kubernetes.pod.deletionGracePeriod";
+pub(crate) const POD_DELETION_GRACE_PERIOD: &str = "io.kubernetes.pod.deletionGracePeriod";
 /// Container annotation: seconds, `terminationGracePeriodSeconds` of the pod.
-pub const POD_TERMINATION_GRACE_PERIOD: &str = "io.kubernetes.pod.terminationGracePeriod";
+pub(crate) const POD_TERMINATION_GRACE_PERIOD: &str = "io.kubernetes.pod.terminationGracePeriod";
 /// Container annotation: JSON of the preStop handler, if there is one.
-pub const PRE_STOP_HANDLER: &str = "io.kubernetes.container.preStopHandler";
+pub(crate) const PRE_STOP_HANDLER: &str = "io.kubernetes.container.preStopHandler";
 /// Container annotation: JSON array of the container's ports, if it has any.
-pub const CONTAINER_PORTS: &str = "io.kubernetes.container.ports";
+pub(crate) const CONTAINER_PORTS: &str = "io.kubernetes.container.ports";

@@ -44,7 +44,7 @@ fn is_name_part(name: &str) -> bool {
 
 /// RFC 1123 label.
 #[must_use]
-pub fn dns_label(name: &str) -> Complaints {
+pub(crate) fn dns_label(name: &str) -> Complaints {
     let mut complaints = at_most(name, 63);
     complaints.extend(failed_rules(&[(is_label_shape(name), LABEL)]));
     complaints
@@ -52,7 +52,7 @@ pub fn dns_label(name: &str) -> Complaints {
 
 /// RFC 1123 subdomain.
 #[must_use]
-pub fn dns_subdomain(name: &str) -> Complaints {
+pub(crate) fn dns_subdomain(name: &str) -> Complaints {
     let mut complaints = at_most(name, 253);
     complaints.extend(failed_rules(&[(name.split('.').all(is_label_shape), SUBDOMAIN)]));
     complaints
@@ -60,7 +60,7 @@ pub fn dns_subdomain(name: &str) -> Complaints {
 
 /// A DNS search domain: like a subdomain, but underscores and a final dot are allowed.
 #[must_use]
-pub fn search_domain(name: &str) -> Complaints {
+pub(crate) fn search_domain(name: &str) -> Complaints {
     if name == "." {
         return Vec::new();
     }
@@ -69,7 +69,7 @@ pub fn search_domain(name: &str) -> Complaints {
 
 /// `prefix/name` or `name`: keys of labels, annotations, taints; extended resources.
 #[must_use]
-pub fn qualified_name(name: &str) -> Complaints {
+pub(crate) fn qualified_name(name: &str) -> Complaints {
     let mut complaints = Vec::new();
     let part = match name.split_once('/') {
         None => name,
@@ -100,7 +100,7 @@ pub fn qualified_name(name: &str) -> Complaints {
 
 /// Value of a label.
 #[must_use]
-pub fn label_value(value: &str) -> Complaints {
+pub(crate) fn label_value(value: &str) -> Complaints {
     let mut complaints = at_most(value, 63);
     complaints.extend(failed_rules(&[(value.is_empty() || is_name_part(value), LABEL_VALUE)]));
     complaints
@@ -108,7 +108,7 @@ pub fn label_value(value: &str) -> Complaints {
 
 /// Name of a port.
 #[must_use]
-pub fn port_name(name: &str) -> Complaints {
+pub(crate) fn port_name(name: &str) -> Complaints {
     let mut complaints = at_most(name, 15);
     let in_set = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     complaints.extend(failed_rules(&[
@@ -122,20 +122,20 @@ pub fn port_name(name: &str) -> Complaints {
 
 /// Number of a port.
 #[must_use]
-pub fn port_number(port: i32) -> Complaints {
+pub(crate) fn port_number(port: i32) -> Complaints {
     failed_rules(&[((1..=65535).contains(&port), "must be between 1 and 65535, inclusive")])
 }
 
 /// Name of an environment variable.
 #[must_use]
-pub fn env_name(name: &str) -> Complaints {
+pub(crate) fn env_name(name: &str) -> Complaints {
     let printable = name.bytes().all(|byte| (b' '..=b'~').contains(&byte) && byte != b'=');
     failed_rules(&[(!name.is_empty() && printable, ENV_NAME)])
 }
 
 /// Key in a ConfigMap or Secret.
 #[must_use]
-pub fn config_key(key: &str) -> Complaints {
+pub(crate) fn config_key(key: &str) -> Complaints {
     let in_set = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     let mut complaints = at_most(key, 253);
     complaints.extend(failed_rules(&[(!key.is_empty() && key.bytes().all(in_set), CONFIG_KEY)]));
@@ -151,20 +151,20 @@ pub fn config_key(key: &str) -> Complaints {
 
 /// Name of an HTTP header.
 #[must_use]
-pub fn http_header(name: &str) -> Complaints {
+pub(crate) fn http_header(name: &str) -> Complaints {
     let in_set = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
     failed_rules(&[(!name.is_empty() && name.bytes().all(in_set), HEADER)])
 }
 
 /// An IPv4 or IPv6 address.
 #[must_use]
-pub fn ip(address: &str) -> Complaints {
+pub(crate) fn ip(address: &str) -> Complaints {
     failed_rules(&[(address.parse::<IpAddr>().is_ok(), IP)])
 }
 
 /// Name of a kernel parameter, with dots or slashes.
 #[must_use]
-pub fn sysctl(name: &str) -> Complaints {
+pub(crate) fn sysctl(name: &str) -> Complaints {
     let in_set = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'_');
     let segments: Vec<&str> = name.split(['.', '/']).collect();
     let good = segments.iter().all(|part| starts_and_ends_alphanumeric(part) && part.bytes().all(in_set));
@@ -173,13 +173,13 @@ pub fn sysctl(name: &str) -> Complaints {
 
 /// A user or group id.
 #[must_use]
-pub fn id(id: i64) -> Complaints {
+pub(crate) fn id(id: i64) -> Complaints {
     failed_rules(&[((0..=i64::from(i32::MAX)).contains(&id), "must be between 0 and 2147483647, inclusive")])
 }
 
 /// Mode bits of a file.
 #[must_use]
-pub fn file_mode(mode: i32) -> Complaints {
+pub(crate) fn file_mode(mode: i32) -> Complaints {
     failed_rules(&[(
         (0..=0o777).contains(&mode),
         "must be a number between 0 and 0777 (octal), both inclusive",
@@ -188,13 +188,13 @@ pub fn file_mode(mode: i32) -> Complaints {
 
 /// A path without `..`.
 #[must_use]
-pub fn no_backsteps(path: &str) -> Complaints {
+pub(crate) fn no_backsteps(path: &str) -> Complaints {
     failed_rules(&[(path.split('/').all(|part| part != ".."), NO_BACKSTEPS)])
 }
 
 /// A relative path without `..`.
 #[must_use]
-pub fn descending_path(path: &str) -> Complaints {
+pub(crate) fn descending_path(path: &str) -> Complaints {
     let mut complaints = failed_rules(&[(!path.starts_with('/'), "must be a relative path")]);
     complaints.extend(no_backsteps(path));
     complaints
@@ -202,7 +202,7 @@ pub fn descending_path(path: &str) -> Complaints {
 
 /// A path that stays in a projected volume, which reserves names that begin with two dots.
 #[must_use]
-pub fn projected_path(path: &str) -> Complaints {
+pub(crate) fn projected_path(path: &str) -> Complaints {
     let mut complaints = descending_path(path);
     if path.starts_with("..") && complaints.is_empty() {
         complaints.push("must not start with '..'".to_owned());

@@ -33,7 +33,7 @@ pub struct Taint {
 
 /// The labels and taints of the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct NodeBase {
+pub(crate) struct NodeBase {
     /// Labels, well-known ones included. Clients cannot change them.
     pub labels: StringMap,
     /// `registerWithTaints`: in force until a client sets others.
@@ -56,7 +56,7 @@ pub struct NodeChanges {
 
 /// The Node as a client wants it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct NodeWish {
+pub(crate) struct NodeWish {
     /// `metadata.labels`.
     pub labels: StringMap,
     /// `metadata.annotations`.
@@ -70,7 +70,7 @@ pub struct NodeWish {
 impl NodeChanges {
     /// The labels of the node.
     #[must_use]
-    pub fn labels(&self, base: &NodeBase) -> StringMap {
+    pub(crate) fn labels(&self, base: &NodeBase) -> StringMap {
         let mut labels = self.labels.clone();
         labels.extend(base.labels.clone());
         labels
@@ -78,7 +78,7 @@ impl NodeChanges {
 
     /// The taints of the node, without the one of a cordoned node.
     #[must_use]
-    pub fn taints<'a>(&'a self, base: &'a NodeBase) -> &'a [Taint] {
+    pub(crate) fn taints<'a>(&'a self, base: &'a NodeBase) -> &'a [Taint] {
         self.taints.as_deref().unwrap_or(&base.taints)
     }
 
@@ -86,7 +86,7 @@ impl NodeChanges {
     ///
     /// # Errors
     /// Every broken rule.
-    pub fn apply_desired(&self, base: &NodeBase, wish: NodeWish) -> Result<Self, Vec<FieldError>> {
+    pub(crate) fn apply_desired(&self, base: &NodeBase, wish: NodeWish) -> Result<Self, Vec<FieldError>> {
         let mut errors = Vec::new();
         for (name, value) in &base.labels {
             if wish.labels.get(name) != Some(value) {
@@ -172,7 +172,7 @@ fn check_taint(taint: &Taint, before: &[Taint], earlier: &[Taint], at: &str, err
 /// Why a pod that has no place yet may not get one on this node, in a scheduler's words. Pods from manifests
 /// are exempt.
 #[must_use]
-pub fn unschedulable_reason(pod: &Pod, unschedulable: bool, taints: &[Taint]) -> Option<String> {
+pub(crate) fn unschedulable_reason(pod: &Pod, unschedulable: bool, taints: &[Taint]) -> Option<String> {
     if !is_from_api(pod) {
         return None;
     }

@@ -16,13 +16,13 @@ use crate::model::api::quantity::Quantity;
 use crate::model::types::Timestamp;
 
 /// Keys and values of a ConfigMap or Secret.
-pub type ObjectData = BTreeMap<String, Vec<u8>>;
+pub(crate) type ObjectData = BTreeMap<String, Vec<u8>>;
 
 /// The type of a Secret that sets none.
-pub const OPAQUE: &str = "Opaque";
+pub(crate) const OPAQUE: &str = "Opaque";
 
 /// Below the agent's root directory: `<namespace>/<name>` of each claim.
-pub const VOLUMES_DIR: &str = "volumes";
+pub(crate) const VOLUMES_DIR: &str = "volumes";
 
 /// Kinds of objects, in the order they are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -49,11 +49,11 @@ struct KindFacts {
 }
 
 impl ObjectKind {
-    pub const ALL: [Self; 5] =
+    pub(crate) const ALL: [Self; 5] =
         [Self::ConfigMap, Self::Secret, Self::PersistentVolumeClaim, Self::Namespace, Self::RuntimeClass];
 
     /// The kinds that a manifest may define.
-    pub const IN_MANIFESTS: [Self; 4] =
+    pub(crate) const IN_MANIFESTS: [Self; 4] =
         [Self::ConfigMap, Self::Secret, Self::PersistentVolumeClaim, Self::RuntimeClass];
 
     /// The one definition of group, version and scope of a kind.
@@ -80,32 +80,32 @@ impl ObjectKind {
 
     /// The API group, empty for the core.
     #[must_use]
-    pub const fn group(self) -> &'static str {
+    pub(crate) const fn group(self) -> &'static str {
         self.facts().group
     }
 
     /// The version within the group.
     #[must_use]
-    pub const fn version(self) -> &'static str {
+    pub(crate) const fn version(self) -> &'static str {
         self.facts().version
     }
 
     /// True when objects of the kind live in namespaces.
     #[must_use]
-    pub const fn is_namespaced(self) -> bool {
+    pub(crate) const fn is_namespaced(self) -> bool {
         self.facts().is_namespaced
     }
 
     /// `v1`, `node.k8s.io/v1`: the value of `apiVersion`.
     #[must_use]
-    pub fn api_version(self) -> String {
+    pub(crate) fn api_version(self) -> String {
         let KindFacts { group, version, .. } = self.facts();
         if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
     }
 
     /// The kind of that word.
     #[must_use]
-    pub fn from_name(name: &str) -> Option<Self> {
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.as_str() == name)
     }
 }

@@ -8,7 +8,7 @@ use crate::model::types::{ContainerId, ContainerName, PodRef, SandboxId, Timesta
 
 /// All that the runtime holds of one pod.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct ObservedPod {
+pub(crate) struct ObservedPod {
     pub sandboxes: Vec<ObservedSandbox>,
     /// Every container record, exited ones too, newest first.
     pub containers: Vec<ObservedContainer>,
@@ -112,18 +112,18 @@ pub struct ObservedMount {
 impl ObservedPod {
     /// The newest ready sandbox.
     #[must_use]
-    pub fn ready_sandbox(&self) -> Option<&ObservedSandbox> {
+    pub(crate) fn ready_sandbox(&self) -> Option<&ObservedSandbox> {
         self.sandboxes.iter().find(|sandbox| sandbox.ready)
     }
 
     /// The newest record of a container.
     #[must_use]
-    pub fn container(&self, name: &ContainerName) -> Option<&ObservedContainer> {
+    pub(crate) fn container(&self, name: &ContainerName) -> Option<&ObservedContainer> {
         self.containers.iter().find(|container| container.name == *name)
     }
 
     /// Containers whose process may be alive: running, or in a state the runtime cannot tell.
-    pub fn live_containers(&self) -> impl Iterator<Item = &ObservedContainer> {
+    pub(crate) fn live_containers(&self) -> impl Iterator<Item = &ObservedContainer> {
         self.containers.iter().filter(|container| {
             matches!(container.state, ContainerStateKind::Running | ContainerStateKind::Unknown)
         })
@@ -131,7 +131,7 @@ impl ObservedPod {
 
     /// Sorts both lists, newest first, which all other code relies on. For containers that is the highest
     /// attempt: a container that a dead agent requested may be created long after those of the next agent.
-    pub fn sort(&mut self) {
+    pub(crate) fn sort(&mut self) {
         self.sandboxes
             .sort_by(|a, b| (b.created_at, b.attempt, &b.id).cmp(&(a.created_at, a.attempt, &a.id)));
         self.containers

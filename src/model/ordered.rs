@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What `collect()` does, without a sort of its own for every type.
-pub trait Ordered: Iterator + Sized {
+pub(crate) trait Ordered: Iterator + Sized {
     /// The map of all pairs; of two with one key the later stays, as with `collect()`.
     fn into_map<K: Ord, V>(self) -> BTreeMap<K, V>
     where

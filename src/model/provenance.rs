@@ -4,24 +4,24 @@ use crate::model::api::pod::Pod;
 use crate::model::types::{PodSource, Timestamp};
 
 /// Annotation with the pod's content hash (its uid).
-pub const CONFIG_HASH_ANNOTATION: &str = "kubernetes.io/config.hash";
+pub(crate) const CONFIG_HASH_ANNOTATION: &str = "kubernetes.io/config.hash";
 
 /// Annotation with the name of the source.
-pub const CONFIG_SOURCE_ANNOTATION: &str = "kubernetes.io/config.source";
+pub(crate) const CONFIG_SOURCE_ANNOTATION: &str = "kubernetes.io/config.source";
 
 /// Annotation with the moment the pod was first seen.
-pub const CONFIG_SEEN_ANNOTATION: &str = "kubernetes.io/config.seen";
+pub(crate) const CONFIG_SEEN_ANNOTATION: &str = "kubernetes.io/config.seen";
 
 /// Annotation that marks a mirror pod.
-pub const CONFIG_MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
+pub(crate) const CONFIG_MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
 
 /// Annotations with the source and time at which the agent first read a pod: never compared, never
 /// overwritten.
-pub const LOCAL_ANNOTATIONS: [&str; 3] =
+pub(crate) const LOCAL_ANNOTATIONS: [&str; 3] =
     [CONFIG_SOURCE_ANNOTATION, CONFIG_SEEN_ANNOTATION, CONFIG_MIRROR_ANNOTATION];
 
 /// Writes source and time of first sight into a pod.
-pub fn mark_first_seen(pod: &mut Pod, source: PodSource, now: Timestamp) {
+pub(crate) fn mark_first_seen(pod: &mut Pod, source: PodSource, now: Timestamp) {
     let annotations = &mut pod.metadata.annotations;
     annotations.insert(CONFIG_SOURCE_ANNOTATION.to_owned(), source.as_str().to_owned());
     annotations.insert(CONFIG_SEEN_ANNOTATION.to_owned(), now.to_rfc3339_nano());
@@ -30,13 +30,13 @@ pub fn mark_first_seen(pod: &mut Pod, source: PodSource, now: Timestamp) {
 
 /// When a source wanted the pod for the first time.
 #[must_use]
-pub fn first_seen(pod: &Pod) -> Option<Timestamp> {
+pub(crate) fn first_seen(pod: &Pod) -> Option<Timestamp> {
     pod.metadata.annotations.get(CONFIG_SEEN_ANNOTATION).and_then(|seen| Timestamp::parse_rfc3339(seen))
 }
 
 /// The pod came through the node's own API.
 #[must_use]
-pub fn is_from_api(pod: &Pod) -> bool {
+pub(crate) fn is_from_api(pod: &Pod) -> bool {
     pod.metadata
         .annotations
         .get(CONFIG_SOURCE_ANNOTATION)

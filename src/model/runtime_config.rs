@@ -382,6 +382,6 @@ pub struct CgroupValues {
 
 /// Relative mount paths start at the root (upstream).
 #[must_use]
-pub fn absolute(path: &str) -> String {
+pub(crate) fn absolute(path: &str) -> String {
     if path.starts_with('/') { path.to_owned() } else { format!("/{path}") }
 }

@@ -72,7 +72,7 @@ impl PodUid {
     /// True when the UID can name directories and cgroups of this node: it must be a single path component,
     /// since users can choose it.
     #[must_use]
-    pub fn is_safe(&self) -> bool {
+    pub(crate) fn is_safe(&self) -> bool {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
         (1..=Self::MAX).contains(&self.0.len()) && !self.0.starts_with('.') && self.0.bytes().all(is_plain)
     }
@@ -93,7 +93,7 @@ pub struct PodRef {
 impl PodRef {
     /// The key under which incarnations of a pod wait for each other.
     #[must_use]
-    pub fn full_name(&self) -> PodFullName {
+    pub(crate) fn full_name(&self) -> PodFullName {
         PodFullName(format!("{}_{}", self.name, self.namespace))
     }
 }
@@ -128,7 +128,7 @@ impl PodSource {
 
     /// The source that an annotation or a row of the store names; `None` for an unknown name.
     #[must_use]
-    pub fn from_name(name: &str) -> Option<Self> {
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
         match name {
             "file" => Some(Self::File),
             "http" => Some(Self::Http),
@@ -152,7 +152,7 @@ pub struct Timestamp(i64);
 impl Timestamp {
     /// From nanoseconds since the epoch, as CRI carries times.
     #[must_use]
-    pub const fn from_nanos(nanos: i64) -> Self {
+    pub(crate) const fn from_nanos(nanos: i64) -> Self {
         Self(nanos)
     }
 
@@ -189,13 +189,13 @@ impl Timestamp {
 
     /// This much earlier, clamped at the beginning of time.
     #[must_use]
-    pub fn saturating_sub(self, duration: Duration) -> Self {
+    pub(crate) fn saturating_sub(self, duration: Duration) -> Self {
         Self(self.0.saturating_sub(i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)))
     }
 
     /// RFC 3339 with whole seconds, `2026-11-20T16:00:00Z`.
     #[must_use]
-    pub fn to_rfc3339(self) -> String {
+    pub(crate) fn to_rfc3339(self) -> String {
         Self(self.0 - self.0.rem_euclid(1_000_000_000)).to_rfc3339_nano()
     }
 
@@ -241,7 +241,7 @@ impl<'de> Deserialize<'de> for Timestamp {
 /// A duration as Go prints it, which is how Kubernetes' messages show durations: `1.5s`, `5m0s`, `2h45m0s`,
 /// `300ms`.
 #[must_use]
-pub fn go_duration(duration: Duration) -> String {
+pub(crate) fn go_duration(duration: Duration) -> String {
     let nanos = duration.as_nanos();
     let fraction = |whole: u128, unit: u128, suffix: &str| {
         let digits = unit.to_string().len() - 1;
@@ -266,7 +266,7 @@ pub fn go_duration(duration: Duration) -> String {
 
 /// The streams of a process that a client attaches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Streams {
+pub(crate) struct Streams {
     /// The client writes to it.
     pub stdin: bool,
     /// The client reads it.

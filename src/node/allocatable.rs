@@ -15,7 +15,7 @@ use crate::pod::resources::{NodeCapacity, cpu_shares, page_size_name};
 
 /// Resources of the node that are reserved, by reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Reserved {
+pub(crate) struct Reserved {
     /// `systemReserved`.
     pub system: ResourceList,
     /// `kubeReserved`.
@@ -26,7 +26,7 @@ pub struct Reserved {
 
 /// Which limits of a reservation are set on a cgroup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Enforce {
+pub(crate) enum Enforce {
     /// CPU, memory and processes.
     All,
     Compressible,
@@ -36,7 +36,7 @@ pub enum Enforce {
 /// any. `pods_per_core` 0 leaves `max_pods` as the only bound; `ephemeral_bytes` 0 means that local storage
 /// is not managed.
 #[must_use]
-pub fn capacity(
+pub(crate) fn capacity(
     node: &NodeCapacity,
     max_pods: i64,
     pods_per_core: i64,
@@ -67,7 +67,7 @@ fn huge_pages_name(size: u64) -> String {
 
 /// `status.allocatable`: capacity less every reservation, never below zero; memory also less all huge pages.
 #[must_use]
-pub fn allocatable(capacity: &ResourceList, reserved: &Reserved) -> ResourceList {
+pub(crate) fn allocatable(capacity: &ResourceList, reserved: &Reserved) -> ResourceList {
     let mut left = subtract(capacity, &[&reserved.system, &reserved.kube, &reserved.eviction]);
     let huge: i64 = left
         .iter()
@@ -84,7 +84,7 @@ pub fn allocatable(capacity: &ResourceList, reserved: &Reserved) -> ResourceList
 /// The node as its pods see it: `allocatable` in the form from which cgroup values and the downward API are
 /// computed.
 #[must_use]
-pub fn as_seen_by_pods(node: &NodeCapacity, allocatable: &ResourceList) -> NodeCapacity {
+pub(crate) fn as_seen_by_pods(node: &NodeCapacity, allocatable: &ResourceList) -> NodeCapacity {
     let value = |name: &str| allocatable.get(name).map_or(0, |amount| amount.value());
     NodeCapacity {
         cpu_milli: allocatable.get("cpu").map_or(0, |amount| amount.milli_value()),
@@ -98,7 +98,7 @@ pub fn as_seen_by_pods(node: &NodeCapacity, allocatable: &ResourceList) -> NodeC
 /// reservations, but not less eviction thresholds, because eviction has to act before the kernel does.
 /// Otherwise the whole node. `max_pids` is the kernel's limit.
 #[must_use]
-pub fn node_values(
+pub(crate) fn node_values(
     capacity: &ResourceList,
     max_pids: Option<i64>,
     reserved: &Reserved,
@@ -116,7 +116,7 @@ pub fn node_values(
 
 /// Values of the cgroups of other processes (`systemReservedCgroup`, `kubeReservedCgroup`).
 #[must_use]
-pub fn reserved_values(reservation: &ResourceList, enforce: Enforce) -> CgroupValues {
+pub(crate) fn reserved_values(reservation: &ResourceList, enforce: Enforce) -> CgroupValues {
     values_of(reservation, enforce)
 }
 
@@ -143,7 +143,10 @@ fn values_of(list: &ResourceList, enforce: Enforce) -> CgroupValues {
 /// What hard thresholds (`evictionHard`: signal to quantity or percentage) keep free of memory and ephemeral
 /// storage.
 #[must_use]
-pub fn eviction_reserve(thresholds: &BTreeMap<String, String>, capacity: &ResourceList) -> ResourceList {
+pub(crate) fn eviction_reserve(
+    thresholds: &BTreeMap<String, String>,
+    capacity: &ResourceList,
+) -> ResourceList {
     [("memory.available", "memory"), ("nodefs.available", "ephemeral-storage")]
         .into_iter()
         .filter_map(|(signal, resource)| {
@@ -169,7 +172,7 @@ fn threshold(text: &str, whole: i64) -> Option<i64> {
 
 /// One line for each resource whose reservations exceed the capacity. Texts are upstream's.
 #[must_use]
-pub fn excessive_reservations(capacity: &ResourceList, reserved: &Reserved) -> Vec<String> {
+pub(crate) fn excessive_reservations(capacity: &ResourceList, reserved: &Reserved) -> Vec<String> {
     let mut lines = Vec::new();
     for (name, amount) in capacity {
         let sum = [&reserved.kube, &reserved.system, &reserved.eviction]
@@ -187,7 +190,7 @@ pub fn excessive_reservations(capacity: &ResourceList, reserved: &Reserved) -> V
 
 /// How many CPUs the kernel's list format (`0-2,7`) names.
 #[must_use]
-pub fn count_cpus(named: &str) -> i64 {
+pub(crate) fn count_cpus(named: &str) -> i64 {
     let number = |text: &str| text.trim().parse::<i64>().ok();
     named
         .split(',')

@@ -27,7 +27,7 @@ pub use threshold::{Signal, Threshold, ThresholdTexts, thresholds};
 
 /// The available and total amount of a resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Observation {
+pub(crate) struct Observation {
     pub capacity: u64,
     pub available: u64,
 }
@@ -48,7 +48,7 @@ pub struct EvictionConfig {
 
 /// The state kept between two checks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct EvictionState {
+pub(crate) struct EvictionState {
     /// By position in the list of thresholds: since when it is met.
     first_met: BTreeMap<usize, Duration>,
     /// Thresholds that were met for their grace and not resolved since.
@@ -59,7 +59,7 @@ pub struct EvictionState {
 
 /// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct EvictionVerdict {
+pub(crate) struct EvictionVerdict {
     /// The current pressure conditions, transition period included.
     pub pressure: BTreeSet<Pressure>,
     /// The threshold to reclaim for now.
@@ -72,7 +72,7 @@ pub struct EvictionVerdict {
 
 /// Judges the observations. Only this changes the state.
 #[must_use]
-pub fn evaluate(
+pub(crate) fn evaluate(
     config: &EvictionConfig,
     state: &EvictionState,
     seen: &Observations,

@@ -41,21 +41,21 @@ impl Health {
     /// Whether the machine is shutting down, and since when; `None` if no shutdown has begun since the
     /// agent's start.
     #[must_use]
-    pub fn shutting_down(&self) -> Option<(bool, Timestamp)> {
+    pub(crate) fn shutting_down(&self) -> Option<(bool, Timestamp)> {
         self.state.borrow().shutting_down
     }
 
     /// The runtime's images as of the last listing. Each call requests a new listing, which later calls
     /// return.
     #[must_use]
-    pub fn images(&self) -> Vec<RuntimeImage> {
+    pub(crate) fn images(&self) -> Vec<RuntimeImage> {
         self.images_requested.notify_one();
         self.state.borrow().images.clone()
     }
 
     /// Changes with every change of this state.
     #[must_use]
-    pub fn watch(&self) -> watch::Receiver<u64> {
+    pub(crate) fn watch(&self) -> watch::Receiver<u64> {
         self.version.subscribe()
     }
 

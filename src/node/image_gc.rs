@@ -46,7 +46,7 @@ impl ImageLimits {
 
     /// Bytes to free of a disk; `None` while it is not too full, and for one without a size.
     #[must_use]
-    pub fn excess(&self, capacity: u64, available: u64) -> Option<u64> {
+    pub(crate) fn excess(&self, capacity: u64, available: u64) -> Option<u64> {
         let free_percent = u128::from(available) * 100 / u128::from(capacity).max(1);
         let used_percent = 100_u128.saturating_sub(free_percent);
         if capacity == 0 || self.high_percent >= 100 || used_percent < u128::from(self.high_percent) {
@@ -152,7 +152,7 @@ pub(super) fn named_ids(images: &[RuntimeImage], names: &BTreeSet<String>) -> BT
 
 /// The event's message when removing images did not free enough space (upstream's text).
 #[must_use]
-pub fn too_little(wanted: u64, freed: u64) -> String {
+pub(crate) fn too_little(wanted: u64, freed: u64) -> String {
     format!(
         "Failed to garbage collect required amount of images. Attempted to free {wanted} bytes, but only found {freed} \
          bytes eligible to free."

@@ -13,7 +13,7 @@ struct Victim {
 }
 
 /// Reads as long as the task lives. Sleeps while the kernel logs nothing.
-pub async fn watch(events: EventRecorder) {
+pub(crate) async fn watch(events: EventRecorder) {
     let log = match KernelLog::open() {
         Ok(log) => log,
         Err(error) => {

@@ -50,7 +50,7 @@ const RESERVE: Duration = Duration::from_secs(5);
 
 /// How to reach the init system.
 #[derive(Clone, Debug, Default)]
-pub struct InitSystem {
+pub(crate) struct InitSystem {
     /// `DBUS_SYSTEM_BUS_ADDRESS`: systemd and logind.
     pub bus_address: Option<String>,
     /// `RC_SVCDIR`: `OpenRC`.
@@ -58,7 +58,7 @@ pub struct InitSystem {
 }
 
 /// What it works with.
-pub struct ShutdownParts {
+pub(crate) struct ShutdownParts {
     /// The configured groups, ascending; empty: the machine is not asked to delay its shutdown.
     pub periods: Vec<Period>,
     /// The init system.
@@ -72,7 +72,7 @@ pub struct ShutdownParts {
 }
 
 /// See the module.
-pub struct NodeShutdown {
+pub(crate) struct NodeShutdown {
     parts: ShutdownParts,
     /// The shutdown was cancelled while pods ended.
     is_called_off: Cell<bool>,
@@ -83,12 +83,12 @@ pub struct NodeShutdown {
 impl NodeShutdown {
     /// Contacts no service before [`Self::follow`].
     #[must_use]
-    pub fn new(parts: ShutdownParts) -> Self {
+    pub(crate) fn new(parts: ShutdownParts) -> Self {
         Self { parts, is_called_off: Cell::new(false), lock: RefCell::default() }
     }
 
     /// Follows logind as long as the task lives, if a grace is configured.
-    pub async fn follow(self: Rc<Self>) {
+    pub(crate) async fn follow(self: Rc<Self>) {
         let delay = seconds(total(&self.parts.periods));
         if delay.is_zero() {
             return;
@@ -160,7 +160,7 @@ impl NodeShutdown {
     }
 
     /// The agent is stopped by a machine shutdown: the remaining pods end first.
-    pub async fn end_pods_for_shutdown(&self, extend: impl Fn(Duration)) {
+    pub(crate) async fn end_pods_for_shutdown(&self, extend: impl Fn(Duration)) {
         let periods = or_default_periods(&self.parts.periods);
         extend(seconds(total(&periods)) + RESERVE);
         self.end_pods(&periods).await;
@@ -168,7 +168,7 @@ impl NodeShutdown {
     }
 
     /// Whether systemd or `OpenRC` is shutting the machine down.
-    pub async fn machine_goes_down(&self) -> bool {
+    pub(crate) async fn machine_goes_down(&self) -> bool {
         let InitSystem { bus_address, openrc_state } = self.parts.ruler.clone();
         let ask = move || {
             openrc::machine_goes_down(openrc_state.as_deref())

@@ -53,7 +53,7 @@ const RUNTIME_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What is requested beside CPU time and memory. Each part has a cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ask {
+pub(crate) struct Ask {
     /// Cores in use now. The first request for a while takes a second longer: a rate needs two readings.
     pub rates: bool,
     /// Interfaces of the node and of pods.
@@ -68,7 +68,7 @@ pub struct Ask {
 
 /// Which disks are measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Measured {
+pub(crate) enum Measured {
     #[default]
     Nothing,
     /// Logs of containers and the volumes of claims.
@@ -78,10 +78,10 @@ pub enum Measured {
 
 impl Ask {
     /// For `agent top` and metrics.k8s.io.
-    pub const CPU_AND_MEMORY: Self =
+    pub(crate) const CPU_AND_MEMORY: Self =
         Self { rates: true, network: false, disks: Measured::Nothing, details: false, pressure: false };
     /// Everything that `/stats/summary` has.
-    pub const SUMMARY: Self =
+    pub(crate) const SUMMARY: Self =
         Self { rates: true, network: true, disks: Measured::Everything, details: false, pressure: true };
 }
 
@@ -277,11 +277,11 @@ pub struct Stats {
 }
 
 /// What a runtime answers.
-pub type RuntimeAnswer = Pin<Box<dyn Future<Output = Result<RuntimeUse, String>>>>;
+pub(crate) type RuntimeAnswer = Pin<Box<dyn Future<Output = Result<RuntimeUse, String>>>>;
 
 /// Asks the runtime what only it knows: disk usage, if wanted, and the containers whose cgroups were not
 /// found.
-pub type AskRuntime = Rc<dyn Fn(bool, Vec<ContainerId>) -> RuntimeAnswer>;
+pub(crate) type AskRuntime = Rc<dyn Fn(bool, Vec<ContainerId>) -> RuntimeAnswer>;
 
 impl Stats {
     /// Reads nothing before the first request.
@@ -300,7 +300,7 @@ impl Stats {
     }
 
     /// The current usage of the node, of these pods and of the running ones of these containers.
-    pub async fn measure(
+    pub(crate) async fn measure(
         self: Rc<Self>,
         ask: Ask,
         pods: Vec<Pod>,
@@ -338,7 +338,7 @@ impl Stats {
     }
 
     /// The machine and all pods together, now.
-    pub async fn node(&self) -> NodeUse {
+    pub(crate) async fn node(&self) -> NodeUse {
         let (config, at) = (Arc::clone(&self.config), self.clock.now());
         rt::blocking("read statistics", move || pods::node(&config, Ask::default(), at)).await
     }

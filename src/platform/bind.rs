@@ -41,7 +41,7 @@ pub enum BindError {
 ///
 /// # Errors
 /// Another agent is alive there, something else is in the way, or the system refuses.
-pub async fn bind(path: &Path) -> Result<UnixListener, BindError> {
+pub(crate) async fn bind(path: &Path) -> Result<UnixListener, BindError> {
     let fail = |action: &'static str, path: &Path, source: io::Error| BindError::File {
         action,
         path: path.to_owned(),

@@ -34,7 +34,7 @@ pub struct CgroupConfig {
 
 /// An operation on a cgroup failed.
 #[derive(Debug, thiserror::Error)]
-pub enum CgroupError {
+pub(crate) enum CgroupError {
     /// A directory could not be created.
     #[error("create cgroup {path:?}")]
     Create {
@@ -85,7 +85,7 @@ pub enum CgroupError {
 
 /// An operation that this machine does not permit, and that pods can run without.
 #[derive(Debug)]
-pub struct Skipped {
+pub(crate) struct Skipped {
     /// The controller, file or service.
     pub what: String,
     pub why: String,
@@ -96,7 +96,11 @@ pub struct Skipped {
 ///
 /// # Errors
 /// The first failure other than a missing permission or controller.
-pub fn ensure(config: &CgroupConfig, path: &str, values: &CgroupValues) -> Result<Vec<Skipped>, CgroupError> {
+pub(crate) fn ensure(
+    config: &CgroupConfig,
+    path: &str,
+    values: &CgroupValues,
+) -> Result<Vec<Skipped>, CgroupError> {
     let path = tree::Relative::new(path)?;
     let mut skipped = Vec::new();
     if config.driver == CgroupDriver::Systemd {
@@ -115,7 +119,11 @@ pub fn ensure(config: &CgroupConfig, path: &str, values: &CgroupValues) -> Resul
 ///
 /// # Errors
 /// As [`ensure`], and when it is in no hierarchy.
-pub fn update(config: &CgroupConfig, path: &str, values: &CgroupValues) -> Result<Vec<Skipped>, CgroupError> {
+pub(crate) fn update(
+    config: &CgroupConfig,
+    path: &str,
+    values: &CgroupValues,
+) -> Result<Vec<Skipped>, CgroupError> {
     let relative = tree::Relative::new(path)?;
     if !tree::exists(config, &relative) {
         return Err(CgroupError::Missing { path: path.to_owned() });
@@ -130,20 +138,20 @@ pub fn update(config: &CgroupConfig, path: &str, values: &CgroupValues) -> Resul
 
 /// Whether a process is in a cgroup or below it, in any hierarchy.
 #[must_use]
-pub fn is_populated(config: &CgroupConfig, path: &str) -> bool {
+pub(crate) fn is_populated(config: &CgroupConfig, path: &str) -> bool {
     tree::Relative::new(path).is_ok_and(|path| tree::is_populated(config, &path))
 }
 
 /// Whether a cgroup is in any hierarchy.
 #[must_use]
-pub fn exists(config: &CgroupConfig, path: &str) -> bool {
+pub(crate) fn exists(config: &CgroupConfig, path: &str) -> bool {
     tree::Relative::new(path).is_ok_and(|path| tree::exists(config, &path))
 }
 
 /// Sends SIGKILL to everything in a cgroup and below it. Returns how many processes there were; they take a
 /// moment to exit.
 #[must_use]
-pub fn kill_all(config: &CgroupConfig, path: &str) -> usize {
+pub(crate) fn kill_all(config: &CgroupConfig, path: &str) -> usize {
     tree::Relative::new(path).map_or(0, |path| tree::kill_all(config, &path))
 }
 
@@ -152,7 +160,7 @@ pub fn kill_all(config: &CgroupConfig, path: &str) -> usize {
 ///
 /// # Errors
 /// One per hierarchy that still has it; the others are removed all the same.
-pub fn remove(config: &CgroupConfig, path: &str) -> Vec<CgroupError> {
+pub(crate) fn remove(config: &CgroupConfig, path: &str) -> Vec<CgroupError> {
     let Ok(path) = tree::Relative::new(path) else { return Vec::new() };
     if config.driver == CgroupDriver::Systemd && tree::exists(config, &path) {
         // Whatever systemd answers, the directories decide: it may be down, or not know slices a runtime has
@@ -166,14 +174,14 @@ pub fn remove(config: &CgroupConfig, path: &str) -> Vec<CgroupError> {
 
 /// Cgroups directly below one, in any hierarchy, as paths.
 #[must_use]
-pub fn children(config: &CgroupConfig, path: &str) -> Vec<String> {
+pub(crate) fn children(config: &CgroupConfig, path: &str) -> Vec<String> {
     tree::Relative::new(path).map_or_else(|_| Vec::new(), |path| tree::children(config, &path))
 }
 
 /// The directories of a cgroup that count something: CPU time, memory, processes, disks. Empty when it does
 /// not exist.
 #[must_use]
-pub fn counting_dirs(config: &CgroupConfig, path: &str) -> Vec<PathBuf> {
+pub(crate) fn counting_dirs(config: &CgroupConfig, path: &str) -> Vec<PathBuf> {
     let Ok(path) = tree::Relative::new(path) else { return Vec::new() };
     let counts = |root: &Path| {
         let name = root.file_name().unwrap_or_default().to_string_lossy();
@@ -190,7 +198,7 @@ const CONTAINER_DEPTH: usize = 2;
 /// Finds the cgroups of containers below these directories of their pod's, by the id that is in their name:
 /// `<id>`, `cri-containerd-<id>.scope`, `crio-<id>.scope`. Returns them in the order of `ids`.
 #[must_use]
-pub fn find_by_ids(pod_dirs: &[PathBuf], ids: &[&str]) -> Vec<Vec<PathBuf>> {
+pub(crate) fn find_by_ids(pod_dirs: &[PathBuf], ids: &[&str]) -> Vec<Vec<PathBuf>> {
     let mut found = vec![Vec::new(); ids.len()];
     for directory in pod_dirs {
         find_below(directory, CONTAINER_DEPTH, ids, &mut found);
@@ -220,7 +228,7 @@ const SHORT_ID: usize = 12;
 
 /// A process of a pod that is in the pod's own namespaces: the sandbox's, else the pod's oldest.
 #[must_use]
-pub fn sandbox_process(pod_dirs: &[PathBuf], sandbox: &str) -> Option<i32> {
+pub(crate) fn sandbox_process(pod_dirs: &[PathBuf], sandbox: &str) -> Option<i32> {
     let directory = pod_dirs.first()?;
     let short = sandbox.get(..SHORT_ID).filter(|short| !short.is_empty());
     let is_sandboxs = |child: &PathBuf| {

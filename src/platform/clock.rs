@@ -43,7 +43,7 @@ impl Clock {
     /// clock says. A manual clock counts from its creation; [`Duration::MAX`] when the kernel does not report
     /// it.
     #[must_use]
-    pub fn since_boot(&self) -> Duration {
+    pub(crate) fn since_boot(&self) -> Duration {
         match self {
             Self::System => uptime().unwrap_or(Duration::MAX),
             Self::Manual { origin, .. } => origin.elapsed(),

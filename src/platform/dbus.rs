@@ -12,7 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-pub use message::{Body, Message, Value};
+pub(crate) use message::{Body, Message, Value};
 
 use crate::platform::sys::packets::{self, Descriptors};
 
@@ -40,7 +40,7 @@ pub(super) struct Peer<'a> {
 
 /// A failed call.
 #[derive(Debug, thiserror::Error)]
-pub enum DbusError {
+pub(crate) enum DbusError {
     /// Nothing listens, or the peer stopped answering.
     #[error("communicate with {socket:?}")]
     Io {

@@ -74,7 +74,7 @@ impl Status {
 }
 
 /// The sender for the messages of a streaming answer.
-pub type Sink = mpsc::Sender<Result<Vec<u8>, Status>>;
+pub(crate) type Sink = mpsc::Sender<Result<Vec<u8>, Status>>;
 
 /// The body of an answer.
 pub enum GrpcReply {
@@ -151,7 +151,7 @@ const MAX_WORDS: usize = 2048;
 
 /// The beginning of an untrusted text, at most `MAX_WORDS` bytes.
 #[must_use]
-pub fn shortened(text: &str) -> &str {
+pub(crate) fn shortened(text: &str) -> &str {
     let mut end = text.len().min(MAX_WORDS);
     while !text.is_char_boundary(end) {
         end -= 1;
@@ -217,7 +217,7 @@ fn unframed(body: &Bytes) -> Result<Bytes, Status> {
 }
 
 /// Decodes a request, calls its handler, and encodes the answer.
-pub async fn unary<Q, A, F>(message: Bytes, handler: impl FnOnce(Q) -> F) -> Result<GrpcReply, Status>
+pub(crate) async fn unary<Q, A, F>(message: Bytes, handler: impl FnOnce(Q) -> F) -> Result<GrpcReply, Status>
 where
     Q: Message + Default,
     A: Message,
@@ -231,7 +231,7 @@ where
 ///
 /// # Errors
 /// When it is not of this type.
-pub fn decoded<Q: Message + Default>(message: Bytes) -> Result<Q, Status> {
+pub(crate) fn decoded<Q: Message + Default>(message: Bytes) -> Result<Q, Status> {
     Q::decode(message).map_err(|error| Status::new(Code::InvalidArgument, format!("request: {error}")))
 }
 

@@ -19,9 +19,9 @@ use ureq::Agent;
 use ureq::config::AutoHeaderValue;
 use ureq::http::HeaderMap;
 
-pub use error::{HttpError, TlsError, shown_url};
+pub(crate) use error::{HttpError, TlsError, shown_url};
 use redirect::Hop;
-pub use tls::ClientFiles;
+pub(crate) use tls::ClientFiles;
 use tls::Trust;
 
 /// Requests waiting for the thread; each caller waits for its own answer, so more means that something is
@@ -35,7 +35,7 @@ const STACK_BYTES: usize = 1024 * 1024;
 const CHUNK_BYTES: usize = 16 * 1024;
 
 #[derive(Clone, Debug)]
-pub struct Request {
+pub(crate) struct Request {
     /// `http://` or `https://`.
     pub url: String,
     /// Added unchanged; a name may repeat. They are not sent to another origin after a redirect.
@@ -57,7 +57,7 @@ pub struct Request {
 impl Request {
     /// A plain GET with the kubelet's bounds: 10 seconds, 10 MiB.
     #[must_use]
-    pub fn get(url: impl Into<String>) -> Self {
+    pub(crate) fn get(url: impl Into<String>) -> Self {
         Self {
             url: url.into(),
             headers: Vec::new(),
@@ -73,7 +73,7 @@ impl Request {
 
 /// The server's answer, after redirects.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Response {
+pub(crate) struct Response {
     /// 200, 304, 404.
     pub status: u16,
     /// `404 Not Found`.
@@ -92,7 +92,7 @@ pub struct Response {
 
 /// Sends requests to the owner thread, which ends with the last handle.
 #[derive(Clone, Debug)]
-pub struct HttpClient {
+pub(crate) struct HttpClient {
     jobs: mpsc::Sender<Job>,
 }
 
@@ -104,7 +104,7 @@ struct Job {
 
 impl HttpClient {
     /// Starts the thread. It reads no certificates and opens nothing before the first request.
-    pub fn start() -> Result<Self, HttpError> {
+    pub(crate) fn start() -> Result<Self, HttpError> {
         let (jobs, queue) = mpsc::channel(QUEUE);
         spawn_thread("http", move || serve(queue)).map_err(|source| HttpError::Thread { source })?;
         Ok(Self { jobs })
@@ -112,7 +112,7 @@ impl HttpClient {
 
     /// Waits for a place in the queue, then for the answer. Dropping the future abandons the request; the
     /// thread finishes it within its time limit.
-    pub async fn get(&self, request: Request) -> Result<Response, HttpError> {
+    pub(crate) async fn get(&self, request: Request) -> Result<Response, HttpError> {
         let (reply, answer) = oneshot::channel();
         self.jobs.send(Job { request, reply }).await.map_err(|_| HttpError::Stopped)?;
         answer.await.map_err(|_| HttpError::Stopped)?

@@ -106,7 +106,7 @@ pub fn chain(error: &dyn std::error::Error) -> String {
 
 /// The least severe level that `-v N` shows.
 #[must_use]
-pub fn level(verbosity: i32) -> LevelFilter {
+pub(crate) fn level(verbosity: i32) -> LevelFilter {
     match verbosity {
         TRACE_VERBOSITY.. => LevelFilter::Trace,
         DEBUG_VERBOSITY.. => LevelFilter::Debug,

@@ -41,7 +41,7 @@ const SIGHUP: i32 = 1;
 
 /// What logind does.
 #[derive(Debug)]
-pub enum News {
+pub(crate) enum News {
     /// The inhibitor lock: the shutdown waits until it is closed.
     Locked(OwnedFd),
     /// The shutdown begins, or was cancelled.
@@ -50,7 +50,7 @@ pub enum News {
 
 /// The parameters of the inhibitor lock.
 #[derive(Clone, Debug)]
-pub struct LogindConfig {
+pub(crate) struct LogindConfig {
     /// `DBUS_SYSTEM_BUS_ADDRESS`, if it is set.
     pub bus_address: Option<String>,
     /// The longest delay of the shutdown.
@@ -69,7 +69,7 @@ fn bus_socket(address: Option<&str>) -> PathBuf {
 ///
 /// # Errors
 /// The bus cannot be reached, or does not answer any more.
-pub fn follow(config: &LogindConfig, tell: impl Fn(News) -> bool) -> Result<(), DbusError> {
+pub(crate) fn follow(config: &LogindConfig, tell: impl Fn(News) -> bool) -> Result<(), DbusError> {
     let mut bus = DbusConnection::bus_with_descriptors(
         &bus_socket(config.bus_address.as_deref()),
         node::user_id(),
@@ -193,7 +193,7 @@ fn property(
 /// Whether systemd is taking the machine down, as opposed to the agent alone. False if systemd cannot be
 /// reached.
 #[must_use]
-pub fn machine_goes_down(bus_address: Option<&str>) -> bool {
+pub(crate) fn machine_goes_down(bus_address: Option<&str>) -> bool {
     let user = node::user_id();
     let direct =
         || DbusConnection::direct(Path::new(SYSTEMD_SOCKET), user).ok().filter(|_| bus_address.is_none());

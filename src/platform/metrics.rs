@@ -12,11 +12,11 @@ use std::time::Duration;
 use crate::model::types::Timestamp;
 
 /// The content type of Prometheus' text format.
-pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// The kind of a family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MetricKind {
+pub(crate) enum MetricKind {
     Counter,
     /// A value that rises and falls.
     Gauge,
@@ -36,7 +36,7 @@ impl MetricKind {
 
 /// Metrics of one name.
 #[derive(Debug)]
-pub struct Family {
+pub(crate) struct Family {
     pub name: &'static str,
     pub help: &'static str,
     /// Counter, gauge, histogram.
@@ -49,30 +49,42 @@ pub struct Family {
 
 impl Family {
     #[must_use]
-    pub const fn counter(name: &'static str, help: &'static str, labels: &'static [&'static str]) -> Self {
+    pub(crate) const fn counter(
+        name: &'static str,
+        help: &'static str,
+        labels: &'static [&'static str],
+    ) -> Self {
         Self { name, help, kind: MetricKind::Counter, labels, buckets: &[] }
     }
 
     #[must_use]
-    pub const fn gauge(name: &'static str, help: &'static str, labels: &'static [&'static str]) -> Self {
+    pub(crate) const fn gauge(
+        name: &'static str,
+        help: &'static str,
+        labels: &'static [&'static str],
+    ) -> Self {
         Self { name, help, kind: MetricKind::Gauge, labels, buckets: &[] }
     }
 
     /// A histogram of seconds, with the default buckets of Prometheus' clients.
     #[must_use]
-    pub const fn seconds(name: &'static str, help: &'static str, labels: &'static [&'static str]) -> Self {
+    pub(crate) const fn seconds(
+        name: &'static str,
+        help: &'static str,
+        labels: &'static [&'static str],
+    ) -> Self {
         Self { name, help, kind: MetricKind::Histogram, labels, buckets: &SECONDS }
     }
 
     /// With other buckets.
     #[must_use]
-    pub const fn with_buckets(self, buckets: &'static [f64]) -> Self {
+    pub(crate) const fn with_buckets(self, buckets: &'static [f64]) -> Self {
         Self { buckets, ..self }
     }
 }
 
 /// Prometheus' default buckets.
-pub const SECONDS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+pub(crate) const SECONDS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
 /// Values of labels, each but the last followed by [`END`]: one text costs less than six.
 type Values = Box<str>;
@@ -113,7 +125,7 @@ thread_local! {
 
 /// From now on, families whose name starts with `prefix` are written by `shows`, for many metrics that are
 /// best kept with their subject. The last registration counts.
-pub fn show(prefix: &'static str, shows: impl Fn(&mut Text) + 'static) {
+pub(crate) fn show(prefix: &'static str, shows: impl Fn(&mut Text) + 'static) {
     SHOWN.with_borrow_mut(|all| drop(all.insert(prefix, Rc::new(shows))));
 }
 
@@ -135,7 +147,7 @@ fn change(
 }
 
 /// Counts one more.
-pub fn count(family: &'static Family, values: &[&str]) {
+pub(crate) fn count(family: &'static Family, values: &[&str]) {
     change(
         family,
         values,
@@ -149,17 +161,17 @@ pub fn count(family: &'static Family, values: &[&str]) {
 }
 
 /// Shows a counter without labels from zero on: an alert on its increase sees the first event.
-pub fn begin(family: &'static Family) {
+pub(crate) fn begin(family: &'static Family) {
     change(family, &[], |_| Cell::Number(0), |_| {});
 }
 
 /// Sets a gauge.
-pub fn set(family: &'static Family, values: &[&str], level: f64) {
+pub(crate) fn set(family: &'static Family, values: &[&str], level: f64) {
     change(family, values, |_| Cell::Level(0.0), |cell| *cell = Cell::Level(level));
 }
 
 /// Moves a gauge.
-pub fn add(family: &'static Family, values: &[&str], by: f64) {
+pub(crate) fn add(family: &'static Family, values: &[&str], by: f64) {
     change(
         family,
         values,
@@ -173,7 +185,7 @@ pub fn add(family: &'static Family, values: &[&str], by: f64) {
 }
 
 /// Adds an observation to a histogram of seconds.
-pub fn observe(family: &'static Family, values: &[&str], took: Duration) {
+pub(crate) fn observe(family: &'static Family, values: &[&str], took: Duration) {
     let new = |family: &Family| Cell::Spread { counts: vec![0; family.buckets.len() + 1].into(), sum: 0.0 };
     let seconds = took.as_secs_f64();
     change(family, values, new, |cell| {
@@ -186,7 +198,7 @@ pub fn observe(family: &'static Family, values: &[&str], took: Duration) {
 }
 
 /// Writes all recorded families whose name starts with one of these.
-pub fn write_recorded(text: &mut Text, prefixes: &[&str]) {
+pub(crate) fn write_recorded(text: &mut Text, prefixes: &[&str]) {
     RECORDED.with_borrow(|all| {
         let wanted = all
             .values()
@@ -216,7 +228,7 @@ pub fn write_recorded(text: &mut Text, prefixes: &[&str]) {
 
 /// Nanoseconds as seconds, with all digits.
 #[derive(Clone, Copy, Debug)]
-pub struct Seconds(pub u64);
+pub(crate) struct Seconds(pub u64);
 
 impl Display for Seconds {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -230,7 +242,7 @@ impl Display for Seconds {
 
 /// A page in Prometheus' text format, 0.0.4.
 #[derive(Debug, Default)]
-pub struct Text {
+pub(crate) struct Text {
     out: String,
     name: &'static str,
     /// The head of a family that has no sample yet.
@@ -240,24 +252,24 @@ pub struct Text {
 impl Text {
     /// Starts a family; its samples follow. A family without samples is left out. All samples of a family
     /// must be adjacent.
-    pub fn family(&mut self, kind: MetricKind, name: &'static str, help: &str) {
+    pub(crate) fn family(&mut self, kind: MetricKind, name: &'static str, help: &str) {
         let help = help.replace('\\', "\\\\").replace('\n', "\\n");
         self.name = name;
         self.head = format!("# HELP {name} {help}\n# TYPE {name} {}\n", kind.as_str());
     }
 
     /// A sample. Its labels must be unique in the family.
-    pub fn sample(&mut self, labels: &[(&str, &str)], value: &dyn Display) {
+    pub(crate) fn sample(&mut self, labels: &[(&str, &str)], value: &dyn Display) {
         self.line("", labels, value, None);
     }
 
     /// A sample with its time.
-    pub fn sample_at(&mut self, labels: &[(&str, &str)], value: &dyn Display, at: Timestamp) {
+    pub(crate) fn sample_at(&mut self, labels: &[(&str, &str)], value: &dyn Display, at: Timestamp) {
         self.line("", labels, value, Some(at));
     }
 
     /// The samples of a histogram; `counts` are not cumulative, one per bucket and one for the rest.
-    pub fn histogram(&mut self, labels: &[(&str, &str)], buckets: &[f64], counts: &[u64], sum: f64) {
+    pub(crate) fn histogram(&mut self, labels: &[(&str, &str)], buckets: &[f64], counts: &[u64], sum: f64) {
         let mut below = 0_u64;
         for (index, count) in counts.iter().enumerate() {
             below = below.saturating_add(*count);
@@ -300,7 +312,7 @@ impl Text {
     }
 
     #[must_use]
-    pub fn finish(self) -> String {
+    pub(crate) fn finish(self) -> String {
         self.out
     }
 }

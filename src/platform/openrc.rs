@@ -15,7 +15,7 @@ const MARK: &str = "options/agent/goes_down";
 
 /// Whether OpenRC is shutting the machine down, as opposed to stopping the agent alone.
 #[must_use]
-pub fn machine_goes_down(state: Option<&str>) -> bool {
+pub(crate) fn machine_goes_down(state: Option<&str>) -> bool {
     let state = Path::new(state.unwrap_or(STATE));
     let runlevel = fs::read_to_string(state.join(RUNLEVEL)).unwrap_or_default();
     ends_machine(&runlevel, state.join(MARK).exists())

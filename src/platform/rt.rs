@@ -68,7 +68,7 @@ pub fn run_jobs_inline() {
 
 /// True when blocking jobs run in this thread, and so must all work that would wait for another thread.
 #[must_use]
-pub fn jobs_run_inline() -> bool {
+pub(crate) fn jobs_run_inline() -> bool {
     INLINE.get()
 }
 
@@ -76,7 +76,7 @@ pub fn jobs_run_inline() -> bool {
 /// touched is released: the kernel maps sixteen pages for each one touched, so that a rescan of a directory is
 /// two megabytes otherwise.
 #[derive(Debug)]
-pub struct Periodic {
+pub(crate) struct Periodic {
     period: Duration,
     /// `None` from the time that a check is due until the task waits again.
     next: Option<Instant>,
@@ -84,13 +84,13 @@ pub struct Periodic {
 
 impl Periodic {
     /// The first check is due after one period.
-    pub fn every(period: Duration) -> Self {
+    pub(crate) fn every(period: Duration) -> Self {
         Self { period, next: Some(Instant::now() + period) }
     }
 
     /// Waits until a check is due. The period begins when the previous check is done and this is called.
     /// Dropping it is safe: the time is kept.
-    pub async fn due(&mut self) {
+    pub(crate) async fn due(&mut self) {
         if self.next.is_none() && !jobs_run_inline() {
             memory::forget_pages();
         }
@@ -102,7 +102,10 @@ impl Periodic {
 /// Runs blocking work on the small pool and names it when it is slow.
 ///
 /// A panic in the job is a panic here.
-pub async fn blocking<T: Send + 'static>(name: &'static str, job: impl FnOnce() -> T + Send + 'static) -> T {
+pub(crate) async fn blocking<T: Send + 'static>(
+    name: &'static str,
+    job: impl FnOnce() -> T + Send + 'static,
+) -> T {
     if INLINE.get() {
         // Lets other tasks run, as they would while the pool works.
         tokio::task::yield_now().await;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub(crate) struct TempDir(pub PathBuf);
 
 impl TempDir {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("edge-agent-test-{}-{number}", std::process::id()));
@@ -18,18 +18,18 @@ impl TempDir {
         Self(path)
     }
 
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.0
     }
 
     /// Writes atomically, as a careful writer does.
-    pub fn put(&self, name: &str, content: &str) {
+    pub(crate) fn put(&self, name: &str, content: &str) {
         let hidden = self.0.join(".being-written");
         std::fs::write(&hidden, content).unwrap();
         std::fs::rename(hidden, self.0.join(name)).unwrap();
     }
 
-    pub fn remove(&self, name: &str) {
+    pub(crate) fn remove(&self, name: &str) {
         std::fs::remove_file(self.0.join(name)).unwrap();
     }
 }

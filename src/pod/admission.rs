@@ -65,7 +65,7 @@ impl Admission {
 
     /// Admits the pod if it fits; otherwise it is tried again when room appears. Idempotent for an admitted
     /// pod. Also returns the waiting pods to check again: a changed pod may need less, or lose its place.
-    pub fn admit(&self, pod: &Rc<Pod>) -> (Result<(), Rejection>, BTreeSet<PodUid>) {
+    pub(crate) fn admit(&self, pod: &Rc<Pod>) -> (Result<(), Rejection>, BTreeSet<PodUid>) {
         let mut state = self.shared.state.borrow_mut();
         let uid = &pod.metadata.uid;
         if state.admitted.get(uid).is_some_and(|admitted| **admitted == **pod) {
@@ -86,7 +86,7 @@ impl Admission {
 
     /// Admits a pod that runs already, whether it fits or not. Returns the waiting pods to check again,
     /// because this one may use less than before.
-    pub fn reserve(&self, pod: &Rc<Pod>) -> BTreeSet<PodUid> {
+    pub(crate) fn reserve(&self, pod: &Rc<Pod>) -> BTreeSet<PodUid> {
         let mut state = self.shared.state.borrow_mut();
         let before = state.admitted.get(&pod.metadata.uid).cloned();
         state.add_admitted(pod);
@@ -98,7 +98,7 @@ impl Admission {
 
     /// Reserves room for the resize of a running pod; if there is none now, the pod keeps `current`. Also
     /// returns the waiting pods to check again.
-    pub fn resize(
+    pub(crate) fn resize(
         &self,
         current: &Rc<Pod>,
         wanted: &Rc<Pod>,
@@ -120,7 +120,7 @@ impl Admission {
     }
 
     /// Releases the pod's room. Returns the waiting pods to check again.
-    pub fn release(&self, uid: &PodUid) -> BTreeSet<PodUid> {
+    pub(crate) fn release(&self, uid: &PodUid) -> BTreeSet<PodUid> {
         let mut state = self.shared.state.borrow_mut();
         state.waiting.remove(uid);
         match state.admitted.remove(uid) {
@@ -155,19 +155,19 @@ impl Admission {
 
     /// Replaces the facts about the node. Returns the waiting pods to check again.
     #[cfg(test)]
-    pub fn set_node(&self, node: NodeFacts) -> BTreeSet<PodUid> {
+    pub(crate) fn set_node(&self, node: NodeFacts) -> BTreeSet<PodUid> {
         self.change_node(&mut self.shared.state.borrow_mut(), node)
     }
 
     /// Sets the node's pressure. Returns the waiting pods to check again.
-    pub fn set_pressure(&self, pressure: BTreeSet<Pressure>) -> BTreeSet<PodUid> {
+    pub(crate) fn set_pressure(&self, pressure: BTreeSet<Pressure>) -> BTreeSet<PodUid> {
         let mut state = self.shared.state.borrow_mut();
         let node = NodeFacts { pressure, ..state.node.clone() };
         self.change_node(&mut state, node)
     }
 
     /// Sets the changes that clients made to the Node. Returns the waiting pods to check again.
-    pub fn set_node_changes(&self, changes: &NodeChanges) -> BTreeSet<PodUid> {
+    pub(crate) fn set_node_changes(&self, changes: &NodeChanges) -> BTreeSet<PodUid> {
         let base = &self.shared.base;
         let mut state = self.shared.state.borrow_mut();
         let node = NodeFacts {
@@ -189,7 +189,7 @@ impl Admission {
     }
 
     /// Sets whether the machine shuts down. Returns the waiting pods to check again.
-    pub fn set_shutting_down(&self, is_shutting_down: bool) -> BTreeSet<PodUid> {
+    pub(crate) fn set_shutting_down(&self, is_shutting_down: bool) -> BTreeSet<PodUid> {
         let mut state = self.shared.state.borrow_mut();
         let node = NodeFacts { is_shutting_down, ..state.node.clone() };
         self.change_node(&mut state, node)
@@ -197,7 +197,7 @@ impl Admission {
 
     /// The pod has a place, running or about to.
     #[must_use]
-    pub fn holds(&self, uid: &PodUid) -> bool {
+    pub(crate) fn holds(&self, uid: &PodUid) -> bool {
         self.shared.state.borrow().admitted.contains_key(uid)
     }
 

@@ -28,7 +28,7 @@ use crate::runtime::Runtime;
 
 /// The configuration of log rotation.
 #[derive(Clone, Debug)]
-pub struct LogConfig {
+pub(crate) struct LogConfig {
     /// `/var/log/containers`: a link for each container.
     pub links_dir: PathBuf,
     /// `podLogsDir`.
@@ -55,12 +55,12 @@ struct LogFile {
 ///
 /// # Errors
 /// The kernel's error.
-pub fn keep_in_memory(pod_logs_dir: &Path, bytes: u64) -> io::Result<()> {
+pub(crate) fn keep_in_memory(pod_logs_dir: &Path, bytes: u64) -> io::Result<()> {
     mount::ensure_private_tmpfs(pod_logs_dir, bytes)
 }
 
 /// Rotates logs until it is dropped.
-pub async fn rotate_logs<R: Runtime>(runtime: Rc<R>, config: LogConfig, clock: Clock) {
+pub(crate) async fn rotate_logs<R: Runtime>(runtime: Rc<R>, config: LogConfig, clock: Clock) {
     let mut told = BTreeSet::new();
     let mut scans = rt::Periodic::every(config.interval);
     loop {

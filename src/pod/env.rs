@@ -54,7 +54,7 @@ pub(super) fn env_files(pod: &Pod, container: &Container) -> BTreeSet<(String, S
 
 /// A variable has no value: the container cannot start (`CreateContainerConfigError`). Texts are upstream's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum EnvError {
+pub(crate) enum EnvError {
     /// A ConfigMap that is not optional.
     #[error("configmap {0:?} not found")]
     ConfigMapNotFound(String),

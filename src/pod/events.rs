@@ -15,7 +15,7 @@ use crate::model::types::{PodRef, Timestamp};
 use crate::platform::clock::Clock;
 use crate::store::{EventKey, StoreHandle, StoredEvent};
 
-pub use crate::store::EventType;
+pub(crate) use crate::store::EventType;
 
 /// Events that `recent` shows; the store's ring holds more.
 const MAX_RECENT: usize = 100;
@@ -119,12 +119,12 @@ impl EventRecorder {
 
     /// For callers that log in words of their own: the same list, no line in the log.
     #[must_use]
-    pub fn without_log(self) -> Self {
+    pub(crate) fn without_log(self) -> Self {
         Self { logs: false, ..self }
     }
 
     /// Something happened to a pod, or to the part of it that `field_path` names (see [`container_path`]).
-    pub fn event(
+    pub(crate) fn event(
         &self,
         pod: &PodRef,
         field_path: Option<String>,
@@ -146,12 +146,12 @@ impl EventRecorder {
 
     /// The node's name.
     #[must_use]
-    pub fn node_name(&self) -> &str {
+    pub(crate) fn node_name(&self) -> &str {
         &self.shared.node_name
     }
 
     /// Something happened to the node.
-    pub fn node_event(&self, event_type: EventType, reason: &str, message: &str) {
+    pub(crate) fn node_event(&self, event_type: EventType, reason: &str, message: &str) {
         let name = self.shared.node_name.clone();
         self.record(EventKey {
             kind: "Node".to_owned(),
@@ -174,7 +174,7 @@ impl EventRecorder {
 
     /// Changes whenever the list does.
     #[must_use]
-    pub fn watch(&self) -> watch::Receiver<u64> {
+    pub(crate) fn watch(&self) -> watch::Receiver<u64> {
         self.shared.version.subscribe()
     }
 
@@ -199,7 +199,7 @@ impl EventRecorder {
 /// `spec.containers{web}`: the part of a pod an event is about. `list` is `containers`, `initContainers` or
 /// `ephemeralContainers`.
 #[must_use]
-pub fn container_path(list: &str, container: &str) -> String {
+pub(crate) fn container_path(list: &str, container: &str) -> String {
     format!("spec.{list}{{{container}}}")
 }
 

@@ -18,7 +18,7 @@ mod stop;
 mod testing;
 mod users;
 
-pub use stop::Patience;
+pub(crate) use stop::Patience;
 
 use cgroups::PodCgroups;
 pub use cgroups::{NodeCgroups, ReservedCgroup};
@@ -56,7 +56,7 @@ use crate::pod::status::rules::DEADLINE_EXCEEDED;
 use crate::pod::volume::{MountedVolumes, VolumeConfig, Volumes};
 use crate::runtime::{ErrorKind, Runtime, RuntimeError, SandboxConfig};
 
-pub use users::{ShareError, node_ids};
+pub(crate) use users::{ShareError, node_ids};
 
 use users::UserNamespaces;
 
@@ -114,7 +114,7 @@ pub struct ExecutorConfig {
 
 /// The result of executing a plan.
 #[derive(Clone, Debug, Default)]
-pub struct Execution {
+pub(crate) struct Execution {
     /// Containers that could not be started.
     pub containers: BTreeMap<ContainerName, Failure>,
     /// The step that ended the execution: sandbox, volumes, a stop.
@@ -181,7 +181,7 @@ impl<R: Runtime> Executor<R> {
 
     /// Executes the plan's actions in order. A failed container start skips what depends on it; any other
     /// failure ends the execution. So does the pod's removal when the plan was to run it.
-    pub async fn execute(
+    pub(crate) async fn execute(
         &self,
         pod: &Pod,
         observed: &ObservedPod,
@@ -523,18 +523,18 @@ impl<R: Runtime> Executor<R> {
 
     /// The device plugins and their allocations.
     #[must_use]
-    pub fn devices(&self) -> &DeviceManager {
+    pub(crate) fn devices(&self) -> &DeviceManager {
         &self.config.devices
     }
 
     /// The volumes of all pods.
     #[must_use]
-    pub fn volumes(&self) -> &Rc<Volumes> {
+    pub(crate) fn volumes(&self) -> &Rc<Volumes> {
         &self.volumes
     }
 
     /// Forgets what is kept in memory about a pod.
-    pub fn forget_pod(&self, uid: &PodUid) {
+    pub(crate) fn forget_pod(&self, uid: &PodUid) {
         self.images.forget_pod(uid);
     }
 

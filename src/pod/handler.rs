@@ -21,7 +21,7 @@ pub(super) const PROBE_USER_AGENT: &str = "kube-probe/1.36";
 
 /// A GET request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HttpGet {
+pub(crate) struct HttpGet {
     /// The target; the certificate of TLS is not verified (upstream).
     pub target: HttpTarget,
     /// `User-Agent` unless the headers contain one.
@@ -52,7 +52,7 @@ impl HttpGet {
 
 /// The answer to a [`HttpGet`], redirects to the same host followed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HttpAnswer {
+pub(crate) struct HttpAnswer {
     /// Of the last response.
     pub status: u16,
     /// At most 10 KiB of it.
@@ -63,7 +63,7 @@ pub struct HttpAnswer {
 
 /// The request had no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum HandlerError {
+pub(crate) enum HandlerError {
     /// The timeout expired.
     #[error("context deadline exceeded")]
     Timeout,
@@ -89,7 +89,7 @@ pub(super) const SERVING: ServingStatus = 1;
 /// # Errors
 /// No connection, no answer, or none in `timeout`, which covers everything up to the last byte of the last
 /// redirect.
-pub async fn http_get(request: &HttpGet, timeout: Duration) -> Result<HttpAnswer, HandlerError> {
+pub(crate) async fn http_get(request: &HttpGet, timeout: Duration) -> Result<HttpAnswer, HandlerError> {
     http::get(request, deadline(timeout)).await
 }
 
@@ -125,7 +125,7 @@ pub(super) fn serving_status_name(status: ServingStatus) -> String {
 
 /// `host:port`, with brackets around an IPv6 address.
 #[must_use]
-pub fn authority(host: &str, port: u16) -> String {
+pub(crate) fn authority(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 

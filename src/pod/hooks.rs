@@ -26,7 +26,7 @@ const MAX_OUTPUT_CHARS: usize = 1024;
 
 /// A hook, and the parts of its container that it refers to.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Hook {
+pub(crate) struct Hook {
     /// What to do.
     pub handler: LifecycleHandler,
     /// Where named ports are looked up.
@@ -46,7 +46,7 @@ pub(super) enum HookCall {
 
 /// The hook to run right after the container has started.
 #[must_use]
-pub fn post_start(container: &Container) -> Option<Hook> {
+pub(crate) fn post_start(container: &Container) -> Option<Hook> {
     let handler = container.lifecycle.as_ref()?.post_start.clone()?;
     Some(Hook { handler, ports: container.ports.clone() })
 }
@@ -54,7 +54,11 @@ pub fn post_start(container: &Container) -> Option<Hook> {
 /// The hook to run before the container is stopped. For a pod that is known from the runtime alone, it comes
 /// from the container's `annotations`.
 #[must_use]
-pub fn pre_stop(pod: &Pod, name: &ContainerName, annotations: &BTreeMap<String, String>) -> Option<Hook> {
+pub(crate) fn pre_stop(
+    pod: &Pod,
+    name: &ContainerName,
+    annotations: &BTreeMap<String, String>,
+) -> Option<Hook> {
     // Every container of a manifest has an image.
     match find_container(pod, name).filter(|(container, _)| !container.image.is_empty()) {
         Some((container, _)) => pre_stop_of(container),

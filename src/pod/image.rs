@@ -29,8 +29,8 @@ use crate::runtime::{ErrorKind, ImageStatus, Runtime, SandboxConfig};
 use credentials::{Credentials, ImageCredentials};
 use records::PullRecords;
 
-pub use credentials::{CredentialsConfig, PodSecret, node_logins};
-pub use records::Prunable;
+pub(crate) use credentials::{CredentialsConfig, PodSecret, node_logins};
+pub(crate) use records::Prunable;
 
 static PULL_DURATION: Family = Family::seconds(
     "kubelet_image_pull_duration_seconds",
@@ -120,7 +120,7 @@ pub(super) struct ImageRequest<'a> {
 
 /// Why a container, or its pod's sandbox, cannot be started yet, as its status shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StartFailure {
+pub(crate) struct StartFailure {
     /// A Kubernetes waiting or event reason: `ErrImagePull`, `ImagePullBackOff`, `CreateContainerError`...
     pub reason: &'static str,
     pub message: String,
@@ -242,7 +242,7 @@ impl<R: Runtime> ImagePuller<R> {
     }
 
     /// Drops the pull back-offs of a pod; to be called when the pod has been removed.
-    pub fn forget_pod(&self, uid: &PodUid) {
+    pub(crate) fn forget_pod(&self, uid: &PodUid) {
         self.back_off.borrow_mut().retain(|(owner, _), _| owner != uid);
     }
 

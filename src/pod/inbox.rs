@@ -12,7 +12,7 @@ use crate::pod::lifecycle::PodWorkerEvent;
 
 /// Updates for one worker.
 #[derive(Default)]
-pub struct Inbox {
+pub(crate) struct Inbox {
     updates: RefCell<Updates>,
     /// Incremented by every request to check the runtime; wraps around.
     observation_requests: Cell<u64>,

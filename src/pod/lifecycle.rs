@@ -17,7 +17,7 @@ pub(super) const MIN_GRACE_SECONDS: i64 = 1;
 
 /// The state of a pod worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PodWorkerState {
+pub(crate) enum PodWorkerState {
     /// Another incarnation of the full name is still there.
     WaitingForName,
     /// The pod is kept running by its spec.
@@ -44,7 +44,7 @@ pub enum PodWorkerState {
 
 /// Why a pod ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EndCause {
+pub(crate) enum EndCause {
     /// It has succeeded or failed and is still wanted: its records and status stay, so that nothing runs it
     /// again.
     Completed,
@@ -66,7 +66,7 @@ pub enum EndCause {
 
 /// What can happen to a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PodWorkerEvent {
+pub(crate) enum PodWorkerEvent {
     /// A source wants this pod: for the first time, again, or with changes that keep the uid.
     Desired,
     /// No source wants the pod any more, or it is evicted.
@@ -103,7 +103,7 @@ pub enum PodWorkerEvent {
 
 /// What the worker has to do because of a transition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PodWorkerEffect {
+pub(crate) enum PodWorkerEffect {
     /// Observe and plan now.
     Sync,
     /// Cancel work in progress and plan with this grace period; repeated whenever the grace period shrinks.
@@ -124,7 +124,7 @@ pub enum PodWorkerEffect {
 
 /// The only way a worker changes state. `spec_grace_seconds` is the pod's own termination grace.
 #[must_use]
-pub fn transition(
+pub(crate) fn transition(
     state: PodWorkerState,
     event: PodWorkerEvent,
     now: Timestamp,
@@ -242,7 +242,7 @@ pub(super) fn remembered_grace(pod: &Pod, now: Timestamp) -> Option<i64> {
 
 /// Converts the times of a terminating pod to those that an API server shows: there, `deletionTimestamp` is
 /// the end of the grace period. Internally it is the start, from which the remaining time is computed.
-pub fn show_end(pod: &mut Pod) {
+pub(crate) fn show_end(pod: &mut Pod) {
     pod.metadata.deletion_timestamp = end_of(pod);
 }
 
@@ -267,7 +267,7 @@ pub(super) fn adopt_earlier_end(pod: &mut Rc<Pod>, other: &Pod) -> bool {
 }
 
 /// The inverse of [`show_end`].
-pub fn restore_start(pod: &mut Pod) {
+pub(crate) fn restore_start(pod: &mut Pod) {
     let grace = grace_of(pod);
     let metadata = &mut pod.metadata;
     metadata.deletion_timestamp = metadata.deletion_timestamp.map(|end| end.saturating_sub(grace));
@@ -280,7 +280,7 @@ fn grace_of(pod: &Pod) -> Duration {
 /// The start and the seconds of the grace period for a pod that is asked to end at `now` with the grace
 /// `wish` (`None`: the pod's own). A later request can only shorten an earlier one.
 #[must_use]
-pub fn requested_termination(pod: &Pod, wish: Option<i64>, now: Timestamp) -> (Timestamp, i64) {
+pub(crate) fn requested_termination(pod: &Pod, wish: Option<i64>, now: Timestamp) -> (Timestamp, i64) {
     let wished = wish.unwrap_or_else(|| pod.termination_grace_period_seconds()).max(MIN_GRACE_SECONDS);
     let metadata = &pod.metadata;
     match (metadata.deletion_timestamp, metadata.deletion_grace_period_seconds) {
@@ -335,7 +335,7 @@ impl PodWorkerState {
     /// The grace to plan with while the pod is being taken down; `None` while it is to run.
     #[cfg(test)]
     #[must_use]
-    pub fn terminating_grace(&self) -> Option<i64> {
+    pub(crate) fn terminating_grace(&self) -> Option<i64> {
         match self {
             Self::Terminating { grace_seconds, .. } => Some(*grace_seconds),
             _ => None,
@@ -374,7 +374,7 @@ impl NameQueue {
 
     /// Who holds `name`.
     #[cfg(test)]
-    pub fn holder(&self, name: &PodFullName) -> Option<&PodUid> {
+    pub(crate) fn holder(&self, name: &PodFullName) -> Option<&PodUid> {
         self.queues.get(name)?.front()
     }
 }

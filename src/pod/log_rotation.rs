@@ -10,7 +10,7 @@ use crate::model::types::Timestamp;
 
 /// `containerLogMaxSize` and `containerLogMaxFiles`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LogLimits {
+pub(crate) struct LogLimits {
     /// A log of this length is rotated; zero disables rotation.
     pub max_bytes: u64,
     /// Files of a container, including the one being written.
@@ -19,7 +19,7 @@ pub struct LogLimits {
 
 /// A rotated file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rotated<K> {
+pub(crate) struct Rotated<K> {
     pub key: K,
     /// When it was written to last.
     pub written_at: Timestamp,
@@ -29,7 +29,7 @@ pub struct Rotated<K> {
 
 /// Whether a log must be rotated now.
 #[must_use]
-pub fn is_long(bytes: u64, limits: LogLimits) -> bool {
+pub(crate) fn is_long(bytes: u64, limits: LogLimits) -> bool {
     limits.max_bytes > 0 && bytes >= limits.max_bytes
 }
 
@@ -53,7 +53,7 @@ pub(super) fn is_rotated(log: &str, name: &str) -> bool {
 
 /// The files to remove before one more is rotated: with it and the new log there are `max_files`.
 #[must_use]
-pub fn excess<K>(mut rotated: Vec<Rotated<K>>, limits: LogLimits) -> Vec<K> {
+pub(crate) fn excess<K>(mut rotated: Vec<Rotated<K>>, limits: LogLimits) -> Vec<K> {
     rotated.sort_by_key(|file| file.written_at);
     let keep = limits.max_files.saturating_sub(2);
     let count = rotated.len().saturating_sub(keep);
@@ -63,7 +63,7 @@ pub fn excess<K>(mut rotated: Vec<Rotated<K>>, limits: LogLimits) -> Vec<K> {
 /// The files to remove, of all containers, so that an eighth of the file system is free. `free` and `total`
 /// are in bytes.
 #[must_use]
-pub fn room<K>(mut rotated: Vec<Rotated<K>>, free: u64, total: u64) -> Vec<K> {
+pub(crate) fn room<K>(mut rotated: Vec<Rotated<K>>, free: u64, total: u64) -> Vec<K> {
     rotated.sort_by_key(|file| file.written_at);
     let mut free = free;
     let mut goes = Vec::new();
@@ -79,7 +79,7 @@ pub fn room<K>(mut rotated: Vec<Rotated<K>>, free: u64, total: u64) -> Vec<K> {
 
 /// Less than an eighth is free.
 #[must_use]
-pub fn is_tight(free: u64, total: u64) -> bool {
+pub(crate) fn is_tight(free: u64, total: u64) -> bool {
     free < total / 8
 }
 

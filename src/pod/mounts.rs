@@ -15,7 +15,7 @@ use crate::pod::env::expand;
 
 /// A mount is invalid: `CreateContainerConfigError`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum MountError {
+pub(crate) enum MountError {
     /// No volume of that name.
     #[error("cannot find volume {volume:?} to mount into container {container:?}")]
     NoVolume {
@@ -58,7 +58,7 @@ pub enum MountError {
 ///
 /// # Errors
 /// When a variable has no value, or the path leads out of the volume.
-pub fn sub_path(mount: &VolumeMount, environment: &[(String, String)]) -> Result<String, MountError> {
+pub(crate) fn sub_path(mount: &VolumeMount, environment: &[(String, String)]) -> Result<String, MountError> {
     let path = if mount.sub_path_expr.is_empty() {
         mount.sub_path.clone()
     } else {
@@ -92,7 +92,7 @@ fn expand_sub_path(expression: &str, environment: &[(String, String)]) -> Result
 ///
 /// # Errors
 /// When it is required and not supported.
-pub fn recursive_read_only(mount: &VolumeMount, runtime_can: bool) -> Result<bool, MountError> {
+pub(crate) fn recursive_read_only(mount: &VolumeMount, runtime_can: bool) -> Result<bool, MountError> {
     let mode = match mount.recursive_read_only.as_deref() {
         None | Some("" | "Disabled") => return Ok(false),
         Some(mode) => mode,

@@ -141,7 +141,7 @@ fn alias_lines(aliases: &[HostAlias]) -> String {
 
 /// The ports of the regular containers, each once per container.
 #[must_use]
-pub fn port_mappings(pod: &Pod) -> Vec<PortMapping> {
+pub(crate) fn port_mappings(pod: &Pod) -> Vec<PortMapping> {
     let mut mappings = Vec::new();
     for container in &pod.spec.containers {
         let mut seen = BTreeSet::new();

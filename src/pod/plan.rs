@@ -29,12 +29,12 @@ mod restart_all;
 #[cfg(test)]
 mod tests;
 
-pub use resize::Actuated;
+pub(crate) use resize::Actuated;
 pub(crate) use restart_all::triggers;
 
 /// What to do next for one pod: the actions in order, then when to sync again.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct PodPlan {
+pub(crate) struct PodPlan {
     /// In order. The first that fails ends the execution of this plan (a failed container start skips only
     /// the containers that must wait for it).
     pub actions: Vec<Action>,
@@ -46,7 +46,7 @@ pub struct PodPlan {
 
 /// One step. Names and ids, never indexes.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Action {
+pub(crate) enum Action {
     /// Stop containers: the groups one after another, the members of a group at the same time. `grace` is the
     /// budget for all groups together; each call gets what is left, at least two seconds (upstream's
     /// minimum).
@@ -80,7 +80,7 @@ pub enum Action {
 
 /// One resource of a running container to change.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ResizeContainer {
+pub(crate) struct ResizeContainer {
     pub id: ContainerId,
     pub name: ContainerName,
     /// `cpu` or `memory`: the one to change.
@@ -91,7 +91,7 @@ pub struct ResizeContainer {
 
 /// A container to stop and the message of its `Killing` event.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StopContainer {
+pub(crate) struct StopContainer {
     pub id: ContainerId,
     pub name: ContainerName,
     /// For example `Stopping container web`.
@@ -102,7 +102,7 @@ pub struct StopContainer {
 
 /// A container to start.
 #[derive(Clone, Debug, PartialEq)]
-pub struct StartContainer {
+pub(crate) struct StartContainer {
     /// Which container of the spec.
     pub name: ContainerName,
     /// Which list of the spec it is in.
@@ -115,7 +115,7 @@ pub struct StartContainer {
 
 /// A container that waits, and its waiting state.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Blocked {
+pub(crate) struct Blocked {
     pub name: ContainerName,
     /// A Kubernetes waiting reason, for example `CrashLoopBackOff`.
     pub reason: &'static str,

@@ -84,7 +84,7 @@ impl<R: Runtime> Prober<R> {
     /// Updates the probes from an observation of a pod that is to run: probes of new instances start, those
     /// of removed instances end. Results in `remembered` for the same instance hold until the first run.
     /// `wake` is notified when a published result changes.
-    pub fn observe(
+    pub(crate) fn observe(
         &self,
         pod: &Rc<Pod>,
         observed: &ObservedPod,
@@ -124,7 +124,7 @@ impl<R: Runtime> Prober<R> {
     }
 
     /// The pod has ended.
-    pub fn remove(&self, uid: &PodUid) {
+    pub(crate) fn remove(&self, uid: &PodUid) {
         self.shared.schedule.borrow_mut().remove(uid);
     }
 

@@ -24,7 +24,7 @@ const SYSTEM_CRITICAL_PRIORITY: i32 = 2_000_000_000;
 
 /// QoS classes of pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum QosClass {
+pub(crate) enum QosClass {
     /// The requests of every container equal its limits.
     Guaranteed,
     /// At least one request or limit is set.
@@ -35,7 +35,7 @@ pub enum QosClass {
 impl QosClass {
     /// `status.qosClass`.
     #[must_use]
-    pub fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Guaranteed => "Guaranteed",
             Self::Burstable => "Burstable",
@@ -107,7 +107,7 @@ fn positive<'a>(list: &'a ResourceList, name: &str) -> Option<&'a Quantity> {
 
 /// The QoS class, from cpu and memory alone. If pod-level resources are set, only they count.
 #[must_use]
-pub fn qos_class(pod: &Pod) -> QosClass {
+pub(crate) fn qos_class(pod: &Pod) -> QosClass {
     let pairs: Vec<(&ResourceList, &ResourceList)> = match &pod.spec.resources {
         Some(resources) => vec![(&resources.requests, &resources.limits)],
         None => all_containers(pod)
@@ -185,7 +185,7 @@ fn sum_over(pod: &Pod, list: impl Fn(&Container) -> ResourceList) -> ResourceLis
 
 /// The requests of the pod, including overhead.
 #[must_use]
-pub fn pod_requests(pod: &Pod) -> ResourceList {
+pub(crate) fn pod_requests(pod: &Pod) -> ResourceList {
     let mut sum = requests_without_overhead(pod);
     add_all(&mut sum, &pod.spec.overhead);
     sum
@@ -201,7 +201,7 @@ fn requests_without_overhead(pod: &Pod) -> ResourceList {
 
 /// The limits of the pod; overhead is added where there is a limit.
 #[must_use]
-pub fn pod_limits(pod: &Pod) -> ResourceList {
+pub(crate) fn pod_limits(pod: &Pod) -> ResourceList {
     let mut sum = limits_without_overhead(pod);
     for (name, amount) in &pod.spec.overhead {
         if sum.contains_key(name) {
@@ -229,13 +229,13 @@ fn units(list: &ResourceList, name: &str) -> i64 {
 
 /// `cpu.shares` for so many thousandths of a CPU.
 #[must_use]
-pub fn cpu_shares(cpu_milli: i64) -> i64 {
+pub(crate) fn cpu_shares(cpu_milli: i64) -> i64 {
     (cpu_milli.saturating_mul(1024) / 1000).clamp(MIN_SHARES, MAX_SHARES)
 }
 
 /// `cpu.cfs_quota_us` for so many thousandths of a CPU; 0 for no limit.
 #[must_use]
-pub fn cpu_quota(cpu_milli: i64, period: i64) -> i64 {
+pub(crate) fn cpu_quota(cpu_milli: i64, period: i64) -> i64 {
     if cpu_milli == 0 { 0 } else { (cpu_milli.saturating_mul(period) / 1000).max(MIN_QUOTA) }
 }
 
@@ -324,7 +324,7 @@ pub(super) fn overhead_resources(pod: &Pod, flags: &ResourceFlags) -> LinuxResou
 
 /// Values of the pod's own cgroup, by QoS class.
 #[must_use]
-pub fn pod_resources(pod: &Pod, node: &NodeCapacity, flags: &ResourceFlags) -> CgroupValues {
+pub(crate) fn pod_resources(pod: &Pod, node: &NodeCapacity, flags: &ResourceFlags) -> CgroupValues {
     let limits = pod_limits(pod);
     let declared = |name: &str| {
         let by_pod = pod.spec.resources.as_ref().is_some_and(|own| positive(&own.limits, name).is_some());
@@ -378,7 +378,7 @@ pub(super) fn burstable_cpu_milli(pod: &Pod) -> i64 {
 /// The pod's priority. Without an apiserver, priority classes are not resolved, except for the two built-in
 /// ones.
 #[must_use]
-pub fn priority(pod: &Pod) -> i32 {
+pub(crate) fn priority(pod: &Pod) -> i32 {
     let built_in = || match pod.spec.priority_class_name.as_str() {
         "system-node-critical" => 2_000_001_000,
         "system-cluster-critical" => 2_000_000_000,
@@ -389,7 +389,7 @@ pub fn priority(pod: &Pod) -> i32 {
 
 /// The pod comes from a file or a URL.
 #[must_use]
-pub fn is_static(pod: &Pod) -> bool {
+pub(crate) fn is_static(pod: &Pod) -> bool {
     let source = pod.metadata.annotations.get("kubernetes.io/config.source");
     let source = source.and_then(|name| PodSource::from_name(name));
     source.is_some_and(|source| source != PodSource::Api)
@@ -398,13 +398,13 @@ pub fn is_static(pod: &Pod) -> bool {
 /// A pod that must not be evicted: static, or of system priority. The class name counts too, since classes
 /// are not resolved to numbers here.
 #[must_use]
-pub fn is_critical(pod: &Pod) -> bool {
+pub(crate) fn is_critical(pod: &Pod) -> bool {
     is_static(pod) || priority(pod) >= SYSTEM_CRITICAL_PRIORITY
 }
 
 /// `oom_score_adj` of a container.
 #[must_use]
-pub fn oom_score_adj(pod: &Pod, container: &Container, memory_capacity: i64) -> i64 {
+pub(crate) fn oom_score_adj(pod: &Pod, container: &Container, memory_capacity: i64) -> i64 {
     if is_critical(pod) && pod.spec.priority_class_name == "system-node-critical" {
         return PROTECTED_OOM_SCORE;
     }
@@ -439,7 +439,7 @@ fn burstable_oom_score(pod: &Pod, container: &Container, capacity: i64) -> i64 {
 
 /// The name by which the kernel's cgroup files know a page size: `64KB`, `2MB`, `1GB`.
 #[must_use]
-pub fn page_size_name(bytes: u64) -> String {
+pub(crate) fn page_size_name(bytes: u64) -> String {
     let (mut size, mut unit) = (bytes, 0);
     let units = ["B", "KB", "MB", "GB", "TB", "PB"];
     while size >= 1024 && size % 1024 == 0 && unit + 1 < units.len() {
@@ -481,7 +481,7 @@ pub(super) fn pod_components(uid: &PodUid, class: QosClass) -> Vec<String> {
 /// The cgroup that holds a class's pods, as a path in the cgroup file system; `Guaranteed` gives that of all
 /// pods.
 #[must_use]
-pub fn class_cgroup_path(class: QosClass, layout: &CgroupLayout) -> String {
+pub(crate) fn class_cgroup_path(class: QosClass, layout: &CgroupLayout) -> String {
     cgroup_path(&class_components(class), layout)
 }
 
@@ -501,13 +501,13 @@ pub(super) fn pod_cgroup_parent(uid: &PodUid, class: QosClass, layout: &CgroupLa
 /// The pod's cgroup as a path in the cgroup file system, for example
 /// `/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podA_B.slice`.
 #[must_use]
-pub fn pod_cgroup_path(uid: &PodUid, class: QosClass, layout: &CgroupLayout) -> String {
+pub(crate) fn pod_cgroup_path(uid: &PodUid, class: QosClass, layout: &CgroupLayout) -> String {
     cgroup_path(&pod_components(uid, class), layout)
 }
 
 /// The path of a cgroup given by its components below the cgroup root (`["kubepods", "burstable"]`).
 #[must_use]
-pub fn cgroup_path(components: &[String], layout: &CgroupLayout) -> String {
+pub(crate) fn cgroup_path(components: &[String], layout: &CgroupLayout) -> String {
     let root = layout.root.split('/').filter(|part| !part.is_empty()).map(str::to_owned);
     let all: Vec<String> = root.chain(components.iter().cloned()).collect();
     match layout.driver {

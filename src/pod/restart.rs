@@ -20,7 +20,7 @@ pub(super) const FORGET_AFTER: Duration = Duration::from_secs(600);
 
 /// Whether a container may start now, and which entry must be stored first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BackOffDecision {
+pub(crate) enum BackOffDecision {
     /// Start, after storing this entry.
     Start(BackOff),
     Wait {
@@ -37,7 +37,7 @@ pub enum BackOffDecision {
 /// A clock that was set back must not block a container: an end that lies more than the whole delay in the
 /// future is invalid, and counts as long past.
 #[must_use]
-pub fn back_off(
+pub(crate) fn back_off(
     entry: Option<BackOff>,
     finished_at: Timestamp,
     now: Timestamp,

@@ -11,14 +11,14 @@ use crate::model::runtime_config::RuntimeHandler;
 
 /// The name of the pod's RuntimeClass.
 #[must_use]
-pub fn class_of(pod: &Pod) -> Option<&str> {
+pub(crate) fn class_of(pod: &Pod) -> Option<&str> {
     pod.spec.runtime_class_name.as_deref().filter(|class| !class.is_empty())
 }
 
 /// The runtime's handler for a pod: that of its class, or, without an object of that name, the name itself.
 /// Empty for the runtime's default.
 #[must_use]
-pub fn handler<'a>(pod: &'a Pod, class: Option<&'a RuntimeClassSpec>) -> &'a str {
+pub(crate) fn handler<'a>(pod: &'a Pod, class: Option<&'a RuntimeClassSpec>) -> &'a str {
     class.map_or_else(|| class_of(pod).unwrap_or_default(), |class| &class.handler)
 }
 
@@ -27,7 +27,7 @@ pub fn handler<'a>(pod: &'a Pod, class: Option<&'a RuntimeClassSpec>) -> &'a str
 ///
 /// # Errors
 /// Why the pod is refused, in upstream's words.
-pub fn admit<'a>(
+pub(crate) fn admit<'a>(
     pod: &mut Pod,
     class: Option<&RuntimeClassSpec>,
     handlers: impl IntoIterator<Item = &'a str>,
@@ -61,7 +61,7 @@ fn without_class(spec: &PodSpec, defines_none: bool) -> Result<(), String> {
 ///
 /// # Errors
 /// The pod has other values.
-pub fn apply(spec: &mut PodSpec, class: &RuntimeClassSpec) -> Result<(), String> {
+pub(crate) fn apply(spec: &mut PodSpec, class: &RuntimeClassSpec) -> Result<(), String> {
     if let Some(overhead) = &class.overhead {
         if !spec.overhead.is_empty() && spec.overhead != *overhead {
             return Err(
@@ -119,7 +119,7 @@ fn includes(wide: &Toleration, narrow: &Toleration) -> bool {
 /// from the class stay, as a cluster's pods keep theirs from admission. Also returns the pod's conflicts with
 /// its class; the pod then runs as written.
 #[must_use]
-pub fn resolved(
+pub(crate) fn resolved(
     pod: &Pod,
     known: Option<&Pod>,
     class: Option<&RuntimeClassSpec>,

@@ -19,12 +19,12 @@ const DEFAULT_SCHEDULER: &str = "default-scheduler";
 
 /// The pod waits until its scheduling gates are removed.
 #[must_use]
-pub fn is_gated(spec: &PodSpec) -> bool {
+pub(crate) fn is_gated(spec: &PodSpec) -> bool {
     !spec.scheduling_gates.is_empty()
 }
 
 /// Puts a pod of the API on this node, unless it waits for its gates.
-pub fn place(spec: &mut PodSpec, node_name: &str) {
+pub(crate) fn place(spec: &mut PodSpec, node_name: &str) {
     if spec.node_name.is_empty() && !is_gated(spec) {
         node_name.clone_into(&mut spec.node_name);
     }
@@ -54,7 +54,7 @@ pub(super) fn gated_status(pod: &Pod, previous: Option<&PodStatus>, now: Timesta
 
 /// The status of a pod before the first sync of its worker.
 #[must_use]
-pub fn first_status(pod: &Pod) -> PodStatus {
+pub(crate) fn first_status(pod: &Pod) -> PodStatus {
     if is_gated(&pod.spec) {
         gated_status(pod, None, first_seen(pod).unwrap_or_default())
     } else {
@@ -64,14 +64,14 @@ pub fn first_status(pod: &Pod) -> PodStatus {
 
 /// The reason in the status of a pod that waits for its gates.
 #[must_use]
-pub fn gated_reason(status: &PodStatus) -> Option<&str> {
+pub(crate) fn gated_reason(status: &PodStatus) -> Option<&str> {
     let is_this = |condition: &&PodCondition| condition.type_ == SCHEDULED && condition.reason == REASON;
     status.conditions.iter().find(is_this).map(|condition| condition.reason.as_str())
 }
 
 /// The scheduling fields of the pod that this node ignores.
 #[must_use]
-pub fn unscheduled(spec: &PodSpec) -> Vec<String> {
+pub(crate) fn unscheduled(spec: &PodSpec) -> Vec<String> {
     let mut warnings = Vec::new();
     if !matches!(spec.scheduler_name.as_str(), "" | DEFAULT_SCHEDULER) {
         warnings.push(format!(

@@ -44,7 +44,7 @@ const APPARMOR_ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.i
 
 /// Configuration that security choices depend on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SecurityDefaults {
+pub(crate) struct SecurityDefaults {
     /// `seccompDefault`: pods without a profile get the runtime's.
     pub seccomp_default: bool,
     /// The directory of `localhostProfile` paths, `<root>/seccomp`.
@@ -53,7 +53,7 @@ pub struct SecurityDefaults {
 
 /// The inputs for a pod's security that are not in its spec.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SecurityIds {
+pub(crate) struct SecurityIds {
     /// The pod's id range, when it has a user namespace.
     pub user_namespace: Option<IdRange>,
     /// The container whose processes are visible, see [`ephemeral_target`].
@@ -135,7 +135,7 @@ pub(super) fn check_run_as_non_root(
 
 /// The security settings of one container. `volume_groups` are those of the pod's volumes.
 #[must_use]
-pub fn container_security(
+pub(crate) fn container_security(
     pod: &Pod,
     container: &Container,
     image: &ImageStatus,
@@ -288,7 +288,7 @@ fn label(options: &SeLinuxOptions) -> SelinuxLabel {
 
 /// Whether groups that the image gives the user count.
 #[must_use]
-pub fn supplemental_groups_policy(pod: &Pod) -> SupplementalGroupsPolicy {
+pub(crate) fn supplemental_groups_policy(pod: &Pod) -> SupplementalGroupsPolicy {
     match of_pod(pod, |shared| shared.supplemental_groups_policy.as_deref()) {
         Some("Strict") => SupplementalGroupsPolicy::Strict,
         _ => SupplementalGroupsPolicy::Merge,
@@ -317,7 +317,7 @@ fn choice(profile: &SeccompProfile, defaults: &SecurityDefaults) -> SeccompChoic
 
 /// Whether a container is privileged.
 #[must_use]
-pub fn is_privileged(container: &Container) -> bool {
+pub(crate) fn is_privileged(container: &Container) -> bool {
     of_container(container, |own| own.privileged) == Some(true)
 }
 
@@ -331,7 +331,7 @@ pub(super) fn pod_is_privileged(pod: &Pod) -> bool {
 
 /// fsGroup, then those that come with volumes, then the listed groups.
 #[must_use]
-pub fn supplemental_groups(pod: &Pod, volume_groups: &[i64]) -> Vec<i64> {
+pub(crate) fn supplemental_groups(pod: &Pod, volume_groups: &[i64]) -> Vec<i64> {
     let shared = pod.spec.security_context.as_ref();
     let fs_group = shared.and_then(|shared| shared.fs_group);
     let listed = shared.map(|shared| shared.supplemental_groups.as_slice()).unwrap_or_default();
@@ -340,7 +340,7 @@ pub fn supplemental_groups(pod: &Pod, volume_groups: &[i64]) -> Vec<i64> {
 
 /// Which namespaces the pod's containers share.
 #[must_use]
-pub fn namespaces(pod: &Pod) -> NamespaceOptions {
+pub(crate) fn namespaces(pod: &Pod) -> NamespaceOptions {
     let spec = &pod.spec;
     NamespaceOptions {
         network: if spec.host_network { NamespaceMode::Node } else { NamespaceMode::Pod },

@@ -14,7 +14,7 @@ use crate::model::types::PodUid;
 use crate::platform::metrics::{self, Family};
 
 /// Upstream's upper bounds of the buckets, in seconds.
-pub const BUCKETS: [f64; 25] = [
+pub(crate) const BUCKETS: [f64; 25] = [
     0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 20.0, 30.0, 45.0, 60.0, 120.0, 180.0, 240.0, 300.0, 360.0,
     480.0, 600.0, 900.0, 1200.0, 1800.0, 2700.0, 3600.0,
 ];
@@ -46,7 +46,7 @@ thread_local! {
 }
 
 /// A pod appears for the first time.
-pub fn expect(uid: &PodUid) {
+pub(crate) fn expect(uid: &PodUid) {
     let now = Instant::now();
     let start = || Start { since: now, pulls: 0, pulling: now, pulled: Duration::ZERO };
     STARTS.with_borrow_mut(|all| {
@@ -55,11 +55,11 @@ pub fn expect(uid: &PodUid) {
 }
 
 /// An image is being pulled for a pod, until this is dropped.
-pub struct Pull(PodUid);
+pub(crate) struct Pull(PodUid);
 
 impl Pull {
     #[must_use]
-    pub fn begin(uid: &PodUid) -> Self {
+    pub(crate) fn begin(uid: &PodUid) -> Self {
         change(uid, |start| {
             if start.pulls == 0 {
                 start.pulling = Instant::now();
@@ -87,7 +87,7 @@ fn change(uid: &PodUid, change: impl FnOnce(&mut Start)) {
 
 /// Takes a new status of a pod: once all its containers run, its start duration is recorded, and its data is
 /// freed.
-pub fn observe(pod: &Pod, status: &PodStatus) {
+pub(crate) fn observe(pod: &Pod, status: &PodStatus) {
     let containers = &status.container_statuses;
     let is_over = matches!(status.phase.as_str(), "Succeeded" | "Failed");
     let runs = !containers.is_empty() && containers.iter().all(|container| container.state.running.is_some());
@@ -103,7 +103,7 @@ pub fn observe(pod: &Pod, status: &PodStatus) {
 }
 
 /// Frees the data of a removed pod.
-pub fn remove(uid: &PodUid) {
+pub(crate) fn remove(uid: &PodUid) {
     let _ = forget(uid);
 }
 

@@ -105,7 +105,7 @@ impl StatusManager {
 
     /// The pod is wanted. Until its worker sets a status, [`Self::all_pods`] shows the pod with its
     /// remembered status.
-    pub fn expect(&self, pod: &Rc<Pod>) {
+    pub(crate) fn expect(&self, pod: &Rc<Pod>) {
         let uid = &pod.metadata.uid;
         let mut entries = self.entries.borrow_mut();
         match entries.get_mut(uid) {
@@ -133,7 +133,7 @@ impl StatusManager {
     }
 
     /// Another version of a pod that is being taken down, or will be from now on.
-    pub fn update_terminating(&self, pod: &Rc<Pod>) {
+    pub(crate) fn update_terminating(&self, pod: &Rc<Pod>) {
         if let Some(entry) = self.entries.borrow_mut().get_mut(&pod.metadata.uid) {
             entry.describe(pod, &self.revisions);
         }
@@ -143,7 +143,7 @@ impl StatusManager {
     /// Publishes the status of a pod. Of the object itself only its deletion is taken: a client may have
     /// changed the rest since the worker read its mailbox, and must find its change. The store is written
     /// only if the meaning of the status changed, and never during a shutdown of the machine.
-    pub fn set(&self, pod: &Rc<Pod>, mut status: PodStatus) {
+    pub(crate) fn set(&self, pod: &Rc<Pod>, mut status: PodStatus) {
         let uid = &pod.metadata.uid;
         let last = self.last(uid);
         let expected = self.expected.borrow_mut().remove(uid);
@@ -183,7 +183,7 @@ impl StatusManager {
     }
 
     /// Removes the status of a pod.
-    pub fn remove(&self, uid: &PodUid) {
+    pub(crate) fn remove(&self, uid: &PodUid) {
         start::remove(uid);
         let expected = self.expected.borrow_mut().remove(uid);
         self.remembered.borrow_mut().remove(uid);
@@ -199,7 +199,7 @@ impl StatusManager {
     }
 
     /// Clients see another object from now on, for a reason that is not in the pod: its mirror pod was replaced.
-    pub fn set_mirror(&self, uid: &PodUid) {
+    pub(crate) fn set_mirror(&self, uid: &PodUid) {
         self.stamp(|pod| pod.metadata.uid == *uid);
     }
 
@@ -212,7 +212,7 @@ impl StatusManager {
 
     /// The resource version of a pod in [`Self::everybody`].
     #[must_use]
-    pub fn resource_version(&self, uid: &PodUid) -> u64 {
+    pub(crate) fn resource_version(&self, uid: &PodUid) -> u64 {
         let entry = self.entries.borrow().get(uid).map(|entry| entry.version);
         entry.or_else(|| self.expected.borrow().get(uid).map(|known| known.version)).unwrap_or_default()
     }
@@ -241,7 +241,7 @@ impl StatusManager {
     /// One of [`Self::all_pods`], without copying the others; of two with one name, that with this uid, or
     /// the first.
     #[must_use]
-    pub fn find(&self, namespace: &str, name: &str, uid: Option<&PodUid>) -> Option<Pod> {
+    pub(crate) fn find(&self, namespace: &str, name: &str, uid: Option<&PodUid>) -> Option<Pod> {
         let entries = self.entries.borrow();
         if let Some(StatusEntry { pod, status, .. }) =
             entries.values().find(|entry| is_named(&entry.pod, namespace, name, uid))
@@ -262,14 +262,14 @@ impl StatusManager {
 
     /// Changes whenever any status changes.
     #[must_use]
-    pub fn watch(&self) -> watch::Receiver<u64> {
+    pub(crate) fn watch(&self) -> watch::Receiver<u64> {
         self.version.subscribe()
     }
 }
 
 /// The pod has this name, and this uid if one is named.
 #[must_use]
-pub fn is_named(pod: &Pod, namespace: &str, name: &str, uid: Option<&PodUid>) -> bool {
+pub(crate) fn is_named(pod: &Pod, namespace: &str, name: &str, uid: Option<&PodUid>) -> bool {
     let metadata = &pod.metadata;
     metadata.name == name && metadata.namespace == namespace && uid.is_none_or(|uid| *uid == metadata.uid)
 }

@@ -8,7 +8,7 @@ use crate::model::api::pod::{ContainerPort, HttpGetAction, IntOrString};
 
 /// The parts of an `httpGet`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HttpTarget {
+pub(crate) struct HttpTarget {
     pub https: bool,
     /// Name or address, without brackets; empty for this machine.
     pub host: String,

@@ -30,7 +30,7 @@ pub(super) fn falls_back_to_log(container: &ObservedContainer) -> bool {
 
 /// The runtime's message, then the container's own.
 #[must_use]
-pub fn joined(runtime: &str, own: &str) -> String {
+pub(crate) fn joined(runtime: &str, own: &str) -> String {
     match (runtime.is_empty(), own.is_empty()) {
         (_, true) => runtime.to_owned(),
         (true, false) => own.to_owned(),

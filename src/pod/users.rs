@@ -14,7 +14,7 @@ use crate::model::runtime_config::IdRange;
 use crate::model::types::PodUid;
 
 /// `userNamespaces.idsPerPod` unless configured.
-pub const DEFAULT_IDS_PER_POD: u32 = 65_536;
+pub(crate) const DEFAULT_IDS_PER_POD: u32 = 65_536;
 
 /// The node's share of ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +75,12 @@ impl NodeIds {
     ///
     /// # Errors
     /// It cannot be cut into ranges for `max_pods` pods.
-    pub fn new(first: u32, length: u32, ids_per_pod: u32, max_pods: u32) -> Result<Self, NodeIdsError> {
+    pub(crate) fn new(
+        first: u32,
+        length: u32,
+        ids_per_pod: u32,
+        max_pods: u32,
+    ) -> Result<Self, NodeIdsError> {
         if ids_per_pod == 0 || !ids_per_pod.is_multiple_of(DEFAULT_IDS_PER_POD) {
             return Err(NodeIdsError::IdsPerPod(ids_per_pod));
         }
@@ -99,7 +104,7 @@ impl NodeIds {
     ///
     /// # Errors
     /// As [`Self::new`].
-    pub fn all(ids_per_pod: u32, max_pods: u32) -> Result<Self, NodeIdsError> {
+    pub(crate) fn all(ids_per_pod: u32, max_pods: u32) -> Result<Self, NodeIdsError> {
         Self::new(ids_per_pod, ids_per_pod.wrapping_neg(), ids_per_pod, max_pods)
     }
 

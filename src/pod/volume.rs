@@ -37,11 +37,11 @@ use claim::{BeingGiven, FsGroup, LocalVolume};
 use nfs::Export;
 use orphans::Guard;
 use ownership::Policy;
-pub use propagation::{MARK as MOUNT_MARK, share_mounts_below, unshare_mounts_below};
+pub(crate) use propagation::{MARK as MOUNT_MARK, share_mounts_below, unshare_mounts_below};
 use remote::RemoteError;
-pub use remote::{RemoteJobs, run as run_remote};
+pub(crate) use remote::{RemoteJobs, run as run_remote};
 use rendered::Refreshed;
-pub use sub_path::{SubPath, SubPathError};
+pub(crate) use sub_path::{SubPath, SubPathError};
 use tear_down::tear_down_dir;
 
 /// Where pods' directories are.
@@ -55,7 +55,7 @@ pub struct VolumeConfig {
 
 /// A volume that is ready to be mounted into containers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct MountedVolume {
+pub(crate) struct MountedVolume {
     /// On the node.
     pub host_path: PathBuf,
     /// Volumes that can only be read.
@@ -73,7 +73,7 @@ pub(super) type MountedVolumes = BTreeMap<String, MountedVolume>;
 
 /// A volume could not be set up or removed.
 #[derive(Debug, thiserror::Error)]
-pub enum VolumeError {
+pub(crate) enum VolumeError {
     /// This version does not support the kind of volume.
     #[error("MountVolume.SetUp failed for volume {volume:?} : no volume plugin matched")]
     UnsupportedKind {
@@ -196,7 +196,7 @@ impl VolumeError {
 }
 
 /// The volumes of all pods.
-pub struct Volumes {
+pub(crate) struct Volumes {
     config: VolumeConfig,
     objects: Rc<dyn ObjectLookup>,
     clock: Clock,
@@ -209,7 +209,7 @@ pub struct Volumes {
 impl Volumes {
     /// Volumes below `config.pods_dir`, with content from `objects`.
     #[must_use]
-    pub fn new(config: VolumeConfig, objects: Rc<dyn ObjectLookup>, clock: Clock) -> Self {
+    pub(crate) fn new(config: VolumeConfig, objects: Rc<dyn ObjectLookup>, clock: Clock) -> Self {
         Self {
             config,
             objects,
@@ -226,7 +226,7 @@ impl Volumes {
     ///
     /// # Errors
     /// The first volume that fails, in the order of the spec.
-    pub async fn ensure(&self, pod: &Pod) -> Result<MountedVolumes, VolumeError> {
+    pub(crate) async fn ensure(&self, pod: &Pod) -> Result<MountedVolumes, VolumeError> {
         self.guard.claim(&pod.metadata.uid).await;
         let pod_dir = self.make_pod_dir(&pod.metadata.uid).await?;
         let mut mounted = MountedVolumes::new();

@@ -39,7 +39,7 @@ use crate::runtime::{Runtime, RuntimeStatus};
 use crate::store::{StoreHandle, StoredContainerState};
 
 use counts::{Counts, EarlierLife};
-pub use pressure::PodPressure;
+pub(crate) use pressure::PodPressure;
 
 use crate::pod::inbox::Inbox;
 use crate::pod::prober::Prober;
@@ -120,13 +120,13 @@ impl<R: Runtime> PodWorkers<R> {
     }
 
     /// Starts a worker for the pod, or passes the new version to its worker.
-    pub fn update_pod(&self, pod: Rc<Pod>) {
+    pub(crate) fn update_pod(&self, pod: Rc<Pod>) {
         self.shared.deps.statuses.expect(&pod);
         self.inbox_of(&pod).update_pod(pod);
     }
 
     /// Continues the termination of a pod that an earlier process began, with the rest of its grace period.
-    pub fn resume_termination(&self, pod: Rc<Pod>) {
+    pub(crate) fn resume_termination(&self, pod: Rc<Pod>) {
         let inbox = self.inbox_of(&pod);
         // The pod's room is released when it has ended.
         self.shared.deps.admission.reserve(&pod);
@@ -137,7 +137,7 @@ impl<R: Runtime> PodWorkers<R> {
     }
 
     /// The pod is not wanted any more: its worker takes it down.
-    pub fn remove(&self, pod: &Rc<Pod>, grace_override: Option<i64>) {
+    pub(crate) fn remove(&self, pod: &Rc<Pod>, grace_override: Option<i64>) {
         if let Some(worker) = self.shared.workers.borrow().get(&pod.metadata.uid) {
             self.show_terminating(pod, grace_override);
             worker.inbox.push_event(PodWorkerEvent::Removed { grace_override });
@@ -146,7 +146,7 @@ impl<R: Runtime> PodWorkers<R> {
 
     /// The pod was deleted and has finalizers: it is taken down, and its object stays in the given version.
     /// Also for a later version of such a pod.
-    pub fn finalize(&self, pod: Rc<Pod>) {
+    pub(crate) fn finalize(&self, pod: Rc<Pod>) {
         let mut pod = pod;
         let metadata = &pod.metadata;
         let known = self.shared.deps.statuses.find(&metadata.namespace, &metadata.name, Some(&metadata.uid));
@@ -167,7 +167,7 @@ impl<R: Runtime> PodWorkers<R> {
 
     /// Another version of a pod that is being taken down and has no finalizers: the shown object changes, its
     /// end does not.
-    pub fn update_terminating(&self, pod: Rc<Pod>) {
+    pub(crate) fn update_terminating(&self, pod: Rc<Pod>) {
         if let Some(worker) = self.shared.workers.borrow().get(&pod.metadata.uid) {
             self.shared.deps.statuses.update_terminating(&pod);
             worker.inbox.update_terminating(pod);
@@ -189,7 +189,7 @@ impl<R: Runtime> PodWorkers<R> {
     }
 
     /// At start: pods that held a place by their last status keep it, whichever worker syncs first.
-    pub fn reserve_admitted(&self, pods: &[Rc<Pod>]) {
+    pub(crate) fn reserve_admitted(&self, pods: &[Rc<Pod>]) {
         let deps = &self.shared.deps;
         for pod in pods {
             if deps.statuses.last(&pod.metadata.uid).is_some_and(|status| was_admitted(&status)) {
@@ -199,7 +199,7 @@ impl<R: Runtime> PodWorkers<R> {
     }
 
     /// These pods changed in the runtime. Returns those without a worker.
-    pub fn request_observation(&self, uids: impl IntoIterator<Item = PodUid>) -> BTreeSet<PodUid> {
+    pub(crate) fn request_observation(&self, uids: impl IntoIterator<Item = PodUid>) -> BTreeSet<PodUid> {
         let workers = self.shared.workers.borrow();
         let mut unknown = BTreeSet::new();
         for uid in uids {
@@ -214,20 +214,20 @@ impl<R: Runtime> PodWorkers<R> {
     }
 
     /// Restarts these containers of a pod.
-    pub fn restart(&self, uid: &PodUid, containers: Vec<ContainerName>) {
+    pub(crate) fn restart(&self, uid: &PodUid, containers: Vec<ContainerName>) {
         if let Some(worker) = self.shared.workers.borrow().get(uid) {
             worker.inbox.restart(containers);
         }
     }
 
     /// Sets the changes that clients made to the Node: pods that were kept away may be admitted.
-    pub fn set_node_changes(&self, changes: &NodeChanges) {
+    pub(crate) fn set_node_changes(&self, changes: &NodeChanges) {
         self.shared.wake(self.shared.deps.admission.set_node_changes(changes));
     }
 
     /// Queries the runtime's features, and passes them to `hear`; pods that waited for them are checked
     /// again. If the runtime does not answer, the pods that need its features ask again.
-    pub fn query_features(&self, hear: impl FnOnce(RuntimeStatus) + 'static) {
+    pub(crate) fn query_features(&self, hear: impl FnOnce(RuntimeStatus) + 'static) {
         let shared = Rc::clone(&self.shared);
         rt::spawn("runtime features", async move {
             if let Ok(status) = shared.deps.runtime.status().await {
@@ -239,7 +239,7 @@ impl<R: Runtime> PodWorkers<R> {
     }
 
     /// All workers check the runtime, for example when it is back.
-    pub fn observe_all(&self) {
+    pub(crate) fn observe_all(&self) {
         for worker in self.shared.workers.borrow().values() {
             worker.inbox.request_observation();
         }
@@ -247,7 +247,7 @@ impl<R: Runtime> PodWorkers<R> {
 
     /// To be called whenever objects may have changed. If they have, all workers check again, since any pod
     /// may wait for an object or have one mounted.
-    pub fn observe_if_objects_changed(&self) {
+    pub(crate) fn observe_if_objects_changed(&self) {
         let generation = self.shared.deps.executor.objects_generation();
         if self.shared.objects_generation.replace(generation) != generation {
             self.observe_all();
@@ -255,13 +255,13 @@ impl<R: Runtime> PodWorkers<R> {
     }
 
     /// The runtime answers: creates the cgroups above the pods' once.
-    pub fn ensure_node_cgroups(&self) {
+    pub(crate) fn ensure_node_cgroups(&self) {
         let shared = Rc::clone(&self.shared);
         rt::spawn("node cgroups", async move { shared.deps.executor.ensure_node_cgroups().await });
     }
 
     /// All wanted and running pods have a worker: removes the cgroups of other pods.
-    pub fn sweep_cgroups(&self) {
+    pub(crate) fn sweep_cgroups(&self) {
         let shared = Rc::clone(&self.shared);
         rt::spawn("cgroup sweep", async move {
             let known = || shared.workers.borrow().keys().cloned().into_set();
@@ -272,20 +272,20 @@ impl<R: Runtime> PodWorkers<R> {
     }
 
     /// The last call of a process that ends without leaving pods behind.
-    pub fn final_cleanup(&self) -> impl Future<Output = ()> + use<R> {
+    pub(crate) fn final_cleanup(&self) -> impl Future<Output = ()> + use<R> {
         let shared = Rc::clone(&self.shared);
         async move { shared.deps.executor.remove_empty_cgroups().await }
     }
 
     /// The device plugins and their allocations.
     #[must_use]
-    pub fn devices(&self) -> DeviceManager {
+    pub(crate) fn devices(&self) -> DeviceManager {
         self.shared.deps.executor.devices().clone()
     }
 
     /// Wakes pods that wait for devices when more become available; runs as long as the process.
     #[must_use]
-    pub fn follow_devices(&self) -> JoinHandle<()> {
+    pub(crate) fn follow_devices(&self) -> JoinHandle<()> {
         let shared = Rc::clone(&self.shared);
         let mut changes = shared.deps.executor.devices().changes();
         rt::spawn("device changes", async move {
@@ -299,19 +299,19 @@ impl<R: Runtime> PodWorkers<R> {
 
     /// The statuses of all pods.
     #[must_use]
-    pub fn statuses(&self) -> &Rc<StatusManager> {
+    pub(crate) fn statuses(&self) -> &Rc<StatusManager> {
         &self.shared.deps.statuses
     }
 
     /// Pods that have a worker.
     #[must_use]
-    pub fn uids(&self) -> BTreeSet<PodUid> {
+    pub(crate) fn uids(&self) -> BTreeSet<PodUid> {
         self.shared.workers.borrow().keys().cloned().into_set()
     }
 
     /// The volumes of all pods, those without a worker included.
     #[must_use]
-    pub fn volumes(&self) -> Rc<Volumes> {
+    pub(crate) fn volumes(&self) -> Rc<Volumes> {
         Rc::clone(self.shared.deps.executor.volumes())
     }
 
@@ -340,7 +340,7 @@ impl<R: Runtime> PodWorkers<R> {
 
 /// Only the object of a deleted pod is left: upstream's last deletion, with a grace period of zero.
 #[must_use]
-pub fn has_only_object(pod: &Pod) -> bool {
+pub(crate) fn has_only_object(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_some() && pod.metadata.deletion_grace_period_seconds == Some(0)
 }
 

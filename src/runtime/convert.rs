@@ -22,16 +22,16 @@ mod tests;
 mod usage;
 
 pub(in crate::runtime) use observed::may_name_files;
-pub use observed::{
+pub(crate) use observed::{
     cgroup_driver_from_message, container_from_list, container_from_status, image_from_message, listed_image,
     pod_from_labels, sandbox_from_list, sandbox_from_status, status_from_message,
 };
-pub use requested::{RequestError, requested_container, requested_resources, requested_sandbox};
-pub use usage::{disk_from_message, figures_from_message};
+pub(crate) use requested::{RequestError, requested_container, requested_resources, requested_sandbox};
+pub(crate) use usage::{disk_from_message, figures_from_message};
 
 /// `PodSandboxConfig`.
 #[must_use]
-pub fn sandbox_config(config: &SandboxConfig) -> cri::PodSandboxConfig {
+pub(crate) fn sandbox_config(config: &SandboxConfig) -> cri::PodSandboxConfig {
     let linux = cri::LinuxPodSandboxConfig {
         cgroup_parent: config.cgroup_parent.clone(),
         security_context: Some(security::of_sandbox(config)),
@@ -59,7 +59,7 @@ pub fn sandbox_config(config: &SandboxConfig) -> cri::PodSandboxConfig {
 
 /// `ContainerConfig`.
 #[must_use]
-pub fn container_config(config: &ContainerConfig) -> cri::ContainerConfig {
+pub(crate) fn container_config(config: &ContainerConfig) -> cri::ContainerConfig {
     let linux = cri::LinuxContainerConfig {
         resources: Some(resources(&config.resources)),
         security_context: Some(security::of_container(&config.security)),
@@ -102,7 +102,7 @@ fn device(device: &Device) -> cri::Device {
 
 /// `ImageSpec` of a reference.
 #[must_use]
-pub fn image_spec(image: &str) -> cri::ImageSpec {
+pub(crate) fn image_spec(image: &str) -> cri::ImageSpec {
     cri::ImageSpec {
         image: image.to_owned(),
         user_specified_image: image.to_owned(),
@@ -131,14 +131,14 @@ pub(super) fn pod_selector(pod: Option<&PodUid>) -> BTreeMap<String, String> {
 
 /// Whole seconds, rounded up: a grace period of half a second is not none.
 #[must_use]
-pub fn grace_seconds(grace: Duration) -> i64 {
+pub(crate) fn grace_seconds(grace: Duration) -> i64 {
     let seconds = grace.as_secs().saturating_add(u64::from(grace.subsec_nanos() > 0));
     i64::try_from(seconds).unwrap_or(i64::MAX)
 }
 
 /// `LinuxContainerResources`.
 #[must_use]
-pub fn resources(resources: &LinuxResources) -> cri::LinuxContainerResources {
+pub(crate) fn resources(resources: &LinuxResources) -> cri::LinuxContainerResources {
     let hugepages = |(page_size, limit): &(String, u64)| cri::HugepageLimit {
         page_size: page_size.clone(),
         limit: *limit,

@@ -42,7 +42,7 @@ const BUCKETS: [f64; 14] = [
 ];
 
 /// A call that is under way. A cancelled call is not counted.
-pub struct Operation {
+pub(crate) struct Operation {
     call: &'static str,
     began: Instant,
 }
@@ -50,12 +50,12 @@ pub struct Operation {
 impl Operation {
     /// Begins a call, by CRI's name.
     #[must_use]
-    pub fn begin(call: &'static str) -> Self {
+    pub(crate) fn begin(call: &'static str) -> Self {
         Self { call, began: Instant::now() }
     }
 
     /// Counts the call as answered.
-    pub fn end(self, has_failed: bool) {
+    pub(crate) fn end(self, has_failed: bool) {
         let name = operation_type(self.call);
         metrics::count(&OPERATIONS, &[&name]);
         metrics::observe(&DURATION, &[&name], self.began.elapsed());

@@ -34,7 +34,7 @@ const SOCKET_MODE: u32 = 0o660;
 const MAX_CONNECTIONS: usize = 512;
 
 #[derive(Clone)]
-pub struct CriServer {
+pub(crate) struct CriServer {
     runtime: EmbeddedRuntime,
     streams: Announcer,
 }
@@ -42,12 +42,12 @@ pub struct CriServer {
 impl CriServer {
     /// Serves `runtime`; streams are announced on `streams`.
     #[must_use]
-    pub fn new(runtime: EmbeddedRuntime, streams: Announcer) -> Self {
+    pub(crate) fn new(runtime: EmbeddedRuntime, streams: Announcer) -> Self {
         Self { runtime, streams }
     }
 
     /// Serves until the future is dropped, and ends all connections then. Needs a `LocalSet`.
-    pub async fn serve(self, listener: UnixListener) {
+    pub(crate) async fn serve(self, listener: UnixListener) {
         let accept = async || listener.accept().await.map(|(stream, _)| stream);
         connections::serve("the CRI socket", MAX_CONNECTIONS, accept, |stream, place| {
             let server = self.clone();
@@ -140,7 +140,7 @@ impl CriServer {
 ///
 /// # Errors
 /// Another process listens there, a file that is no socket is in the way, or the system refuses.
-pub async fn listen(path: &Path) -> Result<UnixListener, BindError> {
+pub(crate) async fn listen(path: &Path) -> Result<UnixListener, BindError> {
     let listener = bind(path).await?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(SOCKET_MODE))
         .map_err(|source| BindError::File { action: "set the mode of", path: path.to_owned(), source })?;

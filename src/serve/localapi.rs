@@ -57,7 +57,7 @@ use versions::{Change, Keep, Versions};
 use watch::Watchers;
 use written::Retained;
 
-pub struct LocalApi {
+pub(crate) struct LocalApi {
     /// Pods, logs and streams.
     pub(crate) node: SharedNode,
     pub(crate) cluster: SharedCluster,
@@ -70,7 +70,7 @@ pub struct LocalApi {
 
 impl LocalApi {
     #[must_use]
-    pub fn new(
+    pub(crate) fn new(
         node: SharedNode,
         cluster: SharedCluster,
         editor: Editor,
@@ -222,7 +222,7 @@ impl Delegate for LocalApi {
 
 /// A string in an object; empty if absent.
 #[must_use]
-pub fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
+pub(crate) fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
     object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 

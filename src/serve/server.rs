@@ -48,14 +48,14 @@ use body::Body;
 use node::SharedNode;
 use write_timeout::{PLAIN, Patience, Patient, STREAM};
 
-pub use crate::platform::bind::{BindError, bind};
+pub(crate) use crate::platform::bind::{BindError, bind};
 pub use report::{AgentReport, ObjectDetail};
 
 /// The default path of the local socket.
-pub const DEFAULT_SOCKET: &str = "/run/agent/agent.sock";
+pub(crate) const DEFAULT_SOCKET: &str = "/run/agent/agent.sock";
 
 /// The upstream release that this follows, with the agent's own version appended.
-pub const RELEASE: &str = concat!("v1.36.0+agent-", env!("CARGO_PKG_VERSION"));
+pub(crate) const RELEASE: &str = concat!("v1.36.0+agent-", env!("CARGO_PKG_VERSION"));
 
 /// More than users and scripts on one box need; each connection costs a buffer.
 const MAX_CONNECTIONS: usize = 64;
@@ -70,7 +70,12 @@ const OWN: Served =
 
 /// Serves until the future is dropped, and ends all connections then. A process that can open the socket may
 /// do everything: only root can. Needs a `LocalSet`.
-pub async fn serve(listener: UnixListener, node: SharedNode, delegate: Option<SharedDelegate>, clock: Clock) {
+pub(crate) async fn serve(
+    listener: UnixListener,
+    node: SharedNode,
+    delegate: Option<SharedDelegate>,
+    clock: Clock,
+) {
     let accept = async || listener.accept().await.map(|(stream, _)| stream);
     connections::serve("the local socket", MAX_CONNECTIONS, accept, |stream, place| {
         serve_connection(stream, Rc::clone(&node), delegate.clone(), clock.clone(), place)

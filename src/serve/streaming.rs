@@ -32,7 +32,7 @@ use command::Dialect;
 use pipe::Activity;
 use websocket::connection::Messages;
 
-pub use crate::model::types::Streams;
+pub(crate) use crate::model::types::Streams;
 pub use session::{
     CREATION_TIMEOUT, Dialer, Duplex, IDLE_TIMEOUT, MAX_PORTS, OutputReader, Pending, Session, TerminalSize,
     Wire, Writer,
@@ -61,7 +61,7 @@ const OUTPUT_WEBSOCKETS: [&str; 2] = ["binary.k8s.io", "base64.binary.k8s.io"];
 const FORWARD_WEBSOCKETS: [&str; 3] = [TUNNEL, "v4.channel.k8s.io", "v4.base64.channel.k8s.io"];
 
 /// The purpose of a request.
-pub enum Action {
+pub(crate) enum Action {
     /// Exec or attach.
     Command {
         /// The streams announced to the client.

@@ -21,7 +21,7 @@ use super::{db, schema};
 const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The last stored state of an agent.
-pub struct ReadOnlyStore {
+pub(crate) struct ReadOnlyStore {
     connection: Connection,
 }
 
@@ -30,7 +30,7 @@ impl ReadOnlyStore {
     ///
     /// # Errors
     /// It does not exist, is damaged, has a newer schema than this program, or may not be read.
-    pub fn open(path: &Path) -> Result<Self, StoreError> {
+    pub(crate) fn open(path: &Path) -> Result<Self, StoreError> {
         match fs::File::open(path) {
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -61,7 +61,7 @@ impl ReadOnlyStore {
     ///
     /// # Errors
     /// The file cannot be read.
-    pub fn load(&mut self) -> Result<Loaded, StoreError> {
+    pub(crate) fn load(&mut self) -> Result<Loaded, StoreError> {
         let mut raw = db::read_all(&mut self.connection, &StoreKey::None)?;
         // For the agent only, and sealed as a whole where there is a key.
         raw.rollouts.clear();
@@ -72,7 +72,7 @@ impl ReadOnlyStore {
     ///
     /// # Errors
     /// The file cannot be read.
-    pub fn events(&self) -> Result<Vec<StoredEvent>, StoreError> {
+    pub(crate) fn events(&self) -> Result<Vec<StoredEvent>, StoreError> {
         db::read_events(&self.connection)
     }
 }

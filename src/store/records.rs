@@ -37,16 +37,16 @@ pub struct Loaded {
 /// Keys of `meta` that several modules share.
 pub mod meta {
     /// The runtime endpoint that holds the pods.
-    pub const RUNTIME_ENDPOINT: &str = "runtime-endpoint";
+    pub(crate) const RUNTIME_ENDPOINT: &str = "runtime-endpoint";
     /// Endpoints, separated by spaces, of runtimes that held pods before and are not cleaned up yet.
-    pub const EARLIER_RUNTIMES: &str = "earlier-runtimes";
+    pub(crate) const EARLIER_RUNTIMES: &str = "earlier-runtimes";
     /// The node's name, which is part of every static pod's name.
-    pub const NODE_NAME: &str = "node-name";
+    pub(crate) const NODE_NAME: &str = "node-name";
     /// The newest signature from `--manifest-url`, in its source's format.
-    pub const NEWEST_SIGNATURE: &str = "newest-signature";
+    pub(crate) const NEWEST_SIGNATURE: &str = "newest-signature";
     /// `/proc/sys/kernel/random/boot_id` of the last run.
     #[cfg(test)]
-    pub const BOOT_ID: &str = "boot-id";
+    pub(crate) const BOOT_ID: &str = "boot-id";
 }
 
 /// The last good set of a source.
@@ -92,7 +92,7 @@ pub enum EventType {
 impl EventType {
     /// The value on the wire.
     #[must_use]
-    pub fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Normal => "Normal",
             Self::Warning => "Warning",
@@ -101,7 +101,7 @@ impl EventType {
 
     /// Parses the value on the wire; anything but `Warning` is normal.
     #[must_use]
-    pub fn from_name(name: &str) -> Self {
+    pub(crate) fn from_name(name: &str) -> Self {
         if name == "Warning" { Self::Warning } else { Self::Normal }
     }
 }

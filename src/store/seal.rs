@@ -57,14 +57,14 @@ pub struct SealingKey {
 #[error(
     "must hold a key of {KEY_BYTES} bytes as base64 or hex, for example from \"openssl rand -base64 32\", and nothing else"
 )]
-pub struct BadKey;
+pub(crate) struct BadKey;
 
 impl SealingKey {
     /// From the content of a key file: base64 or hex of 32 bytes, or these bytes themselves.
     ///
     /// # Errors
     /// It is none of these. The message contains no part of it.
-    pub fn parse(content: &[u8]) -> Result<Self, BadKey> {
+    pub(crate) fn parse(content: &[u8]) -> Result<Self, BadKey> {
         if content.len() == KEY_BYTES {
             return Self::new(content);
         }

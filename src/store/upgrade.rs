@@ -15,18 +15,18 @@ use crate::platform::sys::durable;
 use crate::store::upgrade::rules::UpgradeRecord;
 
 /// Beside the store. Mode 0600: it names containers.
-pub const FILE_NAME: &str = "upgrade";
+pub(crate) const FILE_NAME: &str = "upgrade";
 const MODE: u32 = 0o600;
 
 /// The record's file.
 #[must_use]
-pub fn file(root_dir: &Path) -> PathBuf {
+pub(crate) fn file(root_dir: &Path) -> PathBuf {
     root_dir.join(FILE_NAME)
 }
 
 /// The record, if it exists and can be read.
 #[must_use]
-pub fn read(root_dir: &Path) -> Option<UpgradeRecord> {
+pub(crate) fn read(root_dir: &Path) -> Option<UpgradeRecord> {
     UpgradeRecord::parse(&fs::read_to_string(file(root_dir)).ok()?)
 }
 
@@ -34,7 +34,7 @@ pub fn read(root_dir: &Path) -> Option<UpgradeRecord> {
 ///
 /// # Errors
 /// The kernel's answer; the old record is still there then.
-pub fn write(root_dir: &Path, record: &UpgradeRecord) -> io::Result<()> {
+pub(crate) fn write(root_dir: &Path, record: &UpgradeRecord) -> io::Result<()> {
     let (path, text) = (file(root_dir), record.to_text());
     if fs::read(&path).is_ok_and(|there| there == text.as_bytes()) {
         return Ok(());
@@ -46,7 +46,7 @@ pub fn write(root_dir: &Path, record: &UpgradeRecord) -> io::Result<()> {
 ///
 /// # Errors
 /// It cannot be read.
-pub fn digest(path: &Path) -> io::Result<String> {
+pub(crate) fn digest(path: &Path) -> io::Result<String> {
     let (mut file, mut hasher, mut piece) = (File::open(path)?, Sha256::new(), vec![0; 64 << 10]);
     loop {
         match file.read(&mut piece)? {
@@ -58,7 +58,7 @@ pub fn digest(path: &Path) -> io::Result<String> {
 
 /// SHA-256 of bytes, in hex.
 #[must_use]
-pub fn digest_of(bytes: &[u8]) -> String {
+pub(crate) fn digest_of(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
 }
 

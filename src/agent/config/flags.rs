@@ -159,7 +159,6 @@ macro_rules! flags {
 
         /// The flags that are not fields of the file and have an effect.
         #[derive(Debug)]
-        #[expect(missing_docs, reason = "the table describes each")]
         pub struct AgentFlags {$($(pub $member: $type,)?)*}
 
         impl AgentFlags {

@@ -23,7 +23,7 @@ Usage:
 ";
 
 /// Client commands, each with a line of help; `cli` implements them.
-pub const CLIENT_COMMANDS: &[(&str, &str)] = &[
+pub(crate) const CLIENT_COMMANDS: &[(&str, &str)] = &[
     ("preflight", "check whether this machine can run pods, and suggest fixes"),
     ("init", "set up this machine: certificates, kubeconfig, configuration, service"),
     ("reset", "undo agent init: remove pods, state and the files it wrote"),

@@ -52,7 +52,7 @@ impl fmt::Display for Origin {
 }
 
 /// Origin of every field by its path, and of every other flag as `--name`.
-pub type Provenance = BTreeMap<String, Origin>;
+pub(crate) type Provenance = BTreeMap<String, Origin>;
 
 /// The merged layers.
 #[derive(Debug)]

@@ -47,7 +47,7 @@ const MOST_NAMES: usize = 5;
 
 /// The local API of this node, which the servers delegate its paths to. `state` is the part of the `Node` that does not
 /// change.
-pub fn local_api(
+pub(crate) fn local_api(
     state: NodeState,
     max_images: Option<usize>,
     devices: Option<DeviceManager>,

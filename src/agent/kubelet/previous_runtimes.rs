@@ -113,7 +113,7 @@ fn real_path(endpoint: &str) -> PathBuf {
 
 /// The result of clearing a runtime.
 #[derive(Debug, Default)]
-pub struct Cleared {
+pub(crate) struct Cleared {
     /// Pods that were stopped and removed.
     pub pods: usize,
     /// What could not be removed, as messages. None of it runs.

@@ -116,7 +116,7 @@ impl LoopView {
 
     /// A counter that changes whenever something in here does.
     #[must_use]
-    pub fn watch(&self) -> watch::Receiver<u64> {
+    pub(crate) fn watch(&self) -> watch::Receiver<u64> {
         self.version.subscribe()
     }
 
@@ -146,7 +146,7 @@ impl LoopView {
     }
 
     /// Whether the loop makes progress. It is unhealthy after two minutes with one event.
-    pub fn loop_health(&self) -> Result<(), String> {
+    pub(crate) fn loop_health(&self) -> Result<(), String> {
         let state = self.state.borrow();
         if !state.begun {
             return Err("the sync loop has not started yet".to_owned());
@@ -191,7 +191,7 @@ impl LoopView {
     }
 
     /// Waits until the pods have been restored from the store. An earlier report would show no pods.
-    pub async fn wait_until_restored(&self) {
+    pub(crate) async fn wait_until_restored(&self) {
         let mut version = self.version.subscribe();
         while !self.state.borrow().begun {
             // The sender lives as long as this view.
@@ -201,7 +201,7 @@ impl LoopView {
 
     /// True when each source has reported something since the start, even an error.
     #[must_use]
-    pub fn all_sources_reported(&self) -> bool {
+    pub(crate) fn all_sources_reported(&self) -> bool {
         let state = self.state.borrow();
         state.begun && state.sources.keys().all(|source| state.reported_sources.contains(source))
     }
@@ -230,13 +230,13 @@ impl LoopView {
 
     /// Changes of the node and of mirror pods by clients.
     #[must_use]
-    pub fn notes(&self) -> Notes {
+    pub(crate) fn notes(&self) -> Notes {
         self.state.borrow().notes.clone()
     }
 
     /// The mirror pod that replaced a deleted one.
     #[must_use]
-    pub fn mirror(&self, uid: &PodUid) -> Option<Mirror> {
+    pub(crate) fn mirror(&self, uid: &PodUid) -> Option<Mirror> {
         self.state.borrow().notes.mirrors.get(uid).cloned()
     }
 
@@ -247,19 +247,19 @@ impl LoopView {
 
     /// The runtime's features, once it has reported them.
     #[must_use]
-    pub fn features(&self) -> Option<RuntimeStatus> {
+    pub(crate) fn features(&self) -> Option<RuntimeStatus> {
         self.state.borrow().features.clone()
     }
 
     /// The runtime's last observed state.
     #[must_use]
-    pub fn runtime(&self) -> RuntimeReport {
+    pub(crate) fn runtime(&self) -> RuntimeReport {
         self.state.borrow().runtime.clone()
     }
 
     /// The directory of claims.
     #[must_use]
-    pub fn volumes_dir(&self) -> &Path {
+    pub(crate) fn volumes_dir(&self) -> &Path {
         &self.identity.volumes_dir
     }
 

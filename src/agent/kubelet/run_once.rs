@@ -28,7 +28,7 @@ const SETTLE: Duration = Duration::from_millis(500);
 
 /// The condition to wait for, and the time limit.
 #[derive(Clone, Copy, Debug)]
-pub struct RunOnceConfig {
+pub(crate) struct RunOnceConfig {
     /// `--runonce-timeout`.
     pub timeout: Duration,
     /// `--runonce-wait=completed`: pods that can complete have to.
@@ -46,7 +46,12 @@ pub struct RunOnceOutcome {
 impl RunOnceOutcome {
     /// Restores the machine's state once every pod has ended and the runtime runs none, of any agent:
     /// `clearing` removes the cgroups above the pods'.
-    pub async fn clear<R: Runtime>(&self, runtime: &R, clearing: impl Future<Output = ()>, root_dir: &Path) {
+    pub(crate) async fn clear<R: Runtime>(
+        &self,
+        runtime: &R,
+        clearing: impl Future<Output = ()>,
+        root_dir: &Path,
+    ) {
         let has_ended = |pods: &[ObservedSandbox]| pods.iter().all(|sandbox| !sandbox.ready);
         let is_left = self.pods.iter().any(|pod| !is_terminal(&pod.status));
         if !is_left && runtime.list_sandboxes(None).await.is_ok_and(|sandboxes| has_ended(&sandboxes)) {
@@ -69,7 +74,7 @@ enum RunOnceVerdict {
 }
 
 /// Waits until every pod has reached its target or the time is up.
-pub async fn wait(
+pub(crate) async fn wait(
     config: RunOnceConfig,
     view: Rc<LoopView>,
     statuses: Rc<StatusManager>,

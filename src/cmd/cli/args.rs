@@ -127,7 +127,7 @@ pub(super) enum OutputFormat {
 
 /// The command line is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum UsageError {
+pub(crate) enum UsageError {
     /// No such command.
     #[error("unknown command {name:?}")]
     UnknownCommand { name: String },

@@ -30,7 +30,7 @@ const MAX_WORDS: usize = 64 * 1024;
 
 /// The agent did not answer.
 #[derive(Debug, thiserror::Error)]
-pub enum ClientError {
+pub(crate) enum ClientError {
     #[error("the agent is not running: no process listens on {}", path.display())]
     NotRunning { path: PathBuf },
     #[error("no permission to use {}: run this as root", path.display())]

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 /// A document with its final newline.
 #[must_use]
-pub fn to_string(value: &Value) -> String {
+pub(crate) fn to_string(value: &Value) -> String {
     let mut text = String::new();
     match value {
         Value::Object(members) if !members.is_empty() => members_of(members, 0, false, &mut text),

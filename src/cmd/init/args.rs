@@ -13,7 +13,7 @@ pub(super) type Phases = Vec<(&'static str, &'static str)>;
 
 /// The command line is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum UsageError {
+pub(crate) enum UsageError {
     #[error("{0}")]
     Option(String),
     #[error("invalid phase name: {0}")]

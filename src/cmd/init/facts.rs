@@ -17,7 +17,7 @@ use crate::runtime::embedded::images::compression::Decompress;
 
 mod mounts;
 
-pub use mounts::{Mount, mounted_at};
+pub(crate) use mounts::{Mount, mounted_at};
 
 /// The size limit of a file: that of an unpacked kernel configuration.
 const MAX_FILE: u64 = 1 << 20;
@@ -128,7 +128,7 @@ pub(in crate::cmd) struct Swap {
 
 /// A service of the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Service {
+pub(crate) struct Service {
     /// It has a unit or a script.
     pub installed: bool,
     /// It is enabled at boot.
@@ -139,7 +139,7 @@ pub struct Service {
 
 /// A line of `/proc/net/route`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Route {
+pub(crate) struct Route {
     /// The outgoing interface.
     pub link: String,
     pub network: IpAddr,
@@ -150,7 +150,7 @@ pub struct Route {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum InitSystem {
+pub(crate) enum InitSystem {
     /// systemd is running.
     Systemd,
     /// OpenRC is installed.
@@ -186,7 +186,7 @@ const UNIT_DIRS: [&str; 4] =
 
 /// The file system paths and ports to examine.
 #[derive(Clone, Debug, Default)]
-pub struct Interest {
+pub(crate) struct Interest {
     /// Directories whose free space or entries are needed.
     pub directories: Vec<PathBuf>,
     /// Files whose existence is needed.

@@ -51,7 +51,7 @@ Exit status: 0 on success, 1 if refused or failed with nothing changed, 2 for ba
 /// The command line is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct UsageError(pub(super) String);
+pub(crate) struct UsageError(pub(super) String);
 
 /// The parsed arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]

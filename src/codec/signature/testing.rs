@@ -3,19 +3,19 @@
 //! Owns nothing else. The secret keys are gone.
 
 /// The pod `a`.
-pub const BODY: &str = "{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {hostname: \"1\", containers: [{name: c, image: x}]}}\n";
+pub(crate) const BODY: &str = "{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {hostname: \"1\", containers: [{name: c, image: x}]}}\n";
 
-pub const KEY: &str = "untrusted comment: minisign public key 1DE992CA9CA167A2
+pub(crate) const KEY: &str = "untrusted comment: minisign public key 1DE992CA9CA167A2
 RWSiZ6GcypLpHSXCEsa/KXg6SfzE4zJYCmpSUlKA5oPz5TjOoGHkA0Si
 ";
 
 /// A second key pair's public key.
-pub const OTHER_KEY: &str = "untrusted comment: minisign public key C807C925F54C6D69
+pub(crate) const OTHER_KEY: &str = "untrusted comment: minisign public key C807C925F54C6D69
 RWRpbUz1JckHyNIuyOd4xCZb2sXu5En7X++YzVszQ0Tu+P60b7TMmMXL
 ";
 
 /// Over the body's hash, as minisign has it since 0.10.
-pub const SIGNATURE: &str = "untrusted comment: signature of a test
+pub(crate) const SIGNATURE: &str = "untrusted comment: signature of a test
 RUSiZ6GcypLpHRbw632vxU4PvcnbV80m2zPQzq+fHN+K1qJ3tflvy2JxmoijLjF6ywi/sDme+Im9jyezNoYEyGsjZDPyGv5d4wg=
 trusted comment: fleet
 eoKw/Xpqzd9wviYI6A09W9sCk56wW6ysL0OFvAwSLr3JZY8c73YjTtmpMJaGJzlWRFjO+vnBn3Yo/9lEe1gYDA==
@@ -29,12 +29,12 @@ QCWj9VTq/vwYK3/rE8P+pGEEQx8a1owQxOqZtEeHAtOOXzb/C5rsdnLzf2g7wrp+GSd1+LvjMC8hCA3n
 ";
 
 /// Of the signatures below, which say when they were made.
-pub const DATED_KEY: &str = "untrusted comment: minisign public key D21B26EF945C2CA9
+pub(crate) const DATED_KEY: &str = "untrusted comment: minisign public key D21B26EF945C2CA9
 RWSpLFyU7yYb0heJHj5pBzDAFBMAkSfRzsDFrMaDPARqgj3a12N5ElYU
 ";
 
 /// Bodies in the order in which they were signed: `timestamp:100`, `200` and `300`.
-pub const DATED: [(&str, &str); 3] = [
+pub(crate) const DATED: [(&str, &str); 3] = [
     (
         BODY,
         "untrusted comment: signature of a test
@@ -62,7 +62,7 @@ KECWdRX3J29Uego44ItxD4zNRTGXpjUcQAynI8lv2hVC3xBwrFoSUAjjJLSZfsGftr8/Cpj9dPhwZxOi
 ];
 
 /// By the same key, without a time.
-pub const UNDATED: (&str, &str) = (
+pub(crate) const UNDATED: (&str, &str) = (
     BODY,
     "untrusted comment: signature of a test
 RUSpLFyU7yYb0jLvO9m+eEZWtJ6BZGjA6XGxFdJ3euzFTXaSSbn9PX+7H4r2uygG39OqTFXEIWrZdOY5jkoiNYMtYU+0Q3AFHgQ=

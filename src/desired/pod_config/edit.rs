@@ -65,7 +65,7 @@ pub struct Edit {
 
 /// The actions for the loop after an edit.
 #[derive(Default)]
-pub struct Edited {
+pub(crate) struct Edited {
     /// The changes of the desired pods.
     pub changes: Vec<PodChange>,
     /// Grace periods of terminating pods, also of those that were terminating before.
@@ -80,14 +80,14 @@ pub struct Edited {
 impl Edited {
     /// The requested grace period of a pod that is deleted by this edit.
     #[must_use]
-    pub fn take_grace(&mut self, uid: &PodUid) -> Option<i64> {
+    pub(crate) fn take_grace(&mut self, uid: &PodUid) -> Option<i64> {
         let at = self.graces.iter().position(|(pod, _)| pod.metadata.uid == *uid)?;
         self.graces.swap_remove(at).1
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum EditError {
+pub(crate) enum EditError {
     /// The agent is shutting down.
     #[error("the agent is shutting down")]
     Ending,
@@ -119,7 +119,7 @@ impl Editor {
     ///
     /// # Errors
     /// Nothing has been changed.
-    pub async fn edit<T: 'static>(
+    pub(crate) async fn edit<T: 'static>(
         &self,
         decide: impl FnOnce(&PodConfig) -> (ApiChange, T) + 'static,
     ) -> Result<T, EditError> {
@@ -143,7 +143,7 @@ impl PodConfig {
     ///
     /// # Errors
     /// The store cannot be written: nothing has changed.
-    pub async fn edit(&mut self, decide: Decide) -> Result<Edited, String> {
+    pub(crate) async fn edit(&mut self, decide: Decide) -> Result<Edited, String> {
         let change = decide(self);
         let mut edited = Edited { restart: change.restart.clone(), ..Edited::default() };
         for pod in &change.update_terminating {

@@ -41,7 +41,7 @@ impl PodConfig {
 
     /// Must be called once, before anything else. Each start uses up a part of a rollout, and that is on disk
     /// before the pods of the rollout start, because they may be what makes the machine restart.
-    pub async fn resume_rollout(&mut self) {
+    pub(crate) async fn resume_rollout(&mut self) {
         let stored = std::mem::take(&mut self.stored_rollouts);
         let mut phases: Vec<_> = stored.into_keys().map(|source| (source, RolloutPhase::Good)).collect();
         if let Some(rollout) = &mut self.rollout {
@@ -61,20 +61,20 @@ impl PodConfig {
     /// When to call [`Self::check_rollout`] next, if no status changes before. `None`: nothing is rolled out, or no
     /// timer affects it.
     #[must_use]
-    pub fn next_deadline(&self) -> Option<Instant> {
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.rollout.as_ref().and_then(|rollout| rollout.next_deadline)
     }
 
     /// True while a change of any status is a reason to call [`Self::check_rollout`].
     #[must_use]
-    pub fn is_rolling_out(&self) -> bool {
+    pub(crate) fn is_rolling_out(&self) -> bool {
         self.rollout.as_ref().is_some_and(|rollout| rollout.phase.is_open())
     }
 
     /// Checks the progress of the rollout. When it has failed, the last good set is on disk as the desired
     /// one when this returns, and the changes may be acted on. While the runtime does not answer, no time is
     /// used up.
-    pub async fn check_rollout(
+    pub(crate) async fn check_rollout(
         &mut self,
         runtime_is_up: bool,
         status_of: impl Fn(&PodUid) -> Option<PodStatus>,

@@ -35,7 +35,7 @@ const NAMED_PODS: usize = 3;
 
 /// The progress of a pod of the new set.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Progress {
+pub(crate) enum Progress {
     /// Ready, or completed successfully.
     Started,
     /// Not started yet, and the reason.
@@ -44,7 +44,7 @@ pub enum Progress {
 
 /// The times of a rollout in this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RolloutTimes {
+pub(crate) struct RolloutTimes {
     /// The length of the whole rollout.
     pub after: Duration,
     /// The time since the current part began.
@@ -55,7 +55,7 @@ pub struct RolloutTimes {
 
 /// The result of a check of a rollout.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RolloutVerdict {
+pub(crate) enum RolloutVerdict {
     /// The set stays.
     Good,
     /// Check again after this time, or when a status changes; `None`: only then.
@@ -75,7 +75,7 @@ impl RolloutPhase {
 
     /// True while the pods have to be observed.
     #[must_use]
-    pub fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         matches!(self, Self::Unproven | Self::Progressing { .. })
     }
 
@@ -135,7 +135,7 @@ impl RolloutPhase {
 
     /// Judges an open phase. `pods` are those of [`Self::new_pods`], with their names.
     #[must_use]
-    pub fn verdict(&self, pods: &[(String, Progress)], times: RolloutTimes) -> RolloutVerdict {
+    pub(crate) fn verdict(&self, pods: &[(String, Progress)], times: RolloutTimes) -> RolloutVerdict {
         let part = times.after / u32::from(PARTS);
         let settle = SETTLE.min(part);
         if let Some(up) = times.all_started
@@ -162,7 +162,7 @@ impl RolloutPhase {
 
 /// The progress of a pod with this status.
 #[must_use]
-pub fn progress(status: Option<&PodStatus>) -> Progress {
+pub(crate) fn progress(status: Option<&PodStatus>) -> Progress {
     let Some(status) = status else { return Progress::Waiting("not started yet".to_owned()) };
     let is_ready =
         status.conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True");

@@ -38,7 +38,7 @@ use crate::platform::rt;
 use crate::platform::sys::identity::directory_identity;
 
 /// A directory with more files than this is a mistake in `staticPodPath`.
-pub const MAX_FILES: usize = 20_000;
+pub(crate) const MAX_FILES: usize = 20_000;
 /// Files checked before other tasks get a turn.
 const FILES_PER_TURN: usize = 50;
 /// A change soon after a rescan may be one of many: wait for quiet before the next rescan.
@@ -53,7 +53,7 @@ const MAX_DELAY: Duration = Duration::from_millis(50);
 const MAX_DELAY_PER_FILE: Duration = Duration::from_micros(50);
 
 #[derive(Clone, Debug)]
-pub struct FileConfig {
+pub(crate) struct FileConfig {
     /// `staticPodPath`: a directory or a file; it may not exist yet.
     pub path: PathBuf,
     /// `fileCheckFrequency`: the time between two rescans.
@@ -63,7 +63,7 @@ pub struct FileConfig {
 
 /// The source `file`.
 #[derive(Debug)]
-pub struct FileSource {
+pub(crate) struct FileSource {
     config: FileConfig,
     clock: Clock,
     /// By name in the directory; a single file has an empty name.
@@ -106,7 +106,7 @@ struct Scan {
 impl FileSource {
     /// A source without an answer yet. Files that are broken now keep their pods and objects from before the
     /// restart.
-    pub fn new(mut config: FileConfig, remembered: Remembered, clock: Clock) -> Self {
+    pub(crate) fn new(mut config: FileConfig, remembered: Remembered, clock: Clock) -> Self {
         let has_content = remembered.has_content();
         let Remembered { good: stored, validator: trusted_directory, .. } = remembered;
         // Without a trailing slash, so that a path is always written the same way.
@@ -143,14 +143,14 @@ impl FileSource {
 
     /// Accepts confirmations of empty answers.
     #[must_use]
-    pub fn accepting(mut self, accepts: mpsc::Receiver<Accept>) -> Self {
+    pub(crate) fn accepting(mut self, accepts: mpsc::Receiver<Accept>) -> Self {
         self.accepts = Some(accepts);
         self
     }
 
     /// Scans, sends the result, waits for a reason to rescan. Ends when the receiver is closed. Dropping it
     /// at any await is safe.
-    pub async fn run(mut self, updates: mpsc::Sender<SourceUpdate>) {
+    pub(crate) async fn run(mut self, updates: mpsc::Sender<SourceUpdate>) {
         let mut watch = self.start_watch();
         let mut everything = true;
         let mut accept: Option<Accept> = None;
@@ -205,13 +205,13 @@ impl FileSource {
 
     /// A full scan, as at start and at every rescan; returns the update if something has changed.
     #[cfg(test)]
-    pub fn scan(&mut self) -> Option<SourceUpdate> {
+    pub(crate) fn scan(&mut self) -> Option<SourceUpdate> {
         self.scan_at_once(false)
     }
 
     /// A full scan that accepts an empty answer.
     #[cfg(test)]
-    pub fn scan_and_accept(&mut self) -> Option<SourceUpdate> {
+    pub(crate) fn scan_and_accept(&mut self) -> Option<SourceUpdate> {
         self.scan_at_once(true)
     }
 

@@ -30,7 +30,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_TOKEN_BYTES: usize = 8 * 1024;
 
 #[derive(Clone, Debug)]
-pub struct UrlConfig {
+pub(crate) struct UrlConfig {
     /// `staticPodURL`.
     pub url: String,
     /// `staticPodURLHeader`: name and value; a name with several values is repeated.
@@ -50,7 +50,7 @@ pub struct UrlConfig {
 
 /// The source `http`.
 #[derive(Debug)]
-pub struct UrlSource {
+pub(crate) struct UrlSource {
     config: UrlConfig,
     http: HttpClient,
     clock: Clock,
@@ -147,7 +147,7 @@ enum Body {
 
 impl UrlSource {
     /// A source without an answer yet.
-    pub fn new(config: UrlConfig, remembered: Remembered, http: HttpClient, clock: Clock) -> Self {
+    pub(crate) fn new(config: UrlConfig, remembered: Remembered, http: HttpClient, clock: Clock) -> Self {
         let location = shown_url(&config.url);
         let has_content = remembered.has_content();
         let Remembered { good: mut stored, validator, signed } = remembered;
@@ -177,13 +177,13 @@ impl UrlSource {
 
     /// Accepts confirmations of empty answers.
     #[must_use]
-    pub fn accepting(mut self, accepts: mpsc::Receiver<Accept>) -> Self {
+    pub(crate) fn accepting(mut self, accepts: mpsc::Receiver<Accept>) -> Self {
         self.accepts = Some(accepts);
         self
     }
 
     /// Requests, sends the result, waits. Ends when the receiver is closed. Dropping it at any await is safe.
-    pub async fn run(mut self, updates: mpsc::Sender<SourceUpdate>) {
+    pub(crate) async fn run(mut self, updates: mpsc::Sender<SourceUpdate>) {
         let mut timer = interval(self.config.check_frequency.max(SHORTEST_PERIOD));
         timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -210,7 +210,7 @@ impl UrlSource {
     }
 
     /// Sends one request; returns the update if something has changed.
-    pub async fn poll(&mut self) -> Option<SourceUpdate> {
+    pub(crate) async fn poll(&mut self) -> Option<SourceUpdate> {
         match self.fetch().await {
             Ok(Body::Unchanged) => {
                 self.has_sent_content = true;

@@ -28,7 +28,7 @@ const SERVICE_ACCOUNT_NAME: &str = "kubernetes.io/service-account.name";
 /// The errors of an object: `wire` is the document, `object` its decoded form, `bad` the keys whose values
 /// cannot be decoded.
 #[must_use]
-pub fn validate_object(wire: &AnyObject, object: &LocalObject, bad: &BadKeys) -> Vec<FieldError> {
+pub(crate) fn validate_object(wire: &AnyObject, object: &LocalObject, bad: &BadKeys) -> Vec<FieldError> {
     let mut errors = Errors::default();
     let mut meta = ObjectMeta { namespace: object.key.namespace.clone(), ..wire.metadata().clone() };
     if object.content == ObjectContent::Namespace {
@@ -184,7 +184,7 @@ fn claim_spec(wire: &PersistentVolumeClaimSpec, claim: &ClaimSpec, key: &ObjectK
 
 /// Why an object may not replace the existing one of that kind and name; empty when it may.
 #[must_use]
-pub fn refused_change(old: &ObjectContent, new: &ObjectContent) -> Vec<FieldError> {
+pub(crate) fn refused_change(old: &ObjectContent, new: &ObjectContent) -> Vec<FieldError> {
     let mut errors = Errors::default();
     match (old, new) {
         (

@@ -41,7 +41,7 @@ impl LocalObjects {
     }
 
     /// Replaces all objects. Those that are as before keep their version.
-    pub fn replace(&self, objects: BTreeMap<ObjectKey, Rc<LocalObject>>) {
+    pub(crate) fn replace(&self, objects: BTreeMap<ObjectKey, Rc<LocalObject>>) {
         let mut known = self.objects.borrow_mut();
         let before = self.revisions.newest();
         let stamped = |(key, object): (ObjectKey, Rc<LocalObject>)| {
@@ -125,13 +125,13 @@ fn is_for_one_pod(claim: &ObjectContent) -> bool {
 #[cfg(test)]
 impl LocalObjects {
     /// Sets a ConfigMap, or removes it with `None`.
-    pub fn set_config_map(&self, namespace: &str, name: &str, data: Option<ConfigMapData>) {
+    pub(crate) fn set_config_map(&self, namespace: &str, name: &str, data: Option<ConfigMapData>) {
         let content = data.map(|data| ObjectContent::ConfigMap { data, immutable: false });
         self.set(ObjectKind::ConfigMap, namespace, name, content);
     }
 
     /// Sets a Secret, or removes it with `None`.
-    pub fn set_secret(&self, namespace: &str, name: &str, data: Option<ObjectData>) {
+    pub(crate) fn set_secret(&self, namespace: &str, name: &str, data: Option<ObjectData>) {
         let secret_type = super::OPAQUE.to_owned();
         let content = data.map(|data| ObjectContent::Secret { secret_type, data, immutable: false });
         self.set(ObjectKind::Secret, namespace, name, content);

@@ -22,17 +22,17 @@ use crate::model::api::pod::{ObjectMeta, StringMap};
 use crate::model::ordered::Ordered as _;
 
 /// `resources.requests` of a claim.
-pub const STORAGE: &str = "storage";
+pub(crate) const STORAGE: &str = "storage";
 
 /// kubectl's copy of the whole manifest, values included.
-pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+pub(crate) const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// Fields and keys whose values are not base64.
-pub type BadKeys = Vec<(&'static str, String)>;
+pub(crate) type BadKeys = Vec<(&'static str, String)>;
 
 /// How the values of a Secret are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Values {
+pub(crate) enum Values {
     /// Base64, as in a manifest.
     Shown,
     /// Only their lengths: for display, not valid in a manifest.
@@ -43,7 +43,7 @@ pub enum Values {
 
 /// A ConfigMap, and the keys that could not be decoded.
 #[must_use]
-pub fn config_map(wire: ConfigMap) -> (LocalObject, BadKeys) {
+pub(crate) fn config_map(wire: ConfigMap) -> (LocalObject, BadKeys) {
     let data = wire.data.into_iter().map(|(key, value)| (key, value.into_bytes())).into_map();
     let (binary_data, bad) = decoded(wire.binary_data, "binaryData");
     let immutable = wire.immutable == Some(true);
@@ -53,7 +53,7 @@ pub fn config_map(wire: ConfigMap) -> (LocalObject, BadKeys) {
 
 /// A Secret, and the keys that could not be decoded. `stringData` wins over `data`, as upstream.
 #[must_use]
-pub fn secret(wire: Secret) -> (LocalObject, BadKeys) {
+pub(crate) fn secret(wire: Secret) -> (LocalObject, BadKeys) {
     let (mut data, bad) = decoded(wire.data, "data");
     data.extend(wire.string_data.into_iter().map(|(key, value)| (key, value.0.into_bytes())));
     let secret_type = if wire.secret_type.is_empty() { OPAQUE.to_owned() } else { wire.secret_type };
@@ -63,7 +63,7 @@ pub fn secret(wire: Secret) -> (LocalObject, BadKeys) {
 
 /// A claim; its fields beyond those of a directory are dropped.
 #[must_use]
-pub fn claim(wire: PersistentVolumeClaim) -> LocalObject {
+pub(crate) fn claim(wire: PersistentVolumeClaim) -> LocalObject {
     let spec = wire.spec;
     let content = ObjectContent::Claim(ClaimSpec {
         access_modes: spec.access_modes,
@@ -74,12 +74,12 @@ pub fn claim(wire: PersistentVolumeClaim) -> LocalObject {
 }
 
 #[must_use]
-pub fn namespace(wire: Namespace) -> LocalObject {
+pub(crate) fn namespace(wire: Namespace) -> LocalObject {
     object(ObjectKind::Namespace, wire.metadata, ObjectContent::Namespace)
 }
 
 #[must_use]
-pub fn runtime_class(wire: RuntimeClass) -> LocalObject {
+pub(crate) fn runtime_class(wire: RuntimeClass) -> LocalObject {
     let scheduling =
         |Scheduling { node_selector, tolerations }| ClassScheduling { node_selector, tolerations };
     let content = ObjectContent::RuntimeClass(RuntimeClassSpec {
@@ -92,7 +92,7 @@ pub fn runtime_class(wire: RuntimeClass) -> LocalObject {
 
 /// The local form of a decoded object, and the keys that could not be decoded.
 #[must_use]
-pub fn local(wire: AnyObject) -> (LocalObject, BadKeys) {
+pub(crate) fn local(wire: AnyObject) -> (LocalObject, BadKeys) {
     match wire {
         AnyObject::ConfigMap(map) => config_map(map),
         AnyObject::Secret(wire) => secret(wire),
@@ -106,7 +106,7 @@ pub fn local(wire: AnyObject) -> (LocalObject, BadKeys) {
 ///
 /// # Errors
 /// The first field whose value does not fit.
-pub fn decode_object(kind: ObjectKind, value: Value) -> Result<(AnyObject, Vec<String>), DecodeError> {
+pub(crate) fn decode_object(kind: ObjectKind, value: Value) -> Result<(AnyObject, Vec<String>), DecodeError> {
     Ok(match kind {
         ObjectKind::ConfigMap => {
             let decoded = decode(value)?;
@@ -153,7 +153,7 @@ fn without_values(path: &str) -> String {
 
 /// The object as JSON, with uid and time of creation.
 #[must_use]
-pub fn to_value(object: &LocalObject, values: Values) -> Value {
+pub(crate) fn to_value(object: &LocalObject, values: Values) -> Value {
     let key = &object.key;
     let mut value = json!({
         "apiVersion": key.kind.api_version(),
@@ -254,14 +254,14 @@ fn set_non_empty(value: &mut Value, field: &str, part: Value) {
 
 /// The volume that a claim is bound to; its name is that of the directory on which a pod mounts it.
 #[must_use]
-pub fn volume_name(claim: &ObjectKey) -> String {
+pub(crate) fn volume_name(claim: &ObjectKey) -> String {
     format!("pvc-{}", derived_uid(claim))
 }
 
 /// The uid of an object that a manifest defines: the same for one kind, namespace and name, on every start.
 /// Objects that an older release accepted through the API have such a uid, too.
 #[must_use]
-pub fn derived_uid(key: &ObjectKey) -> String {
+pub(crate) fn derived_uid(key: &ObjectKey) -> String {
     let digest = Sha256::digest(format!("{}\0{}\0{}", key.kind.as_str(), key.namespace, key.name));
     let mut uid = String::with_capacity(36);
     for (position, byte) in digest[..16].iter().enumerate() {

@@ -25,7 +25,7 @@ pub(in crate::node) fn has_limits(pod: &Pod) -> bool {
 
 /// Why the pod must be evicted, if so: upstream's signal name for metrics, and the message.
 #[must_use]
-pub fn exceeded(pod: &Pod, usage: &PodUse, disks: Disks) -> Option<(&'static str, String)> {
+pub(crate) fn exceeded(pod: &Pod, usage: &PodUse, disks: Disks) -> Option<(&'static str, String)> {
     if !is_candidate(pod) {
         return None;
     }

@@ -15,14 +15,14 @@ use crate::pod::resources::{is_critical, pod_requests, priority};
 
 /// Bytes and inodes of something on a disk; `None` while unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DiskUse {
+pub(crate) struct DiskUse {
     pub bytes: Option<u64>,
     pub inodes: Option<u64>,
 }
 
 /// What a container uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ContainerUse {
+pub(crate) struct ContainerUse {
     pub name: String,
     /// Working set, bytes.
     pub memory: Option<u64>,
@@ -34,7 +34,7 @@ pub struct ContainerUse {
 
 /// What a pod uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PodUse {
+pub(crate) struct PodUse {
     /// Working set, bytes.
     pub memory: Option<u64>,
     /// Processes and threads.
@@ -47,7 +47,7 @@ pub struct PodUse {
 
 /// Where things are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Disks {
+pub(crate) struct Disks {
     /// Images have a disk of their own.
     pub has_imagefs: bool,
     /// Writable layers are on the images' disk, not on the node's.
@@ -94,7 +94,7 @@ pub(in crate::node) fn is_candidate(pod: &Pod) -> bool {
 /// priority, largest usage above requests. A pod without measurements comes first, as upstream. For
 /// processes, requests do not count.
 #[must_use]
-pub fn rank<'a>(
+pub(crate) fn rank<'a>(
     signal: Signal,
     pods: impl Iterator<Item = (&'a Pod, Option<&'a PodUse>)>,
     disks: Disks,
@@ -122,7 +122,7 @@ pub fn rank<'a>(
 
 /// The grace period in seconds of an evicted pod: `IMMEDIATELY` for a hard threshold.
 #[must_use]
-pub fn grace_seconds(pod: &Pod, threshold: &Threshold, max_pod_grace_seconds: i64) -> i64 {
+pub(crate) fn grace_seconds(pod: &Pod, threshold: &Threshold, max_pod_grace_seconds: i64) -> i64 {
     if threshold.is_hard {
         return IMMEDIATELY;
     }
@@ -132,7 +132,12 @@ pub fn grace_seconds(pod: &Pod, threshold: &Threshold, max_pod_grace_seconds: i6
 
 /// The message in the status and the event of an evicted pod (upstream: `evictionMessage`).
 #[must_use]
-pub fn message(pod: &Pod, usage: Option<&PodUse>, threshold: &Threshold, seen: &Observations) -> String {
+pub(crate) fn message(
+    pod: &Pod,
+    usage: Option<&PodUse>,
+    threshold: &Threshold,
+    seen: &Observations,
+) -> String {
     let resource = threshold.signal.resource();
     let mut message = format!("The node was low on resource: {resource}. ");
     if let Some(observed) = seen.get(&threshold.signal) {

@@ -41,13 +41,13 @@ impl Signal {
 
     /// The name in the configuration.
     #[must_use]
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         Self::NAMES.iter().find(|(signal, _)| *signal == self).map_or("", |(_, name)| name)
     }
 
     /// The resource that is reclaimed, as messages name it.
     #[must_use]
-    pub fn resource(self) -> &'static str {
+    pub(crate) fn resource(self) -> &'static str {
         match self {
             Self::MemoryAvailable | Self::AllocatableMemoryAvailable => "memory",
             Self::NodefsAvailable | Self::ImagefsAvailable => "ephemeral-storage",
@@ -58,7 +58,7 @@ impl Signal {
 
     /// The node's pressure condition.
     #[must_use]
-    pub fn pressure(self) -> Pressure {
+    pub(crate) fn pressure(self) -> Pressure {
         match self {
             Self::MemoryAvailable | Self::AllocatableMemoryAvailable => Pressure::Memory,
             Self::PidAvailable => Pressure::Pid,

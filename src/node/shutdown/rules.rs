@@ -15,14 +15,14 @@ use crate::pod::resources::priority;
 /// Pods with this priority or a higher one are critical.
 const SYSTEM_CRITICAL: i32 = 2_000_000_000;
 /// The message of the node's condition during the shutdown.
-pub const NODE_MESSAGE: &str = "node is shutting down";
+pub(crate) const NODE_MESSAGE: &str = "node is shutting down";
 /// Without a configuration: the pods' periods when systemd stops the agent because of a machine shutdown.
 const UNASKED: [Period; 2] =
     [Period { priority: 0, seconds: 10 }, Period { priority: SYSTEM_CRITICAL, seconds: 5 }];
 
 /// Pods from this priority up to the next period's get this many seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Period {
+pub(crate) struct Period {
     /// The lowest priority of the group.
     pub priority: i32,
     /// Seconds the whole group gets.
@@ -31,7 +31,7 @@ pub struct Period {
 
 /// `shutdownGracePeriod*` as groups, ascending; empty when nothing is configured. Whole seconds, as upstream.
 #[must_use]
-pub fn periods(total_seconds: i64, critical_seconds: i64, by_priority: &[Period]) -> Vec<Period> {
+pub(crate) fn periods(total_seconds: i64, critical_seconds: i64, by_priority: &[Period]) -> Vec<Period> {
     let mut all = by_priority.to_vec();
     if all.is_empty() && total_seconds > 0 {
         let others = total_seconds.saturating_sub(critical_seconds).max(0);
@@ -51,13 +51,13 @@ pub(in crate::node) fn or_default_periods(configured: &[Period]) -> Vec<Period> 
 
 /// Seconds of all groups together: the delay to request from logind.
 #[must_use]
-pub fn total(periods: &[Period]) -> i64 {
+pub(crate) fn total(periods: &[Period]) -> i64 {
     periods.iter().fold(0, |sum, period| sum.saturating_add(period.seconds))
 }
 
 /// A group's turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Turn {
+pub(crate) struct Turn {
     /// Seconds it gets as a whole.
     pub seconds: i64,
     /// Its pods and the seconds each gets to end.
@@ -68,7 +68,7 @@ pub struct Turn {
 /// that have ended are in none; terminating pods are included, since the shutdown may shorten their grace
 /// period.
 #[must_use]
-pub fn shutdown_groups(periods: &[Period], pods: &[Pod]) -> Vec<Turn> {
+pub(crate) fn shutdown_groups(periods: &[Period], pods: &[Pod]) -> Vec<Turn> {
     let mut all: Vec<Turn> =
         periods.iter().map(|period| Turn { seconds: period.seconds, pods: BTreeMap::new() }).collect();
     for pod in pods.iter().filter(|pod| !is_terminal(&pod.status)) {

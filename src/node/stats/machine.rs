@@ -13,7 +13,7 @@ const NANOS_PER_TICK: u64 = 10_000_000;
 
 /// The machine as a whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Machine {
+pub(crate) struct Machine {
     /// CPU time and memory.
     pub counted: ContainerStats,
     /// Bytes of memory.
@@ -29,7 +29,7 @@ pub struct Machine {
 /// Reads it, from `/proc` usually. Memory is counted as cAdvisor counts that of the root cgroup: usage is
 /// everything but free pages, and the working set is usage without inactive file pages.
 #[must_use]
-pub fn machine(proc: &Path) -> Machine {
+pub(crate) fn machine(proc: &Path) -> Machine {
     let read = |file: &str| std::fs::read_to_string(proc.join(file)).unwrap_or_default();
     let (stat, meminfo, vmstat, loadavg) = (read("stat"), read("meminfo"), read("vmstat"), read("loadavg"));
     let bytes = |name: &str| Some(number(&meminfo, name)?.saturating_mul(1024));
@@ -82,7 +82,7 @@ fn threads(loadavg: &str) -> Option<u64> {
 
 /// This process's metrics, as in Prometheus' clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Process {
+pub(crate) struct Process {
     /// CPU time, nanoseconds.
     pub cpu_ns: Option<u64>,
     /// Bytes of memory.
@@ -100,7 +100,7 @@ pub struct Process {
 impl Process {
     /// Reads it, from `/proc` usually.
     #[must_use]
-    pub fn read(proc: &Path) -> Self {
+    pub(crate) fn read(proc: &Path) -> Self {
         let read = |file: &str| std::fs::read_to_string(proc.join(file)).unwrap_or_default();
         let (stat, status, limits) = (read("self/stat"), read("self/status"), read("self/limits"));
         // The name, in parentheses, may have blanks and parentheses itself; the first number after it is the
@@ -133,7 +133,7 @@ impl Process {
 /// The interfaces of a network namespace, from the `net/dev` of a process in it (`/proc/<pid>/net/dev`).
 /// Loopback and the node's ends of the pods' veth pairs are left out, as upstream does.
 #[must_use]
-pub fn interfaces(text: &str) -> Vec<Interface> {
+pub(crate) fn interfaces(text: &str) -> Vec<Interface> {
     text.lines().filter_map(interface).collect()
 }
 
@@ -163,7 +163,7 @@ fn interface(line: &str) -> Option<Interface> {
 /// The disks that file systems are mounted from, from `/proc/diskstats` and `/proc/self/mountinfo`. Each is
 /// named once.
 #[must_use]
-pub fn disks(diskstats: &str, mountinfo: &str) -> Vec<Disk> {
+pub(crate) fn disks(diskstats: &str, mountinfo: &str) -> Vec<Disk> {
     let mut found: Vec<Disk> = Vec::new();
     for line in mountinfo.lines() {
         let source = line.split_once(" - ").and_then(|(_, rest)| rest.split_whitespace().nth(1));

@@ -19,7 +19,7 @@ const SWAP: Figure = |usage| usage.counted.swap_usage;
 
 /// `/metrics/resource`. `None`: no figures, and `resource_scrape_error` is 1.
 #[must_use]
-pub fn resource(summary: Option<&Summary>) -> String {
+pub(crate) fn resource(summary: Option<&Summary>) -> String {
     let mut text = Text::default();
     if let Some(summary) = summary {
         resource_nodes(&mut text, summary);
@@ -129,7 +129,7 @@ fn started(container: &ContainerUse) -> Seconds {
 
 /// Identifiers of this machine, for the `machine_*` families.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct MachineNames {
+pub(crate) struct MachineNames {
     /// Changes with every boot.
     pub boot_id: String,
     /// `/etc/machine-id`.
@@ -148,7 +148,7 @@ struct Group<'a> {
 
 /// `/metrics/cadvisor`.
 #[must_use]
-pub fn cadvisor(summary: Option<&Summary>, names: &MachineNames) -> String {
+pub(crate) fn cadvisor(summary: Option<&Summary>, names: &MachineNames) -> String {
     let mut text = Text::default();
     if let Some(summary) = summary {
         let groups = groups(summary);

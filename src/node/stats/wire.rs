@@ -17,7 +17,7 @@ fn object<const N: usize>(at: Option<Timestamp>, fields: [(&str, Option<u64>); N
 
 /// The answer. `whole`: more than CPU and memory was requested.
 #[must_use]
-pub fn summary(summary: &Summary, whole: bool) -> Value {
+pub(crate) fn summary(summary: &Summary, whole: bool) -> Value {
     let node = &summary.node;
     let system: Vec<Value> = node
         .system

@@ -52,7 +52,7 @@ impl Holder {
 ///
 /// # Errors
 /// When another agent has it.
-pub fn claim(config: &CgroupConfig, root: &str) -> Result<Option<ByteLock>, HeldError> {
+pub(crate) fn claim(config: &CgroupConfig, root: &str) -> Result<Option<ByteLock>, HeldError> {
     let mut hierarchies = tree::hierarchies(config).into_iter();
     let Some(hierarchy) = hierarchies.find(|hierarchy| config.v2 || !hierarchy.controllers.is_empty()) else {
         return Ok(None);

@@ -18,7 +18,7 @@ use crate::platform::sys::kill::kill_process;
 
 /// A container's cgroup.
 #[derive(Debug, Default)]
-pub struct ContainerCgroup {
+pub(crate) struct ContainerCgroup {
     /// Its directory in every hierarchy; a process has to enter all.
     pub dirs: Vec<PathBuf>,
     /// What had to be left out.
@@ -34,7 +34,7 @@ const DEFAULT_PERIOD: i64 = 100_000;
 /// # Errors
 /// The first failure other than a missing permission or controller. Device rules are never left out where
 /// there are device cgroups.
-pub fn make_container(
+pub(crate) fn make_container(
     config: &CgroupConfig,
     parent: &str,
     name: &str,
@@ -56,7 +56,11 @@ pub fn make_container(
 ///
 /// # Errors
 /// As [`make_container`].
-pub fn make_leaf(config: &CgroupConfig, parent: &str, name: &str) -> Result<ContainerCgroup, CgroupError> {
+pub(crate) fn make_leaf(
+    config: &CgroupConfig,
+    parent: &str,
+    name: &str,
+) -> Result<ContainerCgroup, CgroupError> {
     let path = leaf(config, parent, name)?;
     let mut cgroup = ContainerCgroup::default();
     for hierarchy in tree::hierarchies(config) {
@@ -82,7 +86,7 @@ pub fn make_leaf(config: &CgroupConfig, parent: &str, name: &str) -> Result<Cont
 ///
 /// # Errors
 /// When the parent or the name is no path.
-pub fn find(config: &CgroupConfig, parent: &str, name: &str) -> Result<Vec<PathBuf>, CgroupError> {
+pub(crate) fn find(config: &CgroupConfig, parent: &str, name: &str) -> Result<Vec<PathBuf>, CgroupError> {
     let path = leaf(config, parent, name)?;
     let all = tree::hierarchies(config).into_iter().map(|hierarchy| path.below(&hierarchy.root));
     Ok(all.filter(|directory| directory.is_dir()).collect())
@@ -107,7 +111,7 @@ fn expand_slice(parent: &str) -> String {
 
 /// Where cgroups below this one are: with systemd a slice's name becomes its path.
 #[must_use]
-pub fn place(config: &CgroupConfig, parent: &str) -> String {
+pub(crate) fn place(config: &CgroupConfig, parent: &str) -> String {
     match config.driver {
         CgroupDriver::Cgroupfs => parent.to_owned(),
         CgroupDriver::Systemd => expand_slice(parent),
@@ -116,7 +120,7 @@ pub fn place(config: &CgroupConfig, parent: &str) -> String {
 
 /// The path of the scope of this name in a slice, whether or not it exists.
 #[must_use]
-pub fn scope_place(slice: &str, scope: &str) -> String {
+pub(crate) fn scope_place(slice: &str, scope: &str) -> String {
     format!("{}/{scope}", expand_slice(slice).trim_end_matches('/'))
 }
 
@@ -126,7 +130,7 @@ pub fn scope_place(slice: &str, scope: &str) -> String {
 ///
 /// # Errors
 /// systemd's answer.
-pub fn start_scope(slice: &str, scope: &str, processes: &[u32]) -> Result<bool, CgroupError> {
+pub(crate) fn start_scope(slice: &str, scope: &str, processes: &[u32]) -> Result<bool, CgroupError> {
     let slice = slice.rsplit('/').next().unwrap_or(slice);
     match systemd::start_scope(scope, slice, processes) {
         Ok(()) => Ok(true),
@@ -144,7 +148,7 @@ pub fn start_scope(slice: &str, scope: &str, processes: &[u32]) -> Result<bool, 
 ///
 /// # Errors
 /// One per hierarchy that still has it.
-pub fn remove_scope(config: &CgroupConfig, place: &str) -> Vec<CgroupError> {
+pub(crate) fn remove_scope(config: &CgroupConfig, place: &str) -> Vec<CgroupError> {
     let Ok(path) = Relative::new(place) else { return Vec::new() };
     if tree::exists(config, &path)
         && let Err(error) = systemd::stop(&path.name())
@@ -158,7 +162,7 @@ pub fn remove_scope(config: &CgroupConfig, place: &str) -> Vec<CgroupError> {
 ///
 /// # Errors
 /// The first value that the kernel refuses other than for a missing permission or controller.
-pub fn update(dirs: &[PathBuf], resources: &LinuxResources) -> Result<Vec<Skipped>, CgroupError> {
+pub(crate) fn update(dirs: &[PathBuf], resources: &LinuxResources) -> Result<Vec<Skipped>, CgroupError> {
     let mut skipped = Vec::new();
     let mut left: Vec<&String> = resources.unified.keys().collect();
     for directory in dirs {
@@ -324,7 +328,7 @@ fn v2_files(resources: &LinuxResources) -> Result<Vec<ValueFile>, CgroupError> {
 ///
 /// Where the kernel can kill all at once (`cgroup.kill`), no fork escapes it; version 1 is frozen meanwhile.
 #[must_use]
-pub fn kill_all(dirs: &[PathBuf]) -> usize {
+pub(crate) fn kill_all(dirs: &[PathBuf]) -> usize {
     let mut pids = std::collections::BTreeSet::new();
     let freezers: Vec<PathBuf> =
         dirs.iter().map(|directory| directory.join("freezer.state")).filter(|file| file.exists()).collect();
@@ -348,7 +352,7 @@ pub fn kill_all(dirs: &[PathBuf]) -> usize {
 
 /// Whether no process is in the cgroup or below it.
 #[must_use]
-pub fn is_empty(dirs: &[PathBuf]) -> bool {
+pub(crate) fn is_empty(dirs: &[PathBuf]) -> bool {
     dirs.iter().all(|directory| tree::pids_below(directory).is_empty())
 }
 
@@ -356,7 +360,7 @@ pub fn is_empty(dirs: &[PathBuf]) -> bool {
 ///
 /// # Errors
 /// One per hierarchy that still has it; the others are removed all the same.
-pub fn remove(dirs: &[PathBuf]) -> Vec<CgroupError> {
+pub(crate) fn remove(dirs: &[PathBuf]) -> Vec<CgroupError> {
     let there = dirs.iter().filter(|path| path.is_dir());
     there
         .filter_map(|path| {

@@ -10,7 +10,7 @@ use crate::platform::sys::bpf;
 
 /// Kinds of devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeviceKind {
+pub(crate) enum DeviceKind {
     /// Block and character devices.
     All,
     Block,
@@ -19,7 +19,7 @@ pub enum DeviceKind {
 
 /// One rule. Where several match, the last one applies; where none does, the device is denied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DeviceRule {
+pub(crate) struct DeviceRule {
     pub allow: bool,
     pub kind: DeviceKind,
     /// `None` for all.

@@ -34,12 +34,12 @@ pub struct ContainerStats {
 impl ContainerStats {
     /// The memory limit less the working set; `None` without a limit.
     #[must_use]
-    pub fn memory_available(&self) -> Option<u64> {
+    pub(crate) fn memory_available(&self) -> Option<u64> {
         Some(self.memory_limit?.saturating_sub(self.working_set?))
     }
 
     /// Sums the usage of containers; a figure that is available for none of them stays absent.
-    pub fn sum<'a>(all: impl Iterator<Item = &'a Self>) -> Self {
+    pub(crate) fn sum<'a>(all: impl Iterator<Item = &'a Self>) -> Self {
         let add = |sum: &mut Option<u64>, one: Option<u64>| {
             if let Some(one) = one {
                 *sum = Some(sum.unwrap_or(0).saturating_add(one));
@@ -64,7 +64,7 @@ const UNLIMITED: u64 = i64::MAX as u64 >> 16 << 16;
 
 /// Reads the figures of a container from the directories of its cgroup.
 #[must_use]
-pub fn stats(dirs: &[PathBuf]) -> ContainerStats {
+pub(crate) fn stats(dirs: &[PathBuf]) -> ContainerStats {
     let mut stats = ContainerStats::default();
     for directory in dirs {
         let read = |file: &str| fs::read_to_string(directory.join(file)).ok();
@@ -125,7 +125,7 @@ pub struct Lost {
 /// Of `cpu`, `memory` and `io`, from these files of the first directory that has them; `None` where the
 /// machine does not count it.
 #[must_use]
-pub fn psi(dirs: &[PathBuf], files: [&str; 3]) -> [Option<Psi>; 3] {
+pub(crate) fn psi(dirs: &[PathBuf], files: [&str; 3]) -> [Option<Psi>; 3] {
     files.map(|file| {
         let text = dirs.iter().find_map(|directory| fs::read_to_string(directory.join(file)).ok())?;
         // Older kernels have no `full` line for CPU.
@@ -142,7 +142,7 @@ fn line(text: &str, kind: &str) -> Option<Lost> {
 }
 
 /// The files of a cgroup.
-pub const PRESSURE_FILES: [&str; 3] = ["cpu.pressure", "memory.pressure", "io.pressure"];
+pub(crate) const PRESSURE_FILES: [&str; 3] = ["cpu.pressure", "memory.pressure", "io.pressure"];
 
 /// Figures of a cgroup that only `/metrics/cadvisor` shows. `None` where the machine does not count it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -221,7 +221,7 @@ pub struct Io {
 
 /// Reads what [`stats`] leaves out.
 #[must_use]
-pub fn detail(dirs: &[PathBuf]) -> Detail {
+pub(crate) fn detail(dirs: &[PathBuf]) -> Detail {
     let mut detail = Detail::default();
     for directory in dirs {
         let read = |file: &str| fs::read_to_string(directory.join(file)).ok();
@@ -294,7 +294,7 @@ const MAX_FILES: usize = 10_000;
 /// The processes in a cgroup, and what they have open: from `cgroup.procs` and, below `proc`, their
 /// descriptors. `None` if that cannot be read. A process that ends meanwhile counts for nothing.
 #[must_use]
-pub fn processes(proc: &Path, dirs: &[PathBuf]) -> Option<Processes> {
+pub(crate) fn processes(proc: &Path, dirs: &[PathBuf]) -> Option<Processes> {
     let text = dirs.iter().find_map(|directory| fs::read_to_string(directory.join("cgroup.procs")).ok())?;
     let (mut found, mut files, mut sockets) = (0, 0, 0);
     for pid in text.lines() {
@@ -365,7 +365,7 @@ fn read_io(disks: &mut BTreeMap<String, Io>, text: &str, is_bytes: bool) {
 
 /// How many processes of the container the OOM killer has killed. 0 when the kernel does not count.
 #[must_use]
-pub fn oom_kills(dirs: &[PathBuf]) -> u64 {
+pub(crate) fn oom_kills(dirs: &[PathBuf]) -> u64 {
     let counts = dirs.iter().filter_map(|directory| {
         // Before Linux 4.13 version 1 does not count; the file exists all the same.
         let files = ["memory.events", "memory.oom_control"].into_iter();

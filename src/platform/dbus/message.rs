@@ -11,7 +11,7 @@ const SIGNAL: u8 = 4;
 
 /// A value in a variant.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Value {
+pub(crate) enum Value {
     /// `s`
     Text(String),
     /// `as`
@@ -26,7 +26,7 @@ pub enum Value {
 
 /// Arguments of a call, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Body {
+pub(crate) struct Body {
     bytes: Vec<u8>,
     signature: String,
 }
@@ -34,7 +34,7 @@ pub struct Body {
 impl Body {
     /// Adds an `s`.
     #[must_use]
-    pub fn text(mut self, text: &str) -> Self {
+    pub(crate) fn text(mut self, text: &str) -> Self {
         put_text(&mut self.bytes, text);
         self.signature.push('s');
         self
@@ -42,7 +42,7 @@ impl Body {
 
     /// Adds a `b`.
     #[must_use]
-    pub fn flag(mut self, flag: bool) -> Self {
+    pub(crate) fn flag(mut self, flag: bool) -> Self {
         put_number(&mut self.bytes, u32::from(flag));
         self.signature.push('b');
         self
@@ -50,7 +50,7 @@ impl Body {
 
     /// Adds an `i`.
     #[must_use]
-    pub fn number(mut self, number: i32) -> Self {
+    pub(crate) fn number(mut self, number: i32) -> Self {
         put_number(&mut self.bytes, number.cast_unsigned());
         self.signature.push('i');
         self
@@ -58,7 +58,7 @@ impl Body {
 
     /// Adds an `a(sv)`.
     #[must_use]
-    pub fn properties(mut self, properties: &[(&str, Value)]) -> Self {
+    pub(crate) fn properties(mut self, properties: &[(&str, Value)]) -> Self {
         put_array(&mut self.bytes, 8, |bytes| {
             for (name, value) in properties {
                 align(bytes, 8);
@@ -81,7 +81,7 @@ impl Body {
 
 /// A received message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Message {
+pub(crate) struct Message {
     /// A signal, as opposed to an answer.
     pub is_signal: bool,
     /// Of a signal.
@@ -99,7 +99,7 @@ impl Message {
     /// The strings and object paths of the body, up to the first argument that is neither one of those nor a
     /// number.
     #[must_use]
-    pub fn texts(&self) -> Vec<String> {
+    pub(crate) fn texts(&self) -> Vec<String> {
         let mut reader = Reader { bytes: &self.body, at: 0, big: self.big };
         let mut texts = Vec::new();
         for kind in self.signature.bytes() {
@@ -117,7 +117,7 @@ impl Message {
 
     /// The first argument, when it is a flag, a text or a large number, or a variant of one.
     #[must_use]
-    pub fn value(&self) -> Option<Value> {
+    pub(crate) fn value(&self) -> Option<Value> {
         let mut reader = Reader { bytes: &self.body, at: 0, big: self.big };
         let mut kind = *self.signature.as_bytes().first()?;
         if kind == b'v' {

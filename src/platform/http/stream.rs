@@ -23,7 +23,7 @@ const MAX_REASON_BYTES: usize = 16 * 1024;
 
 /// How to reach one server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct StreamOptions {
+pub(crate) struct StreamOptions {
     /// Trusted beside the system's authorities.
     pub ca_files: Vec<PathBuf>,
     /// The client certificate.
@@ -40,7 +40,7 @@ pub struct StreamOptions {
 
 /// The minimum rate of a body, averaged over each window of waiting for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LeastRate {
+pub(crate) struct LeastRate {
     /// A slower transfer is aborted.
     pub bytes_per_second: u64,
     /// Time spent waiting for the server; the time that the caller spends on the bytes does not count.
@@ -75,7 +75,7 @@ impl Pace {
 
 /// What to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Method<'a> {
+pub(crate) enum Method<'a> {
     Get,
     Head,
     /// POST with a form.
@@ -83,7 +83,7 @@ pub enum Method<'a> {
 }
 
 /// An answer whose body has not been read yet.
-pub struct StreamingResponse {
+pub(crate) struct StreamingResponse {
     /// 200, 307, 404.
     pub status: u16,
     headers: HeaderMap,
@@ -95,13 +95,13 @@ pub struct StreamingResponse {
 impl StreamingResponse {
     /// A header's first value.
     #[must_use]
-    pub fn header(&self, name: &str) -> Option<String> {
+    pub(crate) fn header(&self, name: &str) -> Option<String> {
         header(&self.headers, name)
     }
 
     /// All values of a header.
     #[must_use]
-    pub fn headers(&self, name: &str) -> Vec<String> {
+    pub(crate) fn headers(&self, name: &str) -> Vec<String> {
         let values = self.headers.get_all(name).into_iter();
         values.filter_map(|value| value.to_str().ok()).map(str::to_owned).collect()
     }
@@ -110,7 +110,7 @@ impl StreamingResponse {
     ///
     /// # Errors
     /// When the connection broke, stalled for too long, or was too slow.
-    pub fn read(&mut self, buffer: &mut [u8]) -> Result<usize, HttpError> {
+    pub(crate) fn read(&mut self, buffer: &mut [u8]) -> Result<usize, HttpError> {
         let began = Instant::now();
         let count = loop {
             match self.body.read(buffer) {
@@ -133,7 +133,7 @@ impl StreamingResponse {
     ///
     /// # Errors
     /// As [`StreamingResponse::read`], and when it is longer than `limit`.
-    pub fn read_all(&mut self, limit: usize) -> Result<Vec<u8>, HttpError> {
+    pub(crate) fn read_all(&mut self, limit: usize) -> Result<Vec<u8>, HttpError> {
         let mut body = Vec::new();
         let mut chunk = vec![0; CHUNK_BYTES];
         loop {
@@ -150,14 +150,14 @@ impl StreamingResponse {
 
     /// The server's explanation of a refusal, as far as it can be read.
     #[must_use]
-    pub fn reason(&mut self) -> Vec<u8> {
+    pub(crate) fn reason(&mut self) -> Vec<u8> {
         self.read_all(MAX_REASON_BYTES).unwrap_or_default()
     }
 }
 
 /// A client of one server, and of its redirects' targets. Certificates are read when TLS is first needed.
 #[derive(Clone)]
-pub struct StreamClient {
+pub(crate) struct StreamClient {
     options: StreamOptions,
     plain: Option<Agent>,
     encrypted: Option<Agent>,
@@ -166,7 +166,7 @@ pub struct StreamClient {
 impl StreamClient {
     /// Opens nothing yet.
     #[must_use]
-    pub fn new(options: StreamOptions) -> Self {
+    pub(crate) fn new(options: StreamOptions) -> Self {
         Self { options, plain: None, encrypted: None }
     }
 
@@ -174,7 +174,7 @@ impl StreamClient {
     ///
     /// # Errors
     /// When there is no answer.
-    pub fn send(
+    pub(crate) fn send(
         &mut self,
         method: Method<'_>,
         url: &Url,

@@ -9,14 +9,14 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 /// Serves until the test ends.
-pub struct Server {
+pub(crate) struct Server {
     port: u16,
     requests: mpsc::Receiver<String>,
 }
 
 impl Server {
     /// One request per connection: `answer` gets its head and the connection.
-    pub fn start(answer: impl FnMut(&str, &mut TcpStream) + Send + 'static) -> Self {
+    pub(crate) fn start(answer: impl FnMut(&str, &mut TcpStream) + Send + 'static) -> Self {
         Self::over(answer, |stream, answer| {
             let head = read_head(stream);
             answer(&head, stream);
@@ -25,7 +25,7 @@ impl Server {
     }
 
     /// Answers each request with the next of these texts, the last one again and again.
-    pub fn answers(texts: Vec<String>) -> Self {
+    pub(crate) fn answers(texts: Vec<String>) -> Self {
         let mut texts = texts.into_iter().peekable();
         let mut last = String::new();
         Self::start(move |_, stream| {
@@ -35,7 +35,7 @@ impl Server {
     }
 
     /// HTTPS with this certificate and key.
-    pub fn tls(config: rustls::ServerConfig, answer: String) -> Self {
+    pub(crate) fn tls(config: rustls::ServerConfig, answer: String) -> Self {
         let config = Arc::new(config);
         Self::over(
             move |_: &str, _: &mut TcpStream| (),
@@ -71,16 +71,16 @@ impl Server {
         Self { port, requests }
     }
 
-    pub fn url(&self, path: &str) -> String {
+    pub(crate) fn url(&self, path: &str) -> String {
         format!("http://127.0.0.1:{}{path}", self.port)
     }
 
-    pub fn port(&self) -> u16 {
+    pub(crate) fn port(&self) -> u16 {
         self.port
     }
 
     /// The head of the next request, in lower case.
-    pub fn request(&self) -> String {
+    pub(crate) fn request(&self) -> String {
         self.requests.recv_timeout(Duration::from_secs(60)).unwrap().to_lowercase()
     }
 }
@@ -95,14 +95,14 @@ fn read_head(stream: &mut impl Read) -> String {
 }
 
 /// A whole answer.
-pub fn answer(status: &str, headers: &[&str], body: &str) -> String {
+pub(crate) fn answer(status: &str, headers: &[&str], body: &str) -> String {
     let length = format!("Content-Length: {}", body.len());
     let head = [&[status][..], headers, &[length.as_str(), "Connection: close"]].concat().join("\r\n");
     format!("HTTP/1.1 {head}\r\n\r\n{body}")
 }
 
 /// Waits on the server's own thread.
-pub fn pause(duration: Duration) {
+pub(crate) fn pause(duration: Duration) {
     let (_keep, never) = mpsc::channel::<()>();
     let _ = never.recv_timeout(duration);
 }

@@ -28,7 +28,7 @@ const MAX_BUNDLE_BYTES: u64 = 8 * 1024 * 1024;
 
 /// The only place that names the cryptography behind TLS.
 #[must_use]
-pub fn tls_provider() -> Arc<CryptoProvider> {
+pub(crate) fn tls_provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 /// `scheme://host[:port]/path?query`, split.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Url {
+pub(crate) struct Url {
     /// `http` or `https`, in lower case.
     pub scheme: String,
     /// Host with its port, in lower case, without user and password.
@@ -19,7 +19,7 @@ impl Url {
     /// Splits an absolute URL of a supported scheme. The fragment, the user and the password are dropped:
     /// credentials belong in a header.
     #[must_use]
-    pub fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let (scheme, rest) = text.split_once("://")?;
         let scheme = scheme.to_ascii_lowercase();
         if scheme != "http" && scheme != "https" {
@@ -39,7 +39,7 @@ impl Url {
 
     /// The target of a `Location` from here.
     #[must_use]
-    pub fn join(&self, location: &str) -> Option<Self> {
+    pub(crate) fn join(&self, location: &str) -> Option<Self> {
         if location.contains("://") {
             return Self::parse(location);
         }
@@ -57,32 +57,32 @@ impl Url {
 
     /// True with TLS.
     #[must_use]
-    pub fn is_encrypted(&self) -> bool {
+    pub(crate) fn is_encrypted(&self) -> bool {
         self.scheme == "https"
     }
 
     /// True when it leads to this machine itself.
     #[must_use]
-    pub fn is_loopback(&self) -> bool {
+    pub(crate) fn is_loopback(&self) -> bool {
         is_loopback_host(&self.authority)
     }
 
     /// As it is requested.
     #[must_use]
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         format!("{}://{}{}", self.scheme, self.authority, self.path)
     }
 
     /// For messages, without the query: storage hosts put signatures into it.
     #[must_use]
-    pub fn shown(&self) -> String {
+    pub(crate) fn shown(&self) -> String {
         format!("{}://{}{}", self.scheme, self.authority, self.path.split('?').next().unwrap_or_default())
     }
 }
 
 /// `localhost`, `127.0.0.0/8` or `[::1]`, with or without a port.
 #[must_use]
-pub fn is_loopback_host(authority: &str) -> bool {
+pub(crate) fn is_loopback_host(authority: &str) -> bool {
     let host = match authority.strip_prefix('[') {
         Some(rest) => rest.split(']').next().unwrap_or_default(),
         None => authority.split(':').next().unwrap_or_default(),
@@ -93,7 +93,7 @@ pub fn is_loopback_host(authority: &str) -> bool {
 
 /// A value for a query: everything but letters, digits and `-._~` is escaped.
 #[must_use]
-pub fn query_escape(value: &str) -> String {
+pub(crate) fn query_escape(value: &str) -> String {
     const HEX: &[u8; 16] = b"0123456789ABCDEF";
     let mut escaped = String::with_capacity(value.len());
     for byte in value.bytes() {

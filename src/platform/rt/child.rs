@@ -19,7 +19,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
 /// The child. Its standard input and output are one end of a socket pair.
 #[derive(Debug)]
-pub struct TalkingChild {
+pub(crate) struct TalkingChild {
     child: Option<Child>,
     socket: UnixStream,
 }
@@ -29,7 +29,7 @@ impl TalkingChild {
     ///
     /// # Errors
     /// When it cannot be started.
-    pub fn start(command: &mut Command, input: &[u8]) -> io::Result<Self> {
+    pub(crate) fn start(command: &mut Command, input: &[u8]) -> io::Result<Self> {
         let (ours, theirs) = StdStream::pair()?;
         ours.set_nonblocking(true)?;
         let input_end = OwnedFd::from(theirs);
@@ -52,7 +52,7 @@ impl TalkingChild {
     ///
     /// # Errors
     /// When the runtime cannot watch the socket.
-    pub async fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+    pub(crate) async fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             self.socket.readable().await?;
             match self.socket.try_read(buffer) {
@@ -65,7 +65,7 @@ impl TalkingChild {
     }
 
     /// Kills the child and waits until it is gone, with all its resources.
-    pub async fn end(mut self) {
+    pub(crate) async fn end(mut self) {
         let Some(mut child) = self.child.take() else { return };
         let _ = child.kill();
         let _ = super::blocking("child-end", move || child.wait()).await;
@@ -73,7 +73,7 @@ impl TalkingChild {
 
     /// Returns the exit status, once the child has closed its output. If the child keeps running, dropping
     /// the future kills it; until then no thread of the pool is blocked.
-    pub async fn wait(mut self) -> String {
+    pub(crate) async fn wait(mut self) -> String {
         let mut pauses = Retry::new(SHORTEST_PAUSE, LONGEST_PAUSE);
         loop {
             let Some(child) = &mut self.child else { return String::new() };

@@ -17,7 +17,7 @@ const ACCEPT_RETRY: Duration = Duration::from_secs(1);
 pub mod listener;
 
 /// The right to be one of the open connections. It counts until it is dropped.
-pub struct ConnectionSlot {
+pub(crate) struct ConnectionSlot {
     _permit: Option<OwnedSemaphorePermit>,
     seat: Option<listener::Seat>,
 }
@@ -25,7 +25,7 @@ pub struct ConnectionSlot {
 impl ConnectionSlot {
     /// Marks the client as authenticated. `false`: too many authenticated connections are open.
     #[must_use]
-    pub fn admit(&self) -> bool {
+    pub(crate) fn admit(&self) -> bool {
         self.seat.as_ref().is_none_or(listener::Seat::admit)
     }
 }
@@ -34,7 +34,7 @@ impl ConnectionSlot {
 /// the kernel's queue. Dropping the future ends it and all connections. Needs a `LocalSet`.
 ///
 /// A failing `accept` is logged once, as a failure on `name`, and retried after a second.
-pub async fn serve<S, F>(
+pub(crate) async fn serve<S, F>(
     name: &'static str,
     most: usize,
     mut accept: impl AsyncFnMut() -> io::Result<S>,

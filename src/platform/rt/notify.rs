@@ -37,7 +37,7 @@ impl Notifier {
     ///
     /// # Errors
     /// When the socket does not exist or refuses the connection.
-    pub fn connect(notify_socket: Option<&str>) -> Result<Self, NotifyError> {
+    pub(crate) fn connect(notify_socket: Option<&str>) -> Result<Self, NotifyError> {
         let Some(path) = notify_socket.filter(|path| !path.is_empty()) else {
             return Ok(Self::default());
         };
@@ -56,22 +56,22 @@ impl Notifier {
     }
 
     /// `READY=1`.
-    pub fn ready(&self) {
+    pub(crate) fn ready(&self) {
         self.send("READY=1");
     }
 
     /// `STOPPING=1`.
-    pub fn stopping(&self) {
+    pub(crate) fn stopping(&self) {
         self.send("STOPPING=1");
     }
 
     /// `WATCHDOG=1`.
-    pub fn alive(&self) {
+    pub(crate) fn alive(&self) {
         self.send("WATCHDOG=1");
     }
 
     /// Extends the stop timeout by this time from now.
-    pub fn extend(&self, by: Duration) {
+    pub(crate) fn extend(&self, by: Duration) {
         self.send(&format!("EXTEND_TIMEOUT_USEC={}", by.as_micros()));
     }
 
@@ -89,7 +89,7 @@ impl Notifier {
 ///
 /// # Errors
 /// When the timeout is too short to meet.
-pub fn watchdog_interval(
+pub(crate) fn watchdog_interval(
     watchdog_usec: Option<&str>,
     watchdog_pid: Option<&str>,
     own_pid: u32,

@@ -34,7 +34,7 @@ impl ShutdownTrigger {
 
 impl Shutdown {
     /// Returns when a shutdown is requested; never if the trigger is dropped without a request.
-    pub async fn requested(&self) {
+    pub(crate) async fn requested(&self) {
         let mut asked = self.requested.clone();
         if asked.wait_for(|asked| *asked).await.is_err() {
             std::future::pending::<()>().await;
@@ -46,7 +46,7 @@ impl Shutdown {
 ///
 /// # Errors
 /// When a handler cannot be installed.
-pub fn watch_signals(trigger: ShutdownTrigger) -> std::io::Result<impl Future<Output = ()>> {
+pub(crate) fn watch_signals(trigger: ShutdownTrigger) -> std::io::Result<impl Future<Output = ()>> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     Ok(async move {
@@ -73,7 +73,7 @@ pub fn watch_signals(trigger: ShutdownTrigger) -> std::io::Result<impl Future<Ou
 ///
 /// # Errors
 /// When a handler cannot be installed.
-pub fn first_signal() -> std::io::Result<impl Future<Output = ()>> {
+pub(crate) fn first_signal() -> std::io::Result<impl Future<Output = ()>> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     Ok(async move {

@@ -8,7 +8,7 @@ use tokio::sync::Semaphore;
 
 /// One piece of work per iteration of the event loop: however many wait, sockets, timers and all other tasks
 /// are served between two of them.
-pub struct Turns(Arc<Semaphore>);
+pub(crate) struct Turns(Arc<Semaphore>);
 
 impl Default for Turns {
     fn default() -> Self {
@@ -19,7 +19,7 @@ impl Default for Turns {
 impl Turns {
     /// Waits for a turn, first come first served. A turn lasts until the caller next awaits: a caller that
     /// then waits for its client does not block others. Needs a `LocalSet`.
-    pub async fn next(&self) {
+    pub(crate) async fn next(&self) {
         // Never closed, so this only waits.
         let Ok(turn) = Arc::clone(&self.0).acquire_owned().await else { return };
         super::spawn("end of a turn", async move {

@@ -15,7 +15,7 @@ const OOM_SCORE_ADJ: &str = "900";
 
 /// Lowers the priority of this process, from its first thread on, and makes it end with its parent. Errors of
 /// the kernel are ignored: the priority is a courtesy.
-pub fn lower_priority() {
+pub(crate) fn lower_priority() {
     // SAFETY: nice takes a plain integer and only lowers this process's priority.
     unsafe {
         libc::nice(NICE);

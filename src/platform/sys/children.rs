@@ -10,7 +10,7 @@ use nix::libc;
 
 /// How a child ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ChildExit {
+pub(crate) struct ChildExit {
     pub pid: i32,
     /// Exit code, 128 + signal when a signal ended it.
     pub code: i32,
@@ -32,7 +32,7 @@ impl Drop for NeverReturns {
 ///
 /// # Errors
 /// No more processes or memory; `EINVAL` when this process has more than one thread.
-pub fn fork(child: impl FnOnce() -> i32) -> io::Result<i32> {
+pub(crate) fn fork(child: impl FnOnce() -> i32) -> io::Result<i32> {
     super::clone::check_single_thread()?;
     // SAFETY: single-threaded, so the child may do whatever its parent may; `NeverReturns` keeps it from
     // unwinding into frames that belong to the parent.
@@ -51,7 +51,7 @@ pub fn fork(child: impl FnOnce() -> i32) -> io::Result<i32> {
 
 /// Reaps any one child; `None` when none has ended.
 #[must_use]
-pub fn reap() -> Option<ChildExit> {
+pub(crate) fn reap() -> Option<ChildExit> {
     let mut status = 0;
     // SAFETY: waitpid writes one integer, a local of this function.
     let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG | libc::__WALL) };
@@ -70,7 +70,7 @@ pub fn reap() -> Option<ChildExit> {
 ///
 /// # Errors
 /// No such process.
-pub fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
+pub(crate) fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
     // SAFETY: pidfd_open takes two integers; the descriptor it returns is new, close-on-exec and owned by
     // nothing else.
     unsafe {
@@ -85,7 +85,7 @@ pub fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
 ///
 /// # Errors
 /// The kernel's answer; `EINVAL` for a number that is no signal.
-pub fn pidfd_signal(process: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
+pub(crate) fn pidfd_signal(process: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
     let none: libc::c_long = 0;
     // SAFETY: a descriptor that is open, an integer, a null pointer where the kernel allows one, and no
     // flags.
@@ -109,7 +109,7 @@ pub fn pidfd_signal(process: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
 
 /// Sends SIGKILL to a process or, when negative, to a process group; no error when it does not exist. Never
 /// to init or to everything.
-pub fn kill_by_id(id: i32) {
+pub(crate) fn kill_by_id(id: i32) {
     if id.unsigned_abs() > 1 {
         // SAFETY: kill takes two integers.
         unsafe { libc::kill(id, libc::SIGKILL) };
@@ -118,7 +118,7 @@ pub fn kill_by_id(id: i32) {
 
 /// Reads the descriptor of [`become_supervisor`]; `true` when SIGTERM was among the signals. It does not tell
 /// how many children have ended: one signal may stand for many.
-pub fn signals_came(signals: &mut impl io::Read) -> bool {
+pub(crate) fn signals_came(signals: &mut impl io::Read) -> bool {
     const SIZE: usize = size_of::<libc::signalfd_siginfo>();
     let mut taken = [0; SIZE];
     let mut asked = false;
@@ -136,7 +136,7 @@ pub fn signals_came(signals: &mut impl io::Read) -> bool {
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn become_supervisor() -> io::Result<OwnedFd> {
+pub(crate) fn become_supervisor() -> io::Result<OwnedFd> {
     // SAFETY: prctl with integers; setsid without arguments; a signal set that is initialised by sigemptyset
     // before anything reads it; signalfd returns a descriptor that is new and owned here.
     unsafe {
@@ -170,7 +170,7 @@ pub fn become_supervisor() -> io::Result<OwnedFd> {
 ///
 /// # Errors
 /// When procfs does not list the descriptors.
-pub fn close_inherited() -> io::Result<()> {
+pub(crate) fn close_inherited() -> io::Result<()> {
     let entries = std::fs::read_dir("/proc/self/fd")?;
     let numbers = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
     for fd in numbers.filter(|fd| *fd > 2).collect::<Vec<_>>() {
@@ -190,7 +190,11 @@ pub fn close_inherited() -> io::Result<()> {
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn set_stdio(stdin: BorrowedFd<'_>, stdout: BorrowedFd<'_>, stderr: BorrowedFd<'_>) -> io::Result<()> {
+pub(crate) fn set_stdio(
+    stdin: BorrowedFd<'_>,
+    stdout: BorrowedFd<'_>,
+    stderr: BorrowedFd<'_>,
+) -> io::Result<()> {
     // A descriptor that is itself one of the three would be overwritten before its turn: duplicates have
     // numbers above them, and are closed when this function returns.
     let [stdin, stdout, stderr] = [stdin, stdout, stderr].map(|fd| fd.try_clone_to_owned());

@@ -16,7 +16,7 @@ use nix::unistd::Pid;
 
 /// Which side of a fork this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub(crate) enum Side {
     /// The parent; the child's process id as this side sees it.
     Parent(i32),
     /// The new one.
@@ -25,7 +25,7 @@ pub enum Side {
 
 /// Options of a child.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CloneKind {
+pub(crate) struct CloneKind {
     /// Its parent is the caller's parent.
     pub sibling: bool,
     /// It is the first process of a new PID namespace.
@@ -60,7 +60,7 @@ pub(super) fn check_single_thread() -> io::Result<()> {
 ///
 /// # Errors
 /// The kernel's answer; `EINVAL` when this process has more than one thread.
-pub fn fork(kind: CloneKind) -> io::Result<Side> {
+pub(crate) fn fork(kind: CloneKind) -> io::Result<Side> {
     check_single_thread()?;
     let mut flags = libc::SIGCHLD;
     if kind.sibling {
@@ -83,7 +83,7 @@ pub fn fork(kind: CloneKind) -> io::Result<Side> {
 }
 
 /// Ends this process without running any of the parent's cleanup: no buffers, no handlers, no destructors.
-pub fn exit(code: i32) -> ! {
+pub(crate) fn exit(code: i32) -> ! {
     // SAFETY: _exit takes any number and does not return.
     unsafe { libc::_exit(code) }
 }
@@ -92,7 +92,7 @@ pub fn exit(code: i32) -> ! {
 ///
 /// # Errors
 /// The kernel's answer; `ECHILD` when it is no child of this process.
-pub fn wait(pid: i32) -> io::Result<i32> {
+pub(crate) fn wait(pid: i32) -> io::Result<i32> {
     loop {
         match waitpid(Pid::from_raw(pid), None) {
             Ok(WaitStatus::Exited(_, code)) => return Ok(code),
@@ -107,7 +107,7 @@ pub fn wait(pid: i32) -> io::Result<i32> {
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn die_with_parent() -> io::Result<()> {
+pub(crate) fn die_with_parent() -> io::Result<()> {
     Ok(nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?)
 }
 
@@ -115,7 +115,7 @@ pub fn die_with_parent() -> io::Result<()> {
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn hide() -> io::Result<()> {
+pub(crate) fn hide() -> io::Result<()> {
     Ok(nix::sys::prctl::set_dumpable(false)?)
 }
 
@@ -124,7 +124,7 @@ pub fn hide() -> io::Result<()> {
 /// # Errors
 /// The kernel's answer.
 #[cfg(test)]
-pub fn adopt_orphans() -> io::Result<()> {
+pub(crate) fn adopt_orphans() -> io::Result<()> {
     Ok(nix::sys::prctl::set_child_subreaper(true)?)
 }
 
@@ -132,13 +132,13 @@ pub fn adopt_orphans() -> io::Result<()> {
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn new_session() -> io::Result<()> {
+pub(crate) fn new_session() -> io::Result<()> {
     nix::unistd::setsid()?;
     Ok(())
 }
 
 #[must_use]
-pub fn process_id() -> i32 {
+pub(crate) fn process_id() -> i32 {
     nix::unistd::getpid().as_raw()
 }
 
@@ -146,12 +146,12 @@ pub fn process_id() -> i32 {
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+pub(crate) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC)?)
 }
 
 /// All signals as a new program expects them: none blocked, none ignored, none handled.
-pub fn reset_signals() {
+pub(crate) fn reset_signals() {
     for number in 1..=64 {
         // The C library hides two signals, which may be ignored all the same: so the kernel is called
         // directly.
@@ -172,7 +172,7 @@ pub fn reset_signals() {
 /// Closes every descriptor and reaps children forever. For the first process of a PID namespace, which no
 /// signal from inside ends. It filters its system calls down to those that waiting needs, so that a process
 /// that traces it gains nothing.
-pub fn reap_forever() -> ! {
+pub(crate) fn reap_forever() -> ! {
     // SAFETY: ignoring SIGCHLD makes the kernel reap; no handler runs.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
     // SAFETY: this function does not return, so that no value that owns a descriptor is used or dropped.
@@ -188,7 +188,7 @@ pub fn reap_forever() -> ! {
 ///
 /// # Safety
 /// Neither the value nor anything reachable from it may own or borrow a descriptor.
-pub unsafe trait NoDescriptors {}
+pub(crate) unsafe trait NoDescriptors {}
 
 // SAFETY: a number.
 unsafe impl NoDescriptors for i32 {}
@@ -201,7 +201,7 @@ unsafe impl<A: NoDescriptors, B: NoDescriptors> NoDescriptors for (A, B) {}
 
 /// Continues as `work`, with nothing open but the three standard descriptors and `kept`, and exits with its
 /// exit code. Everything else that was inherited through fork is closed for good.
-pub fn continue_as<const N: usize, A: NoDescriptors>(
+pub(crate) fn continue_as<const N: usize, A: NoDescriptors>(
     kept: [Option<OwnedFd>; N],
     argument: A,
     work: fn([Option<OwnedFd>; N], A) -> i32,
@@ -235,7 +235,7 @@ pub fn continue_as<const N: usize, A: NoDescriptors>(
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn close_on_exec_from(first: u32) -> io::Result<()> {
+pub(crate) fn close_on_exec_from(first: u32) -> io::Result<()> {
     const CLOSE_RANGE_CLOEXEC: u32 = 1 << 2;
     // SAFETY: sets a flag of numbers that may not even be open; nothing is closed.
     unsafe {
@@ -283,20 +283,20 @@ unsafe fn on_range(first: u32, last: u32, flags: u32, one: impl Fn(RawFd)) -> io
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn become_stdio(fd: BorrowedFd<'_>) -> io::Result<()> {
+pub(crate) fn become_stdio(fd: BorrowedFd<'_>) -> io::Result<()> {
     nix::unistd::dup2_stdin(fd)?;
     nix::unistd::dup2_stdout(fd)?;
     Ok(nix::unistd::dup2_stderr(fd)?)
 }
 
 /// Another name in process lists.
-pub fn set_name(name: &std::ffi::CStr) {
+pub(crate) fn set_name(name: &std::ffi::CStr) {
     let _ = nix::sys::prctl::set_name(name);
 }
 
 /// Whether the other end of this socket or pipe is still open.
 #[must_use]
-pub fn is_connected(fd: BorrowedFd<'_>) -> bool {
+pub(crate) fn is_connected(fd: BorrowedFd<'_>) -> bool {
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
     let mut polled = [PollFd::new(fd, PollFlags::empty())];
     let hung = PollFlags::POLLHUP | PollFlags::POLLERR | PollFlags::POLLNVAL;
@@ -308,7 +308,7 @@ pub fn is_connected(fd: BorrowedFd<'_>) -> bool {
 
 /// A copy of a descriptor that programs inherit, as a careless parent leaves it.
 #[cfg(test)]
-pub fn leak(fd: BorrowedFd<'_>) -> i32 {
+pub(crate) fn leak(fd: BorrowedFd<'_>) -> i32 {
     // SAFETY: makes a new descriptor of one that is open; the test's process ends with it.
     unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD, 50) }
 }

@@ -15,7 +15,7 @@ use nix::unistd::Pid;
 
 /// A program's output and exit status.
 #[derive(Debug)]
-pub struct CommandOutput {
+pub(crate) struct CommandOutput {
     pub status: ExitStatus,
     /// Standard output, cut at the requested length.
     pub output: Vec<u8>,
@@ -28,7 +28,7 @@ pub struct CommandOutput {
 ///
 /// # Errors
 /// When it cannot be started; `TimedOut` when it did not end in time: it and its descendants are killed.
-pub fn run(
+pub(crate) fn run(
     command: &mut Command,
     input: &[u8],
     longest: u64,

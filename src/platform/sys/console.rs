@@ -13,7 +13,7 @@ use nix::sys::stat::Mode;
 use super::container_root::{ContainerRoot, FileSystem, facts, file_system};
 
 #[derive(Debug)]
-pub struct Console {
+pub(crate) struct Console {
     /// The side of the terminal's user.
     pub master: OwnedFd,
     /// The program's side.
@@ -24,7 +24,7 @@ pub struct Console {
 ///
 /// # Errors
 /// The kernel's answer, or that there is no devpts.
-pub fn make_console(root: &ContainerRoot) -> io::Result<Console> {
+pub(crate) fn make_console(root: &ContainerRoot) -> io::Result<Console> {
     let path = Path::new("/dev/pts/ptmx");
     let is_ours = |fd: BorrowedFd<'_>| -> io::Result<bool> {
         Ok(file_system(fd)? == FileSystem::DevPts && facts(fd)?.character_device == Some((5, 2)))
@@ -60,7 +60,7 @@ pub fn make_console(root: &ContainerRoot) -> io::Result<Console> {
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn set_size(terminal: BorrowedFd<'_>, rows: u16, columns: u16) -> io::Result<()> {
+pub(crate) fn set_size(terminal: BorrowedFd<'_>, rows: u16, columns: u16) -> io::Result<()> {
     let size = libc::winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
     // SAFETY: the call reads the structure, which outlives it.
     let answer = unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCSWINSZ, std::ptr::from_ref(&size)) };
@@ -71,7 +71,7 @@ pub fn set_size(terminal: BorrowedFd<'_>, rows: u16, columns: u16) -> io::Result
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn take_control(terminal: BorrowedFd<'_>) -> io::Result<()> {
+pub(crate) fn take_control(terminal: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: takes a number by value.
     let answer = unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCSCTTY, 0) };
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }

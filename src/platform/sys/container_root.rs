@@ -24,7 +24,7 @@ const MAX_DANGLING: usize = 16;
 
 /// The root directory of a container, or another directory that must not be left.
 #[derive(Debug)]
-pub struct ContainerRoot(OwnedFd);
+pub(crate) struct ContainerRoot(OwnedFd);
 
 impl AsFd for ContainerRoot {
     fn as_fd(&self) -> BorrowedFd<'_> {
@@ -34,7 +34,7 @@ impl AsFd for ContainerRoot {
 
 /// What a descriptor refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DescriptorFacts {
+pub(crate) struct DescriptorFacts {
     pub is_directory: bool,
     /// A symbolic link.
     pub is_link: bool,
@@ -52,7 +52,7 @@ pub struct DescriptorFacts {
 
 /// The file systems whose files have special effects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FileSystem {
+pub(crate) enum FileSystem {
     Proc,
     DevPts,
     Other,
@@ -65,7 +65,7 @@ const DEVPTS_SUPER_MAGIC: nix::sys::statfs::FsType = nix::sys::statfs::FsType(0x
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn file_system(fd: BorrowedFd<'_>) -> io::Result<FileSystem> {
+pub(crate) fn file_system(fd: BorrowedFd<'_>) -> io::Result<FileSystem> {
     let kind = nix::sys::statfs::fstatfs(fd)?.filesystem_type();
     Ok(if kind == nix::sys::statfs::PROC_SUPER_MAGIC {
         FileSystem::Proc
@@ -80,7 +80,7 @@ pub fn file_system(fd: BorrowedFd<'_>) -> io::Result<FileSystem> {
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn facts(fd: BorrowedFd<'_>) -> io::Result<DescriptorFacts> {
+pub(crate) fn facts(fd: BorrowedFd<'_>) -> io::Result<DescriptorFacts> {
     let stat = fstat(fd)?;
     let kind = SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT;
     let number = |part: u64| u32::try_from(part).unwrap_or(u32::MAX);
@@ -102,7 +102,7 @@ pub fn facts(fd: BorrowedFd<'_>) -> io::Result<DescriptorFacts> {
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn set_owner(fd: BorrowedFd<'_>, uid: u32, gid: u32) -> io::Result<()> {
+pub(crate) fn set_owner(fd: BorrowedFd<'_>, uid: u32, gid: u32) -> io::Result<()> {
     fchownat(fd, "", Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)), AtFlags::AT_EMPTY_PATH)?;
     Ok(())
 }
@@ -111,7 +111,7 @@ pub fn set_owner(fd: BorrowedFd<'_>, uid: u32, gid: u32) -> io::Result<()> {
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn point_at(path: &Path) -> io::Result<OwnedFd> {
+pub(crate) fn point_at(path: &Path) -> io::Result<OwnedFd> {
     Ok(nix::fcntl::open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?)
 }
 
@@ -120,7 +120,7 @@ impl ContainerRoot {
     ///
     /// # Errors
     /// The kernel's answer.
-    pub fn open(path: &Path) -> io::Result<Self> {
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         Ok(Self(nix::fcntl::open(path, flags, Mode::empty())?))
     }
@@ -129,7 +129,7 @@ impl ContainerRoot {
     ///
     /// # Errors
     /// The kernel's answer.
-    pub fn below(directory: BorrowedFd<'_>) -> io::Result<Self> {
+    pub(crate) fn below(directory: BorrowedFd<'_>) -> io::Result<Self> {
         Ok(Self(directory.try_clone_to_owned()?))
     }
 
@@ -148,7 +148,7 @@ impl ContainerRoot {
     ///
     /// # Errors
     /// As [`ContainerRoot::resolve`].
-    pub fn point(&self, path: &Path) -> io::Result<OwnedFd> {
+    pub(crate) fn point(&self, path: &Path) -> io::Result<OwnedFd> {
         self.resolve(path, OFlag::O_PATH, Mode::empty())
     }
 
@@ -156,7 +156,7 @@ impl ContainerRoot {
     ///
     /// # Errors
     /// As [`ContainerRoot::resolve`].
-    pub fn point_unfollowed(&self, path: &Path) -> io::Result<OwnedFd> {
+    pub(crate) fn point_unfollowed(&self, path: &Path) -> io::Result<OwnedFd> {
         self.resolve(path, OFlag::O_PATH | OFlag::O_NOFOLLOW, Mode::empty())
     }
 
@@ -165,7 +165,7 @@ impl ContainerRoot {
     ///
     /// # Errors
     /// The kernel's answer; `ENOTDIR` when another kind of file is in the way.
-    pub fn ensure_dir(&self, path: &Path, mode: u32) -> io::Result<OwnedFd> {
+    pub(crate) fn ensure_dir(&self, path: &Path, mode: u32) -> io::Result<OwnedFd> {
         self.ensure_dir_through(path, mode, MAX_DANGLING)
     }
 
@@ -173,7 +173,7 @@ impl ContainerRoot {
     ///
     /// # Errors
     /// The kernel's answer; `EEXIST` when something exists there.
-    pub fn make_dir(&self, path: &Path, mode: u32) -> io::Result<OwnedFd> {
+    pub(crate) fn make_dir(&self, path: &Path, mode: u32) -> io::Result<OwnedFd> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY;
         let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(Errno::EEXIST.into());
@@ -213,7 +213,7 @@ impl ContainerRoot {
     ///
     /// # Errors
     /// The kernel's answer.
-    pub fn ensure_file(&self, path: &Path) -> io::Result<OwnedFd> {
+    pub(crate) fn ensure_file(&self, path: &Path) -> io::Result<OwnedFd> {
         self.ensure_file_through(path, MAX_DANGLING)
     }
 
@@ -251,7 +251,7 @@ impl ContainerRoot {
     ///
     /// # Errors
     /// The kernel's answer.
-    pub fn make_node(&self, path: &Path, node: DeviceNode) -> io::Result<()> {
+    pub(crate) fn make_node(&self, path: &Path, node: DeviceNode) -> io::Result<()> {
         let (parent, name) = self.parent_of(path)?;
         let kind = match node.kind {
             NodeKind::Character => SFlag::S_IFCHR,
@@ -291,7 +291,7 @@ impl ContainerRoot {
     ///
     /// # Errors
     /// The kernel's answer.
-    pub fn ensure_link(&self, path: &Path, content: &str) -> io::Result<()> {
+    pub(crate) fn ensure_link(&self, path: &Path, content: &str) -> io::Result<()> {
         let (parent, name) = self.parent_of(path)?;
         match symlinkat(content, &parent, name) {
             Ok(()) | Err(Errno::EEXIST) => Ok(()),
@@ -304,7 +304,7 @@ impl ContainerRoot {
     ///
     /// # Errors
     /// The kernel's answer, or that it is no regular file.
-    pub fn read(&self, path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    pub(crate) fn read(&self, path: &Path, limit: u64) -> io::Result<Vec<u8>> {
         if !facts(self.point(path)?.as_fd())?.is_file {
             return Err(io::ErrorKind::InvalidInput.into());
         }
@@ -327,7 +327,7 @@ impl ContainerRoot {
 
 /// What to make.
 #[derive(Clone, Copy, Debug)]
-pub struct DeviceNode {
+pub(crate) struct DeviceNode {
     pub kind: NodeKind,
     pub major: u32,
     pub minor: u32,
@@ -338,7 +338,7 @@ pub struct DeviceNode {
 
 /// Kinds of nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NodeKind {
+pub(crate) enum NodeKind {
     Character,
     Block,
     Pipe,
@@ -346,7 +346,7 @@ pub enum NodeKind {
 
 /// An absolute path without `.` and `..`, as text: `..` at the top stays at the top.
 #[must_use]
-pub fn clean(path: &Path) -> PathBuf {
+pub(crate) fn clean(path: &Path) -> PathBuf {
     let mut cleaned = PathBuf::from("/");
     for component in path.components() {
         match component {
@@ -378,7 +378,7 @@ fn names(path: &Path) -> io::Result<Vec<&OsStr>> {
 /// The node's procfs, held open: it is used for this process when the container's own is untrusted or out of
 /// reach.
 #[derive(Debug)]
-pub struct Procfs(OwnedFd);
+pub(crate) struct Procfs(OwnedFd);
 
 impl Procfs {
     /// Opens a procfs that is mounted nowhere, so that no part of it is covered by another mount; where that
@@ -386,7 +386,7 @@ impl Procfs {
     ///
     /// # Errors
     /// The kernel's answer, or that another file system is mounted at `/proc`.
-    pub fn open() -> io::Result<Self> {
+    pub(crate) fn open() -> io::Result<Self> {
         let detached = NewFileSystem::open("proc").and_then(|new| new.mount(NO_SUID | NO_DEV | NO_EXEC));
         if let Ok(detached) = detached {
             return Ok(Self(detached.into()));
@@ -418,7 +418,7 @@ impl Procfs {
     ///
     /// # Errors
     /// As [`Procfs::open_file`].
-    pub fn writer(&self, path: &str) -> io::Result<File> {
+    pub(crate) fn writer(&self, path: &str) -> io::Result<File> {
         self.open_file(path, OFlag::O_WRONLY)
     }
 
@@ -426,7 +426,7 @@ impl Procfs {
     ///
     /// # Errors
     /// As [`Procfs::open_file`], and the kernel's answer to the write.
-    pub fn write(&self, path: &str, text: &str) -> io::Result<()> {
+    pub(crate) fn write(&self, path: &str, text: &str) -> io::Result<()> {
         use std::io::Write;
         self.writer(path)?.write_all(text.as_bytes())
     }
@@ -436,7 +436,7 @@ impl Procfs {
 ///
 /// # Errors
 /// The kernel's answer, or that the directory is outside of the root.
-pub fn change_directory(path: &Path) -> io::Result<()> {
+pub(crate) fn change_directory(path: &Path) -> io::Result<()> {
     let root = ContainerRoot::open(Path::new("/"))?;
     let directory = root.resolve(path, OFlag::O_PATH | OFlag::O_DIRECTORY, Mode::empty())?;
     nix::unistd::fchdir(&directory)?;
@@ -451,7 +451,7 @@ pub fn change_directory(path: &Path) -> io::Result<()> {
 
 /// True for the kernel's permission errors.
 #[must_use]
-pub fn is_refused(error: &io::Error) -> bool {
+pub(crate) fn is_refused(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES))
 }
 

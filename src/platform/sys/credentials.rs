@@ -14,7 +14,7 @@ use nix::unistd::{Gid, Uid};
 
 /// A thread's four capability sets and its bounding set, a bit each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CapabilitySets {
+pub(crate) struct CapabilitySets {
     /// The limit of what execve can ever add.
     pub bounding: u64,
     pub effective: u64,
@@ -58,7 +58,7 @@ pub(in crate::platform) fn last_capability() -> u32 {
 
 /// The bounding set: the most that this process and its children can ever have.
 #[must_use]
-pub fn bounding_capabilities() -> u64 {
+pub(crate) fn bounding_capabilities() -> u64 {
     let has = |number: &u32| {
         prctl(libc::PR_CAPBSET_READ, libc::c_ulong::from(*number), 0).is_ok_and(|has| has == 1)
     };
@@ -69,7 +69,7 @@ pub fn bounding_capabilities() -> u64 {
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn bound_capabilities(keep: u64) -> io::Result<()> {
+pub(crate) fn bound_capabilities(keep: u64) -> io::Result<()> {
     for number in 0..=last_capability() {
         if keep & (1 << number) == 0 {
             prctl(libc::PR_CAPBSET_DROP, libc::c_ulong::from(number), 0)?;
@@ -82,7 +82,7 @@ pub fn bound_capabilities(keep: u64) -> io::Result<()> {
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn keep_capabilities(keep: bool) -> io::Result<()> {
+pub(crate) fn keep_capabilities(keep: bool) -> io::Result<()> {
     prctl(libc::PR_SET_KEEPCAPS, libc::c_ulong::from(keep), 0)?;
     Ok(())
 }
@@ -91,7 +91,7 @@ pub fn keep_capabilities(keep: bool) -> io::Result<()> {
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn set_capabilities(sets: CapabilitySets) -> io::Result<()> {
+pub(crate) fn set_capabilities(sets: CapabilitySets) -> io::Result<()> {
     const VERSION_3: u32 = 0x2008_0522;
     const PR_CAP_AMBIENT: i32 = 47;
     let header = Header { version: VERSION_3, pid: 0 };
@@ -121,7 +121,7 @@ pub fn set_capabilities(sets: CapabilitySets) -> io::Result<()> {
 ///
 /// # Errors
 /// The kernel's answer; `EINVAL` for ids that the user namespace does not map.
-pub fn set_user(uid: u32, gid: u32, groups: &[u32]) -> io::Result<()> {
+pub(crate) fn set_user(uid: u32, gid: u32, groups: &[u32]) -> io::Result<()> {
     let groups: Vec<Gid> = groups.iter().map(|group| Gid::from_raw(*group)).collect();
     nix::unistd::setgroups(&groups)?;
     let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
@@ -134,12 +134,12 @@ pub fn set_user(uid: u32, gid: u32, groups: &[u32]) -> io::Result<()> {
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn set_no_new_privileges() -> io::Result<()> {
+pub(crate) fn set_no_new_privileges() -> io::Result<()> {
     Ok(nix::sys::prctl::set_no_new_privs()?)
 }
 
 /// The mask for modes of new files.
-pub fn set_umask(mask: u32) {
+pub(crate) fn set_umask(mask: u32) {
     nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(mask));
 }
 
@@ -147,7 +147,7 @@ pub fn set_umask(mask: u32) {
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn new_keyring() -> io::Result<()> {
+pub(crate) fn new_keyring() -> io::Result<()> {
     const KEYCTL_JOIN_SESSION_KEYRING: libc::c_int = 1;
     // SAFETY: without a name an anonymous keyring is made; the other arguments are not read.
     match unsafe { libc::syscall(libc::SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, 0_usize, 0, 0, 0) } {
@@ -166,7 +166,7 @@ pub fn new_keyring() -> io::Result<()> {
 ///
 /// # Errors
 /// The kernel's answer; `InvalidInput` for an unknown name.
-pub fn set_limit(name: &str, soft: u64, hard: u64) -> io::Result<()> {
+pub(crate) fn set_limit(name: &str, soft: u64, hard: u64) -> io::Result<()> {
     let resource = limit_number(name).ok_or(io::ErrorKind::InvalidInput)?;
     let set = |soft: u64, hard: u64| {
         // The 64-bit form on every architecture.
@@ -199,7 +199,7 @@ pub fn set_limit(name: &str, soft: u64, hard: u64) -> io::Result<()> {
 ///
 /// # Errors
 /// The kernel's answer; `InvalidInput` for an unknown name.
-pub fn raise_limit(name: &str, hard: u64) -> io::Result<()> {
+pub(crate) fn raise_limit(name: &str, hard: u64) -> io::Result<()> {
     let resource = limit_number(name).ok_or(io::ErrorKind::InvalidInput)?;
     let mut now = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: pid 0 is this process; no new value is given; the structure takes the old one.
@@ -238,7 +238,7 @@ fn limit_number(name: &str) -> Option<u32> {
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn may_execute(path: &Path) -> io::Result<()> {
+pub(crate) fn may_execute(path: &Path) -> io::Result<()> {
     use nix::fcntl::{AT_FDCWD, AtFlags};
     Ok(nix::unistd::faccessat(AT_FDCWD, path, nix::unistd::AccessFlags::X_OK, AtFlags::AT_EACCESS)?)
 }
@@ -247,7 +247,7 @@ pub fn may_execute(path: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// Returns only if that fails.
-pub fn execute(program: &Path, arguments: &[CString], environment: &[CString]) -> io::Error {
+pub(crate) fn execute(program: &Path, arguments: &[CString], environment: &[CString]) -> io::Error {
     let Ok(path) = CString::new(program.as_os_str().as_bytes()) else {
         return io::ErrorKind::InvalidInput.into();
     };

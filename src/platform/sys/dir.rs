@@ -26,11 +26,11 @@ const MAX_DEPTH: usize = 64;
 
 /// An open directory, or an `O_PATH` descriptor of any other file.
 #[derive(Debug)]
-pub struct Handle(OwnedFd);
+pub(crate) struct Handle(OwnedFd);
 
 /// Whether a step down may enter another mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mounts {
+pub(crate) enum Mounts {
     /// A volume may have mounts below it.
     Cross,
     /// Mounts below are foreign and not entered; the error is `EXDEV`.
@@ -39,7 +39,7 @@ pub enum Mounts {
 
 /// Something below a directory could not be removed.
 #[derive(Debug)]
-pub struct RemoveError {
+pub(crate) struct RemoveError {
     /// The obstacle, relative to the directory.
     pub path: PathBuf,
     /// The kernel's answer.
@@ -51,7 +51,7 @@ impl Handle {
     ///
     /// # Errors
     /// The kernel's answer.
-    pub fn open(path: &Path) -> io::Result<Self> {
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         Ok(Self(nix::fcntl::open(path, flags, Mode::empty())?))
     }
@@ -60,7 +60,7 @@ impl Handle {
     ///
     /// # Errors
     /// The kernel's answer: `ELOOP` or `ENOTDIR` for links, `EXDEV` for a mount with [`Mounts::Stay`].
-    pub fn below(&self, relative: &Path, mounts: Mounts) -> io::Result<Self> {
+    pub(crate) fn below(&self, relative: &Path, mounts: Mounts) -> io::Result<Self> {
         if relative.components().any(|component| !matches!(component, Component::Normal(_))) {
             return Err(Errno::EXDEV.into());
         }
@@ -79,7 +79,7 @@ impl Handle {
     ///
     /// # Errors
     /// The kernel's answer.
-    pub fn duplicate(&self) -> io::Result<Self> {
+    pub(crate) fn duplicate(&self) -> io::Result<Self> {
         Ok(Self(self.0.try_clone()?))
     }
 
@@ -114,7 +114,7 @@ impl Handle {
     ///
     /// # Errors
     /// The kernel's answer.
-    pub fn make_dir(&self, name: &OsStr, mode: u32) -> io::Result<Self> {
+    pub(crate) fn make_dir(&self, name: &OsStr, mode: u32) -> io::Result<Self> {
         let is_new = match nix::sys::stat::mkdirat(&self.0, name, Mode::from_bits_truncate(mode)) {
             Err(Errno::EEXIST) => false,
             other => other.map(|()| true)?,
@@ -134,7 +134,7 @@ impl Handle {
     ///
     /// # Errors
     /// The kernel's answer.
-    pub fn metadata(&self) -> io::Result<Metadata> {
+    pub(crate) fn metadata(&self) -> io::Result<Metadata> {
         // Through the descriptor: `/proc/self/fd` would follow a link that it points at no further than to
         // itself.
         std::fs::File::from(self.0.try_clone()?).metadata()
@@ -144,7 +144,7 @@ impl Handle {
     ///
     /// # Errors
     /// The kernel's answer; links have no mode.
-    pub fn set_mode(&self, mode: u32) -> io::Result<()> {
+    pub(crate) fn set_mode(&self, mode: u32) -> io::Result<()> {
         // fchmod refuses `O_PATH` descriptors; the path through procfs leads to the very same file.
         std::fs::set_permissions(self.proc_path(), std::fs::Permissions::from_mode(mode))
     }
@@ -153,7 +153,7 @@ impl Handle {
     ///
     /// # Errors
     /// The kernel's answer.
-    pub fn set_group(&self, group: u32) -> io::Result<()> {
+    pub(crate) fn set_group(&self, group: u32) -> io::Result<()> {
         nix::unistd::fchownat(&self.0, "", None, Some(Gid::from_raw(group)), AtFlags::AT_EMPTY_PATH)?;
         Ok(())
     }
@@ -162,7 +162,7 @@ impl Handle {
     ///
     /// # Errors
     /// The kernel's answer.
-    pub fn names(&self) -> io::Result<impl Iterator<Item = io::Result<OsString>>> {
+    pub(crate) fn names(&self) -> io::Result<impl Iterator<Item = io::Result<OsString>>> {
         Ok(std::fs::read_dir(self.proc_path())?.map(|entry| Ok(entry?.file_name())))
     }
 
@@ -170,7 +170,7 @@ impl Handle {
     ///
     /// # Errors
     /// The kernel's answer.
-    pub fn entry(&self, name: &OsStr) -> io::Result<Self> {
+    pub(crate) fn entry(&self, name: &OsStr) -> io::Result<Self> {
         let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         Ok(Self(nix::fcntl::openat(&self.0, name, flags, Mode::empty())?))
     }
@@ -190,7 +190,7 @@ impl AsFd for Handle {
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn make_dir(path: &Path, mode: u32) -> io::Result<()> {
+pub(crate) fn make_dir(path: &Path, mode: u32) -> io::Result<()> {
     std::fs::DirBuilder::new().recursive(true).mode(mode).create(path)
 }
 
@@ -199,7 +199,7 @@ pub fn make_dir(path: &Path, mode: u32) -> io::Result<()> {
 ///
 /// # Errors
 /// The first obstacle; `EXDEV` or `EBUSY` for a mount point. What is removed stays removed; a retry is safe.
-pub fn remove_contents(root: &Path) -> Result<(), RemoveError> {
+pub(crate) fn remove_contents(root: &Path) -> Result<(), RemoveError> {
     let at_root = |source| RemoveError { path: PathBuf::new(), source };
     let root = Handle::open(root).map_err(at_root)?;
     let mut removal = Removal { root: &root, moved: 0 };
@@ -208,7 +208,7 @@ pub fn remove_contents(root: &Path) -> Result<(), RemoveError> {
 
 /// True for the kernel's errors when a mount point is removed or entered.
 #[must_use]
-pub fn is_mount_in_the_way(error: &io::Error) -> bool {
+pub(crate) fn is_mount_in_the_way(error: &io::Error) -> bool {
     [Errno::EXDEV, Errno::EBUSY].iter().any(|code| error.raw_os_error() == Some(*code as i32))
 }
 
@@ -275,14 +275,14 @@ impl Removal<'_> {
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn identity(file: BorrowedFd<'_>) -> io::Result<(u64, u64)> {
+pub(crate) fn identity(file: BorrowedFd<'_>) -> io::Result<(u64, u64)> {
     let found = fstat(file)?;
     Ok((found.st_dev, found.st_ino))
 }
 
 /// Swaps two names at once, as an attacker would.
 #[cfg(test)]
-pub fn exchange(one: &Path, other: &Path) -> io::Result<()> {
+pub(crate) fn exchange(one: &Path, other: &Path) -> io::Result<()> {
     let (here, flags) = (nix::fcntl::AT_FDCWD, nix::fcntl::RenameFlags::RENAME_EXCHANGE);
     Ok(nix::fcntl::renameat2(here, one, here, other, flags)?)
 }

@@ -17,7 +17,7 @@ const MOST_WAITING: usize = 65_536;
 ///
 /// # Errors
 /// When the directory itself cannot be read.
-pub fn disk_usage(root: &Path) -> io::Result<(u64, u64)> {
+pub(crate) fn disk_usage(root: &Path) -> io::Result<(u64, u64)> {
     let top = root.symlink_metadata()?;
     let (mut bytes, mut inodes) = (top.blocks().saturating_mul(512), 1_u64);
     let mut linked = BTreeSet::new();

@@ -11,7 +11,7 @@ use std::path::Path;
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn sync_dir(path: &Path) -> io::Result<()> {
+pub(crate) fn sync_dir(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
@@ -21,7 +21,7 @@ pub fn sync_dir(path: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn write_durably(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+pub(crate) fn write_durably(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let directory = path.parent().unwrap_or(Path::new("/"));
     let mut name = std::ffi::OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
@@ -53,7 +53,7 @@ pub fn write_durably(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
 ///
 /// # Errors
 /// The kernel's answer; no temporary file is left behind then.
-pub fn replace_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn replace_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".new");
     let young = path.with_file_name(name);
@@ -66,7 +66,7 @@ pub fn replace_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
     file.set_permissions(std::fs::Permissions::from_mode(0o600))?;
     file.write_all(bytes)

@@ -8,7 +8,7 @@ use nix::libc;
 
 /// The readiness to wait for. Hang-ups are reported in any case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Readiness {
+pub(crate) enum Readiness {
     /// Something to read, or the end of it.
     Read,
     /// Room to write.
@@ -19,7 +19,7 @@ pub enum Readiness {
 
 /// The readiness of a descriptor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ready {
+pub(crate) struct Ready {
     /// The value given to [`Epoll::add`].
     pub token: u64,
     /// Reading will not block: there is something, or the end.
@@ -30,18 +30,18 @@ pub struct Ready {
 
 /// An epoll instance.
 #[derive(Debug)]
-pub struct Epoll(OwnedFd);
+pub(crate) struct Epoll(OwnedFd);
 
 /// Events taken at a time.
 const BATCH: usize = 32;
 
 /// The buffer of [`Epoll::wait`].
-pub type Batch = [Ready; BATCH];
+pub(crate) type Batch = [Ready; BATCH];
 
 impl Epoll {
     /// # Errors
     /// No more descriptors.
-    pub fn new() -> io::Result<Self> {
+    pub(crate) fn new() -> io::Result<Self> {
         // SAFETY: takes a flag and returns a descriptor that is new and owned here.
         match unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) } {
             -1 => Err(io::Error::last_os_error()),
@@ -68,7 +68,7 @@ impl Epoll {
     ///
     /// # Errors
     /// `EPERM` for a regular file, which is always ready.
-    pub fn add(&self, fd: BorrowedFd<'_>, wanted: Readiness, token: u64) -> io::Result<()> {
+    pub(crate) fn add(&self, fd: BorrowedFd<'_>, wanted: Readiness, token: u64) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_ADD, fd, wanted, token)
     }
 
@@ -77,12 +77,12 @@ impl Epoll {
     /// # Errors
     /// It was not added.
     #[cfg(test)]
-    pub fn change(&self, fd: BorrowedFd<'_>, wanted: Readiness, token: u64) -> io::Result<()> {
+    pub(crate) fn change(&self, fd: BorrowedFd<'_>, wanted: Readiness, token: u64) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_MOD, fd, wanted, token)
     }
 
     /// Removes a descriptor. One that was not added is no error.
-    pub fn remove(&self, fd: BorrowedFd<'_>) {
+    pub(crate) fn remove(&self, fd: BorrowedFd<'_>) {
         let _ = self.control(libc::EPOLL_CTL_DEL, fd, Readiness::HangUp, 0);
     }
 
@@ -90,7 +90,7 @@ impl Epoll {
     ///
     /// # Errors
     /// Never for a signal, which counts as no event.
-    pub fn wait(&self, batch: &mut Batch, timeout: Option<Duration>) -> io::Result<usize> {
+    pub(crate) fn wait(&self, batch: &mut Batch, timeout: Option<Duration>) -> io::Result<usize> {
         // Rounded up: a wait of half a millisecond must not become a busy loop.
         let milliseconds = timeout
             .map_or(-1, |timeout| i32::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX));

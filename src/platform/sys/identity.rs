@@ -21,7 +21,7 @@ use nix::sys::statvfs::statvfs;
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn directory_identity(path: &Path) -> io::Result<String> {
+pub(crate) fn directory_identity(path: &Path) -> io::Result<String> {
     let metadata = std::fs::metadata(path)?;
     let born = birth_time(path)?;
     let birth = born.map(|(seconds, nanos)| format!(" born={seconds}.{nanos:09}")).unwrap_or_default();

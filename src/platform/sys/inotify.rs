@@ -14,7 +14,7 @@ use tokio::io::unix::AsyncFd;
 
 /// The events of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Interest {
+pub(crate) enum Interest {
     /// Names that appear in and vanish from a directory.
     Names,
     /// Names, and also writing to the files behind them.
@@ -45,11 +45,11 @@ impl Interest {
 
 /// A watched directory. The same directory (inode) has the same id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct WatchId(WatchDescriptor);
+pub(crate) struct WatchId(WatchDescriptor);
 
 /// What happened to a name in a watched directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub(crate) enum Change {
     /// It was created, and may still be empty.
     Created,
     /// It was written to and may be written to further.
@@ -65,7 +65,7 @@ pub enum Change {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum InotifyEvent {
+pub(crate) enum InotifyEvent {
     /// Something happened to a name in a directory.
     Entry {
         watch: WatchId,
@@ -102,7 +102,7 @@ pub enum InotifyError {
 }
 
 #[derive(Debug)]
-pub struct Watcher {
+pub(crate) struct Watcher {
     fd: AsyncFd<Descriptor>,
 }
 
@@ -117,7 +117,7 @@ impl AsRawFd for Descriptor {
 
 impl Watcher {
     /// Needs a running tokio runtime with I/O enabled.
-    pub fn new() -> Result<Self, InotifyError> {
+    pub(crate) fn new() -> Result<Self, InotifyError> {
         let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)
             .map_err(|errno| InotifyError::Init(errno.into()))?;
         // SAFETY: the descriptor is owned by the registered value, always the same, and closed only when that
@@ -129,7 +129,7 @@ impl Watcher {
     }
 
     /// Watches a directory, following symlinks. Watching it again changes only the interest.
-    pub fn watch(&self, directory: &Path, interest: Interest) -> Result<WatchId, InotifyError> {
+    pub(crate) fn watch(&self, directory: &Path, interest: Interest) -> Result<WatchId, InotifyError> {
         let added = self.fd.get_ref().0.add_watch(directory, interest.flags());
         match added {
             Ok(descriptor) => Ok(WatchId(descriptor)),
@@ -138,14 +138,14 @@ impl Watcher {
     }
 
     /// Ends a watch. One that has ended by itself is no error.
-    pub fn unwatch(&self, watch: WatchId) {
+    pub(crate) fn unwatch(&self, watch: WatchId) {
         if let Err(errno) = self.fd.get_ref().0.rm_watch(watch.0) {
             log::trace!(err:% = errno; "Watch was already removed");
         }
     }
 
     /// Appends what has happened; waits until there is something.
-    pub async fn read(&self, events: &mut Vec<InotifyEvent>) -> Result<(), InotifyError> {
+    pub(crate) async fn read(&self, events: &mut Vec<InotifyEvent>) -> Result<(), InotifyError> {
         loop {
             let mut ready = self.fd.readable().await.map_err(InotifyError::Read)?;
             if self.drain(events)? {
@@ -156,7 +156,7 @@ impl Watcher {
     }
 
     /// Appends what has happened so far; false when that was nothing.
-    pub fn drain(&self, events: &mut Vec<InotifyEvent>) -> Result<bool, InotifyError> {
+    pub(crate) fn drain(&self, events: &mut Vec<InotifyEvent>) -> Result<bool, InotifyError> {
         match self.fd.get_ref().0.read_events() {
             Ok(raw) => {
                 events

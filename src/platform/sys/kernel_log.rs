@@ -18,12 +18,12 @@ const STALL: &str = "some 100000 1000000\0";
 
 /// `/dev/kmsg` from now on.
 #[derive(Debug)]
-pub struct KernelLog(Polled);
+pub(crate) struct KernelLog(Polled);
 
 impl KernelLog {
     /// # Errors
     /// It does not exist, or it may not be read.
-    pub fn open() -> io::Result<Self> {
+    pub(crate) fn open() -> io::Result<Self> {
         let mut file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open("/dev/kmsg")?;
         file.seek(SeekFrom::End(0))?;
         Polled::readable(OwnedFd::from(file)).map(Self)
@@ -33,7 +33,7 @@ impl KernelLog {
     ///
     /// # Errors
     /// The kernel's answer.
-    pub async fn next(&self) -> io::Result<String> {
+    pub(crate) async fn next(&self) -> io::Result<String> {
         loop {
             let mut record = vec![0; LONGEST];
             let read =
@@ -54,12 +54,12 @@ impl KernelLog {
 
 /// The kernel's events when memory is short (`/proc/pressure/memory`, 5.2 and later).
 #[derive(Debug)]
-pub struct MemoryStalls(Polled);
+pub(crate) struct MemoryStalls(Polled);
 
 impl MemoryStalls {
     /// # Errors
     /// The kernel does not provide them.
-    pub fn open() -> io::Result<Self> {
+    pub(crate) fn open() -> io::Result<Self> {
         let options = File::options().read(true).write(true).custom_flags(libc::O_NONBLOCK).to_owned();
         let mut file = options.open("/proc/pressure/memory")?;
         file.write_all(STALL.as_bytes())?;
@@ -70,7 +70,7 @@ impl MemoryStalls {
     ///
     /// # Errors
     /// The reactor no longer runs.
-    pub async fn next(&self) -> io::Result<()> {
+    pub(crate) async fn next(&self) -> io::Result<()> {
         self.0.wait_urgent().await
     }
 }

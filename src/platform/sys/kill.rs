@@ -8,7 +8,7 @@ use nix::unistd::Pid;
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn kill_process(pid: i32) -> std::io::Result<()> {
+pub(crate) fn kill_process(pid: i32) -> std::io::Result<()> {
     if pid <= 1 || Pid::this().as_raw() == pid {
         return Err(std::io::ErrorKind::InvalidInput.into());
     }

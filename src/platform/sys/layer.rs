@@ -26,11 +26,11 @@ const POINT: OFlag = OFlag::O_PATH.union(OFlag::O_CLOEXEC).union(OFlag::O_NOFOLL
 
 /// A directory below (or at) the root of a layer.
 #[derive(Debug)]
-pub struct LayerDir(OwnedFd);
+pub(crate) struct LayerDir(OwnedFd);
 
 /// A node without content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SpecialNode {
+pub(crate) enum SpecialNode {
     Character { major: u32, minor: u32 },
     Block { major: u32, minor: u32 },
     Fifo,
@@ -38,7 +38,7 @@ pub enum SpecialNode {
 
 /// The kind of file behind a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LayerNodeKind {
+pub(crate) enum LayerNodeKind {
     Absent,
     Directory,
     /// Overlayfs' mark for a removed name: character device 0:0.
@@ -48,7 +48,7 @@ pub enum LayerNodeKind {
 
 /// Owner, mode and time of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NodeAttributes {
+pub(crate) struct NodeAttributes {
     pub uid: u32,
     pub gid: u32,
     /// Permission bits with setuid, setgid and sticky; `None` for a link, which has none.
@@ -62,7 +62,7 @@ impl LayerDir {
     ///
     /// # Errors
     /// The kernel's answer.
-    pub fn open(path: &Path) -> io::Result<Self> {
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         Ok(Self(nix::fcntl::open(path, flags, Mode::empty())?))
     }
@@ -71,7 +71,7 @@ impl LayerDir {
     ///
     /// # Errors
     /// The kernel's answer; `ENOTDIR` when it is no directory.
-    pub fn directory(&self, relative: &Path) -> io::Result<Self> {
+    pub(crate) fn directory(&self, relative: &Path) -> io::Result<Self> {
         if relative.as_os_str().is_empty() {
             return Ok(Self(self.0.try_clone()?));
         }
@@ -120,7 +120,7 @@ impl LayerDir {
     ///
     /// # Errors
     /// The kernel's answer.
-    pub fn kind(&self, name: &OsStr) -> io::Result<LayerNodeKind> {
+    pub(crate) fn kind(&self, name: &OsStr) -> io::Result<LayerNodeKind> {
         let found = match openat(&self.0, name, POINT, Mode::empty()) {
             Err(Errno::ENOENT) => return Ok(LayerNodeKind::Absent),
             other => File::from(other?),
@@ -139,7 +139,7 @@ impl LayerDir {
     ///
     /// # Errors
     /// The kernel's answer.
-    pub fn make_dir(&self, name: &OsStr) -> io::Result<()> {
+    pub(crate) fn make_dir(&self, name: &OsStr) -> io::Result<()> {
         Ok(mkdirat(&self.0, name, Mode::from_bits_truncate(0o755))?)
     }
 
@@ -147,7 +147,7 @@ impl LayerDir {
     ///
     /// # Errors
     /// The kernel's answer.
-    pub fn make_file(&self, name: &OsStr) -> io::Result<File> {
+    pub(crate) fn make_file(&self, name: &OsStr) -> io::Result<File> {
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         Ok(openat(&self.0, name, flags, Mode::S_IRUSR | Mode::S_IWUSR)?.into())
     }
@@ -156,7 +156,7 @@ impl LayerDir {
     ///
     /// # Errors
     /// The kernel's answer.
-    pub fn make_link(&self, name: &OsStr, target: &OsStr) -> io::Result<()> {
+    pub(crate) fn make_link(&self, name: &OsStr, target: &OsStr) -> io::Result<()> {
         Ok(symlinkat(target, &self.0, name)?)
     }
 
@@ -164,7 +164,7 @@ impl LayerDir {
     ///
     /// # Errors
     /// The kernel's answer.
-    pub fn make_node(&self, name: &OsStr, node: SpecialNode) -> io::Result<()> {
+    pub(crate) fn make_node(&self, name: &OsStr, node: SpecialNode) -> io::Result<()> {
         let (kind, device) = match node {
             SpecialNode::Character { major, minor } => (SFlag::S_IFCHR, makedev(major.into(), minor.into())),
             SpecialNode::Block { major, minor } => (SFlag::S_IFBLK, makedev(major.into(), minor.into())),
@@ -178,7 +178,7 @@ impl LayerDir {
     ///
     /// # Errors
     /// The kernel's answer.
-    pub fn make_hard_link(&self, name: &OsStr, target: &Self, target_name: &OsStr) -> io::Result<()> {
+    pub(crate) fn make_hard_link(&self, name: &OsStr, target: &Self, target_name: &OsStr) -> io::Result<()> {
         Ok(linkat(&target.0, target_name, &self.0, name, LinkatFlags::empty())?)
     }
 
@@ -186,7 +186,7 @@ impl LayerDir {
     ///
     /// # Errors
     /// The kernel's answer.
-    pub fn remove(&self, name: &OsStr) -> io::Result<()> {
+    pub(crate) fn remove(&self, name: &OsStr) -> io::Result<()> {
         match unlinkat(&self.0, name, UnlinkatFlags::NoRemoveDir) {
             Err(Errno::EISDIR | Errno::EPERM) => {}
             other => return Ok(other?),
@@ -203,7 +203,7 @@ impl LayerDir {
     ///
     /// # Errors
     /// The kernel's answer, and the attribute concerned.
-    pub fn set_attributes(
+    pub(crate) fn set_attributes(
         &self,
         name: &OsStr,
         attributes: &NodeAttributes,
@@ -229,7 +229,7 @@ impl LayerDir {
     ///
     /// # Errors
     /// The kernel's answer.
-    pub fn set_time(&self, name: &OsStr, mtime: (i64, u32)) -> io::Result<()> {
+    pub(crate) fn set_time(&self, name: &OsStr, mtime: (i64, u32)) -> io::Result<()> {
         let node = self.point(name)?;
         // A 32-bit C library has no times after 2038.
         #[expect(
@@ -249,7 +249,7 @@ impl LayerDir {
     ///
     /// # Errors
     /// The kernel's answer.
-    pub fn set_extended(&self, name: &OsStr, key: &str, value: &[u8]) -> io::Result<()> {
+    pub(crate) fn set_extended(&self, name: &OsStr, key: &str, value: &[u8]) -> io::Result<()> {
         set_extended(&proc_path(&self.point(name)?), key, value)
     }
 
@@ -257,7 +257,7 @@ impl LayerDir {
     ///
     /// # Errors
     /// The kernel's answer.
-    pub fn sync_file_system(&self) -> io::Result<()> {
+    pub(crate) fn sync_file_system(&self) -> io::Result<()> {
         // An `O_PATH` descriptor is refused.
         let directory = File::open(proc_path(&self.0))?;
         Ok(nix::unistd::syncfs(&directory)?)
@@ -292,7 +292,7 @@ fn set_extended(path: &Path, key: &str, value: &[u8]) -> io::Result<()> {
 ///
 /// # Errors
 /// The kernel's answer, except for a missing attribute.
-pub fn has_extended(node: &super::dir::Handle, key: &str, value: &[u8]) -> io::Result<bool> {
+pub(crate) fn has_extended(node: &super::dir::Handle, key: &str, value: &[u8]) -> io::Result<bool> {
     use std::os::fd::AsFd;
     let path = CString::new(format!("/proc/self/fd/{}", node.as_fd().as_raw_fd()))?;
     let key = CString::new(key)?;
@@ -309,7 +309,7 @@ pub fn has_extended(node: &super::dir::Handle, key: &str, value: &[u8]) -> io::R
 
 /// Free space of the file system that `path` is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Free {
+pub(crate) struct Free {
     /// Bytes available to unprivileged users.
     pub bytes: u64,
     /// The total size in bytes.
@@ -325,7 +325,7 @@ pub struct Free {
 /// # Errors
 /// The kernel's answer.
 #[expect(clippy::useless_conversion, reason = "narrower on 32-bit machines")]
-pub fn free_space(path: &Path) -> io::Result<Free> {
+pub(crate) fn free_space(path: &Path) -> io::Result<Free> {
     let answer = nix::sys::statvfs::statvfs(path)?;
     let fragment = u64::from(answer.fragment_size());
     let bytes = u64::from(answer.blocks_available()).saturating_mul(fragment);

@@ -8,13 +8,13 @@ use std::path::Path;
 
 /// Tables of a protocol, and the state of a socket that accepts from any peer, as procfs writes it:
 /// `TCP_LISTEN`, and for UDP `TCP_CLOSE`, of a socket that is not connected.
-pub type Tables = ([&'static str; 2], &'static str);
-pub const TCP: Tables = (["proc/net/tcp", "proc/net/tcp6"], "0A");
-pub const UDP: Tables = (["proc/net/udp", "proc/net/udp6"], "07");
+pub(crate) type Tables = ([&'static str; 2], &'static str);
+pub(crate) const TCP: Tables = (["proc/net/tcp", "proc/net/tcp6"], "0A");
+pub(crate) const UDP: Tables = (["proc/net/udp", "proc/net/udp6"], "07");
 
 /// A listening socket, or one that receives datagrams.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listener {
+pub(crate) struct Listener {
     pub address: IpAddr,
     pub port: u16,
     /// Name and id of the process, when it is visible.
@@ -23,7 +23,7 @@ pub struct Listener {
 
 /// Listeners on these ports, in this process's network namespace.
 #[must_use]
-pub fn listeners(root: &Path, (tables, state): Tables, ports: &[u16]) -> Vec<Listener> {
+pub(crate) fn listeners(root: &Path, (tables, state): Tables, ports: &[u16]) -> Vec<Listener> {
     let mut found = Vec::new();
     for table in tables {
         let text = fs::read_to_string(root.join(table)).unwrap_or_default();
@@ -55,7 +55,7 @@ fn listening(line: &str, state: &str) -> Option<(IpAddr, u16, String)> {
 
 /// An address as `/proc/net/tcp` and `tcp6` write it: hexadecimal words in the machine's byte order.
 #[must_use]
-pub fn address(text: &str) -> Option<IpAddr> {
+pub(crate) fn address(text: &str) -> Option<IpAddr> {
     let words: Option<Vec<[u8; 4]>> = (0..text.len() / 8)
         .map(|at| Some(u32::from_str_radix(text.get(at * 8..at * 8 + 8)?, 16).ok()?.to_ne_bytes()))
         .collect();
@@ -73,7 +73,7 @@ pub fn address(text: &str) -> Option<IpAddr> {
 
 /// The ids of all processes.
 #[must_use]
-pub fn process_ids(root: &Path) -> Vec<u32> {
+pub(crate) fn process_ids(root: &Path) -> Vec<u32> {
     let entries = fs::read_dir(root.join("proc")).into_iter().flatten().flatten();
     let mut ids: Vec<u32> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     ids.sort_unstable();

@@ -21,13 +21,13 @@ pub struct LockError {
 
 /// Holds the lock while it lives.
 #[derive(Debug)]
-pub struct FileLock {
+pub(crate) struct FileLock {
     _file: Flock<File>,
 }
 
 /// Holds the lock of a byte while it lives.
 #[derive(Debug)]
-pub struct ByteLock {
+pub(crate) struct ByteLock {
     _file: File,
 }
 
@@ -35,7 +35,7 @@ pub struct ByteLock {
 ///
 /// # Errors
 /// When the file cannot be made or locked.
-pub fn acquire(path: &Path) -> Result<FileLock, LockError> {
+pub(crate) fn acquire(path: &Path) -> Result<FileLock, LockError> {
     let file = open(path)?;
     let locked =
         Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, errno)| error(path, errno.into()))?;
@@ -46,7 +46,7 @@ pub fn acquire(path: &Path) -> Result<FileLock, LockError> {
 ///
 /// # Errors
 /// When the file cannot be made or locked.
-pub fn acquire_shared(path: &Path) -> Result<FileLock, LockError> {
+pub(crate) fn acquire_shared(path: &Path) -> Result<FileLock, LockError> {
     let file = open(path)?;
     let locked = Flock::lock(file, FlockArg::LockShared).map_err(|(_, errno)| error(path, errno.into()))?;
     Ok(FileLock { _file: locked })
@@ -56,7 +56,7 @@ pub fn acquire_shared(path: &Path) -> Result<FileLock, LockError> {
 ///
 /// # Errors
 /// When the file cannot be made or locked.
-pub fn try_acquire(path: &Path) -> Result<Option<FileLock>, LockError> {
+pub(crate) fn try_acquire(path: &Path) -> Result<Option<FileLock>, LockError> {
     try_lock(path, open(path)?)
 }
 
@@ -64,7 +64,7 @@ pub fn try_acquire(path: &Path) -> Result<Option<FileLock>, LockError> {
 ///
 /// # Errors
 /// When it cannot be opened or locked.
-pub fn try_acquire_existing(path: &Path) -> Result<Option<FileLock>, LockError> {
+pub(crate) fn try_acquire_existing(path: &Path) -> Result<Option<FileLock>, LockError> {
     try_lock(path, File::open(path).map_err(|source| error(path, source))?)
 }
 
@@ -74,7 +74,7 @@ pub fn try_acquire_existing(path: &Path) -> Result<Option<FileLock>, LockError> 
 /// # Errors
 /// When the file cannot be made or locked.
 #[expect(clippy::cast_possible_truncation, reason = "the kernel's small constants, which libc types as int")]
-pub fn try_acquire_byte(path: &Path, byte: i32) -> Result<Option<ByteLock>, LockError> {
+pub(crate) fn try_acquire_byte(path: &Path, byte: i32) -> Result<Option<ByteLock>, LockError> {
     let file = open(path)?;
     // Of the open file, not of the process: threads exclude each other, too.
     let range = libc::flock {
@@ -119,7 +119,7 @@ fn open(path: &Path) -> Result<File, LockError> {
 ///
 /// # Errors
 /// When the kernel has no more inotify watches.
-pub fn contention(path: &Path) -> Result<impl Future<Output = ()> + use<>, InotifyError> {
+pub(crate) fn contention(path: &Path) -> Result<impl Future<Output = ()> + use<>, InotifyError> {
     let watcher = Watcher::new()?;
     watcher.watch(path, Interest::Opening)?;
     // A failed wait can only mean that the process is going down; contention is not reported then.

@@ -4,7 +4,7 @@
 /// start of fifty pods uses in it is never returned. The agent has one busy thread, so there is no contention
 /// for the arena. Elsewhere (musl) there is nothing to do.
 #[cfg(target_env = "gnu")]
-pub fn use_one_arena() {
+pub(crate) fn use_one_arena() {
     // SAFETY: mallopt takes two plain integers; it may be called at any time, and this is before any other
     // thread exists.
     unsafe {
@@ -14,7 +14,7 @@ pub fn use_one_arena() {
 
 /// Nothing to do for this C library.
 #[cfg(not(target_env = "gnu"))]
-pub fn use_one_arena() {}
+pub(crate) fn use_one_arena() {}
 
 /// Gives free memory back to the kernel, where the C library keeps it.
 #[cfg(target_env = "gnu")]
@@ -32,7 +32,7 @@ pub(in crate::platform) fn trim_heap() {}
 /// Releases every page that can be faulted in again, for a process that is about to wait for long: free heap,
 /// the unused part of the stack, and program text, of which a start touches far more than waiting does.
 /// Private memory counts against a pod's monitor, and so does its share of the text.
-pub fn release_memory() {
+pub(crate) fn release_memory() {
     forget_pages();
     trim_heap();
 }

@@ -14,7 +14,7 @@ use nix::mount::{MntFlags, MsFlags};
 
 /// The result of sharing mounts below a directory with containers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Sharing {
+pub(crate) enum Sharing {
     /// It is on a shared mount already.
     AlreadyShared,
     /// It was made a shared mount.
@@ -60,7 +60,7 @@ pub fn mount_tmpfs(target: &Path, size_bytes: Option<i64>) -> io::Result<()> {
 ///
 /// # Errors
 /// The kernel's answer; `EBUSY` when something that is no tmpfs is mounted there.
-pub fn ensure_private_tmpfs(target: &Path, size_bytes: u64) -> io::Result<()> {
+pub(crate) fn ensure_private_tmpfs(target: &Path, size_bytes: u64) -> io::Result<()> {
     let target = target.canonicalize()?;
     let present = mount_lines()?.into_iter().rfind(|line| line.point == target);
     let mut flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
@@ -83,7 +83,7 @@ pub fn ensure_private_tmpfs(target: &Path, size_bytes: u64) -> io::Result<()> {
 ///
 /// # Errors
 /// The kernel's answer; `EINVAL` when it has no pages of that size.
-pub fn mount_hugetlbfs(target: &Path, page_bytes: i64) -> io::Result<()> {
+pub(crate) fn mount_hugetlbfs(target: &Path, page_bytes: i64) -> io::Result<()> {
     let options = format!("mode=0777,pagesize={page_bytes}");
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
     nix::mount::mount(Some("nodev"), target, Some("hugetlbfs"), flags, Some(options.as_str()))?;
@@ -95,7 +95,7 @@ pub fn mount_hugetlbfs(target: &Path, page_bytes: i64) -> io::Result<()> {
 ///
 /// # Errors
 /// The kernel's answer; `ENODEV` when it has no such file system.
-pub fn mount_remote(kind: &str, source: &str, target: &Path, options: &[String]) -> io::Result<()> {
+pub(crate) fn mount_remote(kind: &str, source: &str, target: &Path, options: &[String]) -> io::Result<()> {
     let (flags, rest) = split_options(options);
     nix::mount::mount(Some(source), target, Some(kind), flags, Some(rest.join(",").as_str()))?;
     Ok(())
@@ -123,13 +123,13 @@ fn split_options(options: &[String]) -> (MsFlags, Vec<&str>) {
 
 /// True for the kernel's "no such file system": the module is missing.
 #[must_use]
-pub fn is_unknown_file_system(error: &io::Error) -> bool {
+pub(crate) fn is_unknown_file_system(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::ENODEV as i32)
 }
 
 /// True for the errors of an unsupported protocol version.
 #[must_use]
-pub fn is_protocol_unsupported(error: &io::Error) -> bool {
+pub(crate) fn is_protocol_unsupported(error: &io::Error) -> bool {
     let codes = [Errno::EPROTONOSUPPORT, Errno::EINVAL];
     codes.iter().any(|code| error.raw_os_error() == Some(*code as i32))
 }
@@ -138,7 +138,7 @@ pub fn is_protocol_unsupported(error: &io::Error) -> bool {
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn bind(source: &Path, target: &Path) -> io::Result<()> {
+pub(crate) fn bind(source: &Path, target: &Path) -> io::Result<()> {
     nix::mount::mount(Some(source), target, None::<&str>, MsFlags::MS_BIND, None::<&str>)?;
     Ok(())
 }
@@ -147,7 +147,7 @@ pub fn bind(source: &Path, target: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn bind_descriptor(source: BorrowedFd<'_>, target: &Path) -> io::Result<()> {
+pub(crate) fn bind_descriptor(source: BorrowedFd<'_>, target: &Path) -> io::Result<()> {
     bind(&PathBuf::from(format!("/proc/self/fd/{}", source.as_raw_fd())), target)
 }
 
@@ -174,7 +174,7 @@ pub fn unmount(target: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// The kernel's answer, or when procfs cannot be read.
-pub fn ensure_shared(directory: &Path) -> io::Result<Sharing> {
+pub(crate) fn ensure_shared(directory: &Path) -> io::Result<Sharing> {
     let directory = directory.canonicalize()?;
     let lines = mount_lines()?;
     let holder = lines

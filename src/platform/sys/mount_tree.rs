@@ -24,7 +24,7 @@ const MOUNT_ATTR_IDMAP: u64 = 0x0010_0000;
 
 /// Attributes of a mount, as mount_setattr(2) has them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MountAttributes {
+pub(crate) struct MountAttributes {
     /// Bits to set.
     pub set: u64,
     /// Bits to clear.
@@ -32,27 +32,27 @@ pub struct MountAttributes {
 }
 
 /// `MOUNT_ATTR_RDONLY`.
-pub const READ_ONLY: u64 = 0x1;
+pub(crate) const READ_ONLY: u64 = 0x1;
 /// `MOUNT_ATTR_NOSUID`.
-pub const NO_SUID: u64 = 0x2;
+pub(crate) const NO_SUID: u64 = 0x2;
 /// `MOUNT_ATTR_NODEV`.
-pub const NO_DEV: u64 = 0x4;
+pub(crate) const NO_DEV: u64 = 0x4;
 /// `MOUNT_ATTR_NOEXEC`.
-pub const NO_EXEC: u64 = 0x8;
+pub(crate) const NO_EXEC: u64 = 0x8;
 /// `MOUNT_ATTR_NOATIME`.
-pub const NO_ATIME: u64 = 0x10;
+pub(crate) const NO_ATIME: u64 = 0x10;
 /// `MOUNT_ATTR_STRICTATIME`.
-pub const STRICT_ATIME: u64 = 0x20;
+pub(crate) const STRICT_ATIME: u64 = 0x20;
 /// All bits of the access time modes.
-pub const ATIME: u64 = 0x70;
+pub(crate) const ATIME: u64 = 0x70;
 /// `MOUNT_ATTR_NODIRATIME`.
-pub const NO_DIRATIME: u64 = 0x80;
+pub(crate) const NO_DIRATIME: u64 = 0x80;
 /// `MOUNT_ATTR_NOSYMFOLLOW`.
-pub const NO_SYMFOLLOW: u64 = 0x0020_0000;
+pub(crate) const NO_SYMFOLLOW: u64 = 0x0020_0000;
 
 /// The propagation of mounts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Propagation {
+pub(crate) enum Propagation {
     /// Not at all.
     Private,
     /// From the node to the container.
@@ -93,7 +93,7 @@ struct MountAttr {
 
 /// A mount; detached ones end with their descriptor.
 #[derive(Debug)]
-pub struct Mount(OwnedFd);
+pub(crate) struct Mount(OwnedFd);
 
 impl AsFd for Mount {
     fn as_fd(&self) -> BorrowedFd<'_> {
@@ -130,14 +130,14 @@ fn proc_path(fd: BorrowedFd<'_>) -> PathBuf {
 
 /// A new file system, being configured.
 #[derive(Debug)]
-pub struct NewFileSystem(OwnedFd);
+pub(crate) struct NewFileSystem(OwnedFd);
 
 impl NewFileSystem {
     /// Of `kind`, for example `tmpfs`.
     ///
     /// # Errors
     /// The kernel's answer; `ENODEV` when it has no such file system.
-    pub fn open(kind: &str) -> io::Result<Self> {
+    pub(crate) fn open(kind: &str) -> io::Result<Self> {
         let kind = CString::new(kind)?;
         // SAFETY: the string outlives the call. 1 is FSOPEN_CLOEXEC.
         Ok(Self(owned(unsafe { libc::syscall(libc::SYS_fsopen, kind.as_ptr(), 1) })?))
@@ -147,7 +147,7 @@ impl NewFileSystem {
     ///
     /// # Errors
     /// The kernel's answer; `EINVAL` also for values over 255 bytes.
-    pub fn set(&self, key: &str, value: &[u8]) -> io::Result<()> {
+    pub(crate) fn set(&self, key: &str, value: &[u8]) -> io::Result<()> {
         let (key, value) = (CString::new(key)?, CString::new(value)?);
         let fd = self.0.as_raw_fd();
         // SAFETY: both strings outlive the call.
@@ -160,7 +160,7 @@ impl NewFileSystem {
     ///
     /// # Errors
     /// The kernel's answer.
-    pub fn set_flag(&self, key: &str) -> io::Result<()> {
+    pub(crate) fn set_flag(&self, key: &str) -> io::Result<()> {
         let key = CString::new(key)?;
         let fd = self.0.as_raw_fd();
         // SAFETY: the string outlives the call, and a flag has no value.
@@ -171,7 +171,7 @@ impl NewFileSystem {
     ///
     /// # Errors
     /// The kernel's answer.
-    pub fn set_descriptor(&self, key: &str, value: BorrowedFd<'_>) -> io::Result<()> {
+    pub(crate) fn set_descriptor(&self, key: &str, value: BorrowedFd<'_>) -> io::Result<()> {
         let key = CString::new(key)?;
         let (fd, value) = (self.0.as_raw_fd(), value.as_raw_fd());
         // SAFETY: the string outlives the call, and this command takes no other value than the number.
@@ -182,7 +182,7 @@ impl NewFileSystem {
     ///
     /// # Errors
     /// The kernel's answer.
-    pub fn mount(self, attributes: u64) -> io::Result<Mount> {
+    pub(crate) fn mount(self, attributes: u64) -> io::Result<Mount> {
         let fd = self.0.as_raw_fd();
         // SAFETY: the command takes no key and no value.
         done(unsafe { libc::syscall(libc::SYS_fsconfig, fd, FSCONFIG_CMD_CREATE, 0_usize, 0_usize, 0) })?;
@@ -199,7 +199,7 @@ impl Mount {
     ///
     /// # Errors
     /// The kernel's answer.
-    pub fn copy_of(path: &Path, recursive: bool) -> io::Result<Self> {
+    pub(crate) fn copy_of(path: &Path, recursive: bool) -> io::Result<Self> {
         let path = c_path(path)?;
         let flags = OPEN_TREE_CLONE
             | libc::O_CLOEXEC.cast_unsigned()
@@ -212,7 +212,7 @@ impl Mount {
     ///
     /// # Errors
     /// The kernel's answer.
-    pub fn copy_of_descriptor(fd: BorrowedFd<'_>, recursive: bool) -> io::Result<Self> {
+    pub(crate) fn copy_of_descriptor(fd: BorrowedFd<'_>, recursive: bool) -> io::Result<Self> {
         let flags = OPEN_TREE_CLONE
             | libc::O_CLOEXEC.cast_unsigned()
             | libc::AT_EMPTY_PATH.cast_unsigned()
@@ -226,7 +226,7 @@ impl Mount {
     ///
     /// # Errors
     /// The kernel's answer.
-    pub fn at(path: &Path) -> io::Result<Self> {
+    pub(crate) fn at(path: &Path) -> io::Result<Self> {
         let path = c_path(path)?;
         let flags = libc::O_CLOEXEC;
         // SAFETY: the string outlives the call.
@@ -237,7 +237,7 @@ impl Mount {
     ///
     /// # Errors
     /// The kernel's answer.
-    pub fn attach(&self, target: BorrowedFd<'_>) -> io::Result<()> {
+    pub(crate) fn attach(&self, target: BorrowedFd<'_>) -> io::Result<()> {
         let flags = MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH;
         let (from, to) = (self.0.as_raw_fd(), target.as_raw_fd());
         // SAFETY: the strings are constants.
@@ -249,7 +249,7 @@ impl Mount {
     ///
     /// # Errors
     /// The kernel's answer; `ENOSYS` for what it cannot do.
-    pub fn set_attributes(&self, attributes: MountAttributes, recursive: bool) -> io::Result<()> {
+    pub(crate) fn set_attributes(&self, attributes: MountAttributes, recursive: bool) -> io::Result<()> {
         if attributes == MountAttributes::default() {
             return Ok(());
         }
@@ -306,7 +306,7 @@ impl Mount {
     ///
     /// # Errors
     /// The kernel's answer.
-    pub fn set_propagation(&self, propagation: Propagation, recursive: bool) -> io::Result<()> {
+    pub(crate) fn set_propagation(&self, propagation: Propagation, recursive: bool) -> io::Result<()> {
         let change = MountAttr { attr_set: 0, attr_clr: 0, propagation: propagation.bits(), userns_fd: 0 };
         match self.change(&change, recursive) {
             Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => {
@@ -320,7 +320,7 @@ impl Mount {
     ///
     /// # Errors
     /// The kernel's answer; `EINVAL` when the file system cannot.
-    pub fn map_ids(&self, users: BorrowedFd<'_>, recursive: bool) -> io::Result<()> {
+    pub(crate) fn map_ids(&self, users: BorrowedFd<'_>, recursive: bool) -> io::Result<()> {
         let userns_fd = u64::from(users.as_raw_fd().cast_unsigned());
         let change = MountAttr { attr_set: MOUNT_ATTR_IDMAP, attr_clr: 0, propagation: 0, userns_fd };
         self.change(&change, recursive)
@@ -331,7 +331,7 @@ impl Mount {
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn set_propagation(path: &Path, propagation: Propagation, recursive: bool) -> io::Result<()> {
+pub(crate) fn set_propagation(path: &Path, propagation: Propagation, recursive: bool) -> io::Result<()> {
     let mut flags = propagation.flag();
     if recursive {
         flags |= MsFlags::MS_REC;
@@ -345,7 +345,7 @@ pub fn set_propagation(path: &Path, propagation: Propagation, recursive: bool) -
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn mount_overlay(target: &Path, options: &[u8]) -> io::Result<()> {
+pub(crate) fn mount_overlay(target: &Path, options: &[u8]) -> io::Result<()> {
     let options = CString::new(options)?;
     let none = MsFlags::empty();
     nix::mount::mount(Some("overlay"), target, Some("overlay"), none, Some(options.as_c_str()))?;
@@ -357,7 +357,7 @@ pub fn mount_overlay(target: &Path, options: &[u8]) -> io::Result<()> {
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn enter_root(root: BorrowedFd<'_>) -> io::Result<()> {
+pub(crate) fn enter_root(root: BorrowedFd<'_>) -> io::Result<()> {
     let here = Path::new(".");
     let old = nix::fcntl::open(
         "/",
@@ -380,14 +380,14 @@ pub fn enter_root(root: BorrowedFd<'_>) -> io::Result<()> {
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn change_root(root: BorrowedFd<'_>) -> io::Result<()> {
+pub(crate) fn change_root(root: BorrowedFd<'_>) -> io::Result<()> {
     nix::unistd::fchdir(root)?;
     Ok(nix::unistd::chroot(".")?)
 }
 
 /// True for the errors of a missing call, option or file system.
 #[must_use]
-pub fn is_unsupported(error: &io::Error) -> bool {
+pub(crate) fn is_unsupported(error: &io::Error) -> bool {
     let codes = [Errno::ENOSYS, Errno::EINVAL, Errno::ENODEV, Errno::EOPNOTSUPP];
     codes.iter().any(|code| error.raw_os_error() == Some(*code as i32))
 }

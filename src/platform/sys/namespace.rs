@@ -12,7 +12,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
 /// A set of kinds of namespaces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Namespaces {
+pub(crate) struct Namespaces {
     pub mount: bool,
     pub pid: bool,
     pub network: bool,
@@ -41,7 +41,7 @@ impl Namespaces {
 
     /// None at all.
     #[must_use]
-    pub fn is_empty(self) -> bool {
+    pub(crate) fn is_empty(self) -> bool {
         self == Self::default()
     }
 }
@@ -50,7 +50,7 @@ impl Namespaces {
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn unshare(kinds: Namespaces) -> io::Result<()> {
+pub(crate) fn unshare(kinds: Namespaces) -> io::Result<()> {
     if kinds.is_empty() {
         return Ok(());
     }
@@ -62,7 +62,7 @@ pub fn unshare(kinds: Namespaces) -> io::Result<()> {
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn join(target: BorrowedFd<'_>, kinds: Namespaces) -> io::Result<()> {
+pub(crate) fn join(target: BorrowedFd<'_>, kinds: Namespaces) -> io::Result<()> {
     Ok(nix::sched::setns(target, kinds.flags())?)
 }
 
@@ -70,7 +70,7 @@ pub fn join(target: BorrowedFd<'_>, kinds: Namespaces) -> io::Result<()> {
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn is_same(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> io::Result<bool> {
+pub(crate) fn is_same(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> io::Result<bool> {
     let (one, other) = (nix::sys::stat::fstat(one)?, nix::sys::stat::fstat(other)?);
     Ok((one.st_dev, one.st_ino) == (other.st_dev, other.st_ino))
 }
@@ -79,7 +79,7 @@ pub fn is_same(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> io::Result<bool> {
 ///
 /// # Errors
 /// The kernel's answer; `EINVAL` for more than 64 bytes.
-pub fn set_hostname(name: &str) -> io::Result<()> {
+pub(crate) fn set_hostname(name: &str) -> io::Result<()> {
     Ok(nix::unistd::sethostname(name)?)
 }
 
@@ -87,7 +87,7 @@ pub fn set_hostname(name: &str) -> io::Result<()> {
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn loopback_up() -> io::Result<()> {
+pub(crate) fn loopback_up() -> io::Result<()> {
     let socket: OwnedFd = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
     // SAFETY: all zeros is a valid ifreq: numbers and a union of plain data.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -107,7 +107,7 @@ pub fn loopback_up() -> io::Result<()> {
 ///
 /// # Errors
 /// The kernel's answer, or that it is another file.
-pub fn open(path: &std::path::Path) -> io::Result<OwnedFd> {
+pub(crate) fn open(path: &std::path::Path) -> io::Result<OwnedFd> {
     const NSFS_MAGIC: nix::sys::statfs::FsType = nix::sys::statfs::FsType(0x6e73_6673);
     let file = File::open(path)?;
     let kind = nix::sys::statfs::fstatfs(&file)?.filesystem_type();

@@ -44,7 +44,7 @@ const MAX_REPLIES: usize = 200_000;
 
 /// The kernel refused the request.
 #[derive(Debug, thiserror::Error)]
-pub enum NetlinkError {
+pub(crate) enum NetlinkError {
     /// The kernel's refusal, sometimes with a text.
     #[error("{what}{}", if .detail.is_empty() { String::new() } else { format!(": {detail}") })]
     Refused {
@@ -81,7 +81,7 @@ impl NetlinkError {
 
     /// The object to remove or change does not exist.
     #[must_use]
-    pub fn is_gone(&self) -> bool {
+    pub(crate) fn is_gone(&self) -> bool {
         [Errno::ENODEV, Errno::ENOENT, Errno::ESRCH, Errno::EADDRNOTAVAIL]
             .iter()
             .any(|errno| self.errno() == *errno as i32)
@@ -89,7 +89,7 @@ impl NetlinkError {
 
     /// The kernel was built without this feature.
     #[must_use]
-    pub fn is_unsupported(&self) -> bool {
+    pub(crate) fn is_unsupported(&self) -> bool {
         [Errno::EOPNOTSUPP, Errno::EPROTONOSUPPORT, Errno::EAFNOSUPPORT, Errno::EINVAL, Errno::ENOENT]
             .iter()
             .any(|errno| self.errno() == *errno as i32)

@@ -12,7 +12,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 ///
 /// # Errors
 /// When it is not UTF-8 or cannot be read.
-pub fn hostname() -> std::io::Result<String> {
+pub(crate) fn hostname() -> std::io::Result<String> {
     let name = nix::unistd::gethostname()?;
     name.into_string()
         .map_err(|name| std::io::Error::other(format!("host name {} is not UTF-8", name.display())))
@@ -22,14 +22,14 @@ pub fn hostname() -> std::io::Result<String> {
 ///
 /// # Errors
 /// No procfs.
-pub fn random_uid() -> std::io::Result<String> {
+pub(crate) fn random_uid() -> std::io::Result<String> {
     std::fs::read_to_string("/proc/sys/kernel/random/uuid").map(|text| text.trim().to_owned())
 }
 
 /// Addresses of interfaces that are up, loopback and link-local ones left out; IPv4 first, in the kernel's
 /// order.
 #[must_use]
-pub fn addresses() -> Vec<IpAddr> {
+pub(crate) fn addresses() -> Vec<IpAddr> {
     let Ok(interfaces) = getifaddrs() else { return Vec::new() };
     let mut found: Vec<IpAddr> = interfaces
         .filter(|interface| {
@@ -53,7 +53,7 @@ pub fn addresses() -> Vec<IpAddr> {
 /// The source address of the default route of each family, IPv4 first: what upstream calls the node's IPs.
 /// Queries the kernel's routing table through an unconnected datagram socket; nothing is sent.
 #[must_use]
-pub fn default_route_addresses() -> Vec<IpAddr> {
+pub(crate) fn default_route_addresses() -> Vec<IpAddr> {
     let probes: [(&str, &str); 2] = [("0.0.0.0:0", "192.0.2.1:9"), ("[::]:0", "[2001:db8::1]:9")];
     probes
         .iter()
@@ -68,19 +68,19 @@ pub fn default_route_addresses() -> Vec<IpAddr> {
 
 /// CPUs this process may use.
 #[must_use]
-pub fn cpu_count() -> usize {
+pub(crate) fn cpu_count() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
 /// `MemTotal` in bytes; 0 when procfs cannot be read.
 #[must_use]
-pub fn memory_total_bytes() -> i64 {
+pub(crate) fn memory_total_bytes() -> i64 {
     meminfo_bytes("MemTotal:")
 }
 
 /// `SwapTotal` in bytes; 0 without swap.
 #[must_use]
-pub fn swap_total_bytes() -> i64 {
+pub(crate) fn swap_total_bytes() -> i64 {
     meminfo_bytes("SwapTotal:")
 }
 
@@ -96,7 +96,7 @@ fn meminfo_bytes(field: &str) -> i64 {
 
 /// Huge page sizes the kernel offers, in bytes.
 #[must_use]
-pub fn huge_page_sizes() -> Vec<u64> {
+pub(crate) fn huge_page_sizes() -> Vec<u64> {
     let Ok(entries) = std::fs::read_dir("/sys/kernel/mm/hugepages") else { return Vec::new() };
     let mut sizes: Vec<u64> = entries
         .filter_map(|entry| {
@@ -111,7 +111,7 @@ pub fn huge_page_sizes() -> Vec<u64> {
 
 /// Bytes reserved as huge pages of one size, used or not.
 #[must_use]
-pub fn huge_page_bytes(size: u64) -> i64 {
+pub(crate) fn huge_page_bytes(size: u64) -> i64 {
     let path = format!("/sys/kernel/mm/hugepages/hugepages-{}kB/nr_hugepages", size / 1024);
     let pages = std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<u64>().ok());
     i64::try_from(pages.unwrap_or(0).saturating_mul(size)).unwrap_or(i64::MAX)
@@ -119,7 +119,7 @@ pub fn huge_page_bytes(size: u64) -> i64 {
 
 /// The kernel's limit on processes and threads together; `None` when procfs cannot be read.
 #[must_use]
-pub fn max_pids() -> Option<i64> {
+pub(crate) fn max_pids() -> Option<i64> {
     ["/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"]
         .iter()
         .filter_map(|path| std::fs::read_to_string(path).ok()?.trim().parse().ok())
@@ -128,7 +128,7 @@ pub fn max_pids() -> Option<i64> {
 
 /// Size of the file system that holds `path`, bytes; 0 on errors.
 #[must_use]
-pub fn file_system_bytes(path: &Path) -> i64 {
+pub(crate) fn file_system_bytes(path: &Path) -> i64 {
     let Ok(facts) = nix::sys::statvfs::statvfs(path) else { return 0 };
     #[allow(clippy::useless_conversion, reason = "32 bits on some architectures")]
     let bytes = u64::from(facts.blocks()).saturating_mul(u64::from(facts.fragment_size()));
@@ -152,7 +152,7 @@ pub struct FileSystemFacts {
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn file_system(path: &Path) -> std::io::Result<FileSystemFacts> {
+pub(crate) fn file_system(path: &Path) -> std::io::Result<FileSystemFacts> {
     let facts = nix::sys::statvfs::statvfs(path)?;
     #[allow(clippy::useless_conversion, reason = "32 bits on some architectures")]
     let (block, number) = (u64::from(facts.fragment_size()), |number| u64::from(number));
@@ -168,13 +168,13 @@ pub fn file_system(path: &Path) -> std::io::Result<FileSystemFacts> {
 
 /// True when `/sys/fs/cgroup` is the unified hierarchy.
 #[must_use]
-pub fn cgroup_v2() -> bool {
+pub(crate) fn cgroup_v2() -> bool {
     Path::new("/sys/fs/cgroup/cgroup.controllers").exists()
 }
 
 /// True when the kernel accounts swap per cgroup; without that, writing a swap limit fails.
 #[must_use]
-pub fn swap_accounting(cgroup_v2: bool) -> bool {
+pub(crate) fn swap_accounting(cgroup_v2: bool) -> bool {
     // On v2 the file exists in every cgroup but the root, so a child has to be read.
     let candidates: &[&str] = if cgroup_v2 {
         &["/sys/fs/cgroup/system.slice/memory.swap.max", "/sys/fs/cgroup/init.scope/memory.swap.max"]
@@ -186,7 +186,7 @@ pub fn swap_accounting(cgroup_v2: bool) -> bool {
 
 /// Major and minor version of the running kernel; zeros when procfs cannot be read.
 #[must_use]
-pub fn kernel_version() -> (u32, u32) {
+pub(crate) fn kernel_version() -> (u32, u32) {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().unwrap_or(0));
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
@@ -195,39 +195,39 @@ pub fn kernel_version() -> (u32, u32) {
 /// True when the running kernel is older than `version`, false when its version is unknown. For options whose
 /// refusal the kernel logs: options that are used again and again are not tried then.
 #[must_use]
-pub fn is_older_than(version: (u32, u32)) -> bool {
+pub(crate) fn is_older_than(version: (u32, u32)) -> bool {
     let running = kernel_version();
     running != (0, 0) && running < version
 }
 
 /// True when the kernel enforces AppArmor profiles.
 #[must_use]
-pub fn apparmor_enabled() -> bool {
+pub(crate) fn apparmor_enabled() -> bool {
     std::fs::read_to_string("/sys/module/apparmor/parameters/enabled")
         .is_ok_and(|enabled| enabled.starts_with('Y'))
 }
 
 /// True when the machine was booted with systemd, as `sd_booted(3)` finds out.
 #[must_use]
-pub fn systemd_is_running() -> bool {
+pub(crate) fn systemd_is_running() -> bool {
     std::path::Path::new("/run/systemd/system").is_dir()
 }
 
 /// The boot id; it changes with every boot. Empty when procfs cannot be read.
 #[must_use]
-pub fn boot_id() -> String {
+pub(crate) fn boot_id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }
 
 /// `uname -r`; empty when procfs cannot be read.
 #[must_use]
-pub fn kernel_release() -> String {
+pub(crate) fn kernel_release() -> String {
     first_line_of("/proc/sys/kernel/osrelease")
 }
 
 /// `PRETTY_NAME` of the system, as its os-release has it; empty when unknown.
 #[must_use]
-pub fn os_image() -> String {
+pub(crate) fn os_image() -> String {
     let read = |path| std::fs::read_to_string(path).ok();
     let text = read("/etc/os-release").or_else(|| read("/usr/lib/os-release")).unwrap_or_default();
     let name = text.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="));
@@ -236,14 +236,14 @@ pub fn os_image() -> String {
 
 /// The hardware's own id; empty where it does not exist, as on most boards.
 #[must_use]
-pub fn system_uuid() -> String {
+pub(crate) fn system_uuid() -> String {
     first_line_of("/sys/class/dmi/id/product_uuid")
 }
 
 /// The first line of the first of these files (separated by commas) that is not empty; empty if there is
 /// none.
 #[must_use]
-pub fn first_line_of(paths: &str) -> String {
+pub(crate) fn first_line_of(paths: &str) -> String {
     let line = |path: &str| {
         let text = std::fs::read_to_string(path).ok()?;
         let line = text.lines().next()?.trim().to_owned();
@@ -254,13 +254,13 @@ pub fn first_line_of(paths: &str) -> String {
 
 /// The user this process acts as.
 #[must_use]
-pub fn user_id() -> u32 {
+pub(crate) fn user_id() -> u32 {
     nix::unistd::geteuid().as_raw()
 }
 
 /// True for uid 0.
 #[must_use]
-pub fn is_root() -> bool {
+pub(crate) fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }
 
@@ -268,7 +268,7 @@ pub fn is_root() -> bool {
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn set_oom_score_adj(value: i32) -> std::io::Result<()> {
+pub(crate) fn set_oom_score_adj(value: i32) -> std::io::Result<()> {
     std::fs::write("/proc/self/oom_score_adj", value.to_string())
 }
 
@@ -277,7 +277,7 @@ pub fn set_oom_score_adj(value: i32) -> std::io::Result<()> {
 ///
 /// # Errors
 /// When not even the soft limit can be changed.
-pub fn raise_open_files(wanted: u64) -> std::io::Result<u64> {
+pub(crate) fn raise_open_files(wanted: u64) -> std::io::Result<u64> {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     if setrlimit(Resource::RLIMIT_NOFILE, wanted, wanted.max(hard)).is_ok() {
         return Ok(wanted);

@@ -32,20 +32,20 @@ pub(super) fn openat2_patiently(root: &OwnedFd, path: &Path, how: OpenHow) -> Re
 
 /// Opens for reading without waiting for a pipe's writer, and never makes a terminal the controlling one. The
 /// caller checks the file's type.
-pub fn open_without_waiting(path: &Path) -> io::Result<File> {
+pub(crate) fn open_without_waiting(path: &Path) -> io::Result<File> {
     let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
     OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)
 }
 
 /// The same, but a symlink at the end of the path is refused: the file's author must not redirect it.
-pub fn open_without_following(path: &Path) -> io::Result<File> {
+pub(crate) fn open_without_following(path: &Path) -> io::Result<File> {
     let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
     OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)
 }
 
 /// Opens a regular file below a directory whose content is untrusted: no symlink is followed on the way, and
 /// nothing but a regular file is opened, because opening a device may already have effects.
-pub fn open_file_below(root: &Path, path: &Path) -> io::Result<File> {
+pub(crate) fn open_file_below(root: &Path, path: &Path) -> io::Result<File> {
     let flags = OFlag::O_PATH | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
     let mut found = OpenOptions::new().read(true).custom_flags(flags.bits()).open(root)?;
     for component in path.components() {
@@ -63,7 +63,7 @@ pub fn open_file_below(root: &Path, path: &Path) -> io::Result<File> {
 
 /// True for `ELOOP`: too many symlinks, or a loop of them.
 #[must_use]
-pub fn is_symlink_loop(error: &io::Error) -> bool {
+pub(crate) fn is_symlink_loop(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::ELOOP as i32)
 }
 

@@ -12,7 +12,7 @@ use nix::libc;
 ///
 /// # Errors
 /// Linux before 5.12, or no right to mount.
-pub fn read_only_exe() -> io::Result<OwnedFd> {
+pub(crate) fn read_only_exe() -> io::Result<OwnedFd> {
     read_only(Path::new("/proc/self/exe"))
 }
 

@@ -49,7 +49,7 @@ fn socket() -> io::Result<OwnedFd> {
 ///
 /// # Errors
 /// No more descriptors.
-pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let mut ends: [RawFd; 2] = [-1; 2];
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
     // SAFETY: the kernel writes two descriptors into an array of two.
@@ -63,7 +63,7 @@ pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
+pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: two calls with integers on an open descriptor.
     unsafe {
         let flags = libc::fcntl(fd.as_raw_fd(), libc::F_GETFL);
@@ -108,7 +108,7 @@ fn with_address<T>(
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn listen(path: &Path, backlog: i32) -> io::Result<OwnedFd> {
+pub(crate) fn listen(path: &Path, backlog: i32) -> io::Result<OwnedFd> {
     use std::os::unix::fs::PermissionsExt;
     let socket = socket()?;
     let mut name = path.file_name().unwrap_or_default().to_owned();
@@ -138,7 +138,7 @@ pub fn listen(path: &Path, backlog: i32) -> io::Result<OwnedFd> {
 ///
 /// # Errors
 /// `WouldBlock` when there is none.
-pub fn accept(listener: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+pub(crate) fn accept(listener: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: the peer's address is not requested; the descriptor is new.
     owned(unsafe { libc::accept4(listener.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut(), flags) })
@@ -210,7 +210,7 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], descriptors: &[BorrowedFd<'_>]
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn wait(socket: BorrowedFd<'_>) -> io::Result<()> {
+pub(crate) fn wait(socket: BorrowedFd<'_>) -> io::Result<()> {
     wait_up_to(socket, None).map(|_| ())
 }
 
@@ -253,7 +253,11 @@ pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8], descriptors: &mut Descr
 ///
 /// # Errors
 /// `WouldBlock` when the timeout has passed.
-pub fn read(socket: BorrowedFd<'_>, bytes: &mut [u8], descriptors: &mut Descriptors) -> io::Result<usize> {
+pub(crate) fn read(
+    socket: BorrowedFd<'_>,
+    bytes: &mut [u8],
+    descriptors: &mut Descriptors,
+) -> io::Result<usize> {
     receive_with(socket, bytes, descriptors, 0)
 }
 

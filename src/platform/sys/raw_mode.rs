@@ -6,7 +6,7 @@ use nix::libc;
 
 /// Raw mode: while it lives, the reader gets every key unchanged, without echo, line editing or signals.
 #[derive(Debug)]
-pub struct RawMode {
+pub(crate) struct RawMode {
     before: libc::termios,
 }
 
@@ -15,7 +15,7 @@ impl RawMode {
     ///
     /// # Errors
     /// It is no terminal.
-    pub fn enter() -> io::Result<Self> {
+    pub(crate) fn enter() -> io::Result<Self> {
         // SAFETY: all zeroes are a termios; tcgetattr fills it.
         let mut before: libc::termios = unsafe { std::mem::zeroed() };
         // SAFETY: it writes one termios.

@@ -69,7 +69,7 @@ impl Polled {
     ///
     /// # Errors
     /// The reactor no longer runs.
-    pub async fn wait(&self) -> io::Result<()> {
+    pub(crate) async fn wait(&self) -> io::Result<()> {
         self.0.readable().await.map(|_| ())
     }
 }

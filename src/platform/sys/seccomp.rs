@@ -27,7 +27,7 @@ const SPEC_ALLOW: libc::c_ulong = 4;
 ///
 /// # Errors
 /// The kernel's answer; `InvalidInput` when the program is invalid.
-pub fn load(filter: &[u8]) -> io::Result<()> {
+pub(crate) fn load(filter: &[u8]) -> io::Result<()> {
     // The kernel's own error.
     let wrong = || io::Error::from_raw_os_error(libc::EINVAL);
     if filter.is_empty() || !filter.len().is_multiple_of(8) {
@@ -78,7 +78,7 @@ const LOG: u32 = 0x7ffc_0000;
 /// Whether a filter permits the calls of a process between its fork and the execution of its program, so that
 /// it can be loaded before. `false` also for programs with instructions that this interpreter does not know.
 #[must_use]
-pub fn permits_start(filter: &[u8]) -> bool {
+pub(crate) fn permits_start(filter: &[u8]) -> bool {
     let Some(interface) = INTERFACE_HERE else { return false };
     let fork = libc::c_long::from(libc::CLONE_PARENT | libc::SIGCHLD);
     let calls = [
@@ -187,15 +187,18 @@ pub mod testing {
     pub mod calls {
         use nix::libc::{self, c_long};
 
-        pub const GETPPID: c_long = libc::SYS_getppid;
-        pub const UNSHARE: c_long = libc::SYS_unshare;
-        pub const CLONE3: c_long = libc::SYS_clone3;
-        pub const SOCKET: c_long = libc::SYS_socket;
-        pub const PERSONALITY: c_long = libc::SYS_personality;
+        pub(crate) const GETPPID: c_long = libc::SYS_getppid;
+        pub(crate) const UNSHARE: c_long = libc::SYS_unshare;
+        pub(crate) const CLONE3: c_long = libc::SYS_clone3;
+        pub(crate) const SOCKET: c_long = libc::SYS_socket;
+        pub(crate) const PERSONALITY: c_long = libc::SYS_personality;
     }
 
     /// Error numbers of the calls in a filtered child, 0 for none; or the signal that ended it, negative.
-    pub fn in_filtered_child(filter: &[u8], numbers: &[(libc::c_long, [libc::c_ulong; 2])]) -> Vec<i32> {
+    pub(crate) fn in_filtered_child(
+        filter: &[u8],
+        numbers: &[(libc::c_long, [libc::c_ulong; 2])],
+    ) -> Vec<i32> {
         numbers.iter().map(|(number, arguments)| one(filter, *number, *arguments)).collect()
     }
 

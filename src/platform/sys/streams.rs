@@ -12,7 +12,7 @@ use nix::libc;
 ///
 /// # Errors
 /// No memory.
-pub fn memory_file(name: &std::ffi::CStr) -> io::Result<File> {
+pub(crate) fn memory_file(name: &std::ffi::CStr) -> io::Result<File> {
     // SAFETY: a string that ends with a zero and lives on; the descriptor is new.
     match unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) } {
         -1 => Err(io::Error::last_os_error()),
@@ -25,7 +25,7 @@ pub fn memory_file(name: &std::ffi::CStr) -> io::Result<File> {
 ///
 /// # Errors
 /// It is no terminal.
-pub fn resize_terminal(terminal: BorrowedFd<'_>, columns: u16, rows: u16) -> io::Result<()> {
+pub(crate) fn resize_terminal(terminal: BorrowedFd<'_>, columns: u16, rows: u16) -> io::Result<()> {
     let size = libc::winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
     // SAFETY: TIOCSWINSZ reads one winsize.
     match unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) } {
@@ -38,7 +38,7 @@ pub fn resize_terminal(terminal: BorrowedFd<'_>, columns: u16, rows: u16) -> io:
 ///
 /// # Errors
 /// It is no terminal.
-pub fn terminal_size(terminal: BorrowedFd<'_>) -> io::Result<(u16, u16)> {
+pub(crate) fn terminal_size(terminal: BorrowedFd<'_>) -> io::Result<(u16, u16)> {
     let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
     // SAFETY: TIOCGWINSZ writes one winsize.
     match unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCGWINSZ, &raw mut size) } {
@@ -53,7 +53,7 @@ pub fn terminal_size(terminal: BorrowedFd<'_>) -> io::Result<(u16, u16)> {
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn open_log(path: &Path) -> io::Result<File> {
+pub(crate) fn open_log(path: &Path) -> io::Result<File> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_CLOEXEC;
     let file = OpenOptions::new().append(true).create(true).mode(0o640).custom_flags(flags).open(path)?;
     if file.metadata()?.is_file() {

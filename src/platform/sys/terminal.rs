@@ -14,14 +14,14 @@ use super::streams::resize_terminal;
 
 /// A terminal's master; clones share it.
 #[derive(Clone, Debug)]
-pub struct Terminal(Rc<AsyncFd<File>>);
+pub(crate) struct Terminal(Rc<AsyncFd<File>>);
 
 impl Terminal {
     /// Takes a master that is non-blocking. Needs a running tokio runtime.
     ///
     /// # Errors
     /// It cannot be polled.
-    pub fn new(master: OwnedFd) -> io::Result<Self> {
+    pub(crate) fn new(master: OwnedFd) -> io::Result<Self> {
         // SAFETY: the file owns its descriptor, which stays open and the same for as long as it is
         // registered: only shared references to it are handed out.
         let polled = unsafe { AsyncFd::register(File::from(master)) };
@@ -32,7 +32,7 @@ impl Terminal {
     ///
     /// # Errors
     /// It is no terminal.
-    pub fn resize(&self, columns: u16, rows: u16) -> io::Result<()> {
+    pub(crate) fn resize(&self, columns: u16, rows: u16) -> io::Result<()> {
         resize_terminal(self.0.get_ref().as_fd(), columns, rows)
     }
 }

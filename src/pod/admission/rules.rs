@@ -23,7 +23,7 @@ use crate::model::provenance::first_seen;
 use crate::model::types::{PodUid, Timestamp};
 use crate::pod::resources::{QosClass, is_critical, is_static, priority, qos_class};
 
-pub use fit::beyond_node;
+pub(crate) use fit::beyond_node;
 
 /// Upstream's `SupplementalGroupsPolicy` that a runtime has to support.
 const STRICT: &str = "Strict";
@@ -140,7 +140,7 @@ pub fn node_labels(hostname: &str, arch: &str, configured: &StringMap) -> String
 
 /// Go's name of an architecture, as images and node labels have it.
 #[must_use]
-pub fn go_arch(arch: &str) -> &str {
+pub(crate) fn go_arch(arch: &str) -> &str {
     match arch {
         "x86_64" => "amd64",
         "aarch64" => "arm64",
@@ -402,7 +402,7 @@ pub(in crate::pod) fn keep_transition(status: &mut PodStatus, last: Option<&PodS
 
 /// The pod was rejected, by its status: it waits, or has failed.
 #[must_use]
-pub fn is_rejected(status: &PodStatus) -> bool {
+pub(crate) fn is_rejected(status: &PodStatus) -> bool {
     matches!(status.phase.as_str(), "Pending" | "Failed") && status.message.starts_with(REJECTED_PREFIX)
 }
 

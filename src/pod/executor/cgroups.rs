@@ -75,7 +75,7 @@ struct PodCgroup {
 impl<R: Runtime> Executor<R> {
     /// Creates the cgroups of the node and of the QoS classes, once the runtime has reported its cgroup
     /// driver. Idempotent.
-    pub async fn ensure_node_cgroups(&self) {
+    pub(crate) async fn ensure_node_cgroups(&self) {
         if !self.config.layout.per_qos || self.detect_cgroup_driver().await.is_err() {
             return;
         }
@@ -196,7 +196,7 @@ impl<R: Runtime> Executor<R> {
 
     /// Removes empty cgroups of unknown pods, left by an agent that died. One with processes is kept and
     /// logged: the pods that the runtime knows were adopted before, so the processes are not the agent's.
-    pub async fn sweep_cgroups(&self, known: impl FnOnce() -> BTreeSet<PodUid>) {
+    pub(crate) async fn sweep_cgroups(&self, known: impl FnOnce() -> BTreeSet<PodUid>) {
         if !self.config.layout.per_qos || self.detect_cgroup_driver().await.is_err() {
             return;
         }

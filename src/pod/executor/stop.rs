@@ -24,7 +24,7 @@ use crate::runtime::{Runtime, RuntimeError};
 
 /// What may shorten the waits of a running plan.
 #[derive(Clone)]
-pub enum Patience {
+pub(crate) enum Patience {
     /// The pod is to run. Its removal cancels pulls, hooks and stops: it is taken down by another plan.
     UntilRemoval(Rc<Inbox>),
     /// The pod is being taken down, and this is the end of its grace period. It may move earlier while the

@@ -66,7 +66,7 @@ pub enum ShareError {
 ///
 /// # Errors
 /// The tool fails, or its output is invalid.
-pub async fn node_ids(ids_per_pod: u32, max_pods: u32) -> Result<NodeIds, ShareError> {
+pub(crate) async fn node_ids(ids_per_pod: u32, max_pods: u32) -> Result<NodeIds, ShareError> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let find = move || {
         let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();

@@ -40,7 +40,7 @@ pub struct CredentialsConfig {
 
 /// One of a pod's `imagePullSecrets`. Deliberately without `Debug`.
 #[derive(Clone)]
-pub struct PodSecret {
+pub(crate) struct PodSecret {
     pub namespace: String,
     pub name: String,
     /// Distinguishes it from an earlier one of the same name; empty if there is no uid.
@@ -126,7 +126,7 @@ pub(super) fn logins_of(image: &str, secrets: &[PodSecret]) -> Vec<ImageCredenti
 /// The logins in the node's own Docker configuration that match an image, in the order to try. Blocks; for
 /// pulls without a running agent. `root` is the kubelet's root directory.
 #[must_use]
-pub fn node_logins(root: &Path, image: &str) -> Vec<ImageAuth> {
+pub(crate) fn node_logins(root: &Path, image: &str) -> Vec<ImageAuth> {
     let home = std::env::var_os("HOME").map(PathBuf::from);
     node_keyring(root, home.as_deref()).lookup(image)
 }

@@ -13,7 +13,7 @@ use super::keyring::repository_of;
 use crate::model::types::Timestamp;
 
 /// Upstream's group and version since 1.35.
-pub const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
+pub(crate) const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
 /// A Secret that was only compared is added to the record while it has fewer Secrets than this (upstream).
 const MOST_COMPARED: usize = 100;
 
@@ -34,7 +34,7 @@ pub enum Verification {
 impl Verification {
     /// From the configuration, which is validated.
     #[must_use]
-    pub fn from_config(policy: &str, allowlist: &[String]) -> Self {
+    pub(crate) fn from_config(policy: &str, allowlist: &[String]) -> Self {
         match policy {
             "NeverVerify" => Self::Never,
             "NeverVerifyAllowlistedImages" => {
@@ -67,7 +67,7 @@ fn in_full(pattern: &str) -> String {
 /// A Secret with a login in it, as a record names it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct PullSecret {
+pub(crate) struct PullSecret {
     /// Of which namespace.
     pub namespace: String,
     pub name: String,
@@ -106,7 +106,7 @@ pub(in crate::pod) struct PullCredentials {
 /// An image that was pulled.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct PulledRecord {
+pub(crate) struct PulledRecord {
     kind: String,
     api_version: String,
     last_updated_time: String,
@@ -127,7 +127,7 @@ pub(in crate::pod) enum Opened {
 
 /// What is known of a present image.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Known {
+pub(crate) enum Known {
     /// The agent did not pull it.
     Preloaded,
     /// The agent pulled it, or tried to, with unknown credentials.
@@ -138,7 +138,7 @@ pub enum Known {
 
 /// Whether the pod may use the present image.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Access {
+pub(crate) enum Access {
     Free,
     /// It may, and this Secret of the pod is added to the record.
     Record(PullSecret),
@@ -148,7 +148,7 @@ pub enum Access {
 
 /// Decides about a present image. `secrets` are those of the pod that match the image's name.
 #[must_use]
-pub fn access(policy: &Verification, image: &str, known: &Known, secrets: &[PullSecret]) -> Access {
+pub(crate) fn access(policy: &Verification, image: &str, known: &Known, secrets: &[PullSecret]) -> Access {
     let name = repository_of(image);
     if !policy.applies_to(&name, *known != Known::Preloaded) {
         return Access::Free;

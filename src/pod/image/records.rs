@@ -248,12 +248,12 @@ impl PullRecords {
 
 /// Records of images, listed before the present images are.
 #[derive(Debug, Default)]
-pub struct Prunable(Vec<(PathBuf, Option<SystemTime>)>);
+pub(crate) struct Prunable(Vec<(PathBuf, Option<SystemTime>)>);
 
 impl Prunable {
     /// All records below the root directory. List the images afterwards. Blocks.
     #[must_use]
-    pub fn list(root: &Path) -> Self {
+    pub(crate) fn list(root: &Path) -> Self {
         let files = fs::read_dir(Files::new(root).pulled).into_iter().flatten().flatten();
         let is_record =
             |path: &Path| path.file_name().is_some_and(|name| !name.as_encoded_bytes().starts_with(b"."));
@@ -269,7 +269,7 @@ impl Prunable {
     }
 
     /// Removes the records of images that do not exist any more, unless they were written since. Blocks.
-    pub fn prune(self, image_refs: &BTreeSet<String>) {
+    pub(crate) fn prune(self, image_refs: &BTreeSet<String>) {
         let kept: BTreeSet<String> = image_refs.iter().map(|image_ref| file_name(image_ref)).collect();
         for (path, at) in self.0 {
             let is_kept =

@@ -23,11 +23,11 @@ const IN_PROGRESS: &str = "PodResizeInProgress";
 const RESIZABLE: [&str; 2] = ["memory", "cpu"];
 
 /// The resources that containers were given: at creation, or by a resize since.
-pub type Actuated = BTreeMap<ContainerId, ResourceRequirements>;
+pub(crate) type Actuated = BTreeMap<ContainerId, ResourceRequirements>;
 
 /// A resize that cannot be done now.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PendingResize {
+pub(crate) struct PendingResize {
     /// `Deferred` when there may be room later, `Infeasible` when there never will be.
     pub reason: &'static str,
     pub message: String,
@@ -49,7 +49,7 @@ impl PendingResize {
 
 /// The value of the annotation with the resources at a container's creation.
 #[must_use]
-pub fn annotation(container: &Container) -> String {
+pub(crate) fn annotation(container: &Container) -> String {
     let resources = &container.resources;
     json!({"limits": resizable(&resources.limits), "requests": resizable(&resources.requests)}).to_string()
 }
@@ -64,7 +64,10 @@ fn resizable(list: &ResourceList) -> ResourceList {
 /// The resources that a container was given, as far as known: its last status includes resizes, its
 /// annotation only the creation.
 #[must_use]
-pub fn remembered(record: &ObservedContainer, last: Option<&PodStatus>) -> Option<ResourceRequirements> {
+pub(crate) fn remembered(
+    record: &ObservedContainer,
+    last: Option<&PodStatus>,
+) -> Option<ResourceRequirements> {
     let statuses =
         last.into_iter().flat_map(|last| last.init_container_statuses.iter().chain(&last.container_statuses));
     let is_its_own = |id: &str| id.split_once("://").is_some_and(|(_, id)| id == record.id.as_str());
@@ -100,7 +103,7 @@ pub(in crate::pod) fn as_actuated(pod: &Pod, observed: &ObservedPod, actuated: &
 
 /// The pod with the larger of the current and the desired resources of each running container.
 #[must_use]
-pub fn widest(allocated: &Pod, observed: &ObservedPod, actuated: &Actuated) -> Pod {
+pub(crate) fn widest(allocated: &Pod, observed: &ObservedPod, actuated: &Actuated) -> Pod {
     let of_running = observed.live_containers().filter_map(|record| actuated.get_key_value(&record.id));
     let actuated = of_running.map(|(id, given)| (id.clone(), given.clone())).into_map();
     let mut pod = as_actuated(allocated, observed, &actuated);
@@ -121,7 +124,7 @@ pub fn widest(allocated: &Pod, observed: &ObservedPod, actuated: &Actuated) -> P
 
 /// Why the running pod can never be resized as wanted. The texts are the API's.
 #[must_use]
-pub fn infeasible(current: &Pod, wanted: &Pod) -> Option<String> {
+pub(crate) fn infeasible(current: &Pod, wanted: &Pod) -> Option<String> {
     if qos_class(current) != qos_class(wanted) {
         return Some("Pod QOS Class may not change as a result of resizing".to_owned());
     }
@@ -243,7 +246,7 @@ pub(super) fn steps(pod: &Pod, observed: &ObservedPod, context: &PlanContext) ->
 
 /// The inputs for the resize fields of a status.
 #[derive(Clone, Copy, Debug)]
-pub struct ResizeView<'a> {
+pub(crate) struct ResizeView<'a> {
     /// The pod with the resources that there is room for.
     pub allocated: &'a Pod,
     /// The resources that containers were given.
@@ -258,7 +261,7 @@ pub struct ResizeView<'a> {
 }
 
 /// Writes allocated and actuated resources and both conditions into a status.
-pub fn show(status: &mut PodStatus, observed: &ObservedPod, view: &ResizeView<'_>) {
+pub(crate) fn show(status: &mut PodStatus, observed: &ObservedPod, view: &ResizeView<'_>) {
     let spec = &view.allocated.spec;
     for container in spec.init_containers.iter().chain(&spec.containers) {
         let own = status.init_container_statuses.iter_mut().chain(&mut status.container_statuses);
@@ -310,7 +313,7 @@ fn condition<'a>(status: &'a PodStatus, type_: &str) -> Option<&'a PodCondition>
 
 /// An event about a resize.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ResizeNews {
+pub(crate) struct ResizeNews {
     /// A `Warning` rather than `Normal`.
     pub warning: bool,
     /// `ResizeStarted`, `ResizeCompleted`, `ResizeDeferred`, `ResizeInfeasible` or `ResizeError`.
@@ -321,7 +324,7 @@ pub struct ResizeNews {
 /// The events for the changes between two statuses. `wanted` is the pod of the manifest, `allocated` the one
 /// there is room for.
 #[must_use]
-pub fn events_between(
+pub(crate) fn events_between(
     before: &PodStatus,
     after: &PodStatus,
     wanted: &Pod,

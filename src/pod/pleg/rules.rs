@@ -45,7 +45,7 @@ enum PlegState {
 
 /// What happened to one container or sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum PlegEventKind {
+pub(crate) enum PlegEventKind {
     ContainerStarted,
     /// The container or sandbox ended.
     ContainerDied,
@@ -56,7 +56,7 @@ pub enum PlegEventKind {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct PlegEvent {
+pub(crate) struct PlegEvent {
     pub pod: PodUid,
     pub kind: PlegEventKind,
     /// The container's or sandbox's id.
@@ -65,7 +65,7 @@ pub struct PlegEvent {
 
 /// A pod with the agent's labels in the runtime that no source wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OrphanPod {
+pub(crate) struct OrphanPod {
     /// Who it is.
     pub pod: PodRef,
     /// All its containers, live or not.
@@ -79,7 +79,7 @@ pub struct OrphanPod {
 impl PlegSnapshot {
     /// From the runtime's lists. Records without a pod uid are ignored: the agent did not create them.
     #[must_use]
-    pub fn new(sandboxes: &[ObservedSandbox], containers: &[ObservedContainer]) -> Self {
+    pub(crate) fn new(sandboxes: &[ObservedSandbox], containers: &[ObservedContainer]) -> Self {
         let mut snapshot = Self::default();
         for sandbox in sandboxes {
             let state = if sandbox.ready { PlegState::Running } else { PlegState::Exited };
@@ -110,7 +110,7 @@ impl PlegSnapshot {
     }
 
     /// Every pod of which the runtime has a record.
-    pub fn uids(&self) -> impl Iterator<Item = &PodUid> {
+    pub(crate) fn uids(&self) -> impl Iterator<Item = &PodUid> {
         self.pods.keys()
     }
 
@@ -122,7 +122,7 @@ impl PlegSnapshot {
 
 /// The changes between two relists, ordered by pod and id.
 #[must_use]
-pub fn diff(old: &PlegSnapshot, new: &PlegSnapshot) -> Vec<PlegEvent> {
+pub(crate) fn diff(old: &PlegSnapshot, new: &PlegSnapshot) -> Vec<PlegEvent> {
     let mut events = Vec::new();
     let uids: BTreeSet<&PodUid> = old.uids().chain(new.uids()).into_set();
     for uid in uids {
@@ -163,7 +163,7 @@ fn event_kinds(old: PlegState, new: PlegState) -> &'static [PlegEventKind] {
 
 /// Pods with the agent's labels in the runtime that are not in `known`: neither wanted nor being taken down.
 #[must_use]
-pub fn orphans(known: &BTreeSet<PodUid>, snapshot: &PlegSnapshot) -> Vec<OrphanPod> {
+pub(crate) fn orphans(known: &BTreeSet<PodUid>, snapshot: &PlegSnapshot) -> Vec<OrphanPod> {
     let unknown = snapshot.pods.iter().filter(|(uid, _)| !known.contains(*uid));
     unknown
         .map(|(_, found)| {

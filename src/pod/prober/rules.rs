@@ -15,8 +15,8 @@ use crate::pod::restart::restarts_after_kill;
 mod counter;
 mod target;
 
-pub use counter::{ProbeCounter, is_reported};
-pub use target::{ProbeTarget, probe_target};
+pub(crate) use counter::{ProbeCounter, is_reported};
+pub(crate) use target::{ProbeTarget, probe_target};
 
 /// The kinds of probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -56,7 +56,7 @@ impl ProbeKind {
 
 /// A published result: the threshold has been reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ProbeResult {
+pub(crate) enum ProbeResult {
     Success,
     /// It does not.
     Failure,
@@ -64,7 +64,7 @@ pub enum ProbeResult {
 
 /// Published results of one container instance; `None` until a probe has one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct InstanceProbes {
+pub(crate) struct InstanceProbes {
     /// Of the startup probe.
     pub startup: Option<ProbeResult>,
     /// Of the readiness probe.
@@ -113,14 +113,14 @@ fn status_of<'a>(status: &'a PodStatus, name: &str, id: &ContainerId) -> Option<
 
 /// A running instance has started: its startup probe, if it has one, has succeeded.
 #[must_use]
-pub fn has_started(container: &Container, id: &ContainerId, results: &ProbeResults) -> bool {
+pub(crate) fn has_started(container: &Container, id: &ContainerId, results: &ProbeResults) -> bool {
     let result = results.get(id).and_then(|probes| probes.startup);
     container.startup_probe.is_none() || result == Some(ProbeResult::Success)
 }
 
 /// A running instance is ready: it has started, and its readiness probe, if it has one, has succeeded.
 #[must_use]
-pub fn is_ready(container: &Container, id: &ContainerId, results: &ProbeResults) -> bool {
+pub(crate) fn is_ready(container: &Container, id: &ContainerId, results: &ProbeResults) -> bool {
     let result = results.get(id).and_then(|probes| probes.readiness);
     has_started(container, id, results)
         && (container.readiness_probe.is_none() || result == Some(ProbeResult::Success))

@@ -24,7 +24,7 @@ use crate::pod::network::sort_pod_ips;
 use crate::pod::plan::Blocked;
 use crate::pod::prober::rules::ProbeResults;
 use crate::pod::resources::qos_class;
-pub use conditions::{add_client_conditions, is_client_owned};
+pub(crate) use conditions::{add_client_conditions, is_client_owned};
 
 /// Reason of a pod that was active for too long.
 pub(in crate::pod) const DEADLINE_EXCEEDED: &str = "DeadlineExceeded";
@@ -104,7 +104,7 @@ fn set_phase(status: &mut PodStatus, pod: &Pod, context: &StatusContext<'_>, sta
 
 /// Hides the terminal phase from clients of the API while containers of the pod still run. Upstream keeps the
 /// phase from the API server for as long, because other components act upon it.
-pub fn hide_early_end(status: &mut PodStatus) {
+pub(crate) fn hide_early_end(status: &mut PodStatus) {
     let regular = &status.container_statuses;
     let mut all =
         status.init_container_statuses.iter().chain(regular).chain(&status.ephemeral_container_statuses);

@@ -63,14 +63,14 @@ impl Drop for Removing<'_> {
 impl Volumes {
     /// Whether directories of unknown pods may exist: at the start, and while something prevents a removal.
     #[must_use]
-    pub fn may_have_orphans(&self) -> bool {
+    pub(crate) fn may_have_orphans(&self) -> bool {
         !self.guard.swept.get()
     }
 
     /// Removes the directories of pods that are not `known`, with the protections of [`Volumes::tear_down`].
     /// Returns how many were removed, and the problems that the last call did not report. Call it only after
     /// every source has answered, with every pod that is wanted, being taken down, or present in the runtime.
-    pub async fn clean_orphans(&self, known: &BTreeSet<PodUid>) -> (usize, Vec<VolumeError>) {
+    pub(crate) async fn clean_orphans(&self, known: &BTreeSet<PodUid>) -> (usize, Vec<VolumeError>) {
         let mut errors = Vec::new();
         let mut removed = 0;
         let pods_dir = self.config.pods_dir.clone();

@@ -26,7 +26,7 @@ const MAX_NAME: usize = 255;
 
 /// A file to write. Its `Debug` does not show the content: it may be secret.
 #[derive(Clone, PartialEq, Eq)]
-pub struct ProjectedFile {
+pub(crate) struct ProjectedFile {
     /// The whole content.
     pub data: Vec<u8>,
     pub mode: u32,
@@ -39,7 +39,7 @@ impl fmt::Debug for ProjectedFile {
 }
 
 /// Files by path: relative, clean, descending, none below another.
-pub type Payload = BTreeMap<String, ProjectedFile>;
+pub(crate) type Payload = BTreeMap<String, ProjectedFile>;
 
 /// The inputs of a payload besides the pod.
 #[derive(Clone, Copy)]
@@ -52,7 +52,7 @@ pub(in crate::pod) struct ProjectionContext<'a> {
 
 /// A volume cannot be filled. Texts are upstream's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ProjectionError {
+pub(crate) enum ProjectionError {
     /// A ConfigMap that is not optional.
     #[error("configmap {0:?} not found")]
     ConfigMapNotFound(String),

@@ -13,11 +13,11 @@ use crate::platform::sys::node;
 
 /// In the root directory: the boot in which the agent bind-mounted it on itself. Mounts of a user or of the
 /// system have no such file.
-pub const MARK: &str = ".mounted-by-agent";
+pub(crate) const MARK: &str = ".mounted-by-agent";
 
 /// Makes `root` a shared mount if it is on none. Where that is not possible pods run all the same, and only
 /// volumes below `root` with `mountPropagation` are affected: logged once.
-pub async fn share_mounts_below(root: &Path) {
+pub(crate) async fn share_mounts_below(root: &Path) {
     let owned = root.to_owned();
     let path = root.display();
     match rt::blocking("share mounts", move || share(&owned)).await {
@@ -52,7 +52,7 @@ fn share(root: &Path) -> std::io::Result<Sharing> {
 
 /// Removes the mount that [`share_mounts_below`] made in this boot, unless something is mounted below it. A
 /// mount of a user or of the system stays.
-pub async fn unshare_mounts_below(root: &Path) {
+pub(crate) async fn unshare_mounts_below(root: &Path) {
     let owned = root.to_owned();
     if let Err(error) = rt::blocking("unshare mounts", move || unshare(&owned)).await {
         log::warn!(path:% = root.display(), err:% = chain(&error); "Failed to unmount the root directory from itself, leaving it");

@@ -16,11 +16,11 @@ use tokio::sync::oneshot;
 use crate::platform::rt;
 
 /// Paths whose job has not ended.
-pub type RemoteJobs = Rc<RefCell<BTreeSet<PathBuf>>>;
+pub(crate) type RemoteJobs = Rc<RefCell<BTreeSet<PathBuf>>>;
 
 /// A job gave no answer. The messages end up in the status of the pod that waits for the volume.
 #[derive(Debug, thiserror::Error)]
-pub enum RemoteError {
+pub(crate) enum RemoteError {
     /// This job, or an earlier one for the same path, is still running.
     #[error("waiting for the server to respond")]
     Waiting,
@@ -34,7 +34,7 @@ pub enum RemoteError {
 ///
 /// # Errors
 /// When there is no answer yet.
-pub async fn run<T: Send + 'static>(
+pub(crate) async fn run<T: Send + 'static>(
     jobs: &RemoteJobs,
     path: &Path,
     patience: Duration,

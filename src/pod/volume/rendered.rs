@@ -69,7 +69,7 @@ impl Volumes {
     ///
     /// # Errors
     /// The first volume that fails; it keeps its content, and the others are updated.
-    pub async fn refresh(&self, pod: &Pod) -> Result<(), VolumeError> {
+    pub(crate) async fn refresh(&self, pod: &Pod) -> Result<(), VolumeError> {
         if !pod.spec.volumes.iter().any(is_projected) {
             return Ok(());
         }

@@ -40,7 +40,7 @@ pub(in crate::pod) enum EmptyDirMedium {
 
 /// The medium is invalid for this pod. Texts are upstream's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum MediumError {
+pub(crate) enum MediumError {
     /// An unknown medium.
     #[error("unknown storage medium {0:?}")]
     Unknown(String),
@@ -114,7 +114,7 @@ pub(in crate::pod) fn claim_groups(pod: &Pod, objects: &dyn ObjectLookup) -> Vec
 
 /// The mount points below a pod's directory that volumes created, newest first: the order to unmount them in.
 #[must_use]
-pub fn own_mounts(pod_dir: &Path, mount_points: &[PathBuf]) -> Vec<PathBuf> {
+pub(crate) fn own_mounts(pod_dir: &Path, mount_points: &[PathBuf]) -> Vec<PathBuf> {
     let is_own = |point: &&PathBuf| point.strip_prefix(pod_dir).is_ok_and(is_volume_mount);
     mount_points.iter().rev().filter(is_own).cloned().collect()
 }

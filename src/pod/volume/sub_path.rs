@@ -14,7 +14,7 @@ use crate::platform::sys::mount;
 
 /// Which part of which volume, for which mount of which container.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SubPath {
+pub(crate) struct SubPath {
     /// Root of the volume on the node.
     pub volume_path: PathBuf,
     /// Below it; relative and without `..`.
@@ -30,7 +30,7 @@ pub struct SubPath {
 /// A sub-path cannot be mounted. Texts are upstream's: details of the node's file system are for the log
 /// alone.
 #[derive(Debug, thiserror::Error)]
-pub enum SubPathError {
+pub(crate) enum SubPathError {
     /// The path does not exist and cannot be created.
     #[error("failed to create subPath directory for volumeMount {volume:?} of container {container:?}")]
     Create {

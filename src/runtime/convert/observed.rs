@@ -15,7 +15,7 @@ use crate::runtime::{ImageStatus, RuntimeHandler, RuntimeImage, RuntimeStatus, l
 
 /// A sandbox of a list; `None` when it does not belong to a kubelet's pod.
 #[must_use]
-pub fn sandbox_from_list(sandbox: cri::PodSandbox) -> Option<ObservedSandbox> {
+pub(crate) fn sandbox_from_list(sandbox: cri::PodSandbox) -> Option<ObservedSandbox> {
     Some(ObservedSandbox {
         pod: pod_from_labels(&sandbox.labels)?,
         ready: readiness(sandbox.state),
@@ -29,7 +29,7 @@ pub fn sandbox_from_list(sandbox: cri::PodSandbox) -> Option<ObservedSandbox> {
 
 /// A sandbox in full. Without pod labels the pod is named by the metadata.
 #[must_use]
-pub fn sandbox_from_status(status: cri::PodSandboxStatus) -> ObservedSandbox {
+pub(crate) fn sandbox_from_status(status: cri::PodSandboxStatus) -> ObservedSandbox {
     let ready = readiness(status.state);
     let metadata = status.metadata.unwrap_or_default();
     let pod = pod_from_labels(&status.labels).unwrap_or_else(|| PodRef {
@@ -58,7 +58,7 @@ pub fn sandbox_from_status(status: cri::PodSandboxStatus) -> ObservedSandbox {
 
 /// A container of a list; `None` when it does not belong to a kubelet's pod.
 #[must_use]
-pub fn container_from_list(container: cri::Container) -> Option<ObservedContainer> {
+pub(crate) fn container_from_list(container: cri::Container) -> Option<ObservedContainer> {
     let pod = pod_from_labels(&container.labels)?;
     let metadata = container.metadata.unwrap_or_default();
     let name = container_name(&container.labels, metadata.name);
@@ -82,7 +82,7 @@ pub fn container_from_list(container: cri::Container) -> Option<ObservedContaine
 
 /// A container in full. CRI's status does not name the sandbox, so the caller passes it.
 #[must_use]
-pub fn container_from_status(status: cri::ContainerStatus, sandbox: SandboxId) -> ObservedContainer {
+pub(crate) fn container_from_status(status: cri::ContainerStatus, sandbox: SandboxId) -> ObservedContainer {
     let metadata = status.metadata.unwrap_or_default();
     ObservedContainer {
         pod: pod_from_labels(&status.labels).unwrap_or_default(),
@@ -109,7 +109,7 @@ pub fn container_from_status(status: cri::ContainerStatus, sandbox: SandboxId) -
 
 /// `ImageStatusResponse`'s image.
 #[must_use]
-pub fn image_from_message(image: cri::Image) -> ImageStatus {
+pub(crate) fn image_from_message(image: cri::Image) -> ImageStatus {
     ImageStatus {
         id: image.id,
         uid: image.uid.map(|uid| uid.value),
@@ -120,7 +120,7 @@ pub fn image_from_message(image: cri::Image) -> ImageStatus {
 
 /// One of a list of images.
 #[must_use]
-pub fn listed_image(image: cri::Image) -> RuntimeImage {
+pub(crate) fn listed_image(image: cri::Image) -> RuntimeImage {
     RuntimeImage {
         id: image.id,
         names: image.repo_digests.into_iter().chain(image.repo_tags).collect(),
@@ -131,7 +131,7 @@ pub fn listed_image(image: cri::Image) -> RuntimeImage {
 
 /// The two readiness conditions, where a missing one counts as not met, and the runtime's abilities.
 #[must_use]
-pub fn status_from_message(answer: cri::StatusResponse) -> RuntimeStatus {
+pub(crate) fn status_from_message(answer: cri::StatusResponse) -> RuntimeStatus {
     let conditions = answer.status.map(|status| status.conditions).unwrap_or_default();
     let find = |kind: &str| match conditions.iter().find(|condition| condition.r#type == kind) {
         Some(condition) if condition.status => Ok(()),
@@ -158,7 +158,7 @@ fn handler(handler: cri::RuntimeHandler) -> RuntimeHandler {
 /// The pod named by the labels; `None` without a UID, and for names that no pod could have: they become the
 /// name of a directory that is removed later.
 #[must_use]
-pub fn pod_from_labels(map: &BTreeMap<String, String>) -> Option<PodRef> {
+pub(crate) fn pod_from_labels(map: &BTreeMap<String, String>) -> Option<PodRef> {
     let uid = map.get(labels::POD_UID).map(|uid| PodUid::from(uid.as_str())).filter(PodUid::is_safe)?;
     let pod = PodRef {
         namespace: annotation(map, labels::POD_NAMESPACE),
@@ -217,7 +217,7 @@ fn observed_mount(mount: cri::Mount) -> ObservedMount {
 
 /// The cgroup driver that the runtime wants; `None` when it does not report one, or reports an unknown one.
 #[must_use]
-pub fn cgroup_driver_from_message(answer: &cri::RuntimeConfigResponse) -> Option<CgroupDriver> {
+pub(crate) fn cgroup_driver_from_message(answer: &cri::RuntimeConfigResponse) -> Option<CgroupDriver> {
     match cri::CgroupDriver::try_from(answer.linux.as_ref()?.cgroup_driver) {
         Ok(cri::CgroupDriver::Systemd) => Some(CgroupDriver::Systemd),
         Ok(cri::CgroupDriver::Cgroupfs) => Some(CgroupDriver::Cgroupfs),

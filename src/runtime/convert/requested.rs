@@ -16,7 +16,7 @@ use crate::runtime::{
 /// A request that cannot be carried out as written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {message}")]
-pub struct RequestError {
+pub(crate) struct RequestError {
     /// CRI's path of the field.
     pub field: &'static str,
     /// What is wrong with it.
@@ -35,7 +35,7 @@ fn refuse<T>(field: &'static str, message: impl Into<String>) -> Result<T, Reque
 ///
 /// # Errors
 /// When a field cannot be honoured.
-pub fn requested_sandbox(
+pub(crate) fn requested_sandbox(
     message: cri::PodSandboxConfig,
     runtime_handler: &str,
 ) -> Result<SandboxConfig, RequestError> {
@@ -81,7 +81,7 @@ pub fn requested_sandbox(
 ///
 /// # Errors
 /// When a field cannot be honoured.
-pub fn requested_container(message: cri::ContainerConfig) -> Result<ContainerConfig, RequestError> {
+pub(crate) fn requested_container(message: cri::ContainerConfig) -> Result<ContainerConfig, RequestError> {
     let stop_signal = signal_name(message.stop_signal());
     let Some(metadata) = message.metadata else {
         return refuse("config.metadata", "missing");
@@ -132,7 +132,7 @@ fn bounded(field: &'static str, text: &str) -> Result<(), RequestError> {
 
 /// From `LinuxContainerResources`.
 #[must_use]
-pub fn requested_resources(message: cri::LinuxContainerResources) -> LinuxResources {
+pub(crate) fn requested_resources(message: cri::LinuxContainerResources) -> LinuxResources {
     LinuxResources {
         cpu_period: message.cpu_period,
         cpu_quota: message.cpu_quota,

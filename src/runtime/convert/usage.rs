@@ -9,7 +9,7 @@ type Number = cri::UInt64Value;
 
 /// `ContainerStats`; `None` without an id.
 #[must_use]
-pub fn figures_from_message(message: cri::ContainerStats) -> Option<(ContainerId, ContainerFigures)> {
+pub(crate) fn figures_from_message(message: cri::ContainerStats) -> Option<(ContainerId, ContainerFigures)> {
     let id = message.attributes?.id;
     let memory = message.memory.unwrap_or_default();
     let value = |number: Option<Number>| number.map(|number| number.value);
@@ -33,7 +33,7 @@ pub fn figures_from_message(message: cri::ContainerStats) -> Option<(ContainerId
 
 /// `FilesystemUsage`.
 #[must_use]
-pub fn disk_from_message(message: cri::FilesystemUsage) -> DiskFigures {
+pub(crate) fn disk_from_message(message: cri::FilesystemUsage) -> DiskFigures {
     DiskFigures {
         place: message.fs_id.unwrap_or_default().mountpoint.into(),
         bytes: message.used_bytes.map(|number| number.value),

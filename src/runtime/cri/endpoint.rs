@@ -71,7 +71,7 @@ pub(super) fn channel(field: &'static str, endpoint: &str) -> Result<Channel, En
 
 /// A channel to the server on the socket; it connects on first use.
 #[must_use]
-pub fn unix_channel(path: PathBuf) -> Channel {
+pub(crate) fn unix_channel(path: PathBuf) -> Channel {
     Endpoint::from_static("http://localhost")
         .connect_timeout(CONNECT_TIMEOUT)
         .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)

@@ -11,7 +11,7 @@ impl CriRuntime {
     ///
     /// # Errors
     /// As any call.
-    pub async fn exec_url(
+    pub(crate) async fn exec_url(
         &self,
         id: &ContainerId,
         command: &[String],
@@ -34,7 +34,7 @@ impl CriRuntime {
     ///
     /// # Errors
     /// As any call.
-    pub async fn attach_url(&self, id: &ContainerId, wanted: Streams) -> Result<String, RuntimeError> {
+    pub(crate) async fn attach_url(&self, id: &ContainerId, wanted: Streams) -> Result<String, RuntimeError> {
         let Streams { stdin, stdout, stderr, tty } = wanted;
         let request = cri::AttachRequest { container_id: id.to_string(), stdin, tty, stdout, stderr };
         let mut client = self.runtime();
@@ -45,7 +45,11 @@ impl CriRuntime {
     ///
     /// # Errors
     /// As any call.
-    pub async fn port_forward_url(&self, id: &SandboxId, ports: &[u16]) -> Result<String, RuntimeError> {
+    pub(crate) async fn port_forward_url(
+        &self,
+        id: &SandboxId,
+        ports: &[u16],
+    ) -> Result<String, RuntimeError> {
         let port = ports.iter().copied().map(i32::from).collect();
         let request = cri::PortForwardRequest { pod_sandbox_id: id.to_string(), port };
         let mut client = self.runtime();

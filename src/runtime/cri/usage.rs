@@ -10,7 +10,7 @@ impl CriRuntime {
     ///
     /// # Errors
     /// When the runtime does not report containers. Missing disk figures are left out.
-    pub async fn usage(&self, disks: bool) -> Result<RuntimeUse, RuntimeError> {
+    pub(crate) async fn usage(&self, disks: bool) -> Result<RuntimeUse, RuntimeError> {
         let request = cri::ListContainerStatsRequest::default();
         let mut client = self.runtime();
         let answer = self.query("ListContainerStats", client.list_container_stats(request)).await?;

@@ -40,10 +40,10 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 
 pub use change::{NewImage, Pruned};
-pub use origin::Origin;
-pub use reference::{Reference, normalise_reference};
-pub use tar::TarError;
-pub use unpack::{LayerError, UnpackLimits};
+pub(crate) use origin::Origin;
+pub(crate) use reference::{Reference, normalise_reference};
+pub(crate) use tar::TarError;
+pub(crate) use unpack::{LayerError, UnpackLimits};
 
 use crate::platform::sys::dir::Handle;
 use crate::platform::sys::disk_usage::disk_usage;
@@ -190,7 +190,7 @@ pub(in crate::runtime) struct Bringing {
 
 /// Held while a layer is brought in.
 #[derive(Debug)]
-pub struct Claim {
+pub(crate) struct Claim {
     _lock: ByteLock,
 }
 
@@ -219,7 +219,7 @@ impl ImageStore {
     }
 
     #[must_use]
-    pub fn root(&self) -> &Path {
+    pub(crate) fn root(&self) -> &Path {
         &self.root
     }
 
@@ -495,7 +495,7 @@ impl ImageStore {
     ///
     /// # Errors
     /// When it cannot be read.
-    pub fn usage(&self) -> Result<DiskFigures, ImageError> {
+    pub(crate) fn usage(&self) -> Result<DiskFigures, ImageError> {
         let measure = |path: &Path| disk_usage(path).unwrap_or_default();
         let mut all = Vec::from([self.blobs(), self.temporary()].map(|place| measure(&place)));
         let layers = self.root.join("layers");

@@ -34,12 +34,12 @@ mod rootfs;
 #[cfg(test)]
 mod tests;
 
-pub use error::InitError;
-pub use report::Report;
+pub(crate) use error::InitError;
+pub(crate) use report::Report;
 
 /// What a pod's children need from the pod.
 #[derive(Debug, Default)]
-pub struct PodHandles {
+pub(crate) struct PodHandles {
     /// Process id of the pod's init process, when it has a shared PID namespace.
     pub init: Option<i32>,
     pub pids: Option<OwnedFd>,
@@ -73,7 +73,7 @@ pub(in crate::runtime) fn share_pids(pod: &mut PodHandles) -> Result<i32, InitEr
 
 /// In a forked child: becomes the container in `dir`. Descriptors 0, 1 and 2 are its streams; for a terminal
 /// they are `/dev/null`, and the terminal's master is sent.
-pub fn container(dir: &ContainerDir, pod: &PodHandles, report: OwnedFd) -> ! {
+pub(crate) fn container(dir: &ContainerDir, pod: &PodHandles, report: OwnedFd) -> ! {
     // A copy that cannot be made causes an error where it is needed.
     let [users, pids, procfs] = pod.copies();
     let kept = [Some(report), users, pids, procfs];
@@ -86,7 +86,7 @@ pub fn container(dir: &ContainerDir, pod: &PodHandles, report: OwnedFd) -> ! {
 
 /// In a forked child: becomes another program in the container whose first process is `target`. `spec` has an
 /// [`super::spec::ExecSpec`] in JSON.
-pub fn exec(spec: File, target: i32, pod: &PodHandles, report: OwnedFd) -> ! {
+pub(crate) fn exec(spec: File, target: i32, pod: &PodHandles, report: OwnedFd) -> ! {
     let [users, ..] = pod.copies();
     let kept = [Some(report), Some(spec.into()), users];
     clone::continue_as(kept, target, |[report, spec, users], target| {

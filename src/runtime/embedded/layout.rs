@@ -13,7 +13,7 @@ use crate::model::types::{ContainerId, SandboxId};
 /// (`/run`): a record per sandbox and container, gone with the boot, as the processes they describe are. So
 /// starting a pod writes nothing to flash, and nothing has to be reconciled after a power cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Layout {
+pub(crate) struct Layout {
     data: PathBuf,
     state: PathBuf,
 }
@@ -21,7 +21,7 @@ pub struct Layout {
 impl Layout {
     /// `data` usually is `<root-dir>/runtime`, `state` `/run/agent/runtime`.
     #[must_use]
-    pub fn new(data: &Path, state: &Path) -> Self {
+    pub(crate) fn new(data: &Path, state: &Path) -> Self {
         Self { data: data.to_owned(), state: state.to_owned() }
     }
 
@@ -32,42 +32,42 @@ impl Layout {
     }
 
     #[must_use]
-    pub fn images(&self) -> PathBuf {
+    pub(crate) fn images(&self) -> PathBuf {
         self.data.join("images")
     }
 
     /// Writable layers of all containers, a directory per container id.
     #[must_use]
-    pub fn writable_layers(&self) -> PathBuf {
+    pub(crate) fn writable_layers(&self) -> PathBuf {
         self.data.join("containers")
     }
 
     /// A container's writable layer: `upper` and `work` are in it.
     #[must_use]
-    pub fn writable_layer(&self, container: &ContainerId) -> PathBuf {
+    pub(crate) fn writable_layer(&self, container: &ContainerId) -> PathBuf {
         self.writable_layers().join(container.as_str())
     }
 
     /// All sandboxes, a directory per sandbox id.
     #[must_use]
-    pub fn sandboxes(&self) -> PathBuf {
+    pub(crate) fn sandboxes(&self) -> PathBuf {
         self.state.join("sandboxes")
     }
 
     /// The network's record of each sandbox.
     #[must_use]
-    pub fn network(&self) -> PathBuf {
+    pub(crate) fn network(&self) -> PathBuf {
         self.state.join("network")
     }
 
     /// Compiled seccomp filters, named by the digest of their profile.
     #[must_use]
-    pub fn seccomp(&self) -> PathBuf {
+    pub(crate) fn seccomp(&self) -> PathBuf {
         self.state.join("seccomp")
     }
 
     #[must_use]
-    pub fn sandbox(&self, sandbox: &SandboxId) -> SandboxDir {
+    pub(crate) fn sandbox(&self, sandbox: &SandboxId) -> SandboxDir {
         SandboxDir(self.sandboxes().join(sandbox.as_str()))
     }
 }
@@ -79,7 +79,7 @@ pub struct SandboxDir(pub PathBuf);
 impl SandboxDir {
     /// The agent's record of it.
     #[must_use]
-    pub fn record(&self) -> PathBuf {
+    pub(crate) fn record(&self) -> PathBuf {
         self.0.join("sandbox.json")
     }
 
@@ -103,25 +103,25 @@ impl SandboxDir {
 
     /// `/dev/shm` of the pod, a mount point.
     #[must_use]
-    pub fn shm(&self) -> PathBuf {
+    pub(crate) fn shm(&self) -> PathBuf {
         self.0.join("shm")
     }
 
     /// The pod's `/etc/resolv.conf`.
     #[must_use]
-    pub fn resolv_conf(&self) -> PathBuf {
+    pub(crate) fn resolv_conf(&self) -> PathBuf {
         self.0.join("resolv.conf")
     }
 
     /// The pod's `/etc/hostname`.
     #[must_use]
-    pub fn hostname(&self) -> PathBuf {
+    pub(crate) fn hostname(&self) -> PathBuf {
         self.0.join("hostname")
     }
 
     /// The pod's `/etc/hosts`, for containers that bring none.
     #[must_use]
-    pub fn hosts(&self) -> PathBuf {
+    pub(crate) fn hosts(&self) -> PathBuf {
         self.0.join("hosts")
     }
 

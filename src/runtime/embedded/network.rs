@@ -40,13 +40,13 @@ use crate::platform::sys::netlink::{NetlinkError, conntrack};
 
 /// The default name of the bridge.
 #[cfg(test)]
-pub const DEFAULT_BRIDGE: &str = "agent0";
+pub(crate) const DEFAULT_BRIDGE: &str = "agent0";
 /// How many names for a link are tried: two sandboxes share their first one in one case of billions.
 const VETH_SALTS: u32 = 16;
 
 /// The configuration of the network.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NetworkConfig {
+pub(crate) struct NetworkConfig {
     /// Name of the bridge, and of the tables of rules.
     pub bridge: String,
     /// Where pods' addresses come from, one per family; a pod's primary address is of the first.
@@ -63,7 +63,7 @@ pub struct NetworkConfig {
 
 /// A pod to connect.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Attachment {
+pub(crate) struct Attachment {
     pub sandbox: SandboxId,
     /// Who it is.
     pub pod: PodRef,
@@ -79,7 +79,7 @@ pub struct Attachment {
 
 /// A pod's network could not be made or removed.
 #[derive(Debug, thiserror::Error)]
-pub enum NetworkError {
+pub(crate) enum NetworkError {
     /// The kernel refused an operation.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
@@ -154,7 +154,7 @@ impl NetworkError {
     /// True when the pod's own network namespace no longer exists.
     #[cfg(test)]
     #[must_use]
-    pub fn is_namespace_gone(&self) -> bool {
+    pub(crate) fn is_namespace_gone(&self) -> bool {
         matches!(self, Self::Namespace { source, .. } if source.kind() == io::ErrorKind::NotFound)
     }
 }
@@ -165,7 +165,7 @@ pub(in crate::runtime) type Configured = Option<(PathBuf, u64, Option<std::time:
 /// The network of this node's pods. Several threads may use it at once, each for another sandbox: plugins run
 /// in parallel, changes of the bridge one at a time.
 #[derive(Clone, Debug)]
-pub struct Network {
+pub(crate) struct Network {
     config: NetworkConfig,
     records: Records,
 }
@@ -173,14 +173,14 @@ pub struct Network {
 impl Network {
     /// Changes nothing before the first pod is attached.
     #[must_use]
-    pub fn new(config: NetworkConfig) -> Self {
+    pub(crate) fn new(config: NetworkConfig) -> Self {
         let records = Records::new(config.state.clone());
         Self { config, records }
     }
 
     /// The CNI configuration in force, for callers that check whether it has changed.
     #[must_use]
-    pub fn configured(&self) -> Configured {
+    pub(crate) fn configured(&self) -> Configured {
         cni::identity(&self.config.cni_conf_dir)
     }
 
@@ -195,7 +195,7 @@ impl Network {
     ///
     /// # Errors
     /// What is missing.
-    pub fn status(&self) -> Result<(), String> {
+    pub(crate) fn status(&self) -> Result<(), String> {
         let plugins = cni::load(&self.config.cni_conf_dir)
             .and_then(|list| list.map(|list| list.status(&self.config.cni_bin_dirs)).transpose());
         match plugins {
@@ -224,7 +224,7 @@ impl Network {
     ///
     /// # Errors
     /// The step that failed. Nothing is left then.
-    pub fn attach(&self, attachment: &Attachment) -> Result<Vec<IpAddr>, NetworkError> {
+    pub(crate) fn attach(&self, attachment: &Attachment) -> Result<Vec<IpAddr>, NetworkError> {
         self.detach(&attachment.sandbox, None)?;
         if let Some(list) = cni::load(&self.config.cni_conf_dir)? {
             return self.attach_by_plugins(attachment, list);
@@ -285,7 +285,7 @@ impl Network {
     /// no longer configured: such addresses get no rules, so the pod has to be recreated.
     #[cfg(test)]
     #[must_use]
-    pub fn addresses(&self, sandbox: &SandboxId) -> Option<Vec<IpAddr>> {
+    pub(crate) fn addresses(&self, sandbox: &SandboxId) -> Option<Vec<IpAddr>> {
         let record = self.records.one(sandbox).ok()??;
         let is_ours = |ip: &IpAddr| self.config.subnets.iter().any(|subnet| subnet.contains(*ip));
         let valid = record.cni.is_some() || record.addresses.iter().all(is_ours);

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-pub use limits::cgroup_rules;
+pub(crate) use limits::cgroup_rules;
 pub use users::{ResolvedUser, UserError, resolve};
 
 use super::images::ImageDefaults;
@@ -33,7 +33,7 @@ pub(in crate::runtime) const SELINUX_LABELS: [&str; 2] =
 
 /// What the machine supports, measured once.
 #[derive(Clone, Debug, Default)]
-pub struct NodeFacts {
+pub(crate) struct NodeFacts {
     /// Unified cgroup hierarchy.
     pub cgroup_v2: bool,
     /// AppArmor is on.
@@ -60,7 +60,7 @@ pub struct NodeFacts {
 
 /// Everything that a bundle is made from.
 #[derive(Clone, Copy, Debug)]
-pub struct Input<'a> {
+pub(crate) struct Input<'a> {
     pub sandbox: &'a SandboxConfig,
     pub sandbox_id: &'a SandboxId,
     pub container: &'a ContainerConfig,
@@ -98,7 +98,7 @@ pub struct Input<'a> {
 
 /// Why such a container is impossible.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum OciError {
+pub(crate) enum OciError {
     /// Neither the pod nor the image says what to run.
     #[error("no command specified")]
     NoCommand,
@@ -148,7 +148,7 @@ const DEFAULT_PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/b
 
 /// What the pod's monitor makes.
 #[must_use]
-pub fn pod_spec(sandbox: &SandboxConfig) -> PodSpec {
+pub(crate) fn pod_spec(sandbox: &SandboxConfig) -> PodSpec {
     let own_network = sandbox.namespaces.network != NamespaceMode::Node;
     PodSpec {
         own_network,
@@ -170,7 +170,7 @@ const SANDBOX_OOM_SCORE: i32 = -998;
 ///
 /// # Errors
 /// When the container is impossible on this node, in this pod or in general.
-pub fn bundle(input: &Input<'_>) -> Result<Bundle, OciError> {
+pub(crate) fn bundle(input: &Input<'_>) -> Result<Bundle, OciError> {
     let security = &input.container.security;
     if security.privileged && !input.sandbox.privileged {
         return Err(OciError::Privileged);
@@ -229,7 +229,7 @@ pub fn bundle(input: &Input<'_>) -> Result<Bundle, OciError> {
 /// An exec: the container's own process with another command, so that no exec gets more than the container
 /// has.
 #[must_use]
-pub fn exec_spec(bundle: &Bundle, command: &[String], tty: bool) -> ExecSpec {
+pub(crate) fn exec_spec(bundle: &Bundle, command: &[String], tty: bool) -> ExecSpec {
     let mut process = bundle.oci.process.clone();
     process.terminal = tty;
     process.console_size = None;
@@ -249,7 +249,7 @@ pub fn exec_spec(bundle: &Bundle, command: &[String], tty: bool) -> ExecSpec {
 
 /// Names of the capabilities a container has, for the choice of its seccomp profile.
 #[must_use]
-pub fn capabilities(input: &Input<'_>) -> Vec<String> {
+pub(crate) fn capabilities(input: &Input<'_>) -> Vec<String> {
     limits::effective(input, &input.node.capabilities)
 }
 

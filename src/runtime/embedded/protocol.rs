@@ -14,9 +14,9 @@ use crate::model::types::Timestamp;
 /// ([`OLDEST`]), or running pods are recreated.
 pub const VERSION: u8 = 1;
 /// The oldest version that this release supports.
-pub const OLDEST: u8 = 1;
+pub(crate) const OLDEST: u8 = 1;
 /// No message is longer.
-pub const MAX_MESSAGE: usize = 4096;
+pub(crate) const MAX_MESSAGE: usize = 4096;
 
 /// The agent's requests. Container ids are chosen by the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -303,7 +303,7 @@ impl Reply {
 impl Started {
     /// The line of its file.
     #[must_use]
-    pub fn to_line(self) -> String {
+    pub(crate) fn to_line(self) -> String {
         format!("{} {}\n", self.pid, self.at.as_nanos())
     }
 
@@ -322,7 +322,7 @@ impl Started {
 impl Exited {
     /// The line of its file.
     #[must_use]
-    pub fn to_line(self) -> String {
+    pub(crate) fn to_line(self) -> String {
         format!("{} {} {}\n", self.code, self.signal, self.at.as_nanos())
     }
 

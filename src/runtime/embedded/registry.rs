@@ -36,10 +36,10 @@ use crate::runtime::ImageAuth;
 pub use error::{PullError, PullErrorKind};
 pub use fetch::pull;
 pub use helper::{helper_main, pull_in_child, pull_until};
-pub use policy::policy_file;
+pub(crate) use policy::policy_file;
 
 /// The search path for directories in containerd's `certs.d` layout.
-pub const DEFAULT_HOSTS_DIRS: &str = "/etc/agent/certs.d:/etc/containerd/certs.d";
+pub(crate) const DEFAULT_HOSTS_DIRS: &str = "/etc/agent/certs.d:/etc/containerd/certs.d";
 /// Layers pulled in parallel, as in containerd.
 const DEFAULT_PARALLEL_LAYERS: usize = 3;
 /// More would only cost memory.

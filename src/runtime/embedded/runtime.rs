@@ -75,14 +75,14 @@ use record::{SandboxRecord, SandboxStage};
 use state::RuntimeState;
 
 /// Name in `Version`.
-pub const NAME: &str = "agent";
+pub(crate) const NAME: &str = "agent";
 
 /// This program, even after its file was replaced or removed.
-pub const OWN_PROGRAM: &str = "/proc/self/exe";
+pub(crate) const OWN_PROGRAM: &str = "/proc/self/exe";
 
 /// The configuration of the runtime.
 #[derive(Clone, Debug)]
-pub struct EmbeddedConfig {
+pub(crate) struct EmbeddedConfig {
     /// The two trees.
     pub layout: Layout,
     /// This program, to be run again as monitor and puller: usually [`OWN_PROGRAM`].
@@ -142,7 +142,7 @@ pub enum OpenError {
 
 /// The runtime; clones share it.
 #[derive(Clone)]
-pub struct EmbeddedRuntime {
+pub(crate) struct EmbeddedRuntime {
     shared: Rc<RuntimeInner>,
 }
 
@@ -227,7 +227,7 @@ impl EmbeddedRuntime {
     ///
     /// # Errors
     /// When its directories cannot be made or read, or another process uses them ([`OpenError::InUse`]).
-    pub async fn open(config: EmbeddedConfig, clock: Clock) -> Result<Self, OpenError> {
+    pub(crate) async fn open(config: EmbeddedConfig, clock: Clock) -> Result<Self, OpenError> {
         let layout = config.layout.clone();
         rt::blocking("create directories", move || files::make_directories(&layout)).await?;
         let claim = claim::acquire(&config.layout).await?;
@@ -265,12 +265,12 @@ impl EmbeddedRuntime {
 
     /// The configuration that it was opened with.
     #[must_use]
-    pub fn config(&self) -> &EmbeddedConfig {
+    pub(crate) fn config(&self) -> &EmbeddedConfig {
         &self.shared.config
     }
 
     #[must_use]
-    pub fn images(&self) -> &ImageStore {
+    pub(crate) fn images(&self) -> &ImageStore {
         &self.shared.images
     }
 
@@ -531,7 +531,7 @@ impl Runtime for EmbeddedRuntime {
 impl EmbeddedRuntime {
     /// The default handler and the configured ones, with what each can do.
     #[must_use]
-    pub fn handlers(&self) -> Vec<RuntimeHandler> {
+    pub(crate) fn handlers(&self) -> Vec<RuntimeHandler> {
         let facts = &self.shared.facts;
         let own = RuntimeHandler {
             name: String::new(),

@@ -10,9 +10,9 @@ mod default;
 mod profile;
 mod table;
 
-pub use compile::compile;
-pub use default::default_profile;
-pub use profile::{Subject, parse_profile, to_oci};
+pub(crate) use compile::compile;
+pub(crate) use default::default_profile;
+pub(crate) use profile::{Subject, parse_profile, to_oci};
 
 use table::Abi;
 
@@ -20,7 +20,7 @@ const EPERM: u16 = 1;
 
 /// The architecture that a filter is compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Arch {
+pub(crate) enum Arch {
     /// Including x86 and x32.
     X86_64,
     Aarch64,
@@ -64,7 +64,7 @@ impl Arch {
 
 /// What happens to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
+pub(crate) enum Action {
     /// The process dies.
     KillProcess,
     /// The thread dies.
@@ -81,7 +81,7 @@ pub enum Action {
 
 /// How an argument is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operator {
+pub(crate) enum Operator {
     /// `SCMP_CMP_EQ`
     Equal,
     /// `SCMP_CMP_NE`
@@ -100,7 +100,7 @@ pub enum Operator {
 
 /// One argument of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Condition {
+pub(crate) struct Condition {
     /// 0..6
     pub index: u8,
     pub value: u64,
@@ -111,7 +111,7 @@ pub struct Condition {
 
 /// The action for some calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rule {
+pub(crate) struct Rule {
     pub names: Vec<String>,
     pub action: Action,
     /// All must hold, each for an argument of its own; when several concern the same argument, one is enough,
@@ -121,7 +121,7 @@ pub struct Rule {
 
 /// A profile without the rules that do not apply to its container.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Profile {
+pub(crate) struct Profile {
     /// The action for calls without a rule.
     pub default_action: Action,
     /// `SCMP_ARCH_…`; empty for the node's own.
@@ -134,7 +134,7 @@ pub struct Profile {
 
 /// Why a profile is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SeccompError {
+pub(crate) enum SeccompError {
     #[error("seccomp profile {file}: {field}: {why}")]
     Field {
         /// Of the profile.

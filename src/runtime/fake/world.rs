@@ -115,7 +115,7 @@ impl World {
 
     /// Sandboxes of a pod, or all, as a list call shows them.
     #[must_use]
-    pub fn list_sandboxes(&self, pod: Option<&PodUid>) -> Vec<ObservedSandbox> {
+    pub(crate) fn list_sandboxes(&self, pod: Option<&PodUid>) -> Vec<ObservedSandbox> {
         let ours = |sandbox: &&FakeSandbox| matches_pod(&sandbox.observed.pod, pod);
         self.sandboxes
             .values()
@@ -220,7 +220,7 @@ impl World {
     }
 
     /// The node loses power and restarts: records stay, nothing runs.
-    pub fn reboot(&mut self, now: Timestamp) {
+    pub(crate) fn reboot(&mut self, now: Timestamp) {
         for sandbox in self.sandboxes.values_mut() {
             sandbox.observed.ready = false;
             sandbox.observed.ips.clear();
@@ -248,7 +248,7 @@ impl World {
 
     /// All images, by id.
     #[must_use]
-    pub fn list_images(&self) -> Vec<RuntimeImage> {
+    pub(crate) fn list_images(&self) -> Vec<RuntimeImage> {
         let mut found: BTreeMap<&str, RuntimeImage> = BTreeMap::new();
         for (name, image) in &self.images {
             let one = found.entry(&image.id).or_insert_with(|| RuntimeImage {
@@ -263,7 +263,7 @@ impl World {
 
     /// Removes an image with all its names; returns how many bytes that frees. An image of an existing
     /// container is kept.
-    pub fn remove_image(&mut self, id: &str) -> Option<u64> {
+    pub(crate) fn remove_image(&mut self, id: &str) -> Option<u64> {
         let user = self.containers.values().find(|container| container.observed.image_id == id);
         assert!(user.is_none(), "the image {id} of a container was removed");
         let freed = self.images.values().find(|image| image.id == id).map(|image| image.size_bytes);

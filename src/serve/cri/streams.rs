@@ -62,7 +62,7 @@ fn reader(pipe: Option<pipe::Receiver>) -> Option<OutputReader> {
 ///
 /// # Errors
 /// A message for the user: why it did not start.
-pub async fn exec(
+pub(crate) async fn exec(
     runtime: EmbeddedRuntime,
     container: ContainerId,
     command: Vec<String>,
@@ -101,7 +101,7 @@ pub async fn exec(
 ///
 /// # Errors
 /// A message for the user: why it failed.
-pub async fn attach(
+pub(crate) async fn attach(
     runtime: EmbeddedRuntime,
     container: ContainerId,
     wanted: Streams,
@@ -132,7 +132,7 @@ pub async fn attach(
 
 /// Connects to ports of a sandbox.
 #[must_use]
-pub fn dialer(runtime: EmbeddedRuntime, sandbox: SandboxId) -> Dialer {
+pub(crate) fn dialer(runtime: EmbeddedRuntime, sandbox: SandboxId) -> Dialer {
     Rc::new(move |port| {
         let (runtime, sandbox) = (runtime.clone(), sandbox.clone());
         Box::pin(async move {

@@ -15,7 +15,7 @@ pub(in crate::serve) const AUTHENTICATED: &str = "system:authenticated";
 
 /// A request for objects, as authorizers see it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ObjectAttributes {
+pub(crate) struct ObjectAttributes {
     /// `get`, `list`, ...
     pub verb: String,
     pub group: String,
@@ -47,7 +47,7 @@ fn is_in(user: &User, group: &str) -> bool {
 
 /// All groups of a user, including `system:authenticated`.
 #[must_use]
-pub fn groups(user: &User) -> Vec<String> {
+pub(crate) fn groups(user: &User) -> Vec<String> {
     let mut groups = user.groups.clone();
     if user.name != ANONYMOUS && !is_in(user, AUTHENTICATED) {
         groups.push(AUTHENTICATED.to_owned());
@@ -57,7 +57,7 @@ pub fn groups(user: &User) -> Vec<String> {
 
 /// Whether a user may do this with objects.
 #[must_use]
-pub fn may(policy: Policy, user: &User, asked: &ObjectAttributes) -> bool {
+pub(crate) fn may(policy: Policy, user: &User, asked: &ObjectAttributes) -> bool {
     if policy == Policy::AlwaysAllow || is_in(user, MASTERS) {
         return true;
     }
@@ -104,7 +104,7 @@ pub(in crate::serve) fn may_path(policy: Policy, user: &User, path: &str, verb: 
 
 /// The API server's message for a denied request.
 #[must_use]
-pub fn refusal(user: &User, asked: &ObjectAttributes) -> Failure {
+pub(crate) fn refusal(user: &User, asked: &ObjectAttributes) -> Failure {
     let resource = match asked.subresource.as_str() {
         "" => asked.resource.clone(),
         part => format!("{}/{part}", asked.resource),
@@ -133,7 +133,7 @@ pub(in crate::serve) fn path_refusal(user: &User, path: &str, verb: &str) -> Fai
 
 /// `status` of a SelfSubjectRulesReview.
 #[must_use]
-pub fn rules(policy: Policy, user: &User) -> Value {
+pub(crate) fn rules(policy: Policy, user: &User) -> Value {
     let rule = |verbs: &[&str], groups: &[&str], resources: &[&str]| json!({"verbs": verbs, "apiGroups": groups, "resources": resources});
     if policy == Policy::AlwaysAllow || is_in(user, MASTERS) {
         return json!({

@@ -6,13 +6,13 @@ use crate::model::types::Timestamp;
 
 /// `5s`, `3m20s`, `4h`, `2d3h`: the longer, the coarser, as kubectl prints ages.
 #[must_use]
-pub fn since(moment: Timestamp, now: Timestamp) -> String {
+pub(crate) fn since(moment: Timestamp, now: Timestamp) -> String {
     human(now.saturating_since(moment).as_secs())
 }
 
 /// `<unknown>` without a start.
 #[must_use]
-pub fn since_or_unknown(moment: Option<Timestamp>, now: Timestamp) -> String {
+pub(crate) fn since_or_unknown(moment: Option<Timestamp>, now: Timestamp) -> String {
     match moment {
         Some(moment) if !moment.is_zero() => since(moment, now),
         _ => "<unknown>".to_owned(),

@@ -17,17 +17,17 @@ use crate::model::types::{PodUid, Timestamp};
 use crate::store::StoredEvent;
 
 /// Wakes when something may have changed. Combines several sources, each a counter.
-pub struct Changes(pub Vec<watch::Receiver<u64>>);
+pub(crate) struct Changes(pub Vec<watch::Receiver<u64>>);
 
 impl Changes {
     /// Whether something may have changed since the last call of [`next`](Self::next), or since creation.
     #[must_use]
-    pub fn has_changed(&self) -> bool {
+    pub(crate) fn has_changed(&self) -> bool {
         self.0.iter().any(|source| source.has_changed().unwrap_or(false))
     }
 
     /// Waits for the next change since the last call. A closed source causes no further wake-ups.
-    pub async fn next(&mut self) {
+    pub(crate) async fn next(&mut self) {
         let mut waits: Vec<_> = self.0.iter_mut().map(|source| Box::pin(source.changed())).collect();
         std::future::poll_fn(|context| {
             let woken = waits
@@ -40,7 +40,7 @@ impl Changes {
 }
 
 /// The node, as its local API sees it. Pods come from [`crate::serve::server::node::Node`].
-pub trait Cluster {
+pub(crate) trait Cluster {
     /// The effective ConfigMaps, Secrets and claims.
     fn objects(&self) -> Vec<VersionedObject>;
     /// The events, oldest first.

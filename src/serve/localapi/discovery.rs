@@ -8,7 +8,7 @@ use crate::pod::admission::rules::go_arch;
 
 use super::resource::{RESOURCES, Resource, Subresource, Verb, group_version, groups};
 
-pub use crate::serve::server::RELEASE;
+pub(crate) use crate::serve::server::RELEASE;
 
 /// The supported versions of aggregated discovery, the newest first.
 pub(in crate::serve) const AGGREGATED: [(&str, &str); 2] = [
@@ -26,7 +26,7 @@ fn of_group(group: &str) -> impl Iterator<Item = &'static Resource> {
 
 /// `/`: the existing paths, sorted.
 #[must_use]
-pub fn paths() -> Value {
+pub(crate) fn paths() -> Value {
     let mut paths: Vec<String> =
         ["/api", "/api/v1", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v2"]
             .map(str::to_owned)
@@ -42,7 +42,7 @@ pub fn paths() -> Value {
 
 /// `/api`.
 #[must_use]
-pub fn core() -> Value {
+pub(crate) fn core() -> Value {
     json!({
         "kind": "APIVersions",
         "versions": ["v1"],
@@ -65,7 +65,7 @@ pub(in crate::serve) fn group_list() -> Value {
 
 /// `/apis/GROUP`.
 #[must_use]
-pub fn group(group: &str, version: &str) -> Value {
+pub(crate) fn group(group: &str, version: &str) -> Value {
     let mut entry = group_entry(group, version);
     entry["kind"] = json!("APIGroup");
     entry["apiVersion"] = json!("v1");
@@ -74,7 +74,7 @@ pub fn group(group: &str, version: &str) -> Value {
 
 /// `/api/v1`, `/apis/GROUP/VERSION`.
 #[must_use]
-pub fn resources(group: &str, version: &str) -> Value {
+pub(crate) fn resources(group: &str, version: &str) -> Value {
     let mut list = Vec::new();
     for resource in of_group(group) {
         let mut entry = json!({
@@ -168,7 +168,7 @@ fn whole(resource: &Resource) -> Value {
 
 /// `/version`: the upstream release that this follows, with the agent's own version appended.
 #[must_use]
-pub fn version() -> Value {
+pub(crate) fn version() -> Value {
     json!({
         "major": "1",
         "minor": "36",

@@ -18,7 +18,7 @@ pub(in crate::serve) const LEASES: &str = "kube-node-lease";
 
 /// A condition of the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Condition {
+pub(crate) struct Condition {
     /// `Ready`, `MemoryPressure`, ...
     pub kind: &'static str,
     /// Whether the status is `True`.
@@ -30,7 +30,7 @@ pub struct Condition {
 
 /// An image of the runtime.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Image {
+pub(crate) struct Image {
     /// Tags and digests.
     pub names: Vec<String>,
     pub size: u64,
@@ -38,7 +38,7 @@ pub struct Image {
 
 /// Facts about the node.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct NodeState {
+pub(crate) struct NodeState {
     pub name: String,
     pub labels: StringMap,
     /// The configured taints, or those that clients have set.
@@ -76,7 +76,7 @@ pub struct NodeState {
 
 /// The uid of an object that is not stored: the same for the same text.
 #[must_use]
-pub fn uid(words: &str) -> String {
+pub(crate) fn uid(words: &str) -> String {
     use sha2::{Digest, Sha256};
     use std::fmt::Write;
     let digest = Sha256::digest(words);
@@ -91,12 +91,12 @@ pub fn uid(words: &str) -> String {
 
 /// The uid of the node of this name.
 #[must_use]
-pub fn node_uid(name: &str) -> String {
+pub(crate) fn node_uid(name: &str) -> String {
     uid(&format!("Node\0{name}"))
 }
 
 #[must_use]
-pub fn object(state: &NodeState) -> Value {
+pub(crate) fn object(state: &NodeState) -> Value {
     let heartbeat = Timestamp::from_secs(state.now.as_nanos() / 1_000_000_000 / HEARTBEAT * HEARTBEAT);
     let conditions: Vec<Value> = state
         .conditions
@@ -180,7 +180,7 @@ fn put_features(status: &mut Value, runtime: &RuntimeStatus) {
 /// The lease by which the node signals that it is alive. It is not renewed but computed on request, in
 /// upstream's renewal interval.
 #[must_use]
-pub fn lease(state: &NodeState) -> Value {
+pub(crate) fn lease(state: &NodeState) -> Value {
     let seconds = i64::from(state.lease_seconds.max(1));
     let step = (seconds / 4).max(1);
     let now = state.now.as_nanos() / 1_000_000_000 / step * step;

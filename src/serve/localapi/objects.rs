@@ -78,7 +78,7 @@ pub(super) fn complete(api: &LocalApi, mut found: Pod, object: &mut Value) {
 
 /// A pod; a static one as the mirror pod that an API server would have.
 #[must_use]
-pub fn pod(mut pod: Pod, node_name: &str, mirror: Option<Mirror>) -> Value {
+pub(crate) fn pod(mut pod: Pod, node_name: &str, mirror: Option<Mirror>) -> Value {
     show_end(&mut pod);
     hide_early_end(&mut pod.status);
     "v1".clone_into(&mut pod.api_version);
@@ -189,7 +189,7 @@ fn namespaces(api: &LocalApi) -> Vec<Value> {
 
 /// A namespace that was not created explicitly.
 #[must_use]
-pub fn namespace(name: &str, since: Timestamp) -> Value {
+pub(crate) fn namespace(name: &str, since: Timestamp) -> Value {
     json!({
         "apiVersion": "v1",
         "kind": "Namespace",
@@ -214,7 +214,7 @@ fn event_name(key: &EventKey, first: Timestamp) -> String {
 
 /// A core event.
 #[must_use]
-pub fn event(event: &StoredEvent, host: &str) -> Value {
+pub(crate) fn event(event: &StoredEvent, host: &str) -> Value {
     let key = &event.key;
     let name = event_name(key, event.first);
     // Events of cluster-scoped objects are in the default namespace (upstream).
@@ -250,7 +250,7 @@ pub fn event(event: &StoredEvent, host: &str) -> Value {
 
 /// The same event in the shape of `events.k8s.io`.
 #[must_use]
-pub fn new_event(old: &Value) -> Value {
+pub(crate) fn new_event(old: &Value) -> Value {
     let mut event = json!({"apiVersion": "events.k8s.io/v1", "kind": "Event"});
     for (new, was) in [
         ("metadata", "metadata"),

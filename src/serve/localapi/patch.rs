@@ -14,14 +14,14 @@ pub(in crate::serve) mod strategic;
 use serde_json::Value;
 
 /// The maximum nesting, `serde_json`'s: recursive walks cannot overflow the stack.
-pub const MAX_DEPTH: usize = 128;
+pub(crate) const MAX_DEPTH: usize = 128;
 
 /// The maximum size of an object as JSON: etcd's limit for a request.
-pub const MAX_OBJECT_BYTES: usize = 1_572_864;
+pub(crate) const MAX_OBJECT_BYTES: usize = 1_572_864;
 
 /// Why a patch was not applied.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PatchError {
+pub(crate) enum PatchError {
     /// Not a valid patch of its kind (400).
     #[error("{0}")]
     Malformed(String),
@@ -54,7 +54,7 @@ fn depth(value: &Value) -> usize {
 ///
 /// # Errors
 /// [`PatchError::TooLarge`].
-pub fn bounded(object: Value) -> Result<Value, PatchError> {
+pub(crate) fn bounded(object: Value) -> Result<Value, PatchError> {
     if depth(&object) > MAX_DEPTH {
         return Err(PatchError::TooLarge(format!("the object is nested deeper than {MAX_DEPTH} levels")));
     }

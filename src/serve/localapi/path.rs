@@ -7,7 +7,7 @@ use super::status::{self, Failure};
 use crate::serve::server::route;
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum ApiCall {
+pub(crate) enum ApiCall {
     /// `/`.
     Root,
     /// `/api`.
@@ -30,7 +30,7 @@ pub enum ApiCall {
 
 /// A request for an object or a collection.
 #[derive(Clone, Debug, PartialEq)]
-pub struct RequestInfo {
+pub(crate) struct RequestInfo {
     pub resource: &'static Resource,
     pub verb: Verb,
     /// `None`: all namespaces, or a cluster-scoped kind.
@@ -45,7 +45,7 @@ pub struct RequestInfo {
 
 /// Parameters of a request. Those that are not used here stay in the request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct QueryOptions {
+pub(crate) struct QueryOptions {
     /// `labelSelector`.
     pub label_selector: String,
     /// `fieldSelector`.
@@ -84,7 +84,7 @@ pub struct QueryOptions {
 
 /// Whether a path belongs to this API. The others belong to the kubelet's.
 #[must_use]
-pub fn is_api_path(path: &str) -> bool {
+pub(crate) fn is_api_path(path: &str) -> bool {
     let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();
     path == "/" || matches!(first, "api" | "apis" | "version" | "openapi" | "livez" | "readyz")
 }
@@ -93,7 +93,7 @@ pub fn is_api_path(path: &str) -> bool {
 ///
 /// # Errors
 /// The failure to answer with.
-pub fn read(method: &str, path: &str, query: &str) -> Result<ApiCall, Failure> {
+pub(crate) fn read(method: &str, path: &str, query: &str) -> Result<ApiCall, Failure> {
     let parts = route::segments(path);
     let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
     let get = |asked: ApiCall| match method {

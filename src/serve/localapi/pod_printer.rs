@@ -9,7 +9,7 @@ use crate::pod::scheduling::gated_reason;
 
 /// The columns of a pod's row besides its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PodColumns {
+pub(crate) struct PodColumns {
     /// The number of ready containers of all: `1/2`.
     pub ready: String,
     pub status: String,
@@ -55,7 +55,7 @@ struct Init {
 }
 
 #[must_use]
-pub fn columns(pod: &Pod, now: Timestamp) -> PodColumns {
+pub(crate) fn columns(pod: &Pod, now: Timestamp) -> PodColumns {
     let sidecars = pod.spec.init_containers.iter().filter(|container| is_always(container)).count();
     let total = pod.spec.containers.len() + sidecars;
     let init = init_progress(pod);

@@ -133,7 +133,7 @@ pub(in crate::serve) fn definitions(resource: &Resource) -> Vec<Value> {
 
 /// The cells of an object's row.
 #[must_use]
-pub fn cells(resource: &Resource, object: &Value, now: Timestamp) -> Vec<Value> {
+pub(crate) fn cells(resource: &Resource, object: &Value, now: Timestamp) -> Vec<Value> {
     let at = |pointer: &str| text(object, pointer).to_owned();
     let or_none = |pointer: &str| match text(object, pointer) {
         "" => "<none>".to_owned(),
@@ -206,7 +206,7 @@ pub fn cells(resource: &Resource, object: &Value, now: Timestamp) -> Vec<Value> 
 
 /// `conditions` of an object's row.
 #[must_use]
-pub fn conditions(resource: &Resource, object: &Value) -> Option<Value> {
+pub(crate) fn conditions(resource: &Resource, object: &Value) -> Option<Value> {
     let reason = match (resource.store, text(object, "/status/phase")) {
         (Store::Pods, "Succeeded") => "Succeeded",
         (Store::Pods, "Failed") => "Failed",
@@ -282,7 +282,7 @@ fn event_cells(object: &Value, now: Timestamp) -> Vec<Value> {
 
 /// In kubectl's abbreviations.
 #[must_use]
-pub fn access_modes(object: &Value) -> String {
+pub(crate) fn access_modes(object: &Value) -> String {
     let modes = object.pointer("/spec/accessModes").and_then(Value::as_array).into_iter().flatten();
     let short = modes.filter_map(Value::as_str).map(|mode| match mode {
         "ReadWriteOnce" => "RWO",

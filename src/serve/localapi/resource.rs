@@ -6,7 +6,7 @@ use crate::model::objects::ObjectKind;
 
 /// The verbs, in Kubernetes' names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Verb {
+pub(crate) enum Verb {
     Get,
     List,
     /// Many, and their changes.
@@ -23,7 +23,7 @@ pub enum Verb {
 
 impl Verb {
     #[must_use]
-    pub fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Get => "get",
             Self::List => "list",
@@ -37,14 +37,14 @@ impl Verb {
     }
 
     #[must_use]
-    pub fn reads(self) -> bool {
+    pub(crate) fn reads(self) -> bool {
         matches!(self, Self::Get | Self::List | Self::Watch)
     }
 }
 
 /// The origin of a kind's objects. Two resources of one store show the same objects in two shapes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Store {
+pub(crate) enum Store {
     /// `Pod`.
     Pods,
     /// Written by clients and manifests, and stored unchanged.
@@ -78,7 +78,7 @@ impl Store {
 
 /// A subresource with a path of its own.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Subresource {
+pub(crate) struct Subresource {
     /// The last part of the path.
     pub name: &'static str,
     /// Group, version and kind of its body, where they are not the object's own.
@@ -87,7 +87,7 @@ pub struct Subresource {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub struct Resource {
+pub(crate) struct Resource {
     /// API group, empty for the core.
     pub group: &'static str,
     pub version: &'static str,
@@ -110,7 +110,7 @@ pub struct Resource {
 impl Resource {
     /// `v1`, `metrics.k8s.io/v1beta1`: as in `apiVersion`.
     #[must_use]
-    pub fn api_version(&self) -> String {
+    pub(crate) fn api_version(&self) -> String {
         group_version(self.group, self.version)
     }
 
@@ -129,7 +129,7 @@ impl Resource {
 
 /// `v1`, `metrics.k8s.io/v1beta1`.
 #[must_use]
-pub fn group_version(group: &str, version: &str) -> String {
+pub(crate) fn group_version(group: &str, version: &str) -> String {
     if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
 }
 
@@ -205,7 +205,7 @@ const EVENTS: Resource = Resource {
 };
 
 /// All resources, in the order of discovery.
-pub const RESOURCES: &[Resource] = &[
+pub(crate) const RESOURCES: &[Resource] = &[
     stored(ObjectKind::ConfigMap, "configmaps", "configmap", &["cm"]),
     EVENTS,
     Resource {
@@ -345,7 +345,7 @@ pub const RESOURCES: &[Resource] = &[
 ];
 
 #[must_use]
-pub fn find(group: &str, version: &str, plural: &str) -> Option<&'static Resource> {
+pub(crate) fn find(group: &str, version: &str, plural: &str) -> Option<&'static Resource> {
     let found = |resource: &&Resource| {
         resource.group == group && resource.version == version && resource.plural == plural
     };
@@ -354,7 +354,7 @@ pub fn find(group: &str, version: &str, plural: &str) -> Option<&'static Resourc
 
 /// Groups and their versions, each once, without the core.
 #[must_use]
-pub fn groups() -> Vec<(&'static str, &'static str)> {
+pub(crate) fn groups() -> Vec<(&'static str, &'static str)> {
     let mut groups: Vec<_> = RESOURCES
         .iter()
         .map(|found| (found.group, found.version))

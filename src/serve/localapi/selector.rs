@@ -10,7 +10,7 @@ use crate::model::objects::ObjectKind;
 
 /// A label and a field selector.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Selector {
+pub(crate) struct Selector {
     labels: Vec<Requirement>,
     fields: Vec<Field>,
 }
@@ -44,7 +44,7 @@ impl Selector {
     ///
     /// # Errors
     /// A malformed selector, or a field that this kind does not support.
-    pub fn parse(resource: &Resource, labels: &str, fields: &str) -> Result<Self, Failure> {
+    pub(crate) fn parse(resource: &Resource, labels: &str, fields: &str) -> Result<Self, Failure> {
         let labels = parse_labels(labels)
             .map_err(|why| status::bad_request(format!("unable to parse requirement: {why}")))?;
         let fields = parse_fields(fields).map_err(status::bad_request)?;
@@ -58,12 +58,12 @@ impl Selector {
 
     /// Whether every object matches.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.labels.is_empty() && self.fields.is_empty()
     }
 
     #[must_use]
-    pub fn matches(&self, object: &Value) -> bool {
+    pub(crate) fn matches(&self, object: &Value) -> bool {
         let label = |key: &str| object.pointer("/metadata/labels")?.get(key)?.as_str();
         self.labels.iter().all(|wanted| wanted.holds(label(&wanted.key)))
             && self.fields.iter().all(|field| (field_of(object, &field.name) == field.value) == field.equal)

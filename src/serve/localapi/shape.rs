@@ -12,7 +12,7 @@ use crate::model::types::Timestamp;
 use crate::serve::localapi::printers;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub(crate) enum Form {
     Whole,
     /// `meta.k8s.io` tables of this version.
     Table(&'static str),
@@ -73,7 +73,7 @@ fn one_of(versions: [&'static str; 2], wanted: &str) -> Option<&'static str> {
 ///
 /// # Errors
 /// 406 when there is none.
-pub fn form(accept: &str) -> Result<Form, Failure> {
+pub(crate) fn form(accept: &str) -> Result<Form, Failure> {
     for (kind, parameters) in accepted(accept) {
         let get = |name: &str| parameters.iter().find(|(found, _)| *found == name).map(|(_, value)| *value);
         if !is_json(kind) {
@@ -118,7 +118,7 @@ fn is_translated(resource: &Resource) -> bool {
 
 /// An object in the resource's own group and version.
 #[must_use]
-pub fn own(resource: &Resource, object: &Value) -> Value {
+pub(crate) fn own(resource: &Resource, object: &Value) -> Value {
     if is_translated(resource) { new_event(object) } else { object.clone() }
 }
 

@@ -11,7 +11,7 @@ use crate::serve::server::body::{Body, object};
 
 /// Why a request was not served: `v1.Status` with `status: Failure`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Failure {
+pub(crate) struct Failure {
     pub code: u16,
     /// `reason`, one word.
     pub reason: &'static str,
@@ -22,7 +22,7 @@ pub struct Failure {
 
 /// An error of one field.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Cause {
+pub(crate) struct Cause {
     /// `FieldValueInvalid`, `FieldManagerConflict`, ...
     pub reason: String,
     pub message: String,
@@ -33,13 +33,13 @@ pub struct Cause {
 impl Failure {
     /// A failure without details.
     #[must_use]
-    pub fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
+    pub(crate) fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
         Self { code, reason, message: message.into(), details: json!({}) }
     }
 
     /// Adds the object that the failure is about; `kind` is a resource or a kind, as upstream mixes them.
     #[must_use]
-    pub fn about(mut self, group: &str, kind: &str, name: &str) -> Self {
+    pub(crate) fn about(mut self, group: &str, kind: &str, name: &str) -> Self {
         for (field, value) in [("name", name), ("group", group), ("kind", kind)] {
             if !value.is_empty() {
                 self.details[field] = value.into();
@@ -49,7 +49,7 @@ impl Failure {
     }
 
     #[must_use]
-    pub fn because(mut self, causes: &[Cause]) -> Self {
+    pub(crate) fn because(mut self, causes: &[Cause]) -> Self {
         let shape = |cause: &Cause| {
             let fields = [("reason", &cause.reason), ("message", &cause.message), ("field", &cause.field)];
             let filled = fields.into_iter().filter(|(_, value)| !value.is_empty());
@@ -61,7 +61,7 @@ impl Failure {
 
     /// The `Status` object.
     #[must_use]
-    pub fn to_value(&self) -> Value {
+    pub(crate) fn to_value(&self) -> Value {
         let mut value = json!({
             "kind": "Status",
             "apiVersion": "v1",
@@ -78,7 +78,7 @@ impl Failure {
     }
 
     #[must_use]
-    pub fn response(&self) -> Response<Body> {
+    pub(crate) fn response(&self) -> Response<Body> {
         let code = StatusCode::from_u16(self.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut response = object(code, &self.to_value());
         if code == StatusCode::TOO_MANY_REQUESTS {
@@ -103,26 +103,26 @@ pub(in crate::serve) fn method_not_allowed() -> Failure {
 
 /// The resource does not support this verb.
 #[must_use]
-pub fn not_supported(resource: &Resource, action: &str) -> Failure {
+pub(crate) fn not_supported(resource: &Resource, action: &str) -> Failure {
     let message = format!("{action} is not supported on resources of kind \"{}\"", resource.qualified());
     Failure::new(405, "MethodNotAllowed", message).about(resource.group, resource.plural, "")
 }
 
 #[must_use]
-pub fn not_found(resource: &Resource, name: &str) -> Failure {
+pub(crate) fn not_found(resource: &Resource, name: &str) -> Failure {
     let message = format!("{} \"{name}\" not found", resource.qualified());
     Failure::new(404, "NotFound", message).about(resource.group, resource.plural, name)
 }
 
 #[must_use]
-pub fn already_exists(resource: &Resource, name: &str) -> Failure {
+pub(crate) fn already_exists(resource: &Resource, name: &str) -> Failure {
     let message = format!("{} \"{name}\" already exists", resource.qualified());
     Failure::new(409, "AlreadyExists", message).about(resource.group, resource.plural, name)
 }
 
 /// Another writer was faster. `why` is upstream's message, usually [`MODIFIED`].
 #[must_use]
-pub fn conflict(resource: &Resource, name: &str, why: &str) -> Failure {
+pub(crate) fn conflict(resource: &Resource, name: &str, why: &str) -> Failure {
     let message = format!("Operation cannot be fulfilled on {} \"{name}\": {why}", resource.qualified());
     Failure::new(409, "Conflict", message).about(resource.group, resource.plural, name)
 }
@@ -133,7 +133,7 @@ pub(in crate::serve) const MODIFIED: &str =
 
 /// An invalid object. The messages of the causes do not repeat the field.
 #[must_use]
-pub fn invalid(resource: &Resource, name: &str, causes: &[Cause]) -> Failure {
+pub(crate) fn invalid(resource: &Resource, name: &str, causes: &[Cause]) -> Failure {
     let said: Vec<String> =
         causes.iter().map(|cause| format!("{}: {}", cause.field, cause.message)).collect();
     let said = match said.as_slice() {
@@ -153,7 +153,7 @@ pub(in crate::serve) fn bad_request(message: impl Into<String>) -> Failure {
 
 /// An authenticated user without the permission; [`super::access`] has the messages.
 #[must_use]
-pub fn forbidden(group: &str, plural: &str, name: &str, message: String) -> Failure {
+pub(crate) fn forbidden(group: &str, plural: &str, name: &str, message: String) -> Failure {
     Failure::new(403, "Forbidden", message).about(group, plural, name)
 }
 
@@ -166,7 +166,7 @@ pub(in crate::serve) fn too_many_requests(message: impl Into<String>) -> Failure
 
 /// The requested version is older than the history.
 #[must_use]
-pub fn expired(message: impl Into<String>) -> Failure {
+pub(crate) fn expired(message: impl Into<String>) -> Failure {
     Failure::new(410, "Expired", message)
 }
 
@@ -214,7 +214,7 @@ pub(in crate::serve) fn too_slow() -> Failure {
 
 /// An error of the agent or of the machine.
 #[must_use]
-pub fn internal(message: &str) -> Failure {
+pub(crate) fn internal(message: &str) -> Failure {
     let cause = Cause { message: message.to_owned(), ..Cause::default() };
     Failure::new(500, "InternalError", format!("Internal error occurred: {message}")).because(&[cause])
 }

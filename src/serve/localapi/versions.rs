@@ -24,7 +24,7 @@ use crate::model::revisions::Revisions;
 const MAX_GONE: usize = 128;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ObjectChange {
+pub(crate) enum ObjectChange {
     Added,
     Modified,
     Deleted,
@@ -44,7 +44,7 @@ impl ObjectChange {
 
 /// One change of one object.
 #[derive(Clone, Debug)]
-pub struct Change {
+pub(crate) struct Change {
     pub step: ObjectChange,
     /// Namespace and name of the object.
     pub name: Name,
@@ -58,7 +58,7 @@ pub struct Change {
 
 /// How much of an object is remembered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Keep {
+pub(crate) enum Keep {
     /// The whole object: there are watches, which need it for the deletion event.
     Whole,
     /// Only what identifies and selects it.
@@ -69,7 +69,7 @@ pub enum Keep {
 const ALONE: u64 = 0;
 
 /// Namespace and name.
-pub type Name = (String, String);
+pub(crate) type Name = (String, String);
 
 struct VersionEntry {
     /// The stamped version, or else a hash of the object; [`ALONE`] until the store was observed with it.

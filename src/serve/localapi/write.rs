@@ -79,7 +79,7 @@ pub(super) struct Task {
 ///
 /// # Errors
 /// The failure to answer with.
-pub async fn change(
+pub(crate) async fn change(
     api: &Rc<LocalApi>,
     wanted: &RequestInfo,
     request: Request<IncomingBody>,

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 /// Bytes that nothing but unsent events keeps in memory.
 #[derive(Clone, Debug, Default)]
-pub struct Retained(Rc<Cell<usize>>);
+pub(crate) struct Retained(Rc<Cell<usize>>);
 
 impl Retained {
     /// How many they are.
@@ -21,7 +21,7 @@ impl Retained {
 
 /// An object or a line as JSON.
 #[derive(Debug)]
-pub struct Written {
+pub(crate) struct Written {
     json: Box<[u8]>,
     /// It counts as retained.
     counts: Cell<bool>,
@@ -32,7 +32,7 @@ impl Written {
     /// The current state of an object. It is needed anyway and counts only once
     /// [`supersede`](Self::supersede) was called.
     #[must_use]
-    pub fn current(json: Box<[u8]>, retained: &Retained) -> Rc<Self> {
+    pub(crate) fn current(json: Box<[u8]>, retained: &Retained) -> Rc<Self> {
         Rc::new(Self { json, counts: Cell::new(false), retained: retained.clone() })
     }
 
@@ -52,12 +52,12 @@ impl Written {
     }
 
     #[must_use]
-    pub fn json(&self) -> &[u8] {
+    pub(crate) fn json(&self) -> &[u8] {
         &self.json
     }
 
     #[must_use]
-    pub fn parse(&self) -> Value {
+    pub(crate) fn parse(&self) -> Value {
         serde_json::from_slice(&self.json).unwrap_or_default()
     }
 }

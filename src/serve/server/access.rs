@@ -4,16 +4,16 @@
 
 /// The authenticated user of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct User {
+pub(crate) struct User {
     /// Kubernetes' user name.
     pub name: String,
     pub groups: Vec<String>,
 }
 
 /// The group of full administrators, as in older versions of kubeadm's `admin.conf`.
-pub const MASTERS: &str = "system:masters";
+pub(crate) const MASTERS: &str = "system:masters";
 /// The group with read-only access.
-pub const VIEWERS: &str = "agent:viewers";
+pub(crate) const VIEWERS: &str = "agent:viewers";
 /// The user of requests without credentials.
 pub(in crate::serve) const ANONYMOUS: &str = "system:anonymous";
 /// The group of requests without credentials.
@@ -22,7 +22,7 @@ pub(in crate::serve) const UNAUTHENTICATED: &str = "system:unauthenticated";
 impl User {
     /// The user of a request without credentials.
     #[must_use]
-    pub fn anonymous() -> Self {
+    pub(crate) fn anonymous() -> Self {
         Self { name: ANONYMOUS.to_owned(), groups: vec![UNAUTHENTICATED.to_owned()] }
     }
 }
@@ -30,7 +30,7 @@ impl User {
 /// A request as Kubernetes' authorization attributes: always on the node, and on one of these subresources,
 /// tried in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeAttributes {
+pub(crate) struct NodeAttributes {
     /// `get`, `create`, ...
     pub verb: &'static str,
     /// The most specific first.
@@ -39,7 +39,7 @@ pub struct NodeAttributes {
 
 /// Translates a request, as upstream does with fine-grained authorization on.
 #[must_use]
-pub fn attributes(method: &str, path: &str) -> NodeAttributes {
+pub(crate) fn attributes(method: &str, path: &str) -> NodeAttributes {
     let verb = match method {
         "GET" | "HEAD" => "get",
         "POST" => "create",
@@ -67,7 +67,7 @@ pub fn attributes(method: &str, path: &str) -> NodeAttributes {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Policy {
+pub(crate) enum Policy {
     /// Every authenticated user may do everything.
     AlwaysAllow,
     /// [`MASTERS`] may do everything; [`VIEWERS`] may read pods, logs, statistics and health, but neither the
@@ -92,7 +92,7 @@ impl Policy {
 
 /// Upstream's message for a denied request.
 #[must_use]
-pub fn forbidden(user: &User, node_name: &str, method: &str, path: &str) -> String {
+pub(crate) fn forbidden(user: &User, node_name: &str, method: &str, path: &str) -> String {
     let NodeAttributes { verb, subresources } = attributes(method, path);
     let subresources = subresources.join(" ");
     format!(

@@ -28,7 +28,7 @@ use crate::serve::streaming::{self, Action};
 
 /// Which optional resources a listener serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Served {
+pub(crate) struct Served {
     /// `enableDebuggingHandlers`: logs, commands, configuration.
     pub debugging: bool,
     /// The agent's own resources: on the local socket only, which only root can open.
@@ -41,7 +41,7 @@ pub struct Served {
 
 /// How much of `/logs` is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SystemLogs {
+pub(crate) enum SystemLogs {
     Off,
     /// `enableSystemLogHandler`: files.
     Files,
@@ -50,11 +50,11 @@ pub enum SystemLogs {
 }
 
 /// Status code and message of a failure in plain text, as upstream's.
-pub type Failed = (StatusCode, String);
+pub(crate) type Failed = (StatusCode, String);
 
 /// Answers a request. `held` is kept for as long as a stream lives. Needs a `LocalSet`, and a connection
 /// served with upgrades.
-pub async fn answer(
+pub(crate) async fn answer(
     request: Request<IncomingBody>,
     route: Result<Route, Refused>,
     node: &SharedNode,
@@ -92,7 +92,7 @@ async fn answered(
 ///
 /// # Errors
 /// The HTTP status and the message of the failure.
-pub async fn outcome(
+pub(crate) async fn outcome(
     request: Request<IncomingBody>,
     route: Route,
     node: &SharedNode,
@@ -223,7 +223,7 @@ fn is_listed(pod: &Pod) -> bool {
 pub(in crate::serve) const HEALTH_CHECKS: [&str; 4] = ["ping", "log", "syncloop", "device-plugin"];
 
 /// Answers `/healthz`, or `what`, an alias of it: one check, or all of them.
-pub fn health(node: &SharedNode, what: &str, check: &str, query: &str) -> Response<Body> {
+pub(crate) fn health(node: &SharedNode, what: &str, check: &str, query: &str) -> Response<Body> {
     let verbose = query.split('&').any(|word| word == "verbose" || word.starts_with("verbose="));
     let checks = HEALTH_CHECKS.map(|name| {
         let state = match name {

@@ -16,7 +16,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 const PIECES: usize = 1;
 
 /// A response body.
-pub enum Body {
+pub(crate) enum Body {
     /// A complete body.
     Whole(Full<Bytes>),
     /// A complete body, with its memory reservation until it has been sent.
@@ -26,7 +26,7 @@ pub enum Body {
 }
 
 /// The sender of [`Body::Pieces`].
-pub type Pieces = mpsc::Sender<io::Result<Bytes>>;
+pub(crate) type Pieces = mpsc::Sender<io::Result<Bytes>>;
 
 impl Body {
     /// A body that is produced while it is sent. Sending fails when the client has disconnected.
@@ -84,7 +84,7 @@ impl HttpBody for Body {
 
 /// A response with this content type.
 #[must_use]
-pub fn response(code: StatusCode, content_type: &'static str, body: Body) -> Response<Body> {
+pub(crate) fn response(code: StatusCode, content_type: &'static str, body: Body) -> Response<Body> {
     let mut response = Response::new(body);
     *response.status_mut() = code;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
@@ -93,13 +93,13 @@ pub fn response(code: StatusCode, content_type: &'static str, body: Body) -> Res
 
 /// A message for the user.
 #[must_use]
-pub fn text(code: StatusCode, text: impl Into<Bytes>) -> Response<Body> {
+pub(crate) fn text(code: StatusCode, text: impl Into<Bytes>) -> Response<Body> {
     response(code, "text/plain; charset=utf-8", Body::Whole(Full::new(text.into())))
 }
 
 /// An object, as JSON.
 #[must_use]
-pub fn object(code: StatusCode, object: &impl serde::Serialize) -> Response<Body> {
+pub(crate) fn object(code: StatusCode, object: &impl serde::Serialize) -> Response<Body> {
     match serde_json::to_vec(object) {
         Ok(json) => response(code, "application/json", Body::Whole(Full::new(Bytes::from(json)))),
         Err(error) => {
@@ -111,13 +111,13 @@ pub fn object(code: StatusCode, object: &impl serde::Serialize) -> Response<Body
 
 /// An object that is already JSON.
 #[must_use]
-pub fn json(code: StatusCode, content_type: &'static str, text: impl Into<Bytes>) -> Response<Body> {
+pub(crate) fn json(code: StatusCode, content_type: &'static str, text: impl Into<Bytes>) -> Response<Body> {
     response(code, content_type, Body::Whole(Full::new(text.into())))
 }
 
 /// Kubernetes' `Status` of a failure.
 #[must_use]
-pub fn failure(code: StatusCode, reason: &str, message: &str) -> Response<Body> {
+pub(crate) fn failure(code: StatusCode, reason: &str, message: &str) -> Response<Body> {
     let status = serde_json::json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
         "message": message, "reason": reason, "code": code.as_u16(),

@@ -15,7 +15,7 @@ use crate::serve::server::incoming::IncomingBody;
 use crate::serve::streaming::Pending;
 
 /// A request for a delegate.
-pub struct DelegatedRequest {
+pub(crate) struct DelegatedRequest {
     /// As received, its body unread.
     pub request: Request<IncomingBody>,
     pub user: User,
@@ -28,7 +28,7 @@ pub struct DelegatedRequest {
 }
 
 /// Answers in place of the kubelet's API.
-pub trait Delegate {
+pub(crate) trait Delegate {
     /// Whether the delegate answers this path.
     fn serves(&self, path: &str) -> bool;
     /// Answers, denials included. Needs a `LocalSet`, and a connection served with upgrades.
@@ -36,7 +36,7 @@ pub trait Delegate {
 }
 
 /// Shared by all connections.
-pub type SharedDelegate = Rc<dyn Delegate>;
+pub(crate) type SharedDelegate = Rc<dyn Delegate>;
 
 /// Only root can open the local socket.
 #[must_use]

@@ -59,7 +59,7 @@ pub struct ListenError {
 ///
 /// # Errors
 /// The address cannot be bound.
-pub fn listen(address: SocketAddr, setting: &'static str) -> Result<TcpListener, ListenError> {
+pub(crate) fn listen(address: SocketAddr, setting: &'static str) -> Result<TcpListener, ListenError> {
     let listen = || {
         let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
         socket.set_reuseaddr(true)?;
@@ -72,7 +72,7 @@ pub fn listen(address: SocketAddr, setting: &'static str) -> Result<TcpListener,
 }
 
 /// The API over TLS.
-pub struct Api {
+pub(crate) struct Api {
     pub node: SharedNode,
     /// Also answers on this listener.
     pub delegate: Option<SharedDelegate>,
@@ -90,7 +90,7 @@ pub struct Api {
 
 /// Serves the API until the future is dropped, and ends all connections then; streams end by themselves.
 /// Needs a `LocalSet`.
-pub async fn serve(listener: TcpListener, api: Rc<Api>) {
+pub(crate) async fn serve(listener: TcpListener, api: Rc<Api>) {
     let accept = async || listener.accept().await.map(|(stream, address)| (stream, address.ip()));
     let shared = Rc::new(ApiInner { api, streams: Rc::default(), turns: Turns::default() });
     listener::serve("the API's address", LIMITS, accept, |stream, place| {
@@ -219,7 +219,7 @@ fn log_session(user: &User, wanted: &Result<Route, Refused>) {
 
 /// What a plain listener serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Plain {
+pub(crate) enum Plain {
     /// `healthzPort`: health checks.
     Health,
     /// `readOnlyPort`: everything that upstream serves there, without authentication.
@@ -227,7 +227,7 @@ pub enum Plain {
 }
 
 /// Serves without TLS and authentication until the future is dropped. Needs a `LocalSet`.
-pub async fn serve_plain(listener: TcpListener, node: SharedNode, shows: Plain, clock: Clock) {
+pub(crate) async fn serve_plain(listener: TcpListener, node: SharedNode, shows: Plain, clock: Clock) {
     let accept = async || listener.accept().await.map(|(stream, _)| stream);
     let name = match shows {
         Plain::Health => "the health address",

@@ -46,7 +46,7 @@ fn stamp(path: &Path) -> Stamp {
 
 /// The identities that are trusted now. The CA and token files are reread when they have changed. A file that
 /// cannot be used is reported once, and the last good version stays.
-pub struct Identities {
+pub(crate) struct Identities {
     files: Vec<PathBuf>,
     read: Box<dyn Fn() -> Result<Believed, String>>,
     state: RefCell<IdentityState>,
@@ -63,7 +63,7 @@ impl Identities {
     ///
     /// # Errors
     /// As `read`.
-    pub fn open<E: std::error::Error>(
+    pub(crate) fn open<E: std::error::Error>(
         files: Vec<PathBuf>,
         read: impl Fn() -> Result<Believed, E> + 'static,
     ) -> Result<Self, E> {
@@ -75,7 +75,7 @@ impl Identities {
 
     /// The identities that are trusted now.
     #[must_use]
-    pub fn current(&self) -> Rc<Believed> {
+    pub(crate) fn current(&self) -> Rc<Believed> {
         let mut state = self.state.borrow_mut();
         if !self.files.is_empty() && state.checked_at.elapsed() >= LOOK_EVERY {
             state.checked_at = Instant::now();
@@ -99,7 +99,7 @@ impl Identities {
 
 /// The credentials that the node trusts.
 #[derive(Default)]
-pub struct Believed {
+pub(crate) struct Believed {
     /// Sign client certificates.
     authorities: Vec<CertificateDer<'static>>,
     tokens: Vec<(String, User)>,
@@ -111,7 +111,7 @@ pub struct Believed {
 impl Believed {
     /// Trusts no credentials. With `anonymous`, requests without any are accepted as `system:anonymous`.
     #[must_use]
-    pub fn new(anonymous: bool) -> Self {
+    pub(crate) fn new(anonymous: bool) -> Self {
         Self { anonymous, ..Self::default() }
     }
 
@@ -119,7 +119,7 @@ impl Believed {
     ///
     /// # Errors
     /// It contains none. `path` is for the message.
-    pub fn trust(&mut self, pem: &str, path: &Path) -> Result<(), IdentityError> {
+    pub(crate) fn trust(&mut self, pem: &str, path: &Path) -> Result<(), IdentityError> {
         let error = |message: String| IdentityError { path: path.to_owned(), message };
         let before = self.authorities.len();
         for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
@@ -140,7 +140,7 @@ impl Believed {
     ///
     /// # Errors
     /// It cannot be read or contains none.
-    pub fn trust_file(&mut self, path: &Path) -> Result<(), IdentityError> {
+    pub(crate) fn trust_file(&mut self, path: &Path) -> Result<(), IdentityError> {
         let read = fs::read_to_string(path);
         let pem =
             read.map_err(|source| IdentityError { path: path.to_owned(), message: source.to_string() })?;
@@ -151,7 +151,7 @@ impl Believed {
     ///
     /// # Errors
     /// It cannot be read or a line is malformed. The message has the line's number and never its token.
-    pub fn read_tokens(&mut self, path: &Path) -> Result<(), IdentityError> {
+    pub(crate) fn read_tokens(&mut self, path: &Path) -> Result<(), IdentityError> {
         let error = |message: String| IdentityError { path: path.to_owned(), message };
         let text = fs::read_to_string(path).map_err(|source| error(source.to_string()))?;
         self.reads_tokens = true;
@@ -185,7 +185,7 @@ impl Believed {
     /// as one without.
     #[cfg(test)]
     #[must_use]
-    pub fn recognise(
+    pub(crate) fn recognise(
         &self,
         certificates: &[CertificateDer<'_>],
         authorization: Option<&str>,

@@ -17,7 +17,7 @@ const MAX_UNWANTED: usize = 64 * 1024;
 /// The time limit for reading it.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-pub struct IncomingBody {
+pub(crate) struct IncomingBody {
     body: Option<Incoming>,
     back: Option<Rest>,
 }

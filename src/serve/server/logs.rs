@@ -37,7 +37,7 @@ const ASK_EVERY: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 /// Upstream's messages for why there is none, all of them 400.
-pub fn instance(
+pub(crate) fn instance(
     status: &PodStatus,
     pod: &str,
     container: &str,
@@ -250,7 +250,7 @@ impl Reading {
 ///
 /// # Errors
 /// The file cannot be opened.
-pub async fn open(path: PathBuf, options: &LogOptions, now: Timestamp) -> io::Result<Log> {
+pub(crate) async fn open(path: PathBuf, options: &LogOptions, now: Timestamp) -> io::Result<Log> {
     let (filter, follow, tail) = (Filter::new(options, now), options.follow, options.tail);
     let opened = path.clone();
     let reading = rt::blocking("open log", move || Reading::open(&opened, tail)).await?;
@@ -258,7 +258,7 @@ pub async fn open(path: PathBuf, options: &LogOptions, now: Timestamp) -> io::Re
 }
 
 /// An open log.
-pub struct Log {
+pub(crate) struct Log {
     reading: Reading,
     filter: Filter,
     path: PathBuf,
@@ -269,7 +269,7 @@ impl Log {
     /// Sends a log until its end; when following, until the container has ended and all its output is sent,
     /// or the client is gone. `ended` returns whether the container has ended. An error cuts the answer
     /// short.
-    pub async fn send(mut self, pieces: Pieces, mut ended: impl AsyncFnMut() -> bool) {
+    pub(crate) async fn send(mut self, pieces: Pieces, mut ended: impl AsyncFnMut() -> bool) {
         let mut is_last = !self.follow;
         loop {
             let step;

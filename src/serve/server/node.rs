@@ -18,7 +18,7 @@ use super::report::{AgentReport, ObjectDetail};
 
 /// What a stream connects to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum StreamKind {
+pub(crate) enum StreamKind {
     /// A new program in a container.
     Exec(ContainerId, Vec<String>, Streams),
     /// The main program of a container.
@@ -28,7 +28,7 @@ pub enum StreamKind {
 }
 
 /// The server of a stream.
-pub enum StreamServer {
+pub(crate) enum StreamServer {
     Agent(Action),
     /// The runtime's streaming server, under this URL.
     Runtime(String),
@@ -36,16 +36,16 @@ pub enum StreamServer {
 
 /// A command's output, both streams together, and its exit code.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Output {
+pub(crate) struct Output {
     pub text: Vec<u8>,
     pub code: i32,
 }
 
 /// The state of the loop for `/healthz/syncloop`; the error is why it is unhealthy.
-pub type LoopHealth = Result<(), String>;
+pub(crate) type LoopHealth = Result<(), String>;
 
 /// The node, as its server sees it. Errors are messages for the user.
-pub trait Node {
+pub(crate) trait Node {
     fn name(&self) -> &str;
     /// The agent's own status report.
     fn report(&self, detail: ObjectDetail) -> AgentReport;
@@ -92,7 +92,7 @@ pub trait Node {
 }
 
 /// Shared by all connections.
-pub type SharedNode = Rc<dyn Node>;
+pub(crate) type SharedNode = Rc<dyn Node>;
 
 #[cfg(test)]
 pub mod testing {
@@ -101,7 +101,7 @@ pub mod testing {
     use super::*;
 
     /// The report, as a node.
-    pub struct Shown(pub AgentReport);
+    pub(crate) struct Shown(pub AgentReport);
 
     fn nothing<T: 'static>() -> Pending<Result<T, String>> {
         Box::pin(async { Err("this node has no runtime".to_owned()) })

@@ -27,7 +27,7 @@ use crate::platform::sys::durable::write_durably;
 use crate::platform::sys::lock;
 
 /// 2026-01-01: an earlier clock is wrong, as this program did not exist then.
-pub const FLOOR: Timestamp = Timestamp::from_secs(1_767_225_600);
+pub(crate) const FLOOR: Timestamp = Timestamp::from_secs(1_767_225_600);
 /// RFC 5280's "no well-defined expiration date": a box outlives any number of years we could choose.
 const FOR_EVER: i64 = 253_402_300_799;
 /// The lifetime of a serving certificate.
@@ -63,7 +63,7 @@ pub enum PkiError {
 
 /// A certificate and its key, both PEM.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Pair {
+pub(crate) struct Pair {
     /// The certificate, then its authority's.
     pub certificate: String,
     /// PKCS #8.
@@ -72,7 +72,7 @@ pub struct Pair {
 
 /// The clock, or [`FLOOR`] if the clock is earlier.
 #[must_use]
-pub fn plausible(now: Timestamp) -> Timestamp {
+pub(crate) fn plausible(now: Timestamp) -> Timestamp {
     now.max(FLOOR)
 }
 
@@ -94,7 +94,7 @@ pub struct Authority {
 
 /// `agent-ca.crt`: what clients trust.
 #[must_use]
-pub fn authority_file(directory: &Path) -> PathBuf {
+pub(crate) fn authority_file(directory: &Path) -> PathBuf {
     directory.join("agent-ca.crt")
 }
 
@@ -107,7 +107,7 @@ impl Authority {
     ///
     /// # Errors
     /// As [`open`](Self::open), and when there is none: nothing is created.
-    pub fn existing(directory: &Path, node_name: &str) -> Result<Self, PkiError> {
+    pub(crate) fn existing(directory: &Path, node_name: &str) -> Result<Self, PkiError> {
         let file = authority_file(directory);
         // The key may exist without its certificate, when creating the authority was interrupted.
         if read(&file)?.is_none() {
@@ -172,7 +172,7 @@ impl Authority {
 
     /// The certificate, PEM.
     #[must_use]
-    pub fn certificate(&self) -> &str {
+    pub(crate) fn certificate(&self) -> &str {
         &self.certificate
     }
 
@@ -180,7 +180,7 @@ impl Authority {
     ///
     /// # Errors
     /// None that a caller could cause.
-    pub fn client(
+    pub(crate) fn client(
         &self,
         user: &str,
         group: &str,
@@ -195,7 +195,7 @@ impl Authority {
 
     /// Whether a client certificate (PEM) is of this authority and remains valid for at least `RENEW_BEFORE`.
     #[must_use]
-    pub fn is_client_valid(&self, certificate: &str, now: Timestamp) -> bool {
+    pub(crate) fn is_client_valid(&self, certificate: &str, now: Timestamp) -> bool {
         let holds = || {
             let der = CertificateDer::from_pem_slice(certificate.as_bytes()).ok()?;
             let parsed = EndEntityCert::try_from(&der).ok()?;
@@ -262,7 +262,7 @@ fn leaf(name: &str, lifetime: Duration, now: Timestamp) -> CertificateParams {
 ///
 /// # Errors
 /// Files that cannot be read or written.
-pub fn serving_pair(
+pub(crate) fn serving_pair(
     directory: &Path,
     authority: &Authority,
     node_name: &str,
@@ -347,7 +347,7 @@ fn standing(
 /// Whether a serving pair that the agent created has to be replaced, because it expires soon or lacks one of
 /// the node's names. False for pairs of other authorities.
 #[must_use]
-pub fn is_due(pair: &Pair, authority: &Authority, names: &[String], now: Timestamp) -> bool {
+pub(crate) fn is_due(pair: &Pair, authority: &Authority, names: &[String], now: Timestamp) -> bool {
     standing(&pair.certificate, &pair.key, authority, names, now) == Some(Standing::Expiring)
 }
 

@@ -65,7 +65,7 @@ pub enum ObjectDetail {
 impl ObjectDetail {
     /// The query of a request; empty for the default.
     #[must_use]
-    pub fn as_query(self) -> &'static str {
+    pub(crate) fn as_query(self) -> &'static str {
         match self {
             Self::Counted => "",
             Self::Hidden => "objects=hidden",
@@ -81,7 +81,7 @@ impl ObjectDetail {
 
     /// The objects in this detail; `volumes_dir` contains the directories of claims.
     #[must_use]
-    pub fn reports(self, objects: &[SourceObject], volumes_dir: &Path) -> Vec<ObjectReport> {
+    pub(crate) fn reports(self, objects: &[SourceObject], volumes_dir: &Path) -> Vec<ObjectReport> {
         let values = match self {
             Self::Counted => return Vec::new(),
             Self::Hidden => Values::Hidden,
@@ -121,7 +121,7 @@ pub struct ObjectCounts {
 
 impl ObjectCounts {
     #[must_use]
-    pub fn of<'a>(kinds: impl Iterator<Item = &'a ObjectKey>) -> Self {
+    pub(crate) fn of<'a>(kinds: impl Iterator<Item = &'a ObjectKey>) -> Self {
         let mut counts = Self::default();
         for key in kinds {
             match key.kind {

@@ -14,7 +14,7 @@ pub(in crate::serve) type Parameters = Vec<(String, String)>;
 
 /// A pod, as named in a path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PodName {
+pub(crate) struct PodName {
     pub namespace: String,
     pub name: String,
     /// The pod's uid; any if absent.
@@ -23,14 +23,14 @@ pub struct PodName {
 
 /// A container of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ContainerTarget {
+pub(crate) struct ContainerTarget {
     pub pod: PodName,
     pub container: ContainerName,
 }
 
 /// Options of a container's log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LogOptions {
+pub(crate) struct LogOptions {
     /// Continue at the end of the log.
     pub follow: bool,
     /// The log of the previous instance.
@@ -49,7 +49,7 @@ pub struct LogOptions {
 
 /// A resource of the kubelet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Route {
+pub(crate) enum Route {
     /// `/healthz` and the check it names, empty for all.
     Health(String),
     /// `/pods`: the desired pods.
@@ -95,7 +95,7 @@ pub enum Route {
 
 /// A page of Prometheus metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Page {
+pub(crate) enum Page {
     /// `/metrics`: about this program.
     Agent,
     /// `/metrics/resource`: CPU and memory.
@@ -110,7 +110,7 @@ pub enum Page {
 
 /// Why a request matches no route.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub(crate) enum Refused {
     /// No such path.
     NotFound,
     /// The path accepts only these methods.
@@ -125,7 +125,7 @@ pub enum Refused {
 ///
 /// # Errors
 /// Why it matches no route.
-pub fn route(method: &str, path: &str, query: &str) -> Result<Route, Refused> {
+pub(crate) fn route(method: &str, path: &str, query: &str) -> Result<Route, Refused> {
     let parts = segments(path);
     let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
     let get = |route: Route| {
@@ -218,7 +218,7 @@ pub fn route(method: &str, path: &str, query: &str) -> Result<Route, Refused> {
 
 /// The segments of a path, decoded; a trailing slash is ignored.
 #[must_use]
-pub fn segments(path: &str) -> Vec<String> {
+pub(crate) fn segments(path: &str) -> Vec<String> {
     let path = path.strip_suffix('/').unwrap_or(path);
     let parts = path.strip_prefix('/').unwrap_or_default().split('/');
     parts.map(|part| percent_decode_str(part).decode_utf8_lossy().into_owned()).collect()
@@ -226,7 +226,7 @@ pub fn segments(path: &str) -> Vec<String> {
 
 /// Splits and decodes a query.
 #[must_use]
-pub fn parameters(query: &str) -> Parameters {
+pub(crate) fn parameters(query: &str) -> Parameters {
     let decode = |text: &str| percent_decode_str(&text.replace('+', " ")).decode_utf8_lossy().into_owned();
     query
         .split('&')
@@ -240,7 +240,7 @@ pub fn parameters(query: &str) -> Parameters {
 
 /// All values of one parameter.
 #[must_use]
-pub fn values(parameters: &Parameters, name: &str) -> Vec<String> {
+pub(crate) fn values(parameters: &Parameters, name: &str) -> Vec<String> {
     parameters.iter().filter(|(found, _)| found == name).map(|(_, value)| value.clone()).collect()
 }
 
@@ -309,7 +309,7 @@ pub(in crate::serve) fn requested_streams(parameters: &Parameters) -> Result<Str
 ///
 /// # Errors
 /// A value is not a port.
-pub fn ports(parameters: &Parameters) -> Result<Vec<u16>, Refused> {
+pub(crate) fn ports(parameters: &Parameters) -> Result<Vec<u16>, Refused> {
     let named = ["port", "ports"].map(|name| values(parameters, name)).concat();
     named
         .iter()

@@ -6,7 +6,7 @@ use crate::model::types::Timestamp;
 
 /// The parts of a subject that Kubernetes uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Subject {
+pub(crate) struct Subject {
     /// The last CN: the user.
     pub common_name: String,
     /// O, in order: the groups.
@@ -28,7 +28,7 @@ const ORGANIZATION: [u8; 3] = [0x55, 0x04, 0x0a];
 impl Subject {
     /// Parses the content of an RDNSequence (DER). Unknown parts are ignored: they grant no rights.
     #[must_use]
-    pub fn parse(mut names: &[u8]) -> Self {
+    pub(crate) fn parse(mut names: &[u8]) -> Self {
         let mut subject = Self::default();
         while let Some((SET, mut set, rest)) = element(names) {
             names = rest;

@@ -58,7 +58,7 @@ pub enum TlsError {
 
 /// The source of the certificate.
 #[derive(Clone)]
-pub enum Source {
+pub(crate) enum Source {
     /// `tlsCertFile` and `tlsPrivateKeyFile`.
     Files {
         /// The certificate, then its intermediates.
@@ -88,7 +88,7 @@ impl Source {
 
 /// The TLS versions and cipher suites.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TlsSettings {
+pub(crate) struct TlsSettings {
     /// `tlsMinVersion`; empty for the default, 1.2.
     pub min_version: String,
     /// `tlsCipherSuites`, IANA's names; empty for the library's defaults.
@@ -122,7 +122,7 @@ pub(super) const SHOWN: &str = "kubelet_certificate_manager_";
 const TTL: &str = "kubelet_certificate_manager_server_ttl_seconds";
 
 /// The configuration of new connections.
-pub struct Tls {
+pub(crate) struct Tls {
     source: Source,
     settings: TlsSettings,
     authority: Rc<Authority>,
@@ -145,7 +145,7 @@ impl TlsSettings {
     ///
     /// # Errors
     /// The setting that leaves none, and the possible values.
-    pub fn check(&self) -> Result<(), TlsError> {
+    pub(crate) fn check(&self) -> Result<(), TlsError> {
         allowed_protocols(self).map(drop)
     }
 }
@@ -155,7 +155,7 @@ impl Tls {
     ///
     /// # Errors
     /// There is none to serve with.
-    pub fn open(
+    pub(crate) fn open(
         source: Source,
         settings: TlsSettings,
         authority: Rc<Authority>,
@@ -177,7 +177,7 @@ impl Tls {
 
     /// Exports the certificate's remaining lifetime as a metric, in seconds: negative once it has expired,
     /// `+Inf` for one that cannot be parsed (upstream).
-    pub fn show_end(self: &Rc<Self>) {
+    pub(crate) fn show_end(self: &Rc<Self>) {
         let tls = Rc::downgrade(self);
         metrics::show(SHOWN, move |text| {
             let Some(tls) = tls.upgrade() else { return };
@@ -198,7 +198,7 @@ impl Tls {
     /// The configuration for a new connection. Checks at most every ten seconds whether the files have
     /// changed or the certificate expires. A file that cannot be used is reported once, and the last good one
     /// stays.
-    pub fn current(&self) -> Arc<ServerConfig> {
+    pub(crate) fn current(&self) -> Arc<ServerConfig> {
         if self.state.borrow().checked_at.elapsed() >= LOOK_EVERY {
             self.refresh();
         }

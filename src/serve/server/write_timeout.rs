@@ -13,14 +13,14 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
 /// A client that does not read a plain answer is disconnected after this, to make room for others.
-pub const PLAIN: Duration = Duration::from_secs(30);
+pub(crate) const PLAIN: Duration = Duration::from_secs(30);
 /// A follower of a log may pause reading; upstream's write timeout.
 pub(in crate::serve) const STREAM: Duration = Duration::from_secs(4 * 60 * 60);
 
 /// How long a write may stall. The handler of a request may change it. hyper requires that what it serves is
 /// `Send`.
 #[derive(Clone)]
-pub struct Patience(Arc<AtomicU64>);
+pub(crate) struct Patience(Arc<AtomicU64>);
 
 impl Default for Patience {
     fn default() -> Self {
@@ -30,7 +30,7 @@ impl Default for Patience {
 
 impl Patience {
     /// Takes effect for the next write, in whole seconds.
-    pub fn set(&self, limit: Duration) {
+    pub(crate) fn set(&self, limit: Duration) {
         self.0.store(limit.as_secs(), Ordering::Relaxed);
     }
 }

@@ -18,9 +18,9 @@ use super::spdy::headers::Headers;
 use crate::model::ordered::Ordered as _;
 
 /// The subprotocol of exec and attach.
-pub const COMMAND: &str = "v4.channel.k8s.io";
+pub(crate) const COMMAND: &str = "v4.channel.k8s.io";
 /// The subprotocol of port-forward.
-pub const FORWARD: &str = "portforward.k8s.io";
+pub(crate) const FORWARD: &str = "portforward.k8s.io";
 
 /// The size of a read.
 const READ: usize = 8 * 1024;
@@ -29,7 +29,7 @@ const MAX_WORDS: usize = 64 * 1024;
 
 /// The output stream of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OutputStream {
+pub(crate) enum OutputStream {
     /// stdout; with a terminal, all of it.
     Stdout,
     Stderr,
@@ -37,7 +37,7 @@ pub enum OutputStream {
 
 /// How a command ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub(crate) enum Ended {
     Code(i32),
     /// It did not run; the server's message.
     Failed(String),
@@ -54,7 +54,7 @@ fn headers(pairs: &[(&str, &str)]) -> Headers {
 ///
 /// # Errors
 /// `write` fails.
-pub async fn command(
+pub(crate) async fn command(
     io: impl AsyncRead + AsyncWrite + 'static,
     wanted: Streams,
     mut stdin: mpsc::Receiver<Vec<u8>>,
@@ -165,7 +165,7 @@ fn ended(words: &[u8]) -> Ended {
 ///
 /// # Errors
 /// The server's message.
-pub async fn forward(
+pub(crate) async fn forward(
     io: impl AsyncRead + AsyncWrite + 'static,
     port: u16,
     near: impl AsyncRead + AsyncWrite,

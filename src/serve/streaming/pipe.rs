@@ -26,7 +26,7 @@ pub(in crate::serve) const LINGER: Duration = Duration::from_secs(5);
 /// The client is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the client has disconnected")]
-pub struct Gone;
+pub(crate) struct Gone;
 
 /// The time of the last traffic on a connection.
 #[derive(Debug)]
@@ -146,7 +146,7 @@ impl Window {
 }
 
 /// The sender of a client's data.
-pub type Pieces = mpsc::Sender<Vec<u8>>;
+pub(crate) type Pieces = mpsc::Sender<Vec<u8>>;
 
 /// A stream's data from the client.
 pub(in crate::serve) struct Inlet {

@@ -66,7 +66,7 @@ struct Announced {
 
 /// Registers requests and returns their URLs. Cheap to clone.
 #[derive(Clone)]
-pub struct Announcer {
+pub(crate) struct Announcer {
     tokens: Rc<RefCell<Tokens<Announced>>>,
     address: SocketAddr,
 }
@@ -87,7 +87,7 @@ impl Announcer {
 }
 
 /// A listening streaming server.
-pub struct Server {
+pub(crate) struct Server {
     listener: TcpListener,
     announcer: Announcer,
 }
@@ -98,7 +98,7 @@ impl Server {
     ///
     /// # Errors
     /// The address cannot be bound.
-    pub fn bind(address: SocketAddr) -> Result<Self, ListenError> {
+    pub(crate) fn bind(address: SocketAddr) -> Result<Self, ListenError> {
         let bind = || {
             let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
             socket.set_reuseaddr(true)?;
@@ -115,12 +115,12 @@ impl Server {
 
     /// A handle for announcing requests.
     #[must_use]
-    pub fn announcer(&self) -> Announcer {
+    pub(crate) fn announcer(&self) -> Announcer {
         self.announcer.clone()
     }
 
     /// Serves until the future is dropped. Needs a `LocalSet`.
-    pub async fn serve(self) {
+    pub(crate) async fn serve(self) {
         let accept = async || self.listener.accept().await.map(|(stream, _)| stream);
         connections::serve("the streams' address", MAX_CONNECTIONS, accept, |stream, place| {
             serve_connection(stream, self.announcer.clone(), place)

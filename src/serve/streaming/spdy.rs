@@ -9,7 +9,7 @@ pub mod headers;
 
 /// A client that does not speak SPDY/3.1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SpdyError {
+pub(crate) enum SpdyError {
     #[error("unsupported SPDY version {0}, expected 3")]
     Version(u16),
     /// A control frame beyond the bound.

@@ -24,7 +24,7 @@ pub(in crate::store) const MOST_WATCHES: u32 = 3;
 pub(in crate::store) const LOSS_COUNTS_AFTER: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Build {
+pub(crate) struct Build {
     /// As the program reports it, `0.1.0`.
     pub version: String,
     /// SHA-256 of the file, in hex.
@@ -33,7 +33,7 @@ pub struct Build {
 
 /// The phase of an upgrade.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum UpgradePhase {
+pub(crate) enum UpgradePhase {
     /// The new program is being installed, or is watched.
     #[default]
     Trial,
@@ -60,20 +60,20 @@ const PHASES: [(UpgradePhase, &str); 6] = [
 
 impl UpgradePhase {
     #[must_use]
-    pub fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         PHASES.iter().find(|(phase, _)| *phase == self).map_or("", |(_, name)| name)
     }
 
     /// No further steps are needed.
     #[must_use]
-    pub fn is_settled(self) -> bool {
+    pub(crate) fn is_settled(self) -> bool {
         !matches!(self, Self::Trial | Self::RollingBack)
     }
 }
 
 /// A container that ran before.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ran {
+pub(crate) struct Ran {
     /// `namespace/name` of its pod, a slash, its name.
     pub name: String,
     /// The runtime's id.
@@ -82,7 +82,7 @@ pub struct Ran {
 
 /// The record of the last upgrade.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct UpgradeRecord {
+pub(crate) struct UpgradeRecord {
     /// How far it is.
     pub phase: UpgradePhase,
     /// Why it was rolled back or aborted.
@@ -117,7 +117,7 @@ pub struct UpgradeRecord {
 impl UpgradeRecord {
     /// One fact per line, `key value`.
     #[must_use]
-    pub fn to_text(&self) -> String {
+    pub(crate) fn to_text(&self) -> String {
         let mut text = String::new();
         let mut add = |key: &str, value: &str| {
             // Writing to a String cannot fail.
@@ -147,7 +147,7 @@ impl UpgradeRecord {
 
     /// Parses the text; unknown lines are skipped. `None` without a phase.
     #[must_use]
-    pub fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let mut record = Self::default();
         let mut phase = None;
         let millis = |value: &str| Duration::from_millis(value.parse().unwrap_or_default());
@@ -185,7 +185,7 @@ impl UpgradeRecord {
 
 /// Which program is installed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum InPlace {
+pub(crate) enum InPlace {
     /// The previous program.
     Old,
     /// The program of the upgrade.
@@ -195,11 +195,11 @@ pub enum InPlace {
 }
 
 /// One run of an agent: process id and start time, in nanoseconds.
-pub type Life = (u32, i64);
+pub(crate) type Life = (u32, i64);
 
 /// An agent that answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answering {
+pub(crate) struct Answering {
     pub life: Life,
     /// It runs the installed program.
     pub runs_program: bool,
@@ -210,7 +210,7 @@ pub struct Answering {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub(crate) struct Seen {
     /// On the disk.
     pub in_place: InPlace,
     /// A rollback was requested.
@@ -221,7 +221,7 @@ pub struct Seen {
 
 /// The watch's state between two checks. Times are counted from its start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Watch {
+pub(crate) struct Watch {
     lives: BTreeSet<Life>,
     is_restarted: bool,
     well: Option<(Duration, Life)>,
@@ -231,7 +231,7 @@ pub struct Watch {
 
 /// What to do next.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub(crate) enum Step {
     /// Check again in a moment.
     CheckAgain,
     /// Have the service start the new program, once.
@@ -242,7 +242,7 @@ pub enum Step {
 
 /// The next step of this watch, `passed` after its start. A settled upgrade is left alone.
 #[must_use]
-pub fn step(watch: &mut Watch, record: &UpgradeRecord, seen: &Seen, passed: Duration) -> Step {
+pub(crate) fn step(watch: &mut Watch, record: &UpgradeRecord, seen: &Seen, passed: Duration) -> Step {
     let back = |reason: String| Step::Settle(UpgradePhase::RolledBack, reason);
     match (record.phase, seen.in_place) {
         (phase, _) if phase.is_settled() => return Step::Settle(phase, record.reason.clone()),
@@ -317,7 +317,7 @@ pub fn step(watch: &mut Watch, record: &UpgradeRecord, seen: &Seen, passed: Dura
 
 /// One change to the machine: it happens as a whole or not at all, and may be repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Effect {
+pub(crate) enum Effect {
     /// Write this phase to the record.
     Note(UpgradePhase),
     /// The machine starts a watch at boot, with the kept program.
@@ -338,14 +338,14 @@ pub enum Effect {
 
 /// The steps up to an installed program that waits for its watch. Keep comes before guard: the watch runs the
 /// kept program.
-pub const INSTALL: &[Effect] =
+pub(crate) const INSTALL: &[Effect] =
     &[Effect::Note(UpgradePhase::Trial), Effect::Keep, Effect::Guard, Effect::SwapIn];
 
 /// The effects that end an upgrade whose record is at `from`. The old program is kept until it cannot be
 /// started any more; after an upgrade it stays for a rollback on request. A settled upgrade is only cleaned
 /// up after.
 #[must_use]
-pub fn effects(from: UpgradePhase, to: UpgradePhase) -> &'static [Effect] {
+pub(crate) fn effects(from: UpgradePhase, to: UpgradePhase) -> &'static [Effect] {
     match to {
         UpgradePhase::Trial => &[],
         UpgradePhase::RolledBack | UpgradePhase::Abandoned if from.is_settled() => {
@@ -368,7 +368,7 @@ pub fn effects(from: UpgradePhase, to: UpgradePhase) -> &'static [Effect] {
 
 /// The result, in one line.
 #[must_use]
-pub fn summary(record: &UpgradeRecord) -> String {
+pub(crate) fn summary(record: &UpgradeRecord) -> String {
     let (from, to, reason) = (&record.from.version, &record.to.version, &record.reason);
     let because = if reason.is_empty() { String::new() } else { [": ", reason].concat() };
     let window = record.window.as_secs();
@@ -393,7 +393,7 @@ fn name(pod: &Pod, container: &ContainerStatus) -> String {
 }
 
 #[must_use]
-pub fn running(pods: &[Pod]) -> Vec<Ran> {
+pub(crate) fn running(pods: &[Pod]) -> Vec<Ran> {
     let mut found = Vec::new();
     for pod in pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()) {
         for status in statuses(pod).filter(|status| status.state.running.is_some()) {
@@ -406,7 +406,7 @@ pub fn running(pods: &[Pod]) -> Vec<Ran> {
 /// Which of `before` do not run any more, and did not exit by themselves: exit codes 137 (128 + SIGKILL) and
 /// 143 (128 + SIGTERM) mean that the container was killed or stopped from outside.
 #[must_use]
-pub fn lost(before: &[Ran], pods: &[Pod]) -> Vec<String> {
+pub(crate) fn lost(before: &[Ran], pods: &[Pod]) -> Vec<String> {
     let stays = |ran: &Ran| {
         pods.iter().flat_map(statuses).any(|status| {
             let ended =
@@ -421,7 +421,7 @@ pub fn lost(before: &[Ran], pods: &[Pod]) -> Vec<String> {
 
 /// `left` is older than `right`, by their numbers; suffixes (`-rc1`) do not count.
 #[must_use]
-pub fn is_older(left: &str, right: &str) -> bool {
+pub(crate) fn is_older(left: &str, right: &str) -> bool {
     let numbers = |version: &str| -> Vec<u64> {
         let plain = version.trim_start_matches('v').split(['-', '+']).next().unwrap_or_default();
         plain.split('.').map(|part| part.parse().unwrap_or_default()).collect()

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Mount {
+pub(crate) struct Mount {
     pub point: PathBuf,
     pub kind: String,
     /// The mounted source, for example `/dev/mmcblk0p2`.
@@ -38,7 +38,7 @@ impl Mount {
     /// The disk's name in sysfs: `mmcblk0` for `/dev/mmcblk0p2`, `sda` for `/dev/sda1`. `None` when it is not
     /// a device.
     #[must_use]
-    pub fn disk(&self) -> Option<String> {
+    pub(crate) fn disk(&self) -> Option<String> {
         let name = self.source.strip_prefix("/dev/")?;
         let digits = name.trim_end_matches(|c: char| c.is_ascii_digit());
         let is_numbered =
@@ -54,7 +54,7 @@ impl Mount {
 
 /// The mount that contains `path`.
 #[must_use]
-pub fn mounted_at<'a>(mounts: &'a [Mount], path: &Path) -> Option<&'a Mount> {
+pub(crate) fn mounted_at<'a>(mounts: &'a [Mount], path: &Path) -> Option<&'a Mount> {
     let holding = mounts.iter().filter(|mount| path.starts_with(&mount.point));
     // Of two mounts at the same place the later one is visible.
     holding.max_by_key(|mount| mount.point.components().count())

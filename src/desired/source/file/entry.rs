@@ -22,7 +22,7 @@ const TICK: Duration = Duration::from_secs(2);
 
 /// How to check a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Look {
+pub(crate) enum Look {
     /// An event reports a change: read it whatever `stat` shows.
     Changed,
     /// Read it if `stat` shows a change.

@@ -12,7 +12,7 @@ use crate::platform::sys::open::{is_symlink_loop, open_without_waiting};
 
 /// Changes whenever the file's content may have changed, as far as the file system can show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub(crate) struct Identity {
     device: u64,
     inode: u64,
     size: u64,
@@ -23,7 +23,7 @@ pub struct Identity {
 impl Identity {
     /// The identity from `stat`.
     #[must_use]
-    pub fn of(metadata: &fs::Metadata) -> Self {
+    pub(crate) fn of(metadata: &fs::Metadata) -> Self {
         Self {
             device: metadata.dev(),
             inode: metadata.ino(),
@@ -36,7 +36,7 @@ impl Identity {
 
 /// A file that cannot be used. The path is not included; the caller adds it.
 #[derive(Debug, thiserror::Error)]
-pub enum ReadError {
+pub(crate) enum ReadError {
     /// A dangling symlink.
     #[error("broken symlink; fix or delete it")]
     Dangling,
@@ -56,7 +56,7 @@ pub enum ReadError {
 
 /// The content of a path, symlinks followed.
 #[derive(Debug)]
-pub enum PathContent {
+pub(crate) enum PathContent {
     Missing,
     /// A regular file.
     File(Identity),
@@ -67,7 +67,7 @@ pub enum PathContent {
 
 /// Checks the path without opening it.
 #[must_use]
-pub fn inspect(path: &Path) -> PathContent {
+pub(crate) fn inspect(path: &Path) -> PathContent {
     match fs::metadata(path) {
         Ok(metadata) if metadata.is_file() => PathContent::File(Identity::of(&metadata)),
         Ok(metadata) if metadata.is_dir() => PathContent::Directory,

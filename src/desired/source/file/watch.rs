@@ -18,7 +18,7 @@ const ARM_ATTEMPTS: usize = 4;
 
 /// What to rescan after the events so far.
 #[derive(Debug, Default)]
-pub struct Hints {
+pub(crate) struct Hints {
     /// Rescan everything and recreate the watches.
     pub everything: bool,
     /// Files that were closed after writing, replaced, or removed.
@@ -29,7 +29,7 @@ pub struct Hints {
 
 impl Hints {
     #[must_use]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         !self.everything && self.names.is_empty()
     }
 }

@@ -19,7 +19,7 @@ use super::{ConnectionSlot, accepted};
 
 /// How many connections there may be at a time.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub(crate) struct Limits {
     /// The limit on unauthenticated connections.
     pub unauthenticated: usize,
     /// Of these from one peer.
@@ -107,7 +107,7 @@ impl Drop for Seat {
 
 /// Serves the connections from `accept`, each in a task of its own. Dropping the future ends it and all
 /// connections. Needs a `LocalSet`.
-pub async fn serve<S, F>(
+pub(crate) async fn serve<S, F>(
     name: &'static str,
     limits: Limits,
     mut accept: impl AsyncFnMut() -> io::Result<(S, IpAddr)>,

@@ -16,7 +16,7 @@ const MAX_FORGOTTEN: usize = 4096;
 
 /// The relevant parts of one tracked connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TrackedConnection {
+pub(crate) struct TrackedConnection {
     /// Transport protocol's number.
     pub protocol: u8,
     /// The destination of the first packet.
@@ -31,7 +31,7 @@ pub struct TrackedConnection {
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn forget(mut stale: impl FnMut(&TrackedConnection) -> bool) -> Result<usize, NetlinkError> {
+pub(crate) fn forget(mut stale: impl FnMut(&TrackedConnection) -> bool) -> Result<usize, NetlinkError> {
     let mut socket = Socket::open(Protocol::Netfilter)?;
     let mut found: Vec<(u8, Vec<u8>)> = Vec::new();
     for family in [2, 10] {

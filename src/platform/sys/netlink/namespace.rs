@@ -13,7 +13,7 @@ use nix::sched::{CloneFlags, setns};
 ///
 /// # Errors
 /// When the kernel refuses the thread, or the thread the namespace.
-pub fn inside<T: Send>(namespace: &File, body: impl FnOnce() -> T + Send) -> io::Result<T> {
+pub(crate) fn inside<T: Send>(namespace: &File, body: impl FnOnce() -> T + Send) -> io::Result<T> {
     on_a_thread(|| {
         setns(namespace, CloneFlags::CLONE_NEWNET)?;
         Ok(body())
@@ -24,7 +24,7 @@ pub fn inside<T: Send>(namespace: &File, body: impl FnOnce() -> T + Send) -> io:
 ///
 /// # Errors
 /// When it does not exist.
-pub fn open(path: &Path) -> io::Result<File> {
+pub(crate) fn open(path: &Path) -> io::Result<File> {
     File::open(path)
 }
 
@@ -33,7 +33,7 @@ pub fn open(path: &Path) -> io::Result<File> {
 /// # Errors
 /// The kernel's answer.
 #[cfg(test)]
-pub fn create() -> io::Result<File> {
+pub(crate) fn create() -> io::Result<File> {
     on_a_thread(|| {
         unshare(CloneFlags::CLONE_NEWNET)?;
         File::open("/proc/thread-self/ns/net")

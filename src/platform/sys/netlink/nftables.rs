@@ -22,13 +22,13 @@ const SET_IS_MAP: u32 = 8;
 const ELEMENTS_PER_MESSAGE: usize = 400;
 
 /// `NFT_REG_1`: the first of the registers, 16 bytes wide. A concatenated value starts here, too.
-pub const REGISTER: u32 = 1;
+pub(crate) const REGISTER: u32 = 1;
 /// The first of the four-byte registers, which overlap the wide ones.
-pub const SHORT_REGISTER: u32 = 8;
+pub(crate) const SHORT_REGISTER: u32 = 8;
 
 /// Address family of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Family {
+pub(crate) enum Family {
     /// `ip`
     Ipv4,
     /// `ip6`
@@ -45,7 +45,7 @@ impl Family {
 
     /// Bytes of an address.
     #[must_use]
-    pub fn width(self) -> u8 {
+    pub(crate) fn width(self) -> u8 {
         match self {
             Self::Ipv4 => 4,
             Self::Ipv6 => 16,
@@ -55,7 +55,7 @@ impl Family {
 
 /// The hook of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hook {
+pub(crate) enum Hook {
     /// All arriving packets, before routing.
     Prerouting,
     /// Packets that the node itself sends.
@@ -66,7 +66,7 @@ pub enum Hook {
 
 /// What a chain may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ChainKind {
+pub(crate) enum ChainKind {
     /// Accepts or drops packets.
     Filter,
     Nat,
@@ -74,7 +74,7 @@ pub enum ChainKind {
 
 /// A table: its maps first, then its chains.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Table {
+pub(crate) struct Table {
     pub family: Family,
     pub name: String,
     /// Maps that rules use.
@@ -85,7 +85,7 @@ pub struct Table {
 
 /// A map from a concatenated key to data.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Map {
+pub(crate) struct Map {
     pub name: &'static str,
     /// The types of the key, concatenated.
     pub key: Vec<DataType>,
@@ -97,7 +97,7 @@ pub struct Map {
 
 /// Types as `nft` numbers them; the kernel ignores them, but `nft list` shows them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DataType {
+pub(crate) enum DataType {
     /// An address of IPv4.
     Ipv4Address,
     /// An address of IPv6.
@@ -130,7 +130,7 @@ impl DataType {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Chain {
+pub(crate) struct Chain {
     pub name: &'static str,
     /// What it may do.
     pub kind: ChainKind,
@@ -144,7 +144,7 @@ pub struct Chain {
 /// A step of a rule: loads something into a register, compares it, or acts. A comparison that does not hold
 /// ends the rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Expression {
+pub(crate) enum Expression {
     /// Loads the name of the incoming interface.
     InputInterface,
     /// Loads the name of the outgoing interface.
@@ -179,7 +179,7 @@ pub enum Expression {
 ///
 /// # Errors
 /// The kernel's answer; nothing has changed then.
-pub fn replace(tables: &[Table]) -> Result<(), NetlinkError> {
+pub(crate) fn replace(tables: &[Table]) -> Result<(), NetlinkError> {
     let mut batch = vec![begin()];
     for table in tables {
         // An empty one first, so that the deletion always succeeds.
@@ -201,7 +201,7 @@ pub fn replace(tables: &[Table]) -> Result<(), NetlinkError> {
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn delete(family: Family, name: &str) -> Result<(), NetlinkError> {
+pub(crate) fn delete(family: Family, name: &str) -> Result<(), NetlinkError> {
     let batch = vec![
         begin(),
         table_message(NEWTABLE, CREATE, family, name),
@@ -215,7 +215,7 @@ pub fn delete(family: Family, name: &str) -> Result<(), NetlinkError> {
 ///
 /// # Errors
 /// Its answer when it has not, or when the privileges are missing.
-pub fn probe() -> Result<(), NetlinkError> {
+pub(crate) fn probe() -> Result<(), NetlinkError> {
     let message = Message::new(GETGEN, 0, &header(0, 0));
     Socket::open(Protocol::Netfilter)?.query("query nf_tables", message, |_, _| {})
 }

@@ -50,11 +50,11 @@ const AF_BRIDGE: u8 = 7;
 const AF_INET6: u8 = 10;
 const IFF_UP: u32 = 1;
 
-pub type Mac = [u8; 6];
+pub(crate) type Mac = [u8; 6];
 
 /// A network interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Link {
+pub(crate) struct Link {
     /// Number in its namespace.
     pub index: u32,
     pub name: String,
@@ -68,7 +68,7 @@ pub struct Link {
 
 /// An address of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Address {
+pub(crate) struct Address {
     /// The index of its interface.
     pub link: u32,
     pub ip: IpAddr,
@@ -78,7 +78,7 @@ pub struct Address {
 
 /// A unicast route of the main table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Route {
+pub(crate) struct Route {
     /// The destination; the unspecified address with prefix 0 is the default route.
     pub destination: IpAddr,
     /// Length of the prefix.
@@ -93,7 +93,7 @@ pub struct Route {
 
 /// A pair of virtual interfaces to make.
 #[derive(Debug)]
-pub struct Veth<'a> {
+pub(crate) struct Veth<'a> {
     /// On this side.
     pub name: &'a str,
     /// Bridge of this side.
@@ -109,14 +109,14 @@ pub struct Veth<'a> {
 
 /// Links, addresses and routes of one network namespace: that of the thread that opened it.
 #[derive(Debug)]
-pub struct Network(Socket);
+pub(crate) struct Network(Socket);
 
 impl Network {
     /// Opens a socket in this thread's network namespace.
     ///
     /// # Errors
     /// When the kernel refuses the socket.
-    pub fn open() -> Result<Self, NetlinkError> {
+    pub(crate) fn open() -> Result<Self, NetlinkError> {
         Socket::open(Protocol::Route).map(Self)
     }
 
@@ -124,7 +124,7 @@ impl Network {
     ///
     /// # Errors
     /// The kernel's answer.
-    pub fn links(&mut self) -> Result<Vec<Link>, NetlinkError> {
+    pub(crate) fn links(&mut self) -> Result<Vec<Link>, NetlinkError> {
         let mut found = Vec::new();
         let message = Message::new(RTM_GETLINK, DUMP, &link_header(0, 0));
         self.0.query("list links", message, |kind, body| {
@@ -137,7 +137,7 @@ impl Network {
     ///
     /// # Errors
     /// The kernel's answer; none when there is no such link.
-    pub fn link(&mut self, name: &str) -> Result<Option<Link>, NetlinkError> {
+    pub(crate) fn link(&mut self, name: &str) -> Result<Option<Link>, NetlinkError> {
         let mut found = None;
         let message = Message::new(RTM_GETLINK, 0, &link_header(0, 0)).text(IFLA_IFNAME, name);
         let answer = self.0.query(&format!("look up link {name}"), message, |kind, body| {
@@ -155,7 +155,7 @@ impl Network {
     ///
     /// # Errors
     /// The kernel's answer.
-    pub fn add_bridge(&mut self, name: &str, mac: Mac, mtu: u32) -> Result<(), NetlinkError> {
+    pub(crate) fn add_bridge(&mut self, name: &str, mac: Mac, mtu: u32) -> Result<(), NetlinkError> {
         let message = Message::new(RTM_NEWLINK, CREATE | EXCLUSIVE, &link_header(0, 0))
             .text(IFLA_IFNAME, name)
             .bytes(IFLA_ADDRESS, &mac)
@@ -169,7 +169,7 @@ impl Network {
     ///
     /// # Errors
     /// The kernel's answer.
-    pub fn add_veth(&mut self, veth: &Veth<'_>) -> Result<(), NetlinkError> {
+    pub(crate) fn add_veth(&mut self, veth: &Veth<'_>) -> Result<(), NetlinkError> {
         let namespace = u32::try_from(veth.peer_namespace.as_raw_fd()).unwrap_or(u32::MAX);
         let message = Message::new(RTM_NEWLINK, CREATE | EXCLUSIVE, &link_header(0, 0))
             .text(IFLA_IFNAME, veth.name)
@@ -192,7 +192,7 @@ impl Network {
     ///
     /// # Errors
     /// The kernel's answer.
-    pub fn set_hairpin(&mut self, link: u32) -> Result<(), NetlinkError> {
+    pub(crate) fn set_hairpin(&mut self, link: u32) -> Result<(), NetlinkError> {
         let mut header = link_header(link, 0);
         header[0] = AF_BRIDGE;
         let message = Message::new(RTM_SETLINK, 0, &header)
@@ -204,7 +204,7 @@ impl Network {
     ///
     /// # Errors
     /// The kernel's answer.
-    pub fn set_master(&mut self, link: u32, master: u32) -> Result<(), NetlinkError> {
+    pub(crate) fn set_master(&mut self, link: u32, master: u32) -> Result<(), NetlinkError> {
         let message = Message::new(RTM_NEWLINK, 0, &link_header(link, 0)).number(IFLA_MASTER, master);
         self.0.request("attach a link to the bridge", message)
     }
@@ -213,7 +213,7 @@ impl Network {
     ///
     /// # Errors
     /// The kernel's answer.
-    pub fn set_up(&mut self, link: u32) -> Result<(), NetlinkError> {
+    pub(crate) fn set_up(&mut self, link: u32) -> Result<(), NetlinkError> {
         self.0.request("bring a link up", Message::new(RTM_NEWLINK, 0, &link_header(link, IFF_UP)))
     }
 
@@ -221,7 +221,7 @@ impl Network {
     ///
     /// # Errors
     /// The kernel's answer.
-    pub fn delete_link(&mut self, name: &str) -> Result<(), NetlinkError> {
+    pub(crate) fn delete_link(&mut self, name: &str) -> Result<(), NetlinkError> {
         let message = Message::new(RTM_DELLINK, 0, &link_header(0, 0)).text(IFLA_IFNAME, name);
         gone_is_fine(self.0.request(&format!("remove link {name}"), message))
     }
@@ -230,7 +230,7 @@ impl Network {
     ///
     /// # Errors
     /// The kernel's answer.
-    pub fn addresses(&mut self) -> Result<Vec<Address>, NetlinkError> {
+    pub(crate) fn addresses(&mut self) -> Result<Vec<Address>, NetlinkError> {
         let mut found = Vec::new();
         let message = Message::new(RTM_GETADDR, DUMP, &[0; 8]);
         self.0.query("list addresses", message, |kind, body| {
@@ -244,7 +244,7 @@ impl Network {
     ///
     /// # Errors
     /// The kernel's answer.
-    pub fn add_address(&mut self, address: Address) -> Result<(), NetlinkError> {
+    pub(crate) fn add_address(&mut self, address: Address) -> Result<(), NetlinkError> {
         let message = address_message(RTM_NEWADDR, CREATE | EXCLUSIVE, address);
         match self.0.request(&format!("add address {}/{}", address.ip, address.prefix), message) {
             Err(error) if error.is_exists() => Ok(()),
@@ -257,7 +257,7 @@ impl Network {
     /// # Errors
     /// The kernel's answer.
     #[cfg(test)]
-    pub fn delete_address(&mut self, address: Address) -> Result<(), NetlinkError> {
+    pub(crate) fn delete_address(&mut self, address: Address) -> Result<(), NetlinkError> {
         let message = address_message(RTM_DELADDR, 0, address);
         gone_is_fine(self.0.request(&format!("remove address {}", address.ip), message))
     }
@@ -266,7 +266,7 @@ impl Network {
     ///
     /// # Errors
     /// The kernel's answer.
-    pub fn routes(&mut self) -> Result<Vec<Route>, NetlinkError> {
+    pub(crate) fn routes(&mut self) -> Result<Vec<Route>, NetlinkError> {
         let mut found = Vec::new();
         for family in [AF_INET, AF_INET6] {
             let message = Message::new(RTM_GETROUTE, DUMP, &[family, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
@@ -286,7 +286,7 @@ impl Network {
     ///
     /// # Errors
     /// The kernel's answer.
-    pub fn add_default_route(&mut self, link: u32, gateway: IpAddr) -> Result<(), NetlinkError> {
+    pub(crate) fn add_default_route(&mut self, link: u32, gateway: IpAddr) -> Result<(), NetlinkError> {
         let header = [family(gateway), 0, 0, 0, 254, RTPROT_STATIC, 0, RTN_UNICAST, 0, 0, 0, 0];
         let message = Message::new(RTM_NEWROUTE, CREATE | EXCLUSIVE, &header)
             .number(RTA_OIF, link)

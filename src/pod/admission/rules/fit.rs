@@ -34,7 +34,7 @@ pub(super) fn check(pod: &Pod, others: &[&Pod], node: &NodeFacts) -> Result<(), 
 
 /// Why the node as a whole is too small for the pod, in upstream's words for a resize.
 #[must_use]
-pub fn beyond_node(pod: &Pod, node: &NodeFacts) -> Option<String> {
+pub(crate) fn beyond_node(pod: &Pod, node: &NodeFacts) -> Option<String> {
     pod_requests(pod).into_iter().find_map(|(name, wanted)| {
         let capacity = *node.allocatable.get(&name)?;
         let (requested, has) = (amount(&name, wanted), amount(&name, capacity));

@@ -10,7 +10,7 @@ use crate::model::api::pod::Probe;
 /// Invariant: the published result changes only after as many equal results in a row as the probe's
 /// threshold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ProbeCounter {
+pub(crate) struct ProbeCounter {
     /// The published result.
     pub published: Option<ProbeResult>,
     /// The instance is not probed any more: it has started, or it is to be killed.
@@ -55,6 +55,6 @@ impl ProbeCounter {
 /// every time until the threshold, then ever more rarely, so that a probe that fails for a year causes a few
 /// dozen events.
 #[must_use]
-pub fn is_reported(times: u32, threshold: i32) -> bool {
+pub(crate) fn is_reported(times: u32, threshold: i32) -> bool {
     times <= u32::try_from(threshold).unwrap_or_default() || times.is_power_of_two()
 }

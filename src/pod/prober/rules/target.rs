@@ -11,7 +11,7 @@ use crate::pod::target::{HttpTarget, PortError, checked_port, host_or, http_targ
 
 /// The action of a probe on a container instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ProbeTarget {
+pub(crate) enum ProbeTarget {
     /// A command in the container.
     Exec(Vec<String>),
     HttpGet(HttpTarget),
@@ -34,7 +34,11 @@ pub enum ProbeTarget {
 ///
 /// # Errors
 /// There is no such port, or the probe has no handler.
-pub fn probe_target(probe: &Probe, container: &Container, pod_ip: &str) -> Result<ProbeTarget, String> {
+pub(crate) fn probe_target(
+    probe: &Probe,
+    container: &Container,
+    pod_ip: &str,
+) -> Result<ProbeTarget, String> {
     if let Some(exec) = &probe.exec {
         return Ok(ProbeTarget::Exec(expand_literally(&exec.command, container)));
     }

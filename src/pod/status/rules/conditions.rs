@@ -17,12 +17,12 @@ const CARRIED: [&str; 3] = ["DisruptionTarget", "PodResizePending", "PodResizeIn
 
 /// A condition that clients of the API own: this node neither sets nor changes it.
 #[must_use]
-pub fn is_client_owned(type_: &str) -> bool {
+pub(crate) fn is_client_owned(type_: &str) -> bool {
     !OWNED.contains(&type_) && !CARRIED.contains(&type_)
 }
 
 /// Adds the conditions that clients have set, which are those of the wanted pod, to a status.
-pub fn add_client_conditions(status: &mut PodStatus, pod: &Pod) {
+pub(crate) fn add_client_conditions(status: &mut PodStatus, pod: &Pod) {
     let foreign = pod.status.conditions.iter().filter(|condition| is_client_owned(&condition.type_));
     let mut conditions: Vec<PodCondition> = foreign.cloned().collect();
     conditions.extend(

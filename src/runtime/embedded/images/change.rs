@@ -90,7 +90,7 @@ impl ImageStore {
     /// # Errors
     /// [`ImageError::LayerMissing`] when a layer has been collected meanwhile; others when a document is
     /// invalid.
-    pub fn commit(&self, new: NewImage) -> Result<Image, ImageError> {
+    pub(crate) fn commit(&self, new: NewImage) -> Result<Image, ImageError> {
         let config: ConfigDocument = documents::decode("the image's configuration", &new.config)?;
         let layers = config.rootfs.diff_ids;
         if layers.len() > MAX_LAYERS {
@@ -190,7 +190,7 @@ impl ImageStore {
     ///
     /// # Errors
     /// When there is none by that name.
-    pub fn remove(&self, reference: &str) -> Result<Pruned, ImageError> {
+    pub(crate) fn remove(&self, reference: &str) -> Result<Pruned, ImageError> {
         let mut images = Vec::new();
         self.change(|index| {
             let at = index.find(reference)?.ok_or_else(|| ImageError::NotFound(reference.to_owned()))?;

@@ -16,21 +16,21 @@ const GZIP: [u8; 2] = [0x1f, 0x8b];
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
 /// Reads a stream: gzip (also several members), zstd (also several frames) or plain.
-pub enum Decompress<R: Read> {
+pub(crate) enum Decompress<R: Read> {
     Plain(io::Chain<io::Cursor<Vec<u8>>, R>),
     Gzip(Box<MultiGzDecoder<Source<R>>>),
     Zstd(Box<zstd::stream::read::Decoder<'static, Source<R>>>),
 }
 
 /// What a decoder reads from.
-pub type Source<R> = BufReader<io::Chain<io::Cursor<Vec<u8>>, R>>;
+pub(crate) type Source<R> = BufReader<io::Chain<io::Cursor<Vec<u8>>, R>>;
 
 impl<R: Read> Decompress<R> {
     /// Looks at the first bytes.
     ///
     /// # Errors
     /// When they cannot be read.
-    pub fn new(mut source: R) -> io::Result<Self> {
+    pub(crate) fn new(mut source: R) -> io::Result<Self> {
         let mut head = Vec::with_capacity(ZSTD.len());
         source.by_ref().take(ZSTD.len() as u64).read_to_end(&mut head)?;
         let (is_gzip, is_zstd) = (head.starts_with(&GZIP), is_zstd(&head));
@@ -49,7 +49,7 @@ impl<R: Read> Decompress<R> {
 
     /// Whether it is compressed at all.
     #[must_use]
-    pub fn is_plain(&self) -> bool {
+    pub(crate) fn is_plain(&self) -> bool {
         matches!(self, Self::Plain(_))
     }
 }
@@ -87,7 +87,7 @@ impl<R: Read> std::fmt::Debug for Decompress<R> {
 ///
 /// # Errors
 /// When it cannot be read, or is longer.
-pub fn read_bounded(source: &mut dyn Read, max: usize) -> io::Result<Vec<u8>> {
+pub(crate) fn read_bounded(source: &mut dyn Read, max: usize) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     source.take(max as u64 + 1).read_to_end(&mut bytes)?;
     if bytes.len() > max {

@@ -19,7 +19,7 @@ impl ImageStore {
     ///
     /// # Errors
     /// When it cannot be read.
-    pub fn has_path(&self, image: &Image, path: &str) -> Result<bool, ImageError> {
+    pub(crate) fn has_path(&self, image: &Image, path: &str) -> Result<bool, ImageError> {
         let found = resolve(roots(image)?, Path::new(path));
         Ok(found.map_err(io_error("look up in the image", Path::new(path)))?.is_some())
     }
@@ -30,7 +30,7 @@ impl ImageStore {
     ///
     /// # Errors
     /// When something cannot be read or written; `target` may be half full then.
-    pub fn copy_directory(
+    pub(crate) fn copy_directory(
         &self,
         image: &Image,
         path: &str,

@@ -26,7 +26,7 @@ pub(in crate::runtime) struct ManifestDocument {
 /// A reference to a document or layer.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct Descriptor {
+pub(crate) struct Descriptor {
     /// The declared media type.
     pub media_type: String,
     /// `sha256:…`.
@@ -51,7 +51,7 @@ pub(in crate::runtime) struct ConfigDocument {
 /// `config`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
-pub struct ContainerConfig {
+pub(crate) struct ContainerConfig {
     user: String,
     env: Vec<String>,
     entrypoint: Vec<String>,
@@ -92,7 +92,7 @@ impl ContainerConfig {
 ///
 /// # Errors
 /// When it is invalid JSON or a member has the wrong type; `what` names the document.
-pub fn decode<T: DeserializeOwned>(what: &str, bytes: &[u8]) -> Result<T, ImageError> {
+pub(crate) fn decode<T: DeserializeOwned>(what: &str, bytes: &[u8]) -> Result<T, ImageError> {
     let broken = |problem: String| ImageError::Document { what: what.to_owned(), problem };
     let value = serde_json::from_slice(bytes).map_err(|error| broken(error.to_string()))?;
     match crate::model::api::decode::decode(value) {

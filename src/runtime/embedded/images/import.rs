@@ -46,7 +46,7 @@ impl ImageStore {
     ///
     /// # Errors
     /// [`ImageError::Import`] with the reason. Images before the broken one stay.
-    pub fn import(&self, archive: &Path) -> Result<Vec<Image>, ImageError> {
+    pub(crate) fn import(&self, archive: &Path) -> Result<Vec<Image>, ImageError> {
         self.import_for(archive, &Platform::current())
             .map_err(|error| ImageError::Import { path: archive.to_owned(), source: Box::new(error) })
     }

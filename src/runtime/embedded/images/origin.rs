@@ -14,7 +14,7 @@ use crate::platform::sys::durable::write_durably;
 
 /// The source of a layer's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin<'a> {
+pub(crate) enum Origin<'a> {
     /// An archive on this device: every image may use it.
     Archive,
     Registry {

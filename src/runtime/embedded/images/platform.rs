@@ -7,7 +7,7 @@ use serde::Deserialize;
 /// A platform as image indexes name it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub struct Platform {
+pub(crate) struct Platform {
     /// `linux`.
     pub os: String,
     /// `amd64`, `arm`, `arm64`…
@@ -18,7 +18,7 @@ pub struct Platform {
 
 impl Platform {
     #[must_use]
-    pub fn current() -> Self {
+    pub(crate) fn current() -> Self {
         Self::of(std::env::consts::ARCH, &std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default())
     }
 
@@ -38,7 +38,7 @@ impl Platform {
 
     /// How well the offered platform runs here: `None` not at all, otherwise smaller is better.
     #[must_use]
-    pub fn rank(&self, offered: &Self) -> Option<u8> {
+    pub(crate) fn rank(&self, offered: &Self) -> Option<u8> {
         // An image without a declared platform fits every machine.
         let same_os = offered.os.is_empty() || offered.os == self.os;
         if !same_os {
@@ -67,7 +67,7 @@ impl Platform {
 /// The text is not a platform's name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid platform {0:?}: use a form such as linux/arm64 or linux/arm/v7")]
-pub struct PlatformError(String);
+pub(crate) struct PlatformError(String);
 
 impl std::str::FromStr for Platform {
     type Err = PlatformError;

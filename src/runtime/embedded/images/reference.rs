@@ -12,7 +12,7 @@ const DEFAULT_REGISTRY: &str = "docker.io";
 
 /// A name in all its parts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Reference {
+pub(crate) struct Reference {
     /// `docker.io`, `localhost:5000`.
     pub registry: String,
     /// `library/busybox`.
@@ -26,13 +26,13 @@ pub struct Reference {
 impl Reference {
     /// Registry and repository: `docker.io/library/busybox`.
     #[must_use]
-    pub fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         format!("{}/{}", self.registry, self.repository)
     }
 
     /// `docker.io/library/busybox:latest`, when there is a tag.
     #[must_use]
-    pub fn tagged(&self) -> Option<String> {
+    pub(crate) fn tagged(&self) -> Option<String> {
         self.tag.as_ref().map(|tag| format!("{}:{tag}", self.name()))
     }
 
@@ -60,7 +60,7 @@ impl fmt::Display for Reference {
 ///
 /// # Errors
 /// [`ImageError::Reference`] when the text is not a valid reference.
-pub fn normalise_reference(text: &str) -> Result<Reference, ImageError> {
+pub(crate) fn normalise_reference(text: &str) -> Result<Reference, ImageError> {
     let full = apply_default_tag(text)
         .map_err(|error| ImageError::Reference { reference: text.to_owned(), problem: error.problem })?;
     let (rest, digest) = match full.split_once('@') {

@@ -30,7 +30,7 @@ pub enum TarError {
 
 /// What an entry is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EntryKind {
+pub(crate) enum EntryKind {
     /// A file; its content follows.
     File,
     /// Another name of an entry before it.
@@ -48,7 +48,7 @@ pub enum EntryKind {
 
 /// One entry, without its content.
 #[derive(Clone, Debug)]
-pub struct TarEntry {
+pub(crate) struct TarEntry {
     /// As it is in the archive.
     pub path: OsString,
     /// Target of a link.
@@ -69,7 +69,7 @@ pub struct TarEntry {
 }
 
 /// An archive that is read from its beginning to its end.
-pub struct TarReader<R> {
+pub(crate) struct TarReader<R> {
     source: R,
     at: u64,
     /// Of the current entry's content, and its padding.
@@ -93,12 +93,12 @@ struct Extension {
 
 impl<R: Read> TarReader<R> {
     /// At the beginning.
-    pub fn new(source: R) -> Self {
+    pub(crate) fn new(source: R) -> Self {
         Self { source, at: 0, content: 0, padding: 0, ended: false }
     }
 
     /// What follows the archive.
-    pub fn into_inner(self) -> R {
+    pub(crate) fn into_inner(self) -> R {
         self.source
     }
 
@@ -106,7 +106,7 @@ impl<R: Read> TarReader<R> {
     ///
     /// # Errors
     /// See [`TarError`].
-    pub fn next_entry(&mut self) -> Result<Option<TarEntry>, TarError> {
+    pub(crate) fn next_entry(&mut self) -> Result<Option<TarEntry>, TarError> {
         let mut extension = Extension::default();
         // Extensions before one entry: path, link and attributes. More is an attempt to keep this process
         // busy.
@@ -300,7 +300,7 @@ impl<R: Read + Seek> TarReader<R> {
     ///
     /// # Errors
     /// When the source cannot go there.
-    pub fn pass(&mut self) -> Result<(), TarError> {
+    pub(crate) fn pass(&mut self) -> Result<(), TarError> {
         let far = i64::try_from(self.content).map_err(|_| self.damaged("a file is too large"))?;
         self.source.seek(SeekFrom::Current(far)).map_err(TarError::Read)?;
         self.at += self.content;
@@ -379,7 +379,7 @@ fn text(field: &[u8]) -> &OsStr {
 impl TarEntry {
     /// The path relative to a root: without `/` and `.`; `None` with a `..`, or when it has a zero byte.
     #[must_use]
-    pub fn below_root(path: &OsStr) -> Option<std::path::PathBuf> {
+    pub(crate) fn below_root(path: &OsStr) -> Option<std::path::PathBuf> {
         use std::path::Component;
         let mut clean = std::path::PathBuf::new();
         for component in Path::new(path).components() {

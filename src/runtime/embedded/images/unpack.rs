@@ -27,7 +27,7 @@ const LOOK_ENTRIES: u64 = 1024;
 
 /// How much a layer may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UnpackLimits {
+pub(crate) struct UnpackLimits {
     /// Entries in the archive.
     pub entries: u64,
     /// Bytes of the archive without compression.

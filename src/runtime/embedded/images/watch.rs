@@ -27,7 +27,7 @@ const LONGEST_RETRY: Duration = Duration::from_secs(300);
 
 /// Archives that could not be imported, with their identity: each is reported once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Broken(BTreeMap<PathBuf, Failed>);
+pub(crate) struct Broken(BTreeMap<PathBuf, Failed>);
 
 /// One of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,7 +62,7 @@ pub(in crate::runtime) struct Imported {
 
 /// The directory cannot be watched.
 #[derive(Debug, thiserror::Error)]
-pub enum WatchError {
+pub(crate) enum WatchError {
     /// It cannot be made.
     #[error("create the images directory {path:?}")]
     Directory {
@@ -183,7 +183,7 @@ fn stamp(path: &Path) -> Option<Stamp> {
 ///
 /// # Errors
 /// When the directory cannot be made or watched.
-pub async fn watch_images(
+pub(crate) async fn watch_images(
     store: ImageStore,
     directory: PathBuf,
     mut scanned: impl FnMut(&Broken),

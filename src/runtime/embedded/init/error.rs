@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use crate::model::api::decode::DecodeError;
 
 #[derive(Debug, thiserror::Error)]
-pub enum InitError {
+pub(crate) enum InitError {
     /// The kernel refused an operation.
     #[error("{doing} {subject}")]
     Kernel {
@@ -58,7 +58,7 @@ pub enum InitError {
 impl InitError {
     /// The whole chain, for people.
     #[must_use]
-    pub fn chain(&self) -> String {
+    pub(crate) fn chain(&self) -> String {
         let mut text = self.to_string();
         let mut next = self.source();
         while let Some(error) = next {

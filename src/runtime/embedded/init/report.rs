@@ -12,7 +12,7 @@ use crate::platform::sys::packets;
 const MAX_TEXT: usize = 3072;
 
 #[derive(Debug)]
-pub enum Report {
+pub(crate) enum Report {
     /// The container's (or exec's) first process, as the node sees it. Once.
     Pid(i32),
     /// The master of the terminal that was asked for. Once, before or after the process.

@@ -50,7 +50,7 @@ pub(in crate::runtime) fn veth_name(sandbox: &str, salt: u32) -> String {
 
 /// Whether a name is that of a link made by this agent.
 #[must_use]
-pub fn is_veth_name(name: &str) -> bool {
+pub(crate) fn is_veth_name(name: &str) -> bool {
     name.strip_prefix(VETH_PREFIX)
         .is_some_and(|rest| rest.len() == 8 && rest.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
@@ -294,7 +294,7 @@ fn configure(pod: &PodLink<'_>) -> Result<(), NetworkError> {
 ///
 /// # Errors
 /// When the namespace is gone.
-pub fn loopback(netns: &Path) -> Result<(), NetworkError> {
+pub(crate) fn loopback(netns: &Path) -> Result<(), NetworkError> {
     let error = |source| NetworkError::Namespace { path: netns.to_owned(), source };
     let file = namespace::open(netns).map_err(error)?;
     namespace::inside(&file, || -> Result<(), NetlinkError> {
@@ -342,7 +342,7 @@ pub(in crate::runtime) fn find_bridge(name: &str) -> Result<Option<u32>, Netlink
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn tidy(bridge: u32, wanted: &[&str]) -> Result<(), NetlinkError> {
+pub(crate) fn tidy(bridge: u32, wanted: &[&str]) -> Result<(), NetlinkError> {
     let mut network = Network::open()?;
     for link in network.links()? {
         if link.kind != "veth" || !is_veth_name(&link.name) {

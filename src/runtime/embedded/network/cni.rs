@@ -37,7 +37,7 @@ const MAX_COMPLAINT: usize = 2000;
 
 /// A failure of the plugins or their configuration.
 #[derive(Debug, thiserror::Error)]
-pub enum CniError {
+pub(crate) enum CniError {
     /// The configuration cannot be read.
     #[error("cni config load failed: {path:?}")]
     Read {

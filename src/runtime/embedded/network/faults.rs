@@ -4,7 +4,7 @@
 /// Stopped by a test; never seen outside of tests.
 #[derive(Debug, thiserror::Error)]
 #[error("stopped before: {0}")]
-pub struct Stopped(pub &'static str);
+pub(crate) struct Stopped(pub &'static str);
 
 #[cfg(not(test))]
 mod switch {
@@ -12,25 +12,25 @@ mod switch {
 
     /// Never fails outside of tests.
     #[allow(clippy::unnecessary_wraps, reason = "it can fail in tests")]
-    pub fn step(_: &'static str) -> Result<(), Stopped> {
+    pub(crate) fn step(_: &'static str) -> Result<(), Stopped> {
         Ok(())
     }
 
     /// What another thread inherits: nothing outside of tests.
-    pub struct Carried;
+    pub(crate) struct Carried;
 
     /// For a thread that continues the work.
-    pub fn carry() -> Carried {
+    pub(crate) fn carry() -> Carried {
         Carried
     }
 
     impl Carried {
         /// Called in that thread.
-        pub fn enter(&self) {}
+        pub(crate) fn enter(&self) {}
     }
 }
 
-pub use switch::*;
+pub(crate) use switch::*;
 
 #[cfg(test)]
 mod switch {
@@ -44,7 +44,7 @@ mod switch {
         static LEFT: RefCell<Option<Arc<AtomicUsize>>> = const { RefCell::new(None) };
     }
 
-    pub fn step(name: &'static str) -> Result<(), Stopped> {
+    pub(crate) fn step(name: &'static str) -> Result<(), Stopped> {
         LEFT.with_borrow(|left| match left {
             Some(left) if left.fetch_sub(1, SeqCst) == 0 => {
                 // Every step after this place fails, too.
@@ -55,14 +55,14 @@ mod switch {
         })
     }
 
-    pub struct Carried(Option<Arc<AtomicUsize>>);
+    pub(crate) struct Carried(Option<Arc<AtomicUsize>>);
 
-    pub fn carry() -> Carried {
+    pub(crate) fn carry() -> Carried {
         Carried(LEFT.with_borrow(Clone::clone))
     }
 
     impl Carried {
-        pub fn enter(&self) {
+        pub(crate) fn enter(&self) {
             LEFT.replace(self.0.clone());
         }
     }

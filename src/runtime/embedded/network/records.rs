@@ -23,7 +23,7 @@ const MAX_BYTES: u64 = 1024 * 1024;
 
 /// A port of the node that leads to a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HostPort {
+pub(crate) struct HostPort {
     /// `TCP`, `UDP`, `SCTP`.
     pub protocol: String,
     /// Only on this address of the node; `None` for all.
@@ -37,7 +37,7 @@ pub struct HostPort {
 /// The input and output of plugins.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct CniRecord {
+pub(crate) struct CniRecord {
     /// The configuration list that was used; another may be in force when the pod goes.
     pub list: Value,
     /// `runtimeConfig`: all capability arguments.
@@ -48,7 +48,7 @@ pub struct CniRecord {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct NetworkRecord {
+pub(crate) struct NetworkRecord {
     pub sandbox: SandboxId,
     pub pod: PodRef,
     pub addresses: Vec<IpAddr>,
@@ -62,14 +62,14 @@ pub struct NetworkRecord {
 
 /// The directory of records.
 #[derive(Clone, Debug)]
-pub struct Records {
+pub(crate) struct Records {
     directory: PathBuf,
 }
 
 /// A record could not be read or written.
 #[derive(Debug, thiserror::Error)]
 #[error("{call} {path:?}")]
-pub struct RecordError {
+pub(crate) struct RecordError {
     call: &'static str,
     path: PathBuf,
     source: io::Error,
@@ -84,7 +84,7 @@ impl RecordError {
 impl Records {
     /// Does not access the directory yet.
     #[must_use]
-    pub fn new(directory: PathBuf) -> Self {
+    pub(crate) fn new(directory: PathBuf) -> Self {
         Self { directory }
     }
 
@@ -92,7 +92,7 @@ impl Records {
     ///
     /// # Errors
     /// When it cannot be made.
-    pub fn prepare(&self) -> Result<(), RecordError> {
+    pub(crate) fn prepare(&self) -> Result<(), RecordError> {
         fs::create_dir_all(&self.directory)
             .map_err(|source| RecordError::new("create directory", &self.directory, source))
     }
@@ -101,14 +101,14 @@ impl Records {
     ///
     /// # Errors
     /// When directory or lock cannot be made.
-    pub fn lock(&self) -> Result<FileLock, RecordError> {
+    pub(crate) fn lock(&self) -> Result<FileLock, RecordError> {
         self.prepare()?;
         let path = self.directory.join(LOCK);
         acquire(&path).map_err(|error| RecordError::new("lock", &path, io::Error::other(error)))
     }
 
     /// All records, and the errors of those that could not be read.
-    pub fn all(&self) -> (Vec<NetworkRecord>, Vec<RecordError>) {
+    pub(crate) fn all(&self) -> (Vec<NetworkRecord>, Vec<RecordError>) {
         let (mut records, mut errors) = (Vec::new(), Vec::new());
         let mut names: Vec<PathBuf> = match fs::read_dir(&self.directory) {
             Ok(entries) => entries.filter_map(|entry| Some(entry.ok()?.path())).collect(),
@@ -131,7 +131,7 @@ impl Records {
     ///
     /// # Errors
     /// When it is there and cannot be read.
-    pub fn one(&self, sandbox: &SandboxId) -> Result<Option<NetworkRecord>, RecordError> {
+    pub(crate) fn one(&self, sandbox: &SandboxId) -> Result<Option<NetworkRecord>, RecordError> {
         read(&self.path(sandbox)?)
     }
 
@@ -139,7 +139,7 @@ impl Records {
     ///
     /// # Errors
     /// When it cannot be written.
-    pub fn write(&self, record: &NetworkRecord) -> Result<(), RecordError> {
+    pub(crate) fn write(&self, record: &NetworkRecord) -> Result<(), RecordError> {
         let path = self.path(&record.sandbox)?;
         let text =
             serde_json::to_vec(record).map_err(|error| RecordError::new("encode", &path, error.into()))?;
@@ -150,7 +150,7 @@ impl Records {
     ///
     /// # Errors
     /// When it cannot be removed.
-    pub fn remove(&self, sandbox: &SandboxId) -> Result<(), RecordError> {
+    pub(crate) fn remove(&self, sandbox: &SandboxId) -> Result<(), RecordError> {
         let path = self.path(sandbox)?;
         match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -161,7 +161,7 @@ impl Records {
     }
 
     /// Removes files that look like records but are not: partial writes and unreadable ones.
-    pub fn sweep(&self) {
+    pub(crate) fn sweep(&self) {
         for entry in fs::read_dir(&self.directory).into_iter().flatten().flatten() {
             let path = entry.path();
             let half = path.extension().is_some_and(|extension| extension == "new");
@@ -173,7 +173,7 @@ impl Records {
     }
 
     /// The most recently assigned addresses, one per family.
-    pub fn last(&self) -> Vec<IpAddr> {
+    pub(crate) fn last(&self) -> Vec<IpAddr> {
         let text = fs::read_to_string(self.directory.join(LAST)).unwrap_or_default();
         text.split_whitespace().filter_map(|word| word.parse().ok()).collect()
     }

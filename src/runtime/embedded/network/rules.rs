@@ -24,7 +24,7 @@ const SOURCE_NAT: i32 = 100;
 
 /// One table per family that has a subnet, named after the bridge.
 #[must_use]
-pub fn tables(bridge: &str, subnets: &[Subnet], records: &[NetworkRecord]) -> Vec<Table> {
+pub(crate) fn tables(bridge: &str, subnets: &[Subnet], records: &[NetworkRecord]) -> Vec<Table> {
     subnets.iter().map(|subnet| table(bridge, *subnet, records)).collect()
 }
 
@@ -47,7 +47,7 @@ pub(in crate::runtime) fn ipv6_guard(bridge: &str, subnets: &[Subnet]) -> Option
 
 /// The address family of a subnet.
 #[must_use]
-pub fn family(subnet: Subnet) -> Family {
+pub(crate) fn family(subnet: Subnet) -> Family {
     if subnet.network().is_ipv4() { Family::Ipv4 } else { Family::Ipv6 }
 }
 

@@ -14,11 +14,11 @@ use sha2::Digest;
 /// 10.96). A /24 has room for twice the 110 pods of a node and hides as little as possible of a 10.0.0.0/8
 /// that is in use.
 #[cfg(test)]
-pub const DEFAULT_SUBNET: &str = "10.86.0.0/24";
+pub(crate) const DEFAULT_SUBNET: &str = "10.86.0.0/24";
 
 /// A range of addresses for pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Subnet {
+pub(crate) struct Subnet {
     network: IpAddr,
     prefix: u8,
 }
@@ -34,7 +34,7 @@ pub struct SubnetError {
 /// No address is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no free IP address in {0}: all are used by pods; set a larger podCIDR")]
-pub struct Exhausted(pub Subnet);
+pub(crate) struct Exhausted(pub Subnet);
 
 impl fmt::Display for Subnet {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -80,38 +80,38 @@ impl Subnet {
 
     /// First address of the range.
     #[must_use]
-    pub fn network(self) -> IpAddr {
+    pub(crate) fn network(self) -> IpAddr {
         self.network
     }
 
     /// Length of the prefix.
     #[must_use]
-    pub fn prefix(self) -> u8 {
+    pub(crate) fn prefix(self) -> u8 {
         self.prefix
     }
 
     /// The node's own address in the range: the first after the network's.
     #[must_use]
-    pub fn gateway(self) -> IpAddr {
+    pub(crate) fn gateway(self) -> IpAddr {
         from_number(to_number(self.network) + 1, self.network)
     }
 
     /// The prefix as an address.
     #[must_use]
-    pub fn mask(self) -> IpAddr {
+    pub(crate) fn mask(self) -> IpAddr {
         from_number(mask(self.network, self.prefix), self.network)
     }
 
     /// Whether `ip` is in the range.
     #[must_use]
-    pub fn contains(self, ip: IpAddr) -> bool {
+    pub(crate) fn contains(self, ip: IpAddr) -> bool {
         ip.is_ipv4() == self.network.is_ipv4()
             && to_number(ip) & mask(ip, self.prefix) == to_number(self.network)
     }
 
     /// Whether the two ranges have addresses in common.
     #[must_use]
-    pub fn overlaps(self, network: IpAddr, prefix: u8) -> bool {
+    pub(crate) fn overlaps(self, network: IpAddr, prefix: u8) -> bool {
         let common = mask(network, prefix.min(self.prefix));
         network.is_ipv4() == self.network.is_ipv4()
             && to_number(network) & common == to_number(self.network) & common
@@ -150,7 +150,7 @@ impl Subnet {
 
 /// The default subnets of a node: one of IPv4, and one of IPv6 where the node has IPv6.
 #[must_use]
-pub fn default_subnets(machine_id: &[u8], ipv6: bool) -> Vec<Subnet> {
+pub(crate) fn default_subnets(machine_id: &[u8], ipv6: bool) -> Vec<Subnet> {
     let ipv4 = Subnet { network: Ipv4Addr::new(10, 86, 0, 0).into(), prefix: 24 };
     [Some(ipv4), ipv6.then(|| Subnet::unique_local(machine_id))].into_iter().flatten().collect()
 }

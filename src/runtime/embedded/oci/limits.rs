@@ -93,7 +93,7 @@ pub(super) fn device_rules(privileged: bool) -> Vec<DeviceRule> {
 
 /// The rules as `cgroup` takes them. A number that no device has matches nothing and is left out.
 #[must_use]
-pub fn cgroup_rules(rules: &[DeviceRule]) -> Vec<devices::DeviceRule> {
+pub(crate) fn cgroup_rules(rules: &[DeviceRule]) -> Vec<devices::DeviceRule> {
     let number = |number: Option<i64>| match number {
         None | Some(-1) => Some(None),
         Some(number) => u32::try_from(number).ok().map(Some),

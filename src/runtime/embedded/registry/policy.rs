@@ -16,7 +16,7 @@ const MAX_FILE_BYTES: u64 = 1024 * 1024;
 
 /// The policy in force: the configured file, else the default file if it exists.
 #[must_use]
-pub fn policy_file(named: Option<&Path>) -> Option<PathBuf> {
+pub(crate) fn policy_file(named: Option<&Path>) -> Option<PathBuf> {
     let usual = Path::new(DEFAULT_FILE);
     // A file whose existence cannot be checked must not count as missing.
     let usual = || usual.try_exists().unwrap_or(true).then(|| usual.to_owned());

@@ -5,14 +5,14 @@
 use std::net::IpAddr;
 use std::rc::Rc;
 
-pub use super::super::client::{AttachSession, ExecSession, Streams};
+pub(crate) use super::super::client::{AttachSession, ExecSession, Streams};
 use crate::model::observed::{ContainerStateKind, ObservedUser};
 use crate::model::types::{ContainerId, SandboxId, Timestamp};
 use crate::runtime::{ContainerConfig, SandboxConfig};
 
 /// One sandbox in full, from its record.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct SandboxView {
+pub(crate) struct SandboxView {
     pub id: SandboxId,
     /// What it was made from: metadata, labels, annotations, namespaces, handler.
     pub config: SandboxConfig,
@@ -30,7 +30,7 @@ impl SandboxView {}
 
 /// One container in full, from its record.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct ContainerView {
+pub(crate) struct ContainerView {
     pub id: ContainerId,
     /// The sandbox that it belongs to.
     pub sandbox: SandboxId,
@@ -64,7 +64,7 @@ pub struct ContainerView {
 
 /// What happened to a sandbox or container, for CRI's `GetContainerEvents`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EventKind {
+pub(crate) enum EventKind {
     /// It was made.
     Created,
     Started,
@@ -76,7 +76,7 @@ pub enum EventKind {
 
 /// One event. A sandbox's event has no container.
 #[derive(Clone, Debug, PartialEq)]
-pub struct RuntimeEvent {
+pub(crate) struct RuntimeEvent {
     pub kind: EventKind,
     pub at: Timestamp,
     /// The sandbox concerned.

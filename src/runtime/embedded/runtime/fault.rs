@@ -8,7 +8,7 @@
 /// # Errors
 /// When the environment names this place with `!`.
 #[cfg(debug_assertions)]
-pub fn point(place: &str) -> Result<(), String> {
+pub(crate) fn point(place: &str) -> Result<(), String> {
     let Some(wanted) = std::env::var_os("AGENT_FAULT") else { return Ok(()) };
     let Some(wanted) = wanted.to_str() else { return Ok(()) };
     if wanted == place {
@@ -26,6 +26,6 @@ pub fn point(place: &str) -> Result<(), String> {
 /// Never.
 #[cfg(not(debug_assertions))]
 #[expect(clippy::unnecessary_wraps, reason = "the shape of the one in debug builds")]
-pub fn point(_place: &str) -> Result<(), String> {
+pub(crate) fn point(_place: &str) -> Result<(), String> {
     Ok(())
 }

@@ -205,13 +205,13 @@ impl ContainerRecord {
 
 /// The monitor's report of a container's start; `None` if it has not started.
 #[must_use]
-pub fn started(dir: &ContainerDir) -> Option<Started> {
+pub(crate) fn started(dir: &ContainerDir) -> Option<Started> {
     Started::from_line(&read_text(&dir.started()).ok()?).ok()
 }
 
 /// The monitor's report of a container's exit; `None` if it has not ended.
 #[must_use]
-pub fn exited(dir: &ContainerDir) -> Option<Exited> {
+pub(crate) fn exited(dir: &ContainerDir) -> Option<Exited> {
     Exited::from_line(&read_text(&dir.exited()).ok()?).ok()
 }
 

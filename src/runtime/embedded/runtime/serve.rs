@@ -19,7 +19,7 @@ const EVENT_QUEUE: usize = 256;
 impl EmbeddedRuntime {
     /// All sandboxes in full, those without a pod's labels too.
     #[must_use]
-    pub fn sandboxes(&self) -> Vec<SandboxView> {
+    pub(crate) fn sandboxes(&self) -> Vec<SandboxView> {
         let ids: Vec<SandboxId> = self.shared.state.borrow().sandboxes.keys().cloned().collect();
         ids.iter().filter_map(|id| self.sandbox(id).ok()).collect()
     }
@@ -28,13 +28,13 @@ impl EmbeddedRuntime {
     ///
     /// # Errors
     /// When there is none.
-    pub fn sandbox(&self, id: &SandboxId) -> Result<SandboxView, RuntimeError> {
+    pub(crate) fn sandbox(&self, id: &SandboxId) -> Result<SandboxView, RuntimeError> {
         view::sandbox(&self.shared, id).map_err(|failure| failure.of("PodSandboxStatus"))
     }
 
     /// All containers in full, those without a pod's labels too.
     #[must_use]
-    pub fn containers(&self) -> Vec<ContainerView> {
+    pub(crate) fn containers(&self) -> Vec<ContainerView> {
         let ids: Vec<ContainerId> = self.shared.state.borrow().containers.keys().cloned().collect();
         ids.iter().filter_map(|id| self.container(id).ok()).collect()
     }
@@ -43,7 +43,7 @@ impl EmbeddedRuntime {
     ///
     /// # Errors
     /// When there is none.
-    pub fn container(&self, id: &ContainerId) -> Result<ContainerView, RuntimeError> {
+    pub(crate) fn container(&self, id: &ContainerId) -> Result<ContainerView, RuntimeError> {
         let viewed = view::view(&self.shared, id);
         viewed.map(|(view, _)| view).map_err(|failure| failure.of("ContainerStatus"))
     }
@@ -52,7 +52,7 @@ impl EmbeddedRuntime {
     ///
     /// # Errors
     /// When the container does not run, or the program cannot be started.
-    pub async fn exec(
+    pub(crate) async fn exec(
         &self,
         id: &ContainerId,
         command: &[String],
@@ -66,7 +66,11 @@ impl EmbeddedRuntime {
     ///
     /// # Errors
     /// When the container does not run.
-    pub async fn attach(&self, id: &ContainerId, streams: Streams) -> Result<AttachSession, RuntimeError> {
+    pub(crate) async fn attach(
+        &self,
+        id: &ContainerId,
+        streams: Streams,
+    ) -> Result<AttachSession, RuntimeError> {
         exec::attach(&self.shared, id, streams).await.map_err(|failure| failure.of("Attach"))
     }
 
@@ -74,7 +78,7 @@ impl EmbeddedRuntime {
     ///
     /// # Errors
     /// When the container does not run.
-    pub async fn resize(&self, id: &ContainerId, width: u16, height: u16) -> Result<(), RuntimeError> {
+    pub(crate) async fn resize(&self, id: &ContainerId, width: u16, height: u16) -> Result<(), RuntimeError> {
         let resized = exec::resize(&self.shared, id, width, height).await;
         resized.map_err(|failure| failure.of("Attach"))
     }
@@ -83,7 +87,7 @@ impl EmbeddedRuntime {
     ///
     /// # Errors
     /// When the container does not run.
-    pub async fn reopen_log(&self, id: &ContainerId) -> Result<(), RuntimeError> {
+    pub(crate) async fn reopen_log(&self, id: &ContainerId) -> Result<(), RuntimeError> {
         let reopened = exec::reopen_log(&self.shared, id).await;
         reopened.map_err(|failure| failure.of("ReopenContainerLog"))
     }
@@ -92,7 +96,7 @@ impl EmbeddedRuntime {
     ///
     /// # Errors
     /// When the sandbox is not ready or no program listens on the port.
-    pub async fn port_stream(
+    pub(crate) async fn port_stream(
         &self,
         id: &SandboxId,
         port: u16,
@@ -127,13 +131,13 @@ impl EmbeddedRuntime {
     ///
     /// # Errors
     /// When there is no such container.
-    pub async fn stats(&self, id: &ContainerId) -> Result<ContainerFigures, RuntimeError> {
+    pub(crate) async fn stats(&self, id: &ContainerId) -> Result<ContainerFigures, RuntimeError> {
         container::stats(&self.shared, id).await.map_err(|failure| failure.of("ContainerStats"))
     }
 
     /// Usage of these containers, from their records; with `disks` also where writable layers are and how
     /// much images use.
-    pub async fn usage(&self, disks: bool, ids: &[ContainerId]) -> RuntimeUse {
+    pub(crate) async fn usage(&self, disks: bool, ids: &[ContainerId]) -> RuntimeUse {
         let layout = &self.shared.config.layout;
         let mut found =
             RuntimeUse { containers: container::figures(&self.shared, ids).await, ..RuntimeUse::default() };
@@ -146,7 +150,7 @@ impl EmbeddedRuntime {
 
     /// Events from now on. A receiver that is too slow misses the oldest.
     #[must_use]
-    pub fn events(&self) -> broadcast::Receiver<RuntimeEvent> {
+    pub(crate) fn events(&self) -> broadcast::Receiver<RuntimeEvent> {
         let mut events = self.shared.events.borrow_mut();
         events.get_or_insert_with(|| broadcast::channel(EVENT_QUEUE).0).subscribe()
     }
@@ -155,7 +159,7 @@ impl EmbeddedRuntime {
     ///
     /// # Errors
     /// When the store cannot be read.
-    pub async fn image_usage(&self) -> Result<DiskFigures, RuntimeError> {
+    pub(crate) async fn image_usage(&self) -> Result<DiskFigures, RuntimeError> {
         let images = self.shared.images.clone();
         let usage = rt::blocking("image usage", move || images.usage()).await;
         usage.map_err(|error| Failure::because("image usage", &error).of("ImageFsInfo"))
@@ -163,7 +167,7 @@ impl EmbeddedRuntime {
 
     /// Ids of images that containers were made from or have mounted, running or not.
     #[must_use]
-    pub fn images_in_use(&self) -> Vec<String> {
+    pub(crate) fn images_in_use(&self) -> Vec<String> {
         let of = |container: ContainerView| {
             let mounted = container.config.mounts.into_iter().filter_map(|mount| mount.image);
             mounted.map(|image| image.image).chain([container.image_id]).collect::<Vec<_>>()

@@ -61,7 +61,7 @@ struct Leaf {
 ///
 /// # Errors
 /// When it is longer than the kernel accepts.
-pub fn compile(profile: &Profile, arch: Arch) -> Result<Vec<u8>, SeccompError> {
+pub(crate) fn compile(profile: &Profile, arch: Arch) -> Result<Vec<u8>, SeccompError> {
     let table = Table::new();
     let wanted = |abi: Abi| profile.architectures.iter().any(|name| name == abi.name());
     let own = arch.abis().next();

@@ -80,7 +80,7 @@ const PERSONALITIES: [u64; 5] = [0, 8, 0x2_0000, 0x2_0008, 0xffff_ffff];
 
 /// The profile of a container with these capabilities.
 #[must_use]
-pub fn default_profile(capabilities: &[String], arch: Arch) -> Profile {
+pub(crate) fn default_profile(capabilities: &[String], arch: Arch) -> Profile {
     let has = |name: &str| capabilities.iter().any(|capability| capability == name);
     let allow = |names: &str| Rule {
         names: names.split_whitespace().map(str::to_owned).collect(),

@@ -6,7 +6,7 @@ use super::{Action, Arch, Condition, EPERM, Operator, Profile, Rule, SeccompErro
 
 /// The container and node that a profile's conditions are checked against.
 #[derive(Clone, Copy, Debug)]
-pub struct Subject<'a> {
+pub(crate) struct Subject<'a> {
     /// `CAP_…` of the container.
     pub capabilities: &'a [String],
     /// Major and minor version of the kernel.
@@ -110,7 +110,11 @@ impl<'a> At<'a> {
 ///
 /// # Errors
 /// The first field that is wrong, with the file's name.
-pub fn parse_profile(file: &str, value: &Value, subject: &Subject<'_>) -> Result<Profile, SeccompError> {
+pub(crate) fn parse_profile(
+    file: &str,
+    value: &Value,
+    subject: &Subject<'_>,
+) -> Result<Profile, SeccompError> {
     let top = At { file, field: String::new(), value };
     let errno = errno(&top, "defaultErrnoRet")?;
     let default_action = action(&top.need("defaultAction")?, errno)?;
@@ -233,7 +237,7 @@ fn is_new_enough(at: &At<'_>, subject: &Subject<'_>) -> Result<Option<bool>, Sec
 
 /// The specification's form, for external runtimes.
 #[must_use]
-pub fn to_oci(profile: &Profile) -> Value {
+pub(crate) fn to_oci(profile: &Profile) -> Value {
     let rule = |rule: &Rule| {
         let mut object = with_action("action", "errnoRet", rule.action);
         object.insert("names".to_owned(), json!(rule.names));

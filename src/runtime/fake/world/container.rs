@@ -117,7 +117,7 @@ impl World {
 
     /// Whether its first process is alive.
     #[must_use]
-    pub fn is_running(&self, id: &ContainerId) -> bool {
+    pub(crate) fn is_running(&self, id: &ContainerId) -> bool {
         self.containers
             .get(id)
             .is_some_and(|container| container.observed.state == ContainerStateKind::Running)
@@ -125,7 +125,7 @@ impl World {
 
     /// Containers of a pod, or all, as a list call shows them.
     #[must_use]
-    pub fn list_containers(&self, pod: Option<&PodUid>) -> Vec<ObservedContainer> {
+    pub(crate) fn list_containers(&self, pod: Option<&PodUid>) -> Vec<ObservedContainer> {
         let ours = |container: &&FakeContainer| matches_pod(&container.observed.pod, pod);
         self.containers.values().filter(ours).map(|container| list_view(&container.observed)).collect()
     }

@@ -13,7 +13,7 @@ use super::strategic::arrange;
 
 /// A field that another manager owns with a different value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Conflict {
+pub(crate) struct Conflict {
     /// The other manager as messages name it: `"name" using v1`.
     pub manager: String,
     /// For example `.data.key`.
@@ -22,7 +22,7 @@ pub struct Conflict {
 
 /// The fields of other managers that an apply would change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Conflicts(pub Vec<Conflict>);
+pub(crate) struct Conflicts(pub Vec<Conflict>);
 
 impl Conflicts {
     /// Upstream's message for all conflicts.
@@ -46,7 +46,7 @@ impl Conflicts {
 
 /// The object and its field managers after an apply.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Applied {
+pub(crate) struct Applied {
     /// The object, with its previous managedFields.
     pub object: Value,
     pub entries: Vec<ManagerEntry>,
@@ -56,7 +56,7 @@ pub struct Applied {
 ///
 /// # Errors
 /// Conflicts with other managers' fields, unless `force` takes these over.
-pub fn apply(
+pub(crate) fn apply(
     live: &Value,
     entries: Vec<ManagerEntry>,
     config: Value,

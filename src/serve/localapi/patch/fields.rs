@@ -13,7 +13,7 @@ use crate::model::ordered::Ordered as _;
 /// A set of an object's fields: a tree whose steps are written as in `FieldsV1` (`f:spec`, `k:{"name":"c"}`,
 /// `v:"x"`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FieldSet {
+pub(crate) struct FieldSet {
     /// This node itself is in the set.
     here: bool,
     below: BTreeMap<String, FieldSet>,
@@ -317,7 +317,7 @@ fn shown(step: &str) -> String {
 
 /// The differences of a newer version of an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Changes {
+pub(crate) struct Changes {
     /// Fields that are new or have a different value.
     pub set: FieldSet,
     /// Fields that were removed.
@@ -326,7 +326,7 @@ pub struct Changes {
 
 /// Compares two versions of an object of `shape`.
 #[must_use]
-pub fn compare(old: &Value, new: &Value, shape: Shape<'_>) -> Changes {
+pub(crate) fn compare(old: &Value, new: &Value, shape: Shape<'_>) -> Changes {
     let mut changes = Changes::default();
     match (old, new) {
         (Value::Object(old), Value::Object(new)) if !matches!(shape, Shape::Atomic) => {

@@ -9,7 +9,7 @@ use super::schema::Shape;
 use crate::model::types::Timestamp;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Operation {
+pub(crate) enum Operation {
     Apply,
     Update,
 }
@@ -25,7 +25,7 @@ impl Operation {
 
 /// One manager's entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ManagerEntry {
+pub(crate) struct ManagerEntry {
     pub manager: String,
     pub operation: Operation,
     /// The version of the object in which it wrote.
@@ -40,7 +40,7 @@ pub struct ManagerEntry {
 
 /// The manager of a write, its kind and time.
 #[derive(Clone, Debug)]
-pub struct Writer<'a> {
+pub(crate) struct Writer<'a> {
     /// `fieldManager`, or the prefix of the client's user agent.
     pub manager: &'a str,
     /// The version of the object, as in `apiVersion`.

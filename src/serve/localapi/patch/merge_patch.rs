@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 /// Merges `patch` into `target`: null removes, objects merge by member, anything else replaces.
 #[must_use]
-pub fn apply(target: Value, patch: Value) -> Value {
+pub(crate) fn apply(target: Value, patch: Value) -> Value {
     let Value::Object(changes) = patch else { return patch };
     let mut members = match target {
         Value::Object(members) => members,

@@ -10,7 +10,7 @@ use crate::model::api::schema::{Field, Schema, Type};
 
 /// How one part is merged.
 #[derive(Clone, Copy)]
-pub enum Shape<'s> {
+pub(crate) enum Shape<'s> {
     /// The default for everything below: objects merge by member, lists are atomic.
     Free,
     /// One value with one owner. (A strategic merge patch still merges an object by member.)
@@ -25,7 +25,7 @@ pub enum Shape<'s> {
 
 /// What a strategic merge patch does with a set.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Patch {
+pub(crate) enum Patch {
     /// The patch's items are added.
     Adds,
     /// The patch's items replace the list.
@@ -34,7 +34,7 @@ pub enum Patch {
 
 /// The keys of [`Shape::Keyed`].
 #[derive(Clone, Copy)]
-pub struct Keyed<'s> {
+pub(crate) struct Keyed<'s> {
     /// `patchMergeKey`. None: a strategic merge patch replaces the list.
     pub merge_key: Option<&'s str>,
     /// `listMapKey`, separated by commas. None: the list is one value with one owner.

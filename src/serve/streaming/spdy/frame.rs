@@ -34,7 +34,7 @@ pub(in crate::serve) const RESET_REFUSED: u32 = 3;
 
 /// A decoded frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub(crate) enum Event {
     Open {
         stream: u32,
         /// The sender sends nothing on it.
@@ -79,7 +79,7 @@ struct Unread {
 
 /// Decodes bytes into events.
 #[derive(Default)]
-pub struct Decoder {
+pub(crate) struct Decoder {
     headers: HeaderReader,
     data: Option<Unread>,
 }
@@ -89,7 +89,7 @@ impl Decoder {
     ///
     /// # Errors
     /// The input is not SPDY/3.1; the connection is unusable.
-    pub fn next(&mut self, input: &mut Vec<u8>) -> Result<Option<Event>, SpdyError> {
+    pub(crate) fn next(&mut self, input: &mut Vec<u8>) -> Result<Option<Event>, SpdyError> {
         if let Some(unread) = self.data.take() {
             return Ok(self.piece(unread, input));
         }
@@ -190,7 +190,7 @@ fn flags_and_length(flags: u8, length: usize) -> [u8; 4] {
 
 /// A data frame; `bytes` are at most [`MAX_PIECE`].
 #[must_use]
-pub fn data(stream: u32, bytes: &[u8], fin: bool) -> Vec<u8> {
+pub(crate) fn data(stream: u32, bytes: &[u8], fin: bool) -> Vec<u8> {
     let mut frame = Vec::with_capacity(HEADER + bytes.len());
     frame.extend((stream & 0x7fff_ffff).to_be_bytes());
     frame.extend(flags_and_length(u8::from(fin) * FLAG_FIN, bytes.len()));
@@ -200,7 +200,7 @@ pub fn data(stream: u32, bytes: &[u8], fin: bool) -> Vec<u8> {
 
 /// `SYN_STREAM`.
 #[must_use]
-pub fn open(stream: u32, headers: &Headers, writer: &mut HeaderWriter) -> Vec<u8> {
+pub(crate) fn open(stream: u32, headers: &Headers, writer: &mut HeaderWriter) -> Vec<u8> {
     let mut payload = stream.to_be_bytes().to_vec();
     payload.extend([0; 6]);
     payload.extend(writer.write(headers));
@@ -209,7 +209,7 @@ pub fn open(stream: u32, headers: &Headers, writer: &mut HeaderWriter) -> Vec<u8
 
 /// `SYN_REPLY`.
 #[must_use]
-pub fn reply(stream: u32, writer: &mut HeaderWriter) -> Vec<u8> {
+pub(crate) fn reply(stream: u32, writer: &mut HeaderWriter) -> Vec<u8> {
     let mut payload = stream.to_be_bytes().to_vec();
     payload.extend(writer.write(&Headers::new()));
     control(SYN_REPLY, 0, &payload)
@@ -217,7 +217,7 @@ pub fn reply(stream: u32, writer: &mut HeaderWriter) -> Vec<u8> {
 
 /// `RST_STREAM`.
 #[must_use]
-pub fn reset(stream: u32, status: u32) -> Vec<u8> {
+pub(crate) fn reset(stream: u32, status: u32) -> Vec<u8> {
     control(RST_STREAM, 0, &[stream.to_be_bytes(), status.to_be_bytes()].concat())
 }
 

@@ -98,7 +98,7 @@ fn text(rest: &mut &[u8]) -> Result<String, SpdyError> {
 
 /// Writes blocks uncompressed, in zlib's stored form: a reply's headers are not worth a compressor's memory.
 #[derive(Default)]
-pub struct HeaderWriter {
+pub(crate) struct HeaderWriter {
     begun: bool,
 }
 

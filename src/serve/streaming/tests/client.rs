@@ -53,7 +53,11 @@ pub struct Spdy {
 
 impl Spdy {
     /// Connects. The error is the status and head of the refusal.
-    pub async fn connect(url: &str, protocols: &[&str], dictionary: &[u8]) -> Result<Self, (u16, String)> {
+    pub(crate) async fn connect(
+        url: &str,
+        protocols: &[&str],
+        dictionary: &[u8],
+    ) -> Result<Self, (u16, String)> {
         let mut headers = "Upgrade: SPDY/3.1\r\n".to_owned();
         for protocol in protocols {
             headers.push_str("X-Stream-Protocol-Version: ");
@@ -85,14 +89,14 @@ impl Spdy {
     }
 
     /// Sends `SYN_STREAM` and returns the stream's id.
-    pub async fn open(&mut self, headers: &[(&str, &str)]) -> u32 {
+    pub(crate) async fn open(&mut self, headers: &[(&str, &str)]) -> u32 {
         let (frame, stream) = self.open_frame(headers);
         self.io.write_all(&frame).await.expect("it is sent");
         stream
     }
 
     /// The bytes of a `SYN_STREAM`, for tunnels.
-    pub fn open_frame(&mut self, headers: &[(&str, &str)]) -> (Vec<u8>, u32) {
+    pub(crate) fn open_frame(&mut self, headers: &[(&str, &str)]) -> (Vec<u8>, u32) {
         let mut plain = u32::try_from(headers.len()).expect("few").to_be_bytes().to_vec();
         for text in headers.iter().flat_map(|(name, value)| [name, value]) {
             plain.extend(u32::try_from(text.len()).expect("short").to_be_bytes());
@@ -111,24 +115,24 @@ impl Spdy {
     }
 
     /// A data frame.
-    pub async fn send(&mut self, stream: u32, bytes: &[u8], fin: bool) {
+    pub(crate) async fn send(&mut self, stream: u32, bytes: &[u8], fin: bool) {
         self.io.write_all(&data_frame(stream, bytes, fin)).await.expect("it is sent");
     }
 
     /// `PING`.
-    pub async fn ping(&mut self, id: u32) {
+    pub(crate) async fn ping(&mut self, id: u32) {
         let frame = [&[0x80, 3, 0, 6, 0, 0, 0, 4][..], &id.to_be_bytes()].concat();
         self.io.write_all(&frame).await.expect("it is sent");
     }
 
     /// `RST_STREAM`.
-    pub async fn cancel(&mut self, stream: u32) {
+    pub(crate) async fn cancel(&mut self, stream: u32) {
         let frame = [&[0x80, 3, 0, 3, 0, 0, 0, 8][..], &stream.to_be_bytes(), &[0, 0, 0, 5]].concat();
         self.io.write_all(&frame).await.expect("it is sent");
     }
 
     /// Reads until `done`, or the server closes the connection.
-    pub async fn until(&mut self, done: impl Fn(&Self) -> bool) {
+    pub(crate) async fn until(&mut self, done: impl Fn(&Self) -> bool) {
         let read = async {
             while !done(self) && !self.closed {
                 self.read().await;
@@ -150,7 +154,7 @@ impl Spdy {
     }
 
     /// Processes a frame.
-    pub fn take(&mut self, header: [u8; 8], payload: &[u8]) {
+    pub(crate) fn take(&mut self, header: [u8; 8], payload: &[u8]) {
         let number = |index: usize| {
             u32::from_be_bytes(payload[index * 4..index * 4 + 4].try_into().expect("four bytes"))
         };
@@ -178,13 +182,13 @@ impl Spdy {
     }
 
     /// A stream's data, as text.
-    pub fn text(&self, stream: u32) -> String {
+    pub(crate) fn text(&self, stream: u32) -> String {
         String::from_utf8_lossy(self.data.get(&stream).map_or(&[], Vec::as_slice)).into_owned()
     }
 }
 
 /// The bytes of a data frame.
-pub fn data_frame(stream: u32, bytes: &[u8], fin: bool) -> Vec<u8> {
+pub(crate) fn data_frame(stream: u32, bytes: &[u8], fin: bool) -> Vec<u8> {
     let length = u32::try_from(bytes.len()).expect("short").to_be_bytes();
     [&stream.to_be_bytes()[..], &[u8::from(fin), length[1], length[2], length[3]], bytes].concat()
 }
@@ -203,7 +207,7 @@ pub struct WebSocket {
 
 impl WebSocket {
     /// Connects. The error is the status and head of the refusal.
-    pub async fn connect(url: &str, protocol: &str) -> Result<Self, (u16, String)> {
+    pub(crate) async fn connect(url: &str, protocol: &str) -> Result<Self, (u16, String)> {
         let headers = format!(
             "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
              Sec-WebSocket-Protocol: {protocol}\r\n"
@@ -215,7 +219,7 @@ impl WebSocket {
     }
 
     /// A masked frame of `kind` (1 text, 2 binary, 9 ping).
-    pub async fn send(&mut self, kind: u8, bytes: &[u8]) {
+    pub(crate) async fn send(&mut self, kind: u8, bytes: &[u8]) {
         let mask = [0x37, 0xfa, 0x21, 0x3d];
         let mut frame = vec![0x80 | kind];
         match u16::try_from(bytes.len()) {
@@ -235,7 +239,7 @@ impl WebSocket {
     }
 
     /// Reads until `done`, or until the server has closed.
-    pub async fn until(&mut self, done: impl Fn(&Self) -> bool) {
+    pub(crate) async fn until(&mut self, done: impl Fn(&Self) -> bool) {
         let read = async {
             while !done(self) && !self.closed {
                 self.read().await;
@@ -265,7 +269,7 @@ impl WebSocket {
     }
 
     /// All bytes of a channel.
-    pub fn channel(&self, channel: u8) -> Vec<u8> {
+    pub(crate) fn channel(&self, channel: u8) -> Vec<u8> {
         let of_channel = self.messages.iter().filter(|message| message.first() == Some(&channel));
         of_channel.flat_map(|message| message[1..].to_vec()).collect()
     }
