@@ -179,7 +179,7 @@ impl Runtime for CriRuntime {
     async fn cgroup_driver(&self) -> Result<Option<CgroupDriver>, RuntimeError> {
         let request = cri::RuntimeConfigRequest {};
         match self.query("RuntimeConfig", self.runtime().runtime_config(request)).await {
-            Ok(answer) => Ok(convert::cgroup_driver_from_message(&answer)),
+            Ok(answer) => Ok(convert::cgroup_driver_from_message(answer)),
             Err(error) if error.kind == ErrorKind::Unimplemented => Ok(None),
             Err(error) => Err(error),
         }

@@ -45,7 +45,7 @@ enum PlegState {
 
 /// What happened to one container or sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum PlegEventKind {
+pub enum PlegEventKind {
     ContainerStarted,
     /// The container or sandbox ended.
     ContainerDied,

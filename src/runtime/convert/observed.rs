@@ -217,7 +217,7 @@ fn observed_mount(mount: cri::Mount) -> ObservedMount {
 
 /// The cgroup driver that the runtime wants; `None` when it does not report one, or reports an unknown one.
 #[must_use]
-pub(crate) fn cgroup_driver_from_message(answer: &cri::RuntimeConfigResponse) -> Option<CgroupDriver> {
+pub(crate) fn cgroup_driver_from_message(answer: cri::RuntimeConfigResponse) -> Option<CgroupDriver> {
     match cri::CgroupDriver::try_from(answer.linux.as_ref()?.cgroup_driver) {
         Ok(cri::CgroupDriver::Systemd) => Some(CgroupDriver::Systemd),
         Ok(cri::CgroupDriver::Cgroupfs) => Some(CgroupDriver::Cgroupfs),

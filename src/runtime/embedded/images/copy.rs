@@ -11,16 +11,16 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsE
 use std::path::{Path, PathBuf};
 
 use super::merged::{Merged, MergedNode, lookup, resolve, roots};
-use super::{Image, ImageError, ImageStore, io_error};
+use super::{Image, ImageError, io_error};
 use crate::platform::sys::dir::Handle;
 
-impl ImageStore {
+impl Image {
     /// Whether the image has something at `path`.
     ///
     /// # Errors
     /// When it cannot be read.
-    pub(crate) fn has_path(&self, image: &Image, path: &str) -> Result<bool, ImageError> {
-        let found = resolve(roots(image)?, Path::new(path));
+    pub(crate) fn has_path(&self, path: &str) -> Result<bool, ImageError> {
+        let found = resolve(roots(self)?, Path::new(path));
         Ok(found.map_err(io_error("look up in the image", Path::new(path)))?.is_some())
     }
 
@@ -30,14 +30,8 @@ impl ImageStore {
     ///
     /// # Errors
     /// When something cannot be read or written; `target` may be half full then.
-    pub(crate) fn copy_directory(
-        &self,
-        image: &Image,
-        path: &str,
-        target: &Path,
-        first_id: u32,
-    ) -> Result<(), ImageError> {
-        let found = resolve(roots(image)?, Path::new(path));
+    pub(crate) fn copy_directory(&self, path: &str, target: &Path, first_id: u32) -> Result<(), ImageError> {
+        let found = resolve(roots(self)?, Path::new(path));
         match found.map_err(io_error("look up in the image", Path::new(path)))? {
             Some(MergedNode::Directory(from)) => {
                 copy_tree(&from, target, first_id).map_err(io_error("copy from the image to", target))
@@ -135,10 +129,9 @@ mod tests {
         symlink("/etc/shadow", bottom.join("data/link")).unwrap();
         symlink("data", top.join("other")).unwrap();
         fs::write(bottom.join("secret"), "not in it").unwrap();
-        let store = ImageStore::open(&root.join("store")).unwrap();
         let image = Image { layers: vec![top, bottom.clone()], ..Image::default() };
 
-        store.copy_directory(&image, "/other", &target, 0).unwrap();
+        image.copy_directory("/other", &target, 0).unwrap();
         let read = |name: &str| fs::read_to_string(target.join(name)).unwrap();
         assert_eq!(
             (read("both"), read("deep/below"), read("deep/above")),
@@ -151,12 +144,12 @@ mod tests {
         assert_eq!(modified(target.join("tool")), modified(bottom.join("data/tool")));
         assert_eq!(fs::read_dir(&target).unwrap().count(), 4);
 
-        let has = |path: &str| store.has_path(&image, path).unwrap();
+        let has = |path: &str| image.has_path(path).unwrap();
         assert_eq!(["/data", "/other/deep", "/secret", "/nowhere"].map(has), [true, true, true, false]);
         let empty = root.join("empty");
         fs::create_dir(&empty).unwrap();
         for path in ["/nowhere", "/secret"] {
-            store.copy_directory(&image, path, &empty, 0).unwrap();
+            image.copy_directory(path, &empty, 0).unwrap();
             assert_eq!(fs::read_dir(&empty).unwrap().count(), 0, "{path}");
         }
         fs::remove_dir_all(root).unwrap();

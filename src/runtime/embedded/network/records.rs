@@ -23,7 +23,7 @@ const MAX_BYTES: u64 = 1024 * 1024;
 
 /// A port of the node that leads to a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct HostPort {
+pub struct HostPort {
     /// `TCP`, `UDP`, `SCTP`.
     pub protocol: String,
     /// Only on this address of the node; `None` for all.

@@ -397,7 +397,7 @@ fn fetch_layers(
         for words in heard {
             match words {
                 WorkerReport::Moved(index, done, state) => {
-                    progress(layer_progress(&layers[index], done, state))
+                    progress(layer_progress(&layers[index], done, state));
                 }
                 // The other workers only report that they were cancelled.
                 WorkerReport::Failed(error) => failure = Some(failure.take().unwrap_or(error)),

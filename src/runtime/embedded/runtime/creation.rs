@@ -271,7 +271,7 @@ impl Creation {
         let mut wanted = Vec::new();
         for destination in &image.defaults.volumes {
             let is_writable = !self.config.security.readonly_rootfs;
-            let has = || self.images.has_path(image, destination);
+            let has = || image.has_path(destination);
             if !is_writable || !has().map_err(|error| failed(destination)(&error))? {
                 wanted.push(destination);
             }
@@ -286,7 +286,7 @@ impl Creation {
             let path = root.join(number.to_string());
             files::make_new_dir(&path, 0o755)?;
             chown(&path, Some(first_id), Some(first_id)).map_err(|error| failed(destination)(&error))?;
-            let copied = self.images.copy_directory(image, destination, &path, first_id);
+            let copied = image.copy_directory(destination, &path, first_id);
             copied.map_err(|error| failed(destination)(&error))?;
             Ok((destination.clone(), path))
         };
