@@ -51,12 +51,14 @@ struct LogFile {
 }
 
 /// Mounts a tmpfs of at most `bytes` on the log directory. If an earlier start has mounted it, only its size
-/// is set.
-///
-/// # Errors
-/// The kernel's error.
-pub(crate) fn keep_in_memory(pod_logs_dir: &Path, bytes: u64) -> io::Result<()> {
-    mount::ensure_private_tmpfs(pod_logs_dir, bytes)
+/// is set. A failure must not keep pods from starting.
+pub(crate) fn keep_in_memory(pod_logs_dir: &Path, bytes: u64) {
+    if let Err(error) = mount::ensure_private_tmpfs(pod_logs_dir, bytes) {
+        log::error!(
+            path = pod_logs_dir.display().to_string(), err:% = error;
+            "Failed to keep container logs in memory, writing them to disk"
+        );
+    }
 }
 
 /// Rotates logs until it is dropped.

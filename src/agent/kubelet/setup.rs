@@ -382,7 +382,7 @@ impl<R: Runtime> AgentParts<R> {
         share_mounts_below(root).await;
         make_dir(&executor.pod_logs_dir, 0o750)?;
         if let Some(bytes) = resolved.flags.container_log_ram {
-            keep_logs_in_memory(&executor.pod_logs_dir, bytes);
+            container_logs::keep_in_memory(&executor.pod_logs_dir, bytes);
         }
         make_dir(&executor.volumes.pods_dir, 0o750)?;
         make_dir(&executor.container_logs_dir, 0o755)?;
@@ -595,14 +595,4 @@ impl<R: Runtime> AgentParts<R> {
 fn make_dir(path: &Path, mode: u32) -> Result<(), SetupError> {
     crate::platform::sys::dir::make_dir(path, mode)
         .map_err(|source| SetupError::Directory { path: path.to_owned(), source })
-}
-
-/// Mounts a tmpfs on the existing log directory. A failure must not keep pods from starting.
-fn keep_logs_in_memory(pod_logs_dir: &Path, bytes: u64) {
-    if let Err(error) = container_logs::keep_in_memory(pod_logs_dir, bytes) {
-        log::error!(
-            path = pod_logs_dir.display().to_string(), err:% = error;
-            "Failed to keep container logs in memory, writing them to disk"
-        );
-    }
 }

@@ -186,7 +186,7 @@ async fn broken_item_after_a_restart_keeps_its_stored_version() {
 #[tokio::test]
 async fn a_file_url_is_read_within_the_same_bounds() {
     let root = TempDir::new();
-    root.put("pods.yaml", "a=1");
+    root.put_lines("pods.yaml", "a=1");
     let url = format!("file://{}", root.join("pods.yaml").display());
     let mut source = source(&url, Vec::new(), None);
     assert_eq!(polls(&mut source, 2).await, ["a=1", "-"]);
