@@ -67,6 +67,30 @@ pub fn apply_default_tag(image: &str) -> Result<String, InvalidImageName> {
     Ok(if tag.is_none() && digest.is_none() { format!("{image}:latest") } else { image.to_owned() })
 }
 
+/// The registry of names without one.
+const DEFAULT_REGISTRY: &str = "docker.io";
+
+/// Registry and repository of a name without tag and digest: `docker.io` and `library/busybox` for `busybox`. The one
+/// place that decides which registry is asked, for pulls, logins and policies alike. Host names are case-insensitive,
+/// so the registry is in lower case, unless its capitals are all that tells it from a repository (`HOST/app`).
+#[must_use]
+pub(crate) fn split_registry(name: &str) -> (String, String) {
+    let (registry, repository) = match name.split_once('/') {
+        Some((first, rest)) if first.contains(['.', ':']) || first.eq_ignore_ascii_case("localhost") => {
+            (first.to_ascii_lowercase(), rest)
+        }
+        Some((first, rest)) if first.bytes().any(|b| b.is_ascii_uppercase()) => (first.to_owned(), rest),
+        _ => (DEFAULT_REGISTRY.to_owned(), name),
+    };
+    // Docker Hub's other name.
+    let registry = if registry == "index.docker.io" { DEFAULT_REGISTRY.to_owned() } else { registry };
+    if registry == DEFAULT_REGISTRY && !repository.contains('/') {
+        (registry, format!("library/{repository}"))
+    } else {
+        (registry, repository.to_owned())
+    }
+}
+
 fn invalid<T>(problem: &'static str) -> Result<T, InvalidImageName> {
     Err(InvalidImageName { problem })
 }

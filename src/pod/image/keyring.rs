@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use crate::codec::base64;
 use crate::model::api::decode::decode;
+use crate::model::image_name::split_registry;
 use crate::runtime::ImageAuth;
 
 /// The key that Docker's own tools write for Docker Hub.
@@ -142,21 +143,18 @@ pub(in crate::pod) fn repository_of(image: &str) -> String {
     let rest = image.split('@').next().unwrap_or_default();
     let last_slash = rest.rfind('/').map_or(0, |at| at + 1);
     let name = rest[last_slash..].find(':').map_or(rest, |at| &rest[..last_slash + at]);
-    match name.split_once('/') {
-        Some(("index.docker.io" | "docker.io", path)) if path.contains('/') => format!("docker.io/{path}"),
-        Some(("index.docker.io" | "docker.io", path)) => format!("docker.io/library/{path}"),
-        Some((first, _)) if first.contains(['.', ':']) || first == "localhost" => name.to_owned(),
-        Some(_) => format!("docker.io/{name}"),
-        None => format!("docker.io/library/{name}"),
-    }
+    let (registry, repository) = split_registry(name);
+    format!("{registry}/{repository}")
 }
 
 /// Ports are equal, hosts have as many labels and each one fits, the path begins alike.
 #[must_use]
 pub(in crate::pod) fn matches(pattern: &str, repository: &str) -> bool {
     let (pattern_host, pattern_path) = split_host(pattern);
+    let pattern_host = pattern_host.to_ascii_lowercase();
     let (host, path) = split_host(repository);
-    let ((pattern_name, pattern_port), (name, port)) = (split_port(pattern_host), split_port(host));
+    let host = host.to_ascii_lowercase();
+    let ((pattern_name, pattern_port), (name, port)) = (split_port(&pattern_host), split_port(&host));
     let (globs, labels): (Vec<&str>, Vec<&str>) =
         (pattern_name.split('.').collect(), name.split('.').collect());
     pattern_port == port
@@ -238,6 +236,12 @@ mod tests {
             ("https://index.docker.io/v1/", "grafana/loki", true),
             ("https://index.docker.io/v1/", "docker.io/grafana/loki", true),
             ("https://index.docker.io/v1/", "r.example/a", false),
+            // A registry although its name has neither a dot nor a port.
+            ("docker.io", "EVIL/x", false),
+            ("https://index.docker.io/v1/", "EVIL/x:v1", false),
+            ("evil", "EVIL/x", true),
+            ("docker.io", "Docker.IO/busybox", true),
+            ("R.example", "r.Example/a", true),
         ] {
             let mut keyring = Keyring::default();
             keyring.add(key, ImageAuth::of_user("me".into(), "x".into()));

@@ -5,10 +5,7 @@
 use std::fmt;
 
 use super::ImageError;
-use crate::model::image_name::apply_default_tag;
-
-/// The registry of names without one.
-const DEFAULT_REGISTRY: &str = "docker.io";
+use crate::model::image_name::{apply_default_tag, split_registry};
 
 /// A name in all its parts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -72,21 +69,8 @@ pub(crate) fn normalise_reference(text: &str) -> Result<Reference, ImageError> {
         Some(at) => (&rest[..last_slash + at], Some(rest[last_slash + at + 1..].to_owned())),
         None => (rest, None),
     };
-    let is_registry = |first: &str| {
-        first.contains(['.', ':']) || first == "localhost" || first.bytes().any(|b| b.is_ascii_uppercase())
-    };
-    let (registry, repository) = match name.split_once('/') {
-        Some((first, repository)) if is_registry(first) => (first, repository.to_owned()),
-        _ => (DEFAULT_REGISTRY, name.to_owned()),
-    };
-    // Docker Hub's other name.
-    let registry = if registry == "index.docker.io" { DEFAULT_REGISTRY } else { registry };
-    let repository = if registry == DEFAULT_REGISTRY && !repository.contains('/') {
-        format!("library/{repository}")
-    } else {
-        repository
-    };
-    Ok(Reference { registry: registry.to_owned(), repository, tag, digest })
+    let (registry, repository) = split_registry(name);
+    Ok(Reference { registry, repository, tag, digest })
 }
 
 #[cfg(test)]
@@ -103,6 +87,10 @@ mod tests {
             ("index.docker.io/a/b", "docker.io/a/b:latest".to_owned()),
             ("grafana/loki", "docker.io/grafana/loki:latest".to_owned()),
             ("localhost/a", "localhost/a:latest".to_owned()),
+            ("Docker.IO/busybox", "docker.io/library/busybox:latest".to_owned()),
+            ("Index.Docker.io/a/b", "docker.io/a/b:latest".to_owned()),
+            ("LOCALHOST/a", "localhost/a:latest".to_owned()),
+            ("HOST/a", "HOST/a:latest".to_owned()),
             ("localhost:5000/a/b:v1", "localhost:5000/a/b:v1".to_owned()),
             ("[2001:db8::1]:5000/a", "[2001:db8::1]:5000/a:latest".to_owned()),
             ("registry.k8s.io/pause:3.9", "registry.k8s.io/pause:3.9".to_owned()),

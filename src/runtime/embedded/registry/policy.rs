@@ -2,11 +2,14 @@
 //!
 //! Owns the file's format and the choice of a rule.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
 use super::PullError;
+use crate::codec::json::{self, Parsed};
+use crate::model::image_name::apply_default_tag;
 use crate::runtime::embedded::images::reference::Reference;
 
 /// The default policy file, used if it exists and no other is configured.
@@ -18,9 +21,13 @@ const MAX_FILE_BYTES: u64 = 1024 * 1024;
 #[must_use]
 pub(crate) fn policy_file(named: Option<&Path>) -> Option<PathBuf> {
     let usual = Path::new(DEFAULT_FILE);
-    // A file whose existence cannot be checked must not count as missing.
-    let usual = || usual.try_exists().unwrap_or(true).then(|| usual.to_owned());
-    named.map(Path::to_owned).or_else(usual)
+    named.map(Path::to_owned).or_else(|| is_there(usual).then(|| usual.to_owned()))
+}
+
+/// A link to a file that is missing, and a file whose existence cannot be checked, do not count as missing: pulls fail
+/// then, where without a policy they would not be checked.
+fn is_there(file: &Path) -> bool {
+    !matches!(file.symlink_metadata(), Err(error) if error.kind() == std::io::ErrorKind::NotFound)
 }
 
 /// The policy's rule for an image.
@@ -68,7 +75,11 @@ fn read(file: &Path) -> std::io::Result<String> {
 
 /// `{"images": {PATTERN: "accept" | "reject" | {"keys": [FILE, ...]}}}`
 fn parse(text: &str) -> Result<Vec<(String, Rule)>, String> {
-    let value: Value = serde_json::from_str(text).map_err(|error| format!("not JSON: {error}"))?;
+    let Parsed { value, duplicates } =
+        json::parse_one(text.as_bytes()).map_err(|error| format!("not JSON: {error}"))?;
+    if let Some(duplicate) = duplicates.first() {
+        return Err(format!("{duplicate} is defined twice"));
+    }
     let members = value.as_object().ok_or("not a JSON object")?;
     if let Some(unknown) = members.keys().find(|key| *key != "images") {
         return Err(format!("unknown key {unknown:?}; only \"images\" is supported"));
@@ -79,7 +90,12 @@ fn parse(text: &str) -> Result<Vec<(String, Rule)>, String> {
         check_pattern(pattern)?;
         Ok((pattern.clone(), rule(value).map_err(|problem| format!("images[{pattern:?}]: {problem}"))?))
     };
-    images.iter().map(one).collect()
+    let rules: Vec<(String, Rule)> = images.iter().map(one).collect::<Result<_, String>>()?;
+    let mut known = BTreeSet::new();
+    match rules.iter().find(|(pattern, _)| !known.insert(pattern.to_ascii_lowercase())) {
+        Some((pattern, _)) => Err(format!("images[{pattern:?}] is defined twice: hosts have no case")),
+        None => Ok(rules),
+    }
 }
 
 fn rule(value: &Value) -> Result<Rule, String> {
@@ -110,10 +126,15 @@ fn check_pattern(pattern: &str) -> Result<(), String> {
         "'*' must stand alone, or for the first labels of a host such as \"*.example.com\""
     } else if path.contains([':', '@']) {
         "must not contain a tag or digest"
-    } else if name.is_empty() || path.ends_with('/') || path.contains("//") {
-        "must be a registry and a path"
+    } else if name.eq_ignore_ascii_case("index.docker.io") {
+        "never matches: images of Docker Hub are below \"docker.io\""
     } else {
-        return Ok(());
+        // As an image below the pattern, which is written as images are.
+        let image = format!("{name}/{}x", if path.is_empty() { String::new() } else { format!("{path}/") });
+        match apply_default_tag(&image) {
+            Ok(_) => return Ok(()),
+            Err(_) => "must be a registry and a path, as in the name of an image",
+        }
     };
     Err(format!("images[{pattern:?}]: {problem}"))
 }
@@ -137,15 +158,14 @@ fn rank(pattern: &str, image: &Reference) -> Option<(bool, usize, usize)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::platform::testing::TempDir;
     use crate::runtime::embedded::images::reference::normalise_reference;
 
     fn rule_of(text: &str, image: &str) -> Result<Rule, String> {
-        let file =
-            std::env::temp_dir().join(format!("edge-agent-policy-{:?}.json", std::thread::current().id()));
+        let directory = TempDir::new();
+        let file = directory.join("policy.json");
         std::fs::write(&file, text).unwrap();
-        let found = rule_for(&file, &normalise_reference(image).unwrap());
-        std::fs::remove_file(&file).unwrap();
-        found.map_err(|error| error.to_string())
+        rule_for(&file, &normalise_reference(image).unwrap()).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -171,11 +191,14 @@ mod tests {
             ("localhost:5000/a", "accept"),
             ("A.B.Example.COM/y", "reject \"*.b.example.com\""),
             ("localhost:5001/a", "reject not"),
+            ("Docker.IO/busybox", "2 keys"),
+            ("LOCALHOST:5000/a", "accept"),
         ] {
             assert_eq!(word(image), expected, "{image}");
         }
         let Rule::Keys(files) = rule_of(policy, "busybox").unwrap() else { panic!("it has keys") };
-        assert_eq!(files, [std::env::temp_dir().join("b.pem"), PathBuf::from("/k/c.pem")]);
+        assert!(files[0].is_absolute() && files[0].ends_with("b.pem"), "beside the policy: {files:?}");
+        assert_eq!(files[1], PathBuf::from("/k/c.pem"));
         assert_eq!(rule_of(r#"{"images": {"*": "accept"}}"#, "busybox"), Ok(Rule::Accept));
     }
 
@@ -190,6 +213,15 @@ mod tests {
             (r#"{"images": {"docker.io/a:v1": "accept"}}"#, "tag or digest"),
             (r#"{"images": {"docker.io/a*": "accept"}}"#, "'*' must stand alone"),
             (r#"{"images": {"docker.io/a/": "accept"}}"#, "must be a registry and a path"),
+            (r#"{"images": {"r.example/X": "accept"}}"#, "must be a registry and a path"),
+            (r#"{"images": {"r.example ": "accept"}}"#, "must be a registry and a path"),
+            (r#"{"images": {".example.com": "accept"}}"#, "must be a registry and a path"),
+            (r#"{"images": {"r.example./x": "accept"}}"#, "must be a registry and a path"),
+            (r#"{"images": {"r.example/../x": "accept"}}"#, "must be a registry and a path"),
+            (r#"{"images": {"index.docker.io/a": "accept"}}"#, "below \"docker.io\""),
+            (r#"{"images": {"*": "reject", "*": "accept"}}"#, "images.* is defined twice"),
+            (r#"{"images": {"*": "reject"}, "images": {"*": "accept"}}"#, "images is defined twice"),
+            (r#"{"images": {"r.example": "reject", "R.example": "accept"}}"#, "is defined twice"),
             (r#"{"images": {"*": "allow"}}"#, "images[\"*\"]: must be \"accept\""),
             (r#"{"images": {"*": {"keys": []}}}"#, "at least one file"),
             (r#"{"images": {"*": {"keys": ["k"], "or": 1}}}"#, "must be \"accept\", \"reject\" or"),
@@ -197,7 +229,20 @@ mod tests {
             let error = rule_of(text, "busybox").unwrap_err();
             assert!(error.contains(words) && error.contains(".json: "), "{text}: {error}");
         }
+        let scheme = rule_of(r#"{"images": {"https://r.example": "accept"}}"#, "busybox").unwrap_err();
+        assert!(scheme.contains("images[\"https://r.example\"]: must"), "{scheme}");
         let missing = rule_for(Path::new("/nonexistent/p.json"), &normalise_reference("a").unwrap());
         assert!(missing.unwrap_err().to_string().starts_with("/nonexistent/p.json: cannot be read"));
+    }
+
+    #[test]
+    fn dangling_link_is_a_policy_that_cannot_be_read() {
+        let directory = TempDir::new();
+        let file = directory.join("policy.json");
+        assert!(!is_there(&file));
+        std::os::unix::fs::symlink("/nonexistent/p.json", &file).unwrap();
+        assert!(is_there(&file));
+        let refused = rule_for(&file, &normalise_reference("a").unwrap()).unwrap_err().to_string();
+        assert!(refused.contains("cannot be read"), "{refused}");
     }
 }
