@@ -13,7 +13,7 @@ use std::path::{Component, Path, PathBuf};
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag};
 use nix::libc;
-use nix::sys::stat::{Mode, SFlag, fstat, mkdirat, mknodat};
+use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat, mkdirat, mknodat};
 use nix::unistd::{Gid, Uid, fchownat, symlinkat};
 
 use super::mount_tree::{NO_DEV, NO_EXEC, NO_SUID, NewFileSystem};
@@ -267,7 +267,20 @@ impl ContainerRoot {
             nix::sys::stat::umask(umask);
             outcome
         };
+        let is_same = |stat: &FileStat| {
+            SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == kind
+                && (kind == SFlag::S_IFIFO || stat.st_rdev == device)
+        };
         match make() {
+            Err(Errno::EEXIST) if fstat(&parent)?.st_dev != fstat(&self.0)?.st_dev => {
+                // A mount. What is in it may be the node's own, or a user's: it is neither replaced nor changed.
+                let there = fstatat(&parent, name, AtFlags::AT_SYMLINK_NOFOLLOW)?;
+                if is_same(&there) {
+                    return Ok(());
+                }
+                let problem = "another file is there, in a volume: mount the device elsewhere";
+                return Err(io::Error::new(io::ErrorKind::AlreadyExists, problem));
+            }
             Err(Errno::EEXIST) => {
                 nix::unistd::unlinkat(&parent, name, nix::unistd::UnlinkatFlags::NoRemoveDir)?;
                 make()?;
@@ -279,9 +292,7 @@ impl ContainerRoot {
         let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let found = nix::fcntl::openat(&parent, name, flags, Mode::empty())?;
         let stat = fstat(&found)?;
-        let is_ours = SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == kind
-            && (kind == SFlag::S_IFIFO || stat.st_rdev == device);
-        if !is_ours {
+        if !is_same(&stat) {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "replaced while being created"));
         }
         set_owner(found.as_fd(), node.uid, node.gid)
@@ -478,6 +489,23 @@ mod tests {
         assert!(found.file_type().is_fifo());
         assert_eq!(found.permissions().mode() & 0o7777, 0o666);
         assert_eq!(std::fs::metadata(&target).unwrap().permissions().mode() & 0o7777, 0o600);
+        std::fs::remove_dir_all(&base).unwrap();
+    }
+
+    #[test]
+    fn node_replaces_nothing_in_a_mount_below_the_root() {
+        let base = Path::new("/dev/shm").join(format!("edge-agent-node-{}", std::process::id()));
+        std::fs::create_dir_all(&base).unwrap();
+        let (file, fifo) = (base.join("file"), base.join("fifo"));
+        std::fs::write(&file, "a user's").unwrap();
+        nix::unistd::mkfifo(&fifo, Mode::from_bits_truncate(0o600)).unwrap();
+        let root = ContainerRoot::open(Path::new("/")).unwrap();
+        let node = DeviceNode { kind: NodeKind::Pipe, major: 0, minor: 0, mode: 0o666, uid: 7, gid: 8 };
+        let refused = root.make_node(&file, node).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::AlreadyExists, "{refused}");
+        assert_eq!(std::fs::read(&file).unwrap(), b"a user's");
+        root.make_node(&fifo, node).unwrap();
+        assert_eq!(std::fs::metadata(&fifo).unwrap().permissions().mode() & 0o777, 0o600, "as it was");
         std::fs::remove_dir_all(&base).unwrap();
     }
 }
