@@ -141,12 +141,8 @@ pub enum ImageError {
     #[error("layer {0} does not exist: pull or import the image again")]
     LayerMissing(String),
     /// The archive of images cannot be read.
-    #[error("read image archive {path:?}")]
-    Archive {
-        path: PathBuf,
-        #[source]
-        source: TarError,
-    },
+    #[error("read the archive")]
+    Archive(#[source] TarError),
     /// An archive or layout that cannot be imported.
     #[error("import {path:?}")]
     Import {

@@ -47,20 +47,20 @@ impl Files {
         if !metadata.is_file() {
             return Err(ImageError::Invalid("not a file or directory".to_owned()));
         }
-        let broken = |source| ImageError::Archive { path: path.to_owned(), source };
-        let is_plain = Decompress::new(&file).map_err(|error| broken(TarError::Read(error)))?.is_plain();
+        let unreadable = |error| ImageError::Archive(TarError::Read(error));
+        let is_plain = Decompress::new(&file).map_err(unreadable)?.is_plain();
         (&file).rewind().map_err(io_error("read", path))?;
         let mut members = BTreeMap::new();
         if is_plain {
             let mut tar = TarReader::new(&file);
-            while let Some(entry) = tar.next_entry().map_err(broken)? {
+            while let Some(entry) = tar.next_entry().map_err(ImageError::Archive)? {
                 note(&mut members, &entry)?;
-                tar.pass().map_err(broken)?;
+                tar.pass().map_err(ImageError::Archive)?;
             }
         } else {
-            let stream = Decompress::new(&file).map_err(|error| broken(TarError::Read(error)))?;
+            let stream = Decompress::new(&file).map_err(unreadable)?;
             let mut tar = TarReader::new(io::BufReader::with_capacity(64 * 1024, stream));
-            while let Some(entry) = tar.next_entry().map_err(broken)? {
+            while let Some(entry) = tar.next_entry().map_err(ImageError::Archive)? {
                 note(&mut members, &entry)?;
             }
         }
@@ -151,7 +151,7 @@ impl Archive {
     }
 
     fn read(&mut self, at: u64, size: u64) -> Result<Box<dyn Read + '_>, ImageError> {
-        let broken = |error| ImageError::Archive { path: self.path.clone(), source: TarError::Read(error) };
+        let broken = |error| ImageError::Archive(TarError::Read(error));
         let open = || File::open(&self.path);
         if self.is_plain {
             let mut file = open().map_err(broken)?;
@@ -166,11 +166,7 @@ impl Archive {
             return Err(ImageError::Invalid("the archive cannot be reopened".to_owned()));
         };
         let far = at - *read;
-        let skipped = skip(stream, far).map_err(|error| ImageError::Archive {
-            path: self.path.clone(),
-            source: TarError::Read(error),
-        })?;
-        *read += skipped;
+        *read += skip(stream, far).map_err(broken)?;
         Ok(Box::new(Counted { stream, read, left: size }))
     }
 }

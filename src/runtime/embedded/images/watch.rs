@@ -129,7 +129,8 @@ impl ImageStore {
                     imported.images.extend(images);
                 }
                 Err(error) => {
-                    let (again, why) = (is_machine_error(&error), chain(&error));
+                    let cause = if let ImageError::Import { source, .. } = &error { source } else { &error };
+                    let (again, why) = (is_machine_error(&error), chain(cause));
                     let message = if again {
                         format!("the image archive cannot be imported and is tried again: {why}")
                     } else {
