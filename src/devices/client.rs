@@ -9,10 +9,9 @@ use prost::bytes::{Buf, BufMut};
 use tonic::client::Grpc;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder, Streaming};
 use tonic::codegen::http::uri::PathAndQuery;
-use tonic::transport::Channel;
 use tonic::{Request, Status};
 
-use crate::runtime::cri::unix_channel;
+use crate::platform::grpc::Channel;
 
 /// A connection to a plugin.
 #[derive(Clone)]
@@ -27,7 +26,7 @@ impl PluginClient {
     /// A client for the server on this socket. Connects on the first call.
     #[must_use]
     pub fn new(socket: PathBuf) -> Self {
-        Self { channel: unix_channel(socket) }
+        Self { channel: Channel::unix(socket) }
     }
 
     /// Sends a request and waits for the response.
@@ -41,7 +40,7 @@ impl PluginClient {
         limit: Duration,
     ) -> Result<Vec<u8>, String> {
         let call = async {
-            let mut grpc = self.ready().await?;
+            let mut grpc = Grpc::new(self.channel.clone());
             let answer = grpc.unary(Request::new(message), PathAndQuery::from_static(path), Raw).await;
             answer.map(tonic::Response::into_inner).map_err(|status| status_message(&status))
         };
@@ -55,19 +54,13 @@ impl PluginClient {
     /// As [`Self::call`].
     pub(crate) async fn stream(&self, path: &'static str, limit: Duration) -> Result<Messages, String> {
         let call = async {
-            let mut grpc = self.ready().await?;
+            let mut grpc = Grpc::new(self.channel.clone());
             let answer =
                 grpc.server_streaming(Request::new(Vec::new()), PathAndQuery::from_static(path), Raw).await;
             answer.map(tonic::Response::into_inner).map_err(|status| status_message(&status))
         };
         let late = |_| "rpc error: code = DeadlineExceeded desc = context deadline exceeded".to_owned();
         tokio::time::timeout(limit, call).await.map_err(late)?.map(Messages)
-    }
-
-    async fn ready(&self) -> Result<Grpc<Channel>, String> {
-        let mut grpc = Grpc::new(self.channel.clone());
-        grpc.ready().await.map_err(|error| crate::platform::logging::chain(&error))?;
-        Ok(grpc)
     }
 }
 

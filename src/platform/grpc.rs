@@ -1,10 +1,11 @@
-//! The server's side of gRPC's framing over HTTP/2, for single-threaded handlers.
+//! gRPC over HTTP/2: the connection of clients, and the server's side of the framing for single-threaded handlers.
 //!
 //! Owns messages' frames, statuses and trailers. Generated services would require every handler to be `Send`,
 //! which the agent's handlers, by design, are not; what they add beyond this file is compression and
 //! interceptors.
 
 mod authority;
+mod channel;
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -27,6 +28,8 @@ use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 
 use authority::Named;
+
+pub use channel::Channel;
 
 /// Largest message either way, the kubelet's limit.
 const MAX_MESSAGE_BYTES: usize = 16 << 20;

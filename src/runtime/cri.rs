@@ -11,12 +11,12 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::time::Duration;
 
-use tonic::transport::Channel;
 use tonic::{Response, Status};
 
 use crate::model::observed::{ObservedContainer, ObservedSandbox};
 use crate::model::runtime_config::CgroupDriver;
 use crate::model::types::{ContainerId, PodUid, SandboxId};
+use crate::platform::grpc::Channel;
 use crate::platform::proto::runtime as cri;
 use crate::platform::proto::runtime::image_service_client::ImageServiceClient;
 use crate::platform::proto::runtime::runtime_service_client::RuntimeServiceClient;
@@ -33,7 +33,7 @@ mod streaming;
 mod stuck;
 mod usage;
 
-pub(crate) use endpoint::{EndpointError, unix_channel};
+pub(crate) use endpoint::EndpointError;
 
 use crate::runtime::cri::call_limits::{CallKind, CallLimits};
 use call::{answered, bounded, command_answer, forgive_not_found, unbounded};

@@ -1,21 +1,16 @@
 //! The program serving CRI, with everything of one test's own, and a client's requests.
 
 use std::collections::BTreeMap;
-use std::future::Future;
-use std::path::PathBuf;
-use std::pin::Pin;
+use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
+use edge_agent::platform::grpc::Channel;
 use edge_agent::platform::proto::runtime as cri;
 use edge_agent::platform::proto::runtime::image_service_client::ImageServiceClient;
 use edge_agent::platform::proto::runtime::runtime_service_client::RuntimeServiceClient;
-use hyper_util::rt::TokioIo;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use tokio::net::UnixStream;
-use tonic::transport::{Channel, Endpoint, Uri};
 
 use crate::support::agent::{binary, cgroup_root};
 use crate::support::containerd::tail;
@@ -24,25 +19,6 @@ use crate::support::scratch::Scratch;
 
 /// How long anything may take on a machine that is busy compiling.
 pub const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Connects to a Unix socket, whatever the address says.
-#[derive(Clone)]
-struct Connector(PathBuf);
-
-impl tower_service::Service<Uri> for Connector {
-    type Response = TokioIo<UnixStream>;
-    type Error = std::io::Error;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, _: Uri) -> Self::Future {
-        let path = self.0.clone();
-        Box::pin(async move { UnixStream::connect(path).await.map(TokioIo::new) })
-    }
-}
 
 /// A server and a client of it.
 pub struct Served {
@@ -224,15 +200,12 @@ impl Drop for Served {
 }
 
 async fn connect(scratch: &Scratch) -> Channel {
-    let endpoint = Endpoint::from_static("http://cri");
+    let socket = scratch.path().join("cri.sock");
     let deadline = tokio::time::Instant::now() + PATIENCE;
-    loop {
-        let connector = Connector(scratch.path().join("cri.sock"));
-        if let Ok(channel) = endpoint.connect_with_connector(connector).await {
-            return channel;
-        }
+    while UnixStream::connect(&socket).is_err() {
         let log = || tail(&scratch.path().join("log"));
         assert!(tokio::time::Instant::now() < deadline, "it does not listen: {}", log());
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+    Channel::unix(socket)
 }

@@ -124,7 +124,8 @@ fn broken_archive_is_a_problem_until_it_is_gone_embedded() {
         let archive = node.runtime.scratch().path().join("images/bad.tar");
         fs::write(&archive, "no archive").unwrap();
         node.agent.start();
-        let expected = format!("{}: the image archive cannot be imported: read the archive: ", archive.display());
+        let expected =
+            format!("{}: the image archive cannot be imported: read the archive: ", archive.display());
         wait_for("the problem", PATIENCE, || {
             let said = node.agent.cli(&["status", "--exit-zero"])?;
             let is_listed = said.contains(&expected) && said.contains("replace it with a complete one");

@@ -2,19 +2,15 @@
 //!
 //! Owns the connection for it and the messages of its failures, which are the kubelet's.
 
-use std::future::Future;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
+use hyper::http::uri::Authority;
 use tokio::time::timeout_at;
-use tonic::transport::{Endpoint, Uri};
 use tonic::{Code, Status};
 
 use super::{HandlerError, PROBE_USER_AGENT, ServingStatus, authority, deadline, dial};
 use crate::model::types::go_duration;
+use crate::platform::grpc::Channel;
 use crate::platform::proto::health::HealthCheckRequest;
 use crate::platform::proto::health::health_check_response::ServingStatus as Known;
 use crate::platform::proto::health::health_client::HealthClient;
@@ -39,13 +35,11 @@ pub(super) async fn check(
         }
         Err(_) => return failed(not_connected(&address, timeout)),
     };
-    let endpoint = Endpoint::from_shared(format!("http://{address}"))
-        .and_then(|endpoint| endpoint.user_agent(PROBE_USER_AGENT));
-    let endpoint = match endpoint {
-        Ok(endpoint) => endpoint,
+    let authority = match Authority::try_from(address.as_str()) {
+        Ok(authority) => authority,
         Err(error) => return failed(format!("error: failed to connect service at {address:?}: {error}")),
     };
-    let channel = match timeout_at(deadline, endpoint.connect_with_connector(Once(Some(stream)))).await {
+    let channel = match timeout_at(deadline, Channel::over(stream, authority, PROBE_USER_AGENT)).await {
         Ok(Ok(channel)) => channel,
         Ok(Err(error)) => return failed(format!("error: failed to connect service at {address:?}: {error}")),
         Err(_) => return failed(not_connected(&address, timeout)),
@@ -76,23 +70,5 @@ fn explain(status: &Status) -> String {
             "error: this server does not implement the grpc health protocol (grpc.health.v1.Health): {message}"
         ),
         code => format!("error: health rpc probe failed: rpc error: code = {code:?} desc = {message}"),
-    }
-}
-
-/// Hands out the connection that is there already.
-struct Once(Option<TcpStream>);
-
-impl tower_service::Service<Uri> for Once {
-    type Response = TokioIo<TcpStream>;
-    type Error = std::io::Error;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, std::io::Error>> + Send>>;
-
-    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), std::io::Error>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, _uri: Uri) -> Self::Future {
-        let stream = self.0.take().map(TokioIo::new);
-        Box::pin(async move { stream.ok_or_else(|| std::io::ErrorKind::NotConnected.into()) })
     }
 }

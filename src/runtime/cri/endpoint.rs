@@ -1,30 +1,13 @@
 //! Endpoints of the configuration into channels over Unix sockets.
 //!
-//! Owns the accepted forms and the connection's settings.
+//! Owns the accepted forms.
 
-use std::future::Future;
-use std::io;
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
-use std::task::{Context, Poll};
-use std::time::Duration;
 
-use hyper_util::rt::TokioIo;
-use tokio::net::UnixStream;
-use tonic::transport::{Channel, Endpoint, Uri};
+use crate::platform::grpc::Channel;
 
-/// The kubelet's shortest connect timeout. A socket whose owner accepts no connections must not hang a call.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Pings detect a runtime that hangs during a call without a time limit. gRPC servers in Go disconnect
-/// clients that ping more often than every five minutes.
-const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(330);
-/// How long an answer to a ping may take.
-const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(30);
 /// What fits into a socket address, its final zero left out.
 const MAX_SOCKET_PATH_BYTES: usize = 107;
-/// Requests to one channel are queued in front of the connection; few can be under way in one agent.
-const QUEUE_LENGTH: usize = 64;
-
 /// Why an endpoint cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EndpointError {
@@ -66,18 +49,7 @@ pub(super) fn channel(field: &'static str, endpoint: &str) -> Result<Channel, En
     if !endpoint.contains(':') {
         log::warn!(field, endpoint; "Endpoint without scheme is deprecated; add the prefix unix://");
     }
-    Ok(unix_channel(path))
-}
-
-/// A channel to the server on the socket; it connects on first use.
-#[must_use]
-pub(crate) fn unix_channel(path: PathBuf) -> Channel {
-    Endpoint::from_static("http://localhost")
-        .connect_timeout(CONNECT_TIMEOUT)
-        .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
-        .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
-        .buffer_size(QUEUE_LENGTH)
-        .connect_with_connector_lazy(UnixConnector { path })
+    Ok(Channel::unix(path))
 }
 
 fn socket_path(field: &'static str, endpoint: &str) -> Result<PathBuf, EndpointError> {
@@ -98,31 +70,6 @@ fn socket_path(field: &'static str, endpoint: &str) -> Result<PathBuf, EndpointE
         return Err(EndpointError::TooLong { field, endpoint: owned() });
     }
     Ok(PathBuf::from(path))
-}
-
-/// Opens the socket, regardless of the URI that is requested.
-struct UnixConnector {
-    path: PathBuf,
-}
-
-impl tower_service::Service<Uri> for UnixConnector {
-    type Response = TokioIo<UnixStream>;
-    type Error = io::Error;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, io::Error>> + Send>>;
-
-    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), io::Error>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, _uri: Uri) -> Self::Future {
-        let path = self.path.clone();
-        Box::pin(async move {
-            let connected = UnixStream::connect(&path).await.map_err(|error| {
-                io::Error::new(error.kind(), format!("connect to {}: {error}", path.display()))
-            });
-            connected.map(TokioIo::new)
-        })
-    }
 }
 
 #[cfg(test)]

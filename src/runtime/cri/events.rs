@@ -19,10 +19,10 @@ use prost::Message;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
-use tonic::transport::Channel;
 use tonic::{Code, Status, Streaming};
 
 use crate::model::back_off::Retry;
+use crate::platform::grpc::Channel;
 use crate::platform::proto::containerd_events::events_client::EventsClient;
 use crate::platform::proto::containerd_events::{Envelope, SubscribeRequest, TaskExit};
 use crate::platform::proto::runtime::runtime_service_client::RuntimeServiceClient;

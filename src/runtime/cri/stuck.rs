@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use tonic::Request;
 use tonic::metadata::MetadataValue;
-use tonic::transport::Channel;
 
 use super::call::bounded;
 use crate::model::types::ContainerId;
+use crate::platform::grpc::Channel;
 use crate::platform::proto::containerd_tasks::tasks_client::TasksClient;
 use crate::platform::proto::containerd_tasks::{DeleteTaskRequest, KillRequest};
 use crate::runtime::RuntimeError;
