@@ -161,7 +161,7 @@ pub enum Finished {
 pub async fn run(resolved: &Resolved, environment: &DaemonEnvironment) -> Result<Finished, SetupError> {
     let (trigger, shutdown) = shutdown::channel();
     rt::spawn("signals", shutdown::watch_signals(trigger.clone()).map_err(SetupError::Signals)?);
-    let notifier = Notifier::connect(environment.notify_socket.as_deref())?;
+    let notifier = Rc::new(Notifier::connect(environment.notify_socket.as_deref())?);
     let watchdog = watchdog_interval(
         environment.watchdog_usec.as_deref(),
         environment.watchdog_pid.as_deref(),
@@ -179,7 +179,6 @@ pub async fn run(resolved: &Resolved, environment: &DaemonEnvironment) -> Result
         openrc_state: environment.openrc_state.clone(),
     };
     let image_problems = embedded::ImageProblems::default();
-    let notifier = Rc::new(notifier);
     let watched = Watched { notifier, watchdog, shutdown, ruler, image_problems: Rc::clone(&image_problems) };
     if endpoint == embedded::ENDPOINT {
         make_dir(&resolved.flags.root_dir, 0o750)?;
