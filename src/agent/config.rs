@@ -223,5 +223,10 @@ fn run(
         Some("raw") => return Ok(Invocation::Version(VersionKind::Raw)),
         _ => {}
     }
-    typed::resolve(args, environment).map(wrap)
+    let invocation = wrap(typed::resolve(args, environment)?);
+    // `agent cri` is the embedded runtime, whatever runtime the same configuration names for the kubelet.
+    if let Invocation::Run(resolved) | Invocation::Config { resolved, .. } = &invocation {
+        typed::check_image_policy(resolved)?;
+    }
+    Ok(invocation)
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use edge_agent::runtime::ImageAuth;
 use edge_agent::runtime::embedded::images::{ImageStore, digest_of};
-use edge_agent::runtime::embedded::registry::PullRequest;
+use edge_agent::runtime::embedded::registry::{Progress, PullRequest};
 use serde_json::json;
 
 use super::fake::{Asked, FakeRegistry, answer, answer_head};
@@ -319,6 +319,34 @@ fn an_index_is_searched_for_the_platform() {
     let (pulled, _) = pull_here(&request).unwrap();
     assert_eq!(pulled.image_id, image.config.digest);
     assert_eq!(pulled.repo_digest, format!("127.0.0.1:{}/a/b@{}", registry.port, index.digest));
+}
+
+#[test]
+fn configuration_of_another_platform_is_pulled_with_a_warning() {
+    let scratch = Scratch::new();
+    let warnings = |image: &TestImage, tag: &Blob, store: &str| {
+        let registry = FakeRegistry::serving(image, tag, |_, _| false);
+        let (_, heard) = pull_here(&request(&registry.reference(), &scratch.dir(store))).unwrap();
+        let warning = |progress| match progress {
+            Progress::Warning { message, .. } => Some(message),
+            _ => None,
+        };
+        heard.into_iter().filter_map(warning).collect::<Vec<_>>()
+    };
+    let layer = [tar_of("hello", b"hello")];
+    let foreign = TestImage::of(&layer, "arm64");
+    let words = ["its configuration is for linux/arm64, not for linux/amd64: it may not run"];
+    assert_eq!(warnings(&foreign, &foreign.manifest, "single"), words);
+    for (number, platform) in
+        [json!({"os": "linux", "architecture": "amd64"}), json!(null)].iter().enumerate()
+    {
+        let index = TestImage::index(&[(&foreign, platform.clone())]);
+        assert_eq!(warnings(&foreign, &index, &format!("index-{number}")), words, "{platform}");
+    }
+    for (number, architecture) in ["amd64", "x86_64", "386", ""].into_iter().enumerate() {
+        let image = TestImage::of(&layer, architecture);
+        assert!(warnings(&image, &image.manifest, &format!("good-{number}")).is_empty(), "{architecture}");
+    }
 }
 
 #[test]

@@ -149,7 +149,28 @@ fn an_index_is_pulled_by_tag_and_by_digest() {
     // By digest into another store, which then has no tag of it.
     let by_digest = scratch.dir("by-digest");
     pull_here(&request(&repo_digest, &by_digest)).unwrap();
-    assert_eq!(ids(&by_digest), [(here.config.digest, vec![], vec![repo_digest])]);
+    let by_digest_alone = [(here.config.digest.clone(), vec![], vec![repo_digest])];
+    assert_eq!(ids(&by_digest), by_digest_alone);
+
+    // A tag beside the digest, even one that names another image there, is neither made nor moved.
+    let both = registry.reference(&format!("a/b:amd@{}", index.digest));
+    let beside = scratch.dir("beside");
+    let (pulled, _) = pull_here(&request(&both, &beside)).unwrap();
+    assert_eq!((pulled.image_id, pulled.reference), (here.config.digest.clone(), both.clone()));
+    assert_eq!(ids(&beside), by_digest_alone);
+    pull_here(&request(&registry.reference("a/b:amd"), &beside)).unwrap();
+    let tagged = ids(&beside);
+    pull_here(&request(&both, &beside)).unwrap();
+    let other_tag = registry.reference(&format!("a/b:gone@{}", index.digest));
+    pull_here(&request(&other_tag, &beside)).unwrap();
+    assert_eq!(ids(&beside), tagged);
+    // A store that is opened again, as after a restart, has it by the whole reference.
+    let store = ImageStore::open(&beside).unwrap();
+    for reference in [&both, &other_tag] {
+        assert_eq!(store.resolve(reference).unwrap().unwrap().id, here.config.digest);
+    }
+    assert_eq!(store.resolve(&registry.reference("a/b:gone")).unwrap(), None);
+
     let missing = scratch.dir("missing");
     let message = failure(&request(&registry.reference("a/b:nope"), &missing));
     let reference = registry.reference("a/b:nope");

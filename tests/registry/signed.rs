@@ -8,6 +8,7 @@ use edge_agent::runtime::embedded::registry::{PullErrorKind, PullRequest, pull_i
 use serde_json::{Value, json};
 
 use super::docker::{Registry, agent, openssl};
+use super::fake::{FakeRegistry, answer};
 use super::image::{Blob, INDEX, MANIFEST, TestImage, failure, pull_here, request, tar_of};
 use crate::support::scratch::Scratch;
 
@@ -81,14 +82,16 @@ impl Signed {
 
     /// A request under a policy that wants this of everything in the registry.
     fn asked(&self, rule: &Value, store: &str) -> PullRequest {
-        let host = format!("127.0.0.1:{}", self.registry.port);
+        self.asked_of(self.registry.port, rule, store)
+    }
+
+    fn asked_of(&self, port: u16, rule: &Value, store: &str) -> PullRequest {
+        let host = format!("127.0.0.1:{port}");
+        let image = format!("{host}/a/b:v1");
         let policy = json!({"images": {host: rule}});
         let file = self.keys.join("policy.json");
         std::fs::write(&file, policy.to_string()).unwrap();
-        PullRequest {
-            policy: Some(file),
-            ..request(&self.registry.reference("a/b:v1"), &self.scratch.dir(store))
-        }
+        PullRequest { policy: Some(file), ..request(&image, &self.scratch.dir(store)) }
     }
 
     /// With a key named beside the policy.
@@ -155,6 +158,83 @@ fn a_signature_of_something_else_is_none() {
     refused(&signed.with_key("good", "none"), "signature does not match any of the keys");
     signed.publish(digest, &[]);
     refused(&signed.with_key("good", "none"), "is not signed");
+}
+
+/// A layer of a manifest of signatures, and its payload.
+fn claim(payload: &Blob, signature: &str) -> Value {
+    let mut layer = payload.descriptor(PAYLOAD);
+    layer["annotations"] = json!({"dev.cosignproject.cosign/signature": signature});
+    layer
+}
+
+#[test]
+fn malformed_claim_hides_no_good_one_in_either_order() {
+    let signed = Signed::new();
+    let digest = &signed.image.manifest.digest;
+    let good_payload = Blob::new(payload(TYPE, digest));
+    let good = claim(&good_payload, &base64::encode(&signed.sign("good", &good_payload.bytes)));
+    // Signed by the right key, and yet no payload.
+    let nonsense = Blob::new(b"nonsense".to_vec());
+    let signed_nonsense = base64::encode(&signed.sign("good", &nonsense.bytes));
+    let with = |key: &str, value: Value| {
+        let mut layer = good.clone();
+        layer[key] = value;
+        layer
+    };
+    let rule = json!({"keys": ["good.pub"]});
+    let serve = |layers: &[&Value]| {
+        let manifest = json!({"schemaVersion": 2, "layers": layers}).to_string().into_bytes();
+        let tag = format!("/v2/a/b/manifests/{}.sig", digest.replace(':', "-"));
+        let payloads = [good_payload.clone(), nonsense.clone()];
+        FakeRegistry::start(&signed.image, move |asked, stream| {
+            let payload = payloads.iter().find(|blob| asked.path.ends_with(&blob.digest));
+            let known = if asked.path == tag { Some(&manifest) } else { payload.map(|blob| &blob.bytes) };
+            if let Some(bytes) = known {
+                answer(stream, "200 OK", &[], bytes);
+            }
+            known.is_some()
+        })
+    };
+    let bad = [
+        (with("annotations", json!({"dev.cosignproject.cosign/signature": 7})), "a signature is not base64"),
+        (with("size", json!("x")), "a signature's payload is malformed at size"),
+        (with("digest", json!("sha512:ab")), "digests of sha512 are not supported"),
+        (with("digest", json!(format!("sha256:{}", "0".repeat(64)))), "not found"),
+        (with("size", json!(70_000)), "more than the limit of 65536"),
+        (with("size", json!(nonsense.bytes.len())), &*good_payload.digest),
+        (claim(&nonsense, &signed_nonsense), "invalid signed payload"),
+    ];
+    for (number, (bad, words)) in bad.iter().enumerate() {
+        for (order, layers) in [[bad, &good], [&good, bad]].into_iter().enumerate() {
+            let registry = serve(&layers);
+            let store = format!("{number}-{order}");
+            let pulled = pull_here(&signed.asked_of(registry.port, &rule, &store));
+            assert!(pulled.is_ok(), "{bad}, order {order}: {pulled:?}");
+        }
+        let registry = serve(&[bad]);
+        refused(&signed.asked_of(registry.port, &rule, "none"), words);
+    }
+    let nothing = FakeRegistry::start(&signed.image, |asked, stream| {
+        let is_signature = asked.path.contains("/manifests/sha256-");
+        if is_signature {
+            answer(stream, "200 OK", &[], b"{}");
+        }
+        is_signature
+    });
+    refused(
+        &signed.asked_of(nothing.port, &rule, "none"),
+        "its signature tag is not a manifest of signatures",
+    );
+}
+
+#[test]
+fn malformed_index_signature_does_not_hide_the_manifests() {
+    let signed = Signed::new();
+    let index = TestImage::index(&[(&signed.image, json!({"os": "linux", "architecture": "amd64"}))]);
+    signed.registry.send("PUT", "/v2/a/b/manifests/v1", INDEX, &index.bytes);
+    signed.publish_good("good", &signed.image.manifest.digest);
+    signed.publish(&index.digest, &[(b"nonsense".to_vec(), b"x".to_vec())]);
+    assert!(pull_here(&signed.with_key("good", "manifest")).is_ok());
 }
 
 #[test]

@@ -13,7 +13,7 @@ use super::fields::{FIELDS, KubeletConfiguration};
 use super::flags::{AgentFlags, FLAGS, find};
 use super::gates::{self, FeatureGates};
 use super::load::clean;
-use super::resolve::{Layered, Origin, layer};
+use super::resolve::{EMBEDDED, Layered, Origin, layer};
 use super::value::FromFlag as _;
 use super::{Environment, Resolved, explain, tree, validate};
 use crate::model::api::decode::decode;
@@ -106,6 +106,19 @@ fn check_authorization(flags: &AgentFlags, kubelet: &KubeletConfiguration) -> Re
         "--manifest-url-token-file",
         "staticPodURLHeader (--manifest-url-header) already sets Authorization; remove one of the two",
     ))
+}
+
+/// An external runtime pulls images itself, without the policy.
+pub(super) fn check_image_policy(resolved: &Resolved) -> Result<(), ConfigError> {
+    let endpoint = &resolved.kubelet.container_runtime_endpoint;
+    if resolved.flags.image_policy.is_none() || endpoint == EMBEDDED {
+        return Ok(());
+    }
+    let problem = format!(
+        "only the embedded runtime applies an image policy, and containerRuntimeEndpoint is {endpoint:?}: remove the \
+         flag and verify images with that runtime's own means, or set containerRuntimeEndpoint to {EMBEDDED:?}"
+    );
+    Err(bad_flag("--image-policy", problem))
 }
 
 /// From parsed arguments to a configuration that the agent can start with.

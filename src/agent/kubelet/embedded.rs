@@ -17,8 +17,8 @@ use crate::serve::server::report::ProblemReport;
 /// How long pods wait for the archives that exist at the start.
 const FIRST_LOOK: Duration = Duration::from_secs(30);
 
-/// Image archives that could not be imported.
-pub(super) type BrokenArchives = Rc<RefCell<Vec<ProblemReport>>>;
+/// Image archives that could not be imported, and an image policy without effect.
+pub(super) type ImageProblems = Rc<RefCell<Vec<ProblemReport>>>;
 
 /// The value of `containerRuntimeEndpoint` for this runtime.
 pub(super) const ENDPOINT: &str = "embedded";
@@ -29,7 +29,7 @@ pub(super) const ENDPOINT: &str = "embedded";
 pub(super) async fn import_images(
     directory: PathBuf,
     runtime: &EmbeddedRuntime,
-    broken: BrokenArchives,
+    broken: ImageProblems,
 ) -> JoinHandle<()> {
     let store = runtime.images().clone();
     let (looked, first_look) = tokio::sync::oneshot::channel();
@@ -55,6 +55,15 @@ pub(super) async fn import_images(
     task
 }
 
+/// The problem that images are pulled without the policy that is there: an external runtime does not know it.
+pub(super) fn policy_without_effect(policy: Option<PathBuf>) -> Option<ProblemReport> {
+    let subject = policy?.display().to_string();
+    let message = "this image policy has no effect: only the embedded runtime applies it; verify images with the \
+                   container runtime's own means, and remove the file";
+    log::warn!(file = subject; "Image policy has no effect with an external container runtime");
+    Some(ProblemReport { subject, message: message.to_owned() })
+}
+
 /// `podCIDR`, one or, separated by a comma, one of each family; otherwise the defaults.
 ///
 /// # Errors
@@ -65,4 +74,17 @@ pub(crate) fn subnets(given: &str) -> Result<Vec<Subnet>, SubnetError> {
         return Ok(default_subnets(&machine_id, Path::new("/proc/sys/net/ipv6").exists()));
     }
     given.split(',').map(|subnet| subnet.trim().parse()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policy_beside_an_external_runtime_is_a_problem() {
+        assert_eq!(policy_without_effect(None), None);
+        let problem = policy_without_effect(Some("/etc/agent/image-policy.json".into())).unwrap();
+        assert_eq!(problem.subject, "/etc/agent/image-policy.json");
+        assert!(problem.message.starts_with("this image policy has no effect"), "{}", problem.message);
+    }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use crate::agent::kubelet::embedded::BrokenArchives;
+use crate::agent::kubelet::embedded::ImageProblems;
 use crate::agent::kubelet::open_store::ObjectTrouble;
 use crate::desired::pod_config::SourceView;
 use crate::desired::pod_config::edit::API_ORIGIN;
@@ -66,7 +66,7 @@ struct ReportState {
     store_trouble: Option<String>,
     /// Problems by server.
     serving: BTreeMap<&'static str, String>,
-    archives: BrokenArchives,
+    image_problems: ImageProblems,
     /// Since when the loop has been handling an event; `None` while it waits.
     busy_since: Option<Instant>,
 }
@@ -180,9 +180,9 @@ impl LoopView {
         }
     }
 
-    /// The image archives that cannot be imported, from now on.
-    pub(super) fn set_archives(&self, archives: BrokenArchives) {
-        self.state.borrow_mut().archives = archives;
+    /// The problems of images, from now on.
+    pub(super) fn set_image_problems(&self, problems: ImageProblems) {
+        self.state.borrow_mut().image_problems = problems;
     }
 
     /// Records that the loop handles an event, or waits again.
@@ -330,7 +330,7 @@ impl LoopView {
             object_counts: ObjectCounts::of(state.objects.iter().map(|object| &object.object.key)),
             objects: detail.reports(&state.objects, &identity.volumes_dir),
             pressure: self.pressure(),
-            problems: state.archives.borrow().clone(),
+            problems: state.image_problems.borrow().clone(),
             serving: state.serving.iter().map(|(server, trouble)| format!("{server}: {trouble}")).collect(),
             api: identity.api.clone(),
             events: events.recent().into_iter().map(EventReport::from).collect(),

@@ -58,6 +58,7 @@ use crate::pod::workers::{PodWorkerConfig, PodWorkerDeps, PodWorkers};
 use crate::runtime::Runtime;
 use crate::runtime::cri::{CriConfig, CriRuntime, EndpointError};
 use crate::runtime::embedded::network::subnet::SubnetError;
+use crate::runtime::embedded::registry::policy_file;
 use crate::runtime::embedded::runtime::{EmbeddedRuntime, OpenError};
 use crate::serve::server;
 use crate::serve::server::node::SharedNode;
@@ -160,7 +161,7 @@ pub enum Finished {
 pub async fn run(resolved: &Resolved, environment: &DaemonEnvironment) -> Result<Finished, SetupError> {
     let (trigger, shutdown) = shutdown::channel();
     rt::spawn("signals", shutdown::watch_signals(trigger.clone()).map_err(SetupError::Signals)?);
-    let notifier = Notifier::connect(environment.notify_socket.as_deref())?;
+    let notifier = Rc::new(Notifier::connect(environment.notify_socket.as_deref())?);
     let watchdog = watchdog_interval(
         environment.watchdog_usec.as_deref(),
         environment.watchdog_pid.as_deref(),
@@ -177,18 +178,19 @@ pub async fn run(resolved: &Resolved, environment: &DaemonEnvironment) -> Result
         bus_address: environment.system_bus_address.clone(),
         openrc_state: environment.openrc_state.clone(),
     };
-    let archives = embedded::BrokenArchives::default();
-    let watched =
-        Watched { notifier: Rc::new(notifier), watchdog, shutdown, ruler, archives: Rc::clone(&archives) };
+    let image_problems = embedded::ImageProblems::default();
+    let watched = Watched { notifier, watchdog, shutdown, ruler, image_problems: Rc::clone(&image_problems) };
     if endpoint == embedded::ENDPOINT {
         make_dir(&resolved.flags.root_dir, 0o750)?;
         let config = configs::embedded(resolved).map_err(SetupError::PodCidr)?;
         let runtime = Box::pin(EmbeddedRuntime::open(config, Clock::System)).await?;
-        let images = embedded::import_images(resolved.flags.images_dir.clone(), &runtime, archives).await;
+        let directory = resolved.flags.images_dir.clone();
+        let images = embedded::import_images(directory, &runtime, image_problems).await;
         let finished = run_with(resolved, Rc::new(runtime), key, watched).await;
         images.abort();
         return finished;
     }
+    image_problems.borrow_mut().extend(embedded::policy_without_effect(policy_file(None)));
     let runtime = CriRuntime::connect(&CriConfig {
         endpoint: endpoint.to_owned(),
         image_endpoint: resolved.kubelet.image_service_endpoint.clone(),
@@ -197,9 +199,9 @@ pub async fn run(resolved: &Resolved, environment: &DaemonEnvironment) -> Result
     Box::pin(run_with(resolved, Rc::new(runtime), key, watched)).await
 }
 
-/// Where progress is reported, where the request to stop comes from, and what is known of image archives.
+/// Where progress is reported, where the request to stop comes from, and what is wrong with images.
 struct Watched {
-    archives: embedded::BrokenArchives,
+    image_problems: embedded::ImageProblems,
     notifier: Rc<Notifier>,
     watchdog: Option<Duration>,
     shutdown: Shutdown,
@@ -213,7 +215,7 @@ async fn run_with<R: SandboxStreams>(
     watched: Watched,
 ) -> Result<Finished, SetupError> {
     let mut house = AgentParts::open(resolved, runtime, key).await?;
-    house.view.set_archives(watched.archives);
+    house.view.set_image_problems(watched.image_problems);
     let _cgroups = cgroup_root::acquire(house.executor.as_ref()).await?;
     let (update_sender, updates) = mpsc::channel(SOURCE_QUEUE);
     let sources = house.start_sources(resolved, &update_sender)?;

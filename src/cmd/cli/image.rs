@@ -204,13 +204,13 @@ fn list(options: &ImageOptions, environment: &mut Environment<'_>) -> Result<u8,
                 let repository = repository.rsplit_once(':').map_or(repository, |(repository, _)| repository);
                 is_whole
                     || wanted.iter().zip(&options.words).any(|(reference, word)| {
-                        reference.tagged().as_ref() == Some(name)
+                        reference.stored_name() == *name
                             || (!word.contains('@')
                                 && !word.rsplit('/').next().unwrap_or(word).contains(':')
                                 && reference.name() == repository)
                     })
             };
-            image.repo_tags.iter().any(named)
+            image.repo_tags.iter().chain(&image.repo_digests).any(named)
         });
     }
     let answer = match options.output {

@@ -1,16 +1,18 @@
-//! A child process that reads and writes messages over a socket; dropping it kills the child.
+//! A child process that reads and writes messages over a socket; dropping it kills the child and its descendants.
 //!
 //! Owns the child.
 
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdStream;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use tokio::net::UnixStream;
 
 use crate::model::back_off::Retry;
+use crate::platform::sys::kill::kill_group;
 
 /// The pause between two checks whether a child that has closed its output has ended: most have.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
@@ -36,6 +38,8 @@ impl TalkingChild {
         let output_end = input_end.try_clone()?;
         // From here on every failure must kill the child.
         let socket = UnixStream::from_std(ours.try_clone()?)?;
+        // A group of its own, so that its descendants are killed with it.
+        let command = command.process_group(0);
         let child = command.stdin(Stdio::from(input_end)).stdout(Stdio::from(output_end)).spawn()?;
         let started = Self { child: Some(child), socket };
         // The command keeps its descriptors until they are replaced, and the child's end would not be
@@ -67,7 +71,7 @@ impl TalkingChild {
     /// Kills the child and waits until it is gone, with all its resources.
     pub(crate) async fn end(mut self) {
         let Some(mut child) = self.child.take() else { return };
-        let _ = child.kill();
+        kill_group(&child);
         let _ = super::blocking("child-end", move || child.wait()).await;
     }
 
@@ -92,7 +96,7 @@ impl TalkingChild {
 impl Drop for TalkingChild {
     fn drop(&mut self) {
         let Some(mut child) = self.child.take() else { return };
-        let _ = child.kill();
+        kill_group(&child);
         // It may hang in the kernel's file system for a while, which must not block this thread.
         let _ = super::spawn_thread("child-reap", move || drop(child.wait()));
     }
@@ -127,6 +131,34 @@ mod tests {
             tokio::time::timeout(Duration::from_secs(20), gone).await.is_ok()
         });
         assert!(done.unwrap());
+    }
+
+    #[test]
+    fn descendants_are_killed_with_the_child_and_after_it() {
+        // The second script's child has ended, and its descendant keeps the output open.
+        for script in ["sleep 1000 & echo $!; wait", "sleep 1000 & echo $!"] {
+            let gone = crate::platform::rt::run(async {
+                let child = TalkingChild::start(Command::new("sh").args(["-c", script]), b"").unwrap();
+                let mut buffer = [0; 64];
+                let count = child.read(&mut buffer).await.unwrap();
+                let pid = String::from_utf8_lossy(&buffer[..count]).trim().to_owned();
+                let silence = tokio::time::timeout(Duration::from_millis(200), child.read(&mut buffer));
+                assert!(silence.await.is_err(), "the output is open");
+                drop(child);
+                let is_alive = || {
+                    // A zombie of a container's first process is dead, too.
+                    let state = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+                    state.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
+                };
+                let end = async {
+                    while is_alive() {
+                        tokio::time::sleep(Duration::from_millis(10)).await;
+                    }
+                };
+                tokio::time::timeout(Duration::from_secs(20), end).await.is_ok()
+            });
+            assert!(gone.unwrap(), "{script}");
+        }
     }
 
     #[test]

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::memfd::{MFdFlags, memfd_create};
-use nix::sys::signal::{Signal, killpg};
-use nix::unistd::Pid;
+
+use super::kill::kill_group;
 
 /// A program's output and exit status.
 #[derive(Debug)]
@@ -46,11 +46,8 @@ pub(crate) fn run(
     let status = match wait(&mut child, timeout) {
         Ok(Some(status)) => status,
         ended => {
-            // Its own process group, so that its descendants end with it. It is not reaped yet, so the number
-            // is still its own.
-            if let Ok(group) = i32::try_from(child.id()) {
-                let _ = killpg(Pid::from_raw(group), Signal::SIGKILL);
-            }
+            // Its own process group, so that its descendants end with it.
+            kill_group(&child);
             child.wait()?;
             ended?;
             return Err(io::ErrorKind::TimedOut.into());

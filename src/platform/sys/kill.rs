@@ -1,6 +1,8 @@
 //! Ending processes.
 
-use nix::sys::signal::{Signal, kill};
+use std::process::Child;
+
+use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 
 /// Sends SIGKILL to one process; no error when it has ended. Never to init, to this process or to a whole
@@ -15,6 +17,14 @@ pub(crate) fn kill_process(pid: i32) -> std::io::Result<()> {
     match kill(Pid::from_raw(pid), Signal::SIGKILL) {
         Ok(()) | Err(nix::errno::Errno::ESRCH) => Ok(()),
         Err(error) => Err(error.into()),
+    }
+}
+
+/// Sends SIGKILL to a child that leads a process group, and to its descendants in the group. The child may have ended, but
+/// must not have been waited for: until then the number is its own.
+pub(crate) fn kill_group(leader: &Child) {
+    if let Ok(group) = i32::try_from(leader.id()) {
+        let _ = killpg(Pid::from_raw(group), Signal::SIGKILL);
     }
 }
 

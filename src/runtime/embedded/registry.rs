@@ -148,6 +148,12 @@ pub enum Progress {
         /// Digest of the manifest or index that the reference names.
         digest: String,
     },
+    /// Something that does not end the pull.
+    Warning {
+        reference: String,
+        /// What may be wrong with the image.
+        message: String,
+    },
     /// A layer made progress.
     Layer {
         /// Of the compressed layer.

@@ -265,6 +265,19 @@ fn manifest_url_auth_is_unique_and_key_needs_a_certificate() {
 }
 
 #[test]
+fn image_policy_requires_the_embedded_runtime() {
+    let external = "--container-runtime-endpoint=unix:///run/containerd/containerd.sock";
+    let text = refusal(&["--image-policy=/p.json", external]);
+    for words in ["--image-policy: only the embedded runtime", "containerd.sock\": remove the flag"] {
+        assert!(text.contains(words), "{text}");
+    }
+    assert_eq!(resolved(&["--image-policy=/p.json"]).flags.image_policy, Some("/p.json".into()));
+    assert_eq!(resolved(&[external]).flags.image_policy, None);
+    let cri = parse_words(&["cri", "--image-policy=/p.json", external]);
+    assert!(matches!(cri, Ok(Invocation::Cri { .. })), "its pulls are the embedded runtime's: {cri:?}");
+}
+
+#[test]
 fn run_once_contradictions_are_bad_usage() {
     for words in [
         &["--runonce", "--kubeconfig=/no/k"][..],

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use tokio::task::JoinSet;
 
 use crate::agent::config::{CriFlags, Resolved};
-use crate::agent::kubelet::embedded::{BrokenArchives, import_images};
+use crate::agent::kubelet::embedded::{ImageProblems, import_images};
 use crate::agent::kubelet::setup::configs;
 use crate::platform::clock::Clock;
 use crate::platform::rt::notify::{Notifier, NotifyError};
@@ -69,7 +69,7 @@ pub async fn run(resolved: &Resolved, flags: &CriFlags, notify_socket: Option<&s
     // The runtime first: if another agent has locked it, that agent's socket is left alone.
     let runtime = Box::pin(EmbeddedRuntime::open(config, Clock::System)).await?;
     let listener = cri::listen(&socket).await?;
-    let images = import_images(resolved.flags.images_dir.clone(), &runtime, BrokenArchives::default()).await;
+    let images = import_images(resolved.flags.images_dir.clone(), &runtime, ImageProblems::default()).await;
     let streams = Server::bind(address)?;
     let server = CriServer::new(runtime, streams.announcer());
     let mut tasks = JoinSet::new();

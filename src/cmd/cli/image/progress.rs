@@ -55,8 +55,8 @@ impl PullProgress {
                 // Layers that have not started yet are not mentioned.
                 (changed && *state != LayerState::Waiting).then(|| line(digest, *state, *total))
             }
-            // The caller reports the result.
-            Progress::Done { .. } | Progress::Failed { .. } => None,
+            // The caller reports the result and warnings.
+            Progress::Done { .. } | Progress::Failed { .. } | Progress::Warning { .. } => None,
         }
     }
 

@@ -22,7 +22,7 @@ use crate::runtime::ImageAuth;
 use crate::runtime::embedded::images::ImageStore;
 use crate::runtime::embedded::images::platform::Platform;
 use crate::runtime::embedded::registry::{
-    DEFAULT_HOSTS_DIRS, PullError, PullErrorKind, PullRequest, Pulled, policy_file, pull_until,
+    DEFAULT_HOSTS_DIRS, Progress, PullError, PullErrorKind, PullRequest, Pulled, policy_file, pull_until,
 };
 use crate::runtime::embedded::runtime::OWN_PROGRAM;
 
@@ -159,11 +159,15 @@ fn pull_once(
     let draws = environment.terminal && !is_silent;
     let mut view = PullProgress::default();
     let began = Instant::now();
+    let mut warnings = String::new();
     // A closed output does not cancel the pull: the result counts.
     let mut write = |text: &str| drop(print(environment, text));
     let pulled = rt::run(async {
         let interrupted = shutdown::first_signal()?;
         let progress = |news| {
+            if let Progress::Warning { reference, message } = &news {
+                warnings.extend(["warning: ", reference, ": ", message, "\n"]);
+            }
             let line = view.on_progress(&news, began.elapsed());
             let text =
                 if draws { view.frame(began.elapsed(), columns()) } else { line.filter(|_| !is_silent) };
@@ -176,6 +180,8 @@ fn pull_once(
     if draws {
         write(&view.end());
     }
+    // The write may fail: standard error may be closed, too.
+    let _ = environment.err.write_all(warnings.as_bytes());
     Ok(pulled.and_then(|pulled| pulled).map_err(ImageCommandError::Start)?)
 }
 

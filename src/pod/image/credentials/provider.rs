@@ -28,13 +28,19 @@ const API_GROUP: &str = "credentialprovider.kubelet.k8s.io/";
 /// Images and registries whose responses are cached.
 const MAX_CACHED: usize = 256;
 
+/// The configuration's versions in [`CONFIG_GROUP`].
+const CONFIG_VERSIONS: [&str; 3] = ["v1", "v1beta1", "v1alpha1"];
+const CONFIG_GROUP: &str = "kubelet.config.k8s.io/";
+
 #[derive(Default, Deserialize)]
-#[serde(default)]
+#[serde(default, rename_all = "camelCase")]
 struct ProviderConfig {
+    kind: String,
+    api_version: String,
     providers: Vec<Provider>,
 }
 
-#[derive(Clone, Default, Deserialize)]
+#[derive(Clone, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Provider {
     name: String,
@@ -43,13 +49,25 @@ struct Provider {
     api_version: String,
     args: Vec<String>,
     env: Vec<Variable>,
+    token_attributes: Option<TokenAttributes>,
 }
 
-#[derive(Clone, Default, Deserialize)]
+#[derive(Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 struct Variable {
     name: String,
     value: String,
+}
+
+/// For tokens of service accounts, which pods here do not have.
+#[derive(Clone, Default, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct TokenAttributes {
+    require_service_account: bool,
+    service_account_token_audience: String,
+    cache_type: String,
+    required_service_account_annotation_keys: Vec<String>,
+    optional_service_account_annotation_keys: Vec<String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -62,7 +80,11 @@ struct ProviderResponse {
     auth: BTreeMap<String, ImageAuth>,
 }
 
+/// A response, and what it is the answer to.
 struct Cached {
+    provider: Provider,
+    /// An image, a registry, or empty for all.
+    scope: String,
     keyring: Keyring,
     until: Timestamp,
 }
@@ -72,8 +94,7 @@ pub(super) struct Providers {
     config: Option<PathBuf>,
     bin_dir: PathBuf,
     clock: Clock,
-    /// The key is the program and the scope of its response: an image, a registry, or all.
-    cache: RefCell<BTreeMap<(String, String), Cached>>,
+    cache: RefCell<Vec<Cached>>,
 }
 
 impl Providers {
@@ -91,13 +112,16 @@ impl Providers {
                 return Vec::new();
             }
         };
+        let now = self.clock.now();
+        // A provider that is configured differently may answer differently.
+        self.cache.borrow_mut().retain(|one| now < one.until && providers.contains(&one.provider));
         let repository = repository_of(image);
         let mut found = Vec::new();
         for provider in providers {
             if !provider.match_images.iter().any(|pattern| matches(bare(pattern), &repository)) {
                 continue;
             }
-            if let Some(logins) = self.cached(&provider.name, image, &repository) {
+            if let Some(logins) = self.cached(&provider, image, &repository) {
                 found.extend(logins);
                 continue;
             }
@@ -112,12 +136,10 @@ impl Providers {
         found
     }
 
-    fn cached(&self, provider: &str, image: &str, repository: &str) -> Option<Vec<ImageAuth>> {
-        let now = self.clock.now();
-        let mut cache = self.cache.borrow_mut();
-        cache.retain(|_, cached| now < cached.until);
-        let keys = [image, registry_of(repository), ""];
-        let found = keys.iter().find_map(|key| cache.get(&(provider.to_owned(), (*key).to_owned())))?;
+    fn cached(&self, provider: &Provider, image: &str, repository: &str) -> Option<Vec<ImageAuth>> {
+        let cache = self.cache.borrow();
+        let of_scope = |scope| cache.iter().find(|one| one.scope == scope && one.provider == *provider);
+        let found = [image, registry_of(repository), ""].into_iter().find_map(of_scope)?;
         Some(found.keyring.lookup(image))
     }
 
@@ -134,7 +156,7 @@ impl Providers {
             keyring.add(&key, ImageAuth::of_user(username, password));
         }
         let found = keyring.lookup(image);
-        let key = match answer.cache_key_type.as_str() {
+        let scope = match answer.cache_key_type.as_str() {
             "Image" => image,
             "Registry" => registry_of(repository),
             "Global" => "",
@@ -149,7 +171,7 @@ impl Providers {
         let mut cache = self.cache.borrow_mut();
         if !duration.is_zero() && cache.len() < MAX_CACHED {
             let until = self.clock.now().saturating_add(duration);
-            cache.insert((provider.name.clone(), key.to_owned()), Cached { keyring, until });
+            cache.push(Cached { provider: provider.clone(), scope: scope.to_owned(), keyring, until });
         }
         found
     }
@@ -159,6 +181,9 @@ impl Providers {
         provider: &Provider,
         image: &str,
     ) -> Result<ProviderResponse, String> {
+        if provider.token_attributes.as_ref().is_some_and(|token| token.require_service_account) {
+            return Err("tokenAttributes.requireServiceAccount: pods here have no service account".to_owned());
+        }
         let request =
             json!({"kind": "CredentialProviderRequest", "apiVersion": provider.api_version, "image": image});
         let mut command = Command::new(self.bin_dir.join(&provider.name));
@@ -216,7 +241,20 @@ fn read_config(path: &Path) -> Result<Vec<Provider>, String> {
         let text = std::fs::read_to_string(&file).map_err(|error| problem(error.to_string()))?;
         let values = yaml_to_values(&text, true).map_err(|error| problem(error.to_string()))?;
         for value in values {
-            let config: ProviderConfig = decode(value).map_err(|error| problem(error.to_string()))?.object;
+            let decoded = decode::<ProviderConfig>(value).map_err(|error| problem(error.to_string()))?;
+            if let Some(unknown) = decoded.unknown_fields.first() {
+                return Err(problem(format!("unknown field {unknown:?}")));
+            }
+            let config = decoded.object;
+            let version = config.api_version.strip_prefix(CONFIG_GROUP);
+            if config.kind != "CredentialProviderConfig"
+                || !version.is_some_and(|version| CONFIG_VERSIONS.contains(&version))
+            {
+                return Err(problem(format!(
+                    "apiVersion {:?} and kind {:?} must be {CONFIG_GROUP}v1 and CredentialProviderConfig",
+                    config.api_version, config.kind
+                )));
+            }
             for provider in config.providers {
                 check(&provider).map_err(problem)?;
                 if providers.iter().any(|known| known.name == provider.name) {
@@ -225,6 +263,9 @@ fn read_config(path: &Path) -> Result<Vec<Provider>, String> {
                 providers.push(provider);
             }
         }
+    }
+    if providers.is_empty() {
+        return Err(format!("{}: providers: Required value", path.display()));
     }
     Ok(providers)
 }
@@ -242,7 +283,7 @@ fn check(provider: &Provider) -> Result<(), String> {
         return Err(format!("provider {name:?}: matchImages is empty"));
     }
     let version = provider.api_version.strip_prefix(API_GROUP);
-    if !version.is_some_and(|version| ["v1", "v1beta1", "v1alpha1"].contains(&version)) {
+    if !version.is_some_and(|version| CONFIG_VERSIONS.contains(&version)) {
         return Err(format!("provider {name:?}: unsupported apiVersion {:?}", provider.api_version));
     }
     if parse_duration(&provider.default_cache_duration).is_none() {
@@ -285,6 +326,7 @@ fn parse_duration(text: &str) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::platform::testing::TempDir;
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
@@ -333,11 +375,64 @@ mod tests {
         assert_eq!(users("s.example/b"), ["me:hush"]);
         assert_eq!(std::fs::read_to_string(&asked).unwrap().trim().lines().count(), 2);
 
-        let broken = std::fs::read_to_string(&config).unwrap().replace("name: bad", "name: ../bad");
-        std::fs::write(&config, broken).unwrap();
-        let problem = read_config(&config).err().unwrap();
-        assert!(problem.contains("providers.yaml") && problem.contains("../bad"), "{problem}");
+        // Another configuration is another question; the first one's answers are no longer valid.
+        let first = std::fs::read_to_string(&config).unwrap();
+        for (from, to, expected) in [
+            ("args: [me]", "args: [you]", "you:hush"),
+            ("value: hush", "value: shh", "me:shh"),
+            ("defaultCacheDuration: 12h0m0s", "defaultCacheDuration: 1h", "me:hush"),
+        ] {
+            let before = std::fs::read_to_string(&asked).unwrap().trim().lines().count();
+            std::fs::write(&config, first.replace(from, to)).unwrap();
+            for _ in 0..2 {
+                assert_eq!(users("r.example/a:v1"), [expected], "{to}");
+            }
+            assert_eq!(std::fs::read_to_string(&asked).unwrap().trim().lines().count(), before + 1, "{to}");
+        }
+        let token = "args: [me]\n  tokenAttributes: {serviceAccountTokenAudience: a, cacheType: Token, requireServiceAccount";
+        std::fs::write(&config, first.replace("args: [me]", &format!("{token}: false}}"))).unwrap();
+        assert_eq!(users("r.example/a:v1"), ["me:hush"]);
+        std::fs::write(&config, first.replace("args: [me]", &format!("{token}: true}}"))).unwrap();
+        assert!(users("r.example/a:v1").is_empty(), "no pod has a service account");
         std::fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    fn provider_config_is_decoded_strictly_as_upstream() {
+        let directory = TempDir::new();
+        let config = directory.join("providers.yaml");
+        let good = "apiVersion: kubelet.config.k8s.io/v1\nkind: CredentialProviderConfig\nproviders:\n- name: good\n  \
+                    matchImages: ['*.example']\n  defaultCacheDuration: 0s\n  apiVersion: \
+                    credentialprovider.kubelet.k8s.io/v1\n  env: [{name: A, value: b}]\n";
+        for (from, to, words) in [
+            ("name: good", "name: ../bad", "\"../bad\": must be a program name"),
+            (
+                "kind: CredentialProviderConfig",
+                "kind: KubeletConfiguration",
+                "kind \"KubeletConfiguration\" must be",
+            ),
+            ("kind: CredentialProviderConfig\n", "", "kind \"\" must be"),
+            ("config.k8s.io/v1", "config.k8s.io/v2", "apiVersion \"kubelet.config.k8s.io/v2\""),
+            ("apiVersion: kubelet.config.k8s.io/v1\n", "", "apiVersion \"\""),
+            ("  matchImages", "  matchimages", "unknown field \"providers[0].matchimages\""),
+            ("value: b", "val: b", "unknown field \"providers[0].env[0].val\""),
+            ("kind:", "kinds: x\nkind:", "unknown field \"kinds\""),
+            ("kind:", "kind: x\nkind:", "kind"),
+            ("  defaultCacheDuration: 0s", "  args: [a]\n  args: [b]\n  defaultCacheDuration: 0s", "args"),
+            ("name: good", "name: [good]", "providers[0].name: "),
+        ] {
+            std::fs::write(&config, good.replacen(from, to, 1)).unwrap();
+            let problem = read_config(&config).err().unwrap_or_default();
+            assert!(problem.contains("providers.yaml: ") && problem.contains(words), "{to}: {problem}");
+        }
+        for (text, count) in [
+            (good.to_owned(), Some(1)),
+            (good.replace("/v1\nkind", "/v1beta1\nkind"), Some(1)),
+            (String::new(), None),
+        ] {
+            std::fs::write(&config, &text).unwrap();
+            assert_eq!(read_config(&config).ok().map(|providers| providers.len()), count, "{text}");
+        }
     }
 
     #[test]

@@ -75,11 +75,8 @@ impl Index {
 
 impl ImageRecord {
     fn is_called(&self, name: &Reference) -> bool {
-        match (&name.digest, name.tagged()) {
-            (Some(digest), _) => self.digests.contains(&name.with_digest(digest)),
-            (None, Some(tagged)) => self.names.contains(&tagged),
-            (None, None) => false,
-        }
+        let name = name.stored_name();
+        self.digests.contains(&name) || self.names.contains(&name)
     }
 }
 
@@ -178,10 +175,9 @@ impl ImageStore {
         self.change(|index| {
             let record = index.images.iter_mut().find(|record| record.is_called(&wanted));
             let record = record.ok_or_else(|| ImageError::NotFound(name.to_owned()))?;
-            let digest = wanted.digest.as_ref().map(|digest| wanted.with_digest(digest));
-            let tagged = if digest.is_some() { None } else { wanted.tagged() };
-            record.names.retain(|name| Some(name) != tagged.as_ref());
-            record.digests.retain(|name| Some(name) != digest.as_ref());
+            for list in [&mut record.names, &mut record.digests] {
+                list.retain(|name| *name != wanted.stored_name());
+            }
             Ok(())
         })
     }

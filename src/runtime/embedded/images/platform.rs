@@ -64,6 +64,26 @@ impl Platform {
     }
 }
 
+impl Platform {
+    /// Whether a program for the platform that an image's own configuration names may run here. Only a clear difference
+    /// counts: configurations lack the platform or its variant, and name architectures as `uname` and Debian do.
+    #[must_use]
+    pub(in crate::runtime) fn may_run(&self, configured: &Self) -> bool {
+        let there = configured.architecture.to_ascii_lowercase();
+        let there = match there.as_str() {
+            "x86_64" | "x86-64" => "amd64",
+            "aarch64" => "arm64",
+            "i386" | "i686" | "x86" => "386",
+            other if other.starts_with("arm") && other != "arm64" => "arm",
+            other => other,
+        };
+        let is_same = there == self.architecture
+            || there.is_empty()
+            || matches!((self.architecture.as_str(), there), ("arm64", "arm") | ("amd64", "386"));
+        is_same && (configured.os.is_empty() || configured.os.eq_ignore_ascii_case(&self.os))
+    }
+}
+
 /// The text is not a platform's name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid platform {0:?}: use a form such as linux/arm64 or linux/arm/v7")]
@@ -146,6 +166,31 @@ mod tests {
                 .filter_map(|text| Some((here.rank(&platform(text))?, text)))
                 .min_by_key(|(rank, _)| *rank);
             assert_eq!(best.map(|(_, text)| text), expected, "{here}: {offered}");
+        }
+    }
+
+    #[test]
+    fn configurations_with_odd_names_may_run() {
+        for (here, configured) in [
+            ("linux/amd64", "linux/amd64 linux/x86_64 linux/386 linux/i386 Linux/AMD64 linux/amd64/v3"),
+            ("linux/arm64/v8", "linux/arm64 linux/aarch64 linux/arm64/8 linux/arm/v7 linux/armhf linux/arm"),
+            ("linux/arm/v7", "linux/arm linux/arm/v7 linux/armv7 linux/armv7l linux/armhf linux/arm/v6"),
+            ("linux/arm/v6", "linux/arm linux/arm/v7 linux/armel"),
+        ] {
+            for text in configured.split(' ') {
+                assert!(platform(here).may_run(&platform(text)), "{text} on {here}");
+            }
+            assert!(platform(here).may_run(&Platform::default()));
+        }
+        for (here, configured) in [
+            ("linux/amd64", "linux/arm64 linux/arm/v7 windows/amd64 linux/riscv64"),
+            ("linux/arm64/v8", "linux/amd64 linux/x86_64 linux/386 windows/arm64"),
+            ("linux/arm/v7", "linux/arm64 linux/aarch64 linux/amd64"),
+            ("linux/riscv64", "linux/riscv32 linux/arm64"),
+        ] {
+            for text in configured.split(' ') {
+                assert!(!platform(here).may_run(&platform(text)), "{text} on {here}");
+            }
         }
     }
 

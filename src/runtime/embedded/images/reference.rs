@@ -27,10 +27,21 @@ impl Reference {
         format!("{}/{}", self.registry, self.repository)
     }
 
-    /// `docker.io/library/busybox:latest`, when there is a tag.
+    /// `docker.io/library/busybox:latest`. `None` when there is a digest: the content that it names says nothing about
+    /// the tag beside it, which is ignored as in containerd's CRI plugin.
     #[must_use]
     pub(crate) fn tagged(&self) -> Option<String> {
-        self.tag.as_ref().map(|tag| format!("{}:{tag}", self.name()))
+        let tag = self.tag.as_ref().filter(|_| self.digest.is_none())?;
+        Some(format!("{}:{tag}", self.name()))
+    }
+
+    /// The one name under which the store has the image: with the digest if there is one, else with the tag.
+    #[must_use]
+    pub(crate) fn stored_name(&self) -> String {
+        match &self.digest {
+            Some(digest) => self.with_digest(digest),
+            None => self.tagged().unwrap_or_default(),
+        }
     }
 
     /// `docker.io/library/busybox@sha256:…` for a digest of the manifest.
@@ -101,6 +112,15 @@ mod tests {
             assert_eq!(reference.to_string(), expected, "{text}");
             assert_eq!(normalise_reference(&expected).unwrap(), reference, "{text} twice");
         }
+    }
+
+    #[test]
+    fn tag_beside_a_digest_names_nothing() {
+        let digest = format!("sha256:{}", "a".repeat(64));
+        let both = normalise_reference(&format!("a/b:v1@{digest}")).unwrap();
+        assert_eq!((both.tagged(), both.stored_name()), (None, format!("docker.io/a/b@{digest}")));
+        let tag = normalise_reference("a/b:v1").unwrap();
+        assert_eq!((tag.tagged(), tag.stored_name()), (Some(tag.to_string()), tag.to_string()));
     }
 
     #[test]

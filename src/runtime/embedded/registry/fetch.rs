@@ -18,6 +18,7 @@ use super::signature::{self, Key};
 use super::{LayerState, Progress, PullError, PullErrorKind, PullRequest, Pulled};
 use crate::model::amount::Amount;
 use crate::platform::http::stream::Method;
+use crate::platform::logging::chain;
 use crate::runtime::embedded::images::compression::Decompress;
 use crate::runtime::embedded::images::documents::{self, ConfigDocument};
 use crate::runtime::embedded::images::platform::{Platform, PlatformError};
@@ -78,10 +79,8 @@ pub fn pull(
     request: &PullRequest,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Pulled, PullError> {
-    let reference = normalise_reference(&request.image).map_err(|error| PullError::Reference {
-        image: request.image.clone(),
-        problem: crate::platform::logging::chain(&error),
-    })?;
+    let reference = normalise_reference(&request.image)
+        .map_err(|error| PullError::Reference { image: request.image.clone(), problem: chain(&error) })?;
     let platform = requested_platform(&request.platform)?;
     let name = reference.to_string();
     let keys = required_keys(request.policy.as_deref(), &reference)?;
@@ -113,9 +112,17 @@ pub fn pull(
         })?;
     }
     let config_bytes = fetch_config(&mut session, &config).map_err(unpack)?;
-    let diff_ids = manifest::diff_ids(&config_bytes, layers.len(), &config.digest).map_err(unpack)?;
-    let layers: Vec<Layer> =
-        layers.into_iter().zip(diff_ids).map(|(blob, diff_id)| Layer { blob, diff_id }).collect();
+    let document = manifest::config(&config_bytes, layers.len(), &config.digest).map_err(unpack)?;
+    if !platform.may_run(&document.platform) {
+        let message =
+            format!("its configuration is for {}, not for {platform}: it may not run", document.platform);
+        progress(Progress::Warning { reference: name.clone(), message });
+    }
+    let layers: Vec<Layer> = layers
+        .into_iter()
+        .zip(document.rootfs.diff_ids)
+        .map(|(blob, diff_id)| Layer { blob, diff_id })
+        .collect();
     // From here on, layers without an image are not collected.
     let _bringing = store.bring().map_err(PullError::Store).map_err(unpack)?;
     let target = LayerTarget {
@@ -183,7 +190,8 @@ enum SignatureError {
     Unknown(PullError),
 }
 
-/// Looks for a good signature beside the index and beside the manifest.
+/// Looks for a good signature beside the index and beside the manifest. One is enough: what else is there, malformed or
+/// by another key, matters only when none is good.
 fn check_signature(
     session: &mut Session,
     keys: &[Key],
@@ -191,28 +199,47 @@ fn check_signature(
     name: &str,
 ) -> Result<(), SignatureError> {
     let mut problems: Vec<String> = Vec::new();
+    // A registry that does not answer is no proof that there is no good one.
+    let mut unknown = None;
     for (index, digest) in digests.iter().enumerate() {
         if digests[..index].contains(digest) {
             continue;
         }
         let found =
             fetch_document(session, &signature::tag_of(digest), name, |host| host.pulls && host.resolves);
-        let found = match found {
+        let claims = match found {
+            Ok(found) => signature::claims(&found.bytes),
             Err(error) if error.kind() == PullErrorKind::NotFound => continue,
-            other => other.map_err(SignatureError::Unknown)?,
+            Err(error) if error.kind() == PullErrorKind::Invalid => vec![Err(chain(&error))],
+            Err(error) => {
+                unknown = unknown.or(Some(error));
+                continue;
+            }
         };
-        for claim in signature::claims(&found.bytes) {
-            manifest::check_digest(&claim.payload.digest).map_err(SignatureError::Unknown)?;
-            let mut nobody = |_: u64, _: LayerState| {};
-            let payload = BlobReader::new(session, &claim.payload, &mut nobody)
-                .read_document(signature::MAX_PAYLOAD_BYTES)
-                .map_err(SignatureError::Unknown)?;
-            match signature::check(&claim, &payload, keys, digests) {
+        for claim in claims {
+            let checked = claim.and_then(|claim| {
+                let mut nobody = |_: u64, _: LayerState| {};
+                let mut reader = BlobReader::new(session, &claim.payload, &mut nobody);
+                match reader.read_document(signature::MAX_PAYLOAD_BYTES) {
+                    Ok(payload) => signature::check(&claim, &payload, keys, digests),
+                    Err(error) => {
+                        let problem = chain(&error);
+                        if !matches!(error.kind(), PullErrorKind::NotFound | PullErrorKind::Invalid) {
+                            unknown = unknown.take().or(Some(error));
+                        }
+                        Err(problem)
+                    }
+                }
+            });
+            match checked {
                 Ok(()) => return Ok(()),
                 Err(problem) if problems.contains(&problem) => {}
                 Err(problem) => problems.push(problem),
             }
         }
+    }
+    if let Some(error) = unknown {
+        return Err(SignatureError::Unknown(error));
     }
     if problems.is_empty() {
         problems.push(format!(

@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::PullError;
 use super::error::invalid;
 use crate::model::api::decode::decode;
+use crate::runtime::embedded::images::documents::ConfigDocument;
 use crate::runtime::embedded::images::platform::Platform;
 
 /// As in containerd and the registries themselves: a longer manifest is an attack.
@@ -137,27 +138,15 @@ pub(super) fn choose(offered: Vec<Descriptor>, wanted: &Platform) -> Result<Desc
         .ok_or_else(|| PullError::Platform { wanted: wanted.to_string(), offered: names.join(", ") })
 }
 
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Config {
-    rootfs: RootFs,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct RootFs {
-    diff_ids: Vec<String>,
-}
-
-/// Digests of the unpacked layers, lowest first.
-pub(super) fn diff_ids(config: &[u8], layers: usize, what: &str) -> Result<Vec<String>, PullError> {
-    let config: Config = from_json(config, what)?;
-    let found = config.rootfs.diff_ids;
+/// Reads the configuration of an image of so many layers.
+pub(super) fn config(config: &[u8], layers: usize, what: &str) -> Result<ConfigDocument, PullError> {
+    let config: ConfigDocument = from_json(config, what)?;
+    let found = &config.rootfs.diff_ids;
     if found.len() != layers {
         return Err(invalid(what, format!("lists {} layers, the manifest {layers}", found.len())));
     }
     found.iter().try_for_each(|digest| check_digest(digest))?;
-    Ok(found)
+    Ok(config)
 }
 
 #[cfg(test)]
@@ -225,8 +214,8 @@ mod tests {
     #[test]
     fn a_configuration_names_as_many_layers_as_the_manifest() {
         let config = json!({"rootfs": {"diff_ids": [digest("a")]}}).to_string();
-        assert_eq!(diff_ids(config.as_bytes(), 1, "it").unwrap(), [digest("a")]);
-        let error = diff_ids(config.as_bytes(), 2, "it").unwrap_err().to_string();
+        assert_eq!(super::config(config.as_bytes(), 1, "it").unwrap().rootfs.diff_ids, [digest("a")]);
+        let error = super::config(config.as_bytes(), 2, "it").unwrap_err().to_string();
         assert_eq!(error, "it: lists 1 layers, the manifest 2");
     }
 }

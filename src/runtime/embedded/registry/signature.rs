@@ -3,14 +3,13 @@
 //!
 //! Owns keys and the check (pure but for reading key files).
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use ring::signature::{ECDSA_P256_SHA256_ASN1, ED25519, UnparsedPublicKey};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::manifest::Descriptor;
+use super::manifest::{self, Descriptor};
 use crate::codec::base64;
 use crate::model::api::decode::decode;
 
@@ -88,29 +87,35 @@ fn parse_keys(pem: &str) -> Result<Vec<Key>, String> {
     Ok(keys)
 }
 
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Signatures {
-    layers: Vec<Signed>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Signed {
-    #[serde(flatten)]
-    payload: Descriptor,
-    annotations: BTreeMap<String, String>,
-}
-
-/// The signatures that their manifest lists; other layers are left out.
-pub(super) fn claims(manifest: &[u8]) -> Vec<Claim> {
-    let value: Value = serde_json::from_slice(manifest).unwrap_or_default();
-    let Ok(found) = decode::<Signatures>(value) else { return Vec::new() };
-    let claim = |signed: Signed| {
-        let signature = base64::decode(signed.annotations.get(ANNOTATION)?)?;
-        Some(Claim { payload: signed.payload, signature })
+/// The signatures that their manifest lists, each on its own: a malformed one must not hide a good one. Layers without
+/// a signature are left out.
+pub(super) fn claims(manifest: &[u8]) -> Vec<Result<Claim, String>> {
+    let mut manifest: Value = serde_json::from_slice(manifest).unwrap_or_default();
+    let Some(Value::Array(layers)) = manifest.get_mut("layers").map(Value::take) else {
+        return vec![Err("its signature tag is not a manifest of signatures".to_owned())];
     };
-    found.object.layers.into_iter().filter_map(claim).take(MAX_SIGNATURES).collect()
+    let mut counts = [0, 0];
+    let signed = layers.into_iter().filter_map(|layer| {
+        let encoded = layer.get("annotations")?.get(ANNOTATION)?.clone();
+        Some(claim(&encoded, layer))
+    });
+    signed
+        .filter(|claim| {
+            let count = &mut counts[usize::from(claim.is_ok())];
+            *count += 1;
+            *count <= MAX_SIGNATURES
+        })
+        .collect()
+}
+
+fn claim(encoded: &Value, layer: Value) -> Result<Claim, String> {
+    let signature = encoded.as_str().and_then(base64::decode).ok_or("a signature is not base64")?;
+    // The text of a type error quotes the value, which may be long.
+    let payload: Descriptor = decode(layer)
+        .map_err(|error| format!("a signature's payload is malformed at {}", error.path))?
+        .object;
+    manifest::check_digest(&payload.digest).map_err(|error| format!("a signature's payload: {error}"))?;
+    Ok(Claim { payload, signature })
 }
 
 #[derive(Default, Deserialize)]
@@ -246,16 +251,51 @@ mod tests {
 
     #[test]
     fn a_manifest_of_signatures_lists_what_has_one() {
+        let digest = format!("sha256:{}", "a".repeat(64));
         let manifest = json!({"schemaVersion": 2, "layers": [
-            {"mediaType": "x", "digest": DIGEST, "size": 3, "annotations": {ANNOTATION: "aGk="}},
-            {"mediaType": "x", "digest": DIGEST, "size": 3, "annotations": {"other": "aGk="}},
-            {"mediaType": "x", "digest": DIGEST, "size": 3},
+            {"mediaType": "x", "digest": digest, "size": 3, "annotations": {ANNOTATION: "aGk="}},
+            {"mediaType": "x", "digest": digest, "size": 3, "annotations": {"other": "aGk="}},
+            {"mediaType": "x", "digest": digest, "size": 3},
         ]});
         let found = claims(manifest.to_string().as_bytes());
-        assert_eq!((found.len(), found[0].signature.as_slice(), found[0].payload.size), (1, &b"hi"[..], 3));
-        let many = json!({"layers": vec![&manifest["layers"][0]; 50]});
-        assert_eq!(claims(many.to_string().as_bytes()).len(), MAX_SIGNATURES);
-        assert!(claims(b"nonsense").is_empty() && claims(b"[]").is_empty());
+        let hi = found[0].as_ref().unwrap();
+        assert_eq!((found.len(), hi.signature.as_slice(), hi.payload.size), (1, &b"hi"[..], 3));
         assert_eq!(tag_of("sha256:ab"), "sha256-ab.sig");
+    }
+
+    #[test]
+    fn malformed_claims_hide_no_other_claim() {
+        let good = json!({"digest": format!("sha256:{}", "a".repeat(64)), "size": 3, "annotations": {ANNOTATION: "aGk="}});
+        let with = |key: &str, value: Value| {
+            let mut layer = good.clone();
+            layer[key] = value;
+            layer
+        };
+        let malformed = [
+            (with("annotations", json!({ANNOTATION: 7})), "a signature is not base64"),
+            (with("annotations", json!({ANNOTATION: "!"})), "a signature is not base64"),
+            (with("size", json!(-1)), "a signature's payload is malformed at size"),
+            (with("digest", json!({})), "a signature's payload is malformed at digest"),
+            (with("digest", json!("sha512:ab")), "a signature's payload: sha512:ab: digests of sha512"),
+            (with("digest", json!("../x")), "a signature's payload: ../x: not a sha256 digest"),
+        ];
+        for (bad, words) in &malformed {
+            for layers in [[bad, &good], [&good, bad]] {
+                let found = claims(json!({"layers": layers}).to_string().as_bytes());
+                assert_eq!(found.len(), 2, "{bad}");
+                let (good, bad): (Vec<_>, Vec<_>) = found.into_iter().partition(Result::is_ok);
+                assert_eq!(good.len(), 1, "{layers:?}");
+                assert!(bad[0].as_ref().unwrap_err().starts_with(words), "{bad:?}");
+            }
+        }
+        // Neither kind uses up the other's limit.
+        let many = [vec![&malformed[0].0; 50], vec![&good; 50]].concat();
+        let found = claims(json!({"layers": many}).to_string().as_bytes());
+        assert_eq!(found.iter().filter(|claim| claim.is_ok()).count(), MAX_SIGNATURES);
+        assert_eq!(found.len(), 2 * MAX_SIGNATURES);
+        for text in ["nonsense", "[]", "{}", r#"{"layers": {}}"#] {
+            assert!(claims(text.as_bytes())[0].is_err(), "{text}");
+        }
+        assert!(claims(br#"{"layers": []}"#).is_empty());
     }
 }

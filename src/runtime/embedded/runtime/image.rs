@@ -5,7 +5,7 @@
 use std::rc::Rc;
 
 use super::super::images::{Image, ImageError};
-use super::super::registry::{self, PullErrorKind, PullRequest};
+use super::super::registry::{self, Progress, PullErrorKind, PullRequest};
 use super::{Failure, RuntimeInner};
 use crate::platform::rt;
 use crate::runtime::{ErrorKind, ImageAuth, ImageStatus, RuntimeImage};
@@ -77,8 +77,11 @@ pub(super) async fn pull(
         ..PullRequest::default()
     };
     let program = shared.program();
-    let pulled = registry::pull_in_child(&program, &request, |progress| {
-        log::debug!(progress:? = progress; "Pulling image");
+    let pulled = registry::pull_in_child(&program, &request, |progress| match progress {
+        Progress::Warning { reference, message } => {
+            log::warn!(image = reference, problem = message; "Pulled image may be unsuitable");
+        }
+        progress => log::debug!(progress:? = progress; "Pulling image"),
     });
     let pulled = pulled.await.map_err(|error| {
         let kind = match error.kind() {
