@@ -223,10 +223,10 @@ fn run(
         Some("raw") => return Ok(Invocation::Version(VersionKind::Raw)),
         _ => {}
     }
-    let invocation = wrap(typed::resolve(args, environment)?);
+    let mut invocation = wrap(typed::resolve(args, environment)?);
     // `agent cri` is the embedded runtime, whatever runtime the same configuration names for the kubelet.
-    if let Invocation::Run(resolved) | Invocation::Config { resolved, .. } = &invocation {
-        typed::check_image_policy(resolved)?;
+    if let Invocation::Run(resolved) | Invocation::Config { resolved, .. } = &mut invocation {
+        typed::check_embedded_only(args, resolved)?;
     }
     Ok(invocation)
 }

@@ -234,7 +234,8 @@ flags! {
     agent run_once_wait: RunOnceWait =
         ("runonce-wait", Text, "running", "pod state --runonce waits for: running or completed");
     agent images_dir: PathBuf =
-        ("images-dir", Text, "", "image archives to import at start (default <root-dir>/images)");
+        ("images-dir", Text, "",
+            "embedded runtime: image archives to import at start (default <root-dir>/images)");
     agent container_log_ram: Option<u64> = ("container-log-ram", Text, "",
         "keep container logs in memory only, with this total limit (such as 64Mi); they are lost at reboot");
     agent agent_socket: PathBuf =

@@ -108,17 +108,37 @@ fn check_authorization(flags: &AgentFlags, kubelet: &KubeletConfiguration) -> Re
     ))
 }
 
-/// An external runtime pulls images itself, without the policy.
-pub(super) fn check_image_policy(resolved: &Resolved) -> Result<(), ConfigError> {
+/// Flags of the embedded runtime that another one ignores.
+const EMBEDDED_ONLY: [&str; 7] = [
+    "bridge-name",
+    "cni-bin-dir",
+    "cni-conf-dir",
+    "images-dir",
+    "registry-hosts-dir",
+    "runtime-handlers",
+    "runtime-state-dir",
+];
+
+/// What the embedded runtime's flags mean with another runtime: a warning each, but an error for the image policy, which
+/// is there to keep images out.
+pub(super) fn check_embedded_only(args: &Args, resolved: &mut Resolved) -> Result<(), ConfigError> {
     let endpoint = &resolved.kubelet.container_runtime_endpoint;
-    if resolved.flags.image_policy.is_none() || endpoint == EMBEDDED {
+    if endpoint == EMBEDDED {
         return Ok(());
     }
-    let problem = format!(
-        "only the embedded runtime applies an image policy, and containerRuntimeEndpoint is {endpoint:?}: remove the \
-         flag and verify images with that runtime's own means, or set containerRuntimeEndpoint to {EMBEDDED:?}"
-    );
-    Err(bad_flag("--image-policy", problem))
+    if resolved.flags.image_policy.is_some() {
+        let problem = format!(
+            "only the embedded runtime applies an image policy, and containerRuntimeEndpoint is {endpoint:?}: remove \
+             the flag and verify images with that runtime's own means, or set containerRuntimeEndpoint to {EMBEDDED:?}"
+        );
+        return Err(bad_flag("--image-policy", problem));
+    }
+    for flag in EMBEDDED_ONLY.into_iter().filter(|flag| args.given.contains_key(flag)) {
+        resolved.warnings.push(format!(
+            "--{flag} has no effect: it configures the embedded runtime, and containerRuntimeEndpoint is {endpoint:?}"
+        ));
+    }
+    Ok(())
 }
 
 /// From parsed arguments to a configuration that the agent can start with.

@@ -265,7 +265,7 @@ fn manifest_url_auth_is_unique_and_key_needs_a_certificate() {
 }
 
 #[test]
-fn image_policy_requires_the_embedded_runtime() {
+fn flags_of_the_embedded_runtime_need_it() {
     let external = "--container-runtime-endpoint=unix:///run/containerd/containerd.sock";
     let text = refusal(&["--image-policy=/p.json", external]);
     for words in ["--image-policy: only the embedded runtime", "containerd.sock\": remove the flag"] {
@@ -273,6 +273,13 @@ fn image_policy_requires_the_embedded_runtime() {
     }
     assert_eq!(resolved(&["--image-policy=/p.json"]).flags.image_policy, Some("/p.json".into()));
     assert_eq!(resolved(&[external]).flags.image_policy, None);
+    let ignored = ["--bridge-name=b0", "--images-dir=/i", "--runtime-handlers=crun=/usr/bin/crun"];
+    let given = resolved(&[&ignored[..], &[external]].concat());
+    for flag in ["--bridge-name", "--images-dir", "--runtime-handlers"] {
+        let is_named = |line: &String| line.starts_with(&format!("{flag} has no effect: it configures"));
+        assert!(given.warnings.iter().any(is_named), "{flag}: {:?}", given.warnings);
+    }
+    assert_eq!((given.warnings.len(), resolved(&ignored).warnings.len()), (3, 0));
     let cri = parse_words(&["cri", "--image-policy=/p.json", external]);
     assert!(matches!(cri, Ok(Invocation::Cri { .. })), "its pulls are the embedded runtime's: {cri:?}");
 }
