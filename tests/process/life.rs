@@ -9,7 +9,7 @@ use rusqlite::Connection;
 
 use super::node::{Node, pod, said};
 use crate::support::agent::{AgentProcess, PATIENCE, cgroup_root};
-use crate::support::wait::wait_for;
+use crate::support::wait::{wait_for, wait_until};
 
 #[test]
 fn sigterm_and_sigint_end_the_agent_well_and_pods_keep_running() {
@@ -22,7 +22,8 @@ fn sigterm_and_sigint_end_the_agent_well_and_pods_keep_running() {
         assert_eq!(node.log_lines(&["Shutting down", signal.as_str()]).len(), 1);
         node.keeps_running("neighbour", &neighbour);
         // Times are of whole seconds.
-        std::thread::sleep(Duration::from_secs(1));
+        let ended = Instant::now();
+        wait_until("the next second", PATIENCE, || ended.elapsed() > Duration::from_secs(1));
 
         node.agent.start();
         let after = node.agent.wait_for_phase("neighbour", "Running");

@@ -171,10 +171,10 @@ mod tests {
         symlink("/dev/null", &path).unwrap();
         symlink("/dev", &other).unwrap();
         let (ends, over) = std::sync::mpsc::channel::<()>();
-        let attacked = path.clone();
+        let target = path.clone();
         let attack = move || {
             while matches!(over.try_recv(), Err(std::sync::mpsc::TryRecvError::Empty)) {
-                exchange(&attacked, &other).unwrap();
+                exchange(&target, &other).unwrap();
             }
         };
         let attacker = crate::platform::rt::spawn_thread("attacker", attack).unwrap();
