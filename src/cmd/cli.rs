@@ -98,8 +98,12 @@ enum CliError {
     Answer(String),
     #[error("encode the output")]
     Encode(#[source] serde_json::Error),
+    /// On standard output.
     #[error("write the output")]
     Output(#[source] io::Error),
+    /// Of a command in a container, to anything but standard output.
+    #[error("write the output of the command")]
+    CommandOutput(#[source] io::Error),
     #[error("start the async runtime")]
     Runtime(#[source] io::Error),
 }
@@ -137,6 +141,11 @@ pub fn run(command: &str, arguments: &[String], mut environment: Environment<'_>
         "logs" => logs::run(arguments, &mut environment),
         _ => Err(CliError::Usage(UsageError::UnknownCommand { name: command.to_owned() })),
     };
+    finish(command, result, &mut environment)
+}
+
+/// Reports an error, and returns the exit code.
+fn finish(command: &str, result: Result<u8, CliError>, environment: &mut Environment<'_>) -> u8 {
     match result {
         Ok(code) => code,
         // `agent get pods | head` is not an error.
@@ -155,10 +164,7 @@ pub fn run(command: &str, arguments: &[String], mut environment: Environment<'_>
 
 /// The resources of `agent get`.
 fn resources() -> String {
-    use crate::serve::localapi::resource::{RESOURCES, Verb};
-    let listed =
-        RESOURCES.iter().filter(|resource| resource.group.is_empty() && resource.verbs.contains(&Verb::List));
-    listed.map(|resource| resource.plural).collect::<Vec<_>>().join(", ")
+    api::listed().map(|resource| resource.plural).collect::<Vec<_>>().join(", ")
 }
 
 /// Writes a whole output at once.

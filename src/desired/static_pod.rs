@@ -47,6 +47,11 @@ fn list(errors: &[FieldError]) -> String {
     format!("[{}]", texts.join(", "))
 }
 
+/// The name that a pod of a manifest gets on this node.
+pub(crate) fn static_pod_name(name: &str, node_name: &str) -> String {
+    format!("{name}-{}", node_name.to_lowercase())
+}
+
 /// Prepares a decoded pod to run on `node_name`.
 ///
 /// # Errors
@@ -59,7 +64,7 @@ pub fn prepare(pod: Pod, origin: &ManifestOrigin, node_name: &str) -> Result<Pod
     if pod.metadata.uid.is_empty() {
         pod.metadata.uid = content_uid(&pod, origin, node_name);
     }
-    pod.metadata.name = format!("{}-{}", pod.metadata.name, node_name.to_lowercase());
+    pod.metadata.name = static_pod_name(&pod.metadata.name, node_name);
     if pod.metadata.namespace.is_empty() {
         "default".clone_into(&mut pod.metadata.namespace);
     }

@@ -5,7 +5,7 @@
 //!
 //! Pure: what it returns depends on its arguments alone.
 
-use crate::model::api::pod::{Container, Pod};
+use crate::model::api::pod::{Container, Pod, VolumeMount};
 use crate::model::containers::all_with_ephemeral;
 use crate::model::runtime_config::Device;
 
@@ -115,19 +115,20 @@ pub(crate) fn by_annotation(pod: &Pod, container: &str) -> Vec<DeviceRequest> {
     parse(text.unwrap_or_default()).unwrap_or_default()
 }
 
-/// Volume mounts of device types: the container may also open the device, which upstream forbids. A read-only
-/// mount gives read permission only.
+/// Volume mounts of device types, with the name of their volume: the container may also open the device, which
+/// upstream forbids. A read-only mount gives read permission only.
 #[must_use]
-pub(crate) fn by_volume(pod: &Pod, container: &Container) -> Vec<Device> {
-    let device = |mount: &crate::model::api::pod::VolumeMount| {
+pub(crate) fn by_volume<'a>(pod: &Pod, container: &'a Container) -> Vec<(&'a str, Device)> {
+    let device = |mount: &'a VolumeMount| {
         let volume = pod.spec.volumes.iter().find(|volume| volume.name == mount.name)?;
         let source = volume.host_path.as_ref().filter(|source| is_device_type(&source.type_))?;
-        Some(Device {
+        let device = Device {
             host_path: source.path.clone(),
             container_path: crate::model::runtime_config::absolute(&mount.mount_path),
             permissions: if mount.read_only { "r" } else { READ_WRITE }.to_owned(),
             ..Device::default()
-        })
+        };
+        Some((mount.name.as_str(), device))
     };
     container.volume_mounts.iter().filter_map(device).collect()
 }
@@ -172,7 +173,7 @@ pub(crate) fn check_allowed(pod: &Pod, allowed: &[String]) -> Result<(), String>
             continue;
         }
         let mut wanted = by_annotation(pod, &container.name);
-        wanted.extend(by_volume(pod, container).into_iter().map(DeviceRequest::Path));
+        wanted.extend(by_volume(pod, container).into_iter().map(|(_, device)| DeviceRequest::Path(device)));
         let is_refused =
             |wanted: &&DeviceRequest| !allowed.iter().any(|pattern| matches_pattern(pattern, wanted.name()));
         if let Some(refused) = wanted.iter().find(is_refused) {

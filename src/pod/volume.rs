@@ -256,10 +256,9 @@ impl Volumes {
             return self.ensure_rendered(pod, pod_dir, volume).await;
         }
         if let Some(source) = &volume.host_path {
-            let (owned_name, source) = (name.to_owned(), source.clone());
-            return self
-                .run_with_timeout(pod_dir, name, move || host_path::ensure(&owned_name, &source))
-                .await;
+            let (pod, owned_name, source) = (pod_dir.to_owned(), name.to_owned(), source.clone());
+            let job = move || host_path::ensure(&pod, &owned_name, &source);
+            return self.run_with_timeout(pod_dir, name, job).await;
         }
         if let Some(source) = &volume.empty_dir {
             let medium = empty_dir_medium(pod, source, &self.config.capacity)

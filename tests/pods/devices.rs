@@ -87,6 +87,30 @@ fn container_waits_until_its_device_is_plugged_in() {
     assert_eq!(node.written("bound"), "read yes write yes\n", "{}", node.agent.log_tail());
 }
 
+/// The path has another device when the container starts again, then a directory: it gets the one, and never more.
+fn a_device_volume_follows_its_path_from_start_to_start() {
+    let mut node = Node::new();
+    let path = node.runtime.scratch().dir("dev").join("sensor");
+    let make = |minor: &str| {
+        let made = Command::new("mknod").arg(&path).args(["c", "10", minor]).status().expect("run mknod");
+        assert!(made.success());
+    };
+    make("229");
+    let script = "stat -c %t:%T /dev/modem > /out/now.part; mv /out/now.part /out/now; exec sleep 1";
+    let pod = node.pod("moved", script);
+    node.apply(&with_volume(pod, &path.display().to_string(), "CharDevice", "/dev/modem", false));
+    node.agent.start();
+    node.wait_written("now", "a:e5\n");
+    std::fs::remove_file(&path).expect("unplug it");
+    make("235");
+    node.wait_written("now", "a:eb\n");
+    std::fs::remove_file(&path).expect("unplug it");
+    std::fs::create_dir(&path).expect("a directory in its place");
+    node.agent.wait_for_pod("moved", "it to be refused the directory", |pod| {
+        pod["status"].to_string().contains("is not a character device").then_some(())
+    });
+}
+
 fn a_device_that_the_node_does_not_give_keeps_the_pod_out() {
     let mut node = Node::new();
     node.agent.argument("--allowed-devices=/dev/null,/dev/tty*");
@@ -340,6 +364,7 @@ on_both_runtimes! {
     a_node_that_a_container_makes_itself_does_not_open,
     devices_open_only_with_the_requested_permissions,
     container_waits_until_its_device_is_plugged_in,
+    a_device_volume_follows_its_path_from_start_to_start,
     a_device_that_the_node_does_not_give_keeps_the_pod_out,
     plugin_devices_are_exclusive_and_survive_a_restart,
     refused_allocation_fails_api_pods_not_static_ones,

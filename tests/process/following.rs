@@ -1,7 +1,11 @@
 //! `agent get -w`, `events -w` and `wait`: commands that go on as things happen, and `top`.
 
 use std::io::{BufRead, BufReader, Lines};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ChildStdout, Command, Stdio};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use super::node::{Node, pod};
 use crate::support::agent::PATIENCE;
@@ -111,4 +115,21 @@ fn what_becomes_of_pods_is_followed_and_waited_for() {
     let (code, used, said) = run(&node, "top nodes --no-headers");
     assert!(code == Some(0) && used.starts_with("edge") && used.contains("Mi"), "{used} {said}");
     wait_for("the agent to be well", PATIENCE, || node.agent.status_json().map(drop));
+}
+
+#[test]
+fn top_w_shows_usage_again_until_sigint() {
+    let mut node = Node::new();
+    node.agent.start();
+    wait_for("the agent to answer", PATIENCE, || node.agent.status_json());
+    let mut top = Follower::start(&node, "top nodes -w");
+    for _ in 0..2 {
+        // Nothing clears the screen: standard output is not a terminal.
+        assert!(top.next_with(&["CPU(cores)"]).starts_with("NAME "));
+        assert!(top.next_with(&["Mi"]).starts_with("edge "));
+    }
+    let pid = Pid::from_raw(i32::try_from(top.0.id()).expect("a process id"));
+    kill(pid, Signal::SIGINT).expect("interrupt it");
+    // As kubectl: a shell shows 130.
+    assert_eq!(top.0.wait().expect("it ends").signal(), Some(Signal::SIGINT as i32));
 }

@@ -9,20 +9,26 @@ use rusqlite::Connection;
 
 use super::node::{Node, pod, said};
 use crate::support::agent::{AgentProcess, PATIENCE, cgroup_root};
-use crate::support::wait::wait_for;
+use crate::support::wait::{wait_for, wait_until};
 
 #[test]
 fn sigterm_and_sigint_end_the_agent_well_and_pods_keep_running() {
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
         let mut node = Node::new();
         let neighbour = node.start_with_neighbour();
+        let before = node.agent.wait_for_phase("neighbour", "Running");
         node.agent.signal(signal);
         assert_eq!(node.agent.wait_for_end().code(), Some(0), "{}", node.agent.log());
         assert_eq!(node.log_lines(&["Shutting down", signal.as_str()]).len(), 1);
         node.keeps_running("neighbour", &neighbour);
+        // Times are of whole seconds.
+        let ended = Instant::now();
+        wait_until("the next second", PATIENCE, || ended.elapsed() > Duration::from_secs(1));
 
         node.agent.start();
-        node.agent.wait_for_phase("neighbour", "Running");
+        let after = node.agent.wait_for_phase("neighbour", "Running");
+        let started = &after["status"]["startTime"];
+        assert!(started.is_string() && *started == before["status"]["startTime"], "{before} {after}");
         node.keeps_running("neighbour", &neighbour);
         assert_eq!(node.calls("RunPodSandbox"), 1);
     }

@@ -26,8 +26,16 @@ pub(super) fn resource(word: &str) -> Result<&'static Resource, UsageError> {
     let is_it = |resource: &&Resource| {
         resource.plural == word || resource.singular == word || resource.short_names.contains(&word.as_str())
     };
-    let mut shown = RESOURCES.iter().filter(|resource| resource.verbs.contains(&Verb::List));
-    shown.find(is_it).ok_or(UsageError::Unknown { given: word })
+    listed().find(is_it).ok_or(UsageError::Unknown { given: word })
+}
+
+/// The resources that can be listed. A name that two groups have means the first one's.
+pub(super) fn listed() -> impl Iterator<Item = &'static Resource> {
+    let is_first = |(at, resource): &(usize, &Resource)| {
+        !RESOURCES[..*at].iter().any(|before| before.plural == resource.plural)
+    };
+    let first = RESOURCES.iter().enumerate().filter(is_first).map(|(_, resource)| resource);
+    first.filter(|resource| resource.verbs.contains(&Verb::List))
 }
 
 /// The path of a collection, or of one object.
@@ -192,6 +200,11 @@ mod tests {
         assert_eq!(path(resource("Nodes").unwrap(), Some("default"), None), "/api/v1/nodes");
         assert_eq!(path(resource("events").unwrap(), None, None), "/api/v1/events");
         let said = resource("deployments").unwrap_err().to_string();
-        assert!(said.contains("deployments") && said.contains("pods") && said.contains("nodes"), "{said}");
+        let all = "configmaps, events, namespaces, nodes, persistentvolumeclaims, persistentvolumes, pods, secrets, \
+                   customresourcedefinitions, leases, runtimeclasses";
+        assert!(said.contains("deployments") && said.ends_with(&format!("use one of {all}")), "{said}");
+        for name in all.split(", ") {
+            assert_eq!(resource(name).unwrap().plural, name);
+        }
     }
 }

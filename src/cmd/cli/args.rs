@@ -99,6 +99,7 @@ pub(super) struct CliOptions {
     pub all: bool,
     pub exit_zero: bool,
     pub show_secrets: bool,
+    pub show_managed_fields: bool,
     /// Of `get`: also watch for changes.
     pub watch: bool,
     pub selector: Option<String>,
@@ -195,6 +196,7 @@ impl CliOptions {
             all: false,
             exit_zero: false,
             show_secrets: false,
+            show_managed_fields: false,
             watch: false,
             selector: None,
             field_selector: None,
@@ -230,6 +232,9 @@ impl CliOptions {
                 }
                 Own::Option("--no-headers") if matches!(command, Command::Get | Command::Ps) => {
                     options.no_headers = true;
+                }
+                Own::Option("--show-managed-fields") if command == Command::Get => {
+                    options.show_managed_fields = true;
                 }
                 Own::Option("-a" | "--all") if command == Command::Ps => options.all = true,
                 Own::Option("--show-secrets") if pods && shows => options.show_secrets = true,

@@ -12,7 +12,6 @@ use super::{CliError, EXIT_OK, Environment, api, client, print};
 use crate::model::api::pod::Pod;
 use crate::platform::rt;
 use crate::platform::sys::command;
-use crate::serve::localapi::resource::{RESOURCES, Verb};
 use crate::serve::server::{AgentReport, ObjectDetail};
 
 const HELP: &str = "\
@@ -297,10 +296,7 @@ fn report(socket: &Path) -> Option<AgentReport> {
 
 /// Kinds that can be listed, and their short names.
 fn kinds() -> Vec<String> {
-    let listed = RESOURCES.iter().filter(|resource| {
-        resource.group.is_empty() && resource.verbs.contains(&Verb::List) && !resource.plural.is_empty()
-    });
-    let names = listed.flat_map(|resource| {
+    let names = super::api::listed().flat_map(|resource| {
         [resource.plural].into_iter().chain(resource.short_names.iter().copied()).map(str::to_owned)
     });
     names.collect()

@@ -222,7 +222,7 @@ impl Inside<'_> {
             unpacked.recv().unwrap_or_else(|_| Err("the archive could not be unpacked".to_owned()));
         // The local error explains the remote broken pipe.
         let skipped = match (unpacked, sent) {
-            (Err(words), Err(CliError::Output(_)) | Ok(())) => return Err(CliError::Answer(words)),
+            (Err(words), Err(CliError::CommandOutput(_)) | Ok(())) => return Err(CliError::Answer(words)),
             (_, Err(error)) => return Err(error),
             (Ok(skipped), Ok(())) => skipped,
         };

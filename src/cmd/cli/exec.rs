@@ -192,16 +192,19 @@ async fn enter(
     let typed = if stdin { read_stdin()? } else { mpsc::channel(1).1 };
     let sizes = if tty { follow_size()? } else { mpsc::channel(1).1 };
     let (out, err) = (&mut *environment.out, &mut *environment.err);
-    let mut has_output = false;
+    let (mut has_output, mut failed): (_, fn(io::Error) -> CliError) = (false, CliError::Output);
     let write = |output, bytes: &[u8]| {
         has_output = true;
-        let to = if output == OutputStream::Stdout { &mut *out } else { &mut *err };
+        let is_stdout = output == OutputStream::Stdout;
+        let to = if is_stdout { &mut *out } else { &mut *err };
+        failed = if is_stdout { CliError::Output } else { CliError::CommandOutput };
         to.write_all(bytes).and_then(|()| to.flush())
     };
     let ended = tokio::select! {
-        ended = streams::command(io, streams, typed, sizes, write) => ended.map_err(CliError::Output)?,
-        _ = ends.recv() => Ended::Lost,
+        ended = streams::command(io, streams, typed, sizes, write) => ended,
+        _ = ends.recv() => Ok(Ended::Lost),
     };
+    let ended = ended.map_err(failed)?;
     Ok((ended, has_output))
 }
 
@@ -239,7 +242,7 @@ pub(super) async fn exec(
     let io = client::upgrade(socket, &resource, streams::COMMAND).await?;
     let input = input.unwrap_or_else(|| mpsc::channel(1).1);
     let ended = streams::command(io, streams, input, mpsc::channel(1).1, write).await;
-    ended.map_err(CliError::Output)
+    ended.map_err(CliError::CommandOutput)
 }
 
 /// Starts a thread that reads for the life of the process: a blocking read of a terminal cannot be cancelled.

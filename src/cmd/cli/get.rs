@@ -7,7 +7,8 @@ use super::jsonpath::Template;
 use super::{CliError, EXIT_OK, Environment, api, listing, print};
 
 const HELP: &str = "\
-List pods, ConfigMaps, Secrets, claims, events, nodes and namespaces of this node, as kubectl get does.
+List pods, ConfigMaps, Secrets, claims, events, nodes, namespaces and other objects of this node, as kubectl get
+does.
 
 Usage: agent get RESOURCE [NAME...] [options]
        agent get RESOURCE/NAME... [options]
@@ -20,6 +21,7 @@ Options:
   -l, --selector LABELS     Only objects with these labels, such as app=web,tier!=db
       --field-selector F    Only objects with these fields, such as status.phase=Running
       --no-headers          Omit the header line
+      --show-managed-fields Keep metadata.managedFields in json and yaml
       --show-secrets        Show the values of Secrets instead of their lengths
       --socket PATH         Socket of the agent (default /run/agent/agent.sock)
       --root-dir DIR        The agent's root directory (default /var/lib/kubelet); pods, configmaps, secrets
@@ -40,6 +42,10 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
         Template::parse(template).map_err(wrong).map_err(CliError::Usage)?;
     }
     let (resource, names) = names(&options, api::resource).map_err(CliError::Usage)?;
+    if !names.is_empty() && !options.selectors().is_empty() {
+        // kubectl's message and exit code.
+        return Err(CliError::Answer("name cannot be provided when a selector is specified".to_owned()));
+    }
     listing::run(resource, &names, &options, environment)
 }
 

@@ -250,6 +250,14 @@ async fn follow(
     }
 }
 
+/// The items of a list, or the one object.
+fn each(answer: &mut Value) -> &mut [Value] {
+    if answer["items"].is_array() {
+        return answer["items"].as_array_mut().map(Vec::as_mut_slice).unwrap_or_default();
+    }
+    std::slice::from_mut(answer)
+}
+
 fn rows(table: &Value) -> &[Value] {
     table["rows"].as_array().map(Vec::as_slice).unwrap_or_default()
 }
@@ -288,8 +296,8 @@ impl<'a> Printer<'a> {
             (OutputFormat::JsonPath, Some(template)) => Template::parse(template)
                 .map(|template| template.render(&self.masked(answer)))
                 .map_err(|error| CliError::Answer(format!("error parsing jsonpath {template}, {error}")))?,
-            (OutputFormat::Yaml, _) => to_yaml(&self.masked(answer))?,
-            _ => to_json(&self.masked(answer))?,
+            (OutputFormat::Yaml, _) => to_yaml(&self.shortened(answer))?,
+            _ => to_json(&self.shortened(answer))?,
         };
         print(environment, &text)
     }
@@ -308,15 +316,24 @@ impl<'a> Printer<'a> {
     fn masked(&self, answer: &Value) -> Value {
         let mut answer = answer.clone();
         if self.resource.kind == "Secret" && !self.options.show_secrets {
-            let hide = |object: &mut Value| {
+            for object in each(&mut answer) {
                 for value in object["data"].as_object_mut().into_iter().flat_map(|data| data.values_mut()) {
                     let length = value.as_str().and_then(base64::decode).map_or(0, |bytes| bytes.len());
                     *value = json!(format!("<{length} bytes, hidden>"));
                 }
-            };
-            match answer["items"].as_array_mut() {
-                Some(items) => items.iter_mut().for_each(hide),
-                None => hide(&mut answer),
+            }
+        }
+        answer
+    }
+
+    /// As [`Self::masked`], and without managed fields, as kubectl prints JSON and YAML.
+    fn shortened(&self, answer: &Value) -> Value {
+        let mut answer = self.masked(answer);
+        if !self.options.show_managed_fields {
+            for object in each(&mut answer) {
+                if let Some(metadata) = object["metadata"].as_object_mut() {
+                    metadata.remove("managedFields");
+                }
             }
         }
         answer
@@ -349,5 +366,26 @@ impl<'a> Printer<'a> {
             lines.push(place.into_iter().chain(cells).collect());
         }
         table::render_on(&lines, &mut self.widths, &self.paint)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::args::Command;
+    use super::*;
+
+    #[test]
+    fn managed_fields_are_shown_only_on_request() {
+        let object = json!({"metadata": {"name": "a", "managedFields": [{}]}});
+        let short = json!({"metadata": {"name": "a"}});
+        let list = |item: &Value| json!({"kind": "List", "items": [item]});
+        let resource = api::resource("pods").unwrap();
+        for (argument, wanted) in [(None, &short), (Some("--show-managed-fields"), &object)] {
+            let words: Vec<String> = ["pods"].into_iter().chain(argument).map(str::to_owned).collect();
+            let options = CliOptions::parse(Command::Get, &words).unwrap();
+            let printer = Printer::new(resource, &options);
+            assert_eq!(printer.shortened(&object), *wanted, "{argument:?}");
+            assert_eq!(printer.shortened(&list(&object)), list(wanted), "{argument:?}");
+        }
     }
 }

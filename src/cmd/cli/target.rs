@@ -6,7 +6,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::{CliError, Environment, client};
-use crate::desired::source::manifest::decode_manifest;
+use crate::desired::source::file::read::read_manifest_file;
+use crate::desired::source::manifest::Types;
+use crate::desired::static_pod::static_pod_name;
 use crate::model::api::pod::Pod;
 use crate::model::provenance::CONFIG_SOURCE_ANNOTATION;
 use crate::model::types::PodSource;
@@ -59,15 +61,16 @@ fn manifest_file(path: &Path, pod: &Pod, node: &str) -> Option<PathBuf> {
     }
     let mut files: Vec<PathBuf> = fs::read_dir(path).ok()?.flatten().map(|entry| entry.path()).collect();
     files.sort();
+    let types = Types::default();
     let names_it = |file: &PathBuf| {
-        let manifest = decode_manifest(&fs::read(file).unwrap_or_default());
-        manifest.pods.iter().any(|found| {
+        let Ok((bytes, _)) = read_manifest_file(file) else { return false };
+        types.decode(&bytes).pods.iter().any(|found| {
             let metadata = &found.pod.metadata;
             let namespace = if metadata.namespace.is_empty() { "default" } else { &metadata.namespace };
-            namespace == pod.metadata.namespace && format!("{}-{node}", metadata.name) == pod.metadata.name
+            namespace == pod.metadata.namespace && static_pod_name(&metadata.name, node) == pod.metadata.name
         })
     };
-    files.into_iter().filter(|file| file.is_file()).find(names_it)
+    files.into_iter().find(names_it)
 }
 
 impl FoundPod {
@@ -143,7 +146,7 @@ impl FoundPod {
 /// By its full name, otherwise by the name without the node's.
 fn among<'a>(pods: &'a [Pod], namespace: &str, name: &str, node: &str) -> Option<&'a Pod> {
     let of_namespace = || pods.iter().filter(|pod| pod.metadata.namespace == namespace);
-    let full = format!("{name}-{node}");
+    let full = static_pod_name(name, node);
     of_namespace()
         .find(|pod| pod.metadata.name == name)
         .or_else(|| of_namespace().find(|pod| pod.metadata.name == full))
@@ -166,6 +169,7 @@ fn default_container(pod: &Pod) -> (String, Option<String>) {
 mod tests {
     use super::*;
     use crate::model::api::decode::decode;
+    use crate::platform::testing::TempDir;
 
     fn pod(name: &str, containers: &[&str]) -> Pod {
         let containers: Vec<_> = containers.iter().map(|name| serde_json::json!({ "name": name })).collect();
@@ -182,6 +186,8 @@ mod tests {
         let name = |asked| among(&pods, "default", asked, "box").map(|pod| pod.metadata.name.as_str());
         assert_eq!((name("web"), name("web-box"), name("we")), (Some("web"), Some("web-box"), None));
         assert!(among(&pods, "other", "web", "box").is_none());
+        let upper = among(&pods[..1], "default", "web", "Box").map(|pod| pod.metadata.name.as_str());
+        assert_eq!(upper, Some("web-box"), "the agent writes the node's name in lower case");
         let others = "main, side, setup (init)".to_owned();
         assert_eq!(default_container(&pods[0]), ("main".to_owned(), Some(others)));
         let mut chosen = pod("a", &["main", "side"]);
@@ -189,5 +195,19 @@ mod tests {
         assert_eq!(default_container(&chosen), ("side".to_owned(), None));
         chosen.metadata.annotations.insert(DEFAULT_CONTAINER.to_owned(), "none".to_owned());
         assert_eq!(default_container(&chosen).0, "main");
+    }
+
+    #[test]
+    fn manifest_is_found_whatever_else_is_in_its_directory() {
+        let directory = TempDir::new();
+        let manifest =
+            "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: c, image: i}]}\n";
+        let big = fs::File::create(directory.join("a-big.yaml")).unwrap();
+        big.set_len(1 << 40).unwrap();
+        fs::create_dir(directory.join("b-directory")).unwrap();
+        directory.put("c.yaml", manifest);
+        let found = manifest_file(directory.path(), &pod("web-box", &["c"]), "Box");
+        assert_eq!(found, Some(directory.join("c.yaml")));
+        assert_eq!(manifest_file(directory.path(), &pod("other-box", &["c"]), "Box"), None);
     }
 }

@@ -213,6 +213,7 @@ fn bad_usage_exits_two_and_says_what_is_wrong() {
             "the server doesn't have a resource type \"services\": use one of configmaps, events, \
              namespaces, nodes, persistentvolumeclaims,",
         ),
+        ("get services", "pods, secrets, customresourcedefinitions, leases, runtimeclasses\n"),
         ("get pods -A web", "use --namespace"),
         ("get pods -o table", "unknown output format \"table\": use one of json, yaml, wide, name"),
         ("status now", "unexpected argument \"now\""),
@@ -385,6 +386,11 @@ fn objects_print_like_kubectl_and_secret_values_are_hidden() {
     assert!(directory.run("status").1.contains("1 configmaps, 1 secrets, 1 persistentvolumeclaims"));
     let status = directory.run("status -o json").1;
     assert!(status.contains("objectCounts") && !status.contains("aHVudGVyMg") && !status.contains("hunter2"));
+    for line in ["get pods web -l app=web", "get pod/web --field-selector metadata.name=web"] {
+        let (code, out, err) = directory.run(line);
+        let said = "error: name cannot be provided when a selector is specified\n";
+        assert_eq!((code, &*out, &*err), (EXIT_FAILED, "", said), "{line}");
+    }
     let (code, out, err) = directory.run("get secret ghost");
     assert_eq!((code, out.as_str()), (EXIT_FAILED, ""));
     assert!(err.ends_with("error: secrets \"ghost\" not found in namespace \"default\"\n"), "{err}");
@@ -409,6 +415,31 @@ fn a_reader_that_went_away_is_not_an_error() {
     let environment = Environment { out: &mut Closed, err: &mut err, terminal: true, colour: true, now: NOW };
     assert_eq!(run("get", &["--help".to_owned()], environment), EXIT_OK);
     assert!(err.is_empty());
+}
+
+#[test]
+fn broken_pipe_is_quiet_on_standard_output_alone() {
+    let broken = || io::Error::from(io::ErrorKind::BrokenPipe);
+    let (path, port) = ("/a.sock".into(), broken());
+    for (error, code, said) in [
+        (CliError::Output(broken()), EXIT_OK, ""),
+        (
+            CliError::CommandOutput(broken()),
+            EXIT_FAILED,
+            "error: write the output of the command: broken pipe\n",
+        ),
+        (
+            CliError::Client(ClientError::Connect { path, source: port }),
+            EXIT_FAILED,
+            "error: connect to the agent: connect to /a.sock: broken pipe\n",
+        ),
+    ] {
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let mut environment =
+            Environment { out: &mut out, err: &mut err, terminal: false, colour: false, now: NOW };
+        assert_eq!(finish("exec", Err(error), &mut environment), code);
+        assert_eq!(String::from_utf8(err).unwrap(), said);
+    }
 }
 
 #[test]

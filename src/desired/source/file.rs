@@ -26,6 +26,7 @@ use tokio::time::{Instant, sleep};
 use self::entry::{FileEntry, Look, Looked};
 use self::read::{PathContent, inspect};
 use self::watch::{Hints, PathWatch};
+use super::manifest::Types;
 use super::{
     Accept, Accepts, REASON_EMPTY, REASON_UNAVAILABLE, Remembered, SHORTEST_PERIOD, full_name,
     is_trusted_answer, next_accept, problems_with_since,
@@ -218,8 +219,9 @@ impl FileSource {
     #[cfg(test)]
     fn scan_at_once(&mut self, is_accepted: bool) -> Option<SourceUpdate> {
         if let Some(scan) = self.begin_scan(is_accepted) {
+            let types = Types::default();
             for name in &scan.names {
-                self.refresh(name, Look::Compare);
+                self.refresh(name, Look::Compare, &types);
             }
             self.end_scan(&scan);
         }
@@ -233,9 +235,10 @@ impl FileSource {
     }
 
     async fn refresh_in_turns(&mut self, names: &BTreeSet<OsString>, how: Look, watch: Option<&PathWatch>) {
+        let types = Types::default();
         for (count, name) in names.iter().enumerate() {
             let being_written = watch.is_some_and(|watch| watch.is_being_written(name));
-            self.refresh(name, if being_written { Look::CompareWhileWritten } else { how });
+            self.refresh(name, if being_written { Look::CompareWhileWritten } else { how }, &types);
             if count % FILES_PER_TURN == FILES_PER_TURN - 1 {
                 tokio::task::yield_now().await;
             }
@@ -317,14 +320,14 @@ impl FileSource {
         self.refresh_in_turns(&names, Look::Changed, watch).await;
     }
 
-    fn refresh(&mut self, name: &OsStr, how: Look) {
+    fn refresh(&mut self, name: &OsStr, how: Look, types: &Types) {
         let path = self.path_of(name);
         let now = self.clock.now();
         if !self.entries.contains_key(name) {
             self.entries.insert(name.to_owned(), FileEntry::default());
         }
         let Some(entry) = self.entries.get_mut(name) else { return };
-        match entry.refresh(&path, how, &self.config.node_name, now) {
+        match entry.refresh(&path, how, (types, &self.config.node_name), now) {
             Looked::Kept { changed } => self.dirty |= changed,
             Looked::Gone => {
                 // A single file that is gone is a missing path, which the next listing reports.

@@ -19,7 +19,7 @@ use crate::model::api::schema::check::{Unknown, check};
 use crate::model::objects::ObjectKind;
 use crate::model::objects::wire::decode_object;
 
-pub(super) use static_pods::Ignored;
+pub(super) use static_pods::{Ignored, parse};
 pub use static_pods::{ParsedManifest, parse_manifest};
 
 /// A manifest larger than this is refused; upstream's limit for files and URLs.
@@ -86,26 +86,37 @@ struct Raw {
     value: Value,
 }
 
+/// The table of types, loaded for the first object. Manifests that are read together share it; it is not kept
+/// for longer, since it is large.
+#[derive(Default)]
+pub(crate) struct Types(OnceCell<Schema>);
+
 /// Shared by the checks of all objects of a manifest.
-struct Types<'t> {
-    /// The table of types, loaded for the first object.
-    schema: OnceCell<Schema>,
+struct Checks<'t> {
+    types: &'t Types,
     /// The manifest, for the line number of a field.
     text: &'t str,
 }
 
-/// Decodes a manifest. Never fails as a whole: invalid documents are in `problems`.
+/// Decodes a single manifest. Never fails as a whole: invalid documents are in `problems`.
 #[must_use]
 pub fn decode_manifest(bytes: &[u8]) -> Manifest {
-    let mut manifest = Manifest::default();
-    let read = readable_text(bytes).and_then(|text| {
-        let types = Types { schema: OnceCell::new(), text };
-        if manifest.add_json(&types, text)? { Ok(()) } else { manifest.add_yaml(&types, text) }
-    });
-    if let Err(message) = read {
-        manifest.problem(String::new(), None, message);
+    Types::default().decode(bytes)
+}
+
+impl Types {
+    /// As [`decode_manifest`].
+    pub(crate) fn decode(&self, bytes: &[u8]) -> Manifest {
+        let mut manifest = Manifest::default();
+        let read = readable_text(bytes).and_then(|text| {
+            let checks = Checks { types: self, text };
+            if manifest.add_json(&checks, text)? { Ok(()) } else { manifest.add_yaml(&checks, text) }
+        });
+        if let Err(message) = read {
+            manifest.problem(String::new(), None, message);
+        }
+        manifest
     }
-    manifest
 }
 
 /// The text of the manifest, or an error message.
@@ -134,7 +145,7 @@ fn readable_text(bytes: &[u8]) -> Result<&str, String> {
 }
 
 impl Manifest {
-    fn add_yaml(&mut self, types: &Types<'_>, text: &str) -> Result<(), String> {
+    fn add_yaml(&mut self, checks: &Checks<'_>, text: &str) -> Result<(), String> {
         let mut documents = yaml_documents(text).peekable();
         let Some(first) = documents.next() else {
             let message =
@@ -148,7 +159,7 @@ impl Manifest {
                 self.warning(place.clone(), None, message);
             }
             match document.value {
-                Ok(value) => self.add_document(types, Raw { place, value }),
+                Ok(value) => self.add_document(checks, Raw { place, value }),
                 Err(error) => self.problem(place, None, error.to_string()),
             }
         }
@@ -157,14 +168,14 @@ impl Manifest {
 
     /// False when the text does not look like JSON. Flow style YAML begins with a brace, too: text that is
     /// not valid JSON is then parsed as YAML.
-    fn add_json(&mut self, types: &Types<'_>, text: &str) -> Result<bool, String> {
+    fn add_json(&mut self, checks: &Checks<'_>, text: &str) -> Result<bool, String> {
         if !text.trim_start().starts_with(['{', '[']) {
             return Ok(false);
         }
         let values = match crate::codec::json::parse(text) {
             Ok(values) => values,
             Err(error) => {
-                self.add_yaml(types, text)?;
+                self.add_yaml(checks, text)?;
                 // Invalid as both: it was most likely meant as JSON, whose parser gives the better message.
                 if let (true, Some(problem)) =
                     (self.pods.is_empty() && self.objects.is_empty(), self.problems.first_mut())
@@ -186,7 +197,7 @@ impl Manifest {
                 let message = format!("duplicate field {field:?}, the last one is used");
                 self.warning(place.clone(), None, message);
             }
-            self.add_document(types, Raw { place, value: parsed.value });
+            self.add_document(checks, Raw { place, value: parsed.value });
         }
         Ok(true)
     }
@@ -204,18 +215,18 @@ impl Manifest {
     }
 
     /// Dispatches one document by its kind.
-    fn add_document(&mut self, types: &Types<'_>, raw: Raw) {
+    fn add_document(&mut self, checks: &Checks<'_>, raw: Raw) {
         let kind = match object_kind(&raw.value) {
             Ok(kind) => kind,
             Err(message) => return self.problem(raw.place, object_name(&raw.value), message),
         };
         match kind {
-            DocumentKind::List => self.add_list(types, raw),
-            _ => self.add_object(types, raw, kind),
+            DocumentKind::List => self.add_list(checks, raw),
+            _ => self.add_object(checks, raw, kind),
         }
     }
 
-    fn add_list(&mut self, types: &Types<'_>, mut raw: Raw) {
+    fn add_list(&mut self, checks: &Checks<'_>, mut raw: Raw) {
         let of_pods = raw.value.get("kind").and_then(Value::as_str) == Some("PodList");
         let items = match raw.value.get_mut("items").map(Value::take) {
             Some(Value::Array(items)) => items,
@@ -238,13 +249,13 @@ impl Manifest {
                         "a list inside a list is not supported; put its items into the outer one".to_owned(),
                     );
                 }
-                Ok(kind) => self.add_object(types, Raw { place, value }, kind),
+                Ok(kind) => self.add_object(checks, Raw { place, value }, kind),
                 Err(message) => self.problem(place, object_name(&value), message),
             }
         }
     }
 
-    fn add_object(&mut self, types: &Types<'_>, raw: Raw, kind: DocumentKind) {
+    fn add_object(&mut self, checks: &Checks<'_>, raw: Raw, kind: DocumentKind) {
         let name = object_name(&raw.value);
         if self.pods.len() + self.objects.len() >= MAX_OBJECTS {
             let message = format!("more than {MAX_OBJECTS} objects in one manifest; split it into several");
@@ -260,12 +271,12 @@ impl Manifest {
             DocumentKind::Local(kind) => (kind.api_version(), kind.as_str()),
             DocumentKind::Pod | DocumentKind::List => ("v1".to_owned(), "Pod"),
         };
-        let schema = types.schema.get_or_init(Schema::load);
+        let schema = checks.types.0.get_or_init(Schema::load);
         let mut unknown = Vec::new();
         if let Some(of) = schema.of_kind(&version, name_of_kind) {
             let findings = check(schema, of, &mut value);
             if let Some(misfit) = findings.misfits.first() {
-                let line = hint::line_of(types.text, &misfit.path);
+                let line = hint::line_of(checks.text, &misfit.path);
                 let line = line.map(|line| format!("line {line}: ")).unwrap_or_default();
                 return self.problem(place, name, format!("{line}{}", wrong(misfit.to_string())));
             }

@@ -73,7 +73,8 @@ fn device_entry_has_path_target_and_permissions() {
 fn device_volume_may_be_opened_and_others_are_only_mounted() {
     let pod = pod(&json!({}), false);
     let found = by_volume(&pod, &pod.spec.containers[0]);
-    let found: Vec<DeviceRequest> = found.into_iter().map(DeviceRequest::Path).collect();
+    let found: Vec<DeviceRequest> =
+        found.into_iter().map(|(_, device)| DeviceRequest::Path(device)).collect();
     assert_eq!(found, [device("/dev/ttyS0", "/dev/modem", "rw"), device("/dev/sda", "/dev/disk", "r")]);
     assert_eq!(volume_paths(&pod), ["/dev/ttyS0", "/dev/sda"]);
 }

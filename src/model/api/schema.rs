@@ -93,10 +93,18 @@ fn unpack() -> String {
     String::from_utf8(text).unwrap_or_default()
 }
 
+#[cfg(test)]
+thread_local! {
+    /// How often this thread has unpacked the table.
+    pub(crate) static LOADS: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+}
+
 impl Schema {
     /// Unpacks the table.
     #[must_use]
     pub fn load() -> Self {
+        #[cfg(test)]
+        LOADS.set(LOADS.get() + 1);
         Self::parse(unpack())
     }
 

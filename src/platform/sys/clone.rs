@@ -279,16 +279,6 @@ unsafe fn on_range(first: u32, last: u32, flags: u32, one: impl Fn(RawFd)) -> io
     Ok(())
 }
 
-/// Makes `fd` standard input, output and error, for programs executed from here on.
-///
-/// # Errors
-/// The kernel's answer.
-pub(crate) fn become_stdio(fd: BorrowedFd<'_>) -> io::Result<()> {
-    nix::unistd::dup2_stdin(fd)?;
-    nix::unistd::dup2_stdout(fd)?;
-    Ok(nix::unistd::dup2_stderr(fd)?)
-}
-
 /// Another name in process lists.
 pub(crate) fn set_name(name: &std::ffi::CStr) {
     let _ = nix::sys::prctl::set_name(name);

@@ -13,7 +13,8 @@ use crate::platform::rt;
 use crate::pod::events::EventType;
 use crate::pod::executor::{Executor, Patience, RETRY_AFTER, Run};
 use crate::pod::image::StartFailure as Failure;
-use crate::runtime::{ContainerConfig, Runtime};
+use crate::pod::volume::MountedVolumes;
+use crate::runtime::{ContainerConfig, Device, Runtime};
 
 /// A plugin failed to prepare the pod's devices, or has too few for a running pod (upstream's reason).
 const CONFIG_ERROR: &str = "CreateContainerConfigError";
@@ -30,7 +31,9 @@ impl<R: Runtime> Executor<R> {
         if container.resources.limits.keys().any(|name| is_extended(name)) {
             config = self.add_plugins_devices(run.pod, container, config).await?;
         }
-        config.devices.extend(by_volume(run.pod, container));
+        if let Some(volumes) = &run.volumes {
+            config.devices.extend(volume_devices(run.pod, container, volumes));
+        }
         for wanted in by_annotation(run.pod, &container.name) {
             match wanted {
                 DeviceRequest::Path(device) => config.devices.push(device),
@@ -127,5 +130,40 @@ impl<R: Runtime> Executor<R> {
             });
             Failure { reason: NOT_FOUND, message, retry_after }
         })
+    }
+}
+
+/// Devices of the container's volumes, each as it was bound when its type was checked: the path in the manifest
+/// may have another file by now.
+fn volume_devices(pod: &Pod, container: &Container, volumes: &MountedVolumes) -> Vec<Device> {
+    let bound = |(volume, device)| {
+        let host_path = volumes.get(volume)?.host_path.display().to_string();
+        Some(Device { host_path, ..device })
+    };
+    by_volume(pod, container).into_iter().filter_map(bound).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::api::decode::decode;
+    use crate::pod::volume::MountedVolume;
+    use serde_json::json;
+
+    #[test]
+    fn device_of_a_volume_is_the_bound_one_never_the_path() {
+        let volume =
+            |name: &str| json!({"name": name, "hostPath": {"path": "/dev/tty0", "type": "CharDevice"}});
+        let mount = |name: &str| json!({"name": name, "mountPath": format!("/dev/{name}")});
+        let spec = json!({
+            "volumes": [volume("a"), volume("b")],
+            "containers": [{"name": "c", "image": "i", "volumeMounts": [mount("a"), mount("b")]}],
+        });
+        let pod = decode::<Pod>(json!({"metadata": {"name": "p"}, "spec": spec})).unwrap().object;
+        let ready = MountedVolume { host_path: "/pods/u/a".into(), ..MountedVolume::default() };
+        let volumes = MountedVolumes::from([("a".to_owned(), ready)]);
+        let found = volume_devices(&pod, &pod.spec.containers[0], &volumes);
+        let found: Vec<_> = found.iter().map(|one| (&*one.host_path, &*one.container_path)).collect();
+        assert_eq!(found, [("/pods/u/a", "/dev/a")], "nothing is allowed for a volume that is not set up");
     }
 }

@@ -13,8 +13,9 @@ use crate::model::objects::ObjectLookup;
 use crate::pod::resources::{NodeCapacity, ResourceFlags, pod_resources};
 
 /// The plugins that mount something on their directory.
-const MOUNTING_PLUGINS: [&str; 7] = [
+const MOUNTING_PLUGINS: [&str; 8] = [
     "kubernetes.io~empty-dir",
+    "kubernetes.io~host-path",
     "kubernetes.io~local-volume",
     "kubernetes.io~nfs",
     "kubernetes.io~secret",
@@ -206,7 +207,7 @@ mod tests {
             "/",
             "/pods/u/volumes/kubernetes.io~empty-dir/ram",
             "/pods/u/volumes/kubernetes.io~empty-dir/ram/inside",
-            "/pods/u/volumes/kubernetes.io~host-path/x",
+            "/pods/u/volumes/kubernetes.io~csi/x",
             "/pods/u/volume-subpaths/ram/web/0",
             "/pods/u/volume-subpaths/ram/web",
             "/pods/u/volume-subpaths/ram/web/x",

@@ -5,7 +5,7 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 
@@ -118,7 +118,7 @@ fn open_below(base: &Path, real: &Path) -> io::Result<Handle> {
 }
 
 /// The pod's own directory is not recreated: after a wait for a dead server the pod may be removed.
-fn make_place(pod_dir: &Path, names: &[&str]) -> io::Result<()> {
+pub(super) fn make_place(pod_dir: &Path, names: &[&str]) -> io::Result<()> {
     let mut path = pod_dir.to_owned();
     names.iter().try_for_each(|name| {
         path.push(name);
@@ -138,20 +138,25 @@ fn bind(
     let base = volume.canonicalize()?;
     let source = open_below(&base, &base.join(relative).canonicalize()?)?;
     make_place()?;
+    bind_open(source.as_fd(), target, source.metadata()?.is_dir())
+}
+
+/// Binds the file behind a descriptor. A bind of the same file is kept, another one replaced.
+pub(super) fn bind_open(source: BorrowedFd<'_>, target: &Path, is_dir: bool) -> io::Result<()> {
     if mount::is_mount_point(target)? {
-        if is_same(&source, target) {
+        if is_same(source, target) {
             return Ok(());
         }
         mount::unmount(target)?;
     }
-    make_target(target, source.metadata()?.is_dir())?;
-    mount::bind_descriptor(source.as_fd(), target)
+    make_target(target, is_dir)?;
+    mount::bind_descriptor(source, target)
 }
 
 /// A stale bind of a dead file system counts as different, and is replaced.
-fn is_same(source: &Handle, target: &Path) -> bool {
+fn is_same(source: BorrowedFd<'_>, target: &Path) -> bool {
     let found = target.symlink_metadata().map(|found| (found.dev(), found.ino()));
-    matches!((identity(source.as_fd()), found), (Ok(source), Ok(target)) if source == target)
+    matches!((identity(source), found), (Ok(source), Ok(target)) if source == target)
 }
 
 fn make_target(target: &Path, is_dir: bool) -> io::Result<()> {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::read::{Identity, PathContent, ReadError, inspect, read_manifest_file};
-use crate::desired::source::manifest::parse_manifest;
+use crate::desired::source::manifest::{Types, parse};
 use crate::desired::source::{
     REASON_INVALID_MANIFEST, ignored_problems, keep_last_good, keep_last_good_objects, problems_with_since,
 };
@@ -124,7 +124,7 @@ impl FileEntry {
         &mut self,
         path: &Path,
         how: Look,
-        node_name: &str,
+        (types, node_name): (&Types, &str),
         now: Timestamp,
     ) -> Looked {
         let found = match inspect(path) {
@@ -144,7 +144,7 @@ impl FileEntry {
             }
         };
         match found {
-            Ok((bytes, identity)) => self.content(path, &bytes, identity, node_name, now),
+            Ok((bytes, identity)) => self.content(path, (&bytes, identity), (types, node_name), now),
             Err(ReadError::Io { call: "open", source }) if source.kind() == std::io::ErrorKind::NotFound => {
                 Looked::Gone
             }
@@ -155,9 +155,8 @@ impl FileEntry {
     fn content(
         &mut self,
         path: &Path,
-        bytes: &[u8],
-        identity: Identity,
-        node_name: &str,
+        (bytes, identity): (&[u8], Identity),
+        (types, node_name): (&Types, &str),
         now: Timestamp,
     ) -> Looked {
         if self.identity != Some(identity) {
@@ -173,7 +172,7 @@ impl FileEntry {
         self.digest = Some(digest);
         let location = path.to_string_lossy().into_owned();
         let origin = ManifestOrigin { source: PodSource::File, location };
-        let parsed = parse_manifest(bytes, &origin, node_name);
+        let parsed = parse(types, bytes, &origin, node_name);
         for warning in &parsed.warnings {
             log::warn!(path = origin.location.as_str(), warning = warning.as_str(); "Manifest has warnings");
         }
@@ -243,7 +242,7 @@ mod tests {
                 let PathContent::File(identity) = inspect(&path) else { panic!("no file") };
                 entry.identity = Some(identity);
             }
-            entry.refresh(&path, Look::Compare, NODE, Timestamp::default())
+            entry.refresh(&path, Look::Compare, (&Types::default(), NODE), Timestamp::default())
         };
         assert_eq!(look_again(&mut entry, "a=1"), Looked::Kept { changed: true });
         assert_eq!(look_again(&mut entry, "a=2"), Looked::Kept { changed: true });

@@ -85,7 +85,7 @@ pub(crate) fn inspect(path: &Path) -> PathContent {
 
 /// Reads at most [`MAX_MANIFEST_BYTES`] of a regular file. The identity is from before the read: if a writer
 /// was active meanwhile, the next check finds a difference.
-pub(in crate::desired) fn read_manifest_file(path: &Path) -> Result<(Vec<u8>, Identity), ReadError> {
+pub(crate) fn read_manifest_file(path: &Path) -> Result<(Vec<u8>, Identity), ReadError> {
     let mut file = open_without_waiting(path).map_err(|source| ReadError::Io { call: "open", source })?;
     let metadata = file.metadata().map_err(|source| ReadError::Io { call: "fstat", source })?;
     if !metadata.is_file() {

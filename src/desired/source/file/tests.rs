@@ -43,6 +43,22 @@ fn problems(update: &SourceUpdate) -> Vec<&str> {
 }
 
 #[test]
+fn table_of_types_is_loaded_once_for_a_scan_and_only_if_needed() {
+    use crate::model::api::schema::LOADS;
+    let root = TempDir::new();
+    let mut source = source(root.path(), Vec::new());
+    for name in ["a", "b", "c"] {
+        root.put_lines(&format!("{name}.yaml"), &format!("{name}=1\n@{name}=1"));
+    }
+    for loads in [1, 0] {
+        let before = LOADS.get();
+        rt::run(source.scan_in_turns(None, false)).unwrap();
+        assert_eq!(LOADS.get() - before, loads);
+    }
+    assert_eq!(shown(&source.take_update().unwrap()), "a=1 b=1 c=1");
+}
+
+#[test]
 fn objects_keep_last_good_versions_like_pods() {
     let root = TempDir::new();
     let mut source = source(root.path(), Vec::new());

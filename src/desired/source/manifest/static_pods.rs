@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{ManifestNote, decode_manifest};
+use super::{ManifestNote, Types};
 use crate::desired::local_objects;
 use crate::desired::static_pod::prepare;
 use crate::model::api::pod::Pod;
@@ -46,11 +46,21 @@ impl ParsedManifest {
     }
 }
 
-/// Parses a manifest and prepares its pods for `node_name`, which is part of every static pod's name and uid.
-/// Never fails as a whole. An empty manifest is never a valid answer: writers truncate files and broken
+/// Parses a single manifest and prepares its pods for `node_name`, which is part of every static pod's name and
+/// uid. Never fails as a whole. An empty manifest is never a valid answer: writers truncate files and broken
 /// servers send nothing.
 #[must_use]
 pub fn parse_manifest(bytes: &[u8], origin: &ManifestOrigin, node_name: &str) -> ParsedManifest {
+    parse(&Types::default(), bytes, origin, node_name)
+}
+
+/// As [`parse_manifest`], of several that are read together.
+pub(in crate::desired) fn parse(
+    types: &Types,
+    bytes: &[u8],
+    origin: &ManifestOrigin,
+    node_name: &str,
+) -> ParsedManifest {
     if bytes.iter().all(u8::is_ascii_whitespace) {
         let problem = match origin.source {
             PodSource::File => {
@@ -64,7 +74,7 @@ pub fn parse_manifest(bytes: &[u8], origin: &ManifestOrigin, node_name: &str) ->
         };
         return ParsedManifest { problems: vec![problem], ..ParsedManifest::default() };
     }
-    let manifest = decode_manifest(bytes);
+    let manifest = types.decode(bytes);
     let mut read = ParsedManifest {
         problems: manifest.problems.iter().map(ToString::to_string).collect(),
         ..ParsedManifest::default()

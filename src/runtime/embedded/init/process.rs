@@ -14,6 +14,7 @@ use std::path::Path;
 use super::capabilities;
 use super::error::{Doing, InitError};
 use super::lookup;
+use crate::platform::sys::children;
 use crate::platform::sys::clone;
 use crate::platform::sys::console::{Console, set_size, take_control};
 use crate::platform::sys::container_root::{Procfs, change_directory, facts, is_refused, set_owner};
@@ -105,7 +106,7 @@ pub(in crate::runtime) fn use_terminal(
     // The group stays as devpts set it.
     let group = facts(terminal).doing("stat", "the terminal")?.gid;
     set_owner(terminal, owner, group).doing("give", "the terminal")?;
-    clone::become_stdio(terminal).doing("use", "the terminal")
+    children::set_stdio(terminal, terminal, terminal).doing("use", "the terminal")
 }
 
 type Program = (String, Vec<CString>, Vec<CString>);

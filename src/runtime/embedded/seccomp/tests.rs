@@ -272,6 +272,20 @@ fn what_the_default_profile_lets_through() {
 }
 
 #[test]
+fn default_profile_allows_a_call_of_riscv64_alone() {
+    let (table, call) = (Table::new(), "riscv_hwprobe");
+    for arch in ARCHES {
+        let profile = default_profile(&[], arch);
+        let allows = |rule: &Rule| {
+            rule.action == Action::Allow && rule.args.is_empty() && rule.names.iter().any(|name| name == call)
+        };
+        assert!(profile.rules.iter().any(allows), "{arch:?}: for external runtimes, which know the call");
+        assert!(arch.abis().all(|abi| table.number(call, abi).is_none()), "{arch:?}: it is no call here");
+        compile(&profile, arch).unwrap();
+    }
+}
+
+#[test]
 fn the_tables_are_sorted_whole_and_without_doubles() {
     let table = Table::new();
     for abi in [Abi::X86_64, Abi::X86, Abi::X32, Abi::Arm, Abi::Aarch64] {
