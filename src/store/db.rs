@@ -18,7 +18,7 @@ use super::error::{Doing, StoreError};
 use super::objects::{ObjectRow, RawObject, put_objects, read_objects, seal_plain};
 use super::records::{EventKey, EventType, StoredContainerState, StoredEvent};
 use super::rollout::{self, RawRollout, RolloutRow, put_rollout, read_rollouts};
-use super::rows::{collect, execute};
+use super::rows::{UnreadableRow, collect, collect_readable, execute};
 use super::seal::StoreKey;
 use crate::model::source::SourceProblem;
 use crate::model::types::{PodSource, Timestamp};
@@ -76,6 +76,8 @@ pub(crate) struct RawLoaded {
     pub statuses: Vec<(String, String)>,
     pub problems: Vec<(String, SourceProblem)>,
     pub meta: Vec<(String, String)>,
+    /// Rows with columns that cannot be read.
+    pub unreadable: Vec<UnreadableRow>,
 }
 
 /// Restart count, back-off in nanoseconds, when it was set.
@@ -232,10 +234,17 @@ impl Db {
                     commit.written += put_desired(transaction, source, pod)?;
                 }
             }
-            for uid in uids_of(transaction, source)? {
-                if !wanted.contains(uid.as_str()) {
-                    drop_desired(transaction, source, &uid)?;
-                    commit.removed += 1;
+            for (row, uid) in uids_of(transaction, source)? {
+                match uid {
+                    Some(uid) if wanted.contains(uid.as_str()) => {}
+                    Some(uid) => {
+                        drop_desired(transaction, source, &uid)?;
+                        commit.removed += 1;
+                    }
+                    None => {
+                        commit.written +=
+                            execute(transaction, "DELETE FROM desired WHERE rowid = ?1", [row])?;
+                    }
                 }
             }
             Ok(commit)
@@ -298,7 +307,8 @@ impl Db {
         problems: &[SourceProblem],
     ) -> Result<(), StoreError> {
         self.write(Durability::Normal, "write source problems", |transaction| {
-            if problems_of(transaction, Some(source))?.iter().map(|(_, problem)| problem).eq(problems) {
+            let stored = problems_of(transaction, Some(source), &mut Vec::new())?;
+            if stored.iter().map(|(_, problem)| problem).eq(problems) {
                 return Ok(());
             }
             execute(transaction, "DELETE FROM problem WHERE source = ?1", [source.as_str()])?;
@@ -436,8 +446,13 @@ fn put_desired(transaction: &Transaction<'_>, source: PodSource, pod: &PodRow) -
     )
 }
 
-fn uids_of(transaction: &Transaction<'_>, source: PodSource) -> Result<Vec<String>, StoreError> {
-    collect(transaction, "SELECT uid FROM desired WHERE source = ?1", [source.as_str()], |row| row.get(0))
+/// Rows and their uids, if they can be read.
+fn uids_of(
+    transaction: &Transaction<'_>,
+    source: PodSource,
+) -> Result<Vec<(i64, Option<String>)>, StoreError> {
+    let statement = "SELECT rowid, uid FROM desired WHERE source = ?1";
+    collect(transaction, statement, [source.as_str()], |row| Ok((row.get(0)?, row.get(1).ok())))
 }
 
 /// Moves a pod to the terminating ones, unless another source still wants it.
@@ -446,7 +461,7 @@ fn drop_desired(transaction: &Transaction<'_>, source: PodSource, uid: &str) -> 
         .query_row(
             "DELETE FROM desired WHERE source = ?1 AND uid = ?2 RETURNING json",
             [source.as_str(), uid],
-            |row| row.get(0),
+            |row| Ok(row.get(0).unwrap_or_default()),
         )
         .optional()
         .doing("remove a desired pod")?;
@@ -513,12 +528,15 @@ fn trim_events(transaction: &Transaction<'_>, now: Timestamp) -> Result<(), Stor
 fn problems_of(
     connection: &Connection,
     source: Option<PodSource>,
+    unreadable: &mut Vec<UnreadableRow>,
 ) -> Result<Vec<(String, SourceProblem)>, StoreError> {
-    collect(
+    collect_readable(
         connection,
+        ("problem", 2),
         "SELECT source, origin, reason, message, since FROM problem
          WHERE ?1 IS NULL OR source = ?1 ORDER BY source, position",
         [source.map(PodSource::as_str)],
+        unreadable,
         |row| {
             let problem = SourceProblem {
                 origin: row.get(1)?,
@@ -532,6 +550,7 @@ fn problems_of(
     )
 }
 
+/// The ring, without events that cannot be read: they are history.
 pub(crate) fn read_events(connection: &Connection) -> Result<Vec<StoredEvent>, StoreError> {
     collect(
         connection,
@@ -562,16 +581,24 @@ pub(crate) fn read_events(connection: &Connection) -> Result<Vec<StoredEvent>, S
 /// Reads every table as one snapshot.
 pub(crate) fn read_all(connection: &mut Connection, key: &StoreKey) -> Result<RawLoaded, StoreError> {
     let snapshot = connection.transaction().doing("begin reading")?;
+    let mut bad = Vec::new();
     let pair = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
+    let mut pairs = |of, statement| collect_readable(&snapshot, (of, 1), statement, [], &mut bad, pair);
+    let terminating = pairs("terminating", "SELECT uid, json FROM terminating ORDER BY uid")?;
+    let statuses = pairs("status", "SELECT uid, json FROM status")?;
+    let meta = pairs("meta", "SELECT key, value FROM meta")?;
+    let sources = "SELECT name, validator FROM source";
     Ok(RawLoaded {
-        sources: collect(&snapshot, "SELECT name, validator FROM source", [], |row| {
+        sources: collect_readable(&snapshot, ("source", 1), sources, [], &mut bad, |row| {
             Ok((row.get(0)?, row.get(1)?))
         })?,
-        desired: collect(
+        desired: collect_readable(
             &snapshot,
+            ("desired", 2),
             "SELECT source, uid, namespace, name, origin, json FROM desired
              ORDER BY source, namespace, name, uid",
             [],
+            &mut bad,
             |row| {
                 let pod = PodRow {
                     uid: row.get(1)?,
@@ -583,17 +610,20 @@ pub(crate) fn read_all(connection: &mut Connection, key: &StoreKey) -> Result<Ra
                 Ok((row.get(0)?, pod))
             },
         )?,
-        objects: read_objects(&snapshot, key)?,
-        rollouts: read_rollouts(&snapshot, key)?,
-        terminating: collect(&snapshot, "SELECT uid, json FROM terminating ORDER BY uid", [], pair)?,
-        container_state: collect(
+        objects: read_objects(&snapshot, key, &mut bad)?,
+        rollouts: read_rollouts(&snapshot, key, &mut bad)?,
+        terminating,
+        container_state: collect_readable(
             &snapshot,
+            ("container_state", 2),
             "SELECT uid, container, restart_count, back_off_nanos, back_off_updated FROM container_state",
             [],
+            &mut bad,
             |row| Ok((row.get(0)?, row.get(1)?, (row.get(2)?, row.get(3)?, row.get(4)?))),
         )?,
-        statuses: collect(&snapshot, "SELECT uid, json FROM status", [], pair)?,
-        problems: problems_of(&snapshot, None)?,
-        meta: collect(&snapshot, "SELECT key, value FROM meta", [], pair)?,
+        statuses,
+        problems: problems_of(&snapshot, None, &mut bad)?,
+        meta,
+        unreadable: bad,
     })
 }

@@ -45,7 +45,7 @@ pub enum StoreError {
         action: &'static str,
         source: rusqlite::Error,
     },
-    /// Any other SQLite error: a defect of the agent.
+    /// Any other SQLite error: a defect of the agent, or a damaged schema.
     #[error("{action}")]
     Sqlite {
         /// What was being done.
@@ -111,6 +111,24 @@ impl StoreError {
             Some(ErrorCode::SystemIoFailure | ErrorCode::CannotOpen) => Self::Io { action, source },
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Self::Busy { action, source },
             _ => Self::Sqlite { action, source },
+        }
+    }
+
+    /// Whether the file's content is to blame, and not the disk, its room or another process.
+    pub(super) fn is_damage(&self) -> bool {
+        match self {
+            Self::Damaged { .. } => true,
+            // What SQLite says of a schema or a row that makes no sense; conversions have no code.
+            Self::Sqlite { source, .. } => matches!(
+                source.sqlite_error_code(),
+                None | Some(
+                    ErrorCode::Unknown
+                        | ErrorCode::TooBig
+                        | ErrorCode::TypeMismatch
+                        | ErrorCode::ConstraintViolation
+                )
+            ),
+            _ => false,
         }
     }
 

@@ -4,10 +4,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rusqlite::{Connection, OptionalExtension, Transaction, params};
+use rusqlite::{Connection, Transaction, params};
 
-use super::error::{Doing, StoreError};
-use super::rows::{collect, execute};
+use super::error::StoreError;
+use super::rows::{UnreadableRow, collect, collect_readable, execute, text};
 use super::seal::{PLAIN, SealContext, StoreKey};
 use crate::model::types::PodSource;
 
@@ -60,20 +60,23 @@ pub(super) fn put_objects(
             written += put_values(transaction, key, source, object)?;
         }
     }
-    let known: Vec<(String, String, String)> = collect(
+    let known: Vec<(i64, Option<(String, String, String)>)> = collect(
         transaction,
-        "SELECT kind, namespace, name FROM object WHERE source = ?1",
+        "SELECT rowid, kind, namespace, name FROM object WHERE source = ?1",
         [source.as_str()],
-        |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
+        |row| {
+            let key = || Ok::<_, rusqlite::Error>((row.get(1)?, row.get(2)?, row.get(3)?));
+            Ok((row.get(0)?, key().ok()))
+        },
     )?;
-    for gone in known.into_iter().filter(|known| !wanted.contains(known)) {
-        let (kind, namespace, name) = gone;
-        written += execute(
-            transaction,
-            "DELETE FROM object WHERE source = ?1 AND kind = ?2 AND namespace = ?3 AND name = ?4",
-            params![source.as_str(), kind, namespace, name],
-        )?;
-        if kind == SECRET {
+    for (row, key) in known {
+        if key.as_ref().is_some_and(|key| wanted.contains(key)) {
+            continue;
+        }
+        written += execute(transaction, "DELETE FROM object WHERE rowid = ?1", [row])?;
+        if let Some((kind, namespace, name)) = key
+            && kind == SECRET
+        {
             written += execute(
                 transaction,
                 "DELETE FROM secret_value WHERE source = ?1 AND namespace = ?2 AND name = ?3",
@@ -100,17 +103,15 @@ fn put_values(
     let mut written = 0;
     for (name, value) in &object.values {
         let place = SealContext { namespace: &object.namespace, name: &object.name, key: name };
-        let stored: Option<(String, Vec<u8>)> = transaction
-            .query_row(
-                "SELECT key_id, value FROM secret_value
-                 WHERE source = ?1 AND namespace = ?2 AND name = ?3 AND key = ?4",
-                params![source.as_str(), object.namespace, object.name, name],
-                |row| Ok((row.get(0)?, row.get(1)?)),
-            )
-            .optional()
-            .doing("read a value")?;
-        let is_same = stored.is_some_and(|(key_id, stored)| {
-            key_id == key.id() && key.open(place, &key_id, &stored).is_ok_and(|known| known == *value)
+        let stored: Vec<(String, Vec<u8>)> = collect(
+            transaction,
+            "SELECT key_id, value FROM secret_value
+             WHERE source = ?1 AND namespace = ?2 AND name = ?3 AND key = ?4",
+            params![source.as_str(), object.namespace, object.name, name],
+            |row| Ok((row.get(0)?, row.get(1)?)),
+        )?;
+        let is_same = stored.iter().any(|(key_id, stored)| {
+            key_id == key.id() && key.open(place, key_id, stored).is_ok_and(|known| known == *value)
         });
         if is_same {
             continue;
@@ -126,28 +127,32 @@ fn put_values(
             )?;
         }
     }
-    let known: Vec<String> = collect(
+    let known: Vec<(i64, Option<String>)> = collect(
         transaction,
-        "SELECT key FROM secret_value WHERE source = ?1 AND namespace = ?2 AND name = ?3",
+        "SELECT rowid, key FROM secret_value WHERE source = ?1 AND namespace = ?2 AND name = ?3",
         params![source.as_str(), object.namespace, object.name],
-        |row| row.get(0),
+        |row| Ok((row.get(0)?, row.get(1).ok())),
     )?;
-    for gone in known.iter().filter(|known| !object.values.contains_key(*known)) {
-        written += execute(
-            transaction,
-            "DELETE FROM secret_value WHERE source = ?1 AND namespace = ?2 AND name = ?3 AND key = ?4",
-            params![source.as_str(), object.namespace, object.name, gone],
-        )?;
+    for (row, name) in known {
+        if name.is_none_or(|name| !object.values.contains_key(&name)) {
+            written += execute(transaction, "DELETE FROM secret_value WHERE rowid = ?1", [row])?;
+        }
     }
     Ok(written)
 }
 
 /// Every object, with the values of Secrets where `key` opens them.
-pub(super) fn read_objects(connection: &Connection, key: &StoreKey) -> Result<Vec<RawObject>, StoreError> {
-    let mut objects = collect(
+pub(super) fn read_objects(
+    connection: &Connection,
+    key: &StoreKey,
+    unreadable: &mut Vec<UnreadableRow>,
+) -> Result<Vec<RawObject>, StoreError> {
+    let mut objects = collect_readable(
         connection,
+        ("object", 4),
         "SELECT source, kind, namespace, name, origin, json FROM object ORDER BY source, kind, namespace, name",
         [],
+        unreadable,
         |row| {
             Ok(RawObject {
                 source: row.get(0)?,
@@ -161,30 +166,49 @@ pub(super) fn read_objects(connection: &Connection, key: &StoreKey) -> Result<Ve
         },
     )?;
     for object in objects.iter_mut().filter(|object| object.kind == SECRET) {
-        let rows: Vec<(String, String, Vec<u8>)> = collect(
+        let (namespace, name) = (&object.namespace, &object.name);
+        let values = collect(
             connection,
             "SELECT key, key_id, value FROM secret_value WHERE source = ?1 AND namespace = ?2 AND name = ?3",
-            [&object.source, &object.namespace, &object.name],
-            |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
+            [&object.source, namespace, name],
+            |row| {
+                let opened = || {
+                    let (of, key_id): (String, String) = (row.get(0)?, row.get(1)?);
+                    let place = SealContext { namespace, name, key: &of };
+                    Ok(key.open(place, &key_id, &row.get::<_, Vec<u8>>(2)?))
+                };
+                // A Secret is complete or left out, so a value that cannot be read must not just be missing.
+                let value = opened().unwrap_or_else(|error: rusqlite::Error| Err(error.to_string()));
+                Ok((text(row, 0), value))
+            },
         )?;
-        for (name, key_id, stored) in rows {
-            let place = SealContext { namespace: &object.namespace, name: &object.name, key: &name };
-            let value = key.open(place, &key_id, &stored);
-            object.values.insert(name, value);
-        }
+        object.values.extend(values);
     }
     Ok(objects)
 }
 
-/// Seals values that are stored in the clear; returns how many.
+/// Seals values that are stored in the clear; returns how many. A row that cannot be read is removed: it must
+/// not stay in the clear.
 pub(super) fn seal_plain(transaction: &Transaction<'_>, key: &StoreKey) -> Result<usize, StoreError> {
-    let plain: Vec<(i64, [String; 3], Vec<u8>)> = collect(
+    type Plain = ([String; 3], Vec<u8>);
+    let plain: Vec<(i64, Option<Plain>)> = collect(
         transaction,
-        "SELECT rowid, namespace, name, key, value FROM secret_value WHERE key_id = ?1",
+        "SELECT rowid, namespace, name, key, value, key_id FROM secret_value
+         WHERE key_id = ?1 OR typeof(key_id) <> 'text'",
         [PLAIN],
-        |row| Ok((row.get(0)?, [row.get(1)?, row.get(2)?, row.get(3)?], row.get(4)?)),
+        |row| {
+            let plain = || {
+                let _: String = row.get(5)?;
+                Ok::<_, rusqlite::Error>(([row.get(1)?, row.get(2)?, row.get(3)?], row.get(4)?))
+            };
+            Ok((row.get(0)?, plain().ok()))
+        },
     )?;
-    for (row, [namespace, name, of], value) in &plain {
+    for (row, value) in &plain {
+        let Some(([namespace, name, of], value)) = value else {
+            execute(transaction, "DELETE FROM secret_value WHERE rowid = ?1", [row])?;
+            continue;
+        };
         if let Some(sealed) = key.seal(SealContext { namespace, name, key: of }, value)? {
             execute(
                 transaction,

@@ -5,7 +5,7 @@
 //! Caveats: a write-ahead log whose header is torn is not damage. SQLite writes that header before the first
 //! sync of a new log, so a power cut leaves one behind regularly, and everything older is in the main file by
 //! then. SQLite ignores such a log, and so does the agent; whether the main file is whole is decided by
-//! `quick_check`.
+//! `integrity_check`.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -42,6 +42,8 @@ pub struct OpenReport {
     pub created: bool,
     /// The damaged file, under its new name, and its error.
     pub damaged: Option<DamagedFile>,
+    /// An index did not agree with its table and was rebuilt.
+    pub reindexed: bool,
     /// Why values that are stored in the clear could not be encrypted, all of them, without a trace.
     pub unsealed: Option<StoreError>,
 }
@@ -58,27 +60,29 @@ pub struct DamagedFile {
 pub(super) fn open(path: &Path, now: Timestamp, key: StoreKey) -> Result<(Db, OpenReport), StoreError> {
     let lock = lock(path)?;
     let mut report = OpenReport::default();
-    let connection = match fs::metadata(path) {
+    let found = match fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             // A log without its database is useless; SQLite would mix it into the new file.
             set_aside(path, now)?;
             report.created = true;
-            connect(path)?
+            connect(path)
         }
         Err(error) => return Err(StoreError::file("stat", path, error)),
         Ok(metadata) if metadata.len() < LEAST_BYTES => {
-            let reason = format!("{} bytes are not a database", metadata.len());
-            report.damaged = set_aside_because(path, now, reason)?;
-            connect(path)?
+            Err(damaged("open the store", &format!("{} bytes are not a database", metadata.len())))
         }
-        Ok(_) => match connect(path) {
-            Ok(connection) => connection,
-            Err(StoreError::Damaged { source, .. }) => {
-                report.damaged = set_aside_because(path, now, source.to_string())?;
-                connect(path)?
-            }
-            Err(error) => return Err(error),
-        },
+        Ok(_) => connect(path),
+    };
+    let connection = match found {
+        Err(error) if error.is_damage() => {
+            report.damaged = Some(set_aside_because(path, now, &error)?);
+            connect(path)?.0
+        }
+        found => {
+            let (connection, reindexed) = found?;
+            report.reindexed = reindexed;
+            connection
+        }
     };
     let mut db = Db::new(connection, Some(lock), key);
     report.unsealed = db.seal_values().err();
@@ -130,18 +134,19 @@ fn ensure_file(path: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-fn connect(path: &Path) -> Result<Connection, StoreError> {
+/// The second value: whether indexes were rebuilt.
+fn connect(path: &Path) -> Result<(Connection, bool), StoreError> {
     ensure_file(path)?;
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut connection = Connection::open_with_flags(path, flags).doing("open the store")?;
     schema::check(&connection, path)?;
-    quick_check(&connection)?;
+    let reindexed = check(&connection)?;
     configure(&connection)?;
-    schema::migrate(&mut connection).map_err(shape_error)?;
+    schema::migrate(&mut connection)?;
     if !schema::has_our_shape(&connection) {
         return Err(damaged("check the tables", "a table is missing"));
     }
-    Ok(connection)
+    Ok((connection, reindexed))
 }
 
 fn configure(connection: &Connection) -> Result<(), StoreError> {
@@ -165,18 +170,30 @@ fn configure(connection: &Connection) -> Result<(), StoreError> {
         .doing("set up the store")
 }
 
-fn quick_check(connection: &Connection) -> Result<(), StoreError> {
-    let verdict: String =
-        connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).doing("check the store")?;
-    if verdict == "ok" { Ok(()) } else { Err(damaged("check the store", &verdict)) }
-}
-
-/// A migration that fails on the existing schema (a table of that name exists already) means a foreign file.
-fn shape_error(error: StoreError) -> StoreError {
-    match error {
-        StoreError::Sqlite { action, source } => damaged(action, &source.to_string()),
-        other => other,
+/// Checks pages, rows and indexes. An index that does not agree with its table would fail writes later;
+/// everything is in the tables, so it is rebuilt. True then.
+fn check(connection: &Connection) -> Result<bool, StoreError> {
+    // A format of a version to come, or a flipped bit of the header: the file itself can be written.
+    if connection.is_readonly("main").doing("check the store")? {
+        return Err(damaged("check the store", "its header permits no writes"));
     }
+    let verdict = |check| -> Result<String, StoreError> {
+        connection.query_row(check, [], |row| row.get(0)).doing("check the store")
+    };
+    if verdict("PRAGMA integrity_check(1)")? == "ok" {
+        return Ok(false);
+    }
+    let pages = verdict("PRAGMA quick_check(1)")?;
+    if pages != "ok" {
+        return Err(damaged("check the store", &pages));
+    }
+    match connection.execute_batch("REINDEX").doing("rebuild indexes") {
+        // A disk without room: the next start tries again.
+        Err(error) if !error.is_damage() => return Ok(false),
+        result => result?,
+    }
+    let after = verdict("PRAGMA integrity_check(1)")?;
+    if after == "ok" { Ok(true) } else { Err(damaged("check the store", &after)) }
 }
 
 fn damaged(action: &'static str, reason: &str) -> StoreError {
@@ -185,8 +202,13 @@ fn damaged(action: &'static str, reason: &str) -> StoreError {
     StoreError::Damaged { action, source }
 }
 
-fn set_aside_because(path: &Path, now: Timestamp, reason: String) -> Result<Option<DamagedFile>, StoreError> {
-    Ok(Some(DamagedFile { moved_to: set_aside(path, now)?, reason }))
+pub(super) fn set_aside_because(
+    path: &Path,
+    now: Timestamp,
+    error: &StoreError,
+) -> Result<DamagedFile, StoreError> {
+    let reason = std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string);
+    Ok(DamagedFile { moved_to: set_aside(path, now)?, reason })
 }
 
 /// Renames the file and its side files, and removes all but the newest damaged ones.

@@ -96,7 +96,8 @@ pub(super) async fn open_store(
     clock: &Clock,
 ) -> Result<(StoreHandle, Loaded), StoreError> {
     let options = OpenOptions { mode: Mode::Threaded, now: clock.now(), key };
-    let (store, report) = StoreHandle::open(path, options)?;
+    let (store, mut report) = StoreHandle::open(path, options.clone())?;
+    let (store, loaded) = store.load_or_set_aside(path, options, &mut report).await?;
     if let Some(damaged) = report.damaged {
         log::error!(keptAs:% = damaged.moved_to.display(), reason = damaged.reason; "Store was damaged and \
              has been moved aside, starting from sources and the runtime");
@@ -105,7 +106,9 @@ pub(super) async fn open_store(
         log::error!(err:% = chain(&error); "Failed to encrypt Secrets in the store, retrying at the next \
              start");
     }
-    let loaded = store.load().await?;
+    if report.reindexed {
+        log::warn!(path:% = path.display(); "Store had a damaged index, which was rebuilt");
+    }
     for row in &loaded.unreadable {
         log::error!(table = row.table, key = row.key, err = row.message; "Skipped unreadable row in the store");
     }
