@@ -11,13 +11,14 @@
 //! Neither level can corrupt the file. A call that changes nothing writes nothing.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
 use super::error::{Doing, StoreError};
-use super::objects::{ObjectRow, RawObject, put_objects, read_objects, seal_plain};
+use super::objects::{ObjectRow, RawObject, has_sealed, put_objects, read_objects, seal_rows};
 use super::records::{EventKey, EventType, StoredContainerState, StoredEvent};
-use super::rollout::{self, RawRollout, RolloutRow, put_rollout, read_rollouts};
+use super::rollout::{RawRollout, RolloutRow, put_rollout, read_rollouts};
 use super::rows::{UnreadableRow, collect, collect_readable, execute};
 use super::seal::StoreKey;
 use crate::model::source::SourceProblem;
@@ -28,9 +29,6 @@ pub const MAX_EVENTS: u32 = 1000;
 /// Events not seen for this long are deleted. The API server keeps them for an hour; a device that is only
 /// visited on Mondays needs longer.
 pub const MAX_EVENT_AGE: std::time::Duration = std::time::Duration::from_secs(7 * 24 * 3600);
-
-/// The fact that the files may still hold bytes of values which have been encrypted since.
-const REWRITE: &str = "rewrite-after-encryption";
 
 /// Whether a power cut may lose a write.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -109,35 +107,63 @@ pub(crate) struct Db {
 }
 
 impl Db {
-    pub(crate) fn new(connection: Connection, lock: Option<std::fs::File>, key: StoreKey) -> Self {
-        Self { connection: Some(connection), durability: None, key, suspect: false, lock }
+    pub(crate) fn new(connection: Connection) -> Self {
+        let key = StoreKey::None;
+        Self { connection: Some(connection), durability: None, key, suspect: false, lock: None }
     }
 
-    /// Encrypts what is stored in the clear, when there is a key, and leaves no trace of it in the files.
-    /// Completes what an earlier run could not.
-    pub(crate) fn seal_values(&mut self) -> Result<(), StoreError> {
-        if !matches!(self.key, StoreKey::Sealed(_)) {
-            return Ok(());
-        }
-        let key = self.key.clone();
-        let is_due = self.write(Durability::Full, "encrypt values", |transaction| {
-            if seal_plain(transaction, &key)? + rollout::seal_plain(transaction, &key)? > 0 {
-                execute(transaction, "INSERT OR REPLACE INTO meta VALUES (?1, 'due')", [REWRITE])?;
+    /// Keeps the lock as long as the connection.
+    pub(super) fn hold(&mut self, lock: std::fs::File) {
+        self.lock = Some(lock);
+    }
+
+    /// Whether values are sealed.
+    pub(super) fn has_key(&self) -> bool {
+        matches!(self.key, StoreKey::Sealed(_))
+    }
+
+    /// Sets the key, and refuses one that would weaken a store; nothing secret is written then.
+    pub(super) fn set_key(&mut self, key: StoreKey, path: &Path, encrypted: bool) -> Result<(), StoreError> {
+        let refused = match &key {
+            StoreKey::None => encrypted || has_sealed(self.connection()?, None).unwrap_or(true),
+            StoreKey::Sealed(key) => {
+                key.is_text() && !has_sealed(self.connection()?, Some(key.ids())).unwrap_or(false)
             }
-            let due = collect(transaction, "SELECT 1 FROM meta WHERE key = ?1", [REWRITE], |_| Ok(()))?;
-            Ok(!due.is_empty())
-        })?;
-        if !is_due {
-            return Ok(());
-        }
+            StoreKey::Off | StoreKey::Unusable { .. } => false,
+        };
+        let trouble = match &key {
+            StoreKey::None if refused => Some(StoreError::NoKey { path: path.to_owned() }),
+            StoreKey::Sealed(key) if key.is_text() => Some(StoreError::TextKey),
+            _ => None,
+        };
+        self.key = match &trouble {
+            Some(trouble) if refused => StoreKey::Unusable { reason: trouble.to_string() },
+            _ => key,
+        };
+        trouble.map_or(Ok(()), Err)
+    }
+
+    /// Encrypts what is stored in the clear; returns how many rows were written. `before` is called before
+    /// the first of them is on the disk.
+    pub(super) fn seal_values(
+        &mut self,
+        before: impl FnOnce() -> Result<(), StoreError>,
+    ) -> Result<usize, StoreError> {
+        let key = self.key.clone();
+        self.write(Durability::Full, "encrypt values", |transaction| {
+            let written = seal_rows(transaction, &key)?;
+            if written > 0 {
+                before()?;
+            }
+            Ok(written)
+        })
+    }
+
+    /// Leaves no old bytes in the file and its log. False when a reader is in the way.
+    pub(super) fn rewrite(&mut self) -> Result<bool, StoreError> {
         // Pages that were split or moved may hold old bytes in their gaps, and the log holds old pages.
-        let connection = self.connection()?;
-        connection.execute_batch("VACUUM").doing("rewrite the store after encrypting values")?;
-        let busy: i64 = connection
-            .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))
-            .doing("empty the log after encrypting values")?;
-        // A reader blocks it: the next start tries again.
-        if busy == 0 { self.put_meta(REWRITE, None) } else { Ok(()) }
+        self.connection()?.execute_batch("VACUUM").doing("rewrite the store after encrypting values")?;
+        self.checkpoint()
     }
 
     /// Checkpoints and closes. Later calls answer [`StoreError::Closed`].
@@ -183,7 +209,7 @@ impl Db {
         connection.pragma_update(None, "synchronous", "FULL").doing("set the sync level")?;
         let busy: i64 = connection
             .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))
-            .doing("write the log into the store after an error of the disk")?;
+            .doing("write the log into the store")?;
         Ok(busy == 0)
     }
 

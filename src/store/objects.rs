@@ -1,4 +1,4 @@
-//! The tables of ConfigMaps, Secrets and claims.
+//! The tables of ConfigMaps, Secrets and claims, and the sealing of what is stored in the clear.
 //!
 //! Owns their SQL, and the rule when a value is rewritten: an unchanged value is not, whatever its sealed form.
 
@@ -36,17 +36,21 @@ pub(crate) struct RawObject {
     pub values: BTreeMap<String, Result<Vec<u8>, String>>,
 }
 
-/// Makes `objects` the complete set of a source; returns how many rows were written or removed.
+/// Makes `objects` the complete set of a source; returns how many rows were written or removed. With a key that
+/// cannot be used Secrets stay as they are: those that are stored cannot be read, and would be removed.
 pub(super) fn put_objects(
     transaction: &Transaction<'_>,
     key: &StoreKey,
     source: PodSource,
     objects: &[ObjectRow],
 ) -> Result<usize, StoreError> {
+    let is_fixed = |kind: &str| kind == SECRET && matches!(key, StoreKey::Unusable { .. });
     let mut written = 0;
     let mut wanted = BTreeSet::new();
     for object in objects {
-        if !wanted.insert((object.kind.to_owned(), object.namespace.clone(), object.name.clone())) {
+        if !wanted.insert((object.kind.to_owned(), object.namespace.clone(), object.name.clone()))
+            || is_fixed(object.kind)
+        {
             continue;
         }
         written += execute(
@@ -69,12 +73,12 @@ pub(super) fn put_objects(
             Ok((row.get(0)?, key().ok()))
         },
     )?;
-    for (row, key) in known {
-        if key.as_ref().is_some_and(|key| wanted.contains(key)) {
+    for (row, known) in known {
+        if known.as_ref().is_some_and(|known| wanted.contains(known) || is_fixed(&known.0)) {
             continue;
         }
         written += execute(transaction, "DELETE FROM object WHERE rowid = ?1", [row])?;
-        if let Some((kind, namespace, name)) = key
+        if let Some((kind, namespace, name)) = known
             && kind == SECRET
         {
             written += execute(
@@ -102,7 +106,8 @@ fn put_values(
 ) -> Result<usize, StoreError> {
     let mut written = 0;
     for (name, value) in &object.values {
-        let place = SealContext { namespace: &object.namespace, name: &object.name, key: name };
+        let (namespace, of) = (&object.namespace, &object.name);
+        let place = SealContext { source: source.as_str(), namespace, name: of, key: name };
         let stored: Vec<(String, Vec<u8>)> = collect(
             transaction,
             "SELECT key_id, value FROM secret_value
@@ -166,15 +171,15 @@ pub(super) fn read_objects(
         },
     )?;
     for object in objects.iter_mut().filter(|object| object.kind == SECRET) {
-        let (namespace, name) = (&object.namespace, &object.name);
+        let (source, namespace, name) = (&object.source, &object.namespace, &object.name);
         let values = collect(
             connection,
             "SELECT key, key_id, value FROM secret_value WHERE source = ?1 AND namespace = ?2 AND name = ?3",
-            [&object.source, namespace, name],
+            [source, namespace, name],
             |row| {
                 let opened = || {
                     let (of, key_id): (String, String) = (row.get(0)?, row.get(1)?);
-                    let place = SealContext { namespace, name, key: &of };
+                    let place = SealContext { source, namespace, name, key: &of };
                     Ok(key.open(place, &key_id, &row.get::<_, Vec<u8>>(2)?))
                 };
                 // A Secret is complete or left out, so a value that cannot be read must not just be missing.
@@ -187,37 +192,54 @@ pub(super) fn read_objects(
     Ok(objects)
 }
 
-/// Seals values that are stored in the clear; returns how many. A row that cannot be read is removed: it must
-/// not stay in the clear.
-pub(super) fn seal_plain(transaction: &Transaction<'_>, key: &StoreKey) -> Result<usize, StoreError> {
-    type Plain = ([String; 3], Vec<u8>);
-    let plain: Vec<(i64, Option<Plain>)> = collect(
-        transaction,
-        "SELECT rowid, namespace, name, key, value, key_id FROM secret_value
-         WHERE key_id = ?1 OR typeof(key_id) <> 'text'",
-        [PLAIN],
-        |row| {
-            let plain = || {
-                let _: String = row.get(5)?;
-                Ok::<_, rusqlite::Error>(([row.get(1)?, row.get(2)?, row.get(3)?], row.get(4)?))
+/// Where sealed bytes are, Secrets' values and rollouts: the statements that list, write and remove them.
+const SEALED: [[&str; 3]; 2] = [
+    [
+        "SELECT rowid, source, namespace, name, key, key_id, value FROM secret_value
+         WHERE key_id IN (?1, ?2) OR typeof(key_id) <> 'text'",
+        "UPDATE secret_value SET key_id = ?2, value = ?3 WHERE rowid = ?1",
+        "DELETE FROM secret_value WHERE rowid = ?1",
+    ],
+    [
+        "SELECT rowid, source, '', source, 'trial', key_id, record FROM trial
+         WHERE key_id IN (?1, ?2) OR typeof(key_id) <> 'text'",
+        "UPDATE trial SET key_id = ?2, record = ?3 WHERE rowid = ?1",
+        "DELETE FROM trial WHERE rowid = ?1",
+    ],
+];
+
+/// Seals what is stored in the clear, and what earlier programs sealed without its source; returns how many
+/// rows were written. A row that cannot be read is removed: it must not stay in the clear.
+pub(super) fn seal_rows(transaction: &Transaction<'_>, key: &StoreKey) -> Result<usize, StoreError> {
+    type Found = (i64, Option<([String; 5], Vec<u8>)>);
+    let StoreKey::Sealed(sealing) = key else { return Ok(0) };
+    let mut written = 0;
+    for [list, update, remove] in SEALED {
+        let found: Vec<Found> = collect(transaction, list, [PLAIN, sealing.ids()[1]], |row| {
+            let texts = || Ok([row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?, row.get(5)?]);
+            let readable: rusqlite::Result<_> = texts().and_then(|texts| Ok((texts, row.get(6)?)));
+            Ok((row.get(0)?, readable.ok()))
+        })?;
+        for (row, readable) in found {
+            let Some(([source, namespace, name, of, key_id], stored)) = readable else {
+                written += execute(transaction, remove, [row])?;
+                continue;
             };
-            Ok((row.get(0)?, plain().ok()))
-        },
-    )?;
-    for (row, value) in &plain {
-        let Some(([namespace, name, of], value)) = value else {
-            execute(transaction, "DELETE FROM secret_value WHERE rowid = ?1", [row])?;
-            continue;
-        };
-        if let Some(sealed) = key.seal(SealContext { namespace, name, key: of }, value)? {
-            execute(
-                transaction,
-                "UPDATE secret_value SET key_id = ?2, value = ?3 WHERE rowid = ?1",
-                params![row, key.id(), sealed],
-            )?;
+            let place = SealContext { source: &source, namespace: &namespace, name: &name, key: &of };
+            // What does not open is damaged, and reported when the rows are read.
+            let Ok(value) = key.open(place, &key_id, &stored) else { continue };
+            let sealed = key.seal(place, &value)?;
+            written += execute(transaction, update, params![row, key.id(), sealed])?;
         }
     }
-    Ok(plain.len())
+    Ok(written)
+}
+
+/// Whether a value is sealed, with one of `ids` if there are any.
+pub(super) fn has_sealed(connection: &Connection, ids: Option<[&str; 2]>) -> Result<bool, StoreError> {
+    let key_ids = "SELECT key_id FROM secret_value UNION SELECT key_id FROM trial";
+    let found: Vec<String> = collect(connection, key_ids, [], |row| row.get(0))?;
+    Ok(found.iter().any(|id| id != PLAIN && ids.is_none_or(|ids| ids.contains(&id.as_str()))))
 }
 
 #[cfg(test)]

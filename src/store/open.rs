@@ -8,7 +8,7 @@
 //! `integrity_check`.
 
 use std::fs::{self, File, TryLockError};
-use std::io;
+use std::io::{self, Write as _};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -44,8 +44,10 @@ pub struct OpenReport {
     pub damaged: Option<DamagedFile>,
     /// An index did not agree with its table and was rebuilt.
     pub reindexed: bool,
-    /// Why values that are stored in the clear could not be encrypted, all of them, without a trace.
+    /// What is wrong with the key, or why values could not be encrypted, all of them, without a trace.
     pub unsealed: Option<StoreError>,
+    /// Files that were set aside before the store was encrypted, and have been removed.
+    pub removed: usize,
 }
 
 /// A damaged file that was set aside.
@@ -84,9 +86,50 @@ pub(super) fn open(path: &Path, now: Timestamp, key: StoreKey) -> Result<(Db, Op
             connection
         }
     };
-    let mut db = Db::new(connection, Some(lock), key);
-    report.unsealed = db.seal_values().err();
+    let mut db = Db::new(connection);
+    report.unsealed = encrypt(&mut db, path, key, &lock, &mut report).err();
+    db.hold(lock);
     Ok((db, report))
+}
+
+/// The content of the lock file while nothing is in the clear, in no file of the store: it outlives a store
+/// that is set aside.
+const ENCRYPTED: &str = "encrypted\n";
+
+/// Encrypts what is stored in the clear, when there is a key, and leaves no trace of it in the files: not in
+/// the log, nor in files that were set aside before. Completes what an earlier run could not.
+fn encrypt(
+    db: &mut Db,
+    path: &Path,
+    key: StoreKey,
+    mut lock: &File,
+    report: &mut OpenReport,
+) -> Result<(), StoreError> {
+    let failed = |error| StoreError::file("write", &with_suffix(path, ".lock"), error);
+    let is_encrypted = !lock.metadata().is_ok_and(|metadata| metadata.len() == 0);
+    let unmark = || lock.set_len(0).and_then(|()| lock.sync_all()).map_err(failed);
+    let (is_sealed, is_off) = (matches!(key, StoreKey::Sealed(_)), matches!(key, StoreKey::Off));
+    let verdict = db.set_key(key, path, is_encrypted);
+    if is_off && is_encrypted {
+        unmark()?;
+    }
+    // A key that was refused seals nothing.
+    if !is_sealed || !db.has_key() {
+        return verdict;
+    }
+    if db.seal_values(unmark)? == 0 && is_encrypted {
+        return verdict;
+    }
+    if !db.rewrite()? {
+        return Err(StoreError::LogInUse { path: path.to_owned() });
+    }
+    let kept = report.damaged.as_ref().map(|damaged| damaged.moved_to.as_path());
+    report.removed = remove_damaged(path, kept)?;
+    // One that was set aside at this start may hold plain text: the next start removes it.
+    if kept.is_none() {
+        lock.write_all(ENCRYPTED.as_bytes()).and_then(|()| lock.sync_all()).map_err(failed)?;
+    }
+    verdict
 }
 
 /// A store without a file, for simulations and for nodes whose disk cannot be written.
@@ -95,7 +138,9 @@ pub(super) fn open_in_memory(key: StoreKey) -> Result<Db, StoreError> {
     let mut connection = Connection::open_in_memory().doing("open a store in memory")?;
     configure(&connection)?;
     schema::migrate(&mut connection)?;
-    Ok(Db::new(connection, None, key))
+    let mut db = Db::new(connection);
+    db.set_key(key, Path::new(""), false)?;
+    Ok(db)
 }
 
 /// A separate file: closing any descriptor of the database would drop SQLite's own locks on it (POSIX
@@ -233,18 +278,25 @@ fn set_aside(path: &Path, now: Timestamp) -> Result<PathBuf, StoreError> {
     Ok(moved_to)
 }
 
+/// The files that were set aside, side files among them.
+fn damaged_files(path: &Path) -> io::Result<Vec<PathBuf>> {
+    let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else { return Ok(Vec::new()) };
+    let prefix = format!("{}.damaged-", name.to_string_lossy());
+    let entries = fs::read_dir(directory)?.collect::<io::Result<Vec<_>>>()?;
+    let is_damaged = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with(&prefix);
+    Ok(entries.into_iter().filter(is_damaged).map(|entry| entry.path()).collect())
+}
+
 /// Best effort: what cannot be removed costs space only.
 fn remove_old_damaged(path: &Path) {
-    let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else { return };
-    let prefix = format!("{}.damaged-", name.to_string_lossy());
-    let Ok(entries) = fs::read_dir(directory) else { return };
-    let mut sets: Vec<(std::time::SystemTime, PathBuf)> = entries
-        .flatten()
-        .filter(|entry| {
-            let name = entry.file_name().to_string_lossy().into_owned();
-            name.starts_with(&prefix) && !name.ends_with("-wal") && !name.ends_with("-shm")
-        })
-        .filter_map(|entry| Some((fs::metadata(entry.path()).ok()?.modified().ok()?, entry.path())))
+    let is_side = |path: &Path| {
+        SUFFIXES[1..].iter().any(|suffix| path.as_os_str().as_encoded_bytes().ends_with(suffix.as_bytes()))
+    };
+    let mut sets: Vec<(std::time::SystemTime, PathBuf)> = damaged_files(path)
+        .unwrap_or_default()
+        .into_iter()
+        .filter(|file| !is_side(file))
+        .filter_map(|file| Some((fs::metadata(&file).ok()?.modified().ok()?, file)))
         .collect();
     sets.sort();
     let excess = sets.len().saturating_sub(MAX_DAMAGED);
@@ -253,6 +305,27 @@ fn remove_old_damaged(path: &Path) {
             let _ = fs::remove_file(with_suffix(&old, suffix));
         }
     }
+}
+
+/// Removes, durably, what was set aside, except for `kept`; returns the number of files.
+fn remove_damaged(path: &Path, kept: Option<&Path>) -> Result<usize, StoreError> {
+    let failed = |path: &Path, error| StoreError::file("remove", path, error);
+    let is_kept = |file: &Path| {
+        kept.is_some_and(|kept| {
+            file.as_os_str().as_encoded_bytes().starts_with(kept.as_os_str().as_encoded_bytes())
+        })
+    };
+    let mut files = damaged_files(path).map_err(|error| failed(path, error))?;
+    files.retain(|file| !is_kept(file));
+    for file in &files {
+        fs::remove_file(file).map_err(|error| failed(file, error))?;
+    }
+    if let Some(directory) = path.parent().filter(|_| !files.is_empty()) {
+        File::open(directory)
+            .and_then(|directory| directory.sync_all())
+            .map_err(|error| failed(directory, error))?;
+    }
+    Ok(files.len())
 }
 
 pub(super) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::error::StoreError;
 use super::rows::{UnreadableRow, collect, collect_readable, execute};
-use super::seal::{PLAIN, SealContext, StoreKey};
+use super::seal::{SealContext, StoreKey};
 use crate::model::api::pod::Pod;
 use crate::model::objects::{ObjectKind, wire};
 use crate::model::source::{SourceObject, SourcePod, SourceSet};
@@ -156,7 +156,7 @@ fn object(item: ObjectItem) -> Result<SourceObject, String> {
 
 fn place(source: &str) -> SealContext<'_> {
     // No Secret is in a namespace without a name.
-    SealContext { namespace: "", name: source, key: "trial" }
+    SealContext { source, namespace: "", name: source, key: "trial" }
 }
 
 /// Makes `row` the phase of a source, if it changed; how many rows were written or removed.
@@ -213,38 +213,6 @@ pub(super) fn read_rollouts(
         RawRollout { source, parts_left, record }
     };
     Ok(rows.into_iter().map(opened).collect())
-}
-
-/// Seals records that are stored in the clear; returns how many. One that cannot be read is removed: it must
-/// not stay in the clear.
-pub(super) fn seal_plain(transaction: &Transaction<'_>, key: &StoreKey) -> Result<usize, StoreError> {
-    type Plain = (String, Vec<u8>);
-    let plain: Vec<(i64, Option<Plain>)> = collect(
-        transaction,
-        "SELECT rowid, source, record, key_id FROM trial WHERE key_id = ?1 OR typeof(key_id) <> 'text'",
-        [PLAIN],
-        |row| {
-            let plain = || {
-                let _: String = row.get(3)?;
-                Ok::<_, rusqlite::Error>((row.get(1)?, row.get(2)?))
-            };
-            Ok((row.get(0)?, plain().ok()))
-        },
-    )?;
-    for (row, record) in &plain {
-        let Some((source, record)) = record else {
-            execute(transaction, "DELETE FROM trial WHERE rowid = ?1", [row])?;
-            continue;
-        };
-        if let Some(sealed) = key.seal(place(source), record)? {
-            execute(
-                transaction,
-                "UPDATE trial SET key_id = ?2, record = ?3 WHERE rowid = ?1",
-                params![row, key.id(), sealed],
-            )?;
-        }
-    }
-    Ok(plain.len())
 }
 
 #[cfg(test)]
