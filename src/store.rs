@@ -12,6 +12,7 @@
 mod db;
 mod decode;
 mod error;
+mod load;
 mod objects;
 mod open;
 mod pending;
@@ -47,7 +48,8 @@ use crate::model::source::{SourceObject, SourcePod, SourceProblem};
 use crate::model::types::{ContainerName, PodSource, PodUid, Timestamp};
 use crate::platform::logging::chain;
 use crate::store::rollout::RolloutPhase;
-use db::{Db, PodRow, RolloutChange};
+use db::{Db, RolloutChange};
+use load::PodRow;
 use objects::ObjectRow;
 use pending::Pending;
 

@@ -3,7 +3,7 @@
 //!
 //! Owns leniency.
 
-use super::db::RawLoaded;
+use super::load::RawLoaded;
 use super::objects::{LAST_APPLIED, RawObject};
 use super::records::{Loaded, StoredContainerState, StoredSource};
 use super::rollout;

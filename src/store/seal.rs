@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn value_that_an_earlier_program_sealed_opens_by_its_key_id_only() {
+    fn value_sealed_by_an_earlier_program_opens_by_its_key_id() {
         let StoreKey::Sealed(sealing) = key(1) else { unreachable!() };
         let (id, sealed) = sealing.seal_without_source(PLACE, b"hunter2");
         for source in ["file", "http"] {
