@@ -48,7 +48,7 @@ pub(super) fn put_objects(
     let mut written = 0;
     let mut wanted = BTreeSet::new();
     for object in objects {
-        if !wanted.insert((object.kind.to_owned(), object.namespace.clone(), object.name.clone()))
+        if !wanted.insert([object.kind.to_owned(), object.namespace.clone(), object.name.clone()])
             || is_fixed(object.kind)
         {
             continue;
@@ -64,21 +64,21 @@ pub(super) fn put_objects(
             written += put_values(transaction, key, source, object)?;
         }
     }
-    let known: Vec<(i64, Option<(String, String, String)>)> = collect(
+    let known: Vec<(i64, Option<[String; 3]>)> = collect(
         transaction,
         "SELECT rowid, kind, namespace, name FROM object WHERE source = ?1",
         [source.as_str()],
         |row| {
-            let key = || Ok::<_, rusqlite::Error>((row.get(1)?, row.get(2)?, row.get(3)?));
+            let key = || Ok::<_, rusqlite::Error>([row.get(1)?, row.get(2)?, row.get(3)?]);
             Ok((row.get(0)?, key().ok()))
         },
     )?;
     for (row, known) in known {
-        if known.as_ref().is_some_and(|known| wanted.contains(known) || is_fixed(&known.0)) {
+        if known.as_ref().is_some_and(|known| wanted.contains(known) || is_fixed(&known[0])) {
             continue;
         }
         written += execute(transaction, "DELETE FROM object WHERE rowid = ?1", [row])?;
-        if let Some((kind, namespace, name)) = known
+        if let Some([kind, namespace, name]) = known
             && kind == SECRET
         {
             written += execute(

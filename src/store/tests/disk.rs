@@ -250,14 +250,14 @@ async fn small_store(directory: &Directory) -> Loaded {
 #[test]
 fn flipped_bit_anywhere_costs_rows_at_most_and_never_a_start() {
     run(async {
+        // A byte becomes one that no text has, or differs in some other bit. With a step of 1 it takes minutes.
+        let step = 13;
         // Each start syncs files, which takes a disk longer than all the rest.
         let directory = Directory(TempDir::below(Path::new("/dev/shm")));
         let expected = small_store(&directory).await;
         let whole = fs::read(directory.db()).unwrap();
-        // A byte becomes one that no text has, or differs in some other bit. With `STEP` 1 it takes minutes.
-        const STEP: usize = 13;
-        let high = (0..whole.len()).step_by(STEP).map(|at| (at, 0x80));
-        let low = (5..whole.len()).step_by(5 * STEP).flat_map(|at| [(at, 1), (at, 1 << (at % 6 + 1))]);
+        let high = (0..whole.len()).step_by(step).map(|at| (at, 0x80));
+        let low = (5..whole.len()).step_by(5 * step).flat_map(|at| [(at, 1), (at, 1 << (at % 6 + 1))]);
         let (mut starts, mut set_aside, mut lost_rows, mut rebuilt) = (0, 0, 0, 0);
         for (at, bit) in high.chain(low) {
             for name in directory.names() {
