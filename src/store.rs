@@ -12,6 +12,7 @@
 mod db;
 mod decode;
 mod error;
+mod load;
 mod objects;
 mod open;
 mod pending;
@@ -36,9 +37,8 @@ pub use db::{Commit, MAX_EVENT_AGE, MAX_EVENTS};
 pub(crate) use error::StoreError;
 pub use open::{DamagedFile, OpenReport};
 pub(crate) use read_only::ReadOnlyStore;
-pub use records::{
-    EventKey, EventType, Loaded, StoredContainerState, StoredEvent, StoredSource, UnreadableRow, meta,
-};
+pub use records::{EventKey, EventType, Loaded, StoredContainerState, StoredEvent, StoredSource, meta};
+pub use rows::UnreadableRow;
 pub(crate) use seal::{BadKey, SealingKey, StoreKey};
 
 use crate::model::api::pod::Pod;
@@ -48,7 +48,8 @@ use crate::model::source::{SourceObject, SourcePod, SourceProblem};
 use crate::model::types::{ContainerName, PodSource, PodUid, Timestamp};
 use crate::platform::logging::chain;
 use crate::store::rollout::RolloutPhase;
-use db::{Db, PodRow, RolloutChange};
+use db::{Db, RolloutChange};
+use load::PodRow;
 use objects::ObjectRow;
 use pending::Pending;
 
@@ -139,6 +140,30 @@ impl StoreHandle {
     pub fn open(path: &Path, options: OpenOptions) -> Result<(Self, OpenReport), StoreError> {
         let (db, report) = open::open(path, options.now, options.key)?;
         Ok((Self::new(db, options.mode)?, report))
+    }
+
+    /// As [`Self::load`]. A store that cannot be read as a whole is set aside, as a damaged file is by
+    /// [`Self::open`]: the start goes on with a new one.
+    ///
+    /// # Errors
+    /// The disk refuses.
+    pub(crate) async fn load_or_set_aside(
+        self,
+        path: &Path,
+        options: OpenOptions,
+        report: &mut OpenReport,
+    ) -> Result<(Self, Loaded), StoreError> {
+        match self.load().await {
+            Err(error) if error.is_damage() => {
+                // It is closed whatever the answer.
+                let _ = self.shutdown().await;
+                report.damaged = Some(open::set_aside_because(path, options.now, &error)?);
+                let (store, _) = Self::open(path, options)?;
+                let loaded = store.load().await?;
+                Ok((store, loaded))
+            }
+            loaded => Ok((self, loaded?)),
+        }
     }
 
     /// A store in memory, which is lost at the end of the process.

@@ -196,7 +196,7 @@ impl Timestamp {
     /// RFC 3339 with whole seconds, `2026-11-20T16:00:00Z`.
     #[must_use]
     pub(crate) fn to_rfc3339(self) -> String {
-        Self(self.0 - self.0.rem_euclid(1_000_000_000)).to_rfc3339_nano()
+        Self(self.0.saturating_sub(self.0.rem_euclid(1_000_000_000))).to_rfc3339_nano()
     }
 
     /// RFC 3339 with as many fractional digits as the time has.

@@ -10,9 +10,13 @@ pub(crate) struct TempDir(pub PathBuf);
 
 impl TempDir {
     pub(crate) fn new() -> Self {
+        Self::below(&std::env::temp_dir())
+    }
+
+    pub(crate) fn below(root: &std::path::Path) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("edge-agent-test-{}-{number}", std::process::id()));
+        let path = root.join(format!("edge-agent-test-{}-{number}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir_all(&path).unwrap();
         Self(path)

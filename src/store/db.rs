@@ -11,13 +11,15 @@
 //! Neither level can corrupt the file. A call that changes nothing writes nothing.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
 use super::error::{Doing, StoreError};
-use super::objects::{ObjectRow, RawObject, put_objects, read_objects, seal_plain};
-use super::records::{EventKey, EventType, StoredContainerState, StoredEvent};
-use super::rollout::{self, RawRollout, RolloutRow, put_rollout, read_rollouts};
+use super::load::{PodRow, RawLoaded, problems_of, read_all, read_events};
+use super::objects::{ObjectRow, has_sealed, put_objects, seal_rows};
+use super::records::{StoredContainerState, StoredEvent};
+use super::rollout::{RolloutRow, put_rollout};
 use super::rows::{collect, execute};
 use super::seal::StoreKey;
 use crate::model::source::SourceProblem;
@@ -29,9 +31,6 @@ pub const MAX_EVENTS: u32 = 1000;
 /// visited on Mondays needs longer.
 pub const MAX_EVENT_AGE: std::time::Duration = std::time::Duration::from_secs(7 * 24 * 3600);
 
-/// The fact that the files may still hold bytes of values which have been encrypted since.
-const REWRITE: &str = "rewrite-after-encryption";
-
 /// Whether a power cut may lose a write.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Durability {
@@ -39,16 +38,6 @@ enum Durability {
     Full,
     /// On the disk at the next checkpoint, or with the next full write.
     Normal,
-}
-
-/// A pod as a row.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct PodRow {
-    pub uid: String,
-    pub namespace: String,
-    pub name: String,
-    pub origin: String,
-    pub json: String,
 }
 
 /// What a commit changed.
@@ -64,22 +53,6 @@ pub(crate) enum RolloutChange {
     Keep,
     To(Option<RolloutRow>),
 }
-
-#[derive(Default)]
-pub(crate) struct RawLoaded {
-    pub sources: Vec<(String, Option<String>)>,
-    pub desired: Vec<(String, PodRow)>,
-    pub objects: Vec<RawObject>,
-    pub rollouts: Vec<RawRollout>,
-    pub terminating: Vec<(String, String)>,
-    pub container_state: Vec<(String, String, StoredContainerStateRow)>,
-    pub statuses: Vec<(String, String)>,
-    pub problems: Vec<(String, SourceProblem)>,
-    pub meta: Vec<(String, String)>,
-}
-
-/// Restart count, back-off in nanoseconds, when it was set.
-pub(crate) type StoredContainerStateRow = (i64, Option<i64>, Option<i64>);
 
 /// The write-behind data of one transaction.
 #[derive(Debug, Default)]
@@ -107,35 +80,63 @@ pub(crate) struct Db {
 }
 
 impl Db {
-    pub(crate) fn new(connection: Connection, lock: Option<std::fs::File>, key: StoreKey) -> Self {
-        Self { connection: Some(connection), durability: None, key, suspect: false, lock }
+    pub(crate) fn new(connection: Connection) -> Self {
+        let key = StoreKey::None;
+        Self { connection: Some(connection), durability: None, key, suspect: false, lock: None }
     }
 
-    /// Encrypts what is stored in the clear, when there is a key, and leaves no trace of it in the files.
-    /// Completes what an earlier run could not.
-    pub(crate) fn seal_values(&mut self) -> Result<(), StoreError> {
-        if !matches!(self.key, StoreKey::Sealed(_)) {
-            return Ok(());
-        }
-        let key = self.key.clone();
-        let is_due = self.write(Durability::Full, "encrypt values", |transaction| {
-            if seal_plain(transaction, &key)? + rollout::seal_plain(transaction, &key)? > 0 {
-                execute(transaction, "INSERT OR REPLACE INTO meta VALUES (?1, 'due')", [REWRITE])?;
+    /// Keeps the lock as long as the connection.
+    pub(super) fn hold(&mut self, lock: std::fs::File) {
+        self.lock = Some(lock);
+    }
+
+    /// Whether values are sealed.
+    pub(super) fn has_key(&self) -> bool {
+        matches!(self.key, StoreKey::Sealed(_))
+    }
+
+    /// Sets the key, and refuses one that would weaken a store; nothing secret is written then.
+    pub(super) fn set_key(&mut self, key: StoreKey, path: &Path, encrypted: bool) -> Result<(), StoreError> {
+        let refused = match &key {
+            StoreKey::None => encrypted || has_sealed(self.connection()?, None).unwrap_or(true),
+            StoreKey::Sealed(key) => {
+                key.is_text() && !has_sealed(self.connection()?, Some(key.ids())).unwrap_or(false)
             }
-            let due = collect(transaction, "SELECT 1 FROM meta WHERE key = ?1", [REWRITE], |_| Ok(()))?;
-            Ok(!due.is_empty())
-        })?;
-        if !is_due {
-            return Ok(());
-        }
+            StoreKey::Off | StoreKey::Unusable { .. } => false,
+        };
+        let trouble = match &key {
+            StoreKey::None if refused => Some(StoreError::NoKey { path: path.to_owned() }),
+            StoreKey::Sealed(key) if key.is_text() => Some(StoreError::TextKey),
+            _ => None,
+        };
+        self.key = match &trouble {
+            Some(trouble) if refused => StoreKey::Unusable { reason: trouble.to_string() },
+            _ => key,
+        };
+        trouble.map_or(Ok(()), Err)
+    }
+
+    /// Encrypts what is stored in the clear; returns how many rows were written. `before` is called before
+    /// the first of them is on the disk.
+    pub(super) fn seal_values(
+        &mut self,
+        before: impl FnOnce() -> Result<(), StoreError>,
+    ) -> Result<usize, StoreError> {
+        let key = self.key.clone();
+        self.write(Durability::Full, "encrypt values", |transaction| {
+            let written = seal_rows(transaction, &key)?;
+            if written > 0 {
+                before()?;
+            }
+            Ok(written)
+        })
+    }
+
+    /// Leaves no old bytes in the file and its log. False when a reader is in the way.
+    pub(super) fn rewrite(&mut self) -> Result<bool, StoreError> {
         // Pages that were split or moved may hold old bytes in their gaps, and the log holds old pages.
-        let connection = self.connection()?;
-        connection.execute_batch("VACUUM").doing("rewrite the store after encrypting values")?;
-        let busy: i64 = connection
-            .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))
-            .doing("empty the log after encrypting values")?;
-        // A reader blocks it: the next start tries again.
-        if busy == 0 { self.put_meta(REWRITE, None) } else { Ok(()) }
+        self.connection()?.execute_batch("VACUUM").doing("rewrite the store after encrypting values")?;
+        self.checkpoint()
     }
 
     /// Checkpoints and closes. Later calls answer [`StoreError::Closed`].
@@ -181,7 +182,7 @@ impl Db {
         connection.pragma_update(None, "synchronous", "FULL").doing("set the sync level")?;
         let busy: i64 = connection
             .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))
-            .doing("write the log into the store after an error of the disk")?;
+            .doing("write the log into the store")?;
         Ok(busy == 0)
     }
 
@@ -232,10 +233,17 @@ impl Db {
                     commit.written += put_desired(transaction, source, pod)?;
                 }
             }
-            for uid in uids_of(transaction, source)? {
-                if !wanted.contains(uid.as_str()) {
-                    drop_desired(transaction, source, &uid)?;
-                    commit.removed += 1;
+            for (row, uid) in uids_of(transaction, source)? {
+                match uid {
+                    Some(uid) if wanted.contains(uid.as_str()) => {}
+                    Some(uid) => {
+                        drop_desired(transaction, source, &uid)?;
+                        commit.removed += 1;
+                    }
+                    None => {
+                        commit.written +=
+                            execute(transaction, "DELETE FROM desired WHERE rowid = ?1", [row])?;
+                    }
                 }
             }
             Ok(commit)
@@ -298,7 +306,8 @@ impl Db {
         problems: &[SourceProblem],
     ) -> Result<(), StoreError> {
         self.write(Durability::Normal, "write source problems", |transaction| {
-            if problems_of(transaction, Some(source))?.iter().map(|(_, problem)| problem).eq(problems) {
+            let stored = problems_of(transaction, Some(source), &mut Vec::new())?;
+            if stored.iter().map(|(_, problem)| problem).eq(problems) {
                 return Ok(());
             }
             execute(transaction, "DELETE FROM problem WHERE source = ?1", [source.as_str()])?;
@@ -436,8 +445,13 @@ fn put_desired(transaction: &Transaction<'_>, source: PodSource, pod: &PodRow) -
     )
 }
 
-fn uids_of(transaction: &Transaction<'_>, source: PodSource) -> Result<Vec<String>, StoreError> {
-    collect(transaction, "SELECT uid FROM desired WHERE source = ?1", [source.as_str()], |row| row.get(0))
+/// Rows and their uids, if they can be read.
+fn uids_of(
+    transaction: &Transaction<'_>,
+    source: PodSource,
+) -> Result<Vec<(i64, Option<String>)>, StoreError> {
+    let statement = "SELECT rowid, uid FROM desired WHERE source = ?1";
+    collect(transaction, statement, [source.as_str()], |row| Ok((row.get(0)?, row.get(1).ok())))
 }
 
 /// Moves a pod to the terminating ones, unless another source still wants it.
@@ -446,7 +460,7 @@ fn drop_desired(transaction: &Transaction<'_>, source: PodSource, uid: &str) -> 
         .query_row(
             "DELETE FROM desired WHERE source = ?1 AND uid = ?2 RETURNING json",
             [source.as_str(), uid],
-            |row| row.get(0),
+            |row| Ok(row.get(0).unwrap_or_default()),
         )
         .optional()
         .doing("remove a desired pod")?;
@@ -508,92 +522,4 @@ fn trim_events(transaction: &Transaction<'_>, now: Timestamp) -> Result<(), Stor
         [MAX_EVENTS],
     )
     .map(drop)
-}
-
-fn problems_of(
-    connection: &Connection,
-    source: Option<PodSource>,
-) -> Result<Vec<(String, SourceProblem)>, StoreError> {
-    collect(
-        connection,
-        "SELECT source, origin, reason, message, since FROM problem
-         WHERE ?1 IS NULL OR source = ?1 ORDER BY source, position",
-        [source.map(PodSource::as_str)],
-        |row| {
-            let problem = SourceProblem {
-                origin: row.get(1)?,
-                reason: row.get(2)?,
-                message: row.get(3)?,
-                since: Timestamp::from_nanos(row.get(4)?),
-                pod: String::new(),
-            };
-            Ok((row.get(0)?, problem))
-        },
-    )
-}
-
-pub(crate) fn read_events(connection: &Connection) -> Result<Vec<StoredEvent>, StoreError> {
-    collect(
-        connection,
-        "SELECT kind, namespace, name, uid, field_path, type, reason, message, count, first, last
-         FROM event ORDER BY id",
-        [],
-        |row| {
-            let event_type: String = row.get(5)?;
-            Ok(StoredEvent {
-                key: EventKey {
-                    kind: row.get(0)?,
-                    namespace: row.get(1)?,
-                    name: row.get(2)?,
-                    uid: row.get(3)?,
-                    field_path: row.get(4)?,
-                    event_type: EventType::from_name(&event_type),
-                    reason: row.get(6)?,
-                    message: row.get(7)?,
-                },
-                count: row.get(8)?,
-                first: Timestamp::from_nanos(row.get(9)?),
-                last: Timestamp::from_nanos(row.get(10)?),
-            })
-        },
-    )
-}
-
-/// Reads every table as one snapshot.
-pub(crate) fn read_all(connection: &mut Connection, key: &StoreKey) -> Result<RawLoaded, StoreError> {
-    let snapshot = connection.transaction().doing("begin reading")?;
-    let pair = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
-    Ok(RawLoaded {
-        sources: collect(&snapshot, "SELECT name, validator FROM source", [], |row| {
-            Ok((row.get(0)?, row.get(1)?))
-        })?,
-        desired: collect(
-            &snapshot,
-            "SELECT source, uid, namespace, name, origin, json FROM desired
-             ORDER BY source, namespace, name, uid",
-            [],
-            |row| {
-                let pod = PodRow {
-                    uid: row.get(1)?,
-                    namespace: row.get(2)?,
-                    name: row.get(3)?,
-                    origin: row.get(4)?,
-                    json: row.get(5)?,
-                };
-                Ok((row.get(0)?, pod))
-            },
-        )?,
-        objects: read_objects(&snapshot, key)?,
-        rollouts: read_rollouts(&snapshot, key)?,
-        terminating: collect(&snapshot, "SELECT uid, json FROM terminating ORDER BY uid", [], pair)?,
-        container_state: collect(
-            &snapshot,
-            "SELECT uid, container, restart_count, back_off_nanos, back_off_updated FROM container_state",
-            [],
-            |row| Ok((row.get(0)?, row.get(1)?, (row.get(2)?, row.get(3)?, row.get(4)?))),
-        )?,
-        statuses: collect(&snapshot, "SELECT uid, json FROM status", [], pair)?,
-        problems: problems_of(&snapshot, None)?,
-        meta: collect(&snapshot, "SELECT key, value FROM meta", [], pair)?,
-    })
 }

@@ -3,10 +3,11 @@
 //!
 //! Owns leniency.
 
-use super::db::RawLoaded;
+use super::load::RawLoaded;
 use super::objects::{LAST_APPLIED, RawObject};
-use super::records::{Loaded, StoredContainerState, StoredSource, UnreadableRow};
+use super::records::{Loaded, StoredContainerState, StoredSource};
 use super::rollout;
+use super::rows::UnreadableRow;
 use crate::model::api::decode::decode;
 use crate::model::api::pod::Pod;
 use crate::model::api::schema::Schema;
@@ -26,7 +27,7 @@ use serde_json::Value;
 
 pub(super) fn loaded(raw: RawLoaded) -> Loaded {
     let mut loaded = Loaded::default();
-    let mut unreadable = Vec::new();
+    let mut unreadable = raw.unreadable;
     let mut pods = Pods { schema: Schema::load(), dropped: Vec::new() };
     for (name, validator) in raw.sources {
         match PodSource::from_name(&name) {

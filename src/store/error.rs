@@ -45,7 +45,7 @@ pub enum StoreError {
         action: &'static str,
         source: rusqlite::Error,
     },
-    /// Any other SQLite error: a defect of the agent.
+    /// Any other SQLite error: a defect of the agent, or a damaged schema.
     #[error("{action}")]
     Sqlite {
         /// What was being done.
@@ -96,6 +96,28 @@ pub enum StoreError {
     /// A value of a Secret could not be encrypted: the kernel gives no random numbers.
     #[error("encrypt a value of a Secret")]
     Seal,
+    /// The store is encrypted, and no key is configured.
+    #[error(
+        "Secrets in {} are encrypted and no key is configured: none is stored until the key is back; set \
+         --store-key-file or the credential agent-store-key, or --store-key-file=/dev/null to store them in \
+         plain text from now on", path.display()
+    )]
+    NoKey {
+        /// The database file.
+        path: PathBuf,
+    },
+    /// The key is not random bytes.
+    #[error(
+        "the store key is text, not base64 or hex of 32 random bytes: make one with \"openssl rand -base64 \
+         32\"; Secrets are encrypted with this one only where they have been before"
+    )]
+    TextKey,
+    /// A reader is in the way of the last step of encryption.
+    #[error("plain text may be left in {}-wal while another process reads the store: end it, and restart the agent", path.display())]
+    LogInUse {
+        /// The database file.
+        path: PathBuf,
+    },
     /// An object could not be written as JSON.
     #[error("encode {what}")]
     Encode { what: String, source: serde_json::Error },
@@ -111,6 +133,24 @@ impl StoreError {
             Some(ErrorCode::SystemIoFailure | ErrorCode::CannotOpen) => Self::Io { action, source },
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Self::Busy { action, source },
             _ => Self::Sqlite { action, source },
+        }
+    }
+
+    /// Whether the file's content is to blame, and not the disk, its room or another process.
+    pub(super) fn is_damage(&self) -> bool {
+        match self {
+            Self::Damaged { .. } => true,
+            // What SQLite says of a schema or a row that makes no sense; conversions have no code.
+            Self::Sqlite { source, .. } => matches!(
+                source.sqlite_error_code(),
+                None | Some(
+                    ErrorCode::Unknown
+                        | ErrorCode::TooBig
+                        | ErrorCode::TypeMismatch
+                        | ErrorCode::ConstraintViolation
+                )
+            ),
+            _ => false,
         }
     }
 

@@ -1,13 +1,13 @@
-//! The tables of ConfigMaps, Secrets and claims.
+//! The tables of ConfigMaps, Secrets and claims, and the sealing of what is stored in the clear.
 //!
 //! Owns their SQL, and the rule when a value is rewritten: an unchanged value is not, whatever its sealed form.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rusqlite::{Connection, OptionalExtension, Transaction, params};
+use rusqlite::{Connection, Transaction, params};
 
-use super::error::{Doing, StoreError};
-use super::rows::{collect, execute};
+use super::error::StoreError;
+use super::rows::{UnreadableRow, collect, collect_readable, execute, text};
 use super::seal::{PLAIN, SealContext, StoreKey};
 use crate::model::types::PodSource;
 
@@ -36,17 +36,21 @@ pub(crate) struct RawObject {
     pub values: BTreeMap<String, Result<Vec<u8>, String>>,
 }
 
-/// Makes `objects` the complete set of a source; returns how many rows were written or removed.
+/// Makes `objects` the complete set of a source; returns how many rows were written or removed. With a key that
+/// cannot be used Secrets stay as they are: those that are stored cannot be read, and would be removed.
 pub(super) fn put_objects(
     transaction: &Transaction<'_>,
     key: &StoreKey,
     source: PodSource,
     objects: &[ObjectRow],
 ) -> Result<usize, StoreError> {
+    let is_fixed = |kind: &str| kind == SECRET && matches!(key, StoreKey::Unusable { .. });
     let mut written = 0;
     let mut wanted = BTreeSet::new();
     for object in objects {
-        if !wanted.insert((object.kind.to_owned(), object.namespace.clone(), object.name.clone())) {
+        if !wanted.insert([object.kind.to_owned(), object.namespace.clone(), object.name.clone()])
+            || is_fixed(object.kind)
+        {
             continue;
         }
         written += execute(
@@ -60,20 +64,23 @@ pub(super) fn put_objects(
             written += put_values(transaction, key, source, object)?;
         }
     }
-    let known: Vec<(String, String, String)> = collect(
+    let known: Vec<(i64, Option<[String; 3]>)> = collect(
         transaction,
-        "SELECT kind, namespace, name FROM object WHERE source = ?1",
+        "SELECT rowid, kind, namespace, name FROM object WHERE source = ?1",
         [source.as_str()],
-        |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
+        |row| {
+            let key = || Ok::<_, rusqlite::Error>([row.get(1)?, row.get(2)?, row.get(3)?]);
+            Ok((row.get(0)?, key().ok()))
+        },
     )?;
-    for gone in known.into_iter().filter(|known| !wanted.contains(known)) {
-        let (kind, namespace, name) = gone;
-        written += execute(
-            transaction,
-            "DELETE FROM object WHERE source = ?1 AND kind = ?2 AND namespace = ?3 AND name = ?4",
-            params![source.as_str(), kind, namespace, name],
-        )?;
-        if kind == SECRET {
+    for (row, known) in known {
+        if known.as_ref().is_some_and(|known| wanted.contains(known) || is_fixed(&known[0])) {
+            continue;
+        }
+        written += execute(transaction, "DELETE FROM object WHERE rowid = ?1", [row])?;
+        if let Some([kind, namespace, name]) = known
+            && kind == SECRET
+        {
             written += execute(
                 transaction,
                 "DELETE FROM secret_value WHERE source = ?1 AND namespace = ?2 AND name = ?3",
@@ -99,18 +106,17 @@ fn put_values(
 ) -> Result<usize, StoreError> {
     let mut written = 0;
     for (name, value) in &object.values {
-        let place = SealContext { namespace: &object.namespace, name: &object.name, key: name };
-        let stored: Option<(String, Vec<u8>)> = transaction
-            .query_row(
-                "SELECT key_id, value FROM secret_value
-                 WHERE source = ?1 AND namespace = ?2 AND name = ?3 AND key = ?4",
-                params![source.as_str(), object.namespace, object.name, name],
-                |row| Ok((row.get(0)?, row.get(1)?)),
-            )
-            .optional()
-            .doing("read a value")?;
-        let is_same = stored.is_some_and(|(key_id, stored)| {
-            key_id == key.id() && key.open(place, &key_id, &stored).is_ok_and(|known| known == *value)
+        let (namespace, of) = (&object.namespace, &object.name);
+        let place = SealContext { source: source.as_str(), namespace, name: of, key: name };
+        let stored: Vec<(String, Vec<u8>)> = collect(
+            transaction,
+            "SELECT key_id, value FROM secret_value
+             WHERE source = ?1 AND namespace = ?2 AND name = ?3 AND key = ?4",
+            params![source.as_str(), object.namespace, object.name, name],
+            |row| Ok((row.get(0)?, row.get(1)?)),
+        )?;
+        let is_same = stored.iter().any(|(key_id, stored)| {
+            key_id == key.id() && key.open(place, key_id, stored).is_ok_and(|known| known == *value)
         });
         if is_same {
             continue;
@@ -126,28 +132,32 @@ fn put_values(
             )?;
         }
     }
-    let known: Vec<String> = collect(
+    let known: Vec<(i64, Option<String>)> = collect(
         transaction,
-        "SELECT key FROM secret_value WHERE source = ?1 AND namespace = ?2 AND name = ?3",
+        "SELECT rowid, key FROM secret_value WHERE source = ?1 AND namespace = ?2 AND name = ?3",
         params![source.as_str(), object.namespace, object.name],
-        |row| row.get(0),
+        |row| Ok((row.get(0)?, row.get(1).ok())),
     )?;
-    for gone in known.iter().filter(|known| !object.values.contains_key(*known)) {
-        written += execute(
-            transaction,
-            "DELETE FROM secret_value WHERE source = ?1 AND namespace = ?2 AND name = ?3 AND key = ?4",
-            params![source.as_str(), object.namespace, object.name, gone],
-        )?;
+    for (row, name) in known {
+        if name.is_none_or(|name| !object.values.contains_key(&name)) {
+            written += execute(transaction, "DELETE FROM secret_value WHERE rowid = ?1", [row])?;
+        }
     }
     Ok(written)
 }
 
 /// Every object, with the values of Secrets where `key` opens them.
-pub(super) fn read_objects(connection: &Connection, key: &StoreKey) -> Result<Vec<RawObject>, StoreError> {
-    let mut objects = collect(
+pub(super) fn read_objects(
+    connection: &Connection,
+    key: &StoreKey,
+    unreadable: &mut Vec<UnreadableRow>,
+) -> Result<Vec<RawObject>, StoreError> {
+    let mut objects = collect_readable(
         connection,
+        ("object", 4),
         "SELECT source, kind, namespace, name, origin, json FROM object ORDER BY source, kind, namespace, name",
         [],
+        unreadable,
         |row| {
             Ok(RawObject {
                 source: row.get(0)?,
@@ -161,39 +171,75 @@ pub(super) fn read_objects(connection: &Connection, key: &StoreKey) -> Result<Ve
         },
     )?;
     for object in objects.iter_mut().filter(|object| object.kind == SECRET) {
-        let rows: Vec<(String, String, Vec<u8>)> = collect(
+        let (source, namespace, name) = (&object.source, &object.namespace, &object.name);
+        let values = collect(
             connection,
             "SELECT key, key_id, value FROM secret_value WHERE source = ?1 AND namespace = ?2 AND name = ?3",
-            [&object.source, &object.namespace, &object.name],
-            |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
+            [source, namespace, name],
+            |row| {
+                let opened = || {
+                    let (of, key_id): (String, String) = (row.get(0)?, row.get(1)?);
+                    let place = SealContext { source, namespace, name, key: &of };
+                    Ok(key.open(place, &key_id, &row.get::<_, Vec<u8>>(2)?))
+                };
+                // A Secret is complete or left out, so a value that cannot be read must not just be missing.
+                let value = opened().unwrap_or_else(|error: rusqlite::Error| Err(error.to_string()));
+                Ok((text(row, 0), value))
+            },
         )?;
-        for (name, key_id, stored) in rows {
-            let place = SealContext { namespace: &object.namespace, name: &object.name, key: &name };
-            let value = key.open(place, &key_id, &stored);
-            object.values.insert(name, value);
-        }
+        object.values.extend(values);
     }
     Ok(objects)
 }
 
-/// Seals values that are stored in the clear; returns how many.
-pub(super) fn seal_plain(transaction: &Transaction<'_>, key: &StoreKey) -> Result<usize, StoreError> {
-    let plain: Vec<(i64, [String; 3], Vec<u8>)> = collect(
-        transaction,
-        "SELECT rowid, namespace, name, key, value FROM secret_value WHERE key_id = ?1",
-        [PLAIN],
-        |row| Ok((row.get(0)?, [row.get(1)?, row.get(2)?, row.get(3)?], row.get(4)?)),
-    )?;
-    for (row, [namespace, name, of], value) in &plain {
-        if let Some(sealed) = key.seal(SealContext { namespace, name, key: of }, value)? {
-            execute(
-                transaction,
-                "UPDATE secret_value SET key_id = ?2, value = ?3 WHERE rowid = ?1",
-                params![row, key.id(), sealed],
-            )?;
+/// Where sealed bytes are, Secrets' values and rollouts: the statements that list, write and remove them.
+const SEALED: [[&str; 3]; 2] = [
+    [
+        "SELECT rowid, source, namespace, name, key, key_id, value FROM secret_value
+         WHERE key_id IN (?1, ?2) OR typeof(key_id) <> 'text'",
+        "UPDATE secret_value SET key_id = ?2, value = ?3 WHERE rowid = ?1",
+        "DELETE FROM secret_value WHERE rowid = ?1",
+    ],
+    [
+        "SELECT rowid, source, '', source, 'trial', key_id, record FROM trial
+         WHERE key_id IN (?1, ?2) OR typeof(key_id) <> 'text'",
+        "UPDATE trial SET key_id = ?2, record = ?3 WHERE rowid = ?1",
+        "DELETE FROM trial WHERE rowid = ?1",
+    ],
+];
+
+/// Seals what is stored in the clear, and what earlier programs sealed without its source; returns how many
+/// rows were written. A row that cannot be read is removed: it must not stay in the clear.
+pub(super) fn seal_rows(transaction: &Transaction<'_>, key: &StoreKey) -> Result<usize, StoreError> {
+    type Found = (i64, Option<([String; 5], Vec<u8>)>);
+    let StoreKey::Sealed(sealing) = key else { return Ok(0) };
+    let mut written = 0;
+    for [list, update, remove] in SEALED {
+        let found: Vec<Found> = collect(transaction, list, [PLAIN, sealing.ids()[1]], |row| {
+            let texts = || Ok([row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?, row.get(5)?]);
+            let readable: rusqlite::Result<_> = texts().and_then(|texts| Ok((texts, row.get(6)?)));
+            Ok((row.get(0)?, readable.ok()))
+        })?;
+        for (row, readable) in found {
+            let Some(([source, namespace, name, of, key_id], stored)) = readable else {
+                written += execute(transaction, remove, [row])?;
+                continue;
+            };
+            let place = SealContext { source: &source, namespace: &namespace, name: &name, key: &of };
+            // What does not open is damaged, and reported when the rows are read.
+            let Ok(value) = key.open(place, &key_id, &stored) else { continue };
+            let sealed = key.seal(place, &value)?;
+            written += execute(transaction, update, params![row, key.id(), sealed])?;
         }
     }
-    Ok(plain.len())
+    Ok(written)
+}
+
+/// Whether a value is sealed, with one of `ids` if there are any.
+pub(super) fn has_sealed(connection: &Connection, ids: Option<[&str; 2]>) -> Result<bool, StoreError> {
+    let key_ids = "SELECT key_id FROM secret_value UNION SELECT key_id FROM trial";
+    let found: Vec<String> = collect(connection, key_ids, [], |row| row.get(0))?;
+    Ok(found.iter().any(|id| id != PLAIN && ids.is_none_or(|ids| ids.contains(&id.as_str()))))
 }
 
 #[cfg(test)]

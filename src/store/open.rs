@@ -5,10 +5,10 @@
 //! Caveats: a write-ahead log whose header is torn is not damage. SQLite writes that header before the first
 //! sync of a new log, so a power cut leaves one behind regularly, and everything older is in the main file by
 //! then. SQLite ignores such a log, and so does the agent; whether the main file is whole is decided by
-//! `quick_check`.
+//! `integrity_check`.
 
 use std::fs::{self, File, TryLockError};
-use std::io;
+use std::io::{self, Write as _};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -42,8 +42,12 @@ pub struct OpenReport {
     pub created: bool,
     /// The damaged file, under its new name, and its error.
     pub damaged: Option<DamagedFile>,
-    /// Why values that are stored in the clear could not be encrypted, all of them, without a trace.
+    /// An index did not agree with its table and was rebuilt.
+    pub reindexed: bool,
+    /// What is wrong with the key, or why values could not be encrypted, all of them, without a trace.
     pub unsealed: Option<StoreError>,
+    /// Files that were set aside before the store was encrypted, and have been removed.
+    pub removed: usize,
 }
 
 /// A damaged file that was set aside.
@@ -58,31 +62,74 @@ pub struct DamagedFile {
 pub(super) fn open(path: &Path, now: Timestamp, key: StoreKey) -> Result<(Db, OpenReport), StoreError> {
     let lock = lock(path)?;
     let mut report = OpenReport::default();
-    let connection = match fs::metadata(path) {
+    let found = match fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             // A log without its database is useless; SQLite would mix it into the new file.
             set_aside(path, now)?;
             report.created = true;
-            connect(path)?
+            connect(path)
         }
         Err(error) => return Err(StoreError::file("stat", path, error)),
         Ok(metadata) if metadata.len() < LEAST_BYTES => {
-            let reason = format!("{} bytes are not a database", metadata.len());
-            report.damaged = set_aside_because(path, now, reason)?;
-            connect(path)?
+            Err(damaged("open the store", &format!("{} bytes are not a database", metadata.len())))
         }
-        Ok(_) => match connect(path) {
-            Ok(connection) => connection,
-            Err(StoreError::Damaged { source, .. }) => {
-                report.damaged = set_aside_because(path, now, source.to_string())?;
-                connect(path)?
-            }
-            Err(error) => return Err(error),
-        },
+        Ok(_) => connect(path),
     };
-    let mut db = Db::new(connection, Some(lock), key);
-    report.unsealed = db.seal_values().err();
+    let connection = match found {
+        Err(error) if error.is_damage() => {
+            report.damaged = Some(set_aside_because(path, now, &error)?);
+            connect(path)?.0
+        }
+        found => {
+            let (connection, reindexed) = found?;
+            report.reindexed = reindexed;
+            connection
+        }
+    };
+    let mut db = Db::new(connection);
+    report.unsealed = encrypt(&mut db, path, key, &lock, &mut report).err();
+    db.hold(lock);
     Ok((db, report))
+}
+
+/// The content of the lock file while nothing is in the clear, in no file of the store: it outlives a store
+/// that is set aside.
+const ENCRYPTED: &str = "encrypted\n";
+
+/// Encrypts what is stored in the clear, when there is a key, and leaves no trace of it in the files: not in
+/// the log, nor in files that were set aside before. Completes what an earlier run could not.
+fn encrypt(
+    db: &mut Db,
+    path: &Path,
+    key: StoreKey,
+    mut lock: &File,
+    report: &mut OpenReport,
+) -> Result<(), StoreError> {
+    let failed = |error| StoreError::file("write", &with_suffix(path, ".lock"), error);
+    let is_encrypted = !lock.metadata().is_ok_and(|metadata| metadata.len() == 0);
+    let unmark = || lock.set_len(0).and_then(|()| lock.sync_all()).map_err(failed);
+    let (is_sealed, is_off) = (matches!(key, StoreKey::Sealed(_)), matches!(key, StoreKey::Off));
+    let verdict = db.set_key(key, path, is_encrypted);
+    if is_off && is_encrypted {
+        unmark()?;
+    }
+    // A key that was refused seals nothing.
+    if !is_sealed || !db.has_key() {
+        return verdict;
+    }
+    if db.seal_values(unmark)? == 0 && is_encrypted {
+        return verdict;
+    }
+    if !db.rewrite()? {
+        return Err(StoreError::LogInUse { path: path.to_owned() });
+    }
+    let kept = report.damaged.as_ref().map(|damaged| damaged.moved_to.as_path());
+    report.removed = remove_damaged(path, kept)?;
+    // One that was set aside at this start may hold plain text: the next start removes it.
+    if kept.is_none() {
+        lock.write_all(ENCRYPTED.as_bytes()).and_then(|()| lock.sync_all()).map_err(failed)?;
+    }
+    verdict
 }
 
 /// A store without a file, for simulations and for nodes whose disk cannot be written.
@@ -91,7 +138,9 @@ pub(super) fn open_in_memory(key: StoreKey) -> Result<Db, StoreError> {
     let mut connection = Connection::open_in_memory().doing("open a store in memory")?;
     configure(&connection)?;
     schema::migrate(&mut connection)?;
-    Ok(Db::new(connection, None, key))
+    let mut db = Db::new(connection);
+    db.set_key(key, Path::new(""), false)?;
+    Ok(db)
 }
 
 /// A separate file: closing any descriptor of the database would drop SQLite's own locks on it (POSIX
@@ -130,18 +179,19 @@ fn ensure_file(path: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-fn connect(path: &Path) -> Result<Connection, StoreError> {
+/// The second value: whether indexes were rebuilt.
+fn connect(path: &Path) -> Result<(Connection, bool), StoreError> {
     ensure_file(path)?;
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut connection = Connection::open_with_flags(path, flags).doing("open the store")?;
     schema::check(&connection, path)?;
-    quick_check(&connection)?;
+    let reindexed = check(&connection)?;
     configure(&connection)?;
-    schema::migrate(&mut connection).map_err(shape_error)?;
+    schema::migrate(&mut connection)?;
     if !schema::has_our_shape(&connection) {
         return Err(damaged("check the tables", "a table is missing"));
     }
-    Ok(connection)
+    Ok((connection, reindexed))
 }
 
 fn configure(connection: &Connection) -> Result<(), StoreError> {
@@ -165,18 +215,30 @@ fn configure(connection: &Connection) -> Result<(), StoreError> {
         .doing("set up the store")
 }
 
-fn quick_check(connection: &Connection) -> Result<(), StoreError> {
-    let verdict: String =
-        connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).doing("check the store")?;
-    if verdict == "ok" { Ok(()) } else { Err(damaged("check the store", &verdict)) }
-}
-
-/// A migration that fails on the existing schema (a table of that name exists already) means a foreign file.
-fn shape_error(error: StoreError) -> StoreError {
-    match error {
-        StoreError::Sqlite { action, source } => damaged(action, &source.to_string()),
-        other => other,
+/// Checks pages, rows and indexes. An index that does not agree with its table would fail writes later;
+/// everything is in the tables, so it is rebuilt. True then.
+fn check(connection: &Connection) -> Result<bool, StoreError> {
+    // A format of a version to come, or a flipped bit of the header: the file itself can be written.
+    if connection.is_readonly("main").doing("check the store")? {
+        return Err(damaged("check the store", "its header permits no writes"));
     }
+    let verdict = |check| -> Result<String, StoreError> {
+        connection.query_row(check, [], |row| row.get(0)).doing("check the store")
+    };
+    if verdict("PRAGMA integrity_check(1)")? == "ok" {
+        return Ok(false);
+    }
+    let pages = verdict("PRAGMA quick_check(1)")?;
+    if pages != "ok" {
+        return Err(damaged("check the store", &pages));
+    }
+    match connection.execute_batch("REINDEX").doing("rebuild indexes") {
+        // A disk without room: the next start tries again.
+        Err(error) if !error.is_damage() => return Ok(false),
+        result => result?,
+    }
+    let after = verdict("PRAGMA integrity_check(1)")?;
+    if after == "ok" { Ok(true) } else { Err(damaged("check the store", &after)) }
 }
 
 fn damaged(action: &'static str, reason: &str) -> StoreError {
@@ -185,8 +247,13 @@ fn damaged(action: &'static str, reason: &str) -> StoreError {
     StoreError::Damaged { action, source }
 }
 
-fn set_aside_because(path: &Path, now: Timestamp, reason: String) -> Result<Option<DamagedFile>, StoreError> {
-    Ok(Some(DamagedFile { moved_to: set_aside(path, now)?, reason }))
+pub(super) fn set_aside_because(
+    path: &Path,
+    now: Timestamp,
+    error: &StoreError,
+) -> Result<DamagedFile, StoreError> {
+    let reason = std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string);
+    Ok(DamagedFile { moved_to: set_aside(path, now)?, reason })
 }
 
 /// Renames the file and its side files, and removes all but the newest damaged ones.
@@ -211,18 +278,25 @@ fn set_aside(path: &Path, now: Timestamp) -> Result<PathBuf, StoreError> {
     Ok(moved_to)
 }
 
+/// The files that were set aside, side files among them.
+fn damaged_files(path: &Path) -> io::Result<Vec<PathBuf>> {
+    let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else { return Ok(Vec::new()) };
+    let prefix = format!("{}.damaged-", name.to_string_lossy());
+    let entries = fs::read_dir(directory)?.collect::<io::Result<Vec<_>>>()?;
+    let is_damaged = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with(&prefix);
+    Ok(entries.into_iter().filter(is_damaged).map(|entry| entry.path()).collect())
+}
+
 /// Best effort: what cannot be removed costs space only.
 fn remove_old_damaged(path: &Path) {
-    let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else { return };
-    let prefix = format!("{}.damaged-", name.to_string_lossy());
-    let Ok(entries) = fs::read_dir(directory) else { return };
-    let mut sets: Vec<(std::time::SystemTime, PathBuf)> = entries
-        .flatten()
-        .filter(|entry| {
-            let name = entry.file_name().to_string_lossy().into_owned();
-            name.starts_with(&prefix) && !name.ends_with("-wal") && !name.ends_with("-shm")
-        })
-        .filter_map(|entry| Some((fs::metadata(entry.path()).ok()?.modified().ok()?, entry.path())))
+    let is_side = |path: &Path| {
+        SUFFIXES[1..].iter().any(|suffix| path.as_os_str().as_encoded_bytes().ends_with(suffix.as_bytes()))
+    };
+    let mut sets: Vec<(std::time::SystemTime, PathBuf)> = damaged_files(path)
+        .unwrap_or_default()
+        .into_iter()
+        .filter(|file| !is_side(file))
+        .filter_map(|file| Some((fs::metadata(&file).ok()?.modified().ok()?, file)))
         .collect();
     sets.sort();
     let excess = sets.len().saturating_sub(MAX_DAMAGED);
@@ -231,6 +305,27 @@ fn remove_old_damaged(path: &Path) {
             let _ = fs::remove_file(with_suffix(&old, suffix));
         }
     }
+}
+
+/// Removes, durably, what was set aside, except for `kept`; returns the number of files.
+fn remove_damaged(path: &Path, kept: Option<&Path>) -> Result<usize, StoreError> {
+    let failed = |path: &Path, error| StoreError::file("remove", path, error);
+    let is_kept = |file: &Path| {
+        kept.is_some_and(|kept| {
+            file.as_os_str().as_encoded_bytes().starts_with(kept.as_os_str().as_encoded_bytes())
+        })
+    };
+    let mut files = damaged_files(path).map_err(|error| failed(path, error))?;
+    files.retain(|file| !is_kept(file));
+    for file in &files {
+        fs::remove_file(file).map_err(|error| failed(file, error))?;
+    }
+    if let Some(directory) = path.parent().filter(|_| !files.is_empty()) {
+        File::open(directory)
+            .and_then(|directory| directory.sync_all())
+            .map_err(|error| failed(directory, error))?;
+    }
+    Ok(files.len())
 }
 
 pub(super) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {

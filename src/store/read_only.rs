@@ -15,7 +15,7 @@ use super::error::{Doing, StoreError};
 use super::open::with_suffix;
 use super::records::{Loaded, StoredEvent};
 use super::seal::StoreKey;
-use super::{db, schema};
+use super::{load, schema};
 
 /// The agent writes in bursts of milliseconds.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
@@ -62,7 +62,7 @@ impl ReadOnlyStore {
     /// # Errors
     /// The file cannot be read.
     pub(crate) fn load(&mut self) -> Result<Loaded, StoreError> {
-        let mut raw = db::read_all(&mut self.connection, &StoreKey::None)?;
+        let mut raw = load::read_all(&mut self.connection, &StoreKey::None)?;
         // For the agent only, and sealed as a whole where there is a key.
         raw.rollouts.clear();
         Ok(decode::loaded(raw))
@@ -73,7 +73,7 @@ impl ReadOnlyStore {
     /// # Errors
     /// The file cannot be read.
     pub(crate) fn events(&self) -> Result<Vec<StoredEvent>, StoreError> {
-        db::read_events(&self.connection)
+        load::read_events(&self.connection)
     }
 }
 

@@ -9,6 +9,7 @@ use crate::model::back_off::BackOff;
 use crate::model::source::{SourceObject, SourcePod, SourceProblem};
 use crate::model::types::{ContainerName, PodSource, PodUid, Timestamp};
 use crate::store::rollout::RolloutPhase;
+use crate::store::rows::UnreadableRow;
 
 /// The whole content of the store, read once at start.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -68,16 +69,6 @@ pub struct StoredContainerState {
     pub restart_count: u32,
     /// Crash-loop back-off, when it is in one.
     pub back_off: Option<BackOff>,
-}
-
-/// A row that does not decode: written by another release, or hit by a bit flip that SQLite cannot see.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UnreadableRow {
-    pub table: &'static str,
-    /// Its key, for the log.
-    pub key: String,
-    /// What is wrong with it.
-    pub message: String,
 }
 
 /// `Normal` or `Warning`.

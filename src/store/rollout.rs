@@ -6,13 +6,13 @@
 
 use std::rc::Rc;
 
-use rusqlite::{Connection, OptionalExtension, Transaction, params};
+use rusqlite::{Connection, Transaction, params};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::error::{Doing, StoreError};
-use super::rows::{collect, execute};
-use super::seal::{PLAIN, SealContext, StoreKey};
+use super::error::StoreError;
+use super::rows::{UnreadableRow, collect, collect_readable, execute};
+use super::seal::{SealContext, StoreKey};
 use crate::model::api::pod::Pod;
 use crate::model::objects::{ObjectKind, wire};
 use crate::model::source::{SourceObject, SourcePod, SourceSet};
@@ -156,7 +156,7 @@ fn object(item: ObjectItem) -> Result<SourceObject, String> {
 
 fn place(source: &str) -> SealContext<'_> {
     // No Secret is in a namespace without a name.
-    SealContext { namespace: "", name: source, key: "trial" }
+    SealContext { source, namespace: "", name: source, key: "trial" }
 }
 
 /// Makes `row` the phase of a source, if it changed; how many rows were written or removed.
@@ -169,14 +169,12 @@ pub(super) fn put_rollout(
     let source = source.as_str();
     let remove = || execute(transaction, "DELETE FROM trial WHERE source = ?1", [source]);
     let Some(row) = row else { return remove() };
-    let stored: Option<(String, Vec<u8>)> = transaction
-        .query_row("SELECT key_id, record FROM trial WHERE source = ?1", [source], |row| {
+    let stored: Vec<(String, Vec<u8>)> =
+        collect(transaction, "SELECT key_id, record FROM trial WHERE source = ?1", [source], |row| {
             Ok((row.get(0)?, row.get(1)?))
-        })
-        .optional()
-        .doing("read a trial")?;
-    let is_same = stored.is_some_and(|(key_id, stored)| {
-        key_id == key.id() && key.open(place(source), &key_id, &stored).is_ok_and(|known| known == row.record)
+        })?;
+    let is_same = stored.iter().any(|(key_id, stored)| {
+        key_id == key.id() && key.open(place(source), key_id, stored).is_ok_and(|known| known == row.record)
     });
     if is_same {
         return execute(
@@ -197,11 +195,17 @@ pub(super) fn put_rollout(
 }
 
 /// Every phase that is not [`RolloutPhase::Good`].
-pub(super) fn read_rollouts(connection: &Connection, key: &StoreKey) -> Result<Vec<RawRollout>, StoreError> {
-    let rows: Vec<(String, i64, String, Vec<u8>)> = collect(
+pub(super) fn read_rollouts(
+    connection: &Connection,
+    key: &StoreKey,
+    unreadable: &mut Vec<UnreadableRow>,
+) -> Result<Vec<RawRollout>, StoreError> {
+    let rows: Vec<(String, i64, String, Vec<u8>)> = collect_readable(
         connection,
+        ("trial", 1),
         "SELECT source, parts_left, key_id, record FROM trial ORDER BY source",
         [],
+        unreadable,
         |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)),
     )?;
     let opened = |(source, parts_left, key_id, record): (String, i64, String, Vec<u8>)| {
@@ -209,24 +213,6 @@ pub(super) fn read_rollouts(connection: &Connection, key: &StoreKey) -> Result<V
         RawRollout { source, parts_left, record }
     };
     Ok(rows.into_iter().map(opened).collect())
-}
-
-/// Seals records that are stored in the clear; returns how many.
-pub(super) fn seal_plain(transaction: &Transaction<'_>, key: &StoreKey) -> Result<usize, StoreError> {
-    let plain: Vec<(String, Vec<u8>)> =
-        collect(transaction, "SELECT source, record FROM trial WHERE key_id = ?1", [PLAIN], |row| {
-            Ok((row.get(0)?, row.get(1)?))
-        })?;
-    for (source, record) in &plain {
-        if let Some(sealed) = key.seal(place(source), record)? {
-            execute(
-                transaction,
-                "UPDATE trial SET key_id = ?2, record = ?3 WHERE source = ?1",
-                params![source, key.id(), sealed],
-            )?;
-        }
-    }
-    Ok(plain.len())
 }
 
 #[cfg(test)]

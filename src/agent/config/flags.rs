@@ -228,7 +228,7 @@ flags! {
         "bearer token file for the API on port 10250, one per line: token,user,uid,\"group,group\"");
     agent store_key_file: Option<PathBuf> = ("store-key-file", Text, "",
         "key (32 bytes, base64 or hex) to encrypt Secrets in agent.db; defaults to the systemd credential \
-         agent-store-key, if set");
+         agent-store-key, if set; /dev/null stops encrypting");
     agent run_once_timeout: GoDuration =
         ("runonce-timeout", Duration, "5m", "maximum time --runonce waits for the pods");
     agent run_once_wait: RunOnceWait =

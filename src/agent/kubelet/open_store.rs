@@ -3,7 +3,7 @@
 //! Owns where the key comes from. A key that cannot be used affects Secrets only: the agent starts without
 //! them and reports it.
 
-use std::fs::File;
+use std::fs;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use crate::agent::kubelet::previous_runtimes::{self, RuntimesConfig};
 use crate::platform::clock::Clock;
 use crate::platform::logging::chain;
+use crate::platform::sys::open::open_without_waiting;
 use crate::pod::events::{EventRecorder, EventType};
 use crate::store::upgrade::rules::{UpgradePhase, summary};
 use crate::store::{
@@ -31,10 +32,19 @@ enum KeyError {
     Content { path: PathBuf, source: BadKey },
 }
 
-/// The key from `--store-key-file`, otherwise from the systemd credential, otherwise none.
+/// As a key file: values are stored in plain text on purpose, in a store that was encrypted as well.
+const NO_KEY_FILE: &str = "/dev/null";
+
+/// The key from `--store-key-file`, otherwise from the systemd credential, otherwise none. A credential that
+/// is a broken link is configured, and missing.
 pub(super) fn store_key(key_file: Option<&Path>, credentials: Option<&Path>) -> StoreKey {
-    let credential = credentials.map(|directory| directory.join(CREDENTIAL)).filter(|path| path.exists());
+    let credential = credentials
+        .map(|directory| directory.join(CREDENTIAL))
+        .filter(|path| fs::symlink_metadata(path).is_ok());
     let Some(path) = key_file.map(Path::to_owned).or(credential) else { return StoreKey::None };
+    if path == Path::new(NO_KEY_FILE) {
+        return StoreKey::Off;
+    }
     match read_key(&path) {
         Ok(key) => StoreKey::Sealed(Box::new(key)),
         Err(error) => {
@@ -48,8 +58,11 @@ pub(super) fn store_key(key_file: Option<&Path>, credentials: Option<&Path>) -> 
 
 fn read_key(path: &Path) -> Result<SealingKey, KeyError> {
     let failed = |source| KeyError::Read { path: path.to_owned(), source };
-    let file = File::open(path).map_err(failed)?;
+    let file = open_without_waiting(path).map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;
+    if !metadata.is_file() {
+        return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")));
+    }
     let (mode, owner) = (metadata.mode(), metadata.uid());
     if is_exposed(mode, owner) {
         log::warn!(path:% = path.display(), mode = format!("{:o}", mode & 0o7777), owner = owner; "Store \
@@ -67,10 +80,10 @@ fn is_exposed(mode: u32, owner: u32) -> bool {
 
 /// The problem of the store's objects, for `agent status`: why the key cannot be used, or the first object
 /// that was lost.
-pub(super) fn object_trouble(key: &StoreKey, loaded: &Loaded) -> ObjectTrouble {
+pub(super) fn object_trouble(key: &StoreKey, unsealed: Option<String>, loaded: &Loaded) -> ObjectTrouble {
     let key = match key {
         StoreKey::Unusable { reason } => Some(reason.clone()),
-        StoreKey::None | StoreKey::Sealed(_) => None,
+        StoreKey::None | StoreKey::Off | StoreKey::Sealed(_) => unsealed,
     };
     let mut rows = loaded.unreadable.iter().filter(|row| row.table == "object");
     let lost = rows.next().map(|row| match rows.count() {
@@ -83,29 +96,42 @@ pub(super) fn object_trouble(key: &StoreKey, loaded: &Loaded) -> ObjectTrouble {
 /// Trouble with objects in the store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObjectTrouble {
-    /// The key cannot be used: Secrets are not stored.
+    /// The key cannot be used and Secrets are not stored, or plain text may be left.
     pub key: Option<String>,
     /// Objects that could not be read at start; cleared once every source has answered.
     pub lost: Option<String>,
 }
 
-/// Opens the store and reads all of it.
+/// Opens the store and reads all of it; with it, what is wrong with the key or the encryption.
 pub(super) async fn open_store(
     path: &Path,
     key: StoreKey,
     clock: &Clock,
-) -> Result<(StoreHandle, Loaded), StoreError> {
+) -> Result<(StoreHandle, Loaded, Option<String>), StoreError> {
     let options = OpenOptions { mode: Mode::Threaded, now: clock.now(), key };
-    let (store, report) = StoreHandle::open(path, options)?;
+    let (store, mut report) = StoreHandle::open(path, options.clone())?;
+    let (store, loaded) = store.load_or_set_aside(path, options, &mut report).await?;
     if let Some(damaged) = report.damaged {
         log::error!(keptAs:% = damaged.moved_to.display(), reason = damaged.reason; "Store was damaged and \
              has been moved aside, starting from sources and the runtime");
     }
-    if let Some(error) = report.unsealed {
-        log::error!(err:% = chain(&error); "Failed to encrypt Secrets in the store, retrying at the next \
-             start");
+    let unsealed = report.unsealed.as_ref().map(|error| chain(error));
+    match (&report.unsealed, &unsealed) {
+        (Some(StoreError::NoKey { .. } | StoreError::TextKey), Some(reason)) => {
+            log::error!(err = reason; "Store key is missing or weak");
+        }
+        (_, Some(reason)) => {
+            log::error!(err = reason; "Failed to encrypt Secrets in the store, retrying at the next start");
+        }
+        _ => {}
     }
-    let loaded = store.load().await?;
+    if report.removed > 0 {
+        log::warn!(files = report.removed; "Removed damaged copies of the store, which may have held Secrets \
+             in plain text");
+    }
+    if report.reindexed {
+        log::warn!(path:% = path.display(); "Store had a damaged index, which was rebuilt");
+    }
     for row in &loaded.unreadable {
         log::error!(table = row.table, key = row.key, err = row.message; "Skipped unreadable row in the store");
     }
@@ -113,7 +139,7 @@ pub(super) async fn open_store(
         log::warn!(table = row.table, pod = row.key, err = row.message; "Dropped field of the wrong type \
              from stored pod");
     }
-    Ok((store, loaded))
+    Ok((store, loaded, unsealed))
 }
 
 /// Facts of this run, for comparison by the next one.
@@ -180,6 +206,22 @@ mod tests {
         let bad = reason(&flag);
         assert!(bad.contains("flag\" must hold a key of 32 bytes") && !bad.contains("hunter2"), "{bad}");
         assert!(reason(&none).contains("No such file"), "{}", reason(&none));
+        assert!(matches!(store_key(Some(Path::new("/dev/null")), Some(&root)), StoreKey::Off));
+        let pipe = root.join("pipe");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        for odd in [&pipe, &root, Path::new("/dev/zero")] {
+            assert!(reason(odd).contains("not a regular file"), "{odd:?}: {}", reason(odd));
+        }
+        fs::write(&flag, "0".repeat(100_000)).unwrap();
+        assert!(reason(&flag).contains("must hold a key"));
+        // systemd's directory, with a link to a credential that is not there.
+        fs::remove_file(root.join(CREDENTIAL)).unwrap();
+        std::os::unix::fs::symlink(&none, root.join(CREDENTIAL)).unwrap();
+        let missing = store_key(None, Some(&root));
+        assert!(
+            matches!(&missing, StoreKey::Unusable { reason } if reason.contains(CREDENTIAL)),
+            "{missing:?}"
+        );
         fs::remove_dir_all(root).unwrap();
     }
 }

@@ -390,7 +390,8 @@ impl<R: Runtime> AgentParts<R> {
         make_dir(&executor.container_logs_dir, 0o755)?;
         let path = root.join("agent.db");
         let opened = open_store(&path, key.clone(), &clock).await;
-        let (store, loaded) = opened.map_err(|source| SetupError::Store { path: path.clone(), source })?;
+        let (store, loaded, unsealed) =
+            opened.map_err(|source| SetupError::Store { path: path.clone(), source })?;
         remember_node(&configs::runtimes(resolved), &resolved.node_name, &store, &loaded).await;
         let earlier = store.events().await.unwrap_or_default();
         let events = EventRecorder::new(resolved.node_name.clone(), clock.clone(), store.clone(), earlier);
@@ -405,7 +406,7 @@ impl<R: Runtime> AgentParts<R> {
             store_path: path.display().to_string(),
             origins: configs::origins(&resolved.kubelet),
             volumes_dir: root.join(VOLUMES_DIR),
-            object_trouble: object_trouble(&key, &loaded),
+            object_trouble: object_trouble(&key, unsealed, &loaded),
             api: configs::api_report(resolved),
         };
         // Objects that came through the API stay, whether the API is served now or not.

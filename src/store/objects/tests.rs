@@ -8,8 +8,10 @@ use crate::model::objects::{LocalObject, ObjectContent, ObjectKind, wire};
 use crate::model::types::PodSource;
 use crate::platform::testing::TempDir;
 use crate::store::open::with_suffix;
+use crate::store::seal::SealContext;
 use crate::store::{
-    FILE_NAME, Loaded, OpenOptions, ReadOnlyStore, SealingKey, SourceObject, StoreHandle, StoreKey,
+    FILE_NAME, Loaded, OpenOptions, OpenReport, ReadOnlyStore, SealingKey, SourceObject, StoreError,
+    StoreHandle, StoreKey,
 };
 use serde_json::{Value, json};
 
@@ -27,9 +29,13 @@ impl Directory {
     }
 
     fn open(&self, key: &StoreKey) -> StoreHandle {
+        self.open_reporting(key).0
+    }
+
+    fn open_reporting(&self, key: &StoreKey) -> (StoreHandle, OpenReport) {
         let options =
             OpenOptions { mode: crate::store::Mode::Inline, key: key.clone(), ..OpenOptions::default() };
-        StoreHandle::open(&self.db(), options).unwrap().0
+        StoreHandle::open(&self.db(), options).unwrap()
     }
 
     /// All bytes of the database, its log and its index.
@@ -152,23 +158,132 @@ fn enabling_encryption_leaves_no_plaintext_in_the_file() {
 }
 
 #[test]
-fn a_rewrite_that_was_cut_short_is_done_by_the_next_start() {
+fn reader_in_the_way_of_encryption_is_reported_and_retried() {
     let directory = Directory::new();
-    drop(directory.open(&key(1)));
-    let store = directory.open(&StoreKey::None);
-    put(&store, &[secret("s", VALUE)]);
+    put(&directory.open(&StoreKey::None), &[secret("s", VALUE)]);
     // A reader in the middle of a transaction: the log cannot be truncated.
     let reader = rusqlite::Connection::open(directory.db()).unwrap();
     reader.execute_batch("BEGIN; SELECT count(*) FROM secret_value").unwrap();
-    drop(store);
-    let store = directory.open(&key(1));
-    assert!(load(&store).meta.contains_key("rewrite-after-encryption"));
+    let (store, report) = directory.open_reporting(&key(1));
+    assert!(matches!(report.unsealed, Some(StoreError::LogInUse { .. })), "{report:?}");
     drop(store);
     drop(reader);
-    let store = directory.open(&key(1));
-    assert!(!load(&store).meta.contains_key("rewrite-after-encryption"));
+    let (store, report) = directory.open_reporting(&key(1));
+    assert!(report.unsealed.is_none(), "{report:?}");
     assert!(!directory.holds(VALUE));
     assert_eq!(password(&objects(&load(&store))[0].object), VALUE);
+}
+
+#[test]
+fn damaged_copies_go_when_encryption_begins_and_stay_later() {
+    let directory = Directory::new();
+    put(&directory.open(&StoreKey::None), &[secret("s", VALUE)]);
+    let copies = || {
+        let names = fs::read_dir(&directory.0.0).unwrap().map(|entry| entry.unwrap().file_name());
+        names.filter(|name| name.to_string_lossy().contains(".damaged-")).count()
+    };
+    let damage = || {
+        let mut bytes = fs::read(directory.db()).unwrap();
+        bytes[0] ^= 1;
+        fs::write(directory.db(), bytes).unwrap();
+    };
+    damage();
+    drop(directory.open(&StoreKey::None));
+    fs::write(with_suffix(&directory.db(), ".damaged-19700101T000000Z-wal"), VALUE).unwrap();
+    assert_eq!(copies(), 2);
+    // One that is set aside at this very start may be in the clear, too: it goes with the next.
+    damage();
+    let (store, report) = directory.open_reporting(&key(1));
+    assert_eq!((report.damaged.is_some(), report.removed, copies()), (true, 2, 1));
+    drop(store);
+    let (store, report) = directory.open_reporting(&key(1));
+    assert_eq!((report.removed, copies()), (1, 0));
+    put(&store, &[secret("s", VALUE)]);
+    drop(store);
+    damage();
+    for _ in 0..2 {
+        let (_, report) = directory.open_reporting(&key(1));
+        assert_eq!((report.removed, copies()), (0, 1), "it was encrypted");
+    }
+}
+
+#[test]
+fn encrypted_store_without_a_key_stores_no_secret() {
+    for is_damaged in [false, true] {
+        let directory = Directory::new();
+        put(&directory.open(&key(1)), &everything());
+        if is_damaged {
+            fs::write(directory.db(), "garbage").unwrap();
+        }
+        let (store, report) = directory.open_reporting(&StoreKey::None);
+        assert!(matches!(report.unsealed, Some(StoreError::NoKey { .. })), "{report:?}");
+        let mut changed = everything();
+        changed[1] = secret("s", "another-long-secret-value");
+        put(&store, &changed);
+        // What cannot be read is not what the source has removed.
+        put(&store, &[]);
+        put(&store, &changed[..1]);
+        assert_eq!(objects(&load(&store)), changed[..1]);
+        drop(store);
+        assert!(!directory.holds("another-long-secret-value"));
+        let store = directory.open(&key(1));
+        assert_eq!(objects(&load(&store)).len(), if is_damaged { 1 } else { 2 });
+        drop(store);
+        // On purpose.
+        let (store, report) = directory.open_reporting(&StoreKey::Off);
+        assert!(report.unsealed.is_none(), "{report:?}");
+        put(&store, &changed);
+        drop(store);
+        assert!(directory.holds("another-long-secret-value"));
+        let (store, report) = directory.open_reporting(&StoreKey::None);
+        assert!(report.unsealed.is_none(), "{report:?}");
+        assert_eq!(objects(&load(&store)), changed);
+    }
+}
+
+#[test]
+fn text_as_a_key_opens_what_it_sealed_and_begins_nothing() {
+    let text = b"correct horse battery staple 123";
+    let written = crate::codec::base64::encode(text);
+    let [text, same] = [&text[..], written.as_bytes()]
+        .map(|content| StoreKey::Sealed(Box::new(SealingKey::parse(content).unwrap())));
+    let directory = Directory::new();
+    let (store, report) = directory.open_reporting(&text);
+    assert!(matches!(report.unsealed, Some(StoreError::TextKey)), "{report:?}");
+    put(&store, &everything());
+    drop(store);
+    assert!(!directory.holds(VALUE) && !directory.holds("password"));
+    put(&directory.open(&same), &everything());
+    let (store, report) = directory.open_reporting(&text);
+    assert!(matches!(report.unsealed, Some(StoreError::TextKey)), "{report:?}");
+    assert_eq!(objects(&load(&store)), everything());
+}
+
+#[test]
+fn values_of_an_earlier_program_are_bound_to_their_source() {
+    let directory = Directory::new();
+    put(&directory.open(&key(1)), &everything());
+    let StoreKey::Sealed(sealing) = key(1) else { unreachable!() };
+    let place = SealContext { source: "file", namespace: "default", name: "s", key: "password" };
+    let (id, sealed) = sealing.seal_without_source(place, VALUE.as_bytes());
+    let connection = rusqlite::Connection::open(directory.db()).unwrap();
+    let update = "UPDATE secret_value SET key_id = ?1, value = ?2 WHERE key = 'password'";
+    assert_eq!(connection.execute(update, rusqlite::params![id, sealed]).unwrap(), 1);
+    let store = directory.open(&key(1));
+    assert_eq!(objects(&load(&store)), everything());
+    let ids = "SELECT count(*) FROM secret_value WHERE key_id = ?1";
+    let count = |id: &str| -> i64 { connection.query_row(ids, [id], |row| row.get(0)).unwrap() };
+    assert_eq!((count(&id), count(key(1).id())), (0, 2));
+    // A copy under another source is not accepted any more.
+    connection
+        .execute_batch(
+            "INSERT INTO source VALUES ('http', NULL);
+             INSERT INTO object SELECT 'http', kind, namespace, name, origin, json FROM object;
+             INSERT INTO secret_value SELECT 'http', namespace, name, key, key_id, value FROM secret_value;",
+        )
+        .unwrap();
+    let [row] = &load(&store).unreadable[..] else { panic!() };
+    assert!(row.message.ends_with("is damaged"), "{}", row.message);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::*;
+use crate::model::objects::ObjectKind;
 
 #[test]
 fn every_older_version_is_brought_up_to_date() {
@@ -198,6 +199,157 @@ fn undecodable_row_is_reported_and_the_others_load() {
         let keys: Vec<_> = loaded.unreadable.iter().map(|row| (row.table, row.key.as_str())).collect();
         assert_eq!(keys, [("source", "carrier-pigeon"), ("desired", "uid-a"), ("terminating", "t")]);
         assert!(loaded.unreadable[1].message.contains("spec.containers"), "{:?}", loaded.unreadable);
+    });
+}
+
+fn with_key() -> OpenOptions {
+    let key = StoreKey::Sealed(Box::new(SealingKey::parse(&[1; 32]).unwrap()));
+    OpenOptions { key, ..options(Mode::Inline) }
+}
+
+/// A store with a row in every table, in pages of the smallest size.
+async fn small_store(directory: &Directory) -> Loaded {
+    let connection = Connection::open(directory.db()).unwrap();
+    let format = "PRAGMA page_size = 512; PRAGMA journal_mode = WAL; PRAGMA application_id = 1";
+    connection.execute_batch(format).unwrap();
+    drop(connection);
+    let (store, report) = StoreHandle::open(&directory.db(), with_key()).unwrap();
+    assert!(report.damaged.is_none() && !report.created);
+    let object = |kind, value| SourceObject {
+        object: Rc::new(wire::from_value(kind, value).unwrap()),
+        origin: "/m".to_owned(),
+    };
+    let objects = [
+        object(ObjectKind::ConfigMap, json!({"metadata": {"name": "m"}, "data": {"k": "v"}})),
+        object(ObjectKind::Secret, json!({"metadata": {"name": "s"}, "stringData": {"password": "hunter2"}})),
+    ];
+    let file = PodSource::File;
+    store.commit_source(file, &[pod("a", "1"), pod("b", "1")], &objects, Some("v")).await.unwrap();
+    store.commit_source(file, &[pod("a", "1")], &objects, Some("v")).await.unwrap();
+    let why = "web: too late".to_owned();
+    let phase = RolloutPhase::RolledBack { digest: "d".to_owned(), why, since: Timestamp::from_secs(1) };
+    store.put_rollout(file, &phase).await.unwrap();
+    let back_off = Some(BackOff { delay: Duration::from_secs(40), updated: Timestamp::from_secs(7) });
+    let state = StoredContainerState { restart_count: 300, back_off };
+    let uid = PodUid::from("uid-a");
+    store.put_container_state(&uid, &ContainerName::from("main"), state).await.unwrap();
+    store.put_status(&uid, &status("Running"));
+    store.put_event(event("Pulled", 5));
+    store.put_event(event("Started", 6));
+    let [origin, reason, message, pod] = ["/m/x", "Bad", "no", ""].map(str::to_owned);
+    let problem = SourceProblem { origin, reason, message, since: Timestamp::from_secs(9), pod };
+    store.put_problems(file, &[problem]).await.unwrap();
+    store.put_meta(meta::NODE_NAME, Some("box")).await.unwrap();
+    store.flush().await.unwrap();
+    let loaded = store.load().await.unwrap();
+    store.shutdown().await.unwrap();
+    assert!(loaded.unreadable.is_empty() && loaded.statuses.len() == 1 && loaded.terminating.len() == 1);
+    loaded
+}
+
+#[test]
+fn flipped_bit_anywhere_costs_rows_at_most_and_never_a_start() {
+    run(async {
+        // A byte becomes one that no text has, or differs in some other bit. With a step of 1 it takes minutes.
+        let step = 13;
+        // Each start syncs files, which takes a disk longer than all the rest.
+        let directory = Directory(TempDir::below(Path::new("/dev/shm")));
+        let expected = small_store(&directory).await;
+        let whole = fs::read(directory.db()).unwrap();
+        let high = (0..whole.len()).step_by(step).map(|at| (at, 0x80));
+        let low = (5..whole.len()).step_by(5 * step).flat_map(|at| [(at, 1), (at, 1 << (at % 6 + 1))]);
+        let (mut starts, mut set_aside, mut lost_rows, mut rebuilt) = (0, 0, 0, 0);
+        for (at, bit) in high.chain(low) {
+            for name in directory.names() {
+                fs::remove_file(directory.0.join(name)).unwrap();
+            }
+            let mut bytes = whole.clone();
+            bytes[at] ^= bit;
+            fs::write(directory.db(), bytes).unwrap();
+            let case = format!("byte {at} of page {}, bit {bit:#x}", at / 512);
+            let offline = ReadOnlyStore::open(&directory.db()).and_then(|mut store| {
+                store.events()?;
+                store.load()
+            });
+            assert!(offline.as_ref().err().is_none_or(StoreError::is_damage), "{case}: {offline:?}");
+            let opened = StoreHandle::open(&directory.db(), with_key());
+            let (store, mut report) = opened.unwrap_or_else(|error| panic!("{case}: {error:?}"));
+            let opened = store.load_or_set_aside(&directory.db(), with_key(), &mut report).await;
+            let (store, mut loaded) = opened.unwrap_or_else(|error| panic!("{case}: {error:?}"));
+            let is_reported = report.damaged.is_some() || report.reindexed || !loaded.unreadable.is_empty();
+            if bit == 0x80 && !is_reported {
+                // Numbers have no invalid form.
+                loaded.container_state.clone_from(&expected.container_state);
+                loaded.problems.clone_from(&expected.problems);
+                assert_eq!(loaded, expected, "{case}");
+            }
+            store.events().await.unwrap_or_else(|error| panic!("{case}: {error:?}"));
+            let commit = store.commit_source(PodSource::File, &[pod("c", "1")], &[], None).await;
+            commit.unwrap_or_else(|error| panic!("{case}: {error:?}"));
+            starts += 1;
+            set_aside += usize::from(report.damaged.is_some());
+            rebuilt += usize::from(report.reindexed);
+            lost_rows += usize::from(!loaded.unreadable.is_empty());
+        }
+        assert!(
+            starts > set_aside && lost_rows > 0 && rebuilt > 0,
+            "{starts} {set_aside} {lost_rows} {rebuilt}"
+        );
+    });
+}
+
+#[test]
+fn row_with_a_column_of_the_wrong_type_is_reported_and_replaced() {
+    run(async {
+        let directory = Directory::new();
+        let expected = small_store(&directory).await;
+        let connection = Connection::open(directory.db()).unwrap();
+        connection
+            .execute_batch(
+                "UPDATE desired SET uid = CAST(x'ff6100' AS TEXT);
+                 UPDATE object SET json = x'00' WHERE kind = 'ConfigMap';
+                 UPDATE secret_value SET value = 'text';
+                 UPDATE container_state SET restart_count = 'many';
+                 UPDATE event SET count = -1 WHERE message = 'Pulled';",
+            )
+            .unwrap();
+        drop(connection);
+        let (store, report) = StoreHandle::open(&directory.db(), with_key()).unwrap();
+        assert!(report.damaged.is_none(), "{report:?}");
+        let loaded = store.load().await.unwrap();
+        let keys: Vec<_> = loaded.unreadable.iter().map(|row| (row.table, row.key.as_str())).collect();
+        assert_eq!(
+            keys,
+            [
+                ("desired", "file \u{fffd}a\0"),
+                ("object", "file ConfigMap default m"),
+                ("container_state", "uid-a main"),
+                ("object", "Secret default/s"),
+            ]
+        );
+        assert_eq!(store.events().await.unwrap().len(), 1);
+        // What the source delivers takes their place.
+        let file = &expected.desired[0];
+        store.commit_source(PodSource::File, &file.pods, &file.objects, Some("v")).await.unwrap();
+        let states = &expected.container_state[&PodUid::from("uid-a")];
+        for (name, state) in states {
+            store.put_container_state(&PodUid::from("uid-a"), name, *state).await.unwrap();
+        }
+        assert_eq!(store.load().await.unwrap(), expected);
+    });
+}
+
+#[test]
+fn store_that_cannot_be_read_as_a_whole_is_set_aside() {
+    run(async {
+        let directory = Directory::new();
+        let (store, mut report) = open_inline(&directory.db());
+        store.run(|db| db.execute_for_test("DROP TABLE status")).await.unwrap();
+        let opened = store.load_or_set_aside(&directory.db(), options(Mode::Inline), &mut report).await;
+        let (store, loaded) = opened.unwrap();
+        assert!(report.damaged.unwrap().reason.contains("no such table: status"));
+        assert_eq!(loaded, Loaded::default());
+        store.commit_source(PodSource::File, &[pod("a", "1")], &[], None).await.unwrap();
     });
 }
 
