@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::Observation;
 use crate::model::amount::Amount;
 use crate::model::disruption::Pressure;
+use crate::model::ordered::Sortable as _;
 
 /// The signals that are watched. There are none for `containerfs.*`: its configuration is ignored, as
 /// upstream, and the disk of the writable layers is watched as the node's or the images'.
@@ -133,7 +134,7 @@ pub fn thresholds(texts: &ThresholdTexts) -> Vec<Threshold> {
     if let Some(memory) = all.iter().find(memory).filter(|_| texts.pods_are_limited) {
         all.push(Threshold { signal: Signal::AllocatableMemoryAvailable, ..*memory });
     }
-    all.sort_by_key(|threshold| threshold.signal.pressure() != Pressure::Memory);
+    all.order_by_key(|threshold| threshold.signal.pressure() != Pressure::Memory);
     all
 }
 

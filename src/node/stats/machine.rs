@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use super::{Disk, Interface};
+use crate::node::usage::{Disk, Interface};
 use crate::platform::cgroup::usage::ContainerStats;
 use crate::runtime::embedded::network::bridge::is_veth_name;
 

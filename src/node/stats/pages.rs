@@ -2,7 +2,7 @@
 //!
 //! Owns the families, upstream's names and labels. Pure. Figures that are not available are left out.
 
-use super::{ContainerUse, Disk, Interface, PodUse, Summary, Usage};
+use crate::node::usage::{ContainerUse, Disk, Interface, PodUse, Summary, Usage};
 use crate::platform::cgroup::usage::{Detail, Io};
 use crate::platform::metrics::MetricKind::{Counter, Gauge};
 use crate::platform::metrics::{MetricKind, Seconds, Text};

@@ -4,8 +4,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{ContainerUse, FileSystem, Interface, PodUse, Summary, Usage, VolumeUse};
 use crate::model::types::Timestamp;
+use crate::node::usage::{ContainerUse, FileSystem, Interface, PodUse, Summary, Usage, VolumeUse};
 use crate::platform::cgroup::usage::{Lost, Psi};
 
 /// An object of the fields that are present.

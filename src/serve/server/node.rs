@@ -10,7 +10,8 @@ use serde_json::Value;
 use crate::model::api::pod::Pod;
 use crate::model::observed::ObservedContainer;
 use crate::model::types::{ContainerId, ContainerName, PodUid};
-use crate::node::stats::{Ask, Summary};
+use crate::node::stats::Ask;
+use crate::node::usage::Summary;
 use crate::pod::status::is_named;
 use crate::serve::streaming::{Action, IDLE_TIMEOUT, Pending, Streams};
 
