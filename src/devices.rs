@@ -73,7 +73,6 @@ pub(crate) struct RunOptions {
     pub envs: Vec<(String, String)>,
     pub mounts: Vec<Mount>,
     pub devices: Vec<Device>,
-    /// Annotations of the container.
     pub annotations: Vec<(String, String)>,
     /// Names of the Container Device Interface.
     pub cdi: Vec<String>,
@@ -386,9 +385,6 @@ impl DeviceManager {
 
     /// The run options for the container's devices. Calls `PreStartContainer` first on plugins that ask for
     /// it.
-    ///
-    /// # Errors
-    /// The plugin's error.
     pub(crate) async fn run_options(&self, uid: &PodUid, container: &str) -> Result<RunOptions, String> {
         let mine: Vec<Allocation> = {
             let state = self.0.state.borrow();

@@ -79,12 +79,10 @@ pub struct NodeConfig {
     pub root_dir: PathBuf,
 }
 
-/// What it works with.
 pub struct NodeParts {
     pub config: NodeConfig,
     pub clock: Clock,
     pub events: EventRecorder,
-    /// Pods and their statuses.
     pub statuses: Rc<StatusManager>,
     /// Shows what is found.
     pub health: Rc<Health>,
@@ -117,7 +115,6 @@ pub struct NodeManager {
 /// The result of a check.
 struct Look {
     seen: Observations,
-    /// The disk of images.
     images: Option<FileSystemFacts>,
     disks: Disks,
 }

@@ -29,7 +29,6 @@ pub struct YamlError {
     pub line: u64,
     /// Counted from 1; 0 when unknown.
     pub column: u64,
-    /// What is wrong.
     pub message: String,
 }
 

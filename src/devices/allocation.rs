@@ -123,9 +123,6 @@ pub(super) fn next_need(pod: &Pod, allocated: &[Allocation]) -> Option<Need> {
 }
 
 /// The candidates for a need. Texts are upstream's.
-///
-/// # Errors
-/// Why there are too few devices.
 pub(crate) fn choice(need: &Need, resources: &Resources, allocated: &[Allocation]) -> Result<Choice, String> {
     let resource = &need.resource;
     let Some(devices) = resources.get(resource) else {

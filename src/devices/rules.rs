@@ -40,9 +40,6 @@ impl DeviceRequest {
 /// Entries of an annotation, separated by commas or white space: `/dev/x`, `/dev/x:/dev/y`, `/dev/x:r`,
 /// `/dev/x:/dev/y:rw`, or a name of the Container Device Interface. Colons in paths (`/dev/serial/by-path/…`)
 /// are fine.
-///
-/// # Errors
-/// Which entry is wrong, and why.
 pub(crate) fn parse(text: &str) -> Result<Vec<DeviceRequest>, String> {
     let entries = text.split(|letter: char| letter == ',' || letter.is_ascii_whitespace());
     entries.filter(|entry| !entry.is_empty()).map(parse_entry).collect()

@@ -10,8 +10,7 @@ use tokio::sync::oneshot;
 
 use super::{Look, NodeManager};
 use crate::model::api::pod::Pod;
-use crate::model::disruption::IMMEDIATELY;
-use crate::model::disruption::Pressure;
+use crate::model::disruption::{IMMEDIATELY, Pressure};
 use crate::model::ordered::Ordered as _;
 use crate::model::types::PodUid;
 use crate::node::eviction::limits::{exceeded, has_limits};

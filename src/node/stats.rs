@@ -65,7 +65,6 @@ pub(crate) struct Ask {
     pub pressure: bool,
 }
 
-/// Which disks are measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Measured {
     #[default]
@@ -87,7 +86,6 @@ impl Ask {
 /// Where things are.
 #[derive(Clone, Debug)]
 pub struct StatsConfig {
-    /// The node's name.
     pub node_name: String,
     /// Where cgroups are.
     pub cgroup: CgroupConfig,
@@ -115,7 +113,6 @@ pub struct Stats {
     forgetting: Cell<bool>,
 }
 
-/// What a runtime answers.
 pub(crate) type RuntimeAnswer = Pin<Box<dyn Future<Output = Result<RuntimeUse, String>>>>;
 
 /// Asks the runtime what only it knows: disk usage, if wanted, and the containers whose cgroups were not

@@ -38,7 +38,6 @@ pub struct NodeUse {
     pub memory_total: Option<u64>,
     /// Bytes of swap it has.
     pub swap_total: Option<u64>,
-    /// CPUs it has.
     pub cpus: u64,
     pub interfaces: Vec<Interface>,
     /// The one that leads out.
@@ -149,18 +148,14 @@ pub struct ContainerUse {
     pub detail: Option<Detail>,
     /// Its writable layer.
     pub rootfs: Option<FileSystem>,
-    /// Its log files.
     pub logs: Option<FileSystem>,
 }
 
-/// A volume of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VolumeUse {
-    /// Its name in the pod.
     pub name: String,
     /// The claim behind it, in the pod's namespace.
     pub claim: Option<String>,
-    /// What it uses.
     pub fs: FileSystem,
     /// It counts as the pod's local ephemeral storage: it is on the node's disk, and not a claim.
     pub is_ephemeral: bool,

@@ -70,7 +70,6 @@ pub(crate) enum EnvError {
         namespace: String,
         /// Of the object.
         name: String,
-        /// The missing key.
         key: String,
     },
     /// `fieldRef` to a field that upstream does not support.
@@ -91,7 +90,6 @@ pub(crate) enum EnvError {
     /// A variable of an env file that is not optional.
     #[error("environment variable key {key:?} not found in file {path:?}")]
     EnvFileKey {
-        /// The missing key.
         key: String,
         /// In its volume.
         path: String,
@@ -324,9 +322,6 @@ fn is_printable(c: char) -> bool {
 }
 
 /// The value of a `resourceFieldRef`; `container` is the default for its `containerName`.
-///
-/// # Errors
-/// When it names an unknown container or resource.
 pub(super) fn resource_value(
     pod: &Pod,
     container: Option<&Container>,

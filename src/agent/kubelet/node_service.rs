@@ -86,7 +86,6 @@ impl SandboxStreams for CriRuntime {
 }
 
 pub(in crate::agent) struct NodeService<R> {
-    /// The node's name.
     pub name: String,
     /// The effective configuration, with secrets masked.
     pub configuration: Value,

@@ -80,7 +80,6 @@ pub(super) fn object_trouble(key: &StoreKey, loaded: &Loaded) -> ObjectTrouble {
     ObjectTrouble { key, lost }
 }
 
-/// Trouble with objects in the store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObjectTrouble {
     /// The key cannot be used: Secrets are not stored.

@@ -12,7 +12,6 @@ use crate::model::ordered::Sortable as _;
 /// upstream, and the disk of the writable layers is watched as the node's or the images'.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Signal {
-    /// Memory of the node.
     MemoryAvailable,
     /// Memory of all pods together, within the limit of their cgroup.
     AllocatableMemoryAvailable,
@@ -40,7 +39,6 @@ impl Signal {
         Self::NAMES.iter().find(|(_, known)| *known == name).map(|(signal, _)| *signal)
     }
 
-    /// The name in the configuration.
     #[must_use]
     pub(crate) fn name(self) -> &'static str {
         Self::NAMES.iter().find(|(signal, _)| *signal == self).map_or("", |(_, name)| name)

@@ -125,7 +125,6 @@ pub(super) struct Disks {
     remote: RemoteJobs,
 }
 
-/// The result of a walk.
 type Walked = (PathBuf, Option<Taken>, Duration);
 
 impl Disks {

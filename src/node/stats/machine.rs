@@ -91,7 +91,6 @@ pub(crate) struct Process {
     pub address_space: Option<u64>,
     /// Seconds since the epoch.
     pub started_at: Option<u64>,
-    /// Descriptors it has.
     pub open_files: Option<u64>,
     /// Descriptors it may have.
     pub max_files: Option<u64>,

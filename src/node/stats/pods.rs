@@ -20,7 +20,6 @@ use crate::platform::sys::node;
 use crate::pod::resources::{CgroupLayout, QosClass, class_cgroup_path, pod_cgroup_path, qos_class};
 use crate::runtime::RuntimeUse;
 
-/// A pod to measure.
 #[derive(Debug, Default)]
 pub(super) struct MeasuredPod {
     pub(super) pod: PodRef,

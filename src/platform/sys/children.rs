@@ -133,9 +133,6 @@ pub(crate) fn signals_came(signals: &mut impl io::Read) -> bool {
 /// its own, unprivileged processes cannot inspect it, and the signals that people and shells send do not end
 /// it. Returns a descriptor that becomes readable when a child has ended or SIGTERM has come, see
 /// [`signals_came`].
-///
-/// # Errors
-/// The kernel's answer.
 pub(crate) fn become_supervisor() -> io::Result<OwnedFd> {
     // SAFETY: prctl with integers; setsid without arguments; a signal set that is initialised by sigemptyset
     // before anything reads it; signalfd returns a descriptor that is new and owned here.
@@ -167,9 +164,6 @@ pub(crate) fn become_supervisor() -> io::Result<OwnedFd> {
 }
 
 /// Closes the inherited descriptors above standard error that an executed program would inherit.
-///
-/// # Errors
-/// When procfs does not list the descriptors.
 pub(crate) fn close_inherited() -> io::Result<()> {
     let entries = std::fs::read_dir("/proc/self/fd")?;
     let numbers = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
@@ -187,9 +181,6 @@ pub(crate) fn close_inherited() -> io::Result<()> {
 }
 
 /// Replaces standard input, output and error by these descriptors, for the program that is executed next.
-///
-/// # Errors
-/// The kernel's answer.
 pub(crate) fn set_stdio(
     stdin: BorrowedFd<'_>,
     stdout: BorrowedFd<'_>,

@@ -28,7 +28,6 @@ pub(crate) struct Ready {
     pub writable: bool,
 }
 
-/// An epoll instance.
 #[derive(Debug)]
 pub(crate) struct Epoll(OwnedFd);
 
@@ -72,10 +71,6 @@ impl Epoll {
         self.control(libc::EPOLL_CTL_ADD, fd, wanted, token)
     }
 
-    /// Changes the readiness to wait for.
-    ///
-    /// # Errors
-    /// It was not added.
     #[cfg(test)]
     pub(crate) fn change(&self, fd: BorrowedFd<'_>, wanted: Readiness, token: u64) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_MOD, fd, wanted, token)

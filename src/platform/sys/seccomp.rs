@@ -138,9 +138,6 @@ fn verdict(filter: &[u8], interface: u32, number: u32, first: u64) -> Option<u32
 
 /// Filters all calls of this thread but those that waiting for signals and exiting need. Needs
 /// `no_new_privs`.
-///
-/// # Errors
-/// The kernel's answer.
 pub(in crate::platform) fn restrict_to_waiting() -> io::Result<()> {
     const NUMBER: u32 = 0;
     const INTERFACE: u32 = 4;

@@ -118,7 +118,6 @@ pub struct OwnPort {
     /// Where it listens.
     pub address: String,
     pub port: i32,
-    /// The setting that it comes from.
     pub setting: &'static str,
 }
 

@@ -76,9 +76,6 @@ pub enum MonitorError {
 
 /// Writes what a container is to be into its directory: the bundle, and the facts of it that the monitor
 /// needs.
-///
-/// # Errors
-/// The directory is missing or full.
 pub fn write_bundle(directory: &ContainerDir, bundle: &Bundle) -> Result<(), MonitorError> {
     let path = directory.bundle();
     let io = |source| MonitorError::Io { action: "write", path: path.clone(), source };

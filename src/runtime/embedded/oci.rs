@@ -69,7 +69,6 @@ pub(crate) struct Input<'a> {
     pub image: &'a ImageDefaults,
     /// The image's layers, topmost first.
     pub layers: &'a [PathBuf],
-    /// The sandbox's directory.
     pub sandbox_dir: &'a SandboxDir,
     /// The directory of its writable layer; `upper` and `work` are in it.
     pub writable_layer: &'a Path,
@@ -108,12 +107,10 @@ pub(crate) enum OciError {
     /// It must be absolute.
     #[error("working_dir: {0:?} is not an absolute path")]
     WorkingDir(String),
-    /// A mount that is impossible.
     #[error("mount {path:?}: {why}")]
     Mount {
         /// In the container.
         path: String,
-        /// What is wrong.
         why: &'static str,
     },
     /// The sandbox was not made for privileged containers.

@@ -76,9 +76,6 @@ pub(super) struct Task {
 /// Executes `create`, `update`, `patch`, `delete` and `deletecollection` of objects and of the subresources
 /// with an object as body (`status`, `resize`, `ephemeralcontainers`, `eviction`). The caller has authorized
 /// `user`.
-///
-/// # Errors
-/// The failure to answer with.
 pub(crate) async fn change(
     api: &Rc<LocalApi>,
     wanted: &RequestInfo,
@@ -214,7 +211,6 @@ pub(super) fn is_of(schema: &Schema, api_version: &str, kind: &str, value: &Valu
     }
 }
 
-/// Field errors as causes.
 fn causes(errors: &[FieldError]) -> Vec<Cause> {
     errors
         .iter()

@@ -168,9 +168,6 @@ fn amounts(texts: &BTreeMap<String, String>) -> ResourceList {
 }
 
 /// What the executor works with, from the settings and the measured node.
-///
-/// # Errors
-/// As [`resources::measure`].
 pub(super) fn executor(
     resolved: &Resolved,
     user_ids: NodeIds,

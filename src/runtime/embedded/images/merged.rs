@@ -93,7 +93,6 @@ fn push(rest: &mut Vec<PathBuf>, path: &Path) {
     rest.extend(path.components().rev().map(|component| PathBuf::from(component.as_os_str())));
 }
 
-/// One name in a merged directory.
 pub(super) fn lookup(here: &Merged, name: &OsStr) -> io::Result<Option<MergedNode>> {
     let mut directories = Merged::new();
     for layer in here {

@@ -56,9 +56,6 @@ fn memberships(table: &str) -> Vec<Membership> {
 /// Shows this process's own cgroups at `target`, as runc does: with cgroup v2 its directory, with v1 a
 /// directory per hierarchy. These are binds of directories: nothing above is reachable, with or without a
 /// cgroup namespace. Returns what has to be made read-only at the end.
-///
-/// # Errors
-/// The kernel's answer.
 pub(in crate::runtime) fn mount(
     target: &OwnedFd,
     attributes: MountAttributes,

@@ -11,10 +11,8 @@ use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
-use super::capabilities;
 use super::error::{Doing, InitError};
-use super::lookup;
-use crate::platform::sys::clone;
+use super::{capabilities, lookup};
 use crate::platform::sys::console::{Console, set_size, take_control};
 use crate::platform::sys::container_root::{Procfs, change_directory, facts, is_refused, set_owner};
 use crate::platform::sys::credentials::{
@@ -22,7 +20,7 @@ use crate::platform::sys::credentials::{
     set_capabilities, set_limit, set_no_new_privileges, set_umask, set_user,
 };
 use crate::platform::sys::namespace::{self, Namespaces};
-use crate::platform::sys::seccomp;
+use crate::platform::sys::{clone, seccomp};
 use crate::runtime::embedded::spec::{Process, Rlimit};
 
 /// The kernel accepts 4096 instructions of eight bytes.
@@ -90,9 +88,6 @@ pub(in crate::runtime) struct Destination<'a> {
 }
 
 /// Makes the terminal standard input, output and error.
-///
-/// # Errors
-/// The kernel's answer.
 pub(in crate::runtime) fn use_terminal(
     console: &Console,
     process: &Process,

@@ -299,9 +299,6 @@ impl Rootfs {
     }
 
     /// Makes it the root of this process and its mount namespace, and unmounts the node's file systems there.
-    ///
-    /// # Errors
-    /// The kernel's answer.
     pub(in crate::runtime) fn enter(self, readonly: bool, propagation: &str) -> Result<(), InitError> {
         for (mount, attributes) in &self.later {
             mount.set_attributes(*attributes, false).doing("make read-only", "a mount")?;
@@ -388,9 +385,6 @@ fn new_file_system(mount: &OciMount, options: &MountOptions) -> Result<Mount, In
 
 /// Mounts the layers at `target`, their files labelled unless `label` is empty. Attached, at a place without
 /// propagation to the node.
-///
-/// # Errors
-/// The kernel's answer.
 pub(in crate::runtime) fn mount_root(
     target: &Path,
     overlay: &Overlay,

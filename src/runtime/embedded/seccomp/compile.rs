@@ -219,7 +219,6 @@ fn leaf_code(leaf: &Leaf, wide: bool) -> Vec<Instruction> {
     code
 }
 
-/// The target of a jump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum JumpTarget {
     Next,
