@@ -297,9 +297,6 @@ impl DeviceManager {
 
     /// Allocates the devices that each container of the pod requests, unless it has them already. A pod keeps
     /// its devices even when the plugin disconnects.
-    ///
-    /// # Errors
-    /// Why the allocation failed, in upstream's words.
     pub(crate) async fn allocate(&self, pod: &Pod) -> Result<(), String> {
         loop {
             let need = next_need(pod, &self.0.state.borrow().allocated);

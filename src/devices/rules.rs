@@ -159,9 +159,6 @@ pub(crate) fn annotation_problems(pod: &Pod) -> Vec<(&str, String)> {
 
 /// Whether the node allows the pod's devices. `allowed` holds paths and CDI names, in which `*` stands for
 /// anything. A privileged container has every device anyhow.
-///
-/// # Errors
-/// The first device that is not allowed.
 pub(crate) fn check_allowed(pod: &Pod, allowed: &[String]) -> Result<(), String> {
     for (container, _) in all_with_ephemeral(pod) {
         let security = container.security_context.as_ref();

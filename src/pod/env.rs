@@ -98,9 +98,6 @@ pub(crate) enum EnvError {
 
 /// Variables in order of definition, `envFrom` first; a later definition replaces the value of an earlier
 /// one.
-///
-/// # Errors
-/// The first variable without a value.
 pub(super) fn make_environment(
     pod: &Pod,
     container: &Container,
@@ -236,9 +233,6 @@ fn key_value(
 }
 
 /// The value of a variable's `fieldRef`.
-///
-/// # Errors
-/// When upstream does not support the path.
 pub(super) fn pod_field(pod: &Pod, path: &str, context: &EnvContext<'_>) -> Result<String, EnvError> {
     let first = |ips: &[String]| ips.first().cloned().unwrap_or_default();
     Ok(match path {
@@ -255,9 +249,6 @@ pub(super) fn pod_field(pod: &Pod, path: &str, context: &EnvContext<'_>) -> Resu
 
 /// The value of a `fieldRef` to the pod's metadata, the only fields that volumes may use. Whole label and
 /// annotation maps become lines `key="value"`, quoted as in Go.
-///
-/// # Errors
-/// When upstream does not support the path.
 pub(super) fn metadata_field(pod: &Pod, path: &str) -> Result<String, EnvError> {
     let unsupported = || EnvError::UnsupportedField(path.to_owned());
     let metadata = &pod.metadata;

@@ -102,9 +102,6 @@ fn run_as_user(pod: &Pod, container: &Container) -> Option<i64> {
 }
 
 /// Refuses a container that must not run as root and would.
-///
-/// # Errors
-/// With upstream's words.
 pub(super) fn check_run_as_non_root(
     pod: &Pod,
     container: &Container,

@@ -56,9 +56,6 @@ pub(super) async fn import_images(
 }
 
 /// `podCIDR`, one or, separated by a comma, one of each family; otherwise the defaults.
-///
-/// # Errors
-/// The first invalid one.
 pub(crate) fn subnets(given: &str) -> Result<Vec<Subnet>, SubnetError> {
     if given.is_empty() {
         let machine_id = std::fs::read("/etc/machine-id").unwrap_or_default();

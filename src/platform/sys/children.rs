@@ -67,9 +67,6 @@ pub(crate) fn reap() -> Option<ChildExit> {
 
 /// A descriptor of this process, never of a later one with the same id. For a child that has not been reaped,
 /// or one that is checked afterwards.
-///
-/// # Errors
-/// No such process.
 pub(crate) fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
     // SAFETY: pidfd_open takes two integers; the descriptor it returns is new, close-on-exec and owned by
     // nothing else.
@@ -195,9 +192,6 @@ pub(crate) fn set_stdio(
 }
 
 /// A process's start time, in clock ticks since boot: with its id, this identifies it permanently.
-///
-/// # Errors
-/// No such process.
 pub fn start_time(pid: i32) -> io::Result<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
     // The name in parentheses may hold anything; the fields after the last one are numbers.

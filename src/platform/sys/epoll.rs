@@ -38,8 +38,6 @@ const BATCH: usize = 32;
 pub(crate) type Batch = [Ready; BATCH];
 
 impl Epoll {
-    /// # Errors
-    /// No more descriptors.
     pub(crate) fn new() -> io::Result<Self> {
         // SAFETY: takes a flag and returns a descriptor that is new and owned here.
         match unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) } {

@@ -52,8 +52,6 @@ impl KernelLog {
 pub(crate) struct MemoryStalls(Polled);
 
 impl MemoryStalls {
-    /// # Errors
-    /// The kernel does not provide them.
     pub(crate) fn open() -> io::Result<Self> {
         let options = File::options().read(true).write(true).custom_flags(libc::O_NONBLOCK).to_owned();
         let mut file = options.open("/proc/pressure/memory")?;

@@ -9,9 +9,6 @@ use nix::net::if_::InterfaceFlags;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 /// The host name the kernel has.
-///
-/// # Errors
-/// When it is not UTF-8 or cannot be read.
 pub(crate) fn hostname() -> std::io::Result<String> {
     let name = nix::unistd::gethostname()?;
     name.into_string()

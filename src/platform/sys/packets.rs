@@ -46,9 +46,6 @@ fn socket() -> io::Result<OwnedFd> {
 }
 
 /// Two connected sockets. Close-on-exec; blocking, unless [`set_nonblocking`] is called.
-///
-/// # Errors
-/// No more descriptors.
 pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let mut ends: [RawFd; 2] = [-1; 2];
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;

@@ -43,9 +43,6 @@ impl Polled {
     }
 
     /// Calls `call` whenever there may be something to read, until it returns anything but `WouldBlock`.
-    ///
-    /// # Errors
-    /// Those of `call`.
     pub async fn read_with<T>(&self, mut call: impl FnMut(BorrowedFd<'_>) -> io::Result<T>) -> io::Result<T> {
         loop {
             let mut ready = self.0.readable().await?;

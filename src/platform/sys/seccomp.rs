@@ -65,13 +65,13 @@ pub(crate) fn load(filter: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-const LOAD: u16 = 0x20;
-const AND: u16 = 0x54;
-const JUMP: u16 = 0x05;
-const JUMP_EQUAL: u16 = 0x15;
-const JUMP_GREATER: u16 = 0x25;
-const JUMP_GREATER_EQUAL: u16 = 0x35;
-const RETURN: u16 = 0x06;
+pub(crate) const LOAD: u16 = 0x20;
+pub(crate) const AND: u16 = 0x54;
+pub(crate) const JUMP: u16 = 0x05;
+pub(crate) const JUMP_EQUAL: u16 = 0x15;
+pub(crate) const JUMP_GREATER: u16 = 0x25;
+pub(crate) const JUMP_GREATER_EQUAL: u16 = 0x35;
+pub(crate) const RETURN: u16 = 0x06;
 const ALLOW: u32 = 0x7fff_0000;
 const LOG: u32 = 0x7ffc_0000;
 

@@ -412,9 +412,6 @@ pub(in crate::runtime) fn apparmor_profile(
 
 /// When the default profile cannot be loaded: a container without a setting runs without it, one that asks
 /// for it is refused.
-///
-/// # Errors
-/// The container asks for it.
 pub(in crate::runtime) fn may_lack_default_profile(
     security: &ContainerSecurity,
     why: &str,

@@ -197,9 +197,6 @@ fn options_failure(kind: &str, cause: Cause) -> Failure {
 }
 
 /// Checks that the value is an object of this kind.
-///
-/// # Errors
-/// The first value of a wrong type.
 pub(super) fn is_of(schema: &Schema, api_version: &str, kind: &str, value: &Value) -> Result<(), Failure> {
     let findings = schema.of_kind(api_version, kind).map(|of| check(schema, of, &mut value.clone()));
     match findings.unwrap_or_default().misfits.first() {

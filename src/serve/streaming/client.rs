@@ -49,9 +49,6 @@ fn headers(pairs: &[(&str, &str)]) -> Headers {
 
 /// Couples a command with the local streams until it ends. `stdin` ends when its sender is dropped; `sizes`
 /// are the terminal's. Needs a `LocalSet`.
-///
-/// # Errors
-/// `write` fails.
 pub(crate) async fn command(
     io: impl AsyncRead + AsyncWrite + 'static,
     wanted: Streams,

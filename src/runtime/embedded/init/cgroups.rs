@@ -19,9 +19,6 @@ const MOUNT_POINT: &str = "/sys/fs/cgroup";
 const MAX_TABLE: u64 = 1 << 20;
 
 /// Puts this process into every one of `directories`.
-///
-/// # Errors
-/// The first cgroup that cannot be entered.
 pub(in crate::runtime) fn enter(directories: &[PathBuf]) -> Result<(), InitError> {
     for directory in directories {
         let path = directory.join("cgroup.procs");

@@ -25,9 +25,6 @@ const LINKS: [(&str, &str); 5] = [
 ];
 
 /// Fills `/dev`, unless it is the node's.
-///
-/// # Errors
-/// The first that cannot be made.
 pub(in crate::runtime) fn make(
     rootfs: &Rootfs,
     spec: &OciSpec,

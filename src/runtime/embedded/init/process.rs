@@ -37,9 +37,6 @@ pub(in crate::runtime) struct Prepared {
 
 #[expect(clippy::needless_pass_by_value, reason = "nothing of the node's procfs is to stay open")]
 /// Reads the filter, opens what labels are written to, and sets what only the node's procfs can set.
-///
-/// # Errors
-/// The first that fails.
 pub(in crate::runtime) fn prepare(
     process: &Process,
     filter: Option<File>,
@@ -160,9 +157,6 @@ fn load(filter: Option<&[u8]>) -> Result<(), InitError> {
 
 /// Drops everything from this process that the specification does not grant. The root file system is already
 /// the container's. Nothing that was opened for it stays open.
-///
-/// # Errors
-/// The first step that fails.
 pub(in crate::runtime) fn confine(
     process: &Process,
     prepared: Prepared,

@@ -85,9 +85,6 @@ struct Planned<'a> {
 impl Rootfs {
     /// Mounts everything. This process is in a mount namespace of its own that is still a plain copy of the
     /// node's. `procfs` is used for mounts of procfs; without it, the procfs of this process's PID namespace.
-    ///
-    /// # Errors
-    /// The first mount that fails.
     pub(in crate::runtime) fn make(
         dir: &ContainerDir,
         bundle: &Bundle,
@@ -235,9 +232,6 @@ impl Rootfs {
     }
 
     /// Hides `masked` and makes `readonly` read-only. Paths that do not exist need neither.
-    ///
-    /// # Errors
-    /// The first mount that fails.
     pub(in crate::runtime) fn restrict(
         &self,
         masked: &[String],

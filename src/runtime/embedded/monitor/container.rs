@@ -103,8 +103,6 @@ impl Container {
         }
     }
 
-    /// # Errors
-    /// No such signal.
     pub(super) fn signal(&self, signal: i32) -> io::Result<()> {
         match &self.process {
             Some(process) => children::pidfd_signal(process.as_fd(), signal),

@@ -286,9 +286,6 @@ fn configure(pod: &PodLink<'_>) -> Result<(), NetworkError> {
 }
 
 /// Sets up loopback only, for pods whose network is made by plugins.
-///
-/// # Errors
-/// When the namespace is gone.
 pub(crate) fn loopback(netns: &Path) -> Result<(), NetworkError> {
     let error = |source| NetworkError::Namespace { path: netns.to_owned(), source };
     let file = namespace::open(netns).map_err(error)?;

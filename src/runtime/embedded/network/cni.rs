@@ -333,9 +333,6 @@ pub(in crate::runtime) fn capabilities(attachment: &Attachment) -> Result<BTreeM
 
 /// Runs the chain; the result of the last plugin is left in `record`. After an error [`delete`] undoes what
 /// was done.
-///
-/// # Errors
-/// The first plugin that fails.
 pub(in crate::runtime) fn add(
     record: &mut CniRecord,
     subject: CniPod<'_>,

@@ -120,9 +120,6 @@ impl Records {
     }
 
     /// The record of a sandbox.
-    ///
-    /// # Errors
-    /// When it is there and cannot be read.
     pub(crate) fn one(&self, sandbox: &SandboxId) -> Result<Option<NetworkRecord>, RecordError> {
         read(&self.path(sandbox)?)
     }

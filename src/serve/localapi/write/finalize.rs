@@ -89,9 +89,6 @@ pub(super) fn change(
 }
 
 /// A deleted object must not get further finalizers.
-///
-/// # Errors
-/// It would.
 pub(super) fn check_no_more(task: &Task, old: &StoredObject, new: &StoredObject) -> Result<(), Failure> {
     let added: Vec<&String> = new.finalizers().iter().filter(|one| !old.finalizers().contains(one)).collect();
     if !added.is_empty() {
