@@ -54,7 +54,7 @@ fn threshold(signal: Signal, value: Amount, is_hard: bool) -> Threshold {
 
 #[test]
 fn memory_eviction_ranks_by_excess_usage_then_priority() {
-    let pods = [
+    let pods = vec![
         (asking("within", "100Mi", -5), Some(using(90))),
         (asking("much-over", "10Mi", 0), Some(using(90))),
         (asking("important", "10Mi", 7), Some(using(500))),

@@ -114,7 +114,6 @@ impl Network {
         Socket::open(Protocol::Route).map(Self)
     }
 
-    /// All interfaces.
     pub(crate) fn links(&mut self) -> Result<Vec<Link>, NetlinkError> {
         let mut found = Vec::new();
         let message = Message::new(RTM_GETLINK, DUMP, &link_header(0, 0));
@@ -199,7 +198,6 @@ impl Network {
         gone_is_fine(self.0.request(&format!("remove link {name}"), message))
     }
 
-    /// All addresses.
     pub(crate) fn addresses(&mut self) -> Result<Vec<Address>, NetlinkError> {
         let mut found = Vec::new();
         let message = Message::new(RTM_GETADDR, DUMP, &[0; 8]);
