@@ -73,7 +73,6 @@ pub(crate) struct RunOptions {
     pub envs: Vec<(String, String)>,
     pub mounts: Vec<Mount>,
     pub devices: Vec<Device>,
-    /// Annotations of the container.
     pub annotations: Vec<(String, String)>,
     /// Names of the Container Device Interface.
     pub cdi: Vec<String>,
@@ -298,9 +297,6 @@ impl DeviceManager {
 
     /// Allocates the devices that each container of the pod requests, unless it has them already. A pod keeps
     /// its devices even when the plugin disconnects.
-    ///
-    /// # Errors
-    /// Why the allocation failed, in upstream's words.
     pub(crate) async fn allocate(&self, pod: &Pod) -> Result<(), String> {
         loop {
             let need = next_need(pod, &self.0.state.borrow().allocated);
@@ -386,9 +382,6 @@ impl DeviceManager {
 
     /// The run options for the container's devices. Calls `PreStartContainer` first on plugins that ask for
     /// it.
-    ///
-    /// # Errors
-    /// The plugin's error.
     pub(crate) async fn run_options(&self, uid: &PodUid, container: &str) -> Result<RunOptions, String> {
         let mine: Vec<Allocation> = {
             let state = self.0.state.borrow();

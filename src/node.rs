@@ -13,19 +13,19 @@
 //! | `oom` | OOM kills in the kernel log |
 //! | `pods` | eviction of pods |
 //! | `shutdown` | machine shutdown |
-//! | `usage` | what pods use, converted for the decisions |
+//! | `usage` | what the node and its pods use: the types |
 
 pub mod allocatable;
 pub mod eviction;
 pub mod image_gc;
 pub mod stats;
+pub mod usage;
 
 pub mod health;
 mod images;
 pub mod oom;
 mod pods;
 pub mod shutdown;
-mod usage;
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
@@ -42,7 +42,8 @@ use crate::node::eviction::{EvictionConfig, EvictionState, Observation, Observat
 use crate::node::health::Health;
 use crate::node::image_gc::ImageLimits;
 use crate::node::images::{Images, NodeRuntime};
-use crate::node::stats::{NodeUse, Stats, Summary};
+use crate::node::stats::Stats;
+use crate::node::usage::{NodeUse, Summary};
 use crate::platform::clock::Clock;
 use crate::platform::rt;
 use crate::platform::sys::kernel_log::MemoryStalls;
@@ -78,12 +79,10 @@ pub struct NodeConfig {
     pub root_dir: PathBuf,
 }
 
-/// What it works with.
 pub struct NodeParts {
     pub config: NodeConfig,
     pub clock: Clock,
     pub events: EventRecorder,
-    /// Pods and their statuses.
     pub statuses: Rc<StatusManager>,
     /// Shows what is found.
     pub health: Rc<Health>,
@@ -116,7 +115,6 @@ pub struct NodeManager {
 /// The result of a check.
 struct Look {
     seen: Observations,
-    /// The disk of images.
     images: Option<FileSystemFacts>,
     disks: Disks,
 }

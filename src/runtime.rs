@@ -27,7 +27,6 @@ pub trait Runtime: 'static {
 
     /// Sandboxes with pod labels, of one pod or of all; without the fields only a status call fills.
     async fn list_sandboxes(&self, pod: Option<&PodUid>) -> Result<Vec<ObservedSandbox>, RuntimeError>;
-    /// One sandbox in full.
     async fn sandbox_status(&self, id: &SandboxId) -> Result<ObservedSandbox, RuntimeError>;
     /// Creates and starts a sandbox, network included.
     async fn run_sandbox(&self, config: &SandboxConfig) -> Result<SandboxId, RuntimeError>;
@@ -38,16 +37,13 @@ pub trait Runtime: 'static {
 
     /// Containers with pod labels, of one pod or of all; without the fields only a status call fills.
     async fn list_containers(&self, pod: Option<&PodUid>) -> Result<Vec<ObservedContainer>, RuntimeError>;
-    /// One container in full.
     async fn container_status(&self, id: &ContainerId) -> Result<ObservedContainer, RuntimeError>;
-    /// Creates a container in a sandbox.
     async fn create_container(
         &self,
         sandbox: &SandboxId,
         config: &ContainerConfig,
         sandbox_config: &SandboxConfig,
     ) -> Result<ContainerId, RuntimeError>;
-    /// Starts a created container.
     async fn start_container(&self, id: &ContainerId) -> Result<(), RuntimeError>;
     /// Asks a container to stop and kills it after `grace`. Succeeds when it has already ended or is gone.
     async fn stop_container(&self, id: &ContainerId, grace: Duration) -> Result<(), RuntimeError>;
@@ -82,7 +78,6 @@ pub trait Runtime: 'static {
         sandbox: &SandboxConfig,
     ) -> Result<String, RuntimeError>;
 
-    /// The images it has.
     async fn list_images(&self) -> Result<Vec<RuntimeImage>, RuntimeError>;
     /// Removes an image, by id, with all its names. Succeeds when it is already gone. Returns the number of
     /// bytes freed, if the runtime reports it.
@@ -96,7 +91,6 @@ pub trait Runtime: 'static {
     async fn next_change(&self) -> Result<(), RuntimeError>;
 }
 
-/// `Version`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeVersion {
     /// `containerd`, `cri-o`, `fake`...
@@ -138,7 +132,6 @@ pub(crate) struct ContainerFigures {
     /// When it was read; zero when the runtime does not report it.
     pub at: Timestamp,
     pub counted: ContainerStats,
-    /// The writable layer.
     pub layer: Option<DiskFigures>,
 }
 
@@ -191,7 +184,6 @@ pub enum ErrorKind {
 pub struct RuntimeError {
     /// CRI's name of the call.
     pub call: &'static str,
-    /// What kind of failure.
     pub kind: ErrorKind,
     /// The runtime's message, as users know it from the kubelet.
     pub message: String,

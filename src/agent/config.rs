@@ -60,7 +60,6 @@ impl Environment {
 /// The action that the command line requests.
 #[derive(Debug)]
 pub enum Invocation {
-    /// Run the kubelet.
     Run(Box<Resolved>),
     /// Print this and exit 0.
     Help(String),
@@ -79,7 +78,10 @@ pub enum Invocation {
         args: Vec<OsString>,
     },
     /// `agent cri`: the embedded runtime, served as CRI.
-    Cri { flags: CriFlags, resolved: Box<Resolved> },
+    Cri {
+        flags: CriFlags,
+        resolved: Box<Resolved>,
+    },
 }
 
 /// How much of the version to print.

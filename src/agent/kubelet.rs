@@ -31,16 +31,15 @@ use crate::desired::merge::{PodChange, PodOp};
 use crate::desired::pod_config::PodConfig;
 use crate::desired::pod_config::edit::Edit;
 use crate::model::api::pod::{Container, ObjectMeta, Pod, PodSpec};
-use crate::model::ordered::Ordered as _;
+use crate::model::ordered::{Ordered as _, Sortable as _};
 use crate::model::provenance::first_seen;
 use crate::model::source::SourceUpdate;
 use crate::model::types::{PodSource, PodUid};
 use crate::platform::clock::Clock;
 use crate::platform::logging::chain;
-use crate::platform::rt;
 use crate::platform::rt::notify::Notifier;
 use crate::platform::rt::shutdown::Shutdown;
-use crate::platform::sys;
+use crate::platform::{rt, sys};
 use crate::pod::pleg::PlegUpdate;
 use crate::pod::pleg::rules::{OrphanPod, PlegSnapshot, orphans};
 use crate::pod::workers::PodWorkers;
@@ -61,11 +60,9 @@ const SWEEP_PAUSE: Duration = Duration::from_secs(60);
 pub struct Kubelet<R> {
     /// The desired state.
     pub pod_config: PodConfig,
-    /// The pod workers.
     pub workers: PodWorkers<R>,
     /// Pods that an earlier process was terminating.
     pub terminating: Vec<Pod>,
-    /// Answers of the sources.
     pub updates: mpsc::Receiver<SourceUpdate>,
     /// Edits through the node's own API.
     pub edits: mpsc::Receiver<Edit>,
@@ -80,7 +77,6 @@ pub struct Kubelet<R> {
     pub watchdog: Option<Duration>,
 }
 
-/// What woke the loop.
 enum LoopEvent {
     Shutdown,
     Source(SourceUpdate),
@@ -197,7 +193,7 @@ impl<R: Runtime> Kubelet<R> {
         }
         let mut wanted: Vec<Rc<Pod>> = self.pod_config.pods().map(|pod| Rc::clone(&pod.pod)).collect();
         // Of two pods with the same name the one observed first has precedence, as before.
-        wanted.sort_by_key(|pod| first_seen(pod));
+        wanted.order_by_key(|pod| first_seen(pod));
         if !wanted.is_empty() {
             log::info!(pods = wanted.len(); "Restored pods from the store");
         }

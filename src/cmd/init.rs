@@ -116,7 +116,6 @@ pub fn run(command: &str, arguments: &[String], environment: Environment<'_>) ->
     EXIT_FAILED
 }
 
-/// The phases of a command.
 fn phases_of(command: &str) -> args::Phases {
     match command {
         "init" => phases::PHASES.iter().map(|phase| (phase.name, phase.help)).collect(),
@@ -137,7 +136,6 @@ impl InitSession<'_> {
         out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(InitError::Output)
     }
 
-    /// Prints to standard error.
     fn print_error(&mut self, text: &str) {
         // The write may fail: standard error may be closed, too.
         let _ = self.environment.err.write_all(text.as_bytes());

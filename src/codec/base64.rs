@@ -58,9 +58,6 @@ pub(crate) struct Decoder {
 
 impl Decoder {
     /// The bytes that are complete with this piece; the `last` piece must complete all of them.
-    ///
-    /// # Errors
-    /// When it is not base64.
     pub(crate) fn push(&mut self, piece: &[u8], last: bool) -> Result<Vec<u8>, NotBase64> {
         let mut bytes = Vec::with_capacity(piece.len() / 4 * 3 + 3);
         for letter in piece {

@@ -53,9 +53,6 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Parsed>, serde_json::Error> {
 }
 
 /// The only value of a text.
-///
-/// # Errors
-/// The text is no JSON, or more than one value.
 pub fn parse_one(text: &[u8]) -> Result<Parsed, serde_json::Error> {
     let met = RefCell::new(Met::default());
     let mut deserializer = serde_json::Deserializer::from_slice(text);

@@ -29,7 +29,6 @@ pub struct YamlError {
     pub line: u64,
     /// Counted from 1; 0 when unknown.
     pub column: u64,
-    /// What is wrong.
     pub message: String,
 }
 
@@ -49,9 +48,6 @@ pub struct YamlDocument {
 }
 
 /// Reads every document that is not empty. Strict: a duplicate key is an error; otherwise the last one wins.
-///
-/// # Errors
-/// The first document that cannot be read.
 pub fn yaml_to_values(text: &str, strict: bool) -> Result<Vec<Value>, YamlError> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let chunks = split(text)?;

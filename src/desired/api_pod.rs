@@ -16,8 +16,7 @@ use crate::model::api::pod::{
 };
 use crate::model::field_error::{FieldError, FieldErrorKind};
 use crate::model::names::qualified_name;
-use crate::model::provenance::CONFIG_HASH_ANNOTATION;
-use crate::model::provenance::{LOCAL_ANNOTATIONS, mark_first_seen};
+use crate::model::provenance::{CONFIG_HASH_ANNOTATION, LOCAL_ANNOTATIONS, mark_first_seen};
 use crate::model::types::{PodSource, PodUid, Timestamp};
 use crate::pod::plan::resize::infeasible;
 use crate::pod::scheduling::{first_status, is_gated, place};

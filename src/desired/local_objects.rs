@@ -14,7 +14,7 @@ use crate::model::api::managed_fields::ManagedFields;
 use crate::model::api::object::AnyObject;
 use crate::model::field_error::FieldError;
 use crate::model::objects::{LocalObject, ObjectContent, ObjectKey, ObjectKind, wire};
-use crate::model::ordered::Ordered as _;
+use crate::model::ordered::{Ordered as _, Sortable as _};
 use crate::model::source::SourceObject;
 use crate::model::types::{PodSource, Timestamp};
 
@@ -43,7 +43,6 @@ pub(crate) struct ObjectFinding {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("invalid {}: {}", kind.as_str(), .errors.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
 pub struct InvalidObject {
-    /// The kind of the object.
     pub kind: ObjectKind,
     /// At least one.
     pub errors: Vec<FieldError>,
@@ -124,7 +123,6 @@ pub(crate) fn carry(known: Option<&Rc<LocalObject>>, new: LocalObject, now: Time
 }
 
 impl ObjectSets {
-    /// The sets from the store.
     #[must_use]
     pub(crate) fn remembered(stored: impl IntoIterator<Item = (PodSource, Vec<SourceObject>)>) -> Self {
         let by_key = |objects: Vec<SourceObject>| {
@@ -138,8 +136,9 @@ impl ObjectSets {
     /// immutable one keeps its content.
     #[must_use]
     pub(crate) fn merge(&self, source: PodSource, mut wanted: Vec<SourceObject>) -> Self {
-        wanted
-            .sort_by(|left, right| (&left.origin, &left.object.key).cmp(&(&right.origin, &right.object.key)));
+        wanted.order_by(|left, right| {
+            (&left.origin, &left.object.key).cmp(&(&right.origin, &right.object.key))
+        });
         let mut merged = self.clone();
         let known = merged.sources.remove(&source).unwrap_or_default();
         let mut admitted = Objects::new();

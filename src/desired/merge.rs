@@ -10,6 +10,7 @@ use std::fmt;
 use std::rc::Rc;
 
 use crate::model::api::pod::{Pod, StringMap};
+use crate::model::ordered::Sortable as _;
 use crate::model::provenance::{LOCAL_ANNOTATIONS, mark_first_seen};
 use crate::model::source::SourcePod;
 use crate::model::types::{PodFullName, PodRef, PodSource, PodUid, Timestamp};
@@ -86,7 +87,6 @@ pub(crate) struct SetFinding {
     pub message: String,
 }
 
-/// The outcome of a merge.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Merged {
     /// The new desired set.
@@ -136,7 +136,7 @@ pub(crate) fn merge(
         state.pods.insert(uid, pod);
     }
     // Stable: the order by uid stays within one kind of operation.
-    merged.changes.sort_by_key(|change| change.op);
+    merged.changes.order_by_key(|change| change.op);
     merged.findings = findings(&merged.desired);
     merged
 }
@@ -149,7 +149,7 @@ fn findings(desired: &DesiredSet) -> Vec<SetFinding> {
 /// Drops pods that conflict with others of the same source. Which one is kept depends on their origins alone,
 /// not on the order in which a source happened to read them.
 fn admit(mut wanted: Vec<SourcePod>, source: PodSource) -> (BTreeMap<PodUid, SourcePod>, Vec<SetFinding>) {
-    wanted.sort_by(|left, right| sort_key(left).cmp(&sort_key(right)));
+    wanted.order_by(|left, right| sort_key(left).cmp(&sort_key(right)));
     let mut names: BTreeMap<PodFullName, String> = BTreeMap::new();
     let mut admitted: BTreeMap<PodUid, SourcePod> = BTreeMap::new();
     let mut findings = Vec::new();

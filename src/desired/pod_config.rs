@@ -40,7 +40,6 @@ pub struct SourceView {
     pub pods: usize,
     /// ConfigMaps, Secrets and claims it defines.
     pub objects: usize,
-    /// Problems of the source or of its manifests.
     pub problems: Vec<SourceProblem>,
 }
 

@@ -123,9 +123,6 @@ pub(super) fn next_need(pod: &Pod, allocated: &[Allocation]) -> Option<Need> {
 }
 
 /// The candidates for a need. Texts are upstream's.
-///
-/// # Errors
-/// Why there are too few devices.
 pub(crate) fn choice(need: &Need, resources: &Resources, allocated: &[Allocation]) -> Result<Choice, String> {
     let resource = &need.resource;
     let Some(devices) = resources.get(resource) else {
@@ -271,9 +268,6 @@ fn numbers(bytes: &[u8]) -> String {
 
 /// Allocations recorded by an earlier process or by a kubelet, and resources of which only the names are
 /// known. The checksum is not verified: a truncated file does not parse as JSON.
-///
-/// # Errors
-/// What is wrong with the file.
 pub(super) fn from_checkpoint(text: &str) -> Result<(Vec<Allocation>, Resources), String> {
     let value: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
     let mut allocated = Vec::new();

@@ -48,7 +48,6 @@ pub(crate) enum CdiError {
         /// As asked for.
         name: String,
         file: String,
-        /// What is wrong.
         why: String,
     },
 }

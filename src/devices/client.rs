@@ -13,7 +13,6 @@ use tonic::{Request, Status};
 
 use crate::platform::grpc::Channel;
 
-/// A connection to a plugin.
 #[derive(Clone)]
 pub struct PluginClient {
     channel: Channel,
@@ -48,10 +47,6 @@ impl PluginClient {
         tokio::time::timeout(limit, call).await.map_err(late)?
     }
 
-    /// A stream of answers.
-    ///
-    /// # Errors
-    /// As [`Self::call`].
     pub(crate) async fn stream(&self, path: &'static str, limit: Duration) -> Result<Messages, String> {
         let call = async {
             let mut grpc = Grpc::new(self.channel.clone());
@@ -66,9 +61,6 @@ impl PluginClient {
 
 impl Messages {
     /// The next message; `None` at the end of the stream.
-    ///
-    /// # Errors
-    /// The plugin's, or that of the connection.
     pub(crate) async fn next(&mut self) -> Result<Option<Vec<u8>>, String> {
         self.0.message().await.map_err(|status| status_message(&status))
     }
@@ -79,7 +71,6 @@ fn status_message(status: &Status) -> String {
     format!("rpc error: code = {:?} desc = {}", status.code(), status.message())
 }
 
-/// Messages as they are.
 struct Raw;
 
 impl Codec for Raw {

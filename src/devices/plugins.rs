@@ -22,8 +22,7 @@ use tokio::task::JoinHandle;
 use crate::devices::DeviceManager;
 use crate::model::api::pod::Pod;
 use crate::platform::bind::{BindError, bind};
-use crate::platform::grpc::{self, Code, GrpcReply, Status, decoded};
-use crate::platform::grpc::{Handler, serve_connection};
+use crate::platform::grpc::{self, Code, GrpcReply, Handler, Status, decoded, serve_connection};
 use crate::platform::logging::chain;
 use crate::platform::proto::device_plugin as wire;
 use crate::platform::rt::{self, connections};
@@ -42,9 +41,6 @@ pub(crate) fn directory(root: &Path) -> PathBuf {
 
 /// Listens on all sockets. Removes the plugins' sockets first, which makes the plugins register again;
 /// upstream starts in the same way.
-///
-/// # Errors
-/// The socket that cannot be created.
 pub(crate) async fn start(
     root: &Path,
     devices: &DeviceManager,

@@ -40,9 +40,6 @@ impl DeviceRequest {
 /// Entries of an annotation, separated by commas or white space: `/dev/x`, `/dev/x:/dev/y`, `/dev/x:r`,
 /// `/dev/x:/dev/y:rw`, or a name of the Container Device Interface. Colons in paths (`/dev/serial/by-path/…`)
 /// are fine.
-///
-/// # Errors
-/// Which entry is wrong, and why.
 pub(crate) fn parse(text: &str) -> Result<Vec<DeviceRequest>, String> {
     let entries = text.split(|letter: char| letter == ',' || letter.is_ascii_whitespace());
     entries.filter(|entry| !entry.is_empty()).map(parse_entry).collect()
@@ -163,9 +160,6 @@ pub(crate) fn annotation_problems(pod: &Pod) -> Vec<(&str, String)> {
 
 /// Whether the node allows the pod's devices. `allowed` holds paths and CDI names, in which `*` stands for
 /// anything. A privileged container has every device anyhow.
-///
-/// # Errors
-/// The first device that is not allowed.
 pub(crate) fn check_allowed(pod: &Pod, allowed: &[String]) -> Result<(), String> {
     for (container, _) in all_with_ephemeral(pod) {
         let security = container.security_context.as_ref();

@@ -17,12 +17,10 @@ pub struct FieldError {
     pub detail: String,
 }
 
-/// Classes of field errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldErrorKind {
     /// Must be set.
     Required,
-    /// The value is invalid.
     Invalid,
     /// Not one of the allowed values.
     NotSupported,
@@ -102,7 +100,6 @@ impl fmt::Display for Path<'_> {
     }
 }
 
-/// Collects field errors.
 #[derive(Default)]
 pub(crate) struct Errors(pub Vec<FieldError>);
 

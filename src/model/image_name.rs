@@ -10,7 +10,6 @@ const MAX_NAME_LENGTH: usize = 255;
 /// The text is not an image reference.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidImageName {
-    /// What is wrong with it.
     pub problem: &'static str,
 }
 
@@ -23,9 +22,7 @@ impl fmt::Display for InvalidImageName {
 /// What to do about an image before its container is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PullDecision {
-    /// Pull from the registry.
     Pull,
-    /// Use the present image.
     UsePresent,
     /// The policy is `Never`, and the image is not present.
     Refuse,

@@ -98,7 +98,6 @@ pub(crate) fn qualified_name(name: &str) -> Complaints {
     complaints
 }
 
-/// Value of a label.
 #[must_use]
 pub(crate) fn label_value(value: &str) -> Complaints {
     let mut complaints = at_most(value, 63);
@@ -106,7 +105,6 @@ pub(crate) fn label_value(value: &str) -> Complaints {
     complaints
 }
 
-/// Name of a port.
 #[must_use]
 pub(crate) fn port_name(name: &str) -> Complaints {
     let mut complaints = at_most(name, 15);
@@ -120,7 +118,6 @@ pub(crate) fn port_name(name: &str) -> Complaints {
     complaints
 }
 
-/// Number of a port.
 #[must_use]
 pub(crate) fn port_number(port: i32) -> Complaints {
     failed_rules(&[((1..=65535).contains(&port), "must be between 1 and 65535, inclusive")])
@@ -149,7 +146,6 @@ pub(crate) fn config_key(key: &str) -> Complaints {
     complaints
 }
 
-/// Name of an HTTP header.
 #[must_use]
 pub(crate) fn http_header(name: &str) -> Complaints {
     let in_set = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
@@ -177,7 +173,6 @@ pub(crate) fn id(id: i64) -> Complaints {
     failed_rules(&[((0..=i64::from(i32::MAX)).contains(&id), "must be between 0 and 2147483647, inclusive")])
 }
 
-/// Mode bits of a file.
 #[must_use]
 pub(crate) fn file_mode(mode: i32) -> Complaints {
     failed_rules(&[(

@@ -68,7 +68,6 @@ pub(crate) struct NodeWish {
 }
 
 impl NodeChanges {
-    /// The labels of the node.
     #[must_use]
     pub(crate) fn labels(&self, base: &NodeBase) -> StringMap {
         let mut labels = self.labels.clone();

@@ -27,19 +27,14 @@ pub(crate) const VOLUMES_DIR: &str = "volumes";
 /// Kinds of objects, in the order they are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ObjectKind {
-    /// `ConfigMap`.
     ConfigMap,
-    /// `Secret`.
     Secret,
-    /// `PersistentVolumeClaim`.
     PersistentVolumeClaim,
     /// `Namespace`: in none itself.
     Namespace,
-    /// `RuntimeClass`.
     RuntimeClass,
 }
 
-/// The properties of a kind.
 struct KindFacts {
     name: &'static str,
     /// Empty for the core.
@@ -110,7 +105,6 @@ impl ObjectKind {
     }
 }
 
-/// The identity of an object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ObjectKey {
     pub kind: ObjectKind,
@@ -222,13 +216,11 @@ pub struct RuntimeClassSpec {
 /// `scheduling` of a RuntimeClass: added to the pods that name it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClassScheduling {
-    /// Labels of nodes.
     pub node_selector: StringMap,
     /// Taints of nodes.
     pub tolerations: Vec<Toleration>,
 }
 
-/// A ConfigMap's content.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConfigMapData {
     /// `data`: the part that may become variables.
@@ -281,7 +273,6 @@ pub trait ObjectLookup {
     fn secret_uid(&self, _namespace: &str, _name: &str) -> Option<String> {
         None
     }
-    /// The volume a claim is bound to.
     fn persistent_volume_claim(&self, namespace: &str, name: &str) -> Option<ClaimedVolume>;
     /// All RuntimeClasses, by name.
     fn runtime_classes(&self) -> Vec<(String, RuntimeClassSpec)> {

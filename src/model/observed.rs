@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::model::ordered::Sortable as _;
 use crate::model::types::{ContainerId, ContainerName, PodRef, SandboxId, Timestamp};
 
 /// All that the runtime holds of one pod.
@@ -14,7 +15,6 @@ pub(crate) struct ObservedPod {
     pub containers: Vec<ObservedContainer>,
 }
 
-/// One pod sandbox.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ObservedSandbox {
     /// The runtime's id.
@@ -33,7 +33,6 @@ pub struct ObservedSandbox {
     pub host_network: bool,
 }
 
-/// CRI's container states.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ContainerStateKind {
     /// Created, not started.
@@ -47,7 +46,6 @@ pub enum ContainerStateKind {
     Unknown,
 }
 
-/// One container record.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ObservedContainer {
     /// The runtime's id.
@@ -56,7 +54,6 @@ pub struct ObservedContainer {
     pub pod: PodRef,
     /// Label `io.kubernetes.container.name`.
     pub name: ContainerName,
-    /// The sandbox it lives in.
     pub sandbox: SandboxId,
     pub state: ContainerStateKind,
     /// CRI metadata attempt = restart count.
@@ -133,8 +130,8 @@ impl ObservedPod {
     /// attempt: a container that a dead agent requested may be created long after those of the next agent.
     pub(crate) fn sort(&mut self) {
         self.sandboxes
-            .sort_by(|a, b| (b.created_at, b.attempt, &b.id).cmp(&(a.created_at, a.attempt, &a.id)));
+            .order_by(|a, b| (b.created_at, b.attempt, &b.id).cmp(&(a.created_at, a.attempt, &a.id)));
         self.containers
-            .sort_by(|a, b| (b.attempt, b.created_at, &b.id).cmp(&(a.attempt, a.created_at, &a.id)));
+            .order_by(|a, b| (b.attempt, b.created_at, &b.id).cmp(&(a.attempt, a.created_at, &a.id)));
     }
 }

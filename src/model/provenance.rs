@@ -6,7 +6,6 @@ use crate::model::types::{PodSource, Timestamp};
 /// Annotation with the pod's content hash (its uid).
 pub(crate) const CONFIG_HASH_ANNOTATION: &str = "kubernetes.io/config.hash";
 
-/// Annotation with the name of the source.
 pub(crate) const CONFIG_SOURCE_ANNOTATION: &str = "kubernetes.io/config.source";
 
 /// Annotation with the moment the pod was first seen.

@@ -126,7 +126,6 @@ pub struct DnsConfig {
     pub options: Vec<String>,
 }
 
-/// `PortMapping`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortMapping {
     /// `TCP`, `UDP`, `SCTP`.
@@ -153,23 +152,18 @@ pub struct ContainerConfig {
     pub command: Vec<String>,
     /// `args`, expanded.
     pub args: Vec<String>,
-    /// `workingDir`.
     pub working_dir: String,
     /// In order of definition.
     pub envs: Vec<(String, String)>,
     /// In order of the spec.
     pub mounts: Vec<Mount>,
-    /// Devices of the node.
     pub devices: Vec<Device>,
     /// `vendor.com/class=name`, for a runtime that implements the Container Device Interface itself.
     pub cdi_devices: Vec<String>,
     /// Relative to the sandbox's log directory.
     pub log_path: String,
-    /// `stdin`.
     pub stdin: bool,
-    /// `stdinOnce`.
     pub stdin_once: bool,
-    /// `tty`.
     pub tty: bool,
     /// The contract's labels.
     pub labels: BTreeMap<String, String>,
@@ -219,7 +213,6 @@ pub struct Mount {
     pub image: Option<ImageMount>,
 }
 
-/// An image mounted as a volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ImageMount {
@@ -270,9 +263,7 @@ pub struct LinuxResources {
 pub struct ContainerSecurity {
     /// All doors open.
     pub privileged: bool,
-    /// `capabilities.add`.
     pub add_capabilities: Vec<String>,
-    /// `capabilities.drop`.
     pub drop_capabilities: Vec<String>,
     pub run_as_user: Option<i64>,
     pub run_as_group: Option<i64>,
@@ -326,7 +317,6 @@ pub enum SeccompChoice {
     Localhost(String),
 }
 
-/// `ImageStatus`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ImageStatus {
@@ -339,7 +329,6 @@ pub struct ImageStatus {
     pub size_bytes: u64,
 }
 
-/// An image that a runtime has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeImage {
     /// The id in the status of its containers.

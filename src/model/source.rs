@@ -43,7 +43,6 @@ pub struct SourceUpdate {
     pub signed: Option<String>,
 }
 
-/// The answer of a source.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SourceAnswer {
     /// These pods and no others (an empty list is a valid answer).

@@ -62,7 +62,6 @@ pub(crate) struct EvictionState {
 pub(crate) struct EvictionVerdict {
     /// The current pressure conditions, transition period included.
     pub pressure: BTreeSet<Pressure>,
-    /// The threshold to reclaim for now.
     pub reclaim: Option<Threshold>,
     /// A signal is near its threshold: check again soon.
     pub is_near: bool,

@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::model::ordered::Ordered as _;
+use crate::model::ordered::{Ordered as _, Sortable as _};
 use crate::model::runtime_config::RuntimeImage;
 
 /// `imageGCHighThresholdPercent` and the fields beside it.
@@ -134,7 +134,7 @@ impl ImageHistory {
                 _ => candidates.push((sighting.last_used, sighting.first, image)),
             }
         }
-        candidates.sort_by_key(|(last_used, first, image)| (*last_used, *first, image.id.clone()));
+        candidates.order_by_key(|(last_used, first, image)| (*last_used, *first, image.id.clone()));
         plan.removable =
             candidates.into_iter().map(|(_, _, image)| (image.id.clone(), image.size_bytes)).collect();
         plan

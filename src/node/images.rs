@@ -10,8 +10,7 @@ use std::time::Duration;
 
 use super::{NodeManager, Pending};
 use crate::model::api::pod::Pod;
-use crate::model::containers::all_with_ephemeral;
-use crate::model::containers::is_terminal;
+use crate::model::containers::{all_with_ephemeral, is_terminal};
 use crate::model::ordered::Ordered as _;
 use crate::node::eviction::is_resolved;
 use crate::node::image_gc::{ImageHistory, ImagePlan, named_ids, too_little};
@@ -83,7 +82,6 @@ impl<R: Runtime> NodeRuntime for R {
     }
 }
 
-/// What is remembered.
 #[derive(Default)]
 pub(super) struct Images {
     history: ImageHistory,

@@ -8,15 +8,15 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::{Look, NodeManager, usage};
+use super::{Look, NodeManager};
 use crate::model::api::pod::Pod;
-use crate::model::disruption::IMMEDIATELY;
-use crate::model::disruption::Pressure;
+use crate::model::disruption::{IMMEDIATELY, Pressure};
 use crate::model::ordered::Ordered as _;
 use crate::model::types::PodUid;
 use crate::node::eviction::limits::{exceeded, has_limits};
-use crate::node::eviction::rank::{Disks, PodUse, grace_seconds, is_candidate, message, rank};
+use crate::node::eviction::rank::{Disks, grace_seconds, is_candidate, message, rank};
 use crate::node::eviction::{Signal, Threshold};
+use crate::node::usage::PodUse;
 use crate::platform::metrics::{self, Family};
 use crate::pod::admission::rules::is_rejected;
 use crate::pod::events::EventType;
@@ -87,9 +87,7 @@ impl NodeManager {
 
     async fn measure(&self) -> BTreeMap<PodUid, PodUse> {
         match (self.parts.measure)().await {
-            Ok(summary) => {
-                summary.pods.iter().map(|pod| (pod.pod.uid.clone(), usage::of_pod(pod))).into_map()
-            }
+            Ok(summary) => summary.pods.into_iter().map(|pod| (pod.pod.uid.clone(), pod)).into_map(),
             Err(error) => {
                 log::warn!(err = error; "Failed to collect pod usage");
                 BTreeMap::new()

@@ -24,8 +24,7 @@ use crate::platform::dbus::DbusError;
 use crate::platform::logging::chain;
 use crate::platform::logind::{self, LogindConfig, News};
 use crate::platform::metrics::{self, Family};
-use crate::platform::openrc;
-use crate::platform::rt;
+use crate::platform::{openrc, rt};
 use crate::pod::events::{EventRecorder, EventType};
 use crate::pod::inbox::Eviction;
 use crate::pod::status::StatusManager;
@@ -57,11 +56,9 @@ pub(crate) struct InitSystem {
     pub openrc_state: Option<String>,
 }
 
-/// What it works with.
 pub(crate) struct ShutdownParts {
     /// The configured groups, ascending; empty: the machine is not asked to delay its shutdown.
     pub periods: Vec<Period>,
-    /// The init system.
     pub ruler: InitSystem,
     pub clock: Clock,
     pub events: EventRecorder,

@@ -2,11 +2,10 @@
 //!
 //! Owns the socket file.
 
-use std::fs;
-use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use std::{fs, io};
 
 use tokio::net::{UnixListener, UnixStream};
 

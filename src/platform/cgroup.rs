@@ -18,8 +18,7 @@ mod v2;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::model::runtime_config::CgroupDriver;
-use crate::model::runtime_config::CgroupValues;
+use crate::model::runtime_config::{CgroupDriver, CgroupValues};
 use crate::platform::dbus::DbusError;
 
 /// Where the tree is and which driver writes it.
@@ -47,7 +46,6 @@ pub(crate) enum CgroupError {
     #[error("write {value:?} to {path:?}")]
     Write {
         path: PathBuf,
-        /// The value to write.
         value: String,
         /// The kernel's answer.
         #[source]

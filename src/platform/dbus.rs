@@ -22,7 +22,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const MAX_MESSAGE: usize = 1 << 20;
 /// Unrelated units' signals that are skipped while waiting. Beyond this the awaited signal is taken as lost.
 const MAX_SKIPPED: usize = 10_000;
-/// The bus itself.
 const BUS: Peer<'static> = Peer {
     destination: "org.freedesktop.DBus",
     path: "/org/freedesktop/DBus",
@@ -72,7 +71,6 @@ impl DbusError {
     }
 }
 
-/// An open connection.
 #[derive(Debug)]
 pub(super) struct DbusConnection {
     stream: UnixStream,
@@ -139,9 +137,6 @@ impl DbusConnection {
 
     /// The next signal of any kind; `None` when there is none within `patience`. Without `patience` there is
     /// no timeout.
-    ///
-    /// # Errors
-    /// When the connection breaks.
     pub(super) fn next_signal(&mut self, patience: Option<Duration>) -> Result<Option<Message>, DbusError> {
         loop {
             if let Some(message) = self.signals.pop_front() {
@@ -157,9 +152,6 @@ impl DbusConnection {
     }
 
     /// Subscribes to signals on a bus; a direct connection gets them all.
-    ///
-    /// # Errors
-    /// See [`DbusConnection::call`].
     pub(super) fn listen(&mut self, rule: &str) -> Result<(), DbusError> {
         if self.bus {
             self.call(BUS, "AddMatch", &Body::default().text(rule))?;
@@ -168,9 +160,6 @@ impl DbusConnection {
     }
 
     /// Calls a method and waits for its answer.
-    ///
-    /// # Errors
-    /// When the connection breaks or the method fails.
     pub(super) fn call(&mut self, peer: Peer<'_>, method: &str, body: &Body) -> Result<Message, DbusError> {
         self.serial += 1;
         let peer = if self.bus { peer } else { Peer { destination: "", ..peer } };
@@ -193,9 +182,6 @@ impl DbusConnection {
     }
 
     /// Waits for a signal of this name for which `is_it` holds.
-    ///
-    /// # Errors
-    /// When the connection breaks or the signal does not arrive.
     pub(super) fn wait_for_signal(
         &mut self,
         member: &str,
@@ -214,9 +200,6 @@ impl DbusConnection {
     }
 
     /// Waits for `time`; signals that arrive meanwhile are kept.
-    ///
-    /// # Errors
-    /// When the connection breaks.
     pub(super) fn pause(&mut self, time: Duration) -> Result<(), DbusError> {
         let end = Instant::now() + time;
         loop {

@@ -46,11 +46,9 @@ const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 pub enum Code {
     /// The request cannot be decoded or stored.
     InvalidArgument = 3,
-    /// The deadline has passed.
     DeadlineExceeded = 4,
     /// It does not exist.
     NotFound = 5,
-    /// It exists already.
     AlreadyExists = 6,
     /// A limit is reached.
     ResourceExhausted = 8,
@@ -82,7 +80,6 @@ pub(crate) type Sink = mpsc::Sender<Result<Vec<u8>, Status>>;
 /// The body of an answer.
 pub enum GrpcReply {
     One(Vec<u8>),
-    /// A stream of messages.
     Stream(mpsc::Receiver<Result<Vec<u8>, Status>>),
 }
 
@@ -93,7 +90,6 @@ pub fn stream() -> (Sink, GrpcReply) {
     (sink, GrpcReply::Stream(messages))
 }
 
-/// The body of an answer.
 pub struct AnswerBody {
     ready: VecDeque<Frame<Bytes>>,
     stream: Option<mpsc::Receiver<Result<Vec<u8>, Status>>>,
@@ -230,10 +226,6 @@ where
     Ok(GrpcReply::One(answer.encode_to_vec()))
 }
 
-/// Decodes a request.
-///
-/// # Errors
-/// When it is not of this type.
 pub(crate) fn decoded<Q: Message + Default>(message: Bytes) -> Result<Q, Status> {
     Q::decode(message).map_err(|error| Status::new(Code::InvalidArgument, format!("request: {error}")))
 }

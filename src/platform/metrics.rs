@@ -14,7 +14,6 @@ use crate::model::types::Timestamp;
 /// The content type of Prometheus' text format.
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// The kind of a family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MetricKind {
     Counter,
@@ -41,7 +40,6 @@ pub(crate) struct Family {
     pub help: &'static str,
     /// Counter, gauge, histogram.
     pub kind: MetricKind,
-    /// Names of labels.
     pub labels: &'static [&'static str],
     /// Upper bounds, ascending, of a histogram's buckets.
     pub buckets: &'static [f64],
@@ -165,7 +163,6 @@ pub(crate) fn begin(family: &'static Family) {
     change(family, &[], |_| Cell::Number(0), |_| {});
 }
 
-/// Sets a gauge.
 pub(crate) fn set(family: &'static Family, values: &[&str], level: f64) {
     change(family, values, |_| Cell::Level(0.0), |cell| *cell = Cell::Level(level));
 }
@@ -263,7 +260,6 @@ impl Text {
         self.line("", labels, value, None);
     }
 
-    /// A sample with its time.
     pub(crate) fn sample_at(&mut self, labels: &[(&str, &str)], value: &dyn Display, at: Timestamp) {
         self.line("", labels, value, Some(at));
     }

@@ -26,7 +26,6 @@ pub mod device_plugin {
     tonic::include_proto!("v1beta1");
 }
 
-/// The registry of plugins.
 #[allow(missing_docs, clippy::all, clippy::pedantic, reason = "generated")]
 pub mod plugin_registration {
     tonic::include_proto!("pluginregistration");

@@ -9,8 +9,10 @@ pub mod notify;
 pub mod shutdown;
 pub mod turns;
 
+use std::any::Any;
 use std::cell::Cell;
 use std::future::Future;
+use std::pin::Pin;
 use std::time::Duration;
 
 use tokio::task::{JoinHandle, LocalSet};
@@ -27,9 +29,6 @@ const BLOCKING_KEEP_ALIVE: Duration = Duration::from_secs(2);
 const SLOW_JOB: Duration = Duration::from_secs(1);
 
 /// Runs `main` to its end on a current-thread runtime, with local tasks available.
-///
-/// # Errors
-/// When the kernel refuses the runtime its descriptors.
 pub fn run<F: Future>(main: F) -> std::io::Result<F::Output> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
@@ -39,20 +38,22 @@ pub fn run<F: Future>(main: F) -> std::io::Result<F::Output> {
         .thread_name("blocking")
         .build()?;
     let tasks = LocalSet::new();
+    let main: Pin<Box<dyn Future<Output = F::Output> + '_>> = Box::pin(main);
     let output = tasks.block_on(&runtime, main);
     // A blocking job that hangs (a dead NFS server) must not keep the process from ending.
     runtime.shutdown_background();
     Ok(output)
 }
 
-/// Spawns a task of this thread. The name is logged when it panics; the caller owns the handle.
+/// Spawns a task of this thread. The name is logged when it panics; the caller owns the handle. The task is boxed:
+/// tokio's own part of a task, some 2 kB, is compiled once for each type of future otherwise.
 pub fn spawn<F>(name: &'static str, task: F) -> JoinHandle<F::Output>
 where
     F: Future + 'static,
     F::Output: 'static,
 {
     log::trace!(task = name; "Started task");
-    tokio::task::spawn_local(task)
+    tokio::task::spawn_local(Box::pin(task) as Pin<Box<dyn Future<Output = F::Output>>>)
 }
 
 thread_local! {
@@ -111,22 +112,24 @@ pub(crate) async fn blocking<T: Send + 'static>(
         tokio::task::yield_now().await;
         return job();
     }
+    let result = pooled(name, Box::new(|| Box::new(job()))).await;
+    *result.downcast().unwrap_or_else(|_| unreachable!("the job returns this type"))
+}
+
+type JobResult = Box<dyn Any + Send>;
+
+/// Of one type for all jobs, so that the pool's part of a job is compiled once.
+async fn pooled(name: &'static str, job: Box<dyn FnOnce() -> JobResult + Send>) -> JobResult {
     let started = std::time::Instant::now();
     let result = tokio::task::spawn_blocking(job).await;
     let took = started.elapsed();
     if took > SLOW_JOB {
         log::warn!(job = name, tookMs = took.as_millis(); "Blocking job was slow");
     }
-    match result {
-        Ok(value) => value,
-        Err(error) => std::panic::resume_unwind(error.into_panic()),
-    }
+    result.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
 }
 
 /// The only function that starts the named threads of blocking components (SQLite, HTTP).
-///
-/// # Errors
-/// When the kernel refuses another thread.
 pub fn spawn_thread(
     name: &'static str,
     body: impl FnOnce() + Send + 'static,

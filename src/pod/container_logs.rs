@@ -17,6 +17,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::model::observed::ContainerStateKind;
+use crate::model::ordered::Sortable as _;
 use crate::model::types::{ContainerId, PodUid, Timestamp};
 use crate::platform::clock::Clock;
 use crate::platform::rt;
@@ -31,7 +32,6 @@ use crate::runtime::Runtime;
 pub(crate) struct LogConfig {
     /// `/var/log/containers`: a link for each container.
     pub links_dir: PathBuf,
-    /// `podLogsDir`.
     pub pod_logs_dir: PathBuf,
     /// When, and how many.
     pub limits: LogLimits,
@@ -102,7 +102,7 @@ fn scan_logs(config: &LogConfig) -> Vec<LogFile> {
     }
     if tight {
         // No rotated file is left: the longest log is rotated now, and removed by the next scan.
-        logs.sort_by_key(|log| std::cmp::Reverse(log.bytes));
+        logs.order_by_key(|log| std::cmp::Reverse(log.bytes));
         logs.truncate(1);
         return logs;
     }
@@ -110,7 +110,6 @@ fn scan_logs(config: &LogConfig) -> Vec<LogFile> {
     logs
 }
 
-/// The targets of the links.
 fn logs(links_dir: &Path) -> Vec<LogFile> {
     let Ok(entries) = fs::read_dir(links_dir) else { return Vec::new() };
     let log = |entry: DirEntry| {
@@ -124,7 +123,6 @@ fn logs(links_dir: &Path) -> Vec<LogFile> {
     entries.flatten().filter_map(log).collect()
 }
 
-/// The rotated files of a log.
 fn rotated_of(log: &Path) -> Vec<Rotated<PathBuf>> {
     let (Some(directory), Some(name)) = (log.parent(), log.file_name().and_then(|name| name.to_str())) else {
         return Vec::new();

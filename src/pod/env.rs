@@ -70,7 +70,6 @@ pub(crate) enum EnvError {
         namespace: String,
         /// Of the object.
         name: String,
-        /// The missing key.
         key: String,
     },
     /// `fieldRef` to a field that upstream does not support.
@@ -91,7 +90,6 @@ pub(crate) enum EnvError {
     /// A variable of an env file that is not optional.
     #[error("environment variable key {key:?} not found in file {path:?}")]
     EnvFileKey {
-        /// The missing key.
         key: String,
         /// In its volume.
         path: String,
@@ -100,9 +98,6 @@ pub(crate) enum EnvError {
 
 /// Variables in order of definition, `envFrom` first; a later definition replaces the value of an earlier
 /// one.
-///
-/// # Errors
-/// The first variable without a value.
 pub(super) fn make_environment(
     pod: &Pod,
     container: &Container,
@@ -238,9 +233,6 @@ fn key_value(
 }
 
 /// The value of a variable's `fieldRef`.
-///
-/// # Errors
-/// When upstream does not support the path.
 pub(super) fn pod_field(pod: &Pod, path: &str, context: &EnvContext<'_>) -> Result<String, EnvError> {
     let first = |ips: &[String]| ips.first().cloned().unwrap_or_default();
     Ok(match path {
@@ -257,9 +249,6 @@ pub(super) fn pod_field(pod: &Pod, path: &str, context: &EnvContext<'_>) -> Resu
 
 /// The value of a `fieldRef` to the pod's metadata, the only fields that volumes may use. Whole label and
 /// annotation maps become lines `key="value"`, quoted as in Go.
-///
-/// # Errors
-/// When upstream does not support the path.
 pub(super) fn metadata_field(pod: &Pod, path: &str) -> Result<String, EnvError> {
     let unsupported = || EnvError::UnsupportedField(path.to_owned());
     let metadata = &pod.metadata;
@@ -324,9 +313,6 @@ fn is_printable(c: char) -> bool {
 }
 
 /// The value of a `resourceFieldRef`; `container` is the default for its `containerName`.
-///
-/// # Errors
-/// When it names an unknown container or resource.
 pub(super) fn resource_value(
     pod: &Pod,
     container: Option<&Container>,

@@ -144,7 +144,6 @@ impl EventRecorder {
         });
     }
 
-    /// The node's name.
     #[must_use]
     pub(crate) fn node_name(&self) -> &str {
         &self.shared.node_name
@@ -203,7 +202,6 @@ pub(crate) fn container_path(list: &str, container: &str) -> String {
     format!("spec.{list}{{{container}}}")
 }
 
-/// What to do with an event.
 struct EventVerdict {
     ring: bool,
     /// How many lines were withheld before this one.

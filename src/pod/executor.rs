@@ -33,8 +33,7 @@ use tokio::sync::OnceCell;
 
 use crate::devices::DeviceManager;
 use crate::model::api::pod::{Container, Pod, ResourceRequirements};
-use crate::model::containers::ContainerKind;
-use crate::model::containers::find_container;
+use crate::model::containers::{ContainerKind, find_container};
 use crate::model::objects::ObjectLookup;
 use crate::model::observed::{ObservedPod, ObservedSandbox};
 use crate::platform::cgroup::CgroupConfig;
@@ -73,13 +72,11 @@ const RETRY_RUNTIME_AFTER: Duration = Duration::from_secs(1);
 #[derive(Clone)]
 pub struct ExecutorConfig {
     pub volumes: VolumeConfig,
-    /// `podLogsDir`.
     pub pod_logs_dir: PathBuf,
     /// `/var/log/containers`.
     pub container_logs_dir: PathBuf,
     /// `<root-dir>/seccomp`.
     pub seccomp_dir: PathBuf,
-    /// `seccompDefault`.
     pub seccomp_default: bool,
     pub node_name: String,
     /// The node's addresses, primary first.
@@ -96,9 +93,7 @@ pub struct ExecutorConfig {
     pub cgroup: CgroupConfig,
     /// Values of the cgroups above them.
     pub node_cgroups: NodeCgroups,
-    /// `clusterDNS`.
     pub cluster_dns: Vec<String>,
-    /// `clusterDomain`.
     pub cluster_domain: String,
     /// `resolvConf`; `None` when explicitly empty.
     pub resolv_conf: Option<PathBuf>,
@@ -153,7 +148,6 @@ struct Run<'a> {
 }
 
 impl<R: Runtime> Executor<R> {
-    /// An executor for one runtime.
     #[must_use]
     pub fn new(
         runtime: Rc<R>,

@@ -16,10 +16,8 @@ mod http;
 mod tests;
 mod tls;
 
-/// `User-Agent` of probes.
 pub(super) const PROBE_USER_AGENT: &str = "kube-probe/1.36";
 
-/// A GET request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HttpGet {
     /// The target; the certificate of TLS is not verified (upstream).
@@ -64,7 +62,6 @@ pub(crate) struct HttpAnswer {
 /// The request had no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum HandlerError {
-    /// The timeout expired.
     #[error("context deadline exceeded")]
     Timeout,
     /// An HTTPS request met a server that speaks plain HTTP.

@@ -27,13 +27,11 @@ const MAX_OUTPUT_CHARS: usize = 1024;
 /// A hook, and the parts of its container that it refers to.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Hook {
-    /// What to do.
     pub handler: LifecycleHandler,
     /// Where named ports are looked up.
     pub ports: Vec<ContainerPort>,
 }
 
-/// The action of a hook.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum HookCall {
     /// Run a command in the container, as it is written (upstream expands nothing here).
@@ -83,9 +81,6 @@ fn restore(annotations: &BTreeMap<String, String>) -> Option<Container> {
 }
 
 /// The call that `hook` makes for a container of a pod with this address.
-///
-/// # Errors
-/// Why the hook cannot run.
 pub(super) fn hook_call(hook: &Hook, pod_ip: Option<&str>) -> Result<HookCall, String> {
     let handler = &hook.handler;
     if let Some(exec) = &handler.exec {

@@ -71,7 +71,6 @@ impl Inbox {
         self.arrived.notify_waiters();
     }
 
-    /// A lifecycle event.
     pub(super) fn push_event(&self, event: PodWorkerEvent) {
         {
             let mut updates = self.updates.borrow_mut();

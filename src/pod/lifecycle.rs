@@ -15,7 +15,6 @@ use crate::model::types::{PodFullName, PodUid, Timestamp};
 /// No pod gets less: upstream's floor.
 pub(super) const MIN_GRACE_SECONDS: i64 = 1;
 
-/// The state of a pod worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PodWorkerState {
     /// Another incarnation of the full name is still there.
@@ -306,7 +305,6 @@ fn seconds(seconds: i64) -> Duration {
     Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
 }
 
-/// The cause for a pod that is removed.
 fn cause_of(event: PodWorkerEvent) -> EndCause {
     match event {
         PodWorkerEvent::Finalizing { .. } => EndCause::Finalizing,

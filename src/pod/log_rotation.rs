@@ -6,6 +6,7 @@
 //!
 //! Pure: what it returns depends on its arguments alone.
 
+use crate::model::ordered::Sortable as _;
 use crate::model::types::Timestamp;
 
 /// `containerLogMaxSize` and `containerLogMaxFiles`.
@@ -17,7 +18,6 @@ pub(crate) struct LogLimits {
     pub max_files: usize,
 }
 
-/// A rotated file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rotated<K> {
     pub key: K,
@@ -54,7 +54,7 @@ pub(super) fn is_rotated(log: &str, name: &str) -> bool {
 /// The files to remove before one more is rotated: with it and the new log there are `max_files`.
 #[must_use]
 pub(crate) fn excess<K>(mut rotated: Vec<Rotated<K>>, limits: LogLimits) -> Vec<K> {
-    rotated.sort_by_key(|file| file.written_at);
+    rotated.order_by_key(|file| file.written_at);
     let keep = limits.max_files.saturating_sub(2);
     let count = rotated.len().saturating_sub(keep);
     rotated.into_iter().take(count).map(|file| file.key).collect()
@@ -64,7 +64,7 @@ pub(crate) fn excess<K>(mut rotated: Vec<Rotated<K>>, limits: LogLimits) -> Vec<
 /// are in bytes.
 #[must_use]
 pub(crate) fn room<K>(mut rotated: Vec<Rotated<K>>, free: u64, total: u64) -> Vec<K> {
-    rotated.sort_by_key(|file| file.written_at);
+    rotated.order_by_key(|file| file.written_at);
     let mut free = free;
     let mut goes = Vec::new();
     for file in rotated {

@@ -9,8 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::model::api::pod::{Container, VolumeMount};
 use crate::model::ordered::Ordered as _;
-use crate::model::runtime_config::absolute;
-use crate::model::runtime_config::{Mount, MountPropagation};
+use crate::model::runtime_config::{Mount, MountPropagation, absolute};
 use crate::pod::env::expand;
 
 /// A mount is invalid: `CreateContainerConfigError`.
@@ -89,9 +88,6 @@ fn expand_sub_path(expression: &str, environment: &[(String, String)]) -> Result
 }
 
 /// Whether the mount is recursively read-only.
-///
-/// # Errors
-/// When it is required and not supported.
 pub(crate) fn recursive_read_only(mount: &VolumeMount, runtime_can: bool) -> Result<bool, MountError> {
     let mode = match mount.recursive_read_only.as_deref() {
         None | Some("" | "Disabled") => return Ok(false),
@@ -122,9 +118,6 @@ pub(super) fn asks_for_recursive_read_only(container: &Container) -> bool {
 }
 
 /// The mount without its source: the caller fills in path, image and labels of the volume.
-///
-/// # Errors
-/// As [`recursive_read_only`].
 pub(super) fn make_mount(mount: &VolumeMount, runtime_can: bool) -> Result<Mount, MountError> {
     Ok(Mount {
         container_path: absolute(&mount.mount_path),

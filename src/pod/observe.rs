@@ -7,8 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::model::observed::{ContainerStateKind, ObservedContainer, ObservedPod};
 use crate::model::types::PodUid;
-use crate::platform::rt;
-use crate::platform::sys;
+use crate::platform::{rt, sys};
 use crate::pod::termination_message::{LOG_TAIL, MESSAGE_MAX, falls_back_to_log, from_log, joined};
 use crate::runtime::{ErrorKind, Runtime, RuntimeError, labels};
 

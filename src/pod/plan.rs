@@ -12,8 +12,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::model::api::pod::{Pod, ResourceRequirements};
-use crate::model::back_off::BackOff;
-use crate::model::back_off::BackOffLimits;
+use crate::model::back_off::{BackOff, BackOffLimits};
 use crate::model::containers::ContainerKind;
 use crate::model::observed::{ObservedContainer, ObservedPod};
 use crate::model::types::{ContainerId, ContainerName, SandboxId, Timestamp};
@@ -55,10 +54,12 @@ pub(crate) enum Action {
         groups: Vec<Vec<StopContainer>>,
         grace_seconds: i64,
     },
-    /// Stop a sandbox and what is left in it.
-    StopSandbox { id: SandboxId },
-    /// Remove a stopped sandbox.
-    RemoveSandbox { id: SandboxId },
+    StopSandbox {
+        id: SandboxId,
+    },
+    RemoveSandbox {
+        id: SandboxId,
+    },
     /// Remove an ended or never started container record.
     RemoveContainer {
         id: ContainerId,
@@ -100,10 +101,8 @@ pub(crate) struct StopContainer {
     pub grace_seconds: Option<i64>,
 }
 
-/// A container to start.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct StartContainer {
-    /// Which container of the spec.
     pub name: ContainerName,
     /// Which list of the spec it is in.
     pub kind: ContainerKind,
@@ -145,7 +144,6 @@ pub(super) struct PlanContext {
     pub max_dead_per_container: usize,
     /// The newest sandbox was read with a status call, so its `ips` and `host_network` are reliable.
     pub sandbox_status_read: bool,
-    /// The published results of probes.
     pub probes: ProbeResults,
     /// The resources that containers were given; one that is not listed has those of its spec.
     pub actuated: Actuated,

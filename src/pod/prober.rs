@@ -20,8 +20,7 @@ use crate::model::api::pod::{Pod, PodStatus};
 use crate::model::observed::ObservedPod;
 use crate::model::types::{PodUid, Timestamp};
 use crate::platform::clock::Clock;
-use crate::platform::metrics;
-use crate::platform::rt;
+use crate::platform::{metrics, rt};
 use crate::pod::events::{EventRecorder, EventType, container_path};
 use crate::pod::inbox::Inbox;
 use crate::pod::network::pod_address;
@@ -40,7 +39,6 @@ use place::Sight;
 use run::Ended;
 use schedule::Schedule;
 
-/// The configuration of probes.
 #[derive(Clone, Debug, Default)]
 pub struct ProberConfig {
     /// The node's addresses, primary first, at which host-network pods are probed.
@@ -123,7 +121,6 @@ impl<R: Runtime> Prober<R> {
         }
     }
 
-    /// The pod has ended.
     pub(crate) fn remove(&self, uid: &PodUid) {
         self.shared.schedule.borrow_mut().remove(uid);
     }

@@ -10,8 +10,7 @@ use std::collections::BTreeMap;
 use crate::model::api::pod::{Container, Pod, ResourceList};
 use crate::model::api::quantity::Quantity;
 use crate::model::containers::{all_containers, is_sidecar};
-use crate::model::runtime_config::CgroupValues;
-use crate::model::runtime_config::{CgroupDriver, LinuxResources};
+use crate::model::runtime_config::{CgroupDriver, CgroupValues, LinuxResources};
 use crate::model::types::{PodSource, PodUid};
 
 const MIN_SHARES: i64 = 2;
@@ -402,7 +401,6 @@ pub(crate) fn is_critical(pod: &Pod) -> bool {
     is_static(pod) || priority(pod) >= SYSTEM_CRITICAL_PRIORITY
 }
 
-/// `oom_score_adj` of a container.
 #[must_use]
 pub(crate) fn oom_score_adj(pod: &Pod, container: &Container, memory_capacity: i64) -> i64 {
     if is_critical(pod) && pod.spec.priority_class_name == "system-node-critical" {

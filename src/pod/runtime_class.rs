@@ -58,9 +58,6 @@ fn without_class(spec: &PodSpec, defines_none: bool) -> Result<(), String> {
 }
 
 /// Adds the fields of a class to a pod that names it.
-///
-/// # Errors
-/// The pod has other values.
 pub(crate) fn apply(spec: &mut PodSpec, class: &RuntimeClassSpec) -> Result<(), String> {
     if let Some(overhead) = &class.overhead {
         if !spec.overhead.is_empty() && spec.overhead != *overhead {

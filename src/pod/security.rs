@@ -77,13 +77,11 @@ pub(super) enum RunAsNonRootError {
         pod: String,
         container: String,
     },
-    /// The image names its user.
     #[error(
         "container has runAsNonRoot and image has non-numeric user ({user}), cannot verify user is non-root \
          (pod: {pod:?}, container: {container})"
     )]
     ImageUserNotNumeric {
-        /// The image's user.
         user: String,
         /// `name_namespace(uid)`.
         pod: String,
@@ -104,9 +102,6 @@ fn run_as_user(pod: &Pod, container: &Container) -> Option<i64> {
 }
 
 /// Refuses a container that must not run as root and would.
-///
-/// # Errors
-/// With upstream's words.
 pub(super) fn check_run_as_non_root(
     pod: &Pod,
     container: &Container,
@@ -315,7 +310,6 @@ fn choice(profile: &SeccompProfile, defaults: &SecurityDefaults) -> SeccompChoic
     }
 }
 
-/// Whether a container is privileged.
 #[must_use]
 pub(crate) fn is_privileged(container: &Container) -> bool {
     of_container(container, |own| own.privileged) == Some(true)

@@ -16,6 +16,7 @@ use tokio::time::Instant;
 
 use crate::model::api::pod::{Pod, PodStatus};
 use crate::model::disruption::is_shutdown_status;
+use crate::model::ordered::Sortable as _;
 use crate::model::revisions::Revisions;
 use crate::model::types::PodUid;
 use crate::platform::metrics::{self, Family};
@@ -182,7 +183,6 @@ impl StatusManager {
         }
     }
 
-    /// Removes the status of a pod.
     pub(crate) fn remove(&self, uid: &PodUid) {
         start::remove(uid);
         let expected = self.expected.borrow_mut().remove(uid);
@@ -221,7 +221,7 @@ impl StatusManager {
     #[must_use]
     pub fn snapshot(&self) -> Vec<Pod> {
         let mut pods = self.published();
-        pods.sort_by(by_name);
+        pods.order_by(by_name);
         pods
     }
 
@@ -234,7 +234,7 @@ impl StatusManager {
             let status = self.last(uid).unwrap_or_else(|| first_status(pod));
             pods.push(Pod { status, ..Pod::clone(pod) });
         }
-        pods.sort_by(by_name);
+        pods.order_by(by_name);
         pods
     }
 

@@ -30,9 +30,6 @@ pub(super) enum PortError {
 }
 
 /// The target of `action`; without a host of its own it is `pod_ip`.
-///
-/// # Errors
-/// There is no such port.
 pub(super) fn http_target(
     action: &HttpGetAction,
     ports: &[ContainerPort],
@@ -49,9 +46,6 @@ pub(super) fn http_target(
 }
 
 /// A port by number, by name, or by a number in quotes.
-///
-/// # Errors
-/// It is none of these.
 pub(super) fn resolve_port(port: &IntOrString, ports: &[ContainerPort]) -> Result<u16, PortError> {
     let number = match port {
         IntOrString::Int(number) => i64::from(*number),
@@ -63,8 +57,6 @@ pub(super) fn resolve_port(port: &IntOrString, ports: &[ContainerPort]) -> Resul
     checked_port(number)
 }
 
-/// # Errors
-/// It is no port.
 pub(super) fn checked_port(number: i64) -> Result<u16, PortError> {
     u16::try_from(number).ok().filter(|port| *port > 0).ok_or(PortError::Invalid(number))
 }

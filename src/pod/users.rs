@@ -16,7 +16,6 @@ use crate::model::types::PodUid;
 /// `userNamespaces.idsPerPod` unless configured.
 pub(crate) const DEFAULT_IDS_PER_POD: u32 = 65_536;
 
-/// The node's share of ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeIds {
     first: u32,
@@ -27,30 +26,17 @@ pub struct NodeIds {
 /// The share cannot be used for pods. The words are upstream's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NodeIdsError {
-    /// `idsPerPod`.
     #[error("kubelet user namespace length {0} is not a multiple of {DEFAULT_IDS_PER_POD}")]
     IdsPerPod(u32),
     /// Where the share begins.
     #[error("kubelet user assigned ID {first} is not a multiple of {ids_per_pod}")]
-    First {
-        first: u32,
-        /// `idsPerPod`.
-        ids_per_pod: u32,
-    },
+    First { first: u32, ids_per_pod: u32 },
     /// The share contains the node's own root.
     #[error("kubelet user assigned ID {first} must be greater or equal to {ids_per_pod}")]
-    Low {
-        first: u32,
-        /// `idsPerPod`.
-        ids_per_pod: u32,
-    },
+    Low { first: u32, ids_per_pod: u32 },
     /// The length is not a multiple of the range.
     #[error("kubelet user assigned IDs length {length} is not a multiple of {ids_per_pod}")]
-    Length {
-        length: u32,
-        /// `idsPerPod`.
-        ids_per_pod: u32,
-    },
+    Length { length: u32, ids_per_pod: u32 },
     /// Fewer ranges than pods.
     #[error("kubelet user assigned IDs are not enough to support {0} pods")]
     TooFew(u32),
@@ -101,9 +87,6 @@ impl NodeIds {
     }
 
     /// Every id except the node's own first ones; the default without configuration.
-    ///
-    /// # Errors
-    /// As [`Self::new`].
     pub(crate) fn all(ids_per_pod: u32, max_pods: u32) -> Result<Self, NodeIdsError> {
         Self::new(ids_per_pod, ids_per_pod.wrapping_neg(), ids_per_pod, max_pods)
     }
@@ -170,7 +153,6 @@ impl UserRanges {
         Self { ids, taken: BTreeMap::new() }
     }
 
-    /// The range of a pod that has one.
     #[must_use]
     pub(super) fn of(&self, uid: &PodUid) -> Option<IdRange> {
         self.taken.get(uid).map(|index| self.ids.range(*index))
@@ -183,9 +165,6 @@ impl UserRanges {
     }
 
     /// Gives a pod that has none the first free range.
-    ///
-    /// # Errors
-    /// There is none.
     pub(super) fn allocate(&mut self, uid: &PodUid) -> Result<IdRange, RangeError> {
         let taken: BTreeSet<u32> = self.taken.values().copied().into_set();
         let index = (0..self.ids.ranges).find(|index| !taken.contains(index)).ok_or(RangeError::Exhausted)?;

@@ -113,7 +113,6 @@ pub(crate) enum VolumeError {
     ClaimNotFound {
         /// Its name in the pod.
         volume: String,
-        /// Name of the claim.
         claim: String,
     },
     /// The claim is for one pod, and another pod uses it.

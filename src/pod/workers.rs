@@ -213,7 +213,6 @@ impl<R: Runtime> PodWorkers<R> {
         unknown
     }
 
-    /// Restarts these containers of a pod.
     pub(crate) fn restart(&self, uid: &PodUid, containers: Vec<ContainerName>) {
         if let Some(worker) = self.shared.workers.borrow().get(uid) {
             worker.inbox.restart(containers);
@@ -303,7 +302,6 @@ impl<R: Runtime> PodWorkers<R> {
         &self.shared.deps.statuses
     }
 
-    /// Pods that have a worker.
     #[must_use]
     pub(crate) fn uids(&self) -> BTreeSet<PodUid> {
         self.shared.workers.borrow().keys().cloned().into_set()

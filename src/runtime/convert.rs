@@ -29,7 +29,6 @@ pub(crate) use observed::{
 pub(crate) use requested::{RequestError, requested_container, requested_resources, requested_sandbox};
 pub(crate) use usage::{disk_from_message, figures_from_message};
 
-/// `PodSandboxConfig`.
 #[must_use]
 pub(crate) fn sandbox_config(config: &SandboxConfig) -> cri::PodSandboxConfig {
     let linux = cri::LinuxPodSandboxConfig {
@@ -57,7 +56,6 @@ pub(crate) fn sandbox_config(config: &SandboxConfig) -> cri::PodSandboxConfig {
     }
 }
 
-/// `ContainerConfig`.
 #[must_use]
 pub(crate) fn container_config(config: &ContainerConfig) -> cri::ContainerConfig {
     let linux = cri::LinuxContainerConfig {
@@ -110,7 +108,6 @@ pub(crate) fn image_spec(image: &str) -> cri::ImageSpec {
     }
 }
 
-/// `AuthConfig`.
 #[must_use]
 pub(super) fn auth_config(auth: &ImageAuth) -> cri::AuthConfig {
     cri::AuthConfig {
@@ -136,7 +133,6 @@ pub(crate) fn grace_seconds(grace: Duration) -> i64 {
     i64::try_from(seconds).unwrap_or(i64::MAX)
 }
 
-/// `LinuxContainerResources`.
 #[must_use]
 pub(crate) fn resources(resources: &LinuxResources) -> cri::LinuxContainerResources {
     let hugepages = |(page_size, limit): &(String, u64)| cri::HugepageLimit {

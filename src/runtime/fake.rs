@@ -66,7 +66,6 @@ pub struct CallRecord {
 /// Where an incarnation of the agent dies, counted in its own calls from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CrashPoint {
-    /// The number of the call.
     pub call: u64,
     /// The call still takes effect on the world.
     pub after_effect: bool,

@@ -77,7 +77,6 @@ pub enum FlagError {
     /// No short flag of that letter.
     #[error("unknown shorthand flag: '{flag}' in -{flag}")]
     UnknownShort { flag: char },
-    /// The value is missing.
     #[error("flag needs an argument: --{flag}")]
     NoValue { flag: String },
     /// The value does not fit.
@@ -106,7 +105,6 @@ pub enum FileError {
     /// It is too large to be a configuration.
     #[error("larger than {limit} bytes")]
     TooLarge { limit: u64 },
-    /// The file is empty.
     #[error("the file is empty; expected apiVersion: {API_VERSION}, kind: {KIND}")]
     Empty,
     /// More than one document.
@@ -139,7 +137,6 @@ pub enum FileError {
 
 /// The group and version of the configuration.
 pub(in crate::agent) const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
-/// The kind of the configuration.
 pub(in crate::agent) const KIND: &str = "KubeletConfiguration";
 
 /// A conflict of run-once with another setting.
@@ -148,13 +145,10 @@ pub enum RunOnceError {
     /// With an API server.
     #[error("only pods of files and URLs are supported; remove --kubeconfig")]
     WithKubeconfig,
-    /// With the server.
     #[error("the server is never started; remove --enable-server")]
     WithServer,
-    /// An unknown word.
     #[error("--runonce-wait={word} is not supported; use running or completed")]
     Wait { word: String },
-    /// The timeout is zero.
     #[error("--runonce-timeout must be more than zero")]
     Timeout,
     /// A related flag without `--runonce`.

@@ -20,7 +20,6 @@ pub(super) struct SettingField {
     pub(super) path: &'static str,
     /// The kubelet's flag for it; empty when there is none.
     pub(super) flag: &'static str,
-    /// The syntax of its values.
     pub(super) kind: ValueKind,
     /// The file's default in flag syntax; `None` means unset.
     pub(super) default: Option<&'static str>,
@@ -51,7 +50,6 @@ impl SettingField {
     }
 }
 
-/// The field of a path.
 pub(super) fn by_path(path: &str) -> Option<&'static SettingField> {
     FIELDS.iter().find(|field| field.path == path)
 }
@@ -188,7 +186,6 @@ macro_rules! items {
 }
 
 items! {
-    /// Verbosity of one module.
     VmoduleItem { file_pattern: String, verbosity: u32, }
     /// A taint the node registers with.
     ConfigTaint { key: String, value: String, effect: String, time_added: Option<String>, }

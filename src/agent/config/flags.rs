@@ -44,14 +44,12 @@ impl FromFlag for RunOnceWait {
 pub(super) struct Flag {
     /// Its name, with dashes.
     pub(super) name: &'static str,
-    /// The syntax of its values.
     pub(super) kind: ValueKind,
     /// In flag syntax.
     pub(super) default: &'static str,
     pub(super) family: Family,
     /// This version acts on it.
     pub(super) is_implemented: bool,
-    /// The deprecation message.
     pub(super) deprecated: Option<&'static str>,
     /// One line for `--help`.
     pub(super) help: &'static str,
@@ -73,7 +71,6 @@ pub(super) struct Removed {
 /// The meaning of a spelling on the command line.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum FlagTarget {
-    /// A field of the file.
     Field(&'static SettingField),
     /// Any other flag.
     Flag(&'static Flag),

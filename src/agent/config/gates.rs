@@ -25,7 +25,6 @@ struct Gate {
     stage: Stage,
 }
 
-/// Which gates are on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FeatureGates(BTreeMap<&'static str, bool>);
 

@@ -8,6 +8,7 @@ use super::fields::FIELDS;
 use super::flags::{ALIASES, FLAGS, Family, Flag};
 use super::resolve::EMBEDDED;
 use super::value::ValueKind;
+use crate::model::ordered::Sortable as _;
 
 const INTRODUCTION: &str = "\
 agent is a kubelet for the edge. It runs the pods of manifest files and URLs on this machine, with or without a
@@ -79,7 +80,7 @@ pub(super) fn text() -> String {
     text.push_str("\nFlags for configuration file fields (a flag overrides the file):\n");
     let mut fields: Vec<_> =
         FIELDS.iter().filter(|field| !field.flag.is_empty() && field.flag != "runonce").collect();
-    fields.sort_by_key(|field| field.flag);
+    fields.order_by_key(|field| field.flag);
     for field in fields {
         let dash = if field.flag == "v" { "  -v, --" } else { "      --" };
         let default =

@@ -13,6 +13,7 @@ use super::tree;
 use crate::codec::yaml::yaml_to_values;
 use crate::model::api::decode::decode;
 use crate::model::objects::ObjectKind;
+use crate::model::ordered::Sortable as _;
 
 /// A configuration has a few kilobytes; this is two orders of magnitude more.
 const MAX_FILE_BYTES: u64 = 1 << 20;
@@ -54,7 +55,7 @@ fn walk(directory: &Path, found: &mut Vec<PathBuf>, budget: &mut usize) -> Resul
         *budget = budget.checked_sub(1).ok_or_else(|| fail(FileError::TooMany { limit: MAX_ENTRIES }))?;
         entries.push(entry);
     }
-    entries.sort_by_key(std::fs::DirEntry::file_name);
+    entries.order_by_key(std::fs::DirEntry::file_name);
     for entry in entries {
         let path = entry.path();
         // As in upstream's walk, a link to a directory is not followed; a link to a file is read.

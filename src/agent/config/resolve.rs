@@ -16,7 +16,6 @@ use super::tree::{self, Mention};
 
 use crate::model::ordered::Ordered as _;
 
-/// The origin of a setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// The kubelet's default.
@@ -54,7 +53,6 @@ impl fmt::Display for Origin {
 /// Origin of every field by its path, and of every other flag as `--name`.
 pub(crate) type Provenance = BTreeMap<String, Origin>;
 
-/// The merged layers.
 #[derive(Debug)]
 pub(super) struct Layered {
     pub(super) document: Value,

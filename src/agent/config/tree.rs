@@ -26,7 +26,6 @@ pub(super) fn set(tree: &mut Value, path: &str, value: Value) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mention {
     None,
-    /// With a value.
     Value,
     /// With null, at the path or above it.
     Null,

@@ -29,7 +29,6 @@ pub(super) enum ValueKind {
     Text,
     /// A quantity such as `10Mi`.
     Quantity,
-    /// An IP address.
     Ip,
     /// `a,b`; repeated flags append.
     List,

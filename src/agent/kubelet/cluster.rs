@@ -13,6 +13,7 @@ use crate::devices::DeviceManager;
 use crate::model::disruption::Pressure;
 use crate::model::node_changes::NodeBase;
 use crate::model::objects::{LocalObjects, ObjectKind, VersionedObject, wire};
+use crate::model::ordered::Sortable as _;
 use crate::model::revisions::Revisions;
 use crate::model::types::{PodUid, Timestamp};
 use crate::node::shutdown::rules::NODE_MESSAGE;
@@ -100,7 +101,7 @@ fn shown_images(images: Vec<RuntimeImage>, most: Option<usize>) -> Vec<Image> {
         Image { names: image.names, size: image.size_bytes }
     };
     let mut images: Vec<Image> = images.into_iter().map(shown).collect();
-    images.sort_by_key(|image| Reverse(image.size));
+    images.order_by_key(|image| Reverse(image.size));
     images.truncate(most.unwrap_or(usize::MAX));
     images
 }

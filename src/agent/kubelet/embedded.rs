@@ -65,9 +65,6 @@ pub(super) fn policy_without_effect(policy: Option<PathBuf>) -> Option<ProblemRe
 }
 
 /// `podCIDR`, one or, separated by a comma, one of each family; otherwise the defaults.
-///
-/// # Errors
-/// The first invalid one.
 pub(crate) fn subnets(given: &str) -> Result<Vec<Subnet>, SubnetError> {
     if given.is_empty() {
         let machine_id = std::fs::read("/etc/machine-id").unwrap_or_default();

@@ -15,7 +15,8 @@ use crate::desired::source::{Accept, REASON_EMPTY};
 use crate::model::api::pod::Pod;
 use crate::model::observed::ObservedContainer;
 use crate::model::types::{ContainerId, ContainerName, PodSource, PodUid, SandboxId};
-use crate::node::stats::{Ask, AskRuntime, RuntimeAnswer, Stats, Summary};
+use crate::node::stats::{Ask, AskRuntime, RuntimeAnswer, Stats};
+use crate::node::usage::Summary;
 use crate::platform::logging::chain;
 use crate::pod::events::EventRecorder;
 use crate::pod::status::StatusManager;
@@ -85,7 +86,6 @@ impl SandboxStreams for CriRuntime {
 }
 
 pub(in crate::agent) struct NodeService<R> {
-    /// The node's name.
     pub name: String,
     /// The effective configuration, with secrets masked.
     pub configuration: Value,

@@ -93,7 +93,6 @@ pub(super) fn object_trouble(key: &StoreKey, unsealed: Option<String>, loaded: &
     ObjectTrouble { key, lost }
 }
 
-/// Trouble with objects in the store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObjectTrouble {
     /// The key cannot be used and Secrets are not stored, or plain text may be left.

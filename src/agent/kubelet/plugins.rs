@@ -8,8 +8,7 @@ use std::rc::Rc;
 use tokio::task::JoinHandle;
 
 use super::report::LoopView;
-use crate::devices::DeviceManager;
-use crate::devices::plugins;
+use crate::devices::{DeviceManager, plugins};
 use crate::platform::logging::chain;
 use crate::pod::status::StatusManager;
 use crate::pod::workers::PodWorkers;

@@ -32,19 +32,16 @@ use crate::serve::server::report::{
 pub struct Identity {
     /// Release of the agent.
     pub version: String,
-    /// Name of the node.
     pub node_name: String,
     /// When the process started.
     pub started_at: Timestamp,
     /// The runtime's endpoint.
     pub endpoint: String,
-    /// The store's file.
     pub store_path: String,
     /// The path or URL of each source.
     pub origins: BTreeMap<PodSource, String>,
     /// The directory of claims.
     pub volumes_dir: PathBuf,
-    /// Trouble with the objects in the store.
     pub object_trouble: ObjectTrouble,
     pub api: ApiReport,
 }

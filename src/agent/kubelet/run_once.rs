@@ -69,7 +69,6 @@ enum RunOnceVerdict {
     Running,
     Succeeded,
     Failed(String),
-    /// Rejected by admission.
     Rejected(String),
 }
 

@@ -52,7 +52,6 @@ pub enum ServingError {
 /// The interval of retrying servers that cannot start.
 const RETRY: Duration = Duration::from_secs(10);
 
-/// What is served, and where.
 pub(super) struct ServingConfig {
     pub(super) health: Option<SocketAddr>,
     pub(super) read_only: Option<SocketAddr>,

@@ -21,10 +21,9 @@ use crate::agent::kubelet::open_store::{
     object_trouble, open_store, remember_node, report_upgrade, store_key,
 };
 use crate::agent::kubelet::report::{Identity, LoopView};
-use crate::agent::kubelet::resources;
 use crate::agent::kubelet::run_once::{self, RunOnceConfig, RunOnceOutcome};
 use crate::agent::kubelet::serving::{self, ServingError};
-use crate::agent::kubelet::{Kubelet, cgroup_root, cluster, embedded, node_manager, plugins};
+use crate::agent::kubelet::{Kubelet, cgroup_root, cluster, embedded, node_manager, plugins, resources};
 use crate::desired::pod_config::PodConfig;
 use crate::desired::pod_config::edit::{Edit, Editor};
 use crate::desired::rollout::RolloutConfig;
@@ -69,42 +68,32 @@ const SOURCE_QUEUE: usize = 2;
 /// PLEG snapshots that the loop has not processed yet.
 const PLEG_QUEUE: usize = 4;
 
-/// The environment variables of a daemon.
 #[derive(Clone, Debug, Default)]
 pub struct DaemonEnvironment {
-    /// `NOTIFY_SOCKET`.
     pub notify_socket: Option<String>,
-    /// `WATCHDOG_USEC`.
     pub watchdog_usec: Option<String>,
-    /// `WATCHDOG_PID`.
     pub watchdog_pid: Option<String>,
     /// `DBUS_SYSTEM_BUS_ADDRESS`.
     pub system_bus_address: Option<String>,
     /// `RC_SVCDIR`.
     pub openrc_state: Option<String>,
-    /// `CREDENTIALS_DIRECTORY`.
     pub credentials_directory: Option<PathBuf>,
 }
 
 /// The agent cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
-    /// The embedded runtime.
     #[error(transparent)]
     Embedded(#[from] OpenError),
-    /// The pod subnets are invalid.
     #[error("podCIDR")]
     PodCidr(#[source] SubnetError),
-    /// The endpoint is invalid.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
     /// More is reserved than the node has. Upstream's message.
     #[error("invalid Node Allocatable configuration. {0}")]
     Reservations(String),
-    /// The pods' cgroups.
     #[error(transparent)]
     CgroupRoot(#[from] HeldError),
-    /// The lock file.
     #[error(transparent)]
     Lock(#[from] lock::LockError),
     /// The thread that waits for the lock file.
@@ -128,7 +117,6 @@ pub enum SetupError {
     UserNamespaces(#[source] ShareError),
     #[error(transparent)]
     Notify(#[from] NotifyError),
-    /// The HTTP client.
     #[error("start the HTTP client")]
     Http(#[source] HttpError),
     /// Signal handlers or the runtime.

@@ -130,8 +130,6 @@ pub(super) fn help(command: &str, phases: &Phases) -> String {
 }
 
 impl InitOptions {
-    /// # Errors
-    /// An option that the command does not have, or one without its value.
     pub(super) fn parse(command: &str, arguments: &[String], phases: &Phases) -> Result<Self, UsageError> {
         let mut options = Self { rootfs: PathBuf::from("/"), ..Self::default() };
         let end = arguments.iter().position(|argument| argument == "--");

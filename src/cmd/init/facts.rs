@@ -101,7 +101,6 @@ pub(in crate::cmd) struct MachineFacts {
     pub ipv4_forwarding: Option<bool>,
 }
 
-/// The cgroup hierarchy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::cmd) enum Cgroups {
     /// No cgroup file system at all.
@@ -126,12 +125,10 @@ pub(in crate::cmd) struct Swap {
     pub bytes: u64,
 }
 
-/// A service of the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Service {
     /// It has a unit or a script.
     pub installed: bool,
-    /// It is enabled at boot.
     pub enabled: bool,
     /// One of its processes, if it runs.
     pub process: Option<u32>,
@@ -151,7 +148,6 @@ pub(crate) struct Route {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum InitSystem {
-    /// systemd is running.
     Systemd,
     /// OpenRC is installed.
     OpenRc,

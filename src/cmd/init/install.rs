@@ -5,11 +5,9 @@
 
 use std::path::{Path, PathBuf};
 
-/// The directory of manifests.
 pub(super) const MANIFESTS: &str = "/etc/kubernetes/manifests";
 /// kubeadm's path of the administrator's kubeconfig.
 pub(super) const ADMIN_CONF: &str = "/etc/kubernetes/admin.conf";
-/// The manifest of `--example`.
 pub(super) const EXAMPLE_FILE: &str = "/etc/kubernetes/manifests/hello.yaml";
 /// The unit of an administrator; those of packages are in [`PACKAGED_UNITS`].
 pub(super) const UNIT: &str = "/etc/systemd/system/agent.service";
@@ -102,7 +100,6 @@ seccompDefault: true
     )
 }
 
-/// The example pod.
 pub(super) const EXAMPLE: &str = "\
 # Written by agent init --example: a web server on port 8080 of this machine. The agent picks up changes to this file.
 apiVersion: v1

@@ -7,12 +7,11 @@
 //! Owns the order and the output. Nothing is written in a dry run.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use std::{fs, io};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -483,7 +482,6 @@ enum Standing {
     OtherCa,
 }
 
-/// The state of an existing kubeconfig.
 fn kubeconfig_state(text: &str, authority: &Authority, now: crate::model::types::Timestamp) -> Standing {
     let value = |key: &str| {
         let line = text.lines().find_map(|line| line.trim().strip_prefix(key)?.strip_prefix(':'));

@@ -44,13 +44,11 @@ pub(in crate::cmd) struct PreflightFinding {
     pub severity: Severity,
     /// The observed state.
     pub seen: String,
-    /// The required state.
     pub required: String,
     /// What is wrong; empty if nothing is.
     pub message: String,
     /// The remedy, in words.
     pub fix: String,
-    /// The commands for the remedy.
     pub commands: Vec<String>,
 }
 
@@ -169,7 +167,6 @@ pub(in crate::cmd) struct Purpose {
     pub manifests: PathBuf,
     /// `containerRuntimeEndpoint`.
     pub endpoint: String,
-    /// Ports of its servers.
     pub ports: Vec<WantedPort>,
     /// A control plane is to run here too: kubeadm's minimums apply.
     pub control_plane: bool,
@@ -179,13 +176,10 @@ pub(in crate::cmd) struct Purpose {
     pub subnets: Vec<Subnet>,
     /// `--bridge-name`.
     pub bridge: String,
-    /// `failSwapOn`.
     pub fail_swap_on: bool,
-    /// `failCgroupV1`.
     pub fail_cgroup_v1: bool,
 }
 
-/// Ports of a control plane on this machine.
 const CONTROL_PLANE_PORTS: [u16; 5] = [6443, 10259, 10257, 2379, 2380];
 
 impl Purpose {
@@ -374,7 +368,6 @@ pub(in crate::cmd) fn to_json(findings: &[PreflightFinding]) -> Value {
     })
 }
 
-/// Whether a finding is an error.
 #[must_use]
 pub(in crate::cmd) fn has_errors(findings: &[PreflightFinding]) -> bool {
     findings.iter().any(|finding| finding.severity == Severity::Error)

@@ -11,16 +11,15 @@ use std::path::{Path, PathBuf};
 
 use super::args::InitOptions;
 use super::facts::InitSystem;
-use super::install;
-use super::preflight;
-use super::{CONFIG_FILE, DEFAULTS_FILE, InitError, InitSession, machine_of, resolve, service};
+use super::{
+    CONFIG_FILE, DEFAULTS_FILE, InitError, InitSession, install, machine_of, preflight, resolve, service,
+};
 use crate::agent::config::Resolved;
 use crate::agent::kubelet::previous_runtimes;
 use crate::agent::kubelet::setup::configs;
 use crate::model::objects::VOLUMES_DIR;
-use crate::platform::logind;
-use crate::platform::rt;
 use crate::platform::sys::{dir, lock, mount};
+use crate::platform::{logind, rt};
 use crate::pod::volume::{MOUNT_MARK, unshare_mounts_below};
 use crate::store;
 

@@ -10,10 +10,9 @@
 //! The image is one file: a program of a few dozen bytes that writes a word and exits with a number, so that
 //! the test needs nothing of the machine, and works whether or not the agent itself is a static program.
 
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use std::{fs, io};
 
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -22,8 +21,7 @@ use super::preflight::PreflightFinding;
 use crate::codec::cri_log;
 use crate::model::labels;
 use crate::model::observed::ContainerStateKind;
-use crate::model::runtime_config::CgroupDriver;
-use crate::model::runtime_config::CgroupValues;
+use crate::model::runtime_config::{CgroupDriver, CgroupValues};
 use crate::model::types::PodRef;
 use crate::platform::cgroup::{self, CgroupConfig};
 use crate::platform::clock::Clock;
@@ -45,7 +43,6 @@ mod program;
 
 /// The check's name: upstream's for a runtime that has to answer.
 const NAME: &str = "CRI";
-/// Image and container.
 const IMAGE: &str = "localhost/preflight:1";
 const UID: &str = "00000000-0000-0000-0000-000000000000";
 /// A slow SD card takes a second; a machine that takes longer than this hangs.

@@ -74,8 +74,6 @@ pub(super) struct UpgradeOptions {
 }
 
 impl UpgradeOptions {
-    /// # Errors
-    /// An unknown option, or one without its value.
     pub(super) fn parse(arguments: &[String]) -> Result<Self, UsageError> {
         let mut options = Self {
             what: String::new(),

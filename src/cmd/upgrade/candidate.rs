@@ -24,7 +24,6 @@ const LONGEST_ANSWER: u64 = 4096;
 /// Magic, class, byte order; `e_machine` is further on.
 const ELF_IDENTITY: usize = 6;
 const ELF_MACHINE: std::ops::Range<usize> = 18..20;
-/// The package's list of files.
 const PACKAGE_LIST: &str = "/var/lib/dpkg/info/edge-agent.list";
 
 /// Why the file may not replace the agent.

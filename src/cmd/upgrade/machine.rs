@@ -19,7 +19,6 @@ use crate::serve::server::ObjectDetail;
 use crate::store::upgrade as records;
 use crate::store::upgrade::rules::{Answering, Effect, InPlace, Seen, UpgradeRecord, lost};
 
-/// The mode of a program.
 const MODE: u32 = 0o755;
 
 /// Identifies a file without reading it.

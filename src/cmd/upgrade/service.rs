@@ -2,12 +2,11 @@
 //!
 //! Owns the calls and the files of the watch's service, which exists only during an upgrade.
 
-use std::fs;
-use std::io;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
+use std::{fs, io};
 
 use crate::platform::sys::{command, durable, node};
 
@@ -64,9 +63,6 @@ pub(super) enum Service {
 
 impl Service {
     /// The service manager that started the agent with this process id.
-    ///
-    /// # Errors
-    /// It is not a known one.
     pub(super) fn find(pid: &str) -> Result<Self, String> {
         let help = "use --restart-command, or --no-restart and restart it manually";
         if node::systemd_is_running() {
@@ -103,9 +99,6 @@ impl Service {
 
     /// Restarts the agent's service. Does not wait for systemd: a program that hangs at its start would block
     /// the watch that has to detect it.
-    ///
-    /// # Errors
-    /// The service manager's message.
     pub(super) fn restart(&self) -> Result<(), String> {
         match self {
             Self::Systemd => call(&[&["systemctl", "--no-block", "restart", "agent.service"]]),

@@ -66,14 +66,12 @@ pub struct Edit {
 /// The actions for the loop after an edit.
 #[derive(Default)]
 pub(crate) struct Edited {
-    /// The changes of the desired pods.
     pub changes: Vec<PodChange>,
     /// Grace periods of terminating pods, also of those that were terminating before.
     pub graces: Vec<(Rc<Pod>, Option<i64>)>,
     pub restart: Option<(PodUid, Vec<ContainerName>)>,
     /// New versions of terminating pods.
     pub terminating: Vec<Rc<Pod>>,
-    /// The notes have changed.
     pub notes: bool,
 }
 

@@ -28,7 +28,6 @@ pub struct Notes {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mirror {
     pub uid: String,
-    /// `creationTimestamp`.
     pub created: Timestamp,
 }
 

@@ -93,7 +93,6 @@ impl PodConfig {
     }
 }
 
-/// The identity of a problem.
 fn identity(problem: &SourceProblem) -> (&str, &str) {
     (&problem.origin, &problem.message)
 }

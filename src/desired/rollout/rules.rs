@@ -42,7 +42,6 @@ pub(crate) enum Progress {
     Waiting(String),
 }
 
-/// The times of a rollout in this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RolloutTimes {
     /// The length of the whole rollout.
@@ -160,7 +159,6 @@ impl RolloutPhase {
     }
 }
 
-/// The progress of a pod with this status.
 #[must_use]
 pub(crate) fn progress(status: Option<&PodStatus>) -> Progress {
     let Some(status) = status else { return Progress::Waiting("not started yet".to_owned()) };

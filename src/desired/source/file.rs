@@ -15,10 +15,9 @@ pub mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use std::{fs, io};
 
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
@@ -62,7 +61,6 @@ pub(crate) struct FileConfig {
     pub node_name: String,
 }
 
-/// The source `file`.
 #[derive(Debug)]
 pub(crate) struct FileSource {
     config: FileConfig,

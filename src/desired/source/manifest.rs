@@ -29,7 +29,6 @@ const MAX_OBJECTS: usize = 5_000;
 /// Warnings and problems kept of one manifest; more would not help the user.
 const MAX_NOTES: usize = 100;
 
-/// The content of a manifest.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Manifest {
     /// Pods that decoded, in order, neither defaulted nor validated.
@@ -80,7 +79,6 @@ impl std::fmt::Display for ManifestNote {
     }
 }
 
-/// One raw object.
 struct Raw {
     place: String,
     value: Value,

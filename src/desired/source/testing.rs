@@ -60,7 +60,6 @@ pub(in crate::desired) fn stored(name: &str, version: &str, origin: impl AsRef<P
     SourcePod { pod: Rc::new(parsed.pods.into_iter().next().unwrap()), origin: origin.location }
 }
 
-/// The name in the manifest.
 pub(in crate::desired) fn written_name(pod: &SourcePod) -> &str {
     pod.pod.metadata.name.strip_suffix("-n").unwrap()
 }

@@ -39,7 +39,6 @@ pub(crate) struct UrlConfig {
     pub check_frequency: Duration,
     /// Trust these authorities instead of the system's.
     pub ca_file: Option<PathBuf>,
-    /// The client certificate.
     pub client: Option<ClientFiles>,
     /// A file with a bearer token, read for each request: it may be renewed at any time.
     pub token_file: Option<PathBuf>,

@@ -17,9 +17,6 @@ pub(super) fn check(spec: &PodSpec) -> Result<(), &'static str> {
 }
 
 /// Checks a pod of the API, whose service account is checked elsewhere. Optional references are allowed.
-///
-/// # Errors
-/// As [`check`].
 pub(super) fn check_of_api(spec: &PodSpec) -> Result<(), &'static str> {
     check_all(spec, |projection| {
         let bundle = projection.cluster_trust_bundle.as_ref();

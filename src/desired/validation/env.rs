@@ -136,7 +136,6 @@ pub(super) fn field_ref(field: &ObjectFieldSelector, used: FieldUse, at: &Path<'
     }
 }
 
-/// A reference to a container's resources.
 pub(super) fn resource_field_ref(
     reference: &ResourceFieldSelector,
     used: FieldUse,

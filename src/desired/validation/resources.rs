@@ -42,7 +42,6 @@ fn is_whole(amount: Quantity) -> bool {
     amount == Quantity::from_units(amount.value())
 }
 
-/// A container's requirements.
 pub(super) fn validate(resources: &ResourceRequirements, at: &Path<'_>, errors: &mut Errors) {
     validate_list(&resources.limits, &at.child("limits"), errors);
     validate_list(&resources.requests, &at.child("requests"), errors);

@@ -14,7 +14,6 @@ const NOT_AN_OPERATOR: &str = "not a valid selector operator";
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 
-/// The items of a list in an object.
 fn items<'v>(object: &'v Value, field: &str) -> &'v [Value] {
     object.get(field).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
 }

@@ -118,7 +118,6 @@ fn sysctls(sysctls: &[Sysctl], spec: &PodSpec, at: &Path<'_>, errors: &mut Error
     }
 }
 
-/// A container's context.
 pub(super) fn container(
     context: &SecurityContext,
     host_users: Option<bool>,

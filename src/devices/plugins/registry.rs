@@ -29,7 +29,6 @@ const NOTIFY_LIMIT: Duration = Duration::from_secs(5);
 const FIRST_RETRY: Duration = Duration::from_millis(500);
 const LONGEST_RETRY: Duration = Duration::from_secs(122);
 
-/// The state of a socket.
 enum Socket {
     /// The plugin answered and was notified of its registration status.
     Answered,

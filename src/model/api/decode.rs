@@ -30,9 +30,6 @@ pub struct DecodeError {
 
 /// Decodes `value`. A null member counts as absent, as in Go. Unknown fields are collected, not refused: the
 /// caller decides how strict to be.
-///
-/// # Errors
-/// The first field whose value does not fit.
 pub fn decode<T: DeserializeOwned>(mut value: Value) -> Result<Decoded<T>, DecodeError> {
     prune_nulls(&mut value);
     let track = Track::default();

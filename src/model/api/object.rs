@@ -115,7 +115,6 @@ pub enum AnyObject {
 }
 
 impl AnyObject {
-    /// `metadata`.
     #[must_use]
     pub fn metadata(&self) -> &ObjectMeta {
         match self {

@@ -39,10 +39,6 @@ pub struct QuantityError {
 }
 
 impl Quantity {
-    /// Reads a quantity.
-    ///
-    /// # Errors
-    /// When the number or its suffix is malformed.
     pub fn parse(text: &str) -> Result<Self, QuantityError> {
         parse(text).ok_or_else(|| QuantityError { text: text.chars().take(64).collect() })
     }

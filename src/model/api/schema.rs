@@ -62,14 +62,11 @@ pub struct Type<'s> {
     index: usize,
 }
 
-/// A field of a type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field<'s> {
     /// As in JSON.
     pub name: &'s str,
-    /// The field is required.
     pub is_required: bool,
-    /// The shape of its value.
     pub shape: &'s str,
     pub text: &'s str,
     marks: &'s str,
@@ -157,7 +154,6 @@ impl Schema {
         }
     }
 
-    /// The type of a kind.
     #[must_use]
     pub fn of_kind(&self, group_version: &str, kind: &str) -> Option<Type<'_>> {
         self.types().find(|known| {
@@ -260,7 +256,6 @@ impl<'s> Type<'s> {
         })
     }
 
-    /// The field of this name.
     #[must_use]
     pub fn field(self, name: &str) -> Option<Field<'s>> {
         self.fields().find(|field| field.name == name)
@@ -274,7 +269,6 @@ impl<'s> Field<'s> {
         has(self.marks, word)
     }
 
-    /// The value of a mark.
     #[must_use]
     pub fn mark(&self, name: &str) -> Option<&'s str> {
         mark(self.marks, name)

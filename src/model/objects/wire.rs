@@ -103,9 +103,6 @@ pub(crate) fn local(wire: AnyObject) -> (LocalObject, BadKeys) {
 }
 
 /// The object and the fields its type does not have.
-///
-/// # Errors
-/// The first field whose value does not fit.
 pub(crate) fn decode_object(kind: ObjectKind, value: Value) -> Result<(AnyObject, Vec<String>), DecodeError> {
     Ok(match kind {
         ObjectKind::ConfigMap => {

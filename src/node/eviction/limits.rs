@@ -4,9 +4,10 @@
 //! Owns upstream's order and texts (`localStorageEviction`). As upstream, a critical pod's limits are not
 //! enforced.
 
-use super::rank::{DiskUse, Disks, PodUse, is_candidate};
+use super::rank::{Disks, is_candidate};
 use crate::model::api::pod::Pod;
 use crate::model::containers::all_containers;
+use crate::node::usage::PodUse;
 use crate::pod::resources::pod_limits;
 
 const RESOURCE: &str = "ephemeral-storage";
@@ -38,17 +39,18 @@ pub(crate) fn exceeded(pod: &Pod, usage: &PodUse, disks: Disks) -> Option<(&'sta
 fn volume(pod: &Pod, usage: &PodUse) -> Option<String> {
     pod.spec.volumes.iter().find_map(|volume| {
         let limit = volume.empty_dir.as_ref()?.size_limit?;
-        let (_, used, _) = usage.volumes.iter().find(|(name, _, _)| *name == volume.name)?;
-        let is_over = limit.value() > 0 && used.bytes? > u64::try_from(limit.value()).unwrap_or(u64::MAX);
+        let used = usage.volumes.iter().find(|used| used.name == volume.name)?.fs.used?;
+        let is_over = limit.value() > 0 && used > u64::try_from(limit.value()).unwrap_or(u64::MAX);
         is_over.then(|| format!("Usage of EmptyDir volume {:?} exceeds the limit \"{limit}\". ", volume.name))
     })
 }
 
 fn whole(pod: &Pod, usage: &PodUse) -> Option<String> {
     let limit = pod_limits(pod).get(RESOURCE).copied()?;
-    let containers = usage.containers.iter().flat_map(|container| [container.rootfs, container.logs]);
-    let volumes = usage.volumes.iter().filter(|(_, _, own)| *own).map(|(_, used, _)| *used);
-    let used = containers.chain(volumes).filter_map(|part| part.bytes).fold(0, u64::saturating_add);
+    let containers =
+        usage.containers.iter().flat_map(|container| [container.rootfs, container.logs]).flatten();
+    let volumes = usage.volumes.iter().filter(|volume| volume.is_ephemeral).map(|volume| volume.fs);
+    let used = containers.chain(volumes).filter_map(|part| part.used).fold(0, u64::saturating_add);
     let is_over = used > u64::try_from(limit.value()).unwrap_or(u64::MAX);
     is_over
         .then(|| format!("Pod ephemeral local storage usage exceeds the total limit of containers {limit}. "))
@@ -60,8 +62,9 @@ fn container(pod: &Pod, usage: &PodUse, disks: Disks) -> Option<String> {
         let container = usage.containers.iter().find(|container| container.name == spec.name)?;
         // Upstream: with a separate image file system, images and layers do not count against the node's
         // disk.
-        let rootfs = if disks.has_imagefs { DiskUse::default() } else { container.rootfs };
-        let used = [rootfs, container.logs].iter().filter_map(|part| part.bytes).fold(0, u64::saturating_add);
+        let rootfs = container.rootfs.filter(|_| !disks.has_imagefs);
+        let parts = [rootfs, container.logs].into_iter().flatten();
+        let used = parts.filter_map(|part| part.used).fold(0, u64::saturating_add);
         let is_over = used > u64::try_from(limit.value()).unwrap_or(u64::MAX);
         is_over.then(|| {
             format!("Container {} exceeded its local ephemeral storage limit \"{limit}\". ", container.name)

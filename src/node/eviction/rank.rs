@@ -8,42 +8,11 @@ use std::fmt::Write;
 use super::{Observations, Signal, Threshold};
 use crate::model::api::pod::{Container, Pod};
 use crate::model::api::quantity::Quantity;
-use crate::model::containers::all_containers;
-use crate::model::containers::is_terminal;
+use crate::model::containers::{all_containers, is_terminal};
 use crate::model::disruption::IMMEDIATELY;
+use crate::model::ordered::Sortable as _;
+use crate::node::usage::{FileSystem, PodUse};
 use crate::pod::resources::{is_critical, pod_requests, priority};
-
-/// Bytes and inodes of something on a disk; `None` while unknown.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct DiskUse {
-    pub bytes: Option<u64>,
-    pub inodes: Option<u64>,
-}
-
-/// What a container uses.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ContainerUse {
-    pub name: String,
-    /// Working set, bytes.
-    pub memory: Option<u64>,
-    /// Its writable layer.
-    pub rootfs: DiskUse,
-    /// Its log files.
-    pub logs: DiskUse,
-}
-
-/// What a pod uses.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct PodUse {
-    /// Working set, bytes.
-    pub memory: Option<u64>,
-    /// Processes and threads.
-    pub pids: Option<u64>,
-    /// Its containers that run.
-    pub containers: Vec<ContainerUse>,
-    /// Its volumes by name, and whether each is on the node's disk and belongs to the pod.
-    pub volumes: Vec<(String, DiskUse, bool)>,
-}
 
 /// Where things are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,32 +24,32 @@ pub(crate) struct Disks {
 }
 
 /// What counts on a disk.
-fn counted(usage: &PodUse, signal: Signal, disks: Disks) -> Vec<DiskUse> {
+fn counted(usage: &PodUse, signal: Signal, disks: Disks) -> Vec<&FileSystem> {
     let of_images = matches!(signal, Signal::ImagefsAvailable | Signal::ImagefsInodesFree);
     let separate = disks.has_imagefs && disks.layers_with_images;
     let (layers, rest) = (of_images || !separate, !of_images || !disks.has_imagefs);
     let containers = usage.containers.iter();
     let mut parts = Vec::new();
     if layers {
-        parts.extend(containers.clone().map(|container| container.rootfs));
+        parts.extend(containers.clone().filter_map(|container| container.rootfs.as_ref()));
     }
     if rest {
-        parts.extend(containers.map(|container| container.logs));
-        parts.extend(usage.volumes.iter().filter(|(_, _, own)| *own).map(|(_, used, _)| *used));
+        parts.extend(containers.filter_map(|container| container.logs.as_ref()));
+        parts.extend(usage.volumes.iter().filter(|volume| volume.is_ephemeral).map(|volume| &volume.fs));
     }
     parts
 }
 
 /// How much of the scarce resource the pod uses; `None` if unknown.
 fn used(usage: &PodUse, signal: Signal, disks: Disks) -> Option<u64> {
-    let sum = |of: fn(&DiskUse) -> Option<u64>| {
-        Some(counted(usage, signal, disks).iter().filter_map(of).fold(0, u64::saturating_add))
+    let sum = |of: fn(&FileSystem) -> Option<u64>| {
+        Some(counted(usage, signal, disks).into_iter().filter_map(of).fold(0, u64::saturating_add))
     };
     match signal.resource() {
-        "memory" => usage.memory,
-        "pids" => usage.pids,
-        "inodes" => sum(|part| part.inodes),
-        _ => sum(|part| part.bytes),
+        "memory" => usage.usage.counted.working_set,
+        "pids" => usage.usage.counted.pids,
+        "inodes" => sum(|part| part.inodes_used),
+        _ => sum(|part| part.used),
     }
 }
 
@@ -116,7 +85,7 @@ pub(crate) fn rank<'a>(
             (class, priority(pod), Reverse(beyond.unwrap_or(i64::MAX)), pod)
         })
         .collect();
-    ranked.sort_by_key(|found| (found.0, found.1, found.2));
+    ranked.order_by_key(|found| (found.0, found.1, found.2));
     ranked.into_iter().map(|(_, _, _, pod)| pod).collect()
 }
 
@@ -149,9 +118,10 @@ pub(crate) fn message(
     for container in usage.into_iter().flat_map(|usage| &usage.containers) {
         let Some(spec) = find(pod, &container.name) else { continue };
         let used = match resource {
-            "memory" => container.memory,
+            "memory" => container.usage.counted.working_set,
             "ephemeral-storage" => {
-                container.rootfs.bytes.zip(container.logs.bytes).map(|(a, b)| a.saturating_add(b))
+                let used = |part: Option<FileSystem>| part.and_then(|part| part.used);
+                used(container.rootfs).zip(used(container.logs)).map(|(a, b)| a.saturating_add(b))
             }
             _ => None,
         };

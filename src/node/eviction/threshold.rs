@@ -6,12 +6,12 @@ use std::time::Duration;
 use super::Observation;
 use crate::model::amount::Amount;
 use crate::model::disruption::Pressure;
+use crate::model::ordered::Sortable as _;
 
 /// The signals that are watched. There are none for `containerfs.*`: its configuration is ignored, as
 /// upstream, and the disk of the writable layers is watched as the node's or the images'.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Signal {
-    /// Memory of the node.
     MemoryAvailable,
     /// Memory of all pods together, within the limit of their cgroup.
     AllocatableMemoryAvailable,
@@ -39,7 +39,6 @@ impl Signal {
         Self::NAMES.iter().find(|(_, known)| *known == name).map(|(signal, _)| *signal)
     }
 
-    /// The name in the configuration.
     #[must_use]
     pub(crate) fn name(self) -> &'static str {
         Self::NAMES.iter().find(|(signal, _)| *signal == self).map_or("", |(_, name)| name)
@@ -133,7 +132,7 @@ pub fn thresholds(texts: &ThresholdTexts) -> Vec<Threshold> {
     if let Some(memory) = all.iter().find(memory).filter(|_| texts.pods_are_limited) {
         all.push(Threshold { signal: Signal::AllocatableMemoryAvailable, ..*memory });
     }
-    all.sort_by_key(|threshold| threshold.signal.pressure() != Pressure::Memory);
+    all.order_by_key(|threshold| threshold.signal.pressure() != Pressure::Memory);
     all
 }
 

@@ -55,7 +55,6 @@ pub(crate) fn total(periods: &[Period]) -> i64 {
     periods.iter().fold(0, |sum, period| sum.saturating_add(period.seconds))
 }
 
-/// A group's turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Turn {
     /// Seconds it gets as a whole.

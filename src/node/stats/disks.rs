@@ -15,11 +15,11 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
-use super::{FileSystem, Summary, VolumeUse};
 use crate::model::api::pod::{Pod, Volume};
 use crate::model::objects::{ClaimedSource, ObjectLookup};
 use crate::model::ordered::Ordered as _;
 use crate::model::types::Timestamp;
+use crate::node::usage::{FileSystem, Summary, VolumeUse};
 use crate::platform::rt;
 use crate::platform::sys::disk_usage::disk_usage;
 use crate::platform::sys::node::file_system;
@@ -125,7 +125,6 @@ pub(super) struct Disks {
     remote: RemoteJobs,
 }
 
-/// The result of a walk.
 type Walked = (PathBuf, Option<Taken>, Duration);
 
 impl Disks {
@@ -260,7 +259,7 @@ impl Disks {
                         ephemeral.add(Some(fs));
                     }
                     let (name, claim) = (volume.name.clone(), volume.claim.clone());
-                    pod.volumes.push(VolumeUse { name, claim, fs, on_node_disk: volume.is_ephemeral });
+                    pod.volumes.push(VolumeUse { name, claim, fs, is_ephemeral: volume.is_ephemeral });
                 }
                 pod.ephemeral = node.fs.map(|fs| ephemeral.of(fs));
             }

@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use super::{Disk, Interface};
+use crate::node::usage::{Disk, Interface};
 use crate::platform::cgroup::usage::ContainerStats;
 use crate::runtime::embedded::network::bridge::is_veth_name;
 
@@ -91,7 +91,6 @@ pub(crate) struct Process {
     pub address_space: Option<u64>,
     /// Seconds since the epoch.
     pub started_at: Option<u64>,
-    /// Descriptors it has.
     pub open_files: Option<u64>,
     /// Descriptors it may have.
     pub max_files: Option<u64>,

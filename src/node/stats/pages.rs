@@ -2,7 +2,7 @@
 //!
 //! Owns the families, upstream's names and labels. Pure. Figures that are not available are left out.
 
-use super::{ContainerUse, Disk, Interface, PodUse, Summary, Usage};
+use crate::node::usage::{ContainerUse, Disk, Interface, PodUse, Summary, Usage};
 use crate::platform::cgroup::usage::{Detail, Io};
 use crate::platform::metrics::MetricKind::{Counter, Gauge};
 use crate::platform::metrics::{MetricKind, Seconds, Text};
@@ -293,9 +293,23 @@ fn with<'a>(group: &Group<'a>, more: (&'a str, &'a str)) -> Vec<(&'a str, &'a st
     labels
 }
 
+/// A figure that only `/metrics/cadvisor` shows.
+type Of = fn(&Detail) -> Option<u64>;
+type Count = (&'static str, MetricKind, &'static str, Of);
+
+/// Names of the time waiting and stalled, and what for, in the order of [`Detail::pressure`].
+const PRESSURE: [(&str, &str, &str); 3] = [
+    ("container_pressure_cpu_waiting_seconds_total", "container_pressure_cpu_stalled_seconds_total", "CPU"),
+    (
+        "container_pressure_memory_waiting_seconds_total",
+        "container_pressure_memory_stalled_seconds_total",
+        "memory",
+    ),
+    ("container_pressure_io_waiting_seconds_total", "container_pressure_io_stalled_seconds_total", "IO"),
+];
+
 fn detailed(text: &mut Text, groups: &[Group<'_>]) {
-    type Of = fn(&Detail) -> Option<u64>;
-    let seconds: [(&'static str, &str, Of); 9] = [
+    let seconds: [(&'static str, &str, Of); 3] = [
         ("container_cpu_user_seconds_total", "Cumulative user CPU time in seconds", |detail| detail.user_ns),
         ("container_cpu_system_seconds_total", "Cumulative system CPU time in seconds", |detail| {
             detail.system_ns
@@ -303,38 +317,8 @@ fn detailed(text: &mut Text, groups: &[Group<'_>]) {
         ("container_cpu_cfs_throttled_seconds_total", "Total time throttled by the CPU quota", |detail| {
             detail.throttled_ns
         }),
-        (
-            "container_pressure_cpu_waiting_seconds_total",
-            "Total time tasks waited due to CPU congestion",
-            |detail| detail.pressure[0].waiting_ns,
-        ),
-        (
-            "container_pressure_cpu_stalled_seconds_total",
-            "Total time no task made progress due to CPU congestion",
-            |detail| detail.pressure[0].stalled_ns,
-        ),
-        (
-            "container_pressure_memory_waiting_seconds_total",
-            "Total time tasks waited due to memory congestion",
-            |detail| detail.pressure[1].waiting_ns,
-        ),
-        (
-            "container_pressure_memory_stalled_seconds_total",
-            "Total time no task made progress due to memory congestion",
-            |detail| detail.pressure[1].stalled_ns,
-        ),
-        (
-            "container_pressure_io_waiting_seconds_total",
-            "Total time tasks waited due to IO congestion",
-            |detail| detail.pressure[2].waiting_ns,
-        ),
-        (
-            "container_pressure_io_stalled_seconds_total",
-            "Total time no task made progress due to IO congestion",
-            |detail| detail.pressure[2].stalled_ns,
-        ),
     ];
-    let numbers: [(&'static str, MetricKind, &str, Of); 13] = [
+    let numbers: [Count; 13] = [
         ("container_cpu_cfs_periods_total", Counter, "Number of elapsed enforcement periods", |detail| {
             detail.periods
         }),
@@ -366,19 +350,38 @@ fn detailed(text: &mut Text, groups: &[Group<'_>]) {
         }),
         ("container_spec_cpu_period", Gauge, "CPU period in microseconds", |detail| detail.cpu_period),
     ];
-    let each = || groups.iter().filter_map(|group| Some((group, group.detail?)));
     for (name, help, of) in seconds {
-        text.family(Counter, name, help);
-        for (group, detail) in each() {
-            if let Some(nanos) = of(detail) {
-                text.sample_at(&group.labels, &Seconds(nanos), group.usage.at);
-            }
+        nanoseconds(text, groups, name, help, &of);
+    }
+    for (at, (waiting, stalled, what)) in PRESSURE.into_iter().enumerate() {
+        let help = format!("Total time tasks waited due to {what} congestion");
+        nanoseconds(text, groups, waiting, &help, &|detail| detail.pressure[at].waiting_ns);
+        let help = format!("Total time no task made progress due to {what} congestion");
+        nanoseconds(text, groups, stalled, &help, &|detail| detail.pressure[at].stalled_ns);
+    }
+    counts(text, groups, &numbers);
+}
+
+fn nanoseconds(
+    text: &mut Text,
+    groups: &[Group<'_>],
+    name: &'static str,
+    help: &str,
+    of: &dyn Fn(&Detail) -> Option<u64>,
+) {
+    text.family(Counter, name, help);
+    for group in groups {
+        if let Some(nanos) = group.detail.and_then(of) {
+            text.sample_at(&group.labels, &Seconds(nanos), group.usage.at);
         }
     }
-    for (name, kind, help, of) in numbers {
-        text.family(kind, name, help);
-        for (group, detail) in each() {
-            if let Some(number) = of(detail) {
+}
+
+fn counts(text: &mut Text, groups: &[Group<'_>], families: &[Count]) {
+    for (name, kind, help, of) in families {
+        text.family(*kind, name, help);
+        for group in groups {
+            if let Some(number) = group.detail.and_then(of) {
                 text.sample_at(&group.labels, &number, group.usage.at);
             }
         }
@@ -387,8 +390,7 @@ fn detailed(text: &mut Text, groups: &[Group<'_>]) {
 
 /// Limits, and how often they were reached.
 fn limits(text: &mut Text, groups: &[Group<'_>]) {
-    type Of = fn(&Detail) -> Option<u64>;
-    let numbers: [(&'static str, MetricKind, &str, Of); 2] = [
+    let numbers: [Count; 2] = [
         ("container_memory_failcnt", Counter, "Number of memory limit hits", |detail| detail.memory_failures),
         (
             "container_spec_memory_reservation_limit_bytes",
@@ -397,14 +399,7 @@ fn limits(text: &mut Text, groups: &[Group<'_>]) {
             |detail| Some(detail.memory_reservation.unwrap_or(0)),
         ),
     ];
-    for (name, kind, help, of) in numbers {
-        text.family(kind, name, help);
-        for group in groups {
-            if let Some(number) = group.detail.and_then(of) {
-                text.sample_at(&group.labels, &number, group.usage.at);
-            }
-        }
-    }
+    counts(text, groups, &numbers);
     text.family(Gauge, "container_ulimits_soft", "Soft ulimits of the container root process");
     for group in groups {
         let processes = group.detail.and_then(|detail| detail.processes);

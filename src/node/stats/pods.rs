@@ -7,21 +7,19 @@ use std::fs;
 use std::path::PathBuf;
 
 use super::machine::{default_interface, disks, interfaces, machine};
-use super::{
-    Ask, ContainerUse, Interface, Measured, NodeUse, PodUse, StatsConfig, Summary, SystemUse, Usage, disks,
-};
+use super::{Ask, Measured, StatsConfig, disks};
 use crate::model::api::pod::Pod;
 use crate::model::observed::{ContainerStateKind, ObservedContainer};
-use crate::model::ordered::Ordered as _;
+use crate::model::ordered::{Ordered as _, Sortable as _};
 use crate::model::runtime_config::CgroupDriver;
 use crate::model::types::{PodRef, Timestamp};
+use crate::node::usage::{ContainerUse, Interface, NodeUse, PodUse, Summary, SystemUse, Usage};
 use crate::platform::cgroup::usage::{self, ContainerStats, Detail, PRESSURE_FILES};
 use crate::platform::cgroup::{self, CgroupConfig};
 use crate::platform::sys::node;
 use crate::pod::resources::{CgroupLayout, QosClass, class_cgroup_path, pod_cgroup_path, qos_class};
 use crate::runtime::RuntimeUse;
 
-/// A pod to measure.
 #[derive(Debug, Default)]
 pub(super) struct MeasuredPod {
     pub(super) pod: PodRef,
@@ -55,7 +53,7 @@ pub(super) fn subjects(
     }
     let mut subjects: Vec<MeasuredPod> = found.into_values().collect();
     for subject in &mut subjects {
-        subject.containers.sort_by(|a, b| a.name.cmp(&b.name));
+        subject.containers.order_by(|a, b| a.name.cmp(&b.name));
         if subject.started_at.is_zero() {
             let times = subject.containers.iter().map(|container| container.started_at);
             subject.started_at = times.min().unwrap_or_default();

@@ -8,8 +8,10 @@ use super::pages::{MachineNames, cadvisor, resource};
 use super::*;
 use crate::model::observed::ContainerStateKind;
 use crate::model::runtime_config::CgroupDriver;
-use crate::model::types::PodUid;
-use crate::platform::cgroup::usage::{Io, Processes};
+use crate::model::types::{PodRef, PodUid, Timestamp};
+use crate::node::usage::{ContainerUse, Disk, FileSystem, NodeUse, SystemUse};
+use crate::platform::cgroup::usage::{ContainerStats, Detail, Io, Processes};
+use crate::platform::sys::node::FileSystemFacts;
 use crate::runtime::{ContainerFigures, DiskFigures};
 
 struct NoObjects;

@@ -4,11 +4,10 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{ContainerUse, FileSystem, Interface, PodUse, Summary, Usage, VolumeUse};
 use crate::model::types::Timestamp;
+use crate::node::usage::{ContainerUse, FileSystem, Interface, PodUse, Summary, Usage, VolumeUse};
 use crate::platform::cgroup::usage::{Lost, Psi};
 
-/// An object of the fields that are present.
 fn object<const N: usize>(at: Option<Timestamp>, fields: [(&str, Option<u64>); N]) -> Map<String, Value> {
     let time = at.map(|at| ("time".to_owned(), json!(at)));
     let fields = fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?.into())));

@@ -49,9 +49,6 @@ impl Holder {
 
 /// Takes the root for this process, for as long as the returned lock lives; `None` where this process lacks
 /// the rights to make cgroups.
-///
-/// # Errors
-/// When another agent has it.
 pub(crate) fn claim(config: &CgroupConfig, root: &str) -> Result<Option<ByteLock>, HeldError> {
     let mut hierarchies = tree::hierarchies(config).into_iter();
     let Some(hierarchy) = hierarchies.find(|hierarchy| config.v2 || !hierarchy.controllers.is_empty()) else {

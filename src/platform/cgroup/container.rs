@@ -16,7 +16,6 @@ use super::{CgroupConfig, CgroupError, Skipped, systemd, v2};
 use crate::model::runtime_config::{CgroupDriver, LinuxResources};
 use crate::platform::sys::kill::kill_process;
 
-/// A container's cgroup.
 #[derive(Debug, Default)]
 pub(crate) struct ContainerCgroup {
     /// Its directory in every hierarchy; a process has to enter all.
@@ -53,9 +52,6 @@ pub(crate) fn make_container(
 /// Makes a cgroup without limits below a pod's, for the pod's monitor: with version 2 a cgroup whose children
 /// have controllers must not hold processes itself. It gets no controllers, for its processes may still be in
 /// the cgroup above.
-///
-/// # Errors
-/// As [`make_container`].
 pub(crate) fn make_leaf(
     config: &CgroupConfig,
     parent: &str,
@@ -83,9 +79,6 @@ pub(crate) fn make_leaf(
 }
 
 /// The existing directories of a container's cgroup, for finding it again after a restart.
-///
-/// # Errors
-/// When the parent or the name is no path.
 pub(crate) fn find(config: &CgroupConfig, parent: &str, name: &str) -> Result<Vec<PathBuf>, CgroupError> {
     let path = leaf(config, parent, name)?;
     let all = tree::hierarchies(config).into_iter().map(|hierarchy| path.below(&hierarchy.root));
@@ -127,9 +120,6 @@ pub(crate) fn scope_place(slice: &str, scope: &str) -> String {
 /// Has systemd make a scope in a slice, with these processes as its first. The agent owns everything below
 /// it: systemd enables all its controllers for it and then leaves it alone, until the last process exits.
 /// `false` when systemd does not answer.
-///
-/// # Errors
-/// systemd's answer.
 pub(crate) fn start_scope(slice: &str, scope: &str, processes: &[u32]) -> Result<bool, CgroupError> {
     let slice = slice.rsplit('/').next().unwrap_or(slice);
     match systemd::start_scope(scope, slice, processes) {
@@ -145,9 +135,6 @@ pub(crate) fn start_scope(slice: &str, scope: &str, processes: &[u32]) -> Result
 
 /// Ends an empty scope, and removes the rest of it. A missing scope is fine, and usual: systemd removes it
 /// with its last process.
-///
-/// # Errors
-/// One per hierarchy that still has it.
 pub(crate) fn remove_scope(config: &CgroupConfig, place: &str) -> Vec<CgroupError> {
     let Ok(path) = Relative::new(place) else { return Vec::new() };
     if tree::exists(config, &path)

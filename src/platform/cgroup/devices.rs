@@ -8,7 +8,6 @@ use super::file::write_file;
 use super::{CgroupError, Skipped};
 use crate::platform::sys::bpf;
 
-/// Kinds of devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DeviceKind {
     /// Block and character devices.

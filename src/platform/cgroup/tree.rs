@@ -3,9 +3,8 @@
 //! Owns making, listing and removing. The files in them are known to `v1` and `v2` only.
 
 use std::collections::BTreeSet;
-use std::fmt;
-use std::io;
 use std::path::{Path, PathBuf};
+use std::{fmt, io};
 
 use super::file::{ValueFile, write_file};
 use super::{CgroupConfig, CgroupError, Skipped, v1, v2};
@@ -47,7 +46,6 @@ impl fmt::Display for Relative {
     }
 }
 
-/// A mounted hierarchy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Hierarchy {
     pub(super) root: PathBuf,

@@ -141,7 +141,6 @@ fn line(text: &str, kind: &str) -> Option<Lost> {
     Some(Lost { total: word("total")?.parse().ok()?, average })
 }
 
-/// The files of a cgroup.
 pub(crate) const PRESSURE_FILES: [&str; 3] = ["cpu.pressure", "memory.pressure", "io.pressure"];
 
 /// Figures of a cgroup that only `/metrics/cadvisor` shows. `None` where the machine does not count it.
@@ -168,7 +167,6 @@ pub struct Detail {
     /// The memory that is left to it when the node is short of memory (`memory.soft_limit_in_bytes`,
     /// `memory.high`); `None` if unset.
     pub memory_reservation: Option<u64>,
-    /// Processes killed by the OOM killer.
     pub oom_kills: Option<u64>,
     /// The limit of processes and threads; `None` without one.
     pub pids_limit: Option<u64>,

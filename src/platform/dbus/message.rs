@@ -9,12 +9,9 @@ pub(super) const FIXED: usize = 16;
 const METHOD_CALL: u8 = 1;
 const SIGNAL: u8 = 4;
 
-/// A value in a variant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Value {
-    /// `s`
     Text(String),
-    /// `as`
     Texts(Vec<String>),
     /// `b`
     Flag(bool),
@@ -79,7 +76,6 @@ impl Body {
     }
 }
 
-/// A received message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Message {
     /// A signal, as opposed to an answer.
@@ -88,7 +84,6 @@ pub(crate) struct Message {
     pub member: String,
     /// Which call this answers.
     pub reply_serial: Option<u32>,
-    /// Name of the error.
     pub error: Option<String>,
     pub(super) signature: String,
     pub(super) body: Vec<u8>,

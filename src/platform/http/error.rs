@@ -86,11 +86,7 @@ pub enum HttpError {
     TooManyRedirects { url: String },
     /// From https to http: the next hop could be read and changed on the way.
     #[error("{url}: redirect from https to unencrypted {target} not followed; serve it over https")]
-    Downgrade {
-        /// The URL that redirects.
-        url: String,
-        target: String,
-    },
+    Downgrade { url: String, target: String },
     /// The body passes the limit.
     #[error("{url}: the body is longer than the limit of {limit} bytes")]
     TooLong { url: String, limit: usize },

@@ -18,9 +18,6 @@ pub(super) struct Hop {
 
 impl Hop {
     /// The configured URL itself.
-    ///
-    /// # Errors
-    /// It is not a URL, or its scheme is neither http nor https.
     pub(super) fn first(text: &str) -> Result<Self, HttpError> {
         let (scheme, rest) = text.split_once("://").unwrap_or((text, ""));
         if !["http", "https"].iter().any(|known| scheme.eq_ignore_ascii_case(known)) {

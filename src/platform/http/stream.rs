@@ -26,7 +26,6 @@ const MAX_REASON_BYTES: usize = 16 * 1024;
 pub(crate) struct StreamOptions {
     /// Trusted beside the system's authorities.
     pub ca_files: Vec<PathBuf>,
-    /// The client certificate.
     pub client: Option<ClientFiles>,
     /// Accept any server certificate.
     pub skip_verify: bool,
@@ -73,12 +72,10 @@ impl Pace {
     }
 }
 
-/// What to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Method<'a> {
     Get,
     Head,
-    /// POST with a form.
     Post(&'a str),
 }
 
@@ -171,9 +168,6 @@ impl StreamClient {
     }
 
     /// Sends one request and waits for the head of its answer, whatever its status.
-    ///
-    /// # Errors
-    /// When there is no answer.
     pub(crate) fn send(
         &mut self,
         method: Method<'_>,
@@ -263,7 +257,6 @@ fn tls_config(options: &StreamOptions, encrypted: bool) -> Result<TlsConfig, Htt
         .build())
 }
 
-/// The proxy of the environment for this URL.
 fn proxy_for(url: &Url) -> Result<Option<Proxy>, HttpError> {
     let failed = |reason: String| HttpError::Proxy { url: url.shown(), reason };
     let chosen = proxy::choose(url, |name| std::env::var(name).ok());

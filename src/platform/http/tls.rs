@@ -2,11 +2,10 @@
 //!
 //! Owns the choice of the rustls provider and where certificates are read from.
 
-use std::fs;
-use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::{fs, io};
 
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::CertificateDer;

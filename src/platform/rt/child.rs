@@ -28,9 +28,6 @@ pub(crate) struct TalkingChild {
 
 impl TalkingChild {
     /// Starts the child, sends it `input`, and closes its input. Call it inside the runtime.
-    ///
-    /// # Errors
-    /// When it cannot be started.
     pub(crate) fn start(command: &mut Command, input: &[u8]) -> io::Result<Self> {
         let (ours, theirs) = StdStream::pair()?;
         ours.set_nonblocking(true)?;
@@ -53,9 +50,6 @@ impl TalkingChild {
     }
 
     /// Waits for more of its output; 0 when it has ended or closed its output.
-    ///
-    /// # Errors
-    /// When the runtime cannot watch the socket.
     pub(crate) async fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             self.socket.readable().await?;

@@ -34,9 +34,6 @@ pub enum NotifyError {
 
 impl Notifier {
     /// Connects to `NOTIFY_SOCKET`, given as the variable's value; a leading `@` is the abstract namespace.
-    ///
-    /// # Errors
-    /// When the socket does not exist or refuses the connection.
     pub(crate) fn connect(notify_socket: Option<&str>) -> Result<Self, NotifyError> {
         let Some(path) = notify_socket.filter(|path| !path.is_empty()) else {
             return Ok(Self::default());

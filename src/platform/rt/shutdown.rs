@@ -43,9 +43,6 @@ impl Shutdown {
 }
 
 /// Turns signals into the flag; runs until the process ends.
-///
-/// # Errors
-/// When a handler cannot be installed.
 pub(crate) fn watch_signals(trigger: ShutdownTrigger) -> std::io::Result<impl Future<Output = ()>> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -70,9 +67,6 @@ pub(crate) fn watch_signals(trigger: ShutdownTrigger) -> std::io::Result<impl Fu
 /// Waits for the first SIGINT or SIGTERM, for commands that then clean up and end by themselves. Further ones
 /// are ignored from then on: a terminal's Ctrl-C and `timeout` may send several, and cleaning up must not be
 /// cut short by them.
-///
-/// # Errors
-/// When a handler cannot be installed.
 pub(crate) fn first_signal() -> std::io::Result<impl Future<Output = ()>> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;

@@ -67,9 +67,6 @@ pub(crate) fn reap() -> Option<ChildExit> {
 
 /// A descriptor of this process, never of a later one with the same id. For a child that has not been reaped,
 /// or one that is checked afterwards.
-///
-/// # Errors
-/// No such process.
 pub(crate) fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
     // SAFETY: pidfd_open takes two integers; the descriptor it returns is new, close-on-exec and owned by
     // nothing else.
@@ -133,9 +130,6 @@ pub(crate) fn signals_came(signals: &mut impl io::Read) -> bool {
 /// its own, unprivileged processes cannot inspect it, and the signals that people and shells send do not end
 /// it. Returns a descriptor that becomes readable when a child has ended or SIGTERM has come, see
 /// [`signals_came`].
-///
-/// # Errors
-/// The kernel's answer.
 pub(crate) fn become_supervisor() -> io::Result<OwnedFd> {
     // SAFETY: prctl with integers; setsid without arguments; a signal set that is initialised by sigemptyset
     // before anything reads it; signalfd returns a descriptor that is new and owned here.
@@ -167,9 +161,6 @@ pub(crate) fn become_supervisor() -> io::Result<OwnedFd> {
 }
 
 /// Closes the inherited descriptors above standard error that an executed program would inherit.
-///
-/// # Errors
-/// When procfs does not list the descriptors.
 pub(crate) fn close_inherited() -> io::Result<()> {
     let entries = std::fs::read_dir("/proc/self/fd")?;
     let numbers = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
@@ -188,9 +179,6 @@ pub(crate) fn close_inherited() -> io::Result<()> {
 
 /// Replaces standard input, output and error by these descriptors, for the program that is executed next. Safe,
 /// since the three are never closed, which is all that their owner, the standard library, relies on.
-///
-/// # Errors
-/// The kernel's answer.
 pub(crate) fn set_stdio(
     stdin: BorrowedFd<'_>,
     stdout: BorrowedFd<'_>,
@@ -205,9 +193,6 @@ pub(crate) fn set_stdio(
 }
 
 /// A process's start time, in clock ticks since boot: with its id, this identifies it permanently.
-///
-/// # Errors
-/// No such process.
 pub fn start_time(pid: i32) -> io::Result<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
     // The name in parentheses may hold anything; the fields after the last one are numbers.

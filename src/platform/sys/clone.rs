@@ -14,7 +14,6 @@ use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-/// Which side of a fork this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     /// The parent; the child's process id as this side sees it.
@@ -104,34 +103,22 @@ pub(crate) fn wait(pid: i32) -> io::Result<i32> {
 }
 
 /// Lets the kernel kill this process when its parent ends.
-///
-/// # Errors
-/// The kernel's answer.
 pub(crate) fn die_with_parent() -> io::Result<()> {
     Ok(nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?)
 }
 
 /// Makes this process undumpable: others cannot read its memory, its descriptors or its program.
-///
-/// # Errors
-/// The kernel's answer.
 pub(crate) fn hide() -> io::Result<()> {
     Ok(nix::sys::prctl::set_dumpable(false)?)
 }
 
 /// Makes this process the subreaper of its descendants.
-///
-/// # Errors
-/// The kernel's answer.
 #[cfg(test)]
 pub(crate) fn adopt_orphans() -> io::Result<()> {
     Ok(nix::sys::prctl::set_child_subreaper(true)?)
 }
 
 /// A session of its own, without a terminal.
-///
-/// # Errors
-/// The kernel's answer.
 pub(crate) fn new_session() -> io::Result<()> {
     nix::unistd::setsid()?;
     Ok(())
@@ -143,9 +130,6 @@ pub(crate) fn process_id() -> i32 {
 }
 
 /// A close-on-exec pipe: the read end, then the write end.
-///
-/// # Errors
-/// The kernel's answer.
 pub(crate) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC)?)
 }
@@ -232,9 +216,6 @@ pub(crate) fn continue_as<const N: usize, A: NoDescriptors>(
 }
 
 /// Sets close-on-exec on all descriptors from `first` on.
-///
-/// # Errors
-/// The kernel's answer.
 pub(crate) fn close_on_exec_from(first: u32) -> io::Result<()> {
     const CLOSE_RANGE_CLOEXEC: u32 = 1 << 2;
     // SAFETY: sets a flag of numbers that may not even be open; nothing is closed.

@@ -21,9 +21,6 @@ pub(crate) struct Console {
 }
 
 /// Makes one from the devpts mounted at `/dev/pts` below `root`; anything else at that place is refused.
-///
-/// # Errors
-/// The kernel's answer, or that there is no devpts.
 pub(crate) fn make_console(root: &ContainerRoot) -> io::Result<Console> {
     let path = Path::new("/dev/pts/ptmx");
     let is_ours = |fd: BorrowedFd<'_>| -> io::Result<bool> {
@@ -56,10 +53,6 @@ pub(crate) fn make_console(root: &ContainerRoot) -> io::Result<Console> {
     Ok(Console { master, terminal })
 }
 
-/// Sets the size of a terminal.
-///
-/// # Errors
-/// The kernel's answer.
 pub(crate) fn set_size(terminal: BorrowedFd<'_>, rows: u16, columns: u16) -> io::Result<()> {
     let size = libc::winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
     // SAFETY: the call reads the structure, which outlives it.
@@ -68,9 +61,6 @@ pub(crate) fn set_size(terminal: BorrowedFd<'_>, rows: u16, columns: u16) -> io:
 }
 
 /// Makes a terminal the controlling one of this session, which has none.
-///
-/// # Errors
-/// The kernel's answer.
 pub(crate) fn take_control(terminal: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: takes a number by value.
     let answer = unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCSCTTY, 0) };

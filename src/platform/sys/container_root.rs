@@ -32,13 +32,10 @@ impl AsFd for ContainerRoot {
     }
 }
 
-/// What a descriptor refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DescriptorFacts {
     pub is_directory: bool,
-    /// A symbolic link.
     pub is_link: bool,
-    /// A regular file.
     pub is_file: bool,
     /// Major and minor number of a character device.
     pub character_device: Option<(u32, u32)>,
@@ -61,10 +58,6 @@ pub(crate) enum FileSystem {
 /// The kernel's type differs in width between machines; the number does not.
 const DEVPTS_SUPER_MAGIC: nix::sys::statfs::FsType = nix::sys::statfs::FsType(0x1cd1);
 
-/// The file system of a descriptor.
-///
-/// # Errors
-/// The kernel's answer.
 pub(crate) fn file_system(fd: BorrowedFd<'_>) -> io::Result<FileSystem> {
     let kind = nix::sys::statfs::fstatfs(fd)?.filesystem_type();
     Ok(if kind == nix::sys::statfs::PROC_SUPER_MAGIC {
@@ -76,10 +69,6 @@ pub(crate) fn file_system(fd: BorrowedFd<'_>) -> io::Result<FileSystem> {
     })
 }
 
-/// The facts of a descriptor.
-///
-/// # Errors
-/// The kernel's answer.
 pub(crate) fn facts(fd: BorrowedFd<'_>) -> io::Result<DescriptorFacts> {
     let stat = fstat(fd)?;
     let kind = SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT;
@@ -99,36 +88,24 @@ pub(crate) fn facts(fd: BorrowedFd<'_>) -> io::Result<DescriptorFacts> {
 }
 
 /// Changes owner and group of an open file.
-///
-/// # Errors
-/// The kernel's answer.
 pub(crate) fn set_owner(fd: BorrowedFd<'_>, uid: u32, gid: u32) -> io::Result<()> {
     fchownat(fd, "", Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)), AtFlags::AT_EMPTY_PATH)?;
     Ok(())
 }
 
 /// Points at a path on the node; links are followed.
-///
-/// # Errors
-/// The kernel's answer.
 pub(crate) fn point_at(path: &Path) -> io::Result<OwnedFd> {
     Ok(nix::fcntl::open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?)
 }
 
 impl ContainerRoot {
     /// A directory of the node as root.
-    ///
-    /// # Errors
-    /// The kernel's answer.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         Ok(Self(nix::fcntl::open(path, flags, Mode::empty())?))
     }
 
     /// The descriptor's directory as root.
-    ///
-    /// # Errors
-    /// The kernel's answer.
     pub(crate) fn below(directory: BorrowedFd<'_>) -> io::Result<Self> {
         Ok(Self(directory.try_clone_to_owned()?))
     }
@@ -145,17 +122,11 @@ impl ContainerRoot {
     }
 
     /// Points at what is at `path`.
-    ///
-    /// # Errors
-    /// As [`ContainerRoot::resolve`].
     pub(crate) fn point(&self, path: &Path) -> io::Result<OwnedFd> {
         self.resolve(path, OFlag::O_PATH, Mode::empty())
     }
 
     /// Points at what is at `path`, also if it is a link.
-    ///
-    /// # Errors
-    /// As [`ContainerRoot::resolve`].
     pub(crate) fn point_unfollowed(&self, path: &Path) -> io::Result<OwnedFd> {
         self.resolve(path, OFlag::O_PATH | OFlag::O_NOFOLLOW, Mode::empty())
     }
@@ -210,9 +181,6 @@ impl ContainerRoot {
 
     /// Opens the file `path`, made empty if it does not exist. Dangling links as in
     /// [`ContainerRoot::ensure_dir`].
-    ///
-    /// # Errors
-    /// The kernel's answer.
     pub(crate) fn ensure_file(&self, path: &Path) -> io::Result<OwnedFd> {
         self.ensure_file_through(path, MAX_DANGLING)
     }
@@ -248,9 +216,6 @@ impl ContainerRoot {
 
     /// Makes a device node, pipe or socket at `path` with exactly this owner and mode. An existing file is
     /// replaced unless it is a directory.
-    ///
-    /// # Errors
-    /// The kernel's answer.
     pub(crate) fn make_node(&self, path: &Path, node: DeviceNode) -> io::Result<()> {
         let (parent, name) = self.parent_of(path)?;
         let kind = match node.kind {
@@ -299,9 +264,6 @@ impl ContainerRoot {
     }
 
     /// A symbolic link at `path`, unless a file exists there.
-    ///
-    /// # Errors
-    /// The kernel's answer.
     pub(crate) fn ensure_link(&self, path: &Path, content: &str) -> io::Result<()> {
         let (parent, name) = self.parent_of(path)?;
         match symlinkat(content, &parent, name) {
@@ -312,9 +274,6 @@ impl ContainerRoot {
 
     /// Reads a regular file of at most `limit` bytes; a longer one is cut. Files whose opening could block or
     /// have effects are not opened.
-    ///
-    /// # Errors
-    /// The kernel's answer, or that it is no regular file.
     pub(crate) fn read(&self, path: &Path, limit: u64) -> io::Result<Vec<u8>> {
         if !facts(self.point(path)?.as_fd())?.is_file {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -336,7 +295,6 @@ impl ContainerRoot {
     }
 }
 
-/// What to make.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DeviceNode {
     pub kind: NodeKind,
@@ -347,7 +305,6 @@ pub(crate) struct DeviceNode {
     pub gid: u32,
 }
 
-/// Kinds of nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NodeKind {
     Character,
@@ -411,9 +368,6 @@ impl Procfs {
     }
 
     /// Opens a file of this procfs: no other mount and no link out of it is entered.
-    ///
-    /// # Errors
-    /// The kernel's answer, or that it is not on procfs.
     fn open_file(&self, path: &str, flags: OFlag) -> io::Result<File> {
         let resolve =
             ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS | ResolveFlag::RESOLVE_NO_XDEV;
@@ -425,10 +379,6 @@ impl Procfs {
         Ok(File::from(fd))
     }
 
-    /// Opens for writing.
-    ///
-    /// # Errors
-    /// As [`Procfs::open_file`].
     pub(crate) fn writer(&self, path: &str) -> io::Result<File> {
         self.open_file(path, OFlag::O_WRONLY)
     }

@@ -66,9 +66,6 @@ pub(crate) fn bounding_capabilities() -> u64 {
 }
 
 /// Removes what is not in `keep` from the bounding set, permanently.
-///
-/// # Errors
-/// The kernel's answer.
 pub(crate) fn bound_capabilities(keep: u64) -> io::Result<()> {
     for number in 0..=last_capability() {
         if keep & (1 << number) == 0 {
@@ -79,18 +76,12 @@ pub(crate) fn bound_capabilities(keep: u64) -> io::Result<()> {
 }
 
 /// Capabilities stay permitted when the user changes, until the next execve.
-///
-/// # Errors
-/// The kernel's answer.
 pub(crate) fn keep_capabilities(keep: bool) -> io::Result<()> {
     prctl(libc::PR_SET_KEEPCAPS, libc::c_ulong::from(keep), 0)?;
     Ok(())
 }
 
 /// Sets all but the bounding set exactly.
-///
-/// # Errors
-/// The kernel's answer.
 pub(crate) fn set_capabilities(sets: CapabilitySets) -> io::Result<()> {
     const VERSION_3: u32 = 0x2008_0522;
     const PR_CAP_AMBIENT: i32 = 47;
@@ -131,9 +122,6 @@ pub(crate) fn set_user(uid: u32, gid: u32, groups: &[u32]) -> io::Result<()> {
 }
 
 /// Programs executed from here on gain no privileges.
-///
-/// # Errors
-/// The kernel's answer.
 pub(crate) fn set_no_new_privileges() -> io::Result<()> {
     Ok(nix::sys::prctl::set_no_new_privs()?)
 }
@@ -144,9 +132,6 @@ pub(crate) fn set_umask(mask: u32) {
 }
 
 /// Joins a new, empty session keyring, so that keys of the node are out of reach.
-///
-/// # Errors
-/// The kernel's answer.
 pub(crate) fn new_keyring() -> io::Result<()> {
     const KEYCTL_JOIN_SESSION_KEYRING: libc::c_int = 1;
     // SAFETY: without a name an anonymous keyring is made; the other arguments are not read.
@@ -235,9 +220,6 @@ fn limit_number(name: &str) -> Option<u32> {
 }
 
 /// Whether this process may execute `path`, with its effective ids.
-///
-/// # Errors
-/// The kernel's answer.
 pub(crate) fn may_execute(path: &Path) -> io::Result<()> {
     use nix::fcntl::{AT_FDCWD, AtFlags};
     Ok(nix::unistd::faccessat(AT_FDCWD, path, nix::unistd::AccessFlags::X_OK, AtFlags::AT_EACCESS)?)

@@ -48,9 +48,6 @@ pub(crate) struct RemoveError {
 
 impl Handle {
     /// Opens one of the agent's own directories: links in the path are followed.
-    ///
-    /// # Errors
-    /// The kernel's answer.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         Ok(Self(nix::fcntl::open(path, flags, Mode::empty())?))
@@ -76,9 +73,6 @@ impl Handle {
     }
 
     /// A second handle of the same file.
-    ///
-    /// # Errors
-    /// The kernel's answer.
     pub(crate) fn duplicate(&self) -> io::Result<Self> {
         Ok(Self(self.0.try_clone()?))
     }
@@ -111,9 +105,6 @@ impl Handle {
 
     /// Makes the directory `name` here with exactly `mode` and points at it. A directory that exists at that
     /// name, even one made a moment ago, is taken as it is; a link or file is refused.
-    ///
-    /// # Errors
-    /// The kernel's answer.
     pub(crate) fn make_dir(&self, name: &OsStr, mode: u32) -> io::Result<Self> {
         let is_new = match nix::sys::stat::mkdirat(&self.0, name, Mode::from_bits_truncate(mode)) {
             Err(Errno::EEXIST) => false,
@@ -131,9 +122,6 @@ impl Handle {
     }
 
     /// Kind, mode, owner of what this points at.
-    ///
-    /// # Errors
-    /// The kernel's answer.
     pub(crate) fn metadata(&self) -> io::Result<Metadata> {
         // Through the descriptor: `/proc/self/fd` would follow a link that it points at no further than to
         // itself.
@@ -150,26 +138,17 @@ impl Handle {
     }
 
     /// Sets the group, of a link itself too.
-    ///
-    /// # Errors
-    /// The kernel's answer.
     pub(crate) fn set_group(&self, group: u32) -> io::Result<()> {
         nix::unistd::fchownat(&self.0, "", None, Some(Gid::from_raw(group)), AtFlags::AT_EMPTY_PATH)?;
         Ok(())
     }
 
     /// Names in this directory, in the order of the file system.
-    ///
-    /// # Errors
-    /// The kernel's answer.
     pub(crate) fn names(&self) -> io::Result<impl Iterator<Item = io::Result<OsString>>> {
         Ok(std::fs::read_dir(self.proc_path())?.map(|entry| Ok(entry?.file_name())))
     }
 
     /// Points at the entry `name` of this directory, also if it is a link.
-    ///
-    /// # Errors
-    /// The kernel's answer.
     pub(crate) fn entry(&self, name: &OsStr) -> io::Result<Self> {
         let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         Ok(Self(nix::fcntl::openat(&self.0, name, flags, Mode::empty())?))
@@ -187,9 +166,6 @@ impl AsFd for Handle {
 }
 
 /// Makes one of the agent's own directories, and what is missing above it. An existing one keeps its mode.
-///
-/// # Errors
-/// The kernel's answer.
 pub(crate) fn make_dir(path: &Path, mode: u32) -> io::Result<()> {
     std::fs::DirBuilder::new().recursive(true).mode(mode).create(path)
 }
@@ -272,9 +248,6 @@ impl Removal<'_> {
 }
 
 /// Device and inode: the identity of a file, whatever its names are.
-///
-/// # Errors
-/// The kernel's answer.
 pub(crate) fn identity(file: BorrowedFd<'_>) -> io::Result<(u64, u64)> {
     let found = fstat(file)?;
     Ok((found.st_dev, found.st_ino))

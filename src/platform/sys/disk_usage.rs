@@ -14,9 +14,6 @@ const MOST_WAITING: usize = 65_536;
 
 /// Bytes on disk and inodes of a directory and all below it. Links are not followed, other file systems not
 /// entered, files with several names counted once. Files that disappear meanwhile are not counted.
-///
-/// # Errors
-/// When the directory itself cannot be read.
 pub(crate) fn disk_usage(root: &Path) -> io::Result<(u64, u64)> {
     let top = root.symlink_metadata()?;
     let (mut bytes, mut inodes) = (top.blocks().saturating_mul(512), 1_u64);

@@ -8,9 +8,6 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 /// Makes names and removals in a directory durable.
-///
-/// # Errors
-/// The kernel's answer.
 pub(crate) fn sync_dir(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
@@ -18,9 +15,6 @@ pub(crate) fn sync_dir(path: &Path) -> io::Result<()> {
 /// Replaces the file at `path` atomically by one with this content and mode: all of it or the previous file,
 /// also after a power cut. The temporary file is hidden and always has the same name, so that no files pile
 /// up: one writer at a time.
-///
-/// # Errors
-/// The kernel's answer.
 pub(crate) fn write_durably(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let directory = path.parent().unwrap_or(Path::new("/"));
     let mut name = std::ffi::OsString::from(".");
@@ -63,9 +57,6 @@ pub(crate) fn replace_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Writes a file that only its owner can read, also over one that others can read.
-///
-/// # Errors
-/// The kernel's answer.
 pub(crate) fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
     file.set_permissions(std::fs::Permissions::from_mode(0o600))?;

@@ -28,7 +28,6 @@ pub(crate) struct Ready {
     pub writable: bool,
 }
 
-/// An epoll instance.
 #[derive(Debug)]
 pub(crate) struct Epoll(OwnedFd);
 
@@ -39,8 +38,6 @@ const BATCH: usize = 32;
 pub(crate) type Batch = [Ready; BATCH];
 
 impl Epoll {
-    /// # Errors
-    /// No more descriptors.
     pub(crate) fn new() -> io::Result<Self> {
         // SAFETY: takes a flag and returns a descriptor that is new and owned here.
         match unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) } {
@@ -72,10 +69,6 @@ impl Epoll {
         self.control(libc::EPOLL_CTL_ADD, fd, wanted, token)
     }
 
-    /// Changes the readiness to wait for.
-    ///
-    /// # Errors
-    /// It was not added.
     #[cfg(test)]
     pub(crate) fn change(&self, fd: BorrowedFd<'_>, wanted: Readiness, token: u64) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_MOD, fd, wanted, token)

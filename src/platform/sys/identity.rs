@@ -18,9 +18,6 @@ use nix::sys::statvfs::statvfs;
 /// tells directories on different file systems apart, and a recreated directory from the removed one, inode
 /// number reused or not. The file system's id is derived from its UUID on ext4 and btrfs. On xfs, vfat and
 /// f2fs it is the device number again, which is left out where there is a birth time.
-///
-/// # Errors
-/// The kernel's answer.
 pub(crate) fn directory_identity(path: &Path) -> io::Result<String> {
     let metadata = std::fs::metadata(path)?;
     let born = birth_time(path)?;

@@ -67,18 +67,9 @@ pub(crate) enum Change {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum InotifyEvent {
     /// Something happened to a name in a directory.
-    Entry {
-        watch: WatchId,
-        /// The name in it.
-        name: OsString,
-        change: Change,
-    },
+    Entry { watch: WatchId, name: OsString, change: Change },
     /// The directory itself changed its attributes, moved, or was deleted or unmounted.
-    Directory {
-        watch: WatchId,
-        /// The watch ended with it.
-        ended: bool,
-    },
+    Directory { watch: WatchId, ended: bool },
     /// The kernel dropped events: a full rescan is needed.
     Overflow,
 }

@@ -21,8 +21,6 @@ const STALL: &str = "some 100000 1000000\0";
 pub(crate) struct KernelLog(Polled);
 
 impl KernelLog {
-    /// # Errors
-    /// It does not exist, or it may not be read.
     pub(crate) fn open() -> io::Result<Self> {
         let mut file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open("/dev/kmsg")?;
         file.seek(SeekFrom::End(0))?;
@@ -30,9 +28,6 @@ impl KernelLog {
     }
 
     /// The next line, without its header. Lines overwritten before they were read are skipped.
-    ///
-    /// # Errors
-    /// The kernel's answer.
     pub(crate) async fn next(&self) -> io::Result<String> {
         loop {
             let mut record = vec![0; LONGEST];
@@ -57,8 +52,6 @@ impl KernelLog {
 pub(crate) struct MemoryStalls(Polled);
 
 impl MemoryStalls {
-    /// # Errors
-    /// The kernel does not provide them.
     pub(crate) fn open() -> io::Result<Self> {
         let options = File::options().read(true).write(true).custom_flags(libc::O_NONBLOCK).to_owned();
         let mut file = options.open("/proc/pressure/memory")?;
@@ -67,9 +60,6 @@ impl MemoryStalls {
     }
 
     /// Waits for the next event.
-    ///
-    /// # Errors
-    /// The reactor no longer runs.
     pub(crate) async fn next(&self) -> io::Result<()> {
         self.0.wait_urgent().await
     }

@@ -7,9 +7,6 @@ use nix::unistd::Pid;
 
 /// Sends SIGKILL to one process; no error when it has ended. Never to init, to this process or to a whole
 /// group.
-///
-/// # Errors
-/// The kernel's answer.
 pub(crate) fn kill_process(pid: i32) -> std::io::Result<()> {
     if pid <= 1 || Pid::this().as_raw() == pid {
         return Err(std::io::ErrorKind::InvalidInput.into());

@@ -59,9 +59,6 @@ pub(crate) struct NodeAttributes {
 
 impl LayerDir {
     /// Opens the root of a layer; links in `path` itself are followed.
-    ///
-    /// # Errors
-    /// The kernel's answer.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         Ok(Self(nix::fcntl::open(path, flags, Mode::empty())?))
@@ -117,9 +114,6 @@ impl LayerDir {
     }
 
     /// What `name` is; a link is not followed.
-    ///
-    /// # Errors
-    /// The kernel's answer.
     pub(crate) fn kind(&self, name: &OsStr) -> io::Result<LayerNodeKind> {
         let found = match openat(&self.0, name, POINT, Mode::empty()) {
             Err(Errno::ENOENT) => return Ok(LayerNodeKind::Absent),
@@ -135,35 +129,22 @@ impl LayerDir {
         })
     }
 
-    /// Makes a directory.
-    ///
-    /// # Errors
-    /// The kernel's answer.
     pub(crate) fn make_dir(&self, name: &OsStr) -> io::Result<()> {
         Ok(mkdirat(&self.0, name, Mode::from_bits_truncate(0o755))?)
     }
 
     /// Makes a new file, open for writing; an existing one is an error.
-    ///
-    /// # Errors
-    /// The kernel's answer.
     pub(crate) fn make_file(&self, name: &OsStr) -> io::Result<File> {
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         Ok(openat(&self.0, name, flags, Mode::S_IRUSR | Mode::S_IWUSR)?.into())
     }
 
     /// Makes a symbolic link; its target is text.
-    ///
-    /// # Errors
-    /// The kernel's answer.
     pub(crate) fn make_link(&self, name: &OsStr, target: &OsStr) -> io::Result<()> {
         Ok(symlinkat(target, &self.0, name)?)
     }
 
     /// Makes a device or pipe.
-    ///
-    /// # Errors
-    /// The kernel's answer.
     pub(crate) fn make_node(&self, name: &OsStr, node: SpecialNode) -> io::Result<()> {
         let (kind, device) = match node {
             SpecialNode::Character { major, minor } => (SFlag::S_IFCHR, makedev(major.into(), minor.into())),
@@ -175,17 +156,11 @@ impl LayerDir {
 
     /// Gives the node `target_name` of `target` a second name here. A symlink is linked itself, not its
     /// target.
-    ///
-    /// # Errors
-    /// The kernel's answer.
     pub(crate) fn make_hard_link(&self, name: &OsStr, target: &Self, target_name: &OsStr) -> io::Result<()> {
         Ok(linkat(&target.0, target_name, &self.0, name, LinkatFlags::empty())?)
     }
 
     /// Removes `name`, with all below it when it is a directory.
-    ///
-    /// # Errors
-    /// The kernel's answer.
     pub(crate) fn remove(&self, name: &OsStr) -> io::Result<()> {
         match unlinkat(&self.0, name, UnlinkatFlags::NoRemoveDir) {
             Err(Errno::EISDIR | Errno::EPERM) => {}
@@ -226,9 +201,6 @@ impl LayerDir {
     }
 
     /// Sets the modification time of `name`; an empty name is this directory.
-    ///
-    /// # Errors
-    /// The kernel's answer.
     pub(crate) fn set_time(&self, name: &OsStr, mtime: (i64, u32)) -> io::Result<()> {
         let node = self.point(name)?;
         // A 32-bit C library has no times after 2038.
@@ -246,17 +218,11 @@ impl LayerDir {
     }
 
     /// Sets one extended attribute of this directory or of a name in it.
-    ///
-    /// # Errors
-    /// The kernel's answer.
     pub(crate) fn set_extended(&self, name: &OsStr, key: &str, value: &[u8]) -> io::Result<()> {
         set_extended(&proc_path(&self.point(name)?), key, value)
     }
 
     /// Writes everything of this file system to the disk.
-    ///
-    /// # Errors
-    /// The kernel's answer.
     pub(crate) fn sync_file_system(&self) -> io::Result<()> {
         // An `O_PATH` descriptor is refused.
         let directory = File::open(proc_path(&self.0))?;
@@ -321,9 +287,6 @@ pub(crate) struct Free {
 }
 
 /// Free bytes and inodes of the file system at `path`.
-///
-/// # Errors
-/// The kernel's answer.
 #[expect(clippy::useless_conversion, reason = "narrower on 32-bit machines")]
 pub(crate) fn free_space(path: &Path) -> io::Result<Free> {
     let answer = nix::sys::statvfs::statvfs(path)?;

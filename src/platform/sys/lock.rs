@@ -32,9 +32,6 @@ pub(crate) struct ByteLock {
 }
 
 /// Waits for and takes the lock. Blocks the thread, as upstream does before anything else has started.
-///
-/// # Errors
-/// When the file cannot be made or locked.
 pub(crate) fn acquire(path: &Path) -> Result<FileLock, LockError> {
     let file = open(path)?;
     let locked =
@@ -43,9 +40,6 @@ pub(crate) fn acquire(path: &Path) -> Result<FileLock, LockError> {
 }
 
 /// Waits for the lock and takes it shared.
-///
-/// # Errors
-/// When the file cannot be made or locked.
 pub(crate) fn acquire_shared(path: &Path) -> Result<FileLock, LockError> {
     let file = open(path)?;
     let locked = Flock::lock(file, FlockArg::LockShared).map_err(|(_, errno)| error(path, errno.into()))?;
@@ -53,26 +47,17 @@ pub(crate) fn acquire_shared(path: &Path) -> Result<FileLock, LockError> {
 }
 
 /// Takes the lock exclusively if it is free.
-///
-/// # Errors
-/// When the file cannot be made or locked.
 pub(crate) fn try_acquire(path: &Path) -> Result<Option<FileLock>, LockError> {
     try_lock(path, open(path)?)
 }
 
 /// Takes the lock of an existing file or directory, if it is free.
-///
-/// # Errors
-/// When it cannot be opened or locked.
 pub(crate) fn try_acquire_existing(path: &Path) -> Result<Option<FileLock>, LockError> {
     try_lock(path, File::open(path).map_err(|source| error(path, source))?)
 }
 
 /// Takes the lock of one byte (not negative) of a file exclusively if it is free; other bytes are
 /// independent. The byte need not exist.
-///
-/// # Errors
-/// When the file cannot be made or locked.
 #[expect(clippy::cast_possible_truncation, reason = "the kernel's small constants, which libc types as int")]
 pub(crate) fn try_acquire_byte(path: &Path, byte: i32) -> Result<Option<ByteLock>, LockError> {
     let file = open(path)?;

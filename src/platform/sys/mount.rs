@@ -37,9 +37,6 @@ const TMPFS_NOSWAP: (u32, u32) = (6, 4);
 
 /// Mounts a tmpfs of at most `size_bytes` (`None`: the kernel's default, half of the memory) that is never
 /// swapped out where the kernel supports that (Linux 6.4).
-///
-/// # Errors
-/// The kernel's answer.
 pub fn mount_tmpfs(target: &Path, size_bytes: Option<i64>) -> io::Result<()> {
     let size = size_bytes.map(|size| format!(",size={size}")).unwrap_or_default();
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
@@ -135,27 +132,18 @@ pub(crate) fn is_protocol_unsupported(error: &io::Error) -> bool {
 }
 
 /// Binds `source` onto `target`, a directory on a directory or anything else on a file.
-///
-/// # Errors
-/// The kernel's answer.
 pub(crate) fn bind(source: &Path, target: &Path) -> io::Result<()> {
     nix::mount::mount(Some(source), target, None::<&str>, MsFlags::MS_BIND, None::<&str>)?;
     Ok(())
 }
 
 /// Bind-mounts the file behind a descriptor: it cannot be replaced concurrently.
-///
-/// # Errors
-/// The kernel's answer.
 pub(crate) fn bind_descriptor(source: BorrowedFd<'_>, target: &Path) -> io::Result<()> {
     bind(&PathBuf::from(format!("/proc/self/fd/{}", source.as_raw_fd())), target)
 }
 
 /// Unmounts, detaching if it is busy. Its copies, and the mount it was copied from, stay mounted. Never waits
 /// for a server.
-///
-/// # Errors
-/// The kernel's answer.
 pub fn unmount(target: &Path) -> io::Result<()> {
     let lines = mount_lines()?;
     let top = lines.iter().rev().find(|line| line.point == target);
@@ -171,9 +159,6 @@ pub fn unmount(target: &Path) -> io::Result<()> {
 
 /// Makes mounts below `directory` propagate to containers that request it, and theirs to the node (upstream:
 /// `MakeRShared`).
-///
-/// # Errors
-/// The kernel's answer, or when procfs cannot be read.
 pub(crate) fn ensure_shared(directory: &Path) -> io::Result<Sharing> {
     let directory = directory.canonicalize()?;
     let lines = mount_lines()?;
@@ -196,9 +181,6 @@ pub(crate) fn ensure_shared(directory: &Path) -> io::Result<Sharing> {
 }
 
 /// Every mount point of this mount namespace, as `/proc/self/mountinfo` lists them (later mounts last).
-///
-/// # Errors
-/// When procfs does not answer.
 pub fn mount_points() -> io::Result<Vec<PathBuf>> {
     Ok(mount_lines()?.into_iter().map(|line| line.point).collect())
 }

@@ -25,9 +25,7 @@ const MOUNT_ATTR_IDMAP: u64 = 0x0010_0000;
 /// Attributes of a mount, as mount_setattr(2) has them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MountAttributes {
-    /// Bits to set.
     pub set: u64,
-    /// Bits to clear.
     pub clear: u64,
 }
 
@@ -50,7 +48,6 @@ pub(crate) const NO_DIRATIME: u64 = 0x80;
 /// `MOUNT_ATTR_NOSYMFOLLOW`.
 pub(crate) const NO_SYMFOLLOW: u64 = 0x0020_0000;
 
-/// The propagation of mounts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Propagation {
     /// Not at all.
@@ -157,9 +154,6 @@ impl NewFileSystem {
     }
 
     /// An option without a value.
-    ///
-    /// # Errors
-    /// The kernel's answer.
     pub(crate) fn set_flag(&self, key: &str) -> io::Result<()> {
         let key = CString::new(key)?;
         let fd = self.0.as_raw_fd();
@@ -167,10 +161,6 @@ impl NewFileSystem {
         done(unsafe { libc::syscall(libc::SYS_fsconfig, fd, FSCONFIG_SET_FLAG, key.as_ptr(), 0_usize, 0) })
     }
 
-    /// An option whose value is a descriptor.
-    ///
-    /// # Errors
-    /// The kernel's answer.
     pub(crate) fn set_descriptor(&self, key: &str, value: BorrowedFd<'_>) -> io::Result<()> {
         let key = CString::new(key)?;
         let (fd, value) = (self.0.as_raw_fd(), value.as_raw_fd());
@@ -179,9 +169,6 @@ impl NewFileSystem {
     }
 
     /// Makes it, and a detached mount of it.
-    ///
-    /// # Errors
-    /// The kernel's answer.
     pub(crate) fn mount(self, attributes: u64) -> io::Result<Mount> {
         let fd = self.0.as_raw_fd();
         // SAFETY: the command takes no key and no value.
@@ -196,9 +183,6 @@ impl NewFileSystem {
 impl Mount {
     /// A detached copy of the mount at `path`, one of the agent's own (links are followed), with the mounts
     /// below it if `recursive`.
-    ///
-    /// # Errors
-    /// The kernel's answer.
     pub(crate) fn copy_of(path: &Path, recursive: bool) -> io::Result<Self> {
         let path = c_path(path)?;
         let flags = OPEN_TREE_CLONE
@@ -209,9 +193,6 @@ impl Mount {
     }
 
     /// A detached copy of the mount behind a descriptor: a file, a directory, or the root of a mount.
-    ///
-    /// # Errors
-    /// The kernel's answer.
     pub(crate) fn copy_of_descriptor(fd: BorrowedFd<'_>, recursive: bool) -> io::Result<Self> {
         let flags = OPEN_TREE_CLONE
             | libc::O_CLOEXEC.cast_unsigned()
@@ -223,9 +204,6 @@ impl Mount {
     }
 
     /// The topmost mount at `path`, without copying it.
-    ///
-    /// # Errors
-    /// The kernel's answer.
     pub(crate) fn at(path: &Path) -> io::Result<Self> {
         let path = c_path(path)?;
         let flags = libc::O_CLOEXEC;
@@ -234,9 +212,6 @@ impl Mount {
     }
 
     /// Attaches it at `target`. This descriptor then refers to the attached mount.
-    ///
-    /// # Errors
-    /// The kernel's answer.
     pub(crate) fn attach(&self, target: BorrowedFd<'_>) -> io::Result<()> {
         let flags = MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH;
         let (from, to) = (self.0.as_raw_fd(), target.as_raw_fd());
@@ -303,9 +278,6 @@ impl Mount {
     }
 
     /// Changes the propagation. For kernels before 5.12 it must be attached.
-    ///
-    /// # Errors
-    /// The kernel's answer.
     pub(crate) fn set_propagation(&self, propagation: Propagation, recursive: bool) -> io::Result<()> {
         let change = MountAttr { attr_set: 0, attr_clr: 0, propagation: propagation.bits(), userns_fd: 0 };
         match self.change(&change, recursive) {
@@ -328,9 +300,6 @@ impl Mount {
 }
 
 /// Changes the propagation of mounts at and below `path`.
-///
-/// # Errors
-/// The kernel's answer.
 pub(crate) fn set_propagation(path: &Path, propagation: Propagation, recursive: bool) -> io::Result<()> {
     let mut flags = propagation.flag();
     if recursive {
@@ -342,9 +311,6 @@ pub(crate) fn set_propagation(path: &Path, propagation: Propagation, recursive: 
 
 /// Mounts an overlay with the options in one string; for kernels that do not accept single layers (before
 /// 6.8).
-///
-/// # Errors
-/// The kernel's answer.
 pub(crate) fn mount_overlay(target: &Path, options: &[u8]) -> io::Result<()> {
     let options = CString::new(options)?;
     let none = MsFlags::empty();
@@ -354,9 +320,6 @@ pub(crate) fn mount_overlay(target: &Path, options: &[u8]) -> io::Result<()> {
 
 /// Makes the mount `root` the root directory of this mount namespace, removes all other mounts, and changes
 /// to it.
-///
-/// # Errors
-/// The kernel's answer.
 pub(crate) fn enter_root(root: BorrowedFd<'_>) -> io::Result<()> {
     let here = Path::new(".");
     let old = nix::fcntl::open(
@@ -377,9 +340,6 @@ pub(crate) fn enter_root(root: BorrowedFd<'_>) -> io::Result<()> {
 }
 
 /// Makes a directory of this mount namespace this process's root, and changes to it.
-///
-/// # Errors
-/// The kernel's answer.
 pub(crate) fn change_root(root: BorrowedFd<'_>) -> io::Result<()> {
     nix::unistd::fchdir(root)?;
     Ok(nix::unistd::chroot(".")?)

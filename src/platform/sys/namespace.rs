@@ -47,9 +47,6 @@ impl Namespaces {
 }
 
 /// Enters new namespaces. A new PID namespace applies to the next child.
-///
-/// # Errors
-/// The kernel's answer.
 pub(crate) fn unshare(kinds: Namespaces) -> io::Result<()> {
     if kinds.is_empty() {
         return Ok(());
@@ -59,17 +56,11 @@ pub(crate) fn unshare(kinds: Namespaces) -> io::Result<()> {
 
 /// Joins namespaces of a process (`target` is its pidfd, Linux 5.8) or the one of `target`, a file of
 /// `/proc/<pid>/ns`.
-///
-/// # Errors
-/// The kernel's answer.
 pub(crate) fn join(target: BorrowedFd<'_>, kinds: Namespaces) -> io::Result<()> {
     Ok(nix::sched::setns(target, kinds.flags())?)
 }
 
 /// Whether two descriptors refer to the same namespace.
-///
-/// # Errors
-/// The kernel's answer.
 pub(crate) fn is_same(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> io::Result<bool> {
     let (one, other) = (nix::sys::stat::fstat(one)?, nix::sys::stat::fstat(other)?);
     Ok((one.st_dev, one.st_ino) == (other.st_dev, other.st_ino))
@@ -84,9 +75,6 @@ pub(crate) fn set_hostname(name: &str) -> io::Result<()> {
 }
 
 /// Switches the loopback interface of the network namespace on.
-///
-/// # Errors
-/// The kernel's answer.
 pub(crate) fn loopback_up() -> io::Result<()> {
     let socket: OwnedFd = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
     // SAFETY: all zeros is a valid ifreq: numbers and a union of plain data.

@@ -51,18 +51,13 @@ pub(crate) enum NetlinkError {
         what: String,
         /// The kernel's text (extended acknowledgement), may be empty.
         detail: String,
-        /// The error number.
         source: std::io::Error,
     },
     #[error("netlink socket, {call}")]
     Socket { call: &'static str, source: std::io::Error },
     /// The answer is malformed, or the request would not fit.
     #[error("{what}: {problem}")]
-    Malformed {
-        what: String,
-        /// What is wrong.
-        problem: &'static str,
-    },
+    Malformed { what: String, problem: &'static str },
 }
 
 impl NetlinkError {
@@ -235,7 +230,6 @@ fn verdict(reply: Reply<'_>) -> Option<(i32, String)> {
     Some((code, detail))
 }
 
-/// The netlink protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protocol {
     /// `NETLINK_ROUTE`.

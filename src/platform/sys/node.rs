@@ -9,9 +9,6 @@ use nix::net::if_::InterfaceFlags;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 /// The host name the kernel has.
-///
-/// # Errors
-/// When it is not UTF-8 or cannot be read.
 pub(crate) fn hostname() -> std::io::Result<String> {
     let name = nix::unistd::gethostname()?;
     name.into_string()
@@ -19,9 +16,6 @@ pub(crate) fn hostname() -> std::io::Result<String> {
 }
 
 /// A random uid in the form that Kubernetes gives its objects, from the kernel.
-///
-/// # Errors
-/// No procfs.
 pub(crate) fn random_uid() -> std::io::Result<String> {
     std::fs::read_to_string("/proc/sys/kernel/random/uuid").map(|text| text.trim().to_owned())
 }
@@ -135,7 +129,6 @@ pub(crate) fn file_system_bytes(path: &Path) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
-/// A file system in numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileSystemFacts {
     pub capacity: u64,
@@ -149,9 +142,6 @@ pub struct FileSystemFacts {
 }
 
 /// The file system that holds `path`.
-///
-/// # Errors
-/// The kernel's answer.
 pub(crate) fn file_system(path: &Path) -> std::io::Result<FileSystemFacts> {
     let facts = nix::sys::statvfs::statvfs(path)?;
     #[allow(clippy::useless_conversion, reason = "32 bits on some architectures")]
@@ -265,9 +255,6 @@ pub(crate) fn is_root() -> bool {
 }
 
 /// Writes this process's oom_score_adj. Lowering it needs CAP_SYS_RESOURCE.
-///
-/// # Errors
-/// The kernel's answer.
 pub(crate) fn set_oom_score_adj(value: i32) -> std::io::Result<()> {
     std::fs::write("/proc/self/oom_score_adj", value.to_string())
 }

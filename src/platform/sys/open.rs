@@ -17,9 +17,6 @@ use nix::sys::stat::Mode;
 const TRIES: usize = 1000;
 
 /// openat2(2), retried when the kernel could not verify that the path stays below its root.
-///
-/// # Errors
-/// The kernel's answer.
 pub(super) fn openat2_patiently(root: &OwnedFd, path: &Path, how: OpenHow) -> Result<OwnedFd, Errno> {
     for _ in 0..TRIES {
         match nix::fcntl::openat2(root, path, how) {

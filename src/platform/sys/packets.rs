@@ -46,9 +46,6 @@ fn socket() -> io::Result<OwnedFd> {
 }
 
 /// Two connected sockets. Close-on-exec; blocking, unless [`set_nonblocking`] is called.
-///
-/// # Errors
-/// No more descriptors.
 pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let mut ends: [RawFd; 2] = [-1; 2];
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
@@ -60,9 +57,6 @@ pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
 }
 
 /// Reads and writes fail with `WouldBlock` from now on, for all holders of this open file description.
-///
-/// # Errors
-/// The kernel's answer.
 pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: two calls with integers on an open descriptor.
     unsafe {
@@ -105,9 +99,6 @@ fn with_address<T>(
 
 /// Listens at `path`, which only the agent's own user may reach, and replaces any previous file atomically: a
 /// client never finds a socket that does not listen yet.
-///
-/// # Errors
-/// The kernel's answer.
 pub(crate) fn listen(path: &Path, backlog: i32) -> io::Result<OwnedFd> {
     use std::os::unix::fs::PermissionsExt;
     let socket = socket()?;
@@ -207,18 +198,12 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], descriptors: &[BorrowedFd<'_>]
 }
 
 /// Waits until there is a message, or the end.
-///
-/// # Errors
-/// The kernel's answer.
 pub(crate) fn wait(socket: BorrowedFd<'_>) -> io::Result<()> {
     wait_up_to(socket, None).map(|_| ())
 }
 
 /// Waits until there is something to read, or the end; without `patience` there is no timeout. `false` on
 /// timeout.
-///
-/// # Errors
-/// The kernel's answer.
 pub(in crate::platform) fn wait_up_to(
     socket: BorrowedFd<'_>,
     patience: Option<Duration>,

@@ -12,9 +12,6 @@ pub(crate) struct RawMode {
 
 impl RawMode {
     /// Changes the terminal; it is restored on drop.
-    ///
-    /// # Errors
-    /// It is no terminal.
     pub(crate) fn enter() -> io::Result<Self> {
         // SAFETY: all zeroes are a termios; tcgetattr fills it.
         let mut before: libc::termios = unsafe { std::mem::zeroed() };

@@ -23,9 +23,6 @@ pub struct Polled(AsyncFd<Owned>);
 
 impl Polled {
     /// Waits for urgent data only, such as the events of `/proc/pressure`; needs a running tokio runtime.
-    ///
-    /// # Errors
-    /// It cannot be polled.
     pub(in crate::platform) fn urgent(fd: OwnedFd) -> io::Result<Self> {
         // SAFETY: `Owned` keeps the descriptor open and the same for as long as it is registered.
         let polled = unsafe { AsyncFd::register_with_interest(Owned(fd), Interest::PRIORITY) };
@@ -33,18 +30,12 @@ impl Polled {
     }
 
     /// Waits for the next urgent event.
-    ///
-    /// # Errors
-    /// The reactor no longer runs.
     pub(in crate::platform) async fn wait_urgent(&self) -> io::Result<()> {
         self.0.ready(Interest::PRIORITY).await?.clear_ready();
         Ok(())
     }
 
     /// Waits for reading only; needs a running tokio runtime. The descriptor must be non-blocking.
-    ///
-    /// # Errors
-    /// It cannot be polled, as regular files cannot.
     pub fn readable(fd: OwnedFd) -> io::Result<Self> {
         // SAFETY: `Owned` keeps the descriptor open and the same for as long as it is registered.
         let polled = unsafe { AsyncFd::register_with_interest(Owned(fd), Interest::READABLE) };
@@ -52,9 +43,6 @@ impl Polled {
     }
 
     /// Calls `call` whenever there may be something to read, until it returns anything but `WouldBlock`.
-    ///
-    /// # Errors
-    /// Those of `call`.
     pub async fn read_with<T>(&self, mut call: impl FnMut(BorrowedFd<'_>) -> io::Result<T>) -> io::Result<T> {
         loop {
             let mut ready = self.0.readable().await?;
@@ -66,9 +54,6 @@ impl Polled {
     }
 
     /// Waits until there is something to read. For descriptors that are never read, such as pidfds.
-    ///
-    /// # Errors
-    /// The reactor no longer runs.
     pub(crate) async fn wait(&self) -> io::Result<()> {
         self.0.readable().await.map(|_| ())
     }

@@ -65,13 +65,13 @@ pub(crate) fn load(filter: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-const LOAD: u16 = 0x20;
-const AND: u16 = 0x54;
-const JUMP: u16 = 0x05;
-const JUMP_EQUAL: u16 = 0x15;
-const JUMP_GREATER: u16 = 0x25;
-const JUMP_GREATER_EQUAL: u16 = 0x35;
-const RETURN: u16 = 0x06;
+pub(crate) const LOAD: u16 = 0x20;
+pub(crate) const AND: u16 = 0x54;
+pub(crate) const JUMP: u16 = 0x05;
+pub(crate) const JUMP_EQUAL: u16 = 0x15;
+pub(crate) const JUMP_GREATER: u16 = 0x25;
+pub(crate) const JUMP_GREATER_EQUAL: u16 = 0x35;
+pub(crate) const RETURN: u16 = 0x06;
 const ALLOW: u32 = 0x7fff_0000;
 const LOG: u32 = 0x7ffc_0000;
 
@@ -138,9 +138,6 @@ fn verdict(filter: &[u8], interface: u32, number: u32, first: u64) -> Option<u32
 
 /// Filters all calls of this thread but those that waiting for signals and exiting need. Needs
 /// `no_new_privs`.
-///
-/// # Errors
-/// The kernel's answer.
 pub(in crate::platform) fn restrict_to_waiting() -> io::Result<()> {
     const NUMBER: u32 = 0;
     const INTERFACE: u32 = 4;

@@ -9,9 +9,6 @@ use std::path::Path;
 use nix::libc;
 
 /// A file in memory, for handing a text to another process. `name` shows up in `/proc`.
-///
-/// # Errors
-/// No memory.
 pub(crate) fn memory_file(name: &std::ffi::CStr) -> io::Result<File> {
     // SAFETY: a string that ends with a zero and lives on; the descriptor is new.
     match unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) } {
@@ -22,9 +19,6 @@ pub(crate) fn memory_file(name: &std::ffi::CStr) -> io::Result<File> {
 }
 
 /// Sets a terminal's size; its foreground processes get SIGWINCH.
-///
-/// # Errors
-/// It is no terminal.
 pub(crate) fn resize_terminal(terminal: BorrowedFd<'_>, columns: u16, rows: u16) -> io::Result<()> {
     let size = libc::winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
     // SAFETY: TIOCSWINSZ reads one winsize.
@@ -35,9 +29,6 @@ pub(crate) fn resize_terminal(terminal: BorrowedFd<'_>, columns: u16, rows: u16)
 }
 
 /// A terminal's size: columns and rows.
-///
-/// # Errors
-/// It is no terminal.
 pub(crate) fn terminal_size(terminal: BorrowedFd<'_>) -> io::Result<(u16, u16)> {
     let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
     // SAFETY: TIOCGWINSZ writes one winsize.
@@ -50,9 +41,6 @@ pub(crate) fn terminal_size(terminal: BorrowedFd<'_>) -> io::Result<(u16, u16)> 
 /// Opens a log file for appending, made if missing; only owner and group may read it. A symlink at the end of
 /// the path, or anything that is no regular file, is refused: a user who can write into the directory must
 /// not choose the target.
-///
-/// # Errors
-/// The kernel's answer.
 pub(crate) fn open_log(path: &Path) -> io::Result<File> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_CLOEXEC;
     let file = OpenOptions::new().append(true).create(true).mode(0o640).custom_flags(flags).open(path)?;

@@ -18,9 +18,6 @@ pub(crate) struct Terminal(Rc<AsyncFd<File>>);
 
 impl Terminal {
     /// Takes a master that is non-blocking. Needs a running tokio runtime.
-    ///
-    /// # Errors
-    /// It cannot be polled.
     pub(crate) fn new(master: OwnedFd) -> io::Result<Self> {
         // SAFETY: the file owns its descriptor, which stays open and the same for as long as it is
         // registered: only shared references to it are handed out.
@@ -29,9 +26,6 @@ impl Terminal {
     }
 
     /// Sets the terminal's size.
-    ///
-    /// # Errors
-    /// It is no terminal.
     pub(crate) fn resize(&self, columns: u16, rows: u16) -> io::Result<()> {
         resize_terminal(self.0.get_ref().as_fd(), columns, rows)
     }

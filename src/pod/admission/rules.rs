@@ -118,7 +118,6 @@ pub struct OwnPort {
     /// Where it listens.
     pub address: String,
     pub port: i32,
-    /// The setting that it comes from.
     pub setting: &'static str,
 }
 
@@ -151,18 +150,12 @@ pub(crate) fn go_arch(arch: &str) -> &str {
 }
 
 /// Whether a pod that has no place yet may get one: the checks of a scheduler.
-///
-/// # Errors
-/// Why the pod is kept away.
 pub(in crate::pod) fn schedule(pod: &Pod, node: &NodeFacts) -> Result<(), Rejection> {
     let away = unschedulable_reason(pod, node.unschedulable, &node.taints);
     away.map_or(Ok(()), |message| Err(Rejection::new(UNSCHEDULABLE, message)))
 }
 
 /// Whether `pod` may run beside `others`, the admitted pods without itself.
-///
-/// # Errors
-/// The first check that fails.
 pub fn admit(pod: &Pod, others: &[&Pod], node: &NodeFacts) -> Result<(), Rejection> {
     check_pressure(pod, node)?;
     sysctl::check(pod, node)?;

@@ -13,8 +13,7 @@ use tokio::sync::{Mutex, OnceCell};
 
 use crate::model::api::pod::Pod;
 use crate::model::ordered::Ordered as _;
-use crate::model::runtime_config::CgroupDriver;
-use crate::model::runtime_config::CgroupValues;
+use crate::model::runtime_config::{CgroupDriver, CgroupValues};
 use crate::model::types::PodUid;
 use crate::platform::cgroup::{self, CgroupConfig, CgroupError, Skipped};
 use crate::platform::logging::chain;
@@ -52,7 +51,6 @@ pub struct ReservedCgroup {
     pub title: &'static str,
     /// Its name as configured.
     pub cgroup: String,
-    /// What it is limited to.
     pub values: CgroupValues,
 }
 

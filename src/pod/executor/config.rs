@@ -21,9 +21,9 @@ use crate::pod::executor::files::{
 };
 use crate::pod::executor::{Executor, RETRY_AFTER, Run};
 use crate::pod::image::StartFailure as Failure;
-use crate::pod::network::{DnsContext, DnsProblem, ResolvConfSource, parse_resolv_conf, pod_dns};
 use crate::pod::network::{
-    host_network_hosts_file, hostname_and_domain, hosts_file, port_mappings, sandbox_hostname, sort_pod_ips,
+    DnsContext, DnsProblem, ResolvConfSource, host_network_hosts_file, hostname_and_domain, hosts_file,
+    parse_resolv_conf, pod_dns, port_mappings, sandbox_hostname, sort_pod_ips,
 };
 use crate::pod::plan::{StartContainer, resize};
 use crate::pod::resources::{
@@ -107,7 +107,6 @@ impl<R: Runtime> Executor<R> {
         Ok((config, problems))
     }
 
-    /// The RuntimeClass of a pod as it is now.
     pub(super) fn class(&self, pod: &Pod) -> Option<RuntimeClassSpec> {
         self.config.objects.runtime_class(class_of(pod)?)
     }

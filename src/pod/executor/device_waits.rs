@@ -20,7 +20,6 @@ pub(super) struct DeviceWaits(Rc<DeviceWaitsInner>);
 #[derive(Default)]
 struct DeviceWaitsInner {
     waiting: RefCell<Vec<(PathBuf, Rc<Inbox>)>>,
-    /// The task runs.
     runs: RefCell<bool>,
     more: Notify,
 }

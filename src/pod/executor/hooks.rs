@@ -40,7 +40,6 @@ pub(super) struct HookSite {
     pub(super) pod: PodRef,
     pub(super) name: ContainerName,
     pub(super) id: ContainerId,
-    /// The pod's address.
     pub(super) pod_ip: Option<String>,
 }
 

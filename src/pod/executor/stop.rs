@@ -10,8 +10,7 @@ use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Duration, Instant, sleep_until};
 
-use crate::model::containers::ContainerKind;
-use crate::model::containers::find_container;
+use crate::model::containers::{ContainerKind, find_container};
 use crate::model::observed::ContainerStateKind;
 use crate::pod::events::{EventRecorder, EventType};
 use crate::pod::executor::hooks::{HookRunner, HookSite};

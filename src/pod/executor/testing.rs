@@ -12,7 +12,6 @@ use crate::runtime::fake::{ExecScript, FakeRuntime, Program};
 use crate::runtime::{ContainerConfig, ExecOutput, Runtime, SandboxConfig, labels};
 use crate::store::{Mode, OpenOptions, StoreHandle};
 
-/// A node with one pod.
 pub(in crate::pod) struct Bench {
     pub fake: FakeRuntime,
     pub events: EventRecorder,
@@ -77,7 +76,6 @@ impl Bench {
         calls.iter().filter(|made| made.call == call && made.subject == id.as_str()).count()
     }
 
-    /// Exit code of a container that has ended.
     pub(in crate::pod) fn exit_code(&self, id: &ContainerId) -> i32 {
         self.fake.world().containers[id].observed.exit_code
     }

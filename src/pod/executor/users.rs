@@ -30,11 +30,7 @@ pub(in crate::pod) enum UserNamespaceError {
     Allocate(RangeError),
     /// A pod's mapping file is invalid. The ids of its processes are unknown, so no pod gets a range.
     #[error("record pod mappings for existing pod {pod:?}: {error}")]
-    Record {
-        pod: String,
-        /// What is wrong.
-        error: RangeError,
-    },
+    Record { pod: String, error: RangeError },
     /// The file system refused.
     #[error("{action} {path:?}")]
     File {
@@ -63,9 +59,6 @@ pub enum ShareError {
 
 /// The node's share: the output of `getsubids kubelet` if the user and the tool exist, else all ids but the
 /// first ones.
-///
-/// # Errors
-/// The tool fails, or its output is invalid.
 pub(crate) async fn node_ids(ids_per_pod: u32, max_pods: u32) -> Result<NodeIds, ShareError> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let find = move || {

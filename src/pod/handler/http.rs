@@ -29,7 +29,6 @@ const MAX_HEAD_BYTES: usize = 64 * 1024;
 /// Requests in a row, redirects among them, as Go's client has it.
 const MAX_REQUESTS: usize = 10;
 
-/// The target of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RequestTarget {
     https: bool,
@@ -171,7 +170,6 @@ fn body_timeout() -> HandlerError {
     HandlerError::Body(words.to_owned())
 }
 
-/// The target of a redirect response.
 fn redirect(response: &Response<Incoming>) -> Option<String> {
     if !matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
         return None;

@@ -22,7 +22,6 @@ pub enum ResolvConfSource {
 pub struct DnsContext<'a> {
     /// The node's own.
     pub host: &'a ResolvConfSource,
-    /// `clusterDNS`.
     pub cluster_dns: &'a [String],
     /// `clusterDomain`; may be empty.
     pub cluster_domain: &'a str,

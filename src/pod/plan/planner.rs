@@ -6,13 +6,11 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::init::{Stop, definition_changed, failed_for_good, made_of_other, plan_init, unknown_state};
-use super::resize;
 use super::restart_all::{records_to_remove, triggers};
-use super::{Action, Blocked, PlanContext, PodPlan, StartContainer, StopContainer};
+use super::{Action, Blocked, PlanContext, PodPlan, StartContainer, StopContainer, resize};
 use crate::model::api::pod::{Container, Pod};
 use crate::model::back_off::BackOff;
-use crate::model::containers::ContainerKind;
-use crate::model::containers::{all_containers, init_kind};
+use crate::model::containers::{ContainerKind, all_containers, init_kind};
 use crate::model::observed::{ContainerStateKind, ObservedContainer, ObservedPod, ObservedSandbox};
 use crate::model::types::{ContainerId, ContainerName, Timestamp, go_duration};
 use crate::pod::plan::termination::{compute_termination, stop_all_containers};

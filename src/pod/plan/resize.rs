@@ -13,7 +13,7 @@ use crate::model::api::pod::{Container, Pod, PodCondition, PodStatus, ResourceLi
 use crate::model::containers::is_sidecar;
 use crate::model::labels::CONTAINER_RESOURCES;
 use crate::model::observed::{ContainerStateKind, ObservedContainer, ObservedPod};
-use crate::model::ordered::Ordered as _;
+use crate::model::ordered::{Ordered as _, Sortable as _};
 use crate::model::types::{ContainerId, Timestamp};
 use crate::pod::resources::qos_class;
 
@@ -226,7 +226,7 @@ pub(super) fn steps(pod: &Pod, observed: &ObservedPod, context: &PlanContext) ->
         }
     }
     for resource in RESIZABLE {
-        in_place.sort_by_key(|(change, _)| change.grows(resource));
+        in_place.order_by_key(|(change, _)| change.grows(resource));
         for (change, given) in in_place.iter_mut().filter(|(change, _)| change.affects(resource)) {
             let wanted = &change.container.resources;
             for (own, new) in [(&mut given.limits, &wanted.limits), (&mut given.requests, &wanted.requests)] {

@@ -3,9 +3,9 @@
 //! Owns its triggers and the order in which records are removed.
 
 use crate::model::api::pod::{Container, Pod};
-use crate::model::containers::ContainerKind;
-use crate::model::containers::all_containers;
+use crate::model::containers::{ContainerKind, all_containers};
 use crate::model::observed::{ContainerStateKind, ObservedContainer, ObservedPod};
+use crate::model::ordered::Sortable as _;
 use crate::pod::restart::restarts_all;
 
 /// The containers whose newest instance triggers the restart, with that instance.
@@ -32,6 +32,6 @@ pub(super) fn records_to_remove<'a>(pod: &'a Pod, observed: &'a ObservedPod) -> 
             of_container.map(move |record| (record, kind))
         })
         .collect();
-    records.sort_by_key(|(record, kind)| (causes.contains(&&record.id), *kind != ContainerKind::Regular));
+    records.order_by_key(|(record, kind)| (causes.contains(&&record.id), *kind != ContainerKind::Regular));
     records.into_iter().map(|(record, _)| record).collect()
 }

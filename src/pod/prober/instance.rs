@@ -11,8 +11,7 @@ use tokio::time::Instant;
 use super::place::{ProbeAddress, Queue, Sight, Speed};
 use super::run::ProbeOutcome;
 use crate::model::api::pod::{Container, Pod, Probe};
-use crate::model::containers::ContainerKind;
-use crate::model::containers::find_container;
+use crate::model::containers::{ContainerKind, find_container};
 use crate::model::observed::ObservedContainer;
 use crate::model::types::{ContainerId, ContainerName};
 use crate::pod::prober::rules::{
@@ -31,7 +30,6 @@ pub(super) struct Instance {
     is_over: bool,
 }
 
-/// One of its probes.
 pub(super) struct ScheduledProbe {
     pub place: Rc<ProbeAddress>,
     pub counter: ProbeCounter,

@@ -13,7 +13,6 @@ use crate::model::types::{ContainerName, PodUid, Timestamp};
 use crate::pod::inbox::Inbox;
 use crate::pod::prober::rules::ProbeKind;
 
-/// A probe's address.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ProbeAddress {
     pub uid: PodUid,

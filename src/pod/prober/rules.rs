@@ -7,8 +7,7 @@
 use std::collections::BTreeMap;
 
 use crate::model::api::pod::{Container, ContainerStatus, Pod, PodStatus, Probe};
-use crate::model::containers::ContainerKind;
-use crate::model::containers::all_containers;
+use crate::model::containers::{ContainerKind, all_containers};
 use crate::model::types::ContainerId;
 use crate::pod::restart::restarts_after_kill;
 
@@ -18,7 +17,6 @@ mod target;
 pub(crate) use counter::{ProbeCounter, is_reported};
 pub(crate) use target::{ProbeTarget, probe_target};
 
-/// The kinds of probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::pod) enum ProbeKind {
     /// Has the container started? Until then the other probes wait.
@@ -43,7 +41,6 @@ impl ProbeKind {
         }
     }
 
-    /// The container's probe of this kind.
     #[must_use]
     pub(in crate::pod) fn of(self, container: &Container) -> Option<&Probe> {
         match self {

@@ -16,8 +16,7 @@ use std::time::Duration;
 use crate::model::api::pod::{
     ContainerState, ContainerStateTerminated, ContainerStatus, IpHolder, Pod, PodStatus,
 };
-use crate::model::containers::is_sidecar;
-use crate::model::containers::is_terminal;
+use crate::model::containers::{is_sidecar, is_terminal};
 use crate::model::observed::ObservedPod;
 use crate::model::types::{ContainerName, Timestamp};
 use crate::pod::network::sort_pod_ips;
@@ -56,7 +55,6 @@ pub(in crate::pod) struct StatusContext<'a> {
     pub runtime_name: &'a str,
     /// The pod comes from a file or URL: its phase is not changed when it is taken down.
     pub is_static: bool,
-    /// The published results of probes.
     pub probes: &'a ProbeResults,
 }
 

@@ -38,7 +38,6 @@ pub(super) struct WriteError {
     pub source: io::Error,
 }
 
-/// Writes one directory.
 pub(super) struct AtomicWriter<'a> {
     /// Must exist; this is its only writer.
     pub root: &'a Path,

@@ -68,7 +68,6 @@ impl Drop for Given<'_> {
 /// The request of a pod for a local volume.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LocalVolume<'a> {
-    /// The pod's name for it.
     pub(super) name: &'a str,
     /// Of the PersistentVolume.
     pub(super) volume: &'a str,

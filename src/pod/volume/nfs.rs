@@ -27,7 +27,6 @@ const HELPERS: [&str; 2] = ["/sbin/mount.nfs", "/usr/sbin/mount.nfs"];
 const VERSIONS: [&str; 4] = ["4.2", "4.1", "4.0", "3"];
 const PORT: u16 = 2049;
 
-/// What to mount.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Export {
     pub(super) server: String,

@@ -68,7 +68,6 @@ pub(crate) enum ProjectionError {
     /// A field or resource that does not exist.
     #[error(transparent)]
     Value(#[from] EnvError),
-    /// A source that needs an apiserver.
     #[error("projected source {0} requires an API server, which this pod does not have")]
     NeedsApiserver(&'static str),
     /// A path that would leave the volume, or that no file can have.

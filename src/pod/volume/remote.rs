@@ -31,9 +31,6 @@ pub(crate) enum RemoteError {
 
 /// Runs `job` and waits at most `patience` for its answer. The job continues after that, and no other job
 /// starts for `path` before it has ended.
-///
-/// # Errors
-/// When there is no answer yet.
 pub(crate) async fn run<T: Send + 'static>(
     jobs: &RemoteJobs,
     path: &Path,

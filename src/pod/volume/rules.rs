@@ -24,7 +24,6 @@ const MOUNTING_PLUGINS: [&str; 8] = [
     "kubernetes.io~downward-api",
 ];
 
-/// The storage of an emptyDir.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::pod) enum EmptyDirMedium {
     /// A directory on the node's disk.
@@ -42,7 +41,6 @@ pub(in crate::pod) enum EmptyDirMedium {
 /// The medium is invalid for this pod. Texts are upstream's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum MediumError {
-    /// An unknown medium.
     #[error("unknown storage medium {0:?}")]
     Unknown(String),
     /// `HugePages` without a size, but the pod requests several.

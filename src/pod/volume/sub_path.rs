@@ -21,9 +21,7 @@ pub(crate) struct SubPath {
     pub path: String,
     /// Name of the volume in the pod.
     pub volume: String,
-    /// Name of the container.
     pub container: String,
-    /// Which of its mounts.
     pub index: usize,
 }
 
@@ -36,7 +34,6 @@ pub(crate) enum SubPathError {
     Create {
         /// Name of the volume in the pod.
         volume: String,
-        /// Name of the container.
         container: String,
         #[source]
         source: io::Error,
@@ -46,7 +43,6 @@ pub(crate) enum SubPathError {
     Prepare {
         /// Name of the volume in the pod.
         volume: String,
-        /// Name of the container.
         container: String,
         #[source]
         source: io::Error,

@@ -24,7 +24,6 @@ pub(in crate::pod) struct FailedStart {
     pub until: Option<Timestamp>,
 }
 
-/// Failures of one pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::pod) struct FailedStarts {
     pub containers: BTreeMap<ContainerName, FailedStart>,

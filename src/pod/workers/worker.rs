@@ -14,8 +14,7 @@ use tokio::sync::oneshot;
 
 use crate::model::api::pod::{Pod, PodStatus};
 use crate::model::back_off::Retry;
-use crate::model::containers::all_with_ephemeral;
-use crate::model::containers::is_terminal;
+use crate::model::containers::{all_with_ephemeral, is_terminal};
 use crate::model::observed::ObservedPod;
 use crate::model::ordered::Ordered as _;
 use crate::model::types::{ContainerName, PodFullName, PodUid};

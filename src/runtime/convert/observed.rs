@@ -118,7 +118,6 @@ pub(crate) fn image_from_message(image: cri::Image) -> ImageStatus {
     }
 }
 
-/// One of a list of images.
 #[must_use]
 pub(crate) fn listed_image(image: cri::Image) -> RuntimeImage {
     RuntimeImage {

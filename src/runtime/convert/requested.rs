@@ -19,7 +19,6 @@ use crate::runtime::{
 pub(crate) struct RequestError {
     /// CRI's path of the field.
     pub field: &'static str,
-    /// What is wrong with it.
     pub message: String,
 }
 
@@ -32,9 +31,6 @@ fn refuse<T>(field: &'static str, message: impl Into<String>) -> Result<T, Reque
 }
 
 /// From `PodSandboxConfig` and the runtime handler beside it.
-///
-/// # Errors
-/// When a field cannot be honoured.
 pub(crate) fn requested_sandbox(
     message: cri::PodSandboxConfig,
     runtime_handler: &str,
@@ -78,9 +74,6 @@ pub(crate) fn requested_sandbox(
 }
 
 /// From `ContainerConfig`.
-///
-/// # Errors
-/// When a field cannot be honoured.
 pub(crate) fn requested_container(message: cri::ContainerConfig) -> Result<ContainerConfig, RequestError> {
     let stop_signal = signal_name(message.stop_signal());
     let Some(metadata) = message.metadata else {

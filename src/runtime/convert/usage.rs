@@ -31,7 +31,6 @@ pub(crate) fn figures_from_message(message: cri::ContainerStats) -> Option<(Cont
     (!id.is_empty()).then(|| (id.into(), figures))
 }
 
-/// `FilesystemUsage`.
 #[must_use]
 pub(crate) fn disk_from_message(message: cri::FilesystemUsage) -> DiskFigures {
     DiskFigures {

@@ -12,35 +12,23 @@ const MAX_SOCKET_PATH_BYTES: usize = 107;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EndpointError {
     #[error("{field} is empty; set the runtime's socket, such as unix:///run/containerd/containerd.sock")]
-    Empty {
-        /// The configuration's field.
-        field: &'static str,
-    },
+    Empty { field: &'static str },
     /// Neither `unix` nor a bare path.
     #[error(
         "{field} {endpoint:?} has scheme {scheme:?}; only unix sockets are supported, such as \
          unix:///run/crio/crio.sock"
     )]
     Scheme {
-        /// The configuration's field.
         field: &'static str,
         endpoint: String,
         /// What stands before the colon.
         scheme: String,
     },
     #[error("{field} {endpoint:?} is not an absolute path; use unix:///path/to/the.sock")]
-    NotAbsolute {
-        /// The configuration's field.
-        field: &'static str,
-        endpoint: String,
-    },
+    NotAbsolute { field: &'static str, endpoint: String },
     /// Longer than a socket address.
     #[error("{field} {endpoint:?} is too long; a unix socket path has at most {MAX_SOCKET_PATH_BYTES} bytes")]
-    TooLong {
-        /// The configuration's field.
-        field: &'static str,
-        endpoint: String,
-    },
+    TooLong { field: &'static str, endpoint: String },
 }
 
 /// A channel that connects on first use.

@@ -8,9 +8,6 @@ use crate::platform::proto::runtime as cri;
 
 impl CriRuntime {
     /// Where a client runs `command` in a container.
-    ///
-    /// # Errors
-    /// As any call.
     pub(crate) async fn exec_url(
         &self,
         id: &ContainerId,
@@ -31,9 +28,6 @@ impl CriRuntime {
     }
 
     /// The URL at which a client attaches to a container's program.
-    ///
-    /// # Errors
-    /// As any call.
     pub(crate) async fn attach_url(&self, id: &ContainerId, wanted: Streams) -> Result<String, RuntimeError> {
         let Streams { stdin, stdout, stderr, tty } = wanted;
         let request = cri::AttachRequest { container_id: id.to_string(), stdin, tty, stdout, stderr };
@@ -42,9 +36,6 @@ impl CriRuntime {
     }
 
     /// Where a client reaches ports of a sandbox.
-    ///
-    /// # Errors
-    /// As any call.
     pub(crate) async fn port_forward_url(
         &self,
         id: &SandboxId,

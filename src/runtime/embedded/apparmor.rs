@@ -33,7 +33,6 @@ pub(in crate::runtime) enum AppArmorError {
         #[source]
         source: io::Error,
     },
-    /// It refused the profile.
     #[error("{path:?} rejected profile {DEFAULT_PROFILE:?}: {said}")]
     Refused { path: PathBuf, said: String },
 }

@@ -76,9 +76,6 @@ pub enum MonitorError {
 
 /// Writes what a container is to be into its directory: the bundle, and the facts of it that the monitor
 /// needs.
-///
-/// # Errors
-/// The directory is missing or full.
 pub fn write_bundle(directory: &ContainerDir, bundle: &Bundle) -> Result<(), MonitorError> {
     let path = directory.bundle();
     let io = |source| MonitorError::Io { action: "write", path: path.clone(), source };
@@ -110,9 +107,6 @@ impl Monitor {
     }
 
     /// All containers as they are, and from then on their ends.
-    ///
-    /// # Errors
-    /// The monitor is gone or hangs.
     pub async fn watch(&self) -> Result<Watch, MonitorError> {
         within(self.socket(), PATIENCE, async { Ok(Watch::new(self.send(&Request::Watch, &[]).await?)) })
             .await
@@ -163,9 +157,6 @@ impl Monitor {
     }
 
     /// Sets the size of a container's terminal.
-    ///
-    /// # Errors
-    /// It has none, or the monitor is gone or hangs.
     pub async fn resize(&self, container: &str, width: u16, height: u16) -> Result<(), MonitorError> {
         self.done(&Request::Resize { container: container.to_owned(), width, height }, PATIENCE).await
     }

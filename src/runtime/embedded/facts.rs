@@ -33,7 +33,6 @@ pub(in crate::runtime) struct ContainerFacts {
 }
 
 impl ContainerFacts {
-    /// The facts of a bundle.
     #[must_use]
     pub(in crate::runtime) fn of(bundle: &Bundle) -> Self {
         Self {
@@ -100,10 +99,6 @@ impl ContainerFacts {
         replace_private(&directory.facts(), &self.encode()?)
     }
 
-    /// Reads the file.
-    ///
-    /// # Errors
-    /// The kernel's answer.
     pub(in crate::runtime) fn read(directory: &ContainerDir) -> io::Result<Self> {
         let mut text = Vec::new();
         std::fs::File::open(directory.facts())?.take(MAX_BYTES).read_to_end(&mut text)?;

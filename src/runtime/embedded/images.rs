@@ -45,6 +45,7 @@ pub(crate) use reference::{Reference, normalise_reference};
 pub(crate) use tar::TarError;
 pub(crate) use unpack::{LayerError, UnpackLimits};
 
+use crate::model::ordered::Sortable as _;
 use crate::platform::sys::dir::Handle;
 use crate::platform::sys::disk_usage::disk_usage;
 use crate::platform::sys::durable::sync_dir;
@@ -58,7 +59,6 @@ pub(in crate::runtime) const MAX_LAYERS: usize = 127;
 /// The longest manifest, index or configuration.
 pub(in crate::runtime) const MAX_DOCUMENT: usize = 4 * 1024 * 1024;
 
-/// A complete image.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Image {
     /// Digest of its configuration, `sha256:…`: CRI's image id.
@@ -84,19 +84,12 @@ pub struct Image {
 pub struct ImageDefaults {
     /// `User`: `uid`, `user`, `uid:gid`, `user:group`.
     pub user: String,
-    /// `Env`.
     pub env: Vec<String>,
-    /// `Entrypoint`.
     pub entrypoint: Vec<String>,
-    /// `Cmd`.
     pub cmd: Vec<String>,
-    /// `WorkingDir`.
     pub working_dir: String,
-    /// `StopSignal`.
     pub stop_signal: String,
-    /// `Labels`.
     pub labels: BTreeMap<String, String>,
-    /// `Volumes`.
     pub volumes: Vec<String>,
 }
 
@@ -106,7 +99,6 @@ pub enum ImageError {
     /// A file of the store.
     #[error("{what} {path:?}")]
     Io {
-        /// What was tried.
         what: &'static str,
         path: PathBuf,
         /// The kernel's answer.
@@ -121,11 +113,7 @@ pub enum ImageError {
     NotFound(String),
     /// Not a name of an image.
     #[error("invalid image reference {reference:?}: {problem}")]
-    Reference {
-        reference: String,
-        /// What is wrong with it.
-        problem: &'static str,
-    },
+    Reference { reference: String, problem: &'static str },
     /// A manifest, configuration or index that cannot be understood.
     #[error("cannot read {what}: {problem}")]
     Document { what: String, problem: String },
@@ -151,7 +139,6 @@ pub enum ImageError {
         #[source]
         source: Box<ImageError>,
     },
-    /// The lock of the store.
     #[error("lock the image store")]
     Lock(#[source] lock::LockError),
 }
@@ -193,9 +180,6 @@ pub(crate) struct Claim {
 impl ImageStore {
     /// Opens the store and creates what is missing. Removes what interrupted unpackings left (after a power
     /// cut), unless their lock is held.
-    ///
-    /// # Errors
-    /// When the directory cannot be made.
     pub fn open(root: &Path) -> Result<Self, ImageError> {
         let store = Self { root: root.to_owned() };
         // Pods with user namespaces pass through; incomplete content is private.
@@ -220,9 +204,6 @@ impl ImageStore {
     }
 
     /// See [`Bringing`].
-    ///
-    /// # Errors
-    /// When the lock cannot be taken.
     pub(in crate::runtime) fn bring(&self) -> Result<Bringing, ImageError> {
         let lock = lock::acquire_shared(&self.root.join("users")).map_err(ImageError::Lock)?;
         Ok(Bringing { _lock: lock })
@@ -230,9 +211,6 @@ impl ImageStore {
 
     /// The image by name (`busybox`, `busybox:1.36`, `busybox@sha256:…`), by id, or by the beginning of an
     /// id.
-    ///
-    /// # Errors
-    /// When the store cannot be read, or the beginning fits several.
     pub fn resolve(&self, reference: &str) -> Result<Option<Image>, ImageError> {
         let index = self.load()?;
         let Some(at) = index.find(reference)? else { return Ok(None) };
@@ -240,13 +218,10 @@ impl ImageStore {
     }
 
     /// All images, ordered by their first name. Damaged ones are left out and logged.
-    ///
-    /// # Errors
-    /// When the store cannot be read.
     pub fn list(&self) -> Result<Vec<Image>, ImageError> {
         let index = self.load()?;
         let mut images: Vec<Image> = index.images.iter().filter_map(|record| self.whole(record)).collect();
-        images.sort_by(|one, two| (&one.repo_tags, &one.id).cmp(&(&two.repo_tags, &two.id)));
+        images.order_by(|one, two| (&one.repo_tags, &one.id).cmp(&(&two.repo_tags, &two.id)));
         Ok(images)
     }
 
@@ -314,9 +289,6 @@ impl ImageStore {
     /// Claims the layer for this process; `None` while another holds the claim, whose end (or death) frees
     /// it. Two layers may, rarely, block each other, and no process may take a second claim while it holds
     /// one.
-    ///
-    /// # Errors
-    /// When the digest is invalid, or the lock cannot be taken.
     pub(in crate::runtime) fn claim_layer(&self, diff_id: &str) -> Result<Option<Claim>, ImageError> {
         let byte = u16::from_str_radix(&short(diff_id)?[..4], 16).unwrap_or_default();
         let lock =
@@ -393,9 +365,6 @@ impl ImageStore {
     }
 
     /// A manifest or configuration by its digest, verified.
-    ///
-    /// # Errors
-    /// When it is not there, or damaged.
     pub(in crate::runtime) fn read_document(&self, digest: &str) -> Result<Vec<u8>, ImageError> {
         let path = self.blob(digest)?;
         let mut file = match File::open(&path) {
@@ -416,9 +385,6 @@ impl ImageStore {
     }
 
     /// Stores a manifest or configuration; returns its digest.
-    ///
-    /// # Errors
-    /// When it is too long or cannot be written.
     pub(in crate::runtime) fn write_document(&self, bytes: &[u8]) -> Result<String, ImageError> {
         let digest = digest_of(bytes);
         if bytes.len() > MAX_DOCUMENT {
@@ -488,9 +454,6 @@ impl ImageStore {
     }
 
     /// What the store holds.
-    ///
-    /// # Errors
-    /// When it cannot be read.
     pub(crate) fn usage(&self) -> Result<DiskFigures, ImageError> {
         let measure = |path: &Path| disk_usage(path).unwrap_or_default();
         let mut all = Vec::from([self.blobs(), self.temporary()].map(|place| measure(&place)));

@@ -59,9 +59,6 @@ pub(in crate::runtime) fn make_pod(spec: &PodSpec) -> Result<PodHandles, InitErr
 }
 
 /// Makes the pod's shared PID namespace, unless there is one. Returns the process id of its init process.
-///
-/// # Errors
-/// What could not be made.
 pub(in crate::runtime) fn share_pids(pod: &mut PodHandles) -> Result<i32, InitError> {
     if let Some(init) = pod.init {
         return Ok(init);

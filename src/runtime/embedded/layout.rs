@@ -77,7 +77,6 @@ impl Layout {
 pub struct SandboxDir(pub PathBuf);
 
 impl SandboxDir {
-    /// The agent's record of it.
     #[must_use]
     pub(crate) fn record(&self) -> PathBuf {
         self.0.join("sandbox.json")
@@ -89,7 +88,6 @@ impl SandboxDir {
         self.0.join("pod.json")
     }
 
-    /// The monitor's socket.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.0.join("monitor.sock")
@@ -137,12 +135,10 @@ impl SandboxDir {
     }
 }
 
-/// The directory of one container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContainerDir(pub PathBuf);
 
 impl ContainerDir {
-    /// The agent's record of it.
     #[must_use]
     pub(in crate::runtime) fn record(&self) -> PathBuf {
         self.0.join("container.json")

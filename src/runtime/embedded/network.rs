@@ -44,7 +44,6 @@ pub(crate) const DEFAULT_BRIDGE: &str = "agent0";
 /// How many names for a link are tried: two sandboxes share their first one in one case of billions.
 const VETH_SALTS: u32 = 16;
 
-/// The configuration of the network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NetworkConfig {
     /// Name of the bridge, and of the tables of rules.
@@ -91,10 +90,8 @@ pub(crate) enum NetworkError {
     /// All addresses of the range are in use.
     #[error(transparent)]
     Exhausted(#[from] Exhausted),
-    /// Stopped by a test.
     #[error(transparent)]
     Stopped(#[from] Stopped),
-    /// The pod's namespace.
     #[error("enter network namespace {path:?}")]
     Namespace {
         path: PathBuf,
@@ -114,11 +111,7 @@ pub(crate) enum NetworkError {
     Overlap { subnet: Subnet, other: String },
     /// Another interface has the bridge's name.
     #[error("{name} is not a bridge but {}; remove or rename it", if .kind.is_empty() { "a device" } else { .kind })]
-    NotABridge {
-        name: String,
-        /// What it is.
-        kind: String,
-    },
+    NotABridge { name: String, kind: String },
     /// The kernel has no bridges.
     #[error(
         "the kernel does not support bridges (CONFIG_BRIDGE): use hostNetwork, or a CNI configuration \
@@ -192,9 +185,6 @@ impl Network {
     }
 
     /// Whether pods can have a network: the runtime's condition `NetworkReady`.
-    ///
-    /// # Errors
-    /// What is missing.
     pub(crate) fn status(&self) -> Result<(), String> {
         let plugins = cni::load(&self.config.cni_conf_dir)
             .and_then(|list| list.map(|list| list.status(&self.config.cni_bin_dirs)).transpose());

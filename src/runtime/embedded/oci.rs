@@ -69,7 +69,6 @@ pub(crate) struct Input<'a> {
     pub image: &'a ImageDefaults,
     /// The image's layers, topmost first.
     pub layers: &'a [PathBuf],
-    /// The sandbox's directory.
     pub sandbox_dir: &'a SandboxDir,
     /// The directory of its writable layer; `upper` and `work` are in it.
     pub writable_layer: &'a Path,
@@ -108,12 +107,10 @@ pub(crate) enum OciError {
     /// It must be absolute.
     #[error("working_dir: {0:?} is not an absolute path")]
     WorkingDir(String),
-    /// A mount that is impossible.
     #[error("mount {path:?}: {why}")]
     Mount {
         /// In the container.
         path: String,
-        /// What is wrong.
         why: &'static str,
     },
     /// The sandbox was not made for privileged containers.
@@ -415,9 +412,6 @@ pub(in crate::runtime) fn apparmor_profile(
 
 /// When the default profile cannot be loaded: a container without a setting runs without it, one that asks
 /// for it is refused.
-///
-/// # Errors
-/// The container asks for it.
 pub(in crate::runtime) fn may_lack_default_profile(
     security: &ContainerSecurity,
     why: &str,

@@ -222,9 +222,6 @@ impl Request {
     }
 
     /// From a packet.
-    ///
-    /// # Errors
-    /// When it is no valid request.
     pub fn decode(bytes: &[u8]) -> Result<Self, ProtocolError> {
         let frame = frame(bytes)?;
         let has = |flag: u8| frame.flags & flag != 0;
@@ -281,9 +278,6 @@ impl Reply {
     }
 
     /// From a packet.
-    ///
-    /// # Errors
-    /// When it is no valid reply.
     pub fn decode(bytes: &[u8]) -> Result<Self, ProtocolError> {
         let frame = frame(bytes)?;
         let (text, at) = (frame.text.to_owned(), Timestamp::from_nanos(frame.at));
@@ -301,16 +295,12 @@ impl Reply {
 }
 
 impl Started {
-    /// The line of its file.
     #[must_use]
     pub(crate) fn to_line(self) -> String {
         format!("{} {}\n", self.pid, self.at.as_nanos())
     }
 
     /// From the line of its file.
-    ///
-    /// # Errors
-    /// When the line is invalid.
     pub fn from_line(line: &str) -> Result<Self, ProtocolError> {
         match numbers(line)[..] {
             [pid, at] => Ok(Self { pid: small(pid, line)?, at: Timestamp::from_nanos(at) }),
@@ -320,16 +310,12 @@ impl Started {
 }
 
 impl Exited {
-    /// The line of its file.
     #[must_use]
     pub(crate) fn to_line(self) -> String {
         format!("{} {} {}\n", self.code, self.signal, self.at.as_nanos())
     }
 
     /// From the line of its file.
-    ///
-    /// # Errors
-    /// When the line is invalid.
     pub fn from_line(line: &str) -> Result<Self, ProtocolError> {
         match numbers(line)[..] {
             [code, signal, at] => Ok(Self {

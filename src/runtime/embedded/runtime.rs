@@ -87,7 +87,6 @@ pub(crate) struct EmbeddedConfig {
     pub layout: Layout,
     /// This program, to be run again as monitor and puller: usually [`OWN_PROGRAM`].
     pub program: PathBuf,
-    /// The pods' network.
     pub network: NetworkConfig,
     /// Where cgroups are and which driver manages them.
     pub cgroup: CgroupConfig,
@@ -113,11 +112,9 @@ pub enum OpenError {
         #[source]
         source: std::io::Error,
     },
-    /// The image store.
     #[error("open the image store {path:?}")]
     Images {
         path: PathBuf,
-        /// What is wrong.
         #[source]
         source: super::images::ImageError,
     },
@@ -127,7 +124,6 @@ pub enum OpenError {
          --runtime-state-dir, stop the other one first"
     )]
     InUse(PathBuf),
-    /// A lock file.
     #[error(transparent)]
     Lock(crate::platform::sys::lock::LockError),
     /// The records of an earlier agent.

@@ -65,9 +65,7 @@ impl Arch {
 /// What happens to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// The process dies.
     KillProcess,
-    /// The thread dies.
     KillThread,
     Trap,
     /// The call fails with this error number.
@@ -141,7 +139,6 @@ pub(crate) enum SeccompError {
         file: String,
         /// For example `syscalls[2].args[0].op`.
         field: String,
-        /// What is wrong with it.
         why: String,
     },
     /// More instructions than the kernel accepts.

@@ -57,7 +57,6 @@ pub struct Bundle {
     pub external_runtime: Vec<String>,
 }
 
-/// An overlay mount.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Overlay {
@@ -104,7 +103,6 @@ pub struct OciSpec {
     pub linux: Linux,
 }
 
-/// `process`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Process {
@@ -121,7 +119,6 @@ pub struct Process {
     pub cwd: String,
     /// Sets of `CAP_…`.
     pub capabilities: Capabilities,
-    /// `RLIMIT_…`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub rlimits: Vec<Rlimit>,
     pub no_new_privileges: bool,
@@ -136,14 +133,12 @@ pub struct Process {
     pub selinux_label: String,
 }
 
-/// `consoleSize`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConsoleSize {
     pub height: u16,
     pub width: u16,
 }
 
-/// `user`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct User {
@@ -171,7 +166,6 @@ pub struct Capabilities {
     pub ambient: Vec<String>,
 }
 
-/// `rlimits[]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rlimit {
     /// `RLIMIT_NOFILE`…
@@ -182,7 +176,6 @@ pub struct Rlimit {
     pub soft: u64,
 }
 
-/// `root`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Root {
@@ -205,7 +198,6 @@ pub struct OciMount {
     pub options: Vec<String>,
 }
 
-/// `linux`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Linux {

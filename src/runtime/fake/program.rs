@@ -53,7 +53,6 @@ pub enum OnStop {
         after: Duration,
         code: i32,
     },
-    /// Has to be killed.
     Ignores,
 }
 
@@ -103,7 +102,6 @@ impl Program {
         Self { run: Run::Exits { after, code }, ..Self::default() }
     }
 
-    /// Fails to start.
     #[must_use]
     pub fn fails_to_start(message: &str) -> Self {
         Self { run: Run::FailsToStart { message: message.to_owned() }, ..Self::default() }

@@ -26,12 +26,10 @@ pub(super) use container::KILLED;
 /// Commands remembered; older ones are dropped so that a long simulation stays small.
 const COMMAND_LOG_LIMIT: usize = 4096;
 
-/// A sandbox record.
 #[derive(Clone, Debug)]
 pub struct FakeSandbox {
     /// What a status call shows.
     pub observed: ObservedSandbox,
-    /// What it was made from.
     pub config: SandboxConfig,
     /// The agent's `StopPodSandbox` ended it, not an outside event.
     stopped_by_call: bool,
@@ -128,7 +126,6 @@ impl World {
             .collect()
     }
 
-    /// One sandbox in full.
     pub fn sandbox_status(&self, id: &SandboxId) -> Result<ObservedSandbox, RuntimeError> {
         self.sandboxes.get(id).map(|sandbox| sandbox.observed.clone()).ok_or_else(|| {
             let message = format!("an error occurred when try to find sandbox \"{id}\": not found");

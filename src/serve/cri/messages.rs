@@ -12,7 +12,6 @@ use crate::runtime::convert;
 use crate::runtime::embedded::images::Image;
 use crate::runtime::embedded::runtime::api::{ContainerView, SandboxView};
 
-/// `PodSandboxMetadata`.
 #[must_use]
 pub(in crate::serve) fn sandbox_metadata(view: &SandboxView) -> cri::PodSandboxMetadata {
     cri::PodSandboxMetadata {
@@ -23,19 +22,16 @@ pub(in crate::serve) fn sandbox_metadata(view: &SandboxView) -> cri::PodSandboxM
     }
 }
 
-/// `ContainerMetadata`.
 #[must_use]
 pub(in crate::serve) fn container_metadata(view: &ContainerView) -> cri::ContainerMetadata {
     cri::ContainerMetadata { name: view.config.name.clone(), attempt: view.config.attempt }
 }
 
-/// `PodSandboxState`.
 #[must_use]
 pub(in crate::serve) fn sandbox_state(view: &SandboxView) -> cri::PodSandboxState {
     if view.ready { cri::PodSandboxState::SandboxReady } else { cri::PodSandboxState::SandboxNotready }
 }
 
-/// `ContainerState`.
 #[must_use]
 pub(in crate::serve) fn container_state(view: &ContainerView) -> cri::ContainerState {
     match view.state {
@@ -60,7 +56,6 @@ pub(in crate::serve) fn sandbox_item(view: &SandboxView) -> cri::PodSandbox {
     }
 }
 
-/// `PodSandboxStatus`.
 #[must_use]
 pub(in crate::serve) fn sandbox_status(view: &SandboxView) -> cri::PodSandboxStatus {
     // As containerd: a stopped sandbox has released its addresses.
@@ -113,7 +108,6 @@ pub(in crate::serve) fn container_item(view: &ContainerView) -> cri::Container {
     }
 }
 
-/// `ContainerStatus`.
 #[must_use]
 pub(in crate::serve) fn container_status(view: &ContainerView) -> cri::ContainerStatus {
     let asked = convert::container_config(&view.config);
@@ -155,7 +149,6 @@ pub(in crate::serve) fn container_status(view: &ContainerView) -> cri::Container
     }
 }
 
-/// `Image`.
 #[must_use]
 pub(in crate::serve) fn image(image: &Image) -> cri::Image {
     let name = image.defaults.user.split(':').next().unwrap_or_default();
@@ -210,7 +203,6 @@ pub(in crate::serve) fn image_info(image: &Image) -> BTreeMap<String, String> {
     [("info".to_owned(), info.to_string())].into()
 }
 
-/// `UInt64Value`.
 #[must_use]
 #[expect(clippy::unnecessary_wraps, reason = "fields of messages are optional")]
 pub(in crate::serve) fn number(value: u64) -> Option<cri::UInt64Value> {

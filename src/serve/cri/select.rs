@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 /// Why an id matches no object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::serve) enum Unfound {
-    /// There is none.
     None,
     /// It is the beginning of several.
     Several,

@@ -11,7 +11,6 @@ use crate::runtime::{ContainerFigures, DiskFigures};
 
 use super::messages::{container_metadata, number, sandbox_metadata};
 
-/// `FilesystemUsage`.
 pub(super) fn disk(timestamp: i64, figures: &DiskFigures) -> cri::FilesystemUsage {
     let mountpoint = figures.place.display().to_string();
     cri::FilesystemUsage {

@@ -27,7 +27,6 @@ pub(crate) struct ObjectAttributes {
 }
 
 impl ObjectAttributes {
-    /// The attributes of a request.
     #[must_use]
     pub(in crate::serve) fn of(wanted: &RequestInfo) -> Self {
         Self {

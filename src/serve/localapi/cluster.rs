@@ -47,15 +47,12 @@ pub(crate) trait Cluster {
     fn events(&self) -> Vec<StoredEvent>;
     /// Namespaces that were created explicitly, as whole objects; those in use need not be among them.
     fn namespaces(&self) -> Vec<Value>;
-    /// The directory of a claim's data.
     fn claim_directory(&self, namespace: &str, name: &str) -> String;
-    /// The node itself.
     fn node(&self) -> NodeState;
     /// The node as configured, before changes by clients.
     fn node_base(&self) -> NodeBase;
     /// The mirror pod of a static pod, if an earlier one was deleted.
     fn mirror(&self, uid: &PodUid) -> Option<Mirror>;
-    /// The resource version of a pod.
     fn pod_version(&self, uid: &PodUid) -> u64;
     /// Namespaces in use that were deleted, and the time of the deletion.
     fn deleted_namespaces(&self) -> BTreeMap<String, Timestamp>;

@@ -11,7 +11,6 @@ struct Message {
     extensions: u8,
 }
 
-/// The content of a field.
 #[derive(Clone, Copy)]
 enum FieldPart {
     /// A string or a boolean.

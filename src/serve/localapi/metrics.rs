@@ -8,7 +8,8 @@ use super::LocalApi;
 use super::resource::Store;
 use super::status::Failure;
 use crate::model::api::pod::Pod;
-use crate::node::stats::{Ask, Summary, Usage};
+use crate::node::stats::Ask;
+use crate::node::usage::{PodUse, Summary, Usage};
 
 /// Metrics of all pods, or of the node, by namespace and name. Pods that have just started are not included
 /// yet.
@@ -56,7 +57,7 @@ fn node(summary: &Summary, labels: &Value) -> Option<Value> {
 }
 
 fn pods(summary: &Summary, known: &[Pod]) -> Vec<Value> {
-    let one = |used: &crate::node::stats::PodUse| {
+    let one = |used: &PodUse| {
         let containers: Vec<Value> = used
             .containers
             .iter()
@@ -78,7 +79,7 @@ fn pods(summary: &Summary, known: &[Pod]) -> Vec<Value> {
 mod tests {
     use super::*;
     use crate::model::types::PodRef;
-    use crate::node::stats::{ContainerUse, PodUse};
+    use crate::node::usage::ContainerUse;
     use crate::platform::cgroup::usage::ContainerStats;
 
     #[test]

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::model::api::pod::{ResourceList, StringMap};
 use crate::model::node_changes::Taint;
+use crate::model::ordered::Sortable as _;
 use crate::model::types::Timestamp;
 use crate::runtime::{RuntimeHandler, RuntimeStatus};
 
@@ -13,10 +14,8 @@ use crate::runtime::{RuntimeHandler, RuntimeStatus};
 /// that reading a node does not change it.
 const HEARTBEAT: i64 = 300;
 
-/// The namespace of node leases.
 pub(in crate::serve) const LEASES: &str = "kube-node-lease";
 
-/// A condition of the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Condition {
     /// `Ready`, `MemoryPressure`, ...
@@ -28,7 +27,6 @@ pub(crate) struct Condition {
     pub since: Timestamp,
 }
 
-/// An image of the runtime.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Image {
     /// Tags and digests.
@@ -43,19 +41,15 @@ pub(crate) struct NodeState {
     pub labels: StringMap,
     /// The configured taints, or those that clients have set.
     pub taints: Vec<Taint>,
-    /// The pods' networks.
     pub pod_cidrs: Vec<String>,
     /// When the node joined: the creation of the store, or the start of the process without one.
     pub created: Timestamp,
-    /// The node's resources.
     pub capacity: ResourceList,
     /// The part of them available to pods.
     pub allocatable: ResourceList,
     /// `InternalIP`s.
     pub addresses: Vec<String>,
-    /// `Hostname`.
     pub hostname: String,
-    /// The server's port.
     pub port: u16,
     /// `nodeInfo`, by its field names.
     pub info: Vec<(&'static str, String)>,
@@ -89,7 +83,6 @@ pub(crate) fn uid(words: &str) -> String {
     uid
 }
 
-/// The uid of the node of this name.
 #[must_use]
 pub(crate) fn node_uid(name: &str) -> String {
     uid(&format!("Node\0{name}"))
@@ -162,7 +155,7 @@ pub(crate) fn object(state: &NodeState) -> Value {
 /// The features of the runtime and its handlers; nothing if the runtime does not report them.
 fn put_features(status: &mut Value, runtime: &RuntimeStatus) {
     let mut handlers: Vec<_> = runtime.handlers.iter().collect();
-    handlers.sort_by(|one, other| one.name.cmp(&other.name));
+    handlers.order_by(|one, other| one.name.cmp(&other.name));
     let shape = |handler: &&RuntimeHandler| {
         json!({"name": handler.name, "features": {
             "recursiveReadOnlyMounts": handler.recursive_read_only_mounts,

@@ -212,7 +212,6 @@ fn event_name(key: &EventKey, first: Timestamp) -> String {
     format!("{}.{:016x}", key.name, first.as_nanos() & !0xfff | apart)
 }
 
-/// A core event.
 #[must_use]
 pub(crate) fn event(event: &StoredEvent, host: &str) -> Value {
     let key = &event.key;

@@ -13,7 +13,6 @@ use crate::model::api::schema::{self, Field, Schema, Type, inner};
 /// A piece is sent once it has this many bytes.
 const PIECE: usize = 16 * 1024;
 
-/// The form of a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::serve) enum Form {
     /// Version 2 as JSON.

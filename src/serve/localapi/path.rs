@@ -24,7 +24,6 @@ pub(crate) enum ApiCall {
     Health(String),
     /// `/openapi/...`.
     OpenApi(String),
-    /// An object or a collection.
     Object(Box<RequestInfo>),
 }
 
@@ -46,13 +45,10 @@ pub(crate) struct RequestInfo {
 /// Parameters of a request. Those that are not used here stay in the request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct QueryOptions {
-    /// `labelSelector`.
     pub label_selector: String,
-    /// `fieldSelector`.
     pub field_selector: String,
     /// `limit`; zero for none.
     pub limit: usize,
-    /// `continue`.
     pub continue_token: String,
     /// `resourceVersion`, as given.
     pub resource_version: String,
@@ -62,23 +58,16 @@ pub(crate) struct QueryOptions {
     pub bookmarks: bool,
     /// `sendInitialEvents`.
     pub initial_events: Option<bool>,
-    /// `timeoutSeconds`.
     pub timeout_seconds: Option<u64>,
     /// `dryRun`, each value.
     pub dry_run: Vec<String>,
-    /// `fieldManager`.
     pub field_manager: String,
-    /// `fieldValidation`.
     pub field_validation: String,
-    /// `force`.
     pub force: bool,
     /// `includeObject`, of a table's rows.
     pub include_object: String,
-    /// `pretty`.
     pub pretty: bool,
-    /// `gracePeriodSeconds`.
     pub grace_period_seconds: Option<i64>,
-    /// `propagationPolicy`.
     pub propagation_policy: String,
 }
 
@@ -90,9 +79,6 @@ pub(crate) fn is_api_path(path: &str) -> bool {
 }
 
 /// Parses a request.
-///
-/// # Errors
-/// The failure to answer with.
 pub(crate) fn read(method: &str, path: &str, query: &str) -> Result<ApiCall, Failure> {
     let parts = route::segments(path);
     let parts: Vec<&str> = parts.iter().map(String::as_str).collect();

@@ -131,7 +131,6 @@ pub(in crate::serve) fn definitions(resource: &Resource) -> Vec<Value> {
     columns(resource.store).iter().map(shape).collect()
 }
 
-/// The cells of an object's row.
 #[must_use]
 pub(crate) fn cells(resource: &Resource, object: &Value, now: Timestamp) -> Vec<Value> {
     let at = |pointer: &str| text(object, pointer).to_owned();

@@ -17,7 +17,6 @@ use crate::model::objects::ObjectKind;
 use crate::model::ordered::Ordered as _;
 use crate::model::types::Timestamp;
 
-/// The content type.
 pub(super) const CONTENT_TYPE: &str = "application/vnd.kubernetes.protobuf";
 
 /// The prefix of every encoded object.

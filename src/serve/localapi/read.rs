@@ -69,7 +69,6 @@ pub(super) async fn list(
     Ok(answer(&view.many(&metadata, &chosen[..shown]), options))
 }
 
-/// The selectors of a request.
 pub(super) fn selector(wanted: &RequestInfo) -> Result<Selector, Failure> {
     // Upstream ignores selectors in a GET of one object.
     let options = &wanted.options;

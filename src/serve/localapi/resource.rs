@@ -15,7 +15,6 @@ pub(crate) enum Verb {
     Create,
     /// `PUT`.
     Update,
-    /// `PATCH`.
     Patch,
     Delete,
     DeleteCollection,
@@ -45,17 +44,14 @@ impl Verb {
 /// The origin of a kind's objects. Two resources of one store show the same objects in two shapes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Store {
-    /// `Pod`.
     Pods,
     /// Written by clients and manifests, and stored unchanged.
     Objects(ObjectKind),
     /// `PersistentVolume`.
     Volumes,
-    /// `Event`.
     Events,
     /// `Namespace`: those that clients created, and those in use.
     Namespaces,
-    /// `Node`.
     Nodes,
     /// `Lease`: the node's own.
     Leases,
@@ -100,7 +96,6 @@ pub(crate) struct Resource {
     pub short_names: &'static [&'static str],
     /// `kubectl get all`.
     pub categories: &'static [&'static str],
-    /// Its objects are namespaced.
     pub namespaced: bool,
     pub verbs: &'static [Verb],
     pub subresources: &'static [Subresource],

@@ -41,9 +41,6 @@ struct Field {
 
 impl Selector {
     /// Parses both selectors.
-    ///
-    /// # Errors
-    /// A malformed selector, or a field that this kind does not support.
     pub(crate) fn parse(resource: &Resource, labels: &str, fields: &str) -> Result<Self, Failure> {
         let labels = parse_labels(labels)
             .map_err(|why| status::bad_request(format!("unable to parse requirement: {why}")))?;

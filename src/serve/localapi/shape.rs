@@ -23,10 +23,8 @@ pub(crate) enum Form {
 /// What each row of a table contains: `includeObject`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Rows {
-    /// `Metadata`.
     #[default]
     Metadata,
-    /// `Object`.
     Objects,
     /// `None`.
     Bare,
@@ -34,9 +32,6 @@ pub(crate) enum Rows {
 
 impl Rows {
     /// Parses `includeObject`.
-    ///
-    /// # Errors
-    /// Any other value.
     pub(in crate::serve) fn parse(word: &str) -> Result<Self, Failure> {
         match word {
             "" | "Metadata" => Ok(Self::Metadata),

@@ -16,7 +16,6 @@ pub(crate) struct Failure {
     /// `reason`, one word.
     pub reason: &'static str,
     pub message: String,
-    /// `details`.
     pub details: Value,
 }
 

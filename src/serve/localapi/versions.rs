@@ -18,6 +18,7 @@ use super::resource::Store;
 use super::status::{self, Failure};
 use super::written::{Retained, Written};
 
+use crate::model::ordered::Sortable as _;
 use crate::model::revisions::Revisions;
 
 /// Deletions that are remembered per store. A client that was away for longer has to list again.
@@ -42,7 +43,6 @@ impl ObjectChange {
     }
 }
 
-/// One change of one object.
 #[derive(Clone, Debug)]
 pub(crate) struct Change {
     pub step: ObjectChange,
@@ -254,7 +254,7 @@ impl Versions {
             }
         }
         seen.looked = self.revisions.newest();
-        changes.sort_by_key(|change| change.version);
+        changes.order_by_key(|change| change.version);
         changes
     }
 
@@ -333,15 +333,12 @@ impl Versions {
                 version: gone.version,
             });
         }
-        changes.sort_by_key(|change| change.version);
+        changes.order_by_key(|change| change.version);
         Ok(changes)
     }
 }
 
 /// Parses a `resourceVersion`. Empty is `None`.
-///
-/// # Errors
-/// It is not a number.
 pub(in crate::serve) fn parse_version(text: &str) -> Result<Option<u64>, Failure> {
     if text.is_empty() {
         return Ok(None);

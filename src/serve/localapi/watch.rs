@@ -267,7 +267,6 @@ async fn follow_changes(api: Rc<LocalApi>, store: Store, mut changes: Changes) {
     }
 }
 
-/// The beginning of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Beginning {
     /// All existing objects; with `true` a bookmark follows them.

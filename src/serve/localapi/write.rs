@@ -76,9 +76,6 @@ pub(super) struct Task {
 /// Executes `create`, `update`, `patch`, `delete` and `deletecollection` of objects and of the subresources
 /// with an object as body (`status`, `resize`, `ephemeralcontainers`, `eviction`). The caller has authorized
 /// `user`.
-///
-/// # Errors
-/// The failure to answer with.
 pub(crate) async fn change(
     api: &Rc<LocalApi>,
     wanted: &RequestInfo,
@@ -200,9 +197,6 @@ fn options_failure(kind: &str, cause: Cause) -> Failure {
 }
 
 /// Checks that the value is an object of this kind.
-///
-/// # Errors
-/// The first value of a wrong type.
 pub(super) fn is_of(schema: &Schema, api_version: &str, kind: &str, value: &Value) -> Result<(), Failure> {
     let findings = schema.of_kind(api_version, kind).map(|of| check(schema, of, &mut value.clone()));
     match findings.unwrap_or_default().misfits.first() {
@@ -214,7 +208,6 @@ pub(super) fn is_of(schema: &Schema, api_version: &str, kind: &str, value: &Valu
     }
 }
 
-/// Field errors as causes.
 fn causes(errors: &[FieldError]) -> Vec<Cause> {
     errors
         .iter()

@@ -9,13 +9,11 @@ use hyper::{Request, Response, StatusCode};
 use serde_json::{Value, json};
 
 use super::body::{Body, allowing, failure, object, response, text};
-use super::logs;
-use super::measured;
 use super::node::{SharedNode, StreamKind, StreamServer};
-use super::proxy;
 use super::report::{ObjectDetail, ProblemReport};
 use super::route::{ContainerTarget, LogOptions, PodName, Refused, Route};
 use super::system_logs::{self, is_log_query};
+use super::{logs, measured, proxy};
 use crate::model::api::pod::{Container, ObjectMeta, Pod, PodSpec, PodStatus};
 use crate::model::observed::{ContainerStateKind, ObservedContainer};
 use crate::model::provenance::CONFIG_SOURCE_ANNOTATION;
@@ -219,7 +217,6 @@ fn is_listed(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_none() || source == Some(PodSource::Api.as_str())
 }
 
-/// The health checks.
 pub(in crate::serve) const HEALTH_CHECKS: [&str; 4] = ["ping", "log", "syncloop", "device-plugin"];
 
 /// Answers `/healthz`, or `what`, an alias of it: one check, or all of them.
@@ -399,7 +396,6 @@ fn is_over(found: &ObservedContainer) -> bool {
     found.state == ContainerStateKind::Exited
 }
 
-/// The running instance of a container.
 async fn running(node: &SharedNode, wanted: &ContainerTarget) -> Result<ContainerId, Failed> {
     let pod = find_container(node, wanted)?;
     let containers = node.containers(Some(pod.metadata.uid.clone())).await;

@@ -15,7 +15,6 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 /// How many pieces wait for a slow client. With the next one the writer waits.
 const PIECES: usize = 1;
 
-/// A response body.
 pub(crate) enum Body {
     /// A complete body.
     Whole(Full<Bytes>),
@@ -82,7 +81,6 @@ impl HttpBody for Body {
     }
 }
 
-/// A response with this content type.
 #[must_use]
 pub(crate) fn response(code: StatusCode, content_type: &'static str, body: Body) -> Response<Body> {
     let mut response = Response::new(body);

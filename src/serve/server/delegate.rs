@@ -14,7 +14,6 @@ use crate::platform::rt::connections::ConnectionSlot;
 use crate::serve::server::incoming::IncomingBody;
 use crate::serve::streaming::Pending;
 
-/// A request for a delegate.
 pub(crate) struct DelegatedRequest {
     /// As received, its body unread.
     pub request: Request<IncomingBody>,

@@ -56,9 +56,6 @@ pub struct ListenError {
 
 /// Listens. `setting` is the configuration setting of the address, for errors. The kernel detects vanished
 /// clients (TCP keep-alive).
-///
-/// # Errors
-/// The address cannot be bound.
 pub(crate) fn listen(address: SocketAddr, setting: &'static str) -> Result<TcpListener, ListenError> {
     let listen = || {
         let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
@@ -77,9 +74,7 @@ pub(crate) struct Api {
     /// Also answers on this listener.
     pub delegate: Option<SharedDelegate>,
     pub tls: Rc<Tls>,
-    /// The trusted identities.
     pub identities: Identities,
-    /// The authorization policy.
     pub policy: Policy,
     /// `enableDebuggingHandlers`.
     pub debugging: bool,
@@ -139,7 +134,6 @@ async fn serve_tls(stream: TcpStream, shared: Rc<ApiInner>, place: ConnectionSlo
     }
 }
 
-/// The client of a connection.
 struct PeerClient {
     shown: Shown,
     place: Rc<ConnectionSlot>,

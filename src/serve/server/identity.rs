@@ -60,9 +60,6 @@ struct IdentityState {
 
 impl Identities {
     /// Reads the files for the first time.
-    ///
-    /// # Errors
-    /// As `read`.
     pub(crate) fn open<E: std::error::Error>(
         files: Vec<PathBuf>,
         read: impl Fn() -> Result<Believed, E> + 'static,
@@ -137,9 +134,6 @@ impl Believed {
     }
 
     /// Trusts a file of authorities, `clientCAFile`.
-    ///
-    /// # Errors
-    /// It cannot be read or contains none.
     pub(crate) fn trust_file(&mut self, path: &Path) -> Result<(), IdentityError> {
         let read = fs::read_to_string(path);
         let pem =

@@ -247,9 +247,6 @@ impl Reading {
 }
 
 /// Opens a log, and finds the position to begin at.
-///
-/// # Errors
-/// The file cannot be opened.
 pub(crate) async fn open(path: PathBuf, options: &LogOptions, now: Timestamp) -> io::Result<Log> {
     let (filter, follow, tail) = (Filter::new(options, now), options.follow, options.tail);
     let opened = path.clone();
@@ -257,7 +254,6 @@ pub(crate) async fn open(path: PathBuf, options: &LogOptions, now: Timestamp) ->
     Ok(Log { reading, filter, path, follow })
 }
 
-/// An open log.
 pub(crate) struct Log {
     reading: Reading,
     filter: Filter,

@@ -10,13 +10,13 @@ use serde_json::Value;
 use crate::model::api::pod::Pod;
 use crate::model::observed::ObservedContainer;
 use crate::model::types::{ContainerId, ContainerName, PodUid};
-use crate::node::stats::{Ask, Summary};
+use crate::node::stats::Ask;
+use crate::node::usage::Summary;
 use crate::pod::status::is_named;
 use crate::serve::streaming::{Action, IDLE_TIMEOUT, Pending, Streams};
 
 use super::report::{AgentReport, ObjectDetail};
 
-/// What a stream connects to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum StreamKind {
     /// A new program in a container.
@@ -27,7 +27,6 @@ pub(crate) enum StreamKind {
     PortForward(PodUid, Vec<u16>),
 }
 
-/// The server of a stream.
 pub(crate) enum StreamServer {
     Agent(Action),
     /// The runtime's streaming server, under this URL.
@@ -87,7 +86,6 @@ pub(crate) trait Node {
     fn stream_idle_timeout(&self) -> Duration {
         IDLE_TIMEOUT
     }
-    /// Begins a stream.
     fn stream(&self, wanted: StreamKind) -> Pending<Result<StreamServer, String>>;
 }
 

@@ -6,11 +6,10 @@
 //! begins to be valid "now": all are valid since [`FLOOR`], and validity is checked at the later of the clock
 //! and `FLOOR`.
 
-use std::fs;
-use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use std::{fs, io};
 
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
@@ -30,7 +29,6 @@ use crate::platform::sys::lock;
 pub(crate) const FLOOR: Timestamp = Timestamp::from_secs(1_767_225_600);
 /// RFC 5280's "no well-defined expiration date": a box outlives any number of years we could choose.
 const FOR_EVER: i64 = 253_402_300_799;
-/// The lifetime of a serving certificate.
 const SERVING_LIFETIME: Duration = Duration::from_secs(365 * 24 * 3600);
 /// A serving certificate with less time left is replaced.
 const RENEW_BEFORE: Duration = Duration::from_secs(73 * 24 * 3600);
@@ -259,9 +257,6 @@ fn leaf(name: &str, lifetime: Duration, now: Timestamp) -> CertificateParams {
 /// The serving certificate when the user names none: `kubelet.crt` and `kubelet.key`, upstream's names. They
 /// are kept while they are valid; those that the agent created are replaced when they expire soon or do not
 /// contain the node's current names. A pair of another authority is used as it is.
-///
-/// # Errors
-/// Files that cannot be read or written.
 pub(crate) fn serving_pair(
     directory: &Path,
     authority: &Authority,

@@ -23,11 +23,9 @@ pub struct AgentReport {
     pub pid: u32,
     /// When that process started.
     pub started_at: Option<Timestamp>,
-    /// Name of the node.
     pub node_name: String,
     /// Whether this comes from a running agent or from its store.
     pub mode: AgentMode,
-    /// The container runtime.
     pub runtime: RuntimeReport,
     /// Where pods come from.
     pub sources: Vec<SourceReport>,
@@ -46,7 +44,6 @@ pub struct AgentReport {
     pub api: ApiReport,
     /// The last events, oldest first.
     pub events: Vec<EventReport>,
-    /// The agent's store.
     pub store: StoreReport,
 }
 
@@ -186,7 +183,6 @@ pub struct RuntimeReport {
     pub since: Option<Timestamp>,
 }
 
-/// One source of pods.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SourceReport {
@@ -235,7 +231,6 @@ pub struct ObjectReference {
     pub field_path: String,
 }
 
-/// The agent's store.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StoreReport {

@@ -21,14 +21,12 @@ pub(crate) struct PodName {
     pub uid: Option<PodUid>,
 }
 
-/// A container of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ContainerTarget {
     pub pod: PodName,
     pub container: ContainerName,
 }
 
-/// Options of a container's log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LogOptions {
     /// Continue at the end of the log.
@@ -122,9 +120,6 @@ pub(crate) enum Refused {
 }
 
 /// Parses a request.
-///
-/// # Errors
-/// Why it matches no route.
 pub(crate) fn route(method: &str, path: &str, query: &str) -> Result<Route, Refused> {
     let parts = segments(path);
     let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
@@ -306,9 +301,6 @@ pub(in crate::serve) fn requested_streams(parameters: &Parameters) -> Result<Str
 }
 
 /// The ports in a WebSocket's request.
-///
-/// # Errors
-/// A value is not a port.
 pub(crate) fn ports(parameters: &Parameters) -> Result<Vec<u16>, Refused> {
     let named = ["port", "ports"].map(|name| values(parameters, name)).concat();
     named
@@ -322,10 +314,6 @@ pub(crate) fn ports(parameters: &Parameters) -> Result<Vec<u16>, Refused> {
         .collect()
 }
 
-/// The requested log options.
-///
-/// # Errors
-/// Invalid values.
 pub(in crate::serve) fn log_options(parameters: &Parameters) -> Result<LogOptions, Refused> {
     let only = |name: &str| values(parameters, name).first().cloned();
     let number = |name: &str, least: i64| -> Result<Option<u64>, Refused> {

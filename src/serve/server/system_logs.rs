@@ -22,7 +22,6 @@ use crate::platform::sys::dir::{Handle, Mounts};
 use crate::platform::sys::open::open_file_below;
 
 pub(super) const ROOT: &str = "/var/log";
-/// The size of a chunk.
 const CHUNK: usize = 32 * 1024;
 /// The time limit of `journalctl`.
 const JOURNAL_PATIENCE: Duration = Duration::from_secs(30);
@@ -124,7 +123,6 @@ async fn send_file(mut file: File, pieces: Pieces) {
     }
 }
 
-/// A log query.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Query {
     services: Vec<String>,

@@ -41,7 +41,6 @@ pub enum TlsError {
         /// The setting that names the file.
         field: &'static str,
         path: PathBuf,
-        /// What is wrong.
         message: String,
     },
     #[error("{0}")]
@@ -51,12 +50,10 @@ pub enum TlsError {
     Use {
         /// The certificate and its key.
         files: String,
-        /// What is wrong.
         source: rustls::Error,
     },
 }
 
-/// The source of the certificate.
 #[derive(Clone)]
 pub(crate) enum Source {
     /// `tlsCertFile` and `tlsPrivateKeyFile`.
@@ -142,9 +139,6 @@ struct TlsState {
 
 impl TlsSettings {
     /// Whether the settings leave a usable version and cipher suite.
-    ///
-    /// # Errors
-    /// The setting that leaves none, and the possible values.
     pub(crate) fn check(&self) -> Result<(), TlsError> {
         allowed_protocols(self).map(drop)
     }
@@ -152,9 +146,6 @@ impl TlsSettings {
 
 impl Tls {
     /// Reads or creates the certificate.
-    ///
-    /// # Errors
-    /// There is none to serve with.
     pub(crate) fn open(
         source: Source,
         settings: TlsSettings,

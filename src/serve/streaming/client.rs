@@ -22,12 +22,10 @@ pub(crate) const COMMAND: &str = "v4.channel.k8s.io";
 /// The subprotocol of port-forward.
 pub(crate) const FORWARD: &str = "portforward.k8s.io";
 
-/// The size of a read.
 const READ: usize = 8 * 1024;
 /// The longest exit status that a server may send, in bytes.
 const MAX_WORDS: usize = 64 * 1024;
 
-/// The output stream of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OutputStream {
     /// stdout; with a terminal, all of it.
@@ -51,9 +49,6 @@ fn headers(pairs: &[(&str, &str)]) -> Headers {
 
 /// Couples a command with the local streams until it ends. `stdin` ends when its sender is dropped; `sizes`
 /// are the terminal's. Needs a `LocalSet`.
-///
-/// # Errors
-/// `write` fails.
 pub(crate) async fn command(
     io: impl AsyncRead + AsyncWrite + 'static,
     wanted: Streams,
@@ -162,9 +157,6 @@ fn ended(words: &[u8]) -> Ended {
 }
 
 /// Couples a local connection with a port of a pod until both directions have ended. Needs a `LocalSet`.
-///
-/// # Errors
-/// The server's message.
 pub(crate) async fn forward(
     io: impl AsyncRead + AsyncWrite + 'static,
     port: u16,

@@ -40,7 +40,6 @@ pub(in crate::serve) struct Dialect {
     pub resizes: bool,
 }
 
-/// The streams that a client has opened.
 struct StreamClient {
     stdin: Option<Inlet>,
     resize: Option<Inlet>,

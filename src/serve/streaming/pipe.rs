@@ -23,7 +23,6 @@ const CREDIT: usize = 16 * 1024;
 /// A client that does not close its end within this time after the server has is cut off.
 pub(in crate::serve) const LINGER: Duration = Duration::from_secs(5);
 
-/// The client is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the client has disconnected")]
 pub(crate) struct Gone;
@@ -64,7 +63,6 @@ pub(in crate::serve) enum Outgoing {
     Close,
 }
 
-/// The queue of outgoing frames.
 pub(in crate::serve) type Frames = mpsc::Sender<Outgoing>;
 
 #[must_use]
@@ -233,9 +231,6 @@ impl Outlet {
     }
 
     /// Sends bytes; waits while the client does not read them.
-    ///
-    /// # Errors
-    /// The client has disconnected.
     pub(in crate::serve) async fn write(&mut self, mut bytes: &[u8]) -> Result<(), Gone> {
         while !bytes.is_empty() {
             let mut size = bytes.len().min(frame::MAX_PIECE);
@@ -254,9 +249,6 @@ impl Outlet {
     }
 
     /// Sends one frame, which may be empty.
-    ///
-    /// # Errors
-    /// The client has disconnected.
     pub(in crate::serve) async fn send(&mut self, bytes: &[u8]) -> Result<(), Gone> {
         let frame = match &self.framing {
             Framing::Spdy { stream, .. } => frame::data(*stream, bytes, false),

@@ -38,7 +38,6 @@ pub struct ListenError {
     source: std::io::Error,
 }
 
-/// The kind of stream behind a URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::serve) enum StreamUrlKind {
     /// `/exec/`.
@@ -73,9 +72,6 @@ pub(crate) struct Announcer {
 
 impl Announcer {
     /// The URL at which a client reaches the result of `begin`, once and within a minute.
-    ///
-    /// # Errors
-    /// Too many requests are pending.
     pub(in crate::serve) fn announce(
         &self,
         kind: StreamUrlKind,
@@ -95,9 +91,6 @@ pub(crate) struct Server {
 impl Server {
     /// Listens on `address`, whose port may be 0 for any. The kernel detects vanished clients (TCP
     /// keep-alive).
-    ///
-    /// # Errors
-    /// The address cannot be bound.
     pub(crate) fn bind(address: SocketAddr) -> Result<Self, ListenError> {
         let bind = || {
             let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };

@@ -17,7 +17,6 @@ pub const MAX_PORTS: usize = 127;
 
 /// A boxed future.
 pub type Pending<T> = Pin<Box<dyn Future<Output = T>>>;
-/// A program's output.
 pub type OutputReader = Box<dyn AsyncRead + Unpin>;
 /// A program's input.
 pub type Writer = Box<dyn AsyncWrite + Unpin>;

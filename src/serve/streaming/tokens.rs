@@ -43,9 +43,6 @@ impl<T> Default for Tokens<T> {
 
 impl<T> Tokens<T> {
     /// Stores `request` and returns its secret.
-    ///
-    /// # Errors
-    /// Too many are pending, or the kernel has no random numbers.
     pub(in crate::serve) fn insert(&mut self, request: T) -> Result<String, TokenError> {
         self.forget();
         if self.waiting.len() >= MAX_WAITING {

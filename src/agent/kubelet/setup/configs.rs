@@ -71,9 +71,6 @@ pub(crate) fn runtimes(resolved: &Resolved) -> RuntimesConfig {
 }
 
 /// The embedded runtime's paths and settings.
-///
-/// # Errors
-/// The first invalid pod subnet.
 pub(crate) fn embedded(resolved: &Resolved) -> Result<EmbeddedConfig, SubnetError> {
     let flags = &resolved.flags;
     let layout = Layout::new(&flags.root_dir.join("runtime"), &flags.runtime_state_dir);
@@ -168,9 +165,6 @@ fn amounts(texts: &BTreeMap<String, String>) -> ResourceList {
 }
 
 /// What the executor works with, from the settings and the measured node.
-///
-/// # Errors
-/// As [`resources::measure`].
 pub(super) fn executor(
     resolved: &Resolved,
     user_ids: NodeIds,

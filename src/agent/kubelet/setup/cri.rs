@@ -25,16 +25,13 @@ pub enum CriError {
     /// `--listen`.
     #[error("--listen {0:?}: must be unix:///path or an absolute path")]
     Endpoint(String),
-    /// `--stream-address`.
     #[error("--stream-address {0:?}: must be address:port, such as 127.0.0.1:0")]
     StreamAddress(String),
-    /// The pod subnets are invalid.
     #[error("podCIDR")]
     PodCidr(#[source] SubnetError),
     /// The embedded runtime.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// The streams' port.
     #[error(transparent)]
     Streams(#[from] ListenError),
     /// The CRI socket.

@@ -5,7 +5,6 @@
 
 pub(super) const SAYS: &str = "ok";
 pub(super) const EXIT_CODE: i32 = 42;
-/// The load address.
 const ADDRESS: u64 = 0x10000;
 
 /// One architecture: OCI's name, ELF's number, and the code, followed by the text.
@@ -109,7 +108,6 @@ impl Architecture {
     }
 }
 
-/// A tar archive of one program.
 pub(super) fn archive(name: &str, program: &[u8]) -> Vec<u8> {
     let mut header = [0_u8; 512];
     let mut put = |at: usize, text: &str| header[at..at + text.len()].copy_from_slice(text.as_bytes());

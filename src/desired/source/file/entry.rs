@@ -42,7 +42,6 @@ pub(in crate::desired) enum Looked {
     Kept { changed: bool },
 }
 
-/// The state of one file.
 #[derive(Debug, Default)]
 pub(in crate::desired) struct FileEntry {
     /// The identity of the content in `digest`; `None` when nothing could be read.
@@ -113,7 +112,6 @@ impl FileEntry {
         &self.good.objects[self.fresh_objects..]
     }
 
-    /// The current problems.
     #[must_use]
     pub(in crate::desired) fn problems(&self) -> &[SourceProblem] {
         &self.problems

@@ -37,10 +37,8 @@ impl Identity {
 /// A file that cannot be used. The path is not included; the caller adds it.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReadError {
-    /// A dangling symlink.
     #[error("broken symlink; fix or delete it")]
     Dangling,
-    /// A symlink loop.
     #[error("symlink loop; fix or delete it")]
     Loop,
     /// Pipe, socket, device or directory.
@@ -49,7 +47,6 @@ pub(crate) enum ReadError {
     /// Beyond upstream's limit.
     #[error("larger than the manifest limit of {MAX_MANIFEST_BYTES} bytes")]
     TooLarge,
-    /// A call failed.
     #[error("{call}: {source}; check its permissions and the file system")]
     Io { call: &'static str, source: io::Error },
 }
@@ -58,7 +55,6 @@ pub(crate) enum ReadError {
 #[derive(Debug)]
 pub(crate) enum PathContent {
     Missing,
-    /// A regular file.
     File(Identity),
     Directory,
     /// Something that is never read.

@@ -23,7 +23,6 @@ pub(crate) struct Hints {
     pub everything: bool,
     /// Files that were closed after writing, replaced, or removed.
     pub names: BTreeSet<OsString>,
-    /// A name was removed.
     pub removed: bool,
 }
 
@@ -45,7 +44,6 @@ struct Role {
     is_manifest_directory: bool,
 }
 
-/// The watches of one configured path.
 #[derive(Debug)]
 pub(in crate::desired) struct PathWatch {
     watcher: Watcher,

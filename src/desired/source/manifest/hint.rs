@@ -4,7 +4,6 @@
 
 use crate::model::api::schema::check::Unknown;
 
-/// The warning for an unknown field.
 pub(super) fn unknown_field(Unknown { path, meant }: &Unknown) -> String {
     match meant {
         Some(meant) => format!("unknown field {path:?} is ignored; did you mean {meant:?}?"),

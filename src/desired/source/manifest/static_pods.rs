@@ -13,7 +13,6 @@ use crate::model::source::ManifestOrigin;
 use crate::model::types::PodSource;
 use crate::pod::scheduling::unscheduled;
 
-/// The result of one manifest.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ParsedManifest {
     /// The pods of every valid document: defaulted, named, validated.

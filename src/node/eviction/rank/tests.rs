@@ -5,6 +5,8 @@ use super::super::limits::{exceeded, has_limits};
 use super::*;
 use crate::model::amount::Amount;
 use crate::model::api::decode::decode;
+use crate::node::usage::{ContainerUse, Usage, VolumeUse};
+use crate::platform::cgroup::usage::ContainerStats;
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -24,8 +26,21 @@ fn asking(name: &str, memory: &str, priority: i32) -> Pod {
     pod(name, &json!({"priority": priority, "containers": [container]}))
 }
 
+fn memory(mib: u64) -> Usage {
+    let counted = ContainerStats { working_set: Some(mib * MIB), ..ContainerStats::default() };
+    Usage { counted, ..Usage::default() }
+}
+
 fn using(memory_mib: u64) -> PodUse {
-    PodUse { memory: Some(memory_mib * MIB), ..PodUse::default() }
+    PodUse { usage: memory(memory_mib), ..PodUse::default() }
+}
+
+fn disk(mib: u64) -> FileSystem {
+    FileSystem { used: Some(mib * MIB), inodes_used: Some(mib), ..FileSystem::default() }
+}
+
+fn volume(name: &str, mib: u64, is_ephemeral: bool) -> VolumeUse {
+    VolumeUse { name: name.into(), fs: disk(mib), is_ephemeral, ..VolumeUse::default() }
 }
 
 fn order(signal: Signal, pods: &[(Pod, Option<PodUse>)], disks: Disks) -> Vec<String> {
@@ -39,7 +54,7 @@ fn threshold(signal: Signal, value: Amount, is_hard: bool) -> Threshold {
 
 #[test]
 fn memory_eviction_ranks_by_excess_usage_then_priority() {
-    let pods = [
+    let pods = vec![
         (asking("within", "100Mi", -5), Some(using(90))),
         (asking("much-over", "10Mi", 0), Some(using(90))),
         (asking("important", "10Mi", 7), Some(using(500))),
@@ -55,7 +70,10 @@ fn memory_eviction_ranks_by_excess_usage_then_priority() {
 
 #[test]
 fn pid_eviction_ranks_by_priority_then_process_count() {
-    let having = |count| Some(PodUse { pids: Some(count), ..PodUse::default() });
+    let having = |count| {
+        let counted = ContainerStats { pids: Some(count), ..ContainerStats::default() };
+        Some(PodUse { usage: Usage { counted, ..Usage::default() }, ..PodUse::default() })
+    };
     let pods = [
         (asking("few", "1Mi", 0), having(3)),
         (asking("important", "1Mi", 1), having(900)),
@@ -67,15 +85,14 @@ fn pid_eviction_ranks_by_priority_then_process_count() {
 #[test]
 fn a_disk_is_freed_of_what_is_on_it() {
     let used = |rootfs: u64, logs: u64, volume: u64| {
-        let disk = |mib: u64| DiskUse { bytes: Some(mib * MIB), inodes: Some(mib) };
         Some(PodUse {
             containers: vec![ContainerUse {
                 name: "c".to_owned(),
-                rootfs: disk(rootfs),
-                logs: disk(logs),
+                rootfs: Some(disk(rootfs)),
+                logs: Some(disk(logs)),
                 ..ContainerUse::default()
             }],
-            volumes: vec![("v".to_owned(), disk(volume), true), ("claim".to_owned(), disk(5000), false)],
+            volumes: vec![self::volume("v", volume, true), self::volume("claim", 5000, false)],
             ..PodUse::default()
         })
     };
@@ -122,8 +139,8 @@ fn static_critical_ended_and_deleted_pods_are_never_ranked() {
 fn eviction_message_matches_upstream() {
     let usage = PodUse {
         containers: vec![
-            ContainerUse { name: "c".to_owned(), memory: Some(512 * MIB), ..ContainerUse::default() },
-            ContainerUse { name: "stranger".to_owned(), memory: Some(9 * MIB), ..ContainerUse::default() },
+            ContainerUse { name: "c".to_owned(), usage: memory(512), ..ContainerUse::default() },
+            ContainerUse { name: "stranger".to_owned(), usage: memory(9), ..ContainerUse::default() },
         ],
         ..PodUse::default()
     };
@@ -163,15 +180,14 @@ fn exceeded_ephemeral_storage_limit_is_named_in_the_message() {
     });
     let subject = pod("p", &spec);
     assert!(has_limits(&subject) && !has_limits(&pod("q", &json!({"containers": []}))));
-    let disk = |mib: u64| DiskUse { bytes: Some(mib * MIB), inodes: None };
     let usage = |rootfs, logs, volume| PodUse {
         containers: vec![ContainerUse {
             name: "a".to_owned(),
-            memory: None,
-            rootfs: disk(rootfs),
-            logs: disk(logs),
+            rootfs: Some(disk(rootfs)),
+            logs: Some(disk(logs)),
+            ..ContainerUse::default()
         }],
-        volumes: vec![("v".to_owned(), disk(volume), true)],
+        volumes: vec![self::volume("v", volume, true)],
         ..PodUse::default()
     };
     let why = |usage: &PodUse| exceeded(&subject, usage, Disks::default()).map(|(_, message)| message);

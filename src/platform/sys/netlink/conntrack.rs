@@ -21,16 +21,12 @@ pub(crate) struct TrackedConnection {
     pub protocol: u8,
     /// The destination of the first packet.
     pub destination: IpAddr,
-    /// The destination port.
     pub port: u16,
     pub replier: IpAddr,
 }
 
 /// Deletes connections that are `stale`, so that their next packet is matched against the rules again.
 /// Returns how many.
-///
-/// # Errors
-/// The kernel's answer.
 pub(crate) fn forget(mut stale: impl FnMut(&TrackedConnection) -> bool) -> Result<usize, NetlinkError> {
     let mut socket = Socket::open(Protocol::Netfilter)?;
     let mut found: Vec<(u8, Vec<u8>)> = Vec::new();

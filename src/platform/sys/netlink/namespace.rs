@@ -10,9 +10,6 @@ use nix::sched::{CloneFlags, setns};
 
 /// Runs `body` on a thread of its own inside the network namespace that `namespace` is open on. The thread
 /// ends with it, so no thread is ever left in another network.
-///
-/// # Errors
-/// When the kernel refuses the thread, or the thread the namespace.
 pub(crate) fn inside<T: Send>(namespace: &File, body: impl FnOnce() -> T + Send) -> io::Result<T> {
     on_a_thread(|| {
         setns(namespace, CloneFlags::CLONE_NEWNET)?;
@@ -21,17 +18,11 @@ pub(crate) fn inside<T: Send>(namespace: &File, body: impl FnOnce() -> T + Send)
 }
 
 /// Opens a namespace by its path, for example `/proc/<pid>/ns/net`.
-///
-/// # Errors
-/// When it does not exist.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
     File::open(path)
 }
 
 /// A new network namespace, which lives as long as the file is open or a process is in it.
-///
-/// # Errors
-/// The kernel's answer.
 #[cfg(test)]
 pub(crate) fn create() -> io::Result<File> {
     on_a_thread(|| {

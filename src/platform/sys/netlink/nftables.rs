@@ -53,7 +53,6 @@ impl Family {
     }
 }
 
-/// The hook of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hook {
     /// All arriving packets, before routing.
@@ -79,7 +78,6 @@ pub(crate) struct Table {
     pub name: String,
     /// Maps that rules use.
     pub maps: Vec<Map>,
-    /// Chains with their rules.
     pub chains: Vec<Chain>,
 }
 
@@ -102,7 +100,6 @@ pub(crate) enum DataType {
     Ipv4Address,
     /// An address of IPv6.
     Ipv6Address,
-    /// A protocol's number.
     Protocol,
     Port,
 }
@@ -198,9 +195,6 @@ pub(crate) fn replace(tables: &[Table]) -> Result<(), NetlinkError> {
 }
 
 /// Removes a table; a missing one is no error.
-///
-/// # Errors
-/// The kernel's answer.
 pub(crate) fn delete(family: Family, name: &str) -> Result<(), NetlinkError> {
     let batch = vec![
         begin(),
@@ -212,9 +206,6 @@ pub(crate) fn delete(family: Family, name: &str) -> Result<(), NetlinkError> {
 }
 
 /// Whether the kernel has nf_tables.
-///
-/// # Errors
-/// Its answer when it has not, or when the privileges are missing.
 pub(crate) fn probe() -> Result<(), NetlinkError> {
     let message = Message::new(GETGEN, 0, &header(0, 0));
     Socket::open(Protocol::Netfilter)?.query("query nf_tables", message, |_, _| {})

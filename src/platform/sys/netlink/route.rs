@@ -66,13 +66,11 @@ pub(crate) struct Link {
     pub up: bool,
 }
 
-/// An address of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Address {
     /// The index of its interface.
     pub link: u32,
     pub ip: IpAddr,
-    /// Length of the prefix.
     pub prefix: u8,
 }
 
@@ -81,7 +79,6 @@ pub(crate) struct Address {
 pub(crate) struct Route {
     /// The destination; the unspecified address with prefix 0 is the default route.
     pub destination: IpAddr,
-    /// Length of the prefix.
     pub prefix: u8,
     /// The outgoing interface; 0 for several.
     pub link: u32,
@@ -113,17 +110,10 @@ pub(crate) struct Network(Socket);
 
 impl Network {
     /// Opens a socket in this thread's network namespace.
-    ///
-    /// # Errors
-    /// When the kernel refuses the socket.
     pub(crate) fn open() -> Result<Self, NetlinkError> {
         Socket::open(Protocol::Route).map(Self)
     }
 
-    /// All interfaces.
-    ///
-    /// # Errors
-    /// The kernel's answer.
     pub(crate) fn links(&mut self) -> Result<Vec<Link>, NetlinkError> {
         let mut found = Vec::new();
         let message = Message::new(RTM_GETLINK, DUMP, &link_header(0, 0));
@@ -152,9 +142,6 @@ impl Network {
     }
 
     /// Makes a bridge, switched off.
-    ///
-    /// # Errors
-    /// The kernel's answer.
     pub(crate) fn add_bridge(&mut self, name: &str, mac: Mac, mtu: u32) -> Result<(), NetlinkError> {
         let message = Message::new(RTM_NEWLINK, CREATE | EXCLUSIVE, &link_header(0, 0))
             .text(IFLA_IFNAME, name)
@@ -166,9 +153,6 @@ impl Network {
 
     /// Makes a pair: this side is a port of its bridge, the other one is created in its namespace. Both are
     /// down.
-    ///
-    /// # Errors
-    /// The kernel's answer.
     pub(crate) fn add_veth(&mut self, veth: &Veth<'_>) -> Result<(), NetlinkError> {
         let namespace = u32::try_from(veth.peer_namespace.as_raw_fd()).unwrap_or(u32::MAX);
         let message = Message::new(RTM_NEWLINK, CREATE | EXCLUSIVE, &link_header(0, 0))
@@ -189,9 +173,6 @@ impl Network {
     }
 
     /// Lets a port of a bridge send a packet back to its origin.
-    ///
-    /// # Errors
-    /// The kernel's answer.
     pub(crate) fn set_hairpin(&mut self, link: u32) -> Result<(), NetlinkError> {
         let mut header = link_header(link, 0);
         header[0] = AF_BRIDGE;
@@ -201,35 +182,22 @@ impl Network {
     }
 
     /// Makes an interface a port of a bridge.
-    ///
-    /// # Errors
-    /// The kernel's answer.
     pub(crate) fn set_master(&mut self, link: u32, master: u32) -> Result<(), NetlinkError> {
         let message = Message::new(RTM_NEWLINK, 0, &link_header(link, 0)).number(IFLA_MASTER, master);
         self.0.request("attach a link to the bridge", message)
     }
 
     /// Switches an interface on.
-    ///
-    /// # Errors
-    /// The kernel's answer.
     pub(crate) fn set_up(&mut self, link: u32) -> Result<(), NetlinkError> {
         self.0.request("bring a link up", Message::new(RTM_NEWLINK, 0, &link_header(link, IFF_UP)))
     }
 
     /// Removes an interface; a missing one is no error.
-    ///
-    /// # Errors
-    /// The kernel's answer.
     pub(crate) fn delete_link(&mut self, name: &str) -> Result<(), NetlinkError> {
         let message = Message::new(RTM_DELLINK, 0, &link_header(0, 0)).text(IFLA_IFNAME, name);
         gone_is_fine(self.0.request(&format!("remove link {name}"), message))
     }
 
-    /// All addresses.
-    ///
-    /// # Errors
-    /// The kernel's answer.
     pub(crate) fn addresses(&mut self) -> Result<Vec<Address>, NetlinkError> {
         let mut found = Vec::new();
         let message = Message::new(RTM_GETADDR, DUMP, &[0; 8]);
@@ -241,9 +209,6 @@ impl Network {
 
     /// Adds an address to an interface, usable at once (no duplicate address detection). An existing one is
     /// fine.
-    ///
-    /// # Errors
-    /// The kernel's answer.
     pub(crate) fn add_address(&mut self, address: Address) -> Result<(), NetlinkError> {
         let message = address_message(RTM_NEWADDR, CREATE | EXCLUSIVE, address);
         match self.0.request(&format!("add address {}/{}", address.ip, address.prefix), message) {
@@ -253,9 +218,6 @@ impl Network {
     }
 
     /// Removes an address; a missing one is no error.
-    ///
-    /// # Errors
-    /// The kernel's answer.
     #[cfg(test)]
     pub(crate) fn delete_address(&mut self, address: Address) -> Result<(), NetlinkError> {
         let message = address_message(RTM_DELADDR, 0, address);
@@ -263,9 +225,6 @@ impl Network {
     }
 
     /// Unicast routes of the main table, both families.
-    ///
-    /// # Errors
-    /// The kernel's answer.
     pub(crate) fn routes(&mut self) -> Result<Vec<Route>, NetlinkError> {
         let mut found = Vec::new();
         for family in [AF_INET, AF_INET6] {
@@ -283,9 +242,6 @@ impl Network {
     }
 
     /// Adds a default route through a gateway; an existing one is no error.
-    ///
-    /// # Errors
-    /// The kernel's answer.
     pub(crate) fn add_default_route(&mut self, link: u32, gateway: IpAddr) -> Result<(), NetlinkError> {
         let header = [family(gateway), 0, 0, 0, 254, RTPROT_STATIC, 0, RTN_UNICAST, 0, 0, 0, 0];
         let message = Message::new(RTM_NEWROUTE, CREATE | EXCLUSIVE, &header)
@@ -338,7 +294,6 @@ pub(super) fn octets(ip: IpAddr) -> Vec<u8> {
     }
 }
 
-/// An address from its octets.
 pub(super) fn address(bytes: &[u8]) -> Option<IpAddr> {
     match bytes.len() {
         4 => Some(Ipv4Addr::from(<[u8; 4]>::try_from(bytes).ok()?).into()),

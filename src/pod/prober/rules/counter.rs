@@ -11,7 +11,6 @@ use crate::model::api::pod::Probe;
 /// threshold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ProbeCounter {
-    /// The published result.
     pub published: Option<ProbeResult>,
     /// The instance is not probed any more: it has started, or it is to be killed.
     pub on_hold: bool,

@@ -31,9 +31,6 @@ pub(crate) enum ProbeTarget {
 }
 
 /// The target of a probe of `container`. `pod_ip` is the pod's address, empty while unknown.
-///
-/// # Errors
-/// There is no such port, or the probe has no handler.
 pub(crate) fn probe_target(
     probe: &Probe,
     container: &Container,

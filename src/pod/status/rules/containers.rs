@@ -8,9 +8,9 @@ use crate::model::api::pod::{
     Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting,
     ContainerStatus, Pod, PodStatus, VolumeMount,
 };
-use crate::model::containers::ContainerKind;
-use crate::model::containers::is_sidecar;
+use crate::model::containers::{ContainerKind, is_sidecar};
 use crate::model::observed::{ContainerStateKind, ObservedContainer, ObservedPod, ObservedUser};
+use crate::model::ordered::Sortable as _;
 use crate::model::runtime_config::absolute;
 use crate::pod::prober::rules::{has_started, is_ready, runs_again_after_kill};
 use crate::pod::restart::{has_run, restarts_after};
@@ -53,11 +53,11 @@ pub(super) fn set_container_statuses(
         .collect();
     status.container_statuses =
         spec.containers.iter().map(|container| scene.status_of(container, ContainerKind::Regular)).collect();
-    status.container_statuses.sort_by(|a, b| a.name.cmp(&b.name));
+    status.container_statuses.order_by(|a, b| a.name.cmp(&b.name));
     let guests = spec.ephemeral_containers.iter();
     status.ephemeral_container_statuses =
         guests.map(|container| scene.status_of(container, ContainerKind::Ephemeral)).collect();
-    status.ephemeral_container_statuses.sort_by(|a, b| a.name.cmp(&b.name));
+    status.ephemeral_container_statuses.order_by(|a, b| a.name.cmp(&b.name));
 }
 
 struct Scene<'a> {

@@ -10,8 +10,7 @@ use crate::pod::admission::rules::{
     Rejection, keep_transition, may_wait, needs_runtime_features, rejected_status,
 };
 use crate::pod::lifecycle::PodWorkerEvent;
-use crate::pod::plan::PodPlan;
-use crate::pod::plan::resize;
+use crate::pod::plan::{PodPlan, resize};
 use crate::pod::scheduling::{gated_status, is_gated};
 use crate::runtime::Runtime;
 

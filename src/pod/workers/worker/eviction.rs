@@ -3,9 +3,7 @@
 use super::Worker;
 use crate::model::api::pod::PodCondition;
 use crate::model::containers::is_terminal;
-use crate::model::disruption::EVICTED;
-use crate::model::disruption::IMMEDIATELY;
-use crate::model::disruption::{TERMINATED, is_shutdown_status};
+use crate::model::disruption::{EVICTED, IMMEDIATELY, TERMINATED, is_shutdown_status};
 use crate::pod::inbox::Eviction;
 use crate::pod::lifecycle::{PodWorkerEvent, PodWorkerState};
 use crate::pod::status::rules::DISRUPTION_TARGET;

@@ -19,7 +19,6 @@ use crate::platform::sys::lock;
 pub struct NewImage {
     /// The configuration; its digest is the image's id.
     pub config: Vec<u8>,
-    /// The manifest of this platform.
     pub manifest: Vec<u8>,
     /// Compressed bytes of each layer, as transferred.
     pub layer_sizes: Vec<u64>,
@@ -33,12 +32,9 @@ pub struct NewImage {
     pub source: String,
 }
 
-/// What was removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pruned {
-    /// Ids of images.
     pub images: Vec<String>,
-    /// Directories of layers.
     pub layers: usize,
     /// Bytes of the layers.
     pub bytes: u64,
@@ -148,9 +144,6 @@ impl ImageStore {
     }
 
     /// Gives an image one more name, moved from another image that has it.
-    ///
-    /// # Errors
-    /// When there is no such image, or the name is none.
     pub fn tag(&self, reference: &str, name: &str) -> Result<(), ImageError> {
         let name = normalise_reference(name)?.tagged().ok_or_else(|| ImageError::Reference {
             reference: name.to_owned(),
@@ -167,9 +160,6 @@ impl ImageStore {
     }
 
     /// Removes a name; the image stays.
-    ///
-    /// # Errors
-    /// When no image has it.
     pub fn untag(&self, name: &str) -> Result<(), ImageError> {
         let wanted = normalise_reference(name)?;
         self.change(|index| {
@@ -183,9 +173,6 @@ impl ImageStore {
     }
 
     /// Removes an image with all its names, and the layers that no other image uses.
-    ///
-    /// # Errors
-    /// When there is none by that name.
     pub(crate) fn remove(&self, reference: &str) -> Result<Pruned, ImageError> {
         let mut images = Vec::new();
         self.change(|index| {
@@ -198,9 +185,6 @@ impl ImageStore {
 
     /// Removes images that are neither pinned nor among `in_use` (ids), and layers and documents without an
     /// image.
-    ///
-    /// # Errors
-    /// When the store cannot be changed.
     pub fn prune(&self, in_use: &[String]) -> Result<Pruned, ImageError> {
         let mut images = Vec::new();
         self.change(|index| {

@@ -22,14 +22,10 @@ pub(crate) enum Decompress<R: Read> {
     Zstd(Box<zstd::stream::read::Decoder<'static, Source<R>>>),
 }
 
-/// What a decoder reads from.
 pub(crate) type Source<R> = BufReader<io::Chain<io::Cursor<Vec<u8>>, R>>;
 
 impl<R: Read> Decompress<R> {
     /// Looks at the first bytes.
-    ///
-    /// # Errors
-    /// When they cannot be read.
     pub(crate) fn new(mut source: R) -> io::Result<Self> {
         let mut head = Vec::with_capacity(ZSTD.len());
         source.by_ref().take(ZSTD.len() as u64).read_to_end(&mut head)?;
@@ -84,9 +80,6 @@ impl<R: Read> std::fmt::Debug for Decompress<R> {
 }
 
 /// Reads to the end, but for a document no more than `max` bytes.
-///
-/// # Errors
-/// When it cannot be read, or is longer.
 pub(crate) fn read_bounded(source: &mut dyn Read, max: usize) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     source.take(max as u64 + 1).read_to_end(&mut bytes)?;

@@ -16,9 +16,6 @@ use crate::platform::sys::dir::Handle;
 
 impl Image {
     /// Whether the image has something at `path`.
-    ///
-    /// # Errors
-    /// When it cannot be read.
     pub(crate) fn has_path(&self, path: &str) -> Result<bool, ImageError> {
         let found = resolve(roots(self)?, Path::new(path));
         Ok(found.map_err(io_error("look up in the image", Path::new(path)))?.is_some())

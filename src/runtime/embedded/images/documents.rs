@@ -14,7 +14,6 @@ use super::{ImageDefaults, ImageError};
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(in crate::runtime) struct ManifestDocument {
-    /// The declared media type.
     pub media_type: String,
     /// An index has these.
     pub manifests: Vec<Descriptor>,
@@ -27,7 +26,6 @@ pub(in crate::runtime) struct ManifestDocument {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct Descriptor {
-    /// The declared media type.
     pub media_type: String,
     /// `sha256:…`.
     pub digest: String,
@@ -48,7 +46,6 @@ pub(in crate::runtime) struct ConfigDocument {
     pub rootfs: RootFs,
 }
 
-/// `config`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub(crate) struct ContainerConfig {

@@ -20,7 +20,6 @@ const MAX_DEPTH: usize = 4;
 const NAME: &str = "io.containerd.image.name";
 const REF_NAME: &str = "org.opencontainers.image.ref.name";
 
-/// An image found in an archive.
 #[derive(Default)]
 struct ArchiveImage {
     config: Vec<u8>,

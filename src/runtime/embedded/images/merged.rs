@@ -30,9 +30,6 @@ pub(super) enum MergedNode {
 
 impl ImageStore {
     /// The content of a regular file of the image, links resolved inside it. `None` when there is none.
-    ///
-    /// # Errors
-    /// When it cannot be read or is longer than `max`.
     pub fn image_file(&self, image: &Image, path: &str, max: usize) -> Result<Option<Vec<u8>>, ImageError> {
         let place = || PathBuf::from(path);
         let found = resolve(roots(image)?, Path::new(path));
@@ -93,7 +90,6 @@ fn push(rest: &mut Vec<PathBuf>, path: &Path) {
     rest.extend(path.components().rev().map(|component| PathBuf::from(component.as_os_str())));
 }
 
-/// One name in a merged directory.
 pub(super) fn lookup(here: &Merged, name: &OsStr) -> io::Result<Option<MergedNode>> {
     let mut directories = Merged::new();
     for layer in here {

@@ -28,18 +28,14 @@ pub enum TarError {
     Unsupported { path: OsString, what: &'static str },
 }
 
-/// What an entry is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EntryKind {
     /// A file; its content follows.
     File,
     /// Another name of an entry before it.
     HardLink,
-    /// A symbolic link.
     SymbolicLink,
-    /// A character device.
     Character,
-    /// A block device.
     Block,
     Directory,
     /// A named pipe.
@@ -51,7 +47,6 @@ pub(crate) enum EntryKind {
 pub(crate) struct TarEntry {
     /// As it is in the archive.
     pub path: OsString,
-    /// Target of a link.
     pub link: OsString,
     pub kind: EntryKind,
     /// Bytes of content.
@@ -103,9 +98,6 @@ impl<R: Read> TarReader<R> {
     }
 
     /// The next entry; `None` at the end. What was not read of the last one's content is skipped.
-    ///
-    /// # Errors
-    /// See [`TarError`].
     pub(crate) fn next_entry(&mut self) -> Result<Option<TarEntry>, TarError> {
         let mut extension = Extension::default();
         // Extensions before one entry: path, link and attributes. More is an attempt to keep this process
@@ -297,9 +289,6 @@ impl<R: Read> TarReader<R> {
 
 impl<R: Read + Seek> TarReader<R> {
     /// Goes past the content of the entry that was read last, without reading it.
-    ///
-    /// # Errors
-    /// When the source cannot go there.
     pub(crate) fn pass(&mut self) -> Result<(), TarError> {
         let far = i64::try_from(self.content).map_err(|_| self.damaged("a file is too large"))?;
         self.source.seek(SeekFrom::Current(far)).map_err(TarError::Read)?;

@@ -18,7 +18,6 @@ pub(super) fn cut_at(name: Option<&'static str>) {
     CUT.set(name);
 }
 
-/// A directory for one test.
 pub(super) fn directory(name: &str) -> PathBuf {
     let path = std::env::temp_dir().join(format!("edge-agent-images-{name}-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&path);
@@ -26,7 +25,6 @@ pub(super) fn directory(name: &str) -> PathBuf {
     path
 }
 
-/// A tar archive.
 #[derive(Clone, Default)]
 pub(super) struct Tar(pub Vec<u8>);
 

@@ -28,7 +28,6 @@ const LOOK_ENTRIES: u64 = 1024;
 /// How much a layer may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UnpackLimits {
-    /// Entries in the archive.
     pub entries: u64,
     /// Bytes of the archive without compression.
     pub bytes: u64,
@@ -126,7 +125,6 @@ pub enum LayerError {
     Space {
         /// Bytes or inodes.
         what: &'static str,
-        /// What is left.
         free: u64,
         /// What must be left.
         floor: u64,

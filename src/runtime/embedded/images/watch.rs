@@ -29,7 +29,6 @@ const LONGEST_RETRY: Duration = Duration::from_secs(300);
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Broken(BTreeMap<PathBuf, Failed>);
 
-/// One of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Failed {
     stamp: Stamp,
@@ -181,9 +180,6 @@ fn stamp(path: &Path) -> Option<Stamp> {
 
 /// Imports what is in `directory` and what is added later, forever. `scanned` gets the archives that could not be
 /// imported after each scan of the directory, which is created if it is missing.
-///
-/// # Errors
-/// When the directory cannot be made or watched.
 pub(crate) async fn watch_images(
     store: ImageStore,
     directory: PathBuf,

@@ -19,9 +19,6 @@ const MOUNT_POINT: &str = "/sys/fs/cgroup";
 const MAX_TABLE: u64 = 1 << 20;
 
 /// Puts this process into every one of `directories`.
-///
-/// # Errors
-/// The first cgroup that cannot be entered.
 pub(in crate::runtime) fn enter(directories: &[PathBuf]) -> Result<(), InitError> {
     for directory in directories {
         let path = directory.join("cgroup.procs");
@@ -56,9 +53,6 @@ fn memberships(table: &str) -> Vec<Membership> {
 /// Shows this process's own cgroups at `target`, as runc does: with cgroup v2 its directory, with v1 a
 /// directory per hierarchy. These are binds of directories: nothing above is reachable, with or without a
 /// cgroup namespace. Returns what has to be made read-only at the end.
-///
-/// # Errors
-/// The kernel's answer.
 pub(in crate::runtime) fn mount(
     target: &OwnedFd,
     attributes: MountAttributes,

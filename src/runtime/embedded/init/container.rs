@@ -29,9 +29,6 @@ use crate::runtime::embedded::spec::{Bundle, Namespace, Process};
 /// purpose: so by then it holds nothing that the program may not have. The first process of a new PID
 /// namespace is alone in it and makes the container itself. Returns in both processes: in step 1 when its
 /// work is done, in step 2 only when something failed.
-///
-/// # Errors
-/// What could not be done, in either process.
 pub(in crate::runtime) fn start(
     dir: &ContainerDir,
     pod: PodHandles,

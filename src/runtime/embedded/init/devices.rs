@@ -25,9 +25,6 @@ const LINKS: [(&str, &str); 5] = [
 ];
 
 /// Fills `/dev`, unless it is the node's.
-///
-/// # Errors
-/// The first that cannot be made.
 pub(in crate::runtime) fn make(
     rootfs: &Rootfs,
     spec: &OciSpec,
@@ -102,9 +99,6 @@ fn bind_device(rootfs: &Rootfs, source: &Path, path: &Path) -> Result<(), InitEr
 }
 
 /// A terminal from the container's own devpts, bound to `/dev/console`.
-///
-/// # Errors
-/// The kernel's answer, or that there is no devpts.
 pub(in crate::runtime) fn make_terminal(rootfs: &Rootfs) -> Result<Console, InitError> {
     let console = make_console(&rootfs.root).doing("make", "a terminal")?;
     let target = rootfs.root.ensure_file(Path::new("/dev/console")).doing("make", "/dev/console")?;

@@ -16,7 +16,6 @@ pub(crate) enum InitError {
     Kernel {
         /// For example `mount`.
         doing: &'static str,
-        /// What it was done to.
         subject: String,
         source: io::Error,
     },
@@ -45,7 +44,6 @@ pub(crate) enum InitError {
     #[error("{program} {verb}: {output}")]
     External {
         program: String,
-        /// The verb that was run.
         verb: &'static str,
         /// Its output, or how it ended.
         output: String,

@@ -22,9 +22,6 @@ use crate::runtime::embedded::spec::ExecSpec;
 
 /// Step 1: joins the container's namespaces, sets up this process as the program needs it, and makes step 2
 /// in its PID namespace. Returns as [`super::container::start`].
-///
-/// # Errors
-/// What could not be done, in either process.
 pub(in crate::runtime) fn start(
     spec: File,
     target: i32,

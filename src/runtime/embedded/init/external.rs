@@ -140,9 +140,6 @@ fn leave_process(
 }
 
 /// Makes and starts a container. If the start fails, the container is deleted again.
-///
-/// # Errors
-/// The runtime's error.
 pub(in crate::runtime) fn create(
     dir: &ContainerDir,
     pod: &PodHandles,
@@ -172,9 +169,6 @@ pub(in crate::runtime) fn create(
 }
 
 /// Runs another program in its container.
-///
-/// # Errors
-/// The runtime's error.
 pub(in crate::runtime) fn exec(spec: &ExecSpec, report: BorrowedFd<'_>) -> Result<(), InitError> {
     if spec.directory.as_os_str().is_empty() {
         return Err(InitError::Invalid { field: "directory".to_owned(), problem: "the target of the exec" });
@@ -194,9 +188,6 @@ pub(in crate::runtime) fn exec(spec: &ExecSpec, report: BorrowedFd<'_>) -> Resul
 }
 
 /// Runs the runtime's `delete` for a container that has ended.
-///
-/// # Errors
-/// The runtime's error.
 pub(in crate::runtime) fn delete(dir: &ContainerDir) -> Result<(), InitError> {
     let path = dir.bundle();
     let bundle: Bundle = read_spec(File::open(&path).doing("open", path.display())?, &path)?;

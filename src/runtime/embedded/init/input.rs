@@ -18,10 +18,6 @@ use crate::runtime::embedded::spec::{IdMapping, Namespace};
 /// No specification is longer; real ones, with environment and mounts, are far shorter.
 const MAX_SPEC: u64 = 16 << 20;
 
-/// Reads a specification.
-///
-/// # Errors
-/// When it is not valid.
 pub(in crate::runtime) fn read_spec<T: DeserializeOwned>(
     mut file: File,
     path: &Path,

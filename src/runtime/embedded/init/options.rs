@@ -5,7 +5,6 @@ use crate::platform::sys::mount_tree::{
     READ_ONLY, STRICT_ATIME,
 };
 
-/// What a mount's options ask for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::runtime) struct MountOptions {
     /// A bind; recursive if true.

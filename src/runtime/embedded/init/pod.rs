@@ -27,9 +27,6 @@ use crate::runtime::embedded::spec::PodSpec;
 const NOBODY: u32 = 65_535;
 
 /// Makes the namespaces that `spec` asks for; this process is in them afterwards.
-///
-/// # Errors
-/// The first one that cannot be made.
 pub(in crate::runtime) fn make(spec: &PodSpec) -> Result<PodHandles, InitError> {
     let sysctls = spec.sysctls.iter().map(|(name, value)| Ok((sysctl_path(name, spec)?, value.as_str())));
     let sysctls = sysctls.collect::<Result<Vec<_>, InitError>>()?;

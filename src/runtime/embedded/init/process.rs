@@ -11,11 +11,8 @@ use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
-use super::capabilities;
 use super::error::{Doing, InitError};
-use super::lookup;
-use crate::platform::sys::children;
-use crate::platform::sys::clone;
+use super::{capabilities, lookup};
 use crate::platform::sys::console::{Console, set_size, take_control};
 use crate::platform::sys::container_root::{Procfs, change_directory, facts, is_refused, set_owner};
 use crate::platform::sys::credentials::{
@@ -23,7 +20,7 @@ use crate::platform::sys::credentials::{
     set_capabilities, set_limit, set_no_new_privileges, set_umask, set_user,
 };
 use crate::platform::sys::namespace::{self, Namespaces};
-use crate::platform::sys::seccomp;
+use crate::platform::sys::{children, clone, seccomp};
 use crate::runtime::embedded::spec::{Process, Rlimit};
 
 /// The kernel accepts 4096 instructions of eight bytes.
@@ -40,9 +37,6 @@ pub(in crate::runtime) struct Prepared {
 
 #[expect(clippy::needless_pass_by_value, reason = "nothing of the node's procfs is to stay open")]
 /// Reads the filter, opens what labels are written to, and sets what only the node's procfs can set.
-///
-/// # Errors
-/// The first that fails.
 pub(in crate::runtime) fn prepare(
     process: &Process,
     filter: Option<File>,
@@ -91,9 +85,6 @@ pub(in crate::runtime) struct Destination<'a> {
 }
 
 /// Makes the terminal standard input, output and error.
-///
-/// # Errors
-/// The kernel's answer.
 pub(in crate::runtime) fn use_terminal(
     console: &Console,
     process: &Process,
@@ -166,9 +157,6 @@ fn load(filter: Option<&[u8]>) -> Result<(), InitError> {
 
 /// Drops everything from this process that the specification does not grant. The root file system is already
 /// the container's. Nothing that was opened for it stays open.
-///
-/// # Errors
-/// The first step that fails.
 pub(in crate::runtime) fn confine(
     process: &Process,
     prepared: Prepared,

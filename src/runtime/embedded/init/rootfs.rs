@@ -85,9 +85,6 @@ struct Planned<'a> {
 impl Rootfs {
     /// Mounts everything. This process is in a mount namespace of its own that is still a plain copy of the
     /// node's. `procfs` is used for mounts of procfs; without it, the procfs of this process's PID namespace.
-    ///
-    /// # Errors
-    /// The first mount that fails.
     pub(in crate::runtime) fn make(
         dir: &ContainerDir,
         bundle: &Bundle,
@@ -235,9 +232,6 @@ impl Rootfs {
     }
 
     /// Hides `masked` and makes `readonly` read-only. Paths that do not exist need neither.
-    ///
-    /// # Errors
-    /// The first mount that fails.
     pub(in crate::runtime) fn restrict(
         &self,
         masked: &[String],
@@ -299,9 +293,6 @@ impl Rootfs {
     }
 
     /// Makes it the root of this process and its mount namespace, and unmounts the node's file systems there.
-    ///
-    /// # Errors
-    /// The kernel's answer.
     pub(in crate::runtime) fn enter(self, readonly: bool, propagation: &str) -> Result<(), InitError> {
         for (mount, attributes) in &self.later {
             mount.set_attributes(*attributes, false).doing("make read-only", "a mount")?;
@@ -388,9 +379,6 @@ fn new_file_system(mount: &OciMount, options: &MountOptions) -> Result<Mount, In
 
 /// Mounts the layers at `target`, their files labelled unless `label` is empty. Attached, at a place without
 /// propagation to the node.
-///
-/// # Errors
-/// The kernel's answer.
 pub(in crate::runtime) fn mount_root(
     target: &Path,
     overlay: &Overlay,

@@ -11,9 +11,6 @@ use crate::platform::sys::packets::{self, Descriptors};
 
 impl Monitor {
     /// Couples descriptors with a running container.
-    ///
-    /// # Errors
-    /// Why it cannot be attached.
     pub(super) fn begin_attach(
         &mut self,
         id: &str,

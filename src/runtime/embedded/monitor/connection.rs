@@ -17,7 +17,6 @@ pub(super) struct ClientConnection {
     pub(super) role: Role,
 }
 
-/// What a connection is for.
 #[derive(Debug)]
 pub(super) enum Role {
     /// It has made no request yet.

@@ -9,10 +9,9 @@ use super::super::facts::ContainerFacts;
 use super::super::init::{self, Report};
 use super::super::layout::ContainerDir;
 use super::super::protocol::{Exited, Reply, Started};
-use super::cgroup;
 use super::connection::Role;
 use super::log::{Log, LogStream, Splitter};
-use super::{DRAIN_DEADLINE, Monitor, START_DEADLINE, TokenKind, exited, log_error, token};
+use super::{DRAIN_DEADLINE, Monitor, START_DEADLINE, TokenKind, cgroup, exited, log_error, token};
 use crate::platform::clock::Clock;
 use crate::platform::sys::children::{self, ChildExit};
 use crate::platform::sys::durable::replace_private;
@@ -60,7 +59,6 @@ enum ProcessPhase {
     Ended,
 }
 
-/// One of a container's output streams.
 #[derive(Debug)]
 struct ContainerOutput {
     file: File,
@@ -105,8 +103,6 @@ impl Container {
         }
     }
 
-    /// # Errors
-    /// No such signal.
     pub(super) fn signal(&self, signal: i32) -> io::Result<()> {
         match &self.process {
             Some(process) => children::pidfd_signal(process.as_fd(), signal),
@@ -364,7 +360,6 @@ impl Monitor {
         self.finish_when_drained(serial);
     }
 
-    /// A stream has output.
     pub(super) fn output(&mut self, serial: u32, stream: LogStream) {
         self.read_output(serial, stream);
         self.finish_when_drained(serial);

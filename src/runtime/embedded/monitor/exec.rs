@@ -7,9 +7,8 @@ use std::time::Instant;
 
 use super::super::init::{self, Report};
 use super::super::protocol::{Exited, Reply, Started};
-use super::cgroup;
 use super::connection::Role;
-use super::{Monitor, START_DEADLINE, TokenKind, exited, token};
+use super::{Monitor, START_DEADLINE, TokenKind, cgroup, exited, token};
 use crate::platform::clock::Clock;
 use crate::platform::sys::children::{self, ChildExit};
 use crate::platform::sys::epoll::Readiness;
@@ -59,9 +58,6 @@ pub(super) struct Wishes {
 
 impl Wishes {
     /// The streams' descriptors, in order after the first `skip`.
-    ///
-    /// # Errors
-    /// One is missing.
     pub(super) fn take(
         self,
         descriptors: &mut Descriptors,

@@ -155,17 +155,12 @@ fn open_in_place(path: &Path) -> io::Result<File> {
 }
 
 impl Log {
-    /// # Errors
-    /// The kernel's answer.
     pub(super) fn open(path: Option<PathBuf>) -> io::Result<Self> {
         let file = path.as_deref().map(open_in_place).transpose()?;
         Ok(Self { path, file, lost: 0, torn: false })
     }
 
     /// Reopens the file at the path; when that fails, the old file stays open.
-    ///
-    /// # Errors
-    /// The kernel's answer.
     pub(super) fn reopen(&mut self) -> io::Result<()> {
         if let Some(path) = &self.path {
             self.file = Some(open_in_place(path)?);

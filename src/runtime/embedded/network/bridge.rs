@@ -2,20 +2,17 @@
 //!
 //! Every function may be called again after it was interrupted at any point.
 
-use std::fs;
-use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use sha2::Digest;
 
 use super::subnet::Subnet;
 use super::{NetworkConfig, NetworkError, faults};
-use crate::platform::sys::netlink::NetlinkError;
-use crate::platform::sys::netlink::namespace;
 use crate::platform::sys::netlink::route::{Address, Link, Mac, Network, Veth};
+use crate::platform::sys::netlink::{NetlinkError, namespace};
 
-/// The interface in the pod.
 pub(in crate::runtime) const POD_LINK: &str = "eth0";
 /// Prefix of the names of the node's side of pods' links; the bridge's name must not begin with it.
 const VETH_PREFIX: &str = "agent";
@@ -24,7 +21,6 @@ const DEFAULT_MTU: u32 = 1500;
 /// The minimum for IPv6.
 const MIN_MTU: u32 = 1280;
 
-/// The existing bridge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::runtime) struct Bridge {
     pub index: u32,
@@ -181,7 +177,6 @@ fn prepare_bridge(bridge: &str, subnets: &[Subnet]) -> Result<(), NetworkError> 
 enum Ipv6 {
     /// Addresses assigned by the agent.
     Given,
-    /// Its link-local address.
     LinkLocal,
     Off,
 }
@@ -291,9 +286,6 @@ fn configure(pod: &PodLink<'_>) -> Result<(), NetworkError> {
 }
 
 /// Sets up loopback only, for pods whose network is made by plugins.
-///
-/// # Errors
-/// When the namespace is gone.
 pub(crate) fn loopback(netns: &Path) -> Result<(), NetworkError> {
     let error = |source| NetworkError::Namespace { path: netns.to_owned(), source };
     let file = namespace::open(netns).map_err(error)?;
@@ -309,17 +301,11 @@ pub(crate) fn loopback(netns: &Path) -> Result<(), NetworkError> {
 }
 
 /// Disconnects a pod. Succeeds when it is already disconnected.
-///
-/// # Errors
-/// The kernel's answer.
 pub(in crate::runtime) fn unplug(veth: &str) -> Result<(), NetlinkError> {
     Network::open()?.delete_link(veth)
 }
 
 /// Removes the bridge, if it is a bridge. Succeeds when it is already gone.
-///
-/// # Errors
-/// The kernel's answer.
 pub(in crate::runtime) fn remove_bridge(name: &str) -> Result<(), NetlinkError> {
     let mut network = Network::open()?;
     match network.link(name)? {
@@ -329,9 +315,6 @@ pub(in crate::runtime) fn remove_bridge(name: &str) -> Result<(), NetlinkError> 
 }
 
 /// The index of the bridge, if it exists.
-///
-/// # Errors
-/// The kernel's answer.
 pub(in crate::runtime) fn find_bridge(name: &str) -> Result<Option<u32>, NetlinkError> {
     let link = Network::open()?.link(name)?;
     Ok(link.filter(|link| link.kind == "bridge").map(|link| link.index))
@@ -339,9 +322,6 @@ pub(in crate::runtime) fn find_bridge(name: &str) -> Result<Option<u32>, Netlink
 
 /// Makes the bridge's ports match the records: removes unrecorded links of this agent, and reattaches those
 /// that lost the bridge.
-///
-/// # Errors
-/// The kernel's answer.
 pub(crate) fn tidy(bridge: u32, wanted: &[&str]) -> Result<(), NetlinkError> {
     let mut network = Network::open()?;
     for link in network.links()? {

@@ -4,12 +4,11 @@
 //! record ([`CniRecord`]), so that neither a changed configuration nor a restart matters.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
+use std::{fs, io};
 
 use serde_json::{Map, Value, json};
 
@@ -24,7 +23,6 @@ const VERSIONS: [&str; 5] = ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
 const DELETE_WITH_RESULT: &str = "0.4.0";
 /// From this version on, plugins report whether they are ready (STATUS).
 const WITH_STATUS: &str = "1.1.0";
-/// The interface in the pod.
 const POD_LINK: &str = "eth0";
 /// A plugin that takes longer hangs: it is killed with all that it started.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -48,18 +46,10 @@ pub(crate) enum CniError {
     },
     /// The configuration makes no sense.
     #[error("cni config load failed: {path:?}: {problem}")]
-    Config {
-        path: PathBuf,
-        /// What is wrong.
-        problem: String,
-    },
+    Config { path: PathBuf, problem: String },
     /// The plugin is not installed.
     #[error("failed to find plugin {plugin:?} in path {directories:?}")]
-    NotFound {
-        plugin: String,
-        /// The directories that were searched.
-        directories: Vec<PathBuf>,
-    },
+    NotFound { plugin: String, directories: Vec<PathBuf> },
     /// The plugin could not be run.
     #[error("run plugin {plugin:?} ({command})")]
     Run {
@@ -73,7 +63,6 @@ pub(crate) enum CniError {
     #[error("plugin type={plugin:?} name={network:?} failed ({command}): {message}")]
     Refused {
         plugin: String,
-        /// Name of the network.
         network: String,
         /// `ADD`, `DEL`…
         command: &'static str,
@@ -81,11 +70,7 @@ pub(crate) enum CniError {
     },
     /// The result makes no sense.
     #[error("plugin type={plugin:?}: {problem}")]
-    Result {
-        plugin: String,
-        /// What is wrong.
-        problem: String,
-    },
+    Result { plugin: String, problem: String },
     /// An annotation of the pod makes no sense.
     #[error("annotation {name}: {value:?} is not a quantity")]
     Annotation { name: &'static str, value: String },
@@ -308,9 +293,6 @@ fn complaint(answer: &command::CommandOutput) -> String {
 }
 
 /// The capability arguments of a pod, for plugins that ask for them.
-///
-/// # Errors
-/// An annotation that is no quantity.
 pub(in crate::runtime) fn capabilities(attachment: &Attachment) -> Result<BTreeMap<String, Value>, CniError> {
     let mut found = BTreeMap::new();
     let ports: Vec<Value> = attachment
@@ -351,9 +333,6 @@ pub(in crate::runtime) fn capabilities(attachment: &Attachment) -> Result<BTreeM
 
 /// Runs the chain; the result of the last plugin is left in `record`. After an error [`delete`] undoes what
 /// was done.
-///
-/// # Errors
-/// The first plugin that fails.
 pub(in crate::runtime) fn add(
     record: &mut CniRecord,
     subject: CniPod<'_>,

@@ -4,10 +4,9 @@
 //! The files are the only state; nothing is kept in memory. A lock serializes threads and agents.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -60,7 +59,6 @@ pub(crate) struct NetworkRecord {
     pub cni: Option<CniRecord>,
 }
 
-/// The directory of records.
 #[derive(Clone, Debug)]
 pub(crate) struct Records {
     directory: PathBuf,
@@ -89,18 +87,12 @@ impl Records {
     }
 
     /// Makes the directory.
-    ///
-    /// # Errors
-    /// When it cannot be made.
     pub(crate) fn prepare(&self) -> Result<(), RecordError> {
         fs::create_dir_all(&self.directory)
             .map_err(|source| RecordError::new("create directory", &self.directory, source))
     }
 
     /// Takes the lock; dropping the value releases it.
-    ///
-    /// # Errors
-    /// When directory or lock cannot be made.
     pub(crate) fn lock(&self) -> Result<FileLock, RecordError> {
         self.prepare()?;
         let path = self.directory.join(LOCK);
@@ -128,17 +120,10 @@ impl Records {
     }
 
     /// The record of a sandbox.
-    ///
-    /// # Errors
-    /// When it is there and cannot be read.
     pub(crate) fn one(&self, sandbox: &SandboxId) -> Result<Option<NetworkRecord>, RecordError> {
         read(&self.path(sandbox)?)
     }
 
-    /// Keeps a record.
-    ///
-    /// # Errors
-    /// When it cannot be written.
     pub(crate) fn write(&self, record: &NetworkRecord) -> Result<(), RecordError> {
         let path = self.path(&record.sandbox)?;
         let text =
@@ -147,9 +132,6 @@ impl Records {
     }
 
     /// Removes a record. Succeeds when there is none.
-    ///
-    /// # Errors
-    /// When it cannot be removed.
     pub(crate) fn remove(&self, sandbox: &SandboxId) -> Result<(), RecordError> {
         let path = self.path(sandbox)?;
         match fs::remove_file(&path) {
@@ -179,9 +161,6 @@ impl Records {
     }
 
     /// Stores the most recently assigned addresses.
-    ///
-    /// # Errors
-    /// When they cannot be written.
     pub(in crate::runtime) fn set_last(&self, addresses: &[IpAddr]) -> Result<(), RecordError> {
         let words: Vec<String> = addresses.iter().map(ToString::to_string).collect();
         replace(&self.directory.join(LAST), words.join(" ").as_bytes())

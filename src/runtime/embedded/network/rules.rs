@@ -11,7 +11,6 @@ use crate::platform::sys::netlink::nftables::{
 
 /// Ports on all addresses of the node.
 const PORTS: &str = "host-ports";
-/// Ports on one address.
 const PORTS_AT: &str = "host-ports-at";
 /// `RTN_LOCAL`: the address is one of the node's own.
 const LOCAL: u32 = 2;
@@ -45,7 +44,6 @@ pub(in crate::runtime) fn ipv6_guard(bridge: &str, subnets: &[Subnet]) -> Option
     Some(Table { family: Family::Ipv6, name: bridge.to_owned(), maps: Vec::new(), chains: vec![guard] })
 }
 
-/// The address family of a subnet.
 #[must_use]
 pub(crate) fn family(subnet: Subnet) -> Family {
     if subnet.network().is_ipv4() { Family::Ipv4 } else { Family::Ipv6 }

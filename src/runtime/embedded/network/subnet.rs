@@ -84,7 +84,6 @@ impl Subnet {
         self.network
     }
 
-    /// Length of the prefix.
     #[must_use]
     pub(crate) fn prefix(self) -> u8 {
         self.prefix
@@ -119,9 +118,6 @@ impl Subnet {
 
     /// The next free address after `last`, cyclically: an address rests as long as possible before another
     /// pod gets it, so that peers with old state do not reach the wrong pod.
-    ///
-    /// # Errors
-    /// When all are in use.
     pub(in crate::runtime) fn next_free(
         self,
         used: &BTreeSet<IpAddr>,

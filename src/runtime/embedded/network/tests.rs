@@ -12,8 +12,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::platform::sys::netlink::namespace;
-use crate::platform::sys::netlink::route;
+use crate::platform::sys::netlink::{namespace, route};
 use crate::platform::testing::TempDir;
 
 const PATIENCE: Duration = Duration::from_secs(30);

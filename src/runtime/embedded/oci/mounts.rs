@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::{Input, OciError};
+use crate::model::ordered::Sortable as _;
 use crate::model::runtime_config::{Mount, MountPropagation, NamespaceMode};
 use crate::runtime::embedded::spec::OciMount;
 
@@ -16,7 +17,7 @@ pub(super) fn mounts(input: &Input<'_>) -> Result<(Vec<OciMount>, String), OciEr
         }
     }
     // Shallow ones first, so that none hides another; otherwise in the pod's order.
-    binds.sort_by_key(|mount| depth(&mount.container_path));
+    binds.order_by_key(|mount| depth(&mount.container_path));
     let covers = |path: &str| binds.iter().any(|mount| clean(&mount.container_path) == path);
     let has_dev = covers("/dev");
     let mut all: Vec<OciMount> = of_the_kernel(input)

@@ -77,9 +77,6 @@ fn entries(text: &str) -> impl Iterator<Item = std::str::Split<'_, char>> {
 
 /// The user: from the pod, else from the image, else root. `passwd_file` and `group_file` are the image's,
 /// empty when it has none.
-///
-/// # Errors
-/// When a name is not in the image, or a number is no valid id.
 pub fn resolve(
     security: &ContainerSecurity,
     image_user: &str,

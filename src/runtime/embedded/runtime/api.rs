@@ -26,13 +26,10 @@ pub(crate) struct SandboxView {
     pub pid: i32,
 }
 
-impl SandboxView {}
-
 /// One container in full, from its record.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct ContainerView {
     pub id: ContainerId,
-    /// The sandbox that it belongs to.
     pub sandbox: SandboxId,
     /// What it was made from: metadata, labels, annotations, mounts, resources, security.
     pub config: ContainerConfig,
@@ -52,7 +49,6 @@ pub(crate) struct ContainerView {
     pub image: String,
     /// Digest reference of the image if it has one, else its id.
     pub image_ref: String,
-    /// Id of the image.
     pub image_id: String,
     /// Absolute; empty for none.
     pub log_path: String,
@@ -65,10 +61,8 @@ pub(crate) struct ContainerView {
 /// What happened to a sandbox or container, for CRI's `GetContainerEvents`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EventKind {
-    /// It was made.
     Created,
     Started,
-    /// It has ended.
     Stopped,
     /// Its record is gone.
     Deleted,
@@ -79,7 +73,6 @@ pub(crate) enum EventKind {
 pub(crate) struct RuntimeEvent {
     pub kind: EventKind,
     pub at: Timestamp,
-    /// The sandbox concerned.
     pub sandbox: SandboxId,
     /// The container concerned; `None` for the sandbox itself.
     pub container: Option<ContainerId>,

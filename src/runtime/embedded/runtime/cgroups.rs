@@ -8,14 +8,12 @@ use super::Failure;
 use super::record::SandboxRecord;
 use crate::model::runtime_config::CgroupDriver;
 use crate::model::types::SandboxId;
-use crate::platform::cgroup::container;
-use crate::platform::cgroup::{CgroupConfig, CgroupError, Skipped};
+use crate::platform::cgroup::{CgroupConfig, CgroupError, Skipped, container};
 
 /// The parent of sandboxes' cgroups when the client sets none, for example a client that is not a kubelet.
 const NOBODYS: &str = "/agent-cri";
 const NOBODYS_SLICE: &str = "agentcri.slice";
 
-/// The name of a sandbox's scope.
 fn scope_name(id: &SandboxId) -> String {
     format!("agent-{id}.scope")
 }

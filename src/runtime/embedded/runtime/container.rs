@@ -129,7 +129,6 @@ fn find(
     Ok((container.sandbox.clone(), container.phase, dir))
 }
 
-/// The sandbox of a container that runs.
 pub(super) fn running(shared: &RuntimeInner, id: &ContainerId) -> Result<(SandboxId, ContainerDir), Failure> {
     let (sandbox, phase, dir) = find(shared, id)?;
     match phase {
@@ -146,7 +145,6 @@ fn set_phase(shared: &RuntimeInner, id: &ContainerId, from: ContainerPhase, to: 
     }
 }
 
-/// Starts a created container.
 pub(super) async fn start(shared: Rc<RuntimeInner>, id: ContainerId) -> Result<(), Failure> {
     let (sandbox, ..) = find(&shared, &id)?;
     let _held = shared.hold(&sandbox).await.ok_or_else(|| no_sandbox(&sandbox))?;

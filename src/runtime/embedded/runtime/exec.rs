@@ -135,7 +135,6 @@ pub(super) async fn resize(
     resized.map_err(|error| Failure::because("failed to resize terminal", &error))
 }
 
-/// Reopens a container's log.
 pub(super) async fn reopen_log(shared: &Rc<RuntimeInner>, id: &ContainerId) -> Result<(), Failure> {
     let (sandbox, _) = container::running(shared, id)?;
     let monitor = monitors::handle(&shared.config.layout.sandbox(&sandbox));

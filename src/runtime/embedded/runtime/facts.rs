@@ -10,6 +10,7 @@ use std::path::Path;
 use super::super::oci::{NodeFacts, SELINUX_LABELS};
 use super::super::spec::{CAPABILITY_NAMES, Device};
 use super::Failure;
+use crate::model::ordered::Sortable as _;
 use crate::platform::cgroup::CgroupConfig;
 use crate::platform::sys::node;
 use crate::runtime::Device as WantedDevice;
@@ -21,7 +22,6 @@ const DEEPEST: usize = 8;
 /// The most devices that a container gets.
 const MOST_DEVICES: usize = 4096;
 
-/// The node's abilities.
 #[derive(Clone, Debug)]
 pub(super) struct NodeAbilities {
     node: NodeFacts,
@@ -91,7 +91,7 @@ fn own_capabilities() -> Vec<String> {
 fn devices() -> Vec<Device> {
     let mut found = Vec::new();
     collect(Path::new("/dev"), 0, &mut found);
-    found.sort_by(|one: &Device, other: &Device| one.path.cmp(&other.path));
+    found.order_by(|one: &Device, other: &Device| one.path.cmp(&other.path));
     found
 }
 
@@ -137,9 +137,6 @@ fn node_at(path: &str, metadata: &Metadata) -> Option<Device> {
 
 /// The device nodes that the wanted paths stand for, each with its access letters. Links are followed; a
 /// directory stands for the nodes below it.
-///
-/// # Errors
-/// A path that is not a device, or the kernel's answer for it.
 pub(super) fn resolve_devices(devices: &[WantedDevice]) -> Result<Vec<(Device, String)>, Failure> {
     let mut all = Vec::new();
     for wanted in devices {

@@ -23,7 +23,6 @@ const DISCARDED: &str = ".removing-";
 /// A node's resolv.conf or hosts file larger than this is not copied whole.
 const MAX_COPY: u64 = 1 << 20;
 
-/// Makes the directories of the runtime.
 pub(super) fn make_directories(layout: &Layout) -> Result<(), OpenError> {
     let dirs = [
         (layout.images(), PRIVATE),

@@ -17,7 +17,6 @@ use crate::runtime::SeccompChoice;
 /// No real profile is larger.
 const MAX_PROFILE: u64 = 4 << 20;
 
-/// A compiled filter.
 pub(super) struct Filter {
     /// Instructions as the kernel takes them.
     pub(super) path: PathBuf,

@@ -20,7 +20,6 @@ use crate::runtime::{ContainerConfig, SandboxConfig};
 /// Records hold a configuration each, which has its own bounds; a larger file is no record.
 const MAX_RECORD: u64 = 4 << 20;
 
-/// The stage of a sandbox.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::runtime) enum SandboxStage {
     /// Parts of it may exist. A later agent that finds it in this stage removes it.
@@ -39,7 +38,6 @@ pub(in crate::runtime) struct SandboxRecord {
     pub id: SandboxId,
     /// Nanoseconds since the epoch.
     pub created_at: i64,
-    /// The stage that it has reached.
     pub stage: SandboxStage,
     /// Addresses, primary first.
     pub ips: Vec<String>,
@@ -54,7 +52,6 @@ pub(in crate::runtime) struct SandboxRecord {
     pub monitor_protocol: u8,
     /// Init process of a PID namespace that the pod's containers share; 0 without one.
     pub pod_init: i32,
-    /// What it was made from.
     pub config: SandboxConfig,
 }
 
@@ -63,21 +60,17 @@ pub(in crate::runtime) struct SandboxRecord {
 #[serde(default)]
 pub(in crate::runtime) struct ContainerRecord {
     pub id: ContainerId,
-    /// The sandbox that it belongs to.
     pub sandbox: SandboxId,
     /// Nanoseconds since the epoch.
     pub created_at: i64,
     /// Everything that it needs exists. A later agent that finds it unset removes the container.
     pub is_made: bool,
-    /// Name of the image.
     pub image: String,
     /// Digest reference of the image, else its id.
     pub image_ref: String,
-    /// Id of the image.
     pub image_id: String,
     /// Who the first process is at its start.
     pub user: Option<RecordedUser>,
-    /// The signal that asks it to stop.
     pub stop_signal: i32,
     /// Its cgroup, a directory per hierarchy.
     pub cgroups: Vec<PathBuf>,
@@ -85,7 +78,6 @@ pub(in crate::runtime) struct ContainerRecord {
     pub log_path: PathBuf,
     /// How it ended, once the agent knows.
     pub end: Option<ContainerEnd>,
-    /// What it was made from.
     pub config: ContainerConfig,
 }
 
@@ -127,9 +119,7 @@ pub(in crate::runtime) struct ContainerEnd {
 pub(in crate::runtime) enum RecordError {
     #[error("{what} {path:?}")]
     Io {
-        /// What was tried.
         what: &'static str,
-        /// With which file.
         path: PathBuf,
         /// The kernel's answer.
         #[source]
@@ -146,11 +136,7 @@ pub(in crate::runtime) enum RecordError {
     },
     /// The record's content is invalid.
     #[error("{path:?} is not a valid record: {why}")]
-    Damaged {
-        path: PathBuf,
-        /// What is wrong.
-        why: String,
-    },
+    Damaged { path: PathBuf, why: String },
 }
 
 impl RecordError {
@@ -168,36 +154,20 @@ impl SandboxRecord {
         (protocol::OLDEST..=protocol::VERSION).contains(&self.monitor_protocol.max(1))
     }
 
-    /// Writes it to its place.
-    ///
-    /// # Errors
-    /// The kernel's answer.
     pub(in crate::runtime) fn write(&self, dir: &SandboxDir) -> Result<(), RecordError> {
         write_json(&dir.record(), self)
     }
 
-    /// Reads it.
-    ///
-    /// # Errors
-    /// When it is not there or damaged.
     pub(in crate::runtime) fn read(dir: &SandboxDir) -> Result<Self, RecordError> {
         read_json(&dir.record())
     }
 }
 
 impl ContainerRecord {
-    /// Writes it to its place.
-    ///
-    /// # Errors
-    /// The kernel's answer.
     pub(in crate::runtime) fn write(&self, dir: &ContainerDir) -> Result<(), RecordError> {
         write_json(&dir.record(), self)
     }
 
-    /// Reads it.
-    ///
-    /// # Errors
-    /// When it is not there or damaged.
     pub(in crate::runtime) fn read(dir: &ContainerDir) -> Result<Self, RecordError> {
         read_json(&dir.record())
     }
@@ -216,9 +186,6 @@ pub(crate) fn exited(dir: &ContainerDir) -> Option<Exited> {
 }
 
 /// Writes a value as JSON; the file appears whole.
-///
-/// # Errors
-/// The kernel's answer.
 pub(in crate::runtime) fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), RecordError> {
     let bytes = serde_json::to_vec(value)
         .map_err(|error| RecordError::Damaged { path: path.to_owned(), why: error.to_string() })?;
@@ -229,18 +196,12 @@ pub(in crate::runtime) fn write_json<T: Serialize>(path: &Path, value: &T) -> Re
 }
 
 /// Writes a file atomically, readable by the agent alone.
-///
-/// # Errors
-/// The kernel's answer.
 pub(in crate::runtime) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), RecordError> {
     let failed = |source| RecordError::Io { what: "write", path: path.to_owned(), source };
     replace_private(path, bytes).map_err(failed)
 }
 
 /// Reads a value from a JSON file.
-///
-/// # Errors
-/// When it does not exist or cannot be decoded.
 pub(in crate::runtime) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, RecordError> {
     let text =
         read_text(path).map_err(|source| RecordError::Io { what: "read", path: path.to_owned(), source })?;

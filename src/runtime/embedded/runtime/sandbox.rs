@@ -149,7 +149,6 @@ fn prepare(dir: &SandboxDir, record: &mut SandboxRecord) -> Result<(), Failure> 
     Ok(fault::point("sandbox:files")?)
 }
 
-/// Stops a sandbox and everything in it.
 pub(super) async fn stop(shared: Rc<RuntimeInner>, id: SandboxId) -> Result<(), Failure> {
     let Some(_held) = shared.hold(&id).await else { return Ok(()) };
     stop_locked(&shared, &id).await

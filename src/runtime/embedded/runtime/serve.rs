@@ -24,10 +24,6 @@ impl EmbeddedRuntime {
         ids.iter().filter_map(|id| self.sandbox(id).ok()).collect()
     }
 
-    /// One sandbox in full.
-    ///
-    /// # Errors
-    /// When there is none.
     pub(crate) fn sandbox(&self, id: &SandboxId) -> Result<SandboxView, RuntimeError> {
         view::sandbox(&self.shared, id).map_err(|failure| failure.of("PodSandboxStatus"))
     }
@@ -39,19 +35,12 @@ impl EmbeddedRuntime {
         ids.iter().filter_map(|id| self.container(id).ok()).collect()
     }
 
-    /// One container in full.
-    ///
-    /// # Errors
-    /// When there is none.
     pub(crate) fn container(&self, id: &ContainerId) -> Result<ContainerView, RuntimeError> {
         let viewed = view::view(&self.shared, id);
         viewed.map(|(view, _)| view).map_err(|failure| failure.of("ContainerStatus"))
     }
 
     /// Runs a program in a running container; see [`ExecSession`]. It is killed when the session is dropped.
-    ///
-    /// # Errors
-    /// When the container does not run, or the program cannot be started.
     pub(crate) async fn exec(
         &self,
         id: &ContainerId,
@@ -63,9 +52,6 @@ impl EmbeddedRuntime {
     }
 
     /// Couples streams with those of a running container until the session is dropped or the container ends.
-    ///
-    /// # Errors
-    /// When the container does not run.
     pub(crate) async fn attach(
         &self,
         id: &ContainerId,
@@ -75,27 +61,18 @@ impl EmbeddedRuntime {
     }
 
     /// Sets the size of a container's own terminal.
-    ///
-    /// # Errors
-    /// When the container does not run.
     pub(crate) async fn resize(&self, id: &ContainerId, width: u16, height: u16) -> Result<(), RuntimeError> {
         let resized = exec::resize(&self.shared, id, width, height).await;
         resized.map_err(|failure| failure.of("Attach"))
     }
 
     /// Reopens the container's log after a rotation.
-    ///
-    /// # Errors
-    /// When the container does not run.
     pub(crate) async fn reopen_log(&self, id: &ContainerId) -> Result<(), RuntimeError> {
         let reopened = exec::reopen_log(&self.shared, id).await;
         reopened.map_err(|failure| failure.of("ReopenContainerLog"))
     }
 
     /// A connection to a port of the pod, made from inside its network: to `127.0.0.1`, else to `::1`.
-    ///
-    /// # Errors
-    /// When the sandbox is not ready or no program listens on the port.
     pub(crate) async fn port_stream(
         &self,
         id: &SandboxId,
@@ -128,9 +105,6 @@ impl EmbeddedRuntime {
     }
 
     /// A container's current resource usage.
-    ///
-    /// # Errors
-    /// When there is no such container.
     pub(crate) async fn stats(&self, id: &ContainerId) -> Result<ContainerFigures, RuntimeError> {
         container::stats(&self.shared, id).await.map_err(|failure| failure.of("ContainerStats"))
     }
@@ -156,9 +130,6 @@ impl EmbeddedRuntime {
     }
 
     /// Use of the file system by images.
-    ///
-    /// # Errors
-    /// When the store cannot be read.
     pub(crate) async fn image_usage(&self) -> Result<DiskFigures, RuntimeError> {
         let images = self.shared.images.clone();
         let usage = rt::blocking("image usage", move || images.usage()).await;

@@ -51,7 +51,6 @@ pub(super) fn status(shared: &Rc<RuntimeInner>, id: &ContainerId) -> Result<Obse
     })
 }
 
-/// One sandbox in full.
 pub(super) fn sandbox(shared: &RuntimeInner, id: &SandboxId) -> Result<SandboxView, Failure> {
     let state = shared.state.borrow();
     let sandbox = state.sandboxes.get(id).filter(|sandbox| sandbox.stage != SandboxStage::Making);

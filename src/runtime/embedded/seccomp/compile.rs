@@ -5,17 +5,10 @@ use std::collections::BTreeMap;
 
 use super::table::{Abi, Table, X32_BIT};
 use super::{Action, Arch, Condition, Operator, Profile, Rule, SeccompError};
+use crate::platform::sys::seccomp::{AND, JUMP, JUMP_EQUAL, JUMP_GREATER, JUMP_GREATER_EQUAL, LOAD, RETURN};
 
 /// `BPF_MAXINSNS`.
 const MAX: usize = 4096;
-
-const LOAD: u16 = 0x20;
-const AND: u16 = 0x54;
-const JUMP: u16 = 0x05;
-const JUMP_EQUAL: u16 = 0x15;
-const JUMP_GREATER: u16 = 0x25;
-const JUMP_GREATER_EQUAL: u16 = 0x35;
-const RETURN: u16 = 0x06;
 
 /// Offsets in `seccomp_data`.
 const NUMBER: u32 = 0;
@@ -219,7 +212,6 @@ fn leaf_code(leaf: &Leaf, wide: bool) -> Vec<Instruction> {
     code
 }
 
-/// The target of a jump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum JumpTarget {
     Next,

@@ -95,7 +95,6 @@ impl Abi {
     }
 }
 
-/// The parsed table.
 pub(super) struct Table(Vec<(&'static str, [Option<u32>; 4])>);
 
 impl Table {

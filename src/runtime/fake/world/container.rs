@@ -13,12 +13,10 @@ use super::{COMMAND_LOG_LIMIT, World, matches_pod, pod_of};
 
 /// Exit code of a killed process.
 pub(in crate::runtime::fake) const KILLED: i32 = 137;
-/// A container record.
 #[derive(Clone, Debug)]
 pub struct FakeContainer {
     /// What a status call shows.
     pub observed: ObservedContainer,
-    /// What it was made from.
     pub config: ContainerConfig,
     program: Program,
     pub(super) end: Option<PlannedEnd>,
@@ -46,9 +44,6 @@ impl World {
     }
 
     /// Begins a command in a running container; it is killed when `timeout` expires.
-    ///
-    /// # Errors
-    /// The container does not run.
     pub fn exec(
         &mut self,
         id: &ContainerId,
@@ -79,9 +74,6 @@ impl World {
     }
 
     /// Changes a container's cgroup values; zero and empty values are left as they are.
-    ///
-    /// # Errors
-    /// There is no such container.
     pub fn update_resources(
         &mut self,
         id: &ContainerId,
@@ -130,7 +122,6 @@ impl World {
         self.containers.values().filter(ours).map(|container| list_view(&container.observed)).collect()
     }
 
-    /// One container in full.
     pub fn container_status(&self, id: &ContainerId) -> Result<ObservedContainer, RuntimeError> {
         self.containers.get(id).map(|container| container.observed.clone()).ok_or_else(|| {
             let message = format!("an error occurred when try to find container \"{id}\": not found");

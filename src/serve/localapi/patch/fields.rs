@@ -320,7 +320,6 @@ fn shown(step: &str) -> String {
 pub(crate) struct Changes {
     /// Fields that are new or have a different value.
     pub set: FieldSet,
-    /// Fields that were removed.
     pub removed: FieldSet,
 }
 

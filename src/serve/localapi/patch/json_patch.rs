@@ -10,9 +10,6 @@ use super::{MAX_DEPTH, MAX_OBJECT_BYTES, PatchError, depth, malformed, unprocess
 const MAX_OPERATIONS: usize = 10_000;
 
 /// Applies every operation in order.
-///
-/// # Errors
-/// The first operation that is malformed or fails.
 pub(in crate::serve) fn apply(mut document: Value, patch: Value) -> Result<Value, PatchError> {
     let Value::Array(operations) = patch else {
         return malformed("a JSON patch must be a list of operations");

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::fields::{FieldSet, compare};
 use super::schema::Shape;
+use crate::model::ordered::Sortable as _;
 use crate::model::types::Timestamp;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -23,7 +24,6 @@ impl Operation {
     }
 }
 
-/// One manager's entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ManagerEntry {
     pub manager: String,
@@ -34,7 +34,6 @@ pub(crate) struct ManagerEntry {
     pub time: Option<Timestamp>,
     /// Empty for the object itself.
     pub subresource: String,
-    /// The fields that it owns.
     pub fields: FieldSet,
 }
 
@@ -102,7 +101,7 @@ fn entry(value: &Value) -> Option<ManagerEntry> {
 /// In Kubernetes' order: applied ones first, then by time and name.
 #[must_use]
 pub(in crate::serve) fn write(mut entries: Vec<ManagerEntry>) -> Vec<Value> {
-    entries.sort_by(|one, other| {
+    entries.order_by(|one, other| {
         let key = |entry: &ManagerEntry| {
             (entry.operation, entry.time, entry.manager.clone(), entry.subresource.clone())
         };

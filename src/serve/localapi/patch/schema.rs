@@ -15,7 +15,6 @@ pub(crate) enum Shape<'s> {
     Free,
     /// One value with one owner. (A strategic merge patch still merges an object by member.)
     Atomic,
-    /// An object of this type.
     Struct(&'s Schema, Type<'s>),
     /// A list of unique scalars; a strategic merge patch adds to it or replaces it.
     Set(Patch),
@@ -44,7 +43,6 @@ pub(crate) struct Keyed<'s> {
 }
 
 impl<'s> Shape<'s> {
-    /// The shape of a kind.
     #[must_use]
     pub(in crate::serve) fn of_kind(schema: &'s Schema, api_version: &str, kind: &str) -> Self {
         schema.of_kind(api_version, kind).map_or(Self::Free, |of| Self::Struct(schema, of))

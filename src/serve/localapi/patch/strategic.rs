@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use super::schema::{Keyed, Patch, Shape};
 use super::{PatchError, malformed, unprocessable};
+use crate::model::ordered::Sortable as _;
 
 const DIRECTIVE: &str = "$patch";
 const RETAIN_KEYS: &str = "$retainKeys";
@@ -199,7 +200,7 @@ pub(super) fn arrange<K: PartialEq>(
     };
     let (mut named, others): (Vec<Value>, Vec<Value>) =
         items.into_iter().partition(|item| place(order, item).is_some());
-    named.sort_by_key(|item| place(order, item));
+    named.order_by_key(|item| place(order, item));
     let mut arranged = Vec::with_capacity(named.len() + others.len());
     let (mut named, mut others) = (named.into_iter().peekable(), others.into_iter().peekable());
     loop {

@@ -31,7 +31,6 @@ struct Changeable {
     version: String,
     /// The part with field managers.
     owned: Value,
-    /// The base of a patch.
     base: Value,
     /// The pod is no longer desired but still terminating.
     goes: bool,

@@ -146,7 +146,6 @@ fn join(change: &mut ApiChange, more: ApiChange) {
     change.put_objects.extend(more.put_objects);
 }
 
-/// A terminating pod as the answer shows it.
 fn show_terminating(task: &Task, mut shown: Value, pod: &Pod, grace: Option<i64>) -> Value {
     let mut pod = pod.clone();
     let (since, grace) = requested_termination(&pod, grace, task.now);

@@ -14,7 +14,6 @@ use crate::pod::lifecycle::requested_termination;
 use crate::serve::localapi::resource::{RESOURCES, Store};
 use crate::serve::localapi::status::Failure;
 
-/// Stores of namespaced objects.
 pub(super) fn namespaced() -> impl Iterator<Item = Store> {
     let is_kept = |store: &Store| matches!(store, Store::Pods | Store::Objects(_));
     RESOURCES.iter().filter(|resource| resource.namespaced).map(|resource| resource.store).filter(is_kept)
@@ -90,9 +89,6 @@ pub(super) fn change(
 }
 
 /// A deleted object must not get further finalizers.
-///
-/// # Errors
-/// It would.
 pub(super) fn check_no_more(task: &Task, old: &StoredObject, new: &StoredObject) -> Result<(), Failure> {
     let added: Vec<&String> = new.finalizers().iter().filter(|one| !old.finalizers().contains(one)).collect();
     if !added.is_empty() {

@@ -20,7 +20,6 @@ const SUFFIX: usize = 5;
 /// Upstream's limit: with its suffix a generated name must be a valid label.
 const MAX_GENERATED: usize = 63 - SUFFIX;
 
-/// Decides a creation.
 pub(super) fn create(task: &Task, config: &PodConfig) -> Decision {
     let Content::Object(object) = &task.content else {
         return Err(status::bad_request("the request body is not an object"));
@@ -121,7 +120,6 @@ fn generated(base: &str, random: &str) -> String {
     base.chars().chain(letters).collect()
 }
 
-/// A `Status` of success.
 pub(super) fn success(details: Value, code: StatusCode) -> Value {
     let mut value = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"});
     if code == StatusCode::CREATED {

@@ -23,11 +23,10 @@ use crate::model::provenance::LOCAL_ANNOTATIONS;
 use crate::model::types::{PodSource, PodUid, Timestamp};
 use crate::pod::runtime_class;
 use crate::pod::scheduling::{place, unscheduled};
-use crate::serve::localapi::objects;
 use crate::serve::localapi::patch::managed::{self, ManagerEntry};
 use crate::serve::localapi::resource::Store;
 use crate::serve::localapi::status::{self, Cause, Failure};
-use crate::serve::localapi::text;
+use crate::serve::localapi::{objects, text};
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum StoredObject {
@@ -38,11 +37,9 @@ pub(super) enum StoredObject {
 /// An existing object, and whether it may be written.
 pub(super) struct ExistingObject {
     pub(super) kept: StoredObject,
-    /// The manifest that defines it.
     pub(super) manifest: Option<String>,
 }
 
-/// The kind of local object that a store holds.
 pub(super) fn local_kind(store: Store) -> Option<ObjectKind> {
     match store {
         Store::Objects(kind) => Some(kind),

@@ -27,7 +27,6 @@ const READ: usize = 8 * 1024;
 /// A stream that either side opened.
 pub(in crate::serve) struct SpdyStream {
     pub id: u32,
-    /// The headers it was opened with.
     pub headers: Headers,
     /// Data from the other side.
     pub inlet: Inlet,
@@ -95,7 +94,6 @@ impl SpdyConnection {
         self.streams.recv().await
     }
 
-    /// Refuses a stream.
     pub(in crate::serve) async fn refuse(&self, stream: SpdyStream) {
         let _ = self.frames.send(Outgoing::Frame(frame::reset(stream.id, RESET_PROTOCOL_ERROR))).await;
     }

@@ -49,7 +49,6 @@ pub(crate) enum Event {
         /// The sender sends nothing on it.
         fin: bool,
     },
-    /// A piece of data.
     Data {
         stream: u32,
         bytes: Vec<u8>,
@@ -57,13 +56,21 @@ pub(crate) enum Event {
         fin: bool,
     },
     /// Both directions of a stream are over.
-    Reset { stream: u32 },
+    Reset {
+        stream: u32,
+    },
     /// To be returned if the id is odd, as a client's are.
-    Ping { id: u32 },
-    /// The window of a stream grows.
-    WindowUpdate { stream: u32, delta: u32 },
+    Ping {
+        id: u32,
+    },
+    WindowUpdate {
+        stream: u32,
+        delta: u32,
+    },
     /// The initial window of new streams.
-    InitialWindow { size: u32 },
+    InitialWindow {
+        size: u32,
+    },
     /// The sender will open no more streams.
     GoAway,
     /// A frame without effect.
@@ -221,7 +228,6 @@ pub(crate) fn reset(stream: u32, status: u32) -> Vec<u8> {
     control(RST_STREAM, 0, &[stream.to_be_bytes(), status.to_be_bytes()].concat())
 }
 
-/// `PING`.
 #[must_use]
 pub(in crate::serve) fn ping(id: u32) -> Vec<u8> {
     control(PING, 0, &id.to_be_bytes())
@@ -233,7 +239,6 @@ pub(in crate::serve) fn go_away(last_stream: u32) -> Vec<u8> {
     control(GOAWAY, 0, &[last_stream.to_be_bytes(), [0; 4]].concat())
 }
 
-/// `WINDOW_UPDATE`.
 #[must_use]
 pub(in crate::serve) fn window_update(stream: u32, delta: u32) -> Vec<u8> {
     control(WINDOW_UPDATE, 0, &[stream.to_be_bytes(), delta.to_be_bytes()].concat())

@@ -62,7 +62,6 @@ impl WebSocketConnection {
         (Self { frames, messages, reader, writer }, inlets)
     }
 
-    /// The outlet of a channel.
     #[must_use]
     pub(in crate::serve) fn outlet(&self, channel: u8) -> Outlet {
         let framing = match self.messages {
