@@ -486,7 +486,7 @@ fn images_are_imported_listed_and_removed_without_an_agent() {
     fs::write(&broken, "nothing of an archive").unwrap();
     let (code, _, err) = directory.run(&format!("image import {}", broken.display()));
     assert_eq!(code, EXIT_FAILED);
-    assert!(err.starts_with("error: import \"ROOT/broken.tar\": read image archive"), "{err}");
+    assert!(err.starts_with("error: import \"ROOT/broken.tar\": read the archive: damaged"), "{err}");
     // A layout without layers, like a `FROM scratch` image with only metadata.
     let layout = directory.0.join("layout");
     let put = |document: &Value| {

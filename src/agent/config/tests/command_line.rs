@@ -279,7 +279,8 @@ fn flags_of_the_embedded_runtime_need_it() {
         let is_named = |line: &String| line.starts_with(&format!("{flag} has no effect: it configures"));
         assert!(given.warnings.iter().any(is_named), "{flag}: {:?}", given.warnings);
     }
-    assert_eq!((given.warnings.len(), resolved(&ignored).warnings.len()), (3, 0));
+    assert!(!given.warnings.iter().any(|line| line.starts_with("--cni-conf-dir")), "{:?}", given.warnings);
+    assert!(!resolved(&ignored).warnings.iter().any(|line| line.contains("has no effect")));
     let cri = parse_words(&["cri", "--image-policy=/p.json", external]);
     assert!(matches!(cri, Ok(Invocation::Cri { .. })), "its pulls are the embedded runtime's: {cri:?}");
 }
