@@ -26,7 +26,7 @@ mod probes;
 /// 10 MiB, of the static program of the packages: `AGENT_BIN=target/dist/agent-... just budget`.
 const STATIC_BYTES: u64 = 10 * 1024 * 1024;
 /// Of `cargo build --release`, which links Rust's own build of the standard library: optimised for speed, with tables for unwinding.
-const SHARED_BYTES: u64 = 10_600_000;
+const SHARED_BYTES: u64 = 10 * 1024 * 1024;
 /// Pods of the big row.
 const MANY: usize = 50;
 /// How long idleness is watched, unless `AGENT_BUDGET_IDLE_SECONDS` says otherwise.
