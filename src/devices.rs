@@ -407,7 +407,6 @@ impl DeviceManager {
         Ok(options)
     }
 
-    /// Frees all devices of the pod.
     pub(crate) async fn release(&self, uid: &PodUid) {
         self.retain_allocations(|allocation| allocation.pod != *uid).await;
     }
@@ -448,7 +447,6 @@ impl DeviceManager {
 }
 
 impl DeviceState {
-    /// The plugin, if it is connected.
     fn connected_plugin(&self, resource: &str) -> Option<&Plugin> {
         self.plugins.get(resource).filter(|plugin| plugin.lives)
     }

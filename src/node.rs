@@ -62,13 +62,11 @@ const SLOW: Duration = Duration::from_secs(60);
 /// The pause after a reclaim, before its effect is measured.
 const SOON: Duration = Duration::from_secs(1);
 
-/// A boxed future that another module provides.
 pub(crate) type Pending<T> = Pin<Box<dyn Future<Output = T>>>;
 
 /// Measures what pods use: CPU and memory, disks, everything.
 pub(crate) type Measure = Rc<dyn Fn() -> Pending<Result<Summary, String>>>;
 
-/// The node's part of the configuration.
 #[derive(Clone, Debug, Default)]
 pub struct NodeConfig {
     pub eviction: EvictionConfig,
@@ -84,18 +82,15 @@ pub struct NodeParts {
     pub clock: Clock,
     pub events: EventRecorder,
     pub statuses: Rc<StatusManager>,
-    /// Shows what is found.
     pub health: Rc<Health>,
     pub pods: Rc<dyn PodPressure>,
     pub runtime: Rc<dyn NodeRuntime>,
-    /// Measures the machine.
     pub stats: Rc<Stats>,
     pub measure: Measure,
     /// Called after each check. A check makes many pages resident that can be released again.
     pub on_checked: Rc<dyn Fn()>,
 }
 
-/// See the module.
 pub struct NodeManager {
     parts: NodeParts,
     origin: Instant,
@@ -112,7 +107,6 @@ pub struct NodeManager {
     limits_at: Duration,
 }
 
-/// The result of a check.
 struct Look {
     seen: Observations,
     images: Option<FileSystemFacts>,

@@ -17,7 +17,6 @@ use crate::platform::cgroup::usage::ContainerStats;
 /// with a hanging runtime. Every call may be repeated.
 #[expect(async_fn_in_trait, reason = "one thread, one implementation per binary role: no Send bound wanted")]
 pub trait Runtime: 'static {
-    /// Name and version of the runtime.
     async fn version(&self) -> Result<RuntimeVersion, RuntimeError>;
     /// Whether runtime and network are ready.
     async fn status(&self) -> Result<RuntimeStatus, RuntimeError>;
@@ -152,10 +151,8 @@ pub struct DiskPlaces {
     pub layers: Option<PathBuf>,
 }
 
-/// How a command in a container ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExecOutput {
-    /// Of the command.
     pub exit_code: i32,
     /// What it wrote to stdout, then to stderr.
     pub output: Vec<u8>,
@@ -168,13 +165,10 @@ pub enum ErrorKind {
     Unavailable,
     /// The answer did not come in time; the call may have had effect.
     Timeout,
-    /// The object does not exist.
     NotFound,
     /// The name is in use, usually by an earlier attempt of this agent that is still under way.
     AlreadyExists,
-    /// The runtime does not have this call.
     Unimplemented,
-    /// The runtime refused the call.
     Refused,
 }
 
@@ -190,7 +184,6 @@ pub struct RuntimeError {
 }
 
 impl RuntimeError {
-    /// A failed `call`.
     #[must_use]
     pub(crate) fn new(call: &'static str, kind: ErrorKind, message: impl Into<String>) -> Self {
         Self { call, kind, message: message.into() }

@@ -76,10 +76,8 @@ pub enum Mode {
     Inline,
 }
 
-/// How to open.
 #[derive(Clone, Debug, Default)]
 pub struct OpenOptions {
-    /// Where SQLite runs.
     pub mode: Mode,
     /// Names a damaged file that is set aside.
     pub now: Timestamp,
@@ -108,7 +106,7 @@ pub(crate) fn schema_versions() -> (i64, i64) {
 
 type Job = Box<dyn FnOnce(&mut Db) + Send>;
 
-/// Client side of the store. Clones share it.
+/// Client side of the store. Clones share it. A write that fails has changed nothing on the disk.
 #[derive(Clone)]
 pub struct StoreHandle {
     shared: Rc<StoreInner>,
@@ -134,9 +132,6 @@ impl StoreHandle {
     /// Opens the file, or creates it; its directory must exist. A damaged file is set aside and reported.
     ///
     /// Blocks: meant for the start of the program.
-    ///
-    /// # Errors
-    /// Another agent holds it, its schema is newer than this program's, or the disk refuses.
     pub fn open(path: &Path, options: OpenOptions) -> Result<(Self, OpenReport), StoreError> {
         let (db, report) = open::open(path, options.now, options.key)?;
         Ok((Self::new(db, options.mode)?, report))
@@ -144,9 +139,6 @@ impl StoreHandle {
 
     /// As [`Self::load`]. A store that cannot be read as a whole is set aside, as a damaged file is by
     /// [`Self::open`]: the start goes on with a new one.
-    ///
-    /// # Errors
-    /// The disk refuses.
     pub(crate) async fn load_or_set_aside(
         self,
         path: &Path,
@@ -167,9 +159,6 @@ impl StoreHandle {
     }
 
     /// A store in memory, which is lost at the end of the process.
-    ///
-    /// # Errors
-    /// Out of memory, or no thread can be started.
     #[cfg(test)]
     pub(crate) fn open_in_memory(options: OpenOptions) -> Result<Self, StoreError> {
         Self::new(open::open_in_memory(options.key)?, options.mode)
@@ -202,9 +191,6 @@ impl StoreHandle {
     }
 
     /// Everything remembered. Rows that do not decode are listed and skipped.
-    ///
-    /// # Errors
-    /// The file cannot be read.
     pub async fn load(&self) -> Result<Loaded, StoreError> {
         let raw = self.run(Db::load).await??;
         Ok(decode::loaded(raw))
@@ -214,9 +200,6 @@ impl StoreHandle {
     /// are terminating until [`Self::forget_pod`], even if they reappear under the same uid meanwhile: a
     /// termination that has begun is completed, no matter which worker completes it, and the pod starts over
     /// then. Writes nothing if nothing changed.
-    ///
-    /// # Errors
-    /// Nothing was changed on the disk.
     pub(crate) async fn commit_source(
         &self,
         source: PodSource,
@@ -228,9 +211,6 @@ impl StoreHandle {
     }
 
     /// As [`Self::commit_source`], together with the rollout of that set, in one transaction.
-    ///
-    /// # Errors
-    /// Nothing was changed on the disk.
     pub(crate) async fn commit_rollout(
         &self,
         source: PodSource,
@@ -244,9 +224,6 @@ impl StoreHandle {
     }
 
     /// Stores, durably, the phase of a source's rollout, if it changed.
-    ///
-    /// # Errors
-    /// Nothing was changed on the disk.
     pub(crate) async fn put_rollout(
         &self,
         source: PodSource,
@@ -275,9 +252,6 @@ impl StoreHandle {
 
     /// Stores, durably, since when a terminating pod terminates and with what grace: its `deletionTimestamp`
     /// and `deletionGracePeriodSeconds`. Writes nothing for a pod that is not terminating.
-    ///
-    /// # Errors
-    /// Nothing was changed on the disk.
     pub(crate) async fn put_terminating(&self, pod: &Pod) -> Result<(), StoreError> {
         let uid = pod.metadata.uid.to_string();
         let json = pod_json(pod)?;
@@ -285,9 +259,6 @@ impl StoreHandle {
     }
 
     /// Removes a pod that has ended: terminating row, container state and status. The desired set stays.
-    ///
-    /// # Errors
-    /// Nothing was changed on the disk.
     pub(crate) async fn forget_pod(&self, uid: &PodUid) -> Result<(), StoreError> {
         self.shared.pending.borrow_mut().forget(uid);
         let uid = uid.to_string();
@@ -318,9 +289,6 @@ impl StoreHandle {
     }
 
     /// Replaces the list of a source's problems, if it changed.
-    ///
-    /// # Errors
-    /// Nothing was changed on the disk.
     pub(crate) async fn put_problems(
         &self,
         source: PodSource,
@@ -331,9 +299,6 @@ impl StoreHandle {
     }
 
     /// Stores a small fact (keys in [`meta`]); `None` deletes it.
-    ///
-    /// # Errors
-    /// Nothing was changed on the disk.
     pub(crate) async fn put_meta(&self, key: &str, value: Option<&str>) -> Result<(), StoreError> {
         let (key, value) = (key.to_owned(), value.map(str::to_owned));
         self.write("facts", move |db| db.put_meta(&key, value.as_deref())).await
@@ -353,17 +318,11 @@ impl StoreHandle {
     }
 
     /// The ring of events, oldest first, those still queued not among them.
-    ///
-    /// # Errors
-    /// The file cannot be read.
     pub async fn events(&self) -> Result<Vec<StoredEvent>, StoreError> {
         self.run(Db::events).await?
     }
 
     /// Writes what is queued now. After a failure it stays queued.
-    ///
-    /// # Errors
-    /// Nothing was changed on the disk.
     pub(crate) async fn flush(&self) -> Result<(), StoreError> {
         let Some(batch) = self.shared.pending.borrow_mut().take() else { return Ok(()) };
         self.pass(WriteMoment::Before).await;

@@ -57,7 +57,6 @@ impl Environment {
     }
 }
 
-/// The action that the command line requests.
 #[derive(Debug)]
 pub enum Invocation {
     Run(Box<Resolved>),
@@ -84,7 +83,6 @@ pub enum Invocation {
     },
 }
 
-/// How much of the version to print.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VersionKind {
     Plain,
@@ -104,7 +102,6 @@ pub struct Resolved {
     pub node_name: String,
     /// `--node-ip` as far as it parses; at most one of each family.
     pub node_ips: Vec<IpAddr>,
-    /// The origin of every setting.
     pub provenance: Provenance,
     /// Warnings for the log: deprecated flags, lenient decoding, dubious values.
     pub warnings: Vec<String>,

@@ -56,9 +56,7 @@ const QUIET: Duration = Duration::from_secs(5);
 /// an attempt.
 const SWEEP_PAUSE: Duration = Duration::from_secs(60);
 
-/// The inputs of the loop.
 pub struct Kubelet<R> {
-    /// The desired state.
     pub pod_config: PodConfig,
     pub workers: PodWorkers<R>,
     /// Pods that an earlier process was terminating.
@@ -68,7 +66,6 @@ pub struct Kubelet<R> {
     pub edits: mpsc::Receiver<Edit>,
     /// Changes in the runtime.
     pub pleg: mpsc::Receiver<PlegUpdate>,
-    /// The view of the loop for the rest of the process.
     pub view: Rc<LoopView>,
     pub clock: Clock,
     /// The systemd notifier, with its watchdog interval.

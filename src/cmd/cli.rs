@@ -55,7 +55,6 @@ use crate::store::StoreError;
 pub(super) const EXIT_OK: u8 = 0;
 /// The command failed, or `status` found a problem.
 pub(super) const EXIT_FAILED: u8 = 1;
-/// The command line is invalid.
 pub(super) const EXIT_USAGE: u8 = 2;
 
 /// The surroundings of a command, besides the agent.
@@ -87,18 +86,14 @@ enum CliError {
     Store(#[source] StoreError),
     #[error("{kind} {name:?} not found in namespace {namespace:?}")]
     NotFound { kind: &'static str, name: String, namespace: String },
-    /// The image store's error, with file and reason.
     #[error(transparent)]
     Image(#[from] image::ImageCommandError),
-    /// The node's authority.
     #[error(transparent)]
     Pki(#[from] PkiError),
-    /// The agent's message.
     #[error("{0}")]
     Answer(String),
     #[error("encode the output")]
     Encode(#[source] serde_json::Error),
-    /// On standard output.
     #[error("write the output")]
     Output(#[source] io::Error),
     /// Of a command in a container, to anything but standard output.

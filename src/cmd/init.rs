@@ -124,7 +124,6 @@ fn phases_of(command: &str) -> args::Phases {
     }
 }
 
-/// One run of a command.
 struct InitSession<'a> {
     environment: Environment<'a>,
 }

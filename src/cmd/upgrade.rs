@@ -47,7 +47,6 @@ use candidate::{Candidate, CandidateError};
 use machine::Machine;
 use service::Service;
 
-/// The old program was restored.
 const EXIT_ROLLED_BACK: u8 = 3;
 /// The interval between checks of an agent on trial.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -129,7 +128,6 @@ pub fn run(arguments: &[String], environment: Environment<'_>) -> u8 {
     EXIT_FAILED
 }
 
-/// One run of the command.
 struct UpgradeSession<'a> {
     environment: Environment<'a>,
     json: bool,

@@ -44,7 +44,6 @@ pub fn decode(text: &str) -> Option<Vec<u8>> {
     (held != 6 && padding <= 2).then_some(bytes)
 }
 
-/// The text is not base64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NotBase64;
 

@@ -1,6 +1,5 @@
 //! Lines of container logs, in CRI's format: `2026-01-31T12:00:00.123456789Z stdout F the text`.
 
-/// One line of a log.
 #[derive(Debug, PartialEq, Eq)]
 pub struct LogLine<'a> {
     /// As in the file; not checked.

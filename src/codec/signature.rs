@@ -8,19 +8,14 @@ use sha2::{Digest, Sha256};
 /// An invalid key file, or a signature that is rejected.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub(crate) enum SignatureError {
-    /// The key file is not a public key.
     #[error("not a minisign public key; use the .pub file written by minisign -G")]
     Key,
-    /// The signature file is not a signature.
     #[error("not a minisign signature; sign the body with minisign -S")]
     Format,
-    /// The signature was made with another key.
     #[error("signed with a key other than the configured one")]
     OtherKey,
-    /// The signature is for other content.
     #[error("the signature does not match the content; sign the content again")]
     Mismatch,
-    /// The signature is valid, but older than an earlier one.
     #[error(
         "signed with timestamp:{signed}, older than timestamp:{seen} served before: an old version is \
          served; sign the intended one again"
@@ -31,7 +26,6 @@ pub(crate) enum SignatureError {
         /// The newest one so far.
         seen: u64,
     },
-    /// The signature is valid but has no timestamp, and an earlier one had.
     #[error(
         "signed without a timestamp: in its trusted comment, but timestamp:{seen} was served before; sign \
          it with one"
@@ -78,9 +72,6 @@ impl VerifyKey {
     pub(crate) const EXTENSION: &'static str = ".minisig";
 
     /// Reads a minisign public key: the whole file, or its second line alone.
-    ///
-    /// # Errors
-    /// [`SignatureError::Key`].
     pub(crate) fn parse(text: &str) -> Result<Self, SignatureError> {
         let text = text.trim();
         let key = PublicKey::decode(text).or_else(|_| PublicKey::from_base64(text));
@@ -90,7 +81,6 @@ impl VerifyKey {
         Ok(Self { key, fingerprint })
     }
 
-    /// Identifies the key.
     #[must_use]
     pub(crate) fn fingerprint(&self) -> &str {
         &self.fingerprint
@@ -99,9 +89,6 @@ impl VerifyKey {
     /// Checks that `signature`, a file written by minisign, is this key's over `body`, and not older than the
     /// newest one of this key. The trusted comment is verified too. Returns the newest signature from now on,
     /// if any signature so far had a timestamp.
-    ///
-    /// # Errors
-    /// Why the signature is rejected.
     pub(crate) fn verify_newer(
         &self,
         body: &[u8],
@@ -120,9 +107,6 @@ impl VerifyKey {
     }
 
     /// Verifies a signature without comparing its age.
-    ///
-    /// # Errors
-    /// Why the signature is rejected.
     pub(crate) fn verify(&self, body: &[u8], signature: &[u8]) -> Result<(), SignatureError> {
         self.timestamp_of(body, signature).map(drop)
     }

@@ -36,7 +36,6 @@ fn place(line: u64, column: u64) -> String {
     if line == 0 { String::new() } else { format!("line {line}, column {column}: ") }
 }
 
-/// One document of a text.
 #[derive(Clone, Debug)]
 pub struct YamlDocument {
     /// Counted from 1; empty documents are not counted.

@@ -76,9 +76,6 @@ pub(crate) fn service_account_problem(pod: &Pod) -> Option<String> {
 }
 
 /// Prepares a decoded pod, with name and namespace, to run on `node_name`.
-///
-/// # Errors
-/// Every broken rule.
 pub(crate) fn create(pod: Pod, node_name: &str, uid: PodUid, now: Timestamp) -> Result<Pod, Vec<FieldError>> {
     let mut pod = default_pod(pod);
     let metadata = &mut pod.metadata;
@@ -121,9 +118,6 @@ fn is_agent_annotation(annotation: &str) -> bool {
 }
 
 /// The pod that results when `new` replaces `old`: immutable fields keep their values.
-///
-/// # Errors
-/// Every broken rule.
 pub(crate) fn update(old: &Pod, new: Pod, part: Part) -> Result<Pod, Vec<FieldError>> {
     let mut new = default_pod(new);
     let mut annotations = std::mem::take(&mut new.metadata.annotations);
@@ -175,9 +169,6 @@ pub(crate) fn stored_status(pod: &Pod) -> PodStatus {
 
 /// The pod with the conditions of `said` that clients own, for example those of readiness gates. The node's
 /// own observations are kept, whatever the request contains.
-///
-/// # Errors
-/// Every broken rule.
 pub(crate) fn update_status(old: &Pod, said: &PodStatus) -> Result<Pod, Vec<FieldError>> {
     let mut errors = Vec::new();
     let mut conditions: Vec<PodCondition> = Vec::new();

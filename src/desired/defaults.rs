@@ -15,9 +15,7 @@ use crate::model::api::pod::{
     ObjectFieldSelector, Pod, PodSecurityContext, PodSpec, Probe, Volume, VolumeProjection,
 };
 
-/// The default of `terminationMessagePath`.
 pub(crate) const TERMINATION_MESSAGE_PATH: &str = "/dev/termination-log";
-/// The default of `terminationGracePeriodSeconds`.
 pub(super) const TERMINATION_GRACE_PERIOD_SECONDS: i64 = 30;
 /// The default mode of projected files.
 pub(crate) const FILE_MODE: i32 = 0o644;

@@ -21,7 +21,6 @@ use crate::model::types::{PodSource, Timestamp};
 /// Objects by key: of one source, or the effective ones.
 pub(crate) type Objects = BTreeMap<ObjectKey, SourceObject>;
 
-/// The objects of all sources.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct ObjectSets {
     /// The admitted objects of each source; of one that has not answered since the start, those from the
@@ -39,7 +38,6 @@ pub(crate) struct ObjectFinding {
     pub message: String,
 }
 
-/// An invalid object, with all field errors.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("invalid {}: {}", kind.as_str(), .errors.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
 pub struct InvalidObject {
@@ -51,9 +49,6 @@ pub struct InvalidObject {
 /// Prepares an object of a manifest: as [`accept`], without the fields that only an API keeps. An annotation
 /// that repeats the values of a Secret is dropped. Also returns the fields that are accepted and have no
 /// effect.
-///
-/// # Errors
-/// Every broken rule.
 pub(super) fn prepare(decoded: AnyObject) -> Result<(LocalObject, Vec<String>), InvalidObject> {
     let mut object = accept(decoded)?;
     object.managed_fields = ManagedFields::default();
@@ -67,9 +62,6 @@ pub(super) fn prepare(decoded: AnyObject) -> Result<(LocalObject, Vec<String>), 
 }
 
 /// Prepares a decoded object: defaults, base64, `stringData`, validation. A uid in the document is ignored.
-///
-/// # Errors
-/// Every broken rule.
 pub(crate) fn accept(decoded: AnyObject) -> Result<LocalObject, InvalidObject> {
     // A copy for the validation, which checks fields that have no effect here.
     let written = decoded.clone();

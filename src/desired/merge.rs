@@ -53,7 +53,6 @@ pub(crate) enum PodOp {
     Add,
     /// Changed in place.
     Update,
-    /// Its deletion was requested.
     Delete,
     /// Only its status, or its field managers, differ from the known pod.
     Reconcile,
@@ -89,7 +88,6 @@ pub(crate) struct SetFinding {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Merged {
-    /// The new desired set.
     pub desired: DesiredSet,
     /// From the old set to the new one, in upstream's order: remove, add, update, delete, reconcile; within
     /// one by uid.

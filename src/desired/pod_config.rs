@@ -140,7 +140,6 @@ impl PodConfig {
         })
     }
 
-    /// Every desired pod.
     pub(crate) fn pods(&self) -> impl Iterator<Item = &SourcePod> {
         self.desired.pods().map(|(_, pod)| pod)
     }

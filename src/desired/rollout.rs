@@ -102,7 +102,6 @@ impl Rollout {
     }
 }
 
-/// The duration in human-readable form.
 pub(super) fn shown(duration: Duration) -> String {
     match (duration.as_secs(), duration.subsec_millis()) {
         (seconds, 0) if seconds > 0 && seconds % 3600 == 0 => format!("{}h", seconds / 3600),

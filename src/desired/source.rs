@@ -145,7 +145,6 @@ fn keep_last_good_objects(
     objects
 }
 
-/// The identity of a pod for users.
 fn full_name(pod: &SourcePod) -> PodFullName {
     pod.pod.pod_ref().full_name()
 }

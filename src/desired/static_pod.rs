@@ -22,10 +22,8 @@ use crate::model::types::{PodSource, PodUid};
 /// Why a manifest is not a valid static pod. The messages are upstream's.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum StaticPodError {
-    /// No `metadata.name`.
     #[error("invalid pod: name is needed for the pod")]
     NameMissing,
-    /// Field errors, all of them.
     #[error("invalid pod: {}", list(.0))]
     Invalid(Vec<FieldError>),
     /// It refers to an object that only an API server has.
@@ -53,9 +51,6 @@ pub(crate) fn static_pod_name(name: &str, node_name: &str) -> String {
 }
 
 /// Prepares a decoded pod to run on `node_name`.
-///
-/// # Errors
-/// The pod has no name, breaks a rule of the API, or refers to an object that only an API server has.
 pub fn prepare(pod: Pod, origin: &ManifestOrigin, node_name: &str) -> Result<Pod, StaticPodError> {
     let mut pod = default_pod(pod);
     if pod.metadata.name.is_empty() {

@@ -21,7 +21,6 @@ const NO_NODE: i64 = -1;
 /// A device, as its plugin reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PluginDevice {
-    /// The device may be allocated.
     pub healthy: bool,
     /// NUMA nodes it is near to.
     pub nodes: Vec<i64>,

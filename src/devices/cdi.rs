@@ -24,17 +24,13 @@ const REFUSED: [&str; 3] = ["hooks", "intelRdt", "netDevices"];
 /// Why a container cannot get a device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum CdiError {
-    /// No specification defines the device.
     #[error("unresolvable CDI device {name:?}: not found in any specification in {places}{trouble}")]
     Unknown {
-        /// As asked for.
         name: String,
-        /// Where it was looked for.
         places: String,
         /// Files that could not be read, and why.
         trouble: String,
     },
-    /// Two files of one directory describe it.
     #[error("unresolvable CDI device {name:?}: defined in both {one} and {other}")]
     Conflict {
         /// As asked for.
@@ -42,7 +38,6 @@ pub(crate) enum CdiError {
         one: String,
         other: String,
     },
-    /// An edit that cannot be applied.
     #[error("CDI device {name:?} of {file}: {why}")]
     Edit {
         /// As asked for.

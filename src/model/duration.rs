@@ -13,7 +13,6 @@ use crate::model::types::go_duration;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GoDuration(i64);
 
-/// The text is not a duration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not a duration like 1m30s, 300ms or 2h (units: ns, us, ms, s, m, h)")]
 pub struct DurationError {
@@ -52,13 +51,11 @@ impl GoDuration {
         self.0
     }
 
-    /// True for `0s`.
     #[must_use]
     pub(crate) const fn is_zero(self) -> bool {
         self.0 == 0
     }
 
-    /// True below zero.
     #[must_use]
     pub(crate) const fn is_negative(self) -> bool {
         self.0 < 0

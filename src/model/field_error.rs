@@ -4,12 +4,10 @@
 
 use std::fmt;
 
-/// One broken rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldError {
     /// For example `spec.containers[0].image`.
     pub path: String,
-    /// The class of the rule.
     pub kind: FieldErrorKind,
     /// The offending value as printed (text in quotes, numbers plain); empty where the kind shows none.
     pub value: String,
@@ -19,20 +17,15 @@ pub struct FieldError {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldErrorKind {
-    /// Must be set.
     Required,
     Invalid,
     /// Not one of the allowed values.
     NotSupported,
-    /// Must be unique.
     Duplicate,
-    /// Must not be set here.
     Forbidden,
     /// Refers to a missing object.
     NotFound,
-    /// Too much text.
     TooLong,
-    /// Too many entries.
     TooMany,
 }
 

@@ -7,7 +7,6 @@ use std::fmt;
 /// The longest repository name a registry accepts.
 const MAX_NAME_LENGTH: usize = 255;
 
-/// The text is not an image reference.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidImageName {
     pub problem: &'static str,

@@ -123,14 +123,12 @@ pub(crate) fn port_number(port: i32) -> Complaints {
     failed_rules(&[((1..=65535).contains(&port), "must be between 1 and 65535, inclusive")])
 }
 
-/// Name of an environment variable.
 #[must_use]
 pub(crate) fn env_name(name: &str) -> Complaints {
     let printable = name.bytes().all(|byte| (b' '..=b'~').contains(&byte) && byte != b'=');
     failed_rules(&[(!name.is_empty() && printable, ENV_NAME)])
 }
 
-/// Key in a ConfigMap or Secret.
 #[must_use]
 pub(crate) fn config_key(key: &str) -> Complaints {
     let in_set = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
@@ -152,7 +150,6 @@ pub(crate) fn http_header(name: &str) -> Complaints {
     failed_rules(&[(!name.is_empty() && name.bytes().all(in_set), HEADER)])
 }
 
-/// An IPv4 or IPv6 address.
 #[must_use]
 pub(crate) fn ip(address: &str) -> Complaints {
     failed_rules(&[(address.parse::<IpAddr>().is_ok(), IP)])

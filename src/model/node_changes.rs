@@ -46,7 +46,6 @@ pub(crate) struct NodeBase {
 pub struct NodeChanges {
     /// Labels in addition to those of the configuration.
     pub labels: StringMap,
-    /// All annotations of the node.
     pub annotations: StringMap,
     /// `kubectl cordon`.
     pub unschedulable: bool,
@@ -82,9 +81,6 @@ impl NodeChanges {
     }
 
     /// The changes that turn the Node into the wanted one.
-    ///
-    /// # Errors
-    /// Every broken rule.
     pub(crate) fn apply_desired(&self, base: &NodeBase, wish: NodeWish) -> Result<Self, Vec<FieldError>> {
         let mut errors = Vec::new();
         for (name, value) in &base.labels {

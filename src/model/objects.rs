@@ -79,13 +79,11 @@ impl ObjectKind {
         self.facts().group
     }
 
-    /// The version within the group.
     #[must_use]
     pub(crate) const fn version(self) -> &'static str {
         self.facts().version
     }
 
-    /// True when objects of the kind live in namespaces.
     #[must_use]
     pub(crate) const fn is_namespaced(self) -> bool {
         self.facts().is_namespaced
@@ -98,7 +96,6 @@ impl ObjectKind {
         if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
     }
 
-    /// The kind of that word.
     #[must_use]
     pub(crate) fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.as_str() == name)
@@ -126,7 +123,6 @@ impl fmt::Display for ObjectKey {
 /// An object of this node, complete.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LocalObject {
-    /// Kind, namespace, name.
     pub key: ObjectKey,
     /// `metadata.uid`: random when it was created through the API, else [derived from the
     /// key](wire::derived_uid).
@@ -149,27 +145,20 @@ pub struct LocalObject {
 /// What an object holds. Its `Debug` does not show values of Secrets.
 #[derive(Clone, PartialEq)]
 pub enum ObjectContent {
-    /// Of a ConfigMap.
     ConfigMap {
-        /// Keys and values.
         data: ConfigMapData,
-        /// It may not change.
         immutable: bool,
     },
-    /// Of a Secret.
     Secret {
         /// `type`; [`OPAQUE`] when the manifest names none.
         secret_type: String,
         /// Keys and values: `data`, decoded, and over it `stringData`.
         data: ObjectData,
-        /// It may not change.
         immutable: bool,
     },
-    /// Of a PersistentVolumeClaim.
     Claim(ClaimSpec),
     /// Of a Namespace: nothing.
     Namespace,
-    /// Of a RuntimeClass.
     RuntimeClass(RuntimeClassSpec),
 }
 
@@ -204,7 +193,6 @@ pub struct ClaimSpec {
 /// How pods that name a class are run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RuntimeClassSpec {
-    /// The runtime's handler.
     pub handler: String,
     /// `overhead.podFixed`: the resources that the pod uses beside its containers. `None` when `overhead` is
     /// not set.
@@ -234,13 +222,11 @@ pub struct ConfigMapData {
 pub struct ClaimedVolume {
     /// Name of the PersistentVolume.
     pub name: String,
-    /// Where the data is.
     pub source: ClaimedSource,
     /// `spec.mountOptions`.
     pub mount_options: Vec<String>,
     /// Annotation `pv.beta.kubernetes.io/gid`: a further supplemental group of the pod's processes.
     pub supplemental_group: Option<i64>,
-    /// The volume is read-only.
     pub read_only: bool,
     /// `ReadWriteOncePod` is its only access mode: one pod at a time.
     pub single_pod: bool,

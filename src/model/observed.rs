@@ -17,7 +17,6 @@ pub(crate) struct ObservedPod {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ObservedSandbox {
-    /// The runtime's id.
     pub id: SandboxId,
     /// Read from the sandbox's labels.
     pub pod: PodRef,
@@ -25,7 +24,6 @@ pub struct ObservedSandbox {
     pub ready: bool,
     /// How often the sandbox was recreated.
     pub attempt: u32,
-    /// When it was created.
     pub created_at: Timestamp,
     /// Primary address first; empty for host network and while unknown. Only a status call fills it.
     pub ips: Vec<String>,
@@ -35,7 +33,6 @@ pub struct ObservedSandbox {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ContainerStateKind {
-    /// Created, not started.
     Created,
     /// Its first process runs.
     Running,
@@ -48,7 +45,6 @@ pub enum ContainerStateKind {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ObservedContainer {
-    /// The runtime's id.
     pub id: ContainerId,
     /// Read from the container's labels.
     pub pod: PodRef,
@@ -64,7 +60,6 @@ pub struct ObservedContainer {
     pub image: String,
     /// Image id (digest reference) the container was created from.
     pub image_id: String,
-    /// When it was created.
     pub created_at: Timestamp,
     /// When its process started; zero if it never did. Only a status call fills this and the fields below.
     pub started_at: Timestamp,
@@ -99,9 +94,7 @@ pub struct ObservedUser {
 /// A bind mount the runtime reports.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ObservedMount {
-    /// Inside the container.
     pub container_path: String,
-    /// On the node.
     pub host_path: String,
     pub recursive_read_only: bool,
 }

@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::types::{ContainerId, PodRef};
 
-/// How cgroups are created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CgroupDriver {
     Cgroupfs,
@@ -41,7 +40,6 @@ pub struct NamespaceOptions {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SandboxConfig {
-    /// Name, namespace and uid.
     pub pod: PodRef,
     /// Counts sandboxes of this pod.
     pub attempt: u32,
@@ -59,7 +57,6 @@ pub struct SandboxConfig {
     pub cgroup_parent: String,
     /// `securityContext.sysctls`.
     pub sysctls: BTreeMap<String, String>,
-    /// Network, pid, ipc.
     pub namespaces: NamespaceOptions,
     /// Some container of the pod is privileged.
     pub privileged: bool,
@@ -73,7 +70,6 @@ pub struct SandboxConfig {
     pub resources: LinuxResources,
     /// Whether groups of the image's `/etc/group` count too.
     pub supplemental_groups_policy: SupplementalGroupsPolicy,
-    /// SELinux label of the pod.
     pub selinux: Option<SelinuxLabel>,
     /// The pod's own user namespace; `None` for the node's.
     pub user_namespace: Option<IdRange>,
@@ -130,7 +126,6 @@ pub struct DnsConfig {
 pub struct PortMapping {
     /// `TCP`, `UDP`, `SCTP`.
     pub protocol: String,
-    /// In the pod.
     pub container_port: i32,
     /// On the node; 0 for none.
     pub host_port: i32,
@@ -170,7 +165,6 @@ pub struct ContainerConfig {
     /// The contract's annotations.
     pub annotations: BTreeMap<String, String>,
     pub resources: LinuxResources,
-    /// User, privileges and profiles of the container.
     pub security: ContainerSecurity,
     /// `lifecycle.stopSignal`, for example `SIGUSR1`; empty for the image's.
     pub stop_signal: String,
@@ -200,12 +194,10 @@ pub struct Device {
 pub struct Mount {
     /// Inside the container, absolute.
     pub container_path: String,
-    /// On the node.
     pub host_path: String,
     pub readonly: bool,
     /// How later mounts travel.
     pub propagation: MountPropagation,
-    /// Ask the runtime to relabel for SELinux.
     pub selinux_relabel: bool,
     /// Mounts below are not writable either; only with `readonly`.
     pub recursive_read_only: bool,
@@ -261,7 +253,6 @@ pub struct LinuxResources {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ContainerSecurity {
-    /// All doors open.
     pub privileged: bool,
     pub add_capabilities: Vec<String>,
     pub drop_capabilities: Vec<String>,
@@ -294,10 +285,8 @@ pub struct ContainerSecurity {
     pub target: Option<ContainerId>,
 }
 
-/// Which AppArmor profile applies.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AppArmorChoice {
-    /// None at all.
     Unconfined,
     /// The runtime's own.
     RuntimeDefault,
@@ -305,10 +294,8 @@ pub enum AppArmorChoice {
     Localhost(String),
 }
 
-/// Which seccomp profile applies.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SeccompChoice {
-    /// None at all.
     #[default]
     Unconfined,
     /// The runtime's own.

@@ -35,7 +35,6 @@ pub(crate) struct Observation {
 /// The current observations. A signal that is missing is not judged.
 pub(super) type Observations = BTreeMap<Signal, Observation>;
 
-/// The fields of the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EvictionConfig {
     /// `evictionHard` and `evictionSoft`; memory first, as upstream handles them.
@@ -53,11 +52,9 @@ pub(crate) struct EvictionState {
     first_met: BTreeMap<usize, Duration>,
     /// Thresholds that were met for their grace and not resolved since.
     met: BTreeSet<usize>,
-    /// When each was last seen.
     last_seen: BTreeMap<Pressure, Duration>,
 }
 
-/// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct EvictionVerdict {
     /// The current pressure conditions, transition period included.

@@ -12,7 +12,6 @@ use crate::model::ordered::Ordered as _;
 use crate::model::types::Timestamp;
 use crate::runtime::RuntimeImage;
 
-/// See the module.
 #[derive(Default)]
 pub struct Health {
     state: RefCell<HealthState>,

@@ -44,7 +44,6 @@ pub trait NodeRuntime {
         self: Rc<Self>,
         references: BTreeSet<String>,
     ) -> Pending<Result<BTreeSet<String>, RuntimeError>>;
-    /// Removes one, by id.
     fn remove(self: Rc<Self>, id: String) -> Pending<Result<Option<u64>, RuntimeError>>;
 }
 
@@ -85,7 +84,6 @@ impl<R: Runtime> NodeRuntime for R {
 #[derive(Default)]
 pub(super) struct Images {
     history: ImageHistory,
-    /// When images were last listed.
     listed_at: Option<Duration>,
     /// When images were last removed to free space, or could not be.
     freed: Option<Duration>,

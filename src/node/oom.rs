@@ -5,7 +5,6 @@
 use crate::platform::sys::kernel_log::KernelLog;
 use crate::pod::events::{EventRecorder, EventType};
 
-/// A process that the OOM killer has killed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Victim {
     name: String,

@@ -68,7 +68,6 @@ pub(crate) struct ShutdownParts {
     pub pods: Rc<dyn PodPressure>,
 }
 
-/// See the module.
 pub(crate) struct NodeShutdown {
     parts: ShutdownParts,
     /// The shutdown was cancelled while pods ended.

@@ -83,11 +83,9 @@ impl Ask {
         Self { rates: true, network: true, disks: Measured::Everything, details: false, pressure: true };
 }
 
-/// Where things are.
 #[derive(Clone, Debug)]
 pub struct StatsConfig {
     pub node_name: String,
-    /// Where cgroups are.
     pub cgroup: CgroupConfig,
     /// How pods' cgroups are named. Those of either driver are found, for the runtime may have overruled the
     /// configured one.
@@ -98,11 +96,9 @@ pub struct StatsConfig {
     pub root_dir: PathBuf,
     /// `--runtime-cgroups`: the container runtime's cgroup; empty to leave it out.
     pub runtime_cgroup: String,
-    /// Where container logs are.
     pub pod_logs_dir: PathBuf,
 }
 
-/// Reads and remembers.
 pub struct Stats {
     config: Arc<StatsConfig>,
     clock: Clock,

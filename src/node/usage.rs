@@ -17,7 +17,6 @@ pub struct Summary {
 /// CPU and memory of a container, a pod, the node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// When it was read.
     pub at: Timestamp,
     /// Cumulative counters, and memory usage.
     pub counted: ContainerStats,
@@ -32,7 +31,6 @@ pub struct NodeUse {
     pub name: String,
     /// When it was booted.
     pub started_at: Timestamp,
-    /// CPU and memory.
     pub usage: Usage,
     /// Bytes of memory it has.
     pub memory_total: Option<u64>,
@@ -65,7 +63,6 @@ pub struct SystemUse {
     pub name: &'static str,
     /// Below the root of a hierarchy.
     pub cgroup: String,
-    /// CPU and memory.
     pub usage: Usage,
 }
 
@@ -100,7 +97,6 @@ pub struct Interface {
 /// The usage of a file system by one subject, and the file system itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileSystem {
-    /// When it was measured.
     pub at: Timestamp,
     /// The file system as a whole.
     pub facts: FileSystemFacts,
@@ -113,7 +109,6 @@ pub struct FileSystem {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PodUse {
     pub pod: PodRef,
-    /// When it was started.
     pub started_at: Timestamp,
     /// Its cgroup below the root of a hierarchy, empty when it was not found.
     pub cgroup: String,
@@ -138,11 +133,9 @@ pub struct ContainerUse {
     pub id: String,
     /// Its image, as the runtime names it.
     pub image: String,
-    /// When it was started.
     pub started_at: Timestamp,
     /// Its cgroup below the root of a hierarchy, empty when it was not found.
     pub cgroup: String,
-    /// CPU and memory.
     pub usage: Usage,
     /// Figures that only `/metrics/cadvisor` shows.
     pub detail: Option<Detail>,

@@ -19,16 +19,12 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The local socket could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// The socket answers.
     #[error("another agent is listening on {}: stop it, or use another socket", path.display())]
     InUse { path: PathBuf },
-    /// A file of another kind is in the way.
     #[error("{} exists and is not a socket: move it, or use another socket", path.display())]
     NotASocket { path: PathBuf },
-    /// The system refused.
     #[error("{action} {}", path.display())]
     File {
-        /// What was being done.
         action: &'static str,
         /// The file concerned.
         path: PathBuf,
@@ -37,9 +33,6 @@ pub enum BindError {
 }
 
 /// Listens on `path`. A socket that no process serves any more is replaced.
-///
-/// # Errors
-/// Another agent is alive there, something else is in the way, or the system refuses.
 pub(crate) async fn bind(path: &Path) -> Result<UnixListener, BindError> {
     let fail = |action: &'static str, path: &Path, source: io::Error| BindError::File {
         action,

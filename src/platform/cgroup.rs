@@ -31,23 +31,18 @@ pub struct CgroupConfig {
     pub driver: CgroupDriver,
 }
 
-/// An operation on a cgroup failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CgroupError {
-    /// A directory could not be created.
     #[error("create cgroup {path:?}")]
     Create {
         path: PathBuf,
-        /// The kernel's answer.
         #[source]
         source: io::Error,
     },
-    /// A value was refused.
     #[error("write {value:?} to {path:?}")]
     Write {
         path: PathBuf,
         value: String,
-        /// The kernel's answer.
         #[source]
         source: io::Error,
     },
@@ -62,11 +57,9 @@ pub(crate) enum CgroupError {
     #[error("remove cgroup {path:?}")]
     Remove {
         path: PathBuf,
-        /// The kernel's answer.
         #[source]
         source: io::Error,
     },
-    /// systemd refused the request.
     #[error("request unit {unit:?} from systemd")]
     Systemd {
         unit: String,
@@ -76,7 +69,6 @@ pub(crate) enum CgroupError {
     /// A cgroup that the agent does not create itself.
     #[error("{path:?} cgroup does not exist")]
     Missing { path: String },
-    /// The path is empty or leads upwards.
     #[error("{path:?} is not a cgroup path")]
     Path { path: String },
 }

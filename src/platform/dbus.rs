@@ -37,7 +37,6 @@ pub(super) struct Peer<'a> {
     pub interface: &'a str,
 }
 
-/// A failed call.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DbusError {
     /// Nothing listens, or the peer stopped answering.
@@ -47,13 +46,10 @@ pub(crate) enum DbusError {
         #[source]
         source: std::io::Error,
     },
-    /// The peer refused the authentication.
     #[error("authenticate with {socket:?}: {answer:?}")]
     Refused { socket: String, answer: String },
-    /// The answer is not D-Bus.
     #[error("malformed message from {socket:?}")]
     Malformed { socket: String },
-    /// The called method failed.
     #[error("{method}: {message} ({name})")]
     Answer {
         method: String,
@@ -86,9 +82,6 @@ pub(super) struct DbusConnection {
 
 impl DbusConnection {
     /// Connects to a service's own socket, without a bus in between, as `user_id`.
-    ///
-    /// # Errors
-    /// When nothing listens or the authentication is refused.
     pub(super) fn direct(socket: &Path, user_id: u32) -> Result<Self, DbusError> {
         Self::open(socket, user_id, false)
     }
@@ -106,9 +99,6 @@ impl DbusConnection {
     }
 
     /// Connects to a message bus.
-    ///
-    /// # Errors
-    /// When nothing listens or the authentication is refused.
     pub(super) fn bus(socket: &Path, user_id: u32) -> Result<Self, DbusError> {
         let mut connection = Self { bus: true, ..Self::direct(socket, user_id)? };
         connection.call(BUS, "Hello", &Body::default())?;
@@ -116,9 +106,6 @@ impl DbusConnection {
     }
 
     /// Connects to a message bus for answers that carry descriptors, and waits up to `patience` for each.
-    ///
-    /// # Errors
-    /// When nothing listens or the authentication is refused.
     pub(super) fn bus_with_descriptors(
         socket: &Path,
         user_id: u32,
@@ -159,7 +146,6 @@ impl DbusConnection {
         Ok(())
     }
 
-    /// Calls a method and waits for its answer.
     pub(super) fn call(&mut self, peer: Peer<'_>, method: &str, body: &Body) -> Result<Message, DbusError> {
         self.serial += 1;
         let peer = if self.bus { peer } else { Peer { destination: "", ..peer } };

@@ -47,21 +47,16 @@ pub enum Code {
     /// The request cannot be decoded or stored.
     InvalidArgument = 3,
     DeadlineExceeded = 4,
-    /// It does not exist.
     NotFound = 5,
     AlreadyExists = 6,
-    /// A limit is reached.
     ResourceExhausted = 8,
-    /// The state does not permit it.
     FailedPrecondition = 9,
-    /// The method is not implemented.
     Unimplemented = 12,
     Unknown = 2,
     /// Try again later.
     Unavailable = 14,
 }
 
-/// Why a call failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
     pub code: Code,
@@ -77,7 +72,6 @@ impl Status {
 /// The sender for the messages of a streaming answer.
 pub(crate) type Sink = mpsc::Sender<Result<Vec<u8>, Status>>;
 
-/// The body of an answer.
 pub enum GrpcReply {
     One(Vec<u8>),
     Stream(mpsc::Receiver<Result<Vec<u8>, Status>>),
@@ -164,7 +158,6 @@ fn percent_encoded(text: &str) -> String {
     utf8_percent_encode(text, &NOT_PLAIN).to_string()
 }
 
-/// The HTTP answer to a call.
 #[must_use]
 pub fn response(answer: Result<GrpcReply, Status>) -> Response<AnswerBody> {
     let body = match answer {
@@ -250,7 +243,6 @@ const KEEP_ALIVE: Duration = Duration::from_secs(5 * 60);
 /// Answers a call. Behind a pointer, so that all servers share one connection's code.
 pub type Handler = Rc<dyn Fn(Request<Incoming>) -> Pin<Box<dyn Future<Output = Response<AnswerBody>>>>>;
 
-/// Serves one connection to its end.
 pub async fn serve_connection(stream: UnixStream, answer: Handler) {
     let service = service_fn(move |request: Request<Incoming>| {
         let answer = answer(request);

@@ -74,17 +74,12 @@ impl Request {
 /// The server's answer, after redirects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Response {
-    /// 200, 304, 404.
     pub status: u16,
     /// `404 Not Found`.
     pub status_line: String,
-    /// The ETag, as sent.
     pub etag: Option<String>,
-    /// The Last-Modified, as sent.
     pub last_modified: Option<String>,
-    /// The Content-Type, as sent.
     pub content_type: Option<String>,
-    /// The whole body.
     pub body: Vec<u8>,
     /// The other origin that answered after a redirect: it was sent neither headers nor client certificate.
     pub other_origin: Option<String>,

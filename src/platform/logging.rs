@@ -28,10 +28,8 @@ pub enum LogFormat {
     Json,
 }
 
-/// The logging part of the configuration.
 #[derive(Clone, Debug)]
 pub struct LogConfig {
-    /// Text or JSON.
     pub format: LogFormat,
     /// `-v`.
     pub verbosity: i32,

@@ -66,9 +66,6 @@ fn bus_socket(address: Option<&str>) -> PathBuf {
 
 /// Takes the lock and reports logind's signals, until the receiver is dropped or the bus is gone. If logind
 /// is not running, or restarts, the lock is taken when it appears on the bus.
-///
-/// # Errors
-/// The bus cannot be reached, or does not answer any more.
 pub(crate) fn follow(config: &LogindConfig, tell: impl Fn(News) -> bool) -> Result<(), DbusError> {
     let mut bus = DbusConnection::bus_with_descriptors(
         &bus_socket(config.bus_address.as_deref()),

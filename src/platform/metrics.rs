@@ -17,7 +17,6 @@ pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8"
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MetricKind {
     Counter,
-    /// A value that rises and falls.
     Gauge,
     /// The number of observations up to each bound.
     Histogram,
@@ -38,7 +37,6 @@ impl MetricKind {
 pub(crate) struct Family {
     pub name: &'static str,
     pub help: &'static str,
-    /// Counter, gauge, histogram.
     pub kind: MetricKind,
     pub labels: &'static [&'static str],
     /// Upper bounds, ascending, of a histogram's buckets.
@@ -74,7 +72,6 @@ impl Family {
         Self { name, help, kind: MetricKind::Histogram, labels, buckets: &SECONDS }
     }
 
-    /// With other buckets.
     #[must_use]
     pub(crate) const fn with_buckets(self, buckets: &'static [f64]) -> Self {
         Self { buckets, ..self }

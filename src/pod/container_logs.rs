@@ -27,15 +27,12 @@ use crate::pod::log_rotation::{
 };
 use crate::runtime::Runtime;
 
-/// The configuration of log rotation.
 #[derive(Clone, Debug)]
 pub(crate) struct LogConfig {
     /// `/var/log/containers`: a link for each container.
     pub links_dir: PathBuf,
     pub pod_logs_dir: PathBuf,
-    /// When, and how many.
     pub limits: LogLimits,
-    /// Time between two scans.
     pub interval: Duration,
     /// They are on a file system of their own, in memory.
     pub in_memory: bool,

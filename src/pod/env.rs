@@ -29,7 +29,6 @@ pub(super) struct EnvContext<'a> {
     pub pod_ips: &'a [String],
     /// What unlimited containers are shown as their limit: the node's allocatable.
     pub allocatable: &'a NodeCapacity,
-    /// ConfigMaps and Secrets.
     pub objects: &'a dyn ObjectLookup,
     /// The files that [`env_files`] listed.
     pub files: &'a EnvFiles,
@@ -55,20 +54,15 @@ pub(super) fn env_files(pod: &Pod, container: &Container) -> BTreeSet<(String, S
 /// A variable has no value: the container cannot start (`CreateContainerConfigError`). Texts are upstream's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum EnvError {
-    /// A ConfigMap that is not optional.
     #[error("configmap {0:?} not found")]
     ConfigMapNotFound(String),
-    /// A Secret that is not optional.
     #[error("secret {0:?} not found")]
     SecretNotFound(String),
-    /// A key that is not optional.
     #[error("couldn't find key {key} in {kind} {namespace}/{name}")]
     KeyNotFound {
         /// `ConfigMap` or `Secret`.
         kind: &'static str,
-        /// Of the object.
         namespace: String,
-        /// Of the object.
         name: String,
         key: String,
     },
@@ -87,7 +81,6 @@ pub(crate) enum EnvError {
     /// The file does not exist, or its syntax is invalid.
     #[error("couldn't parse env file")]
     EnvFile,
-    /// A variable of an env file that is not optional.
     #[error("environment variable key {key:?} not found in file {path:?}")]
     EnvFileKey {
         key: String,

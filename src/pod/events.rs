@@ -149,7 +149,6 @@ impl EventRecorder {
         &self.shared.node_name
     }
 
-    /// Something happened to the node.
     pub(crate) fn node_event(&self, event_type: EventType, reason: &str, message: &str) {
         let name = self.shared.node_name.clone();
         self.record(EventKey {

@@ -81,7 +81,6 @@ pub struct ExecutorConfig {
     pub node_name: String,
     /// The node's addresses, primary first.
     pub node_ips: Vec<String>,
-    /// CPUs, memory, page sizes.
     pub capacity: NodeCapacity,
     /// The share for pods; unlimited containers see it as their limit.
     pub allocatable: NodeCapacity,
@@ -89,7 +88,6 @@ pub struct ExecutorConfig {
     pub resources: ResourceFlags,
     /// How pod cgroups are named.
     pub layout: CgroupLayout,
-    /// Where they are.
     pub cgroup: CgroupConfig,
     /// Values of the cgroups above them.
     pub node_cgroups: NodeCgroups,
@@ -99,15 +97,12 @@ pub struct ExecutorConfig {
     pub resolv_conf: Option<PathBuf>,
     /// The share of ids for pods with users of their own, see [`node_ids`].
     pub user_ids: NodeIds,
-    /// ConfigMaps and Secrets.
     pub objects: Rc<dyn ObjectLookup>,
-    /// The device plugins and their allocations.
     pub devices: DeviceManager,
     /// Directories of CDI specifications; none for a runtime that reads them itself.
     pub cdi_directories: Vec<PathBuf>,
 }
 
-/// The result of executing a plan.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Execution {
     /// Containers that could not be started.
@@ -120,7 +115,6 @@ pub(crate) struct Execution {
     pub resize: Option<Failure>,
 }
 
-/// Executes the plans of all pods.
 pub struct Executor<R> {
     runtime: Rc<R>,
     images: ImagePuller<R>,
@@ -505,23 +499,19 @@ impl<R: Runtime> Executor<R> {
         self.event(pod, &field_path(name, kind), EventType::Warning, "BackOff", &message);
     }
 
-    /// Records that the pod exceeded its active deadline.
     pub(super) fn report_deadline(&self, pod: &Pod, message: &str) {
         self.pod_event(pod, EventType::Normal, DEADLINE_EXCEEDED, message);
     }
 
-    /// Records the eviction of the pod.
     pub(super) fn report_eviction(&self, pod: &Pod, message: &str) {
         self.pod_event(pod, EventType::Warning, EVICTED, message);
     }
 
-    /// The device plugins and their allocations.
     #[must_use]
     pub(crate) fn devices(&self) -> &DeviceManager {
         &self.config.devices
     }
 
-    /// The volumes of all pods.
     #[must_use]
     pub(crate) fn volumes(&self) -> &Rc<Volumes> {
         &self.volumes

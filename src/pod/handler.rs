@@ -59,12 +59,10 @@ pub(crate) struct HttpAnswer {
     pub redirected_to: Option<String>,
 }
 
-/// The request had no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum HandlerError {
     #[error("context deadline exceeded")]
     Timeout,
-    /// An HTTPS request met a server that speaks plain HTTP.
     #[error("server gave HTTP response to HTTPS client")]
     PlainHttp,
     /// The response body was cut off or timed out: upstream does not count that as a failure.
@@ -91,9 +89,6 @@ pub(crate) async fn http_get(request: &HttpGet, timeout: Duration) -> Result<Htt
 }
 
 /// Connects and hangs up.
-///
-/// # Errors
-/// No connection in `timeout`.
 pub(super) async fn tcp_connect(host: &str, port: u16, timeout: Duration) -> Result<(), HandlerError> {
     match timeout_at(deadline(timeout), dial::connect(host, port)).await {
         Ok(connected) => connected.map(drop),
@@ -102,9 +97,6 @@ pub(super) async fn tcp_connect(host: &str, port: u16, timeout: Duration) -> Res
 }
 
 /// Asks a plaintext gRPC server for the health of `service`.
-///
-/// # Errors
-/// No connection, no answer, or none in `timeout`.
 pub(super) async fn grpc_check(
     host: &str,
     port: u16,

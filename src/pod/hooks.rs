@@ -38,7 +38,6 @@ pub(super) enum HookCall {
     Exec(Vec<String>),
     /// Send a request. Any answer is a success.
     HttpGet(HttpTarget),
-    /// Let time pass.
     Sleep(Duration),
 }
 
@@ -142,12 +141,9 @@ pub(super) fn failure_message(
     }
 }
 
-/// Why a hook failed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct HookError {
-    /// What went wrong.
     pub text: String,
-    /// What the command wrote.
     pub output: String,
 }
 

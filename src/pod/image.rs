@@ -69,7 +69,6 @@ const FORGET_AFTER: Duration = Duration::from_secs(600);
 /// How long a status shows `ErrImagePull` before it turns into `ImagePullBackOff`.
 const TELL_BACK_OFF_AFTER: Duration = Duration::from_secs(1);
 
-/// What of the configuration concerns pulls.
 #[derive(Clone, Debug)]
 pub struct ImageConfig {
     /// `serializeImagePulls`: one at a time.
@@ -102,7 +101,6 @@ impl Default for ImageConfig {
     }
 }
 
-/// An image to pull, and the pod that needs it.
 #[derive(Clone, Copy)]
 pub(super) struct ImageRequest<'a> {
     pub pod: &'a PodRef,
@@ -158,7 +156,6 @@ struct Bucket {
     filled_at: Timestamp,
 }
 
-/// Gets images through the runtime.
 pub struct ImagePuller<R> {
     runtime: Rc<R>,
     clock: Clock,
@@ -173,7 +170,6 @@ pub struct ImagePuller<R> {
 }
 
 impl<R: Runtime> ImagePuller<R> {
-    /// A puller without pulls in progress.
     #[must_use]
     pub fn new(runtime: Rc<R>, clock: Clock, events: EventRecorder, config: ImageConfig) -> Self {
         let slots = if config.serialize { 1 } else { config.max_parallel.unwrap_or(DEFAULT_PARALLEL_PULLS) };
@@ -195,9 +191,6 @@ impl<R: Runtime> ImagePuller<R> {
     }
 
     /// Makes sure that the image is present, by its policy. Dropping the future cancels the pull.
-    ///
-    /// # Errors
-    /// The failure for the container's status, and when to try again.
     pub(super) async fn ensure_image(&self, request: ImageRequest<'_>) -> Result<ImageStatus, StartFailure> {
         let image = apply_default_tag(request.image).map_err(|error| StartFailure {
             reason: "InvalidImageName",

@@ -10,7 +10,6 @@ use crate::model::api::pod::Pod;
 use crate::model::types::ContainerName;
 use crate::pod::lifecycle::PodWorkerEvent;
 
-/// Updates for one worker.
 #[derive(Default)]
 pub(crate) struct Inbox {
     updates: RefCell<Updates>,
@@ -22,17 +21,14 @@ pub(crate) struct Inbox {
 /// Everything that arrived since the worker last took its updates.
 #[derive(Default)]
 pub(super) struct Updates {
-    /// The newest version of the pod.
     pub pod: Option<Rc<Pod>>,
     /// In order of arrival; repetitions of the last one are dropped, so the list stays short.
     pub events: Vec<PodWorkerEvent>,
-    /// The node cannot keep the pod.
     pub eviction: Option<Eviction>,
     /// Something changed in the runtime: observe the pod again.
     pub observe: bool,
     /// A device that the pod waits for has appeared.
     pub device: bool,
-    /// Containers whose restart was requested.
     pub restart: Vec<ContainerName>,
 }
 
@@ -43,7 +39,6 @@ pub struct Eviction {
     pub is_shutdown: bool,
     /// The message of the pod's status and of its event.
     pub message: String,
-    /// Seconds the pod gets.
     pub grace_seconds: i64,
     /// Dropped when all that the pod held is free, or when it is not evicted; at a shutdown when nothing of
     /// it runs any more.
@@ -58,7 +53,6 @@ impl Updates {
 }
 
 impl Inbox {
-    /// A new version of the pod, or the first.
     pub(super) fn update_pod(&self, pod: Rc<Pod>) {
         self.updates.borrow_mut().pod = Some(pod);
         self.push_event(PodWorkerEvent::Desired);
@@ -81,13 +75,11 @@ impl Inbox {
         self.arrived.notify_waiters();
     }
 
-    /// The node cannot keep the pod.
     pub(super) fn evict(&self, eviction: Eviction) {
         self.updates.borrow_mut().eviction = Some(eviction);
         self.arrived.notify_waiters();
     }
 
-    /// These containers are to be restarted.
     pub(super) fn restart(&self, containers: Vec<ContainerName>) {
         self.updates.borrow_mut().restart.extend(containers);
         self.arrived.notify_waiters();
@@ -106,7 +98,6 @@ impl Inbox {
         self.request_observation();
     }
 
-    /// Takes what has arrived.
     pub(super) fn take(&self) -> Updates {
         std::mem::take(&mut *self.updates.borrow_mut())
     }
@@ -120,7 +111,6 @@ impl Inbox {
         Updates { observe: false, device: false, ..words }
     }
 
-    /// An update about the pod itself is pending.
     pub(super) fn has_pod_update(&self) -> bool {
         self.updates.borrow().has_pod_update()
     }

@@ -36,12 +36,10 @@ pub(crate) enum PodWorkerState {
         cause: EndCause,
     },
     Finished {
-        /// Why the pod ended.
         cause: EndCause,
     },
 }
 
-/// Why a pod ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EndCause {
     /// It has succeeded or failed and is still wanted: its records and status stay, so that nothing runs it
@@ -63,7 +61,6 @@ pub(crate) enum EndCause {
     Finalizing,
 }
 
-/// What can happen to a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PodWorkerEvent {
     /// A source wants this pod: for the first time, again, or with changes that keep the uid.
@@ -84,10 +81,8 @@ pub(crate) enum PodWorkerEvent {
     PodTerminal,
     /// The pod was evicted; its status shows it.
     Evicted {
-        /// Seconds it gets.
         grace_seconds: i64,
     },
-    /// The machine shuts down.
     Shutdown {
         /// Grace period in seconds; a pod that is terminating already gets no more than it has.
         grace_seconds: i64,
@@ -96,7 +91,6 @@ pub(crate) enum PodWorkerEvent {
     Resumed,
     /// The runtime has no live container and no ready sandbox of the pod.
     NoLiveContainers,
-    /// The requested cleanup is complete.
     CleanupDone,
 }
 
@@ -370,7 +364,6 @@ impl NameQueue {
         next.filter(|_| held)
     }
 
-    /// Who holds `name`.
     #[cfg(test)]
     pub(crate) fn holder(&self, name: &PodFullName) -> Option<&PodUid> {
         self.queues.get(name)?.front()

@@ -21,9 +21,7 @@ pub(crate) struct LogLimits {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rotated<K> {
     pub key: K,
-    /// When it was written to last.
     pub written_at: Timestamp,
-    /// How long it is.
     pub bytes: u64,
 }
 

@@ -15,7 +15,6 @@ use crate::pod::env::expand;
 /// A mount is invalid: `CreateContainerConfigError`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum MountError {
-    /// No volume of that name.
     #[error("cannot find volume {volume:?} to mount into container {container:?}")]
     NoVolume {
         /// As the mount names it.
@@ -25,10 +24,8 @@ pub(crate) enum MountError {
     /// `subPathExpr` names variables that are empty or not there.
     #[error("missing value for {}", .0.join(", "))]
     MissingVariables(Vec<String>),
-    /// It must be relative to the volume.
     #[error("error SubPath `{0}` must not be an absolute path")]
     AbsoluteSubPath(String),
-    /// It must stay in the volume.
     #[error("unable to provision SubPath `{0}`: must not contain '..'")]
     Backsteps(String),
     /// `recursiveReadOnly` on a mount that can be written.
@@ -47,16 +44,12 @@ pub(crate) enum MountError {
         "failed to resolve recursive read-only mode: volume {0:?} requested recursive read-only mode, but it is not supported by the runtime"
     )]
     NotSupported(String),
-    /// Not a known mode.
     #[error("failed to resolve recursive read-only mode: unknown recursive read-only mode {0:?}")]
     UnknownMode(String),
 }
 
 /// The directory or file of the volume that a mount is about, expanded with the container's variables and
 /// checked; empty for the whole volume.
-///
-/// # Errors
-/// When a variable has no value, or the path leads out of the volume.
 pub(crate) fn sub_path(mount: &VolumeMount, environment: &[(String, String)]) -> Result<String, MountError> {
     let path = if mount.sub_path_expr.is_empty() {
         mount.sub_path.clone()

@@ -41,7 +41,6 @@ pub(super) struct FqdnTooLong {
     length: usize,
 }
 
-/// Host and domain of a pod.
 #[must_use]
 pub(super) fn hostname_and_domain(pod: &Pod, cluster_domain: &str) -> PodHostname {
     let spec = &pod.spec;
@@ -58,9 +57,6 @@ pub(super) fn hostname_and_domain(pod: &Pod, cluster_domain: &str) -> PodHostnam
 }
 
 /// The hostname for the sandbox config: empty for a host-network pod, the FQDN when the pod asks for it.
-///
-/// # Errors
-/// When the FQDN does not fit into the kernel's host name.
 pub(super) fn sandbox_hostname(pod: &Pod, cluster_domain: &str) -> Result<String, FqdnTooLong> {
     if pod.spec.host_network && pod.spec.hostname_override.is_none() {
         return Ok(String::new());

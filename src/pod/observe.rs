@@ -80,7 +80,6 @@ fn read_message(file: Option<&Path>, log: Option<&Path>) -> String {
     end.map(|end| from_log(&end.bytes, end.is_cut)).unwrap_or_default()
 }
 
-/// The last bytes of a file.
 struct FileTail {
     bytes: Vec<u8>,
     /// There is more before them.

@@ -67,7 +67,6 @@ pub(crate) enum Action {
         /// Its log stays, in place of the one before it.
         keep_log: bool,
     },
-    /// Make the pod's sandbox.
     CreateSandbox {
         /// Counts up from 0 per pod.
         attempt: u32,
@@ -75,7 +74,6 @@ pub(crate) enum Action {
     /// Pull the image if the policy requires it, then create and start a container in the pod's ready
     /// sandbox.
     StartContainer(StartContainer),
-    /// Change the resources of a running container.
     ResizeContainer(ResizeContainer),
 }
 
@@ -104,7 +102,6 @@ pub(crate) struct StopContainer {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct StartContainer {
     pub name: ContainerName,
-    /// Which list of the spec it is in.
     pub kind: ContainerKind,
     /// Restart count of the new instance.
     pub attempt: u32,

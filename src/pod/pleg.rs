@@ -37,7 +37,6 @@ static RELIST_INTERVAL: Family = Family::seconds(
 )
 .with_buckets(&[0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0]);
 
-/// When to relist.
 #[derive(Clone, Debug)]
 pub struct PlegConfig {
     /// While the runtime gives hints: only the safety net for a lost one.
@@ -58,7 +57,6 @@ impl Default for PlegConfig {
     }
 }
 
-/// The result of a relist.
 #[derive(Debug)]
 pub enum PlegUpdate {
     /// The runtime answered; these pods changed since the last relist (all that it holds, the first time).
@@ -71,13 +69,11 @@ pub enum PlegUpdate {
         /// runtime by now.
         version: Option<RuntimeVersion>,
     },
-    /// The runtime did not answer.
     RuntimeDown(RuntimeError),
 }
 
 /// First wait after the runtime did not answer, doubling to [`LONGEST_RETRY`].
 const FIRST_RETRY: Duration = Duration::from_millis(200);
-/// Longest wait between tries.
 const LONGEST_RETRY: Duration = Duration::from_secs(5);
 /// Without hints, the agent tries to subscribe to them this often: the runtime may have been replaced by a
 /// newer one.

@@ -64,7 +64,6 @@ struct ProberInner<R> {
 }
 
 impl<R: Runtime> Prober<R> {
-    /// No probes yet.
     #[must_use]
     pub fn new(runtime: Rc<R>, clock: Clock, events: EventRecorder, config: ProberConfig) -> Self {
         let since = clock.now();

@@ -21,7 +21,6 @@ const BEST_EFFORT_OOM_SCORE: i64 = 1000;
 /// Upstream's `SystemCriticalPriority`.
 const SYSTEM_CRITICAL_PRIORITY: i32 = 2_000_000_000;
 
-/// QoS classes of pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QosClass {
     /// The requests of every container equal its limits.
@@ -56,7 +55,6 @@ pub struct NodeCapacity {
     pub huge_page_bytes: BTreeMap<u64, i64>,
     /// Size of the file system pods write to, bytes; 0 when local storage is not managed.
     pub ephemeral_bytes: i64,
-    /// The unified hierarchy is mounted.
     pub cgroup_v2: bool,
     /// The kernel accounts swap per cgroup; without that, writing a swap limit fails.
     pub swap_accounting: bool,
@@ -89,10 +87,8 @@ impl Default for ResourceFlags {
     }
 }
 
-/// Where pods' cgroups live.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CgroupLayout {
-    /// How cgroups are created.
     pub driver: CgroupDriver,
     /// `cgroupRoot`, `/` by default.
     pub root: String,

@@ -26,7 +26,6 @@ pub(crate) enum BackOffDecision {
     Wait {
         /// The back-off in force.
         delay: Duration,
-        /// How much of it is left.
         remaining: Duration,
     },
 }

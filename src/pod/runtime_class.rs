@@ -9,7 +9,6 @@ use crate::model::api::pod::{Pod, PodSpec, Toleration};
 use crate::model::objects::{ClassScheduling, RuntimeClassSpec};
 use crate::model::runtime_config::RuntimeHandler;
 
-/// The name of the pod's RuntimeClass.
 #[must_use]
 pub(crate) fn class_of(pod: &Pod) -> Option<&str> {
     pod.spec.runtime_class_name.as_deref().filter(|class| !class.is_empty())

@@ -332,7 +332,6 @@ pub(crate) fn supplemental_groups(pod: &Pod, volume_groups: &[i64]) -> Vec<i64> 
     fs_group.into_iter().chain(volume_groups.iter().copied()).chain(listed.iter().copied()).collect()
 }
 
-/// Which namespaces the pod's containers share.
 #[must_use]
 pub(crate) fn namespaces(pod: &Pod) -> NamespaceOptions {
     let spec = &pod.spec;

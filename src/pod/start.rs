@@ -33,7 +33,6 @@ static TOTAL: Family = Family::seconds(
 
 struct Start {
     since: Instant,
-    /// Pulls under way.
     pulls: u32,
     /// The time since there have been any.
     pulling: Instant,

@@ -68,7 +68,6 @@ fn is_same(one: &Rc<Pod>, other: &Rc<Pod>) -> bool {
 /// A wanted pod without a first status from its worker.
 struct ExpectedPod {
     pod: Rc<Pod>,
-    /// Since when it is wanted.
     since: Instant,
     version: u64,
 }

@@ -25,7 +25,6 @@ pub(crate) struct HttpTarget {
 pub(super) enum PortError {
     /// Neither a name of one of the ports nor a number.
     Unknown(String),
-    /// A number that is no port.
     Invalid(i64),
 }
 

@@ -28,19 +28,15 @@ pub struct NodeIds {
 pub enum NodeIdsError {
     #[error("kubelet user namespace length {0} is not a multiple of {DEFAULT_IDS_PER_POD}")]
     IdsPerPod(u32),
-    /// Where the share begins.
     #[error("kubelet user assigned ID {first} is not a multiple of {ids_per_pod}")]
     First { first: u32, ids_per_pod: u32 },
     /// The share contains the node's own root.
     #[error("kubelet user assigned ID {first} must be greater or equal to {ids_per_pod}")]
     Low { first: u32, ids_per_pod: u32 },
-    /// The length is not a multiple of the range.
     #[error("kubelet user assigned IDs length {length} is not a multiple of {ids_per_pod}")]
     Length { length: u32, ids_per_pod: u32 },
-    /// Fewer ranges than pods.
     #[error("kubelet user assigned IDs are not enough to support {0} pods")]
     TooFew(u32),
-    /// What `getsubids` printed.
     #[error("error parsing line {0:?}: it must be one line with a name, a first ID and a length")]
     SubordinateIds(String),
 }
@@ -58,9 +54,6 @@ impl Default for NodeIds {
 
 impl NodeIds {
     /// The share of `length` ids from `first` on.
-    ///
-    /// # Errors
-    /// It cannot be cut into ranges for `max_pods` pods.
     pub(crate) fn new(
         first: u32,
         length: u32,
@@ -92,9 +85,6 @@ impl NodeIds {
     }
 
     /// Parses the output of `getsubids`, for example `0: kubelet 65536 2147483648`.
-    ///
-    /// # Errors
-    /// Other output, or as [`Self::new`].
     pub(super) fn from_getsubids(
         output: &str,
         ids_per_pod: u32,
@@ -120,22 +110,17 @@ impl NodeIds {
 /// A range cannot be allocated or recorded. The words are upstream's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum RangeError {
-    /// All ranges are taken.
     #[error("could not find an empty slot to allocate a user namespace")]
     Exhausted,
-    /// A recorded range has another length than the configured one.
     #[error("wrong user namespace length {0}")]
     Length(u32),
     /// A recorded range begins inside another one.
     #[error("wrong user namespace offset specified {0}")]
     Offset(u32),
-    /// A recorded range is not in the node's share.
     #[error("id {0} is out of range")]
     OutOfRange(u32),
-    /// Two pods recorded the same range.
     #[error("range picked for pod {0:?} already taken")]
     Taken(String),
-    /// A `userns` file is not what it should be.
     #[error("invalid user namespace mappings file: {0}")]
     File(&'static str),
 }
@@ -158,7 +143,6 @@ impl UserRanges {
         self.taken.get(uid).map(|index| self.ids.range(*index))
     }
 
-    /// No range is free.
     #[must_use]
     pub(super) fn is_full(&self) -> bool {
         u32::try_from(self.taken.len()).is_ok_and(|taken| taken >= self.ids.ranges)
@@ -173,9 +157,6 @@ impl UserRanges {
     }
 
     /// Notes the range an earlier process gave a pod.
-    ///
-    /// # Errors
-    /// It is not one of the node's ranges, or another pod's.
     pub(super) fn record(&mut self, uid: &PodUid, range: IdRange) -> Result<(), RangeError> {
         let ids = self.ids;
         if range.length != ids.ids_per_pod {

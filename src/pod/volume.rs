@@ -44,7 +44,6 @@ use rendered::Refreshed;
 pub(crate) use sub_path::{SubPath, SubPathError};
 use tear_down::tear_down_dir;
 
-/// Where pods' directories are.
 #[derive(Clone, Debug)]
 pub struct VolumeConfig {
     /// `<root-dir>/pods`.
@@ -53,14 +52,10 @@ pub struct VolumeConfig {
     pub capacity: NodeCapacity,
 }
 
-/// A volume that is ready to be mounted into containers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MountedVolume {
-    /// On the node.
     pub host_path: PathBuf,
-    /// Volumes that can only be read.
     pub read_only: bool,
-    /// Ask the runtime to relabel it for SELinux.
     pub selinux_relabel: bool,
     /// An image instead of `host_path`; its id is known after the pull.
     pub image: Option<ImageMount>,
@@ -74,16 +69,13 @@ pub(super) type MountedVolumes = BTreeMap<String, MountedVolume>;
 /// A volume could not be set up or removed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum VolumeError {
-    /// This version does not support the kind of volume.
     #[error("MountVolume.SetUp failed for volume {volume:?} : no volume plugin matched")]
     UnsupportedKind {
         /// Its name in the pod.
         volume: String,
     },
-    /// An emptyDir with an invalid medium.
     #[error("MountVolume.SetUp failed for volume {volume:?}")]
     Medium {
-        /// Its name in the pod.
         volume: String,
         #[source]
         source: MediumError,
@@ -91,31 +83,25 @@ pub(crate) enum VolumeError {
     /// The source of the volume is missing: an object or a key.
     #[error("MountVolume.SetUp failed for volume {volume:?} : {problem}")]
     Projection {
-        /// Its name in the pod.
         volume: String,
         /// In upstream's words.
         problem: ProjectionError,
     },
-    /// The path is not of the type in `hostPath.type`.
     #[error(
         "MountVolume.SetUp failed for volume {volume:?} : hostPath type check failed: {} is not {expected}", path.display()
     )]
     HostPathType {
-        /// Its name in the pod.
         volume: String,
-        /// On the node.
         path: PathBuf,
         /// For example "a directory".
         expected: &'static str,
     },
-    /// The claim does not exist, or is not bound.
     #[error("MountVolume.SetUp failed for volume {volume:?} : persistentvolumeclaim {claim:?} not found")]
     ClaimNotFound {
         /// Its name in the pod.
         volume: String,
         claim: String,
     },
-    /// The claim is for one pod, and another pod uses it.
     #[error(
         "MountVolume.SetUp failed for volume {volume:?} : volume uses the ReadWriteOncePod access mode and is already in use by another pod"
     )]
@@ -123,52 +109,36 @@ pub(crate) enum VolumeError {
         /// Its name in the pod.
         volume: String,
     },
-    /// The directory of a local PersistentVolume.
     #[error("MountVolume.SetUp failed for volume {volume:?} : path {path:?} does not exist")]
     LocalPathMissing {
-        /// Its name in the pod.
         volume: String,
         /// On the node.
         path: PathBuf,
     },
-    /// A volume of another machine.
     #[error("MountVolume.SetUp failed for volume {volume:?} : {message}")]
     Remote {
-        /// Its name in the pod.
         volume: String,
         /// Why, with all causes.
         message: String,
     },
-    /// A directory, file or mount could not be created.
     #[error("MountVolume.SetUp failed for volume {volume:?} : {action} {path:?}")]
     SetUp {
-        /// Its name in the pod.
         volume: String,
-        /// What was being done.
         action: &'static str,
-        /// On the node.
         path: PathBuf,
-        /// The kernel's error.
         #[source]
         source: std::io::Error,
     },
-    /// The pod's own directory could not be created.
     #[error("error making pod data directories: create {path:?}")]
     PodDirectory {
-        /// On the node.
         path: PathBuf,
-        /// The kernel's error.
         #[source]
         source: std::io::Error,
     },
-    /// The pod's directory could not be removed.
     #[error("{action} {path:?}")]
     TearDown {
-        /// What was being done.
         action: &'static str,
-        /// On the node.
         path: PathBuf,
-        /// The kernel's error.
         #[source]
         source: std::io::Error,
     },
@@ -194,7 +164,6 @@ impl VolumeError {
     }
 }
 
-/// The volumes of all pods.
 pub(crate) struct Volumes {
     config: VolumeConfig,
     objects: Rc<dyn ObjectLookup>,
@@ -344,9 +313,6 @@ impl Volumes {
 
     /// Binds a part of a ready volume for one mount of a container, and returns the path to mount. The bind
     /// of an earlier start is used again if it still shows the same file.
-    ///
-    /// # Errors
-    /// When it cannot be created, or leads out of the volume.
     pub(super) async fn ensure_sub_path(
         &self,
         uid: &PodUid,

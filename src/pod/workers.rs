@@ -44,7 +44,6 @@ pub(crate) use pressure::PodPressure;
 use crate::pod::inbox::Inbox;
 use crate::pod::prober::Prober;
 
-/// The configuration of workers.
 #[derive(Clone, Debug, Default)]
 pub struct PodWorkerConfig {
     pub limits: BackOffLimits,
@@ -54,17 +53,14 @@ pub struct PodWorkerConfig {
     pub node_ips: Vec<String>,
 }
 
-/// The components that every worker uses.
 pub struct PodWorkerDeps<R> {
     pub executor: Executor<R>,
     pub runtime: Rc<R>,
     /// Stores restart counts before a restart.
     pub store: StoreHandle,
     pub statuses: Rc<StatusManager>,
-    /// Tells the time.
     pub clock: Clock,
     pub prober: Prober<R>,
-    /// Admits pods to the node.
     pub admission: Admission,
     pub config: PodWorkerConfig,
     /// The scheme of container ids: `containerd`. Empty until the runtime has reported its name; no pod is
@@ -84,7 +80,6 @@ struct WorkerHandle {
     task: JoinHandle<()>,
 }
 
-/// All pod workers.
 pub struct PodWorkers<R> {
     shared: Rc<WorkersInner<R>>,
 }
@@ -276,7 +271,6 @@ impl<R: Runtime> PodWorkers<R> {
         async move { shared.deps.executor.remove_empty_cgroups().await }
     }
 
-    /// The device plugins and their allocations.
     #[must_use]
     pub(crate) fn devices(&self) -> DeviceManager {
         self.shared.deps.executor.devices().clone()
@@ -296,7 +290,6 @@ impl<R: Runtime> PodWorkers<R> {
         })
     }
 
-    /// The statuses of all pods.
     #[must_use]
     pub(crate) fn statuses(&self) -> &Rc<StatusManager> {
         &self.shared.deps.statuses

@@ -48,10 +48,8 @@ use world::KILLED;
 /// Calls remembered; older ones are dropped so that a long simulation stays small.
 const CALL_LOG_LIMIT: usize = 65_536;
 
-/// One call an agent made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallRecord {
-    /// When it arrived.
     pub at: Timestamp,
     /// Which incarnation of the agent made it, from 0.
     pub incarnation: u32,
@@ -155,13 +153,11 @@ impl FakeRuntime {
         }
     }
 
-    /// Calls this incarnation has made.
     #[must_use]
     pub fn call_count(&self) -> u64 {
         self.incarnation.calls.get()
     }
 
-    /// The fault switches, for changing them.
     pub fn faults(&self) -> RefMut<'_, FakeFaults> {
         // Waiters for hints check the switches again: the socket may be back.
         self.shared.world.borrow_mut().touch();
@@ -192,14 +188,12 @@ impl FakeRuntime {
         self.shared.log.borrow().records.iter().cloned().collect()
     }
 
-    /// Forgets the calls so far.
     pub fn clear_calls(&self) {
         let mut log = self.shared.log.borrow_mut();
         log.dropped += log.records.len();
         log.records.clear();
     }
 
-    /// The world as it is now, for assertions.
     #[must_use]
     pub fn world(&self) -> Ref<'_, World> {
         self.shared.settle();
@@ -214,7 +208,6 @@ impl FakeRuntime {
         answer
     }
 
-    /// Puts an image on the node.
     pub fn add_image(&self, reference: &str) {
         self.change(|world, _| world.images.insert(reference.to_owned(), FakeImage::named(reference)));
     }

@@ -137,9 +137,6 @@ impl CriServer {
 }
 
 /// Creates the socket. A stale one is replaced.
-///
-/// # Errors
-/// Another process listens there, a file that is no socket is in the way, or the system refuses.
 pub(crate) async fn listen(path: &Path) -> Result<UnixListener, BindError> {
     let listener = bind(path).await?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(SOCKET_MODE))

@@ -58,10 +58,8 @@ use watch::Watchers;
 use written::Retained;
 
 pub(crate) struct LocalApi {
-    /// Pods, logs and streams.
     pub(crate) node: SharedNode,
     pub(crate) cluster: SharedCluster,
-    /// Changes the desired state.
     pub(crate) editor: Editor,
     pub(crate) clock: Clock,
     versions: RefCell<Versions>,

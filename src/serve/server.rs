@@ -51,7 +51,6 @@ use write_timeout::{PLAIN, Patience, Patient, STREAM};
 pub(crate) use crate::platform::bind::{BindError, bind};
 pub use report::{AgentReport, ObjectDetail};
 
-/// The default path of the local socket.
 pub(crate) const DEFAULT_SOCKET: &str = "/run/agent/agent.sock";
 
 /// The upstream release that this follows, with the agent's own version appended.
@@ -83,13 +82,11 @@ pub(crate) async fn serve(
     .await;
 }
 
-/// The limits of a connection.
 struct Bounds {
     /// For a request's head, and the idle time between requests.
     header_timeout: Duration,
     buffer_bytes: usize,
     max_headers: usize,
-    /// One request per connection.
     once: bool,
 }
 

@@ -96,7 +96,6 @@ pub(super) fn wants_websocket(headers: &HeaderMap) -> bool {
     has(headers, &CONNECTION, "upgrade") && has(headers, &UPGRADE, "websocket")
 }
 
-/// The negotiated protocol of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Protocol {
     Spdy { name: Option<&'static str> },

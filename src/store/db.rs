@@ -25,7 +25,6 @@ use super::seal::StoreKey;
 use crate::model::source::SourceProblem;
 use crate::model::types::{PodSource, Timestamp};
 
-/// Most events that are kept.
 pub const MAX_EVENTS: u32 = 1000;
 /// Events not seen for this long are deleted. The API server keeps them for an hour; a device that is only
 /// visited on Mondays needs longer.
@@ -40,7 +39,6 @@ enum Durability {
     Normal,
 }
 
-/// What a commit changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Commit {
     pub written: usize,
@@ -65,7 +63,6 @@ pub(crate) struct Batch {
     pub ends: bool,
 }
 
-/// One open database.
 pub(crate) struct Db {
     /// `None` after [`Db::close`].
     connection: Option<Connection>,

@@ -31,7 +31,6 @@ pub enum StoreError {
         action: &'static str,
         source: rusqlite::Error,
     },
-    /// Reading or writing the disk failed.
     #[error("{action}: input/output error")]
     Io {
         /// What was being done.
@@ -52,7 +51,6 @@ pub enum StoreError {
         action: &'static str,
         source: rusqlite::Error,
     },
-    /// A second agent on the same root directory.
     #[error(
         "another agent is using {}: stop it, or use another --root-dir", path.display()
     )]
@@ -60,13 +58,11 @@ pub enum StoreError {
         /// The database file.
         path: PathBuf,
     },
-    /// Written by a newer release.
     #[error(
         "{} was written by a newer agent (schema {found}, this version supports up to {known}): run the \
          newer agent, or move the file away to start without history", path.display()
     )]
     TooNew {
-        /// The database file.
         path: PathBuf,
         /// Its `user_version`.
         found: i64,
@@ -75,28 +71,23 @@ pub enum StoreError {
     /// A file operation around the database failed.
     #[error("{action} {}", path.display())]
     File {
-        /// What was being done.
         action: &'static str,
         /// To which file.
         path: PathBuf,
         source: io::Error,
     },
-    /// The store does not exist.
     #[error("no store found at {}: the agent has not run with this --root-dir", path.display())]
     Missing {
         /// The database file.
         path: PathBuf,
     },
-    /// The owner thread could not be started.
     #[error("start the store thread")]
     Thread { source: io::Error },
-    /// The store was shut down.
     #[error("the store is closed")]
     Closed,
     /// A value of a Secret could not be encrypted: the kernel gives no random numbers.
     #[error("encrypt a value of a Secret")]
     Seal,
-    /// The store is encrypted, and no key is configured.
     #[error(
         "Secrets in {} are encrypted and no key is configured: none is stored until the key is back; set \
          --store-key-file or the credential agent-store-key, or --store-key-file=/dev/null to store them in \
@@ -106,19 +97,16 @@ pub enum StoreError {
         /// The database file.
         path: PathBuf,
     },
-    /// The key is not random bytes.
     #[error(
         "the store key is text, not base64 or hex of 32 random bytes: make one with \"openssl rand -base64 \
          32\"; Secrets are encrypted with this one only where they have been before"
     )]
     TextKey,
-    /// A reader is in the way of the last step of encryption.
     #[error("plain text may be left in {}-wal while another process reads the store: end it, and restart the agent", path.display())]
     LogInUse {
         /// The database file.
         path: PathBuf,
     },
-    /// An object could not be written as JSON.
     #[error("encode {what}")]
     Encode { what: String, source: serde_json::Error },
 }

@@ -13,7 +13,6 @@ use super::seal::StoreKey;
 use crate::model::source::SourceProblem;
 use crate::model::types::{PodSource, Timestamp};
 
-/// A pod as a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PodRow {
     pub uid: String,
@@ -34,7 +33,6 @@ pub(crate) struct RawLoaded {
     pub statuses: Vec<(String, String)>,
     pub problems: Vec<(String, SourceProblem)>,
     pub meta: Vec<(String, String)>,
-    /// Rows with columns that cannot be read.
     pub unreadable: Vec<UnreadableRow>,
 }
 

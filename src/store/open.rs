@@ -35,7 +35,6 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// The log is checkpointed at this length, and truncated to it: 256 pages of 4 KiB.
 const WAL_PAGES: u32 = 256;
 
-/// What opening found.
 #[derive(Debug, Default)]
 pub struct OpenReport {
     /// There was no store.
@@ -53,7 +52,6 @@ pub struct OpenReport {
 /// A damaged file that was set aside.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DamagedFile {
-    /// Where it is now.
     pub moved_to: PathBuf,
     pub reason: String,
 }

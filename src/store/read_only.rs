@@ -27,9 +27,6 @@ pub(crate) struct ReadOnlyStore {
 
 impl ReadOnlyStore {
     /// Opens the file for reading.
-    ///
-    /// # Errors
-    /// It does not exist, is damaged, has a newer schema than this program, or may not be read.
     pub(crate) fn open(path: &Path) -> Result<Self, StoreError> {
         match fs::File::open(path) {
             Ok(_) => {}
@@ -58,9 +55,6 @@ impl ReadOnlyStore {
 
     /// Loads everything. Without the store's key, Secrets whose values are encrypted are among the unreadable
     /// rows.
-    ///
-    /// # Errors
-    /// The file cannot be read.
     pub(crate) fn load(&mut self) -> Result<Loaded, StoreError> {
         let mut raw = load::read_all(&mut self.connection, &StoreKey::None)?;
         // For the agent only, and sealed as a whole where there is a key.
@@ -69,9 +63,6 @@ impl ReadOnlyStore {
     }
 
     /// The ring of events, oldest first.
-    ///
-    /// # Errors
-    /// The file cannot be read.
     pub(crate) fn events(&self) -> Result<Vec<StoredEvent>, StoreError> {
         load::read_events(&self.connection)
     }

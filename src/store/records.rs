@@ -23,9 +23,7 @@ pub struct Loaded {
     pub terminating: Vec<Pod>,
     /// Restart counts and back-off.
     pub container_state: BTreeMap<PodUid, BTreeMap<ContainerName, StoredContainerState>>,
-    /// Last known statuses.
     pub statuses: BTreeMap<PodUid, PodStatus>,
-    /// The problems of each source.
     pub problems: BTreeMap<PodSource, Vec<SourceProblem>>,
     /// Small facts by key, see [`meta`].
     pub meta: BTreeMap<String, String>,
@@ -65,9 +63,7 @@ pub struct StoredSource {
 /// The state of a container that must survive the loss of its records in the runtime.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoredContainerState {
-    /// How often it was restarted.
     pub restart_count: u32,
-    /// Crash-loop back-off, when it is in one.
     pub back_off: Option<BackOff>,
 }
 
@@ -76,7 +72,6 @@ pub struct StoredContainerState {
 pub enum EventType {
     #[default]
     Normal,
-    /// A possible problem.
     Warning,
 }
 
@@ -110,16 +105,13 @@ pub struct EventKey {
     pub uid: String,
     /// `spec.containers{name}`, or empty for the whole object.
     pub field_path: String,
-    /// Normal or Warning.
     pub event_type: EventType,
     pub reason: String,
     pub message: String,
 }
 
-/// An event with its count.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoredEvent {
-    /// Object, reason, message.
     pub key: EventKey,
     pub count: u32,
     pub first: Timestamp,

@@ -18,7 +18,6 @@ use crate::model::objects::{ObjectKind, wire};
 use crate::model::source::{SourceObject, SourcePod, SourceSet};
 use crate::model::types::{PodSource, Timestamp};
 
-/// The phase of a source's rollout.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum RolloutPhase {
     /// The desired set is good: it started as a whole, or existed before rollouts were enabled.
@@ -123,7 +122,6 @@ pub(super) fn encode(source: PodSource, phase: &RolloutPhase) -> Result<Option<R
     Ok(Some(RolloutRow { parts_left: left, record: serde_json::to_vec(&record).map_err(failed)? }))
 }
 
-/// The phase of a row.
 pub(super) fn decode_row(
     row: RawRollout,
     mut read: impl FnMut(Value) -> Result<Pod, String>,

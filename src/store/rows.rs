@@ -12,9 +12,7 @@ use super::error::{Doing, StoreError};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnreadableRow {
     pub table: &'static str,
-    /// Its key, for the log.
     pub key: String,
-    /// What is wrong with it.
     pub message: String,
 }
 

@@ -126,7 +126,6 @@ const SHAPE: &[&str] = &[
 /// an existing table must. `agent upgrade` refuses a program that leaves no way back.
 pub(crate) const READABLE_BY: i64 = 3;
 
-/// The newest version this program knows.
 pub(crate) fn newest_version() -> i64 {
     i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX)
 }

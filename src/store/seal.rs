@@ -15,7 +15,6 @@ use sha2::{Digest, Sha256};
 use super::error::StoreError;
 use crate::codec::base64;
 
-/// Bytes of a key.
 pub(super) const KEY_BYTES: usize = 32;
 /// The `key_id` of a value that is stored in the clear.
 pub(crate) const PLAIN: &str = "";
@@ -49,7 +48,6 @@ impl std::fmt::Debug for StoreKey {
     }
 }
 
-/// A key and its name.
 #[derive(Clone)]
 pub struct SealingKey {
     key: LessSafeKey,
@@ -60,7 +58,6 @@ pub struct SealingKey {
     is_text: bool,
 }
 
-/// The content of a key file is not a valid key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "must hold a key of {KEY_BYTES} bytes as base64 or hex, for example from \"openssl rand -base64 32\", and nothing else"

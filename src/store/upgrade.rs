@@ -18,13 +18,11 @@ use crate::store::upgrade::rules::UpgradeRecord;
 pub(crate) const FILE_NAME: &str = "upgrade";
 const MODE: u32 = 0o600;
 
-/// The record's file.
 #[must_use]
 pub(crate) fn file(root_dir: &Path) -> PathBuf {
     root_dir.join(FILE_NAME)
 }
 
-/// The record, if it exists and can be read.
 #[must_use]
 pub(crate) fn read(root_dir: &Path) -> Option<UpgradeRecord> {
     UpgradeRecord::parse(&fs::read_to_string(file(root_dir)).ok()?)
@@ -43,9 +41,6 @@ pub(crate) fn write(root_dir: &Path, record: &UpgradeRecord) -> io::Result<()> {
 }
 
 /// SHA-256 of a file, in hex.
-///
-/// # Errors
-/// It cannot be read.
 pub(crate) fn digest(path: &Path) -> io::Result<String> {
     let (mut file, mut hasher, mut piece) = (File::open(path)?, Sha256::new(), vec![0; 64 << 10]);
     loop {

@@ -13,7 +13,6 @@ use super::flags::{Family, FlagTarget, find, known_names};
 use super::suggest::nearest;
 use super::value::ValueKind;
 
-/// A flag as it was given.
 #[derive(Clone, Debug)]
 pub(super) struct Given {
     /// The last spelling used, normalised.
@@ -34,7 +33,6 @@ pub(super) struct Command {
     pub(super) after_bool: Option<String>,
 }
 
-/// A parsed argument vector.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Args {
     /// By the flag's canonical name.
@@ -47,7 +45,6 @@ pub(super) struct Args {
 }
 
 impl Args {
-    /// The value given for a flag.
     pub(super) fn value(&self, name: &str) -> Option<&Value> {
         self.given.get(name).map(|given| &given.value)
     }

@@ -11,10 +11,8 @@ use crate::model::api::decode::DecodeError;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The arguments do not parse.
     #[error("failed to parse kubelet flag: {0}")]
     Flag(FlagError),
-    /// The first positional argument is not a command.
     #[error("unknown command {name}{hint}")]
     UnknownCommand {
         name: String,
@@ -27,13 +25,11 @@ pub enum ConfigError {
     /// Invalid flags that are not fields of the file.
     #[error("failed to validate kubelet flags: {0}")]
     Flags(Findings),
-    /// `--config` names a directory.
     #[error(
         "failed to load kubelet config file, path: {path}, error: this is a directory; --config takes the \
          KubeletConfiguration file. For pod manifests use --manifest-dir {path}"
     )]
     ConfigIsDirectory { path: PathBuf },
-    /// The `--config` file.
     #[error("failed to load kubelet config file, path: {path}, error: {error}")]
     File { path: PathBuf, error: FileError },
     /// The `--config-dir` directory or a file in it.
@@ -41,7 +37,6 @@ pub enum ConfigError {
         "failed to merge kubelet configs: failed to load kubelet drop-in config, path: {path}, error: {error}"
     )]
     DropIn { path: PathBuf, error: FileError },
-    /// The resolved configuration breaks rules.
     #[error("failed to validate kubelet configuration, error: {0}")]
     Configuration(Findings),
     /// `--runonce` or a related flag conflicts with another setting.
@@ -67,19 +62,16 @@ impl ConfigError {
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FlagError {
-    /// No flag of that name.
     #[error("unknown flag: --{flag}{hint}")]
     Unknown {
         flag: String,
         /// The nearest flag, if one is similar.
         hint: String,
     },
-    /// No short flag of that letter.
     #[error("unknown shorthand flag: '{flag}' in -{flag}")]
     UnknownShort { flag: char },
     #[error("flag needs an argument: --{flag}")]
     NoValue { flag: String },
-    /// The value does not fit.
     #[error("invalid argument {value:?} for \"--{flag}\" flag: {error}")]
     Value {
         flag: String,
@@ -87,7 +79,6 @@ pub enum FlagError {
         value: String,
         error: ValueError,
     },
-    /// Not UTF-8.
     #[error("argument {argument:?} is not UTF-8")]
     NotUtf8 {
         /// As far as it can be printed.
@@ -102,17 +93,14 @@ pub enum FlagError {
 pub enum FileError {
     #[error("{error}")]
     Read { error: std::io::Error },
-    /// It is too large to be a configuration.
     #[error("larger than {limit} bytes")]
     TooLarge { limit: u64 },
     #[error("the file is empty; expected apiVersion: {API_VERSION}, kind: {KIND}")]
     Empty,
-    /// More than one document.
     #[error("{count} YAML documents; a configuration file must have exactly one")]
     Documents { count: usize },
     #[error("{0}")]
     Yaml(YamlError),
-    /// The value has neither `apiVersion` nor `kind`.
     #[error("no apiVersion/kind; expected apiVersion: {API_VERSION}, kind: {KIND}")]
     NoKind,
     #[error("unknown apiVersion/kind {api_version}/{kind}; expected apiVersion: {API_VERSION}, kind: {KIND}")]
@@ -130,7 +118,6 @@ pub enum FileError {
     /// A field of the wrong type.
     #[error("{0}")]
     Decode(DecodeError),
-    /// The directory tree is too deep or too large.
     #[error("more than {limit} files or directories")]
     TooMany { limit: usize },
 }
@@ -142,7 +129,6 @@ pub(in crate::agent) const KIND: &str = "KubeletConfiguration";
 /// A conflict of run-once with another setting.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RunOnceError {
-    /// With an API server.
     #[error("only pods of files and URLs are supported; remove --kubeconfig")]
     WithKubeconfig,
     #[error("the server is never started; remove --enable-server")]
@@ -151,17 +137,14 @@ pub enum RunOnceError {
     Wait { word: String },
     #[error("--runonce-timeout must be more than zero")]
     Timeout,
-    /// A related flag without `--runonce`.
     #[error("--{flag} needs --runonce")]
     Alone { flag: &'static str },
 }
 
-/// One broken rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigFinding {
     /// The field, as in the file, or `--flag`.
     pub field: String,
-    /// What is wrong and what would be valid.
     pub problem: String,
 }
 

@@ -13,7 +13,6 @@ use super::value::ValueKind;
 use crate::model::api::quantity::Quantity;
 use crate::model::duration::GoDuration;
 
-/// One setting of the configuration file.
 #[derive(Debug)]
 pub(super) struct SettingField {
     /// Dotted path in the file.

@@ -23,7 +23,6 @@ pub(super) enum Family {
     Cadvisor,
 }
 
-/// What run-once waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RunOnceWait {
     /// Until pods with `restartPolicy: Always` run, and the others have ended.

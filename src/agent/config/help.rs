@@ -52,7 +52,6 @@ pub(crate) const CLIENT_COMMANDS: &[(&str, &str)] = &[
     ("completion", "print a shell completion script for bash, zsh or fish"),
 ];
 
-/// The whole text.
 pub(super) fn text() -> String {
     let mut text = INTRODUCTION.to_owned();
     text.push_str("\nCommands (each has its own --help):\n");

@@ -28,7 +28,6 @@ pub(super) struct Loaded {
     pub(super) warnings: Vec<String>,
 }
 
-/// Reads the `--config` file.
 pub(super) fn config_file(path: &Path) -> Result<Loaded, ConfigError> {
     if path.is_dir() {
         return Err(ConfigError::ConfigIsDirectory { path: path.to_owned() });

@@ -31,7 +31,6 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// Whether the user set it.
     #[must_use]
     pub(in crate::agent) fn is_explicit(&self) -> bool {
         !matches!(self, Self::Default | Self::AgentDefault(_))
@@ -190,7 +189,6 @@ fn apply_flags(layered: &mut Layered, args: &Args) {
     }
 }
 
-/// The endpoint of the embedded runtime.
 pub(super) const EMBEDDED: &str = "embedded";
 
 /// The defaults that differ from the kubelet's, each only if the user has not set the field. Neither a file

@@ -17,9 +17,7 @@ use crate::model::ordered::Ordered as _;
 pub(super) enum ValueKind {
     /// `true`, `false`, `1`, `0`, `t`, `f`; bare means true.
     Bool,
-    /// A 32-bit integer.
     Int32,
-    /// A 64-bit integer.
     Int64,
     /// A verbosity: a 32-bit integer that is not negative.
     Level,

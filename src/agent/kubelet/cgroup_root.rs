@@ -15,9 +15,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 /// Claims it, if pod cgroups are created at all (`cgroupsPerQOS`).
-///
-/// # Errors
-/// Another agent holds it and does not exit.
 pub(super) async fn acquire(executor: Option<&ExecutorConfig>) -> Result<Option<ByteLock>, HeldError> {
     let Some(executor) = executor.filter(|executor| executor.layout.per_qos) else { return Ok(None) };
     let deadline = tokio::time::Instant::now() + PATIENCE;

@@ -93,14 +93,12 @@ pub(in crate::agent) struct NodeService<R> {
     /// `streamingConnectionIdleTimeout`.
     pub stream_idle_timeout: Duration,
     pub view: Rc<LoopView>,
-    /// Statuses of all pods.
     pub statuses: Rc<StatusManager>,
     pub events: EventRecorder,
     /// Sources whose empty answers can be confirmed.
     pub accepts: BTreeMap<PodSource, mpsc::Sender<Accept>>,
     pub runtime: Rc<R>,
     pub stats: Rc<Stats>,
-    /// Sends edits to the loop.
     pub editor: Editor,
 }
 

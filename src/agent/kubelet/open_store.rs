@@ -23,7 +23,6 @@ pub(in crate::agent) const CREDENTIAL: &str = "agent-store-key";
 /// The limit of the file; a key is far shorter.
 const MAX_KEY_FILE_BYTES: u64 = 4096;
 
-/// A key file without a valid key.
 #[derive(Debug, thiserror::Error)]
 enum KeyError {
     #[error("read the store key {path:?}: {source}; provide the key and restart the agent")]

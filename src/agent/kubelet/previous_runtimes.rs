@@ -42,7 +42,6 @@ const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// A killed process needs a moment to leave its cgroup.
 const KILL_PAUSE: Duration = Duration::from_millis(100);
 
-/// How runtimes are reached.
 pub(crate) struct RuntimesConfig {
     /// The current one: `containerRuntimeEndpoint`.
     pub(crate) endpoint: String,
@@ -111,7 +110,6 @@ fn real_path(endpoint: &str) -> PathBuf {
     whole.or_else(by_parent).unwrap_or_else(|| path.to_owned())
 }
 
-/// The result of clearing a runtime.
 #[derive(Debug, Default)]
 pub(crate) struct Cleared {
     /// Pods that were stopped and removed.

@@ -30,12 +30,9 @@ use crate::serve::server::report::{
 /// Facts that are constant during the life of the process.
 #[derive(Clone, Debug, Default)]
 pub struct Identity {
-    /// Release of the agent.
     pub version: String,
     pub node_name: String,
-    /// When the process started.
     pub started_at: Timestamp,
-    /// The runtime's endpoint.
     pub endpoint: String,
     pub store_path: String,
     /// The path or URL of each source.
@@ -136,7 +133,6 @@ impl LoopView {
         (state.runtime_up == Some(false)).then(|| state.runtime.message.clone())
     }
 
-    /// The state of each source.
     #[must_use]
     pub fn sources(&self) -> BTreeMap<PodSource, SourceView> {
         self.state.borrow().sources.clone()
@@ -156,7 +152,6 @@ impl LoopView {
         }
     }
 
-    /// Records that a client has been served.
     pub(super) fn set_served(&self) {
         self.served.notify_one();
     }
@@ -177,7 +172,6 @@ impl LoopView {
         }
     }
 
-    /// The problems of images, from now on.
     pub(super) fn set_image_problems(&self, problems: ImageProblems) {
         self.state.borrow_mut().image_problems = problems;
     }
@@ -242,7 +236,6 @@ impl LoopView {
         self.changed();
     }
 
-    /// The runtime's features, once it has reported them.
     #[must_use]
     pub(crate) fn features(&self) -> Option<RuntimeStatus> {
         self.state.borrow().features.clone()
@@ -254,7 +247,6 @@ impl LoopView {
         self.state.borrow().runtime.clone()
     }
 
-    /// The directory of claims.
     #[must_use]
     pub(crate) fn volumes_dir(&self) -> &Path {
         &self.identity.volumes_dir
@@ -301,7 +293,6 @@ impl LoopView {
         self.version.send_modify(|version| *version += 1);
     }
 
-    /// The whole status at this moment.
     #[must_use]
     pub fn report(
         &self,

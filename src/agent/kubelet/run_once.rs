@@ -26,7 +26,6 @@ use crate::runtime::Runtime;
 /// A pod that has been running this long has started: a program that fails at once has failed by then.
 const SETTLE: Duration = Duration::from_millis(500);
 
-/// The condition to wait for, and the time limit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RunOnceConfig {
     /// `--runonce-timeout`.

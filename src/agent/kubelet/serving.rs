@@ -27,20 +27,16 @@ use crate::serve::server::tls::{Source, Tls, TlsError, TlsSettings};
 pub enum ServingError {
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// The node's certificates.
     #[error(transparent)]
     Pki(#[from] PkiError),
-    /// The serving certificate.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// The CA or token file.
     #[error("{setting}")]
     Identity {
         /// The setting that names the file.
         setting: &'static str,
         source: IdentityError,
     },
-    /// Webhooks need an API server, which this version does not support.
     #[error("{setting} requires an API server, which this version does not support: set {instead}")]
     NoApiServer {
         setting: &'static str,

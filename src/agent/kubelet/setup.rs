@@ -80,7 +80,6 @@ pub struct DaemonEnvironment {
     pub credentials_directory: Option<PathBuf>,
 }
 
-/// The agent cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
     #[error(transparent)]
@@ -96,10 +95,8 @@ pub enum SetupError {
     CgroupRoot(#[from] HeldError),
     #[error(transparent)]
     Lock(#[from] lock::LockError),
-    /// The thread that waits for the lock file.
     #[error("start the thread that waits for the lock file")]
     Thread(#[source] std::io::Error),
-    /// A directory the agent needs.
     #[error("create directory {path:?}")]
     Directory {
         path: PathBuf,
@@ -122,13 +119,10 @@ pub enum SetupError {
     /// Signal handlers or the runtime.
     #[error("install signal handlers")]
     Signals(#[source] std::io::Error),
-    /// The local API's socket.
     #[error("listen on the agent socket")]
     Listen(#[source] server::BindError),
-    /// The API's servers.
     #[error(transparent)]
     Serving(#[from] ServingError),
-    /// Watching the lock file.
     #[error("watch the lock file")]
     Contention(#[source] InotifyError),
 }
@@ -136,9 +130,7 @@ pub enum SetupError {
 /// The reason for an end without an error.
 #[derive(Debug)]
 pub enum Finished {
-    /// Shutdown was requested.
     Stopped,
-    /// `--runonce` has finished.
     RunOnce(RunOnceOutcome),
 }
 

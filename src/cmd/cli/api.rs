@@ -38,7 +38,6 @@ pub(super) fn listed() -> impl Iterator<Item = &'static Resource> {
     first.filter(|resource| resource.verbs.contains(&Verb::List))
 }
 
-/// The path of a collection, or of one object.
 pub(super) fn path(resource: &Resource, namespace: Option<&str>, name: Option<&str>) -> String {
     let mut path = String::from(if resource.group.is_empty() { "/api/" } else { "/apis/" });
     path += &group_version(resource.group, resource.version);
@@ -82,7 +81,6 @@ pub(super) fn of_kind(api_version: &str, kind: &str) -> Option<&'static Resource
     })
 }
 
-/// The API's answer to a change.
 pub(super) struct Reply {
     pub code: u16,
     /// The object, or a `Status`.

@@ -35,7 +35,6 @@ Exit status: 0 on success, 1 if an object was not applied, 2 for bad usage.
 
 /// Media type of a server-side apply.
 const APPLY: &str = "application/apply-patch+yaml";
-/// The field manager's name.
 pub(super) const MANAGER: &str = "agent";
 
 struct ApplyArgs {

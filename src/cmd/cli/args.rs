@@ -9,7 +9,6 @@ use lexopt::Arg;
 
 use crate::model::duration::GoDuration;
 
-/// The kubelet's default root directory.
 pub(super) const DEFAULT_ROOT_DIR: &str = "/var/lib/kubelet";
 
 /// The options with the same meaning in every command.
@@ -86,7 +85,6 @@ impl Common {
     }
 }
 
-/// The parsed arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CliOptions {
     pub socket: PathBuf,
@@ -113,7 +111,6 @@ pub(super) struct CliOptions {
     pub words: Vec<String>,
 }
 
-/// The output format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum OutputFormat {
     #[default]
@@ -122,53 +119,40 @@ pub(super) enum OutputFormat {
     Json,
     Yaml,
     Name,
-    /// By a template.
     JsonPath,
 }
 
-/// The command line is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum UsageError {
-    /// No such command.
     #[error("unknown command {name:?}")]
     UnknownCommand { name: String },
-    /// An option that is unknown or lacks its value.
     #[error("{message}")]
     Option {
         /// The parser's message.
         message: String,
     },
-    /// An output format that this command does not support.
     #[error("unknown output format {given:?}: use one of {allowed}")]
     Output {
         given: String,
         /// The supported ones.
         allowed: &'static str,
     },
-    /// Not one of these, nor a short name.
     #[error(
         "unknown resource type {given:?}: use pods, nodes, configmaps, secrets or persistentvolumeclaims (pvc)"
     )]
     Resource { given: String },
-    /// The API has no such resource.
     #[error("the server doesn't have a resource type {given:?}: use one of {}", crate::cmd::cli::resources())]
     Unknown { given: String },
-    /// `get` without a resource.
     #[error("missing resource type: agent get {}", crate::cmd::cli::resources())]
     NoResource,
-    /// `describe` without an argument.
     #[error("missing resource type: agent describe pod|node|configmap|secret|pvc|namespace NAME")]
     NothingToDescribe,
-    /// `delete` without an argument.
     #[error("nothing to delete: agent delete pod NAME, or agent delete -f FILE")]
     NothingToDelete,
-    /// `delete --yes` of something other than claims.
     #[error("--yes deletes the data of claims (pvc) only: omit it to delete {given:?}")]
     NoData { given: String },
-    /// An argument too many.
     #[error("unexpected argument {given:?}")]
     Unexpected { given: String },
-    /// A name in all namespaces.
     #[error("a resource cannot be retrieved by name across all namespaces: use --namespace")]
     NameInAllNamespaces,
 }

@@ -40,16 +40,12 @@ pub(crate) enum ClientError {
     /// The peer does not speak HTTP as expected.
     #[error("send the request to {}", path.display())]
     Http { path: PathBuf, source: hyper::Error },
-    /// It took too long.
     #[error("the agent did not answer on {} within {} seconds", path.display(), TIMEOUT.as_secs())]
     Timeout { path: PathBuf },
-    /// The answer is not a report.
     #[error("the agent on {} responded with status {code}", path.display())]
     Refused { path: PathBuf, code: StatusCode },
-    /// The body was truncated or is too long.
     #[error("read the response from {}: {message}", path.display())]
     Body { path: PathBuf, message: String },
-    /// The answer is not JSON.
     #[error("the response from {} is not JSON", path.display())]
     Json { path: PathBuf, source: serde_json::Error },
     /// The answer has a different shape: the agent is of another release.
@@ -57,7 +53,6 @@ pub(crate) enum ClientError {
     Decode { path: PathBuf, source: DecodeError },
 }
 
-/// Requests a status report.
 pub(crate) async fn fetch_report(path: &Path, detail: ObjectDetail) -> Result<AgentReport, ClientError> {
     let resource = match detail.as_query() {
         "" => "/agent/v1/status".to_owned(),
@@ -82,7 +77,6 @@ async fn fetch(path: &Path, resource: &str) -> Result<Bytes, ClientError> {
     Ok(answer.body)
 }
 
-/// A complete response.
 pub(super) struct ClientResponse {
     pub code: StatusCode,
     /// Texts of `Warning` headers.

@@ -40,14 +40,12 @@ Exit status: 0 on success, 1 if something could not be copied, 2 for bad usage.
 
 /// Bytes of one block of an archive.
 const BLOCK: usize = 512;
-/// The size of a read.
 const PIECE: usize = 32 * 1024;
 /// The most chunks queued between the threads.
 const WAITING: usize = 4;
 /// The longest error output of a program in the container, in bytes.
 const MAX_WORDS: usize = 4096;
 
-/// One end of a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum CopyEnd {
     Local(PathBuf),

@@ -28,9 +28,6 @@ pub(super) struct Named {
 
 /// Reads all `-f` arguments; objects are in the order of the files. `namespace` is that of the command line,
 /// if given. An invalid object is an error in its place.
-///
-/// # Errors
-/// A file cannot be read, or is neither YAML nor JSON.
 pub(super) fn read(
     given: &[PathBuf],
     namespace: Option<&str>,

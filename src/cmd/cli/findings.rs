@@ -17,10 +17,8 @@ const EVENT_AGE: Duration = Duration::from_secs(600);
 /// Warnings about a pod that starts nevertheless: they never explain why one waits.
 const HARMLESS: [&str; 3] = ["MissingClusterDNS", "DNSConfigForming", "FieldIgnored"];
 
-/// A problem for the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Finding {
-    /// The object with the problem.
     pub subject: String,
     pub message: String,
 }

@@ -38,7 +38,6 @@ struct ForwardArgs {
     ports: Vec<(Local, String)>,
 }
 
-/// The local port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Local {
     Same,

@@ -18,7 +18,6 @@ use crate::runtime::embedded::images::{Image, ImageError, ImageStore, normalise_
 use crate::runtime::embedded::layout::Layout;
 use crate::runtime::embedded::registry::PullError;
 
-/// The default directory of the embedded runtime's records.
 const DEFAULT_STATE_DIR: &str = "/run/agent/runtime";
 /// The longest record of a container, in bytes.
 const MAX_RECORD: usize = 4 * 1024 * 1024;
@@ -65,10 +64,8 @@ pub(super) enum ImageCommandError {
         #[source]
         source: ImageError,
     },
-    /// An error of the store.
     #[error(transparent)]
     Store(#[from] ImageError),
-    /// Containers use the image's layers.
     #[error("image {image:?} is used by a container: remove its pod first, or use --force")]
     InUse { image: String },
     /// A damaged record: its container may use any image.
@@ -78,7 +75,6 @@ pub(super) enum ImageCommandError {
         if *can_force { ", or use --force" } else { "" }
     )]
     Unreadable { path: PathBuf, can_force: bool },
-    /// It cannot be determined which images are in use.
     #[error("determine which images are used: read {path:?}")]
     Records {
         path: PathBuf,
@@ -87,7 +83,6 @@ pub(super) enum ImageCommandError {
     },
     #[error(transparent)]
     Pull(#[from] PullError),
-    /// The file of the user name and password.
     #[error("read credentials from {path:?}")]
     Credentials {
         path: PathBuf,
@@ -403,7 +398,6 @@ fn inspect(options: &ImageOptions, environment: &mut Environment<'_>) -> Result<
     Ok(code)
 }
 
-/// The images in use.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Used {
     ids: Vec<String>,

@@ -12,7 +12,6 @@ use serde_json::Value;
 /// The maximum nesting; templates are typed by hand.
 const DEEPEST: usize = 32;
 
-/// A parsed template.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Template(Vec<Part>);
 
@@ -64,9 +63,6 @@ enum Comparison {
 
 impl Template {
     /// Parses a template. As in kubectl, one without braces is one expression, and the first dot is optional.
-    ///
-    /// # Errors
-    /// What is wrong, and where.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let braced = match text {
             _ if text.contains('{') => text.to_owned(),
@@ -78,7 +74,6 @@ impl Template {
         Ok(Self(parts))
     }
 
-    /// Evaluates the template for an object.
     pub(super) fn render(&self, object: &Value) -> String {
         let mut text = String::new();
         render(&self.0, object, object, &mut text);

@@ -55,7 +55,6 @@ struct LogsArgs {
     prefix: bool,
     follow: bool,
     at_once: usize,
-    /// The parameters of the API.
     parameters: Vec<(&'static str, String)>,
 }
 
@@ -135,7 +134,6 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
 
 struct Log {
     resource: String,
-    /// Printed before each line.
     prefix: String,
 }
 
@@ -289,7 +287,6 @@ impl Lines {
         Self { prefix, begun: Vec::new() }
     }
 
-    /// The lines that this chunk completes.
     fn complete_lines(&mut self, piece: &[u8]) -> Vec<u8> {
         self.begun.extend_from_slice(piece);
         let end = self.begun.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);

@@ -2,7 +2,6 @@
 //!
 //! Owns spacing.
 
-/// Spaces between columns.
 const GAP: usize = 3;
 
 /// Formats rows of equal length; the last column is not padded. Control characters are shown as `?`: a name
@@ -17,13 +16,11 @@ pub(super) fn render_painted(rows: &[Vec<String>], colour: bool) -> String {
     render_on(rows, &mut Vec::new(), &paint)
 }
 
-/// The coloured columns.
 #[derive(Default)]
 pub(super) struct Paint {
     columns: Vec<Option<Role>>,
 }
 
-/// The meaning of such a column.
 #[derive(Clone, Copy)]
 enum Role {
     /// `1/2`.

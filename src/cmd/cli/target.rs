@@ -16,7 +16,6 @@ use crate::serve::server::{AgentReport, ObjectDetail};
 
 const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 
-/// A pod of this agent.
 pub(super) struct FoundPod {
     pod: Pod,
     manifest: Option<Manifest>,

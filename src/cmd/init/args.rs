@@ -11,7 +11,6 @@ use super::preflight::Ignored;
 /// Names of a command's phases, each with a line of help.
 pub(super) type Phases = Vec<(&'static str, &'static str)>;
 
-/// The command line is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum UsageError {
     #[error("{0}")]
@@ -24,7 +23,6 @@ pub(crate) enum UsageError {
     Unexpected(String),
 }
 
-/// The parsed arguments.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct InitOptions {
     /// Of `init phase NAME`, `reset phase NAME`.
@@ -117,7 +115,6 @@ Options:
 Phases, in this order:
 ";
 
-/// The text of `--help`.
 pub(super) fn help(command: &str, phases: &Phases) -> String {
     let text = match command {
         "preflight" => return PREFLIGHT.to_owned(),
@@ -216,7 +213,6 @@ impl InitOptions {
         }
     }
 
-    /// Whether this phase is to be run.
     pub(super) fn has_phase(&self, name: &str) -> bool {
         match &self.phase {
             Some(only) => only == name,

@@ -28,7 +28,6 @@ pub(in crate::cmd) struct ProbedMachine {
     /// `/`, or a directory that imitates one.
     pub root: PathBuf,
     pub uid: u32,
-    /// The clock's time.
     pub now: Timestamp,
     /// CPUs this process may use.
     pub cpus: usize,
@@ -39,7 +38,6 @@ pub(in crate::cmd) struct ProbedMachine {
 #[derive(Clone, Debug, Default)]
 pub(in crate::cmd) struct MachineFacts {
     pub uid: u32,
-    /// The clock's time.
     pub now: Option<Timestamp>,
     /// CPUs this process may use.
     pub cpus: usize,
@@ -47,7 +45,6 @@ pub(in crate::cmd) struct MachineFacts {
     pub proxies: Vec<(String, String)>,
     /// The same for the service, from its environment file.
     pub service_environment: String,
-    /// The kernel's host name.
     pub hostname: String,
     /// `MemTotal`, bytes.
     pub memory: u64,
@@ -59,14 +56,12 @@ pub(in crate::cmd) struct MachineFacts {
     pub modules: Vec<String>,
     /// `/proc/filesystems`.
     pub file_systems: Vec<String>,
-    /// The kernel's command line.
     pub command_line: String,
     /// The board's model; empty on most PCs.
     pub model: String,
     /// The file that holds the kernel's command line, on boards that have one.
     pub command_line_file: Option<&'static str>,
     pub cgroups: Cgroups,
-    /// The swap files and devices.
     pub swaps: Vec<Swap>,
     /// Real-time clocks, which keep time without power.
     pub rtcs: Vec<String>,
@@ -84,7 +79,6 @@ pub(in crate::cmd) struct MachineFacts {
     pub rotational: BTreeMap<String, bool>,
     /// Listening TCP sockets.
     pub listeners: Vec<Listener>,
-    /// Services by name.
     pub services: BTreeMap<&'static str, Service>,
     /// Names of processes, with one process id of each.
     pub processes: BTreeMap<String, u32>,
@@ -103,7 +97,6 @@ pub(in crate::cmd) struct MachineFacts {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::cmd) enum Cgroups {
-    /// No cgroup file system at all.
     #[default]
     None,
     /// A unified hierarchy, with these controllers.
@@ -140,18 +133,14 @@ pub(crate) struct Route {
     /// The outgoing interface.
     pub link: String,
     pub network: IpAddr,
-    /// The length of the network's prefix.
     pub prefix: u8,
-    /// Through a gateway.
     pub by_gateway: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum InitSystem {
     Systemd,
-    /// OpenRC is installed.
     OpenRc,
-    /// An unknown init system.
     #[default]
     Other,
 }

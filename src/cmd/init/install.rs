@@ -55,7 +55,6 @@ pub(super) fn directories() -> Vec<(PathBuf, u32)> {
     once.into_iter().chain(TMPFILES.lines().filter_map(line)).collect()
 }
 
-/// The default configuration.
 pub(super) fn configuration(endpoint: Option<&str>) -> String {
     let runtime = match endpoint {
         Some(endpoint) => format!("containerRuntimeEndpoint: {endpoint}\n"),

@@ -91,7 +91,6 @@ struct InitRun<'a, 'b> {
     named: BTreeSet<PathBuf>,
 }
 
-/// Runs the requested phases.
 pub(super) fn run(session: &mut InitSession<'_>, options: &InitOptions) -> Result<(), InitError> {
     let resolved = resolve(options)?;
     let read = |file: &PathBuf| {

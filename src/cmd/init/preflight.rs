@@ -27,7 +27,6 @@ mod tests;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::cmd) enum Severity {
-    /// The check passed.
     Ok,
     /// Not checked, or nothing to check.
     Skipped,
@@ -36,13 +35,11 @@ pub(in crate::cmd) enum Severity {
     Error,
 }
 
-/// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::cmd) struct PreflightFinding {
     /// The name for `--ignore-preflight-errors`.
     pub name: String,
     pub severity: Severity,
-    /// The observed state.
     pub seen: String,
     pub required: String,
     /// What is wrong; empty if nothing is.
@@ -65,7 +62,6 @@ impl PreflightFinding {
         }
     }
 
-    /// A passed check.
     #[must_use]
     pub(in crate::cmd) fn ok(name: &str, seen: impl Into<String>) -> Self {
         Self::new(Severity::Ok, name, seen, "")
@@ -81,34 +77,29 @@ impl PreflightFinding {
         Self::new(Severity::Warning, name, seen, message)
     }
 
-    /// A failed check.
     #[must_use]
     pub(in crate::cmd) fn error(name: &str, seen: impl Into<String>, message: impl Into<String>) -> Self {
         Self::new(Severity::Error, name, seen, message)
     }
 
-    /// Sets the required state.
     #[must_use]
     pub(in crate::cmd) fn required(mut self, wanted: impl Into<String>) -> Self {
         self.required = wanted.into();
         self
     }
 
-    /// Sets the remedy.
     #[must_use]
     pub(in crate::cmd) fn fix(mut self, fix: impl Into<String>) -> Self {
         self.fix = fix.into();
         self
     }
 
-    /// Adds a command of the remedy.
     #[must_use]
     pub(in crate::cmd) fn command(mut self, command: impl Into<String>) -> Self {
         self.commands.push(command.into());
         self
     }
 
-    /// The finding in human-readable form.
     #[must_use]
     pub(in crate::cmd) fn text(&self) -> String {
         let word = match self.severity {
@@ -145,7 +136,6 @@ impl PreflightFinding {
     }
 }
 
-/// A port that the agent will listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::cmd) struct WantedPort {
     pub address: IpAddr,
@@ -170,7 +160,6 @@ pub(in crate::cmd) struct Purpose {
     pub ports: Vec<WantedPort>,
     /// A control plane is to run here too: kubeadm's minimums apply.
     pub control_plane: bool,
-    /// The embedded runtime is configured.
     pub is_embedded: bool,
     /// The pod subnets; none with another runtime.
     pub subnets: Vec<Subnet>,
@@ -183,7 +172,6 @@ pub(in crate::cmd) struct Purpose {
 const CONTROL_PLANE_PORTS: [u16; 5] = [6443, 10259, 10257, 2379, 2380];
 
 impl Purpose {
-    /// The purpose according to the configuration.
     #[must_use]
     pub(in crate::cmd) fn of(resolved: &Resolved, control_plane: bool) -> Self {
         let kubelet = &resolved.kubelet;

@@ -73,7 +73,6 @@ struct ResetRun<'a, 'b> {
     failed: Vec<String>,
 }
 
-/// Runs the requested phases.
 pub(super) fn run(session: &mut InitSession<'_>, options: &InitOptions) -> Result<(), InitError> {
     let resolved = match resolve(options) {
         Ok(resolved) => resolved,

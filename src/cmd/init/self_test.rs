@@ -53,7 +53,6 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// kubeadm's timeout for a runtime's socket.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// Tests the configured runtime.
 #[must_use]
 pub(super) fn run(
     endpoint: &str,
@@ -148,7 +147,6 @@ fn external(endpoint: &str) -> PreflightFinding {
     }
 }
 
-/// The directories and the cgroup of the test.
 struct Workspace {
     /// Beside the root directory.
     data: PathBuf,
@@ -193,7 +191,6 @@ impl Workspace {
         let _ = rt::run(gone);
     }
 
-    /// Removes everything that exists.
     fn remove(&self) {
         for point in mount::mount_points().unwrap_or_default().iter().rev() {
             if point.starts_with(&self.data) || point.starts_with(&self.state) {

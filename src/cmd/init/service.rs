@@ -18,7 +18,6 @@ use crate::platform::sys::command;
 const PATIENCE: Duration = Duration::from_secs(120);
 const LONGEST_ANSWER: u64 = 4096;
 
-/// The service of the agent on this system.
 #[derive(Debug)]
 pub(super) struct Service {
     /// The unit or script; `None` when a package has installed it.
@@ -60,7 +59,6 @@ pub(super) fn program(options: &InitOptions) -> PathBuf {
     if is_packaged(options) { PACKAGED.into() } else { COPIED.into() }
 }
 
-/// Whether a package has installed the program.
 pub(super) fn is_packaged(options: &InitOptions) -> bool {
     options.rooted(PACKAGED).exists()
 }
@@ -118,10 +116,7 @@ pub(super) fn log_hint(system: InitSystem) -> &'static str {
     }
 }
 
-/// Runs the commands.
-///
-/// # Errors
-/// The message of the first that fails.
+/// Runs the commands up to the first that fails; the error is its message.
 pub(super) fn call(system: InitSystem, commands: &[&[&str]]) -> Result<(), InitError> {
     let hint = log_hint(system);
     for words in commands {

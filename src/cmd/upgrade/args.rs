@@ -48,12 +48,10 @@ Options:
 Exit status: 0 on success, 1 if refused or failed with nothing changed, 2 for bad usage, 3 if rolled back.
 ";
 
-/// The command line is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct UsageError(pub(super) String);
 
-/// The parsed arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct UpgradeOptions {
     /// A file, or one of the subcommands.

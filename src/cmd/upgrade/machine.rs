@@ -86,7 +86,6 @@ impl Machine {
         let _ = remove(&self.staged());
     }
 
-    /// The program that is in place.
     pub(super) fn in_place(&mut self) -> InPlace {
         let Some(identity) = identity(self.program()) else { return InPlace::Missing };
         if let Some((known, found)) = self.found
@@ -126,7 +125,6 @@ impl Machine {
         })
     }
 
-    /// Writes the record to disk.
     pub(super) fn save_record(&self) -> Result<(), UpgradeError> {
         let failed =
             |source| UpgradeError::File { action: "write", path: records::file(&self.root_dir), source };

@@ -169,10 +169,7 @@ pub(super) fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Runs the commands, one after the other.
-///
-/// # Errors
-/// The message of the first that fails.
+/// Runs the commands up to the first that fails; the error is its message.
 pub(super) fn call(commands: &[&[&str]]) -> Result<(), String> {
     for words in commands {
         let Some((program, arguments)) = words.split_first() else { continue };

@@ -38,7 +38,6 @@ pub(super) fn default_pod_level(spec: &mut PodSpec) {
     spec.resources = Some(pod);
 }
 
-/// Whether a resource may be set at the pod level.
 pub(crate) fn is_pod_level(name: &str) -> bool {
     matches!(name, "cpu" | "memory") || name.starts_with("hugepages-")
 }

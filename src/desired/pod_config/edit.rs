@@ -86,7 +86,6 @@ impl Edited {
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum EditError {
-    /// The agent is shutting down.
     #[error("the agent is shutting down")]
     Ending,
     #[error("store the change: {0}")]

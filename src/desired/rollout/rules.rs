@@ -52,7 +52,6 @@ pub(crate) struct RolloutTimes {
     pub all_started: Option<Duration>,
 }
 
-/// The result of a check of a rollout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RolloutVerdict {
     /// The set stays.
@@ -61,7 +60,6 @@ pub(crate) enum RolloutVerdict {
     Wait(Option<Duration>),
     /// One part is used up; the next one begins.
     EndPart,
-    /// The rollout failed, for these reasons.
     RollBack(String),
 }
 

@@ -86,14 +86,12 @@ pub(crate) struct FileSource {
     watch_failed: bool,
 }
 
-/// The content of the configured path.
 enum Listing {
     /// The manifests of a directory, or the one file.
     Names(Scan),
     Unavailable(String),
 }
 
-/// A full scan in progress.
 struct Scan {
     names: BTreeSet<OsString>,
     /// The identity of the listed directory; none for a single file.

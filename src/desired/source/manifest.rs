@@ -65,7 +65,6 @@ pub struct ManifestNote {
     pub place: String,
     /// `metadata.name` of the object, where it can be read: its last good version is kept.
     pub name: Option<String>,
-    /// What is wrong and how to fix it.
     pub message: String,
 }
 

@@ -145,7 +145,6 @@ enum Body {
 }
 
 impl UrlSource {
-    /// A source without an answer yet.
     pub(crate) fn new(config: UrlConfig, remembered: Remembered, http: HttpClient, clock: Clock) -> Self {
         let location = shown_url(&config.url);
         let has_content = remembered.has_content();

@@ -24,7 +24,6 @@ pub struct Decoded<T> {
 pub struct DecodeError {
     /// Where, for example `spec.containers[0].ports[0].containerPort`.
     pub path: String,
-    /// What is wrong with the value there.
     pub message: String,
 }
 

@@ -11,7 +11,6 @@ use serde_json::Value;
 pub struct ManagedFields(Box<str>);
 
 impl ManagedFields {
-    /// Keeps a list of entries.
     #[must_use]
     pub fn new(entries: Vec<Value>) -> Self {
         if entries.is_empty() { Self::default() } else { Self(Value::Array(entries).to_string().into()) }
@@ -25,7 +24,6 @@ impl ManagedFields {
         }
     }
 
-    /// True when there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

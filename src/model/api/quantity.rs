@@ -29,7 +29,6 @@ pub struct Quantity {
     format: Format,
 }
 
-/// The text is not a quantity.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "quantity {text:?} must match '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$', for example 500m, 1.5 or 64Mi"
@@ -79,7 +78,6 @@ impl Quantity {
         self.nanos == 0
     }
 
-    /// True below zero.
     #[must_use]
     pub fn is_negative(self) -> bool {
         self.nanos < 0

@@ -131,7 +131,6 @@ impl Schema {
         Self { text, blocks }
     }
 
-    /// All of them.
     pub fn types(&self) -> impl Iterator<Item = Type<'_>> {
         (0..self.blocks.len()).map(|index| self.at(index))
     }

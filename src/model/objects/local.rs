@@ -17,7 +17,6 @@ use super::{
     ObjectKind, ObjectLookup, RuntimeClassSpec, wire,
 };
 
-/// An object and its resource version.
 #[derive(Clone, Debug)]
 pub struct VersionedObject {
     pub object: Rc<LocalObject>,
@@ -56,7 +55,6 @@ impl LocalObjects {
         }
     }
 
-    /// All objects, with their versions.
     #[must_use]
     pub(crate) fn all(&self) -> Vec<VersionedObject> {
         self.objects.borrow().values().cloned().collect()

@@ -14,7 +14,6 @@ use crate::model::ordered::Sortable as _;
 use crate::node::usage::{FileSystem, PodUse};
 use crate::pod::resources::{is_critical, pod_requests, priority};
 
-/// Where things are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Disks {
     /// Images have a disk of their own.

@@ -55,7 +55,6 @@ impl Signal {
         }
     }
 
-    /// The node's pressure condition.
     #[must_use]
     pub(crate) fn pressure(self) -> Pressure {
         match self {
@@ -96,7 +95,6 @@ impl Threshold {
     }
 }
 
-/// The configured texts, by signal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ThresholdTexts {
     /// `evictionHard`.

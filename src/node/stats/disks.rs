@@ -48,7 +48,6 @@ enum Measure {
     Remote(PathBuf),
 }
 
-/// A volume that can be measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Measurable {
     name: String,
@@ -116,7 +115,6 @@ impl DiskAnswer {
     }
 }
 
-/// See the module.
 #[derive(Default)]
 pub(super) struct Disks {
     answers: RefCell<BTreeMap<PathBuf, DiskAnswer>>,
@@ -294,7 +292,6 @@ impl Disks {
     }
 }
 
-/// Where to read from.
 pub(super) struct Places {
     /// On the node's file system.
     pub(super) root_dir: PathBuf,

@@ -11,7 +11,6 @@ use crate::runtime::embedded::network::bridge::is_veth_name;
 /// Of times in `/proc/stat`, whose unit is fixed whatever the kernel's own tick is.
 const NANOS_PER_TICK: u64 = 10_000_000;
 
-/// The machine as a whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Machine {
     /// CPU time and memory.

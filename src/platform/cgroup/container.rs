@@ -20,7 +20,6 @@ use crate::platform::sys::kill::kill_process;
 pub(crate) struct ContainerCgroup {
     /// Its directory in every hierarchy; a process has to enter all.
     pub dirs: Vec<PathBuf>,
-    /// What had to be left out.
     pub skipped: Vec<Skipped>,
 }
 

@@ -25,11 +25,8 @@ pub(crate) struct DeviceRule {
     pub major: Option<u32>,
     /// `None` for all.
     pub minor: Option<u32>,
-    /// May be read.
     pub read: bool,
-    /// May be written.
     pub write: bool,
-    /// May be made.
     pub mknod: bool,
 }
 

@@ -3,7 +3,6 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-/// One file of a cgroup and the value to write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ValueFile {
     pub(super) controller: &'static str,

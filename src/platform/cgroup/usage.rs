@@ -196,7 +196,6 @@ pub struct Pressure {
 /// Open files of the processes of a cgroup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Processes {
-    /// How many there are.
     pub count: u64,
     /// Their file descriptors; `None`: too many to count in passing.
     pub files: Option<u64>,

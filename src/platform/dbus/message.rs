@@ -161,7 +161,6 @@ pub(super) fn remaining_length(fixed: &[u8; FIXED]) -> Option<usize> {
     fields.checked_next_multiple_of(8)?.checked_add(body)
 }
 
-/// Reads a whole message.
 pub(super) fn parse(bytes: &[u8]) -> Option<Message> {
     let big = is_big(*bytes.first()?)?;
     let mut message = Message { is_signal: *bytes.get(1)? == SIGNAL, big, ..Message::default() };

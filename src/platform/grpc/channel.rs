@@ -65,9 +65,6 @@ impl Channel {
     }
 
     /// Over a connection that exists, for as long as it lives.
-    ///
-    /// # Errors
-    /// When the connection ends at once.
     pub(crate) async fn over(
         stream: TcpStream,
         authority: Authority,

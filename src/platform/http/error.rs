@@ -13,64 +13,49 @@ use super::Request;
 /// A request without an answer.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
-    /// The owner thread cannot be started.
     #[error("start the HTTP thread")]
     Thread {
         #[source]
         source: io::Error,
     },
-    /// The owner thread has ended.
     #[error("the HTTP thread has stopped")]
     Stopped,
-    /// Neither http nor https.
     #[error("{url}: the scheme must be http or https")]
     Scheme { url: String },
-    /// Not a URL, or a header that cannot be sent.
     #[error("{url}: not a valid request: {reason}; check the URL and the configured headers")]
     Invalid { url: String, reason: String },
-    /// A file of certificates cannot be read.
     #[error("read trusted certificates from {}", path.display())]
     ReadAuthorities {
         path: PathBuf,
         #[source]
         source: io::Error,
     },
-    /// A file of certificates is not PEM.
     #[error("parse trusted certificates in {}: {source:?}", path.display())]
     ParseAuthorities { path: PathBuf, source: pem::Error },
-    /// A certificate file without certificates.
     #[error("{} contains no PEM certificate", path.display())]
     EmptyAuthorities { path: PathBuf },
-    /// The client certificate or its key cannot be read.
     #[error("read the client certificate or key {}", path.display())]
     ReadKey {
         path: PathBuf,
         #[source]
         source: io::Error,
     },
-    /// A file without a usable private key.
     #[error("{} contains no PEM private key", path.display())]
     Key { path: PathBuf },
-    /// No bundle of authorities on this system.
     #[error("no trusted certificates on this system: install ca-certificates or set SSL_CERT_FILE")]
     NoAuthorities,
-    /// DNS does not know the host.
     #[error("{url}: cannot resolve the host name; check the name and the DNS servers in /etc/resolv.conf")]
     Resolve { url: String },
-    /// Nothing listens there.
     #[error("{url}: connection refused; is the server running on that port?")]
     Refused { url: String },
-    /// Connecting, sending or receiving failed.
     #[error("{url}: connection failed")]
     Connection {
         url: String,
         #[source]
         source: io::Error,
     },
-    /// The whole request took too long.
     #[error("{url}: no complete response within {seconds} s")]
     Timeout { url: String, seconds: u64 },
-    /// The transfer is too slow to finish.
     #[error(
         "{url}: only {bytes} bytes received in {seconds} s, less than the minimum of {least} bytes per second"
     )]
@@ -81,49 +66,37 @@ pub enum HttpError {
         seconds: u64,
         least: u64,
     },
-    /// A redirect loop, or nearly one.
     #[error("{url}: more than 10 redirects; check the server for a redirect loop")]
     TooManyRedirects { url: String },
     /// From https to http: the next hop could be read and changed on the way.
     #[error("{url}: redirect from https to unencrypted {target} not followed; serve it over https")]
     Downgrade { url: String, target: String },
-    /// The body passes the limit.
     #[error("{url}: the body is longer than the limit of {limit} bytes")]
     TooLong { url: String, limit: usize },
-    /// The connection ended before the body did.
     #[error("{url}: the connection was closed before the answer was complete")]
     Truncated { url: String },
-    /// Compressed although compression was not requested.
     #[error("{url}: the server sent content encoding {encoding:?}, which was not requested")]
     Encoded { url: String, encoding: String },
-    /// Either side refused the TLS handshake.
     #[error("{url}: TLS: {reason}")]
     Tls { url: String, reason: TlsError },
-    /// The proxy of the environment cannot be used.
     #[error(
         "{url}: the proxy did not connect: {reason}; check HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY"
     )]
     Proxy { url: String, reason: String },
-    /// The server's answer is not valid HTTP.
     #[error("{url}: not a valid HTTP response: {reason}")]
     Protocol { url: String, reason: String },
 }
 
-/// Why TLS failed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum TlsError {
-    /// Past its notAfter.
     #[error("the server's certificate has expired; renew it, or correct this machine's clock")]
     Expired,
-    /// Before its notBefore.
     #[error("the server's certificate is not valid yet; this machine's clock is probably behind")]
     NotYetValid,
-    /// Signed by an untrusted authority.
     #[error(
         "the server's certificate is signed by an unknown authority; add that authority to the trusted ones"
     )]
     UnknownIssuer,
-    /// For another host.
     #[error("the server's certificate is not for this host name")]
     WrongName,
     /// A CA certificate, used for a server: what `openssl req -x509` makes by default.
@@ -132,16 +105,12 @@ pub enum TlsError {
          with basicConstraints CA:FALSE"
     )]
     Authority,
-    /// Any other defect of the certificate.
     #[error("the server's certificate is not acceptable: {0:?}")]
     Certificate(CertificateError),
-    /// The server requires a client certificate.
     #[error("the server rejected the client certificate, or requires one and none is configured: {0:?}")]
     ClientRefused(AlertDescription),
-    /// The other side does not speak TLS.
     #[error("the server does not speak TLS on this port; is it an http:// URL?")]
     NotTls,
-    /// Any other failure of the handshake.
     #[error("{0}")]
     Handshake(String),
 }

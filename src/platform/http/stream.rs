@@ -21,26 +21,22 @@ const BUFFER_BYTES: usize = 32 * 1024;
 /// The longest body of a refusal that is read; a longer one is dropped.
 const MAX_REASON_BYTES: usize = 16 * 1024;
 
-/// How to reach one server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct StreamOptions {
     /// Trusted beside the system's authorities.
     pub ca_files: Vec<PathBuf>,
     pub client: Option<ClientFiles>,
-    /// Accept any server certificate.
     pub skip_verify: bool,
     /// For the DNS lookup and connecting.
     pub connect_timeout: Duration,
     /// The longest time without any data in either direction.
     pub stall_timeout: Duration,
-    /// The lowest accepted rate of a body.
     pub least_rate: Option<LeastRate>,
 }
 
 /// The minimum rate of a body, averaged over each window of waiting for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LeastRate {
-    /// A slower transfer is aborted.
     pub bytes_per_second: u64,
     /// Time spent waiting for the server; the time that the caller spends on the bytes does not count.
     pub window: Duration,
@@ -81,7 +77,6 @@ pub(crate) enum Method<'a> {
 
 /// An answer whose body has not been read yet.
 pub(crate) struct StreamingResponse {
-    /// 200, 307, 404.
     pub status: u16,
     headers: HeaderMap,
     body: ureq::BodyReader<'static>,

@@ -110,7 +110,6 @@ impl Trust {
         Ok(Self { roots, client })
     }
 
-    /// Reads the files.
     pub(in crate::platform) fn load(&self) -> Result<TlsConfig, HttpError> {
         let certificates = match &self.roots {
             Roots::None => Vec::new(),

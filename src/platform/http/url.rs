@@ -55,7 +55,6 @@ impl Url {
         Self::parse(&format!("{base}{directory}{location}"))
     }
 
-    /// True with TLS.
     #[must_use]
     pub(crate) fn is_encrypted(&self) -> bool {
         self.scheme == "https"

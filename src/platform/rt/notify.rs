@@ -19,10 +19,8 @@ pub struct Notifier {
 /// systemd's request cannot be fulfilled.
 #[derive(Debug, thiserror::Error)]
 pub enum NotifyError {
-    /// `WATCHDOG_USEC` is too small.
     #[error("watchdog interval {0:?} is too short: set WatchdogSec to more than 1s")]
     WatchdogTooShort(Duration),
-    /// `NOTIFY_SOCKET` is unreachable.
     #[error("connect to the notification socket {path}")]
     Connect {
         /// The variable's value.
@@ -83,9 +81,6 @@ impl Notifier {
 
 /// How often to send a keep-alive: half of systemd's watchdog timeout. `None` when it does not watch this
 /// process.
-///
-/// # Errors
-/// When the timeout is too short to meet.
 pub(crate) fn watchdog_interval(
     watchdog_usec: Option<&str>,
     watchdog_pid: Option<&str>,

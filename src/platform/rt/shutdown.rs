@@ -12,13 +12,11 @@ pub struct Shutdown {
     requested: watch::Receiver<bool>,
 }
 
-/// The side that requests the shutdown.
 #[derive(Clone, Debug)]
 pub struct ShutdownTrigger {
     requested: watch::Sender<bool>,
 }
 
-/// A pair of flag and trigger.
 #[must_use]
 pub fn channel() -> (ShutdownTrigger, Shutdown) {
     let (sender, receiver) = watch::channel(false);
@@ -26,7 +24,6 @@ pub fn channel() -> (ShutdownTrigger, Shutdown) {
 }
 
 impl ShutdownTrigger {
-    /// Requests the shutdown of all tasks.
     pub fn request(&self) {
         self.requested.send_replace(true);
     }

@@ -18,7 +18,6 @@ use nix::unistd::Pid;
 pub(crate) enum Side {
     /// The parent; the child's process id as this side sees it.
     Parent(i32),
-    /// The new one.
     Child,
 }
 

@@ -384,9 +384,6 @@ impl Procfs {
     }
 
     /// Writes a short text in one call, as the kernel's own files require.
-    ///
-    /// # Errors
-    /// As [`Procfs::open_file`], and the kernel's answer to the write.
     pub(crate) fn write(&self, path: &str, text: &str) -> io::Result<()> {
         use std::io::Write;
         self.writer(path)?.write_all(text.as_bytes())

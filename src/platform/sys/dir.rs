@@ -42,7 +42,6 @@ pub(crate) enum Mounts {
 pub(crate) struct RemoveError {
     /// The obstacle, relative to the directory.
     pub path: PathBuf,
-    /// The kernel's answer.
     pub source: io::Error,
 }
 
@@ -72,7 +71,6 @@ impl Handle {
         if self.metadata()?.is_symlink() { Err(Errno::ELOOP.into()) } else { Ok(self) }
     }
 
-    /// A second handle of the same file.
     pub(crate) fn duplicate(&self) -> io::Result<Self> {
         Ok(Self(self.0.try_clone()?))
     }

@@ -17,7 +17,6 @@ pub(crate) enum Readiness {
     HangUp,
 }
 
-/// The readiness of a descriptor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ready {
     /// The value given to [`Epoll::add`].

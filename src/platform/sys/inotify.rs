@@ -74,7 +74,6 @@ pub(crate) enum InotifyEvent {
     Overflow,
 }
 
-/// A call to inotify failed.
 #[derive(Debug, thiserror::Error)]
 pub enum InotifyError {
     /// `fs.inotify.max_user_instances` reached, or no inotify in this kernel.
@@ -87,7 +86,6 @@ pub enum InotifyError {
         #[source]
         source: io::Error,
     },
-    /// The descriptor cannot be polled or read.
     #[error("read inotify events")]
     Read(#[source] io::Error),
 }

@@ -59,7 +59,6 @@ impl MemoryStalls {
         Polled::urgent(OwnedFd::from(file)).map(Self)
     }
 
-    /// Waits for the next event.
     pub(crate) async fn next(&self) -> io::Result<()> {
         self.0.wait_urgent().await
     }

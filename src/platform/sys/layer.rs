@@ -36,7 +36,6 @@ pub(crate) enum SpecialNode {
     Fifo,
 }
 
-/// The kind of file behind a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LayerNodeKind {
     Absent,
@@ -175,9 +174,6 @@ impl LayerDir {
     /// Sets owner, mode, extended attributes and time of `name`, in the order in which none undoes another.
     /// An empty name is this directory. An attribute that the file system does not support is returned by
     /// name.
-    ///
-    /// # Errors
-    /// The kernel's answer, and the attribute concerned.
     pub(crate) fn set_attributes(
         &self,
         name: &OsStr,
@@ -278,7 +274,6 @@ pub(crate) fn has_extended(node: &super::dir::Handle, key: &str, value: &[u8]) -
 pub(crate) struct Free {
     /// Bytes available to unprivileged users.
     pub bytes: u64,
-    /// The total size in bytes.
     pub total_bytes: u64,
     /// Inodes; `u64::MAX` for file systems that make them as needed.
     pub inodes: u64,

@@ -71,7 +71,6 @@ pub(crate) fn address(text: &str) -> Option<IpAddr> {
     }
 }
 
-/// The ids of all processes.
 #[must_use]
 pub(crate) fn process_ids(root: &Path) -> Vec<u32> {
     let entries = fs::read_dir(root.join("proc")).into_iter().flatten().flatten();

@@ -10,7 +10,6 @@ use nix::libc;
 
 use crate::platform::sys::inotify::{InotifyError, Interest, Watcher};
 
-/// The lock could not be taken.
 #[derive(Debug, thiserror::Error)]
 #[error("unable to acquire file lock on {path:?}")]
 pub struct LockError {

@@ -15,9 +15,7 @@ use nix::mount::{MntFlags, MsFlags};
 /// The result of sharing mounts below a directory with containers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Sharing {
-    /// It is on a shared mount already.
     AlreadyShared,
-    /// It was made a shared mount.
     MadeShared,
     /// Something is mounted below, which a mount over it would hide.
     InUse(PathBuf),
@@ -187,9 +185,6 @@ pub fn mount_points() -> io::Result<Vec<PathBuf>> {
 
 /// Whether something is mounted exactly there. Does not access the mounted file system, so that no server can
 /// block it.
-///
-/// # Errors
-/// When procfs cannot be read, or the directory that holds `path` cannot be found.
 pub fn is_mount_point(path: &Path) -> io::Result<bool> {
     let real = match (path.parent(), path.file_name()) {
         (Some(parent), Some(name)) => parent.canonicalize()?.join(name),

@@ -10,7 +10,6 @@ use nix::libc;
 use nix::sched::CloneFlags;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
-/// A set of kinds of namespaces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Namespaces {
     pub mount: bool,
@@ -39,7 +38,6 @@ impl Namespaces {
         flags
     }
 
-    /// None at all.
     #[must_use]
     pub(crate) fn is_empty(self) -> bool {
         self == Self::default()
@@ -60,7 +58,6 @@ pub(crate) fn join(target: BorrowedFd<'_>, kinds: Namespaces) -> io::Result<()> 
     Ok(nix::sched::setns(target, kinds.flags())?)
 }
 
-/// Whether two descriptors refer to the same namespace.
 pub(crate) fn is_same(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> io::Result<bool> {
     let (one, other) = (nix::sys::stat::fstat(one)?, nix::sys::stat::fstat(other)?);
     Ok((one.st_dev, one.st_ino) == (other.st_dev, other.st_ino))
@@ -92,9 +89,6 @@ pub(crate) fn loopback_up() -> io::Result<()> {
 }
 
 /// Opens a namespace file such as `/proc/1/ns/pid`, and checks that it is one.
-///
-/// # Errors
-/// The kernel's answer, or that it is another file.
 pub(crate) fn open(path: &std::path::Path) -> io::Result<OwnedFd> {
     const NSFS_MAGIC: nix::sys::statfs::FsType = nix::sys::statfs::FsType(0x6e73_6673);
     let file = File::open(path)?;

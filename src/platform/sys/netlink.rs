@@ -42,10 +42,8 @@ const RECEIVE_BYTES: usize = 64 * 1024;
 /// More replies than any real machine has; it bounds the time spent.
 const MAX_REPLIES: usize = 200_000;
 
-/// The kernel refused the request.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NetlinkError {
-    /// The kernel's refusal, sometimes with a text.
     #[error("{what}{}", if .detail.is_empty() { String::new() } else { format!(": {detail}") })]
     Refused {
         what: String,
@@ -68,7 +66,6 @@ impl NetlinkError {
         }
     }
 
-    /// The object to create exists.
     #[must_use]
     pub(in crate::platform) fn is_exists(&self) -> bool {
         self.errno() == Errno::EEXIST as i32

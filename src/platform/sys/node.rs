@@ -8,7 +8,6 @@ use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// The host name the kernel has.
 pub(crate) fn hostname() -> std::io::Result<String> {
     let name = nix::unistd::gethostname()?;
     name.into_string()
@@ -141,7 +140,6 @@ pub struct FileSystemFacts {
     pub inodes_free: u64,
 }
 
-/// The file system that holds `path`.
 pub(crate) fn file_system(path: &Path) -> std::io::Result<FileSystemFacts> {
     let facts = nix::sys::statvfs::statvfs(path)?;
     #[allow(clippy::useless_conversion, reason = "32 bits on some architectures")]
@@ -248,7 +246,6 @@ pub(crate) fn user_id() -> u32 {
     nix::unistd::geteuid().as_raw()
 }
 
-/// True for uid 0.
 #[must_use]
 pub(crate) fn is_root() -> bool {
     nix::unistd::geteuid().is_root()

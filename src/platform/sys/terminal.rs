@@ -25,7 +25,6 @@ impl Terminal {
         Ok(Self(Rc::new(polled?)))
     }
 
-    /// Sets the terminal's size.
     pub(crate) fn resize(&self, columns: u16, rows: u16) -> io::Result<()> {
         resize_terminal(self.0.get_ref().as_fd(), columns, rows)
     }

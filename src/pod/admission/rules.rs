@@ -70,7 +70,6 @@ impl Rejection {
         status.reason == self.reason && status.message == format!("{REJECTED_PREFIX}{}", self.message)
     }
 
-    /// The reason of the event for this rejection.
     #[must_use]
     pub(in crate::pod) fn event_reason(&self) -> &str {
         if self.reason == UNSCHEDULABLE { FAILED_SCHEDULING } else { &self.reason }
@@ -100,9 +99,7 @@ pub struct NodeFacts {
     pub user_namespaces: Option<BTreeSet<String>>,
     /// The runtime honours `supplementalGroupsPolicy: Strict`; `None` until it has reported its features.
     pub supplemental_groups_policy: Option<bool>,
-    /// What the node is short of.
     pub pressure: BTreeSet<Pressure>,
-    /// The machine shuts down.
     pub is_shutting_down: bool,
     /// TCP ports that the agent itself serves.
     pub agent_ports: Vec<OwnPort>,
@@ -112,10 +109,8 @@ pub struct NodeFacts {
     pub taints: Vec<Taint>,
 }
 
-/// A TCP port of the agent's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnPort {
-    /// Where it listens.
     pub address: String,
     pub port: i32,
     pub setting: &'static str,

@@ -234,7 +234,6 @@ impl<R: Runtime> Executor<R> {
             .map_err(|(path, error)| format!("create {}: {error}", path.display()))
     }
 
-    /// Reports the DNS settings of the pod that were left out.
     pub(super) fn report_dns(&self, pod: &Pod, problems: &[DnsProblem]) {
         for problem in problems {
             self.pod_event(pod, EventType::Warning, problem.reason, &problem.message);
@@ -285,7 +284,6 @@ fn bind(container_path: &str, host_path: &Path) -> Mount {
     }
 }
 
-/// The files the container's variables come from.
 async fn read_env_files(pod: &Pod, container: &Container, volumes: &MountedVolumes) -> EnvFiles {
     let host_path = |volume: &String| Some(volumes.get(volume)?.host_path.clone());
     let wanted: Vec<_> = env_files(pod, container)

@@ -28,13 +28,11 @@ const USER_AGENT: &str = "kube-lifecycle/1.36";
 /// Upstream has no limit for a hook's request; the caller's wait bounds it.
 const HTTP_LIMIT: Duration = Duration::from_secs(24 * 3600);
 
-/// Runs hooks for all pods.
 pub(super) struct HookRunner<R> {
     runtime: Rc<R>,
     events: EventRecorder,
 }
 
-/// The container whose hook runs.
 #[derive(Clone)]
 pub(super) struct HookSite {
     pub(super) pod: PodRef,

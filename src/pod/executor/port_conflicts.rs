@@ -48,7 +48,6 @@ pub(crate) async fn port_conflicts(pods: &[Pod]) -> Vec<(String, String)> {
 }
 
 impl<R: Runtime> Executor<R> {
-    /// Warns of the ports that this pod has taken over.
     pub(super) async fn report_port_conflicts(&self, pod: &Pod, mappings: &[PortMapping]) {
         let mappings: Vec<_> = mappings.iter().filter(|mapping| mapping.host_port > 0).cloned().collect();
         // A pod on the node's network binds ports as any process does: it cannot bind one in use.

@@ -43,7 +43,6 @@ impl<R: Runtime> Executor<R> {
         answer.map_err(|error| failed(error.message.clone(), retry_after(&error)))
     }
 
-    /// Records the events of a resize.
     pub(in crate::pod) fn record_resize(&self, pod: &Pod, news: &ResizeNews) {
         let kind = if news.warning { EventType::Warning } else { EventType::Normal };
         self.pod_event(pod, kind, &news.reason, &news.message);

@@ -73,7 +73,6 @@ impl Grace {
         self.end.saturating_duration_since(Instant::now())
     }
 
-    /// Returns when the grace period was shortened.
     async fn shortened(&mut self) {
         if let Some(of_pod) = &mut self.of_pod
             && let Ok(earlier) = of_pod.wait_for(|of_pod| *of_pod < self.end).await
@@ -85,7 +84,6 @@ impl Grace {
     }
 }
 
-/// The stop of one container.
 struct Stopping<R> {
     runtime: Rc<R>,
     hooks: Rc<HookRunner<R>>,

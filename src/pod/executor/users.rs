@@ -25,19 +25,15 @@ const SUBORDINATE_IDS_TOOL: &str = "getsubids";
 /// The pod's user id range could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::pod) enum UserNamespaceError {
-    /// There is no range for it.
     #[error("create user namespace: {0}")]
     Allocate(RangeError),
     /// A pod's mapping file is invalid. The ids of its processes are unknown, so no pod gets a range.
     #[error("record pod mappings for existing pod {pod:?}: {error}")]
     Record { pod: String, error: RangeError },
-    /// The file system refused.
     #[error("{action} {path:?}")]
     File {
-        /// What was being done.
         action: &'static str,
         path: PathBuf,
-        /// The kernel's error.
         #[source]
         source: std::io::Error,
     },
@@ -46,13 +42,11 @@ pub(in crate::pod) enum UserNamespaceError {
 /// The node's share of ids could not be determined.
 #[derive(Debug, thiserror::Error)]
 pub enum ShareError {
-    /// It does not fit.
     #[error(transparent)]
     Ids(#[from] NodeIdsError),
     /// The tool failed; it may query a server that is not reachable now.
     #[error("error retrieving additional ids for user \"{KUBELET_USER}\": {0}")]
     Tool(String),
-    /// Users and groups differ.
     #[error("mismatched subuids and subgids for user \"{KUBELET_USER}\"")]
     Mismatch,
 }

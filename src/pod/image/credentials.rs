@@ -26,7 +26,6 @@ const DOCKERCFG_KEY: &str = ".dockercfg";
 /// Larger files are refused: Docker's configuration has a few kilobytes.
 const MAX_FILE_BYTES: u64 = 1024 * 1024;
 
-/// Where this node's credentials are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CredentialsConfig {
     /// The kubelet's root directory: its `config.json` and `.dockercfg` come first. Without one, no file is
@@ -74,7 +73,6 @@ pub(super) struct ImageCredentials {
     pub opens: Opened,
 }
 
-/// Finds credentials for images.
 pub(super) struct Credentials {
     config: CredentialsConfig,
     providers: Providers,

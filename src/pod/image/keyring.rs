@@ -66,9 +66,6 @@ impl Keyring {
     }
 
     /// Adds a `.dockercfg`: the entries without anything around them.
-    ///
-    /// # Errors
-    /// As [`Keyring::add_config_json`].
     pub(in crate::pod) fn add_dockercfg(&mut self, bytes: &[u8]) -> Result<(), String> {
         let config: OldConfig = from_json(bytes)?;
         self.add_entries(config.auths)

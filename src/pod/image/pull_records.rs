@@ -68,7 +68,6 @@ fn in_full(pattern: &str) -> String {
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct PullSecret {
-    /// Of which namespace.
     pub namespace: String,
     pub name: String,
     /// Distinguishes it from an earlier one of the same name; empty if there is no uid.
@@ -103,7 +102,6 @@ pub(in crate::pod) struct PullCredentials {
     pub node_pods_accessible: bool,
 }
 
-/// An image that was pulled.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct PulledRecord {
@@ -128,11 +126,9 @@ pub(in crate::pod) enum Opened {
 /// What is known of a present image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Known {
-    /// The agent did not pull it.
     Preloaded,
     /// The agent pulled it, or tried to, with unknown credentials.
     Pulled,
-    /// The agent pulled it.
     Recorded(PulledRecord),
 }
 

@@ -185,7 +185,6 @@ impl PullRecords {
         self.adopted.get_or_init(|| adopt).await;
     }
 
-    /// What is known of a present image.
     pub(super) async fn find(&self, image: &str, image_ref: &str) -> Known {
         let Some(files) = self.files.clone() else { return Known::Preloaded };
         let is_under_way = self.under_way.borrow().contains_key(image);
@@ -232,7 +231,6 @@ impl PullRecords {
         }
     }
 
-    /// Removes the intent of a failed pull.
     pub(super) async fn fail(&self, intent: Intent<'_>) {
         let Some(files) = self.files.clone() else { return };
         let _writer = self.writer.acquire().await;

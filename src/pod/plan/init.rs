@@ -11,7 +11,6 @@ use crate::pod::plan::StopContainer;
 use crate::pod::prober::rules::{ProbeKind, ProbeResults, failed_probe, has_started};
 use crate::pod::restart::restarts_after;
 
-/// The actions that init containers need.
 #[derive(Debug, Default)]
 pub(super) struct InitPlan<'a> {
     /// In order of the spec.
@@ -30,7 +29,6 @@ pub(super) struct InitStart<'a> {
     pub stop: Option<Stop<'a>>,
 }
 
-/// An instance to stop, and why.
 #[derive(Debug)]
 pub(super) struct Stop<'a> {
     pub record: &'a ObservedContainer,

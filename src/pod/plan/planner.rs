@@ -418,7 +418,6 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// The actions that regular containers need.
 #[derive(Default)]
 struct Regular<'a> {
     /// The flag means that its running instance is being killed for a failed probe.

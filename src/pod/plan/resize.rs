@@ -25,7 +25,6 @@ const RESIZABLE: [&str; 2] = ["memory", "cpu"];
 /// The resources that containers were given: at creation, or by a resize since.
 pub(crate) type Actuated = BTreeMap<ContainerId, ResourceRequirements>;
 
-/// A resize that cannot be done now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PendingResize {
     /// `Deferred` when there may be room later, `Infeasible` when there never will be.
@@ -251,11 +250,9 @@ pub(crate) struct ResizeView<'a> {
     pub allocated: &'a Pod,
     /// The resources that containers were given.
     pub actuated: &'a Actuated,
-    /// What could not be allocated.
     pub pending: Option<&'a PendingResize>,
     /// Why the last try to resize failed.
     pub error: Option<&'a str>,
-    /// The status before.
     pub previous: Option<&'a PodStatus>,
     pub now: Timestamp,
 }

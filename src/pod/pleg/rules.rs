@@ -43,7 +43,6 @@ enum PlegState {
     Absent,
 }
 
-/// What happened to one container or sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PlegEventKind {
     ContainerStarted,
@@ -66,7 +65,6 @@ pub(crate) struct PlegEvent {
 /// A pod with the agent's labels in the runtime that no source wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct OrphanPod {
-    /// Who it is.
     pub pod: PodRef,
     /// All its containers, live or not.
     pub containers: Vec<(ContainerId, ContainerName)>,

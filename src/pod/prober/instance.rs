@@ -175,7 +175,6 @@ impl Instance {
         }
     }
 
-    /// Ends all probes of the instance.
     pub(in crate::pod) fn stop_all(&mut self, queue: &mut Queue) {
         self.is_over = true;
         for entry in &mut self.probes {
@@ -185,14 +184,12 @@ impl Instance {
 }
 
 impl ScheduledProbe {
-    /// Puts the next run into the queue.
     pub(in crate::pod) fn schedule(&mut self, queue: &mut Queue, due: Instant) {
         self.unschedule(queue);
         self.phase = ProbePhase::Due(due);
         queue.insert((due, Rc::clone(&self.place)));
     }
 
-    /// Removes the next run from the queue.
     pub(in crate::pod) fn unschedule(&mut self, queue: &mut Queue) {
         if let ProbePhase::Due(due) = self.phase {
             queue.remove(&(due, Rc::clone(&self.place)));
@@ -220,7 +217,6 @@ impl ScheduledProbe {
     }
 }
 
-/// How often a probe runs.
 pub(super) fn period(probe: &Probe) -> Duration {
     Duration::from_secs(u64::try_from(probe.period_seconds).unwrap_or_default().max(1))
 }

@@ -29,7 +29,6 @@ pub(super) struct Sight<'a> {
     pub pod_ip: &'a str,
     pub now: Instant,
     pub wall: Timestamp,
-    /// When this process began.
     pub agent_since: Timestamp,
 }
 

@@ -62,11 +62,8 @@ pub(crate) enum ProbeResult {
 /// Published results of one container instance; `None` until a probe has one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct InstanceProbes {
-    /// Of the startup probe.
     pub startup: Option<ProbeResult>,
-    /// Of the readiness probe.
     pub readiness: Option<ProbeResult>,
-    /// Of the liveness probe.
     pub liveness: Option<ProbeResult>,
 }
 

@@ -46,7 +46,6 @@ pub(super) struct Ended {
     pub answer: ProbeOutcome,
 }
 
-/// The result of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ProbeOutcome {
     Success,

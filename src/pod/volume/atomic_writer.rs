@@ -25,15 +25,11 @@ const GROUP_DIR_MODE: u32 = 0o2550;
 /// Numbers tried for the name of a new directory: one is enough but for clocks that stand still.
 const ATTEMPTS: u32 = 1000;
 
-/// A step that failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{action} {path:?}")]
 pub(super) struct WriteError {
-    /// What was being done.
     pub action: &'static str,
-    /// On the node.
     pub path: PathBuf,
-    /// The kernel's error.
     #[source]
     pub source: io::Error,
 }

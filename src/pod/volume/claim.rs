@@ -65,17 +65,12 @@ impl Drop for Given<'_> {
     }
 }
 
-/// The request of a pod for a local volume.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LocalVolume<'a> {
     pub(super) name: &'a str,
-    /// Of the PersistentVolume.
     pub(super) volume: &'a str,
-    /// Where its data is.
     pub(super) source: &'a Path,
-    /// The group that its files get.
     pub(super) fs_group: Option<FsGroup>,
-    /// No second pod may have it.
     pub(super) single_pod: bool,
 }
 

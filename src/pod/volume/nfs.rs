@@ -106,7 +106,6 @@ impl Export {
     }
 }
 
-/// Mounts an export unless it is mounted.
 pub(super) async fn ensure(
     jobs: &RemoteJobs,
     pod_dir: &Path,

@@ -27,7 +27,6 @@ const MAX_NAME: usize = 255;
 /// A file to write. Its `Debug` does not show the content: it may be secret.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct ProjectedFile {
-    /// The whole content.
     pub data: Vec<u8>,
     pub mode: u32,
 }
@@ -44,7 +43,6 @@ pub(crate) type Payload = BTreeMap<String, ProjectedFile>;
 /// The inputs of a payload besides the pod.
 #[derive(Clone, Copy)]
 pub(in crate::pod) struct ProjectionContext<'a> {
-    /// ConfigMaps and Secrets.
     pub objects: &'a dyn ObjectLookup,
     /// The limit that unlimited containers see.
     pub allocatable: &'a NodeCapacity,
@@ -53,16 +51,12 @@ pub(in crate::pod) struct ProjectionContext<'a> {
 /// A volume cannot be filled. Texts are upstream's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ProjectionError {
-    /// A ConfigMap that is not optional.
     #[error("configmap {0:?} not found")]
     ConfigMapNotFound(String),
-    /// A Secret that is not optional.
     #[error("secret {0:?} not found")]
     SecretNotFound(String),
-    /// A key of a ConfigMap that is not optional.
     #[error("configmap references non-existent config key: {0}")]
     ConfigKey(String),
-    /// A key of a Secret that is not optional.
     #[error("references non-existent secret key: {0}")]
     SecretKey(String),
     /// A field or resource that does not exist.
@@ -73,7 +67,6 @@ pub(crate) enum ProjectionError {
     /// A path that would leave the volume, or that no file can have.
     #[error("invalid path: {0}")]
     Path(String),
-    /// Several sources of one volume.
     #[error("[{}]", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
     Several(Vec<ProjectionError>),
 }

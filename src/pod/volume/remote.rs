@@ -24,7 +24,6 @@ pub(crate) enum RemoteError {
     /// This job, or an earlier one for the same path, is still running.
     #[error("waiting for the server to respond")]
     Waiting,
-    /// It could not be started.
     #[error("start a thread: {0}")]
     Thread(io::Error),
 }

@@ -122,9 +122,7 @@ impl Volumes {
     }
 }
 
-/// A volume and its desired content.
 struct Rendering {
-    /// In the pod.
     name: String,
     plugin: &'static str,
     payload: Result<Payload, ProjectionError>,

@@ -26,14 +26,12 @@ const MOUNTING_PLUGINS: [&str; 8] = [
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::pod) enum EmptyDirMedium {
-    /// A directory on the node's disk.
     Disk,
     Memory {
         /// The size; `None` when it is not set and the node's memory is unknown.
         size_bytes: Option<i64>,
     },
     HugePages {
-        /// Bytes of one page.
         page_bytes: i64,
     },
 }
@@ -53,9 +51,6 @@ pub(crate) enum MediumError {
 
 /// The kind and size of an emptyDir. A tmpfs is as large as the smallest of its limit, the pod's and the
 /// node's memory.
-///
-/// # Errors
-/// When the medium is unknown, or huge pages are wanted that the pod does not request.
 pub(in crate::pod) fn empty_dir_medium(
     pod: &Pod,
     source: &EmptyDirVolumeSource,

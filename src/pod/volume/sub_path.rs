@@ -19,7 +19,6 @@ pub(crate) struct SubPath {
     pub volume_path: PathBuf,
     /// Below it; relative and without `..`.
     pub path: String,
-    /// Name of the volume in the pod.
     pub volume: String,
     pub container: String,
     pub index: usize,
@@ -29,10 +28,8 @@ pub(crate) struct SubPath {
 /// alone.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SubPathError {
-    /// The path does not exist and cannot be created.
     #[error("failed to create subPath directory for volumeMount {volume:?} of container {container:?}")]
     Create {
-        /// Name of the volume in the pod.
         volume: String,
         container: String,
         #[source]
@@ -41,7 +38,6 @@ pub(crate) enum SubPathError {
     /// It cannot be opened safely, or not bound.
     #[error("failed to prepare subPath for volumeMount {volume:?} of container {container:?}")]
     Prepare {
-        /// Name of the volume in the pod.
         volume: String,
         container: String,
         #[source]

@@ -95,7 +95,6 @@ impl FailedStarts {
         self.containers.retain(|_, held| !waits(held));
     }
 
-    /// Drops all failures.
     pub(in crate::pod) fn clear(&mut self) {
         *self = Self::default();
     }

@@ -69,7 +69,6 @@ impl Resizing {
         Rc::clone(self.smaller.as_ref().unwrap_or(pod))
     }
 
-    /// Records completed resizes.
     pub(super) fn note(&mut self, resized: Vec<(ContainerId, ResourceRequirements)>) {
         self.actuated.extend(resized);
     }

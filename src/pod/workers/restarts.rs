@@ -16,7 +16,6 @@ pub(super) struct Restarts {
 }
 
 impl Restarts {
-    /// Takes a request.
     pub(super) fn request(&mut self, containers: Vec<ContainerName>) {
         self.requested.extend(containers);
     }

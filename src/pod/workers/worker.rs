@@ -43,12 +43,10 @@ const LONGEST_RETRY: Duration = Duration::from_secs(10);
 /// The same plan twice in a row means that the runtime did not do what it reported: no third time at once.
 const REPEATED_PLAN_PAUSE: Duration = Duration::from_secs(1);
 
-/// When to take the next step.
 enum Next {
     Now,
     /// After this long, or earlier when an update arrives.
     After(Duration),
-    /// When an update arrives.
     OnUpdate,
     /// Never: the worker is done.
     Never,

@@ -23,7 +23,6 @@ pub(super) enum CallKind {
     Commands,
 }
 
-/// The bounds of one runtime.
 pub(super) struct CallLimits {
     queries: Semaphore,
     changes: Semaphore,

@@ -8,12 +8,10 @@ use crate::platform::grpc::Channel;
 
 /// What fits into a socket address, its final zero left out.
 const MAX_SOCKET_PATH_BYTES: usize = 107;
-/// Why an endpoint cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EndpointError {
     #[error("{field} is empty; set the runtime's socket, such as unix:///run/containerd/containerd.sock")]
     Empty { field: &'static str },
-    /// Neither `unix` nor a bare path.
     #[error(
         "{field} {endpoint:?} has scheme {scheme:?}; only unix sockets are supported, such as \
          unix:///run/crio/crio.sock"
@@ -26,7 +24,6 @@ pub enum EndpointError {
     },
     #[error("{field} {endpoint:?} is not an absolute path; use unix:///path/to/the.sock")]
     NotAbsolute { field: &'static str, endpoint: String },
-    /// Longer than a socket address.
     #[error("{field} {endpoint:?} is too long; a unix socket path has at most {MAX_SOCKET_PATH_BYTES} bytes")]
     TooLong { field: &'static str, endpoint: String },
 }

@@ -106,7 +106,6 @@ impl Drop for ChangeHints {
     }
 }
 
-/// How a stream ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StreamEnd {
     /// The runtime does not have it.

@@ -9,10 +9,8 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// The default profile's name.
 pub(in crate::runtime) const DEFAULT_PROFILE: &str = "edge-agent-default";
 
-/// Where the kernel shows profiles.
 const SECURITYFS: &str = "/sys/kernel/security/apparmor";
 /// The package `apparmor` installs it in the first; the second may be only a link.
 const PARSERS: [&str; 2] = ["/usr/sbin/apparmor_parser", "/sbin/apparmor_parser"];
@@ -22,14 +20,11 @@ const MAX_SAID: usize = 400;
 /// The default profile cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::runtime) enum AppArmorError {
-    /// The package is missing.
     #[error("apparmor_parser not found (Debian package apparmor)")]
     NoParser,
-    /// It cannot be executed.
     #[error("run {path:?}")]
     Run {
         path: PathBuf,
-        /// The kernel's answer.
         #[source]
         source: io::Error,
     },
@@ -60,9 +55,6 @@ impl AppArmor {
 
     /// Loads the default profile unless the kernel has it. Checked for every container: reloading a machine's
     /// profiles removes those that are in none of its files.
-    ///
-    /// # Errors
-    /// There is no parser, or it failed; its output is in the error.
     pub(in crate::runtime) fn ensure_default(&self) -> Result<(), AppArmorError> {
         if self.is_loaded(DEFAULT_PROFILE) {
             return Ok(());

@@ -34,41 +34,32 @@ const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(30);
 /// Between attempts to connect to a monitor whose queue of connections is full.
 const RETRY: Duration = Duration::from_millis(20);
 
-/// A call to a monitor failed.
 #[derive(Debug, thiserror::Error)]
 pub enum MonitorError {
     /// No such socket, or no process behind it: the monitor has ended.
     #[error("the pod's monitor at {path:?} has exited")]
     Gone { path: PathBuf },
-    /// It does not answer.
     #[error("the pod's monitor at {path:?} did not respond within {} s", after.as_secs())]
     Timeout {
         /// Its socket or directory.
         path: PathBuf,
-        /// How long the caller waited.
         after: Duration,
     },
-    /// The monitor refused the request.
     #[error("{0}")]
     Refused(String),
-    /// The reply does not fit the request.
     #[error("unexpected response from the pod's monitor: {0:?}")]
     Unexpected(Box<Reply>),
     /// The reply cannot be decoded: the monitor is of another version.
     #[error("the pod's monitor at {path:?} uses an unsupported protocol version")]
     Protocol {
         path: PathBuf,
-        /// Why it cannot be decoded.
         #[source]
         source: ProtocolError,
     },
-    /// A file or descriptor on the way.
     #[error("{action} {path:?}")]
     Io {
-        /// What was being done.
         action: &'static str,
         path: PathBuf,
-        /// The kernel's answer.
         #[source]
         source: io::Error,
     },
@@ -149,9 +140,6 @@ impl Monitor {
 
     /// Sends a signal to the container's first process, or, with `all`, kills everything in it. Succeeds when
     /// it has ended.
-    ///
-    /// # Errors
-    /// The monitor is gone or hangs; no such signal.
     pub async fn signal(&self, container: &str, signal: i32, all: bool) -> Result<(), MonitorError> {
         self.done(&Request::Signal { container: container.to_owned(), signal, all }, PATIENCE).await
     }
@@ -170,18 +158,12 @@ impl Monitor {
     }
 
     /// Forgets a container that has ended. Succeeds when the monitor never knew it.
-    ///
-    /// # Errors
-    /// It still runs, or the monitor is gone or hangs.
     pub async fn forget(&self, container: &str) -> Result<(), MonitorError> {
         self.done(&Request::Forget { container: container.to_owned() }, PATIENCE).await
     }
 
     /// Makes the pod's PID namespace for containers to share, unless it exists. Returns the process id of its
     /// first process.
-    ///
-    /// # Errors
-    /// It cannot be made, or the monitor is gone, hangs, or is of an earlier release.
     pub(in crate::runtime) async fn share_pids(&self) -> Result<i32, MonitorError> {
         within(self.socket(), PATIENCE, async {
             match self.send(&Request::SharePids, &[]).await?.receive().await? {

@@ -69,7 +69,6 @@ pub struct Image {
     pub repo_digests: Vec<String>,
     /// Size as CRI consumers expect it: the sum of the compressed layers and the documents.
     pub size_bytes: u64,
-    /// What containers inherit.
     pub defaults: ImageDefaults,
     /// Unpacked layers, topmost first, as an overlay mount wants them; at least one.
     pub layers: Vec<PathBuf>,
@@ -93,31 +92,24 @@ pub struct ImageDefaults {
     pub volumes: Vec<String>,
 }
 
-/// A failure of the store.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
-    /// A file of the store.
     #[error("{what} {path:?}")]
     Io {
         what: &'static str,
         path: PathBuf,
-        /// The kernel's answer.
         #[source]
         source: std::io::Error,
     },
     /// The image does not match its digest or description.
     #[error("{0}")]
     Invalid(String),
-    /// No such image.
     #[error("image {0:?} not found")]
     NotFound(String),
-    /// Not a name of an image.
     #[error("invalid image reference {reference:?}: {problem}")]
     Reference { reference: String, problem: &'static str },
-    /// A manifest, configuration or index that cannot be understood.
     #[error("cannot read {what}: {problem}")]
     Document { what: String, problem: String },
-    /// A layer that cannot be unpacked.
     #[error("unpack layer {layer}")]
     Layer {
         /// Its diff id.
@@ -128,13 +120,10 @@ pub enum ImageError {
     /// A layer was removed between its unpacking and the image's commit: unpack it again.
     #[error("layer {0} does not exist: pull or import the image again")]
     LayerMissing(String),
-    /// The archive of images cannot be read.
     #[error("read the archive")]
     Archive(#[source] TarError),
-    /// An archive or layout that cannot be imported.
     #[error("import {path:?}")]
     Import {
-        /// The file or directory.
         path: PathBuf,
         #[source]
         source: Box<ImageError>,
@@ -453,7 +442,6 @@ impl ImageStore {
         lock::acquire(&self.root.join("lock")).map_err(ImageError::Lock)
     }
 
-    /// What the store holds.
     pub(crate) fn usage(&self) -> Result<DiskFigures, ImageError> {
         let measure = |path: &Path| disk_usage(path).unwrap_or_default();
         let mut all = Vec::from([self.blobs(), self.temporary()].map(|place| measure(&place)));

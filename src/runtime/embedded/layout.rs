@@ -105,13 +105,11 @@ impl SandboxDir {
         self.0.join("shm")
     }
 
-    /// The pod's `/etc/resolv.conf`.
     #[must_use]
     pub(crate) fn resolv_conf(&self) -> PathBuf {
         self.0.join("resolv.conf")
     }
 
-    /// The pod's `/etc/hostname`.
     #[must_use]
     pub(crate) fn hostname(&self) -> PathBuf {
         self.0.join("hostname")

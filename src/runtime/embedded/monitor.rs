@@ -87,7 +87,6 @@ fn token(kind: TokenKind, serial: u32) -> u64 {
     u64::from(serial) << 8 | kind as u64
 }
 
-/// The whole state of the process.
 struct Monitor {
     directory: SandboxDir,
     pod: PodHandles,

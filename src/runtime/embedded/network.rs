@@ -38,7 +38,6 @@ use crate::model::types::{PodRef, SandboxId};
 use crate::platform::sys::netlink::nftables::{self, Family};
 use crate::platform::sys::netlink::{NetlinkError, conntrack};
 
-/// The default name of the bridge.
 #[cfg(test)]
 pub(crate) const DEFAULT_BRIDGE: &str = "agent0";
 /// How many names for a link are tried: two sandboxes share their first one in one case of billions.
@@ -56,7 +55,6 @@ pub(crate) struct NetworkConfig {
     pub state: PathBuf,
     /// The directory of CNI configurations; if there is one, it replaces the built-in network.
     pub cni_conf_dir: PathBuf,
-    /// Where CNI plugins are.
     pub cni_bin_dirs: Vec<PathBuf>,
 }
 
@@ -64,7 +62,6 @@ pub(crate) struct NetworkConfig {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Attachment {
     pub sandbox: SandboxId,
-    /// Who it is.
     pub pod: PodRef,
     /// Path of its network namespace, `/proc/<pid of the monitor>/ns/net`.
     pub netns: String,
@@ -79,15 +76,12 @@ pub(crate) struct Attachment {
 /// A pod's network could not be made or removed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NetworkError {
-    /// The kernel refused an operation.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
     #[error(transparent)]
     NetworkRecord(#[from] RecordError),
-    /// A plugin or the configuration of plugins failed.
     #[error(transparent)]
     Cni(#[from] CniError),
-    /// All addresses of the range are in use.
     #[error(transparent)]
     Exhausted(#[from] Exhausted),
     #[error(transparent)]
@@ -98,7 +92,6 @@ pub(crate) enum NetworkError {
         #[source]
         source: io::Error,
     },
-    /// A kernel setting that cannot be changed.
     #[error("write {value:?} to {path:?}; set it on the host if the agent is not allowed to")]
     Sysctl {
         path: PathBuf,
@@ -106,19 +99,15 @@ pub(crate) enum NetworkError {
         #[source]
         source: io::Error,
     },
-    /// The range is in use on the node.
     #[error("pod network {subnet} overlaps with {other}; set podCIDR to an unused range")]
     Overlap { subnet: Subnet, other: String },
-    /// Another interface has the bridge's name.
     #[error("{name} is not a bridge but {}; remove or rename it", if .kind.is_empty() { "a device" } else { .kind })]
     NotABridge { name: String, kind: String },
-    /// The kernel has no bridges.
     #[error(
         "the kernel does not support bridges (CONFIG_BRIDGE): use hostNetwork, or a CNI configuration \
          without a bridge"
     )]
     NoBridges(#[source] NetlinkError),
-    /// The kernel has no rules.
     #[error(
         "the kernel does not support nf_tables with NAT (CONFIG_NF_TABLES, NF_TABLES_IPV4, NFT_NAT, \
          NFT_MASQ, NFT_FIB_IPV4, NFT_CT; the same with IPV6): use hostNetwork, or a CNI configuration"
@@ -130,7 +119,6 @@ pub(crate) enum NetworkError {
     /// There is no range of an address family that the node has.
     #[error("no usable podCIDR: this node does not support IPv6")]
     NoSubnet,
-    /// A port that cannot be opened.
     #[error("host port {port} ({protocol}): {problem}")]
     Port {
         /// On the node.
@@ -138,7 +126,6 @@ pub(crate) enum NetworkError {
         protocol: String,
         problem: String,
     },
-    /// All names that were tried for the link are in use.
     #[error("no free link name for sandbox {0}")]
     NoName(SandboxId),
 }

@@ -34,13 +34,10 @@ pub(in crate::runtime) const SELINUX_LABELS: [&str; 2] =
 /// What the machine supports, measured once.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NodeFacts {
-    /// Unified cgroup hierarchy.
     pub cgroup_v2: bool,
-    /// AppArmor is on.
     pub apparmor: bool,
     /// The profile of containers that ask for the runtime's own; empty when none is loaded.
     pub apparmor_default: String,
-    /// SELinux is on.
     pub selinux: bool,
     /// Its policy has the default types of containers and their files: [`SELINUX_LABELS`].
     pub selinux_containers: bool,
@@ -58,14 +55,12 @@ pub(crate) struct NodeFacts {
     pub hostname: String,
 }
 
-/// Everything that a bundle is made from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Input<'a> {
     pub sandbox: &'a SandboxConfig,
     pub sandbox_id: &'a SandboxId,
     pub container: &'a ContainerConfig,
     pub id: &'a ContainerId,
-    /// What the container inherits from its image.
     pub image: &'a ImageDefaults,
     /// The image's layers, topmost first.
     pub layers: &'a [PathBuf],
@@ -95,7 +90,6 @@ pub(crate) struct Input<'a> {
     pub external_runtime: &'a [String],
 }
 
-/// Why such a container is impossible.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum OciError {
     /// Neither the pod nor the image says what to run.
@@ -104,7 +98,6 @@ pub(crate) enum OciError {
     /// A text with a zero byte, which the kernel cannot take.
     #[error("{0} contains a zero byte")]
     Zero(&'static str),
-    /// It must be absolute.
     #[error("working_dir: {0:?} is not an absolute path")]
     WorkingDir(String),
     #[error("mount {path:?}: {why}")]
@@ -116,10 +109,8 @@ pub(crate) enum OciError {
     /// The sandbox was not made for privileged containers.
     #[error("no privileged container allowed in sandbox")]
     Privileged,
-    /// A profile that the node cannot enforce.
     #[error("apparmor is not supported on this node, profile {0:?} cannot be applied")]
     AppArmor(String),
-    /// The container asks for the default profile, which cannot be loaded.
     #[error("apparmor profile RuntimeDefault is asked for and cannot be loaded: {0}")]
     NoDefaultProfile(String),
     /// It would be parsed as something else where labels are written.
@@ -136,7 +127,6 @@ pub(crate) enum OciError {
     /// The container's user namespace must be the pod's.
     #[error("user namespace config for sandbox is different from container")]
     Users,
-    /// There is no process whose PID namespace could be joined.
     #[error("{0} is not running, its PID namespace cannot be joined")]
     NoPidNamespace(&'static str),
 }
@@ -164,9 +154,6 @@ pub(crate) fn pod_spec(sandbox: &SandboxConfig) -> PodSpec {
 const SANDBOX_OOM_SCORE: i32 = -998;
 
 /// The bundle of a container.
-///
-/// # Errors
-/// When the container is impossible on this node, in this pod or in general.
 pub(crate) fn bundle(input: &Input<'_>) -> Result<Bundle, OciError> {
     let security = &input.container.security;
     if security.privileged && !input.sandbox.privileged {
@@ -381,7 +368,6 @@ fn namespaces(input: &Input<'_>) -> Result<Vec<Namespace>, OciError> {
     Ok(all)
 }
 
-/// Which profile a container asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::runtime) enum AppArmorProfile<'a> {
     /// No profile, or the machine has no `AppArmor`.

@@ -75,7 +75,6 @@ pub enum Request {
     SharePids,
 }
 
-/// The monitor's replies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// The request was carried out.
@@ -114,22 +113,16 @@ pub struct Exited {
     pub at: Timestamp,
 }
 
-/// A message that cannot be decoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
-    /// It ends too early.
     #[error("message of {0} bytes is truncated")]
     Short(usize),
-    /// Another version of the protocol.
     #[error("unsupported monitor protocol version {0}, expected {VERSION}")]
     Version(u8),
-    /// An unknown kind of message.
     #[error("unknown message {0}")]
     Kind(u8),
-    /// Text that is not UTF-8.
     #[error("name is not UTF-8")]
     Text,
-    /// A file whose text cannot be decoded.
     #[error("unreadable record {0:?}")]
     Record(String),
 }
@@ -221,7 +214,6 @@ impl Request {
         Frame { kind, flags, first, second, at: 0, text }.encode()
     }
 
-    /// From a packet.
     pub fn decode(bytes: &[u8]) -> Result<Self, ProtocolError> {
         let frame = frame(bytes)?;
         let has = |flag: u8| frame.flags & flag != 0;
@@ -277,7 +269,6 @@ impl Reply {
         .encode()
     }
 
-    /// From a packet.
     pub fn decode(bytes: &[u8]) -> Result<Self, ProtocolError> {
         let frame = frame(bytes)?;
         let (text, at) = (frame.text.to_owned(), Timestamp::from_nanos(frame.at));

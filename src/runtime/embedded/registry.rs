@@ -79,7 +79,6 @@ pub struct PullRequest {
     pub platform: String,
     /// Directories in containerd's `certs.d` layout; the first that knows the registry is used.
     pub hosts_dirs: Vec<PathBuf>,
-    /// The image store's directory.
     pub store: PathBuf,
     /// Layers pulled in parallel; 0 is the default.
     pub max_parallel_layers: usize,
@@ -123,18 +122,14 @@ fn or_default(millis: u64, default: Duration) -> Duration {
     if millis == 0 { default } else { Duration::from_millis(millis) }
 }
 
-/// The state of a layer in a pull.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LayerState {
-    /// It waits for its turn.
     Waiting,
-    /// It was already in the store.
     Exists,
     /// Bytes arrive, and are unpacked as they arrive.
     Downloading,
     /// All bytes have arrived; the rest is writing to disk.
     Extracting,
-    /// It is in the store.
     Done,
 }
 
@@ -142,7 +137,6 @@ pub enum LayerState {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Progress {
-    /// The reference was resolved.
     Resolved {
         reference: String,
         /// Digest of the manifest or index that the reference names.
@@ -154,7 +148,6 @@ pub enum Progress {
         /// What may be wrong with the image.
         message: String,
     },
-    /// A layer made progress.
     Layer {
         /// Of the compressed layer.
         digest: String,
@@ -162,10 +155,8 @@ pub enum Progress {
         done: u64,
         /// Compressed bytes in all.
         total: u64,
-        /// The layer's state.
         state: LayerState,
     },
-    /// The image is in the store.
     Done {
         /// Of its configuration.
         image_id: String,
@@ -174,7 +165,6 @@ pub enum Progress {
         /// `repository@digest`.
         repo_digest: String,
     },
-    /// The pull failed.
     Failed {
         kind: PullErrorKind,
         /// For people, without secrets.
@@ -182,7 +172,6 @@ pub enum Progress {
     },
 }
 
-/// A pulled image.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pulled {
     /// Digest of its configuration: CRI's image id.

@@ -80,7 +80,6 @@ pub(crate) const NAME: &str = "agent";
 /// This program, even after its file was replaced or removed.
 pub(crate) const OWN_PROGRAM: &str = "/proc/self/exe";
 
-/// The configuration of the runtime.
 #[derive(Clone, Debug)]
 pub(crate) struct EmbeddedConfig {
     /// The two trees.
@@ -101,14 +100,11 @@ pub(crate) struct EmbeddedConfig {
     pub image_keep_free: String,
 }
 
-/// The runtime cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// A directory that the runtime needs.
     #[error("create directory {path:?} of the embedded runtime")]
     Directory {
         path: PathBuf,
-        /// The kernel's answer.
         #[source]
         source: std::io::Error,
     },
@@ -118,7 +114,6 @@ pub enum OpenError {
         #[source]
         source: super::images::ImageError,
     },
-    /// Another process holds them.
     #[error(
         "another agent uses {0:?}: only one `agent` or `agent cri` can use a --root-dir and \
          --runtime-state-dir, stop the other one first"
@@ -126,11 +121,9 @@ pub enum OpenError {
     InUse(PathBuf),
     #[error(transparent)]
     Lock(crate::platform::sys::lock::LockError),
-    /// The records of an earlier agent.
     #[error("read the records of sandboxes in {path:?}")]
     Records {
         path: PathBuf,
-        /// The kernel's answer.
         #[source]
         source: std::io::Error,
     },
@@ -157,7 +150,6 @@ struct RuntimeInner {
     events: RefCell<Option<broadcast::Sender<api::RuntimeEvent>>>,
     /// Numbers the directories that wait for removal.
     discarded: Cell<u64>,
-    /// Warnings that were logged already.
     warned: RefCell<std::collections::BTreeSet<String>>,
     /// This program as a file that cannot be written to; `None` when the kernel does not support that.
     program: Option<OwnedFd>,
@@ -220,9 +212,6 @@ fn no_container(id: &ContainerId) -> Failure {
 impl EmbeddedRuntime {
     /// Recovers everything that an earlier agent left, undoes what is half made, and is then ready. Does not
     /// touch what runs.
-    ///
-    /// # Errors
-    /// When its directories cannot be made or read, or another process uses them ([`OpenError::InUse`]).
     pub(crate) async fn open(config: EmbeddedConfig, clock: Clock) -> Result<Self, OpenError> {
         let layout = config.layout.clone();
         rt::blocking("create directories", move || files::make_directories(&layout)).await?;
@@ -341,7 +330,6 @@ impl RuntimeInner {
         self.announce_with(kind, sandbox, container, None);
     }
 
-    /// Whether events have a receiver.
     fn is_followed(&self) -> bool {
         self.events.borrow().as_ref().is_some_and(|events| events.receiver_count() > 0)
     }

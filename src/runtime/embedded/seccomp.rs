@@ -18,7 +18,6 @@ use table::Abi;
 
 const EPERM: u16 = 1;
 
-/// The architecture that a filter is compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arch {
     /// Including x86 and x32.
@@ -62,7 +61,6 @@ impl Arch {
     }
 }
 
-/// What happens to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     KillProcess,
@@ -77,7 +75,6 @@ pub(crate) enum Action {
     Allow,
 }
 
-/// How an argument is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operator {
     /// `SCMP_CMP_EQ`
@@ -120,7 +117,6 @@ pub(crate) struct Rule {
 /// A profile without the rules that do not apply to its container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Profile {
-    /// The action for calls without a rule.
     pub default_action: Action,
     /// `SCMP_ARCH_…`; empty for the node's own.
     pub architectures: Vec<String>,
@@ -130,7 +126,6 @@ pub(crate) struct Profile {
     pub rules: Vec<Rule>,
 }
 
-/// Why a profile is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum SeccompError {
     #[error("seccomp profile {file}: {field}: {why}")]
@@ -141,7 +136,6 @@ pub(crate) enum SeccompError {
         field: String,
         why: String,
     },
-    /// More instructions than the kernel accepts.
     #[error(
         "the compiled filter has {0} instructions, more than the kernel limit of 4096: use fewer rules with \
          arguments"

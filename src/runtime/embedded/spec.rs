@@ -92,7 +92,6 @@ pub struct OciSpec {
     /// no later one.
     pub oci_version: String,
     pub process: Process,
-    /// Root file system.
     pub root: Root,
     /// Empty here, because the pod sets it.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -108,7 +107,6 @@ pub struct OciSpec {
 pub struct Process {
     /// A TTY on all three streams.
     pub terminal: bool,
-    /// Size of the terminal at the start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub console_size: Option<ConsoleSize>,
     pub user: User,

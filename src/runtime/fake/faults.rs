@@ -14,7 +14,6 @@ pub struct FakeFaults {
     pub error_rate: f64,
     /// Share of calls that take up to `slow_max`, 0.0 to 1.0.
     pub slow_rate: f64,
-    /// Longest delay of a slow call.
     pub slow_max: Duration,
     /// CRI names of calls that get no answer: they fail with [`ErrorKind::Timeout`] after `hang_timeout`,
     /// without effect.
@@ -41,11 +40,9 @@ impl Default for FakeFaults {
 /// The drawn faults of one call.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Fate {
-    /// Time before the effect.
     pub delay_before: Duration,
     /// Fails without effect.
     pub error_before: Option<RuntimeError>,
-    /// Time between effect and answer.
     pub delay_after: Duration,
     /// The call takes effect, and its answer is lost.
     pub error_after: Option<RuntimeError>,

@@ -31,7 +31,6 @@ impl Late {
         }
     }
 
-    /// When the next one is due.
     pub(super) fn next_due(&self) -> Option<Timestamp> {
         self.effects.borrow().first().map(|(due, _)| *due)
     }

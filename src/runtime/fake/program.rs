@@ -12,7 +12,6 @@ use crate::runtime::{ExecOutput, ImageAuth, RuntimeError};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Program {
     pub run: Run,
-    /// The reaction to a request to stop.
     pub on_stop: OnStop,
 }
 
@@ -21,7 +20,6 @@ pub struct Program {
 pub enum Run {
     #[default]
     Forever,
-    /// Ends by itself.
     Exits {
         /// Since the start.
         after: Duration,
@@ -44,7 +42,6 @@ pub enum Run {
     },
 }
 
-/// The reaction to the stop signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnStop {
     /// Ends, if the grace period allows.
@@ -61,7 +58,6 @@ pub enum OnStop {
 pub struct ExecScript {
     /// Until it ends.
     pub takes: Duration,
-    /// How it ends.
     pub output: ExecOutput,
 }
 
@@ -74,12 +70,10 @@ pub struct Exec {
     pub outcome: Result<ExecOutput, RuntimeError>,
 }
 
-/// A command that was begun in a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Command {
     pub at: Timestamp,
     pub container: ContainerId,
-    /// All its words.
     pub words: Vec<String>,
 }
 
@@ -90,13 +84,11 @@ impl Default for OnStop {
 }
 
 impl Program {
-    /// Runs until stopped.
     #[must_use]
     pub fn forever() -> Self {
         Self::default()
     }
 
-    /// Ends by itself with `code`.
     #[must_use]
     pub fn exits(after: Duration, code: i32) -> Self {
         Self { run: Run::Exits { after, code }, ..Self::default() }
@@ -114,7 +106,6 @@ impl Program {
     }
 }
 
-/// An image on the simulated node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FakeImage {
     /// The id that references resolve to.
@@ -134,11 +125,9 @@ impl FakeImage {
     }
 }
 
-/// An image in the simulated registry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemoteImage {
     pub image: FakeImage,
-    /// How long it takes.
     pub pull_time: Duration,
     /// The credentials it requires; `None` for none.
     pub auth: Option<ImageAuth>,

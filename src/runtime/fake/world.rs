@@ -40,13 +40,10 @@ pub struct FakeSandbox {
 pub struct World {
     pub sandboxes: BTreeMap<SandboxId, FakeSandbox>,
     pub containers: BTreeMap<ContainerId, FakeContainer>,
-    /// Images on the node by reference.
     pub images: BTreeMap<String, FakeImage>,
-    /// Images in the registry by reference.
     pub registry: BTreeMap<String, RemoteImage>,
     /// Commands begun in containers, oldest first.
     pub commands: VecDeque<Command>,
-    /// Answer of `Status`.
     pub status: RuntimeStatus,
     /// Answer of `RuntimeConfig`.
     pub cgroup_driver: Option<CgroupDriver>,
@@ -105,7 +102,6 @@ impl World {
         }
     }
 
-    /// When the next end is due.
     #[must_use]
     pub fn next_due(&self) -> Option<Timestamp> {
         self.containers.values().filter_map(|container| container.end).map(|end| end.at).min()

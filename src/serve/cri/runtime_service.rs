@@ -46,7 +46,6 @@ fn lookup_error(what: &str, wanted: &str, why: &Unfound) -> Status {
     }
 }
 
-/// Treats a missing object as success.
 fn forgive_missing<T>(found: Result<T, Status>) -> Result<Option<T>, Status> {
     match found {
         Ok(found) => Ok(Some(found)),

@@ -13,9 +13,6 @@ pub(in crate::serve) enum Unfound {
 }
 
 /// The one of `ids` that equals `wanted` or has it as a prefix.
-///
-/// # Errors
-/// None or several match.
 pub(in crate::serve) fn one<'a>(
     wanted: &str,
     ids: impl Iterator<Item = &'a str>,

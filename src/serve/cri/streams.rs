@@ -59,9 +59,6 @@ fn reader(pipe: Option<pipe::Receiver>) -> Option<OutputReader> {
 }
 
 /// Starts a program in a container.
-///
-/// # Errors
-/// A message for the user: why it did not start.
 pub(crate) async fn exec(
     runtime: EmbeddedRuntime,
     container: ContainerId,
@@ -98,9 +95,6 @@ pub(crate) async fn exec(
 }
 
 /// Attaches to a running container.
-///
-/// # Errors
-/// A message for the user: why it failed.
 pub(crate) async fn attach(
     runtime: EmbeddedRuntime,
     container: ContainerId,
@@ -152,9 +146,6 @@ pub(in crate::serve) struct ExecOutput {
 }
 
 /// Waits for a program's end and collects its output; output beyond the bound is read and dropped.
-///
-/// # Errors
-/// A message for the user: why the exit code is unknown.
 pub(in crate::serve) async fn collect(session: Session) -> Result<ExecOutput, String> {
     let Session { stdin: _, stdout, stderr, resize: _, exit } = session;
     let (mut out, mut err) = (Vec::new(), Vec::new());

@@ -54,7 +54,6 @@ pub(crate) fn groups(user: &User) -> Vec<String> {
     groups
 }
 
-/// Whether a user may do this with objects.
 #[must_use]
 pub(crate) fn may(policy: Policy, user: &User, asked: &ObjectAttributes) -> bool {
     if policy == Policy::AlwaysAllow || is_in(user, MASTERS) {

@@ -34,7 +34,6 @@ pub(crate) struct Image {
     pub size: u64,
 }
 
-/// Facts about the node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct NodeState {
     pub name: String,
@@ -45,7 +44,6 @@ pub(crate) struct NodeState {
     /// When the node joined: the creation of the store, or the start of the process without one.
     pub created: Timestamp,
     pub capacity: ResourceList,
-    /// The part of them available to pods.
     pub allocatable: ResourceList,
     /// `InternalIP`s.
     pub addresses: Vec<String>,

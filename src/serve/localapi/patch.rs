@@ -19,7 +19,6 @@ pub(crate) const MAX_DEPTH: usize = 128;
 /// The maximum size of an object as JSON: etcd's limit for a request.
 pub(crate) const MAX_OBJECT_BYTES: usize = 1_572_864;
 
-/// Why a patch was not applied.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum PatchError {
     /// Not a valid patch of its kind (400).
@@ -51,9 +50,6 @@ fn depth(value: &Value) -> usize {
 }
 
 /// Returns the object, unless it is too large or too deep to store.
-///
-/// # Errors
-/// [`PatchError::TooLarge`].
 pub(crate) fn bounded(object: Value) -> Result<Value, PatchError> {
     if depth(&object) > MAX_DEPTH {
         return Err(PatchError::TooLarge(format!("the object is nested deeper than {MAX_DEPTH} levels")));

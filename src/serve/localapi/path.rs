@@ -78,7 +78,6 @@ pub(crate) fn is_api_path(path: &str) -> bool {
     path == "/" || matches!(first, "api" | "apis" | "version" | "openapi" | "livez" | "readyz")
 }
 
-/// Parses a request.
 pub(crate) fn read(method: &str, path: &str, query: &str) -> Result<ApiCall, Failure> {
     let parts = route::segments(path);
     let parts: Vec<&str> = parts.iter().map(String::as_str).collect();

@@ -15,7 +15,6 @@ pub(crate) struct PodColumns {
     pub status: String,
     /// The number of restarts and the time since the last one.
     pub restarts: String,
-    /// The time since its creation.
     pub age: String,
     pub ip: String,
     pub node: String,

@@ -36,7 +36,6 @@ fn is_at(object: &Value, namespace: Option<&str>, name: &str) -> bool {
         && text(object, "/metadata/name") == name
 }
 
-/// Answers `list`.
 pub(super) async fn list(
     api: &Rc<LocalApi>,
     wanted: &RequestInfo,
@@ -75,7 +74,6 @@ pub(super) fn selector(wanted: &RequestInfo) -> Result<Selector, Failure> {
     Selector::parse(wanted.resource, &options.label_selector, &options.field_selector)
 }
 
-/// Whether a stored object matches the request.
 pub(super) fn is_chosen(object: &Value, wanted: &RequestInfo, selector: &Selector) -> bool {
     is_here(object, wanted)
         && (selector.is_empty() || selector.matches(&super::shape::own(wanted.resource, object)))

@@ -4,7 +4,6 @@
 
 use crate::model::objects::ObjectKind;
 
-/// The verbs, in Kubernetes' names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Verb {
     Get,

@@ -16,7 +16,6 @@ use crate::serve::server::delegate::DelegatedRequest;
 /// A review is a few lines.
 const MAX_BYTES: usize = 64 * 1024;
 
-/// Answers the creation of a review.
 pub(super) async fn create(wanted: &RequestInfo, visit: DelegatedRequest) -> Result<Response<Body>, Failure> {
     let DelegatedRequest { request, user, policy, .. } = visit;
     let kind = incoming::media_type(&request);

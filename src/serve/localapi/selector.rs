@@ -40,7 +40,6 @@ struct Field {
 }
 
 impl Selector {
-    /// Parses both selectors.
     pub(crate) fn parse(resource: &Resource, labels: &str, fields: &str) -> Result<Self, Failure> {
         let labels = parse_labels(labels)
             .map_err(|why| status::bad_request(format!("unable to parse requirement: {why}")))?;

@@ -30,7 +30,6 @@ pub(crate) struct Cause {
 }
 
 impl Failure {
-    /// A failure without details.
     #[must_use]
     pub(crate) fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
         Self { code, reason, message: message.into(), details: json!({}) }
@@ -58,7 +57,6 @@ impl Failure {
         self
     }
 
-    /// The `Status` object.
     #[must_use]
     pub(crate) fn to_value(&self) -> Value {
         let mut value = json!({
@@ -87,20 +85,17 @@ impl Failure {
     }
 }
 
-/// The path does not exist.
 #[must_use]
 pub(in crate::serve) fn no_such_path() -> Failure {
     Failure::new(404, "NotFound", "the server could not find the requested resource")
 }
 
-/// The path has no such method.
 #[must_use]
 pub(in crate::serve) fn method_not_allowed() -> Failure {
     let message = "the server does not allow this method on the requested resource";
     Failure::new(405, "MethodNotAllowed", message)
 }
 
-/// The resource does not support this verb.
 #[must_use]
 pub(crate) fn not_supported(resource: &Resource, action: &str) -> Failure {
     let message = format!("{action} is not supported on resources of kind \"{}\"", resource.qualified());
@@ -190,7 +185,6 @@ pub(in crate::serve) fn not_acceptable() -> Failure {
     Failure::new(406, "NotAcceptable", message)
 }
 
-/// The body's media type is not supported.
 #[must_use]
 pub(in crate::serve) fn unsupported_media_type(accepted: &str) -> Failure {
     let message = format!(
@@ -199,7 +193,6 @@ pub(in crate::serve) fn unsupported_media_type(accepted: &str) -> Failure {
     Failure::new(415, "UnsupportedMediaType", message)
 }
 
-/// The body is too large.
 #[must_use]
 pub(in crate::serve) fn too_large(limit: usize) -> Failure {
     Failure::new(413, "RequestEntityTooLarge", format!("limit is {limit}"))

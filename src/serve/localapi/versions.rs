@@ -46,13 +46,11 @@ impl ObjectChange {
 #[derive(Clone, Debug)]
 pub(crate) struct Change {
     pub step: ObjectChange,
-    /// Namespace and name of the object.
     pub name: Name,
     /// The object, with its version; for a deletion its last state, as far as it is known.
     pub state: Rc<Written>,
     /// The previous state, as far as it is known.
     pub before: Option<Rc<Written>>,
-    /// The version after the change.
     pub version: u64,
 }
 

@@ -48,7 +48,6 @@ const MAX_RETAINED: usize = 8 * 1024 * 1024;
 /// A line is sent in pieces of this size. A client that does not read holds three of them.
 const PIECE: usize = 4096;
 
-/// The watches by store.
 pub(super) struct Watchers {
     state: RefCell<WatchState>,
     retained: Retained,
@@ -144,7 +143,6 @@ impl WatchClient {
     }
 }
 
-/// A line of a watch's response.
 struct Line {
     head: String,
     text: Rc<Written>,
@@ -301,7 +299,6 @@ fn beginning(options: &QueryOptions) -> Result<Beginning, Failure> {
     })
 }
 
-/// Answers `watch`.
 pub(super) fn watch(
     api: &Rc<LocalApi>,
     wanted: RequestInfo,

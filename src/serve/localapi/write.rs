@@ -37,7 +37,6 @@ use crate::serve::server::body::{Body, object};
 use crate::serve::server::incoming::IncomingBody;
 use body::Content;
 
-/// What the client gets on success.
 pub(super) struct WriteOutcome {
     /// 200 or 201.
     code: StatusCode,

@@ -2,10 +2,8 @@
 //!
 //! Owns the translation of a request into Kubernetes' attributes, and the node's own policy. Pure.
 
-/// The authenticated user of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct User {
-    /// Kubernetes' user name.
     pub name: String,
     pub groups: Vec<String>,
 }
@@ -20,7 +18,6 @@ pub(in crate::serve) const ANONYMOUS: &str = "system:anonymous";
 pub(in crate::serve) const UNAUTHENTICATED: &str = "system:unauthenticated";
 
 impl User {
-    /// The user of a request without credentials.
     #[must_use]
     pub(crate) fn anonymous() -> Self {
         Self { name: ANONYMOUS.to_owned(), groups: vec![UNAUTHENTICATED.to_owned()] }

@@ -87,9 +87,6 @@ async fn answered(
 
 /// As [`answer`], for callers that format failures themselves. They have already checked whether debugging
 /// handlers are enabled.
-///
-/// # Errors
-/// The HTTP status and the message of the failure.
 pub(crate) async fn outcome(
     request: Request<IncomingBody>,
     route: Route,

@@ -95,7 +95,6 @@ pub(crate) fn text(code: StatusCode, text: impl Into<Bytes>) -> Response<Body> {
     response(code, "text/plain; charset=utf-8", Body::Whole(Full::new(text.into())))
 }
 
-/// An object, as JSON.
 #[must_use]
 pub(crate) fn object(code: StatusCode, object: &impl serde::Serialize) -> Response<Body> {
     match serde_json::to_vec(object) {

@@ -18,9 +18,7 @@ pub(crate) struct DelegatedRequest {
     /// As received, its body unread.
     pub request: Request<IncomingBody>,
     pub user: User,
-    /// The node's authorization policy.
     pub policy: Policy,
-    /// What the listener of this request serves.
     pub served: Served,
     /// The connection's place; a stream that outlives its request keeps it.
     pub place: Rc<ConnectionSlot>,
@@ -28,7 +26,6 @@ pub(crate) struct DelegatedRequest {
 
 /// Answers in place of the kubelet's API.
 pub(crate) trait Delegate {
-    /// Whether the delegate answers this path.
     fn serves(&self, path: &str) -> bool;
     /// Answers, denials included. Needs a `LocalSet`, and a connection served with upgrades.
     fn answer(self: Rc<Self>, visit: DelegatedRequest) -> Pending<Response<Body>>;

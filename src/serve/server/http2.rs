@@ -49,7 +49,6 @@ const WINDOW: u32 = 65_535;
 const PIECE: usize = 16 * 1024;
 /// The last of an answer may stay in those buffers after its task has ended.
 const LAST: usize = 1024;
-/// The limit of a request's headers.
 const MAX_HEADERS: u32 = 32 * 1024;
 /// Streams that a client resets before they began, and those that violate the protocol: above this the
 /// connection ends.
@@ -77,7 +76,6 @@ impl Streams {
         Self { places: semaphore(streams), unsent: semaphore(unsent_kb), warned: Cell::new(false) }
     }
 
-    /// A slot for a stream, if one is free.
     fn acquire_stream(&self) -> Option<OwnedSemaphorePermit> {
         let place = Arc::clone(&self.places).try_acquire_owned().ok();
         self.log_refusals(place.is_none());

@@ -94,7 +94,6 @@ pub(crate) async fn serve(listener: TcpListener, api: Rc<Api>) {
     .await;
 }
 
-/// What all connections of the API share.
 struct ApiInner {
     api: Rc<Api>,
     streams: Rc<Streams>,

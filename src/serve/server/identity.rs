@@ -70,7 +70,6 @@ impl Identities {
         Ok(Self { files, read: Box::new(move || read().map_err(|error| chain(&error))), state })
     }
 
-    /// The identities that are trusted now.
     #[must_use]
     pub(crate) fn current(&self) -> Rc<Believed> {
         let mut state = self.state.borrow_mut();

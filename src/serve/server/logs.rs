@@ -165,7 +165,6 @@ fn tail_start(file: &mut File, lines: u64) -> io::Result<u64> {
     Ok(0)
 }
 
-/// The result of one read of the file.
 #[derive(Debug, PartialEq, Eq)]
 enum ReadStep {
     /// This is to be sent, perhaps empty; there may be more.
@@ -179,7 +178,6 @@ enum ReadStep {
 /// A file that is being sent to a client.
 struct Reading {
     file: File,
-    /// The number of bytes read.
     position: u64,
     /// The beginning of a line whose end has not been read.
     held: Vec<u8>,
@@ -231,7 +229,6 @@ impl Reading {
         Ok(ReadStep::On(out))
     }
 
-    /// The file is longer than what was read.
     fn has_grown(&self) -> bool {
         self.file.metadata().is_ok_and(|metadata| metadata.len() > self.position)
     }

@@ -34,7 +34,6 @@ pub(super) async fn summary(node: &SharedNode, whole: bool) -> Result<Response<B
     Ok(object(StatusCode::OK, &wire::summary(&found, whole)))
 }
 
-/// A page of Prometheus metrics.
 pub(super) async fn page(node: &SharedNode, page: Page) -> Response<Body> {
     let page = match page {
         Page::Resource => resource(collect_summary(node, Ask::default()).await.as_ref()),

@@ -46,7 +46,6 @@ pub(crate) type LoopHealth = Result<(), String>;
 /// The node, as its server sees it. Errors are messages for the user.
 pub(crate) trait Node {
     fn name(&self) -> &str;
-    /// The agent's own status report.
     fn report(&self, detail: ObjectDetail) -> AgentReport;
     /// Desired and terminating pods with their statuses.
     fn pods(&self) -> Vec<Pod>;
@@ -64,7 +63,6 @@ pub(crate) trait Node {
     fn served(&self);
     /// The configuration in force, as KubeletConfiguration.
     fn configuration(&self) -> Value;
-    /// Every flag and its value.
     fn flags(&self) -> Vec<(String, String)>;
     /// The runtime's containers, of this pod or of all.
     fn containers(&self, pod: Option<PodUid>) -> Pending<Result<Vec<ObservedContainer>, String>>;

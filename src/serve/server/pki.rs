@@ -36,7 +36,6 @@ const RENEW_BEFORE: Duration = Duration::from_secs(73 * 24 * 3600);
 /// An error of a certificate file.
 #[derive(Debug, thiserror::Error)]
 pub enum PkiError {
-    /// The system refused.
     #[error("{action} {}", path.display())]
     File {
         /// The operation that failed.
@@ -44,7 +43,6 @@ pub enum PkiError {
         path: PathBuf,
         source: io::Error,
     },
-    /// The file's content is not a certificate or key.
     #[error("{}: {message}", path.display())]
     Content {
         path: PathBuf,
@@ -175,9 +173,6 @@ impl Authority {
     }
 
     /// A certificate for a client with this name and group.
-    ///
-    /// # Errors
-    /// None that a caller could cause.
     pub(crate) fn client(
         &self,
         user: &str,
@@ -281,7 +276,6 @@ pub(crate) fn serving_pair(
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
-    /// Signed by another authority.
     OtherCa,
     Valid,
     /// Expires soon, or does not contain the node's names.

@@ -28,9 +28,6 @@ const CHUNK: usize = 8 * 1024;
 
 /// Forwards the request to `url`, which the runtime gave, and relays its answer. `held` is dropped with the
 /// stream.
-///
-/// # Errors
-/// A message for the user: why the runtime is unreachable.
 pub(in crate::serve) async fn proxy_stream(
     mut request: Request<IncomingBody>,
     url: &str,

@@ -14,20 +14,17 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// The whole status at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AgentReport {
     pub version: String,
     /// The agent's process id; zero when it is not running.
     pub pid: u32,
-    /// When that process started.
     pub started_at: Option<Timestamp>,
     pub node_name: String,
     /// Whether this comes from a running agent or from its store.
     pub mode: AgentMode,
     pub runtime: RuntimeReport,
-    /// Where pods come from.
     pub sources: Vec<SourceReport>,
     /// Desired and terminating pods, with their statuses.
     pub pods: Vec<Pod>,
@@ -35,7 +32,6 @@ pub struct AgentReport {
     pub object_counts: ObjectCounts,
     /// The objects themselves, if requested.
     pub objects: Vec<ObjectReport>,
-    /// The resources under pressure.
     pub pressure: Vec<PressureReport>,
     /// Servers that cannot run now, and why.
     pub serving: Vec<String>,
@@ -137,13 +133,10 @@ impl ObjectCounts {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ProblemReport {
-    /// The object with the problem.
     pub subject: String,
-    /// The cause, and what to do.
     pub message: String,
 }
 
-/// A resource under pressure.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PressureReport {
@@ -165,19 +158,15 @@ pub struct ObjectReport {
     pub object: Value,
 }
 
-/// The container runtime as the agent sees it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RuntimeReport {
     /// `unix:///run/containerd/containerd.sock`.
     pub endpoint: String,
-    /// The runtime's own name.
     pub name: String,
-    /// The runtime's own version.
     pub version: String,
     /// It answers and reports that it is ready.
     pub ready: bool,
-    /// Why it is not ready.
     pub message: String,
     /// Since when it has been (not) ready.
     pub since: Option<Timestamp>,
@@ -205,7 +194,6 @@ pub struct SourceReport {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct EventReport {
-    /// The object that the event is about.
     pub involved_object: ObjectReference,
     /// `Normal` or `Warning`.
     #[serde(rename = "type")]

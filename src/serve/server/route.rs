@@ -31,17 +31,13 @@ pub(crate) struct ContainerTarget {
 pub(crate) struct LogOptions {
     /// Continue at the end of the log.
     pub follow: bool,
-    /// The log of the previous instance.
     pub previous: bool,
-    /// Prefix each line with its time.
     pub timestamps: bool,
     /// Only this many lines from the end.
     pub tail: Option<u64>,
     /// Only lines written within this duration.
     pub since: Option<Duration>,
-    /// Only lines written since this time.
     pub since_time: Option<Timestamp>,
-    /// At most this many bytes.
     pub limit_bytes: Option<u64>,
 }
 
@@ -109,7 +105,6 @@ pub(crate) enum Page {
 /// Why a request matches no route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
-    /// No such path.
     NotFound,
     /// The path accepts only these methods.
     Method(&'static str),
@@ -119,7 +114,6 @@ pub(crate) enum Refused {
     NotServed(&'static str),
 }
 
-/// Parses a request.
 pub(crate) fn route(method: &str, path: &str, query: &str) -> Result<Route, Refused> {
     let parts = segments(path);
     let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
@@ -233,7 +227,6 @@ pub(crate) fn parameters(query: &str) -> Parameters {
         .collect()
 }
 
-/// All values of one parameter.
 #[must_use]
 pub(crate) fn values(parameters: &Parameters, name: &str) -> Vec<String> {
     parameters.iter().filter(|(found, _)| found == name).map(|(_, value)| value.clone()).collect()

@@ -29,13 +29,10 @@ const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// The ALPN protocol of HTTP/2.
 pub(super) const HTTP_2: &[u8] = b"h2";
 
-/// TLS cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A certificate that the agent issues.
     #[error(transparent)]
     Pki(#[from] PkiError),
-    /// A file that the user configured.
     #[error("{field} {}: {message}", path.display())]
     File {
         /// The setting that names the file.
@@ -83,7 +80,6 @@ impl Source {
     }
 }
 
-/// The TLS versions and cipher suites.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TlsSettings {
     /// `tlsMinVersion`; empty for the default, 1.2.

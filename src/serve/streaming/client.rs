@@ -33,7 +33,6 @@ pub(crate) enum OutputStream {
     Stderr,
 }
 
-/// How a command ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
     Code(i32),

@@ -177,7 +177,6 @@ impl Inlet {
     }
 }
 
-/// How data is framed.
 pub(in crate::serve) enum Framing {
     /// Data frames of a stream.
     Spdy {

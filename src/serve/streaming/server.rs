@@ -82,7 +82,6 @@ impl Announcer {
     }
 }
 
-/// A listening streaming server.
 pub(crate) struct Server {
     listener: TcpListener,
     announcer: Announcer,
@@ -106,7 +105,6 @@ impl Server {
         Ok(Self { listener, announcer: Announcer { tokens: Rc::default(), address } })
     }
 
-    /// A handle for announcing requests.
     #[must_use]
     pub(crate) fn announcer(&self) -> Announcer {
         self.announcer.clone()

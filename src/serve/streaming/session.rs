@@ -15,7 +15,6 @@ pub const IDLE_TIMEOUT: Duration = Duration::from_secs(4 * 60 * 60);
 /// A port takes two of WebSocket's channels; channel 255 has another meaning.
 pub const MAX_PORTS: usize = 127;
 
-/// A boxed future.
 pub type Pending<T> = Pin<Box<dyn Future<Output = T>>>;
 pub type OutputReader = Box<dyn AsyncRead + Unpin>;
 /// A program's input.

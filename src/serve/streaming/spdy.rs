@@ -12,19 +12,14 @@ pub mod headers;
 pub(crate) enum SpdyError {
     #[error("unsupported SPDY version {0}, expected 3")]
     Version(u16),
-    /// A control frame beyond the bound.
     #[error("control frame of {0} bytes is too large")]
     FrameTooLarge(usize),
-    /// A truncated control frame.
     #[error("control frame of type {0} is truncated")]
     Short(u16),
-    /// A header block that cannot be decompressed.
     #[error("headers cannot be decompressed")]
     Compression,
-    /// A header block beyond the bound.
     #[error("headers are too long")]
     HeadersTooLarge,
-    /// A malformed header block.
     #[error("invalid headers")]
     Headers,
 }

@@ -14,16 +14,13 @@ pub(in crate::serve) const LIFETIME: Duration = Duration::from_secs(60);
 pub(in crate::serve) const MAX_WAITING: usize = 1000;
 const TOKEN_BYTES: usize = 16;
 
-/// Why a request cannot be announced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(in crate::serve) enum TokenError {
-    /// Too many are pending.
     #[error(
         "maximum number of in-flight requests exceeded: {MAX_WAITING} streams were requested within a \
          minute; retry later"
     )]
     TooMany,
-    /// The kernel has no random numbers.
     #[error("failed to read random numbers from the kernel")]
     Random,
 }

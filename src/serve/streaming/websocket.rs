@@ -13,24 +13,18 @@ use crate::codec::base64::NotBase64;
 /// The channel on which v5 signals that another one is closed.
 pub(in crate::serve) const CLOSE_CHANNEL: u8 = 255;
 
-/// A client that does not speak WebSocket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(in crate::serve) enum WebSocketError {
     #[error("frame has reserved bits set")]
     Reserved,
-    /// Clients have to mask their frames.
     #[error("frame is not masked")]
     Unmasked,
-    /// A frame with an unknown opcode.
     #[error("frame has unknown opcode {0}")]
     Kind(u8),
-    /// A ping, pong or close frame that is too long or fragmented.
     #[error("control frame is too long or fragmented")]
     Control,
-    /// A continuation without a message, or a message inside another.
     #[error("unexpected continuation frame")]
     Order,
-    /// Invalid base64.
     #[error("text is not base64")]
     Base64,
 }

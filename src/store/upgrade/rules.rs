@@ -31,7 +31,6 @@ pub(crate) struct Build {
     pub digest: String,
 }
 
-/// The phase of an upgrade.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum UpgradePhase {
     /// The new program is being installed, or is watched.
@@ -64,7 +63,6 @@ impl UpgradePhase {
         PHASES.iter().find(|(phase, _)| *phase == self).map_or("", |(_, name)| name)
     }
 
-    /// No further steps are needed.
     #[must_use]
     pub(crate) fn is_settled(self) -> bool {
         !matches!(self, Self::Trial | Self::RollingBack)
@@ -80,22 +78,16 @@ pub(crate) struct Ran {
     pub id: String,
 }
 
-/// The record of the last upgrade.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct UpgradeRecord {
-    /// How far it is.
     pub phase: UpgradePhase,
     /// Why it was rolled back or aborted.
     pub reason: String,
     /// The file that is replaced.
     pub program: String,
-    /// The previous build.
     pub from: Build,
-    /// The build of the upgrade.
     pub to: Build,
-    /// When it began.
     pub since: Timestamp,
-    /// When it was settled.
     pub settled: Timestamp,
     /// How long the new program has to be healthy without interruption.
     pub window: Duration,
@@ -103,7 +95,6 @@ pub(crate) struct UpgradeRecord {
     pub patience: Duration,
     /// How the agent is restarted: the text form of `Service` in `cmd::upgrade`.
     pub service: String,
-    /// The agent's socket.
     pub socket: String,
     /// How often a watch has started.
     pub watches: u32,
@@ -186,9 +177,7 @@ impl UpgradeRecord {
 /// Which program is installed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InPlace {
-    /// The previous program.
     Old,
-    /// The program of the upgrade.
     New,
     Other,
     Missing,
@@ -213,7 +202,6 @@ pub(crate) struct Answering {
 pub(crate) struct Seen {
     /// On the disk.
     pub in_place: InPlace,
-    /// A rollback was requested.
     pub rollback_requested: bool,
     /// The agent, or why it does not answer.
     pub agent: Result<Answering, String>,
@@ -229,10 +217,8 @@ pub(crate) struct Watch {
     lost_since: Option<Duration>,
 }
 
-/// What to do next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Check again in a moment.
     CheckAgain,
     /// Have the service start the new program, once.
     Restart,

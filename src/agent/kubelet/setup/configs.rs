@@ -379,9 +379,6 @@ pub(super) fn grace_periods(resolved: &Resolved) -> Vec<Period> {
 }
 
 /// The servers that the configuration enables.
-///
-/// # Errors
-/// A configuration that can never be served.
 pub(super) fn serving(resolved: &Resolved) -> Result<ServingConfig, ServingError> {
     let kubelet = &resolved.kubelet;
     let at = |host: &str, port: i32| (port > 0).then(|| address(host, port));

@@ -19,7 +19,6 @@ use crate::serve::cri::{self, CriServer};
 use crate::serve::server::BindError;
 use crate::serve::streaming::server::{ListenError, Server};
 
-/// `agent cri` cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum CriError {
     /// `--listen`.
@@ -29,12 +28,10 @@ pub enum CriError {
     StreamAddress(String),
     #[error("podCIDR")]
     PodCidr(#[source] SubnetError),
-    /// The embedded runtime.
     #[error(transparent)]
     Open(#[from] OpenError),
     #[error(transparent)]
     Streams(#[from] ListenError),
-    /// The CRI socket.
     #[error(transparent)]
     Listen(#[from] BindError),
     #[error(transparent)]

@@ -29,7 +29,6 @@ struct Layer {
     is_written: bool,
 }
 
-/// The state of a pull.
 #[derive(Default)]
 pub(super) struct PullProgress {
     layers: Vec<Layer>,

@@ -34,7 +34,6 @@ const MAX_CREDENTIALS: u64 = 64 * 1024;
 /// The assumed width of a terminal that does not report one.
 const COLUMNS: usize = 80;
 
-/// The options of a pull.
 #[derive(Clone, Default)]
 pub(super) struct PullOptions {
     creds: Option<String>,
@@ -68,8 +67,7 @@ impl PullOptions {
         Ok(())
     }
 
-    /// # Errors
-    /// An option of a pull was given to another command.
+    /// Refuses an option of a pull that was given to another command.
     pub(super) fn check_unused(&self) -> Result<(), UsageError> {
         match &self.given {
             Some(name) => {

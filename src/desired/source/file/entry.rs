@@ -31,7 +31,6 @@ pub(crate) enum Look {
     CompareWhileWritten,
 }
 
-/// The result of checking a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::desired) enum Looked {
     /// The file does not exist any more.

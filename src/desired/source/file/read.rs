@@ -21,7 +21,6 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// The identity from `stat`.
     #[must_use]
     pub(crate) fn of(metadata: &fs::Metadata) -> Self {
         Self {
@@ -41,7 +40,6 @@ pub(crate) enum ReadError {
     Dangling,
     #[error("symlink loop; fix or delete it")]
     Loop,
-    /// Pipe, socket, device or directory.
     #[error("it is a {kind}, not a regular file; replace or remove it")]
     NotRegular { kind: &'static str },
     /// Beyond upstream's limit.

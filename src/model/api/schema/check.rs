@@ -25,9 +25,7 @@ const QUANTITY: &str =
 /// The parts of an object that do not fit its type. They have been removed from it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
-    /// Fields that their types do not have.
     pub unknown: Vec<Unknown>,
-    /// Values that their fields cannot hold.
     pub misfits: Vec<Misfit>,
 }
 

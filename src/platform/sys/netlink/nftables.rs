@@ -26,7 +26,6 @@ pub(crate) const REGISTER: u32 = 1;
 /// The first of the four-byte registers, which overlap the wide ones.
 pub(crate) const SHORT_REGISTER: u32 = 8;
 
-/// Address family of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Family {
     /// `ip`
@@ -63,7 +62,6 @@ pub(crate) enum Hook {
     Postrouting,
 }
 
-/// What a chain may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ChainKind {
     /// Accepts or drops packets.
@@ -76,7 +74,6 @@ pub(crate) enum ChainKind {
 pub(crate) struct Table {
     pub family: Family,
     pub name: String,
-    /// Maps that rules use.
     pub maps: Vec<Map>,
     pub chains: Vec<Chain>,
 }
@@ -96,9 +93,7 @@ pub(crate) struct Map {
 /// Types as `nft` numbers them; the kernel ignores them, but `nft list` shows them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DataType {
-    /// An address of IPv4.
     Ipv4Address,
-    /// An address of IPv6.
     Ipv6Address,
     Protocol,
     Port,
@@ -129,12 +124,10 @@ impl DataType {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Chain {
     pub name: &'static str,
-    /// What it may do.
     pub kind: ChainKind,
     pub hook: Hook,
     /// The order among all chains of the hook: smaller is earlier.
     pub priority: i32,
-    /// Rules in order.
     pub rules: Vec<Vec<Expression>>,
 }
 
@@ -156,7 +149,6 @@ pub(crate) enum Expression {
     DestinationKind,
     /// Loads the flags of the connection.
     ConnectionStatus,
-    /// Applies a bit mask.
     Mask(Vec<u8>),
     /// Continues if the register holds this.
     Equal(Vec<u8>),

@@ -187,7 +187,6 @@ impl Network {
         self.0.request("attach a link to the bridge", message)
     }
 
-    /// Switches an interface on.
     pub(crate) fn set_up(&mut self, link: u32) -> Result<(), NetlinkError> {
         self.0.request("bring a link up", Message::new(RTM_NEWLINK, 0, &link_header(link, IFF_UP)))
     }

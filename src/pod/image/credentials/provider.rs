@@ -80,7 +80,6 @@ struct ProviderResponse {
     auth: BTreeMap<String, ImageAuth>,
 }
 
-/// A response, and what it is the answer to.
 struct Cached {
     provider: Provider,
     /// An image, a registry, or empty for all.
@@ -89,7 +88,6 @@ struct Cached {
     until: Timestamp,
 }
 
-/// All configured programs.
 pub(super) struct Providers {
     config: Option<PathBuf>,
     bin_dir: PathBuf,

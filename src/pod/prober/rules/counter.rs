@@ -26,7 +26,6 @@ impl ProbeCounter {
         Self { published, on_hold, last: None, run: 0 }
     }
 
-    /// One more result.
     #[must_use]
     pub(in crate::pod) fn record(self, kind: ProbeKind, probe: &Probe, result: ProbeResult) -> Self {
         if self.on_hold {

@@ -12,7 +12,6 @@ use crate::pod::target::{HttpTarget, PortError, checked_port, host_or, http_targ
 /// The action of a probe on a container instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ProbeTarget {
-    /// A command in the container.
     Exec(Vec<String>),
     HttpGet(HttpTarget),
     TcpSocket {
@@ -20,7 +19,6 @@ pub(crate) enum ProbeTarget {
         host: String,
         port: u16,
     },
-    /// A gRPC health check.
     Grpc {
         /// The pod's address; empty for this machine.
         host: String,

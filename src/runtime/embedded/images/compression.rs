@@ -43,7 +43,6 @@ impl<R: Read> Decompress<R> {
         })
     }
 
-    /// Whether it is compressed at all.
     #[must_use]
     pub(crate) fn is_plain(&self) -> bool {
         matches!(self, Self::Plain(_))

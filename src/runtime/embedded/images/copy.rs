@@ -15,7 +15,6 @@ use super::{Image, ImageError, io_error};
 use crate::platform::sys::dir::Handle;
 
 impl Image {
-    /// Whether the image has something at `path`.
     pub(crate) fn has_path(&self, path: &str) -> Result<bool, ImageError> {
         let found = resolve(roots(self)?, Path::new(path));
         Ok(found.map_err(io_error("look up in the image", Path::new(path)))?.is_some())

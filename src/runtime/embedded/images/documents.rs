@@ -35,7 +35,6 @@ pub(crate) struct Descriptor {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// An image's configuration.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(in crate::runtime) struct ConfigDocument {

@@ -7,7 +7,6 @@ use std::fmt;
 use super::ImageError;
 use crate::model::image_name::{apply_default_tag, split_registry};
 
-/// A name in all its parts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Reference {
     /// `docker.io`, `localhost:5000`.
@@ -65,9 +64,6 @@ impl fmt::Display for Reference {
 }
 
 /// The parts of a name, with what is missing filled in.
-///
-/// # Errors
-/// [`ImageError::Reference`] when the text is not a valid reference.
 pub(crate) fn normalise_reference(text: &str) -> Result<Reference, ImageError> {
     let full = apply_default_tag(text)
         .map_err(|error| ImageError::Reference { reference: text.to_owned(), problem: error.problem })?;

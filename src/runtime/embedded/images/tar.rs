@@ -14,16 +14,12 @@ const BLOCK: usize = 512;
 /// Names, link targets, and pax records of one entry.
 const MAX_EXTENSION: u64 = 256 * 1024;
 
-/// Why an archive cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum TarError {
-    /// It cannot be read.
     #[error("read the archive")]
     Read(#[source] io::Error),
-    /// It is damaged or not a tar archive.
     #[error("damaged tar archive at byte {at}: {problem}")]
     Damaged { at: u64, problem: &'static str },
-    /// A form that is not supported.
     #[error("{path:?}: {what} are not supported in an image: create the archive without them")]
     Unsupported { path: OsString, what: &'static str },
 }
@@ -38,7 +34,6 @@ pub(crate) enum EntryKind {
     Character,
     Block,
     Directory,
-    /// A named pipe.
     Fifo,
 }
 
@@ -51,7 +46,6 @@ pub(crate) struct TarEntry {
     pub kind: EntryKind,
     /// Bytes of content.
     pub size: u64,
-    /// Where the content begins in the archive.
     pub content_at: u64,
     pub mode: u32,
     pub uid: u32,
@@ -87,7 +81,6 @@ struct Extension {
 }
 
 impl<R: Read> TarReader<R> {
-    /// At the beginning.
     pub(crate) fn new(source: R) -> Self {
         Self { source, at: 0, content: 0, padding: 0, ended: false }
     }

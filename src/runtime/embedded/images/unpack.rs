@@ -25,13 +25,11 @@ const BUFFER: usize = 64 * 1024;
 const LOOK_BYTES: u64 = 16 * 1024 * 1024;
 const LOOK_ENTRIES: u64 = 1024;
 
-/// How much a layer may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UnpackLimits {
     pub entries: u64,
     /// Bytes of the archive without compression.
     pub bytes: u64,
-    /// Bytes of a path.
     pub path_bytes: usize,
     /// Directories above an entry.
     pub depth: usize,
@@ -85,40 +83,32 @@ impl Default for UnpackLimits {
     }
 }
 
-/// Why a layer cannot be unpacked.
 #[derive(Debug, thiserror::Error)]
 pub enum LayerError {
-    /// The archive itself.
     #[error(transparent)]
     Tar(#[from] TarError),
     /// It would reach outside, or is malformed.
     #[error("{path:?}: {problem}")]
     Refused { path: OsString, problem: &'static str },
-    /// An entry cannot be written.
     #[error("write {path:?} of the layer")]
     Write {
         path: OsString,
-        /// The kernel's answer.
         #[source]
         source: io::Error,
     },
-    /// An extended attribute cannot be set.
     #[error("set the extended attribute {name:?} of {path:?}")]
     Extended {
         path: OsString,
         name: String,
-        /// The kernel's answer.
         #[source]
         source: io::Error,
     },
-    /// Too much of something.
     #[error("the layer has more than {limit} {what}")]
     Limit {
         what: &'static str,
         /// How much is allowed.
         limit: u64,
     },
-    /// The disk would be full.
     #[error(
         "no space for the layer: {free} {what} free, {floor} reserved; remove images (agent image prune) or files"
     )]
@@ -126,17 +116,14 @@ pub enum LayerError {
         /// Bytes or inodes.
         what: &'static str,
         free: u64,
-        /// What must be left.
         floor: u64,
     },
-    /// The content is not the requested layer.
     #[error("layer content has digest {found}, expected {expected}: the archive is damaged or was modified")]
     Digest {
         /// As the image's configuration says.
         expected: String,
         found: String,
     },
-    /// The stream broke.
     #[error("read the layer")]
     Read(#[source] io::Error),
 }

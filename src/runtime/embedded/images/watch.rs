@@ -59,14 +59,11 @@ pub(in crate::runtime) struct Imported {
     pub failed: Vec<(PathBuf, ImageError)>,
 }
 
-/// The directory cannot be watched.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WatchError {
-    /// It cannot be made.
     #[error("create the images directory {path:?}")]
     Directory {
         path: PathBuf,
-        /// The kernel's answer.
         #[source]
         source: io::Error,
     },

@@ -11,7 +11,6 @@ use crate::model::api::decode::DecodeError;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InitError {
-    /// The kernel refused an operation.
     #[error("{doing} {subject}")]
     Kernel {
         /// For example `mount`.
@@ -19,12 +18,10 @@ pub(crate) enum InitError {
         subject: String,
         source: io::Error,
     },
-    /// The specification asks for something impossible.
     #[error("{field}: {problem}")]
     Invalid {
         /// Field of the specification, and its value.
         field: String,
-        /// What is wrong with it, and what would be right.
         problem: &'static str,
     },
     /// A specification that is no JSON.
@@ -40,7 +37,6 @@ pub(crate) enum InitError {
         /// For example `permission denied`.
         problem: String,
     },
-    /// An external runtime failed.
     #[error("{program} {verb}: {output}")]
     External {
         program: String,
@@ -48,13 +44,11 @@ pub(crate) enum InitError {
         /// Its output, or how it ended.
         output: String,
     },
-    /// The monitor ended meanwhile.
     #[error("the pod's monitor has exited")]
     Orphaned,
 }
 
 impl InitError {
-    /// The whole chain, for people.
     #[must_use]
     pub(crate) fn chain(&self) -> String {
         let mut text = self.to_string();

@@ -63,7 +63,6 @@ pub(in crate::runtime) struct Users<'a> {
 /// A root file system under construction.
 #[derive(Debug)]
 pub(in crate::runtime) struct Rootfs {
-    /// Its root directory.
     pub root: ContainerRoot,
     mount: Mount,
     /// Mounts that become read-only when everything in them was made.

@@ -56,7 +56,6 @@ pub(super) struct Pump {
     to: usize,
 }
 
-/// The result of a pump's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pumped {
     /// Nothing to read now.

@@ -131,7 +131,6 @@ impl Entries {
     }
 }
 
-/// One container's log file.
 #[derive(Debug, Default)]
 pub(super) struct Log {
     path: Option<PathBuf>,

@@ -14,7 +14,6 @@ use crate::platform::sys::epoll::Readiness;
 use crate::platform::sys::packets::{self, Descriptors};
 use crate::platform::sys::streams;
 
-/// The most connections at a time.
 const MAX_CONNECTIONS: usize = 64;
 
 /// What happens to a connection after its request.

@@ -33,24 +33,18 @@ const MAX_BYTES: u64 = 1024 * 1024;
 /// Longest part of a plugin's error that is kept.
 const MAX_COMPLAINT: usize = 2000;
 
-/// A failure of the plugins or their configuration.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CniError {
-    /// The configuration cannot be read.
     #[error("cni config load failed: {path:?}")]
     Read {
-        /// File or directory.
         path: PathBuf,
         #[source]
         source: io::Error,
     },
-    /// The configuration makes no sense.
     #[error("cni config load failed: {path:?}: {problem}")]
     Config { path: PathBuf, problem: String },
-    /// The plugin is not installed.
     #[error("failed to find plugin {plugin:?} in path {directories:?}")]
     NotFound { plugin: String, directories: Vec<PathBuf> },
-    /// The plugin could not be run.
     #[error("run plugin {plugin:?} ({command})")]
     Run {
         plugin: String,
@@ -59,7 +53,6 @@ pub(crate) enum CniError {
         #[source]
         source: io::Error,
     },
-    /// The plugin reported an error.
     #[error("plugin type={plugin:?} name={network:?} failed ({command}): {message}")]
     Refused {
         plugin: String,
@@ -68,10 +61,8 @@ pub(crate) enum CniError {
         command: &'static str,
         message: String,
     },
-    /// The result makes no sense.
     #[error("plugin type={plugin:?}: {problem}")]
     Result { plugin: String, problem: String },
-    /// An annotation of the pod makes no sense.
     #[error("annotation {name}: {value:?} is not a quantity")]
     Annotation { name: &'static str, value: String },
 }
@@ -80,7 +71,6 @@ pub(crate) enum CniError {
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::runtime) struct List(Value);
 
-/// The pod to connect or disconnect.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::runtime) struct CniPod<'a> {
     pub sandbox: &'a str,
@@ -91,9 +81,6 @@ pub(in crate::runtime) struct CniPod<'a> {
 
 /// The configuration in force: the first file by name. `None` where there is no file. Read on every call, so
 /// that a change takes effect at once.
-///
-/// # Errors
-/// When the first file is no valid configuration.
 pub(in crate::runtime) fn load(directory: &Path) -> Result<Option<List>, CniError> {
     let failed = |path: &Path| {
         let path = path.to_owned();
@@ -186,9 +173,6 @@ impl List {
     }
 
     /// Whether the plugins are ready; those of older versions cannot report it and count as ready.
-    ///
-    /// # Errors
-    /// The first that is not ready, or not installed.
     pub(in crate::runtime) fn status(&self, directories: &[PathBuf]) -> Result<(), CniError> {
         for plugin in self.plugins() {
             find(kind_of(plugin), directories)?;

@@ -20,16 +20,13 @@ const LAST: &str = ".last";
 /// A record is a few hundred bytes; the result of a long chain of plugins some kilobytes.
 const MAX_BYTES: u64 = 1024 * 1024;
 
-/// A port of the node that leads to a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostPort {
     /// `TCP`, `UDP`, `SCTP`.
     pub protocol: String,
     /// Only on this address of the node; `None` for all.
     pub host_ip: Option<IpAddr>,
-    /// On the node.
     pub host_port: u16,
-    /// In the pod.
     pub container_port: u16,
 }
 
@@ -119,7 +116,6 @@ impl Records {
         (records, errors)
     }
 
-    /// The record of a sandbox.
     pub(crate) fn one(&self, sandbox: &SandboxId) -> Result<Option<NetworkRecord>, RecordError> {
         read(&self.path(sandbox)?)
     }

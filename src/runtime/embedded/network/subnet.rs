@@ -31,7 +31,6 @@ pub struct SubnetError {
     problem: &'static str,
 }
 
-/// No address is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no free IP address in {0}: all are used by pods; set a larger podCIDR")]
 pub(crate) struct Exhausted(pub Subnet);
@@ -101,7 +100,6 @@ impl Subnet {
         from_number(mask(self.network, self.prefix), self.network)
     }
 
-    /// Whether `ip` is in the range.
     #[must_use]
     pub(crate) fn contains(self, ip: IpAddr) -> bool {
         ip.is_ipv4() == self.network.is_ipv4()

@@ -17,13 +17,10 @@ pub struct ResolvedUser {
     pub home: String,
 }
 
-/// Why a user cannot be resolved.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UserError {
-    /// The name is not in the image.
     #[error("no users found: unable to find user {0}: no matching entries in passwd file")]
     NoUser(String),
-    /// The name is not in the image.
     #[error("no groups found: unable to find group {0}: no matching entries in group file")]
     NoGroup(String),
     /// `runAsGroup` alone.
@@ -32,7 +29,6 @@ pub enum UserError {
     /// Neither `user` nor `user:group`.
     #[error("invalid USER value {0}")]
     Form(String),
-    /// Negative or too large.
     #[error("{what} {id} is not between 0 and {}", i32::MAX)]
     Range { what: &'static str, id: i64 },
 }

@@ -20,7 +20,6 @@ use crate::platform::http::stream::{Method, StreamingResponse};
 const FRUITLESS_CUTS: u32 = 5;
 /// With a lower value, a server that sends a byte and disconnects could delay this process forever.
 const WORTHWHILE: u64 = 16 * 1024;
-/// How often progress is reported.
 const TELL_EVERY: Duration = Duration::from_millis(100);
 /// Read size. The end of a blob is held back in a buffer of this size until its digest is verified.
 const CHUNK_BYTES: usize = 32 * 1024;

@@ -25,21 +25,17 @@ pub enum PullErrorKind {
     Configuration,
     /// The policy wants a signature that the image does not have.
     Signature,
-    /// The local store failed.
     Storage,
 }
 
-/// A failed pull.
 #[derive(Debug, thiserror::Error)]
 pub enum PullError {
-    /// Not a reference.
     #[error("couldn't parse image reference {image:?}: {problem}")]
     Reference {
         image: String,
         /// What is wrong with it.
         problem: String,
     },
-    /// A `hosts.toml` that is invalid.
     #[error("{}: {problem}", path.display())]
     Hosts {
         path: PathBuf,
@@ -56,48 +52,39 @@ pub enum PullError {
     /// The policy refuses the image. The first word is the kubelet's reason.
     #[error("SignatureValidationFailed: {reference}: {reason}")]
     Signature { reference: String, reason: String },
-    /// The reference could not be resolved.
     #[error("failed to resolve reference {reference:?}")]
     Resolve {
         reference: String,
         #[source]
         source: Box<PullError>,
     },
-    /// Its content could not be downloaded or unpacked.
     #[error("failed to pull and unpack image {reference:?}")]
     Unpack {
         reference: String,
         #[source]
         source: Box<PullError>,
     },
-    /// The registry failed after its mirrors.
     #[error("{mirrors}, and then")]
     AfterMirrors {
-        /// The errors of the mirrors.
         mirrors: String,
-        /// The error of the last server.
         #[source]
         source: Box<PullError>,
     },
-    /// The registry does not have the image.
     #[error("{what}: not found")]
     NotFound {
         /// A reference or digest.
         what: String,
     },
-    /// Credentials are missing or wrong.
     #[error("pull access denied, repository does not exist or may require authorization: {reason}")]
     Denied {
         /// The server's message.
         reason: String,
     },
-    /// The server's certificate was not accepted.
     #[error(
         "failed to do request: {url}: tls: failed to verify certificate: x509: {reason}; set its CA in \
          {host}/hosts.toml of a registry hosts directory (ca = \"…\")"
     )]
     Certificate {
-        /// The requested URL.
         url: String,
         host: String,
         /// In Go's wording.
@@ -105,70 +92,55 @@ pub enum PullError {
     },
     #[error("failed to do request")]
     Request(#[source] HttpError),
-    /// An unexpected status.
     #[error("unexpected status from {method} request to {url}: {status}{reason}")]
     Status {
         /// GET, HEAD, POST.
         method: &'static str,
         /// Without its query.
         url: String,
-        /// 500.
         status: u16,
         /// The server's message, after a colon.
         reason: String,
     },
-    /// A redirect that is not followed.
     #[error("{url}: {problem}")]
     Redirect {
         /// Where it came from.
         url: String,
         problem: &'static str,
     },
-    /// A document or blob does not match its digest or media type.
     #[error("{what}: {problem}")]
     Invalid {
         what: String,
         /// What is wrong.
         problem: String,
     },
-    /// An index without an image for this machine.
     #[error("no match for platform in manifest: {wanted} is not among {offered}: not found")]
     Platform {
         /// `linux/arm/v7`.
         wanted: String,
-        /// What there is.
         offered: String,
     },
     #[error(transparent)]
     Store(ImageError),
-    /// Another part of the same pull failed first.
     #[error("cancelled because another layer failed")]
     Cancelled,
-    /// The caller cancelled it.
     #[error("interrupted; complete layers are kept for the next attempt")]
     Interrupted,
-    /// A thread or process cannot be made.
     #[error("{what}")]
     System {
-        /// What was tried.
         what: &'static str,
-        /// The kernel's answer.
         #[source]
         source: std::io::Error,
     },
-    /// The child makes no progress.
     #[error("no data received for {seconds} s")]
     Stuck { seconds: u64 },
-    /// The child ended without reporting a result.
     #[error("the pull helper exited without a result ({how}): it may have been OOM killed")]
     Died { how: String },
-    /// The child's error.
     #[error("{message}")]
     InChild { kind: PullErrorKind, message: String },
 }
 
 impl PullError {
-    /// Sort of failure.
     #[must_use]
     pub fn kind(&self) -> PullErrorKind {
         match self {
@@ -211,7 +183,6 @@ impl PullError {
         Self::Certificate { url, host, reason }
     }
 
-    /// True when the connection was refused.
     pub(super) fn is_refused(&self) -> bool {
         matches!(self, Self::Request(HttpError::Refused { .. }))
     }
@@ -247,7 +218,6 @@ impl PullError {
     }
 }
 
-/// The error for an invalid document.
 pub(super) fn invalid(what: impl Into<String>, problem: impl Into<String>) -> PullError {
     PullError::Invalid { what: what.into(), problem: problem.into() }
 }

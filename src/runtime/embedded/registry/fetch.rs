@@ -34,7 +34,6 @@ const STACK_BYTES: usize = 1024 * 1024;
 /// the kernel, and those could not be cancelled.
 const CLAIM_EVERY: Duration = Duration::from_millis(250);
 
-/// A document as received.
 struct Fetched {
     bytes: Vec<u8>,
     digest: String,
@@ -52,7 +51,6 @@ struct LayerTarget<'a> {
     store: &'a ImageStore,
     /// The registry's name in references.
     registry: &'a str,
-    /// Layers fetched in parallel.
     parallel: usize,
     /// Free space to keep on the disk.
     keep: Option<Amount>,
@@ -184,7 +182,6 @@ fn required_keys(policy: Option<&Path>, reference: &Reference) -> Result<Option<
 
 /// Why an image is not known to be signed.
 enum SignatureError {
-    /// There is no good signature.
     Absent(String),
     /// It could not be checked.
     Unknown(PullError),
@@ -380,7 +377,6 @@ fn fetch_config(session: &mut Session, config: &Descriptor) -> Result<Vec<u8>, P
     reader.read_document(MAX_CONFIG_BYTES)
 }
 
-/// A worker's report.
 enum WorkerReport {
     Moved(usize, u64, LayerState),
     Failed(PullError),

@@ -16,7 +16,6 @@ use crate::platform::rt::child::TalkingChild;
 use crate::platform::sys::{background, memory};
 use crate::runtime::embedded::images::ImageStore;
 
-/// The sub-command of this program.
 const SUBCOMMAND: &str = "pull-helper";
 /// A request with credentials and a few directories.
 const MAX_REQUEST_BYTES: u64 = 1024 * 1024;

@@ -26,7 +26,6 @@ const DOCKER_HUB: (&str, &str) = ("docker.io", "registry-1.docker.io");
 pub(in crate::runtime) struct Host {
     /// Scheme, authority and the path before `/<repository>/manifests/…`.
     pub base: Url,
-    /// May resolve a tag.
     pub resolves: bool,
     /// May serve content.
     pub pulls: bool,
@@ -84,7 +83,6 @@ fn directory_of(root: &Path, registry: &str) -> Option<PathBuf> {
     names.into_iter().map(|name| root.join(name)).find(|path| path.is_dir())
 }
 
-/// A file's settings for one server.
 #[derive(Default)]
 struct HostConfig {
     capabilities: Option<Vec<String>>,

@@ -85,7 +85,6 @@ fn from_json<T: DeserializeOwned>(bytes: &[u8], what: &str) -> Result<T, PullErr
     decode(value).map(|decoded| decoded.object).map_err(|error| invalid(what, error.to_string()))
 }
 
-/// Reads an index or a manifest.
 pub(super) fn parse(bytes: &[u8], content_type: &str, what: &str) -> Result<Document, PullError> {
     let raw: Raw = from_json(bytes, what)?;
     if raw.schema_version == 1

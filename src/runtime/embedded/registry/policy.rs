@@ -30,7 +30,6 @@ fn is_there(file: &Path) -> bool {
     !matches!(file.symlink_metadata(), Err(error) if error.kind() == std::io::ErrorKind::NotFound)
 }
 
-/// The policy's rule for an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Rule {
     /// Pull it without a signature.

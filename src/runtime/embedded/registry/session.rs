@@ -72,7 +72,6 @@ pub(super) struct Session {
     pub(super) cancel: Cancel,
 }
 
-/// A request to a server.
 #[derive(Clone, Copy)]
 pub(super) struct Ask<'a> {
     pub method: Method<'a>,

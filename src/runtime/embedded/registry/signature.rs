@@ -26,12 +26,10 @@ const MAX_SIGNATURES: usize = 32;
 const P256_PREFIX: &[u8] = b"\x30\x59\x30\x13\x06\x07\x2a\x86\x48\xce\x3d\x02\x01\x06\x08\x2a\x86\x48\xce\x3d\x03\x01\x07\x03\x42\x00";
 const ED25519_PREFIX: &[u8] = b"\x30\x2a\x30\x05\x06\x03\x2b\x65\x70\x03\x21\x00";
 
-/// A public key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Key {
     /// ECDSA on P-256 with SHA-256: what `cosign generate-key-pair` makes.
     P256(Vec<u8>),
-    /// Ed25519.
     Ed25519(Vec<u8>),
 }
 
@@ -48,9 +46,6 @@ pub(super) fn tag_of(digest: &str) -> String {
 }
 
 /// Reads all keys of these PEM files.
-///
-/// # Errors
-/// The first file without a supported key.
 pub(super) fn read_keys(files: &[PathBuf]) -> Result<Vec<Key>, (PathBuf, String)> {
     let mut keys = Vec::new();
     for file in files {
@@ -141,9 +136,6 @@ struct SignedImage {
 
 /// Whether one of the keys signed this payload, and the payload names one of these digests. The image name in
 /// it is not compared, as in cosign: mirrors copy signatures unchanged.
-///
-/// # Errors
-/// What does not match.
 pub(super) fn check(claim: &Claim, payload: &[u8], keys: &[Key], digests: &[&str]) -> Result<(), String> {
     let is_by = |key: &Key| match key {
         Key::P256(point) => {

@@ -19,7 +19,6 @@ pub(in crate::runtime) struct Assignment {
     pub value: Value,
 }
 
-/// A line that cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {problem}")]
 pub(in crate::runtime) struct TomlError {
@@ -29,9 +28,6 @@ pub(in crate::runtime) struct TomlError {
 }
 
 /// Reads a file. A table without keys appears with an empty key and a null value.
-///
-/// # Errors
-/// The first line that cannot be parsed.
 pub(in crate::runtime) fn parse(text: &str) -> Result<Vec<Assignment>, TomlError> {
     let mut reader = Reader { rest: text, line: 1 };
     let mut table = Vec::new();

@@ -18,7 +18,6 @@ pub(crate) struct SandboxView {
     pub config: SandboxConfig,
     /// CRI's `SANDBOX_READY`.
     pub ready: bool,
-    /// When it was made.
     pub created_at: Timestamp,
     /// Primary first; empty for host network.
     pub ips: Vec<IpAddr>,
@@ -34,7 +33,6 @@ pub(crate) struct ContainerView {
     /// What it was made from: metadata, labels, annotations, mounts, resources, security.
     pub config: ContainerConfig,
     pub state: ContainerStateKind,
-    /// When it was made.
     pub created_at: Timestamp,
     /// Zero if it never started.
     pub started_at: Timestamp,

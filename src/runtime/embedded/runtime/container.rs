@@ -32,7 +32,6 @@ const CLEAR_PAUSE: Duration = Duration::from_millis(20);
 /// containerd's exit code of a container that could not be started.
 const START_FAILED: i32 = 128;
 
-/// Makes a container.
 pub(super) async fn create(
     shared: Rc<RuntimeInner>,
     sandbox: SandboxId,
@@ -364,7 +363,6 @@ fn merge(known: &mut LinuxResources, new: LinuxResources) {
     }
 }
 
-/// A container's resource usage.
 pub(super) async fn stats(shared: &Rc<RuntimeInner>, id: &ContainerId) -> Result<ContainerFigures, Failure> {
     let (_, _, dir) = find(shared, id)?;
     let layer = shared.config.layout.writable_layer(id);

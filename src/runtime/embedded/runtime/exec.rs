@@ -67,7 +67,6 @@ pub(super) async fn sync(
     }
 }
 
-/// Starts a program in a container.
 pub(super) async fn begin(
     shared: &Rc<RuntimeInner>,
     id: &ContainerId,

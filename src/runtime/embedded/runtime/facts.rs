@@ -19,7 +19,6 @@ use crate::runtime::Device as WantedDevice;
 const OWN: [&str; 5] = ["pts", "shm", "mqueue", "fd", ".lxc"];
 /// How deep to search for devices.
 const DEEPEST: usize = 8;
-/// The most devices that a container gets.
 const MOST_DEVICES: usize = 4096;
 
 #[derive(Clone, Debug)]
@@ -87,7 +86,6 @@ fn own_capabilities() -> Vec<String> {
     named.map(|(_, name)| format!("CAP_{name}")).collect()
 }
 
-/// Every device node of the node.
 fn devices() -> Vec<Device> {
     let mut found = Vec::new();
     collect(Path::new("/dev"), 0, &mut found);

@@ -21,9 +21,6 @@ pub(crate) fn point(place: &str) -> Result<(), String> {
 }
 
 /// Passes a place.
-///
-/// # Errors
-/// Never.
 #[cfg(not(debug_assertions))]
 #[expect(clippy::unnecessary_wraps, reason = "the shape of the one in debug builds")]
 pub(crate) fn point(_place: &str) -> Result<(), String> {

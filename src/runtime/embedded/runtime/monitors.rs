@@ -37,7 +37,6 @@ pub(super) fn handle(dir: &SandboxDir) -> Monitor {
     Monitor::new(dir)
 }
 
-/// Opens a watch on a monitor.
 pub(super) async fn watch(dir: &SandboxDir) -> Result<Watch, Failure> {
     let watch = handle(dir).watch().await;
     watch.map_err(|error| Failure::because("failed to watch the pod's monitor", &error))

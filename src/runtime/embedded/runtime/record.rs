@@ -103,7 +103,6 @@ impl RecordedUser {
     }
 }
 
-/// How a container ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(in crate::runtime) struct ContainerEnd {
@@ -121,11 +120,9 @@ pub(in crate::runtime) enum RecordError {
     Io {
         what: &'static str,
         path: PathBuf,
-        /// The kernel's answer.
         #[source]
         source: io::Error,
     },
-    /// It would be too large to read again.
     #[error(
         "the configuration is {bytes} bytes, more than the limit of {MAX_RECORD}: shorten annotations, \
          labels, variables or mounts"
@@ -134,13 +131,11 @@ pub(in crate::runtime) enum RecordError {
         /// Of the record.
         bytes: usize,
     },
-    /// The record's content is invalid.
     #[error("{path:?} is not a valid record: {why}")]
     Damaged { path: PathBuf, why: String },
 }
 
 impl RecordError {
-    /// The file is not there.
     #[must_use]
     pub(in crate::runtime) fn is_missing(&self) -> bool {
         matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
@@ -201,7 +196,6 @@ pub(in crate::runtime) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), R
     replace_private(path, bytes).map_err(failed)
 }
 
-/// Reads a value from a JSON file.
 pub(in crate::runtime) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, RecordError> {
     let text =
         read_text(path).map_err(|source| RecordError::Io { what: "read", path: path.to_owned(), source })?;

@@ -129,7 +129,6 @@ impl EmbeddedRuntime {
         events.get_or_insert_with(|| broadcast::channel(EVENT_QUEUE).0).subscribe()
     }
 
-    /// Use of the file system by images.
     pub(crate) async fn image_usage(&self) -> Result<DiskFigures, RuntimeError> {
         let images = self.shared.images.clone();
         let usage = rt::blocking("image usage", move || images.usage()).await;

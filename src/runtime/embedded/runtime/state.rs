@@ -52,7 +52,6 @@ pub(super) struct Container {
     pub(super) phase: ContainerPhase,
 }
 
-/// Where a container is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ContainerPhase {
     /// Being made: not listed, but its name is taken.

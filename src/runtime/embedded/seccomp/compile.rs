@@ -51,9 +51,6 @@ struct Leaf {
 }
 
 /// The program: an array of `sock_filter` as the kernel takes it.
-///
-/// # Errors
-/// When it is longer than the kernel accepts.
 pub(crate) fn compile(profile: &Profile, arch: Arch) -> Result<Vec<u8>, SeccompError> {
     let table = Table::new();
     let wanted = |abi: Abi| profile.architectures.iter().any(|name| name == abi.name());

@@ -107,9 +107,6 @@ impl<'a> At<'a> {
 }
 
 /// Reads a profile from a file's JSON; rules that do not apply to the subject are left out.
-///
-/// # Errors
-/// The first field that is wrong, with the file's name.
 pub(crate) fn parse_profile(
     file: &str,
     value: &Value,

@@ -107,7 +107,6 @@ impl World {
         Ok(())
     }
 
-    /// Whether its first process is alive.
     #[must_use]
     pub(crate) fn is_running(&self, id: &ContainerId) -> bool {
         self.containers

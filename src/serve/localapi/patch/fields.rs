@@ -175,7 +175,6 @@ impl FieldSet {
         set
     }
 
-    /// The fields in this set and not in the other.
     #[must_use]
     pub(in crate::serve) fn difference(&self, other: &Self) -> Self {
         let mut set = Self { here: self.here && !other.here, ..Self::default() };

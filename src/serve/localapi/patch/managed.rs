@@ -30,14 +30,12 @@ pub(crate) struct ManagerEntry {
     pub operation: Operation,
     /// The version of the object in which it wrote.
     pub api_version: String,
-    /// When the entry last changed.
     pub time: Option<Timestamp>,
     /// Empty for the object itself.
     pub subresource: String,
     pub fields: FieldSet,
 }
 
-/// The manager of a write, its kind and time.
 #[derive(Clone, Debug)]
 pub(crate) struct Writer<'a> {
     /// `fieldManager`, or the prefix of the client's user agent.

@@ -109,7 +109,6 @@ fn name(task: &Task, object: &Value) -> Result<String, Failure> {
     Ok(generated(base, &task.uid))
 }
 
-/// A name from a prefix and random characters.
 fn generated(base: &str, random: &str) -> String {
     let base: String = base.chars().take(MAX_GENERATED).collect();
     let digits: Vec<u32> = random.chars().filter_map(|digit| digit.to_digit(16)).collect();

@@ -32,7 +32,6 @@ pub(in crate::serve) const RESET_PROTOCOL_ERROR: u32 = 1;
 /// `REFUSED_STREAM` of RST_STREAM.
 pub(in crate::serve) const RESET_REFUSED: u32 = 3;
 
-/// A decoded frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     Open {
@@ -84,7 +83,6 @@ struct Unread {
     fin: bool,
 }
 
-/// Decodes bytes into events.
 #[derive(Default)]
 pub(crate) struct Decoder {
     headers: HeaderReader,

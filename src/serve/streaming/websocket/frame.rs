@@ -17,7 +17,6 @@ const PING: u8 = 9;
 const PONG: u8 = 10;
 const FIN: u8 = 0x80;
 
-/// A decoded frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::serve) enum Event {
     /// A piece of a message.
@@ -44,7 +43,6 @@ struct Unread {
     fin: bool,
 }
 
-/// Decodes bytes into events.
 #[derive(Default)]
 pub(in crate::serve) struct Decoder {
     data: Option<Unread>,
@@ -174,7 +172,6 @@ pub(in crate::serve) fn message(channel: u8, as_base64: bool, bytes: &[u8]) -> V
     binary(&[channel], bytes)
 }
 
-/// The answer to a ping.
 #[must_use]
 pub(in crate::serve) fn pong(bytes: &[u8]) -> Vec<u8> {
     encode(PONG, &[], bytes)
