@@ -1,0 +1,4 @@
+//! The apiserver of a cluster that this node belongs to.
+#![allow(dead_code, reason = "the next slice uses it")]
+
+pub mod client;
