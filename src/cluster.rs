@@ -2,5 +2,6 @@
 #![allow(dead_code, reason = "the next slice uses it")]
 
 pub mod client;
+pub mod fake;
 pub(crate) mod link;
 pub(crate) mod watch;
