@@ -8,6 +8,9 @@
 
 mod admission;
 mod answers;
+mod controllers;
+mod faults;
+mod issue;
 mod objects;
 mod watches;
 mod world;
@@ -28,8 +31,10 @@ use objects::{ObjectPlace, Objects};
 use watches::Watch;
 use world::World;
 
+pub use faults::ApiFaults;
+pub use issue::ReviewTable;
 pub use watches::FakeBody;
-pub use world::{ApiCall, ApiFaults};
+pub use world::ApiCall;
 
 /// An answer of the fake apiserver.
 pub type FakeAnswer = ApiResponse<FakeBody>;
@@ -148,6 +153,17 @@ impl FakeApiserver {
         self.0.faults.borrow_mut()
     }
 
+    /// The users of tokens and what users may do, for changing them.
+    pub fn reviews(&self) -> RefMut<'_, ReviewTable> {
+        self.0.reviews.borrow_mut()
+    }
+
+    /// From now on, a node whose lease has not been renewed for this long is unreachable, and its pods are deleted. The
+    /// controllers work whenever there is a request.
+    pub fn evict_after(&self, lost: Duration) {
+        self.0.evict_after.set(Some(lost));
+    }
+
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         Snapshot(self.0.objects.borrow().clone())
@@ -189,14 +205,16 @@ impl FakeApiserver {
         let Some(target) = Target::of(request.method, &request.path) else {
             return text_answer(404, "text/plain", "404 page not found");
         };
-        let authorized = admission::authorize(user, &target, &self.0.objects.borrow());
+        self.control();
+        let known_by = self.0.clock.now().saturating_sub(faults.graph_lag);
+        let authorized = admission::authorize(user, &target, &self.0.objects.borrow(), known_by);
         match authorized.and_then(|()| self.perform(user, &target, request)) {
             Ok(Reply::Object(status, object)) if request.accept == Accept::Metadata => json_answer(
                 status,
                 &json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
                     "metadata": object["metadata"]}),
             ),
-            Ok(Reply::Object(status, object)) => json_answer(status, &object),
+            Ok(Reply::Object(status, object)) => json_answer(status, &faults.shown(object)),
             Ok(Reply::Watch(watch)) => {
                 ApiResponse { body: FakeBody::watch(watch), ..text_answer(200, JSON, "") }
             }
@@ -227,7 +245,8 @@ impl FakeApiserver {
             let objects = self.0.objects.borrow();
             let selected =
                 objects.select(target.place.kind, &target.place.namespace, target.query("fieldSelector"));
-            let items: Vec<Value> = selected.filter(|_| !faults.empty_lists).cloned().collect();
+            let shown = selected.filter(|_| !faults.empty_lists).map(|object| faults.shown(object.clone()));
+            let items: Vec<Value> = shown.collect();
             (objects.version, items)
         } else {
             let expired = || Refusal(410, "Expired", "The provided continue parameter is too old".to_owned());
@@ -255,6 +274,9 @@ impl FakeApiserver {
     }
 
     fn create(&self, user: &str, target: &Target, mut object: Value) -> Result<Value, Refusal> {
+        if let Some(answer) = issue::answer(user, target, &object, &self.0) {
+            return answer;
+        }
         let mut target = target.clone();
         if !target.part.is_empty() || target.place.kind.3 && target.place.namespace.is_empty() {
             return Err(Refusal::not_found(&target));
@@ -353,6 +375,18 @@ impl FakeApiserver {
             return last;
         }
         Some(self.store(place, object))
+    }
+
+    /// What controllers of the cluster do by now.
+    fn control(&self) {
+        let Some(lost) = self.0.evict_after.get() else { return };
+        let plan = controllers::plan(&self.0.objects.borrow(), self.0.clock.now().saturating_sub(lost));
+        for (place, node) in plan.nodes {
+            self.store(&place, node);
+        }
+        for place in plan.evicted {
+            self.end(&place, None);
+        }
     }
 
     fn store(&self, place: &ObjectPlace, object: Value) -> Value {

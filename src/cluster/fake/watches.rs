@@ -96,7 +96,8 @@ impl Watch {
         };
         if is_initial || wanted.is_empty() || wanted == "0" {
             let shown = objects.select(kind, &namespace, &selector).filter(|_| !faults.empty_lists);
-            watch.queue.extend(shown.map(|object| json!({"type": "ADDED", "object": object})));
+            let event = |object: &Value| json!({"type": "ADDED", "object": faults.shown(object.clone())});
+            watch.queue.extend(shown.map(event));
             if is_initial {
                 watch.queue.push_back(bookmark(kind, watch.cursor, true));
             }
@@ -141,8 +142,9 @@ impl Watch {
                 }
                 (None, None) => continue,
             };
-            let event = json!({"type": kind, "object": object});
-            if world.faults.borrow().repeat_events {
+            let faults = world.faults.borrow();
+            let event = json!({"type": kind, "object": faults.shown(object)});
+            if faults.repeat_events {
                 self.queue.push_back(event.clone());
             }
             self.queue.push_back(event);
