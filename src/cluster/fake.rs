@@ -27,8 +27,8 @@ use crate::cluster::client::transport::{Accept, ApiRequest, ApiResponse, Content
 use crate::platform::clock::Clock;
 
 use answers::{Refusal, Target, body, generated};
-use objects::{ObjectPlace, Objects};
-use watches::Watch;
+use objects::{FakeObjects, ObjectPlace};
+use watches::FakeWatch;
 use world::World;
 
 pub use faults::ApiFaults;
@@ -45,7 +45,7 @@ pub struct FakeApiserver(Rc<World>);
 
 /// The state of the storage at some time.
 #[derive(Clone)]
-pub struct Snapshot(Objects);
+pub struct Snapshot(FakeObjects);
 
 /// How an administrator deletes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,9 +59,9 @@ pub enum Removal {
 }
 
 /// What a request comes to.
-enum Reply {
+enum ApiReply {
     Object(u16, Value),
-    Watch(Watch),
+    Watch(FakeWatch),
 }
 
 impl FakeApiserver {
@@ -179,7 +179,7 @@ impl FakeApiserver {
     /// Another cluster at the same address.
     pub fn replace(&self) {
         let cluster = self.0.objects.borrow().cluster.wrapping_add(1);
-        self.0.become_other(Objects { cluster, version: 10, ..Objects::default() });
+        self.0.become_other(FakeObjects { cluster, version: 10, ..FakeObjects::default() });
     }
 
     /// Forgets the history: a watch from an older version fails.
@@ -209,31 +209,31 @@ impl FakeApiserver {
         let known_by = self.0.clock.now().saturating_sub(faults.graph_lag);
         let authorized = admission::authorize(user, &target, &self.0.objects.borrow(), known_by);
         match authorized.and_then(|()| self.perform(user, &target, request)) {
-            Ok(Reply::Object(status, object)) if request.accept == Accept::Metadata => json_answer(
+            Ok(ApiReply::Object(status, object)) if request.accept == Accept::Metadata => json_answer(
                 status,
                 &json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
                     "metadata": object["metadata"]}),
             ),
-            Ok(Reply::Object(status, object)) => json_answer(status, &faults.shown(object)),
-            Ok(Reply::Watch(watch)) => {
+            Ok(ApiReply::Object(status, object)) => json_answer(status, &faults.shown(object)),
+            Ok(ApiReply::Watch(watch)) => {
                 ApiResponse { body: FakeBody::watch(watch), ..text_answer(200, JSON, "") }
             }
             Err(refusal) => json_answer(refusal.0, &refusal.status()),
         }
     }
 
-    fn perform(&self, user: &str, target: &Target, request: &ApiRequest) -> Result<Reply, Refusal> {
+    fn perform(&self, user: &str, target: &Target, request: &ApiRequest) -> Result<ApiReply, Refusal> {
         match target.verb {
             "get" => {
                 let objects = self.0.objects.borrow();
                 let object = objects.objects.get(&target.place).ok_or_else(|| Refusal::not_found(target))?;
-                Ok(Reply::Object(200, object.clone()))
+                Ok(ApiReply::Object(200, object.clone()))
             }
-            "list" => self.list(target).map(|list| Reply::Object(200, list)),
-            "watch" => Watch::open(&self.0, target).map(Reply::Watch),
-            "create" => self.create(user, target, body(request)).map(|object| Reply::Object(201, object)),
-            "delete" => self.delete(user, target, &body(request)).map(|object| Reply::Object(200, object)),
-            _ => self.change(user, target, request).map(|object| Reply::Object(200, object)),
+            "list" => self.list(target).map(|list| ApiReply::Object(200, list)),
+            "watch" => FakeWatch::open(&self.0, target).map(ApiReply::Watch),
+            "create" => self.create(user, target, body(request)).map(|object| ApiReply::Object(201, object)),
+            "delete" => self.delete(user, target, &body(request)).map(|object| ApiReply::Object(200, object)),
+            _ => self.change(user, target, request).map(|object| ApiReply::Object(200, object)),
         }
     }
 

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::answers::{Refusal, Target};
-use super::objects::Objects;
+use super::objects::FakeObjects;
 use crate::model::types::Timestamp;
 
 /// Labels of Kubernetes that a node may set on itself.
@@ -37,7 +37,7 @@ pub(super) fn node_of(user: &str) -> Option<&str> {
 pub(super) fn authorize(
     user: &str,
     target: &Target,
-    objects: &Objects,
+    objects: &FakeObjects,
     known_by: Timestamp,
 ) -> Result<(), Refusal> {
     let Some(node) = node_of(user) else { return Ok(()) };
@@ -74,13 +74,13 @@ pub(super) fn authorize(
     }
     let name = target.selected_name();
     Err(Refusal::forbidden(format!(
-        "{plural} {name:?} is forbidden: User {user:?} cannot {verb} resource {plural:?}: no relationship found between \
-         node '{node}' and this object"
+        "{plural} {name:?} is forbidden: User {user:?} cannot {verb} resource {plural:?}: no relationship found \
+         between node '{node}' and this object"
     )))
 }
 
 /// Whether a pod of the node leads to the object.
-fn is_related(node: &str, target: &Target, objects: &Objects, known_by: Timestamp) -> bool {
+fn is_related(node: &str, target: &Target, objects: &FakeObjects, known_by: Timestamp) -> bool {
     let plural = target.place.kind.2;
     let name = target.selected_name();
     let mut pods = objects
@@ -144,7 +144,7 @@ pub(super) fn admit(
     target: &Target,
     old: Option<&Value>,
     new: Option<&Value>,
-    objects: &Objects,
+    objects: &FakeObjects,
 ) -> Result<(), Refusal> {
     let Some(node) = node_of(user) else { return Ok(()) };
     let refuse = |message: String| {
@@ -185,7 +185,7 @@ pub(super) fn admit(
 }
 
 /// Why a node may not create this pod.
-fn mirror(node: &str, pod: &Value, objects: &Objects) -> Option<String> {
+fn mirror(node: &str, pod: &Value, objects: &FakeObjects) -> Option<String> {
     if pod["metadata"]["annotations"][MIRROR].is_null() {
         return Some(format!(
             "pod does not have {MIRROR:?} annotation, node {node:?} can only create mirror pods"

@@ -4,7 +4,7 @@
 
 use serde_json::{Value, json};
 
-use super::objects::{ObjectPlace, Objects};
+use super::objects::{FakeObjects, ObjectPlace};
 use crate::model::types::Timestamp;
 
 const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
@@ -17,7 +17,7 @@ pub(super) struct Eviction {
 }
 
 /// What has to be done about nodes whose leases were last renewed before `heard`.
-pub(super) fn plan(objects: &Objects, heard: Timestamp) -> Eviction {
+pub(super) fn plan(objects: &FakeObjects, heard: Timestamp) -> Eviction {
     let mut plan = Eviction::default();
     for (place, node) in objects.objects.iter().filter(|(place, _)| place.kind.2 == "nodes") {
         let lease =

@@ -38,7 +38,7 @@ pub(super) fn answer(
     }
 }
 
-/// NodeRestriction: a token for a node is bound to one of its pods. The authorizer has seen that a pod uses the account.
+/// NodeRestriction: a token for a node is bound to one of its pods. That a pod uses the account, the authorizer knows.
 fn token(user: &str, target: &Target, body: &Value, world: &World) -> Result<Value, Refusal> {
     let objects = world.objects.borrow();
     if !objects.objects.contains_key(&target.place) {
@@ -75,7 +75,8 @@ fn token(user: &str, target: &Target, body: &Value, world: &World) -> Result<Val
     let mut answer = body.clone();
     answer["kind"] = "TokenRequest".into();
     answer["apiVersion"] = "authentication.k8s.io/v1".into();
-    answer["status"] = json!({"token": format!("token-{number}-{account}-{audience}"), "expirationTimestamp": ends.to_rfc3339()});
+    let token = format!("token-{number}-{account}-{audience}");
+    answer["status"] = json!({"token": token, "expirationTimestamp": ends.to_rfc3339()});
     Ok(answer)
 }
 

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 
 use super::faults::ApiFaults;
 use super::issue::ReviewTable;
-use super::objects::Objects;
+use super::objects::FakeObjects;
 use crate::cluster::client::transport::Method;
 use crate::model::types::Timestamp;
 use crate::platform::clock::Clock;
@@ -32,7 +32,7 @@ pub struct ApiCall {
 
 pub(super) struct World {
     pub clock: Clock,
-    pub objects: RefCell<Objects>,
+    pub objects: RefCell<FakeObjects>,
     pub faults: RefCell<ApiFaults>,
     pub reviews: RefCell<ReviewTable>,
     /// After this time without a heartbeat, pods of a node are deleted.
@@ -47,7 +47,7 @@ pub(super) struct World {
 
 impl World {
     pub(super) fn new(clock: Clock, seed: u64) -> Self {
-        let objects = Objects { cluster: seed, version: 100, compacted: 0, ..Objects::default() };
+        let objects = FakeObjects { cluster: seed, version: 100, compacted: 0, ..FakeObjects::default() };
         Self {
             clock,
             objects: RefCell::new(objects),
@@ -62,7 +62,7 @@ impl World {
     }
 
     /// Replaces everything; all connections end.
-    pub(super) fn become_other(&self, objects: Objects) {
+    pub(super) fn become_other(&self, objects: FakeObjects) {
         self.objects.replace(objects);
         self.pages.borrow_mut().clear();
         self.epoch.set(self.epoch.get() + 1);
