@@ -55,13 +55,11 @@ fn token(user: &str, target: &Target, body: &Value, world: &World) -> Result<Val
                 && place.namespace == target.place.namespace
                 && bound["name"] == *place.name
         });
-        let Some((_, pod)) = pods.next() else { return refuse("bound to a pod that does not exist") };
+        let Some((_, pod)) = pods.next() else {
+            return Err(Refusal(404, "NotFound", format!("pods {} not found", bound["name"])));
+        };
         if pod["metadata"]["uid"] != bound["uid"] {
-            return Err(Refusal(
-                409,
-                "Conflict",
-                "the UID in the bound object reference does not match".to_owned(),
-            ));
+            return refuse("with another UID than the pod's");
         }
         if pod["spec"]["nodeName"] != node {
             return refuse("bound to a pod scheduled on a different node");
