@@ -24,6 +24,8 @@ use crate::platform::rt;
 
 /// How often files are checked while requests are sent; at each new connection in any case.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
+/// The same as long as something is missing: a certificate that is being requested.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
 /// A plugin runs again this long before its credentials expire.
 const EXPIRY_MARGIN: Duration = Duration::from_secs(10);
 /// A plugin whose credentials the server refuses is not asked more often.
@@ -109,7 +111,8 @@ impl Credentials {
     /// When there is no certificate or token to send, in words.
     pub(crate) async fn current(&self, fresh: bool) -> Result<Rc<Login>, String> {
         let mut state = self.state.lock().await;
-        if fresh || state.looked.is_none_or(|looked| looked.elapsed() >= LOOK_EVERY) {
+        let every = if state.login.is_some() { LOOK_EVERY } else { LOOK_AGAIN };
+        if fresh || state.looked.is_none_or(|looked| looked.elapsed() >= every) {
             look(&mut state).await;
         }
         self.login(&mut state, false).await

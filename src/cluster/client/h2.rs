@@ -20,7 +20,8 @@ use crate::cluster::credentials::{Credentials, Login};
 use crate::model::back_off::Retry;
 use crate::model::types::Timestamp;
 use crate::platform::clock::Clock;
-use crate::platform::http::h2::dial::{DialError, Route, ServerTls, dial};
+use crate::platform::http::h2::dial::{DialRoute, dial};
+use crate::platform::http::h2::tls::{DialError, ServerTls};
 use crate::platform::http::h2::tunnel::ProxyUrl;
 use crate::platform::http::h2::{H2Body, H2Connection, H2Error, H2Settings, H2Stream};
 use crate::platform::rt;
@@ -300,11 +301,12 @@ impl Shared {
             skip_verify: config.skip_verify,
             now: self.clock.now().max(self.floor.get()),
         };
-        let route = Route { addresses: &[], proxy: proxy.as_ref(), host: &config.host, port: config.port };
+        let route =
+            DialRoute { addresses: &[], proxy: proxy.as_ref(), host: &config.host, port: config.port };
         let known = self.resolver.known(host, port);
         let mut failure = None;
         if !known.is_empty() {
-            match dial(&Route { addresses: &known, ..route }, &server, &self.settings).await {
+            match dial(&DialRoute { addresses: &known, ..route }, &server, &self.settings).await {
                 Err(error) if is_literal(host) => return Err(error),
                 // The name may lead elsewhere by now.
                 Err(error) => failure = Some(error),
@@ -315,7 +317,7 @@ impl Shared {
             Ok(found) => found,
             Err(reason) => return Err(failure.unwrap_or_else(|| dial_error(reason))),
         };
-        let made = dial(&Route { addresses: &found, ..route }, &server, &self.settings).await?;
+        let made = dial(&DialRoute { addresses: &found, ..route }, &server, &self.settings).await?;
         self.resolver.keep(host, port, &found);
         Ok(made)
     }

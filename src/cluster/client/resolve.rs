@@ -125,6 +125,10 @@ mod tests {
         for _ in 0..3 {
             let error = resolver.look_up("api.example", 6443).await.unwrap_err();
             assert_eq!(error, "lookup api.example: no answer within 5 s");
+            // The timers' clock does not wait for the thread to begin.
+            while ASKED.load(Relaxed) == 0 {
+                std::thread::yield_now();
+            }
         }
         assert!(resolver.look_up("proxy.example", 80).await.unwrap_err().contains("has not ended"));
         assert_eq!(ASKED.load(Relaxed), 1, "one thread");

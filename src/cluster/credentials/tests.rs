@@ -2,9 +2,9 @@ use super::*;
 use crate::model::types::Timestamp;
 
 /// A directory with a kubeconfig whose user has these members.
-struct Files(PathBuf);
+struct LoginFiles(PathBuf);
 
-impl Files {
+impl LoginFiles {
     fn new(name: &str, user: &str) -> Self {
         let directory = std::env::temp_dir().join(format!("edge-agent-login-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
@@ -33,7 +33,7 @@ impl Files {
     }
 }
 
-impl Drop for Files {
+impl Drop for LoginFiles {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
@@ -52,7 +52,7 @@ async fn token(credentials: &Credentials) -> String {
 
 #[tokio::test(start_paused = true)]
 async fn a_token_file_wins_over_a_token() {
-    let files = Files::new("token", "token: inline, tokenFile: token");
+    let files = LoginFiles::new("token", "token: inline, tokenFile: token");
     let credentials = files.open(&Clock::System).await;
     assert_eq!(token(&credentials).await, "Bearer inline", "there is no file yet");
     files.write("token", "one\n");
@@ -81,16 +81,18 @@ async fn a_token_file_wins_over_a_token() {
 
 #[tokio::test(start_paused = true)]
 async fn credentials_that_are_missing_are_named() {
-    let files = Files::new("missing", "client-certificate: current.pem, client-key: current.pem");
+    let files = LoginFiles::new("missing", "client-certificate: current.pem, client-key: current.pem");
     let credentials = files.open(&Clock::System).await;
     let reason = token(&credentials).await;
     assert!(reason.contains("read client certificate") && reason.contains("current.pem"), "{reason}");
     files.write("current.pem", "one");
-    credentials.renewed().await;
+    tokio::time::advance(LOOK_AGAIN).await;
     let first = credentials.current(false).await.unwrap();
     assert!(first.client == Some((b"one".to_vec(), b"one".to_vec())));
     files.write("current.pem", "other");
-    let second = credentials.current(true).await.unwrap();
+    assert!(Rc::ptr_eq(&credentials.current(false).await.unwrap(), &first), "not checked yet");
+    credentials.renewed().await;
+    let second = credentials.current(false).await.unwrap();
     assert!(second.client == Some((b"other".to_vec(), b"other".to_vec())));
     assert!(second.version > first.version, "it needs a new connection");
 }
@@ -103,7 +105,7 @@ fn an_exec_plugin_runs_again_after_401() {
     let user = "exec: {command: sh, args: [plugin], interactiveMode: Never, \
                 apiVersion: client.authentication.k8s.io/v1}";
     let done = rt::run(async {
-        let files = Files::new("exec", "token: x");
+        let files = LoginFiles::new("exec", "token: x");
         files.write("plugin", &script.replace("count", &files.0.join("count").to_string_lossy()));
         files.write_user(&user.replace("plugin", &files.0.join("plugin").to_string_lossy()));
         let clock = Clock::manual(Timestamp::from_secs(0));
@@ -126,7 +128,7 @@ fn an_exec_plugin_runs_again_after_401() {
 
 #[tokio::test(start_paused = true)]
 async fn a_kubeconfig_that_changed_is_read_after_a_401() {
-    let files = Files::new("kubeconfig", "token: old");
+    let files = LoginFiles::new("kubeconfig", "token: old");
     let credentials = files.open(&Clock::System).await;
     let used = credentials.current(false).await.unwrap();
     assert!(!credentials.refused(&used).await, "it has not changed");

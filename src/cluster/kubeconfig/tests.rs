@@ -91,7 +91,7 @@ fn what_upstream_refuses_is_refused_in_its_words() {
         ),
         ("server: 'https://h', proxy-url: 'socks4://p'", "", "invalid 'proxy-url' for cluster \"k\""),
         (SERVER, "client-certificate: c", "client-key-data or client-key must be specified for u"),
-        (SERVER, "token: t, username: n", "found [token basicAuth], only one is allowed"),
+        (SERVER, "token: t, username: me", "found [token basicAuth], only one is allowed"),
         (SERVER, "as-groups: [g]", "requesting uid, groups or user-extra for u without impersonating a user"),
         (SERVER, "exec: {apiVersion: x}", "command must be specified for u"),
         (SERVER, "exec: {command: p, apiVersion: x}", "exec plugin: invalid apiVersion \"x\""),
@@ -124,11 +124,11 @@ fn what_upstream_refuses_is_refused_in_its_words() {
 
 #[test]
 fn other_identities_and_exec_plugins_are_honoured() {
-    let user = "username: n, password: p, as: system:admin, as-uid: '7', as-groups: [a, b], \
+    let user = "username: me, password: p, as: system:admin, as-uid: '7', as-groups: [a, b], \
                 as-user-extra: {Acme/Key: [x, y]}, \
                 exec: {command: p, apiVersion: client.authentication.k8s.io/v1beta1}";
     let config = with(SERVER, user).ok().unwrap();
-    assert_eq!(config.basic, Some(("n".to_owned(), "p".to_owned())));
+    assert_eq!(config.basic, Some(("me".to_owned(), "p".to_owned())));
     assert!(config.exec.is_none(), "a password makes the plugin superfluous");
     let headers: Vec<String> =
         config.impersonate.iter().map(|(name, value)| format!("{name}={value}")).collect();
@@ -153,4 +153,54 @@ fn other_identities_and_exec_plugins_are_honoured() {
     let wanted = json!({"server": "https://h", "tls-server-name": "other", "proxy-url": "http://p",
         "config": {"audience": "x"}});
     assert_eq!(plugin.cluster, Some(wanted));
+}
+
+/// All values that `value` becomes when one member, anywhere in it, is replaced by `odd`.
+fn replaced(value: &Value, odd: &Value) -> Vec<Value> {
+    let mut all = vec![odd.clone()];
+    match value {
+        Value::Object(members) => {
+            for (name, member) in members {
+                all.extend(replaced(member, odd).into_iter().map(|member| {
+                    let mut whole = value.clone();
+                    whole[name] = member;
+                    whole
+                }));
+            }
+        }
+        Value::Array(members) => {
+            for (index, member) in members.iter().enumerate() {
+                all.extend(replaced(member, odd).into_iter().map(|member| {
+                    let mut whole = value.clone();
+                    whole[index] = member;
+                    whole
+                }));
+            }
+        }
+        _ => {}
+    }
+    all
+}
+
+#[test]
+fn an_odd_kubeconfig_is_refused_and_nothing_worse() {
+    let whole = json!({"current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+        "clusters": [{"name": "k", "cluster": {"server": "https://h:1/p", "tls-server-name": "h", "proxy-url": "socks5://p",
+            "insecure-skip-tls-verify": false, "certificate-authority": "ca", "certificate-authority-data": "Y2E=",
+            "extensions": [{"name": "client.authentication.k8s.io/exec", "extension": {}}]}}],
+        "users": [{"name": "u", "user": {"tokenFile": "t", "client-certificate-data": "Y2E=", "client-key": "k",
+            "username": "a", "password": "b", "as": "x", "as-uid": "1", "as-groups": ["g"], "as-user-extra": {"k": ["v"]},
+            "exec": {"command": "./c", "apiVersion": "client.authentication.k8s.io/v1", "args": ["a"],
+                "env": [{"name": "n", "value": "v"}], "provideClusterInfo": true, "interactiveMode": "Never"}}}]});
+    assert!(Kubeconfig::parse(&whole, Path::new("/")).is_ok());
+    let mut count = 0;
+    for odd in
+        [json!(null), json!(5), json!(true), json!(""), json!("\u{0}:/@["), json!([[]]), json!({"a": {}})]
+    {
+        for value in replaced(&whole, &odd) {
+            let _ = Kubeconfig::parse(&value, Path::new("/"));
+            count += 1;
+        }
+    }
+    assert!(count > 300, "{count}");
 }

@@ -3,7 +3,7 @@
 //! Owns the settings of connections and the count of their streams.
 
 pub mod dial;
-mod tls;
+pub mod tls;
 pub mod tunnel;
 
 use std::cell::Cell;

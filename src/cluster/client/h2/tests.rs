@@ -65,7 +65,7 @@ enum Act {
 
 type Behave = Rc<dyn Fn(usize, &Parts) -> Act>;
 
-struct Served {
+struct ServedApi {
     port: u16,
     authority: TestAuthority,
     most_streams: u32,
@@ -111,7 +111,7 @@ impl<F: Future + 'static> hyper::rt::Executor<F> for Here {
     }
 }
 
-impl Served {
+impl ServedApi {
     async fn start(
         most_streams: u32,
         name: &str,
@@ -253,7 +253,7 @@ fn directory(name: &str) -> PathBuf {
 #[test]
 fn a_request_and_its_answer_cross_the_link() {
     let done = rt::run(async {
-        let server = Served::start(100, "127.0.0.1", |_, _| Act::Answer(503)).await;
+        let server = ServedApi::start(100, "127.0.0.1", |_, _| Act::Answer(503)).await;
         let (transport, _) = server.client(&json!({}), &json!({"token": "t"}), Clock::System);
         let mut answer = transport.send(Lane::Main, request(Method::Post)).await.unwrap();
         assert_eq!((answer.status, answer.retry_after), (503, Some(Duration::from_secs(7))));
@@ -269,7 +269,7 @@ fn a_request_and_its_answer_cross_the_link() {
 #[test]
 fn a_lease_never_waits_for_watches() {
     let done = rt::run(async {
-        let server = Served::start(5, "127.0.0.1", |_, head| match head.uri.path().ends_with("watch") {
+        let server = ServedApi::start(5, "127.0.0.1", |_, head| match head.uri.path().ends_with("watch") {
             true => Act::Stream,
             false => Act::Answer(200),
         });
@@ -291,7 +291,7 @@ fn a_lease_never_waits_for_watches() {
 #[test]
 fn the_91st_stream_opens_a_connection() {
     let done = rt::run(async {
-        let server = Served::start(1000, "127.0.0.1", |_, _| Act::Stream).await;
+        let server = ServedApi::start(1000, "127.0.0.1", |_, _| Act::Stream).await;
         let transport = server.plain_client();
         let mut watches = Vec::new();
         for count in 1..=91 {
@@ -318,7 +318,7 @@ fn go_away_resends_only_what_is_safe() {
             (Method::Delete, None, "1 DELETE"),
             (Method::Post, None, "1 POST"),
         ] {
-            let server = Served::start(100, "127.0.0.1", |connection, _| match connection {
+            let server = ServedApi::start(100, "127.0.0.1", |connection, _| match connection {
                 1 => Act::Cut,
                 _ => Act::Answer(200),
             });
@@ -331,7 +331,7 @@ fn go_away_resends_only_what_is_safe() {
             }
             assert_eq!(server.seen(), wanted);
         }
-        let server = Served::start(100, "127.0.0.1", |_, _| Act::GoAway).await;
+        let server = ServedApi::start(100, "127.0.0.1", |_, _| Act::GoAway).await;
         let transport = server.plain_client();
         for _ in 0..3 {
             let answer = transport.send(Lane::Main, request(Method::Post)).await.unwrap();
@@ -347,7 +347,7 @@ fn go_away_resends_only_what_is_safe() {
 #[test]
 fn a_clock_of_1970_still_shakes_hands() {
     let done = rt::run(async {
-        let server = Served::start(100, "127.0.0.1", |_, _| Act::Answer(200)).await;
+        let server = ServedApi::start(100, "127.0.0.1", |_, _| Act::Answer(200)).await;
         let clock = Clock::manual(Timestamp::from_secs(100));
         let (transport, _) = server.client(&json!({}), &json!({}), clock);
         let error = status(&transport, Lane::Main).await.unwrap_err();
@@ -361,7 +361,7 @@ fn a_clock_of_1970_still_shakes_hands() {
 #[test]
 fn a_renewed_certificate_file_is_used() {
     let done = rt::run(async {
-        let server = Served::start(100, "127.0.0.1", |_, head| match head.method.as_str() {
+        let server = ServedApi::start(100, "127.0.0.1", |_, head| match head.method.as_str() {
             "GET" => Act::Stream,
             _ => Act::Answer(200),
         });
@@ -393,7 +393,7 @@ fn a_renewed_certificate_file_is_used() {
 #[test]
 fn a_401_is_followed_by_the_new_token() {
     let done = rt::run(async {
-        let server = Served::start(100, "127.0.0.1", |_, head| {
+        let server = ServedApi::start(100, "127.0.0.1", |_, head| {
             let is_new = head.headers["authorization"] == "Bearer new";
             Act::Answer(if is_new { 200 } else { 401 })
         });
@@ -413,7 +413,7 @@ fn a_401_is_followed_by_the_new_token() {
 #[test]
 fn the_servers_certificate_is_verified_as_configured() {
     let done = rt::run(async {
-        let server = Served::start(100, "api.test", |_, _| Act::Answer(200)).await;
+        let server = ServedApi::start(100, "api.test", |_, _| Act::Answer(200)).await;
         let other = base64::encode(TestAuthority::new().pem.as_bytes());
         for (cluster, wanted) in [
             (json!({}), Err("not for this host name")),
@@ -439,7 +439,7 @@ fn the_servers_certificate_is_verified_as_configured() {
 #[test]
 fn a_proxy_carries_the_connection() {
     let done = rt::run(async {
-        let server = Served::start(100, "127.0.0.1", |_, _| Act::Answer(200)).await;
+        let server = ServedApi::start(100, "127.0.0.1", |_, _| Act::Answer(200)).await;
         let proxy = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = proxy.local_addr().unwrap().port();
         let target = server.port;
@@ -465,7 +465,7 @@ fn a_proxy_carries_the_connection() {
 #[test]
 fn a_server_that_is_away_is_a_dial_error() {
     let done = rt::run(async {
-        let server = Served::start(100, "127.0.0.1", |_, _| Act::Answer(200)).await;
+        let server = ServedApi::start(100, "127.0.0.1", |_, _| Act::Answer(200)).await;
         // A port that was free a moment ago.
         let port = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
         let cluster = json!({"server": format!("https://127.0.0.1:{port}")});

@@ -8,9 +8,9 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use super::tls::{self, DialError, ServerTls};
 use super::tunnel::ProxyUrl;
-use super::{H2Connection, H2Settings, Io, tls};
-use crate::model::types::Timestamp;
+use super::{H2Connection, H2Settings, Io};
 use crate::platform::logging::chain;
 
 /// For all addresses together. Each gets its part, and at least [`SHORTEST_CONNECT`].
@@ -21,46 +21,8 @@ const TUNNEL_TIMEOUT: Duration = Duration::from_secs(10);
 /// For a handshake over a slow link.
 const TLS_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// No connection.
-#[derive(Debug)]
-pub(crate) struct DialError {
-    /// One of the sides refused the other: trying again does not help.
-    pub is_tls: bool,
-    pub message: String,
-}
-
-impl DialError {
-    pub(super) fn tls(message: String) -> Self {
-        Self { is_tls: true, message }
-    }
-
-    fn lost(message: String) -> Self {
-        Self { is_tls: false, message }
-    }
-
-    /// Names the server.
-    fn at(self, place: &str) -> Self {
-        Self { message: format!("{place}: {}", self.message), ..self }
-    }
-}
-
-/// Whom a client trusts, and who it is.
-#[derive(Clone)]
-pub(crate) struct ServerTls {
-    /// What the server's certificate has to be for: a name or an address.
-    pub name: String,
-    /// PEM; `None`: the system's authorities.
-    pub authorities: Option<Vec<u8>>,
-    /// PEM: certificate chain and key.
-    pub client: Option<(Vec<u8>, Vec<u8>)>,
-    /// Accept any certificate.
-    pub skip_verify: bool,
-    /// Certificates are judged at this time.
-    pub now: Timestamp,
-}
-
 /// Where to and which way.
-pub(crate) struct Route<'a> {
+pub(crate) struct DialRoute<'a> {
     /// Of the server or, when there is one, of the proxy.
     pub addresses: &'a [SocketAddr],
     pub proxy: Option<&'a ProxyUrl>,
@@ -73,7 +35,7 @@ pub(crate) struct Route<'a> {
 /// # Errors
 /// Of the step that failed, with the name of the server.
 pub(crate) async fn dial(
-    route: &Route<'_>,
+    route: &DialRoute<'_>,
     server: &ServerTls,
     settings: &H2Settings,
 ) -> Result<H2Connection, DialError> {

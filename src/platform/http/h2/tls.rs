@@ -12,18 +12,55 @@ use rustls::crypto::WebPkiSupportedAlgorithms;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::time_provider::TimeProvider;
-use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use tokio_rustls::TlsConnector;
 
-use super::super::error::explain_tls;
+use super::super::error::{TlsError, explain_tls};
 use super::super::tls::{Roots, tls_provider};
 use super::Io;
-use super::dial::{DialError, ServerTls};
 use crate::model::types::Timestamp;
 use crate::platform::rt;
 
 /// The ALPN protocol of HTTP/2.
 const HTTP_2: &[u8] = b"h2";
+
+/// No connection.
+#[derive(Debug)]
+pub(crate) struct DialError {
+    /// One of the sides refused the other: trying again does not help.
+    pub is_tls: bool,
+    pub message: String,
+}
+
+impl DialError {
+    fn tls(message: String) -> Self {
+        Self { is_tls: true, message }
+    }
+
+    pub(super) fn lost(message: String) -> Self {
+        Self { is_tls: false, message }
+    }
+
+    /// Names the server.
+    pub(super) fn at(self, place: &str) -> Self {
+        Self { message: format!("{place}: {}", self.message), ..self }
+    }
+}
+
+/// Whom a client trusts, and who it is.
+#[derive(Clone)]
+pub(crate) struct ServerTls {
+    /// What the server's certificate has to be for: a name or an address.
+    pub name: String,
+    /// PEM; `None`: the system's authorities.
+    pub authorities: Option<Vec<u8>>,
+    /// PEM: certificate chain and key.
+    pub client: Option<(Vec<u8>, Vec<u8>)>,
+    /// Accept any certificate.
+    pub skip_verify: bool,
+    /// Certificates are judged at this time.
+    pub now: Timestamp,
+}
 
 /// Performs the handshake. With `http2`, a server that does not speak HTTP/2 is an error.
 pub(super) async fn connect(io: Io, tls: &ServerTls, http2: bool) -> Result<Io, DialError> {
@@ -91,9 +128,13 @@ async fn system_authorities() -> Result<Vec<u8>, DialError> {
 
 fn explain(error: &io::Error) -> DialError {
     match error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>()) {
+        // Another authority of the same name: every cluster of kubeadm has a `kubernetes`.
+        Some(rustls::Error::InvalidCertificate(CertificateError::BadSignature)) => {
+            DialError::tls(format!("TLS: {}", TlsError::UnknownIssuer))
+        }
         Some(cause) => DialError::tls(format!("TLS: {}", explain_tls(cause.clone()))),
         // A link that breaks looks like this, too.
-        None => DialError { is_tls: false, message: format!("TLS handshake: {error}") },
+        None => DialError::lost(format!("TLS handshake: {error}")),
     }
 }
 
