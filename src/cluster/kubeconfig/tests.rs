@@ -185,11 +185,13 @@ fn replaced(value: &Value, odd: &Value) -> Vec<Value> {
 #[test]
 fn an_odd_kubeconfig_is_refused_and_nothing_worse() {
     let whole = json!({"current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
-        "clusters": [{"name": "k", "cluster": {"server": "https://h:1/p", "tls-server-name": "h", "proxy-url": "socks5://p",
+        "clusters": [{"name": "k", "cluster": {"server": "https://h:1/p", "tls-server-name": "h",
+            "proxy-url": "socks5://p",
             "insecure-skip-tls-verify": false, "certificate-authority": "ca", "certificate-authority-data": "Y2E=",
             "extensions": [{"name": "client.authentication.k8s.io/exec", "extension": {}}]}}],
         "users": [{"name": "u", "user": {"tokenFile": "t", "client-certificate-data": "Y2E=", "client-key": "k",
-            "username": "a", "password": "b", "as": "x", "as-uid": "1", "as-groups": ["g"], "as-user-extra": {"k": ["v"]},
+            "username": "a", "password": "b", "as": "x", "as-uid": "1", "as-groups": ["g"],
+            "as-user-extra": {"k": ["v"]},
             "exec": {"command": "./c", "apiVersion": "client.authentication.k8s.io/v1", "args": ["a"],
                 "env": [{"name": "n", "value": "v"}], "provideClusterInfo": true, "interactiveMode": "Never"}}}]});
     assert!(Kubeconfig::parse(&whole, Path::new("/")).is_ok());
