@@ -125,7 +125,7 @@ fn what_upstream_refuses_is_refused_in_its_words() {
 #[test]
 fn other_identities_and_exec_plugins_are_honoured() {
     let user = "username: me, password: p, as: system:admin, as-uid: '7', as-groups: [a, b], \
-                as-user-extra: {Acme/Key: [x, y]}, \
+                as-user-extra: {Acme/Key: [v, w]}, \
                 exec: {command: p, apiVersion: client.authentication.k8s.io/v1beta1}";
     let config = with(SERVER, user).ok().unwrap();
     assert_eq!(config.basic, Some(("me".to_owned(), "p".to_owned())));
@@ -137,19 +137,19 @@ fn other_identities_and_exec_plugins_are_honoured() {
         "impersonate-uid=7",
         "impersonate-group=a",
         "impersonate-group=b",
-        "impersonate-extra-acme%2Fkey=x",
-        "impersonate-extra-acme%2Fkey=y",
+        "impersonate-extra-acme%2Fkey=v",
+        "impersonate-extra-acme%2Fkey=w",
     ];
     assert_eq!(headers, wanted);
 
     let cluster = "server: 'https://h', tls-server-name: other, proxy-url: 'http://p', \
                    extensions: [{name: client.authentication.k8s.io/exec, extension: {audience: x}}]";
-    let user = "exec: {command: p, args: [a], env: [{name: N, value: v}], provideClusterInfo: true, \
+    let user = "exec: {command: p, args: [a], env: [{name: NAME, value: v}], provideClusterInfo: true, \
                 interactiveMode: Never, apiVersion: client.authentication.k8s.io/v1}";
     let config = with(cluster, user).ok().unwrap();
     assert_eq!((config.tls_name.as_str(), config.proxy.as_str()), ("other", "http://p"));
     let plugin = config.exec.unwrap();
-    assert_eq!((plugin.args, plugin.env), (vec!["a".to_owned()], vec![("N".to_owned(), "v".to_owned())]));
+    assert_eq!((plugin.args, plugin.env), (vec!["a".to_owned()], vec![("NAME".to_owned(), "v".to_owned())]));
     let wanted = json!({"server": "https://h", "tls-server-name": "other", "proxy-url": "http://p",
         "config": {"audience": "x"}});
     assert_eq!(plugin.cluster, Some(wanted));
