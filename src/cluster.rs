@@ -2,6 +2,8 @@
 #![allow(dead_code, reason = "the next slice uses it")]
 
 pub mod client;
+pub mod credentials;
 pub mod fake;
+pub mod kubeconfig;
 pub(crate) mod link;
 pub(crate) mod watch;

@@ -3,8 +3,10 @@
 //! Owns the limits of requests. Which connection is used and who sends are the transport's business.
 
 pub mod error;
+pub mod h2;
 pub(crate) mod limits;
-pub(crate) mod request;
+pub mod request;
+mod resolve;
 pub mod transport;
 
 use std::cell::RefCell;

@@ -14,31 +14,28 @@ use std::time::Duration;
 use http_body_util::BodyExt;
 use http_body_util::combinators::MapErr;
 use hyper::body::Incoming;
-use hyper::client::conn::http2::{Builder, SendRequest};
+use hyper::client::conn::http2::SendRequest;
 use hyper::header::{HeaderValue, USER_AGENT};
 use hyper::http::uri::{Authority, Scheme};
 use hyper::{Request, Response, Uri};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::Mutex;
 use tonic::body::Body;
 use tonic::{ConnectError, Status};
 
+use crate::platform::http::h2::{H2Settings, Io, handshake};
 use crate::platform::logging::chain;
 
 /// The kubelet's shortest connect timeout. A socket whose owner accepts no connections must not hang a call.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pings detect a server that hangs during a call without a time limit. gRPC servers in Go disconnect clients that ping
 /// more often than every five minutes.
-const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(330);
-/// How long an answer to a ping may take.
-const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// A connection below HTTP/2. One type for all sockets, so that the program contains one HTTP/2 client.
-trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Wire for T {}
+const SETTINGS: H2Settings = H2Settings {
+    ping_after: Some(Duration::from_secs(330)),
+    ping_timeout: Duration::from_secs(30),
+    ping_idle: false,
+    windows: None,
+};
 
 /// The connection to one server; clones share it.
 #[derive(Clone)]
@@ -74,7 +71,7 @@ impl Channel {
             socket: None,
             authority,
             user_agent: Some(HeaderValue::from_static(user_agent)),
-            connection: Mutex::new(Some(handshake(Box::new(stream)).await?)),
+            connection: Mutex::new(Some(begin(Box::new(stream)).await?)),
         })))
     }
 }
@@ -122,7 +119,7 @@ impl Shared {
         let failed = |error: io::Error| dial_error(socket, &error);
         let stream = stream.map_err(io::Error::from).flatten().map_err(failed)?;
         let connection =
-            handshake(Box::new(stream)).await.map_err(|error| failed(io::Error::other(chain(&error))))?;
+            begin(Box::new(stream)).await.map_err(|error| failed(io::Error::other(chain(&error))))?;
         Ok(current.insert(connection).clone())
     }
 }
@@ -131,19 +128,8 @@ fn dial_error(socket: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("connect to {}: {error}", socket.display()))
 }
 
-async fn handshake(wire: Box<dyn Wire>) -> Result<SendRequest<Body>, hyper::Error> {
-    let (requests, connection) = Builder::new(TokioExecutor::new())
-        .timer(TokioTimer::new())
-        .keep_alive_interval(KEEP_ALIVE_INTERVAL)
-        .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
-        .handshake(TokioIo::new(wire))
-        .await?;
-    tokio::spawn(async move {
-        if let Err(error) = connection.await {
-            log::debug!(err:% = chain(&error); "gRPC connection lost");
-        }
-    });
-    Ok(requests)
+async fn begin(io: Io) -> Result<SendRequest<Body>, hyper::Error> {
+    handshake(io, &SETTINGS).await.map(|(requests, _)| requests)
 }
 
 /// The server has not seen the call.

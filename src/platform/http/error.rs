@@ -169,7 +169,7 @@ pub(super) fn timeout(request: &Request) -> HttpError {
     HttpError::Timeout { url: shown_url(&request.url), seconds: request.timeout_total.as_secs() }
 }
 
-fn explain_tls(error: rustls::Error) -> TlsError {
+pub(super) fn explain_tls(error: rustls::Error) -> TlsError {
     match error {
         rustls::Error::InvalidCertificate(certificate) => match certificate {
             CertificateError::Expired | CertificateError::ExpiredContext { .. } => TlsError::Expired,
