@@ -2,3 +2,5 @@
 #![allow(dead_code, reason = "the next slice uses it")]
 
 pub mod client;
+pub(crate) mod link;
+pub(crate) mod watch;

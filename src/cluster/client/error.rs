@@ -36,10 +36,10 @@ pub enum LinkErrorKind {
 
 /// What callers distinguish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ApiErrorKind {
+pub(crate) enum ApiErrorKind {
     /// No answer.
     Unreachable,
-    /// TLS: whoever answers is not this cluster, or does not know our certificate.
+    /// TLS: the server is not this cluster's, or it does not accept our certificate.
     Tls,
     Unauthorized,
     Forbidden,
@@ -61,7 +61,7 @@ pub enum ApiErrorKind {
 
 /// A request that was not carried out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ApiError {
+pub(crate) struct ApiError {
     pub kind: ApiErrorKind,
     /// HTTP's status; 0 without an answer.
     pub status: u16,
@@ -98,16 +98,13 @@ impl ApiError {
         Self::new(kind, error.message)
     }
 
-    /// What an answer with an error status says; `None` for a success. `body` may be cut off.
-    pub(crate) fn of_answer(status: u16, retry_after: Option<Duration>, body: &[u8]) -> Option<Self> {
-        if (200..300).contains(&status) {
-            return None;
-        }
+    /// What an answer with a status other than 2xx says. `body` may be cut off.
+    pub(crate) fn of_answer(status: u16, retry_after: Option<Duration>, body: &[u8]) -> Self {
         let parsed: Option<Value> = serde_json::from_slice(body).ok();
-        Some(match parsed.filter(|value| value["kind"] == "Status") {
+        match parsed.filter(|value| value["kind"] == "Status") {
             Some(value) => Self::of_status(&value, status, retry_after),
             None => Self::of_text(status, retry_after, body),
-        })
+        }
     }
 
     /// What a `Status` says: an answer's body, or the object of an ERROR event.
@@ -162,7 +159,7 @@ impl ApiError {
     }
 
     /// No valid answer: the apiserver says nothing about any object, so nothing may change.
-    pub fn is_offline(&self) -> bool {
+    pub(crate) fn is_offline(&self) -> bool {
         matches!(
             self.kind,
             ApiErrorKind::Unreachable

@@ -11,7 +11,7 @@ use serde_json::Value;
 /// `group` is `""` for the core group. Its version is v1 unless it is named: `coordination.k8s.io`,
 /// `certificates.k8s.io/v1beta1`. An empty `name` means the collection; `part` is a subresource or empty.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ResourcePath {
+pub(crate) enum ResourcePath {
     Namespaced {
         group: &'static str,
         plural: &'static str,
@@ -25,7 +25,7 @@ pub enum ResourcePath {
 
 /// What a watch asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WatchQuery {
+pub(crate) struct WatchQuery {
     /// A field selector, `spec.nodeName=n`; empty for all.
     pub fields: String,
     /// Where to begin; empty for the newest state (`initial`), or for now.
@@ -39,7 +39,7 @@ pub struct WatchQuery {
 
 /// One page of a list.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Page {
+pub(crate) struct Page {
     pub items: Vec<Value>,
     /// The version of the list; the same on all its pages.
     pub version: String,
@@ -50,19 +50,19 @@ pub struct Page {
 impl ResourcePath {
     /// One object of a namespace. `name` may be empty.
     #[must_use]
-    pub fn namespaced(group: &'static str, plural: &'static str, namespace: &str, name: &str) -> Self {
+    pub(crate) fn namespaced(group: &'static str, plural: &'static str, namespace: &str, name: &str) -> Self {
         Self::Namespaced { group, plural, namespace: namespace.to_owned(), name: name.to_owned(), part: "" }
     }
 
     /// One object of the whole cluster. `name` may be empty.
     #[must_use]
-    pub fn whole(group: &'static str, plural: &'static str, name: &str) -> Self {
+    pub(crate) fn whole(group: &'static str, plural: &'static str, name: &str) -> Self {
         Self::Whole { group, plural, name: name.to_owned(), part: "" }
     }
 
     /// The same with another subresource.
     #[must_use]
-    pub fn part(mut self, of: &'static str) -> Self {
+    pub(crate) fn with_part(mut self, of: &'static str) -> Self {
         match &mut self {
             Self::Namespaced { part, .. } | Self::Whole { part, .. } => *part = of,
         }
@@ -71,20 +71,37 @@ impl ResourcePath {
 
     /// The plural of the resource, for messages.
     #[must_use]
-    pub fn plural(&self) -> &'static str {
+    pub(crate) fn plural(&self) -> &'static str {
         match self {
             Self::Namespaced { plural, .. } | Self::Whole { plural, .. } => plural,
         }
     }
 
+    /// The object's name; empty for a collection.
+    #[must_use]
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Self::Namespaced { name, .. } | Self::Whole { name, .. } => name,
+        }
+    }
+
     /// Without a query.
     #[must_use]
-    pub fn path(&self) -> String {
-        let (group, place, plural, name, part) = match self {
-            Self::Namespaced { group, plural, namespace, name, part } => {
-                (*group, Some(namespace), plural, name, part)
-            }
-            Self::Whole { group, plural, name, part } => (*group, None, plural, name, part),
+    pub(crate) fn path(&self) -> String {
+        let part = match self {
+            Self::Namespaced { part, .. } | Self::Whole { part, .. } => part,
+        };
+        let mut path = self.collection();
+        for next in [self.name(), part].into_iter().filter(|next| !next.is_empty()) {
+            step(&mut path, next);
+        }
+        path
+    }
+
+    fn collection(&self) -> String {
+        let (group, place) = match self {
+            Self::Namespaced { group, namespace, .. } => (*group, Some(namespace)),
+            Self::Whole { group, .. } => (*group, None),
         };
         let mut path = match group {
             "" => "/api/v1".to_owned(),
@@ -95,26 +112,24 @@ impl ResourcePath {
             path.push_str("/namespaces");
             step(&mut path, namespace);
         }
-        for next in [plural, name.as_str(), part].into_iter().filter(|next| !next.is_empty()) {
-            step(&mut path, next);
-        }
+        step(&mut path, self.plural());
         path
     }
 
     /// One page of the list; `go_on` is the token of the page before. Never asks for version 0: the state of any
     /// server's cache may be older than what this node has seen (kubernetes issue 59848).
     #[must_use]
-    pub fn page(&self, selector: &str, go_on: &str, limit: u32) -> String {
-        let mut path = self.path();
+    pub(crate) fn page(&self, selector: &str, go_on: &str, limit: u32) -> String {
+        let mut path = self.collection();
         let limit = limit.to_string();
         query(&mut path, &[("fieldSelector", selector), ("limit", &limit), ("continue", go_on)]);
         path
     }
 
-    /// A watch.
+    /// A watch of the collection: one object is watched by a selector of its name.
     #[must_use]
-    pub fn watch(&self, of: &WatchQuery) -> String {
-        let mut path = self.path();
+    pub(crate) fn watch(&self, of: &WatchQuery) -> String {
+        let mut path = self.collection();
         let yes = |value: bool| if value { "true" } else { "" };
         let seconds = of.seconds.to_string();
         query(
