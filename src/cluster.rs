@@ -2,5 +2,7 @@
 #![allow(dead_code, reason = "the next slice uses it")]
 
 pub mod client;
+pub(crate) mod events;
 pub(crate) mod link;
+pub(crate) mod node;
 pub(crate) mod watch;

@@ -56,3 +56,6 @@ pub(crate) fn renew_after(seconds: i32, unit: f64) -> Duration {
     let seconds = f64::from(seconds.max(1));
     Duration::from_secs_f64(seconds * RENEWED_AFTER * (1.0 + JITTER * unit.clamp(0.0, 1.0)))
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,7 +7,6 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use crate::model::api::decode::decode;
 use crate::model::api::pod::StringMap;
 use crate::model::node_changes::Taint;
 use crate::node::object::{NodeState, status};
@@ -65,20 +64,26 @@ pub(crate) struct NodeFromServer {
 
 impl NodeFromServer {
     #[must_use]
-    pub(crate) fn of(node: &Value) -> Self {
+    pub(crate) fn of<'a>(node: &'a Value) -> Self {
         let (metadata, spec) = (&node["metadata"], &node["spec"]);
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let array = |value: &Value| value.as_array().cloned().unwrap_or_default();
+        let array = |value: &'a Value| value.as_array().map(Vec::as_slice).unwrap_or_default();
         let mut pod_cidrs: Vec<String> = array(&spec["podCIDRs"]).iter().map(text).collect();
         if let (true, Some(one)) = (pod_cidrs.is_empty(), spec["podCIDR"].as_str()) {
             pod_cidrs.push(one.to_owned());
         }
+        let taint = |taint: &Value| Taint {
+            key: text(&taint["key"]),
+            value: text(&taint["value"]),
+            effect: text(&taint["effect"]),
+            time_added: taint["timeAdded"].as_str().map(str::to_owned),
+        };
         let attached = array(&node["status"]["volumesAttached"]);
         Self {
             uid: text(&metadata["uid"]),
             labels: map(&metadata["labels"]),
             annotations: map(&metadata["annotations"]),
-            taints: array(&spec["taints"]).into_iter().filter_map(taint).collect(),
+            taints: array(&spec["taints"]).iter().map(taint).collect(),
             unschedulable: spec["unschedulable"].as_bool().unwrap_or_default(),
             pod_cidrs,
             volumes_attached: attached
@@ -87,10 +92,6 @@ impl NodeFromServer {
                 .collect(),
         }
     }
-}
-
-fn taint(value: Value) -> Option<Taint> {
-    decode::<Taint>(value).ok().map(|taint| taint.object)
 }
 
 fn map(value: &Value) -> StringMap {
@@ -235,3 +236,6 @@ pub(crate) fn rebooted(node: &Value, state: &NodeState) -> Option<String> {
     let (_, now) = state.info.iter().find(|(field, _)| *field == "bootID")?;
     (before != now).then(|| format!("Node {} has been rebooted, boot id: {now}", state.name))
 }
+
+#[cfg(test)]
+mod tests;

@@ -150,10 +150,11 @@ pub(crate) fn status_patch(mut status: Value, last: &Posted, has_cloud: bool) ->
             resources.insert(lost.clone(), value);
         }
     }
-    let members = status.as_object_mut();
     if has_cloud {
-        members.map(|members| members.remove("addresses"));
-    } else if let Some(addresses) = members.and_then(|members| members.get_mut("addresses")?.as_array_mut()) {
+        if let Some(members) = status.as_object_mut() {
+            members.remove("addresses");
+        }
+    } else if let Some(addresses) = status["addresses"].as_array_mut() {
         // Merged by type otherwise, which keeps addresses that are gone (upstream's wrong merge key).
         addresses.push(json!({"$patch": "replace"}));
     }
@@ -183,3 +184,6 @@ fn digest(status: &Value) -> u64 {
     }
     hasher.finish()
 }
+
+#[cfg(test)]
+mod tests;
