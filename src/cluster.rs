@@ -3,6 +3,7 @@
 
 pub mod client;
 pub(crate) mod events;
+pub mod fake;
 pub(crate) mod link;
 pub(crate) mod node;
 pub(crate) mod watch;

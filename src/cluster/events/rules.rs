@@ -80,7 +80,12 @@ fn key(known: &StoredEvent) -> (String, String) {
 
 /// What is to be uploaded, oldest first. `ring` is the recorder's list, oldest first.
 #[must_use]
-pub(crate) fn uploads(ring: &[StoredEvent], sent: &UploadedEvents, host: &str, now: Timestamp) -> Vec<Upload> {
+pub(crate) fn uploads(
+    ring: &[StoredEvent],
+    sent: &UploadedEvents,
+    host: &str,
+    now: Timestamp,
+) -> Vec<Upload> {
     let mut of_object: BTreeMap<(&str, &str, &str, &str), usize> = BTreeMap::new();
     let mut uploads = Vec::new();
     for known in ring.iter().rev() {

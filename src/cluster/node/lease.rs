@@ -35,7 +35,8 @@ pub(crate) fn lease(
     let next = last.map_or(now, |last| now.max(last.saturating_add(Duration::from_micros(1))));
     if let Some(metadata) = lease["metadata"].as_object_mut() {
         metadata.remove("managedFields");
-        let has_owner = metadata.get("ownerReferences").and_then(Value::as_array).is_some_and(|all| !all.is_empty());
+        let has_owner =
+            metadata.get("ownerReferences").and_then(Value::as_array).is_some_and(|all| !all.is_empty());
         if !has_owner && !uid.is_empty() {
             let owner = json!([{"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid}]);
             metadata.insert("ownerReferences".to_owned(), owner);

@@ -55,8 +55,10 @@ pub(crate) fn require_network(state: &mut NodeState) {
         return;
     };
     let (reason, message) = why.split_once(": ").unwrap_or(("NetworkPluginNotReady", why));
-    let why = format!("container runtime network not ready: NetworkReady=false reason:{reason} message:{message}");
-    for ready in state.conditions.iter_mut().filter(|condition| condition.kind == "Ready" && condition.holds) {
+    let why =
+        format!("container runtime network not ready: NetworkReady=false reason:{reason} message:{message}");
+    for ready in state.conditions.iter_mut().filter(|condition| condition.kind == "Ready" && condition.holds)
+    {
         ready.holds = false;
         "KubeletNotReady".clone_into(&mut ready.reason);
         ready.message.clone_from(&why);
@@ -68,11 +70,13 @@ pub(crate) fn require_network(state: &mut NodeState) {
 #[must_use]
 pub(crate) fn own_status(state: &NodeState, last: &Posted) -> Value {
     let mut status = status(state, state.now);
-    for (condition, known) in status["conditions"].as_array_mut().into_iter().flatten().zip(&state.conditions) {
+    for (condition, known) in status["conditions"].as_array_mut().into_iter().flatten().zip(&state.conditions)
+    {
         let Some(before) = last.conditions.iter().find(|before| before["type"] == condition["type"]) else {
             continue;
         };
-        let then = before["lastTransitionTime"].as_str().and_then(Timestamp::parse_rfc3339).unwrap_or_default();
+        let then =
+            before["lastTransitionTime"].as_str().and_then(Timestamp::parse_rfc3339).unwrap_or_default();
         if before["status"] == condition["status"] {
             condition["lastTransitionTime"] = before["lastTransitionTime"].clone();
         } else if known.since <= then {
@@ -93,7 +97,13 @@ impl Posted {
     /// Of a status that was accepted. After a change, the next report of an equal status is due at a random time, so
     /// that nodes that changed together do not report together.
     #[must_use]
-    pub(crate) fn of(status: &Value, at: Duration, change: StatusChange, times: &StatusTimes, unit: f64) -> Self {
+    pub(crate) fn of(
+        status: &Value,
+        at: Duration,
+        change: StatusChange,
+        times: &StatusTimes,
+        unit: f64,
+    ) -> Self {
         let part = if change == StatusChange::None { 1.0 } else { 0.5 + unit.clamp(0.0, 1.0) };
         let resources = ["capacity", "allocatable"].into_iter().flat_map(|field| keys(&status[field]));
         Self {

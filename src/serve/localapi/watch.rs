@@ -28,8 +28,8 @@ use super::status::{self, Failure};
 use super::versions::{Change, ObjectChange, parse_version};
 use super::written::{Retained, Written};
 use super::{LocalApi, read};
-use crate::platform::rt::changes::Changes;
 use crate::platform::clock::Clock;
+use crate::platform::rt::changes::Changes;
 use crate::platform::rt::turns::Turns;
 use crate::serve::server::body::{self, Body, Pieces};
 

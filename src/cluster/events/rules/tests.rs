@@ -32,7 +32,10 @@ fn repetitions_patch_their_event() {
     let first = uploads(&[known("web", "m", 1, 100)], &sent, "n1", at(200));
     let [Upload::Create(created)] = first.as_slice() else { panic!("{first:?}") };
     assert_eq!(created.body["metadata"], json!({"name": created.name, "namespace": "a"}));
-    assert_eq!((&created.body["source"], created.namespace.as_str()), (&json!({"component": "kubelet", "host": "n1"}), "a"));
+    assert_eq!(
+        (&created.body["source"], created.namespace.as_str()),
+        (&json!({"component": "kubelet", "host": "n1"}), "a")
+    );
     sent.mark(created, 1);
     assert_eq!(uploads(&[known("web", "m", 1, 100)], &sent, "n1", at(200)), []);
     let again = uploads(&[known("web", "m", 3, 150)], &sent, "n1", at(200));

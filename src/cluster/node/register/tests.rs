@@ -27,7 +27,12 @@ fn state() -> NodeState {
 
 fn config() -> RegisterConfig {
     let taint = Taint { key: "edge".to_owned(), effect: "NoSchedule".to_owned(), ..Taint::default() };
-    RegisterConfig { creates: true, taints: vec![taint], controller_attaches: true, ..RegisterConfig::default() }
+    RegisterConfig {
+        creates: true,
+        taints: vec![taint],
+        controller_attaches: true,
+        ..RegisterConfig::default()
+    }
 }
 
 #[test]
@@ -63,8 +68,7 @@ fn a_cloud_controller_initializes_the_node() {
 #[test]
 fn labels_of_others_are_left_alone() {
     let mut node = initial_node(&state(), &config());
-    node["metadata"]["labels"] =
-        json!({"kubernetes.io/hostname": "n1", "kubernetes.io/os": "plan9", "node-role.kubernetes.io/edge": ""});
+    node["metadata"]["labels"] = json!({"kubernetes.io/hostname": "n1", "kubernetes.io/os": "plan9", "node-role.kubernetes.io/edge": ""});
     node["metadata"]["annotations"] = json!({"flannel": "x"});
     let patch = reconcile(&node, &state(), &config()).unwrap();
     assert_eq!(
@@ -84,7 +88,11 @@ fn resources_that_are_gone_are_removed_at_registration() {
         "requests.kubernetes.io/x": "1"});
     node["status"]["capacity"] = resources.clone();
     let patch = reconcile(&node, &state(), &config()).unwrap();
-    assert_eq!(patch, json!({"status": {"capacity": {"hugepages-2Mi": null}}}), "the owner of others is unknown");
+    assert_eq!(
+        patch,
+        json!({"status": {"capacity": {"hugepages-2Mi": null}}}),
+        "the owner of others is unknown"
+    );
     node["status"]["allocatable"] = resources;
     let patch = reconcile(&node, &NodeState { has_new_devices: true, ..state() }, &config()).unwrap();
     let gone = json!({"hugepages-2Mi": null, "example.org/gpu": "0"});

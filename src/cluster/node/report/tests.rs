@@ -9,7 +9,8 @@ fn at(seconds: u64) -> Duration {
 }
 
 fn state(now: i64) -> NodeState {
-    let condition = |kind, holds| Condition { kind, holds, since: Timestamp::from_secs(50), ..Condition::default() };
+    let condition =
+        |kind, holds| Condition { kind, holds, since: Timestamp::from_secs(50), ..Condition::default() };
     NodeState {
         name: "n1".to_owned(),
         addresses: vec!["10.0.0.1".to_owned()],
@@ -65,7 +66,10 @@ fn a_transition_keeps_its_time_over_a_restart() {
     let before = Posted::of_server(&server);
     let status = own_status(&state(1000), &before);
     assert_eq!(status["conditions"][1]["lastTransitionTime"], "1970-01-01T00:00:07Z");
-    assert_eq!(status["conditions"][0]["lastTransitionTime"], "1970-01-01T00:16:40Z", "later than the last one");
+    assert_eq!(
+        status["conditions"][0]["lastTransitionTime"], "1970-01-01T00:16:40Z",
+        "later than the last one"
+    );
     assert_eq!(status["conditions"].as_array().unwrap().len(), 2);
     assert_eq!(when(&before, change(&before, &state(1000)), &TIMES), Duration::ZERO);
     let mut later = state(1000);
@@ -101,7 +105,8 @@ fn foreign_conditions_survive_a_status() {
         json!({"cpu": "4", "hugepages-2Mi": null, "example.org/gpu": "0"}),
         "resources of others are not named"
     );
-    let kinds: Vec<&Value> = patch["status"]["conditions"].as_array().unwrap().iter().map(|one| &one["type"]).collect();
+    let kinds: Vec<&Value> =
+        patch["status"]["conditions"].as_array().unwrap().iter().map(|one| &one["type"]).collect();
     assert_eq!(kinds, ["MemoryPressure", "Ready"]);
     assert_eq!(patch["status"]["addresses"][2], json!({"$patch": "replace"}));
     assert_eq!((patch.get("metadata"), patch.get("spec")), (None, None));
