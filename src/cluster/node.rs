@@ -28,7 +28,7 @@ use crate::cluster::node::report::{Posted, StatusTimes, own_status, require_netw
 use crate::cluster::watch::{CHANNEL, WatchOutput, WatchSpec, spawn};
 use crate::model::back_off::Retry;
 use crate::model::types::Timestamp;
-use crate::node::object::{LEASES, NodeState};
+use crate::node::object::{DECLARED_FEATURES, LEASES, NodeState};
 use crate::platform::clock::Clock;
 use crate::platform::dice::Dice;
 use crate::platform::rt;
@@ -139,7 +139,7 @@ impl<T: Transport> NodeTask<T> {
         let _watch = spawn(Rc::clone(&self.node.client), spec, sender, clock, dice);
         loop {
             let registered = self.register().await;
-            self.posted = Posted { at: self.began.elapsed(), ..Posted::of_server(&registered) };
+            self.posted = Posted::of_server(&registered, self.began.elapsed());
             self.show(&registered);
             self.progress.is_registered.set(true);
             log::info!(node = self.node.config.name; "Registered at the cluster");
@@ -160,6 +160,7 @@ impl<T: Transport> NodeTask<T> {
     fn facts(&self) -> NodeState {
         let mut state = (self.node.state)();
         require_network(&mut state);
+        state.declared_features = DECLARED_FEATURES;
         state
     }
 

@@ -89,9 +89,9 @@ pub(crate) fn own_status(state: &NodeState, last: &Posted) -> Value {
 impl Posted {
     /// From a Node that an earlier process, or another kubelet, has posted. A post is due at once.
     #[must_use]
-    pub(crate) fn of_server(node: &Value) -> Self {
+    pub(crate) fn of_server(node: &Value, at: Duration) -> Self {
         let conditions = node["status"]["conditions"].as_array().cloned().unwrap_or_default();
-        Self { conditions: without_heartbeats(conditions), ..Self::default() }
+        Self { at, conditions: without_heartbeats(conditions), ..Self::default() }
     }
 
     /// Of a status that was accepted. After a change, the next report of an equal status is due at a random time, so
