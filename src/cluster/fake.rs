@@ -117,7 +117,7 @@ impl FakeApiserver {
     pub fn bind(&self, mut pod: Value, node: &str) {
         pod["spec"]["nodeName"] = node.into();
         if pod["status"].is_null() {
-            pod["status"] = json!({"phase": "Pending", "qosClass": "BestEffort"});
+            pod["status"] = admission::first_status(&pod);
         }
         self.put(pod);
     }
@@ -254,7 +254,7 @@ impl FakeApiserver {
         )
     }
 
-    fn create(&self, user: &str, target: &Target, object: Value) -> Result<Value, Refusal> {
+    fn create(&self, user: &str, target: &Target, mut object: Value) -> Result<Value, Refusal> {
         let mut target = target.clone();
         if !target.part.is_empty() || target.place.kind.3 && target.place.namespace.is_empty() {
             return Err(Refusal::not_found(&target));
@@ -275,6 +275,9 @@ impl FakeApiserver {
             return Err(Refusal(409, "AlreadyExists", message));
         }
         admission::admit(user, &target, None, Some(&object), &self.0.objects.borrow())?;
+        if target.place.kind.2 == "pods" {
+            object["status"] = admission::first_status(&object);
+        }
         Ok(self.store(&target.place, object))
     }
 

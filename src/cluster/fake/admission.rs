@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::answers::{Refusal, Target};
 use super::objects::Objects;
@@ -237,6 +237,31 @@ fn is_forbidden_label(label: &str) -> bool {
         && !NODE_LABELS.contains(&label)
         && !within("kubelet.kubernetes.io")
         && !within("node.kubernetes.io")
+}
+
+/// The status of a new pod.
+pub(super) fn first_status(pod: &Value) -> Value {
+    let lists = ["containers", "initContainers"]
+        .map(|name| pod["spec"][name].as_array().cloned().unwrap_or_default());
+    let resources: Vec<Value> =
+        lists.into_iter().flatten().map(|container| container["resources"].clone()).collect();
+    let asks = |resources: &Value| {
+        ["requests", "limits"]
+            .iter()
+            .any(|kind| ["cpu", "memory"].iter().any(|name| !resources[kind][name].is_null()))
+    };
+    let is_fixed = |resources: &Value| {
+        ["cpu", "memory"].iter().all(|name| {
+            let (request, limit) = (&resources["requests"][name], &resources["limits"][name]);
+            !limit.is_null() && (request.is_null() || request == limit)
+        })
+    };
+    let class = match &resources {
+        all if all.iter().all(is_fixed) => "Guaranteed",
+        all if all.iter().any(asks) => "Burstable",
+        _ => "BestEffort",
+    };
+    json!({"phase": "Pending", "qosClass": class})
 }
 
 /// Why the status of a pod is refused.

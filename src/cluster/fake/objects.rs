@@ -72,7 +72,7 @@ pub(super) struct Objects {
     /// Versions below this one are no longer kept.
     pub(super) compacted: u64,
     pub(super) history: VecDeque<Change>,
-    uids: u64,
+    pub(super) uids: u64,
     /// Distinguishes the uids of two clusters.
     pub(super) cluster: u64,
 }
