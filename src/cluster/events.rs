@@ -1,7 +1,7 @@
 //! Uploads the node's events to the apiserver.
 //!
-//! Owns which events were accepted. One request at a time: events wait for the link and for their turn, and nothing waits
-//! for them. What the recorder has forgotten meanwhile is not uploaded.
+//! Owns which events were accepted. One request at a time: events wait for the link and for their turn, and nothing
+//! waits for them. What the recorder has forgotten meanwhile is not uploaded.
 
 pub(crate) mod rules;
 
@@ -57,7 +57,7 @@ enum Round {
 }
 
 impl<T: Transport> EventUploader<T> {
-    /// Never returns.
+    /// Uploads as long as there is a recorder.
     pub(crate) async fn run(self) {
         let mut changed = self.recorder.watch();
         let mut sent = UploadedEvents::restored(&self.recorder.recent(), self.progress.cursor.get());

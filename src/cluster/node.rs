@@ -1,7 +1,7 @@
 //! This node as an object of the cluster: its registration, its status and its lease.
 //!
-//! Owns the two tasks that write them, and the Node as the apiserver showed it last. The lease has a task of its own: it
-//! is renewed whatever becomes of the status, also while the node shuts down. Both use the connection of heartbeats.
+//! Owns the two tasks that write them, and the Node as the apiserver showed it last. The lease has a task of its own:
+//! it is renewed whatever becomes of the status, also while the node shuts down. Both use the connection of heartbeats.
 //! What is written and when is decided in `register`, `report` and `lease`.
 
 pub(crate) mod lease;
@@ -148,7 +148,7 @@ impl<T: Transport> NodeTask<T> {
             self.node.events.node_event(
                 EventType::Warning,
                 "NodeDeleted",
-                "The Node object was deleted in the cluster and is created again. To remove this node, run agent leave.",
+                "The Node object was deleted in the cluster and is created again. To remove the node, run agent leave.",
             );
         }
     }
@@ -164,8 +164,8 @@ impl<T: Transport> NodeTask<T> {
         state
     }
 
-    /// Creates the Node, or finds the one that is there. Waits for the runtime, so that the first status that others see
-    /// is Ready.
+    /// Creates the Node, or finds the one that is there. Waits for the runtime, so that the first status that others
+    /// see is Ready.
     async fn register(&mut self) -> Value {
         let mut retry = Retry::new(FIRST_TRY, LONGEST_DELAY);
         loop {

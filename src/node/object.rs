@@ -1,4 +1,5 @@
-//! The `Node` object and its lease, as Kubernetes writes them: for the API of this node, and for the apiserver of a cluster.
+//! The `Node` object and its lease, as Kubernetes writes them: for the API of this node, and for the apiserver of a
+//! cluster.
 //!
 //! Pure: facts in, JSON out. Owns the object's shape and its conditions.
 
@@ -17,8 +18,8 @@ const HEARTBEAT: i64 = 300;
 /// The namespace of leases of nodes.
 pub(crate) const LEASES: &str = "kube-node-lease";
 
-/// What a scheduler may count on, by the names of upstream's feature gates, sorted. A 1.36 scheduler keeps pods that need
-/// an undeclared one away. Each is proved by a test of `tests/pods`.
+/// What a scheduler may count on, by the names of upstream's feature gates, sorted. A 1.36 scheduler keeps pods that
+/// need an undeclared one away. Each is proved by a test of `tests/pods`.
 pub(crate) const DECLARED_FEATURES: &[&str] = &[
     // programs_and_ports_are_reached_over_spdy_and_websocket
     "ExtendWebSocketsToKubelet",

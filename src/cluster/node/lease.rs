@@ -1,6 +1,7 @@
 //! The lease that says that this node is alive.
 //!
-//! Pure: the last copy in, the next out. Owns the times of renewal (client-go 1.36, `component-helpers/apimachinery/lease`).
+//! Pure: the last copy in, the next out. Owns the times of renewal (Kubernetes 1.36,
+//! `component-helpers/apimachinery/lease`).
 
 use std::time::Duration;
 

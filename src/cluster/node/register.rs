@@ -102,8 +102,8 @@ fn map(value: &Value) -> StringMap {
     map
 }
 
-/// The Node as it is created. Taints and the annotations are sent here and never again: they belong to the cluster from
-/// then on, and it refuses changes of taints by the node.
+/// The Node as it is created. Taints are sent here and never again: they belong to the cluster from then on, and it
+/// refuses changes of them by the node.
 #[must_use]
 pub(crate) fn initial_node(state: &NodeState, config: &RegisterConfig) -> Value {
     let mut labels = state.labels.clone();
@@ -112,7 +112,6 @@ pub(crate) fn initial_node(state: &NodeState, config: &RegisterConfig) -> Value 
         labels.remove(&refused);
     }
     let mut taints = config.taints.clone();
-    let mut annotations = Map::new();
     if config.has_cloud {
         taints.push(Taint {
             key: CLOUD_UNINITIALIZED.to_owned(),
@@ -120,12 +119,6 @@ pub(crate) fn initial_node(state: &NodeState, config: &RegisterConfig) -> Value 
             effect: "NoSchedule".to_owned(),
             time_added: None,
         });
-        if !config.node_ip.is_empty() {
-            annotations.insert(PROVIDED_NODE_IP.to_owned(), json!(config.node_ip));
-        }
-    }
-    if config.controller_attaches {
-        annotations.insert(CONTROLLER_ATTACHES.to_owned(), json!("true"));
     }
     let mut spec = Map::new();
     if !taints.is_empty() {
@@ -142,7 +135,7 @@ pub(crate) fn initial_node(state: &NodeState, config: &RegisterConfig) -> Value 
     json!({
         "apiVersion": "v1",
         "kind": "Node",
-        "metadata": {"name": state.name, "labels": labels, "annotations": annotations},
+        "metadata": {"name": state.name, "labels": labels, "annotations": annotations(&Value::Null, config)},
         "spec": spec,
         "status": status,
     })
@@ -177,12 +170,7 @@ pub(crate) fn reconcile(node: &Value, state: &NodeState, config: &RegisterConfig
             labels.insert(name.to_owned(), json!(value));
         }
     }
-    let mut annotations = Map::new();
-    let attaches = node["metadata"]["annotations"][CONTROLLER_ATTACHES].as_str();
-    if attaches != config.controller_attaches.then_some("true") {
-        let value = if config.controller_attaches { json!("true") } else { Value::Null };
-        annotations.insert(CONTROLLER_ATTACHES.to_owned(), value);
-    }
+    let annotations = annotations(&node["metadata"]["annotations"], config);
     let mut status = Map::new();
     for field in ["capacity", "allocatable"] {
         let ours = if field == "capacity" { &state.capacity } else { &state.allocatable };
@@ -205,6 +193,19 @@ pub(crate) fn reconcile(node: &Value, state: &NodeState, config: &RegisterConfig
         }
     }
     (!patch.is_empty()).then_some(Value::Object(patch))
+}
+
+/// The annotations of the configuration that are not as they should be; null for one that must go.
+fn annotations(known: &Value, config: &RegisterConfig) -> Map<String, Value> {
+    let node_ip = Some(config.node_ip.as_str()).filter(|ip| config.has_cloud && !ip.is_empty());
+    let attaches = config.controller_attaches.then_some("true");
+    let mut wrong = Map::new();
+    for (name, value) in [(CONTROLLER_ATTACHES, attaches), (PROVIDED_NODE_IP, node_ip)] {
+        if known[name].as_str() != value {
+            wrong.insert(name.to_owned(), json!(value));
+        }
+    }
+    wrong
 }
 
 /// Resources that this node had and does not have any more. Those of other owners stay, unless all records of device

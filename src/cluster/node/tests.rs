@@ -14,7 +14,7 @@ use crate::store::{Mode, OpenOptions, StoreHandle};
 const NODE: &str = "/api/v1/nodes/n1";
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n1";
 
-struct World {
+struct JoinedNode {
     server: FakeApiserver,
     clock: Clock,
     state: Rc<RefCell<NodeState>>,
@@ -41,7 +41,7 @@ fn ready(features: bool) -> NodeState {
     }
 }
 
-impl World {
+impl JoinedNode {
     fn new() -> Self {
         let clock = Clock::manual(Timestamp::from_secs(1_800_000_000));
         let store = StoreHandle::open_in_memory(OpenOptions { mode: Mode::Inline, ..Default::default() });
@@ -116,8 +116,8 @@ fn creating() -> RegisterConfig {
     RegisterConfig { creates: true, ..RegisterConfig::default() }
 }
 
-async fn in_tasks(test: impl AsyncFnOnce(World)) {
-    LocalSet::new().run_until(async { test(World::new()).await }).await;
+async fn in_tasks(test: impl AsyncFnOnce(JoinedNode)) {
+    LocalSet::new().run_until(async { test(JoinedNode::new()).await }).await;
 }
 
 #[tokio::test(start_paused = true)]

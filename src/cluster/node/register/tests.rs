@@ -63,12 +63,15 @@ fn a_cloud_controller_initializes_the_node() {
     let given = initial_node(&state(), &RegisterConfig { node_ip: "10.0.0.1".to_owned(), ..cloud });
     assert_eq!(given["status"]["addresses"][0]["address"], "10.0.0.1");
     assert_eq!(given["metadata"]["annotations"][PROVIDED_NODE_IP], "10.0.0.1");
+    let patch = reconcile(&given, &state(), &config()).unwrap();
+    assert_eq!(patch, json!({"metadata": {"annotations": {PROVIDED_NODE_IP: null}}}), "the cloud is gone");
 }
 
 #[test]
 fn labels_of_others_are_left_alone() {
     let mut node = initial_node(&state(), &config());
-    node["metadata"]["labels"] = json!({"kubernetes.io/hostname": "n1", "kubernetes.io/os": "plan9", "node-role.kubernetes.io/edge": ""});
+    node["metadata"]["labels"] = json!({"kubernetes.io/hostname": "n1", "kubernetes.io/os": "plan9",
+        "node-role.kubernetes.io/edge": ""});
     node["metadata"]["annotations"] = json!({"flannel": "x"});
     let patch = reconcile(&node, &state(), &config()).unwrap();
     assert_eq!(
