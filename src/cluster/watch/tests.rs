@@ -190,7 +190,7 @@ fn one_object_is_read_and_then_watched() {
     let page = Page { items: vec![pod("a", 1)], version: "1".to_owned(), go_on: String::new() };
     check(
         WatchStyle::Single,
-        std::slice::from_ref(&list),
+        &[list.clone()],
         vec![
             (0, failed(ApiErrorKind::Forbidden), vec![lost(ApiErrorKind::Forbidden), wait(800)]),
             (1, WatchInput::Due, vec![list.clone()]),
