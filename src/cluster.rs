@@ -3,7 +3,9 @@
 
 pub mod client;
 pub mod credentials;
+pub(crate) mod events;
 pub mod fake;
 pub mod kubeconfig;
 pub(crate) mod link;
+pub(crate) mod node;
 pub(crate) mod watch;

@@ -10,6 +10,7 @@
 //! |---|---|
 //! | `health` | the node's state, for other modules |
 //! | `images` | removal of images |
+//! | `object` | the `Node` and its lease as Kubernetes writes them |
 //! | `oom` | OOM kills in the kernel log |
 //! | `pods` | eviction of pods |
 //! | `shutdown` | machine shutdown |
@@ -23,6 +24,7 @@ pub mod usage;
 
 pub mod health;
 mod images;
+pub mod object;
 pub mod oom;
 mod pods;
 pub mod shutdown;

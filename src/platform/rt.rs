@@ -3,6 +3,7 @@
 //!
 //! Owns how things run. Timers and sleeps use tokio, so that a simulation can pause time.
 
+pub mod changes;
 pub mod child;
 pub mod connections;
 pub mod notify;

@@ -3,6 +3,8 @@
 //!
 //! Owns rate limits and the memory list.
 
+pub mod object;
+
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -14,7 +14,6 @@ pub mod discovery;
 mod gnostic;
 mod incoming;
 mod metrics;
-pub mod node;
 pub mod objects;
 pub(super) mod openapi;
 pub mod patch;

@@ -3,13 +3,11 @@
 //! Owns the translation into Kubernetes' shapes.
 
 use std::collections::BTreeSet;
-use std::hash::{DefaultHasher, Hash, Hasher};
 
 use serde_json::{Value, json};
 
-use super::node::{node_uid, uid};
 use super::resource::Store;
-use super::{LocalApi, node, text};
+use super::{LocalApi, text};
 use crate::desired::pod_config::notes::Mirror;
 use crate::model::api::pod::Pod;
 use crate::model::objects::wire::{self, Values};
@@ -17,12 +15,14 @@ use crate::model::objects::{ObjectContent, ObjectKind, VersionedObject};
 use crate::model::ordered::Ordered as _;
 use crate::model::provenance::{CONFIG_HASH_ANNOTATION, CONFIG_MIRROR_ANNOTATION, CONFIG_SOURCE_ANNOTATION};
 use crate::model::types::{PodUid, Timestamp};
+use crate::node::object::{self, LEASES, node_uid, uid};
+use crate::pod::events;
 use crate::pod::lifecycle::show_end;
 use crate::pod::status::rules::hide_early_end;
-use crate::store::{EventKey, StoredEvent};
+use crate::store::StoredEvent;
 
 /// Namespaces that exist without being used, and cannot be removed.
-pub(super) const ALWAYS: [&str; 3] = ["default", node::LEASES, "kube-system"];
+pub(super) const ALWAYS: [&str; 3] = ["default", LEASES, "kube-system"];
 
 /// All objects of a store, by namespace and name; pods and objects with the versions that their writers have
 /// stamped. Metrics are not included: they have no versions.
@@ -34,8 +34,8 @@ pub(super) fn all(api: &LocalApi, store: Store) -> Vec<Value> {
         Store::Volumes => volumes(api),
         Store::Events => api.cluster.events().iter().map(|found| event(found, node_name)).collect(),
         Store::Namespaces => namespaces(api),
-        Store::Nodes => vec![node::object(&api.cluster.node())],
-        Store::Leases => vec![node::lease(&api.cluster.node())],
+        Store::Nodes => vec![object::node(&api.cluster.node())],
+        Store::Leases => vec![object::lease(&api.cluster.node())],
         Store::Definitions | Store::PodMetrics | Store::NodeMetrics | Store::Review => Vec::new(),
     };
     let place =
@@ -204,47 +204,13 @@ pub(crate) fn namespace(name: &str, since: Timestamp) -> Value {
     })
 }
 
-/// Object and time, as upstream names events. Events of the same moment get different names.
-fn event_name(key: &EventKey, first: Timestamp) -> String {
-    let mut hasher = DefaultHasher::new();
-    (&key.reason, &key.message, &key.field_path).hash(&mut hasher);
-    let apart = i64::try_from(hasher.finish() & 0xfff).unwrap_or_default();
-    format!("{}.{:016x}", key.name, first.as_nanos() & !0xfff | apart)
-}
-
 #[must_use]
 pub(crate) fn event(event: &StoredEvent, host: &str) -> Value {
-    let key = &event.key;
-    let name = event_name(key, event.first);
-    // Events of cluster-scoped objects are in the default namespace (upstream).
-    let namespace = if key.namespace.is_empty() { "default" } else { &key.namespace };
-    let mut involved = json!({"kind": key.kind, "name": key.name, "uid": key.uid, "apiVersion": "v1"});
-    for (field, value) in [("namespace", &key.namespace), ("fieldPath", &key.field_path)] {
-        if !value.is_empty() {
-            involved[field] = json!(value);
-        }
-    }
-    json!({
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {
-            "name": name,
-            "namespace": namespace,
-            "uid": uid(&format!("Event\0{namespace}\0{name}")),
-            "creationTimestamp": event.first.to_rfc3339(),
-        },
-        "involvedObject": involved,
-        "reason": key.reason,
-        "message": key.message,
-        "source": {"component": "kubelet", "host": host},
-        "firstTimestamp": event.first.to_rfc3339(),
-        "lastTimestamp": event.last.to_rfc3339(),
-        "count": event.count,
-        "type": key.event_type.as_str(),
-        "eventTime": null,
-        "reportingComponent": "kubelet",
-        "reportingInstance": host,
-    })
+    let mut object = events::object::event(event, host);
+    let (namespace, name) = (text(&object, "/metadata/namespace"), text(&object, "/metadata/name"));
+    object["metadata"]["uid"] = json!(uid(&format!("Event\0{namespace}\0{name}")));
+    object["metadata"]["creationTimestamp"] = json!(event.first.to_rfc3339());
+    object
 }
 
 /// The same event in the shape of `events.k8s.io`.
@@ -275,7 +241,7 @@ pub(crate) fn new_event(old: &Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::EventType;
+    use crate::store::{EventKey, EventType};
 
     #[test]
     fn only_a_manifest_pod_is_shown_as_a_mirror_pod() {

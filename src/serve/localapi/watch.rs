@@ -20,7 +20,6 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::cluster::Changes;
 use super::path::{QueryOptions, RequestInfo};
 use super::resource::Store;
 use super::selector::Selector;
@@ -30,6 +29,7 @@ use super::versions::{Change, ObjectChange, parse_version};
 use super::written::{Retained, Written};
 use super::{LocalApi, read};
 use crate::platform::clock::Clock;
+use crate::platform::rt::changes::Changes;
 use crate::platform::rt::turns::Turns;
 use crate::serve::server::body::{self, Body, Pieces};
 

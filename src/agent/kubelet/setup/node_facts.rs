@@ -10,11 +10,11 @@ use crate::agent::kubelet::embedded;
 use crate::model::node_changes::Taint;
 use crate::model::types::Timestamp;
 use crate::node::allocatable::capacity;
+use crate::node::object::{NodeState, node_uid};
 use crate::platform::sys::node;
 use crate::pod::admission::rules::{NodeFacts, OwnPort, go_arch, node_labels};
 use crate::pod::executor::ExecutorConfig;
 use crate::serve::localapi::discovery::RELEASE;
-use crate::serve::localapi::node::NodeState;
 
 /// The facts at start. The runtime's features are added once it reports them.
 #[must_use]
@@ -57,6 +57,7 @@ pub(super) fn node_state(
     let arch = go_arch(std::env::consts::ARCH);
     let mut state = NodeState {
         name: resolved.node_name.clone(),
+        uid: node_uid(&resolved.node_name),
         labels: node_labels(&resolved.node_name, arch, &resolved.flags.node_labels),
         created: now,
         hostname: node::hostname().unwrap_or_default(),

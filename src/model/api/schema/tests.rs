@@ -9,7 +9,7 @@ use crate::model::api::object::{ConfigMap, Namespace, PersistentVolumeClaim, Sec
 use crate::model::api::pod::Pod;
 use crate::model::node_changes::Taint;
 use crate::model::types::Timestamp;
-use crate::serve::localapi::node::{Condition, Image, NodeState};
+use crate::node::object::{Condition, Image, NodeState};
 use crate::serve::localapi::objects;
 use crate::serve::localapi::resource::{RESOURCES, group_version};
 use crate::store::{EventKey, StoredEvent};
@@ -210,7 +210,7 @@ fn what_is_shown_has_no_field_that_the_table_has_not() {
     let at = Timestamp::from_secs(1000);
     let event = objects::event(&StoredEvent { key, count: 1, first: at, last: at }, "box");
     for (group_version, kind, object) in [
-        ("v1", "Node", crate::serve::localapi::node::object(&state)),
+        ("v1", "Node", crate::node::object::node(&state)),
         ("v1", "Namespace", objects::namespace("a", at)),
         ("events.k8s.io/v1", "Event", objects::new_event(&event)),
         ("v1", "Event", event),

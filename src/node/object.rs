@@ -1,6 +1,7 @@
-//! The `Node` object.
+//! The `Node` object and its lease, as Kubernetes writes them: for the API of this node, and for the apiserver of a
+//! cluster.
 //!
-//! Owns the object's shape and its conditions. Pure: facts in, JSON out.
+//! Pure: facts in, JSON out. Owns the object's shape and its conditions.
 
 use serde_json::{Value, json};
 
@@ -14,7 +15,17 @@ use crate::runtime::{RuntimeHandler, RuntimeStatus};
 /// that reading a node does not change it.
 const HEARTBEAT: i64 = 300;
 
-pub(in crate::serve) const LEASES: &str = "kube-node-lease";
+/// The namespace of leases of nodes.
+pub(crate) const LEASES: &str = "kube-node-lease";
+
+/// What a scheduler may count on, by the names of upstream's feature gates, sorted. A 1.36 scheduler keeps pods that
+/// need an undeclared one away. Each is proved by a test of `tests/pods`.
+pub(crate) const DECLARED_FEATURES: &[&str] = &[
+    // programs_and_ports_are_reached_over_spdy_and_websocket
+    "ExtendWebSocketsToKubelet",
+    // restart_all_containers_rule_keeps_the_sandbox
+    "RestartAllContainersOnContainerExits",
+];
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Condition {
@@ -37,6 +48,8 @@ pub(crate) struct Image {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct NodeState {
     pub name: String,
+    /// The cluster's, or [`node_uid`] of a node without one.
+    pub uid: String,
     pub labels: StringMap,
     /// The configured taints, or those that clients have set.
     pub taints: Vec<Taint>,
@@ -63,6 +76,18 @@ pub(crate) struct NodeState {
     pub features: Option<RuntimeStatus>,
     /// `nodeLeaseDurationSeconds`.
     pub lease_seconds: i32,
+    /// `providerID`; empty without one.
+    pub provider_id: String,
+    /// Attachable volumes; `None` until the mounts of an earlier process are known again: a controller detaches what is
+    /// not listed.
+    pub volumes_in_use: Option<Vec<String>>,
+    /// [`DECLARED_FEATURES`] of a node that has a scheduler.
+    pub declared_features: &'static [&'static str],
+    /// 0 without swap, or when it is not shown.
+    pub swap_bytes: u64,
+    /// The records of device plugins are gone with an earlier installation: what the cluster knows of their devices is
+    /// out of date.
+    pub has_new_devices: bool,
     pub now: Timestamp,
 }
 
@@ -86,9 +111,45 @@ pub(crate) fn node_uid(name: &str) -> String {
     uid(&format!("Node\0{name}"))
 }
 
+/// With heartbeats in upstream's interval of reporting.
 #[must_use]
-pub(crate) fn object(state: &NodeState) -> Value {
+pub(crate) fn node(state: &NodeState) -> Value {
     let heartbeat = Timestamp::from_secs(state.now.as_nanos() / 1_000_000_000 / HEARTBEAT * HEARTBEAT);
+    let mut spec = json!({});
+    if let Some(first) = state.pod_cidrs.first() {
+        spec["podCIDR"] = json!(first);
+        spec["podCIDRs"] = json!(state.pod_cidrs);
+    }
+    if !state.taints.is_empty() {
+        spec["taints"] = json!(state.taints);
+    }
+    if state.unschedulable {
+        spec["unschedulable"] = json!(true);
+    }
+    if !state.provider_id.is_empty() {
+        spec["providerID"] = json!(state.provider_id);
+    }
+    let mut node = json!({
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": state.name,
+            "uid": state.uid,
+            "creationTimestamp": state.created.to_rfc3339(),
+            "labels": state.labels,
+        },
+        "spec": spec,
+        "status": status(state, heartbeat),
+    });
+    if !state.annotations.is_empty() {
+        node["metadata"]["annotations"] = json!(state.annotations);
+    }
+    node
+}
+
+/// The status; `heartbeat` is shown in each condition.
+#[must_use]
+pub(crate) fn status(state: &NodeState, heartbeat: Timestamp) -> Value {
     let conditions: Vec<Value> = state
         .conditions
         .iter()
@@ -103,51 +164,40 @@ pub(crate) fn object(state: &NodeState) -> Value {
             })
         })
         .collect();
-    let mut addresses: Vec<Value> =
-        state.addresses.iter().map(|address| json!({"type": "InternalIP", "address": address})).collect();
-    addresses.push(json!({"type": "Hostname", "address": state.hostname}));
-    let mut spec = json!({});
-    if let Some(first) = state.pod_cidrs.first() {
-        spec["podCIDR"] = json!(first);
-        spec["podCIDRs"] = json!(state.pod_cidrs);
-    }
-    if !state.taints.is_empty() {
-        spec["taints"] = json!(state.taints);
-    }
-    if state.unschedulable {
-        spec["unschedulable"] = json!(true);
-    }
     let images: Vec<Value> =
         state.images.iter().map(|image| json!({"names": image.names, "sizeBytes": image.size})).collect();
-    let info: serde_json::Map<String, Value> =
+    let mut info: serde_json::Map<String, Value> =
         state.info.iter().map(|(field, value)| ((*field).to_owned(), json!(value))).collect();
-    let mut node = json!({
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {
-            "name": state.name,
-            "uid": node_uid(&state.name),
-            "creationTimestamp": state.created.to_rfc3339(),
-            "labels": state.labels,
-        },
-        "spec": spec,
-        "status": {
-            "addresses": addresses,
-            "allocatable": state.allocatable,
-            "capacity": state.capacity,
-            "conditions": conditions,
-            "daemonEndpoints": {"kubeletEndpoint": {"Port": state.port}},
-            "images": images,
-            "nodeInfo": info,
-        },
+    if state.swap_bytes > 0 {
+        info.insert("swap".to_owned(), json!({"capacity": state.swap_bytes}));
+    }
+    let mut status = json!({
+        "addresses": addresses(state),
+        "allocatable": state.allocatable,
+        "capacity": state.capacity,
+        "conditions": conditions,
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": state.port}},
+        "images": images,
+        "nodeInfo": info,
     });
-    if !state.annotations.is_empty() {
-        node["metadata"]["annotations"] = json!(state.annotations);
-    }
     if let Some(features) = &state.features {
-        put_features(&mut node["status"], features);
+        put_features(&mut status, features);
     }
-    node
+    if let Some(volumes) = &state.volumes_in_use {
+        status["volumesInUse"] = json!(volumes);
+    }
+    if !state.declared_features.is_empty() {
+        status["declaredFeatures"] = json!(state.declared_features);
+    }
+    status
+}
+
+fn addresses(state: &NodeState) -> Vec<Value> {
+    let shown = |kind: &str, address: &str| json!({"type": kind, "address": address});
+    let mut addresses: Vec<Value> =
+        state.addresses.iter().map(|address| shown("InternalIP", address)).collect();
+    addresses.push(shown("Hostname", &state.hostname));
+    addresses
 }
 
 /// The features of the runtime and its handlers; nothing if the runtime does not report them.
@@ -184,7 +234,7 @@ pub(crate) fn lease(state: &NodeState) -> Value {
             "namespace": LEASES,
             "uid": uid(&format!("Lease\0{}", state.name)),
             "creationTimestamp": state.created.to_rfc3339(),
-            "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": state.name, "uid": node_uid(&state.name)}],
+            "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": state.name, "uid": state.uid}],
         },
         "spec": {
             "holderIdentity": state.name,
@@ -195,7 +245,7 @@ pub(crate) fn lease(state: &NodeState) -> Value {
 }
 
 /// `v1.MicroTime`: always with six digits.
-fn micro_time(time: Timestamp) -> String {
+pub(crate) fn micro_time(time: Timestamp) -> String {
     let micros = time.as_nanos().rem_euclid(1_000_000_000) / 1000;
     let whole = Timestamp::from_secs(time.as_nanos().div_euclid(1_000_000_000)).to_rfc3339();
     format!("{}.{micros:06}Z", whole.trim_end_matches('Z'))
@@ -239,13 +289,13 @@ mod tests {
             handlers: vec![handler("z", false), handler("", true)],
             supplemental_groups_policy: Some(true),
         };
-        let shown = object(&NodeState { features: Some(told), ..NodeState::default() });
+        let shown = node(&NodeState { features: Some(told), ..NodeState::default() });
         assert_eq!(
             shown["status"]["runtimeHandlers"],
             json!([{"name": "", "features": {"recursiveReadOnlyMounts": true, "userNamespaces": true}},
                 {"name": "z", "features": {"recursiveReadOnlyMounts": true, "userNamespaces": false}}])
         );
         assert_eq!(shown["status"]["features"]["supplementalGroupsPolicy"], true);
-        assert_eq!(object(&NodeState::default())["status"].get("runtimeHandlers"), None);
+        assert_eq!(node(&NodeState::default())["status"].get("runtimeHandlers"), None);
     }
 }
