@@ -21,6 +21,8 @@ pub mod desired;
 
 pub mod node;
 
+pub mod cluster;
+
 pub mod serve;
 
 pub mod agent;
