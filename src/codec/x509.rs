@@ -273,10 +273,8 @@ mod tests {
         let key = rcgen::KeyPair::generate().unwrap();
         let certificate = parameters.self_signed(&key).unwrap();
         let der = certificate.der();
-        let node = Subject {
-            common_name: "system:node:edge-7".into(),
-            organizations: vec!["system:nodes".into()],
-        };
+        let node =
+            Subject { common_name: "system:node:edge-7".into(), organizations: vec!["system:nodes".into()] };
         assert_eq!(subject(der).as_ref(), Some(&node));
         assert_eq!(not_before(der).map(Timestamp::to_rfc3339).as_deref(), Some("2026-01-02T00:00:00Z"));
         let (dns, addresses) = alternative_names(der);

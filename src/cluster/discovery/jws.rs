@@ -25,13 +25,17 @@ impl BootstrapToken {
     /// It is of another form.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let is_plain = |part: &str, length: usize| {
-            part.len() == length && part.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
+            part.len() == length
+                && part.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
         };
         match text.split_once('.') {
             Some((id, secret)) if is_plain(id, 6) && is_plain(secret, 16) => {
                 Ok(Self { id: id.to_owned(), secret: secret.to_owned() })
             }
-            _ => Err(r#"the bootstrap token is not of the form "\A([a-z0-9]{6})\.([a-z0-9]{16})\z""#.to_owned()),
+            _ => {
+                Err(r#"the bootstrap token is not of the form "\A([a-z0-9]{6})\.([a-z0-9]{16})\z""#
+                    .to_owned())
+            }
         }
     }
 }
@@ -75,8 +79,10 @@ pub(crate) fn signed_kubeconfig(cluster_info: &Value, token: &BootstrapToken) ->
         ));
     }
     if !verify(token, kubeconfig, signature) {
-        return Err("failed to verify JWS signature of received cluster info object, can't trust this API Server"
-            .to_owned());
+        return Err(
+            "failed to verify JWS signature of received cluster info object, can't trust this API Server"
+                .to_owned(),
+        );
     }
     Ok(kubeconfig.to_owned())
 }

@@ -7,8 +7,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 /// Upstream's message while the list has never been read.
-pub(crate) const NOT_READ: &str =
-    "services have not yet been read at least once, cannot construct envvars";
+pub(crate) const NOT_READ: &str = "services have not yet been read at least once, cannot construct envvars";
 
 /// The Services of this namespace and name are variables of every pod.
 const MASTER: (&str, &str) = ("default", "kubernetes");
@@ -56,7 +55,8 @@ pub(crate) fn from_server(service: &Value) -> Option<ServiceFacts> {
 /// For the store: a Service of these fields only.
 #[must_use]
 pub(crate) fn to_row(service: &ServiceFacts) -> Value {
-    let port = |port: &ServicePort| json!({ "name": port.name, "port": port.port, "protocol": port.protocol });
+    let port =
+        |port: &ServicePort| json!({ "name": port.name, "port": port.port, "protocol": port.protocol });
     let ports: Vec<Value> = service.ports.iter().map(port).collect();
     json!({
         "metadata": { "namespace": service.namespace, "name": service.name },

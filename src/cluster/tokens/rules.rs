@@ -42,7 +42,8 @@ pub(crate) struct Token {
 /// The body of the request, which goes to `serviceaccounts/NAME/token`.
 #[must_use]
 pub(crate) fn body(request: &TokenRequest) -> Value {
-    let audiences: Vec<&str> = Some(request.audience.as_str()).filter(|it| !it.is_empty()).into_iter().collect();
+    let audiences: Vec<&str> =
+        Some(request.audience.as_str()).filter(|it| !it.is_empty()).into_iter().collect();
     json!({
         "apiVersion": "authentication.k8s.io/v1",
         "kind": "TokenRequest",
@@ -102,8 +103,8 @@ pub(crate) enum NoToken {
 }
 
 /// What a pod gets after a request that failed, with upstream's texts. While the link is down a token past
-/// its time is still given: the API server accepts it for a year when it is one of its own, and deleting it
-/// would help no one.
+/// its time is still given: the API server accepts it for a year when it is one of its own, and pods
+/// that call it need no more.
 ///
 /// # Errors
 /// There is no token to give; the caller drops the one it has when it is [`NoToken::Gone`].

@@ -2,7 +2,8 @@ use serde_json::json;
 
 use super::*;
 
-const SIGNATURE: &str = "eyJhbGciOiJIUzI1NiIsImtpZCI6ImFiY2RlZiJ9..ySxVNWg8m2xXV_OoxGY7nZgbtP2ggfqe2Gi66ENguwY";
+const SIGNATURE: &str =
+    "eyJhbGciOiJIUzI1NiIsImtpZCI6ImFiY2RlZiJ9..ySxVNWg8m2xXV_OoxGY7nZgbtP2ggfqe2Gi66ENguwY";
 
 fn token() -> BootstrapToken {
     BootstrapToken::parse("abcdef.0123456789abcdef").ok().unwrap()
@@ -20,7 +21,8 @@ fn the_jws_vector_verifies() {
 
 #[test]
 fn tokens_have_one_form() {
-    for bad in ["", "abcdef", "abcdef.0123456789abcde", "Abcdef.0123456789abcdef", "abcdef.0123456789abcdef."] {
+    for bad in ["", "abcdef", "abcdef.0123456789abcde", "Abcdef.0123456789abcdef", "abcdef.0123456789abcdef."]
+    {
         assert!(BootstrapToken::parse(bad).is_err(), "{bad}");
     }
 }
@@ -64,7 +66,9 @@ fn a_bad_pin_is_refused() {
     ] {
         assert!(parse_pin(bad).unwrap_err().contains(said), "{bad}");
     }
-    for bad in [pin.replace("sha256:", "sha256:g")[..71].to_owned(), format!("{pin}0"), "sha256:\u{e9}".repeat(1)] {
+    for bad in
+        [pin.replace("sha256:", "sha256:g")[..71].to_owned(), format!("{pin}0"), "sha256:\u{e9}".repeat(1)]
+    {
         assert!(parse_pin(&bad).is_err(), "{bad}");
     }
 }

@@ -57,8 +57,7 @@ fn everything_a_pod_refers_to_is_needed_once() {
         named("Secret", &["all", "azure", "chap", "csi", "debug", "extra", "one", "registry", "tls"]),
     ];
     assert_eq!(shown(&found), wanted.concat());
-    let tokens: Vec<_> =
-        found.tokens.iter().map(|token| (token.audience.as_str(), token.seconds)).collect();
+    let tokens: Vec<_> = found.tokens.iter().map(|token| (token.audience.as_str(), token.seconds)).collect();
     assert_eq!(tokens, [("", 3607), ("vault", 3600)]);
     assert!(found.tokens.iter().all(|token| token.account == "web" && token.pod.uid.as_str() == "u1"));
     let claim = |name: &str| ("shop".to_owned(), name.to_owned());

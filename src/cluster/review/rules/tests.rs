@@ -67,7 +67,8 @@ fn answers_are_read_or_are_none() {
     };
     let found = token(json!({ "authenticated": true, "user": named }));
     assert_eq!(found, Ok(ReviewAnswer::User(Rc::new(jane))));
-    for status in [json!({}), json!({ "authenticated": false }), json!({ "authenticated": true, "user": {} })] {
+    for status in [json!({}), json!({ "authenticated": false }), json!({ "authenticated": true, "user": {} })]
+    {
         assert_eq!(token(status), Ok(ReviewAnswer::Unknown));
     }
     assert_eq!(token(json!({ "error": "etcd is slow" })), Err("etcd is slow".to_owned()));

@@ -19,9 +19,7 @@ fn after(seconds: u64) -> Timestamp {
 #[test]
 fn a_request_is_bound_to_its_pod() {
     let bound = json!({ "apiVersion": "v1", "kind": "Pod", "name": "web", "uid": "u1" });
-    let spec = |audiences: Value| {
-        json!({ "audiences": audiences, "expirationSeconds": 3607, "boundObjectRef": bound })
-    };
+    let spec = |audiences: Value| json!({ "audiences": audiences, "expirationSeconds": 3607, "boundObjectRef": bound });
     assert_eq!(body(&request(3607, ""))["spec"], spec(json!([])));
     assert_eq!(body(&request(3607, "vault"))["spec"], spec(json!(["vault"])));
 }
@@ -50,7 +48,8 @@ fn tokens_are_renewed_at_80_percent() {
 fn what_the_server_grants_counts() {
     let answer = |status: Value| json!({ "spec": { "expirationSeconds": 600 }, "status": status });
     let end = "2027-01-15T08:10:00Z";
-    let found = from_answer(&answer(json!({ "token": "t", "expirationTimestamp": end })), &request(3600, ""), NOW);
+    let found =
+        from_answer(&answer(json!({ "token": "t", "expirationTimestamp": end })), &request(3600, ""), NOW);
     let found = found.ok().unwrap();
     assert_eq!((&*found.value, found.seconds, found.received), ("t", 600, NOW));
     assert_eq!(found.expires.to_rfc3339(), end);
