@@ -1,8 +1,8 @@
 //! How a machine learns which cluster it joins: kubeadm's discovery by token and by file.
 //!
-//! Owns the order of the steps, and what the bootstrap kubeconfig has. Without pins, a server that knows the token's
-//! secret is believed; with them, the authorities of the cluster must have a pinned key, and the second answer, over TLS
-//! verified with them, must be the first one.
+//! Owns the order of the steps, and what the bootstrap kubeconfig has. Without pins, a server that knows the
+//! token's secret is believed; with them, the authorities of the cluster must have a pinned key, and the second
+//! answer, over TLS verified with them, must be the first one.
 
 pub mod jws;
 

@@ -125,13 +125,13 @@ async fn a_file_is_trusted_and_its_server_asked() {
 
 #[test]
 fn the_cluster_is_unnamed_or_of_the_context() {
-    let text = "current-context: b\ncontexts:\n- {name: a, context: {cluster: x}}\n- {name: b, context: {cluster: \
-                y}}\nclusters:\n- {name: x, cluster: {server: 'https://x'}}\n- {name: y, cluster: {server: \
-                'https://y', certificate-authority: /ca, proxy-url: 'http://p', tls-server-name: n, \
-                insecure-skip-tls-verify: true}}\n";
+    let text = "current-context: c2\ncontexts:\n- {name: c1, context: {cluster: one}}\n- {name: c2, context: \
+                {cluster: two}}\nclusters:\n- {name: one, cluster: {server: 'https://one'}}\n- {name: two, \
+                cluster: {server: 'https://two', certificate-authority: /ca, proxy-url: 'http://p', \
+                tls-server-name: sni, insecure-skip-tls-verify: true}}\n";
     let found = cluster_of(text).unwrap();
-    assert_eq!((found.server.as_str(), found.authority_file.as_str()), ("https://y", "/ca"));
-    assert_eq!((found.proxy_url.as_str(), found.server_name.as_str()), ("http://p", "n"));
+    assert_eq!((found.server.as_str(), found.authority_file.as_str()), ("https://two", "/ca"));
+    assert_eq!((found.proxy_url.as_str(), found.server_name.as_str()), ("http://p", "sni"));
     assert!(found.insecure);
     for bad in ["", "a: b", "clusters: []\ncurrent-context: b", "clusters: [{name: '', cluster: {}}]", "{{"] {
         assert!(cluster_of(bad).unwrap_err().starts_with("malformed kubeconfig"), "{bad}");

@@ -180,11 +180,12 @@ impl Scene {
 /// Runs the task until something is so, and says how long that took.
 async fn until<F: Future>(task: &mut Pin<&mut F>, is_so: impl Fn() -> bool) -> Duration {
     let began = tokio::time::Instant::now();
-    for step in 0..20_000_u64 {
+    for _ in 0..20_000 {
+        let step = (Duration::from_millis(100) + began.elapsed() / 50).min(LONGEST_SLEEP);
         tokio::select! {
             biased;
             _ = task.as_mut() => panic!("the task ended"),
-            () = sleep(Duration::from_millis(100 + step * 10)) => {}
+            () = sleep(step) => {}
         }
         if is_so() {
             return began.elapsed();
