@@ -1,9 +1,12 @@
-//! A node of a cluster: what an API server is told and asked.
+//! The apiserver of a cluster that this node belongs to.
+#![allow(dead_code, reason = "the next slice uses it")]
 
-#![expect(dead_code, reason = "the next slice uses it")]
-
-pub mod discovery;
-pub mod objects;
-pub mod pki;
-pub mod review;
-pub mod tokens;
+pub mod client;
+pub(crate) mod discovery;
+pub mod fake;
+pub(crate) mod link;
+pub(crate) mod objects;
+pub(crate) mod pki;
+pub(crate) mod review;
+pub(crate) mod tokens;
+pub(crate) mod watch;

@@ -5,6 +5,7 @@ pub mod bind;
 pub mod cgroup;
 pub mod clock;
 pub mod dbus;
+pub mod dice;
 pub mod grpc;
 pub mod http;
 pub mod logging;

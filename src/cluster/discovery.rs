@@ -4,15 +4,18 @@
 //! token's secret is believed; with them, the authorities of the cluster must have a pinned key, and the second
 //! answer, over TLS verified with them, must be the first one.
 
-pub mod jws;
+pub(crate) mod jws;
 
 use std::time::Duration;
 
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
+use crate::cluster::client::Client;
+use crate::cluster::client::error::{ApiError, ApiErrorKind};
+use crate::cluster::client::request::ResourcePath;
+use crate::cluster::client::transport::{Accept, Lane, Transport};
 use crate::cluster::pki::files::{ClusterEntry, kubeconfig};
-use crate::cluster::pki::{CallError, CallErrorKind};
 use crate::codec::base64;
 use crate::codec::yaml::yaml_to_values;
 use jws::{BootstrapToken, CLUSTER_INFO, CaPin};
@@ -23,12 +26,8 @@ const RETRY: Duration = Duration::from_secs(5);
 const CLUSTER_NAME: &str = "kubernetes";
 const TOKEN_USER: &str = "tls-bootstrap-token-user";
 
-/// An API server at an address, to which nothing is known yet.
-pub(crate) trait InfoServer {
-    /// The ConfigMap `cluster-info` of the namespace `kube-public`, over TLS verified with these authorities (PEM);
-    /// `None`: not verified, and without credentials.
-    async fn cluster_info(&self, authorities: Option<&str>) -> Result<Value, CallError>;
-}
+/// Makes a client without credentials, for TLS verified with these authorities (PEM); `None`: not verified.
+pub(crate) type Connect<'a, T> = &'a dyn Fn(Option<&str>) -> Client<T>;
 
 /// The cluster is unknown or not to be trusted.
 #[derive(Debug, thiserror::Error)]
@@ -41,7 +40,7 @@ pub(crate) enum DiscoveryError {
     NoAnswer {
         what: String,
         /// The last error of the connection.
-        source: Option<CallError>,
+        source: Option<ApiError>,
     },
     /// What was answered must not be believed, or is broken.
     #[error("couldn't validate the identity of the API Server: {0}")]
@@ -53,14 +52,14 @@ pub(crate) enum DiscoveryError {
 ///
 /// # Errors
 /// The server has no signed `cluster-info` in time, or it is not the one of the token and the pins.
-pub(crate) async fn by_token<S: InfoServer>(
-    server: &S,
+pub(crate) async fn by_token<T: Transport>(
+    connect: Connect<'_, T>,
     token: &BootstrapToken,
     pins: &[CaPin],
     limit: Duration,
 ) -> Result<ClusterEntry, DiscoveryError> {
     let deadline = Instant::now() + limit;
-    let first = signed_info(server, None, token, deadline).await?;
+    let first = signed_info(&connect(None), token, deadline).await?;
     let text = jws::signed_kubeconfig(&first, token).map_err(DiscoveryError::Untrusted)?;
     let cluster = cluster_of(&text).map_err(DiscoveryError::Untrusted)?;
     if pins.is_empty() {
@@ -69,7 +68,7 @@ pub(crate) async fn by_token<S: InfoServer>(
     let authorities = base64::decode(&cluster.authority_data).unwrap_or_default();
     let authorities = String::from_utf8(authorities).unwrap_or_default();
     jws::check_pins(&authorities, pins).map_err(DiscoveryError::Untrusted)?;
-    let second = signed_info(server, Some(&authorities), token, deadline).await?;
+    let second = signed_info(&connect(Some(&authorities)), token, deadline).await?;
     if second["data"]["kubeconfig"] != text {
         return Err(DiscoveryError::Untrusted(format!(
             "the second kubeconfig from the {CLUSTER_INFO} ConfigMap (using validated TLS) was different from the \
@@ -79,15 +78,19 @@ pub(crate) async fn by_token<S: InfoServer>(
     Ok(cluster)
 }
 
+async fn cluster_info<T: Transport>(client: &Client<T>) -> Result<Value, ApiError> {
+    let of = ResourcePath::namespaced("", "configmaps", "kube-public", CLUSTER_INFO);
+    client.get(Lane::Main, &of, Accept::Json).await
+}
+
 /// Asks until the ConfigMap has the token's signature: that arrives some time after the token.
-async fn signed_info<S: InfoServer>(
-    server: &S,
-    authorities: Option<&str>,
+async fn signed_info<T: Transport>(
+    client: &Client<T>,
     token: &BootstrapToken,
     deadline: Instant,
 ) -> Result<Value, DiscoveryError> {
     loop {
-        let no_answer = match server.cluster_info(authorities).await {
+        let no_answer = match cluster_info(client).await {
             Ok(found) if jws::is_signed(&found, token) => return Ok(found),
             Ok(_) => DiscoveryError::NoAnswer {
                 what: format!(
@@ -114,18 +117,19 @@ async fn signed_info<S: InfoServer>(
 ///
 /// # Errors
 /// The server did not answer in time, or its kubeconfig is broken.
-pub(crate) async fn by_file<S: InfoServer>(
-    server: &S,
+pub(crate) async fn by_file<T: Transport>(
+    connect: Connect<'_, T>,
     mut cluster: ClusterEntry,
     limit: Duration,
 ) -> Result<ClusterEntry, DiscoveryError> {
     let deadline = Instant::now() + limit;
     let authorities = base64::decode(&cluster.authority_data).and_then(|pem| String::from_utf8(pem).ok());
     let authorities = authorities.unwrap_or_default();
+    let client = connect(Some(&authorities));
     let found = loop {
-        match server.cluster_info(Some(&authorities)).await {
+        match cluster_info(&client).await {
             Ok(found) => break found,
-            Err(error) if error.kind == CallErrorKind::Forbidden => return Ok(cluster),
+            Err(error) if error.kind == ApiErrorKind::Forbidden => return Ok(cluster),
             Err(error) if Instant::now() + RETRY > deadline => {
                 let seconds = limit.as_secs();
                 let what = format!("abort reading the {CLUSTER_INFO} ConfigMap after timeout of {seconds}s");

@@ -1,4 +1,4 @@
 //! The objects that pods of the cluster refer to.
 
-pub mod references;
-pub mod services;
+pub(crate) mod references;
+pub(crate) mod services;

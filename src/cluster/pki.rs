@@ -9,9 +9,9 @@
 //! certificate, an identity to ask with or an address the task waits. A nudge (a new bootstrap kubeconfig, another
 //! address) is acted on at once.
 
-pub mod deadline;
-pub mod files;
-pub mod request;
+pub(crate) mod deadline;
+pub(crate) mod files;
+pub(crate) mod request;
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -22,9 +22,15 @@ use serde_json::Value;
 use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 
+use crate::cluster::client::Client;
+use crate::cluster::client::error::{ApiError, ApiErrorKind};
+use crate::cluster::client::request::{ResourcePath, WatchQuery};
+use crate::cluster::client::transport::{Accept, Lane, Transport};
+use crate::cluster::watch::frames::WatchEvent;
 use crate::model::back_off::Retry;
 use crate::model::types::Timestamp;
 use crate::platform::clock::Clock;
+use crate::platform::dice::Dice;
 use crate::platform::logging::chain;
 use crate::platform::rt;
 use crate::platform::sys::dir::make_dir;
@@ -39,39 +45,14 @@ const LONGEST_WAIT: Duration = Duration::from_secs(15 * 60);
 /// As upstream: 2 s, doubled, then every 32 s.
 const FIRST_RETRY: Duration = Duration::from_secs(2);
 const LAST_RETRY: Duration = Duration::from_secs(32);
+/// Of a watch; the request itself is given up after [`LONGEST_WAIT`].
+const WATCH_SECONDS: u32 = 600;
 /// After a watch that broke.
 const NEXT_LOOK: Duration = Duration::from_secs(1);
 /// The wall clock may jump while the task sleeps.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
 /// Until a directory can be watched.
 const NEXT_WATCH: Duration = Duration::from_secs(60);
-
-/// What went wrong with a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CallErrorKind {
-    AlreadyExists,
-    NotFound,
-    Forbidden,
-    /// Anything else, a link that is down included.
-    Failed,
-}
-
-/// A call to the API server failed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{message}")]
-pub(crate) struct CallError {
-    pub kind: CallErrorKind,
-    /// The server's, or the connection's.
-    pub message: String,
-}
-
-/// CertificateSigningRequests of an API server, with one identity.
-pub(crate) trait SigningServer: 'static {
-    async fn create(&self, body: &Value) -> Result<Value, CallError>;
-    async fn get(&self, name: &str) -> Result<Value, CallError>;
-    /// The object as it is after this version: waits until it changes. Dropping the future must be safe.
-    async fn changed(&self, name: &str, version: &str) -> Result<Value, CallError>;
-}
 
 /// What others see of a certificate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -106,9 +87,9 @@ enum NoCertificate {
     #[error("there is neither a valid client certificate nor a bootstrap kubeconfig to ask for one with")]
     NoIdentity,
     #[error("cannot create certificate signing request")]
-    Create(#[source] CallError),
+    Create(#[source] ApiError),
     #[error("cannot retrieve certificate signing request")]
-    Get(#[source] CallError),
+    Get(#[source] ApiError),
     /// It is asked for again, under the same name.
     #[error("csr {0:?} was deleted")]
     Deleted(String),
@@ -146,7 +127,7 @@ pub(crate) fn prepare(
 }
 
 /// Keeps one certificate.
-pub(crate) struct Keeper<S> {
+pub(crate) struct Keeper<T> {
     pub signer: CertificateSigner,
     pub node_name: String,
     pub files: PairFiles,
@@ -154,14 +135,13 @@ pub(crate) struct Keeper<S> {
     pub addresses: Rc<dyn Fn() -> Vec<(String, String)>>,
     /// Who asks, given whether the node's own certificate can be used: the node, else the bootstrap credentials, if
     /// there are any.
-    pub identity: Rc<dyn Fn(bool) -> Option<Rc<S>>>,
+    pub identity: Rc<dyn Fn(bool) -> Option<Rc<Client<T>>>>,
     /// `rotateCertificates`; without it a certificate is asked for only when there is none that can be used.
     pub rotate: bool,
     /// What [`prepare`] said.
     pub renew_now: bool,
     pub clock: Clock,
-    /// Random, 0 to 1.
-    pub unit: Rc<dyn Fn() -> f64>,
+    pub dice: Dice,
     /// The part of the certificate's life without a link, 0 to 1.
     pub offline_share: Rc<dyn Fn() -> f64>,
     /// Wakes the task: addresses or bootstrap credentials have changed.
@@ -169,11 +149,11 @@ pub(crate) struct Keeper<S> {
     pub state: watch::Sender<CertificateState>,
 }
 
-impl<S: SigningServer> Keeper<S> {
+impl<T: Transport> Keeper<T> {
     /// Never ends.
     pub(crate) async fn run(mut self) {
         let mut retry = Retry::new(FIRST_RETRY, LAST_RETRY);
-        let mut unit = (self.unit)();
+        let mut unit = self.dice.unit();
         loop {
             let (is_usable, due) = self.observe(unit).await;
             let now = self.clock.now();
@@ -203,7 +183,7 @@ impl<S: SigningServer> Keeper<S> {
                     log::info!(signer = self.signer.name(); "Certificate signing request is issued");
                     self.renew_now = false;
                     retry.reset();
-                    unit = (self.unit)();
+                    unit = self.dice.unit();
                     self.state.send_modify(|state| state.trouble.clear());
                 }
                 Err(error) => {
@@ -214,7 +194,7 @@ impl<S: SigningServer> Keeper<S> {
                     self.report(chain(&error));
                     let wait = match error {
                         NoCertificate::NoIdentity => LONGEST_SLEEP,
-                        _ => retry.delay().mul_f64(1.0 + (self.unit)() / 10.0),
+                        _ => retry.delay_with(self.dice.unit() / 10.0),
                     };
                     self.pause(wait).await;
                 }
@@ -256,16 +236,18 @@ impl<S: SigningServer> Keeper<S> {
     }
 
     async fn ask(&self, template: &RequestTemplate, is_usable: bool) -> Result<(), NoCertificate> {
-        let server = (self.identity)(is_usable).ok_or(NoCertificate::NoIdentity)?;
+        let client = (self.identity)(is_usable).ok_or(NoCertificate::NoIdentity)?;
         let files = self.files.clone();
         let key = rt::blocking("read private key", move || files.pending_key()).await?;
         let public_key = key.subject_public_key_info();
         let name = request::request_name(template, &public_key);
         let request = request::request_pem(template, &key).map_err(NoCertificate::Make)?;
-        let object = match server.create(&request::body(&name, self.signer, &request)).await {
+        let body = request::body(&name, self.signer, &request);
+        let object = match client.create(Lane::Main, &resource(""), &body).await {
             Ok(object) => object,
-            Err(error) if error.kind == CallErrorKind::AlreadyExists => {
-                let found = server.get(&name).await.map_err(NoCertificate::Get)?;
+            Err(error) if error.kind == ApiErrorKind::AlreadyExists => {
+                let found = client.get(Lane::Main, &resource(&name), Accept::Json).await;
+                let found = found.map_err(NoCertificate::Get)?;
                 let checked = request::check_found(&found, template, &public_key, self.clock.now());
                 checked.map_err(NoCertificate::Ended)?;
                 found
@@ -275,7 +257,7 @@ impl<S: SigningServer> Keeper<S> {
         if !is_usable {
             self.publish(CertificateStage::Requested { name: name.clone() });
         }
-        let waited = timeout(LONGEST_WAIT, issued(&*server, &name, object)).await;
+        let waited = timeout(LONGEST_WAIT, issued(&client, &name, object)).await;
         let certificate = waited.map_err(|_| NoCertificate::NotSigned(name))??;
         let (files, now) = (self.files.clone(), self.clock.now());
         match rt::blocking("store certificate", move || files.complete(&certificate, now)).await {
@@ -311,9 +293,14 @@ impl<S: SigningServer> Keeper<S> {
     }
 }
 
-/// Waits for the certificate (PEM) of a request.
-async fn issued<S: SigningServer>(
-    server: &S,
+fn resource(name: &str) -> ResourcePath {
+    ResourcePath::whole("certificates.k8s.io", "certificatesigningrequests", name)
+}
+
+/// Waits for the certificate (PEM) of a request. After a watch that broke, and while the link is down, the request
+/// is looked up again.
+async fn issued<T: Transport>(
+    client: &Client<T>,
     name: &str,
     mut object: Value,
 ) -> Result<String, NoCertificate> {
@@ -324,21 +311,43 @@ async fn issued<S: SigningServer>(
             RequestOutcome::Ended(why) => return Err(NoCertificate::Ended(why)),
             RequestOutcome::Waiting => {}
         }
-        let version = object["metadata"]["resourceVersion"].as_str().unwrap_or_default();
-        let next = match server.changed(name, version).await {
-            Err(error) if error.kind != CallErrorKind::NotFound => {
+        match changed(client, name, &object).await {
+            Some(Ok(next)) => object = next,
+            Some(Err(error)) => return Err(error),
+            None => {
                 sleep(NEXT_LOOK).await;
-                server.get(name).await
+                match client.get(Lane::Main, &resource(name), Accept::Json).await {
+                    Ok(next) => object = next,
+                    Err(error) if error.kind == ApiErrorKind::NotFound => {
+                        return Err(NoCertificate::Deleted(name.to_owned()));
+                    }
+                    Err(_) => {}
+                }
             }
-            other => other,
-        };
-        match next {
-            Ok(next) => object = next,
-            Err(error) if error.kind == CallErrorKind::NotFound => {
-                return Err(NoCertificate::Deleted(name.to_owned()));
-            }
-            // The link is down: the request is looked up again.
-            Err(_) => {}
+        }
+    }
+}
+
+/// The object's next state; `None` when the watch ends without one.
+async fn changed<T: Transport>(
+    client: &Client<T>,
+    name: &str,
+    object: &Value,
+) -> Option<Result<Value, NoCertificate>> {
+    let query = WatchQuery {
+        fields: format!("metadata.name={name}"),
+        version: object["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned(),
+        initial: false,
+        bookmarks: false,
+        seconds: WATCH_SECONDS,
+    };
+    let mut frames = client.watch(&resource(""), &query).await.ok()?;
+    loop {
+        match frames.next().await? {
+            Ok(WatchEvent::Put(item)) => return Some(Ok(item.value)),
+            Ok(WatchEvent::Deleted(_)) => return Some(Err(NoCertificate::Deleted(name.to_owned()))),
+            Ok(WatchEvent::Bookmark { .. }) => {}
+            Ok(WatchEvent::Failed(_)) | Err(_) => return None,
         }
     }
 }

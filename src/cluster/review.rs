@@ -1,3 +1,3 @@
 //! Questions to the cluster about users of the kubelet's API: who they are, and what they may do.
 
-pub mod rules;
+pub(crate) mod rules;

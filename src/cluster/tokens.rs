@@ -1,3 +1,3 @@
 //! Tokens of service accounts, bound to pods of this node.
 
-pub mod rules;
+pub(crate) mod rules;

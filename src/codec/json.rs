@@ -29,6 +29,7 @@ struct Met {
     duplicates: Vec<String>,
     values: usize,
     path: String,
+    lean: bool,
 }
 
 /// All values of a text, one after another.
@@ -61,10 +62,29 @@ pub fn parse_one(text: &[u8]) -> Result<Parsed, serde_json::Error> {
     Ok(Parsed { value, duplicates: met.into_inner().duplicates })
 }
 
+/// The only value of a text, without the `managedFields` of objects: their tree would take more memory than the rest
+/// of the object. Of members with the same name the last one counts.
+pub(crate) fn parse_lean(text: &[u8]) -> Result<Value, serde_json::Error> {
+    let met = RefCell::new(Met { lean: true, ..Met::default() });
+    let mut deserializer = serde_json::Deserializer::from_slice(text);
+    let value = Seed(&met).deserialize(&mut deserializer)?;
+    deserializer.end()?;
+    Ok(value)
+}
+
 #[derive(Clone, Copy)]
 struct Seed<'a>(&'a RefCell<Met>);
 
 impl Seed<'_> {
+    /// True for the member of an object's metadata that [`parse_lean`] leaves out.
+    fn skips(self, name: &str) -> bool {
+        let met = self.0.borrow();
+        let place = met.path.strip_suffix("metadata");
+        met.lean
+            && name == "managedFields"
+            && place.is_some_and(|place| place.is_empty() || place.ends_with('.'))
+    }
+
     /// Reads a value one level deeper.
     fn below<T, E>(self, step: std::fmt::Arguments<'_>, read: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         let length = self.0.borrow().path.len();
@@ -134,6 +154,10 @@ impl<'de> Visitor<'de> for Seed<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
         let mut object = Map::new();
         while let Some(name) = members.next_key::<String>()? {
+            if self.skips(&name) {
+                members.next_value::<serde::de::IgnoredAny>()?;
+                continue;
+            }
             let dot = if self.0.borrow().path.is_empty() { "" } else { "." };
             let value = self.below(format_args!("{dot}{name}"), || {
                 let mut met = self.0.borrow_mut();

@@ -37,7 +37,7 @@ impl BackOffLimits {
 }
 
 /// Delays between attempts that fail in a row.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Retry {
     limits: BackOffLimits,
     last: Option<Duration>,
@@ -57,6 +57,11 @@ impl Retry {
         delay
     }
 
+    /// The same, longer by the share `unit` of itself: many nodes that lost the same server do not come back at once.
+    pub(crate) fn delay_with(&mut self, unit: f64) -> Duration {
+        self.delay().mul_f64(1.0 + unit.clamp(0.0, 1.0))
+    }
+
     /// An attempt succeeded: the next delay is the first one.
     pub(crate) fn reset(&mut self) {
         self.last = None;
@@ -66,6 +71,14 @@ impl Retry {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_random_share_makes_a_delay_longer() {
+        let mut retry = Retry::new(Duration::from_secs(2), Duration::from_secs(4));
+        assert_eq!(retry.delay_with(0.0), Duration::from_secs(2));
+        assert_eq!(retry.delay_with(0.5), Duration::from_secs(6));
+        assert_eq!(retry.delay_with(9.0), Duration::from_secs(8), "at most twice the delay");
+    }
 
     #[test]
     fn delays_double_to_the_longest_and_start_again() {

@@ -1,5 +1,4 @@
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::fs;
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -8,6 +7,9 @@ use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
 use serde_json::json;
 
 use super::*;
+use crate::cluster::client::ClientConfig;
+use crate::cluster::client::limits::Limit;
+use crate::cluster::fake::{FakeApiserver, FakeTransport, Removal};
 use crate::codec::base64;
 use crate::codec::yaml::yaml_to_values;
 use crate::platform::testing::TempDir;
@@ -30,76 +32,54 @@ fn signed(key: &KeyPair, days: u64, names: &[&str]) -> String {
     params.self_signed(key).unwrap().pem()
 }
 
-/// An API server that signs what is approved, with the key it finds on the node's disk.
+/// A cluster whose signer uses the key that it finds on the node's disk.
 struct SigningFake {
     key_file: PathBuf,
-    objects: RefCell<BTreeMap<String, Value>>,
-    /// Names of all requests to create, also of those that existed.
-    asked: RefCell<Vec<String>>,
-    changes: Notify,
-    is_down: Cell<bool>,
+    server: FakeApiserver,
 }
 
+const REQUESTS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
+
 impl SigningFake {
-    fn update(&self, name: &str, status: Value) {
-        let mut objects = self.objects.borrow_mut();
-        let object = objects.get_mut(name).unwrap();
+    /// Names of all requests to create, also of those that existed.
+    fn asked(&self) -> Vec<String> {
+        let writes = self.server.writes();
+        writes.iter().map(|call| call.body["metadata"]["name"].as_str().unwrap().to_owned()).collect()
+    }
+
+    /// Names of the objects that were made.
+    fn made(&self) -> usize {
+        self.server.writes().iter().filter(|call| call.status == 201).count()
+    }
+
+    fn last(&self) -> String {
+        self.asked().pop().unwrap()
+    }
+
+    fn count(&self) -> usize {
+        self.server.writes().len()
+    }
+
+    fn update(&self, status: Value) {
+        let mut object = self.server.object(&format!("{REQUESTS}/{}", self.last())).unwrap();
         object["status"] = status;
-        object["metadata"]["resourceVersion"] = "2".into();
-        self.changes.notify_one();
+        self.server.put(object);
     }
 
     fn approve(&self, days: u64, names: &[&str]) {
         let key = KeyPair::from_pem(&fs::read_to_string(&self.key_file).unwrap()).unwrap();
         let certificate = base64::encode(signed(&key, days, names).as_bytes());
         let conditions = json!([{ "type": "Approved", "status": "True" }]);
-        self.update(&self.last(), json!({ "conditions": conditions, "certificate": certificate }));
+        self.update(json!({ "conditions": conditions, "certificate": certificate }));
     }
 
-    fn last(&self) -> String {
-        self.asked.borrow().last().unwrap().clone()
-    }
-
-    fn count(&self) -> usize {
-        self.asked.borrow().len()
-    }
-
-    fn check(&self) -> Result<(), CallError> {
-        let down = CallError { kind: CallErrorKind::Failed, message: "no route to host".to_owned() };
-        if self.is_down.get() { Err(down) } else { Ok(()) }
-    }
-}
-
-impl SigningServer for SigningFake {
-    async fn create(&self, body: &Value) -> Result<Value, CallError> {
-        self.check()?;
-        let name = body["metadata"]["name"].as_str().unwrap().to_owned();
-        self.asked.borrow_mut().push(name.clone());
-        if self.objects.borrow().contains_key(&name) {
-            let message = format!("certificatesigningrequests {name:?} already exists");
-            return Err(CallError { kind: CallErrorKind::AlreadyExists, message });
-        }
-        let mut object = body.clone();
-        object["metadata"]["uid"] = format!("uid-{}", self.count()).into();
-        object["metadata"]["resourceVersion"] = "1".into();
-        self.objects.borrow_mut().insert(name, object.clone());
-        Ok(object)
-    }
-
-    async fn get(&self, name: &str) -> Result<Value, CallError> {
-        self.check()?;
-        let none = || CallError { kind: CallErrorKind::NotFound, message: "not found".to_owned() };
-        self.objects.borrow().get(name).cloned().ok_or_else(none)
-    }
-
-    async fn changed(&self, name: &str, version: &str) -> Result<Value, CallError> {
-        loop {
-            let object = self.get(name).await?;
-            if object["metadata"]["resourceVersion"] != version {
-                return Ok(object);
-            }
-            self.changes.notified().await;
-        }
+    fn client(&self, user: &str) -> Rc<Client<FakeTransport>> {
+        let config = ClientConfig {
+            limit: Limit { qps: 50, burst: 100 },
+            timeout: Duration::from_secs(30),
+            heartbeat_timeout: Duration::from_secs(10),
+        };
+        Rc::new(Client::new(Rc::new(self.server.transport(user)), config, Dice::seeded(1)))
     }
 }
 
@@ -121,22 +101,17 @@ impl Scene {
         rt::run_jobs_inline();
         let directory = TempDir::new();
         let key_file = directory.join(format!("{}.key.tmp", signer.file_prefix()));
-        let server = SigningFake {
-            key_file,
-            objects: RefCell::default(),
-            asked: RefCell::default(),
-            changes: Notify::new(),
-            is_down: Cell::new(false),
-        };
+        let clock = Clock::manual(start());
+        let server = FakeApiserver::new(clock.clone(), 7);
         Self {
             directory,
-            server: Rc::new(server),
+            server: Rc::new(SigningFake { key_file, server }),
             identities: Rc::default(),
             has_bootstrap: Rc::new(Cell::new(true)),
             addresses: Rc::default(),
             nudge: Rc::default(),
             state: watch::channel(CertificateState::default()).1,
-            clock: Clock::manual(start()),
+            clock,
         }
     }
 
@@ -144,7 +119,7 @@ impl Scene {
         PairFiles::open(self.directory.path(), signer.file_prefix()).unwrap()
     }
 
-    fn keeper(&mut self, signer: CertificateSigner, renew_now: bool) -> Keeper<SigningFake> {
+    fn keeper(&mut self, signer: CertificateSigner, renew_now: bool) -> Keeper<FakeTransport> {
         let (state, reader) = watch::channel(CertificateState::default());
         self.state = reader;
         let (server, identities) = (Rc::clone(&self.server), Rc::clone(&self.identities));
@@ -156,12 +131,13 @@ impl Scene {
             addresses: Rc::new(move || addresses.borrow().clone()),
             identity: Rc::new(move |is_usable| {
                 identities.borrow_mut().push(is_usable);
-                (is_usable || has_bootstrap.get()).then(|| Rc::clone(&server))
+                let user = if is_usable { "system:node:edge-7" } else { "system:bootstrap:abcdef" };
+                (is_usable || has_bootstrap.get()).then(|| server.client(user))
             }),
             rotate: true,
             renew_now,
             clock: self.clock.clone(),
-            unit: Rc::new(|| 0.0),
+            dice: Dice::seeded(1),
             offline_share: Rc::new(|| 0.0),
             nudge: Rc::clone(&self.nudge),
             state,
@@ -215,7 +191,7 @@ async fn the_kubeconfig_is_written_before_the_certificate() {
     until(&mut task, || scene.is_current()).await;
     let CertificateStage::Current { until, renews } = scene.stage() else { panic!() };
     assert_eq!(until.to_rfc3339(), "2028-01-01T00:00:00Z");
-    assert_eq!(renews.saturating_since(start()).as_secs() / 86_400, 255);
+    assert!((255..=328).contains(&(renews.saturating_since(start()).as_secs() / 86_400)), "{renews}");
     assert!(files.current().unwrap().unwrap().contains("PRIVATE KEY"));
 }
 
@@ -231,14 +207,14 @@ async fn a_crash_reuses_key_and_request_name() {
     until(&mut task, || server.count() == 2).await;
     server.approve(365, &[]);
     until(&mut task, || scene.is_current()).await;
-    assert_eq!(server.objects.borrow().len(), 1);
+    assert_eq!(server.made(), 1);
     // A year later, by another key.
     until(&mut task, || server.count() == 3).await;
-    let asked = server.asked.borrow().clone();
+    let asked = server.asked();
     assert!(asked[0] == asked[1] && asked[1] != asked[2], "{asked:?}");
     assert_eq!(scene.identities.borrow().last(), Some(&true), "the node's own identity asks");
     let passed = scene.clock.now().saturating_since(start()).as_secs() / 86_400;
-    assert!((255..257).contains(&passed), "{passed}");
+    assert!((255..330).contains(&passed), "{passed}");
     assert!(scene.is_current(), "it is valid while the next one is awaited");
 }
 
@@ -271,13 +247,13 @@ async fn a_denied_request_is_made_again() {
     let mut task = pin!(scene.keeper(CertificateSigner::Client, false).run());
     until(&mut task, || server.count() == 1).await;
     let denied = json!([{ "type": "Denied", "reason": "Nope", "message": "not you" }]);
-    server.update(&server.last(), json!({ "conditions": denied }));
+    server.update(json!({ "conditions": denied }));
     until(&mut task, || !scene.state.borrow().trouble.is_empty()).await;
     let said = scene.state.borrow().trouble.clone();
     assert_eq!(said, "certificate signing request is denied, reason: Nope, message: not you");
     let took = until(&mut task, || server.count() == 2).await;
     assert!(took < Duration::from_secs(4), "{took:?}");
-    assert_eq!(server.objects.borrow().len(), 2, "of another key, so of another name");
+    assert_eq!(server.made(), 2, "of another key, so of another name");
     server.approve(365, &[]);
     until(&mut task, || scene.is_current()).await;
     assert_eq!(scene.state.borrow().trouble, "");
@@ -287,28 +263,26 @@ async fn a_denied_request_is_made_again() {
 async fn a_request_is_found_again_after_any_trouble() {
     let mut scene = Scene::new(CertificateSigner::Client);
     let server = Rc::clone(&scene.server);
-    server.is_down.set(true);
+    server.server.faults().refuse = true;
     let mut task = pin!(scene.keeper(CertificateSigner::Client, false).run());
     until(&mut task, || !scene.state.borrow().trouble.is_empty()).await;
     let said = scene.state.borrow().trouble.clone();
-    assert_eq!(said, "cannot create certificate signing request: no route to host");
-    server.is_down.set(false);
+    assert_eq!(said, "cannot create certificate signing request: connect: connection refused");
+    server.server.faults().refuse = false;
     until(&mut task, || server.count() == 1).await;
     // It is not signed for a quarter of an hour.
     let took = until(&mut task, || server.count() == 2).await;
     assert!((900..960).contains(&took.as_secs()), "{took:?}");
     // The controller manager has cleaned up.
-    server.objects.borrow_mut().clear();
-    server.changes.notify_one();
+    server.server.remove(&format!("{REQUESTS}/{}", server.last()), Removal::Force);
     until(&mut task, || server.count() == 3).await;
     // The link is lost while it waits.
-    server.is_down.set(true);
-    server.changes.notify_one();
+    server.server.faults().refuse = true;
     until(&mut task, || true).await;
-    server.is_down.set(false);
+    server.server.faults().refuse = false;
     server.approve(365, &[]);
     until(&mut task, || scene.is_current()).await;
-    let asked = server.asked.borrow().clone();
+    let asked = server.asked();
     assert!(asked.iter().all(|name| *name == asked[0]), "{asked:?}");
 }
 
@@ -348,14 +322,14 @@ async fn a_serving_request_follows_the_addresses() {
     *scene.addresses.borrow_mut() = vec![address("10.0.0.8")];
     scene.nudge.notify_one();
     until(&mut task, || server.count() == 2).await;
-    assert_eq!(server.objects.borrow().len(), 2, "another request");
+    assert_eq!(server.made(), 2, "another request");
     server.approve(365, &["10.0.0.8"]);
     until(&mut task, || scene.is_current()).await;
     scene.addresses.borrow_mut().push(address("10.0.0.9"));
     scene.nudge.notify_one();
     until(&mut task, || server.count() == 3).await;
     server.approve(365, &["10.0.0.8", "10.0.0.9"]);
-    until(&mut task, || !scene.server.key_file.exists()).await;
+    until(&mut task, || !server.key_file.exists()).await;
     *scene.addresses.borrow_mut() = vec![address("10.0.0.9")];
     scene.nudge.notify_one();
     until(&mut task, || true).await;
