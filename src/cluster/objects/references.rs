@@ -15,7 +15,7 @@ use crate::model::objects::{ObjectKey, ObjectKind};
 const TOKEN_SECONDS: i64 = 3600;
 
 /// What a pod refers to. Optional objects are among it: that they are absent has to be known, too.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Needs {
     /// ConfigMaps and Secrets.
     pub objects: BTreeSet<ObjectKey>,
