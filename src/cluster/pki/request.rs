@@ -101,7 +101,7 @@ pub(crate) fn serving_template(node_name: &str, addresses: &[(String, String)]) 
     })
 }
 
-/// Whether a certificate (PEM) says all that is wanted; more is no reason for another one.
+/// Whether a certificate (PEM) says all that the template asks for; more is no reason for another one.
 #[must_use]
 pub(crate) fn satisfies(certificate: &str, template: &RequestTemplate) -> bool {
     let blocks = pem_blocks(certificate, CERTIFICATE);
