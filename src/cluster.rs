@@ -3,9 +3,14 @@
 
 pub mod client;
 pub mod credentials;
+pub(crate) mod discovery;
 pub(crate) mod events;
 pub mod fake;
 pub mod kubeconfig;
 pub(crate) mod link;
 pub(crate) mod node;
+pub(crate) mod objects;
+pub(crate) mod pki;
+pub(crate) mod review;
+pub(crate) mod tokens;
 pub(crate) mod watch;

@@ -20,6 +20,12 @@ pub fn encode(bytes: &[u8]) -> String {
     text
 }
 
+/// The alphabet for URLs, without padding: JSON web signatures, names of certificate requests.
+#[must_use]
+pub(crate) fn encode_url(bytes: &[u8]) -> String {
+    encode(bytes).trim_end_matches('=').replace('+', "-").replace('/', "_")
+}
+
 /// Padding may be missing; line ends are skipped, as Go does. `None` when it is not base64.
 #[must_use]
 pub fn decode(text: &str) -> Option<Vec<u8>> {

@@ -19,7 +19,6 @@ pub mod pki;
 pub mod proxy;
 pub mod report;
 pub mod route;
-pub mod subject;
 mod system_logs;
 pub mod tls;
 pub mod write_timeout;

@@ -21,7 +21,7 @@ use webpki::EndEntityCert;
 
 use super::access::User;
 use super::pki::unix_time;
-use super::subject::Subject;
+use crate::codec::x509::Subject;
 use crate::model::types::Timestamp;
 use crate::platform::logging::chain;
 

@@ -20,7 +20,7 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use time::OffsetDateTime;
 use webpki::EndEntityCert;
 
-use super::subject::Subject;
+use crate::codec::x509::Subject;
 use crate::model::types::Timestamp;
 use crate::platform::sys::durable::write_durably;
 use crate::platform::sys::lock;

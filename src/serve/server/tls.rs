@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use super::identity::AnyClient;
 use super::pki::{self, Authority, Pair, PkiError};
-use super::subject::not_after;
+use crate::codec::x509::not_after;
 use crate::platform::clock::Clock;
 use crate::platform::http::tls::tls_provider;
 use crate::platform::metrics::{self, Family, MetricKind};

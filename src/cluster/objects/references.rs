@@ -1,0 +1,139 @@
+//! What a pod needs of the API server beside itself: ConfigMaps, Secrets, claims, tokens, bundles.
+//!
+//! Pure: a pod in, the keys of its objects out.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use crate::cluster::tokens::rules::TokenRequest;
+use crate::model::api::pod::{Container, Pod, Volume, VolumeProjection};
+use crate::model::containers::all_with_ephemeral;
+use crate::model::objects::{ObjectKey, ObjectKind};
+
+/// The API server's default for a projection that sets no time; admission has always filled it in.
+const TOKEN_SECONDS: i64 = 3600;
+
+/// What a pod refers to. Optional objects are among it: that they are absent has to be known, too.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Needs {
+    /// ConfigMaps and Secrets.
+    pub objects: BTreeSet<ObjectKey>,
+    /// One for each projected token; equal ones once.
+    pub tokens: Vec<TokenRequest>,
+    /// Claims, as namespace and name.
+    pub claims: Vec<(String, String)>,
+    /// `clusterTrustBundle` of each projection that has one.
+    pub bundles: Vec<Value>,
+    /// The pod's, whose Services become variables.
+    pub namespace: String,
+}
+
+/// The references of a pod: upstream's `VisitPodConfigmapNames` and `VisitPodSecretNames`, and what volumes
+/// ask for beside.
+#[must_use]
+pub(crate) fn references(pod: &Pod) -> Needs {
+    let mut needs = Needs { namespace: pod.metadata.namespace.clone(), ..Needs::default() };
+    for secret in &pod.spec.image_pull_secrets {
+        needs.add(ObjectKind::Secret, &secret.name);
+    }
+    for (container, _) in all_with_ephemeral(pod) {
+        needs.add_of_container(container);
+    }
+    for volume in &pod.spec.volumes {
+        needs.add_of_volume(pod, volume);
+    }
+    needs
+}
+
+impl Needs {
+    fn add(&mut self, kind: ObjectKind, name: &str) {
+        if !name.is_empty() {
+            let (namespace, name) = (self.namespace.clone(), name.to_owned());
+            self.objects.insert(ObjectKey { kind, namespace, name });
+        }
+    }
+
+    fn add_of_container(&mut self, container: &Container) {
+        for source in &container.env_from {
+            if let Some(reference) = &source.config_map_ref {
+                self.add(ObjectKind::ConfigMap, &reference.name);
+            }
+            if let Some(reference) = &source.secret_ref {
+                self.add(ObjectKind::Secret, &reference.name);
+            }
+        }
+        for source in container.env.iter().filter_map(|variable| variable.value_from.as_ref()) {
+            if let Some(selector) = &source.config_map_key_ref {
+                self.add(ObjectKind::ConfigMap, &selector.name);
+            }
+            if let Some(selector) = &source.secret_key_ref {
+                self.add(ObjectKind::Secret, &selector.name);
+            }
+        }
+    }
+
+    fn add_of_volume(&mut self, pod: &Pod, volume: &Volume) {
+        if let Some(source) = &volume.config_map {
+            self.add(ObjectKind::ConfigMap, &source.name);
+        }
+        if let Some(source) = &volume.secret {
+            self.add(ObjectKind::Secret, &source.secret_name);
+        }
+        for projection in volume.projected.iter().flat_map(|projected| &projected.sources) {
+            self.add_of_projection(pod, projection);
+        }
+        if let Some(source) = &volume.persistent_volume_claim {
+            self.claims.push((self.namespace.clone(), source.claim_name.clone()));
+        }
+        if volume.ephemeral.is_some() {
+            let claim = format!("{}-{}", pod.metadata.name, volume.name);
+            self.claims.push((self.namespace.clone(), claim));
+        }
+        let with_secret = [
+            (&volume.csi, "/nodePublishSecretRef/name"),
+            (&volume.iscsi, "/secretRef/name"),
+            (&volume.flex_volume, "/secretRef/name"),
+            (&volume.cephfs, "/secretRef/name"),
+            (&volume.rbd, "/secretRef/name"),
+            (&volume.cinder, "/secretRef/name"),
+            (&volume.scale_io, "/secretRef/name"),
+            (&volume.storageos, "/secretRef/name"),
+            (&volume.azure_file, "/secretName"),
+        ];
+        for (source, path) in with_secret {
+            if let Some(name) = source.as_ref().and_then(|source| source.pointer(path)?.as_str()) {
+                self.add(ObjectKind::Secret, name);
+            }
+        }
+    }
+
+    fn add_of_projection(&mut self, pod: &Pod, projection: &VolumeProjection) {
+        if let Some(source) = &projection.config_map {
+            self.add(ObjectKind::ConfigMap, &source.name);
+        }
+        if let Some(source) = &projection.secret {
+            self.add(ObjectKind::Secret, &source.name);
+        }
+        if let Some(source) = &projection.service_account_token {
+            let request = TokenRequest {
+                namespace: self.namespace.clone(),
+                account: pod.spec.service_account_name.clone(),
+                pod: pod.pod_ref(),
+                audience: source.audience.clone(),
+                seconds: source.expiration_seconds.unwrap_or(TOKEN_SECONDS),
+            };
+            if !self.tokens.contains(&request) {
+                self.tokens.push(request);
+            }
+        }
+        if let Some(bundle) = &projection.cluster_trust_bundle
+            && !self.bundles.contains(bundle)
+        {
+            self.bundles.push(bundle.clone());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

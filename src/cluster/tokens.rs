@@ -1,0 +1,3 @@
+//! Tokens of service accounts, bound to pods of this node.
+
+pub(crate) mod rules;
