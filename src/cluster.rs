@@ -3,4 +3,7 @@
 
 pub mod client;
 pub(crate) mod link;
+pub(crate) mod objects;
+pub(crate) mod patch;
+pub(crate) mod pods;
 pub(crate) mod watch;
