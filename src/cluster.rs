@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "the next slice uses it")]
 
 pub mod client;
+pub mod fake;
 pub(crate) mod link;
 pub(crate) mod objects;
 pub(crate) mod patch;

@@ -123,7 +123,7 @@ impl<T: Transport> Client<T> {
         let mut list = self.call(Lane::Main, request(Method::Get, path, Accept::Json, None)).await?;
         let text = |name: &str| list["metadata"][name].as_str().unwrap_or_default().to_owned();
         let (version, go_on) = (text("resourceVersion"), text("continue"));
-        let items = match list["items"].take() {
+        let items = match list.get_mut("items").map(Value::take).unwrap_or_default() {
             Value::Array(items) => items,
             // Go writes an empty list as null.
             Value::Null => Vec::new(),

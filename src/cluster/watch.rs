@@ -16,7 +16,6 @@ use crate::cluster::client::error::{ApiError, ApiErrorKind};
 use crate::cluster::client::request::{Page, ResourcePath, WatchQuery};
 use crate::cluster::client::transport::{Accept, Lane, Transport};
 use crate::cluster::client::{Client, Frames};
-pub(crate) use crate::cluster::watch::frames::{ItemKey, WatchItem};
 use crate::cluster::watch::rules::{WatchContext, WatchInput, begin, step};
 pub(crate) use crate::cluster::watch::rules::{WatchOutput, WatchStyle};
 use crate::platform::clock::Clock;

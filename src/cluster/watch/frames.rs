@@ -120,7 +120,7 @@ fn event(line: &[u8]) -> Result<Option<WatchEvent>, ApiError> {
     let not_ours = |message: &str| ApiError::not_an_apiserver(200, message);
     let mut frame =
         json::parse_lean(line).map_err(|error| not_ours(&format!("an event is no JSON: {error}")))?;
-    let object = frame["object"].take();
+    let object = frame.get_mut("object").map(Value::take).unwrap_or_default();
     let item = |object| WatchItem::of(object).ok_or_else(|| not_ours("the object of an event has no name"));
     Ok(Some(match frame["type"].as_str() {
         Some("ADDED" | "MODIFIED") => WatchEvent::Put(item(object)?),
