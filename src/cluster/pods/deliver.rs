@@ -272,7 +272,7 @@ async fn call<T: Transport>(parts: &DeliveryParts<T>, delivery: &Delivery) -> Re
                 // reported by the store; the server is told all the same.
                 let _ = parts.store.flush().await;
             }
-            let path = path_of(&to.namespace, &to.name).part("status");
+            let path = path_of(&to.namespace, &to.name).with_part("status");
             let kind = Content::StrategicMerge;
             parts.client.patch(Lane::Main, &path, kind, body, Accept::Metadata).await.map(drop)
         }

@@ -13,7 +13,7 @@ use super::outbox::{Delivery, SeenPod, Sent, accepted, next_delivery};
 use super::*;
 use crate::cluster::client::error::{ApiError, ApiErrorKind};
 use crate::cluster::patch::{digest, outgoing};
-use crate::cluster::watch::WatchItem;
+use crate::cluster::watch::frames::WatchItem;
 use crate::model::api::decode::decode;
 use crate::model::source::SourceAnswer;
 use crate::model::types::{PodSource, PodUid, Timestamp};
