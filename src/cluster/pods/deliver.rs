@@ -288,3 +288,6 @@ async fn call<T: Transport>(parts: &DeliveryParts<T>, delivery: &Delivery) -> Re
     }
 }
 
+
+#[cfg(test)]
+mod tests;
