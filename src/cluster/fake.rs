@@ -8,6 +8,9 @@
 
 mod admission;
 mod answers;
+mod controllers;
+mod faults;
+mod issue;
 mod objects;
 mod watches;
 mod world;
@@ -24,12 +27,14 @@ use crate::cluster::client::transport::{Accept, ApiRequest, ApiResponse, Content
 use crate::platform::clock::Clock;
 
 use answers::{Refusal, Target, body, generated};
-use objects::{ObjectPlace, Objects};
-use watches::Watch;
+use objects::{FakeObjects, ObjectPlace};
+use watches::FakeWatch;
 use world::World;
 
+pub use faults::ApiFaults;
+pub use issue::ReviewTable;
 pub use watches::FakeBody;
-pub use world::{ApiCall, ApiFaults};
+pub use world::ApiCall;
 
 /// An answer of the fake apiserver.
 pub type FakeAnswer = ApiResponse<FakeBody>;
@@ -40,7 +45,7 @@ pub struct FakeApiserver(Rc<World>);
 
 /// The state of the storage at some time.
 #[derive(Clone)]
-pub struct Snapshot(Objects);
+pub struct Snapshot(FakeObjects);
 
 /// How an administrator deletes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,9 +59,9 @@ pub enum Removal {
 }
 
 /// What a request comes to.
-enum Reply {
+enum ApiReply {
     Object(u16, Value),
-    Watch(Watch),
+    Watch(FakeWatch),
 }
 
 impl FakeApiserver {
@@ -148,6 +153,17 @@ impl FakeApiserver {
         self.0.faults.borrow_mut()
     }
 
+    /// The users of tokens and what users may do, for changing them.
+    pub fn reviews(&self) -> RefMut<'_, ReviewTable> {
+        self.0.reviews.borrow_mut()
+    }
+
+    /// From now on, a node whose lease has not been renewed for this long is unreachable, and its pods are deleted. The
+    /// controllers work whenever there is a request.
+    pub fn evict_after(&self, lost: Duration) {
+        self.0.evict_after.set(Some(lost));
+    }
+
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         Snapshot(self.0.objects.borrow().clone())
@@ -163,7 +179,7 @@ impl FakeApiserver {
     /// Another cluster at the same address.
     pub fn replace(&self) {
         let cluster = self.0.objects.borrow().cluster.wrapping_add(1);
-        self.0.become_other(Objects { cluster, version: 10, ..Objects::default() });
+        self.0.become_other(FakeObjects { cluster, version: 10, ..FakeObjects::default() });
     }
 
     /// Forgets the history: a watch from an older version fails.
@@ -189,33 +205,35 @@ impl FakeApiserver {
         let Some(target) = Target::of(request.method, &request.path) else {
             return text_answer(404, "text/plain", "404 page not found");
         };
-        let authorized = admission::authorize(user, &target, &self.0.objects.borrow());
+        self.control();
+        let known_by = self.0.clock.now().saturating_sub(faults.graph_lag);
+        let authorized = admission::authorize(user, &target, &self.0.objects.borrow(), known_by);
         match authorized.and_then(|()| self.perform(user, &target, request)) {
-            Ok(Reply::Object(status, object)) if request.accept == Accept::Metadata => json_answer(
+            Ok(ApiReply::Object(status, object)) if request.accept == Accept::Metadata => json_answer(
                 status,
                 &json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
                     "metadata": object["metadata"]}),
             ),
-            Ok(Reply::Object(status, object)) => json_answer(status, &object),
-            Ok(Reply::Watch(watch)) => {
+            Ok(ApiReply::Object(status, object)) => json_answer(status, &faults.shown(object)),
+            Ok(ApiReply::Watch(watch)) => {
                 ApiResponse { body: FakeBody::watch(watch), ..text_answer(200, JSON, "") }
             }
             Err(refusal) => json_answer(refusal.0, &refusal.status()),
         }
     }
 
-    fn perform(&self, user: &str, target: &Target, request: &ApiRequest) -> Result<Reply, Refusal> {
+    fn perform(&self, user: &str, target: &Target, request: &ApiRequest) -> Result<ApiReply, Refusal> {
         match target.verb {
             "get" => {
                 let objects = self.0.objects.borrow();
                 let object = objects.objects.get(&target.place).ok_or_else(|| Refusal::not_found(target))?;
-                Ok(Reply::Object(200, object.clone()))
+                Ok(ApiReply::Object(200, object.clone()))
             }
-            "list" => self.list(target).map(|list| Reply::Object(200, list)),
-            "watch" => Watch::open(&self.0, target).map(Reply::Watch),
-            "create" => self.create(user, target, body(request)).map(|object| Reply::Object(201, object)),
-            "delete" => self.delete(user, target, &body(request)).map(|object| Reply::Object(200, object)),
-            _ => self.change(user, target, request).map(|object| Reply::Object(200, object)),
+            "list" => self.list(target).map(|list| ApiReply::Object(200, list)),
+            "watch" => FakeWatch::open(&self.0, target).map(ApiReply::Watch),
+            "create" => self.create(user, target, body(request)).map(|object| ApiReply::Object(201, object)),
+            "delete" => self.delete(user, target, &body(request)).map(|object| ApiReply::Object(200, object)),
+            _ => self.change(user, target, request).map(|object| ApiReply::Object(200, object)),
         }
     }
 
@@ -227,7 +245,8 @@ impl FakeApiserver {
             let objects = self.0.objects.borrow();
             let selected =
                 objects.select(target.place.kind, &target.place.namespace, target.query("fieldSelector"));
-            let items: Vec<Value> = selected.filter(|_| !faults.empty_lists).cloned().collect();
+            let shown = selected.filter(|_| !faults.empty_lists).map(|object| faults.shown(object.clone()));
+            let items: Vec<Value> = shown.collect();
             (objects.version, items)
         } else {
             let expired = || Refusal(410, "Expired", "The provided continue parameter is too old".to_owned());
@@ -255,6 +274,9 @@ impl FakeApiserver {
     }
 
     fn create(&self, user: &str, target: &Target, mut object: Value) -> Result<Value, Refusal> {
+        if let Some(answer) = issue::answer(user, target, &object, &self.0) {
+            return answer;
+        }
         let mut target = target.clone();
         if !target.part.is_empty() || target.place.kind.3 && target.place.namespace.is_empty() {
             return Err(Refusal::not_found(&target));
@@ -353,6 +375,18 @@ impl FakeApiserver {
             return last;
         }
         Some(self.store(place, object))
+    }
+
+    /// What controllers of the cluster do by now.
+    fn control(&self) {
+        let Some(lost) = self.0.evict_after.get() else { return };
+        let plan = controllers::plan(&self.0.objects.borrow(), self.0.clock.now().saturating_sub(lost));
+        for (place, node) in plan.nodes {
+            self.store(&place, node);
+        }
+        for place in plan.evicted {
+            self.end(&place, None);
+        }
     }
 
     fn store(&self, place: &ObjectPlace, object: Value) -> Value {

@@ -8,7 +8,8 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::answers::{Refusal, Target};
-use super::objects::Objects;
+use super::objects::FakeObjects;
+use crate::model::types::Timestamp;
 
 /// Labels of Kubernetes that a node may set on itself.
 const NODE_LABELS: &[&str] = &[
@@ -32,13 +33,18 @@ pub(super) fn node_of(user: &str) -> Option<&str> {
     user.strip_prefix("system:node:")
 }
 
-/// The Node authorizer.
-pub(super) fn authorize(user: &str, target: &Target, objects: &Objects) -> Result<(), Refusal> {
+/// The Node authorizer. Its graph has the pods that were made until `known_by`.
+pub(super) fn authorize(
+    user: &str,
+    target: &Target,
+    objects: &FakeObjects,
+    known_by: Timestamp,
+) -> Result<(), Refusal> {
     let Some(node) = node_of(user) else { return Ok(()) };
     let (plural, verb, part) = (target.place.kind.2, target.verb, target.part.as_str());
     let is_read = matches!(verb, "get" | "list" | "watch");
     let own_name = target.selected_name() == node;
-    let related = || is_related(node, plural, target, objects);
+    let related = || is_related(node, target, objects, known_by);
     let allowed = match plural {
         "pods" => match verb {
             "list" | "watch" => target.selected("spec.nodeName") == node,
@@ -68,19 +74,24 @@ pub(super) fn authorize(user: &str, target: &Target, objects: &Objects) -> Resul
     }
     let name = target.selected_name();
     Err(Refusal::forbidden(format!(
-        "{plural} {name:?} is forbidden: User {user:?} cannot {verb} resource {plural:?}: no relationship found between \
-         node '{node}' and this object"
+        "{plural} {name:?} is forbidden: User {user:?} cannot {verb} resource {plural:?}: no relationship found \
+         between node '{node}' and this object"
     )))
 }
 
 /// Whether a pod of the node leads to the object.
-fn is_related(node: &str, plural: &str, target: &Target, objects: &Objects) -> bool {
+fn is_related(node: &str, target: &Target, objects: &FakeObjects, known_by: Timestamp) -> bool {
+    let plural = target.place.kind.2;
     let name = target.selected_name();
     let mut pods = objects
         .objects
         .iter()
         .filter(|(place, pod)| place.kind.2 == "pods" && pod["spec"]["nodeName"] == node);
     pods.any(|(place, pod)| {
+        let made = pod["metadata"]["creationTimestamp"].as_str().and_then(Timestamp::parse_rfc3339);
+        if made.is_some_and(|made| made > known_by) {
+            return false;
+        }
         if plural == "pods" {
             return place.name == name && place.namespace == target.place.namespace;
         }
@@ -90,17 +101,9 @@ fn is_related(node: &str, plural: &str, target: &Target, objects: &Objects) -> b
             // Volumes are bound to claims, which are of the pods' namespaces.
             return found.iter().any(|(kind, _)| *kind == "persistentvolumeclaims");
         }
-        place.namespace == target.place.namespace && found.contains(&(plural_of(plural), name.to_owned()))
+        place.namespace == target.place.namespace
+            && found.iter().any(|(kind, found)| *kind == plural && found == name)
     })
-}
-
-fn plural_of(plural: &str) -> &'static str {
-    match plural {
-        "secrets" => "secrets",
-        "configmaps" => "configmaps",
-        "serviceaccounts" => "serviceaccounts",
-        _ => "persistentvolumeclaims",
-    }
 }
 
 /// Objects that a pod's specification names, by the names of the fields that name them.
@@ -141,7 +144,7 @@ pub(super) fn admit(
     target: &Target,
     old: Option<&Value>,
     new: Option<&Value>,
-    objects: &Objects,
+    objects: &FakeObjects,
 ) -> Result<(), Refusal> {
     let Some(node) = node_of(user) else { return Ok(()) };
     let refuse = |message: String| {
@@ -182,7 +185,7 @@ pub(super) fn admit(
 }
 
 /// Why a node may not create this pod.
-fn mirror(node: &str, pod: &Value, objects: &Objects) -> Option<String> {
+fn mirror(node: &str, pod: &Value, objects: &FakeObjects) -> Option<String> {
     if pod["metadata"]["annotations"][MIRROR].is_null() {
         return Some(format!(
             "pod does not have {MIRROR:?} annotation, node {node:?} can only create mirror pods"

@@ -57,7 +57,7 @@ pub(super) struct ObjectPlace {
 
 /// One change, as watches see it.
 #[derive(Clone, Debug)]
-pub(super) struct Change {
+pub(super) struct StoredChange {
     pub version: u64,
     pub place: ObjectPlace,
     pub old: Option<Value>,
@@ -66,18 +66,18 @@ pub(super) struct Change {
 }
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct Objects {
+pub(super) struct FakeObjects {
     pub(super) objects: BTreeMap<ObjectPlace, Value>,
     pub(super) version: u64,
     /// Versions below this one are no longer kept.
     pub(super) compacted: u64,
-    pub(super) history: VecDeque<Change>,
+    pub(super) history: VecDeque<StoredChange>,
     pub(super) uids: u64,
     /// Distinguishes the uids of two clusters.
     pub(super) cluster: u64,
 }
 
-impl Objects {
+impl FakeObjects {
     /// Stores a new object, or a new state of one; returns it as it is stored. An equal state is no change.
     pub(super) fn store(&mut self, place: &ObjectPlace, mut object: Value, now: Timestamp) -> Value {
         let old = self.objects.get(place).cloned();
@@ -126,7 +126,7 @@ impl Objects {
     }
 
     fn record(&mut self, place: &ObjectPlace, old: Option<Value>, new: Option<Value>) {
-        self.history.push_back(Change { version: self.version, place: place.clone(), old, new });
+        self.history.push_back(StoredChange { version: self.version, place: place.clone(), old, new });
         if self.history.len() > HISTORY
             && let Some(oldest) = self.history.pop_front()
         {

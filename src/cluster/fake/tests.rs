@@ -202,3 +202,96 @@ fn another_cluster_has_other_uids_and_a_backup_older_versions() {
     server.bind(pod("p"), "n1");
     assert_ne!(server.object(path).unwrap()["metadata"]["uid"], first["metadata"]["uid"]);
 }
+
+#[tokio::test]
+async fn tokens_are_bound_to_pods_of_the_node() {
+    let server = server();
+    server.put(json!({"kind": "ServiceAccount", "metadata": {"name": "sa"}}));
+    for (name, node) in [("mine", "n1"), ("other", "n2")] {
+        let mut pod = pod(name);
+        pod["spec"]["serviceAccountName"] = "sa".into();
+        server.bind(pod, node);
+    }
+    let path = "/api/v1/namespaces/default/serviceaccounts/sa/token";
+    let uid = |name: &str| {
+        let pod = server.object(&format!("/api/v1/namespaces/default/pods/{name}")).unwrap();
+        pod["metadata"]["uid"].clone()
+    };
+    let request = |name: &str, uid: &Value| {
+        json!({"spec": {"audiences": ["a"], "expirationSeconds": 700,
+            "boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": name, "uid": uid}}})
+    };
+    let mine = request("mine", &uid("mine"));
+    let (status, answer) = ask(&server, Method::Post, path, Content::Json, &mine).await;
+    assert_eq!((status, &answer["status"]["expirationTimestamp"]), (201, &"2027-01-15T08:11:40Z".into()));
+    for (request, expected) in [
+        (request("mine", &"older".into()), 403),
+        (request("other", &uid("other")), 403),
+        (request("none", &"x".into()), 404),
+        (json!({"spec": {}}), 403),
+    ] {
+        assert_eq!(code(&server, Method::Post, path, &request).await, expected, "{request}");
+    }
+}
+
+#[tokio::test]
+async fn reviews_come_from_a_table() {
+    let server = server();
+    server.reviews().tokens.insert("t".to_owned(), ("alice".to_owned(), vec!["dev".to_owned()]));
+    server.reviews().allowed.insert(("alice".to_owned(), "get".to_owned(), "nodes/log".to_owned()));
+    let review = async |token: &str| {
+        let path = "/apis/authentication.k8s.io/v1/tokenreviews";
+        let body = json!({"spec": {"token": token}});
+        ask(&server, Method::Post, path, Content::Json, &body).await.1["status"].clone()
+    };
+    assert_eq!(review("t").await["user"]["username"], "alice");
+    assert_eq!(review("x").await["authenticated"], false);
+    for (part, allowed) in [("log", true), ("proxy", false)] {
+        let path = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+        let asked = json!({"verb": "get", "resource": "nodes", "subresource": part});
+        let body = json!({"spec": {"user": "alice", "resourceAttributes": asked}});
+        assert_eq!(
+            ask(&server, Method::Post, path, Content::Json, &body).await.1["status"]["allowed"],
+            allowed
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_of_a_silent_node_are_deleted() {
+    let server = server();
+    server.evict_after(Duration::from_secs(50));
+    server.put(json!({"kind": "Node", "metadata": {"name": "n1"}}));
+    server.bind(pod("p"), "n1");
+    let lease = |time: &str| {
+        json!({"kind": "Lease", "apiVersion": "coordination.k8s.io/v1",
+            "metadata": {"name": "n1", "namespace": "kube-node-lease"}, "spec": {"renewTime": time}})
+    };
+    server.put(lease("2027-01-15T08:00:00.000000Z"));
+    let shown = async || {
+        let (_, node) = ask(&server, Method::Get, "/api/v1/nodes/n1", Content::Json, &Value::Null).await;
+        let pod = server.object("/api/v1/namespaces/default/pods/p").unwrap();
+        let taints = node["spec"]["taints"].as_array().map_or(0, Vec::len);
+        (taints, pod["metadata"]["deletionTimestamp"].is_string())
+    };
+    tokio::time::advance(Duration::from_secs(49)).await;
+    assert_eq!(shown().await, (0, false));
+    tokio::time::advance(Duration::from_secs(10)).await;
+    assert_eq!(shown().await, (1, true));
+    server.put(lease("2027-01-15T08:00:59.000000Z"));
+    assert_eq!(shown().await, (0, true), "what was deleted stays deleted");
+}
+
+#[tokio::test]
+async fn a_graph_that_lags_hides_objects() {
+    let server = server();
+    server.faults().graph_lag = Duration::from_secs(2);
+    server.faults().unknown_fields = true;
+    server.bind(pod("p"), "n1");
+    let path = "/api/v1/namespaces/default/pods/p";
+    assert_eq!(code(&server, Method::Get, path, &Value::Null).await, 403);
+    server.faults().graph_lag = Duration::ZERO;
+    let (status, shown) = ask(&server, Method::Get, path, Content::Json, &Value::Null).await;
+    assert_eq!((status, shown["spec"]["fromTheFuture"].is_object()), (200, true));
+    assert!(server.object(path).unwrap()["spec"].get("fromTheFuture").is_none());
+}

@@ -19,14 +19,14 @@ const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 const DEFAULT_TIMEOUT: u64 = 1800;
 
 /// The body of an answer.
-pub struct FakeBody(Body);
+pub struct FakeBody(BodyState);
 
-enum Body {
+enum BodyState {
     Whole(Option<Bytes>),
-    Watch(Box<Watch>),
+    Watch(Box<FakeWatch>),
 }
 
-pub(super) struct Watch {
+pub(super) struct FakeWatch {
     world: Rc<World>,
     kind: KindRow,
     namespace: String,
@@ -46,24 +46,24 @@ pub(super) struct Watch {
 
 impl FakeBody {
     pub(super) fn whole(text: &str) -> Self {
-        Self(Body::Whole(Some(Bytes::copy_from_slice(text.as_bytes()))))
+        Self(BodyState::Whole(Some(Bytes::copy_from_slice(text.as_bytes()))))
     }
 
-    pub(super) fn watch(watch: Watch) -> Self {
-        Self(Body::Watch(Box::new(watch)))
+    pub(super) fn watch(watch: FakeWatch) -> Self {
+        Self(BodyState::Watch(Box::new(watch)))
     }
 }
 
 impl Chunks for FakeBody {
     async fn next(&mut self) -> Option<Result<Bytes, LinkError>> {
         match &mut self.0 {
-            Body::Whole(bytes) => bytes.take().map(Ok),
-            Body::Watch(watch) => watch.next().await,
+            BodyState::Whole(bytes) => bytes.take().map(Ok),
+            BodyState::Watch(watch) => watch.next().await,
         }
     }
 }
 
-impl Watch {
+impl FakeWatch {
     /// # Errors
     /// When the server does not understand the request. A version that is too old is an event.
     pub(super) fn open(world: &Rc<World>, target: &Target) -> Result<Self, Refusal> {
@@ -96,7 +96,8 @@ impl Watch {
         };
         if is_initial || wanted.is_empty() || wanted == "0" {
             let shown = objects.select(kind, &namespace, &selector).filter(|_| !faults.empty_lists);
-            watch.queue.extend(shown.map(|object| json!({"type": "ADDED", "object": object})));
+            let event = |object: &Value| json!({"type": "ADDED", "object": faults.shown(object.clone())});
+            watch.queue.extend(shown.map(event));
             if is_initial {
                 watch.queue.push_back(bookmark(kind, watch.cursor, true));
             }
@@ -141,8 +142,9 @@ impl Watch {
                 }
                 (None, None) => continue,
             };
-            let event = json!({"type": kind, "object": object});
-            if world.faults.borrow().repeat_events {
+            let faults = world.faults.borrow();
+            let event = json!({"type": kind, "object": faults.shown(object)});
+            if faults.repeat_events {
                 self.queue.push_back(event.clone());
             }
             self.queue.push_back(event);

@@ -1,7 +1,7 @@
 //! What a watch does next: one machine for all resources.
 //!
-//! Pure: a state and an input in, a state and outputs out. Owns when a resource is listed, when a watch goes on from its
-//! version, and how long it waits after a failure (client-go 1.36, `Reflector`).
+//! Pure: a state and an input in, a state and outputs out. Owns when a resource is listed, when a watch continues from
+//! its version, and how long it waits after a failure (client-go 1.36, `Reflector`).
 
 use std::time::Duration;
 

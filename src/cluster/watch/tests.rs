@@ -190,7 +190,7 @@ fn one_object_is_read_and_then_watched() {
     let page = Page { items: vec![pod("a", 1)], version: "1".to_owned(), go_on: String::new() };
     check(
         WatchStyle::Single,
-        std::slice::from_ref(&list),
+        &[list.clone()],
         vec![
             (0, failed(ApiErrorKind::Forbidden), vec![lost(ApiErrorKind::Forbidden), wait(800)]),
             (1, WatchInput::Due, vec![list.clone()]),
@@ -289,12 +289,12 @@ fn a_frame_over_4_mib_reopens_the_watch() {
 }
 
 /// A watch of the pods of node `n1` on a fake apiserver, with what its owner reads.
-struct Watched {
+struct WatchRun {
     server: FakeApiserver,
     outputs: mpsc::Receiver<WatchOutput>,
 }
 
-impl Watched {
+impl WatchRun {
     fn start(server: FakeApiserver, spec: WatchSpec, clock: Clock) -> Self {
         let config = ClientConfig {
             limit: Limit { qps: 50, burst: 100 },
@@ -351,7 +351,7 @@ async fn local<F: Future<Output = ()>>(test: F) {
 #[tokio::test(start_paused = true)]
 async fn pods_of_this_node_are_followed() {
     local(async {
-        let mut watched = Watched::pods(&["a", "b"]);
+        let mut watched = WatchRun::pods(&["a", "b"]);
         assert_eq!(watched.shown(SECOND).await, ["current", "set a b"]);
         watched.server.bind(plain("c"), "n1");
         watched.server.bind(plain("d"), "n2");
@@ -374,7 +374,7 @@ async fn a_list_of_more_than_one_page_is_one_set() {
     local(async {
         let names: Vec<String> = (0..120).map(|number| format!("p{number:03}")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        let mut watched = Watched::pods(&names);
+        let mut watched = WatchRun::pods(&names);
         watched.server.faults().no_watch_list = true;
         let expected = format!("set {}", names.join(" "));
         assert_eq!(watched.shown(SECOND).await, [expected.as_str(), "current"]);
@@ -388,7 +388,7 @@ async fn a_list_of_more_than_one_page_is_one_set() {
 #[tokio::test(start_paused = true)]
 async fn a_401_keeps_every_pod() {
     local(async {
-        let mut watched = Watched::pods(&["a"]);
+        let mut watched = WatchRun::pods(&["a"]);
         assert_eq!(watched.shown(SECOND).await, ["current", "set a"]);
         watched.server.faults().refuse = true;
         watched.shown(SECOND).await;
@@ -406,7 +406,7 @@ async fn a_401_keeps_every_pod() {
 #[tokio::test(start_paused = true)]
 async fn a_cut_line_is_no_event() {
     local(async {
-        let mut watched = Watched::pods(&["a"]);
+        let mut watched = WatchRun::pods(&["a"]);
         assert_eq!(watched.shown(SECOND).await, ["current", "set a"]);
         {
             let mut faults = watched.server.faults();
@@ -431,7 +431,7 @@ async fn one_object_that_appears_later_is_shown() {
         let mut pod = plain("a");
         pod["spec"]["volumes"] = json!([{"name": "v", "configMap": {"name": "c"}}]);
         let path = ResourcePath::namespaced("", "configmaps", "default", "c");
-        let mut watched = Watched::start(server, WatchSpec::single(path), clock);
+        let mut watched = WatchRun::start(server, WatchSpec::single(path), clock);
         // The authorizer has not seen the pod yet.
         assert_eq!(watched.shown(SECOND / 2).await, ["lost Forbidden"]);
         watched.server.bind(pod, "n1");
@@ -451,7 +451,7 @@ async fn one_object_that_appears_later_is_shown() {
 #[tokio::test(start_paused = true)]
 async fn a_watch_ends_with_its_owner() {
     local(async {
-        let mut watched = Watched::pods(&["a"]);
+        let mut watched = WatchRun::pods(&["a"]);
         watched.shown(SECOND).await;
         let calls = watched.server.calls().len();
         drop(watched.outputs);
