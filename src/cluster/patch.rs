@@ -99,7 +99,8 @@ pub(crate) fn pod_status(uid: &PodUid, status: &PodStatus) -> Value {
 
 /// Entries of the list are merged by type: an absent field has to be named.
 fn whole_condition(condition: &PodCondition) -> Value {
-    let mut whole = json!({"lastProbeTime": null, "lastTransitionTime": null, "reason": null, "message": null});
+    let mut whole =
+        json!({"lastProbeTime": null, "lastTransitionTime": null, "reason": null, "message": null});
     if let (Value::Object(whole), Value::Object(fields)) = (&mut whole, json!(condition)) {
         whole.extend(fields);
     }
@@ -123,9 +124,9 @@ fn normalised(pod: &Pod, mut status: PodStatus) -> PodStatus {
     let place = |status: &ContainerStatus| {
         spec.init_containers.iter().position(|container| container.name == status.name).unwrap_or(usize::MAX)
     };
-    status.init_container_statuses.order_by(|one, other| {
-        place(one).cmp(&place(other)).then_with(|| one.name.cmp(&other.name))
-    });
+    status
+        .init_container_statuses
+        .order_by(|one, other| place(one).cmp(&place(other)).then_with(|| one.name.cmp(&other.name)));
     status.container_statuses.order_by(|one, other| one.name.cmp(&other.name));
     status.ephemeral_container_statuses.order_by(|one, other| one.name.cmp(&other.name));
     let containers = spec.init_containers.len() + spec.containers.len() + spec.ephemeral_containers.len();

@@ -482,7 +482,8 @@ mod tests {
     #[test]
     fn a_node_of_a_cluster_has_its_labels_and_taints() {
         let (admission, _) = admission();
-        let taint = |effect: &str| Taint { key: "gone".to_owned(), effect: effect.to_owned(), ..Taint::default() };
+        let taint =
+            |effect: &str| Taint { key: "gone".to_owned(), effect: effect.to_owned(), ..Taint::default() };
         let labels: StringMap = [("disk".to_owned(), "ssd".to_owned())].into();
         admission.set_node(labels, vec![taint("NoSchedule")], true);
         let mut choosy = of_cluster("choosy", "100m", 0);

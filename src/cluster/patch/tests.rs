@@ -48,12 +48,20 @@ fn a_terminal_phase_waits_for_the_last_container() {
     };
     let early = outgoing(&pod(&status(&running)));
     assert_eq!((early.phase.as_str(), early.reason.as_str()), ("Running", ""));
-    assert!(early.conditions.iter().all(|condition| condition.type_ == "Ready" && condition.status == "True"));
+    assert!(
+        early.conditions.iter().all(|condition| condition.type_ == "Ready" && condition.status == "True")
+    );
     let ended = outgoing(&pod(&status(&json!({"terminated": {"exitCode": 137}}))));
     assert_eq!((ended.phase.as_str(), ended.reason.as_str()), ("Failed", "Evicted"));
-    let conditions: Vec<_> =
-        ended.conditions.iter().map(|each| (each.type_.as_str(), each.status.as_str(), each.reason.as_str())).collect();
-    assert_eq!(conditions, [("DisruptionTarget", "True", "TerminationByKubelet"), ("Ready", "False", "PodFailed")]);
+    let conditions: Vec<_> = ended
+        .conditions
+        .iter()
+        .map(|each| (each.type_.as_str(), each.status.as_str(), each.reason.as_str()))
+        .collect();
+    assert_eq!(
+        conditions,
+        [("DisruptionTarget", "True", "TerminationByKubelet"), ("Ready", "False", "PodFailed")]
+    );
 }
 
 #[test]
@@ -79,14 +87,22 @@ fn equal_statuses_have_one_digest() {
             "a foreign condition",
             with(&[(
                 "conditions",
-                json!([condition("Initialized", "True"), condition("x/y", "True"), condition("Ready", "True")]),
+                json!([
+                    condition("Initialized", "True"),
+                    condition("x/y", "True"),
+                    condition("Ready", "True")
+                ]),
             )]),
         ),
         (
             "a disruption that the control plane announced",
             with(&[(
                 "conditions",
-                json!([condition("Ready", "True"), condition("Initialized", "True"), condition("DisruptionTarget", "True")]),
+                json!([
+                    condition("Ready", "True"),
+                    condition("Initialized", "True"),
+                    condition("DisruptionTarget", "True")
+                ]),
             )]),
         ),
     ] {

@@ -73,7 +73,10 @@ pub(crate) fn from_server(
 fn check(pod: &Pod, node: &str) -> Result<(), String> {
     let metadata = &pod.metadata;
     if pod.spec.node_name != node {
-        return Err(format!("spec.nodeName: the pod is bound to node {:?}, not to {node:?}", pod.spec.node_name));
+        return Err(format!(
+            "spec.nodeName: the pod is bound to node {:?}, not to {node:?}",
+            pod.spec.node_name
+        ));
     }
     if !metadata.uid.is_safe() {
         return Err(format!("metadata.uid: {:?} cannot name a directory", metadata.uid.as_str()));

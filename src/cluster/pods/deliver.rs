@@ -154,9 +154,8 @@ impl<T: Transport> Deliverer<T> {
         let local = seen.mirror_of.as_ref().unwrap_or(&seen.reference.uid);
         let pod = parts.statuses.find(namespace, name, Some(local));
         let now = parts.clock.now();
-        let delivery = pod.map_or(Delivery::Nothing, |pod| {
-            next_delivery(&pod, Some(seen), calls.sent.as_ref(), now)
-        });
+        let delivery =
+            pod.map_or(Delivery::Nothing, |pod| next_delivery(&pod, Some(seen), calls.sent.as_ref(), now));
         match delivery {
             Delivery::Nothing => {
                 (calls.settled, calls.due) = (versions, None);
@@ -269,7 +268,7 @@ async fn call<T: Transport>(parts: &DeliveryParts<T>, delivery: &Delivery) -> Re
         Delivery::Patch { to, body, is_end, .. } => {
             if *is_end {
                 // A power cut must not run a pod again that the server calls ended. A disk that takes no writes is
-                // reported by the store; the server is told all the same.
+                // reported by the store, and the status is sent all the same.
                 let _ = parts.store.flush().await;
             }
             let path = path_of(&to.namespace, &to.name).with_part("status");
@@ -287,7 +286,6 @@ async fn call<T: Transport>(parts: &DeliveryParts<T>, delivery: &Delivery) -> Re
         Delivery::Nothing | Delivery::After(_) => Ok(()),
     }
 }
-
 
 #[cfg(test)]
 mod tests;

@@ -30,10 +30,12 @@ pub(crate) fn expired<'a>(
     limit: Option<Duration>,
 ) -> Vec<PodUid> {
     let age = now.saturating_since(last_contact).max(offline_since_boot);
-    pods.filter(|pod| is_of_cluster(pod) && !is_terminal(&pod.status) && pod.metadata.deletion_timestamp.is_none())
-        .filter(|pod| limit_of(pod, limit).is_some_and(|limit| age > limit))
-        .map(|pod| pod.metadata.uid.clone())
-        .collect()
+    pods.filter(|pod| {
+        is_of_cluster(pod) && !is_terminal(&pod.status) && pod.metadata.deletion_timestamp.is_none()
+    })
+    .filter(|pod| limit_of(pod, limit).is_some_and(|limit| age > limit))
+    .map(|pod| pod.metadata.uid.clone())
+    .collect()
 }
 
 fn limit_of(pod: &Pod, limit: Option<Duration>) -> Option<Duration> {

@@ -23,7 +23,13 @@ pub(crate) enum Hold {
 
 /// `is_known`: the node has the pod already. `since`: when the watch first showed it.
 #[must_use]
-pub(crate) fn ready(pod: &Pod, is_known: bool, lacks_objects: bool, now: Timestamp, since: Timestamp) -> Hold {
+pub(crate) fn ready(
+    pod: &Pod,
+    is_known: bool,
+    lacks_objects: bool,
+    now: Timestamp,
+    since: Timestamp,
+) -> Hold {
     let ends = pod.metadata.deletion_timestamp.is_some() || is_terminal(&pod.status);
     let until = since.saturating_add(LONGEST);
     // A clock that was set back must not prolong it.

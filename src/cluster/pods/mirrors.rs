@@ -56,7 +56,8 @@ pub(crate) fn mirror_of(pod: &Pod, node: &NodeIdentity) -> Mirror {
     if !left_out.is_empty() {
         annotations.insert(REDUCED_ANNOTATION.to_owned(), "true".to_owned());
     }
-    let owner = json!([{"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node.uid, "controller": true}]);
+    let owner =
+        json!([{"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node.uid, "controller": true}]);
     let body = json!({
         "apiVersion": "v1",
         "kind": "Pod",
@@ -87,7 +88,9 @@ pub(crate) fn mirrors(statics: &[Rc<Pod>], seen: &[&SeenPod], node: &NodeIdentit
             continue;
         }
         match mirror_of(pod, node) {
-            Mirror::Whole(body) | Mirror::Reduced(body, _) => deliveries.push(Delivery::CreateMirror { body }),
+            Mirror::Whole(body) | Mirror::Reduced(body, _) => {
+                deliveries.push(Delivery::CreateMirror { body })
+            }
             Mirror::None(_) => {}
         }
     }

@@ -51,9 +51,19 @@ pub(crate) struct Sent {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Delivery {
     /// Patch the status. `is_end`: the phase is terminal, and has to be on disk before.
-    Patch { to: PodRef, body: Value, digest: u64, is_end: bool },
-    Delete { to: PodRef, grace: i64 },
-    CreateMirror { body: Value },
+    Patch {
+        to: PodRef,
+        body: Value,
+        digest: u64,
+        is_end: bool,
+    },
+    Delete {
+        to: PodRef,
+        grace: i64,
+    },
+    CreateMirror {
+        body: Value,
+    },
     Nothing,
     /// Nothing before this time.
     After(Timestamp),
@@ -93,7 +103,8 @@ pub(crate) fn next_delivery(
         }
     }
     let is_deleted = sent.is_some_and(|sent| sent.is_deleted);
-    if seen.mirror_of.is_none() && seen.is_deleting && seen.is_terminal && has_only_object(pod) && !is_deleted {
+    if seen.mirror_of.is_none() && seen.is_deleting && seen.is_terminal && has_only_object(pod) && !is_deleted
+    {
         return Delivery::Delete { to: seen.reference.clone(), grace: 0 };
     }
     Delivery::Nothing

@@ -79,7 +79,8 @@ fn ended() -> Pod {
 fn a_status_heartbeat_writes_nothing() {
     let first = pod(raw("p", "u"));
     assert_eq!(crate::model::provenance::first_seen(&first), Some(at(100)));
-    let beat = with(raw("p", "u"), &[("/status", status("Running")), ("/metadata/resourceVersion", json!("8"))]);
+    let beat =
+        with(raw("p", "u"), &[("/status", status("Running")), ("/metadata/resourceVersion", json!("8"))]);
     let second = from_server(beat, "n", Some(&first), at(200)).unwrap();
     assert!(Rc::ptr_eq(second.pod.as_ref().unwrap(), &first));
     assert_ne!(second.seen.shown, converted(raw("p", "u"), None).seen.shown, "and it is seen");
@@ -127,8 +128,10 @@ fn a_pod_cannot_claim_another_source() {
 fn a_forced_end_with_finalizers_still_kills() {
     let deleted = |grace: i64| {
         let end = "1970-01-01T00:01:40Z";
-        let changes =
-            [("/metadata/deletionTimestamp", json!(end)), ("/metadata/deletionGracePeriodSeconds", json!(grace))];
+        let changes = [
+            ("/metadata/deletionTimestamp", json!(end)),
+            ("/metadata/deletionGracePeriodSeconds", json!(grace)),
+        ];
         let pod = pod(with(raw("p", "u"), &changes));
         (pod.metadata.deletion_timestamp, pod.metadata.deletion_grace_period_seconds)
     };
@@ -207,7 +210,11 @@ fn a_restart_sends_no_equal_status() {
     let echo = seen_of(with(raw("p", "u"), &[("/status", status("Running"))]));
     assert_eq!(next_delivery(&local("Running"), Some(&echo), None, at(1)), Delivery::Nothing);
     let unsynced: Pod = decode(raw("p", "u")).unwrap().object;
-    assert_eq!(next_delivery(&unsynced, Some(&echo), None, at(1)), Delivery::Nothing, "its worker has not looked");
+    assert_eq!(
+        next_delivery(&unsynced, Some(&echo), None, at(1)),
+        Delivery::Nothing,
+        "its worker has not looked"
+    );
     let over = seen_of(with(raw("p", "u"), &[("/status", status("Succeeded"))]));
     assert_eq!(next_delivery(&local("Running"), Some(&over), None, at(1)), Delivery::Nothing, "an end stays");
 }
@@ -268,7 +275,8 @@ fn a_static_pod_gets_one_mirror() {
     let pod = plain("h");
     let Mirror::Whole(body) = mirror_of(&pod, &node()) else { panic!() };
     assert_eq!(body["metadata"]["annotations"]["kubernetes.io/config.mirror"], "h");
-    let owner = json!([{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "node-uid", "controller": true}]);
+    let owner =
+        json!([{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "node-uid", "controller": true}]);
     assert_eq!(body["metadata"]["ownerReferences"], owner);
     assert!(body["metadata"].get("uid").is_none() && body.get("status").is_none());
     let statics = [Rc::clone(&pod)];
@@ -376,7 +384,8 @@ fn the_guard_judges_the_first_list() {
 #[test]
 fn the_fence_ends_stateful_pods_only() {
     let owned = |kind: &str| ("/metadata/ownerReferences", json!([{"kind": kind, "name": "o"}]));
-    let marked = |value: &str| ("/metadata/annotations", json!({"cluster.agent.edge/offline-max-age": value}));
+    let marked =
+        |value: &str| ("/metadata/annotations", json!({"cluster.agent.edge/offline-max-age": value}));
     let hour = Some(Duration::from_secs(3600));
     for (change, limit, offline_since_boot, now, ends) in [
         (owned("StatefulSet"), hour, 0, 100 + 3601, true),
@@ -412,8 +421,13 @@ fn lost() -> WatchOutput {
 
 fn pod_set(restored: &[(&str, &str)]) -> (PodSet, Rc<SeenPods>) {
     let seen = Rc::new(SeenPods::new());
-    let config = SetConfig { node: "n".to_owned(), origin: "https://c".to_owned(), guard_grace: Duration::from_secs(600) };
-    let restored = restored.iter().map(|(name, uid)| SourcePod { pod: pod(raw(name, uid)), origin: String::new() });
+    let config = SetConfig {
+        node: "n".to_owned(),
+        origin: "https://c".to_owned(),
+        guard_grace: Duration::from_secs(600),
+    };
+    let restored =
+        restored.iter().map(|(name, uid)| SourcePod { pod: pod(raw(name, uid)), origin: String::new() });
     (PodSet::new(config, Rc::clone(&seen), restored.collect(), Guard::Open), seen)
 }
 
@@ -458,7 +472,9 @@ fn one_odd_pod_keeps_its_last_version() {
     let next = update(&mut set, NodeSeen::Same, 2);
     assert_eq!(uids(&next).unwrap(), ["u", "v"]);
     let problems = next.update.unwrap().problems;
-    assert!(problems[0].message.contains("default/p cannot be read, keeping its last version: spec.containers"));
+    assert!(
+        problems[0].message.contains("default/p cannot be read, keeping its last version: spec.containers")
+    );
     set.apply(WatchOutput::Put(item(raw("p", "u"))), at(3));
     assert!(update(&mut set, NodeSeen::Same, 3).update.unwrap().problems.is_empty());
 }

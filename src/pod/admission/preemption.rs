@@ -18,9 +18,17 @@ type Shortage = [(String, i64)];
 
 /// The pods to end; `None` when all of them together do not free enough.
 #[must_use]
-pub(super) fn pods_to_preempt<'a>(pod: &Pod, others: &[&'a Pod], short: &Shortage) -> Option<Vec<&'a PodUid>> {
+pub(super) fn pods_to_preempt<'a>(
+    pod: &Pod,
+    others: &[&'a Pod],
+    short: &Shortage,
+) -> Option<Vec<&'a PodUid>> {
     let of = |class: QosClass| -> Vec<&'a Pod> {
-        others.iter().copied().filter(|other| is_preemptable(pod, other) && qos_class(other) == class).collect()
+        others
+            .iter()
+            .copied()
+            .filter(|other| is_preemptable(pod, other) && qos_class(other) == class)
+            .collect()
     };
     let best_effort = of(QosClass::BestEffort);
     let burstable = of(QosClass::Burstable);

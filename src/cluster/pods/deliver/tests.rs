@@ -42,7 +42,8 @@ fn join(statics: Vec<Rc<Pod>>) -> Joined {
     let config = ClientConfig { limit, timeout, heartbeat_timeout: timeout };
     let transport = Rc::new(server.transport("system:node:n1"));
     let client = Rc::new(Client::new(transport, config, Dice::seeded(1)));
-    let store = StoreHandle::open_in_memory(OpenOptions { mode: Mode::Inline, ..OpenOptions::default() }).unwrap();
+    let store =
+        StoreHandle::open_in_memory(OpenOptions { mode: Mode::Inline, ..OpenOptions::default() }).unwrap();
     let revisions = Revisions::since(Timestamp::from_secs(1));
     let statuses = Rc::new(StatusManager::new(store.clone(), BTreeMap::new(), revisions));
     let seen = Rc::new(SeenPods::new());
@@ -97,7 +98,8 @@ fn status(phase: &str) -> PodStatus {
         "Running" => json!({"running": {"startedAt": "2026-11-20T16:00:00Z"}}),
         _ => json!({"terminated": {"exitCode": 0, "finishedAt": "2026-11-20T16:00:00Z"}}),
     };
-    let container = json!({"name": "c", "state": state, "ready": phase == "Running", "image": "i", "imageID": "i"});
+    let container =
+        json!({"name": "c", "state": state, "ready": phase == "Running", "image": "i", "imageID": "i"});
     let status = json!({
         "phase": phase, "startTime": "2026-11-20T16:00:00Z", "containerStatuses": [container],
         "conditions": [{"type": "PodScheduled", "status": "True"}], "podIPs": [{"ip": "10.0.0.9"}], "podIP": "10.0.0.9",
@@ -106,8 +108,10 @@ fn status(phase: &str) -> PodStatus {
 }
 
 fn bound(server: &FakeApiserver) {
-    let spec = json!({"restartPolicy": "Never", "containers": [{"name": "c"}], "terminationGracePeriodSeconds": 5});
-    server.bind(json!({"kind": "Pod", "metadata": {"name": "p", "namespace": "default"}, "spec": spec}), "n1");
+    let spec =
+        json!({"restartPolicy": "Never", "containers": [{"name": "c"}], "terminationGracePeriodSeconds": 5});
+    server
+        .bind(json!({"kind": "Pod", "metadata": {"name": "p", "namespace": "default"}, "spec": spec}), "n1");
 }
 
 fn phase(server: &FakeApiserver, path: &str) -> Value {

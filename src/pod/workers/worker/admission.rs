@@ -95,8 +95,7 @@ impl<R: Runtime> Worker<R> {
             log::info!(pod:% = victim.pod_ref(), requestingPod:% = self.pod.pod_ref(); "Preempting pod to free up \
                  resources");
             let message = PREEMPTED.to_owned();
-            let eviction =
-                Eviction { is_shutdown: false, reason: PREEMPTING, message, grace_seconds, done };
+            let eviction = Eviction { is_shutdown: false, reason: PREEMPTING, message, grace_seconds, done };
             self.shared.evict(&victim.metadata.uid, eviction);
             let grace = Duration::from_secs(u64::try_from(grace_seconds).unwrap_or_default());
             ending.push((ended, Instant::now() + SHORTEST_KILL.max(grace * 3 / 2) + LONGEST_CLEAN_UP));
