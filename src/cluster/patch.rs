@@ -1,7 +1,7 @@
 //! Strategic merge patches of the status of Pods.
 //!
-//! Owns which fields of a status are the node's, and the one form in which they are sent and compared. A status that is
-//! compared in another form than it was sent in would be sent again for ever.
+//! Owns which fields of a status are the node's, and the one form in which they are sent and compared. A status that
+//! is compared in another form than it was sent in would be sent again for ever.
 //!
 //! Pure: what it returns depends on its arguments alone.
 

@@ -1,7 +1,8 @@
 //! The source `cluster`: the pods that the server has bound to this node, as whole sets.
 //!
-//! The task `cluster pods` reads the watch of pods and sends [`SourceUpdate`]s to the main loop; the task `cluster delivery`
-//! sends back what becomes of them. Between them is [`SeenPods`], what the server shows. Decisions are in the pure files.
+//! The task `cluster pods` reads the watch of pods and sends [`SourceUpdate`]s to the main loop; the task
+//! `cluster delivery` sends back what becomes of them. Between them is [`SeenPods`], what the server shows. Decisions are in
+//! the pure files.
 //!
 //! [`SourceUpdate`]: crate::model::source::SourceUpdate
 
@@ -33,8 +34,8 @@ use crate::model::ordered::Ordered as _;
 use crate::model::source::{SourcePod, SourceUpdate};
 use crate::platform::clock::Clock;
 
-/// Rounds in which the watch may go on to read what has arrived, before its events are handed on: a burst of pods is one
-/// update and one commit.
+/// Rounds in which the watch may go on to read what has arrived, before its events are handed on: a burst of pods is
+/// one update and one commit.
 const ROUNDS: usize = 64;
 
 pub(crate) struct PodsParts {

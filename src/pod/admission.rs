@@ -180,7 +180,6 @@ impl Admission {
     }
 
     /// Sets what the cluster says of the Node, which replaces this node's own. Returns the waiting pods to check again.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the cluster's Node is watched in the next slice"))]
     pub(crate) fn set_node(
         &self,
         labels: StringMap,

@@ -17,7 +17,9 @@ fn a_status_patch_names_our_fields_only() {
     let status = json!({
         "phase": "Running", "qosClass": "BestEffort", "observedGeneration": 2, "podIP": "10.0.0.1",
         "podIPs": [{"ip": "10.0.0.1"}], "nominatedNodeName": "n", "resourceClaimStatuses": [{"name": "c"}],
-        "conditions": [condition("Ready", "True"), condition("example.com/gate", "True"), condition("DisruptionTarget", "True")],
+        "conditions": [
+            condition("Ready", "True"), condition("example.com/gate", "True"), condition("DisruptionTarget", "True"),
+        ],
         "containerStatuses": [{"name": "b"}, {"name": "a"}],
     });
     let body = pod_status(&"u".into(), &outgoing(&pod(&status)));
@@ -67,7 +69,8 @@ fn a_terminal_phase_waits_for_the_last_container() {
 #[test]
 fn equal_statuses_have_one_digest() {
     let base = json!({
-        "phase": "Running", "startTime": "2026-11-20T16:00:00Z", "conditions": [condition("Ready", "True"), condition("Initialized", "True")],
+        "phase": "Running", "startTime": "2026-11-20T16:00:00Z",
+        "conditions": [condition("Ready", "True"), condition("Initialized", "True")],
         "containerStatuses": [{"name": "a"}, {"name": "b"}], "initContainerStatuses": [{"name": "z"}, {"name": "i"}],
     });
     let of = |status: &Value| digest(&shown(&pod(status)));

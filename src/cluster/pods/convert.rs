@@ -1,7 +1,7 @@
 //! From a Pod as the server shows it to the desired pod of this node.
 //!
-//! Owns what of a server's pod is kept. Invariant: what the node itself reports makes no difference to the desired pod, so
-//! a heartbeat of a status changes nothing and writes nothing.
+//! Owns what of a server's pod is kept. Invariant: what the node itself reports makes no difference to the desired
+//! pod, so a heartbeat of a status changes nothing and writes nothing.
 //!
 //! Pure: what it returns depends on its arguments alone.
 
@@ -31,8 +31,8 @@ pub(crate) struct Converted {
     pub pod: Option<Rc<Pod>>,
 }
 
-/// Reads a pod that the server has bound to `node`. The server has defaulted and validated it; `known` is the desired pod
-/// of its uid.
+/// Reads a pod that the server has bound to `node`. The server has defaulted and validated it; `known` is the
+/// desired pod of its uid.
 ///
 /// # Errors
 /// Why the pod is not run: it does not decode, or a correct server would not have sent it.

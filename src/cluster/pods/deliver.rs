@@ -1,7 +1,7 @@
 //! Sends the server what it has to hear of the pods: statuses, the last deletion of an ended pod, mirror pods.
 //!
-//! Owns what was sent and not yet echoed, and when a failed call is made again. One call at a time for each pod, so that its
-//! statuses arrive in their order; pods take turns in the order of their changes.
+//! Owns what was sent and not yet echoed, and when a failed call is made again. One call at a time for each pod, so
+//! that its statuses arrive in their order; pods take turns in the order of their changes.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;

@@ -1,5 +1,5 @@
-//! Which pods end because the node has been without its cluster for too long (`--offline-max-age`): those of which the
-//! cluster may have started another one elsewhere.
+//! Which pods end because the node has been without its cluster for too long (`--offline-max-age`): those of which
+//! the cluster may have started another one elsewhere.
 //!
 //! Owns the decision.
 //!
@@ -20,8 +20,8 @@ pub(crate) const OFFLINE_TOO_LONG: &str = "OfflineTooLong";
 /// Fences any pod; its value is a duration, `true` for the node's own limit, or `false`.
 const ANNOTATION: &str = "cluster.agent.edge/offline-max-age";
 
-/// The pods to end. `last_contact` is when the cluster last answered; `offline_since_boot` bounds the age from below, for a
-/// clock that is wrong after a power cut.
+/// The pods to end. `last_contact` is when the cluster last answered; `offline_since_boot` bounds the age from
+/// below, for a clock that is wrong after a power cut.
 pub(crate) fn expired<'a>(
     pods: impl Iterator<Item = &'a Pod>,
     last_contact: Timestamp,

@@ -1,5 +1,5 @@
-//! Whether a complete list of pods is believed: a cluster that was replaced, or restored from a backup, must not empty the
-//! node at once.
+//! Whether a complete list of pods is believed: a cluster that was replaced, or restored from a backup, must not
+//! empty the node at once.
 //!
 //! Owns the decision.
 //!
@@ -56,8 +56,9 @@ pub(crate) enum Verdict {
     RegisterFirst,
 }
 
-/// Judges a list. `accepted`: an administrator has confirmed the cluster. After `grace` any list is believed: the owner has
-/// had time, and pods that a cluster has given to other nodes must stop here. A grace of zero means no guard.
+/// Judges a list. `accepted`: an administrator has confirmed the cluster. After `grace` any list is believed: the
+/// owner has had time, and pods that a cluster has given to other nodes must stop here. A grace of zero means no
+/// guard.
 #[must_use]
 pub(crate) fn judge(
     guard: &Guard,

@@ -1,7 +1,8 @@
 //! Mirror pods: how the cluster sees the static pods of this node.
 //!
-//! Owns what a mirror is made of, and which mirrors are missing or wrong. A mirror may not refer to objects of the API
-//! (`NodeRestriction`), and static pods of this node may have objects of their own: these references are left out.
+//! Owns what a mirror is made of, and which mirrors are missing or wrong. A mirror may not refer to objects of the
+//! API (`NodeRestriction`), and static pods of this node may have objects of their own: these references are left
+//! out.
 //!
 //! Pure: what it returns depends on its arguments alone.
 
@@ -133,8 +134,8 @@ fn reduce(spec: &mut Map<String, Value>) -> Vec<String> {
     left_out
 }
 
-/// Removes what refers to objects from a volume; the whole volume becomes null if nothing is left of it. Returns whether
-/// something was removed.
+/// Removes what refers to objects from a volume; the whole volume becomes null if nothing is left of it. Returns
+/// whether something was removed.
 fn trim_volume(volume: &mut Value) -> bool {
     if REFERRING.iter().any(|kind| volume.get(kind).is_some()) || names_a_secret(volume) {
         *volume = Value::Null;

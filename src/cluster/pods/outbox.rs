@@ -1,7 +1,7 @@
 //! What the server has to hear of a pod next.
 //!
-//! Owns the decision. There is no queue: what waits is the difference between the pod's stored status and what the server
-//! shows, so it survives a restart, and only the latest status is ever sent.
+//! Owns the decision. There is no queue: what waits is the difference between the pod's stored status and what the
+//! server shows, so it survives a restart, and only the latest status is ever sent.
 //!
 //! Pure: what it returns depends on its arguments alone.
 
@@ -69,8 +69,8 @@ pub(crate) enum Delivery {
     After(Timestamp),
 }
 
-/// `pod` has the node's newest status; `seen` is the object that shows it, of a static pod its mirror. `None`: the server
-/// has none, so there is nothing to say.
+/// `pod` has the node's newest status; `seen` is the object that shows it, of a static pod its mirror. `None`: the
+/// server has none, so there is nothing to say.
 #[must_use]
 pub(crate) fn next_delivery(
     pod: &Pod,
