@@ -231,6 +231,11 @@ fn update(known: &SourcePod, new: SourcePod, source: PodSource) -> (Option<PodOp
     } else {
         None
     };
+    if source == PodSource::Cluster {
+        // The source has kept the time of first sight, and shares its pods with this set.
+        let pod = if op.is_some() { new } else { Rc::clone(&known.pod) };
+        return (op, SourcePod { pod, origin });
+    }
     let mut known = Rc::clone(&known.pod);
     if op.is_some() {
         let new = Rc::unwrap_or_clone(new);

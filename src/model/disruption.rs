@@ -14,6 +14,22 @@ pub(crate) const TERMINATED: &str = "Terminated";
 /// The message of its status and its event.
 pub(crate) const MESSAGE: &str = "Pod was terminated in response to imminent node shutdown.";
 
+/// Upstream's reason for a pod that makes room for a critical one: of its status and of its event.
+pub(crate) const PREEMPTING: &str = "Preempting";
+
+/// The message of its status and its event.
+pub(crate) const PREEMPTED: &str = "Preempted in order to admit critical pod";
+
+/// The message of the condition `DisruptionTarget` of a pod that ends for `reason`. Upstream has another one for
+/// preemption.
+#[must_use]
+pub(crate) fn disruption_message<'a>(reason: &str, message: &'a str) -> &'a str {
+    match reason {
+        PREEMPTING => "Pod was preempted by Kubelet to accommodate a critical pod.",
+        _ => message,
+    }
+}
+
 /// The node's pressures, in upstream's order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Pressure {

@@ -183,6 +183,12 @@ pub(crate) fn unschedulable_reason(pod: &Pod, unschedulable: bool, taints: &[Tai
     ))
 }
 
+/// The pod does not tolerate a `NoExecute` taint.
+#[must_use]
+pub(crate) fn is_evicted_by(pod: &Pod, taints: &[Taint]) -> bool {
+    taints.iter().any(|taint| taint.effect == NO_EXECUTE && !tolerates(pod, taint))
+}
+
 fn tolerates(pod: &Pod, taint: &Taint) -> bool {
     pod.spec.tolerations.iter().any(|toleration| {
         let Toleration { key, operator, value, effect, .. } = toleration;

@@ -15,6 +15,13 @@ use crate::model::api::pod::{ResourceList, StringMap, Toleration};
 use crate::model::api::quantity::Quantity;
 use crate::model::types::Timestamp;
 
+/// Who defines an object: this node (its manifests and its own API) or the cluster. Equal names are two objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Realm {
+    Node,
+    Cluster,
+}
+
 /// Keys and values of a ConfigMap or Secret.
 pub(crate) type ObjectData = BTreeMap<String, Vec<u8>>;
 

@@ -1,6 +1,7 @@
 //! The origin of a pod: the kubelet's annotations.
 
 use crate::model::api::pod::Pod;
+use crate::model::objects::Realm;
 use crate::model::types::{PodSource, Timestamp};
 
 /// Annotation with the pod's content hash (its uid).
@@ -33,11 +34,54 @@ pub(crate) fn first_seen(pod: &Pod) -> Option<Timestamp> {
     pod.metadata.annotations.get(CONFIG_SEEN_ANNOTATION).and_then(|seen| Timestamp::parse_rfc3339(seen))
 }
 
-/// The pod came through the node's own API.
+/// The pod came through an API: the node's own or the cluster's.
 #[must_use]
 pub(crate) fn is_from_api(pod: &Pod) -> bool {
-    pod.metadata
-        .annotations
-        .get(CONFIG_SOURCE_ANNOTATION)
-        .is_some_and(|source| source == PodSource::Api.as_str())
+    matches!(source_of(pod), Some(PodSource::Api | PodSource::Cluster))
+}
+
+/// The pod came from the cluster that the node has joined.
+#[must_use]
+pub(crate) fn is_of_cluster(pod: &Pod) -> bool {
+    source_of(pod) == Some(PodSource::Cluster)
+}
+
+/// Whose objects the pod may refer to: a pod sees only those of its own realm.
+#[must_use]
+pub(crate) fn realm(pod: &Pod) -> Realm {
+    if is_of_cluster(pod) { Realm::Cluster } else { Realm::Node }
+}
+
+/// Names the source of a pod in upstream's word, for clients of the kubelet's API.
+pub(crate) fn show_source(pod: &mut Pod) {
+    if is_of_cluster(pod) {
+        let shown = PodSource::Cluster.shown().to_owned();
+        pod.metadata.annotations.insert(CONFIG_SOURCE_ANNOTATION.to_owned(), shown);
+    }
+}
+
+fn source_of(pod: &Pod) -> Option<PodSource> {
+    pod.metadata.annotations.get(CONFIG_SOURCE_ANNOTATION).and_then(|source| PodSource::from_name(source))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_realm_of_a_pod_is_that_of_its_source() {
+        for (source, is_api, wanted) in [
+            (Some(PodSource::File), false, Realm::Node),
+            (Some(PodSource::Http), false, Realm::Node),
+            (Some(PodSource::Api), true, Realm::Node),
+            (Some(PodSource::Cluster), true, Realm::Cluster),
+            (None, false, Realm::Node),
+        ] {
+            let mut pod = Pod::default();
+            if let Some(source) = source {
+                mark_first_seen(&mut pod, source, Timestamp::default());
+            }
+            assert_eq!((is_from_api(&pod), realm(&pod)), (is_api, wanted), "{source:?}");
+        }
+    }
 }

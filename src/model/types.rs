@@ -112,7 +112,10 @@ pub enum PodSource {
     File,
     /// `staticPodURL`.
     Http,
+    /// The node's own API.
     Api,
+    /// The apiserver of the cluster that the node has joined.
+    Cluster,
 }
 
 impl PodSource {
@@ -123,6 +126,16 @@ impl PodSource {
             Self::File => "file",
             Self::Http => "http",
             Self::Api => "api",
+            Self::Cluster => "cluster",
+        }
+    }
+
+    /// Upstream's word for it, for clients of the kubelet's API.
+    #[must_use]
+    pub(crate) fn shown(self) -> &'static str {
+        match self {
+            Self::Cluster => Self::Api.as_str(),
+            other => other.as_str(),
         }
     }
 
@@ -133,6 +146,7 @@ impl PodSource {
             "file" => Some(Self::File),
             "http" => Some(Self::Http),
             "api" => Some(Self::Api),
+            "cluster" => Some(Self::Cluster),
             _ => None,
         }
     }
@@ -288,6 +302,19 @@ mod tests {
         assert_eq!(Timestamp::parse_rfc3339(&moment.to_rfc3339_nano()), Some(moment));
         assert_eq!(Timestamp::parse_rfc3339("yesterday"), None);
         assert_eq!(Timestamp::from_nanos(-1).to_rfc3339(), "1969-12-31T23:59:59Z");
+    }
+
+    #[test]
+    fn a_source_is_stored_by_its_own_name_and_shown_by_upstreams() {
+        for (source, shown) in [
+            (PodSource::File, "file"),
+            (PodSource::Http, "http"),
+            (PodSource::Api, "api"),
+            (PodSource::Cluster, "api"),
+        ] {
+            assert_eq!(PodSource::from_name(source.as_str()), Some(source));
+            assert_eq!(source.shown(), shown);
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 
 use super::{Look, NodeManager};
 use crate::model::api::pod::Pod;
-use crate::model::disruption::{IMMEDIATELY, Pressure};
+use crate::model::disruption::{EVICTED, IMMEDIATELY, Pressure};
 use crate::model::ordered::Ordered as _;
 use crate::model::types::PodUid;
 use crate::node::eviction::limits::{exceeded, has_limits};
@@ -100,9 +100,8 @@ impl NodeManager {
         log::info!(pod:% = pod.pod_ref(), signal = signal, graceSeconds = grace_seconds; "Evicting pod");
         metrics::count(&EVICTIONS, &[signal]);
         let (done, ended) = oneshot::channel();
-        self.parts
-            .pods
-            .evict(&pod.metadata.uid, Eviction { is_shutdown: false, message, grace_seconds, done });
+        let eviction = Eviction { is_shutdown: false, reason: EVICTED, message, grace_seconds, done };
+        self.parts.pods.evict(&pod.metadata.uid, eviction);
         let grace = Duration::from_secs(u64::try_from(grace_seconds).unwrap_or_default());
         let patience = SHORTEST_KILL.max(grace * 3 / 2) + LONGEST_CLEAN_UP;
         if tokio::time::timeout(patience, ended).await.is_err() {

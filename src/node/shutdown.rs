@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use crate::model::back_off::Retry;
-use crate::model::disruption::MESSAGE;
+use crate::model::disruption::{MESSAGE, TERMINATED};
 use crate::node::health::Health;
 use crate::node::shutdown::rules::{NODE_MESSAGE, Period, Turn, or_default_periods, shutdown_groups, total};
 use crate::platform::clock::Clock;
@@ -200,7 +200,8 @@ impl NodeShutdown {
         let end = |(uid, grace_seconds)| {
             let (done, ended) = oneshot::channel::<()>();
             let message = MESSAGE.to_owned();
-            self.parts.pods.evict(&uid, Eviction { is_shutdown: true, message, grace_seconds, done });
+            let eviction = Eviction { is_shutdown: true, reason: TERMINATED, message, grace_seconds, done };
+            self.parts.pods.evict(&uid, eviction);
             ended
         };
         let ends: Vec<_> = turn.pods.into_iter().map(end).collect();

@@ -2,6 +2,7 @@
 //!
 //! Owns the set of admitted pods and of those that wait for room. The decision itself is in `rules`.
 
+mod preemption;
 pub mod rules;
 
 use std::cell::RefCell;
@@ -9,15 +10,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use crate::devices::allocation::is_extended;
-use crate::model::api::pod::{Pod, ResourceList};
+use crate::model::api::pod::{Pod, ResourceList, StringMap};
 use crate::model::disruption::Pressure;
-use crate::model::node_changes::{NodeBase, NodeChanges};
+use crate::model::node_changes::{NodeBase, NodeChanges, Taint};
 use crate::model::ordered::Ordered as _;
+use crate::model::provenance::is_of_cluster;
 use crate::model::types::PodUid;
 use crate::platform::metrics::{self, Family};
-use crate::pod::admission::rules::{NodeFacts, Rejection, admit, beyond_node, schedule, waiting_order};
+use crate::pod::admission::preemption::pods_to_preempt;
+use crate::pod::admission::rules::{
+    NodeFacts, Rejection, admit, beyond_node, schedule, shortage, waiting_order,
+};
 use crate::pod::events::{EventRecorder, EventType};
 use crate::pod::plan::resize::{PendingResize, infeasible};
+use crate::pod::resources::is_critical;
 use crate::runtime::RuntimeStatus;
 
 static REJECTIONS: Family = Family::counter(
@@ -44,6 +50,8 @@ struct AdmissionState {
     node: NodeFacts,
     admitted: BTreeMap<PodUid, Rc<Pod>>,
     waiting: BTreeMap<PodUid, Waiting>,
+    /// Labels and taints are those of the Node in the cluster.
+    is_joined: bool,
 }
 
 /// A pod that did not fit at its last admission check.
@@ -77,7 +85,12 @@ impl Admission {
             Ok(()) => state.add_admitted(pod),
             Err(rejection) => {
                 state.waiting.retain(|_, waiting| !waiting.runs || waiting.pod.metadata.uid != *uid);
-                self.reject(&mut state, pod, rejection);
+                if is_of_cluster(pod) && !had_place {
+                    // It has failed: room that appears later is not for it.
+                    self.report_rejection(pod, rejection);
+                } else {
+                    self.reject(&mut state, pod, rejection);
+                }
             }
         }
         let news = if had_place { self.retry_waiting(&mut state) } else { BTreeSet::new() };
@@ -155,7 +168,7 @@ impl Admission {
 
     /// Replaces the facts about the node. Returns the waiting pods to check again.
     #[cfg(test)]
-    pub(crate) fn set_node(&self, node: NodeFacts) -> BTreeSet<PodUid> {
+    pub(crate) fn set_facts(&self, node: NodeFacts) -> BTreeSet<PodUid> {
         self.change_node(&mut self.shared.state.borrow_mut(), node)
     }
 
@@ -166,10 +179,48 @@ impl Admission {
         self.change_node(&mut state, node)
     }
 
+    /// Sets what the cluster says of the Node, which replaces this node's own. Returns the waiting pods to check again.
+    pub(crate) fn set_node(
+        &self,
+        labels: StringMap,
+        taints: Vec<Taint>,
+        unschedulable: bool,
+    ) -> BTreeSet<PodUid> {
+        let mut state = self.shared.state.borrow_mut();
+        state.is_joined = true;
+        let node = NodeFacts { labels, taints, unschedulable, ..state.node.clone() };
+        self.change_node(&mut state, node)
+    }
+
+    /// The pods that have to end so that a critical pod of the cluster without a place gets one; none when it needs no
+    /// room, or when room does not help.
+    pub(super) fn victims(&self, pod: &Pod) -> Vec<Rc<Pod>> {
+        let state = self.shared.state.borrow();
+        let uid = &pod.metadata.uid;
+        if !is_of_cluster(pod) || !is_critical(pod) || state.admitted.contains_key(uid) {
+            return Vec::new();
+        }
+        let others: Vec<&Pod> = state.admitted.values().map(|other| &**other).collect();
+        let short = shortage(pod, &others, &state.node);
+        if short.is_empty() || schedule(pod, &state.node).is_err() {
+            return Vec::new();
+        }
+        let Some(victims) = pods_to_preempt(pod, &others, &short) else { return Vec::new() };
+        let is_victim = |other: &Pod| victims.contains(&&other.metadata.uid);
+        let rest: Vec<&Pod> = others.iter().copied().filter(|other| !is_victim(other)).collect();
+        if admit(pod, &rest, &state.node).is_err() {
+            return Vec::new();
+        }
+        state.admitted.values().filter(|other| is_victim(other)).cloned().collect()
+    }
+
     /// Sets the changes that clients made to the Node. Returns the waiting pods to check again.
     pub(crate) fn set_node_changes(&self, changes: &NodeChanges) -> BTreeSet<PodUid> {
         let base = &self.shared.base;
         let mut state = self.shared.state.borrow_mut();
+        if state.is_joined {
+            return BTreeSet::new();
+        }
         let node = NodeFacts {
             labels: changes.labels(base),
             unschedulable: changes.unschedulable,
@@ -346,9 +397,9 @@ mod tests {
         assert!(admission.admit(&pod("p", "3", "2026-01-01T00:00:00Z")).0.is_err());
         assert!(admission.admit(&pod("p", "4", "2026-01-01T00:00:00Z")).0.is_err());
         assert_eq!(events.recent().len(), 2, "another manifest, another event");
-        assert_eq!(admission.set_node(node("4")), uids(&["p"]));
+        assert_eq!(admission.set_facts(node("4")), uids(&["p"]));
         assert!(admission.holds(&"p".into()));
-        assert!(admission.set_node(node("4")).is_empty());
+        assert!(admission.set_facts(node("4")).is_empty());
     }
 
     #[test]
@@ -407,6 +458,64 @@ mod tests {
         assert_eq!(admission.admit(&choosy).0.unwrap_err().reason, "NodeAffinity");
         let labelled = NodeChanges { labels: labels.into(), ..NodeChanges::default() };
         assert_eq!(admission.set_node_changes(&labelled), uids(&["choosy"]));
+    }
+
+    fn of_cluster(name: &str, cpu: &str, priority: i32) -> Rc<Pod> {
+        let mut pod = pod(name, cpu, "2026-01-01T00:00:00Z");
+        let own = Rc::make_mut(&mut pod);
+        own.metadata.annotations.insert("kubernetes.io/config.source".to_owned(), "cluster".to_owned());
+        own.spec.priority = Some(priority);
+        pod
+    }
+
+    #[test]
+    fn a_rejected_cluster_pod_has_failed() {
+        let (admission, events) = admission();
+        admission.admit(&of_cluster("big", "2", 0)).0.unwrap();
+        assert_eq!(admission.admit(&of_cluster("late", "1", 0)).0.unwrap_err().reason, "OutOfcpu");
+        assert_eq!(events.recent().len(), 1);
+        assert!(admission.release(&"big".into()).is_empty(), "later room is not for it");
+        assert!(!admission.holds(&"late".into()));
+    }
+
+    #[test]
+    fn a_node_of_a_cluster_has_its_labels_and_taints() {
+        let (admission, _) = admission();
+        let taint =
+            |effect: &str| Taint { key: "gone".to_owned(), effect: effect.to_owned(), ..Taint::default() };
+        let labels: StringMap = [("disk".to_owned(), "ssd".to_owned())].into();
+        admission.set_node(labels, vec![taint("NoSchedule")], true);
+        let mut choosy = of_cluster("choosy", "100m", 0);
+        Rc::make_mut(&mut choosy).spec.node_selector = [("disk".to_owned(), "ssd".to_owned())].into();
+        admission.admit(&choosy).0.unwrap();
+        admission.set_node_changes(&NodeChanges::default());
+        admission.set_node(StringMap::new(), vec![taint("NoExecute")], false);
+        let why = admission.admit(&of_cluster("late", "100m", 0)).0.unwrap_err();
+        let message = "Predicate TaintToleration failed: node(s) had taints that the pod didn't tolerate";
+        assert_eq!((why.reason.as_str(), why.message.as_str()), ("TaintToleration", message));
+        admission.admit(&choosy).0.unwrap();
+        admission.admit(&pod("static", "100m", "2026-01-01T00:00:00Z")).0.unwrap();
+    }
+
+    #[test]
+    fn only_a_critical_pod_of_the_cluster_ends_others() {
+        let (admission, _) = admission();
+        let critical = of_cluster("critical", "1500m", 2_000_000_000);
+        assert!(admission.victims(&critical).is_empty(), "there is room");
+        for name in ["a", "b"] {
+            admission.admit(&of_cluster(name, "1", 0)).0.unwrap();
+        }
+        let names = |pod: &Pod| {
+            let victims = admission.victims(pod);
+            victims.iter().map(|victim| victim.metadata.name.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(names(&critical), ["a", "b"]);
+        assert_eq!(names(&of_cluster("small", "500m", 2_000_000_000)).len(), 1);
+        assert!(names(&of_cluster("plain", "1500m", 1000)).is_empty());
+        assert!(names(&of_cluster("huge", "3", 2_000_000_000)).is_empty(), "room does not help");
+        let mut elsewhere = critical;
+        Rc::make_mut(&mut elsewhere).spec.node_selector = [("disk".to_owned(), "ssd".to_owned())].into();
+        assert!(names(&elsewhere).is_empty(), "it is rejected for another reason");
     }
 
     #[test]

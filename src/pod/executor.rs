@@ -48,7 +48,6 @@ use crate::pod::resources::{CgroupLayout, NodeCapacity, ResourceFlags};
 use crate::pod::security::{check_runtime, needs_runtime_support};
 use crate::pod::users::NodeIds;
 
-use crate::model::disruption::EVICTED;
 use crate::model::runtime_config::CgroupDriver;
 use crate::model::types::{ContainerId, ContainerName, PodUid, SandboxId};
 use crate::pod::status::rules::DEADLINE_EXCEEDED;
@@ -503,8 +502,8 @@ impl<R: Runtime> Executor<R> {
         self.pod_event(pod, EventType::Normal, DEADLINE_EXCEEDED, message);
     }
 
-    pub(super) fn report_eviction(&self, pod: &Pod, message: &str) {
-        self.pod_event(pod, EventType::Warning, EVICTED, message);
+    pub(super) fn report_eviction(&self, pod: &Pod, reason: &str, message: &str) {
+        self.pod_event(pod, EventType::Warning, reason, message);
     }
 
     #[must_use]

@@ -32,11 +32,13 @@ pub(super) struct Updates {
     pub restart: Vec<ContainerName>,
 }
 
-/// The order to end a pod because the node is short of a resource or shuts down.
+/// The order to end a pod because the node is short of a resource, needs the room, or shuts down.
 #[derive(Debug)]
 pub struct Eviction {
     /// The machine shuts down; the pod is to run again afterwards.
     pub is_shutdown: bool,
+    /// The reason of the pod's status and of its event.
+    pub reason: &'static str,
     /// The message of the pod's status and of its event.
     pub message: String,
     pub grace_seconds: i64,

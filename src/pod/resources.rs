@@ -387,7 +387,7 @@ pub(crate) fn priority(pod: &Pod) -> i32 {
 pub(crate) fn is_static(pod: &Pod) -> bool {
     let source = pod.metadata.annotations.get("kubernetes.io/config.source");
     let source = source.and_then(|name| PodSource::from_name(name));
-    source.is_some_and(|source| source != PodSource::Api)
+    matches!(source, Some(PodSource::File | PodSource::Http))
 }
 
 /// A pod that must not be evicted: static, or of system priority. The class name counts too, since classes

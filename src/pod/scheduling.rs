@@ -8,7 +8,8 @@
 use serde_json::Value;
 
 use crate::model::api::pod::{Pod, PodCondition, PodSpec, PodStatus};
-use crate::model::provenance::first_seen;
+use crate::model::containers::is_terminal;
+use crate::model::provenance::{first_seen, is_of_cluster};
 use crate::model::types::Timestamp;
 use crate::pod::resources::qos_class;
 
@@ -52,10 +53,12 @@ pub(super) fn gated_status(pod: &Pod, previous: Option<&PodStatus>, now: Timesta
     }
 }
 
-/// The status of a pod before the first sync of its worker.
+/// The status of a pod before the first sync of its worker: of a pod that its cluster calls ended, that end.
 #[must_use]
 pub(crate) fn first_status(pod: &Pod) -> PodStatus {
-    if is_gated(&pod.spec) {
+    if is_of_cluster(pod) && is_terminal(&pod.status) {
+        pod.status.clone()
+    } else if is_gated(&pod.spec) {
         gated_status(pod, None, first_seen(pod).unwrap_or_default())
     } else {
         PodStatus::pending()
@@ -137,6 +140,16 @@ mod tests {
         spec.scheduling_gates.clear();
         place(&mut spec, "n");
         assert_eq!(spec.node_name, "n");
+    }
+
+    #[test]
+    fn a_pod_that_its_cluster_calls_ended_begins_with_that_end() {
+        for (source, phase) in [("cluster", "Succeeded"), ("api", "Pending")] {
+            let annotations = json!({"kubernetes.io/config.source": source});
+            let status = json!({"phase": "Succeeded", "containerStatuses": [{"name": "c"}]});
+            let pod = decode::<Pod>(json!({"metadata": {"annotations": annotations}, "status": status}));
+            assert_eq!(first_status(&pod.unwrap().object).phase, phase);
+        }
     }
 
     #[test]

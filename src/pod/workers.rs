@@ -21,9 +21,9 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::devices::DeviceManager;
-use crate::model::api::pod::{Pod, PodStatus};
+use crate::model::api::pod::{Pod, PodStatus, StringMap};
 use crate::model::back_off::BackOffLimits;
-use crate::model::node_changes::NodeChanges;
+use crate::model::node_changes::{NodeChanges, Taint};
 use crate::model::ordered::Ordered as _;
 use crate::model::types::{ContainerName, PodFullName, PodUid};
 use crate::platform::clock::Clock;
@@ -217,6 +217,12 @@ impl<R: Runtime> PodWorkers<R> {
     /// Sets the changes that clients made to the Node: pods that were kept away may be admitted.
     pub(crate) fn set_node_changes(&self, changes: &NodeChanges) {
         self.shared.wake(self.shared.deps.admission.set_node_changes(changes));
+    }
+
+    /// Sets what the cluster says of the Node: pods that were kept away may be admitted.
+    #[expect(dead_code, reason = "the cluster's Node is watched in the next slice")]
+    pub(crate) fn set_node(&self, labels: StringMap, taints: Vec<Taint>, unschedulable: bool) {
+        self.shared.wake(self.shared.deps.admission.set_node(labels, taints, unschedulable));
     }
 
     /// Queries the runtime's features, and passes them to `hear`; pods that waited for them are checked

@@ -226,3 +226,29 @@ proptest! {
         prop_assert!(after.changes.iter().all(|change| change.op == PodOp::Add));
     }
 }
+
+#[test]
+fn a_pod_of_the_cluster_is_shared_with_its_source() {
+    let of_cluster = |label: &str, generation: i64| {
+        let mut pod = pod("a", "1", "x", "o");
+        let own = Rc::make_mut(&mut pod.pod);
+        crate::model::provenance::mark_first_seen(own, PodSource::Cluster, at(5));
+        own.metadata.labels.insert("n".to_owned(), label.to_owned());
+        own.metadata.generation = generation;
+        pod
+    };
+    let merged = |desired: &DesiredSet, pod: &SourcePod| {
+        merge(desired, PodSource::Cluster, Some(vec![pod.clone()]), at(100))
+    };
+    let (first, same, second) = (of_cluster("1", 4), of_cluster("1", 4), of_cluster("2", 9));
+    let is_shared = |merged: &Merged, pod: &SourcePod| {
+        let (source, found) = merged.desired.pods().next().unwrap();
+        source == PodSource::Cluster && Rc::ptr_eq(&found.pod, &pod.pod)
+    };
+    let set = merged(&DesiredSet::default(), &first);
+    assert_eq!((ops(&set), is_shared(&set, &first)), (vec![(PodOp::Add, "a")], true));
+    let unchanged = merged(&set.desired, &same);
+    assert_eq!((ops(&unchanged), is_shared(&unchanged, &first)), (vec![], true));
+    let changed = merged(&set.desired, &second);
+    assert_eq!((ops(&changed), is_shared(&changed, &second)), (vec![(PodOp::Update, "a")], true));
+}

@@ -17,13 +17,13 @@ use crate::devices::rules::{NOT_ALLOWED, check_allowed};
 use crate::model::api::pod::{Container, Pod, PodCondition, PodStatus, ResourceList, StringMap};
 use crate::model::containers::is_sidecar;
 use crate::model::disruption::{EVICTED, Pressure};
-use crate::model::node_changes::{Taint, unschedulable_reason};
+use crate::model::node_changes::{Taint, is_evicted_by, unschedulable_reason};
 use crate::model::ordered::Ordered as _;
-use crate::model::provenance::first_seen;
+use crate::model::provenance::{first_seen, is_of_cluster};
 use crate::model::types::{PodUid, Timestamp};
 use crate::pod::resources::{QosClass, is_critical, is_static, priority, qos_class};
 
-pub(crate) use fit::beyond_node;
+pub(crate) use fit::{beyond_node, requested, shortage};
 
 /// Upstream's `SupplementalGroupsPolicy` that a runtime has to support.
 const STRICT: &str = "Strict";
@@ -144,8 +144,14 @@ pub(crate) fn go_arch(arch: &str) -> &str {
     }
 }
 
-/// Whether a pod that has no place yet may get one: the checks of a scheduler.
+/// Whether a pod that has no place yet may get one: the checks of a scheduler. A pod of the cluster had its scheduler, or
+/// was bound without one: only taints that end pods keep it away, as upstream.
 pub(in crate::pod) fn schedule(pod: &Pod, node: &NodeFacts) -> Result<(), Rejection> {
+    if is_of_cluster(pod) {
+        let why = "node(s) had taints that the pod didn't tolerate";
+        let is_kept_away = is_evicted_by(pod, &node.taints);
+        return if is_kept_away { Err(failed_predicate("TaintToleration", why)) } else { Ok(()) };
+    }
     let away = unschedulable_reason(pod, node.unschedulable, &node.taints);
     away.map_or(Ok(()), |message| Err(Rejection::new(UNSCHEDULABLE, message)))
 }
@@ -339,10 +345,14 @@ const PASSING_FOR_STATIC: [&str; 3] =
     ["SupplementalGroupsPolicyNotSupported", "PodFeatureUnsupported", UNEXPECTED];
 
 /// The pod's phase after a rejection: one whose reason can pass waits, and is tried again. Any other has
-/// failed, as upstream.
+/// failed, as upstream. A pod of the cluster has failed in any case, since a controller replaces it; only one that
+/// `had_place` before a restart waits for its plugins and its runtime.
 #[must_use]
-pub(in crate::pod) fn may_wait(pod: &Pod, rejection: &Rejection) -> bool {
+pub(in crate::pod) fn may_wait(pod: &Pod, rejection: &Rejection, had_place: bool) -> bool {
     let is_one_of = |reasons: &[&str]| reasons.iter().any(|known| rejection.reason.starts_with(known));
+    if is_of_cluster(pod) {
+        return had_place && (is_one_of(&PASSING) || is_one_of(&PASSING_FOR_STATIC));
+    }
     is_one_of(&PASSING) || is_static(pod) && is_one_of(&PASSING_FOR_STATIC)
 }
 

@@ -15,8 +15,10 @@ use tokio::sync::oneshot;
 use crate::model::api::pod::{Pod, PodStatus};
 use crate::model::back_off::Retry;
 use crate::model::containers::{all_with_ephemeral, is_terminal};
+use crate::model::objects::Realm;
 use crate::model::observed::ObservedPod;
 use crate::model::ordered::Ordered as _;
+use crate::model::provenance::realm;
 use crate::model::types::{ContainerName, PodFullName, PodUid};
 use crate::pod::admission::rules::{failed_before_start, has_never_run};
 use crate::pod::executor::Patience;
@@ -78,6 +80,8 @@ pub(super) struct Worker<R> {
     /// Notifies, by its drop, the shutdown of the machine that nothing of the pod runs any more.
     ending: Option<oneshot::Sender<()>>,
     over: bool,
+    /// By its stored status the pod held a place when this process began.
+    had_place: bool,
 }
 
 impl<R: Runtime> Worker<R> {
@@ -102,6 +106,7 @@ impl<R: Runtime> Worker<R> {
             evicted: None,
             ending: None,
             over: false,
+            had_place: false,
         }
     }
 
@@ -375,8 +380,12 @@ impl<R: Runtime> Worker<R> {
             Rc::make_mut(&mut self.pod).metadata.deletion_grace_period_seconds = Some(0);
         }
         if let Some(status) = self.shared.deps.statuses.last(&self.uid) {
-            let status =
-                if stays { deleted_status(&self.pod, status) } else { final_status(&self.pod, status, true) };
+            let is_static = realm(&self.pod) == Realm::Node;
+            let status = if stays {
+                deleted_status(&self.pod, status)
+            } else {
+                final_status(&self.pod, status, is_static)
+            };
             self.shared.deps.statuses.set(&self.pod, status);
         }
         self.on_event(PodWorkerEvent::CleanupDone).await;
@@ -469,7 +478,7 @@ impl<R: Runtime> Worker<R> {
                 PodWorkerState::Terminated { .. } | PodWorkerState::Finished { .. }
             ),
             runtime_name: &runtime_name,
-            is_static: true,
+            is_static: realm(&self.pod) == Realm::Node,
             probes: &deps.prober.results(&self.uid),
         };
         let mut status = compute_pod_status(&self.pod, observed, &context);

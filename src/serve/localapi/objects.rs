@@ -13,7 +13,9 @@ use crate::model::api::pod::Pod;
 use crate::model::objects::wire::{self, Values};
 use crate::model::objects::{ObjectContent, ObjectKind, VersionedObject};
 use crate::model::ordered::Ordered as _;
-use crate::model::provenance::{CONFIG_HASH_ANNOTATION, CONFIG_MIRROR_ANNOTATION, CONFIG_SOURCE_ANNOTATION};
+use crate::model::provenance::{
+    CONFIG_HASH_ANNOTATION, CONFIG_MIRROR_ANNOTATION, CONFIG_SOURCE_ANNOTATION, show_source,
+};
 use crate::model::types::{PodUid, Timestamp};
 use crate::node::object::{self, LEASES, node_uid, uid};
 use crate::pod::events;
@@ -80,6 +82,7 @@ pub(super) fn complete(api: &LocalApi, mut found: Pod, object: &mut Value) {
 #[must_use]
 pub(crate) fn pod(mut pod: Pod, node_name: &str, mirror: Option<Mirror>) -> Value {
     show_end(&mut pod);
+    show_source(&mut pod);
     hide_early_end(&mut pod.status);
     "v1".clone_into(&mut pod.api_version);
     "Pod".clone_into(&mut pod.kind);

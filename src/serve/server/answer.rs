@@ -16,8 +16,8 @@ use super::system_logs::{self, is_log_query};
 use super::{logs, measured, proxy};
 use crate::model::api::pod::{Container, ObjectMeta, Pod, PodSpec, PodStatus};
 use crate::model::observed::{ContainerStateKind, ObservedContainer};
-use crate::model::provenance::CONFIG_SOURCE_ANNOTATION;
-use crate::model::types::{ContainerId, ContainerName, PodSource};
+use crate::model::provenance::{is_from_api, show_source};
+use crate::model::types::{ContainerId, ContainerName};
 use crate::platform::clock::Clock;
 use crate::pod::executor::port_conflicts::port_conflicts;
 use crate::pod::lifecycle::show_end;
@@ -199,6 +199,7 @@ fn refusal(refused: Refused) -> Response<Body> {
 fn pod_list(pods: Vec<Pod>) -> Value {
     let bare = |mut pod: Pod| {
         show_end(&mut pod);
+        show_source(&mut pod);
         pod.api_version.clear();
         pod.kind.clear();
         json!(pod)
@@ -210,8 +211,7 @@ fn pod_list(pods: Vec<Pod>) -> Value {
 /// Upstream lists its configured pods: a static pod leaves `/pods` with its manifest, before it has ended; a
 /// pod of the API leaves with its object.
 fn is_listed(pod: &Pod) -> bool {
-    let source = pod.metadata.annotations.get(CONFIG_SOURCE_ANNOTATION).map(String::as_str);
-    pod.metadata.deletion_timestamp.is_none() || source == Some(PodSource::Api.as_str())
+    pod.metadata.deletion_timestamp.is_none() || is_from_api(pod)
 }
 
 pub(in crate::serve) const HEALTH_CHECKS: [&str; 4] = ["ping", "log", "syncloop", "device-plugin"];
@@ -447,6 +447,7 @@ async fn run(
 mod tests {
     use super::*;
     use crate::model::api::decode::decode;
+    use crate::model::provenance::CONFIG_SOURCE_ANNOTATION;
 
     #[test]
     fn a_static_pod_leaves_the_list_with_its_manifest() {

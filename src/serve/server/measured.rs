@@ -17,7 +17,7 @@ use super::route::{Page, Refused, Route};
 use crate::model::api::pod::Pod;
 use crate::model::observed::{ContainerStateKind, ObservedContainer};
 use crate::model::ordered::Ordered as _;
-use crate::model::provenance::CONFIG_SOURCE_ANNOTATION;
+use crate::model::provenance::{CONFIG_SOURCE_ANNOTATION, is_from_api};
 use crate::node::stats::machine::Process;
 use crate::node::stats::pages::{MachineNames, cadvisor, resource};
 use crate::node::stats::{Ask, Measured, wire};
@@ -273,7 +273,7 @@ fn runtime_only(known: &[Pod], containers: &[ObservedContainer]) -> usize {
 }
 
 fn is_static(pod: &Pod) -> bool {
-    pod.metadata.annotations.get(CONFIG_SOURCE_ANNOTATION).is_some_and(|source| source != "api")
+    pod.metadata.annotations.contains_key(CONFIG_SOURCE_ANNOTATION) && !is_from_api(pod)
 }
 
 fn running(text: &mut Text, containers: &[ObservedContainer]) {

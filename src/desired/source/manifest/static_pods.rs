@@ -66,7 +66,7 @@ pub(in crate::desired) fn parse(
                 "the file is empty; write a v1 Pod into it, or delete it if its pods are not wanted"
                     .to_owned()
             }
-            PodSource::Http | PodSource::Api => format!(
+            _ => format!(
                 "zero-length data received from {}; serve a v1 Pod, or a PodList with no items to say none",
                 origin.location
             ),

@@ -32,6 +32,27 @@ pub(super) fn check(pod: &Pod, others: &[&Pod], node: &NodeFacts) -> Result<(), 
     Ok(())
 }
 
+/// What the node lacks to run the pod beside the others: all resources, in the units of upstream's messages.
+#[must_use]
+pub(crate) fn shortage(pod: &Pod, others: &[&Pod], node: &NodeFacts) -> Vec<(String, i64)> {
+    let lacks = |(name, capacity): (&String, &Quantity)| {
+        let wanted = requested(pod, name);
+        let used = others.iter().fold(0_i64, |sum, other| sum.saturating_add(requested(other, name)));
+        let missing = used.saturating_add(wanted).saturating_sub(amount(name, *capacity));
+        (wanted > 0 && missing > 0).then(|| (name.clone(), missing))
+    };
+    node.allocatable.iter().filter_map(lacks).collect()
+}
+
+/// What a pod takes of a resource.
+#[must_use]
+pub(crate) fn requested(pod: &Pod, name: &str) -> i64 {
+    match name {
+        "pods" => 1,
+        name => pod_requests(pod).get(name).map_or(0, |quantity| amount(name, *quantity)),
+    }
+}
+
 /// Why the node as a whole is too small for the pod, in upstream's words for a resize.
 #[must_use]
 pub(crate) fn beyond_node(pod: &Pod, node: &NodeFacts) -> Option<String> {

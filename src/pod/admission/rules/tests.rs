@@ -361,8 +361,11 @@ fn only_what_can_pass_is_waited_for() {
         ("DeviceNotAllowed", false, false),
     ];
     for (reason, of_file, of_api) in cases {
-        let waits = |source| may_wait(&of(source), &Rejection::new(reason, ""));
+        let waits = |source| may_wait(&of(source), &Rejection::new(reason, ""), false);
         assert_eq!((waits("file"), waits("http"), waits("api")), (of_file, of_file, of_api), "{reason}");
+        assert!(!waits("cluster"), "{reason}: a controller replaces it");
+        let had_place = may_wait(&of("cluster"), &Rejection::new(reason, ""), true);
+        assert_eq!(had_place, of_file, "{reason}: it ran before a restart");
     }
 }
 

@@ -3,20 +3,29 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout_at};
+
 use super::{Next, Worker};
 use crate::model::api::pod::{Pod, PodStatus};
+use crate::model::disruption::{PREEMPTED, PREEMPTING};
 use crate::model::observed::ObservedPod;
 use crate::pod::admission::rules::{
-    Rejection, keep_transition, may_wait, needs_runtime_features, rejected_status,
+    Rejection, keep_transition, may_wait, needs_runtime_features, rejected_status, was_admitted,
 };
+use crate::pod::inbox::Eviction;
 use crate::pod::lifecycle::PodWorkerEvent;
 use crate::pod::plan::{PodPlan, resize};
 use crate::pod::scheduling::{gated_status, is_gated};
+use crate::pod::workers::PodPressure as _;
 use crate::runtime::Runtime;
 
 /// Pause before a plugin is asked again for a waiting pod's devices. No plugin reports when they become
 /// available.
 const ALLOCATE_AGAIN_AFTER: Duration = Duration::from_secs(10);
+/// Upstream: for killing a pod, and for cleaning up after it.
+const SHORTEST_KILL: Duration = Duration::from_secs(10);
+const LONGEST_CLEAN_UP: Duration = Duration::from_secs(30);
 
 impl<R: Runtime> Worker<R> {
     /// A running pod keeps its place; any other pod needs one. `Some` when it must wait for room or for its
@@ -24,7 +33,9 @@ impl<R: Runtime> Worker<R> {
     pub(super) async fn wait_for_admission(&mut self, observed: &ObservedPod) -> Option<Next> {
         let shared = Rc::clone(&self.shared);
         let admission = &shared.deps.admission;
-        self.resizing.learn(observed, shared.deps.statuses.last(&self.uid).as_ref());
+        let last = shared.deps.statuses.last(&self.uid);
+        self.had_place |= last.as_ref().is_some_and(was_admitted);
+        self.resizing.learn(observed, last.as_ref());
         if observed.ready_sandbox().is_some() || observed.live_containers().next().is_some() {
             shared.wake(self.resizing.allocate(&self.pod, observed, admission));
             return None;
@@ -44,6 +55,7 @@ impl<R: Runtime> Worker<R> {
             }
         }
         self.resizing.allocate_all();
+        self.preempt().await;
         let (verdict, news) = admission.admit(&self.pod);
         shared.wake(news);
         if let Err(rejection) = verdict {
@@ -61,7 +73,7 @@ impl<R: Runtime> Worker<R> {
     async fn reject(&mut self, observed: &ObservedPod, rejection: &Rejection, again: Next) -> Next {
         let shared = Rc::clone(&self.shared);
         let status = self.status(observed, &PodPlan::default());
-        let waits = may_wait(&self.pod, rejection);
+        let waits = may_wait(&self.pod, rejection, self.had_place);
         let mut status = rejected_status(status, !observed.containers.is_empty(), rejection, waits);
         let last = shared.deps.statuses.last(&self.uid);
         status.start_time = last.as_ref().and_then(|last| last.start_time).or(status.start_time);
@@ -72,6 +84,26 @@ impl<R: Runtime> Worker<R> {
         }
         self.on_event(PodWorkerEvent::PodTerminal).await;
         Next::Now
+    }
+
+    /// Ends other pods when a critical pod of the cluster has no room, and waits until their resources are free.
+    async fn preempt(&self) {
+        let mut ending = Vec::new();
+        for victim in self.shared.deps.admission.victims(&self.pod) {
+            let (done, ended) = oneshot::channel();
+            let grace_seconds = victim.termination_grace_period_seconds();
+            log::info!(pod:% = victim.pod_ref(), requestingPod:% = self.pod.pod_ref(); "Preempting pod to free up \
+                 resources");
+            let message = PREEMPTED.to_owned();
+            let eviction = Eviction { is_shutdown: false, reason: PREEMPTING, message, grace_seconds, done };
+            self.shared.evict(&victim.metadata.uid, eviction);
+            let grace = Duration::from_secs(u64::try_from(grace_seconds).unwrap_or_default());
+            ending.push((ended, Instant::now() + SHORTEST_KILL.max(grace * 3 / 2) + LONGEST_CLEAN_UP));
+        }
+        for (ended, until) in ending {
+            // Dropped or late: admission says whether there is room.
+            let _ = timeout_at(until, ended).await;
+        }
     }
 
     /// Records the events of a resize, once per step.

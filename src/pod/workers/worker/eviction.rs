@@ -1,9 +1,10 @@
 //! Evictions and shutdowns, from the worker's side.
 
 use super::Worker;
-use crate::model::api::pod::PodCondition;
+use crate::model::api::pod::{PodCondition, PodStatus};
 use crate::model::containers::is_terminal;
-use crate::model::disruption::{EVICTED, IMMEDIATELY, TERMINATED, is_shutdown_status};
+use crate::model::disruption::{EVICTED, IMMEDIATELY, PREEMPTING, disruption_message, is_shutdown_status};
+use crate::model::provenance::is_of_cluster;
 use crate::pod::inbox::Eviction;
 use crate::pod::lifecycle::{PodWorkerEvent, PodWorkerState};
 use crate::pod::status::rules::DISRUPTION_TARGET;
@@ -19,15 +20,15 @@ impl<R: Runtime> Worker<R> {
         if !matches!(self.state, PodWorkerState::Syncing | PodWorkerState::WaitingForName) {
             return;
         }
-        let Eviction { message, grace_seconds, done, .. } = eviction;
-        if !self.show_disruption(EVICTED, &message) {
+        let Eviction { reason, message, grace_seconds, done, .. } = eviction;
+        if !self.show_disruption(reason, &message) {
             return;
         }
         let shared = std::rc::Rc::clone(&self.shared);
         if let Err(error) = shared.deps.store.flush().await {
             log::warn!(pod:% = self.pod.pod_ref(), err:% = error; "Failed to store pod eviction");
         }
-        shared.deps.executor.report_eviction(&self.pod, &message);
+        shared.deps.executor.report_eviction(&self.pod, reason, &message);
         self.evicted = Some(done);
         self.on_event(PodWorkerEvent::Evicted { grace_seconds }).await;
     }
@@ -35,12 +36,12 @@ impl<R: Runtime> Worker<R> {
     /// Ends the pod for a shutdown of the machine, or earlier than it would end anyway. Nothing of that is
     /// stored: after the boot the state is as after a power cut.
     async fn end_for_shutdown(&mut self, eviction: Eviction) {
-        let Eviction { message, grace_seconds, done, .. } = eviction;
+        let Eviction { reason, message, grace_seconds, done, .. } = eviction;
         let is_kept = matches!(self.state, PodWorkerState::Syncing | PodWorkerState::WaitingForName);
         if !is_kept && !matches!(self.state, PodWorkerState::Terminating { .. }) {
             return;
         }
-        if is_kept && !self.show_disruption(TERMINATED, &message) {
+        if is_kept && !self.show_disruption(reason, &message) {
             return;
         }
         self.ending = Some(done);
@@ -87,7 +88,7 @@ impl<R: Runtime> Worker<R> {
             observed_generation: self.pod.metadata.generation,
             last_transition_time: Some(self.shared.deps.clock.now()),
             reason: "TerminationByKubelet".to_owned(),
-            message: message.to_owned(),
+            message: disruption_message(reason, message).to_owned(),
             ..PodCondition::default()
         };
         status.conditions.insert(0, condition);
@@ -95,13 +96,28 @@ impl<R: Runtime> Worker<R> {
         true
     }
 
-    /// The pod ended under an earlier agent and the runtime may have lost its records since: it is not run
-    /// again.
+    /// The pod ended under an earlier agent and the runtime may have lost its records since, or the cluster calls it
+    /// ended: it is not run again.
     pub(super) fn has_ended_before(&self) -> Option<PodWorkerEvent> {
-        let last = self.shared.deps.statuses.last(&self.uid).filter(is_terminal)?;
+        let last = self.shared.deps.statuses.last(&self.uid);
+        let last = last.filter(is_terminal).or_else(|| self.take_end_of_cluster())?;
         Some(match last.reason.as_str() {
-            EVICTED => PodWorkerEvent::Evicted { grace_seconds: IMMEDIATELY },
+            EVICTED | PREEMPTING => PodWorkerEvent::Evicted { grace_seconds: IMMEDIATELY },
             _ => PodWorkerEvent::PodTerminal,
         })
+    }
+
+    /// The cluster calls the pod ended, and the records of this node do not say so: an end is never taken back.
+    fn take_end_of_cluster(&self) -> Option<PodStatus> {
+        let end = &self.pod.status;
+        if !is_of_cluster(&self.pod) || !is_terminal(end) {
+            return None;
+        }
+        let mut status = self.shared.deps.statuses.last(&self.uid).unwrap_or_else(|| end.clone());
+        status.phase.clone_from(&end.phase);
+        status.reason.clone_from(&end.reason);
+        status.message.clone_from(&end.message);
+        self.shared.deps.statuses.set(&self.pod, status.clone());
+        Some(status)
     }
 }

@@ -16,7 +16,7 @@ use crate::desired::pod_config::edit::ApiChange;
 use crate::model::api::decode::decode;
 use crate::model::api::pod::{Pod, PodStatus};
 use crate::model::api::schema::check::{Misfit, Unknown};
-use crate::model::provenance::is_from_api;
+use crate::model::provenance::{is_from_api, is_of_cluster};
 use crate::pod::status::rules::add_client_conditions;
 use crate::serve::localapi::patch::fields::misplaced;
 use crate::serve::localapi::patch::managed::{self, ManagerEntry, after_update};
@@ -63,6 +63,9 @@ fn find_terminating(task: &Task) -> Result<Option<StoredObject>, Failure> {
         return Ok(None);
     }
     let Some(pod) = task.api.node.pod(task.namespace(), task.name(), None) else { return Ok(None) };
+    if is_of_cluster(&pod) {
+        return Err(task.refused(task.name(), "the pod is the cluster's, which is deleting it"));
+    }
     if !is_from_api(&pod) {
         let why =
             "the object's manifest on this node was removed or changed, and the object is being deleted";
