@@ -215,8 +215,8 @@ fn check_signature(
         };
         for claim in claims {
             let checked = claim.and_then(|claim| {
-                let mut nobody = |_: u64, _: LayerState| {};
-                let mut reader = BlobReader::new(session, &claim.payload, &mut nobody);
+                let mut unseen = |_: u64, _: LayerState| {};
+                let mut reader = BlobReader::new(session, &claim.payload, &mut unseen);
                 match reader.read_document(signature::MAX_PAYLOAD_BYTES) {
                     Ok(payload) => signature::check(&claim, &payload, keys, digests),
                     Err(error) => {
@@ -372,8 +372,8 @@ fn find_image(
 }
 
 fn fetch_config(session: &mut Session, config: &Descriptor) -> Result<Vec<u8>, PullError> {
-    let mut nobody = |_: u64, _: LayerState| {};
-    let mut reader = BlobReader::new(session, config, &mut nobody);
+    let mut unseen = |_: u64, _: LayerState| {};
+    let mut reader = BlobReader::new(session, config, &mut unseen);
     reader.read_document(MAX_CONFIG_BYTES)
 }
 
