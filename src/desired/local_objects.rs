@@ -182,11 +182,19 @@ impl ObjectSets {
         self.winners().into_iter().map(shared).into_map()
     }
 
+    /// The objects of the cluster: those of this node with the same keys are other ones.
+    #[must_use]
+    pub(crate) fn of_cluster(&self) -> BTreeMap<ObjectKey, Rc<LocalObject>> {
+        let objects = self.sources.get(&PodSource::Cluster).into_iter().flatten();
+        objects.map(|(key, object)| (key.clone(), Rc::clone(&object.object))).into_map()
+    }
+
     /// The same with their origins.
     #[must_use]
     pub(crate) fn winners(&self) -> BTreeMap<&ObjectKey, &SourceObject> {
         let mut winners = BTreeMap::new();
-        for (key, object) in self.sources.values().flatten() {
+        let of_node = self.sources.iter().filter(|(source, _)| **source != PodSource::Cluster);
+        for (key, object) in of_node.flat_map(|(_, objects)| objects) {
             winners.entry(key).or_insert(object);
         }
         winners

@@ -49,6 +49,8 @@ pub struct PodConfig {
     object_sets: ObjectSets,
     /// The effective objects, shared with all readers.
     objects: Rc<LocalObjects>,
+    /// Those of the cluster, shared likewise.
+    cluster_objects: Option<Rc<LocalObjects>>,
     registered: Vec<PodSource>,
     views: BTreeMap<PodSource, SourceView>,
     /// Sources whose newest set is not yet on disk, with what to write besides the pods.
@@ -95,6 +97,7 @@ impl PodConfig {
             desired,
             object_sets,
             objects,
+            cluster_objects: None,
             views: registered
                 .iter()
                 .filter(|source| **source != PodSource::Api)
@@ -115,6 +118,22 @@ impl PodConfig {
             config.count(source);
         }
         config
+    }
+
+    /// From now on `objects` contains those of the cluster, as `new` says of the node's.
+    #[must_use]
+    pub(crate) fn with_cluster_objects(self, objects: Rc<LocalObjects>) -> Self {
+        let config = Self { cluster_objects: Some(objects), ..self };
+        config.publish_objects();
+        config
+    }
+
+    /// Shows the effective objects to all readers.
+    fn publish_objects(&self) {
+        self.objects.replace(self.object_sets.effective());
+        if let Some(objects) = &self.cluster_objects {
+            objects.replace(self.object_sets.of_cluster());
+        }
     }
 
     /// Restores the API's state other than pods and objects.
@@ -185,7 +204,7 @@ impl PodConfig {
             self.write(source, None).await;
             self.desired.sources.remove(&source);
         }
-        self.objects.replace(self.object_sets.effective());
+        self.publish_objects();
         changes
     }
 
@@ -219,7 +238,7 @@ impl PodConfig {
         let problems = self.with_rollback_problem(update.source, problems);
         if answering {
             self.write(update.source, update.validator).await;
-            self.objects.replace(self.object_sets.effective());
+            self.publish_objects();
         }
         self.publish_problems(update.source, problems).await;
         let view = self.views.entry(update.source).or_default();

@@ -3,23 +3,49 @@
 //! Owns their types, the lookup interface and the objects in memory.
 
 mod local;
+mod node_objects;
 pub mod wire;
 
 pub use local::{LocalObjects, VersionedObject};
+pub(crate) use node_objects::{ClusterFacts, NodeObjects};
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::rc::Rc;
+
+use serde_json::Value;
 
 use crate::model::api::managed_fields::ManagedFields;
 use crate::model::api::pod::{ResourceList, StringMap, Toleration};
 use crate::model::api::quantity::Quantity;
-use crate::model::types::Timestamp;
+use crate::model::types::{PodRef, Timestamp};
 
 /// Who defines an object: this node (its manifests and its own API) or the cluster. Equal names are two objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Realm {
     Node,
     Cluster,
+}
+
+/// Why an object is not there: upstream's messages differ.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Absence {
+    NotFound,
+    /// The server has not answered yet.
+    NotSynced,
+    /// The server, or this node, refuses it; the message for the pod.
+    Refused(String),
+}
+
+/// A token of a service account, bound to a pod.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TokenRequest {
+    pub namespace: String,
+    pub account: String,
+    pub pod: PodRef,
+    /// Empty: the API server's own.
+    pub audience: String,
+    pub seconds: i64,
 }
 
 /// Keys and values of a ConfigMap or Secret.
@@ -277,4 +303,31 @@ pub trait ObjectLookup {
     /// Changes whenever any object changes; a caller that rendered an object renders it again when the number
     /// differs.
     fn generation(&self) -> u64;
+    /// The objects that pods of this realm may refer to.
+    fn of(&self, realm: Realm) -> &dyn ObjectLookup;
+    /// Why a look-up found nothing.
+    fn absence(&self, _key: &ObjectKey) -> Absence {
+        Absence::NotFound
+    }
+    /// The current token of a service account.
+    ///
+    /// # Errors
+    /// There is none to give.
+    fn token(&self, _request: &TokenRequest) -> Result<Rc<str>, Absence> {
+        Err(Absence::NotFound)
+    }
+    /// The certificates of a `clusterTrustBundle` projection, as PEM.
+    ///
+    /// # Errors
+    /// It is not there, or not read yet.
+    fn trust_bundle(&self, _source: &Value) -> Result<Vec<u8>, Absence> {
+        Err(Absence::NotFound)
+    }
+    /// The variables that Services give to containers of this namespace; `links` is `enableServiceLinks`.
+    ///
+    /// # Errors
+    /// The Services have never been read.
+    fn service_variables(&self, _namespace: &str, _links: bool) -> Result<Vec<(String, String)>, Absence> {
+        Ok(Vec::new())
+    }
 }

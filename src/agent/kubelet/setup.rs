@@ -30,7 +30,7 @@ use crate::desired::rollout::RolloutConfig;
 use crate::desired::source::Accept;
 use crate::desired::source::file::{FileConfig, FileSource};
 use crate::desired::source::url::UrlSource;
-use crate::model::objects::{LocalObjects, VOLUMES_DIR};
+use crate::model::objects::{LocalObjects, NodeObjects, VOLUMES_DIR};
 use crate::model::revisions::Revisions;
 use crate::model::source::SourceUpdate;
 use crate::model::types::PodSource;
@@ -331,6 +331,8 @@ struct AgentParts<R> {
     store: StoreHandle,
     loaded: Loaded,
     objects: Rc<LocalObjects>,
+    cluster_objects: Rc<LocalObjects>,
+    lookup: Rc<NodeObjects>,
     revisions: Revisions,
     events: EventRecorder,
     statuses: Rc<StatusManager>,
@@ -356,10 +358,12 @@ impl<R: Runtime> AgentParts<R> {
         make_dir(root, 0o750)?;
         let revisions = Revisions::since(clock.now());
         let objects = Rc::new(LocalObjects::new(root.join(VOLUMES_DIR), revisions.clone()));
+        let cluster_objects = Rc::new(LocalObjects::new(PathBuf::new(), revisions.clone()));
+        let lookup = Rc::new(NodeObjects::new(Rc::clone(&objects), Rc::clone(&cluster_objects), None));
         let executor = {
             let (ids, pods) = (resolved.kubelet.user_namespaces_ids_per_pod, resolved.kubelet.max_pods);
             let user_ids = resources::user_ids(ids, pods).await.map_err(SetupError::UserNamespaces)?;
-            configs::executor(resolved, user_ids, &objects).map_err(SetupError::Reservations)?
+            configs::executor(resolved, user_ids, &lookup).map_err(SetupError::Reservations)?
         };
         share_mounts_below(root).await;
         make_dir(&executor.pod_logs_dir, 0o750)?;
@@ -407,6 +411,8 @@ impl<R: Runtime> AgentParts<R> {
             store,
             loaded,
             objects,
+            cluster_objects,
+            lookup,
             events,
             statuses,
             clock,
@@ -501,7 +507,7 @@ impl<R: Runtime> AgentParts<R> {
     }
 
     fn stats(&self, resolved: &Resolved) -> Rc<Stats> {
-        Stats::new(configs::stats(resolved), Rc::<LocalObjects>::clone(&self.objects), self.clock.clone())
+        Stats::new(configs::stats(resolved), Rc::<NodeObjects>::clone(&self.lookup), self.clock.clone())
     }
 
     fn kubelet(
@@ -552,6 +558,7 @@ impl<R: Runtime> AgentParts<R> {
                 self.events.clone(),
                 self.clock.clone(),
             )
+            .with_cluster_objects(Rc::clone(&self.cluster_objects))
             .with_notes(&loaded.meta)
             .with_rollout(self.rollout.take(), loaded.rollouts),
             workers: PodWorkers::new(deps, loaded.container_state),

@@ -6,10 +6,9 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::cluster::tokens::rules::TokenRequest;
 use crate::model::api::pod::{Container, Pod, Volume, VolumeProjection};
 use crate::model::containers::all_with_ephemeral;
-use crate::model::objects::{ObjectKey, ObjectKind};
+use crate::model::objects::{ObjectKey, ObjectKind, TokenRequest};
 
 /// The API server's default for a projection that sets no time; admission has always filled it in.
 const TOKEN_SECONDS: i64 = 3600;

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::model::types::{PodRef, Timestamp};
+use crate::model::objects::TokenRequest;
+use crate::model::types::Timestamp;
 
 /// As upstream: older ones are renewed whatever their time is.
 const LONGEST_USE: Duration = Duration::from_secs(24 * 3600);
@@ -15,17 +16,6 @@ const LONGEST_USE: Duration = Duration::from_secs(24 * 3600);
 const JITTER: Duration = Duration::from_secs(10);
 /// Flash wears out: the newest token of a pod is written at most this often.
 const WRITE_EVERY: Duration = Duration::from_secs(24 * 3600);
-
-/// A token of a service account, bound to a pod.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct TokenRequest {
-    pub namespace: String,
-    pub account: String,
-    pub pod: PodRef,
-    /// Empty: the API server's own.
-    pub audience: String,
-    pub seconds: i64,
-}
 
 /// Deliberately without `Debug`: it is a secret.
 #[derive(Clone, PartialEq, Eq)]

@@ -179,7 +179,7 @@ impl PodConfig {
         written.map_err(|error| refused_by_disk(&error))?;
         self.desired = merged.desired;
         self.object_sets = object_sets;
-        self.objects.replace(self.object_sets.effective());
+        self.publish_objects();
         let mut problems = self.note_findings(source, merged.findings, now);
         problems.retain(|problem| problem.origin == API_ORIGIN);
         self.publish_problems(source, problems).await;

@@ -142,7 +142,7 @@ impl PodConfig {
         // Without a validator: after a restart the source has to send its answer again, since that is not
         // what runs.
         self.write(source, None).await;
-        self.objects.replace(self.object_sets.effective());
+        self.publish_objects();
         let before = self.views.get(&source).map(|view| view.problems.clone()).unwrap_or_default();
         self.publish_problems(source, self.with_rollback_problem(source, before)).await;
         self.count(source);

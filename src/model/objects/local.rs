@@ -14,7 +14,7 @@ use crate::model::revisions::Revisions;
 
 use super::{
     ClaimedSource, ClaimedVolume, ConfigMapData, LocalObject, ObjectContent, ObjectData, ObjectKey,
-    ObjectKind, ObjectLookup, RuntimeClassSpec, wire,
+    ObjectKind, ObjectLookup, Realm, RuntimeClassSpec, wire,
 };
 
 #[derive(Clone, Debug)]
@@ -111,6 +111,10 @@ impl ObjectLookup for LocalObjects {
 
     fn generation(&self) -> u64 {
         self.generation.get()
+    }
+
+    fn of(&self, _realm: Realm) -> &dyn ObjectLookup {
+        self
     }
 }
 

@@ -41,6 +41,10 @@ impl ObjectLookup for NoObjects {
     fn generation(&self) -> u64 {
         0
     }
+
+    fn of(&self, _: crate::model::objects::Realm) -> &dyn ObjectLookup {
+        self
+    }
 }
 
 /// A machine in a directory: cgroups of version 2, procfs, a kubelet's directories.

@@ -24,6 +24,10 @@ impl ObjectLookup for Objects {
     fn generation(&self) -> u64 {
         0
     }
+
+    fn of(&self, _: crate::model::objects::Realm) -> &dyn ObjectLookup {
+        self
+    }
 }
 
 fn environment(container: &Value) -> Result<Vec<(String, String)>, EnvError> {

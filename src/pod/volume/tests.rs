@@ -47,6 +47,10 @@ impl ObjectLookup for Claims {
     fn generation(&self) -> u64 {
         0
     }
+
+    fn of(&self, _: crate::model::objects::Realm) -> &dyn ObjectLookup {
+        self
+    }
 }
 
 struct VolumeNode {

@@ -25,7 +25,7 @@ use crate::model::api::pod::ResourceList;
 use crate::model::api::quantity::Quantity;
 use crate::model::back_off::BackOffLimits;
 use crate::model::duration::GoDuration;
-use crate::model::objects::LocalObjects;
+use crate::model::objects::NodeObjects;
 use crate::model::ordered::Ordered as _;
 use crate::model::runtime_config::CgroupDriver;
 use crate::model::source::SourceSet;
@@ -168,7 +168,7 @@ fn amounts(texts: &BTreeMap<String, String>) -> ResourceList {
 pub(super) fn executor(
     resolved: &Resolved,
     user_ids: NodeIds,
-    objects: &Rc<LocalObjects>,
+    objects: &Rc<NodeObjects>,
 ) -> Result<ExecutorConfig, String> {
     let kubelet = &resolved.kubelet;
     let root = &resolved.flags.root_dir;
@@ -194,7 +194,7 @@ pub(super) fn executor(
         cluster_domain: kubelet.cluster_domain.clone(),
         resolv_conf: file(&kubelet.resolv_conf),
         user_ids,
-        objects: Rc::<LocalObjects>::clone(objects),
+        objects: Rc::<NodeObjects>::clone(objects),
         devices: plugins::manager(root),
         // Otherwise the runtime reads the specifications.
         cdi_directories: if is_embedded { cdi::DIRECTORIES.map(PathBuf::from).to_vec() } else { Vec::new() },

@@ -1,4 +1,5 @@
 use super::*;
+use crate::model::types::PodRef;
 
 const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
 
