@@ -9,6 +9,7 @@
 //! Assumptions: handles stay on the agent's one thread; the shell spawns `write_behind` once and calls
 //! `shutdown` last.
 
+mod cluster;
 mod db;
 mod decode;
 mod error;
@@ -33,6 +34,8 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc, oneshot};
 
+pub(crate) use cluster::TOKEN;
+pub use cluster::{ClusterKey, ClusterRow};
 pub use db::{Commit, MAX_EVENT_AGE, MAX_EVENTS};
 pub(crate) use error::StoreError;
 pub use open::{DamagedFile, OpenReport};
@@ -296,6 +299,20 @@ impl StoreHandle {
     ) -> Result<(), StoreError> {
         let problems = problems.to_vec();
         self.write("source problems", move |db| db.put_problems(source, &problems)).await
+    }
+
+    /// Stores, durably, rows of the cluster, and removes others. Rows that are as they were are not written.
+    pub(crate) async fn put_cluster(
+        &self,
+        rows: Vec<ClusterRow>,
+        gone: Vec<ClusterKey>,
+    ) -> Result<(), StoreError> {
+        self.write("cluster", move |db| db.put_cluster(&rows, &gone)).await
+    }
+
+    /// Removes all rows of the cluster.
+    pub(crate) async fn forget_cluster(&self) -> Result<(), StoreError> {
+        self.write("cluster", Db::forget_cluster).await
     }
 
     /// Stores a small fact (keys in [`meta`]); `None` deletes it.

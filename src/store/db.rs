@@ -15,12 +15,14 @@ use std::path::Path;
 
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
+use super::cluster::{ClusterKey, ClusterRow, forget_cluster, put_cluster};
 use super::error::{Doing, StoreError};
 use super::load::{PodRow, RawLoaded, problems_of, read_all, read_events};
 use super::objects::{ObjectRow, has_sealed, put_objects, seal_rows};
 use super::records::{StoredContainerState, StoredEvent};
 use super::rollout::{RolloutRow, put_rollout};
 use super::rows::{collect, execute};
+use super::schema::mark_joined;
 use super::seal::StoreKey;
 use crate::model::source::SourceProblem;
 use crate::model::types::{PodSource, Timestamp};
@@ -219,6 +221,9 @@ impl Db {
         let key = self.key.clone();
         self.write(Durability::Full, action, |transaction| {
             let mut commit = Commit { written: put_source(transaction, source, validator)?, removed: 0 };
+            if source == PodSource::Cluster {
+                mark_joined(transaction)?;
+            }
             commit.written += put_objects(transaction, &key, source, objects)?;
             if let RolloutChange::To(row) = rollout {
                 commit.written += put_rollout(transaction, &key, source, row.as_ref())?;
@@ -257,6 +262,18 @@ impl Db {
         self.write(Durability::Full, "store a trial", |transaction| {
             put_rollout(transaction, &key, source, row).map(drop)
         })
+    }
+
+    /// Writes and removes rows of the cluster; the ones that are as they were are not written.
+    pub(crate) fn put_cluster(&mut self, rows: &[ClusterRow], gone: &[ClusterKey]) -> Result<(), StoreError> {
+        let key = self.key.clone();
+        self.write(Durability::Full, "store what the cluster has shown", |transaction| {
+            put_cluster(transaction, &key, rows, gone).map(drop)
+        })
+    }
+
+    pub(crate) fn forget_cluster(&mut self) -> Result<(), StoreError> {
+        self.write(Durability::Full, "forget the cluster", |transaction| forget_cluster(transaction))
     }
 
     /// Updates a terminating pod only: a pod that a source wants again starts over.

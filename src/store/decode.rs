@@ -106,6 +106,7 @@ pub(super) fn loaded(raw: RawLoaded) -> Loaded {
             None => unreadable.push(unknown_source("problem", name)),
         }
     }
+    loaded.cluster = raw.cluster;
     loaded.meta = raw.meta.into_iter().into_map();
     loaded.unreadable = unreadable;
     loaded.dropped = pods.dropped;

@@ -4,6 +4,7 @@
 
 use rusqlite::Connection;
 
+use super::cluster::{ClusterRow, read_cluster};
 use super::error::{Doing, StoreError};
 use super::objects::{RawObject, read_objects};
 use super::records::{EventKey, EventType, StoredEvent};
@@ -33,6 +34,7 @@ pub(crate) struct RawLoaded {
     pub statuses: Vec<(String, String)>,
     pub problems: Vec<(String, SourceProblem)>,
     pub meta: Vec<(String, String)>,
+    pub cluster: Vec<ClusterRow>,
     pub unreadable: Vec<UnreadableRow>,
 }
 
@@ -85,6 +87,7 @@ pub(crate) fn read_all(connection: &mut Connection, key: &StoreKey) -> Result<Ra
         statuses,
         problems: problems_of(&snapshot, None, &mut bad)?,
         meta,
+        cluster: read_cluster(&snapshot, key, &mut bad)?,
         unreadable: bad,
     })
 }

@@ -193,7 +193,7 @@ pub(super) fn read_objects(
 }
 
 /// Where sealed bytes are, Secrets' values and rollouts: the statements that list, write and remove them.
-const SEALED: [[&str; 3]; 2] = [
+const SEALED: [[&str; 3]; 3] = [
     [
         "SELECT rowid, source, namespace, name, key, key_id, value FROM secret_value
          WHERE key_id IN (?1, ?2) OR typeof(key_id) <> 'text'",
@@ -205,6 +205,12 @@ const SEALED: [[&str; 3]; 2] = [
          WHERE key_id IN (?1, ?2) OR typeof(key_id) <> 'text'",
         "UPDATE trial SET key_id = ?2, record = ?3 WHERE rowid = ?1",
         "DELETE FROM trial WHERE rowid = ?1",
+    ],
+    [
+        "SELECT rowid, 'cluster', namespace, name, kind, key_id, value FROM cluster_object
+         WHERE kind = 'Token' AND (key_id IN (?1, ?2) OR typeof(key_id) <> 'text')",
+        "UPDATE cluster_object SET key_id = ?2, value = ?3 WHERE rowid = ?1",
+        "DELETE FROM cluster_object WHERE rowid = ?1",
     ],
 ];
 
@@ -237,7 +243,8 @@ pub(super) fn seal_rows(transaction: &Transaction<'_>, key: &StoreKey) -> Result
 
 /// Whether a value is sealed, with one of `ids` if there are any.
 pub(super) fn has_sealed(connection: &Connection, ids: Option<[&str; 2]>) -> Result<bool, StoreError> {
-    let key_ids = "SELECT key_id FROM secret_value UNION SELECT key_id FROM trial";
+    let key_ids = "SELECT key_id FROM secret_value UNION SELECT key_id FROM trial
+        UNION SELECT key_id FROM cluster_object";
     let found: Vec<String> = collect(connection, key_ids, [], |row| row.get(0))?;
     Ok(found.iter().any(|id| id != PLAIN && ids.is_none_or(|ids| ids.contains(&id.as_str()))))
 }

@@ -8,6 +8,7 @@ use crate::model::api::pod::{Pod, PodStatus};
 use crate::model::back_off::BackOff;
 use crate::model::source::{SourceObject, SourcePod, SourceProblem};
 use crate::model::types::{ContainerName, PodSource, PodUid, Timestamp};
+use crate::store::cluster::ClusterRow;
 use crate::store::rollout::RolloutPhase;
 use crate::store::rows::UnreadableRow;
 
@@ -27,6 +28,8 @@ pub struct Loaded {
     pub problems: BTreeMap<PodSource, Vec<SourceProblem>>,
     /// Small facts by key, see [`meta`].
     pub meta: BTreeMap<String, String>,
+    /// What the cluster has shown beside pods and objects.
+    pub cluster: Vec<ClusterRow>,
     /// Rows that could not be read back. They were skipped.
     pub unreadable: Vec<UnreadableRow>,
     /// Values in pods that their fields cannot hold. The pods are included without them.

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use rusqlite::Connection;
+use rusqlite::{Connection, Transaction};
 
 use super::error::{Doing, StoreError};
 
@@ -104,6 +104,18 @@ pub(crate) const MIGRATIONS: &[&str] = &[
         key_id TEXT NOT NULL,
         record BLOB NOT NULL
     );
+",
+    "
+    -- key_id as of secret_value, empty for all kinds but tokens.
+    CREATE TABLE cluster_object (
+        kind TEXT NOT NULL,
+        namespace TEXT NOT NULL,
+        name TEXT NOT NULL,
+        uid TEXT NOT NULL,
+        key_id TEXT NOT NULL,
+        value BLOB NOT NULL,
+        PRIMARY KEY (kind, namespace, name)
+    );
 "];
 
 /// One statement per table that names every column in use: preparing it proves that the file has this schema.
@@ -119,12 +131,32 @@ const SHAPE: &[&str] = &[
     "SELECT source, kind, namespace, name, origin, json FROM object",
     "SELECT source, namespace, name, key, key_id, value FROM secret_value",
     "SELECT source, parts_left, key_id, record FROM trial",
+    "SELECT kind, namespace, name, uid, key_id, value FROM cluster_object",
 ];
 
 /// The oldest version whose programs can read what this one writes: `PRAGMA application_id`, where that is
 /// not 0, holds the same for any file. A migration that only adds tables need not raise it; one that changes
 /// an existing table must. `agent upgrade` refuses a program that leaves no way back.
 pub(crate) const READABLE_BY: i64 = 3;
+
+/// The same for a file with a set of the source `cluster`, which earlier programs would leave out: its pods would end.
+const CLUSTER_READABLE_BY: i64 = 4;
+
+/// Marks a file that has a set of the source `cluster`.
+pub(super) fn mark_joined(transaction: &Transaction<'_>) -> Result<(), StoreError> {
+    if readable_by(transaction)? < CLUSTER_READABLE_BY {
+        transaction
+            .execute_batch(&format!("PRAGMA application_id = {CLUSTER_READABLE_BY}"))
+            .doing("write the store's compatibility version")?;
+    }
+    Ok(())
+}
+
+fn readable_by(connection: &Connection) -> Result<i64, StoreError> {
+    connection
+        .query_row("PRAGMA application_id", [], |row| row.get(0))
+        .doing("read the store's compatibility version")
+}
 
 pub(crate) fn newest_version() -> i64 {
     i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX)
@@ -138,9 +170,7 @@ pub(crate) fn version(connection: &Connection) -> Result<i64, StoreError> {
 /// Whether this program can read a file: a newer file states it.
 pub(crate) fn check(connection: &Connection, path: &Path) -> Result<i64, StoreError> {
     let (found, known) = (version(connection)?, newest_version());
-    let readable_by: i64 = connection
-        .query_row("PRAGMA application_id", [], |row| row.get(0))
-        .doing("read the store's compatibility version")?;
+    let readable_by = readable_by(connection)?;
     if found > known && !(1..=known).contains(&readable_by) {
         return Err(StoreError::TooNew { path: path.to_owned(), found, known });
     }
@@ -157,9 +187,10 @@ pub(crate) fn migrate(connection: &mut Connection) -> Result<(), StoreError> {
     for statement in &MIGRATIONS[found..] {
         transaction.execute_batch(statement).doing("migrate the store")?;
     }
+    let readable_by = readable_by(&transaction)?.max(READABLE_BY);
     transaction
         .execute_batch(&format!(
-            "PRAGMA application_id = {READABLE_BY}; PRAGMA user_version = {}",
+            "PRAGMA application_id = {readable_by}; PRAGMA user_version = {}",
             newest_version()
         ))
         .doing("write the schema version")?;
