@@ -11,6 +11,7 @@ mod open_store;
 mod cgroup_root;
 mod cluster;
 pub mod embedded;
+mod joined;
 mod plugins;
 pub mod previous_runtimes;
 pub mod report;

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use self::exec_plugin::ExecCredential;
 use self::files::{Contents, Stamp};
-use crate::cluster::kubeconfig::{Kubeconfig, KubeconfigError};
+use crate::cluster::kubeconfig::{Kubeconfig, KubeconfigError, PemSource};
 use crate::codec::base64;
 use crate::codec::yaml::{YamlError, yaml_to_values};
 use crate::platform::clock::Clock;
@@ -83,6 +83,17 @@ impl Credentials {
         let file = path.to_owned();
         let (config, stamp) = rt::blocking("kubeconfig", move || read_kubeconfig(&file)).await?;
         Ok(Self::new(Some(path.to_owned()), config, stamp, clock))
+    }
+
+    /// What a kubeconfig says. Blocks.
+    pub(in crate::cluster) fn read(path: &Path) -> Result<Kubeconfig, CredentialsError> {
+        read_kubeconfig(path).map(|(config, _)| config)
+    }
+
+    /// URL of the server, and whether its certificate is not verified.
+    pub(in crate::cluster) async fn server(&self) -> (String, bool) {
+        let state = self.state.lock().await;
+        (state.config.server.clone(), state.config.skip_verify)
     }
 
     /// Of a kubeconfig that is in no file.
@@ -253,6 +264,14 @@ fn make_login(state: &State) -> Result<Login, String> {
         client: contents.client.clone().or_else(|| exec.and_then(|exec| exec.client.clone())),
         headers,
     })
+}
+
+/// The bytes of a PEM text of a kubeconfig. Blocks.
+pub(in crate::cluster) fn read_pem(source: &PemSource) -> std::io::Result<Vec<u8>> {
+    match source {
+        PemSource::Data(data) => Ok(data.clone()),
+        PemSource::File(path) => files::read(path),
+    }
 }
 
 fn read_kubeconfig(path: &Path) -> Result<(Kubeconfig, Stamp), CredentialsError> {

@@ -220,9 +220,11 @@ impl<R: Runtime> PodWorkers<R> {
     }
 
     /// Sets what the cluster says of the Node: pods that were kept away may be admitted.
-    #[expect(dead_code, reason = "the cluster's Node is watched in the next slice")]
-    pub(crate) fn set_node(&self, labels: StringMap, taints: Vec<Taint>, unschedulable: bool) {
-        self.shared.wake(self.shared.deps.admission.set_node(labels, taints, unschedulable));
+    pub(crate) fn node_setter(&self) -> Rc<dyn Fn(StringMap, Vec<Taint>, bool)> {
+        let shared = Rc::clone(&self.shared);
+        Rc::new(move |labels, taints, unschedulable| {
+            shared.wake(shared.deps.admission.set_node(labels, taints, unschedulable));
+        })
     }
 
     /// Queries the runtime's features, and passes them to `hear`; pods that waited for them are checked

@@ -213,8 +213,8 @@ fields! {
     tls_cipher_suites: Vec<String> = "tlsCipherSuites", "tls-cipher-suites", List, "", A;
     tls_curve_preferences: Vec<i32> = "tlsCurvePreferences", "", IntList, UNSET, 0;
     tls_min_version: String = "tlsMinVersion", "tls-min-version", Text, "", A;
-    rotate_certificates: bool = "rotateCertificates", "rotate-certificates", Bool, "false", 0;
-    server_tls_bootstrap: bool = "serverTLSBootstrap", "rotate-server-certificates", Bool, "false", 0;
+    rotate_certificates: bool = "rotateCertificates", "rotate-certificates", Bool, "false", A;
+    server_tls_bootstrap: bool = "serverTLSBootstrap", "rotate-server-certificates", Bool, "false", A;
     authentication_x509_client_ca_file: String = "authentication.x509.clientCAFile", "client-ca-file", Text, "", A;
     authentication_webhook_enabled: bool =
         "authentication.webhook.enabled", "authentication-token-webhook", Bool, "true", P;
@@ -237,11 +237,11 @@ fields! {
     healthz_bind_address: String = "healthzBindAddress", "healthz-bind-address", Ip, "127.0.0.1", A;
     streaming_connection_idle_timeout: GoDuration =
         "streamingConnectionIdleTimeout", "streaming-connection-idle-timeout", Duration, "4h", A;
-    event_record_qps: i32 = "eventRecordQPS", "event-qps", Int32, "50", P;
-    event_burst: i32 = "eventBurst", "event-burst", Int32, "100", 0;
-    content_type: String = "contentType", "kube-api-content-type", Text, "application/vnd.kubernetes.protobuf", 0;
-    kube_api_qps: i32 = "kubeAPIQPS", "kube-api-qps", Int32, "50", P;
-    kube_api_burst: i32 = "kubeAPIBurst", "kube-api-burst", Int32, "100", 0;
+    event_record_qps: i32 = "eventRecordQPS", "event-qps", Int32, "50", P | A;
+    event_burst: i32 = "eventBurst", "event-burst", Int32, "100", A;
+    content_type: String = "contentType", "kube-api-content-type", Text, "application/vnd.kubernetes.protobuf", A;
+    kube_api_qps: i32 = "kubeAPIQPS", "kube-api-qps", Int32, "50", P | A;
+    kube_api_burst: i32 = "kubeAPIBurst", "kube-api-burst", Int32, "100", A;
     show_hidden_metrics_for_version: String = "showHiddenMetricsForVersion", "", Text, "", 0;
     tracing_endpoint: Option<String> = "tracing.endpoint", "", Text, UNSET, P;
     tracing_sampling_rate_per_million: Option<i32> = "tracing.samplingRatePerMillion", "", Int32, UNSET, P;
@@ -264,13 +264,13 @@ fields! {
     cluster_dns: Vec<String> = "clusterDNS", "cluster-dns", List, "", A;
     resolv_conf: String = "resolvConf", "resolv-conf", Text, "/etc/resolv.conf", P | A;
     node_status_update_frequency: GoDuration =
-        "nodeStatusUpdateFrequency", "node-status-update-frequency", Duration, "10s", 0;
-    node_status_report_frequency: GoDuration = "nodeStatusReportFrequency", "", Duration, "5m", 0;
+        "nodeStatusUpdateFrequency", "node-status-update-frequency", Duration, "10s", A;
+    node_status_report_frequency: GoDuration = "nodeStatusReportFrequency", "", Duration, "5m", A;
     node_lease_duration_seconds: i32 = "nodeLeaseDurationSeconds", "", Int32, "40", A;
     node_status_max_images: i32 = "nodeStatusMaxImages", "node-status-max-images", Int32, "50", P | A;
-    register_node: bool = "registerNode", "register-node", Bool, "true", P;
+    register_node: bool = "registerNode", "register-node", Bool, "true", P | A;
     register_with_taints: Vec<ConfigTaint> = "registerWithTaints", "register-with-taints", Taints, "", A;
-    provider_id: String = "providerID", "provider-id", Text, "", K;
+    provider_id: String = "providerID", "provider-id", Text, "", A | K;
     max_pods: i32 = "maxPods", "max-pods", Int32, "110", A;
     pods_per_core: i32 = "podsPerCore", "pods-per-core", Int32, "0", A;
     pod_cidr: String = "podCIDR", "pod-cidr", Text, "", A;
@@ -295,9 +295,9 @@ fields! {
     crash_loop_back_off_max_container_restart_period: GoDuration =
         "crashLoopBackOff.maxContainerRestartPeriod", "", Duration, "5m", P | A;
     config_map_and_secret_change_detection_strategy: String =
-        "configMapAndSecretChangeDetectionStrategy", "", Text, "Watch", 0;
+        "configMapAndSecretChangeDetectionStrategy", "", Text, "Watch", A;
     enable_controller_attach_detach: bool =
-        "enableControllerAttachDetach", "enable-controller-attach-detach", Bool, "true", P;
+        "enableControllerAttachDetach", "enable-controller-attach-detach", Bool, "true", P | A;
     volume_plugin_dir: String =
         "volumePluginDir", "volume-plugin-dir", Text, "/usr/libexec/kubernetes/kubelet-plugins/volume/exec/", 0;
     volume_stats_agg_period: GoDuration = "volumeStatsAggPeriod", "volume-stats-agg-period", Duration, "1m", 0;

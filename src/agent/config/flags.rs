@@ -171,14 +171,14 @@ flags! {
         "KubeletConfiguration file (YAML or JSON); command line flags override its values");
     kubelet("config-dir", Text, "", true, "directory of drop-in files (*.conf) merged over --config in lexical order");
     kubelet kubeconfig: String =
-        ("kubeconfig", Text, "", false, "kubeconfig for the API server; if empty, standalone mode is used");
+        ("kubeconfig", Text, "", true, "kubeconfig for the API server; if empty, standalone mode is used");
     kubelet bootstrap_kubeconfig: String =
-        ("bootstrap-kubeconfig", Text, "", false, "kubeconfig used to request the first client certificate");
+        ("bootstrap-kubeconfig", Text, "", true, "kubeconfig used to request the first client certificate");
     kubelet hostname_override: String =
         ("hostname-override", Text, "", true, "node name to use instead of the host name");
     kubelet node_ip: String = ("node-ip", Text, "", true, "IP address of the node, or a dual-stack pair (IPv4,IPv6)");
     kubelet cert_dir: PathBuf = ("cert-dir", Text, "", true, "directory of TLS certificates (default <root-dir>/pki)");
-    kubelet cloud_provider: String = ("cloud-provider", Text, "", false, "empty or \"external\"");
+    kubelet cloud_provider: String = ("cloud-provider", Text, "", true, "empty or \"external\"");
     kubelet root_dir: PathBuf =
         ("root-dir", Text, "/var/lib/kubelet", true, "directory for pods, volumes and agent.db");
     kubelet seccomp_default: bool = ("seccomp-default", Bool, "false", true,
@@ -207,6 +207,10 @@ flags! {
         "print the version and exit; =raw prints full version information, =vX.Y.Z sets the reported \
          version");
     kubelet("help", Bool, "false", true, "print this help and exit");
+    agent cluster_reset_grace: GoDuration = ("cluster-reset-grace", Duration, "10m",
+        "time during which the pods of a replaced cluster keep running before its answers are believed; 0 disables");
+    agent offline_max_age: GoDuration = ("offline-max-age", Duration, "0s",
+        "end pods of StatefulSets when the API server has not answered for this long; 0 disables");
     agent manifest_url_ca_file: Option<PathBuf> = ("manifest-url-ca-file", Text, "",
         "PEM file of certificate authorities trusted for --manifest-url; defaults to the system's");
     agent manifest_url_client_cert_file: Option<PathBuf> =

@@ -10,6 +10,7 @@ use crate::agent::kubelet::report::LoopView;
 use crate::desired::pod_config::edit::Editor;
 use crate::desired::pod_config::notes::Mirror;
 use crate::devices::DeviceManager;
+use crate::model::api::pod::StringMap;
 use crate::model::disruption::Pressure;
 use crate::model::node_changes::NodeBase;
 use crate::model::objects::{LocalObjects, ObjectKind, VersionedObject, wire};
@@ -47,8 +48,8 @@ struct LocalCluster {
 /// The most names shown per image (upstream).
 const MOST_NAMES: usize = 5;
 
-/// The local API of this node, which the servers delegate its paths to. `state` is the part of the `Node` that does not
-/// change.
+/// The local API of this node, which the servers delegate its paths to, and the facts of the node for a cluster.
+/// `state` is the part of the `Node` that does not change.
 pub(crate) fn local_api(
     state: NodeState,
     max_images: Option<usize>,
@@ -62,8 +63,8 @@ pub(crate) fn local_api(
         &Clock,
     ),
     (editor, revisions): (&Editor, &Revisions),
-) -> SharedDelegate {
-    let cluster = LocalCluster {
+) -> (SharedDelegate, Rc<dyn Fn() -> NodeState>) {
+    let cluster = Rc::new(LocalCluster {
         view: Rc::clone(view),
         statuses: Rc::clone(statuses),
         objects: Rc::clone(objects),
@@ -72,8 +73,10 @@ pub(crate) fn local_api(
         node: state,
         devices,
         max_images,
-    };
-    LocalApi::new(Rc::clone(node), Rc::new(cluster), editor.clone(), clock.clone(), revisions.clone())
+    });
+    let own = Rc::clone(&cluster);
+    let api = LocalApi::new(Rc::clone(node), cluster, editor.clone(), clock.clone(), revisions.clone());
+    (api, Rc::new(move || own.own_node()))
 }
 
 /// Whether the runtime answers, and otherwise why not. With upstream's message when it does.
@@ -108,6 +111,14 @@ fn shown_images(images: Vec<RuntimeImage>, most: Option<usize>) -> Vec<Image> {
 }
 
 impl LocalCluster {
+    /// The node without the changes by clients of its own API: in a cluster these are made there.
+    fn own_node(&self) -> NodeState {
+        let NodeBase { labels, taints } = self.node_base();
+        let volumes_in_use = Some(Vec::new());
+        let (annotations, unschedulable) = (StringMap::new(), false);
+        NodeState { labels, taints, annotations, unschedulable, volumes_in_use, ..self.node() }
+    }
+
     /// In upstream's order.
     fn conditions(&self, runtime: &RuntimeReport) -> Vec<Condition> {
         let pressure = Pressure::ALL.iter().map(|of| {

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use crate::agent::kubelet::embedded::ImageProblems;
 use crate::agent::kubelet::open_store::ObjectTrouble;
+use crate::cluster::ClusterState;
 use crate::desired::pod_config::SourceView;
 use crate::desired::pod_config::edit::API_ORIGIN;
 use crate::desired::pod_config::notes::{Mirror, Notes};
@@ -78,6 +79,7 @@ pub struct LoopView {
     version: watch::Sender<u64>,
     served: Notify,
     plugin_trouble: RefCell<Option<String>>,
+    cluster: RefCell<Option<Rc<ClusterState>>>,
 }
 
 impl LoopView {
@@ -94,6 +96,7 @@ impl LoopView {
             version: watch::Sender::new(0),
             served: Notify::new(),
             plugin_trouble: RefCell::default(),
+            cluster: RefCell::default(),
         }
     }
 
@@ -101,6 +104,11 @@ impl LoopView {
     #[must_use]
     pub(in crate::agent) fn plugin_trouble(&self) -> Option<String> {
         self.plugin_trouble.borrow().clone()
+    }
+
+    /// The node has joined a cluster.
+    pub(in crate::agent) fn set_cluster(&self, cluster: Rc<ClusterState>) {
+        *self.cluster.borrow_mut() = Some(cluster);
     }
 
     /// Records that device plugins cannot register.

@@ -5,7 +5,7 @@
 
 pub(crate) mod configs;
 pub mod cri;
-mod node_facts;
+pub(super) mod node_facts;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -16,6 +16,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::agent::config::{Resolved, RunOnceWait};
+use crate::agent::kubelet::joined::{self, Joined, JoinedParts};
 use crate::agent::kubelet::node_service::{NodeService, SandboxStreams};
 use crate::agent::kubelet::open_store::{
     object_trouble, open_store, remember_node, report_upgrade, store_key,
@@ -34,6 +35,7 @@ use crate::model::objects::{LocalObjects, NodeObjects, VOLUMES_DIR};
 use crate::model::revisions::Revisions;
 use crate::model::source::SourceUpdate;
 use crate::model::types::PodSource;
+use crate::node::object::NodeState;
 use crate::node::shutdown::InitSystem;
 use crate::node::stats::Stats;
 use crate::platform::cgroup::claim::HeldError;
@@ -199,14 +201,28 @@ async fn run_with<R: SandboxStreams>(
     let _cgroups = cgroup_root::acquire(house.executor.as_ref()).await?;
     let (update_sender, updates) = mpsc::channel(SOURCE_QUEUE);
     let sources = house.start_sources(resolved, &update_sender)?;
-    drop(update_sender);
     let (servers, node) = house.start_servers(resolved).await?;
     let rotation = configs::log_rotation(resolved);
     let rotating = container_logs::rotate_logs(Rc::clone(&house.runtime), rotation, house.clock.clone());
     let logs = rt::spawn("container logs", rotating);
     let (kubelet, view, statuses) = house.kubelet(updates, Rc::clone(&watched.notifier), watched.watchdog);
     let mut shutdown = watched.shutdown;
-    let keeping = node.map(|node| {
+    if let (Some(joined), Some((_, state))) = (house.joined.take(), &node) {
+        let parts = JoinedParts {
+            updates: update_sender,
+            statuses: &statuses,
+            events: &house.events,
+            store: &house.store,
+            clock: &house.clock,
+            view: &view,
+            node: Rc::clone(state),
+            set_node: kubelet.workers.node_setter(),
+        };
+        joined::start(joined, parts);
+    } else {
+        drop(update_sender);
+    }
+    let keeping = node.map(|(node, _)| {
         let needs = node_manager::NodeManagerParts {
             runtime: &house.runtime,
             node: &node,
@@ -325,6 +341,9 @@ fn limit_process(resolved: &Resolved) {
     }
 }
 
+/// The facts of the node, now.
+type NodeFacts = Rc<dyn Fn() -> NodeState>;
+
 /// The parts that live as long as the process.
 struct AgentParts<R> {
     runtime: Rc<R>,
@@ -344,6 +363,7 @@ struct AgentParts<R> {
     workers: PodWorkerConfig,
     runtime_name: Rc<RefCell<String>>,
     registered: Vec<PodSource>,
+    joined: Option<Joined>,
     rollout: Option<RolloutConfig>,
     editor: Editor,
     edits: Option<mpsc::Receiver<Edit>>,
@@ -388,23 +408,35 @@ impl<R: Runtime> AgentParts<R> {
             started_at: clock.now(),
             endpoint: resolved.kubelet.container_runtime_endpoint.clone(),
             store_path: path.display().to_string(),
-            origins: configs::origins(&resolved.kubelet),
+            origins: {
+                let mut origins = configs::origins(&resolved.kubelet);
+                if joined::is_joined(resolved) {
+                    origins.insert(PodSource::Cluster, resolved.flags.kubeconfig.clone());
+                }
+                origins
+            },
             volumes_dir: root.join(VOLUMES_DIR),
             object_trouble: object_trouble(&key, unsealed, &loaded),
             api: configs::api_report(resolved),
         };
         // Objects that came through the API stay, whether the API is served now or not.
-        let registered: Vec<PodSource> = identity.origins.keys().copied().chain([PodSource::Api]).collect();
+        let mut registered: Vec<PodSource> = identity.origins.keys().copied().collect();
+        registered.push(PodSource::Api);
+        if joined::has_cluster(resolved, &loaded) && !registered.contains(&PodSource::Cluster) {
+            registered.push(PodSource::Cluster);
+        }
         if identity.origins.is_empty() {
             log::warn!("No pod source is configured: set --manifest-dir or --manifest-url");
         }
         let (editor, edits) = Editor::channel();
+        let admission = Admission::new(node_facts::node_facts(resolved, &executor), events.clone());
         Ok(Self {
+            joined: joined::restore(resolved, &loaded, &admission),
             revisions,
             view: Rc::new(LoopView::new(identity, Rc::clone(&runtime_name))),
             workers: configs::workers(resolved, executor.node_ips.clone()),
             images: configs::images(resolved),
-            admission: Admission::new(node_facts::node_facts(resolved, &executor), events.clone()),
+            admission,
             executor: Some(executor),
             write_behind: rt::spawn("store write-behind", store.clone().write_behind()),
             runtime,
@@ -459,6 +491,9 @@ impl<R: Runtime> AgentParts<R> {
                 .accepting(accepting(PodSource::Http));
             tasks.push(rt::spawn("URL source", source.run(updates.clone())));
         }
+        if let Some(joined) = &mut self.joined {
+            joined.accepts = Some(accepting(PodSource::Cluster));
+        }
         self.accepts = accepts;
         Ok(tasks)
     }
@@ -467,7 +502,7 @@ impl<R: Runtime> AgentParts<R> {
     async fn start_servers(
         &self,
         resolved: &Resolved,
-    ) -> Result<(Vec<tokio::task::JoinHandle<()>>, Option<SharedNode>), SetupError>
+    ) -> Result<(Vec<tokio::task::JoinHandle<()>>, Option<(SharedNode, NodeFacts)>), SetupError>
     where
         R: SandboxStreams,
     {
@@ -494,7 +529,7 @@ impl<R: Runtime> AgentParts<R> {
         let state = node_facts::node_state(resolved, executor, self.clock.now());
         let max_images = usize::try_from(resolved.kubelet.node_status_max_images).ok();
         let devices = executor.map(|executor| executor.devices.clone());
-        let delegate = cluster::local_api(state, max_images, devices, &node, parts, writes);
+        let (delegate, facts) = cluster::local_api(state, max_images, devices, &node, parts, writes);
         let mut tasks =
             serving::start(configs::serving(resolved)?, (&node, &delegate), &self.view, &self.clock);
         let (begun, clock, shared) = (Rc::clone(&self.view), self.clock.clone(), Rc::clone(&node));
@@ -503,7 +538,7 @@ impl<R: Runtime> AgentParts<R> {
             begun.wait_until_restored().await;
             server::serve(listener, node, Some(delegate), clock).await;
         }));
-        Ok((tasks, Some(shared)))
+        Ok((tasks, Some((shared, facts))))
     }
 
     fn stats(&self, resolved: &Resolved) -> Rc<Stats> {

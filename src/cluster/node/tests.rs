@@ -84,6 +84,7 @@ impl JoinedNode {
             changed: vec![self.changed.subscribe()],
             on_node: Rc::new(move |node| shown.borrow_mut().push(node.clone())),
             on_link: Rc::new(move |event| link.borrow_mut().push(event)),
+            progress: Rc::default(),
         })
     }
 

@@ -65,6 +65,7 @@ pub(super) fn node_state(
         lease_seconds: kubelet.node_lease_duration_seconds,
         taints: configured_taints(kubelet),
         pod_cidrs: pod_cidrs(kubelet),
+        provider_id: kubelet.provider_id.clone(),
         info: info(arch),
         ..NodeState::default()
     };
@@ -116,7 +117,7 @@ fn agent_ports(kubelet: &KubeletConfiguration) -> Vec<OwnPort> {
 }
 
 /// `registerWithTaints`.
-fn configured_taints(kubelet: &KubeletConfiguration) -> Vec<Taint> {
+pub(in crate::agent::kubelet) fn configured_taints(kubelet: &KubeletConfiguration) -> Vec<Taint> {
     let taints = kubelet.register_with_taints.iter();
     taints
         .map(|taint| Taint {

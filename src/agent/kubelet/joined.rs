@@ -1,0 +1,156 @@
+//! A node of a cluster: what the configuration and the store say of it, and the parts that the room `cluster` is given.
+//!
+//! Owns the wiring; decides nothing.
+
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use tokio::sync::mpsc;
+
+use crate::agent::config::Resolved;
+use crate::agent::kubelet::report::LoopView;
+use crate::cluster::client::limits::Limit;
+use crate::cluster::login::LoginConfig;
+use crate::cluster::memory::RestoredCluster;
+use crate::cluster::node::ClusterNodeConfig;
+use crate::cluster::node::register::{NodeFromServer, RegisterConfig};
+use crate::cluster::node::report::StatusTimes;
+use crate::cluster::{self, ClusterConfig, ClusterParts, ClusterState};
+use crate::desired::source::Accept;
+use crate::model::api::pod::StringMap;
+use crate::model::node_changes::Taint;
+use crate::model::provenance::is_from_api;
+use crate::model::source::{SourcePod, SourceUpdate};
+use crate::model::types::PodSource;
+use crate::node::object::NodeState;
+use crate::platform::clock::Clock;
+use crate::platform::dice::Dice;
+use crate::pod::admission::Admission;
+use crate::pod::events::EventRecorder;
+use crate::pod::status::StatusManager;
+use crate::serve::server::RELEASE;
+use crate::serve::server::pki::FLOOR;
+use crate::store::{Loaded, StoreHandle};
+
+/// Applies labels, taints and whether the node is cordoned.
+pub(super) type NodeSetter = Rc<dyn Fn(StringMap, Vec<Taint>, bool)>;
+
+/// What is known of the cluster before its tasks start.
+pub(super) struct Joined {
+    config: ClusterConfig,
+    restored: RestoredCluster,
+    pods: Vec<SourcePod>,
+    /// Confirmations by an administrator.
+    pub(super) accepts: Option<mpsc::Receiver<Accept>>,
+}
+
+/// The parts of this node that the cluster's tasks use.
+pub(super) struct JoinedParts<'a> {
+    pub updates: mpsc::Sender<SourceUpdate>,
+    pub statuses: &'a Rc<StatusManager>,
+    pub events: &'a EventRecorder,
+    pub store: &'a StoreHandle,
+    pub clock: &'a Clock,
+    pub view: &'a Rc<LoopView>,
+    pub node: Rc<dyn Fn() -> NodeState>,
+    pub set_node: NodeSetter,
+}
+
+/// The source `cluster` is in use: the node has joined, or it has had pods of a cluster, which then stay until the
+/// node leaves it.
+pub(super) fn has_cluster(resolved: &Resolved, loaded: &Loaded) -> bool {
+    is_joined(resolved) || loaded.desired.iter().any(|stored| stored.source == PodSource::Cluster)
+}
+
+pub(super) fn is_joined(resolved: &Resolved) -> bool {
+    !resolved.flags.kubeconfig.is_empty() && !resolved.kubelet.run_once
+}
+
+/// What the store remembers of the cluster takes effect: pods start by it, whether the server answers or not. `None`
+/// without a kubeconfig.
+pub(super) fn restore(resolved: &Resolved, loaded: &Loaded, admission: &Admission) -> Option<Joined> {
+    let restored = RestoredCluster::of(&loaded.cluster);
+    if has_cluster(resolved, loaded)
+        && let Some(node) = &restored.node
+    {
+        // No pod waits yet.
+        drop(admission.set_node(node.labels.clone(), node.taints.clone(), node.unschedulable));
+    }
+    if !is_joined(resolved) {
+        return None;
+    }
+    let stored = loaded.desired.iter().find(|stored| stored.source == PodSource::Cluster);
+    Some(Joined {
+        config: config(resolved),
+        restored,
+        pods: stored.map(|stored| stored.pods.clone()).unwrap_or_default(),
+        accepts: None,
+    })
+}
+
+fn config(resolved: &Resolved) -> ClusterConfig {
+    let (kubelet, flags) = (&resolved.kubelet, &resolved.flags);
+    let bootstrap = Some(PathBuf::from(&flags.bootstrap_kubeconfig));
+    let ips: Vec<String> = resolved.node_ips.iter().map(ToString::to_string).collect();
+    ClusterConfig {
+        login: LoginConfig {
+            kubeconfig: PathBuf::from(&flags.kubeconfig),
+            bootstrap: bootstrap.filter(|path| !path.as_os_str().is_empty()),
+            cert_dir: flags.cert_dir.clone(),
+            rotate: kubelet.rotate_certificates,
+            user_agent: format!("kubelet/{RELEASE} (linux/{})", std::env::consts::ARCH),
+            floor: FLOOR,
+        },
+        node: ClusterNodeConfig {
+            name: resolved.node_name.clone(),
+            register: RegisterConfig {
+                creates: kubelet.register_node,
+                taints: super::setup::node_facts::configured_taints(kubelet),
+                has_cloud: flags.cloud_provider == "external",
+                node_ip: ips.join(","),
+                controller_attaches: kubelet.enable_controller_attach_detach,
+            },
+            times: StatusTimes {
+                update: kubelet.node_status_update_frequency.to_std(),
+                report: kubelet.node_status_report_frequency.to_std(),
+            },
+            lease_seconds: kubelet.node_lease_duration_seconds,
+        },
+        limit: Limit { qps: kubelet.kube_api_qps, burst: kubelet.kube_api_burst },
+        event_limit: Limit { qps: kubelet.event_record_qps, burst: kubelet.event_burst },
+        guard_grace: flags.cluster_reset_grace.to_std(),
+    }
+}
+
+/// Starts the cluster's tasks.
+pub(super) fn start(joined: Joined, parts: JoinedParts<'_>) -> Rc<ClusterState> {
+    let Joined { config, restored, pods, accepts } = joined;
+    let statuses = Rc::clone(parts.statuses);
+    let set_node = parts.set_node;
+    let no_accepts = || mpsc::channel(1).1;
+    let cluster = cluster::start(
+        config,
+        ClusterParts {
+            updates: parts.updates,
+            statuses: Rc::clone(parts.statuses),
+            events: parts.events.clone(),
+            store: parts.store.clone(),
+            clock: parts.clock.clone(),
+            dice: Dice::System,
+            restored,
+            pods,
+            node: parts.node,
+            node_changed: vec![parts.view.watch(), parts.view.health().watch()],
+            on_node: Rc::new(move |node: &NodeFromServer| {
+                set_node(node.labels.clone(), node.taints.clone(), node.unschedulable);
+            }),
+            local_pods: Rc::new(move || {
+                let pods = statuses.all_pods().into_iter().filter(|pod| !is_from_api(pod));
+                pods.map(Rc::new).collect()
+            }),
+            accepts: accepts.unwrap_or_else(no_accepts),
+        },
+    );
+    parts.view.set_cluster(Rc::clone(&cluster));
+    cluster
+}

@@ -1,0 +1,42 @@
+use super::*;
+
+fn rows(identity: &ClusterIdentity, node: &NodeFromServer) -> Vec<ClusterRow> {
+    vec![identity_row(identity), node_row(node)]
+}
+
+#[test]
+fn what_is_remembered_of_a_cluster_survives_its_rows() {
+    let node = NodeFromServer::of(&json!({
+        "metadata": {"uid": "u1", "labels": {"a": "b"}, "annotations": {"c": "d"}},
+        "spec": {
+            "taints": [{"key": "k", "value": "v", "effect": "NoExecute", "timeAdded": "2026-01-02T03:04:05Z"}],
+            "unschedulable": true,
+            "podCIDRs": ["10.244.1.0/24", "fd00::/64"],
+        },
+        "status": {"volumesAttached": [{"name": "csi/x", "devicePath": "/dev/sda"}]},
+    }));
+    for guard in [
+        Guard::Open,
+        Guard::Holding { since: Timestamp::from_secs(1_800_000_000), why: GuardReason::AnotherNode },
+        Guard::Holding { since: Timestamp::from_secs(1_800_000_000), why: GuardReason::VersionWentBack },
+    ] {
+        let identity = ClusterIdentity {
+            server: "https://10.0.0.1:6443".into(),
+            node_uid: "u1".into(),
+            guard,
+            last_contact: Timestamp::from_secs(1_700_000_000),
+        };
+        let restored = RestoredCluster::of(&rows(&identity, &node));
+        assert_eq!(restored, RestoredCluster { identity, node: Some(node.clone()) });
+    }
+}
+
+#[test]
+fn a_damaged_row_of_the_cluster_is_as_none() {
+    let damaged = |kind: &str| ClusterRow {
+        key: ClusterKey::new(kind, "", ""),
+        uid: String::new(),
+        value: b"{\"server\":".to_vec(),
+    };
+    assert_eq!(RestoredCluster::of(&[damaged(CLUSTER), damaged(NODE)]), RestoredCluster::default());
+}
