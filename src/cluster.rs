@@ -18,11 +18,12 @@ pub(crate) mod objects;
 pub(crate) mod patch;
 pub(crate) mod pki;
 pub(crate) mod pods;
+pub mod report;
 pub(crate) mod review;
 pub(crate) mod tokens;
 pub(crate) mod watch;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -109,6 +110,8 @@ pub(crate) struct ClusterState {
     pub(in crate::cluster) shown_node: RefCell<Option<NodeFromServer>>,
     pub(in crate::cluster) uploads: Rc<UploadProgress>,
     pub(in crate::cluster) seen: Rc<SeenPods>,
+    /// Pods and mirror pods about which the server is still to hear.
+    pub(in crate::cluster) waiting: Rc<Cell<usize>>,
     /// Changes with any of these but `seen` and `node`.
     pub(in crate::cluster) changed: versions::Sender<u64>,
 }
@@ -124,6 +127,7 @@ impl ClusterState {
             shown_node: RefCell::default(),
             uploads: Rc::default(),
             seen: Rc::new(SeenPods::new()),
+            waiting: Rc::default(),
             changed: versions::Sender::new(0),
         }
     }
@@ -291,6 +295,7 @@ fn run<T: Transport>(
             clock: clock.clone(),
             dice: dice.clone(),
             local_pods: parts.local_pods,
+            waiting: Rc::clone(&state.waiting),
             node: Rc::new(move || NodeIdentity {
                 name: identity.node_name.clone(),
                 uid: identity.node.uid.borrow().clone(),

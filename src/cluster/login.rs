@@ -19,7 +19,7 @@ use crate::cluster::kubeconfig::{Kubeconfig, PemSource};
 use crate::cluster::pki::deadline::{Beginning, NamedPair, beginning};
 use crate::cluster::pki::files::{ClusterEntry, PairError, PairFiles};
 use crate::cluster::pki::request::CertificateSigner;
-use crate::cluster::pki::{CertificateState, Keeper, prepare, watch_file};
+use crate::cluster::pki::{CertificateStage, CertificateState, Keeper, prepare, watch_file};
 use crate::cluster::{ClusterParts, ClusterState};
 use crate::model::types::Timestamp;
 use crate::platform::clock::Clock;
@@ -132,6 +132,14 @@ async fn try_open(
     if keeps || config.bootstrap.is_some() {
         let own = Rc::new(Client::new(Rc::clone(&transport), client, parts.dice.clone()));
         keep_certificate(config, client, (own, credentials), start.renew_now, parts, state)?;
+    }
+    if start.beginning == Beginning::Bootstrap {
+        // Without a certificate nothing can be asked: what is wrong is that there is none.
+        let mut changed = state.watch();
+        while !matches!(state.login.certificate.borrow().stage, CertificateStage::Current { .. }) {
+            // The sender is in `state`.
+            let _ = changed.changed().await;
+        }
     }
     Ok(transport)
 }

@@ -321,6 +321,7 @@ impl LoopView {
             node_name: identity.node_name.clone(),
             mode: AgentMode::Running,
             runtime: state.runtime.clone(),
+            cluster: self.cluster.borrow().as_ref().map(|cluster| cluster.report()),
             sources: state.sources.iter().map(|(source, view)| self.source_report(*source, view)).collect(),
             pods: statuses.all_pods(),
             object_counts: ObjectCounts::of(state.objects.iter().map(|object| &object.object.key)),

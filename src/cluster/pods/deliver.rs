@@ -3,6 +3,7 @@
 //! Owns what was sent and not yet echoed, and when a failed call is made again. One call at a time for each pod, so
 //! that its statuses arrive in their order; pods take turns in the order of their changes.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
@@ -47,6 +48,8 @@ pub(crate) struct DeliveryParts<T> {
     /// The static pods, for mirrors; none without mirrors.
     pub local_pods: Rc<dyn Fn() -> Vec<Rc<Pod>>>,
     pub node: Rc<dyn Fn() -> NodeIdentity>,
+    /// Set to the number of pods and mirror pods about which the server is still to hear.
+    pub waiting: Rc<Cell<usize>>,
 }
 
 /// What is known of the calls for one pod, or for one mirror.
@@ -83,6 +86,7 @@ pub(crate) async fn run<T: Transport>(parts: DeliveryParts<T>) {
     let mut deliverer = Deliverer { parts: Rc::new(parts), calls: BTreeMap::new(), busy: 0, done };
     loop {
         let due = deliverer.start_calls();
+        deliverer.count_waiting();
         let due = due.unwrap_or_else(|| Instant::now() + TICK);
         let is_waiting = deliverer.is_waiting();
         tokio::select! {
@@ -110,6 +114,18 @@ impl<T: Transport> Deliverer<T> {
     /// Something is left to do, now or later.
     fn is_waiting(&self) -> bool {
         self.parts.seen.is_live() && self.calls.values().any(|calls| calls.settled.is_none())
+    }
+
+    fn count_waiting(&self) {
+        let parts = &self.parts;
+        let is_settled = |(seen_at, seen): &(u64, SeenPod)| {
+            let local = seen.mirror_of.as_ref().unwrap_or(&seen.reference.uid);
+            let versions = (parts.statuses.resource_version(local), *seen_at);
+            self.calls.get(seen.reference.uid.as_str()).is_some_and(|calls| calls.settled == Some(versions))
+        };
+        let mirrors = self.calls.keys().filter(|key| key.contains('/')).count();
+        let pods = parts.seen.all().iter().filter(|pod| !is_settled(pod)).count();
+        parts.waiting.set(pods + mirrors);
     }
 
     /// Starts what may be started. Returns when to look again.

@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use super::age;
+use crate::cluster::report::{ClusterReport, LinkReport};
 use crate::model::api::pod::{ContainerStatus, Pod, PodCondition, PodStatus};
 use crate::model::types::Timestamp;
 use crate::serve::server::AgentReport;
@@ -65,6 +66,9 @@ pub(super) fn findings(report: &AgentReport, now: Timestamp) -> Vec<Finding> {
     if running && report.sources.is_empty() {
         add("sources", "no pod source is configured: set --manifest-dir or --manifest-url".to_owned());
     }
+    for message in report.cluster.iter().flat_map(|cluster| cluster_troubles(cluster, now)) {
+        add("cluster", message);
+    }
     for source in &report.sources {
         let subject = format!("source {}", source.name);
         match source.state {
@@ -98,6 +102,55 @@ pub(super) fn findings(report: &AgentReport, now: Timestamp) -> Vec<Finding> {
         }
     }
     findings
+}
+
+fn cluster_troubles(cluster: &ClusterReport, now: Timestamp) -> Vec<String> {
+    let mut messages = Vec::new();
+    let LinkReport { state, since, reason } = &cluster.link;
+    let since = since.map(|since| format!(" for {}", age::since(since, now))).unwrap_or_default();
+    match state.as_str() {
+        "offline" => messages.push(with_reason(
+            &format!("{} has not answered{since}; pods keep running", cluster.server),
+            reason,
+        )),
+        "refused" => messages.push(with_reason(
+            &format!("{} has given no valid answer{since}; pods keep running", cluster.server),
+            reason,
+        )),
+        _ => {}
+    }
+    if !cluster.problem.is_empty() {
+        messages.push(cluster.problem.clone());
+    }
+    if cluster.held_since.is_some() {
+        messages.push(
+            "the cluster was replaced or restored from a backup, and its answers are not believed yet; if this is \
+             wanted, run: agent source accept cluster"
+                .to_owned(),
+        );
+    }
+    let certificate = &cluster.certificate;
+    if certificate.expired {
+        let until = certificate.until.map(Timestamp::to_rfc3339).unwrap_or_default();
+        messages.push(format!(
+            "the client certificate expired at {until}; give the node a new bootstrap token with: agent join"
+        ));
+    } else if certificate.until.is_none() && !certificate.request.is_empty() {
+        let name = &certificate.request;
+        messages.push(format!(
+            "the certificate signing request waits for its approval: kubectl certificate approve {name}"
+        ));
+    }
+    if !certificate.problem.is_empty() {
+        messages.push(with_reason("no new client certificate", &certificate.problem));
+    }
+    if cluster.insecure {
+        messages.push(
+            "the kubeconfig sets insecure-skip-tls-verify: anybody on the network can pose as the API server"
+                .to_owned(),
+        );
+    }
+    messages
 }
 
 fn pod_troubles(pod: &Pod, events: &[EventReport], now: Timestamp) -> Vec<String> {

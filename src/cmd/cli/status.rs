@@ -5,6 +5,7 @@
 use super::args::{CliOptions, Command, OutputFormat, UsageError};
 use super::findings::{Finding, findings};
 use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, age, offline, print, table, to_json, to_yaml};
+use crate::cluster::report::{ClusterReport, LinkReport, WaitingReport};
 use crate::model::api::pod::Pod;
 use crate::model::types::Timestamp;
 use crate::serve::localapi::pod_printer::columns;
@@ -125,6 +126,10 @@ fn head(report: &AgentReport, now: Timestamp) -> String {
         ["Runtime:", &runtime_line],
         ["Store:", &report.store.path],
     ];
+    let cluster = report.cluster.as_ref().map(|cluster| cluster_line(cluster, now));
+    if let Some(line) = &cluster {
+        rows.push(["Cluster:", line]);
+    }
     let root_dir = std::path::Path::new(&report.store.path).parent();
     let upgrade = root_dir
         .and_then(crate::store::upgrade::read)
@@ -138,6 +143,27 @@ fn head(report: &AgentReport, now: Timestamp) -> String {
     }
     let rows: Vec<_> = rows.into_iter().map(|row| row.map(str::to_owned).to_vec()).collect();
     table::render(&rows)
+}
+
+/// The server, the link, the certificate, and what the server does not have yet.
+fn cluster_line(cluster: &ClusterReport, now: Timestamp) -> String {
+    let LinkReport { state, since, .. } = &cluster.link;
+    let mut line = format!("{} {state}", cluster.server);
+    if let Some(since) = since {
+        let _ = write!(line, " for {}", age::since(*since, now));
+    }
+    if let (Some(until), false) = (cluster.certificate.until, cluster.certificate.expired) {
+        let day = |at: Timestamp| at.to_rfc3339().chars().take(10).collect::<String>();
+        let _ = write!(line, ", certificate until {}", day(until));
+        if let Some(renews) = cluster.certificate.renews {
+            let _ = write!(line, " (renewed from {})", day(renews));
+        }
+    }
+    let WaitingReport { pods, events } = cluster.waiting;
+    if pods + events > 0 {
+        let _ = write!(line, ", waiting to be sent: {pods} pods, {events} events");
+    }
+    line
 }
 
 /// The header and a row per pod.

@@ -2,6 +2,7 @@
 //!
 //! Owns the shape: every field is always written, so that a program need not know defaults.
 
+use crate::cluster::report::ClusterReport;
 use crate::model::api::pod::Pod;
 use crate::model::objects::wire::{self, Values};
 use crate::model::objects::{ObjectKey, ObjectKind};
@@ -25,6 +26,8 @@ pub struct AgentReport {
     /// Whether this comes from a running agent or from its store.
     pub mode: AgentMode,
     pub runtime: RuntimeReport,
+    /// `None`: the node has joined no cluster.
+    pub cluster: Option<ClusterReport>,
     pub sources: Vec<SourceReport>,
     /// Desired and terminating pods, with their statuses.
     pub pods: Vec<Pod>,
