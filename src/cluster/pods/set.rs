@@ -104,9 +104,11 @@ impl PodSet {
         self.guard
     }
 
-    /// Every pod of the server that the node is to run.
+    /// Every pod of the server that the node is to run, and while the server is not believed those that keep running.
     pub(crate) fn pods(&self) -> impl Iterator<Item = &Rc<Pod>> {
-        self.server.values().map(|held| &held.pod)
+        let is_kept = |uid: &PodUid| self.trust != Trust::Believed && !self.server.contains_key(uid);
+        let kept = self.known.iter().filter(move |(uid, _)| is_kept(uid)).map(|(_, pod)| pod);
+        self.server.values().map(|held| &held.pod).chain(kept)
     }
 
     /// Takes what the watch shows.
