@@ -310,7 +310,9 @@ fn anchors(bundles: &[Value], source: &Value) -> Result<Vec<u8>, String> {
             bundles.iter().filter(is_chosen).collect()
         }
         (None, None) => {
-            return Err("ClusterTrustBundle projection requires either name or signerName to be set".to_owned());
+            return Err(
+                "ClusterTrustBundle projection requires either name or signerName to be set".to_owned()
+            );
         }
     };
     if chosen.is_empty() && !is_optional {

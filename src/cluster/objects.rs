@@ -21,7 +21,6 @@ use crate::cluster::client::transport::Transport;
 use crate::cluster::facts::{FactChange, Facts};
 use crate::cluster::objects::references::Needs;
 use crate::cluster::tokens;
-pub(crate) use feeds::GRAPH_LAG;
 use crate::model::api::pod::Pod;
 use crate::model::objects::{Absence, ClaimSpec, ClusterFacts as _, LocalObject, ObjectKey, ObjectKind};
 use crate::model::ordered::Ordered as _;
@@ -30,6 +29,7 @@ use crate::model::types::PodUid;
 use crate::platform::clock::Clock;
 use crate::platform::dice::Dice;
 use crate::platform::rt;
+pub(crate) use feeds::GRAPH_LAG;
 
 /// `configMapAndSecretChangeDetectionStrategy`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +54,7 @@ impl Detection {
 
 /// Takes into the claim of a pod what it is bound to, or says why it is not: claim, volume (`null` while the claim has
 /// none), the pod.
-pub(crate) type BindClaim = fn(&Value, &Value, &Pod, &mut ClaimSpec) -> Result<(), String>;
+pub(crate) type BindClaim = Rc<dyn Fn(&Value, &Value, &Pod, &mut ClaimSpec) -> Result<(), String>>;
 
 pub(crate) struct ObjectsParts<T> {
     pub client: Rc<Client<T>>,

@@ -18,7 +18,9 @@ use crate::cluster::client::request::ResourcePath;
 use crate::cluster::client::transport::{Lane, Transport};
 use crate::cluster::facts::{FactChange, Facts, TokenFact, token_gone, token_row};
 use crate::cluster::objects::{GRAPH_LAG, Objects};
-use crate::cluster::tokens::rules::{NoToken, Token, after_failure, body, due, from_answer, is_written, renew_at};
+use crate::cluster::tokens::rules::{
+    NoToken, Token, after_failure, body, due, from_answer, is_written, renew_at,
+};
 use crate::model::back_off::Retry;
 use crate::model::objects::{Absence, TokenRequest};
 use crate::model::ordered::Ordered as _;
@@ -144,7 +146,8 @@ impl<T: Transport> TokenTask<T> {
             let (client, answers) = (Rc::clone(&self.parts.client), self.answers.clone());
             let request = request.clone();
             drop(rt::spawn("cluster token", async move {
-                let path = ResourcePath::namespaced("", "serviceaccounts", &request.namespace, &request.account);
+                let path =
+                    ResourcePath::namespaced("", "serviceaccounts", &request.namespace, &request.account);
                 let answer = client.create(Lane::Main, &path.with_part("token"), &body(&request)).await;
                 // The task may have ended.
                 let _ = answers.send((request, answer)).await;

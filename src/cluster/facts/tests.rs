@@ -70,11 +70,12 @@ fn a_row_says_which_token_it_is() {
 #[test]
 fn services_that_were_never_read_are_no_variables() {
     let facts = Facts::restored(&[]);
-    let kubernetes =
-        json!({"metadata": {"namespace": "default", "name": "kubernetes"}, "spec": {"clusterIP": "10.0.0.1"}});
+    let kubernetes = json!({"metadata": {"namespace": "default", "name": "kubernetes"}, "spec": {"clusterIP": "10.0.0.1"}});
     let absent = Err(Absence::NotSynced);
     assert_eq!(facts.service_variables("shop", false), absent);
-    assert!(facts.change_services(&ServiceScope::master(), |all| all.extend(from_server(&kubernetes))).is_some());
+    assert!(
+        facts.change_services(&ServiceScope::master(), |all| all.extend(from_server(&kubernetes))).is_some()
+    );
     assert_eq!(facts.service_variables("shop", false).map(|all| all.len()), Ok(1));
     assert_eq!(facts.service_variables("shop", true), absent);
     // None is an answer, too, and stored as one.

@@ -228,9 +228,7 @@ impl<T: Transport> Feeds<T> {
         }
         let is_final = match error.kind {
             ApiErrorKind::TooMany | ApiErrorKind::NoTurn => false,
-            ApiErrorKind::Forbidden => {
-                feed.refused.get_or_insert_with(Instant::now).elapsed() >= GRAPH_LAG
-            }
+            ApiErrorKind::Forbidden => feed.refused.get_or_insert_with(Instant::now).elapsed() >= GRAPH_LAG,
             _ => !error.is_offline(),
         };
         match key {
@@ -241,7 +239,9 @@ impl<T: Transport> Feeds<T> {
                 }
                 !waits
             }
-            FeedKey::Bundles if !error.is_offline() && self.parts.facts.bundles().is_none_or(|it| it.is_err()) => {
+            FeedKey::Bundles
+                if !error.is_offline() && self.parts.facts.bundles().is_none_or(|it| it.is_err()) =>
+            {
                 feed.outputs = None;
                 feed.is_lost = false;
                 feed.due = Some(Instant::now() + NO_BUNDLES);
@@ -418,11 +418,7 @@ fn path_of(key: &ObjectKey) -> ResourcePath {
 }
 
 /// The output of a watch that ends with its first answer; of a claim with its volume.
-async fn read_once<T: Transport>(
-    client: Rc<Client<T>>,
-    path: ResourcePath,
-    into: mpsc::Sender<WatchOutput>,
-) {
+async fn read_once<T: Transport>(client: Rc<Client<T>>, path: ResourcePath, into: mpsc::Sender<WatchOutput>) {
     let output = match read_all(&client, &path).await {
         Ok(values) => {
             let items = values.into_iter().filter_map(WatchItem::of).collect();
@@ -441,7 +437,7 @@ async fn read_all<T: Transport>(client: &Client<T>, path: &ResourcePath) -> Resu
         Err(error) => return Err(error),
     };
     let volume = object["spec"]["volumeName"].as_str().unwrap_or_default();
-    if path.plural() != "persistentvolumeclaims" || volume.is_empty() {
+    if volume.is_empty() || object["status"]["phase"] != "Bound" {
         return Ok(vec![object]);
     }
     let path = ResourcePath::whole("", "persistentvolumes", volume);

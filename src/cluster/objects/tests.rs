@@ -1,6 +1,7 @@
 use std::future::Future;
 
 use serde_json::json;
+use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 use tokio::time::sleep;
 
@@ -9,9 +10,15 @@ use super::*;
 use crate::cluster::client::ClientConfig;
 use crate::cluster::client::limits::Limit;
 use crate::cluster::facts::FactRow;
-use crate::cluster::fake::{FakeApiserver, Removal};
+use crate::cluster::fake::{FakeApiserver, FakeTransport, Removal};
+use crate::cluster::pods::PodsParts;
+use crate::cluster::pods::guard::{Guard, NodeSeen};
+use crate::cluster::pods::seen::SeenPods;
+use crate::cluster::pods::set::SetConfig;
+use crate::cluster::watch::{WatchSpec, spawn};
 use crate::model::api::decode::decode;
 use crate::model::objects::{ConfigMapData, ObjectContent};
+use crate::model::source::SourceAnswer;
 use crate::model::types::Timestamp;
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
@@ -41,10 +48,7 @@ impl WatchedNode {
         restored: Vec<SourceObject>,
         rows: &[FactRow],
     ) -> Self {
-        let limit = Limit { qps: 0, burst: 0 };
-        let config = ClientConfig { limit, timeout: SECOND * 30, heartbeat_timeout: SECOND * 10 };
-        let transport = Rc::new(server.transport("system:node:n1"));
-        let client = Rc::new(Client::new(transport, config, Dice::seeded(1)));
+        let client = client(&server);
         let facts = Facts::restored(rows);
         let rows: Rc<RefCell<Vec<FactChange>>> = Rc::default();
         let written = Rc::clone(&rows);
@@ -57,10 +61,14 @@ impl WatchedNode {
             origin: "https://server".to_owned(),
             detection,
             node_ttl: Rc::new(|| Some(SECOND * 300)),
-            bind,
+            bind: Rc::new(bind),
             on_row: Rc::new(move |change| written.borrow_mut().push(change)),
         });
         Self { server, clock, objects, facts, rows }
+    }
+
+    fn client(&self) -> Rc<Client<FakeTransport>> {
+        client(&self.server)
     }
 
     /// Binds a pod to this node; returns it as the server has it.
@@ -100,6 +108,12 @@ impl WatchedNode {
     fn absence(&self, kind: ObjectKind, name: &str) -> Absence {
         self.facts.absence(&ObjectKey { kind, namespace: "shop".to_owned(), name: name.to_owned() })
     }
+}
+
+fn client(server: &FakeApiserver) -> Rc<Client<FakeTransport>> {
+    let limit = Limit { qps: 0, burst: 0 };
+    let config = ClientConfig { limit, timeout: SECOND * 30, heartbeat_timeout: SECOND * 10 };
+    Rc::new(Client::new(Rc::new(server.transport("system:node:n1")), config, Dice::seeded(1)))
 }
 
 /// Bound when the claim names a volume that is there.
@@ -148,7 +162,8 @@ async fn a_config_map_change_arrives_in_a_second() {
         sleep(SECOND).await;
         assert!(changed.has_changed().unwrap() && !node.objects.missing(&references(&pod)));
         assert_eq!(node.absence(ObjectKind::ConfigMap, "none"), Absence::NotFound);
-        let uid = node.server.object("/api/v1/namespaces/shop/configmaps/c").unwrap()["metadata"]["uid"].clone();
+        let uid =
+            node.server.object("/api/v1/namespaces/shop/configmaps/c").unwrap()["metadata"]["uid"].clone();
         assert_eq!((node.objects.current().len(), node.value("c").as_deref()), (1, Some("1")));
         assert_eq!(node.objects.current()[0].object.uid, uid.as_str().unwrap());
         changed.mark_unchanged();
@@ -157,9 +172,11 @@ async fn a_config_map_change_arrives_in_a_second() {
         sleep(SECOND).await;
         assert_eq!((node.value("c").as_deref(), node.value("none").as_deref()), (Some("2"), Some("3")));
         assert!(changed.has_changed().unwrap());
-        assert!(!node.server.calls().iter().any(|call| {
-            call.path.contains("configmaps") && call.path.contains("allowWatchBookmarks")
-        }));
+        assert!(
+            !node.server.calls().iter().any(|call| {
+                call.path.contains("configmaps") && call.path.contains("allowWatchBookmarks")
+            })
+        );
     })
     .await;
 }
@@ -171,7 +188,10 @@ async fn graph_lag_is_no_failure() {
         node.put("c", "1");
         node.server.faults().graph_lag = SECOND * 3;
         let mut spec = reads(&["c"]);
-        spec["volumes"].as_array_mut().unwrap().push(json!({"name": "d", "persistentVolumeClaim": {"claimName": "d"}}));
+        spec["volumes"]
+            .as_array_mut()
+            .unwrap()
+            .push(json!({"name": "d", "persistentVolumeClaim": {"claimName": "d"}}));
         let pod = node.bind("p", spec);
         node.retain(&[&pod]);
         sleep(SECOND).await;
@@ -190,7 +210,10 @@ async fn graph_lag_is_no_failure() {
         assert_eq!(node.absence(ObjectKind::ConfigMap, "other"), Absence::NotSynced);
         sleep(SECOND * 60).await;
         let absence = node.absence(ObjectKind::ConfigMap, "other");
-        assert!(matches!(&absence, Absence::Refused(why) if why.contains("no relationship found")), "{absence:?}");
+        assert!(
+            matches!(&absence, Absence::Refused(why) if why.contains("no relationship found")),
+            "{absence:?}"
+        );
     })
     .await;
 }
@@ -247,7 +270,10 @@ async fn restored_objects_serve_until_the_server_answers() {
         node.retain(&[&pod]);
         sleep(HOUR).await;
         assert_eq!((node.value("c").as_deref(), node.value("gone").as_deref()), (Some("1"), Some("1")));
-        assert_eq!((node.value("unused"), node.absence(ObjectKind::ConfigMap, "new")), (None, Absence::NotSynced));
+        assert_eq!(
+            (node.value("unused"), node.absence(ObjectKind::ConfigMap, "new")),
+            (None, Absence::NotSynced)
+        );
         node.server.faults().refuse = false;
         node.objects.retry_now();
         sleep(SECOND).await;
@@ -328,7 +354,7 @@ async fn other_strategies_read_for_each_new_pod() {
             sleep(SECOND * (seconds - 5)).await;
             assert_eq!(node.value("c").as_deref(), Some("2"));
             sleep(SECOND * 6).await;
-            assert_eq!((node.value("c").as_deref(), node.calls("watch=true&fieldSelector=metadata")), (Some("3"), 0));
+            assert_eq!((node.value("c").as_deref(), node.calls("configmaps?")), (Some("3"), 0));
         })
         .await;
     }
@@ -340,7 +366,7 @@ async fn a_claim_is_read_until_it_is_bound() {
         let node = WatchedNode::start();
         let claim = |volume: &str| {
             json!({"kind": "PersistentVolumeClaim", "metadata": {"namespace": "shop", "name": "d"},
-                "spec": {"volumeName": volume}})
+                "spec": {"volumeName": volume}, "status": {"phase": if volume.is_empty() { "Pending" } else { "Bound" }}})
         };
         node.server.put(claim(""));
         let spec = json!({"containers": [], "volumes": [{"name": "d", "persistentVolumeClaim": {"claimName": "d"}}]});
@@ -368,7 +394,8 @@ async fn a_bad_object_keeps_its_last_version() {
     local(async {
         let node = WatchedNode::start();
         node.put("c", "1");
-        let bad = json!({"kind": "Secret", "metadata": {"namespace": "shop", "name": "s"}, "data": {"pin": 12345}});
+        let bad =
+            json!({"kind": "Secret", "metadata": {"namespace": "shop", "name": "s"}, "data": {"pin": 12345}});
         node.server.put(bad);
         let mut spec = reads(&["c"]);
         spec["imagePullSecrets"] = json!([{"name": "s"}]);
@@ -386,6 +413,56 @@ async fn a_bad_object_keeps_its_last_version() {
         node.put("c", "3");
         sleep(SECOND).await;
         assert_eq!((node.value("c").as_deref(), node.objects.problems().len()), (Some("3"), 1));
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_and_its_objects_are_one_update() {
+    local(async {
+        let node = WatchedNode::start();
+        let (shown, from_watch) = mpsc::channel(8);
+        let (updates, mut sent) = mpsc::channel(4);
+        let (_node_changes, node_changed) = watch::channel(0);
+        let (_accept, accept) = mpsc::channel(1);
+        let path = crate::cluster::client::request::ResourcePath::whole("", "pods", "");
+        let spec = WatchSpec::list(path, "spec.nodeName=n1".to_owned());
+        drop(spawn(node.client(), spec, shown, node.clock.clone(), Dice::seeded(3)));
+        let origin = "https://server".to_owned();
+        let config = SetConfig { node: "n1".to_owned(), origin, guard_grace: Duration::ZERO };
+        let parts = PodsParts {
+            config,
+            shown: from_watch,
+            updates,
+            objects: Rc::clone(&node.objects),
+            seen: Rc::new(SeenPods::new()),
+            clock: node.clock.clone(),
+            restored: Vec::new(),
+            guard: Guard::Open,
+            node: Rc::new(|| NodeSeen::Same),
+            node_changed,
+            accept,
+            on_guard: Rc::new(|_| {}),
+            register: Rc::new(|| {}),
+            on_output: Rc::new(|_| {}),
+        };
+        drop(rt::spawn("cluster pods", crate::cluster::pods::run(parts)));
+        assert_eq!(sent.recv().await.unwrap().answer, SourceAnswer::Pods(Vec::new()));
+        node.put("a", "1");
+        node.put("b", "1");
+        node.bind("p", reads(&["a", "b"]));
+        let mut last = sent.recv().await.unwrap();
+        while last.answer == SourceAnswer::Pods(Vec::new()) {
+            last = sent.recv().await.unwrap();
+        }
+        assert_eq!(last.objects.len(), 2, "no mount fails for the order of answers");
+        node.server.put(
+            json!({"kind": "ConfigMap", "metadata": {"namespace": "shop", "name": "a"}, "data": {"a": {}}}),
+        );
+        let update = sent.recv().await.unwrap();
+        assert_eq!((update.objects.len(), update.problems.len()), (2, 1), "{:?}", update.problems);
+        sleep(HOUR).await;
+        assert!(sent.try_recv().is_err(), "nothing changes, nothing is handed on");
     })
     .await;
 }
@@ -431,7 +508,9 @@ pub(crate) fn stored(changes: &[FactChange]) -> Vec<FactRow> {
     for change in changes {
         match change {
             FactChange::Put(row) => {
-                rows.retain(|old| (&old.kind, &old.namespace, &old.name) != (&row.kind, &row.namespace, &row.name));
+                rows.retain(|old| {
+                    (&old.kind, &old.namespace, &old.name) != (&row.kind, &row.namespace, &row.name)
+                });
                 rows.push(row.clone());
             }
             FactChange::Gone { kind, namespace, name } => {
