@@ -22,7 +22,9 @@ use crate::cluster::facts::{FactChange, Facts};
 use crate::cluster::objects::references::Needs;
 use crate::cluster::tokens;
 use crate::model::api::pod::Pod;
-use crate::model::objects::{Absence, ClaimSpec, ClusterFacts as _, LocalObject, ObjectKey, ObjectKind};
+use crate::model::objects::{
+    Absence, ClaimSpec, ClusterFacts as _, LocalObject, ObjectContent, ObjectKey, ObjectKind,
+};
 use crate::model::ordered::Ordered as _;
 use crate::model::source::{SourceObject, SourceProblem};
 use crate::model::types::PodUid;
@@ -130,8 +132,10 @@ impl Objects {
             return;
         }
         let new = needs.iter().filter(|(uid, _)| !state.needs.contains_key(*uid));
-        let asked = new.flat_map(|(_, needs)| needs.keys()).filter(|key| self.is_read_once(key.kind));
-        state.asked.extend(asked);
+        let is_fixed =
+            |key: &ObjectKey| state.objects.get(key).is_some_and(|known| is_immutable(&known.object));
+        let asked = new.flat_map(|(_, needs)| needs.keys());
+        state.asked.extend(asked.filter(|key| self.is_read_once(key.kind) && !is_fixed(key)));
         let keys = needs.values().flat_map(Needs::keys).into_set();
         state.objects.retain(|key, _| keys.contains(key));
         state.problems.retain(|key, _| keys.contains(key));
@@ -201,35 +205,43 @@ impl Objects {
         }
     }
 
-    /// Takes an object of the server; whether it is another one than before.
+    /// Takes an object of the server; whether readers see a change.
     fn put(&self, object: LocalObject, origin: &str) -> bool {
         let state = &mut *self.state.borrow_mut();
         let key = object.key.clone();
         let is_same = state.objects.get(&key).is_some_and(|known| *known.object == object);
-        state.asked.remove(&key);
-        state.problems.remove(&key);
-        self.facts.set_absence(&key, None);
+        let was_asked = state.asked.remove(&key);
+        let was_bad = state.problems.remove(&key).is_some();
+        let was_absent = self.facts.set_absence(&key, None);
         if !is_same {
             state.objects.insert(key, SourceObject { object: Rc::new(object), origin: origin.to_owned() });
         }
-        !is_same
+        !is_same || was_asked || was_bad || was_absent
     }
 
-    /// An answer that is no object. One that is known stays: as upstream, volumes keep their content.
-    fn lack(&self, key: &ObjectKey, why: Option<Absence>) {
-        self.state.borrow_mut().asked.remove(key);
-        if why.is_some() {
-            self.facts.set_absence(key, why);
-        }
+    /// An answer that is no object, or none; whether readers see a change. An object that is known stays: as upstream,
+    /// volumes keep their content.
+    fn lack(&self, key: &ObjectKey, why: Option<Absence>) -> bool {
+        let was_asked = self.state.borrow_mut().asked.remove(key);
+        let is_other = why.is_some() && self.facts.set_absence(key, why);
+        was_asked || is_other
     }
 
-    fn add_problem(&self, key: &ObjectKey, problem: SourceProblem) {
+    fn add_problem(&self, key: &ObjectKey, problem: SourceProblem) -> bool {
         let problems = &mut self.state.borrow_mut().problems;
         let is_known = problems.get(key).is_some_and(|known| known.message == problem.message);
         if !is_known {
             log::warn!(object = key.to_string(), err = problem.message.as_str(); "Object of the cluster cannot be read");
             problems.insert(key.clone(), problem);
         }
+        !is_known
+    }
+}
+
+fn is_immutable(object: &LocalObject) -> bool {
+    match &object.content {
+        ObjectContent::ConfigMap { immutable, .. } | ObjectContent::Secret { immutable, .. } => *immutable,
+        _ => false,
     }
 }
 

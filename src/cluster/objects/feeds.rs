@@ -19,7 +19,7 @@ use crate::cluster::client::request::ResourcePath;
 use crate::cluster::client::transport::{Accept, Lane, Transport};
 use crate::cluster::facts::{FactChange, ServiceScope, reduced};
 use crate::cluster::objects::services::from_server;
-use crate::cluster::objects::{Detection, Objects, ObjectsParts};
+use crate::cluster::objects::{Detection, Objects, ObjectsParts, is_immutable};
 use crate::cluster::watch::frames::WatchItem;
 use crate::cluster::watch::{CHANNEL, WatchOutput, WatchSpec, spawn};
 use crate::model::api::pod::Pod;
@@ -60,8 +60,6 @@ struct Feed {
     is_lost: bool,
     /// The first 403 since the last answer.
     refused: Option<Instant>,
-    /// It cannot change any more.
-    is_immutable: bool,
 }
 
 struct Feeds<T> {
@@ -168,7 +166,9 @@ impl<T: Transport> Feeds<T> {
         if !wanted.contains(&FeedKey::Bundles) {
             gone.push(facts.set_bundles(None));
         }
-        gone.into_iter().flatten().for_each(|change| (self.parts.on_row)(change));
+        for change in gone.into_iter().flatten() {
+            (self.parts.on_row)(change);
+        }
         let asked = objects.state.borrow().asked.clone();
         for key in wanted {
             let now = Instant::now();
@@ -178,15 +178,8 @@ impl<T: Transport> Feeds<T> {
                 retry: Retry::new(FIRST_RETRY, LONGEST_RETRY),
                 is_lost: false,
                 refused: None,
-                is_immutable: false,
             });
             let is_asked = matches!(&key, FeedKey::Object(key) if asked.contains(key));
-            if is_asked && feed.is_immutable {
-                if let FeedKey::Object(key) = &key {
-                    objects.lack(key, None);
-                }
-                continue;
-            }
             let is_due = feed.due.is_some_and(|due| due <= now) || (is_asked && !feed.is_lost);
             if is_due && feed.outputs.is_none() {
                 feed.due = None;
@@ -234,10 +227,7 @@ impl<T: Transport> Feeds<T> {
         match key {
             FeedKey::Object(key) => {
                 let waits = error.kind == ApiErrorKind::Forbidden && !is_final;
-                if !waits {
-                    objects.lack(key, is_final.then(|| Absence::Refused(error.message.clone())));
-                }
-                !waits
+                !waits && objects.lack(key, is_final.then(|| Absence::Refused(error.message.clone())))
             }
             FeedKey::Bundles
                 if !error.is_offline() && self.parts.facts.bundles().is_none_or(|it| it.is_err()) =>
@@ -264,29 +254,28 @@ impl<T: Transport> Feeds<T> {
         let Some(feed) = self.feeds.get_mut(&FeedKey::Object(key.clone())) else { return false };
         feed.due = ttl.map(|ttl| Instant::now() + ttl);
         let Some(item) = item else {
-            objects.lack(key, Some(Absence::NotFound));
-            return true;
+            return objects.lack(key, Some(Absence::NotFound));
         };
         match object_of(key.kind, item.value) {
             Ok(object) => {
                 if is_immutable(&object) {
                     feed.outputs = None;
-                    (feed.due, feed.is_immutable) = (None, true);
+                    feed.due = None;
                 }
-                objects.put(object, &self.parts.origin);
+                objects.put(object, &self.parts.origin)
             }
-            Err(why) => self.refuse(objects, key, why),
+            Err(why) => self.refuse(objects, key, &why),
         }
-        true
     }
 
     /// The last version stays; without one the pod gets this message.
-    fn refuse(&self, objects: &Objects, key: &ObjectKey, why: String) {
+    fn refuse(&self, objects: &Objects, key: &ObjectKey, why: &str) -> bool {
         let message = format!("{key} cannot be read: {why}");
-        objects.lack(key, Some(Absence::Refused(message.clone())));
+        let has_changed = objects.lack(key, Some(Absence::Refused(message.clone())));
         let (origin, since) = (self.parts.origin.clone(), self.parts.clock.now());
         let reason = "FailedValidation".to_owned();
-        objects.add_problem(key, SourceProblem { origin, reason, message, since, pod: String::new() });
+        let problem = SourceProblem { origin, reason, message, since, pod: String::new() };
+        objects.add_problem(key, problem) || has_changed
     }
 
     /// `Set` has the claim, and its volume when it is bound.
@@ -296,16 +285,12 @@ impl<T: Transport> Feeds<T> {
         feed.due = Some(Instant::now() + UNBOUND);
         let mut items = items.into_iter().map(|item| item.value);
         let Some(claim) = items.next() else {
-            objects.lack(key, Some(Absence::NotFound));
-            return true;
+            return objects.lack(key, Some(Absence::NotFound));
         };
         let volume = items.next().unwrap_or_default();
         let mut object = match object_of(key.kind, claim.clone()) {
             Ok(object) => object,
-            Err(why) => {
-                self.refuse(objects, key, why);
-                return true;
-            }
+            Err(why) => return self.refuse(objects, key, &why),
         };
         let ObjectContent::Claim(spec) = &mut object.content else { return false };
         let place = (key.namespace.clone(), key.name.clone());
@@ -323,11 +308,10 @@ impl<T: Transport> Feeds<T> {
         match bound {
             Ok(()) => {
                 feed.due = None;
-                objects.put(object, &self.parts.origin);
+                objects.put(object, &self.parts.origin)
             }
             Err(why) => objects.lack(key, Some(Absence::Refused(why))),
         }
-        true
     }
 
     fn take_services(&self, scope: &ServiceScope, output: WatchOutput) -> bool {
@@ -352,7 +336,9 @@ impl<T: Transport> Feeds<T> {
 
     fn write(&self, change: Option<FactChange>) -> bool {
         let has_changed = change.is_some();
-        change.into_iter().for_each(|change| (self.parts.on_row)(change));
+        if let Some(change) = change {
+            (self.parts.on_row)(change);
+        }
         has_changed
     }
 
@@ -460,11 +446,4 @@ fn object_of(kind: ObjectKind, value: Value) -> Result<LocalObject, String> {
         object.annotations.remove(wire::LAST_APPLIED);
     }
     Ok(object)
-}
-
-fn is_immutable(object: &LocalObject) -> bool {
-    match &object.content {
-        ObjectContent::ConfigMap { immutable, .. } | ObjectContent::Secret { immutable, .. } => *immutable,
-        _ => false,
-    }
 }

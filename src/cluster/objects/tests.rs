@@ -72,7 +72,7 @@ impl WatchedNode {
     }
 
     /// Binds a pod to this node; returns it as the server has it.
-    pub(crate) fn bind(&self, name: &str, spec: Value) -> Pod {
+    pub(crate) fn bind(&self, name: &str, spec: &Value) -> Pod {
         let metadata = json!({"namespace": "shop", "name": name});
         self.server.bind(json!({"kind": "Pod", "metadata": metadata, "spec": spec}), "n1");
         let pod = self.server.object(&format!("/api/v1/namespaces/shop/pods/{name}")).unwrap();
@@ -155,7 +155,7 @@ async fn a_config_map_change_arrives_in_a_second() {
     local(async {
         let node = WatchedNode::start();
         node.put("c", "1");
-        let pod = node.bind("p", reads(&["c", "none"]));
+        let pod = node.bind("p", &reads(&["c", "none"]));
         node.retain(&[&pod]);
         assert!(node.objects.missing(&references(&pod)));
         let mut changed = node.objects.changed();
@@ -192,7 +192,7 @@ async fn graph_lag_is_no_failure() {
             .as_array_mut()
             .unwrap()
             .push(json!({"name": "d", "persistentVolumeClaim": {"claimName": "d"}}));
-        let pod = node.bind("p", spec);
+        let pod = node.bind("p", &spec);
         node.retain(&[&pod]);
         sleep(SECOND).await;
         assert!(node.objects.missing(&references(&pod)));
@@ -204,7 +204,7 @@ async fn graph_lag_is_no_failure() {
         assert_eq!(node.absence(ObjectKind::PersistentVolumeClaim, "d"), Absence::NotFound);
         // One that lasts is a failure.
         node.server.faults().graph_lag = HOUR * 100;
-        let late = node.bind("late", reads(&["other"]));
+        let late = node.bind("late", &reads(&["other"]));
         node.retain(&[&pod, &late]);
         sleep(SECOND * 5).await;
         assert_eq!(node.absence(ObjectKind::ConfigMap, "other"), Absence::NotSynced);
@@ -225,7 +225,7 @@ async fn an_immutable_object_closes_its_watch() {
         let mut fixed = config_map("c", "1");
         fixed["immutable"] = true.into();
         node.server.put(fixed);
-        let pod = node.bind("p", reads(&["c"]));
+        let pod = node.bind("p", &reads(&["c"]));
         node.retain(&[&pod]);
         sleep(SECOND).await;
         assert_eq!(node.value("c").as_deref(), Some("1"));
@@ -242,7 +242,7 @@ async fn a_deleted_object_stays_while_a_pod_needs_it() {
     local(async {
         let node = WatchedNode::start();
         node.put("c", "1");
-        let pod = node.bind("p", reads(&["c"]));
+        let pod = node.bind("p", &reads(&["c"]));
         node.retain(&[&pod]);
         sleep(SECOND).await;
         node.server.remove("/api/v1/namespaces/shop/configmaps/c", Removal::Force);
@@ -266,7 +266,7 @@ async fn restored_objects_serve_until_the_server_answers() {
         server.faults().refuse = true;
         let known = vec![restored("c", "1"), restored("gone", "1"), restored("unused", "1")];
         let node = WatchedNode::with(server, clock, Detection::Watch, known, &[]);
-        let pod = node.bind("p", reads(&["c", "gone", "new"]));
+        let pod = node.bind("p", &reads(&["c", "gone", "new"]));
         node.retain(&[&pod]);
         sleep(HOUR).await;
         assert_eq!((node.value("c").as_deref(), node.value("gone").as_deref()), (Some("1"), Some("1")));
@@ -289,7 +289,7 @@ async fn references_that_end_close_their_watches() {
         let node = WatchedNode::start();
         node.put("a", "1");
         node.put("b", "1");
-        let (one, two) = (node.bind("one", reads(&["a", "b"])), node.bind("two", reads(&["b"])));
+        let (one, two) = (node.bind("one", &reads(&["a", "b"])), node.bind("two", &reads(&["b"])));
         node.retain(&[&one, &two]);
         sleep(SECOND).await;
         node.retain(&[&two]);
@@ -320,8 +320,10 @@ async fn a_hundred_watched_objects_ask_for_nothing() {
         let node = WatchedNode::start();
         let names: Vec<String> = (0..100).map(|number| format!("c{number}")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        names.iter().for_each(|name| node.put(name, "1"));
-        let pod = node.bind("p", reads(&names));
+        for name in &names {
+            node.put(name, "1");
+        }
+        let pod = node.bind("p", &reads(&names));
         node.retain(&[&pod]);
         sleep(SECOND).await;
         assert_eq!((node.objects.count(), node.calls("configmaps")), (100, 200), "a GET and a watch each");
@@ -340,12 +342,12 @@ async fn other_strategies_read_for_each_new_pod() {
             let server = FakeApiserver::new(clock.clone(), 1);
             let node = WatchedNode::with(server, clock, detection, Vec::new(), &[]);
             node.put("c", "1");
-            let one = node.bind("one", reads(&["c"]));
+            let one = node.bind("one", &reads(&["c"]));
             node.retain(&[&one]);
             sleep(SECOND).await;
             assert_eq!((node.value("c").as_deref(), node.calls("configmaps")), (Some("1"), 1));
             node.put("c", "2");
-            let two = node.bind("two", reads(&["c"]));
+            let two = node.bind("two", &reads(&["c"]));
             node.retain(&[&one, &two]);
             assert!(node.objects.missing(&references(&two)));
             sleep(SECOND).await;
@@ -370,7 +372,7 @@ async fn a_claim_is_read_until_it_is_bound() {
         };
         node.server.put(claim(""));
         let spec = json!({"containers": [], "volumes": [{"name": "d", "persistentVolumeClaim": {"claimName": "d"}}]});
-        let pod = node.bind("p", spec);
+        let pod = node.bind("p", &spec);
         node.retain(&[&pod]);
         sleep(SECOND).await;
         let unbound = Absence::Refused("PVC \"d\" of p is not bound".to_owned());
@@ -399,7 +401,7 @@ async fn a_bad_object_keeps_its_last_version() {
         node.server.put(bad);
         let mut spec = reads(&["c"]);
         spec["imagePullSecrets"] = json!([{"name": "s"}]);
-        let pod = node.bind("p", spec);
+        let pod = node.bind("p", &spec);
         node.retain(&[&pod]);
         sleep(SECOND).await;
         let message = "Secret shop/s cannot be read: data.pin: invalid value".to_owned();
@@ -450,7 +452,7 @@ async fn a_pod_and_its_objects_are_one_update() {
         assert_eq!(sent.recv().await.unwrap().answer, SourceAnswer::Pods(Vec::new()));
         node.put("a", "1");
         node.put("b", "1");
-        node.bind("p", reads(&["a", "b"]));
+        node.bind("p", &reads(&["a", "b"]));
         let mut last = sent.recv().await.unwrap();
         while last.answer == SourceAnswer::Pods(Vec::new()) {
             last = sent.recv().await.unwrap();
@@ -471,7 +473,7 @@ async fn a_pod_and_its_objects_are_one_update() {
 async fn services_are_followed_and_stored() {
     local(async {
         let node = WatchedNode::start();
-        let pod = node.bind("p", reads(&[]));
+        let pod = node.bind("p", &reads(&[]));
         assert_eq!(node.facts.service_variables("shop", true), Err(Absence::NotSynced));
         node.server.put(service("shop", "db", "10.0.0.7"));
         node.server.put(service("shop", "headless", "None"));
@@ -532,13 +534,13 @@ async fn trust_bundles_are_read_when_a_pod_names_one() {
         let pem = |byte: &str| format!("-----BEGIN CERTIFICATE-----\n{byte}\n-----END CERTIFICATE-----\n");
         node.server.put(bundle(&pem("AAAA")));
         node.server.faults().no_trust_bundles = true;
-        let plain = node.bind("plain", reads(&[]));
+        let plain = node.bind("plain", &reads(&[]));
         node.retain(&[&plain]);
         sleep(SECOND).await;
         assert_eq!(node.calls("clustertrustbundles"), 0);
         let spec = json!({"containers": [], "volumes":
             [{"name": "v", "projected": {"sources": [{"clusterTrustBundle": source}]}}]});
-        let pod = node.bind("p", spec);
+        let pod = node.bind("p", &spec);
         node.retain(&[&plain, &pod]);
         assert!(node.objects.missing(&references(&pod)));
         sleep(SECOND * 5).await;

@@ -15,7 +15,7 @@ fn with_token(node: &WatchedNode, seconds: i64) -> (Pod, TokenRequest) {
     let token = json!({"serviceAccountToken": {"path": "token", "expirationSeconds": seconds}});
     let pod = node.bind(
         "p",
-        json!({"containers": [], "serviceAccountName": "web",
+        &json!({"containers": [], "serviceAccountName": "web",
             "volumes": [{"name": "v", "projected": {"sources": [token]}}]}),
     );
     let request = references(&pod).tokens.remove(0);
