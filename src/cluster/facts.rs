@@ -1,8 +1,8 @@
 //! What the cluster has shown beside pods and their objects: tokens, Services, trust bundles, and why an object is
 //! not there.
 //!
-//! Owns these facts; the tasks of objects and tokens write them. Restored from the store before the first pod starts, so
-//! that a node that boots without its cluster runs its pods.
+//! Owns these facts; the tasks of objects and tokens write them. Restored from the store before the first pod starts,
+//! so that a node that boots without its cluster runs its pods.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};

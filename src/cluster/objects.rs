@@ -1,8 +1,8 @@
 //! The objects of the cluster that the pods of this node refer to.
 //!
 //! Owns what is known of them. The task `cluster objects` watches each object as long as a pod refers to it, the task
-//! `cluster tokens` asks for tokens; both write to [`Facts`] what is no object. A node without the watches needs nothing
-//! and misses nothing.
+//! `cluster tokens` asks for tokens; both write to [`Facts`] what is no object. A node without the watches needs
+//! nothing and misses nothing.
 
 mod feeds;
 pub(crate) mod references;
@@ -231,7 +231,8 @@ impl Objects {
         let problems = &mut self.state.borrow_mut().problems;
         let is_known = problems.get(key).is_some_and(|known| known.message == problem.message);
         if !is_known {
-            log::warn!(object = key.to_string(), err = problem.message.as_str(); "Object of the cluster cannot be read");
+            let err = problem.message.as_str();
+            log::warn!(object = key.to_string(), err = err; "Object of the cluster cannot be read");
             problems.insert(key.clone(), problem);
         }
         !is_known
