@@ -8,6 +8,7 @@ pub mod client;
 pub mod credentials;
 pub(crate) mod discovery;
 pub(crate) mod events;
+pub(crate) mod facts;
 pub mod fake;
 pub mod kubeconfig;
 pub(crate) mod link;

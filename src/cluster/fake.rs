@@ -202,7 +202,9 @@ impl FakeApiserver {
             let refusal = Refusal(status, "InternalError", "simulated fault".to_owned());
             return json_answer(status, &refusal.status());
         }
-        let Some(target) = Target::of(request.method, &request.path) else {
+        let target = Target::of(request.method, &request.path)
+            .filter(|target| !faults.no_trust_bundles || target.place.kind.2 != "clustertrustbundles");
+        let Some(target) = target else {
             return text_answer(404, "text/plain", "404 page not found");
         };
         self.control();

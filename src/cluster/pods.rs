@@ -73,6 +73,7 @@ pub(crate) async fn run(mut parts: PodsParts) {
     loop {
         let needs = set.pods().map(|pod| (pod.metadata.uid.clone(), references(pod))).into_map();
         parts.objects.retain(needs);
+        set.set_object_problems(parts.objects.problems());
         let (objects, now) = (parts.objects.current(), parts.clock.now());
         let lacks = |pod: &Pod| parts.objects.missing(&references(pod));
         let NextUpdate { update, due, registers } =

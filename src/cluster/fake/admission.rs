@@ -63,7 +63,7 @@ pub(super) fn authorize(
                 && (verb == "create" || target.place.name == node)
         }
         "csinodes" => !matches!(verb, "list" | "watch") && (verb == "create" || target.place.name == node),
-        "services" | "runtimeclasses" | "csidrivers" => is_read,
+        "services" | "runtimeclasses" | "csidrivers" | "clustertrustbundles" => is_read,
         "certificatesigningrequests" => is_read || verb == "create",
         "events" => matches!(verb, "create" | "patch" | "update"),
         "tokenreviews" | "subjectaccessreviews" => verb == "create",

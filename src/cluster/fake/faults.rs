@@ -38,6 +38,8 @@ pub struct ApiFaults {
     pub repeat_events: bool,
     /// Objects have members of a later version of Kubernetes.
     pub unknown_fields: bool,
+    /// The API of ClusterTrustBundles is not served.
+    pub no_trust_bundles: bool,
     /// Of the Node authorizer's graph, behind the storage: the age below which a pod leads to no object.
     pub graph_lag: Duration,
 }

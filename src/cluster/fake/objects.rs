@@ -28,6 +28,7 @@ const KINDS: &[KindRow] = &[
     ("CSINode", "storage.k8s.io/v1", "csinodes", false),
     ("VolumeAttachment", "storage.k8s.io/v1", "volumeattachments", false),
     ("CertificateSigningRequest", "certificates.k8s.io/v1", "certificatesigningrequests", false),
+    ("ClusterTrustBundle", "certificates.k8s.io/v1beta1", "clustertrustbundles", false),
     ("TokenReview", "authentication.k8s.io/v1", "tokenreviews", false),
     ("SubjectAccessReview", "authorization.k8s.io/v1", "subjectaccessreviews", false),
 ];

@@ -3,6 +3,7 @@
 //! Pure: a pod in, the keys of its objects out.
 
 use std::collections::BTreeSet;
+use std::rc::Rc;
 
 use serde_json::Value;
 
@@ -14,9 +15,9 @@ use crate::model::objects::{ObjectKey, ObjectKind, TokenRequest};
 const TOKEN_SECONDS: i64 = 3600;
 
 /// What a pod refers to. Optional objects are among it: that they are absent has to be known, too.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Needs {
-    /// ConfigMaps and Secrets.
+    /// ConfigMaps, Secrets, the RuntimeClass.
     pub objects: BTreeSet<ObjectKey>,
     /// One for each projected token; equal ones once.
     pub tokens: Vec<TokenRequest>,
@@ -26,6 +27,8 @@ pub(crate) struct Needs {
     pub bundles: Vec<Value>,
     /// The pod's, whose Services become variables.
     pub namespace: String,
+    /// Of a pod with claims: whether it may have them is the pod's matter.
+    pub pod: Option<Rc<Pod>>,
 }
 
 /// The references of a pod: upstream's `VisitPodConfigmapNames` and `VisitPodSecretNames`, and what volumes
@@ -42,10 +45,27 @@ pub(crate) fn references(pod: &Pod) -> Needs {
     for volume in &pod.spec.volumes {
         needs.add_of_volume(pod, volume);
     }
+    if let Some(name) = pod.spec.runtime_class_name.as_deref().filter(|name| !name.is_empty()) {
+        let (kind, name) = (ObjectKind::RuntimeClass, name.to_owned());
+        needs.objects.insert(ObjectKey { kind, namespace: String::new(), name });
+    }
+    if !needs.claims.is_empty() {
+        needs.pod = Some(Rc::new(pod.clone()));
+    }
     needs
 }
 
 impl Needs {
+    /// All objects, claims among them.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = ObjectKey> {
+        let claim = |(namespace, name): &(String, String)| ObjectKey {
+            kind: ObjectKind::PersistentVolumeClaim,
+            namespace: namespace.clone(),
+            name: name.clone(),
+        };
+        self.objects.iter().cloned().chain(self.claims.iter().map(claim))
+    }
+
     fn add(&mut self, kind: ObjectKind, name: &str) {
         if !name.is_empty() {
             let (namespace, name) = (self.namespace.clone(), name.to_owned());

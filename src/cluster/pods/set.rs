@@ -65,6 +65,8 @@ pub(crate) struct PodSet {
     version_went_back: bool,
     /// By the key of the object.
     undecodable: BTreeMap<ItemKey, SourceProblem>,
+    /// Of objects that pods refer to.
+    object_problems: Vec<SourceProblem>,
     /// Why there is no valid answer.
     trouble: Option<SourceProblem>,
     /// What was handed on last, beside the pods.
@@ -94,6 +96,7 @@ impl PodSet {
             version: 0,
             version_went_back: false,
             undecodable: BTreeMap::new(),
+            object_problems: Vec::new(),
             trouble: None,
             last: None,
         }
@@ -104,9 +107,16 @@ impl PodSet {
         self.guard
     }
 
-    /// Every pod of the server that the node is to run.
+    /// Every pod of the server that the node is to run, and while the server is not believed those that keep running.
     pub(crate) fn pods(&self) -> impl Iterator<Item = &Rc<Pod>> {
-        self.server.values().map(|held| &held.pod)
+        let is_kept = |uid: &PodUid| self.trust != Trust::Believed && !self.server.contains_key(uid);
+        let kept = self.known.iter().filter(move |(uid, _)| is_kept(uid)).map(|(_, pod)| pod);
+        self.server.values().map(|held| &held.pod).chain(kept)
+    }
+
+    /// All problems of objects that pods refer to, for the next update.
+    pub(crate) fn set_object_problems(&mut self, problems: Vec<SourceProblem>) {
+        self.object_problems = problems;
     }
 
     /// Takes what the watch shows.
@@ -254,7 +264,8 @@ impl PodSet {
                 Hold::Until(until) => next.due = Some(next.due.map_or(until, |due| due.min(until))),
             }
         }
-        let problems: Vec<SourceProblem> = self.undecodable.values().cloned().collect();
+        let mut problems: Vec<SourceProblem> = self.undecodable.values().cloned().collect();
+        problems.extend(self.object_problems.iter().cloned());
         let state = (true, objects.clone(), problems.clone());
         if self.last.as_ref() == Some(&state) && is_same(&self.known, &wanted) {
             return next;
