@@ -96,7 +96,7 @@ impl ObjectLookup for ClusterObjects {
     }
 
     fn persistent_volume_claim(&self, namespace: &str, name: &str) -> Option<ClaimedVolume> {
-        self.objects.persistent_volume_claim(namespace, name)
+        self.objects.bound_volume(namespace, name)
     }
 
     fn runtime_classes(&self) -> Vec<(String, RuntimeClassSpec)> {
@@ -113,7 +113,12 @@ impl ObjectLookup for ClusterObjects {
     }
 
     fn absence(&self, key: &ObjectKey) -> Absence {
-        self.facts.as_ref().map_or(Absence::NotSynced, |facts| facts.absence(key))
+        let absence = self.facts.as_ref().map_or(Absence::NotSynced, |facts| facts.absence(key));
+        if matches!(absence, Absence::Refused(_)) || !self.objects.has(key) {
+            return absence;
+        }
+        // A claim without its volume.
+        Absence::Refused("PVC is not bound".to_owned())
     }
 
     fn token(&self, request: &TokenRequest) -> Result<Rc<str>, Absence> {

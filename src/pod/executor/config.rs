@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 
 use crate::model::api::pod::{Container, HostAlias, Pod};
 use crate::model::containers::container_hash;
-use crate::model::objects::RuntimeClassSpec;
+use crate::model::objects::{ObjectKey, ObjectKind, Realm, RuntimeClassSpec};
 use crate::model::observed::ObservedSandbox;
 use crate::model::ordered::Ordered as _;
+use crate::model::provenance::realm;
 use crate::model::runtime_config::absolute;
 use crate::platform::rt;
 use crate::platform::sys::dir::make_dir;
@@ -74,6 +75,7 @@ impl<R: Runtime> Executor<R> {
         } else {
             sandbox_hostname(pod, &self.config.cluster_domain).map_err(|error| error.to_string())?
         };
+        let runtime_handler = self.runtime_handler(pod)?;
         let mut labels = pod.metadata.labels.clone();
         labels.extend(pod_labels(pod));
         let security = spec.security_context.clone().unwrap_or_default();
@@ -102,18 +104,34 @@ impl<R: Runtime> Executor<R> {
             resources: sandbox_resources(pod, &self.config.resources),
             overhead: overhead_resources(pod, &self.config.resources),
             user_namespace,
-            runtime_handler: handler(pod, self.class(pod).as_ref()).to_owned(),
+            runtime_handler,
         };
         Ok((config, problems))
     }
 
     pub(super) fn class(&self, pod: &Pod) -> Option<RuntimeClassSpec> {
-        self.config.objects.runtime_class(class_of(pod)?)
+        self.config.objects.of(realm(pod)).runtime_class(class_of(pod)?)
     }
 
-    /// The runtime's features, with its handlers under the names of the RuntimeClasses.
+    /// The handler of the pod's class. A class that is not there is an error for a pod of the cluster only: in a
+    /// manifest, the name of a handler is enough.
+    fn runtime_handler(&self, pod: &Pod) -> Result<String, String> {
+        let class = self.class(pod);
+        if let (Realm::Cluster, Some(name), None) = (realm(pod), class_of(pod), &class) {
+            let kind = ObjectKind::RuntimeClass;
+            let key = ObjectKey { kind, namespace: String::new(), name: name.to_owned() };
+            let why = self.config.objects.of(Realm::Cluster).absence(&key).message(kind);
+            return Err(why.unwrap_or_else(|| format!("runtimeclass.node.k8s.io {name:?} not found")));
+        }
+        Ok(handler(pod, class.as_ref()).to_owned())
+    }
+
+    /// The runtime's features, with its handlers under the names of the RuntimeClasses. Of two classes with one
+    /// name, the cluster's.
     pub(in crate::pod) fn by_class_name(&self, status: &RuntimeStatus) -> RuntimeStatus {
-        let handlers = by_class_name(&status.handlers, self.config.objects.runtime_classes());
+        let mut classes = self.config.objects.of(Realm::Node).runtime_classes();
+        classes.extend(self.config.objects.of(Realm::Cluster).runtime_classes());
+        let handlers = by_class_name(&status.handlers, classes);
         RuntimeStatus { handlers, ..status.clone() }
     }
 

@@ -219,7 +219,7 @@ proptest! {
 
     #[test]
     fn no_file_of_a_payload_is_below_another(paths in proptest::collection::vec("[ab](/[ab]){0,2}", 0..5)) {
-        let file = || ProjectedFile { data: Vec::new(), mode: 0o644 };
+        let file = || ProjectedFile { data: Vec::new(), mode: 0o644, owner: None };
         let files: Files = paths.iter().map(|path| (path.clone(), file())).collect();
         if let Ok(payload) = checked(files, 0) {
             for path in payload.keys() {
