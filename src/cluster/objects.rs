@@ -4,6 +4,7 @@
 
 pub(crate) mod references;
 pub(crate) mod services;
+pub(crate) mod volumes;
 
 use std::collections::BTreeMap;
 
