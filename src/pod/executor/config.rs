@@ -8,10 +8,9 @@ use std::path::{Path, PathBuf};
 
 use crate::model::api::pod::{Container, HostAlias, Pod};
 use crate::model::containers::container_hash;
-use crate::model::objects::{ObjectKey, ObjectKind, Realm, RuntimeClassSpec};
+use crate::model::objects::{Realm, RuntimeClassSpec};
 use crate::model::observed::ObservedSandbox;
 use crate::model::ordered::Ordered as _;
-use crate::model::provenance::realm;
 use crate::model::runtime_config::absolute;
 use crate::platform::rt;
 use crate::platform::sys::dir::make_dir;
@@ -30,7 +29,7 @@ use crate::pod::plan::{StartContainer, resize};
 use crate::pod::resources::{
     container_resources, overhead_resources, pod_cgroup_parent, qos_class, sandbox_resources,
 };
-use crate::pod::runtime_class::{by_class_name, class_of, handler};
+use crate::pod::runtime_class::{by_class_name, find_class, handler};
 use crate::pod::security::{
     SecurityDefaults, SecurityIds, check_run_as_non_root, container_security, ephemeral_target, namespaces,
     pod_is_privileged, pod_selinux, supplemental_groups, supplemental_groups_policy,
@@ -75,7 +74,7 @@ impl<R: Runtime> Executor<R> {
         } else {
             sandbox_hostname(pod, &self.config.cluster_domain).map_err(|error| error.to_string())?
         };
-        let runtime_handler = self.runtime_handler(pod)?;
+        let class = self.class(pod)?;
         let mut labels = pod.metadata.labels.clone();
         labels.extend(pod_labels(pod));
         let security = spec.security_context.clone().unwrap_or_default();
@@ -104,26 +103,13 @@ impl<R: Runtime> Executor<R> {
             resources: sandbox_resources(pod, &self.config.resources),
             overhead: overhead_resources(pod, &self.config.resources),
             user_namespace,
-            runtime_handler,
+            runtime_handler: handler(pod, class.as_ref()).to_owned(),
         };
         Ok((config, problems))
     }
 
-    pub(super) fn class(&self, pod: &Pod) -> Option<RuntimeClassSpec> {
-        self.config.objects.of(realm(pod)).runtime_class(class_of(pod)?)
-    }
-
-    /// The handler of the pod's class. A class that is not there is an error for a pod of the cluster only: in a
-    /// manifest, the name of a handler is enough.
-    fn runtime_handler(&self, pod: &Pod) -> Result<String, String> {
-        let class = self.class(pod);
-        if let (Realm::Cluster, Some(name), None) = (realm(pod), class_of(pod), &class) {
-            let kind = ObjectKind::RuntimeClass;
-            let key = ObjectKey { kind, namespace: String::new(), name: name.to_owned() };
-            let why = self.config.objects.of(Realm::Cluster).absence(&key).message(kind);
-            return Err(why.unwrap_or_else(|| format!("runtimeclass.node.k8s.io {name:?} not found")));
-        }
-        Ok(handler(pod, class.as_ref()).to_owned())
+    pub(super) fn class(&self, pod: &Pod) -> Result<Option<RuntimeClassSpec>, String> {
+        find_class(pod, &*self.config.objects)
     }
 
     /// The runtime's features, with its handlers under the names of the RuntimeClasses. Of two classes with one
