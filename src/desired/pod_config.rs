@@ -402,3 +402,6 @@ fn log_changes(source: PodSource, changes: &[PodChange]) {
         log::info!(source = source.as_str(), op:% = change.op, pod:% = change.pod.pod.pod_ref(), origin = change.pod.origin; "SyncLoop");
     }
 }
+
+#[cfg(test)]
+mod tests;

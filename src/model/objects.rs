@@ -7,6 +7,8 @@ mod node_objects;
 pub mod wire;
 
 pub use local::{LocalObjects, VersionedObject};
+#[cfg(test)]
+pub(crate) use node_objects::FixedFacts;
 pub(crate) use node_objects::{ClusterFacts, NodeObjects};
 
 use std::collections::BTreeMap;

@@ -6,9 +6,7 @@
 //! Pure: what it returns depends on its arguments alone.
 
 use crate::model::api::pod::{Pod, PodSpec, Toleration};
-use crate::model::objects::{
-    ClassScheduling, ObjectKey, ObjectKind, ObjectLookup, Realm, RuntimeClassSpec,
-};
+use crate::model::objects::{ClassScheduling, ObjectKey, ObjectKind, ObjectLookup, Realm, RuntimeClassSpec};
 use crate::model::provenance::realm;
 use crate::model::runtime_config::RuntimeHandler;
 

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::{
-    ClaimSpec, ClaimedSource, ClaimedVolume, ClassScheduling, ConfigMapData, LocalObject, OPAQUE, ObjectContent, ObjectData, ObjectKey,
-    ObjectKind, RuntimeClassSpec,
+    ClaimSpec, ClaimedSource, ClaimedVolume, ClassScheduling, ConfigMapData, LocalObject, OPAQUE,
+    ObjectContent, ObjectData, ObjectKey, ObjectKind, RuntimeClassSpec,
 };
 use crate::codec::base64;
 use crate::model::api::decode::{DecodeError, decode};
@@ -395,6 +395,36 @@ mod tests {
             (&json!("Bound"), &json!("1Gi"))
         );
         assert_eq!(read(ObjectKind::PersistentVolumeClaim, written), claim);
+    }
+
+    #[test]
+    fn a_claim_keeps_its_volume_in_the_store_only() {
+        let wire = json!({"metadata": {"name": "c"}, "spec": {"accessModes": ["ReadWriteOnce"]}});
+        let path = || "/srv/data".to_owned();
+        for source in [
+            ClaimedSource::HostPath { path: path() },
+            ClaimedSource::Local { path: path() },
+            ClaimedSource::Nfs { server: "nas".to_owned(), path: path() },
+            ClaimedSource::Directory { path: path() },
+        ] {
+            let mut object = read(ObjectKind::PersistentVolumeClaim, wire.clone());
+            let ObjectContent::Claim(claim) = &mut object.content else { panic!("{object:?}") };
+            claim.volume = Some(Box::new(ClaimedVolume {
+                name: "pv-1".to_owned(),
+                source,
+                mount_options: vec!["nolock".to_owned()],
+                supplemental_group: Some(5),
+                read_only: true,
+                single_pod: true,
+            }));
+            let written = to_value(&object, Values::LeftOut);
+            assert_eq!(written["spec"]["volumeName"], "pv-1");
+            assert_eq!(read(ObjectKind::PersistentVolumeClaim, written.clone()), object);
+            // A manifest may say so too: it means nothing there.
+            let (decoded, _) = decode_object(ObjectKind::PersistentVolumeClaim, written).unwrap();
+            let (of_manifest, _) = local(decoded);
+            assert!(matches!(of_manifest.content, ObjectContent::Claim(claim) if claim.volume.is_none()));
+        }
     }
 
     #[test]

@@ -170,8 +170,7 @@ impl Maker<'_> {
 
     /// What it means that the object is not there: only one that does not exist can be optional.
     fn absent(&self, kind: ObjectKind, name: &str, optional: bool) -> Result<(), ProjectionError> {
-        let key =
-            ObjectKey { kind, namespace: self.pod.metadata.namespace.clone(), name: name.to_owned() };
+        let key = ObjectKey { kind, namespace: self.pod.metadata.namespace.clone(), name: name.to_owned() };
         match self.objects().absence(&key).message(kind) {
             Some(message) => Err(ProjectionError::Unread(message)),
             None if optional => Ok(()),
@@ -295,7 +294,9 @@ impl Maker<'_> {
         let why = match self.objects().token(&TokenRequest::of(self.pod, source)) {
             Ok(token) => return Ok(vec![(source.path.clone(), self.credential(token.as_bytes().to_vec()))]),
             Err(Absence::NotFound) => format!("failed to fetch token: serviceaccounts {account:?} not found"),
-            Err(Absence::NotSynced) => "failed to fetch token: timed out waiting for the condition".to_owned(),
+            Err(Absence::NotSynced) => {
+                "failed to fetch token: timed out waiting for the condition".to_owned()
+            }
             Err(Absence::Refused(message)) => message,
         };
         Err(ProjectionError::Unread(why))
