@@ -7,6 +7,7 @@
 mod feeds;
 pub(crate) mod references;
 pub(crate) mod services;
+pub(crate) mod volumes;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};

@@ -146,8 +146,13 @@ impl ObjectSets {
                 continue;
             }
             let old = known.get(&key);
-            let errors =
-                old.map_or_else(Vec::new, |old| refused_change(&old.object.content, &new.object.content));
+            let errors = match old {
+                // What may change in the cluster, its server has decided.
+                Some(old) if source != PodSource::Cluster => {
+                    refused_change(&old.object.content, &new.object.content)
+                }
+                _ => Vec::new(),
+            };
             let taken = match old {
                 Some(old) if !errors.is_empty() => {
                     let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
@@ -171,7 +176,12 @@ impl ObjectSets {
     /// The effective object of this key.
     #[must_use]
     pub(crate) fn find(&self, key: &ObjectKey) -> Option<&SourceObject> {
-        self.sources.values().find_map(|objects| objects.get(key))
+        self.of_node().find_map(|(_, objects)| objects.get(key))
+    }
+
+    /// Without those of the cluster.
+    fn of_node(&self) -> impl Iterator<Item = (&PodSource, &Objects)> {
+        self.sources.iter().filter(|(source, _)| **source != PodSource::Cluster)
     }
 
     /// The effective objects. Of two sources that define the same one, the first in the order `file`, `http`,
@@ -193,8 +203,7 @@ impl ObjectSets {
     #[must_use]
     pub(crate) fn winners(&self) -> BTreeMap<&ObjectKey, &SourceObject> {
         let mut winners = BTreeMap::new();
-        let of_node = self.sources.iter().filter(|(source, _)| **source != PodSource::Cluster);
-        for (key, object) in of_node.flat_map(|(_, objects)| objects) {
+        for (key, object) in self.of_node().flat_map(|(_, objects)| objects) {
             winners.entry(key).or_insert(object);
         }
         winners
@@ -205,7 +214,7 @@ impl ObjectSets {
     pub(crate) fn findings(&self) -> Vec<ObjectFinding> {
         let mut findings: Vec<ObjectFinding> = self.findings.values().flatten().cloned().collect();
         let mut first: BTreeMap<&ObjectKey, (PodSource, &SourceObject)> = BTreeMap::new();
-        for (source, objects) in &self.sources {
+        for (source, objects) in self.of_node() {
             for (key, object) in objects {
                 let Some((other, earlier)) = first.get(key) else {
                     first.insert(key, (*source, object));

@@ -128,6 +128,18 @@ impl PodConfig {
         config
     }
 
+    /// This node has joined a cluster, even if it is not configured in this run: the pods of the last run stay, as
+    /// those of any source that has not answered.
+    #[must_use]
+    #[cfg_attr(not(test), expect(dead_code, reason = "the start of a joined node calls it"))]
+    pub(crate) fn of_joined_node(mut self) -> Self {
+        if !self.registered.contains(&PodSource::Cluster) {
+            self.registered.push(PodSource::Cluster);
+            self.count(PodSource::Cluster);
+        }
+        self
+    }
+
     /// Shows the effective objects to all readers.
     fn publish_objects(&self) {
         self.objects.replace(self.object_sets.effective());
@@ -225,8 +237,15 @@ impl PodConfig {
             }
             SourceAnswer::Unknown => (None, false),
         };
+        let is_known = self.desired.sources.contains_key(&update.source);
         let merged = merge(&self.desired, update.source, answer, now);
         self.desired = merged.desired;
+        // Its server sends the set whenever anything happens to it.
+        let is_as_stored = update.source == PodSource::Cluster
+            && is_known
+            && merged.changes.is_empty()
+            && !self.unwritten.contains_key(&update.source)
+            && objects_before.as_ref() == self.object_sets.sources.get(&update.source);
         if let Some(new_answer) = new_answer {
             let objects = self.object_sets.sources.get(&update.source);
             let is_change = !merged.changes.is_empty() || objects_before.as_ref() != objects;
@@ -236,7 +255,7 @@ impl PodConfig {
         otherwise.extend(merged.findings);
         problems.extend(self.note_findings(update.source, otherwise, now));
         let problems = self.with_rollback_problem(update.source, problems);
-        if answering {
+        if answering && !is_as_stored {
             self.write(update.source, update.validator).await;
             self.publish_objects();
         }
@@ -255,6 +274,10 @@ impl PodConfig {
     /// Applies RuntimeClasses to pods of manifests, as a cluster's admission does. Pods that contradict their
     /// class run as they are written.
     fn resolve_classes(&self, source: PodSource, pods: &mut [SourcePod]) -> Vec<SetFinding> {
+        if source == PodSource::Cluster {
+            // The server's admission has done it.
+            return Vec::new();
+        }
         let known = self.desired.sources.get(&source).map(|state| &state.pods);
         let mut findings = Vec::new();
         for SourcePod { pod, origin } in pods {
@@ -379,3 +402,6 @@ fn log_changes(source: PodSource, changes: &[PodChange]) {
         log::info!(source = source.as_str(), op:% = change.op, pod:% = change.pod.pod.pod_ref(), origin = change.pod.origin; "SyncLoop");
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,6 +7,8 @@ mod node_objects;
 pub mod wire;
 
 pub use local::{LocalObjects, VersionedObject};
+#[cfg(test)]
+pub(crate) use node_objects::FixedFacts;
 pub(crate) use node_objects::{ClusterFacts, NodeObjects};
 
 use std::collections::BTreeMap;
@@ -16,7 +18,7 @@ use std::rc::Rc;
 use serde_json::Value;
 
 use crate::model::api::managed_fields::ManagedFields;
-use crate::model::api::pod::{ResourceList, StringMap, Toleration};
+use crate::model::api::pod::{Pod, ResourceList, ServiceAccountTokenProjection, StringMap, Toleration};
 use crate::model::api::quantity::Quantity;
 use crate::model::types::{PodRef, Timestamp};
 
@@ -37,6 +39,21 @@ pub enum Absence {
     Refused(String),
 }
 
+impl Absence {
+    /// Upstream's message for a pod; `None`: the object does not exist, as its reader says.
+    #[must_use]
+    pub(crate) fn message(self, kind: ObjectKind) -> Option<String> {
+        match self {
+            Self::NotFound => None,
+            Self::NotSynced => {
+                let kind = kind.as_str().to_ascii_lowercase();
+                Some(format!("failed to sync {kind} cache: timed out waiting for the condition"))
+            }
+            Self::Refused(message) => Some(message),
+        }
+    }
+}
+
 /// A token of a service account, bound to a pod.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TokenRequest {
@@ -46,6 +63,23 @@ pub struct TokenRequest {
     /// Empty: the API server's own.
     pub audience: String,
     pub seconds: i64,
+}
+
+impl TokenRequest {
+    /// The API server's default for a projection that sets no time; admission has always filled it in.
+    const SECONDS: i64 = 3600;
+
+    /// The token that a projection asks for.
+    #[must_use]
+    pub(crate) fn of(pod: &Pod, projection: &ServiceAccountTokenProjection) -> Self {
+        Self {
+            namespace: pod.metadata.namespace.clone(),
+            account: pod.spec.service_account_name.clone(),
+            pod: pod.pod_ref(),
+            audience: projection.audience.clone(),
+            seconds: projection.expiration_seconds.unwrap_or(Self::SECONDS),
+        }
+    }
 }
 
 /// Keys and values of a ConfigMap or Secret.
@@ -221,6 +255,9 @@ pub struct ClaimSpec {
     pub storage: Quantity,
     /// As written; the class is not resolved.
     pub storage_class: Option<String>,
+    /// Of a claim of the cluster: the volume it is bound to, as this node uses it. Always `None` of a claim of this
+    /// node, whose volume is its directory.
+    pub volume: Option<Box<ClaimedVolume>>,
 }
 
 /// How pods that name a class are run.

@@ -14,8 +14,9 @@ use crate::model::api::pod::{
 };
 use crate::model::api::quantity::Quantity;
 use crate::model::containers::find_container;
-use crate::model::objects::{ObjectData, ObjectLookup};
+use crate::model::objects::{Absence, ObjectData, ObjectKey, ObjectKind, ObjectLookup};
 use crate::model::ordered::Ordered as _;
+use crate::model::provenance::realm;
 use crate::model::types::ContainerName;
 use crate::pod::resources::{NodeCapacity, effective_limits};
 
@@ -29,6 +30,7 @@ pub(super) struct EnvContext<'a> {
     pub pod_ips: &'a [String],
     /// What unlimited containers are shown as their limit: the node's allocatable.
     pub allocatable: &'a NodeCapacity,
+    /// Of all realms.
     pub objects: &'a dyn ObjectLookup,
     /// The files that [`env_files`] listed.
     pub files: &'a EnvFiles,
@@ -58,6 +60,11 @@ pub(crate) enum EnvError {
     ConfigMapNotFound(String),
     #[error("secret {0:?} not found")]
     SecretNotFound(String),
+    /// The API server has not given it, or refuses it.
+    #[error("{0}")]
+    Unread(String),
+    #[error("services have not yet been read at least once, cannot construct envvars")]
+    ServicesNotRead,
     #[error("couldn't find key {key} in {kind} {namespace}/{name}")]
     KeyNotFound {
         /// `ConfigMap` or `Secret`.
@@ -90,21 +97,20 @@ pub(crate) enum EnvError {
 }
 
 /// Variables in order of definition, `envFrom` first; a later definition replaces the value of an earlier
-/// one.
+/// one. Those of Services come last and replace none.
 pub(super) fn make_environment(
     pod: &Pod,
     container: &Container,
     context: &EnvContext<'_>,
 ) -> Result<Vec<(String, String)>, EnvError> {
-    let namespace = pod.metadata.namespace.as_str();
+    let services = service_variables(pod, context)?;
     let mut environment = Environment::default();
     for source in &container.env_from {
+        let is_optional = |reference: &OptionalObjectReference| reference.optional == Some(true);
         let data = if let Some(reference) = &source.config_map_ref {
-            let found = context.objects.config_map(namespace, &reference.name).map(|found| found.data);
-            present(found, reference, EnvError::ConfigMapNotFound)?
+            data_of(pod, ObjectKind::ConfigMap, &reference.name, is_optional(reference), context)?
         } else if let Some(reference) = &source.secret_ref {
-            let found = context.objects.secret(namespace, &reference.name);
-            present(found, reference, EnvError::SecretNotFound)?
+            data_of(pod, ObjectKind::Secret, &reference.name, is_optional(reference), context)?
         } else {
             None
         };
@@ -115,13 +121,31 @@ pub(super) fn make_environment(
     for variable in &container.env {
         let value = match &variable.value_from {
             Some(source) if variable.value.is_empty() => value_from(pod, container, source, context)?,
-            _ => Some(expand(&variable.value, |name| environment.get(name))),
+            _ => Some(expand(&variable.value, |name| {
+                environment.get(name).or_else(|| services.get(name).map(String::as_str))
+            })),
         };
         if let Some(value) = value {
             environment.set(&variable.name, value);
         }
     }
+    for (name, value) in services {
+        if environment.get(&name).is_none() {
+            environment.set(&name, value);
+        }
+    }
     Ok(environment.variables)
+}
+
+/// What Services add; nothing to pods of this node.
+fn service_variables(pod: &Pod, context: &EnvContext<'_>) -> Result<BTreeMap<String, String>, EnvError> {
+    let objects = context.objects.of(realm(pod));
+    let links = pod.spec.enable_service_links.unwrap_or(true);
+    match objects.service_variables(&pod.metadata.namespace, links) {
+        Ok(variables) => Ok(variables.into_iter().into_map()),
+        Err(Absence::Refused(message)) => Err(EnvError::Unread(message)),
+        Err(_) => Err(EnvError::ServicesNotRead),
+    }
 }
 
 #[derive(Default)]
@@ -150,15 +174,29 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-fn present(
-    found: Option<ObjectData>,
-    reference: &OptionalObjectReference,
-    error: impl FnOnce(String) -> EnvError,
+/// The values of a ConfigMap or Secret; `None` if it is optional and does not exist.
+fn data_of(
+    pod: &Pod,
+    kind: ObjectKind,
+    name: &str,
+    is_optional: bool,
+    context: &EnvContext<'_>,
 ) -> Result<Option<ObjectData>, EnvError> {
-    if found.is_none() && reference.optional != Some(true) {
-        return Err(error(reference.name.clone()));
+    let (namespace, objects) = (pod.metadata.namespace.as_str(), context.objects.of(realm(pod)));
+    let found = match kind {
+        ObjectKind::ConfigMap => objects.config_map(namespace, name).map(|found| found.data),
+        _ => objects.secret(namespace, name),
+    };
+    if found.is_some() {
+        return Ok(found);
     }
-    Ok(found)
+    let key = ObjectKey { kind, namespace: namespace.to_owned(), name: name.to_owned() };
+    match objects.absence(&key).message(kind) {
+        Some(message) => Err(EnvError::Unread(message)),
+        None if is_optional => Ok(None),
+        None if kind == ObjectKind::ConfigMap => Err(EnvError::ConfigMapNotFound(key.name)),
+        None => Err(EnvError::SecretNotFound(key.name)),
+    }
 }
 
 /// `None` leaves the variable out: an optional object or key is absent.
@@ -168,7 +206,6 @@ fn value_from(
     source: &EnvVarSource,
     context: &EnvContext<'_>,
 ) -> Result<Option<String>, EnvError> {
-    let namespace = pod.metadata.namespace.as_str();
     if let Some(field) = &source.field_ref {
         return pod_field(pod, &field.field_path, context).map(Some);
     }
@@ -176,12 +213,10 @@ fn value_from(
         return resource_value(pod, Some(container), selector, context.allocatable).map(Some);
     }
     if let Some(selector) = &source.config_map_key_ref {
-        let found = context.objects.config_map(namespace, &selector.name).map(|found| found.data);
-        return key_value("ConfigMap", namespace, selector, found, EnvError::ConfigMapNotFound);
+        return key_value(pod, ObjectKind::ConfigMap, selector, context);
     }
     if let Some(selector) = &source.secret_key_ref {
-        let found = context.objects.secret(namespace, &selector.name);
-        return key_value("Secret", namespace, selector, found, EnvError::SecretNotFound);
+        return key_value(pod, ObjectKind::Secret, selector, context);
     }
     if let Some(selector) = &source.file_key_ref {
         return file_value(selector, context.files);
@@ -202,26 +237,22 @@ fn file_value(selector: &FileKeySelector, files: &EnvFiles) -> Result<Option<Str
 }
 
 fn key_value(
-    kind: &'static str,
-    namespace: &str,
+    pod: &Pod,
+    kind: ObjectKind,
     selector: &KeySelector,
-    found: Option<ObjectData>,
-    not_found: impl FnOnce(String) -> EnvError,
+    context: &EnvContext<'_>,
 ) -> Result<Option<String>, EnvError> {
     let optional = selector.optional == Some(true);
-    match found {
+    let Some(data) = data_of(pod, kind, &selector.name, optional, context)? else { return Ok(None) };
+    match data.get(&selector.key) {
+        Some(value) => Ok(Some(text(value))),
         None if optional => Ok(None),
-        None => Err(not_found(selector.name.clone())),
-        Some(data) => match data.get(&selector.key) {
-            Some(value) => Ok(Some(text(value))),
-            None if optional => Ok(None),
-            None => Err(EnvError::KeyNotFound {
-                kind,
-                namespace: namespace.to_owned(),
-                name: selector.name.clone(),
-                key: selector.key.clone(),
-            }),
-        },
+        None => Err(EnvError::KeyNotFound {
+            kind: kind.as_str(),
+            namespace: pod.metadata.namespace.clone(),
+            name: selector.name.clone(),
+            key: selector.key.clone(),
+        }),
     }
 }
 

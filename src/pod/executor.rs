@@ -350,13 +350,13 @@ impl<R: Runtime> Executor<R> {
             let message = format!("network is not ready: container runtime network not ready: {why}");
             return Err(self.sandbox_failure(pod, "NetworkNotReady", message, RETRY_NETWORK_AFTER));
         }
-        let class = self.class(pod);
-        check_runtime(pod, class.as_ref(), &status.handlers, status.supplemental_groups_policy).map_err(
-            |why| {
-                let message = format!("Failed to create pod sandbox: {why}");
-                self.sandbox_failure(pod, "FailedCreatePodSandBox", message, RETRY_AFTER)
-            },
-        )
+        let refused = |why: String| {
+            let message = format!("Failed to create pod sandbox: {why}");
+            self.sandbox_failure(pod, "FailedCreatePodSandBox", message, RETRY_AFTER)
+        };
+        let class = self.class(pod).map_err(refused)?;
+        check_runtime(pod, class.as_ref(), &status.handlers, status.supplemental_groups_policy)
+            .map_err(|why| refused(why.to_string()))
     }
 
     fn sandbox_failure(&self, pod: &Pod, reason: &'static str, message: String, after: Duration) -> Failure {

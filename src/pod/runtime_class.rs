@@ -6,12 +6,30 @@
 //! Pure: what it returns depends on its arguments alone.
 
 use crate::model::api::pod::{Pod, PodSpec, Toleration};
-use crate::model::objects::{ClassScheduling, RuntimeClassSpec};
+use crate::model::objects::{ClassScheduling, ObjectKey, ObjectKind, ObjectLookup, Realm, RuntimeClassSpec};
+use crate::model::provenance::realm;
 use crate::model::runtime_config::RuntimeHandler;
 
 #[must_use]
 pub(crate) fn class_of(pod: &Pod) -> Option<&str> {
     pod.spec.runtime_class_name.as_deref().filter(|class| !class.is_empty())
+}
+
+/// The class of a pod, in its realm.
+///
+/// # Errors
+/// A pod of the cluster names one that is not there. In a manifest, the name of a handler is enough.
+pub(super) fn find_class(pod: &Pod, objects: &dyn ObjectLookup) -> Result<Option<RuntimeClassSpec>, String> {
+    let Some(name) = class_of(pod) else { return Ok(None) };
+    let objects = objects.of(realm(pod));
+    let class = objects.runtime_class(name);
+    if class.is_some() || realm(pod) == Realm::Node {
+        return Ok(class);
+    }
+    let kind = ObjectKind::RuntimeClass;
+    let key = ObjectKey { kind, namespace: String::new(), name: name.to_owned() };
+    let why = objects.absence(&key).message(kind);
+    Err(why.unwrap_or_else(|| format!("runtimeclass.node.k8s.io {name:?} not found")))
 }
 
 /// The runtime's handler for a pod: that of its class, or, without an object of that name, the name itself.

@@ -7,6 +7,7 @@
 use crate::model::api::pod::{
     Container, Pod, PodSecurityContext, SeLinuxOptions, SeccompProfile, SecurityContext,
 };
+use crate::model::containers::all_with_ephemeral;
 use crate::model::objects::RuntimeClassSpec;
 use crate::model::observed::ObservedPod;
 use crate::model::runtime_config::{
@@ -95,6 +96,15 @@ fn of_container<T>(container: &Container, pick: impl FnOnce(&SecurityContext) ->
 
 fn of_pod<'a, T>(pod: &'a Pod, pick: impl FnOnce(&'a PodSecurityContext) -> Option<T>) -> Option<T> {
     pod.spec.security_context.as_ref().and_then(pick)
+}
+
+/// The user that all containers of the pod run as, by their specs; `None` if one names none, or another (upstream:
+/// `FsUserFrom`).
+#[must_use]
+pub(super) fn common_user(pod: &Pod) -> Option<i64> {
+    let mut users = all_with_ephemeral(pod).map(|(container, _)| run_as_user(pod, container));
+    let first = users.next()??;
+    users.all(|user| user == Some(first)).then_some(first)
 }
 
 fn run_as_user(pod: &Pod, container: &Container) -> Option<i64> {

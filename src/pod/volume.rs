@@ -22,8 +22,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use crate::model::api::pod::{NfsVolumeSource, PersistentVolumeClaimVolumeSource, Pod, Volume};
-use crate::model::objects::{ClaimedSource, ObjectLookup};
+use crate::model::api::pod::{NfsVolumeSource, Pod, Volume};
+use crate::model::objects::{
+    Absence, ClaimedSource, ClaimedVolume, ObjectKey, ObjectKind, ObjectLookup, Realm,
+};
+use crate::model::provenance::realm;
 use crate::model::runtime_config::ImageMount;
 use crate::model::types::PodUid;
 use crate::platform::clock::Clock;
@@ -31,7 +34,7 @@ use crate::platform::rt;
 use crate::platform::sys::dir::make_dir;
 use crate::pod::resources::NodeCapacity;
 use crate::pod::volume::projection::{ProjectionError, is_projected};
-use crate::pod::volume::rules::{MediumError, empty_dir_medium};
+use crate::pod::volume::rules::{MediumError, claim_of, empty_dir_medium};
 
 use claim::{BeingGiven, FsGroup, LocalVolume};
 use nfs::Export;
@@ -101,6 +104,18 @@ pub(crate) enum VolumeError {
         /// Its name in the pod.
         volume: String,
         claim: String,
+    },
+    /// A claim of the cluster that cannot be used.
+    #[error(
+        "Unable to attach or mount volumes: unmounted volumes=[{volume}], unattached volumes=[], failed to process volumes=[{volume}]: error processing PVC {claim}: {message}"
+    )]
+    Claim {
+        /// Its name in the pod.
+        volume: String,
+        /// With its namespace.
+        claim: String,
+        /// In upstream's words.
+        message: String,
     },
     #[error(
         "MountVolume.SetUp failed for volume {volume:?} : volume uses the ReadWriteOncePod access mode and is already in use by another pod"
@@ -234,8 +249,9 @@ impl Volumes {
             let group = fs_group(pod).map(|wanted| wanted.group);
             return empty_dir::ensure(pod_dir, name, medium, group).await;
         }
-        if let Some(source) = &volume.persistent_volume_claim {
-            return self.ensure_claim(pod, pod_dir, name, source).await;
+        if let Some((claim, read_only)) = claim_of(pod, volume) {
+            let found = self.claimed_volume(pod, name, &claim)?;
+            return self.ensure_claim(pod, pod_dir, name, found, read_only).await;
         }
         if let Some(source) = &volume.nfs {
             return nfs::ensure(&self.remote_jobs, pod_dir, name, name, inline_export(source)).await;
@@ -262,18 +278,36 @@ impl Volumes {
         looked.map_err(unanswered)?
     }
 
+    /// The volume that a claim is bound to.
+    fn claimed_volume(&self, pod: &Pod, name: &str, claim: &str) -> Result<ClaimedVolume, VolumeError> {
+        let (volume, claim) = (name.to_owned(), claim.to_owned());
+        let (namespace, objects) = (&pod.metadata.namespace, self.objects.of(realm(pod)));
+        if let Some(found) = objects.persistent_volume_claim(namespace, &claim) {
+            return Ok(found);
+        }
+        if realm(pod) == Realm::Node {
+            return Err(VolumeError::ClaimNotFound { volume, claim });
+        }
+        let fetch = |why| format!("failed to fetch PVC from API server: {why}");
+        let kind = ObjectKind::PersistentVolumeClaim;
+        let key = ObjectKey { kind, namespace: namespace.clone(), name: claim };
+        let message = match objects.absence(&key) {
+            Absence::NotFound => fetch(format!("persistentvolumeclaims {:?} not found", key.name)),
+            Absence::NotSynced => fetch("timed out waiting for the condition".to_owned()),
+            Absence::Refused(message) => message,
+        };
+        Err(VolumeError::Claim { volume, claim: format!("{namespace}/{}", key.name), message })
+    }
+
     async fn ensure_claim(
         &self,
         pod: &Pod,
         pod_dir: &Path,
         name: &str,
-        claim: &PersistentVolumeClaimVolumeSource,
+        volume: ClaimedVolume,
+        read_only: bool,
     ) -> Result<MountedVolume, VolumeError> {
-        let found = self.objects.persistent_volume_claim(&pod.metadata.namespace, &claim.claim_name);
-        let missing =
-            || VolumeError::ClaimNotFound { volume: name.to_owned(), claim: claim.claim_name.clone() };
-        let volume = found.ok_or_else(missing)?;
-        let read_only = claim.read_only || volume.read_only;
+        let read_only = read_only || volume.read_only;
         let mounted = match volume.source {
             ClaimedSource::HostPath { path } => {
                 let (owned_name, path) = (name.to_owned(), PathBuf::from(path));

@@ -11,9 +11,6 @@ use crate::model::api::pod::{Container, Pod, Volume, VolumeProjection};
 use crate::model::containers::all_with_ephemeral;
 use crate::model::objects::{ObjectKey, ObjectKind, TokenRequest};
 
-/// The API server's default for a projection that sets no time; admission has always filled it in.
-const TOKEN_SECONDS: i64 = 3600;
-
 /// What a pod refers to. Optional objects are among it: that they are absent has to be known, too.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Needs {
@@ -135,13 +132,7 @@ impl Needs {
             self.add(ObjectKind::Secret, &source.name);
         }
         if let Some(source) = &projection.service_account_token {
-            let request = TokenRequest {
-                namespace: self.namespace.clone(),
-                account: pod.spec.service_account_name.clone(),
-                pod: pod.pod_ref(),
-                audience: source.audience.clone(),
-                seconds: source.expiration_seconds.unwrap_or(TOKEN_SECONDS),
-            };
+            let request = TokenRequest::of(pod, source);
             if !self.tokens.contains(&request) {
                 self.tokens.push(request);
             }

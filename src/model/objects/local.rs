@@ -60,6 +60,18 @@ impl LocalObjects {
         self.objects.borrow().values().cloned().collect()
     }
 
+    /// The volume that a claim of the cluster is bound to.
+    pub(super) fn bound_volume(&self, namespace: &str, name: &str) -> Option<ClaimedVolume> {
+        match &self.get(ObjectKind::PersistentVolumeClaim, namespace, name)?.content {
+            ObjectContent::Claim(claim) => claim.volume.as_deref().cloned(),
+            _ => None,
+        }
+    }
+
+    pub(super) fn has(&self, key: &ObjectKey) -> bool {
+        self.objects.borrow().contains_key(key)
+    }
+
     fn get(&self, kind: ObjectKind, namespace: &str, name: &str) -> Option<Rc<LocalObject>> {
         let key = ObjectKey { kind, namespace: namespace.to_owned(), name: name.to_owned() };
         self.objects.borrow().get(&key).map(|known| Rc::clone(&known.object))

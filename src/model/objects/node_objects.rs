@@ -96,7 +96,7 @@ impl ObjectLookup for ClusterObjects {
     }
 
     fn persistent_volume_claim(&self, namespace: &str, name: &str) -> Option<ClaimedVolume> {
-        self.objects.persistent_volume_claim(namespace, name)
+        self.objects.bound_volume(namespace, name)
     }
 
     fn runtime_classes(&self) -> Vec<(String, RuntimeClassSpec)> {
@@ -113,7 +113,12 @@ impl ObjectLookup for ClusterObjects {
     }
 
     fn absence(&self, key: &ObjectKey) -> Absence {
-        self.facts.as_ref().map_or(Absence::NotSynced, |facts| facts.absence(key))
+        let absence = self.facts.as_ref().map_or(Absence::NotSynced, |facts| facts.absence(key));
+        if matches!(absence, Absence::Refused(_)) || !self.objects.has(key) {
+            return absence;
+        }
+        // A claim without its volume.
+        Absence::Refused("PVC is not bound".to_owned())
     }
 
     fn token(&self, request: &TokenRequest) -> Result<Rc<str>, Absence> {
@@ -126,5 +131,121 @@ impl ObjectLookup for ClusterObjects {
 
     fn service_variables(&self, namespace: &str, links: bool) -> Result<Vec<(String, String)>, Absence> {
         self.facts.as_ref().map_or(Err(Absence::NotSynced), |facts| facts.service_variables(namespace, links))
+    }
+}
+
+/// For tests: facts that do not depend on the question.
+#[cfg(test)]
+pub(crate) struct FixedFacts {
+    pub(crate) absence: Absence,
+    pub(crate) token: std::cell::RefCell<Result<Rc<str>, Absence>>,
+    pub(crate) bundle: Result<Vec<u8>, Absence>,
+    pub(crate) services: Result<Vec<(String, String)>, Absence>,
+    pub(crate) generation: std::cell::Cell<u64>,
+}
+
+#[cfg(test)]
+impl Default for FixedFacts {
+    fn default() -> Self {
+        Self {
+            absence: Absence::NotFound,
+            token: Err(Absence::NotFound).into(),
+            bundle: Err(Absence::NotFound),
+            services: Ok(Vec::new()),
+            generation: std::cell::Cell::new(0),
+        }
+    }
+}
+
+#[cfg(test)]
+impl ClusterFacts for FixedFacts {
+    fn absence(&self, _key: &ObjectKey) -> Absence {
+        self.absence.clone()
+    }
+
+    fn token(&self, _request: &TokenRequest) -> Result<Rc<str>, Absence> {
+        self.token.borrow().clone()
+    }
+
+    fn trust_bundle(&self, _source: &Value) -> Result<Vec<u8>, Absence> {
+        self.bundle.clone()
+    }
+
+    fn service_variables(&self, _namespace: &str, _links: bool) -> Result<Vec<(String, String)>, Absence> {
+        self.services.clone()
+    }
+
+    fn generation(&self) -> u64 {
+        self.generation.get()
+    }
+}
+
+#[cfg(test)]
+impl NodeObjects {
+    /// The objects of a node that has joined a cluster.
+    pub(crate) fn joined(node: LocalObjects, cluster: LocalObjects, facts: FixedFacts) -> Self {
+        Self::new(Rc::new(node), Rc::new(cluster), Some(Rc::new(facts)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::objects::{ObjectKind, wire};
+    use serde_json::json;
+
+    fn secret(owner: &str) -> ObjectData {
+        ObjectData::from([("owner".to_owned(), owner.as_bytes().to_vec())])
+    }
+
+    #[test]
+    fn realms_do_not_see_each_other() {
+        let (node, cluster) = (LocalObjects::default(), LocalObjects::default());
+        node.set_secret("ns", "both", Some(secret("node")));
+        node.set_secret("ns", "node", Some(secret("node")));
+        cluster.set_secret("ns", "both", Some(secret("cluster")));
+        cluster.set_secret("ns", "cluster", Some(secret("cluster")));
+        let objects = NodeObjects::joined(node, cluster, FixedFacts::default());
+        for (realm, own, other) in [(Realm::Node, "node", "cluster"), (Realm::Cluster, "cluster", "node")] {
+            let view = objects.of(realm);
+            assert_eq!(view.secret("ns", "both"), Some(secret(own)), "{realm:?}");
+            assert_eq!(view.secret("ns", own), Some(secret(own)), "{realm:?}");
+            assert_eq!(view.secret("ns", other), None, "{realm:?}");
+            assert_eq!(view.secret_uid("ns", other), None, "{realm:?}");
+        }
+        assert_eq!(objects.secret("ns", "cluster"), None, "without a realm it is the node's");
+    }
+
+    #[test]
+    fn a_claim_of_the_cluster_is_never_a_directory_here() {
+        let (node, cluster) = (LocalObjects::default(), LocalObjects::default());
+        let key = ObjectKey {
+            kind: ObjectKind::PersistentVolumeClaim,
+            namespace: "ns".to_owned(),
+            name: "data".to_owned(),
+        };
+        let claim = json!({"metadata": {"namespace": "ns", "name": "data"}});
+        let claim = Rc::new(wire::from_value(key.kind, claim).unwrap());
+        node.replace([(key.clone(), Rc::clone(&claim))].into());
+        cluster.replace([(key.clone(), claim)].into());
+        let objects = NodeObjects::joined(node, cluster, FixedFacts::default());
+        assert!(objects.of(Realm::Node).persistent_volume_claim("ns", "data").is_some());
+        let view = objects.of(Realm::Cluster);
+        assert_eq!(view.persistent_volume_claim("ns", "data"), None);
+        assert_eq!(view.absence(&key), Absence::Refused("PVC is not bound".to_owned()));
+        let other = ObjectKey { name: "other".to_owned(), ..key };
+        assert_eq!(view.absence(&other), Absence::NotFound);
+    }
+
+    #[test]
+    fn facts_of_the_cluster_are_part_of_the_generation() {
+        let facts = Rc::new(FixedFacts::default());
+        let known: Rc<dyn ClusterFacts> = Rc::clone(&facts) as Rc<dyn ClusterFacts>;
+        let objects = NodeObjects::new(Rc::default(), Rc::default(), Some(known));
+        let generations = || [Realm::Node, Realm::Cluster].map(|realm| objects.of(realm).generation());
+        let (all, before) = (objects.generation(), generations());
+        facts.generation.set(1);
+        assert_eq!(generations(), [before[0], before[1] + 1]);
+        assert_eq!(objects.generation(), all + 1);
     }
 }

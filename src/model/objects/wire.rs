@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::{
-    ClaimSpec, ClassScheduling, ConfigMapData, LocalObject, OPAQUE, ObjectContent, ObjectData, ObjectKey,
-    ObjectKind, RuntimeClassSpec,
+    ClaimSpec, ClaimedSource, ClaimedVolume, ClassScheduling, ConfigMapData, LocalObject, OPAQUE,
+    ObjectContent, ObjectData, ObjectKey, ObjectKind, RuntimeClassSpec,
 };
 use crate::codec::base64;
 use crate::model::api::decode::{DecodeError, decode};
@@ -23,6 +23,9 @@ use crate::model::ordered::Ordered as _;
 
 /// `resources.requests` of a claim.
 pub(crate) const STORAGE: &str = "storage";
+
+/// In the stored status of a claim of the cluster: the volume it is bound to.
+const BOUND: &str = "boundVolume";
 
 /// kubectl's copy of the whole manifest, values included.
 pub(crate) const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
@@ -69,6 +72,7 @@ pub(crate) fn claim(wire: PersistentVolumeClaim) -> LocalObject {
         access_modes: spec.access_modes,
         storage: spec.resources.requests.get(STORAGE).copied().unwrap_or_default(),
         storage_class: spec.storage_class_name,
+        volume: None,
     });
     object(ObjectKind::PersistentVolumeClaim, wire.metadata, content)
 }
@@ -133,10 +137,14 @@ pub(crate) fn decode_object(kind: ObjectKind, value: Value) -> Result<(AnyObject
 /// # Errors
 /// What is wrong with it; no value of a Secret is in the message.
 pub fn from_value(kind: ObjectKind, value: Value) -> Result<LocalObject, String> {
+    let bound = claimed_volume(&value["status"][BOUND]).map(Box::new);
     let (wire, _) = decode_object(kind, value).map_err(|error| {
         if kind == ObjectKind::Secret { without_values(&error.path) } else { error.to_string() }
     })?;
-    let (object, bad) = local(wire);
+    let (mut object, bad) = local(wire);
+    if let ObjectContent::Claim(claim) = &mut object.content {
+        claim.volume = bound;
+    }
     match bad.first() {
         None if object.uid.is_empty() => Ok(LocalObject { uid: derived_uid(&object.key), ..object }),
         None => Ok(object),
@@ -205,7 +213,13 @@ pub(crate) fn to_value(object: &LocalObject, values: Values) -> Value {
             set_non_empty(&mut value, "data", json!(data));
             set_non_empty(&mut value, "immutable", immutable.then_some(true).into());
         }
-        ObjectContent::Claim(claim) => put_claim(&mut value, key, claim),
+        ObjectContent::Claim(claim) => {
+            put_claim(&mut value, key, claim);
+            if let Some(volume) = &claim.volume {
+                value["spec"]["volumeName"] = json!(volume.name);
+                value["status"][BOUND] = volume_value(volume);
+            }
+        }
         ObjectContent::Namespace => {
             value["spec"] = json!({"finalizers": ["kubernetes"]});
             let phase = if object.deleted.is_some() { "Terminating" } else { "Active" };
@@ -239,6 +253,45 @@ fn put_claim(value: &mut Value, key: &ObjectKey, claim: &ClaimSpec) {
         "accessModes": claim.access_modes,
         "capacity": {STORAGE: claim.storage},
     });
+}
+
+/// The volume of a claim of the cluster, in the form of a PersistentVolume's spec.
+fn volume_value(volume: &ClaimedVolume) -> Value {
+    let source = match &volume.source {
+        ClaimedSource::Directory { path } => json!({"directory": {"path": path}}),
+        ClaimedSource::Local { path } => json!({"local": {"path": path}}),
+        ClaimedSource::HostPath { path } => json!({"hostPath": {"path": path}}),
+        ClaimedSource::Nfs { server, path } => json!({"nfs": {"server": server, "path": path}}),
+    };
+    json!({
+        "name": volume.name,
+        "source": source,
+        "mountOptions": volume.mount_options,
+        "supplementalGroup": volume.supplemental_group,
+        "readOnly": volume.read_only,
+        "singlePod": volume.single_pod,
+    })
+}
+
+fn claimed_volume(value: &Value) -> Option<ClaimedVolume> {
+    let (kind, source) = value["source"].as_object()?.iter().next()?;
+    let path = source["path"].as_str()?.to_owned();
+    let source = match kind.as_str() {
+        "directory" => ClaimedSource::Directory { path },
+        "local" => ClaimedSource::Local { path },
+        "hostPath" => ClaimedSource::HostPath { path },
+        "nfs" => ClaimedSource::Nfs { server: source["server"].as_str()?.to_owned(), path },
+        _ => return None,
+    };
+    let options = value["mountOptions"].as_array().into_iter().flatten();
+    Some(ClaimedVolume {
+        name: value["name"].as_str()?.to_owned(),
+        source,
+        mount_options: options.filter_map(|option| option.as_str().map(str::to_owned)).collect(),
+        supplemental_group: value["supplementalGroup"].as_i64(),
+        read_only: value["readOnly"] == true,
+        single_pod: value["singlePod"] == true,
+    })
 }
 
 /// Absent rather than empty.
@@ -342,6 +395,36 @@ mod tests {
             (&json!("Bound"), &json!("1Gi"))
         );
         assert_eq!(read(ObjectKind::PersistentVolumeClaim, written), claim);
+    }
+
+    #[test]
+    fn a_claim_keeps_its_volume_in_the_store_only() {
+        let wire = json!({"metadata": {"name": "c"}, "spec": {"accessModes": ["ReadWriteOnce"]}});
+        let path = || "/srv/data".to_owned();
+        for source in [
+            ClaimedSource::HostPath { path: path() },
+            ClaimedSource::Local { path: path() },
+            ClaimedSource::Nfs { server: "nas".to_owned(), path: path() },
+            ClaimedSource::Directory { path: path() },
+        ] {
+            let mut object = read(ObjectKind::PersistentVolumeClaim, wire.clone());
+            let ObjectContent::Claim(claim) = &mut object.content else { panic!("{object:?}") };
+            claim.volume = Some(Box::new(ClaimedVolume {
+                name: "pv-1".to_owned(),
+                source,
+                mount_options: vec!["nolock".to_owned()],
+                supplemental_group: Some(5),
+                read_only: true,
+                single_pod: true,
+            }));
+            let written = to_value(&object, Values::LeftOut);
+            assert_eq!(written["spec"]["volumeName"], "pv-1");
+            assert_eq!(read(ObjectKind::PersistentVolumeClaim, written.clone()), object);
+            // A manifest may say so too: it means nothing there.
+            let (decoded, _) = decode_object(ObjectKind::PersistentVolumeClaim, written).unwrap();
+            let (of_manifest, _) = local(decoded);
+            assert!(matches!(of_manifest.content, ObjectContent::Claim(claim) if claim.volume.is_none()));
+        }
     }
 
     #[test]

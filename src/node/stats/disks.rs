@@ -18,11 +18,13 @@ use tokio::time::Instant;
 use crate::model::api::pod::{Pod, Volume};
 use crate::model::objects::{ClaimedSource, ObjectLookup};
 use crate::model::ordered::Ordered as _;
+use crate::model::provenance::realm;
 use crate::model::types::Timestamp;
 use crate::node::usage::{FileSystem, Summary, VolumeUse};
 use crate::platform::rt;
 use crate::platform::sys::disk_usage::disk_usage;
 use crate::platform::sys::node::file_system;
+use crate::pod::volume::rules::claim_of;
 use crate::pod::volume::{RemoteJobs, run_remote};
 use crate::runtime::{DiskFigures, RuntimeUse};
 
@@ -82,9 +84,9 @@ pub(super) fn measurable(pods_dir: &Path, pod: &Pod, objects: &dyn ObjectLookup)
         } else if volume.nfs.is_some() {
             Measure::Remote(at("kubernetes.io~nfs", name))
         } else {
-            let named = &volume.persistent_volume_claim.as_ref()?.claim_name;
-            let bound = objects.persistent_volume_claim(&pod.metadata.namespace, named)?;
-            claim = Some(named.clone());
+            let (named, _) = claim_of(pod, volume)?;
+            let bound = objects.of(realm(pod)).persistent_volume_claim(&pod.metadata.namespace, &named)?;
+            claim = Some(named);
             match bound.source {
                 ClaimedSource::Directory { path } => Measure::Walk(path.into()),
                 ClaimedSource::Local { path } => Measure::FileSystem(path.into()),

@@ -4,7 +4,7 @@
 //!
 //! Pure: what it returns depends on its arguments alone.
 
-mod affinity;
+pub(crate) mod affinity;
 mod fit;
 mod sysctl;
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::model::api::decode::decode;
-use crate::model::objects::{ClaimedVolume, ConfigMapData};
+use crate::model::objects::{ClaimedVolume, ConfigMapData, FixedFacts, LocalObjects, NodeObjects};
 use serde_json::{Value, json};
 
 struct Objects;
@@ -187,4 +187,78 @@ fn maps_become_lines_quoted_as_in_go() {
     );
     assert_eq!(metadata_field(&pod, "metadata.labels").unwrap(), "");
     assert!(metadata_field(&pod, "status.podIP").is_err(), "volumes cannot have it");
+}
+
+/// The variables of a container of a pod of the cluster.
+fn of_cluster(container: &Value, facts: FixedFacts) -> Result<Vec<(String, String)>, String> {
+    let pod = decode::<Pod>(json!({
+        "metadata": {"name": "web", "namespace": "ns", "uid": "u",
+            "annotations": {"kubernetes.io/config.source": "cluster"}},
+        "spec": {"containers": [container]},
+    }));
+    let pod = pod.unwrap().object;
+    let (node, cluster) = (LocalObjects::default(), LocalObjects::default());
+    let data = |value: &str| ObjectData::from([("K".to_owned(), value.as_bytes().to_vec())]);
+    node.set_secret("ns", "of-node", Some(data("node")));
+    cluster.set_secret("ns", "s", Some(data("cluster")));
+    let context = EnvContext {
+        node_name: "node",
+        host_ips: &[],
+        pod_ips: &[],
+        allocatable: &NodeCapacity::default(),
+        objects: &NodeObjects::joined(node, cluster, facts),
+        files: &EnvFiles::new(),
+    };
+    make_environment(&pod, &pod.spec.containers[0], &context).map_err(|error| error.to_string())
+}
+
+#[test]
+fn services_come_last_and_replace_nothing() {
+    let pairs = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    };
+    let services = pairs(&[("DB_SERVICE_HOST", "10.0.0.9"), ("DB_SERVICE_PORT", "5432"), ("K", "service")]);
+    let container = json!({"name": "c",
+        "envFrom": [{"secretRef": {"name": "s"}}],
+        "env": [{"name": "URL", "value": "$(DB_SERVICE_HOST):$(DB_SERVICE_PORT) $(K)"},
+            {"name": "DB_SERVICE_PORT", "value": "1"}]});
+    let found = of_cluster(&container, FixedFacts { services: Ok(services), ..FixedFacts::default() });
+    let wanted = pairs(&[
+        ("K", "cluster"),
+        ("URL", "10.0.0.9:5432 cluster"),
+        ("DB_SERVICE_PORT", "1"),
+        ("DB_SERVICE_HOST", "10.0.0.9"),
+    ]);
+    assert_eq!(found, Ok(wanted));
+    let unread = FixedFacts { services: Err(Absence::NotSynced), ..FixedFacts::default() };
+    assert_eq!(
+        of_cluster(&container, unread).unwrap_err(),
+        "services have not yet been read at least once, cannot construct envvars"
+    );
+}
+
+#[test]
+fn an_unread_object_is_not_a_missing_one() {
+    let from = |kind: &str, optional: bool| json!({"name": "c", "envFrom": [{kind: {"name": "of-node", "optional": optional}}]});
+    let key = |kind: &str| {
+        let from = json!({kind: {"name": "of-node", "key": "K", "optional": true}});
+        json!({"name": "c", "env": [{"name": "K", "valueFrom": from}]})
+    };
+    let with = |absence: Absence| FixedFacts { absence, ..FixedFacts::default() };
+    let missing = of_cluster(&from("secretRef", false), with(Absence::NotFound));
+    assert_eq!(missing.unwrap_err(), "secret \"of-node\" not found", "the node's is another one");
+    assert_eq!(of_cluster(&from("secretRef", true), with(Absence::NotFound)), Ok(Vec::new()));
+    for (container, kind) in [
+        (from("secretRef", true), "secret"),
+        (from("configMapRef", true), "configmap"),
+        (key("secretKeyRef"), "secret"),
+        (key("configMapKeyRef"), "configmap"),
+    ] {
+        assert_eq!(
+            of_cluster(&container, with(Absence::NotSynced)).unwrap_err(),
+            format!("failed to sync {kind} cache: timed out waiting for the condition")
+        );
+        let refused = Absence::Refused("secrets is forbidden".to_owned());
+        assert_eq!(of_cluster(&container, with(refused)).unwrap_err(), "secrets is forbidden");
+    }
 }

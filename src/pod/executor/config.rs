@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::model::api::pod::{Container, HostAlias, Pod};
 use crate::model::containers::container_hash;
-use crate::model::objects::RuntimeClassSpec;
+use crate::model::objects::{Realm, RuntimeClassSpec};
 use crate::model::observed::ObservedSandbox;
 use crate::model::ordered::Ordered as _;
 use crate::model::runtime_config::absolute;
@@ -29,7 +29,7 @@ use crate::pod::plan::{StartContainer, resize};
 use crate::pod::resources::{
     container_resources, overhead_resources, pod_cgroup_parent, qos_class, sandbox_resources,
 };
-use crate::pod::runtime_class::{by_class_name, class_of, handler};
+use crate::pod::runtime_class::{by_class_name, find_class, handler};
 use crate::pod::security::{
     SecurityDefaults, SecurityIds, check_run_as_non_root, container_security, ephemeral_target, namespaces,
     pod_is_privileged, pod_selinux, supplemental_groups, supplemental_groups_policy,
@@ -74,6 +74,7 @@ impl<R: Runtime> Executor<R> {
         } else {
             sandbox_hostname(pod, &self.config.cluster_domain).map_err(|error| error.to_string())?
         };
+        let class = self.class(pod)?;
         let mut labels = pod.metadata.labels.clone();
         labels.extend(pod_labels(pod));
         let security = spec.security_context.clone().unwrap_or_default();
@@ -102,18 +103,21 @@ impl<R: Runtime> Executor<R> {
             resources: sandbox_resources(pod, &self.config.resources),
             overhead: overhead_resources(pod, &self.config.resources),
             user_namespace,
-            runtime_handler: handler(pod, self.class(pod).as_ref()).to_owned(),
+            runtime_handler: handler(pod, class.as_ref()).to_owned(),
         };
         Ok((config, problems))
     }
 
-    pub(super) fn class(&self, pod: &Pod) -> Option<RuntimeClassSpec> {
-        self.config.objects.runtime_class(class_of(pod)?)
+    pub(super) fn class(&self, pod: &Pod) -> Result<Option<RuntimeClassSpec>, String> {
+        find_class(pod, &*self.config.objects)
     }
 
-    /// The runtime's features, with its handlers under the names of the RuntimeClasses.
+    /// The runtime's features, with its handlers under the names of the RuntimeClasses. Of two classes with one
+    /// name, the cluster's.
     pub(in crate::pod) fn by_class_name(&self, status: &RuntimeStatus) -> RuntimeStatus {
-        let handlers = by_class_name(&status.handlers, self.config.objects.runtime_classes());
+        let mut classes = self.config.objects.of(Realm::Node).runtime_classes();
+        classes.extend(self.config.objects.of(Realm::Cluster).runtime_classes());
+        let handlers = by_class_name(&status.handlers, classes);
         RuntimeStatus { handlers, ..status.clone() }
     }
 

@@ -3,6 +3,7 @@
 //! Owns the resolution of a volume's reference to an image.
 
 use crate::model::api::pod::{Container, Pod};
+use crate::model::provenance::realm;
 use crate::pod::events::EventType;
 use crate::pod::executor::{Executor, Run};
 use crate::pod::image::{ImageRequest, PodSecret, StartFailure as Failure};
@@ -62,14 +63,15 @@ impl<R: Runtime> Executor<R> {
     /// The pod's `imagePullSecrets`. Missing ones are reported and skipped, as upstream.
     fn pull_secrets(&self, pod: &Pod) -> Vec<PodSecret> {
         let namespace = &pod.metadata.namespace;
+        let objects = self.config.objects.of(realm(pod));
         let names = pod.spec.image_pull_secrets.iter().map(|reference| reference.name.as_str());
         let (mut found, mut missing) = (Vec::new(), Vec::new());
         for name in names.filter(|name| !name.is_empty()) {
-            match self.config.objects.secret(namespace, name) {
+            match objects.secret(namespace, name) {
                 Some(data) => found.push(PodSecret {
                     namespace: namespace.clone(),
                     name: name.to_owned(),
-                    uid: self.config.objects.secret_uid(namespace, name).unwrap_or_default(),
+                    uid: objects.secret_uid(namespace, name).unwrap_or_default(),
                     data,
                 }),
                 None => missing.push(name),

@@ -1,9 +1,11 @@
 //! What classes make of pods.
 
+use std::rc::Rc;
+
 use super::*;
 use crate::model::api::decode::decode;
 use crate::model::objects::wire::from_value;
-use crate::model::objects::{ObjectContent, ObjectKind};
+use crate::model::objects::{FixedFacts, LocalObjects, NodeObjects, ObjectContent};
 use serde_json::{Value, json};
 
 fn pod(spec: &Value) -> Pod {
@@ -120,4 +122,28 @@ fn a_class_stands_before_a_handler_of_its_name() {
     let found = by_class_name(&[named(""), named("sandboxed")], vec![("sandboxed".to_owned(), lost)]);
     assert_eq!(found, [named("")]);
     assert!(by_class_name(&[], vec![("sandboxed".to_owned(), class(&json!({})))]).is_empty());
+}
+
+#[test]
+fn a_class_of_the_cluster_must_be_there() {
+    let (node, cluster) = (LocalObjects::default(), LocalObjects::default());
+    let set = |objects: &LocalObjects, name: &str, handler: &str| {
+        let wire = json!({"metadata": {"name": name}, "handler": handler});
+        let object = from_value(ObjectKind::RuntimeClass, wire).unwrap();
+        objects.replace([(object.key.clone(), Rc::new(object))].into());
+    };
+    set(&node, "of-node", "runc");
+    set(&cluster, "sandboxed", "kata");
+    let objects = NodeObjects::joined(node, cluster, FixedFacts::default());
+    let found = |class: &str, source: &str| {
+        let mut pod = pod(&json!({"runtimeClassName": class}));
+        let source = ("kubernetes.io/config.source".to_owned(), source.to_owned());
+        pod.metadata.annotations.extend([source]);
+        find_class(&pod, &objects).map(|class| handler(&pod, class.as_ref()).to_owned())
+    };
+    assert_eq!(found("sandboxed", "cluster").as_deref(), Ok("kata"));
+    assert_eq!(found("of-node", "cluster").unwrap_err(), "runtimeclass.node.k8s.io \"of-node\" not found");
+    assert_eq!(found("", "cluster").as_deref(), Ok(""));
+    assert_eq!(found("of-node", "file").as_deref(), Ok("runc"));
+    assert_eq!(found("sandboxed", "file").as_deref(), Ok("sandboxed"), "the name of a handler");
 }

@@ -85,6 +85,7 @@ impl AtomicWriter<'_> {
                 && metadata.mode() & 0o7777 == file.mode
                 && metadata.len() == file.data.len() as u64
                 && self.group.is_none_or(|group| metadata.gid() == group)
+                && file.owner.is_none_or(|owner| metadata.uid() == owner)
                 && fs::read(dir.join(path)).is_ok_and(|data| data == file.data)
         })
     }
@@ -130,7 +131,7 @@ impl AtomicWriter<'_> {
         let group = self.group;
         self.act("set owner and mode of", dir, |dir| {
             let extra = if group.is_some() { GROUP_DIR_MODE } else { 0 };
-            own(dir, group, DIR_MODE | extra)
+            own(dir, None, group, DIR_MODE | extra)
         })
     }
 
@@ -140,7 +141,7 @@ impl AtomicWriter<'_> {
             open.write(true).create_new(true).mode(0o600).open(path)?.write_all(&file.data)
         })?;
         let group = self.group;
-        self.act("set owner and mode of", path, |path| own(path, group, file.mode))
+        self.act("set owner and mode of", path, |path| own(path, file.owner, group, file.mode))
     }
 
     /// The atomic switch.
@@ -201,9 +202,9 @@ impl AtomicWriter<'_> {
 }
 
 /// Owner first: chown may clear mode bits.
-fn own(path: &Path, group: Option<u32>, mode: u32) -> io::Result<()> {
-    if group.is_some() {
-        lchown(path, None, group)?;
+fn own(path: &Path, user: Option<u32>, group: Option<u32>, mode: u32) -> io::Result<()> {
+    if user.is_some() || group.is_some() {
+        lchown(path, user, group)?;
     }
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
 }

@@ -8,19 +8,28 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use serde_json::Value;
+
 use crate::model::api::pod::{
-    Container, DownwardApiVolumeFile, KeyToPath, Pod, ProjectedVolumeSource, Volume, VolumeProjection,
+    Container, DownwardApiVolumeFile, KeyToPath, Pod, ProjectedVolumeSource, ServiceAccountTokenProjection,
+    Volume, VolumeProjection,
 };
 use crate::model::containers::all_containers;
-use crate::model::objects::{ConfigMapData, ObjectData, ObjectLookup};
+use crate::model::objects::{
+    Absence, ConfigMapData, ObjectData, ObjectKey, ObjectKind, ObjectLookup, Realm, TokenRequest,
+};
 use crate::model::ordered::Ordered as _;
+use crate::model::provenance::realm;
 use crate::pod::env::{EnvError, metadata_field, resource_value};
 use crate::pod::resources::NodeCapacity;
+use crate::pod::security::common_user;
 
 /// Upstream's default for all these volumes.
 const DEFAULT_MODE: u32 = 0o644;
 /// Permissions of the pod's `fsGroup` on files of a read-only volume.
 const GROUP_MODE: u32 = 0o440;
+/// Permissions of credentials that one user, or the pod's `fsGroup`, reads.
+const CREDENTIAL_MODE: u32 = 0o600;
 const MAX_PATH: usize = 4096;
 const MAX_NAME: usize = 255;
 
@@ -29,6 +38,8 @@ const MAX_NAME: usize = 255;
 pub(crate) struct ProjectedFile {
     pub data: Vec<u8>,
     pub mode: u32,
+    /// The user that owns it; `None` for the agent's own.
+    pub owner: Option<u32>,
 }
 
 impl fmt::Debug for ProjectedFile {
@@ -43,6 +54,7 @@ pub(crate) type Payload = BTreeMap<String, ProjectedFile>;
 /// The inputs of a payload besides the pod.
 #[derive(Clone, Copy)]
 pub(in crate::pod) struct ProjectionContext<'a> {
+    /// Of all realms.
     pub objects: &'a dyn ObjectLookup,
     /// The limit that unlimited containers see.
     pub allocatable: &'a NodeCapacity,
@@ -55,6 +67,9 @@ pub(crate) enum ProjectionError {
     ConfigMapNotFound(String),
     #[error("secret {0:?} not found")]
     SecretNotFound(String),
+    /// The API server has not given it, or refuses it.
+    #[error("{0}")]
+    Unread(String),
     #[error("configmap references non-existent config key: {0}")]
     ConfigKey(String),
     #[error("references non-existent secret key: {0}")]
@@ -64,6 +79,8 @@ pub(crate) enum ProjectionError {
     Value(#[from] EnvError),
     #[error("projected source {0} requires an API server, which this pod does not have")]
     NeedsApiserver(&'static str),
+    #[error("projected source {0} is not supported by this node")]
+    Unsupported(&'static str),
     /// A path that would leave the volume, or that no file can have.
     #[error("invalid path: {0}")]
     Path(String),
@@ -147,6 +164,21 @@ struct Maker<'a> {
 }
 
 impl Maker<'_> {
+    fn objects(&self) -> &dyn ObjectLookup {
+        self.context.objects.of(realm(self.pod))
+    }
+
+    /// What it means that the object is not there: only one that does not exist can be optional.
+    fn absent(&self, kind: ObjectKind, name: &str, optional: bool) -> Result<(), ProjectionError> {
+        let key = ObjectKey { kind, namespace: self.pod.metadata.namespace.clone(), name: name.to_owned() };
+        match self.objects().absence(&key).message(kind) {
+            Some(message) => Err(ProjectionError::Unread(message)),
+            None if optional => Ok(()),
+            None if kind == ObjectKind::ConfigMap => Err(ProjectionError::ConfigMapNotFound(key.name)),
+            None => Err(ProjectionError::SecretNotFound(key.name)),
+        }
+    }
+
     fn config_map(
         &self,
         name: &str,
@@ -154,9 +186,9 @@ impl Maker<'_> {
         optional: Option<bool>,
     ) -> Result<Files, ProjectionError> {
         let optional = optional == Some(true);
-        let found = self.context.objects.config_map(&self.pod.metadata.namespace, name);
-        if found.is_none() && !optional {
-            return Err(ProjectionError::ConfigMapNotFound(name.to_owned()));
+        let found = self.objects().config_map(&self.pod.metadata.namespace, name);
+        if found.is_none() {
+            self.absent(ObjectKind::ConfigMap, name, optional)?;
         }
         let ConfigMapData { mut data, binary_data } = found.unwrap_or_default();
         for (key, value) in binary_data {
@@ -172,9 +204,9 @@ impl Maker<'_> {
         optional: Option<bool>,
     ) -> Result<Files, ProjectionError> {
         let optional = optional == Some(true);
-        let found = self.context.objects.secret(&self.pod.metadata.namespace, name);
-        if found.is_none() && !optional {
-            return Err(ProjectionError::SecretNotFound(name.to_owned()));
+        let found = self.objects().secret(&self.pod.metadata.namespace, name);
+        if found.is_none() {
+            self.absent(ObjectKind::Secret, name, optional)?;
         }
         self.keys(found.unwrap_or_default(), items, optional, ProjectionError::SecretKey)
     }
@@ -240,23 +272,74 @@ impl Maker<'_> {
             self.config_map(&config_map.name, &config_map.items, config_map.optional)
         } else if let Some(downward) = &projection.downward_api {
             self.downward_api(&downward.items)
-        } else if projection.service_account_token.is_some() {
-            Err(ProjectionError::NeedsApiserver("serviceAccountToken"))
+        } else if let Some(source) = &projection.service_account_token {
+            self.token(source)
         } else if let Some(bundle) = &projection.cluster_trust_bundle {
-            if bundle["optional"] != true {
-                return Err(ProjectionError::NeedsApiserver("clusterTrustBundle"));
-            }
-            let path = bundle["path"].as_str().unwrap_or_default();
-            Ok(vec![(path.to_owned(), self.file(Vec::new(), None))])
+            self.trust_bundle(bundle)
         } else if projection.pod_certificate.is_some() {
-            Err(ProjectionError::NeedsApiserver("podCertificate"))
+            Err(match realm(self.pod) {
+                Realm::Node => ProjectionError::NeedsApiserver("podCertificate"),
+                Realm::Cluster => ProjectionError::Unsupported("podCertificate"),
+            })
         } else {
             Ok(Files::new())
         }
     }
 
+    fn token(&self, source: &ServiceAccountTokenProjection) -> Result<Files, ProjectionError> {
+        if realm(self.pod) == Realm::Node {
+            return Err(ProjectionError::NeedsApiserver("serviceAccountToken"));
+        }
+        let account = &self.pod.spec.service_account_name;
+        let why = match self.objects().token(&TokenRequest::of(self.pod, source)) {
+            Ok(token) => return Ok(vec![(source.path.clone(), self.credential(token.as_bytes().to_vec()))]),
+            Err(Absence::NotFound) => format!("failed to fetch token: serviceaccounts {account:?} not found"),
+            Err(Absence::NotSynced) => {
+                "failed to fetch token: timed out waiting for the condition".to_owned()
+            }
+            Err(Absence::Refused(message)) => message,
+        };
+        Err(ProjectionError::Unread(why))
+    }
+
+    fn trust_bundle(&self, source: &Value) -> Result<Files, ProjectionError> {
+        let is_optional = source["optional"] == true;
+        let path = source["path"].as_str().unwrap_or_default();
+        if realm(self.pod) == Realm::Node {
+            if !is_optional {
+                return Err(ProjectionError::NeedsApiserver("clusterTrustBundle"));
+            }
+            return Ok(vec![(path.to_owned(), self.file(Vec::new(), None))]);
+        }
+        let why = match self.objects().trust_bundle(source) {
+            Ok(certificates) => return Ok(vec![(path.to_owned(), self.credential(certificates))]),
+            Err(Absence::NotFound) if is_optional => {
+                return Ok(vec![(path.to_owned(), self.credential(Vec::new()))]);
+            }
+            Err(Absence::NotFound) => source["name"].as_str().map_or_else(
+                || "combination of signerName and labelSelector matched zero ClusterTrustBundles".to_owned(),
+                |name| {
+                    format!(
+                        "while getting ClusterTrustBundle: clustertrustbundle.certificates.k8s.io {name:?} not found"
+                    )
+                },
+            ),
+            Err(Absence::NotSynced) => "ClusterTrustBundle informer has not yet synced".to_owned(),
+            Err(Absence::Refused(message)) => message,
+        };
+        Err(ProjectionError::Unread(why))
+    }
+
     fn file(&self, data: Vec<u8>, mode: Option<i32>) -> ProjectedFile {
-        ProjectedFile { data, mode: mode.map_or(self.default_mode, permissions) }
+        ProjectedFile { data, mode: mode.map_or(self.default_mode, permissions), owner: None }
+    }
+
+    /// A file that only the pod's user may read, when its containers have one in common, or an `fsGroup`.
+    fn credential(&self, data: Vec<u8>) -> ProjectedFile {
+        let owner = common_user(self.pod).and_then(|user| u32::try_from(user).ok());
+        let security = self.pod.spec.security_context.as_ref();
+        let is_private = owner.is_some() || security.is_some_and(|security| security.fs_group.is_some());
+        ProjectedFile { data, mode: if is_private { CREDENTIAL_MODE } else { self.default_mode }, owner }
     }
 }
 

@@ -13,6 +13,7 @@ use super::atomic_writer::{AtomicWriter, DATA};
 use super::{MountedVolume, VolumeError, Volumes, make_dir, pod_dir, set_up_error};
 use crate::model::api::pod::{Pod, Volume};
 use crate::model::containers::all_containers;
+use crate::model::provenance::realm;
 use crate::model::types::{PodUid, Timestamp};
 use crate::platform::rt;
 use crate::platform::sys::mount;
@@ -105,7 +106,7 @@ impl Volumes {
         for (container, _) in all_containers(pod) {
             format!("{:?}", container.resources).hash(&mut hasher);
         }
-        Ingredients { generation: self.objects.generation(), pod: hasher.finish() }
+        Ingredients { generation: self.objects.of(realm(pod)).generation(), pod: hasher.finish() }
     }
 
     fn render(&self, pod: &Pod, volume: &Volume) -> Rendering {

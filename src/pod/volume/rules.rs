@@ -7,9 +7,10 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use crate::model::api::pod::{EmptyDirVolumeSource, Pod};
+use crate::model::api::pod::{EmptyDirVolumeSource, Pod, Volume};
 use crate::model::api::quantity::Quantity;
 use crate::model::objects::ObjectLookup;
+use crate::model::provenance::{is_of_cluster, realm};
 use crate::pod::resources::{NodeCapacity, ResourceFlags, pod_resources};
 
 /// The plugins that mount something on their directory.
@@ -94,12 +95,23 @@ fn page_bytes(size: &str) -> Option<i64> {
     Quantity::parse(size).ok().map(Quantity::value).filter(|bytes| *bytes > 0)
 }
 
+/// The claim behind a volume, and whether it is to be read only. The claim of an ephemeral volume is named after pod
+/// and volume; only a cluster has the controller that creates it.
+#[must_use]
+pub(crate) fn claim_of(pod: &Pod, volume: &Volume) -> Option<(String, bool)> {
+    if let Some(source) = &volume.persistent_volume_claim {
+        return Some((source.claim_name.clone(), source.read_only));
+    }
+    let is_ephemeral = volume.ephemeral.is_some() && is_of_cluster(pod);
+    is_ephemeral.then(|| (format!("{}-{}", pod.metadata.name, volume.name), false))
+}
+
 /// Groups of the pod's claimed volumes, in the order of the spec.
 #[must_use]
 pub(in crate::pod) fn claim_groups(pod: &Pod, objects: &dyn ObjectLookup) -> Vec<i64> {
-    let mut groups = Vec::new();
-    for claim in pod.spec.volumes.iter().filter_map(|volume| volume.persistent_volume_claim.as_ref()) {
-        let found = objects.persistent_volume_claim(&pod.metadata.namespace, &claim.claim_name);
+    let (mut groups, objects) = (Vec::new(), objects.of(realm(pod)));
+    for (claim, _) in pod.spec.volumes.iter().filter_map(|volume| claim_of(pod, volume)) {
+        let found = objects.persistent_volume_claim(&pod.metadata.namespace, &claim);
         let group = found.and_then(|volume| volume.supplemental_group);
         groups.extend(group.filter(|group| !groups.contains(group)));
     }

@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 
 use super::*;
 use crate::model::api::decode::decode;
-use crate::model::objects::{ClaimedVolume, ConfigMapData, ObjectData};
+use crate::model::objects::{ConfigMapData, FixedFacts, LocalObjects, NodeObjects, ObjectData};
 use crate::platform::clock::Clock;
 use crate::platform::logging::chain;
 use crate::platform::sys::mount;
@@ -244,4 +244,31 @@ fn host_path_on_a_dead_server_blocks_only_its_own_pod() {
     assert_eq!(first, "MountVolume.SetUp failed for volume \"nas\" : waiting for the server to respond");
     assert!(matches!(again, Err(VolumeError::Remote { .. })), "one thread per path: {again:?}");
     assert_eq!(others, (true, 7));
+}
+
+#[test]
+fn an_unbound_claim_says_so() {
+    let refused = |text: &str| Absence::Refused(text.to_owned());
+    for (absence, why) in [
+        (Absence::NotFound, "failed to fetch PVC from API server: persistentvolumeclaims \"data\" not found"),
+        (Absence::NotSynced, "failed to fetch PVC from API server: timed out waiting for the condition"),
+        (refused("PVC is not bound"), "PVC is not bound"),
+    ] {
+        let facts = FixedFacts { absence, ..FixedFacts::default() };
+        let objects = NodeObjects::joined(LocalObjects::default(), LocalObjects::default(), facts);
+        let scratch = TempDir::new();
+        let config = VolumeConfig { pods_dir: scratch.0.join("pods"), capacity: NodeCapacity::default() };
+        let volumes = Volumes::new(config, Rc::new(objects), Clock::System);
+        let claims = json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]);
+        let mut pod = pod("u1", &json!({}), &claims);
+        let source = ("kubernetes.io/config.source".to_owned(), "cluster".to_owned());
+        pod.metadata.annotations.extend([source]);
+        let waiting = run(volumes.ensure(&pod)).unwrap_err();
+        let text = format!(
+            "Unable to attach or mount volumes: unmounted volumes=[v], unattached volumes=[], \
+             failed to process volumes=[v]: error processing PVC ns/data: {why}"
+        );
+        assert_eq!(waiting.to_string(), text);
+        assert!(!waiting.is_permanent());
+    }
 }

@@ -11,7 +11,7 @@ pub(super) fn check(pod: &Pod, node: &NodeFacts) -> Result<(), Rejection> {
     let spec = &pod.spec;
     let selected = spec.node_selector.iter().all(|(name, value)| node.labels.get(name) == Some(value));
     let required = spec.affinity.as_ref().and_then(|affinity| affinity.pointer(REQUIRED_TERMS));
-    if !selected || required.is_some_and(|required| !matches_some_term(required, node)) {
+    if !selected || required.is_some_and(|required| !matches_node(required, &node.name, &node.labels)) {
         return Err(failed_predicate("NodeAffinity", "node(s) didn't match Pod's node affinity/selector"));
     }
     if !spec.node_name.is_empty() && spec.node_name != node.name {
@@ -20,14 +20,15 @@ pub(super) fn check(pod: &Pod, node: &NodeFacts) -> Result<(), Rejection> {
     Ok(())
 }
 
-/// Terms are alternatives. An empty one matches nothing, and neither does an invalid one.
-fn matches_some_term(required: &Value, node: &NodeFacts) -> bool {
-    let fields = StringMap::from([("metadata.name".to_owned(), node.name.clone())]);
+/// Whether a node is one of those of a `v1.NodeSelector`. Terms are alternatives. An empty one matches nothing, and
+/// neither does an invalid one.
+pub(crate) fn matches_node(required: &Value, name: &str, labels: &StringMap) -> bool {
+    let (fields, of_node) = (StringMap::from([("metadata.name".to_owned(), name.to_owned())]), labels);
     list(required, "nodeSelectorTerms").iter().any(|term| {
         let (labels, names) = (list(term, "matchExpressions"), list(term, "matchFields"));
         let empty = labels.is_empty() && names.is_empty();
         !empty
-            && labels.iter().all(|requirement| matches(requirement, &node.labels) == Some(true))
+            && labels.iter().all(|requirement| matches(requirement, of_node) == Some(true))
             && names.iter().all(|requirement| matches_field(requirement, &fields))
     })
 }

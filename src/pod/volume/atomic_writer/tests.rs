@@ -5,7 +5,7 @@ use crate::platform::testing::TempDir;
 use proptest::prelude::*;
 
 fn file(text: &str, mode: u32) -> ProjectedFile {
-    ProjectedFile { data: text.as_bytes().to_vec(), mode }
+    ProjectedFile { data: text.as_bytes().to_vec(), mode, owner: None }
 }
 
 fn payload(files: &[(&str, &str)]) -> Payload {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::model::api::decode::decode;
-use crate::model::objects::LocalObjects;
+use crate::model::objects::{FixedFacts, LocalObjects, NodeObjects};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -219,7 +219,7 @@ proptest! {
 
     #[test]
     fn no_file_of_a_payload_is_below_another(paths in proptest::collection::vec("[ab](/[ab]){0,2}", 0..5)) {
-        let file = || ProjectedFile { data: Vec::new(), mode: 0o644 };
+        let file = || ProjectedFile { data: Vec::new(), mode: 0o644, owner: None };
         let files: Files = paths.iter().map(|path| (path.clone(), file())).collect();
         if let Ok(payload) = checked(files, 0) {
             for path in payload.keys() {
@@ -228,4 +228,96 @@ proptest! {
             }
         }
     }
+}
+
+/// The files of a projected volume of a pod of the cluster, with their owners and modes.
+fn of_cluster(spec: &Value, source: &Value, facts: FixedFacts) -> Result<Vec<String>, String> {
+    let mut spec = spec.clone();
+    spec["volumes"] = json!([{"name": "v", "projected": {"defaultMode": 0o644, "sources": [source]}}]);
+    let annotations = json!({"kubernetes.io/config.source": "cluster"});
+    let metadata = json!({"name": "web", "namespace": "ns", "uid": "u", "annotations": annotations});
+    let pod = decode::<Pod>(json!({"metadata": metadata, "spec": spec})).unwrap().object;
+    let objects = NodeObjects::joined(objects(), LocalObjects::default(), facts);
+    let context = ProjectionContext { objects: &objects, allocatable: &NodeCapacity::default() };
+    let files = project(&pod, &pod.spec.volumes[0], &context).map_err(|error| error.to_string())?;
+    let show = |(path, file): (String, ProjectedFile)| {
+        let text = String::from_utf8(file.data).unwrap();
+        format!("{path} {:o} {:?} {text}", file.mode, file.owner)
+    };
+    Ok(files.into_iter().map(show).collect())
+}
+
+#[test]
+fn a_token_is_for_the_one_user_of_the_pod() {
+    let user = |user: i64| json!({"name": "c", "securityContext": {"runAsUser": user}});
+    let token = json!({"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}});
+    let bundle = json!({"clusterTrustBundle": {"name": "b", "path": "ca.pem"}});
+    for (spec, wanted) in [
+        (json!({"containers": [{"name": "c"}]}), "644 None"),
+        (json!({"containers": [user(7), user(7)]}), "600 Some(7)"),
+        (json!({"containers": [user(7), user(8)]}), "644 None"),
+        (json!({"containers": [user(7), {"name": "d"}]}), "644 None"),
+        (
+            json!({"securityContext": {"runAsUser": 5}, "containers": [{"name": "c"}], "initContainers": [user(5)]}),
+            "600 Some(5)",
+        ),
+        (json!({"securityContext": {"fsGroup": 9}, "containers": [{"name": "c"}]}), "640 None"),
+    ] {
+        let facts = || FixedFacts {
+            token: Ok("t1".into()).into(),
+            bundle: Ok(b"PEM".to_vec()),
+            ..Default::default()
+        };
+        assert_eq!(of_cluster(&spec, &token, facts()), Ok(vec![format!("token {wanted} t1")]), "{spec}");
+        assert_eq!(of_cluster(&spec, &bundle, facts()), Ok(vec![format!("ca.pem {wanted} PEM")]), "{spec}");
+    }
+}
+
+#[test]
+fn what_a_cluster_has_not_given_is_named() {
+    let spec = json!({"serviceAccountName": "sa", "containers": [{"name": "c"}]});
+    let token = json!({"serviceAccountToken": {"path": "token"}});
+    let named = json!({"clusterTrustBundle": {"name": "b", "path": "ca.pem"}});
+    let signed = json!({"clusterTrustBundle": {"signerName": "s", "path": "ca.pem"}});
+    let optional = json!({"clusterTrustBundle": {"name": "b", "path": "ca.pem", "optional": true}});
+    let secret = json!({"secret": {"name": "s", "optional": true}});
+    let with = |why: Absence| FixedFacts {
+        absence: why.clone(),
+        token: Err(why.clone()).into(),
+        bundle: Err(why),
+        ..FixedFacts::default()
+    };
+    let refused = Absence::Refused("no".to_owned());
+    for (source, why, message) in [
+        (&token, Absence::NotFound, "failed to fetch token: serviceaccounts \"sa\" not found"),
+        (&token, Absence::NotSynced, "failed to fetch token: timed out waiting for the condition"),
+        (&token, refused.clone(), "no"),
+        (
+            &named,
+            Absence::NotFound,
+            "while getting ClusterTrustBundle: clustertrustbundle.certificates.k8s.io \"b\" not found",
+        ),
+        (
+            &signed,
+            Absence::NotFound,
+            "combination of signerName and labelSelector matched zero ClusterTrustBundles",
+        ),
+        (&optional, Absence::NotSynced, "ClusterTrustBundle informer has not yet synced"),
+        (&named, refused, "no"),
+        (&secret, Absence::NotSynced, "failed to sync secret cache: timed out waiting for the condition"),
+        (
+            &json!({"podCertificate": {"keyPath": "t"}}),
+            Absence::NotFound,
+            "projected source podCertificate is not supported by this node",
+        ),
+    ] {
+        assert_eq!(of_cluster(&spec, source, with(why)).unwrap_err(), message, "{source}");
+    }
+    let empty = of_cluster(&spec, &optional, with(Absence::NotFound));
+    assert_eq!(empty, Ok(vec!["ca.pem 644 None ".to_owned()]));
+    assert_eq!(
+        of_cluster(&spec, &secret, with(Absence::NotFound)),
+        Ok(Vec::new()),
+        "the node's is another one"
+    );
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::model::api::decode::decode;
-use crate::model::objects::{ConfigMapData, LocalObjects, ObjectData};
+use crate::model::objects::{ClusterFacts, ConfigMapData, FixedFacts, LocalObjects, NodeObjects, ObjectData};
 use crate::platform::clock::Clock;
 use crate::platform::testing::TempDir;
 use crate::pod::resources::NodeCapacity;
@@ -222,5 +222,38 @@ fn volumes_inside_a_volume_find_their_place() {
         fixture.set_config(&[("other", "v")]);
         fixture.volumes.refresh(&pod).await.unwrap();
         assert!(path.join("data/x").is_dir() && path.join("other").exists());
+    });
+}
+
+#[test]
+fn a_renewed_token_is_written_for_its_user() {
+    run(async {
+        let scratch = TempDir::new();
+        let config = VolumeConfig { pods_dir: scratch.0.join("pods"), capacity: NodeCapacity::default() };
+        let facts = Rc::new(FixedFacts { token: Ok("t1".into()).into(), ..FixedFacts::default() });
+        let known: Rc<dyn ClusterFacts> = Rc::clone(&facts) as Rc<dyn ClusterFacts>;
+        let objects = Rc::new(NodeObjects::new(Rc::default(), Rc::default(), Some(known)));
+        let volumes = Volumes::new(config.clone(), objects, Clock::System);
+        let sources = json!([{"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}}]);
+        let mut pod = pod(&json!([{"name": "v", "projected": {"sources": sources}}]));
+        let source = ("kubernetes.io/config.source".to_owned(), "cluster".to_owned());
+        pod.metadata.annotations.extend([source]);
+        let container = json!({"name": "c", "securityContext": {"runAsUser": 4321}});
+        pod.spec.containers = vec![decode(container).unwrap().object];
+        volumes.ensure(&pod).await.unwrap();
+        let path = pod_dir(&config, &pod.metadata.uid).join("volumes/kubernetes.io~projected/v/token");
+        let read = || {
+            let metadata = fs::metadata(&path).unwrap();
+            (fs::read_to_string(&path).unwrap(), metadata.uid(), metadata.mode() & 0o777)
+        };
+        let first = read();
+        volumes.refresh(&pod).await.unwrap();
+        *facts.token.borrow_mut() = Ok("t2".into());
+        facts.generation.set(1);
+        volumes.refresh(&pod).await.unwrap();
+        let second = read();
+        volumes.tear_down(&pod.metadata.uid).await.unwrap();
+        assert_eq!(first, ("t1".to_owned(), 4321, 0o600));
+        assert_eq!(second, ("t2".to_owned(), 4321, 0o600));
     });
 }

@@ -1,0 +1,139 @@
+//! The set of the cluster.
+
+use std::rc::Rc;
+
+use serde_json::json;
+
+use super::*;
+use crate::desired::merge::PodOp;
+use crate::model::api::decode::decode;
+use crate::model::api::pod::Pod;
+use crate::model::objects::{ObjectLookup, wire};
+use crate::store::{Mode, OpenOptions};
+
+fn run<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(future)
+}
+
+fn open_store() -> StoreHandle {
+    StoreHandle::open_in_memory(OpenOptions { mode: Mode::Inline, ..OpenOptions::default() }).unwrap()
+}
+
+async fn start(store: &StoreHandle, registered: Vec<PodSource>, cluster: &Rc<LocalObjects>) -> PodConfig {
+    let events = EventRecorder::new("node".to_owned(), Clock::System, store.clone(), Vec::new());
+    let stored = store.load().await.unwrap().desired;
+    PodConfig::new(registered, stored, Rc::default(), store.clone(), events, Clock::System)
+        .with_cluster_objects(Rc::clone(cluster))
+}
+
+fn pod(name: &str, source: PodSource) -> SourcePod {
+    let annotations = json!({"kubernetes.io/config.source": source.as_str(), "kubernetes.io/config.seen": "2026-01-01T00:00:00Z"});
+    let pod = json!({
+        "metadata": {"name": name, "namespace": "default", "uid": format!("{name}-{source}"), "annotations": annotations},
+        "spec": {"runtimeClassName": "sandboxed", "containers": [{"name": "c", "image": "i"}]},
+    });
+    SourcePod { pod: Rc::new(decode::<Pod>(pod).unwrap().object), origin: "https://server".to_owned() }
+}
+
+fn map(value: &str) -> SourceObject {
+    let wire = json!({"metadata": {"name": "m", "namespace": "default", "uid": "1"}, "data": {"k": value},
+        "immutable": true});
+    let object = Rc::new(wire::from_value(ObjectKind::ConfigMap, wire).unwrap());
+    SourceObject { object, origin: "https://server".to_owned() }
+}
+
+fn class() -> SourceObject {
+    let wire =
+        json!({"metadata": {"name": "sandboxed"}, "handler": "kata", "overhead": {"podFixed": {"cpu": "1"}}});
+    let object = Rc::new(wire::from_value(ObjectKind::RuntimeClass, wire).unwrap());
+    SourceObject { object, origin: "/m/class.yaml".to_owned() }
+}
+
+fn update(source: PodSource, pods: &[SourcePod], objects: &[SourceObject]) -> SourceUpdate {
+    let answer = SourceAnswer::Pods(pods.to_vec());
+    let (objects, problems) = (objects.to_vec(), Vec::new());
+    SourceUpdate { source, answer, objects, problems, validator: None, signed: None }
+}
+
+/// How many pods the store has of the cluster.
+async fn stored(store: &StoreHandle) -> usize {
+    let desired = store.load().await.unwrap().desired;
+    desired.iter().filter(|set| set.source == PodSource::Cluster).map(|set| set.pods.len()).sum()
+}
+
+#[test]
+fn an_equal_set_of_the_cluster_is_not_written() {
+    run(async {
+        let (store, cluster) = (open_store(), Rc::new(LocalObjects::default()));
+        let mut config = start(&store, vec![PodSource::Cluster], &cluster).await;
+        let (pods, objects) = ([pod("a", PodSource::Cluster)], [map("1")]);
+        let again = || update(PodSource::Cluster, &pods, &objects);
+        assert_eq!(config.apply(again()).await.len(), 1);
+        assert!(Rc::ptr_eq(&config.pods().next().unwrap().pod, &pods[0].pod), "one copy in memory");
+        // A write would bring the row back.
+        store.commit_source(PodSource::Cluster, &[], &[], None).await.unwrap();
+        assert_eq!(config.apply(again()).await.len(), 0);
+        assert_eq!(stored(&store).await, 0);
+        // An immutable object, too, is the server's business.
+        config.apply(update(PodSource::Cluster, &pods, &[map("2")])).await;
+        assert_eq!(stored(&store).await, 1);
+        assert_eq!(cluster.config_map("default", "m").unwrap().data["k"], b"2");
+        assert!(config.views()[&PodSource::Cluster].problems.is_empty());
+    });
+}
+
+#[test]
+fn a_start_without_kubeconfig_ends_no_pod() {
+    run(async {
+        let (store, cluster) = (open_store(), Rc::new(LocalObjects::default()));
+        let mut config = start(&store, vec![PodSource::Cluster], &cluster).await;
+        config.apply(update(PodSource::Cluster, &[pod("a", PodSource::Cluster)], &[map("1")])).await;
+
+        let mut joined = start(&store, vec![PodSource::File], &cluster).await.of_joined_node();
+        assert!(joined.drop_unregistered().await.is_empty());
+        assert_eq!((joined.pods().count(), stored(&store).await), (1, 1));
+        assert!(cluster.config_map("default", "m").is_some());
+        joined.apply(update(PodSource::File, &[], &[])).await;
+        assert!(!joined.seen_all_sources(), "the cluster has not spoken");
+        assert_eq!(joined.views()[&PodSource::Cluster].pods, 1);
+
+        let mut left = start(&store, vec![PodSource::File], &cluster).await;
+        let changes = left.drop_unregistered().await;
+        assert_eq!(changes.iter().map(|change| change.op).collect::<Vec<_>>(), [PodOp::Remove]);
+        assert_eq!(stored(&store).await, 0);
+        assert!(cluster.config_map("default", "m").is_none());
+    });
+}
+
+#[test]
+fn local_objects_mean_nothing_to_pods_of_the_cluster() {
+    run(async {
+        let (store, cluster) = (open_store(), Rc::new(LocalObjects::default()));
+        let mut config = start(&store, vec![PodSource::File, PodSource::Cluster], &cluster).await;
+        let local = pod("local", PodSource::File);
+        config.apply(update(PodSource::File, &[local], &[class(), map("local")])).await;
+        config.apply(update(PodSource::Cluster, &[pod("of-cluster", PodSource::Cluster)], &[map("1")])).await;
+        let overhead = |name: &str| {
+            let (_, found) = config.find_pod("default", name).unwrap();
+            found.pod.spec.overhead.len()
+        };
+        assert_eq!((overhead("local"), overhead("of-cluster")), (1, 0));
+        assert_eq!(config.objects.config_map("default", "m").unwrap().data["k"], b"local");
+        assert_eq!(cluster.config_map("default", "m").unwrap().data["k"], b"1");
+        let problems = config.views().values().flat_map(|view| &view.problems);
+        assert_eq!(problems.count(), 0, "equal keys of two realms are no conflict");
+    });
+}
+
+#[test]
+fn a_local_pod_and_one_of_the_cluster_share_no_name() {
+    run(async {
+        let (store, cluster) = (open_store(), Rc::new(LocalObjects::default()));
+        let mut config = start(&store, vec![PodSource::File, PodSource::Cluster], &cluster).await;
+        config.apply(update(PodSource::File, &[pod("web", PodSource::File)], &[])).await;
+        let changes = config.apply(update(PodSource::Cluster, &[pod("web", PodSource::Cluster)], &[])).await;
+        assert_eq!(changes.len(), 1, "its worker waits in the queue of the name");
+        let problems = &config.views()[&PodSource::Cluster].problems;
+        assert!(problems[0].message.contains("only one can run at a time"), "{problems:?}");
+    });
+}
