@@ -3,6 +3,7 @@
 use http_body_util::BodyExt;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
+use tokio::task::LocalSet;
 
 use super::*;
 use crate::cluster::client::Client;
@@ -45,6 +46,7 @@ struct ServedNode {
     server: FakeApiserver,
     reviews: Rc<Reviews>,
     shared: ApiInner,
+    local: LocalSet,
     _directory: TempDir,
 }
 
@@ -93,7 +95,7 @@ impl ServedNode {
             clock,
         };
         let shared = ApiInner { api: Rc::new(api), streams: Rc::default(), turns: Turns::default() };
-        Self { own, others, server, reviews, shared, _directory: directory }
+        Self { own, others, server, reviews, shared, local: LocalSet::new(), _directory: directory }
     }
 
     /// In mode Webhook, with its cluster.
@@ -126,10 +128,14 @@ impl ServedNode {
         if let By::Token(token) = by {
             request = request.header(AUTHORIZATION, format!("Bearer {token}"));
         }
-        let response = respond(request.body(IncomingBody::none()).unwrap(), &self.shared, &client).await;
-        let status = response.status().as_u16();
-        let body = response.into_body().collect().await.map(|body| body.to_bytes().to_vec());
-        (status, String::from_utf8(body.unwrap_or_default()).unwrap())
+        let request = request.body(IncomingBody::none()).unwrap();
+        let answered = async {
+            let response = respond(request, &self.shared, &client).await;
+            let status = response.status().as_u16();
+            let body = response.into_body().collect().await.map(|body| body.to_bytes().to_vec());
+            (status, String::from_utf8(body.unwrap_or_default()).unwrap())
+        };
+        self.local.run_until(answered).await
     }
 
     async fn status(&self, by: By, method: &str, path: &str) -> u16 {
