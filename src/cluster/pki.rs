@@ -414,10 +414,10 @@ pub(crate) async fn watch_file(path: PathBuf, nudge: Rc<Notify>) {
             while is_there && watcher.read(&mut events).await.is_ok() {
                 for event in events.drain(..) {
                     match event {
-                        InotifyEvent::Entry { name, change: Change::Written | Change::MovedIn, .. } => {
-                            if Some(name.as_os_str()) == path.file_name() {
-                                nudge.notify_one();
-                            }
+                        InotifyEvent::Entry { name, change: Change::Written | Change::MovedIn, .. }
+                            if Some(name.as_os_str()) == path.file_name() =>
+                        {
+                            nudge.notify_one();
                         }
                         InotifyEvent::Overflow => nudge.notify_one(),
                         InotifyEvent::Directory { ended: true, .. } => is_there = false,

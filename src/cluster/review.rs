@@ -3,7 +3,7 @@
 //! Expected flow: a question is answered from the cache, by the call of another caller that asks the same, or by a call
 //! of its own. A call ends when its caller does; another one that waits for it then asks itself.
 //!
-//! Guarantees: without an answer of the cluster there is none, so nobody gets in who is not in the cache; answers about
+//! Guarantees: without an answer of the cluster there is none, and who is not in the cache does not get in; answers about
 //! a user are never replaced by what the node thinks of the user's groups.
 
 pub(crate) mod rules;
