@@ -20,6 +20,7 @@ use std::time::Duration;
 use rcgen::PublicKeyData as _;
 use serde_json::Value;
 use tokio::sync::{Notify, watch};
+use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::cluster::client::Client;
@@ -29,6 +30,7 @@ use crate::cluster::client::transport::{Accept, Lane, Transport};
 use crate::cluster::watch::frames::WatchEvent;
 use crate::model::back_off::Retry;
 use crate::model::types::Timestamp;
+use crate::node::object::NodeState;
 use crate::platform::clock::Clock;
 use crate::platform::dice::Dice;
 use crate::platform::logging::chain;
@@ -293,6 +295,48 @@ impl<T: Transport> Keeper<T> {
     }
 }
 
+/// Where the certificate is that the cluster signs for the node's API, with its key.
+#[must_use]
+pub(crate) fn serving_pair_file(directory: &Path) -> PathBuf {
+    directory.join(format!("{}-current.pem", CertificateSigner::Serving.file_prefix()))
+}
+
+/// Keeps the serving certificate (`serverTLSBootstrap`) in `--cert-dir`, for the addresses that the node has now. As
+/// upstream, it is always renewed, and only the node itself asks for it. `nudge` says that addresses have changed.
+///
+/// # Errors
+/// An update that was interrupted cannot be completed.
+pub(crate) fn keep_serving<T: Transport>(
+    client: Rc<Client<T>>,
+    directory: &Path,
+    node: Rc<dyn Fn() -> NodeState>,
+    (clock, dice): (Clock, Dice),
+    offline_share: Rc<dyn Fn() -> f64>,
+    nudge: Rc<Notify>,
+) -> Result<(JoinHandle<()>, watch::Receiver<CertificateState>), PairError> {
+    let (state, shown) = watch::channel(CertificateState::default());
+    let keeper = Keeper {
+        signer: CertificateSigner::Serving,
+        node_name: node().name,
+        files: PairFiles::open(directory, CertificateSigner::Serving.file_prefix())?,
+        addresses: Rc::new(move || {
+            let node = node();
+            let named = |kind: &str, address: String| (kind.to_owned(), address);
+            let internal = node.addresses.into_iter().map(|address| named("InternalIP", address));
+            internal.chain([named("Hostname", node.hostname)]).collect()
+        }),
+        identity: Rc::new(move |_| Some(Rc::clone(&client))),
+        rotate: true,
+        renew_now: false,
+        clock,
+        dice,
+        offline_share,
+        nudge,
+        state,
+    };
+    Ok((rt::spawn("cluster serving certificate", keeper.run()), shown))
+}
+
 fn resource(name: &str) -> ResourcePath {
     ResourcePath::whole("certificates.k8s.io", "certificatesigningrequests", name)
 }
@@ -370,10 +414,10 @@ pub(crate) async fn watch_file(path: PathBuf, nudge: Rc<Notify>) {
             while is_there && watcher.read(&mut events).await.is_ok() {
                 for event in events.drain(..) {
                     match event {
-                        InotifyEvent::Entry { name, change: Change::Written | Change::MovedIn, .. } => {
-                            if Some(name.as_os_str()) == path.file_name() {
-                                nudge.notify_one();
-                            }
+                        InotifyEvent::Entry { name, change: Change::Written | Change::MovedIn, .. }
+                            if Some(name.as_os_str()) == path.file_name() =>
+                        {
+                            nudge.notify_one();
                         }
                         InotifyEvent::Overflow => nudge.notify_one(),
                         InotifyEvent::Directory { ended: true, .. } => is_there = false,

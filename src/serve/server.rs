@@ -8,6 +8,7 @@ pub mod incoming;
 
 pub mod access;
 pub mod answer;
+pub mod authorize;
 pub mod body;
 mod http2;
 pub mod https;

@@ -203,7 +203,7 @@ fn unsupported_server_settings_fail_the_start() {
     let said = refused("--authorization-mode=Webhook");
     assert!(
         said.contains(
-            "authorization.mode: Webhook requires an API server, which this version does not support"
+            "authorization.mode: Webhook requires a cluster, which is named by --kubeconfig: set Local"
         ),
         "{said}"
     );

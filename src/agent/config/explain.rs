@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::args::Args;
 use super::fields::FIELDS;
 use super::flags::{FLAGS, Family};
-use super::resolve::{Origin, apply_agent_defaults, baseline};
+use super::resolve::{Origin, apply_agent_defaults, baseline, is_joined};
 use super::value::ValueKind;
 use super::{Resolved, gates, tree};
 
@@ -41,7 +41,7 @@ fn mask_headers(headers: &mut Value) {
 /// `FLAG: --name="value"`, alphabetical: the given value, otherwise the agent's default.
 pub(super) fn flag_dump(args: &Args) -> Vec<String> {
     let mut defaults = baseline();
-    apply_agent_defaults(&mut defaults);
+    apply_agent_defaults(&mut defaults, is_joined(args));
     let defaults = defaults.document;
     let mut values: BTreeMap<&str, String> = BTreeMap::new();
     for field in FIELDS.iter().filter(|field| !field.flag.is_empty()) {

@@ -217,16 +217,16 @@ fields! {
     server_tls_bootstrap: bool = "serverTLSBootstrap", "rotate-server-certificates", Bool, "false", A;
     authentication_x509_client_ca_file: String = "authentication.x509.clientCAFile", "client-ca-file", Text, "", A;
     authentication_webhook_enabled: bool =
-        "authentication.webhook.enabled", "authentication-token-webhook", Bool, "true", P;
+        "authentication.webhook.enabled", "authentication-token-webhook", Bool, "true", A | P;
     authentication_webhook_cache_ttl: GoDuration =
-        "authentication.webhook.cacheTTL", "authentication-token-webhook-cache-ttl", Duration, "2m", 0;
+        "authentication.webhook.cacheTTL", "authentication-token-webhook-cache-ttl", Duration, "2m", A;
     authentication_anonymous_enabled: bool = "authentication.anonymous.enabled", "anonymous-auth", Bool, "false", A | P;
     authorization_mode: String = "authorization.mode", "authorization-mode", Text, "Webhook", A;
     authorization_webhook_cache_authorized_ttl: GoDuration =
-        "authorization.webhook.cacheAuthorizedTTL", "authorization-webhook-cache-authorized-ttl", Duration, "5m", 0;
+        "authorization.webhook.cacheAuthorizedTTL", "authorization-webhook-cache-authorized-ttl", Duration, "5m", A;
     authorization_webhook_cache_unauthorized_ttl: GoDuration =
         "authorization.webhook.cacheUnauthorizedTTL",
-        "authorization-webhook-cache-unauthorized-ttl", Duration, "30s", 0;
+        "authorization-webhook-cache-unauthorized-ttl", Duration, "30s", A;
     enable_debugging_handlers: bool = "enableDebuggingHandlers", "enable-debugging-handlers", Bool, "true", A | P;
     enable_contention_profiling: bool = "enableContentionProfiling", "contention-profiling", Bool, "false", 0;
     enable_profiling_handler: bool = "enableProfilingHandler", "", Bool, "true", P;

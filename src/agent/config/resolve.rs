@@ -73,7 +73,7 @@ pub(super) fn layer(args: &Args) -> Result<Layered, ConfigError> {
         apply_defaults(&mut layered.document);
     }
     apply_flags(&mut layered, args);
-    apply_agent_defaults(&mut layered);
+    apply_agent_defaults(&mut layered, is_joined(args));
     Ok(layered)
 }
 
@@ -191,9 +191,37 @@ fn apply_flags(layered: &mut Layered, args: &Args) {
 
 pub(super) const EMBEDDED: &str = "embedded";
 
-/// The defaults that differ from the kubelet's, each only if the user has not set the field. Neither a file
-/// nor `--kubeconfig`, which joins no cluster yet, enables any access that it does not name.
-pub(super) fn apply_agent_defaults(layered: &mut Layered) {
+/// Whether the node belongs to a cluster.
+pub(super) fn is_joined(args: &Args) -> bool {
+    args.value("kubeconfig").and_then(Value::as_str).is_some_and(|path| !path.is_empty())
+}
+
+/// Who is let in when the user says nothing: setting, value, reason. A file enables no access that it does not name. A
+/// node of a cluster (`--kubeconfig`) opens its port to those whom the cluster allows, and to no one else.
+pub(super) fn access_defaults(is_joined: bool) -> [(&'static str, Value, &'static str); 5] {
+    let (address, mode) = if is_joined {
+        (
+            ("0.0.0.0", "the cluster reaches the API of its node"),
+            ("Webhook", "the cluster decides about access"),
+        )
+    } else {
+        (
+            ("127.0.0.1", "the API is reachable from other machines only when an address is set"),
+            ("Local", "access is decided by the groups of certificates and tokens"),
+        )
+    };
+    let tokens = if is_joined { "the cluster knows its tokens" } else { "there is no cluster to ask" };
+    [
+        ("authentication.anonymous.enabled", json!(false), "requests need a client certificate or a token"),
+        ("readOnlyPort", json!(0), "there is no unauthenticated port"),
+        ("address", json!(address.0), address.1),
+        ("authentication.webhook.enabled", json!(is_joined), tokens),
+        ("authorization.mode", json!(mode.0), mode.1),
+    ]
+}
+
+/// The defaults that differ from the kubelet's, each only if the user has not set the field.
+pub(super) fn apply_agent_defaults(layered: &mut Layered, is_joined: bool) {
     let mut settle = |path: &str, value: Value, why: &'static str| {
         let silent = layered.provenance.get(path).is_none_or(|origin| !origin.is_explicit());
         if silent && tree::get(&layered.document, path) != Some(&value) {
@@ -204,19 +232,9 @@ pub(super) fn apply_agent_defaults(layered: &mut Layered) {
     settle("failCgroupV1", json!(false), "hosts with cgroup v1 are accepted");
     settle("failSwapOn", json!(false), "hosts with swap are accepted");
     settle("containerRuntimeEndpoint", json!(EMBEDDED), "no separate container runtime is needed");
-    settle("authentication.anonymous.enabled", json!(false), "requests need a client certificate");
-    settle("readOnlyPort", json!(0), "there is no unauthenticated port");
-    settle(
-        "address",
-        json!("127.0.0.1"),
-        "the API is reachable from other machines only when an address is set",
-    );
-    settle("authentication.webhook.enabled", json!(false), "this version does not use an API server");
-    settle(
-        "authorization.mode",
-        json!("Local"),
-        "access is decided by the groups of certificates and tokens",
-    );
+    for (path, value, why) in access_defaults(is_joined) {
+        settle(path, value, why);
+    }
     let parallel = tree::get(&layered.document, "maxParallelImagePulls").and_then(Value::as_i64).unwrap_or(0);
     if parallel >= 2 && layered.provenance.get("serializeImagePulls") == Some(&Origin::Default) {
         // The kubelet's own default depends on the other field, which a later layer may have set.

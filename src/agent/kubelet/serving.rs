@@ -9,13 +9,19 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 
+use crate::agent::config::{KubeletConfiguration, Resolved};
 use crate::agent::kubelet::report::LoopView;
+use crate::cluster::pki::serving_pair_file;
+use crate::cluster::review::Reviews;
+use crate::cluster::review::rules::ReviewTimes;
 use crate::platform::clock::Clock;
+use crate::platform::dice::Dice;
 use crate::platform::logging::chain;
 use crate::platform::rt;
 use crate::platform::sys::node;
 use crate::serve::server::access::Policy;
 use crate::serve::server::answer::SystemLogs;
+use crate::serve::server::authorize::Authorizer;
 use crate::serve::server::delegate::SharedDelegate;
 use crate::serve::server::https::{self, Api, ListenError, Plain};
 use crate::serve::server::identity::{Believed, Identities, IdentityError};
@@ -37,7 +43,7 @@ pub enum ServingError {
         setting: &'static str,
         source: IdentityError,
     },
-    #[error("{setting} requires an API server, which this version does not support: set {instead}")]
+    #[error("{setting} requires a cluster, which is named by --kubeconfig: set {instead}")]
     NoApiServer {
         setting: &'static str,
         /// The value to use instead.
@@ -136,7 +142,7 @@ pub(super) fn address(address: &str, port: i32) -> SocketAddr {
 
 pub(super) struct ApiConfig {
     pub(super) at: SocketAddr,
-    pub(super) policy: Policy,
+    pub(super) access: AccessRules,
     pub(super) anonymous: bool,
     pub(super) debugging: bool,
     pub(super) system_logs: SystemLogs,
@@ -148,15 +154,87 @@ pub(super) struct ApiConfig {
     pub(super) settings: TlsSettings,
 }
 
+/// Who judges users, and who knows the users of tokens.
+#[derive(Clone)]
+pub(super) struct AccessRules {
+    /// Of `authorization.mode`; `None`: the cluster's, with `reviews`.
+    policy: Option<Policy>,
+    /// `authentication.webhook.enabled`.
+    reviews_tokens: bool,
+    /// Of a node with a kubeconfig.
+    reviews: Option<Rc<Reviews>>,
+}
+
+/// The cluster's reviews for a node with a kubeconfig. They deny until they are connected ([`Reviews::connect`]).
+pub(super) fn reviews(resolved: &Resolved, clock: &Clock) -> Option<Rc<Reviews>> {
+    let kubelet = &resolved.kubelet;
+    let times = ReviewTimes::of(
+        kubelet.authentication_webhook_cache_ttl.to_std(),
+        kubelet.authorization_webhook_cache_authorized_ttl.to_std(),
+        kubelet.authorization_webhook_cache_unauthorized_ttl.to_std(),
+    );
+    let is_joined = !resolved.flags.kubeconfig.is_empty();
+    is_joined.then(|| Reviews::new(&resolved.node_name, times, clock.clone(), Dice::System))
+}
+
+/// As configured.
+///
+/// # Errors
+/// A setting needs a cluster, and there is none.
+pub(super) fn access(
+    kubelet: &KubeletConfiguration,
+    reviews: Option<&Rc<Reviews>>,
+) -> Result<AccessRules, ServingError> {
+    let reviews_tokens = kubelet.authentication_webhook_enabled;
+    let policy = match kubelet.authorization_mode.as_str() {
+        "AlwaysAllow" => Some(Policy::AlwaysAllow),
+        "Webhook" => None,
+        _ => Some(Policy::Local),
+    };
+    if reviews.is_none() {
+        let refused = |setting, instead| Err(ServingError::NoApiServer { setting, instead });
+        if reviews_tokens {
+            return refused("authentication.webhook.enabled: true", "it to false");
+        }
+        if policy.is_none() {
+            return refused("authorization.mode: Webhook", "Local");
+        }
+    }
+    Ok(AccessRules { policy, reviews_tokens, reviews: reviews.cloned() })
+}
+
+impl AccessRules {
+    fn authorizer(&self) -> Authorizer {
+        match (&self.reviews, self.policy) {
+            (Some(reviews), None) => Authorizer::Reviews(Rc::clone(reviews)),
+            (_, policy) => Authorizer::Policy(policy.unwrap_or(Policy::Local)),
+        }
+    }
+
+    fn tokens(&self) -> Option<Rc<Reviews>> {
+        self.reviews.clone().filter(|_| self.reviews_tokens)
+    }
+}
+
+/// With `serverTLSBootstrap` on a node with a kubeconfig, the certificate that the cluster signs, and `source` until
+/// then.
+pub(super) fn cluster_source(resolved: &Resolved, source: Source) -> Source {
+    if !resolved.kubelet.server_tls_bootstrap || resolved.flags.kubeconfig.is_empty() {
+        return source;
+    }
+    Source::Cluster { file: serving_pair_file(&resolved.flags.cert_dir), until: Box::new(source) }
+}
+
 impl ApiConfig {
     fn open(&self, node: &SharedNode, delegate: &SharedDelegate, clock: &Clock) -> Result<Api, ServingError> {
         let authority = Rc::new(Authority::open(&self.cert_dir, &self.node_name)?);
         let (anonymous, client_ca, tokens) = (self.anonymous, self.client_ca.clone(), self.tokens.clone());
         let files = client_ca.iter().chain(&tokens).cloned().collect();
+        let reviews_tokens = self.access.reviews_tokens;
         let (own, own_file) = (authority.certificate().to_owned(), authority_file(&self.cert_dir));
         let identities = Identities::open(files, move || {
             let identity = |setting| move |source| ServingError::Identity { setting, source };
-            let mut believed = Believed::new(anonymous);
+            let mut believed = Believed::new(anonymous).reviewing_tokens(reviews_tokens);
             believed.trust(&own, &own_file).map_err(identity("the node's certificate authority"))?;
             if let Some(file) = &client_ca {
                 believed.trust_file(file).map_err(identity("authentication.x509.clientCAFile"))?;
@@ -173,7 +251,8 @@ impl ApiConfig {
             delegate: Some(Rc::clone(delegate)),
             tls,
             identities,
-            policy: self.policy,
+            authorizer: self.access.authorizer(),
+            tokens: self.access.tokens(),
             debugging: self.debugging,
             system_logs: self.system_logs,
             clock: clock.clone(),
@@ -201,3 +280,6 @@ pub(crate) fn serving_names(
         names
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -530,8 +530,9 @@ impl<R: Runtime> AgentParts<R> {
         let max_images = usize::try_from(resolved.kubelet.node_status_max_images).ok();
         let devices = executor.map(|executor| executor.devices.clone());
         let (delegate, facts) = cluster::local_api(state, max_images, devices, &node, parts, writes);
-        let mut tasks =
-            serving::start(configs::serving(resolved)?, (&node, &delegate), &self.view, &self.clock);
+        let reviews = serving::reviews(resolved, &self.clock);
+        let config = configs::serving(resolved, reviews.as_ref())?;
+        let mut tasks = serving::start(config, (&node, &delegate), &self.view, &self.clock);
         let (begun, clock, shared) = (Rc::clone(&self.view), self.clock.clone(), Rc::clone(&node));
         tasks.push(rt::spawn("local API", async move {
             // Earlier clients wait in the socket's backlog.

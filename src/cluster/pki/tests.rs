@@ -171,6 +171,36 @@ async fn until<F: Future>(task: &mut Pin<&mut F>, is_so: impl Fn() -> bool) -> D
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_serving_certificate_waits_for_an_address() {
+    let scene = Scene::new(CertificateSigner::Serving);
+    let node = NodeState { name: "edge-7".into(), hostname: "edge-7".into(), ..NodeState::default() };
+    let node = Rc::new(RefCell::new(node));
+    let shown = Rc::clone(&node);
+    let second = Duration::from_secs(1);
+    let run = async {
+        let (client, clock) = (scene.server.client("system:node:edge-7"), scene.clock.clone());
+        let (directory, nudge) = (scene.directory.path(), Rc::clone(&scene.nudge));
+        let share = Rc::new(|| 0.0);
+        let node_now = Rc::new(move || shown.borrow().clone());
+        let kept = keep_serving(client, directory, node_now, (clock, Dice::seeded(1)), share, nudge);
+        let (task, state) = kept.unwrap();
+        sleep(second).await;
+        assert_eq!(scene.server.count(), 0);
+        node.borrow_mut().addresses.push("10.0.0.1".to_owned());
+        scene.nudge.notify_one();
+        sleep(second).await;
+        let asked = scene.server.server.writes().pop().unwrap().body;
+        assert_eq!(asked["spec"]["signerName"], "kubernetes.io/kubelet-serving");
+        scene.server.approve(365, &["10.0.0.1", "edge-7"]);
+        sleep(second).await;
+        assert!(matches!(state.borrow().stage, CertificateStage::Current { .. }), "{:?}", state.borrow());
+        assert!(fs::read_to_string(serving_pair_file(directory)).unwrap().contains("PRIVATE KEY"));
+        task.abort();
+    };
+    tokio::task::LocalSet::new().run_until(run).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_kubeconfig_is_written_before_the_certificate() {
     let mut scene = Scene::new(CertificateSigner::Client);
     let files = scene.files(CertificateSigner::Client);

@@ -17,11 +17,12 @@ const TRIES: u32 = 5;
 const FIRST_DELAY: Duration = Duration::from_millis(500);
 
 /// Whose word for a user the node has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum UserRealm {
-    /// The node's own CA, or the local socket.
+    /// The node's own CA, `--token-auth-file`, or the local socket.
     Node,
     /// `clientCAFile`, a token that the cluster knows, or none at all.
+    #[default]
     Cluster,
 }
 

@@ -23,6 +23,12 @@ pub(crate) struct ConnectionSlot {
 }
 
 impl ConnectionSlot {
+    /// One of any number.
+    #[cfg(test)]
+    pub(crate) fn unlimited() -> Self {
+        Self { _permit: None, seat: None }
+    }
+
     /// Marks the client as authenticated. `false`: too many authenticated connections are open.
     #[must_use]
     pub(crate) fn admit(&self) -> bool {

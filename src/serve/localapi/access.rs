@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     fn member(group: &str) -> User {
-        User { name: "jane".to_owned(), groups: vec![group.to_owned()] }
+        User::of_node("jane".to_owned(), vec![group.to_owned()])
     }
 
     fn asked(line: &str) -> ObjectAttributes {

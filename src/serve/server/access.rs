@@ -2,10 +2,19 @@
 //!
 //! Owns the translation of a request into Kubernetes' attributes, and the node's own policy. Pure.
 
+use serde_json::Value;
+
+use crate::cluster::review::rules::{ReviewedUser, UserRealm};
+
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct User {
     pub name: String,
     pub groups: Vec<String>,
+    pub realm: UserRealm,
+    /// Of a user whom the cluster knows; empty otherwise.
+    pub uid: String,
+    /// The same; null otherwise.
+    pub extra: Value,
 }
 
 /// The group of full administrators, as in older versions of kubeadm's `admin.conf`.
@@ -20,7 +29,21 @@ pub(in crate::serve) const UNAUTHENTICATED: &str = "system:unauthenticated";
 impl User {
     #[must_use]
     pub(crate) fn anonymous() -> Self {
-        Self { name: ANONYMOUS.to_owned(), groups: vec![UNAUTHENTICATED.to_owned()] }
+        let groups = vec![UNAUTHENTICATED.to_owned()];
+        Self { name: ANONYMOUS.to_owned(), groups, ..Self::default() }
+    }
+
+    /// A user for whom the node itself vouches.
+    #[must_use]
+    pub(crate) fn of_node(name: String, groups: Vec<String>) -> Self {
+        Self { name, groups, realm: UserRealm::Node, ..Self::default() }
+    }
+
+    /// The user of a token that the cluster knows.
+    #[must_use]
+    pub(super) fn of_review(user: &ReviewedUser) -> Self {
+        let ReviewedUser { name, uid, groups, extra } = user.clone();
+        Self { name, groups, realm: UserRealm::Cluster, uid, extra }
     }
 }
 
@@ -103,7 +126,7 @@ mod tests {
     use super::*;
 
     fn member(group: &str) -> User {
-        User { name: "jane".into(), groups: vec!["others".into(), group.into()] }
+        User::of_node("jane".into(), vec!["others".into(), group.into()])
     }
 
     #[test]

@@ -37,8 +37,6 @@ pub(crate) type SharedDelegate = Rc<dyn Delegate>;
 /// Only root can open the local socket.
 #[must_use]
 pub(super) fn root() -> User {
-    User {
-        name: "system:admin".to_owned(),
-        groups: vec![MASTERS.to_owned(), "system:authenticated".to_owned()],
-    }
+    let groups = vec![MASTERS.to_owned(), "system:authenticated".to_owned()];
+    User::of_node("system:admin".to_owned(), groups)
 }

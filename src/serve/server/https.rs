@@ -13,15 +13,17 @@ use hyper::{Request, Response, StatusCode};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-use super::access::{ANONYMOUS, Policy, User, forbidden};
+use super::access::{ANONYMOUS, User};
 use super::answer::{Served, SystemLogs, answer};
+use super::authorize::Authorizer;
 use super::body::{Body, failure, text};
 use super::http2::{self, Streams};
-use super::identity::{Identities, Shown};
+use super::identity::{Identities, Recognised, Shown};
 use super::node::SharedNode;
 use super::route::{self, Refused, Route};
 use super::tls::{HTTP_2, Tls};
 use super::{Bounds, Respond, serve_requests};
+use crate::cluster::review::Reviews;
 use crate::platform::clock::Clock;
 use crate::platform::rt::connections::listener::{self, Limits};
 use crate::platform::rt::connections::{self, ConnectionSlot};
@@ -45,6 +47,8 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(15);
 const BOUNDS: Bounds =
     Bounds { header_timeout: Duration::from_secs(30), buffer_bytes: 32 * 1024, max_headers: 64, once: false };
 const BACKLOG: u32 = 128;
+/// To users of the cluster who ask the node's own API.
+const NOT_THE_CLUSTERS: &str = "the API of this node is for users of the node: use the cluster's API";
 
 #[derive(Debug, thiserror::Error)]
 #[error("listen on {address} ({setting}): is another kubelet running?")]
@@ -75,7 +79,9 @@ pub(crate) struct Api {
     pub delegate: Option<SharedDelegate>,
     pub tls: Rc<Tls>,
     pub identities: Identities,
-    pub policy: Policy,
+    pub authorizer: Authorizer,
+    /// Whom to ask for the users of tokens, with `authentication.webhook.enabled`.
+    pub tokens: Option<Rc<Reviews>>,
     /// `enableDebuggingHandlers`.
     pub debugging: bool,
     /// `enableSystemLogHandler`, `enableSystemLogQuery`.
@@ -115,7 +121,7 @@ async fn serve_tls(stream: TcpStream, shared: Rc<ApiInner>, place: ConnectionSlo
     let shown = Shown::new(certificates.iter().map(|certificate| certificate.clone().into_owned()).collect());
     let client = Rc::new(PeerClient { shown, place: Rc::new(place) });
     // A certificate identifies the client before the first request; a token comes with the request.
-    let _ = client.recognise(api, None);
+    let _ = client.recognise(api, None).await;
     let (node, streams) = (Rc::clone(&api.node), Rc::clone(&shared.streams));
     let is_http2 = stream.get_ref().1.alpn_protocol() == Some(HTTP_2);
     let respond: Respond = Rc::new(move |request| {
@@ -146,10 +152,24 @@ enum Turned {
 
 impl PeerClient {
     /// Authenticates the client, and moves it from the unauthenticated to the authenticated slots.
-    fn recognise(&self, api: &Api, authorization: Option<&str>) -> Result<User, Turned> {
-        let user = self.shown.recognise(&api.identities.current(), authorization, api.clock.now());
-        let user = user.ok_or(Turned::Unknown)?;
+    async fn recognise(&self, api: &Api, authorization: Option<&str>) -> Result<User, Turned> {
+        let user = match self.shown.recognise(&api.identities.current(), authorization, api.clock.now()) {
+            Recognised::User(user) => user,
+            Recognised::Token(token) => reviewed(api, token).await.ok_or(Turned::Unknown)?,
+            Recognised::Unknown => return Err(Turned::Unknown),
+        };
         if user.name == ANONYMOUS || self.place.admit() { Ok(user) } else { Err(Turned::TooMany) }
+    }
+}
+
+/// The user of a token that the cluster knows.
+async fn reviewed(api: &Api, token: &str) -> Option<User> {
+    match api.tokens.as_ref()?.user(token).await {
+        Ok(user) => user.map(|user| User::of_review(&user)),
+        Err(error) => {
+            log::debug!(err = error; "Unable to authenticate the request due to an error");
+            None
+        }
     }
 }
 
@@ -167,7 +187,7 @@ async fn respond(request: Request<IncomingBody>, shared: &ApiInner, client: &Pee
     let (method, path) = (request.method().as_str(), request.uri().path());
     let authorization = request.headers().get(AUTHORIZATION).and_then(|header| header.to_str().ok());
     let delegate = api.delegate.clone().filter(|delegate| delegate.serves(path));
-    let user = match client.recognise(api, authorization) {
+    let user = match client.recognise(api, authorization).await {
         Ok(user) => user,
         Err(Turned::TooMany) => return http2::too_many(),
         Err(Turned::Unknown) => {
@@ -187,11 +207,15 @@ async fn respond(request: Request<IncomingBody>, shared: &ApiInner, client: &Pee
         server_type: "readwrite",
     };
     if let Some(delegate) = delegate {
-        return delegate.answer(DelegatedRequest { request, user, policy: api.policy, served, place }).await;
+        let Some(policy) = api.authorizer.own_policy(&user) else {
+            log::debug!(user = user.name, verb = method, path = path; "Forbidden");
+            return failure(StatusCode::FORBIDDEN, "Forbidden", NOT_THE_CLUSTERS);
+        };
+        return delegate.answer(DelegatedRequest { request, user, policy, served, place }).await;
     }
-    if !api.policy.allows(&user, method, path) {
+    if let Err((code, why)) = api.authorizer.allows(&user, api.node.name(), method, path).await {
         log::debug!(user = user.name, verb = method, path = path; "Forbidden");
-        return text(StatusCode::FORBIDDEN, forbidden(&user, api.node.name(), method, path));
+        return text(code, why);
     }
     let wanted = route::route(method, path, request.uri().query().unwrap_or_default());
     log_session(&user, &wanted);
@@ -251,3 +275,6 @@ pub(crate) async fn serve_plain(listener: TcpListener, node: SharedNode, shows: 
     })
     .await;
 }
+
+#[cfg(test)]
+mod tests;

@@ -21,6 +21,7 @@ use webpki::EndEntityCert;
 
 use super::access::User;
 use super::pki::unix_time;
+use crate::cluster::review::rules::UserRealm;
 use crate::codec::x509::Subject;
 use crate::model::types::Timestamp;
 use crate::platform::logging::chain;
@@ -96,11 +97,13 @@ impl Identities {
 /// The credentials that the node trusts.
 #[derive(Default)]
 pub(crate) struct Believed {
-    /// Sign client certificates.
-    authorities: Vec<CertificateDer<'static>>,
+    /// Sign client certificates, the node's own those of its users.
+    authorities: Vec<(UserRealm, CertificateDer<'static>)>,
     tokens: Vec<(String, User)>,
     /// A token file is configured; it may be empty.
     reads_tokens: bool,
+    /// The cluster is asked for tokens that the file does not have.
+    reviews_tokens: bool,
     anonymous: bool,
 }
 
@@ -111,11 +114,21 @@ impl Believed {
         Self { anonymous, ..Self::default() }
     }
 
-    /// Trusts the authorities of a PEM text.
+    /// `authentication.webhook.enabled`: only the cluster knows whose a token is that no file has.
+    #[must_use]
+    pub(crate) fn reviewing_tokens(self, reviews_tokens: bool) -> Self {
+        Self { reviews_tokens, ..self }
+    }
+
+    /// Trusts the node's own authority, a PEM text.
     ///
     /// # Errors
     /// It contains none. `path` is for the message.
     pub(crate) fn trust(&mut self, pem: &str, path: &Path) -> Result<(), IdentityError> {
+        self.trust_as(UserRealm::Node, pem, path)
+    }
+
+    fn trust_as(&mut self, realm: UserRealm, pem: &str, path: &Path) -> Result<(), IdentityError> {
         let error = |message: String| IdentityError { path: path.to_owned(), message };
         let before = self.authorities.len();
         for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
@@ -124,7 +137,7 @@ impl Believed {
             if webpki::anchor_from_trusted_cert(&certificate).is_err() {
                 return Err(error("contains an invalid X.509 certificate".to_owned()));
             }
-            self.authorities.push(certificate);
+            self.authorities.push((realm, certificate));
         }
         if self.authorities.len() == before {
             return Err(error("no certificate in PEM".to_owned()));
@@ -137,7 +150,7 @@ impl Believed {
         let read = fs::read_to_string(path);
         let pem =
             read.map_err(|source| IdentityError { path: path.to_owned(), message: source.to_string() })?;
-        self.trust(&pem, path)
+        self.trust_as(UserRealm::Cluster, &pem, path)
     }
 
     /// Reads a token file in the API server's format: `token,user,uid[,"group,group"]` a line.
@@ -166,16 +179,13 @@ impl Believed {
             let groups = fields.next().unwrap_or_default();
             let groups = groups.strip_prefix('"').and_then(|inner| inner.strip_suffix('"')).unwrap_or(groups);
             let groups = groups.split(',').map(str::trim).filter(|group| !group.is_empty());
-            let user = User { name: name.to_owned(), groups: groups.map(str::to_owned).collect() };
+            let user = User::of_node(name.to_owned(), groups.map(str::to_owned).collect());
             self.tokens.push((token.to_owned(), user));
         }
         Ok(())
     }
 
-    /// The user, from the credentials of the connection and the request; `None`: an unknown client. As
-    /// upstream: the certificate takes precedence over the token, and an invalid certificate or token never
-    /// makes a client anonymous. Without a configured token file, tokens are ignored, and the request counts
-    /// as one without.
+    /// The user, from the credentials of the connection and the request; `None`: an unknown client.
     #[cfg(test)]
     #[must_use]
     pub(crate) fn recognise(
@@ -184,49 +194,62 @@ impl Believed {
         authorization: Option<&str>,
         now: Timestamp,
     ) -> Option<User> {
-        self.authenticate(self.of_certificate(certificates, now), !certificates.is_empty(), authorization)
+        let user = self.of_certificate(certificates, now);
+        match self.authenticate(user, !certificates.is_empty(), authorization) {
+            Recognised::User(user) => Some(user),
+            Recognised::Token(_) | Recognised::Unknown => None,
+        }
     }
 
-    fn authenticate(
+    /// As upstream: the certificate takes precedence over the token, and an invalid certificate or token never
+    /// makes a client anonymous. With neither a token file nor the cluster to ask, tokens are ignored, and the
+    /// request counts as one without.
+    fn authenticate<'a>(
         &self,
         user: Option<User>,
         has_certificate: bool,
-        authorization: Option<&str>,
-    ) -> Option<User> {
-        let token = authorization.and_then(bearer).filter(|_| self.reads_tokens);
+        authorization: Option<&'a str>,
+    ) -> Recognised<'a> {
+        let judges_tokens = self.reads_tokens || self.reviews_tokens;
+        let token = authorization.and_then(bearer).filter(|_| judges_tokens);
         if let Some(user) = user.or_else(|| self.of_token(token?)) {
-            return Some(user);
+            return Recognised::User(user);
         }
-        (self.anonymous && !has_certificate && token.is_none()).then(User::anonymous)
+        match token {
+            Some(token) if self.reviews_tokens => Recognised::Token(token),
+            None if self.anonymous && !has_certificate => Recognised::User(User::anonymous()),
+            _ => Recognised::Unknown,
+        }
     }
 
     fn of_certificate(&self, certificates: &[CertificateDer<'_>], now: Timestamp) -> Option<User> {
         let (first, intermediates) = certificates.split_first()?;
         let parsed = EndEntityCert::try_from(first).ok()?;
-        let anchors: Vec<_> = self
-            .authorities
-            .iter()
-            .filter_map(|known| webpki::anchor_from_trusted_cert(known).ok())
-            .collect();
-        let verified = parsed.verify_for_usage(
-            webpki::ALL_VERIFICATION_ALGS,
-            &anchors,
-            intermediates,
-            unix_time(now),
-            webpki::KeyUsage::client_auth(),
-            None,
-            None,
-        );
-        if let Err(error) = verified {
-            log::debug!(err:% = error; "Rejected client certificate");
-            return None;
-        }
+        let verified = |realm: &UserRealm| {
+            let known = self.authorities.iter().filter(|(of, _)| of == realm);
+            let anchors: Vec<_> =
+                known.filter_map(|(_, known)| webpki::anchor_from_trusted_cert(known).ok()).collect();
+            let verified = parsed.verify_for_usage(
+                webpki::ALL_VERIFICATION_ALGS,
+                &anchors,
+                intermediates,
+                unix_time(now),
+                webpki::KeyUsage::client_auth(),
+                None,
+                None,
+            );
+            if let Err(error) = &verified {
+                log::debug!(err:% = error, realm:? = realm; "Client certificate is not of this authority");
+            }
+            verified.is_ok()
+        };
+        let realm = [UserRealm::Node, UserRealm::Cluster].into_iter().find(verified)?;
         let subject = Subject::parse(parsed.subject());
         // Kubernetes has no user without a name.
         if subject.common_name.is_empty() {
             return None;
         }
-        Some(User { name: subject.common_name, groups: subject.organizations })
+        Some(User { name: subject.common_name, groups: subject.organizations, realm, ..User::default() })
     }
 
     fn of_token(&self, token: &str) -> Option<User> {
@@ -239,6 +262,15 @@ impl Believed {
         }
         found.cloned()
     }
+}
+
+/// What the credentials of a request say.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Recognised<'a> {
+    User(User),
+    /// A token whose user only the cluster knows.
+    Token(&'a str),
+    Unknown,
 }
 
 /// The credentials of a connection, valid for all of its requests.
@@ -259,14 +291,14 @@ impl Shown {
         Self { certificates, judged: RefCell::default() }
     }
 
-    /// [`Believed::recognise`]. Verifying signatures costs as much as a small answer, so a certificate is not
+    /// Who sends a request. Verifying signatures costs as much as a small answer, so a certificate is not
     /// verified again for ten seconds while the same authorities are trusted.
-    pub(super) fn recognise(
+    pub(super) fn recognise<'a>(
         &self,
         by: &Rc<Believed>,
-        authorization: Option<&str>,
+        authorization: Option<&'a str>,
         now: Timestamp,
-    ) -> Option<User> {
+    ) -> Recognised<'a> {
         let mut judged = self.judged.borrow_mut();
         let holds = |judged: &Judged| Rc::ptr_eq(&judged.by, by) && judged.at.elapsed() < LOOK_EVERY;
         let user = if let Some(judged) = judged.as_ref().filter(|judged| holds(judged)) {
@@ -395,7 +427,7 @@ mod tests {
         let mut believed = Believed::new(true);
         believed.trust(authority.certificate(), Path::new("ca")).unwrap();
         let shown = certificates(&authority, "jane");
-        let jane = User { name: "jane".into(), groups: vec![MASTERS.into()] };
+        let jane = User::of_node("jane".into(), vec![MASTERS.into()]);
         assert_eq!(believed.recognise(&shown, None, NOW), Some(jane.clone()));
         assert_eq!(believed.recognise(&shown, None, Timestamp::from_secs(1)), Some(jane), "in 1970");
         assert_eq!(
@@ -438,7 +470,10 @@ mod tests {
         };
         let believed = trusting(&authority);
         let shown = Shown::new(certificates(&authority, "jane"));
-        let name = |by: &Rc<Believed>, now| shown.recognise(by, None, now).map(|user| user.name);
+        let name = |by: &Rc<Believed>, now| match shown.recognise(by, None, now) {
+            Recognised::User(user) => Some(user.name),
+            _ => None,
+        };
         assert_eq!(name(&believed, NOW).as_deref(), Some("jane"));
         let late = NOW.saturating_add(2 * DAY);
         assert_eq!(name(&believed, late).as_deref(), Some("jane"), "within ten seconds");
@@ -448,6 +483,33 @@ mod tests {
         assert_eq!(name(&believed, NOW).as_deref(), Some("jane"));
         let other = Authority::open(&directory.join("other"), "box").unwrap();
         assert_eq!(name(&trusting(&other), NOW), None, "other authorities count at once");
+    }
+
+    #[test]
+    fn who_vouches_for_a_user_decides_its_realm() {
+        let directory = TempDir::new();
+        let own = Authority::open(&directory.join("own"), "box").unwrap();
+        let cluster = Authority::open(&directory.join("cluster"), "cluster").unwrap();
+        fs::write(directory.join("tokens"), "listed,jane,1\n").unwrap();
+        let mut believed = Believed::new(true).reviewing_tokens(true);
+        believed.trust(own.certificate(), Path::new("ca")).unwrap();
+        believed.trust_file(&crate::serve::server::pki::authority_file(&directory.join("cluster"))).unwrap();
+        believed.read_tokens(&directory.join("tokens")).unwrap();
+        let realm = |shown: &[CertificateDer<'_>], header| {
+            believed.recognise(shown, header, NOW).map(|user| user.realm)
+        };
+        assert_eq!(realm(&certificates(&own, "jane"), None), Some(UserRealm::Node));
+        assert_eq!(realm(&certificates(&cluster, "jane"), None), Some(UserRealm::Cluster));
+        // An intermediate certificate that a client sends along is no one's word.
+        let mut chain = certificates(&cluster, "jane");
+        chain.extend(certificates(&own, "joe"));
+        assert_eq!(realm(&chain, None), Some(UserRealm::Cluster));
+        assert_eq!(realm(&[], Some("Bearer listed")), Some(UserRealm::Node));
+        assert_eq!(realm(&[], None), Some(UserRealm::Cluster), "anonymous");
+        let asked = believed.authenticate(None, false, Some("Bearer other"));
+        assert_eq!(asked, Recognised::Token("other"));
+        let stranger = believed.authenticate(None, true, None);
+        assert_eq!(stranger, Recognised::Unknown, "a certificate of others is not anonymous");
     }
 
     #[test]

@@ -34,6 +34,11 @@ impl IncomingBody {
         Self { body: Some(body), back: None }
     }
 
+    #[cfg(test)]
+    pub(super) fn none() -> Self {
+        Self { body: None, back: None }
+    }
+
     /// With the place where the rest is handed back.
     pub(super) fn returned(body: Incoming) -> (Self, Unread) {
         let rest = Rest::default();

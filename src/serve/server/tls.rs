@@ -18,9 +18,11 @@ use tokio::time::Instant;
 
 use super::identity::AnyClient;
 use super::pki::{self, Authority, Pair, PkiError};
+use crate::cluster::pki::deadline::{Usability, usable, validity};
 use crate::codec::x509::not_after;
 use crate::platform::clock::Clock;
 use crate::platform::http::tls::tls_provider;
+use crate::platform::logging::chain;
 use crate::platform::metrics::{self, Family, MetricKind};
 
 /// How often files are checked for changes, and only on new connections.
@@ -68,6 +70,12 @@ pub(crate) enum Source {
         /// after its start.
         names: Rc<dyn Fn() -> Vec<String>>,
     },
+    /// Signed by the cluster (`serverTLSBootstrap`): certificate and key in one file, whose content changes.
+    Cluster {
+        file: PathBuf,
+        /// Until there is one, and when it has expired.
+        until: Box<Self>,
+    },
 }
 
 impl Source {
@@ -75,6 +83,7 @@ impl Source {
         let (certificate, key) = match self {
             Self::Files { certificate, key } => (certificate.clone(), key.clone()),
             Self::Own { directory, .. } => (directory.join("kubelet.crt"), directory.join("kubelet.key")),
+            Self::Cluster { file, until } => return format!("{} or {}", file.display(), until.files()),
         };
         format!("{} and {}", certificate.display(), key.display())
     }
@@ -148,8 +157,15 @@ impl Tls {
         authority: Rc<Authority>,
         clock: Clock,
     ) -> Result<Self, TlsError> {
-        let pair = read(&source, &authority, &clock)?;
-        let config = configure(&settings, &source, &pair)?;
+        let mut pair = read(&source, &authority, &clock)?;
+        let config = match (configure(&settings, &source, &pair), &source) {
+            (Err(error), Source::Cluster { until, .. }) => {
+                log::warn!(err:% = chain(&error); "Failed to use the cluster's serving certificate");
+                pair = read(until, &authority, &clock)?;
+                configure(&settings, until, &pair)?
+            }
+            (config, _) => config?,
+        };
         let state = RefCell::new(TlsState {
             config,
             pair,
@@ -196,7 +212,7 @@ impl Tls {
         let mut state = self.state.borrow_mut();
         state.checked_at = Instant::now();
         let due = match &self.source {
-            Source::Files { .. } => true,
+            Source::Files { .. } | Source::Cluster { .. } => true,
             Source::Own { directory, names, .. } => {
                 // Another process has replaced the agent's pair or removed it.
                 fs::read_to_string(directory.join("kubelet.crt"))
@@ -222,7 +238,7 @@ impl Tls {
             }
             Err(error) => {
                 metrics::count(&RENEW_ERRORS, &[]);
-                let trouble = crate::platform::logging::chain(&error);
+                let trouble = chain(&error);
                 if state.trouble.as_ref() != Some(&trouble) {
                     log::warn!(err:% = trouble; "Failed to renew serving certificate, keeping the previous \
                          one");
@@ -247,6 +263,16 @@ fn read(source: &Source, authority: &Authority, clock: &Clock) -> Result<Pair, T
         }
         Source::Own { directory, node_name, names } => {
             Ok(pki::serving_pair(directory, authority, node_name, &names(), clock.now())?)
+        }
+        Source::Cluster { file, until } => {
+            let signed = fs::read_to_string(file).ok().filter(|pair| {
+                let holds = |validity| usable(validity, clock.now()) != Usability::Expired;
+                validity(pair).is_some_and(holds)
+            });
+            match signed {
+                Some(pair) => Ok(Pair { certificate: pair.clone(), key: pair }),
+                None => read(until, authority, clock),
+            }
         }
     }
 }
@@ -343,6 +369,45 @@ mod tests {
         );
         assert!(count(&settings("VersionTLS13", &["TLS_RSA_WITH_AES_128_CBC_SHA"])).is_ok());
         assert!(count(&settings("1.3", &[])).unwrap_err().to_string().contains("VersionTLS13"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_clusters_certificate_is_served_while_valid() {
+        let directory = TempDir::new();
+        let authority = Rc::new(Authority::open(&directory.join("own"), "box").unwrap());
+        let now = Timestamp::from_secs(1_800_000_000);
+        let clock = Clock::manual(now);
+        let file = directory.join("kubelet-server-current.pem");
+        let own = Source::Own {
+            directory: directory.join("own"),
+            node_name: "box".to_owned(),
+            names: Rc::new(Vec::new),
+        };
+        let source = Source::Cluster { file: file.clone(), until: Box::new(own) };
+        let open = || {
+            Tls::open(source.clone(), TlsSettings::default(), Rc::clone(&authority), clock.clone()).unwrap()
+        };
+        let tls = open();
+        let shown = |tls: &Tls| tls.state.borrow().pair.certificate.clone();
+        let own = shown(&tls);
+        let cluster = Authority::open(&directory.join("cluster"), "cluster").unwrap();
+        let signed = pki::serving_pair(&directory.join("signed"), &cluster, "box", &[], now).unwrap();
+        let signed = format!("{}{}", signed.certificate, signed.key);
+        fs::write(&file, &signed).unwrap();
+        tokio::time::advance(LOOK_EVERY).await;
+        let config = tls.current();
+        assert_eq!(shown(&tls), signed);
+        assert!(Arc::ptr_eq(&config, &tls.current()));
+        assert_eq!(shown(&open()), signed, "after a restart");
+        clock.set(now.saturating_add(Duration::from_secs(400 * 24 * 3600)));
+        tokio::time::advance(LOOK_EVERY).await;
+        let _ = tls.current();
+        assert!(shown(&tls) != signed, "it has expired");
+        clock.set(now);
+        // Without its key.
+        fs::write(&file, &own).unwrap();
+        let renewed = fs::read_to_string(directory.join("own/kubelet.crt")).unwrap();
+        assert!(shown(&open()) == renewed && renewed != own, "the node's own pair serves");
     }
 
     #[tokio::test(start_paused = true)]

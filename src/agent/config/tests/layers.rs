@@ -48,18 +48,16 @@ fn the_two_default_sets_differ_as_upstream_says() {
 }
 
 #[test]
-fn neither_files_nor_a_kubeconfig_open_what_they_do_not_name() {
+fn files_open_nothing_that_they_do_not_name() {
     let scratch = Scratch::new();
     let file = scratch.config("config.yaml", "maxPods: 20\n");
     scratch.config("d/1.conf", "maxPods: 30\n");
     let directory = scratch.path().join("d").to_str().unwrap().to_owned();
-    let kubeconfig = scratch.write("kubeconfig", "x");
     for words in [
         &[][..],
         &["--config", &file],
         &["--config-dir", &directory],
-        &["--kubeconfig", &kubeconfig],
-        &["--config", &file, "--config-dir", &directory, "--kubeconfig", &kubeconfig],
+        &["--config", &file, "--config-dir", &directory],
     ] {
         let given = resolved(words);
         for (path, value) in [
@@ -73,13 +71,44 @@ fn neither_files_nor_a_kubeconfig_open_what_they_do_not_name() {
         }
     }
     let opened = scratch.config("open.yaml", "address: 0.0.0.0\nreadOnlyPort: 10255\n");
-    let given = resolved(&["--config", &opened, "--kubeconfig", &kubeconfig]);
+    let given = resolved(&["--config", &opened]);
     assert_eq!((given.kubelet.address.as_str(), given.kubelet.read_only_port), ("0.0.0.0", 10255));
-    assert!(
-        given.unimplemented_settings.iter().any(|line| line.contains("--kubeconfig")),
-        "{:?}",
-        given.unimplemented_settings
-    );
+}
+
+#[test]
+fn kubeconfig_alone_opens_to_the_cluster_only() {
+    let scratch = Scratch::new();
+    let kubeconfig = scratch.write("kubeconfig", "x");
+    let file = scratch.config("config.yaml", "maxPods: 20\n");
+    let access = |given: &Resolved| {
+        let kubelet = &given.kubelet;
+        let (address, port) = (kubelet.address.clone(), kubelet.read_only_port);
+        let tokens = kubelet.authentication_webhook_enabled;
+        (address, kubelet.authorization_mode.clone(), tokens, kubelet.authentication_anonymous_enabled, port)
+    };
+    for words in [&["--kubeconfig", &kubeconfig][..], &["--kubeconfig", &kubeconfig, "--config", &file]] {
+        let given = resolved(words);
+        let expected = ("0.0.0.0".to_owned(), "Webhook".to_owned(), true, false, 0);
+        assert_eq!(access(&given), expected, "{words:?}");
+    }
+    for (words, address, mode, tokens, anonymous, port) in [
+        (&["--address=10.0.0.1"][..], "10.0.0.1", "Webhook", true, false, 0),
+        (&["--authorization-mode=Local"], "0.0.0.0", "Local", true, false, 0),
+        (&["--authorization-mode=AlwaysAllow"], "0.0.0.0", "AlwaysAllow", true, false, 0),
+        (&["--authentication-token-webhook=false"], "0.0.0.0", "Webhook", false, false, 0),
+        (&["--anonymous-auth", "--read-only-port=10255"], "0.0.0.0", "Webhook", true, true, 10255),
+    ] {
+        let words = [words, &["--kubeconfig", &kubeconfig]].concat();
+        let expected = (address.to_owned(), mode.to_owned(), tokens, anonymous, port);
+        assert_eq!(access(&resolved(&words)), expected, "{words:?}");
+    }
+    // Without one, all of it is closed, and nothing but the two words differs in the table.
+    let values =
+        |is_joined| resolve::access_defaults(is_joined).map(|(path, value, _)| (path, value.to_string()));
+    let (alone, joined) = (values(false), values(true));
+    let differ: Vec<_> =
+        alone.iter().zip(&joined).filter(|(one, other)| one != other).map(|(one, _)| one.0).collect();
+    assert_eq!(differ, ["address", "authentication.webhook.enabled", "authorization.mode"]);
 }
 
 #[test]

@@ -13,10 +13,11 @@ use crate::agent::kubelet::embedded::{ENDPOINT, subnets};
 use crate::agent::kubelet::previous_runtimes::RuntimesConfig;
 use crate::agent::kubelet::resources::ResourcesConfig;
 use crate::agent::kubelet::serving::{
-    ApiConfig, ServingConfig, ServingError, address, server_url, serving_names,
+    self, ApiConfig, ServingConfig, ServingError, address, server_url, serving_names,
 };
 use crate::agent::kubelet::setup::node_facts::node_ips;
 use crate::agent::kubelet::{plugins, resources};
+use crate::cluster::review::Reviews;
 use crate::desired::rollout::RolloutConfig;
 use crate::desired::source::Remembered;
 use crate::desired::source::url::UrlConfig;
@@ -52,7 +53,6 @@ use crate::runtime::embedded::layout::Layout;
 use crate::runtime::embedded::network::NetworkConfig;
 use crate::runtime::embedded::network::subnet::SubnetError;
 use crate::runtime::embedded::runtime::{EmbeddedConfig, OWN_PROGRAM};
-use crate::serve::server::access::Policy;
 use crate::serve::server::answer::SystemLogs;
 use crate::serve::server::report::ApiReport;
 use crate::serve::server::tls::{Source, TlsSettings};
@@ -379,31 +379,31 @@ pub(super) fn grace_periods(resolved: &Resolved) -> Vec<Period> {
 }
 
 /// The servers that the configuration enables.
-pub(super) fn serving(resolved: &Resolved) -> Result<ServingConfig, ServingError> {
+pub(super) fn serving(
+    resolved: &Resolved,
+    reviews: Option<&Rc<Reviews>>,
+) -> Result<ServingConfig, ServingError> {
     let kubelet = &resolved.kubelet;
     let at = |host: &str, port: i32| (port > 0).then(|| address(host, port));
     let serves = kubelet.enable_server;
     Ok(ServingConfig {
         health: at(&kubelet.healthz_bind_address, kubelet.healthz_port),
         read_only: at(&kubelet.address, kubelet.read_only_port).filter(|_| serves),
-        api: if serves { Some(api(resolved, address(&kubelet.address, kubelet.port))?) } else { None },
+        api: if serves {
+            Some(api(resolved, address(&kubelet.address, kubelet.port), reviews)?)
+        } else {
+            None
+        },
     })
 }
 
-fn api(resolved: &Resolved, at: SocketAddr) -> Result<ApiConfig, ServingError> {
+fn api(
+    resolved: &Resolved,
+    at: SocketAddr,
+    reviews: Option<&Rc<Reviews>>,
+) -> Result<ApiConfig, ServingError> {
     let kubelet = &resolved.kubelet;
-    if kubelet.authentication_webhook_enabled {
-        let (setting, instead) = ("authentication.webhook.enabled: true", "it to false");
-        return Err(ServingError::NoApiServer { setting, instead });
-    }
-    let policy = match kubelet.authorization_mode.as_str() {
-        "AlwaysAllow" => Policy::AlwaysAllow,
-        "Webhook" => {
-            let (setting, instead) = ("authorization.mode: Webhook", "Local");
-            return Err(ServingError::NoApiServer { setting, instead });
-        }
-        _ => Policy::Local,
-    };
+    let access = serving::access(kubelet, reviews)?;
     let settings = TlsSettings {
         min_version: kubelet.tls_min_version.clone(),
         cipher_suites: kubelet.tls_cipher_suites.clone(),
@@ -420,7 +420,7 @@ fn api(resolved: &Resolved, at: SocketAddr) -> Result<ApiConfig, ServingError> {
     };
     Ok(ApiConfig {
         at,
-        policy,
+        access,
         anonymous: kubelet.authentication_anonymous_enabled,
         debugging: kubelet.enable_debugging_handlers,
         system_logs: match (kubelet.enable_system_log_handler, kubelet.enable_system_log_query) {
@@ -432,7 +432,7 @@ fn api(resolved: &Resolved, at: SocketAddr) -> Result<ApiConfig, ServingError> {
         node_name,
         client_ca: file(&kubelet.authentication_x509_client_ca_file),
         tokens: resolved.flags.token_auth_file.clone(),
-        source,
+        source: serving::cluster_source(resolved, source),
         settings,
     })
 }
