@@ -16,7 +16,7 @@ pub(crate) mod rules;
 mod calls;
 mod register;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -38,6 +38,7 @@ use crate::model::api::pod::StringMap;
 use crate::model::objects::{ObjectLookup, TokenRequest};
 use crate::platform::dice::Dice;
 use crate::platform::rt;
+use crate::pod::volume::Volumes;
 use crate::pod::volume::csi::{
     CsiAnswer, CsiPublished, CsiRecord, CsiVolume, CsiVolumes, records, remove_mount_dir,
 };
@@ -84,6 +85,8 @@ pub(crate) struct CsiNode<T> {
     /// Volumes with an attempt under way.
     busy: RefCell<BTreeSet<String>>,
     changed: watch::Sender<u64>,
+    /// Something of the drivers is not shown yet.
+    is_stale: Cell<bool>,
     /// Wakes the task.
     wake: Notify,
 }
@@ -100,6 +103,7 @@ impl<T: Transport> CsiNode<T> {
             in_use: RefCell::default(),
             busy: RefCell::default(),
             changed: watch::Sender::new(0),
+            is_stale: Cell::new(false),
             wake: Notify::new(),
             parts,
         };
@@ -116,8 +120,10 @@ impl<T: Transport> CsiNode<T> {
         Rc::new(node)
     }
 
-    /// Starts the task that keeps CSINode and the Node right, and unstages volumes that no pod uses.
-    pub(crate) fn start(self: &Rc<Self>) -> JoinHandle<()> {
+    /// From now on pods get volumes of CSI drivers. The task keeps CSINode and the Node right, and unstages volumes
+    /// that no pod uses.
+    pub(crate) fn start(self: &Rc<Self>, volumes: &Volumes) -> JoinHandle<()> {
+        volumes.set_csi(Rc::clone(self) as Rc<dyn CsiVolumes>);
         rt::spawn("cluster csi", register::run(Rc::clone(self)))
     }
 
@@ -142,6 +148,13 @@ impl<T: Transport> CsiNode<T> {
             self.attached.replace(volumes);
             self.note_change();
         }
+    }
+
+    /// CSINode or the Node may have to be written.
+    fn note_stale(&self) {
+        self.is_stale.set(true);
+        self.wake.notify_one();
+        self.note_change();
     }
 
     fn note_change(&self) {
@@ -202,8 +215,7 @@ impl<T: Transport> CsiNode<T> {
             let staging = self.staging(&name, &handle);
             call.staging = staging.display().to_string();
             call.secrets = self.secret(&volume, "nodeStageSecretRef").await?;
-            let record =
-                CsiRecord { driver: name.clone(), handle: handle.clone(), ..CsiRecord::default() };
+            let record = CsiRecord { driver: name.clone(), handle: handle.clone(), ..CsiRecord::default() };
             save(record, &staging, true).await?;
             self.hold(&rules::unique_name(&name, &handle), &staging);
             if let Err(error) = calls::stage(&client, call.clone()).await {
@@ -296,20 +308,23 @@ impl<T: Transport> CsiNode<T> {
 
     /// A place has the volume no more.
     fn release(&self, place: &Path) {
-        self.release_all(|known| known == place);
+        let _ = self.release_all(|known| known == place);
     }
 
-    fn release_all(&self, is_gone: impl Fn(&Path) -> bool) {
+    fn release_all(&self, is_gone: impl Fn(&Path) -> bool) -> bool {
         let mut in_use = self.in_use.borrow_mut();
-        let before = in_use.len();
+        let count = |in_use: &BTreeMap<String, BTreeSet<PathBuf>>| in_use.values().map(BTreeSet::len).sum();
+        let before: usize = count(&in_use);
         for places in in_use.values_mut() {
             places.retain(|place| !is_gone(place));
         }
+        let is_changed = count(&in_use) != before;
         in_use.retain(|_, places| !places.is_empty());
-        if in_use.len() != before {
-            drop(in_use);
+        drop(in_use);
+        if is_changed {
             self.note_change();
         }
+        is_changed
     }
 
     /// The CSIDriver object, null without one. While the server does not answer, as it was last read.
@@ -407,7 +422,8 @@ impl<T: Transport> CsiVolumes for CsiNode<T> {
                     places.iter().any(|place| *place != volume.target && *place != staging)
                 };
                 if claimed.single_pod && self.in_use.borrow().get(&key).is_some_and(others) {
-                    let why = "volume uses the ReadWriteOncePod access mode and is already in use by another pod";
+                    let why =
+                        "volume uses the ReadWriteOncePod access mode and is already in use by another pod";
                     return Box::pin(std::future::ready(Err(why.to_owned())));
                 }
                 // Before it is attached: the controller attaches what the node says it uses.
@@ -430,9 +446,10 @@ impl<T: Transport> CsiVolumes for CsiNode<T> {
     }
 
     fn forget(&self, pod_dir: &Path) {
-        self.release_all(|place| place.starts_with(pod_dir));
-        // It may have been staged for this pod, and not published.
-        self.wake.notify_one();
+        if self.release_all(|place| place.starts_with(pod_dir)) {
+            // It may have been staged for this pod, and not published.
+            self.wake.notify_one();
+        }
     }
 }
 

@@ -38,8 +38,8 @@ use crate::pod::resources::NodeCapacity;
 use crate::pod::volume::projection::{ProjectionError, is_projected};
 use crate::pod::volume::rules::{MediumError, empty_dir_medium, own_mounts};
 
-use csi::{CsiVolume, CsiVolumes};
 use claim::{BeingGiven, FsGroup, LocalVolume};
+use csi::{CsiVolume, CsiVolumes};
 use nfs::Export;
 use orphans::Guard;
 use ownership::Policy;
@@ -374,7 +374,7 @@ impl Volumes {
     ///
     /// # Errors
     /// What prevents the removal. Repeat later.
-    pub(super) async fn tear_down(&self, uid: &PodUid) -> Result<(), VolumeError> {
+    pub(crate) async fn tear_down(&self, uid: &PodUid) -> Result<(), VolumeError> {
         self.refreshed.forget(uid);
         let pod_dir = pod_dir(&self.config, uid);
         csi::tear_down(self.csi(), &pod_dir).await?;

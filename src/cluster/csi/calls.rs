@@ -84,7 +84,11 @@ pub(super) async fn unstage(client: &PluginClient, handle: &str, staging: &Path)
 }
 
 /// How a pod's volume is mounted. `multi_writer` and `mount_group` are what the driver can do.
-pub(super) fn capability(volume: &CsiVolume, multi_writer: bool, mount_group: bool) -> wire::VolumeCapability {
+pub(super) fn capability(
+    volume: &CsiVolume,
+    multi_writer: bool,
+    mount_group: bool,
+) -> wire::VolumeCapability {
     let options = volume.claimed.as_ref().map(|claimed| claimed.mount_options.clone());
     let group = volume.fs_group.filter(|_| mount_group).map(|group| group.to_string());
     let modes = rules::modes(volume);

@@ -3,7 +3,7 @@
 //! Owns the task that keeps CSINode, the Node's annotation and its topology labels right, and that unstages volumes no
 //! pod uses. Upstream's kubelet ends when it cannot write CSINode; here the drivers work, and the task tries again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -38,13 +38,16 @@ impl<T: Transport> CsiPlugins for CsiNode<T> {
         Box::pin(async move {
             let failed = |why: &str| {
                 let place = endpoint.display();
-                format!("validation failed for CSI Driver {name} at endpoint {place}: kubernetes.io/csi: {why}")
+                format!(
+                    "validation failed for CSI Driver {name} at endpoint {place}: kubernetes.io/csi: {why}"
+                )
             };
             let version = rules::highest_version(&versions).ok_or_else(|| {
                 failed(&format!("None of the versions specified {versions:?} are supported"))
             })?;
             if self.drivers.borrow().get(&name).is_some_and(|known| known.version > version) {
-                let why = "Another driver with the same name is already registered with a higher supported version";
+                let why =
+                    "Another driver with the same name is already registered with a higher supported version";
                 return Err(failed(why));
             }
             let client = PluginClient::new(endpoint.clone());
@@ -55,8 +58,7 @@ impl<T: Transport> CsiPlugins for CsiNode<T> {
             log::info!(driver = name, endpoint:% = endpoint.display(), nodeID = info.node_id; "Registered CSI driver");
             self.gone.borrow_mut().remove(&name);
             self.drivers.borrow_mut().insert(name, Driver { client, version, info });
-            self.note_change();
-            self.wake.notify_one();
+            self.note_stale();
             Ok(())
         })
     }
@@ -65,8 +67,7 @@ impl<T: Transport> CsiPlugins for CsiNode<T> {
         if self.drivers.borrow_mut().remove(name).is_some() {
             log::info!(driver = name; "Removed CSI driver");
             self.gone.borrow_mut().insert(name.to_owned());
-            self.note_change();
-            self.wake.notify_one();
+            self.note_stale();
         }
     }
 }
@@ -78,24 +79,38 @@ impl<T: Transport> CsiNode<T> {
         let old = self.node_uid.replace(node.uid.clone());
         if old != node.uid {
             // Its CSINode went with the earlier one.
-            self.wake.notify_one();
+            self.note_stale();
         }
     }
 
     /// Writes what differs.
     async fn show_drivers(&self) -> Result<(), ApiError> {
         let infos = self.drivers.borrow();
-        let mut drivers: BTreeMap<String, DriverInfo> =
+        let drivers: BTreeMap<String, DriverInfo> =
             infos.iter().map(|(name, driver)| (name.clone(), driver.info.clone())).collect();
         drop(infos);
         let gone = self.gone.borrow().clone();
-        if drivers.is_empty() && gone.is_empty() {
+        let is_stale = self.is_stale.take();
+        if !is_stale || drivers.is_empty() && gone.is_empty() {
             return Ok(());
         }
+        let shown = self.write_drivers(drivers, &gone).await;
+        match &shown {
+            Ok(()) => self.gone.borrow_mut().retain(|driver| !gone.contains(driver)),
+            Err(_) => self.is_stale.set(true),
+        }
+        shown
+    }
+
+    async fn write_drivers(
+        &self,
+        mut drivers: BTreeMap<String, DriverInfo>,
+        gone: &BTreeSet<String>,
+    ) -> Result<(), ApiError> {
         let (client, name) = (&self.parts.client, self.parts.node_name.as_str());
         let path = ResourcePath::whole("", "nodes", name);
         let object = client.get(Lane::Main, &path, Accept::Json).await?;
-        let (patch, refused) = rules::node_patch(&object, &drivers, &gone);
+        let (patch, refused) = rules::node_patch(&object, &drivers, gone);
         for (driver, why) in &refused {
             log::error!(driver = driver, err = why; "Left CSI driver out of the Node and its CSINode");
             drivers.remove(driver);
@@ -116,7 +131,7 @@ impl<T: Transport> CsiNode<T> {
             let uid = object["metadata"]["uid"].as_str().unwrap_or_default();
             client.delete(Lane::Main, &path, None, uid).await?;
         }
-        match rules::csi_node(current.as_ref(), node, &drivers, &gone) {
+        match rules::csi_node(current.as_ref(), node, &drivers, gone) {
             Some(object) if current.is_some() => drop(client.replace(Lane::Main, &path, &object).await?),
             Some(object) => {
                 let path = ResourcePath::whole(STORAGE, "csinodes", "");
@@ -124,7 +139,6 @@ impl<T: Transport> CsiNode<T> {
             }
             None => {}
         }
-        self.gone.borrow_mut().retain(|driver| !gone.contains(driver));
         Ok(())
     }
 

@@ -159,9 +159,9 @@ fn is_equal(old: &Value, new: &Value) -> bool {
 #[must_use]
 pub(crate) fn is_of_other_node(object: &Value, node: (&str, &str)) -> bool {
     let owners = object["metadata"]["ownerReferences"].as_array().into_iter().flatten();
-    !owners.into_iter().any(|owner| {
-        owner["kind"] == "Node" && owner["name"] == node.0 && owner["uid"] == node.1
-    })
+    !owners
+        .into_iter()
+        .any(|owner| owner["kind"] == "Node" && owner["name"] == node.0 && owner["uid"] == node.1)
 }
 
 /// A patch of the Node: annotation and topology labels. `None` when they are right.
@@ -309,3 +309,6 @@ pub(crate) fn publish_context(attachment: &Value, volume: &str) -> Result<String
 pub(crate) fn not_attached(volume: &str) -> String {
     format!("Volume not attached according to node status for volume {volume:?}")
 }
+
+#[cfg(test)]
+mod tests;

@@ -181,7 +181,9 @@ pub(super) async fn ensure(
     }
     let failed = |message: String| VolumeError::Remote { volume: name.clone(), message };
     let Some(csi) = csi else {
-        return Err(failed("kubernetes.io/csi: CSI drivers are called on nodes of a cluster only".to_owned()));
+        return Err(failed(
+            "kubernetes.io/csi: CSI drivers are called on nodes of a cluster only".to_owned(),
+        ));
     };
     let published = csi.publish(volume).await.map_err(failed)?;
     if let (Some(FsGroup { group, policy }), true) = (fs_group, published.apply_group) {
