@@ -108,20 +108,20 @@ impl<T: Transport> CsiNode<T> {
         gone: &BTreeSet<String>,
     ) -> Result<(), ApiError> {
         let (client, name) = (&self.parts.client, self.parts.node_name.as_str());
-        let path = ResourcePath::whole("", "nodes", name);
-        let object = client.get(Lane::Main, &path, Accept::Json).await?;
+        let of_node = ResourcePath::whole("", "nodes", name);
+        let object = client.get(Lane::Main, &of_node, Accept::Json).await?;
         let (patch, refused) = rules::node_patch(&object, &drivers, gone);
         for (driver, why) in &refused {
             log::error!(driver = driver, err = why; "Left CSI driver out of the Node and its CSINode");
             drivers.remove(driver);
         }
         if let Some(patch) = patch {
-            let path = path.with_part("status");
-            client.patch(Lane::Main, &path, Content::StrategicMerge, &patch, Accept::Metadata).await?;
+            let of_status = of_node.with_part("status");
+            client.patch(Lane::Main, &of_status, Content::StrategicMerge, &patch, Accept::Metadata).await?;
         }
         let node = (name, object["metadata"]["uid"].as_str().unwrap_or_default());
-        let path = ResourcePath::whole(STORAGE, "csinodes", name);
-        let mut current = match client.get(Lane::Main, &path, Accept::Json).await {
+        let place = ResourcePath::whole(STORAGE, "csinodes", name);
+        let mut current = match client.get(Lane::Main, &place, Accept::Json).await {
             Ok(object) => Some(object),
             Err(error) if error.kind == ApiErrorKind::NotFound => None,
             Err(error) => return Err(error),
@@ -129,13 +129,13 @@ impl<T: Transport> CsiNode<T> {
         if let Some(object) = current.take_if(|object| rules::is_of_other_node(object, node)) {
             log::info!("Deleting the CSINode of an earlier Node of this name");
             let uid = object["metadata"]["uid"].as_str().unwrap_or_default();
-            client.delete(Lane::Main, &path, None, uid).await?;
+            client.delete(Lane::Main, &place, None, uid).await?;
         }
         match rules::csi_node(current.as_ref(), node, &drivers, gone) {
-            Some(object) if current.is_some() => drop(client.replace(Lane::Main, &path, &object).await?),
+            Some(object) if current.is_some() => drop(client.replace(Lane::Main, &place, &object).await?),
             Some(object) => {
-                let path = ResourcePath::whole(STORAGE, "csinodes", "");
-                client.create(Lane::Main, &path, &object).await?;
+                let all = ResourcePath::whole(STORAGE, "csinodes", "");
+                client.create(Lane::Main, &all, &object).await?;
             }
             None => {}
         }

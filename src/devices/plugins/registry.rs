@@ -128,8 +128,8 @@ pub(super) async fn watch(directory: PathBuf, devices: DeviceManager, csi: Optio
 
 /// Removes the drivers whose socket is gone, unless they have another one.
 fn remove_drivers(drivers: &mut BTreeMap<PathBuf, String>, sockets: &[PathBuf], registrars: &Registrars) {
-    let gone: Vec<String> =
-        drivers.extract_if(.., |path, _| !sockets.contains(path)).map(|(_, name)| name).collect();
+    let gone: Vec<PathBuf> = drivers.keys().filter(|path| !sockets.contains(path)).cloned().collect();
+    let gone: Vec<String> = gone.iter().filter_map(|path| drivers.remove(path)).collect();
     let Some(csi) = &registrars.csi else { return };
     for name in gone.into_iter().filter(|name| !drivers.values().any(|other| other == name)) {
         csi.remove(&name);
@@ -211,3 +211,6 @@ async fn register(socket: &Path, info: &wire::PluginInfo, registrars: &Registrar
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

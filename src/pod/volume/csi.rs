@@ -180,10 +180,10 @@ pub(super) async fn ensure(
         return Ok(mounted);
     }
     let failed = |message: String| VolumeError::Remote { volume: name.clone(), message };
-    let Some(csi) = csi else {
-        return Err(failed(
-            "kubernetes.io/csi: CSI drivers are called on nodes of a cluster only".to_owned(),
-        ));
+    let csi = match (csi, volume.realm) {
+        (Some(csi), _) => csi,
+        (None, Realm::Node) => return Err(VolumeError::UnsupportedKind { volume: name }),
+        (None, Realm::Cluster) => return Err(failed("no CSI driver can be called yet".to_owned())),
     };
     let published = csi.publish(volume).await.map_err(failed)?;
     if let (Some(FsGroup { group, policy }), true) = (fs_group, published.apply_group) {
