@@ -445,6 +445,10 @@ impl<T: Transport> CsiVolumes for CsiNode<T> {
         self.attempt(key, async move { node.unmount(record, target).await })
     }
 
+    fn generation(&self) -> u64 {
+        *self.changed.borrow()
+    }
+
     fn forget(&self, pod_dir: &Path) {
         if self.release_all(|place| place.starts_with(pod_dir)) {
             // It may have been staged for this pod, and not published.

@@ -35,6 +35,8 @@ pub(crate) trait CsiVolumes {
     fn publish(self: Rc<Self>, volume: CsiVolume) -> CsiAnswer<CsiPublished>;
     /// Unmounts what is at `target` and removes `target`, its record and its directory. Idempotent.
     fn unpublish(self: Rc<Self>, record: CsiRecord, target: PathBuf) -> CsiAnswer<()>;
+    /// Changes when a volume that failed may be tried again: a driver has registered, a volume is attached.
+    fn generation(&self) -> u64;
     /// The pod is gone: it waits for no volume any more.
     fn forget(&self, pod_dir: &Path);
 }

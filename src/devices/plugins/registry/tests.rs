@@ -7,13 +7,13 @@ use crate::platform::testing::TempDir;
 
 /// What a registrar was told, and what the plugin.
 #[derive(Default)]
-struct Seen {
+struct RecordingCsi {
     registered: RefCell<Vec<String>>,
     removed: RefCell<Vec<String>>,
     statuses: RefCell<Vec<bool>>,
 }
 
-impl CsiPlugins for Seen {
+impl CsiPlugins for RecordingCsi {
     fn register(
         self: Rc<Self>,
         name: String,
@@ -29,7 +29,7 @@ impl CsiPlugins for Seen {
     }
 }
 
-fn serve(seen: &Rc<Seen>, name: &'static str, socket: &Path) {
+fn serve(seen: &Rc<RecordingCsi>, name: &'static str, socket: &Path) {
     let listener = tokio::net::UnixListener::bind(socket).unwrap();
     let seen = Rc::clone(seen);
     tokio::task::spawn_local(async move {
@@ -74,7 +74,7 @@ fn csi_drivers_are_registered_and_removed_with_their_socket() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     rt::run_jobs_inline();
     tokio::task::LocalSet::new().block_on(&runtime, async {
-        let (scratch, seen) = (TempDir::new(), Rc::new(Seen::default()));
+        let (scratch, seen) = (TempDir::new(), Rc::new(RecordingCsi::default()));
         let directory = scratch.join("plugins_registry");
         std::fs::create_dir_all(&directory).unwrap();
         serve(&seen, "good", &directory.join("good.sock"));
