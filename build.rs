@@ -7,10 +7,11 @@ use std::io::Write;
 use std::path::Path;
 
 /// Compiled together; their imports are looked up in `ROOT`.
-const FILES: [&str; 7] = [
+const FILES: [&str; 8] = [
     "proto/runtime/v1/api.proto",
     "proto/containerd/events.proto",
     "proto/containerd/tasks.proto",
+    "proto/csi/csi.proto",
     "proto/grpc/health.proto",
     "proto/kubelet/deviceplugin.proto",
     "proto/kubelet/pluginregistration.proto",

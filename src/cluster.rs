@@ -6,6 +6,7 @@
 
 pub mod client;
 pub mod credentials;
+pub(crate) mod csi;
 pub(crate) mod discovery;
 pub(crate) mod events;
 pub(crate) mod facts;

@@ -9,13 +9,25 @@ use prost::bytes::{Buf, BufMut};
 use tonic::client::Grpc;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder, Streaming};
 use tonic::codegen::http::uri::PathAndQuery;
-use tonic::{Request, Status};
+use tonic::{Code, Request, Status};
 
 use crate::platform::grpc::Channel;
+
+/// As Go prints a call that was not answered in time.
+const LATE: &str = "rpc error: code = DeadlineExceeded desc = context deadline exceeded";
 
 #[derive(Clone)]
 pub struct PluginClient {
     channel: Channel,
+}
+
+/// A call that failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PluginError {
+    /// gRPC's status code.
+    pub code: i32,
+    /// As Go prints it.
+    pub message: String,
 }
 
 /// Messages of one call, as they come.
@@ -38,12 +50,28 @@ impl PluginClient {
         message: Vec<u8>,
         limit: Duration,
     ) -> Result<Vec<u8>, String> {
+        self.try_call(path, message, limit).await.map_err(|error| error.message)
+    }
+
+    /// The same with the code of an error. No connection is `Unavailable`, no answer `DeadlineExceeded`.
+    ///
+    /// # Errors
+    /// As [`PluginClient::call`].
+    pub(crate) async fn try_call(
+        &self,
+        path: &'static str,
+        message: Vec<u8>,
+        limit: Duration,
+    ) -> Result<Vec<u8>, PluginError> {
         let call = async {
             let mut grpc = Grpc::new(self.channel.clone());
             let answer = grpc.unary(Request::new(message), PathAndQuery::from_static(path), Raw).await;
-            answer.map(tonic::Response::into_inner).map_err(|status| status_message(&status))
+            answer.map(tonic::Response::into_inner).map_err(|status| PluginError {
+                code: i32::from(status.code()),
+                message: status_message(&status),
+            })
         };
-        let late = |_| "rpc error: code = DeadlineExceeded desc = context deadline exceeded".to_owned();
+        let late = |_| PluginError { code: i32::from(Code::DeadlineExceeded), message: LATE.to_owned() };
         tokio::time::timeout(limit, call).await.map_err(late)?
     }
 
@@ -54,8 +82,7 @@ impl PluginClient {
                 grpc.server_streaming(Request::new(Vec::new()), PathAndQuery::from_static(path), Raw).await;
             answer.map(tonic::Response::into_inner).map_err(|status| status_message(&status))
         };
-        let late = |_| "rpc error: code = DeadlineExceeded desc = context deadline exceeded".to_owned();
-        tokio::time::timeout(limit, call).await.map_err(late)?.map(Messages)
+        tokio::time::timeout(limit, call).await.map_err(|_| LATE.to_owned())?.map(Messages)
     }
 }
 

@@ -40,11 +40,12 @@ pub(crate) fn directory(root: &Path) -> PathBuf {
 }
 
 /// Listens on all sockets. Removes the plugins' sockets first, which makes the plugins register again;
-/// upstream starts in the same way.
+/// upstream starts in the same way. Without `csi`, CSI drivers are rejected.
 pub(crate) async fn start(
     root: &Path,
     devices: &DeviceManager,
     pods: Rc<dyn Fn() -> Vec<Pod>>,
+    csi: Option<Rc<dyn CsiPlugins>>,
 ) -> Result<Vec<JoinHandle<()>>, BindError> {
     let plugins = directory(root);
     // Before the first registration is possible: any socket that appears later belongs to a live plugin.
@@ -76,8 +77,21 @@ pub(crate) async fn start(
                 }),
             ),
         ),
-        rt::spawn("plugin registry", registry::watch(root.join("plugins_registry"), devices.clone())),
+        rt::spawn("plugin registry", registry::watch(root.join("plugins_registry"), devices.clone(), csi)),
     ])
+}
+
+/// What receives the CSI drivers of the plugin registry.
+pub(crate) trait CsiPlugins {
+    /// A driver listens on `endpoint`. The error goes to the plugin.
+    fn register(
+        self: Rc<Self>,
+        name: String,
+        versions: Vec<String>,
+        endpoint: PathBuf,
+    ) -> Pin<Box<dyn Future<Output = Result<(), String>>>>;
+    /// The driver removed its socket.
+    fn remove(&self, name: &str);
 }
 
 /// The answer to one call, on its way.

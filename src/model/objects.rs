@@ -318,6 +318,13 @@ pub enum ClaimedSource {
         server: String,
         path: String,
     },
+    /// `spec.csi`, of a volume with a file system.
+    Csi {
+        /// As the PersistentVolume has it: `driver`, `volumeHandle`, `fsType`, `volumeAttributes`, secrets.
+        source: Value,
+        /// Of the PersistentVolume.
+        access_modes: Vec<String>,
+    },
 }
 
 /// Finds the objects pods refer to.

@@ -1,7 +1,7 @@
 //! Messages and calls generated from `proto/`.
 //!
 //! Owns nothing but the include. Only `runtime/convert`, `runtime/cri`, `handler/grpc`, `devices`,
-//! `device_plugins` and `cri_server` may use these types.
+//! `device_plugins`, `cri_server` and `cluster/csi` may use these types.
 
 /// CRI v1 of Kubernetes 1.36.
 #[allow(missing_docs, clippy::all, clippy::pedantic, reason = "generated")]
@@ -35,6 +35,12 @@ pub mod plugin_registration {
 #[allow(missing_docs, clippy::all, clippy::pedantic, reason = "generated")]
 pub mod pod_resources {
     tonic::include_proto!("v1");
+}
+
+/// The node service of CSI 1.x.
+#[allow(missing_docs, clippy::all, clippy::pedantic, reason = "generated")]
+pub mod csi {
+    tonic::include_proto!("csi.v1");
 }
 
 /// gRPC's health checking protocol.

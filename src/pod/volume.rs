@@ -2,6 +2,7 @@
 //!
 //! Owns `<root>/pods/<uid>/{volumes,volume-subpaths,plugins}` and the removal of pods' directories.
 
+pub(crate) mod csi;
 pub mod projection;
 pub mod rules;
 
@@ -18,11 +19,14 @@ mod rendered;
 mod sub_path;
 mod tear_down;
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use crate::model::api::pod::{NfsVolumeSource, Pod, Volume};
+use serde_json::Value;
+
+use crate::model::api::pod::{NfsVolumeSource, PersistentVolumeClaimVolumeSource, Pod, Volume};
 use crate::model::objects::{
     Absence, ClaimedSource, ClaimedVolume, ObjectKey, ObjectKind, ObjectLookup, Realm,
 };
@@ -34,9 +38,10 @@ use crate::platform::rt;
 use crate::platform::sys::dir::make_dir;
 use crate::pod::resources::NodeCapacity;
 use crate::pod::volume::projection::{ProjectionError, is_projected};
-use crate::pod::volume::rules::{MediumError, claim_of, empty_dir_medium};
+use crate::pod::volume::rules::{MediumError, claim_of, empty_dir_medium, own_mounts};
 
 use claim::{BeingGiven, FsGroup, LocalVolume};
+use csi::{CsiVolume, CsiVolumes};
 use nfs::Export;
 use orphans::Guard;
 use ownership::Policy;
@@ -150,6 +155,13 @@ pub(crate) enum VolumeError {
         #[source]
         source: std::io::Error,
     },
+    #[error("UnmountVolume.TearDown failed for volume {volume:?} : {message}")]
+    Unmount {
+        /// Its name in the pod, or of its PersistentVolume.
+        volume: String,
+        /// Why, in the driver's words.
+        message: String,
+    },
     #[error("{action} {path:?}")]
     TearDown {
         action: &'static str,
@@ -187,6 +199,8 @@ pub(crate) struct Volumes {
     remote_jobs: RemoteJobs,
     guard: Guard,
     claims_in_use: BeingGiven,
+    /// `None`: this node is in no cluster.
+    csi: RefCell<Option<Rc<dyn CsiVolumes>>>,
 }
 
 impl Volumes {
@@ -201,7 +215,17 @@ impl Volumes {
             remote_jobs: RemoteJobs::default(),
             guard: Guard::default(),
             claims_in_use: BeingGiven::default(),
+            csi: RefCell::default(),
         }
+    }
+
+    /// From now on CSI drivers can be called.
+    pub(crate) fn set_csi(&self, csi: Rc<dyn CsiVolumes>) {
+        *self.csi.borrow_mut() = Some(csi);
+    }
+
+    fn csi(&self) -> Option<Rc<dyn CsiVolumes>> {
+        self.csi.borrow().clone()
     }
 
     /// Creates the pod's directory and sets up all its volumes. Idempotent; existing data is not touched.
@@ -255,6 +279,11 @@ impl Volumes {
         }
         if let Some(source) = &volume.nfs {
             return nfs::ensure(&self.remote_jobs, pod_dir, name, name, inline_export(source)).await;
+        }
+        if let Some(source) = &volume.csi {
+            let read_only = source["readOnly"] == true;
+            let wanted = csi_volume(pod, pod_dir, name, source.clone(), None, read_only);
+            return csi::ensure(self.csi(), wanted, fs_group(pod)).await;
         }
         if let Some(source) = &volume.image {
             let user_specified_image = source.reference.clone();
@@ -337,6 +366,11 @@ impl Volumes {
                 };
                 claim::ensure_local(pod_dir, wanted, &self.claims_in_use).await?
             }
+            ClaimedSource::Csi { ref source, .. } => {
+                let source = source.clone();
+                let wanted = csi_volume(pod, pod_dir, name, source, Some(volume), read_only);
+                csi::ensure(self.csi(), wanted, fs_group(pod)).await?
+            }
             ClaimedSource::Nfs { server, path } => {
                 let export = Export { server, path, read_only, options: volume.mount_options };
                 nfs::ensure(&self.remote_jobs, pod_dir, name, &volume.name, export).await?
@@ -373,9 +407,10 @@ impl Volumes {
     ///
     /// # Errors
     /// What prevents the removal. Repeat later.
-    pub(super) async fn tear_down(&self, uid: &PodUid) -> Result<(), VolumeError> {
+    pub(crate) async fn tear_down(&self, uid: &PodUid) -> Result<(), VolumeError> {
         self.refreshed.forget(uid);
         let pod_dir = pod_dir(&self.config, uid);
+        csi::tear_down(self.csi(), &pod_dir).await?;
         let removed = rt::blocking("tear down volumes", move || tear_down_dir(&pod_dir)).await;
         if removed.is_ok() {
             self.guard.release(uid);
@@ -389,6 +424,28 @@ fn fs_group(pod: &Pod) -> Option<FsGroup> {
     let security = pod.spec.security_context.as_ref()?;
     let group = u32::try_from(security.fs_group?).ok()?;
     Some(FsGroup { group, policy: Policy::of(security.fs_group_change_policy.as_deref()) })
+}
+
+fn csi_volume(
+    pod: &Pod,
+    pod_dir: &Path,
+    name: &str,
+    source: Value,
+    claimed: Option<ClaimedVolume>,
+    read_only: bool,
+) -> CsiVolume {
+    let directory = claimed.as_ref().map_or(name, |claimed| claimed.name.as_str());
+    CsiVolume {
+        pod: pod.pod_ref(),
+        realm: realm(pod),
+        account: pod.spec.service_account_name.clone(),
+        name: name.to_owned(),
+        target: csi::target(pod_dir, directory),
+        source,
+        claimed,
+        read_only,
+        fs_group: fs_group(pod).map(|wanted| wanted.group),
+    }
 }
 
 fn inline_export(source: &NfsVolumeSource) -> Export {

@@ -69,7 +69,15 @@ pub const HOMES: &[(&str, &[&str])] = &[
     ("nix", &["platform::sys"]),
     (
         "prost",
-        &["platform::proto", "runtime::cri", "platform::grpc", "runtime::convert", "devices", "serve::cri"],
+        &[
+            "platform::proto",
+            "runtime::cri",
+            "platform::grpc",
+            "runtime::convert",
+            "devices",
+            "serve::cri",
+            "cluster::csi",
+        ],
     ),
     ("ring", &["store", "serve::streaming", "runtime::embedded::registry::signature"]),
     ("percent_encoding", &["platform::grpc", "pod::handler", "serve::server", "cmd::cli"]),

@@ -30,7 +30,7 @@ pub(super) async fn start<R: Runtime>(
     let mut tasks = vec![workers.follow_devices()];
     let statuses = Rc::clone(statuses);
     let pods = Rc::new(move || statuses.snapshot());
-    match plugins::start(root, &workers.devices(), pods).await {
+    match plugins::start(root, &workers.devices(), pods, None).await {
         Ok(sockets) => tasks.extend(sockets),
         Err(error) => {
             let why = chain(&error);

@@ -17,8 +17,7 @@ const PROTECTION: &str = "kubernetes.io/pvc-protection";
 const GROUP_ANNOTATION: &str = "pv.beta.kubernetes.io/gid";
 const MOUNT_OPTIONS_ANNOTATION: &str = "volume.beta.kubernetes.io/mount-options";
 /// The sources of volumes that a server of this version may name, besides those that this node mounts.
-const OTHER_KINDS: [&str; 19] = [
-    "csi",
+const OTHER_KINDS: [&str; 18] = [
     "iscsi",
     "fc",
     "cephfs",
@@ -134,6 +133,10 @@ fn source_of(name: &str, spec: &Value) -> Result<ClaimedSource, String> {
     let path = |of: &Value| text(&of["path"]).to_owned();
     if let Some(source) = spec.get("hostPath") {
         return Ok(ClaimedSource::HostPath { path: path(source) });
+    }
+    if let Some(source) = spec.get("csi") {
+        let access_modes = texts(&spec["accessModes"]).map(str::to_owned).collect();
+        return Ok(ClaimedSource::Csi { source: source.clone(), access_modes });
     }
     if let Some(source) = spec.get("local") {
         return Ok(ClaimedSource::Local { path: path(source) });

@@ -1,11 +1,12 @@
 //! The plugin registry: the agent calls `GetInfo` on each socket that appears in a directory.
 //!
-//! Owns the watch and the list of known sockets. Device plugins are registered; storage (CSI) and dynamic
-//! resource (DRA) plugins are rejected as unsupported. Idle while no socket appears.
+//! Owns the watch and the list of known sockets. Device plugins are registered, storage (CSI) plugins on a node of a
+//! cluster; dynamic resource (DRA) plugins are rejected as unsupported. Idle while no socket appears.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::time::Duration;
 
 use prost::Message;
@@ -14,6 +15,7 @@ use tokio::time::Instant;
 
 use crate::devices::DeviceManager;
 use crate::devices::client::PluginClient;
+use crate::devices::plugins::CsiPlugins;
 use crate::model::back_off::Retry;
 use crate::platform::logging::chain;
 use crate::platform::proto::plugin_registration as wire;
@@ -25,6 +27,8 @@ const DEEPEST: usize = 3;
 /// Upstream's limits, for an answer and for a connection.
 const INFO_LIMIT: Duration = Duration::from_secs(10);
 const NOTIFY_LIMIT: Duration = Duration::from_secs(5);
+/// The type of storage plugins.
+const CSI: &str = "CSIPlugin";
 /// Pause before a plugin that did not answer is called again; doubles.
 const FIRST_RETRY: Duration = Duration::from_millis(500);
 const LONGEST_RETRY: Duration = Duration::from_secs(122);
@@ -36,8 +40,16 @@ enum Socket {
     Silent(Instant, Retry),
 }
 
+/// What plugins are registered with.
+#[derive(Clone)]
+struct Registrars {
+    devices: DeviceManager,
+    csi: Option<Rc<dyn CsiPlugins>>,
+}
+
 /// Watches until it is dropped.
-pub(super) async fn watch(directory: PathBuf, devices: DeviceManager) {
+pub(super) async fn watch(directory: PathBuf, devices: DeviceManager, csi: Option<Rc<dyn CsiPlugins>>) {
+    let registrars = Registrars { devices, csi };
     if let Err(error) = crate::platform::sys::dir::make_dir(&directory, 0o750) {
         log::warn!(path:% = directory.display(), err:% = error; "Failed to create plugin registry \
              directory, plugins cannot register");
@@ -51,10 +63,13 @@ pub(super) async fn watch(directory: PathBuf, devices: DeviceManager) {
         }
     };
     let mut known: BTreeMap<PathBuf, Socket> = BTreeMap::new();
+    // Registered CSI drivers by socket: they are removed with it.
+    let mut drivers: BTreeMap<PathBuf, String> = BTreeMap::new();
     let mut events = Vec::new();
     loop {
         let sockets = scan_sockets(&watcher, &directory).await;
         known.retain(|path, _| sockets.contains(path));
+        remove_drivers(&mut drivers, &sockets, &registrars);
         // Concurrently: a hanging plugin delays no other.
         let mut asked = JoinSet::new();
         for path in sockets {
@@ -64,15 +79,20 @@ pub(super) async fn watch(directory: PathBuf, devices: DeviceManager) {
                 Some(Socket::Silent(_, retry)) => *retry,
                 None => Retry::new(FIRST_RETRY, LONGEST_RETRY),
             };
-            let devices = devices.clone();
+            let registrars = registrars.clone();
             asked.spawn_local(async move {
-                let answer = register_socket(&path, &devices).await;
+                let answer = register_socket(&path, &registrars).await;
                 (path, retry, answer)
             });
         }
         while let Some(Ok((path, mut retry, answer))) = asked.join_next().await {
             let state = match answer {
-                Ok(()) => Socket::Answered,
+                Ok(driver) => {
+                    if let Some(driver) = driver {
+                        drivers.insert(path.clone(), driver);
+                    }
+                    Socket::Answered
+                }
                 Err(why) => {
                     log::warn!(socket:% = path.display(), err = why; "Failed to register plugin");
                     Socket::Silent(Instant::now() + retry.delay(), retry)
@@ -103,6 +123,16 @@ pub(super) async fn watch(directory: PathBuf, devices: DeviceManager) {
                 known.retain(|path, _| path.file_name() != Some(name));
             }
         }
+    }
+}
+
+/// Removes the drivers whose socket is gone, unless they have another one.
+fn remove_drivers(drivers: &mut BTreeMap<PathBuf, String>, sockets: &[PathBuf], registrars: &Registrars) {
+    let gone: Vec<PathBuf> = drivers.keys().filter(|path| !sockets.contains(path)).cloned().collect();
+    let gone: Vec<String> = gone.iter().filter_map(|path| drivers.remove(path)).collect();
+    let Some(csi) = &registrars.csi else { return };
+    for name in gone.into_iter().filter(|name| !drivers.values().any(|other| other == name)) {
+        csi.remove(&name);
     }
 }
 
@@ -139,15 +169,16 @@ async fn scan_sockets(watcher: &Watcher, directory: &Path) -> Vec<PathBuf> {
     sockets
 }
 
-/// Calls `GetInfo`, registers the plugin and notifies it of the result.
-async fn register_socket(socket: &Path, devices: &DeviceManager) -> Result<(), String> {
+/// Calls `GetInfo`, registers the plugin and notifies it of the result. Returns the name of a CSI driver.
+async fn register_socket(socket: &Path, registrars: &Registrars) -> Result<Option<String>, String> {
     let client = PluginClient::new(socket.to_owned());
     let answer = client.call("/pluginregistration.Registration/GetInfo", Vec::new(), INFO_LIMIT).await?;
     let info = wire::PluginInfo::decode(answer.as_slice()).map_err(|error| error.to_string())?;
-    let verdict = register(socket, &info, devices).await;
+    let verdict = register(socket, &info, registrars).await;
     if let Err(why) = &verdict {
         log::warn!(plugin = info.name, socket:% = socket.display(), err = why; "Rejected plugin registration");
     }
+    let driver = (verdict.is_ok() && info.r#type == CSI).then(|| info.name.clone());
     let status = wire::RegistrationStatus {
         plugin_registered: verdict.is_ok(),
         error: verdict.err().unwrap_or_default(),
@@ -157,26 +188,29 @@ async fn register_socket(socket: &Path, devices: &DeviceManager) -> Result<(), S
     if let Err(why) = client.call(path, status.encode_to_vec(), NOTIFY_LIMIT).await {
         log::debug!(plugin = info.name, err = why; "Failed to notify plugin of its registration status");
     }
-    Ok(())
+    Ok(driver)
 }
 
-async fn register(socket: &Path, info: &wire::PluginInfo, devices: &DeviceManager) -> Result<(), String> {
-    match info.r#type.as_str() {
-        "DevicePlugin" => {}
-        "CSIPlugin" | "DRAPlugin" => {
-            return Err(format!(
-                "plugins of type {} are not supported on this node: volume attachments and resource claims \
-                 need a cluster",
-                info.r#type
-            ));
+async fn register(socket: &Path, info: &wire::PluginInfo, registrars: &Registrars) -> Result<(), String> {
+    let endpoint = if info.endpoint.is_empty() { socket.to_owned() } else { PathBuf::from(&info.endpoint) };
+    match (info.r#type.as_str(), &registrars.csi) {
+        ("DevicePlugin", _) => {
+            registrars.devices.register(&info.name, &info.supported_versions, endpoint).await
         }
-        other => {
-            return Err(format!(
-                "no handler registered for plugin type: {other} at socket {}",
-                socket.display()
-            ));
+        (CSI, Some(csi)) => {
+            let versions = info.supported_versions.clone();
+            Rc::clone(csi).register(info.name.clone(), versions, endpoint).await
+        }
+        (CSI | "DRAPlugin", _) => Err(format!(
+            "plugins of type {} are not supported on this node: volume attachments and resource claims need a \
+             cluster",
+            info.r#type
+        )),
+        (other, _) => {
+            Err(format!("no handler registered for plugin type: {other} at socket {}", socket.display()))
         }
     }
-    let endpoint = if info.endpoint.is_empty() { socket.to_owned() } else { PathBuf::from(&info.endpoint) };
-    devices.register(&info.name, &info.supported_versions, endpoint).await
 }
+
+#[cfg(test)]
+mod tests;

@@ -262,6 +262,9 @@ fn volume_value(volume: &ClaimedVolume) -> Value {
         ClaimedSource::Local { path } => json!({"local": {"path": path}}),
         ClaimedSource::HostPath { path } => json!({"hostPath": {"path": path}}),
         ClaimedSource::Nfs { server, path } => json!({"nfs": {"server": server, "path": path}}),
+        ClaimedSource::Csi { source, access_modes } => {
+            json!({"csi": {"source": source, "accessModes": access_modes}})
+        }
     };
     json!({
         "name": volume.name,
@@ -275,19 +278,27 @@ fn volume_value(volume: &ClaimedVolume) -> Value {
 
 fn claimed_volume(value: &Value) -> Option<ClaimedVolume> {
     let (kind, source) = value["source"].as_object()?.iter().next()?;
-    let path = source["path"].as_str()?.to_owned();
+    let texts = |value: &Value| {
+        let items = value.as_array().into_iter().flatten();
+        items.filter_map(|item| item.as_str().map(str::to_owned)).collect::<Vec<_>>()
+    };
+    let path = source["path"].as_str().unwrap_or_default().to_owned();
     let source = match kind.as_str() {
+        "csi" => ClaimedSource::Csi {
+            source: source["source"].clone(),
+            access_modes: texts(&source["accessModes"]),
+        },
+        _ if path.is_empty() => return None,
         "directory" => ClaimedSource::Directory { path },
         "local" => ClaimedSource::Local { path },
         "hostPath" => ClaimedSource::HostPath { path },
         "nfs" => ClaimedSource::Nfs { server: source["server"].as_str()?.to_owned(), path },
         _ => return None,
     };
-    let options = value["mountOptions"].as_array().into_iter().flatten();
     Some(ClaimedVolume {
         name: value["name"].as_str()?.to_owned(),
         source,
-        mount_options: options.filter_map(|option| option.as_str().map(str::to_owned)).collect(),
+        mount_options: texts(&value["mountOptions"]),
         supplemental_group: value["supplementalGroup"].as_i64(),
         read_only: value["readOnly"] == true,
         single_pod: value["singlePod"] == true,

@@ -24,6 +24,7 @@ use crate::node::usage::{FileSystem, Summary, VolumeUse};
 use crate::platform::rt;
 use crate::platform::sys::disk_usage::disk_usage;
 use crate::platform::sys::node::file_system;
+use crate::pod::volume::csi::PLUGIN;
 use crate::pod::volume::rules::claim_of;
 use crate::pod::volume::{RemoteJobs, run_remote};
 use crate::runtime::{DiskFigures, RuntimeUse};
@@ -83,6 +84,8 @@ pub(super) fn measurable(pods_dir: &Path, pod: &Pod, objects: &dyn ObjectLookup)
             Measure::FileSystem(at(plugin, name))
         } else if volume.nfs.is_some() {
             Measure::Remote(at("kubernetes.io~nfs", name))
+        } else if volume.csi.is_some() {
+            Measure::Remote(at(PLUGIN, name).join("mount"))
         } else {
             let (named, _) = claim_of(pod, volume)?;
             let bound = objects.of(realm(pod)).persistent_volume_claim(&pod.metadata.namespace, &named)?;
@@ -91,6 +94,8 @@ pub(super) fn measurable(pods_dir: &Path, pod: &Pod, objects: &dyn ObjectLookup)
                 ClaimedSource::Directory { path } => Measure::Walk(path.into()),
                 ClaimedSource::Local { path } => Measure::FileSystem(path.into()),
                 ClaimedSource::Nfs { .. } => Measure::Remote(at("kubernetes.io~nfs", &bound.name)),
+                // Its driver mounts a file system that it fills alone; a dead driver must block nothing.
+                ClaimedSource::Csi { .. } => Measure::Remote(at(PLUGIN, &bound.name).join("mount")),
                 ClaimedSource::HostPath { .. } => return None,
             }
         };

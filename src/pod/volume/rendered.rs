@@ -51,7 +51,8 @@ impl Volumes {
     /// Changes when volumes that wait for an object may be tried again.
     #[must_use]
     pub(in crate::pod) fn objects_generation(&self) -> u64 {
-        self.objects.generation()
+        let of_csi = self.csi().map_or(0, |csi| csi.generation());
+        self.objects.generation().wrapping_add(of_csi)
     }
 
     /// Sets up one volume of a rendered kind.
