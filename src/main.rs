@@ -101,7 +101,7 @@ fn run_cli(command: &str, arguments: Vec<OsString>) -> u8 {
         now: Clock::System.now(),
     };
     match command {
-        "preflight" | "init" | "reset" => init::run(command, &arguments, environment),
+        "preflight" | "init" | "join" | "reset" => init::run(command, &arguments, environment),
         "upgrade" => upgrade::run(&arguments, environment),
         _ => cli::run(command, &arguments, environment),
     }

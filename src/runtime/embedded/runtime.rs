@@ -508,7 +508,9 @@ impl Runtime for EmbeddedRuntime {
     }
 
     async fn set_pod_cidrs(&self, cidrs: &[String]) -> Result<(), RuntimeError> {
-        networking::set_pod_cidrs(&self.shared, cidrs).await.map_err(|failure| failure.of("UpdateRuntimeConfig"))
+        networking::set_pod_cidrs(&self.shared, cidrs)
+            .await
+            .map_err(|failure| failure.of("UpdateRuntimeConfig"))
     }
 
     async fn next_change(&self) -> Result<(), RuntimeError> {

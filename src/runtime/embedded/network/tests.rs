@@ -571,7 +571,10 @@ fn a_pod_cidr_moves_new_pods_only() {
     let before = host.attach("before", &[("TCP", 8080, 80, "")]).unwrap();
     host.network = host.network.with_subnets(vec!["10.244.3.0/24".parse().unwrap()]);
     let after = host.attach("after", &[("TCP", 8081, 80, "")]).unwrap();
-    assert_eq!((before.ip().to_string(), after.ip().to_string()), ("10.86.0.2".to_owned(), "10.244.3.2".to_owned()));
+    assert_eq!(
+        (before.ip().to_string(), after.ip().to_string()),
+        ("10.86.0.2".to_owned(), "10.244.3.2".to_owned())
+    );
     let talk = || {
         for (server, client) in [(&before, &after), (&after, &before)] {
             let listener = server.run(|| listen("0.0.0.0:80"));
