@@ -117,7 +117,7 @@ fn mistyped_flags_and_commands_get_the_nearest_name() {
     );
     assert_eq!(refusal(&["--zzz"]), "failed to parse kubelet flag: unknown flag: --zzz");
     assert_eq!(refusal(&["staus"]), "unknown command staus, did you mean status?");
-    assert_eq!(refusal(&["join"]), "unknown command join");
+    assert_eq!(refusal(&["convoke"]), "unknown command convoke");
     assert!(refusal(&["config", "extra"]).starts_with("unknown command extra"));
 }
 
