@@ -17,7 +17,7 @@ Options:
       --token TOKEN                      Bootstrap token, for discovery and for the request of the node's certificate
       --discovery-token-ca-cert-hash H   Hash of the public key of the cluster's authority; can be repeated
       --discovery-token-unsafe-skip-ca-verification
-                                         Trust the cluster without such a hash: whoever knows the token can pose as it
+                                         Trust the cluster without such a hash: any server that knows the token is believed
       --discovery-file FILE              kubeconfig with the cluster's address and authority
       --node-name NAME                   Name of the node (default: the host name, in lower case)
       --dry-run                          Print what would be done, without changing anything
