@@ -1,5 +1,6 @@
-//! The command line: the commands, the setup of a machine, and upgrades of the program.
+//! The command line: the commands, the setup of a machine, its way into a cluster, and upgrades of the program.
 
 pub mod cli;
 pub mod init;
+pub mod kubelet_alias;
 pub mod upgrade;

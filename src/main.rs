@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use edge_agent::agent::config::{self, CriFlags, Environment, Invocation, Resolved, VersionKind};
 use edge_agent::agent::kubelet::run_once::RunOnceOutcome;
 use edge_agent::agent::kubelet::setup::{self, DaemonEnvironment, Finished};
-use edge_agent::cmd::{cli, init, upgrade};
+use edge_agent::cmd::{cli, init, kubelet_alias, upgrade};
 use edge_agent::platform::clock::Clock;
 use edge_agent::platform::logging::{self, LogConfig, LogFormat};
 use edge_agent::platform::rt;
@@ -16,11 +16,14 @@ use edge_agent::runtime::embedded;
 const FAILED: u8 = 1;
 
 fn main() -> ExitCode {
-    let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let mut words = std::env::args_os();
+    let name = words.next().unwrap_or_default();
+    let arguments: Vec<OsString> = words.collect();
     // The agent's own helper processes, which only the agent starts: they take no command line options.
     match arguments.first().and_then(|argument| argument.to_str()) {
         Some("monitor") => ExitCode::from(embedded::monitor::main(&arguments[1..])),
         Some("pull-helper") => ExitCode::from(embedded::registry::helper_main()),
+        _ if kubelet_alias::is_kubelet(&name) => ExitCode::from(kubelet(&arguments)),
         _ => ExitCode::from(program(&arguments)),
     }
 }
@@ -35,6 +38,37 @@ fn program(arguments: &[OsString]) -> u8 {
             error.exit_code()
         }
     }
+}
+
+/// The same under the name `kubelet`.
+#[inline(never)]
+fn kubelet(arguments: &[OsString]) -> u8 {
+    let environment = Environment::from_host();
+    let error = match config::parse(arguments, &environment) {
+        Ok(Invocation::Version(VersionKind::Plain)) => return print(&kubelet_alias::version()),
+        Ok(invocation) => return run(invocation),
+        Err(error) => error,
+    };
+    let Some(missing) = kubelet_alias::missing_file(&error) else {
+        print_error(&error);
+        return error.exit_code();
+    };
+    let resolved = match config::parse(&kubelet_alias::without_files(arguments), &environment) {
+        Ok(Invocation::Run(resolved)) => resolved,
+        _ => {
+            print_error(&error);
+            return error.exit_code();
+        }
+    };
+    logging::init(&log_config(&resolved));
+    let notify_socket = std::env::var("NOTIFY_SOCKET").ok();
+    match rt::run(kubelet_alias::wait(&resolved, missing.to_owned(), notify_socket.as_deref())) {
+        Ok(Ok(false)) => return 0,
+        Ok(Ok(true)) => print_error(&kubelet_alias::restart(arguments)),
+        Ok(Err(error)) => print_error(&error),
+        Err(error) => print_error(&error),
+    }
+    FAILED
 }
 
 fn run(invocation: Invocation) -> u8 {
@@ -67,7 +101,7 @@ fn run_cli(command: &str, arguments: Vec<OsString>) -> u8 {
         now: Clock::System.now(),
     };
     match command {
-        "preflight" | "init" | "reset" => init::run(command, &arguments, environment),
+        "preflight" | "init" | "join" | "reset" => init::run(command, &arguments, environment),
         "upgrade" => upgrade::run(&arguments, environment),
         _ => cli::run(command, &arguments, environment),
     }

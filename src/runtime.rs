@@ -84,6 +84,12 @@ pub trait Runtime: 'static {
     /// Where images and writable layers are.
     async fn disk_places(&self) -> Result<DiskPlaces, RuntimeError>;
 
+    /// The ranges from which new pods get their addresses, one of each family. Pods that run keep theirs. Does nothing
+    /// where the runtime does not assign addresses.
+    async fn set_pod_cidrs(&self, _cidrs: &[String]) -> Result<(), RuntimeError> {
+        Ok(())
+    }
+
     /// Waits for the next hint that something changed, and returns at once if one came since the last call.
     /// `Err` with [`ErrorKind::Unimplemented`] when the runtime offers none: the caller then relists more
     /// often. Hints may be lost; they carry no facts.

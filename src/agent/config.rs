@@ -37,6 +37,7 @@ pub(crate) use flags::{AgentFlags, RunOnceWait};
 pub(crate) use gates::FeatureGates;
 pub(crate) use help::CLIENT_COMMANDS;
 pub(crate) use resolve::{Origin, Provenance};
+pub(crate) use typed::is_own_socket;
 pub use value::ValueError;
 
 use args::{Args, Command, scan};

@@ -1,4 +1,5 @@
-//! `agent preflight`, `agent init`, `agent reset`: checks a machine, sets it up, and undoes the setup. Words,
+//! `agent preflight`, `agent init`, `agent join`, `agent reset`: checks a machine, sets it up, alone or as a node of a
+//! cluster, and undoes the setup. Words,
 //! names of phases and checks, and the order of steps are kubeadm's (1.36) where it has them.
 //!
 //! | module | what |
@@ -9,6 +10,7 @@
 //! | `install` | which files a setup has (pure) |
 //! | `phases` | the steps of `init`, one after the other |
 //! | `service` | systemd, OpenRC |
+//! | `join` | the way into a cluster |
 //! | `reset` | the removal |
 //!
 //! Owns what these commands write and print. The agent itself needs none of it: it runs from its flags alone.
@@ -27,6 +29,7 @@ use crate::serve::server::pki::PkiError;
 mod args;
 pub mod facts;
 mod install;
+mod join;
 mod phases;
 pub(super) mod preflight;
 mod reset;
@@ -59,6 +62,9 @@ enum InitError {
         #[source]
         source: io::Error,
     },
+    /// The cluster or the way to it.
+    #[error("{0}")]
+    Join(String),
     #[error(transparent)]
     Pki(#[from] PkiError),
     #[error("{} already exists but was signed by another certificate authority: remove it to generate a new \
@@ -90,6 +96,10 @@ enum InitError {
 /// invalid command line.
 pub fn run(command: &str, arguments: &[String], environment: Environment<'_>) -> u8 {
     let mut session = InitSession { environment };
+    if command == "join" {
+        let result = join::run(&mut session, arguments);
+        return finish(&mut session, command, result);
+    }
     let phases = phases_of(command);
     let result =
         InitOptions::parse(command, arguments, &phases).map_err(InitError::from).and_then(|options| {
@@ -103,6 +113,10 @@ pub fn run(command: &str, arguments: &[String], environment: Environment<'_>) ->
                 _ => phases::run(&mut session, &options),
             }
         });
+    finish(&mut session, command, result)
+}
+
+fn finish(session: &mut InitSession<'_>, command: &str, result: Result<(), InitError>) -> u8 {
     let error = match result {
         Ok(()) => return EXIT_OK,
         Err(InitError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => return EXIT_OK,

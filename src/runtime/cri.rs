@@ -319,6 +319,16 @@ impl Runtime for CriRuntime {
         Ok(())
     }
 
+    async fn set_pod_cidrs(&self, cidrs: &[String]) -> Result<(), RuntimeError> {
+        let network_config = Some(cri::NetworkConfig { pod_cidr: cidrs.join(",") });
+        let runtime_config = Some(cri::RuntimeConfig { network_config });
+        let request = cri::UpdateRuntimeConfigRequest { runtime_config };
+        let mut client = self.runtime();
+        let call = Box::pin(client.update_runtime_config(request));
+        self.change("UpdateRuntimeConfig", call).await?;
+        Ok(())
+    }
+
     async fn exec_sync(
         &self,
         id: &ContainerId,

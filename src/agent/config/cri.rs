@@ -6,6 +6,9 @@ use std::ffi::OsString;
 
 use super::error::{ConfigError, FlagError};
 
+/// Where the agent serves CRI by default, alone or beside the kubelet.
+pub(super) const OWN_CRI_SOCKET: &str = "unix:///run/agent/cri.sock";
+
 const LISTEN: &str = "listen";
 const STREAM_ADDRESS: &str = "stream-address";
 
@@ -20,7 +23,7 @@ pub struct CriFlags {
 
 impl Default for CriFlags {
     fn default() -> Self {
-        Self { listen: "unix:///run/agent/cri.sock".to_owned(), stream_address: "127.0.0.1:0".to_owned() }
+        Self { listen: OWN_CRI_SOCKET.to_owned(), stream_address: "127.0.0.1:0".to_owned() }
     }
 }
 

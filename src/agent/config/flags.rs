@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
+use super::cri::OWN_CRI_SOCKET;
 use super::fields::{FIELDS, SettingField};
 use super::value::ValueKind::{Bool, Duration, Int32, List, Map, Text, Version};
 use super::value::{FromFlag, ValueKind};
@@ -242,6 +243,8 @@ flags! {
         ("agent-socket", Text, "/run/agent/agent.sock", "Unix socket for agent status and other commands");
     agent runtime_state_dir: PathBuf =
         ("runtime-state-dir", Text, "/run/agent/runtime", "embedded runtime: state directory, on a tmpfs");
+    agent cri_socket: String = ("cri-socket", Text, OWN_CRI_SOCKET,
+        "embedded runtime: on a node of a cluster, Unix socket at which CRI is served beside the kubelet; empty: none");
     agent bridge_name: String =
         ("bridge-name", Text, "agent0", "embedded runtime: name of the pod network bridge and its nftables table");
     agent cni_conf_dir: PathBuf = ("cni-conf-dir", Text, "/etc/cni/net.d",

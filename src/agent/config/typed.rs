@@ -151,6 +151,7 @@ pub(super) fn resolve(args: &Args, environment: &Environment) -> Result<Resolved
     warnings.extend(node.warnings);
 
     let mut layered = layer(args)?;
+    name_own_runtime(&mut layered, &flags);
     let run_once = tree::get(&layered.document, "runOnce") == Some(&Value::Bool(true));
     check_run_once(args, &flags, run_once)?;
     validate::kubeconfig(&flags).map_err(ConfigError::Flags)?;
@@ -186,6 +187,29 @@ pub(super) fn resolve(args: &Args, environment: &Environment) -> Result<Resolved
         warnings,
         document: layered.document,
     })
+}
+
+/// kubeadm writes the socket that it was given into the configuration. When the agent itself serves that socket, the
+/// runtime behind it is its own.
+fn name_own_runtime(layered: &mut Layered, flags: &AgentFlags) {
+    if flags.kubeconfig.is_empty() && flags.bootstrap_kubeconfig.is_empty() {
+        return;
+    }
+    for (path, own) in [("containerRuntimeEndpoint", EMBEDDED), ("imageServiceEndpoint", "")] {
+        let named = tree::get(&layered.document, path).and_then(Value::as_str).unwrap_or_default();
+        if is_own_socket(named, &flags.cri_socket) {
+            tree::set(&mut layered.document, path, Value::from(own));
+        }
+    }
+}
+
+/// Whether an endpoint is the socket in `--cri-socket`, each with or without its scheme. /var/run is /run.
+pub(crate) fn is_own_socket(endpoint: &str, own: &str) -> bool {
+    let path = |text: &str| {
+        let path = clean(Path::new(text.strip_prefix("unix://").unwrap_or(text)));
+        path.strip_prefix("/var/run/").map(|rest| ["/run/", rest].concat()).unwrap_or(path)
+    };
+    !own.is_empty() && !endpoint.is_empty() && path(endpoint) == path(own)
 }
 
 fn gates_of(value: Option<&Value>) -> BTreeMap<String, bool> {

@@ -466,7 +466,7 @@ impl InitRun<'_, '_> {
 }
 
 /// Writes the file durably.
-fn write(file: &File) -> Result<(), InitError> {
+pub(super) fn write(file: &File) -> Result<(), InitError> {
     let failed = |source| InitError::File { action: "write", path: file.path.clone(), source };
     dir::make_dir(file.path.parent().unwrap_or(Path::new("/")), 0o755).map_err(failed)?;
     durable::write_durably(&file.path, file.content.as_bytes(), file.mode).map_err(failed)
@@ -495,7 +495,7 @@ fn kubeconfig_state(text: &str, authority: &Authority, now: crate::model::types:
 }
 
 /// Polls until the answer is 200.
-async fn wait_until_healthy(at: SocketAddr) {
+pub(super) async fn wait_until_healthy(at: SocketAddr) {
     while !is_healthy(at).await.unwrap_or(false) {
         tokio::time::sleep(LOOK_AGAIN).await;
     }

@@ -12,13 +12,14 @@ use std::path::{Path, PathBuf};
 use super::args::InitOptions;
 use super::facts::InitSystem;
 use super::{
-    CONFIG_FILE, DEFAULTS_FILE, InitError, InitSession, install, machine_of, preflight, resolve, service,
+    CONFIG_FILE, DEFAULTS_FILE, InitError, InitSession, install, join, machine_of, preflight, resolve,
+    service,
 };
 use crate::agent::config::Resolved;
 use crate::agent::kubelet::previous_runtimes;
 use crate::agent::kubelet::setup::configs;
 use crate::model::objects::VOLUMES_DIR;
-use crate::platform::sys::{dir, lock, mount};
+use crate::platform::sys::{dir, durable, lock, mount};
 use crate::platform::{logind, rt};
 use crate::pod::volume::{MOUNT_MARK, unshare_mounts_below};
 use crate::store;
@@ -47,11 +48,12 @@ pub(super) const PHASES: &[ResetPhase] = &[
 ];
 
 /// The entries of the root directory that belong to the agent; all others are kept.
-const STATE: [&str; 11] = [
+const STATE: [&str; 12] = [
     "pods",
     "runtime",
     "pki",
     "config.yaml",
+    "config.yaml.before-join",
     "upgrade",
     "upgrade.lock",
     "device-plugins",
@@ -216,6 +218,7 @@ impl ResetRun<'_, '_> {
         let empty = [
             self.options.rooted(&self.resolved.flags.images_dir),
             root.clone(),
+            self.options.rooted("/etc/kubernetes/pki"),
             self.options.rooted(install::MANIFESTS),
             self.options.rooted("/etc/kubernetes"),
         ];
@@ -243,7 +246,16 @@ impl ResetRun<'_, '_> {
         let is_defaults = |text: &str| text.starts_with(install::DEFAULTS_HEADER);
         let is_example = |text: &str| text == install::EXAMPLE;
         let is_logind = |text: &str| text.starts_with(logind::DROP_IN_HEADER);
-        let files: [(&str, IsOurs<'_>); 7] = [
+        let defaults = self.options.rooted(DEFAULTS_FILE);
+        let text = fs::read_to_string(&defaults).unwrap_or_default();
+        if let (Some(alone), false) = (join::without_cluster(&text), self.options.dry_run) {
+            let failed = |source| InitError::File { action: "write", path: defaults.clone(), source };
+            durable::write_durably(&defaults, alone.as_bytes(), 0o644).map_err(failed)?;
+        }
+        let files: [(&str, IsOurs<'_>); 10] = [
+            (join::KUBECONFIG, &always),
+            (join::BOOTSTRAP, &always),
+            (join::AUTHORITY, &always),
             (install::ADMIN_CONF, &always),
             (CONFIG_FILE, &always),
             (install::UNIT, &is_unit),

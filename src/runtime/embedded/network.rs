@@ -158,6 +158,28 @@ impl Network {
         Self { config, records }
     }
 
+    /// The same network, with other ranges for new pods. Pods keep their addresses; the bridge and the rules keep an old
+    /// range for as long as a pod is in it.
+    #[must_use]
+    pub(in crate::runtime) fn with_subnets(&self, subnets: Vec<Subnet>) -> Self {
+        Self { config: NetworkConfig { subnets, ..self.config.clone() }, records: self.records.clone() }
+    }
+
+    pub(in crate::runtime) fn subnets(&self) -> &[Subnet] {
+        &self.config.subnets
+    }
+
+    /// The ranges of new pods, then the other ones of these records.
+    fn ranges(&self, records: &[NetworkRecord]) -> Vec<Subnet> {
+        let mut ranges = self.config.subnets.clone();
+        for range in records.iter().flat_map(|record| &record.ranges).filter_map(|range| range.parse().ok()) {
+            if !ranges.contains(&range) {
+                ranges.push(range);
+            }
+        }
+        bridge::usable(&ranges)
+    }
+
     /// The CNI configuration in force, for callers that check whether it has changed.
     #[must_use]
     pub(crate) fn configured(&self) -> Configured {
@@ -249,8 +271,7 @@ impl Network {
         let rebuilt = if on_bridge.is_empty() {
             self.remove_all()
         } else {
-            let subnets = bridge::usable(&self.config.subnets);
-            bridge::ensure_bridge(&self.config, &subnets)
+            bridge::ensure_bridge(&self.config, &self.ranges(&left))
                 .and_then(|bridge| Ok(bridge::tidy(bridge.index, &on_bridge)?))
                 .and_then(|()| self.apply_rules(&left))
         };
@@ -359,6 +380,7 @@ impl Network {
             sandbox: attachment.sandbox.clone(),
             pod: attachment.pod.clone(),
             addresses,
+            ranges: subnets.iter().map(ToString::to_string).collect(),
             ports,
             veth,
             cni: None,
@@ -368,11 +390,12 @@ impl Network {
     fn connect(&self, record: &NetworkRecord, subnets: &[Subnet], netns: &Path) -> Result<(), NetworkError> {
         faults::step("store the last address")?;
         self.records.set_last(&record.addresses)?;
-        let bridge = bridge::ensure_bridge(&self.config, subnets)?;
+        let (records, _) = self.records.all();
+        let bridge = bridge::ensure_bridge(&self.config, &self.ranges(&records))?;
         let addresses = record.addresses.iter().copied().zip(subnets.iter().copied()).collect();
         bridge::plug(bridge, &PodLink { veth: &record.veth, addresses }, netns)?;
         faults::step("create the rules")?;
-        self.apply_rules(&self.records.all().0)?;
+        self.apply_rules(&records)?;
         faults::step("flush old connections")?;
         forget_connections(record, |replier| !record.addresses.contains(&replier));
         Ok(())
@@ -393,8 +416,16 @@ impl Network {
         faults::step("remove its rules")?;
         if left.is_empty() {
             self.remove_all()?;
-        } else if !record.ports.is_empty() {
-            self.apply_rules(&left)?;
+        } else {
+            let used = self.ranges(&left);
+            let unused = self.ranges(std::slice::from_ref(record));
+            let unused: Vec<Subnet> = unused.into_iter().filter(|range| !used.contains(range)).collect();
+            if !record.ports.is_empty() || !unused.is_empty() {
+                self.apply_rules(&left)?;
+            }
+            if let (false, Some(bridge)) = (unused.is_empty(), bridge::find_bridge(&self.config.bridge)?) {
+                bridge::drop_ranges(bridge, &unused)?;
+            }
         }
         faults::step("flush connections to it")?;
         forget_connections(record, |replier| record.addresses.contains(&replier));
@@ -404,7 +435,7 @@ impl Network {
 
     /// Replaces the rules by those for these records, atomically.
     fn apply_rules(&self, records: &[NetworkRecord]) -> Result<(), NetworkError> {
-        let subnets = bridge::usable(&self.config.subnets);
+        let subnets = self.ranges(records);
         let mut tables = rules::tables(&self.config.bridge, &subnets, records);
         let own = tables.len();
         tables.extend(rules::ipv6_guard(&self.config.bridge, &subnets).filter(|_| bridge::kernel_has_ipv6()));

@@ -139,7 +139,8 @@ struct RuntimeInner {
     config: EmbeddedConfig,
     clock: Clock,
     images: ImageStore,
-    network: Arc<Network>,
+    /// Replaced when the pods' ranges change.
+    network: RefCell<Arc<Network>>,
     facts: Arc<facts::NodeAbilities>,
     state: RefCell<RuntimeState>,
     /// Notified whenever a container or a monitor has ended.
@@ -230,7 +231,7 @@ impl EmbeddedRuntime {
             config,
             clock,
             images,
-            network: Arc::new(network),
+            network: RefCell::new(Arc::new(network)),
             facts: Arc::new(facts),
             state: RefCell::default(),
             ended: Notify::new(),
@@ -504,6 +505,12 @@ impl Runtime for EmbeddedRuntime {
     async fn disk_places(&self) -> Result<DiskPlaces, RuntimeError> {
         let layout = &self.shared.config.layout;
         Ok(DiskPlaces { images: Some(layout.images()), layers: Some(layout.writable_layers()) })
+    }
+
+    async fn set_pod_cidrs(&self, cidrs: &[String]) -> Result<(), RuntimeError> {
+        networking::set_pod_cidrs(&self.shared, cidrs)
+            .await
+            .map_err(|failure| failure.of("UpdateRuntimeConfig"))
     }
 
     async fn next_change(&self) -> Result<(), RuntimeError> {

@@ -40,7 +40,7 @@ reserved-cpus system-reserved kube-reserved system-reserved-cgroup kube-reserved
 register-node register-with-taints \
 manifest-dir manifest-url-ca-file manifest-url-client-cert-file manifest-url-client-key-file manifest-url-token-file \
      manifest-url-verify-key-file manifest-url-rollback-after store-key-file token-auth-file runonce-timeout runonce-wait images-dir container-log-ram agent-socket \
-     runtime-state-dir bridge-name cni-conf-dir cni-bin-dir registry-hosts-dir image-policy allowed-devices runtime-handlers";
+     runtime-state-dir bridge-name cni-conf-dir cni-bin-dir registry-hosts-dir image-policy allowed-devices runtime-handlers cri-socket";
 
 const REMOVED: &str = "network-plugin cni-cache-dir network-plugin-mtu \
 pod-infra-container-image container-runtime docker-endpoint image-pull-progress-deadline dynamic-config-dir \
@@ -117,7 +117,7 @@ fn mistyped_flags_and_commands_get_the_nearest_name() {
     );
     assert_eq!(refusal(&["--zzz"]), "failed to parse kubelet flag: unknown flag: --zzz");
     assert_eq!(refusal(&["staus"]), "unknown command staus, did you mean status?");
-    assert_eq!(refusal(&["join"]), "unknown command join");
+    assert_eq!(refusal(&["convoke"]), "unknown command convoke");
     assert!(refusal(&["config", "extra"]).starts_with("unknown command extra"));
 }
 

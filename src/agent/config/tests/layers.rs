@@ -368,6 +368,37 @@ fn feature_gates_merge_by_name_and_flags_replace_lists() {
     assert!(refusal(&["--config", &bad]).contains("featureGates.Nope"));
 }
 
+#[test]
+fn our_own_cri_socket_means_embedded() {
+    let scratch = Scratch::new();
+    let bootstrap = scratch.config("bootstrap", "kind: Config\n");
+    let file = scratch.config(
+        "c",
+        "containerRuntimeEndpoint: unix:///var/run/agent/cri.sock\nimageServiceEndpoint: unix:///run/agent/cri.sock\n",
+    );
+    let words = ["--config", &file, "--kubeconfig=/nonexistent", "--bootstrap-kubeconfig", &bootstrap];
+    let joined = resolved(&words).kubelet;
+    assert_eq!(
+        (joined.container_runtime_endpoint.as_str(), joined.image_service_endpoint.as_str()),
+        ("embedded", "")
+    );
+    for (more, expected) in [
+        ("--cri-socket=", "unix:///var/run/agent/cri.sock"),
+        ("--cri-socket=/run/agent/cri.sock", "embedded"),
+        ("--cri-socket=/run/other.sock", "unix:///var/run/agent/cri.sock"),
+        (
+            "--container-runtime-endpoint=unix:///run/containerd/containerd.sock",
+            "unix:///run/containerd/containerd.sock",
+        ),
+    ] {
+        let given = resolved(&[&words[..], &[more]].concat());
+        assert_eq!(given.kubelet.container_runtime_endpoint, expected, "{more}");
+    }
+    // Without a cluster the socket is that of another process, `agent cri`.
+    let alone = resolved(&["--config", &file]);
+    assert_eq!(alone.kubelet.container_runtime_endpoint, "unix:///var/run/agent/cri.sock");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]

@@ -1,14 +1,16 @@
-//! `agent cri`: the embedded runtime alone, served as CRI.
+//! The embedded runtime served as CRI: alone (`agent cri`), or beside the kubelet on a node of a cluster, where kubeadm
+//! and crictl ask for it.
 //!
 //! Owns the order of start and stop. Pods keep running when it exits; the next process restores them.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use tokio::task::JoinSet;
+use tokio::net::UnixListener;
+use tokio::task::JoinHandle;
 
 use crate::agent::config::{CriFlags, Resolved};
-use crate::agent::kubelet::embedded::{ImageProblems, import_images};
+use crate::agent::kubelet::embedded::{ENDPOINT, ImageProblems, import_images};
 use crate::agent::kubelet::setup::configs;
 use crate::platform::clock::Clock;
 use crate::platform::rt::notify::{Notifier, NotifyError};
@@ -51,33 +53,91 @@ pub enum CriError {
 /// # Errors
 /// The reason it cannot start; once it runs, there is none.
 pub async fn run(resolved: &Resolved, flags: &CriFlags, notify_socket: Option<&str>) -> Result<(), CriError> {
+    let (trigger, shutdown) = shutdown::channel();
+    rt::spawn("signals", shutdown::watch_signals(trigger).map_err(CriError::Signals)?);
+    let notifier = Notifier::connect(notify_socket)?;
+    serve_until(resolved, flags, &notifier, shutdown.requested()).await
+}
+
+/// Serves until `end` is done; returns its result.
+///
+/// # Errors
+/// The reason it cannot start.
+pub(crate) async fn serve_until<T>(
+    resolved: &Resolved,
+    flags: &CriFlags,
+    notifier: &Notifier,
+    end: impl Future<Output = T>,
+) -> Result<T, CriError> {
     let socket = socket_path(&flags.listen)?;
     let address: SocketAddr =
         flags.stream_address.parse().map_err(|_| CriError::StreamAddress(flags.stream_address.clone()))?;
     let config = configs::embedded(resolved).map_err(CriError::PodCidr)?;
-    let (trigger, shutdown) = shutdown::channel();
-    rt::spawn("signals", shutdown::watch_signals(trigger).map_err(CriError::Signals)?);
-    let notifier = Notifier::connect(notify_socket)?;
     let root = &resolved.flags.root_dir;
     std::fs::create_dir_all(root).map_err(|source| CriError::Directory { path: root.clone(), source })?;
     // The runtime first: if another agent has locked it, that agent's socket is left alone.
     let runtime = Box::pin(EmbeddedRuntime::open(config, Clock::System)).await?;
     let listener = cri::listen(&socket).await?;
     let images = import_images(resolved.flags.images_dir.clone(), &runtime, ImageProblems::default()).await;
-    let streams = Server::bind(address)?;
-    let server = CriServer::new(runtime, streams.announcer());
-    let mut tasks = JoinSet::new();
-    tasks.spawn_local(streams.serve());
-    tasks.spawn_local(server.serve(listener));
+    let serving = serve(runtime, listener, &socket, address)?;
     log::info!(socket:% = socket.display(); "Serving CRI");
     notifier.ready();
-    shutdown.requested().await;
+    let ended = end.await;
     notifier.stopping();
     images.abort();
     // New clients fail to connect from here on. After a crash the next agent replaces the socket that is
     // left.
-    let _ = std::fs::remove_file(&socket);
-    Ok(())
+    serving.abort();
+    let _ = serving.await;
+    Ok(ended)
+}
+
+/// Serves `runtime` on a socket beside the kubelet that uses it. The socket is removed when the task is aborted; pods do
+/// not depend on it.
+///
+/// # Errors
+/// It cannot listen there.
+pub(crate) async fn start_cri_socket(
+    runtime: EmbeddedRuntime,
+    path: &Path,
+) -> Result<JoinHandle<()>, CriError> {
+    let listener = cri::listen(path).await?;
+    let serving = serve(runtime, listener, path, SocketAddr::from(([127, 0, 0, 1], 0)))?;
+    log::info!(socket:% = path.display(); "Serving CRI");
+    Ok(serving)
+}
+
+/// The socket that a kubelet with this configuration serves: a node of a cluster with the embedded runtime has one,
+/// unless `--cri-socket` is empty.
+pub(crate) fn cri_socket(resolved: &Resolved) -> Option<PathBuf> {
+    let (flags, kubelet) = (&resolved.flags, &resolved.kubelet);
+    let is_joined = !flags.kubeconfig.is_empty() || !flags.bootstrap_kubeconfig.is_empty();
+    let serves = is_joined && !kubelet.run_once && kubelet.container_runtime_endpoint == ENDPOINT;
+    socket_path(&flags.cri_socket).ok().filter(|_| serves)
+}
+
+fn serve(
+    runtime: EmbeddedRuntime,
+    listener: UnixListener,
+    socket: &Path,
+    address: SocketAddr,
+) -> Result<JoinHandle<()>, CriError> {
+    let streams = Server::bind(address)?;
+    let server = CriServer::new(runtime, streams.announcer());
+    let socket = ServedSocket(socket.to_owned());
+    Ok(rt::spawn("CRI socket", async move {
+        let _socket = socket;
+        tokio::join!(streams.serve(), server.serve(listener));
+    }))
+}
+
+/// Removes the socket when its server ends.
+struct ServedSocket(PathBuf);
+
+impl Drop for ServedSocket {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
 }
 
 fn socket_path(listen: &str) -> Result<PathBuf, CriError> {

@@ -13,7 +13,6 @@ const RTM_DELLINK: u16 = 17;
 const RTM_GETLINK: u16 = 18;
 const RTM_SETLINK: u16 = 19;
 const RTM_NEWADDR: u16 = 20;
-#[cfg(test)]
 const RTM_DELADDR: u16 = 21;
 const RTM_GETADDR: u16 = 22;
 const RTM_NEWROUTE: u16 = 24;
@@ -217,7 +216,6 @@ impl Network {
     }
 
     /// Removes an address; a missing one is no error.
-    #[cfg(test)]
     pub(crate) fn delete_address(&mut self, address: Address) -> Result<(), NetlinkError> {
         let message = address_message(RTM_DELADDR, 0, address);
         gone_is_fine(self.0.request(&format!("remove address {}", address.ip), message))

@@ -99,6 +99,18 @@ pub(in crate::runtime) fn ensure_bridge(
     Ok(Bridge { index: link.index, mtu: link.mtu })
 }
 
+/// Removes the gateway addresses of ranges that no pod uses any more.
+///
+/// # Errors
+/// At the first address that cannot be removed.
+pub(in crate::runtime) fn drop_ranges(bridge: u32, ranges: &[Subnet]) -> Result<(), NetlinkError> {
+    let mut network = Network::open()?;
+    let mut gone = ranges.iter();
+    gone.try_for_each(|range| {
+        network.delete_address(Address { link: bridge, ip: range.gateway(), prefix: range.prefix() })
+    })
+}
+
 fn make_bridge(
     network: &mut Network,
     config: &NetworkConfig,

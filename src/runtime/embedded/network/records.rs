@@ -48,6 +48,9 @@ pub(crate) struct NetworkRecord {
     pub sandbox: SandboxId,
     pub pod: PodRef,
     pub addresses: Vec<IpAddr>,
+    /// The ranges of the addresses, as text; none in records of earlier releases.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ranges: Vec<String>,
     /// Host ports opened by the built-in network.
     pub ports: Vec<HostPort>,
     /// The node's side of the pod's link; empty with plugins.

@@ -24,7 +24,14 @@ const SOURCE_NAT: i32 = 100;
 /// One table per family that has a subnet, named after the bridge.
 #[must_use]
 pub(crate) fn tables(bridge: &str, subnets: &[Subnet], records: &[NetworkRecord]) -> Vec<Table> {
-    subnets.iter().map(|subnet| table(bridge, *subnet, records)).collect()
+    let of = |wanted: Family| {
+        let own: Vec<Subnet> = subnets.iter().copied().filter(|subnet| family(*subnet) == wanted).collect();
+        (!own.is_empty()).then(|| table(bridge, wanted, own, records))
+    };
+    let mut families: Vec<Family> = subnets.iter().map(|subnet| family(*subnet)).collect();
+    families.dedup();
+    families.truncate(2);
+    families.into_iter().filter_map(of).collect()
 }
 
 /// The guard for IPv6 where pods have no IPv6 addresses: blocks all IPv6 from pods to the node or through it.
@@ -49,8 +56,8 @@ pub(crate) fn family(subnet: Subnet) -> Family {
     if subnet.network().is_ipv4() { Family::Ipv4 } else { Family::Ipv6 }
 }
 
-fn table(bridge: &str, subnet: Subnet, records: &[NetworkRecord]) -> Table {
-    let header = Header { family: family(subnet), bridge, subnet };
+fn table(bridge: &str, family: Family, subnets: Vec<Subnet>, records: &[NetworkRecord]) -> Table {
+    let header = Header { family, bridge, subnets };
     let maps = maps(header.family, records);
     let rewrite = |output: bool| maps.iter().map(|map| header.rewrite(map, output)).collect::<Vec<_>>();
     let chain = |name, kind, hook, priority, rules| Chain { name, kind, hook, priority, rules };
@@ -150,7 +157,8 @@ fn octets(ip: IpAddr) -> Vec<u8> {
 struct Header<'a> {
     family: Family,
     bridge: &'a str,
-    subnet: Subnet,
+    /// The range of new pods, and those in which older pods still are.
+    subnets: Vec<Subnet>,
 }
 
 impl Header<'_> {
@@ -172,12 +180,16 @@ impl Header<'_> {
         padded_name(self.bridge)
     }
 
-    fn in_subnet(&self, what: Expression) -> [Expression; 3] {
-        [what, Expression::Mask(octets(self.subnet.mask())), Expression::Equal(octets(self.subnet.network()))]
+    fn within(what: Expression, range: Subnet) -> [Expression; 3] {
+        [what, Expression::Mask(octets(range.mask())), Expression::Equal(octets(range.network()))]
     }
 
-    fn not_in(what: Expression, range: Subnet) -> [Expression; 3] {
-        [what, Expression::Mask(octets(range.mask())), Expression::NotEqual(octets(range.network()))]
+    /// In none of the ranges.
+    fn outside(&self, what: impl Fn() -> Expression) -> Vec<Expression> {
+        let not_in = |range: &Subnet| {
+            [what(), Expression::Mask(octets(range.mask())), Expression::NotEqual(octets(range.network()))]
+        };
+        self.subnets.iter().flat_map(not_in).collect()
     }
 
     /// Pods may send only from pod addresses. They cannot reach services of the node on 127.0.0.1, although
@@ -185,7 +197,7 @@ impl Header<'_> {
     fn guard(&self) -> Vec<Vec<Expression>> {
         let from_bridge = [Expression::InputInterface, Expression::Equal(self.bridge())];
         let mut foreign = from_bridge.to_vec();
-        foreign.extend(Self::not_in(self.source(), self.subnet));
+        foreign.extend(self.outside(|| self.source()));
         if self.family == Family::Ipv6 {
             // Neighbour discovery uses link-local addresses, and the unspecified one before there is any.
             let link_local = [
@@ -220,10 +232,12 @@ impl Header<'_> {
         let mut rules = Vec::new();
         // A pod that connects to a host port which leads back onto the bridge: the reply must come back
         // through the node.
-        let mut back = rewritten.to_vec();
-        back.extend(self.in_subnet(self.source()));
-        back.push(Expression::Masquerade);
-        rules.push(back);
+        for range in &self.subnets {
+            let mut back = rewritten.to_vec();
+            back.extend(Self::within(self.source(), *range));
+            back.push(Expression::Masquerade);
+            rules.push(back);
+        }
         if self.family == Family::Ipv4 {
             // The node connects to 127.0.0.1: a pod could not reply to that address.
             let mut loopback = rewritten.to_vec();
@@ -236,15 +250,18 @@ impl Header<'_> {
             rules.push(loopback);
         }
         // Other hosts do not know pods' addresses, so they are masqueraded. Multicast is left alone.
-        let mut out = self.in_subnet(self.source()).to_vec();
-        out.extend(Self::not_in(self.destination(), self.subnet));
         let (mask, groups) = match self.family {
             Family::Ipv4 => (vec![0xf0, 0, 0, 0], vec![0xe0, 0, 0, 0]),
             Family::Ipv6 => ([&[0xff][..], &[0; 15]].concat(), [&[0xff][..], &[0; 15]].concat()),
         };
-        out.extend([self.destination(), Expression::Mask(mask), Expression::NotEqual(groups)]);
-        out.push(Expression::Masquerade);
-        rules.push(out);
+        for range in &self.subnets {
+            let mut out = Self::within(self.source(), *range).to_vec();
+            out.extend(self.outside(|| self.destination()));
+            let groups = (Expression::Mask(mask.clone()), Expression::NotEqual(groups.clone()));
+            out.extend([self.destination(), groups.0, groups.1]);
+            out.push(Expression::Masquerade);
+            rules.push(out);
+        }
         rules
     }
 

@@ -566,6 +566,36 @@ fn recovery_keeps_live_pod_networks_and_restores_lost_rules() {
 }
 
 #[test]
+fn a_pod_cidr_moves_new_pods_only() {
+    let mut host = Host::new(&["10.86.0.0/24"]);
+    let before = host.attach("before", &[("TCP", 8080, 80, "")]).unwrap();
+    host.network = host.network.with_subnets(vec!["10.244.3.0/24".parse().unwrap()]);
+    let after = host.attach("after", &[("TCP", 8081, 80, "")]).unwrap();
+    assert_eq!(
+        (before.ip().to_string(), after.ip().to_string()),
+        ("10.86.0.2".to_owned(), "10.244.3.2".to_owned())
+    );
+    let talk = || {
+        for (server, client) in [(&before, &after), (&after, &before)] {
+            let listener = server.run(|| listen("0.0.0.0:80"));
+            client.run(|| call(&listener, at(server.ip(), 80))).unwrap();
+            host.run(|| call(&listener, at(server.ip(), 80))).unwrap();
+        }
+        let listener = before.run(|| listen("0.0.0.0:80"));
+        host.run(|| call(&listener, at("127.0.0.1", 8080))).unwrap();
+    };
+    talk();
+    // A restart finds the old range in the records.
+    assert!(host.run(|| host.network.recover(&["before".into(), "after".into()])).is_empty());
+    talk();
+    host.detach(&before);
+    let left = host.rules() + &host.run(|| sh("ip address; ip route"));
+    assert!(left.contains("10.244.3.") && !left.contains("10.86.0."), "{left}");
+    host.detach(&after);
+    host.assert_nothing_is_left();
+}
+
+#[test]
 fn a_failed_attempt_leaves_nothing_and_says_what_is_wrong() {
     let host = Host::new(&["10.86.0.0/30"]);
     let mut gone = Pod::new("gone").attachment(&[]);

@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::sync::{MutexGuard, oneshot};
 use tokio::time::Instant;
 
+use super::super::network::subnet::{Subnet, SubnetError};
 use super::super::network::{Attachment, Configured, Network};
 use super::{Failure, RuntimeInner};
 use crate::model::types::SandboxId;
@@ -31,6 +32,25 @@ pub(super) struct ReportedNetwork {
     ready: Result<(), String>,
 }
 
+fn current(shared: &RuntimeInner) -> Arc<Network> {
+    Arc::clone(&shared.network.borrow())
+}
+
+/// The ranges of new pods, from now on. An operation under way ends with the ranges that it began with.
+pub(super) async fn set_pod_cidrs(shared: &RuntimeInner, cidrs: &[String]) -> Result<(), Failure> {
+    let subnets: Result<Vec<Subnet>, SubnetError> = cidrs.iter().map(|cidr| cidr.parse()).collect();
+    let subnets = subnets.map_err(|error| Failure::refused(error.to_string()))?;
+    if subnets.is_empty() || shared.network.borrow().subnets() == subnets {
+        return Ok(());
+    }
+    let mut status = shared.network_status.lock().await;
+    let changed = shared.network.borrow().with_subnets(subnets);
+    *shared.network.borrow_mut() = Arc::new(changed);
+    *status = None;
+    log::info!(podCIDR = cidrs.join(","); "Updated Pod CIDR");
+    Ok(())
+}
+
 /// Runs a job that may run plugins.
 async fn run<T: Send + 'static>(
     shared: &RuntimeInner,
@@ -38,7 +58,7 @@ async fn run<T: Send + 'static>(
     plugins: bool,
     job: impl FnOnce(&Network) -> T + Send + 'static,
 ) -> Result<T, Failure> {
-    let network = Arc::clone(&shared.network);
+    let network = current(shared);
     if !plugins {
         return Ok(rt::blocking(name, move || job(&network)).await);
     }
@@ -52,7 +72,7 @@ async fn run<T: Send + 'static>(
 
 /// Whether attaching or detaching a sandbox runs plugins.
 async fn runs_plugins(shared: &RuntimeInner, sandbox: &SandboxId) -> bool {
-    let (network, sandbox) = (Arc::clone(&shared.network), sandbox.clone());
+    let (network, sandbox) = (current(shared), sandbox.clone());
     rt::blocking("read network record", move || network.runs_plugins(&sandbox)).await
 }
 
@@ -114,7 +134,7 @@ pub(super) async fn detach(
 /// Whether pods can have a network. Calls during a check of the plugins wait for its result.
 pub(super) async fn status(shared: &RuntimeInner) -> Result<(), String> {
     let mut said = shared.network_status.lock().await;
-    let network = Arc::clone(&shared.network);
+    let network = current(shared);
     let of = rt::blocking("read network configuration", move || network.configured()).await;
     if let Some(said) = said.as_ref().filter(|said| said.of == of && said.at.elapsed() < STATUS_HOLDS) {
         return said.ready.clone();

@@ -212,7 +212,7 @@ async fn remove_unrecorded(shared: &Rc<RuntimeInner>) {
             state.containers.keys().map(ToString::to_string).into_set(),
         )
     };
-    let (network, layout) = (Arc::clone(&shared.network), shared.config.layout.clone());
+    let (network, layout) = (Arc::clone(&shared.network.borrow()), shared.config.layout.clone());
     let (errors, orphans) = rt::blocking("delete stale records", move || {
         (network.recover(&live), files::orphaned_layers(&layout, |name| containers.contains(name)))
     })

@@ -1,0 +1,110 @@
+//! Arguments of `agent join`, with kubeadm's names and messages.
+
+use lexopt::Arg;
+
+use super::super::args::{UsageError, text};
+use super::super::preflight::Ignored;
+use crate::cluster::discovery::jws::{BootstrapToken, CaPin, parse_pin};
+
+const HELP: &str = "\
+Make this machine a node of a cluster that was set up by kubeadm. The cluster's configuration for kubelets is merged
+over the one that is there; static pods stay. \"kubeadm token create --print-join-command\" prints the arguments.
+
+Usage: agent join HOST:PORT --token TOKEN --discovery-token-ca-cert-hash sha256:HASH [options]
+       agent join --discovery-file FILE [--token TOKEN] [options]
+
+Options:
+      --token TOKEN                      Bootstrap token, for discovery and for the request of the node's certificate
+      --discovery-token-ca-cert-hash H   Hash of the public key of the cluster's authority; can be repeated
+      --discovery-token-unsafe-skip-ca-verification
+                                         Trust the cluster without such a hash: any server that knows the token is believed
+      --discovery-file FILE              kubeconfig with the cluster's address and authority
+      --node-name NAME                   Name of the node (default: the host name, in lower case)
+      --dry-run                          Print what would be done, without changing anything
+      --ignore-preflight-errors LIST     Checks whose errors are shown as warnings: names, or 'all'
+  -h, --help                             Show this help
+
+Exit status: 0 on success, 1 on failure, 2 for bad usage.
+";
+
+pub(in crate::cmd::init) fn help() -> &'static str {
+    HELP
+}
+
+/// Without `Debug`: it contains the token.
+#[derive(Default)]
+pub(super) struct JoinOptions {
+    /// `host:port`.
+    pub(super) endpoint: Option<String>,
+    pub(super) token: Option<BootstrapToken>,
+    pub(super) pins: Vec<CaPin>,
+    pub(super) skips_pins: bool,
+    pub(super) file: Option<String>,
+    pub(super) node_name: Option<String>,
+    pub(super) ignored: Ignored,
+    pub(super) dry_run: bool,
+    pub(super) help: bool,
+}
+
+impl JoinOptions {
+    pub(super) fn parse(arguments: &[String]) -> Result<Self, UsageError> {
+        let mut options = Self::default();
+        let mut parser = lexopt::Parser::from_args(arguments);
+        let bad = |error: lexopt::Error| UsageError::Option(error.to_string());
+        while let Some(argument) = parser.next().map_err(bad)? {
+            match argument {
+                Arg::Long("token") => {
+                    let token = BootstrapToken::parse(&text(&mut parser)?);
+                    options.token = Some(token.map_err(|why| UsageError::Option(format!("--token: {why}")))?);
+                }
+                Arg::Long("discovery-token-ca-cert-hash") => {
+                    for hash in text(&mut parser)?.split(',') {
+                        let wrong =
+                            |why| UsageError::Option(format!("--discovery-token-ca-cert-hash: {why}"));
+                        options.pins.push(parse_pin(hash.trim()).map_err(wrong)?);
+                    }
+                }
+                Arg::Long("discovery-token-unsafe-skip-ca-verification") => options.skips_pins = true,
+                Arg::Long("discovery-file") => options.file = Some(text(&mut parser)?),
+                Arg::Long("node-name") => options.node_name = Some(text(&mut parser)?.trim().to_lowercase()),
+                Arg::Long("ignore-preflight-errors") => {
+                    options.ignored.add(&text(&mut parser)?).map_err(UsageError::Option)?;
+                }
+                Arg::Long("dry-run") => options.dry_run = true,
+                Arg::Short('h') | Arg::Long("help") => options.help = true,
+                Arg::Value(word) if options.endpoint.is_none() => {
+                    options.endpoint = Some(word.to_string_lossy().into_owned());
+                }
+                other => return Err(UsageError::Option(other.unexpected().to_string())),
+            }
+        }
+        if options.help { Ok(options) } else { options.checked() }
+    }
+
+    fn checked(self) -> Result<Self, UsageError> {
+        let wrong = |message: &str| Err(UsageError::Option(message.to_owned()));
+        if let Some(endpoint) = &self.endpoint {
+            let port = endpoint.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
+            if port.is_none() || endpoint.contains('/') {
+                return wrong("the API server must be given as HOST:PORT");
+            }
+        }
+        match (&self.endpoint, &self.file) {
+            (None, None) => wrong("give the API server as HOST:PORT, or a kubeconfig with --discovery-file"),
+            (Some(_), Some(_)) => {
+                wrong("bootstrapToken and file cannot both be set: give HOST:PORT or --discovery-file")
+            }
+            (Some(_), None) if self.token.is_none() => {
+                wrong("--token is required: \"kubeadm token create\" makes one")
+            }
+            (Some(_), None) if self.pins.is_empty() && !self.skips_pins => wrong(
+                "using token-based discovery without --discovery-token-ca-cert-hash can be unsafe: pass \
+                 --discovery-token-unsafe-skip-ca-verification to continue",
+            ),
+            (None, Some(file)) if file.starts_with("https://") => {
+                wrong("--discovery-file: URLs are not supported, download the file")
+            }
+            _ => Ok(self),
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! The questions to the cluster: discovery, the Node of this name, the configuration of kubelets.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::args::JoinOptions;
+use super::rules;
+use crate::cluster::client::error::{ApiError, ApiErrorKind};
+use crate::cluster::client::limits::Limit;
+use crate::cluster::client::request::ResourcePath;
+use crate::cluster::client::transport::{Accept, Lane, Transport};
+use crate::cluster::client::{Client, ClientConfig};
+use crate::cluster::discovery::{self, DiscoveryError};
+use crate::cluster::kubeconfig::{Kubeconfig, KubeconfigError, PemSource};
+use crate::cluster::pki::files::ClusterEntry;
+use crate::codec::base64;
+use crate::codec::yaml::{YamlError, yaml_to_values};
+use crate::platform::dice::Dice;
+
+/// As kubeadm's `timeouts.discovery`.
+const LIMIT: Duration = Duration::from_secs(300);
+const REQUEST: Duration = Duration::from_secs(10);
+
+/// Makes the client of a kubeconfig.
+pub(super) type Dial<'a, T> = &'a dyn Fn(Kubeconfig) -> Client<T>;
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum AskError {
+    #[error(transparent)]
+    Discovery(#[from] DiscoveryError),
+    #[error("read {}", path.display())]
+    File { path: PathBuf, source: io::Error },
+    #[error("{0}")]
+    Broken(String),
+    #[error(transparent)]
+    Kubeconfig(#[from] KubeconfigError),
+    #[error(transparent)]
+    Yaml(#[from] YamlError),
+    #[error("cannot get {what}")]
+    Refused { what: String, source: ApiError },
+}
+
+/// A cluster that is believed, and the kubeconfig that requests the node's certificate.
+pub(super) struct Found {
+    pub(super) cluster: ClusterEntry,
+    pub(super) bootstrap: String,
+    pub(super) user: Kubeconfig,
+}
+
+pub(super) fn client<T: Transport>(transport: T, dice: Dice) -> Client<T> {
+    let config =
+        ClientConfig { limit: Limit { qps: 0, burst: 0 }, timeout: REQUEST, heartbeat_timeout: REQUEST };
+    Client::new(std::rc::Rc::new(transport), config, dice)
+}
+
+pub(super) async fn discover<T: Transport>(
+    options: &JoinOptions,
+    dial: Dial<'_, T>,
+) -> Result<Found, AskError> {
+    let (cluster, file) = match (&options.endpoint, &options.file, &options.token) {
+        (Some(endpoint), _, Some(token)) => {
+            let connect = connector(&format!("https://{endpoint}"), dial)?;
+            (discovery::by_token(&connect, token, &options.pins, LIMIT).await?, String::new())
+        }
+        (_, Some(file), _) => {
+            let (entry, text) = entry_of(Path::new(file))?;
+            let connect = connector(&entry.server, dial)?;
+            (discovery::by_file(&connect, entry, LIMIT).await?, text)
+        }
+        _ => return Err(AskError::Broken("no cluster was named".to_owned())),
+    };
+    let bootstrap = match &options.token {
+        Some(token) => discovery::bootstrap_kubeconfig(&cluster, token),
+        None => file,
+    };
+    let directory = options.file.as_deref().and_then(|file| Path::new(file).parent());
+    let value = yaml_to_values(&bootstrap, false)?.into_iter().next().unwrap_or_default();
+    let user = Kubeconfig::parse(&value, directory.unwrap_or(Path::new("/")))?;
+    Ok(Found { cluster, bootstrap, user })
+}
+
+/// The cluster of the file with its authorities in it, and the file's text.
+fn entry_of(path: &Path) -> Result<(ClusterEntry, String), AskError> {
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        move |source| AskError::File { path, source }
+    };
+    let text = std::fs::read_to_string(path).map_err(failed(path))?;
+    let mut entry = discovery::cluster_of(&text).map_err(AskError::Broken)?;
+    if !entry.authority_file.is_empty() {
+        let file = path.parent().unwrap_or(Path::new("/")).join(&entry.authority_file);
+        entry.authority_data = base64::encode(&std::fs::read(&file).map_err(failed(&file))?);
+        entry.authority_file.clear();
+    }
+    Ok((entry, text))
+}
+
+/// Clients without credentials, as discovery wants them.
+fn connector<'a, T: Transport>(
+    server: &str,
+    dial: Dial<'a, T>,
+) -> Result<impl Fn(Option<&str>) -> Client<T> + 'a, KubeconfigError> {
+    let anonymous = json!({
+        "clusters": [{ "name": "c", "cluster": { "server": server, "insecure-skip-tls-verify": true } }],
+        "contexts": [{ "name": "c", "context": { "cluster": "c", "user": "u" } }],
+        "users": [{ "name": "u", "user": {} }],
+        "current-context": "c",
+    });
+    let anonymous = Kubeconfig::parse(&anonymous, Path::new("/"))?;
+    Ok(move |authorities: Option<&str>| {
+        let mut config = anonymous.clone();
+        if let Some(pem) = authorities {
+            config.skip_verify = false;
+            config.authorities = Some(PemSource::Data(pem.as_bytes().to_vec()));
+        }
+        dial(config)
+    })
+}
+
+/// The cluster's `KubeletConfiguration`, once it is certain that no Ready node has this name.
+pub(super) async fn ask<T: Transport>(client: &Client<T>, name: &str) -> Result<Value, AskError> {
+    let node = ResourcePath::whole("", "nodes", name);
+    match client.get(Lane::Main, &node, Accept::Json).await {
+        Ok(node) => rules::is_free(&node, name).map_err(AskError::Broken)?,
+        Err(error) if error.kind == ApiErrorKind::NotFound => {}
+        Err(source) => return Err(AskError::Refused { what: format!("Node {name:?}"), source }),
+    }
+    let of = ResourcePath::namespaced("", "configmaps", "kube-system", "kubelet-config");
+    let map = client.get(Lane::Main, &of, Accept::Json).await.map_err(|source| AskError::Refused {
+        what: "ConfigMap \"kubelet-config\" in namespace \"kube-system\"".to_owned(),
+        source,
+    })?;
+    let text = map["data"]["kubelet"].as_str().unwrap_or_default();
+    let value = yaml_to_values(text, false)?.into_iter().next().unwrap_or_default();
+    if value["kind"] != "KubeletConfiguration" {
+        return Err(AskError::Broken("the kubelet-config ConfigMap has no KubeletConfiguration".to_owned()));
+    }
+    Ok(value)
+}
