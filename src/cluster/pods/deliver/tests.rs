@@ -15,8 +15,8 @@ use crate::cluster::watch::{self, WatchSpec};
 use crate::model::api::decode::decode;
 use crate::model::api::pod::PodStatus;
 use crate::model::revisions::Revisions;
-use crate::model::source::{SourceAnswer, SourceUpdate};
-use crate::model::types::Timestamp;
+use crate::model::source::{SourceAnswer, SourcePod, SourceUpdate};
+use crate::model::types::{PodSource, Timestamp};
 use crate::store::{Mode, OpenOptions};
 
 const POD: &str = "/api/v1/namespaces/default/pods/p";
@@ -165,7 +165,8 @@ async fn a_terminal_phase_is_stored_before_it_is_sent() {
         joined.pods().await;
         bound(&joined.server);
         let pod = joined.pods().await.remove(0);
-        joined.store.put_terminating(&pod).await.unwrap();
+        let desired = [SourcePod { pod: Rc::clone(&pod), origin: String::new() }];
+        joined.store.commit_source(PodSource::Cluster, &desired, &[], None).await.unwrap();
         joined.statuses.set(&pod, status("Running"));
         wait(1).await;
         assert!(joined.store.load().await.unwrap().statuses.is_empty(), "a status is not waited for");
