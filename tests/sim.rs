@@ -4,6 +4,7 @@
 //! `SIM_SEED=N` runs one seed, `SIM_SEEDS=N` that many from `SIM_FIRST` on; a failing one prints what happened, with
 //! `SIM_CALLS=1` every call too. A seed gives the same run every time.
 
+mod cluster;
 mod dice;
 mod finish;
 mod node;

@@ -11,6 +11,7 @@ mod answers;
 mod controllers;
 mod faults;
 mod issue;
+mod joined;
 mod objects;
 mod watches;
 mod world;
@@ -33,6 +34,7 @@ use world::World;
 
 pub use faults::ApiFaults;
 pub use issue::ReviewTable;
+pub use joined::{ClusterMemory, JoinedParts, join};
 pub use watches::FakeBody;
 pub use world::ApiCall;
 

@@ -11,6 +11,7 @@ pub(crate) mod deliver;
 pub(crate) mod fence;
 pub(crate) mod guard;
 pub(crate) mod hold;
+pub(crate) mod identity;
 pub(crate) mod mirrors;
 pub(crate) mod outbox;
 pub(crate) mod seen;

@@ -1,6 +1,7 @@
 //! Why the node ends pods: its pressures, and the reasons in statuses.
 
-use crate::model::api::pod::PodStatus;
+use crate::model::api::pod::{Pod, PodStatus};
+use crate::model::provenance::is_of_cluster;
 
 /// Upstream's reason for a pod's status, for its event, and for a pod that is rejected.
 pub(crate) const EVICTED: &str = "Evicted";
@@ -13,6 +14,13 @@ pub(crate) const TERMINATED: &str = "Terminated";
 
 /// The message of its status and its event.
 pub(crate) const MESSAGE: &str = "Pod was terminated in response to imminent node shutdown.";
+
+/// The message of a pod of the cluster that the cluster does not hear of: it runs again after the boot.
+pub(crate) const MESSAGE_OFFLINE: &str =
+    "Pod was terminated in response to imminent node shutdown; it runs again after the boot.";
+
+/// Reason of a pod that ended because its node was without the cluster for too long: of its status and of its event.
+pub(crate) const OFFLINE_TOO_LONG: &str = "OfflineTooLong";
 
 /// Upstream's reason for a pod that makes room for a critical one: of its status and of its event.
 pub(crate) const PREEMPTING: &str = "Preempting";
@@ -84,9 +92,15 @@ impl Pressure {
     }
 }
 
-/// The status is that of a pod whose machine shuts down: shown, but not stored, so that the pod runs again
-/// after the boot as it would after a power cut.
+/// A pod that ends for a shutdown with this message does not run again: the cluster calls it failed.
 #[must_use]
-pub(crate) fn is_shutdown_status(status: &PodStatus) -> bool {
-    status.phase == "Failed" && status.reason == TERMINATED
+pub(crate) fn ends_for_good(pod: &Pod, message: &str) -> bool {
+    is_of_cluster(pod) && message == MESSAGE
+}
+
+/// The status is that of a pod whose machine shuts down: shown, but neither stored nor sent to the cluster, so that
+/// the pod runs again after the boot as it would after a power cut.
+#[must_use]
+pub(crate) fn is_shutdown_status(pod: &Pod, status: &PodStatus) -> bool {
+    status.phase == "Failed" && status.reason == TERMINATED && !ends_for_good(pod, &status.message)
 }

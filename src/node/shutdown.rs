@@ -8,6 +8,7 @@
 pub mod rules;
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
@@ -16,7 +17,9 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use crate::model::back_off::Retry;
-use crate::model::disruption::{MESSAGE, TERMINATED};
+use crate::model::disruption::{MESSAGE, MESSAGE_OFFLINE, TERMINATED};
+use crate::model::provenance::is_of_cluster;
+use crate::model::types::PodUid;
 use crate::node::health::Health;
 use crate::node::shutdown::rules::{NODE_MESSAGE, Period, Turn, or_default_periods, shutdown_groups, total};
 use crate::platform::clock::Clock;
@@ -66,6 +69,8 @@ pub(crate) struct ShutdownParts {
     /// Publishes that the node shuts down.
     pub health: Rc<Health>,
     pub pods: Rc<dyn PodPressure>,
+    /// The cluster answers: its pods fail for good, as upstream. Without it, they end as in a power cut.
+    pub is_online: Rc<dyn Fn() -> bool>,
 }
 
 pub(crate) struct NodeShutdown {
@@ -184,22 +189,27 @@ impl NodeShutdown {
             );
         }
         parts.pods.set_shutting_down(true);
-        for turn in shutdown_groups(periods, &parts.statuses.all_pods()) {
+        let pods = parts.statuses.all_pods();
+        let of_cluster = pods.iter().filter(|pod| is_of_cluster(pod)).map(|pod| pod.metadata.uid.clone());
+        let of_cluster: BTreeSet<PodUid> = of_cluster.collect();
+        for turn in shutdown_groups(periods, &pods) {
             if self.is_called_off.get() {
                 break;
             }
-            self.end_group(turn).await;
+            self.end_group(turn, &of_cluster).await;
         }
         metrics::set(&END, &[], unix_seconds(&parts.clock));
     }
 
     /// Ends the pods of a group and waits for them, at most for the group's period.
-    async fn end_group(&self, turn: Turn) {
+    async fn end_group(&self, turn: Turn, of_cluster: &BTreeSet<PodUid>) {
         let deadline = Instant::now() + seconds(turn.seconds);
         log::info!(pods = turn.pods.len(), seconds = turn.seconds; "Terminating pods, {NODE_MESSAGE}");
+        let is_online = (self.parts.is_online)();
         let end = |(uid, grace_seconds)| {
             let (done, ended) = oneshot::channel::<()>();
-            let message = MESSAGE.to_owned();
+            let message =
+                if of_cluster.contains(&uid) && !is_online { MESSAGE_OFFLINE } else { MESSAGE }.to_owned();
             let eviction = Eviction { is_shutdown: true, reason: TERMINATED, message, grace_seconds, done };
             self.parts.pods.evict(&uid, eviction);
             ended
@@ -233,7 +243,7 @@ fn unix_seconds(clock: &Clock) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::{BTreeMap, BTreeSet};
+    use std::collections::BTreeMap;
 
     use serde_json::json;
 
@@ -241,7 +251,7 @@ mod tests {
     use crate::model::api::decode::decode;
     use crate::model::disruption::Pressure;
     use crate::model::revisions::Revisions;
-    use crate::model::types::{PodUid, Timestamp};
+    use crate::model::types::Timestamp;
     use crate::node::shutdown::rules::periods;
     use crate::store::{Mode, OpenOptions, StoreHandle};
 
@@ -303,6 +313,7 @@ mod tests {
             statuses,
             health: Rc::default(),
             pods: Rc::<Notes>::clone(&notes),
+            is_online: Rc::new(|| true),
         });
         (shutdown, notes)
     }

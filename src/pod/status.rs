@@ -172,7 +172,7 @@ impl StatusManager {
         }
         start::observe(&shown, &status);
         let entry = StatusEntry { pod: shown, status, seen, version };
-        if news && !is_shutdown_status(&entry.status) {
+        if news && !is_shutdown_status(pod, &entry.status) {
             self.store.put_status(uid, &entry.status);
         }
         self.remembered.borrow_mut().remove(uid);

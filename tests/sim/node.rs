@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use edge_agent::agent::kubelet::Kubelet;
 use edge_agent::agent::kubelet::report::{Identity, LoopView};
+use edge_agent::cluster::fake::{ClusterMemory, FakeApiserver, JoinedParts, join};
 use edge_agent::desired::pod_config::PodConfig;
 use edge_agent::desired::pod_config::edit::{ApiChange, Editor};
 use edge_agent::desired::rollout::RolloutConfig;
@@ -78,8 +79,20 @@ pub struct Node {
     pub facts: NodeFacts,
     /// Whether the node is looked after: how much of its 1000 MiB of memory has to be free, in MiB, and how it is judged.
     pub keeping: Option<Keeping>,
+    /// The cluster that it belongs to.
+    pub cluster: Option<Cluster>,
     /// While it runs.
     pub agent: Option<Agent>,
+}
+
+/// A cluster, and what the node remembers of it.
+pub struct Cluster {
+    /// Its apiserver.
+    pub server: FakeApiserver,
+    /// Beside the pods.
+    pub memory: ClusterMemory,
+    /// `--offline-max-age`.
+    pub offline_max_age: Option<Duration>,
 }
 
 /// A node that is looked after.
@@ -187,6 +200,7 @@ impl Node {
             rollout: None,
             facts,
             keeping: None,
+            cluster: None,
             agent: None,
         };
         // A cgroup file system without controllers.
@@ -358,6 +372,9 @@ impl Node {
         let (pleg_sender, pleg) = mpsc::channel(PLEG_QUEUE);
         rt::spawn("pleg", pleg::run(Rc::clone(&runtime), clock.clone(), PlegConfig::default(), pleg_sender));
         let (updates, update_receiver) = mpsc::channel(SOURCE_QUEUE);
+        let of_cluster = loaded.desired.iter().find(|stored| stored.source == PodSource::Cluster);
+        let restored = of_cluster.map(|stored| stored.pods.clone()).unwrap_or_default();
+        let for_cluster = (updates.clone(), Rc::clone(&statuses), store.clone(), events.clone());
         let (editor, edits) = Editor::channel();
         let (trigger, shutdown) = shutdown::channel();
         let kubelet = Kubelet {
@@ -383,6 +400,24 @@ impl Node {
         if let Some(keeping) = &self.keeping {
             let keeper = self.keeper(keeping, &runtime, (&kubelet, &statuses, &events));
             rt::spawn("node", keeper.run());
+        }
+        if let Some(cluster) = &self.cluster {
+            let (updates, statuses, store, events) = for_cluster;
+            join(JoinedParts {
+                server: cluster.server.clone(),
+                memory: cluster.memory.clone(),
+                node_name: self.facts.name.clone(),
+                updates,
+                statuses,
+                store,
+                events,
+                pods: kubelet.workers.pressure(),
+                clock: self.clock.clone(),
+                seed: 1,
+                restored,
+                guard_grace: Duration::from_secs(600),
+                offline_max_age: cluster.offline_max_age,
+            });
         }
         let kubelet = rt::spawn("kubelet", kubelet.run(shutdown));
         Parts { view, statuses, events, updates, editor, store, trigger, kubelet }

@@ -69,6 +69,7 @@ pub(super) fn start_node_shutdown<R>(
         statuses: Rc::clone(needs.statuses),
         health: Rc::clone(needs.view.health()),
         pods,
+        is_online: Rc::new(|| false),
     }));
     let (trigger, end) = shutdown::channel();
     let following = rt::spawn("logind", Rc::clone(&shutdown).follow());

@@ -1,22 +1,66 @@
 //! Which pods end because the node has been without its cluster for too long (`--offline-max-age`): those of which
 //! the cluster may have started another one elsewhere.
 //!
-//! Owns the decision.
-//!
-//! Pure: what it returns depends on its arguments alone.
+//! Owns the decision, which is pure, and the task that asks for it.
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use serde_json::Value;
+use tokio::sync::oneshot;
+use tokio::time::sleep;
 
 use crate::model::api::pod::Pod;
 use crate::model::containers::is_terminal;
+use crate::model::disruption::OFFLINE_TOO_LONG;
 use crate::model::duration::GoDuration;
 use crate::model::provenance::is_of_cluster;
 use crate::model::types::{PodUid, Timestamp};
+use crate::platform::clock::Clock;
+use crate::pod::inbox::Eviction;
+use crate::pod::status::StatusManager;
+use crate::pod::workers::PodPressure;
 
-/// Reason in the status of a pod that was ended.
-pub(crate) const OFFLINE_TOO_LONG: &str = "OfflineTooLong";
+pub(crate) struct FenceParts {
+    /// `--offline-max-age`.
+    pub limit: Option<Duration>,
+    pub statuses: Rc<StatusManager>,
+    pub pods: Rc<dyn PodPressure>,
+    pub clock: Clock,
+    /// When the cluster last answered; `None` while it does, and for a node that it has never answered.
+    pub last_contact: Rc<dyn Fn() -> Option<Timestamp>>,
+}
+
+/// The task `cluster fence`. It ends with the process.
+pub(crate) async fn run(parts: FenceParts) {
+    let mut lost = None;
+    loop {
+        sleep(TICK).await;
+        let Some(last_contact) = (parts.last_contact)() else {
+            lost = None;
+            continue;
+        };
+        // The last tick that found the cluster is as late as this one: the bound stays one from below.
+        let uptime = parts.clock.since_boot();
+        let offline = uptime.saturating_sub(*lost.get_or_insert(uptime));
+        let pods = parts.statuses.all_pods();
+        for uid in expired(pods.iter(), last_contact, parts.clock.now(), offline, parts.limit) {
+            let pod = pods.iter().find(|pod| pod.metadata.uid == uid);
+            let grace_seconds = pod.map_or(0, Pod::termination_grace_period_seconds);
+            let message = format!(
+                "Pod was terminated: the node has had no contact with its cluster since {}.",
+                last_contact.to_rfc3339()
+            );
+            let (done, _) = oneshot::channel();
+            let eviction =
+                Eviction { is_shutdown: false, reason: OFFLINE_TOO_LONG, message, grace_seconds, done };
+            parts.pods.evict(&uid, eviction);
+        }
+    }
+}
+
+/// How often the task asks. Limits are minutes at least.
+const TICK: Duration = Duration::from_secs(30);
 /// Fences any pod; its value is a duration, `true` for the node's own limit, or `false`.
 const ANNOTATION: &str = "cluster.agent.edge/offline-max-age";
 
@@ -47,3 +91,6 @@ fn limit_of(pod: &Pod, limit: Option<Duration>) -> Option<Duration> {
     };
     limit.filter(|limit| !limit.is_zero())
 }
+
+#[cfg(test)]
+mod tests;

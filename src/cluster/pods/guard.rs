@@ -7,6 +7,8 @@
 
 use std::time::Duration;
 
+use serde_json::{Value, json};
+
 use crate::model::types::Timestamp;
 
 /// The state of the guard; it is stored, so that a restart does not begin the grace period again.
@@ -16,6 +18,29 @@ pub(crate) enum Guard {
     Open,
     /// The answers of the server are not believed.
     Holding { since: Timestamp, why: GuardReason },
+}
+
+impl Guard {
+    /// As it is stored.
+    pub(crate) fn to_value(self) -> Value {
+        let Self::Holding { since, why } = self else { return Value::Null };
+        let why = match why {
+            GuardReason::AnotherNode => "AnotherNode",
+            GuardReason::VersionWentBack => "VersionWentBack",
+        };
+        json!({"since": since.to_rfc3339_nano(), "reason": why})
+    }
+
+    /// From the store; open when it cannot be read, which the next list makes good.
+    pub(crate) fn of(stored: &Value) -> Self {
+        let since = stored["since"].as_str().and_then(Timestamp::parse_rfc3339);
+        let why = match stored["reason"].as_str() {
+            Some("AnotherNode") => Some(GuardReason::AnotherNode),
+            Some("VersionWentBack") => Some(GuardReason::VersionWentBack),
+            _ => None,
+        };
+        since.zip(why).map_or(Self::Open, |(since, why)| Self::Holding { since, why })
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,6 +12,7 @@ use serde_json::Value;
 use crate::cluster::patch::{digest, outgoing, pod_status};
 use crate::model::api::pod::Pod;
 use crate::model::containers::is_terminal;
+use crate::model::disruption::is_shutdown_status;
 use crate::model::types::{PodRef, PodUid, Timestamp};
 use crate::pod::workers::has_only_object;
 
@@ -79,7 +80,9 @@ pub(crate) fn next_delivery(
     now: Timestamp,
 ) -> Delivery {
     let Some(seen) = seen else { return Delivery::Nothing };
-    if !pod.status.conditions.iter().any(|condition| condition.type_ == SYNCED) {
+    if !pod.status.conditions.iter().any(|condition| condition.type_ == SYNCED)
+        || is_shutdown_status(pod, &pod.status)
+    {
         return Delivery::Nothing;
     }
     let status = outgoing(pod);

@@ -382,6 +382,15 @@ fn the_guard_judges_the_first_list() {
 }
 
 #[test]
+fn a_guard_survives_its_storage() {
+    let held = |why| Guard::Holding { since: at(100), why };
+    for guard in [Guard::Open, held(GuardReason::AnotherNode), held(GuardReason::VersionWentBack)] {
+        assert_eq!(Guard::of(&guard.to_value()), guard);
+    }
+    assert_eq!(Guard::of(&json!({"since": "never", "reason": "AnotherNode"})), Guard::Open);
+}
+
+#[test]
 fn the_fence_ends_stateful_pods_only() {
     let owned = |kind: &str| ("/metadata/ownerReferences", json!([{"kind": kind, "name": "o"}]));
     let marked =

@@ -15,8 +15,8 @@ use crate::cluster::watch::{self, WatchSpec};
 use crate::model::api::decode::decode;
 use crate::model::api::pod::PodStatus;
 use crate::model::revisions::Revisions;
-use crate::model::source::{SourceAnswer, SourceUpdate};
-use crate::model::types::Timestamp;
+use crate::model::source::{SourceAnswer, SourcePod, SourceUpdate};
+use crate::model::types::{PodSource, Timestamp};
 use crate::store::{Mode, OpenOptions};
 
 const POD: &str = "/api/v1/namespaces/default/pods/p";
@@ -27,6 +27,7 @@ struct Joined {
     server: FakeApiserver,
     statuses: Rc<StatusManager>,
     updates: mpsc::Receiver<SourceUpdate>,
+    store: StoreHandle,
     _node: tokio::sync::watch::Sender<u64>,
     _accept: mpsc::Sender<()>,
 }
@@ -72,14 +73,14 @@ fn join(statics: Vec<Rc<Pod>>) -> Joined {
     drop(tokio::task::spawn_local(run(DeliveryParts {
         client,
         statuses: Rc::clone(&statuses),
-        store,
+        store: store.clone(),
         seen,
         clock,
         dice: Dice::seeded(3),
         local_pods: Rc::new(move || statics.clone()),
         node: Rc::new(move || identity.clone()),
     })));
-    Joined { server, statuses, updates: received, _node: node, _accept: accept }
+    Joined { server, statuses, updates: received, store, _node: node, _accept: accept }
 }
 
 impl Joined {
@@ -153,6 +154,54 @@ async fn a_deleted_pod_ends_at_the_server() {
             // The echo of the end, which is stored with the pod.
             left = joined.pods().await;
         }
+    };
+    tokio::task::LocalSet::new().run_until(test).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_terminal_phase_is_stored_before_it_is_sent() {
+    let test = async {
+        let mut joined = join(Vec::new());
+        joined.pods().await;
+        bound(&joined.server);
+        let pod = joined.pods().await.remove(0);
+        let desired = [SourcePod { pod: Rc::clone(&pod), origin: String::new() }];
+        joined.store.commit_source(PodSource::Cluster, &desired, &[], None).await.unwrap();
+        joined.statuses.set(&pod, status("Running"));
+        wait(1).await;
+        assert!(joined.store.load().await.unwrap().statuses.is_empty(), "a status is not waited for");
+        joined.statuses.set(&pod, status("Succeeded"));
+        while phase(&joined.server, POD) != "Succeeded" {
+            assert_eq!(joined.methods().len(), 1);
+            tokio::task::yield_now().await;
+        }
+        let stored = joined.store.load().await.unwrap().statuses;
+        assert_eq!(stored[&pod.metadata.uid].phase, "Succeeded");
+    };
+    tokio::task::LocalSet::new().run_until(test).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_answer_sends_one_more_patch() {
+    let test = async {
+        let mut joined = join(Vec::new());
+        joined.pods().await;
+        bound(&joined.server);
+        let pod = joined.pods().await.remove(0);
+        joined.server.faults().lose_answers = true;
+        joined.statuses.set(&pod, status("Running"));
+        while joined.methods().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        joined.server.faults().lose_answers = false;
+        wait(120).await;
+        let shown = joined.server.object(POD).unwrap();
+        assert_eq!(shown["status"]["phase"], "Running");
+        assert!(joined.methods().len() <= 2, "{:?}", joined.methods());
+        joined.statuses.set(&pod, status("Succeeded"));
+        wait(120).await;
+        assert_eq!(phase(&joined.server, POD), "Succeeded");
+        assert!(joined.methods().len() <= 3, "{:?}", joined.methods());
     };
     tokio::task::LocalSet::new().run_until(test).await;
 }

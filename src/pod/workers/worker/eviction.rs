@@ -3,7 +3,9 @@
 use super::Worker;
 use crate::model::api::pod::{PodCondition, PodStatus};
 use crate::model::containers::is_terminal;
-use crate::model::disruption::{EVICTED, IMMEDIATELY, PREEMPTING, disruption_message, is_shutdown_status};
+use crate::model::disruption::{
+    EVICTED, IMMEDIATELY, OFFLINE_TOO_LONG, PREEMPTING, disruption_message, ends_for_good, is_shutdown_status,
+};
 use crate::model::provenance::is_of_cluster;
 use crate::pod::inbox::Eviction;
 use crate::pod::lifecycle::{PodWorkerEvent, PodWorkerState};
@@ -14,10 +16,11 @@ impl<R: Runtime> Worker<R> {
     /// Stores the status first, durably: no agent runs the pod again, even if this one dies meanwhile. On a
     /// full disk the pod is evicted all the same, which may free the disk.
     pub(super) async fn evict(&mut self, eviction: Eviction) {
-        if eviction.is_shutdown {
+        let is_kept = matches!(self.state, PodWorkerState::Syncing | PodWorkerState::WaitingForName);
+        if eviction.is_shutdown && !(is_kept && ends_for_good(&self.pod, &eviction.message)) {
             return self.end_for_shutdown(eviction).await;
         }
-        if !matches!(self.state, PodWorkerState::Syncing | PodWorkerState::WaitingForName) {
+        if !is_kept {
             return;
         }
         let Eviction { reason, message, grace_seconds, done, .. } = eviction;
@@ -60,7 +63,7 @@ impl<R: Runtime> Worker<R> {
     /// policy.
     pub(super) fn cancel_shutdown(&self) {
         let mut status = self.last_status();
-        if !is_shutdown_status(&status) {
+        if !is_shutdown_status(&self.pod, &status) {
             return;
         }
         let has_run = status.container_statuses.iter().any(|container| !container.container_id.is_empty());
@@ -102,7 +105,7 @@ impl<R: Runtime> Worker<R> {
         let last = self.shared.deps.statuses.last(&self.uid);
         let last = last.filter(is_terminal).or_else(|| self.take_end_of_cluster())?;
         Some(match last.reason.as_str() {
-            EVICTED | PREEMPTING => PodWorkerEvent::Evicted { grace_seconds: IMMEDIATELY },
+            EVICTED | PREEMPTING | OFFLINE_TOO_LONG => PodWorkerEvent::Evicted { grace_seconds: IMMEDIATELY },
             _ => PodWorkerEvent::PodTerminal,
         })
     }
