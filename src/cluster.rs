@@ -26,39 +26,47 @@ pub(crate) mod tokens;
 pub(crate) mod watch;
 
 use std::cell::{Cell, RefCell};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot, watch as versions};
+use tokio::sync::{Notify, mpsc, oneshot, watch as versions};
 
 use crate::cluster::client::limits::Limit;
 use crate::cluster::client::request::ResourcePath;
 use crate::cluster::client::transport::Transport;
 use crate::cluster::client::{Client, ClientConfig};
 use crate::cluster::events::{EventUploader, UploadProgress};
+use crate::cluster::facts::{FactChange, FactRow, Facts};
 use crate::cluster::link::{LinkEvent, LinkNews, LinkState, transition};
 use crate::cluster::login::{LoginConfig, LoginState};
 use crate::cluster::memory::{ClusterIdentity, RestoredCluster};
 use crate::cluster::node::register::NodeFromServer;
 use crate::cluster::node::{ClusterNode, ClusterNodeConfig, NodeProgress};
-use crate::cluster::objects::Objects;
+use crate::cluster::objects::{Detection, Objects, ObjectsParts, volumes};
 use crate::cluster::pods::PodsParts;
 use crate::cluster::pods::deliver::{self, DeliveryParts};
-use crate::cluster::pods::guard::{Guard, NodeSeen};
+use crate::cluster::pods::fence::{self, FenceParts};
+use crate::cluster::pods::guard::Guard;
+use crate::cluster::pods::identity::NodeCheck;
 use crate::cluster::pods::mirrors::NodeIdentity;
 use crate::cluster::pods::seen::SeenPods;
 use crate::cluster::pods::set::SetConfig;
+use crate::cluster::review::Reviews;
 use crate::cluster::watch::{CHANNEL, WatchOutput, WatchSpec};
 use crate::model::api::pod::Pod;
-use crate::model::source::{SourcePod, SourceUpdate};
+use crate::model::source::{SourceObject, SourcePod, SourceUpdate};
 use crate::model::types::Timestamp;
 use crate::node::object::NodeState;
 use crate::platform::clock::Clock;
 use crate::platform::dice::Dice;
+use crate::platform::logging::chain;
 use crate::platform::rt;
+use crate::platform::rt::changes::Changes;
 use crate::pod::events::EventRecorder;
 use crate::pod::status::StatusManager;
-use crate::store::StoreHandle;
+use crate::pod::workers::PodPressure;
+use crate::store::{ClusterKey, ClusterRow, StoreHandle};
 
 /// Longest time of a request that is not a watch; upstream's informers and clients have none, the server ends a request
 /// after this time.
@@ -76,6 +84,12 @@ pub(crate) struct ClusterConfig {
     pub event_limit: Limit,
     /// `--cluster-reset-grace`.
     pub guard_grace: Duration,
+    /// `--offline-max-age`; `None` without a limit.
+    pub offline_max_age: Option<Duration>,
+    /// `configMapAndSecretChangeDetectionStrategy`.
+    pub detection: Detection,
+    /// `serverTLSBootstrap`: the directory of the serving certificate.
+    pub serving: Option<PathBuf>,
 }
 
 /// What the other rooms give.
@@ -95,6 +109,14 @@ pub(crate) struct ClusterParts {
     pub node_changed: Vec<versions::Receiver<u64>>,
     /// Applies what the cluster says of the Node; it is on the disk then.
     pub on_node: Rc<dyn Fn(&NodeFromServer)>,
+    /// Ends pods.
+    pub pressure: Rc<dyn PodPressure>,
+    /// Restored from the store, in use by pods already.
+    pub facts: Rc<Facts>,
+    /// The objects of the source `cluster` in the store.
+    pub objects: Vec<SourceObject>,
+    /// Who may use the servers of this node; `None` when the cluster does not decide.
+    pub reviews: Option<Rc<Reviews>>,
     /// The static pods, which get mirror pods.
     pub local_pods: Rc<dyn Fn() -> Vec<Rc<Pod>>>,
     /// An administrator confirms the cluster; the answer says whether there was something to confirm.
@@ -106,7 +128,8 @@ pub(crate) struct ClusterState {
     pub(in crate::cluster) node_name: String,
     pub(in crate::cluster) link: RefCell<LinkState>,
     pub(in crate::cluster) login: LoginState,
-    pub(in crate::cluster) identity: RefCell<ClusterIdentity>,
+    pub(in crate::cluster) identity: Rc<RefCell<ClusterIdentity>>,
+    pub(in crate::cluster) check: Rc<NodeCheck>,
     pub(in crate::cluster) node: Rc<NodeProgress>,
     /// As the server last showed it.
     pub(in crate::cluster) shown_node: RefCell<Option<NodeFromServer>>,
@@ -115,22 +138,31 @@ pub(crate) struct ClusterState {
     /// Pods and mirror pods about which the server is still to hear.
     pub(in crate::cluster) waiting: Rc<Cell<usize>>,
     /// Changes with any of these but `seen` and `node`.
-    pub(in crate::cluster) changed: versions::Sender<u64>,
+    pub(in crate::cluster) changed: Rc<versions::Sender<u64>>,
 }
 
 impl ClusterState {
     fn new(node_name: &str, restored: &RestoredCluster) -> Self {
+        let identity = Rc::new(RefCell::new(restored.identity.clone()));
+        let changed = Rc::new(versions::Sender::new(0));
+        let (known, change) = (Rc::clone(&identity), Rc::clone(&changed));
+        let on_uid = Rc::new(move |uid: &str| {
+            uid.clone_into(&mut known.borrow_mut().node_uid);
+            change.send_modify(|version| *version += 1);
+        });
+        let remembered = restored.identity.node_uid.clone();
         Self {
+            check: Rc::new(NodeCheck::new(node_name.to_owned(), remembered, on_uid)),
             node_name: node_name.to_owned(),
             link: RefCell::new(LinkState::Never),
             login: LoginState::default(),
-            identity: RefCell::new(restored.identity.clone()),
+            identity,
             node: Rc::default(),
             shown_node: RefCell::default(),
             uploads: Rc::default(),
             seen: Rc::new(SeenPods::new()),
             waiting: Rc::default(),
-            changed: versions::Sender::new(0),
+            changed,
         }
     }
 
@@ -143,6 +175,12 @@ impl ClusterState {
         self.link.borrow().is_online()
     }
 
+    /// When the server last answered; `None` while it does, and for a node that it has never answered.
+    fn last_contact(&self) -> Option<Timestamp> {
+        let last = self.identity.borrow().last_contact;
+        (!self.is_online() && last != Timestamp::default()).then_some(last)
+    }
+
     pub(in crate::cluster) fn change(&self) {
         self.changed.send_modify(|version| *version += 1);
     }
@@ -153,12 +191,7 @@ impl ClusterState {
         let was_online = before.is_online();
         let (after, news) = transition(before, event, now);
         let why = after.why().map(ToString::to_string);
-        let is_online = after.is_online();
         *self.link.borrow_mut() = after;
-        if !is_online {
-            // Another cluster may answer next.
-            self.node.is_shown.set(false);
-        }
         let Some(news) = news else { return };
         if was_online {
             self.identity.borrow_mut().last_contact = now;
@@ -177,23 +210,14 @@ impl ClusterState {
     /// What the watch of the pods says about the link.
     fn on_output(&self, output: &WatchOutput, now: Timestamp) {
         let event = match output {
-            WatchOutput::Set { .. } => LinkEvent::Listed,
+            WatchOutput::Set { .. } => {
+                self.check.forget();
+                LinkEvent::Listed
+            }
             WatchOutput::Lost(error) => LinkEvent::Failed(error.clone()),
             _ => LinkEvent::Answered,
         };
         self.on_link(event, now);
-    }
-
-    /// The Node that the server shows, beside the remembered one.
-    fn node_seen(&self) -> NodeSeen {
-        let identity = self.identity.borrow();
-        match self.node.is_shown.get() {
-            false => NodeSeen::Absent,
-            true if identity.node_uid.is_empty() || identity.node_uid == *self.node.uid.borrow() => {
-                NodeSeen::Same
-            }
-            true => NodeSeen::Other,
-        }
     }
 }
 
@@ -238,22 +262,42 @@ fn run<T: Transport>(
         clock: clock.clone(),
         dice: dice.clone(),
         events: parts.events.clone(),
-        state: parts.node,
-        changed: parts.node_changed,
+        state: Rc::clone(&parts.node),
+        changed: parts.node_changed.clone(),
         on_node: Rc::new(move |node| {
             *shown.shown_node.borrow_mut() = Some(node.clone());
+            shown.check.shown(&node.uid, shown.seen.is_live());
             shown.change();
         }),
         on_link,
         progress: Rc::clone(&state.node),
     });
-    let remember = memory::run(Rc::clone(state), Rc::clone(&state.seen), parts.store.clone(), parts.on_node);
+    let (store, fence) = (parts.store.clone(), config.offline_max_age);
+    let remember = memory::run(Rc::clone(state), store, clock.clone(), fence, Rc::clone(&parts.on_node));
     rt::spawn("cluster memory", remember);
+    let lost = Rc::clone(state);
+    rt::spawn(
+        "cluster fence",
+        fence::run(FenceParts {
+            limit: config.offline_max_age,
+            statuses: Rc::clone(&parts.statuses),
+            pods: Rc::clone(&parts.pressure),
+            clock: clock.clone(),
+            last_contact: Rc::new(move || lost.last_contact()),
+        }),
+    );
 
     let (sender, watched) = mpsc::channel(CHANNEL);
     let fields = format!("spec.nodeName={}", config.node.name);
     let spec = WatchSpec::list(ResourcePath::whole("", "pods", ""), fields);
     watch::spawn(Rc::clone(&own), spec, sender, clock.clone(), dice.clone());
+    let objects = start_objects(config, &parts, &own, state);
+    if let Some(reviews) = &parts.reviews {
+        reviews.connect(client(config.limit));
+    }
+    if let Some(directory) = &config.serving {
+        keep_serving(directory, &parts, &own, state);
+    }
     let (accept, accepted) = mpsc::channel(1);
     rt::spawn("cluster accept", forward_accepts(parts.accepts, accept, Rc::clone(state)));
     let set = SetConfig {
@@ -262,7 +306,8 @@ fn run<T: Transport>(
         guard_grace: config.guard_grace,
     };
     let guard = state.identity.borrow().guard;
-    let (node_seen, registers) = (Rc::clone(state), Rc::clone(&state.node));
+    let (checked, reads) = (Rc::clone(&state.check), Rc::clone(&state.check));
+    let (reader, reader_dice) = (Rc::clone(&own), dice.clone());
     let (guarded, listening, now) = (Rc::clone(state), Rc::clone(state), clock.clone());
     rt::spawn(
         "cluster pods",
@@ -270,19 +315,19 @@ fn run<T: Transport>(
             config: set,
             shown: watched,
             updates: parts.updates,
-            objects: Rc::new(Objects::new()),
+            objects,
             seen: Rc::clone(&state.seen),
             clock: clock.clone(),
             restored: parts.pods,
             guard,
-            node: Rc::new(move || node_seen.node_seen()),
-            node_changed: state.node.shown.subscribe(),
+            node: Rc::new(move || checked.seen()),
+            node_changed: state.check.watch(),
             accept: accepted,
             on_guard: Rc::new(move |guard| {
                 guarded.identity.borrow_mut().guard = guard;
                 guarded.change();
             }),
-            register: Rc::new(move || registers.check.notify_one()),
+            register: Rc::new(move || reads.read(&reader, &reader_dice)),
             on_output: Rc::new(move |output| listening.on_output(output, now.now())),
         }),
     );
@@ -313,6 +358,103 @@ fn run<T: Transport>(
         progress: Rc::clone(&state.uploads),
     };
     rt::spawn("cluster events", uploader.run());
+}
+
+/// Starts the watches of objects and the tokens. What is to be stored of them is written by one task, in order.
+fn start_objects<T: Transport>(
+    config: &ClusterConfig,
+    parts: &ClusterParts,
+    client: &Rc<Client<T>>,
+    state: &Rc<ClusterState>,
+) -> Rc<Objects> {
+    let (rows, changed_rows) = mpsc::unbounded_channel();
+    rt::spawn("cluster rows", store_rows(changed_rows, parts.store.clone()));
+    let (name, shown, ttl_of) = (config.node.name.clone(), Rc::clone(state), Rc::clone(state));
+    let objects = Objects::start(ObjectsParts {
+        client: Rc::clone(client),
+        clock: parts.clock.clone(),
+        dice: parts.dice.clone(),
+        facts: Rc::clone(&parts.facts),
+        restored: parts.objects.clone(),
+        origin: state.login.server(),
+        detection: config.detection,
+        node_ttl: Rc::new(move || {
+            let node = ttl_of.shown_node.borrow();
+            let seconds = node.as_ref()?.annotations.get("node.alpha.kubernetes.io/ttl")?.parse().ok()?;
+            Some(Duration::from_secs(seconds))
+        }),
+        bind: Rc::new(move |claim, volume, pod, spec| {
+            let labels = shown.shown_node.borrow().as_ref().map(|node| node.labels.clone());
+            let bound = volumes::bind(claim, volume, pod, &name, &labels.unwrap_or_default())?;
+            spec.volume = Some(Box::new(bound));
+            Ok(())
+        }),
+        on_row: Rc::new(move |change| {
+            // The task lives as long as the process.
+            let _ = rows.send(change);
+        }),
+    });
+    let (waked, online) = (Rc::downgrade(&objects), Rc::clone(state));
+    rt::spawn("cluster objects wake", async move {
+        let mut changes = online.watch();
+        let mut was_online = false;
+        while changes.changed().await.is_ok() {
+            let is_online = online.is_online();
+            match waked.upgrade() {
+                Some(objects) if is_online && !was_online => objects.retry_now(),
+                Some(_) => {}
+                None => return,
+            }
+            was_online = is_online;
+        }
+    });
+    objects
+}
+
+async fn store_rows(mut changes: mpsc::UnboundedReceiver<FactChange>, store: StoreHandle) {
+    while let Some(change) = changes.recv().await {
+        let (rows, gone) = match change {
+            FactChange::Put(FactRow { kind, namespace, name, uid, value }) => {
+                (vec![ClusterRow { key: ClusterKey { kind, namespace, name }, uid, value }], Vec::new())
+            }
+            FactChange::Gone { kind, namespace, name } => {
+                (Vec::new(), vec![ClusterKey { kind: kind.to_owned(), namespace, name }])
+            }
+        };
+        // Reported by the store; the row is written again with its next change.
+        let _ = store.put_cluster(rows, gone).await;
+    }
+}
+
+/// Keeps the serving certificate; another address of the node is another certificate.
+fn keep_serving<T: Transport>(
+    directory: &std::path::Path,
+    parts: &ClusterParts,
+    client: &Rc<Client<T>>,
+    state: &Rc<ClusterState>,
+) {
+    let nudge = Rc::new(Notify::new());
+    let clocks = (parts.clock.clone(), parts.dice.clone());
+    let share: Rc<dyn Fn() -> f64> = Rc::new(|| 0.0);
+    let node = Rc::clone(&parts.node);
+    let kept =
+        pki::keep_serving(Rc::clone(client), directory, Rc::clone(&node), clocks, share, Rc::clone(&nudge));
+    if let Err(error) = kept {
+        *state.login.problem.borrow_mut() = Some(chain(&error));
+        return;
+    }
+    let mut changes = Changes(parts.node_changed.clone());
+    rt::spawn("serving certificate addresses", async move {
+        let mut known = node().addresses;
+        loop {
+            changes.next().await;
+            let addresses = node().addresses;
+            if addresses != known {
+                known = addresses;
+                nudge.notify_one();
+            }
+        }
+    });
 }
 
 /// Passes confirmations on while answers are not believed, and answers whether they were needed.

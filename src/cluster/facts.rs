@@ -17,9 +17,10 @@ use crate::codec::{base64, x509};
 use crate::model::objects::{Absence, ClusterFacts, ObjectKey, TokenRequest};
 use crate::model::ordered::Ordered as _;
 use crate::model::types::PodRef;
+use crate::store::{ClusterKey, ClusterRow};
 
 /// Kinds of rows. Values of tokens are secret.
-pub(crate) const TOKEN: &str = "Token";
+pub(crate) use crate::store::TOKEN;
 pub(crate) const SERVICES: &str = "Services";
 pub(crate) const BUNDLES: &str = "ClusterTrustBundles";
 
@@ -32,6 +33,15 @@ pub(crate) struct FactRow {
     /// Of a token the pod's; else empty.
     pub uid: String,
     pub value: Vec<u8>,
+}
+
+/// The facts among the rows of the store.
+pub(crate) fn fact_rows(rows: &[ClusterRow]) -> Vec<FactRow> {
+    let fact = |row: &ClusterRow| {
+        let ClusterKey { kind, namespace, name } = row.key.clone();
+        FactRow { kind, namespace, name, uid: row.uid.clone(), value: row.value.clone() }
+    };
+    rows.iter().map(fact).collect()
 }
 
 /// What is to be done to the store.

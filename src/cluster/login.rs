@@ -29,7 +29,7 @@ use crate::platform::rt;
 /// Between attempts to use a kubeconfig that is broken.
 const RETRY: Duration = Duration::from_secs(10);
 
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct LoginConfig {
     /// `--kubeconfig`.
     pub kubeconfig: PathBuf,

@@ -5,21 +5,22 @@
 //! write for each outage.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::time::sleep;
 
 use crate::cluster::ClusterState;
 use crate::cluster::node::register::NodeFromServer;
-use crate::cluster::pods::guard::{Guard, GuardReason};
-use crate::cluster::pods::seen::SeenPods;
+use crate::cluster::pods::guard::Guard;
 use crate::model::types::Timestamp;
+use crate::platform::clock::Clock;
 use crate::platform::rt::changes::Changes;
 use crate::store::{ClusterKey, ClusterRow, StoreHandle};
 
 /// Kinds of rows.
 const CLUSTER: &str = "Cluster";
 const NODE: &str = "Node";
-const VERSION_WENT_BACK: &str = "VersionWentBack";
 
 /// Which cluster this node belongs to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -58,17 +59,10 @@ impl RestoredCluster {
 fn identity_of(value: &Value) -> ClusterIdentity {
     let text = |name: &str| value[name].as_str().unwrap_or_default().to_owned();
     let time = |value: &Value| value.as_str().and_then(Timestamp::parse_rfc3339);
-    let guard = time(&value["guard"]["since"]).map_or(Guard::Open, |since| {
-        let why = match value["guard"]["why"].as_str() {
-            Some(VERSION_WENT_BACK) => GuardReason::VersionWentBack,
-            _ => GuardReason::AnotherNode,
-        };
-        Guard::Holding { since, why }
-    });
     ClusterIdentity {
         server: text("server"),
         node_uid: text("nodeUid"),
-        guard,
+        guard: Guard::of(&value["guard"]),
         last_contact: time(&value["lastContact"]).unwrap_or_default(),
     }
 }
@@ -82,20 +76,10 @@ fn row(kind: &str, uid: &str, value: &Value) -> ClusterRow {
 }
 
 fn identity_row(identity: &ClusterIdentity) -> ClusterRow {
-    let guard = match identity.guard {
-        Guard::Open => Value::Null,
-        Guard::Holding { since, why } => json!({
-            "since": since.to_rfc3339(),
-            "why": match why {
-                GuardReason::AnotherNode => "AnotherNode",
-                GuardReason::VersionWentBack => VERSION_WENT_BACK,
-            },
-        }),
-    };
     let value = json!({
         "server": identity.server,
         "nodeUid": identity.node_uid,
-        "guard": guard,
+        "guard": identity.guard.to_value(),
         "lastContact": identity.last_contact.to_rfc3339(),
     });
     row(CLUSTER, "", &value)
@@ -116,17 +100,23 @@ fn node_row(node: &NodeFromServer) -> ClusterRow {
     row(NODE, &node.uid, &value)
 }
 
+/// Between writes of the last contact while it lasts, if pods end without one: as rare as the fence allows.
+const SHORTEST_PERIOD: Duration = Duration::from_secs(3600);
+
 /// The task `cluster memory`: writes both rows, and hands the Node on once it is on the disk. A disk that takes no
-/// writes is reported by the store; the Node is handed on all the same.
+/// writes is reported by the store; the Node is handed on all the same. `fence` is `--offline-max-age`: with one, the
+/// last contact is also written while it lasts.
 pub(super) async fn run(
     state: Rc<ClusterState>,
-    seen: Rc<SeenPods>,
     store: StoreHandle,
+    clock: Clock,
+    fence: Option<Duration>,
     on_node: Rc<dyn Fn(&NodeFromServer)>,
 ) {
-    let mut changes = Changes(vec![seen.watch(), state.changed.subscribe(), state.node.shown.subscribe()]);
+    let mut changes = Changes(vec![state.seen.watch(), state.watch()]);
     let mut stored = state.identity.borrow().clone();
     let mut applied = None;
+    let period = fence.map(|fence| (fence / 4).max(SHORTEST_PERIOD));
     loop {
         let node = state.shown_node.borrow().clone();
         if let Some(node) = node.filter(|node| applied.as_ref() != Some(node)) {
@@ -135,15 +125,27 @@ pub(super) async fn run(
             on_node(&node);
             applied = Some(node);
         }
-        if seen.is_live() && state.node.is_shown.get() {
-            let uid = state.node.uid.borrow().clone();
-            state.identity.borrow_mut().node_uid = uid;
+        if state.seen.is_live() {
+            state.check.believe();
+        }
+        if period.is_some() && state.is_online() {
+            let last = state.identity.borrow().last_contact;
+            let now = clock.now();
+            if period.is_some_and(|period| now < last || now.saturating_since(last) >= period) {
+                state.identity.borrow_mut().last_contact = now;
+            }
         }
         let identity = state.identity.borrow().clone();
         if identity != stored && store.put_cluster(vec![identity_row(&identity)], Vec::new()).await.is_ok() {
             stored = identity;
         }
-        changes.next().await;
+        let pause = period.unwrap_or_default();
+        tokio::select! {
+            biased;
+            // Cancel safe, both: the next round computes everything again.
+            () = changes.next() => {}
+            () = sleep(pause), if period.is_some() => {}
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use serde_json::Value;
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -74,12 +74,6 @@ pub(crate) struct ClusterNode<T> {
 pub(crate) struct NodeProgress {
     /// Of the Node; empty until it is known.
     pub uid: RefCell<String>,
-    /// The server has shown the Node since the link was last lost.
-    pub is_shown: Cell<bool>,
-    /// Changes whenever the server shows the Node.
-    pub shown: watch::Sender<u64>,
-    /// Wakes the task that reads the Node: it may be missing.
-    pub check: Notify,
     pub is_registered: Cell<bool>,
     /// The last accepted status and lease.
     pub posted: Cell<Option<Timestamp>>,
@@ -262,8 +256,6 @@ impl<T: Transport> NodeTask<T> {
                 Some(update) = updates.recv() => if self.is_gone(update).await { return },
                 // What has changed is read at the top of the loop.
                 () = self.changes.next() => sleep_until(gather).await,
-                // Cancel safe: a permit that is not taken stays.
-                () = self.progress.check.notified() => if self.is_absent().await { return },
                 // The time is computed again.
                 () = sleep_until(self.began + due) => {}
             }
@@ -291,11 +283,6 @@ impl<T: Transport> NodeTask<T> {
             return false;
         }
         // It may be news from before the registration.
-        self.is_absent().await
-    }
-
-    /// Reads the Node and shows it. True when there is none.
-    async fn is_absent(&mut self) -> bool {
         match self.node.client.get(Lane::Heartbeat, &self.path(), Accept::Json).await {
             Ok(node) => {
                 self.show(&node);
@@ -313,8 +300,6 @@ impl<T: Transport> NodeTask<T> {
             (self.node.on_node)(&shown);
             self.known = Some(shown);
         }
-        self.progress.is_shown.set(true);
-        self.progress.shown.send_modify(|version| *version += 1);
     }
 
     /// Keeps what is wrong, and logs it once.

@@ -131,7 +131,6 @@ impl PodConfig {
     /// This node has joined a cluster, even if it is not configured in this run: the pods of the last run stay, as
     /// those of any source that has not answered.
     #[must_use]
-    #[cfg_attr(not(test), expect(dead_code, reason = "the start of a joined node calls it"))]
     pub(crate) fn of_joined_node(mut self) -> Self {
         if !self.registered.contains(&PodSource::Cluster) {
             self.registered.push(PodSource::Cluster);

@@ -372,9 +372,8 @@ impl Node {
         let (pleg_sender, pleg) = mpsc::channel(PLEG_QUEUE);
         rt::spawn("pleg", pleg::run(Rc::clone(&runtime), clock.clone(), PlegConfig::default(), pleg_sender));
         let (updates, update_receiver) = mpsc::channel(SOURCE_QUEUE);
-        let of_cluster = loaded.desired.iter().find(|stored| stored.source == PodSource::Cluster);
-        let restored = of_cluster.map(|stored| stored.pods.clone()).unwrap_or_default();
-        let for_cluster = (updates.clone(), Rc::clone(&statuses), store.clone(), events.clone());
+        let for_cluster =
+            (updates.clone(), Rc::clone(&statuses), store.clone(), events.clone(), loaded.clone());
         let (editor, edits) = Editor::channel();
         let (trigger, shutdown) = shutdown::channel();
         let kubelet = Kubelet {
@@ -402,7 +401,7 @@ impl Node {
             rt::spawn("node", keeper.run());
         }
         if let Some(cluster) = &self.cluster {
-            let (updates, statuses, store, events) = for_cluster;
+            let (updates, statuses, store, events, loaded) = for_cluster;
             join(JoinedParts {
                 server: cluster.server.clone(),
                 memory: cluster.memory.clone(),
@@ -414,7 +413,7 @@ impl Node {
                 pods: kubelet.workers.pressure(),
                 clock: self.clock.clone(),
                 seed: 1,
-                restored,
+                loaded,
                 guard_grace: Duration::from_secs(600),
                 offline_max_age: cluster.offline_max_age,
             });

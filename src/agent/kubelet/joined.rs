@@ -10,24 +10,30 @@ use tokio::sync::mpsc;
 use crate::agent::config::Resolved;
 use crate::agent::kubelet::report::LoopView;
 use crate::cluster::client::limits::Limit;
+use crate::cluster::facts::{Facts, fact_rows};
 use crate::cluster::login::LoginConfig;
 use crate::cluster::memory::RestoredCluster;
 use crate::cluster::node::ClusterNodeConfig;
 use crate::cluster::node::register::{NodeFromServer, RegisterConfig};
 use crate::cluster::node::report::StatusTimes;
+use crate::cluster::objects::Detection;
+use crate::cluster::review::Reviews;
 use crate::cluster::{self, ClusterConfig, ClusterParts, ClusterState};
 use crate::desired::source::Accept;
 use crate::model::api::pod::StringMap;
 use crate::model::node_changes::Taint;
 use crate::model::provenance::is_from_api;
-use crate::model::source::{SourcePod, SourceUpdate};
+use crate::model::source::{SourceObject, SourcePod, SourceUpdate};
 use crate::model::types::PodSource;
 use crate::node::object::NodeState;
 use crate::platform::clock::Clock;
 use crate::platform::dice::Dice;
+use crate::platform::rt;
 use crate::pod::admission::Admission;
 use crate::pod::events::EventRecorder;
 use crate::pod::status::StatusManager;
+use crate::pod::workers::PodPressure;
+use crate::runtime::Runtime;
 use crate::serve::server::RELEASE;
 use crate::serve::server::pki::FLOOR;
 use crate::store::{Loaded, StoreHandle};
@@ -40,12 +46,14 @@ pub(super) struct Joined {
     config: ClusterConfig,
     restored: RestoredCluster,
     pods: Vec<SourcePod>,
+    objects: Vec<SourceObject>,
+    facts: Rc<Facts>,
     /// Confirmations by an administrator.
     pub(super) accepts: Option<mpsc::Receiver<Accept>>,
 }
 
 /// The parts of this node that the cluster's tasks use.
-pub(super) struct JoinedParts<'a> {
+pub(super) struct JoinedParts<'a, R> {
     pub updates: mpsc::Sender<SourceUpdate>,
     pub statuses: &'a Rc<StatusManager>,
     pub events: &'a EventRecorder,
@@ -53,13 +61,20 @@ pub(super) struct JoinedParts<'a> {
     pub clock: &'a Clock,
     pub view: &'a Rc<LoopView>,
     pub node: Rc<dyn Fn() -> NodeState>,
+    pub reviews: Option<Rc<Reviews>>,
+    pub pressure: Rc<dyn PodPressure>,
     pub set_node: NodeSetter,
+    pub runtime: Rc<R>,
 }
 
-/// The source `cluster` is in use: the node has joined, or it has had pods of a cluster, which then stay until the
-/// node leaves it.
-pub(super) fn has_cluster(resolved: &Resolved, loaded: &Loaded) -> bool {
-    is_joined(resolved) || loaded.desired.iter().any(|stored| stored.source == PodSource::Cluster)
+/// The node has had pods of a cluster, which stay until the node leaves it.
+pub(super) fn has_rows(loaded: &Loaded) -> bool {
+    !loaded.cluster.is_empty() || loaded.desired.iter().any(|stored| stored.source == PodSource::Cluster)
+}
+
+/// What the store knows of the cluster beside objects; `None` for a node that has never been in one.
+pub(super) fn facts(resolved: &Resolved, loaded: &Loaded) -> Option<Rc<Facts>> {
+    (is_joined(resolved) || has_rows(loaded)).then(|| Facts::restored(&fact_rows(&loaded.cluster)))
 }
 
 pub(super) fn is_joined(resolved: &Resolved) -> bool {
@@ -68,19 +83,22 @@ pub(super) fn is_joined(resolved: &Resolved) -> bool {
 
 /// What the store remembers of the cluster takes effect: pods start by it, whether the server answers or not. `None`
 /// without a kubeconfig.
-pub(super) fn restore(resolved: &Resolved, loaded: &Loaded, admission: &Admission) -> Option<Joined> {
+pub(super) fn restore(
+    resolved: &Resolved,
+    loaded: &Loaded,
+    admission: &Admission,
+    facts: Option<Rc<Facts>>,
+) -> Option<Joined> {
     let restored = RestoredCluster::of(&loaded.cluster);
-    if has_cluster(resolved, loaded)
-        && let Some(node) = &restored.node
-    {
+    if let Some(node) = &restored.node {
         // No pod waits yet.
         drop(admission.set_node(node.labels.clone(), node.taints.clone(), node.unschedulable));
     }
-    if !is_joined(resolved) {
-        return None;
-    }
+    let facts = facts.filter(|_| is_joined(resolved))?;
     let stored = loaded.desired.iter().find(|stored| stored.source == PodSource::Cluster);
     Some(Joined {
+        facts,
+        objects: stored.map(|stored| stored.objects.clone()).unwrap_or_default(),
         config: config(resolved),
         restored,
         pods: stored.map(|stored| stored.pods.clone()).unwrap_or_default(),
@@ -119,14 +137,17 @@ fn config(resolved: &Resolved) -> ClusterConfig {
         limit: Limit { qps: kubelet.kube_api_qps, burst: kubelet.kube_api_burst },
         event_limit: Limit { qps: kubelet.event_record_qps, burst: kubelet.event_burst },
         guard_grace: flags.cluster_reset_grace.to_std(),
+        offline_max_age: Some(flags.offline_max_age.to_std()).filter(|limit| !limit.is_zero()),
+        detection: Detection::of(&kubelet.config_map_and_secret_change_detection_strategy),
+        serving: kubelet.server_tls_bootstrap.then(|| flags.cert_dir.clone()),
     }
 }
 
 /// Starts the cluster's tasks.
-pub(super) fn start(joined: Joined, parts: JoinedParts<'_>) -> Rc<ClusterState> {
-    let Joined { config, restored, pods, accepts } = joined;
+pub(super) fn start<R: Runtime>(joined: Joined, parts: JoinedParts<'_, R>) -> Rc<ClusterState> {
+    let Joined { config, restored, pods, objects, facts, accepts } = joined;
     let statuses = Rc::clone(parts.statuses);
-    let set_node = parts.set_node;
+    let (set_node, runtime) = (parts.set_node, parts.runtime);
     let no_accepts = || mpsc::channel(1).1;
     let cluster = cluster::start(
         config,
@@ -143,7 +164,17 @@ pub(super) fn start(joined: Joined, parts: JoinedParts<'_>) -> Rc<ClusterState> 
             node_changed: vec![parts.view.watch(), parts.view.health().watch()],
             on_node: Rc::new(move |node: &NodeFromServer| {
                 set_node(node.labels.clone(), node.taints.clone(), node.unschedulable);
+                let (runtime, ranges) = (Rc::clone(&runtime), node.pod_cidrs.clone());
+                rt::spawn("pod ranges", async move {
+                    if let Err(error) = runtime.set_pod_cidrs(&ranges).await {
+                        log::warn!(ranges:? = ranges, err:% = error; "Failed to set the pod CIDRs of the cluster");
+                    }
+                });
             }),
+            pressure: parts.pressure,
+            facts,
+            objects,
+            reviews: parts.reviews,
             local_pods: Rc::new(move || {
                 let pods = statuses.all_pods().into_iter().filter(|pod| !is_from_api(pod));
                 pods.map(Rc::new).collect()

@@ -21,6 +21,8 @@ use crate::serve::server::node::SharedNode;
 
 /// The parts of the kubelet that the node manager needs.
 pub(super) struct NodeManagerParts<'a, R> {
+    /// The cluster that the node has joined answers.
+    pub(super) is_online: &'a Rc<dyn Fn() -> bool>,
     pub(super) runtime: &'a Rc<R>,
     pub(super) node: &'a SharedNode,
     pub(super) view: &'a LoopView,
@@ -35,7 +37,7 @@ pub(super) fn start<R: Runtime>(
     pods: Rc<dyn PodPressure>,
     needs: &NodeManagerParts<'_, R>,
 ) -> [JoinHandle<()>; 2] {
-    let NodeManagerParts { runtime, node, view, statuses, events, clock } = *needs;
+    let NodeManagerParts { runtime, node, view, statuses, events, clock, .. } = *needs;
     let (node, shown) = (Rc::clone(node), Rc::clone(node));
     let ask = Ask { disks: Measured::Everything, ..Ask::default() };
     let keeper = NodeManager::new(NodeParts {
@@ -69,7 +71,7 @@ pub(super) fn start_node_shutdown<R>(
         statuses: Rc::clone(needs.statuses),
         health: Rc::clone(needs.view.health()),
         pods,
-        is_online: Rc::new(|| false),
+        is_online: Rc::clone(needs.is_online),
     }));
     let (trigger, end) = shutdown::channel();
     let following = rt::spawn("logind", Rc::clone(&shutdown).follow());

@@ -25,13 +25,14 @@ use crate::agent::kubelet::report::{Identity, LoopView};
 use crate::agent::kubelet::run_once::{self, RunOnceConfig, RunOnceOutcome};
 use crate::agent::kubelet::serving::{self, ServingError};
 use crate::agent::kubelet::{Kubelet, cgroup_root, cluster, embedded, node_manager, plugins, resources};
+use crate::cluster::review::Reviews;
 use crate::desired::pod_config::PodConfig;
 use crate::desired::pod_config::edit::{Edit, Editor};
 use crate::desired::rollout::RolloutConfig;
 use crate::desired::source::Accept;
 use crate::desired::source::file::{FileConfig, FileSource};
 use crate::desired::source::url::UrlSource;
-use crate::model::objects::{LocalObjects, NodeObjects, VOLUMES_DIR};
+use crate::model::objects::{ClusterFacts, LocalObjects, NodeObjects, VOLUMES_DIR};
 use crate::model::revisions::Revisions;
 use crate::model::source::SourceUpdate;
 use crate::model::types::PodSource;
@@ -168,8 +169,11 @@ pub async fn run(resolved: &Resolved, environment: &DaemonEnvironment) -> Result
         let runtime = Box::pin(EmbeddedRuntime::open(config, Clock::System)).await?;
         let directory = resolved.flags.images_dir.clone();
         let images = embedded::import_images(directory, &runtime, image_problems).await;
+        let socket = cri::serve_beside(resolved, &runtime).await;
         let finished = run_with(resolved, Rc::new(runtime), key, watched).await;
-        images.abort();
+        for task in socket.into_iter().chain([images]) {
+            task.abort();
+        }
         return finished;
     }
     image_problems.borrow_mut().extend(embedded::policy_without_effect(policy_file(None)));
@@ -201,13 +205,14 @@ async fn run_with<R: SandboxStreams>(
     let _cgroups = cgroup_root::acquire(house.executor.as_ref()).await?;
     let (update_sender, updates) = mpsc::channel(SOURCE_QUEUE);
     let sources = house.start_sources(resolved, &update_sender)?;
-    let (servers, node) = house.start_servers(resolved).await?;
+    let (servers, served) = house.start_servers(resolved).await?;
     let rotation = configs::log_rotation(resolved);
     let rotating = container_logs::rotate_logs(Rc::clone(&house.runtime), rotation, house.clock.clone());
     let logs = rt::spawn("container logs", rotating);
     let (kubelet, view, statuses) = house.kubelet(updates, Rc::clone(&watched.notifier), watched.watchdog);
     let mut shutdown = watched.shutdown;
-    if let (Some(joined), Some((_, state))) = (house.joined.take(), &node) {
+    let mut is_online: Rc<dyn Fn() -> bool> = Rc::new(|| false);
+    if let (Some(joined), Some(served)) = (house.joined.take(), &served) {
         let parts = JoinedParts {
             updates: update_sender,
             statuses: &statuses,
@@ -215,15 +220,20 @@ async fn run_with<R: SandboxStreams>(
             store: &house.store,
             clock: &house.clock,
             view: &view,
-            node: Rc::clone(state),
+            node: Rc::clone(&served.facts),
+            reviews: served.reviews.clone(),
+            pressure: kubelet.workers.pressure(),
             set_node: kubelet.workers.node_setter(),
+            runtime: Rc::clone(&house.runtime),
         };
-        joined::start(joined, parts);
+        let cluster = joined::start(joined, parts);
+        is_online = Rc::new(move || cluster.is_online());
     } else {
         drop(update_sender);
     }
-    let keeping = node.map(|(node, _)| {
+    let keeping = served.map(|Served { node, .. }| {
         let needs = node_manager::NodeManagerParts {
+            is_online: &is_online,
             runtime: &house.runtime,
             node: &node,
             view: &view,
@@ -341,8 +351,14 @@ fn limit_process(resolved: &Resolved) {
     }
 }
 
-/// The facts of the node, now.
-type NodeFacts = Rc<dyn Fn() -> NodeState>;
+/// The parts of the servers that others use.
+struct Served {
+    node: SharedNode,
+    /// Of the node, now.
+    facts: Rc<dyn Fn() -> NodeState>,
+    /// Questions to the cluster about clients.
+    reviews: Option<Rc<Reviews>>,
+}
 
 /// The parts that live as long as the process.
 struct AgentParts<R> {
@@ -379,7 +395,13 @@ impl<R: Runtime> AgentParts<R> {
         let revisions = Revisions::since(clock.now());
         let objects = Rc::new(LocalObjects::new(root.join(VOLUMES_DIR), revisions.clone()));
         let cluster_objects = Rc::new(LocalObjects::new(PathBuf::new(), revisions.clone()));
-        let lookup = Rc::new(NodeObjects::new(Rc::clone(&objects), Rc::clone(&cluster_objects), None));
+        let path = root.join("agent.db");
+        let opened = open_store(&path, key.clone(), &clock).await;
+        let (store, loaded, unsealed) =
+            opened.map_err(|source| SetupError::Store { path: path.clone(), source })?;
+        let facts = joined::facts(resolved, &loaded);
+        let shown = facts.clone().map(|facts| facts as Rc<dyn ClusterFacts>);
+        let lookup = Rc::new(NodeObjects::new(Rc::clone(&objects), Rc::clone(&cluster_objects), shown));
         let executor = {
             let (ids, pods) = (resolved.kubelet.user_namespaces_ids_per_pod, resolved.kubelet.max_pods);
             let user_ids = resources::user_ids(ids, pods).await.map_err(SetupError::UserNamespaces)?;
@@ -392,10 +414,6 @@ impl<R: Runtime> AgentParts<R> {
         }
         make_dir(&executor.volumes.pods_dir, 0o750)?;
         make_dir(&executor.container_logs_dir, 0o755)?;
-        let path = root.join("agent.db");
-        let opened = open_store(&path, key.clone(), &clock).await;
-        let (store, loaded, unsealed) =
-            opened.map_err(|source| SetupError::Store { path: path.clone(), source })?;
         remember_node(&configs::runtimes(resolved), &resolved.node_name, &store, &loaded).await;
         let earlier = store.events().await.unwrap_or_default();
         let events = EventRecorder::new(resolved.node_name.clone(), clock.clone(), store.clone(), earlier);
@@ -420,18 +438,14 @@ impl<R: Runtime> AgentParts<R> {
             api: configs::api_report(resolved),
         };
         // Objects that came through the API stay, whether the API is served now or not.
-        let mut registered: Vec<PodSource> = identity.origins.keys().copied().collect();
-        registered.push(PodSource::Api);
-        if joined::has_cluster(resolved, &loaded) && !registered.contains(&PodSource::Cluster) {
-            registered.push(PodSource::Cluster);
-        }
+        let registered: Vec<PodSource> = identity.origins.keys().copied().chain([PodSource::Api]).collect();
         if identity.origins.is_empty() {
             log::warn!("No pod source is configured: set --manifest-dir or --manifest-url");
         }
         let (editor, edits) = Editor::channel();
         let admission = Admission::new(node_facts::node_facts(resolved, &executor), events.clone());
         Ok(Self {
-            joined: joined::restore(resolved, &loaded, &admission),
+            joined: joined::restore(resolved, &loaded, &admission, facts),
             revisions,
             view: Rc::new(LoopView::new(identity, Rc::clone(&runtime_name))),
             workers: configs::workers(resolved, executor.node_ips.clone()),
@@ -502,7 +516,7 @@ impl<R: Runtime> AgentParts<R> {
     async fn start_servers(
         &self,
         resolved: &Resolved,
-    ) -> Result<(Vec<tokio::task::JoinHandle<()>>, Option<(SharedNode, NodeFacts)>), SetupError>
+    ) -> Result<(Vec<tokio::task::JoinHandle<()>>, Option<Served>), SetupError>
     where
         R: SandboxStreams,
     {
@@ -539,7 +553,7 @@ impl<R: Runtime> AgentParts<R> {
             begun.wait_until_restored().await;
             server::serve(listener, node, Some(delegate), clock).await;
         }));
-        Ok((tasks, Some((shared, facts))))
+        Ok((tasks, Some(Served { node: shared, facts, reviews })))
     }
 
     fn stats(&self, resolved: &Resolved) -> Rc<Stats> {
@@ -553,6 +567,7 @@ impl<R: Runtime> AgentParts<R> {
         watchdog: Option<Duration>,
     ) -> (Kubelet<R>, Rc<LoopView>, Rc<StatusManager>) {
         let loaded = std::mem::take(&mut self.loaded);
+        let has_joined = joined::has_rows(&loaded);
         let images = ImagePuller::new(
             Rc::clone(&self.runtime),
             self.clock.clone(),
@@ -585,18 +600,22 @@ impl<R: Runtime> AgentParts<R> {
         let (pleg_sender, pleg) = mpsc::channel(PLEG_QUEUE);
         let runtime = Rc::clone(&self.runtime);
         rt::spawn("pleg", pleg::run(runtime, self.clock.clone(), PlegConfig::default(), pleg_sender));
+        let mut pod_config = PodConfig::new(
+            self.registered.clone(),
+            loaded.desired,
+            Rc::clone(&self.objects),
+            self.store.clone(),
+            self.events.clone(),
+            self.clock.clone(),
+        )
+        .with_cluster_objects(Rc::clone(&self.cluster_objects))
+        .with_notes(&loaded.meta)
+        .with_rollout(self.rollout.take(), loaded.rollouts);
+        if has_joined {
+            pod_config = pod_config.of_joined_node();
+        }
         let kubelet = Kubelet {
-            pod_config: PodConfig::new(
-                self.registered.clone(),
-                loaded.desired,
-                Rc::clone(&self.objects),
-                self.store.clone(),
-                self.events.clone(),
-                self.clock.clone(),
-            )
-            .with_cluster_objects(Rc::clone(&self.cluster_objects))
-            .with_notes(&loaded.meta)
-            .with_rollout(self.rollout.take(), loaded.rollouts),
+            pod_config,
             workers: PodWorkers::new(deps, loaded.container_state),
             terminating: loaded.terminating,
             updates,

@@ -1,4 +1,5 @@
 use super::*;
+use crate::cluster::pods::guard::GuardReason;
 
 fn rows(identity: &ClusterIdentity, node: &NodeFromServer) -> Vec<ClusterRow> {
     vec![identity_row(identity), node_row(node)]

@@ -13,6 +13,7 @@ use crate::agent::config::{CriFlags, Resolved};
 use crate::agent::kubelet::embedded::{ENDPOINT, ImageProblems, import_images};
 use crate::agent::kubelet::setup::configs;
 use crate::platform::clock::Clock;
+use crate::platform::logging::chain;
 use crate::platform::rt::notify::{Notifier, NotifyError};
 use crate::platform::rt::{self, shutdown};
 use crate::runtime::embedded::network::subnet::SubnetError;
@@ -90,6 +91,17 @@ pub(crate) async fn serve_until<T>(
     serving.abort();
     let _ = serving.await;
     Ok(ended)
+}
+
+/// Serves the runtime of a kubelet of a cluster; pods do not depend on it, so an error is logged.
+pub(super) async fn serve_beside(resolved: &Resolved, runtime: &EmbeddedRuntime) -> Option<JoinHandle<()>> {
+    let path = cri_socket(resolved)?;
+    let started = start_cri_socket(runtime.clone(), &path).await;
+    started
+        .inspect_err(|error| {
+            log::warn!(socket:% = path.display(), err = chain(error); "Failed to serve CRI, continuing without");
+        })
+        .ok()
 }
 
 /// Serves `runtime` on a socket beside the kubelet that uses it. The socket is removed when the task is aborted; pods do
