@@ -79,6 +79,7 @@ fn join(statics: Vec<Rc<Pod>>) -> Joined {
         dice: Dice::seeded(3),
         local_pods: Rc::new(move || statics.clone()),
         node: Rc::new(move || identity.clone()),
+        waiting: Rc::default(),
     })));
     Joined { server, statuses, updates: received, store, _node: node, _accept: accept }
 }
