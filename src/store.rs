@@ -310,11 +310,6 @@ impl StoreHandle {
         self.write("cluster", move |db| db.put_cluster(&rows, &gone)).await
     }
 
-    /// Removes all rows of the cluster.
-    pub(crate) async fn forget_cluster(&self) -> Result<(), StoreError> {
-        self.write("cluster", Db::forget_cluster).await
-    }
-
     /// Stores a small fact (keys in [`meta`]); `None` deletes it.
     pub(crate) async fn put_meta(&self, key: &str, value: Option<&str>) -> Result<(), StoreError> {
         let (key, value) = (key.to_owned(), value.map(str::to_owned));

@@ -32,9 +32,6 @@ pub(crate) type Connect<'a, T> = &'a dyn Fn(Option<&str>) -> Client<T>;
 /// The cluster is unknown or not to be trusted.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DiscoveryError {
-    /// A flag of the user.
-    #[error("{0}")]
-    Usage(String),
     /// Nothing usable was answered in time.
     #[error("{what}")]
     NoAnswer {

@@ -118,6 +118,7 @@ impl Facts {
     }
 
     /// Changes whenever any of the facts changes.
+    #[cfg(test)]
     pub(crate) fn changed(&self) -> watch::Receiver<u64> {
         self.generation.subscribe()
     }

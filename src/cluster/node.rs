@@ -82,21 +82,8 @@ pub(crate) struct NodeProgress {
     pub problem: RefCell<Option<ApiError>>,
 }
 
-/// The running tasks.
-pub(crate) struct ClusterNodeHandle {
-    tasks: [JoinHandle<()>; 2],
-    pub progress: Rc<NodeProgress>,
-}
-
-impl ClusterNodeHandle {
-    /// Neither registers nor renews any more. The objects stay.
-    pub(crate) fn stop(&self) {
-        self.tasks.iter().for_each(JoinHandle::abort);
-    }
-}
-
 /// Starts both tasks.
-pub(crate) fn start<T: Transport>(node: ClusterNode<T>) -> ClusterNodeHandle {
+pub(crate) fn start<T: Transport>(node: ClusterNode<T>) -> [JoinHandle<()>; 2] {
     let progress = Rc::clone(&node.progress);
     let leases = Leases {
         client: Rc::clone(&node.client),
@@ -115,8 +102,7 @@ pub(crate) fn start<T: Transport>(node: ClusterNode<T>) -> ClusterNodeHandle {
         progress: Rc::clone(&progress),
         node,
     };
-    let tasks = [rt::spawn("cluster lease", leases.run()), rt::spawn("cluster node", task.run())];
-    ClusterNodeHandle { tasks, progress }
+    [rt::spawn("cluster lease", leases.run()), rt::spawn("cluster node", task.run())]
 }
 
 struct NodeTask<T> {

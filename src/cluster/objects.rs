@@ -97,6 +97,7 @@ struct ObjectState {
 
 impl Objects {
     /// Without the watches.
+    #[cfg(test)]
     pub(crate) fn new() -> Self {
         Self::of(Facts::restored(&[]), Vec::new(), None)
     }
@@ -170,11 +171,6 @@ impl Objects {
     /// Objects of the server that cannot be read; those that are known keep their last version.
     pub(crate) fn problems(&self) -> Vec<SourceProblem> {
         self.state.borrow().problems.values().cloned().collect()
-    }
-
-    /// How many objects are known, for the report.
-    pub(crate) fn count(&self) -> usize {
-        self.state.borrow().objects.len()
     }
 
     /// Changes whenever an object changes, or an answer about one has come.

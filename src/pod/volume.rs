@@ -26,7 +26,7 @@ use std::rc::Rc;
 
 use serde_json::Value;
 
-use crate::model::api::pod::{NfsVolumeSource, PersistentVolumeClaimVolumeSource, Pod, Volume};
+use crate::model::api::pod::{NfsVolumeSource, Pod, Volume};
 use crate::model::objects::{
     Absence, ClaimedSource, ClaimedVolume, ObjectKey, ObjectKind, ObjectLookup, Realm,
 };

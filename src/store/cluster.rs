@@ -129,8 +129,3 @@ pub(super) fn read_cluster(
     }
     Ok(readable)
 }
-
-/// Removes every row. The pods and objects of the cluster are a set as any source's, and go with that.
-pub(super) fn forget_cluster(transaction: &Transaction<'_>) -> Result<(), StoreError> {
-    execute(transaction, "DELETE FROM cluster_object", []).map(drop)
-}

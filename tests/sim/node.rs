@@ -337,7 +337,7 @@ impl Node {
         let earlier = store.events().await.expect("read events");
         let events = EventRecorder::new("node1".to_owned(), clock.clone(), store.clone(), earlier);
         let revisions = Revisions::since(clock.now());
-        let statuses = Rc::new(StatusManager::new(store.clone(), loaded.statuses, revisions.clone()));
+        let statuses = Rc::new(StatusManager::new(store.clone(), loaded.statuses.clone(), revisions.clone()));
         let runtime_name = Rc::new(RefCell::default());
         let origins: BTreeMap<_, _> =
             self.sources.iter().map(|source| (*source, source.as_str().to_owned())).collect();

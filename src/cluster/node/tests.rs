@@ -11,6 +11,11 @@ use crate::node::object::Condition;
 use crate::runtime::RuntimeStatus;
 use crate::store::{Mode, OpenOptions, StoreHandle};
 
+struct ClusterNodeHandle {
+    tasks: [JoinHandle<()>; 2],
+    progress: Rc<NodeProgress>,
+}
+
 const NODE: &str = "/api/v1/nodes/n1";
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n1";
 
@@ -69,7 +74,8 @@ impl JoinedNode {
         let dice = Dice::seeded(1);
         let (state, clock) = (Rc::clone(&self.state), self.clock.clone());
         let (shown, link) = (Rc::clone(&self.shown), Rc::clone(&self.link));
-        start(ClusterNode {
+        let progress = Rc::<NodeProgress>::default();
+        let tasks = start(ClusterNode {
             client: Rc::new(Client::new(Rc::new(transport), limits, dice.clone())),
             config: ClusterNodeConfig {
                 name: "n1".to_owned(),
@@ -84,8 +90,9 @@ impl JoinedNode {
             changed: vec![self.changed.subscribe()],
             on_node: Rc::new(move |node| shown.borrow_mut().push(node.clone())),
             on_link: Rc::new(move |event| link.borrow_mut().push(event)),
-            progress: Rc::default(),
-        })
+            progress: Rc::clone(&progress),
+        });
+        ClusterNodeHandle { tasks, progress }
     }
 
     fn change(&self, change: impl FnOnce(&mut NodeState)) {
@@ -137,7 +144,7 @@ async fn a_node_registers_once_its_runtime_answers() {
         assert_eq!(world.shown.borrow().last().unwrap().uid, uid);
         seconds(15).await;
         assert_eq!(world.server.object(LEASE).unwrap()["metadata"]["ownerReferences"][0]["uid"], uid);
-        handle.stop();
+        handle.tasks.iter().for_each(JoinHandle::abort);
         let writes = world.server.writes().len();
         seconds(600).await;
         assert_eq!(world.server.writes().len(), writes);

@@ -25,7 +25,7 @@ authentication-token-webhook-cache-ttl client-ca-file authorization-mode \
 authorization-webhook-cache-authorized-ttl authorization-webhook-cache-unauthorized-ttl tls-cert-file \
 tls-private-key-file tls-min-version tls-cipher-suites rotate-certificates rotate-server-certificates registry-qps \
 registry-burst event-qps event-burst enable-debugging-handlers contention-profiling healthz-port \
-healthz-bind-address oom-score-adj cluster-domain cluster-dns volume-plugin-dir streaming-connection-idle-timeout \
+healthz-bind-address offline-max-age oom-score-adj cluster-domain cluster-dns volume-plugin-dir streaming-connection-idle-timeout \
 node-status-update-frequency node-status-max-images minimum-image-ttl-duration image-gc-high-threshold \
 image-gc-low-threshold volume-stats-agg-period feature-gates kubelet-cgroups system-cgroups cgroup-root provider-id \
 cgroups-per-qos cgroup-driver cpu-manager-policy cpu-manager-reconcile-period cpu-manager-policy-options \
@@ -40,7 +40,7 @@ reserved-cpus system-reserved kube-reserved system-reserved-cgroup kube-reserved
 register-node register-with-taints \
 manifest-dir manifest-url-ca-file manifest-url-client-cert-file manifest-url-client-key-file manifest-url-token-file \
      manifest-url-verify-key-file manifest-url-rollback-after store-key-file token-auth-file runonce-timeout runonce-wait images-dir container-log-ram agent-socket \
-     runtime-state-dir bridge-name cni-conf-dir cni-bin-dir registry-hosts-dir image-policy allowed-devices runtime-handlers cri-socket";
+     runtime-state-dir bridge-name cni-conf-dir cni-bin-dir registry-hosts-dir image-policy allowed-devices runtime-handlers cluster-reset-grace cri-socket";
 
 const REMOVED: &str = "network-plugin cni-cache-dir network-plugin-mtu \
 pod-infra-container-image container-runtime docker-endpoint image-pull-progress-deadline dynamic-config-dir \
