@@ -288,14 +288,35 @@ fn run<T: Transport>(
         }),
     );
 
+    let events = client(config.event_limit);
+    if let Some(reviews) = &parts.reviews {
+        reviews.connect(client(config.limit));
+    }
+    let uploader = EventUploader {
+        client: events,
+        recorder: parts.events.clone(),
+        clock: clock.clone(),
+        dice: dice.clone(),
+        gather: GATHER_EVENTS,
+        progress: Rc::clone(&state.uploads),
+    };
+    rt::spawn("cluster events", uploader.run());
+    start_pods(config, parts, own, state);
+}
+
+/// Starts the source `cluster`, its objects, and what goes back to the server.
+fn start_pods<T: Transport>(
+    config: &ClusterConfig,
+    parts: ClusterParts,
+    own: Rc<Client<T>>,
+    state: &Rc<ClusterState>,
+) {
+    let (clock, dice) = (&parts.clock.clone(), &parts.dice.clone());
     let (sender, watched) = mpsc::channel(CHANNEL);
     let fields = format!("spec.nodeName={}", config.node.name);
     let spec = WatchSpec::list(ResourcePath::whole("", "pods", ""), fields);
     watch::spawn(Rc::clone(&own), spec, sender, clock.clone(), dice.clone());
     let objects = start_objects(config, &parts, &own, state);
-    if let Some(reviews) = &parts.reviews {
-        reviews.connect(client(config.limit));
-    }
     if let Some(directory) = &config.serving {
         keep_serving(directory, &parts, &own, state);
     }
@@ -336,7 +357,7 @@ fn run<T: Transport>(
     rt::spawn(
         "cluster delivery",
         deliver::run(DeliveryParts {
-            client: Rc::clone(&own),
+            client: own,
             statuses: parts.statuses,
             store: parts.store,
             seen: Rc::clone(&state.seen),
@@ -350,15 +371,6 @@ fn run<T: Transport>(
             }),
         }),
     );
-    let uploader = EventUploader {
-        client: client(config.event_limit),
-        recorder: parts.events,
-        clock: parts.clock,
-        dice: parts.dice,
-        gather: GATHER_EVENTS,
-        progress: Rc::clone(&state.uploads),
-    };
-    rt::spawn("cluster events", uploader.run());
 }
 
 /// Starts the watches of objects and the tokens. What is to be stored of them is written by one task, in order.

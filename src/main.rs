@@ -53,12 +53,10 @@ fn kubelet(arguments: &[OsString]) -> u8 {
         print_error(&error);
         return error.exit_code();
     };
-    let resolved = match config::parse(&kubelet_alias::without_files(arguments), &environment) {
-        Ok(Invocation::Run(resolved)) => resolved,
-        _ => {
-            print_error(&error);
-            return error.exit_code();
-        }
+    let parsed = config::parse(&kubelet_alias::without_files(arguments), &environment);
+    let Ok(Invocation::Run(resolved)) = parsed else {
+        print_error(&error);
+        return error.exit_code();
     };
     logging::init(&log_config(&resolved));
     let notify_socket = std::env::var("NOTIFY_SOCKET").ok();

@@ -198,10 +198,13 @@ impl Credentials {
         let made = make_login(state)?;
         let known = state.login.take();
         let login = match known {
-            Some(known) if known.has_same_connection(&made) => match known.headers == made.headers {
-                true => known,
-                false => Rc::new(Login { version: known.version, ..made }),
-            },
+            Some(known) if known.has_same_connection(&made) => {
+                if known.headers == made.headers {
+                    known
+                } else {
+                    Rc::new(Login { version: known.version, ..made })
+                }
+            }
             Some(known) => Rc::new(Login { version: known.version + 1, ..made }),
             None => Rc::new(made),
         };

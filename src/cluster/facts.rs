@@ -117,12 +117,6 @@ impl Facts {
         Rc::new(Self { known: RefCell::new(known), generation: watch::Sender::new(0) })
     }
 
-    /// Changes whenever any of the facts changes.
-    #[cfg(test)]
-    pub(crate) fn changed(&self) -> watch::Receiver<u64> {
-        self.generation.subscribe()
-    }
-
     fn change(&self) {
         self.generation.send_modify(|generation| *generation += 1);
     }

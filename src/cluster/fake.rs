@@ -112,7 +112,7 @@ impl FakeApiserver {
             Removal::Force => drop(self.end(&place, Some(0))),
             Removal::Finalized => {
                 let mut objects = self.0.objects.borrow_mut();
-                if objects.objects.get(&place).is_some_and(|object| is_deleting(object)) {
+                if objects.objects.get(&place).is_some_and(is_deleting) {
                     objects.remove(&place);
                 }
             }

@@ -118,7 +118,7 @@ async fn try_open(
     let start = rt::blocking("certificates", move || begin(&files, now)).await?;
     let credentials = Rc::new(Credentials::open(&config.kubeconfig, clock.clone()).await?);
     let (server, is_insecure) = credentials.server().await;
-    *state.login.server.borrow_mut() = server.clone();
+    state.login.server.borrow_mut().clone_from(&server);
     state.login.is_insecure.set(is_insecure);
     state.identity.borrow_mut().server = server;
     let last_contact = state.identity.borrow().last_contact;
@@ -218,10 +218,9 @@ fn keep_certificate(
         node_name: state.node_name.clone(),
         files: PairFiles::open(&config.cert_dir, CertificateSigner::Client.file_prefix())?,
         addresses: Rc::new(Vec::new),
-        identity: Rc::new(move |is_usable| match is_usable {
-            true => Some(Rc::clone(&own)),
-            false => first.borrow().clone(),
-        }),
+        identity: Rc::new(
+            move |is_usable| if is_usable { Some(Rc::clone(&own)) } else { first.borrow().clone() },
+        ),
         rotate: config.rotate,
         renew_now,
         clock: parts.clock.clone(),

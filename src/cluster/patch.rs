@@ -135,7 +135,10 @@ fn normalised(pod: &Pod, mut status: PodStatus) -> PodStatus {
     for container in regular.chain(&mut status.ephemeral_container_statuses) {
         for state in [&mut container.state, &mut container.last_state] {
             if let Some(ended) = &mut state.terminated {
-                let end = ended.message.floor_char_boundary(most);
+                let mut end = most.min(ended.message.len());
+                while !ended.message.is_char_boundary(end) {
+                    end -= 1;
+                }
                 ended.message.truncate(end);
             }
         }

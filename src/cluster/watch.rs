@@ -86,7 +86,7 @@ impl<T: Transport> Task<T> {
                 match output {
                     WatchOutput::OpenList { go_on } => input = Some(self.list(&go_on).await),
                     WatchOutput::OpenWatch { version, initial } => {
-                        input = Some(self.open(version, initial).await)
+                        input = Some(self.open(version, initial).await);
                     }
                     WatchOutput::WaitFor(time) => {
                         self.frames = None;

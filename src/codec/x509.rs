@@ -133,7 +133,7 @@ pub(crate) fn alternative_names(certificate: &[u8]) -> (Vec<String>, Vec<IpAddr>
 }
 
 /// The content of the sequence that the extension of this OID holds.
-fn extension<'a>(certificate: &'a [u8], wanted: [u8; 3]) -> Option<&'a [u8]> {
+fn extension(certificate: &[u8], wanted: [u8; 3]) -> Option<&[u8]> {
     let mut rest = fields(certificate)?.after;
     // The optional unique ids of issuer and subject come first.
     let extensions = loop {

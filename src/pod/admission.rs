@@ -188,7 +188,7 @@ impl Admission {
     ) -> BTreeSet<PodUid> {
         let mut state = self.shared.state.borrow_mut();
         state.is_joined = true;
-        let node = NodeFacts { labels, taints, unschedulable, ..state.node.clone() };
+        let node = NodeFacts { labels, unschedulable, taints, ..state.node.clone() };
         self.change_node(&mut state, node)
     }
 

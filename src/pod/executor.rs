@@ -356,7 +356,7 @@ impl<R: Runtime> Executor<R> {
         };
         let class = self.class(pod).map_err(refused)?;
         check_runtime(pod, class.as_ref(), &status.handlers, status.supplemental_groups_policy)
-            .map_err(|why| refused(why.to_string()))
+            .map_err(|why| refused(why.clone()))
     }
 
     fn sandbox_failure(&self, pod: &Pod, reason: &'static str, message: String, after: Duration) -> Failure {

@@ -79,9 +79,10 @@ impl Resolver {
             && found.borrow().is_none()
             && found.has_changed().is_ok()
         {
-            return match name == host {
-                true => Ok(found.clone()),
-                false => Err(format!("lookup {host}: the lookup of {name} has not ended")),
+            return if name == host {
+                Ok(found.clone())
+            } else {
+                Err(format!("lookup {host}: the lookup of {name} has not ended"))
             };
         }
         let (answer, found) = watch::channel(None);

@@ -195,9 +195,9 @@ async fn writes_reach_the_object_and_no_later_one_of_its_name() {
     let again = client.create(Lane::Main, &of, &json!({"metadata": {"name": "c"}})).await.unwrap_err();
     assert_eq!(again.kind, ApiErrorKind::AlreadyExists);
     let patch = json!({"data": {"a": null, "b": "2"}});
-    let patched =
+    let answer =
         client.patch(Lane::Main, &path, Content::MergePatch, &patch, Accept::Metadata).await.unwrap();
-    assert_eq!(patched["kind"], "PartialObjectMetadata");
+    assert_eq!(answer["kind"], "PartialObjectMetadata");
     let stale = client.replace(Lane::Main, &path, &made).await.unwrap_err();
     assert_eq!(stale.kind, ApiErrorKind::Conflict);
     assert_eq!(server.object("/api/v1/namespaces/default/configmaps/c").unwrap()["data"], json!({"b": "2"}));

@@ -44,9 +44,10 @@ pub(super) fn stamp(path: &Path) -> Stamp {
 pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     fs::File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
-    match bytes.len() as u64 > MAX_FILE_BYTES {
-        true => Err(io::Error::new(io::ErrorKind::FileTooLarge, "larger than 1 MiB")),
-        false => Ok(bytes),
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        Err(io::Error::new(io::ErrorKind::FileTooLarge, "larger than 1 MiB"))
+    } else {
+        Ok(bytes)
     }
 }
 

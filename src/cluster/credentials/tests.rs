@@ -110,18 +110,18 @@ fn an_exec_plugin_runs_again_after_401() {
         files.write_user(&user.replace("plugin", &files.0.join("plugin").to_string_lossy()));
         let clock = Clock::manual(Timestamp::from_secs(0));
         let credentials = files.open(&clock).await;
-        let mut seen = vec![token(&credentials).await, token(&credentials).await];
+        let mut tokens = vec![token(&credentials).await, token(&credentials).await];
         let used = credentials.current(false).await.unwrap();
         assert!(credentials.refused(&used).await);
-        seen.push(token(&credentials).await);
+        tokens.push(token(&credentials).await);
         assert!(credentials.refused(&used).await, "another call has renewed them");
         let used = credentials.current(false).await.unwrap();
         assert!(!credentials.refused(&used).await, "once a minute");
         clock.set(Timestamp::from_secs(3585));
-        seen.push(token(&credentials).await);
+        tokens.push(token(&credentials).await);
         clock.set(Timestamp::from_secs(3595));
-        seen.push(token(&credentials).await);
-        seen
+        tokens.push(token(&credentials).await);
+        tokens
     });
     assert_eq!(done.unwrap(), ["Bearer t1", "Bearer t1", "Bearer t2", "Bearer t2", "Bearer t3"]);
 }

@@ -85,10 +85,11 @@ impl<T: Transport> CsiNode<T> {
 
     /// Writes what differs.
     async fn show_drivers(&self) -> Result<(), ApiError> {
-        let infos = self.drivers.borrow();
-        let drivers: BTreeMap<String, DriverInfo> =
-            infos.iter().map(|(name, driver)| (name.clone(), driver.info.clone())).collect();
-        drop(infos);
+        let drivers = {
+            let infos = self.drivers.borrow();
+            let info = |(name, driver): (&String, &Driver)| (name.clone(), driver.info.clone());
+            infos.iter().map(info).collect::<BTreeMap<String, DriverInfo>>()
+        };
         let gone = self.gone.borrow().clone();
         let is_stale = self.is_stale.take();
         if !is_stale || drivers.is_empty() && gone.is_empty() {

@@ -177,12 +177,11 @@ pub(super) fn place_of(object: &Value) -> Option<ObjectPlace> {
 /// Whether a field selector (`a.b=c,d!=e`) selects an object.
 pub(super) fn selects(selector: &str, object: &Value) -> bool {
     selector.split(',').filter(|term| !term.is_empty()).all(|term| {
-        let (path, value, wanted) = match term.split_once("!=") {
-            Some((path, value)) => (path, value, false),
-            None => {
-                let (path, value) = term.split_once('=').unwrap_or((term, ""));
-                (path, value.trim_start_matches('='), true)
-            }
+        let (path, value, wanted) = if let Some((path, value)) = term.split_once("!=") {
+            (path, value, false)
+        } else {
+            let (path, value) = term.split_once('=').unwrap_or((term, ""));
+            (path, value.trim_start_matches('='), true)
         };
         let found = path.split('.').fold(object, |place, step| &place[step]);
         (found.as_str().unwrap_or_default() == value) == wanted

@@ -106,16 +106,16 @@ async fn statuses_are_merged_and_checked() {
     server.bind(pod("other"), "n2");
     let path = "/api/v1/namespaces/default/pods/p/status";
     let uid = server.object("/api/v1/namespaces/default/pods/p").unwrap()["metadata"]["uid"].clone();
-    let patch = async |status: Value| {
+    let send = async |status: Value| {
         let body = json!({"metadata": {"uid": uid}, "status": status});
         ask(&server, Method::Patch, path, Content::StrategicMerge, &body).await
     };
     let running = json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}],
         "podIPs": [{"ip": "10.0.0.1"}], "containerStatuses": [{"name": "c", "state": {"running": {}}}]});
-    assert_eq!(patch(running).await.0, 200);
+    assert_eq!(send(running).await.0, 200);
     let more = json!({"conditions": [{"type": "Ready", "status": "False"}, {"type": "Mine", "status": "True"}],
         "podIPs": [{"$patch": "delete", "ip": "10.0.0.1"}, {"ip": "10.0.0.2"}]});
-    let (_, object) = patch(more).await;
+    let (_, object) = send(more).await;
     let conditions = json!([{"type": "Ready", "status": "False"}, {"type": "Mine", "status": "True"}]);
     assert_eq!(object["status"]["conditions"], conditions);
     assert_eq!(object["status"]["podIPs"], json!([{"ip": "10.0.0.2"}]));
@@ -125,14 +125,14 @@ async fn statuses_are_merged_and_checked() {
     );
     let version = object["metadata"]["resourceVersion"].clone();
     assert_eq!(
-        patch(json!({"phase": "Running"})).await.1["metadata"]["resourceVersion"],
+        send(json!({"phase": "Running"})).await.1["metadata"]["resourceVersion"],
         version,
         "nothing changed"
     );
-    assert_eq!(patch(json!({"qosClass": "Burstable"})).await.0, 422);
+    assert_eq!(send(json!({"qosClass": "Burstable"})).await.0, 422);
     let ended = json!([{"name": "c", "state": {"terminated": {"exitCode": 0}}}]);
-    assert_eq!(patch(json!({"containerStatuses": ended})).await.0, 200);
-    assert_eq!(patch(json!({"containerStatuses": [{"name": "c", "state": {"running": {}}}]})).await.0, 422);
+    assert_eq!(send(json!({"containerStatuses": ended})).await.0, 200);
+    assert_eq!(send(json!({"containerStatuses": [{"name": "c", "state": {"running": {}}}]})).await.0, 422);
     let body = json!({"metadata": {"uid": "older"}, "status": {}});
     assert_eq!(code(&server, Method::Patch, path, &body).await, 409);
     let other = "/api/v1/namespaces/default/pods/other/status";

@@ -6,9 +6,6 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-/// Upstream's message while the list has never been read.
-pub(crate) const NOT_READ: &str = "services have not yet been read at least once, cannot construct envvars";
-
 /// The Services of this namespace and name are variables of every pod.
 const MASTER: (&str, &str) = ("default", "kubernetes");
 

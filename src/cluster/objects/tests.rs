@@ -326,7 +326,11 @@ async fn a_hundred_watched_objects_ask_for_nothing() {
         let pod = node.bind("p", &reads(&names));
         node.retain(&[&pod]);
         sleep(SECOND).await;
-        assert_eq!((node.objects.count(), node.calls("configmaps")), (100, 200), "a GET and a watch each");
+        assert_eq!(
+            (node.objects.current().len(), node.calls("configmaps")),
+            (100, 200),
+            "a GET and a watch each"
+        );
         let (version, calls) = (*node.objects.changed().borrow(), node.calls("configmaps"));
         sleep(SECOND * 1790).await;
         assert_eq!((*node.objects.changed().borrow(), node.calls("configmaps")), (version, calls));
@@ -380,7 +384,7 @@ async fn a_claim_is_read_until_it_is_bound() {
         node.server.put(json!({"kind": "PersistentVolume", "metadata": {"name": "v"}}));
         node.server.put(claim("v"));
         sleep(SECOND * 290).await;
-        assert_eq!((node.objects.count(), node.calls("persistentvolumeclaims")), (0, 1));
+        assert_eq!((node.objects.current().len(), node.calls("persistentvolumeclaims")), (0, 1));
         sleep(SECOND * 20).await;
         let objects = node.objects.current();
         let ObjectContent::Claim(claim) = &objects[0].object.content else { panic!("{objects:?}") };

@@ -5,10 +5,9 @@
 
 use serde_json::Value;
 
-use crate::model::api::managed_fields::ManagedFields;
 use crate::model::api::pod::{Pod, StringMap};
 use crate::model::containers::all_with_ephemeral;
-use crate::model::objects::{ClaimedSource, ClaimedVolume, LocalObject, ObjectContent, ObjectKind, wire};
+use crate::model::objects::{ClaimedSource, ClaimedVolume};
 use crate::pod::admission::rules::affinity::matches_node;
 use crate::pod::volume::rules::claim_of;
 
@@ -102,9 +101,10 @@ pub(crate) fn bind(
         ));
     }
     let annotation = |key: &str| metadata["annotations"][key].as_str();
-    let mount_options = annotation(MOUNT_OPTIONS_ANNOTATION)
-        .map(|options| options.split(',').map(str::to_owned).collect())
-        .unwrap_or_else(|| texts(&spec["mountOptions"]).map(str::to_owned).collect());
+    let mount_options = annotation(MOUNT_OPTIONS_ANNOTATION).map_or_else(
+        || texts(&spec["mountOptions"]).map(str::to_owned).collect(),
+        |options| options.split(',').map(str::to_owned).collect(),
+    );
     Ok(ClaimedVolume {
         name: name.to_owned(),
         source: source_of(name, spec)?,
@@ -113,20 +113,6 @@ pub(crate) fn bind(
         read_only: spec["nfs"]["readOnly"] == true,
         single_pod: texts(&spec["accessModes"]).eq(["ReadWriteOncePod"]),
     })
-}
-
-/// The claim for the set of the source, with the volume that [`bind`] gave.
-///
-/// # Errors
-/// It is not a claim.
-pub(crate) fn claim_object(claim: Value, volume: Option<ClaimedVolume>) -> Result<LocalObject, String> {
-    let decoded = wire::decode_object(ObjectKind::PersistentVolumeClaim, claim);
-    let (mut object, _) = wire::local(decoded.map_err(|error| error.to_string())?.0);
-    object.managed_fields = ManagedFields::default();
-    if let ObjectContent::Claim(claim) = &mut object.content {
-        claim.volume = volume.map(Box::new);
-    }
-    Ok(object)
 }
 
 fn source_of(name: &str, spec: &Value) -> Result<ClaimedSource, String> {

@@ -90,7 +90,7 @@ pub(crate) fn mirrors(statics: &[Rc<Pod>], seen: &[&SeenPod], node: &NodeIdentit
         }
         match mirror_of(pod, node) {
             Mirror::Whole(body) | Mirror::Reduced(body, _) => {
-                deliveries.push(Delivery::CreateMirror { body })
+                deliveries.push(Delivery::CreateMirror { body });
             }
             Mirror::None(_) => {}
         }

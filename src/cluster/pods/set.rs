@@ -251,7 +251,7 @@ impl PodSet {
             let state = (false, Vec::new(), problems.clone());
             if !problems.is_empty() && self.last.as_ref() != Some(&state) {
                 self.last = Some(state);
-                next.update = Some(self.message(SourceAnswer::Unknown, Vec::new(), problems));
+                next.update = Some(message(SourceAnswer::Unknown, Vec::new(), problems));
             }
             return next;
         }
@@ -275,18 +275,13 @@ impl PodSet {
         let pods = wanted.values().map(|pod| SourcePod { pod: Rc::clone(pod), origin: origin.clone() });
         let pods = SourceAnswer::Pods(pods.collect());
         self.known = wanted;
-        next.update = Some(self.message(pods, objects, problems));
+        next.update = Some(message(pods, objects, problems));
         next
     }
+}
 
-    fn message(
-        &self,
-        answer: SourceAnswer,
-        objects: Vec<SourceObject>,
-        problems: Vec<SourceProblem>,
-    ) -> SourceUpdate {
-        SourceUpdate { source: PodSource::Cluster, answer, objects, problems, validator: None, signed: None }
-    }
+fn message(answer: SourceAnswer, objects: Vec<SourceObject>, problems: Vec<SourceProblem>) -> SourceUpdate {
+    SourceUpdate { source: PodSource::Cluster, answer, objects, problems, validator: None, signed: None }
 }
 
 /// A pod that has not changed is the same `Rc`.

@@ -134,7 +134,8 @@ fn local_pods(resolved: &Resolved) -> PreflightFinding {
         return PreflightFinding::skipped(rules::LOCAL_PODS, "the agent is not running");
     };
     let pods = report.pods.iter().filter(|pod| is_from_api(pod));
-    rules::local_pods(pods.map(|pod| format!("{}/{}", pod.metadata.namespace, pod.metadata.name)).collect())
+    let names = pods.map(|pod| format!("{}/{}", pod.metadata.namespace, pod.metadata.name));
+    rules::local_pods(&names.collect::<Vec<_>>())
 }
 
 struct JoinRun<'a, 'b> {

@@ -57,7 +57,7 @@ fn left(short: &Shortage, pods: &[&Pod]) -> Vec<(String, i64)> {
 }
 
 /// Chooses pod after pod, each time the one that leaves least missing.
-fn by_distance<'a>(mut pods: Vec<&'a Pod>, mut short: Vec<(String, i64)>) -> Option<Vec<&'a Pod>> {
+fn by_distance(mut pods: Vec<&Pod>, mut short: Vec<(String, i64)>) -> Option<Vec<&Pod>> {
     let mut chosen = Vec::new();
     while !short.is_empty() {
         let mut best = 0;

@@ -132,21 +132,3 @@ fn an_ephemeral_claim_belongs_to_its_pod() {
     let owner = json!([{"kind": "Pod", "uid": "pod-uid", "controller": true}]);
     assert_eq!(volume_name(&changed(claim, "/metadata/ownerReferences", owner), &pod), Ok("pv-1"));
 }
-
-#[test]
-fn a_stored_claim_has_the_volume_and_no_managers() {
-    let volume = bound(&claim(), &volume(&json!({"hostPath": {"path": "/srv"}}))).unwrap();
-    let object = claim_object(claim(), Some(volume.clone())).unwrap();
-    assert!(object.managed_fields.is_empty());
-    assert_eq!((object.uid.as_str(), object.key.name.as_str()), ("claim-uid", "data"));
-    let stored = wire::to_value(&object, wire::Values::LeftOut);
-    let restored = wire::from_value(ObjectKind::PersistentVolumeClaim, stored).unwrap();
-    assert!(
-        matches!(&restored.content, ObjectContent::Claim(claim) if claim.volume.as_deref() == Some(&volume))
-    );
-    // What a server says of its own is not believed.
-    let lying =
-        changed(claim(), "/status/boundVolume", json!({"name": "x", "source": {"hostPath": {"path": "/"}}}));
-    let object = claim_object(lying, None).unwrap();
-    assert!(matches!(&object.content, ObjectContent::Claim(claim) if claim.volume.is_none()));
-}

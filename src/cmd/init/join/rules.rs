@@ -16,7 +16,7 @@ pub(super) const CONFIG_HEADER: &str =
 const OWN_FLAGS: [&str; 3] = ["kubeconfig", "bootstrap-kubeconfig", "hostname-override"];
 
 /// A scheduler counts only the pods that it knows.
-pub(super) fn local_pods(pods: Vec<String>) -> PreflightFinding {
+pub(super) fn local_pods(pods: &[String]) -> PreflightFinding {
     if pods.is_empty() {
         return PreflightFinding::ok(LOCAL_PODS, "none");
     }
@@ -137,7 +137,7 @@ fn others(text: &str, with_name: bool) -> Vec<String> {
 /// Whether the kubeconfig names a client certificate that is there, or has one in it.
 pub(super) fn has_certificate(kubeconfig: &str, exists: &dyn Fn(&Path) -> bool) -> bool {
     let values = yaml_to_values(kubeconfig, false).unwrap_or_default();
-    let user = values.first().map(|value| &value["users"][0]["user"]).unwrap_or(&Value::Null);
+    let user = values.first().map_or(&Value::Null, |value| &value["users"][0]["user"]);
     user["client-certificate"].as_str().is_some_and(|path| exists(Path::new(path)))
         || user["client-certificate-data"].is_string()
 }

@@ -112,8 +112,8 @@ fn join_refuses_a_ready_node_of_that_name() {
 
 #[test]
 fn pods_of_the_nodes_own_api_prevent_joining() {
-    assert!(!has_errors(&[rules::local_pods(Vec::new())]));
-    let finding = rules::local_pods(vec!["default/web".to_owned()]);
+    assert!(!has_errors(&[rules::local_pods(&[])]));
+    let finding = rules::local_pods(&["default/web".to_owned()]);
     assert!(has_errors(std::slice::from_ref(&finding)) && finding.text().contains("default/web"));
 }
 

@@ -76,7 +76,7 @@ async fn connect(addresses: &[SocketAddr]) -> Result<TcpStream, DialError> {
             }
             Ok(Err(error)) => failures.push(format!("connect to {address}: {error}")),
             Err(_) => {
-                failures.push(format!("connect to {address}: no answer within {} s", patience.as_secs()))
+                failures.push(format!("connect to {address}: no answer within {} s", patience.as_secs()));
             }
         }
     }

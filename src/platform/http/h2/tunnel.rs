@@ -2,6 +2,8 @@
 //!
 //! Owns proxies' URLs and what is said to a proxy. Its password must not reach a message.
 
+use std::fmt::Write as _;
+
 use percent_encoding::percent_decode_str;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -112,7 +114,8 @@ impl ProxyUrl {
         let mut request = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n");
         if let Some((name, password)) = &self.user {
             let login = base64::encode(format!("{name}:{password}").as_bytes());
-            request.push_str(&format!("Proxy-Authorization: Basic {login}\r\n"));
+            // Writing to a String cannot fail.
+            let _ = write!(request, "Proxy-Authorization: Basic {login}\r\n");
         }
         request.push_str("\r\n");
         io.write_all(request.as_bytes()).await.map_err(|error| error.to_string())?;
