@@ -110,7 +110,6 @@ pub(crate) struct ClusterParts {
     pub node_changed: Vec<versions::Receiver<u64>>,
     /// Applies what the cluster says of the Node; it is on the disk then.
     pub on_node: Rc<dyn Fn(&NodeFromServer)>,
-    /// Ends pods.
     pub pressure: Rc<dyn PodPressure>,
     /// Restored from the store, in use by pods already.
     pub facts: Rc<Facts>,

@@ -6,11 +6,9 @@
 //! | `cri_log` | lines of container logs |
 //! | `json`, `yaml` | Kubernetes manifests: JSON with duplicates reported, YAML 1.1 |
 //! | `signature` | minisign |
-//! | `x509` | certificates and requests for them |
 
 pub mod base64;
 pub mod cri_log;
 pub mod json;
 pub mod signature;
-pub mod x509;
 pub mod yaml;

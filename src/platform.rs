@@ -18,3 +18,4 @@ pub mod rt;
 pub mod sys;
 #[cfg(test)]
 pub(crate) mod testing;
+pub mod x509;

@@ -20,7 +20,6 @@ use crate::codec::base64;
 use crate::codec::yaml::yaml_to_values;
 use jws::{BootstrapToken, CLUSTER_INFO, CaPin};
 
-/// As kubeadm.
 const RETRY: Duration = Duration::from_secs(5);
 /// kubeadm's names in `bootstrap-kubelet.conf`.
 const CLUSTER_NAME: &str = "kubernetes";

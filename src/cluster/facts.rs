@@ -7,22 +7,27 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::cluster::objects::services::{ServiceFacts, from_server, to_row, variables};
 use crate::cluster::tokens::rules::{self, Token};
-use crate::codec::{base64, x509};
+use crate::codec::base64;
 use crate::model::objects::{Absence, ClusterFacts, ObjectKey, TokenRequest};
 use crate::model::ordered::Ordered as _;
 use crate::model::types::PodRef;
+use crate::platform::x509;
 use crate::store::{ClusterKey, ClusterRow};
 
 /// Kinds of rows. Values of tokens are secret.
 pub(crate) use crate::store::TOKEN;
 pub(crate) const SERVICES: &str = "Services";
 pub(crate) const BUNDLES: &str = "ClusterTrustBundles";
+
+/// The Node authorizer learns of a new pod a moment later than this node: a 403 sooner than this is no answer.
+pub(crate) const GRAPH_LAG: Duration = Duration::from_secs(10);
 
 /// A row of the store. Deliberately without `Debug`: tokens are among them.
 #[derive(Clone, PartialEq, Eq)]

@@ -15,7 +15,6 @@ pub(crate) enum LinkState {
     Online {
         since: Timestamp,
     },
-    /// No answer.
     Offline {
         /// The end of the last time online.
         since: Timestamp,

@@ -11,7 +11,7 @@ pub(crate) mod volumes;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -21,10 +21,10 @@ use crate::cluster::client::Client;
 use crate::cluster::client::transport::Transport;
 use crate::cluster::facts::{FactChange, Facts};
 use crate::cluster::objects::references::Needs;
-use crate::cluster::tokens;
+use crate::cluster::tokens::{self, TokenUsers};
 use crate::model::api::pod::Pod;
 use crate::model::objects::{
-    Absence, ClaimSpec, ClusterFacts as _, LocalObject, ObjectContent, ObjectKey, ObjectKind,
+    Absence, ClaimSpec, ClusterFacts as _, LocalObject, ObjectContent, ObjectKey, ObjectKind, TokenRequest,
 };
 use crate::model::ordered::Ordered as _;
 use crate::model::source::{SourceObject, SourceProblem};
@@ -32,7 +32,6 @@ use crate::model::types::PodUid;
 use crate::platform::clock::Clock;
 use crate::platform::dice::Dice;
 use crate::platform::rt;
-pub(crate) use feeds::GRAPH_LAG;
 
 /// `configMapAndSecretChangeDetectionStrategy`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,6 +94,16 @@ struct ObjectState {
     problems: BTreeMap<ObjectKey, SourceProblem>,
 }
 
+impl TokenUsers for Objects {
+    fn wanted(&self) -> BTreeSet<TokenRequest> {
+        self.needed(|all| all.values().flat_map(|needs| needs.tokens.clone()).into_set())
+    }
+
+    fn publish(&self) {
+        Self::publish(self);
+    }
+}
+
 impl Objects {
     /// Without the watches.
     #[cfg(test)]
@@ -122,7 +131,11 @@ impl Objects {
             on_row: Rc::clone(&parts.on_row),
         };
         let needed = objects.needed.subscribe();
-        drop(rt::spawn("cluster tokens", tokens::run(tokens, Rc::downgrade(&objects), needed.clone())));
+        let users: Weak<dyn TokenUsers> = {
+            let objects: Rc<dyn TokenUsers> = Rc::<Self>::clone(&objects);
+            Rc::downgrade(&objects)
+        };
+        drop(rt::spawn("cluster tokens", tokens::run(tokens, users, needed.clone())));
         drop(rt::spawn("cluster objects", feeds::run(parts, Rc::downgrade(&objects), needed)));
         objects
     }

@@ -152,7 +152,6 @@ pub(crate) struct Keeper<T> {
 }
 
 impl<T: Transport> Keeper<T> {
-    /// Never ends.
     pub(crate) async fn run(mut self) {
         let mut retry = Retry::new(FIRST_RETRY, LAST_RETRY);
         let mut unit = self.dice.unit();

@@ -4,7 +4,7 @@
 
 pub(crate) mod rules;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
@@ -16,14 +16,12 @@ use crate::cluster::client::Client;
 use crate::cluster::client::error::{ApiError, ApiErrorKind};
 use crate::cluster::client::request::ResourcePath;
 use crate::cluster::client::transport::{Lane, Transport};
-use crate::cluster::facts::{FactChange, Facts, TokenFact, token_gone, token_row};
-use crate::cluster::objects::{GRAPH_LAG, Objects};
+use crate::cluster::facts::{FactChange, Facts, GRAPH_LAG, TokenFact, token_gone, token_row};
 use crate::cluster::tokens::rules::{
     NoToken, Token, after_failure, body, due, from_answer, is_written, renew_at,
 };
 use crate::model::back_off::Retry;
 use crate::model::objects::{Absence, TokenRequest};
-use crate::model::ordered::Ordered as _;
 use crate::model::types::Timestamp;
 use crate::platform::clock::Clock;
 use crate::platform::dice::Dice;
@@ -40,6 +38,13 @@ pub(crate) struct TokensParts<T> {
     pub dice: Dice,
     pub facts: Rc<Facts>,
     pub on_row: Rc<dyn Fn(FactChange)>,
+}
+
+/// The pods that need tokens.
+pub(crate) trait TokenUsers {
+    fn wanted(&self) -> BTreeSet<TokenRequest>;
+    /// An answer about a token has come.
+    fn publish(&self);
 }
 
 /// When a token is asked for.
@@ -62,10 +67,10 @@ struct TokenTask<T> {
     answers: mpsc::Sender<TokenAnswer>,
 }
 
-/// Ends with `objects`.
+/// Ends with `users`.
 pub(crate) async fn run<T: Transport>(
     parts: TokensParts<T>,
-    objects: Weak<Objects>,
+    users: Weak<dyn TokenUsers>,
     mut needed: watch::Receiver<u64>,
 ) {
     let (answers, mut answered) = mpsc::channel(ANSWERS);
@@ -75,8 +80,8 @@ pub(crate) async fn run<T: Transport>(
     }
     loop {
         {
-            let Some(objects) = objects.upgrade() else { return };
-            task.begin_and_end(&objects);
+            let Some(users) = users.upgrade() else { return };
+            task.begin_and_end(&*users);
         }
         task.ask();
         let due = task.times.values().filter_map(|times| times.due).min();
@@ -92,8 +97,8 @@ pub(crate) async fn run<T: Transport>(
             }
             Some((request, answer)) = answered.recv() => {
                 task.take(&request, answer);
-                if let Some(objects) = objects.upgrade() {
-                    objects.publish();
+                if let Some(users) = users.upgrade() {
+                    users.publish();
                 }
             }
             () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {}
@@ -103,8 +108,8 @@ pub(crate) async fn run<T: Transport>(
 
 impl<T: Transport> TokenTask<T> {
     /// Drops the tokens that no pod needs any more; new ones are asked for now, restored ones at their times.
-    fn begin_and_end(&mut self, objects: &Objects) {
-        let wanted = objects.needed(|all| all.values().flat_map(|needs| needs.tokens.clone()).into_set());
+    fn begin_and_end(&mut self, users: &dyn TokenUsers) {
+        let wanted = users.wanted();
         self.times.retain(|request, _| wanted.contains(request));
         let facts = &self.parts.facts;
         for request in facts.token_requests().into_iter().filter(|request| !wanted.contains(request)) {

@@ -29,6 +29,7 @@ pub const HOMES: &[(&str, &[&str])] = &[
         "http_body_util",
         &[
             "platform::grpc",
+            "platform::http",
             "runtime::cri",
             "pod::handler",
             "serve::server",
@@ -42,6 +43,8 @@ pub const HOMES: &[(&str, &[&str])] = &[
         "hyper",
         &[
             "platform::grpc",
+            "platform::http",
+            "cluster::client",
             "runtime::cri",
             "pod::handler",
             "serve::server",
@@ -56,6 +59,7 @@ pub const HOMES: &[(&str, &[&str])] = &[
         "hyper_util",
         &[
             "platform::grpc",
+            "platform::http",
             "runtime::cri",
             "pod::handler",
             "serve::server",
@@ -79,18 +83,28 @@ pub const HOMES: &[(&str, &[&str])] = &[
             "cluster::csi",
         ],
     ),
-    ("ring", &["store", "serve::streaming", "runtime::embedded::registry::signature"]),
-    ("percent_encoding", &["platform::grpc", "pod::handler", "serve::server", "cmd::cli"]),
-    ("rcgen", &["serve::server::pki"]),
+    (
+        "ring",
+        &[
+            "store",
+            "serve::streaming",
+            "runtime::embedded::registry::signature",
+            "cluster::discovery",
+            "cluster::pki",
+        ],
+    ),
+    ("percent_encoding", &["platform::grpc", "platform::http", "pod::handler", "serve::server", "cmd::cli"]),
+    ("rcgen", &["serve::server::pki", "cluster::pki"]),
     ("rusqlite", &["store"]),
     ("rustls", &["platform::http", "pod::handler", "serve::server"]),
     ("serde_saphyr", &["codec::yaml"]),
-    ("tokio_rustls", &["pod::handler", "serve::server"]),
+    ("tokio_rustls", &["platform::http", "pod::handler", "serve::server"]),
     (
         "tonic",
         &[
             "platform::proto",
             "platform::grpc",
+            "platform::http::h2",
             "runtime::cri",
             "runtime::convert",
             "pod::handler::grpc",

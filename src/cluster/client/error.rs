@@ -37,7 +37,6 @@ pub enum LinkErrorKind {
 /// What callers distinguish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ApiErrorKind {
-    /// No answer.
     Unreachable,
     /// TLS: the server is not this cluster's, or it does not accept our certificate.
     Tls,

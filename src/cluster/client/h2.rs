@@ -52,7 +52,6 @@ struct Shared {
     clock: Clock,
     floor: Cell<Timestamp>,
     resolver: Resolver,
-    /// By lane.
     pools: [RefCell<LanePool>; 2],
     /// Held by the one task that connects.
     turn: Mutex<Retry>,

@@ -32,7 +32,6 @@ pub(crate) struct TokenBucket {
 }
 
 impl TokenBucket {
-    /// Full.
     pub(crate) fn new(limit: Limit) -> Self {
         Self { limit, tokens: burst(limit), filled: Duration::ZERO }
     }

@@ -48,7 +48,6 @@ pub enum Accept {
 }
 
 impl Accept {
-    /// The header.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -68,7 +67,6 @@ pub enum Content {
 }
 
 impl Content {
-    /// The header.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

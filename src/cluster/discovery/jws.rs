@@ -8,7 +8,7 @@ use ring::hmac;
 use serde_json::Value;
 
 use crate::codec::base64;
-use crate::codec::x509::{CERTIFICATE, pem_blocks, spki_sha256};
+use crate::platform::x509::{CERTIFICATE, pem_blocks, spki_sha256};
 
 /// The name of the ConfigMap in the namespace `kube-public`.
 pub(crate) const CLUSTER_INFO: &str = "cluster-info";

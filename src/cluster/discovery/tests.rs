@@ -11,8 +11,8 @@ use crate::cluster::client::ClientConfig;
 use crate::cluster::client::error::LinkError;
 use crate::cluster::client::limits::Limit;
 use crate::cluster::client::transport::{ApiRequest, ApiResponse, Bytes, Chunks};
-use crate::codec::x509::{CERTIFICATE, pem_blocks, spki_sha256};
 use crate::platform::dice::Dice;
+use crate::platform::x509::{CERTIFICATE, pem_blocks, spki_sha256};
 
 const LIMIT: Duration = Duration::from_secs(300);
 

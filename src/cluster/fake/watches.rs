@@ -34,7 +34,6 @@ pub(super) struct FakeWatch {
     /// The newest change that was considered.
     cursor: u64,
     queue: VecDeque<Value>,
-    /// Events sent.
     sent: u32,
     has_bookmarks: bool,
     next_bookmark: Instant,

@@ -17,7 +17,7 @@ use crate::cluster::client::Client;
 use crate::cluster::client::error::{ApiError, ApiErrorKind};
 use crate::cluster::client::request::ResourcePath;
 use crate::cluster::client::transport::{Accept, Lane, Transport};
-use crate::cluster::facts::{FactChange, ServiceScope, reduced};
+use crate::cluster::facts::{FactChange, GRAPH_LAG, ServiceScope, reduced};
 use crate::cluster::objects::services::from_server;
 use crate::cluster::objects::{Detection, Objects, ObjectsParts, is_immutable};
 use crate::cluster::watch::frames::WatchItem;
@@ -29,8 +29,6 @@ use crate::model::ordered::Sortable as _;
 use crate::model::source::SourceProblem;
 use crate::platform::rt;
 
-/// The Node authorizer learns of a new pod a moment later than this node: a 403 sooner than this is no answer.
-pub(crate) const GRAPH_LAG: Duration = Duration::from_secs(10);
 /// Upstream reads an object at most once in a sync of a pod, whatever its time to live is.
 const SHORTEST_TTL: Duration = Duration::from_secs(60);
 /// A claim that is not bound is read again.

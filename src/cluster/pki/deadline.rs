@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use crate::codec::x509::{CERTIFICATE, not_after, not_before, pem_blocks};
 use crate::model::types::Timestamp;
+use crate::platform::x509::{CERTIFICATE, not_after, not_before, pem_blocks};
 
 /// A box that was offline for more of a certificate's life than this renews early: the next window may be the
 /// last one.
@@ -64,7 +64,6 @@ pub(crate) fn next(validity: Validity, unit: f64, offline_share: f64) -> Timesta
 /// The client certificate that a kubeconfig names, and its key.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct NamedPair {
-    /// PEM.
     pub certificate: String,
     /// PEM; may be the same text.
     pub key: String,

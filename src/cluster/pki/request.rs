@@ -12,8 +12,8 @@ use sha2::{Digest as _, Sha256};
 
 use super::deadline::{Usability, usable, validity};
 use crate::codec::base64;
-use crate::codec::x509::{self, CERTIFICATE, Subject, pem_blocks};
 use crate::model::types::Timestamp;
+use crate::platform::x509::{self, CERTIFICATE, Subject, pem_blocks};
 
 /// The signers of a node's certificates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -32,7 +32,6 @@ pub(crate) enum WatchStyle {
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum WatchState {
-    /// Reading pages.
     Listing {
         staged: Vec<WatchItem>,
         /// The token of the page that was asked for.

@@ -124,8 +124,8 @@ fn cluster_troubles(cluster: &ClusterReport, now: Timestamp) -> Vec<String> {
     }
     if cluster.held_since.is_some() {
         messages.push(
-            "the cluster was replaced or restored from a backup, and its answers are not believed yet; if this is \
-             wanted, run: agent source accept cluster"
+            "the cluster was replaced or restored from a backup, and its answers are not believed yet; to \
+             confirm it, run: agent source accept cluster"
                 .to_owned(),
         );
     }

@@ -611,7 +611,9 @@ fn every_command_that_the_program_knows_has_a_help_of_its_own() {
             Environment { out: &mut out, err: &mut err, terminal: false, colour: false, now: NOW };
         let arguments = ["--help".to_owned()];
         let code = match *command {
-            "preflight" | "init" | "reset" => crate::cmd::init::run(command, &arguments, environment),
+            "preflight" | "init" | "join" | "reset" => {
+                crate::cmd::init::run(command, &arguments, environment)
+            }
             "upgrade" => crate::cmd::upgrade::run(&arguments, environment),
             _ => run(command, &arguments, environment),
         };

@@ -44,7 +44,6 @@ use args::JoinOptions;
 pub(super) use args::help;
 pub(super) use rules::without_cluster;
 
-/// kubeadm's paths.
 pub(super) const KUBECONFIG: &str = "/etc/kubernetes/kubelet.conf";
 pub(super) const BOOTSTRAP: &str = "/etc/kubernetes/bootstrap-kubelet.conf";
 pub(super) const AUTHORITY: &str = "/etc/kubernetes/pki/ca.crt";
@@ -66,7 +65,6 @@ Run 'kubectl get nodes' on the control-plane to see this node join the cluster.
 
 /// What the cluster has said of itself.
 struct Joined {
-    /// PEM.
     authorities: String,
     bootstrap: String,
     configuration: Value,

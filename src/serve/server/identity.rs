@@ -22,9 +22,9 @@ use webpki::EndEntityCert;
 use super::access::User;
 use super::pki::unix_time;
 use crate::cluster::review::rules::UserRealm;
-use crate::codec::x509::Subject;
 use crate::model::types::Timestamp;
 use crate::platform::logging::chain;
+use crate::platform::x509::Subject;
 
 /// A CA or token file cannot be used.
 #[derive(Debug, thiserror::Error)]

@@ -20,10 +20,10 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use time::OffsetDateTime;
 use webpki::EndEntityCert;
 
-use crate::codec::x509::Subject;
 use crate::model::types::Timestamp;
 use crate::platform::sys::durable::write_durably;
 use crate::platform::sys::lock;
+use crate::platform::x509::Subject;
 
 /// 2026-01-01: an earlier clock is wrong, as this program did not exist then.
 pub(crate) const FLOOR: Timestamp = Timestamp::from_secs(1_767_225_600);

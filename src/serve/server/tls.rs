@@ -19,11 +19,11 @@ use tokio::time::Instant;
 use super::identity::AnyClient;
 use super::pki::{self, Authority, Pair, PkiError};
 use crate::cluster::pki::deadline::{Usability, usable, validity};
-use crate::codec::x509::not_after;
 use crate::platform::clock::Clock;
 use crate::platform::http::tls::tls_provider;
 use crate::platform::logging::chain;
 use crate::platform::metrics::{self, Family, MetricKind};
+use crate::platform::x509::not_after;
 
 /// How often files are checked for changes, and only on new connections.
 const LOOK_EVERY: Duration = Duration::from_secs(10);

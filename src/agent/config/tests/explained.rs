@@ -96,10 +96,8 @@ fn ineffective_settings_are_listed_only_if_changed() {
     assert_eq!(
         given.unimplemented_settings,
         [
-            "providerID (flag --provider-id) is accepted but not implemented in this version".to_owned(),
             format!("failSwapOn (file {file}) is accepted but not implemented in this version"),
             format!("protectKernelDefaults (file {file}) is accepted but not implemented in this version"),
-            "--cloud-provider is accepted but not implemented in this version".to_owned(),
         ]
     );
     assert_eq!(resolved(&[]).unimplemented_settings, Vec::<String>::new());

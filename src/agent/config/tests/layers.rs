@@ -383,7 +383,7 @@ fn our_own_cri_socket_means_embedded() {
         ("embedded", "")
     );
     for (more, expected) in [
-        ("--cluster-reset-grace cri-socket=", "unix:///var/run/agent/cri.sock"),
+        ("--cri-socket=", "unix:///var/run/agent/cri.sock"),
         ("--cri-socket=/run/agent/cri.sock", "embedded"),
         ("--cri-socket=/run/other.sock", "unix:///var/run/agent/cri.sock"),
         (

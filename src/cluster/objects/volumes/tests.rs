@@ -108,8 +108,8 @@ fn what_cannot_be_bound_says_why() {
         ),
         (
             claim(),
-            volume(&json!({"csi": {"driver": "d"}})),
-            "PV pv-1 is of kind csi, which this node does not support; it mounts hostPath, local and nfs",
+            volume(&json!({"rbd": {"image": "d"}})),
+            "PV pv-1 is of kind rbd, which this node does not support; it mounts hostPath, local and nfs",
         ),
         (
             claim(),

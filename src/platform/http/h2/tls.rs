@@ -24,7 +24,6 @@ use crate::platform::rt;
 /// The ALPN protocol of HTTP/2.
 const HTTP_2: &[u8] = b"h2";
 
-/// No connection.
 #[derive(Debug)]
 pub(crate) struct DialError {
     /// One of the sides refused the other: trying again does not help.

@@ -96,7 +96,6 @@ impl ProxyUrl {
         self.scheme == Scheme::Https
     }
 
-    /// For messages.
     pub(super) fn shown(&self) -> String {
         format!("proxy {}:{}", self.host, self.port)
     }
