@@ -228,6 +228,7 @@ impl std::fmt::Debug for ImageAuth {
 
 pub use crate::model::labels;
 
+pub(crate) mod chosen;
 pub mod convert;
 pub mod cri;
 pub mod embedded;

@@ -33,7 +33,7 @@ use watches::FakeWatch;
 use world::World;
 
 pub use faults::ApiFaults;
-pub use issue::ReviewTable;
+pub use world::ReviewTable;
 pub use joined::{ClusterMemory, JoinedParts, join};
 pub use watches::FakeBody;
 pub use world::ApiCall;

@@ -20,6 +20,7 @@ use crate::node::usage::Summary;
 use crate::platform::logging::chain;
 use crate::pod::events::EventRecorder;
 use crate::pod::status::StatusManager;
+use crate::runtime::chosen::NodeRuntime;
 use crate::runtime::cri::CriRuntime;
 use crate::runtime::embedded::runtime::EmbeddedRuntime;
 use crate::runtime::{ErrorKind, Runtime, RuntimeError};
@@ -82,6 +83,22 @@ impl SandboxStreams for CriRuntime {
 
     fn usage(self: Rc<Self>, disks: bool, _: Vec<ContainerId>) -> RuntimeAnswer {
         Box::pin(async move { CriRuntime::usage(&self, disks).await.map_err(|error| chain(&error)) })
+    }
+}
+
+impl SandboxStreams for NodeRuntime {
+    fn open_stream(self: Rc<Self>, wanted: StreamTarget) -> Pending<Result<StreamServer, String>> {
+        match &*self {
+            Self::Embedded(runtime) => Rc::clone(runtime).open_stream(wanted),
+            Self::Cri(runtime) => Rc::clone(runtime).open_stream(wanted),
+        }
+    }
+
+    fn usage(self: Rc<Self>, disks: bool, of: Vec<ContainerId>) -> RuntimeAnswer {
+        match &*self {
+            Self::Embedded(runtime) => SandboxStreams::usage(Rc::clone(runtime), disks, of),
+            Self::Cri(runtime) => SandboxStreams::usage(Rc::clone(runtime), disks, of),
+        }
     }
 }
 

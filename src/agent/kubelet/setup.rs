@@ -60,6 +60,7 @@ use crate::pod::status::StatusManager;
 use crate::pod::volume::share_mounts_below;
 use crate::pod::workers::{PodWorkerConfig, PodWorkerDeps, PodWorkers};
 use crate::runtime::Runtime;
+use crate::runtime::chosen::NodeRuntime;
 use crate::runtime::cri::{CriConfig, CriRuntime, EndpointError};
 use crate::runtime::embedded::network::subnet::SubnetError;
 use crate::runtime::embedded::registry::policy_file;
@@ -172,7 +173,8 @@ pub async fn run(resolved: &Resolved, environment: &DaemonEnvironment) -> Result
         let directory = resolved.flags.images_dir.clone();
         let images = embedded::import_images(directory, &runtime, image_problems).await;
         let socket = cri::serve_beside(resolved, &runtime).await;
-        let finished = run_with(resolved, Rc::new(runtime), key, watched).await;
+        let runtime = NodeRuntime::Embedded(Rc::new(runtime));
+        let finished = Box::pin(run_with(resolved, Rc::new(runtime), key, watched)).await;
         for task in socket.into_iter().chain([images]) {
             task.abort();
         }
@@ -184,6 +186,7 @@ pub async fn run(resolved: &Resolved, environment: &DaemonEnvironment) -> Result
         image_endpoint: resolved.kubelet.image_service_endpoint.clone(),
         request_timeout: resolved.kubelet.runtime_request_timeout.to_std(),
     })?;
+    let runtime = NodeRuntime::Cri(Rc::new(runtime));
     Box::pin(run_with(resolved, Rc::new(runtime), key, watched)).await
 }
 

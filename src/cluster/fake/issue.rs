@@ -2,26 +2,16 @@
 //!
 //! Owns the rules of token requests of nodes.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use super::admission::node_of;
 use super::answers::{Refusal, Target};
-use super::world::World;
+use super::world::{ReviewTable, World};
 
 /// Shortest lifetime of a token, in seconds.
 const SHORTEST_TOKEN: u64 = 600;
-
-/// Who has which token, and who may do what.
-#[derive(Clone, Debug, Default)]
-pub struct ReviewTable {
-    /// By token: user and groups.
-    pub tokens: BTreeMap<String, (String, Vec<String>)>,
-    /// User, verb, resource with subresource: `("alice", "get", "nodes/proxy")`.
-    pub allowed: BTreeSet<(String, String, String)>,
-}
 
 /// The answer to a request that creates no object; `None` for all others.
 pub(super) fn answer(

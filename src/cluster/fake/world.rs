@@ -3,18 +3,26 @@
 //! Owns the wake-up of watches.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde_json::Value;
 use tokio::sync::Notify;
 
 use super::faults::ApiFaults;
-use super::issue::ReviewTable;
 use super::objects::FakeObjects;
 use crate::cluster::client::transport::Method;
 use crate::model::types::Timestamp;
 use crate::platform::clock::Clock;
+
+/// Who has which token, and who may do what.
+#[derive(Clone, Debug, Default)]
+pub struct ReviewTable {
+    /// By token: user and groups.
+    pub tokens: BTreeMap<String, (String, Vec<String>)>,
+    /// User, verb, resource with subresource: `("alice", "get", "nodes/proxy")`.
+    pub allowed: BTreeSet<(String, String, String)>,
+}
 
 /// One request, as the server has seen it.
 #[derive(Clone, Debug)]
