@@ -132,6 +132,10 @@ impl<T: Transport> CsiNode<T> {
         self.in_use.borrow().keys().cloned().collect()
     }
 
+    #[cfg_attr(
+        test,
+        expect(dead_code, reason = "the node's status follows it once the registry is connected")
+    )]
     /// Changes when `volumes_in_use` does, and when pods that wait for a volume may try again.
     pub(crate) fn changed(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()

@@ -33,10 +33,10 @@ use watches::FakeWatch;
 use world::World;
 
 pub use faults::ApiFaults;
-pub use world::ReviewTable;
 pub use joined::{ClusterMemory, JoinedParts, join};
 pub use watches::FakeBody;
 pub use world::ApiCall;
+pub use world::ReviewTable;
 
 /// An answer of the fake apiserver.
 pub type FakeAnswer = ApiResponse<FakeBody>;

@@ -135,7 +135,7 @@ impl<T: Transport> NodeTask<T> {
             self.node.events.node_event(
                 EventType::Warning,
                 "NodeDeleted",
-                "The Node object was deleted in the cluster and is created again. To remove the node, run agent leave.",
+                "The Node object was deleted in the cluster and is created again. To remove the node, run agent reset.",
             );
         }
     }

@@ -10,6 +10,7 @@ use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::agent::kubelet::report::LoopView;
+use crate::cluster::pods::set::REPLACED as REASON_REPLACED;
 use crate::desired::pod_config::edit::{ApiChange, Editor};
 use crate::desired::source::{Accept, REASON_EMPTY};
 use crate::model::api::pod::Pod;
@@ -128,7 +129,10 @@ impl<R> NodeService<R> {
         };
         let views = self.view.sources();
         let problems = views.get(source).map(|view| view.problems.as_slice()).unwrap_or_default();
-        match problems.iter().find(|problem| problem.reason == REASON_EMPTY) {
+        match problems
+            .iter()
+            .find(|problem| [REASON_EMPTY, REASON_REPLACED].contains(&problem.reason.as_str()))
+        {
             Some(problem) => Ok((sender.clone(), problem.origin.clone())),
             None => Err(format!("source {name} has no pending empty response to accept")),
         }

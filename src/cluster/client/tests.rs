@@ -194,9 +194,9 @@ async fn writes_reach_the_object_and_no_later_one_of_its_name() {
         .unwrap();
     let again = client.create(Lane::Main, &of, &json!({"metadata": {"name": "c"}})).await.unwrap_err();
     assert_eq!(again.kind, ApiErrorKind::AlreadyExists);
-    let patch = json!({"data": {"a": null, "b": "2"}});
+    let change = json!({"data": {"a": null, "b": "2"}});
     let answer =
-        client.patch(Lane::Main, &path, Content::MergePatch, &patch, Accept::Metadata).await.unwrap();
+        client.patch(Lane::Main, &path, Content::MergePatch, &change, Accept::Metadata).await.unwrap();
     assert_eq!(answer["kind"], "PartialObjectMetadata");
     let stale = client.replace(Lane::Main, &path, &made).await.unwrap_err();
     assert_eq!(stale.kind, ApiErrorKind::Conflict);

@@ -102,12 +102,12 @@ fn an_exec_plugin_runs_again_after_401() {
     let script = "n=$(cat count 2>/dev/null || echo 0); n=$((n+1)); echo $n > count; cat >/dev/null; \
                   echo '{\"kind\":\"ExecCredential\",\"apiVersion\":\"client.authentication.k8s.io/v1\",\
                   \"status\":{\"token\":\"t'$n'\",\"expirationTimestamp\":\"1970-01-01T01:00:00Z\"}}'";
-    let user = "exec: {command: sh, args: [plugin], interactiveMode: Never, \
+    let login = "exec: {command: sh, args: [plugin], interactiveMode: Never, \
                 apiVersion: client.authentication.k8s.io/v1}";
     let done = rt::run(async {
         let files = LoginFiles::new("exec", "token: x");
         files.write("plugin", &script.replace("count", &files.0.join("count").to_string_lossy()));
-        files.write_user(&user.replace("plugin", &files.0.join("plugin").to_string_lossy()));
+        files.write_user(&login.replace("plugin", &files.0.join("plugin").to_string_lossy()));
         let clock = Clock::manual(Timestamp::from_secs(0));
         let credentials = files.open(&clock).await;
         let mut tokens = vec![token(&credentials).await, token(&credentials).await];

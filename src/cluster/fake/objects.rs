@@ -211,7 +211,7 @@ pub(super) fn strategic_merge(target: &mut Value, patch: &Value) {
     merge_at("", target, patch);
 }
 
-fn merge_at(path: &str, target: &mut Value, patch: &Value) {
+fn merge_at(at: &str, target: &mut Value, patch: &Value) {
     let Value::Object(members) = patch else {
         *target = patch.clone();
         return;
@@ -224,8 +224,8 @@ fn merge_at(path: &str, target: &mut Value, patch: &Value) {
         *target = json!({});
     }
     for (name, member) in members.iter().filter(|(name, _)| !name.starts_with('$')) {
-        let below = format!("{path}.{name}");
-        let key = MERGE_KEYS.iter().find(|(path, _)| *path == below).map(|(_, key)| *key);
+        let below = format!("{at}.{name}");
+        let key = MERGE_KEYS.iter().find(|(at, _)| *at == below).map(|(_, key)| *key);
         match (member, key) {
             (Value::Null, _) => {
                 target.as_object_mut().map(|target| target.remove(name));
@@ -237,8 +237,8 @@ fn merge_at(path: &str, target: &mut Value, patch: &Value) {
     }
     for (name, order) in members {
         if let (Some(list), Value::Array(order)) = (name.strip_prefix("$setElementOrder/"), order) {
-            let below = format!("{path}.{list}");
-            let key = MERGE_KEYS.iter().find(|(path, _)| *path == below).map(|(_, key)| *key);
+            let below = format!("{at}.{list}");
+            let key = MERGE_KEYS.iter().find(|(at, _)| *at == below).map(|(_, key)| *key);
             sort_by_order(&mut target[list], order, key);
         }
     }

@@ -21,7 +21,7 @@ use crate::model::types::{PodSource, PodUid, Timestamp};
 
 /// Reasons of problems.
 const UNREACHABLE: &str = "ClusterUnreachable";
-const REPLACED: &str = "ClusterReplaced";
+pub(crate) const REPLACED: &str = "ClusterReplaced";
 const UNDECODABLE: &str = "FailedValidation";
 
 /// What does not change while the set lives.

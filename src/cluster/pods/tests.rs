@@ -254,14 +254,14 @@ fn node() -> NodeIdentity {
     NodeIdentity { name: "n".to_owned(), uid: "node-uid".to_owned() }
 }
 
-fn static_pod(spec: Value, hash: &str) -> Rc<Pod> {
+fn static_pod(spec: &Value, hash: &str) -> Rc<Pod> {
     let annotations = json!({"kubernetes.io/config.hash": hash, "kubernetes.io/config.source": "file"});
     let metadata = json!({"name": "s-n", "namespace": "default", "uid": hash, "annotations": annotations});
     Rc::new(decode(json!({"metadata": metadata, "spec": spec})).unwrap().object)
 }
 
 fn plain(hash: &str) -> Rc<Pod> {
-    static_pod(json!({"nodeName": "n", "containers": [{"name": "c"}]}), hash)
+    static_pod(&json!({"nodeName": "n", "containers": [{"name": "c"}]}), hash)
 }
 
 /// The mirror as the server shows it after its creation.
@@ -293,7 +293,7 @@ fn a_changed_hash_replaces_the_mirror() {
     let old = shown(mirror_of(&plain("h"), &node()), "m");
     let statics = [plain("h2")];
     let delete = Delivery::Delete { to: old.reference.clone(), grace: 0 };
-    assert_eq!(mirrors(&statics, &[&old], &node()), [delete.clone()], "first the old one goes");
+    assert_eq!(mirrors(&statics, &[&old], &node()), std::slice::from_ref(&delete), "first the old one goes");
     assert!(matches!(mirrors(&statics, &[], &node())[..], [Delivery::CreateMirror { .. }]));
     assert_eq!(mirrors(&[], &[&old], &node()), [delete], "an orphan");
 }
@@ -311,7 +311,7 @@ fn a_mirror_without_local_objects_is_marked() {
     let token = json!({"serviceAccountToken": {"path": "t"}});
     let labels = json!({"downwardAPI": {"items": []}});
     let pod = static_pod(
-        json!({
+        &json!({
             "nodeName": "n", "serviceAccountName": "default", "imagePullSecrets": [{"name": "r"}],
             "volumes": [
                 {"name": "settings", "configMap": {"name": "a"}},

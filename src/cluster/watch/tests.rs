@@ -190,7 +190,7 @@ fn one_object_is_read_and_then_watched() {
     let page = Page { items: vec![pod("a", 1)], version: "1".to_owned(), go_on: String::new() };
     check(
         WatchStyle::Single,
-        &[list.clone()],
+        &[WatchOutput::OpenList { go_on: String::new() }],
         vec![
             (0, failed(ApiErrorKind::Forbidden), vec![lost(ApiErrorKind::Forbidden), wait(800)]),
             (1, WatchInput::Due, vec![list.clone()]),
@@ -277,7 +277,7 @@ fn managed_fields_cost_no_memory() {
 fn a_frame_over_4_mib_reopens_the_watch() {
     let mut buffer = FrameBuffer::default();
     for _ in 0..65 {
-        buffer.push(&[b' '; 64 << 10]);
+        buffer.push(&vec![b' '; 64 << 10]);
     }
     let error = buffer.next().unwrap().unwrap_err();
     assert_eq!(error.kind, ApiErrorKind::Gone);

@@ -133,7 +133,8 @@ fn cluster_troubles(cluster: &ClusterReport, now: Timestamp) -> Vec<String> {
     if certificate.expired {
         let until = certificate.until.map(Timestamp::to_rfc3339).unwrap_or_default();
         messages.push(format!(
-            "the client certificate expired at {until}; give the node a new bootstrap token with: agent join"
+            "the client certificate expired at {until}; write new bootstrap credentials to the file of \
+             --bootstrap-kubeconfig"
         ));
     } else if certificate.until.is_none() && !certificate.request.is_empty() {
         let name = &certificate.request;

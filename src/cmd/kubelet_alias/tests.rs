@@ -16,7 +16,7 @@ fn kubeadm_parses(text: &str) -> Option<(String, String)> {
         !part.is_empty() && part.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '-')
     };
     let valid =
-        parts.len() == 3 && parts.iter().all(|part| is_number(&part)) && build.split('.').all(is_identifier);
+        parts.len() == 3 && parts.iter().all(|part| is_number(part)) && build.split('.').all(is_identifier);
     valid.then(|| (numbers.to_owned(), build.to_owned()))
 }
 

@@ -269,9 +269,8 @@ fn a_request_and_its_answer_cross_the_link() {
 #[test]
 fn a_lease_never_waits_for_watches() {
     let done = rt::run(async {
-        let server = ServedApi::start(5, "127.0.0.1", |_, head| match head.uri.path().ends_with("watch") {
-            true => Act::Stream,
-            false => Act::Answer(200),
+        let server = ServedApi::start(5, "127.0.0.1", |_, head| {
+            if head.uri.path().ends_with("watch") { Act::Stream } else { Act::Answer(200) }
         });
         let server = server.await;
         let transport = server.plain_client();
@@ -325,9 +324,10 @@ fn go_away_resends_only_what_is_safe() {
             let server = server.await;
             let sent = ApiRequest { body, ..request(method) };
             let outcome = server.plain_client().send(Lane::Main, sent).await.map(|answer| answer.status);
-            match wanted.contains('2') {
-                true => assert_eq!(outcome, Ok(200), "{wanted}"),
-                false => assert_eq!(outcome.unwrap_err().kind, LinkErrorKind::Lost, "{wanted}"),
+            if wanted.contains('2') {
+                assert_eq!(outcome, Ok(200), "{wanted}");
+            } else {
+                assert_eq!(outcome.unwrap_err().kind, LinkErrorKind::Lost, "{wanted}");
             }
             assert_eq!(server.seen(), wanted);
         }

@@ -67,7 +67,7 @@ fn a_bad_pin_is_refused() {
         assert!(parse_pin(bad).unwrap_err().contains(said), "{bad}");
     }
     for bad in
-        [pin.replace("sha256:", "sha256:g")[..71].to_owned(), format!("{pin}0"), "sha256:\u{e9}".repeat(1)]
+        [pin.replace("sha256:", "sha256:g")[..71].to_owned(), format!("{pin}0"), "sha256:\u{e9}".to_owned()]
     {
         assert!(parse_pin(&bad).is_err(), "{bad}");
     }

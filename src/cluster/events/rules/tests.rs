@@ -76,6 +76,8 @@ fn an_hour_old_event_stays_here() {
     let last: Vec<String> = (10..30).map(|number: i64| number.to_string()).collect();
     assert_eq!(messages(&sent), [vec!["x"], last.iter().map(String::as_str).collect()].concat());
     let mut some = UploadedEvents::default();
-    sent.iter().for_each(|upload| some.mark(event_of(upload), 1));
+    for upload in &sent {
+        some.mark(event_of(upload), 1);
+    }
     assert_eq!(uploads(&ring, &some, "n1", at(5000)), [], "what was left out stays here");
 }

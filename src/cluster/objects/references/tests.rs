@@ -4,7 +4,7 @@ use super::*;
 use crate::model::api::decode::decode;
 use crate::model::ordered::Ordered as _;
 
-fn pod(spec: Value) -> Pod {
+fn pod(spec: &Value) -> Pod {
     let metadata = json!({ "namespace": "shop", "name": "web", "uid": "u1" });
     decode(json!({ "metadata": metadata, "spec": spec })).unwrap().object
 }
@@ -16,7 +16,7 @@ fn shown(needs: &Needs) -> Vec<String> {
 #[test]
 fn everything_a_pod_refers_to_is_needed_once() {
     let token = json!({ "serviceAccountToken": { "path": "token", "expirationSeconds": 3607 } });
-    let found = references(&pod(json!({
+    let found = references(&pod(&json!({
         "serviceAccountName": "web",
         "imagePullSecrets": [{ "name": "registry" }, { "name": "" }],
         "initContainers": [{ "name": "a", "envFrom": [{ "configMapRef": { "name": "init" } }] }],
@@ -68,6 +68,6 @@ fn everything_a_pod_refers_to_is_needed_once() {
 
 #[test]
 fn a_pod_without_references_needs_its_namespace_only() {
-    let found = references(&pod(json!({ "containers": [{ "name": "a" }] })));
+    let found = references(&pod(&json!({ "containers": [{ "name": "a" }] })));
     assert_eq!(found, Needs { namespace: "shop".into(), ..Needs::default() });
 }
