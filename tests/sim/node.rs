@@ -43,7 +43,7 @@ use edge_agent::pod::prober::{Prober, ProberConfig};
 use edge_agent::pod::resources::{CgroupLayout, NodeCapacity, ResourceFlags};
 use edge_agent::pod::status::StatusManager;
 use edge_agent::pod::volume::VolumeConfig;
-use edge_agent::pod::workers::{PodWorkerConfig, PodWorkerDeps, PodWorkers};
+use edge_agent::pod::workers::{PodPressure, PodWorkerConfig, PodWorkerDeps, PodWorkers};
 use edge_agent::runtime::fake::FakeRuntime;
 use edge_agent::store::{Loaded, Mode, OpenOptions, StoreHandle, WriteMoment};
 use tokio::sync::mpsc;
@@ -182,6 +182,9 @@ fn watch_for_panics() {
     });
     PANIC.take();
 }
+
+/// What the cluster's tasks share with the rest of the node.
+type OfNode = (mpsc::Sender<SourceUpdate>, Rc<StatusManager>, StoreHandle, EventRecorder, Loaded);
 
 impl Node {
     /// An empty node; `seed` decides the runtime's faults.
@@ -401,25 +404,33 @@ impl Node {
             rt::spawn("node", keeper.run());
         }
         if let Some(cluster) = &self.cluster {
-            let (updates, statuses, store, events, loaded) = for_cluster;
-            join(JoinedParts {
-                server: cluster.server.clone(),
-                memory: cluster.memory.clone(),
-                node_name: self.facts.name.clone(),
-                updates,
-                statuses,
-                store,
-                events,
-                pods: kubelet.workers.pressure(),
-                clock: self.clock.clone(),
-                seed: 1,
-                loaded,
-                guard_grace: Duration::from_secs(600),
-                offline_max_age: cluster.offline_max_age,
-            });
+            self.join(cluster, for_cluster, kubelet.workers.pressure());
         }
         let kubelet = rt::spawn("kubelet", kubelet.run(shutdown));
         Parts { view, statuses, events, updates, editor, store, trigger, kubelet }
+    }
+
+    fn join(
+        &self,
+        cluster: &Cluster,
+        (updates, statuses, store, events, loaded): OfNode,
+        pods: Rc<dyn PodPressure>,
+    ) {
+        join(JoinedParts {
+            server: cluster.server.clone(),
+            memory: cluster.memory.clone(),
+            node_name: self.facts.name.clone(),
+            updates,
+            statuses,
+            store,
+            events,
+            pods,
+            clock: self.clock.clone(),
+            seed: 1,
+            loaded,
+            guard_grace: Duration::from_secs(600),
+            offline_max_age: cluster.offline_max_age,
+        });
     }
 
     /// All of the node's memory is free but so many MiB.

@@ -15,8 +15,7 @@ fn kubeadm_parses(text: &str) -> Option<(String, String)> {
     let is_identifier = |part: &str| {
         !part.is_empty() && part.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '-')
     };
-    let valid =
-        parts.len() == 3 && parts.iter().all(|part| is_number(part)) && build.split('.').all(is_identifier);
+    let valid = parts.len() == 3 && parts.iter().all(is_number) && build.split('.').all(is_identifier);
     valid.then(|| (numbers.to_owned(), build.to_owned()))
 }
 

@@ -6,11 +6,8 @@ fn service(namespace: &str, name: &str, ip: &str, ports: &Value) -> ServiceFacts
 }
 
 fn lines(services: &[ServiceFacts], namespace: &str, links: bool) -> String {
-    let mut lines = String::new();
-    for (name, value) in variables(services, namespace, links) {
-        lines += &format!("{name}={value}\n");
-    }
-    lines
+    let pairs = variables(services, namespace, links).into_iter();
+    pairs.map(|(name, value)| name + "=" + &value + "\n").collect::<Vec<_>>().concat()
 }
 
 #[test]
