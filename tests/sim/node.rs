@@ -43,7 +43,8 @@ use edge_agent::pod::prober::{Prober, ProberConfig};
 use edge_agent::pod::resources::{CgroupLayout, NodeCapacity, ResourceFlags};
 use edge_agent::pod::status::StatusManager;
 use edge_agent::pod::volume::VolumeConfig;
-use edge_agent::pod::workers::{PodPressure, PodWorkerConfig, PodWorkerDeps, PodWorkers};
+use edge_agent::pod::workers::{PodWorkerConfig, PodWorkerDeps, PodWorkers};
+use edge_agent::runtime::Runtime;
 use edge_agent::runtime::fake::FakeRuntime;
 use edge_agent::store::{Loaded, Mode, OpenOptions, StoreHandle, WriteMoment};
 use tokio::sync::mpsc;
@@ -404,7 +405,7 @@ impl Node {
             rt::spawn("node", keeper.run());
         }
         if let Some(cluster) = &self.cluster {
-            self.join(cluster, for_cluster, kubelet.workers.pressure());
+            self.join(cluster, for_cluster, &kubelet.workers);
         }
         let kubelet = rt::spawn("kubelet", kubelet.run(shutdown));
         Parts { view, statuses, events, updates, editor, store, trigger, kubelet }
@@ -414,7 +415,7 @@ impl Node {
         &self,
         cluster: &Cluster,
         (updates, statuses, store, events, loaded): OfNode,
-        pods: Rc<dyn PodPressure>,
+        workers: &PodWorkers<impl Runtime>,
     ) {
         join(JoinedParts {
             server: cluster.server.clone(),
@@ -424,7 +425,7 @@ impl Node {
             statuses,
             store,
             events,
-            pods,
+            pods: workers.pressure(),
             clock: self.clock.clone(),
             seed: 1,
             loaded,
