@@ -25,7 +25,6 @@ fn flags_and_deprecations_are_logged_once() {
         &["FLAG: --hostname-override=", "edge"],
         &["Flag --event-qps has been deprecated", "eventRecordQPS", "--config"],
         &["Flag --log-dir was removed", "stderr"],
-        &["eventRecordQPS", "not implemented in this version"],
         &["protectKernelDefaults", "not implemented in this version"],
     ] {
         assert_eq!(node.log_lines(words).len(), 1, "{words:?}: {}", node.agent.log());

@@ -239,7 +239,7 @@ fields! {
         "streamingConnectionIdleTimeout", "streaming-connection-idle-timeout", Duration, "4h", A;
     event_record_qps: i32 = "eventRecordQPS", "event-qps", Int32, "50", P | A;
     event_burst: i32 = "eventBurst", "event-burst", Int32, "100", A;
-    content_type: String = "contentType", "kube-api-content-type", Text, "application/vnd.kubernetes.protobuf", A;
+    content_type: String = "contentType", "kube-api-content-type", Text, "application/vnd.kubernetes.protobuf", 0;
     kube_api_qps: i32 = "kubeAPIQPS", "kube-api-qps", Int32, "50", P | A;
     kube_api_burst: i32 = "kubeAPIBurst", "kube-api-burst", Int32, "100", A;
     show_hidden_metrics_for_version: String = "showHiddenMetricsForVersion", "", Text, "", 0;
