@@ -6,13 +6,13 @@
 
 pub mod client;
 pub mod credentials;
-#[cfg_attr(not(test), expect(dead_code, reason = "the registry of plugins is not connected yet"))]
 pub(crate) mod csi;
 pub(crate) mod discovery;
 pub(crate) mod events;
 pub(crate) mod facts;
 pub mod fake;
 pub mod kubeconfig;
+mod leave;
 pub(crate) mod link;
 pub(crate) mod login;
 pub(crate) mod memory;
@@ -33,10 +33,12 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc, oneshot, watch as versions};
 
+use crate::cluster::client::h2::H2Transport;
 use crate::cluster::client::limits::Limit;
 use crate::cluster::client::request::ResourcePath;
 use crate::cluster::client::transport::Transport;
 use crate::cluster::client::{Client, ClientConfig};
+use crate::cluster::csi::CsiNode;
 use crate::cluster::events::{EventUploader, UploadProgress};
 use crate::cluster::facts::{FactChange, FactRow, Facts};
 use crate::cluster::link::{LinkEvent, LinkNews, LinkState, transition};
@@ -74,6 +76,7 @@ use crate::store::{ClusterKey, ClusterRow, StoreHandle};
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Repetitions of an event in this time are one request.
 const GATHER_EVENTS: Duration = Duration::from_secs(1);
+const GATHER_METERED: Duration = Duration::from_secs(60);
 
 /// What the configuration says of the cluster.
 pub(crate) struct ClusterConfig {
@@ -91,6 +94,24 @@ pub(crate) struct ClusterConfig {
     pub detection: Detection,
     /// `serverTLSBootstrap`: the directory of the serving certificate.
     pub serving: Option<PathBuf>,
+    /// `--link-profile=metered`.
+    pub is_metered: bool,
+}
+
+/// Fewer and later messages for a link that is paid by the byte: about a quarter of the bytes of an idle node. What was
+/// configured otherwise than the kubelet's defaults stays. The Node's controller has to wait longer for the lease.
+pub(crate) fn metered(mut config: ClusterConfig) -> ClusterConfig {
+    config.is_metered = true;
+    if config.node.lease_seconds == 40 {
+        config.node.lease_seconds = 120;
+    }
+    if config.node.times.report == Duration::from_secs(300) {
+        config.node.times.report = Duration::from_secs(900);
+    }
+    if config.detection == Detection::Watch {
+        config.detection = Detection::Seldom;
+    }
+    config
 }
 
 /// What the other rooms give.
@@ -137,6 +158,12 @@ pub(crate) struct ClusterState {
     pub(in crate::cluster) seen: Rc<SeenPods>,
     /// Pods and mirror pods about which the server is still to hear.
     pub(in crate::cluster) waiting: Rc<Cell<usize>>,
+    /// The last time offline, until it is part of the identity.
+    regained: Cell<Duration>,
+    /// `--link-profile=metered`.
+    is_metered: Cell<bool>,
+    /// Once the server can be asked.
+    pub(in crate::cluster) drain: RefCell<Option<leave::Drain>>,
     /// Changes with any of these but `seen` and `node`.
     pub(in crate::cluster) changed: Rc<versions::Sender<u64>>,
 }
@@ -162,6 +189,9 @@ impl ClusterState {
             uploads: Rc::default(),
             seen: Rc::new(SeenPods::new()),
             waiting: Rc::default(),
+            regained: Cell::default(),
+            is_metered: Cell::default(),
+            drain: RefCell::default(),
             changed,
         }
     }
@@ -173,6 +203,34 @@ impl ClusterState {
 
     pub(crate) fn is_online(&self) -> bool {
         self.link.borrow().is_online()
+    }
+
+    /// The client certificate ends at `until`: with another one, the time offline counts from zero.
+    fn count_offline_for(&self, until: Timestamp) {
+        let mut identity = self.identity.borrow_mut();
+        if std::mem::replace(&mut identity.offline_until, until) != until {
+            identity.offline = Duration::ZERO;
+            self.regained.take();
+        }
+    }
+
+    /// The time without a link in the life of the client certificate.
+    fn offline(self: &Rc<Self>, clock: &Clock) -> Rc<dyn Fn() -> Duration> {
+        let (state, clock) = (Rc::clone(self), clock.clone());
+        Rc::new(move || {
+            let lasting =
+                state.last_contact().map_or(Duration::ZERO, |last| clock.now().saturating_since(last));
+            state.identity.borrow().offline + state.regained.get() + lasting
+        })
+    }
+
+    pub(crate) fn server(&self) -> String {
+        self.login.server()
+    }
+
+    /// When the server last answered, as far as heartbeats show it.
+    pub(crate) fn last_answer(&self) -> Option<Timestamp> {
+        self.node.renewed.get()
     }
 
     /// When the server last answered; `None` while it does, and for a node that it has never answered.
@@ -193,9 +251,15 @@ impl ClusterState {
         let why = after.why().map(ToString::to_string);
         *self.link.borrow_mut() = after;
         let Some(news) = news else { return };
+        let mut identity = self.identity.borrow_mut();
         if was_online {
-            self.identity.borrow_mut().last_contact = now;
+            // Written with the loss: one write for each time offline.
+            identity.offline += self.regained.take();
+            identity.last_contact = now;
+        } else if news == LinkNews::Online && identity.last_contact != Timestamp::default() {
+            self.regained.set(self.regained.get() + now.saturating_since(identity.last_contact));
         }
+        drop(identity);
         let server = self.login.server();
         match news {
             LinkNews::Online => log::info!(server = server; "The apiserver answers"),
@@ -214,6 +278,8 @@ impl ClusterState {
                 self.check.forget();
                 LinkEvent::Listed
             }
+            // The server shows our pods, whether from the start or from where the watch was.
+            WatchOutput::Current => LinkEvent::Listed,
             WatchOutput::Lost(error) => LinkEvent::Failed(error.clone()),
             _ => LinkEvent::Answered,
         };
@@ -221,14 +287,22 @@ impl ClusterState {
     }
 }
 
-/// Starts all tasks of the room; they end with the process.
-pub(crate) fn start(config: ClusterConfig, parts: ClusterParts) -> Rc<ClusterState> {
+/// CSI on a node of a real cluster.
+pub(crate) type ClusterCsi = CsiNode<H2Transport>;
+
+/// Starts all tasks of the room; they end with the process. `csi` has been started.
+pub(crate) fn start(
+    config: ClusterConfig,
+    parts: ClusterParts,
+    csi: Option<Rc<ClusterCsi>>,
+) -> Rc<ClusterState> {
     let state = Rc::new(ClusterState::new(&config.node.name, &parts.restored));
+    state.is_metered.set(config.is_metered);
     let shared = Rc::clone(&state);
     rt::spawn("cluster", async move {
         let client = client_config(&config, config.limit);
         let transport = login::open(&config.login, client, &parts, &shared).await;
-        run(&config, parts, &transport, &shared);
+        run(&config, parts, &transport, &shared, csi);
     });
     state
 }
@@ -244,6 +318,7 @@ fn run<T: Transport>(
     parts: ClusterParts,
     transport: &Rc<T>,
     state: &Rc<ClusterState>,
+    csi: Option<Rc<CsiNode<T>>>,
 ) {
     let (clock, dice) = (&parts.clock.clone(), &parts.dice.clone());
     let client = |limit| {
@@ -255,7 +330,12 @@ fn run<T: Transport>(
         let (state, clock) = (Rc::clone(state), clock.clone());
         Rc::new(move |event| state.on_link(event, clock.now()))
     };
-    let shown = Rc::clone(state);
+    *state.drain.borrow_mut() = Some(leave::drain(Rc::clone(&own), &config.node.name));
+    if let Some(csi) = &csi {
+        let online = Rc::clone(state);
+        csi.connect(Rc::clone(&own), Rc::new(move || online.is_online()));
+    }
+    let (shown, posted) = (Rc::clone(state), csi.clone());
     node::start(ClusterNode {
         client: Rc::clone(&own),
         config: config.node.clone(),
@@ -269,11 +349,23 @@ fn run<T: Transport>(
             shown.check.shown(&node.uid, shown.seen.is_live());
             shown.change();
         }),
+        on_posted: Rc::new(move |state| {
+            if let Some(csi) = &posted {
+                csi.set_reported(state.volumes_in_use.as_deref().unwrap_or_default());
+            }
+        }),
         on_link,
         progress: Rc::clone(&state.node),
     });
+    let apply = Rc::clone(&parts.on_node);
+    let on_node: Rc<dyn Fn(&NodeFromServer)> = Rc::new(move |node| {
+        if let Some(csi) = &csi {
+            csi.set_node(node);
+        }
+        apply(node);
+    });
     let (store, fence) = (parts.store.clone(), config.offline_max_age);
-    let remember = memory::run(Rc::clone(state), store, clock.clone(), fence, Rc::clone(&parts.on_node));
+    let remember = memory::run(Rc::clone(state), store, clock.clone(), fence, on_node);
     rt::spawn("cluster memory", remember);
     let lost = Rc::clone(state);
     rt::spawn(
@@ -296,7 +388,7 @@ fn run<T: Transport>(
         recorder: parts.events.clone(),
         clock: clock.clone(),
         dice: dice.clone(),
-        gather: GATHER_EVENTS,
+        gather: if config.is_metered { GATHER_METERED } else { GATHER_EVENTS },
         progress: Rc::clone(&state.uploads),
     };
     rt::spawn("cluster events", uploader.run());
@@ -447,10 +539,10 @@ fn keep_serving<T: Transport>(
 ) {
     let nudge = Rc::new(Notify::new());
     let clocks = (parts.clock.clone(), parts.dice.clone());
-    let share: Rc<dyn Fn() -> f64> = Rc::new(|| 0.0);
+    let offline = state.offline(&parts.clock);
     let node = Rc::clone(&parts.node);
     let kept =
-        pki::keep_serving(Rc::clone(client), directory, Rc::clone(&node), clocks, share, Rc::clone(&nudge));
+        pki::keep_serving(Rc::clone(client), directory, Rc::clone(&node), clocks, offline, Rc::clone(&nudge));
     if let Err(error) = kept {
         *state.login.problem.borrow_mut() = Some(chain(&error));
         return;

@@ -99,7 +99,7 @@ fn run_cli(command: &str, arguments: Vec<OsString>) -> u8 {
         now: Clock::System.now(),
     };
     match command {
-        "preflight" | "init" | "join" | "reset" => init::run(command, &arguments, environment),
+        "preflight" | "init" | "join" | "leave" | "reset" => init::run(command, &arguments, environment),
         "upgrade" => upgrade::run(&arguments, environment),
         _ => cli::run(command, &arguments, environment),
     }

@@ -34,7 +34,7 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc, oneshot};
 
-pub(crate) use cluster::TOKEN;
+pub(crate) use cluster::{CSI, LEFT, TOKEN};
 pub use cluster::{ClusterKey, ClusterRow};
 pub use db::{Commit, MAX_EVENT_AGE, MAX_EVENTS};
 pub(crate) use error::StoreError;
@@ -308,6 +308,12 @@ impl StoreHandle {
         gone: Vec<ClusterKey>,
     ) -> Result<(), StoreError> {
         self.write("cluster", move |db| db.put_cluster(&rows, &gone)).await
+    }
+
+    /// Forgets, durably, what the cluster has shown. Its pods are not wanted from the next start on, unless the node joins
+    /// again.
+    pub(crate) async fn forget_cluster(&self) -> Result<(), StoreError> {
+        self.write("cluster", Db::forget_cluster).await
     }
 
     /// Stores a small fact (keys in [`meta`]); `None` deletes it.

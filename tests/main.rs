@@ -3,6 +3,7 @@
 mod support;
 
 mod budget;
+mod cluster;
 mod cri;
 mod cri_server;
 mod embedded;

@@ -5,6 +5,7 @@ mod api_writes;
 mod bad_files;
 mod bad_urls;
 mod by_hand;
+mod cluster;
 mod command_line;
 mod configuration;
 mod following;

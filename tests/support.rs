@@ -2,7 +2,9 @@
 
 pub mod agent;
 pub mod api;
+pub mod apiserver;
 pub mod containerd;
+pub mod csi_driver;
 pub mod dashboard;
 pub mod device_plugin;
 pub mod embedded;

@@ -9,9 +9,9 @@ pub(super) mod node_service;
 mod open_store;
 
 mod cgroup_root;
-mod cluster;
 pub mod embedded;
 mod joined;
+mod local_node;
 mod plugins;
 pub mod previous_runtimes;
 pub mod report;

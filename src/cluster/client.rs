@@ -121,7 +121,15 @@ impl<T: Transport> Client<T> {
         selector: &str,
         go_on: &str,
     ) -> Result<Page, ApiError> {
-        let path = of.page(selector, go_on, PAGE);
+        self.page_of(of.page(selector, go_on, PAGE)).await
+    }
+
+    /// The version of the whole storage, for little more than the headers of a list.
+    pub(crate) async fn newest_version(&self, of: &ResourcePath, selector: &str) -> Result<String, ApiError> {
+        self.page_of(of.page(selector, "", 1)).await.map(|page| page.version)
+    }
+
+    async fn page_of(&self, path: String) -> Result<Page, ApiError> {
         let mut list = self.call(Lane::Main, request(Method::Get, path, Accept::Json, None)).await?;
         let text = |name: &str| list["metadata"][name].as_str().unwrap_or_default().to_owned();
         let (version, go_on) = (text("resourceVersion"), text("continue"));

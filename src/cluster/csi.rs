@@ -2,58 +2,73 @@
 //!
 //! Owns the registered drivers and which volumes the node uses. What is mounted is on disk (`pod::volume::csi`, and
 //! `plugins/kubernetes.io/csi` of the root directory for staged volumes), so that a later process can unmount it: a
-//! record is written before the driver is called, and removed when nothing can be mounted any more. Nothing here ends
-//! the node: without an API server, or without permission for CSINode, drivers still mount what needs neither.
+//! record is written before the driver is called, and removed when nothing can be mounted any more. What the API server
+//! said of a volume and its driver is kept in the store, so that a node that boots without its cluster mounts it again.
+//! Nothing here ends the node: without permission for CSINode, drivers still mount.
 //!
 //! | file | what |
 //! |---|---|
+//! | `answers` | what the API server says, and has said |
 //! | `calls` | the calls of a driver |
 //! | `register` | registration, CSINode, annotation and labels of the Node |
+//! | `resize` | volumes that have grown |
 //! | `rules` | pure |
 
 pub(crate) mod rules;
 
+mod answers;
 mod calls;
 mod register;
+mod resize;
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use crate::cluster::client::Client;
-use crate::cluster::client::error::{ApiError, ApiErrorKind};
-use crate::cluster::client::request::ResourcePath;
-use crate::cluster::client::transport::{Accept, Lane, Transport};
-use crate::cluster::tokens;
-use crate::codec::base64;
+use crate::cluster::client::transport::Transport;
+use crate::cluster::tokens::rules::Token;
 use crate::devices::client::{PluginClient, PluginError};
 use crate::model::api::pod::StringMap;
 use crate::model::objects::{ObjectLookup, TokenRequest};
+use crate::platform::clock::Clock;
 use crate::platform::dice::Dice;
 use crate::platform::rt;
+use crate::platform::sys::node::FileSystemFacts;
+use crate::pod::events::EventRecorder;
 use crate::pod::volume::Volumes;
 use crate::pod::volume::csi::{
     CsiAnswer, CsiPublished, CsiRecord, CsiVolume, CsiVolumes, records, remove_mount_dir,
 };
+use crate::store::{CSI, ClusterRow, StoreHandle};
 
 use calls::CsiCall;
-use rules::{DriverInfo, MOUNT_GROUP, MULTI_WRITER, STAGE_UNSTAGE};
+use rules::{DriverInfo, MOUNT_GROUP, MULTI_WRITER, STAGE_UNSTAGE, VOLUME_STATS};
 
 const STORAGE: &str = "storage.k8s.io";
 /// Below the root directory: upstream's places of staged volumes.
 const STAGING_DIR: &str = "plugins/kubernetes.io/csi";
 /// How long a pod's worker waits for one attempt. The attempt goes on.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long an attempt waits for the post of `volumesInUse`, and for the volume to be attached.
+const SOON: Duration = Duration::from_secs(4);
+/// As often as upstream's kubelet syncs a pod, volumes are published again whose driver asks for it.
+const AGAIN: Duration = Duration::from_secs(60);
+/// How often claims of mounted volumes are read: they may have grown.
+const RESIZE: Duration = Duration::from_secs(120);
 
-pub(crate) struct CsiParts<T> {
-    pub client: Rc<Client<T>>,
+pub(crate) struct CsiParts {
+    pub store: StoreHandle,
+    pub events: EventRecorder,
+    pub clock: Clock,
     pub dice: Dice,
     pub node_name: String,
     /// `--root-dir`.
@@ -67,21 +82,36 @@ struct Driver {
     client: PluginClient,
     version: Vec<u32>,
     info: DriverInfo,
+    can_expand: bool,
 }
 
+/// The client, and whether the server answers.
+type CsiLink<T> = (Rc<Client<T>>, Rc<dyn Fn() -> bool>);
+
 pub(crate) struct CsiNode<T> {
-    parts: CsiParts<T>,
+    parts: CsiParts,
+    /// Empty until the node has credentials.
+    link: OnceCell<CsiLink<T>>,
     drivers: RefCell<BTreeMap<String, Driver>>,
     /// Drivers that were removed and may still be in CSINode.
     gone: RefCell<BTreeSet<String>>,
-    /// CSIDriver objects as last read; null when there is none.
-    objects: RefCell<BTreeMap<String, Value>>,
+    /// What the server said last: of a driver (by its name) in `driver`, of a volume (by its unique name) in
+    /// `attachment` and the members that name Secrets. Null: there is no such object. Rows of the store.
+    answers: RefCell<BTreeMap<String, Value>>,
+    /// Tokens that drivers have got for pods.
+    tokens: RefCell<BTreeMap<TokenRequest, Token>>,
     /// `status.volumesAttached` of the Node.
     attached: RefCell<BTreeSet<String>>,
+    /// `status.volumesInUse` as the server has it: the controller detaches no volume of them.
+    reported: RefCell<BTreeSet<String>>,
     /// Empty until it is known.
     node_uid: RefCell<String>,
     /// By unique name: the places in pods that wait for a volume or have it, and where it is staged.
     in_use: RefCell<BTreeMap<String, BTreeSet<PathBuf>>>,
+    /// By place: the volumes of pods, and when they were published.
+    published: RefCell<BTreeMap<PathBuf, (CsiVolume, Instant)>>,
+    /// When claims were last read for their size.
+    resized: Cell<Option<Instant>>,
     /// Volumes with an attempt under way.
     busy: RefCell<BTreeSet<String>>,
     changed: watch::Sender<u64>,
@@ -92,15 +122,24 @@ pub(crate) struct CsiNode<T> {
 }
 
 impl<T: Transport> CsiNode<T> {
-    /// Reads the records of an earlier process: their volumes are in use. Blocks for a moment.
-    pub(crate) fn new(parts: CsiParts<T>) -> Rc<Self> {
+    /// Reads the records of an earlier process: their volumes are in use. Blocks for a moment. `rows` are those of the
+    /// store.
+    pub(crate) fn new(parts: CsiParts, rows: &[ClusterRow]) -> Rc<Self> {
+        let of_csi = rows.iter().filter(|row| row.key.kind == CSI);
+        let answer =
+            |row: &ClusterRow| Some((row.key.name.clone(), serde_json::from_slice(&row.value).ok()?));
         let node = Self {
+            link: OnceCell::new(),
             drivers: RefCell::default(),
             gone: RefCell::default(),
-            objects: RefCell::default(),
+            answers: RefCell::new(of_csi.filter_map(answer).collect()),
+            tokens: RefCell::default(),
             attached: RefCell::default(),
+            reported: RefCell::default(),
             node_uid: RefCell::default(),
             in_use: RefCell::default(),
+            published: RefCell::default(),
+            resized: Cell::default(),
             busy: RefCell::default(),
             changed: watch::Sender::new(0),
             is_stale: Cell::new(false),
@@ -112,6 +151,8 @@ impl<T: Transport> CsiNode<T> {
                 let mut in_use = node.in_use.borrow_mut();
                 for (place, record) in found.into_iter().filter(|(_, record)| !record.is_ephemeral) {
                     let name = rules::unique_name(&record.driver, &record.handle);
+                    // Before it was mounted, the server had it.
+                    node.reported.borrow_mut().insert(name.clone());
                     in_use.entry(name).or_default().insert(place);
                 }
             }
@@ -127,21 +168,38 @@ impl<T: Transport> CsiNode<T> {
         rt::spawn("cluster csi", register::run(Rc::clone(self)))
     }
 
-    /// `status.volumesInUse`, sorted. What was mounted by an earlier process is among it from the beginning.
-    pub(crate) fn volumes_in_use(&self) -> Vec<String> {
-        self.in_use.borrow().keys().cloned().collect()
+    /// The server can be asked from now on, with the node's own client. The first one stays.
+    pub(crate) fn connect(&self, client: Rc<Client<T>>, is_online: Rc<dyn Fn() -> bool>) {
+        let _ = self.link.set((client, is_online));
+        self.wake.notify_one();
+        self.note_change();
     }
 
-    #[cfg_attr(
-        test,
-        expect(dead_code, reason = "the node's status follows it once the registry is connected")
-    )]
+    /// `status.volumesInUse`, sorted: those that can be attached. What was mounted by an earlier process is among it
+    /// from the beginning.
+    pub(crate) fn volumes_in_use(&self) -> Vec<String> {
+        let answers = self.answers.borrow();
+        let is_attachable = |name: &&String| {
+            let driver = answers.get(rules::driver_of(name));
+            driver.is_none_or(|answer| rules::needs_attach(&answer["driver"]))
+        };
+        self.in_use.borrow().keys().filter(is_attachable).cloned().collect()
+    }
+
+    /// The server has these `volumesInUse`.
+    pub(crate) fn set_reported(&self, volumes: &[String]) {
+        let volumes = volumes.iter().cloned().collect();
+        if self.reported.replace(volumes) != *self.reported.borrow() {
+            self.note_change();
+        }
+    }
+
     /// Changes when `volumes_in_use` does, and when pods that wait for a volume may try again.
     pub(crate) fn changed(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()
     }
 
-    /// Names of the registered drivers, for reports.
+    #[cfg(test)]
     pub(crate) fn driver_names(&self) -> Vec<String> {
         self.drivers.borrow().keys().cloned().collect()
     }
@@ -159,6 +217,14 @@ impl<T: Transport> CsiNode<T> {
         self.is_stale.set(true);
         self.wake.notify_one();
         self.note_change();
+    }
+
+    /// The driver asks for its volumes to be published again from time to time.
+    fn republishes(&self, driver: &str) -> bool {
+        self.answers
+            .borrow()
+            .get(driver)
+            .is_some_and(|known| known["driver"]["spec"]["requiresRepublish"] == true)
     }
 
     fn note_change(&self) {
@@ -197,13 +263,14 @@ impl<T: Transport> CsiNode<T> {
 
     async fn mount(&self, volume: CsiVolume) -> Result<CsiPublished, String> {
         let name = volume.source["driver"].as_str().unwrap_or_default().to_owned();
-        let handle = handle(&volume);
+        let (handle, is_claimed) = (handle(&volume), volume.claimed.is_some());
         let client = self.driver(&name)?;
         let object = self.driver_object(&name).await?;
-        rules::check_lifecycle(&name, &object, volume.claimed.is_none())?;
-        let publish_context = match &volume.claimed {
-            Some(_) if rules::needs_attach(&object) => self.publish_context(&name, &handle).await?,
-            _ => StringMap::new(),
+        rules::check_lifecycle(&name, &object, !is_claimed)?;
+        let publish_context = if is_claimed && rules::needs_attach(&object) {
+            self.publish_context(&name, &handle).await?
+        } else {
+            StringMap::new()
         };
         let can = calls::capabilities(&client).await.map_err(|error: PluginError| error.message)?;
         let can = |capability| can.contains(&capability);
@@ -213,30 +280,29 @@ impl<T: Transport> CsiNode<T> {
             capability: calls::capability(&volume, can(MULTI_WRITER), can(MOUNT_GROUP)),
             context: rules::string_map(&volume.source["volumeAttributes"]),
             read_only: volume.read_only,
+            secrets: self.secret(&volume, "nodeStageSecretRef").await?,
             ..CsiCall::default()
         };
-        if volume.claimed.is_some() && can(STAGE_UNSTAGE) {
+        let secrets = self.secret(&volume, "nodePublishSecretRef").await?;
+        self.keep_answers(&name, is_claimed.then(|| rules::unique_name(&name, &handle))).await;
+        if is_claimed && can(STAGE_UNSTAGE) {
             let staging = self.staging(&name, &handle);
             call.staging = staging.display().to_string();
-            call.secrets = self.secret(&volume, "nodeStageSecretRef").await?;
-            let record = CsiRecord { driver: name.clone(), handle: handle.clone(), ..CsiRecord::default() };
-            save(record, &staging, true).await?;
-            self.hold(&rules::unique_name(&name, &handle), &staging);
-            if let Err(error) = calls::stage(&client, call.clone()).await {
-                self.clean(&staging, error.code).await;
-                return Err(format!("MountVolume.MountDevice failed : {}", error.message));
+            if !volume.is_again {
+                self.stage(&client, call.clone(), &name, &staging).await?;
             }
         }
         call.context = rules::volume_context(&object, &volume);
-        call.secrets = self.secret(&volume, "nodePublishSecretRef").await?;
+        call.secrets = secrets;
         self.add_tokens(&object, &volume, &mut call).await?;
+        let apply_group = !can(MOUNT_GROUP) && rules::applies_group(&object, &volume);
         let record = CsiRecord {
             volume: volume.claimed.as_ref().map_or(&volume.name, |claimed| &claimed.name).clone(),
             attachment: rules::attachment_name(&handle, &name, &self.parts.node_name),
             node: self.parts.node_name.clone(),
-            is_ephemeral: volume.claimed.is_none(),
-            is_published: false,
-            driver: name,
+            is_ephemeral: !is_claimed,
+            is_published: volume.is_again,
+            driver: name.clone(),
             handle,
         };
         save(record, &volume.target, false).await?;
@@ -244,7 +310,28 @@ impl<T: Transport> CsiNode<T> {
             self.clean(&volume.target, error.code).await;
             return Err(error.message);
         }
-        Ok(CsiPublished { apply_group: !can(MOUNT_GROUP) && rules::applies_group(&object, &volume) })
+        self.published.borrow_mut().insert(volume.target.clone(), (volume, Instant::now()));
+        // Its claim is read at once.
+        self.resized.take();
+        self.wake.notify_one();
+        Ok(CsiPublished { apply_group })
+    }
+
+    async fn stage(
+        &self,
+        client: &PluginClient,
+        call: CsiCall,
+        driver: &str,
+        staging: &Path,
+    ) -> Result<(), String> {
+        let handle = call.handle.clone();
+        let name = rules::unique_name(driver, &handle);
+        let record = CsiRecord { driver: driver.to_owned(), handle, ..CsiRecord::default() };
+        save(record, staging, true).await?;
+        self.hold(&name, staging);
+        let Err(error) = calls::stage(client, call).await else { return Ok(()) };
+        self.clean(staging, error.code).await;
+        Err(format!("MountVolume.MountDevice failed : {}", error.message))
     }
 
     async fn unmount(&self, record: CsiRecord, target: PathBuf) -> Result<(), String> {
@@ -253,6 +340,7 @@ impl<T: Transport> CsiNode<T> {
         let place = target.clone();
         let removed = rt::blocking("remove CSI volume", move || remove_mount_dir(&place)).await;
         removed.map_err(|error| format!("failed to clean mount dir {}: {error}", target.display()))?;
+        self.published.borrow_mut().remove(&target);
         if record.is_ephemeral {
             return Ok(());
         }
@@ -327,90 +415,10 @@ impl<T: Transport> CsiNode<T> {
         drop(in_use);
         if is_changed {
             self.note_change();
+            // What is known of volumes without a user can go.
+            self.wake.notify_one();
         }
         is_changed
-    }
-
-    /// The CSIDriver object, null without one. While the server does not answer, as it was last read.
-    async fn driver_object(&self, name: &str) -> Result<Value, String> {
-        let path = ResourcePath::whole(STORAGE, "csidrivers", name);
-        let object = match self.parts.client.get(Lane::Main, &path, Accept::Json).await {
-            Ok(object) => object,
-            Err(error) if error.kind == ApiErrorKind::NotFound => Value::Null,
-            Err(error) => {
-                let known = self.objects.borrow().get(name).cloned();
-                return known.ok_or_else(|| format!("failed to get CSIDriver {name:?}: {error}"));
-            }
-        };
-        self.objects.borrow_mut().insert(name.to_owned(), object.clone());
-        Ok(object)
-    }
-
-    async fn publish_context(&self, driver: &str, handle: &str) -> Result<StringMap, String> {
-        let unique = rules::unique_name(driver, handle);
-        if !self.attached.borrow().contains(&unique) {
-            return Err(rules::not_attached(&unique));
-        }
-        let name = rules::attachment_name(handle, driver, &self.parts.node_name);
-        let path = ResourcePath::whole(STORAGE, "volumeattachments", &name);
-        let answer = self.parts.client.get(Lane::Main, &path, Accept::Json).await;
-        rules::publish_context(&answer.map_err(|error| error.to_string())?, &unique)
-    }
-
-    /// The Secret that a member of the volume's source names; empty without one.
-    async fn secret(&self, volume: &CsiVolume, member: &str) -> Result<StringMap, String> {
-        let reference = &volume.source[member];
-        let Some(name) = reference["name"].as_str().filter(|name| !name.is_empty()) else {
-            return Ok(StringMap::new());
-        };
-        // An inline volume has the Secrets of its pod's namespace only.
-        let namespace = match &volume.claimed {
-            Some(_) => reference["namespace"].as_str().unwrap_or_default(),
-            None => &volume.pod.namespace,
-        };
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        if let Some(data) = self.parts.objects.of(volume.realm).secret(namespace, name) {
-            return Ok(data.iter().map(|(key, value)| (key.clone(), text(value))).collect());
-        }
-        let path = ResourcePath::namespaced("", "secrets", namespace, name);
-        let answer: Result<Value, ApiError> = self.parts.client.get(Lane::Main, &path, Accept::Json).await;
-        let failed = |error| {
-            format!("failed to find the secret {name} in the namespace {namespace} with error: {error}")
-        };
-        let object = answer.map_err(failed)?;
-        let decode = |value: &Value| base64::decode(value.as_str()?).map(|bytes| text(&bytes));
-        let data = object["data"].as_object().into_iter().flatten();
-        Ok(data.filter_map(|(key, value)| Some((key.clone(), decode(value)?))).collect())
-    }
-
-    /// Tokens that the driver asks for by `tokenRequests`.
-    async fn add_tokens(&self, object: &Value, volume: &CsiVolume, call: &mut CsiCall) -> Result<(), String> {
-        let wanted = object["spec"]["tokenRequests"].as_array().into_iter().flatten();
-        let mut tokens = Map::new();
-        for each in wanted {
-            let request = TokenRequest {
-                namespace: volume.pod.namespace.clone(),
-                account: volume.account.clone(),
-                pod: volume.pod.clone(),
-                audience: each["audience"].as_str().unwrap_or_default().to_owned(),
-                seconds: each["expirationSeconds"].as_i64().unwrap_or(3600),
-            };
-            let path = ResourcePath::namespaced("", "serviceaccounts", &request.namespace, &request.account);
-            let body = tokens::rules::body(&request);
-            let answer = self.parts.client.create(Lane::Main, &path.with_part("token"), &body).await;
-            let answer = answer.map_err(|error| format!("failed to get service account token: {error}"))?;
-            tokens.insert(request.audience, answer["status"].clone());
-        }
-        if !tokens.is_empty() {
-            let into = if object["spec"]["serviceAccountTokenInSecrets"] == true {
-                &mut call.secrets
-            } else {
-                &mut call.context
-            };
-            let key = "csi.storage.k8s.io/serviceAccount.tokens".to_owned();
-            into.insert(key, Value::from(tokens).to_string());
-        }
-        Ok(())
     }
 }
 
@@ -449,11 +457,48 @@ impl<T: Transport> CsiVolumes for CsiNode<T> {
         self.attempt(key, async move { node.unmount(record, target).await })
     }
 
+    fn usage(self: Rc<Self>, target: PathBuf) -> CsiAnswer<Option<FileSystemFacts>> {
+        Box::pin(async move {
+            let directory = target.parent().unwrap_or(&target).to_owned();
+            let loaded = rt::blocking("read CSI volume", move || CsiRecord::load(&directory)).await;
+            let record = loaded.map_err(|error| error.to_string())?.filter(|record| record.is_published);
+            let record = record.ok_or_else(|| "the volume is not mounted".to_owned())?;
+            let client = self.driver(&record.driver)?;
+            let usage = async {
+                let can = calls::capabilities(&client).await?;
+                if !can.contains(&VOLUME_STATS) {
+                    return Ok(None);
+                }
+                calls::usage(&client, &record.handle, &target).await.map(Some)
+            };
+            usage.await.map_err(|error: PluginError| error.message)
+        })
+    }
+
     fn generation(&self) -> u64 {
         *self.changed.borrow()
     }
 
+    fn is_due(&self, volume: &CsiVolume) -> bool {
+        let mut published = self.published.borrow_mut();
+        let now = Instant::now();
+        let last = published.get(&volume.target).map(|(_, last)| *last);
+        let driver = volume.source["driver"].as_str().unwrap_or_default();
+        let is_due = last.is_none_or(|last| now.duration_since(last) >= AGAIN / 2)
+            && self.republishes(driver)
+            && self.driver(driver).is_ok();
+        if is_due || last.is_none() {
+            // Also when it fails: the next time is as far.
+            published.insert(volume.target.clone(), (volume.clone(), now));
+            self.wake.notify_one();
+        }
+        is_due
+    }
+
     fn forget(&self, pod_dir: &Path) {
+        let uid = pod_dir.file_name().unwrap_or_default();
+        self.tokens.borrow_mut().retain(|request, _| *request.pod.uid.as_str() != *uid);
+        self.published.borrow_mut().retain(|place, _| !place.starts_with(pod_dir));
         if self.release_all(|place| place.starts_with(pod_dir)) {
             // It may have been staged for this pod, and not published.
             self.wake.notify_one();

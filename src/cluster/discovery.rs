@@ -15,9 +15,11 @@ use crate::cluster::client::Client;
 use crate::cluster::client::error::{ApiError, ApiErrorKind};
 use crate::cluster::client::request::ResourcePath;
 use crate::cluster::client::transport::{Accept, Lane, Transport};
+use crate::cluster::pki::deadline::validity;
 use crate::cluster::pki::files::{ClusterEntry, kubeconfig};
 use crate::codec::base64;
 use crate::codec::yaml::yaml_to_values;
+use crate::model::types::Timestamp;
 use jws::{BootstrapToken, CLUSTER_INFO, CaPin};
 
 const RETRY: Duration = Duration::from_secs(5);
@@ -53,6 +55,7 @@ pub(crate) async fn by_token<T: Transport>(
     token: &BootstrapToken,
     pins: &[CaPin],
     limit: Duration,
+    now: Timestamp,
 ) -> Result<ClusterEntry, DiscoveryError> {
     let deadline = Instant::now() + limit;
     let first = signed_info(&connect(None), token, deadline).await?;
@@ -64,6 +67,15 @@ pub(crate) async fn by_token<T: Transport>(
     let authorities = base64::decode(&cluster.authority_data).unwrap_or_default();
     let authorities = String::from_utf8(authorities).unwrap_or_default();
     jws::check_pins(&authorities, pins).map_err(DiscoveryError::Untrusted)?;
+    if let Some(since) = validity(&authorities).map(|times| times.not_before)
+        && now < since
+    {
+        let (now, since) = (now.to_rfc3339(), since.to_rfc3339());
+        let what = format!(
+            "the clock of this machine shows {now}, and the cluster's authority is valid from {since}: set the clock"
+        );
+        return Err(DiscoveryError::NoAnswer { what, source: None });
+    }
     let second = signed_info(&connect(Some(&authorities)), token, deadline).await?;
     if second["data"]["kubeconfig"] != text {
         return Err(DiscoveryError::Untrusted(format!(

@@ -193,22 +193,37 @@ fn keep_certificate(
 ) -> Result<(), LoginError> {
     let nudge = Rc::new(Notify::new());
     let first: Rc<RefCell<Option<Rc<Client<H2Transport>>>>> = Rc::default();
+    let opened = Rc::new(Notify::new());
+    if config.bootstrap.is_none() {
+        opened.notify_one();
+    }
     if let Some(path) = config.bootstrap.clone() {
         let arrived = Rc::new(Notify::new());
         rt::spawn("bootstrap file", watch_file(path.clone(), Rc::clone(&arrived)));
         let (config, clock, dice) = (config.clone(), parts.clock.clone(), parts.dice.clone());
-        let (first, nudge) = (Rc::clone(&first), Rc::clone(&nudge));
+        let (first, nudge, opened) = (Rc::clone(&first), Rc::clone(&nudge), Rc::clone(&opened));
         rt::spawn("bootstrap credentials", async move {
+            let mut known = None;
             loop {
-                arrived.notified().await;
-                match Credentials::open(&path, clock.clone()).await {
-                    Ok(credentials) => {
-                        let transport = Rc::new(transport(&config, Rc::new(credentials), &clock));
-                        *first.borrow_mut() = Some(Rc::new(Client::new(transport, client, dice.clone())));
-                        nudge.notify_one();
+                // It may be gone already: kubeadm deletes it as soon as it sees a certificate.
+                let text = rt::blocking("bootstrap kubeconfig", {
+                    let path = path.clone();
+                    move || std::fs::read(path).ok()
+                });
+                let text = text.await;
+                if text.is_some() && text != known {
+                    match Credentials::open(&path, clock.clone()).await {
+                        Ok(credentials) => {
+                            let transport = Rc::new(transport(&config, Rc::new(credentials), &clock));
+                            *first.borrow_mut() = Some(Rc::new(Client::new(transport, client, dice.clone())));
+                            nudge.notify_one();
+                        }
+                        Err(error) => log::warn!(err = chain(&error); "Cannot use the bootstrap kubeconfig"),
                     }
-                    Err(error) => log::warn!(err = chain(&error); "Cannot use the bootstrap kubeconfig"),
                 }
+                known = text;
+                opened.notify_one();
+                arrived.notified().await;
             }
         });
     }
@@ -225,15 +240,22 @@ fn keep_certificate(
         renew_now,
         clock: parts.clock.clone(),
         dice: parts.dice.clone(),
-        offline_share: Rc::new(|| 0.0),
+        offline: state.offline(&parts.clock),
         nudge,
         state: sender,
     };
-    rt::spawn("client certificate", keeper.run());
+    rt::spawn("client certificate", async move {
+        // Without them it would find that there is nothing to ask with.
+        opened.notified().await;
+        keeper.run().await;
+    });
     let state = Rc::clone(state);
     rt::spawn("client certificate state", async move {
         while changed.changed().await.is_ok() {
             let now = changed.borrow_and_update().clone();
+            if let CertificateStage::Current { until, .. } = now.stage {
+                state.count_offline_for(until);
+            }
             *state.login.certificate.borrow_mut() = now;
             credentials.renewed().await;
             state.change();

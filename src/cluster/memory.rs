@@ -32,6 +32,9 @@ pub(crate) struct ClusterIdentity {
     pub guard: Guard,
     /// The end of the last time online; default: none yet, or it lasts.
     pub last_contact: Timestamp,
+    /// Time without a link in the life of the client certificate that ends then.
+    pub offline: Duration,
+    pub offline_until: Timestamp,
 }
 
 /// What the store remembers.
@@ -64,6 +67,8 @@ fn identity_of(value: &Value) -> ClusterIdentity {
         node_uid: text("nodeUid"),
         guard: Guard::of(&value["guard"]),
         last_contact: time(&value["lastContact"]).unwrap_or_default(),
+        offline: Duration::from_secs(value["offlineSeconds"].as_u64().unwrap_or_default()),
+        offline_until: time(&value["certificateEnds"]).unwrap_or_default(),
     }
 }
 
@@ -81,6 +86,8 @@ fn identity_row(identity: &ClusterIdentity) -> ClusterRow {
         "nodeUid": identity.node_uid,
         "guard": identity.guard.to_value(),
         "lastContact": identity.last_contact.to_rfc3339(),
+        "offlineSeconds": identity.offline.as_secs(),
+        "certificateEnds": identity.offline_until.to_rfc3339(),
     });
     row(CLUSTER, "", &value)
 }

@@ -65,6 +65,8 @@ pub(crate) struct ClusterNode<T> {
     pub changed: Vec<watch::Receiver<u64>>,
     /// Stores the Node and applies it; called when it differs from the last one.
     pub on_node: Rc<dyn Fn(&NodeFromServer)>,
+    /// The server has taken a status.
+    pub on_posted: Rc<dyn Fn(&NodeState)>,
     pub on_link: Rc<dyn Fn(LinkEvent)>,
     pub progress: Rc<NodeProgress>,
 }
@@ -225,6 +227,7 @@ impl<T: Transport> NodeTask<T> {
                         self.posted = Posted::of(&status, now, change, &times, self.node.dice.unit());
                         self.is_overwritten = false;
                         self.progress.posted.set(Some(self.node.clock.now()));
+                        (self.node.on_posted)(&state);
                         self.note(None);
                     }
                     Err(error) if error.kind == ApiErrorKind::NotFound => return,

@@ -41,6 +41,8 @@ pub(crate) enum Detection {
     /// A GET for each new pod, and then when the Node's annotation says so.
     Cache,
     Watch,
+    /// A GET for each new pod, and then every five minutes: a link that is paid by the byte.
+    Seldom,
 }
 
 impl Detection {

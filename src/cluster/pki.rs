@@ -144,8 +144,8 @@ pub(crate) struct Keeper<T> {
     pub renew_now: bool,
     pub clock: Clock,
     pub dice: Dice,
-    /// The part of the certificate's life without a link, 0 to 1.
-    pub offline_share: Rc<dyn Fn() -> f64>,
+    /// The time without a link in the life of the client certificate.
+    pub offline: Rc<dyn Fn() -> Duration>,
     /// Wakes the task: addresses or bootstrap credentials have changed.
     pub nudge: Rc<Notify>,
     pub state: watch::Sender<CertificateState>,
@@ -220,7 +220,7 @@ impl<T: Transport> Keeper<T> {
             self.publish(CertificateStage::Expired { until: validity.not_after });
             return (false, now);
         }
-        let renews = deadline::next(validity, unit, (self.offline_share)());
+        let renews = deadline::next(validity, unit, (self.offline)(), now);
         self.publish(CertificateStage::Current { until: validity.not_after, renews });
         if !self.rotate {
             return (true, validity.not_after.saturating_add(Duration::from_secs(1)));
@@ -310,7 +310,7 @@ pub(crate) fn keep_serving<T: Transport>(
     directory: &Path,
     node: Rc<dyn Fn() -> NodeState>,
     (clock, dice): (Clock, Dice),
-    offline_share: Rc<dyn Fn() -> f64>,
+    offline: Rc<dyn Fn() -> Duration>,
     nudge: Rc<Notify>,
 ) -> Result<(JoinHandle<()>, watch::Receiver<CertificateState>), PairError> {
     let (state, shown) = watch::channel(CertificateState::default());
@@ -329,7 +329,7 @@ pub(crate) fn keep_serving<T: Transport>(
         renew_now: false,
         clock,
         dice,
-        offline_share,
+        offline,
         nudge,
         state,
     };

@@ -28,6 +28,8 @@ pub struct ClusterReport {
     pub held_since: Option<Timestamp>,
     /// What prevents the node from joining or from posting its status; empty without trouble.
     pub problem: String,
+    /// `--link-profile=metered`.
+    pub metered: bool,
     /// `insecure-skip-tls-verify` is set in the kubeconfig.
     pub insecure: bool,
 }
@@ -94,6 +96,7 @@ impl ClusterState {
                 Guard::Open => None,
             },
             problem,
+            metered: self.is_metered.get(),
             insecure: self.login.is_insecure.get(),
         }
     }

@@ -88,6 +88,11 @@ impl<T: Transport> Task<T> {
                     WatchOutput::OpenWatch { version, initial } => {
                         input = Some(self.open(version, initial).await);
                     }
+                    WatchOutput::AskVersion => {
+                        let path = &self.spec.path;
+                        let newest = self.client.newest_version(path, &self.spec.fields).await;
+                        input = Some(newest.map_or_else(WatchInput::Failed, WatchInput::Version));
+                    }
                     WatchOutput::WaitFor(time) => {
                         self.frames = None;
                         sleep(time).await;

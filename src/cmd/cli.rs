@@ -42,6 +42,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
+pub(super) use api::post;
 pub(crate) use args::UsageError;
 pub(crate) use client::ClientError;
 pub(crate) use client::fetch_report;

@@ -1,6 +1,6 @@
-//! `agent preflight`, `agent init`, `agent join`, `agent reset`: checks a machine, sets it up, alone or as a node of a
-//! cluster, and undoes the setup. Words,
-//! names of phases and checks, and the order of steps are kubeadm's (1.36) where it has them.
+//! `agent preflight`, `agent init`, `agent join`, `agent leave`, `agent reset`: checks a machine, sets it up, alone or as a
+//! node of a cluster, and undoes the setup. Words, names of phases and checks, and the order of steps are kubeadm's (1.36)
+//! where it has them.
 //!
 //! | module | what |
 //! |---|---|
@@ -10,7 +10,7 @@
 //! | `install` | which files a setup has (pure) |
 //! | `phases` | the steps of `init`, one after the other |
 //! | `service` | systemd, OpenRC |
-//! | `join` | the way into a cluster |
+//! | `join`, `leave` | the way into a cluster, and out of it |
 //! | `reset` | the removal |
 //!
 //! Owns what these commands write and print. The agent itself needs none of it: it runs from its flags alone.
@@ -30,6 +30,7 @@ mod args;
 pub mod facts;
 mod install;
 mod join;
+mod leave;
 mod phases;
 pub(super) mod preflight;
 mod reset;
@@ -98,6 +99,10 @@ pub fn run(command: &str, arguments: &[String], environment: Environment<'_>) ->
     let mut session = InitSession { environment };
     if command == "join" {
         let result = join::run(&mut session, arguments);
+        return finish(&mut session, command, result);
+    }
+    if command == "leave" {
+        let result = leave::run(&mut session, arguments);
         return finish(&mut session, command, result);
     }
     let phases = phases_of(command);

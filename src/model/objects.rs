@@ -300,6 +300,8 @@ pub struct ClaimedVolume {
     pub read_only: bool,
     /// `ReadWriteOncePod` is its only access mode: one pod at a time.
     pub single_pod: bool,
+    /// Uid of the pod whose ephemeral volume the claim is; empty without one.
+    pub owner: String,
 }
 
 /// What kind of PersistentVolume it is.

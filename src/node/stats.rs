@@ -34,6 +34,7 @@ use crate::platform::cgroup::CgroupConfig;
 use crate::platform::clock::Clock;
 use crate::platform::rt;
 use crate::pod::resources::CgroupLayout;
+use crate::pod::volume::csi::CsiVolumes;
 use crate::runtime::RuntimeUse;
 
 mod disks;
@@ -106,6 +107,7 @@ pub struct Stats {
     objects: Rc<dyn ObjectLookup>,
     rates: RefCell<Rates>,
     disks: Rc<Disks>,
+    csi: RefCell<Option<Rc<dyn CsiVolumes>>>,
     forgetting: Cell<bool>,
 }
 
@@ -127,8 +129,14 @@ impl Stats {
             objects,
             rates: RefCell::default(),
             disks: Rc::default(),
+            csi: RefCell::default(),
             forgetting: Cell::new(false),
         })
+    }
+
+    /// CSI drivers measure their volumes from now on.
+    pub(crate) fn set_csi(&self, csi: Rc<dyn CsiVolumes>) {
+        *self.csi.borrow_mut() = Some(csi);
     }
 
     /// The current usage of the node, of these pods and of the running ones of these containers.
@@ -139,7 +147,8 @@ impl Stats {
         containers: Vec<ObservedContainer>,
         runtime: AskRuntime,
     ) -> Summary {
-        let mut places = Places { root_dir: self.config.root_dir.clone(), volumes: BTreeMap::new() };
+        let (root_dir, csi) = (self.config.root_dir.clone(), self.csi.borrow().clone());
+        let mut places = Places { root_dir, volumes: BTreeMap::new(), csi };
         if ask.disks != Measured::Nothing {
             let pods_dir = self.config.root_dir.join("pods");
             let of = |pod: &Pod| {

@@ -16,6 +16,7 @@ pub mod disk_usage;
 pub mod durable;
 pub mod epoll;
 pub mod identity;
+pub(crate) mod inherited;
 pub mod inotify;
 pub mod kernel_log;
 pub mod kill;

@@ -5,6 +5,7 @@
 mod preemption;
 pub mod rules;
 
+use crate::model::ordered::Sortable as _;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -264,7 +265,7 @@ impl Admission {
     /// result.
     fn retry_waiting(&self, state: &mut AdmissionState) -> BTreeSet<PodUid> {
         let mut pods: Vec<Rc<Pod>> = state.waiting.values().map(|waiting| Rc::clone(&waiting.pod)).collect();
-        pods.sort_by_cached_key(|pod| waiting_order(pod));
+        pods.order_by_key(|pod| waiting_order(pod));
         let mut news = BTreeSet::new();
         for pod in pods {
             let uid = &pod.metadata.uid;

@@ -306,6 +306,14 @@ impl<R: Runtime> Executor<R> {
             let text = "Pod sandbox changed, it will be killed and re-created.";
             self.pod_event(pod, EventType::Normal, "SandboxChanged", text);
         }
+        if !pod.spec.resource_claims.is_empty() {
+            let message = "Failed to prepare dynamic resources: this node has no dynamic resource allocation"
+                .to_owned();
+            let after = Duration::default();
+            let failure = self.sandbox_failure(pod, "FailedPrepareDynamicResources", message, after);
+            // The claims of a pod do not change.
+            return Err(Failure { retry_after: None, ..failure });
+        }
         self.check_runtime(pod).await?;
         self.ensure_pod_cgroup(pod).await?;
         self.ensure_volumes(run).await?;

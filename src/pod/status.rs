@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use crate::model::api::pod::{Pod, PodStatus};
 use crate::model::disruption::is_shutdown_status;
 use crate::model::ordered::Sortable as _;
+use crate::model::provenance::is_from_api;
 use crate::model::revisions::Revisions;
 use crate::model::types::PodUid;
 use crate::platform::metrics::{self, Family};
@@ -254,6 +255,16 @@ impl StatusManager {
         Some(Pod { status, ..Pod::clone(pod) })
     }
 
+    /// The static pods of [`Self::all_pods`], by name, without their statuses: nothing is copied.
+    #[must_use]
+    pub(crate) fn static_pods(&self) -> Vec<Rc<Pod>> {
+        let (entries, expected) = (self.entries.borrow(), self.expected.borrow());
+        let all = entries.values().map(|entry| &entry.pod).chain(expected.values().map(|known| &known.pod));
+        let mut pods: Vec<Rc<Pod>> = all.filter(|pod| !is_from_api(pod)).cloned().collect();
+        pods.order_by(|one, other| by_name(one, other));
+        pods
+    }
+
     fn published(&self) -> Vec<Pod> {
         let entries = self.entries.borrow();
         entries.values().map(|entry| Pod { status: entry.status.clone(), ..Pod::clone(&entry.pod) }).collect()
@@ -334,6 +345,25 @@ mod tests {
         for pod in statuses.all_pods() {
             assert_eq!(statuses.find("", &pod.metadata.name, None), Some(pod));
         }
+    }
+
+    #[test]
+    fn static_pods_are_shared_and_not_copied() {
+        let store = StoreHandle::open_in_memory(OpenOptions { mode: Mode::Inline, ..Default::default() });
+        let statuses = StatusManager::new(store.unwrap(), BTreeMap::new(), revisions());
+        let of = |name: &str, source: &str| {
+            let annotations = json!({"kubernetes.io/config.source": source});
+            let raw = json!({"metadata": {"name": name, "uid": name, "annotations": annotations}});
+            Rc::new(decode::<Pod>(raw).unwrap().object)
+        };
+        let (waiting, runs) = (of("b", "file"), of("a", "file"));
+        for pod in [&waiting, &runs, &of("c", "cluster"), &of("d", "api")] {
+            statuses.expect(pod);
+        }
+        statuses.set(&runs, running());
+        let found = statuses.static_pods();
+        let [first, second] = &found[..] else { panic!("{found:?}") };
+        assert!(Rc::ptr_eq(first, &runs) && Rc::ptr_eq(second, &waiting));
     }
 
     /// A worker that is in the middle of a step publishes the status of the version it read before.

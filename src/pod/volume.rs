@@ -38,7 +38,7 @@ use crate::platform::rt;
 use crate::platform::sys::dir::make_dir;
 use crate::pod::resources::NodeCapacity;
 use crate::pod::volume::projection::{ProjectionError, is_projected};
-use crate::pod::volume::rules::{MediumError, claim_of, empty_dir_medium, own_mounts};
+use crate::pod::volume::rules::{MediumError, check_use, claim_of, empty_dir_medium, own_mounts};
 
 use claim::{BeingGiven, FsGroup, LocalVolume};
 use csi::{CsiVolume, CsiVolumes};
@@ -293,6 +293,35 @@ impl Volumes {
         Err(VolumeError::UnsupportedKind { volume: name.to_owned() })
     }
 
+    /// Publishes the volumes again whose drivers ask for it.
+    ///
+    /// # Errors
+    /// The first volume that fails; it stays as it is.
+    async fn refresh_csi(&self, pod: &Pod) -> Result<(), VolumeError> {
+        let Some(csi) = self.csi() else { return Ok(()) };
+        let (pod_dir, mut result) = (pod_dir(&self.config, &pod.metadata.uid), Ok(()));
+        for volume in &pod.spec.volumes {
+            let name = volume.name.as_str();
+            let wanted = if let Some(source) = &volume.csi {
+                csi_volume(pod, &pod_dir, name, source.clone(), None, source["readOnly"] == true)
+            } else if let Some((claim, read_only)) = claim_of(pod, volume)
+                && let Ok(found) = self.claimed_volume(pod, name, &claim)
+                && let ClaimedSource::Csi { source, .. } = &found.source
+            {
+                let read_only = read_only || found.read_only;
+                csi_volume(pod, &pod_dir, name, source.clone(), Some(found.clone()), read_only)
+            } else {
+                continue;
+            };
+            if csi.is_due(&wanted) {
+                let again = CsiVolume { is_again: true, ..wanted };
+                let done = csi::ensure(Some(Rc::clone(&csi)), again, fs_group(pod)).await;
+                result = result.and(done.map(drop));
+            }
+        }
+        result
+    }
+
     /// Runs a job on a path that the user chose. It may be on an unreachable server: two such pods would fill
     /// the blocking pool, so the job gets its own thread and a timeout.
     async fn run_with_timeout(
@@ -312,7 +341,12 @@ impl Volumes {
         let (volume, claim) = (name.to_owned(), claim.to_owned());
         let (namespace, objects) = (&pod.metadata.namespace, self.objects.of(realm(pod)));
         if let Some(found) = objects.persistent_volume_claim(namespace, &claim) {
-            return Ok(found);
+            // It was bound for any pod that names it.
+            let claim = format!("{namespace}/{claim}");
+            return match check_use(pod, name, &claim, &found) {
+                Some(message) => Err(VolumeError::Claim { volume, claim, message }),
+                None => Ok(found),
+            };
         }
         if realm(pod) == Realm::Node {
             return Err(VolumeError::ClaimNotFound { volume, claim });
@@ -440,11 +474,16 @@ fn csi_volume(
         realm: realm(pod),
         account: pod.spec.service_account_name.clone(),
         name: name.to_owned(),
+        claim: {
+            let mut volumes = pod.spec.volumes.iter().filter(|volume| volume.name == name);
+            volumes.find_map(|volume| claim_of(pod, volume)).unwrap_or_default().0
+        },
         target: csi::target(pod_dir, directory),
         source,
         claimed,
         read_only,
         fs_group: fs_group(pod).map(|wanted| wanted.group),
+        is_again: false,
     }
 }
 

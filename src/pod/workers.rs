@@ -279,6 +279,17 @@ impl<R: Runtime> PodWorkers<R> {
         async move { shared.deps.executor.remove_empty_cgroups().await }
     }
 
+    /// Pods check their volumes when these change; runs as long as the process.
+    pub(crate) fn follow_volumes(&self, mut changes: tokio::sync::watch::Receiver<u64>) {
+        let workers = Self { shared: Rc::clone(&self.shared) };
+        rt::spawn("volume changes", async move {
+            // Cancel safe: the version stays changed until it is read.
+            while changes.changed().await.is_ok() {
+                workers.observe_if_objects_changed();
+            }
+        });
+    }
+
     #[must_use]
     pub(crate) fn devices(&self) -> DeviceManager {
         self.shared.deps.executor.devices().clone()

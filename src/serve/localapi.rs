@@ -8,11 +8,11 @@ pub mod printers;
 
 pub mod access;
 pub mod age;
-pub mod cluster;
 mod connect;
 pub mod discovery;
 mod gnostic;
 mod incoming;
+pub mod local_node;
 mod metrics;
 pub mod objects;
 pub(super) mod openapi;
@@ -47,7 +47,7 @@ use crate::serve::server::node::SharedNode;
 use crate::serve::streaming::Pending;
 
 use access::ObjectAttributes;
-use cluster::SharedCluster;
+use local_node::SharedLocalNode;
 use path::{ApiCall, RequestInfo};
 use resource::{Store, Verb};
 use shape::{Rows, View};
@@ -58,7 +58,7 @@ use written::Retained;
 
 pub(crate) struct LocalApi {
     pub(crate) node: SharedNode,
-    pub(crate) cluster: SharedCluster,
+    pub(crate) cluster: SharedLocalNode,
     pub(crate) editor: Editor,
     pub(crate) clock: Clock,
     versions: RefCell<Versions>,
@@ -69,7 +69,7 @@ impl LocalApi {
     #[must_use]
     pub(crate) fn new(
         node: SharedNode,
-        cluster: SharedCluster,
+        cluster: SharedLocalNode,
         editor: Editor,
         clock: Clock,
         revisions: Revisions,

@@ -16,12 +16,16 @@ pub struct ClusterRow {
     pub key: ClusterKey,
     /// What it belongs to, or its own; part of the row, not of its key.
     pub uid: String,
-    /// Of a token, it is not written while the key cannot be used.
+    /// Of a sealed kind, it is not written while the key cannot be used.
     pub value: Vec<u8>,
 }
 
-/// The kind of rows whose values are sealed.
+/// The kinds of rows whose values are sealed.
 pub(crate) const TOKEN: &str = "Token";
+/// What the server said of a CSI driver, or of a volume with its Secrets.
+pub(crate) const CSI: &str = "CSI";
+/// The kind of the one row of a node that has left its cluster: the pods that it had there are not wanted any more.
+pub(crate) const LEFT: &str = "Left";
 
 impl fmt::Debug for ClusterRow {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -68,6 +72,13 @@ pub(super) fn put_cluster(
     Ok(written)
 }
 
+/// Removes every row, and writes that the node has left.
+pub(super) fn forget_cluster(transaction: &Transaction<'_>, key: &StoreKey) -> Result<(), StoreError> {
+    execute(transaction, "DELETE FROM cluster_object", [])?;
+    let left = ClusterRow { key: ClusterKey::new(LEFT, "", ""), uid: String::new(), value: Vec::new() };
+    put_row(transaction, key, &left).map(drop)
+}
+
 fn put_row(transaction: &Transaction<'_>, key: &StoreKey, row: &ClusterRow) -> Result<usize, StoreError> {
     let ClusterKey { kind, namespace, name } = &row.key;
     let stored: Vec<(String, String, Vec<u8>)> = collect(
@@ -76,7 +87,8 @@ fn put_row(transaction: &Transaction<'_>, key: &StoreKey, row: &ClusterRow) -> R
         params![kind, namespace, name],
         |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
     )?;
-    let key_id = if row.key.kind == TOKEN { key.id() } else { PLAIN };
+    let is_sealed = [TOKEN, CSI].contains(&row.key.kind.as_str());
+    let key_id = if is_sealed { key.id() } else { PLAIN };
     let place = row.key.place();
     let is_same = stored.iter().any(|(uid, id, value)| {
         uid == &row.uid && id == key_id && key.open(place, id, value).is_ok_and(|known| known == row.value)
@@ -84,7 +96,7 @@ fn put_row(transaction: &Transaction<'_>, key: &StoreKey, row: &ClusterRow) -> R
     if is_same {
         return Ok(0);
     }
-    let value = if row.key.kind == TOKEN {
+    let value = if is_sealed {
         let Some(sealed) = key.seal(place, &row.value)? else { return Ok(0) };
         sealed
     } else {

@@ -15,7 +15,7 @@ use std::path::Path;
 
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
-use super::cluster::{ClusterKey, ClusterRow, put_cluster};
+use super::cluster::{ClusterKey, ClusterRow, forget_cluster, put_cluster};
 use super::error::{Doing, StoreError};
 use super::load::{PodRow, RawLoaded, problems_of, read_all, read_events};
 use super::objects::{ObjectRow, has_sealed, put_objects, seal_rows};
@@ -270,6 +270,11 @@ impl Db {
         self.write(Durability::Full, "store what the cluster has shown", |transaction| {
             put_cluster(transaction, &key, rows, gone).map(drop)
         })
+    }
+
+    pub(crate) fn forget_cluster(&mut self) -> Result<(), StoreError> {
+        let key = self.key.clone();
+        self.write(Durability::Full, "forget the cluster", |transaction| forget_cluster(transaction, &key))
     }
 
     /// Updates a terminating pod only: a pod that a source wants again starts over.

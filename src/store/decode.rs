@@ -15,6 +15,7 @@ use crate::model::api::schema::check::check;
 use crate::model::back_off::BackOff;
 use crate::model::objects::{LocalObject, ObjectContent, ObjectData, ObjectKind, wire};
 use crate::model::ordered::Ordered as _;
+use crate::model::ordered::Sortable as _;
 use crate::model::source::{SourceObject, SourcePod};
 use crate::model::types::{ContainerName, PodSource, PodUid, Timestamp};
 
@@ -42,7 +43,7 @@ pub(super) fn loaded(raw: RawLoaded) -> Loaded {
             None => unreadable.push(unknown_source("source", name)),
         }
     }
-    loaded.desired.sort_by_key(|stored| stored.source);
+    loaded.desired.order_by_key(|stored| stored.source);
     for (name, row) in raw.desired {
         let Some(pod) = pods.read("desired", &row.uid, &row.json, &mut unreadable) else { continue };
         let source = PodSource::from_name(&name);
@@ -78,7 +79,7 @@ pub(super) fn loaded(raw: RawLoaded) -> Loaded {
         }
     }
     for stored in &mut loaded.desired {
-        stored.objects.sort_by(|left, right| left.object.key.cmp(&right.object.key));
+        stored.objects.order_by(|left, right| left.object.key.cmp(&right.object.key));
     }
     for (uid, text) in raw.terminating {
         loaded.terminating.extend(pods.read("terminating", &uid, &text, &mut unreadable));

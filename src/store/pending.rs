@@ -2,6 +2,7 @@
 //!
 //! Owns the queue and its bounds.
 
+use crate::model::ordered::Sortable as _;
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -88,7 +89,7 @@ impl Pending {
         }
         let statuses = std::mem::take(&mut self.statuses);
         let mut events: Vec<_> = std::mem::take(&mut self.events).into_values().collect();
-        events.sort_by_key(|event| event.last);
+        events.order_by_key(|event| event.last);
         Some(Batch {
             statuses: statuses.into_iter().map(|(uid, json)| (uid.to_string(), json)).collect(),
             events,

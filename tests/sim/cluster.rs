@@ -249,6 +249,35 @@ fn a_replaced_cluster_keeps_pods_until_it_is_accepted() {
 }
 
 #[test]
+fn a_backup_behind_a_short_outage_is_judged() {
+    simulate(async {
+        let mut node = joined().await;
+        let empty = cluster(&node).server.snapshot();
+        cluster(&node).bind("web", "Always", Act::Forever);
+        node.wait(10 * SECOND).await;
+        let before = running(&node, "web");
+        cluster(&node).server.restore(empty);
+        node.wait(30 * SECOND).await;
+        assert_eq!((running(&node, "web"), cluster(&node).memory.is_guarded()), (before.clone(), true));
+        cluster(&node).cut(true);
+        node.wait(5 * MINUTE).await;
+        cluster(&node).cut(false);
+        node.wait(MINUTE).await;
+        assert_eq!(
+            (running(&node, "web"), cluster(&node).memory.is_guarded()),
+            (before, true),
+            "listed again"
+        );
+        node.wait(6 * MINUTE).await;
+        assert_eq!(
+            (running(&node, "web").len(), cluster(&node).memory.is_guarded()),
+            (0, false),
+            "after its grace"
+        );
+    });
+}
+
+#[test]
 fn a_wrong_server_removes_nothing() {
     simulate(async {
         let mut node = joined().await;
@@ -412,4 +441,25 @@ fn a_crash_at_each_write_of_a_pods_life_loses_nothing() {
             });
         }
     }
+}
+
+#[test]
+fn a_pod_with_resource_claims_is_not_started() {
+    simulate(async {
+        let mut node = joined().await;
+        let claims = json!([{"name": "gpu", "resourceClaimName": "gpu"}]);
+        cluster(&node).bind_with("gpu", "Always", Act::Forever, &[("/spec/resourceClaims", claims)]);
+        node.wait(MINUTE).await;
+        assert_eq!((recorded(&node, "gpu"), cluster(&node).phase("gpu").as_str()), (0, "Pending"));
+        let events = node.agent.as_ref().expect("it runs").events.recent();
+        let mut events = events.iter().filter(|event| event.key.reason == "FailedPrepareDynamicResources");
+        let event = events.next().expect("it says why");
+        assert_eq!(
+            event.key.message,
+            "Failed to prepare dynamic resources: this node has no dynamic resource allocation"
+        );
+        cluster(&node).remove("gpu", Removal::Graceful(30));
+        node.wait(10 * SECOND).await;
+        assert_eq!(cluster(&node).pod("gpu"), None);
+    });
 }

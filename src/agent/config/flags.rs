@@ -210,6 +210,8 @@ flags! {
     kubelet("help", Bool, "false", true, "print this help and exit");
     agent cluster_reset_grace: GoDuration = ("cluster-reset-grace", Duration, "10m",
         "time during which the pods of a replaced cluster keep running before its answers are believed; 0 disables");
+    agent link_profile: String = ("link-profile", Text, "",
+        "\"metered\": fewer and later messages to the API server");
     agent offline_max_age: GoDuration = ("offline-max-age", Duration, "0s",
         "end pods of StatefulSets when the API server has not answered for this long; 0 disables");
     agent manifest_url_ca_file: Option<PathBuf> = ("manifest-url-ca-file", Text, "",

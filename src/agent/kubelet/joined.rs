@@ -8,8 +8,10 @@ use std::rc::Rc;
 use tokio::sync::mpsc;
 
 use crate::agent::config::Resolved;
+use crate::agent::kubelet::local_node::VolumesInUse;
 use crate::agent::kubelet::report::LoopView;
 use crate::cluster::client::limits::Limit;
+use crate::cluster::csi::{CsiNode, CsiParts};
 use crate::cluster::facts::{Facts, fact_rows};
 use crate::cluster::login::LoginConfig;
 use crate::cluster::memory::RestoredCluster;
@@ -18,25 +20,27 @@ use crate::cluster::node::register::{NodeFromServer, RegisterConfig};
 use crate::cluster::node::report::StatusTimes;
 use crate::cluster::objects::Detection;
 use crate::cluster::review::Reviews;
-use crate::cluster::{self, ClusterConfig, ClusterParts, ClusterState};
+use crate::cluster::{self, ClusterConfig, ClusterCsi, ClusterParts, ClusterState};
 use crate::desired::source::Accept;
+use crate::devices::plugins::CsiPlugins;
 use crate::model::api::pod::StringMap;
 use crate::model::node_changes::Taint;
-use crate::model::provenance::is_from_api;
+use crate::model::objects::NodeObjects;
 use crate::model::source::{SourceObject, SourcePod, SourceUpdate};
 use crate::model::types::PodSource;
 use crate::node::object::NodeState;
+use crate::node::stats::Stats;
 use crate::platform::clock::Clock;
 use crate::platform::dice::Dice;
 use crate::platform::rt;
 use crate::pod::admission::Admission;
 use crate::pod::events::EventRecorder;
 use crate::pod::status::StatusManager;
-use crate::pod::workers::PodPressure;
+use crate::pod::workers::{PodPressure, PodWorkers};
 use crate::runtime::Runtime;
 use crate::serve::server::RELEASE;
 use crate::serve::server::pki::FLOOR;
-use crate::store::{Loaded, StoreHandle};
+use crate::store::{ClusterKey, LEFT, Loaded, StoreHandle};
 
 /// Applies labels, taints and whether the node is cordoned.
 pub(super) type NodeSetter = Rc<dyn Fn(StringMap, Vec<Taint>, bool)>;
@@ -48,8 +52,31 @@ pub(super) struct Joined {
     pods: Vec<SourcePod>,
     objects: Vec<SourceObject>,
     facts: Rc<Facts>,
+    /// The drivers of the node.
+    csi: Rc<ClusterCsi>,
     /// Confirmations by an administrator.
     pub(super) accepts: Option<mpsc::Receiver<Accept>>,
+}
+
+impl Joined {
+    /// Pods get volumes of CSI drivers. Returns what registers the drivers.
+    pub(super) fn start_csi<R: Runtime>(&self, workers: &PodWorkers<R>) -> Rc<dyn CsiPlugins> {
+        self.csi.start(&workers.volumes());
+        workers.follow_volumes(self.csi.changed());
+        Rc::<ClusterCsi>::clone(&self.csi)
+    }
+
+    pub(super) fn volumes_in_use(&self) -> VolumesInUse {
+        let csi = Rc::clone(&self.csi);
+        Rc::new(move || csi.volumes_in_use())
+    }
+}
+
+/// CSI drivers measure their volumes.
+pub(super) fn measure(joined: Option<&Joined>, stats: &Stats) {
+    if let Some(joined) = joined {
+        stats.set_csi(Rc::<ClusterCsi>::clone(&joined.csi));
+    }
 }
 
 /// The parts of this node that the cluster's tasks use.
@@ -69,7 +96,29 @@ pub(super) struct JoinedParts<'a, R> {
 
 /// The node has had pods of a cluster, which stay until the node leaves it.
 pub(super) fn has_rows(loaded: &Loaded) -> bool {
-    !loaded.cluster.is_empty() || loaded.desired.iter().any(|stored| stored.source == PodSource::Cluster)
+    !has_left(loaded)
+        && (!loaded.cluster.is_empty()
+            || loaded.desired.iter().any(|stored| stored.source == PodSource::Cluster))
+}
+
+fn has_left(loaded: &Loaded) -> bool {
+    loaded.cluster.iter().any(|row| row.key.kind == LEFT)
+}
+
+/// A node that has left its cluster knows nothing of it, whatever was written after it left; one that joins again has not
+/// left.
+pub(super) async fn settle(resolved: &Resolved, loaded: &mut Loaded, store: &StoreHandle) {
+    if !has_left(loaded) {
+        return;
+    }
+    // A failure is reported by the store; the next start does it again.
+    if is_joined(resolved) {
+        loaded.cluster.retain(|row| row.key.kind != LEFT);
+        let _ = store.put_cluster(Vec::new(), vec![ClusterKey::new(LEFT, "", "")]).await;
+    } else if loaded.cluster.len() > 1 {
+        loaded.cluster.retain(|row| row.key.kind == LEFT);
+        let _ = store.forget_cluster().await;
+    }
 }
 
 /// What the store knows of the cluster beside objects; `None` for a node that has never been in one.
@@ -87,7 +136,8 @@ pub(super) fn restore(
     resolved: &Resolved,
     loaded: &Loaded,
     admission: &Admission,
-    facts: Option<Rc<Facts>>,
+    (facts, objects): (Option<Rc<Facts>>, Rc<NodeObjects>),
+    (store, events, clock): (&StoreHandle, &EventRecorder, &Clock),
 ) -> Option<Joined> {
     let restored = RestoredCluster::of(&loaded.cluster);
     if let Some(node) = &restored.node {
@@ -96,10 +146,29 @@ pub(super) fn restore(
     }
     let facts = facts.filter(|_| is_joined(resolved))?;
     let stored = loaded.desired.iter().find(|stored| stored.source == PodSource::Cluster);
+    let csi = CsiNode::new(
+        CsiParts {
+            store: store.clone(),
+            events: events.clone(),
+            clock: clock.clone(),
+            dice: Dice::System,
+            node_name: resolved.node_name.clone(),
+            root_dir: resolved.flags.root_dir.clone(),
+            objects,
+        },
+        &loaded.cluster,
+    );
+    if let Some(node) = &restored.node {
+        csi.set_node(node);
+    }
     Some(Joined {
+        csi,
         facts,
         objects: stored.map(|stored| stored.objects.clone()).unwrap_or_default(),
-        config: config(resolved),
+        config: match resolved.flags.link_profile.as_str() {
+            "metered" => cluster::metered(config(resolved)),
+            _ => config(resolved),
+        },
         restored,
         pods: stored.map(|stored| stored.pods.clone()).unwrap_or_default(),
         accepts: None,
@@ -140,12 +209,13 @@ fn config(resolved: &Resolved) -> ClusterConfig {
         offline_max_age: Some(flags.offline_max_age.to_std()).filter(|limit| !limit.is_zero()),
         detection: Detection::of(&kubelet.config_map_and_secret_change_detection_strategy),
         serving: kubelet.server_tls_bootstrap.then(|| flags.cert_dir.clone()),
+        is_metered: false,
     }
 }
 
 /// Starts the cluster's tasks.
 pub(super) fn start<R: Runtime>(joined: Joined, parts: JoinedParts<'_, R>) -> Rc<ClusterState> {
-    let Joined { config, restored, pods, objects, facts, accepts } = joined;
+    let Joined { config, restored, pods, objects, facts, csi, accepts } = joined;
     let statuses = Rc::clone(parts.statuses);
     let (set_node, runtime) = (parts.set_node, parts.runtime);
     let no_accepts = || mpsc::channel(1).1;
@@ -161,7 +231,7 @@ pub(super) fn start<R: Runtime>(joined: Joined, parts: JoinedParts<'_, R>) -> Rc
             restored,
             pods,
             node: parts.node,
-            node_changed: vec![parts.view.watch(), parts.view.health().watch()],
+            node_changed: vec![parts.view.watch(), parts.view.health().watch(), csi.changed()],
             on_node: Rc::new(move |node: &NodeFromServer| {
                 set_node(node.labels.clone(), node.taints.clone(), node.unschedulable);
                 let (runtime, ranges) = (Rc::clone(&runtime), node.pod_cidrs.clone());
@@ -175,12 +245,10 @@ pub(super) fn start<R: Runtime>(joined: Joined, parts: JoinedParts<'_, R>) -> Rc
             facts,
             objects,
             reviews: parts.reviews,
-            local_pods: Rc::new(move || {
-                let pods = statuses.all_pods().into_iter().filter(|pod| !is_from_api(pod));
-                pods.map(Rc::new).collect()
-            }),
+            local_pods: Rc::new(move || statuses.static_pods()),
             accepts: accepts.unwrap_or_else(no_accepts),
         },
+        Some(csi),
     );
     parts.view.set_cluster(Rc::clone(&cluster));
     cluster

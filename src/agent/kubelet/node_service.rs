@@ -29,6 +29,7 @@ use crate::serve::cri::streams;
 use crate::serve::server::node::{LoopHealth, Node, Output, StreamKind, StreamServer};
 use crate::serve::server::{AgentReport, ObjectDetail};
 use crate::serve::streaming::{Action, Pending, Streams};
+use crate::store::StoreHandle;
 
 /// A runtime that supports exec, attach and port-forward.
 pub(in crate::agent) trait SandboxStreams: Runtime {
@@ -118,6 +119,7 @@ pub(in crate::agent) struct NodeService<R> {
     pub runtime: Rc<R>,
     pub stats: Rc<Stats>,
     pub editor: Editor,
+    pub store: StoreHandle,
 }
 
 impl<R> NodeService<R> {
@@ -238,6 +240,19 @@ impl<R: SandboxStreams> Node for NodeService<R> {
                 return Ok(format!("source {name}: accepted the current content of {origin}"));
             }
             Err(format!("source {name}: {origin} has no valid content; see agent status"))
+        })
+    }
+
+    fn leave_cluster(&self, forgets: bool) -> Pending<Result<Vec<String>, String>> {
+        let (cluster, store, statuses) = (self.view.cluster(), self.store.clone(), Rc::clone(&self.statuses));
+        Box::pin(async move {
+            if forgets {
+                store.forget_cluster().await.map_err(|error| chain(&error))?;
+                log::info!("The cluster is forgotten; its pods end at the next start without a kubeconfig");
+                return Ok(Vec::new());
+            }
+            let cluster = cluster.ok_or("this node is in no cluster")?;
+            cluster.drain(&statuses.all_pods()).await
         })
     }
 

@@ -8,7 +8,8 @@ use std::rc::Rc;
 use tokio::task::JoinHandle;
 
 use super::report::LoopView;
-use crate::devices::{DeviceManager, plugins};
+use crate::devices::DeviceManager;
+use crate::devices::plugins::{self, CsiPlugins};
 use crate::platform::logging::chain;
 use crate::pod::status::StatusManager;
 use crate::pod::workers::PodWorkers;
@@ -26,11 +27,12 @@ pub(super) async fn start<R: Runtime>(
     workers: &PodWorkers<R>,
     view: &Rc<LoopView>,
     statuses: &Rc<StatusManager>,
+    csi: Option<Rc<dyn CsiPlugins>>,
 ) -> Vec<JoinHandle<()>> {
     let mut tasks = vec![workers.follow_devices()];
     let statuses = Rc::clone(statuses);
     let pods = Rc::new(move || statuses.snapshot());
-    match plugins::start(root, &workers.devices(), pods, None).await {
+    match plugins::start(root, &workers.devices(), pods, csi).await {
         Ok(sockets) => tasks.extend(sockets),
         Err(error) => {
             let why = chain(&error);

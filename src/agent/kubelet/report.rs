@@ -111,6 +111,10 @@ impl LoopView {
         *self.cluster.borrow_mut() = Some(cluster);
     }
 
+    pub(in crate::agent) fn cluster(&self) -> Option<Rc<ClusterState>> {
+        self.cluster.borrow().clone()
+    }
+
     /// Records that device plugins cannot register.
     pub(in crate::agent) fn set_plugin_trouble(&self, why: String) {
         *self.plugin_trouble.borrow_mut() = Some(why);
@@ -352,11 +356,16 @@ impl LoopView {
         Pressure::ALL.iter().filter_map(held).collect()
     }
 
+    fn server(&self) -> String {
+        self.cluster.borrow().as_ref().map(|cluster| cluster.server()).unwrap_or_default()
+    }
+
     fn source_report(&self, source: PodSource, view: &SourceView) -> SourceReport {
         SourceReport {
             name: source.as_str().to_owned(),
             origin: match source {
                 PodSource::Api => API_ORIGIN.to_owned(),
+                PodSource::Cluster if !self.server().is_empty() => self.server(),
                 _ => self.identity.origins.get(&source).cloned().unwrap_or_default(),
             },
             state: match (view.seen, view.answering) {
@@ -365,7 +374,11 @@ impl LoopView {
                 (true, false) => SourceState::Failing,
                 (false, false) => SourceState::Waiting,
             },
-            last_answer: view.last_answer,
+            last_answer: match &*self.cluster.borrow() {
+                // A watch is silent while nothing changes.
+                Some(cluster) if source == PodSource::Cluster => cluster.last_answer().max(view.last_answer),
+                _ => view.last_answer,
+            },
             pods: u32::try_from(view.pods).unwrap_or(u32::MAX),
             objects: u32::try_from(view.objects).unwrap_or(u32::MAX),
             problems: view.problems.clone(),

@@ -26,7 +26,7 @@ use crate::agent::kubelet::report::{Identity, LoopView};
 use crate::agent::kubelet::run_once::{self, RunOnceConfig, RunOnceOutcome};
 use crate::agent::kubelet::serving::{self, ServingError};
 use crate::agent::kubelet::setup::process::{acquire_lock, limit_process};
-use crate::agent::kubelet::{Kubelet, cgroup_root, cluster, embedded, node_manager, plugins, resources};
+use crate::agent::kubelet::{Kubelet, cgroup_root, embedded, local_node, node_manager, plugins, resources};
 use crate::cluster::review::Reviews;
 use crate::desired::pod_config::PodConfig;
 use crate::desired::pod_config::edit::{Edit, Editor};
@@ -217,6 +217,7 @@ async fn run_with<R: SandboxStreams>(
     let (kubelet, view, statuses) = house.kubelet(updates, Rc::clone(&watched.notifier), watched.watchdog);
     let mut shutdown = watched.shutdown;
     let mut is_online: Rc<dyn Fn() -> bool> = Rc::new(|| false);
+    let csi = house.joined.as_ref().map(|joined| joined.start_csi(&kubelet.workers));
     if let (Some(joined), Some(served)) = (house.joined.take(), &served) {
         let parts = JoinedParts {
             updates: update_sender,
@@ -257,7 +258,7 @@ async fn run_with<R: SandboxStreams>(
     let plugins = if resolved.kubelet.run_once {
         Vec::new()
     } else {
-        plugins::start(&resolved.flags.root_dir, &kubelet.workers, &view, &statuses).await
+        plugins::start(&resolved.flags.root_dir, &kubelet.workers, &view, &statuses, csi).await
     };
     let clearing = kubelet.workers.final_cleanup();
     let finished = run_until_finished(resolved, kubelet, &view, &statuses, &house.admission, shutdown).await;
@@ -342,8 +343,9 @@ impl<R: Runtime> AgentParts<R> {
         let cluster_objects = Rc::new(LocalObjects::new(PathBuf::new(), revisions.clone()));
         let path = root.join("agent.db");
         let opened = open_store(&path, key.clone(), &clock).await;
-        let (store, loaded, unsealed) =
+        let (store, mut loaded, unsealed) =
             opened.map_err(|source| SetupError::Store { path: path.clone(), source })?;
+        joined::settle(resolved, &mut loaded, &store).await;
         let facts = joined::facts(resolved, &loaded);
         let shown = facts.clone().map(|facts| facts as Rc<dyn ClusterFacts>);
         let lookup = Rc::new(NodeObjects::new(Rc::clone(&objects), Rc::clone(&cluster_objects), shown));
@@ -389,8 +391,9 @@ impl<R: Runtime> AgentParts<R> {
         }
         let (editor, edits) = Editor::channel();
         let admission = Admission::new(node_facts::node_facts(resolved, &executor), events.clone());
+        let seen = (facts, Rc::<NodeObjects>::clone(&lookup));
         Ok(Self {
-            joined: joined::restore(resolved, &loaded, &admission, facts),
+            joined: joined::restore(resolved, &loaded, &admission, seen, (&store, &events, &clock)),
             revisions,
             view: Rc::new(LoopView::new(identity, Rc::clone(&runtime_name))),
             workers: configs::workers(resolved, executor.node_ips.clone()),
@@ -480,15 +483,17 @@ impl<R: Runtime> AgentParts<R> {
             accepts: self.accepts.clone(),
             runtime: Rc::clone(&self.runtime),
             editor: self.editor.clone(),
+            store: self.store.clone(),
             stats: self.stats(resolved),
         });
         let parts = (&self.view, &self.statuses, &self.objects, &self.events, &self.clock);
         let writes = (&self.editor, &self.revisions);
         let executor = self.executor.as_ref();
         let state = node_facts::node_state(resolved, executor, self.clock.now());
-        let max_images = usize::try_from(resolved.kubelet.node_status_max_images).ok();
-        let devices = executor.map(|executor| executor.devices.clone());
-        let (delegate, facts) = cluster::local_api(state, max_images, devices, &node, parts, writes);
+        let images = usize::try_from(resolved.kubelet.node_status_max_images).ok();
+        let devices = executor.map(|with| with.devices.clone());
+        let in_use = self.joined.as_ref().map(Joined::volumes_in_use);
+        let (delegate, facts) = local_node::local_api(state, images, devices, in_use, &node, parts, writes);
         let reviews = serving::reviews(resolved, &self.clock);
         let config = configs::serving(resolved, reviews.as_ref())?;
         let mut tasks = serving::start(config, (&node, &delegate), &self.view, &self.clock);
@@ -502,7 +507,10 @@ impl<R: Runtime> AgentParts<R> {
     }
 
     fn stats(&self, resolved: &Resolved) -> Rc<Stats> {
-        Stats::new(configs::stats(resolved), Rc::<NodeObjects>::clone(&self.lookup), self.clock.clone())
+        let lookup = Rc::<NodeObjects>::clone(&self.lookup);
+        let stats = Stats::new(configs::stats(resolved), lookup, self.clock.clone());
+        joined::measure(self.joined.as_ref(), &stats);
+        stats
     }
 
     fn kubelet(

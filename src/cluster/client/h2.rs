@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use hyper::body::Bytes;
-use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderMap, RETRY_AFTER, USER_AGENT};
+use hyper::header::{ACCEPT, CONTENT_TYPE, DATE, HeaderMap, RETRY_AFTER, USER_AGENT};
 use hyper::{Request, Response};
 use tokio::sync::{Mutex, watch};
 use tokio::time::{sleep, timeout};
@@ -58,6 +58,8 @@ struct Shared {
     /// Attempts to connect since the last answer.
     unanswered: Cell<u32>,
     failure: RefCell<Option<LinkError>>,
+    /// `Date` of the last answer.
+    server_time: Cell<Option<Timestamp>>,
 }
 
 #[derive(Default)]
@@ -69,6 +71,11 @@ struct LanePool {
 }
 
 impl H2Transport {
+    /// The server's clock, as of its last answer.
+    pub(crate) fn server_time(&self) -> Option<Timestamp> {
+        self.0.server_time.get()
+    }
+
     /// Opens nothing yet.
     pub(crate) fn new(config: H2Config, credentials: Rc<Credentials>, clock: Clock) -> Self {
         Self(Rc::new(Shared {
@@ -82,6 +89,7 @@ impl H2Transport {
             turn: Mutex::new(Retry::new(FIRST_PAUSE, LONGEST_PAUSE)),
             unanswered: Cell::new(0),
             failure: RefCell::default(),
+            server_time: Cell::new(None),
         }))
     }
 
@@ -141,6 +149,8 @@ async fn exchange(
                     may_log_in = false;
                     continue;
                 }
+                let date = response.headers().get(DATE).and_then(|date| http_date(date.to_str().ok()?));
+                shared.server_time.set(date.or(shared.server_time.get()));
                 return Ok(answer(response));
             }
             Err(error) if may_resend && (error.unsent || may_repeat) => {
@@ -193,6 +203,15 @@ fn message(
         kind: LinkErrorKind::Credentials,
         message: format!("the credentials cannot be sent: {error}"),
     })
+}
+
+/// `Tue, 24 Nov 2026 02:46:05 GMT`, the only form that a server may send.
+fn http_date(text: &str) -> Option<Timestamp> {
+    const MONTHS: &str = "JanFebMarAprMayJunJulAugSepOctNovDec";
+    let words: Vec<&str> = text.split(' ').collect();
+    let [_, day, month, year, time, "GMT"] = words[..] else { return None };
+    let month = MONTHS.find(month).filter(|at| at % 3 == 0)? / 3 + 1;
+    Timestamp::parse_rfc3339(&format!("{year}-{month:02}-{day}T{time}Z"))
 }
 
 fn answer(response: Response<H2Body>) -> ApiResponse<H2Chunks> {

@@ -11,6 +11,7 @@ use crate::cluster::csi::rules::{self, DriverInfo};
 use crate::devices::client::{PluginClient, PluginError};
 use crate::model::api::pod::StringMap;
 use crate::platform::proto::csi as wire;
+use crate::platform::sys::node::FileSystemFacts;
 use crate::pod::volume::csi::CsiVolume;
 
 /// Upstream's limit of each call.
@@ -75,6 +76,45 @@ pub(super) async fn publish(
     send(client, "/csi.v1.Node/NodePublishVolume", request.encode_to_vec()).await
 }
 
+/// Grows the file system to at least so many bytes.
+pub(super) async fn expand(
+    client: &PluginClient,
+    volume: CsiCall,
+    target: &Path,
+    bytes: i64,
+) -> Result<(), PluginError> {
+    let request = wire::NodeExpandVolumeRequest {
+        volume_id: volume.handle,
+        volume_path: target.display().to_string(),
+        capacity_range: Some(wire::CapacityRange { required_bytes: bytes }),
+        staging_target_path: volume.staging,
+        volume_capability: Some(volume.capability),
+        secrets: volume.secrets,
+    };
+    send(client, "/csi.v1.Node/NodeExpandVolume", request.encode_to_vec()).await
+}
+
+/// The file system of a published volume.
+pub(super) async fn usage(
+    client: &PluginClient,
+    handle: &str,
+    target: &Path,
+) -> Result<FileSystemFacts, PluginError> {
+    let path = "/csi.v1.Node/NodeGetVolumeStats";
+    let answer: wire::NodeGetVolumeStatsResponse = ask(client, path, at_path(handle, target), LIMIT).await?;
+    let mut facts = FileSystemFacts::default();
+    let number = |number: i64| u64::try_from(number).unwrap_or_default();
+    for usage in answer.usage {
+        let (total, available) = (number(usage.total), number(usage.available));
+        match usage.unit {
+            1 => (facts.capacity, facts.available, facts.used) = (total, available, number(usage.used)),
+            2 => (facts.inodes, facts.inodes_free) = (total, available),
+            _ => {}
+        }
+    }
+    Ok(facts)
+}
+
 pub(super) async fn unpublish(client: &PluginClient, handle: &str, target: &Path) -> Result<(), PluginError> {
     send(client, "/csi.v1.Node/NodeUnpublishVolume", at_path(handle, target)).await
 }
@@ -118,7 +158,16 @@ async fn call<M: Message + Default>(
     path: &'static str,
     limit: Duration,
 ) -> Result<M, PluginError> {
-    let answer = client.try_call(path, Vec::new(), limit).await?;
+    ask(client, path, Vec::new(), limit).await
+}
+
+async fn ask<M: Message + Default>(
+    client: &PluginClient,
+    path: &'static str,
+    request: Vec<u8>,
+    limit: Duration,
+) -> Result<M, PluginError> {
+    let answer = client.try_call(path, request, limit).await?;
     // gRPC's Internal.
     M::decode(answer.as_slice()).map_err(|error| PluginError { code: 13, message: error.to_string() })
 }

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::{CsiNode, Driver, STORAGE, calls, disk_records, rules};
+use super::{AGAIN, CsiNode, Driver, RESIZE, STORAGE, calls, disk_records, rules};
+use crate::cluster::client::Client;
 use crate::cluster::client::error::{ApiError, ApiErrorKind};
 use crate::cluster::client::request::ResourcePath;
 use crate::cluster::client::transport::{Accept, Content, Lane, Transport};
@@ -20,6 +21,7 @@ use crate::devices::client::PluginClient;
 use crate::devices::plugins::CsiPlugins;
 use crate::model::back_off::Retry;
 use crate::platform::rt;
+use crate::pod::volume::csi::CsiVolume;
 
 use rules::DriverInfo;
 
@@ -52,12 +54,14 @@ impl<T: Transport> CsiPlugins for CsiNode<T> {
             }
             let client = PluginClient::new(endpoint.clone());
             let info = calls::info(&client, INFO_LIMIT).await.map_err(|error| error.message)?;
+            let can = calls::capabilities(&client).await.map_err(|error| error.message)?;
+            let can_expand = can.contains(&rules::EXPAND_VOLUME);
             if info.node_id.is_empty() {
                 return Err("error adding CSI driver node info: driverNodeID must not be empty".to_owned());
             }
             log::info!(driver = name, endpoint:% = endpoint.display(), nodeID = info.node_id; "Registered CSI driver");
             self.gone.borrow_mut().remove(&name);
-            self.drivers.borrow_mut().insert(name, Driver { client, version, info });
+            self.drivers.borrow_mut().insert(name, Driver { client, version, info, can_expand });
             self.note_stale();
             Ok(())
         })
@@ -91,11 +95,12 @@ impl<T: Transport> CsiNode<T> {
             infos.iter().map(info).collect::<BTreeMap<String, DriverInfo>>()
         };
         let gone = self.gone.borrow().clone();
+        let Some((client, _)) = self.link.get() else { return Ok(()) };
         let is_stale = self.is_stale.take();
         if !is_stale || drivers.is_empty() && gone.is_empty() {
             return Ok(());
         }
-        let shown = self.write_drivers(drivers, &gone).await;
+        let shown = self.write_drivers(client, drivers, &gone).await;
         match &shown {
             Ok(()) => self.gone.borrow_mut().retain(|driver| !gone.contains(driver)),
             Err(_) => self.is_stale.set(true),
@@ -105,10 +110,11 @@ impl<T: Transport> CsiNode<T> {
 
     async fn write_drivers(
         &self,
+        client: &Client<T>,
         mut drivers: BTreeMap<String, DriverInfo>,
         gone: &BTreeSet<String>,
     ) -> Result<(), ApiError> {
-        let (client, name) = (&self.parts.client, self.parts.node_name.as_str());
+        let name = self.parts.node_name.as_str();
         let of_node = ResourcePath::whole("", "nodes", name);
         let object = client.get(Lane::Main, &of_node, Accept::Json).await?;
         let (patch, refused) = rules::node_patch(&object, &drivers, gone);
@@ -171,22 +177,37 @@ pub(super) async fn run<T: Transport>(node: Rc<CsiNode<T>>) {
     loop {
         let shown = node.show_drivers().await.map_err(|error| format!("error updating CSINode: {error}"));
         let swept = node.sweep().await;
-        let Err(why) = shown.and(swept) else {
-            retry = Retry::new(FIRST_RETRY, LONGEST_RETRY);
-            reported.clear();
-            node.wake.notified().await;
-            continue;
+        node.drop_answers().await;
+        node.resize_all().await;
+        let resize = node.has_resizable().then_some(RESIZE);
+        let republishes = |(volume, _): &(CsiVolume, _)| {
+            node.republishes(volume.source["driver"].as_str().unwrap_or_default())
         };
-        if why != reported {
-            log::warn!(err = why; "Failed to bring the CSI drivers of the node up to date, will retry");
-            reported = why;
-        }
-        let delay = retry.delay_with(node.parts.dice.unit());
+        let again = node.published.borrow().values().any(republishes).then_some(AGAIN);
+        let failed = match shown.and(swept) {
+            Ok(()) => {
+                retry = Retry::new(FIRST_RETRY, LONGEST_RETRY);
+                reported.clear();
+                None
+            }
+            Err(why) => {
+                if why != reported {
+                    log::warn!(err = why; "Failed to bring the CSI drivers of the node up to date, will retry");
+                    reported = why;
+                }
+                Some(retry.delay_with(node.parts.dice.unit()))
+            }
+        };
+        let pause = failed.into_iter().chain(again).chain(resize).min();
         // Losing the sleep is safe: the next round begins.
         tokio::select! {
             biased;
             () = node.wake.notified() => {}
-            () = sleep(delay) => {}
+            () = sleep(pause.unwrap_or_default()), if pause.is_some() => {}
+        }
+        if again.is_some() {
+            // Pods publish what is due.
+            node.note_change();
         }
     }
 }

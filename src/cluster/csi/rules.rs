@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::model::api::pod::StringMap;
+use crate::model::types::Timestamp;
 use crate::pod::volume::csi::CsiVolume;
 
 /// Annotation of the Node: JSON of the drivers' names for it.
@@ -15,8 +16,14 @@ const NODE_ID: &str = "csi.volume.kubernetes.io/nodeid";
 
 /// `NodeServiceCapability.RPC.Type`.
 pub(crate) const STAGE_UNSTAGE: i32 = 1;
+pub(crate) const VOLUME_STATS: i32 = 2;
+pub(crate) const EXPAND_VOLUME: i32 = 3;
 pub(crate) const MULTI_WRITER: i32 = 5;
 pub(crate) const MOUNT_GROUP: i32 = 6;
+
+/// Of a claim, while its volume grows.
+const RESIZE_CONDITIONS: [&str; 4] =
+    ["Resizing", "FileSystemResizePending", "ControllerResizeError", "NodeResizeError"];
 
 /// What a driver says about this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -84,6 +91,13 @@ pub(crate) fn inline_handle(pod_uid: &str, volume: &str) -> String {
 #[must_use]
 pub(crate) fn unique_name(driver: &str, handle: &str) -> String {
     format!("kubernetes.io/csi/{driver}^{handle}")
+}
+
+/// The driver of a volume's unique name; another name is a driver's already.
+#[must_use]
+pub(crate) fn driver_of(name: &str) -> &str {
+    let volume = name.strip_prefix("kubernetes.io/csi/").and_then(|rest| rest.split_once('^'));
+    volume.map_or(name, |(driver, _)| driver)
 }
 
 /// Where a volume is staged, below `plugins/kubernetes.io/csi`.
@@ -303,6 +317,33 @@ pub(crate) fn publish_context(attachment: &Value, volume: &str) -> Result<String
         Some(message) => Err(message.to_owned()),
         None => Err(not_attached(volume)),
     }
+}
+
+/// A patch of a claim whose volume has this size now on the node that uses it.
+#[must_use]
+pub(crate) fn resized(claim: &Value, size: &str) -> Value {
+    let all = claim["status"]["conditions"].as_array().into_iter().flatten();
+    let ended = all.filter(|condition| RESIZE_CONDITIONS.iter().any(|kind| condition["type"] == *kind));
+    let ended: Vec<Value> =
+        ended.map(|condition| json!({"type": condition["type"], "$patch": "delete"})).collect();
+    json!({"status": {
+        "capacity": {"storage": size},
+        "allocatedResourceStatuses": {"storage": null},
+        "conditions": ended,
+    }})
+}
+
+/// A patch of a claim that could not be resized; with some codes of gRPC it never can.
+#[must_use]
+pub(crate) fn not_resized(code: i32, why: &str, now: Timestamp) -> Value {
+    let condition = json!({"type": "NodeResizeError", "status": "True", "message": why,
+        "lastTransitionTime": now.to_rfc3339()});
+    let mut status = json!({"conditions": [condition]});
+    // InvalidArgument, NotFound, OutOfRange.
+    if matches!(code, 3 | 5 | 11) {
+        status["allocatedResourceStatuses"] = json!({"storage": "NodeResizeInfeasible"});
+    }
+    json!({"status": status})
 }
 
 #[must_use]

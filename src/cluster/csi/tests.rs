@@ -22,6 +22,9 @@ use crate::platform::sys::mount;
 use crate::platform::testing::TempDir;
 use crate::pod::resources::NodeCapacity;
 use crate::pod::volume::VolumeConfig;
+use crate::store::{Mode, OpenOptions};
+
+mod later;
 
 const DRIVER: &str = "csi.example.com";
 const CSI_NODE: &str = "/apis/storage.k8s.io/v1/csinodes/n1";
@@ -35,6 +38,7 @@ struct FakeDriver {
     calls: Vec<String>,
     staged: Option<wire::NodeStageVolumeRequest>,
     published: Option<wire::NodePublishVolumeRequest>,
+    expanded: Option<wire::NodeExpandVolumeRequest>,
 }
 
 type SharedDriver = Rc<RefCell<FakeDriver>>;
@@ -62,6 +66,15 @@ fn answer(driver: &mut FakeDriver, path: &str, message: &[u8]) -> Result<GrpcRep
         "NodeStageVolume" => {
             driver.staged = Some(wire::NodeStageVolumeRequest::decode(message).unwrap());
             Vec::new()
+        }
+        "NodeExpandVolume" => {
+            driver.expanded = Some(wire::NodeExpandVolumeRequest::decode(message).unwrap());
+            Vec::new()
+        }
+        "NodeGetVolumeStats" => {
+            let usage = |unit, total, used| wire::VolumeUsage { available: total - used, total, used, unit };
+            wire::NodeGetVolumeStatsResponse { usage: vec![usage(1, 100, 30), usage(2, 10, 4)] }
+                .encode_to_vec()
         }
         "NodePublishVolume" => {
             let request = wire::NodePublishVolumeRequest::decode(message).unwrap();
@@ -135,6 +148,8 @@ struct CsiWorld {
     server: FakeApiserver,
     driver: SharedDriver,
     claims: Rc<OneClaim>,
+    store: StoreHandle,
+    online: Rc<Cell<bool>>,
     node: Rc<CsiNode<FakeTransport>>,
     volumes: Volumes,
 }
@@ -148,16 +163,20 @@ impl CsiWorld {
         let driver = SharedDriver::default();
         serve(&driver, &scratch.join("driver.sock"));
         let claims = Rc::new(OneClaim::default());
-        let (node, volumes) = Self::process(&scratch, &server, &claims, "admin");
-        Self { scratch, server, driver, claims, node, volumes }
+        let store = StoreHandle::open_in_memory(OpenOptions { mode: Mode::Inline, ..OpenOptions::default() })
+            .unwrap();
+        let parts = (&scratch, &server, &claims, &store);
+        let online = Rc::new(Cell::new(true));
+        let (node, volumes) = Self::process(parts, "admin", &[], &online);
+        Self { scratch, server, driver, claims, store, online, node, volumes }
     }
 
     /// What the agent makes when it starts.
     fn process(
-        scratch: &TempDir,
-        server: &FakeApiserver,
-        claims: &Rc<OneClaim>,
+        (scratch, server, claims, store): (&TempDir, &FakeApiserver, &Rc<OneClaim>, &StoreHandle),
         user: &str,
+        rows: &[ClusterRow],
+        online: &Rc<Cell<bool>>,
     ) -> (Rc<CsiNode<FakeTransport>>, Volumes) {
         let limits = ClientConfig {
             limit: Limit { qps: 50, burst: 100 },
@@ -165,13 +184,20 @@ impl CsiWorld {
             heartbeat_timeout: Duration::from_secs(10),
         };
         let dice = Dice::seeded(1);
-        let node = CsiNode::new(CsiParts {
-            client: Rc::new(Client::new(Rc::new(server.transport(user)), limits, dice.clone())),
-            dice,
+        let clock = Clock::manual(Timestamp::from_secs(1_800_000_000));
+        let parts = CsiParts {
+            store: store.clone(),
+            events: EventRecorder::new("n1".to_owned(), clock.clone(), store.clone(), Vec::new()),
+            clock,
+            dice: dice.clone(),
             node_name: "n1".to_owned(),
             root_dir: scratch.0.clone(),
             objects: Rc::clone(claims) as Rc<dyn ObjectLookup>,
-        });
+        };
+        let node = CsiNode::new(parts, rows);
+        let client = Rc::new(Client::new(Rc::new(server.transport(user)), limits, dice));
+        let online = Rc::clone(online);
+        node.connect(client, Rc::new(move || online.get()));
         let config = VolumeConfig { pods_dir: scratch.join("pods"), capacity: NodeCapacity::default() };
         let volumes = Volumes::new(config, Rc::clone(claims) as Rc<dyn ObjectLookup>, Clock::System);
         volumes.set_csi(Rc::clone(&node) as Rc<dyn CsiVolumes>);
@@ -179,8 +205,23 @@ impl CsiWorld {
     }
 
     /// The agent ends and starts.
-    fn restart(&mut self) {
-        (self.node, self.volumes) = Self::process(&self.scratch, &self.server, &self.claims, "admin");
+    async fn restart(&mut self) {
+        let rows = self.store.load().await.unwrap().cluster;
+        let parts = (&self.scratch, &self.server, &self.claims, &self.store);
+        (self.node, self.volumes) = Self::process(parts, "admin", &rows, &self.online);
+    }
+
+    /// The node posts its status.
+    fn post(&self) {
+        self.node.set_reported(&self.node.volumes_in_use());
+    }
+
+    /// The machine is off: nothing is mounted when it is on again.
+    fn reboot(&self) {
+        for point in mount::mount_points().unwrap().iter().rev().filter(|it| it.starts_with(&self.scratch.0))
+        {
+            mount::unmount(point).unwrap();
+        }
     }
 
     async fn register(&self) {
@@ -209,6 +250,7 @@ impl CsiWorld {
             supplemental_group: None,
             read_only: false,
             single_pod,
+            owner: String::new(),
         });
     }
 
@@ -218,8 +260,15 @@ impl CsiWorld {
         self.server.put(json!({"kind": "VolumeAttachment", "apiVersion": "storage.k8s.io/v1",
             "metadata": {"name": name}, "spec": {},
             "status": {"attached": true, "attachmentMetadata": {"disk": "vdb"}}}));
-        let volumes_attached = vec![(rules::unique_name(DRIVER, "h1"), String::new())];
-        self.node.set_node(&NodeFromServer { volumes_attached, ..NodeFromServer::default() });
+        let attached = json!([{"name": rules::unique_name(DRIVER, "h1"), "devicePath": ""}]);
+        self.server.put(json!({"kind": "Node", "apiVersion": "v1", "metadata": {"name": "n1"},
+            "status": {"volumesAttached": attached}}));
+        self.show_node();
+    }
+
+    fn show_node(&self) {
+        let node = self.server.object("/api/v1/nodes/n1").unwrap();
+        self.node.set_node(&NodeFromServer::of(&node));
     }
 
     fn calls(&self) -> Vec<String> {
@@ -268,7 +317,8 @@ async fn until(what: impl Fn() -> bool) {
 fn a_driver_is_shown_in_csi_node_and_node_until_it_goes() {
     in_world(async |world| {
         let user = "system:node:n1";
-        let (node, volumes) = CsiWorld::process(&world.scratch, &world.server, &world.claims, user);
+        let parts = (&world.scratch, &world.server, &world.claims, &world.store);
+        let (node, volumes) = CsiWorld::process(parts, user, &[], &world.online);
         let _task = node.start(&volumes);
         let register = |versions: &[&str]| {
             let versions = versions.iter().map(|version| (*version).to_owned()).collect();
@@ -342,7 +392,7 @@ fn an_inline_volume_outlives_the_agent_and_goes_with_its_pod() {
         assert_eq!(request.staging_target_path, "");
         assert_eq!(world.node.volumes_in_use(), Vec::<String>::new());
         world.calls();
-        world.restart();
+        world.restart().await;
         world.volumes.ensure(&pod).await.unwrap();
         assert_eq!(world.calls(), Vec::<String>::new(), "it is mounted, and no driver is registered yet");
         let uid = PodUid::from("u1");
@@ -353,7 +403,7 @@ fn an_inline_volume_outlives_the_agent_and_goes_with_its_pod() {
         );
         world.register().await;
         world.volumes.tear_down(&uid).await.unwrap();
-        assert_eq!(world.calls(), ["NodeGetInfo", "NodeUnpublishVolume"]);
+        assert_eq!(world.calls(), ["NodeGetInfo", "NodeGetCapabilities", "NodeUnpublishVolume"]);
         assert_eq!((world.mounts(), directory.exists()), (0, false));
     });
 }
@@ -366,9 +416,12 @@ fn a_claimed_volume_waits_for_its_attachment_and_is_staged() {
         world.bind(false);
         let pod = claimed("u1");
         let error = chain(&world.volumes.ensure(&pod).await.unwrap_err());
-        assert!(error.contains("Volume not attached according to node status"), "{error}");
+        assert!(error.contains("has not been added to the list of VolumesInUse"), "{error}");
         let name = "kubernetes.io/csi/csi.example.com^h1";
-        assert_eq!(world.node.volumes_in_use(), [name], "only then does the controller attach it");
+        assert_eq!(world.node.volumes_in_use(), [name], "from now on the controller does not detach it");
+        world.post();
+        let error = chain(&world.volumes.ensure(&pod).await.unwrap_err());
+        assert!(error.contains("Volume not attached according to node status"), "{error}");
         world.attach();
         world.volumes.ensure(&pod).await.unwrap();
         let staged = world.driver.borrow_mut().staged.take().unwrap();
@@ -384,7 +437,7 @@ fn a_claimed_volume_waits_for_its_attachment_and_is_staged() {
         assert_eq!(published.staging_target_path, staged.staging_target_path);
         assert!(published.secrets.is_empty(), "it names no secret for this call");
         world.volumes.ensure(&claimed("u2")).await.unwrap();
-        world.restart();
+        world.restart().await;
         assert_eq!(world.node.volumes_in_use(), [name], "before the first status is posted");
         world.register().await;
         world.calls();
@@ -395,6 +448,8 @@ fn a_claimed_volume_waits_for_its_attachment_and_is_staged() {
         assert_eq!(world.node.volumes_in_use(), Vec::<String>::new());
         assert!(!global.exists());
         world.bind(true);
+        world.volumes.ensure(&claimed("u3")).await.unwrap_err();
+        world.post();
         world.attach();
         world.volumes.ensure(&claimed("u3")).await.unwrap();
         let error = chain(&world.volumes.ensure(&claimed("u4")).await.unwrap_err());
@@ -436,7 +491,7 @@ fn what_a_crash_left_staged_is_unstaged() {
         let staging = world.node.staging(DRIVER, "h1");
         let record = CsiRecord { driver: DRIVER.to_owned(), handle: "h1".to_owned(), ..CsiRecord::default() };
         save(record, &staging, true).await.unwrap();
-        world.restart();
+        world.restart().await;
         let _task = world.node.start(&world.volumes);
         assert_eq!(world.node.volumes_in_use().len(), 1);
         world.register().await;

@@ -15,6 +15,7 @@ use crate::platform::dice::Dice;
 use crate::platform::x509::{CERTIFICATE, pem_blocks, spki_sha256};
 
 const LIMIT: Duration = Duration::from_secs(300);
+const NOW: Timestamp = Timestamp::from_secs(1_795_305_600);
 
 /// Answers in order, the last one for ever; `Err` is a status. Remembers with which authorities it was asked.
 struct InfoFake {
@@ -102,7 +103,7 @@ async fn a_token_and_a_pin_find_the_cluster() {
     let answers = vec![Err(502), Ok(unsigned), Ok(good)];
     let server = InfoFake::of(answers);
     let began = Instant::now();
-    let found = by_token(&server.connect(), &token(), &[[0; 32], pin(&ca)], LIMIT).await.unwrap();
+    let found = by_token(&server.connect(), &token(), &[[0; 32], pin(&ca)], LIMIT, NOW).await.unwrap();
     assert_eq!(began.elapsed(), RETRY * 2);
     assert_eq!(found.server, "https://10.0.0.1:6443");
     assert_eq!(*server.asked.borrow(), [None, None, None, Some(ca.clone())], "the last one is verified");
@@ -117,7 +118,7 @@ async fn a_token_and_a_pin_find_the_cluster() {
 async fn what_is_not_pinned_or_differs_is_not_believed() {
     let (ca, other) = (authority(), authority());
     let said = async |answers: Vec<Result<Value, u16>>| {
-        let found = by_token(&InfoFake::of(answers).connect(), &token(), &[pin(&ca)], LIMIT).await;
+        let found = by_token(&InfoFake::of(answers).connect(), &token(), &[pin(&ca)], LIMIT, NOW).await;
         found.unwrap_err().to_string()
     };
     let (good, moved) = (info(&ca, "https://10.0.0.1:6443"), info(&ca, "https://10.0.0.2:6443"));
@@ -126,19 +127,25 @@ async fn what_is_not_pinned_or_differs_is_not_believed() {
     let mut forged = good.clone();
     forged["data"]["kubeconfig"] = "clusters: []".into();
     assert!(said(vec![Ok(forged)]).await.contains("failed to verify JWS signature"));
-    let unpinned = by_token(&InfoFake::of(vec![Ok(good)]).connect(), &token(), &[], LIMIT).await.unwrap();
+    // It would be refused for as long as discovery takes, without a word of the clock.
+    let early = InfoFake::of(vec![Ok(good.clone())]);
+    let error = by_token(&early.connect(), &token(), &[pin(&ca)], LIMIT, Timestamp::default()).await;
+    assert!(error.unwrap_err().to_string().contains("set the clock"));
+    assert_eq!(early.asked.borrow().len(), 1);
+    let unpinned =
+        by_token(&InfoFake::of(vec![Ok(good)]).connect(), &token(), &[], LIMIT, NOW).await.unwrap();
     assert_eq!(unpinned.server, "https://10.0.0.1:6443", "the user has said so");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_server_that_does_not_answer_is_given_up() {
     let server = InfoFake::of(vec![Err(502)]);
-    let error = by_token(&server.connect(), &token(), &[], LIMIT).await.unwrap_err();
+    let error = by_token(&server.connect(), &token(), &[], LIMIT, NOW).await.unwrap_err();
     assert_eq!(error.to_string(), "failed to request the cluster-info ConfigMap");
     assert_eq!(error.source().unwrap().to_string(), "refused (HTTP status 502)");
     assert_eq!(server.asked.borrow().len(), 61);
     let unsigned = InfoFake::of(vec![Ok(json!({ "data": { "kubeconfig": "x" } }))]);
-    let error = by_token(&unsigned.connect(), &token(), &[], RETRY).await.unwrap_err().to_string();
+    let error = by_token(&unsigned.connect(), &token(), &[], RETRY, NOW).await.unwrap_err().to_string();
     assert!(error.contains("could not find a JWS signature") && error.contains("abcdef"), "{error}");
 }
 

@@ -87,6 +87,7 @@ pub fn join(parts: JoinedParts) {
         offline_max_age: parts.offline_max_age,
         detection: Detection::of("Watch"),
         serving: None,
+        is_metered: false,
     };
     let restored = RestoredCluster::of(&loaded.cluster);
     let stored = loaded.desired.into_iter().find(|stored| stored.source == PodSource::Cluster);
@@ -115,7 +116,7 @@ pub fn join(parts: JoinedParts) {
         local_pods: Rc::new(Vec::new),
         accepts,
     };
-    run(&config, parts, &transport, &state);
+    run(&config, parts, &transport, &state, None);
 }
 
 fn state_of(name: &str, clock: &Clock) -> Rc<dyn Fn() -> NodeState> {

@@ -35,6 +35,8 @@ pub(crate) struct Posted {
     digest: u64,
     /// Our conditions, without heartbeats.
     conditions: Vec<Value>,
+    /// `volumesInUse`.
+    volumes: Value,
     /// Names of our resources.
     resources: BTreeSet<String>,
 }
@@ -45,8 +47,8 @@ pub(crate) enum StatusChange {
     None,
     /// Images, resources, addresses and such.
     Facts,
-    /// A condition: pods may have to go elsewhere, or may come.
-    Conditions,
+    /// A condition: pods may have to go elsewhere, or may come. Or the volumes in use: a pod waits for the post.
+    Urgent,
 }
 
 /// The network counts for the readiness of a node that a scheduler sends pods to.
@@ -111,14 +113,15 @@ impl Posted {
             period: times.report.mul_f64(part),
             digest: digest(status),
             conditions: conditions(status),
+            volumes: status["volumesInUse"].clone(),
             resources: resources.map(str::to_owned).collect(),
         }
     }
 
     #[must_use]
     pub(crate) fn change(&self, status: &Value) -> StatusChange {
-        if self.conditions != conditions(status) {
-            StatusChange::Conditions
+        if self.conditions != conditions(status) || self.volumes != status["volumesInUse"] {
+            StatusChange::Urgent
         } else if self.digest != digest(status) {
             StatusChange::Facts
         } else {
@@ -142,7 +145,7 @@ impl Posted {
 #[must_use]
 pub(crate) fn when(posted: &Posted, change: StatusChange, times: &StatusTimes) -> Duration {
     let wait = match change {
-        StatusChange::Conditions => Duration::ZERO,
+        StatusChange::Urgent => Duration::ZERO,
         StatusChange::Facts => times.update.min(posted.period),
         StatusChange::None => posted.period,
     };

@@ -89,6 +89,7 @@ impl JoinedNode {
             state: Rc::new(move || NodeState { now: clock.now(), ..state.borrow().clone() }),
             changed: vec![self.changed.subscribe()],
             on_node: Rc::new(move |node| shown.borrow_mut().push(node.clone())),
+            on_posted: Rc::new(|_| {}),
             on_link: Rc::new(move |event| link.borrow_mut().push(event)),
             progress: Rc::clone(&progress),
         });

@@ -31,6 +31,7 @@ use crate::platform::rt;
 
 /// Upstream reads an object at most once in a sync of a pod, whatever its time to live is.
 const SHORTEST_TTL: Duration = Duration::from_secs(60);
+const LONG_TTL: Duration = Duration::from_secs(300);
 /// A claim that is not bound is read again.
 const UNBOUND: Duration = Duration::from_secs(300);
 /// A server without trust bundles is asked again: it may have been upgraded.
@@ -343,6 +344,7 @@ impl<T: Transport> Feeds<T> {
     fn ttl(&self) -> Duration {
         match self.parts.detection {
             Detection::Cache => (self.parts.node_ttl)().unwrap_or_default().max(SHORTEST_TTL),
+            Detection::Seldom => LONG_TTL,
             Detection::Get | Detection::Watch => SHORTEST_TTL,
         }
     }
@@ -406,7 +408,7 @@ async fn read_once<T: Transport>(client: Rc<Client<T>>, path: ResourcePath, into
     let output = match read_all(&client, &path).await {
         Ok(values) => {
             let items = values.into_iter().filter_map(WatchItem::of).collect();
-            WatchOutput::Set { items, version: String::new() }
+            WatchOutput::Set { items, went_back: false }
         }
         Err(error) => WatchOutput::Lost(error),
     };

@@ -340,7 +340,9 @@ async fn a_hundred_watched_objects_ask_for_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn other_strategies_read_for_each_new_pod() {
-    for (detection, seconds) in [(Detection::of("Get"), 60), (Detection::of("Cache"), 300)] {
+    for (detection, seconds) in
+        [(Detection::of("Get"), 60), (Detection::of("Cache"), 300), (Detection::Seldom, 300)]
+    {
         local(async move {
             let clock = Clock::manual(Timestamp::from_secs(1_800_000_000));
             let server = FakeApiserver::new(clock.clone(), 1);

@@ -54,7 +54,7 @@ pub(crate) fn volume_name<'a>(claim: &'a Value, pod: &Pod) -> Result<&'a str, St
     if name.is_empty() {
         return Err("PVC has empty pvc.Spec.VolumeName".to_owned());
     }
-    if is_ephemeral(claim, pod) && !is_owned(claim, pod) {
+    if is_ephemeral(claim, pod) && owner(claim) != Some(pod.metadata.uid.as_str()) {
         let (namespace, claim) = (text(&metadata["namespace"]), text(&metadata["name"]));
         let of_pod = &pod.metadata;
         return Err(format!(
@@ -112,6 +112,7 @@ pub(crate) fn bind(
         supplemental_group: annotation(GROUP_ANNOTATION).and_then(|group| group.parse().ok()),
         read_only: spec["nfs"]["readOnly"] == true,
         single_pod: texts(&spec["accessModes"]).eq(["ReadWriteOncePod"]),
+        owner: owner(claim).unwrap_or_default().to_owned(),
     })
 }
 
@@ -133,9 +134,11 @@ fn source_of(name: &str, spec: &Value) -> Result<ClaimedSource, String> {
     let kind = OTHER_KINDS.into_iter().find(|kind| spec.get(*kind).is_some());
     Err(match kind {
         Some(kind) => format!(
-            "PV {name} is of kind {kind}, which this node does not support; it mounts hostPath, local and nfs"
+            "PV {name} is of kind {kind}, which this node does not support; it mounts csi, hostPath, local and nfs"
         ),
-        None => format!("PV {name} is of no kind that this node knows; it mounts hostPath, local and nfs"),
+        None => {
+            format!("PV {name} is of no kind that this node knows; it mounts csi, hostPath, local and nfs")
+        }
     })
 }
 
@@ -175,10 +178,10 @@ fn is_ephemeral(claim: &Value, pod: &Pod) -> bool {
     volumes.any(|volume| claim_of(pod, volume).is_some_and(|(named, _)| named == name))
 }
 
-fn is_owned(claim: &Value, pod: &Pod) -> bool {
-    let owners = claim["metadata"]["ownerReferences"].as_array().into_iter().flatten();
-    let mut controllers = owners.filter(|owner| owner["controller"] == true);
-    controllers.any(|owner| owner["uid"] == pod.metadata.uid.as_str())
+/// Uid of the controller.
+fn owner(claim: &Value) -> Option<&str> {
+    let mut owners = claim["metadata"]["ownerReferences"].as_array()?.iter();
+    owners.find(|owner| owner["controller"] == true)?["uid"].as_str()
 }
 
 fn text(value: &Value) -> &str {

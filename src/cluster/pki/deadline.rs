@@ -53,11 +53,13 @@ pub(crate) fn usable(validity: Validity, now: Timestamp) -> Usability {
 }
 
 /// When a certificate is renewed: after 70 to 90 percent of its life by `unit` (0 to 1), so that a fleet does not
-/// ask all at once; after half of it when the box was offline for most of it (`offline_share`, 0 to 1).
+/// ask all at once; after half of it when the box was `offline` for most of the time that has passed of it.
 #[must_use]
-pub(crate) fn next(validity: Validity, unit: f64, offline_share: f64) -> Timestamp {
+pub(crate) fn next(validity: Validity, unit: f64, offline: Duration, now: Timestamp) -> Timestamp {
     let life = validity.not_after.saturating_since(validity.not_before);
-    let share = if offline_share > MOSTLY_OFFLINE { 0.5 } else { 0.7 + 0.2 * unit.clamp(0.0, 1.0) };
+    let passed = now.saturating_since(validity.not_before);
+    let is_away = offline.as_secs_f64() > passed.as_secs_f64() * MOSTLY_OFFLINE;
+    let share = if is_away { 0.5 } else { 0.7 + 0.2 * unit.clamp(0.0, 1.0) };
     validity.not_before.saturating_add(Duration::from_secs_f64(life.as_secs_f64() * share))
 }
 

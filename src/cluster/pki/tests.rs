@@ -138,7 +138,7 @@ impl Scene {
             renew_now,
             clock: self.clock.clone(),
             dice: Dice::seeded(1),
-            offline_share: Rc::new(|| 0.0),
+            offline: Rc::new(|| Duration::ZERO),
             nudge: Rc::clone(&self.nudge),
             state,
         }
@@ -180,7 +180,7 @@ async fn a_serving_certificate_waits_for_an_address() {
     let run = async {
         let (client, clock) = (scene.server.client("system:node:edge-7"), scene.clock.clone());
         let (directory, nudge) = (scene.directory.path(), Rc::clone(&scene.nudge));
-        let share = Rc::new(|| 0.0);
+        let share = Rc::new(|| Duration::ZERO);
         let node_now = Rc::new(move || shown.borrow().clone());
         let kept = keep_serving(client, directory, node_now, (clock, Dice::seeded(1)), share, nudge);
         let (task, state) = kept.unwrap();

@@ -68,7 +68,6 @@ pub(crate) struct FirstAnswer {
     pub missing: usize,
     pub node: NodeSeen,
     pub version_went_back: bool,
-    pub ca_changed: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,6 +93,10 @@ pub(crate) fn judge(
 ) -> (Guard, Verdict) {
     let why = match answer.node {
         _ if answer.version_went_back => GuardReason::VersionWentBack,
+        // A backup has the earlier Node: only the lists before this one have shown that the version went back.
+        NodeSeen::Same if matches!(guard, Guard::Holding { why: GuardReason::VersionWentBack, .. }) => {
+            GuardReason::VersionWentBack
+        }
         NodeSeen::Same => return (Guard::Open, Verdict::Believe),
         // One that is already held has registered, or cannot.
         NodeSeen::Absent if *guard == Guard::Open && answer.missing > 0 && !accepted && !grace.is_zero() => {

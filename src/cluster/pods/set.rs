@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::cluster::client::error::ApiError;
 use crate::cluster::pods::convert::{Converted, from_server};
-use crate::cluster::pods::guard::{FirstAnswer, Guard, NodeSeen, Verdict, judge};
+use crate::cluster::pods::guard::{FirstAnswer, Guard, GuardReason, NodeSeen, Verdict, judge};
 use crate::cluster::pods::hold::{Hold, ready};
 use crate::cluster::pods::seen::SeenPods;
 use crate::cluster::watch::WatchOutput;
@@ -60,8 +60,7 @@ pub(crate) struct PodSet {
     server: BTreeMap<PodUid, ServerPod>,
     trust: Trust,
     guard: Guard,
-    /// The newest resource version of a list, where it is a number.
-    version: u64,
+    /// Of a list that is not believed yet.
     version_went_back: bool,
     /// By the key of the object.
     undecodable: BTreeMap<ItemKey, SourceProblem>,
@@ -93,7 +92,6 @@ impl PodSet {
             server: BTreeMap::new(),
             trust: Trust::Unlisted,
             guard,
-            version: 0,
             version_went_back: false,
             undecodable: BTreeMap::new(),
             object_problems: Vec::new(),
@@ -122,7 +120,7 @@ impl PodSet {
     /// Takes what the watch shows.
     pub(crate) fn apply(&mut self, output: WatchOutput, now: Timestamp) {
         match output {
-            WatchOutput::Set { items, version } => self.replace(items, &version, now),
+            WatchOutput::Set { items, went_back } => self.replace(items, went_back, now),
             WatchOutput::Put(item) => self.put(item, now),
             WatchOutput::Gone(key) => self.remove(&key),
             WatchOutput::Current if self.trust == Trust::Lost => {
@@ -135,10 +133,8 @@ impl PodSet {
         }
     }
 
-    fn replace(&mut self, items: Vec<WatchItem>, version: &str, now: Timestamp) {
-        let version = version.parse().unwrap_or(self.version);
-        self.version_went_back = version < self.version;
-        self.version = version;
+    fn replace(&mut self, items: Vec<WatchItem>, went_back: bool, now: Timestamp) {
+        self.version_went_back |= went_back;
         self.undecodable.clear();
         let uids: Vec<PodUid> = items.iter().map(|item| PodUid::from(item.key.uid.as_str())).collect();
         self.server.retain(|uid, _| uids.contains(uid));
@@ -210,7 +206,6 @@ impl PodSet {
             missing: self.known.keys().filter(|uid| !self.server.contains_key(*uid)).count(),
             node,
             version_went_back: self.version_went_back,
-            ca_changed: false,
         };
         let (guard, verdict) = judge(&self.guard, &answer, accepted, now, self.config.guard_grace);
         self.guard = guard;
@@ -220,11 +215,17 @@ impl PodSet {
                 (self.version_went_back, self.trouble) = (false, None);
                 return true;
             }
-            (Verdict::Hold, Guard::Holding { since, .. }) => {
+            (Verdict::Hold, Guard::Holding { since, why }) => {
                 next.due = Some(since.saturating_add(self.config.guard_grace));
+                let what = match why {
+                    GuardReason::AnotherNode => "does not know this node any more",
+                    GuardReason::VersionWentBack => {
+                        "has gone back to an earlier state, as from a backup of etcd,"
+                    }
+                };
                 let message = format!(
-                    "the cluster does not know this node any more and lacks {} of its {} pods; they keep running \
-                     until the grace period ends; confirm the cluster with: agent source accept cluster",
+                    "the cluster {what} and lacks {} of its {} pods; they keep running until the grace period ends; \
+                     confirm the cluster with: agent source accept cluster",
                     answer.missing, answer.known
                 );
                 self.trouble = Some(self.problem(REPLACED, message, since));

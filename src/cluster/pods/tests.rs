@@ -353,13 +353,8 @@ fn a_mirror_without_local_objects_is_marked() {
 
 #[test]
 fn the_guard_judges_the_first_list() {
-    let answer = |missing, node, version_went_back| FirstAnswer {
-        known: 5,
-        missing,
-        node,
-        version_went_back,
-        ca_changed: false,
-    };
+    let answer =
+        |missing, node, version_went_back| FirstAnswer { known: 5, missing, node, version_went_back };
     let held = Guard::Holding { since: at(100), why: GuardReason::AnotherNode };
     let restored = Guard::Holding { since: at(100), why: GuardReason::VersionWentBack };
     for (guard, answer, is_accepted, now, expected) in [
@@ -373,6 +368,10 @@ fn the_guard_judges_the_first_list() {
         (held, answer(1, NodeSeen::Other, false), false, 700, (Guard::Open, Verdict::Believe)),
         (held, answer(1, NodeSeen::Other, false), true, 200, (Guard::Open, Verdict::Believe)),
         (held, answer(1, NodeSeen::Same, false), false, 200, (Guard::Open, Verdict::Believe)),
+        // A backup has the earlier Node; a restart forgets its version, and the guard is stored.
+        (restored, answer(1, NodeSeen::Same, false), false, 200, (restored, Verdict::Hold)),
+        (restored, answer(0, NodeSeen::Same, false), false, 200, (Guard::Open, Verdict::Believe)),
+        (restored, answer(1, NodeSeen::Same, false), false, 700, (Guard::Open, Verdict::Believe)),
     ] {
         let found = judge(&guard, &answer, is_accepted, at(now), Duration::from_secs(600));
         assert_eq!(found, expected, "{guard:?} {answer:?} {is_accepted} {now}");
@@ -419,9 +418,9 @@ fn item(value: Value) -> WatchItem {
     WatchItem::of(value).unwrap()
 }
 
-fn list(pods: &[(&str, &str)], version: &str) -> WatchOutput {
+fn list(pods: &[(&str, &str)]) -> WatchOutput {
     let items = pods.iter().map(|(name, uid)| item(raw(name, uid))).collect();
-    WatchOutput::Set { items, version: version.to_owned() }
+    WatchOutput::Set { items, went_back: false }
 }
 
 fn lost() -> WatchOutput {
@@ -461,7 +460,7 @@ fn a_lost_link_says_unknown_once_and_keeps_every_pod() {
     assert_eq!(said.problems[0].reason, "ClusterUnreachable");
     set.apply(lost(), at(3));
     assert!(update(&mut set, NodeSeen::Same, 3).update.is_none() && !seen.is_live());
-    set.apply(list(&[("p", "u")], "9"), at(4));
+    set.apply(list(&[("p", "u")]), at(4));
     let next = update(&mut set, NodeSeen::Same, 4);
     assert_eq!(uids(&next), Some(vec!["u".to_owned()]));
     assert!(next.update.unwrap().problems.is_empty() && seen.is_live());
@@ -475,7 +474,7 @@ fn a_lost_link_says_unknown_once_and_keeps_every_pod() {
 #[test]
 fn one_odd_pod_keeps_its_last_version() {
     let (mut set, _) = pod_set(&[]);
-    set.apply(list(&[("p", "u"), ("q", "v")], "9"), at(1));
+    set.apply(list(&[("p", "u"), ("q", "v")]), at(1));
     assert_eq!(uids(&update(&mut set, NodeSeen::Same, 1)).unwrap().len(), 2);
     set.apply(WatchOutput::Put(item(with(raw("p", "u"), &[("/spec/containers", json!(1))]))), at(2));
     let next = update(&mut set, NodeSeen::Same, 2);
@@ -491,7 +490,7 @@ fn one_odd_pod_keeps_its_last_version() {
 #[test]
 fn a_replaced_cluster_waits_for_its_grace() {
     let (mut set, seen) = pod_set(&[("p", "u")]);
-    set.apply(list(&[("q", "v")], "9"), at(100));
+    set.apply(list(&[("q", "v")]), at(100));
     let next = update(&mut set, NodeSeen::Absent, 100);
     assert!(next.registers && next.update.is_none());
     let next = update(&mut set, NodeSeen::Other, 101);
@@ -506,11 +505,16 @@ fn a_replaced_cluster_waits_for_its_grace() {
 #[test]
 fn an_etcd_backup_removes_nothing_at_once() {
     let (mut set, _) = pod_set(&[]);
-    set.apply(list(&[("p", "u"), ("q", "v")], "90"), at(1));
+    set.apply(list(&[("p", "u"), ("q", "v")]), at(1));
     update(&mut set, NodeSeen::Same, 1);
-    set.apply(list(&[("p", "u")], "80"), at(2));
+    let WatchOutput::Set { items, .. } = list(&[("p", "u")]) else { panic!() };
+    set.apply(WatchOutput::Set { items, went_back: true }, at(2));
     let next = update(&mut set, NodeSeen::Same, 2);
     assert_eq!((uids(&next), set.pods().count()), (None, 2), "what both need is kept");
+    // The link breaks, and the backup is listed again.
+    set.apply(lost(), at(3));
+    set.apply(list(&[("p", "u")]), at(3));
+    assert_eq!(uids(&update(&mut set, NodeSeen::Same, 3)), None);
     let next = set.update(Vec::new(), |_| false, NodeSeen::Same, true, at(3));
     assert_eq!(uids(&next), Some(vec!["u".to_owned()]), "accepting ends the guard");
 }
@@ -540,7 +544,7 @@ async fn a_burst_of_100_pods_is_one_commit() {
     };
     let test = async move {
         let task = tokio::task::spawn_local(run(parts));
-        shown.send(list(&[], "1")).await.unwrap();
+        shown.send(list(&[])).await.unwrap();
         assert_eq!(sent.recv().await.unwrap().answer, SourceAnswer::Pods(Vec::new()));
         let names: Vec<String> = (0..100).map(|number| format!("p{number}")).collect();
         for name in &names {

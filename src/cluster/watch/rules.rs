@@ -17,8 +17,8 @@ const LONGEST_DELAY: Duration = Duration::from_secs(30);
 const PEACE: Duration = Duration::from_secs(120);
 /// A watch that ends sooner than this was refused, whatever its status was.
 const SHORTEST_WATCH: Duration = Duration::from_secs(1);
-/// After a longer interruption everything is listed: the server may have been restored from a backup, and a watch from
-/// a version that it has not reached yet shows nothing and reports no error.
+/// After a longer interruption everything is listed. After a shorter one the newest version of the server decides: if
+/// it was restored from a backup, a watch from a version that it has not reached yet shows nothing and reports no error.
 const RESUME_WITHIN: Duration = Duration::from_secs(60);
 
 /// How the objects are first read.
@@ -71,11 +71,15 @@ pub(crate) struct WatchProgress {
     failed: Option<Duration>,
     /// The first failure since the last answer.
     lost: Option<Duration>,
+    /// The newest version that the server has shown, where it is a number.
+    newest: u64,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) enum WatchInput {
     Page(Page),
+    /// The newest version of the server.
+    Version(String),
     /// The server has accepted the watch.
     Opened,
     Event(WatchEvent),
@@ -96,12 +100,14 @@ pub(crate) enum WatchOutput {
         version: String,
         initial: bool,
     },
+    /// Asks for the newest version of the server.
+    AskVersion,
     WaitFor(Duration),
     /// All objects that there are.
     Set {
         items: Vec<WatchItem>,
-        /// Of the whole list; empty for one object that does not exist.
-        version: String,
+        /// The version of the list is lower than one that the server has shown: its storage was replaced.
+        went_back: bool,
     },
     Put(WatchItem),
     Gone(ItemKey),
@@ -127,6 +133,7 @@ pub(crate) fn begin(style: WatchStyle) -> (WatchProgress, Vec<WatchOutput>) {
         opened: Duration::ZERO,
         failed: None,
         lost: None,
+        newest: 0,
     };
     let output = progress.list(style, false);
     (progress, vec![output])
@@ -144,7 +151,8 @@ pub(crate) fn step(
             progress.lost = None;
             vec![WatchOutput::Current]
         }
-        WatchInput::Page(page) => progress.page(page),
+        WatchInput::Page(page) => progress.page(page, context.style),
+        WatchInput::Version(version) => vec![progress.resume(&version, context)],
         WatchInput::Event(WatchEvent::Failed(error)) | WatchInput::Failed(error) => {
             progress.fail(error, context)
         }
@@ -166,7 +174,7 @@ impl WatchProgress {
         WatchOutput::OpenWatch { version: String::new(), initial: true }
     }
 
-    fn page(&mut self, page: Page) -> Vec<WatchOutput> {
+    fn page(&mut self, page: Page, style: WatchStyle) -> Vec<WatchOutput> {
         let WatchState::Listing { staged, go_on } = &mut self.state else { return Vec::new() };
         self.lost = None;
         staged.extend(page.items.into_iter().filter_map(WatchItem::of));
@@ -175,9 +183,22 @@ impl WatchProgress {
             return vec![WatchOutput::OpenList { go_on: page.go_on }];
         }
         let items = std::mem::take(staged);
+        // The version of one object is its own, not that of the storage.
+        let went_back = self.start_over(&page.version) && style == WatchStyle::List;
         self.state = WatchState::Live { version: page.version.clone() };
-        let next = WatchOutput::OpenWatch { version: page.version.clone(), initial: false };
-        vec![WatchOutput::Set { items, version: page.version }, next]
+        let next = WatchOutput::OpenWatch { version: page.version, initial: false };
+        vec![WatchOutput::Set { items, went_back }, next]
+    }
+
+    /// A complete list has this version. Whether it is lower than one that was shown.
+    fn start_over(&mut self, version: &str) -> bool {
+        let Ok(version) = version.parse() else { return false };
+        version < std::mem::replace(&mut self.newest, version)
+    }
+
+    fn advance(&mut self, version: String) {
+        self.newest = self.newest.max(version.parse().unwrap_or_default());
+        self.state = WatchState::Live { version };
     }
 
     fn event(&mut self, event: WatchEvent) -> Option<WatchOutput> {
@@ -195,19 +216,20 @@ impl WatchProgress {
             }
             (WatchState::Initial { staged }, WatchEvent::Bookmark { version, is_initial_end: true }) => {
                 let items = std::mem::take(staged);
-                self.state = WatchState::Live { version: version.clone() };
-                Some(WatchOutput::Set { items, version })
+                let went_back = self.start_over(&version);
+                self.state = WatchState::Live { version };
+                Some(WatchOutput::Set { items, went_back })
             }
-            (WatchState::Live { version }, WatchEvent::Put(item)) => {
-                version.clone_from(&item.version);
+            (WatchState::Live { .. }, WatchEvent::Put(item)) => {
+                self.advance(item.version.clone());
                 Some(WatchOutput::Put(item))
             }
-            (WatchState::Live { version }, WatchEvent::Deleted(item)) => {
-                version.clone_from(&item.version);
+            (WatchState::Live { .. }, WatchEvent::Deleted(item)) => {
+                self.advance(item.version);
                 Some(WatchOutput::Gone(item.key))
             }
-            (WatchState::Live { version }, WatchEvent::Bookmark { version: newer, .. }) => {
-                *version = newer;
+            (WatchState::Live { .. }, WatchEvent::Bookmark { version, .. }) => {
+                self.advance(version);
                 None
             }
             _ => None,
@@ -239,7 +261,9 @@ impl WatchProgress {
             // Too old a version, an event that is too long: only a list helps, and nothing is lost.
             (_, ApiErrorKind::Gone) => return vec![self.wait(Reopen::List, Duration::ZERO, context)],
             (_, ApiErrorKind::Invalid | ApiErrorKind::NotAnApiserver) => Reopen::List,
-            (WatchState::Live { version }, _) => Reopen::Watch { version: version.clone() },
+            (WatchState::Live { version } | WatchState::Waiting { then: Reopen::Watch { version } }, _) => {
+                Reopen::Watch { version: version.clone() }
+            }
             _ => Reopen::List,
         };
         self.lost.get_or_insert(context.now);
@@ -259,12 +283,30 @@ impl WatchProgress {
     fn due(&mut self, context: &WatchContext) -> WatchOutput {
         let is_long = self.lost.is_some_and(|lost| context.now.saturating_sub(lost) > RESUME_WITHIN);
         match &self.state {
+            WatchState::Waiting { then: Reopen::Watch { .. } }
+                if !is_long && self.lost.is_some() && context.style == WatchStyle::List =>
+            {
+                WatchOutput::AskVersion
+            }
             WatchState::Waiting { then: Reopen::Watch { version } } if !is_long => {
                 let version = version.clone();
                 self.state = WatchState::Live { version: version.clone() };
                 WatchOutput::OpenWatch { version, initial: false }
             }
             WatchState::Waiting { then: Reopen::Pages } => self.list(context.style, true),
+            _ => self.list(context.style, false),
+        }
+    }
+
+    /// Goes on where the watch was, unless the server is behind it.
+    fn resume(&mut self, newest: &str, context: &WatchContext) -> WatchOutput {
+        let is_behind = newest.parse().is_ok_and(|newest: u64| newest < self.newest);
+        match &self.state {
+            WatchState::Waiting { then: Reopen::Watch { version } } if !is_behind => {
+                let version = version.clone();
+                self.state = WatchState::Live { version: version.clone() };
+                WatchOutput::OpenWatch { version, initial: false }
+            }
             _ => self.list(context.style, false),
         }
     }

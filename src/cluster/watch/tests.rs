@@ -43,9 +43,13 @@ fn open(version: &str, initial: bool) -> WatchOutput {
     WatchOutput::OpenWatch { version: version.to_owned(), initial }
 }
 
-fn set(names: &[&str], version: &str) -> WatchOutput {
+fn set(names: &[&str]) -> WatchOutput {
     let items = names.iter().map(|name| item(name, 1)).collect();
-    WatchOutput::Set { items, version: version.to_owned() }
+    WatchOutput::Set { items, went_back: false }
+}
+
+fn version(version: &str) -> WatchInput {
+    WatchInput::Version(version.to_owned())
 }
 
 fn wait(millis: u64) -> WatchOutput {
@@ -87,7 +91,7 @@ fn a_streaming_list_is_a_set_at_its_bookmark() {
             (0, WatchInput::Event(WatchEvent::Deleted(item("b", 1))), vec![]),
             (0, put("a", 1), vec![]),
             (0, bookmark("6", false), vec![]),
-            (0, bookmark("7", true), vec![set(&["a", "c"], "7")]),
+            (0, bookmark("7", true), vec![set(&["a", "c"])]),
             (9, put("d", 8), vec![WatchOutput::Put(item("d", 8))]),
             (9, WatchInput::Event(WatchEvent::Deleted(item("a", 9))), vec![WatchOutput::Gone(key("a"))]),
             (9, bookmark("12", false), vec![]),
@@ -110,7 +114,7 @@ fn a_server_without_watch_lists_is_paged() {
         vec![
             (0, failed(ApiErrorKind::Invalid), vec![list("")]),
             (0, page(&["a"], "t"), vec![list("t")]),
-            (0, page(&["b"], ""), vec![set(&["a", "b"], "5"), open("5", false)]),
+            (0, page(&["b"], ""), vec![set(&["a", "b"]), open("5", false)]),
             (1, WatchInput::Opened, vec![WatchOutput::Current]),
             // A token that has expired: from the beginning, and by pages again.
             (9, failed(ApiErrorKind::Gone), vec![wait(800)]),
@@ -140,34 +144,61 @@ fn gone_lists_again_with_an_empty_version() {
         &[open("", true)],
         vec![
             (0, WatchInput::Opened, vec![WatchOutput::Current]),
-            (0, bookmark("7", true), vec![set(&[], "7")]),
+            (0, bookmark("7", true), vec![set(&[])]),
             (5, failed(ApiErrorKind::Gone), vec![wait(800)]),
             (6, WatchInput::Due, vec![open("", true)]),
             (6, WatchInput::Opened, vec![WatchOutput::Current]),
-            (6, bookmark("9", true), vec![set(&[], "9")]),
+            (6, bookmark("9", true), vec![set(&[])]),
         ],
     );
 }
 
 #[test]
 fn a_short_interruption_resumes_and_a_long_one_lists() {
-    let mut steps = vec![
-        (0, WatchInput::Opened, vec![WatchOutput::Current]),
-        (0, bookmark("7", true), vec![set(&[], "7")]),
-    ];
+    let mut steps =
+        vec![(0, WatchInput::Opened, vec![WatchOutput::Current]), (0, bookmark("7", true), vec![set(&[])])];
     // Every failure doubles the delay; the version stays.
     for (second, millis) in [(100, 800), (110, 1600), (120, 3200), (130, 6400)] {
         let outputs = vec![lost(ApiErrorKind::Unreachable), wait(millis)];
         steps.push((second, failed(ApiErrorKind::Unreachable), outputs));
-        steps.push((second + 5, WatchInput::Due, vec![open("7", false)]));
+        steps.push((second + 5, WatchInput::Due, vec![WatchOutput::AskVersion]));
+        steps.push((second + 5, version("7"), vec![open("7", false)]));
     }
     // Accepted: the next interruption is a new one, and after two minutes its delay is the first again.
     steps.push((136, WatchInput::Opened, vec![WatchOutput::Current]));
     steps.push((300, failed(ApiErrorKind::Server), vec![lost(ApiErrorKind::Server), wait(800)]));
-    steps.push((360, WatchInput::Due, vec![open("7", false)]));
+    steps.push((360, WatchInput::Due, vec![WatchOutput::AskVersion]));
+    steps.push((360, version("8"), vec![open("7", false)]));
     steps.push((361, failed(ApiErrorKind::Server), vec![lost(ApiErrorKind::Server), wait(1600)]));
     steps.push((363, WatchInput::Due, vec![open("", true)]));
     check(WatchStyle::List, &[open("", true)], steps);
+}
+
+#[test]
+fn a_server_behind_its_own_version_is_listed_again() {
+    let broken = |millis| vec![lost(ApiErrorKind::Unreachable), wait(millis)];
+    let list = WatchOutput::Set { items: vec![], went_back: true };
+    check(
+        WatchStyle::List,
+        &[open("", true)],
+        vec![
+            (0, WatchInput::Opened, vec![WatchOutput::Current]),
+            (0, bookmark("7", true), vec![set(&[])]),
+            (9, bookmark("90", false), vec![]),
+            (100, failed(ApiErrorKind::Unreachable), broken(800)),
+            (101, WatchInput::Due, vec![WatchOutput::AskVersion]),
+            // The question itself fails: the version is kept.
+            (101, failed(ApiErrorKind::Unreachable), broken(1600)),
+            (103, WatchInput::Due, vec![WatchOutput::AskVersion]),
+            (103, version("80"), vec![open("", true)]),
+            (103, WatchInput::Opened, vec![WatchOutput::Current]),
+            (103, bookmark("80", true), vec![list]),
+            (104, failed(ApiErrorKind::Gone), vec![wait(3200)]),
+            (110, WatchInput::Due, vec![open("", true)]),
+            // Behind the list before, not behind one that was listed since.
+            (110, bookmark("81", true), vec![set(&[])]),
+        ],
+    );
 }
 
 #[test]
@@ -177,7 +208,7 @@ fn a_watch_that_ends_at_once_waits() {
         &[open("", true)],
         vec![
             (0, WatchInput::Opened, vec![WatchOutput::Current]),
-            (0, bookmark("7", true), vec![set(&[], "7")]),
+            (0, bookmark("7", true), vec![set(&[])]),
             (0, WatchInput::Ended, vec![wait(800)]),
             (1, WatchInput::Due, vec![open("7", false)]),
         ],
@@ -194,12 +225,12 @@ fn one_object_is_read_and_then_watched() {
         vec![
             (0, failed(ApiErrorKind::Forbidden), vec![lost(ApiErrorKind::Forbidden), wait(800)]),
             (1, WatchInput::Due, vec![list.clone()]),
-            (1, WatchInput::Page(Page::default()), vec![set(&[], ""), open("", false)]),
+            (1, WatchInput::Page(Page::default()), vec![set(&[]), open("", false)]),
             (1, WatchInput::Opened, vec![WatchOutput::Current]),
             (5, put("a", 3), vec![WatchOutput::Put(item("a", 3))]),
             (6, failed(ApiErrorKind::Gone), vec![wait(1600)]),
             (8, WatchInput::Due, vec![list]),
-            (8, WatchInput::Page(page), vec![set(&["a"], "1"), open("1", false)]),
+            (8, WatchInput::Page(page), vec![set(&["a"]), open("1", false)]),
         ],
     );
 }

@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::args::UsageError;
 use super::table::printable;
 use super::{CliError, Environment, client};
+use crate::platform::logging::chain;
 use crate::serve::localapi::resource::{RESOURCES, Resource, Verb, group_version};
 
 pub(super) const OBJECTS: &str = "application/json";
@@ -104,6 +105,12 @@ pub(super) async fn request(
     let object = serde_json::from_slice(&answer.body)
         .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&answer.body).trim_end().to_owned()));
     Ok(Reply { code: answer.code.as_u16(), object, warnings: answer.warnings })
+}
+
+/// Asks the agent to do something; its answer, or why not.
+pub(in crate::cmd) async fn post(socket: &Path, path: &str) -> Result<Value, String> {
+    let answer = request(socket, Method::POST, path, None).await.and_then(Reply::accepted);
+    answer.map(|reply| reply.object).map_err(|error| chain(&error))
 }
 
 /// Names of the objects in a namespace that match a label selector; all of them without one.

@@ -3,6 +3,7 @@
 //! Owns the local side of the archive. Archives from a container are not trusted: only regular files and
 //! directories below the destination are written, and no link is ever created.
 
+use crate::model::ordered::Sortable as _;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
@@ -356,7 +357,7 @@ impl Archive {
             self.send(header(name, b'5', &about, 0, Path::new("")))?;
             let mut entries: Vec<_> =
                 fs::read_dir(path).map_err(named)?.collect::<Result<_, _>>().map_err(named)?;
-            entries.sort_by_key(fs::DirEntry::file_name);
+            entries.order_by_key(fs::DirEntry::file_name);
             for entry in entries {
                 self.add(&entry.path(), &name.join(entry.file_name()))?;
             }

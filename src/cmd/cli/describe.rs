@@ -9,6 +9,7 @@ mod other;
 mod tests;
 mod volumes;
 
+use crate::model::ordered::Sortable as _;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc2822;
 
@@ -73,7 +74,7 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
     let mut report = offline::report(&options, ObjectDetail::Counted, environment)?;
     let namespace = options.namespace.as_deref().unwrap_or("default");
     report.pods.retain(|pod| options.all_namespaces || pod.metadata.namespace == namespace);
-    report.pods.sort_by_key(Pod::pod_ref);
+    report.pods.order_by_key(Pod::pod_ref);
     if report.pods.is_empty() && names.is_empty() {
         let place = if options.all_namespaces { String::new() } else { format!(" in {namespace} namespace") };
         let _ = writeln!(environment.err, "No resources found{place}.");
@@ -273,7 +274,7 @@ fn conditions(out: &mut Tabbed, pod: &Pod) {
 
 fn tolerations(out: &mut Tabbed, tolerations: &[Toleration]) {
     let mut sorted: Vec<&Toleration> = tolerations.iter().collect();
-    sorted.sort_by_key(|toleration| &toleration.key);
+    sorted.order_by(|one, other| one.key.cmp(&other.key));
     several(out, "Tolerations", sorted.into_iter().map(toleration_line).collect());
 }
 
@@ -295,7 +296,7 @@ fn event_table(out: &mut Tabbed, mut own: Vec<&EventReport>, now: Timestamp) {
     if own.is_empty() {
         return out.line(0, "Events:\t<none>");
     }
-    own.sort_by_key(|event| event.last_timestamp);
+    own.order_by_key(|event| event.last_timestamp);
     out.line(0, "Events:");
     out.line(1, "Type\tReason\tAge\tFrom\tMessage");
     out.line(1, "----\t------\t----\t----\t-------");

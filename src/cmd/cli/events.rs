@@ -2,6 +2,7 @@
 //!
 //! Owns the command and its columns.
 
+use crate::model::ordered::Sortable as _;
 use std::ops::ControlFlow;
 
 use serde_json::Value;
@@ -93,7 +94,7 @@ async fn show(wanted: &EventsArgs, environment: &mut Environment<'_>) -> Result<
     let list = api::fetch(&wanted.common.socket, &path, api::OBJECTS).await?;
     let mut events: Vec<&Value> = list["items"].as_array().into_iter().flatten().collect();
     events.retain(|event| is_selected(wanted, event));
-    events.sort_by_key(|event| last_seen(event));
+    events.order_by_key(|event| last_seen(event));
     let mut widths = Vec::new();
     let mut rows: Vec<_> = events.iter().map(|event| row(wanted, event, environment.now)).collect();
     if rows.is_empty() && !wanted.watch {

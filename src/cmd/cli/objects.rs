@@ -2,6 +2,7 @@
 //!
 //! Owns the pages of objects.
 
+use crate::model::ordered::Sortable as _;
 use serde_json::Value;
 use std::fmt::Write;
 
@@ -42,7 +43,7 @@ pub(super) fn select(objects: &mut Vec<ObjectReport>, options: &CliOptions) {
         ["/metadata/namespace", "/metadata/name"].map(|pointer| text(&object.object, pointer).to_owned())
     };
     objects.retain(|object| options.all_namespaces || place(object)[0] == namespace);
-    objects.sort_by_cached_key(place);
+    objects.order_by_key(place);
 }
 
 pub(super) fn describe(

@@ -5,6 +5,7 @@
 use super::args::{CliOptions, Command, OutputFormat, UsageError};
 use super::{CliError, EXIT_OK, Environment, age, offline, print, table, to_json, to_yaml};
 use crate::model::api::pod::{ContainerStatus, Pod};
+use crate::model::ordered::Sortable as _;
 use crate::model::types::Timestamp;
 use crate::serve::server::ObjectDetail;
 
@@ -43,7 +44,7 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
     }
     let mut report = offline::report(&options, ObjectDetail::Counted, environment)?;
     report.pods.retain(|pod| options.namespace.as_ref().is_none_or(|name| *name == pod.metadata.namespace));
-    report.pods.sort_by_key(Pod::pod_ref);
+    report.pods.order_by_key(Pod::pod_ref);
     let shown: Vec<_> = report
         .pods
         .iter()

@@ -1,4 +1,4 @@
-//! `agent source accept`: accepts an empty answer of a source as intended.
+//! `agent source accept`: accepts an empty answer of a source, or a cluster that was replaced, as intended.
 //!
 //! Owns the command.
 
@@ -12,9 +12,10 @@ Accept that a pod source is empty.
 
 The agent keeps pods running when a source is unexpectedly empty: when the manifest directory is empty and is not the
 directory that the pods came from, or when the URL's first response after a start is an empty list. \"agent status\"
-reports this. To remove the pods, accept the empty source; to keep them, restore the manifests.
+reports this. To remove the pods, accept the empty source; to keep them, restore the manifests. A cluster that was replaced or
+restored from a backup is accepted likewise: pods that it does not know end.
 
-Usage: agent source accept file|http [options]
+Usage: agent source accept file|http|cluster [options]
 
 Options:
       --socket PATH   Socket of the agent (default /run/agent/agent.sock)

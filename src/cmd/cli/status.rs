@@ -7,6 +7,7 @@ use super::findings::{Finding, findings};
 use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, age, offline, print, table, to_json, to_yaml};
 use crate::cluster::report::{ClusterReport, LinkReport, WaitingReport};
 use crate::model::api::pod::Pod;
+use crate::model::ordered::Sortable as _;
 use crate::model::types::Timestamp;
 use crate::serve::localapi::pod_printer::columns;
 use crate::serve::server::report::{AgentMode, ObjectCounts, SourceState};
@@ -41,7 +42,7 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
         return Err(CliError::Usage(UsageError::Unexpected { given: word.clone() }));
     }
     let mut report = offline::report(&options, ObjectDetail::Counted, environment)?;
-    report.pods.sort_by_key(Pod::pod_ref);
+    report.pods.order_by_key(Pod::pod_ref);
     let findings = findings(&report, environment.now);
     let text = match options.output {
         OutputFormat::Json => to_json(&report)?,
@@ -151,6 +152,9 @@ fn cluster_line(cluster: &ClusterReport, now: Timestamp) -> String {
     let mut line = format!("{} {state}", cluster.server);
     if let Some(since) = since {
         let _ = write!(line, " for {}", age::since(*since, now));
+    }
+    if cluster.metered {
+        line.push_str(", metered");
     }
     if let (Some(until), false) = (cluster.certificate.until, cluster.certificate.expired) {
         let day = |at: Timestamp| at.to_rfc3339().chars().take(10).collect::<String>();

@@ -611,7 +611,7 @@ fn every_command_that_the_program_knows_has_a_help_of_its_own() {
             Environment { out: &mut out, err: &mut err, terminal: false, colour: false, now: NOW };
         let arguments = ["--help".to_owned()];
         let code = match *command {
-            "preflight" | "init" | "join" | "reset" => {
+            "preflight" | "init" | "join" | "leave" | "reset" => {
                 crate::cmd::init::run(command, &arguments, environment)
             }
             "upgrade" => crate::cmd::upgrade::run(&arguments, environment),

@@ -2,6 +2,7 @@
 //!
 //! Owns the command and its columns.
 
+use crate::model::ordered::Sortable as _;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -218,7 +219,7 @@ fn pod_rows(wanted: &TopArgs, metrics: &[Value]) -> Vec<Vec<String>> {
             lines.push((of_pod, sum));
         }
     }
-    lines.sort_by(|(a, x), (b, y)| match wanted.sort {
+    lines.order_by(|(a, x), (b, y)| match wanted.sort {
         Sort::Name => a.cmp(b),
         Sort::Cpu => y.milli_cpu.cmp(&x.milli_cpu).then_with(|| a.cmp(b)),
         Sort::Memory => y.bytes.cmp(&x.bytes).then_with(|| a.cmp(b)),

@@ -10,6 +10,7 @@ mod args;
 mod discover;
 mod rules;
 
+use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -92,7 +93,8 @@ pub(super) fn run(session: &mut InitSession<'_>, arguments: &[String]) -> Result
         return Err(InitError::Preflight);
     }
     let joined = cluster(session, &options, &name)?;
-    let mut run = JoinRun { init_system: machine_of(&init, session), session, init, before, name };
+    let init_system = machine_of(&init, session);
+    let mut run = JoinRun { init_system, session, init, before, name, is_metered: options.is_metered };
     run.write(&joined)?;
     run.start()
 }
@@ -100,15 +102,23 @@ pub(super) fn run(session: &mut InitSession<'_>, arguments: &[String]) -> Result
 /// The discovery and the reading of the cluster's configuration; writes nothing.
 fn cluster(session: &mut InitSession<'_>, options: &JoinOptions, name: &str) -> Result<Joined, InitError> {
     let agent = format!("kubelet/v1.36.0 (linux/{})", std::env::consts::ARCH);
+    let last: RefCell<Option<H2Transport>> = RefCell::default();
     let dial = |kubeconfig: Kubeconfig| {
         let config = H2Config { user_agent: agent.clone(), floor: FLOOR };
         let credentials = Rc::new(Credentials::of(kubeconfig, Clock::System));
-        discover::client(H2Transport::new(config, credentials, Clock::System), Dice::System)
+        let transport = H2Transport::new(config, credentials, Clock::System);
+        *last.borrow_mut() = Some(transport.clone());
+        discover::client(transport, Dice::System)
     };
     let failed = |error: discover::AskError| InitError::Join(chain(&error));
     let whence = options.endpoint.as_deref().unwrap_or("the discovery file");
     session.print(&format!("[discovery] Asking {whence} for the cluster's information\n"))?;
-    let found = rt::run(async { Box::pin(discover::discover(options, &dial)).await });
+    let now = session.environment.now;
+    let found = rt::run(async { Box::pin(discover::discover(options, &dial, now.max(FLOOR))).await });
+    let server_time = last.borrow().as_ref().and_then(H2Transport::server_time);
+    if let Some(warning) = rules::clock_warning(now, server_time) {
+        session.print_error(&warning);
+    }
     let found = found.map_err(|error| InitError::Join(error.to_string()))?.map_err(failed)?;
     session.print(&format!(
         "[discovery] The cluster's API server is {}\n[preflight] Reading configuration from the \"kubelet-config\" \
@@ -131,6 +141,10 @@ fn local_pods(resolved: &Resolved) -> PreflightFinding {
     let Ok(Ok(report)) = report else {
         return PreflightFinding::skipped(rules::LOCAL_PODS, "the agent is not running");
     };
+    if report.cluster.is_some() {
+        // Its pods are the cluster's.
+        return PreflightFinding::skipped(rules::LOCAL_PODS, "this machine is a node of a cluster");
+    }
     let pods = report.pods.iter().filter(|pod| is_from_api(pod));
     let names = pods.map(|pod| format!("{}/{}", pod.metadata.namespace, pod.metadata.name));
     rules::local_pods(&names.collect::<Vec<_>>())
@@ -143,6 +157,7 @@ struct JoinRun<'a, 'b> {
     /// The configuration before.
     before: Resolved,
     name: String,
+    is_metered: bool,
 }
 
 impl JoinRun<'_, '_> {
@@ -172,7 +187,13 @@ impl JoinRun<'_, '_> {
         let text = format!("{}{}", rules::CONFIG_HEADER, yaml::to_string(&merged));
         self.put("kubelet configuration", &File::new(CONFIG_FILE, 0o644, text))?;
         let name = (self.name != self.before.node_name).then_some(self.name.as_str());
-        let defaults = rules::with_cluster(&read(DEFAULTS_FILE)?, name);
+        let defaults = rules::with_cluster(&read(DEFAULTS_FILE)?, name, self.is_metered);
+        if self.is_metered {
+            self.print(
+                "[kubelet-start] The node's lease lasts 120 s: the kube-controller-manager needs \
+                 --node-monitor-grace-period=150s\n",
+            )?;
+        }
         self.put("kubelet environment file with flags", &File::new(DEFAULTS_FILE, 0o644, defaults))
     }
 
@@ -201,7 +222,8 @@ impl JoinRun<'_, '_> {
         }
         self.print("[kubelet-start] Starting the kubelet\n")?;
         service::call(self.init_system, commands)?;
-        let kubelet = &self.before.kubelet;
+        // The cluster's configuration may name another port.
+        let kubelet = resolve(&self.init)?.kubelet;
         let port = u16::try_from(kubelet.healthz_port).unwrap_or_default();
         let address: IpAddr = kubelet.healthz_bind_address.parse().unwrap_or(IpAddr::from([127, 0, 0, 1]));
         let at = SocketAddr::new(address, port);
@@ -243,7 +265,7 @@ async fn is_signed() {
 }
 
 /// The text of a file; empty when there is none.
-fn read(path: &str) -> Result<String, InitError> {
+pub(super) fn read(path: &str) -> Result<String, InitError> {
     match fs::read_to_string(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
         other => other.map_err(|source| InitError::File { action: "read", path: path.into(), source }),

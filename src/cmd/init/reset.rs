@@ -318,7 +318,11 @@ impl ResetRun<'_, '_> {
             return Ok(());
         }
         for path in points {
-            mount::unmount(&path).map_err(|source| InitError::File { action: "unmount", path, source })?;
+            match mount::unmount(&path) {
+                // Ended meanwhile, or below a later mount on one of its parents, which hides it.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                other => other.map_err(|source| InitError::File { action: "unmount", path, source })?,
+            }
         }
         Ok(())
     }

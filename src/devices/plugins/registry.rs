@@ -201,6 +201,10 @@ async fn register(socket: &Path, info: &wire::PluginInfo, registrars: &Registrar
             let versions = info.supported_versions.clone();
             Rc::clone(csi).register(info.name.clone(), versions, endpoint).await
         }
+        ("DRAPlugin", Some(_)) => {
+            Err("plugins of type DRAPlugin are not supported: this node has no dynamic resource allocation"
+                .to_owned())
+        }
         (CSI | "DRAPlugin", _) => Err(format!(
             "plugins of type {} are not supported on this node: volume attachments and resource claims need a \
              cluster",

@@ -109,6 +109,7 @@ impl ObjectLookup for LocalObjects {
             supplemental_group: None,
             read_only: false,
             single_pod: is_for_one_pod(&claim.content),
+            owner: String::new(),
         })
     }
 

@@ -273,6 +273,7 @@ fn volume_value(volume: &ClaimedVolume) -> Value {
         "supplementalGroup": volume.supplemental_group,
         "readOnly": volume.read_only,
         "singlePod": volume.single_pod,
+        "owner": volume.owner,
     })
 }
 
@@ -302,6 +303,7 @@ fn claimed_volume(value: &Value) -> Option<ClaimedVolume> {
         supplemental_group: value["supplementalGroup"].as_i64(),
         read_only: value["readOnly"] == true,
         single_pod: value["singlePod"] == true,
+        owner: value["owner"].as_str().unwrap_or_default().to_owned(),
     })
 }
 
@@ -427,6 +429,7 @@ mod tests {
                 supplemental_group: Some(5),
                 read_only: true,
                 single_pod: true,
+                owner: "u".to_owned(),
             }));
             let written = to_value(&object, Values::LeftOut);
             assert_eq!(written["spec"]["volumeName"], "pv-1");

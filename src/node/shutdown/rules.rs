@@ -5,6 +5,7 @@
 //!
 //! Pure: what it returns depends on its arguments alone.
 
+use crate::model::ordered::Sortable as _;
 use std::collections::BTreeMap;
 
 use crate::model::api::pod::Pod;
@@ -38,7 +39,7 @@ pub(crate) fn periods(total_seconds: i64, critical_seconds: i64, by_priority: &[
         all.push(Period { priority: 0, seconds: others });
         all.push(Period { priority: SYSTEM_CRITICAL, seconds: critical_seconds });
     }
-    all.sort_unstable_by_key(|period| period.priority);
+    all.order_by_key(|period| period.priority);
     all
 }
 

@@ -23,8 +23,8 @@ use crate::model::types::Timestamp;
 use crate::node::usage::{FileSystem, Summary, VolumeUse};
 use crate::platform::rt;
 use crate::platform::sys::disk_usage::disk_usage;
-use crate::platform::sys::node::file_system;
-use crate::pod::volume::csi::PLUGIN;
+use crate::platform::sys::node::{FileSystemFacts, file_system};
+use crate::pod::volume::csi::{CsiVolumes, PLUGIN};
 use crate::pod::volume::rules::claim_of;
 use crate::pod::volume::{RemoteJobs, run_remote};
 use crate::runtime::{DiskFigures, RuntimeUse};
@@ -49,6 +49,8 @@ enum Measure {
     FileSystem(PathBuf),
     /// By its file system, on another machine.
     Remote(PathBuf),
+    /// By its CSI driver, or, when that does not measure, as on another machine: a dead driver must block nothing.
+    Driver(PathBuf),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,7 +87,7 @@ pub(super) fn measurable(pods_dir: &Path, pod: &Pod, objects: &dyn ObjectLookup)
         } else if volume.nfs.is_some() {
             Measure::Remote(at("kubernetes.io~nfs", name))
         } else if volume.csi.is_some() {
-            Measure::Remote(at(PLUGIN, name).join("mount"))
+            Measure::Driver(at(PLUGIN, name).join("mount"))
         } else {
             let (named, _) = claim_of(pod, volume)?;
             let bound = objects.of(realm(pod)).persistent_volume_claim(&pod.metadata.namespace, &named)?;
@@ -94,8 +96,7 @@ pub(super) fn measurable(pods_dir: &Path, pod: &Pod, objects: &dyn ObjectLookup)
                 ClaimedSource::Directory { path } => Measure::Walk(path.into()),
                 ClaimedSource::Local { path } => Measure::FileSystem(path.into()),
                 ClaimedSource::Nfs { .. } => Measure::Remote(at("kubernetes.io~nfs", &bound.name)),
-                // Its driver mounts a file system that it fills alone; a dead driver must block nothing.
-                ClaimedSource::Csi { .. } => Measure::Remote(at(PLUGIN, &bound.name).join("mount")),
+                ClaimedSource::Csi { .. } => Measure::Driver(at(PLUGIN, &bound.name).join("mount")),
                 ClaimedSource::HostPath { .. } => return None,
             }
         };
@@ -216,7 +217,7 @@ impl Disks {
         places: Places,
         runtime: &RuntimeUse,
     ) {
-        let Places { root_dir, volumes } = places;
+        let Places { root_dir, volumes, csi } = places;
         let upper = |id: &str| runtime.layers.as_ref().map(|layers| layers.join(id).join("upper"));
         let mut wanted = BTreeSet::new();
         for pod in &summary.pods {
@@ -227,7 +228,7 @@ impl Disks {
                 _ => None,
             }));
         }
-        let remote = self.remote(at, &volumes).await;
+        let remote = self.remote(at, &volumes, csi.as_ref()).await;
         let taken = self.measure_directories(wanted).await;
         let seen = Seen { at, taken, remote };
         let (mut filled, upper) = (std::mem::take(summary), runtime.layers.clone());
@@ -257,7 +258,7 @@ impl Disks {
                     let fs = match &volume.measure {
                         Measure::Walk(path) => seen.walked(path),
                         Measure::FileSystem(path) => seen.whole(path),
-                        Measure::Remote(path) => seen.remote.get(path).copied(),
+                        Measure::Remote(path) | Measure::Driver(path) => seen.remote.get(path).copied(),
                     };
                     let Some(fs) = fs else { continue };
                     if volume.is_ephemeral {
@@ -284,11 +285,23 @@ impl Disks {
         &self,
         at: Timestamp,
         volumes: &BTreeMap<String, Vec<Measurable>>,
+        csi: Option<&Rc<dyn CsiVolumes>>,
     ) -> BTreeMap<PathBuf, FileSystem> {
         let mut found = BTreeMap::new();
         let deadline = Instant::now() + REMOTE_PATIENCE;
         for volume in volumes.values().flatten() {
-            let Measure::Remote(path) = &volume.measure else { continue };
+            let (Measure::Remote(path) | Measure::Driver(path)) = &volume.measure else { continue };
+            if let (Measure::Driver(_), Some(csi)) = (&volume.measure, csi) {
+                let asked = Rc::clone(csi).usage(path.clone());
+                match tokio::time::timeout_at(deadline, asked).await {
+                    Ok(Ok(Some(facts))) => drop(found.insert(path.clone(), of_facts(at, facts))),
+                    Ok(Ok(None)) => {}
+                    Ok(Err(_)) | Err(_) => continue,
+                }
+                if found.contains_key(path) {
+                    continue;
+                }
+            }
             let (asked, patience) = (path.clone(), deadline.saturating_duration_since(Instant::now()));
             let answer = run_remote(&self.remote, path, patience, move || whole(at, &asked)).await;
             if let Ok(Some(fs)) = answer {
@@ -303,6 +316,7 @@ pub(super) struct Places {
     /// On the node's file system.
     pub(super) root_dir: PathBuf,
     pub(super) volumes: BTreeMap<String, Vec<Measurable>>,
+    pub(super) csi: Option<Rc<dyn CsiVolumes>>,
 }
 
 /// The figures so far; the rest is queried from the kernel.
@@ -331,9 +345,12 @@ impl Seen {
 
 /// The usage of a file system with a single subject.
 fn whole(at: Timestamp, path: &Path) -> Option<FileSystem> {
-    let facts = file_system(path).ok()?;
+    Some(of_facts(at, file_system(path).ok()?))
+}
+
+fn of_facts(at: Timestamp, facts: FileSystemFacts) -> FileSystem {
     let inodes = (facts.inodes > 0).then(|| facts.inodes.saturating_sub(facts.inodes_free));
-    Some(FileSystem { at, facts, used: Some(facts.used), inodes_used: inodes })
+    FileSystem { at, facts, used: Some(facts.used), inodes_used: inodes }
 }
 
 /// Parts of the node's disk; one that is unknown leaves the whole unknown.

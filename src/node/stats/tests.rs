@@ -35,6 +35,7 @@ impl ObjectLookup for NoObjects {
             supplemental_group: None,
             read_only: false,
             single_pod: false,
+            owner: String::new(),
         })
     }
 

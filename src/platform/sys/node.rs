@@ -1,6 +1,7 @@
 //! Facts about this machine and limits of this process: name, addresses, memory, CPUs, cgroup version, oom
 //! score, files.
 
+use crate::model::ordered::Sortable as _;
 use std::net::IpAddr;
 use std::path::Path;
 
@@ -39,7 +40,7 @@ pub(crate) fn addresses() -> Vec<IpAddr> {
             IpAddr::V6(address) => !address.is_unicast_link_local(),
         })
         .collect();
-    found.sort_by_key(IpAddr::is_ipv6);
+    found.order_by_key(IpAddr::is_ipv6);
     found
 }
 

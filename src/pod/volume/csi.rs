@@ -18,6 +18,7 @@ use crate::model::types::PodRef;
 use crate::platform::rt;
 use crate::platform::sys::durable::write_durably;
 use crate::platform::sys::mount;
+use crate::platform::sys::node::FileSystemFacts;
 
 /// The directory name of the plugin, as the kubelet has it on disk.
 pub(crate) const PLUGIN: &str = "kubernetes.io~csi";
@@ -35,8 +36,12 @@ pub(crate) trait CsiVolumes {
     fn publish(self: Rc<Self>, volume: CsiVolume) -> CsiAnswer<CsiPublished>;
     /// Unmounts what is at `target` and removes `target`, its record and its directory. Idempotent.
     fn unpublish(self: Rc<Self>, record: CsiRecord, target: PathBuf) -> CsiAnswer<()>;
+    /// What the driver says of the file system that it has mounted at `target`; `None` when it says nothing.
+    fn usage(self: Rc<Self>, target: PathBuf) -> CsiAnswer<Option<FileSystemFacts>>;
     /// Changes when a volume that failed may be tried again: a driver has registered, a volume is attached.
     fn generation(&self) -> u64;
+    /// The driver wants a volume that is mounted to be published again now. The caller does it.
+    fn is_due(&self, volume: &CsiVolume) -> bool;
     /// The pod is gone: it waits for no volume any more.
     fn forget(&self, pod_dir: &Path);
 }
@@ -50,6 +55,8 @@ pub(crate) struct CsiVolume {
     pub account: String,
     /// Its name in the pod.
     pub name: String,
+    /// Of the PersistentVolumeClaim; empty for an inline volume.
+    pub claim: String,
     /// `csi` of the pod's volume, or of the PersistentVolume.
     pub source: Value,
     /// `None`: an inline volume, which lives as long as the pod.
@@ -58,6 +65,8 @@ pub(crate) struct CsiVolume {
     pub fs_group: Option<u32>,
     /// Where the driver mounts.
     pub target: PathBuf,
+    /// It is mounted; the driver brings it up to date.
+    pub is_again: bool,
 }
 
 /// A volume is mounted.
@@ -178,7 +187,9 @@ pub(super) async fn ensure(
     };
     let directory = target.parent().unwrap_or(&target).to_owned();
     let (owned_name, at) = (name.clone(), directory.clone());
-    if rt::blocking("stat CSI volume", move || prepare(&owned_name, &at)).await? {
+    let is_mounted = rt::blocking("stat CSI volume", move || prepare(&owned_name, &at)).await?;
+    // A mount that is gone is not made while containers run: they would not see it.
+    if is_mounted != volume.is_again {
         return Ok(mounted);
     }
     let failed = |message: String| VolumeError::Remote { volume: name.clone(), message };

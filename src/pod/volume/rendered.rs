@@ -72,6 +72,11 @@ impl Volumes {
     /// # Errors
     /// The first volume that fails; it keeps its content, and the others are updated.
     pub(crate) async fn refresh(&self, pod: &Pod) -> Result<(), VolumeError> {
+        let of_csi = self.refresh_csi(pod).await;
+        self.refresh_rendered(pod).await.and(of_csi)
+    }
+
+    async fn refresh_rendered(&self, pod: &Pod) -> Result<(), VolumeError> {
         if !pod.spec.volumes.iter().any(is_projected) {
             return Ok(());
         }

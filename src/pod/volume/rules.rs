@@ -9,7 +9,8 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::model::api::pod::{EmptyDirVolumeSource, Pod, Volume};
 use crate::model::api::quantity::Quantity;
-use crate::model::objects::ObjectLookup;
+use crate::model::containers::all_with_ephemeral;
+use crate::model::objects::{ClaimedVolume, ObjectLookup};
 use crate::model::provenance::{is_of_cluster, realm};
 use crate::pod::resources::{NodeCapacity, ResourceFlags, pod_resources};
 
@@ -104,6 +105,27 @@ pub(crate) fn claim_of(pod: &Pod, volume: &Volume) -> Option<(String, bool)> {
     }
     let is_ephemeral = volume.ephemeral.is_some() && is_of_cluster(pod);
     is_ephemeral.then(|| (format!("{}-{}", pod.metadata.name, volume.name), false))
+}
+
+/// Why this pod must not use a claim of the cluster that others may use, in upstream's words.
+pub(in crate::pod) fn check_use(
+    pod: &Pod,
+    volume: &str,
+    claim: &str,
+    bound: &ClaimedVolume,
+) -> Option<String> {
+    if !is_of_cluster(pod) {
+        return None;
+    }
+    let is_ephemeral = pod.spec.volumes.iter().any(|known| known.name == volume && known.ephemeral.is_some());
+    if is_ephemeral && bound.owner != pod.metadata.uid.as_str() {
+        let pod = &pod.metadata;
+        let of_pod = format!("{}/{}", pod.namespace, pod.name);
+        return Some(format!("PVC {claim} was not created for pod {of_pod} (pod is not owner)"));
+    }
+    let mut devices = all_with_ephemeral(pod).flat_map(|(container, _)| &container.volume_devices);
+    let is_device = devices.any(|device| device.name == volume);
+    is_device.then(|| format!("volume {volume} has volumeMode Filesystem, but is specified in volumeDevices"))
 }
 
 /// Groups of the pod's claimed volumes, in the order of the spec.

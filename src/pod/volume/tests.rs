@@ -15,12 +15,13 @@ use serde_json::{Value, json};
 
 /// Claims that tests bind when they like.
 #[derive(Default)]
-struct Claims(RefCell<BTreeMap<String, ClaimedVolume>>);
+struct Claims(RefCell<BTreeMap<String, ClaimedVolume>>, RefCell<String>);
 
 impl Claims {
     fn bind(&self, claim: &str, source: ClaimedSource, read_only: bool) {
         let volume = ClaimedVolume {
             single_pod: false,
+            owner: self.1.borrow().clone(),
             name: format!("pv-{claim}"),
             source,
             mount_options: Vec::new(),
@@ -271,4 +272,32 @@ fn an_unbound_claim_says_so() {
         assert_eq!(waiting.to_string(), text);
         assert!(!waiting.is_permanent());
     }
+}
+
+#[test]
+fn a_claim_that_was_bound_for_another_pod_is_checked() {
+    let house = VolumeNode::new();
+    house.claims.bind("web-data", ClaimedSource::HostPath { path: "/".to_owned() }, false);
+    let of_cluster = |uid: &str, volume: &Value, container: &Value| {
+        let pod = json!({
+            "metadata": {"name": "web", "namespace": "ns", "uid": uid,
+                "annotations": {"kubernetes.io/config.source": "cluster"}},
+            "spec": {"volumes": [volume], "containers": [container]},
+        });
+        decode::<Pod>(pod).unwrap().object
+    };
+    let claim = json!({"name": "data", "persistentVolumeClaim": {"claimName": "web-data"}});
+    let ephemeral = json!({"name": "data", "ephemeral": {"volumeClaimTemplate": {}}});
+    let container = json!({"name": "a"});
+    run(house.volumes.ensure(&of_cluster("u1", &claim, &container))).unwrap();
+    let owned = of_cluster("u2", &ephemeral, &container);
+    let error = run(house.volumes.ensure(&owned)).unwrap_err().to_string();
+    assert!(error.ends_with("PVC ns/web-data was not created for pod ns/web (pod is not owner)"), "{error}");
+    *house.claims.1.borrow_mut() = "u2".to_owned();
+    house.claims.bind("web-data", ClaimedSource::HostPath { path: "/".to_owned() }, false);
+    run(house.volumes.ensure(&owned)).unwrap();
+    let device = json!({"name": "a", "volumeDevices": [{"name": "data", "devicePath": "/dev/x"}]});
+    let error = run(house.volumes.ensure(&of_cluster("u3", &claim, &device))).unwrap_err().to_string();
+    let why = "volume data has volumeMode Filesystem, but is specified in volumeDevices";
+    assert!(error.ends_with(why), "{error}");
 }

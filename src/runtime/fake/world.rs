@@ -213,7 +213,7 @@ impl World {
     }
 
     /// The node loses power and restarts: records stay, nothing runs.
-    pub(crate) fn reboot(&mut self, now: Timestamp) {
+    pub fn reboot(&mut self, now: Timestamp) {
         for sandbox in self.sandboxes.values_mut() {
             sandbox.observed.ready = false;
             sandbox.observed.ips.clear();

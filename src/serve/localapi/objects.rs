@@ -2,6 +2,7 @@
 //!
 //! Owns the translation into Kubernetes' shapes.
 
+use crate::model::ordered::Sortable as _;
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
@@ -42,7 +43,7 @@ pub(super) fn all(api: &LocalApi, store: Store) -> Vec<Value> {
     };
     let place =
         |object: &Value| ["/metadata/namespace", "/metadata/name"].map(|part| text(object, part).to_owned());
-    objects.sort_by_cached_key(place);
+    objects.order_by_key(place);
     objects
 }
 

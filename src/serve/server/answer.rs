@@ -158,9 +158,16 @@ pub(crate) async fn outcome(
             Ok(words) => Ok(text(StatusCode::OK, format!("{words}\n"))),
             Err(why) => Err((StatusCode::CONFLICT, why)),
         },
-        Route::AgentStatus(_) | Route::AgentRestart(..) | Route::AcceptSource(_) => {
-            Ok(refusal(Refused::NotFound))
+        Route::LeaveCluster { forgets } if served.agent_resources => {
+            match node.leave_cluster(forgets).await {
+                Ok(waits) => Ok(object(StatusCode::OK, &waits)),
+                Err(why) => Err((StatusCode::CONFLICT, why)),
+            }
         }
+        Route::AgentStatus(_)
+        | Route::AgentRestart(..)
+        | Route::AcceptSource(_)
+        | Route::LeaveCluster { .. } => Ok(refusal(Refused::NotFound)),
     }
 }
 
@@ -174,6 +181,7 @@ fn is_debugging(route: &Route) -> bool {
             | Route::AgentStatus(_)
             | Route::AgentRestart(..)
             | Route::AcceptSource(_)
+            | Route::LeaveCluster { .. }
     )
 }
 

@@ -153,7 +153,10 @@ fn path(route: &Result<Route, Refused>) -> (&'static str, bool) {
         Route::Attach(..) => ("attach", true),
         Route::PortForward(..) => ("portForward", true),
         Route::Run(..) => ("run", true),
-        Route::AgentStatus(_) | Route::AgentRestart(..) | Route::AcceptSource(_) => ("other", false),
+        Route::AgentStatus(_)
+        | Route::AgentRestart(..)
+        | Route::AcceptSource(_)
+        | Route::LeaveCluster { .. } => ("other", false),
     }
 }
 

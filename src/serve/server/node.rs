@@ -79,6 +79,11 @@ pub(crate) trait Node {
         let message = format!("source {name:?} not found");
         Box::pin(async { Err(message) })
     }
+    /// One round of draining the node: what it still waits for, empty when the pods of the cluster are gone. With `forgets`,
+    /// the cluster is forgotten instead.
+    fn leave_cluster(&self, _forgets: bool) -> Pending<Result<Vec<String>, String>> {
+        Box::pin(async { Err("this node is in no cluster".to_owned()) })
+    }
     /// A stream without traffic for this long is closed; never if it is zero.
     /// `streamingConnectionIdleTimeout`.
     fn stream_idle_timeout(&self) -> Duration {

@@ -85,6 +85,8 @@ pub(crate) enum Route {
     AgentRestart(PodName, Vec<ContainerName>),
     /// `/agent/v1/sources/NAME/accept`, the agent's own: accepts the source's current answer as intended.
     AcceptSource(String),
+    /// `/agent/v1/cluster/leave`, the agent's own: one round of draining, or with `forget=true` the end.
+    LeaveCluster { forgets: bool },
 }
 
 /// A page of Prometheus metrics.
@@ -154,6 +156,10 @@ pub(crate) fn route(method: &str, path: &str, query: &str) -> Result<Route, Refu
         }
         ["agent", "v1", "sources", name, "accept"] => match method {
             "POST" => Ok(Route::AcceptSource((*name).to_owned())),
+            _ => Err(Refused::Method("POST")),
+        },
+        ["agent", "v1", "cluster", "leave"] => match method {
+            "POST" => Ok(Route::LeaveCluster { forgets: query == "forget=true" }),
             _ => Err(Refused::Method("POST")),
         },
         ["containerLogs", rest @ ..] => {

@@ -25,7 +25,7 @@ authentication-token-webhook-cache-ttl client-ca-file authorization-mode \
 authorization-webhook-cache-authorized-ttl authorization-webhook-cache-unauthorized-ttl tls-cert-file \
 tls-private-key-file tls-min-version tls-cipher-suites rotate-certificates rotate-server-certificates registry-qps \
 registry-burst event-qps event-burst enable-debugging-handlers contention-profiling healthz-port \
-healthz-bind-address offline-max-age oom-score-adj cluster-domain cluster-dns volume-plugin-dir streaming-connection-idle-timeout \
+healthz-bind-address offline-max-age link-profile oom-score-adj cluster-domain cluster-dns volume-plugin-dir streaming-connection-idle-timeout \
 node-status-update-frequency node-status-max-images minimum-image-ttl-duration image-gc-high-threshold \
 image-gc-low-threshold volume-stats-agg-period feature-gates kubelet-cgroups system-cgroups cgroup-root provider-id \
 cgroups-per-qos cgroup-driver cpu-manager-policy cpu-manager-reconcile-period cpu-manager-policy-options \

@@ -48,6 +48,9 @@ pub(in crate::agent::config) fn flags(
             "cannot exit on lock file contention: no lock file specified; add --lock-file",
         );
     }
+    if !matches!(flags.link_profile.as_str(), "" | "metered") {
+        findings.add("--link-profile", format!("{:?} is neither empty nor \"metered\"", flags.link_profile));
+    }
     if !matches!(flags.cloud_provider.as_str(), "" | "external") {
         let problem = format!(
             "the {:?} cloud provider is disabled; run its cloud controller manager and use --cloud-provider=external",

@@ -16,6 +16,7 @@ use crate::platform::clock::Clock;
 use crate::platform::logging::chain;
 use crate::platform::rt::notify::{Notifier, NotifyError};
 use crate::platform::rt::{self, shutdown};
+use crate::platform::sys::inherited;
 use crate::runtime::embedded::network::subnet::SubnetError;
 use crate::runtime::embedded::runtime::{EmbeddedRuntime, OpenError};
 use crate::serve::cri::{self, CriServer};
@@ -78,9 +79,15 @@ pub(crate) async fn serve_until<T>(
     std::fs::create_dir_all(root).map_err(|source| CriError::Directory { path: root.clone(), source })?;
     // The runtime first: if another agent has locked it, that agent's socket is left alone.
     let runtime = Box::pin(EmbeddedRuntime::open(config, Clock::System)).await?;
-    let listener = cri::listen(&socket).await?;
+    // With socket activation the client waits already.
+    let passed = inherited::listener(&socket).and_then(|listener| UnixListener::from_std(listener).ok());
+    let is_own = passed.is_none();
+    let listener = match passed {
+        Some(listener) => listener,
+        None => cri::listen(&socket).await?,
+    };
     let images = import_images(resolved.flags.images_dir.clone(), &runtime, ImageProblems::default()).await;
-    let serving = serve(runtime, listener, &socket, address)?;
+    let serving = serve(runtime, listener, is_own.then_some(&*socket), address)?;
     log::info!(socket:% = socket.display(); "Serving CRI");
     notifier.ready();
     let ended = end.await;
@@ -114,7 +121,7 @@ pub(crate) async fn start_cri_socket(
     path: &Path,
 ) -> Result<JoinHandle<()>, CriError> {
     let listener = cri::listen(path).await?;
-    let serving = serve(runtime, listener, path, SocketAddr::from(([127, 0, 0, 1], 0)))?;
+    let serving = serve(runtime, listener, Some(path), SocketAddr::from(([127, 0, 0, 1], 0)))?;
     log::info!(socket:% = path.display(); "Serving CRI");
     Ok(serving)
 }
@@ -128,15 +135,16 @@ pub(crate) fn cri_socket(resolved: &Resolved) -> Option<PathBuf> {
     socket_path(&flags.cri_socket).ok().filter(|_| serves)
 }
 
+/// `socket` is removed at the end.
 fn serve(
     runtime: EmbeddedRuntime,
     listener: UnixListener,
-    socket: &Path,
+    socket: Option<&Path>,
     address: SocketAddr,
 ) -> Result<JoinHandle<()>, CriError> {
     let streams = Server::bind(address)?;
     let server = CriServer::new(runtime, streams.announcer());
-    let socket = ServedSocket(socket.to_owned());
+    let socket = socket.map(|socket| ServedSocket(socket.to_owned()));
     Ok(rt::spawn("CRI socket", async move {
         let _socket = socket;
         tokio::join!(streams.serve(), server.serve(listener));

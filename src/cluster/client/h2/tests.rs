@@ -481,3 +481,14 @@ fn a_server_that_is_away_is_a_dial_error() {
     });
     done.unwrap();
 }
+
+#[test]
+fn the_servers_clock_is_read_from_its_answers() {
+    let read = |text: &str| http_date(text).map(Timestamp::to_rfc3339);
+    assert_eq!(read("Tue, 24 Nov 2026 02:46:05 GMT").as_deref(), Some("2026-11-24T02:46:05Z"));
+    for text in
+        ["", "Tue, 24 Nov 2026 02:46:05", "Tue, 24 ovD 2026 02:46:05 GMT", "Tuesday, 24-Nov-26 02:46:05 GMT"]
+    {
+        assert_eq!(read(text), None, "{text}");
+    }
+}

@@ -18,6 +18,7 @@ fn volume(claimed: bool, fs_type: &str, modes: &[&str]) -> CsiVolume {
         realm: Realm::Cluster,
         account: "app".to_owned(),
         name: "data".to_owned(),
+        claim: "data".to_owned(),
         source: json!({"fsType": fs_type}),
         claimed: claimed.then(|| ClaimedVolume {
             name: "pv".to_owned(),
@@ -26,10 +27,12 @@ fn volume(claimed: bool, fs_type: &str, modes: &[&str]) -> CsiVolume {
             supplemental_group: None,
             read_only: false,
             single_pod: false,
+            owner: String::new(),
         }),
         read_only: false,
         fs_group: Some(5),
         target: "/pods/u".into(),
+        is_again: false,
     }
 }
 

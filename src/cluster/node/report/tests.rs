@@ -50,8 +50,8 @@ fn a_condition_is_posted_at_once_and_other_facts_together() {
     assert_eq!(change(&last, &facts), StatusChange::Facts);
     assert_eq!(when(&last, StatusChange::Facts, &TIMES), at(110));
     facts.conditions[1].holds = false;
-    assert_eq!(change(&last, &facts), StatusChange::Conditions);
-    assert_eq!(when(&last, StatusChange::Conditions, &TIMES), at(100));
+    assert_eq!(change(&last, &facts), StatusChange::Urgent);
+    assert_eq!(when(&last, StatusChange::Urgent, &TIMES), at(100));
     let slow = StatusTimes { update: at(900), report: at(300) };
     assert_eq!(when(&last, StatusChange::Facts, &slow), at(400), "never later than an equal status");
 }

@@ -1,6 +1,10 @@
 use super::*;
 
 const DAY: Duration = Duration::from_secs(86_400);
+fn day_of(day: u32) -> Timestamp {
+    NOW.saturating_add(DAY * day)
+}
+
 const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
 
 fn year() -> Validity {
@@ -21,15 +25,16 @@ fn pem(from: i32, to: i32) -> String {
 #[test]
 fn certificates_are_renewed_at_70_to_90_percent() {
     for (unit, day) in [(0.0, 255), (0.5, 291), (1.0, 328), (7.0, 328)] {
-        assert_eq!(days(next(year(), unit, 0.0)), day, "{unit}");
+        assert_eq!(days(next(year(), unit, Duration::ZERO, day_of(200))), day, "{unit}");
     }
 }
 
 #[test]
 fn offline_boxes_renew_at_half_life() {
-    assert_eq!(days(next(year(), 0.5, 0.5)), 291);
+    let offline = |days: u64| Duration::from_secs(days * 86_400);
+    assert_eq!(days(next(year(), 0.5, offline(100), day_of(200))), 291);
     for unit in [0.0, 1.0] {
-        assert_eq!(days(next(year(), unit, 0.51)), 182);
+        assert_eq!(days(next(year(), unit, offline(101), day_of(200))), 182);
     }
 }
 

@@ -8,6 +8,7 @@ use crate::model::api::pod::{
     Container, ContainerPort, ContainerState, ContainerStatus, EnvVar, IntOrString, Pod, Probe,
     ResourceRequirements, VolumeMount,
 };
+use crate::model::ordered::Sortable as _;
 
 pub(super) fn describe(out: &mut Tabbed, pod: &Pod) {
     let (spec, status) = (&pod.spec, &pod.status);
@@ -247,7 +248,7 @@ fn mounts(out: &mut Tabbed, container: &Container) {
         out.line(2, "Mounts:");
     }
     let mut mounts: Vec<&VolumeMount> = container.volume_mounts.iter().collect();
-    mounts.sort_by_key(|mount| &mount.mount_path);
+    mounts.order_by(|one, other| one.mount_path.cmp(&other.mount_path));
     for mount in mounts {
         let access = if mount.read_only { "ro" } else { "rw" };
         let path =

@@ -2,6 +2,7 @@
 //!
 //! Owns the page.
 
+use crate::model::ordered::Sortable as _;
 use serde_json::Value;
 
 use super::{Tabbed, event_table, field, several, time};
@@ -166,7 +167,7 @@ fn pod_table(out: &mut Tabbed, node: &Value, pods: &[Pod], now: Timestamp) {
         .into_map();
     let mut own: Vec<&Pod> =
         pods.iter().filter(|pod| !matches!(pod.status.phase.as_str(), "Succeeded" | "Failed")).collect();
-    own.sort_by_key(|pod| pod.pod_ref());
+    own.order_by_key(|pod| pod.pod_ref());
     out.line(0, &format!("Non-terminated Pods:\t({} in total)", own.len()));
     headed(
         out,

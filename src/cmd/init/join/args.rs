@@ -18,7 +18,8 @@ Options:
       --discovery-token-ca-cert-hash H   Hash of the public key of the cluster's authority; can be repeated
       --discovery-token-unsafe-skip-ca-verification
                                          Trust the cluster without such a hash: any server that knows the token is believed
-      --discovery-file FILE              kubeconfig with the cluster's address and authority
+      --discovery-file FILE              kubeconfig with the cluster's address and authority: a file or an https URL
+      --link-profile metered             Fewer and later messages, for a link that is paid by the byte
       --node-name NAME                   Name of the node (default: the host name, in lower case)
       --dry-run                          Print what would be done, without changing anything
       --ignore-preflight-errors LIST     Checks whose errors are shown as warnings: names, or 'all'
@@ -41,6 +42,7 @@ pub(super) struct JoinOptions {
     pub(super) skips_pins: bool,
     pub(super) file: Option<String>,
     pub(super) node_name: Option<String>,
+    pub(super) is_metered: bool,
     pub(super) ignored: Ignored,
     pub(super) dry_run: bool,
     pub(super) help: bool,
@@ -70,6 +72,14 @@ impl JoinOptions {
                 Arg::Long("ignore-preflight-errors") => {
                     options.ignored.add(&text(&mut parser)?).map_err(UsageError::Option)?;
                 }
+                Arg::Long("link-profile") => match text(&mut parser)?.as_str() {
+                    "metered" => options.is_metered = true,
+                    other => {
+                        return Err(UsageError::Option(format!(
+                            "--link-profile {other:?}: must be \"metered\""
+                        )));
+                    }
+                },
                 Arg::Long("dry-run") => options.dry_run = true,
                 Arg::Short('h') | Arg::Long("help") => options.help = true,
                 Arg::Value(word) if options.endpoint.is_none() => {
@@ -101,8 +111,8 @@ impl JoinOptions {
                 "using token-based discovery without --discovery-token-ca-cert-hash can be unsafe: pass \
                  --discovery-token-unsafe-skip-ca-verification to continue",
             ),
-            (None, Some(file)) if file.starts_with("https://") => {
-                wrong("--discovery-file: URLs are not supported, download the file")
+            (None, Some(file)) if file.starts_with("http://") => {
+                wrong("--discovery-file: only https URLs are allowed: the file says which server to trust")
             }
             _ => Ok(self),
         }

@@ -18,7 +18,10 @@ use crate::cluster::kubeconfig::{Kubeconfig, KubeconfigError, PemSource};
 use crate::cluster::pki::files::ClusterEntry;
 use crate::codec::base64;
 use crate::codec::yaml::{YamlError, yaml_to_values};
+use crate::model::types::Timestamp;
 use crate::platform::dice::Dice;
+use crate::platform::http::{HttpClient, Request, shown_url};
+use crate::platform::logging::chain;
 
 /// As kubeadm's `timeouts.discovery`.
 const LIMIT: Duration = Duration::from_secs(300);
@@ -59,14 +62,15 @@ pub(super) fn client<T: Transport>(transport: T, dice: Dice) -> Client<T> {
 pub(super) async fn discover<T: Transport>(
     options: &JoinOptions,
     dial: Dial<'_, T>,
+    now: Timestamp,
 ) -> Result<Found, AskError> {
     let (cluster, file) = match (&options.endpoint, &options.file, &options.token) {
         (Some(endpoint), _, Some(token)) => {
             let connect = connector(&format!("https://{endpoint}"), dial)?;
-            (discovery::by_token(&connect, token, &options.pins, LIMIT).await?, String::new())
+            (discovery::by_token(&connect, token, &options.pins, LIMIT, now).await?, String::new())
         }
         (_, Some(file), _) => {
-            let (entry, text) = entry_of(Path::new(file))?;
+            let (entry, text) = entry_of(file).await?;
             let connect = connector(&entry.server, dial)?;
             (discovery::by_file(&connect, entry, LIMIT).await?, text)
         }
@@ -76,14 +80,21 @@ pub(super) async fn discover<T: Transport>(
         Some(token) => discovery::bootstrap_kubeconfig(&cluster, token),
         None => file,
     };
-    let directory = options.file.as_deref().and_then(|file| Path::new(file).parent());
+    let directory =
+        options.file.as_deref().filter(|file| !is_url(file)).and_then(|file| Path::new(file).parent());
     let value = yaml_to_values(&bootstrap, false)?.into_iter().next().unwrap_or_default();
     let user = Kubeconfig::parse(&value, directory.unwrap_or(Path::new("/")))?;
     Ok(Found { cluster, bootstrap, user })
 }
 
 /// The cluster of the file with its authorities in it, and the file's text.
-fn entry_of(path: &Path) -> Result<(ClusterEntry, String), AskError> {
+async fn entry_of(file: &str) -> Result<(ClusterEntry, String), AskError> {
+    if is_url(file) {
+        let text = fetch(file).await.map_err(AskError::Broken)?;
+        let entry = discovery::cluster_of(&text).map_err(AskError::Broken)?;
+        return Ok((entry, text));
+    }
+    let path = Path::new(file);
     let failed = |path: &Path| {
         let path = path.to_owned();
         move |source| AskError::File { path, source }
@@ -96,6 +107,24 @@ fn entry_of(path: &Path) -> Result<(ClusterEntry, String), AskError> {
         entry.authority_file.clear();
     }
     Ok((entry, text))
+}
+
+fn is_url(file: &str) -> bool {
+    file.starts_with("https://")
+}
+
+/// The file at a URL, whose server the authorities of the system vouch for.
+async fn fetch(url: &str) -> Result<String, String> {
+    let failed = |why: String| format!("--discovery-file {}: {why}", shown_url(url));
+    let answer = match HttpClient::start() {
+        Ok(http) => http.get(Request::get(url)).await,
+        Err(error) => Err(error),
+    };
+    let answer = answer.map_err(|error| failed(chain(&error)))?;
+    if answer.status != 200 {
+        return Err(failed(answer.status_line));
+    }
+    String::from_utf8(answer.body).map_err(|error| failed(error.to_string()))
 }
 
 /// Clients without credentials, as discovery wants them.

@@ -1,6 +1,7 @@
 //! Decisions of `agent join`, without effects.
 
 use std::path::Path;
+use std::time::Duration;
 
 use serde_json::{Map, Value};
 
@@ -8,12 +9,15 @@ use super::super::install;
 use super::super::preflight::PreflightFinding;
 use super::{BOOTSTRAP, KUBECONFIG};
 use crate::codec::yaml::yaml_to_values;
+use crate::model::types::Timestamp;
 
 pub(super) const LOCAL_PODS: &str = "LocalPods";
 pub(super) const CONFIG_HEADER: &str =
     "# Written by agent join: the cluster's kubelet-config over what was here.\n";
+/// Tokens and certificates that were made just now are valid somewhat earlier; Kubernetes allows five minutes.
+const MOST_SKEW: Duration = Duration::from_secs(300);
 /// The flags that `join` sets, without their dashes.
-const OWN_FLAGS: [&str; 3] = ["kubeconfig", "bootstrap-kubeconfig", "hostname-override"];
+const OWN_FLAGS: [&str; 4] = ["kubeconfig", "bootstrap-kubeconfig", "hostname-override", "link-profile"];
 
 /// A scheduler counts only the pods that it knows.
 pub(super) fn local_pods(pods: &[String]) -> PreflightFinding {
@@ -105,12 +109,30 @@ fn with_flags(text: &str, flags: &[String]) -> String {
 }
 
 /// The service's flags of a joined node; the others stay. `name`: not the host's.
-pub(super) fn with_cluster(text: &str, name: Option<&str>) -> String {
+pub(super) fn with_cluster(text: &str, name: Option<&str>, is_metered: bool) -> String {
     let mut flags = others(text, name.is_some());
     flags.push(format!("--bootstrap-kubeconfig={BOOTSTRAP}"));
     flags.push(format!("--kubeconfig={KUBECONFIG}"));
     flags.extend(name.map(|name| format!("--hostname-override={name}")));
+    if is_metered {
+        flags.push("--link-profile=metered".to_owned());
+    }
     with_flags(text, &flags)
+}
+
+/// What there is to say when this machine's clock and the server's differ: certificates and tokens have times.
+pub(super) fn clock_warning(now: Timestamp, server: Option<Timestamp>) -> Option<String> {
+    let server = server?;
+    let difference = now.saturating_since(server).max(server.saturating_since(now));
+    let side = if now > server { "ahead of" } else { "behind" };
+    (difference > MOST_SKEW).then(|| {
+        format!(
+            "\t[WARNING Clock]: the clock of this machine ({}) is {} s {side} the API server's: certificates and tokens may \
+             count as expired or as not valid yet; set the clock\n",
+            now.to_rfc3339(),
+            difference.as_secs()
+        )
+    })
 }
 
 /// The same file without the cluster; `None` when it has none.

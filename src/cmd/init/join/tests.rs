@@ -30,6 +30,8 @@ fn the_line_that_kubeadm_prints_is_understood() {
         ("a:1 --token nonsense", "--token:"),
         ("a:1 --discovery-token-ca-cert-hash sha256:ab", "32 byte"),
         ("a:1 --discovery-file /f", "cannot both be set"),
+        ("--discovery-file http://h/f", "only https"),
+        ("--discovery-file /f --link-profile slow", "metered"),
         ("a:1 b:2", "b:2"),
     ] {
         assert!(parse(line).err().unwrap().contains(said), "{line}");
@@ -65,7 +67,7 @@ fn the_clusters_settings_go_over_ones_own() {
 #[test]
 fn joining_changes_only_its_own_flags_of_the_service() {
     let text = "# mine\nHTTP_PROXY=http://p\nAGENT_ARGS=\"--v=2 --kubeconfig /old --root-dir=/data\"\n";
-    let joined = rules::with_cluster(text, Some("edge-7"));
+    let joined = rules::with_cluster(text, Some("edge-7"), false);
     assert_eq!(
         joined,
         format!(
@@ -73,14 +75,17 @@ fn joining_changes_only_its_own_flags_of_the_service() {
              --kubeconfig={KUBECONFIG} --hostname-override=edge-7\"\n"
         )
     );
-    assert_eq!(rules::with_cluster(&joined, Some("edge-7")), joined);
+    assert_eq!(rules::with_cluster(&joined, Some("edge-7"), false), joined);
     let alone = rules::without_cluster(&joined).unwrap();
     assert_eq!(
         alone,
         "# mine\nHTTP_PROXY=http://p\nAGENT_ARGS=\"--v=2 --root-dir=/data --hostname-override=edge-7\"\n"
     );
     assert_eq!(rules::without_cluster(&alone), None);
-    assert!(rules::with_cluster("", None).starts_with(install::DEFAULTS_HEADER));
+    let metered = rules::with_cluster(&alone, None, true);
+    assert!(metered.contains("--link-profile=metered\""), "{metered}");
+    assert_eq!(rules::without_cluster(&metered), Some(alone));
+    assert!(rules::with_cluster("", None, false).starts_with(install::DEFAULTS_HEADER));
 }
 
 fn ask(world: &FakeApiserver) -> Result<Value, String> {
@@ -123,4 +128,21 @@ fn the_wait_ends_with_a_certificate_that_is_there() {
     assert!(rules::has_certificate(text, &|path| path == Path::new("/pki/current.pem")));
     assert!(!rules::has_certificate(text, &|_| false));
     assert!(!rules::has_certificate("", &|_| true));
+}
+
+#[test]
+fn a_clock_far_from_the_servers_is_a_warning() {
+    let at = |seconds: i64| Timestamp::from_secs(1_795_305_600 + seconds);
+    for (now, server, said) in [
+        (at(0), None, None),
+        (at(0), Some(at(299)), None),
+        (at(0), Some(at(301)), Some("is 301 s behind")),
+        (at(86_400), Some(at(0)), Some("is 86400 s ahead of")),
+    ] {
+        let warning = rules::clock_warning(now, server);
+        match said {
+            Some(said) => assert!(warning.is_some_and(|warning| warning.contains(said)), "{said}"),
+            None => assert_eq!(warning, None),
+        }
+    }
 }

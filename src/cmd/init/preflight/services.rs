@@ -125,11 +125,8 @@ pub(super) fn kubelet_conf(facts: &MachineFacts, _: &Purpose) -> Vec<PreflightFi
             format!("{path} already exists: this machine is a node of a cluster"),
         )
         .required("absent")
-        .fix(
-            "remove the node from the cluster first: kubectl drain and delete node, then reset this \
-                  machine",
-        )
-        .command("kubeadm reset")
+        .fix("leave the cluster first; a node that kubeadm has joined: kubectl drain, then kubeadm reset")
+        .command("agent leave")
     };
     [KUBELET_CONF, BOOTSTRAP_CONF].map(finding).into()
 }

@@ -2,6 +2,7 @@
 //!
 //! Owns the two layouts.
 
+use crate::model::ordered::Sortable as _;
 use std::path::Path;
 
 use serde::Deserialize;
@@ -91,7 +92,7 @@ impl ImageStore {
             )));
         }
         let mut order: Vec<usize> = (0..diff_ids.len()).collect();
-        order.sort_by_key(|at| files.position(&found.layers[*at].0));
+        order.order_by_key(|at| files.position(&found.layers[*at].0));
         for at in order {
             let (diff_id, (name, _)) = (&diff_ids[at], &found.layers[at]);
             if self.has_layer_from(diff_id, Origin::Archive) {

@@ -7,7 +7,7 @@ use crate::model::objects::VersionedObject;
 use crate::model::revisions::Revisions;
 use crate::model::types::{PodUid, Timestamp};
 use crate::node::object::NodeState;
-use crate::serve::localapi::cluster::Cluster;
+use crate::serve::localapi::local_node::LocalNode;
 use crate::serve::localapi::objects;
 use crate::serve::server::AgentReport;
 use crate::serve::server::node::testing::Shown;
@@ -20,7 +20,7 @@ struct Spaces {
     version: version::Sender<u64>,
 }
 
-impl Cluster for Spaces {
+impl LocalNode for Spaces {
     fn objects(&self) -> Vec<VersionedObject> {
         Vec::new()
     }

@@ -19,7 +19,7 @@ use crate::platform::clock::Clock;
 use crate::platform::rt::changes::Changes;
 use crate::pod::events::EventRecorder;
 use crate::serve::localapi::Editor;
-use crate::serve::localapi::cluster::Cluster;
+use crate::serve::localapi::local_node::LocalNode;
 use crate::serve::localapi::objects::RENDERED;
 use crate::serve::localapi::path::{self, ApiCall};
 use crate::serve::server::AgentReport;
@@ -29,7 +29,7 @@ use crate::store::{Mode, OpenOptions, StoreHandle, StoredEvent};
 /// A node with nothing but its pods, all of one version.
 struct PodsOnly;
 
-impl Cluster for PodsOnly {
+impl LocalNode for PodsOnly {
     fn objects(&self) -> Vec<VersionedObject> {
         Vec::new()
     }

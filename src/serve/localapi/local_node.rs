@@ -1,4 +1,4 @@
-//! This API's interface to the node, beside the server's.
+//! This API's interface to its own node, beside the server's.
 //!
 //! Owns the methods.
 
@@ -16,7 +16,7 @@ use crate::store::StoredEvent;
 use serde_json::Value;
 
 /// The node, as its local API sees it. Pods come from [`crate::serve::server::node::Node`].
-pub(crate) trait Cluster {
+pub(crate) trait LocalNode {
     /// The effective ConfigMaps, Secrets and claims.
     fn objects(&self) -> Vec<VersionedObject>;
     /// The events, oldest first.
@@ -37,4 +37,4 @@ pub(crate) trait Cluster {
 }
 
 /// Shared with the watchers.
-pub(in crate::serve) type SharedCluster = Rc<dyn Cluster>;
+pub(in crate::serve) type SharedLocalNode = Rc<dyn LocalNode>;

@@ -25,7 +25,7 @@ use crate::pod::events::EventRecorder;
 use crate::pod::status::StatusManager;
 use crate::runtime::RuntimeImage;
 use crate::serve::localapi::LocalApi;
-use crate::serve::localapi::cluster::Cluster;
+use crate::serve::localapi::local_node::LocalNode;
 use crate::serve::localapi::resource::Store;
 use crate::serve::server::delegate::SharedDelegate;
 use crate::serve::server::node::SharedNode;
@@ -41,9 +41,14 @@ struct LocalCluster {
     /// The part that does not change.
     node: NodeState,
     devices: Option<DeviceManager>,
+    /// `status.volumesInUse`; `None` on a node of no cluster.
+    volumes_in_use: Option<VolumesInUse>,
     /// `nodeStatusMaxImages`; `None` for all.
     max_images: Option<usize>,
 }
+
+/// The volumes of CSI drivers that the node uses, now.
+pub(super) type VolumesInUse = Rc<dyn Fn() -> Vec<String>>;
 
 /// The most names shown per image (upstream).
 const MOST_NAMES: usize = 5;
@@ -54,6 +59,7 @@ pub(crate) fn local_api(
     state: NodeState,
     max_images: Option<usize>,
     devices: Option<DeviceManager>,
+    volumes_in_use: Option<VolumesInUse>,
     node: &SharedNode,
     (view, statuses, objects, events, clock): (
         &Rc<LoopView>,
@@ -72,6 +78,7 @@ pub(crate) fn local_api(
         clock: clock.clone(),
         node: state,
         devices,
+        volumes_in_use,
         max_images,
     });
     let own = Rc::clone(&cluster);
@@ -114,7 +121,7 @@ impl LocalCluster {
     /// The node without the changes by clients of its own API: in a cluster these are made there.
     fn own_node(&self) -> NodeState {
         let NodeBase { labels, taints } = self.node_base();
-        let volumes_in_use = Some(Vec::new());
+        let volumes_in_use = Some(self.volumes_in_use.as_ref().map_or_else(Vec::new, |in_use| in_use()));
         let (annotations, unschedulable) = (StringMap::new(), false);
         NodeState { labels, taints, annotations, unschedulable, volumes_in_use, ..self.node() }
     }
@@ -136,7 +143,7 @@ impl LocalCluster {
     }
 }
 
-impl Cluster for LocalCluster {
+impl LocalNode for LocalCluster {
     fn objects(&self) -> Vec<VersionedObject> {
         let mut objects = self.objects.all();
         objects.retain(|known| known.object.key.kind != ObjectKind::Namespace);

@@ -1,0 +1,146 @@
+//! What happens to volumes after they were mounted: boots, republishing, statistics, growth.
+
+use super::*;
+
+#[test]
+fn a_machine_that_boots_offline_mounts_its_volumes_again() {
+    in_world(async |mut world| {
+        world.driver.borrow_mut().capabilities = vec![STAGE_UNSTAGE];
+        world.register().await;
+        world.bind(false);
+        let pod = claimed("u1");
+        world.volumes.ensure(&pod).await.unwrap_err();
+        world.post();
+        world.attach();
+        world.volumes.ensure(&pod).await.unwrap();
+        let seen = std::mem::take(&mut world.driver.borrow_mut().staged).unwrap();
+        world.reboot();
+        world.server.faults().refuse = true;
+        world.online.set(false);
+        world.restart().await;
+        world.show_node();
+        world.register().await;
+        world.volumes.ensure(&pod).await.unwrap();
+        assert_eq!(world.driver.borrow_mut().staged.take(), Some(seen), "with Secret and publish context");
+        let uid = PodUid::from("u1");
+        world.volumes.tear_down(&uid).await.unwrap();
+        let _task = world.node.start(&world.volumes);
+        let is_kept =
+            async || world.store.load().await.unwrap().cluster.iter().any(|row| row.key.name.contains('^'));
+        for _ in 0..400 {
+            if !is_kept().await {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("the Secret of a volume that is not used stays on the disk");
+    });
+}
+
+#[test]
+fn a_volume_is_published_again_when_its_driver_asks() {
+    in_world(async |world| {
+        let tokens = json!([{"audience": "vault", "expirationSeconds": 3600}]);
+        world.put_driver(&json!({"volumeLifecycleModes": ["Ephemeral"], "requiresRepublish": true,
+            "tokenRequests": tokens}));
+        world.server.put(json!({"kind": "ServiceAccount", "apiVersion": "v1",
+            "metadata": {"name": "app", "namespace": "ns"}}));
+        world.register().await;
+        let pod = inline("u1");
+        world.volumes.ensure(&pod).await.unwrap();
+        let first = world.driver.borrow_mut().published.take().unwrap();
+        let tokens = "csi.storage.k8s.io/serviceAccount.tokens";
+        assert!(first.volume_context[tokens].contains("vault"), "{:?}", first.volume_context);
+        world.volumes.refresh(&pod).await.unwrap();
+        assert_eq!(world.driver.borrow_mut().published, None, "too early");
+        let before = Instant::now().checked_sub(AGAIN).unwrap();
+        world.node.published.borrow_mut().values_mut().for_each(|(_, at)| *at = before);
+        world.volumes.refresh(&pod).await.unwrap();
+        assert_eq!(world.driver.borrow_mut().published.take(), Some(first), "with the token that it has");
+        world.node.published.borrow_mut().clear();
+        world.driver.borrow_mut().fails.insert("NodePublishVolume", Code::InvalidArgument);
+        world.volumes.refresh(&pod).await.unwrap_err();
+        assert_eq!(world.mounts(), 1, "it keeps what it has");
+        world.volumes.tear_down(&PodUid::from("u1")).await.unwrap();
+        assert_eq!(world.mounts(), 0);
+    });
+}
+
+#[test]
+fn volumes_that_are_never_attached_are_not_reported() {
+    in_world(async |world| {
+        world.put_driver(&json!({"attachRequired": false}));
+        world.register().await;
+        world.bind(false);
+        world.volumes.ensure(&claimed("u1")).await.unwrap();
+        assert_eq!(world.node.volumes_in_use(), Vec::<String>::new());
+        world.volumes.tear_down(&PodUid::from("u1")).await.unwrap();
+    });
+}
+
+#[test]
+fn a_driver_measures_its_volume() {
+    in_world(async |world| {
+        world.put_driver(&json!({"volumeLifecycleModes": ["Ephemeral"]}));
+        world.register().await;
+        let mounted = world.volumes.ensure(&inline("u1")).await.unwrap();
+        let usage = async || Rc::clone(&world.node).usage(mounted["data"].host_path.clone()).await;
+        assert_eq!(usage().await, Ok(None), "it does not measure");
+        world.driver.borrow_mut().capabilities = vec![VOLUME_STATS];
+        let facts = usage().await.unwrap().unwrap();
+        assert_eq!((facts.capacity, facts.used, facts.available), (100, 30, 70));
+        assert_eq!((facts.inodes, facts.inodes_free), (10, 6));
+        world.volumes.tear_down(&PodUid::from("u1")).await.unwrap();
+        usage().await.unwrap_err();
+    });
+}
+
+#[test]
+fn a_volume_that_has_grown_is_resized_on_the_node() {
+    in_world(async |world| {
+        let claim = "/api/v1/namespaces/ns/persistentvolumeclaims/data";
+        let put = |status: Value| {
+            let metadata = json!({"name": "data", "namespace": "ns"});
+            world
+                .server
+                .put(json!({"kind": "PersistentVolumeClaim", "apiVersion": "v1", "metadata": metadata,
+                "status": status}));
+        };
+        world.driver.borrow_mut().capabilities = vec![STAGE_UNSTAGE, rules::EXPAND_VOLUME];
+        world.put_driver(&json!({"attachRequired": false}));
+        let _task = world.node.start(&world.volumes);
+        world.register().await;
+        world.bind(false);
+        world
+            .server
+            .put(json!({"kind": "PersistentVolume", "apiVersion": "v1", "metadata": {"name": "pv-1"},
+            "spec": {"capacity": {"storage": "2Gi"}, "csi": {"driver": DRIVER, "volumeHandle": "h1"}}}));
+        let conditions = json!([{"type": "FileSystemResizePending", "status": "True"},
+            {"type": "Other", "status": "True"}]);
+        put(json!({"capacity": {"storage": "1Gi"}, "conditions": conditions,
+            "allocatedResourceStatuses": {"storage": "NodeResizePending"}}));
+        world.volumes.ensure(&claimed("u1")).await.unwrap();
+        let status = || world.server.object(claim).unwrap()["status"].clone();
+        until(|| status()["capacity"]["storage"] == "2Gi").await;
+        assert!(status()["allocatedResourceStatuses"]["storage"].is_null(), "{}", status());
+        assert_eq!(status()["conditions"], json!([{"type": "Other", "status": "True"}]));
+        let asked = world.driver.borrow_mut().expanded.take().unwrap();
+        assert_eq!(asked.capacity_range.unwrap().required_bytes, 2 << 30);
+        assert!(asked.volume_path.ends_with("pods/u1/volumes/kubernetes.io~csi/pv-1/mount"));
+        assert_eq!(asked.staging_target_path, world.node.staging(DRIVER, "h1").display().to_string());
+        let reasons =
+            || world.node.parts.events.recent().into_iter().map(|event| event.key.reason).collect::<Vec<_>>();
+        assert_eq!(reasons(), ["FileSystemResizeSuccessful"]);
+        put(
+            json!({"capacity": {"storage": "1Gi"}, "allocatedResourceStatuses": {"storage": "NodeResizePending"}}),
+        );
+        world.driver.borrow_mut().fails.insert("NodeExpandVolume", Code::InvalidArgument);
+        world.node.resized.take();
+        world.node.wake.notify_one();
+        until(|| status()["allocatedResourceStatuses"]["storage"] == "NodeResizeInfeasible").await;
+        assert_eq!(status()["conditions"][0]["type"], "NodeResizeError");
+        until(|| reasons().len() == 2).await;
+        assert!(reasons().contains(&"VolumeResizeFailed".to_owned()));
+        world.volumes.tear_down(&PodUid::from("u1")).await.unwrap();
+    });
+}
