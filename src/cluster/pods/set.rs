@@ -218,13 +218,13 @@ impl PodSet {
             (Verdict::Hold, Guard::Holding { since, why }) => {
                 next.due = Some(since.saturating_add(self.config.guard_grace));
                 let what = match why {
-                    GuardReason::AnotherNode => "does not know this node any more",
+                    GuardReason::AnotherNode => "the cluster does not know this node any more and lacks",
                     GuardReason::VersionWentBack => {
-                        "has gone back to an earlier state, as from a backup of etcd,"
+                        "the cluster has gone back to an earlier state, as from a backup of etcd, and lacks"
                     }
                 };
                 let message = format!(
-                    "the cluster {what} and lacks {} of its {} pods; they keep running until the grace period ends; \
+                    "{what} {} of its {} pods; they keep running until the grace period ends; \
                      confirm the cluster with: agent source accept cluster",
                     answer.missing, answer.known
                 );
