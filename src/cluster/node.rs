@@ -24,7 +24,9 @@ use crate::cluster::client::transport::{Accept, Content, Lane, Transport};
 use crate::cluster::link::LinkEvent;
 use crate::cluster::node::lease::{lease, renew_after};
 use crate::cluster::node::register::{NodeFromServer, RegisterConfig, initial_node, rebooted, reconcile};
-use crate::cluster::node::report::{Posted, StatusTimes, own_status, require_network, status_patch, when};
+use crate::cluster::node::report::{
+    Posted, StatusTimes, condition_events, conditions, own_status, require_network, status_patch, when,
+};
 use crate::cluster::watch::{CHANNEL, WatchOutput, WatchSpec, spawn};
 use crate::model::back_off::Retry;
 use crate::model::types::Timestamp;
@@ -98,6 +100,8 @@ pub(crate) fn start<T: Transport>(node: ClusterNode<T>) -> [JoinHandle<()>; 2] {
     let task = NodeTask {
         changes: Changes(node.changed.clone()),
         posted: Posted::default(),
+        conditions: Vec::new(),
+        is_first: true,
         known: None,
         is_overwritten: false,
         began: Instant::now(),
@@ -111,6 +115,10 @@ struct NodeTask<T> {
     node: ClusterNode<T>,
     changes: Changes,
     posted: Posted,
+    /// Conditions that the server has.
+    conditions: Vec<Value>,
+    /// This process has not posted a status yet.
+    is_first: bool,
     known: Option<NodeFromServer>,
     /// Another writer has changed our conditions since the last post.
     is_overwritten: bool,
@@ -126,6 +134,7 @@ impl<T: Transport> NodeTask<T> {
         let spec = WatchSpec::list(nodes, format!("metadata.name={}", self.node.config.name));
         let (clock, dice) = (self.node.clock.clone(), self.node.dice.clone());
         let _watch = spawn(Rc::clone(&self.node.client), spec, sender, clock, dice);
+        self.node.events.node_event(EventType::Normal, "Starting", "Starting kubelet.");
         loop {
             let registered = self.register().await;
             self.posted = Posted::of_server(&registered, self.began.elapsed());
@@ -176,15 +185,21 @@ impl<T: Transport> NodeTask<T> {
         }
     }
 
-    async fn try_register(&self, state: &NodeState) -> Result<Value, ApiError> {
-        let (client, register) = (&self.node.client, &self.node.config.register);
+    async fn try_register(&mut self, state: &NodeState) -> Result<Value, ApiError> {
+        let client = Rc::clone(&self.node.client);
+        let register = self.node.config.register.clone();
         let mut refused = None;
         if register.creates {
             let nodes = ResourcePath::whole("", "nodes", "");
-            match client.create(Lane::Heartbeat, &nodes, &initial_node(state, register)).await {
+            match client.create(Lane::Heartbeat, &nodes, &initial_node(state, &register)).await {
                 // A node that may not create its Node may still have one (upstream).
                 Err(error) if matches!(error.kind, ApiErrorKind::AlreadyExists | ApiErrorKind::Forbidden) => {
                     refused = Some(error);
+                }
+                Ok(node) => {
+                    self.conditions.clear();
+                    self.tell_conditions(&node["status"]);
+                    return Ok(node);
                 }
                 answer => return answer,
             }
@@ -193,14 +208,28 @@ impl<T: Transport> NodeTask<T> {
             Err(error) if error.kind == ApiErrorKind::NotFound => return Err(refused.unwrap_or(error)),
             answer => answer?,
         };
-        if let Some(patch) = reconcile(&node, state, register) {
+        if let Some(patch) = reconcile(&node, state, &register) {
             let (path, kind) = (self.path().with_part("status"), Content::StrategicMerge);
             client.patch(Lane::Heartbeat, &path, kind, &patch, Accept::Metadata).await?;
         }
         if let Some(message) = rebooted(&node, state) {
             self.node.events.node_event(EventType::Warning, "Rebooted", &message);
         }
+        self.conditions = conditions(&node["status"]);
         Ok(node)
+    }
+
+    /// The server has taken this status: events for what it did not have so before.
+    fn tell_conditions(&mut self, status: &Value) {
+        for reason in condition_events(&self.conditions, status, std::mem::take(&mut self.is_first)) {
+            self.tell(reason);
+        }
+        self.conditions = conditions(status);
+    }
+
+    fn tell(&self, reason: &str) {
+        let message = format!("Node {} status is now: {reason}", self.node.config.name);
+        self.node.events.node_event(EventType::Normal, reason, &message);
     }
 
     /// Posts the status whenever it is due. Returns when the Node is gone.
@@ -226,6 +255,7 @@ impl<T: Transport> NodeTask<T> {
                     Ok(_) => {
                         self.posted = Posted::of(&status, now, change, &times, self.node.dice.unit());
                         self.is_overwritten = false;
+                        self.tell_conditions(&status);
                         self.progress.posted.set(Some(self.node.clock.now()));
                         (self.node.on_posted)(&state);
                         self.note(None);
@@ -283,7 +313,13 @@ impl<T: Transport> NodeTask<T> {
 
     fn show(&mut self, node: &Value) {
         self.is_overwritten = self.posted.was_overwritten(node);
+        if self.is_overwritten {
+            self.conditions = conditions(&node["status"]);
+        }
         let shown = NodeFromServer::of(node);
+        if self.known.as_ref().is_some_and(|known| known.unschedulable != shown.unschedulable) {
+            self.tell(if shown.unschedulable { "NodeNotSchedulable" } else { "NodeSchedulable" });
+        }
         if self.known.as_ref() != Some(&shown) {
             self.progress.uid.borrow_mut().clone_from(&shown.uid);
             (self.node.on_node)(&shown);

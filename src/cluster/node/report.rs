@@ -13,6 +13,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use super::register::is_extended;
+use crate::model::disruption::Pressure;
 use crate::model::types::Timestamp;
 use crate::node::object::{NodeState, status};
 
@@ -86,6 +87,38 @@ pub(crate) fn own_status(state: &NodeState, last: &Posted) -> Value {
         }
     }
     status
+}
+
+/// Reasons of the node's events for conditions that the server did not have so. A pressure that begins or ends here is
+/// an event of the eviction manager; here is what the server did not know, or still had of an earlier process
+/// (`is_first`).
+#[must_use]
+pub(crate) fn condition_events(before: &[Value], status: &Value, is_first: bool) -> Vec<&'static str> {
+    let before = |kind: &str| {
+        let known = before.iter().find(|condition| condition["type"] == kind);
+        known.and_then(|condition| condition["status"].as_str()).unwrap_or_default().to_owned()
+    };
+    let now = |kind: &str| {
+        let conditions = status["conditions"].as_array()?;
+        conditions.iter().find(|condition| condition["type"] == kind)?["status"].as_str()
+    };
+    let mut reasons = Vec::new();
+    for pressure in Pressure::ALL {
+        let is_news = match before(pressure.condition()).as_str() {
+            "False" => false,
+            "True" => is_first,
+            _ => true,
+        };
+        if is_news && now(pressure.condition()) == Some("False") {
+            reasons.push(pressure.event(false));
+        }
+    }
+    match (before("Ready").as_str(), now("Ready")) {
+        (before, Some("True")) if before != "True" => reasons.push("NodeReady"),
+        ("True" | "Unknown", Some("False")) => reasons.push("NodeNotReady"),
+        _ => {}
+    }
+    reasons
 }
 
 impl Posted {
@@ -178,7 +211,7 @@ fn keys(value: &Value) -> impl Iterator<Item = &str> {
     value.as_object().into_iter().flat_map(Map::keys).map(String::as_str)
 }
 
-fn conditions(status: &Value) -> Vec<Value> {
+pub(crate) fn conditions(status: &Value) -> Vec<Value> {
     without_heartbeats(status["conditions"].as_array().cloned().unwrap_or_default())
 }
 

@@ -110,6 +110,18 @@ impl JoinedNode {
         conditions.as_array().unwrap().iter().find(|one| one["type"] == "Ready").unwrap()["status"].clone()
     }
 
+    /// Of the events, with how often each happened.
+    fn reasons(&self) -> Vec<String> {
+        let mut reasons = Vec::<(String, u32)>::new();
+        for event in self.events.recent() {
+            match reasons.iter_mut().find(|(reason, _)| *reason == event.key.reason) {
+                Some((_, count)) => *count += event.count,
+                None => reasons.push((event.key.reason, event.count)),
+            }
+        }
+        reasons.iter().map(|(reason, count)| format!("{reason} {count}")).collect()
+    }
+
     /// Accepted writes whose path begins so.
     fn writes(&self, path: &str) -> usize {
         let writes = self.server.writes();
@@ -267,6 +279,12 @@ async fn a_change_is_posted_and_unknown_is_corrected() {
         let posts = world.writes(NODE);
         seconds(100).await;
         assert_eq!(world.writes(NODE), posts);
+        let mut node = world.node();
+        node["spec"]["unschedulable"] = json!(true);
+        world.server.put(node);
+        seconds(1).await;
+        let expected = ["Starting 1", "NodeNotReady 1", "NodeReady 3", "NodeNotSchedulable 1"];
+        assert_eq!(world.reasons(), expected);
     })
     .await;
 }
@@ -282,8 +300,8 @@ async fn a_deleted_node_registers_again() {
         let second = world.node()["metadata"]["uid"].clone();
         assert_ne!(first, second);
         assert_eq!(world.shown.borrow().last().unwrap().uid, second);
-        let reasons: Vec<String> = world.events.recent().into_iter().map(|event| event.key.reason).collect();
-        assert_eq!(reasons, ["NodeDeleted"], "and none for the empty list before the first registration");
+        // One NodeDeleted: none for the empty list before the first registration.
+        assert_eq!(world.reasons(), ["Starting 1", "NodeDeleted 1", "NodeReady 2"]);
     })
     .await;
 }

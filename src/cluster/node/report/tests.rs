@@ -140,3 +140,31 @@ fn network_trouble_is_not_ready() {
         Condition { kind: "Ready", message: "node is shutting down".to_owned(), ..Condition::default() };
     assert_eq!(ready(shutting), (false, "node is shutting down".to_owned()));
 }
+
+#[test]
+fn conditions_make_upstreams_events() {
+    let of = |all: &[(&str, &str)]| {
+        all.iter().map(|(kind, status)| json!({"type": kind, "status": status})).collect::<Vec<_>>()
+    };
+    let sufficient = ["NodeHasSufficientMemory", "NodeHasNoDiskPressure", "NodeHasSufficientPID"];
+    let fine =
+        [("MemoryPressure", "False"), ("DiskPressure", "False"), ("PIDPressure", "False"), ("Ready", "True")];
+    let unknown = fine.map(|(kind, _)| (kind, "Unknown"));
+    let with = |kind, status| fine.map(|one| if one.0 == kind { (kind, status) } else { one });
+    let all = [&sufficient[..], &["NodeReady"]].concat();
+    for (before, now, is_first, expected) in [
+        (&[][..], fine, true, &all[..]),
+        (&fine, fine, true, &[]),
+        (&unknown, fine, false, &all),
+        (&with("Ready", "False"), fine, false, &["NodeReady"]),
+        (&fine, with("Ready", "False"), false, &["NodeNotReady"]),
+        (&[], with("Ready", "False"), true, &sufficient),
+        (&with("MemoryPressure", "True"), fine, true, &["NodeHasSufficientMemory"]),
+        // The eviction manager's own.
+        (&with("MemoryPressure", "True"), fine, false, &[]),
+        (&fine, with("MemoryPressure", "True"), false, &[]),
+    ] {
+        let status = json!({"conditions": of(&now)});
+        assert_eq!(condition_events(&of(before), &status, is_first), expected, "{before:?} {now:?}");
+    }
+}
