@@ -363,10 +363,11 @@ impl PodConfig {
         self.desired.pods()
     }
 
-    /// The effective object of this key, and its source.
+    /// The effective object of the node with this key, and its source.
     #[must_use]
     pub(crate) fn find_object(&self, key: &ObjectKey) -> Option<(PodSource, &SourceObject)> {
-        self.objects_by_source().find(|(_, object)| object.object.key == *key)
+        let mut of_node = self.objects_by_source().filter(|(source, _)| *source != PodSource::Cluster);
+        of_node.find(|(_, object)| object.object.key == *key)
     }
 
     /// Every object and its source; of one key the effective one first.

@@ -30,6 +30,7 @@ use crate::model::api::pod::Pod;
 use crate::model::api::schema::Schema;
 use crate::model::api::schema::check::{Findings, check};
 use crate::model::field_error::{FieldError, FieldErrorKind};
+use crate::model::provenance::is_of_cluster;
 use crate::model::types::Timestamp;
 use crate::platform::sys::node::random_uid;
 use crate::serve::server::access::User;
@@ -103,15 +104,8 @@ pub(crate) async fn change(
         uid,
         schema: OnceCell::new(),
     };
-    let decide: fn(&Task, &PodConfig) -> Decision = match (verb, part) {
-        (Verb::Update | Verb::Patch, "status") => change::change_status,
-        (Verb::Update | Verb::Patch, "") if resource.store == Store::Nodes => node::change,
-        (Verb::Create, "eviction") | (Verb::Delete, "") => delete::one,
-        (Verb::DeleteCollection, "") => delete::many,
-        (Verb::Create, "") => new::create,
-        (Verb::Update | Verb::Patch, "" | "resize" | "ephemeralcontainers") => change::change,
-        _ => return Err(status::not_supported(resource, verb.as_str())),
-    };
+    let decide =
+        decision(verb, part, resource.store).ok_or_else(|| status::not_supported(resource, verb.as_str()))?;
     log::debug!(user = user.name, verb = verb.as_str(), resource = resource.plural; "API write");
     let edited = api.editor.edit(move |config| match decide(&asked, config) {
         Ok((change, done)) if asked.dry_run => (ApiChange::default(), Ok((drop(change), done).1)),
@@ -126,6 +120,18 @@ pub(crate) async fn change(
         Err(error) => return Err(status::internal(&error.to_string())),
     };
     Ok(respond(api, wanted, done))
+}
+
+fn decision(verb: Verb, part: &str, store: Store) -> Option<fn(&Task, &PodConfig) -> Decision> {
+    Some(match (verb, part) {
+        (Verb::Update | Verb::Patch, "status") => change::change_status,
+        (Verb::Update | Verb::Patch, "") if store == Store::Nodes => node::change,
+        (Verb::Create, "eviction") | (Verb::Delete, "") => delete::one,
+        (Verb::DeleteCollection, "") => delete::many,
+        (Verb::Create, "") => new::create,
+        (Verb::Update | Verb::Patch, "" | "resize" | "ephemeralcontainers") => change::change,
+        _ => return None,
+    })
 }
 
 /// Upstream's limit for the name of a manager.
@@ -267,10 +273,17 @@ impl Task {
         status::forbidden(resource.group, resource.plural, name, message)
     }
 
-    /// An object of a manifest is changed in the manifest.
-    fn read_only(&self, name: &str, origin: &str) -> Failure {
-        let why = format!("the object is defined by manifest {origin} of this node; change it there");
-        self.refused(name, &why)
+    /// An object of a manifest is changed in the manifest, one of the cluster in the cluster.
+    fn read_only(&self, name: &str, whose: &str) -> Failure {
+        self.refused(name, &format!("the object {whose}; change it there"))
+    }
+
+    /// A pod that is no longer desired and ends.
+    fn check_realm(&self, pod: &Pod) -> Result<(), Failure> {
+        match is_of_cluster(pod) {
+            true => Err(self.refused(self.name(), "the pod is the cluster's, which is deleting it")),
+            false => Ok(()),
+        }
     }
 
     fn invalid(&self, name: &str, errors: &[FieldError]) -> Failure {

@@ -16,7 +16,7 @@ use crate::desired::pod_config::edit::ApiChange;
 use crate::model::api::decode::decode;
 use crate::model::api::pod::{Pod, PodStatus};
 use crate::model::api::schema::check::{Misfit, Unknown};
-use crate::model::provenance::{is_from_api, is_of_cluster};
+use crate::model::provenance::is_from_api;
 use crate::pod::status::rules::add_client_conditions;
 use crate::serve::localapi::patch::fields::misplaced;
 use crate::serve::localapi::patch::managed::{self, ManagerEntry, after_update};
@@ -40,8 +40,8 @@ struct Changeable {
 fn changeable(task: &Task, config: &PodConfig) -> Result<Option<Changeable>, Failure> {
     let found = stored::find(config, task.store(), task.namespace(), task.name());
     let (kept, goes) = match found {
-        Some(ExistingObject { manifest: Some(origin), .. }) => {
-            return Err(task.read_only(task.name(), &origin));
+        Some(ExistingObject { read_only: Some(whose), .. }) => {
+            return Err(task.read_only(task.name(), &whose));
         }
         Some(found) => (found.kept, false),
         None => match (find_terminating(task)?, implicit(task)?) {
@@ -63,9 +63,7 @@ fn find_terminating(task: &Task) -> Result<Option<StoredObject>, Failure> {
         return Ok(None);
     }
     let Some(pod) = task.api.node.pod(task.namespace(), task.name(), None) else { return Ok(None) };
-    if is_of_cluster(&pod) {
-        return Err(task.refused(task.name(), "the pod is the cluster's, which is deleting it"));
-    }
+    task.check_realm(&pod)?;
     if !is_from_api(&pod) {
         let why =
             "the object's manifest on this node was removed or changed, and the object is being deleted";

@@ -17,6 +17,7 @@ use crate::desired::pod_config::edit::ApiChange;
 use crate::desired::pod_config::notes::Mirror;
 use crate::model::api::decode::decode;
 use crate::model::api::pod::Pod;
+use crate::model::provenance::is_of_cluster;
 use crate::model::types::{PodSource, PodUid, Timestamp};
 use crate::pod::lifecycle::{requested_termination, restore_start, show_end};
 use crate::serve::localapi::objects::ALWAYS;
@@ -74,10 +75,12 @@ pub(super) fn one(task: &Task, config: &PodConfig) -> Decision {
             _ => Err(task.missing()),
         };
     };
-    if let Some(origin) = &found.manifest {
+    if let Some(whose) = &found.read_only {
         return match (&found.kept, shown) {
-            (StoredObject::Pod(pod), Some(shown)) => mirror(task, config, &options, &pod.metadata.uid, shown),
-            _ => Err(task.read_only(task.name(), origin)),
+            (StoredObject::Pod(pod), Some(shown)) if !is_of_cluster(pod) => {
+                mirror(task, config, &options, &pod.metadata.uid, shown)
+            }
+            _ => Err(task.read_only(task.name(), whose)),
         };
     }
     let shown = shown.unwrap_or_else(|| found.kept.to_value());
@@ -185,6 +188,7 @@ fn mirror(
 fn shorten_grace(task: &Task, options: &DeletionOptions, shown: Value) -> Decision {
     check(task, options, &shown)?;
     let mut pod: Pod = decode(shown.clone()).map_err(|error| status::internal(&error.to_string()))?.object;
+    task.check_realm(&task.api.node.pod(task.namespace(), task.name(), None).unwrap_or_default())?;
     restore_start(&mut pod);
     let answer = show_terminating(task, shown, &pod, options.grace);
     let change = ApiChange { remove_pods: vec![(Rc::new(pod), options.grace)], ..ApiChange::default() };

@@ -64,9 +64,9 @@ fn is_free(task: &Task, config: &PodConfig, namespace: &str, name: &str) -> Resu
         if found.kept.is_terminating() {
             taken.message = format!("object is being deleted: {}", taken.message);
         }
-        if let Some(origin) = found.manifest {
+        if let Some(whose) = found.read_only {
             let message = taken.message;
-            taken.message = format!("{message}: it is defined by manifest {origin} of this node");
+            taken.message = format!("{message}: it {whose}");
         }
         return Err(taken);
     }

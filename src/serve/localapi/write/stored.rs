@@ -34,10 +34,10 @@ pub(super) enum StoredObject {
     Object(Rc<LocalObject>),
 }
 
-/// An existing object, and whether it may be written.
+/// An existing object, and why it may not be written.
 pub(super) struct ExistingObject {
     pub(super) kept: StoredObject,
-    pub(super) manifest: Option<String>,
+    pub(super) read_only: Option<String>,
 }
 
 pub(super) fn local_kind(store: Store) -> Option<ObjectKind> {
@@ -48,8 +48,13 @@ pub(super) fn local_kind(store: Store) -> Option<ObjectKind> {
     }
 }
 
-fn manifest(source: PodSource, origin: &str) -> Option<String> {
-    (source != PodSource::Api).then(|| origin.to_owned())
+/// Of an object with a manifest, or of the cluster: whose it is.
+fn read_only(source: PodSource, origin: &str) -> Option<String> {
+    match source {
+        PodSource::Api => None,
+        PodSource::Cluster => Some("belongs to the cluster".to_owned()),
+        PodSource::File | PodSource::Http => Some(format!("is defined by manifest {origin} of this node")),
+    }
 }
 
 /// The object of this name, from any source.
@@ -58,12 +63,12 @@ pub(super) fn find(config: &PodConfig, store: Store, namespace: &str, name: &str
         let key = ObjectKey { kind, namespace: namespace.to_owned(), name: name.to_owned() };
         let (source, found) = config.find_object(&key)?;
         let kept = StoredObject::Object(Rc::clone(&found.object));
-        return Some(ExistingObject { kept, manifest: manifest(source, &found.origin) });
+        return Some(ExistingObject { kept, read_only: read_only(source, &found.origin) });
     }
     let (source, found) = config.find_pod(namespace, name)?;
     Some(ExistingObject {
         kept: StoredObject::Pod(Rc::clone(&found.pod)),
-        manifest: manifest(source, &found.origin),
+        read_only: read_only(source, &found.origin),
     })
 }
 

@@ -12,7 +12,9 @@ use crate::desired::pod_config::notes::Mirror;
 use crate::model::api::decode::decode;
 use crate::model::node_changes::NodeBase;
 use crate::model::objects::VersionedObject;
+use crate::model::provenance::mark_first_seen;
 use crate::model::revisions::Revisions;
+use crate::model::source::{SourceAnswer, SourcePod, SourceUpdate};
 use crate::model::types::{PodSource, PodUid};
 use crate::node::object::NodeState;
 use crate::platform::clock::Clock;
@@ -84,19 +86,102 @@ async fn config_with(pod: &Rc<Pod>) -> PodConfig {
     let store = StoreHandle::open_in_memory(OpenOptions { mode: Mode::Inline, ..OpenOptions::default() });
     let store = store.unwrap();
     let events = EventRecorder::new("n".to_owned(), Clock::System, store.clone(), Vec::new());
-    let (registered, objects) = (vec![PodSource::Api], Rc::default());
+    let (registered, objects) = (vec![PodSource::Api, PodSource::Cluster], Rc::default());
     let mut config = PodConfig::new(registered, Vec::new(), objects, store, events, Clock::System);
     let change = ApiChange { put_pods: vec![Rc::clone(pod)], ..ApiChange::default() };
     config.edit(Box::new(|_| change)).await.unwrap();
     config
 }
 
-#[tokio::test]
-async fn a_patch_renders_twice_and_answers_what_a_read_does() {
+fn task(api: &Rc<LocalApi>, wanted: &RequestInfo, content: Content) -> Task {
+    Task {
+        api: Rc::clone(api),
+        wanted: wanted.clone(),
+        content,
+        api_version: "v1".to_owned(),
+        duplicates: Vec::new(),
+        manager: "me".to_owned(),
+        now: Timestamp::from_secs(8),
+        uid: "new".to_owned(),
+        dry_run: false,
+        schema: OnceCell::new(),
+    }
+}
+
+fn pod() -> Pod {
     let raw = json!({"metadata": {"name": "p", "namespace": "default"},
         "spec": {"containers": [{"name": "c", "image": "i"}]}});
-    let pod = api_pod::create(decode(raw).unwrap().object, "n", PodUid::from("u"), Timestamp::from_secs(7));
-    let pod = Rc::new(pod.unwrap());
+    api_pod::create(decode(raw).unwrap().object, "n", PodUid::from("u"), Timestamp::from_secs(7)).unwrap()
+}
+
+/// How every write of a pod of the cluster ends, desired or already terminating.
+#[tokio::test]
+async fn no_write_changes_a_pod_of_the_cluster() {
+    let mut of_cluster = pod();
+    mark_first_seen(&mut of_cluster, PodSource::Cluster, Timestamp::from_secs(7));
+    let of_cluster = Rc::new(of_cluster);
+    let api = api_with(&of_cluster);
+    let mut other = pod();
+    "other".clone_into(&mut other.metadata.namespace);
+    let other = Rc::new(other);
+    let (mut desired, terminating) = (config_with(&other).await, config_with(&other).await);
+    let set = SourcePod { pod: Rc::clone(&of_cluster), origin: "https://c".to_owned() };
+    desired
+        .apply(SourceUpdate {
+            source: PodSource::Cluster,
+            answer: SourceAnswer::Pods(vec![set]),
+            objects: Vec::new(),
+            problems: Vec::new(),
+            validator: None,
+            signed: None,
+        })
+        .await;
+    let object = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "labels": {"a": "b"}},
+        "spec": {"containers": [{"name": "c", "image": "other"}]}});
+    let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "p"}});
+    let change = || Content::Patch(PatchKind::Merge, json!({"metadata": {"labels": {"a": "b"}}}));
+    let (theirs, ends) = ("belongs to the cluster", "the pod is the cluster's, which is deleting it");
+    for (method, part, content, (while_desired, while_terminating)) in [
+        ("POST", "", Content::Object(object.clone()), (theirs, "object is being deleted")),
+        ("PUT", "/p", Content::Object(object.clone()), (theirs, ends)),
+        ("PATCH", "/p", change(), (theirs, ends)),
+        ("PUT", "/p/status", Content::Object(object.clone()), (theirs, ends)),
+        ("PATCH", "/p/status", change(), (theirs, ends)),
+        ("PUT", "/p/resize", Content::Object(object.clone()), (theirs, ends)),
+        ("PATCH", "/p/resize", change(), (theirs, ends)),
+        ("PATCH", "/p/ephemeralcontainers", change(), (theirs, ends)),
+        ("DELETE", "/p", Content::Object(json!({})), (theirs, ends)),
+        ("DELETE", "/p", Content::Object(json!({"gracePeriodSeconds": 0})), (theirs, ends)),
+        ("POST", "/p/eviction", Content::Object(eviction), (theirs, ends)),
+    ] {
+        let path = format!("/api/v1/namespaces/default/pods{part}");
+        let Ok(ApiCall::Object(wanted)) = path::read(method, &path, "") else { panic!("{method} {path}") };
+        let part = wanted.subresource.map_or("", |part| part.name);
+        let decide = decision(wanted.verb, part, Store::Pods).unwrap();
+        for (config, expected) in [(&desired, while_desired), (&terminating, while_terminating)] {
+            let failure = decide(&task(&api, &wanted, content.clone()), config).map(|_| ()).unwrap_err();
+            let message = &failure.message;
+            assert!(
+                message.contains(expected) && [403, 409].contains(&failure.code),
+                "{method} {path}: {message}"
+            );
+        }
+    }
+    let Ok(ApiCall::Object(all)) = path::read("DELETE", "/api/v1/namespaces/default/pods", "") else {
+        panic!()
+    };
+    let decided = delete::many(&task(&api, &all, Content::Object(json!({}))), &desired);
+    let (change, _) = decided.map_err(|failure| failure.message).unwrap();
+    assert!(change.remove_pods.is_empty() && change.put_pods.is_empty(), "of the node's own API only");
+    for part in ["/p/binding", "/p/scale"] {
+        let path = format!("/api/v1/namespaces/default/pods{part}");
+        assert!(path::read("POST", &path, "").is_err(), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_patch_renders_twice_and_answers_what_a_read_does() {
+    let pod = Rc::new(pod());
     let (api, config) = (api_with(&pod), config_with(&pod).await);
     let change = json!({"metadata": {"name": "p", "labels": {"a": "b"}}});
     let mut applied = change.clone();
@@ -114,18 +199,7 @@ async fn a_patch_renders_twice_and_answers_what_a_read_does() {
             let Ok(ApiCall::Object(wanted)) = path::read("PATCH", path, "fieldManager=me") else {
                 panic!("{path}")
             };
-            let task = Task {
-                api: Rc::clone(&api),
-                wanted: RequestInfo::clone(&wanted),
-                content: Content::Patch(kind, patch.clone()),
-                api_version: "v1".to_owned(),
-                duplicates: Vec::new(),
-                manager: "me".to_owned(),
-                now: Timestamp::from_secs(8),
-                uid: String::new(),
-                dry_run,
-                schema: OnceCell::new(),
-            };
+            let task = Task { dry_run, ..task(&api, &wanted, Content::Patch(kind, patch.clone())) };
             RENDERED.set(0);
             let (change, done) = change::change(&task, &config).map_err(|failure| failure.message).unwrap();
             let after = api_with(&change.put_pods[0]);
