@@ -4,10 +4,13 @@
 //! Owns the parser, its bounds and the splitting into documents, so that one broken document does not hide
 //! the others.
 
+mod compose;
+mod events;
+mod scalar;
+
 use std::borrow::Cow;
 
 use serde_json::Value;
-use serde_saphyr::{Budget, DuplicateKeyPolicy, Options};
 
 /// Documents in one text; far above what hand-written files have.
 const MAX_DOCUMENTS: usize = 5_000;
@@ -128,11 +131,11 @@ fn is_blank(line: &str) -> bool {
 }
 
 fn parse(chunk: &Chunk<'_>, strict: bool) -> Result<Value, YamlError> {
-    let mut value = parse_leniently(chunk.text, strict).map_err(|error| {
-        let location = error.location();
-        let line = location.map_or(0, |location| location.line() + chunk.lines_before);
-        let column = location.map_or(0, |location| location.column());
-        YamlError { line, column, message: message(&error) }
+    let mut value = parse_leniently(chunk.text, strict).map_err(|mut error| {
+        if error.line > 0 {
+            error.line += chunk.lines_before;
+        }
+        error
     })?;
     make_whole(&mut value);
     Ok(value)
@@ -140,19 +143,18 @@ fn parse(chunk: &Chunk<'_>, strict: bool) -> Result<Value, YamlError> {
 
 /// Reads `\'` in double quotes as an apostrophe. YAML does not have that escape; the parser of Kubernetes
 /// accepts it.
-fn parse_leniently(text: &str, strict: bool) -> Result<Value, serde_saphyr::Error> {
+fn parse_leniently(text: &str, strict: bool) -> Result<Value, YamlError> {
     let mut text = Cow::Borrowed(text);
     for _ in 0..MAX_APOSTROPHE_TEXTS {
-        let parsed = serde_saphyr::from_str_with_options(&text, options(strict));
+        let parsed = compose::document(&text, strict);
         let Err(error) = &parsed else { return parsed };
-        let unknown_escape = error.without_snippet().to_string().contains("unknown escape character");
-        let place = error.location().filter(|_| unknown_escape);
-        match place.and_then(|place| without_escaped_apostrophes(&text, place.line(), place.column())) {
+        let place = Some(error).filter(|error| error.message.contains("unknown escape character"));
+        match place.and_then(|place| without_escaped_apostrophes(&text, place.line, place.column)) {
             Some(changed) => text = Cow::Owned(changed),
             None => return parsed,
         }
     }
-    serde_saphyr::from_str_with_options(&text, options(strict))
+    compose::document(&text, strict)
 }
 
 /// Replaces the escapes in the double-quoted text that begins at a place counted from 1; `None` when there
@@ -181,64 +183,6 @@ fn without_escaped_apostrophes(text: &str, line: u64, column: u64) -> Option<Str
     (changed.len() < text.len()).then_some(changed)
 }
 
-fn options(strict: bool) -> Options {
-    let mut budget = Budget::default();
-    budget.max_documents = 1;
-    budget.max_nodes = MAX_NODES;
-    budget.max_events = 3 * MAX_NODES;
-    budget.max_depth = MAX_DEPTH;
-    budget.flow_nesting_limit = MAX_DEPTH;
-    budget.max_aliases = MAX_ALIASES;
-    budget.max_anchors = MAX_ALIASES;
-    budget.max_recorded_anchor_events = MAX_ALIAS_NODES;
-    let mut options = Options::default();
-    options.budget = Some(budget);
-    options.duplicate_keys = if strict { DuplicateKeyPolicy::Error } else { DuplicateKeyPolicy::LastWins };
-    options.legacy_octal_numbers = true;
-    options.with_snippet = false;
-    options.alias_limits.max_total_replayed_events = MAX_ALIAS_NODES;
-    options
-}
-
-/// The parser's message without its position, which ignores earlier documents.
-fn message(error: &serde_saphyr::Error) -> String {
-    let error = error.without_snippet();
-    if let serde_saphyr::Error::DuplicateMappingKey { key, .. } = error {
-        return key
-            .as_ref()
-            .map_or_else(|| "duplicate key".to_owned(), |key| format!("duplicate key {key:?}"));
-    }
-    let text = error.to_string();
-    if let Some(words) = beyond_bounds(&text) {
-        return words;
-    }
-    match text.rsplit_once(" at line ") {
-        Some((words, place))
-            if place.bytes().all(|byte| byte.is_ascii_digit() || b", column".contains(&byte)) =>
-        {
-            words.to_owned()
-        }
-        _ => text,
-    }
-}
-
-/// Explains which of this module's bounds was exceeded; the parser's own message names its internals. `None`
-/// for any other error.
-fn beyond_bounds(text: &str) -> Option<String> {
-    let breached =
-        text.starts_with("budget breached") || text.contains("limit exceeded") || text.starts_with("alias ");
-    if breached && (text.contains("nchor") || text.contains("lias")) {
-        return Some(format!(
-            "aliases expand to more than {MAX_ALIAS_NODES} values or exceed {MAX_ALIASES}; write out their \
-             content"
-        ));
-    }
-    if breached && (text.contains("recursion") || text.contains("Depth") || text.contains("nesting")) {
-        return Some(format!("nested more than {MAX_DEPTH} levels deep; check brackets and indentation"));
-    }
-    breached.then(|| format!("the document has more than {MAX_NODES} values; split it into several files"))
-}
-
 /// Converts whole numbers that were written as `1e3` or `08` to integers, as the kubelet's conversion from
 /// YAML to JSON does.
 fn make_whole(value: &mut Value) {
@@ -263,5 +207,7 @@ fn whole_number(float: f64) -> Option<i64> {
     (float.fract() == 0.0 && float.abs() < EXACT).then_some(float as i64)
 }
 
+#[cfg(test)]
+mod parity;
 #[cfg(test)]
 mod tests;

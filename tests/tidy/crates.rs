@@ -92,8 +92,8 @@ fn the_checks_find_what_they_are_for() {
     let sample = |file: &str, text: &str| violations(&parse([(file.to_owned(), text.to_owned())])).len();
     assert_eq!(sample("src/agent/kubelet.rs", "use rusqlite::Connection;"), 1);
     assert_eq!(sample("src/store/schema.rs", "use rusqlite::Connection;"), 0);
-    assert_eq!(sample("src/desired/source/file.rs", "fn f() { serde_saphyr::from_str(x) }"), 1);
-    assert_eq!(sample("src/codec/yaml.rs", "fn f() { serde_saphyr::from_str(x) }"), 0);
+    assert_eq!(sample("src/desired/source/file.rs", "fn f() { granit_parser::read(x) }"), 1);
+    assert_eq!(sample("src/codec/yaml.rs", "fn f() { granit_parser::read(x) }"), 0);
     assert_eq!(sample("src/model/types.rs", "fn f() { log::info!(\"x\") }"), 1);
     assert_eq!(sample("src/model/api/pod.rs", "use std::{fs, fmt};"), 1);
     assert_eq!(sample("src/pod/plan.rs", "//! Pure: x\nuse std::time::{Duration, Instant};"), 1);

@@ -97,7 +97,7 @@ pub const HOMES: &[(&str, &[&str])] = &[
     ("rcgen", &["serve::server::pki", "cluster::pki"]),
     ("rusqlite", &["store"]),
     ("rustls", &["platform::http", "pod::handler", "serve::server"]),
-    ("serde_saphyr", &["codec::yaml"]),
+    ("granit_parser", &["codec::yaml"]),
     ("tokio_rustls", &["platform::http", "pod::handler", "serve::server"]),
     (
         "tonic",
