@@ -280,10 +280,10 @@ impl Task {
 
     /// A pod that is no longer desired and ends.
     fn check_realm(&self, pod: &Pod) -> Result<(), Failure> {
-        match is_of_cluster(pod) {
-            true => Err(self.refused(self.name(), "the pod is the cluster's, which is deleting it")),
-            false => Ok(()),
+        if is_of_cluster(pod) {
+            return Err(self.refused(self.name(), "the pod is the cluster's, which is deleting it"));
         }
+        Ok(())
     }
 
     fn invalid(&self, name: &str, errors: &[FieldError]) -> Failure {
