@@ -10,7 +10,9 @@ use serde_json::{Value, json};
 
 use super::control_plane::said;
 use super::{Cluster, number_from};
-use crate::budget::{Table, cpu_nanos, finish, float, number_after, stamping_pod, usual_pss_over, wall_nanos};
+use crate::budget::{
+    Table, cpu_nanos, finish, float, number_after, stamping_pod, usual_pss_over, wall_nanos,
+};
 use crate::support::agent::{NODE, PATIENCE};
 use crate::support::wait::{pause, wait_for};
 
@@ -51,7 +53,8 @@ fn sent_at(cluster: &Cluster, method: &str, path: &str, kind: &str, body: &Value
     command.args(["-w", "%{time_pretransfer} %{time_total}", "--cacert", &plane.pki("ca.crt")]);
     command.args(["--cert", &plane.pki("administrator.crt"), "--key", &plane.pki("administrator.key")]);
     command.args(["--data-binary", &format!("@{}", file.display())]);
-    let times = said(command.arg(format!("https://{}{path}", super::control_plane::SERVER))).expect("it is taken");
+    let times =
+        said(command.arg(format!("https://{}{path}", super::control_plane::SERVER))).expect("it is taken");
     let end = wall_nanos();
     let mut times = times.split(' ').map(|text| text.parse::<f64>().expect("seconds"));
     let (begun, total) = (times.next().expect("two times"), times.next().expect("two times"));
@@ -127,9 +130,11 @@ fn fill(cluster: &Cluster, out: &std::path::Path) {
         let volumes = pod["spec"]["volumes"].as_array_mut().expect("it has one");
         volumes.push(json!({ "name": "words", "configMap": name("words") }));
         let container = &mut pod["spec"]["containers"][0];
-        container["volumeMounts"].as_array_mut().expect("it has one").push(json!({ "name": "words", "mountPath": "/words" }));
-        container["env"] =
-            json!([{ "name": "KEY", "valueFrom": { "secretKeyRef": { "name": format!("secret-{number}"), "key": "key" } } }]);
+        container["volumeMounts"]
+            .as_array_mut()
+            .expect("it has one")
+            .push(json!({ "name": "words", "mountPath": "/words" }));
+        container["env"] = json!([{ "name": "KEY", "valueFrom": { "secretKeyRef": { "name": format!("secret-{number}"), "key": "key" } } }]);
         objects.push(pod);
     }
     cluster.control_plane.apply(&objects);
@@ -141,7 +146,12 @@ fn a_joined_node_keeps_its_budgets() {
     let cluster = Cluster::new();
     let out = cluster.runtime.scratch().dir("out");
     let mut table = Table::default();
-    table.time("pod bound to first instruction, median of 9", start_of_one(&cluster, &out, false), Some(50.0), "ms");
+    table.time(
+        "pod bound to first instruction, median of 9",
+        start_of_one(&cluster, &out, false),
+        Some(50.0),
+        "ms",
+    );
     table.time("... with a token of its service account", start_of_one(&cluster, &out, true), None, "ms");
     cluster.control_plane.kubectl(&["delete", "pods", "-l", "app=figures", "--wait=true"]);
 
@@ -163,7 +173,12 @@ fn a_joined_node_keeps_its_budgets() {
     table.time("... idle CPU", percent, Some(0.1), "% of a core");
     table.hard("... idle bytes to disk", float(after.1 - before.1), 0.0, "B");
     table.hard("... idle log output", float(after.2 - before.2), 0.0, "B");
-    table.time("... bytes on the wire in an hour", float((after.3 - before.3) * 3600 / seconds) / 1e6, None, "MB");
+    table.time(
+        "... bytes on the wire in an hour",
+        float((after.3 - before.3) * 3600 / seconds) / 1e6,
+        None,
+        "MB",
+    );
     finish(&table);
     cluster.finish();
 }

@@ -39,8 +39,10 @@ fn compare(text: &str) -> Result<(), String> {
         let differs = |what: &str| Err(format!("{what}, strict {strict}\n{text}\n{read:?}\n{expected:?}"));
         match (&read, &expected) {
             (Ok(value), Ok(expected)) if value == expected => {}
-            // The crate drops a member that another one replaces before it looks at what is in it.
-            (Err(error), Ok(_)) if !strict && error.message.contains("contains it") => {}
+            // The crate drops a member that another one replaces before it looks at what is in it. When it is strict,
+            // only a merged member can be replaced.
+            (Err(error), Ok(_))
+                if (!strict || text.contains("<<")) && error.message.contains("contains it") => {}
             (Err(error), Err((line, column, message))) => {
                 // Bounds have words of their own, what an alias stands for its own place, and of two errors
                 // in a merge another may be the first.
@@ -330,6 +332,7 @@ fn hostile_texts_are_read_as_the_crate_reads_them() {
         "{a: &x 1, *x : 2}".to_owned(),
         "<<: *u".to_owned(),
         "a: &a {<<: *a}".to_owned(),
+        "<<: &b {1: &a {a: *a}}\n1: {}".to_owned(),
         "? {a: 1}\n: 2".to_owned(),
     ] {
         let outcome = compare(&text).map_err(|error| error.chars().take(600).collect::<String>());

@@ -8,7 +8,7 @@ use edge_agent::node::eviction::{EvictionConfig, ThresholdTexts, thresholds};
 use serde_json::json;
 
 use super::{MINUTE, SECOND, cluster, joined, recorded, running, unjoined};
-use crate::sim::node::{Keeping, simulate};
+use crate::sim::node::{Keeping, Node, simulate};
 use crate::sim::pods::Act;
 
 #[test]
@@ -43,12 +43,16 @@ fn a_container_that_ends_offline_runs_again_and_is_reported_later() {
         node.start().await;
         node.wait(2 * MINUTE).await;
         assert_eq!(running(&node, "web").len(), 1);
-        let status = |node| cluster(node).pod("web").expect("bound")["status"]["containerStatuses"][0].clone();
+        let status =
+            |node: &Node| cluster(node).pod("web").expect("bound")["status"]["containerStatuses"][0].clone();
         assert_eq!(status(&node)["restartCount"], 0, "the server cannot know");
         cluster(&node).cut(false);
         node.wait(2 * MINUTE).await;
         let known = status(&node);
-        assert_eq!((&known["restartCount"], &known["lastState"]["terminated"]["exitCode"]), (&json!(2), &json!(2)));
+        assert_eq!(
+            (&known["restartCount"], &known["lastState"]["terminated"]["exitCode"]),
+            (&json!(2), &json!(2))
+        );
     });
 }
 
@@ -112,7 +116,8 @@ fn an_eviction_by_the_cluster_is_carried_out_when_the_link_is_back() {
     simulate(async {
         let mut node = joined().await;
         cluster(&node).server.evict_after(5 * MINUTE);
-        let forever = json!([{"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute"}]);
+        let forever =
+            json!([{"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute"}]);
         let owner = json!([{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "d", "controller": true}]);
         let daemon = [("/spec/tolerations", forever), ("/metadata/ownerReferences", owner)];
         cluster(&node).bind_with("daemon", "Always", Act::Forever, &daemon);
