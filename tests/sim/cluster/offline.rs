@@ -30,7 +30,7 @@ fn a_restart_offline_changes_no_container() {
 }
 
 #[test]
-fn a_container_that_ends_offline_runs_again_and_is_reported_later() {
+fn a_crash_offline_is_restarted_and_reported_later() {
     simulate(async {
         let mut node = joined().await;
         cluster(&node).bind("web", "Always", Act::CrashesTwice);
@@ -112,7 +112,7 @@ fn pressure_offline_evicts_and_is_reported_later() {
 
 /// The cluster marks the node as unreachable and deletes what does not tolerate that; the node sees it afterwards.
 #[test]
-fn an_eviction_by_the_cluster_is_carried_out_when_the_link_is_back() {
+fn an_eviction_by_the_cluster_waits_for_the_link() {
     simulate(async {
         let mut node = joined().await;
         cluster(&node).server.evict_after(5 * MINUTE);
