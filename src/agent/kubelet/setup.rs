@@ -392,8 +392,10 @@ impl<R: Runtime> AgentParts<R> {
         let (editor, edits) = Editor::channel();
         let admission = Admission::new(node_facts::node_facts(resolved, &executor), events.clone());
         let seen = (facts, Rc::<NodeObjects>::clone(&lookup));
+        let restored =
+            joined::restore(resolved, &loaded, (&admission, &*runtime), seen, (&store, &events, &clock));
         Ok(Self {
-            joined: joined::restore(resolved, &loaded, &admission, seen, (&store, &events, &clock)),
+            joined: restored.await,
             revisions,
             view: Rc::new(LoopView::new(identity, Rc::clone(&runtime_name))),
             workers: configs::workers(resolved, executor.node_ips.clone()),
