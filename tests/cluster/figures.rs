@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::control_plane::said;
 use super::{Cluster, number_from};
 use crate::budget::{
-    Table, cpu_nanos, finish, float, number_after, stamping_pod, usual_pss_over, wall_nanos,
+    Table, cpu_nanos, finish, float, is_static, number_after, stamping_pod, usual_pss_over, wall_nanos,
 };
 use crate::support::agent::{NODE, PATIENCE, binary};
 use crate::support::wait::{pause, wait_for};
