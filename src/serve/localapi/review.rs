@@ -21,8 +21,10 @@ pub(super) async fn create(wanted: &RequestInfo, visit: DelegatedRequest) -> Res
     let kind = incoming::media_type(&request);
     let bytes = incoming::bytes(request, MAX_BYTES).await?;
     let mut review: Value = match kind.as_str() {
-        protobuf::CONTENT_TYPE => protobuf::review(wanted.resource.kind, &bytes)
-            .ok_or_else(|| status::bad_request("the body is not a Kubernetes protobuf object"))?,
+        protobuf::CONTENT_TYPE => {
+            protobuf::review(&wanted.resource.api_version(), wanted.resource.kind, &bytes)
+                .ok_or_else(|| status::bad_request("the body is not a Kubernetes protobuf object"))?
+        }
         "" | "application/json" if bytes.is_empty() => json!({}),
         "" | "application/json" => serde_json::from_slice(&bytes)
             .map_err(|error| status::bad_request(format!("the body is not JSON: {error}")))?,
