@@ -67,8 +67,12 @@ pub(super) fn prepare(decoded: AnyObject) -> Result<(LocalObject, Vec<String>), 
     // It is removed with its manifest.
     object.finalizers.clear();
     object.owner_references.clear();
-    if object.key.kind == ObjectKind::Secret {
-        object.annotations.remove(wire::LAST_APPLIED);
+    match object.key.kind {
+        ObjectKind::Secret => drop(object.annotations.remove(wire::LAST_APPLIED)),
+        ObjectKind::Namespace => {
+            object.labels.insert("kubernetes.io/metadata.name".to_owned(), object.key.name.clone());
+        }
+        _ => {}
     }
     let ignored = ignored(&object);
     Ok((object, ignored))

@@ -42,7 +42,7 @@ use serde_json::Value;
 
 use crate::desired::kinds::definition_key;
 use crate::desired::pod_config::edit::Editor;
-use crate::model::objects::ObjectKind;
+use crate::model::objects::{ObjectKind, VersionedObject};
 use crate::model::revisions::Revisions;
 use crate::platform::clock::Clock;
 use crate::serve::server::answer::{HEALTH_CHECKS, health};
@@ -57,7 +57,7 @@ use path::{ApiCall, RequestInfo};
 use resource::{Catalog, Resource, Store, Verb};
 use shape::{Rows, View};
 use status::Failure;
-use versions::{Change, Keep, Versions};
+use versions::{Change, Keep, Observed, Versions};
 use watch::Watchers;
 use written::Retained;
 
@@ -137,6 +137,25 @@ impl LocalApi {
             self.watchers.notify(store, change);
         }
         objects
+    }
+
+    /// As [`Self::refresh`], for watches alone: of objects that are stamped only those that have changed are rendered.
+    pub(crate) fn look(&self, store: Store) {
+        let Store::Objects(kind) = store else { return drop(self.refresh(store)) };
+        let known = self.cluster.objects_of(kind);
+        let observed = |known: &VersionedObject| Observed {
+            name: (known.object.key.namespace.clone(), known.object.key.name.clone()),
+            uid: known.object.uid.clone(),
+            version: Some(known.version),
+            object: None,
+        };
+        let mut heads: Vec<Observed> = known.iter().map(observed).collect();
+        let render = |at: usize| objects::shown(&known[at]);
+        let changes = self.versions.borrow_mut().observe(store, &mut heads, self.keep(store), &render);
+        self.watchers.mark_read(store, || self.cluster.changes(store));
+        for change in changes {
+            self.watchers.notify(store, change);
+        }
     }
 
     /// One object as it is now, with its version. The namespace is empty for cluster-scoped kinds.
