@@ -51,7 +51,7 @@ use crate::model::source::{SourceObject, SourcePod, SourceProblem};
 use crate::model::types::{ContainerName, PodSource, PodUid, Timestamp};
 use crate::platform::logging::chain;
 use crate::store::rollout::RolloutPhase;
-use db::{Db, SetRows};
+use db::{Db, RolloutChange, SetRows};
 use load::PodRow;
 use objects::ObjectRow;
 use pending::Pending;
@@ -230,8 +230,8 @@ impl StoreHandle {
     /// Makes `pods` and `objects` the whole desired set of a source, durably and at once. Pods that leave it
     /// are terminating until [`Self::forget_pod`], even if they reappear under the same uid meanwhile: a
     /// termination that has begun is completed, no matter which worker completes it, and the pod starts over
-    /// then. Writes nothing if nothing changed. The
-    /// phase of the source's rollout is written in the same transaction.
+    /// then. The phase of the source's rollout is written in the same transaction. Writes nothing if nothing
+    /// changed.
     pub(crate) async fn commit_rollout(
         &self,
         source: PodSource,
@@ -240,17 +240,28 @@ impl StoreHandle {
         validator: Option<&str>,
         phase: &RolloutPhase,
     ) -> Result<Commit, StoreError> {
-        let rollout = rollout::encode(source, phase)?;
+        let rollout = RolloutChange::To(rollout::encode(source, phase)?);
+        self.commit(source, pods, objects, validator, rollout).await
+    }
+
+    async fn commit(
+        &self,
+        source: PodSource,
+        pods: &[SourcePod],
+        objects: &[SourceObject],
+        validator: Option<&str>,
+        rollout: RolloutChange,
+    ) -> Result<Commit, StoreError> {
         let rows = pods.iter().map(pod_row).collect::<Result<Vec<_>, _>>()?;
         let objects: Vec<_> = objects.iter().map(object_row).collect();
         let validator = validator.map(str::to_owned);
         self.write("desired pods", move |db| {
-            db.commit_source(source, &rows, &objects, validator.as_deref(), rollout.as_ref())
+            db.commit_source(source, &rows, &objects, validator.as_deref(), &rollout)
         })
         .await
     }
 
-    /// As [`Self::commit_rollout`], without a rollout.
+    /// As [`Self::commit_rollout`]; the rollout stays as it is.
     #[cfg(test)]
     pub(crate) async fn commit_source(
         &self,
@@ -259,7 +270,7 @@ impl StoreHandle {
         objects: &[SourceObject],
         validator: Option<&str>,
     ) -> Result<Commit, StoreError> {
-        self.commit_rollout(source, pods, objects, validator, &RolloutPhase::Good).await
+        self.commit(source, pods, objects, validator, RolloutChange::Keep).await
     }
 
     /// Stores, durably, the phase of a source's rollout, if it changed.

@@ -48,6 +48,13 @@ pub struct Commit {
     pub removed: usize,
 }
 
+/// What a commit does to the source's rollout.
+pub(crate) enum RolloutChange {
+    #[cfg(test)]
+    Keep,
+    To(Option<RolloutRow>),
+}
+
 /// Rows that change, each with its source.
 #[derive(Default)]
 pub(crate) struct SetRows {
@@ -220,7 +227,7 @@ impl Db {
         pods: &[PodRow],
         objects: &[ObjectRow],
         validator: Option<&str>,
-        rollout: Option<&RolloutRow>,
+        rollout: &RolloutChange,
     ) -> Result<Commit, StoreError> {
         let action = "commit desired pods";
         let key = self.key.clone();
@@ -230,7 +237,13 @@ impl Db {
                 mark_joined(transaction)?;
             }
             commit.written += put_objects(transaction, &key, source, objects)?;
-            commit.written += put_rollout(transaction, &key, source, rollout)?;
+            match rollout {
+                #[cfg(test)]
+                RolloutChange::Keep => {}
+                RolloutChange::To(row) => {
+                    commit.written += put_rollout(transaction, &key, source, row.as_ref())?;
+                }
+            }
             let mut wanted = BTreeSet::new();
             for pod in pods {
                 // The first of two pods with one uid is used, as in the merge.

@@ -430,7 +430,10 @@ mod tests {
             config.edit(put(Vec::new(), maps)).await.unwrap();
             let many = cost_of_an_edit(&mut config).await;
             // The set would take a hundred times as long to write.
-            assert!(many < few * 5 + std::time::Duration::from_millis(2), "{few:?} alone, {many:?} among {MANY}");
+            assert!(
+                many < few * 5 + std::time::Duration::from_millis(2),
+                "{few:?} alone, {many:?} among {MANY}"
+            );
             assert_eq!(house.objects.all().len(), MANY + 1);
         });
     }

@@ -214,7 +214,8 @@ mod tests {
             ("delete pods default web", false),
             ("patch configmaps default a", false),
             ("get *", false),
-            ("list deployments.apps default", false),
+            ("list deployments.apps default", true),
+            ("list gadgets.example.com default", false),
             ("create selfsubjectaccessreviews.authorization.k8s.io", true),
         ] {
             let asked = asked(line);

@@ -491,7 +491,7 @@ mod tests {
     #[test]
     fn a_review_is_read() {
         let attributes =
-            [field(1, b"default"), field(2, b"get"), field(5, b"pods"), vec![8 << 3, 1]].concat();
+            [field(1, b"default"), field(2, b"get"), field(5, b"pods"), vec![15 << 3, 1]].concat();
         let review_bytes = wrapped(&[field(1, b""), field(2, &field(1, &attributes))].concat());
         assert_eq!(
             review("SelfSubjectAccessReview", &review_bytes),

@@ -99,8 +99,10 @@ fn every_kind_that_is_served_has_a_type() {
             if part.kind.2.ends_with("Options") {
                 continue;
             }
-            let (group, version, kind) = part.kind;
-            let version = if version.is_empty() { "v1" } else { version };
+            let (group, version, kind) = match part.kind {
+                (_, "", kind) => (resource.group, resource.version, kind),
+                of_another => of_another,
+            };
             assert!(schema.of_kind(&group_version(group, version), kind).is_some(), "{kind}");
         }
     }

@@ -174,7 +174,7 @@ pub(super) fn replace(
     check_identity(task, &value)?;
     check_preconditions(task, old.uid(), &value, &version)?;
     let given_managers = given_managers(&value);
-    let draft = task.draft(value, &old.to_value())?;
+    let draft = task.draft(value, Some(&old))?;
     let warnings = task.field_warnings(lax)?;
     let new = task.rebuild(&old, draft)?;
     let object = task.render(&new);
@@ -222,7 +222,7 @@ fn absent(task: &Task, config: &PodConfig) -> Decision {
         apply::apply(&json!({}), Vec::new(), wanted.clone(), task.shape(), &task.writer(), true)
             .map_err(|conflicts| status::internal(&conflicts.message()))?;
     let warnings = task.field_warnings(task.fit(&mut applied.object)?)?;
-    let draft = task.draft(applied.object, &Value::Null)?;
+    let draft = task.draft(applied.object, None)?;
     let kept = task.build(config, draft, task.name())?;
     let object = task.render(&kept);
     new::insert(task, config, kept.with_entries(object, applied.entries), warnings)

@@ -37,7 +37,7 @@ pub(super) fn create(task: &Task, config: &PodConfig) -> Decision {
     if !text(&object, "/metadata/resourceVersion").is_empty() {
         return Err(status::bad_request("resourceVersion should not be set on objects to be created"));
     }
-    let draft = task.draft(object, &Value::Null)?;
+    let draft = task.draft(object, None)?;
     let kept = task.build(config, draft, &name)?;
     let object = task.render(&kept);
     let owned = owned(object.clone());

@@ -39,7 +39,9 @@ pub(super) fn change(task: &Task, config: &PodConfig) -> Decision {
     }
     let mut value = found.base.clone();
     put(&mut value, &places.replicas, json!(replicas));
-    replace(task, found, value, None)
+    let (change, mut outcome) = replace(task, found, value, None)?;
+    outcome.object = places.show(&outcome.object);
+    Ok((change, outcome))
 }
 
 /// Sets the value at a JSON pointer, with the objects above it.

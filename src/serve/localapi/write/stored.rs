@@ -256,12 +256,12 @@ impl Task {
     }
 
     /// Decodes an object after [`fit`](Self::fit). `old` is the stored object that it replaces.
-    pub(super) fn draft(&self, mut value: Value, old: &Value) -> Result<Draft, Failure> {
+    pub(super) fn draft(&self, mut value: Value, old: Option<&StoredObject>) -> Result<Draft, Failure> {
         if let Some(members) = value.as_object_mut().filter(|_| self.ignores_status()) {
             members.remove("status");
         }
         if self.is_autoscaler_of_v1() {
-            value = autoscaler::to_v2(value, old);
+            value = autoscaler::to_v2(value, &old.map(StoredObject::to_value).unwrap_or_default());
         }
         let decoded = match local_kind(self.store()) {
             None => decode::<Pod>(value)
@@ -362,7 +362,7 @@ impl Task {
         let (uid, created) =
             (text(&shown, "/metadata/uid").to_owned(), text(&shown, "/metadata/creationTimestamp"));
         let created = Timestamp::parse_rfc3339(created).unwrap_or(self.now);
-        let Draft::Object(written) = self.draft(shown, &Value::Null)? else { return Err(self.missing()) };
+        let Draft::Object(written) = self.draft(shown, None)? else { return Err(self.missing()) };
         Ok(StoredObject::Object(Rc::new(LocalObject { uid, created, ..self.accept(*written, self.name())? })))
     }
 
