@@ -19,5 +19,6 @@ pub mod ordered;
 pub mod provenance;
 pub mod revisions;
 pub mod runtime_config;
+pub mod selector;
 pub mod source;
 pub mod types;

@@ -4,6 +4,7 @@
 //! Owns the choice by kind; the rules of each family of kinds are in a file below. Pure.
 
 mod kept;
+mod rbac;
 
 use serde_json::Value;
 
@@ -27,6 +28,8 @@ const NONE: KindRules = KindRules { defaults: |_| {}, validate: |_, _, _| {}, va
 pub(crate) fn rules(kind: ObjectKind) -> KindRules {
     match kind {
         ObjectKind::PriorityClass => kept::PRIORITY_CLASS,
+        ObjectKind::Role | ObjectKind::ClusterRole => rbac::ROLE,
+        ObjectKind::RoleBinding | ObjectKind::ClusterRoleBinding => rbac::BINDING,
         _ => NONE,
     }
 }

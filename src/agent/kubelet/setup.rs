@@ -24,7 +24,7 @@ use crate::agent::kubelet::open_store::{
 };
 use crate::agent::kubelet::report::{Identity, LoopView};
 use crate::agent::kubelet::run_once::{self, RunOnceConfig, RunOnceOutcome};
-use crate::agent::kubelet::serving::{self, ServingError};
+use crate::agent::kubelet::serving::{self, ServingError, ServingParts};
 use crate::agent::kubelet::setup::process::{acquire_lock, limit_process};
 use crate::agent::kubelet::{Kubelet, cgroup_root, embedded, local_node, node_manager, plugins, resources};
 use crate::cluster::review::Reviews;
@@ -34,7 +34,7 @@ use crate::desired::rollout::RolloutConfig;
 use crate::desired::source::Accept;
 use crate::desired::source::file::{FileConfig, FileSource};
 use crate::desired::source::url::UrlSource;
-use crate::model::objects::{ClusterFacts, LocalObjects, NodeObjects, VOLUMES_DIR};
+use crate::model::objects::{ClusterFacts, LocalObjects, NodeFacts, NodeObjects, VOLUMES_DIR};
 use crate::model::revisions::Revisions;
 use crate::model::source::SourceUpdate;
 use crate::model::types::PodSource;
@@ -65,6 +65,8 @@ use crate::runtime::cri::{CriConfig, CriRuntime, EndpointError};
 use crate::runtime::embedded::network::subnet::SubnetError;
 use crate::runtime::embedded::registry::policy_file;
 use crate::runtime::embedded::runtime::{EmbeddedRuntime, OpenError};
+use crate::serve::accounts::Accounts;
+use crate::serve::roles::Roles;
 use crate::serve::server;
 use crate::serve::server::node::SharedNode;
 use crate::store::{Loaded, StoreError, StoreHandle, StoreKey};
@@ -218,6 +220,10 @@ async fn run_with<R: SandboxStreams>(
     let mut shutdown = watched.shutdown;
     let mut is_online: Rc<dyn Fn() -> bool> = Rc::new(|| false);
     let csi = house.joined.as_ref().map(|joined| joined.start_csi(&kubelet.workers));
+    if let Some(accounts) = &house.accounts {
+        kubelet.workers.follow_volumes(accounts.changes());
+        rt::spawn("service account tokens", Rc::clone(accounts).run());
+    }
     if let (Some(joined), Some(served)) = (house.joined.take(), &served) {
         let parts = JoinedParts {
             updates: update_sender,
@@ -314,6 +320,7 @@ struct AgentParts<R> {
     objects: Rc<LocalObjects>,
     cluster_objects: Rc<LocalObjects>,
     lookup: Rc<NodeObjects>,
+    accounts: Option<Rc<Accounts>>,
     revisions: Revisions,
     events: EventRecorder,
     statuses: Rc<StatusManager>,
@@ -348,7 +355,13 @@ impl<R: Runtime> AgentParts<R> {
         joined::settle(resolved, &mut loaded, &store).await;
         let facts = joined::facts(resolved, &loaded);
         let shown = facts.clone().map(|facts| facts as Rc<dyn ClusterFacts>);
-        let lookup = Rc::new(NodeObjects::new(Rc::clone(&objects), Rc::clone(&cluster_objects), shown));
+        let statuses = Rc::new(StatusManager::new(store.clone(), loaded.statuses.clone(), revisions.clone()));
+        let accounts = (!joined::is_joined(resolved))
+            .then(|| Accounts::new(configs::accounts(resolved), Rc::clone(&objects), Rc::clone(&statuses), clock.clone()));
+        let lookup = Rc::new(NodeObjects::new(
+            (Rc::clone(&objects), accounts.clone().map(|accounts| accounts as Rc<dyn NodeFacts>)),
+            (Rc::clone(&cluster_objects), shown),
+        ));
         let executor = {
             let (ids, pods) = (resolved.kubelet.user_namespaces_ids_per_pod, resolved.kubelet.max_pods);
             let user_ids = resources::user_ids(ids, pods).await.map_err(SetupError::UserNamespaces)?;
@@ -365,7 +378,6 @@ impl<R: Runtime> AgentParts<R> {
         let earlier = store.events().await.unwrap_or_default();
         let events = EventRecorder::new(resolved.node_name.clone(), clock.clone(), store.clone(), earlier);
         report_upgrade(root, &events);
-        let statuses = Rc::new(StatusManager::new(store.clone(), loaded.statuses.clone(), revisions.clone()));
         let runtime_name = Rc::new(RefCell::default());
         let identity = Identity {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -409,6 +421,7 @@ impl<R: Runtime> AgentParts<R> {
             objects,
             cluster_objects,
             lookup,
+            accounts,
             events,
             statuses,
             clock,
@@ -495,10 +508,15 @@ impl<R: Runtime> AgentParts<R> {
         let images = usize::try_from(resolved.kubelet.node_status_max_images).ok();
         let devices = executor.map(|with| with.devices.clone());
         let in_use = self.joined.as_ref().map(Joined::volumes_in_use);
-        let (delegate, facts) = local_node::local_api(state, images, devices, in_use, &node, parts, writes);
+        let roles = Rc::new(Roles::new(self.accounts.as_ref().map(|_| Rc::clone(&self.objects))));
+        let access = (self.accounts.clone(), Rc::clone(&roles));
+        let (delegate, facts) =
+            local_node::local_api(state, images, devices, in_use, &node, parts, writes, access);
         let reviews = serving::reviews(resolved, &self.clock);
         let config = configs::serving(resolved, reviews.as_ref())?;
-        let mut tasks = serving::start(config, (&node, &delegate), &self.view, &self.clock);
+        let parts =
+            ServingParts { node: &node, delegate: &delegate, accounts: self.accounts.as_ref(), roles: &roles };
+        let mut tasks = serving::start(config, &parts, &self.view, &self.clock);
         let (begun, clock, shared) = (Rc::clone(&self.view), self.clock.clone(), Rc::clone(&node));
         tasks.push(rt::spawn("local API", async move {
             // Earlier clients wait in the socket's backlog.

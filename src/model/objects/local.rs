@@ -32,6 +32,8 @@ pub struct LocalObjects {
     objects: RefCell<BTreeMap<ObjectKey, VersionedObject>>,
     /// Of the objects that pods read.
     generation: Cell<u64>,
+    /// Changes of anything.
+    changes: Cell<u64>,
     revisions: Revisions,
 }
 
@@ -39,7 +41,7 @@ impl LocalObjects {
     /// An empty set. `volumes_dir` is the parent directory of all claims.
     #[must_use]
     pub fn new(volumes_dir: PathBuf, revisions: Revisions) -> Self {
-        Self { volumes_dir, objects: RefCell::default(), generation: Cell::new(0), revisions }
+        Self { volumes_dir, objects: RefCell::default(), generation: Cell::new(0), changes: Cell::new(0), revisions }
     }
 
     /// Replaces all objects. Those that are as before keep their version.
@@ -80,6 +82,7 @@ impl LocalObjects {
     }
 
     fn count(&self, kind: ObjectKind) {
+        self.changes.set(self.changes.get() + 1);
         if kind.is_read_by_pods() {
             self.generation.set(self.generation.get() + 1);
         }
@@ -128,7 +131,13 @@ impl LocalObjects {
         self.objects.borrow().contains_key(key)
     }
 
-    fn get(&self, kind: ObjectKind, namespace: &str, name: &str) -> Option<Rc<LocalObject>> {
+    /// Changes whenever any object does.
+    #[must_use]
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.get()
+    }
+
+    pub(crate) fn get(&self, kind: ObjectKind, namespace: &str, name: &str) -> Option<Rc<LocalObject>> {
         let key = ObjectKey { kind, namespace: namespace.to_owned(), name: name.to_owned() };
         self.objects.borrow().get(&key).map(|known| Rc::clone(&known.object))
     }

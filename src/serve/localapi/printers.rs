@@ -115,7 +115,7 @@ fn columns(store: Store) -> &'static [Column] {
         Store::Events => EVENTS,
         Store::Namespaces => NAMESPACES,
         Store::Nodes => NODES,
-        Store::Leases => LEASES,
+        Store::Objects(ObjectKind::Lease) => LEASES,
         Store::Definitions => DEFINITIONS,
         Store::PodMetrics | Store::NodeMetrics => METRICS,
         Store::Review => &[NAME],
@@ -196,7 +196,7 @@ pub(crate) fn cells(resource: &Resource, object: &Value, now: Timestamp) -> Vec<
             json!(or_none("/status/nodeInfo/kernelVersion")),
             json!(or_none("/status/nodeInfo/containerRuntimeVersion")),
         ],
-        Store::Leases => vec![name, json!(at("/spec/holderIdentity")), old],
+        Store::Objects(ObjectKind::Lease) => vec![name, json!(at("/spec/holderIdentity")), old],
         Store::Definitions => vec![name, json!(at("/metadata/creationTimestamp"))],
         Store::PodMetrics | Store::NodeMetrics => {
             let [cpu, memory] = ["cpu", "memory"].map(|what| json!(usage(object, what)));
