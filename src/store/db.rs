@@ -59,12 +59,6 @@ pub(crate) struct SetRows {
     pub gone_objects: Vec<(PodSource, &'static str, String, String)>,
 }
 
-/// What a commit does to the source's rollout.
-pub(crate) enum RolloutChange {
-    Keep,
-    To(Option<RolloutRow>),
-}
-
 /// The write-behind data of one transaction.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
@@ -226,7 +220,7 @@ impl Db {
         pods: &[PodRow],
         objects: &[ObjectRow],
         validator: Option<&str>,
-        rollout: &RolloutChange,
+        rollout: Option<&RolloutRow>,
     ) -> Result<Commit, StoreError> {
         let action = "commit desired pods";
         let key = self.key.clone();
@@ -236,9 +230,7 @@ impl Db {
                 mark_joined(transaction)?;
             }
             commit.written += put_objects(transaction, &key, source, objects)?;
-            if let RolloutChange::To(row) = rollout {
-                commit.written += put_rollout(transaction, &key, source, row.as_ref())?;
-            }
+            commit.written += put_rollout(transaction, &key, source, rollout)?;
             let mut wanted = BTreeSet::new();
             for pod in pods {
                 // The first of two pods with one uid is used, as in the merge.

@@ -12,7 +12,7 @@ use super::args::UsageError;
 use super::table::printable;
 use super::{CliError, Environment, client};
 use crate::platform::logging::chain;
-use crate::serve::localapi::resource::{RESOURCES, Resource, Verb, group_version};
+use crate::serve::localapi::resource::{Catalog, Resource, Verb, group_version};
 
 pub(super) const OBJECTS: &str = "application/json";
 /// Tables as the server computes them.
@@ -32,11 +32,13 @@ pub(super) fn resource(word: &str) -> Result<&'static Resource, UsageError> {
 
 /// The resources that can be listed. A name that two groups have means the first one's.
 pub(super) fn listed() -> impl Iterator<Item = &'static Resource> {
-    let is_first = |(at, resource): &(usize, &Resource)| {
-        !RESOURCES[..*at].iter().any(|before| before.plural == resource.plural)
-    };
-    let first = RESOURCES.iter().enumerate().filter(is_first).map(|(_, resource)| resource);
-    first.filter(|resource| resource.verbs.contains(&Verb::List))
+    let mut first: Vec<&'static Resource> = Vec::new();
+    for resource in Catalog::default().all() {
+        if !first.iter().any(|before| before.plural == resource.plural) {
+            first.push(resource);
+        }
+    }
+    first.into_iter().filter(|resource| resource.verbs.contains(&Verb::List))
 }
 
 pub(super) fn path(resource: &Resource, namespace: Option<&str>, name: Option<&str>) -> String {
@@ -75,7 +77,7 @@ pub(super) async fn fetch(socket: &Path, path: &str, accept: &'static str) -> Re
 
 /// The resource of a manifest's kind, if it is writable.
 pub(super) fn of_kind(api_version: &str, kind: &str) -> Option<&'static Resource> {
-    RESOURCES.iter().find(|resource| {
+    Catalog::default().all().find(|resource| {
         resource.kind == kind
             && resource.api_version() == api_version
             && resource.verbs.contains(&Verb::Patch)

@@ -49,9 +49,17 @@ pub(super) async fn body_of(
 ) -> Result<Value, Failure> {
     let media = incoming::media_type(&request);
     let bytes = incoming::bytes(request, MAX_BYTES).await?;
+<<<<<<< HEAD
     let mut object: Value = match media.as_str() {
         protobuf::CONTENT_TYPE => protobuf::review(kind, &bytes)
             .ok_or_else(|| status::bad_request("the body is not a Kubernetes protobuf object"))?,
+=======
+    let mut review: Value = match kind.as_str() {
+        protobuf::CONTENT_TYPE => {
+            protobuf::review(&wanted.resource.api_version(), wanted.resource.kind, &bytes)
+                .ok_or_else(|| status::bad_request("the body is not a Kubernetes protobuf object"))?
+        }
+>>>>>>> h/api
         "" | "application/json" if bytes.is_empty() => json!({}),
         "" | "application/json" => serde_json::from_slice(&bytes)
             .map_err(|error| status::bad_request(format!("the body is not JSON: {error}")))?,
