@@ -10,9 +10,11 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
+use super::environment::FLOOR;
 use super::fields::{at, list, text, time};
+use super::item::Item;
 use super::job::finished;
-use super::world::{FLOOR, Item, World};
+use super::world::World;
 use crate::model::cron::{Schedule, Zone};
 use crate::model::objects::{ObjectKey, ObjectKind};
 use crate::model::ordered::Sortable as _;
@@ -74,10 +76,7 @@ impl Step<'_, '_> {
                 let message = format!("Saw completed job: {}, condition: {end}", key.name);
                 self.world.normal(self.cron, "SawCompletedJob", message);
             } else if end.is_none() && !is_active {
-                let message = format!(
-                    "Saw a job that the controller did not create or forgot: {}",
-                    key.name
-                );
+                let message = format!("Saw a job that the controller did not create or forgot: {}", key.name);
                 self.world.warn(self.cron, "UnexpectedJob", message);
                 self.active.push(reference(&key, &uid));
             }

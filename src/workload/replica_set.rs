@@ -10,8 +10,10 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::fields::{Conditions, Said, counted, selects, string_map};
-use super::pods::{PodView, first_to_go, from_template};
-use super::world::{Item, World};
+use super::item::Item;
+use super::pods::{PodView, first_to_go};
+use super::template::from_template;
+use super::world::World;
 use crate::model::ordered::Sortable as _;
 
 /// Failed pods that are kept for their logs and for the pause; older ones are deleted.
@@ -48,8 +50,10 @@ fn remove(world: &mut World<'_>, set: &Item, active: &mut Vec<PodView>, wanted: 
 
 /// Whether the next pod has to wait, because earlier ones have ended. Deletes the oldest of those.
 fn must_pause(world: &mut World<'_>, set: &Item, pods: &[PodView]) -> bool {
-    let mut ended: Vec<&PodView> =
-        pods.iter().filter(|pod| pod.is_terminal() && !pod.is_deleted && pod.owner() == Some(&set.object.uid)).collect();
+    let mut ended: Vec<&PodView> = pods
+        .iter()
+        .filter(|pod| pod.is_terminal() && !pod.is_deleted && pod.owner() == Some(&set.object.uid))
+        .collect();
     ended.order_by_key(|pod| pod.finished());
     let beyond = ended.len().saturating_sub(KEPT_FAILED);
     for pod in ended.drain(..beyond) {
@@ -108,8 +112,7 @@ fn show(
     let mut conditions = Conditions::of(set.body());
     match failure {
         Some(why) if conditions.get("ReplicaFailure").is_none() => {
-            let said =
-                Said { kind: "ReplicaFailure", status: "True", reason: "FailedCreate", message: &why };
+            let said = Said { kind: "ReplicaFailure", status: "True", reason: "FailedCreate", message: &why };
             conditions.set(said, None, now);
         }
         None if count == set.replicas() => conditions.remove("ReplicaFailure"),
