@@ -2,11 +2,15 @@
 //! set of manifests.
 
 pub mod api_pod;
+pub mod change;
 pub mod defaults;
+pub mod garbage;
+mod kinds;
 pub mod local_objects;
 pub mod merge;
 pub mod pod_config;
 pub mod rollout;
 pub mod source;
 pub mod static_pod;
+pub mod stored;
 pub mod validation;

@@ -46,12 +46,12 @@ pub(crate) use seal::{BadKey, SealingKey, StoreKey};
 
 use crate::model::api::pod::Pod;
 use crate::model::api::pod::PodStatus;
-use crate::model::objects::{ObjectContent, ObjectData, wire};
+use crate::model::objects::{ObjectContent, ObjectData, ObjectKey, wire};
 use crate::model::source::{SourceObject, SourcePod, SourceProblem};
 use crate::model::types::{ContainerName, PodSource, PodUid, Timestamp};
 use crate::platform::logging::chain;
 use crate::store::rollout::RolloutPhase;
-use db::{Db, RolloutChange};
+use db::{Db, RolloutChange, SetRows};
 use load::PodRow;
 use objects::ObjectRow;
 use pending::Pending;
@@ -105,6 +105,15 @@ pub(crate) type WriteGate = Box<dyn Fn(WriteMoment) -> bool>;
 #[must_use]
 pub(crate) fn schema_versions() -> (i64, i64) {
     (schema::newest_version(), schema::READABLE_BY)
+}
+
+/// Pods and objects to write and to remove, each with the source whose set it is in.
+#[derive(Default)]
+pub(crate) struct SetChange<'a> {
+    pub pods: Vec<(PodSource, &'a SourcePod)>,
+    pub gone_pods: Vec<(PodSource, &'a PodUid)>,
+    pub objects: Vec<(PodSource, &'a SourceObject)>,
+    pub gone_objects: Vec<(PodSource, &'a ObjectKey)>,
 }
 
 type Job = Box<dyn FnOnce(&mut Db) + Send>;
@@ -211,6 +220,25 @@ impl StoreHandle {
         validator: Option<&str>,
     ) -> Result<Commit, StoreError> {
         self.commit(source, pods, objects, validator, RolloutChange::Keep).await
+    }
+
+    /// Makes a change of some pods and objects of the sources' sets, durably, in one transaction. The others stay as they
+    /// are. Pods that are removed are terminating until [`Self::forget_pod`].
+    pub(crate) async fn commit_change(&self, change: &SetChange<'_>) -> Result<(), StoreError> {
+        let row = |(source, pod): &(PodSource, &SourcePod)| Ok((*source, pod_row(pod)?));
+        let rows = SetRows {
+            pods: change.pods.iter().map(row).collect::<Result<Vec<_>, _>>()?,
+            gone_pods: change.gone_pods.iter().map(|(source, uid)| (*source, uid.to_string())).collect(),
+            objects: change.objects.iter().map(|(source, object)| (*source, object_row(object))).collect(),
+            gone_objects: change
+                .gone_objects
+                .iter()
+                .map(|(source, ObjectKey { kind, namespace, name })| {
+                    (*source, kind.stored_name(), namespace.clone(), name.clone())
+                })
+                .collect(),
+        };
+        self.write("desired pods", move |db| db.commit_rows(&rows)).await
     }
 
     /// As [`Self::commit_source`], together with the rollout of that set, in one transaction.
@@ -479,7 +507,7 @@ fn pod_row(pod: &SourcePod) -> Result<PodRow, StoreError> {
 fn object_row(object: &SourceObject) -> ObjectRow {
     let (key, content) = (&object.object.key, &object.object.content);
     ObjectRow {
-        kind: key.kind.as_str(),
+        kind: key.kind.stored_name(),
         namespace: key.namespace.clone(),
         name: key.name.clone(),
         origin: object.origin.clone(),

@@ -213,7 +213,7 @@ impl Objects {
             // The Node authorizer allows no watch.
             ObjectKind::PersistentVolumeClaim => true,
             ObjectKind::ConfigMap | ObjectKind::Secret => self.detection != Some(Detection::Watch),
-            ObjectKind::Namespace | ObjectKind::RuntimeClass => false,
+            _ => false,
         }
     }
 

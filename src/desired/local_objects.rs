@@ -9,14 +9,17 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use crate::desired::validation::{refused_change, validate_object};
+use crate::desired::kinds::rules;
+use crate::desired::validation::{self, validate_object};
 use crate::model::api::managed_fields::ManagedFields;
-use crate::model::api::object::AnyObject;
-use crate::model::field_error::FieldError;
-use crate::model::objects::{LocalObject, ObjectContent, ObjectKey, ObjectKind, wire};
+use crate::model::field_error::{Errors, FieldError};
+use crate::model::objects::{AnyObject, LocalObject, ObjectContent, ObjectKey, ObjectKind, PlainBody, wire};
 use crate::model::ordered::{Ordered as _, Sortable as _};
 use crate::model::source::SourceObject;
 use crate::model::types::{PodSource, Timestamp};
+
+/// Written by the controller of Deployments.
+const REVISION: &str = "deployment.kubernetes.io/revision";
 
 /// Objects by key: of one source, or the effective ones.
 pub(crate) type Objects = BTreeMap<ObjectKey, SourceObject>;
@@ -50,10 +53,18 @@ pub struct InvalidObject {
 /// that repeats the values of a Secret is dropped. Also returns the fields that are accepted and have no
 /// effect.
 pub(super) fn prepare(decoded: AnyObject) -> Result<(LocalObject, Vec<String>), InvalidObject> {
+    let mut decoded = decoded;
+    if let AnyObject::Plain(plain) = &mut decoded
+        && let Some(members) = plain.body.as_object_mut()
+    {
+        // It is observed, and no part of a manifest.
+        members.remove("status");
+    }
     let mut object = accept(decoded)?;
     object.managed_fields = ManagedFields::default();
     // It is removed with its manifest.
     object.finalizers.clear();
+    object.owner_references.clear();
     if object.key.kind == ObjectKind::Secret {
         object.annotations.remove(wire::LAST_APPLIED);
     }
@@ -63,12 +74,21 @@ pub(super) fn prepare(decoded: AnyObject) -> Result<(LocalObject, Vec<String>), 
 
 /// Prepares a decoded object: defaults, base64, `stringData`, validation. A uid in the document is ignored.
 pub(crate) fn accept(decoded: AnyObject) -> Result<LocalObject, InvalidObject> {
+    let mut decoded = decoded;
+    if let AnyObject::Plain(plain) = &mut decoded {
+        (rules(plain.kind).defaults)(&mut plain.body);
+    }
     // A copy for the validation, which checks fields that have no effect here.
     let written = decoded.clone();
     let (object, bad) = wire::local(decoded);
     let uid = wire::derived_uid(&object.key);
     let object = LocalObject { uid, created: Timestamp::default(), deleted: None, ..object };
-    let errors = validate_object(&written, &object, &bad);
+    let mut errors = validate_object(&written, &object, &bad);
+    if let AnyObject::Plain(plain) = &written {
+        let mut more = Errors::default();
+        (rules(plain.kind).validate)(&object, &plain.body, &mut more);
+        errors.extend(more.0);
+    }
     if errors.is_empty() { Ok(object) } else { Err(InvalidObject { kind: object.key.kind, errors }) }
 }
 
@@ -88,6 +108,20 @@ pub(crate) fn ignored(object: &LocalObject) -> Vec<String> {
     }
 }
 
+/// Why an object may not replace the existing one of its key; empty when it may.
+#[must_use]
+pub(crate) fn refused_change(old: &LocalObject, new: &LocalObject) -> Vec<FieldError> {
+    let (ObjectContent::Plain(was), ObjectContent::Plain(becomes)) = (&old.content, &new.content) else {
+        return validation::refused_change(&old.content, &new.content);
+    };
+    if was == becomes {
+        return Vec::new();
+    }
+    let mut errors = Errors::default();
+    (rules(new.key.kind).validate_update)(&was.parse(), &becomes.parse(), &mut errors);
+    errors.0
+}
+
 /// Whether two objects are equal except for the time of their first observation.
 #[must_use]
 pub(crate) fn is_same(known: &LocalObject, new: &LocalObject) -> bool {
@@ -98,6 +132,7 @@ pub(crate) fn is_same(known: &LocalObject, new: &LocalObject) -> bool {
         && known.annotations == new.annotations
         && known.managed_fields == new.managed_fields
         && known.finalizers == new.finalizers
+        && known.owner_references == new.owner_references
         && known.deleted == new.deleted
 }
 
@@ -124,15 +159,21 @@ impl ObjectSets {
         Self { sources, findings: BTreeMap::new() }
     }
 
-    /// Merges the whole set of one source. Of two objects with the same key the first by origin is used; an
+    /// As [`Self::replace`].
+    #[cfg(test)]
+    fn merge(&self, source: PodSource, wanted: Vec<SourceObject>) -> Self {
+        let mut merged = self.clone();
+        merged.replace(source, wanted);
+        merged
+    }
+
+    /// Replaces the whole set of one source. Of two objects with the same key the first by origin is used; an
     /// immutable one keeps its content.
-    #[must_use]
-    pub(crate) fn merge(&self, source: PodSource, mut wanted: Vec<SourceObject>) -> Self {
+    pub(crate) fn replace(&mut self, source: PodSource, mut wanted: Vec<SourceObject>) {
         wanted.order_by(|left, right| {
             (&left.origin, &left.object.key).cmp(&(&right.origin, &right.object.key))
         });
-        let mut merged = self.clone();
-        let known = merged.sources.remove(&source).unwrap_or_default();
+        let known = self.sources.remove(&source).unwrap_or_default();
         let mut admitted = Objects::new();
         let mut findings = Vec::new();
         for new in wanted {
@@ -148,9 +189,7 @@ impl ObjectSets {
             let old = known.get(&key);
             let errors = match old {
                 // What may change in the cluster, its server has decided.
-                Some(old) if source != PodSource::Cluster => {
-                    refused_change(&old.object.content, &new.object.content)
-                }
+                Some(old) if source != PodSource::Cluster => refused_change(&old.object, &new.object),
                 _ => Vec::new(),
             };
             let taken = match old {
@@ -164,19 +203,41 @@ impl ObjectSets {
                     findings.push(ObjectFinding { origin: new.origin.clone(), message });
                     SourceObject { object: Rc::clone(&old.object), origin: new.origin }
                 }
-                _ => new,
+                Some(old) => SourceObject { object: with_observed(&old.object, new.object), ..new },
+                None => new,
             };
             admitted.insert(key, taken);
         }
-        merged.sources.insert(source, admitted);
-        merged.findings.insert(source, findings);
-        merged
+        self.sources.insert(source, admitted);
+        self.findings.insert(source, findings);
+    }
+
+    /// Puts one object, which its writer has validated.
+    pub(crate) fn put(&mut self, source: PodSource, object: SourceObject) {
+        self.sources.entry(source).or_default().insert(object.object.key.clone(), object);
+    }
+
+    pub(crate) fn remove(&mut self, source: PodSource, key: &ObjectKey) {
+        if let Some(objects) = self.sources.get_mut(&source) {
+            objects.remove(key);
+        }
+    }
+
+    /// The objects of one source.
+    pub(crate) fn of_source(&self, source: PodSource) -> impl Iterator<Item = &SourceObject> {
+        self.sources.get(&source).into_iter().flat_map(BTreeMap::values)
     }
 
     /// The effective object of this key.
     #[must_use]
     pub(crate) fn find(&self, key: &ObjectKey) -> Option<&SourceObject> {
-        self.of_node().find_map(|(_, objects)| objects.get(key))
+        self.locate(key).map(|(_, object)| object)
+    }
+
+    /// The same with its source.
+    #[must_use]
+    pub(crate) fn locate(&self, key: &ObjectKey) -> Option<(PodSource, &SourceObject)> {
+        self.of_node().find_map(|(source, objects)| Some((*source, objects.get(key)?)))
     }
 
     /// Without those of the cluster.
@@ -186,20 +247,6 @@ impl ObjectSets {
 
     /// The effective objects. Of two sources that define the same one, the first in the order `file`, `http`,
     /// `api` has precedence.
-    #[must_use]
-    pub(crate) fn effective(&self) -> BTreeMap<ObjectKey, Rc<LocalObject>> {
-        let shared = |(key, object): (&ObjectKey, &SourceObject)| (key.clone(), Rc::clone(&object.object));
-        self.winners().into_iter().map(shared).into_map()
-    }
-
-    /// The objects of the cluster: those of this node with the same keys are other ones.
-    #[must_use]
-    pub(crate) fn of_cluster(&self) -> BTreeMap<ObjectKey, Rc<LocalObject>> {
-        let objects = self.sources.get(&PodSource::Cluster).into_iter().flatten();
-        objects.map(|(key, object)| (key.clone(), Rc::clone(&object.object))).into_map()
-    }
-
-    /// The same with their origins.
     #[must_use]
     pub(crate) fn winners(&self) -> BTreeMap<&ObjectKey, &SourceObject> {
         let mut winners = BTreeMap::new();
@@ -213,25 +260,62 @@ impl ObjectSets {
     #[must_use]
     pub(crate) fn findings(&self) -> Vec<ObjectFinding> {
         let mut findings: Vec<ObjectFinding> = self.findings.values().flatten().cloned().collect();
-        let mut first: BTreeMap<&ObjectKey, (PodSource, &SourceObject)> = BTreeMap::new();
-        for (source, objects) in self.of_node() {
-            for (key, object) in objects {
-                let Some((other, earlier)) = first.get(key) else {
-                    first.insert(key, (*source, object));
-                    continue;
-                };
-                findings.push(ObjectFinding {
-                    origin: object.origin.clone(),
-                    message: format!(
-                        "{key} is defined by both {other} ({}) and {source} ({}); the first is used, delete \
-                         one of them",
-                        earlier.origin, object.origin
-                    ),
-                });
+        let sources: Vec<(&PodSource, &Objects)> = self.of_node().collect();
+        for (at, (source, objects)) in sources.iter().enumerate().skip(1) {
+            for (other, earlier) in &sources[..at] {
+                for (key, object, first) in in_both(objects, earlier) {
+                    let is_first = sources[..at].iter().find(|(_, known)| known.contains_key(key));
+                    if is_first.is_some_and(|(first, _)| first != other) {
+                        continue;
+                    }
+                    findings.push(ObjectFinding {
+                        origin: object.origin.clone(),
+                        message: format!(
+                            "{key} is defined by both {other} ({}) and {source} ({}); the first is used, delete \
+                             one of them",
+                            first.origin, object.origin
+                        ),
+                    });
+                }
             }
         }
         findings
     }
+}
+
+/// The keys of both sets, with the object of each. The smaller one is walked.
+fn in_both<'a>(
+    one: &'a Objects,
+    other: &'a Objects,
+) -> Vec<(&'a ObjectKey, &'a SourceObject, &'a SourceObject)> {
+    if one.len() <= other.len() {
+        one.iter().filter_map(|(key, object)| Some((key, object, other.get(key)?))).collect()
+    } else {
+        other.iter().filter_map(|(key, object)| Some((key, one.get(key)?, object))).collect()
+    }
+}
+
+/// A new version of an object from the same source, with what this node has observed of it: its status, and how
+/// often its spec has changed. The same `Rc` if nothing has changed.
+fn with_observed(old: &Rc<LocalObject>, new: Rc<LocalObject>) -> Rc<LocalObject> {
+    let (ObjectContent::Plain(was), ObjectContent::Plain(body)) = (&old.content, &new.content) else {
+        return new;
+    };
+    let (mut was, mut becomes) = (was.parse(), body.parse());
+    let status = was.as_object_mut().and_then(|members| members.remove("status")).unwrap_or_default();
+    let is_as_it_was = was == becomes;
+    if !status.is_null() && becomes.get("status").is_none() {
+        becomes["status"] = status;
+    }
+    let mut object =
+        LocalObject { content: ObjectContent::Plain(PlainBody::new(&becomes)), ..LocalObject::clone(&new) };
+    if old.key.kind.has_generation() {
+        object.generation = old.generation + i64::from(!is_as_it_was);
+    }
+    if let Some(revision) = old.annotations.get(REVISION) {
+        object.annotations.entry(REVISION.to_owned()).or_insert_with(|| revision.clone());
+    }
+    if object == **old { Rc::clone(old) } else { Rc::new(object) }
 }
 
 #[cfg(test)]

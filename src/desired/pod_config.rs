@@ -13,8 +13,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use crate::desired::local_objects::ObjectSets;
-use crate::desired::merge::{DesiredSet, PodChange, SetFinding, SourceState, merge};
+use crate::desired::merge::{DesiredSet, PodChange, PodOp, SetFinding, SourceState, merge};
 use crate::desired::rollout::Rollout;
+use crate::model::api::pod::Pod;
 use crate::model::objects::{LocalObjects, ObjectContent, ObjectKey, ObjectKind, RuntimeClassSpec};
 use crate::model::ordered::Ordered as _;
 use crate::model::source::{SourceAnswer, SourceObject, SourcePod, SourceProblem, SourceSet, SourceUpdate};
@@ -64,6 +65,12 @@ pub struct PodConfig {
     /// Rollouts from the store; taken by `begin_rollouts`.
     stored_rollouts: BTreeMap<PodSource, RolloutPhase>,
     notes: Notes,
+    /// Pods that are no longer desired and have not ended, with the uids of the owners that they block.
+    ending: BTreeMap<PodUid, Vec<String>>,
+    /// Owners may be gone whose dependents have not been looked at.
+    has_garbage: bool,
+    /// False when rows of the store could not be read: owners may be among them.
+    collects: bool,
     /// The newest signature that is on disk.
     signed: Option<String>,
 }
@@ -92,7 +99,7 @@ impl PodConfig {
             desired.sources.entry(PodSource::Api).or_default().seen = true;
         }
         let object_sets = ObjectSets::remembered(remembered);
-        objects.replace(object_sets.effective());
+        objects.replace(object_sets.winners().into_values());
         let mut config = Self {
             desired,
             object_sets,
@@ -112,6 +119,9 @@ impl PodConfig {
             rollout: None,
             stored_rollouts: BTreeMap::new(),
             notes: Notes::default(),
+            ending: BTreeMap::new(),
+            has_garbage: false,
+            collects: true,
             signed: None,
         };
         for source in config.registered.clone() {
@@ -128,6 +138,19 @@ impl PodConfig {
         config
     }
 
+    /// From now on what has lost its owners is collected, beginning with what an earlier process has left. Not if rows of
+    /// the store could not be read: owners may be among them.
+    #[must_use]
+    pub(crate) fn with_garbage_collection(self, is_complete: bool, terminating: &[Pod]) -> Self {
+        Self { has_garbage: is_complete, collects: is_complete, ..self.with_terminating(terminating) }
+    }
+
+    /// Whether owners may be gone whose dependents have not been looked at.
+    #[must_use]
+    pub(crate) fn has_garbage(&self) -> bool {
+        self.has_garbage
+    }
+
     /// This node has joined a cluster, even if it is not configured in this run: the pods of the last run stay, as
     /// those of any source that has not answered.
     #[must_use]
@@ -141,9 +164,9 @@ impl PodConfig {
 
     /// Shows the effective objects to all readers.
     fn publish_objects(&self) {
-        self.objects.replace(self.object_sets.effective());
+        self.objects.replace(self.object_sets.winners().into_values());
         if let Some(objects) = &self.cluster_objects {
-            objects.replace(self.object_sets.of_cluster());
+            objects.replace(self.object_sets.of_source(PodSource::Cluster));
         }
     }
 
@@ -172,11 +195,6 @@ impl PodConfig {
 
     pub(crate) fn pods(&self) -> impl Iterator<Item = &SourcePod> {
         self.desired.pods().map(|(_, pod)| pod)
-    }
-
-    /// Every effective object, by kind, namespace and name.
-    pub(crate) fn objects(&self) -> impl Iterator<Item = &SourceObject> {
-        self.object_sets.winners().into_values()
     }
 
     /// True when every registered source has given a valid answer since the start.
@@ -211,7 +229,7 @@ impl PodConfig {
             let merged = merge(&self.desired, source, Some(Vec::new()), self.clock.now());
             changes.extend(merged.changes);
             self.desired = merged.desired;
-            self.object_sets = self.object_sets.merge(source, Vec::new());
+            self.object_sets.replace(source, Vec::new());
             self.write(source, None).await;
             self.desired.sources.remove(&source);
         }
@@ -230,7 +248,7 @@ impl PodConfig {
         let mut otherwise = Vec::new();
         let (answer, answering) = match update.answer {
             SourceAnswer::Pods(mut pods) => {
-                self.object_sets = self.object_sets.merge(update.source, update.objects);
+                self.object_sets.replace(update.source, update.objects);
                 otherwise = self.resolve_classes(update.source, &mut pods);
                 (Some(pods), true)
             }
@@ -258,6 +276,10 @@ impl PodConfig {
             self.write(update.source, update.validator).await;
             self.publish_objects();
         }
+        let is_kept = |key: &ObjectKey| self.object_sets.find(key).is_some();
+        let has_lost = objects_before.iter().flat_map(BTreeMap::keys).any(|key| !is_kept(key))
+            || merged.changes.iter().any(|change| change.op == PodOp::Remove);
+        self.has_garbage |= self.collects && has_lost && update.source != PodSource::Cluster;
         self.publish_problems(update.source, problems).await;
         let view = self.views.entry(update.source).or_default();
         view.answering = answering;
@@ -366,8 +388,7 @@ impl PodConfig {
     /// The effective object of the node with this key, and its source.
     #[must_use]
     pub(crate) fn find_object(&self, key: &ObjectKey) -> Option<(PodSource, &SourceObject)> {
-        let mut of_node = self.objects_by_source().filter(|(source, _)| *source != PodSource::Cluster);
-        of_node.find(|(_, object)| object.object.key == *key)
+        self.object_sets.locate(key)
     }
 
     /// Every object and its source; of one key the effective one first.

@@ -18,7 +18,7 @@ use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, 
 use super::cluster::{ClusterKey, ClusterRow, forget_cluster, put_cluster};
 use super::error::{Doing, StoreError};
 use super::load::{PodRow, RawLoaded, problems_of, read_all, read_events};
-use super::objects::{ObjectRow, has_sealed, put_objects, seal_rows};
+use super::objects::{ObjectRow, drop_object, has_sealed, put_object, put_objects, seal_rows};
 use super::records::{StoredContainerState, StoredEvent};
 use super::rollout::{RolloutRow, put_rollout};
 use super::rows::{collect, execute};
@@ -46,6 +46,17 @@ pub struct Commit {
     pub written: usize,
     /// Pods that moved to the terminating ones.
     pub removed: usize,
+}
+
+/// Rows that change, each with its source.
+#[derive(Default)]
+pub(crate) struct SetRows {
+    pub pods: Vec<(PodSource, PodRow)>,
+    /// Uids.
+    pub gone_pods: Vec<(PodSource, String)>,
+    pub objects: Vec<(PodSource, ObjectRow)>,
+    /// Kind, namespace and name.
+    pub gone_objects: Vec<(PodSource, &'static str, String, String)>,
 }
 
 /// What a commit does to the source's rollout.
@@ -252,6 +263,28 @@ impl Db {
         })
     }
 
+    /// Writes and removes single rows of sources; the others stay. Pods that are removed are terminating from then on.
+    pub(crate) fn commit_rows(&mut self, rows: &SetRows) -> Result<(), StoreError> {
+        let key = self.key.clone();
+        self.write(Durability::Full, "commit a change", |transaction| {
+            for (source, pod) in &rows.pods {
+                mark_answered(transaction, *source)?;
+                put_desired(transaction, *source, pod)?;
+            }
+            for (source, uid) in &rows.gone_pods {
+                drop_desired(transaction, *source, uid)?;
+            }
+            for (source, object) in &rows.objects {
+                mark_answered(transaction, *source)?;
+                put_object(transaction, &key, *source, object)?;
+            }
+            for (source, kind, namespace, name) in &rows.gone_objects {
+                drop_object(transaction, &key, *source, [*kind, namespace.as_str(), name.as_str()])?;
+            }
+            Ok(())
+        })
+    }
+
     /// The rollout alone.
     pub(crate) fn put_rollout(
         &mut self,
@@ -446,6 +479,11 @@ fn put_source(
          WHERE validator IS NOT excluded.validator",
         params![source.as_str(), validator],
     )
+}
+
+/// The source has given a valid answer; what it said to continue from stays.
+fn mark_answered(transaction: &Transaction<'_>, source: PodSource) -> Result<(), StoreError> {
+    execute(transaction, "INSERT OR IGNORE INTO source (name) VALUES (?1)", [source.as_str()]).map(drop)
 }
 
 fn put_desired(transaction: &Transaction<'_>, source: PodSource, pod: &PodRow) -> Result<usize, StoreError> {

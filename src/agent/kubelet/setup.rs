@@ -392,10 +392,12 @@ impl<R: Runtime> AgentParts<R> {
         let (editor, edits) = Editor::channel();
         let admission = Admission::new(node_facts::node_facts(resolved, &executor), events.clone());
         let seen = (facts, Rc::<NodeObjects>::clone(&lookup));
+        let view = Rc::new(LoopView::new(identity, Rc::clone(&runtime_name)));
+        view.show_objects(&objects);
         Ok(Self {
             joined: joined::restore(resolved, &loaded, &admission, seen, (&store, &events, &clock)),
             revisions,
-            view: Rc::new(LoopView::new(identity, Rc::clone(&runtime_name))),
+            view,
             workers: configs::workers(resolved, executor.node_ips.clone()),
             images: configs::images(resolved),
             admission,
@@ -563,7 +565,8 @@ impl<R: Runtime> AgentParts<R> {
         )
         .with_cluster_objects(Rc::clone(&self.cluster_objects))
         .with_notes(&loaded.meta)
-        .with_rollout(self.rollout.take(), loaded.rollouts);
+        .with_rollout(self.rollout.take(), loaded.rollouts)
+        .with_garbage_collection(loaded.unreadable.is_empty(), &loaded.terminating);
         if has_joined {
             pod_config = pod_config.of_joined_node();
         }

@@ -393,14 +393,12 @@ fn put_and_gone(output: WatchOutput) -> Option<(Vec<WatchItem>, Option<String>)>
 }
 
 fn path_of(key: &ObjectKey) -> ResourcePath {
-    let plural = match key.kind {
-        ObjectKind::ConfigMap => "configmaps",
-        ObjectKind::Secret => "secrets",
-        ObjectKind::PersistentVolumeClaim => "persistentvolumeclaims",
-        ObjectKind::Namespace => return ResourcePath::whole("", "namespaces", &key.name),
-        ObjectKind::RuntimeClass => return ResourcePath::whole("node.k8s.io", "runtimeclasses", &key.name),
-    };
-    ResourcePath::namespaced("", plural, &key.namespace, &key.name)
+    let (group, plural) = (key.kind.group(), key.kind.plural());
+    if key.kind.is_namespaced() {
+        ResourcePath::namespaced(group, plural, &key.namespace, &key.name)
+    } else {
+        ResourcePath::whole(group, plural, &key.name)
+    }
 }
 
 /// The output of a watch that ends with its first answer; of a claim with its volume.

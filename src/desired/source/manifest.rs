@@ -12,12 +12,11 @@ use serde_json::Value;
 
 use crate::codec::yaml::yaml_documents;
 use crate::model::api::decode::decode;
-use crate::model::api::object::AnyObject;
 use crate::model::api::pod::Pod;
 use crate::model::api::schema::Schema;
 use crate::model::api::schema::check::{Unknown, check};
-use crate::model::objects::ObjectKind;
 use crate::model::objects::wire::decode_object;
+use crate::model::objects::{AnyObject, ObjectKind};
 
 pub(super) use static_pods::{Ignored, parse};
 pub use static_pods::{ParsedManifest, parse_manifest};
@@ -338,7 +337,7 @@ fn object_kind(value: &Value) -> Result<DocumentKind, String> {
     if kind.is_empty() {
         return Err("kind is missing; write kind: Pod".to_owned());
     }
-    let local = ObjectKind::from_name(kind).filter(|kind| ObjectKind::IN_MANIFESTS.contains(kind));
+    let local = ObjectKind::from_name(kind).filter(|kind| kind.is_in_manifests());
     let (known, wanted) = match (kind, local) {
         ("Pod", _) => (DocumentKind::Pod, "v1".to_owned()),
         ("PodList" | "List", _) => (DocumentKind::List, "v1".to_owned()),

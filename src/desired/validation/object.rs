@@ -7,13 +7,13 @@
 use std::collections::BTreeSet;
 
 use super::{labels, metadata, resources, spec};
-use crate::model::api::object::{AnyObject, PersistentVolumeClaimSpec};
+use crate::model::api::object::PersistentVolumeClaimSpec;
 use crate::model::api::pod::{ObjectMeta, ResourceRequirements};
 use crate::model::field_error::{Errors, FieldError, Path};
 use crate::model::names;
 use crate::model::objects::wire::{BadKeys, STORAGE, volume_name};
 use crate::model::objects::{
-    ClaimSpec, ConfigMapData, LocalObject, ObjectContent, ObjectData, ObjectKey, RuntimeClassSpec,
+    AnyObject, ClaimSpec, ConfigMapData, LocalObject, ObjectContent, ObjectData, ObjectKey, RuntimeClassSpec,
 };
 use crate::model::ordered::Ordered as _;
 
@@ -58,7 +58,7 @@ pub(crate) fn validate_object(wire: &AnyObject, object: &LocalObject, bad: &BadK
             }
         }
         ObjectContent::RuntimeClass(class) => runtime_class(class, &mut errors),
-        ObjectContent::Namespace => {}
+        ObjectContent::Namespace | ObjectContent::Plain(_) => {}
     }
     errors.0
 }

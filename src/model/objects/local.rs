@@ -3,7 +3,7 @@
 //! Owns the set, the resource version of each object, and the set's generation.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::rc::Rc;
 
@@ -14,13 +14,15 @@ use crate::model::revisions::Revisions;
 
 use super::{
     ClaimedSource, ClaimedVolume, ConfigMapData, LocalObject, ObjectContent, ObjectData, ObjectKey,
-    ObjectKind, ObjectLookup, Realm, RuntimeClassSpec, wire,
+    ObjectKind, ObjectLookup, Realm, RuntimeClassSpec, SourceObject, wire,
 };
 
 #[derive(Clone, Debug)]
 pub struct VersionedObject {
     pub object: Rc<LocalObject>,
     pub version: u64,
+    /// The file or URL that defines it, or the API.
+    pub origin: Rc<str>,
 }
 
 /// Objects by kind, namespace and name. Deliberately without `Debug`: secrets are in here.
@@ -28,6 +30,7 @@ pub struct LocalObjects {
     /// The parent directory of all claims.
     volumes_dir: PathBuf,
     objects: RefCell<BTreeMap<ObjectKey, VersionedObject>>,
+    /// Of the objects that pods read.
     generation: Cell<u64>,
     revisions: Revisions,
 }
@@ -40,17 +43,44 @@ impl LocalObjects {
     }
 
     /// Replaces all objects. Those that are as before keep their version.
-    pub(crate) fn replace(&self, objects: BTreeMap<ObjectKey, Rc<LocalObject>>) {
-        let mut known = self.objects.borrow_mut();
-        let before = self.revisions.newest();
-        let stamped = |(key, object): (ObjectKey, Rc<LocalObject>)| {
-            let same = known.get(&key).filter(|known| known.object == object).map(|known| known.version);
-            let version = same.unwrap_or_else(|| self.revisions.next());
-            (key, VersionedObject { object, version })
+    pub(crate) fn replace<'a>(&self, objects: impl Iterator<Item = &'a SourceObject>) {
+        let mut gone: BTreeSet<ObjectKey> = self.objects.borrow().keys().cloned().into_set();
+        for new in objects {
+            gone.remove(&new.object.key);
+            self.set(&new.object.key, Some(new));
+        }
+        gone.iter().for_each(|key| self.set(key, None));
+    }
+
+    /// Puts or removes one object. One that is as before keeps its version.
+    pub(crate) fn set(&self, key: &ObjectKey, new: Option<&SourceObject>) {
+        let mut objects = self.objects.borrow_mut();
+        let Some(SourceObject { object, origin }) = new else {
+            if objects.remove(key).is_some() {
+                self.count(key.kind);
+            }
+            return;
         };
-        let objects = objects.into_iter().map(stamped).into_map();
-        if self.revisions.newest() != before || objects.len() != known.len() {
-            *known = objects;
+        let origin = |known: Option<&VersionedObject>| match known {
+            Some(known) if *known.origin == **origin => Rc::clone(&known.origin),
+            _ => Rc::from(origin.as_str()),
+        };
+        match objects.get_mut(key) {
+            Some(known) if Rc::ptr_eq(&known.object, object) || known.object == *object => {
+                known.origin = origin(Some(known));
+            }
+            known => {
+                let origin = origin(known.as_deref());
+                let new =
+                    VersionedObject { object: Rc::clone(object), version: self.revisions.next(), origin };
+                objects.insert(key.clone(), new);
+                self.count(key.kind);
+            }
+        }
+    }
+
+    fn count(&self, kind: ObjectKind) {
+        if kind.is_read_by_pods() {
             self.generation.set(self.generation.get() + 1);
         }
     }
@@ -58,6 +88,32 @@ impl LocalObjects {
     #[must_use]
     pub(crate) fn all(&self) -> Vec<VersionedObject> {
         self.objects.borrow().values().cloned().collect()
+    }
+
+    /// The objects of a kind, by namespace and name.
+    #[must_use]
+    pub(crate) fn of_kind(&self, kind: ObjectKind) -> Vec<VersionedObject> {
+        let first = ObjectKey { kind, namespace: String::new(), name: String::new() };
+        let objects = self.objects.borrow();
+        let of_kind = objects.range(first..).take_while(|(key, _)| key.kind == kind);
+        of_kind.map(|(_, known)| known.clone()).collect()
+    }
+
+    #[must_use]
+    pub(crate) fn find(&self, key: &ObjectKey) -> Option<VersionedObject> {
+        self.objects.borrow().get(key).cloned()
+    }
+
+    /// The namespaces with objects.
+    #[must_use]
+    pub(crate) fn namespaces(&self) -> BTreeSet<String> {
+        let mut found = BTreeSet::new();
+        for key in self.objects.borrow().keys() {
+            if !key.namespace.is_empty() && !found.contains(&key.namespace) {
+                found.insert(key.namespace.clone());
+            }
+        }
+        found
     }
 
     /// The volume that a claim of the cluster is bound to.
@@ -142,20 +198,18 @@ impl LocalObjects {
     /// Sets a ConfigMap, or removes it with `None`.
     pub(crate) fn set_config_map(&self, namespace: &str, name: &str, data: Option<ConfigMapData>) {
         let content = data.map(|data| ObjectContent::ConfigMap { data, immutable: false });
-        self.set(ObjectKind::ConfigMap, namespace, name, content);
+        self.set_content(ObjectKind::ConfigMap, namespace, name, content);
     }
 
     /// Sets a Secret, or removes it with `None`.
     pub(crate) fn set_secret(&self, namespace: &str, name: &str, data: Option<ObjectData>) {
         let secret_type = super::OPAQUE.to_owned();
         let content = data.map(|data| ObjectContent::Secret { secret_type, data, immutable: false });
-        self.set(ObjectKind::Secret, namespace, name, content);
+        self.set_content(ObjectKind::Secret, namespace, name, content);
     }
 
-    fn set(&self, kind: ObjectKind, namespace: &str, name: &str, content: Option<ObjectContent>) {
+    fn set_content(&self, kind: ObjectKind, namespace: &str, name: &str, content: Option<ObjectContent>) {
         let key = ObjectKey { kind, namespace: namespace.to_owned(), name: name.to_owned() };
-        let mut objects =
-            self.all().into_iter().map(|known| (known.object.key.clone(), known.object)).into_map();
         match content {
             Some(content) => {
                 let (labels, annotations) = (BTreeMap::new(), BTreeMap::new());
@@ -168,14 +222,15 @@ impl LocalObjects {
                     created,
                     managed_fields: ManagedFields::default(),
                     finalizers: Vec::new(),
+                    owner_references: Vec::new(),
+                    generation: 0,
                     deleted: None,
                     content,
                 };
-                objects.insert(key, Rc::new(object));
+                self.set(&key, Some(&SourceObject { object: Rc::new(object), origin: String::new() }));
             }
-            None => drop(objects.remove(&key)),
+            None => self.set(&key, None),
         }
-        self.replace(objects);
     }
 }
 

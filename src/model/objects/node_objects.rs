@@ -191,7 +191,7 @@ impl NodeObjects {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::objects::{ObjectKind, wire};
+    use crate::model::objects::{ObjectKind, SourceObject, wire};
     use serde_json::json;
 
     fn secret(owner: &str) -> ObjectData {
@@ -226,8 +226,9 @@ mod tests {
         };
         let claim = json!({"metadata": {"namespace": "ns", "name": "data"}});
         let claim = Rc::new(wire::from_value(key.kind, claim).unwrap());
-        node.replace([(key.clone(), Rc::clone(&claim))].into());
-        cluster.replace([(key.clone(), claim)].into());
+        let claim = SourceObject { object: claim, origin: String::new() };
+        node.set(&key, Some(&claim));
+        cluster.set(&key, Some(&claim));
         let objects = NodeObjects::joined(node, cluster, FixedFacts::default());
         assert!(objects.of(Realm::Node).persistent_volume_claim("ns", "data").is_some());
         let view = objects.of(Realm::Cluster);

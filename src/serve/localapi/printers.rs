@@ -88,6 +88,7 @@ const NODES: &[Column] = &[
     ("Kernel-Version", "Kernel version of the node.", true),
     ("Container-Runtime", "Container runtime and its version.", true),
 ];
+const AGED: &[Column] = &[NAME, AGE];
 const RUNTIME_CLASSES: &[Column] =
     &[NAME, ("Handler", "Handler of the container runtime that runs the pods.", false), AGE];
 const LEASES: &[Column] = &[NAME, ("Holder", "Identity of the lease holder.", false), AGE];
@@ -108,6 +109,7 @@ fn columns(store: Store) -> &'static [Column] {
             ObjectKind::PersistentVolumeClaim => CLAIMS,
             ObjectKind::Namespace => NAMESPACES,
             ObjectKind::RuntimeClass => RUNTIME_CLASSES,
+            _ => AGED,
         },
         Store::Volumes => VOLUMES,
         Store::Events => EVENTS,
@@ -181,6 +183,7 @@ pub(crate) fn cells(resource: &Resource, object: &Value, now: Timestamp) -> Vec<
         Store::Namespaces | Store::Objects(ObjectKind::Namespace) => {
             vec![name, json!(at("/status/phase")), old]
         }
+        Store::Objects(_) => vec![name, old],
         Store::Nodes => vec![
             name,
             json!(node_status(object)),

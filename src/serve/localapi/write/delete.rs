@@ -8,7 +8,7 @@ use hyper::StatusCode;
 use serde_json::{Value, json};
 
 use super::body::Content;
-use super::finalize::{self, namespaced, removal};
+use super::finalize::namespaced;
 use super::new::success;
 use super::stored::{self, StoredObject};
 use super::{Decision, Task, WriteOutcome, is_of};
@@ -88,14 +88,12 @@ pub(super) fn one(task: &Task, config: &PodConfig) -> Decision {
     if store == Store::Namespaces {
         return namespace(task, config, &shown);
     }
-    let change = removal(&found.kept, options.grace, task.now);
+    let change = found.kept.removal(options.grace, task.now);
     let stays = !found.kept.finalizers().is_empty() && !task.is_eviction() && !task.dry_run;
     let object = match &found.kept {
         _ if task.is_eviction() => success(Value::Null, StatusCode::CREATED),
         StoredObject::Pod(pod) => show_terminating(task, shown, pod, options.grace),
-        StoredObject::Object(_) if stays => {
-            finalize::mark_deleted(found.kept.clone(), None, task.now).to_value()
-        }
+        StoredObject::Object(_) if stays => found.kept.clone().deleted(None, task.now).to_value(),
         StoredObject::Object(_) => deleted(task, &shown),
     };
     let code = if task.is_eviction() { StatusCode::CREATED } else { StatusCode::OK };
@@ -114,7 +112,7 @@ pub(super) fn many(task: &Task, config: &PodConfig) -> Decision {
         let (namespace, name) = kept.place();
         let shown = task.api.find(task.store(), namespace, name).unwrap_or_else(|| kept.to_value());
         if selector.matches(&shown) {
-            join(&mut change, removal(&kept, options.grace, task.now));
+            change.join(kept.removal(options.grace, task.now));
             items.push(shown);
         }
     }
@@ -140,13 +138,6 @@ fn check(task: &Task, options: &DeletionOptions, shown: &Value) -> Result<(), Fa
         return conflict("ResourceVersion", &options.version, version);
     }
     Ok(())
-}
-
-fn join(change: &mut ApiChange, more: ApiChange) {
-    change.remove_pods.extend(more.remove_pods);
-    change.remove_objects.extend(more.remove_objects);
-    change.put_pods.extend(more.put_pods);
-    change.put_objects.extend(more.put_objects);
 }
 
 fn show_terminating(task: &Task, mut shown: Value, pod: &Pod, grace: Option<i64>) -> Value {
@@ -237,17 +228,17 @@ fn namespace(task: &Task, config: &PodConfig, shown: &Value) -> Decision {
     for store in namespaced() {
         for kept in stored::api_objects(config, store, Some(name)) {
             waits |= !kept.finalizers().is_empty();
-            join(&mut change, removal(&kept, None, task.now));
+            change.join(kept.removal(None, task.now));
         }
     }
     if let Some(found) = stored::find(config, Store::Namespaces, "", name) {
         // Its remaining objects keep it, as upstream.
         let more = if waits {
-            finalize::mark_deleted(found.kept, None, task.now).to_change()
+            found.kept.deleted(None, task.now).to_change()
         } else {
-            removal(&found.kept, None, task.now)
+            found.kept.removal(None, task.now)
         };
-        join(&mut change, more);
+        change.join(more);
     }
     let mut object = shown.clone();
     object["metadata"]["deletionTimestamp"] = json!(task.now.to_rfc3339());

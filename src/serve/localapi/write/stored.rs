@@ -9,16 +9,14 @@ use serde_json::{Value, json};
 use super::body::{Content, PatchKind};
 use super::{Task, WriteOutcome};
 use crate::desired::api_pod::{self, Part};
-use crate::desired::local_objects::{accept, ignored};
+use crate::desired::local_objects::{accept, ignored, refused_change};
 use crate::desired::pod_config::PodConfig;
-use crate::desired::pod_config::edit::ApiChange;
-use crate::desired::validation::refused_change;
+pub(super) use crate::desired::stored::StoredObject;
 use crate::model::api::decode::decode;
 use crate::model::api::managed_fields::ManagedFields;
-use crate::model::api::object::AnyObject;
 use crate::model::api::pod::Pod;
 use crate::model::objects::wire::{self, Values};
-use crate::model::objects::{LocalObject, ObjectKey, ObjectKind};
+use crate::model::objects::{AnyObject, LocalObject, ObjectKey, ObjectKind};
 use crate::model::provenance::LOCAL_ANNOTATIONS;
 use crate::model::types::{PodSource, PodUid, Timestamp};
 use crate::pod::runtime_class;
@@ -27,12 +25,6 @@ use crate::serve::localapi::patch::managed::{self, ManagerEntry};
 use crate::serve::localapi::resource::Store;
 use crate::serve::localapi::status::{self, Cause, Failure};
 use crate::serve::localapi::{objects, text};
-
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum StoredObject {
-    Pod(Rc<Pod>),
-    Object(Rc<LocalObject>),
-}
 
 /// An existing object, and why it may not be written.
 pub(super) struct ExistingObject {
@@ -105,21 +97,6 @@ impl StoredObject {
         managed::read(&self.managed_fields().entries())
     }
 
-    pub(super) fn finalizers(&self) -> &[String] {
-        match self {
-            Self::Pod(pod) => &pod.metadata.finalizers,
-            Self::Object(object) => &object.finalizers,
-        }
-    }
-
-    /// Whether it was deleted and finalizers keep it.
-    pub(super) fn is_terminating(&self) -> bool {
-        match self {
-            Self::Pod(pod) => pod.metadata.deletion_timestamp.is_some(),
-            Self::Object(object) => object.deleted.is_some(),
-        }
-    }
-
     fn managed_fields(&self) -> &ManagedFields {
         match self {
             Self::Pod(pod) => &pod.metadata.managed_fields,
@@ -148,30 +125,6 @@ impl StoredObject {
             }
         };
         (kept, value)
-    }
-
-    pub(super) fn uid(&self) -> String {
-        match self {
-            Self::Pod(pod) => pod.metadata.uid.to_string(),
-            Self::Object(object) => object.uid.clone(),
-        }
-    }
-
-    pub(super) fn place(&self) -> (&str, &str) {
-        match self {
-            Self::Pod(pod) => (&pod.metadata.namespace, &pod.metadata.name),
-            Self::Object(object) => (&object.key.namespace, &object.key.name),
-        }
-    }
-
-    /// The change that makes this the desired state.
-    pub(super) fn to_change(&self) -> ApiChange {
-        match self {
-            Self::Pod(pod) => ApiChange { put_pods: vec![Rc::clone(pod)], ..ApiChange::default() },
-            Self::Object(object) => {
-                ApiChange { put_objects: vec![Rc::clone(object)], ..ApiChange::default() }
-            }
-        }
     }
 
     /// Warnings about fields that are accepted and have no effect.
@@ -372,7 +325,7 @@ impl Task {
                 object.created = old.created;
                 object.deleted = old.deleted;
                 object.managed_fields = old.managed_fields.clone();
-                let errors = refused_change(&old.content, &object.content);
+                let errors = refused_change(old, &object);
                 if errors.is_empty() {
                     Ok(StoredObject::Object(Rc::new(object)))
                 } else {
