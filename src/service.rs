@@ -8,6 +8,7 @@
 //! Endpoints are not stored: they follow from Services and pods. Addresses and node ports are; they are chosen in
 //! `desired/kinds`, in the edit that creates the Service.
 
+mod claims;
 pub mod dns;
 pub mod driver;
 pub mod endpoints;

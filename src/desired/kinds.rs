@@ -3,7 +3,9 @@
 //!
 //! Owns the choice by kind; the rules of each family of kinds are in a file below. Pure.
 
+pub mod addresses;
 mod kept;
+mod service;
 
 use serde_json::Value;
 
@@ -27,6 +29,16 @@ const NONE: KindRules = KindRules { defaults: |_| {}, validate: |_, _, _| {}, va
 pub(crate) fn rules(kind: ObjectKind) -> KindRules {
     match kind {
         ObjectKind::PriorityClass => kept::PRIORITY_CLASS,
+        ObjectKind::Service => service::SERVICE,
+        ObjectKind::EndpointSlice => service::ENDPOINT_SLICE,
+        ObjectKind::Endpoints => service::ENDPOINTS,
         _ => NONE,
+    }
+}
+
+/// Puts into an object what its predecessor has and a client that replaces it may leave out.
+pub(crate) fn carry_over(kind: ObjectKind, old: &Value, new: &mut Value) {
+    if kind == ObjectKind::Service {
+        service::carry_over(old, new);
     }
 }

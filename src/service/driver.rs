@@ -14,14 +14,14 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::dns::forward::{ForwardConfig, Forwarder};
-use super::dns::{self, DnsServer, Names, Serving};
+use super::dns::{DnsServer, Names, PORT, Serving};
 use super::kernel::{self, LinkConfig, Rules};
 use super::slices::{OwnService, Writer, endpoints_object, own_service, slice_objects};
 use super::spec::{
     Endpoint, Protocol, Service, ServiceType, Slice, SlicePort, family_of, mirrored, written_slice,
 };
-use super::table::{Conflict, Entry, Frontend, Frontends, NodeNetwork, Place, frontends, table};
-use super::{endpoints, claims};
+use super::table::{Claim, Conflict, Entry, Frontend, Frontends, NodeNetwork, Place, frontends, table};
+use super::{claims, endpoints};
 use crate::model::api::pod::{Pod, PodStatus};
 use crate::model::cidr::Cidr;
 use crate::model::objects::{LocalObject, LocalObjects, ObjectKey, ObjectKind, VersionedObject};
@@ -64,9 +64,6 @@ impl ServiceConfig {
     }
 }
 
-/// Why Services do not work; empty when they do.
-pub(crate) type Problems = Rc<RefCell<Vec<String>>>;
-
 pub struct ServiceParts {
     pub(crate) objects: Rc<LocalObjects>,
     pub(crate) statuses: Rc<StatusManager>,
@@ -76,7 +73,8 @@ pub struct ServiceParts {
     pub(crate) changed: watch::Receiver<u64>,
     /// To be called when generated objects have changed.
     pub(crate) notify: Rc<dyn Fn()>,
-    pub(crate) problems: Problems,
+    /// Shows why Services do not work, or that they do. True for news.
+    pub(crate) report: Rc<dyn Fn(Option<&str>) -> bool>,
 }
 
 pub struct Driver {
@@ -90,6 +88,8 @@ pub struct Driver {
     /// What is in force; `None` when nothing is, or it is not known.
     in_force: Option<InForce>,
     reported: BTreeSet<Conflict>,
+    /// Uids of pods and their host ports.
+    reported_pods: BTreeSet<Claim>,
 }
 
 /// A Service with its generated objects.
@@ -135,15 +135,19 @@ impl Driver {
             shown: BTreeMap::new(),
             in_force: None,
             reported: BTreeSet::new(),
+            reported_pods: BTreeSet::new(),
         }
     }
 
     /// Before the first pod starts after a boot: Services have their rules, and refuse connections until they have
     /// endpoints. The rules of an earlier process stay: its pods are not known yet.
-    pub(crate) async fn prepare(&mut self) {
+    pub(crate) async fn prepare(&mut self, has_pods: bool) {
+        let wanted = self.wanted();
+        self.publish(&wanted);
         let has_rules = rt::blocking("look for rules of Services", kernel::has_rules).await;
-        if !has_rules {
-            self.sync().await;
+        if !has_rules && (has_pods || wanted.is_used) {
+            // A failure is reported by the first sync.
+            let _ = self.enforce(wanted.node).await;
         }
     }
 
@@ -167,17 +171,18 @@ impl Driver {
         let wanted = self.wanted();
         self.publish(&wanted);
         let result = if wanted.is_used { self.enforce(wanted.node).await } else { self.clear().await };
-        let mut problems = self.parts.problems.borrow_mut();
-        let found: Vec<String> = result.err().into_iter().collect();
-        for problem in found.iter().filter(|problem| !problems.contains(problem)) {
-            log::error!(err = problem.as_str(); "Failed to set up Services, retrying");
+        let trouble = result.as_ref().err().map(String::as_str);
+        let is_news = (self.parts.report)(trouble);
+        if let Some(trouble) = trouble.filter(|_| is_news) {
+            log::error!(err = trouble; "Failed to set up Services, retrying");
         }
-        *problems = found;
-        problems.is_empty()
+        trouble.is_none()
     }
 
     fn wanted(&mut self) -> Wanted {
-        let objects = self.parts.objects.stored();
+        let kinds = [ObjectKind::Service, ObjectKind::EndpointSlice, ObjectKind::Endpoints];
+        let objects: Vec<VersionedObject> =
+            kinds.into_iter().flat_map(|kind| self.parts.objects.written(kind)).collect();
         let mut services = self.services_of(&objects);
         services.order_by(|one, other| {
             (one.created, &one.namespace, &one.name).cmp(&(other.created, &other.namespace, &other.name))
@@ -195,7 +200,7 @@ impl Driver {
                 routes_loopback: foreign.is_empty() && !self.config.pod_ranges.is_empty(),
                 foreign_pods: foreign,
             };
-            claims::report_late_pods(&services, pods, &self.parts.events, &mut self.reported);
+            self.report_late_pods(&services, pods);
             let is_used = entries.len() > own || pods.iter().any(|(pod, _)| uses_dns(pod));
             Wanted { entries, node, is_used }
         })
@@ -216,27 +221,9 @@ impl Driver {
     }
 
     /// The agent's own Services: the API, and the DNS server.
-    fn own_entries(&self) -> Vec<Entry> {
+    fn own_services(&self) -> [OwnService; 2] {
         let ranges = &self.config.ranges;
         let at = |position: u64| ranges.iter().filter_map(|range| range.at(position)).collect::<Vec<_>>();
-        let entry = |own: &OwnService, targets: &[SocketAddr]| {
-            let service = Service::read(&own_service(own));
-            let slices = service.families.iter().map(|family| Slice {
-                family: *family,
-                ports: own.ports.iter().map(|(name, protocol, _)| SlicePort {
-                    name: (*name).to_owned(),
-                    protocol: *protocol,
-                    port: targets.first().map_or(0, SocketAddr::port),
-                    app_protocol: None,
-                }).collect(),
-                endpoints: targets
-                    .iter()
-                    .filter(|target| family_of(target.ip()) == *family)
-                    .map(|target| Endpoint::ready(target.ip(), true))
-                    .collect(),
-            });
-            Entry { slices: slices.collect(), service }
-        };
         let api = OwnService {
             namespace: "default",
             name: "kubernetes",
@@ -256,7 +243,31 @@ impl Driver {
             addresses: at(DNS),
             ports: vec![("dns", Protocol::Udp, 53), ("dns-tcp", Protocol::Tcp, 53)],
         };
-        let server: Vec<SocketAddr> = at(DNS).into_iter().map(|ip| SocketAddr::new(ip, dns::PORT)).collect();
+        [api, dns]
+    }
+
+    fn own_entries(&self) -> Vec<Entry> {
+        let entry = |own: &OwnService, targets: &[SocketAddr]| {
+            let service = Service::read(&own_service(own));
+            let slices = service.families.iter().map(|family| Slice {
+                family: *family,
+                ports: own.ports.iter().map(|(name, protocol, _)| SlicePort {
+                    name: (*name).to_owned(),
+                    protocol: *protocol,
+                    port: targets.first().map_or(0, SocketAddr::port),
+                    app_protocol: None,
+                }).collect(),
+                endpoints: targets
+                    .iter()
+                    .filter(|target| family_of(target.ip()) == *family)
+                    .map(|target| Endpoint::ready(target.ip(), true))
+                    .collect(),
+            });
+            Entry { slices: slices.collect(), service }
+        };
+        let [api, dns] = self.own_services();
+        let server: Vec<SocketAddr> =
+            dns.addresses.iter().map(|ip| SocketAddr::new(*ip, PORT)).collect();
         let api_targets: Vec<SocketAddr> = self.config.api.into_iter().collect();
         vec![entry(&api, &api_targets), entry(&dns, &server)]
     }
@@ -301,6 +312,10 @@ impl Driver {
         let Some(writer) = writer else { return BTreeMap::new() };
         let node = &self.config.node_name;
         let mut objects = slice_objects(service, slices, writer, node);
+        if writer == Writer::Agent {
+            let own = self.own_services().into_iter().find(|own| own.name == service.name).map(|own| own_service(&own));
+            objects.extend(own.map(|own| (own.key.clone(), Rc::new(own))));
+        }
         if writer != Writer::Mirror {
             objects.extend([endpoints_object(service, slices, node)]);
         }
@@ -344,6 +359,23 @@ impl Driver {
         self.serving = None;
         self.in_force = None;
         rt::blocking("remove Services", remove_if_present).await
+    }
+
+    fn report_late_pods(&mut self, services: &[Rc<Service>], pods: &[(&Pod, &PodStatus)]) {
+        let mut late = BTreeSet::new();
+        for (pod, protocol, port, service) in claims::late_pods(services, pods) {
+            let claim = (pod.metadata.uid.to_string(), protocol, port);
+            if !self.reported_pods.contains(&claim) {
+                let message = format!(
+                    "host port {port} ({}): Service {service} has it, and gets its connections; use another hostPort",
+                    protocol.as_str()
+                );
+                let pod = pod.pod_ref();
+                self.parts.events.event(&pod, None, EventType::Warning, "HostPortConflict", &message);
+            }
+            late.insert(claim);
+        }
+        self.reported_pods = late;
     }
 
     fn report_conflicts(&mut self, found: &[(Family, Frontends)]) {

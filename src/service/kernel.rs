@@ -168,3 +168,6 @@ pub(super) fn forget_connections(changed: &BTreeMap<Place, Frontend>) -> Result<
     })
     .map(drop)
 }
+
+#[cfg(test)]
+mod tests;

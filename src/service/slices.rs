@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
 use super::spec::{Endpoint, Protocol, Service, Slice, SlicePort, family_name};
-use crate::model::objects::{LocalObject, ObjectContent, ObjectKey, ObjectKind, OwnerReference, PlainBody, wire};
+use crate::model::objects::{LocalObject, ObjectKey, ObjectKind, OwnerReference, PlainBody, wire};
 
 /// The label that names a slice's Service.
 pub(crate) const SERVICE_NAME: &str = "kubernetes.io/service-name";

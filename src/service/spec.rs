@@ -126,6 +126,8 @@ impl Service {
         let spec = &body["spec"];
         let kind = match text(&spec["type"]) {
             "NodePort" => ServiceType::NodePort,
+            // With a class it is for another program, which gets the node ports.
+            "LoadBalancer" if spec["loadBalancerClass"].is_string() => ServiceType::NodePort,
             "LoadBalancer" => ServiceType::LoadBalancer,
             "ExternalName" => ServiceType::ExternalName,
             _ => ServiceType::ClusterIp,

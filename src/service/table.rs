@@ -48,7 +48,7 @@ pub(crate) struct NodeNetwork {
     /// Addresses of Services, one range per family.
     pub ranges: Vec<Cidr>,
     /// Ports of the node that Services of type `LoadBalancer` do not get.
-    pub claimed: BTreeSet<(Protocol, u16)>,
+    pub claimed: BTreeSet<Claim>,
     /// Addresses of pods that are not on the agent's own bridge. They may share another one.
     pub foreign_pods: BTreeSet<IpAddr>,
     /// Packets from 127.0.0.0/8 reach pods.
@@ -56,6 +56,8 @@ pub(crate) struct NodeNetwork {
 }
 
 pub(crate) type Target = (IpAddr, u16);
+/// The uid of a Service, and a port.
+pub(crate) type Claim = (String, Protocol, u16);
 
 /// The part of the node that a Service is reached at.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -80,6 +82,7 @@ pub(crate) enum Place {
 pub(crate) struct Conflict {
     pub namespace: String,
     pub service: String,
+    pub uid: String,
     pub protocol: Protocol,
     pub port: u16,
 }
@@ -108,6 +111,12 @@ pub(crate) fn frontends(family: Family, entries: &[Entry], node: &NodeNetwork) -
 }
 
 impl Frontends {
+    /// Packets are passed on to other machines.
+    #[must_use]
+    pub(crate) fn has_remote(&self) -> bool {
+        !self.remote.is_empty()
+    }
+
     fn add(&mut self, family: Family, entry: &Entry, node: &NodeNetwork, as_balancer: bool) {
         let service = &entry.service;
         let is_served = service.kind != ServiceType::ExternalName && service.families.contains(&family);
@@ -123,10 +132,12 @@ impl Frontends {
             };
             if as_balancer {
                 let place = Place::Node(port.protocol, port.port);
-                if node.claimed.contains(&(port.protocol, port.port)) || self.places.contains_key(&place) {
+                let claim = (service.uid.clone(), port.protocol, port.port);
+                if node.claimed.contains(&claim) || self.places.contains_key(&place) {
                     self.conflicts.insert(Conflict {
                         namespace: service.namespace.clone(),
                         service: service.name.clone(),
+                        uid: service.uid.clone(),
                         protocol: port.protocol,
                         port: port.port,
                     });

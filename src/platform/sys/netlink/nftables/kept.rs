@@ -3,7 +3,7 @@
 //! Owns what of a table is removed and what stays.
 
 use super::{
-    CREATE, Family, Map, Message, NEWTABLE, NetlinkError, Protocol, SUBSYSTEM, Socket, Table,
+    CREATE, Family, Message, NEWTABLE, NetlinkError, Protocol, SUBSYSTEM, Socket, Table,
     add_content, begin, elements_message, end, header, set_message, table_message,
 };
 use crate::platform::sys::netlink::{DUMP, NetlinkAttributes, text};
@@ -97,7 +97,7 @@ fn parse(body: &[u8]) -> Vec<Element> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::{Chain, ChainKind, DataType, Expression, Hook};
+    use super::super::{Chain, ChainKind, DataType, Expression, Hook, Map};
     use super::*;
     use crate::platform::sys::netlink::namespace;
 
