@@ -12,7 +12,7 @@ mod claims;
 pub mod dns;
 pub mod driver;
 pub mod endpoints;
-mod kernel;
+pub mod kernel;
 pub mod slices;
 pub mod spec;
 pub mod table;

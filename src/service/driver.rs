@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::dns::forward::{ForwardConfig, Forwarder};
 use super::dns::{DnsServer, Names, PORT, Serving};
-use super::kernel::{self, LinkConfig, Rules};
+use super::kernel::{self, KernelNames, LinkConfig, Rules};
 use super::slices::{OwnService, Writer, endpoints_object, own_service, slice_objects};
 use super::spec::{
     Endpoint, Protocol, Service, ServiceType, Slice, SlicePort, family_of, mirrored, written_slice,
@@ -41,6 +41,7 @@ const API: u64 = 1;
 const DNS: u64 = 10;
 
 pub struct ServiceConfig {
+    pub(crate) names: KernelNames,
     /// Addresses of Services, one range per family.
     pub(crate) ranges: Vec<Cidr>,
     /// `clusterDomain`.
@@ -144,7 +145,8 @@ impl Driver {
     pub(crate) async fn prepare(&mut self, has_pods: bool) {
         let wanted = self.wanted();
         self.publish(&wanted);
-        let has_rules = rt::blocking("look for rules of Services", kernel::has_rules).await;
+        let names = self.config.names.clone();
+        let has_rules = rt::blocking("look for rules of Services", move || kernel::has_rules(&names)).await;
         if !has_rules && (has_pods || wanted.is_used) {
             // A failure is reported by the first sync.
             let _ = self.enforce(wanted.node).await;
@@ -195,6 +197,8 @@ impl Driver {
             entries.extend(services.iter().map(|service| behind(service, &objects, pods)));
             let foreign = pods.iter().flat_map(|(pod, status)| self.foreign(pod, status)).into_set();
             let node = NodeNetwork {
+                table: self.config.names.table.clone(),
+                link: self.config.names.link.clone(),
                 ranges: self.config.ranges.clone(),
                 claimed: claims::claimed(&services, pods, &self.config.own_ports),
                 routes_loopback: foreign.is_empty() && !self.config.pod_ranges.is_empty(),
@@ -331,7 +335,11 @@ impl Driver {
         if self.in_force.as_ref() != Some(&wanted) {
             let before = self.in_force.take();
             let dns = ServiceConfig::dns_addresses(&self.config.ranges);
-            let link = LinkConfig { ranges: self.config.ranges.clone(), addresses: dns };
+            let link = LinkConfig {
+                name: self.config.names.link.clone(),
+                ranges: self.config.ranges.clone(),
+                addresses: dns,
+            };
             let rules = wanted.frontends.iter().map(|(family, frontends)| Rules {
                 family: *family,
                 table: table(*family, frontends, &wanted.node),
@@ -358,7 +366,8 @@ impl Driver {
     async fn clear(&mut self) -> Result<(), String> {
         self.serving = None;
         self.in_force = None;
-        rt::blocking("remove Services", remove_if_present).await
+        let names = self.config.names.clone();
+        rt::blocking("remove Services", move || remove_if_present(&names)).await
     }
 
     fn report_late_pods(&mut self, services: &[Rc<Service>], pods: &[(&Pod, &PodStatus)]) {
@@ -480,8 +489,8 @@ fn put(
 }
 
 /// What an earlier process, or this one, has left.
-pub(crate) fn remove_if_present() -> Result<(), String> {
-    if kernel::is_present() { kernel::remove_all().map_err(|error| chain(&error)) } else { Ok(()) }
+pub(crate) fn remove_if_present(names: &KernelNames) -> Result<(), String> {
+    if kernel::is_present(names) { kernel::remove_all(names).map_err(|error| chain(&error)) } else { Ok(()) }
 }
 
 fn shown(ranges: &[Cidr]) -> String {

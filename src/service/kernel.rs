@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use sha2::{Digest as _, Sha256};
 
-use super::table::{AFFINITY, Frontend, Frontends, LINK, Place, TABLE, stale};
+use super::table::{AFFINITY, Frontend, Frontends, Place, stale};
 use crate::model::cidr::Cidr;
 use crate::platform::sys::netlink::conntrack;
 use crate::platform::sys::netlink::nftables::{DataType, Family, Map, Table, delete, kept};
@@ -23,9 +23,33 @@ const MTU: u32 = 1500;
 const CONTENT: &str = "content-";
 const UDP: u8 = 17;
 
+/// The names of what there is in the kernel, after the pods' bridge.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct KernelNames {
+    pub link: String,
+    pub table: String,
+}
+
+/// Before the bridge's name, which is at most fifteen bytes long, as all names of links.
+const PREFIX: &str = "svc-";
+const MAX_NAME: usize = 15;
+
+impl KernelNames {
+    #[must_use]
+    pub(crate) fn of(bridge: &str) -> Self {
+        let link = if PREFIX.len() + bridge.len() <= MAX_NAME {
+            format!("{PREFIX}{bridge}")
+        } else {
+            format!("{PREFIX}{}", &hex(&Sha256::digest(bridge))[..8])
+        };
+        Self { link, table: format!("{bridge}-services") }
+    }
+}
+
 /// Addresses of the node for Services.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LinkConfig {
+    pub name: String,
     pub ranges: Vec<Cidr>,
     /// Of the DNS server, one for each range.
     pub addresses: Vec<IpAddr>,
@@ -35,14 +59,14 @@ pub(super) struct LinkConfig {
 /// node's network is in one of the ranges and cannot be reached from now on.
 pub(super) fn ensure_link(config: &LinkConfig) -> Result<Vec<String>, NetworkError> {
     let mut network = Network::open()?;
-    if network.link(LINK)?.is_none() {
+    if network.link(&config.name)?.is_none() {
         // Without ports. Kernels that can have pods have bridges.
-        network.add_bridge(LINK, MAC, MTU)?;
+        network.add_bridge(&config.name, MAC, MTU)?;
     }
-    let missing = || NetworkError::Vanished { name: LINK.to_owned() };
-    let link = network.link(LINK)?.ok_or_else(missing)?;
+    let missing = || NetworkError::Vanished { name: config.name.clone() };
+    let link = network.link(&config.name)?.ok_or_else(missing)?;
     let has_ipv6 = config.ranges.iter().any(|range| range.network().is_ipv6());
-    bridge::prepare_ipv6(LINK, if has_ipv6 { Ipv6::Given } else { Ipv6::Off })?;
+    bridge::prepare_ipv6(&config.name, if has_ipv6 { Ipv6::Given } else { Ipv6::Off })?;
     if !link.up {
         network.set_up(link.index)?;
     }
@@ -88,10 +112,10 @@ pub(super) fn forward(families: &[Family]) -> Result<(), NetworkError> {
 }
 
 /// Removes link and tables; missing ones are no error.
-pub(super) fn remove_all() -> Result<(), NetlinkError> {
-    Network::open()?.delete_link(LINK)?;
+pub(super) fn remove_all(names: &KernelNames) -> Result<(), NetlinkError> {
+    Network::open()?.delete_link(&names.link)?;
     for family in [Family::Ipv4, Family::Ipv6] {
-        match delete(family, TABLE) {
+        match delete(family, &names.table) {
             Err(error) if error.is_unsupported() => {}
             other => other?,
         }
@@ -100,13 +124,13 @@ pub(super) fn remove_all() -> Result<(), NetlinkError> {
 }
 
 /// Whether there may be something to remove.
-pub(super) fn is_present() -> bool {
-    Network::open().and_then(|mut network| network.link(LINK)).is_ok_and(|link| link.is_some())
+pub(super) fn is_present(names: &KernelNames) -> bool {
+    Network::open().and_then(|mut network| network.link(&names.link)).is_ok_and(|link| link.is_some())
 }
 
 /// Whether the rules of an earlier process are in force.
-pub(super) fn has_rules() -> bool {
-    kept::set_names(Family::Ipv4, TABLE).is_ok_and(|names| !names.is_empty())
+pub(super) fn has_rules(names: &KernelNames) -> bool {
+    kept::set_names(Family::Ipv4, &names.table).is_ok_and(|names| !names.is_empty())
 }
 
 /// The rules of one family, and where they come from.
@@ -120,7 +144,7 @@ pub(super) struct Rules {
 pub(super) fn apply(rules: Vec<Table>) -> Result<bool, NetworkError> {
     let mut changed = Vec::new();
     for mut table in rules {
-        let present = kept::set_names(table.family, TABLE)?;
+        let present = kept::set_names(table.family, &table.name)?;
         let name = format!("{CONTENT}{}", hash(&table));
         if present.contains(&name) {
             continue;
@@ -138,8 +162,11 @@ pub(super) fn apply(rules: Vec<Table>) -> Result<bool, NetworkError> {
 }
 
 fn hash(table: &Table) -> String {
-    let digest = Sha256::digest(format!("{table:?}"));
-    digest[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(&Sha256::digest(format!("{table:?}"))[..8])
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Clients whose target is gone get another one.

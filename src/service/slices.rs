@@ -1,4 +1,4 @@
-//! EndpointSlices and Endpoints as clients see them.
+//! EndpointSlices, Endpoints and the status of Services as clients see them.
 //!
 //! Owns their names, labels and members.
 //!
@@ -197,6 +197,25 @@ fn object(
     object.created = service.created;
     object.owner_references.extend(owner);
     Rc::new(object)
+}
+
+/// Puts its status into the JSON of a Service: one of type `LoadBalancer` is reached at the node's addresses.
+pub(crate) fn show_status(service: &mut Value, node_ips: &[String]) {
+    let spec = &service["spec"];
+    let families: Vec<&str> =
+        spec["ipFamilies"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let is_balanced = spec["type"] == "LoadBalancer" && !spec["loadBalancerClass"].is_string();
+    let is_served = |ip: &&String| families.contains(&if ip.contains(':') { "IPv6" } else { "IPv4" });
+    let ingress: Vec<Value> = node_ips
+        .iter()
+        .filter(|ip| is_balanced && is_served(ip))
+        .map(|ip| json!({"ip": ip, "ipMode": "VIP"}))
+        .collect();
+    if !ingress.is_empty() {
+        service["status"] = json!({"loadBalancer": {"ingress": ingress}});
+    } else if service["status"].is_null() {
+        service["status"] = json!({"loadBalancer": {}});
+    }
 }
 
 /// A Service of the agent itself.

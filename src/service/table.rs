@@ -19,9 +19,6 @@ use crate::platform::sys::netlink::nftables::{
     Chain, ChainKind, DataType, Expression, Family, Hook, Map, REGISTER, SHORT_REGISTER, Table,
 };
 
-pub(crate) const TABLE: &str = "agent-services";
-/// The link that routes to addresses of Services lead to. It has no other end.
-pub(crate) const LINK: &str = "agent-services";
 /// Maps of clients and their targets; the seconds follow.
 pub(crate) const AFFINITY: &str = "affinity-";
 /// Before host ports (-100): which of two claims to a port counts has been decided.
@@ -45,6 +42,10 @@ pub(crate) struct Entry {
 /// What the rules need to know of the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct NodeNetwork {
+    /// Name of the tables.
+    pub table: String,
+    /// The link that routes to addresses of Services lead to. It has no other end.
+    pub link: String,
     /// Addresses of Services, one range per family.
     pub ranges: Vec<Cidr>,
     /// Ports of the node that Services of type `LoadBalancer` do not get.
@@ -213,7 +214,7 @@ pub(crate) fn table(family: Family, frontends: &Frontends, node: &NodeNetwork) -
         chain("refuse-out", filter, Hook::Output, FILTER, output),
         chain("refuse-in", filter, Hook::Input, FILTER, input),
     ];
-    Table { family, name: TABLE.to_owned(), maps, chains }
+    Table { family, name: node.table.clone(), maps, chains }
 }
 
 /// The elements of an affinity map that no longer lead to a target of their frontend.
@@ -494,7 +495,7 @@ impl<'n> Writer<'n> {
     fn refuse(&self, maps: &[Map]) -> [Vec<Vec<Expression>>; 3] {
         let has = |name: &str| maps.iter().any(|map| map.name == name);
         let refuse = Expression::Reject(self.family);
-        let mut link = LINK.as_bytes().to_vec();
+        let mut link = self.node.link.as_bytes().to_vec();
         link.resize(16, 0);
         let mut routed = Vec::new();
         for range in self.node.ranges.iter().filter(|range| family_of(range.network()) == self.family) {

@@ -22,6 +22,7 @@ use crate::pod::events::EventRecorder;
 use crate::pod::executor::ExecutorConfig;
 use crate::pod::status::StatusManager;
 use crate::service::driver::{Driver, ServiceConfig, ServiceParts, remove_if_present};
+use crate::service::kernel::KernelNames;
 use crate::store::Loaded;
 
 /// `clusterDomain` when it is not set.
@@ -105,8 +106,9 @@ pub(super) async fn start(
     ranges: Option<&ServiceRanges>,
     needs: ServiceNeeds<'_>,
 ) -> Option<JoinHandle<()>> {
+    let names = KernelNames::of(&resolved.flags.bridge_name);
     let Some(ranges) = ranges else {
-        if let Err(error) = rt::blocking("remove Services", remove_if_present).await {
+        if let Err(error) = rt::blocking("remove Services", move || remove_if_present(&names)).await {
             log::debug!(err = error.as_str(); "Failed to remove what is left of Services");
         }
         return None;
@@ -114,6 +116,7 @@ pub(super) async fn start(
     let kubelet = &resolved.kubelet;
     let own_ports = [kubelet.port, kubelet.read_only_port, kubelet.healthz_port];
     let config = ServiceConfig {
+        names,
         ranges: ranges.cidrs.clone(),
         domain: match kubelet.cluster_domain.as_str() {
             "" => DOMAIN.to_owned(),

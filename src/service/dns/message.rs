@@ -350,6 +350,7 @@ impl RawRecord {
             A => RecordData::Address(IpAddr::from(<[u8; 4]>::try_from(data).ok()?)),
             AAAA => RecordData::Address(IpAddr::from(<[u8; 16]>::try_from(data).ok()?)),
             CNAME => RecordData::Alias(read_name(bytes, self.start)?.0),
+            PTR => RecordData::Pointer(read_name(bytes, self.start)?.0),
             _ => return None,
         };
         Some(Record { name: self.name.clone(), ttl: self.ttl, data })

@@ -20,6 +20,8 @@ fn ip(text: &str) -> IpAddr {
 
 fn node() -> NodeNetwork {
     NodeNetwork {
+        table: names().table,
+        link: names().link,
         ranges: vec!["10.96.0.0/16".parse().unwrap(), "fd00:96::/112".parse().unwrap()],
         routes_loopback: true,
         ..NodeNetwork::default()
@@ -66,8 +68,12 @@ fn rules(entries: &[Entry], node: &NodeNetwork) -> Vec<Rules> {
     [Family::Ipv4, Family::Ipv6].map(of).into()
 }
 
+fn names() -> KernelNames {
+    KernelNames::of("agent0")
+}
+
 fn link() -> LinkConfig {
-    LinkConfig { ranges: node().ranges, addresses: vec![ip("10.96.0.10"), ip("fd00:96::a")] }
+    LinkConfig { name: names().link, ranges: node().ranges, addresses: vec![ip("10.96.0.10"), ip("fd00:96::a")] }
 }
 
 /// Puts the Services into force on a node; true if anything has changed.
@@ -321,6 +327,14 @@ fn pods_of_another_network_reach_each_other() {
 }
 
 #[test]
+fn names_fit_whatever_the_bridge_is_called() {
+    assert_eq!(names(), KernelNames { link: "svc-agent0".to_owned(), table: "agent0-services".to_owned() });
+    let long = KernelNames::of("a-long-bridge-1");
+    assert_eq!(long.link.len(), 12);
+    assert_ne!(long.link, KernelNames::of("a-long-bridge-2").link);
+}
+
+#[test]
 fn nothing_is_left_and_overlaps_are_found() {
     let host = Host::new(&[]);
     let overlaps = host.run(|| {
@@ -329,10 +343,10 @@ fn nothing_is_left_and_overlaps_are_found() {
     });
     assert_eq!(overlaps, ["address 10.96.3.1/24 of lan0", "route 10.96.3.0/24 by lan0"]);
     enforce(&host, &[entry(service(&[VIP]), &[])]);
-    assert!(host.run(is_present) && host.run(has_rules));
-    host.run(|| remove_all().unwrap());
-    host.run(|| remove_all().unwrap());
-    assert!(!host.run(is_present) && !host.run(has_rules));
+    assert!(host.run(|| is_present(&names())) && host.run(|| has_rules(&names())));
+    host.run(|| remove_all(&names()).unwrap());
+    host.run(|| remove_all(&names()).unwrap());
+    assert!(!host.run(|| is_present(&names())) && !host.run(|| has_rules(&names())));
     assert_eq!((host.rules(), host.links()), (String::new(), vec!["lo".to_owned(), "lan0".to_owned()]));
 }
 

@@ -104,3 +104,19 @@ fn endpoints_are_grouped_by_ports_and_readiness() {
     let (_, none) = endpoints_object(&service(), &[], "box");
     assert_eq!(none.content.body(), json!({}));
 }
+
+#[test]
+fn a_load_balancer_is_at_the_nodes_addresses() {
+    let ips = ["192.0.2.1".to_owned(), "2001:db8::1".to_owned()];
+    let shown = |spec: Value| {
+        let mut service = json!({"spec": spec});
+        show_status(&mut service, &ips);
+        service["status"]["loadBalancer"].clone()
+    };
+    assert_eq!(
+        shown(json!({"type": "LoadBalancer", "ipFamilies": ["IPv4"]})),
+        json!({"ingress": [{"ip": "192.0.2.1", "ipMode": "VIP"}]})
+    );
+    assert_eq!(shown(json!({"type": "LoadBalancer", "ipFamilies": ["IPv4"], "loadBalancerClass": "a.b/c"})), json!({}));
+    assert_eq!(shown(json!({"type": "NodePort", "ipFamilies": ["IPv4"]})), json!({}));
+}

@@ -40,6 +40,8 @@ fn entry(service: Service, endpoints: Vec<Endpoint>) -> Entry {
 
 fn node() -> NodeNetwork {
     NodeNetwork {
+        table: "agent0-services".to_owned(),
+        link: "svc-agent0".to_owned(),
         ranges: vec!["10.96.0.0/16".parse().unwrap(), "fd00:96::/112".parse().unwrap()],
         routes_loopback: true,
         ..NodeNetwork::default()

@@ -61,7 +61,7 @@ fn what_does_not_fit_is_cut_and_all_types_are_written() {
     ];
     let reply = read.answer(&answer(all), 512);
     let found = read_answer(&reply).unwrap();
-    assert_eq!(found.records.len(), 2, "an alias and an address");
+    assert_eq!(found.records.len(), 3, "an alias, a pointer and an address");
     assert_eq!(found.records[0].data, RecordData::Alias("db.example.com".to_owned()));
     assert_eq!(found.ttls.len(), 5);
     assert!(reply.windows(10).any(|bytes| bytes == [0, 0, 0, 100, 0, 53, 1, b'a', 1, b'b']), "SRV");
