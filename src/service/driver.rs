@@ -297,7 +297,7 @@ impl Driver {
         let (mut generated, mut entries) = (BTreeMap::new(), Vec::new());
         let mut changed = false;
         for (entry, writer) in &wanted.entries {
-            let Service { namespace, name, .. } = &entry.service;
+            let Service { namespace, name, .. } = &*entry.service;
             let key = ObjectKey { kind: ObjectKind::Service, namespace: namespace.clone(), name: name.clone() };
             let known = before.remove(&key).filter(|known| known.entry == *entry && known.writer == *writer);
             let shown = known.unwrap_or_else(|| {
