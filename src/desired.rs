@@ -5,7 +5,7 @@ pub mod api_pod;
 pub mod change;
 pub mod defaults;
 pub mod garbage;
-mod kinds;
+pub mod kinds;
 pub mod local_objects;
 pub mod merge;
 pub mod pod_config;

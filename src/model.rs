@@ -5,6 +5,7 @@
 pub mod amount;
 pub mod api;
 pub mod back_off;
+pub mod cidr;
 pub mod containers;
 pub mod disruption;
 pub mod duration;

@@ -17,6 +17,7 @@ pub mod previous_runtimes;
 pub mod report;
 mod resources;
 pub mod run_once;
+mod services;
 pub(crate) mod serving;
 pub mod setup;
 

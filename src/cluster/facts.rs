@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::cluster::objects::services::{ServiceFacts, from_server, to_row, variables};
+use crate::model::objects::service_variables::{ServiceFacts, from_server, to_row, variables};
 use crate::cluster::tokens::rules::{self, Token};
 use crate::codec::base64;
 use crate::model::objects::{Absence, ClusterFacts, ObjectKey, TokenRequest};

@@ -6,7 +6,6 @@
 
 mod feeds;
 pub(crate) mod references;
-pub(crate) mod services;
 pub(crate) mod volumes;
 
 use std::cell::RefCell;

@@ -3,8 +3,10 @@
 //!
 //! Owns the choice by kind; the rules of each family of kinds are in a file below. Pure.
 
+pub mod addresses;
 mod kept;
 mod rbac;
+mod service;
 
 use serde_json::Value;
 
@@ -30,6 +32,16 @@ pub(crate) fn rules(kind: ObjectKind) -> KindRules {
         ObjectKind::PriorityClass => kept::PRIORITY_CLASS,
         ObjectKind::Role | ObjectKind::ClusterRole => rbac::ROLE,
         ObjectKind::RoleBinding | ObjectKind::ClusterRoleBinding => rbac::BINDING,
+        ObjectKind::Service => service::SERVICE,
+        ObjectKind::EndpointSlice => service::ENDPOINT_SLICE,
+        ObjectKind::Endpoints => service::ENDPOINTS,
         _ => NONE,
+    }
+}
+
+/// Puts into an object what its predecessor has and a client that replaces it may leave out.
+pub(crate) fn carry_over(kind: ObjectKind, old: &Value, new: &mut Value) {
+    if kind == ObjectKind::Service {
+        service::carry_over(old, new);
     }
 }

@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use crate::desired::kinds::addresses::{ServiceRanges, Taken, assign};
 use crate::desired::kinds::rules;
 use crate::desired::validation::{self, validate_object};
 use crate::model::api::managed_fields::ManagedFields;
@@ -31,6 +32,8 @@ pub(crate) struct ObjectSets {
     pub sources: BTreeMap<PodSource, Objects>,
     /// The findings of each source's last answer.
     findings: BTreeMap<PodSource, Vec<ObjectFinding>>,
+    /// What Services may have; `None` where they get nothing.
+    pub services: Option<ServiceRanges>,
 }
 
 /// A problem of the objects that the user must fix; reason `FailedValidation`.
@@ -156,7 +159,7 @@ impl ObjectSets {
             objects.into_iter().map(|object| (object.object.key.clone(), object)).into_map()
         };
         let sources = stored.into_iter().map(|(source, objects)| (source, by_key(objects))).into_map();
-        Self { sources, findings: BTreeMap::new() }
+        Self { sources, findings: BTreeMap::new(), services: None }
     }
 
     /// As [`Self::replace`].
@@ -173,10 +176,13 @@ impl ObjectSets {
         wanted.order_by(|left, right| {
             (&left.origin, &left.object.key).cmp(&(&right.origin, &right.object.key))
         });
+        let has_services = wanted.iter().any(|new| new.object.key.kind == ObjectKind::Service);
+        let ranges = self.services.clone().filter(|_| has_services && source != PodSource::Cluster);
+        let mut services = ranges.map(|ranges| (self.taken(&ranges), ranges));
         let known = self.sources.remove(&source).unwrap_or_default();
         let mut admitted = Objects::new();
         let mut findings = Vec::new();
-        for new in wanted {
+        for mut new in wanted {
             let key = new.object.key.clone();
             if let Some(first) = admitted.get(&key) {
                 let message = format!(
@@ -187,11 +193,25 @@ impl ObjectSets {
                 continue;
             }
             let old = known.get(&key);
-            let errors = match old {
+            let mut errors = Vec::new();
+            if let Some((taken, ranges)) = services.as_mut().filter(|_| key.kind == ObjectKind::Service) {
+                let mut object = LocalObject::clone(&new.object);
+                errors = assign(&mut object, old.map(|old| &*old.object), taken, ranges);
+                taken.add(&object);
+                new.object = Rc::new(object);
+            }
+            if old.is_none() && !errors.is_empty() {
+                let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+                let message = format!("{key} cannot be created: {}", texts.join(", "));
+                findings.push(ObjectFinding { origin: new.origin, message });
+                continue;
+            }
+            let refused = match old {
                 // What may change in the cluster, its server has decided.
                 Some(old) if source != PodSource::Cluster => refused_change(&old.object, &new.object),
                 _ => Vec::new(),
             };
+            errors.extend(refused);
             let taken = match old {
                 Some(old) if !errors.is_empty() => {
                     let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
@@ -210,6 +230,11 @@ impl ObjectSets {
         }
         self.sources.insert(source, admitted);
         self.findings.insert(source, findings);
+    }
+
+    /// The addresses and ports that Services have.
+    pub(crate) fn taken(&self, ranges: &ServiceRanges) -> Taken {
+        Taken::by(self.of_node().flat_map(|(_, objects)| objects.values().map(|found| &*found.object)), ranges)
     }
 
     /// Puts one object, which its writer has validated.

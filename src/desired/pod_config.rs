@@ -12,12 +12,16 @@ mod rollout;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
+use crate::desired::kinds::addresses::{ServiceRanges, assign};
 use crate::desired::local_objects::ObjectSets;
 use crate::desired::merge::{DesiredSet, PodChange, PodOp, SetFinding, SourceState, merge};
 use crate::desired::rollout::Rollout;
 use crate::desired::service_account::{self, PodAccount};
 use crate::model::api::pod::Pod;
-use crate::model::objects::{LocalObjects, ObjectContent, ObjectKey, ObjectKind, RuntimeClassSpec};
+use crate::model::field_error::FieldError;
+use crate::model::objects::{
+    LocalObject, LocalObjects, ObjectContent, ObjectKey, ObjectKind, RuntimeClassSpec,
+};
 use crate::model::ordered::Ordered as _;
 use crate::model::source::{SourceAnswer, SourceObject, SourcePod, SourceProblem, SourceSet, SourceUpdate};
 use crate::model::types::{PodSource, PodUid, Timestamp};
@@ -161,6 +165,29 @@ impl PodConfig {
             self.count(PodSource::Cluster);
         }
         self
+    }
+
+    /// From now on Services get addresses and ports.
+    #[must_use]
+    pub(crate) fn with_services(mut self, ranges: Option<ServiceRanges>) -> Self {
+        self.object_sets.services = ranges;
+        self
+    }
+
+    /// Gives a new Service, or one that replaces `old`, what it lacks.
+    ///
+    /// # Errors
+    /// Why it cannot have it.
+    pub(crate) fn assign_addresses(
+        &self,
+        object: &mut LocalObject,
+        old: Option<&LocalObject>,
+    ) -> Result<(), Vec<FieldError>> {
+        let ranges = self.object_sets.services.as_ref().filter(|_| object.key.kind == ObjectKind::Service);
+        let errors = ranges.map_or_else(Vec::new, |ranges| {
+            assign(object, old, &self.object_sets.taken(ranges), ranges)
+        });
+        if errors.is_empty() { Ok(()) } else { Err(errors) }
     }
 
     /// Shows the effective objects to all readers.

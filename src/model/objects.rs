@@ -8,6 +8,7 @@ mod kinds;
 mod local;
 mod node_objects;
 mod plain;
+pub mod service_variables;
 pub mod wire;
 
 pub use any::AnyObject;

@@ -238,6 +238,19 @@ impl StatusManager {
         pods
     }
 
+    /// Shows all pods of [`Self::all_pods`] with what is known of them, without a copy.
+    pub(crate) fn with_pods<T>(&self, read: impl FnOnce(&[(&Pod, &PodStatus)]) -> T) -> T {
+        let (entries, expected) = (self.entries.borrow(), self.expected.borrow());
+        let (remembered, nothing) = (self.remembered.borrow(), PodStatus::default());
+        let mut pods: Vec<(&Pod, &PodStatus)> =
+            entries.values().map(|entry| (&*entry.pod, &entry.status)).collect();
+        pods.extend(
+            expected.iter().map(|(uid, known)| (&*known.pod, remembered.get(uid).unwrap_or(&nothing))),
+        );
+        pods.order_by(|one, other| by_name(one.0, other.0));
+        read(&pods)
+    }
+
     /// One of [`Self::all_pods`], without copying the others; of two with one name, that with this uid, or
     /// the first.
     #[must_use]

@@ -54,7 +54,8 @@ impl AgentProcess {
             program: binary(),
             root,
             endpoint: endpoint.to_owned(),
-            arguments: Vec::new(),
+            // Addresses of Services are the whole machine's: tests that want them choose a range.
+            arguments: vec!["--service-cidr=".to_owned()],
             environment: Vec::new(),
             child: None,
         }

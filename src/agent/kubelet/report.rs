@@ -304,7 +304,8 @@ impl LoopView {
         news
     }
 
-    fn changed(&self) {
+    /// Readers see something else from now on.
+    pub(super) fn changed(&self) {
         self.version.send_modify(|version| *version += 1);
     }
 

@@ -15,6 +15,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 
 use crate::agent::config::{Resolved, RunOnceWait};
 use crate::agent::kubelet::joined::{self, Joined, JoinedParts};
@@ -26,8 +27,11 @@ use crate::agent::kubelet::report::{Identity, LoopView};
 use crate::agent::kubelet::run_once::{self, RunOnceConfig, RunOnceOutcome};
 use crate::agent::kubelet::serving::{self, ServingError, ServingParts};
 use crate::agent::kubelet::setup::process::{acquire_lock, limit_process};
-use crate::agent::kubelet::{Kubelet, cgroup_root, embedded, local_node, node_manager, plugins, resources};
+use crate::agent::kubelet::{
+    Kubelet, cgroup_root, embedded, local_node, node_manager, plugins, resources, services,
+};
 use crate::cluster::review::Reviews;
+use crate::desired::kinds::addresses::ServiceRanges;
 use crate::desired::pod_config::PodConfig;
 use crate::desired::pod_config::edit::{Edit, Editor};
 use crate::desired::rollout::RolloutConfig;
@@ -216,7 +220,9 @@ async fn run_with<R: SandboxStreams>(
     let rotation = configs::log_rotation(resolved);
     let rotating = container_logs::rotate_logs(Rc::clone(&house.runtime), rotation, house.clock.clone());
     let logs = rt::spawn("container logs", rotating);
+    let has_pods = house.loaded.desired.iter().any(|stored| !stored.pods.is_empty());
     let (kubelet, view, statuses) = house.kubelet(updates, Rc::clone(&watched.notifier), watched.watchdog);
+    let services = house.start_services(resolved, has_pods).await;
     let mut shutdown = watched.shutdown;
     let mut is_online: Rc<dyn Fn() -> bool> = Rc::new(|| false);
     let csi = house.joined.as_ref().map(|joined| joined.start_csi(&kubelet.workers));
@@ -268,7 +274,7 @@ async fn run_with<R: SandboxStreams>(
     };
     let clearing = kubelet.workers.final_cleanup();
     let finished = run_until_finished(resolved, kubelet, &view, &statuses, &house.admission, shutdown).await;
-    let keeping = keeping.into_iter().flatten().chain(plugins);
+    let keeping = keeping.into_iter().flatten().chain(plugins).chain(services);
     for task in sources.into_iter().chain(servers).chain([logs]).chain(keeping) {
         task.abort();
     }
@@ -328,6 +334,9 @@ struct AgentParts<R> {
     clock: Clock,
     admission: Admission,
     executor: Option<ExecutorConfig>,
+    node_ips: Vec<String>,
+    /// What Services may have; `None` where they are not this node's.
+    services: Option<ServiceRanges>,
     images: ImageConfig,
     workers: PodWorkerConfig,
     runtime_name: Rc<RefCell<String>>,
@@ -337,7 +346,7 @@ struct AgentParts<R> {
     editor: Editor,
     edits: Option<mpsc::Receiver<Edit>>,
     accepts: BTreeMap<PodSource, mpsc::Sender<Accept>>,
-    write_behind: tokio::task::JoinHandle<()>,
+    write_behind: JoinHandle<()>,
 }
 
 impl<R: Runtime> AgentParts<R> {
@@ -362,12 +371,14 @@ impl<R: Runtime> AgentParts<R> {
             (Rc::clone(&objects), accounts.clone().map(|accounts| accounts as Rc<dyn NodeFacts>)),
             (Rc::clone(&cluster_objects), shown),
         ));
-        let executor = {
+        let services = services::ranges(resolved, &loaded);
+        let mut executor = {
             let (ids, pods) = (resolved.kubelet.user_namespaces_ids_per_pod, resolved.kubelet.max_pods);
             let user_ids = resources::user_ids(ids, pods).await.map_err(SetupError::UserNamespaces)?;
             configs::executor(resolved, user_ids, &lookup).map_err(SetupError::Reservations)?
         };
         share_mounts_below(root).await;
+        services::name_server(&mut executor, resolved, services.as_ref());
         make_dir(&executor.pod_logs_dir, 0o750)?;
         if let Some(bytes) = resolved.flags.container_log_ram {
             container_logs::keep_in_memory(&executor.pod_logs_dir, bytes);
@@ -413,7 +424,9 @@ impl<R: Runtime> AgentParts<R> {
             workers: configs::workers(resolved, executor.node_ips.clone()),
             images: configs::images(resolved),
             admission,
+            node_ips: executor.node_ips.clone(),
             executor: Some(executor),
+            services,
             write_behind: rt::spawn("store write-behind", store.clone().write_behind()),
             runtime,
             store,
@@ -438,7 +451,7 @@ impl<R: Runtime> AgentParts<R> {
         &mut self,
         resolved: &Resolved,
         updates: &mpsc::Sender<SourceUpdate>,
-    ) -> Result<Vec<tokio::task::JoinHandle<()>>, SetupError> {
+    ) -> Result<Vec<JoinHandle<()>>, SetupError> {
         let kubelet = &resolved.kubelet;
         let restored_state = |source| configs::restored_state(&self.loaded, source);
         let mut accepts = BTreeMap::new();
@@ -479,7 +492,7 @@ impl<R: Runtime> AgentParts<R> {
     async fn start_servers(
         &self,
         resolved: &Resolved,
-    ) -> Result<(Vec<tokio::task::JoinHandle<()>>, Option<Served>), SetupError>
+    ) -> Result<(Vec<JoinHandle<()>>, Option<Served>), SetupError>
     where
         R: SandboxStreams,
     {
@@ -533,6 +546,20 @@ impl<R: Runtime> AgentParts<R> {
         stats
     }
 
+    /// Before the first pod starts.
+    async fn start_services(&self, resolved: &Resolved, has_pods: bool) -> Option<JoinHandle<()>> {
+        let needs = services::ServiceNeeds {
+            objects: &self.objects,
+            statuses: &self.statuses,
+            events: &self.events,
+            clock: &self.clock,
+            view: &self.view,
+            node_ips: &self.node_ips,
+            has_pods,
+        };
+        services::start(resolved, self.services.as_ref(), needs).await
+    }
+
     fn kubelet(
         &mut self,
         updates: mpsc::Receiver<SourceUpdate>,
@@ -582,6 +609,7 @@ impl<R: Runtime> AgentParts<R> {
             self.clock.clone(),
         )
         .with_cluster_objects(Rc::clone(&self.cluster_objects))
+        .with_services(self.services.clone())
         .with_notes(&loaded.meta)
         .with_rollout(self.rollout.take(), loaded.rollouts)
         .with_garbage_collection(loaded.unreadable.is_empty(), &loaded.terminating);

@@ -18,7 +18,7 @@ use crate::cluster::client::error::{ApiError, ApiErrorKind};
 use crate::cluster::client::request::ResourcePath;
 use crate::cluster::client::transport::{Accept, Lane, Transport};
 use crate::cluster::facts::{FactChange, GRAPH_LAG, ServiceScope, reduced};
-use crate::cluster::objects::services::from_server;
+use crate::model::objects::service_variables::from_server;
 use crate::cluster::objects::{Detection, Objects, ObjectsParts, is_immutable};
 use crate::cluster::watch::frames::WatchItem;
 use crate::cluster::watch::{CHANNEL, WatchOutput, WatchSpec, spawn};

@@ -9,13 +9,17 @@ use std::rc::Rc;
 
 #[cfg(test)]
 use crate::model::api::managed_fields::ManagedFields;
-use crate::model::ordered::Ordered as _;
+use crate::model::ordered::{Ordered as _, Sortable as _};
 use crate::model::revisions::Revisions;
 
+use super::service_variables::{ServiceFacts, is_visible, variables};
 use super::{
-    ClaimedSource, ClaimedVolume, ConfigMapData, LocalObject, ObjectContent, ObjectData, ObjectKey,
+    Absence, ClaimedSource, ClaimedVolume, ConfigMapData, LocalObject, ObjectContent, ObjectData, ObjectKey,
     ObjectKind, ObjectLookup, Realm, RuntimeClassSpec, SourceObject, wire,
 };
+
+/// The origin of generated objects.
+const GENERATED: &str = "the agent";
 
 #[derive(Clone, Debug)]
 pub struct VersionedObject {
@@ -30,6 +34,8 @@ pub struct LocalObjects {
     /// The parent directory of all claims.
     volumes_dir: PathBuf,
     objects: RefCell<BTreeMap<ObjectKey, VersionedObject>>,
+    /// Shown beside them and not stored: what follows from other objects. Hidden by an object of the same key.
+    generated: RefCell<BTreeMap<ObjectKey, VersionedObject>>,
     /// Of the objects that pods read.
     generation: Cell<u64>,
     /// Changes of anything.
@@ -41,7 +47,8 @@ impl LocalObjects {
     /// An empty set. `volumes_dir` is the parent directory of all claims.
     #[must_use]
     pub fn new(volumes_dir: PathBuf, revisions: Revisions) -> Self {
-        Self { volumes_dir, objects: RefCell::default(), generation: Cell::new(0), changes: Cell::new(0), revisions }
+        let (objects, generated) = (RefCell::default(), RefCell::default());
+        Self { volumes_dir, objects, generated, generation: Cell::new(0), changes: Cell::new(0), revisions }
     }
 
     /// Replaces all objects. Those that are as before keep their version.
@@ -88,23 +95,62 @@ impl LocalObjects {
         }
     }
 
+    /// Replaces all generated objects. Those that are as before keep their version.
+    pub(crate) fn set_generated(&self, objects: BTreeMap<ObjectKey, Rc<LocalObject>>) {
+        let mut known = self.generated.borrow_mut();
+        let origin: Rc<str> = Rc::from(GENERATED);
+        let stamped = |(key, object): (ObjectKey, Rc<LocalObject>)| {
+            let same = known.get(&key).filter(|known| known.object == object).map(|known| known.version);
+            let version = same.unwrap_or_else(|| self.revisions.next());
+            (key, VersionedObject { object, version, origin: Rc::clone(&origin) })
+        };
+        *known = objects.into_iter().map(stamped).into_map();
+    }
+
+    /// Of one kind, or all.
+    fn shown(&self, kind: Option<ObjectKind>) -> Vec<VersionedObject> {
+        let (objects, generated) = (self.objects.borrow(), self.generated.borrow());
+        let is_wanted = |(key, _): &(&ObjectKey, &VersionedObject)| kind.is_none_or(|kind| key.kind == kind);
+        let first = kind.map(|kind| ObjectKey { kind, namespace: String::new(), name: String::new() });
+        let of = |map: &BTreeMap<ObjectKey, VersionedObject>| -> Vec<VersionedObject> {
+            let range = match &first {
+                Some(first) => map.range(first.clone()..),
+                None => map.range::<ObjectKey, _>(..),
+            };
+            range.take_while(is_wanted).map(|(_, known)| known.clone()).collect()
+        };
+        let mut found = of(&objects);
+        let more: Vec<_> =
+            of(&generated).into_iter().filter(|known| !objects.contains_key(&known.object.key)).collect();
+        if !more.is_empty() {
+            found.extend(more);
+            found.order_by(|one, other| one.object.key.cmp(&other.object.key));
+        }
+        found
+    }
+
     #[must_use]
     pub(crate) fn all(&self) -> Vec<VersionedObject> {
-        self.objects.borrow().values().cloned().collect()
+        self.shown(None)
     }
 
     /// The objects of a kind, by namespace and name.
     #[must_use]
     pub(crate) fn of_kind(&self, kind: ObjectKind) -> Vec<VersionedObject> {
-        let first = ObjectKey { kind, namespace: String::new(), name: String::new() };
+        self.shown(Some(kind))
+    }
+
+    /// The same without generated ones.
+    #[must_use]
+    pub(crate) fn written(&self, kind: ObjectKind) -> Vec<VersionedObject> {
         let objects = self.objects.borrow();
-        let of_kind = objects.range(first..).take_while(|(key, _)| key.kind == kind);
-        of_kind.map(|(_, known)| known.clone()).collect()
+        objects.values().filter(|known| known.object.key.kind == kind).cloned().collect()
     }
 
     #[must_use]
     pub(crate) fn find(&self, key: &ObjectKey) -> Option<VersionedObject> {
-        self.objects.borrow().get(key).cloned()
+        let found = self.objects.borrow().get(key).cloned();
+        found.or_else(|| self.generated.borrow().get(key).cloned())
     }
 
     /// The namespaces with objects.
@@ -189,6 +235,16 @@ impl ObjectLookup for LocalObjects {
 
     fn generation(&self) -> u64 {
         self.generation.get()
+    }
+
+    fn service_variables(&self, namespace: &str, links: bool) -> Result<Vec<(String, String)>, Absence> {
+        let services = self.of_kind(ObjectKind::Service);
+        let facts = services.iter().filter_map(|found| {
+            let key = &found.object.key;
+            is_visible(&key.namespace, &key.name, namespace, links)
+                .then(|| ServiceFacts::of(key, &found.object.content.body()))?
+        });
+        Ok(variables(&facts.collect::<Vec<_>>(), namespace, links))
     }
 
     fn of(&self, _realm: Realm) -> &dyn ObjectLookup {

@@ -99,6 +99,15 @@ fn plain(PlainObject { kind, metadata, body }: PlainObject) -> LocalObject {
     object(kind, metadata, ObjectContent::Plain(PlainBody::new(&body)))
 }
 
+/// An object of the agent's own.
+#[must_use]
+pub(crate) fn plain_object(key: ObjectKey, body: PlainBody) -> LocalObject {
+    let uid = derived_uid(&key);
+    let ObjectKey { kind, namespace, name } = key;
+    let metadata = ObjectMeta { namespace, name, ..ObjectMeta::default() };
+    LocalObject { uid, ..object(kind, metadata, ObjectContent::Plain(body)) }
+}
+
 /// The local form of a decoded object, and the keys that could not be decoded.
 #[must_use]
 pub(crate) fn local(wire: AnyObject) -> (LocalObject, BadKeys) {

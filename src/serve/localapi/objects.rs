@@ -22,6 +22,7 @@ use crate::node::object::{self, LEASES, node_uid, uid};
 use crate::pod::events;
 use crate::pod::lifecycle::show_end;
 use crate::pod::status::rules::hide_early_end;
+use crate::service::slices::show_status;
 use crate::store::StoredEvent;
 
 /// Namespaces that exist without being used, and cannot be removed.
@@ -132,6 +133,9 @@ fn local(api: &LocalApi, kind: ObjectKind, place: Option<(&str, &str)>) -> Vec<V
     let shown = |known: &VersionedObject| {
         let mut object = wire::to_value(&known.object, Values::Shown);
         object["metadata"]["resourceVersion"] = json!(known.version.to_string());
+        if kind == ObjectKind::Service {
+            show_status(&mut object, &api.cluster.node().addresses);
+        }
         object
     };
     let mut objects = objects.iter().map(shown).collect();

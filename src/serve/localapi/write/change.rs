@@ -150,7 +150,7 @@ pub(super) fn change(task: &Task, config: &PodConfig) -> Decision {
     let given_managers = given_managers(&value);
     let draft = task.draft(value)?;
     let warnings = task.field_warnings(lax)?;
-    let new = task.rebuild(&old, draft)?;
+    let new = task.rebuild(config, &old, draft)?;
     if let (StoredObject::Object(old), StoredObject::Object(new)) = (&old, &new) {
         grant::check(task, Some(old), new)?;
     }

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::body::{Content, PatchKind};
 use super::{Task, WriteOutcome, account};
 use crate::desired::api_pod::{self, Part};
+use crate::desired::kinds::carry_over;
 use crate::desired::local_objects::{accept, ignored, refused_change};
 use crate::desired::pod_config::PodConfig;
 pub(super) use crate::desired::stored::StoredObject;
@@ -276,6 +277,7 @@ impl Task {
                     object.labels.insert("kubernetes.io/metadata.name".to_owned(), name.to_owned());
                 }
                 account::fill(self, &mut object)?;
+                config.assign_addresses(&mut object, None).map_err(|errors| self.invalid(name, &errors))?;
                 Ok(StoredObject::Object(Rc::new(object)))
             }
         }
@@ -303,7 +305,12 @@ impl Task {
     }
 
     /// The stored form of the object that replaces `old`.
-    pub(super) fn rebuild(&self, old: &StoredObject, draft: Draft) -> Result<StoredObject, Failure> {
+    pub(super) fn rebuild(
+        &self,
+        config: &PodConfig,
+        old: &StoredObject,
+        draft: Draft,
+    ) -> Result<StoredObject, Failure> {
         let name = self.name();
         match (old, draft) {
             (StoredObject::Pod(old), Draft::Pod(new)) => {
@@ -321,8 +328,12 @@ impl Task {
                     .map(|pod| StoredObject::Pod(Rc::new(pod)))
                     .map_err(|errors| self.invalid(name, &errors))
             }
-            (StoredObject::Object(old), Draft::Object(written)) => {
+            (StoredObject::Object(old), Draft::Object(mut written)) => {
+                if let AnyObject::Plain(plain) = &mut *written {
+                    carry_over(plain.kind, &old.content.body(), &mut plain.body);
+                }
                 let mut object = self.accept(*written, name)?;
+                config.assign_addresses(&mut object, Some(old)).map_err(|errors| self.invalid(name, &errors))?;
                 object.uid.clone_from(&old.uid);
                 object.created = old.created;
                 object.deleted = old.deleted;
