@@ -7,6 +7,7 @@ pub mod api;
 pub mod back_off;
 pub mod cidr;
 pub mod containers;
+pub mod cron;
 pub mod disruption;
 pub mod duration;
 pub mod field_error;

@@ -17,7 +17,7 @@ use crate::cluster::tokens::rules::{self, Token};
 use crate::codec::base64;
 use crate::model::objects::{Absence, ClusterFacts, ObjectKey, TokenRequest};
 use crate::model::ordered::Ordered as _;
-use crate::model::selector::selects;
+use crate::model::selector::{selects, string_map};
 use crate::model::types::PodRef;
 use crate::platform::x509;
 use crate::store::{ClusterKey, ClusterRow};
@@ -316,7 +316,7 @@ fn anchors(bundles: &[Value], source: &Value) -> Result<Vec<u8>, String> {
         (None, Some(signer)) => {
             let selector = &source["labelSelector"];
             let is_chosen = |bundle: &&Value| {
-                bundle["spec"]["signerName"] == signer && selects(selector, &bundle["metadata"]["labels"])
+                bundle["spec"]["signerName"] == signer && selects(selector, &string_map(&bundle["metadata"]["labels"]))
             };
             bundles.iter().filter(is_chosen).collect()
         }

@@ -300,8 +300,7 @@ fn aggregate(
         return;
     }
     for role in all.values().filter(|role| role.namespace.is_empty()) {
-        let labels = json!(role.labels);
-        if !selectors.iter().any(|selector| selects(selector, &labels)) {
+        if !selectors.iter().any(|selector| selects(selector, &role.labels)) {
             continue;
         }
         if role.selectors.is_some() {

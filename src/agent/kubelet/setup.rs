@@ -47,6 +47,7 @@ use crate::node::shutdown::InitSystem;
 use crate::node::stats::Stats;
 use crate::platform::cgroup::claim::HeldError;
 use crate::platform::clock::Clock;
+use crate::platform::dice::Dice;
 use crate::platform::http::{HttpClient, HttpError, shown_url};
 use crate::platform::rt;
 use crate::platform::rt::notify::{Notifier, NotifyError, watchdog_interval};
@@ -74,6 +75,7 @@ use crate::serve::roles::Roles;
 use crate::serve::server;
 use crate::serve::server::node::SharedNode;
 use crate::store::{Loaded, StoreError, StoreHandle, StoreKey};
+use crate::workload::{self, WorkloadParts};
 
 /// Whole sets are large and rare: one may wait while another is applied.
 const SOURCE_QUEUE: usize = 2;
@@ -224,6 +226,7 @@ async fn run_with<R: SandboxStreams>(
     let (kubelet, view, statuses) = house.kubelet(updates, Rc::clone(&watched.notifier), watched.watchdog);
     let services = house.start_services(resolved, has_pods).await;
     let mut shutdown = watched.shutdown;
+    let controllers = house.start_controllers(&view, &statuses);
     let mut is_online: Rc<dyn Fn() -> bool> = Rc::new(|| false);
     let csi = house.joined.as_ref().map(|joined| joined.start_csi(&kubelet.workers));
     if let Some(accounts) = &house.accounts {
@@ -274,7 +277,7 @@ async fn run_with<R: SandboxStreams>(
     };
     let clearing = kubelet.workers.final_cleanup();
     let finished = run_until_finished(resolved, kubelet, &view, &statuses, &house.admission, shutdown).await;
-    let keeping = keeping.into_iter().flatten().chain(plugins).chain(services);
+    let keeping = keeping.into_iter().flatten().chain(plugins).chain(services).chain(controllers);
     for task in sources.into_iter().chain(servers).chain([logs]).chain(keeping) {
         task.abort();
     }
@@ -537,6 +540,34 @@ impl<R: Runtime> AgentParts<R> {
             server::serve(listener, node, Some(delegate), clock).await;
         }));
         Ok((tasks, Some(Served { node: shared, facts, reviews })))
+    }
+
+    /// The controllers of workloads: those of a node of a cluster are the cluster's.
+    fn start_controllers(
+        &self,
+        view: &Rc<LoopView>,
+        statuses: &Rc<StatusManager>,
+    ) -> Option<tokio::task::JoinHandle<()>> {
+        if self.joined.is_some() {
+            return None;
+        }
+        let features = Rc::clone(view);
+        let parts = WorkloadParts {
+            node_name: self.events.node_name().to_owned(),
+            clock: self.clock.clone(),
+            editor: self.editor.clone(),
+            objects: Rc::clone(&self.objects),
+            statuses: Rc::clone(statuses),
+            events: self.events.clone(),
+            admission: self.admission.clone(),
+            desired: view.watch(),
+            handlers: Rc::new(move || {
+                let handlers = features.features().into_iter().flat_map(|features| features.handlers);
+                handlers.map(|handler| handler.name).collect()
+            }),
+            dice: Dice::System,
+        };
+        Some(rt::spawn("controllers", workload::run(parts)))
     }
 
     fn stats(&self, resolved: &Resolved) -> Rc<Stats> {

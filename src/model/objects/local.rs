@@ -165,6 +165,11 @@ impl LocalObjects {
         found
     }
 
+    /// Calls `visit` with each object and its version, in their order: nothing is copied.
+    pub(crate) fn each(&self, mut visit: impl FnMut(&Rc<LocalObject>, u64)) {
+        self.objects.borrow().values().for_each(|known| visit(&known.object, known.version));
+    }
+
     /// The volume that a claim of the cluster is bound to.
     pub(super) fn bound_volume(&self, namespace: &str, name: &str) -> Option<ClaimedVolume> {
         match &self.get(ObjectKind::PersistentVolumeClaim, namespace, name)?.content {
