@@ -35,6 +35,7 @@ mod resources;
 mod restarts;
 mod runonce;
 mod security;
+mod services;
 mod serving;
 mod stats;
 mod storm;

@@ -1,6 +1,6 @@
 //! The DNS server of the lone box: names of Services, and everything else from the servers of the node.
 //!
-//! Owns its sockets. It answers pods of this node and the node itself, nobody else. Queries over UDP are answered in
+//! Owns its sockets. It answers pods of this node and the node itself, no other machine. Queries over UDP are answered in
 //! the order they arrive; those that wait for another server wait in tasks of their own, of which there are few.
 
 pub mod cache;
@@ -47,7 +47,7 @@ pub(crate) const PORT: u16 = 10_053;
 pub(crate) struct Names {
     pub domain: String,
     pub ranges: Vec<Cidr>,
-    pub entries: RefCell<Rc<Vec<Entry>>>,
+    pub entries: RefCell<Rc<Vec<Rc<Entry>>>>,
     /// Addresses of pods outside of the ranges.
     pub foreign_pods: RefCell<Rc<std::collections::BTreeSet<IpAddr>>>,
     /// Of pods of the built-in network.

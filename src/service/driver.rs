@@ -88,6 +88,8 @@ pub struct Driver {
     shown: BTreeMap<ObjectKey, Shown>,
     /// What is in force; `None` when nothing is, or it is not known.
     in_force: Option<InForce>,
+    /// Nothing is there that could be removed.
+    is_clear: bool,
     reported: BTreeSet<Conflict>,
     /// Uids of pods and their host ports.
     reported_pods: BTreeSet<Claim>,
@@ -95,7 +97,7 @@ pub struct Driver {
 
 /// A Service with its generated objects.
 struct Shown {
-    entry: Entry,
+    entry: Rc<Entry>,
     writer: Option<Writer>,
     objects: BTreeMap<ObjectKey, Rc<LocalObject>>,
 }
@@ -108,7 +110,7 @@ struct InForce {
 
 /// What was found at one time.
 struct Wanted {
-    entries: Vec<(Entry, Option<Writer>)>,
+    entries: Vec<(Rc<Entry>, Option<Writer>)>,
     node: NodeNetwork,
     is_used: bool,
 }
@@ -135,6 +137,7 @@ impl Driver {
             services: BTreeMap::new(),
             shown: BTreeMap::new(),
             in_force: None,
+            is_clear: false,
             reported: BTreeSet::new(),
             reported_pods: BTreeSet::new(),
         }
@@ -191,10 +194,13 @@ impl Driver {
         });
         let statuses = Rc::clone(&self.parts.statuses);
         statuses.with_pods(|pods| {
-            let mut entries: Vec<(Entry, Option<Writer>)> =
-                self.own_entries().into_iter().map(|entry| (entry, Some(Writer::Agent))).collect();
+            let mut entries: Vec<(Rc<Entry>, Option<Writer>)> =
+                self.own_entries().into_iter().map(|entry| (Rc::new(entry), Some(Writer::Agent))).collect();
             let own = entries.len();
-            entries.extend(services.iter().map(|service| behind(service, &objects, pods)));
+            entries.extend(services.iter().map(|service| {
+                let (slices, writer) = behind(service, &objects, pods);
+                (Rc::new(Entry { service: Rc::clone(service), slices }), writer)
+            }));
             let foreign = pods.iter().flat_map(|(pod, status)| self.foreign(pod, status)).into_set();
             let node = NodeNetwork {
                 table: self.config.names.table.clone(),
@@ -267,7 +273,7 @@ impl Driver {
                     .map(|target| Endpoint::ready(target.ip(), true))
                     .collect(),
             });
-            Entry { slices: slices.collect(), service }
+            Entry { slices: slices.collect(), service: Rc::new(service) }
         };
         let [api, dns] = self.own_services();
         let server: Vec<SocketAddr> =
@@ -288,7 +294,7 @@ impl Driver {
     /// Shows readers the endpoints, and the DNS server its names.
     fn publish(&mut self, wanted: &Wanted) {
         let mut before = std::mem::take(&mut self.shown);
-        let mut generated = BTreeMap::new();
+        let (mut generated, mut entries) = (BTreeMap::new(), Vec::new());
         let mut changed = false;
         for (entry, writer) in &wanted.entries {
             let Service { namespace, name, .. } = &entry.service;
@@ -297,14 +303,14 @@ impl Driver {
             let shown = known.unwrap_or_else(|| {
                 changed = true;
                 let objects = self.objects_of(entry, *writer);
-                Shown { entry: entry.clone(), writer: *writer, objects }
+                Shown { entry: Rc::clone(entry), writer: *writer, objects }
             });
             generated.extend(shown.objects.iter().map(|(key, object)| (key.clone(), Rc::clone(object))));
+            entries.push(Rc::clone(&shown.entry));
             self.shown.insert(key, shown);
         }
         *self.names.foreign_pods.borrow_mut() = Rc::new(wanted.node.foreign_pods.clone());
         if changed || !before.is_empty() {
-            let entries = wanted.entries.iter().map(|(entry, _)| entry.clone()).collect();
             *self.names.entries.borrow_mut() = Rc::new(entries);
             self.parts.objects.set_generated(generated);
             (self.parts.notify)();
@@ -327,6 +333,7 @@ impl Driver {
     }
 
     async fn enforce(&mut self, node: NodeNetwork) -> Result<(), String> {
+        self.is_clear = false;
         let entries = Rc::clone(&self.names.entries.borrow());
         let families: Vec<Family> = self.config.ranges.iter().map(|range| family_of(range.network())).collect();
         let of = |family: &Family| (*family, frontends(*family, &entries, &node));
@@ -364,10 +371,15 @@ impl Driver {
 
     /// Nothing is left when there is neither a Service nor a pod that could use one.
     async fn clear(&mut self) -> Result<(), String> {
+        if std::mem::replace(&mut self.is_clear, true) {
+            return Ok(());
+        }
         self.serving = None;
         self.in_force = None;
         let names = self.config.names.clone();
-        rt::blocking("remove Services", move || remove_if_present(&names)).await
+        let removed = rt::blocking("remove Services", move || remove_if_present(&names)).await;
+        self.is_clear = removed.is_ok();
+        removed
     }
 
     fn report_late_pods(&mut self, services: &[Rc<Service>], pods: &[(&Pod, &PodStatus)]) {
@@ -403,18 +415,17 @@ impl Driver {
     }
 }
 
-/// A Service with its endpoints, and who writes its slices; `None`: users do.
+/// What is behind a Service, and who writes its slices; `None`: users do.
 fn behind(
-    service: &Rc<Service>,
+    service: &Service,
     objects: &[VersionedObject],
     pods: &[(&Pod, &PodStatus)],
-) -> (Entry, Option<Writer>) {
-    let entry = |slices| Entry { service: Service::clone(service), slices };
+) -> (Vec<Slice>, Option<Writer>) {
     if service.kind == ServiceType::ExternalName {
-        return (entry(Vec::new()), None);
+        return (Vec::new(), None);
     }
     if service.selector.is_some() {
-        return (entry(endpoints::slices(service, pods)), Some(Writer::Selector));
+        return (endpoints::slices(service, pods), Some(Writer::Selector));
     }
     let of_service = objects.iter().map(|found| &found.object).filter(|it| it.key.namespace == service.namespace);
     let mut slices = Vec::new();
@@ -425,13 +436,15 @@ fn behind(
                 let named = written_slice(object).filter(|(name, _)| *name == service.name);
                 slices.extend(named.map(|(_, slice)| slice));
             }
-            ObjectKind::Endpoints if object.key.name == service.name => by_hand = Some(mirrored(&object.content.body())),
+            ObjectKind::Endpoints if object.key.name == service.name => {
+                by_hand = Some(mirrored(&object.content.body()));
+            }
             _ => {}
         }
     }
     match by_hand {
-        Some(mirrored) if slices.is_empty() => (entry(mirrored), Some(Writer::Mirror)),
-        _ => (entry(slices), None),
+        Some(mirrored) if slices.is_empty() => (mirrored, Some(Writer::Mirror)),
+        _ => (slices, None),
     }
 }
 

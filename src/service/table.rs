@@ -12,6 +12,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::rc::Rc;
 
 use super::spec::{Endpoint, Protocol, Service, ServicePort, ServiceType, Slice, family_of};
 use crate::model::cidr::Cidr;
@@ -35,7 +36,7 @@ const MAX_TARGETS: usize = 1_000;
 /// A Service with what is behind it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Entry {
-    pub service: Service,
+    pub service: Rc<Service>,
     pub slices: Vec<Slice>,
 }
 
@@ -99,7 +100,7 @@ pub(crate) struct Frontends {
 
 /// The frontends of one family. Of two Services that want one place, the first in `entries` gets it.
 #[must_use]
-pub(crate) fn frontends(family: Family, entries: &[Entry], node: &NodeNetwork) -> Frontends {
+pub(crate) fn frontends(family: Family, entries: &[Rc<Entry>], node: &NodeNetwork) -> Frontends {
     let mut all = Frontends::default();
     // A node port is reserved for its Service; a port of a load balancer is what is left.
     for entry in entries {

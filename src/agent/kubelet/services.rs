@@ -28,8 +28,8 @@ use crate::store::Loaded;
 /// `clusterDomain` when it is not set.
 const DOMAIN: &str = "cluster.local";
 
-/// What Services may have; `None` where there are none: in a cluster they are the cluster's, and run-once leaves nobody
-/// to answer names.
+/// What Services may have; `None` where there are none: in a cluster they are the cluster's, and after a run-once
+/// no process is left that answers names.
 pub(super) fn ranges(resolved: &Resolved, loaded: &Loaded) -> Option<ServiceRanges> {
     let (ranges, ports) = (&resolved.flags.service_cidr, &resolved.flags.service_node_port_range);
     let is_alone = !resolved.kubelet.run_once && !joined::is_joined(resolved) && !joined::has_rows(loaded);

@@ -12,7 +12,7 @@ const HEADER: usize = 12;
 const MAX_NAME: usize = 255;
 /// A name that needs more pointers is refused.
 const MAX_POINTERS: usize = 32;
-/// Records of an answer that are looked at.
+/// Records of an answer that are read.
 const MAX_RECORDS: usize = 512;
 /// The largest answer to a client without EDNS.
 const PLAIN_SIZE: usize = 512;

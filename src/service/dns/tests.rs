@@ -14,7 +14,7 @@ fn local<T>(test: impl Future<Output = T>) -> T {
     tokio::task::LocalSet::new().block_on(&runtime, test)
 }
 
-fn service(name: &str, ip: Option<IpAddr>, external: &str) -> Entry {
+fn service(name: &str, ip: Option<IpAddr>, external: &str) -> Rc<Entry> {
     let service = Service {
         namespace: "shop".to_owned(),
         name: name.to_owned(),
@@ -24,7 +24,7 @@ fn service(name: &str, ip: Option<IpAddr>, external: &str) -> Entry {
         families: vec![Family::Ipv4],
         ..Service::default()
     };
-    Entry { service, slices: Vec::new() }
+    Rc::new(Entry { service: Rc::new(service), slices: Vec::new() })
 }
 
 /// A server of the node that knows one name, at a port of its own; what it was asked is counted.
@@ -189,7 +189,7 @@ fn the_next_server_is_asked_when_one_is_gone() {
     local(async {
         let ip: IpAddr = "127.0.54.4".parse().unwrap();
         let upstream = upstream(1).await;
-        // Nobody listens there: the kernel refuses at once.
+        // No server listens there: the kernel refuses at once.
         let (_serving, server, _file) = server(ip, upstream.port, "nameserver 127.0.54.99\nnameserver 127.0.0.1\n").await;
         assert_eq!(shown(&ask(ip, "example.com").await), "0 192.0.2.0");
         assert_eq!(shown(&ask(ip, "nothing.com").await), "3 ");

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::rc::Rc;
 
 use super::message::{A, AAAA, Answer, PTR, Query, Rcode, Record, RecordData, SRV, TXT};
 use crate::model::cidr::Cidr;
@@ -23,7 +24,7 @@ const MAX_ANSWERS: usize = 1_000;
 pub(crate) struct Zone<'z> {
     /// `cluster.local`: lower case.
     pub domain: &'z str,
-    pub entries: &'z [Entry],
+    pub entries: &'z [Rc<Entry>],
     /// Addresses of Services.
     pub ranges: &'z [Cidr],
 }
@@ -77,7 +78,8 @@ impl Zone<'_> {
     }
 
     fn find(&self, namespace: &str, name: &str) -> Option<&Entry> {
-        self.entries.iter().find(|entry| entry.service.name == name && entry.service.namespace == namespace)
+        let is_it = |entry: &&Rc<Entry>| entry.service.name == name && entry.service.namespace == namespace;
+        self.entries.iter().find(is_it).map(|entry| &**entry)
     }
 
     fn answer(&self, query: &Query, known: Known) -> Decision {

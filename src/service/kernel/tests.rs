@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use super::*;
@@ -41,7 +42,7 @@ fn service(ips: &[&str]) -> Service {
 }
 
 /// The Service with these addresses behind it, at port 8080.
-fn entry(service: Service, targets: &[(IpAddr, bool)]) -> Entry {
+fn entry(service: Service, targets: &[(IpAddr, bool)]) -> Rc<Entry> {
     let ports = |port: &ServicePort| SlicePort {
         name: port.name.clone(),
         protocol: port.protocol,
@@ -57,10 +58,10 @@ fn entry(service: Service, targets: &[(IpAddr, bool)]) -> Entry {
             .map(|(ip, is_local)| Endpoint::ready(*ip, *is_local))
             .collect(),
     };
-    Entry { slices: service.families.iter().map(slice).collect(), service }
+    Rc::new(Entry { slices: service.families.iter().map(slice).collect(), service: Rc::new(service) })
 }
 
-fn rules(entries: &[Entry], node: &NodeNetwork) -> Vec<Rules> {
+fn rules(entries: &[Rc<Entry>], node: &NodeNetwork) -> Vec<Rules> {
     let of = |family| {
         let frontends = frontends(family, entries, node);
         Rules { family, table: table(family, &frontends, node), frontends }
@@ -77,11 +78,11 @@ fn link() -> LinkConfig {
 }
 
 /// Puts the Services into force on a node; true if anything has changed.
-fn enforce_on(host: &Host, entries: &[Entry], node: &NodeNetwork) -> bool {
+fn enforce_on(host: &Host, entries: &[Rc<Entry>], node: &NodeNetwork) -> bool {
+    let rules = rules(entries, node);
     host.run(|| {
         ensure_link(&link()).unwrap();
         forward(&[Family::Ipv4, Family::Ipv6]).unwrap();
-        let rules = rules(entries, node);
         let changed = apply(rules.iter().map(|rules| rules.table.clone()).collect()).unwrap();
         forget_clients(&rules).unwrap();
         let udp = |place: &Place| {
@@ -94,7 +95,7 @@ fn enforce_on(host: &Host, entries: &[Entry], node: &NodeNetwork) -> bool {
     })
 }
 
-fn enforce(host: &Host, entries: &[Entry]) -> bool {
+fn enforce(host: &Host, entries: &[Rc<Entry>]) -> bool {
     enforce_on(host, entries, &node())
 }
 
@@ -353,15 +354,15 @@ fn nothing_is_left_and_overlaps_are_found() {
 #[test]
 fn two_hundred_services_are_in_force_within_milliseconds() {
     let host = Host::new(&[]);
-    let entries: Vec<Entry> = (1..=200_u8)
+    let entries: Vec<Rc<Entry>> = (1..=200_u8)
         .map(|number| {
             let targets = [(ip(&format!("10.86.0.{number}")), true), (ip(&format!("10.86.1.{number}")), true)];
             entry(service(&[&format!("10.96.2.{number}")]), &targets)
         })
         .collect();
     enforce(&host, &entries[1..]);
+    let rules = rules(&entries, &node());
     let took = host.run(|| {
-        let rules = rules(&entries, &node());
         let started = Instant::now();
         assert!(apply(rules.into_iter().map(|rules| rules.table).collect()).unwrap());
         started.elapsed()

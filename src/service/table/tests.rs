@@ -26,7 +26,7 @@ fn endpoint(address: &str) -> Endpoint {
     Endpoint::ready(ip(address), true)
 }
 
-fn entry(service: Service, endpoints: Vec<Endpoint>) -> Entry {
+fn entry(service: Service, endpoints: Vec<Endpoint>) -> Rc<Entry> {
     let ports = service.ports.iter().map(|port| super::super::spec::SlicePort {
         name: port.name.clone(),
         protocol: port.protocol,
@@ -35,7 +35,7 @@ fn entry(service: Service, endpoints: Vec<Endpoint>) -> Entry {
     });
     let family = service.families[0];
     let slices = vec![Slice { family, ports: ports.collect(), endpoints }];
-    Entry { service, slices }
+    Rc::new(Entry { service: Rc::new(service), slices })
 }
 
 fn node() -> NodeNetwork {
@@ -49,7 +49,7 @@ fn node() -> NodeNetwork {
 }
 
 /// The places of a family with their targets, one a line.
-fn places(entries: &[Entry], node: &NodeNetwork) -> Vec<String> {
+fn places(entries: &[Rc<Entry>], node: &NodeNetwork) -> Vec<String> {
     let shown = |(place, frontend): (&Place, &Frontend)| {
         let place = match place {
             Place::Address(ip, protocol, port) => format!("{ip} {} {port}", protocol.as_str()),
@@ -92,7 +92,7 @@ fn maps(table: &Table) -> Vec<String> {
     lines
 }
 
-fn tables(entries: &[Entry], node: &NodeNetwork) -> [Table; 2] {
+fn tables(entries: &[Rc<Entry>], node: &NodeNetwork) -> [Table; 2] {
     [Family::Ipv4, Family::Ipv6].map(|family| table(family, &frontends(family, entries, node), node))
 }
 
@@ -284,7 +284,7 @@ fn loopback_is_left_alone_where_pods_cannot_answer_it() {
 
 #[test]
 fn two_hundred_services_are_few_rules_and_made_in_no_time() {
-    let entries: Vec<Entry> = (0..200_u8)
+    let entries: Vec<Rc<Entry>> = (0..200_u8)
         .map(|number| {
             let service = service(&format!("s{number}"), &format!("10.96.2.{number}"));
             entry(service, vec![endpoint(&format!("10.86.0.{number}")), endpoint(&format!("10.86.1.{number}"))])
@@ -304,7 +304,7 @@ prop_compose! {
         node_port in prop_oneof![Just(0_u16), 30_000_u16..30_004],
         affinity in prop_oneof![Just(None), Just(Some(60)), Just(Some(10_800))],
         endpoints in proptest::collection::vec((2_u8..9, any::<bool>(), any::<bool>(), any::<bool>()), 0..5),
-    ) -> Entry {
+    ) -> Rc<Entry> {
         let mut service = service(&format!("s{number}"), &format!("10.96.2.{number}"));
         service.kind = [ServiceType::ClusterIp, ServiceType::NodePort, ServiceType::LoadBalancer][kind];
         service.affinity = affinity;

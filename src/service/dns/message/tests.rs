@@ -83,7 +83,7 @@ fn what_is_no_query_gets_a_refusal_or_nothing() {
     assert_eq!(with(5, 0), Err(Some(1)), "none");
     assert_eq!(with(7, 1), Err(Some(1)), "with an answer");
     assert_eq!(with(12, 0xc0), Err(Some(1)), "a pointer");
-    assert_eq!(with(12, 0x41), Err(Some(1)), "a kind of label that nobody has");
+    assert_eq!(with(12, 0x41), Err(Some(1)), "an unknown kind of label");
     assert_eq!(read_query(&good[..11]), Err(None));
     assert_eq!(read_query(&good[..20]).unwrap_err().map(|bytes| bytes[3] & 15), Some(1));
     assert_eq!(with(13, b'.').unwrap(), "?.b", "a dot within a label is none");

@@ -17,7 +17,7 @@ fn service(namespace: &str, name: &str, ips: &[&str]) -> Service {
     }
 }
 
-fn entries() -> Vec<Entry> {
+fn entries() -> Vec<Rc<Entry>> {
     let endpoint = |address: &str, hostname: Option<&str>, ready: bool| Endpoint {
         hostname: hostname.map(str::to_owned),
         ready,
@@ -30,17 +30,18 @@ fn entries() -> Vec<Entry> {
         external_name: "DB.example.com.".to_owned(),
         ..service("shop", "outside", &[])
     };
+    let entry = |service, slices| Rc::new(Entry { service: Rc::new(service), slices });
     vec![
-        Entry { service: service("shop", "web", &["10.96.1.1", "fd00:96::11"]), slices: Vec::new() },
-        Entry {
-            service: service("shop", "db", &[]),
-            slices: vec![
+        entry(service("shop", "web", &["10.96.1.1", "fd00:96::11"]), Vec::new()),
+        entry(
+            service("shop", "db", &[]),
+            vec![
                 slice(5432, vec![endpoint("10.86.0.2", Some("db-0"), true), endpoint("10.86.0.3", None, true)]),
                 slice(5433, vec![endpoint("10.86.0.4", Some("db-2"), false)]),
                 Slice { family: Family::Ipv6, ..slice(5432, vec![endpoint("fd00::2", Some("db-0"), true)]) },
             ],
-        },
-        Entry { service: external, slices: Vec::new() },
+        ),
+        entry(external, Vec::new()),
     ]
 }
 

@@ -1,0 +1,135 @@
+//! Services from manifests: names, addresses, ports of the node, with the agent and without it.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::Node;
+use crate::support::agent::PATIENCE;
+use crate::support::containerd::Instance;
+use crate::support::runtime::on_both_runtimes;
+use crate::support::wait::wait_for;
+
+/// A page of this text, by a pod with the label `app: web`, and its Service.
+const PAGE: &str = "mkdir /tmp/www; echo welcome > /tmp/www/index.html; exec httpd -f -p 8080 -h /tmp/www";
+
+fn pod(node: &Node, name: &str, script: &str) -> Value {
+    let mut pod = node.pod(name, script);
+    pod["spec"].as_object_mut().expect("an object").remove("hostNetwork");
+    pod["metadata"]["labels"] = json!({"app": name});
+    pod
+}
+
+fn service(name: &str, spec: Value) -> Value {
+    json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec})
+}
+
+fn node() -> Node {
+    let mut node = Node::new();
+    let range = node.runtime.scratch().service_range();
+    node.agent.argument(format!("--service-cidr={range}"));
+    node
+}
+
+fn in_pod(node: &Node, instance: &Instance, script: &str) -> Result<String, String> {
+    let script = format!("{{ {script}; }} 2>&1 && echo OK");
+    let said = node.runtime.exec(instance, &["sh", "-c", &format!("{script} || true")]);
+    said.strip_suffix("OK\n").map(str::to_owned).ok_or(said)
+}
+
+fn fetched(url: &str) -> Result<String, String> {
+    let output = Command::new("curl").args(["-sS", "--max-time", "5", url]).output().expect("run curl");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
+}
+
+fn a_service_is_found_by_name_and_outlives_the_agent() {
+    let mut node = node();
+    let port = 31_000 + u16::try_from(std::process::id() % 1_700).expect("it fits");
+    let web = service(
+        "web",
+        json!({"type": "NodePort", "selector": {"app": "web"},
+            "ports": [{"port": 80, "targetPort": 8080, "nodePort": port}]}),
+    );
+    node.agent.write_manifest("web-service.yaml", &web.to_string());
+    node.apply(&pod(&node, "web", PAGE));
+    node.apply(&pod(&node, "client", "sleep 1000"));
+    node.agent.start();
+    let (web, client) = (node.running("web"), node.running("client"));
+    let names = node.runtime.exec(&client, &["cat", "/etc/resolv.conf"]);
+    assert!(names.contains("search default.svc.cluster.local svc.cluster.local cluster.local"), "{names}");
+    assert!(names.contains("options ndots:5"), "{names}");
+    wait_for("the page by its name", PATIENCE, || {
+        match in_pod(&node, &client, "wget -T 5 -qO- http://web/ && wget -T 5 -qO- http://web.default.svc/") {
+            Ok(said) if said == "welcome\nwelcome\n" => Ok(()),
+            other => Err(format!("{other:?}; {}", node.agent.log_tail())),
+        }
+    });
+    // The pod itself through its Service.
+    assert_eq!(in_pod(&node, &web, "wget -T 5 -qO- http://web/").as_deref(), Ok("welcome\n"));
+    let missing = in_pod(&node, &client, "nslookup nothing.default.svc.cluster.local");
+    assert!(missing.is_err(), "{missing:?}");
+    let address = node.agent.cli(&["resolve", "web"]).expect("the node asks, too").trim().to_owned();
+    for url in [format!("http://{address}/"), format!("http://127.0.0.1:{port}/")] {
+        assert_eq!(fetched(&url).as_deref(), Ok("welcome\n"), "{url}");
+    }
+    // A later pod has the variables.
+    node.apply(&pod(&node, "later", "sleep 1000"));
+    let later = node.running("later");
+    let variables = in_pod(&node, &later, "echo $WEB_SERVICE_HOST $WEB_SERVICE_PORT $KUBERNETES_SERVICE_PORT");
+    assert_eq!(variables, Ok(format!("{address} 80 443\n")));
+
+    node.agent.kill9();
+    assert_eq!(fetched(&format!("http://{address}/")).as_deref(), Ok("welcome\n"), "without the agent");
+    let by_address = format!("wget -T 5 -qO- http://{address}/");
+    assert_eq!(in_pod(&node, &client, &by_address).as_deref(), Ok("welcome\n"));
+    node.agent.start();
+    wait_for("names after the restart", PATIENCE, || in_pod(&node, &client, "wget -T 5 -qO- http://web/").map(drop));
+    assert_eq!(node.agent.cli(&["resolve", "web"]).map(|said| said.trim().to_owned()), Ok(address.clone()));
+
+    node.delete("web");
+    wait_for("connections to be refused", PATIENCE, || {
+        let started = Instant::now();
+        match fetched(&format!("http://{address}/")) {
+            Err(error) if error.contains("refused") && started.elapsed() < Duration::from_secs(2) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    });
+}
+
+fn pods_of_a_headless_service_have_names() {
+    let mut node = node();
+    let db = service("db", json!({"clusterIP": "None", "selector": {"tier": "db"}, "ports": [{"port": 5432}]}));
+    node.agent.write_manifest("db-service.yaml", &db.to_string());
+    for name in ["db-0", "db-1"] {
+        let mut pod = pod(&node, name, "sleep 1000");
+        pod["metadata"]["labels"] = json!({"tier": "db"});
+        pod["spec"]["hostname"] = json!(name);
+        pod["spec"]["subdomain"] = json!("db");
+        node.apply(&pod);
+    }
+    node.agent.start();
+    let (first, _) = (node.running("db-0"), node.running("db-1"));
+    let addresses = ["db-0", "db-1"].map(|name| {
+        node.agent.wait_for_pod(name, "addressed", |pod| {
+            pod["status"]["podIP"].as_str().filter(|ip| !ip.is_empty()).map(str::to_owned)
+        })
+    });
+    wait_for("both names", PATIENCE, || {
+        for (name, address) in ["db-0", "db-1"].iter().zip(&addresses) {
+            let said = in_pod(&node, &first, &format!("nslookup {name}.db.default.svc.cluster.local"))?;
+            if !said.contains(address) {
+                return Err(said);
+            }
+        }
+        Ok(())
+    });
+    let all = node.agent.cli(&["resolve", "db"]).expect("all of them");
+    assert!(addresses.iter().all(|address| all.contains(address.as_str())), "{all}");
+}
+
+on_both_runtimes! {
+    a_service_is_found_by_name_and_outlives_the_agent,
+    pods_of_a_headless_service_have_names,
+}
