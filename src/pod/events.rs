@@ -188,26 +188,6 @@ impl EventRecorder {
         });
     }
 
-    /// Something happened to an object: its kind, namespace, name and uid.
-    pub(crate) fn object_event(
-        &self,
-        (kind, namespace, name, uid): (&str, &str, &str, &str),
-        event_type: EventType,
-        reason: &str,
-        message: &str,
-    ) {
-        self.record(EventKey {
-            kind: kind.to_owned(),
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-            uid: uid.to_owned(),
-            field_path: String::new(),
-            event_type,
-            reason: reason.to_owned(),
-            message: shortened(message),
-        });
-    }
-
     /// The last events, oldest first, repetitions counted.
     #[must_use]
     pub fn recent(&self) -> Vec<StoredEvent> {

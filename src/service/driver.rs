@@ -297,7 +297,7 @@ impl Driver {
         let (mut generated, mut entries) = (BTreeMap::new(), Vec::new());
         let mut changed = false;
         for (entry, writer) in &wanted.entries {
-            let Service { namespace, name, .. } = &entry.service;
+            let Service { namespace, name, .. } = &*entry.service;
             let key = ObjectKey { kind: ObjectKind::Service, namespace: namespace.clone(), name: name.clone() };
             let known = before.remove(&key).filter(|known| known.entry == *entry && known.writer == *writer);
             let shown = known.unwrap_or_else(|| {
@@ -408,8 +408,12 @@ impl Driver {
                 "Port {port}/{} of the node is already allocated; free it, or give the Service another port",
                 protocol.as_str()
             );
-            let subject = ("Service", namespace.as_str(), service.as_str(), uid.as_str());
-            self.parts.events.object_event(subject, EventType::Warning, "PortAlreadyAllocated", &message);
+            let key = ObjectKey {
+                kind: ObjectKind::Service,
+                namespace: namespace.clone(),
+                name: service.clone(),
+            };
+            self.parts.events.object_event(&key, uid, EventType::Warning, "PortAlreadyAllocated", &message);
         }
         self.reported = conflicts;
     }

@@ -107,9 +107,7 @@ impl Environment for InPass<'_> {
     fn admit(&self, mut pod: Pod, uid: PodUid) -> Result<Pod, String> {
         let name = pod.metadata.name.clone();
         let forbidden = |why: String| format!("pods {name:?} is forbidden: {why}");
-        if let Some(why) = api_pod::service_account_problem(&pod) {
-            return Err(forbidden(why));
-        }
+        self.config.admit_account(&mut pod, uid.as_str()).map_err(forbidden)?;
         let handlers = (self.node.handlers)();
         let class = runtime_class::class_of(&pod).and_then(|class| self.config.runtime_class(class));
         runtime_class::admit(&mut pod, class, handlers.iter().map(String::as_str)).map_err(forbidden)?;

@@ -210,7 +210,7 @@ fn rubbish_is_refused_and_nothing_ends() {
         stream.write_all(&[0xff, 0xff, 1]).await.unwrap();
         let mut rest = Vec::new();
         stream.read_to_end(&mut rest).await.unwrap_or_default();
-        assert_eq!(rest, [], "a query is not that long");
+        assert!(rest.is_empty(), "a query is not that long");
         assert_eq!(shown(&ask(ip, "web.shop.svc.cluster.local").await), "0 10.96.1.1");
         assert_eq!(server.connections.get(), 0);
         assert!(!server.is_client("192.0.2.1".parse().unwrap()), "another machine");

@@ -104,7 +104,7 @@ impl Zone<'_> {
 
     /// The records of a Service, or of a name within it.
     fn records(&self, query: &Query, within: &[&str], entry: &Entry) -> Known {
-        let service = &entry.service;
+        let service = &*entry.service;
         match within {
             [] if query.kind == SRV => {
                 Some(service.ports.iter().flat_map(|port| self.ports(entry, port)).collect())
@@ -134,7 +134,7 @@ impl Zone<'_> {
 
     /// The hosts and numbers of a port: the Service's own, or those of its endpoints.
     fn ports(&self, entry: &Entry, port: &ServicePort) -> Vec<RecordData> {
-        let Service { namespace, name, .. } = &entry.service;
+        let Service { namespace, name, .. } = &*entry.service;
         let host = format!("{name}.{namespace}.svc.{}", self.domain);
         if !entry.service.is_headless() {
             return vec![RecordData::Service(port.port, host)];
@@ -150,7 +150,7 @@ impl Zone<'_> {
     fn pointer(&self, query: &Query, ip: IpAddr) -> Decision {
         let mut names: Vec<RecordData> = Vec::new();
         for entry in self.entries {
-            let Service { namespace, name, .. } = &entry.service;
+            let Service { namespace, name, .. } = &*entry.service;
             let service = format!("{name}.{namespace}.svc.{}", self.domain);
             if entry.service.cluster_ips.contains(&ip) {
                 names.push(RecordData::Pointer(service));
