@@ -10,6 +10,7 @@ pub mod local_objects;
 pub mod merge;
 pub mod pod_config;
 pub mod rollout;
+pub mod service_account;
 pub mod source;
 pub mod static_pod;
 pub mod stored;

@@ -21,6 +21,8 @@ pub mod desired;
 
 pub mod node;
 
+pub mod workload;
+
 pub mod service;
 
 pub mod cluster;

@@ -116,6 +116,15 @@ pub(crate) struct SetChange<'a> {
     pub gone_objects: Vec<(PodSource, &'a ObjectKey)>,
 }
 
+impl SetChange<'_> {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.pods.is_empty()
+            && self.gone_pods.is_empty()
+            && self.objects.is_empty()
+            && self.gone_objects.is_empty()
+    }
+}
+
 type Job = Box<dyn FnOnce(&mut Db) + Send>;
 
 /// Client side of the store. Clones share it. A write that fails has changed nothing on the disk.

@@ -75,14 +75,14 @@ impl Row {
 
 /// The rows so far.
 #[derive(Default)]
-struct Table(Vec<Row>);
+pub struct Table(Vec<Row>);
 
 impl Table {
-    fn hard(&mut self, what: &str, measured: f64, limit: f64, unit: &'static str) {
+    pub fn hard(&mut self, what: &str, measured: f64, limit: f64, unit: &'static str) {
         self.0.push(Row { what: what.to_owned(), measured, limit: Some(limit), unit, kind: Kind::Hard });
     }
 
-    fn time(&mut self, what: &str, measured: f64, limit: Option<f64>, unit: &'static str) {
+    pub fn time(&mut self, what: &str, measured: f64, limit: Option<f64>, unit: &'static str) {
         self.0.push(Row { what: what.to_owned(), measured, limit, unit, kind: Kind::Time });
     }
 
@@ -161,7 +161,7 @@ fn probes_are_cheap_and_punctual() {
 
 /// Prints the table, or fails with it.
 #[expect(clippy::print_stdout, reason = "the table is what this is for")]
-fn finish(table: &Table) {
+pub fn finish(table: &Table) {
     let text = table.text();
     let failures = table.failures();
     assert!(failures.is_empty(), "over budget: {failures:?}\n{text}");
@@ -277,7 +277,7 @@ fn idleness(agent: &AgentProcess, table: &mut Table) -> f64 {
 }
 
 /// A pod that notes its first instruction.
-fn stamping_pod(name: &str, out: &Path) -> Value {
+pub fn stamping_pod(name: &str, out: &Path) -> Value {
     json!({
         "apiVersion": "v1",
         "kind": "Pod",
@@ -303,7 +303,7 @@ fn usual_pss_megabytes(pid: u32) -> f64 {
 }
 
 /// The middle one of a sample a second.
-fn usual_pss_over(pid: u32, seconds: u64) -> f64 {
+pub fn usual_pss_over(pid: u32, seconds: u64) -> f64 {
     let mut samples: Vec<f64> = (0..seconds)
         .map(|_| {
             pause(Duration::from_secs(1));
@@ -327,7 +327,7 @@ fn private_megabytes(pid: u32) -> f64 {
 }
 
 /// Time on a processor, all threads.
-fn cpu_nanos(pid: u32) -> u64 {
+pub fn cpu_nanos(pid: u32) -> u64 {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).expect("list the agent's threads");
     let of_thread = |path: PathBuf| {
         let text = fs::read_to_string(path.join("schedstat")).ok()?;
@@ -337,14 +337,14 @@ fn cpu_nanos(pid: u32) -> u64 {
 }
 
 /// The number behind a word at the start of a line.
-fn number_after(text: &str, word: &str) -> u64 {
+pub fn number_after(text: &str, word: &str) -> u64 {
     let line = text.lines().find_map(|line| line.strip_prefix(word)).expect("the kernel prints this line");
     line.split_whitespace().next().and_then(|number| number.parse().ok()).expect("the kernel prints a number")
 }
 
 /// The wall clock, to compare with what containers write down.
 #[expect(clippy::disallowed_methods, reason = "measures real time across processes")]
-fn wall_nanos() -> i128 {
+pub fn wall_nanos() -> i128 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("the clock is set");
     i128::try_from(now.as_nanos()).expect("before the end of time")
 }
@@ -359,6 +359,6 @@ fn millis(duration: Duration) -> f64 {
 
 /// For printing; the figures are far below where this loses digits.
 #[expect(clippy::cast_precision_loss, reason = "figures of a table, below 2^53")]
-fn float(number: u64) -> f64 {
+pub fn float(number: u64) -> f64 {
     number as f64
 }

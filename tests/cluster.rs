@@ -15,6 +15,7 @@ mod certificates;
 mod churn;
 mod control_plane;
 mod csi;
+mod figures;
 mod join;
 mod joining;
 mod machine;

@@ -5,12 +5,16 @@
 
 pub mod addresses;
 mod kept;
+mod rbac;
 mod service;
+mod workloads;
 
 use serde_json::Value;
 
 use crate::model::field_error::Errors;
 use crate::model::objects::{LocalObject, ObjectKind};
+
+pub(crate) use workloads::default_template;
 
 /// The rules of one kind. Each gets the members of the object beside its metadata, of which the form is known to fit
 /// the table of types.
@@ -29,9 +33,17 @@ const NONE: KindRules = KindRules { defaults: |_| {}, validate: |_, _, _| {}, va
 pub(crate) fn rules(kind: ObjectKind) -> KindRules {
     match kind {
         ObjectKind::PriorityClass => kept::PRIORITY_CLASS,
+        ObjectKind::Role | ObjectKind::ClusterRole => rbac::ROLE,
+        ObjectKind::RoleBinding | ObjectKind::ClusterRoleBinding => rbac::BINDING,
         ObjectKind::Service => service::SERVICE,
         ObjectKind::EndpointSlice => service::ENDPOINT_SLICE,
         ObjectKind::Endpoints => service::ENDPOINTS,
+        ObjectKind::Deployment => workloads::DEPLOYMENT,
+        ObjectKind::ReplicaSet => workloads::REPLICA_SET,
+        ObjectKind::DaemonSet => workloads::DAEMON_SET,
+        ObjectKind::StatefulSet => workloads::STATEFUL_SET,
+        ObjectKind::Job => workloads::JOB,
+        ObjectKind::CronJob => workloads::CRON_JOB,
         _ => NONE,
     }
 }

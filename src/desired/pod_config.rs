@@ -16,6 +16,7 @@ use crate::desired::kinds::addresses::{ServiceRanges, assign};
 use crate::desired::local_objects::ObjectSets;
 use crate::desired::merge::{DesiredSet, PodChange, PodOp, SetFinding, SourceState, merge};
 use crate::desired::rollout::Rollout;
+use crate::desired::service_account::{self, PodAccount};
 use crate::model::api::pod::Pod;
 use crate::model::field_error::FieldError;
 use crate::model::objects::{
@@ -344,6 +345,30 @@ impl PodConfig {
             }
         }
         findings
+    }
+
+    /// Gives a new pod of this node's API, with this uid, the service account it names.
+    ///
+    /// # Errors
+    /// There is no such account; upstream's message.
+    pub(crate) fn admit_account(&self, pod: &mut Pod, uid: &str) -> Result<(), String> {
+        let name = service_account::name_of(pod);
+        let key = ObjectKey {
+            kind: ObjectKind::ServiceAccount,
+            namespace: pod.metadata.namespace.clone(),
+            name: name.to_owned(),
+        };
+        let is_joined = self.registered.contains(&PodSource::Cluster);
+        let account = match self.object_sets.find(&key) {
+            Some(found) if !is_joined => PodAccount::of(&found.object),
+            None if name == service_account::DEFAULT => PodAccount::default(),
+            _ => return Err(service_account::not_found(pod)),
+        };
+        // A node of a cluster issues no tokens.
+        if !is_joined {
+            service_account::admit(pod, &account, uid);
+        }
+        Ok(())
     }
 
     #[must_use]

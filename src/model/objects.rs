@@ -17,7 +17,7 @@ pub use kinds::{CustomKind, ObjectKind};
 pub use local::{LocalObjects, VersionedObject};
 #[cfg(test)]
 pub(crate) use node_objects::FixedFacts;
-pub(crate) use node_objects::{ClusterFacts, NodeObjects};
+pub(crate) use node_objects::{ClusterFacts, NodeFacts, NodeObjects};
 pub use plain::{OwnerReference, PlainBody, PlainObject};
 
 use std::collections::BTreeMap;
@@ -93,6 +93,9 @@ impl TokenRequest {
 
 /// Keys and values of a ConfigMap or Secret.
 pub(crate) type ObjectData = BTreeMap<String, Vec<u8>>;
+
+/// The ConfigMap of every namespace with the certificates that clients of the API trust.
+pub(crate) const ROOT_CA: &str = "kube-root-ca.crt";
 
 /// The type of a Secret that sets none.
 pub(crate) const OPAQUE: &str = "Opaque";

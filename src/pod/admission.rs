@@ -72,6 +72,12 @@ impl Admission {
         Self { shared: Rc::new(AdmissionInner { events, base, state: RefCell::new(state) }) }
     }
 
+    /// The node as it is now.
+    #[must_use]
+    pub(crate) fn node(&self) -> NodeFacts {
+        self.shared.state.borrow().node.clone()
+    }
+
     /// Admits the pod if it fits; otherwise it is tried again when room appears. Idempotent for an admitted
     /// pod. Also returns the waiting pods to check again: a changed pod may need less, or lose its place.
     pub(crate) fn admit(&self, pod: &Rc<Pod>) -> (Result<(), Rejection>, BTreeSet<PodUid>) {

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+use crate::model::objects::ObjectKey;
 use crate::model::types::{PodRef, Timestamp};
 use crate::platform::clock::Clock;
 use crate::store::{EventKey, StoreHandle, StoredEvent};
@@ -146,6 +147,27 @@ impl EventRecorder {
         });
     }
 
+    /// Something happened to an object of this node.
+    pub(crate) fn object_event(
+        &self,
+        key: &ObjectKey,
+        uid: &str,
+        event_type: EventType,
+        reason: &str,
+        message: &str,
+    ) {
+        self.record(EventKey {
+            kind: key.kind.as_str().to_owned(),
+            namespace: key.namespace.clone(),
+            name: key.name.clone(),
+            uid: uid.to_owned(),
+            field_path: String::new(),
+            event_type,
+            reason: reason.to_owned(),
+            message: shortened(message),
+        });
+    }
+
     #[must_use]
     pub(crate) fn node_name(&self) -> &str {
         &self.shared.node_name
@@ -159,26 +181,6 @@ impl EventRecorder {
             // The kubelet names the node as its uid as well; clients find node events by that.
             uid: name.clone(),
             name,
-            field_path: String::new(),
-            event_type,
-            reason: reason.to_owned(),
-            message: shortened(message),
-        });
-    }
-
-    /// Something happened to an object: its kind, namespace, name and uid.
-    pub(crate) fn object_event(
-        &self,
-        (kind, namespace, name, uid): (&str, &str, &str, &str),
-        event_type: EventType,
-        reason: &str,
-        message: &str,
-    ) {
-        self.record(EventKey {
-            kind: kind.to_owned(),
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-            uid: uid.to_owned(),
             field_path: String::new(),
             event_type,
             reason: reason.to_owned(),

@@ -278,6 +278,21 @@ impl StatusManager {
         pods
     }
 
+    /// Calls `visit` with each of [`Self::all_pods`], its status and its resource version, in no order: nothing is
+    /// copied.
+    pub(crate) fn each(&self, mut visit: impl FnMut(&Rc<Pod>, &PodStatus, u64)) {
+        for StatusEntry { pod, status, version, .. } in self.entries.borrow().values() {
+            visit(pod, status, *version);
+        }
+        let remembered = self.remembered.borrow();
+        for (uid, ExpectedPod { pod, version, .. }) in &*self.expected.borrow() {
+            match remembered.get(uid) {
+                Some(status) => visit(pod, status, *version),
+                None => visit(pod, &first_status(pod), *version),
+            }
+        }
+    }
+
     fn published(&self) -> Vec<Pod> {
         let entries = self.entries.borrow();
         entries.values().map(|entry| Pod { status: entry.status.clone(), ..Pod::clone(&entry.pod) }).collect()

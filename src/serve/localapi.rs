@@ -8,9 +8,12 @@ pub mod printers;
 
 pub mod access;
 pub mod age;
+mod client_events;
 mod connect;
 pub mod discovery;
 mod gnostic;
+mod implied;
+mod impersonate;
 mod incoming;
 pub mod local_node;
 mod metrics;
@@ -25,6 +28,7 @@ mod review;
 pub mod selector;
 pub mod shape;
 pub mod status;
+mod token;
 pub mod versions;
 mod watch;
 pub mod write;
@@ -38,17 +42,24 @@ use hyper::{Request, Response, StatusCode};
 use serde_json::Value;
 
 use crate::desired::pod_config::edit::Editor;
+use crate::model::objects::ObjectKey;
 use crate::model::revisions::Revisions;
 use crate::platform::clock::Clock;
+use crate::platform::rt::changes::Changes;
+use crate::serve::accounts::Accounts;
+use crate::serve::rbac::Rbac;
+use crate::serve::roles::Roles;
+use crate::serve::server::access::{Policy, User};
 use crate::serve::server::answer::{HEALTH_CHECKS, health};
 use crate::serve::server::body::{self, Body};
 use crate::serve::server::delegate::{Delegate, DelegatedRequest};
 use crate::serve::server::node::SharedNode;
 use crate::serve::streaming::Pending;
 
-use access::ObjectAttributes;
+use access::Access;
+use client_events::ClientEvents;
 use local_node::SharedLocalNode;
-use path::{ApiCall, RequestInfo};
+use path::{ApiCall, IssuerDocument, RequestInfo};
 use resource::{Store, Verb};
 use shape::{Rows, View};
 use status::Failure;
@@ -61,6 +72,10 @@ pub(crate) struct LocalApi {
     pub(crate) cluster: SharedLocalNode,
     pub(crate) editor: Editor,
     pub(crate) clock: Clock,
+    client_events: ClientEvents,
+    /// Of a node of no cluster.
+    accounts: Option<Rc<Accounts>>,
+    roles: Box<dyn Fn() -> Rc<Rbac>>,
     versions: RefCell<Versions>,
     watchers: Watchers,
 }
@@ -73,17 +88,38 @@ impl LocalApi {
         editor: Editor,
         clock: Clock,
         revisions: Revisions,
+        (accounts, roles): (Option<Rc<Accounts>>, Rc<Roles>),
     ) -> Rc<Self> {
         let retained = Retained::default();
         let versions = RefCell::new(Versions::new(revisions, retained.clone()));
-        Rc::new(Self { node, cluster, editor, clock, versions, watchers: Watchers::new(retained) })
+        let roles = Box::new(move || roles.current());
+        Rc::new(Self {
+            node,
+            cluster,
+            editor,
+            clock,
+            client_events: ClientEvents::new(),
+            accounts,
+            roles,
+            versions,
+            watchers: Watchers::new(retained),
+        })
+    }
+
+    /// Whether there is a stored object with this key, from any source.
+    fn is_stored(&self, key: &ObjectKey) -> bool {
+        self.cluster.objects().iter().any(|known| known.object.key == *key)
+    }
+
+    fn access<'a>(&'a self, policy: Policy, user: &'a User) -> Access<'a> {
+        Access { policy, user, roles: &*self.roles }
     }
 
     /// All objects of a store as they are now, with their versions. Watches are notified of what has changed.
     pub(crate) fn refresh(&self, store: Store) -> Vec<Value> {
         let mut objects = objects::all(self, store);
         let changes = self.versions.borrow_mut().refresh(store, &mut objects, self.keep(store));
-        self.watchers.mark_read(store, || self.cluster.changes(store));
+        self.watchers.mark_read(store, || self.changes(store));
         for change in changes {
             self.watchers.notify(store, change);
         }
@@ -97,8 +133,24 @@ impl LocalApi {
                 text(object, "/metadata/namespace") == namespace && text(object, "/metadata/name") == name
             });
         }
-        let found = objects::one(self, store, (namespace, name));
-        found.inspect(|object| self.versions.borrow_mut().remember(store, object))
+        let found = objects::one(self, store, (namespace, name))?;
+        if text(&found, "/metadata/resourceVersion").is_empty() {
+            // It has no version of its own: it gets one with all others.
+            return self.refresh(store).into_iter().find(|object| {
+                text(object, "/metadata/namespace") == namespace && text(object, "/metadata/name") == name
+            });
+        }
+        self.versions.borrow_mut().remember(store, &found);
+        Some(found)
+    }
+
+    /// Wakes when objects of this store may have changed.
+    fn changes(&self, store: Store) -> Changes {
+        let mut changes = self.cluster.changes(store);
+        if store == Store::Events {
+            changes.0.push(self.client_events.watch());
+        }
+        changes
     }
 
     fn keep(&self, store: Store) -> Keep {
@@ -128,14 +180,19 @@ impl LocalApi {
         self.versions.borrow_mut().forget_states(store);
     }
 
-    async fn respond(self: Rc<Self>, visit: DelegatedRequest) -> Result<Response<Body>, Failure> {
+    async fn respond(self: Rc<Self>, mut visit: DelegatedRequest) -> Result<Response<Body>, Failure> {
+        let access = self.access(visit.policy, &visit.user);
+        if let Some(user) = impersonate::requested(visit.request.headers(), &access)? {
+            log::debug!(user = visit.user.name, as_user = user.name; "Impersonation");
+            visit.user = user;
+        }
         let uri = visit.request.uri();
         let asked = path::read(visit.request.method().as_str(), uri.path(), uri.query().unwrap_or_default());
         if !matches!(asked, Ok(ApiCall::Object(_))) {
             // Authorization comes first: only an authorized client learns whether the path exists.
             let verb = visit.request.method().as_str().to_lowercase();
             let verb = if verb == "head" { "get" } else { &verb };
-            if !access::may_path(visit.policy, &visit.user, uri.path(), verb) {
+            if !self.access(visit.policy, &visit.user).may_path(uri.path(), verb) {
                 return Err(access::path_refusal(&visit.user, uri.path(), verb));
             }
         }
@@ -153,6 +210,7 @@ impl LocalApi {
             ApiCall::Group(group, version) => return Ok(found(&discovery::group(group, version))),
             ApiCall::Resources(group, version) => return Ok(found(&discovery::resources(group, version))),
             ApiCall::Version => return Ok(found(&discovery::version())),
+            ApiCall::Issuer(part) => return self.issuer(part),
             ApiCall::OpenApi(path) => {
                 if path.starts_with("v3") && !openapi::takes_json(&accept) {
                     return Err(status::not_acceptable());
@@ -170,6 +228,18 @@ impl LocalApi {
         })
     }
 
+    /// What verifies tokens of service accounts elsewhere (OpenID Connect discovery).
+    fn issuer(&self, part: IssuerDocument) -> Result<Response<Body>, Failure> {
+        let accounts = self.accounts.as_ref().ok_or_else(status::no_such_path)?;
+        Ok(match part {
+            IssuerDocument::Configuration => found(&accounts.openid_configuration()),
+            IssuerDocument::Keys => {
+                let keys = accounts.jwks().map_err(|why| status::internal(&why))?;
+                body::json(StatusCode::OK, "application/jwk-set+json", keys.to_string())
+            }
+        })
+    }
+
     async fn object(
         self: Rc<Self>,
         wanted: RequestInfo,
@@ -179,19 +249,30 @@ impl LocalApi {
         if part == "proxy" {
             return connect::node_proxy(&self, &wanted, visit).await;
         }
-        let asked = ObjectAttributes::of(&wanted);
-        if !access::may(visit.policy, &visit.user, &asked) {
+        let is_stream = matches!(part, "exec" | "attach" | "portforward");
+        let mut asked = access::attributes_of(&wanted);
+        let access = self.access(visit.policy, &visit.user);
+        let mut is_allowed = access.may(&asked);
+        if is_stream && is_allowed && wanted.verb == Verb::Get {
+            // A stream over a WebSocket begins with a GET; reading a pod is not entering it (upstream, since 1.35).
+            Verb::Create.as_str().clone_into(&mut asked.verb);
+            is_allowed = access.may(&asked);
+        }
+        if !is_allowed {
             log::debug!(user = visit.user.name, verb = asked.verb, resource = asked.resource; "Forbidden");
             return Err(access::refusal(&visit.user, &asked));
         }
-        if matches!(part, "log" | "exec" | "attach" | "portforward") {
+        if is_stream || part == "log" {
             return connect::pod(&self, &wanted, part, visit).await;
         }
         if wanted.resource.store == Store::Review {
-            return review::create(&wanted, visit).await;
+            return review::create(&self, &wanted, visit).await;
+        }
+        if part == "token" {
+            return token::create(&self, &wanted, visit).await;
         }
         if !wanted.verb.reads() {
-            return write::change(&self, &wanted, visit.request, &visit.user).await;
+            return write::change(&self, &wanted, visit.request, (&visit.user, visit.policy)).await;
         }
         let view = View {
             resource: wanted.resource,

@@ -408,8 +408,12 @@ impl Driver {
                 "Port {port}/{} of the node is already allocated; free it, or give the Service another port",
                 protocol.as_str()
             );
-            let subject = ("Service", namespace.as_str(), service.as_str(), uid.as_str());
-            self.parts.events.object_event(subject, EventType::Warning, "PortAlreadyAllocated", &message);
+            let key = ObjectKey {
+                kind: ObjectKind::Service,
+                namespace: namespace.clone(),
+                name: service.clone(),
+            };
+            self.parts.events.object_event(&key, uid, EventType::Warning, "PortAlreadyAllocated", &message);
         }
         self.reported = conflicts;
     }

@@ -1,14 +1,15 @@
 //! The way to the API server is lost while pods go on, and comes back. `AGENT_CLUSTER_OUTAGE` is its length in seconds.
 
 use std::fs;
+use std::process::Command;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use super::control_plane::ControlPlane;
+use super::control_plane::{ControlPlane, said};
 use super::{Cluster, condition, number_from, pod, spec};
-use crate::support::agent::{NODE, PATIENCE};
+use crate::support::agent::{NODE, PATIENCE, binary};
 use crate::support::containerd::Instance;
 use crate::support::wait::{stays, wait_for, wait_until};
 
@@ -244,7 +245,9 @@ fn an_older_backup_of_the_cluster_does_not_empty_the_node() {
         let now = [running(&cluster, "older"), running(&cluster, "newer")].concat();
         if now == before { Ok(()) } else { Err(format!("{now:?}")) }
     });
-    cluster.agent.cli(&["source", "accept", "cluster"]).expect("it waits for that");
+    let mut accept = Command::new(binary());
+    accept.args(["source", "accept", "cluster", "--socket"]).arg(cluster.agent.socket());
+    said(&mut accept).expect("the guard waits for that");
     wait_until("the pod that the cluster does not know to end", PATIENCE, || {
         running(&cluster, "newer").is_empty()
     });

@@ -1,5 +1,6 @@
 //! A node of a simulated cluster: the real loop, store and the cluster's tasks, on a fake runtime and a fake apiserver.
 
+mod offline;
 mod random;
 
 use std::time::Duration;

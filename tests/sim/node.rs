@@ -30,6 +30,7 @@ use edge_agent::node::{NodeConfig, NodeManager, NodeParts};
 use edge_agent::platform::cgroup::CgroupConfig;
 use edge_agent::platform::cgroup::usage::ContainerStats;
 use edge_agent::platform::clock::Clock;
+use edge_agent::platform::dice::Dice;
 use edge_agent::platform::rt;
 use edge_agent::platform::rt::notify::Notifier;
 use edge_agent::platform::rt::shutdown::{self, ShutdownTrigger};
@@ -47,6 +48,7 @@ use edge_agent::pod::workers::{PodWorkerConfig, PodWorkerDeps, PodWorkers};
 use edge_agent::runtime::Runtime;
 use edge_agent::runtime::fake::FakeRuntime;
 use edge_agent::store::{Loaded, Mode, OpenOptions, StoreHandle, WriteMoment};
+use edge_agent::workload::{self, WorkloadParts};
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, LocalSet};
 
@@ -82,6 +84,8 @@ pub struct Node {
     pub keeping: Option<Keeping>,
     /// The cluster that it belongs to.
     pub cluster: Option<Cluster>,
+    /// How often the agent was started.
+    lives: Cell<u64>,
     /// While it runs.
     pub agent: Option<Agent>,
 }
@@ -205,6 +209,7 @@ impl Node {
             facts,
             keeping: None,
             cluster: None,
+            lives: Cell::new(1),
             agent: None,
         };
         // A cgroup file system without controllers.
@@ -353,6 +358,7 @@ impl Node {
         let objects = Rc::new(LocalObjects::new(self.path("volumes"), revisions));
         let config = self.executor_config(&objects);
         let executor = Executor::new(Rc::clone(&runtime), images, events.clone(), clock.clone(), config);
+        let admission = Admission::new(self.facts.clone(), events.clone());
         let deps = PodWorkerDeps {
             executor,
             runtime: Rc::clone(&runtime),
@@ -365,7 +371,7 @@ impl Node {
                 events.clone(),
                 ProberConfig { node_ips: vec!["10.0.0.1".to_owned()] },
             ),
-            admission: Admission::new(self.facts.clone(), events.clone()),
+            admission: admission.clone(),
             config: PodWorkerConfig {
                 limits: BackOffLimits::default(),
                 max_dead_per_container: 1,
@@ -384,7 +390,7 @@ impl Node {
             pod_config: PodConfig::new(
                 self.sources.clone(),
                 loaded.desired,
-                objects,
+                Rc::clone(&objects),
                 store.clone(),
                 events.clone(),
                 clock.clone(),
@@ -406,6 +412,20 @@ impl Node {
         }
         if let Some(cluster) = &self.cluster {
             self.join(cluster, for_cluster, &kubelet.workers);
+        } else {
+            let parts = WorkloadParts {
+                node_name: "node1".to_owned(),
+                clock: self.clock.clone(),
+                editor: editor.clone(),
+                objects,
+                statuses: Rc::clone(&statuses),
+                events: events.clone(),
+                admission,
+                desired: view.watch(),
+                handlers: Rc::new(Vec::new),
+                dice: Dice::seeded(self.lives.replace(self.lives.get() + 1)),
+            };
+            rt::spawn("controllers", workload::run(parts));
         }
         let kubelet = rt::spawn("kubelet", kubelet.run(shutdown));
         Parts { view, statuses, events, updates, editor, store, trigger, kubelet }

@@ -263,6 +263,14 @@ pub fn config_map(name: &str, value: &str, source: PodSource) -> SourceObject {
     SourceObject { object: std::rc::Rc::new(parsed.objects.remove(0)), origin: origin.location }
 }
 
+/// An object as its user wrote it, as the agent's own parser reads it.
+pub fn object(text: &str, source: PodSource) -> SourceObject {
+    let origin = origin("objects", source);
+    let mut parsed = parse_manifest(text.as_bytes(), &origin, "node1");
+    assert!(parsed.is_complete() && parsed.objects.len() == 1, "{:?}\n{text}", parsed.problems);
+    SourceObject { object: std::rc::Rc::new(parsed.objects.remove(0)), origin: origin.location }
+}
+
 /// One pod as its user wrote it in a file of this name, as the agent's own parser reads it.
 pub fn parse_text(name: &str, text: &str, source: PodSource) -> SourcePod {
     let origin = origin(name, source);

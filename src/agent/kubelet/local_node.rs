@@ -24,9 +24,11 @@ use crate::platform::rt::changes::Changes;
 use crate::pod::events::EventRecorder;
 use crate::pod::status::StatusManager;
 use crate::runtime::RuntimeImage;
+use crate::serve::accounts::Accounts;
 use crate::serve::localapi::LocalApi;
 use crate::serve::localapi::local_node::LocalNode;
 use crate::serve::localapi::resource::Store;
+use crate::serve::roles::Roles;
 use crate::serve::server::delegate::SharedDelegate;
 use crate::serve::server::node::SharedNode;
 use crate::serve::server::report::RuntimeReport;
@@ -69,6 +71,7 @@ pub(crate) fn local_api(
         &Clock,
     ),
     (editor, revisions): (&Editor, &Revisions),
+    access: (Option<Rc<Accounts>>, Rc<Roles>),
 ) -> (SharedDelegate, Rc<dyn Fn() -> NodeState>) {
     let cluster = Rc::new(LocalCluster {
         view: Rc::clone(view),
@@ -82,7 +85,7 @@ pub(crate) fn local_api(
         max_images,
     });
     let own = Rc::clone(&cluster);
-    let api = LocalApi::new(Rc::clone(node), cluster, editor.clone(), clock.clone(), revisions.clone());
+    let api = LocalApi::new(Rc::clone(node), cluster, editor.clone(), clock.clone(), revisions.clone(), access);
     (api, Rc::new(move || own.own_node()))
 }
 

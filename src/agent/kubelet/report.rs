@@ -123,7 +123,7 @@ impl LoopView {
 
     /// A counter that changes whenever something in here does.
     #[must_use]
-    pub(crate) fn watch(&self) -> watch::Receiver<u64> {
+    pub fn watch(&self) -> watch::Receiver<u64> {
         self.version.subscribe()
     }
 

@@ -25,7 +25,7 @@ use crate::agent::kubelet::open_store::{
 };
 use crate::agent::kubelet::report::{Identity, LoopView};
 use crate::agent::kubelet::run_once::{self, RunOnceConfig, RunOnceOutcome};
-use crate::agent::kubelet::serving::{self, ServingError};
+use crate::agent::kubelet::serving::{self, ServingError, ServingParts};
 use crate::agent::kubelet::setup::process::{acquire_lock, limit_process};
 use crate::agent::kubelet::{
     Kubelet, cgroup_root, embedded, local_node, node_manager, plugins, resources, services,
@@ -38,7 +38,7 @@ use crate::desired::rollout::RolloutConfig;
 use crate::desired::source::Accept;
 use crate::desired::source::file::{FileConfig, FileSource};
 use crate::desired::source::url::UrlSource;
-use crate::model::objects::{ClusterFacts, LocalObjects, NodeObjects, VOLUMES_DIR};
+use crate::model::objects::{ClusterFacts, LocalObjects, NodeFacts, NodeObjects, VOLUMES_DIR};
 use crate::model::revisions::Revisions;
 use crate::model::source::SourceUpdate;
 use crate::model::types::PodSource;
@@ -47,6 +47,7 @@ use crate::node::shutdown::InitSystem;
 use crate::node::stats::Stats;
 use crate::platform::cgroup::claim::HeldError;
 use crate::platform::clock::Clock;
+use crate::platform::dice::Dice;
 use crate::platform::http::{HttpClient, HttpError, shown_url};
 use crate::platform::rt;
 use crate::platform::rt::notify::{Notifier, NotifyError, watchdog_interval};
@@ -69,9 +70,12 @@ use crate::runtime::cri::{CriConfig, CriRuntime, EndpointError};
 use crate::runtime::embedded::network::subnet::SubnetError;
 use crate::runtime::embedded::registry::policy_file;
 use crate::runtime::embedded::runtime::{EmbeddedRuntime, OpenError};
+use crate::serve::accounts::Accounts;
+use crate::serve::roles::Roles;
 use crate::serve::server;
 use crate::serve::server::node::SharedNode;
 use crate::store::{Loaded, StoreError, StoreHandle, StoreKey};
+use crate::workload::{self, WorkloadParts};
 
 /// Whole sets are large and rare: one may wait while another is applied.
 const SOURCE_QUEUE: usize = 2;
@@ -222,8 +226,13 @@ async fn run_with<R: SandboxStreams>(
     let (kubelet, view, statuses) = house.kubelet(updates, Rc::clone(&watched.notifier), watched.watchdog);
     let services = house.start_services(resolved, has_pods).await;
     let mut shutdown = watched.shutdown;
+    let controllers = house.start_controllers(&view, &statuses);
     let mut is_online: Rc<dyn Fn() -> bool> = Rc::new(|| false);
     let csi = house.joined.as_ref().map(|joined| joined.start_csi(&kubelet.workers));
+    if let Some(accounts) = &house.accounts {
+        kubelet.workers.follow_volumes(accounts.changes());
+        rt::spawn("service account tokens", Rc::clone(accounts).run());
+    }
     if let (Some(joined), Some(served)) = (house.joined.take(), &served) {
         let parts = JoinedParts {
             updates: update_sender,
@@ -268,7 +277,7 @@ async fn run_with<R: SandboxStreams>(
     };
     let clearing = kubelet.workers.final_cleanup();
     let finished = run_until_finished(resolved, kubelet, &view, &statuses, &house.admission, shutdown).await;
-    let keeping = keeping.into_iter().flatten().chain(plugins).chain(services);
+    let keeping = keeping.into_iter().flatten().chain(plugins).chain(services).chain(controllers);
     for task in sources.into_iter().chain(servers).chain([logs]).chain(keeping) {
         task.abort();
     }
@@ -320,6 +329,7 @@ struct AgentParts<R> {
     objects: Rc<LocalObjects>,
     cluster_objects: Rc<LocalObjects>,
     lookup: Rc<NodeObjects>,
+    accounts: Option<Rc<Accounts>>,
     revisions: Revisions,
     events: EventRecorder,
     statuses: Rc<StatusManager>,
@@ -357,7 +367,13 @@ impl<R: Runtime> AgentParts<R> {
         joined::settle(resolved, &mut loaded, &store).await;
         let facts = joined::facts(resolved, &loaded);
         let shown = facts.clone().map(|facts| facts as Rc<dyn ClusterFacts>);
-        let lookup = Rc::new(NodeObjects::new(Rc::clone(&objects), Rc::clone(&cluster_objects), shown));
+        let statuses = Rc::new(StatusManager::new(store.clone(), loaded.statuses.clone(), revisions.clone()));
+        let accounts = (!joined::is_joined(resolved))
+            .then(|| Accounts::new(configs::accounts(resolved), Rc::clone(&objects), Rc::clone(&statuses), clock.clone()));
+        let lookup = Rc::new(NodeObjects::new(
+            (Rc::clone(&objects), accounts.clone().map(|accounts| accounts as Rc<dyn NodeFacts>)),
+            (Rc::clone(&cluster_objects), shown),
+        ));
         let services = services::ranges(resolved, &loaded);
         let mut executor = {
             let (ids, pods) = (resolved.kubelet.user_namespaces_ids_per_pod, resolved.kubelet.max_pods);
@@ -376,7 +392,6 @@ impl<R: Runtime> AgentParts<R> {
         let earlier = store.events().await.unwrap_or_default();
         let events = EventRecorder::new(resolved.node_name.clone(), clock.clone(), store.clone(), earlier);
         report_upgrade(root, &events);
-        let statuses = Rc::new(StatusManager::new(store.clone(), loaded.statuses.clone(), revisions.clone()));
         let runtime_name = Rc::new(RefCell::default());
         let identity = Identity {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -422,6 +437,7 @@ impl<R: Runtime> AgentParts<R> {
             objects,
             cluster_objects,
             lookup,
+            accounts,
             events,
             statuses,
             clock,
@@ -508,10 +524,15 @@ impl<R: Runtime> AgentParts<R> {
         let images = usize::try_from(resolved.kubelet.node_status_max_images).ok();
         let devices = executor.map(|with| with.devices.clone());
         let in_use = self.joined.as_ref().map(Joined::volumes_in_use);
-        let (delegate, facts) = local_node::local_api(state, images, devices, in_use, &node, parts, writes);
+        let roles = Rc::new(Roles::new(self.accounts.as_ref().map(|_| Rc::clone(&self.objects))));
+        let access = (self.accounts.clone(), Rc::clone(&roles));
+        let (delegate, facts) =
+            local_node::local_api(state, images, devices, in_use, &node, parts, writes, access);
         let reviews = serving::reviews(resolved, &self.clock);
         let config = configs::serving(resolved, reviews.as_ref())?;
-        let mut tasks = serving::start(config, (&node, &delegate), &self.view, &self.clock);
+        let parts =
+            ServingParts { node: &node, delegate: &delegate, accounts: self.accounts.as_ref(), roles: &roles };
+        let mut tasks = serving::start(config, &parts, &self.view, &self.clock);
         let (begun, clock, shared) = (Rc::clone(&self.view), self.clock.clone(), Rc::clone(&node));
         tasks.push(rt::spawn("local API", async move {
             // Earlier clients wait in the socket's backlog.
@@ -519,6 +540,34 @@ impl<R: Runtime> AgentParts<R> {
             server::serve(listener, node, Some(delegate), clock).await;
         }));
         Ok((tasks, Some(Served { node: shared, facts, reviews })))
+    }
+
+    /// The controllers of workloads: those of a node of a cluster are the cluster's.
+    fn start_controllers(
+        &self,
+        view: &Rc<LoopView>,
+        statuses: &Rc<StatusManager>,
+    ) -> Option<tokio::task::JoinHandle<()>> {
+        if self.joined.is_some() {
+            return None;
+        }
+        let features = Rc::clone(view);
+        let parts = WorkloadParts {
+            node_name: self.events.node_name().to_owned(),
+            clock: self.clock.clone(),
+            editor: self.editor.clone(),
+            objects: Rc::clone(&self.objects),
+            statuses: Rc::clone(statuses),
+            events: self.events.clone(),
+            admission: self.admission.clone(),
+            desired: view.watch(),
+            handlers: Rc::new(move || {
+                let handlers = features.features().into_iter().flat_map(|features| features.handlers);
+                handlers.map(|handler| handler.name).collect()
+            }),
+            dice: Dice::System,
+        };
+        Some(rt::spawn("controllers", workload::run(parts)))
     }
 
     fn stats(&self, resolved: &Resolved) -> Rc<Stats> {

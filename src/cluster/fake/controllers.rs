@@ -50,9 +50,17 @@ pub(super) fn plan(objects: &FakeObjects, heard: Timestamp) -> Eviction {
                     && object["spec"]["nodeName"] == *place.name
                     && object["metadata"]["deletionTimestamp"].is_null()
                     && object["metadata"]["annotations"]["kubernetes.io/config.mirror"].is_null()
+                    && !tolerates_for_ever(object)
             });
             plan.evicted.extend(pods.map(|(pod, _)| pod.clone()));
         }
     }
     plan
+}
+
+/// As the pods of a DaemonSet do.
+fn tolerates_for_ever(pod: &Value) -> bool {
+    let tolerations = pod["spec"]["tolerations"].as_array().into_iter().flatten();
+    let mut of_taint = tolerations.filter(|toleration| toleration["key"] == UNREACHABLE);
+    of_taint.any(|toleration| toleration["tolerationSeconds"].is_null())
 }

@@ -136,7 +136,8 @@ fn drain(session: &mut InitSession<'_>, socket: &Path, limit: Duration) -> Resul
             session.print(&format!("[leave] Waiting for {}\n", waits.join(", ")))?;
             said = waits;
         }
-        rt::run(tokio::time::sleep(NEXT_ROUND)).map_err(|error| InitError::Join(error.to_string()))?;
+        rt::run(async { tokio::time::sleep(NEXT_ROUND).await })
+            .map_err(|error| InitError::Join(error.to_string()))?;
     }
 }
 

@@ -6,6 +6,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
 use super::notes::NOTES_KEY;
@@ -14,8 +15,9 @@ pub use crate::desired::change::ApiChange;
 use crate::desired::garbage::{self, Owners, Reach};
 use crate::desired::merge::{PodChange, PodOp, findings, merge_some};
 use crate::desired::stored::StoredObject;
+use crate::model::api::managed_fields::ManagedFields;
 use crate::model::api::pod::Pod;
-use crate::model::objects::{LocalObject, ObjectKey, OwnerReference};
+use crate::model::objects::{LocalObject, ObjectContent, ObjectKey, ObjectKind, OwnerReference, PlainBody};
 use crate::model::source::{SourceObject, SourcePod};
 use crate::model::types::{ContainerName, PodSource, PodUid, Timestamp};
 use crate::platform::logging::chain;
@@ -168,10 +170,16 @@ impl PodConfig {
         let rows = SetChange {
             pods: of_op(false).map(|change| (source, &change.pod)).collect(),
             gone_pods: of_op(true).map(|change| (source, &change.pod.pod.metadata.uid)).collect(),
-            objects: objects.iter().map(|(source, object)| (*source, object)).collect(),
+            objects: objects
+                .iter()
+                .filter(|(_, object)| !self.is_renewal(object))
+                .map(|(source, object)| (*source, object))
+                .collect(),
             gone_objects: gone_objects.iter().map(|key| (source, *key)).collect(),
         };
-        self.store.commit_change(&rows).await.map_err(|error| refused_by_disk(&error))?;
+        if !rows.is_empty() {
+            self.store.commit_change(&rows).await.map_err(|error| refused_by_disk(&error))?;
+        }
         self.desired.apply(source, &made.changes);
         self.ending.extend(ending(&made.changes));
         let mut changed: Vec<ObjectKey> = gone_objects.into_iter().cloned().collect();
@@ -200,6 +208,20 @@ impl PodConfig {
             }
         };
         put.iter().filter_map(placed).collect()
+    }
+
+    /// Holders renew a lease every few seconds, which would wear out the disk. Its last renewal is written with the next
+    /// change that means more: others wait for its duration from when they see it, so an older time is safe.
+    fn is_renewal(&self, new: &SourceObject) -> bool {
+        let key = &new.object.key;
+        let Some(old) = self.object_sets.find(key).filter(|_| key.kind == ObjectKind::Lease) else { return false };
+        let without_time = |object: &LocalObject| {
+            let mut body = object.content.body();
+            body["spec"]["renewTime"] = Value::Null;
+            let content = ObjectContent::Plain(PlainBody::new(&body));
+            LocalObject { content, managed_fields: ManagedFields::default(), ..object.clone() }
+        };
+        without_time(&old.object) == without_time(&new.object)
     }
 
     async fn note_problems_of_api(&mut self, now: Timestamp) {

@@ -168,7 +168,14 @@ impl ObjectKind {
     /// A change of such an object may change what a running pod sees.
     #[must_use]
     pub(crate) const fn is_read_by_pods(self) -> bool {
-        matches!(self, Self::ConfigMap | Self::Secret | Self::PersistentVolumeClaim | Self::RuntimeClass)
+        matches!(
+            self,
+            Self::ConfigMap
+                | Self::Secret
+                | Self::PersistentVolumeClaim
+                | Self::RuntimeClass
+                | Self::ServiceAccount
+        )
     }
 
     /// `v1`, `node.k8s.io/v1`: the value of `apiVersion`.

@@ -38,6 +38,8 @@ pub struct LocalObjects {
     generated: RefCell<BTreeMap<ObjectKey, VersionedObject>>,
     /// Of the objects that pods read.
     generation: Cell<u64>,
+    /// Changes of anything.
+    changes: Cell<u64>,
     revisions: Revisions,
 }
 
@@ -46,7 +48,7 @@ impl LocalObjects {
     #[must_use]
     pub fn new(volumes_dir: PathBuf, revisions: Revisions) -> Self {
         let (objects, generated) = (RefCell::default(), RefCell::default());
-        Self { volumes_dir, objects, generated, generation: Cell::new(0), revisions }
+        Self { volumes_dir, objects, generated, generation: Cell::new(0), changes: Cell::new(0), revisions }
     }
 
     /// Replaces all objects. Those that are as before keep their version.
@@ -87,6 +89,7 @@ impl LocalObjects {
     }
 
     fn count(&self, kind: ObjectKind) {
+        self.changes.set(self.changes.get() + 1);
         if kind.is_read_by_pods() {
             self.generation.set(self.generation.get() + 1);
         }
@@ -162,6 +165,11 @@ impl LocalObjects {
         found
     }
 
+    /// Calls `visit` with each object and its version, in their order: nothing is copied.
+    pub(crate) fn each(&self, mut visit: impl FnMut(&Rc<LocalObject>, u64)) {
+        self.objects.borrow().values().for_each(|known| visit(&known.object, known.version));
+    }
+
     /// The volume that a claim of the cluster is bound to.
     pub(super) fn bound_volume(&self, namespace: &str, name: &str) -> Option<ClaimedVolume> {
         match &self.get(ObjectKind::PersistentVolumeClaim, namespace, name)?.content {
@@ -174,7 +182,13 @@ impl LocalObjects {
         self.objects.borrow().contains_key(key)
     }
 
-    fn get(&self, kind: ObjectKind, namespace: &str, name: &str) -> Option<Rc<LocalObject>> {
+    /// Changes whenever any object does.
+    #[must_use]
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.get()
+    }
+
+    pub(crate) fn get(&self, kind: ObjectKind, namespace: &str, name: &str) -> Option<Rc<LocalObject>> {
         let key = ObjectKey { kind, namespace: namespace.to_owned(), name: name.to_owned() };
         self.objects.borrow().get(&key).map(|known| Rc::clone(&known.object))
     }

@@ -446,7 +446,12 @@ impl ImageStore {
         let measure = |path: &Path| disk_usage(path).unwrap_or_default();
         let mut all = Vec::from([self.blobs(), self.temporary()].map(|place| measure(&place)));
         let layers = self.root.join("layers");
-        for entry in std::fs::read_dir(&layers).map_err(io_error("list", &layers))?.flatten() {
+        let entries = match std::fs::read_dir(&layers) {
+            // `kubeadm reset` empties the kubelet's directory while CRI is served.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+            entries => Some(entries.map_err(io_error("list", &layers))?),
+        };
+        for entry in entries.into_iter().flatten().flatten() {
             let path = entry.path();
             let account = path.with_extension("usage");
             if path == account {

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::resource::Store;
-use super::{LocalApi, text};
+use super::{LocalApi, implied, text};
 use crate::desired::pod_config::notes::Mirror;
 use crate::model::api::pod::Pod;
 use crate::model::objects::wire::{self, Values};
@@ -36,10 +36,13 @@ pub(super) fn all(api: &LocalApi, store: Store) -> Vec<Value> {
         Store::Pods => api.node.pods().into_iter().map(|pod| shown_pod(api, pod)).collect(),
         Store::Objects(kind) => local(api, kind, None),
         Store::Volumes => volumes(api),
-        Store::Events => api.cluster.events().iter().map(|found| event(found, node_name)).collect(),
+        Store::Events => {
+            let own = api.cluster.events();
+            let own = own.iter().map(|found| event(found, node_name));
+            own.chain(api.client_events.all(api.clock.now())).collect()
+        }
         Store::Namespaces => namespaces(api),
         Store::Nodes => vec![object::node(&api.cluster.node())],
-        Store::Leases => vec![object::lease(&api.cluster.node())],
         Store::Definitions | Store::PodMetrics | Store::NodeMetrics | Store::Review => Vec::new(),
     };
     let place =
@@ -135,7 +138,9 @@ fn local(api: &LocalApi, kind: ObjectKind, place: Option<(&str, &str)>) -> Vec<V
         }
         object
     };
-    objects.iter().map(shown).collect()
+    let mut objects = objects.iter().map(shown).collect();
+    implied::add(api, kind, place, &mut objects);
+    objects
 }
 
 /// The directory of each bound claim, as the volume it represents.
@@ -173,7 +178,7 @@ fn volumes(api: &LocalApi) -> Vec<Value> {
     objects.iter().filter_map(volume).collect()
 }
 
-fn namespaces(api: &LocalApi) -> Vec<Value> {
+pub(super) fn namespaces(api: &LocalApi) -> Vec<Value> {
     let mut made = api.cluster.namespaces();
     let known: BTreeSet<String> =
         made.iter().map(|found| text(found, "/metadata/name").to_owned()).into_set();
@@ -232,8 +237,11 @@ pub(crate) fn new_event(old: &Value) -> Value {
         ("reportingInstance", "reportingInstance"),
         ("reason", "reason"),
         ("regarding", "involvedObject"),
+        ("related", "related"),
         ("note", "message"),
         ("type", "type"),
+        ("action", "action"),
+        ("series", "series"),
         ("deprecatedSource", "source"),
         ("deprecatedFirstTimestamp", "firstTimestamp"),
         ("deprecatedLastTimestamp", "lastTimestamp"),

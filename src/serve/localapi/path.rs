@@ -20,11 +20,19 @@ pub(crate) enum ApiCall {
     Resources(&'static str, &'static str),
     /// `/version`.
     Version,
+    /// `/.well-known/openid-configuration`, `/openid/v1/jwks`.
+    Issuer(IssuerDocument),
     /// `/livez`, `/readyz` and the check they name.
     Health(String),
     /// `/openapi/...`.
     OpenApi(String),
     Object(Box<RequestInfo>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum IssuerDocument {
+    Configuration,
+    Keys,
 }
 
 /// A request for an object or a collection.
@@ -75,7 +83,11 @@ pub(crate) struct QueryOptions {
 #[must_use]
 pub(crate) fn is_api_path(path: &str) -> bool {
     let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();
-    path == "/" || matches!(first, "api" | "apis" | "version" | "openapi" | "livez" | "readyz")
+    path == "/"
+        || matches!(
+            first,
+            "api" | "apis" | "version" | "openapi" | "livez" | "readyz" | "openid" | ".well-known"
+        )
 }
 
 pub(crate) fn read(method: &str, path: &str, query: &str) -> Result<ApiCall, Failure> {
@@ -89,6 +101,8 @@ pub(crate) fn read(method: &str, path: &str, query: &str) -> Result<ApiCall, Fai
         [""] => get(ApiCall::Root),
         ["version"] => get(ApiCall::Version),
         ["livez" | "readyz", rest @ ..] => get(ApiCall::Health(rest.join("/"))),
+        [".well-known", "openid-configuration"] => get(ApiCall::Issuer(IssuerDocument::Configuration)),
+        ["openid", "v1", "jwks"] => get(ApiCall::Issuer(IssuerDocument::Keys)),
         ["openapi", rest @ ..] => get(ApiCall::OpenApi(rest.join("/"))),
         ["api"] => get(ApiCall::Core),
         ["api", "v1"] => get(ApiCall::Resources("", "v1")),

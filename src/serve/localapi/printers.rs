@@ -109,13 +109,13 @@ fn columns(store: Store) -> &'static [Column] {
             ObjectKind::PersistentVolumeClaim => CLAIMS,
             ObjectKind::Namespace => NAMESPACES,
             ObjectKind::RuntimeClass => RUNTIME_CLASSES,
+            ObjectKind::Lease => LEASES,
             _ => AGED,
         },
         Store::Volumes => VOLUMES,
         Store::Events => EVENTS,
         Store::Namespaces => NAMESPACES,
         Store::Nodes => NODES,
-        Store::Leases => LEASES,
         Store::Definitions => DEFINITIONS,
         Store::PodMetrics | Store::NodeMetrics => METRICS,
         Store::Review => &[NAME],
@@ -183,6 +183,7 @@ pub(crate) fn cells(resource: &Resource, object: &Value, now: Timestamp) -> Vec<
         Store::Namespaces | Store::Objects(ObjectKind::Namespace) => {
             vec![name, json!(at("/status/phase")), old]
         }
+        Store::Objects(ObjectKind::Lease) => vec![name, json!(at("/spec/holderIdentity")), old],
         Store::Objects(_) => vec![name, old],
         Store::Nodes => vec![
             name,
@@ -196,7 +197,6 @@ pub(crate) fn cells(resource: &Resource, object: &Value, now: Timestamp) -> Vec<
             json!(or_none("/status/nodeInfo/kernelVersion")),
             json!(or_none("/status/nodeInfo/containerRuntimeVersion")),
         ],
-        Store::Leases => vec![name, json!(at("/spec/holderIdentity")), old],
         Store::Definitions => vec![name, json!(at("/metadata/creationTimestamp"))],
         Store::PodMetrics | Store::NodeMetrics => {
             let [cpu, memory] = ["cpu", "memory"].map(|what| json!(usage(object, what)));

@@ -52,8 +52,6 @@ pub(crate) enum Store {
     /// `Namespace`: those that clients created, and those in use.
     Namespaces,
     Nodes,
-    /// `Lease`: the node's own.
-    Leases,
     /// `CustomResourceDefinition`: always empty.
     Definitions,
     /// Measured on request, without versions.
@@ -193,7 +191,6 @@ const EVENTS: Resource = Resource {
     singular: "event",
     kind: "Event",
     short_names: &["ev"],
-    verbs: READ,
     store: Store::Events,
     ..NONE
 };
@@ -264,6 +261,14 @@ pub(crate) const RESOURCES: &[Resource] = &[
         ..NONE
     },
     stored(ObjectKind::Secret, "secrets", "secret", &[]),
+    Resource {
+        subresources: &[Subresource {
+            name: "token",
+            kind: ("authentication.k8s.io", "v1", "TokenRequest"),
+            verbs: CREATE,
+        }],
+        ..stored(ObjectKind::ServiceAccount, "serviceaccounts", "serviceaccount", &["sa"])
+    },
     // kubectl queries this resource before it reports an unknown kind.
     Resource {
         group: "apiextensions.k8s.io",
@@ -287,6 +292,23 @@ pub(crate) const RESOURCES: &[Resource] = &[
         ..NONE
     },
     Resource {
+        group: "authentication.k8s.io",
+        plural: "tokenreviews",
+        singular: "tokenreview",
+        kind: "TokenReview",
+        namespaced: false,
+        verbs: CREATE,
+        ..NONE
+    },
+    Resource {
+        group: "authorization.k8s.io",
+        plural: "localsubjectaccessreviews",
+        singular: "localsubjectaccessreview",
+        kind: "LocalSubjectAccessReview",
+        verbs: CREATE,
+        ..NONE
+    },
+    Resource {
         group: "authorization.k8s.io",
         plural: "selfsubjectaccessreviews",
         singular: "selfsubjectaccessreview",
@@ -305,14 +327,15 @@ pub(crate) const RESOURCES: &[Resource] = &[
         ..NONE
     },
     Resource {
-        group: "coordination.k8s.io",
-        plural: "leases",
-        singular: "lease",
-        kind: "Lease",
-        verbs: READ,
-        store: Store::Leases,
+        group: "authorization.k8s.io",
+        plural: "subjectaccessreviews",
+        singular: "subjectaccessreview",
+        kind: "SubjectAccessReview",
+        namespaced: false,
+        verbs: CREATE,
         ..NONE
     },
+    stored(ObjectKind::Lease, "leases", "lease", &[]),
     Resource { group: "events.k8s.io", ..EVENTS },
     Resource {
         group: "metrics.k8s.io",
@@ -336,6 +359,10 @@ pub(crate) const RESOURCES: &[Resource] = &[
         ..NONE
     },
     stored(ObjectKind::RuntimeClass, "runtimeclasses", "runtimeclass", &[]),
+    stored(ObjectKind::ClusterRoleBinding, "clusterrolebindings", "clusterrolebinding", &[]),
+    stored(ObjectKind::ClusterRole, "clusterroles", "clusterrole", &[]),
+    stored(ObjectKind::RoleBinding, "rolebindings", "rolebinding", &[]),
+    stored(ObjectKind::Role, "roles", "role", &[]),
 ];
 
 #[must_use]

@@ -234,7 +234,7 @@ impl Membership {
         watched.task.get_or_insert_with(|| {
             crate::platform::rt::spawn(
                 "watch",
-                follow_changes(Rc::clone(api), store, api.cluster.changes(store)),
+                follow_changes(Rc::clone(api), store, api.changes(store)),
             )
         });
         drop(state);

@@ -3,10 +3,13 @@
 //! Owns the verbs that write: each is one decision over the desired state, made in the loop that owns it, and
 //! is on disk before the answer.
 
+mod account;
 mod body;
 mod change;
 mod delete;
+mod event;
 mod finalize;
+mod grant;
 mod new;
 mod node;
 mod stored;
@@ -23,7 +26,7 @@ use super::patch::schema::Shape;
 use super::path::RequestInfo;
 use super::resource::{Store, Verb};
 use super::status::{self, Cause, Failure};
-use super::{LocalApi, objects};
+use super::{LocalApi, objects, shape};
 use crate::desired::pod_config::PodConfig;
 use crate::desired::pod_config::edit::{ApiChange, EditError};
 use crate::model::api::pod::Pod;
@@ -33,7 +36,7 @@ use crate::model::field_error::{FieldError, FieldErrorKind};
 use crate::model::provenance::is_of_cluster;
 use crate::model::types::Timestamp;
 use crate::platform::sys::node::random_uid;
-use crate::serve::server::access::User;
+use crate::serve::server::access::{Policy, User};
 use crate::serve::server::body::{Body, object};
 use crate::serve::server::incoming::IncomingBody;
 use body::Content;
@@ -65,6 +68,8 @@ pub(super) struct Task {
     duplicates: Vec<String>,
     /// `fieldManager`, or the client's name.
     manager: String,
+    user: User,
+    policy: Policy,
     now: Timestamp,
     /// The uid of a new object.
     uid: String,
@@ -80,7 +85,7 @@ pub(crate) async fn change(
     api: &Rc<LocalApi>,
     wanted: &RequestInfo,
     request: Request<IncomingBody>,
-    user: &User,
+    (user, policy): (&User, Policy),
 ) -> Result<Response<Body>, Failure> {
     let client = request.headers().get(USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or_default();
     let manager = match wanted.options.field_manager.as_str() {
@@ -100,10 +105,15 @@ pub(crate) async fn change(
         api_version: resource.api_version(),
         duplicates,
         manager,
+        user: user.clone(),
+        policy,
         now: api.clock.now(),
         uid,
         schema: OnceCell::new(),
     };
+    if resource.store == Store::Events {
+        return event::write(&asked).map(|done| respond(api, wanted, done));
+    }
     let decide =
         decision(verb, part, resource.store).ok_or_else(|| status::not_supported(resource, verb.as_str()))?;
     log::debug!(user = user.name, verb = verb.as_str(), resource = resource.plural; "API write");
@@ -151,7 +161,8 @@ fn respond(api: &LocalApi, wanted: &RequestInfo, done: WriteOutcome) -> Response
         }
         _ if done.is_kept => {
             let found = api.find(store, &namespace, &name);
-            shown = found.filter(|found| super::text(found, "/metadata/uid") == uid).unwrap_or(shown);
+            let found = found.filter(|found| super::text(found, "/metadata/uid") == uid);
+            shown = found.map_or(shown, |found| shape::own(wanted.resource, &found));
         }
         _ => {}
     }

@@ -104,7 +104,7 @@ impl Zone<'_> {
 
     /// The records of a Service, or of a name within it.
     fn records(&self, query: &Query, within: &[&str], entry: &Entry) -> Known {
-        let service = &entry.service;
+        let service = &*entry.service;
         match within {
             [] if query.kind == SRV => {
                 Some(service.ports.iter().flat_map(|port| self.ports(entry, port)).collect())

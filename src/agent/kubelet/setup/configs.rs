@@ -13,7 +13,7 @@ use crate::agent::kubelet::embedded::{ENDPOINT, subnets};
 use crate::agent::kubelet::previous_runtimes::RuntimesConfig;
 use crate::agent::kubelet::resources::ResourcesConfig;
 use crate::agent::kubelet::serving::{
-    self, ApiConfig, ServingConfig, ServingError, address, server_url, serving_names,
+    self, ApiConfig, ServingConfig, ServingError, PodsAddress, address, names_for_pods, server_url, serving_names,
 };
 use crate::agent::kubelet::setup::node_facts::node_ips;
 use crate::agent::kubelet::{plugins, resources};
@@ -53,6 +53,7 @@ use crate::runtime::embedded::layout::Layout;
 use crate::runtime::embedded::network::NetworkConfig;
 use crate::runtime::embedded::network::subnet::SubnetError;
 use crate::runtime::embedded::runtime::{EmbeddedConfig, OWN_PROGRAM};
+use crate::serve::accounts::AccountsConfig;
 use crate::serve::server::answer::SystemLogs;
 use crate::serve::server::report::ApiReport;
 use crate::serve::server::tls::{Source, TlsSettings};
@@ -378,6 +379,15 @@ pub(super) fn grace_periods(resolved: &Resolved) -> Vec<Period> {
     periods(seconds(all), seconds(critical), &listed)
 }
 
+/// Whose tokens the node signs, and where its keys are.
+pub(super) fn accounts(resolved: &Resolved) -> AccountsConfig {
+    AccountsConfig {
+        cert_dir: resolved.flags.cert_dir.clone(),
+        node_name: resolved.node_name.clone(),
+        cluster_domain: resolved.kubelet.cluster_domain.clone(),
+    }
+}
+
 /// The servers that the configuration enables.
 pub(super) fn serving(
     resolved: &Resolved,
@@ -394,7 +404,22 @@ pub(super) fn serving(
         } else {
             None
         },
+        pods: pods_address(resolved),
     })
+}
+
+/// Where pods of the built-in network reach the API, unless they do at its own address.
+pub(super) fn pods_address(resolved: &Resolved) -> Option<PodsAddress> {
+    let kubelet = &resolved.kubelet;
+    let own = address(&kubelet.address, kubelet.port);
+    let is_embedded = kubelet.container_runtime_endpoint == ENDPOINT;
+    if !is_embedded || own.ip().is_unspecified() || !resolved.flags.kubeconfig.is_empty() {
+        return None;
+    }
+    let subnets = subnets(&kubelet.pod_cidr).ok()?;
+    let gateway = subnets.first()?.gateway();
+    let at = SocketAddr::new(gateway, own.port());
+    (gateway != own.ip()).then_some(PodsAddress { at, subnets })
 }
 
 fn api(
@@ -415,7 +440,12 @@ fn api(
         None => Source::Own {
             directory: directory.clone(),
             node_name: node_name.clone(),
-            names: serving_names(node_name.clone(), resolved.node_ips.clone(), &kubelet.address),
+            names: serving_names(
+                node_name.clone(),
+                resolved.node_ips.clone(),
+                &kubelet.address,
+                names_for_pods(resolved),
+            ),
         },
     };
     Ok(ApiConfig {

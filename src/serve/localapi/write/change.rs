@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::body::{Content, PatchKind};
 use super::stored::{self, ExistingObject, StoredObject, owned};
-use super::{Decision, Task, finalize, new, options_failure};
+use super::{Decision, Task, finalize, grant, new, options_failure};
 use crate::desired::api_pod;
 use crate::desired::pod_config::PodConfig;
 use crate::desired::pod_config::edit::ApiChange;
@@ -18,6 +18,7 @@ use crate::model::api::pod::{Pod, PodStatus};
 use crate::model::api::schema::check::{Misfit, Unknown};
 use crate::model::provenance::is_from_api;
 use crate::pod::status::rules::add_client_conditions;
+use crate::serve::localapi::implied;
 use crate::serve::localapi::patch::fields::misplaced;
 use crate::serve::localapi::patch::managed::{self, ManagerEntry, after_update};
 use crate::serve::localapi::patch::{PatchError, apply, bounded, json_patch, merge_patch, strategic};
@@ -73,12 +74,11 @@ fn find_terminating(task: &Task) -> Result<Option<StoredObject>, Failure> {
     Ok(Some(StoredObject::Pod(Rc::new(Pod { status, ..pod }))))
 }
 
-/// A namespace that was not created explicitly, as it is shown: its first change creates it.
+/// A namespace, or another object that was not created explicitly, as it is shown: its first change creates it.
 fn implicit(task: &Task) -> Result<Option<StoredObject>, Failure> {
-    let shown = match task.store() {
-        Store::Namespaces => task.api.find(Store::Namespaces, "", task.name()),
-        _ => None,
-    };
+    let store = task.store();
+    let is_one = store == Store::Namespaces || implied::is_implied_in(store, task.name());
+    let shown = if is_one { task.api.find(store, task.namespace(), task.name()) } else { None };
     shown.map(|shown| task.keep(shown)).transpose()
 }
 
@@ -151,6 +151,9 @@ pub(super) fn change(task: &Task, config: &PodConfig) -> Decision {
     let draft = task.draft(value)?;
     let warnings = task.field_warnings(lax)?;
     let new = task.rebuild(config, &old, draft)?;
+    if let (StoredObject::Object(old), StoredObject::Object(new)) = (&old, &new) {
+        grant::check(task, Some(old), new)?;
+    }
     let object = new.to_value();
     let entries = match applied {
         Some(entries) => entries,
@@ -187,6 +190,9 @@ fn given_managers(value: &Value) -> Option<Vec<ManagerEntry>> {
 
 /// The object does not exist: apply creates it.
 fn absent(task: &Task, config: &PodConfig) -> Decision {
+    if task.api.find(task.store(), task.namespace(), task.name()).is_some() {
+        return Err(task.refused(task.name(), "the object is this node's own"));
+    }
     let Content::Patch(PatchKind::Apply, wanted) = &task.content else { return Err(task.missing()) };
     if task.wanted.subresource.is_some() {
         return Err(task.missing());

@@ -11,15 +11,18 @@ use super::body::Content;
 use super::finalize::namespaced;
 use super::new::success;
 use super::stored::{self, StoredObject};
-use super::{Decision, Task, WriteOutcome, is_of};
+use super::{Decision, Task, WriteOutcome, account, is_of};
 use crate::desired::pod_config::PodConfig;
 use crate::desired::pod_config::edit::ApiChange;
 use crate::desired::pod_config::notes::Mirror;
 use crate::model::api::decode::decode;
-use crate::model::api::pod::Pod;
+use crate::model::api::managed_fields::ManagedFields;
+use crate::model::api::pod::{Pod, StringMap};
+use crate::model::objects::{ConfigMapData, LocalObject, ObjectContent, ObjectKind, PlainBody};
 use crate::model::provenance::is_of_cluster;
 use crate::model::types::{PodSource, PodUid, Timestamp};
 use crate::pod::lifecycle::{requested_termination, restore_start, show_end};
+use crate::serve::localapi::implied;
 use crate::serve::localapi::objects::ALWAYS;
 use crate::serve::localapi::resource::Store;
 use crate::serve::localapi::selector::Selector;
@@ -72,7 +75,12 @@ pub(super) fn one(task: &Task, config: &PodConfig) -> Decision {
                 check(task, &options, &shown)?;
                 namespace(task, config, &shown)
             }
-            _ => Err(task.missing()),
+            Some(shown) if implied::is_implied_in(store, task.name()) => {
+                check(task, &options, &shown)?;
+                renew(task, &shown)
+            }
+            Some(_) => Err(task.refused(task.name(), "the object is this node's own")),
+            None => Err(task.missing()),
         };
     };
     if let Some(whose) = &found.read_only {
@@ -88,7 +96,13 @@ pub(super) fn one(task: &Task, config: &PodConfig) -> Decision {
     if store == Store::Namespaces {
         return namespace(task, config, &shown);
     }
-    let change = found.kept.removal(options.grace, task.now);
+    if implied::is_implied_in(store, task.name()) && found.kept.finalizers().is_empty() {
+        return renew(task, &shown);
+    }
+    let mut change = found.kept.removal(options.grace, task.now);
+    if let StoredObject::Object(account) = &found.kept {
+        change.remove_objects.extend(account::secrets_of(config, account));
+    }
     let stays = !found.kept.finalizers().is_empty() && !task.is_eviction() && !task.dry_run;
     let object = match &found.kept {
         _ if task.is_eviction() => success(Value::Null, StatusCode::CREATED),
@@ -98,6 +112,45 @@ pub(super) fn one(task: &Task, config: &PodConfig) -> Decision {
     };
     let code = if task.is_eviction() { StatusCode::CREATED } else { StatusCode::OK };
     Ok((change, WriteOutcome { code, object, is_kept: stays, pod: None, warnings: Vec::new() }))
+}
+
+/// What every namespace has comes back at once, as another object; a role that every API server has cannot go, but what
+/// a client has made of it can.
+fn renew(task: &Task, shown: &Value) -> Decision {
+    let object = deleted(task, shown);
+    let kept = task.keep(shown.clone())?;
+    let StoredObject::Object(kept) = kept else { return Err(task.missing()) };
+    let change = match kept.key.kind {
+        ObjectKind::ServiceAccount | ObjectKind::ConfigMap => {
+            let fresh = LocalObject {
+                uid: task.uid.clone(),
+                created: task.now,
+                labels: StringMap::new(),
+                annotations: StringMap::new(),
+                managed_fields: ManagedFields::default(),
+                owner_references: Vec::new(),
+                content: empty(&kept.content),
+                key: kept.key.clone(),
+                ..LocalObject::clone(&kept)
+            };
+            ApiChange { put_objects: vec![Rc::new(fresh)], ..ApiChange::default() }
+        }
+        _ if task.api.is_stored(&kept.key) => {
+            ApiChange { remove_objects: vec![kept.key.clone()], ..ApiChange::default() }
+        }
+        _ => return Err(task.refused(task.name(), "every API server has it: it cannot be deleted")),
+    };
+    let (code, warnings) = (StatusCode::OK, Vec::new());
+    Ok((change, WriteOutcome { code, object, is_kept: false, pod: None, warnings }))
+}
+
+fn empty(content: &ObjectContent) -> ObjectContent {
+    match content {
+        ObjectContent::ConfigMap { .. } => {
+            ObjectContent::ConfigMap { data: ConfigMapData::default(), immutable: false }
+        }
+        _ => ObjectContent::Plain(PlainBody::default()),
+    }
 }
 
 /// Decides the deletion of all selected objects that came through the API.
@@ -191,7 +244,7 @@ fn shorten_grace(task: &Task, options: &DeletionOptions, shown: Value) -> Decisi
     Ok((change, WriteOutcome { code, object, is_kept: false, pod: None, warnings: Vec::new() }))
 }
 
-fn deleted(task: &Task, shown: &Value) -> Value {
+pub(super) fn deleted(task: &Task, shown: &Value) -> Value {
     let details = json!({
         "name": task.name(),
         "kind": task.wanted.resource.plural,

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::body::Content;
 use super::stored::{self, StoredObject, owned};
-use super::{Decision, Task, WriteOutcome};
+use super::{Decision, Task, WriteOutcome, grant};
 use crate::desired::pod_config::PodConfig;
 use crate::serve::localapi::patch::managed::after_update;
 use crate::serve::localapi::resource::Store;
@@ -53,6 +53,9 @@ pub(super) fn insert(
 ) -> Decision {
     let (namespace, name) = kept.place();
     is_free(task, config, namespace, name)?;
+    if let StoredObject::Object(object) = &kept {
+        grant::check(task, None, object)?;
+    }
     let outcome: WriteOutcome = task.outcome(StatusCode::CREATED, &kept, object, warnings);
     Ok((kept.to_change(), outcome))
 }
@@ -92,7 +95,7 @@ fn is_free(task: &Task, config: &PodConfig, namespace: &str, name: &str) -> Resu
     Ok(())
 }
 
-fn name(task: &Task, object: &Value) -> Result<String, Failure> {
+pub(super) fn name(task: &Task, object: &Value) -> Result<String, Failure> {
     let name = text(object, "/metadata/name");
     let base = text(object, "/metadata/generateName");
     if !name.is_empty() || base.is_empty() {

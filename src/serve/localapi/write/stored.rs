@@ -7,7 +7,7 @@ use std::rc::Rc;
 use serde_json::{Value, json};
 
 use super::body::{Content, PatchKind};
-use super::{Task, WriteOutcome};
+use super::{Task, WriteOutcome, account};
 use crate::desired::api_pod::{self, Part};
 use crate::desired::kinds::carry_over;
 use crate::desired::local_objects::{accept, ignored, refused_change};
@@ -259,9 +259,7 @@ impl Task {
             Draft::Pod(mut pod) => {
                 name.clone_into(&mut pod.metadata.name);
                 self.namespace().clone_into(&mut pod.metadata.namespace);
-                if let Some(why) = api_pod::service_account_problem(&pod) {
-                    return Err(self.refused(name, &why));
-                }
+                config.admit_account(&mut pod, &self.uid).map_err(|why| self.refused(name, &why))?;
                 let features = self.api.cluster.node().features;
                 let handlers = features.iter().flat_map(|features| &features.handlers);
                 let class = runtime_class::class_of(&pod).and_then(|class| config.runtime_class(class));
@@ -278,6 +276,7 @@ impl Task {
                 if object.key.kind == ObjectKind::Namespace {
                     object.labels.insert("kubernetes.io/metadata.name".to_owned(), name.to_owned());
                 }
+                account::fill(self, &mut object)?;
                 config.assign_addresses(&mut object, None).map_err(|errors| self.invalid(name, &errors))?;
                 Ok(StoredObject::Object(Rc::new(object)))
             }
@@ -289,6 +288,9 @@ impl Task {
         let (uid, created) =
             (text(&shown, "/metadata/uid").to_owned(), text(&shown, "/metadata/creationTimestamp"));
         let created = Timestamp::parse_rfc3339(created).unwrap_or(self.now);
+        // What a client has made of a built-in role is another object than that role.
+        let is_role = matches!(local_kind(self.store()), Some(ObjectKind::ClusterRole | ObjectKind::ClusterRoleBinding));
+        let uid = if is_role { self.uid.clone() } else { uid };
         let Draft::Object(written) = self.draft(shown)? else { return Err(self.missing()) };
         Ok(StoredObject::Object(Rc::new(LocalObject { uid, created, ..self.accept(*written, self.name())? })))
     }
@@ -336,6 +338,7 @@ impl Task {
                 object.created = old.created;
                 object.deleted = old.deleted;
                 object.managed_fields = old.managed_fields.clone();
+                account::fill(self, &mut object)?;
                 let errors = refused_change(old, &object);
                 if errors.is_empty() {
                     Ok(StoredObject::Object(Rc::new(object)))

@@ -20,6 +20,7 @@ use crate::node::object::NodeState;
 use crate::platform::clock::Clock;
 use crate::platform::rt::changes::Changes;
 use crate::pod::events::EventRecorder;
+use crate::serve::roles::Roles;
 use crate::serve::localapi::Editor;
 use crate::serve::localapi::local_node::LocalNode;
 use crate::serve::localapi::objects::RENDERED;
@@ -79,7 +80,7 @@ fn api_with(pod: &Pod) -> Rc<LocalApi> {
     "Running".clone_into(&mut pod.status.phase);
     let report = AgentReport { node_name: "n".to_owned(), pods: vec![pod], ..AgentReport::default() };
     let revisions = Revisions::since(Timestamp::from_secs(1));
-    LocalApi::new(Rc::new(Shown(report)), Rc::new(PodsOnly), Editor::channel().0, Clock::System, revisions)
+    LocalApi::new(Rc::new(Shown(report)), Rc::new(PodsOnly), Editor::channel().0, Clock::System, revisions, (None, Rc::new(Roles::new(None))))
 }
 
 async fn config_with(pod: &Rc<Pod>) -> PodConfig {
@@ -103,6 +104,8 @@ fn task(api: &Rc<LocalApi>, wanted: &RequestInfo, content: Content) -> Task {
         manager: "me".to_owned(),
         now: Timestamp::from_secs(8),
         uid: "new".to_owned(),
+        user: crate::serve::server::access::User::of_node("jane".to_owned(), Vec::new()),
+        policy: crate::serve::server::access::Policy::AlwaysAllow,
         dry_run: false,
         schema: OnceCell::new(),
     }

@@ -1,0 +1,150 @@
+//! Objects that exist without having been created: the account `default` and the ConfigMap `kube-root-ca.crt` of each
+//! namespace, the roles that every API server has, with their bindings, and the node's own lease.
+//!
+//! Owns which they are. Nothing of them is stored until a client changes one.
+
+use serde_json::{Value, json};
+
+use super::{LocalApi, text};
+use crate::desired::service_account::DEFAULT;
+use crate::model::api::pod::StringMap;
+use crate::model::objects::{ObjectKind, ROOT_CA};
+use crate::node::object::{self, uid};
+use crate::serve::accounts::Accounts;
+use crate::serve::localapi::resource::Store;
+use crate::serve::rbac::built_in::{self, BuiltInRole};
+use crate::serve::rbac::{PolicyRule, RoleReference};
+
+/// Why clients find the certificates in every namespace (upstream).
+const ROOT_CA_NOTE: (&str, &str) = (
+    "kubernetes.io/description",
+    "Contains a CA bundle that can be used to verify the kube-apiserver when using internal endpoints such as the internal service IP or kubernetes.default.svc. No other usage is guaranteed across distributions of Kubernetes clusters.",
+);
+const AUTOUPDATE: (&str, &str) = ("rbac.authorization.kubernetes.io/autoupdate", "true");
+
+/// Whether this object exists without having been created, in every namespace or in none.
+pub(super) fn is_implied(kind: ObjectKind, name: &str) -> bool {
+    match kind {
+        ObjectKind::ServiceAccount => name == DEFAULT,
+        ObjectKind::ConfigMap => name == ROOT_CA,
+        ObjectKind::ClusterRole => built_in::roles().iter().any(|known| known.role.name == name),
+        ObjectKind::ClusterRoleBinding => {
+            built_in::roles().iter().any(|known| known.role.name == name && !known.groups.is_empty())
+        }
+        _ => false,
+    }
+}
+
+/// Adds the objects that none of those in `objects` replaces, at this place or at all; and completes these with what
+/// is computed.
+pub(super) fn add(api: &LocalApi, kind: ObjectKind, place: Option<(&str, &str)>, objects: &mut Vec<Value>) {
+    if kind == ObjectKind::Lease {
+        let own = object::lease(&api.cluster.node());
+        let own_place = (text(&own, "/metadata/namespace"), text(&own, "/metadata/name"));
+        if place.is_none_or(|place| place == own_place) && !has(objects, own_place.0, own_place.1) {
+            objects.push(own);
+        }
+    }
+    let Some(accounts) = &api.accounts else { return };
+    match kind {
+        ObjectKind::ServiceAccount => add_to_namespaces(api, (kind, DEFAULT), place, objects, |_| json!({})),
+        ObjectKind::ConfigMap => {
+            let data = |accounts: &Accounts| {
+                let data = accounts.root_ca_data().unwrap_or_default().data;
+                let text = |(key, value): (String, Vec<u8>)| (key, json!(String::from_utf8_lossy(&value)));
+                json!(data.into_iter().map(text).collect::<serde_json::Map<_, _>>())
+            };
+            for object in objects.iter_mut().filter(|object| text(object, "/metadata/name") == ROOT_CA) {
+                object["data"] = data(accounts);
+            }
+            add_to_namespaces(api, (kind, ROOT_CA), place, objects, |accounts| {
+                json!({"metadata": {"annotations": {ROOT_CA_NOTE.0: ROOT_CA_NOTE.1}}, "data": data(accounts)})
+            });
+        }
+        ObjectKind::ClusterRole => {
+            let rbac = (api.roles)();
+            let rules = |name: &str| rbac.role(&RoleReference { is_cluster_role: true, name: name.to_owned() }, "");
+            for object in objects.iter_mut().filter(|object| object["aggregationRule"].is_object()) {
+                let rules = rules(text(object, "/metadata/name")).unwrap_or_default();
+                object["rules"] = rules.iter().map(PolicyRule::to_value).collect();
+            }
+            add_roles(api, kind, place, objects, |built_in| {
+                let rules = rules(&built_in.role.name).unwrap_or_default();
+                (built_in::role_body(&built_in.role, rules), built_in.role.labels.clone())
+            });
+        }
+        ObjectKind::ClusterRoleBinding => add_roles(api, kind, place, objects, |built_in| {
+            (built_in::binding_body(built_in), built_in::binding_labels())
+        }),
+        _ => {}
+    }
+}
+
+fn has(objects: &[Value], namespace: &str, name: &str) -> bool {
+    let is_it = |object: &Value| {
+        text(object, "/metadata/namespace") == namespace && text(object, "/metadata/name") == name
+    };
+    objects.iter().any(is_it)
+}
+
+fn add_to_namespaces(
+    api: &LocalApi,
+    (kind, name): (ObjectKind, &str),
+    place: Option<(&str, &str)>,
+    objects: &mut Vec<Value>,
+    members: impl Fn(&Accounts) -> Value,
+) {
+    let is_asked = place.is_none_or(|(namespace, asked)| asked == name && !has(objects, namespace, name));
+    let Some(accounts) = api.accounts.as_ref().filter(|_| is_asked) else { return };
+    for within in super::objects::namespaces(api) {
+        let namespace = text(&within, "/metadata/name");
+        let is_asked = place.is_none_or(|(asked, _)| asked == namespace);
+        let ends = !text(&within, "/metadata/deletionTimestamp").is_empty();
+        if !is_asked || ends || has(objects, namespace, name) {
+            continue;
+        }
+        let mut object = members(accounts);
+        object["apiVersion"] = json!(kind.api_version());
+        object["kind"] = json!(kind.as_str());
+        let metadata = &mut object["metadata"];
+        metadata["name"] = json!(name);
+        metadata["namespace"] = json!(namespace);
+        metadata["uid"] = json!(accounts.implied_uid(kind.as_str(), namespace));
+        metadata["creationTimestamp"] = within["metadata"]["creationTimestamp"].clone();
+        objects.push(object);
+    }
+}
+
+fn add_roles(
+    api: &LocalApi,
+    kind: ObjectKind,
+    place: Option<(&str, &str)>,
+    objects: &mut Vec<Value>,
+    body: impl Fn(&BuiltInRole) -> (Value, StringMap),
+) {
+    let since = api.cluster.node().created.to_rfc3339();
+    for built_in in built_in::roles() {
+        let name = built_in.role.name.as_str();
+        let is_asked = place.is_none_or(|(_, asked)| asked == name);
+        let is_one = kind == ObjectKind::ClusterRole || !built_in.groups.is_empty();
+        if !is_asked || !is_one || has(objects, "", name) {
+            continue;
+        }
+        let (mut object, labels) = body(&built_in);
+        object["apiVersion"] = json!(kind.api_version());
+        object["kind"] = json!(kind.as_str());
+        object["metadata"] = json!({
+            "name": name,
+            "uid": uid(&[kind.as_str(), "\0", name].concat()),
+            "creationTimestamp": since,
+            "labels": labels,
+            "annotations": {AUTOUPDATE.0: AUTOUPDATE.1},
+        });
+        objects.push(object);
+    }
+}
+
+/// Whether the object of this store and name is one of these.
+pub(super) fn is_implied_in(store: Store, name: &str) -> bool {
+    matches!(store, Store::Objects(kind) if is_implied(kind, name))
+}

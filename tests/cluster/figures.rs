@@ -1,0 +1,184 @@
+//! What a joined node costs, with 50 pods and 100 objects: `AGENT_BIN` is the release binary. `AGENT_BUDGET_IDLE_SECONDS` is how
+//! long it is watched while nothing happens.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::control_plane::said;
+use super::{Cluster, number_from};
+use crate::budget::{
+    Table, cpu_nanos, finish, float, number_after, stamping_pod, usual_pss_over, wall_nanos,
+};
+use crate::support::agent::{NODE, PATIENCE};
+use crate::support::wait::{pause, wait_for};
+
+const PODS: usize = 50;
+/// Single starts and single changes, of which the middle one counts.
+const SINGLE: usize = 9;
+/// Starts, statuses and events are over by then.
+const SETTLE: Duration = Duration::from_secs(30);
+const IDLE_SECONDS: u64 = 60;
+
+/// Bytes of the agent's connections to the API server, both ways, without headers of IP and TCP.
+fn wire_bytes(pid: u32) -> u64 {
+    let text = said(Command::new("ss").args(["-tinpH", "state", "established", "dport", "=", ":443"]))
+        .expect("look at the sockets");
+    let mut sum = 0;
+    let mut is_of_agent = false;
+    for line in text.lines() {
+        if line.contains("users:(") {
+            is_of_agent = line.contains(&format!("pid={pid},"));
+        }
+        let fields = line.split_whitespace().filter(|_| is_of_agent);
+        for field in fields {
+            let count = field.strip_prefix("bytes_sent:").or_else(|| field.strip_prefix("bytes_received:"));
+            sum += count.map_or(0, |count| count.parse::<u64>().expect("a count"));
+        }
+    }
+    assert!(sum > 0, "no connection of {pid} in {text}");
+    sum
+}
+
+/// Sends a request of the administrator; the wall clock when the connection was ready and the request began.
+fn sent_at(cluster: &Cluster, method: &str, path: &str, kind: &str, body: &Value) -> i128 {
+    let plane = &cluster.control_plane;
+    let file = cluster.path("request.json");
+    fs::write(&file, body.to_string()).expect("write the request");
+    let mut command = Command::new("curl");
+    command.args(["-sS", "-f", "-X", method, "-H", &format!("Content-Type: {kind}"), "-o", "/dev/null"]);
+    command.args(["-w", "%{time_pretransfer} %{time_total}", "--cacert", &plane.pki("ca.crt")]);
+    command.args(["--cert", &plane.pki("administrator.crt"), "--key", &plane.pki("administrator.key")]);
+    command.args(["--data-binary", &format!("@{}", file.display())]);
+    let times =
+        said(command.arg(format!("https://{}{path}", super::control_plane::SERVER))).expect("it is taken");
+    let end = wall_nanos();
+    let mut times = times.split(' ').map(|text| text.parse::<f64>().expect("seconds"));
+    let (begun, total) = (times.next().expect("two times"), times.next().expect("two times"));
+    end - i128::try_from(Duration::from_secs_f64(total - begun).as_nanos()).expect("a short time")
+}
+
+fn millis_since(start: i128, end: i128) -> f64 {
+    float(u64::try_from((end - start) / 1000).expect("the end is later")) / 1e3
+}
+
+fn middle(mut figures: Vec<f64>) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures[figures.len() / 2]
+}
+
+/// A pod that is bound when it is made; with a token of its service account, or without.
+fn bound(name: &str, out: &std::path::Path, has_token: bool) -> Value {
+    let mut pod = stamping_pod(name, out);
+    pod["metadata"]["labels"] = json!({ "app": "figures" });
+    pod["spec"]["nodeName"] = json!(NODE);
+    pod["spec"]["automountServiceAccountToken"] = json!(has_token);
+    pod
+}
+
+fn stamp(out: &std::path::Path, name: &str) -> i128 {
+    wait_for(&format!("the first instruction of {name}"), PATIENCE, || {
+        let text = fs::read_to_string(out.join(name)).map_err(|error| error.to_string())?;
+        text.trim().parse::<i128>().map_err(|error| error.to_string())
+    })
+}
+
+fn start_of_one(cluster: &Cluster, out: &std::path::Path, has_token: bool) -> f64 {
+    let one = |number: usize| {
+        let name = format!("one-{has_token}-{number}");
+        let pod = bound(&name, out, has_token);
+        let start = sent_at(cluster, "POST", "/api/v1/namespaces/default/pods", "application/json", &pod);
+        let took = millis_since(start, stamp(out, &name));
+        pause(Duration::from_secs(1));
+        took
+    };
+    middle((0..SINGLE).map(one).collect())
+}
+
+/// From a change at the API server to the changed file of a pod that runs.
+fn change_of_one(cluster: &Cluster) -> f64 {
+    let pod = cluster.control_plane.get("/api/v1/namespaces/default/pods/many-0").expect("it runs");
+    let uid = pod["metadata"]["uid"].as_str().expect("a uid").to_owned();
+    let file: PathBuf =
+        cluster.agent.root_dir().join("pods").join(uid).join("volumes/kubernetes.io~configmap/words/word");
+    let one = |number: usize| {
+        let (word, path) = (format!("word {number}"), "/api/v1/namespaces/default/configmaps/words-0");
+        let change = json!({ "data": { "word": word } });
+        let start = sent_at(cluster, "PATCH", path, "application/merge-patch+json", &change);
+        let end = wait_for("the file to change", PATIENCE, || match fs::read_to_string(&file) {
+            Ok(text) if text == word => Ok(wall_nanos()),
+            other => Err(format!("{other:?}")),
+        });
+        millis_since(start, end)
+    };
+    middle((0..SINGLE).map(one).collect())
+}
+
+/// Fifty pods with a ConfigMap in a volume and a Secret in a variable each.
+fn fill(cluster: &Cluster, out: &std::path::Path) {
+    let mut objects = Vec::new();
+    for number in 0..PODS {
+        let name = |kind: &str| json!({ "name": format!("{kind}-{number}") });
+        objects.push(json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": name("words"),
+            "data": { "word": "none" } }));
+        objects.push(json!({ "apiVersion": "v1", "kind": "Secret", "metadata": name("secret"),
+            "stringData": { "key": "value" } }));
+        let mut pod = bound(&format!("many-{number}"), out, true);
+        let volumes = pod["spec"]["volumes"].as_array_mut().expect("it has one");
+        volumes.push(json!({ "name": "words", "configMap": name("words") }));
+        let container = &mut pod["spec"]["containers"][0];
+        container["volumeMounts"]
+            .as_array_mut()
+            .expect("it has one")
+            .push(json!({ "name": "words", "mountPath": "/words" }));
+        container["env"] = json!([{ "name": "KEY", "valueFrom": { "secretKeyRef": { "name": format!("secret-{number}"), "key": "key" } } }]);
+        objects.push(pod);
+    }
+    cluster.control_plane.apply(&objects);
+    cluster.ready_pods("app=figures", PODS);
+}
+
+#[test]
+fn a_joined_node_keeps_its_budgets() {
+    let cluster = Cluster::new();
+    let out = cluster.runtime.scratch().dir("out");
+    let mut table = Table::default();
+    table.time(
+        "pod bound to first instruction, median of 9",
+        start_of_one(&cluster, &out, false),
+        Some(50.0),
+        "ms",
+    );
+    table.time("... with a token of its service account", start_of_one(&cluster, &out, true), None, "ms");
+    cluster.control_plane.kubectl(&["delete", "pods", "-l", "app=figures", "--wait=true"]);
+
+    fill(&cluster, &out);
+    table.time("ConfigMap changed to file changed, median of 9", change_of_one(&cluster), Some(1000.0), "ms");
+    pause(SETTLE);
+    let seconds = number_from("AGENT_BUDGET_IDLE_SECONDS", IDLE_SECONDS);
+    let pid = cluster.agent.pid();
+    let look = || {
+        let io = fs::read_to_string(format!("/proc/{pid}/io")).expect("read the agent's counters");
+        let logged = fs::metadata(cluster.agent.log_file()).map_or(0, |metadata| metadata.len());
+        (cpu_nanos(pid), number_after(&io, "write_bytes:"), logged, wire_bytes(pid))
+    };
+    let before = look();
+    let usual = usual_pss_over(pid, seconds);
+    let after = look();
+    let percent = float(after.0 - before.0) / float(seconds) / 1e7;
+    table.hard("joined: PSS with 50 pods and 100 objects", usual, 9.0, "MB");
+    table.time("... idle CPU", percent, Some(0.1), "% of a core");
+    table.hard("... idle bytes to disk", float(after.1 - before.1), 0.0, "B");
+    table.hard("... idle log output", float(after.2 - before.2), 0.0, "B");
+    table.time(
+        "... bytes on the wire in an hour",
+        float((after.3 - before.3) * 3600 / seconds) / 1e6,
+        None,
+        "MB",
+    );
+    finish(&table);
+    cluster.finish();
+}
