@@ -25,6 +25,7 @@ use self::zone::{Decision, Zone};
 use super::table::Entry;
 use crate::model::cidr::Cidr;
 use crate::platform::rt;
+use crate::platform::sys::listeners;
 
 /// A query is far smaller.
 const MAX_QUERY: usize = 4096;
@@ -230,13 +231,8 @@ impl DnsServer {
         let names = &self.names;
         names.pod_ranges.iter().any(|range| range.contains(peer))
             || names.foreign_pods.borrow().contains(&peer)
-            || is_own_address(peer)
+            || listeners::is_own_address(peer)
     }
-}
-
-/// Only an address of this machine can be bound.
-fn is_own_address(ip: IpAddr) -> bool {
-    std::net::UdpSocket::bind((ip, 0)).is_ok()
 }
 
 #[cfg(test)]

@@ -58,6 +58,12 @@ pub struct ServiceConfig {
 }
 
 impl ServiceConfig {
+    /// The address of the Service `kubernetes`. As in a cluster it is of one family.
+    #[must_use]
+    pub(crate) fn api_addresses(ranges: &[Cidr]) -> Vec<IpAddr> {
+        ranges.iter().take(1).filter_map(|range| range.at(API)).collect()
+    }
+
     /// The addresses of the DNS server.
     #[must_use]
     pub(crate) fn dns_addresses(ranges: &[Cidr]) -> Vec<IpAddr> {
@@ -233,13 +239,11 @@ impl Driver {
     /// The agent's own Services: the API, and the DNS server.
     fn own_services(&self) -> [OwnService; 2] {
         let ranges = &self.config.ranges;
-        let at = |position: u64| ranges.iter().filter_map(|range| range.at(position)).collect::<Vec<_>>();
         let api = OwnService {
             namespace: "default",
             name: "kubernetes",
             labels: &[("component", "apiserver"), ("provider", "kubernetes")],
-            // As in a cluster: of one family.
-            addresses: at(API).into_iter().take(1).collect(),
+            addresses: ServiceConfig::api_addresses(ranges),
             ports: vec![("https", Protocol::Tcp, 443)],
         };
         let dns = OwnService {
@@ -250,7 +254,7 @@ impl Driver {
                 ("kubernetes.io/cluster-service", "true"),
                 ("kubernetes.io/name", "CoreDNS"),
             ],
-            addresses: at(DNS),
+            addresses: ServiceConfig::dns_addresses(ranges),
             ports: vec![("dns", Protocol::Udp, 53), ("dns-tcp", Protocol::Tcp, 53)],
         };
         [api, dns]
@@ -520,3 +524,6 @@ async fn until(deadline: Option<Instant>) {
         None => std::future::pending().await,
     }
 }
+
+#[cfg(test)]
+mod tests;

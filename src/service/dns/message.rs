@@ -46,7 +46,6 @@ pub(crate) enum Rcode {
     ServerFailure = 2,
     NameError = 3,
     NotImplemented = 4,
-    Refused = 5,
 }
 
 /// A query with one question.
