@@ -265,12 +265,14 @@ impl Driver {
             let service = Service::read(&own_service(own));
             let slices = service.families.iter().map(|family| Slice {
                 family: *family,
-                ports: own.ports.iter().map(|(name, protocol, _)| SlicePort {
-                    name: (*name).to_owned(),
-                    protocol: *protocol,
-                    port: targets.first().map_or(0, SocketAddr::port),
-                    app_protocol: None,
-                }).collect(),
+                ports: own
+                    .ports
+                    .iter()
+                    .filter_map(|(name, protocol, _)| {
+                        let (name, port) = ((*name).to_owned(), targets.first()?.port());
+                        Some(SlicePort { name, protocol: *protocol, port, app_protocol: None })
+                    })
+                    .collect(),
                 endpoints: targets
                     .iter()
                     .filter(|target| family_of(target.ip()) == *family)
@@ -493,10 +495,10 @@ fn put(
 ) -> Result<Vec<String>, String> {
     let error = |error: &dyn std::error::Error| chain(error);
     let overlaps = if is_new { kernel::ensure_link(link).map_err(|it| error(&it))? } else { Vec::new() };
-    let remote = rules.iter().filter(|rules| rules.frontends.has_remote()).map(|rules| rules.family);
-    kernel::forward(&remote.collect::<Vec<_>>()).map_err(|it| error(&it))?;
     let tables = rules.iter().map(|rules| rules.table.clone()).collect();
     kernel::apply(tables).map_err(|it| error(&it))?;
+    let remote = rules.iter().filter(|rules| rules.frontends.has_remote()).map(|rules| rules.family);
+    kernel::forward(&remote.collect::<Vec<_>>()).map_err(|it| error(&it))?;
     // The rules are in force: what follows concerns connections of earlier ones only.
     if let Err(problem) = kernel::forget_clients(rules) {
         log::debug!(err = error(&problem).as_str(); "Failed to forget clients of Services");

@@ -59,6 +59,9 @@ pub(super) struct LinkConfig {
 /// node's network is in one of the ranges and cannot be reached from now on.
 pub(super) fn ensure_link(config: &LinkConfig) -> Result<Vec<String>, NetworkError> {
     let mut network = Network::open()?;
+    if is_of_other_ranges(&mut network, config)? {
+        network.delete_link(&config.name)?;
+    }
     if network.link(&config.name)?.is_none() {
         // Without ports. Kernels that can have pods have bridges.
         network.add_bridge(&config.name, MAC, MTU)?;
@@ -104,6 +107,14 @@ pub(super) fn ensure_link(config: &LinkConfig) -> Result<Vec<String>, NetworkErr
         .filter(|it| of_others(it.link, it.destination, it.prefix))
         .map(|it| format!("route {}/{} by {}", it.destination, it.prefix, name(it.link)));
     Ok(addresses.chain(routes).collect())
+}
+
+/// The link has addresses of a configuration that no longer holds.
+fn is_of_other_ranges(network: &mut Network, config: &LinkConfig) -> Result<bool, NetlinkError> {
+    let Some(link) = network.link(&config.name)? else { return Ok(false) };
+    let is_automatic = |ip: IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+    let mut own = network.addresses()?.into_iter().filter(|address| address.link == link.index);
+    Ok(own.any(|address| !config.addresses.contains(&address.ip) && !is_automatic(address.ip)))
 }
 
 /// Makes the node pass packets on between its networks.

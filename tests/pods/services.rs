@@ -38,6 +38,71 @@ fn in_pod(node: &Node, instance: &Instance, script: &str) -> Result<String, Stri
     said.strip_suffix("OK\n").map(str::to_owned).ok_or(said)
 }
 
+/// Runs a program of the machine in a pod's network with the pod's resolv.conf.
+fn with_names_of(instance: &Instance, command: &[&str]) -> String {
+    let pid = instance.pid.expect("it runs").to_string();
+    let script = format!("mount --bind /proc/{pid}/root/etc/resolv.conf /etc/resolv.conf && exec \"$@\"");
+    let output = Command::new("nsenter")
+        .args(["--target", &pid, "--net", "--", "unshare", "--mount", "sh", "-c", &script, "sh"])
+        .args(command)
+        .output()
+        .expect("run nsenter");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    format!("{}{}", text(&output.stdout), text(&output.stderr))
+}
+
+/// Asks the resolver of its own C library for the names in its arguments.
+const RESOLVE: &str = r#"
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <stdio.h>
+int main(int count, char **names) {
+    for (int at = 1; at < count; at++) {
+        struct addrinfo hints = {.ai_family = AF_INET, .ai_socktype = SOCK_STREAM}, *found;
+        char text[64];
+        int failed = getaddrinfo(names[at], "80", &hints, &found);
+        if (failed) { printf("%s: %s\n", names[at], gai_strerror(failed)); continue; }
+        for (; found; found = found->ai_next)
+            printf("%s: %s\n", names[at], inet_ntop(AF_INET, &((struct sockaddr_in *)found->ai_addr)->sin_addr, text, 64));
+    }
+}
+"#;
+
+/// The names of the C libraries' resolvers that pods have, and of `dig`.
+fn names_are_found_by_every_resolver() {
+    let mut node = node();
+    let directory = node.runtime.scratch().dir("resolve");
+    let source = directory.join("resolve.c");
+    std::fs::write(&source, RESOLVE).expect("write");
+    let web = service("web", json!({"selector": {"app": "none"}, "ports": [{"name": "http", "port": 80}]}));
+    node.agent.write_manifest("web-service.yaml", &web.to_string());
+    let outside = service("outside", json!({"type": "ExternalName", "externalName": "web.default.svc.cluster.local"}));
+    node.agent.write_manifest("outside-service.yaml", &outside.to_string());
+    node.apply(&pod(&node, "client", "sleep 1000"));
+    node.agent.start();
+    let client = node.running("client");
+    let address = wait_for("an address", PATIENCE, || node.agent.cli(&["resolve", "web"]));
+    let address = address.trim();
+    for compiler in ["gcc", "musl-gcc"] {
+        let program = directory.join(compiler);
+        let made = Command::new(compiler).arg("-o").args([&program, &source]).status();
+        assert!(made.expect("scripts/setup installs it").success(), "{compiler}");
+        let names = ["web", "web.default", "web.default.svc.cluster.local", "outside", "nothing"];
+        let said = with_names_of(&client, &[&[program.to_str().expect("a path")][..], &names].concat());
+        let expected: String = names[..4].iter().map(|name| format!("{name}: {address}\n")).collect();
+        assert!(said.starts_with(&expected) && said.contains("nothing: "), "{compiler}: {said}");
+    }
+    let dig = |arguments: &str| {
+        let arguments: Vec<&str> = ["dig", "+short"].into_iter().chain(arguments.split(' ')).collect();
+        with_names_of(&client, &arguments)
+    };
+    assert_eq!(dig("+search web"), format!("{address}\n"));
+    assert_eq!(dig("+tcp web.default.svc.cluster.local"), format!("{address}\n"));
+    assert_eq!(dig(&format!("-x {address}")), "web.default.svc.cluster.local.\n");
+    assert_eq!(dig("SRV _http._tcp.web.default.svc.cluster.local"), "0 100 80 web.default.svc.cluster.local.\n");
+    assert_eq!(dig("AAAA web.default.svc.cluster.local"), "");
+}
+
 fn fetched(url: &str) -> Result<String, String> {
     let output = Command::new("curl").args(["-sS", "--max-time", "5", url]).output().expect("run curl");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -131,5 +196,6 @@ fn pods_of_a_headless_service_have_names() {
 
 on_both_runtimes! {
     a_service_is_found_by_name_and_outlives_the_agent,
+    names_are_found_by_every_resolver,
     pods_of_a_headless_service_have_names,
 }

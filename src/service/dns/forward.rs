@@ -28,7 +28,8 @@ const ROUNDS: usize = 2;
 const REREAD: Duration = Duration::from_secs(3);
 /// Questions that wait for servers at once; each has a socket.
 const MAX_WAITING: usize = 64;
-const MAX_ANSWER: usize = 65_535;
+/// What servers may send: queries name [`super::message::MAX_UDP_SIZE`].
+const MAX_ANSWER: usize = 4096;
 const DNS_PORT: u16 = 53;
 
 /// Where the node's servers are found.

@@ -353,6 +353,23 @@ fn nothing_is_left_and_overlaps_are_found() {
 }
 
 #[test]
+fn another_range_replaces_the_first() {
+    let host = Host::new(&[]);
+    let other = LinkConfig {
+        ranges: vec!["10.97.0.0/16".parse().unwrap()],
+        addresses: vec![ip("10.97.0.10")],
+        ..link()
+    };
+    let shown = host.run(|| {
+        ensure_link(&link()).unwrap();
+        ensure_link(&link()).unwrap();
+        ensure_link(&other).unwrap();
+        sh("ip -4 -o address show dev svc-agent0; ip route show dev svc-agent0")
+    });
+    assert!(shown.contains("10.97.0.10/32") && shown.contains("10.97.0.0/16") && !shown.contains("10.96."), "{shown}");
+}
+
+#[test]
 fn two_hundred_services_are_in_force_within_milliseconds() {
     let host = Host::new(&[]);
     let entries: Vec<Rc<Entry>> = (1..=200_u8)
