@@ -66,9 +66,9 @@ pub(crate) type Claim = (String, Protocol, u16);
 pub(crate) struct Frontend {
     /// None: connections are refused.
     pub targets: Vec<Target>,
-    affinity: Option<u32>,
+    pub affinity: Option<u32>,
     /// Clients outside of these are dropped; empty for all clients.
-    sources: Vec<Cidr>,
+    pub sources: Vec<Cidr>,
 }
 
 /// Where a Service is reached.
