@@ -6,8 +6,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
+use crate::model::api::record::record;
 use crate::model::observed::{ObservedContainer, ObservedSandbox};
 pub use crate::model::runtime_config::*;
 use crate::model::types::{ContainerId, PodUid, SandboxId, Timestamp};
@@ -196,20 +195,21 @@ impl RuntimeError {
     }
 }
 
-/// Registry credentials for one pull. As JSON they go to the process that pulls.
-#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct ImageAuth {
-    pub username: String,
-    /// Password or token.
-    pub password: String,
-    /// The only server that may get them, a URL or `host[:port]`; when empty, every server that is asked
-    /// (mirrors, too), as in containerd.
-    pub server_address: String,
-    /// A refresh token for the registry's token server, when there is no user.
-    pub identity_token: String,
-    /// A bearer token to send as it is.
-    pub registry_token: String,
+record! {
+    /// Registry credentials for one pull. As JSON they go to the process that pulls.
+    #[derive(Clone, Default, PartialEq, Eq)]
+    pub struct ImageAuth as camelCase {
+        pub username: String,
+        /// Password or token.
+        pub password: String,
+        /// The only server that may get them, a URL or `host[:port]`; when empty, every server that is asked
+        /// (mirrors, too), as in containerd.
+        pub server_address: String,
+        /// A refresh token for the registry's token server, when there is no user.
+        pub identity_token: String,
+        /// A bearer token to send as it is.
+        pub registry_token: String,
+    }
 }
 
 impl ImageAuth {

@@ -2,69 +2,66 @@
 //!
 //! Owns the shape: every field is always written, so that a program need not know defaults.
 
-use serde::{Deserialize, Serialize};
-
 use crate::cluster::ClusterState;
 use crate::cluster::link::LinkState;
 use crate::cluster::pki::CertificateStage;
 use crate::cluster::pods::guard::Guard;
+use crate::model::api::record::record;
 use crate::model::types::Timestamp;
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct ClusterReport {
-    /// URL of the apiserver; empty until the kubeconfig has been read.
-    pub server: String,
-    pub link: LinkReport,
-    /// Whether the cluster has the Node object of this node.
-    pub registered: bool,
-    /// Of the Node object; empty until it is known.
-    pub node_uid: String,
-    /// When the node's lease was last renewed.
-    pub lease_renewed: Option<Timestamp>,
-    pub certificate: CertificateReport,
-    pub waiting: WaitingReport,
-    /// Since when the cluster's answers are not believed, because it is another one or an older state of it.
-    pub held_since: Option<Timestamp>,
-    /// What prevents the node from joining or from posting its status; empty without trouble.
-    pub problem: String,
-    /// `--link-profile=metered`.
-    pub metered: bool,
-    /// `insecure-skip-tls-verify` is set in the kubeconfig.
-    pub insecure: bool,
-}
+record! {
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    pub struct ClusterReport as camelCase {
+        /// URL of the apiserver; empty until the kubeconfig has been read.
+        pub server: String,
+        pub link: LinkReport,
+        /// Whether the cluster has the Node object of this node.
+        pub registered: bool,
+        /// Of the Node object; empty until it is known.
+        pub node_uid: String,
+        /// When the node's lease was last renewed.
+        pub lease_renewed: Option<Timestamp>,
+        pub certificate: CertificateReport,
+        pub waiting: WaitingReport,
+        /// Since when the cluster's answers are not believed, because it is another one or an older state of it.
+        pub held_since: Option<Timestamp>,
+        /// What prevents the node from joining or from posting its status; empty without trouble.
+        pub problem: String,
+        /// `--link-profile=metered`.
+        pub metered: bool,
+        /// `insecure-skip-tls-verify` is set in the kubeconfig.
+        pub insecure: bool,
+    }
 
-/// Whether the apiserver answers.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct LinkReport {
-    /// `connecting`, `online`, `offline`, or `refused` when it answers and the answer is not valid.
-    pub state: String,
-    pub since: Option<Timestamp>,
-    /// Why it is not online.
-    pub reason: String,
-}
+    /// Whether the apiserver answers.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    pub struct LinkReport as camelCase {
+        /// `connecting`, `online`, `offline`, or `refused` when it answers and the answer is not valid.
+        pub state: String,
+        pub since: Option<Timestamp>,
+        /// Why it is not online.
+        pub reason: String,
+    }
 
-/// The node's client certificate.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct CertificateReport {
-    pub until: Option<Timestamp>,
-    pub renews: Option<Timestamp>,
-    pub expired: bool,
-    /// Name of the CertificateSigningRequest that waits for its approval; empty without one.
-    pub request: String,
-    /// Why there is no new one.
-    pub problem: String,
-}
+    /// The node's client certificate.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    pub struct CertificateReport as camelCase {
+        pub until: Option<Timestamp>,
+        pub renews: Option<Timestamp>,
+        pub expired: bool,
+        /// Name of the CertificateSigningRequest that waits for its approval; empty without one.
+        pub request: String,
+        /// Why there is no new one.
+        pub problem: String,
+    }
 
-/// What the apiserver does not have yet.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct WaitingReport {
-    /// Statuses, deletions and mirror pods.
-    pub pods: usize,
-    pub events: usize,
+    /// What the apiserver does not have yet.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct WaitingReport as camelCase {
+        /// Statuses, deletions and mirror pods.
+        pub pods: usize,
+        pub events: usize,
+    }
 }
 
 impl ClusterState {

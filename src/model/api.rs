@@ -10,26 +10,29 @@ pub mod managed_fields;
 pub mod object;
 pub mod pod;
 pub mod quantity;
+pub mod record;
 pub mod schema;
+pub mod walk;
 
 /// Declares wire structs: camelCase names, every field optional on reading, and absent on writing while it
 /// holds its default. That is how Go's `omitempty` behaves, and it keeps stored and printed objects free of
 /// noise.
 macro_rules! wire {
-    ($($(#[$meta:meta])* pub struct $name:ident { $($(#[$field_meta:meta])* pub $field:ident: $type:ty,)* })*) => {$(
-        $(#[$meta])*
-        #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        pub struct $name {$(
-            $(#[$field_meta])*
-            #[serde(default, skip_serializing_if = "crate::model::api::is_default")]
-            pub $field: $type,
+    ($($(#[$meta:meta])* pub struct $name:ident {$(
+        $(#[doc = $doc:expr])*
+        $(#[serde(rename = $rename:literal)])?
+        pub $field:ident: $type:ty,
+    )*})*) => {
+        $crate::model::api::record::record! {$(
+            $(#[$meta])*
+            #[derive(Clone, Debug, Default, PartialEq)]
+            pub struct $name as camelCase {$(
+                $(#[doc = $doc])*
+                $(#[serde(rename = $rename)])?
+                #[serde(skip_serializing_if = "unset")]
+                pub $field: $type,
+            )*}
         )*}
-    )*};
+    };
 }
 pub(crate) use wire;
-
-/// True for a value that need not be written.
-pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
-    *value == T::default()
-}

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
 
+use crate::model::api::record::{Shown, plain};
+
 use crate::model::types::go_duration;
 
 /// A signed duration in nanoseconds, Go's `time.Duration`.
@@ -137,6 +139,8 @@ impl<'de> Deserialize<'de> for GoDuration {
         Self::parse(&String::deserialize(deserializer)?).map_err(serde::de::Error::custom)
     }
 }
+
+plain! { GoDuration: value => Shown::Made(Ok(value.to_string().into())); }
 
 #[cfg(test)]
 mod tests {

@@ -2,9 +2,8 @@
 //!
 //! Owns which changes are allowed, their effect on the Node, and which pods they keep away.
 
-use serde::{Deserialize, Serialize};
-
 use crate::model::api::pod::{Pod, StringMap, Toleration};
+use crate::model::api::record::record;
 use crate::model::field_error::{FieldError, FieldErrorKind};
 use crate::model::names::{label_value, qualified_name};
 use crate::model::provenance::is_from_api;
@@ -15,20 +14,21 @@ const NO_SCHEDULE: &str = "NoSchedule";
 const NO_EXECUTE: &str = "NoExecute";
 const EFFECTS: [&str; 3] = [NO_SCHEDULE, "PreferNoSchedule", NO_EXECUTE];
 
-/// `v1.Taint`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct Taint {
-    /// A qualified name.
-    pub key: String,
-    /// May be empty.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub value: String,
-    /// `NoSchedule`, `PreferNoSchedule`, `NoExecute`.
-    pub effect: String,
-    /// When it was added, by the client.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub time_added: Option<String>,
+record! {
+    /// `v1.Taint`.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    pub struct Taint as camelCase {
+        /// A qualified name.
+        pub key: String,
+        /// May be empty.
+        #[serde(skip_serializing_if = "unset")]
+        pub value: String,
+        /// `NoSchedule`, `PreferNoSchedule`, `NoExecute`.
+        pub effect: String,
+        /// When it was added, by the client.
+        #[serde(skip_serializing_if = "unset")]
+        pub time_added: Option<String>,
+    }
 }
 
 /// The labels and taints of the configuration.
@@ -40,17 +40,18 @@ pub(crate) struct NodeBase {
     pub taints: Vec<Taint>,
 }
 
-/// The changes that clients made.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct NodeChanges {
-    /// Labels in addition to those of the configuration.
-    pub labels: StringMap,
-    pub annotations: StringMap,
-    /// `kubectl cordon`.
-    pub unschedulable: bool,
-    /// Taints that replace those of the configuration.
-    pub taints: Option<Vec<Taint>>,
+record! {
+    /// The changes that clients made.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    pub struct NodeChanges as camelCase {
+        /// Labels in addition to those of the configuration.
+        pub labels: StringMap,
+        pub annotations: StringMap,
+        /// `kubectl cordon`.
+        pub unschedulable: bool,
+        /// Taints that replace those of the configuration.
+        pub taints: Option<Vec<Taint>>,
+    }
 }
 
 /// The Node as a client wants it.

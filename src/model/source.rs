@@ -8,6 +8,7 @@ use std::rc::Rc;
 use serde::{Deserialize, Serialize};
 
 use crate::model::api::pod::Pod;
+use crate::model::api::record::plain;
 use crate::model::objects::LocalObject;
 use crate::model::types::{PodSource, Timestamp};
 
@@ -71,7 +72,7 @@ pub struct SourceObject {
 }
 
 /// A problem that the user must fix.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SourceProblem {
     /// File path or URL.
     pub origin: String,
@@ -85,3 +86,5 @@ pub struct SourceProblem {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub pod: String,
 }
+
+plain! { SourceProblem }

@@ -9,6 +9,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
+use crate::model::api::record::{Name, Shown, plain, record};
+
 macro_rules! ids {
     ($($(#[$doc:meta])* $name:ident;)*) => {$(
         $(#[$doc])*
@@ -47,6 +49,18 @@ macro_rules! ids {
                 Self(text)
             }
         }
+
+        plain! { $name: value => Shown::Text(&value.0); }
+
+        impl Name for $name {
+            fn text(&self) -> &str {
+                &self.0
+            }
+
+            fn from_text(text: String) -> Self {
+                Self(text)
+            }
+        }
     )*};
 }
 
@@ -78,16 +92,17 @@ impl PodUid {
     }
 }
 
-/// The identity of a pod in log lines, events and statuses.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(default)]
-pub struct PodRef {
-    /// `metadata.namespace`.
-    pub namespace: String,
-    /// `metadata.name`.
-    pub name: String,
-    /// `metadata.uid`.
-    pub uid: PodUid,
+record! {
+    /// The identity of a pod in log lines, events and statuses.
+    #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+    pub struct PodRef as snake_case {
+        /// `metadata.namespace`.
+        pub namespace: String,
+        /// `metadata.name`.
+        pub name: String,
+        /// `metadata.uid`.
+        pub uid: PodUid,
+    }
 }
 
 impl PodRef {
@@ -251,6 +266,8 @@ impl<'de> Deserialize<'de> for Timestamp {
         })
     }
 }
+
+plain! { Timestamp }
 
 /// A duration as Go prints it, which is how Kubernetes' messages show durations: `1.5s`, `5m0s`, `2h45m0s`,
 /// `300ms`.

@@ -10,6 +10,7 @@ use super::rollout;
 use super::rows::UnreadableRow;
 use crate::model::api::decode::decode;
 use crate::model::api::pod::Pod;
+use crate::model::api::record::Member;
 use crate::model::api::schema::Schema;
 use crate::model::api::schema::check::check;
 use crate::model::back_off::BackOff;
@@ -23,7 +24,6 @@ use std::time::Duration;
 
 use std::rc::Rc;
 
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 pub(super) fn loaded(raw: RawLoaded) -> Loaded {
@@ -168,7 +168,7 @@ impl Pods {
     }
 }
 
-fn object<T: DeserializeOwned>(
+fn object<T: Member + Default>(
     table: &'static str,
     key: &str,
     json: &str,

@@ -5,12 +5,14 @@
 //! Owns the table. Rules about values are in `validate`.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
-use serde::de::{Deserialize, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde_json::Value;
 
 use super::value::ValueKind;
+use crate::model::api::decode::{self, DecodeError, Decoded};
 use crate::model::api::quantity::Quantity;
+use crate::model::api::record::{Member, record};
+use crate::model::api::walk::Walk;
 use crate::model::duration::GoDuration;
 
 #[derive(Debug)]
@@ -99,18 +101,8 @@ macro_rules! fields {
         },)*];
 
         impl KubeletConfiguration {
-            /// Reads the next value of `members` into the field of `path`, or into the fields below it.
-            fn read<'de, M: MapAccess<'de>>(&mut self, path: &str, members: &mut M) -> Result<(), M::Error> {
-                match path {
-                    $($path => self.$field = members.next_value()?,)*
-                    "apiVersion" | "kind" => drop(members.next_value::<String>()?),
-                    section if is_section(section) => {
-                        members.next_value_seed(Section { path: section, config: self })?;
-                    }
-                    _ => drop(members.next_value::<IgnoredAny>()?),
-                }
-                Ok(())
-            }
+            /// By the position in [`FIELDS`].
+            const MEMBERS: &[fn(&mut Self) -> &mut dyn Member] = &[$(|config| &mut config.$field),*];
         }
     };
 }
@@ -129,59 +121,46 @@ fn is_section(path: &str) -> bool {
     FIELDS.iter().any(|field| field.path.strip_prefix(path).is_some_and(|rest| rest.starts_with('.')))
 }
 
-/// An object of the file.
-struct Section<'a> {
-    /// Empty for the whole.
-    path: &'a str,
-    config: &'a mut KubeletConfiguration,
-}
-
-impl<'de> DeserializeSeed<'de> for Section<'_> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        deserializer.deserialize_map(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Section<'_> {
-    type Value = ();
-
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("a map")
+impl KubeletConfiguration {
+    pub(super) fn decode(value: Value) -> Result<Decoded<Self>, DecodeError> {
+        let mut object = Self::default();
+        let unknown_fields = decode::read(value, &mut |walk| object.read("", walk))?;
+        Ok(Decoded { object, unknown_fields })
     }
 
-    fn visit_map<M: MapAccess<'de>>(self, mut members: M) -> Result<(), M::Error> {
-        while let Some(name) = members.next_key::<String>()? {
-            let path = match self.path {
+    /// Reads an object of the file; the path of the whole is empty.
+    fn read(&mut self, section: &str, walk: Walk<'_>) -> Result<(), serde_json::Error> {
+        walk.each_member(&"a map", &mut |name, walk| {
+            let path = match section {
                 // No name has a dot; such a member is unknown.
-                _ if name.contains('.') => String::new(),
-                "" => name,
+                _ if name.contains('.') => return Ok(false),
+                "" => name.to_owned(),
                 above => format!("{above}.{name}"),
             };
-            self.config.read(&path, &mut members)?;
-        }
-        Ok(())
-    }
-}
-
-impl<'de> Deserialize<'de> for KubeletConfiguration {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let mut config = Self::default();
-        Section { path: "", config: &mut config }.deserialize(deserializer)?;
-        Ok(config)
+            if let Some(at) = FIELDS.iter().position(|field| field.path == path) {
+                Self::MEMBERS[at](self).read(walk)?;
+            } else if ["apiVersion", "kind"].contains(&path.as_str()) {
+                String::new().read(walk)?;
+            } else if is_section(&path) {
+                self.read(&path, walk)?;
+            } else {
+                return Ok(false);
+            }
+            Ok(true)
+        })
     }
 }
 
 /// Objects in lists of the file.
 macro_rules! items {
-    ($($(#[$meta:meta])* $name:ident { $($field:ident: $type:ty,)* })*) => {$(
-        $(#[$meta])*
-        #[derive(Debug, Default, PartialEq, serde::Deserialize)]
-        #[serde(rename_all = "camelCase", default)]
-        #[expect(missing_docs, reason = "the fields are upstream's")]
-        pub struct $name {$(pub $field: $type,)*}
-    )*};
+    ($($(#[$meta:meta])* $name:ident { $($field:ident: $type:ty,)* })*) => {
+        record! {$(
+            $(#[$meta])*
+            #[derive(Debug, Default, PartialEq)]
+            #[expect(missing_docs, reason = "the fields are upstream's")]
+            pub struct $name as camelCase {$(pub $field: $type,)*}
+        )*}
+    };
 }
 
 items! {

@@ -11,7 +11,6 @@ use super::error::{API_VERSION, ConfigError, FileError, KIND};
 use super::fields::{KubeletConfiguration, RELATIVE_PATHS};
 use super::tree;
 use crate::codec::yaml::yaml_to_values;
-use crate::model::api::decode::decode;
 use crate::model::objects::ObjectKind;
 use crate::model::ordered::Sortable as _;
 
@@ -99,7 +98,7 @@ fn parse(text: &str, path: &Path) -> Result<(Value, Vec<String>), FileError> {
     }
     check_kind(&value)?;
     normalise(&mut value);
-    let decoded = decode::<KubeletConfiguration>(value.clone()).map_err(FileError::Decode)?;
+    let decoded = KubeletConfiguration::decode(value.clone()).map_err(FileError::Decode)?;
     complaints.extend(decoded.unknown_fields.iter().map(|field| format!("unknown field \"{field}\"")));
     let warnings = if complaints.is_empty() {
         Vec::new()

@@ -16,7 +16,6 @@ use super::load::clean;
 use super::resolve::{EMBEDDED, Layered, Origin, layer};
 use super::value::FromFlag as _;
 use super::{Environment, Resolved, explain, tree, validate};
-use crate::model::api::decode::decode;
 use crate::model::ordered::Ordered as _;
 
 /// A smaller memory limit for logs would be a mistyped unit.
@@ -161,7 +160,7 @@ pub(super) fn resolve(args: &Args, environment: &Environment) -> Result<Resolved
     check_own(args, &flags, run_once)?;
     let given_gates = gates_of(tree::get(&layered.document, "featureGates"));
     let feature_gates = FeatureGates::resolve(&given_gates).map_err(ConfigError::FeatureGates)?;
-    let kubelet = decode::<KubeletConfiguration>(layered.document.clone()).map_err(|error| {
+    let kubelet = KubeletConfiguration::decode(layered.document.clone()).map_err(|error| {
         // Every file was decoded on its own and every flag in its syntax: conflicts between them show only
         // here.
         let mut findings = Findings::default();

@@ -6,30 +6,34 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use crate::model::api::record::{plain, record};
 use crate::model::node_changes::NodeChanges;
 use crate::model::types::{PodUid, Timestamp};
 
 /// Its key in the store. Releases that do not know the key leave it unchanged.
 pub(super) const NOTES_KEY: &str = "api-notes";
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Notes {
-    /// The node's fields that clients have changed.
-    pub node: NodeChanges,
-    /// By uid of the static pod: the mirror pod that replaced a deleted one.
-    pub mirrors: BTreeMap<PodUid, Mirror>,
-    /// Namespaces that manifests use and that were deleted nevertheless, with the time: it determines their
-    /// new uids.
-    pub namespaces: BTreeMap<String, Timestamp>,
+record! {
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    pub struct Notes as snake_case {
+        /// The node's fields that clients have changed.
+        pub node: NodeChanges,
+        /// By uid of the static pod: the mirror pod that replaced a deleted one.
+        pub mirrors: BTreeMap<PodUid, Mirror>,
+        /// Namespaces that manifests use and that were deleted nevertheless, with the time: it determines their
+        /// new uids.
+        pub namespaces: BTreeMap<String, Timestamp>,
+    }
 }
 
 /// A mirror pod of a static pod.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mirror {
     pub uid: String,
     pub created: Timestamp,
 }
+
+plain! { Mirror }
 
 impl Notes {
     /// Restores from the store; only the mirrors of desired pods are kept.

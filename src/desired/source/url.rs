@@ -5,7 +5,6 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
@@ -18,6 +17,7 @@ use super::{
     next_accept, problems_with_since,
 };
 use crate::codec::signature::{Newest, SignatureError, VerifyKey};
+use crate::model::api::record::record;
 use crate::model::source::{ManifestOrigin, SourceAnswer, SourceProblem, SourceSet, SourceUpdate};
 use crate::model::types::PodSource;
 use crate::platform::clock::Clock;
@@ -83,16 +83,17 @@ struct Told {
     newest: Option<Newest>,
 }
 
-/// Stored with the pods, so that after a restart an unchanged answer need not be sent again.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Validator {
-    url: String,
-    etag: Option<String>,
-    last_modified: Option<String>,
-    /// The fingerprint of the key that verified the body.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    key: Option<String>,
+record! {
+    /// Stored with the pods, so that after a restart an unchanged answer need not be sent again.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    struct Validator as camelCase {
+        url: String,
+        etag: Option<String>,
+        last_modified: Option<String>,
+        /// The fingerprint of the key that verified the body.
+        #[serde(skip_serializing_if = "unset")]
+        key: Option<String>,
+    }
 }
 
 /// Why a request gave no pods.

@@ -1,14 +1,11 @@
-//! From raw JSON to a typed object: the same `Deserializer` stack for every type and every caller, because
-//! each further one would compile all visitors once more.
+//! From raw JSON to a typed object: the same reader for every type and every caller.
 //!
 //! Owns the strictness of decoding.
 
-mod walk;
+use serde_json::{Error, Value};
 
-use serde::de::DeserializeOwned;
-use serde_json::Value;
-
-use walk::{Track, Walk};
+use super::record::Member;
+use super::walk::{Track, Walk};
 
 /// A typed object, and the fields of the raw one that its type does not have.
 #[derive(Debug)]
@@ -29,11 +26,21 @@ pub struct DecodeError {
 
 /// Decodes `value`. A null member counts as absent, as in Go. Unknown fields are collected, not refused: the
 /// caller decides how strict to be.
-pub fn decode<T: DeserializeOwned>(mut value: Value) -> Result<Decoded<T>, DecodeError> {
+pub fn decode<T: Member + Default>(value: Value) -> Result<Decoded<T>, DecodeError> {
+    let mut object = T::default();
+    let unknown_fields = read(value, &mut |walk| object.read(walk))?;
+    Ok(Decoded { object, unknown_fields })
+}
+
+/// Hands over `value` and returns the fields that were not read.
+pub(crate) fn read(
+    mut value: Value,
+    read: &mut dyn FnMut(Walk<'_>) -> Result<(), Error>,
+) -> Result<Vec<String>, DecodeError> {
     prune_nulls(&mut value);
     let track = Track::default();
-    match T::deserialize(Walk { value, track: &track }) {
-        Ok(object) => Ok(Decoded { object, unknown_fields: track.into_unknown() }),
+    match read(Walk { value, track: &track }) {
+        Ok(()) => Ok(track.into_unknown()),
         Err(error) => Err(DecodeError { path: track.path(), message: error.to_string() }),
     }
 }
@@ -55,6 +62,7 @@ mod tests {
 
     use super::*;
     use crate::model::api::pod::Pod;
+    use crate::model::api::record::{Shown, plain};
     use serde_json::json;
 
     #[test]
@@ -85,6 +93,7 @@ mod tests {
             First,
             Second(String),
         }
+        plain! { (Option<i64>, Vec<Words>, Value): _value => Shown::Null; }
         let good =
             json!({"a": [1, ["first", {"second": "x"}], {"deep": [1.5, "y", true]}], "b": [-7, [], 0]});
         let ours = decode::<Odd>(good.clone()).unwrap();

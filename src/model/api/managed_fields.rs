@@ -6,6 +6,8 @@
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
+use super::record::plain;
+
 /// The list, as compact JSON; empty for none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ManagedFields(Box<str>);
@@ -41,6 +43,8 @@ impl<'de> Deserialize<'de> for ManagedFields {
         Vec::deserialize(deserializer).map(Self::new)
     }
 }
+
+plain! { ManagedFields }
 
 #[cfg(test)]
 mod tests {

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use crate::model::api::pod::{ObjectMeta, ResourceList, StringMap, Toleration};
+use crate::model::api::record::{Shown, plain};
 use crate::model::api::wire;
 
 wire! {
@@ -97,6 +98,8 @@ wire! {
 #[derive(Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(transparent)]
 pub struct Encoded(pub String);
+
+plain! { Encoded: value => Shown::Text(&value.0); }
 
 impl std::fmt::Debug for Encoded {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::model::api::managed_fields::ManagedFields;
 use crate::model::api::quantity::Quantity;
+use crate::model::api::record::{plain, record};
 use crate::model::api::wire;
 use crate::model::types::{PodRef, PodUid, Timestamp};
 
@@ -24,6 +25,8 @@ pub enum IntOrString {
     /// A name, or a number in quotes.
     String(String),
 }
+
+plain! { IntOrString }
 
 impl Default for IntOrString {
     fn default() -> Self {
@@ -618,51 +621,53 @@ wire! {
     }
 }
 
-/// `v1.ContainerStateTerminated`. `exitCode` is always written: zero is the news.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct ContainerStateTerminated {
-    pub exit_code: i32,
-    #[serde(skip_serializing_if = "crate::model::api::is_default")]
-    pub signal: i32,
-    #[serde(skip_serializing_if = "crate::model::api::is_default")]
-    pub reason: String,
-    #[serde(skip_serializing_if = "crate::model::api::is_default")]
-    pub message: String,
-    #[serde(skip_serializing_if = "crate::model::api::is_default")]
-    pub started_at: Option<Timestamp>,
-    #[serde(skip_serializing_if = "crate::model::api::is_default")]
-    pub finished_at: Option<Timestamp>,
-    #[serde(rename = "containerID", skip_serializing_if = "crate::model::api::is_default")]
-    pub container_id: String,
-}
+record! {
+    /// `v1.ContainerStateTerminated`. `exitCode` is always written: zero is the news.
+    #[derive(Clone, Debug, Default, PartialEq)]
+    pub struct ContainerStateTerminated as camelCase {
+        pub exit_code: i32,
+        #[serde(skip_serializing_if = "unset")]
+        pub signal: i32,
+        #[serde(skip_serializing_if = "unset")]
+        pub reason: String,
+        #[serde(skip_serializing_if = "unset")]
+        pub message: String,
+        #[serde(skip_serializing_if = "unset")]
+        pub started_at: Option<Timestamp>,
+        #[serde(skip_serializing_if = "unset")]
+        pub finished_at: Option<Timestamp>,
+        #[serde(rename = "containerID")]
+        #[serde(skip_serializing_if = "unset")]
+        pub container_id: String,
+    }
 
-/// `v1.ContainerStatus`. The fields without `omitempty` upstream are always written.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct ContainerStatus {
-    pub name: String,
-    #[serde(skip_serializing_if = "crate::model::api::is_default")]
-    pub state: ContainerState,
-    #[serde(skip_serializing_if = "crate::model::api::is_default")]
-    pub last_state: ContainerState,
-    pub ready: bool,
-    pub restart_count: i32,
-    pub image: String,
-    #[serde(rename = "imageID")]
-    pub image_id: String,
-    #[serde(rename = "containerID", skip_serializing_if = "crate::model::api::is_default")]
-    pub container_id: String,
-    #[serde(skip_serializing_if = "crate::model::api::is_default")]
-    pub started: Option<bool>,
-    #[serde(skip_serializing_if = "crate::model::api::is_default")]
-    pub allocated_resources: ResourceList,
-    #[serde(skip_serializing_if = "crate::model::api::is_default")]
-    pub resources: Option<ResourceRequirements>,
-    #[serde(skip_serializing_if = "crate::model::api::is_default")]
-    pub volume_mounts: Vec<Value>,
-    #[serde(skip_serializing_if = "crate::model::api::is_default")]
-    pub user: Option<Value>,
+    /// `v1.ContainerStatus`. The fields without `omitempty` upstream are always written.
+    #[derive(Clone, Debug, Default, PartialEq)]
+    pub struct ContainerStatus as camelCase {
+        pub name: String,
+        #[serde(skip_serializing_if = "unset")]
+        pub state: ContainerState,
+        #[serde(skip_serializing_if = "unset")]
+        pub last_state: ContainerState,
+        pub ready: bool,
+        pub restart_count: i32,
+        pub image: String,
+        #[serde(rename = "imageID")]
+        pub image_id: String,
+        #[serde(rename = "containerID")]
+        #[serde(skip_serializing_if = "unset")]
+        pub container_id: String,
+        #[serde(skip_serializing_if = "unset")]
+        pub started: Option<bool>,
+        #[serde(skip_serializing_if = "unset")]
+        pub allocated_resources: ResourceList,
+        #[serde(skip_serializing_if = "unset")]
+        pub resources: Option<ResourceRequirements>,
+        #[serde(skip_serializing_if = "unset")]
+        pub volume_mounts: Vec<Value>,
+        #[serde(skip_serializing_if = "unset")]
+        pub user: Option<Value>,
+    }
 }
 
 impl Pod {

@@ -7,6 +7,8 @@ use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::record::plain;
+
 const NANOS: i128 = 1_000_000_000;
 
 /// Which suffix family a quantity was written in; printing keeps it.
@@ -297,6 +299,8 @@ impl<'de> Deserialize<'de> for Quantity {
         }
     }
 }
+
+plain! { Quantity }
 
 #[cfg(test)]
 mod tests {

@@ -8,11 +8,11 @@
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
 use serde_json::Value;
 
 use crate::codec::base64;
 use crate::model::api::decode::decode;
+use crate::model::api::record::{Member, record};
 use crate::model::image_name::split_registry;
 use crate::runtime::ImageAuth;
 
@@ -25,27 +25,20 @@ pub(in crate::pod) struct Keyring {
     logins: BTreeMap<String, Vec<ImageAuth>>,
 }
 
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct ConfigJson {
-    auths: BTreeMap<String, KeyringEntry>,
-    cred_helpers: BTreeMap<String, String>,
-    creds_store: String,
-}
+record! {
+    #[derive(Default)]
+    struct ConfigJson as camelCase {
+        auths: BTreeMap<String, KeyringEntry>,
+        cred_helpers: BTreeMap<String, String>,
+        creds_store: String,
+    }
 
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct KeyringEntry {
-    username: String,
-    password: String,
-    auth: String,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct OldConfig {
-    #[serde(flatten)]
-    auths: BTreeMap<String, KeyringEntry>,
+    #[derive(Default)]
+    struct KeyringEntry as snake_case {
+        username: String,
+        password: String,
+        auth: String,
+    }
 }
 
 impl Keyring {
@@ -67,8 +60,7 @@ impl Keyring {
 
     /// Adds a `.dockercfg`: the entries without anything around them.
     pub(in crate::pod) fn add_dockercfg(&mut self, bytes: &[u8]) -> Result<(), String> {
-        let config: OldConfig = from_json(bytes)?;
-        self.add_entries(config.auths)
+        self.add_entries(from_json(bytes)?)
     }
 
     /// Adds one login under a key: `r.example`, `*.r.example:5000/team`, `https://index.docker.io/v1/`.
@@ -117,7 +109,7 @@ impl Keyring {
     }
 }
 
-fn from_json<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
+fn from_json<T: Member + Default>(bytes: &[u8]) -> Result<T, String> {
     let value: Value = serde_json::from_slice(bytes)
         .map_err(|error| format!("not JSON: line {}, column {}", error.line(), error.column()))?;
     // The text of a type error quotes the value, which may be a password: only its path is reported.

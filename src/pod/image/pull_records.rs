@@ -6,10 +6,10 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::keyring::repository_of;
+use crate::model::api::record::record;
 use crate::model::types::Timestamp;
 
 /// Upstream's group and version since 1.35.
@@ -64,16 +64,17 @@ fn in_full(pattern: &str) -> String {
     if pattern.ends_with("/*") { pattern.to_owned() } else { repository_of(pattern) }
 }
 
-/// A Secret with a login in it, as a record names it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub(crate) struct PullSecret {
-    pub namespace: String,
-    pub name: String,
-    /// Distinguishes it from an earlier one of the same name; empty if there is no uid.
-    pub uid: String,
-    /// SHA-256 of the login, in hex.
-    pub credential_hash: String,
+record! {
+    /// A Secret with a login in it, as a record names it.
+    #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+    pub(crate) struct PullSecret as camelCase {
+        pub namespace: String,
+        pub name: String,
+        /// Distinguishes it from an earlier one of the same name; empty if there is no uid.
+        pub uid: String,
+        /// SHA-256 of the login, in hex.
+        pub credential_hash: String,
+    }
 }
 
 impl PullSecret {
@@ -87,31 +88,31 @@ impl PullSecret {
     }
 }
 
-/// The credentials with which an image was pulled under one name.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub(in crate::pod) struct PullCredentials {
-    /// Secrets of pods, ordered.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub kubernetes_secrets: Vec<PullSecret>,
-    /// Written by a kubelet; kept unchanged.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub kubernetes_service_accounts: Vec<Value>,
-    /// The pull needed no credentials of the pod: all pods may use the image.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub node_pods_accessible: bool,
-}
+record! {
+    /// The credentials with which an image was pulled under one name.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    pub(in crate::pod) struct PullCredentials as camelCase {
+        /// Secrets of pods, ordered.
+        #[serde(skip_serializing_if = "unset")]
+        pub kubernetes_secrets: Vec<PullSecret>,
+        /// Written by a kubelet; kept unchanged.
+        #[serde(skip_serializing_if = "unset")]
+        pub kubernetes_service_accounts: Vec<Value>,
+        /// The pull needed no credentials of the pod: all pods may use the image.
+        #[serde(skip_serializing_if = "unset")]
+        pub node_pods_accessible: bool,
+    }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub(crate) struct PulledRecord {
-    kind: String,
-    api_version: String,
-    last_updated_time: String,
-    /// The runtime's id of it.
-    pub image_ref: String,
-    /// By name without tag and digest.
-    credential_mapping: BTreeMap<String, PullCredentials>,
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    pub(crate) struct PulledRecord as camelCase {
+        kind: String,
+        api_version: String,
+        last_updated_time: String,
+        /// The runtime's id of it.
+        pub image_ref: String,
+        /// By name without tag and digest.
+        credential_mapping: BTreeMap<String, PullCredentials>,
+    }
 }
 
 /// The credentials with which a pull succeeded.

@@ -30,6 +30,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::model::api::record::record;
 use crate::platform::http::stream::LeastRate;
 use crate::runtime::ImageAuth;
 
@@ -66,33 +67,34 @@ impl ImageAuth {
     }
 }
 
-/// What to pull. It is sent to the child over a socket, so that no secret is ever on a command line or in an
-/// environment.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct PullRequest {
-    /// As in a pod: `busybox`, `r.example:5000/a/b:tag`, `…@sha256:…`.
-    pub image: String,
-    /// `None` for an anonymous pull.
-    pub auth: Option<ImageAuth>,
-    /// Which image of an index, `linux/arm/v7`; this machine's own platform when empty.
-    pub platform: String,
-    /// Directories in containerd's `certs.d` layout; the first that knows the registry is used.
-    pub hosts_dirs: Vec<PathBuf>,
-    pub store: PathBuf,
-    /// Layers pulled in parallel; 0 is the default.
-    pub max_parallel_layers: usize,
-    /// A connection that is silent for this many milliseconds is replaced; 0 is the default.
-    pub stall_timeout_ms: u64,
-    /// The window for the minimum rate, in milliseconds; 0 is the default.
-    pub rate_window_ms: u64,
-    /// The signature policy, see `policy_file`; without one every image may be pulled.
-    pub policy: Option<PathBuf>,
-    /// Free space to keep on the store's disk, written as an eviction threshold; when empty, only the store's
-    /// own reserve is kept.
-    pub keep_free: String,
-    /// A pull without progress for this many milliseconds fails; 0 is the default.
-    pub progress_deadline_ms: u64,
+record! {
+    /// What to pull. It is sent to the child over a socket, so that no secret is ever on a command line or in an
+    /// environment.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    pub struct PullRequest as camelCase {
+        /// As in a pod: `busybox`, `r.example:5000/a/b:tag`, `…@sha256:…`.
+        pub image: String,
+        /// `None` for an anonymous pull.
+        pub auth: Option<ImageAuth>,
+        /// Which image of an index, `linux/arm/v7`; this machine's own platform when empty.
+        pub platform: String,
+        /// Directories in containerd's `certs.d` layout; the first that knows the registry is used.
+        pub hosts_dirs: Vec<PathBuf>,
+        pub store: PathBuf,
+        /// Layers pulled in parallel; 0 is the default.
+        pub max_parallel_layers: usize,
+        /// A connection that is silent for this many milliseconds is replaced; 0 is the default.
+        pub stall_timeout_ms: u64,
+        /// The window for the minimum rate, in milliseconds; 0 is the default.
+        pub rate_window_ms: u64,
+        /// The signature policy, see `policy_file`; without one every image may be pulled.
+        pub policy: Option<PathBuf>,
+        /// Free space to keep on the store's disk, written as an eviction threshold; when empty, only the store's
+        /// own reserve is kept.
+        pub keep_free: String,
+        /// A pull without progress for this many milliseconds fails; 0 is the default.
+        pub progress_deadline_ms: u64,
+    }
 }
 
 impl PullRequest {

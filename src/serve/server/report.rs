@@ -4,6 +4,7 @@
 
 use crate::cluster::report::ClusterReport;
 use crate::model::api::pod::Pod;
+use crate::model::api::record::{plain, record};
 use crate::model::objects::wire::{self, Values};
 use crate::model::objects::{ObjectKey, ObjectKind};
 use crate::model::source::{SourceObject, SourceProblem};
@@ -15,35 +16,36 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct AgentReport {
-    pub version: String,
-    /// The agent's process id; zero when it is not running.
-    pub pid: u32,
-    pub started_at: Option<Timestamp>,
-    pub node_name: String,
-    /// Whether this comes from a running agent or from its store.
-    pub mode: AgentMode,
-    pub runtime: RuntimeReport,
-    /// `None`: the node has joined no cluster.
-    pub cluster: Option<ClusterReport>,
-    pub sources: Vec<SourceReport>,
-    /// Desired and terminating pods, with their statuses.
-    pub pods: Vec<Pod>,
-    /// How many objects the sources define.
-    pub object_counts: ObjectCounts,
-    /// The objects themselves, if requested.
-    pub objects: Vec<ObjectReport>,
-    pub pressure: Vec<PressureReport>,
-    /// Servers that cannot run now, and why.
-    pub serving: Vec<String>,
-    /// Image archives that cannot be imported, and pods whose host ports a process of the node listens on.
-    pub problems: Vec<ProblemReport>,
-    pub api: ApiReport,
-    /// The last events, oldest first.
-    pub events: Vec<EventReport>,
-    pub store: StoreReport,
+record! {
+    #[derive(Clone, Debug, Default, PartialEq)]
+    pub struct AgentReport as camelCase {
+        pub version: String,
+        /// The agent's process id; zero when it is not running.
+        pub pid: u32,
+        pub started_at: Option<Timestamp>,
+        pub node_name: String,
+        /// Whether this comes from a running agent or from its store.
+        pub mode: AgentMode,
+        pub runtime: RuntimeReport,
+        /// `None`: the node has joined no cluster.
+        pub cluster: Option<ClusterReport>,
+        pub sources: Vec<SourceReport>,
+        /// Desired and terminating pods, with their statuses.
+        pub pods: Vec<Pod>,
+        /// How many objects the sources define.
+        pub object_counts: ObjectCounts,
+        /// The objects themselves, if requested.
+        pub objects: Vec<ObjectReport>,
+        pub pressure: Vec<PressureReport>,
+        /// Servers that cannot run now, and why.
+        pub serving: Vec<String>,
+        /// Image archives that cannot be imported, and pods whose host ports a process of the node listens on.
+        pub problems: Vec<ProblemReport>,
+        pub api: ApiReport,
+        /// The last events, oldest first.
+        pub events: Vec<EventReport>,
+        pub store: StoreReport,
+    }
 }
 
 /// How much detail of ConfigMaps, Secrets and claims a report has.
@@ -97,22 +99,22 @@ impl ObjectDetail {
     }
 }
 
-/// The API over TLS, as clients on this machine reach it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct ApiReport {
-    /// `https://127.0.0.1:10250`; empty when it is not served.
-    pub server: String,
-    /// The directory of the node's authority.
-    pub cert_dir: String,
-}
+record! {
+    /// The API over TLS, as clients on this machine reach it.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    pub struct ApiReport as camelCase {
+        /// `https://127.0.0.1:10250`; empty when it is not served.
+        pub server: String,
+        /// The directory of the node's authority.
+        pub cert_dir: String,
+    }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct ObjectCounts {
-    pub config_maps: u32,
-    pub secrets: u32,
-    pub persistent_volume_claims: u32,
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct ObjectCounts as camelCase {
+        pub config_maps: u32,
+        pub secrets: u32,
+        pub persistent_volume_claims: u32,
+    }
 }
 
 impl ObjectCounts {
@@ -132,105 +134,99 @@ impl ObjectCounts {
     }
 }
 
-/// A problem that is not part of another field.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct ProblemReport {
-    pub subject: String,
-    pub message: String,
-}
+record! {
+    /// A problem that is not part of another field.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    pub struct ProblemReport as camelCase {
+        pub subject: String,
+        pub message: String,
+    }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct PressureReport {
-    /// `MemoryPressure`, `DiskPressure`, `PIDPressure`.
-    pub condition: String,
-    pub message: String,
-    pub since: Option<Timestamp>,
-}
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    pub struct PressureReport as camelCase {
+        /// `MemoryPressure`, `DiskPressure`, `PIDPressure`.
+        pub condition: String,
+        pub message: String,
+        pub since: Option<Timestamp>,
+    }
 
-/// One ConfigMap, Secret or claim.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct ObjectReport {
-    /// File or URL that defines it.
-    pub origin: String,
-    /// Of a claim: where its data is.
-    pub directory: String,
-    /// As Kubernetes writes it.
-    pub object: Value,
-}
+    /// One ConfigMap, Secret or claim.
+    #[derive(Clone, Debug, Default, PartialEq)]
+    pub struct ObjectReport as camelCase {
+        /// File or URL that defines it.
+        pub origin: String,
+        /// Of a claim: where its data is.
+        pub directory: String,
+        /// As Kubernetes writes it.
+        pub object: Value,
+    }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct RuntimeReport {
-    /// `unix:///run/containerd/containerd.sock`.
-    pub endpoint: String,
-    pub name: String,
-    pub version: String,
-    /// It answers and reports that it is ready.
-    pub ready: bool,
-    pub message: String,
-    /// Since when it has been (not) ready.
-    pub since: Option<Timestamp>,
-}
+    #[derive(Clone, Debug, Default, PartialEq)]
+    pub struct RuntimeReport as camelCase {
+        /// `unix:///run/containerd/containerd.sock`.
+        pub endpoint: String,
+        pub name: String,
+        pub version: String,
+        /// It answers and reports that it is ready.
+        pub ready: bool,
+        pub message: String,
+        /// Since when it has been (not) ready.
+        pub since: Option<Timestamp>,
+    }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct SourceReport {
-    /// `file`, `http` or `api`.
-    pub name: String,
-    /// Directory, file or URL.
-    pub origin: String,
-    pub state: SourceState,
-    /// When it last gave a valid answer.
-    pub last_answer: Option<Timestamp>,
-    /// How many pods it defines.
-    pub pods: u32,
-    /// How many ConfigMaps, Secrets and claims it defines.
-    pub objects: u32,
-    /// Problems of the source or of single manifests.
-    pub problems: Vec<SourceProblem>,
-}
+    #[derive(Clone, Debug, Default, PartialEq)]
+    pub struct SourceReport as camelCase {
+        /// `file`, `http` or `api`.
+        pub name: String,
+        /// Directory, file or URL.
+        pub origin: String,
+        pub state: SourceState,
+        /// When it last gave a valid answer.
+        pub last_answer: Option<Timestamp>,
+        /// How many pods it defines.
+        pub pods: u32,
+        /// How many ConfigMaps, Secrets and claims it defines.
+        pub objects: u32,
+        /// Problems of the source or of single manifests.
+        pub problems: Vec<SourceProblem>,
+    }
 
-/// One event, with the field names of `v1.Event`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct EventReport {
-    pub involved_object: ObjectReference,
-    /// `Normal` or `Warning`.
-    #[serde(rename = "type")]
-    pub type_: String,
-    pub reason: String,
-    pub message: String,
-    pub count: u32,
-    pub first_timestamp: Option<Timestamp>,
-    pub last_timestamp: Option<Timestamp>,
-}
+    /// One event, with the field names of `v1.Event`.
+    #[derive(Clone, Debug, Default, PartialEq)]
+    pub struct EventReport as camelCase {
+        pub involved_object: ObjectReference,
+        /// `Normal` or `Warning`.
+        #[serde(rename = "type")]
+        pub type_: String,
+        pub reason: String,
+        pub message: String,
+        pub count: u32,
+        pub first_timestamp: Option<Timestamp>,
+        pub last_timestamp: Option<Timestamp>,
+    }
 
-/// `v1.ObjectReference`, as far as events need it.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct ObjectReference {
-    /// `Pod` or `Node`.
-    pub kind: String,
-    /// Empty for nodes.
-    pub namespace: String,
-    pub name: String,
-    pub uid: String,
-    /// `spec.containers{name}`, or empty.
-    pub field_path: String,
-}
+    /// `v1.ObjectReference`, as far as events need it.
+    #[derive(Clone, Debug, Default, PartialEq)]
+    pub struct ObjectReference as camelCase {
+        /// `Pod` or `Node`.
+        pub kind: String,
+        /// Empty for nodes.
+        pub namespace: String,
+        pub name: String,
+        pub uid: String,
+        /// `spec.containers{name}`, or empty.
+        pub field_path: String,
+    }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct StoreReport {
-    /// The file; empty without a store.
-    pub path: String,
-    /// The last write worked.
-    pub ok: bool,
-    /// Why it did not.
-    pub message: String,
+    #[derive(Clone, Debug, Default, PartialEq)]
+    pub struct StoreReport as camelCase {
+        /// The file; empty without a store.
+        pub path: String,
+        /// The last write worked.
+        pub ok: bool,
+        /// Why it did not.
+        pub message: String,
+    }
 }
 /// The origin of a report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -256,6 +252,8 @@ pub enum SourceState {
     /// It has answered before, but does not now; the last good set stays in effect.
     Failing,
 }
+
+plain! { AgentMode, SourceState }
 
 impl From<StoredEvent> for EventReport {
     fn from(event: StoredEvent) -> Self {

@@ -7,7 +7,7 @@ use super::*;
 #[test]
 fn every_field_of_the_table_is_a_field_of_the_type() {
     let document = resolve::baseline().document;
-    let decoded = crate::model::api::decode::decode::<KubeletConfiguration>(document.clone()).unwrap();
+    let decoded = KubeletConfiguration::decode(document.clone()).unwrap();
     assert_eq!(decoded.unknown_fields, Vec::<String>::new());
     for field in fields::FIELDS {
         // A default that does not parse in its own syntax would silently be missing.

@@ -1,12 +1,11 @@
 //! The table against what is served, and against the types that are decoded and shown.
 
-mod sample;
-
 use serde_json::{Value, json};
 
 use super::*;
 use crate::model::api::object::{ConfigMap, Namespace, PersistentVolumeClaim, Secret};
 use crate::model::api::pod::Pod;
+use crate::model::api::record::sample;
 use crate::model::node_changes::Taint;
 use crate::model::types::Timestamp;
 use crate::node::object::{Condition, Image, NodeState};

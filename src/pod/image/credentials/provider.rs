@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::codec::yaml::yaml_to_values;
 use crate::model::api::decode::decode;
+use crate::model::api::record::record;
 use crate::model::types::Timestamp;
 use crate::platform::clock::Clock;
 use crate::platform::rt;
@@ -32,52 +32,49 @@ const MAX_CACHED: usize = 256;
 const CONFIG_VERSIONS: [&str; 3] = ["v1", "v1beta1", "v1alpha1"];
 const CONFIG_GROUP: &str = "kubelet.config.k8s.io/";
 
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct ProviderConfig {
-    kind: String,
-    api_version: String,
-    providers: Vec<Provider>,
-}
+record! {
+    #[derive(Default)]
+    struct ProviderConfig as camelCase {
+        kind: String,
+        api_version: String,
+        providers: Vec<Provider>,
+    }
 
-#[derive(Clone, Default, PartialEq, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct Provider {
-    name: String,
-    match_images: Vec<String>,
-    default_cache_duration: String,
-    api_version: String,
-    args: Vec<String>,
-    env: Vec<Variable>,
-    token_attributes: Option<TokenAttributes>,
-}
+    #[derive(Clone, Default, PartialEq)]
+    struct Provider as camelCase {
+        name: String,
+        match_images: Vec<String>,
+        default_cache_duration: String,
+        api_version: String,
+        args: Vec<String>,
+        env: Vec<Variable>,
+        token_attributes: Option<TokenAttributes>,
+    }
 
-#[derive(Clone, Default, PartialEq, Deserialize)]
-#[serde(default)]
-struct Variable {
-    name: String,
-    value: String,
-}
+    #[derive(Clone, Default, PartialEq)]
+    struct Variable as snake_case {
+        name: String,
+        value: String,
+    }
 
-/// For tokens of service accounts, which pods here do not have.
-#[derive(Clone, Default, PartialEq, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct TokenAttributes {
-    require_service_account: bool,
-    service_account_token_audience: String,
-    cache_type: String,
-    required_service_account_annotation_keys: Vec<String>,
-    optional_service_account_annotation_keys: Vec<String>,
-}
+    /// For tokens of service accounts, which pods here do not have.
+    #[derive(Clone, Default, PartialEq)]
+    struct TokenAttributes as camelCase {
+        require_service_account: bool,
+        service_account_token_audience: String,
+        cache_type: String,
+        required_service_account_annotation_keys: Vec<String>,
+        optional_service_account_annotation_keys: Vec<String>,
+    }
 
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct ProviderResponse {
-    kind: String,
-    api_version: String,
-    cache_key_type: String,
-    cache_duration: Option<String>,
-    auth: BTreeMap<String, ImageAuth>,
+    #[derive(Default)]
+    struct ProviderResponse as camelCase {
+        kind: String,
+        api_version: String,
+        cache_key_type: String,
+        cache_duration: Option<String>,
+        auth: BTreeMap<String, ImageAuth>,
+    }
 }
 
 struct Cached {

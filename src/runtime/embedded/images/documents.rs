@@ -4,67 +4,75 @@
 
 use std::collections::BTreeMap;
 
-use serde::de::IgnoredAny;
-use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::Value;
 
 use super::platform::Platform;
 use super::{ImageDefaults, ImageError};
+use crate::model::api::record::{Member, record};
 
-/// An image index or a manifest: both have these members or none of them.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub(in crate::runtime) struct ManifestDocument {
-    pub media_type: String,
-    /// An index has these.
-    pub manifests: Vec<Descriptor>,
-    /// A manifest has one.
-    pub config: Descriptor,
-    pub layers: Vec<Descriptor>,
+record! {
+    /// An image index or a manifest: both have these members or none of them.
+    #[derive(Clone, Debug, Default)]
+    pub(in crate::runtime) struct ManifestDocument as camelCase {
+        pub media_type: String,
+        /// An index has these.
+        pub manifests: Vec<Descriptor>,
+        /// A manifest has one.
+        pub config: Descriptor,
+        pub layers: Vec<Descriptor>,
+    }
+
+    /// A reference to a document or layer.
+    #[derive(Clone, Debug, Default)]
+    pub(crate) struct Descriptor as camelCase {
+        pub media_type: String,
+        /// `sha256:…`.
+        pub digest: String,
+        pub size: u64,
+        /// The platform, in an index.
+        pub platform: Option<Platform>,
+        pub annotations: BTreeMap<String, String>,
+    }
 }
 
-/// A reference to a document or layer.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub(crate) struct Descriptor {
-    pub media_type: String,
-    /// `sha256:…`.
-    pub digest: String,
-    pub size: u64,
-    /// The platform, in an index.
-    pub platform: Option<Platform>,
-    pub annotations: BTreeMap<String, String>,
+record! {
+    /// An image's configuration.
+    #[derive(Clone, Debug, Default)]
+    pub(in crate::runtime) struct ConfigDocument as snake_case {
+        os: String,
+        architecture: String,
+        variant: String,
+        /// What containers inherit.
+        pub config: ContainerConfig,
+        pub rootfs: RootFs,
+    }
+
+    #[derive(Clone, Debug, Default)]
+    pub(crate) struct ContainerConfig as PascalCase {
+        user: String,
+        env: Vec<String>,
+        entrypoint: Vec<String>,
+        cmd: Vec<String>,
+        working_dir: String,
+        stop_signal: String,
+        labels: BTreeMap<String, String>,
+        volumes: BTreeMap<String, Value>,
+    }
+
+    /// `rootfs`.
+    #[derive(Clone, Debug, Default)]
+    pub(in crate::runtime) struct RootFs as snake_case {
+        /// Digests of the archives without compression, bottom first.
+        pub diff_ids: Vec<String>,
+    }
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-pub(in crate::runtime) struct ConfigDocument {
-    #[serde(flatten)]
-    pub platform: Platform,
-    /// What containers inherit.
-    pub config: ContainerConfig,
-    pub rootfs: RootFs,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, rename_all = "PascalCase")]
-pub(crate) struct ContainerConfig {
-    user: String,
-    env: Vec<String>,
-    entrypoint: Vec<String>,
-    cmd: Vec<String>,
-    working_dir: String,
-    stop_signal: String,
-    labels: BTreeMap<String, String>,
-    #[expect(clippy::zero_sized_map_values, reason = "an object with ignored values")]
-    volumes: BTreeMap<String, IgnoredAny>,
-}
-
-/// `rootfs`.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-pub(in crate::runtime) struct RootFs {
-    /// Digests of the archives without compression, bottom first.
-    pub diff_ids: Vec<String>,
+impl ConfigDocument {
+    #[must_use]
+    pub fn platform(&self) -> Platform {
+        let [os, architecture, variant] = [&self.os, &self.architecture, &self.variant].map(String::clone);
+        Platform { os, architecture, variant }
+    }
 }
 
 impl ContainerConfig {
@@ -88,7 +96,7 @@ impl ContainerConfig {
 ///
 /// # Errors
 /// When it is invalid JSON or a member has the wrong type; `what` names the document.
-pub(crate) fn decode<T: DeserializeOwned>(what: &str, bytes: &[u8]) -> Result<T, ImageError> {
+pub(crate) fn decode<T: Member + Default>(what: &str, bytes: &[u8]) -> Result<T, ImageError> {
     let broken = |problem: String| ImageError::Document { what: what.to_owned(), problem };
     let value = serde_json::from_slice(bytes).map_err(|error| broken(error.to_string()))?;
     match crate::model::api::decode::decode(value) {

@@ -2,10 +2,10 @@
 //!
 //! Owns the two layouts.
 
+use crate::model::api::record::record;
 use crate::model::ordered::Sortable as _;
 use std::path::Path;
 
-use serde::Deserialize;
 use serde_json::json;
 
 use super::archive::Files;
@@ -32,13 +32,14 @@ struct ArchiveImage {
     names: Vec<String>,
 }
 
-/// One of `manifest.json` of `docker save`.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, rename_all = "PascalCase")]
-struct Saved {
-    config: String,
-    repo_tags: Vec<String>,
-    layers: Vec<String>,
+record! {
+    /// One of `manifest.json` of `docker save`.
+    #[derive(Clone, Debug, Default)]
+    struct Saved as PascalCase {
+        config: String,
+        repo_tags: Vec<String>,
+        layers: Vec<String>,
+    }
 }
 
 impl ImageStore {
@@ -222,8 +223,8 @@ fn choose(
         if descriptor.platform.is_none() && is_image {
             let config = verified(files, &document.config.digest)?;
             let config: ConfigDocument = documents::decode(&document.config.digest, &config)?;
-            let Some(fit) = platform.rank(&config.platform) else {
-                others.push(config.platform.to_string());
+            let Some(fit) = platform.rank(&config.platform()) else {
+                others.push(config.platform().to_string());
                 return Ok(None);
             };
             rank = fit;

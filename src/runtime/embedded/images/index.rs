@@ -6,10 +6,9 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
-
 use super::documents::{self, ConfigDocument, ManifestDocument};
 use super::{ImageError, ImageStore, io_error, step};
+use crate::model::api::record::record;
 use crate::platform::sys::durable::sync_dir;
 
 const NAME: &str = "index.json";
@@ -19,44 +18,43 @@ const NEW: &str = "index.new.json";
 /// Thousands of images fit.
 const MAX_INDEX: usize = 16 * 1024 * 1024;
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub(super) struct Index {
-    pub version: u32,
-    pub images: Vec<ImageRecord>,
-    /// Archives that were imported from the images directory.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub archives: Vec<Archive>,
-}
+record! {
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    pub(super) struct Index as snake_case {
+        pub version: u32,
+        pub images: Vec<ImageRecord>,
+        /// Archives that were imported from the images directory.
+        #[serde(skip_serializing_if = "unset")]
+        pub archives: Vec<Archive>,
+    }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub(super) struct ImageRecord {
-    /// Digest of the configuration.
-    pub id: String,
-    /// Digest of the manifest that is kept here.
-    pub manifest: String,
-    pub names: Vec<String>,
-    pub digests: Vec<String>,
-    /// Diff ids, bottom first.
-    pub layers: Vec<String>,
-    pub size: u64,
-    pub pinned: bool,
-    /// Where it came from, for people.
-    pub source: String,
-}
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    pub(super) struct ImageRecord as snake_case {
+        /// Digest of the configuration.
+        pub id: String,
+        /// Digest of the manifest that is kept here.
+        pub manifest: String,
+        pub names: Vec<String>,
+        pub digests: Vec<String>,
+        /// Diff ids, bottom first.
+        pub layers: Vec<String>,
+        pub size: u64,
+        pub pinned: bool,
+        /// Where it came from, for people.
+        pub source: String,
+    }
 
-/// An archive as it was when it was imported.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub(super) struct Archive {
-    pub path: String,
-    pub size: u64,
-    /// Nanoseconds since 1970.
-    pub mtime: i64,
-    pub inode: u64,
-    /// Ids of its images; none when it could not be read.
-    pub images: Vec<String>,
+    /// An archive as it was when it was imported.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    pub(super) struct Archive as snake_case {
+        pub path: String,
+        pub size: u64,
+        /// Nanoseconds since 1970.
+        pub mtime: i64,
+        pub inode: u64,
+        /// Ids of its images; none when it could not be read.
+        pub images: Vec<String>,
+    }
 }
 
 impl ImageStore {

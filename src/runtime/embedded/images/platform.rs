@@ -2,18 +2,19 @@
 //!
 //! Owns the order of preference among variants.
 
-use serde::Deserialize;
+use crate::model::api::record::record;
 
-/// A platform as image indexes name it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub(crate) struct Platform {
-    /// `linux`.
-    pub os: String,
-    /// `amd64`, `arm`, `arm64`…
-    pub architecture: String,
-    /// `v6`, `v7`, `v8`; empty where there is none.
-    pub variant: String,
+record! {
+    /// A platform as image indexes name it.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    pub(crate) struct Platform as snake_case {
+        /// `linux`.
+        pub os: String,
+        /// `amd64`, `arm`, `arm64`…
+        pub architecture: String,
+        /// `v6`, `v7`, `v8`; empty where there is none.
+        pub variant: String,
+    }
 }
 
 impl Platform {

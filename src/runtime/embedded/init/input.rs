@@ -7,18 +7,17 @@ use std::io::{Read, Seek};
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use serde::de::DeserializeOwned;
-
 use super::PodHandles;
 use super::error::{Doing, InitError};
 use super::rootfs::Users;
 use crate::model::api::decode::decode;
+use crate::model::api::record::Member;
 use crate::runtime::embedded::spec::{IdMapping, Namespace};
 
 /// No specification is longer; real ones, with environment and mounts, are far shorter.
 const MAX_SPEC: u64 = 16 << 20;
 
-pub(in crate::runtime) fn read_spec<T: DeserializeOwned>(
+pub(in crate::runtime) fn read_spec<T: Member + Default>(
     mut file: File,
     path: &Path,
 ) -> Result<T, InitError> {

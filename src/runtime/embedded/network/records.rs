@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::model::api::decode::decode;
+use crate::model::api::record::plain;
 use crate::model::types::{PodRef, SandboxId};
 use crate::platform::sys::lock::{FileLock, acquire};
 
@@ -58,6 +59,8 @@ pub(crate) struct NetworkRecord {
     /// Set when plugins made the network.
     pub cni: Option<CniRecord>,
 }
+
+plain! { NetworkRecord }
 
 #[derive(Clone, Debug)]
 pub(crate) struct Records {

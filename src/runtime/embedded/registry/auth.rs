@@ -2,12 +2,11 @@
 //!
 //! Owns the grammar of `WWW-Authenticate` and of token servers.
 
-use serde::Deserialize;
-
 use super::PullError;
 use super::error::invalid;
 use crate::codec::base64;
 use crate::model::api::decode::decode;
+use crate::model::api::record::record;
 use crate::platform::http::stream::{Method, StreamClient};
 use crate::platform::http::url::{Url, is_loopback_host, query_escape};
 use crate::runtime::ImageAuth;
@@ -76,11 +75,12 @@ fn parameter_value(text: &str) -> (String, &str) {
     (value, "")
 }
 
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct TokenAnswer {
-    token: String,
-    access_token: String,
+record! {
+    #[derive(Default)]
+    struct TokenAnswer as snake_case {
+        token: String,
+        access_token: String,
+    }
 }
 
 /// The `Authorization` that answers one of these challenges.

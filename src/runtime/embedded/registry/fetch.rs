@@ -111,9 +111,9 @@ pub fn pull(
     }
     let config_bytes = fetch_config(&mut session, &config).map_err(unpack)?;
     let document = manifest::config(&config_bytes, layers.len(), &config.digest).map_err(unpack)?;
-    if !platform.may_run(&document.platform) {
-        let message =
-            format!("its configuration is for {}, not for {platform}: it may not run", document.platform);
+    let offered = document.platform();
+    if !platform.may_run(&offered) {
+        let message = format!("its configuration is for {offered}, not for {platform}: it may not run");
         progress(Progress::Warning { reference: name.clone(), message });
     }
     let layers: Vec<Layer> = layers
@@ -284,7 +284,8 @@ fn is_for(store: &ImageStore, image: &Image, platform: &Platform) -> bool {
     let config = store.read_document(&image.id).ok();
     let config = config.and_then(|bytes| documents::decode::<ConfigDocument>(&image.id, &bytes).ok());
     config.is_some_and(|config| {
-        config.platform.architecture == platform.architecture && platform.rank(&config.platform).is_some()
+        let offered = config.platform();
+        offered.architecture == platform.architecture && platform.rank(&offered).is_some()
     })
 }
 

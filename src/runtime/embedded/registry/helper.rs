@@ -143,7 +143,7 @@ pub async fn pull_until(
 
 fn parse_line(line: &[u8]) -> Option<Progress> {
     let value = serde_json::from_slice(line).ok()?;
-    decode(value).ok().map(|decoded| decoded.object)
+    serde_json::from_value(value).ok()
 }
 
 fn note_extracting(extracting: &mut BTreeSet<String>, heard: &Progress) {

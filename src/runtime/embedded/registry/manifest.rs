@@ -2,13 +2,12 @@
 //!
 //! Owns shapes and limits.
 
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::PullError;
 use super::error::invalid;
 use crate::model::api::decode::decode;
+use crate::model::api::record::{Member, record};
 use crate::runtime::embedded::images::documents::ConfigDocument;
 use crate::runtime::embedded::images::platform::Platform;
 
@@ -24,25 +23,25 @@ pub(super) const ACCEPT: &str = "application/vnd.oci.image.index.v1+json, \
     application/vnd.docker.distribution.manifest.list.v2+json, application/vnd.oci.image.manifest.v1+json, \
     application/vnd.docker.distribution.manifest.v2+json, */*";
 
-/// A pointer to content.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub(super) struct Descriptor {
-    pub media_type: String,
-    pub digest: String,
-    pub size: u64,
-    pub urls: Vec<String>,
-    platform: Option<Platform>,
-}
+record! {
+    /// A pointer to content.
+    #[derive(Clone, Debug, Default, PartialEq)]
+    pub(super) struct Descriptor as camelCase {
+        pub media_type: String,
+        pub digest: String,
+        pub size: u64,
+        pub urls: Vec<String>,
+        platform: Option<Platform>,
+    }
 
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct Raw {
-    schema_version: u32,
-    config: Option<Descriptor>,
-    layers: Vec<Descriptor>,
-    manifests: Vec<Descriptor>,
-    fs_layers: Vec<Value>,
+    #[derive(Default)]
+    struct Raw as camelCase {
+        schema_version: u32,
+        config: Option<Descriptor>,
+        layers: Vec<Descriptor>,
+        manifests: Vec<Descriptor>,
+        fs_layers: Vec<Value>,
+    }
 }
 
 /// A document that a tag or digest refers to.
@@ -76,7 +75,7 @@ pub(super) fn name_of(hash: &[u8]) -> String {
     })
 }
 
-fn from_json<T: DeserializeOwned>(bytes: &[u8], what: &str) -> Result<T, PullError> {
+fn from_json<T: Member + Default>(bytes: &[u8], what: &str) -> Result<T, PullError> {
     let value: Value =
         serde_json::from_slice(bytes).map_err(|error| invalid(what, format!("not JSON: {error}")))?;
     if !value.is_object() {

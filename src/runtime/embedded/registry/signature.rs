@@ -6,12 +6,12 @@
 use std::path::{Path, PathBuf};
 
 use ring::signature::{ECDSA_P256_SHA256_ASN1, ED25519, UnparsedPublicKey};
-use serde::Deserialize;
 use serde_json::Value;
 
 use super::manifest::{self, Descriptor};
 use crate::codec::base64;
 use crate::model::api::decode::decode;
+use crate::model::api::record::record;
 
 /// Where the signature of a payload is: in the annotations of the layer that is the payload.
 const ANNOTATION: &str = "dev.cosignproject.cosign/signature";
@@ -113,25 +113,24 @@ fn claim(encoded: &Value, layer: Value) -> Result<Claim, String> {
     Ok(Claim { payload, signature })
 }
 
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Payload {
-    critical: Critical,
-}
+record! {
+    #[derive(Default)]
+    struct Payload as snake_case {
+        critical: Critical,
+    }
 
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Critical {
-    image: SignedImage,
-    #[serde(rename = "type")]
-    kind: String,
-}
+    #[derive(Default)]
+    struct Critical as snake_case {
+        image: SignedImage,
+        #[serde(rename = "type")]
+        kind: String,
+    }
 
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct SignedImage {
-    #[serde(rename = "docker-manifest-digest")]
-    digest: String,
+    #[derive(Default)]
+    struct SignedImage as snake_case {
+        #[serde(rename = "docker-manifest-digest")]
+        digest: String,
+    }
 }
 
 /// Whether one of the keys signed this payload, and the payload names one of these digests. The image name in

@@ -1,4 +1,4 @@
-//! A `Deserializer` that tracks the path of the current value.
+//! A value with the path to it, for readers of records and, as a `Deserializer`, for serde's.
 //!
 //! Owns that path and the list of unread fields. One type for all decoded types: wrappers around another
 //! deserializer compile every visitor once more, which was a seventh of the program (docs/adr/0023).
@@ -12,7 +12,7 @@ use serde::de::{
 };
 use serde_json::{Error, Map, Value};
 
-enum WalkStep {
+enum Step {
     Key(String),
     Index(usize),
 }
@@ -20,7 +20,7 @@ enum WalkStep {
 /// The current position.
 #[derive(Default)]
 pub(super) struct Track {
-    path: RefCell<Vec<WalkStep>>,
+    path: RefCell<Vec<Step>>,
     unknown: RefCell<Vec<String>>,
 }
 
@@ -31,12 +31,12 @@ impl Track {
         let mut text = String::new();
         for step in self.path.borrow().iter() {
             match step {
-                WalkStep::Key(key) if text.is_empty() => text.push_str(key),
-                WalkStep::Key(key) => {
+                Step::Key(key) if text.is_empty() => text.push_str(key),
+                Step::Key(key) => {
                     text.push('.');
                     text.push_str(key);
                 }
-                WalkStep::Index(index) => {
+                Step::Index(index) => {
                     // Writing to a string does not fail.
                     let _ = write!(text, "[{index}]");
                 }
@@ -49,8 +49,13 @@ impl Track {
         self.unknown.into_inner()
     }
 
+    /// The current value is none that its reader has.
+    fn note_unknown(&self) {
+        self.unknown.borrow_mut().push(self.path());
+    }
+
     /// Reads a value one level deeper.
-    fn below<T>(&self, step: WalkStep, read: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+    fn below<T>(&self, step: Step, read: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
         self.path.borrow_mut().push(step);
         let value = read()?;
         self.path.borrow_mut().pop();
@@ -59,7 +64,7 @@ impl Track {
 }
 
 /// A value at a place.
-pub(super) struct Walk<'t> {
+pub struct Walk<'t> {
     pub(super) value: Value,
     pub(super) track: &'t Track,
 }
@@ -69,8 +74,8 @@ impl<'de> Deserializer<'de> for Walk<'_> {
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         match self.value {
-            Value::Array(_) => self.items(visitor),
-            Value::Object(_) => self.members(visitor),
+            Value::Array(_) => self.visit_items(visitor),
+            Value::Object(_) => self.visit_members(visitor),
             scalar => scalar.deserialize_any(visitor),
         }
     }
@@ -84,15 +89,15 @@ impl<'de> Deserializer<'de> for Walk<'_> {
         _: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Error> {
-        self.members(visitor)
+        self.visit_members(visitor)
     }
 
     fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
-        self.members(visitor)
+        self.visit_members(visitor)
     }
 
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
-        self.items(visitor)
+        self.visit_items(visitor)
     }
 
     fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
@@ -135,7 +140,7 @@ impl<'de> Deserializer<'de> for Walk<'_> {
     }
 
     fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
-        self.track.unknown.borrow_mut().push(self.track.path());
+        self.track.note_unknown();
         visitor.visit_unit()
     }
 
@@ -144,10 +149,51 @@ impl<'de> Deserializer<'de> for Walk<'_> {
     }
 }
 
-impl Walk<'_> {
-    fn items<'de, V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
-        let Value::Array(items) = self.value else { return Err(mistaken(&self.value, &visitor)) };
-        let mut access = Items { items: items.into_iter().enumerate(), track: self.track };
+impl<'t> Walk<'t> {
+    /// Reads the items of a list, one level deeper.
+    pub(super) fn each_item(self, read: &mut dyn FnMut(Walk<'_>) -> Result<(), Error>) -> Result<(), Error> {
+        let (items, track) = self.items(&"a sequence")?;
+        for (index, value) in items.into_iter().enumerate() {
+            track.below(Step::Index(index), || read(Walk { value, track }))?;
+        }
+        Ok(())
+    }
+
+    /// Reads the members of an object, one level deeper. A member for which `read` gives `false` is unknown.
+    pub(crate) fn each_member(
+        self,
+        expected: &dyn Expected,
+        read: &mut dyn FnMut(&str, Walk<'_>) -> Result<bool, Error>,
+    ) -> Result<(), Error> {
+        let (members, track) = self.members(expected)?;
+        for (name, value) in members {
+            track.below(Step::Key(name.clone()), || {
+                if !read(&name, Walk { value, track })? {
+                    track.note_unknown();
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    fn items(self, expected: &dyn Expected) -> Result<(Vec<Value>, &'t Track), Error> {
+        match self.value {
+            Value::Array(items) => Ok((items, self.track)),
+            other => Err(mistaken(&other, expected)),
+        }
+    }
+
+    fn members(self, expected: &dyn Expected) -> Result<(Map<String, Value>, &'t Track), Error> {
+        match self.value {
+            Value::Object(members) => Ok((members, self.track)),
+            other => Err(mistaken(&other, expected)),
+        }
+    }
+
+    fn visit_items<'de, V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        let (items, track) = self.items(&visitor)?;
+        let mut access = Items { items: items.into_iter().enumerate(), track };
         let value = visitor.visit_seq(&mut access)?;
         // A tuple has its length.
         match access.items.len() {
@@ -156,9 +202,9 @@ impl Walk<'_> {
         }
     }
 
-    fn members<'de, V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
-        let Value::Object(members) = self.value else { return Err(mistaken(&self.value, &visitor)) };
-        visitor.visit_map(Members { left: members.into_iter(), waiting: None, track: self.track })
+    fn visit_members<'de, V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        let (members, track) = self.members(&visitor)?;
+        visitor.visit_map(Members { left: members.into_iter(), waiting: None, track })
     }
 }
 
@@ -190,7 +236,7 @@ impl<'de> SeqAccess<'de> for &mut Items<'_> {
     fn next_element_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, Error> {
         let Some((index, value)) = self.items.next() else { return Ok(None) };
         let walk = Walk { value, track: self.track };
-        self.track.below(WalkStep::Index(index), || seed.deserialize(walk)).map(Some)
+        self.track.below(Step::Index(index), || seed.deserialize(walk)).map(Some)
     }
 
     fn size_hint(&self) -> Option<usize> {
@@ -217,7 +263,7 @@ impl<'de> MapAccess<'de> for Members<'_> {
     fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, Error> {
         let (key, value) = self.waiting.take().ok_or_else(|| Error::custom("a value without its key"))?;
         let walk = Walk { value, track: self.track };
-        self.track.below(WalkStep::Key(key), || seed.deserialize(walk))
+        self.track.below(Step::Key(key), || seed.deserialize(walk))
     }
 
     fn size_hint(&self) -> Option<usize> {

@@ -1,4 +1,4 @@
-//! A value of any decoded type with every field set: what serde asks for is what the type has.
+//! Records with every member set, for tests: what serde requests for a plain member is what its type has.
 //!
 //! Owns the values.
 
@@ -7,12 +7,28 @@ use serde::de::{
     DeserializeOwned, DeserializeSeed, Deserializer, IntoDeserializer, MapAccess, SeqAccess, Visitor,
 };
 
+use super::{Member, Record};
+
 /// What stands where a type keeps any JSON.
-pub const RAW: i64 = 7777;
+pub(crate) const RAW: i64 = 7777;
 
 /// A value with every field set.
-pub fn of<T: DeserializeOwned>() -> T {
-    T::deserialize(Sample("")).expect("a sample")
+pub(crate) fn of<T: Member + Default>() -> T {
+    let mut value = T::default();
+    value.fill("");
+    value
+}
+
+/// Sets all members.
+pub(crate) fn fill(record: &mut dyn Record) {
+    for (at, name) in record.shape().names.iter().enumerate() {
+        record.member_mut(at).expect("each name has a member").fill(name);
+    }
+}
+
+/// The value of a plain member.
+pub(crate) fn named<T: DeserializeOwned>(field: &'static str) -> T {
+    T::deserialize(Sample(field)).expect("a sample")
 }
 
 /// The field that serde requests.
