@@ -33,6 +33,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("cargo:rerun-if-changed={}", script.display());
         println!("cargo:rustc-link-arg-bins=-Wl,--no-eh-frame-hdr");
         println!("cargo:rustc-link-arg-bins=-Wl,-T,{}", script.display());
+        // One copy of functions that are the same: Rust promises no address of its own to a function (docs/adr/0053).
+        if links_with_lld() {
+            println!("cargo:rustc-link-arg-bins=-Wl,--icf=all");
+        }
     }
     for file in FILES {
         println!("cargo:rerun-if-changed={file}");
@@ -45,6 +49,25 @@ fn main() -> Result<(), Box<dyn Error>> {
         .emit_rerun_if_changed(false)
         .compile_fds(descriptors)?;
     pack_schema()
+}
+
+/// Whether rustc links with its own linker, as it does for this target since 1.90 unless it is told otherwise.
+fn links_with_lld() -> bool {
+    let variable = |name| std::env::var(name).unwrap_or_default();
+    let rustc = |arguments: &[&str]| {
+        let output = std::process::Command::new(variable("RUSTC")).args(arguments).output();
+        output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
+    };
+    let flags = variable("CARGO_ENCODED_RUSTFLAGS");
+    let is_told = ["linker", "fuse-ld", "link-self-contained"].iter().any(|word| flags.contains(word));
+    if variable("TARGET") != "x86_64-unknown-linux-gnu" || !variable("RUSTC_LINKER").is_empty() || is_told {
+        return false;
+    }
+    let version = rustc(&["--version"]);
+    let minor = version.split('.').nth(1).and_then(|minor| minor.parse::<u32>().ok());
+    let linker = Path::new(&rustc(&["--print", "sysroot"]))
+        .join("lib/rustlib/x86_64-unknown-linux-gnu/bin/gcc-ld/ld.lld");
+    minor >= Some(90) && linker.exists()
 }
 
 /// All tables without what is for their readers: the length as four bytes, least significant first, then a zlib stream.
