@@ -13,6 +13,7 @@ use crate::support::image::BUSYBOX;
 use crate::support::runtime::{TestRuntime, on_both_runtimes};
 use crate::support::wait::wait_for;
 
+mod accounts;
 mod anywhere;
 mod cgroups;
 mod client;

@@ -19,6 +19,8 @@ use crate::model::ordered::{Ordered as _, Sortable as _};
 use crate::model::source::SourceObject;
 use crate::model::types::{PodSource, Timestamp};
 
+/// Deprecated by upstream, and not acted on here.
+const ENFORCE: &str = "kubernetes.io/enforce-mountable-secrets";
 /// Written by the controller of Deployments.
 const REVISION: &str = "deployment.kubernetes.io/revision";
 
@@ -107,6 +109,13 @@ pub(crate) fn ignored(object: &LocalObject) -> Vec<String> {
                 format!("spec.storageClassName: {class:?} is ignored, claims use a directory on this node")
             })
             .collect(),
+        _ if object.key.kind == ObjectKind::ServiceAccount
+            && object.annotations.get(ENFORCE).is_some_and(|value| value == "true") =>
+        {
+            vec![format!(
+                "metadata.annotations[{ENFORCE}] has no effect: pods of the account may use every Secret of its namespace"
+            )]
+        }
         _ => Vec::new(),
     }
 }

@@ -19,7 +19,7 @@ pub(crate) const DEFAULT: &str = "default";
 /// Where a program looks for its credentials.
 const MOUNT_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 const VOLUME: &str = "kube-api-access-";
-/// An hour and a little: upstream's mark of a token that nobody asked for by hand.
+/// Upstream's time of a token that admission has added: an hour, and seven seconds that tell it from others.
 const TOKEN_SECONDS: i64 = 3607;
 const MODE: i32 = 0o644;
 /// The letters and digits of generated names: upstream's, which cannot form words.

@@ -68,6 +68,8 @@ pub(crate) struct Accounts {
     clock: Clock,
     key: OnceCell<SigningKey>,
     root_ca: OnceCell<ConfigMapData>,
+    /// Why there are no certificates, as it was reported last.
+    root_ca_trouble: RefCell<String>,
     issued: RefCell<BTreeMap<TokenRequest, IssuedToken>>,
     verified: RefCell<VecDeque<VerifiedToken>>,
     /// Changes when pods are to get other tokens.
@@ -110,6 +112,7 @@ impl Accounts {
             clock,
             key: OnceCell::new(),
             root_ca: OnceCell::new(),
+            root_ca_trouble: RefCell::default(),
             issued: RefCell::default(),
             verified: RefCell::default(),
             changes: watch::Sender::new(0),
@@ -217,7 +220,12 @@ impl Accounts {
                     let data = [("ca.crt".to_owned(), certificate)].into();
                     let _ = self.root_ca.set(ConfigMapData { data, ..ConfigMapData::default() });
                 }
-                Err(error) => log::warn!(err = chain(&error); "No certificates for pods"),
+                Err(error) => {
+                    let trouble = chain(&error);
+                    if self.root_ca_trouble.replace(trouble.clone()) != trouble {
+                        log::warn!(err = trouble; "No certificates of the API for pods");
+                    }
+                }
             }
         }
         self.root_ca.get().cloned()
@@ -246,7 +254,7 @@ impl Accounts {
         key.sign(claims).ok_or_else(|| "sign the token".to_owned())
     }
 
-    /// A new token, with the time of its end as its clients are told.
+    /// A new token, with the end of its time as the answer shows it.
     pub(crate) fn issue(&self, mut token: NewToken<'_>) -> Result<(String, Timestamp), String> {
         let now = self.now();
         if token.audiences.is_empty() {

@@ -136,7 +136,7 @@ fn a_pods_token_lets_it_do_what_its_roles_allow() {
     });
     let token = fs::read_to_string(directory.join("token")).expect("read");
     assert_eq!(served.who_am_i(&token).0, 201);
-    // Without the pod its token is nobody's.
+    // Without the pod its token is nothing.
     assert_eq!(served.ask("DELETE", &format!("{PODS}/client?gracePeriodSeconds=0"), JSON, &Value::Null).0, 200);
     served.wait_gone(&format!("{PODS}/client"));
     assert_eq!(served.who_am_i(&token).0, 401);
@@ -144,7 +144,7 @@ fn a_pods_token_lets_it_do_what_its_roles_allow() {
 }
 
 #[test]
-fn credentials_are_not_mounted_where_nobody_wants_them() {
+fn credentials_are_mounted_only_where_they_are_wanted() {
     let served = Served::new();
     let key = served.api.authority().with_file_name("agent-sa.key");
     let mut plain = pod("plain");
@@ -155,7 +155,7 @@ fn credentials_are_not_mounted_where_nobody_wants_them() {
     served.wait_for_phase("plain", "Running");
     let (_, neighbour) = served.get(&format!("{PODS}/neighbour-edge"));
     assert!(neighbour["spec"].get("volumes").is_none(), "a static pod has none: {neighbour}");
-    assert!(!key.exists(), "nobody has needed a token");
+    assert!(!key.exists(), "no token was needed");
     let mut quiet = account("quiet");
     quiet["automountServiceAccountToken"] = json!(false);
     quiet["imagePullSecrets"] = json!([{"name": "pull"}]);
@@ -426,7 +426,7 @@ fn kubectl_asks_and_acts_for_accounts() {
 }
 
 #[test]
-fn odd_tokens_and_objects_let_nobody_in() {
+fn odd_tokens_and_objects_open_nothing() {
     let served = Served::new();
     served.create(ACCOUNTS, &account("robot"));
     let token = served.token("robot", &json!({}));

@@ -309,7 +309,7 @@ async fn tokens_are_renewed_in_time_and_when_the_clock_is_set() {
     local
         .run_until(async {
             tokio::time::sleep(Duration::from_secs(100_000)).await;
-            assert!(!renewed().await && !*node.accounts.carried().borrow(), "nobody has a token");
+            assert!(!renewed().await && !*node.accounts.carried().borrow(), "no pod has a token");
             node.runs(&pod("p1", None));
             let first = given();
             assert!(*node.accounts.carried().borrow());

@@ -38,7 +38,7 @@ pub(crate) struct Access<'a> {
 }
 
 impl Access<'_> {
-    /// Without a look at roles.
+    /// The user may do everything, whatever roles there are.
     #[must_use]
     pub(crate) fn is_unlimited(&self) -> bool {
         self.policy.is_open_to(self.user) || is_in(self.user, MASTERS)

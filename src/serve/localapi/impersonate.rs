@@ -119,6 +119,6 @@ mod tests {
         let jim = asked(&root, &lines).unwrap().unwrap();
         assert_eq!((jim.groups, jim.uid.as_str(), jim.extra), (vec!["a".into(), "b".into()], "7", json!({"x": ["y"]})));
         assert!(asked(&joe, &lines[..1]).is_err());
-        assert!(asked(&root, &[(GROUP, "a")]).is_err(), "of nobody");
+        assert!(asked(&root, &[(GROUP, "a")]).is_err(), "of no user");
     }
 }

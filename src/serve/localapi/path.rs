@@ -310,7 +310,7 @@ mod tests {
             ("GET", "/api/v1/namespaces/a/pods/b/c", 404),
             ("GET", "/api/v1/namespaces/a/pods/b/log/c", 404),
             ("POST", "/api/v1/pods", 405),
-            ("POST", "/api/v1/namespaces/a/events", 405),
+            ("POST", "/api/v1/events", 405),
             ("POST", "/api/v1/namespaces/a/pods/b", 405),
             ("PUT", "/api/v1/namespaces/a/pods", 405),
             ("DELETE", "/api/v1/nodes/n", 405),

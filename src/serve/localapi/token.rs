@@ -1,4 +1,4 @@
-//! `serviceaccounts/NAME/token`: a token for whoever may ask for one (upstream: `TokenREST`, 1.36).
+//! `serviceaccounts/NAME/token`: a token on request (upstream: `TokenREST`, 1.36).
 //!
 //! Owns the checks of the request and their messages.
 
