@@ -495,36 +495,39 @@ impl<'n> Writer<'n> {
     /// rewritten leaves by the link that has their route.
     fn refuse(&self, maps: &[Map]) -> [Vec<Vec<Expression>>; 3] {
         let has = |name: &str| maps.iter().any(|map| map.name == name);
-        let refuse = Expression::Reject(self.family);
+        // ICMP is limited in rate, and a reset is not.
+        let refuse = |packets: Vec<Expression>| {
+            let is_tcp = [Expression::TransportProtocol(REGISTER), Expression::Equal(vec![Protocol::Tcp.number()])];
+            let tcp = packets.iter().cloned().chain(is_tcp).chain([Expression::Reset]);
+            let others = packets.iter().cloned().chain([Expression::Reject(self.family)]);
+            [tcp.collect::<Vec<_>>(), others.collect::<Vec<_>>()]
+        };
         let mut link = self.node.link.as_bytes().to_vec();
         link.resize(16, 0);
         let mut routed = Vec::new();
         for range in self.node.ranges.iter().filter(|range| family_of(range.network()) == self.family) {
             // After a destination has been rewritten, the kernel still shows the first route's link.
-            routed.push(vec![
+            routed.extend(refuse(vec![
                 Expression::OutputInterface,
                 Expression::Equal(link.clone()),
                 self.destination(REGISTER),
                 Expression::Mask(octets(range.mask())),
                 Expression::Equal(octets(range.network())),
-                refuse.clone(),
-            ]);
+            ]));
         }
         let mut input = Vec::new();
         if has(REFUSED_AT) {
             let mut rule = vec![self.destination(self.destination)];
             rule.extend(self.port());
             rule.push(Expression::Lookup(REFUSED_AT.into(), self.destination, None));
-            rule.push(refuse.clone());
-            routed.push(rule.clone());
-            input.push(rule);
+            routed.extend(refuse(rule.clone()));
+            input.extend(refuse(rule));
         }
         if has(REFUSED_ON_NODE) {
             let mut rule = self.to_node(false);
             rule.extend(self.port());
             rule.push(Expression::Lookup(REFUSED_ON_NODE.into(), self.protocol, None));
-            rule.push(refuse);
-            input.push(rule);
+            input.extend(refuse(rule));
         }
         [routed.clone(), routed, input]
     }

@@ -300,7 +300,7 @@ fn two_hundred_services_are_few_rules_and_made_in_no_time() {
 prop_compose! {
     fn any_entry()(
         number in 0_u8..20,
-        kind in 0_usize..3,
+        kind in 0..3_usize,
         node_port in prop_oneof![Just(0_u16), 30_000_u16..30_004],
         affinity in prop_oneof![Just(None), Just(Some(60)), Just(Some(10_800))],
         endpoints in proptest::collection::vec((2_u8..9, any::<bool>(), any::<bool>(), any::<bool>()), 0..5),

@@ -188,6 +188,8 @@ pub(crate) enum Expression {
     Drop,
     /// The same, and the sender learns that the port is unreachable.
     Reject(Family),
+    /// The same of a TCP connection: it is reset.
+    Reset,
 }
 
 /// Replaces tables atomically; other tables are not touched.
@@ -385,6 +387,8 @@ fn expression_data(expression: &Expression) -> (&'static str, Data) {
             let (family, address, port) = (u32::from(family.number()), *address, *port);
             ("nat", Box::new(move |data| data.big(1, 1).big(2, family).big(3, address).big(5, port)))
         }
+        // NFT_REJECT_TCP_RST.
+        Expression::Reset => ("reject", Box::new(|data| data.big(1, 1))),
         // NFT_REJECT_ICMP_UNREACH and the code of an unreachable port.
         Expression::Reject(family) => {
             let code = if *family == Family::Ipv4 { 3 } else { 4 };
