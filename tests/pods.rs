@@ -43,6 +43,7 @@ mod storm;
 mod survival;
 mod volumes;
 mod whole_storm;
+mod workloads;
 
 /// A node: a runtime, an agent, and a directory that containers write into.
 struct Node {

@@ -119,12 +119,6 @@ impl Step<'_, '_> {
         for pod in self.pods().iter().filter(|pod| pod.is_terminal() && !pod.is_deleted) {
             let node = self.world.env.node_name().to_owned();
             let (namespace, name) = (&pod.pod.metadata.namespace, pod.name());
-            if pod.phase() == "Succeeded" {
-                let message = format!(
-                    "Found succeeded daemon pod {namespace}/{name} on node {node}, will try to delete it"
-                );
-                self.world.normal(self.set, "SucceededDaemonPod", message);
-            }
             if !self.world.may_retry(RECREATE) {
                 return;
             }
@@ -132,6 +126,11 @@ impl Step<'_, '_> {
                 let message =
                     format!("Found failed daemon pod {namespace}/{name} on node {node}, will try to kill it");
                 self.world.warn(self.set, "FailedDaemonPod", message);
+            } else {
+                let message = format!(
+                    "Found succeeded daemon pod {namespace}/{name} on node {node}, will try to delete it"
+                );
+                self.world.normal(self.set, "SucceededDaemonPod", message);
             }
             self.delete(pod);
         }

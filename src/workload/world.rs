@@ -273,8 +273,6 @@ pub(crate) struct World<'e> {
     due: BTreeSet<ObjectKey>,
     /// The one whose step is taken, with its uid.
     current: Option<(ObjectKey, String)>,
-    /// Starts of CronJobs that come late, in this pass.
-    pub missed_starts: usize,
 }
 
 impl<'e> World<'e> {
@@ -301,7 +299,6 @@ impl<'e> World<'e> {
             rests: BTreeMap::new(),
             due: BTreeSet::new(),
             current: None,
-            missed_starts: 0,
         };
         for item in items {
             world.items.insert(item.object.key.clone(), item);
@@ -461,6 +458,11 @@ impl<'e> World<'e> {
     ) -> impl Iterator<Item = &'w Item> + use<'w, 'e> {
         let items = self.items.values();
         items.filter(move |item| item.object.key.kind == kind && item.object.key.namespace == namespace)
+    }
+
+    /// The objects of this kind.
+    pub(super) fn of_all(&self, kind: ObjectKind) -> impl Iterator<Item = &Item> {
+        self.items.values().filter(move |item| item.object.key.kind == kind)
     }
 
     /// The objects of this kind that the owner manages.

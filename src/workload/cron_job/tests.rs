@@ -76,7 +76,7 @@ fn policies_decide_when_the_job_before_still_runs() {
     for (policy, jobs, pods) in [("Allow", 2, 2), ("Forbid", 1, 1), ("Replace", 2, 1)] {
         let mut node = start("0 * * * *", json!({"concurrencyPolicy": policy}));
         go(&mut node, "2026-11-20T17:00:00Z");
-        go(&mut node, "2026-11-20T18:00:00Z");
+        go(&mut node, "2026-11-20T18:00:01Z");
         node.end_deleted();
         assert_eq!((made(&node).len(), node.active().len()), (jobs, pods), "{policy}");
         let said = node.take_events().iter().any(|event| event.contains("JobAlreadyActive"));

@@ -111,12 +111,8 @@ impl Step<'_, '_> {
             } else if self.is_timed_out(deadline) {
                 let message = format!("{subject} has timed out progressing.");
                 let said = Said { kind: PROGRESSING, status: "False", reason: TIMED_OUT, message: &message };
-                if self.conditions.set(said, UPDATED, now) {
-                    // Clients that wait for the rollout have to see that it has failed.
-                    self.world.wake_in(SHOWN);
-                } else {
-                    self.roll_back();
-                }
+                self.conditions.set(said, UPDATED, now);
+                self.roll_back();
             }
         }
         self.take_failure();
@@ -194,6 +190,7 @@ impl Step<'_, '_> {
             return;
         }
         if !shown.is_zero() {
+            // Clients that wait for the rollout have to see that it has failed.
             self.world.wake_in(shown);
             return;
         }

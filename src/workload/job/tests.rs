@@ -292,10 +292,9 @@ fn pods_are_replaced_when_they_begin_or_when_they_have_ended() {
         node.wait(10);
         assert_eq!(!node.active().is_empty(), replaced_early, "{policy}");
         assert_eq!(number(&node, "failed"), i64::from(replaced_early), "{policy}");
-        if let Some(pod) = node.pods.get(&uid) {
-            assert!(!replaced_early && pod.pod.metadata.finalizers == [TRACKING]);
-            node.end_pod(&uid, 143);
-        }
+        let is_counted = node.pods[&uid].pod.metadata.finalizers.is_empty();
+        assert_eq!(is_counted, replaced_early, "{policy}");
+        node.end_pod(&uid, 143);
         node.wait(10);
         node.end_deleted();
         node.wait(10);

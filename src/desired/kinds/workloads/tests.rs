@@ -141,7 +141,7 @@ fn immutable_fields_stay_as_they_are() {
         ("StatefulSet", json!({"/replicas": 5, "/minReadySeconds": 3}), ""),
         ("StatefulSet", json!({"/serviceName": "other"}),
             "spec: Forbidden: updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', 'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden"),
-        ("Job", json!({"/parallelism": 4, "/backoffLimit": 1, "/suspend": true}), ""),
+        ("Job", json!({"/completions": 1, "/parallelism": 4, "/backoffLimit": 1, "/suspend": true}), ""),
         ("Job", json!({"/completions": 4}), "spec.completions: Invalid value: 4: field is immutable"),
         ("Job", json!({"/completionMode": "Indexed"}), "spec.completionMode: Invalid value: \"Indexed\": field is immutable"),
         ("CronJob", json!({"/schedule": "@daily", "/suspend": true}), ""),
