@@ -10,10 +10,10 @@ use sha2::{Digest as _, Sha256};
 
 use super::table::{AFFINITY, Frontend, Frontends, Place, stale};
 use crate::model::cidr::Cidr;
+use crate::platform::sys::netlink::NetlinkError;
 use crate::platform::sys::netlink::conntrack;
 use crate::platform::sys::netlink::nftables::{DataType, Family, Map, Table, delete, kept};
 use crate::platform::sys::netlink::route::{Address, Network};
-use crate::platform::sys::netlink::NetlinkError;
 use crate::runtime::embedded::network::NetworkError;
 use crate::runtime::embedded::network::bridge::{self, Ipv6};
 
@@ -184,7 +184,9 @@ fn hex(bytes: &[u8]) -> String {
 pub(super) fn forget_clients(rules: &[Rules]) -> Result<(), NetlinkError> {
     for Rules { family, table, frontends } in rules {
         for map in table.maps.iter().filter(|map| map.is_dynamic) {
-            let Some(seconds) = map.name.strip_prefix(AFFINITY).and_then(|text| text.parse().ok()) else { continue };
+            let Some(seconds) = map.name.strip_prefix(AFFINITY).and_then(|text| text.parse().ok()) else {
+                continue;
+            };
             let known = kept::elements(table, &map.name)?;
             kept::remove(table, &map.name, stale(*family, frontends, seconds, known.iter()))?;
         }

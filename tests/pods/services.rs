@@ -1,5 +1,6 @@
 //! Services from manifests: names, addresses, ports of the node, with the agent and without it.
 
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -41,7 +42,8 @@ fn in_pod(node: &Node, instance: &Instance, script: &str) -> Result<String, Stri
 /// Runs a program of the machine in a pod's network with the pod's resolv.conf.
 fn with_names_of(instance: &Instance, command: &[&str]) -> String {
     let pid = instance.pid.expect("it runs").to_string();
-    let script = format!("mount --bind /proc/{pid}/root/etc/resolv.conf /etc/resolv.conf && exec \"$@\"");
+    let names = Path::new("/proc").join(&pid).join("root").join("etc/resolv.conf");
+    let script = format!("mount --bind {} /etc/resolv.conf && exec \"$@\"", names.display());
     let output = Command::new("nsenter")
         .args(["--target", &pid, "--net", "--", "unshare", "--mount", "sh", "-c", &script, "sh"])
         .args(command)
@@ -76,7 +78,8 @@ fn names_are_found_by_every_resolver() {
     std::fs::write(&source, RESOLVE).expect("write");
     let web = service("web", json!({"selector": {"app": "none"}, "ports": [{"name": "http", "port": 80}]}));
     node.agent.write_manifest("web-service.yaml", &web.to_string());
-    let outside = service("outside", json!({"type": "ExternalName", "externalName": "web.default.svc.cluster.local"}));
+    let outside =
+        service("outside", json!({"type": "ExternalName", "externalName": "web.default.svc.cluster.local"}));
     node.agent.write_manifest("outside-service.yaml", &outside.to_string());
     node.apply(&pod(&node, "client", "sleep 1000"));
     node.agent.start();
@@ -99,7 +102,10 @@ fn names_are_found_by_every_resolver() {
     assert_eq!(dig("+search web"), format!("{address}\n"));
     assert_eq!(dig("+tcp web.default.svc.cluster.local"), format!("{address}\n"));
     assert_eq!(dig(&format!("-x {address}")), "web.default.svc.cluster.local.\n");
-    assert_eq!(dig("SRV _http._tcp.web.default.svc.cluster.local"), "0 100 80 web.default.svc.cluster.local.\n");
+    assert_eq!(
+        dig("SRV _http._tcp.web.default.svc.cluster.local"),
+        "0 100 80 web.default.svc.cluster.local.\n"
+    );
     assert_eq!(dig("AAAA web.default.svc.cluster.local"), "");
 }
 
@@ -142,7 +148,8 @@ fn a_service_is_found_by_name_and_outlives_the_agent() {
     // A later pod has the variables.
     node.apply(&pod(&node, "later", "sleep 1000"));
     let later = node.running("later");
-    let variables = in_pod(&node, &later, "echo $WEB_SERVICE_HOST $WEB_SERVICE_PORT $KUBERNETES_SERVICE_PORT");
+    let variables =
+        in_pod(&node, &later, "echo $WEB_SERVICE_HOST $WEB_SERVICE_PORT $KUBERNETES_SERVICE_PORT");
     assert_eq!(variables, Ok(format!("{address} 80 443\n")));
 
     node.agent.kill9();
@@ -150,7 +157,9 @@ fn a_service_is_found_by_name_and_outlives_the_agent() {
     let by_address = format!("wget -T 5 -qO- http://{address}/");
     assert_eq!(in_pod(&node, &client, &by_address).as_deref(), Ok("welcome\n"));
     node.agent.start();
-    wait_for("names after the restart", PATIENCE, || in_pod(&node, &client, "wget -T 5 -qO- http://web/").map(drop));
+    wait_for("names after the restart", PATIENCE, || {
+        in_pod(&node, &client, "wget -T 5 -qO- http://web/").map(drop)
+    });
     assert_eq!(node.agent.cli(&["resolve", "web"]).map(|said| said.trim().to_owned()), Ok(address.clone()));
 
     node.delete("web");
@@ -165,7 +174,8 @@ fn a_service_is_found_by_name_and_outlives_the_agent() {
 
 fn pods_of_a_headless_service_have_names() {
     let mut node = node();
-    let db = service("db", json!({"clusterIP": "None", "selector": {"tier": "db"}, "ports": [{"port": 5432}]}));
+    let db =
+        service("db", json!({"clusterIP": "None", "selector": {"tier": "db"}, "ports": [{"port": 5432}]}));
     node.agent.write_manifest("db-service.yaml", &db.to_string());
     for name in ["db-0", "db-1"] {
         let mut pod = pod(&node, name, "sleep 1000");

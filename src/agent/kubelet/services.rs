@@ -21,8 +21,8 @@ use crate::platform::rt;
 use crate::pod::events::EventRecorder;
 use crate::pod::executor::ExecutorConfig;
 use crate::pod::status::StatusManager;
-use crate::service::driver::{Driver, ServiceConfig, ServiceParts, remove_if_present};
 use crate::serve::accounts::CLUSTER_DOMAIN;
+use crate::service::driver::{Driver, ServiceConfig, ServiceParts, remove_if_present};
 use crate::service::kernel::KernelNames;
 use crate::store::Loaded;
 
@@ -124,7 +124,11 @@ pub(super) async fn start(
         api: api_address(resolved, needs.node_ips),
         pod_ranges: pod_ranges(resolved),
         resolv_conf: Some(PathBuf::from(&kubelet.resolv_conf)).filter(|path| !path.as_os_str().is_empty()),
-        own_ports: own_ports.iter().filter_map(|port| u16::try_from(*port).ok()).filter(|port| *port > 0).collect(),
+        own_ports: own_ports
+            .iter()
+            .filter_map(|port| u16::try_from(*port).ok())
+            .filter(|port| *port > 0)
+            .collect(),
     };
     let (notify, report) = (Rc::clone(needs.view), Rc::clone(needs.view));
     let parts = ServiceParts {

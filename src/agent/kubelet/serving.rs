@@ -23,7 +23,6 @@ use crate::platform::logging::chain;
 use crate::platform::rt;
 use crate::platform::sys::{listeners, node};
 use crate::runtime::embedded::network::subnet::Subnet;
-use crate::service::driver::ServiceConfig;
 use crate::serve::accounts::{Accounts, CLUSTER_DOMAIN};
 use crate::serve::roles::Roles;
 use crate::serve::server::access::Policy;
@@ -35,6 +34,7 @@ use crate::serve::server::identity::{Believed, Identities, IdentityError};
 use crate::serve::server::node::SharedNode;
 use crate::serve::server::pki::{Authority, PkiError, authority_file};
 use crate::serve::server::tls::{Source, Tls, TlsError, TlsSettings};
+use crate::service::driver::ServiceConfig;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ServingError {
@@ -112,7 +112,8 @@ pub(super) fn start(
     tasks.push(rt::spawn("API server", async move {
         // Its certificates exist before clients can connect, for those that then request a kubeconfig.
         let open = || {
-            let parts = ServingParts { node: &node, delegate: &delegate, accounts: accounts.as_ref(), roles: &roles };
+            let parts =
+                ServingParts { node: &node, delegate: &delegate, accounts: accounts.as_ref(), roles: &roles };
             let api = wanted.open(&parts, &clock)?;
             Ok((https::listen(at, "address, port")?, api))
         };

@@ -136,7 +136,9 @@ impl Forwarder {
             return known;
         }
         let path = self.config.resolv_conf.clone();
-        let text = rt::blocking("read resolv.conf", move || path.and_then(|path| std::fs::read_to_string(path).ok()));
+        let text = rt::blocking("read resolv.conf", move || {
+            path.and_then(|path| std::fs::read_to_string(path).ok())
+        });
         let text = text.await.unwrap_or_default();
         let listed = parse_resolv_conf(&text).servers;
         let mut servers: Vec<IpAddr> = listed.iter().filter_map(|server| server.parse().ok()).collect();

@@ -20,13 +20,11 @@ struct Fixture {
 }
 
 fn fixture() -> Fixture {
-    let store = StoreHandle::open_in_memory(OpenOptions { mode: Mode::Inline, ..OpenOptions::default() }).unwrap();
+    let store =
+        StoreHandle::open_in_memory(OpenOptions { mode: Mode::Inline, ..OpenOptions::default() }).unwrap();
     let objects: Rc<LocalObjects> = Rc::default();
-    let statuses = Rc::new(StatusManager::new(
-        store.clone(),
-        BTreeMap::new(),
-        Revisions::since(Timestamp::default()),
-    ));
+    let statuses =
+        Rc::new(StatusManager::new(store.clone(), BTreeMap::new(), Revisions::since(Timestamp::default())));
     let notified = Rc::new(Cell::new(0));
     let counter = Rc::clone(&notified);
     let parts = ServiceParts {
@@ -55,7 +53,8 @@ impl Fixture {
     fn put(&self, kind: ObjectKind, name: &str, labels: &[(&str, &str)], body: &Value) {
         let key = ObjectKey { kind, namespace: "shop".to_owned(), name: name.to_owned() };
         let mut object = wire::plain_object(key.clone(), PlainBody::new(body));
-        object.labels = labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        object.labels =
+            labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let object = SourceObject { object: Rc::new(object), origin: "the API".to_owned() };
         self.objects.set(&key, Some(&object));
     }
@@ -96,7 +95,8 @@ impl Fixture {
                 let address = it["addresses"][0].as_str().unwrap_or_default().to_owned();
                 format!(" {address}/{}", it["conditions"]["ready"])
             };
-            let name = found.object.labels.get(super::super::slices::SERVICE_NAME).cloned().unwrap_or_default();
+            let name =
+                found.object.labels.get(super::super::slices::SERVICE_NAME).cloned().unwrap_or_default();
             format!("{name}:{}", endpoints.iter().map(endpoint).collect::<String>())
         };
         self.objects.of_kind(ObjectKind::EndpointSlice).iter().map(shown).collect()

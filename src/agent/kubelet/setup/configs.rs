@@ -13,7 +13,8 @@ use crate::agent::kubelet::embedded::{ENDPOINT, subnets};
 use crate::agent::kubelet::previous_runtimes::RuntimesConfig;
 use crate::agent::kubelet::resources::ResourcesConfig;
 use crate::agent::kubelet::serving::{
-    self, ApiConfig, ServingConfig, ServingError, PodsAddress, address, names_for_pods, server_url, serving_names,
+    self, ApiConfig, PodsAddress, ServingConfig, ServingError, address, names_for_pods, server_url,
+    serving_names,
 };
 use crate::agent::kubelet::setup::node_facts::node_ips;
 use crate::agent::kubelet::{plugins, resources};
