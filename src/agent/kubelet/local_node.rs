@@ -85,8 +85,7 @@ pub(crate) fn local_api(
         max_images,
     });
     let own = Rc::clone(&cluster);
-    let api =
-        LocalApi::new(Rc::clone(node), cluster, editor.clone(), clock.clone(), revisions.clone(), access);
+    let api = LocalApi::new(Rc::clone(node), cluster, editor.clone(), clock.clone(), revisions.clone(), access);
     (api, Rc::new(move || own.own_node()))
 }
 

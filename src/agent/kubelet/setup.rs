@@ -368,14 +368,8 @@ impl<R: Runtime> AgentParts<R> {
         let facts = joined::facts(resolved, &loaded);
         let shown = facts.clone().map(|facts| facts as Rc<dyn ClusterFacts>);
         let statuses = Rc::new(StatusManager::new(store.clone(), loaded.statuses.clone(), revisions.clone()));
-        let accounts = (!joined::is_joined(resolved)).then(|| {
-            Accounts::new(
-                configs::accounts(resolved),
-                Rc::clone(&objects),
-                Rc::clone(&statuses),
-                clock.clone(),
-            )
-        });
+        let accounts = (!joined::is_joined(resolved))
+            .then(|| Accounts::new(configs::accounts(resolved), Rc::clone(&objects), Rc::clone(&statuses), clock.clone()));
         let lookup = Rc::new(NodeObjects::new(
             (Rc::clone(&objects), accounts.clone().map(|accounts| accounts as Rc<dyn NodeFacts>)),
             (Rc::clone(&cluster_objects), shown),
@@ -536,12 +530,8 @@ impl<R: Runtime> AgentParts<R> {
             local_node::local_api(state, images, devices, in_use, &node, parts, writes, access);
         let reviews = serving::reviews(resolved, &self.clock);
         let config = configs::serving(resolved, reviews.as_ref())?;
-        let parts = ServingParts {
-            node: &node,
-            delegate: &delegate,
-            accounts: self.accounts.as_ref(),
-            roles: &roles,
-        };
+        let parts =
+            ServingParts { node: &node, delegate: &delegate, accounts: self.accounts.as_ref(), roles: &roles };
         let mut tasks = serving::start(config, &parts, &self.view, &self.clock);
         let (begun, clock, shared) = (Rc::clone(&self.view), self.clock.clone(), Rc::clone(&node));
         tasks.push(rt::spawn("local API", async move {

@@ -180,7 +180,7 @@ fn local_policies_leave_other_machines_out() {
     let mut web = service("web", "10.96.1.1");
     web.kind = ServiceType::NodePort;
     web.ports = vec![port(80, 30_080)];
-    let found = |service: &Service| {
+    let found = |service: &ServiceSpec| {
         places(&[entry(service.clone(), vec![endpoint("10.86.0.2"), remote.clone()])], &node())
     };
     let (both, own) = ("10.0.0.5:8080 10.86.0.2:8080", "10.86.0.2:8080");

@@ -7,9 +7,9 @@ use crate::model::objects::VersionedObject;
 use crate::model::revisions::Revisions;
 use crate::model::types::{PodUid, Timestamp};
 use crate::node::object::NodeState;
+use crate::serve::roles::Roles;
 use crate::serve::localapi::local_node::LocalNode;
 use crate::serve::localapi::objects;
-use crate::serve::roles::Roles;
 use crate::serve::server::AgentReport;
 use crate::serve::server::node::testing::Shown;
 use crate::store::StoredEvent;
@@ -67,14 +67,7 @@ fn api_of(cluster: &Rc<Spaces>) -> Rc<LocalApi> {
     let (node, editor) =
         (Rc::new(Shown(AgentReport::default())), crate::serve::localapi::Editor::channel().0);
     let revisions = Revisions::since(Timestamp::default());
-    LocalApi::new(
-        node,
-        Rc::<Spaces>::clone(cluster),
-        editor,
-        Clock::System,
-        revisions,
-        (None, Rc::new(Roles::new(None))),
-    )
+    LocalApi::new(node, Rc::<Spaces>::clone(cluster), editor, Clock::System, revisions, (None, Rc::new(Roles::new(None))))
 }
 
 fn spaces() -> Rc<Spaces> {

@@ -20,11 +20,11 @@ use crate::node::object::NodeState;
 use crate::platform::clock::Clock;
 use crate::platform::rt::changes::Changes;
 use crate::pod::events::EventRecorder;
+use crate::serve::roles::Roles;
 use crate::serve::localapi::Editor;
 use crate::serve::localapi::local_node::LocalNode;
 use crate::serve::localapi::objects::RENDERED;
 use crate::serve::localapi::path::{self, ApiCall};
-use crate::serve::roles::Roles;
 use crate::serve::server::AgentReport;
 use crate::serve::server::node::testing::Shown;
 use crate::store::{Mode, OpenOptions, StoreHandle, StoredEvent};
@@ -80,14 +80,7 @@ fn api_with(pod: &Pod) -> Rc<LocalApi> {
     "Running".clone_into(&mut pod.status.phase);
     let report = AgentReport { node_name: "n".to_owned(), pods: vec![pod], ..AgentReport::default() };
     let revisions = Revisions::since(Timestamp::from_secs(1));
-    LocalApi::new(
-        Rc::new(Shown(report)),
-        Rc::new(PodsOnly),
-        Editor::channel().0,
-        Clock::System,
-        revisions,
-        (None, Rc::new(Roles::new(None))),
-    )
+    LocalApi::new(Rc::new(Shown(report)), Rc::new(PodsOnly), Editor::channel().0, Clock::System, revisions, (None, Rc::new(Roles::new(None))))
 }
 
 async fn config_with(pod: &Rc<Pod>) -> PodConfig {
