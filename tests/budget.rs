@@ -190,6 +190,7 @@ fn with_pods(runtime_name: &str, limits: [Option<f64>; 2]) {
     let runtime = TestRuntime::start();
     let out = runtime.scratch().dir("out");
     let mut agent = runtime.agent().with_program(&release_binary());
+    agent.argument(format!("--service-cidr={}", runtime.scratch().service_range()));
     // As an agent is that nobody configured: with its API.
     let api = Api::of(&mut agent, runtime.scratch().path());
 

@@ -13,7 +13,6 @@ pub struct Cidr {
     prefix: u8,
 }
 
-/// Upstream's words.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid CIDR address: {0}")]
 pub struct CidrError(String);
@@ -44,7 +43,7 @@ impl Cidr {
         Self { network: address(number(ip) & !hosts, ip), prefix }
     }
 
-    /// One address.
+    /// The range of this address alone.
     #[must_use]
     pub fn single(ip: IpAddr) -> Self {
         Self { network: ip, prefix: if ip.is_ipv4() { 32 } else { 128 } }
@@ -118,7 +117,9 @@ fn number(ip: IpAddr) -> u128 {
 fn address(number: u128, like: IpAddr) -> IpAddr {
     match like {
         // The lower half of the lower half.
-        IpAddr::V4(_) => Ipv4Addr::from_bits(u32::try_from(number & u128::from(u32::MAX)).unwrap_or(0)).into(),
+        IpAddr::V4(_) => {
+            Ipv4Addr::from_bits(u32::try_from(number & u128::from(u32::MAX)).unwrap_or(0)).into()
+        }
         IpAddr::V6(_) => Ipv6Addr::from_bits(number).into(),
     }
 }
@@ -141,9 +142,16 @@ mod tests {
         assert_eq!((range.to_string().as_str(), range.mask()), ("10.96.0.0/16", ip("255.255.0.0")));
         assert_eq!((range.at(0), range.at(65_535)), (Some(ip("10.96.0.0")), Some(ip("10.96.255.255"))));
         assert_eq!((range.at(65_536), range.len()), (None, 65_536));
-        assert!(range.contains(ip("10.96.9.9")) && !range.contains(ip("10.97.0.0")) && !range.contains(ip("::a60:1")));
+        assert!(
+            range.contains(ip("10.96.9.9"))
+                && !range.contains(ip("10.97.0.0"))
+                && !range.contains(ip("::a60:1"))
+        );
         let six = cidr("fd00:10:96::/112");
-        assert_eq!((six.at(10), six.mask()), (Some(ip("fd00:10:96::a")), ip("ffff:ffff:ffff:ffff:ffff:ffff:ffff:0")));
+        assert_eq!(
+            (six.at(10), six.mask()),
+            (Some(ip("fd00:10:96::a")), ip("ffff:ffff:ffff:ffff:ffff:ffff:ffff:0"))
+        );
         assert_eq!((cidr("::/0").len(), cidr("::/0").mask()), (u64::MAX, ip("::")));
         assert_eq!((cidr("0.0.0.0/0").len(), cidr("0.0.0.0/0").mask()), (1 << 32, ip("0.0.0.0")));
         assert_eq!(cidr("10.0.0.5/32"), Cidr::single(ip("10.0.0.5")));

@@ -25,6 +25,7 @@ use self::zone::{Decision, Zone};
 use super::table::Entry;
 use crate::model::cidr::Cidr;
 use crate::platform::rt;
+use crate::platform::sys::listeners;
 
 /// A query is far smaller.
 const MAX_QUERY: usize = 4096;
@@ -71,7 +72,7 @@ impl Drop for Serving {
 }
 
 /// An answer, or the query that another server has to answer.
-enum Reply {
+enum DnsReply {
     Bytes(Vec<u8>),
     Ask(Box<Query>),
     Follow(Box<Query>, Record),
@@ -88,7 +89,10 @@ impl DnsServer {
     ///
     /// # Errors
     /// The address that cannot be bound.
-    pub(crate) async fn listen(self: &Rc<Self>, addresses: &[IpAddr]) -> Result<Serving, (SocketAddr, io::Error)> {
+    pub(crate) async fn listen(
+        self: &Rc<Self>,
+        addresses: &[IpAddr],
+    ) -> Result<Serving, (SocketAddr, io::Error)> {
         let mut serving = Serving(Vec::new());
         for ip in addresses {
             let at = SocketAddr::new(*ip, PORT);
@@ -111,17 +115,18 @@ impl DnsServer {
                 continue;
             }
             let (query, record) = match self.reply(&buffer[..length], None) {
-                Reply::Nothing => continue,
-                Reply::Bytes(bytes) => {
+                DnsReply::Nothing => continue,
+                DnsReply::Bytes(bytes) => {
                     // A client that is gone, or a full queue: the client asks again.
                     let _ = socket.try_send_to(&bytes, peer);
                     continue;
                 }
-                Reply::Ask(query) => (query, None),
-                Reply::Follow(query, record) => (query, Some(record)),
+                DnsReply::Ask(query) => (query, None),
+                DnsReply::Follow(query, record) => (query, Some(record)),
             };
             if self.pending.get() >= MAX_PENDING {
-                let _ = socket.try_send_to(&query.answer(&Answer::failure(Rcode::ServerFailure), MAX_QUERY), peer);
+                let _ = socket
+                    .try_send_to(&query.answer(&Answer::failure(Rcode::ServerFailure), MAX_QUERY), peer);
                 continue;
             }
             self.pending.set(self.pending.get() + 1);
@@ -163,29 +168,29 @@ impl DnsServer {
             buffer.resize(length, 0);
             timeout(IDLE, stream.read_exact(&mut buffer)).await??;
             let bytes = match self.reply(&buffer, Some(MAX_TCP_ANSWER)) {
-                Reply::Nothing => return Ok(()),
-                Reply::Bytes(bytes) => bytes,
-                Reply::Ask(query) => self.ask(&query, None, MAX_TCP_ANSWER, true).await,
-                Reply::Follow(query, record) => self.ask(&query, Some(record), MAX_TCP_ANSWER, true).await,
+                DnsReply::Nothing => return Ok(()),
+                DnsReply::Bytes(bytes) => bytes,
+                DnsReply::Ask(query) => self.ask(&query, None, MAX_TCP_ANSWER, true).await,
+                DnsReply::Follow(query, record) => self.ask(&query, Some(record), MAX_TCP_ANSWER, true).await,
             };
             timeout(IDLE, stream.write_all(&framed(&bytes))).await??;
         }
     }
 
     /// What is answered at once, if anything is; `most` replaces the size that the client takes.
-    fn reply(&self, bytes: &[u8], most: Option<usize>) -> Reply {
+    fn reply(&self, bytes: &[u8], most: Option<usize>) -> DnsReply {
         let query = match read_query(bytes) {
             Ok(query) => query,
-            Err(Some(refusal)) => return Reply::Bytes(refusal),
-            Err(None) => return Reply::Nothing,
+            Err(Some(refusal)) => return DnsReply::Bytes(refusal),
+            Err(None) => return DnsReply::Nothing,
         };
         let most = most.unwrap_or_else(|| query.most_bytes());
         match self.decide(&query) {
-            Decision::Answer(answer) => Reply::Bytes(query.answer(&answer, most)),
-            Decision::Follow(record) => Reply::Follow(Box::new(query), record),
+            Decision::Answer(answer) => DnsReply::Bytes(query.answer(&answer, most)),
+            Decision::Follow(record) => DnsReply::Follow(Box::new(query), record),
             Decision::Forward => match self.forwarder.known(&query).filter(|bytes| bytes.len() <= most) {
-                Some(known) => Reply::Bytes(known),
-                None => Reply::Ask(Box::new(query)),
+                Some(known) => DnsReply::Bytes(known),
+                None => DnsReply::Ask(Box::new(query)),
             },
         }
     }
@@ -230,13 +235,8 @@ impl DnsServer {
         let names = &self.names;
         names.pod_ranges.iter().any(|range| range.contains(peer))
             || names.foreign_pods.borrow().contains(&peer)
-            || is_own_address(peer)
+            || listeners::is_own_address(peer)
     }
-}
-
-/// Only an address of this machine can be bound.
-fn is_own_address(ip: IpAddr) -> bool {
-    std::net::UdpSocket::bind((ip, 0)).is_ok()
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use super::dns::{DnsServer, Names, PORT, Serving};
 use super::kernel::{self, KernelNames, LinkConfig, Rules};
 use super::slices::{OwnService, Writer, endpoints_object, own_service, slice_objects};
 use super::spec::{
-    Endpoint, Protocol, Service, ServiceType, Slice, SlicePort, family_of, mirrored, written_slice,
+    Endpoint, Protocol, ServiceSpec, ServiceType, Slice, SlicePort, family_of, mirrored, written_slice,
 };
 use super::table::{Claim, Conflict, Entry, Frontend, Frontends, NodeNetwork, Place, frontends, table};
 use super::{claims, endpoints};
@@ -58,6 +58,12 @@ pub struct ServiceConfig {
 }
 
 impl ServiceConfig {
+    /// The address of the Service `kubernetes`. As in a cluster it is of one family.
+    #[must_use]
+    pub(crate) fn api_addresses(ranges: &[Cidr]) -> Vec<IpAddr> {
+        ranges.iter().take(1).filter_map(|range| range.at(API)).collect()
+    }
+
     /// The addresses of the DNS server.
     #[must_use]
     pub(crate) fn dns_addresses(ranges: &[Cidr]) -> Vec<IpAddr> {
@@ -84,7 +90,7 @@ pub struct Driver {
     names: Rc<Names>,
     server: Rc<DnsServer>,
     serving: Option<Serving>,
-    services: BTreeMap<ObjectKey, (u64, Rc<Service>)>,
+    services: BTreeMap<ObjectKey, (u64, Rc<ServiceSpec>)>,
     shown: BTreeMap<ObjectKey, Shown>,
     /// What is in force; `None` when nothing is, or it is not known.
     in_force: Option<InForce>,
@@ -216,13 +222,13 @@ impl Driver {
         })
     }
 
-    fn services_of(&mut self, objects: &[VersionedObject]) -> Vec<Rc<Service>> {
+    fn services_of(&mut self, objects: &[VersionedObject]) -> Vec<Rc<ServiceSpec>> {
         let mut known = std::mem::take(&mut self.services);
         let mut services = Vec::new();
         for found in objects.iter().filter(|found| found.object.key.kind == ObjectKind::Service) {
             let service = match known.remove(&found.object.key) {
                 Some((version, service)) if version == found.version => service,
-                _ => Rc::new(Service::read(&found.object)),
+                _ => Rc::new(ServiceSpec::read(&found.object)),
             };
             self.services.insert(found.object.key.clone(), (found.version, Rc::clone(&service)));
             services.push(service);
@@ -233,13 +239,11 @@ impl Driver {
     /// The agent's own Services: the API, and the DNS server.
     fn own_services(&self) -> [OwnService; 2] {
         let ranges = &self.config.ranges;
-        let at = |position: u64| ranges.iter().filter_map(|range| range.at(position)).collect::<Vec<_>>();
         let api = OwnService {
             namespace: "default",
             name: "kubernetes",
             labels: &[("component", "apiserver"), ("provider", "kubernetes")],
-            // As in a cluster: of one family.
-            addresses: at(API).into_iter().take(1).collect(),
+            addresses: ServiceConfig::api_addresses(ranges),
             ports: vec![("https", Protocol::Tcp, 443)],
         };
         let dns = OwnService {
@@ -250,7 +254,7 @@ impl Driver {
                 ("kubernetes.io/cluster-service", "true"),
                 ("kubernetes.io/name", "CoreDNS"),
             ],
-            addresses: at(DNS),
+            addresses: ServiceConfig::dns_addresses(ranges),
             ports: vec![("dns", Protocol::Udp, 53), ("dns-tcp", Protocol::Tcp, 53)],
         };
         [api, dns]
@@ -258,15 +262,17 @@ impl Driver {
 
     fn own_entries(&self) -> Vec<Entry> {
         let entry = |own: &OwnService, targets: &[SocketAddr]| {
-            let service = Service::read(&own_service(own));
+            let service = ServiceSpec::read(&own_service(own));
             let slices = service.families.iter().map(|family| Slice {
                 family: *family,
-                ports: own.ports.iter().map(|(name, protocol, _)| SlicePort {
-                    name: (*name).to_owned(),
-                    protocol: *protocol,
-                    port: targets.first().map_or(0, SocketAddr::port),
-                    app_protocol: None,
-                }).collect(),
+                ports: own
+                    .ports
+                    .iter()
+                    .filter_map(|(name, protocol, _)| {
+                        let (name, port) = ((*name).to_owned(), targets.first()?.port());
+                        Some(SlicePort { name, protocol: *protocol, port, app_protocol: None })
+                    })
+                    .collect(),
                 endpoints: targets
                     .iter()
                     .filter(|target| family_of(target.ip()) == *family)
@@ -276,8 +282,7 @@ impl Driver {
             Entry { slices: slices.collect(), service: Rc::new(service) }
         };
         let [api, dns] = self.own_services();
-        let server: Vec<SocketAddr> =
-            dns.addresses.iter().map(|ip| SocketAddr::new(*ip, PORT)).collect();
+        let server: Vec<SocketAddr> = dns.addresses.iter().map(|ip| SocketAddr::new(*ip, PORT)).collect();
         let api_targets: Vec<SocketAddr> = self.config.api.into_iter().collect();
         vec![entry(&api, &api_targets), entry(&dns, &server)]
     }
@@ -297,8 +302,9 @@ impl Driver {
         let (mut generated, mut entries) = (BTreeMap::new(), Vec::new());
         let mut changed = false;
         for (entry, writer) in &wanted.entries {
-            let Service { namespace, name, .. } = &*entry.service;
-            let key = ObjectKey { kind: ObjectKind::Service, namespace: namespace.clone(), name: name.clone() };
+            let ServiceSpec { namespace, name, .. } = &*entry.service;
+            let key =
+                ObjectKey { kind: ObjectKind::Service, namespace: namespace.clone(), name: name.clone() };
             let known = before.remove(&key).filter(|known| known.entry == *entry && known.writer == *writer);
             let shown = known.unwrap_or_else(|| {
                 changed = true;
@@ -323,7 +329,11 @@ impl Driver {
         let node = &self.config.node_name;
         let mut objects = slice_objects(service, slices, writer, node);
         if writer == Writer::Agent {
-            let own = self.own_services().into_iter().find(|own| own.name == service.name).map(|own| own_service(&own));
+            let own = self
+                .own_services()
+                .into_iter()
+                .find(|own| own.name == service.name)
+                .map(|own| own_service(&own));
             objects.extend(own.map(|own| (own.key.clone(), Rc::new(own))));
         }
         if writer != Writer::Mirror {
@@ -335,7 +345,8 @@ impl Driver {
     async fn enforce(&mut self, node: NodeNetwork) -> Result<(), String> {
         self.is_clear = false;
         let entries = Rc::clone(&self.names.entries.borrow());
-        let families: Vec<Family> = self.config.ranges.iter().map(|range| family_of(range.network())).collect();
+        let families: Vec<Family> =
+            self.config.ranges.iter().map(|range| family_of(range.network())).collect();
         let of = |family: &Family| (*family, frontends(*family, &entries, &node));
         let wanted = InForce { frontends: families.iter().map(of).collect(), node };
         self.report_conflicts(&wanted.frontends);
@@ -382,7 +393,7 @@ impl Driver {
         removed
     }
 
-    fn report_late_pods(&mut self, services: &[Rc<Service>], pods: &[(&Pod, &PodStatus)]) {
+    fn report_late_pods(&mut self, services: &[Rc<ServiceSpec>], pods: &[(&Pod, &PodStatus)]) {
         let mut late = BTreeSet::new();
         for (pod, protocol, port, service) in claims::late_pods(services, pods) {
             let claim = (pod.metadata.uid.to_string(), protocol, port);
@@ -408,11 +419,8 @@ impl Driver {
                 "Port {port}/{} of the node is already allocated; free it, or give the Service another port",
                 protocol.as_str()
             );
-            let key = ObjectKey {
-                kind: ObjectKind::Service,
-                namespace: namespace.clone(),
-                name: service.clone(),
-            };
+            let key =
+                ObjectKey { kind: ObjectKind::Service, namespace: namespace.clone(), name: service.clone() };
             self.parts.events.object_event(&key, uid, EventType::Warning, "PortAlreadyAllocated", &message);
         }
         self.reported = conflicts;
@@ -421,7 +429,7 @@ impl Driver {
 
 /// What is behind a Service, and who writes its slices; `None`: users do.
 fn behind(
-    service: &Service,
+    service: &ServiceSpec,
     objects: &[VersionedObject],
     pods: &[(&Pod, &PodStatus)],
 ) -> (Vec<Slice>, Option<Writer>) {
@@ -431,7 +439,8 @@ fn behind(
     if service.selector.is_some() {
         return (endpoints::slices(service, pods), Some(Writer::Selector));
     }
-    let of_service = objects.iter().map(|found| &found.object).filter(|it| it.key.namespace == service.namespace);
+    let of_service =
+        objects.iter().map(|found| &found.object).filter(|it| it.key.namespace == service.namespace);
     let mut slices = Vec::new();
     let mut by_hand = None;
     for object in of_service {
@@ -489,10 +498,10 @@ fn put(
 ) -> Result<Vec<String>, String> {
     let error = |error: &dyn std::error::Error| chain(error);
     let overlaps = if is_new { kernel::ensure_link(link).map_err(|it| error(&it))? } else { Vec::new() };
-    let remote = rules.iter().filter(|rules| rules.frontends.has_remote()).map(|rules| rules.family);
-    kernel::forward(&remote.collect::<Vec<_>>()).map_err(|it| error(&it))?;
     let tables = rules.iter().map(|rules| rules.table.clone()).collect();
     kernel::apply(tables).map_err(|it| error(&it))?;
+    let remote = rules.iter().filter(|rules| rules.frontends.has_remote()).map(|rules| rules.family);
+    kernel::forward(&remote.collect::<Vec<_>>()).map_err(|it| error(&it))?;
     // The rules are in force: what follows concerns connections of earlier ones only.
     if let Err(problem) = kernel::forget_clients(rules) {
         log::debug!(err = error(&problem).as_str(); "Failed to forget clients of Services");
@@ -520,3 +529,6 @@ async fn until(deadline: Option<Instant>) {
         None => std::future::pending().await,
     }
 }
+
+#[cfg(test)]
+mod tests;

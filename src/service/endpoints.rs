@@ -7,7 +7,9 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use super::spec::{Endpoint, Protocol, Service, ServicePort, ServiceType, Slice, SlicePort, Target, family_of};
+use super::spec::{
+    Endpoint, Protocol, ServicePort, ServiceSpec, ServiceType, Slice, SlicePort, Target, family_of,
+};
 use crate::model::api::pod::{Container, Pod, PodStatus};
 use crate::model::containers::is_sidecar;
 use crate::platform::sys::netlink::nftables::Family;
@@ -18,7 +20,7 @@ const PER_SLICE: usize = 100;
 /// The slices of a Service with a selector, each with at most a hundred endpoints. Without endpoints there is one for
 /// each family, as upstream has it.
 #[must_use]
-pub(crate) fn slices(service: &Service, pods: &[(&Pod, &PodStatus)]) -> Vec<Slice> {
+pub(crate) fn slices(service: &ServiceSpec, pods: &[(&Pod, &PodStatus)]) -> Vec<Slice> {
     let mut slices = Vec::new();
     if service.kind == ServiceType::ExternalName {
         return slices;
@@ -45,7 +47,7 @@ pub(crate) fn slices(service: &Service, pods: &[(&Pod, &PodStatus)]) -> Vec<Slic
     slices
 }
 
-fn is_selected(service: &Service, pod: &Pod) -> bool {
+fn is_selected(service: &ServiceSpec, pod: &Pod) -> bool {
     let labels = &pod.metadata.labels;
     pod.metadata.namespace == service.namespace
         && service.selector.as_ref().is_some_and(|selector| {
@@ -54,7 +56,7 @@ fn is_selected(service: &Service, pod: &Pod) -> bool {
 }
 
 /// `None`: the pod has ended, or has no address of that family.
-fn endpoint(service: &Service, pod: &Pod, status: &PodStatus, family: Family) -> Option<Endpoint> {
+fn endpoint(service: &ServiceSpec, pod: &Pod, status: &PodStatus, family: Family) -> Option<Endpoint> {
     if matches!(status.phase.as_str(), "Succeeded" | "Failed") {
         return None;
     }
@@ -76,7 +78,7 @@ fn endpoint(service: &Service, pod: &Pod, status: &PodStatus, family: Family) ->
 }
 
 /// The ports of a pod; one whose name the pod does not have is left out.
-fn ports(service: &Service, pod: &Pod) -> Vec<SlicePort> {
+fn ports(service: &ServiceSpec, pod: &Pod) -> Vec<SlicePort> {
     let slice_port = |port: &ServicePort| {
         let number = match &port.target {
             Target::Number(number) => *number,

@@ -10,10 +10,10 @@ use sha2::{Digest as _, Sha256};
 
 use super::table::{AFFINITY, Frontend, Frontends, Place, stale};
 use crate::model::cidr::Cidr;
+use crate::platform::sys::netlink::NetlinkError;
 use crate::platform::sys::netlink::conntrack;
 use crate::platform::sys::netlink::nftables::{DataType, Family, Map, Table, delete, kept};
 use crate::platform::sys::netlink::route::{Address, Network};
-use crate::platform::sys::netlink::NetlinkError;
 use crate::runtime::embedded::network::NetworkError;
 use crate::runtime::embedded::network::bridge::{self, Ipv6};
 
@@ -59,6 +59,9 @@ pub(super) struct LinkConfig {
 /// node's network is in one of the ranges and cannot be reached from now on.
 pub(super) fn ensure_link(config: &LinkConfig) -> Result<Vec<String>, NetworkError> {
     let mut network = Network::open()?;
+    if is_of_other_ranges(&mut network, config)? {
+        network.delete_link(&config.name)?;
+    }
     if network.link(&config.name)?.is_none() {
         // Without ports. Kernels that can have pods have bridges.
         network.add_bridge(&config.name, MAC, MTU)?;
@@ -104,6 +107,14 @@ pub(super) fn ensure_link(config: &LinkConfig) -> Result<Vec<String>, NetworkErr
         .filter(|it| of_others(it.link, it.destination, it.prefix))
         .map(|it| format!("route {}/{} by {}", it.destination, it.prefix, name(it.link)));
     Ok(addresses.chain(routes).collect())
+}
+
+/// The link has addresses of a configuration that no longer holds.
+fn is_of_other_ranges(network: &mut Network, config: &LinkConfig) -> Result<bool, NetlinkError> {
+    let Some(link) = network.link(&config.name)? else { return Ok(false) };
+    let is_automatic = |ip: IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+    let mut own = network.addresses()?.into_iter().filter(|address| address.link == link.index);
+    Ok(own.any(|address| !config.addresses.contains(&address.ip) && !is_automatic(address.ip)))
 }
 
 /// Makes the node pass packets on between its networks.
@@ -173,7 +184,9 @@ fn hex(bytes: &[u8]) -> String {
 pub(super) fn forget_clients(rules: &[Rules]) -> Result<(), NetlinkError> {
     for Rules { family, table, frontends } in rules {
         for map in table.maps.iter().filter(|map| map.is_dynamic) {
-            let Some(seconds) = map.name.strip_prefix(AFFINITY).and_then(|text| text.parse().ok()) else { continue };
+            let Some(seconds) = map.name.strip_prefix(AFFINITY).and_then(|text| text.parse().ok()) else {
+                continue;
+            };
             let known = kept::elements(table, &map.name)?;
             kept::remove(table, &map.name, stale(*family, frontends, seconds, known.iter()))?;
         }

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
-use super::spec::{Endpoint, Protocol, Service, Slice, SlicePort, family_name};
+use super::spec::{Endpoint, Protocol, ServiceSpec, Slice, SlicePort, family_name};
 use crate::model::objects::{LocalObject, ObjectKey, ObjectKind, OwnerReference, PlainBody, wire};
 
 /// The label that names a slice's Service.
@@ -28,7 +28,6 @@ const MAX_ADDRESSES: usize = 1_000;
 /// Who writes the slices of a Service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Writer {
-    /// From pods.
     Selector,
     /// From Endpoints that a user wrote.
     Mirror,
@@ -39,7 +38,7 @@ pub(crate) enum Writer {
 /// The EndpointSlices of a Service.
 #[must_use]
 pub(crate) fn slice_objects(
-    service: &Service,
+    service: &ServiceSpec,
     slices: &[Slice],
     writer: Writer,
     node: &str,
@@ -49,7 +48,8 @@ pub(crate) fn slice_objects(
         let mut number = 0;
         let key = loop {
             let name = slice_name(service, slice, number);
-            let key = ObjectKey { kind: ObjectKind::EndpointSlice, namespace: service.namespace.clone(), name };
+            let key =
+                ObjectKey { kind: ObjectKind::EndpointSlice, namespace: service.namespace.clone(), name };
             if !objects.contains_key(&key) {
                 break key;
             }
@@ -79,19 +79,20 @@ pub(crate) fn slice_objects(
 }
 
 /// Stable for a family and its ports, so that a slice is changed and not replaced when its endpoints change.
-fn slice_name(service: &Service, slice: &Slice, number: u32) -> String {
+fn slice_name(service: &ServiceSpec, slice: &Slice, number: u32) -> String {
     let ports: Vec<String> = slice
         .ports
         .iter()
         .map(|port| format!("{}/{}/{}", port.name, port.protocol.as_str(), port.port))
         .collect();
-    let digest = Sha256::digest(format!("{}\0{:?}\0{}\0{number}", service.uid, slice.family, ports.join(",")));
+    let digest =
+        Sha256::digest(format!("{}\0{:?}\0{}\0{number}", service.uid, slice.family, ports.join(",")));
     let character = |byte: &u8| char::from(NAME_CHARACTERS[usize::from(*byte) % NAME_CHARACTERS.len()]);
     let suffix: String = digest.iter().take(5).map(character).collect();
     format!("{}-{suffix}", service.name)
 }
 
-fn slice_endpoint(service: &Service, endpoint: &Endpoint, node: &str) -> Value {
+fn slice_endpoint(service: &ServiceSpec, endpoint: &Endpoint, node: &str) -> Value {
     let mut shown = json!({
         "addresses": [endpoint.address.to_string()],
         "conditions": {
@@ -102,7 +103,7 @@ fn slice_endpoint(service: &Service, endpoint: &Endpoint, node: &str) -> Value {
     shown
 }
 
-fn add_pod(shown: &mut Value, service: &Service, endpoint: &Endpoint, node: &str) {
+fn add_pod(shown: &mut Value, service: &ServiceSpec, endpoint: &Endpoint, node: &str) {
     if let Some(hostname) = &endpoint.hostname {
         shown["hostname"] = json!(hostname);
     }
@@ -127,7 +128,11 @@ fn shown_port(port: &SlicePort, with_empty_name: bool) -> Value {
 
 /// The Endpoints of a Service: those of its first family.
 #[must_use]
-pub(crate) fn endpoints_object(service: &Service, slices: &[Slice], node: &str) -> (ObjectKey, Rc<LocalObject>) {
+pub(crate) fn endpoints_object(
+    service: &ServiceSpec,
+    slices: &[Slice],
+    node: &str,
+) -> (ObjectKey, Rc<LocalObject>) {
     let key = ObjectKey {
         kind: ObjectKind::Endpoints,
         namespace: service.namespace.clone(),
@@ -174,7 +179,7 @@ pub(crate) fn endpoints_object(service: &Service, slices: &[Slice], node: &str) 
     (key.clone(), object(service, key, labels, None, &body))
 }
 
-fn owner(service: &Service) -> OwnerReference {
+fn owner(service: &ServiceSpec) -> OwnerReference {
     OwnerReference {
         api_version: "v1".to_owned(),
         kind: "Service".to_owned(),
@@ -186,7 +191,7 @@ fn owner(service: &Service) -> OwnerReference {
 }
 
 fn object(
-    service: &Service,
+    service: &ServiceSpec,
     key: ObjectKey,
     labels: BTreeMap<String, String>,
     owner: Option<OwnerReference>,
@@ -241,9 +246,7 @@ pub(crate) fn own_service(own: &OwnService) -> LocalObject {
     let families: Vec<&str> =
         own.addresses.iter().map(|ip| family_name(super::spec::family_of(*ip))).collect();
     let policy = if families.len() > 1 { "PreferDualStack" } else { "SingleStack" };
-    let port = |(name, protocol, port): &(&str, Protocol, u16)| {
-        json!({"name": name, "port": port, "protocol": protocol.as_str(), "targetPort": port})
-    };
+    let port = |(name, protocol, port): &(&str, Protocol, u16)| json!({"name": name, "port": port, "protocol": protocol.as_str(), "targetPort": port});
     let body = json!({"spec": {
         "clusterIP": addresses.first(),
         "clusterIPs": addresses,

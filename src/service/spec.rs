@@ -29,7 +29,7 @@ pub(crate) enum ServiceType {
 
 /// A Service. Its object has been validated; what cannot be read of it is left out.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Service {
+pub(crate) struct ServiceSpec {
     pub namespace: String,
     pub name: String,
     pub uid: String,
@@ -119,7 +119,7 @@ impl Protocol {
     }
 }
 
-impl Service {
+impl ServiceSpec {
     #[must_use]
     pub(crate) fn read(object: &LocalObject) -> Self {
         let body = object.content.body();
@@ -146,8 +146,9 @@ impl Service {
             cluster_ips: parsed(&spec["clusterIPs"]),
             external_ips: parsed(&spec["externalIPs"]),
             external_name: text(&spec["externalName"]).to_owned(),
-            selector: selector
-                .map(|labels| labels.iter().map(|(key, value)| (key.clone(), text(value).to_owned())).into_map()),
+            selector: selector.map(|labels| {
+                labels.iter().map(|(key, value)| (key.clone(), text(value).to_owned())).into_map()
+            }),
             ports: items(&spec["ports"]).map(ServicePort::read).collect(),
             families: items(&spec["ipFamilies"]).filter_map(|name| family(text(name))).collect(),
             affinity: (text(&spec["sessionAffinity"]) == "ClientIP").then_some(timeout),

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::rc::Rc;
 
-use super::spec::{Endpoint, Protocol, Service, ServicePort, ServiceType, Slice, family_of};
+use super::spec::{Endpoint, Protocol, ServicePort, ServiceSpec, ServiceType, Slice, family_of};
 use crate::model::cidr::Cidr;
 use crate::platform::sys::netlink::nftables::{
     Chain, ChainKind, DataType, Expression, Family, Hook, Map, REGISTER, SHORT_REGISTER, Table,
@@ -36,7 +36,7 @@ const MAX_TARGETS: usize = 1_000;
 /// A Service with what is behind it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Entry {
-    pub service: Rc<Service>,
+    pub service: Rc<ServiceSpec>,
     pub slices: Vec<Slice>,
 }
 
@@ -66,9 +66,9 @@ pub(crate) type Claim = (String, Protocol, u16);
 pub(crate) struct Frontend {
     /// None: connections are refused.
     pub targets: Vec<Target>,
-    affinity: Option<u32>,
+    pub affinity: Option<u32>,
     /// Clients outside of these are dropped; empty for all clients.
-    sources: Vec<Cidr>,
+    pub sources: Vec<Cidr>,
 }
 
 /// Where a Service is reached.
@@ -93,7 +93,7 @@ pub(crate) struct Conflict {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Frontends {
     pub places: BTreeMap<Place, Frontend>,
-    /// Targets elsewhere.
+    /// Targets on other machines.
     remote: BTreeSet<(IpAddr, Protocol, u16)>,
     pub conflicts: BTreeSet<Conflict>,
 }
@@ -130,7 +130,11 @@ impl Frontends {
             let outside = |sources: &[Cidr]| Frontend {
                 targets: outside.clone(),
                 affinity: service.affinity,
-                sources: sources.iter().copied().filter(|range| family_of(range.network()) == family).collect(),
+                sources: sources
+                    .iter()
+                    .copied()
+                    .filter(|range| family_of(range.network()) == family)
+                    .collect(),
             };
             if as_balancer {
                 let place = Place::Node(port.protocol, port.port);
@@ -154,10 +158,14 @@ impl Frontends {
                 sources: Vec::new(),
             };
             for ip in service.cluster_ips.iter().filter(|ip| family_of(**ip) == family) {
-                self.places.entry(Place::Address(*ip, port.protocol, port.port)).or_insert_with(|| inside.clone());
+                self.places
+                    .entry(Place::Address(*ip, port.protocol, port.port))
+                    .or_insert_with(|| inside.clone());
             }
             for ip in service.external_ips.iter().filter(|ip| family_of(**ip) == family) {
-                self.places.entry(Place::Address(*ip, port.protocol, port.port)).or_insert_with(|| outside(&[]));
+                self.places
+                    .entry(Place::Address(*ip, port.protocol, port.port))
+                    .or_insert_with(|| outside(&[]));
             }
             if port.node_port != 0 {
                 self.places.entry(Place::Node(port.protocol, port.node_port)).or_insert_with(|| outside(&[]));
@@ -355,13 +363,19 @@ impl<'n> Writer<'n> {
             is_dynamic: true,
             ..Map::default()
         }));
-        let remote = frontends.remote.iter().map(|(ip, protocol, port)| {
-            (key(Place::Address(*ip, *protocol, *port)), Vec::new())
-        });
+        let remote = frontends
+            .remote
+            .iter()
+            .map(|(ip, protocol, port)| (key(Place::Address(*ip, *protocol, *port)), Vec::new()));
         let pods = self.node.foreign_pods.iter().filter(|ip| family_of(**ip) == self.family);
         let pods = pods.map(|ip| (octets(*ip), Vec::new()));
         maps.push(Map { name: REMOTE.into(), key: at, elements: remote.collect(), ..Map::default() });
-        maps.push(Map { name: FOREIGN_PODS.into(), key: vec![address], elements: pods.collect(), ..Map::default() });
+        maps.push(Map {
+            name: FOREIGN_PODS.into(),
+            key: vec![address],
+            elements: pods.collect(),
+            ..Map::default()
+        });
         maps.retain(|map| map.is_dynamic || !map.elements.is_empty());
         maps
     }
@@ -398,7 +412,8 @@ impl<'n> Writer<'n> {
             rule.extend([self.destination(REGISTER), Expression::NotEqual(loopback)]);
         }
         if output && self.family == Family::Ipv4 && !self.node.routes_loopback {
-            let (mask, network) = (Expression::Mask(vec![255, 0, 0, 0]), Expression::NotEqual(vec![127, 0, 0, 0]));
+            let (mask, network) =
+                (Expression::Mask(vec![255, 0, 0, 0]), Expression::NotEqual(vec![127, 0, 0, 0]));
             rule.extend([self.destination(REGISTER), mask, network]);
         }
         rule.extend([Expression::DestinationKind, Expression::Equal(LOCAL.to_ne_bytes().to_vec())]);
@@ -413,10 +428,14 @@ impl<'n> Writer<'n> {
     fn rewrite(&self, frontends: &Frontends, maps: &[Map], output: bool) -> Vec<Vec<Expression>> {
         let mut rules = Vec::new();
         if !output {
-            rules.extend(frontends.places.iter().filter_map(|(place, frontend)| self.drop_others(*place, frontend)));
+            rules.extend(
+                frontends.places.iter().filter_map(|(place, frontend)| self.drop_others(*place, frontend)),
+            );
         }
         for map in maps.iter().filter(|map| map.is_dynamic) {
-            let Some(seconds) = map.name.strip_prefix(AFFINITY).and_then(|text| text.parse().ok()) else { continue };
+            let Some(seconds) = map.name.strip_prefix(AFFINITY).and_then(|text| text.parse().ok()) else {
+                continue;
+            };
             let mut rule = self.packet();
             rule.push(Expression::Lookup(map.name.clone(), SHORT_REGISTER, Some(self.found)));
             rule.push(Expression::Remember(map.name.clone(), SHORT_REGISTER, self.found, seconds));
@@ -455,7 +474,10 @@ impl<'n> Writer<'n> {
         }
         let mut rule = self.to_node(false);
         rule.extend([Expression::TransportProtocol(REGISTER), Expression::Equal(vec![protocol.number()])]);
-        rule.extend([Expression::TransportHeader(2, 2, REGISTER), Expression::Equal(port.to_be_bytes().to_vec())]);
+        rule.extend([
+            Expression::TransportHeader(2, 2, REGISTER),
+            Expression::Equal(port.to_be_bytes().to_vec()),
+        ]);
         for range in &frontend.sources {
             rule.push(self.source(REGISTER));
             rule.push(Expression::Mask(octets(range.mask())));
@@ -497,7 +519,8 @@ impl<'n> Writer<'n> {
         let has = |name: &str| maps.iter().any(|map| map.name == name);
         // ICMP is limited in rate, and a reset is not.
         let refuse = |packets: Vec<Expression>| {
-            let is_tcp = [Expression::TransportProtocol(REGISTER), Expression::Equal(vec![Protocol::Tcp.number()])];
+            let is_tcp =
+                [Expression::TransportProtocol(REGISTER), Expression::Equal(vec![Protocol::Tcp.number()])];
             let tcp = packets.iter().cloned().chain(is_tcp).chain([Expression::Reset]);
             let others = packets.iter().cloned().chain([Expression::Reject(self.family)]);
             [tcp.collect::<Vec<_>>(), others.collect::<Vec<_>>()]

@@ -1,5 +1,6 @@
 //! Services from manifests: names, addresses, ports of the node, with the agent and without it.
 
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -36,6 +37,76 @@ fn in_pod(node: &Node, instance: &Instance, script: &str) -> Result<String, Stri
     let script = format!("{{ {script}; }} 2>&1 && echo OK");
     let said = node.runtime.exec(instance, &["sh", "-c", &format!("{script} || true")]);
     said.strip_suffix("OK\n").map(str::to_owned).ok_or(said)
+}
+
+/// Runs a program of the machine in a pod's network with the pod's resolv.conf.
+fn with_names_of(instance: &Instance, command: &[&str]) -> String {
+    let pid = instance.pid.expect("it runs").to_string();
+    let names = Path::new("/proc").join(&pid).join("root").join("etc/resolv.conf");
+    let script = format!("mount --bind {} /etc/resolv.conf && exec \"$@\"", names.display());
+    let output = Command::new("nsenter")
+        .args(["--target", &pid, "--net", "--", "unshare", "--mount", "sh", "-c", &script, "sh"])
+        .args(command)
+        .output()
+        .expect("run nsenter");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    format!("{}{}", text(&output.stdout), text(&output.stderr))
+}
+
+/// Asks the resolver of its own C library for the names in its arguments.
+const RESOLVE: &str = r#"
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <stdio.h>
+int main(int count, char **names) {
+    for (int at = 1; at < count; at++) {
+        struct addrinfo hints = {.ai_family = AF_INET, .ai_socktype = SOCK_STREAM}, *found;
+        char text[64];
+        int failed = getaddrinfo(names[at], "80", &hints, &found);
+        if (failed) { printf("%s: %s\n", names[at], gai_strerror(failed)); continue; }
+        for (; found; found = found->ai_next)
+            printf("%s: %s\n", names[at], inet_ntop(AF_INET, &((struct sockaddr_in *)found->ai_addr)->sin_addr, text, 64));
+    }
+}
+"#;
+
+/// The names of the C libraries' resolvers that pods have, and of `dig`.
+fn names_are_found_by_every_resolver() {
+    let mut node = node();
+    let directory = node.runtime.scratch().dir("resolve");
+    let source = directory.join("resolve.c");
+    std::fs::write(&source, RESOLVE).expect("write");
+    let web = service("web", json!({"selector": {"app": "none"}, "ports": [{"name": "http", "port": 80}]}));
+    node.agent.write_manifest("web-service.yaml", &web.to_string());
+    let outside =
+        service("outside", json!({"type": "ExternalName", "externalName": "web.default.svc.cluster.local"}));
+    node.agent.write_manifest("outside-service.yaml", &outside.to_string());
+    node.apply(&pod(&node, "client", "sleep 1000"));
+    node.agent.start();
+    let client = node.running("client");
+    let address = wait_for("an address", PATIENCE, || node.agent.cli(&["resolve", "web"]));
+    let address = address.trim();
+    for compiler in ["gcc", "musl-gcc"] {
+        let program = directory.join(compiler);
+        let made = Command::new(compiler).arg("-o").args([&program, &source]).status();
+        assert!(made.expect("scripts/setup installs it").success(), "{compiler}");
+        let names = ["web", "web.default", "web.default.svc.cluster.local", "outside", "nothing"];
+        let said = with_names_of(&client, &[&[program.to_str().expect("a path")][..], &names].concat());
+        let expected: String = names[..4].iter().map(|name| format!("{name}: {address}\n")).collect();
+        assert!(said.starts_with(&expected) && said.contains("nothing: "), "{compiler}: {said}");
+    }
+    let dig = |arguments: &str| {
+        let arguments: Vec<&str> = ["dig", "+short"].into_iter().chain(arguments.split(' ')).collect();
+        with_names_of(&client, &arguments)
+    };
+    assert_eq!(dig("+search web"), format!("{address}\n"));
+    assert_eq!(dig("+tcp web.default.svc.cluster.local"), format!("{address}\n"));
+    assert_eq!(dig(&format!("-x {address}")), "web.default.svc.cluster.local.\n");
+    assert_eq!(
+        dig("SRV _http._tcp.web.default.svc.cluster.local"),
+        "0 100 80 web.default.svc.cluster.local.\n"
+    );
+    assert_eq!(dig("AAAA web.default.svc.cluster.local"), "");
 }
 
 fn fetched(url: &str) -> Result<String, String> {
@@ -77,7 +148,8 @@ fn a_service_is_found_by_name_and_outlives_the_agent() {
     // A later pod has the variables.
     node.apply(&pod(&node, "later", "sleep 1000"));
     let later = node.running("later");
-    let variables = in_pod(&node, &later, "echo $WEB_SERVICE_HOST $WEB_SERVICE_PORT $KUBERNETES_SERVICE_PORT");
+    let variables =
+        in_pod(&node, &later, "echo $WEB_SERVICE_HOST $WEB_SERVICE_PORT $KUBERNETES_SERVICE_PORT");
     assert_eq!(variables, Ok(format!("{address} 80 443\n")));
 
     node.agent.kill9();
@@ -85,7 +157,9 @@ fn a_service_is_found_by_name_and_outlives_the_agent() {
     let by_address = format!("wget -T 5 -qO- http://{address}/");
     assert_eq!(in_pod(&node, &client, &by_address).as_deref(), Ok("welcome\n"));
     node.agent.start();
-    wait_for("names after the restart", PATIENCE, || in_pod(&node, &client, "wget -T 5 -qO- http://web/").map(drop));
+    wait_for("names after the restart", PATIENCE, || {
+        in_pod(&node, &client, "wget -T 5 -qO- http://web/").map(drop)
+    });
     assert_eq!(node.agent.cli(&["resolve", "web"]).map(|said| said.trim().to_owned()), Ok(address.clone()));
 
     node.delete("web");
@@ -100,7 +174,8 @@ fn a_service_is_found_by_name_and_outlives_the_agent() {
 
 fn pods_of_a_headless_service_have_names() {
     let mut node = node();
-    let db = service("db", json!({"clusterIP": "None", "selector": {"tier": "db"}, "ports": [{"port": 5432}]}));
+    let db =
+        service("db", json!({"clusterIP": "None", "selector": {"tier": "db"}, "ports": [{"port": 5432}]}));
     node.agent.write_manifest("db-service.yaml", &db.to_string());
     for name in ["db-0", "db-1"] {
         let mut pod = pod(&node, name, "sleep 1000");
@@ -131,5 +206,6 @@ fn pods_of_a_headless_service_have_names() {
 
 on_both_runtimes! {
     a_service_is_found_by_name_and_outlives_the_agent,
+    names_are_found_by_every_resolver,
     pods_of_a_headless_service_have_names,
 }

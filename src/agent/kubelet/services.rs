@@ -21,12 +21,10 @@ use crate::platform::rt;
 use crate::pod::events::EventRecorder;
 use crate::pod::executor::ExecutorConfig;
 use crate::pod::status::StatusManager;
+use crate::serve::accounts::CLUSTER_DOMAIN;
 use crate::service::driver::{Driver, ServiceConfig, ServiceParts, remove_if_present};
 use crate::service::kernel::KernelNames;
 use crate::store::Loaded;
-
-/// `clusterDomain` when it is not set.
-const DOMAIN: &str = "cluster.local";
 
 /// What Services may have; `None` where there are none: in a cluster they are the cluster's, and after a run-once
 /// no process is left that answers names.
@@ -47,7 +45,7 @@ pub(super) fn name_server(
 ) {
     let Some(ranges) = ranges else { return };
     if executor.cluster_domain.is_empty() {
-        DOMAIN.clone_into(&mut executor.cluster_domain);
+        CLUSTER_DOMAIN.clone_into(&mut executor.cluster_domain);
     }
     if executor.cluster_dns.is_empty() {
         let pods = pod_ranges(resolved);
@@ -119,14 +117,18 @@ pub(super) async fn start(
         names,
         ranges: ranges.cidrs.clone(),
         domain: match kubelet.cluster_domain.as_str() {
-            "" => DOMAIN.to_owned(),
+            "" => CLUSTER_DOMAIN.to_owned(),
             domain => domain.trim_end_matches('.').to_owned(),
         },
         node_name: resolved.node_name.clone(),
         api: api_address(resolved, needs.node_ips),
         pod_ranges: pod_ranges(resolved),
         resolv_conf: Some(PathBuf::from(&kubelet.resolv_conf)).filter(|path| !path.as_os_str().is_empty()),
-        own_ports: own_ports.iter().filter_map(|port| u16::try_from(*port).ok()).filter(|port| *port > 0).collect(),
+        own_ports: own_ports
+            .iter()
+            .filter_map(|port| u16::try_from(*port).ok())
+            .filter(|port| *port > 0)
+            .collect(),
     };
     let (notify, report) = (Rc::clone(needs.view), Rc::clone(needs.view));
     let parts = ServiceParts {

@@ -16,6 +16,7 @@ use crate::agent::kubelet::report::LoopView;
 use crate::cluster::pki::serving_pair_file;
 use crate::cluster::review::Reviews;
 use crate::cluster::review::rules::ReviewTimes;
+use crate::desired::kinds::addresses::cidrs;
 use crate::platform::clock::Clock;
 use crate::platform::dice::Dice;
 use crate::platform::logging::chain;
@@ -33,6 +34,7 @@ use crate::serve::server::identity::{Believed, Identities, IdentityError};
 use crate::serve::server::node::SharedNode;
 use crate::serve::server::pki::{Authority, PkiError, authority_file};
 use crate::serve::server::tls::{Source, Tls, TlsError, TlsSettings};
+use crate::service::driver::ServiceConfig;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ServingError {
@@ -110,7 +112,8 @@ pub(super) fn start(
     tasks.push(rt::spawn("API server", async move {
         // Its certificates exist before clients can connect, for those that then request a kubeconfig.
         let open = || {
-            let parts = ServingParts { node: &node, delegate: &delegate, accounts: accounts.as_ref(), roles: &roles };
+            let parts =
+                ServingParts { node: &node, delegate: &delegate, accounts: accounts.as_ref(), roles: &roles };
             let api = wanted.open(&parts, &clock)?;
             Ok((https::listen(at, "address, port")?, api))
         };
@@ -318,9 +321,6 @@ impl ApiConfig {
     }
 }
 
-/// The address of the Service `kubernetes`: the first of the default range.
-const SERVICE_ADDRESS: &str = "10.96.0.1";
-
 /// The names and addresses by which pods reach the API of a node of no cluster.
 #[must_use]
 pub(crate) fn names_for_pods(resolved: &Resolved) -> Vec<String> {
@@ -332,10 +332,12 @@ pub(crate) fn names_for_pods(resolved: &Resolved) -> Vec<String> {
         domain => domain,
     };
     let whole = ["kubernetes.default.svc.", domain].concat();
-    let names = ["kubernetes", "kubernetes.default", "kubernetes.default.svc", &whole, SERVICE_ADDRESS];
+    let names = ["kubernetes", "kubernetes.default", "kubernetes.default.svc", &whole];
     let gateways = subnets(&resolved.kubelet.pod_cidr).unwrap_or_default();
     let gateways = gateways.iter().map(|subnet| subnet.gateway().to_string());
-    names.map(str::to_owned).into_iter().chain(gateways).collect()
+    let ranges = cidrs(&resolved.flags.service_cidr).unwrap_or_default();
+    let service = ServiceConfig::api_addresses(&ranges).into_iter().map(|ip| ip.to_string());
+    names.map(str::to_owned).into_iter().chain(service).chain(gateways).collect()
 }
 
 /// The names and addresses of this node for clients, evaluated at each call.

@@ -89,7 +89,11 @@ fn candidates(name: &str, namespace: &str, domain: &str) -> Vec<String> {
     if let Some(whole) = name.strip_suffix('.') {
         return vec![whole.to_owned()];
     }
-    let within = [format!("{name}.{namespace}.svc.{domain}"), format!("{name}.svc.{domain}"), format!("{name}.{domain}")];
+    let within = [
+        format!("{name}.{namespace}.svc.{domain}"),
+        format!("{name}.svc.{domain}"),
+        format!("{name}.{domain}"),
+    ];
     within.into_iter().chain([name.to_owned()]).collect()
 }
 

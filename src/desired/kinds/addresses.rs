@@ -29,7 +29,8 @@ pub struct ServiceRanges {
 pub(crate) fn cidrs(text: &str) -> Result<Vec<Cidr>, String> {
     let texts = text.split(',').map(str::trim).filter(|text| !text.is_empty());
     let read = |text: &str| {
-        let range: Cidr = text.parse().map_err(|_| format!("{text:?} is not a range such as 10.96.0.0/16"))?;
+        let range: Cidr =
+            text.parse().map_err(|_| format!("{text:?} is not a range such as 10.96.0.0/16"))?;
         let (is_ipv4, prefix) = (range.network().is_ipv4(), range.prefix());
         let allowed = if is_ipv4 { 8..=27 } else { 64..=122 };
         if allowed.contains(&prefix) {
@@ -162,8 +163,9 @@ fn families(spec: &mut Value, old: &Value, ranges: &ServiceRanges, errors: &mut 
     if policy == "SingleStack" {
         for (count, what) in [(ips.len(), "cluster IPs"), (chosen.len(), "IP families")] {
             if count > 1 {
-                let why =
-                    format!("must be 'RequireDualStack' or 'PreferDualStack' when multiple {what} are specified");
+                let why = format!(
+                    "must be 'RequireDualStack' or 'PreferDualStack' when multiple {what} are specified"
+                );
                 errors.invalid(&at, &policy, why);
             }
         }
@@ -180,7 +182,9 @@ fn families(spec: &mut Value, old: &Value, ranges: &ServiceRanges, errors: &mut 
         if policy == "RequireDualStack" && known.len() < 2 {
             errors.invalid(&at, &policy, "this cluster is not configured for dual-stack services");
         }
-        for (index, family) in chosen.iter().enumerate().filter(|(_, family)| !known.contains(&family.as_str())) {
+        for (index, family) in
+            chosen.iter().enumerate().filter(|(_, family)| !known.contains(&family.as_str()))
+        {
             let why = "not configured on this cluster";
             errors.invalid(&root.child("ipFamilies").index(index), family, why);
         }
@@ -208,7 +212,10 @@ fn cluster_ips(spec: &mut Value, old: &Value, choice: &Choice<'_>, errors: &mut 
     let mut ips = Vec::new();
     let wanted: Vec<String> = items(&spec["ipFamilies"]).map(|family| text(family).to_owned()).collect();
     for (position, family) in wanted.iter().enumerate() {
-        let Some(range) = choice.ranges.cidrs.iter().find(|range| family_name(range.network()) == family) else { continue };
+        let Some(range) = choice.ranges.cidrs.iter().find(|range| family_name(range.network()) == family)
+        else {
+            continue;
+        };
         let Some(text) = given.get(position) else {
             match choice.free_ip(*range) {
                 Some(ip) => ips.push(ip.to_string()),
@@ -222,7 +229,9 @@ fn cluster_ips(spec: &mut Value, old: &Value, choice: &Choice<'_>, errors: &mut 
             Ok(ip) if !range.contains(ip) => Some(format!(
                 "the provided IP ({ip}) is not in the valid range. The range of valid IPs is {range}"
             )),
-            Ok(ip) if choice.taken.has_ip(ip, choice.key) => Some("provided IP is already allocated".to_owned()),
+            Ok(ip) if choice.taken.has_ip(ip, choice.key) => {
+                Some("provided IP is already allocated".to_owned())
+            }
             _ => None,
         };
         if let Some(why) = refused {
@@ -291,13 +300,15 @@ fn node_ports(spec: &mut Value, old: &Value, choice: &Choice<'_>, errors: &mut E
     }
     let allocates = kind == "NodePort" || spec["allocateLoadBalancerNodePorts"] != false;
     let needs_check = kind == "LoadBalancer" && text(&spec["externalTrafficPolicy"]) == "Local";
-    let mut known: BTreeSet<u16> = items(&old["ports"]).filter_map(|port| number(&port["nodePort"])).collect();
+    let mut known: BTreeSet<u16> =
+        items(&old["ports"]).filter_map(|port| number(&port["nodePort"])).collect();
     known.extend(number(&old["healthCheckNodePort"]));
     let mut own: BTreeSet<u16> = items(&spec["ports"]).filter_map(|port| number(&port["nodePort"])).collect();
     let root = Path::Root("spec");
     let ports = root.child("ports");
     let mut by_port: Vec<(u64, u16)> = Vec::new();
-    for (index, port) in spec.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten().enumerate() {
+    for (index, port) in spec.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten().enumerate()
+    {
         let at = ports.index(index);
         let service_port = port["port"].as_u64().unwrap_or_default();
         if let Some(given) = number(&port["nodePort"]) {
@@ -319,7 +330,11 @@ fn node_ports(spec: &mut Value, old: &Value, choice: &Choice<'_>, errors: &mut E
                 own.insert(given);
                 by_port.push((service_port, given));
             }
-            None => errors.invalid_number(&at.child("nodePort"), 0, "failed to allocate a nodePort: range is full"),
+            None => errors.invalid_number(
+                &at.child("nodePort"),
+                0,
+                "failed to allocate a nodePort: range is full",
+            ),
         }
     }
     let check = number(&spec["healthCheckNodePort"]);

@@ -306,7 +306,11 @@ fn policies(spec: &Value, kind: &str, errors: &mut Errors) {
     let internal = spec["internalTrafficPolicy"].as_str();
     errors.optional_of(&root.child("internalTrafficPolicy"), internal, &["Cluster", "Local"]);
     let distributions = ["PreferClose", "PreferSameZone", "PreferSameNode"];
-    errors.optional_of(&root.child("trafficDistribution"), spec["trafficDistribution"].as_str(), &distributions);
+    errors.optional_of(
+        &root.child("trafficDistribution"),
+        spec["trafficDistribution"].as_str(),
+        &distributions,
+    );
     let needs_check = kind == "LoadBalancer" && policy == "Local";
     if !needs_check && spec["healthCheckNodePort"].as_i64().is_some_and(|port| port != 0) {
         let why = "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'";
@@ -344,7 +348,11 @@ fn service_update(old: &Value, new: &Value, errors: &mut Errors) {
         if let Some(at) = changed {
             errors.invalid_number(&all.index(at), &new[field], "may not change once set");
         } else if after.is_empty() && !before.is_empty() {
-            let what = if field == "clusterIPs" { "primary clusterIP can not be unset" } else { "primary ipFamily can not be unset" };
+            let what = if field == "clusterIPs" {
+                "primary clusterIP can not be unset"
+            } else {
+                "primary ipFamily can not be unset"
+            };
             errors.invalid_number(&all.index(0), &new[field], what);
         } else if after.len() < before.len() && !is_single {
             let what = if field == "clusterIPs" { "clusterIP" } else { "ipFamily" };

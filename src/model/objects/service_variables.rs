@@ -42,22 +42,24 @@ impl ServiceFacts {
     /// The same of an object with its members.
     #[must_use]
     pub(crate) fn of(key: &ObjectKey, service: &Value) -> Option<Self> {
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let ip = text(&service["spec"]["clusterIP"]);
-    if ip.is_empty() || ip == "None" {
-        return None;
-    }
-    let port = |port: &Value| ServicePort {
-        name: text(&port["name"]),
-        port: port["port"].as_i64().unwrap_or_default(),
-        protocol: Some(text(&port["protocol"])).filter(|it| !it.is_empty()).unwrap_or_else(|| "TCP".into()),
-    };
-    Some(Self {
-        namespace: key.namespace.clone(),
-        name: key.name.clone(),
-        ip,
-        ports: service["spec"]["ports"].as_array().into_iter().flatten().map(port).collect(),
-    })
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let ip = text(&service["spec"]["clusterIP"]);
+        if ip.is_empty() || ip == "None" {
+            return None;
+        }
+        let port = |port: &Value| ServicePort {
+            name: text(&port["name"]),
+            port: port["port"].as_i64().unwrap_or_default(),
+            protocol: Some(text(&port["protocol"]))
+                .filter(|it| !it.is_empty())
+                .unwrap_or_else(|| "TCP".into()),
+        };
+        Some(Self {
+            namespace: key.namespace.clone(),
+            name: key.name.clone(),
+            ip,
+            ports: service["spec"]["ports"].as_array().into_iter().flatten().map(port).collect(),
+        })
     }
 }
 

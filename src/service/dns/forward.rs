@@ -28,7 +28,8 @@ const ROUNDS: usize = 2;
 const REREAD: Duration = Duration::from_secs(3);
 /// Questions that wait for servers at once; each has a socket.
 const MAX_WAITING: usize = 64;
-const MAX_ANSWER: usize = 65_535;
+/// What servers may send: queries name [`super::message::MAX_UDP_SIZE`].
+const MAX_ANSWER: usize = 4096;
 const DNS_PORT: u16 = 53;
 
 /// Where the node's servers are found.
@@ -135,7 +136,9 @@ impl Forwarder {
             return known;
         }
         let path = self.config.resolv_conf.clone();
-        let text = rt::blocking("read resolv.conf", move || path.and_then(|path| std::fs::read_to_string(path).ok()));
+        let text = rt::blocking("read resolv.conf", move || {
+            path.and_then(|path| std::fs::read_to_string(path).ok())
+        });
         let text = text.await.unwrap_or_default();
         let listed = parse_resolv_conf(&text).servers;
         let mut servers: Vec<IpAddr> = listed.iter().filter_map(|server| server.parse().ok()).collect();

@@ -46,7 +46,6 @@ pub(crate) enum Rcode {
     ServerFailure = 2,
     NameError = 3,
     NotImplemented = 4,
-    Refused = 5,
 }
 
 /// A query with one question.
@@ -73,7 +72,9 @@ pub fn read_query(bytes: &[u8]) -> Result<Query, Option<Vec<u8>>> {
     if flags & IS_ANSWER != 0 || bytes.len() < HEADER {
         return Err(None);
     }
-    let refused = |rcode: Rcode| Some(header(id, flags & (OPCODE | RECURSION_DESIRED) | IS_ANSWER | rcode as u16, [0; 4]));
+    let refused = |rcode: Rcode| {
+        Some(header(id, flags & (OPCODE | RECURSION_DESIRED) | IS_ANSWER | rcode as u16, [0; 4]))
+    };
     if flags & OPCODE != 0 {
         return Err(refused(Rcode::NotImplemented));
     }
@@ -131,7 +132,8 @@ impl Query {
     /// The bytes that a server gets.
     #[must_use]
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes = header(self.id, self.flags & RECURSION_DESIRED, [1, 0, 0, u16::from(self.edns.is_some())]);
+        let mut bytes =
+            header(self.id, self.flags & RECURSION_DESIRED, [1, 0, 0, u16::from(self.edns.is_some())]);
         bytes.extend(&self.question);
         if self.edns.is_some() {
             bytes.extend(opt_record());
@@ -149,11 +151,16 @@ impl Query {
     #[must_use]
     pub(crate) fn answer(&self, answer: &Answer, most: usize) -> Vec<u8> {
         let whole = self.written(answer, false);
-        if whole.len() <= most { whole } else { self.written(&Answer { records: Vec::new(), ..answer.clone() }, true) }
+        if whole.len() <= most {
+            whole
+        } else {
+            self.written(&Answer { records: Vec::new(), ..answer.clone() }, true)
+        }
     }
 
     fn written(&self, answer: &Answer, is_cut: bool) -> Vec<u8> {
-        let mut flags = IS_ANSWER | RECURSION_AVAILABLE | self.flags & RECURSION_DESIRED | answer.rcode as u16;
+        let mut flags =
+            IS_ANSWER | RECURSION_AVAILABLE | self.flags & RECURSION_DESIRED | answer.rcode as u16;
         if answer.is_authoritative {
             flags |= AUTHORITATIVE;
         }
@@ -166,12 +173,18 @@ impl Query {
         let mut bytes = header(self.id, flags, [1, count(answer.records.len()), authorities, additional]);
         bytes.extend(&self.question);
         for record in &answer.records {
-            let owner = if record.name == self.name { POINTER_TO_QUESTION.to_vec() } else { write_name(&record.name) };
+            let owner = if record.name == self.name {
+                POINTER_TO_QUESTION.to_vec()
+            } else {
+                write_name(&record.name)
+            };
             write_record(&mut bytes, &owner, record.kind(), record.ttl, &record.data.to_bytes());
         }
         for (zone, ttl) in soa {
-            let names = [write_name(&format!("ns.dns.{zone}")), write_name(&format!("hostmaster.{zone}"))].concat();
-            let numbers: Vec<u8> = [1, 7200, 1800, 86_400, *ttl].iter().flat_map(|it: &u32| it.to_be_bytes()).collect();
+            let names =
+                [write_name(&format!("ns.dns.{zone}")), write_name(&format!("hostmaster.{zone}"))].concat();
+            let numbers: Vec<u8> =
+                [1, 7200, 1800, 86_400, *ttl].iter().flat_map(|it: &u32| it.to_be_bytes()).collect();
             write_record(&mut bytes, &write_name(zone), SOA, *ttl, &[names, numbers].concat());
         }
         if self.edns.is_some() {
@@ -309,8 +322,7 @@ pub fn read_answer(bytes: &[u8]) -> Option<Found> {
     for _ in 0..counts[0].min(MAX_RECORDS) {
         at = read_name(bytes, at)?.1 + 4;
     }
-    let mut found =
-        Found { rcode: flags & RCODE, is_cut: flags & TRUNCATED != 0, ..Found::default() };
+    let mut found = Found { rcode: flags & RCODE, is_cut: flags & TRUNCATED != 0, ..Found::default() };
     let total = counts[1] + counts[2] + counts[3];
     for position in 0..total.min(MAX_RECORDS) {
         let record = read_record(bytes, at)?;

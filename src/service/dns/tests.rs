@@ -7,7 +7,7 @@ use super::*;
 use crate::platform::clock::Clock;
 use crate::platform::sys::netlink::nftables::Family;
 use crate::platform::testing::TempDir;
-use crate::service::spec::{Service, ServiceType};
+use crate::service::spec::{ServiceSpec, ServiceType};
 
 fn local<T>(test: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -15,14 +15,14 @@ fn local<T>(test: impl Future<Output = T>) -> T {
 }
 
 fn service(name: &str, ip: Option<IpAddr>, external: &str) -> Rc<Entry> {
-    let service = Service {
+    let service = ServiceSpec {
         namespace: "shop".to_owned(),
         name: name.to_owned(),
         kind: if external.is_empty() { ServiceType::ClusterIp } else { ServiceType::ExternalName },
         external_name: external.to_owned(),
         cluster_ips: ip.into_iter().collect(),
         families: vec![Family::Ipv4],
-        ..Service::default()
+        ..ServiceSpec::default()
     };
     Rc::new(Entry { service: Rc::new(service), slices: Vec::new() })
 }
@@ -103,7 +103,8 @@ async fn ask(ip: IpAddr, name: &str) -> Found {
     let query = Query::new(77, name, A);
     socket.send_to(&query.to_bytes(), (ip, PORT)).await.unwrap();
     let mut buffer = [0; 2048];
-    let (length, from) = timeout(Duration::from_secs(5), socket.recv_from(&mut buffer)).await.unwrap().unwrap();
+    let (length, from) =
+        timeout(Duration::from_secs(5), socket.recv_from(&mut buffer)).await.unwrap().unwrap();
     assert_eq!(from, SocketAddr::new(ip, PORT));
     assert!(query.is_answered_by(&buffer[..length]));
     read_answer(&buffer[..length]).unwrap()
@@ -135,7 +136,8 @@ fn names_of_services_and_of_the_world_are_answered() {
     local(async {
         let ip: IpAddr = "127.0.54.1".parse().unwrap();
         let upstream = upstream(1).await;
-        let (_serving, _, _file) = server(ip, upstream.port, "nameserver 127.0.54.1\nnameserver 127.0.0.1\n").await;
+        let (_serving, _, _file) =
+            server(ip, upstream.port, "nameserver 127.0.54.1\nnameserver 127.0.0.1\n").await;
         assert_eq!(shown(&ask(ip, "web.shop.svc.cluster.local").await), "0 10.96.1.1");
         assert_eq!(upstream.asked.get(), 0);
         assert_eq!(shown(&ask(ip, "example.com").await), "0 192.0.2.0");
@@ -151,7 +153,9 @@ fn names_of_services_and_of_the_world_are_answered() {
             "0 Alias(\"web.shop.svc.cluster.local\") 10.96.1.1"
         );
         assert!(ask(ip, "loop.shop.svc.cluster.local").await.records.len() < 20, "it ends");
-        let answers = ask_by_tcp(ip, &["web.shop.svc.cluster.local", "example.com", "alias.shop.svc.cluster.local"]).await;
+        let answers =
+            ask_by_tcp(ip, &["web.shop.svc.cluster.local", "example.com", "alias.shop.svc.cluster.local"])
+                .await;
         let answers: Vec<String> = answers.iter().map(shown).collect();
         assert_eq!(answers, ["0 10.96.1.1", "0 192.0.2.0", "0 Alias(\"example.com\") 192.0.2.0"]);
     });
@@ -190,7 +194,8 @@ fn the_next_server_is_asked_when_one_is_gone() {
         let ip: IpAddr = "127.0.54.4".parse().unwrap();
         let upstream = upstream(1).await;
         // No server listens there: the kernel refuses at once.
-        let (_serving, server, _file) = server(ip, upstream.port, "nameserver 127.0.54.99\nnameserver 127.0.0.1\n").await;
+        let (_serving, server, _file) =
+            server(ip, upstream.port, "nameserver 127.0.54.99\nnameserver 127.0.0.1\n").await;
         assert_eq!(shown(&ask(ip, "example.com").await), "0 192.0.2.0");
         assert_eq!(shown(&ask(ip, "nothing.com").await), "3 ");
         assert_eq!(server.pending.get(), 0);

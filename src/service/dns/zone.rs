@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 use super::message::{A, AAAA, Answer, PTR, Query, Rcode, Record, RecordData, SRV, TXT};
 use crate::model::cidr::Cidr;
-use crate::service::spec::{Endpoint, Service, ServicePort, ServiceType, Slice};
+use crate::service::spec::{Endpoint, ServicePort, ServiceSpec, ServiceType, Slice};
 use crate::service::table::Entry;
 
 /// Seconds for which records may be remembered (`CoreDNS`'s default for Kubernetes).
@@ -93,7 +93,7 @@ impl Zone<'_> {
         })
     }
 
-    fn external(&self, query: &Query, within: &[&str], service: &Service) -> Decision {
+    fn external(&self, query: &Query, within: &[&str], service: &ServiceSpec) -> Decision {
         if !within.is_empty() {
             return self.answer(query, None);
         }
@@ -109,7 +109,9 @@ impl Zone<'_> {
             [] if query.kind == SRV => {
                 Some(service.ports.iter().flat_map(|port| self.ports(entry, port)).collect())
             }
-            [] if service.is_headless() => Some(addresses(query, ready(entry).map(|(endpoint, _)| endpoint.address))),
+            [] if service.is_headless() => {
+                Some(addresses(query, ready(entry).map(|(endpoint, _)| endpoint.address)))
+            }
             [] => Some(addresses(query, service.cluster_ips.iter().copied())),
             [port, protocol] if port.starts_with('_') && protocol.starts_with('_') => {
                 let is_it = |it: &&ServicePort| {
@@ -134,7 +136,7 @@ impl Zone<'_> {
 
     /// The hosts and numbers of a port: the Service's own, or those of its endpoints.
     fn ports(&self, entry: &Entry, port: &ServicePort) -> Vec<RecordData> {
-        let Service { namespace, name, .. } = &*entry.service;
+        let ServiceSpec { namespace, name, .. } = &*entry.service;
         let host = format!("{name}.{namespace}.svc.{}", self.domain);
         if !entry.service.is_headless() {
             return vec![RecordData::Service(port.port, host)];
@@ -150,15 +152,16 @@ impl Zone<'_> {
     fn pointer(&self, query: &Query, ip: IpAddr) -> Decision {
         let mut names: Vec<RecordData> = Vec::new();
         for entry in self.entries {
-            let Service { namespace, name, .. } = &*entry.service;
+            let ServiceSpec { namespace, name, .. } = &*entry.service;
             let service = format!("{name}.{namespace}.svc.{}", self.domain);
             if entry.service.cluster_ips.contains(&ip) {
                 names.push(RecordData::Pointer(service));
             } else if entry.service.is_headless() {
                 let found = ready(entry).find(|(endpoint, _)| endpoint.address == ip);
-                names.extend(
-                    found.map(|(endpoint, _)| RecordData::Pointer(format!("{}.{service}", host_of(endpoint)))),
-                );
+                names
+                    .extend(found.map(|(endpoint, _)| {
+                        RecordData::Pointer(format!("{}.{service}", host_of(endpoint)))
+                    }));
             }
         }
         if names.is_empty() && !self.ranges.iter().any(|range| range.contains(ip)) {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::*;
 use crate::runtime::embedded::network::tests::{Host, Pod, at, cable, call, listen, sh};
 use crate::service::spec::{
-    Endpoint, Protocol, Service, ServicePort, ServiceType, Slice, SlicePort, family_of,
+    Endpoint, Protocol, ServicePort, ServiceSpec, ServiceType, Slice, SlicePort, family_of,
 };
 use crate::service::table::{Entry, NodeNetwork, frontends, table};
 
@@ -29,20 +29,20 @@ fn node() -> NodeNetwork {
     }
 }
 
-fn service(ips: &[&str]) -> Service {
-    Service {
+fn service(ips: &[&str]) -> ServiceSpec {
+    ServiceSpec {
         namespace: "shop".to_owned(),
         name: "web".to_owned(),
         uid: "u".to_owned(),
         cluster_ips: ips.iter().map(|text| ip(text)).collect(),
         families: ips.iter().map(|text| family_of(ip(text))).collect(),
         ports: vec![ServicePort { port: 80, ..ServicePort::default() }],
-        ..Service::default()
+        ..ServiceSpec::default()
     }
 }
 
 /// The Service with these addresses behind it, at port 8080.
-fn entry(service: Service, targets: &[(IpAddr, bool)]) -> Rc<Entry> {
+fn entry(service: ServiceSpec, targets: &[(IpAddr, bool)]) -> Rc<Entry> {
     let ports = |port: &ServicePort| SlicePort {
         name: port.name.clone(),
         protocol: port.protocol,
@@ -74,7 +74,11 @@ fn names() -> KernelNames {
 }
 
 fn link() -> LinkConfig {
-    LinkConfig { name: names().link, ranges: node().ranges, addresses: vec![ip("10.96.0.10"), ip("fd00:96::a")] }
+    LinkConfig {
+        name: names().link,
+        ranges: node().ranges,
+        addresses: vec![ip("10.96.0.10"), ip("fd00:96::a")],
+    }
 }
 
 /// Puts the Services into force on a node; true if anything has changed.
@@ -129,7 +133,10 @@ fn a_service_is_reached_from_pods_the_node_and_itself() {
     one.run(|| call(&in_one, at(VIP, 80))).unwrap();
     two.run(|| call(&in_one, at(VIP, 80))).unwrap();
     let shown = host.rules();
-    assert!(shown.contains("10.96.1.1 . 6 . 80 : 10.86.0.2 . 8080") || shown.contains("10.96.1.1 . tcp . 80"), "{shown}");
+    assert!(
+        shown.contains("10.96.1.1 . 6 . 80 : 10.86.0.2 . 8080") || shown.contains("10.96.1.1 . tcp . 80"),
+        "{shown}"
+    );
 }
 
 #[test]
@@ -137,7 +144,7 @@ fn all_that_has_no_endpoint_is_refused_at_once() {
     let (host, far) = (Host::new(&["10.86.0.0/24"]), Host::new(&[]));
     cable(&host, &far);
     let pod = host.attach("one", &[]).unwrap();
-    let mut web = Service { kind: ServiceType::NodePort, ..service(&[VIP]) };
+    let mut web = ServiceSpec { kind: ServiceType::NodePort, ..service(&[VIP]) };
     web.ports[0].node_port = 30_080;
     web.external_ips = vec![ip("203.0.113.7")];
     host.run(|| sh("ip route add 203.0.113.0/24 via 192.0.2.2"));
@@ -161,7 +168,7 @@ fn node_ports_and_load_balancers_are_reached_from_outside() {
     cable(&host, &far);
     let pod = host.attach("one", &[]).unwrap();
     let in_pod = server(&pod);
-    let mut web = Service { kind: ServiceType::LoadBalancer, ..service(&[VIP]) };
+    let mut web = ServiceSpec { kind: ServiceType::LoadBalancer, ..service(&[VIP]) };
     web.ports[0].node_port = 30_080;
     enforce(&host, &[entry(web.clone(), &own(&[&pod]))]);
     for port in [30_080, 80] {
@@ -187,7 +194,7 @@ fn endpoints_may_be_on_other_machines() {
     cable(&host, &far);
     let pod = host.attach("one", &[]).unwrap();
     let plc = far.run(|| listen("192.0.2.2:8080"));
-    let mut web = Service { kind: ServiceType::NodePort, ..service(&[VIP]) };
+    let mut web = ServiceSpec { kind: ServiceType::NodePort, ..service(&[VIP]) };
     web.ports[0].node_port = 30_080;
     enforce(&host, &[entry(web, &[(ip("192.0.2.2"), false)])]);
     // They cannot answer pods, or addresses of Services.
@@ -203,7 +210,7 @@ fn both_families_work() {
     let host = Host::new(&["10.86.0.0/24", "fd00:86::/64"]);
     let (one, two) = (host.attach("one", &[]).unwrap(), host.attach("two", &[]).unwrap());
     let in_two = server(&two);
-    let mut web = Service { kind: ServiceType::NodePort, ..service(&[VIP, "fd00:96::15"]) };
+    let mut web = ServiceSpec { kind: ServiceType::NodePort, ..service(&[VIP, "fd00:96::15"]) };
     web.ports[0].node_port = 30_080;
     enforce(&host, &[entry(web, &own(&[&two]))]);
     for target in [at(VIP, 80), at("fd00:96::15", 80), at("fd00:86::1", 30_080)] {
@@ -245,12 +252,12 @@ fn clients_are_spread_or_keep_their_endpoint() {
     enforce(&host, &[entry(service(&[VIP]), &own(&[&one, &two]))]);
     assert_eq!(draw(40).len(), 2, "in one case of a million millions");
 
-    let sticky = Service { affinity: Some(600), ..service(&[VIP]) };
+    let sticky = ServiceSpec { affinity: Some(600), ..service(&[VIP]) };
     enforce(&host, &[entry(sticky.clone(), &own(&[&one, &two]))]);
     let first = draw(1);
     assert_eq!(draw(20), first);
     // Other rules change, and the client stays.
-    let more = Service { name: "more".to_owned(), ..service(&["10.96.1.2"]) };
+    let more = ServiceSpec { name: "more".to_owned(), ..service(&["10.96.1.2"]) };
     assert!(enforce(&host, &[entry(sticky.clone(), &own(&[&one, &two])), entry(more, &own(&[&one]))]));
     assert_eq!(draw(20), first);
     // Its endpoint goes, and comes back: the client stays where it went.
@@ -300,7 +307,9 @@ fn connections_outlive_every_change_of_rules() {
     enforce(&host, &[entry(service(&[VIP]), &own(&[&two]))]);
     let mut client = one.run(|| TcpStream::connect(at(VIP, 80)).unwrap());
     let (mut connection, _) = in_two.accept().unwrap();
-    for entries in [vec![entry(service(&[VIP]), &own(&[&one]))], vec![entry(service(&[VIP]), &[])], Vec::new()] {
+    for entries in
+        [vec![entry(service(&[VIP]), &own(&[&one]))], vec![entry(service(&[VIP]), &[])], Vec::new()]
+    {
         assert!(enforce(&host, &entries));
         client.write_all(b"ping").unwrap();
         let mut bytes = [0; 4];
@@ -317,11 +326,7 @@ fn pods_of_another_network_reach_each_other() {
     let (one, two) = (host.attach("one", &[]).unwrap(), host.attach("two", &[]).unwrap());
     let in_two = server(&two);
     host.run(|| sh("nft flush ruleset"));
-    let foreign = NodeNetwork {
-        foreign_pods: [one.ip(), two.ip()].into(),
-        routes_loopback: false,
-        ..node()
-    };
+    let foreign = NodeNetwork { foreign_pods: [one.ip(), two.ip()].into(), routes_loopback: false, ..node() };
     enforce_on(&host, &[entry(service(&[VIP]), &own(&[&two]))], &foreign);
     one.run(|| call(&in_two, at(VIP, 80))).unwrap();
     two.run(|| call(&in_two, at(VIP, 80))).unwrap();
@@ -353,11 +358,32 @@ fn nothing_is_left_and_overlaps_are_found() {
 }
 
 #[test]
+fn another_range_replaces_the_first() {
+    let host = Host::new(&[]);
+    let other = LinkConfig {
+        ranges: vec!["10.97.0.0/16".parse().unwrap()],
+        addresses: vec![ip("10.97.0.10")],
+        ..link()
+    };
+    let shown = host.run(|| {
+        ensure_link(&link()).unwrap();
+        ensure_link(&link()).unwrap();
+        ensure_link(&other).unwrap();
+        sh("ip -4 -o address show dev svc-agent0; ip route show dev svc-agent0")
+    });
+    assert!(
+        shown.contains("10.97.0.10/32") && shown.contains("10.97.0.0/16") && !shown.contains("10.96."),
+        "{shown}"
+    );
+}
+
+#[test]
 fn two_hundred_services_are_in_force_within_milliseconds() {
     let host = Host::new(&[]);
     let entries: Vec<Rc<Entry>> = (1..=200_u8)
         .map(|number| {
-            let targets = [(ip(&format!("10.86.0.{number}")), true), (ip(&format!("10.86.1.{number}")), true)];
+            let targets =
+                [(ip(&format!("10.86.0.{number}")), true), (ip(&format!("10.86.1.{number}")), true)];
             entry(service(&[&format!("10.96.2.{number}")]), &targets)
         })
         .collect();

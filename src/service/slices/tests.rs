@@ -2,8 +2,8 @@ use super::*;
 use crate::model::types::Timestamp;
 use crate::platform::sys::netlink::nftables::Family;
 
-fn service() -> Service {
-    Service {
+fn service() -> ServiceSpec {
+    ServiceSpec {
         namespace: "shop".to_owned(),
         name: "web".to_owned(),
         uid: "uid-web".to_owned(),
@@ -11,7 +11,7 @@ fn service() -> Service {
         labels: [("team".to_owned(), "a".to_owned())].into(),
         cluster_ips: vec!["10.96.1.1".parse().unwrap()],
         families: vec![Family::Ipv4],
-        ..Service::default()
+        ..ServiceSpec::default()
     }
 }
 
@@ -91,7 +91,8 @@ fn endpoints_are_grouped_by_ports_and_readiness() {
     ];
     let (key, object) = endpoints_object(&service(), &slices, "box");
     assert_eq!((key.kind, key.name.as_str()), (ObjectKind::Endpoints, "web"));
-    let target = |name: &str| json!({"kind": "Pod", "namespace": "shop", "name": name, "uid": format!("uid-{name}")});
+    let target =
+        |name: &str| json!({"kind": "Pod", "namespace": "shop", "name": name, "uid": format!("uid-{name}")});
     assert_eq!(
         object.content.body()["subsets"],
         json!([{
@@ -117,6 +118,9 @@ fn a_load_balancer_is_at_the_nodes_addresses() {
         shown(json!({"type": "LoadBalancer", "ipFamilies": ["IPv4"]})),
         json!({"ingress": [{"ip": "192.0.2.1", "ipMode": "VIP"}]})
     );
-    assert_eq!(shown(json!({"type": "LoadBalancer", "ipFamilies": ["IPv4"], "loadBalancerClass": "a.b/c"})), json!({}));
+    assert_eq!(
+        shown(json!({"type": "LoadBalancer", "ipFamilies": ["IPv4"], "loadBalancerClass": "a.b/c"})),
+        json!({})
+    );
     assert_eq!(shown(json!({"type": "NodePort", "ipFamilies": ["IPv4"]})), json!({}));
 }

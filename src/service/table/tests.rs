@@ -6,15 +6,15 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-fn service(name: &str, cluster_ip: &str) -> Service {
-    Service {
+fn service(name: &str, cluster_ip: &str) -> ServiceSpec {
+    ServiceSpec {
         namespace: "shop".to_owned(),
         name: name.to_owned(),
         uid: format!("uid-{name}"),
         cluster_ips: vec![ip(cluster_ip)],
         families: vec![family_of(ip(cluster_ip))],
         ports: vec![port(80, 0)],
-        ..Service::default()
+        ..ServiceSpec::default()
     }
 }
 
@@ -26,7 +26,7 @@ fn endpoint(address: &str) -> Endpoint {
     Endpoint::ready(ip(address), true)
 }
 
-fn entry(service: Service, endpoints: Vec<Endpoint>) -> Rc<Entry> {
+fn entry(service: ServiceSpec, endpoints: Vec<Endpoint>) -> Rc<Entry> {
     let ports = service.ports.iter().map(|port| super::super::spec::SlicePort {
         name: port.name.clone(),
         protocol: port.protocol,
@@ -66,8 +66,12 @@ fn value(bytes: &[u8], types: &[DataType]) -> String {
     let (mut at, mut parts) = (0, Vec::new());
     for kind in types {
         let part = match kind {
-            DataType::Ipv4Address => <[u8; 4]>::try_from(&bytes[at..at + 4]).map(|it| IpAddr::from(it).to_string()).unwrap(),
-            DataType::Ipv6Address => <[u8; 16]>::try_from(&bytes[at..at + 16]).map(|it| IpAddr::from(it).to_string()).unwrap(),
+            DataType::Ipv4Address => {
+                <[u8; 4]>::try_from(&bytes[at..at + 4]).map(|it| IpAddr::from(it).to_string()).unwrap()
+            }
+            DataType::Ipv6Address => {
+                <[u8; 16]>::try_from(&bytes[at..at + 16]).map(|it| IpAddr::from(it).to_string()).unwrap()
+            }
             DataType::Protocol => bytes[at].to_string(),
             DataType::Port => u16::from_be_bytes([bytes[at], bytes[at + 1]]).to_string(),
             DataType::Number => format!("#{}", u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap())),
@@ -85,7 +89,8 @@ fn maps(table: &Table) -> Vec<String> {
         let dynamic = if map.is_dynamic { " dynamic" } else { "" };
         lines.push(format!("{}{dynamic}", map.name));
         for (key, data) in &map.elements {
-            let data = if data.is_empty() { String::new() } else { format!(" -> {}", value(data, &map.data)) };
+            let data =
+                if data.is_empty() { String::new() } else { format!(" -> {}", value(data, &map.data)) };
             lines.push(format!("  {}{data}", value(key, &map.key)));
         }
     }
@@ -106,10 +111,13 @@ fn frontends_of_all_types_lead_to_their_endpoints() {
     web.kind = ServiceType::LoadBalancer;
     web.ports = vec![port(80, 30_080)];
     web.external_ips = vec![ip("203.0.113.7"), ip("2001:db8::7")];
-    let headless = Service { cluster_ips: Vec::new(), ..service("db", "10.96.1.2") };
+    let headless = ServiceSpec { cluster_ips: Vec::new(), ..service("db", "10.96.1.2") };
     let none = entry(service("none", "10.96.1.3"), Vec::new());
-    let entries =
-        [entry(web, vec![endpoint("10.86.0.3"), endpoint("10.86.0.2")]), entry(headless, vec![endpoint("10.86.0.4")]), none];
+    let entries = [
+        entry(web, vec![endpoint("10.86.0.3"), endpoint("10.86.0.2")]),
+        entry(headless, vec![endpoint("10.86.0.4")]),
+        none,
+    ];
     let both = "10.86.0.2:8080 10.86.0.3:8080";
     assert_eq!(
         places(&entries, &node()),
@@ -151,10 +159,7 @@ fn one_target_needs_no_number_and_ipv6_has_its_own_table() {
     let output = &six.chains.iter().find(|chain| chain.name == "services-out").unwrap().rules[0];
     assert_eq!(
         output[4..],
-        [
-            Expression::Lookup("at-1".into(), 12, Some(18)),
-            Expression::DestinationNat(Family::Ipv6, 18, 22),
-        ]
+        [Expression::Lookup("at-1".into(), 12, Some(18)), Expression::DestinationNat(Family::Ipv6, 18, 22),]
     );
 }
 
@@ -175,7 +180,9 @@ fn local_policies_leave_other_machines_out() {
     let mut web = service("web", "10.96.1.1");
     web.kind = ServiceType::NodePort;
     web.ports = vec![port(80, 30_080)];
-    let found = |service: &Service| places(&[entry(service.clone(), vec![endpoint("10.86.0.2"), remote.clone()])], &node());
+    let found = |service: &ServiceSpec| {
+        places(&[entry(service.clone(), vec![endpoint("10.86.0.2"), remote.clone()])], &node())
+    };
     let (both, own) = ("10.0.0.5:8080 10.86.0.2:8080", "10.86.0.2:8080");
     assert_eq!(found(&web), [format!("10.96.1.1 TCP 80 -> {both}"), format!("node TCP 30080 -> {both}")]);
     web.is_external_local = true;
@@ -199,8 +206,8 @@ fn targets_elsewhere_and_pods_of_other_networks_are_masqueraded() {
 
 #[test]
 fn affinity_has_a_map_per_timeout_that_outlives_its_rules() {
-    let sticky = Service { affinity: Some(10_800), ..service("web", "10.96.1.1") };
-    let short = Service { affinity: Some(60), ..service("short", "10.96.1.2") };
+    let sticky = ServiceSpec { affinity: Some(10_800), ..service("web", "10.96.1.1") };
+    let short = ServiceSpec { affinity: Some(60), ..service("short", "10.96.1.2") };
     let endpoints = || vec![endpoint("10.86.0.2"), endpoint("10.86.0.3")];
     let entries = [entry(sticky, endpoints()), entry(short, endpoints())];
     let [table, _] = tables(&entries, &node());
@@ -217,14 +224,16 @@ fn affinity_has_a_map_per_timeout_that_outlives_its_rules() {
         let key = [&[10, 86, 0, client][..], &service, &[6, 0, 0, 0, 0, 80, 0, 0]].concat();
         (key, vec![10, 86, 0, target, 0x1f, 0x90, 0, 0])
     };
-    let elements = [element(9, [10, 96, 1, 1], 2), element(9, [10, 96, 1, 1], 7), element(9, [10, 96, 1, 2], 2)];
+    let elements =
+        [element(9, [10, 96, 1, 1], 2), element(9, [10, 96, 1, 1], 7), element(9, [10, 96, 1, 2], 2)];
     assert_eq!(stale(Family::Ipv4, &frontends, 10_800, elements.iter()), elements[1..]);
     assert_eq!(stale(Family::Ipv4, &frontends, 60, elements.iter()), elements[..2]);
 }
 
 #[test]
 fn affinity_of_node_ports_holds_at_every_address() {
-    let mut web = Service { affinity: Some(60), kind: ServiceType::NodePort, ..service("web", "10.96.1.1") };
+    let mut web =
+        ServiceSpec { affinity: Some(60), kind: ServiceType::NodePort, ..service("web", "10.96.1.1") };
     web.ports = vec![port(80, 30_080)];
     let frontends = frontends(Family::Ipv4, &[entry(web, vec![endpoint("10.86.0.2")])], &node());
     let port = 30_080_u16.to_be_bytes();
@@ -237,7 +246,7 @@ fn affinity_of_node_ports_holds_at_every_address() {
 #[test]
 fn a_load_balancer_gets_a_port_that_is_free() {
     let balancer = |name: &str, cluster_ip: &str, number: u16, node_port: u16| {
-        let mut service = Service { kind: ServiceType::LoadBalancer, ..service(name, cluster_ip) };
+        let mut service = ServiceSpec { kind: ServiceType::LoadBalancer, ..service(name, cluster_ip) };
         service.ports = vec![port(number, node_port)];
         entry(service, vec![endpoint("10.86.0.2")])
     };
@@ -257,8 +266,8 @@ fn a_load_balancer_gets_a_port_that_is_free() {
 }
 
 #[test]
-fn other_clients_than_the_source_ranges_are_dropped_from_outside_only() {
-    let mut web = Service { kind: ServiceType::LoadBalancer, ..service("web", "10.96.1.1") };
+fn clients_beyond_the_source_ranges_are_dropped_from_outside() {
+    let mut web = ServiceSpec { kind: ServiceType::LoadBalancer, ..service("web", "10.96.1.1") };
     web.source_ranges = vec!["192.0.2.0/24".parse().unwrap(), "2001:db8::/32".parse().unwrap()];
     let [table, _] = tables(&[entry(web, vec![endpoint("10.86.0.2")])], &node());
     let of = |name: &str| table.chains.iter().find(|chain| chain.name == name).unwrap().rules.clone();
@@ -271,7 +280,7 @@ fn other_clients_than_the_source_ranges_are_dropped_from_outside_only() {
 
 #[test]
 fn loopback_is_left_alone_where_pods_cannot_answer_it() {
-    let mut web = Service { kind: ServiceType::NodePort, ..service("web", "10.96.1.1") };
+    let mut web = ServiceSpec { kind: ServiceType::NodePort, ..service("web", "10.96.1.1") };
     web.ports = vec![port(80, 30_080)];
     let entries = [entry(web, vec![endpoint("10.86.0.2")])];
     let spares = |node: &NodeNetwork| {
@@ -287,7 +296,10 @@ fn two_hundred_services_are_few_rules_and_made_in_no_time() {
     let entries: Vec<Rc<Entry>> = (0..200_u8)
         .map(|number| {
             let service = service(&format!("s{number}"), &format!("10.96.2.{number}"));
-            entry(service, vec![endpoint(&format!("10.86.0.{number}")), endpoint(&format!("10.86.1.{number}"))])
+            entry(
+                service,
+                vec![endpoint(&format!("10.86.0.{number}")), endpoint(&format!("10.86.1.{number}"))],
+            )
         })
         .collect();
     let started = std::time::Instant::now();

@@ -13,11 +13,13 @@ use crate::agent::kubelet::embedded::{ENDPOINT, subnets};
 use crate::agent::kubelet::previous_runtimes::RuntimesConfig;
 use crate::agent::kubelet::resources::ResourcesConfig;
 use crate::agent::kubelet::serving::{
-    self, ApiConfig, ServingConfig, ServingError, PodsAddress, address, names_for_pods, server_url, serving_names,
+    self, ApiConfig, PodsAddress, ServingConfig, ServingError, address, names_for_pods, server_url,
+    serving_names,
 };
 use crate::agent::kubelet::setup::node_facts::node_ips;
 use crate::agent::kubelet::{plugins, resources};
 use crate::cluster::review::Reviews;
+use crate::desired::kinds::addresses::cidrs;
 use crate::desired::rollout::RolloutConfig;
 use crate::desired::source::Remembered;
 use crate::desired::source::url::UrlConfig;
@@ -25,6 +27,7 @@ use crate::devices::cdi;
 use crate::model::api::pod::ResourceList;
 use crate::model::api::quantity::Quantity;
 use crate::model::back_off::BackOffLimits;
+use crate::model::cidr::Cidr;
 use crate::model::duration::GoDuration;
 use crate::model::objects::NodeObjects;
 use crate::model::ordered::Ordered as _;
@@ -165,6 +168,13 @@ fn amounts(texts: &BTreeMap<String, String>) -> ResourceList {
     texts.iter().filter_map(|(name, text)| Some((name.clone(), Quantity::parse(text).ok()?))).into_map()
 }
 
+/// Addresses of pods and Services.
+fn own_ranges(resolved: &Resolved) -> Vec<Cidr> {
+    let pods = subnets(&resolved.kubelet.pod_cidr).unwrap_or_default();
+    let pods = pods.iter().filter_map(|subnet| subnet.to_string().parse().ok());
+    pods.chain(cidrs(&resolved.flags.service_cidr).unwrap_or_default()).collect()
+}
+
 /// What the executor works with, from the settings and the measured node.
 pub(super) fn executor(
     resolved: &Resolved,
@@ -184,7 +194,7 @@ pub(super) fn executor(
         seccomp_dir: root.join("seccomp"),
         seccomp_default: resolved.seccomp_default(),
         node_name: resolved.node_name.clone(),
-        node_ips: node_ips(resolved.node_ips.clone()),
+        node_ips: node_ips(resolved.node_ips.clone(), &own_ranges(resolved)),
         resources: resource_flags(kubelet, cgroup.v2),
         capacity: resources.capacity,
         allocatable: resources.allocatable,

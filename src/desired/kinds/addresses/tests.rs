@@ -31,7 +31,12 @@ fn spec(object: &LocalObject) -> Value {
 }
 
 /// The Service with what it is given, or the errors.
-fn given(object: LocalObject, old: Option<&LocalObject>, taken: &Taken, ranges: &ServiceRanges) -> Result<Value, String> {
+fn given(
+    object: LocalObject,
+    old: Option<&LocalObject>,
+    taken: &Taken,
+    ranges: &ServiceRanges,
+) -> Result<Value, String> {
     let mut object = object;
     let errors = assign(&mut object, old, taken, ranges);
     if errors.is_empty() {
@@ -80,7 +85,10 @@ fn a_service_gets_an_address_that_depends_on_its_name_alone() {
     assert_eq!(one["clusterIPs"], json!([ip.to_string()]));
     assert_eq!((&one["ipFamilies"], &one["ipFamilyPolicy"]), (&json!(["IPv4"]), &json!("SingleStack")));
     assert_eq!(given(service("web", web()), None, &taken, &single()).unwrap(), one);
-    assert_ne!(given(service("other", web()), None, &taken, &single()).unwrap()["clusterIP"], one["clusterIP"]);
+    assert_ne!(
+        given(service("other", web()), None, &taken, &single()).unwrap()["clusterIP"],
+        one["clusterIP"]
+    );
     // Where its place is taken, the next one is free.
     let first = service("first", with(json!({"clusterIP": ip.to_string()})));
     let taken = Taken::by([&first].into_iter(), &single());
@@ -100,17 +108,35 @@ fn families_are_chosen_as_upstream_chooses_them() {
     };
     assert_eq!(of(json!({}), &both()).unwrap(), "SingleStack IPv4 1");
     assert_eq!(of(json!({"ipFamilies": ["IPv6"]}), &both()).unwrap(), "SingleStack IPv6 1");
-    assert_eq!(of(json!({"ipFamilyPolicy": "PreferDualStack"}), &both()).unwrap(), "PreferDualStack IPv4,IPv6 2");
-    assert_eq!(of(json!({"ipFamilyPolicy": "PreferDualStack"}), &single()).unwrap(), "PreferDualStack IPv4 1");
+    assert_eq!(
+        of(json!({"ipFamilyPolicy": "PreferDualStack"}), &both()).unwrap(),
+        "PreferDualStack IPv4,IPv6 2"
+    );
+    assert_eq!(
+        of(json!({"ipFamilyPolicy": "PreferDualStack"}), &single()).unwrap(),
+        "PreferDualStack IPv4 1"
+    );
     let six_first = json!({"ipFamilyPolicy": "RequireDualStack", "ipFamilies": ["IPv6", "IPv4"]});
     assert_eq!(of(six_first, &both()).unwrap(), "RequireDualStack IPv6,IPv4 2");
     assert_eq!(of(json!({"clusterIP": "fd00:10:96::77"}), &both()).unwrap(), "SingleStack IPv6 1");
     assert_eq!(of(json!({"clusterIP": "None"}), &both()).unwrap(), "RequireDualStack IPv4,IPv6 1");
-    assert_eq!(of(json!({"clusterIP": "None", "selector": {"a": "b"}}), &both()).unwrap(), "SingleStack IPv4 1");
+    assert_eq!(
+        of(json!({"clusterIP": "None", "selector": {"a": "b"}}), &both()).unwrap(),
+        "SingleStack IPv4 1"
+    );
     for (edit, why) in [
-        (json!({"ipFamilyPolicy": "RequireDualStack"}), "spec.ipFamilyPolicy: Invalid value: \"RequireDualStack\": this cluster is not configured for dual-stack services"),
-        (json!({"ipFamilies": ["IPv6"]}), "spec.ipFamilies[0]: Invalid value: \"IPv6\": not configured on this cluster"),
-        (json!({"ipFamilies": ["IPv4", "IPv6"]}), "must be 'RequireDualStack' or 'PreferDualStack' when multiple IP families are specified"),
+        (
+            json!({"ipFamilyPolicy": "RequireDualStack"}),
+            "spec.ipFamilyPolicy: Invalid value: \"RequireDualStack\": this cluster is not configured for dual-stack services",
+        ),
+        (
+            json!({"ipFamilies": ["IPv6"]}),
+            "spec.ipFamilies[0]: Invalid value: \"IPv6\": not configured on this cluster",
+        ),
+        (
+            json!({"ipFamilies": ["IPv4", "IPv6"]}),
+            "must be 'RequireDualStack' or 'PreferDualStack' when multiple IP families are specified",
+        ),
     ] {
         let error = of(edit, &single()).unwrap_err();
         assert!(error.contains(why), "{error}");
@@ -127,10 +153,16 @@ fn addresses_that_cannot_be_had_are_refused_in_upstreams_words() {
         ("10.96.7.7", "provided IP is already allocated"),
         ("10.96.0.1", "provided IP is already allocated"),
         ("10.96.0.10", "provided IP is already allocated"),
-        ("10.97.0.1", "the provided IP (10.97.0.1) is not in the valid range. The range of valid IPs is 10.96.0.0/16"),
+        (
+            "10.97.0.1",
+            "the provided IP (10.97.0.1) is not in the valid range. The range of valid IPs is 10.96.0.0/16",
+        ),
     ] {
         let error = of(ip).unwrap_err();
-        assert_eq!(error, format!("spec.clusterIPs: Invalid value: [\"{ip}\"]: failed to allocate IP {ip}: {why}"));
+        assert_eq!(
+            error,
+            format!("spec.clusterIPs: Invalid value: [\"{ip}\"]: failed to allocate IP {ip}: {why}")
+        );
     }
 }
 
@@ -142,12 +174,16 @@ fn node_ports_are_given_kept_and_refused() {
     let made = given(service("web", node_port.clone()), None, &taken, &single()).unwrap();
     let ports: Vec<u64> = items(&made["ports"]).filter_map(|port| port["nodePort"].as_u64()).collect();
     assert_eq!(ports.len(), 3);
-    assert!(ports.iter().all(|port| (30_086..=32_767).contains(port)), "{ports:?}: the first ones are for those who ask");
+    assert!(
+        ports.iter().all(|port| (30_086..=32_767).contains(port)),
+        "{ports:?}: the first ones are for those who ask"
+    );
     assert_eq!(ports[1], ports[2], "one port, two protocols");
     assert_ne!(ports[0], ports[1]);
     // A client that leaves them out keeps them.
     let old = service("web", made.clone());
-    let again = given(service("web", node_port), Some(&old), &Taken::by([&old].into_iter(), &single()), &single());
+    let again =
+        given(service("web", node_port), Some(&old), &Taken::by([&old].into_iter(), &single()), &single());
     assert_eq!(again.unwrap(), made);
     // Another Service cannot have them.
     let taken = Taken::by([&old].into_iter(), &single());
@@ -175,7 +211,10 @@ fn load_balancers_may_do_without_node_ports() {
     assert!(of(json!({}))["ports"][0]["nodePort"].is_u64());
     assert!(of(json!({"allocateLoadBalancerNodePorts": false}))["ports"][0]["nodePort"].is_null());
     let local = of(json!({"externalTrafficPolicy": "Local"}));
-    assert!(local["healthCheckNodePort"].is_u64() && local["healthCheckNodePort"] != local["ports"][0]["nodePort"]);
+    assert!(
+        local["healthCheckNodePort"].is_u64()
+            && local["healthCheckNodePort"] != local["ports"][0]["nodePort"]
+    );
 }
 
 #[test]
@@ -206,7 +245,10 @@ fn a_full_range_says_so() {
         found += 1;
     };
     assert_eq!(error, "spec.clusterIPs: Invalid value: []: failed to allocate IP: range is full");
-    assert_eq!(found, 15, "half of the range is for Services that name their address; its last address is none");
+    assert_eq!(
+        found, 15,
+        "half of the range is for Services that name their address; its last address is none"
+    );
 }
 
 proptest! {

@@ -42,8 +42,10 @@ fn defaults_are_those_of_the_api_server() {
             "sessionAffinity": "None", "type": "ClusterIP",
         })
     );
-    let balancer = defaulted(json!({"type": "LoadBalancer", "ports": [{"port": 53, "protocol": "UDP", "targetPort": "dns"}],
-        "sessionAffinity": "ClientIP"}));
+    let balancer = defaulted(
+        json!({"type": "LoadBalancer", "ports": [{"port": 53, "protocol": "UDP", "targetPort": "dns"}],
+        "sessionAffinity": "ClientIP"}),
+    );
     assert_eq!(
         balancer,
         json!({
@@ -81,36 +83,96 @@ fn invalid_services_are_refused_in_upstreams_words() {
     let label = "a lowercase RFC 1123 label must consist of";
     for (edit, wanted) in [
         (json!({"ports": []}), "spec.ports: Required value"),
-        (json!({"type": "Other"}), "spec.type: Unsupported value: \"Other\": supported values: \"ClusterIP\", \"ExternalName\", \"LoadBalancer\", \"NodePort\""),
-        (json!({"ports": [{"port": 0}]}), "spec.ports[0].port: Invalid value: 0: must be between 1 and 65535, inclusive"),
+        (
+            json!({"type": "Other"}),
+            "spec.type: Unsupported value: \"Other\": supported values: \"ClusterIP\", \"ExternalName\", \"LoadBalancer\", \"NodePort\"",
+        ),
+        (
+            json!({"ports": [{"port": 0}]}),
+            "spec.ports[0].port: Invalid value: 0: must be between 1 and 65535, inclusive",
+        ),
         (json!({"ports": [{"port": 80}, {"port": 81}]}), "spec.ports[0].name: Required value"),
-        (json!({"ports": [{"port": 80, "name": "a"}, {"port": 81, "name": "a"}]}), "spec.ports[1].name: Duplicate value: \"a\""),
+        (
+            json!({"ports": [{"port": 80, "name": "a"}, {"port": 81, "name": "a"}]}),
+            "spec.ports[1].name: Duplicate value: \"a\"",
+        ),
         (json!({"ports": [{"port": 80, "name": "A"}]}), label),
-        (json!({"ports": [{"port": 80, "name": "a"}, {"port": 80, "name": "b"}]}), "spec.ports[1]: Duplicate value: "),
-        (json!({"ports": [{"port": 80, "protocol": "ICMP"}]}), "spec.ports[0].protocol: Unsupported value: \"ICMP\": supported values: \"SCTP\", \"TCP\", \"UDP\""),
-        (json!({"ports": [{"port": 80, "targetPort": "no_name"}]}), "spec.ports[0].targetPort: Invalid value: \"no_name\""),
-        (json!({"ports": [{"port": 80, "nodePort": 30_080}]}), "spec.ports[0].nodePort: Forbidden: may not be used when `type` is 'ClusterIP'"),
-        (json!({"clusterIP": "None", "type": "NodePort"}), "spec.clusterIPs[0]: Invalid value: \"None\": may not be set to 'None' for NodePort services"),
-        (json!({"clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.2"]}), "spec.clusterIPs: Invalid value: [\"10.0.0.2\"]: first value must match `clusterIP`"),
-        (json!({"clusterIP": "nope"}), "spec.clusterIPs[0]: Invalid value: \"nope\": must be a valid IP address"),
-        (json!({"clusterIPs": ["10.0.0.1", "10.0.0.2"]}), "may specify no more than one IP for each IP family"),
+        (
+            json!({"ports": [{"port": 80, "name": "a"}, {"port": 80, "name": "b"}]}),
+            "spec.ports[1]: Duplicate value: ",
+        ),
+        (
+            json!({"ports": [{"port": 80, "protocol": "ICMP"}]}),
+            "spec.ports[0].protocol: Unsupported value: \"ICMP\": supported values: \"SCTP\", \"TCP\", \"UDP\"",
+        ),
+        (
+            json!({"ports": [{"port": 80, "targetPort": "no_name"}]}),
+            "spec.ports[0].targetPort: Invalid value: \"no_name\"",
+        ),
+        (
+            json!({"ports": [{"port": 80, "nodePort": 30_080}]}),
+            "spec.ports[0].nodePort: Forbidden: may not be used when `type` is 'ClusterIP'",
+        ),
+        (
+            json!({"clusterIP": "None", "type": "NodePort"}),
+            "spec.clusterIPs[0]: Invalid value: \"None\": may not be set to 'None' for NodePort services",
+        ),
+        (
+            json!({"clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.2"]}),
+            "spec.clusterIPs: Invalid value: [\"10.0.0.2\"]: first value must match `clusterIP`",
+        ),
+        (
+            json!({"clusterIP": "nope"}),
+            "spec.clusterIPs[0]: Invalid value: \"nope\": must be a valid IP address",
+        ),
+        (
+            json!({"clusterIPs": ["10.0.0.1", "10.0.0.2"]}),
+            "may specify no more than one IP for each IP family",
+        ),
         (json!({"clusterIPs": ["None", "10.0.0.2"]}), "'None' must be the first and only value"),
-        (json!({"clusterIP": "10.0.0.1", "ipFamilies": ["IPv6"]}), "spec.clusterIPs[0]: Invalid value: \"10.0.0.1\": expected an IPv6 value as indicated by `ipFamilies[0]`"),
+        (
+            json!({"clusterIP": "10.0.0.1", "ipFamilies": ["IPv6"]}),
+            "spec.clusterIPs[0]: Invalid value: \"10.0.0.1\": expected an IPv6 value as indicated by `ipFamilies[0]`",
+        ),
         (json!({"ipFamilies": ["IPv4", "IPv4"]}), "spec.ipFamilies[1]: Duplicate value: \"IPv4\""),
         (json!({"ipFamilyPolicy": "Both"}), "spec.ipFamilyPolicy: Unsupported value: \"Both\""),
         (json!({"type": "ExternalName"}), "spec.externalName: Required value"),
         (json!({"type": "ExternalName", "externalName": "a_b"}), "spec.externalName: Invalid value: \"a_b\""),
-        (json!({"type": "ExternalName", "externalName": "a", "clusterIP": "10.0.0.1"}), "spec.clusterIPs: Forbidden: may not be set for ExternalName services"),
+        (
+            json!({"type": "ExternalName", "externalName": "a", "clusterIP": "10.0.0.1"}),
+            "spec.clusterIPs: Forbidden: may not be set for ExternalName services",
+        ),
         (json!({"sessionAffinity": "Cookie"}), "spec.sessionAffinity: Unsupported value: \"Cookie\""),
-        (json!({"sessionAffinity": "ClientIP", "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 90_000}}}), "spec.sessionAffinityConfig.clientIP.timeoutSeconds: Invalid value: 90000: must be greater than 0 and less than 86400"),
-        (json!({"externalIPs": ["127.0.0.1"]}), "spec.externalIPs[0]: Invalid value: \"127.0.0.1\": may not be in the loopback range (127.0.0.0/8, ::1/128)"),
-        (json!({"externalTrafficPolicy": "Local"}), "spec.externalTrafficPolicy: Invalid value: \"Local\": may only be set for externally-accessible services"),
+        (
+            json!({"sessionAffinity": "ClientIP", "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 90_000}}}),
+            "spec.sessionAffinityConfig.clientIP.timeoutSeconds: Invalid value: 90000: must be greater than 0 and less than 86400",
+        ),
+        (
+            json!({"externalIPs": ["127.0.0.1"]}),
+            "spec.externalIPs[0]: Invalid value: \"127.0.0.1\": may not be in the loopback range (127.0.0.0/8, ::1/128)",
+        ),
+        (
+            json!({"externalTrafficPolicy": "Local"}),
+            "spec.externalTrafficPolicy: Invalid value: \"Local\": may only be set for externally-accessible services",
+        ),
         (json!({"internalTrafficPolicy": "Node"}), "spec.internalTrafficPolicy: Unsupported value: \"Node\""),
         (json!({"trafficDistribution": "Far"}), "spec.trafficDistribution: Unsupported value: \"Far\""),
-        (json!({"healthCheckNodePort": 30_001}), "spec.healthCheckNodePort: Invalid value: 30001: may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'"),
-        (json!({"loadBalancerClass": "a.b/c"}), "spec.loadBalancerClass: Forbidden: may only be used when `type` is 'LoadBalancer'"),
-        (json!({"loadBalancerSourceRanges": ["10.0.0.0/8"]}), "spec.LoadBalancerSourceRanges: Forbidden: may only be used when `type` is 'LoadBalancer'"),
-        (json!({"type": "LoadBalancer", "loadBalancerSourceRanges": ["10.0.0.0"]}), "spec.LoadBalancerSourceRanges[0]: Invalid value: \"10.0.0.0\": must be a valid CIDR value"),
+        (
+            json!({"healthCheckNodePort": 30_001}),
+            "spec.healthCheckNodePort: Invalid value: 30001: may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'",
+        ),
+        (
+            json!({"loadBalancerClass": "a.b/c"}),
+            "spec.loadBalancerClass: Forbidden: may only be used when `type` is 'LoadBalancer'",
+        ),
+        (
+            json!({"loadBalancerSourceRanges": ["10.0.0.0/8"]}),
+            "spec.LoadBalancerSourceRanges: Forbidden: may only be used when `type` is 'LoadBalancer'",
+        ),
+        (
+            json!({"type": "LoadBalancer", "loadBalancerSourceRanges": ["10.0.0.0"]}),
+            "spec.LoadBalancerSourceRanges[0]: Invalid value: \"10.0.0.0\": must be a valid CIDR value",
+        ),
         (json!({"selector": {"a b": "c"}}), "spec.selector: Invalid value: \"a b\""),
     ] {
         let found = with(edit.clone());
@@ -140,7 +202,10 @@ fn what_may_not_change_is_refused() {
     assert_eq!(update(old(), name.clone()), [] as [&str; 0]);
     assert_eq!(update(name, old()), [] as [&str; 0]);
     let dual = json!({"type": "ClusterIP", "clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1", "fd00::1"], "ipFamilies": ["IPv4", "IPv6"]});
-    assert!(update(dual.clone(), old())[0].contains("must be set to 'SingleStack' when releasing the secondary clusterIP"));
+    assert!(
+        update(dual.clone(), old())[0]
+            .contains("must be set to 'SingleStack' when releasing the secondary clusterIP")
+    );
     let mut single = old();
     single["ipFamilyPolicy"] = json!("SingleStack");
     assert_eq!(update(dual, single), [] as [&str; 0]);
@@ -154,21 +219,40 @@ fn what_may_not_change_is_refused() {
 #[test]
 fn slices_and_endpoints_are_checked() {
     let slice = |body: Value| errors_of(ObjectKind::EndpointSlice, "plc", body);
-    let good = json!({"addressType": "IPv4", "endpoints": [{"addresses": ["10.0.0.5"]}], "ports": [{"port": 502}]});
+    let good =
+        json!({"addressType": "IPv4", "endpoints": [{"addresses": ["10.0.0.5"]}], "ports": [{"port": 502}]});
     assert_eq!(slice(good), [] as [&str; 0]);
     for (body, wanted) in [
         (json!({"addressType": "IPv5"}), "addressType: Unsupported value: \"IPv5\""),
-        (json!({"addressType": "IPv4", "endpoints": [{"addresses": []}]}), "endpoints[0].addresses: Required value: must contain at least 1 address"),
-        (json!({"addressType": "IPv4", "endpoints": [{"addresses": ["fd00::1"]}]}), "endpoints[0].addresses[0]: Invalid value: \"fd00::1\": must be an IPv4 address"),
-        (json!({"addressType": "IPv4", "endpoints": [{"addresses": ["169.254.1.1"]}]}), "may not be in the link-local range"),
-        (json!({"addressType": "IPv4", "ports": [{"port": 1}, {"port": 2}]}), "ports[1].name: Duplicate value: \"\""),
-        (json!({"addressType": "IPv4", "ports": [{"port": 70_000}]}), "ports[0].port: Invalid value: 70000: must be between 1 and 65535, inclusive"),
+        (
+            json!({"addressType": "IPv4", "endpoints": [{"addresses": []}]}),
+            "endpoints[0].addresses: Required value: must contain at least 1 address",
+        ),
+        (
+            json!({"addressType": "IPv4", "endpoints": [{"addresses": ["fd00::1"]}]}),
+            "endpoints[0].addresses[0]: Invalid value: \"fd00::1\": must be an IPv4 address",
+        ),
+        (
+            json!({"addressType": "IPv4", "endpoints": [{"addresses": ["169.254.1.1"]}]}),
+            "may not be in the link-local range",
+        ),
+        (
+            json!({"addressType": "IPv4", "ports": [{"port": 1}, {"port": 2}]}),
+            "ports[1].name: Duplicate value: \"\"",
+        ),
+        (
+            json!({"addressType": "IPv4", "ports": [{"port": 70_000}]}),
+            "ports[0].port: Invalid value: 70000: must be between 1 and 65535, inclusive",
+        ),
     ] {
         let found = slice(body.clone());
         assert!(found.iter().any(|error| error.contains(wanted)), "{body}: {found:?}");
     }
     let endpoints = |body: Value| errors_of(ObjectKind::Endpoints, "plc", body);
-    assert_eq!(endpoints(json!({"subsets": [{"addresses": [{"ip": "10.0.0.5"}], "ports": [{"port": 502}]}]})), [] as [&str; 0]);
+    assert_eq!(
+        endpoints(json!({"subsets": [{"addresses": [{"ip": "10.0.0.5"}], "ports": [{"port": 502}]}]})),
+        [] as [&str; 0]
+    );
     assert_eq!(
         endpoints(json!({"subsets": [{"addresses": [{"ip": "0.0.0.0"}], "ports": [{"port": 502}]}]})),
         ["subsets[0].addresses[0].ip: Invalid value: \"0.0.0.0\": may not be unspecified (0.0.0.0)"]

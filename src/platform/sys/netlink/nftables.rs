@@ -379,8 +379,9 @@ fn expression_data(expression: &Expression) -> (&'static str, Data) {
         Expression::Remember(map, key, value, seconds) => {
             let (map, key, value) = (map.clone(), *key, *value);
             let milliseconds = (u64::from(*seconds) * 1000).to_be_bytes();
-            let update =
-                move |data: Message| data.text(1, &map).big(3, 1).big(4, key).big(5, value).bytes(6, &milliseconds);
+            let update = move |data: Message| {
+                data.text(1, &map).big(3, 1).big(4, key).big(5, value).bytes(6, &milliseconds)
+            };
             ("dynset", Box::new(update))
         }
         Expression::DestinationNat(family, address, port) => {

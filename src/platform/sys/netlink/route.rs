@@ -240,10 +240,14 @@ impl Network {
     }
 
     /// Adds a route to neighbours on a link; an existing one is no error.
-    pub(crate) fn add_route(&mut self, link: u32, destination: IpAddr, prefix: u8) -> Result<(), NetlinkError> {
+    pub(crate) fn add_route(
+        &mut self,
+        link: u32,
+        destination: IpAddr,
+        prefix: u8,
+    ) -> Result<(), NetlinkError> {
         let scope = if destination.is_ipv4() { RT_SCOPE_LINK } else { 0 };
-        let header =
-            [family(destination), prefix, 0, 0, 254, RTPROT_STATIC, scope, RTN_UNICAST, 0, 0, 0, 0];
+        let header = [family(destination), prefix, 0, 0, 254, RTPROT_STATIC, scope, RTN_UNICAST, 0, 0, 0, 0];
         let message = Message::new(RTM_NEWROUTE, CREATE | EXCLUSIVE, &header)
             .bytes(RTA_DST, &octets(destination))
             .number(RTA_OIF, link);

@@ -16,7 +16,12 @@ fn address(name: &str, last: u8) -> Record {
 }
 
 fn answer(records: Vec<Record>) -> Answer {
-    Answer { rcode: Rcode::NoError, is_authoritative: true, records, zone: Some(("cluster.local".to_owned(), 5)) }
+    Answer {
+        rcode: Rcode::NoError,
+        is_authoritative: true,
+        records,
+        zone: Some(("cluster.local".to_owned(), 5)),
+    }
 }
 
 #[test]
@@ -28,7 +33,11 @@ fn a_query_is_read_and_answered_in_the_clients_letters() {
     let reply = read.answer(&answer(vec![address("web.shop.svc.cluster.local", 7)]), 512);
     assert!(read.is_answered_by(&reply));
     assert_eq!(reply[HEADER..HEADER + 4], *b"\x03Web");
-    assert_eq!(u16::from_be_bytes([reply[2], reply[3]]), 0x8580, "an authoritative answer, recursion available");
+    assert_eq!(
+        u16::from_be_bytes([reply[2], reply[3]]),
+        0x8580,
+        "an authoritative answer, recursion available"
+    );
     let found = read_answer(&reply).unwrap();
     assert_eq!(found.records, [address("web.shop.svc.cluster.local", 7)]);
     assert_eq!((found.rcode, found.ttl), (0, Some(5)));
@@ -129,7 +138,9 @@ fn other_answers_are_not_taken() {
     let asked = Query::new(7, "example.com", A);
     let good = asked.answer(&answer(Vec::new()), 512);
     assert!(asked.is_answered_by(&good));
-    for other in [Query::new(8, "example.com", A), Query::new(7, "example.org", A), Query::new(7, "example.com", AAAA)] {
+    for other in
+        [Query::new(8, "example.com", A), Query::new(7, "example.org", A), Query::new(7, "example.com", AAAA)]
+    {
         assert!(!other.is_answered_by(&good));
     }
     assert!(!asked.is_answered_by(&asked.to_bytes()), "a question");

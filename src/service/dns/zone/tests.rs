@@ -6,14 +6,14 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-fn service(namespace: &str, name: &str, ips: &[&str]) -> Service {
-    Service {
+fn service(namespace: &str, name: &str, ips: &[&str]) -> ServiceSpec {
+    ServiceSpec {
         namespace: namespace.to_owned(),
         name: name.to_owned(),
         cluster_ips: ips.iter().map(|text| ip(text)).collect(),
         families: vec![Family::Ipv4],
         ports: vec![ServicePort { name: "http".to_owned(), port: 80, ..ServicePort::default() }],
-        ..Service::default()
+        ..ServiceSpec::default()
     }
 }
 
@@ -25,7 +25,7 @@ fn entries() -> Vec<Rc<Entry>> {
     };
     let port = |number| SlicePort { name: "http".to_owned(), port: number, ..SlicePort::default() };
     let slice = |number, endpoints| Slice { family: Family::Ipv4, ports: vec![port(number)], endpoints };
-    let external = Service {
+    let external = ServiceSpec {
         kind: ServiceType::ExternalName,
         external_name: "DB.example.com.".to_owned(),
         ..service("shop", "outside", &[])
@@ -36,7 +36,10 @@ fn entries() -> Vec<Rc<Entry>> {
         entry(
             service("shop", "db", &[]),
             vec![
-                slice(5432, vec![endpoint("10.86.0.2", Some("db-0"), true), endpoint("10.86.0.3", None, true)]),
+                slice(
+                    5432,
+                    vec![endpoint("10.86.0.2", Some("db-0"), true), endpoint("10.86.0.3", None, true)],
+                ),
                 slice(5433, vec![endpoint("10.86.0.4", Some("db-2"), false)]),
                 Slice { family: Family::Ipv6, ..slice(5432, vec![endpoint("fd00::2", Some("db-0"), true)]) },
             ],
@@ -66,7 +69,10 @@ fn look(name: &str, kind: u16) -> String {
     if answer.records.is_empty() {
         return format!("{:?}", answer.rcode);
     }
-    assert!(answer.is_authoritative && answer.records.iter().all(|record| record.name == name.to_ascii_lowercase()));
+    assert!(
+        answer.is_authoritative
+            && answer.records.iter().all(|record| record.name == name.to_ascii_lowercase())
+    );
     answer.records.iter().map(text).collect::<Vec<_>>().join(" ")
 }
 
@@ -91,7 +97,11 @@ fn services_have_their_addresses() {
 
 #[test]
 fn headless_services_have_those_of_their_endpoints() {
-    assert_eq!(look("db.shop.svc.cluster.local", A), "10.86.0.2 10.86.0.3", "without the one that is not ready");
+    assert_eq!(
+        look("db.shop.svc.cluster.local", A),
+        "10.86.0.2 10.86.0.3",
+        "without the one that is not ready"
+    );
     assert_eq!(look("db.shop.svc.cluster.local", AAAA), "fd00::2");
     assert_eq!(look("db-0.db.shop.svc.cluster.local", A), "10.86.0.2");
     assert_eq!(look("10-86-0-3.db.shop.svc.cluster.local", A), "10.86.0.3");

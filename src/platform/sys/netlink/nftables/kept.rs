@@ -3,8 +3,8 @@
 //! Owns what of a table is removed and what stays.
 
 use super::{
-    CREATE, Family, Message, NEWTABLE, NetlinkError, Protocol, SUBSYSTEM, Socket, Table,
-    add_content, begin, elements_message, end, header, set_message, table_message,
+    CREATE, Family, Message, NEWTABLE, NetlinkError, Protocol, SUBSYSTEM, Socket, Table, add_content, begin,
+    elements_message, end, header, set_message, table_message,
 };
 use crate::platform::sys::netlink::{DUMP, NetlinkAttributes, text};
 
@@ -112,7 +112,12 @@ mod tests {
             elements: vec![(element(port), vec![7, 0, 0, 0])],
             ..Map::default()
         };
-        let set = Map { name: "set".into(), key: key.clone(), elements: vec![(element(port), Vec::new())], ..Map::default() };
+        let set = Map {
+            name: "set".into(),
+            key: key.clone(),
+            elements: vec![(element(port), Vec::new())],
+            ..Map::default()
+        };
         let dynamic = Map { name: memory.to_owned().into(), key, data, is_dynamic: true, ..Map::default() };
         let rule = vec![
             Expression::TransportProtocol(8),
@@ -129,7 +134,12 @@ mod tests {
             priority: 0,
             rules: vec![rule],
         };
-        Table { family: Family::Ipv4, name: "t".to_owned(), maps: vec![fixed, set, dynamic], chains: vec![chain] }
+        Table {
+            family: Family::Ipv4,
+            name: "t".to_owned(),
+            maps: vec![fixed, set, dynamic],
+            chains: vec![chain],
+        }
     }
 
     #[test]
