@@ -66,6 +66,7 @@ use crate::runtime::embedded::network::subnet::SubnetError;
 use crate::runtime::embedded::registry::policy_file;
 use crate::runtime::embedded::runtime::{EmbeddedRuntime, OpenError};
 use crate::serve::accounts::Accounts;
+use crate::serve::localapi::ApiOptions;
 use crate::serve::roles::Roles;
 use crate::serve::server;
 use crate::serve::server::node::SharedNode;
@@ -502,7 +503,11 @@ impl<R: Runtime> AgentParts<R> {
             stats: self.stats(resolved),
         });
         let parts = (&self.view, &self.statuses, &self.objects, &self.events, &self.clock);
-        let writes = (&self.editor, &self.revisions);
+        let options = ApiOptions {
+            is_alone: !joined::is_joined(resolved),
+            keeps_unacted: resolved.flags.unacted_kinds != "refuse",
+        };
+        let writes = (&self.editor, &self.revisions, options);
         let executor = self.executor.as_ref();
         let state = node_facts::node_state(resolved, executor, self.clock.now());
         let images = usize::try_from(resolved.kubelet.node_status_max_images).ok();

@@ -81,6 +81,23 @@ struct VersionEntry {
     whole: bool,
 }
 
+/// An object as it is now.
+pub(in crate::serve) struct Observed {
+    pub name: Name,
+    pub uid: String,
+    /// The version that it was stamped with.
+    pub version: Option<u64>,
+    /// The object, unless it is rendered on demand; always of one without a version.
+    pub object: Option<Value>,
+}
+
+impl Observed {
+    fn whole(object: Value) -> Self {
+        let (name, uid, version) = (name_of(&object), uid_of(&object).to_owned(), stamped(&object));
+        Self { name, uid, version, object: Some(object) }
+    }
+}
+
 struct Gone {
     added: u64,
     version: u64,
@@ -154,16 +171,33 @@ impl Versions {
         objects: &mut [Value],
         keep: Keep,
     ) -> Vec<Change> {
+        let mut observed: Vec<Observed> =
+            objects.iter_mut().map(|object| Observed::whole(object.take())).collect();
+        let changes = self.observe(store, &mut observed, keep, &|_| Value::Null);
+        for (object, observed) in objects.iter_mut().zip(observed) {
+            *object = observed.object.unwrap_or_default();
+        }
+        changes
+    }
+
+    /// As [`Self::refresh`], of objects that are rendered only where they have changed: `render` gives the one at an
+    /// index.
+    pub(in crate::serve) fn observe(
+        &mut self,
+        store: Store,
+        objects: &mut [Observed],
+        keep: Keep,
+        render: &dyn Fn(usize) -> Value,
+    ) -> Vec<Change> {
         let (base, retained) = (self.base(), &self.retained);
         let seen = self.stores.entry(store).or_insert_with(|| Seen::new(base));
         let mut changes = Vec::new();
         // Of several pods with one name the known one counts, else the first.
         let mut names: BTreeMap<Name, (String, Option<u64>)> = BTreeMap::new();
-        for object in objects.iter() {
-            let (name, uid) = (name_of(object), uid_of(object));
-            let is_known = seen.entries.get(&name).is_some_and(|entry| entry.uid == uid);
-            if is_known || !names.contains_key(&name) {
-                names.insert(name, (uid.to_owned(), stamped(object)));
+        for Observed { name, uid, version, .. } in objects.iter() {
+            let is_known = seen.entries.get(name).is_some_and(|entry| entry.uid == *uid);
+            if is_known || !names.contains_key(name) {
+                names.insert(name.clone(), (uid.clone(), *version));
             }
         }
         // A different uid is a different object.
@@ -203,20 +237,23 @@ impl Versions {
             }
         }
         let whole = keep == Keep::Whole;
-        for object in objects.iter_mut() {
-            let name = name_of(object);
-            if names.get(&name).is_some_and(|(uid, _)| uid != uid_of(object)) {
+        for (at, Observed { name, uid, version, object }) in objects.iter_mut().enumerate() {
+            if names.get(name).is_some_and(|(found, _)| found != uid) {
                 continue;
             }
-            let version = stamped(object);
-            let mark = version.unwrap_or_else(|| hash_of(object));
+            let (name, version) = (name.clone(), *version);
+            let mark = version.unwrap_or_else(|| hash_of(object.get_or_insert_with(|| render(at))));
             let state = |object: &Value| {
                 let json = if whole { written(object) } else { written(&shadow(object)) };
                 Written::current(json, retained)
             };
             if let Some(entry) = seen.entries.get_mut(&name).filter(|entry| entry.mark == mark) {
-                stamp(object, entry.version);
+                if let Some(object) = object {
+                    stamp(object, entry.version);
+                }
                 if entry.whole != whole {
+                    let object = object.get_or_insert_with(|| render(at));
+                    stamp(object, entry.version);
                     entry.state.supersede();
                     (entry.state, entry.whole) = (state(object), whole);
                 }
@@ -224,6 +261,7 @@ impl Versions {
             }
             let current = version.unwrap_or_else(|| self.revisions.next());
             seen.changed = seen.changed.max(current);
+            let object = object.get_or_insert_with(|| render(at));
             stamp(object, current);
             let Some(entry) = seen.entries.get_mut(&name) else {
                 let (uid, state) = (uid_of(object).to_owned(), state(object));
