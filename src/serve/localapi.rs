@@ -188,9 +188,13 @@ impl LocalApi {
             object: None,
         };
         let mut heads: Vec<Observed> = known.iter().map(observed).collect();
-        let render = |at: usize| objects::shown(&known[at]);
+        heads.extend(implied::beside(self, kind, &known).into_iter().map(Observed::whole));
+        let render = |at: usize| {
+            let key = &known[at].object.key;
+            objects::one(self, store, (&key.namespace, &key.name)).unwrap_or_default()
+        };
         let changes = self.versions.borrow_mut().observe(store, &mut heads, self.keep(store), &render);
-        self.watchers.mark_read(store, || self.cluster.changes(store));
+        self.watchers.mark_read(store, || self.changes(store));
         for change in changes {
             self.watchers.notify(store, change);
         }

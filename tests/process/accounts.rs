@@ -315,6 +315,29 @@ fn what_every_cluster_has_is_shown_and_not_stored() {
 }
 
 #[test]
+fn a_watch_reports_new_accounts_and_not_that_default_is_gone() {
+    let served = Served::new();
+    let (_, list) = served.get(ACCOUNTS);
+    let version = list["metadata"]["resourceVersion"].as_str().expect("a version");
+    let path = format!("{ACCOUNTS}?watch=1&timeoutSeconds=2&resourceVersion={version}");
+    let (events, made) = std::thread::scope(|scope| {
+        let watch = scope.spawn(|| served.api.curl(Some(&served.admin), &path, &[]).1);
+        let mut made = 0;
+        while !watch.is_finished() {
+            served.create(ACCOUNTS, &account(&format!("robot-{made}")));
+            made += 1;
+        }
+        (watch.join().expect("a watch"), made)
+    });
+    let events: Vec<Value> = events.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert!(made > 1 && events.len() > 1, "{made}: {events:?}");
+    for event in events {
+        let name = event["object"]["metadata"]["name"].as_str().expect("a name");
+        assert!(event["type"] == "ADDED" && name.starts_with("robot-"), "{event}");
+    }
+}
+
+#[test]
 fn leases_are_renewed_in_memory_and_taken_over_on_the_disk() {
     let mut served = Served::new();
     let lease = |holder: &str, renewed: &str| {

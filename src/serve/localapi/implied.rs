@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{LocalApi, text};
 use crate::desired::service_account::DEFAULT;
 use crate::model::api::pod::StringMap;
-use crate::model::objects::{ObjectKind, ROOT_CA};
+use crate::model::objects::{ObjectKind, ROOT_CA, VersionedObject};
 use crate::node::object::uid;
 use crate::serve::accounts::Accounts;
 use crate::serve::localapi::resource::Store;
@@ -71,6 +71,21 @@ pub(super) fn add(api: &LocalApi, kind: ObjectKind, place: Option<(&str, &str)>,
         }),
         _ => {}
     }
+}
+
+/// Those that none of the stored objects of this kind replaces.
+pub(super) fn beside(api: &LocalApi, kind: ObjectKind, stored: &[VersionedObject]) -> Vec<Value> {
+    use ObjectKind::{ClusterRole, ClusterRoleBinding, ConfigMap, ServiceAccount};
+    if !matches!(kind, ClusterRole | ClusterRoleBinding | ConfigMap | ServiceAccount) {
+        return Vec::new();
+    }
+    let place = |known: &VersionedObject| {
+        let key = &known.object.key;
+        json!({"metadata": {"namespace": key.namespace, "name": key.name}})
+    };
+    let mut objects: Vec<Value> = stored.iter().map(place).collect();
+    add(api, kind, None, &mut objects);
+    objects.split_off(stored.len())
 }
 
 fn has(objects: &[Value], namespace: &str, name: &str) -> bool {
