@@ -9,6 +9,7 @@ pub mod kinds;
 pub mod local_objects;
 pub mod merge;
 pub mod pod_config;
+pub mod priority;
 pub mod rollout;
 pub mod service_account;
 pub mod source;

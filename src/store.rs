@@ -217,20 +217,6 @@ impl StoreHandle {
         Ok(decode::loaded(raw))
     }
 
-    /// Makes `pods` and `objects` the whole desired set of a source, durably and at once. Pods that leave it
-    /// are terminating until [`Self::forget_pod`], even if they reappear under the same uid meanwhile: a
-    /// termination that has begun is completed, no matter which worker completes it, and the pod starts over
-    /// then. Writes nothing if nothing changed.
-    pub(crate) async fn commit_source(
-        &self,
-        source: PodSource,
-        pods: &[SourcePod],
-        objects: &[SourceObject],
-        validator: Option<&str>,
-    ) -> Result<Commit, StoreError> {
-        self.commit(source, pods, objects, validator, RolloutChange::Keep).await
-    }
-
     /// Makes a change of some pods and objects of the sources' sets, durably, in one transaction. The others stay as they
     /// are. Pods that are removed are terminating until [`Self::forget_pod`].
     pub(crate) async fn commit_change(&self, change: &SetChange<'_>) -> Result<(), StoreError> {
@@ -250,7 +236,11 @@ impl StoreHandle {
         self.write("desired pods", move |db| db.commit_rows(&rows)).await
     }
 
-    /// As [`Self::commit_source`], together with the rollout of that set, in one transaction.
+    /// Makes `pods` and `objects` the whole desired set of a source, durably and at once. Pods that leave it
+    /// are terminating until [`Self::forget_pod`], even if they reappear under the same uid meanwhile: a
+    /// termination that has begun is completed, no matter which worker completes it, and the pod starts over
+    /// then. The phase of the source's rollout is written in the same transaction. Writes nothing if nothing
+    /// changed.
     pub(crate) async fn commit_rollout(
         &self,
         source: PodSource,
@@ -261,16 +251,6 @@ impl StoreHandle {
     ) -> Result<Commit, StoreError> {
         let rollout = RolloutChange::To(rollout::encode(source, phase)?);
         self.commit(source, pods, objects, validator, rollout).await
-    }
-
-    /// Stores, durably, the phase of a source's rollout, if it changed.
-    pub(crate) async fn put_rollout(
-        &self,
-        source: PodSource,
-        phase: &RolloutPhase,
-    ) -> Result<(), StoreError> {
-        let row = rollout::encode(source, phase)?;
-        self.write("trials", move |db| db.put_rollout(source, row.as_ref())).await
     }
 
     async fn commit(
@@ -288,6 +268,28 @@ impl StoreHandle {
             db.commit_source(source, &rows, &objects, validator.as_deref(), &rollout)
         })
         .await
+    }
+
+    /// As [`Self::commit_rollout`]; the rollout stays as it is.
+    #[cfg(test)]
+    pub(crate) async fn commit_source(
+        &self,
+        source: PodSource,
+        pods: &[SourcePod],
+        objects: &[SourceObject],
+        validator: Option<&str>,
+    ) -> Result<Commit, StoreError> {
+        self.commit(source, pods, objects, validator, RolloutChange::Keep).await
+    }
+
+    /// Stores, durably, the phase of a source's rollout, if it changed.
+    pub(crate) async fn put_rollout(
+        &self,
+        source: PodSource,
+        phase: &RolloutPhase,
+    ) -> Result<(), StoreError> {
+        let row = rollout::encode(source, phase)?;
+        self.write("trials", move |db| db.put_rollout(source, row.as_ref())).await
     }
 
     /// Stores, durably, since when a terminating pod terminates and with what grace: its `deletionTimestamp`

@@ -11,6 +11,7 @@ mod command_line;
 mod configuration;
 mod following;
 mod init;
+mod kinds;
 mod kubectl;
 mod life;
 mod many;

@@ -111,6 +111,16 @@ pub(crate) fn update(old: &Pod, new: Pod, part: Part) -> Result<Pod, Vec<FieldEr
     if new.spec.node_name.is_empty() {
         new.spec.node_name.clone_from(&old.spec.node_name);
     }
+    // Admission has filled them in, and the client's manifest need not have them.
+    if new.spec.priority.is_none() {
+        new.spec.priority = old.spec.priority;
+    }
+    if new.spec.preemption_policy.is_none() {
+        new.spec.preemption_policy.clone_from(&old.spec.preemption_policy);
+    }
+    if new.spec.priority_class_name.is_empty() {
+        new.spec.priority_class_name.clone_from(&old.spec.priority_class_name);
+    }
     let mut errors = match part {
         Part::Itself => check_spec_update(&old.spec, &new.spec),
         Part::Resize => check_resize(old, &new),

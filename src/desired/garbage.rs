@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::desired::change::ApiChange;
+use crate::desired::kinds::{CLEANUP, defined_kind, definition_key};
 use crate::desired::stored::StoredObject;
 use crate::model::objects::{ObjectKey, ObjectKind, OwnerReference};
 use crate::model::ordered::Ordered as _;
@@ -46,9 +47,14 @@ pub(crate) fn collect(config: &impl Owners, change: ApiChange, reach: Reach, now
     let put: Vec<StoredObject> = put_members(&change).collect();
     let removes = !(change.remove_pods.is_empty() && change.remove_objects.is_empty());
     let mut world = World::new(config, &put, now);
-    let is_settled = |put: &StoredObject| !waits(put) && world.absent_owners(put).is_empty();
+    let is_settled =
+        |put: &StoredObject| !waits(put) && !is_emptied(put) && world.absent_owners(put).is_empty();
     if reach == Reach::Change && !removes && put.iter().all(is_settled) {
         return change;
+    }
+    let mut change = change;
+    if reach == Reach::All {
+        change.join(undefined(config, now));
     }
     let gone_pods = change.remove_pods.iter().map(|(pod, _)| pod.metadata.uid.to_string());
     let gone_objects =
@@ -56,12 +62,70 @@ pub(crate) fn collect(config: &impl Owners, change: ApiChange, reach: Reach, now
     world.gone = gone_pods.chain(gone_objects).into_set();
     world.load(put);
     world.run(reach);
-    world.finish(change)
+    release(config, world.finish(change))
 }
 
 fn put_members(change: &ApiChange) -> impl Iterator<Item = StoredObject> {
     let pods = change.put_pods.iter().cloned().map(StoredObject::Pod);
     pods.chain(change.put_objects.iter().cloned().map(StoredObject::Object))
+}
+
+/// Objects of kinds whose definition is gone.
+fn undefined(config: &impl Owners, now: Timestamp) -> ApiChange {
+    let mut change = ApiChange::default();
+    for member in config.members() {
+        if let StoredObject::Object(object) = &member
+            && object.key.kind.is_custom()
+            && config.object_uid(&definition_key(object.key.kind)).is_none()
+        {
+            change.join(member.removal(None, now));
+        }
+    }
+    change
+}
+
+/// A namespace or a definition that is deleted, and goes when nothing is left in it.
+fn is_emptied(member: &StoredObject) -> bool {
+    let StoredObject::Object(object) = member else { return false };
+    matches!(object.key.kind, ObjectKind::Namespace | ObjectKind::CustomResourceDefinition)
+        && object.deleted.is_some()
+        && object.finalizers.iter().all(|one| one == CLEANUP)
+}
+
+/// Removes the namespaces and definitions that nothing is left in after the change.
+fn release(config: &impl Owners, mut change: ApiChange) -> ApiChange {
+    let put: Vec<StoredObject> = put_members(&change).collect();
+    let is_new = |known: &StoredObject| put.iter().any(|new| new.uid() == known.uid());
+    let goes = |known: &StoredObject| match known {
+        StoredObject::Pod(pod) => {
+            change.remove_pods.iter().any(|(gone, _)| gone.metadata.uid == pod.metadata.uid)
+        }
+        StoredObject::Object(object) => change.remove_objects.contains(&object.key),
+    };
+    let mut members = config.members();
+    members.retain(|known| !is_new(known) && !goes(known));
+    members.extend(put);
+    let mut empty = Vec::new();
+    for container in members.iter().filter(|member| is_emptied(member)) {
+        let StoredObject::Object(object) = container else { continue };
+        let kind = match object.key.kind {
+            ObjectKind::Namespace => None,
+            _ => defined_kind(&object.content.body()),
+        };
+        let is_in = |member: &StoredObject| match (kind, member) {
+            (None, member) => member.place().0 == object.key.name,
+            (kind, StoredObject::Object(other)) => kind == Some(other.key.kind),
+            _ => false,
+        };
+        if !members.iter().any(is_in) {
+            empty.push(container.clone());
+        }
+    }
+    for container in empty {
+        change.put_objects.retain(|object| object.uid != container.uid());
+        change.join(container.removed(None));
+    }
+    change
 }
 
 fn waits(member: &StoredObject) -> bool {

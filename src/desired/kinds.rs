@@ -4,6 +4,7 @@
 //! Owns the choice by kind; the rules of each family of kinds are in a file below. Pure.
 
 pub mod addresses;
+mod definitions;
 mod kept;
 mod rbac;
 mod service;
@@ -12,7 +13,7 @@ mod workloads;
 use serde_json::Value;
 
 use crate::model::field_error::Errors;
-use crate::model::objects::{LocalObject, ObjectKind};
+use crate::model::objects::{LocalObject, ObjectKey, ObjectKind};
 
 pub(crate) use workloads::default_template;
 
@@ -29,9 +30,41 @@ pub(crate) struct KindRules {
 
 const NONE: KindRules = KindRules { defaults: |_| {}, validate: |_, _, _| {}, validate_update: |_, _, _| {} };
 
+/// The finalizer of a definition whose objects have yet to go.
+pub(crate) const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
+
+/// The key of the definition of a kind.
+#[must_use]
+pub(crate) fn definition_key(kind: ObjectKind) -> ObjectKey {
+    let name = format!("{}.{}", kind.plural(), kind.group());
+    ObjectKey { kind: ObjectKind::CustomResourceDefinition, namespace: String::new(), name }
+}
+
+/// The kind that a definition defines, from its members beside the metadata.
+#[must_use]
+pub(crate) fn defined_kind(body: &Value) -> Option<ObjectKind> {
+    definitions::kind(body)
+}
+
+/// Of a kind that is kept and not acted on: what does not happen.
+#[must_use]
+pub(crate) fn unacted(kind: ObjectKind) -> Option<&'static str> {
+    kept::unacted(kind)
+}
+
+/// What does not happen with an object. Clients that write it are shown this.
+#[must_use]
+pub(crate) fn warning(object: &LocalObject) -> Option<&'static str> {
+    match object.key.kind {
+        ObjectKind::CustomResourceDefinition => definitions::unacted(&object.content.body()),
+        kind => unacted(kind),
+    }
+}
+
 #[must_use]
 pub(crate) fn rules(kind: ObjectKind) -> KindRules {
     match kind {
+        ObjectKind::CustomResourceDefinition => definitions::RULES,
         ObjectKind::PriorityClass => kept::PRIORITY_CLASS,
         ObjectKind::Role | ObjectKind::ClusterRole => rbac::ROLE,
         ObjectKind::RoleBinding | ObjectKind::ClusterRoleBinding => rbac::BINDING,

@@ -9,8 +9,10 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use serde_json::Value;
+
 use crate::desired::kinds::addresses::{ServiceRanges, Taken, assign};
-use crate::desired::kinds::rules;
+use crate::desired::kinds::{rules, warning};
 use crate::desired::validation::{self, validate_object};
 use crate::model::api::managed_fields::ManagedFields;
 use crate::model::field_error::{Errors, FieldError};
@@ -70,8 +72,12 @@ pub(super) fn prepare(decoded: AnyObject) -> Result<(LocalObject, Vec<String>), 
     // It is removed with its manifest.
     object.finalizers.clear();
     object.owner_references.clear();
-    if object.key.kind == ObjectKind::Secret {
-        object.annotations.remove(wire::LAST_APPLIED);
+    match object.key.kind {
+        ObjectKind::Secret => drop(object.annotations.remove(wire::LAST_APPLIED)),
+        ObjectKind::Namespace => {
+            object.labels.insert("kubernetes.io/metadata.name".to_owned(), object.key.name.clone());
+        }
+        _ => {}
     }
     let ignored = ignored(&object);
     Ok((object, ignored))
@@ -97,10 +103,11 @@ pub(crate) fn accept(decoded: AnyObject) -> Result<LocalObject, InvalidObject> {
     if errors.is_empty() { Ok(object) } else { Err(InvalidObject { kind: object.key.kind, errors }) }
 }
 
-/// The fields of an object that are accepted and have no effect.
+/// What is accepted of an object and has no effect.
 #[must_use]
 pub(crate) fn ignored(object: &LocalObject) -> Vec<String> {
     match &object.content {
+        ObjectContent::Plain(_) => warning(object).into_iter().map(str::to_owned).collect(),
         ObjectContent::Claim(claim) => claim
             .storage_class
             .iter()
@@ -329,23 +336,39 @@ fn in_both<'a>(
     }
 }
 
+/// Keeps the status of the earlier version of an object, if it is no part of what is written, and counts changes of the
+/// rest in the generation.
+pub(crate) fn keep_observed(old: &LocalObject, new: &mut LocalObject, keeps_status: bool) {
+    let (ObjectContent::Plain(was), ObjectContent::Plain(body)) = (&old.content, &new.content) else {
+        return;
+    };
+    let (mut was, mut becomes) = (was.parse(), body.parse());
+    let mut status = Value::Null;
+    if keeps_status {
+        let taken =
+            |members: &mut Value| members.as_object_mut().and_then(|members| members.remove("status"));
+        let (old_status, new_status) = (taken(&mut was), taken(&mut becomes));
+        // That of a definition follows from the rest.
+        let is_derived = old.key.kind == ObjectKind::CustomResourceDefinition;
+        status = if is_derived { new_status } else { old_status }.unwrap_or_default();
+    }
+    if old.key.kind.has_generation() {
+        new.generation = old.generation + i64::from(was != becomes);
+    }
+    if !status.is_null() {
+        becomes["status"] = status;
+    }
+    new.content = ObjectContent::Plain(PlainBody::new(&becomes));
+}
+
 /// A new version of an object from the same source, with what this node has observed of it: its status, and how
 /// often its spec has changed. The same `Rc` if nothing has changed.
 fn with_observed(old: &Rc<LocalObject>, new: Rc<LocalObject>) -> Rc<LocalObject> {
-    let (ObjectContent::Plain(was), ObjectContent::Plain(body)) = (&old.content, &new.content) else {
+    if !matches!(new.content, ObjectContent::Plain(_)) {
         return new;
-    };
-    let (mut was, mut becomes) = (was.parse(), body.parse());
-    let status = was.as_object_mut().and_then(|members| members.remove("status")).unwrap_or_default();
-    let is_as_it_was = was == becomes;
-    if !status.is_null() && becomes.get("status").is_none() {
-        becomes["status"] = status;
     }
-    let mut object =
-        LocalObject { content: ObjectContent::Plain(PlainBody::new(&becomes)), ..LocalObject::clone(&new) };
-    if old.key.kind.has_generation() {
-        object.generation = old.generation + i64::from(!is_as_it_was);
-    }
+    let mut object = LocalObject::clone(&new);
+    keep_observed(old, &mut object, true);
     if let Some(revision) = old.annotations.get(REVISION) {
         object.annotations.entry(REVISION.to_owned()).or_insert_with(|| revision.clone());
     }

@@ -15,6 +15,7 @@ use std::rc::Rc;
 use crate::desired::kinds::addresses::{ServiceRanges, assign};
 use crate::desired::local_objects::ObjectSets;
 use crate::desired::merge::{DesiredSet, PodChange, PodOp, SetFinding, SourceState, merge};
+use crate::desired::priority::{self, PriorityClass};
 use crate::desired::rollout::Rollout;
 use crate::desired::service_account::{self, PodAccount};
 use crate::model::api::pod::Pod;
@@ -328,8 +329,16 @@ impl PodConfig {
             return Vec::new();
         }
         let known = self.desired.sources.get(&source).map(|state| &state.pods);
+        let classes = self.priority_classes();
         let mut findings = Vec::new();
         for SourcePod { pod, origin } in pods {
+            if !pod.spec.priority_class_name.is_empty() && pod.spec.priority.is_none() {
+                // As before, a pod of a manifest runs if its class does not exist.
+                let mut spec = pod.spec.clone();
+                if priority::admit(&mut spec, &classes).is_ok() {
+                    Rc::make_mut(pod).spec = spec;
+                }
+            }
             let Some(name) = class_of(pod).map(str::to_owned) else { continue };
             let known = known.and_then(|known| known.get(&pod.metadata.uid)).map(|known| &*known.pod);
             match resolved(pod, known, self.runtime_class(&name)) {
@@ -379,6 +388,18 @@ impl PodConfig {
             ObjectContent::RuntimeClass(class) => Some(class),
             _ => None,
         }
+    }
+
+    /// The PriorityClasses of this node.
+    #[must_use]
+    pub(crate) fn priority_classes(&self) -> Vec<PriorityClass> {
+        let class = |(_, found): (PodSource, &SourceObject)| match &found.object.content {
+            ObjectContent::Plain(body) if found.object.key.kind == ObjectKind::PriorityClass => {
+                Some(PriorityClass::of(&found.object.key.name, body))
+            }
+            _ => None,
+        };
+        self.objects_by_source().filter_map(class).collect()
     }
 
     /// Before the set with that signature: writing the set also writes this.
@@ -447,6 +468,13 @@ impl PodConfig {
     pub fn objects_by_source(&self) -> impl Iterator<Item = (PodSource, &SourceObject)> {
         let sources = self.object_sets.sources.iter();
         sources.flat_map(|(source, objects)| objects.values().map(|object| (*source, object)))
+    }
+
+    /// Whether a pod or an object of any source is in this namespace.
+    #[must_use]
+    pub(crate) fn is_namespace_in_use(&self, namespace: &str) -> bool {
+        self.pods().any(|pod| pod.pod.metadata.namespace == namespace)
+            || self.objects_by_source().any(|(_, object)| object.object.key.namespace == namespace)
     }
 
     fn count(&mut self, source: PodSource) {

@@ -134,7 +134,12 @@ impl StoredObject {
                 metadata.deletion_timestamp = Some(since);
                 metadata.deletion_grace_period_seconds = Some(grace);
             }
-            Self::Object(object) => drop(Rc::make_mut(object).deleted.get_or_insert(now)),
+            Self::Object(object) if object.deleted.is_none() => {
+                let object = Rc::make_mut(object);
+                object.deleted = Some(now);
+                object.generation += i64::from(object.generation > 0);
+            }
+            Self::Object(_) => {}
         }
         self
     }

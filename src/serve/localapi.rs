@@ -8,8 +8,10 @@ pub mod printers;
 
 pub mod access;
 pub mod age;
+mod autoscaler;
 mod client_events;
 mod connect;
+mod definitions;
 pub mod discovery;
 mod gnostic;
 mod implied;
@@ -25,6 +27,7 @@ mod protobuf;
 mod read;
 pub mod resource;
 mod review;
+mod scale;
 pub mod selector;
 pub mod shape;
 pub mod status;
@@ -41,8 +44,9 @@ use hyper::header::{ACCEPT, CACHE_CONTROL, HeaderValue};
 use hyper::{Request, Response, StatusCode};
 use serde_json::Value;
 
+use crate::desired::kinds::definition_key;
 use crate::desired::pod_config::edit::Editor;
-use crate::model::objects::ObjectKey;
+use crate::model::objects::{ObjectKey, ObjectKind, VersionedObject};
 use crate::model::revisions::Revisions;
 use crate::platform::clock::Clock;
 use crate::platform::rt::changes::Changes;
@@ -60,10 +64,10 @@ use access::Access;
 use client_events::ClientEvents;
 use local_node::SharedLocalNode;
 use path::{ApiCall, IssuerDocument, RequestInfo};
-use resource::{Store, Verb};
+use resource::{Catalog, Resource, Store, Verb};
 use shape::{Rows, View};
 use status::Failure;
-use versions::{Change, Keep, Versions};
+use versions::{Change, Keep, Observed, Versions};
 use watch::Watchers;
 use written::Retained;
 
@@ -78,6 +82,24 @@ pub(crate) struct LocalApi {
     roles: Box<dyn Fn() -> Rc<Rbac>>,
     versions: RefCell<Versions>,
     watchers: Watchers,
+    options: ApiOptions,
+    /// The versions of the definitions that the catalog was made from, and the catalog.
+    catalog: RefCell<(Vec<u64>, Catalog)>,
+}
+
+/// What this node serves.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ApiOptions {
+    /// It has not joined a cluster.
+    pub is_alone: bool,
+    /// Objects of kinds that nothing acts on are kept, with a warning; otherwise they are refused.
+    pub keeps_unacted: bool,
+}
+
+impl Default for ApiOptions {
+    fn default() -> Self {
+        Self { is_alone: true, keeps_unacted: true }
+    }
 }
 
 impl LocalApi {
@@ -88,31 +110,60 @@ impl LocalApi {
         editor: Editor,
         clock: Clock,
         revisions: Revisions,
+        options: ApiOptions,
         (accounts, roles): (Option<Rc<Accounts>>, Rc<Roles>),
     ) -> Rc<Self> {
         let retained = Retained::default();
         let versions = RefCell::new(Versions::new(revisions, retained.clone()));
+        let watchers = Watchers::new(retained);
+        let catalog = RefCell::new((Vec::new(), Catalog::new(options.is_alone, &[])));
         let roles = Box::new(move || roles.current());
+        let client_events = ClientEvents::new();
         Rc::new(Self {
             node,
             cluster,
             editor,
             clock,
-            client_events: ClientEvents::new(),
+            client_events,
             accounts,
             roles,
             versions,
-            watchers: Watchers::new(retained),
+            watchers,
+            options,
+            catalog,
         })
     }
 
     /// Whether there is a stored object with this key, from any source.
     fn is_stored(&self, key: &ObjectKey) -> bool {
-        self.cluster.objects().iter().any(|known| known.object.key == *key)
+        self.cluster.object(key).is_some()
     }
 
     fn access<'a>(&'a self, policy: Policy, user: &'a User) -> Access<'a> {
         Access { policy, user, roles: &*self.roles }
+    }
+
+    /// The resources that are served now.
+    pub(crate) fn catalog(&self) -> Catalog {
+        if !self.options.is_alone {
+            return self.catalog.borrow().1.clone();
+        }
+        let found = self.cluster.objects_of(ObjectKind::CustomResourceDefinition);
+        let versions: Vec<u64> = found.iter().map(|known| known.version).collect();
+        let (known, catalog) = &mut *self.catalog.borrow_mut();
+        if *known != versions {
+            let custom: Vec<_> =
+                found.iter().flat_map(|known| definitions::resources(&known.object.content.body())).collect();
+            (*known, *catalog) = (versions, Catalog::new(true, &custom));
+        }
+        catalog.clone()
+    }
+
+    /// What a definition says of a resource: the members of its version. `None` of a resource of Kubernetes.
+    pub(crate) fn definition(&self, resource: &Resource) -> Option<Value> {
+        let Store::Objects(kind @ ObjectKind::Custom(_)) = resource.store else { return None };
+        let key = definition_key(kind);
+        definitions::version(self.cluster.object(&key)?.object.content.body(), resource.version)
     }
 
     /// All objects of a store as they are now, with their versions. Watches are notified of what has changed.
@@ -124,6 +175,29 @@ impl LocalApi {
             self.watchers.notify(store, change);
         }
         objects
+    }
+
+    /// As [`Self::refresh`], for watches alone: of objects that are stamped only those that have changed are rendered.
+    pub(crate) fn look(&self, store: Store) {
+        let Store::Objects(kind) = store else { return drop(self.refresh(store)) };
+        let known = self.cluster.objects_of(kind);
+        let observed = |known: &VersionedObject| Observed {
+            name: (known.object.key.namespace.clone(), known.object.key.name.clone()),
+            uid: known.object.uid.clone(),
+            version: Some(known.version),
+            object: None,
+        };
+        let mut heads: Vec<Observed> = known.iter().map(observed).collect();
+        heads.extend(implied::beside(self, kind, &known).into_iter().map(Observed::whole));
+        let render = |at: usize| {
+            let key = &known[at].object.key;
+            objects::one(self, store, (&key.namespace, &key.name)).unwrap_or_default()
+        };
+        let changes = self.versions.borrow_mut().observe(store, &mut heads, self.keep(store), &render);
+        self.watchers.mark_read(store, || self.changes(store));
+        for change in changes {
+            self.watchers.notify(store, change);
+        }
     }
 
     /// One object as it is now, with its version. The namespace is empty for cluster-scoped kinds.
@@ -151,6 +225,15 @@ impl LocalApi {
             changes.0.push(self.client_events.watch());
         }
         changes
+    }
+
+    /// The schemas of all resources of definitions.
+    fn custom_schemas(&self) -> Vec<(&'static Resource, Value)> {
+        let catalog = self.catalog();
+        let custom = catalog.all().filter(|resource| resource.is_custom());
+        custom
+            .filter_map(|resource| Some((resource, definitions::schema(&self.definition(resource)?))))
+            .collect()
     }
 
     fn keep(&self, store: Store) -> Keep {
@@ -187,7 +270,9 @@ impl LocalApi {
             visit.user = user;
         }
         let uri = visit.request.uri();
-        let asked = path::read(visit.request.method().as_str(), uri.path(), uri.query().unwrap_or_default());
+        let catalog = self.catalog();
+        let method = visit.request.method().as_str();
+        let asked = path::read(&catalog, method, uri.path(), uri.query().unwrap_or_default());
         if !matches!(asked, Ok(ApiCall::Object(_))) {
             // Authorization comes first: only an authorized client learns whether the path exists.
             let verb = visit.request.method().as_str().to_lowercase();
@@ -204,25 +289,29 @@ impl LocalApi {
                 return Ok(health(&self.node, what, &check, uri.query().unwrap_or_default()));
             }
             ApiCall::Health(_) => return Err(status::no_such_path()),
-            ApiCall::Root => return Ok(found(&discovery::paths())),
+            ApiCall::Root => return Ok(found(&discovery::paths(&catalog))),
             ApiCall::Core => (true, discovery::core()),
-            ApiCall::Groups => (false, discovery::group_list()),
-            ApiCall::Group(group, version) => return Ok(found(&discovery::group(group, version))),
-            ApiCall::Resources(group, version) => return Ok(found(&discovery::resources(group, version))),
+            ApiCall::Groups => (false, discovery::group_list(&catalog)),
+            ApiCall::Group(group) => return Ok(found(&discovery::group(&catalog, group))),
+            ApiCall::Resources(group, version) => {
+                return Ok(found(&discovery::resources(&catalog, group, version)));
+            }
             ApiCall::Version => return Ok(found(&discovery::version())),
             ApiCall::Issuer(part) => return self.issuer(part),
             ApiCall::OpenApi(path) => {
+                let of = openapi::Described { catalog: &catalog, schemas: &self.custom_schemas() };
                 if path.starts_with("v3") && !openapi::takes_json(&accept) {
                     return Err(status::not_acceptable());
                 }
-                let answer = openapi::answer(&path, openapi::wants_binary(&accept));
-                let may_be_kept = openapi::names_hash(visit.request.uri().query().unwrap_or_default());
+                let answer = openapi::answer(&of, &path, openapi::wants_binary(&accept));
+                let query = visit.request.uri().query().unwrap_or_default();
+                let may_be_kept = openapi::names_hash(&of, query);
                 return answer.map(|answer| described(answer, may_be_kept)).ok_or_else(status::no_such_path);
             }
         };
         Ok(match shape::aggregated(&accept) {
             Some((version, kind)) => {
-                body::json(StatusCode::OK, kind, discovery::aggregated(core, version).to_string())
+                body::json(StatusCode::OK, kind, discovery::aggregated(&catalog, core, version).to_string())
             }
             None => found(&tells),
         })
@@ -274,8 +363,10 @@ impl LocalApi {
         if !wanted.verb.reads() {
             return write::change(&self, &wanted, visit.request, (&visit.user, visit.policy)).await;
         }
+        let columns = self.definition(wanted.resource).map(|of| Rc::new(definitions::columns(&of)));
         let view = View {
             resource: wanted.resource,
+            columns,
             form: shape::form(&accept(&visit.request))?,
             rows: Rows::parse(&wanted.options.include_object)?,
             now: self.clock.now(),

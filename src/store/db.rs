@@ -48,6 +48,13 @@ pub struct Commit {
     pub removed: usize,
 }
 
+/// What a commit does to the source's rollout.
+pub(crate) enum RolloutChange {
+    #[cfg(test)]
+    Keep,
+    To(Option<RolloutRow>),
+}
+
 /// Rows that change, each with its source.
 #[derive(Default)]
 pub(crate) struct SetRows {
@@ -57,12 +64,6 @@ pub(crate) struct SetRows {
     pub objects: Vec<(PodSource, ObjectRow)>,
     /// Kind, namespace and name.
     pub gone_objects: Vec<(PodSource, &'static str, String, String)>,
-}
-
-/// What a commit does to the source's rollout.
-pub(crate) enum RolloutChange {
-    Keep,
-    To(Option<RolloutRow>),
 }
 
 /// The write-behind data of one transaction.
@@ -236,8 +237,12 @@ impl Db {
                 mark_joined(transaction)?;
             }
             commit.written += put_objects(transaction, &key, source, objects)?;
-            if let RolloutChange::To(row) = rollout {
-                commit.written += put_rollout(transaction, &key, source, row.as_ref())?;
+            match rollout {
+                #[cfg(test)]
+                RolloutChange::Keep => {}
+                RolloutChange::To(row) => {
+                    commit.written += put_rollout(transaction, &key, source, row.as_ref())?;
+                }
             }
             let mut wanted = BTreeSet::new();
             for pod in pods {

@@ -113,8 +113,11 @@ fn a_pod_uses_its_token_against_the_api_of_its_node() {
     let mut client = node.pod("client", &script);
     client["spec"]["hostNetwork"] = json!(false);
     client["spec"]["serviceAccountName"] = json!("robot");
-    client["spec"]["volumes"][1] = json!({"name": "host", "hostPath": {"path": "/"}});
-    client["spec"]["containers"][0]["volumeMounts"][1] = json!({"name": "host", "mountPath": "/host"});
+    let mut add = |place: &str, item: Value| {
+        client.pointer_mut(place).and_then(Value::as_array_mut).expect("a list").push(item);
+    };
+    add("/spec/volumes", json!({"name": "host", "hostPath": {"path": "/"}}));
+    add("/spec/containers/0/volumeMounts", json!({"name": "host", "mountPath": "/host"}));
     create(&api, &admin, "/api/v1/namespaces/default/pods", &client);
     node.wait_written("done", "done\n");
     let answer = |file: &str| {

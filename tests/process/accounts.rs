@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
+use rusqlite::Connection;
 use serde_json::{Value, json};
 
 use super::api_writes::{JSON, MERGE, PODS, STRATEGIC, Served, pod};
@@ -265,10 +266,9 @@ fn an_account_gives_no_more_than_it_holds() {
 #[test]
 fn what_every_cluster_has_is_shown_and_not_stored() {
     let mut served = Served::new();
-    let rows = |served: &Served| {
-        let stored = served.node.agent.root_dir().join("agent.db");
-        let out = std::process::Command::new("sqlite3").arg(stored).arg("select count(*) from object").output();
-        String::from_utf8(out.expect("run sqlite3").stdout).expect("text").trim().to_owned()
+    let stored = |served: &Served| -> i64 {
+        let store = Connection::open(served.node.agent.root_dir().join("agent.db")).expect("open the store");
+        store.query_row("SELECT count(*) FROM object", [], |row| row.get(0)).expect("count")
     };
     let (_, accounts) = served.get("/api/v1/serviceaccounts");
     let names: Vec<_> = accounts["items"].as_array().unwrap().iter().map(|item| item["metadata"]["namespace"].clone()).collect();
@@ -278,7 +278,7 @@ fn what_every_cluster_has_is_shown_and_not_stored() {
     let (_, view) = served.get("/apis/rbac.authorization.k8s.io/v1/clusterroles/view");
     assert!(view["rules"].as_array().is_some_and(|rules| rules.len() > 3), "{view}");
     assert_eq!(served.get("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/cluster-admin").0, 200);
-    assert_eq!(rows(&served), "0");
+    assert_eq!(stored(&served), 0);
 
     // A chart's role becomes a part of `view`.
     let part = json!({"apiVersion": format!("{GROUP}/v1"), "kind": "ClusterRole",
@@ -315,6 +315,29 @@ fn what_every_cluster_has_is_shown_and_not_stored() {
 }
 
 #[test]
+fn a_watch_reports_new_accounts_and_not_that_default_is_gone() {
+    let served = Served::new();
+    let (_, list) = served.get(ACCOUNTS);
+    let version = list["metadata"]["resourceVersion"].as_str().expect("a version");
+    let path = format!("{ACCOUNTS}?watch=1&timeoutSeconds=2&resourceVersion={version}");
+    let (events, made) = std::thread::scope(|scope| {
+        let watch = scope.spawn(|| served.api.curl(Some(&served.admin), &path, &[]).1);
+        let mut made = 0;
+        while !watch.is_finished() {
+            served.create(ACCOUNTS, &account(&format!("robot-{made}")));
+            made += 1;
+        }
+        (watch.join().expect("a watch"), made)
+    });
+    let events: Vec<Value> = events.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert!(made > 1 && events.len() > 1, "{made}: {events:?}");
+    for event in events {
+        let name = event["object"]["metadata"]["name"].as_str().expect("a name");
+        assert!(event["type"] == "ADDED" && name.starts_with("robot-"), "{event}");
+    }
+}
+
+#[test]
 fn leases_are_renewed_in_memory_and_taken_over_on_the_disk() {
     let mut served = Served::new();
     let lease = |holder: &str, renewed: &str| {
@@ -323,9 +346,11 @@ fn leases_are_renewed_in_memory_and_taken_over_on_the_disk() {
     };
     served.create(LEASES, &lease("a", "2026-11-26T12:00:00.000000Z"));
     let path = format!("{LEASES}/leader");
-    let wal = served.node.agent.root_dir().join("agent.db-wal");
-    let size = || fs::metadata(&wal).map(|file| file.len()).unwrap_or_default();
-    let before = size();
+    let stored = |served: &Served| -> String {
+        let store = Connection::open(served.node.agent.root_dir().join("agent.db")).expect("open the store");
+        let lease = "SELECT json FROM object WHERE kind = 'Lease'";
+        store.query_row(lease, [], |row| row.get(0)).expect("a lease")
+    };
     let mut version = String::new();
     for second in 2..12 {
         let (code, renewed) = served.ask("PUT", &path, JSON, &lease("a", &format!("2026-11-26T12:00:{second:02}.000000Z")));
@@ -334,12 +359,14 @@ fn leases_are_renewed_in_memory_and_taken_over_on_the_disk() {
         assert!(newer > version);
         version = newer;
     }
-    assert_eq!(size(), before, "renewals are not written");
+    let kept = stored(&served);
+    assert!(kept.contains("2026-11-26T12:00:00.000000Z"), "renewals are not written: {kept}");
     assert_eq!(served.get(&path).1["spec"]["renewTime"], "2026-11-26T12:00:11.000000Z");
     served.restart(true);
     let (_, found) = served.get(&path);
     assert_eq!((&found["spec"]["holderIdentity"], &found["spec"]["renewTime"]), (&json!("a"), &json!("2026-11-26T12:00:00.000000Z")));
     assert_eq!(served.ask("PUT", &path, JSON, &lease("b", "2026-11-26T12:01:00.000000Z")).0, 200);
+    assert!(stored(&served).contains("2026-11-26T12:01:00.000000Z"), "another holder is");
     served.restart(true);
     assert_eq!(served.get(&path).1["spec"]["holderIdentity"], "b");
     // A writer that has not seen the newest version has to look again.

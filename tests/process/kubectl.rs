@@ -112,7 +112,7 @@ fn stock_kubectl_reads_pods_nodes_objects_and_events() {
         (&["get", "pod", "nobody"][..], "Error from server (NotFound): pods \"nobody\" not found"),
         (&["get", "pods", "--field-selector=spec.color=red"], "field label not supported: spec.color"),
         (&["get", "pods", "-l", "a b"], "unable to parse"),
-        (&["get", "deployments"], "the server doesn't have a resource type \"deployments\""),
+        (&["get", "gadgets"], "the server doesn't have a resource type \"gadgets\""),
         (&["logs", "neighbour-edge", "-c", "none"], "container none is not valid for pod neighbour-edge"),
     ] {
         let answered = admin.run(arguments);
@@ -351,12 +351,12 @@ fn every_kubectl_version_can_diff_and_debug() {
 fn every_kubectl_says_what_is_not_served_and_goes_on() {
     let (mut node, api) = served();
     let file = node.scratch.path().join("mixed.yaml");
-    let unknown = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\n";
+    let unknown = "apiVersion: example.com/v1\nkind: Gadget\nmetadata: {name: web}\n";
     fs::write(&file, format!("{unknown}---\n{MAP}")).expect("write");
     let file = file.display().to_string();
     for kubectl in kubectl(&node, &api, "admin", &[]).with_each() {
         let applied = kubectl.run(&["apply", "-f", &file]);
-        assert!(!applied.ok && applied.err.contains("no matches for kind \"Deployment\""), "{applied:?}");
+        assert!(!applied.ok && applied.err.contains("no matches for kind \"Gadget\""), "{applied:?}");
         assert_eq!(applied.out, "configmap/checked created\n", "{applied:?}");
         kubectl.out(&["delete", "cm", "checked"]);
         assert_eq!(kubectl.out(&["get", "crd"]), "");

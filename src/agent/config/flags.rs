@@ -239,6 +239,8 @@ flags! {
     agent images_dir: PathBuf =
         ("images-dir", Text, "",
             "embedded runtime: image archives to import at start (default <root-dir>/images)");
+    agent unacted_kinds: String = ("unacted-kinds", Text, "keep",
+        "objects of kinds that this node does not act on, such as Ingress: keep (with a warning) or refuse");
     agent container_log_ram: Option<u64> = ("container-log-ram", Text, "",
         "keep container logs in memory only, with this total limit (such as 64Mi); they are lost at reboot");
     agent agent_socket: PathBuf =

@@ -7,6 +7,7 @@ pub(crate) mod configs;
 pub mod cri;
 pub(super) mod node_facts;
 mod process;
+mod servers;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -19,17 +20,15 @@ use tokio::task::JoinHandle;
 
 use crate::agent::config::{Resolved, RunOnceWait};
 use crate::agent::kubelet::joined::{self, Joined, JoinedParts};
-use crate::agent::kubelet::node_service::{NodeService, SandboxStreams};
+use crate::agent::kubelet::node_service::SandboxStreams;
 use crate::agent::kubelet::open_store::{
     object_trouble, open_store, remember_node, report_upgrade, store_key,
 };
 use crate::agent::kubelet::report::{Identity, LoopView};
 use crate::agent::kubelet::run_once::{self, RunOnceConfig, RunOnceOutcome};
-use crate::agent::kubelet::serving::{self, ServingError, ServingParts};
+use crate::agent::kubelet::serving::ServingError;
 use crate::agent::kubelet::setup::process::{acquire_lock, limit_process};
-use crate::agent::kubelet::{
-    Kubelet, cgroup_root, embedded, local_node, node_manager, plugins, resources, services,
-};
+use crate::agent::kubelet::{Kubelet, cgroup_root, embedded, node_manager, plugins, resources, services};
 use crate::cluster::review::Reviews;
 use crate::desired::kinds::addresses::ServiceRanges;
 use crate::desired::pod_config::PodConfig;
@@ -71,7 +70,6 @@ use crate::runtime::embedded::network::subnet::SubnetError;
 use crate::runtime::embedded::registry::policy_file;
 use crate::runtime::embedded::runtime::{EmbeddedRuntime, OpenError};
 use crate::serve::accounts::Accounts;
-use crate::serve::roles::Roles;
 use crate::serve::server;
 use crate::serve::server::node::SharedNode;
 use crate::store::{Loaded, StoreError, StoreHandle, StoreKey};
@@ -489,57 +487,6 @@ impl<R: Runtime> AgentParts<R> {
         }
         self.accepts = accepts;
         Ok(tasks)
-    }
-
-    /// Starts the servers. Run-once has none: it ends before a client could connect.
-    async fn start_servers(
-        &self,
-        resolved: &Resolved,
-    ) -> Result<(Vec<JoinHandle<()>>, Option<Served>), SetupError>
-    where
-        R: SandboxStreams,
-    {
-        if resolved.kubelet.run_once {
-            return Ok((Vec::new(), None));
-        }
-        let listener = server::bind(&resolved.flags.agent_socket).await.map_err(SetupError::Listen)?;
-        let node: SharedNode = Rc::new(NodeService {
-            name: resolved.node_name.clone(),
-            configuration: resolved.to_json(),
-            flags: resolved.flag_values(),
-            stream_idle_timeout: resolved.kubelet.streaming_connection_idle_timeout.to_std(),
-            view: Rc::clone(&self.view),
-            statuses: Rc::clone(&self.statuses),
-            events: self.events.clone(),
-            accepts: self.accepts.clone(),
-            runtime: Rc::clone(&self.runtime),
-            editor: self.editor.clone(),
-            store: self.store.clone(),
-            stats: self.stats(resolved),
-        });
-        let parts = (&self.view, &self.statuses, &self.objects, &self.events, &self.clock);
-        let writes = (&self.editor, &self.revisions);
-        let executor = self.executor.as_ref();
-        let state = node_facts::node_state(resolved, executor, self.clock.now());
-        let images = usize::try_from(resolved.kubelet.node_status_max_images).ok();
-        let devices = executor.map(|with| with.devices.clone());
-        let in_use = self.joined.as_ref().map(Joined::volumes_in_use);
-        let roles = Rc::new(Roles::new(self.accounts.as_ref().map(|_| Rc::clone(&self.objects))));
-        let access = (self.accounts.clone(), Rc::clone(&roles));
-        let (delegate, facts) =
-            local_node::local_api(state, images, devices, in_use, &node, parts, writes, access);
-        let reviews = serving::reviews(resolved, &self.clock);
-        let config = configs::serving(resolved, reviews.as_ref())?;
-        let parts =
-            ServingParts { node: &node, delegate: &delegate, accounts: self.accounts.as_ref(), roles: &roles };
-        let mut tasks = serving::start(config, &parts, &self.view, &self.clock);
-        let (begun, clock, shared) = (Rc::clone(&self.view), self.clock.clone(), Rc::clone(&node));
-        tasks.push(rt::spawn("local API", async move {
-            // Earlier clients wait in the socket's backlog.
-            begun.wait_until_restored().await;
-            server::serve(listener, node, Some(delegate), clock).await;
-        }));
-        Ok((tasks, Some(Served { node: shared, facts, reviews })))
     }
 
     /// The controllers of workloads: those of a node of a cluster are the cluster's.

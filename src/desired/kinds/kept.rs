@@ -6,11 +6,54 @@ use serde_json::{Value, json};
 
 use super::KindRules;
 use crate::model::field_error::{Errors, Path};
-use crate::model::objects::LocalObject;
+use crate::model::objects::{LocalObject, ObjectKind};
 
 /// Values above are for the classes of Kubernetes itself.
 const HIGHEST_USER_PRIORITY: i64 = 1_000_000_000;
 const SYSTEM_PREFIX: &str = "system-";
+
+/// What does not happen with objects of a kind that nothing acts on.
+pub(super) fn unacted(kind: ObjectKind) -> Option<&'static str> {
+    Some(match kind {
+        ObjectKind::APIService => {
+            "APIService is stored and has no effect: this node forwards no API groups to other servers"
+        }
+        ObjectKind::CSIDriver | ObjectKind::VolumeAttachment => {
+            "CSI objects are stored and have no effect: without a cluster this node uses no CSI drivers"
+        }
+        ObjectKind::FlowSchema | ObjectKind::PriorityLevelConfiguration => {
+            "API priority and fairness is stored and has no effect: the limits of this node's API are fixed"
+        }
+        ObjectKind::HorizontalPodAutoscaler => {
+            "HorizontalPodAutoscaler is stored and has no effect: this node does not scale by load; use kubectl scale"
+        }
+        ObjectKind::Ingress | ObjectKind::IngressClass => {
+            "Ingress is stored and has no effect by itself: this node has no ingress controller; run one as a pod, or use a Service of type NodePort or LoadBalancer"
+        }
+        ObjectKind::LimitRange => {
+            "LimitRange is stored and has no effect: this node sets no default requests and limits, and enforces no ranges"
+        }
+        ObjectKind::MutatingWebhookConfiguration | ObjectKind::ValidatingWebhookConfiguration => {
+            "webhook configurations are stored and have no effect: this node calls no admission webhooks"
+        }
+        ObjectKind::NetworkPolicy => {
+            "NetworkPolicy is stored and not enforced: this node does not filter traffic between pods"
+        }
+        ObjectKind::PodDisruptionBudget => {
+            "PodDisruptionBudget is stored and has no effect: evictions on this node do not wait for it"
+        }
+        ObjectKind::ResourceQuota => {
+            "ResourceQuota is stored and not enforced: this node limits no namespaces"
+        }
+        ObjectKind::StorageClass => {
+            "StorageClass is stored and has no effect: claims on this node use a directory of the node"
+        }
+        ObjectKind::ValidatingAdmissionPolicy | ObjectKind::ValidatingAdmissionPolicyBinding => {
+            "admission policies are stored and have no effect: this node does not evaluate them"
+        }
+        _ => return None,
+    })
+}
 
 /// Upstream: `ValidatePriorityClass`, `ValidatePriorityClassUpdate`.
 pub(super) const PRIORITY_CLASS: KindRules = KindRules {

@@ -422,6 +422,44 @@ mod tests {
         });
     }
 
+    /// What this thread has used of the processors.
+    fn processor_time() -> std::time::Duration {
+        let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+        std::time::Duration::from_nanos(text.split(' ').next().unwrap().parse().unwrap())
+    }
+
+    /// The least of some edits of one object.
+    async fn cost_of_an_edit(config: &mut PodConfig) -> std::time::Duration {
+        let mut least = std::time::Duration::MAX;
+        for round in 0..5 {
+            let mut changed = LocalObject::clone(&map("one"));
+            changed.labels.insert("round".to_owned(), round.to_string());
+            let before = processor_time();
+            config.edit(put(Vec::new(), vec![Rc::new(changed)])).await.unwrap();
+            least = least.min(processor_time() - before);
+        }
+        least
+    }
+
+    #[test]
+    fn a_write_costs_what_it_changes_and_not_what_is_there() {
+        const MANY: usize = 10_000;
+        run(async {
+            let house = EditorNode::new();
+            let mut config = house.start().await;
+            let few = cost_of_an_edit(&mut config).await;
+            let maps = (0..MANY).map(|number| map(&format!("map-{number}"))).collect();
+            config.edit(put(Vec::new(), maps)).await.unwrap();
+            let many = cost_of_an_edit(&mut config).await;
+            // The set would take a hundred times as long to write.
+            assert!(
+                many < few * 5 + std::time::Duration::from_millis(2),
+                "{few:?} alone, {many:?} among {MANY}"
+            );
+            assert_eq!(house.objects.all().len(), MANY + 1);
+        });
+    }
+
     #[test]
     fn an_answer_comes_back_when_the_change_has_been_made() {
         run(async {

@@ -13,7 +13,8 @@ use crate::model::field_error::{Errors, FieldError, Path};
 use crate::model::names;
 use crate::model::objects::wire::{BadKeys, STORAGE, volume_name};
 use crate::model::objects::{
-    AnyObject, ClaimSpec, ConfigMapData, LocalObject, ObjectContent, ObjectData, ObjectKey, RuntimeClassSpec,
+    AnyObject, ClaimSpec, ConfigMapData, LocalObject, ObjectContent, ObjectData, ObjectKey, ObjectKind,
+    RuntimeClassSpec,
 };
 use crate::model::ordered::Ordered as _;
 
@@ -41,6 +42,13 @@ pub(crate) fn validate_object(wire: &AnyObject, object: &LocalObject, bad: &BadK
     if !object.key.kind.is_namespaced() {
         // It needs no namespace.
         "default".clone_into(&mut meta.namespace);
+    }
+    if matches!(
+        object.key.kind,
+        ObjectKind::Role | ObjectKind::RoleBinding | ObjectKind::ClusterRole | ObjectKind::ClusterRoleBinding
+    ) {
+        errors.name(&Path::Root("metadata").child("name"), &meta.name, names::path_segment);
+        "role".clone_into(&mut meta.name);
     }
     metadata(&meta, &Path::Root("metadata"), &mut errors);
     for (field, key) in bad {

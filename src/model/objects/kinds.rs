@@ -162,7 +162,7 @@ impl ObjectKind {
     /// A manifest may define such objects.
     #[must_use]
     pub(crate) const fn is_in_manifests(self) -> bool {
-        !matches!(self, Self::Namespace | Self::Custom(_))
+        !self.is_custom()
     }
 
     /// A change of such an object may change what a running pod sees.

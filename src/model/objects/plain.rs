@@ -19,7 +19,7 @@ impl PlainBody {
     #[must_use]
     pub fn new(members: &Value) -> Self {
         match members {
-            Value::Object(members) if !members.is_empty() => Self(json!(members).to_string().into()),
+            Value::Object(object) if !object.is_empty() => Self(members.to_string().into()),
             _ => Self::default(),
         }
     }

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use serde_json::{Value, json};
 
 use super::path::RequestInfo;
-use super::resource::{RESOURCES, Store, qualified};
+use super::resource::{Catalog, Store, qualified};
 use super::status::{self, Failure};
 use crate::model::objects::ObjectKind;
 use crate::serve::rbac::{ObjectAttributes, Rbac, Subject};
@@ -102,7 +102,7 @@ fn may(policy: Policy, user: &User, asked: &ObjectAttributes) -> bool {
 
 /// What viewers may read: everything but Secrets.
 fn is_shown(group: &str, plural: &str) -> bool {
-    RESOURCES.iter().any(|resource| {
+    Catalog::default().all().any(|resource| {
         resource.group == group
             && resource.plural == plural
             && !matches!(resource.store, Store::Objects(ObjectKind::Secret) | Store::Review)
@@ -182,7 +182,8 @@ fn rules(policy: Policy, user: &User) -> Value {
         ]);
     }
     if is_in(user, VIEWERS) {
-        let shown = RESOURCES.iter().filter(|found| is_shown(found.group, found.plural));
+        let catalog = Catalog::default();
+        let shown = catalog.all().filter(|found| is_shown(found.group, found.plural));
         let looks = |store| match store {
             Store::PodMetrics | Store::NodeMetrics => &["get", "list"][..],
             _ => &["get", "list", "watch"][..],
@@ -241,7 +242,8 @@ mod tests {
             ("delete pods default web", false),
             ("patch configmaps default a", false),
             ("get *", false),
-            ("list deployments.apps default", false),
+            ("list deployments.apps default", true),
+            ("list gadgets.example.com default", false),
             ("create selfsubjectaccessreviews.authorization.k8s.io", true),
         ] {
             let asked = asked(line);

@@ -1,5 +1,5 @@
 //! Objects that exist without having been created: the account `default` and the ConfigMap `kube-root-ca.crt` of each
-//! namespace, the roles that every API server has, with their bindings, and the node's own lease.
+//! namespace, and the roles that every API server has, with their bindings.
 //!
 //! Owns which they are. Nothing of them is stored until a client changes one.
 
@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use super::{LocalApi, text};
 use crate::desired::service_account::DEFAULT;
 use crate::model::api::pod::StringMap;
-use crate::model::objects::{ObjectKind, ROOT_CA};
-use crate::node::object::{self, uid};
+use crate::model::objects::{ObjectKind, ROOT_CA, VersionedObject};
+use crate::node::object::uid;
 use crate::serve::accounts::Accounts;
 use crate::serve::localapi::resource::Store;
 use crate::serve::rbac::built_in::{self, BuiltInRole};
@@ -38,13 +38,6 @@ pub(super) fn is_implied(kind: ObjectKind, name: &str) -> bool {
 /// Adds the objects that none of those in `objects` replaces, at this place or at all; and completes these with what
 /// is computed.
 pub(super) fn add(api: &LocalApi, kind: ObjectKind, place: Option<(&str, &str)>, objects: &mut Vec<Value>) {
-    if kind == ObjectKind::Lease {
-        let own = object::lease(&api.cluster.node());
-        let own_place = (text(&own, "/metadata/namespace"), text(&own, "/metadata/name"));
-        if place.is_none_or(|place| place == own_place) && !has(objects, own_place.0, own_place.1) {
-            objects.push(own);
-        }
-    }
     let Some(accounts) = &api.accounts else { return };
     match kind {
         ObjectKind::ServiceAccount => add_to_namespaces(api, (kind, DEFAULT), place, objects, |_| json!({})),
@@ -78,6 +71,21 @@ pub(super) fn add(api: &LocalApi, kind: ObjectKind, place: Option<(&str, &str)>,
         }),
         _ => {}
     }
+}
+
+/// Those that none of the stored objects of this kind replaces.
+pub(super) fn beside(api: &LocalApi, kind: ObjectKind, stored: &[VersionedObject]) -> Vec<Value> {
+    use ObjectKind::{ClusterRole, ClusterRoleBinding, ConfigMap, ServiceAccount};
+    if !matches!(kind, ClusterRole | ClusterRoleBinding | ConfigMap | ServiceAccount) {
+        return Vec::new();
+    }
+    let place = |known: &VersionedObject| {
+        let key = &known.object.key;
+        json!({"metadata": {"namespace": key.namespace, "name": key.name}})
+    };
+    let mut objects: Vec<Value> = stored.iter().map(place).collect();
+    add(api, kind, None, &mut objects);
+    objects.split_off(stored.len())
 }
 
 fn has(objects: &[Value], namespace: &str, name: &str) -> bool {

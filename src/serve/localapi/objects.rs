@@ -12,7 +12,7 @@ use super::{LocalApi, implied, text};
 use crate::desired::pod_config::notes::Mirror;
 use crate::model::api::pod::Pod;
 use crate::model::objects::wire::{self, Values};
-use crate::model::objects::{ObjectContent, ObjectKind, VersionedObject};
+use crate::model::objects::{ObjectContent, ObjectKey, ObjectKind, VersionedObject};
 use crate::model::ordered::Ordered as _;
 use crate::model::provenance::{
     CONFIG_HASH_ANNOTATION, CONFIG_MIRROR_ANNOTATION, CONFIG_SOURCE_ANNOTATION, show_source,
@@ -34,7 +34,7 @@ pub(super) fn all(api: &LocalApi, store: Store) -> Vec<Value> {
     let node_name = api.node.name();
     let mut objects: Vec<Value> = match store {
         Store::Pods => api.node.pods().into_iter().map(|pod| shown_pod(api, pod)).collect(),
-        Store::Objects(kind) => local(api, kind, None),
+        Store::Objects(kind) => local(api, kind),
         Store::Volumes => volumes(api),
         Store::Events => {
             let own = api.cluster.events();
@@ -43,6 +43,11 @@ pub(super) fn all(api: &LocalApi, store: Store) -> Vec<Value> {
         }
         Store::Namespaces => namespaces(api),
         Store::Nodes => vec![object::node(&api.cluster.node())],
+        Store::Leases => {
+            let mut leases = local(api, ObjectKind::Lease);
+            leases.push(object::lease(&api.cluster.node()));
+            leases
+        }
         Store::Definitions | Store::PodMetrics | Store::NodeMetrics | Store::Review => Vec::new(),
     };
     let place =
@@ -54,7 +59,12 @@ pub(super) fn all(api: &LocalApi, store: Store) -> Vec<Value> {
 /// The object at this place (namespace and name), as in [`all`], of a store that [is stamped](Store::is_stamped).
 pub(super) fn one(api: &LocalApi, store: Store, (namespace, name): (&str, &str)) -> Option<Value> {
     match store {
-        Store::Objects(kind) => local(api, kind, Some((namespace, name))).pop(),
+        Store::Objects(kind) => {
+            let key = ObjectKey { kind, namespace: namespace.to_owned(), name: name.to_owned() };
+            let mut objects = api.cluster.object(&key).iter().map(|known| shown(api, known)).collect();
+            implied::add(api, kind, Some((namespace, name)), &mut objects);
+            objects.pop()
+        }
         _ => api.node.pod(namespace, name, None).map(|found| shown_pod(api, found)),
     }
 }
@@ -124,28 +134,25 @@ std::thread_local! {
     pub(super) static RENDERED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-fn local(api: &LocalApi, kind: ObjectKind, place: Option<(&str, &str)>) -> Vec<Value> {
-    let mut objects = api.cluster.objects();
-    objects.retain(|VersionedObject { object, .. }| {
-        let key = &object.key;
-        key.kind == kind && place.is_none_or(|place| place == (key.namespace.as_str(), key.name.as_str()))
-    });
-    let shown = |known: &VersionedObject| {
-        let mut object = wire::to_value(&known.object, Values::Shown);
-        object["metadata"]["resourceVersion"] = json!(known.version.to_string());
-        if kind == ObjectKind::Service {
-            show_status(&mut object, &api.cluster.node().addresses);
-        }
-        object
-    };
-    let mut objects = objects.iter().map(shown).collect();
-    implied::add(api, kind, place, &mut objects);
+fn local(api: &LocalApi, kind: ObjectKind) -> Vec<Value> {
+    let mut objects = api.cluster.objects_of(kind).iter().map(|known| shown(api, known)).collect();
+    implied::add(api, kind, None, &mut objects);
     objects
+}
+
+/// An object with the version that it was stamped with, and with what the node adds to it.
+fn shown(api: &LocalApi, known: &VersionedObject) -> Value {
+    let mut object = wire::to_value(&known.object, Values::Shown);
+    object["metadata"]["resourceVersion"] = json!(known.version.to_string());
+    if known.object.key.kind == ObjectKind::Service {
+        show_status(&mut object, &api.cluster.node().addresses);
+    }
+    object
 }
 
 /// The directory of each bound claim, as the volume it represents.
 fn volumes(api: &LocalApi) -> Vec<Value> {
-    let objects = api.cluster.objects();
+    let objects = api.cluster.objects_of(ObjectKind::PersistentVolumeClaim);
     let volume = |found: &VersionedObject| {
         let (object, key) = (&found.object, &found.object.key);
         let ObjectContent::Claim(claim) = &object.content else { return None };
@@ -179,14 +186,14 @@ fn volumes(api: &LocalApi) -> Vec<Value> {
 }
 
 pub(super) fn namespaces(api: &LocalApi) -> Vec<Value> {
-    let mut made = api.cluster.namespaces();
+    let made = api.cluster.objects_of(ObjectKind::Namespace);
+    let mut made: Vec<Value> =
+        made.iter().map(|found| wire::to_value(&found.object, Values::Shown)).collect();
     let known: BTreeSet<String> =
         made.iter().map(|found| text(found, "/metadata/name").to_owned()).into_set();
     let mut used: BTreeSet<String> = ALWAYS.map(str::to_owned).into();
     used.extend(api.node.pods().into_iter().map(|pod| pod.metadata.namespace));
-    let objects = api.cluster.objects();
-    let namespaced = objects.iter().filter(|found| found.object.key.kind.is_namespaced());
-    used.extend(namespaced.map(|found| found.object.key.namespace.clone()));
+    used.extend(api.cluster.namespaces_in_use());
     let since = api.cluster.node().created;
     let mut again = api.cluster.deleted_namespaces();
     made.extend(used.difference(&known).map(|name| match again.remove(name) {

@@ -50,7 +50,7 @@ pub(super) async fn body_of(
     let media = incoming::media_type(&request);
     let bytes = incoming::bytes(request, MAX_BYTES).await?;
     let mut object: Value = match media.as_str() {
-        protobuf::CONTENT_TYPE => protobuf::review(kind, &bytes)
+        protobuf::CONTENT_TYPE => protobuf::review(api_version, kind, &bytes)
             .ok_or_else(|| status::bad_request("the body is not a Kubernetes protobuf object"))?,
         "" | "application/json" if bytes.is_empty() => json!({}),
         "" | "application/json" => serde_json::from_slice(&bytes)

@@ -12,7 +12,7 @@ use crate::desired::service_account::name_of;
 use crate::model::objects::ObjectKind;
 use crate::serve::accounts::Accounts;
 use crate::serve::accounts::claims::{Bound, NewToken, ObjectRef};
-use crate::serve::localapi::resource::{RESOURCES, Resource, Store};
+use crate::serve::localapi::resource::{Catalog, Resource, Store};
 use crate::serve::rbac::texts;
 use crate::serve::server::body::{self, Body};
 use crate::serve::server::delegate::DelegatedRequest;
@@ -86,7 +86,7 @@ fn bound(
     }
     let (kind, name, uid) = (text(reference, "/kind"), text(reference, "/name"), text(reference, "/uid"));
     let not_found = |store: Store| {
-        let resource: Option<&Resource> = RESOURCES.iter().find(|resource| resource.store == store);
+        let resource: Option<&Resource> = Catalog::default().all().find(|resource| resource.store == store);
         resource.map_or_else(status::no_such_path, |resource| status::not_found(resource, name))
     };
     let (found, bind): (ObjectRef, fn(ObjectRef) -> Bound) = match (text(reference, "/apiVersion"), kind) {

@@ -261,7 +261,7 @@ async fn follow_changes(api: Rc<LocalApi>, store: Store, mut changes: Changes) {
     loop {
         changes.next().await;
         tokio::time::sleep(CROWD).await;
-        api.refresh(store);
+        api.look(store);
     }
 }
 
@@ -311,7 +311,7 @@ pub(super) fn watch(
     // There is no await between them: no change is missed and none is sent twice.
     let membership = Membership::join(api, store, user)?;
     if !api.watchers.is_fresh(store) {
-        api.refresh(store);
+        api.look(store);
     }
     let first = match beginning {
         Beginning::Everything(_) => Ok(api.all(store)),

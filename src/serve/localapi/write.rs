@@ -6,12 +6,15 @@
 mod account;
 mod body;
 mod change;
+mod custom;
 mod delete;
 mod event;
 mod finalize;
 mod grant;
 mod new;
 mod node;
+mod scale;
+mod status_part;
 mod stored;
 
 use std::cell::OnceCell;
@@ -25,8 +28,10 @@ use super::patch::managed::Writer;
 use super::patch::schema::Shape;
 use super::path::RequestInfo;
 use super::resource::{Store, Verb};
+use super::scale::ScalePlaces;
+use super::shape::own;
 use super::status::{self, Cause, Failure};
-use super::{LocalApi, objects, shape};
+use super::{LocalApi, definitions, objects};
 use crate::desired::pod_config::PodConfig;
 use crate::desired::pod_config::edit::{ApiChange, EditError};
 use crate::model::api::pod::Pod;
@@ -76,6 +81,8 @@ pub(super) struct Task {
     dry_run: bool,
     /// The schema of its kind, loaded on demand.
     schema: OnceCell<Schema>,
+    /// Of a resource of a definition: the members of its version.
+    definition: Option<Value>,
 }
 
 /// Executes `create`, `update`, `patch`, `delete` and `deletecollection` of objects and of the subresources
@@ -110,6 +117,7 @@ pub(crate) async fn change(
         now: api.clock.now(),
         uid,
         schema: OnceCell::new(),
+        definition: api.definition(resource),
     };
     if resource.store == Store::Events {
         return event::write(&asked).map(|done| respond(api, wanted, done));
@@ -134,7 +142,9 @@ pub(crate) async fn change(
 
 fn decision(verb: Verb, part: &str, store: Store) -> Option<fn(&Task, &PodConfig) -> Decision> {
     Some(match (verb, part) {
-        (Verb::Update | Verb::Patch, "status") => change::change_status,
+        (Verb::Update | Verb::Patch, "status") if store == Store::Pods => change::change_status,
+        (Verb::Update | Verb::Patch, "status") => status_part::change,
+        (Verb::Update | Verb::Patch, "scale") => scale::change,
         (Verb::Update | Verb::Patch, "") if store == Store::Nodes => node::change,
         (Verb::Create, "eviction") | (Verb::Delete, "") => delete::one,
         (Verb::DeleteCollection, "") => delete::many,
@@ -162,7 +172,7 @@ fn respond(api: &LocalApi, wanted: &RequestInfo, done: WriteOutcome) -> Response
         _ if done.is_kept => {
             let found = api.find(store, &namespace, &name);
             let found = found.filter(|found| super::text(found, "/metadata/uid") == uid);
-            shown = found.map_or(shown, |found| shape::own(wanted.resource, &found));
+            shown = found.map_or(shown, |found| show(api, wanted, &found));
         }
         _ => {}
     }
@@ -174,6 +184,14 @@ fn respond(api: &LocalApi, wanted: &RequestInfo, done: WriteOutcome) -> Response
         }
     }
     response
+}
+
+/// An object as the request's resource shows it.
+fn show(api: &LocalApi, wanted: &RequestInfo, found: &Value) -> Value {
+    if wanted.subresource.is_some_and(|part| part.name == "scale") {
+        return ScalePlaces::of(api.definition(wanted.resource).as_ref()).show(found);
+    }
+    own(wanted.resource, found)
 }
 
 fn check_options(wanted: &RequestInfo) -> Result<(), Failure> {
@@ -262,12 +280,16 @@ impl Task {
         self.schema.get_or_init(Schema::load)
     }
 
+    /// Of a resource of a definition: lists are values, and objects merge by member.
     fn shape(&self) -> Shape<'_> {
         Shape::of_kind(self.types(), &self.api_version, self.wanted.resource.kind)
     }
 
     /// Removes from an object the fields that its type does not have or whose values have a wrong type.
     fn check(&self, value: &mut Value) -> Findings {
+        if let Some(definition) = &self.definition {
+            return custom::fit(&definitions::schema(definition), value);
+        }
         let (schema, resource) = (self.types(), self.wanted.resource);
         let of = schema.of_kind(&self.api_version, resource.kind);
         of.map(|of| check(schema, of, value)).unwrap_or_default()

@@ -39,7 +39,7 @@ eviction-minimum-reclaim eviction-pressure-transition-period eviction-max-pod-gr
 reserved-cpus system-reserved kube-reserved system-reserved-cgroup kube-reserved-cgroup enforce-node-allocatable \
 register-node register-with-taints \
 manifest-dir manifest-url-ca-file manifest-url-client-cert-file manifest-url-client-key-file manifest-url-token-file \
-     manifest-url-verify-key-file manifest-url-rollback-after store-key-file token-auth-file runonce-timeout runonce-wait images-dir container-log-ram agent-socket \
+     manifest-url-verify-key-file manifest-url-rollback-after store-key-file token-auth-file runonce-timeout runonce-wait images-dir unacted-kinds container-log-ram agent-socket \
      runtime-state-dir bridge-name cni-conf-dir cni-bin-dir registry-hosts-dir image-policy allowed-devices runtime-handlers cluster-reset-grace cri-socket";
 
 const REMOVED: &str = "network-plugin cni-cache-dir network-plugin-mtu \

@@ -27,21 +27,35 @@ use crate::serve::localapi::status::{self, Cause, Failure, MODIFIED};
 use crate::serve::localapi::text;
 
 /// A stored object that may be changed, and its representations.
-struct Changeable {
-    kept: StoredObject,
-    version: String,
+pub(super) struct Changeable {
+    pub kept: StoredObject,
+    pub version: String,
     /// The part with field managers.
     owned: Value,
-    base: Value,
+    /// In the version of the request.
+    pub base: Value,
     /// The pod is no longer desired but still terminating.
     goes: bool,
 }
 
+/// Which part of an object a request changes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum ChangedPart {
+    /// What clients and manifests write.
+    Written,
+    /// The status, also of an object that a manifest defines.
+    Observed,
+}
+
 /// The object of this request; `None` if it does not exist.
-fn changeable(task: &Task, config: &PodConfig) -> Result<Option<Changeable>, Failure> {
+pub(super) fn changeable(
+    task: &Task,
+    config: &PodConfig,
+    part: ChangedPart,
+) -> Result<Option<Changeable>, Failure> {
     let found = stored::find(config, task.store(), task.namespace(), task.name());
     let (kept, goes) = match found {
-        Some(ExistingObject { read_only: Some(whose), .. }) => {
+        Some(ExistingObject { read_only: Some(whose), .. }) if part == ChangedPart::Written => {
             return Err(task.read_only(task.name(), &whose));
         }
         Some(found) => (found.kept, false),
@@ -51,7 +65,7 @@ fn changeable(task: &Task, config: &PodConfig) -> Result<Option<Changeable>, Fai
             (None, None) => return Ok(None),
         },
     };
-    let mut base = kept.to_value();
+    let mut base = task.render(&kept);
     let owned = owned(base.clone());
     task.complete(&kept, &mut base);
     let version = text(&base, "/metadata/resourceVersion").to_owned();
@@ -101,11 +115,11 @@ pub(super) fn accept(task: &Task, base: &Value) -> Result<Value, Failure> {
 /// everything else is observed.
 pub(super) fn change_status(task: &Task, config: &PodConfig) -> Decision {
     let Changeable { kept, version, base, goes, .. } =
-        changeable(task, config)?.ok_or_else(|| task.missing())?;
+        changeable(task, config, ChangedPart::Written)?.ok_or_else(|| task.missing())?;
     let StoredObject::Pod(old) = &kept else { return Err(task.missing()) };
     let mut value = accept(task, &base)?;
     check_identity(task, &value)?;
-    check_preconditions(task, &kept.uid(), &value, &version)?;
+    check_preconditions(task, kept.uid(), &value, &version)?;
     let said = value.get_mut("status").map(Value::take).unwrap_or_default();
     let said = if said.is_null() { json!({}) } else { said };
     let said: PodStatus = decode(said).map_err(|error| cannot_handle(&error.to_string()))?.object;
@@ -134,27 +148,40 @@ fn cannot_handle(why: &str) -> Failure {
 /// Decides an update or a patch.
 pub(super) fn change(task: &Task, config: &PodConfig) -> Decision {
     check_patch_options(task)?;
-    let Some(found) = changeable(task, config)? else { return absent(task, config) };
+    let Some(found) = changeable(task, config, ChangedPart::Written)? else { return absent(task, config) };
     let Changeable { kept: old, version, owned: old_owned, base, goes } = found;
-    let (mut value, applied) = match &task.content {
+    let (value, applied) = match &task.content {
         Content::Object(object) => (object.clone(), None),
-        Content::Patch(PatchKind::Apply, config) => {
-            let (object, entries) = applied(task, &old, &old_owned, config)?;
+        Content::Patch(PatchKind::Apply, wanted) => {
+            let (object, entries) = applied(task, &old, &old_owned, wanted)?;
             (object, Some(entries))
         }
         Content::Patch(kind, patch) => (patched(task, *kind, base, patch.clone())?, None),
     };
+    let found = Changeable { kept: old, version, owned: old_owned, base: Value::Null, goes };
+    replace(task, config, found, value, applied)
+}
+
+/// Decides the replacement of an object by its new form. `applied`: the field managers after an apply.
+pub(super) fn replace(
+    task: &Task,
+    config: &PodConfig,
+    found: Changeable,
+    mut value: Value,
+    applied: Option<Vec<ManagerEntry>>,
+) -> Decision {
+    let Changeable { kept: old, version, owned: old_owned, goes, .. } = found;
     let lax = task.fit(&mut value)?;
     check_identity(task, &value)?;
-    check_preconditions(task, &old.uid(), &value, &version)?;
+    check_preconditions(task, old.uid(), &value, &version)?;
     let given_managers = given_managers(&value);
-    let draft = task.draft(value)?;
+    let draft = task.draft(value, Some(&old))?;
     let warnings = task.field_warnings(lax)?;
     let new = task.rebuild(config, &old, draft)?;
     if let (StoredObject::Object(old), StoredObject::Object(new)) = (&old, &new) {
         grant::check(task, Some(old), new)?;
     }
-    let object = new.to_value();
+    let object = task.render(&new);
     let entries = match applied {
         Some(entries) => entries,
         None => after_update(
@@ -174,7 +201,7 @@ pub(super) fn change(task: &Task, config: &PodConfig) -> Decision {
             let update_terminating = is_new.then(|| Rc::clone(pod)).into_iter().collect();
             ApiChange { update_terminating, ..ApiChange::default() }
         }
-        _ => finalize::change(task, config, &old, &new)?,
+        _ => finalize::change(task, &old, &new)?,
     };
     Ok((change, outcome))
 }
@@ -202,9 +229,9 @@ fn absent(task: &Task, config: &PodConfig) -> Decision {
         apply::apply(&json!({}), Vec::new(), wanted.clone(), task.shape(), &task.writer(), true)
             .map_err(|conflicts| status::internal(&conflicts.message()))?;
     let warnings = task.field_warnings(task.fit(&mut applied.object)?)?;
-    let draft = task.draft(applied.object)?;
+    let draft = task.draft(applied.object, None)?;
     let kept = task.build(config, draft, task.name())?;
-    let object = kept.to_value();
+    let object = task.render(&kept);
     new::insert(task, config, kept.with_entries(object, applied.entries), warnings)
 }
 

@@ -8,10 +8,11 @@ use hyper::StatusCode;
 use serde_json::{Value, json};
 
 use super::body::Content;
-use super::finalize::namespaced;
 use super::new::success;
 use super::stored::{self, StoredObject};
 use super::{Decision, Task, WriteOutcome, account, is_of};
+use crate::desired::garbage::{self, FOREGROUND, ORPHAN};
+use crate::desired::kinds::{CLEANUP, defined_kind};
 use crate::desired::pod_config::PodConfig;
 use crate::desired::pod_config::edit::ApiChange;
 use crate::desired::pod_config::notes::Mirror;
@@ -26,12 +27,15 @@ use crate::serve::localapi::implied;
 use crate::serve::localapi::objects::ALWAYS;
 use crate::serve::localapi::resource::Store;
 use crate::serve::localapi::selector::Selector;
+use crate::serve::localapi::shape::own;
 use crate::serve::localapi::status::{self, Failure};
 use crate::serve::localapi::text;
 
 /// Options from the body; the query supplies those that are absent.
 struct DeletionOptions {
     grace: Option<i64>,
+    /// Empty for the kind's default.
+    propagation: String,
     uid: String,
     version: String,
 }
@@ -48,10 +52,17 @@ impl DeletionOptions {
             return Err(status::bad_request(format!("propagationPolicy: Unsupported value: {policy:?}")));
         }
         let grace = body.get("gracePeriodSeconds").and_then(Value::as_i64);
+        let propagation = match (policy, body.get("orphanDependents").and_then(Value::as_bool)) {
+            ("", Some(true)) => "Orphan",
+            ("", Some(false)) => "Background",
+            ("", None) => &task.wanted.options.propagation_policy,
+            (policy, _) => policy,
+        };
         Ok(Self {
             grace: grace
                 .or(task.wanted.options.grace_period_seconds)
                 .map(|grace| if grace < 0 { 1 } else { grace }),
+            propagation: propagation.to_owned(),
             uid: text(body, "/preconditions/uid").to_owned(),
             version: text(body, "/preconditions/resourceVersion").to_owned(),
         })
@@ -99,19 +110,69 @@ pub(super) fn one(task: &Task, config: &PodConfig) -> Decision {
     if implied::is_implied_in(store, task.name()) && found.kept.finalizers().is_empty() {
         return renew(task, &shown);
     }
-    let mut change = found.kept.removal(options.grace, task.now);
+    let (mut change, kept) = removal(task, config, &options, &found.kept);
     if let StoredObject::Object(account) = &found.kept {
         change.remove_objects.extend(account::secrets_of(config, account));
     }
-    let stays = !found.kept.finalizers().is_empty() && !task.is_eviction() && !task.dry_run;
+    let stays = !kept.finalizers().is_empty() && !task.is_eviction() && !task.dry_run;
     let object = match &found.kept {
         _ if task.is_eviction() => success(Value::Null, StatusCode::CREATED),
         StoredObject::Pod(pod) => show_terminating(task, shown, pod, options.grace),
-        StoredObject::Object(_) if stays => found.kept.clone().deleted(None, task.now).to_value(),
+        StoredObject::Object(_) if stays => task.render(&kept.deleted(None, task.now)),
         StoredObject::Object(_) => deleted(task, &shown),
     };
     let code = if task.is_eviction() { StatusCode::CREATED } else { StatusCode::OK };
-    Ok((change, WriteOutcome { code, object, is_kept: stays, pod: None, warnings: Vec::new() }))
+    let warnings = orphaned_by_default(task, &options).map(str::to_owned).into_iter().collect();
+    Ok((change, WriteOutcome { code, object, is_kept: stays, pod: None, warnings }))
+}
+
+/// Upstream keeps the pods of Jobs by default, as its first releases did.
+fn orphans_by_default(task: &Task) -> bool {
+    task.store() == Store::Objects(ObjectKind::Job)
+}
+
+fn orphaned_by_default(task: &Task, options: &DeletionOptions) -> Option<&'static str> {
+    (orphans_by_default(task) && options.propagation.is_empty()).then_some(
+        "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning",
+    )
+}
+
+/// The deletion of an object and what becomes of its dependents; and the object with the finalizers that remain.
+fn removal(
+    task: &Task,
+    config: &PodConfig,
+    options: &DeletionOptions,
+    kept: &StoredObject,
+) -> (ApiChange, StoredObject) {
+    let has = |finalizer: &str| kept.finalizers().iter().any(|one| one == finalizer);
+    let propagation = match options.propagation.as_str() {
+        "" if has(FOREGROUND) => "Foreground",
+        "" if has(ORPHAN) || orphans_by_default(task) => "Orphan",
+        given => given,
+    };
+    let mut going = kept.clone();
+    going.finalizers_mut().retain(|one| one != FOREGROUND && one != ORPHAN);
+    let mut change = ApiChange::default();
+    match propagation {
+        "Orphan" => change = garbage::orphans(config, kept.uid()),
+        "Foreground" if garbage::is_blocked(config, kept.uid()) => {
+            going.finalizers_mut().push(FOREGROUND.to_owned());
+        }
+        _ => {}
+    }
+    if let StoredObject::Object(object) = kept
+        && object.key.kind == ObjectKind::CustomResourceDefinition
+    {
+        for one in
+            defined_kind(&object.content.body()).into_iter().flat_map(|kind| stored::of_kind(config, kind))
+        {
+            change.join(one.removal(None, task.now));
+        }
+        going.finalizers_mut().retain(|one| one != CLEANUP);
+        going.finalizers_mut().push(CLEANUP.to_owned());
+    }
+    change.join(going.removal(options.grace, task.now));
+    (change, going)
 }
 
 /// What every namespace has comes back at once, as another object; a role that every API server has cannot go, but what
@@ -165,8 +226,8 @@ pub(super) fn many(task: &Task, config: &PodConfig) -> Decision {
         let (namespace, name) = kept.place();
         let shown = task.api.find(task.store(), namespace, name).unwrap_or_else(|| kept.to_value());
         if selector.matches(&shown) {
-            change.join(kept.removal(options.grace, task.now));
-            items.push(shown);
+            change.join(removal(task, config, &options, &kept).0);
+            items.push(own(wanted.resource, &shown));
         }
     }
     let kind = format!("{}List", wanted.resource.kind);
@@ -277,21 +338,12 @@ fn namespace(task: &Task, config: &PodConfig, shown: &Value) -> Decision {
         notes.namespaces.insert(name.to_owned(), task.now);
         change.notes = Some(notes);
     }
-    let mut waits = false;
-    for store in namespaced() {
-        for kept in stored::api_objects(config, store, Some(name)) {
-            waits |= !kept.finalizers().is_empty();
-            change.join(kept.removal(None, task.now));
-        }
+    for kept in stored::in_namespace(config, name) {
+        change.join(kept.removal(None, task.now));
     }
     if let Some(found) = stored::find(config, Store::Namespaces, "", name) {
-        // Its remaining objects keep it, as upstream.
-        let more = if waits {
-            found.kept.deleted(None, task.now).to_change()
-        } else {
-            found.kept.removal(None, task.now)
-        };
-        change.join(more);
+        // It goes with the last object in it, as upstream.
+        change.join(found.kept.deleted(None, task.now).to_change());
     }
     let mut object = shown.clone();
     object["metadata"]["deletionTimestamp"] = json!(task.now.to_rfc3339());
