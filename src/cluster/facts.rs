@@ -12,9 +12,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::model::objects::service_variables::{ServiceFacts, from_server, to_row, variables};
 use crate::cluster::tokens::rules::{self, Token};
 use crate::codec::base64;
+use crate::model::objects::service_variables::{ServiceFacts, from_server, to_row, variables};
 use crate::model::objects::{Absence, ClusterFacts, ObjectKey, TokenRequest};
 use crate::model::ordered::Ordered as _;
 use crate::model::selector::{selects, string_map};
@@ -316,7 +316,8 @@ fn anchors(bundles: &[Value], source: &Value) -> Result<Vec<u8>, String> {
         (None, Some(signer)) => {
             let selector = &source["labelSelector"];
             let is_chosen = |bundle: &&Value| {
-                bundle["spec"]["signerName"] == signer && selects(selector, &string_map(&bundle["metadata"]["labels"]))
+                bundle["spec"]["signerName"] == signer
+                    && selects(selector, &string_map(&bundle["metadata"]["labels"]))
             };
             bundles.iter().filter(is_chosen).collect()
         }

@@ -250,7 +250,10 @@ impl ObjectSets {
 
     /// The addresses and ports that Services have.
     pub(crate) fn taken(&self, ranges: &ServiceRanges) -> Taken {
-        Taken::by(self.of_node().flat_map(|(_, objects)| objects.values().map(|found| &*found.object)), ranges)
+        Taken::by(
+            self.of_node().flat_map(|(_, objects)| objects.values().map(|found| &*found.object)),
+            ranges,
+        )
     }
 
     /// Puts one object, which its writer has validated.

@@ -185,9 +185,8 @@ impl PodConfig {
         old: Option<&LocalObject>,
     ) -> Result<(), Vec<FieldError>> {
         let ranges = self.object_sets.services.as_ref().filter(|_| object.key.kind == ObjectKind::Service);
-        let errors = ranges.map_or_else(Vec::new, |ranges| {
-            assign(object, old, &self.object_sets.taken(ranges), ranges)
-        });
+        let errors = ranges
+            .map_or_else(Vec::new, |ranges| assign(object, old, &self.object_sets.taken(ranges), ranges));
         if errors.is_empty() { Ok(()) } else { Err(errors) }
     }
 

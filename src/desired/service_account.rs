@@ -7,9 +7,9 @@
 use serde_json::Value;
 
 use crate::model::api::pod::{
-    ConfigMapVolumeSource, Container, DownwardApiVolumeFile, DownwardApiVolumeSource, KeyToPath, LocalObjectReference,
-    ObjectFieldSelector, Pod, ProjectedVolumeSource, ServiceAccountTokenProjection, Volume, VolumeMount,
-    VolumeProjection,
+    ConfigMapVolumeSource, Container, DownwardApiVolumeFile, DownwardApiVolumeSource, KeyToPath,
+    LocalObjectReference, ObjectFieldSelector, Pod, ProjectedVolumeSource, ServiceAccountTokenProjection,
+    Volume, VolumeMount, VolumeProjection,
 };
 use crate::model::objects::{LocalObject, ROOT_CA};
 
@@ -38,9 +38,8 @@ impl PodAccount {
     pub(crate) fn of(account: &LocalObject) -> Self {
         let body = account.content.body();
         let secrets = body["imagePullSecrets"].as_array().into_iter().flatten();
-        let reference = |secret: &Value| {
-            Some(LocalObjectReference { name: secret["name"].as_str()?.to_owned() })
-        };
+        let reference =
+            |secret: &Value| Some(LocalObjectReference { name: secret["name"].as_str()?.to_owned() });
         Self {
             automount: body["automountServiceAccountToken"].as_bool(),
             pull_secrets: secrets.filter_map(reference).collect(),
@@ -116,10 +115,8 @@ fn credentials(name: String) -> Volume {
         items: vec![item],
         ..ConfigMapVolumeSource::default()
     };
-    let field = ObjectFieldSelector {
-        api_version: "v1".to_owned(),
-        field_path: "metadata.namespace".to_owned(),
-    };
+    let field =
+        ObjectFieldSelector { api_version: "v1".to_owned(), field_path: "metadata.namespace".to_owned() };
     let namespace = DownwardApiVolumeFile {
         path: "namespace".to_owned(),
         field_ref: Some(field),

@@ -223,10 +223,11 @@ impl Line {
         let mut second = from.rem_euclid(DAY);
         while day.saturating_mul(DAY) < until {
             if self.has_day(day) {
-                let found = (second.div_euclid(3_600)..24).filter(|hour| self.hour.has(*hour)).find_map(|hour| {
-                    let minutes = (0..60).filter(|minute| self.minute.has(*minute));
-                    minutes.map(|minute| hour * 3_600 + minute * 60).find(|time| *time >= second)
-                });
+                let found =
+                    (second.div_euclid(3_600)..24).filter(|hour| self.hour.has(*hour)).find_map(|hour| {
+                        let minutes = (0..60).filter(|minute| self.minute.has(*minute));
+                        minutes.map(|minute| hour * 3_600 + minute * 60).find(|time| *time >= second)
+                    });
                 if let Some(time) = found {
                     return Some(day * DAY + time).filter(|time| *time < until);
                 }

@@ -63,7 +63,10 @@ mod tests {
             (json!({"matchExpressions": [{"key": "new", "operator": "NotIn", "values": ["front"]}]}), true),
             (json!({"matchExpressions": [{"key": "app", "operator": "Exists"}]}), true),
             (json!({"matchExpressions": [{"key": "app", "operator": "DoesNotExist"}]}), false),
-            (json!({"matchLabels": {"app": "web"}, "matchExpressions": [{"key": "z", "operator": "?"}]}), false),
+            (
+                json!({"matchLabels": {"app": "web"}, "matchExpressions": [{"key": "z", "operator": "?"}]}),
+                false,
+            ),
         ] {
             assert_eq!(selects(&selector, &labels), expected, "{selector}");
         }

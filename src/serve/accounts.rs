@@ -273,7 +273,12 @@ impl Accounts {
     }
 
     /// The token that a Secret of the right type keeps.
-    pub(crate) fn legacy_token(&self, namespace: &str, account: &ObjectRef, secret: &str) -> Result<String, String> {
+    pub(crate) fn legacy_token(
+        &self,
+        namespace: &str,
+        account: &ObjectRef,
+        secret: &str,
+    ) -> Result<String, String> {
         self.sign(&claims::legacy_claims(namespace, account, secret))
     }
 
@@ -353,7 +358,11 @@ impl Accounts {
         let is_in_secret = holder.secret.as_ref().is_none_or(|secret| {
             self.secret(namespace, secret).is_some_and(|secret| has_token(&secret, token))
         });
-        if is_kept && is_in_secret { Ok(()) } else { Err("service account token has been invalidated".to_owned()) }
+        if is_kept && is_in_secret {
+            Ok(())
+        } else {
+            Err("service account token has been invalidated".to_owned())
+        }
     }
 
     fn secret(&self, namespace: &str, name: &str) -> Option<Rc<LocalObject>> {
@@ -405,7 +414,8 @@ impl NodeFacts for Accounts {
             node: Some(self.node()),
             id: String::new(),
         };
-        let issued = self.issue(wanted).map_err(|why| Absence::Refused(format!("failed to fetch token: {why}")));
+        let issued =
+            self.issue(wanted).map_err(|why| Absence::Refused(format!("failed to fetch token: {why}")));
         let (value, expires) = issued?;
         let value: Rc<str> = value.into();
         let received = self.now();

@@ -295,7 +295,9 @@ fn aggregate(
     visited: &mut BTreeSet<String>,
     rules: &mut Vec<PolicyRule>,
 ) {
-    let Some(Role { selectors: Some(selectors), .. }) = all.get(&(String::new(), name.to_owned())) else { return };
+    let Some(Role { selectors: Some(selectors), .. }) = all.get(&(String::new(), name.to_owned())) else {
+        return;
+    };
     if !visited.insert(name.to_owned()) {
         return;
     }

@@ -41,7 +41,8 @@ impl Roles {
         if let Some(known) = known.as_ref().filter(|known| known.changes == changes) {
             return Rc::clone(&known.rbac);
         }
-        let [roles, bindings] = [ROLES, BINDINGS].map(|[wide, own]| [objects.of_kind(wide), objects.of_kind(own)].concat());
+        let [roles, bindings] =
+            [ROLES, BINDINGS].map(|[wide, own]| [objects.of_kind(wide), objects.of_kind(own)].concat());
         let newest = roles.iter().chain(&bindings).map(|found| found.version).max();
         let mark = (roles.len() + bindings.len(), newest.unwrap_or_default());
         let rbac = match known.take().filter(|known| known.mark == mark) {
@@ -65,9 +66,9 @@ fn read(roles: &[VersionedObject], bindings: &[VersionedObject]) -> Rbac {
         .iter()
         .filter(|role| given(role))
         .filter_map(|role| Binding::of("", &built_in::binding_body(role)));
-    let stored = bindings.iter().filter_map(|found| {
-        Binding::of(&found.object.key.namespace, &found.object.content.body())
-    });
+    let stored = bindings
+        .iter()
+        .filter_map(|found| Binding::of(&found.object.key.namespace, &found.object.content.body()));
     let bindings = of_built_in.chain(stored).collect();
     let stored = roles.iter().map(|found| {
         let object = &found.object;

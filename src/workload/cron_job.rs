@@ -74,10 +74,7 @@ impl Step<'_, '_> {
                 let message = format!("Saw completed job: {}, condition: {end}", key.name);
                 self.world.normal(self.cron, "SawCompletedJob", message);
             } else if end.is_none() && !is_active {
-                let message = format!(
-                    "Saw a job that the controller did not create or forgot: {}",
-                    key.name
-                );
+                let message = format!("Saw a job that the controller did not create or forgot: {}", key.name);
                 self.world.warn(self.cron, "UnexpectedJob", message);
                 self.active.push(reference(&key, &uid));
             }

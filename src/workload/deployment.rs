@@ -172,8 +172,7 @@ fn adopt(world: &mut World<'_>, item: &Item) {
 
 fn sets(world: &World<'_>, item: &Item) -> Vec<Set> {
     let of = |key: ObjectKey| world.item(&key).map(Set::of);
-    let mut sets: Vec<Set> =
-        world.owned(ObjectKind::ReplicaSet, item).into_iter().filter_map(of).collect();
+    let mut sets: Vec<Set> = world.owned(ObjectKind::ReplicaSet, item).into_iter().filter_map(of).collect();
     sets.order_by_key(|set| (set.created, set.key.clone()));
     sets
 }
@@ -255,11 +254,8 @@ impl Step<'_, '_> {
         if replicas == self.wanted.replicas {
             return false;
         }
-        let to = if replicas > self.wanted.replicas {
-            self.wanted.replicas
-        } else {
-            self.new_replicas(replicas)
-        };
+        let to =
+            if replicas > self.wanted.replicas { self.wanted.replicas } else { self.new_replicas(replicas) };
         self.resize(new, to)
     }
 
@@ -352,7 +348,8 @@ impl Step<'_, '_> {
     fn annotate_size(&mut self, key: &ObjectKey) {
         let (desired, most) = (self.wanted.replicas, self.wanted.replicas + self.wanted.surge);
         let is_so = self.world.item(key).is_none_or(|set| {
-            set.annotation(DESIRED) == Some(&desired.to_string()) && set.annotation(MAX) == Some(&most.to_string())
+            set.annotation(DESIRED) == Some(&desired.to_string())
+                && set.annotation(MAX) == Some(&most.to_string())
         });
         if !is_so {
             self.world.change(key, |set| {

@@ -225,7 +225,8 @@ impl Driver {
                     remove_pods: changes.remove_pods.into_iter().map(|pod| (pod, None)).collect(),
                     ..ApiChange::default()
                 };
-                let pass = Pass { rests, events: changes.events, is_status_only, is_held: false, is_restless };
+                let pass =
+                    Pass { rests, events: changes.events, is_status_only, is_held: false, is_restless };
                 (change, pass)
             })
             .await
@@ -269,7 +270,8 @@ impl Driver {
             if let Some(uid) = owner_uid(pod) {
                 mix(sums.entry(uid.to_owned()).or_default(), version);
             } else {
-                let own = (&pod.metadata.uid, &pod.metadata.labels, pod.metadata.deletion_timestamp.is_some());
+                let own =
+                    (&pod.metadata.uid, &pod.metadata.labels, pod.metadata.deletion_timestamp.is_some());
                 mix(unowned.entry(pod.metadata.namespace.clone()).or_default(), hash(&own));
             }
         });
@@ -277,7 +279,8 @@ impl Driver {
         let generation = self.objects.generation();
         let print = |(key, uid): (ObjectKey, String)| {
             let mut print = sums.get(&uid).copied().unwrap_or_default();
-            let of_namespace = |sums: &BTreeMap<String, u64>| sums.get(&key.namespace).copied().unwrap_or_default();
+            let of_namespace =
+                |sums: &BTreeMap<String, u64>| sums.get(&key.namespace).copied().unwrap_or_default();
             if !matches!(key.kind, ObjectKind::Job | ObjectKind::CronJob) {
                 mix(&mut print, of_namespace(&unowned));
             }

@@ -15,7 +15,7 @@ use crate::desired::local_objects::accept;
 use crate::desired::pod_config::PodConfig;
 use crate::model::api::pod::Pod;
 use crate::model::cron::Zone;
-use crate::model::objects::{LocalObject, ObjectKind, ObjectLookup as _, LocalObjects, wire};
+use crate::model::objects::{LocalObject, LocalObjects, ObjectKind, ObjectLookup as _, wire};
 use crate::model::provenance::mark_first_seen;
 use crate::model::types::{PodSource, PodUid, Timestamp};
 use crate::platform::clock::Clock;

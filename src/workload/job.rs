@@ -117,7 +117,8 @@ pub(super) fn step(world: &mut World<'_>, job: &mut Item) {
 
 /// Removes a Job whose time after its end is over.
 fn expire(world: &mut World<'_>, job: &mut Item) {
-    let (Some(seconds), Some(end)) = (job.at("/spec/ttlSecondsAfterFinished").as_u64(), finished_at(job)) else {
+    let (Some(seconds), Some(end)) = (job.at("/spec/ttlSecondsAfterFinished").as_u64(), finished_at(job))
+    else {
         return;
     };
     if job.is_deleted() || job.is_read_only {
@@ -208,7 +209,11 @@ impl Step<'_, '_> {
         for (kind, is_success) in [(CRITERIA_MET, true), (FAILURE_TARGET, false)] {
             if self.conditions.is(kind, "True") {
                 let (reason, message) = (self.conditions.reason(kind), self.conditions.message(kind));
-                return Some(Outcome { is_success, reason: known_reason(reason), message: message.to_owned() });
+                return Some(Outcome {
+                    is_success,
+                    reason: known_reason(reason),
+                    message: message.to_owned(),
+                });
             }
         }
         let failed = self.pods.iter().filter(|pod| self.is_failed(pod));
@@ -267,9 +272,8 @@ impl Step<'_, '_> {
 
     fn index_outcome(&self) -> Option<Outcome> {
         let completions = self.completions.unwrap_or_default();
-        let failure = |reason, message: &str| {
-            Some(Outcome { is_success: false, reason, message: message.to_owned() })
-        };
+        let failure =
+            |reason, message: &str| Some(Outcome { is_success: false, reason, message: message.to_owned() });
         let broken = self.broken.total();
         if self.per_index.is_some() && broken > 0 {
             let most = self.job.at("/spec/maxFailedIndexes").as_i64();
@@ -404,7 +408,8 @@ impl Step<'_, '_> {
             }
         }
         let bound = self.completions.unwrap_or_default();
-        let free: Vec<i64> = taken.missing(bound).filter(|index| !self.broken.has(*index)).take(missing).collect();
+        let free: Vec<i64> =
+            taken.missing(bound).filter(|index| !self.broken.has(*index)).take(missing).collect();
         for index in free {
             if self.per_index.is_some() && self.must_wait(self.index_delay(index, policy)) {
                 continue;
@@ -592,7 +597,9 @@ fn add_index_variable(pod: &mut Value) {
         for container in containers.into_iter().flatten() {
             let mut env = at(container, "/env").as_array().cloned().unwrap_or_default();
             if env.iter().all(|variable| variable["name"] != NAME) {
-                env.push(json!({"name": NAME, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}));
+                env.push(
+                    json!({"name": NAME, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}),
+                );
                 container["env"] = json!(env);
             }
         }

@@ -63,9 +63,10 @@ fn letter(word: u64) -> char {
 pub(super) fn hash(template: &Value, collisions: i64) -> String {
     let text = template.to_string();
     let extra = if collisions > 0 { collisions.to_string() } else { String::new() };
-    let hash = text.bytes().chain(extra.bytes()).fold(0x811c_9dc5_u32, |hash, byte| {
-        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
-    });
+    let hash = text
+        .bytes()
+        .chain(extra.bytes())
+        .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
     hash.to_string().bytes().map(|digit| letter(u64::from(digit))).collect()
 }
 
@@ -91,7 +92,9 @@ mod tests {
         let mut names = Names(1);
         let long = names.generate(&"a".repeat(80));
         assert_eq!(long.len(), 63);
-        assert!(names.generate("web-").starts_with("web-") && names.generate("web-") != names.generate("web-"));
+        assert!(
+            names.generate("web-").starts_with("web-") && names.generate("web-") != names.generate("web-")
+        );
         let uid = names.uid();
         assert_eq!((uid.len(), &uid[14..15]), (36, "4"));
         assert!(matches!(&uid[19..20], "8" | "9" | "a" | "b"), "{uid}");

@@ -48,8 +48,10 @@ fn remove(world: &mut World<'_>, set: &Item, active: &mut Vec<PodView>, wanted: 
 
 /// Whether the next pod has to wait, because earlier ones have ended. Deletes the oldest of those.
 fn must_pause(world: &mut World<'_>, set: &Item, pods: &[PodView]) -> bool {
-    let mut ended: Vec<&PodView> =
-        pods.iter().filter(|pod| pod.is_terminal() && !pod.is_deleted && pod.owner() == Some(&set.object.uid)).collect();
+    let mut ended: Vec<&PodView> = pods
+        .iter()
+        .filter(|pod| pod.is_terminal() && !pod.is_deleted && pod.owner() == Some(&set.object.uid))
+        .collect();
     ended.order_by_key(|pod| pod.finished());
     let beyond = ended.len().saturating_sub(KEPT_FAILED);
     for pod in ended.drain(..beyond) {
@@ -108,8 +110,7 @@ fn show(
     let mut conditions = Conditions::of(set.body());
     match failure {
         Some(why) if conditions.get("ReplicaFailure").is_none() => {
-            let said =
-                Said { kind: "ReplicaFailure", status: "True", reason: "FailedCreate", message: &why };
+            let said = Said { kind: "ReplicaFailure", status: "True", reason: "FailedCreate", message: &why };
             conditions.set(said, None, now);
         }
         None if count == set.replicas() => conditions.remove("ReplicaFailure"),

@@ -30,12 +30,18 @@ impl Revision {
 }
 
 /// All revisions, the newest last; that one has the current template.
-pub(super) fn ensure(world: &mut World<'_>, owner: &Item, collisions: &mut i64) -> Result<Vec<Revision>, String> {
+pub(super) fn ensure(
+    world: &mut World<'_>,
+    owner: &Item,
+    collisions: &mut i64,
+) -> Result<Vec<Revision>, String> {
     let mut history = history(world, owner);
     let mut template = owner.at("/spec/template").clone();
     template["$patch"] = json!("replace");
     let next = history.last().map_or(1, |last| last.number + 1);
-    let find = |is_it: fn(&Value, &Value) -> bool| history.iter().rposition(|known| is_it(&known.template, &template));
+    let find = |is_it: fn(&Value, &Value) -> bool| {
+        history.iter().rposition(|known| is_it(&known.template, &template))
+    };
     let known = find(Value::eq).or_else(|| find(same_meaning));
     if let Some(at) = known {
         if at + 1 < history.len() {
@@ -83,7 +89,12 @@ fn history(world: &World<'_>, owner: &Item) -> Vec<Revision> {
 }
 
 /// Removes the oldest revisions beyond those that are kept. Those in use stay, and do not count.
-pub(super) fn truncate(world: &mut World<'_>, owner: &Item, history: &[Revision], is_live: impl Fn(&Revision) -> bool) {
+pub(super) fn truncate(
+    world: &mut World<'_>,
+    owner: &Item,
+    history: &[Revision],
+    is_live: impl Fn(&Revision) -> bool,
+) {
     let limit = usize::try_from(owner.int("/spec/revisionHistoryLimit", 10)).unwrap_or_default();
     let old: Vec<&Revision> = history.iter().filter(|revision| !is_live(revision)).collect();
     let beyond = old.len().saturating_sub(limit);

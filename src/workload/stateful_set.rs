@@ -57,7 +57,11 @@ pub(super) fn step(world: &mut World<'_>, set: &mut Item) {
         rolls,
         start,
         replicas: set.replicas(),
-        partition: if rolls { start + set.int("/spec/updateStrategy/rollingUpdate/partition", 0) } else { start },
+        partition: if rolls {
+            start + set.int("/spec/updateStrategy/rollingUpdate/partition", 0)
+        } else {
+            start
+        },
         min_ready: set.int("/spec/minReadySeconds", 0),
         current,
         update,
@@ -165,7 +169,8 @@ impl Step<'_, '_> {
                 self.delete(pod);
                 return;
             }
-            let is_available = pod.available_in(self.min_ready, self.world.now).is_some_and(|left| left.is_zero());
+            let is_available =
+                pod.available_in(self.min_ready, self.world.now).is_some_and(|left| left.is_zero());
             if pod.is_deleted || !is_available {
                 return;
             }
@@ -200,7 +205,8 @@ impl Step<'_, '_> {
         }
         let templates = list(self.set.body(), "/spec/volumeClaimTemplates");
         if !templates.is_empty() {
-            let names: Vec<&str> = templates.iter().map(|template| text(template, "/metadata/name")).collect();
+            let names: Vec<&str> =
+                templates.iter().map(|template| text(template, "/metadata/name")).collect();
             let mut volumes: Vec<Value> = names
                 .iter()
                 .map(|template| {
@@ -242,8 +248,9 @@ impl Step<'_, '_> {
             let owners = if self.goes_with_set() { vec![self.set.reference()] } else { Vec::new() };
             let set_name = self.set.name();
             if let Err(why) = self.world.create_claim(claim, owners) {
-                let message =
-                    format!("create Claim {name} for Pod {pod} in StatefulSet {set_name} failed error: {why}");
+                let message = format!(
+                    "create Claim {name} for Pod {pod} in StatefulSet {set_name} failed error: {why}"
+                );
                 self.world.warn(self.set, "FailedCreate", message);
                 return false;
             }

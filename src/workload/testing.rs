@@ -179,8 +179,10 @@ impl FakeNode {
 
     pub(super) fn condition(&self, kind: ObjectKind, name: &str, condition: &str) -> [String; 3] {
         let status = self.status(kind, name);
-        let found = status["conditions"].as_array().into_iter().flatten().find(|one| one["type"] == condition);
-        let text = |field: &str| found.map_or("", |found| found[field].as_str().unwrap_or_default()).to_owned();
+        let found =
+            status["conditions"].as_array().into_iter().flatten().find(|one| one["type"] == condition);
+        let text =
+            |field: &str| found.map_or("", |found| found[field].as_str().unwrap_or_default()).to_owned();
         [text("status"), text("reason"), text("message")]
     }
 
@@ -203,8 +205,12 @@ impl FakeNode {
             .map(|other| other.key.clone())
             .collect();
         owned.iter().for_each(|key| self.remove(key));
-        let pods: Vec<PodUid> =
-            self.pods.values().filter(|pod| pod.owner() == Some(&object.uid)).map(|pod| pod.uid().clone()).collect();
+        let pods: Vec<PodUid> = self
+            .pods
+            .values()
+            .filter(|pod| pod.owner() == Some(&object.uid))
+            .map(|pod| pod.uid().clone())
+            .collect();
         pods.iter().for_each(|pod| self.delete_pod(pod));
     }
 
@@ -285,9 +291,10 @@ impl FakeNode {
     fn take(&mut self, with_due: bool) -> bool {
         self.seed += 1;
         self.environment.now = self.now;
-        let items = self.objects.values().map(|object| {
-            Item::new(Rc::clone(object), self.read_only.contains(&object.key))
-        });
+        let items = self
+            .objects
+            .values()
+            .map(|object| Item::new(Rc::clone(object), self.read_only.contains(&object.key)));
         let mut world =
             World::new(self.now, &self.environment, self.seed, items, self.pods.values().cloned());
         world.remember(self.rests.clone());
@@ -316,7 +323,13 @@ impl FakeNode {
         self.writes += usize::from(writes > 0);
         for event in changes.events {
             let key = &event.key;
-            self.events.push(format!("{}/{} {}: {}", key.kind.as_str(), key.name, event.reason, event.message));
+            self.events.push(format!(
+                "{}/{} {}: {}",
+                key.kind.as_str(),
+                key.name,
+                event.reason,
+                event.message
+            ));
         }
         for object in changes.put_objects {
             if !self.objects.contains_key(&object.key) {
@@ -328,7 +341,10 @@ impl FakeNode {
         for pod in changes.put_pods {
             let uid = pod.metadata.uid.clone();
             let is_deleted = pod.metadata.deletion_timestamp.is_some();
-            let status = self.pods.get(&uid).map_or_else(|| Rc::new(pod.status.clone()), |known| Rc::clone(&known.status));
+            let status = self
+                .pods
+                .get(&uid)
+                .map_or_else(|| Rc::new(pod.status.clone()), |known| Rc::clone(&known.status));
             self.pods.insert(uid, PodView { pod, status, is_deleted });
         }
         for pod in changes.remove_pods {

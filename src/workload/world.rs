@@ -15,8 +15,8 @@ use serde_json::{Map, Value, json};
 use super::fields::{at, int, string_map, text};
 use super::names::Names;
 use super::pods::{PodView, owner_uid};
-use crate::desired::kinds::rules;
 use super::{cron_job, daemon_set, deployment, job, replica_set, stateful_set};
+use crate::desired::kinds::rules;
 use crate::model::api::decode::decode;
 use crate::model::api::managed_fields::ManagedFields;
 use crate::model::api::pod::Pod;
@@ -334,7 +334,9 @@ impl<'e> World<'e> {
 
     fn mark_uid(&mut self, uid: Option<&str>) {
         let Some(uid) = uid else { return };
-        if let Some(key) = self.current.as_ref().filter(|(_, current)| current == uid).map(|(key, _)| key.clone()) {
+        if let Some(key) =
+            self.current.as_ref().filter(|(_, current)| current == uid).map(|(key, _)| key.clone())
+        {
             return self.mark(&key);
         }
         let owner = self.items.values().find(|item| item.object.uid == uid);
@@ -419,7 +421,13 @@ impl<'e> World<'e> {
         if since < FLOOR { self.elapsed_up(since) } else { self.now.saturating_since(since) }
     }
 
-    pub(super) fn event(&mut self, item: &Item, event_type: EventType, reason: &'static str, message: String) {
+    pub(super) fn event(
+        &mut self,
+        item: &Item,
+        event_type: EventType,
+        reason: &'static str,
+        message: String,
+    ) {
         let (key, uid) = (item.object.key.clone(), item.object.uid.clone());
         self.events.push(WorldEvent { key, uid, event_type, reason, message });
     }
@@ -480,7 +488,11 @@ impl<'e> World<'e> {
 
     /// Adopts the pods that the selector of `owner` selects and that no object manages, and releases its own that it
     /// does not select any more; returns those that it manages.
-    pub(super) fn claim_pods(&mut self, owner: &Item, is_selected: impl Fn(&PodView) -> bool) -> Vec<PodView> {
+    pub(super) fn claim_pods(
+        &mut self,
+        owner: &Item,
+        is_selected: impl Fn(&PodView) -> bool,
+    ) -> Vec<PodView> {
         let (uid, namespace) = (owner.object.uid.as_str(), owner.object.key.namespace.as_str());
         let reference = owner.reference().to_value();
         let mut news = Vec::new();
@@ -617,7 +629,13 @@ impl<'e> World<'e> {
             content: ObjectContent::Plain(PlainBody::default()),
         };
         let body = OnceCell::from(body);
-        self.insert(Item { object: Rc::new(object), body, is_read_only: false, change: Change::New, edits: 0 })
+        self.insert(Item {
+            object: Rc::new(object),
+            body,
+            is_read_only: false,
+            change: Change::New,
+            edits: 0,
+        })
     }
 
     /// Creates a claim for a pod.
@@ -680,7 +698,8 @@ impl<'e> World<'e> {
     /// Pods whose Job is gone are counted by none: nothing keeps them any more.
     pub(super) fn release_orphans(&mut self) {
         let is_there = |uid: &str| self.items.values().any(|item| item.object.uid == uid);
-        let pods = self.pods.values().filter(|pod| job::is_tracked(pod) && !pod.owner().is_some_and(is_there));
+        let pods =
+            self.pods.values().filter(|pod| job::is_tracked(pod) && !pod.owner().is_some_and(is_there));
         for uid in pods.map(|pod| pod.uid().clone()).collect::<Vec<_>>() {
             self.strip_finalizer(&uid, job::TRACKING);
         }
@@ -690,7 +709,10 @@ impl<'e> World<'e> {
     /// collector).
     pub(super) fn trim_ended(&mut self) {
         let is_over = |pod: &&PodView| {
-            pod.is_terminal() && !pod.is_deleted && pod.owner().is_some() && pod.pod.metadata.finalizers.is_empty()
+            pod.is_terminal()
+                && !pod.is_deleted
+                && pod.owner().is_some()
+                && pod.pod.metadata.finalizers.is_empty()
         };
         let mut ended: Vec<(Timestamp, PodUid)> =
             self.pods.values().filter(is_over).map(|pod| (pod.finished(), pod.uid().clone())).collect();

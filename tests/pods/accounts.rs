@@ -81,11 +81,20 @@ fn a_pod_uses_its_token_against_the_api_of_its_node() {
     create(&api, &admin, "/api/v1/namespaces/default/pods", &plain);
     wait_for("the pod to have its address", PATIENCE, || {
         let pod = api.curl(Some(&admin), "/api/v1/namespaces/default/pods/plain", &[]).1;
-        if pod.contains("\"phase\":\"Running\"") { Ok(()) } else { Err(format!("{pod} {}", node.agent.log_tail())) }
+        if pod.contains("\"phase\":\"Running\"") {
+            Ok(())
+        } else {
+            Err(format!("{pod} {}", node.agent.log_tail()))
+        }
     });
     assert_eq!(from_host(&format!("https://{at}/version")), "000", "nothing listens");
 
-    create(&api, &admin, "/api/v1/namespaces/default/serviceaccounts", &json!({"metadata": {"name": "robot"}}));
+    create(
+        &api,
+        &admin,
+        "/api/v1/namespaces/default/serviceaccounts",
+        &json!({"metadata": {"name": "robot"}}),
+    );
     let rules = json!([{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]);
     create(&api, &admin, &format!("{RBAC}/roles"), &json!({"metadata": {"name": "pods"}, "rules": rules}));
     let binding = json!({"metadata": {"name": "pods"},

@@ -82,12 +82,20 @@ fn a_deployment_rolls_out_and_back_as_kubectl_says() {
     assert!(said.ends_with("deployment \"web\" successfully rolled out\n"), "{said}");
     let first = lone.names("pods");
     assert_eq!(first.len(), 2);
-    lone.wait("the columns", "get deployment web --no-headers -o custom-columns=R:.status.readyReplicas,U:.status.updatedReplicas", "2   2\n");
+    lone.wait(
+        "the columns",
+        "get deployment web --no-headers -o custom-columns=R:.status.readyReplicas,U:.status.updatedReplicas",
+        "2   2\n",
+    );
 
     // The pods are adopted, not remade, by an agent that was killed.
-    lone.node.agent.kill();
+    lone.node.agent.kill9();
     lone.node.agent.start();
-    lone.wait("the deployment after a restart", "get deployment web -o jsonpath={.status.availableReplicas}", "2");
+    lone.wait(
+        "the deployment after a restart",
+        "get deployment web -o jsonpath={.status.availableReplicas}",
+        "2",
+    );
     assert_eq!(lone.names("pods"), first);
 
     lone.out("rollout restart deployment web");
@@ -125,7 +133,9 @@ fn jobs_run_to_their_end_and_by_hand() {
     assert_eq!(lone.out("get job work -o jsonpath={.status.succeeded}"), "2");
     assert_eq!(lone.names("pods").len(), 2);
     let spec = json!({"schedule": "0 0 1 1 *", "jobTemplate": {"spec": {"template": template("echo by hand", "OnFailure")}}});
-    lone.apply(&json!({"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": "yearly"}, "spec": spec}));
+    lone.apply(
+        &json!({"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": "yearly"}, "spec": spec}),
+    );
     lone.out("create job now --from=cronjob/yearly");
     lone.out("wait job now --for=condition=complete --timeout=120s");
     let log = lone.out("logs job/now");

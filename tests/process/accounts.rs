@@ -37,7 +37,8 @@ impl Served {
     fn with_token(&self, token: &str, method: &str, path: &str, body: &Value) -> (u16, Value) {
         let header = format!("Authorization: Bearer {token}");
         let body = if body.is_null() { String::new() } else { body.to_string() };
-        let more = ["-X", method, "-H", &header, "-H", "Content-Type: application/json", "--data-binary", &body];
+        let more =
+            ["-X", method, "-H", &header, "-H", "Content-Type: application/json", "--data-binary", &body];
         let (code, text) = self.api.curl(None, path, &more);
         (code, serde_json::from_str(&text).unwrap_or_else(|_| json!(text)))
     }
@@ -53,7 +54,9 @@ impl Served {
     fn credentials(&self, pod: &Value) -> PathBuf {
         let uid = pod["metadata"]["uid"].as_str().expect("a uid");
         let volumes = pod["spec"]["volumes"].as_array().expect("volumes");
-        let name = volumes.iter().find_map(|volume| volume["name"].as_str().filter(|name| name.starts_with("kube-api-access-")));
+        let name = volumes
+            .iter()
+            .find_map(|volume| volume["name"].as_str().filter(|name| name.starts_with("kube-api-access-")));
         let root = self.node.agent.root_dir();
         root.join("pods").join(uid).join("volumes/kubernetes.io~projected").join(name.expect("a volume"))
     }
@@ -81,7 +84,10 @@ fn a_pods_token_lets_it_do_what_its_roles_allow() {
     let mut wanted = pod("client");
     wanted["spec"]["serviceAccountName"] = json!("robot");
     let made = served.create(PODS, &wanted);
-    assert_eq!((&made["spec"]["serviceAccount"], &made["spec"]["serviceAccountName"]), (&json!("robot"), &json!("robot")));
+    assert_eq!(
+        (&made["spec"]["serviceAccount"], &made["spec"]["serviceAccountName"]),
+        (&json!("robot"), &json!("robot"))
+    );
     let mount = &made["spec"]["containers"][0]["volumeMounts"][0];
     assert_eq!(mount["mountPath"], "/var/run/secrets/kubernetes.io/serviceaccount");
     served.wait_for_phase("client", "Running");
@@ -138,7 +144,10 @@ fn a_pods_token_lets_it_do_what_its_roles_allow() {
     let token = fs::read_to_string(directory.join("token")).expect("read");
     assert_eq!(served.who_am_i(&token).0, 201);
     // Without the pod its token is nothing.
-    assert_eq!(served.ask("DELETE", &format!("{PODS}/client?gracePeriodSeconds=0"), JSON, &Value::Null).0, 200);
+    assert_eq!(
+        served.ask("DELETE", &format!("{PODS}/client?gracePeriodSeconds=0"), JSON, &Value::Null).0,
+        200
+    );
     served.wait_gone(&format!("{PODS}/client"));
     assert_eq!(served.who_am_i(&token).0, 401);
     assert!(!directory.exists());
@@ -176,9 +185,21 @@ fn tokens_are_made_on_request_and_reviewed() {
     let path = format!("{ACCOUNTS}/robot/token");
     for (spec, code, said) in [
         (json!({"expirationSeconds": 599}), 422, "may not specify a duration less than 10 minutes"),
-        (json!({"expirationSeconds": 5_000_000_000_i64}), 422, "may not specify a duration larger than 2^32 seconds"),
-        (json!({"boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": "none"}}), 404, "pods \"none\" not found"),
-        (json!({"boundObjectRef": {"kind": "Deployment", "apiVersion": "apps/v1", "name": "x"}}), 400, "cannot bind token to object of type apps/v1, Kind=Deployment"),
+        (
+            json!({"expirationSeconds": 5_000_000_000_i64}),
+            422,
+            "may not specify a duration larger than 2^32 seconds",
+        ),
+        (
+            json!({"boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": "none"}}),
+            404,
+            "pods \"none\" not found",
+        ),
+        (
+            json!({"boundObjectRef": {"kind": "Deployment", "apiVersion": "apps/v1", "name": "x"}}),
+            400,
+            "cannot bind token to object of type apps/v1, Kind=Deployment",
+        ),
     ] {
         let message = served.refused(code, "POST", &path, JSON, &request(&spec));
         assert!(message.contains(said), "{message}");
@@ -186,7 +207,10 @@ fn tokens_are_made_on_request_and_reviewed() {
     let missing = served.refused(404, "POST", &format!("{ACCOUNTS}/none/token"), JSON, &request(&json!({})));
     assert_eq!(missing, "serviceaccounts \"none\" not found");
     let of_default = served.token("default", &json!({}));
-    assert_eq!(served.who_am_i(&of_default).1["status"]["userInfo"]["username"], "system:serviceaccount:default:default");
+    assert_eq!(
+        served.who_am_i(&of_default).1["status"]["userInfo"]["username"],
+        "system:serviceaccount:default:default"
+    );
 
     let vault = served.token("robot", &json!({"audiences": ["vault"], "expirationSeconds": 600}));
     assert_eq!(served.who_am_i(&vault).0, 401, "it is not for this API");
@@ -198,16 +222,24 @@ fn tokens_are_made_on_request_and_reviewed() {
     assert_eq!((&good["authenticated"], &good["audiences"]), (&json!(true), &json!(["vault"])));
     assert_eq!(good["user"]["username"], "system:serviceaccount:default:robot");
     let bad = review(&vault, json!(["other"]));
-    assert!(bad.get("authenticated").is_none() && bad["error"].as_str().is_some_and(|why| why.starts_with("token audiences")), "{bad}");
+    assert!(
+        bad.get("authenticated").is_none()
+            && bad["error"].as_str().is_some_and(|why| why.starts_with("token audiences")),
+        "{bad}"
+    );
     assert_eq!(review("rubbish", Value::Null)["error"], "invalid bearer token");
 
     // The token of a Secret ends with it, all tokens of an account with the account.
     let secret = json!({"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/service-account-token",
         "metadata": {"name": "kept", "annotations": {"kubernetes.io/service-account.name": "robot"}}});
     let made = served.create("/api/v1/namespaces/default/secrets", &secret);
-    let kept = edge_agent::codec::base64::decode(made["data"]["token"].as_str().expect("a token")).expect("base64");
+    let kept =
+        edge_agent::codec::base64::decode(made["data"]["token"].as_str().expect("a token")).expect("base64");
     let kept = String::from_utf8(kept).expect("text");
-    assert!(made["data"]["ca.crt"].is_string() && made["metadata"]["annotations"]["kubernetes.io/service-account.uid"].is_string());
+    assert!(
+        made["data"]["ca.crt"].is_string()
+            && made["metadata"]["annotations"]["kubernetes.io/service-account.uid"].is_string()
+    );
     assert_eq!(served.who_am_i(&kept).0, 201);
     let plain = served.token("robot", &json!({}));
     assert_eq!(served.who_am_i(&plain).0, 201);
@@ -234,7 +266,8 @@ fn an_account_gives_no_more_than_it_holds() {
     served.create(&format!("{RBAC}/rolebindings"), &binding("deputy", ("Role", "deputy"), "robot"));
     let token = served.token("robot", &json!({}));
     let ask = |method: &str, path: &str, body: &Value| served.with_token(&token, method, path, body);
-    let own = json!([{"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["a"], "verbs": ["get"]}]);
+    let own =
+        json!([{"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["a"], "verbs": ["get"]}]);
     let more = json!([{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}]);
     assert_eq!(ask("POST", &format!("{RBAC}/roles"), &role("own", &own)).0, 201);
     let (code, refused) = ask("POST", &format!("{RBAC}/roles"), &role("more", &more));
@@ -246,16 +279,37 @@ fn an_account_gives_no_more_than_it_holds() {
          attempting to grant RBAC permissions not currently held:\n{APIGroups:[\"\"], Resources:[\"secrets\"], Verbs:[\"get\"]}"
     );
     assert_eq!(ask("PUT", &format!("{RBAC}/roles/own"), &role("own", &more)).0, 403);
-    assert_eq!(ask("POST", &format!("{RBAC}/rolebindings"), &binding("up", ("ClusterRole", "cluster-admin"), "robot")).0, 403);
-    let (code, missing) = ask("POST", &format!("{RBAC}/rolebindings"), &binding("up", ("Role", "none"), "robot"));
-    assert_eq!((code, &missing["message"]), (404, &json!("roles.rbac.authorization.k8s.io \"none\" not found")));
-    assert_eq!(ask("POST", &format!("{RBAC}/rolebindings"), &binding("own", ("Role", "own"), "robot")).0, 201);
+    assert_eq!(
+        ask(
+            "POST",
+            &format!("{RBAC}/rolebindings"),
+            &binding("up", ("ClusterRole", "cluster-admin"), "robot")
+        )
+        .0,
+        403
+    );
+    let (code, missing) =
+        ask("POST", &format!("{RBAC}/rolebindings"), &binding("up", ("Role", "none"), "robot"));
+    assert_eq!(
+        (code, &missing["message"]),
+        (404, &json!("roles.rbac.authorization.k8s.io \"none\" not found"))
+    );
+    assert_eq!(
+        ask("POST", &format!("{RBAC}/rolebindings"), &binding("own", ("Role", "own"), "robot")).0,
+        201
+    );
     // `bind` lets it give one role that it does not hold.
     let bind = json!([{"apiGroups": [GROUP], "resources": ["clusterroles"], "resourceNames": ["view"], "verbs": ["bind"]}]);
     served.create(&format!("{RBAC}/roles"), &role("binder", &bind));
     served.create(&format!("{RBAC}/rolebindings"), &binding("binder", ("Role", "binder"), "robot"));
-    assert_eq!(ask("POST", &format!("{RBAC}/rolebindings"), &binding("edits", ("ClusterRole", "edit"), "robot")).0, 403);
-    assert_eq!(ask("POST", &format!("{RBAC}/rolebindings"), &binding("views", ("ClusterRole", "view"), "robot")).0, 201);
+    assert_eq!(
+        ask("POST", &format!("{RBAC}/rolebindings"), &binding("edits", ("ClusterRole", "edit"), "robot")).0,
+        403
+    );
+    assert_eq!(
+        ask("POST", &format!("{RBAC}/rolebindings"), &binding("views", ("ClusterRole", "view"), "robot")).0,
+        201
+    );
     assert_eq!(ask("GET", PODS, &Value::Null).0, 200, "it has it now");
     // The reference of a binding cannot be changed, by anyone.
     let path = format!("{RBAC}/rolebindings/views");
@@ -271,7 +325,12 @@ fn what_every_cluster_has_is_shown_and_not_stored() {
         store.query_row("SELECT count(*) FROM object", [], |row| row.get(0)).expect("count")
     };
     let (_, accounts) = served.get("/api/v1/serviceaccounts");
-    let names: Vec<_> = accounts["items"].as_array().unwrap().iter().map(|item| item["metadata"]["namespace"].clone()).collect();
+    let names: Vec<_> = accounts["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|item| item["metadata"]["namespace"].clone())
+        .collect();
     assert_eq!(names, ["default", "kube-node-lease", "kube-system"]);
     let (_, ca) = served.get("/api/v1/namespaces/kube-system/configmaps/kube-root-ca.crt");
     assert_eq!(ca["data"]["ca.crt"], fs::read_to_string(served.api.authority()).unwrap());
@@ -353,7 +412,8 @@ fn leases_are_renewed_in_memory_and_taken_over_on_the_disk() {
     };
     let mut version = String::new();
     for second in 2..12 {
-        let (code, renewed) = served.ask("PUT", &path, JSON, &lease("a", &format!("2026-11-26T12:00:{second:02}.000000Z")));
+        let (code, renewed) =
+            served.ask("PUT", &path, JSON, &lease("a", &format!("2026-11-26T12:00:{second:02}.000000Z")));
         assert_eq!(code, 200, "{renewed}");
         let newer = renewed["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
         assert!(newer > version);
@@ -364,7 +424,10 @@ fn leases_are_renewed_in_memory_and_taken_over_on_the_disk() {
     assert_eq!(served.get(&path).1["spec"]["renewTime"], "2026-11-26T12:00:11.000000Z");
     served.restart(true);
     let (_, found) = served.get(&path);
-    assert_eq!((&found["spec"]["holderIdentity"], &found["spec"]["renewTime"]), (&json!("a"), &json!("2026-11-26T12:00:00.000000Z")));
+    assert_eq!(
+        (&found["spec"]["holderIdentity"], &found["spec"]["renewTime"]),
+        (&json!("a"), &json!("2026-11-26T12:00:00.000000Z"))
+    );
     assert_eq!(served.ask("PUT", &path, JSON, &lease("b", "2026-11-26T12:01:00.000000Z")).0, 200);
     assert!(stored(&served).contains("2026-11-26T12:01:00.000000Z"), "another holder is");
     served.restart(true);
@@ -394,15 +457,22 @@ fn events_of_clients_are_shown_and_counted() {
     assert_eq!((code, &counted["count"], &counted["message"]), (200, &json!(2), &json!("all is well")));
     let new = "/apis/events.k8s.io/v1/namespaces/default/events";
     let (_, shown) = served.get(&format!("{new}/web.1"));
-    assert_eq!((&shown["note"], &shown["regarding"]["kind"], &shown["deprecatedCount"]), (&json!("all is well"), &json!("Deployment"), &json!(2)));
+    assert_eq!(
+        (&shown["note"], &shown["regarding"]["kind"], &shown["deprecatedCount"]),
+        (&json!("all is well"), &json!("Deployment"), &json!(2))
+    );
     let reported = json!({"apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"generateName": "web."},
         "eventTime": "2026-11-26T12:00:00.000000Z", "reportingController": "example.com/robot", "reportingInstance": "robot-1",
         "action": "Scaling", "reason": "Scaled", "note": "to three", "type": "Normal",
         "regarding": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web", "namespace": "default"}});
     let made = served.create(new, &reported);
-    assert_eq!((&made["apiVersion"], &made["action"], &made["note"]), (&json!("events.k8s.io/v1"), &json!("Scaling"), &json!("to three")));
+    assert_eq!(
+        (&made["apiVersion"], &made["action"], &made["note"]),
+        (&json!("events.k8s.io/v1"), &json!("Scaling"), &json!("to three"))
+    );
     let (_, list) = served.get(&format!("{EVENTS}?fieldSelector=involvedObject.name%3Dweb"));
-    let reasons: Vec<_> = list["items"].as_array().unwrap().iter().map(|item| item["reason"].clone()).collect();
+    let reasons: Vec<_> =
+        list["items"].as_array().unwrap().iter().map(|item| item["reason"].clone()).collect();
     assert_eq!(reasons, ["Synced", "Scaled"]);
     assert_eq!(served.ask("DELETE", &path, JSON, &Value::Null).0, 200);
     assert_eq!(served.get(&path).0, 404);
@@ -418,7 +488,9 @@ fn events_of_clients_are_shown_and_counted() {
 #[test]
 fn kubectl_asks_and_acts_for_accounts() {
     let served = Served::new();
-    for admin in Kubectl::of(&served.api, &served.node.agent, served.node.scratch.path(), "admin", &[]).with_each() {
+    for admin in
+        Kubectl::of(&served.api, &served.node.agent, served.node.scratch.path(), "admin", &[]).with_each()
+    {
         let _ = admin.run(&["delete", "sa,rolebinding", "robot"]);
         admin.out(&["create", "serviceaccount", "robot"]);
         let robot = "--as=system:serviceaccount:default:robot";
@@ -430,7 +502,13 @@ fn kubectl_asks_and_acts_for_accounts() {
         };
         assert_eq!(can(&["list", "pods", robot]), (false, "no".to_owned()));
         assert_eq!(can(&["create", "selfsubjectaccessreviews.authorization.k8s.io", robot]).1, "yes");
-        admin.out(&["create", "rolebinding", "robot", "--clusterrole=view", "--serviceaccount=default:robot"]);
+        admin.out(&[
+            "create",
+            "rolebinding",
+            "robot",
+            "--clusterrole=view",
+            "--serviceaccount=default:robot",
+        ]);
         assert_eq!(can(&["list", "pods", robot]), (true, "yes".to_owned()));
         assert_eq!(can(&["get", "pods", "--subresource=log", robot]).1, "yes");
         assert_eq!(can(&["list", "secrets", robot]).1, "no");
@@ -447,7 +525,8 @@ fn kubectl_asks_and_acts_for_accounts() {
         assert!(described.contains("pods/log"), "{described}");
     }
     // A viewer may not act as others.
-    let viewer = Kubectl::of(&served.api, &served.node.agent, served.node.scratch.path(), "jane", &["--view"]);
+    let viewer =
+        Kubectl::of(&served.api, &served.node.agent, served.node.scratch.path(), "jane", &["--view"]);
     let said = viewer.run(&["get", "pods", "--as=admin"]);
     assert!(!said.ok && said.err.contains("cannot impersonate resource \"users\""), "{said:?}");
 }
@@ -458,7 +537,8 @@ fn odd_tokens_and_objects_open_nothing() {
     served.create(ACCOUNTS, &account("robot"));
     let token = served.token("robot", &json!({}));
     let parts: Vec<&str> = token.split('.').collect();
-    let encoded = |text: &str| edge_agent::codec::base64::encode(text.as_bytes()).trim_end_matches('=').to_owned();
+    let encoded =
+        |text: &str| edge_agent::codec::base64::encode(text.as_bytes()).trim_end_matches('=').to_owned();
     let none = encoded("{\"alg\":\"none\"}");
     for odd in [
         format!("{none}.{}.", parts[1]),
@@ -472,7 +552,11 @@ fn odd_tokens_and_objects_open_nothing() {
     }
     for (kind, body, said) in [
         ("roles", role("bad", &json!([{"verbs": ["get"]}])), "rules[0].apiGroups: Required value"),
-        ("rolebindings", binding("bad", ("Robot", "x"), "robot"), "roleRef.kind: Unsupported value: \"Robot\""),
+        (
+            "rolebindings",
+            binding("bad", ("Robot", "x"), "robot"),
+            "roleRef.kind: Unsupported value: \"Robot\"",
+        ),
     ] {
         let message = served.refused(422, "POST", &format!("{RBAC}/{kind}"), JSON, &body);
         assert!(message.contains(said), "{message}");
@@ -480,7 +564,8 @@ fn odd_tokens_and_objects_open_nothing() {
     // A projection for others is granted as it is asked for; one of a time that is too short is not.
     let mut projects = pod("projects");
     let volume = |seconds: i64| json!([{"name": "t", "projected": {"sources": [{"serviceAccountToken": {"path": "t", "audience": "vault", "expirationSeconds": seconds}}]}}]);
-    projects["spec"]["containers"] = json!([{"name": "main", "image": IMAGE, "volumeMounts": [{"name": "t", "mountPath": "/t"}]}]);
+    projects["spec"]["containers"] =
+        json!([{"name": "main", "image": IMAGE, "volumeMounts": [{"name": "t", "mountPath": "/t"}]}]);
     projects["spec"]["volumes"] = volume(10);
     let message = served.refused(422, "POST", PODS, JSON, &projects);
     assert!(message.contains("may not specify a duration less than 10 minutes"), "{message}");

@@ -366,8 +366,14 @@ impl<R: Runtime> AgentParts<R> {
         let facts = joined::facts(resolved, &loaded);
         let shown = facts.clone().map(|facts| facts as Rc<dyn ClusterFacts>);
         let statuses = Rc::new(StatusManager::new(store.clone(), loaded.statuses.clone(), revisions.clone()));
-        let accounts = (!joined::is_joined(resolved))
-            .then(|| Accounts::new(configs::accounts(resolved), Rc::clone(&objects), Rc::clone(&statuses), clock.clone()));
+        let accounts = (!joined::is_joined(resolved)).then(|| {
+            Accounts::new(
+                configs::accounts(resolved),
+                Rc::clone(&objects),
+                Rc::clone(&statuses),
+                clock.clone(),
+            )
+        });
         let lookup = Rc::new(NodeObjects::new(
             (Rc::clone(&objects), accounts.clone().map(|accounts| accounts as Rc<dyn NodeFacts>)),
             (Rc::clone(&cluster_objects), shown),

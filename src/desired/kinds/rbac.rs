@@ -128,7 +128,9 @@ mod tests {
             (
                 role,
                 rule(paths),
-                vec!["rules[0].nonResourceURLs: Invalid value: [\"/healthz\"]: namespaced rules cannot apply to non-resource URLs"],
+                vec![
+                    "rules[0].nonResourceURLs: Invalid value: [\"/healthz\"]: namespaced rules cannot apply to non-resource URLs",
+                ],
             ),
             (
                 role,
@@ -141,7 +143,9 @@ mod tests {
             (
                 wide,
                 rule(json!({"nonResourceURLs": ["/x"], "resources": ["pods"], "verbs": ["get"]})),
-                vec!["rules[0].nonResourceURLs: Invalid value: [\"/x\"]: rules cannot apply to both regular resources and non-resource URLs"],
+                vec![
+                    "rules[0].nonResourceURLs: Invalid value: [\"/x\"]: rules cannot apply to both regular resources and non-resource URLs",
+                ],
             ),
         ] {
             assert_eq!(said(kind, body.clone()), errors, "{body}");

@@ -218,7 +218,11 @@ fn deployment(_: &LocalObject, body: &Value, errors: &mut Errors) {
     }
     if is_zero(&rolling["maxUnavailable"]) && is_zero(&rolling["maxSurge"]) {
         let unavailable = &rolling["maxUnavailable"];
-        errors.invalid_number(&rolling_at.child("maxUnavailable"), unavailable, "may not be 0 when `maxSurge` is 0");
+        errors.invalid_number(
+            &rolling_at.child("maxUnavailable"),
+            unavailable,
+            "may not be 0 when `maxSurge` is 0",
+        );
     }
     let (deadline_at, deadline) =
         (at.child("progressDeadlineSeconds"), spec["progressDeadlineSeconds"].as_i64());

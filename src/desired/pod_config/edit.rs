@@ -214,7 +214,9 @@ impl PodConfig {
     /// change that means more: others wait for its duration from when they see it, so an older time is safe.
     fn is_renewal(&self, new: &SourceObject) -> bool {
         let key = &new.object.key;
-        let Some(old) = self.object_sets.find(key).filter(|_| key.kind == ObjectKind::Lease) else { return false };
+        let Some(old) = self.object_sets.find(key).filter(|_| key.kind == ObjectKind::Lease) else {
+            return false;
+        };
         let without_time = |object: &LocalObject| {
             let mut body = object.content.body();
             body["spec"]["renewTime"] = Value::Null;

@@ -28,7 +28,10 @@ fn a_pod_gets_token_certificate_and_namespace() {
         json!({"containers": [{"name": "a"}], "initContainers": [{"name": "i"}]}),
         json!({"imagePullSecrets": [{"name": "pull"}]}),
     );
-    assert_eq!((&spec["serviceAccountName"], &spec["serviceAccount"]), (&json!("default"), &json!("default")));
+    assert_eq!(
+        (&spec["serviceAccountName"], &spec["serviceAccount"]),
+        (&json!("default"), &json!("default"))
+    );
     assert_eq!(spec["imagePullSecrets"], json!([{"name": "pull"}]));
     let volume = &spec["volumes"][0];
     let name = volume["name"].as_str().unwrap();
@@ -77,7 +80,10 @@ fn what_a_pod_mounts_itself_stays() {
     );
     assert_eq!(spec["containers"][0]["volumeMounts"].as_array().unwrap().len(), 1);
     assert_eq!(spec["containers"][1]["volumeMounts"].as_array().unwrap().len(), 1);
-    assert_eq!((spec["volumes"].as_array().unwrap().len(), &spec["imagePullSecrets"]), (2, &json!([{"name": "mine"}])));
+    assert_eq!(
+        (spec["volumes"].as_array().unwrap().len(), &spec["imagePullSecrets"]),
+        (2, &json!([{"name": "mine"}]))
+    );
     let all = admitted(
         json!({"containers": [{"name": "a", "volumeMounts": own}], "volumes": [{"name": "own", "emptyDir": {}}]}),
         json!({}),

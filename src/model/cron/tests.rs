@@ -66,7 +66,9 @@ fn bad_lines_are_refused_in_upstreams_words() {
     ] {
         assert_eq!(Schedule::parse(line).unwrap_err(), words);
     }
-    assert!(Schedule::parse("@every soon").unwrap_err().starts_with("failed to parse duration @every soon: "));
+    assert!(
+        Schedule::parse("@every soon").unwrap_err().starts_with("failed to parse duration @every soon: ")
+    );
 }
 
 #[test]
@@ -136,7 +138,8 @@ fn tzif(changes: &[(i64, u8)], offsets: &[i32], footer: &str) -> Vec<u8> {
         }
         bytes
     };
-    let types: Vec<u8> = offsets.iter().flat_map(|offset| [&offset.to_be_bytes()[..], &[0, 0]].concat()).collect();
+    let types: Vec<u8> =
+        offsets.iter().flat_map(|offset| [&offset.to_be_bytes()[..], &[0, 0]].concat()).collect();
     let mut bytes = header(0, 1);
     bytes.extend([0; 10]);
     bytes.extend(header(changes.len(), offsets.len()));
@@ -188,7 +191,10 @@ fn the_newest_missed_time_is_found_at_once() {
     assert_eq!(missed("* * * * *", "1970-01-01T00:00:00Z", now), some("2026-11-20T16:00:00Z", true));
     assert_eq!(missed("0 0 1 1 *", "1970-01-01T00:00:00Z", now), some("2026-01-01T00:00:00Z", false));
     assert_eq!(missed("0 0 29 2 *", "1970-01-01T00:00:00Z", now), some("2024-02-29T00:00:00Z", false));
-    assert_eq!(missed("@every 7m", "2026-11-20T16:00:00Z", "2026-11-20T16:20:00Z"), some("2026-11-20T16:14:00Z", false));
+    assert_eq!(
+        missed("@every 7m", "2026-11-20T16:00:00Z", "2026-11-20T16:20:00Z"),
+        some("2026-11-20T16:14:00Z", false)
+    );
     assert_eq!(missed("@every 7m", "2026-11-20T16:00:00Z", "2026-11-20T16:06:59Z"), None);
 }
 

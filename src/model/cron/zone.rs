@@ -227,7 +227,8 @@ fn clock(text: &str) -> Option<(i64, &str)> {
         Some(rest) => (-1, rest),
         None => (1, text.strip_prefix('+').unwrap_or(text)),
     };
-    let end = unsigned.find(|letter: char| !letter.is_ascii_digit() && letter != ':').unwrap_or(unsigned.len());
+    let end =
+        unsigned.find(|letter: char| !letter.is_ascii_digit() && letter != ':').unwrap_or(unsigned.len());
     let (digits, rest) = unsigned.split_at(end);
     let mut seconds = 0;
     for (part, unit) in digits.split(':').zip([3_600, 60, 1]) {
@@ -243,7 +244,8 @@ impl YearDay {
             None => 2 * 3_600,
             Some(time) => clock(time).filter(|(_, rest)| rest.is_empty())?.0,
         };
-        let number = |text: &str, most: i64| text.parse::<i64>().ok().filter(|number| (0..=most).contains(number));
+        let number =
+            |text: &str, most: i64| text.parse::<i64>().ok().filter(|number| (0..=most).contains(number));
         let day = if let Some(week) = day.strip_prefix('M') {
             let mut parts = week.split('.');
             let mut part = |most| number(parts.next()?, most);

@@ -25,17 +25,16 @@ pub(crate) struct ClockTimer {
 impl ClockTimer {
     /// Needs a running tokio runtime.
     pub(crate) fn new() -> io::Result<Self> {
-        let timer = TimerFd::new(
-            ClockId::CLOCK_REALTIME,
-            TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC,
-        )?;
+        let timer =
+            TimerFd::new(ClockId::CLOCK_REALTIME, TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC)?;
         let copy: OwnedFd = std::os::fd::AsFd::as_fd(&timer).try_clone_to_owned()?;
         Ok(Self { timer, polled: Polled::readable(copy)? })
     }
 
     /// Waits for this time, or until the clock is set. Cancel safe: the next call sets the timer.
     pub(crate) async fn wait_until(&self, time: Option<Timestamp>) -> io::Result<()> {
-        let nanos = time.map_or(FAR, |time| Duration::from_nanos(u64::try_from(time.as_nanos()).unwrap_or(1)));
+        let nanos =
+            time.map_or(FAR, |time| Duration::from_nanos(u64::try_from(time.as_nanos()).unwrap_or(1)));
         // Zero would disarm the timer.
         let at = TimeSpec::from_duration(nanos.clamp(Duration::from_nanos(1), FAR));
         let flags = TimerSetTimeFlags::TFD_TIMER_ABSTIME | TimerSetTimeFlags::TFD_TIMER_CANCEL_ON_SET;

@@ -167,7 +167,9 @@ impl Holder {
     /// Upstream's message when the token is too old or too new.
     pub(crate) fn check_times(&self, now: i64) -> Result<(), &'static str> {
         match self.times {
-            Some((_, expires)) if now.saturating_sub(LEEWAY) > expires => Err("service account token has expired"),
+            Some((_, expires)) if now.saturating_sub(LEEWAY) > expires => {
+                Err("service account token has expired")
+            }
             Some((since, _)) if now.saturating_add(LEEWAY) < since => {
                 Err("service account token is not valid yet")
             }

@@ -52,7 +52,10 @@ fn claims_are_upstreams() {
         assert!(made["kubernetes.io"].get("warnafter").is_none());
     }
     let holder = read(&made, ISSUER).unwrap();
-    assert_eq!((holder.bound.clone(), holder.node.clone()), (Some(Bound::Pod(named("web", "p1"))), Some(named("box", "n1"))));
+    assert_eq!(
+        (holder.bound.clone(), holder.node.clone()),
+        (Some(Bound::Pod(named("web", "p1"))), Some(named("box", "n1")))
+    );
     assert_eq!(
         holder.extra(),
         json!({"authentication.kubernetes.io/credential-id": ["JTI=id1"],
@@ -75,8 +78,14 @@ fn only_what_this_key_has_signed_is_read() {
     for (made, why) in [
         (format!("{}.{claims}.{}", parts[0], parts[2]), "other claims"),
         (format!("{}.{}.", encoded(json!({"alg": "none", "kid": kid})), parts[1]), "no signature"),
-        (format!("{}.{}.{}", encoded(json!({"alg": "none", "kid": kid})), parts[1], parts[2]), "another header"),
-        (format!("{}.{}.{}", encoded(json!({"alg": "HS256", "kid": kid})), parts[1], parts[2]), "another algorithm"),
+        (
+            format!("{}.{}.{}", encoded(json!({"alg": "none", "kid": kid})), parts[1], parts[2]),
+            "another header",
+        ),
+        (
+            format!("{}.{}.{}", encoded(json!({"alg": "HS256", "kid": kid})), parts[1], parts[2]),
+            "another algorithm",
+        ),
         (format!("{}.{}.{}", encoded(json!({"alg": "ES256"})), parts[1], parts[2]), "no key id"),
         (format!("{}.{}", parts[0], parts[1]), "two parts"),
         (format!("{token}.x"), "four parts"),
@@ -113,7 +122,10 @@ fn claims_of_another_form_are_no_token() {
         ("exp", Value::Null),
         ("nbf", Value::Null),
         ("kubernetes.io", Value::Null),
-        ("kubernetes.io", json!({"namespace": "kube-system", "serviceaccount": {"name": "robot", "uid": "u1"}})),
+        (
+            "kubernetes.io",
+            json!({"namespace": "kube-system", "serviceaccount": {"name": "robot", "uid": "u1"}}),
+        ),
     ] {
         let mut changed = sound.clone();
         changed[member] = value.clone();
@@ -186,10 +198,8 @@ impl OwnNode {
     fn put(&self, kind: ObjectKind, name: &str, members: Value) {
         let mut object = json!({"metadata": {"name": name, "namespace": "ns", "uid": format!("{name}-1")}});
         object.as_object_mut().unwrap().extend(members.as_object().unwrap().clone());
-        let object = SourceObject {
-            object: Rc::new(wire::from_value(kind, object).unwrap()),
-            origin: String::new(),
-        };
+        let object =
+            SourceObject { object: Rc::new(wire::from_value(kind, object).unwrap()), origin: String::new() };
         let key = object.object.key.clone();
         self.objects.set(&key, Some(&object));
     }
@@ -251,7 +261,11 @@ async fn a_token_ends_with_what_it_belongs_to() {
     assert_eq!(node.shows(&token), gone, "a later pod of that name");
     node.runs(&pod("p1", None));
     // An account of that name that was created later is another one.
-    node.put(ObjectKind::ServiceAccount, "robot", json!({"metadata": {"name": "robot", "namespace": "ns", "uid": "robot-2"}}));
+    node.put(
+        ObjectKind::ServiceAccount,
+        "robot",
+        json!({"metadata": {"name": "robot", "namespace": "ns", "uid": "robot-2"}}),
+    );
     let said = "service account UID (robot-2) does not match claim (robot-1)";
     assert_eq!(node.shows(&token), Some(Err(said.to_owned())));
     let newer = node.accounts.token(&node.request("robot")).unwrap();
@@ -268,9 +282,7 @@ async fn a_token_of_a_secret_ends_with_the_secret() {
     let token = node.accounts.legacy_token("ns", &account, "kept").unwrap();
     let invalid = Some(Err("service account token has been invalidated".to_owned()));
     assert_eq!(node.shows(&token), invalid);
-    let secret = |secret_type: &str, token: &str| {
-        json!({"type": secret_type, "data": {"token": base64::encode(token.as_bytes())}})
-    };
+    let secret = |secret_type: &str, token: &str| json!({"type": secret_type, "data": {"token": base64::encode(token.as_bytes())}});
     for (secret_type, kept, wanted) in [
         (SECRET_TYPE, token.as_str(), Some(Ok(ROBOT.to_owned()))),
         (SECRET_TYPE, "another", invalid.clone()),
@@ -301,7 +313,9 @@ async fn tokens_are_renewed_in_time_and_when_the_clock_is_set() {
     let local = tokio::task::LocalSet::new();
     let mut changes = node.accounts.changes();
     let mut renewed = async || {
-        tokio::time::timeout(Duration::from_secs(1), changes.changed()).await.is_ok_and(|changed| changed.is_ok())
+        tokio::time::timeout(Duration::from_secs(1), changes.changed())
+            .await
+            .is_ok_and(|changed| changed.is_ok())
     };
     let given = || node.accounts.token(&node.request("default")).unwrap();
     let is_known = |token: &str| node.shows(token) == Some(Ok("system:serviceaccount:ns:default".to_owned()));
@@ -347,8 +361,10 @@ fn an_account_is_created_or_the_default_one() {
     assert_ne!(node.accounts.account("other", "default").unwrap().uid, default.uid);
     assert_eq!(node.accounts.account("ns", "robot"), None);
     let namespace = json!({"metadata": {"name": "ns", "uid": "n1"}});
-    let object =
-        SourceObject { object: Rc::new(wire::from_value(ObjectKind::Namespace, namespace).unwrap()), origin: String::new() };
+    let object = SourceObject {
+        object: Rc::new(wire::from_value(ObjectKind::Namespace, namespace).unwrap()),
+        origin: String::new(),
+    };
     node.objects.set(&object.object.key.clone(), Some(&object));
     assert_ne!(node.accounts.account("ns", "default").unwrap(), default, "of another namespace");
     node.put(ObjectKind::ServiceAccount, "default", json!({}));

@@ -52,7 +52,8 @@ impl Access<'_> {
     /// Whether the user may request a path that names no object.
     #[must_use]
     pub(crate) fn may_path(&self, path: &str, verb: &str) -> bool {
-        may_path(self.policy, self.user, path, verb) || self.has_role(|rbac, who| rbac.allows_path(who, verb, path))
+        may_path(self.policy, self.user, path, verb)
+            || self.has_role(|rbac, who| rbac.allows_path(who, verb, path))
     }
 
     fn has_role(&self, allows: impl Fn(&Rbac, Subject<'_>) -> bool) -> bool {

@@ -134,7 +134,8 @@ mod tests {
         put(&events, "1", 1300);
         let found = names(&events, 1300);
         assert_eq!((found.len(), found[0].as_str(), found[MOST - 1].as_str()), (MOST, "2", "1"));
-        let at = |now: i64| events.find("a", "1", Timestamp::from_secs(now)).map(|event| event["count"].clone());
+        let at =
+            |now: i64| events.find("a", "1", Timestamp::from_secs(now)).map(|event| event["count"].clone());
         assert_eq!((at(4899), at(4900)), (Some(json!(1300)), None));
         assert_eq!(names(&events, 4850), ["1"]);
         events.remove("a", "1");

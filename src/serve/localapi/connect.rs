@@ -168,8 +168,8 @@ pub(super) async fn node_proxy(
     let DelegatedRequest { request, user, policy, served, place } = visit;
     let path = if wanted.rest.is_empty() { "/" } else { &wanted.rest };
     let asked = access::attributes_of(wanted);
-    let is_allowed = policy.allows(&user, request.method().as_str(), path)
-        || api.access(policy, &user).may(&asked);
+    let is_allowed =
+        policy.allows(&user, request.method().as_str(), path) || api.access(policy, &user).may(&asked);
     if !is_allowed {
         return Err(access::refusal(&user, &asked));
     }

@@ -117,7 +117,10 @@ mod tests {
         assert_eq!(robot.groups, account_groups("a"));
         let lines = [(USER, "jim"), (GROUP, "a"), (GROUP, "b"), (UID, "7"), ("impersonate-extra-x", "y")];
         let jim = asked(&root, &lines).unwrap().unwrap();
-        assert_eq!((jim.groups, jim.uid.as_str(), jim.extra), (vec!["a".into(), "b".into()], "7", json!({"x": ["y"]})));
+        assert_eq!(
+            (jim.groups, jim.uid.as_str(), jim.extra),
+            (vec!["a".into(), "b".into()], "7", json!({"x": ["y"]}))
+        );
         assert!(asked(&joe, &lines[..1]).is_err());
         assert!(asked(&root, &[(GROUP, "a")]).is_err(), "of no user");
     }

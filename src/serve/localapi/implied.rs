@@ -50,13 +50,18 @@ pub(super) fn add(api: &LocalApi, kind: ObjectKind, place: Option<(&str, &str)>,
             for object in objects.iter_mut().filter(|object| text(object, "/metadata/name") == ROOT_CA) {
                 object["data"] = data(accounts);
             }
-            add_to_namespaces(api, (kind, ROOT_CA), place, objects, |accounts| {
-                json!({"metadata": {"annotations": {ROOT_CA_NOTE.0: ROOT_CA_NOTE.1}}, "data": data(accounts)})
-            });
+            add_to_namespaces(
+                api,
+                (kind, ROOT_CA),
+                place,
+                objects,
+                |accounts| json!({"metadata": {"annotations": {ROOT_CA_NOTE.0: ROOT_CA_NOTE.1}}, "data": data(accounts)}),
+            );
         }
         ObjectKind::ClusterRole => {
             let rbac = (api.roles)();
-            let rules = |name: &str| rbac.role(&RoleReference { is_cluster_role: true, name: name.to_owned() }, "");
+            let rules =
+                |name: &str| rbac.role(&RoleReference { is_cluster_role: true, name: name.to_owned() }, "");
             for object in objects.iter_mut().filter(|object| object["aggregationRule"].is_object()) {
                 let rules = rules(text(object, "/metadata/name")).unwrap_or_default();
                 object["rules"] = rules.iter().map(PolicyRule::to_value).collect();

@@ -4,6 +4,8 @@
 
 mod custom;
 mod kinds;
+mod services;
+mod workloads;
 
 pub(crate) use custom::{CustomColumn, cells as custom_cells, definitions as custom_definitions};
 

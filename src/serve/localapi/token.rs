@@ -48,10 +48,12 @@ pub(super) async fn create(
     let bound = bound(api, accounts, (namespace, name), &spec["boundObjectRef"])?;
     let node = matches!(bound, Some(Bound::Pod(_))).then(|| accounts.node());
     let token = NewToken { namespace, account, audiences, seconds, bound, node, id: String::new() };
-    let issued = if is_dry_run { None } else { Some(accounts.issue(token).map_err(|why| status::internal(&why))?) };
+    let issued =
+        if is_dry_run { None } else { Some(accounts.issue(token).map_err(|why| status::internal(&why))?) };
     let (token, expires) = issued.unwrap_or_default();
     request["status"] = json!({"token": token, "expirationTimestamp": expires});
-    request["metadata"] = json!({"name": name, "namespace": namespace, "creationTimestamp": api.clock.now().to_rfc3339()});
+    request["metadata"] =
+        json!({"name": name, "namespace": namespace, "creationTimestamp": api.clock.now().to_rfc3339()});
     log::info!(user = user, serviceAccount = format!("{namespace}/{name}"); "Issued a token");
     Ok(body::object(StatusCode::CREATED, &request))
 }
@@ -70,8 +72,11 @@ fn seconds(spec: &Value) -> Result<i64, Failure> {
         message: format!("Invalid value: {seconds}: {why}"),
         field: "spec.expirationSeconds".to_owned(),
     };
-    let message = format!("TokenRequest.authentication.k8s.io \"\" is invalid: {}: {}", cause.field, cause.message);
-    Err(Failure::new(422, "Invalid", message).about("authentication.k8s.io", "TokenRequest", "").because(&[cause]))
+    let message =
+        format!("TokenRequest.authentication.k8s.io \"\" is invalid: {}: {}", cause.field, cause.message);
+    Err(Failure::new(422, "Invalid", message)
+        .about("authentication.k8s.io", "TokenRequest", "")
+        .because(&[cause]))
 }
 
 /// The object that the token is to be bound to.

@@ -232,10 +232,7 @@ impl Membership {
         watched.clients.insert(number, Rc::clone(&client));
         // Subscribes here, not when the task is first polled.
         watched.task.get_or_insert_with(|| {
-            crate::platform::rt::spawn(
-                "watch",
-                follow_changes(Rc::clone(api), store, api.changes(store)),
-            )
+            crate::platform::rt::spawn("watch", follow_changes(Rc::clone(api), store, api.changes(store)))
         });
         drop(state);
         Ok(Self { api: Rc::clone(api), store, number, client })

@@ -38,7 +38,8 @@ pub(crate) fn missing(held: &[&PolicyRule], wanted: &[PolicyRule]) -> Vec<Policy
 }
 
 fn size(rule: &PolicyRule) -> usize {
-    let resources = rule.groups.len().saturating_mul(rule.resources.len()).saturating_mul(rule.names.len().max(1));
+    let resources =
+        rule.groups.len().saturating_mul(rule.resources.len()).saturating_mul(rule.names.len().max(1));
     resources.saturating_add(rule.paths.len()).saturating_mul(rule.verbs.len())
 }
 
@@ -61,7 +62,8 @@ fn parts(rule: &PolicyRule) -> Vec<PolicyRule> {
                 parts.extend(rule.names.iter().map(|name| PolicyRule { names: one(name), ..part.clone() }));
             }
         }
-        let of_path = |path: &String| PolicyRule { verbs: one(verb), paths: one(path), ..PolicyRule::default() };
+        let of_path =
+            |path: &String| PolicyRule { verbs: one(verb), paths: one(path), ..PolicyRule::default() };
         parts.extend(rule.paths.iter().map(of_path));
     }
     parts

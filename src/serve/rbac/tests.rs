@@ -27,8 +27,7 @@ fn role(namespace: &str, name: &str, rules: Value) -> Role {
 }
 
 fn binding(namespace: &str, role: (&str, &str), subjects: Value) -> Binding {
-    let body =
-        json!({"roleRef": {"apiGroup": GROUP, "kind": role.0, "name": role.1}, "subjects": subjects});
+    let body = json!({"roleRef": {"apiGroup": GROUP, "kind": role.0, "name": role.1}, "subjects": subjects});
     Binding::of(namespace, &body).unwrap()
 }
 
@@ -66,7 +65,11 @@ fn rules_allow_what_upstream_documents() {
         (&json!({"resources": ["pods"], "verbs": ["*"]}), "get pods default web", false),
         (&json!({"apiGroups": [""], "verbs": ["*"]}), "get pods default web", false),
         (&json!({"apiGroups": [""], "resources": "pods", "verbs": ["get"]}), "get pods default web", false),
-        (&json!({"apiGroups": [""], "resources": ["pods/*"], "verbs": ["get"]}), "get pods/log default web", false),
+        (
+            &json!({"apiGroups": [""], "resources": ["pods/*"], "verbs": ["get"]}),
+            "get pods/log default web",
+            false,
+        ),
         (&json!({"nonResourceURLs": ["*"], "verbs": ["*"]}), "get pods default web", false),
         (&json!("*"), "get pods default web", false),
     ] {
@@ -104,7 +107,13 @@ fn bindings_say_for_whom_and_where() {
         (binding("a", ("ClusterRole", "wide"), account(json!("a"))), here, true, false, false),
         (binding("a", ("Role", "own"), account(Value::Null)), here, true, false, false),
         (binding("a", ("Role", "own"), account(json!("b"))), here, false, false, false),
-        (binding("a", ("Role", "own"), account(json!("b"))), "system:serviceaccount:b:robot", true, false, false),
+        (
+            binding("a", ("Role", "own"), account(json!("b"))),
+            "system:serviceaccount:b:robot",
+            true,
+            false,
+            false,
+        ),
         (binding("", ("ClusterRole", "wide"), account(json!("a"))), here, true, true, true),
         (binding("", ("ClusterRole", "wide"), account(Value::Null)), here, false, false, false),
         (binding("", ("ClusterRole", "wide"), user("jane")), "jane", true, true, true),
@@ -174,7 +183,10 @@ fn an_aggregated_role_has_the_rules_of_those_it_selects() {
         rules.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>()
     };
     // Each is a part of the other.
-    assert_eq!((found("whole"), found("part")), (vec!["ones".into(), "twos".into()], vec!["ones".into(), "twos".into()]));
+    assert_eq!(
+        (found("whole"), found("part")),
+        (vec!["ones".into(), "twos".into()], vec!["ones".into(), "twos".into()])
+    );
     assert_eq!(found("one"), ["ones"]);
 }
 
@@ -213,7 +225,12 @@ fn built_in_roles_allow_what_upstreams_do() {
     }
     let rbac = built_in_for("view");
     assert!(may(&rbac, "root", &["system:masters"], "delete nodes/proxy"));
-    assert!(may(&rbac, "x", &["system:authenticated"], "create selfsubjectaccessreviews.authorization.k8s.io"));
+    assert!(may(
+        &rbac,
+        "x",
+        &["system:authenticated"],
+        "create selfsubjectaccessreviews.authorization.k8s.io"
+    ));
     assert!(!may(&rbac, "x", &["system:authenticated"], "list pods a"));
     let path = |group: &str, path: &str| {
         rbac.allows_path(Subject { name: "x", groups: &[group.to_owned()] }, "get", path)
@@ -241,8 +258,14 @@ fn only_what_one_holds_may_be_given() {
         (json!({"apiGroups": ["*"], "resources": ["pods"], "verbs": ["get"]}), 1),
         (json!({"apiGroups": [""], "resources": ["*"], "verbs": ["get"]}), 1),
         (json!({"apiGroups": [""], "resources": ["pods"], "verbs": ["*"]}), 1),
-        (json!({"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["two"], "verbs": ["delete"]}), 0),
-        (json!({"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["two", "three"], "verbs": ["delete"]}), 1),
+        (
+            json!({"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["two"], "verbs": ["delete"]}),
+            0,
+        ),
+        (
+            json!({"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["two", "three"], "verbs": ["delete"]}),
+            1,
+        ),
         (json!({"apiGroups": [""], "resources": ["secrets"], "verbs": ["delete"]}), 1),
         (json!({"nonResourceURLs": ["/metrics/cadvisor", "/metrics/*"], "verbs": ["get"]}), 0),
         (json!({"nonResourceURLs": ["/metrics"], "verbs": ["get"]}), 1),

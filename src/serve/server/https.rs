@@ -43,8 +43,12 @@ const LIMITS: Limits = Limits {
     authenticated_per_peer: 400,
 };
 /// Of the API for pods: a few watches for each of them. What they take does not limit clients of the node.
-const POD_LIMITS: Limits =
-    Limits { unauthenticated: 64, unauthenticated_per_peer: 16, authenticated: 256, authenticated_per_peer: 64 };
+const POD_LIMITS: Limits = Limits {
+    unauthenticated: 64,
+    unauthenticated_per_peer: 16,
+    authenticated: 256,
+    authenticated_per_peer: 64,
+};
 /// Of the health and read-only ports: a few probes and scrapers.
 const MAX_PLAIN_CONNECTIONS: usize = 32;
 /// A handshake takes less than this even on the slowest box over the worst line.

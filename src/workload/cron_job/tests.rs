@@ -51,7 +51,10 @@ fn end_all(node: &mut FakeNode, code: i32) {
 #[test]
 fn a_job_is_made_at_its_time_with_its_names_and_owner() {
     let mut node = start("30 16 * * *", json!({"timeZone": "Europe/Berlin"}));
-    assert_eq!(node.rests.values().next().unwrap().wake, Some(at("2026-11-21T15:30:00Z").saturating_add(AFTER)));
+    assert_eq!(
+        node.rests.values().next().unwrap().wake,
+        Some(at("2026-11-21T15:30:00Z").saturating_add(AFTER))
+    );
     go(&mut node, "2026-11-21T15:30:00Z");
     assert_eq!(made(&node), ["2026-11-21T15:30:00Z"]);
     let name = format!("backup-{}", seconds(at("2026-11-21T15:30:00Z")) / 60);
@@ -62,13 +65,18 @@ fn a_job_is_made_at_its_time_with_its_names_and_owner() {
     assert_eq!(job["spec"]["backoffLimit"], 6, "with the defaults of a Job");
     assert_eq!(node.active().len(), 1, "in the same pass");
     let status = node.status(CronJob, "backup");
-    assert_eq!((&status["lastScheduleTime"], &status["active"][0]["name"]), (&json!("2026-11-21T15:30:00Z"), &json!(name)));
+    assert_eq!(
+        (&status["lastScheduleTime"], &status["active"][0]["name"]),
+        (&json!("2026-11-21T15:30:00Z"), &json!(name))
+    );
     end_all(&mut node, 0);
     let status = node.status(CronJob, "backup");
     assert_eq!((status.get("active"), &status["lastSuccessfulTime"]), (None, &json!("2026-11-21T15:30:00Z")));
     let events = node.take_events();
     assert!(events.contains(&format!("CronJob/backup SuccessfulCreate: Created job {name}")), "{events:?}");
-    assert!(events.contains(&format!("CronJob/backup SawCompletedJob: Saw completed job: {name}, condition: Complete")));
+    assert!(events.contains(&format!(
+        "CronJob/backup SawCompletedJob: Saw completed job: {name}, condition: Complete"
+    )));
 }
 
 #[test]
@@ -123,7 +131,10 @@ fn a_suspended_or_wrong_cron_job_starts_nothing() {
     let mut node = start("0 * * * *", json!({"timeZone": "Mars/Olympus"}));
     go(&mut node, "2026-11-20T17:00:00Z");
     assert!(node.made.is_empty());
-    assert!(node.take_events()[0].ends_with("UnknownTimeZone: invalid timeZone: \"Mars/Olympus\": unknown time zone Mars/Olympus"));
+    assert!(
+        node.take_events()[0]
+            .ends_with("UnknownTimeZone: invalid timeZone: \"Mars/Olympus\": unknown time zone Mars/Olympus")
+    );
 }
 
 #[test]
@@ -134,11 +145,15 @@ fn a_job_made_from_a_cron_job_by_hand_is_told_and_kept() {
     job["metadata"]["ownerReferences"] = json!([{"apiVersion": "batch/v1", "kind": "CronJob", "name": "backup", "uid": owner["metadata"]["uid"], "controller": true}]);
     node.apply(job);
     node.pass();
-    assert!(node.take_events().iter().any(|event| event.contains("UnexpectedJob: Saw a job that the controller did not create or forgot: by-hand")));
+    assert!(node.take_events().iter().any(|event| {
+        event.contains("UnexpectedJob: Saw a job that the controller did not create or forgot: by-hand")
+    }));
     assert_eq!(node.status(CronJob, "backup")["active"][0]["name"], "by-hand");
     node.delete(Job, "by-hand");
     node.pass();
-    assert!(node.take_events().iter().any(|event| event.contains("MissingJob: Active job went missing: by-hand")));
+    assert!(
+        node.take_events().iter().any(|event| event.contains("MissingJob: Active job went missing: by-hand"))
+    );
 }
 
 #[test]
@@ -207,7 +222,10 @@ fn missed_starts_wait_for_a_clock_that_is_right_and_for_each_other() {
     node.wait(10);
     node.wait(10);
     assert_eq!(node.names(Job).len(), 3);
-    assert_eq!(node.rests.values().filter_map(|rest| rest.wake).min(), Some(at("2026-11-21T06:00:00Z").saturating_add(AFTER)));
+    assert_eq!(
+        node.rests.values().filter_map(|rest| rest.wake).min(),
+        Some(at("2026-11-21T06:00:00Z").saturating_add(AFTER))
+    );
 }
 
 #[test]

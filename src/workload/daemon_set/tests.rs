@@ -5,7 +5,8 @@ use crate::model::objects::ObjectKind::{ControllerRevision, DaemonSet};
 use crate::workload::testing::{FakeNode, document, template};
 
 fn set(image: &str, more: Value) -> Value {
-    let mut spec = json!({"selector": {"matchLabels": {"app": "web"}}, "template": template(image, "Always")});
+    let mut spec =
+        json!({"selector": {"matchLabels": {"app": "web"}}, "template": template(image, "Always")});
     for (name, value) in more.as_object().into_iter().flatten() {
         spec[name] = value.clone();
     }
@@ -24,8 +25,12 @@ fn a_node_of_the_set_has_one_pod_that_is_pinned_to_it() {
     let pod = node.active()[0].clone();
     assert!(pod.name().starts_with("agent-") && pod.name().len() == 11, "{}", pod.name());
     let affinity = pod.pod.spec.affinity.clone().unwrap();
-    let term = &affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"][0];
-    assert_eq!(*term, json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node1"]}]}));
+    let term =
+        &affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"][0];
+    assert_eq!(
+        *term,
+        json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node1"]}]})
+    );
     let keys: Vec<&str> = pod.pod.spec.tolerations.iter().map(|toleration| toleration.key.as_str()).collect();
     assert_eq!(keys.len(), 6);
     assert!(keys.contains(&"node.kubernetes.io/unschedulable"), "{keys:?}");
@@ -33,8 +38,16 @@ fn a_node_of_the_set_has_one_pod_that_is_pinned_to_it() {
     assert_eq!(*revision, format!("agent-{}", pod.label(HASH)));
     let counts = |node: &FakeNode| {
         let status = node.status(DaemonSet, "agent");
-        ["desiredNumberScheduled", "currentNumberScheduled", "numberReady", "numberAvailable", "numberUnavailable", "updatedNumberScheduled", "numberMisscheduled"]
-            .map(|field| status[field].as_i64().unwrap_or_default())
+        [
+            "desiredNumberScheduled",
+            "currentNumberScheduled",
+            "numberReady",
+            "numberAvailable",
+            "numberUnavailable",
+            "updatedNumberScheduled",
+            "numberMisscheduled",
+        ]
+        .map(|field| status[field].as_i64().unwrap_or_default())
     };
     assert_eq!(counts(&node), [1, 1, 0, 0, 1, 1, 0]);
     node.ready_all();
@@ -123,5 +136,9 @@ fn a_failed_pod_is_replaced_after_a_pause_that_doubles() {
     }
     assert_eq!(pauses, [0, 1, 2, 4, 8, 16]);
     let events = node.take_events();
-    assert!(events.iter().any(|event| event.contains("FailedDaemonPod: Found failed daemon pod default/agent-") && event.ends_with("on node node1, will try to kill it")), "{events:?}");
+    assert!(
+        events.iter().any(|event| event.contains("FailedDaemonPod: Found failed daemon pod default/agent-")
+            && event.ends_with("on node node1, will try to kill it")),
+        "{events:?}"
+    );
 }

@@ -87,7 +87,8 @@ impl Step<'_, '_> {
         self.item.annotate(REVISION, Some(&revision));
         if self.wanted.deadline.is_some() && self.conditions.get(PROGRESSING).is_none() {
             let message = format!("Found new replica set {:?}", key.name);
-            let said = Said { kind: PROGRESSING, status: "True", reason: "FoundNewReplicaSet", message: &message };
+            let said =
+                Said { kind: PROGRESSING, status: "True", reason: "FoundNewReplicaSet", message: &message };
             self.conditions.set(said, UPDATED, self.world.now);
         }
     }
@@ -129,20 +130,22 @@ impl Step<'_, '_> {
             spec["minReadySeconds"] = json!(self.wanted.min_ready);
         }
         let body = json!({"spec": spec, "status": {"replicas": 0}});
-        let (reason, message) = match self.world.create(self.item, ObjectKind::ReplicaSet, name.clone(), &metadata, body)
-        {
-            Ok(key) => {
-                self.item.annotate(REVISION, Some(&next.to_string()));
-                self.new = Some(self.sets.len());
-                self.sets.extend(self.world.item(&key).map(Set::of));
-                if replicas > 0 {
-                    let message = format!("Scaled up replica set {name} from 0 to {replicas}");
-                    self.world.normal(self.item, "ScalingReplicaSet", message);
+        let (reason, message) =
+            match self.world.create(self.item, ObjectKind::ReplicaSet, name.clone(), &metadata, body) {
+                Ok(key) => {
+                    self.item.annotate(REVISION, Some(&next.to_string()));
+                    self.new = Some(self.sets.len());
+                    self.sets.extend(self.world.item(&key).map(Set::of));
+                    if replicas > 0 {
+                        let message = format!("Scaled up replica set {name} from 0 to {replicas}");
+                        self.world.normal(self.item, "ScalingReplicaSet", message);
+                    }
+                    ("NewReplicaSetCreated", format!("Created new replica set {name:?}"))
                 }
-                ("NewReplicaSetCreated", format!("Created new replica set {name:?}"))
-            }
-            Err(why) => ("ReplicaSetCreateError", format!("Failed to create new replica set {name:?}: {why}")),
-        };
+                Err(why) => {
+                    ("ReplicaSetCreateError", format!("Failed to create new replica set {name:?}: {why}"))
+                }
+            };
         if self.wanted.deadline.is_some() {
             let status = if self.new.is_some() { "True" } else { "False" };
             let said = Said { kind: PROGRESSING, status, reason, message: &message };
@@ -156,7 +159,8 @@ impl Step<'_, '_> {
         if limit == NONE {
             return;
         }
-        let mut old: Vec<Set> = self.old().map(|at| self.sets[at].clone()).filter(|set| !set.is_deleted).collect();
+        let mut old: Vec<Set> =
+            self.old().map(|at| self.sets[at].clone()).filter(|set| !set.is_deleted).collect();
         let beyond = old.len().saturating_sub(usize::try_from(limit).unwrap_or_default());
         old.order_by_key(|set| set.revision);
         for set in old.into_iter().take(beyond) {
@@ -175,7 +179,8 @@ impl Step<'_, '_> {
 
     /// The set to go back to: the newest one before the current that was not left in the same way.
     pub(super) fn previous(&self, left: &[&str]) -> Option<(String, i64, Value)> {
-        let candidates = self.old().map(|at| &self.sets[at]).filter(|set| !left.contains(&set.key.name.as_str()));
+        let candidates =
+            self.old().map(|at| &self.sets[at]).filter(|set| !left.contains(&set.key.name.as_str()));
         let best = candidates.max_by_key(|set| set.revision)?;
         let template = without_hash(template_of(self.world.item(&best.key)?));
         Some((best.key.name.clone(), best.revision, template))

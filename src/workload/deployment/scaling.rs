@@ -43,8 +43,7 @@ impl Step<'_, '_> {
     }
 
     fn scale_in_proportion(&mut self, mut active: Vec<usize>) {
-        let allowed =
-            if self.wanted.replicas > 0 { self.wanted.replicas + self.wanted.surge } else { 0 };
+        let allowed = if self.wanted.replicas > 0 { self.wanted.replicas + self.wanted.surge } else { 0 };
         let total: i64 = active.iter().map(|at| self.sets[*at].replicas).sum();
         let to_add = allowed - total;
         // The largest first; of two of one size the newer one when they grow, else the older one.

@@ -56,12 +56,12 @@ impl Step<'_, '_> {
         if rolls {
             self.judge(&counts);
         }
-        let (status, reason, message) =
-            if counts.available >= self.wanted.replicas - self.wanted.unavailable {
-                ("True", "MinimumReplicasAvailable", "Deployment has minimum availability.")
-            } else {
-                ("False", "MinimumReplicasUnavailable", "Deployment does not have minimum availability.")
-            };
+        let (status, reason, message) = if counts.available >= self.wanted.replicas - self.wanted.unavailable
+        {
+            ("True", "MinimumReplicasAvailable", "Deployment has minimum availability.")
+        } else {
+            ("False", "MinimumReplicasUnavailable", "Deployment does not have minimum availability.")
+        };
         self.conditions.set(Said { kind: "Available", status, reason, message }, UPDATED, self.world.now);
         let mut shown = counted(&[
             ("observedGeneration", self.item.object.generation),
@@ -85,8 +85,7 @@ impl Step<'_, '_> {
             return;
         };
         let wanted = self.wanted.replicas;
-        let is_over =
-            counts.replicas == counts.updated && self.conditions.reason(PROGRESSING) == AVAILABLE;
+        let is_over = counts.replicas == counts.updated && self.conditions.reason(PROGRESSING) == AVAILABLE;
         if !is_over {
             let subject = match self.new {
                 Some(new) => format!("ReplicaSet {:?}", self.sets[new].key.name),

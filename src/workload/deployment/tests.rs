@@ -25,17 +25,24 @@ fn rolling(surge: Value, unavailable: Value) -> Value {
 
 /// Replicas of each set, the oldest first: wanted and available.
 fn sizes(node: &FakeNode) -> Vec<(i64, i64)> {
-    let mut sets: Vec<Value> =
-        node.names(ReplicaSet).iter().map(|name| node.get(ReplicaSet, name)).collect();
+    let mut sets: Vec<Value> = node.names(ReplicaSet).iter().map(|name| node.get(ReplicaSet, name)).collect();
     sets.sort_by_key(|set| {
-        set["metadata"]["annotations"][REVISION].as_str().unwrap_or_default().parse::<i64>().unwrap_or_default()
+        set["metadata"]["annotations"][REVISION]
+            .as_str()
+            .unwrap_or_default()
+            .parse::<i64>()
+            .unwrap_or_default()
     });
     let number = |value: &Value| value.as_i64().unwrap_or_default();
-    sets.iter().map(|set| (number(&set["spec"]["replicas"]), number(&set["status"]["availableReplicas"]))).collect()
+    sets.iter()
+        .map(|set| (number(&set["spec"]["replicas"]), number(&set["status"]["availableReplicas"])))
+        .collect()
 }
 
 fn ready_one(node: &mut FakeNode) -> bool {
-    let Some(uid) = node.uids(|pod| pod.is_active() && !pod.is_ready()).into_iter().next() else { return false };
+    let Some(uid) = node.uids(|pod| pod.is_active() && !pod.is_ready()).into_iter().next() else {
+        return false;
+    };
     node.set_pod(&uid, "Running", true);
     node.end_deleted();
     node.wait(1);
@@ -53,10 +60,7 @@ fn an_applied_deployment_makes_its_pods_in_one_pass() {
     let hash = object["metadata"]["labels"][HASH].as_str().unwrap();
     assert_eq!(*set, format!("web-{hash}"));
     assert_eq!(object["spec"]["selector"]["matchLabels"], json!({"app": "web", HASH: hash}));
-    assert_eq!(
-        object["metadata"]["annotations"],
-        json!({REVISION: "1", DESIRED: "2", MAX: "3"})
-    );
+    assert_eq!(object["metadata"]["annotations"], json!({REVISION: "1", DESIRED: "2", MAX: "3"}));
     let owner = &object["metadata"]["ownerReferences"][0];
     assert_eq!(
         *owner,
@@ -64,13 +68,22 @@ fn an_applied_deployment_makes_its_pods_in_one_pass() {
     );
     assert_eq!(node.pods.len(), 2);
     for pod in node.pods.values() {
-        assert!(pod.name().starts_with(&format!("{set}-")) && pod.name().len() == set.len() + 6, "{}", pod.name());
+        assert!(
+            pod.name().starts_with(&format!("{set}-")) && pod.name().len() == set.len() + 6,
+            "{}",
+            pod.name()
+        );
         assert_eq!((pod.label("app"), pod.label(HASH)), ("web", hash));
         assert_eq!(pod.owner(), object["metadata"]["uid"].as_str());
     }
     let status = node.status(Deployment, "web");
     assert_eq!(
-        (&status["replicas"], &status["updatedReplicas"], &status["unavailableReplicas"], &status["observedGeneration"]),
+        (
+            &status["replicas"],
+            &status["updatedReplicas"],
+            &status["unavailableReplicas"],
+            &status["observedGeneration"]
+        ),
         (&json!(2), &json!(2), &json!(2), &json!(1))
     );
     assert_eq!(node.condition(Deployment, "web", "Available")[..2], ["False", "MinimumReplicasUnavailable"]);
@@ -79,8 +92,14 @@ fn an_applied_deployment_makes_its_pods_in_one_pass() {
         ["True", "ReplicaSetUpdated", &format!("ReplicaSet {set:?} is progressing.")]
     );
     let events = node.take_events();
-    assert_eq!(events[0], format!("Deployment/web ScalingReplicaSet: Scaled up replica set {set} from 0 to 2"));
-    assert_eq!(events.iter().filter(|event| event.contains("SuccessfulCreate: Created pod: web-")).count(), 2);
+    assert_eq!(
+        events[0],
+        format!("Deployment/web ScalingReplicaSet: Scaled up replica set {set} from 0 to 2")
+    );
+    assert_eq!(
+        events.iter().filter(|event| event.contains("SuccessfulCreate: Created pod: web-")).count(),
+        2
+    );
 
     node.ready_all();
     node.wait(1);
@@ -99,7 +118,12 @@ fn an_applied_deployment_makes_its_pods_in_one_pass() {
 #[test]
 fn rolling_updates_follow_upstreams_arithmetic() {
     for (replicas, surge, unavailable, expected) in [
-        (10, json!("25%"), json!("25%"), vec![(8, 5), (7, 6), (6, 7), (5, 8), (4, 9), (3, 10), (2, 10), (1, 10), (0, 10)]),
+        (
+            10,
+            json!("25%"),
+            json!("25%"),
+            vec![(8, 5), (7, 6), (6, 7), (5, 8), (4, 9), (3, 10), (2, 10), (1, 10), (0, 10)],
+        ),
         (3, json!(1), json!(0), vec![(3, 1), (2, 2), (1, 3), (0, 3)]),
         (3, json!(0), json!(1), vec![(2, 1), (1, 2), (0, 3)]),
         (1, json!("25%"), json!("25%"), vec![(1, 1), (0, 1)]),
@@ -157,7 +181,12 @@ fn an_exclusive_part_is_stopped_before_the_new_one_starts() {
     node.wait(1);
     assert_eq!(sizes(&node).iter().map(|(size, _)| *size).collect::<Vec<_>>(), [0, 1]);
     let message = &node.condition(Deployment, "web", "Progressing")[2];
-    assert!(message.ends_with("An old pod is stopped before a new one is started: two pods cannot have host port 80/TCP."), "{message}");
+    assert!(
+        message.ends_with(
+            "An old pod is stopped before a new one is started: two pods cannot have host port 80/TCP."
+        ),
+        "{message}"
+    );
     node.end_deleted();
     node.ready_all();
     node.wait(1);
@@ -199,8 +228,10 @@ fn a_third_template_rolls_over_an_unfinished_second() {
     assert_eq!(node.get(Deployment, "web")["metadata"]["annotations"][REVISION], "4");
     let names = node.names(ReplicaSet);
     assert_eq!(names.len(), 3);
-    let histories: Vec<Value> =
-        names.iter().map(|name| node.get(ReplicaSet, name)["metadata"]["annotations"][REVISION_HISTORY].clone()).collect();
+    let histories: Vec<Value> = names
+        .iter()
+        .map(|name| node.get(ReplicaSet, name)["metadata"]["annotations"][REVISION_HISTORY].clone())
+        .collect();
     assert!(histories.contains(&json!("1")), "{histories:?}");
 }
 
@@ -265,7 +296,11 @@ fn a_rollout_without_progress_times_out_and_says_so() {
     let [status, reason, message] = node.condition(Deployment, "web", "Progressing");
     assert_eq!((status.as_str(), reason.as_str()), ("False", "ProgressDeadlineExceeded"));
     assert!(message.ends_with("has timed out progressing."), "{message}");
-    assert_eq!(sizes(&node).iter().map(|(size, _)| *size).collect::<Vec<_>>(), [1, 1], "nothing else changes");
+    assert_eq!(
+        sizes(&node).iter().map(|(size, _)| *size).collect::<Vec<_>>(),
+        [1, 1],
+        "nothing else changes"
+    );
     node.wait(600);
     assert_eq!(sizes(&node).len(), 2);
 }
@@ -298,11 +333,20 @@ fn an_annotation_rolls_a_failed_template_back_once() {
     node.apply(of("a:broken"));
     node.wait(1);
     node.wait(61);
-    assert_eq!(node.condition(Deployment, "web", "Progressing")[1], "ProgressDeadlineExceeded", "shown for clients that wait");
+    assert_eq!(
+        node.condition(Deployment, "web", "Progressing")[1],
+        "ProgressDeadlineExceeded",
+        "shown for clients that wait"
+    );
     node.wait(6);
     assert_eq!(node.get(Deployment, "web")["spec"]["template"]["spec"]["containers"][0]["image"], "a:1");
     let events = node.take_events().join("\n");
-    assert!(events.contains("Deployment/web DeploymentRollback: Rolled back deployment \"web\" to revision 1 (web-"), "{events}");
+    assert!(
+        events.contains(
+            "Deployment/web DeploymentRollback: Rolled back deployment \"web\" to revision 1 (web-"
+        ),
+        "{events}"
+    );
     node.end_deleted();
     node.wait(1);
     assert_eq!(sizes(&node), [(0, 0), (1, 1)]);
@@ -332,16 +376,24 @@ fn old_sets_beyond_the_history_are_removed() {
 #[test]
 fn sets_are_adopted_by_selector_and_released_with_their_labels() {
     let mut node = FakeNode::new();
-    let mut set = document("ReplicaSet", "lone", json!({
-        "replicas": 1, "selector": {"matchLabels": {"app": "web"}}, "template": template("a:1", "Always"),
-    }));
+    let mut set = document(
+        "ReplicaSet",
+        "lone",
+        json!({
+            "replicas": 1, "selector": {"matchLabels": {"app": "web"}}, "template": template("a:1", "Always"),
+        }),
+    );
     set["metadata"]["labels"] = json!({"app": "web"});
     node.apply(set);
     node.pass();
     let pod = node.pod_names();
     node.apply(web("a:1", 1, json!({})));
     node.pass();
-    assert_eq!((node.names(ReplicaSet), node.pod_names()), (vec!["lone".to_owned()], pod), "nothing is remade");
+    assert_eq!(
+        (node.names(ReplicaSet), node.pod_names()),
+        (vec!["lone".to_owned()], pod),
+        "nothing is remade"
+    );
     assert_eq!(node.get(ReplicaSet, "lone")["metadata"]["ownerReferences"][0]["name"], "web");
     // The defaults of another version of the agent change nothing, either.
     node.edit(Deployment, "web", |web| {
@@ -357,10 +409,14 @@ fn a_name_that_is_taken_counts_a_collision() {
     node.apply(web("a:1", 1, json!({})));
     let template = super::without_hash(&node.get(Deployment, "web")["spec"]["template"]);
     let name = format!("web-{}", crate::workload::names::hash(&template, 0));
-    let mut taken = document("ReplicaSet", &name, json!({
-        "replicas": 0, "selector": {"matchLabels": {"app": "other"}},
-        "template": {"metadata": {"labels": {"app": "other"}}, "spec": {"containers": [{"name": "c", "image": "z"}]}},
-    }));
+    let mut taken = document(
+        "ReplicaSet",
+        &name,
+        json!({
+            "replicas": 0, "selector": {"matchLabels": {"app": "other"}},
+            "template": {"metadata": {"labels": {"app": "other"}}, "spec": {"containers": [{"name": "c", "image": "z"}]}},
+        }),
+    );
     taken["metadata"]["labels"] = json!({"app": "other"});
     node.apply(taken);
     node.pass();
@@ -377,7 +433,11 @@ fn pods_that_cannot_be_created_are_told_in_the_conditions() {
     node.pass();
     let condition = node.condition(Deployment, "web", "ReplicaFailure");
     assert_eq!(condition, ["True", "FailedCreate", "pods is forbidden: no room"]);
-    assert!(node.take_events().iter().any(|event| event.ends_with("FailedCreate: Error creating: pods is forbidden: no room")));
+    assert!(
+        node.take_events()
+            .iter()
+            .any(|event| event.ends_with("FailedCreate: Error creating: pods is forbidden: no room"))
+    );
     node.environment.refuses = None;
     node.pass();
     assert_eq!(node.active().len(), 2);

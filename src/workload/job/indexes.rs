@@ -30,9 +30,9 @@ impl Indexes {
     fn add(&mut self, first: i64, last: i64) {
         let start = self.0.partition_point(|known| known.1 + 1 < first);
         let end = self.0.partition_point(|known| known.0 <= last + 1);
-        let merged = self.0[start..end].iter().fold((first, last), |sum, known| {
-            (sum.0.min(known.0), sum.1.max(known.1))
-        });
+        let merged = self.0[start..end]
+            .iter()
+            .fold((first, last), |sum, known| (sum.0.min(known.0), sum.1.max(known.1)));
         self.0.splice(start..end, [merged]);
     }
 

@@ -31,7 +31,9 @@ pub(super) fn judge(policy: &Value, pod: &PodView) -> Verdict {
         } else {
             matching_condition(list(rule, "/onPodConditions"), pod).map(|kind| {
                 let (namespace, name) = (&pod.pod.metadata.namespace, pod.name());
-                format!("Pod {namespace}/{name} has condition {kind} matching {action} rule at index {position}")
+                format!(
+                    "Pod {namespace}/{name} has condition {kind} matching {action} rule at index {position}"
+                )
             })
         };
         let Some(message) = found else { continue };
@@ -53,7 +55,8 @@ fn matching_exit<'p>(wanted: &Value, pod: &'p PodView) -> Option<(&'p str, i32)>
         (code != 0).then_some((status.name.as_str(), code))
     });
     let is_in = text(wanted, "/operator") == "In";
-    let mut codes = codes.filter(|(_, code)| list(wanted, "/values").iter().any(|value| value == code) == is_in);
+    let mut codes =
+        codes.filter(|(_, code)| list(wanted, "/values").iter().any(|value| value == code) == is_in);
     codes.next()
 }
 
@@ -66,9 +69,8 @@ fn matching_condition<'p>(patterns: &[Value], pod: &'p PodView) -> Option<&'p st
         text(pattern, "/type") == kind && wanted == status
     };
     let mut conditions = pod.status.conditions.iter();
-    let found = conditions.find(|condition| {
-        patterns.iter().any(|pattern| holds(pattern, &condition.type_, &condition.status))
-    });
+    let found = conditions
+        .find(|condition| patterns.iter().any(|pattern| holds(pattern, &condition.type_, &condition.status)));
     found.map(|condition| condition.type_.as_str())
 }
 

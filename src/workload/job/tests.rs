@@ -69,7 +69,10 @@ fn a_job_runs_its_pods_and_completes_once() {
     end_one(&mut node, 0);
     assert_eq!((number(&node, "succeeded"), number(&node, "active")), (2, 1), "no more than are needed");
     end_one(&mut node, 0);
-    assert_eq!(node.condition(Job, "work", "Complete"), ["True", "CompletionsReached", "Reached expected number of succeeded pods"]);
+    assert_eq!(
+        node.condition(Job, "work", "Complete"),
+        ["True", "CompletionsReached", "Reached expected number of succeeded pods"]
+    );
     assert_eq!(node.condition(Job, "work", "SuccessCriteriaMet")[0], "True");
     let status = node.status(Job, "work");
     assert_eq!(status["completionTime"], status["startTime"]);
@@ -96,7 +99,11 @@ fn failures_are_retried_with_a_growing_delay_up_to_the_limit() {
     assert_eq!(number(&node, "failed"), 4);
     let expected = ["True", "BackoffLimitExceeded", "Job has reached the specified backoff limit"];
     assert_eq!(node.condition(Job, "work", "Failed"), expected);
-    assert!(node.take_events().iter().any(|event| event == "Job/work BackoffLimitExceeded: Job has reached the specified backoff limit"));
+    assert!(
+        node.take_events().iter().any(
+            |event| event == "Job/work BackoffLimitExceeded: Job has reached the specified backoff limit"
+        )
+    );
 }
 
 #[test]
@@ -123,7 +130,9 @@ fn restarts_count_with_the_policy_on_failure() {
     let uid = node.active()[0].uid().clone();
     let restarted = |count: i32| {
         let status = json!({"phase": "Running", "containerStatuses": [{"name": "c", "restartCount": count}]});
-        Rc::new(crate::model::api::decode::decode::<crate::model::api::pod::PodStatus>(status).unwrap().object)
+        Rc::new(
+            crate::model::api::decode::decode::<crate::model::api::pod::PodStatus>(status).unwrap().object,
+        )
     };
     node.pods.get_mut(&uid).unwrap().status = restarted(1);
     node.pass();
@@ -161,7 +170,10 @@ fn indexed_jobs_give_each_index_a_pod_of_its_own() {
     assert_eq!((pod.pod.spec.hostname.as_str(), pod.label(INDEX)), ("work-1", "1"));
     let variable = &pod.pod.spec.containers[0].env[0];
     let path = &variable.value_from.as_ref().unwrap().field_ref.as_ref().unwrap().field_path;
-    assert_eq!((variable.name.as_str(), path.as_str()), ("JOB_COMPLETION_INDEX", "metadata.labels['batch.kubernetes.io/job-completion-index']"));
+    assert_eq!(
+        (variable.name.as_str(), path.as_str()),
+        ("JOB_COMPLETION_INDEX", "metadata.labels['batch.kubernetes.io/job-completion-index']")
+    );
     end_index(&mut node, 1, 0);
     assert_eq!(indexes(&node), ["0", "2"]);
     end_index(&mut node, 2, 0);
@@ -177,7 +189,9 @@ fn indexed_jobs_give_each_index_a_pod_of_its_own() {
 
 #[test]
 fn an_index_fails_by_its_own_limit() {
-    let mut node = start(json!({"completions": 2, "parallelism": 2, "completionMode": "Indexed", "backoffLimitPerIndex": 1}));
+    let mut node = start(
+        json!({"completions": 2, "parallelism": 2, "completionMode": "Indexed", "backoffLimitPerIndex": 1}),
+    );
     end_index(&mut node, 0, 1);
     node.wait(10);
     let retried = node.uids(|pod| pod.is_active() && pod.annotation(INDEX) == Some("0"));
@@ -212,21 +226,26 @@ fn a_failure_policy_decides_by_exit_codes_and_conditions() {
     // Evicted: it does not count.
     let uid = node.active()[0].uid().clone();
     let status = json!({"phase": "Failed", "conditions": [{"type": "DisruptionTarget", "status": "True"}]});
-    let status = crate::model::api::decode::decode::<crate::model::api::pod::PodStatus>(status).unwrap().object;
+    let status =
+        crate::model::api::decode::decode::<crate::model::api::pod::PodStatus>(status).unwrap().object;
     node.pods.get_mut(&uid).unwrap().status = Rc::new(status);
     node.pass();
     node.wait(10);
     assert_eq!((number(&node, "failed"), node.active().len()), (0, 1));
     let name = node.active()[0].name().to_owned();
     end_one(&mut node, 42);
-    let message = format!("Container c for pod default/{name} failed with exit code 42 matching FailJob rule at index 0");
+    let message = format!(
+        "Container c for pod default/{name} failed with exit code 42 matching FailJob rule at index 0"
+    );
     assert_eq!(node.condition(Job, "work", "Failed"), ["True", "PodFailurePolicy", &message]);
 }
 
 #[test]
 fn a_success_policy_ends_a_job_before_all_indexes() {
     let policy = json!({"rules": [{"succeededIndexes": "0,2-3", "succeededCount": 2}]});
-    let mut node = start(json!({"completions": 5, "parallelism": 5, "completionMode": "Indexed", "successPolicy": policy}));
+    let mut node = start(
+        json!({"completions": 5, "parallelism": 5, "completionMode": "Indexed", "successPolicy": policy}),
+    );
     end_index(&mut node, 1, 0);
     end_index(&mut node, 0, 0);
     assert_eq!(node.condition(Job, "work", "SuccessCriteriaMet")[0], "");
@@ -234,7 +253,10 @@ fn a_success_policy_ends_a_job_before_all_indexes() {
     assert!(node.active().is_empty(), "the rest is not needed");
     node.end_deleted();
     node.pass();
-    assert_eq!(node.condition(Job, "work", "Complete"), ["True", "SuccessPolicy", "Matched rules at index 0"]);
+    assert_eq!(
+        node.condition(Job, "work", "Complete"),
+        ["True", "SuccessPolicy", "Matched rules at index 0"]
+    );
     assert_eq!(number(&node, "failed"), 0);
 }
 
@@ -266,7 +288,10 @@ fn an_active_deadline_ends_a_job() {
     assert!(node.active().is_empty());
     node.end_deleted();
     node.pass();
-    assert_eq!(node.condition(Job, "work", "Failed"), ["True", "DeadlineExceeded", "Job was active longer than specified deadline"]);
+    assert_eq!(
+        node.condition(Job, "work", "Failed"),
+        ["True", "DeadlineExceeded", "Job was active longer than specified deadline"]
+    );
     assert_eq!(number(&node, "failed"), 2);
 }
 

@@ -6,9 +6,13 @@ use crate::model::objects::ObjectKind::ReplicaSet;
 use crate::workload::testing::{FakeNode, document, template};
 
 fn set(replicas: i64) -> serde_json::Value {
-    document("ReplicaSet", "web", json!({
-        "replicas": replicas, "selector": {"matchLabels": {"app": "web"}}, "template": template("a:1", "Always"),
-    }))
+    document(
+        "ReplicaSet",
+        "web",
+        json!({
+            "replicas": replicas, "selector": {"matchLabels": {"app": "web"}}, "template": template("a:1", "Always"),
+        }),
+    )
 }
 
 #[test]

@@ -53,9 +53,15 @@ fn pods_come_one_after_another_with_their_names_and_claims() {
     let revision = node.status(StatefulSet, "db")["updateRevision"].clone();
     assert_eq!(json!(pod.label(HASH)), revision);
     assert_eq!((pod.pod.spec.hostname.as_str(), pod.pod.spec.subdomain.as_str()), ("db-0", "db"));
-    assert_eq!((pod.label("statefulset.kubernetes.io/pod-name"), pod.label("apps.kubernetes.io/pod-index")), ("db-0", "0"));
+    assert_eq!(
+        (pod.label("statefulset.kubernetes.io/pod-name"), pod.label("apps.kubernetes.io/pod-index")),
+        ("db-0", "0")
+    );
     let volume = &pod.pod.spec.volumes[0];
-    assert_eq!((volume.name.as_str(), volume.persistent_volume_claim.as_ref().unwrap().claim_name.as_str()), ("data", "data-db-0"));
+    assert_eq!(
+        (volume.name.as_str(), volume.persistent_volume_claim.as_ref().unwrap().claim_name.as_str()),
+        ("data", "data-db-0")
+    );
     assert_eq!(node.get(PersistentVolumeClaim, "data-db-0")["metadata"]["labels"], json!({"app": "web"}));
     node.wait(60);
     assert_eq!(node.pod_names().len(), 1, "waits for the first");
@@ -64,11 +70,20 @@ fn pods_come_one_after_another_with_their_names_and_claims() {
     assert_eq!(node.pod_names(), ["db-0", "db-1", "db-2"]);
     ready(&mut node, "db-2");
     let status = node.status(StatefulSet, "db");
-    for (field, count) in [("replicas", 3), ("readyReplicas", 3), ("availableReplicas", 3), ("currentReplicas", 3), ("updatedReplicas", 3)] {
+    for (field, count) in [
+        ("replicas", 3),
+        ("readyReplicas", 3),
+        ("availableReplicas", 3),
+        ("currentReplicas", 3),
+        ("updatedReplicas", 3),
+    ] {
         assert_eq!(status[field], count, "{field}");
     }
     let events = node.take_events();
-    assert_eq!(events[0], "StatefulSet/db SuccessfulCreate: create Claim data-db-0 Pod db-0 in StatefulSet db success");
+    assert_eq!(
+        events[0],
+        "StatefulSet/db SuccessfulCreate: create Claim data-db-0 Pod db-0 in StatefulSet db success"
+    );
     assert_eq!(events[1], "StatefulSet/db SuccessfulCreate: create Pod db-0 in StatefulSet db successful");
     // Down from the top, one at a time.
     node.apply(set("a:1", 1, claims()));
@@ -178,7 +193,12 @@ fn pods_that_end_come_back_under_their_names_after_a_pause() {
         node.pass();
     }
     assert_eq!(pauses, [0, 10, 20, 40]);
-    assert!(node.take_events().contains(&"StatefulSet/db RecreatingFailedPod: StatefulSet default/db is recreating failed Pod db-0".to_owned()));
+    assert!(
+        node.take_events().contains(
+            &"StatefulSet/db RecreatingFailedPod: StatefulSet default/db is recreating failed Pod db-0"
+                .to_owned()
+        )
+    );
 }
 
 #[test]

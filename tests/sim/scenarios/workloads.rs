@@ -67,7 +67,8 @@ fn apply(node: &Node, text: &str) {
 }
 
 fn delete(node: &Node, kind: ObjectKind) {
-    let remove = Box::new(move |_: &PodConfig| ApiChange { remove_objects: vec![key(kind)], ..ApiChange::default() });
+    let remove =
+        Box::new(move |_: &PodConfig| ApiChange { remove_objects: vec![key(kind)], ..ApiChange::default() });
     assert!(node.agent.as_ref().expect("the agent runs").editor.post(remove));
 }
 
@@ -183,7 +184,11 @@ fn a_crash_at_any_write_of_a_job_counts_each_pod_once() {
                 }
                 node.writes.spare();
                 let status = status(&mut node, ObjectKind::Job).await;
-                assert_eq!((&status["succeeded"], &status["failed"]), (&json!(3), &Value::Null), "write {number}, {moment:?}");
+                assert_eq!(
+                    (&status["succeeded"], &status["failed"]),
+                    (&json!(3), &Value::Null),
+                    "write {number}, {moment:?}"
+                );
                 assert!(status["completionTime"].is_string());
                 let started = node.fake.calls().iter().filter(|call| call.call == "StartContainer").count();
                 assert_eq!(started, 3, "write {number}, {moment:?}");
@@ -211,7 +216,8 @@ fn a_failing_job_gives_up_and_a_power_cut_does_not_reset_its_count() {
         node.wait(5 * MINUTE).await;
         let status = status(&mut node, ObjectKind::Job).await;
         assert_eq!((&status["failed"], status.get("succeeded")), (&json!(3), None), "{status}");
-        let reasons: Vec<&Value> = status["conditions"].as_array().unwrap().iter().map(|one| &one["reason"]).collect();
+        let reasons: Vec<&Value> =
+            status["conditions"].as_array().unwrap().iter().map(|one| &one["reason"]).collect();
         assert_eq!(reasons, ["BackoffLimitExceeded", "BackoffLimitExceeded"]);
     });
 }
@@ -224,7 +230,8 @@ fn a_cron_job_keeps_its_times_through_crashes_and_clocks() {
         let cron = json!({"schedule": "*/5 * * * *", "successfulJobsHistoryLimit": 100, "jobTemplate": job});
         apply(&node, &document("CronJob", &cron));
         node.wait(16 * MINUTE).await;
-        let started = |node: &Node| node.fake.calls().iter().filter(|call| call.call == "StartContainer").count();
+        let started =
+            |node: &Node| node.fake.calls().iter().filter(|call| call.call == "StartContainer").count();
         assert_eq!(started(&node), 3);
         // Set back: what has run does not run again.
         node.clock.set(Timestamp::from_secs(1_795_190_400));

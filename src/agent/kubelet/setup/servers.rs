@@ -61,8 +61,12 @@ impl<R: Runtime> AgentParts<R> {
             local_node::local_api(state, images, devices, in_use, &node, parts, writes, access);
         let reviews = serving::reviews(resolved, &self.clock);
         let config = configs::serving(resolved, reviews.as_ref())?;
-        let parts =
-            ServingParts { node: &node, delegate: &delegate, accounts: self.accounts.as_ref(), roles: &roles };
+        let parts = ServingParts {
+            node: &node,
+            delegate: &delegate,
+            accounts: self.accounts.as_ref(),
+            roles: &roles,
+        };
         let mut tasks = serving::start(config, &parts, &self.view, &self.clock);
         let (begun, clock, shared) = (Rc::clone(&self.view), self.clock.clone(), Rc::clone(&node));
         tasks.push(rt::spawn("local API", async move {

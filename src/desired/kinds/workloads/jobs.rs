@@ -81,8 +81,9 @@ fn job(spec: &Value, at: &Path<'_>, errors: &mut Errors) {
         }
         let parallelism = spec["parallelism"].as_i64().unwrap_or_default();
         if parallelism > MAX_PARALLEL_INDEXED {
-            let detail =
-                format!("must be less than or equal to {MAX_PARALLEL_INDEXED} when completion mode is Indexed");
+            let detail = format!(
+                "must be less than or equal to {MAX_PARALLEL_INDEXED} when completion mode is Indexed"
+            );
             errors.invalid_number(&at.child("parallelism"), parallelism, detail);
         }
     }
@@ -162,7 +163,8 @@ fn exit_codes(wanted: &Value, spec: &Value, at: &Path<'_>, errors: &mut Errors) 
     let operator = wanted["operator"].as_str().unwrap_or_default();
     errors.one_of(&at.child("operator"), operator, &["In", "NotIn"]);
     if let Some(name) = wanted["containerName"].as_str() {
-        let containers = ["containers", "initContainers"].map(|list| spec["template"]["spec"][list].as_array());
+        let containers =
+            ["containers", "initContainers"].map(|list| spec["template"]["spec"][list].as_array());
         let is_there = containers.into_iter().flatten().flatten().any(|container| container["name"] == name);
         if !is_there {
             let detail = "must be one of the container or initContainer names in the pod template";
@@ -197,7 +199,8 @@ fn success_policy(spec: &Value, at: &Path<'_>, is_indexed: bool, errors: &mut Er
     let rules = spec["successPolicy"]["rules"].as_array().map(Vec::as_slice).unwrap_or_default();
     let rules_at = at.child("rules");
     if rules.is_empty() {
-        errors.required(&rules_at, "at least one rules must be specified when the successPolicy is specified");
+        errors
+            .required(&rules_at, "at least one rules must be specified when the successPolicy is specified");
     }
     if rules.len() > MAX_RULES {
         errors.too_many(&rules_at, rules.len(), MAX_RULES);
@@ -212,7 +215,9 @@ fn success_policy(spec: &Value, at: &Path<'_>, is_indexed: bool, errors: &mut Er
         if let Some(count) = count {
             counts(rule, &at, &["succeededCount"], errors);
             if count > completions {
-                let detail = format!("must be less than or equal to {completions} (the number of specified completions)");
+                let detail = format!(
+                    "must be less than or equal to {completions} (the number of specified completions)"
+                );
                 errors.invalid_number(&at.child("succeededCount"), count, detail);
             }
         }
@@ -266,7 +271,8 @@ fn job_update(old: &Value, new: &Value, errors: &mut Errors) {
             errors.invalid_number(&at.child("completions"), &is["completions"], detail);
         }
     }
-    for field in ["completionMode", "podFailurePolicy", "backoffLimitPerIndex", "managedBy", "successPolicy"] {
+    for field in ["completionMode", "podFailurePolicy", "backoffLimitPerIndex", "managedBy", "successPolicy"]
+    {
         immutable(old, new, field, errors);
     }
     // The controller adds the selector and its labels to a new Job.
@@ -286,7 +292,9 @@ fn fixed(template: &Value, may_change: bool) -> Value {
     let mut template = template.clone();
     if let Some(labels) = template.pointer_mut("/metadata/labels").and_then(Value::as_object_mut) {
         labels.retain(|name, _| !name.ends_with("controller-uid") && !name.ends_with("job-name"));
-        if labels.is_empty() && let Some(metadata) = template["metadata"].as_object_mut() {
+        if labels.is_empty()
+            && let Some(metadata) = template["metadata"].as_object_mut()
+        {
             metadata.remove("labels");
         }
     }
@@ -338,7 +346,8 @@ fn cron_job(object: &LocalObject, body: &Value, errors: &mut Errors) {
         if zone.is_empty() {
             errors.invalid(&zone_at, zone, "timeZone must be nil or non-empty string");
         } else if zone.eq_ignore_ascii_case("local") || !is_zone_name(zone) {
-            let detail = "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones";
+            let detail =
+                "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones";
             errors.invalid(&zone_at, zone, detail);
         }
     }

@@ -6,6 +6,8 @@ use serde_json::{Value, json};
 
 use super::super::scale::query;
 use super::super::{age, text};
+use super::services::{ENDPOINTS, SERVICES, SLICES};
+use super::workloads::{CRON_JOBS, DAEMON_SETS, DEPLOYMENTS, JOBS, REPLICA_SETS, REVISIONS, STATEFUL_SETS};
 use super::{AGE, Column, NAME};
 use crate::model::objects::ObjectKind;
 use crate::model::types::Timestamp;
@@ -21,6 +23,8 @@ pub(super) enum Cell {
     At(&'static str, &'static str),
     /// A value that is computed.
     Of(fn(&Value) -> Value),
+    /// A value that is computed, and changes with time.
+    Timed(fn(&Value, Timestamp) -> Value),
 }
 
 /// A table's columns.
@@ -46,17 +50,27 @@ pub(super) fn table(kind: ObjectKind) -> Table {
         | ObjectKind::LimitRange
         | ObjectKind::Role => CREATED,
         ObjectKind::ClusterRoleBinding | ObjectKind::RoleBinding => BINDINGS,
+        ObjectKind::ControllerRevision => REVISIONS,
+        ObjectKind::CronJob => CRON_JOBS,
+        ObjectKind::DaemonSet => DAEMON_SETS,
+        ObjectKind::Deployment => DEPLOYMENTS,
+        ObjectKind::EndpointSlice => SLICES,
+        ObjectKind::Endpoints => ENDPOINTS,
         ObjectKind::FlowSchema => FLOW_SCHEMAS,
         ObjectKind::HorizontalPodAutoscaler => AUTOSCALERS,
         ObjectKind::Ingress => INGRESSES,
         ObjectKind::IngressClass => INGRESS_CLASSES,
         ObjectKind::Lease => LEASES,
+        ObjectKind::Job => JOBS,
         ObjectKind::MutatingWebhookConfiguration | ObjectKind::ValidatingWebhookConfiguration => WEBHOOKS,
         ObjectKind::NetworkPolicy => POLICIES,
         ObjectKind::PodDisruptionBudget => BUDGETS,
         ObjectKind::PriorityClass => PRIORITY_CLASSES,
         ObjectKind::PriorityLevelConfiguration => LEVELS,
+        ObjectKind::ReplicaSet => REPLICA_SETS,
         ObjectKind::ResourceQuota => QUOTAS,
+        ObjectKind::Service => SERVICES,
+        ObjectKind::StatefulSet => STATEFUL_SETS,
         ObjectKind::StorageClass => STORAGE_CLASSES,
         ObjectKind::ValidatingAdmissionPolicy => ADMISSION_POLICIES,
         ObjectKind::ValidatingAdmissionPolicyBinding => ADMISSION_BINDINGS,
@@ -77,6 +91,7 @@ pub(super) fn cells(table: Table, object: &Value, now: Timestamp) -> Vec<Value> 
             Some(found) => found.clone(),
         },
         Cell::Of(compute) => compute(object),
+        Cell::Timed(compute) => compute(object, now),
     };
     table.iter().map(cell).collect()
 }

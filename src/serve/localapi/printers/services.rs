@@ -141,8 +141,12 @@ mod tests {
         assert_eq!(endpoints(&object), "10.86.0.2:80,10.86.0.3:80,10.86.0.4:80 + 2 more...");
         assert_eq!(endpoints(&json!({"subsets": [{"addresses": [{"ip": "10.0.0.5"}]}]})), "10.0.0.5");
         assert_eq!(endpoints(&json!({})), "<none>");
-        let slice = json!({"ports": [{"port": 80}, {"name": "a"}, {}], "endpoints": [{"addresses": ["fd00::2"]}]});
+        let slice =
+            json!({"ports": [{"port": 80}, {"name": "a"}, {}], "endpoints": [{"addresses": ["fd00::2"]}]});
         assert_eq!((slice_ports(&slice), slice_endpoints(&slice)), (json!("80,a,*"), json!("fd00::2")));
-        assert_eq!((slice_ports(&json!({})), slice_endpoints(&json!({}))), (json!("<unset>"), json!("<unset>")));
+        assert_eq!(
+            (slice_ports(&json!({})), slice_endpoints(&json!({}))),
+            (json!("<unset>"), json!("<unset>"))
+        );
     }
 }

@@ -193,8 +193,20 @@ pub(super) const COMMON: &[Resource] = &[
     },
     stored(ObjectKind::Secret, "secret", &[], &[]),
     review("authentication.k8s.io", "selfsubjectreviews", "selfsubjectreview", "SelfSubjectReview", false),
-    review("authorization.k8s.io", "selfsubjectaccessreviews", "selfsubjectaccessreview", "SelfSubjectAccessReview", false),
-    review("authorization.k8s.io", "selfsubjectrulesreviews", "selfsubjectrulesreview", "SelfSubjectRulesReview", false),
+    review(
+        "authorization.k8s.io",
+        "selfsubjectaccessreviews",
+        "selfsubjectaccessreview",
+        "SelfSubjectAccessReview",
+        false,
+    ),
+    review(
+        "authorization.k8s.io",
+        "selfsubjectrulesreviews",
+        "selfsubjectrulesreview",
+        "SelfSubjectRulesReview",
+        false,
+    ),
     Resource {
         group: "metrics.k8s.io",
         version: "v1beta1",
@@ -238,7 +250,11 @@ pub(super) const ALONE: &[Resource] = &[
         ObjectKind::ServiceAccount,
         "serviceaccount",
         &["sa"],
-        &[Subresource { name: "token", kind: ("authentication.k8s.io", "v1", "TokenRequest"), verbs: CREATE }],
+        &[Subresource {
+            name: "token",
+            kind: ("authentication.k8s.io", "v1", "TokenRequest"),
+            verbs: CREATE,
+        }],
     ),
     extension(ObjectKind::MutatingWebhookConfiguration, "mutatingwebhookconfiguration", &[]),
     extension(

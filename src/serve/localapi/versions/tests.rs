@@ -62,11 +62,7 @@ fn stamped_versions_are_kept_and_told_in_their_order() {
     let b = next("b", "3");
     a = next("a", "1");
     let (_, changes) = look(&mut versions, &[a, b.clone(), next("b", "4")], Keep::Whole);
-    assert_eq!(
-        changes,
-        ["DELETED b 1000005", "ADDED b 1000006", "MODIFIED a 1000008"],
-        "the second b waits"
-    );
+    assert_eq!(changes, ["DELETED b 1000005", "ADDED b 1000006", "MODIFIED a 1000008"], "the second b waits");
     assert_eq!(versions.looked(Store::Pods), 1_000_010);
     assert_eq!(look(&mut versions, &[b], Keep::Whole).1, ["DELETED a 1000012"]);
     assert_eq!(since(&versions, 1_000_005), ["ADDED b 1000006", "DELETED a 1000012"]);
@@ -121,10 +117,7 @@ fn what_is_forgotten_or_still_to_come_is_said() {
     look(&mut versions, &[], Keep::Shadow);
     assert_eq!(versions.since(Store::Pods, 999_999).unwrap_err().code, 410);
     let early = versions.since(Store::Pods, 1_000_002).unwrap_err();
-    assert_eq!(
-        (early.code, &early.details["causes"][0]["reason"]),
-        (504, &json!("ResourceVersionTooLarge"))
-    );
+    assert_eq!((early.code, &early.details["causes"][0]["reason"]), (504, &json!("ResourceVersionTooLarge")));
     let pods: Vec<Value> = (0..MAX_GONE + 2).map(|number| pod(&number.to_string(), "u", "")).collect();
     look(&mut versions, &pods, Keep::Shadow);
     let known = versions.current();
@@ -140,11 +133,7 @@ fn states_shrink_when_there_are_no_watchers() {
     let mut versions = versions(Retained::default());
     look(&mut versions, &[pod("a", "1", "Running")], Keep::Whole);
     let size = |versions: &Versions| {
-        versions.stores[&Store::Pods]
-            .entries
-            .values()
-            .map(|entry| entry.state.json().len())
-            .sum::<usize>()
+        versions.stores[&Store::Pods].entries.values().map(|entry| entry.state.json().len()).sum::<usize>()
     };
     let before = size(&versions);
     versions.forget_states(Store::Pods);

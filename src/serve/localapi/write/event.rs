@@ -19,7 +19,8 @@ use crate::serve::localapi::text;
 pub(super) fn write(task: &Task) -> Result<WriteOutcome, Failure> {
     let events = &task.api.client_events;
     let place = (task.namespace(), task.name());
-    let outcome = |code, object, is_kept, warnings| WriteOutcome { code, object, is_kept, pod: None, warnings };
+    let outcome =
+        |code, object, is_kept, warnings| WriteOutcome { code, object, is_kept, pod: None, warnings };
     let known = events.find(place.0, place.1, task.now);
     match task.wanted.verb {
         Verb::Create => {
@@ -81,7 +82,8 @@ fn absent(task: &Task) -> Failure {
 }
 
 fn put(task: &Task, name: &str, event: &Value) -> Result<(), Failure> {
-    let mut event = if task.wanted.resource.group.is_empty() { event.clone() } else { to_core(event.clone()) };
+    let mut event =
+        if task.wanted.resource.group.is_empty() { event.clone() } else { to_core(event.clone()) };
     event["apiVersion"] = json!("v1");
     event["kind"] = json!("Event");
     if let Some(metadata) = event["metadata"].as_object_mut() {

@@ -8,9 +8,7 @@ use super::Task;
 use crate::model::objects::{LocalObject, ObjectKind};
 use crate::serve::localapi::access::Access;
 use crate::serve::localapi::status::Failure;
-use crate::serve::rbac::{
-    GROUP, ObjectAttributes, PolicyRule, RoleReference, Subject, escalation, rules_of,
-};
+use crate::serve::rbac::{GROUP, ObjectAttributes, PolicyRule, RoleReference, Subject, escalation, rules_of};
 
 /// # Errors
 /// 403 with upstream's words.

@@ -363,7 +363,10 @@ impl Task {
             (text(&shown, "/metadata/uid").to_owned(), text(&shown, "/metadata/creationTimestamp"));
         let created = Timestamp::parse_rfc3339(created).unwrap_or(self.now);
         // What a client has made of a built-in role is another object than that role.
-        let is_role = matches!(local_kind(self.store()), Some(ObjectKind::ClusterRole | ObjectKind::ClusterRoleBinding));
+        let is_role = matches!(
+            local_kind(self.store()),
+            Some(ObjectKind::ClusterRole | ObjectKind::ClusterRoleBinding)
+        );
         let uid = if is_role { self.uid.clone() } else { uid };
         let Draft::Object(written) = self.draft(shown, None)? else { return Err(self.missing()) };
         Ok(StoredObject::Object(Rc::new(LocalObject { uid, created, ..self.accept(*written, self.name())? })))
@@ -414,7 +417,9 @@ impl Task {
                     carry_over(plain.kind, &old.content.body(), &mut plain.body);
                 }
                 let mut object = self.accept(*written, name)?;
-                config.assign_addresses(&mut object, Some(old)).map_err(|errors| self.invalid(name, &errors))?;
+                config
+                    .assign_addresses(&mut object, Some(old))
+                    .map_err(|errors| self.invalid(name, &errors))?;
                 object.uid.clone_from(&old.uid);
                 object.created = old.created;
                 object.deleted = old.deleted;
