@@ -178,7 +178,7 @@ fn release_binary() -> PathBuf {
 }
 
 /// A program that names no loader is loaded by the kernel alone.
-fn is_static(program: &Path) -> bool {
+pub fn is_static(program: &Path) -> bool {
     let start = fs::read(program).expect("read the binary");
     !start[..start.len().min(64 * 1024)].windows(8).any(|bytes| bytes == b"ld-linux")
 }

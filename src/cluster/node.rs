@@ -327,10 +327,15 @@ impl<T: Transport> NodeTask<T> {
         }
     }
 
-    /// Keeps what is wrong, and logs it once.
+    /// Keeps what is wrong, and logs it once. A server that cannot be reached has many ways of not answering, one after
+    /// the other.
     fn note(&self, problem: Option<ApiError>) {
         let mut known = self.progress.problem.borrow_mut();
-        if let Some(error) = problem.as_ref().filter(|error| known.as_ref() != Some(error)) {
+        let is_news = |error: &&ApiError| match known.as_ref() {
+            Some(known) if known.kind == ApiErrorKind::Unreachable => known.kind != error.kind,
+            known => known != Some(*error),
+        };
+        if let Some(error) = problem.as_ref().filter(is_news) {
             log::warn!(node = self.node.config.name, err:% = error; "Unable to post the node to the cluster");
         }
         *known = problem;

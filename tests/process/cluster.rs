@@ -90,6 +90,19 @@ impl Joined {
         });
     }
 
+    /// The places of the first range of pod addresses and of the first sandbox among the calls of the runtime, from this
+    /// one on.
+    fn wait_for_pod_cidr(&self, from: usize) -> (usize, usize) {
+        wait_for("the range of the cluster", PATIENCE, || {
+            let state = self.node.cri.state();
+            let calls = &state.calls[from..];
+            let range = calls.iter().position(|call| call.subject == "10.244.7.0/24");
+            let sandbox = calls.iter().position(|call| call.name == "RunPodSandbox");
+            let names = || format!("{:?}", calls.iter().map(|call| call.name).collect::<Vec<_>>());
+            Ok((range.ok_or_else(names)?, sandbox.unwrap_or(calls.len())))
+        })
+    }
+
     /// Requests that the server has answered, as this user.
     fn requests_of(&self, user: &str) -> usize {
         self.server.calls().iter().filter(|call| call.user == user).count()
@@ -363,13 +376,21 @@ fn a_start_without_a_link_runs_the_stored_pods() {
         "metadata": {"name": "settings", "namespace": "default"}, "data": {"COLOUR": "green"}}));
     joined.server.bind(web);
     joined.running("web");
+    let mut node = joined.server.object(NODE_PATH).expect("it has registered");
+    node["spec"]["podCIDRs"] = json!(["10.244.7.0/24"]);
+    joined.server.put(node);
+    joined.wait_for_pod_cidr(0);
     joined.server.kill();
     joined.node.agent.kill9();
     // As after a reboot: nothing of it runs any more.
     joined.node.cri.change(World::reboot);
+    let calls = joined.node.cri.state().calls.len();
     joined.node.agent.start();
     let again = joined.running("web");
-    joined.wait_for_link("offline", &["refused"]);
+    let (range, sandbox) = joined.wait_for_pod_cidr(calls);
+    assert!(range < sandbox, "the range of the cluster comes before the first pod: {range} {sandbox}");
+    let offline = joined.wait_for_link("offline", &["refused"]);
+    assert_eq!(offline["waiting"]["pods"], 1, "{offline}");
     joined.keeps_running("web", &again);
     joined.server.start_again();
     joined.wait_for_link("online", &[]);

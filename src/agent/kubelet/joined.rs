@@ -4,6 +4,7 @@
 
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::time::Duration;
 
 use tokio::sync::mpsc;
 
@@ -57,6 +58,9 @@ pub(super) struct Joined {
     /// Confirmations by an administrator.
     pub(super) accepts: Option<mpsc::Receiver<Accept>>,
 }
+
+/// Longest wait for a runtime before the first pod of a start.
+const RUNTIME_PATIENCE: Duration = Duration::from_secs(2);
 
 impl Joined {
     /// Pods get volumes of CSI drivers. Returns what registers the drivers.
@@ -132,10 +136,10 @@ pub(super) fn is_joined(resolved: &Resolved) -> bool {
 
 /// What the store remembers of the cluster takes effect: pods start by it, whether the server answers or not. `None`
 /// without a kubeconfig.
-pub(super) fn restore(
+pub(super) async fn restore<R: Runtime>(
     resolved: &Resolved,
     loaded: &Loaded,
-    admission: &Admission,
+    (admission, runtime): (&Admission, &R),
     (facts, objects): (Option<Rc<Facts>>, Rc<NodeObjects>),
     (store, events, clock): (&StoreHandle, &EventRecorder, &Clock),
 ) -> Option<Joined> {
@@ -143,6 +147,8 @@ pub(super) fn restore(
     if let Some(node) = &restored.node {
         // No pod waits yet.
         drop(admission.set_node(node.labels.clone(), node.taints.clone(), node.unschedulable));
+        // A runtime that does not answer gets the ranges when the server shows them.
+        let _ = tokio::time::timeout(RUNTIME_PATIENCE, set_pod_cidrs(runtime, &node.pod_cidrs)).await;
     }
     let facts = facts.filter(|_| is_joined(resolved))?;
     let stored = loaded.desired.iter().find(|stored| stored.source == PodSource::Cluster);
@@ -173,6 +179,12 @@ pub(super) fn restore(
         pods: stored.map(|stored| stored.pods.clone()).unwrap_or_default(),
         accepts: None,
     })
+}
+
+async fn set_pod_cidrs<R: Runtime>(runtime: &R, ranges: &[String]) {
+    if let Err(error) = runtime.set_pod_cidrs(ranges).await {
+        log::warn!(ranges:?, err:% = error; "Failed to set the pod CIDRs of the cluster");
+    }
 }
 
 fn config(resolved: &Resolved) -> ClusterConfig {
@@ -235,11 +247,7 @@ pub(super) fn start<R: Runtime>(joined: Joined, parts: JoinedParts<'_, R>) -> Rc
             on_node: Rc::new(move |node: &NodeFromServer| {
                 set_node(node.labels.clone(), node.taints.clone(), node.unschedulable);
                 let (runtime, ranges) = (Rc::clone(&runtime), node.pod_cidrs.clone());
-                rt::spawn("pod ranges", async move {
-                    if let Err(error) = runtime.set_pod_cidrs(&ranges).await {
-                        log::warn!(ranges:? = ranges, err:% = error; "Failed to set the pod CIDRs of the cluster");
-                    }
-                });
+                rt::spawn("pod ranges", async move { set_pod_cidrs(&*runtime, &ranges).await });
             }),
             pressure: parts.pressure,
             facts,

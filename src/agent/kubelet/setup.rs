@@ -424,8 +424,10 @@ impl<R: Runtime> AgentParts<R> {
         let seen = (facts, Rc::<NodeObjects>::clone(&lookup));
         let view = Rc::new(LoopView::new(identity, Rc::clone(&runtime_name)));
         view.show_objects(&objects);
+        let restored =
+            joined::restore(resolved, &loaded, (&admission, &*runtime), seen, (&store, &events, &clock));
         Ok(Self {
-            joined: joined::restore(resolved, &loaded, &admission, seen, (&store, &events, &clock)),
+            joined: restored.await,
             revisions,
             view,
             workers: configs::workers(resolved, executor.node_ips.clone()),

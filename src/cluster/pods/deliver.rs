@@ -21,6 +21,7 @@ use crate::cluster::pods::seen::SeenPods;
 use crate::model::api::pod::Pod;
 use crate::model::back_off::Retry;
 use crate::model::ordered::Sortable as _;
+use crate::model::provenance::is_of_cluster;
 use crate::model::types::PodRef;
 use crate::platform::clock::Clock;
 use crate::platform::dice::Dice;
@@ -123,6 +124,12 @@ impl<T: Transport> Deliverer<T> {
             let versions = (parts.statuses.resource_version(local), *seen_at);
             self.calls.get(seen.reference.uid.as_str()).is_some_and(|calls| calls.settled == Some(versions))
         };
+        if !parts.seen.is_live() && parts.seen.all().is_empty() {
+            // Not listed since the start: what the server knows of these pods is not known here.
+            let pods = parts.statuses.all_pods();
+            parts.waiting.set(pods.iter().filter(|pod| is_of_cluster(pod)).count());
+            return;
+        }
         let mirrors = self.calls.keys().filter(|key| key.contains('/')).count();
         let pods = parts.seen.all().iter().filter(|pod| !is_settled(pod)).count();
         parts.waiting.set(pods + mirrors);

@@ -93,6 +93,15 @@ impl RuntimeService for Services {
         }))
     }
 
+    async fn update_runtime_config(
+        &self,
+        request: Request<cri::UpdateRuntimeConfigRequest>,
+    ) -> Answer<cri::UpdateRuntimeConfigResponse> {
+        let network = request.into_inner().runtime_config.and_then(|config| config.network_config);
+        self.shared.arrive("UpdateRuntimeConfig", &network.unwrap_or_default().pod_cidr).await?;
+        Ok(Response::new(cri::UpdateRuntimeConfigResponse {}))
+    }
+
     async fn status(&self, _: Request<cri::StatusRequest>) -> Answer<cri::StatusResponse> {
         let status = self.shared.call("Status", "", |state, _| Ok(state.world.status.clone())).await?;
         let condition = |kind: &str, met: Result<(), String>| cri::RuntimeCondition {
