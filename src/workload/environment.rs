@@ -13,6 +13,7 @@ use super::world::{Environment, FLOOR};
 use crate::desired::api_pod;
 use crate::desired::local_objects::accept;
 use crate::desired::pod_config::PodConfig;
+use crate::desired::priority;
 use crate::model::api::pod::Pod;
 use crate::model::cron::Zone;
 use crate::model::objects::{LocalObject, LocalObjects, ObjectKind, ObjectLookup as _, wire};
@@ -108,6 +109,7 @@ impl Environment for InPass<'_> {
         let name = pod.metadata.name.clone();
         let forbidden = |why: String| format!("pods {name:?} is forbidden: {why}");
         self.config.admit_account(&mut pod, uid.as_str()).map_err(forbidden)?;
+        priority::admit(&mut pod.spec, &self.config.priority_classes()).map_err(forbidden)?;
         let handlers = (self.node.handlers)();
         let class = runtime_class::class_of(&pod).and_then(|class| self.config.runtime_class(class));
         runtime_class::admit(&mut pod, class, handlers.iter().map(String::as_str)).map_err(forbidden)?;
