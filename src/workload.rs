@@ -13,12 +13,15 @@ mod deployment;
 mod driver;
 mod environment;
 mod fields;
+mod item;
 mod job;
 mod names;
+mod node;
 mod pods;
 mod replica_set;
 mod revisions;
 mod stateful_set;
+mod steps;
 mod template;
 #[cfg(test)]
 mod testing;

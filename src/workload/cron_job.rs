@@ -10,9 +10,11 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
+use super::environment::FLOOR;
 use super::fields::{at, list, text, time};
+use super::item::Item;
 use super::job::finished;
-use super::world::{FLOOR, Item, World};
+use super::world::World;
 use crate::model::cron::{Schedule, Zone};
 use crate::model::objects::{ObjectKey, ObjectKind};
 use crate::model::ordered::Sortable as _;

@@ -9,9 +9,11 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::fields::{at, counted, list, scaled, selects};
-use super::pods::{PodView, from_template, label};
+use super::item::Item;
+use super::pods::PodView;
 use super::revisions::{self, HASH, Revision};
-use super::world::{BackOffTimes, Item, World};
+use super::template::{from_template, label};
+use super::world::{BackOffTimes, World};
 use crate::model::api::decode::decode;
 use crate::model::api::pod::Pod;
 use crate::model::ordered::Sortable as _;

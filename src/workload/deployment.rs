@@ -11,7 +11,8 @@ mod status;
 use serde_json::{Value, json};
 
 use super::fields::{Conditions, Said, int, scaled, selects};
-use super::world::{Item, World};
+use super::item::Item;
+use super::world::World;
 use crate::model::api::decode::decode;
 use crate::model::api::pod::Pod;
 use crate::model::objects::{ObjectKey, ObjectKind};

@@ -10,9 +10,11 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::environment::{InPass, Node};
+use super::item::{Item, controller};
+use super::node::{InPass, Node};
 use super::pods::{PodView, owner_uid};
-use super::world::{CONTROLLERS, Item, Rest, World, WorldEvent, controller};
+use super::steps;
+use super::world::{CONTROLLERS, Rest, World, WorldEvent};
 use crate::desired::pod_config::PodConfig;
 use crate::desired::pod_config::edit::{ApiChange, EditError, Editor};
 use crate::model::api::pod::StringMap;
@@ -64,6 +66,8 @@ struct Driver {
     /// The disk refuses writes: no pass before.
     retry: Option<Instant>,
     dice: Dice,
+    /// There was no pass: an earlier process may have left something.
+    is_new: bool,
 }
 
 /// What one pass has left.
@@ -97,6 +101,7 @@ pub async fn run(parts: WorkloadParts) {
         held: None,
         retry: None,
         dice: parts.dice,
+        is_new: true,
     };
     loop {
         desired.borrow_and_update();
@@ -111,7 +116,7 @@ pub async fn run(parts: WorkloadParts) {
             biased;
             changed = desired.changed() => if changed.is_err() { return },
             Ok(()) = changes.changed(), if is_used => {}
-            () = alarm.wait_until(driver.deadline()), if is_used => {}
+            () = alarm.wait_until(driver.deadline()), if is_used && pause.is_none() => {}
             () = wait_for(pause) => {}
         }
     }
@@ -149,7 +154,7 @@ impl Driver {
             .map(|(key, _)| key.clone())
             .collect();
         let has_lost = self.known.keys().any(|key| !prints.contains_key(key));
-        if due.is_empty() && dirty.is_empty() && !has_lost {
+        if due.is_empty() && dirty.is_empty() && !has_lost && !self.is_new {
             return Ok(());
         }
         self.rests.retain(|key, _| prints.contains_key(key));
@@ -184,6 +189,7 @@ impl Driver {
             }
         }
         self.held = None;
+        self.is_new = false;
         self.known = prints;
         Ok(())
     }
@@ -208,10 +214,10 @@ impl Driver {
                 world.remember(rests);
                 dirty.iter().for_each(|key| world.mark(key));
                 due.iter().for_each(|key| world.mark_due(key));
-                let mut is_restless = !world.settle();
+                let mut is_restless = !world.settle(steps::take);
                 world.release_orphans();
                 world.trim_ended();
-                is_restless |= !world.settle();
+                is_restless |= !world.settle(steps::take);
                 let rests = world.rests().clone();
                 let changes = world.finish();
                 if changes.is_status_only && is_held && !changes.put_objects.is_empty() {

@@ -5,22 +5,21 @@
 //! Pure: what it returns depends on its arguments alone.
 
 mod indexes;
+mod manage;
 mod policy;
 
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use super::fields::{Conditions, Said, at, counted, time};
-use super::pods::{PodView, first_to_go, from_template, label};
-use super::world::{Item, World};
-use crate::model::ordered::Sortable as _;
+use super::fields::{Conditions, Said, counted, time};
+use super::item::Item;
+use super::pods::{PodView, TRACKING, is_tracked};
+use super::world::World;
 use crate::model::types::Timestamp;
 use indexes::Indexes;
 use policy::judge;
 
-/// A pod with this finalizer has not been counted.
-pub(super) const TRACKING: &str = "batch.kubernetes.io/job-tracking";
 const INDEX: &str = "batch.kubernetes.io/job-completion-index";
 const FAILURES: &str = "batch.kubernetes.io/job-index-failure-count";
 const IGNORED_FAILURES: &str = "batch.kubernetes.io/job-index-ignored-failure-count";
@@ -28,11 +27,6 @@ const UID_LABELS: [&str; 2] = ["batch.kubernetes.io/controller-uid", "controller
 const NAME_LABELS: [&str; 2] = ["batch.kubernetes.io/job-name", "job-name"];
 /// The value of `managedBy` that means this controller.
 pub(crate) const CONTROLLER: &str = "kubernetes.io/job-controller";
-
-const FIRST_DELAY: Duration = Duration::from_secs(10);
-const LONGEST_DELAY: Duration = Duration::from_secs(600);
-/// Upstream's bound of one pass.
-const MOST_NEW_PODS: usize = 500;
 
 const COMPLETE: &str = "Complete";
 const FAILED: &str = "Failed";
@@ -339,165 +333,6 @@ impl Step<'_, '_> {
         self.world.normal(self.job, "SuccessfulDelete", format!("Deleted pod: {}", pod.name()));
     }
 
-    /// As many pods as are to run now (upstream: `manageJob`).
-    fn manage(&mut self, policy: &Value) {
-        let active: Vec<PodView> = self.active().cloned().collect();
-        if self.is_suspended {
-            active.iter().for_each(|pod| self.delete(pod));
-            self.refresh();
-            return;
-        }
-        let running = i64::try_from(active.len()).unwrap_or(i64::MAX);
-        let parallelism = self.job.int("/spec/parallelism", 1);
-        let wanted = match self.completions {
-            None if self.succeeded > 0 => running,
-            None => parallelism,
-            Some(completions) => (completions - self.succeeded).min(parallelism).max(0),
-        };
-        let surplus = self.surplus(active, wanted);
-        if !surplus.is_empty() {
-            surplus.iter().for_each(|pod| self.delete(pod));
-            self.refresh();
-            return;
-        }
-        let ending = if self.replaces_late { i64::try_from(self.terminating()).unwrap_or(0) } else { 0 };
-        let missing = usize::try_from(wanted - running - ending).unwrap_or_default().min(MOST_NEW_PODS);
-        if missing > 0 {
-            self.fill(missing, policy);
-            self.refresh();
-        }
-    }
-
-    /// The pods to delete: those with an index that another has or that there is not, then those beyond `wanted`.
-    fn surplus(&self, mut active: Vec<PodView>, wanted: i64) -> Vec<PodView> {
-        let now = self.world.now;
-        active.order_by(|one, other| first_to_go(one, other, now));
-        let mut surplus = Vec::new();
-        if self.is_indexed {
-            let mut taken = Indexes::default();
-            // The last to go keeps its index.
-            for at in (0..active.len()).rev() {
-                match self.index(&active[at]) {
-                    Some(index) if !taken.has(index) => taken.insert(index),
-                    _ => surplus.push(active.remove(at)),
-                }
-            }
-        }
-        let beyond = active.len().saturating_sub(usize::try_from(wanted).unwrap_or_default());
-        surplus.extend(active.drain(..beyond));
-        surplus
-    }
-
-    fn fill(&mut self, missing: usize, policy: &Value) {
-        if self.per_index.is_none() && self.must_wait(self.global_delay()) {
-            return;
-        }
-        if !self.is_indexed {
-            for _ in 0..missing {
-                if !self.create(None, policy) {
-                    return;
-                }
-            }
-            return;
-        }
-        let mut taken = self.done.clone();
-        for pod in &self.pods {
-            let is_ending = self.replaces_late && pod.is_deleted && !pod.is_terminal();
-            if let Some(index) = self.index(pod).filter(|_| pod.is_active() || is_ending) {
-                taken.insert(index);
-            }
-        }
-        let bound = self.completions.unwrap_or_default();
-        let free: Vec<i64> =
-            taken.missing(bound).filter(|index| !self.broken.has(*index)).take(missing).collect();
-        for index in free {
-            if self.per_index.is_some() && self.must_wait(self.index_delay(index, policy)) {
-                continue;
-            }
-            if !self.create(Some(index), policy) {
-                return;
-            }
-        }
-    }
-
-    fn must_wait(&mut self, delay: Duration) -> bool {
-        if !delay.is_zero() {
-            self.world.wake_in(delay);
-        }
-        !delay.is_zero()
-    }
-
-    /// How long to wait after the failures since the last success.
-    fn global_delay(&self) -> Duration {
-        let mut ended: Vec<(Timestamp, bool)> = Vec::new();
-        for pod in &self.pods {
-            if pod.phase() == "Succeeded" || self.is_failed(pod) {
-                ended.push((pod.finished(), pod.phase() == "Succeeded"));
-            }
-        }
-        ended.order_by_key(|(at, _)| *at);
-        let failures = ended.iter().rev().take_while(|(_, succeeded)| !succeeded).count();
-        let last = ended.last().map_or(self.world.now, |(at, _)| *at);
-        self.delay(i64::try_from(failures).unwrap_or(i64::MAX), last)
-    }
-
-    fn index_delay(&self, index: i64, policy: &Value) -> Duration {
-        let Some(last) = self.last_failed(index) else { return Duration::ZERO };
-        let (failures, ignored) = failures_after(last, &judge(policy, last));
-        self.delay(failures + ignored, last.finished())
-    }
-
-    fn delay(&self, failures: i64, last: Timestamp) -> Duration {
-        let Some(doublings) = failures.checked_sub(1).filter(|doublings| *doublings >= 0) else {
-            return Duration::ZERO;
-        };
-        let factor = 2_u32.saturating_pow(u32::try_from(doublings).unwrap_or(u32::MAX));
-        FIRST_DELAY.saturating_mul(factor).min(LONGEST_DELAY).saturating_sub(self.world.elapsed(last))
-    }
-
-    fn create(&mut self, index: Option<i64>, policy: &Value) -> bool {
-        let mut pod = from_template(self.job, self.job.at("/spec/template"));
-        for (name, value) in own_labels(self.job) {
-            label(&mut pod, name, &value);
-        }
-        let metadata = &mut pod["metadata"];
-        let name = self.job.name();
-        metadata["generateName"] = json!(format!("{name}-"));
-        let mut finalizers = at(metadata, "/finalizers").as_array().cloned().unwrap_or_default();
-        finalizers.push(json!(TRACKING));
-        metadata["finalizers"] = json!(finalizers);
-        if let Some(index) = index {
-            // The end of the name stays whole: a random part follows.
-            let end = format!("-{index}-");
-            let base: String = name.chars().take(58_usize.saturating_sub(end.len())).collect();
-            metadata["generateName"] = json!(format!("{base}{end}"));
-            metadata["annotations"][INDEX] = json!(index.to_string());
-            label(&mut pod, INDEX, &index.to_string());
-            pod["spec"]["hostname"] = json!(format!("{name}-{index}"));
-            add_index_variable(&mut pod);
-            if self.per_index.is_some() {
-                let last = self.last_failed(index);
-                let (failures, ignored) =
-                    last.map_or((0, 0), |last| failures_after(last, &judge(policy, last)));
-                let annotations = &mut pod["metadata"]["annotations"];
-                annotations[FAILURES] = json!(failures.to_string());
-                if ignored > 0 {
-                    annotations[IGNORED_FAILURES] = json!(ignored.to_string());
-                }
-            }
-        }
-        match self.world.create_pod(pod) {
-            Ok(name) => {
-                self.world.normal(self.job, "SuccessfulCreate", format!("Created pod: {name}"));
-                true
-            }
-            Err(why) => {
-                self.world.warn(self.job, "FailedCreate", format!("Error creating: {why}"));
-                false
-            }
-        }
-    }
-
     fn complete(&self) -> Option<Outcome> {
         let is_complete = match self.completions {
             None => self.succeeded > 0,
@@ -576,34 +411,11 @@ impl Step<'_, '_> {
     }
 }
 
-/// Whether it has not been counted.
-pub(super) fn is_tracked(pod: &PodView) -> bool {
-    pod.pod.metadata.finalizers.iter().any(|finalizer| finalizer == TRACKING)
-}
-
 /// How many failures of its index there have been with this pod: those that count, and those that do not.
 fn failures_after(pod: &PodView, verdict: &policy::Verdict) -> (i64, i64) {
     let count = |name| pod.annotation(name).and_then(|count| count.parse::<i64>().ok()).unwrap_or_default();
     let (failures, ignored) = (count(FAILURES), count(IGNORED_FAILURES));
     if verdict.is_ignored { (failures, ignored + 1) } else { (failures + 1, ignored) }
-}
-
-/// `JOB_COMPLETION_INDEX` in all containers that do not set it.
-fn add_index_variable(pod: &mut Value) {
-    const NAME: &str = "JOB_COMPLETION_INDEX";
-    let path = format!("metadata.labels['{INDEX}']");
-    for list in ["initContainers", "containers"] {
-        let containers = pod["spec"].get_mut(list).and_then(Value::as_array_mut);
-        for container in containers.into_iter().flatten() {
-            let mut env = at(container, "/env").as_array().cloned().unwrap_or_default();
-            if env.iter().all(|variable| variable["name"] != NAME) {
-                env.push(
-                    json!({"name": NAME, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}),
-                );
-                container["env"] = json!(env);
-            }
-        }
-    }
 }
 
 /// Reasons of a condition that an earlier step has written.

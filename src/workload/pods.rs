@@ -1,4 +1,4 @@
-//! The pods of the controllers: what one counts as, which of them go first, and how one is made from a template.
+//! The pods of the controllers: what one counts as, and which of them go first.
 //!
 //! Pure: what it returns depends on its arguments alone.
 
@@ -6,14 +6,12 @@ use std::cmp::Ordering;
 use std::rc::Rc;
 use std::time::Duration;
 
-use serde_json::{Value, json};
-
-use super::fields::at;
-use super::world::Item;
 use crate::model::api::pod::{ContainerStatus, Pod, PodStatus, StringMap};
 use crate::model::containers::is_terminal;
 use crate::model::types::{PodUid, Timestamp};
 
+/// The finalizer of a pod that its Job has not counted.
+pub(super) const TRACKING: &str = "batch.kubernetes.io/job-tracking";
 const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 
 /// A pod with its newest status.
@@ -125,6 +123,11 @@ pub(super) fn owner_uid(pod: &Pod) -> Option<&str> {
     owner["uid"].as_str()
 }
 
+/// Whether its Job has not counted it.
+pub(super) fn is_tracked(pod: &PodView) -> bool {
+    pod.pod.metadata.finalizers.iter().any(|finalizer| finalizer == TRACKING)
+}
+
 /// Which of two pods of a ReplicaSet goes first when there are too many (upstream: `ActivePodsWithRanks`).
 pub(super) fn first_to_go(one: &PodView, other: &PodView, now: Timestamp) -> Ordering {
     let phase = |pod: &PodView| match pod.phase() {
@@ -157,28 +160,10 @@ fn younger_first(
     rank(one).cmp(&rank(other)).then_with(|| pods.0.uid().cmp(pods.1.uid()))
 }
 
-/// A pod as a template wants it, owned by `owner`, without a name.
-pub(super) fn from_template(owner: &Item, template: &Value) -> Value {
-    let of_template = at(template, "/metadata");
-    let mut metadata = json!({
-        "namespace": owner.object.key.namespace,
-        "ownerReferences": [owner.reference().to_value()],
-    });
-    for field in ["labels", "annotations", "finalizers"] {
-        if let Some(value) = of_template.get(field) {
-            metadata[field] = value.clone();
-        }
-    }
-    json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": at(template, "/spec")})
-}
-
-/// Sets a label of a pod that is being made.
-pub(super) fn label(pod: &mut Value, name: &str, value: &str) {
-    pod["metadata"]["labels"][name] = json!(value);
-}
-
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::model::api::decode::decode;
 

@@ -10,8 +10,10 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::fields::{Conditions, Said, counted, selects, string_map};
-use super::pods::{PodView, first_to_go, from_template};
-use super::world::{Item, World};
+use super::item::Item;
+use super::pods::{PodView, first_to_go};
+use super::template::from_template;
+use super::world::World;
 use crate::model::ordered::Sortable as _;
 
 /// Failed pods that are kept for their logs and for the pause; older ones are deleted.

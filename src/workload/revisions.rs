@@ -6,9 +6,10 @@
 
 use serde_json::{Value, json};
 
+use super::item::Item;
 use super::names::hash;
 use super::template::same_meaning;
-use super::world::{Item, World};
+use super::world::World;
 use crate::model::objects::{ObjectKey, ObjectKind};
 use crate::model::ordered::Sortable as _;
 

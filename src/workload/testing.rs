@@ -7,8 +7,11 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::environment::Environment;
+use super::item::Item;
 use super::pods::PodView;
-use super::world::{CONTROLLERS, Changes, Environment, Item, Rest, World};
+use super::steps;
+use super::world::{CONTROLLERS, Changes, Rest, World};
 use crate::desired::api_pod;
 use crate::desired::local_objects::{accept, refused_change};
 use crate::model::api::decode::decode;
@@ -305,10 +308,10 @@ impl FakeNode {
                 world.mark_due(key);
             }
         }
-        assert!(world.settle(), "the steps do not come to rest");
+        assert!(world.settle(steps::take), "the steps do not come to rest");
         world.release_orphans();
         world.trim_ended();
-        assert!(world.settle());
+        assert!(world.settle(steps::take));
         self.rests = world.rests().clone();
         self.rests.retain(|key, _| self.objects.contains_key(key));
         let changes = world.finish();

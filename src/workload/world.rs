@@ -10,17 +10,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use super::fields::{at, int, string_map, text};
+use super::environment::{Environment, FLOOR};
+use super::fields::{at, string_map, text};
+use super::item::{Change, Item};
 use super::names::Names;
-use super::pods::{PodView, owner_uid};
-use super::{cron_job, daemon_set, deployment, job, replica_set, stateful_set};
+use super::pods::{PodView, TRACKING, is_tracked, owner_uid};
 use crate::desired::kinds::rules;
 use crate::model::api::decode::decode;
 use crate::model::api::managed_fields::ManagedFields;
 use crate::model::api::pod::Pod;
-use crate::model::cron::Zone;
 use crate::model::objects::{LocalObject, ObjectContent, ObjectKey, ObjectKind, OwnerReference, PlainBody};
 use crate::model::ordered::Sortable as _;
 use crate::model::types::{PodUid, Timestamp};
@@ -44,181 +44,11 @@ const MAX_STEPS: usize = 20_000;
 /// Pods of controllers that have ended and are kept.
 const MAX_ENDED: usize = 100;
 
-/// The clock was never set if it shows an earlier time: 1 January 2026.
-pub(super) const FLOOR: Timestamp = Timestamp::from_secs(1_767_225_600);
-
-/// What the node is like.
-pub(super) trait Environment {
-    /// The pod as this node would run it.
-    ///
-    /// # Errors
-    /// Why it may not be created, in the API's words.
-    fn admit(&self, pod: Pod, uid: PodUid) -> Result<Pod, String>;
-
-    /// What only one pod of this kind can have on this node: `host port 80/TCP`.
-    fn exclusive(&self, pod: &Pod) -> Option<String>;
-
-    /// Whether a daemon may be started on this node, and whether one that runs may stay.
-    fn daemon_fits(&self, pod: &Pod) -> (bool, bool);
-
-    /// A claim from its JSON.
-    ///
-    /// # Errors
-    /// Why it may not be created.
-    fn claim(&self, claim: Value) -> Result<LocalObject, String>;
-
-    /// A time zone; `None` until it has been read, which begins another pass.
-    fn zone(&self, name: &str) -> Option<Result<Rc<Zone>, String>>;
-
-    fn node_name(&self) -> &str;
-
-    /// How long the machine has been up.
-    fn up(&self) -> Duration;
-
-    /// Since when the clock of this node is believed; `None` while it is not.
-    fn clock_since(&self) -> Option<Timestamp>;
-
-    /// Whether the clock is known to be right, or has had its time to become so.
-    fn clock_is_settled(&self) -> bool;
-}
-
 /// Pauses that double.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BackOffTimes {
     pub first: Duration,
     pub longest: Duration,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-enum Change {
-    #[default]
-    None,
-    Status,
-    Whole,
-    New,
-}
-
-/// An object with its body parsed on demand.
-#[derive(Clone, Debug)]
-pub(crate) struct Item {
-    /// Its content is that of the store; the body is newer.
-    pub object: Rc<LocalObject>,
-    body: OnceCell<Value>,
-    /// A manifest defines it: its status and its revision are all that changes.
-    pub is_read_only: bool,
-    change: Change,
-    /// How often it was changed.
-    edits: u32,
-}
-
-impl Item {
-    pub(super) fn new(object: Rc<LocalObject>, is_read_only: bool) -> Self {
-        Self { object, body: OnceCell::new(), is_read_only, change: Change::None, edits: 0 }
-    }
-
-    pub(super) fn body(&self) -> &Value {
-        self.body.get_or_init(|| self.object.content.body())
-    }
-
-    pub(super) fn at(&self, pointer: &str) -> &Value {
-        at(self.body(), pointer)
-    }
-
-    pub(super) fn int(&self, pointer: &str, default: i64) -> i64 {
-        int(self.body(), pointer, default)
-    }
-
-    pub(super) fn text(&self, pointer: &str) -> &str {
-        text(self.body(), pointer)
-    }
-
-    pub(super) fn replicas(&self) -> i64 {
-        self.int("/spec/replicas", 1)
-    }
-
-    pub(super) fn name(&self) -> &str {
-        &self.object.key.name
-    }
-
-    pub(super) fn is_deleted(&self) -> bool {
-        self.object.deleted.is_some()
-    }
-
-    pub(super) fn annotation(&self, name: &str) -> Option<&str> {
-        self.object.annotations.get(name).map(String::as_str)
-    }
-
-    /// A reference to it as the one that manages others.
-    pub(super) fn reference(&self) -> OwnerReference {
-        let LocalObject { key, uid, .. } = &*self.object;
-        OwnerReference {
-            api_version: key.kind.api_version(),
-            kind: key.kind.as_str().to_owned(),
-            name: key.name.clone(),
-            uid: uid.clone(),
-            controller: true,
-            block_owner_deletion: true,
-        }
-    }
-
-    /// The uid of the object that manages it.
-    pub(super) fn owner(&self) -> Option<&str> {
-        controller(&self.object).map(|owner| owner.uid.as_str())
-    }
-
-    /// Its metadata, to be changed.
-    pub(super) fn meta_mut(&mut self) -> &mut LocalObject {
-        self.change = self.change.max(Change::Whole);
-        self.edits += 1;
-        Rc::make_mut(&mut self.object)
-    }
-
-    fn body_mut(&mut self) -> &mut Value {
-        self.body();
-        self.body.get_mut().expect("parsed in the line above")
-    }
-
-    /// Sets a member of its spec, and counts the change.
-    pub(super) fn set_spec(&mut self, member: &str, value: Value) {
-        self.meta_mut().generation += 1;
-        self.body_mut()["spec"][member] = value;
-    }
-
-    /// Sets a member beside the spec.
-    pub(super) fn set(&mut self, member: &str, value: Value) {
-        self.meta_mut();
-        self.body_mut()[member] = value;
-    }
-
-    /// Sets or removes an annotation; false when it was so.
-    pub(super) fn annotate(&mut self, name: &str, value: Option<&str>) -> bool {
-        if self.annotation(name) == value {
-            return false;
-        }
-        let annotations = &mut self.meta_mut().annotations;
-        match value {
-            Some(value) => drop(annotations.insert(name.to_owned(), value.to_owned())),
-            None => drop(annotations.remove(name)),
-        }
-        true
-    }
-
-    /// False when it was so.
-    pub(super) fn set_status(&mut self, status: Map<String, Value>) -> bool {
-        let status = Value::Object(status);
-        if self.at("/status") == &status {
-            return false;
-        }
-        self.change = self.change.max(Change::Status);
-        self.edits += 1;
-        self.body_mut()["status"] = status;
-        true
-    }
-}
-
-/// The reference to the object that manages this one.
-pub(super) fn controller(object: &LocalObject) -> Option<&OwnerReference> {
-    object.owner_references.iter().find(|owner| owner.controller)
 }
 
 /// Something that happened to an object.
@@ -346,7 +176,7 @@ impl<'e> World<'e> {
     }
 
     /// Takes the steps of all marked objects, and of those that these change. False when they do not come to rest.
-    pub(super) fn settle(&mut self) -> bool {
+    pub(super) fn settle(&mut self, take: fn(&mut Self, &mut Item)) -> bool {
         for _ in 0..MAX_STEPS {
             let Some((_, key)) = self.dirty.pop_first() else { return true };
             let Some(mut item) = self.items.remove(&key) else { continue };
@@ -354,14 +184,7 @@ impl<'e> World<'e> {
             let retries = self.rests.get(&key).and_then(|rest| rest.retries);
             self.rest = Rest { retries, ..Rest::default() };
             self.current = Some((key.clone(), item.object.uid.clone()));
-            match key.kind {
-                ObjectKind::Deployment => deployment::step(self, &mut item),
-                ObjectKind::ReplicaSet => replica_set::step(self, &mut item),
-                ObjectKind::DaemonSet => daemon_set::step(self, &mut item),
-                ObjectKind::StatefulSet => stateful_set::step(self, &mut item),
-                ObjectKind::CronJob => cron_job::step(self, &mut item),
-                _ => job::step(self, &mut item),
-            }
+            take(self, &mut item);
             self.current = None;
             let rest = std::mem::take(&mut self.rest);
             self.due.remove(&key);
@@ -698,10 +521,9 @@ impl<'e> World<'e> {
     /// Pods whose Job is gone are counted by none: nothing keeps them any more.
     pub(super) fn release_orphans(&mut self) {
         let is_there = |uid: &str| self.items.values().any(|item| item.object.uid == uid);
-        let pods =
-            self.pods.values().filter(|pod| job::is_tracked(pod) && !pod.owner().is_some_and(is_there));
+        let pods = self.pods.values().filter(|pod| is_tracked(pod) && !pod.owner().is_some_and(is_there));
         for uid in pods.map(|pod| pod.uid().clone()).collect::<Vec<_>>() {
-            self.strip_finalizer(&uid, job::TRACKING);
+            self.strip_finalizer(&uid, TRACKING);
         }
     }
 

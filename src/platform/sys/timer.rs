@@ -13,8 +13,8 @@ use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFl
 use super::reactor::Polled;
 use crate::model::types::Timestamp;
 
-/// Nothing is waited for but a change of the clock: a century after the epoch the kernel's numbers still fit.
-const FAR: Duration = Duration::from_secs(100 * 366 * 86_400);
+/// Nothing is waited for but a change of the clock: the kernel's last second, in 2262.
+const FAR: Duration = Duration::from_secs(9_223_372_036);
 
 /// A timer that follows the wall clock, also through suspension, and ends early when the clock is set.
 pub(crate) struct ClockTimer {
