@@ -496,10 +496,10 @@ mod tests {
         assert_eq!(
             review("SelfSubjectAccessReview", &review_bytes),
             Some(
-                json!({"spec": {"resourceAttributes": {"namespace": "default", "verb": "get", "resource": "pods"}}})
+                json!({"metadata": {}, "spec": {"resourceAttributes": {"namespace": "default", "verb": "get", "resource": "pods"}}})
             )
         );
-        assert_eq!(review("SelfSubjectReview", &wrapped(&field(1, b""))), Some(json!({})));
+        assert_eq!(review("SelfSubjectReview", &wrapped(&field(1, b""))), Some(json!({"metadata": {}})));
     }
 
     #[test]
