@@ -340,7 +340,6 @@ impl FakeNode {
             }
             self.objects.insert(object.key.clone(), object);
         }
-        changes.remove_objects.iter().for_each(|key| self.remove(key));
         for pod in changes.put_pods {
             let uid = pod.metadata.uid.clone();
             let is_deleted = pod.metadata.deletion_timestamp.is_some();
@@ -356,6 +355,8 @@ impl FakeNode {
             view.pod = pod;
             Rc::make_mut(&mut view.pod).metadata.deletion_timestamp.get_or_insert(self.now);
         }
+        // What they own goes with them.
+        changes.remove_objects.iter().for_each(|key| self.remove(key));
         writes == 0
     }
 

@@ -486,7 +486,7 @@ fn lists_come_in_pages_and_in_the_forms_that_are_asked_for() {
         get("/apis", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json");
     assert_eq!(groups["kind"], "APIGroupDiscoveryList");
     assert_eq!(get("/api/v1/pods", "application/vnd.kubernetes.protobuf").0, 406);
-    assert_eq!(get("/apis/apps/v1/deployments", "*/*").1["details"], json!({}));
+    assert_eq!(get("/apis/example.com/v1/gadgets", "*/*").1["details"], json!({}));
     let (_, events) = get("/apis/events.k8s.io/v1/events", "application/json");
     assert!(events["items"][0]["regarding"]["name"].is_string(), "{events}");
 }

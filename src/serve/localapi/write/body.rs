@@ -74,7 +74,7 @@ pub(super) async fn read(
     if kind == protobuf::CONTENT_TYPE {
         let object = protobuf::read(&bytes).ok_or_else(|| {
             status::bad_request(
-                "error decoding the request body: objects of this kind are not accepted in this format",
+                "error decoding the request body: it is no message of this kind in Kubernetes' binary form",
             )
         })?;
         return Ok((Content::Object(object), Vec::new()));
