@@ -197,7 +197,10 @@ impl PodConfig {
 
     /// The objects that are not as they were, each with the source whose set it is in.
     fn new_objects(&self, put: &[Rc<LocalObject>]) -> Vec<(PodSource, SourceObject)> {
-        let placed = |object: &Rc<LocalObject>| match self.object_sets.locate(&object.key) {
+        let shown = |object: &Rc<LocalObject>| {
+            self.object_sets.locate(&object.key).filter(|(_, known)| known.object.uid == object.uid)
+        };
+        let placed = |object: &Rc<LocalObject>| match shown(object) {
             Some((_, known)) if known.object == *object => None,
             Some((source, known)) => {
                 Some((source, SourceObject { object: Rc::clone(object), origin: known.origin.clone() }))

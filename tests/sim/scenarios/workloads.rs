@@ -19,7 +19,7 @@ use crate::sim::pods::{Act, object};
 fn template(act: Act, restart: &str) -> Value {
     json!({
         "metadata": {"labels": {"app": "web"}},
-        "spec": {"restartPolicy": restart, "terminationGracePeriodSeconds": 5,
+        "spec": {"restartPolicy": restart, "terminationGracePeriodSeconds": 5, "automountServiceAccountToken": false,
             "containers": [{"name": "c0", "image": act.image(), "imagePullPolicy": "IfNotPresent"}]},
     })
 }
