@@ -200,7 +200,7 @@ fn configure(connection: &Connection) -> Result<(), StoreError> {
     connection
         .execute_batch(&format!(
             "PRAGMA journal_mode = WAL;
-             PRAGMA cache_size = -256;
+             PRAGMA cache_size = -64;
              PRAGMA temp_store = MEMORY;
              PRAGMA mmap_size = 0;
              PRAGMA secure_delete = ON;
