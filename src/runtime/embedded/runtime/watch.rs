@@ -35,11 +35,12 @@ pub(super) fn begin(shared: &Rc<RuntimeInner>, id: SandboxId, mut watch: Watch) 
             if !Process::monitor_of(&dir).is_some_and(Process::is_alive) {
                 break;
             }
-            match monitors::watch(&dir).await {
+            // Boxed, as the next one: a task that only listens has no room for a request.
+            match Box::pin(monitors::watch(&dir)).await {
                 Ok(again) => watch = again,
                 Err(failure) => {
                     // A monitor that is ending does not answer either, which is expected.
-                    if !until_ended(&dir).await {
+                    if !Box::pin(until_ended(&dir)).await {
                         log::warn!(sandbox:% = id, err = failure.message; "Watched monitor does not respond");
                     }
                     break;
