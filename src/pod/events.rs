@@ -6,7 +6,7 @@
 pub mod object;
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 use std::time::Duration;
@@ -59,11 +59,9 @@ struct RecorderInner {
 #[derive(Default)]
 struct RecorderState {
     recent: VecDeque<StoredEvent>,
-    watched: BTreeMap<(Object, String), Watched>,
+    /// By the hash of object and reason: the names would take ten times the memory, also of pods that are gone.
+    watched: BTreeMap<u64, Watched>,
 }
-
-/// Kind, namespace, name, uid.
-type Object = (String, String, String, String);
 
 struct Watched {
     ring: Bucket,
@@ -71,7 +69,7 @@ struct Watched {
     /// Log lines withheld since the last one.
     suppressed: u32,
     /// Hashes of the messages that are recorded separately.
-    similar: BTreeSet<u64>,
+    similar: Vec<u64>,
     /// The message of the combined event. It does not change with each further message: that would be a new
     /// event in the ring.
     combined: Option<String>,
@@ -84,7 +82,7 @@ impl Watched {
             ring: Bucket::full(RING_BURST, now),
             log: Bucket::full(LOG_BURST, now),
             suppressed: 0,
-            similar: BTreeSet::new(),
+            similar: Vec::new(),
             combined: None,
             last: now,
         }
@@ -96,10 +94,9 @@ impl Watched {
             self.similar.clear();
             self.combined = None;
         }
-        let mut hasher = DefaultHasher::new();
-        message.hash(&mut hasher);
-        if self.similar.len() < MAX_SIMILAR {
-            self.similar.insert(hasher.finish());
+        let message_hash = hash_of(&message);
+        if self.similar.len() < MAX_SIMILAR && !self.similar.contains(&message_hash) {
+            self.similar.push(message_hash);
         }
         if self.similar.len() < MAX_SIMILAR {
             return None;
@@ -235,11 +232,10 @@ struct EventVerdict {
 
 impl RecorderState {
     fn admit(&mut self, key: &EventKey, now: Timestamp) -> EventVerdict {
-        let object = (key.kind.clone(), key.namespace.clone(), key.name.clone(), key.uid.clone());
-        let watch = (object, key.reason.clone());
+        let watch = hash_of(&(&key.kind, &key.namespace, &key.name, &key.uid, &key.reason));
         if self.watched.len() >= MAX_WATCHED && !self.watched.contains_key(&watch) {
             let silent = self.watched.iter().min_by_key(|(_, watched)| watched.last);
-            if let Some(silent) = silent.map(|(key, _)| key.clone()) {
+            if let Some(silent) = silent.map(|(key, _)| *key) {
                 self.watched.remove(&silent);
             }
         }
@@ -268,6 +264,12 @@ impl RecorderState {
         }
         self.recent.push_back(event);
     }
+}
+
+fn hash_of(of: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    of.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// Tokens that come back one per [`REFILL`].
