@@ -169,7 +169,7 @@ fn default_volume(volume: &mut Volume) {
     {
         default_pull_policy(&source.reference).clone_into(&mut source.pull_policy);
     }
-    if let Some(Value::Object(source)) = &mut volume.iscsi {
+    if let Some(source) = volume.iscsi.as_mut().and_then(|source| source.as_object_mut()) {
         source.entry("iscsiInterface").or_insert_with(|| Value::from("default"));
     }
 }

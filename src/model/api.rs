@@ -10,6 +10,7 @@ pub mod managed_fields;
 pub mod object;
 pub mod pod;
 pub mod quantity;
+pub mod raw;
 pub mod schema;
 
 /// Declares wire structs: camelCase names, every field optional on reading, and absent on writing while it

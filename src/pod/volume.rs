@@ -282,7 +282,7 @@ impl Volumes {
         }
         if let Some(source) = &volume.csi {
             let read_only = source["readOnly"] == true;
-            let wanted = csi_volume(pod, pod_dir, name, source.clone(), None, read_only);
+            let wanted = csi_volume(pod, pod_dir, name, (**source).clone(), None, read_only);
             return csi::ensure(self.csi(), wanted, fs_group(pod)).await;
         }
         if let Some(source) = &volume.image {
@@ -303,7 +303,7 @@ impl Volumes {
         for volume in &pod.spec.volumes {
             let name = volume.name.as_str();
             let wanted = if let Some(source) = &volume.csi {
-                csi_volume(pod, &pod_dir, name, source.clone(), None, source["readOnly"] == true)
+                csi_volume(pod, &pod_dir, name, (**source).clone(), None, source["readOnly"] == true)
             } else if let Some((claim, read_only)) = claim_of(pod, volume)
                 && let Ok(found) = self.claimed_volume(pod, name, &claim)
                 && let ClaimedSource::Csi { source, .. } = &found.source

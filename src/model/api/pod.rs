@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::model::api::managed_fields::ManagedFields;
 use crate::model::api::quantity::Quantity;
+use crate::model::api::raw::RawJson;
 use crate::model::api::wire;
 use crate::model::types::{PodRef, PodUid, Timestamp};
 
@@ -420,7 +421,7 @@ wire! {
         pub name: String,
     }
 
-    /// `v1.Volume`: a name and one source.
+    /// `v1.Volume`: a name and one source. Seldom used sources are boxed: a pod has three volumes, and a node fifty pods.
     pub struct Volume {
         pub name: String,
         pub host_path: Option<HostPathVolumeSource>,
@@ -433,28 +434,28 @@ wire! {
         pub persistent_volume_claim: Option<PersistentVolumeClaimVolumeSource>,
         pub nfs: Option<NfsVolumeSource>,
         pub image: Option<ImageVolumeSource>,
-        pub ephemeral: Option<Value>,
-        pub csi: Option<Value>,
-        pub iscsi: Option<Value>,
-        pub fc: Option<Value>,
-        pub flex_volume: Option<Value>,
-        pub git_repo: Option<Value>,
-        pub cephfs: Option<Value>,
-        pub glusterfs: Option<Value>,
-        pub rbd: Option<Value>,
-        pub cinder: Option<Value>,
-        pub flocker: Option<Value>,
-        pub quobyte: Option<Value>,
-        pub storageos: Option<Value>,
-        pub portworx_volume: Option<Value>,
+        pub ephemeral: Option<Box<Value>>,
+        pub csi: Option<Box<Value>>,
+        pub iscsi: Option<Box<Value>>,
+        pub fc: Option<Box<Value>>,
+        pub flex_volume: Option<Box<Value>>,
+        pub git_repo: Option<Box<Value>>,
+        pub cephfs: Option<Box<Value>>,
+        pub glusterfs: Option<Box<Value>>,
+        pub rbd: Option<Box<Value>>,
+        pub cinder: Option<Box<Value>>,
+        pub flocker: Option<Box<Value>>,
+        pub quobyte: Option<Box<Value>>,
+        pub storageos: Option<Box<Value>>,
+        pub portworx_volume: Option<Box<Value>>,
         #[serde(rename = "scaleIO")]
-        pub scale_io: Option<Value>,
-        pub azure_file: Option<Value>,
-        pub azure_disk: Option<Value>,
-        pub gce_persistent_disk: Option<Value>,
-        pub aws_elastic_block_store: Option<Value>,
-        pub vsphere_volume: Option<Value>,
-        pub photon_persistent_disk: Option<Value>,
+        pub scale_io: Option<Box<Value>>,
+        pub azure_file: Option<Box<Value>>,
+        pub azure_disk: Option<Box<Value>>,
+        pub gce_persistent_disk: Option<Box<Value>>,
+        pub aws_elastic_block_store: Option<Box<Value>>,
+        pub vsphere_volume: Option<Box<Value>>,
+        pub photon_persistent_disk: Option<Box<Value>>,
     }
 
     /// `v1.HostPathVolumeSource`.
@@ -660,9 +661,9 @@ pub struct ContainerStatus {
     #[serde(skip_serializing_if = "crate::model::api::is_default")]
     pub resources: Option<ResourceRequirements>,
     #[serde(skip_serializing_if = "crate::model::api::is_default")]
-    pub volume_mounts: Vec<Value>,
+    pub volume_mounts: Vec<VolumeMount>,
     #[serde(skip_serializing_if = "crate::model::api::is_default")]
-    pub user: Option<Value>,
+    pub user: Option<RawJson>,
 }
 
 impl Pod {

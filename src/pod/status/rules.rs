@@ -77,6 +77,8 @@ pub(in crate::pod) fn compute_pod_status(
     containers::set_container_statuses(&mut status, pod, observed, context);
     set_phase(&mut status, pod, context, start_time);
     conditions::set_conditions(&mut status, pod, observed, context, now);
+    // It is kept as long as the pod.
+    status.conditions.shrink_to_fit();
     status
 }
 

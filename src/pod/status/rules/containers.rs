@@ -8,6 +8,7 @@ use crate::model::api::pod::{
     Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting,
     ContainerStatus, Pod, PodStatus, VolumeMount,
 };
+use crate::model::api::raw::RawJson;
 use crate::model::containers::{ContainerKind, is_sidecar};
 use crate::model::observed::{ContainerStateKind, ObservedContainer, ObservedPod, ObservedUser};
 use crate::model::ordered::Sortable as _;
@@ -329,9 +330,10 @@ fn shortened(text: &str, max: usize) -> String {
 }
 
 /// A mount is recursively read-only if the runtime says so; before it has the container, if the spec requires it.
-fn volume_mounts(container: &Container, record: Option<&ObservedContainer>) -> Vec<Value> {
+fn volume_mounts(container: &Container, record: Option<&ObservedContainer>) -> Vec<VolumeMount> {
     let one = |mount: &VolumeMount| {
-        let mut shown = json!({"name": mount.name, "mountPath": mount.mount_path});
+        let (name, mount_path) = (mount.name.clone(), mount.mount_path.clone());
+        let mut shown = VolumeMount { name, mount_path, ..VolumeMount::default() };
         if mount.read_only {
             let path = absolute(&mount.mount_path);
             let is_required = mount.recursive_read_only.as_deref() == Some("Enabled");
@@ -339,18 +341,18 @@ fn volume_mounts(container: &Container, record: Option<&ObservedContainer>) -> V
                 || record.is_some_and(|record| {
                     record.mounts.iter().any(|made| made.recursive_read_only && made.container_path == path)
                 });
-            shown["readOnly"] = Value::Bool(true);
-            shown["recursiveReadOnly"] = Value::from(if is_enabled { "Enabled" } else { "Disabled" });
+            shown.read_only = true;
+            shown.recursive_read_only = Some(if is_enabled { "Enabled" } else { "Disabled" }.to_owned());
         }
         shown
     };
     container.volume_mounts.iter().map(one).collect()
 }
 
-fn shown_user(user: &ObservedUser) -> Value {
+fn shown_user(user: &ObservedUser) -> RawJson {
     let mut linux = json!({"uid": user.uid, "gid": user.gid});
     if !user.supplemental_groups.is_empty() {
         linux["supplementalGroups"] = Value::from(user.supplemental_groups.clone());
     }
-    json!({"linux": linux})
+    RawJson::from(&json!({"linux": linux}))
 }

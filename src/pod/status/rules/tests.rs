@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::model::api::decode::decode;
+use crate::model::api::raw::RawJson;
 use crate::model::observed::{
     ContainerStateKind, ObservedContainer, ObservedMount, ObservedSandbox, ObservedUser,
 };
@@ -520,13 +521,14 @@ fn container_status_shows_user_and_volume_mounts() {
     let spec = json!({"containers": [{"name": "b", "image": "ib", "volumeMounts": mounts}]});
     let status = case.of(spec, &observed);
     let b = &status.container_statuses[0];
-    assert_eq!(b.user, Some(json!({"linux": {"uid": 5, "gid": 6, "supplementalGroups": [7, 8]}})));
+    let user = b.user.as_ref().map(RawJson::value);
+    assert_eq!(user, Some(json!({"linux": {"uid": 5, "gid": 6, "supplementalGroups": [7, 8]}})));
     let shown = json!([
         {"name": "v", "mountPath": "/v"},
         {"name": "w", "mountPath": "/w", "readOnly": true, "recursiveReadOnly": "Disabled"},
         {"name": "x", "mountPath": "x", "readOnly": true, "recursiveReadOnly": "Enabled"},
     ]);
-    assert_eq!(Value::from(b.volume_mounts.clone()), shown);
+    assert_eq!(json!(b.volume_mounts), shown);
 }
 
 #[test]
