@@ -56,7 +56,7 @@ use crate::cluster::pods::mirrors::NodeIdentity;
 use crate::cluster::pods::seen::SeenPods;
 use crate::cluster::pods::set::SetConfig;
 use crate::cluster::review::Reviews;
-use crate::cluster::watch::{CHANNEL, WatchOutput, WatchSpec};
+use crate::cluster::watch::{WatchOutput, WatchSpec};
 use crate::model::api::pod::Pod;
 use crate::model::source::{SourceObject, SourcePod, SourceUpdate};
 use crate::model::types::Timestamp;
@@ -403,7 +403,7 @@ fn start_pods<T: Transport>(
     state: &Rc<ClusterState>,
 ) {
     let (clock, dice) = (&parts.clock.clone(), &parts.dice.clone());
-    let (sender, watched) = mpsc::channel(CHANNEL);
+    let (sender, watched) = watch::channel();
     let fields = format!("spec.nodeName={}", config.node.name);
     let spec = WatchSpec::list(ResourcePath::whole("", "pods", ""), fields);
     watch::spawn(Rc::clone(&own), spec, sender, clock.clone(), dice.clone());

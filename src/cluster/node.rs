@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use serde_json::Value;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -27,7 +27,7 @@ use crate::cluster::node::register::{NodeFromServer, RegisterConfig, initial_nod
 use crate::cluster::node::report::{
     Posted, StatusTimes, condition_events, conditions, own_status, require_network, status_patch, when,
 };
-use crate::cluster::watch::{CHANNEL, WatchOutput, WatchSpec, spawn};
+use crate::cluster::watch::{Outputs, WatchOutput, WatchSpec, channel, spawn};
 use crate::model::back_off::Retry;
 use crate::model::types::Timestamp;
 use crate::node::object::{DECLARED_FEATURES, LEASES, NodeState};
@@ -129,7 +129,7 @@ struct NodeTask<T> {
 
 impl<T: Transport> NodeTask<T> {
     async fn run(mut self) {
-        let (sender, mut updates) = mpsc::channel(CHANNEL);
+        let (sender, mut updates) = channel();
         let nodes = ResourcePath::whole("", "nodes", "");
         let spec = WatchSpec::list(nodes, format!("metadata.name={}", self.node.config.name));
         let (clock, dice) = (self.node.clock.clone(), self.node.dice.clone());
@@ -233,7 +233,7 @@ impl<T: Transport> NodeTask<T> {
     }
 
     /// Posts the status whenever it is due. Returns when the Node is gone.
-    async fn report(&mut self, updates: &mut mpsc::Receiver<WatchOutput>) {
+    async fn report(&mut self, updates: &mut Outputs) {
         let mut not_before = Duration::ZERO;
         loop {
             let state = self.facts();
@@ -272,7 +272,7 @@ impl<T: Transport> NodeTask<T> {
             tokio::select! {
                 biased;
                 // Cancel safe: an update is received or still in the channel.
-                Some(update) = updates.recv() => if self.is_gone(update).await { return },
+                Some(update) = updates.recv() => if self.is_gone(*update).await { return },
                 // What has changed is read at the top of the loop.
                 () = self.changes.next() => sleep_until(gather).await,
                 // The time is computed again.
@@ -363,7 +363,7 @@ impl<T: Transport> Leases<T> {
                     retry.reset();
                     self.progress.renewed.set(Some(self.clock.now()));
                     (self.on_link)(LinkEvent::Answered);
-                    sleep(interval).await;
+                    rt::rest(interval).await;
                 }
                 Err(error) => {
                     if !error.is_offline() {

@@ -29,7 +29,7 @@ use crate::cluster::objects::references::references;
 use crate::cluster::pods::guard::{Guard, NodeSeen};
 use crate::cluster::pods::seen::SeenPods;
 use crate::cluster::pods::set::{NextUpdate, PodSet, SetConfig};
-use crate::cluster::watch::WatchOutput;
+use crate::cluster::watch::{Outputs, WatchOutput};
 use crate::model::api::pod::Pod;
 use crate::model::ordered::Ordered as _;
 use crate::model::source::{SourcePod, SourceUpdate};
@@ -42,7 +42,7 @@ const ROUNDS: usize = 64;
 pub(crate) struct PodsParts {
     pub config: SetConfig,
     /// The watch of the pods with `spec.nodeName` of this node.
-    pub shown: mpsc::Receiver<WatchOutput>,
+    pub shown: Outputs,
     pub updates: mpsc::Sender<SourceUpdate>,
     pub objects: Rc<Objects>,
     pub seen: Rc<SeenPods>,
@@ -99,7 +99,7 @@ pub(crate) async fn run(mut parts: PodsParts) {
             output = parts.shown.recv() => {
                 let Some(output) = output else { return };
                 (parts.on_output)(&output);
-                set.apply(output, parts.clock.now());
+                set.apply(*output, parts.clock.now());
                 take_all(&mut parts.shown, &mut set, &*parts.on_output, &parts.clock).await;
             }
             accepted = parts.accept.recv() => match accepted {
@@ -115,17 +115,12 @@ pub(crate) async fn run(mut parts: PodsParts) {
 }
 
 /// Takes what the watch has read already, and lets it read on.
-async fn take_all(
-    shown: &mut mpsc::Receiver<WatchOutput>,
-    set: &mut PodSet,
-    on_output: &dyn Fn(&WatchOutput),
-    clock: &Clock,
-) {
+async fn take_all(shown: &mut Outputs, set: &mut PodSet, on_output: &dyn Fn(&WatchOutput), clock: &Clock) {
     for _ in 0..ROUNDS {
         let mut has_more = false;
         while let Ok(output) = shown.try_recv() {
             on_output(&output);
-            set.apply(output, clock.now());
+            set.apply(*output, clock.now());
             has_more = true;
         }
         if !has_more {

@@ -22,8 +22,18 @@ use crate::platform::clock::Clock;
 use crate::platform::dice::Dice;
 use crate::platform::rt;
 
-/// For the channel of a watch: what is not read yet stays in the receive window of the connection.
-pub(crate) const CHANNEL: usize = 8;
+/// What is not read yet stays in the receive window of the connection.
+const CHANNEL: usize = 8;
+
+/// What the owner of a watch reads. Boxed, because an empty channel has memory for 32 outputs, and a node has a hundred
+/// channels.
+pub(crate) type Outputs = mpsc::Receiver<Box<WatchOutput>>;
+pub(crate) type Outlet = mpsc::Sender<Box<WatchOutput>>;
+
+/// The channel of a watch.
+pub(crate) fn channel() -> (Outlet, Outputs) {
+    mpsc::channel(CHANNEL)
+}
 
 /// What is watched.
 #[derive(Clone, Debug)]
@@ -54,19 +64,20 @@ impl WatchSpec {
 pub(crate) fn spawn<T: Transport>(
     client: Rc<Client<T>>,
     spec: WatchSpec,
-    into: mpsc::Sender<WatchOutput>,
+    into: Outlet,
     clock: Clock,
     dice: Dice,
 ) -> JoinHandle<()> {
-    let task = Task { client, spec, clock, dice, frames: None };
-    rt::spawn("cluster watch", async move {
-        tokio::select! {
-            biased;
-            // The owner is gone: nothing is lost that anyone would read.
-            () = into.closed() => {}
-            () = task.run(&into) => {}
-        }
-    })
+    rt::spawn("cluster watch", follow(Task { client, spec, clock, dice, frames: None }, into))
+}
+
+async fn follow<T: Transport>(mut task: Task<T>, into: Outlet) {
+    tokio::select! {
+        biased;
+        // The owner is gone: nothing is lost that anyone would read.
+        () = into.closed() => {}
+        () = task.run(&into) => {}
+    }
 }
 
 struct Task<T: Transport> {
@@ -78,28 +89,31 @@ struct Task<T: Transport> {
 }
 
 impl<T: Transport> Task<T> {
-    async fn run(mut self, into: &mpsc::Sender<WatchOutput>) {
+    /// Requests are boxed: most of its life a watch waits for the next event, and a hundred of them wait at once.
+    async fn run(&mut self, into: &Outlet) {
         let (mut progress, mut outputs) = begin(self.spec.style);
         loop {
             let mut input = None;
             for output in outputs {
                 match output {
-                    WatchOutput::OpenList { go_on } => input = Some(self.list(&go_on).await),
+                    WatchOutput::OpenList { go_on } => {
+                        input = Some(Box::pin(self.list(&go_on)).await);
+                    }
                     WatchOutput::OpenWatch { version, initial } => {
-                        input = Some(self.open(version, initial).await);
+                        input = Some(Box::pin(self.open(version, initial)).await);
                     }
                     WatchOutput::AskVersion => {
                         let path = &self.spec.path;
-                        let newest = self.client.newest_version(path, &self.spec.fields).await;
+                        let newest = Box::pin(self.client.newest_version(path, &self.spec.fields)).await;
                         input = Some(newest.map_or_else(WatchInput::Failed, WatchInput::Version));
                     }
                     WatchOutput::WaitFor(time) => {
                         self.frames = None;
-                        sleep(time).await;
+                        Box::pin(sleep(time)).await;
                         input = Some(WatchInput::Due);
                     }
                     shown => {
-                        if into.send(shown).await.is_err() {
+                        if into.send(Box::new(shown)).await.is_err() {
                             return;
                         }
                     }

@@ -17,7 +17,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use tokio::task::{JoinHandle, LocalSet};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::platform::sys::memory;
 
@@ -93,11 +93,23 @@ impl Periodic {
     /// Waits until a check is due. The period begins when the previous check is done and this is called.
     /// Dropping it is safe: the time is kept.
     pub(crate) async fn due(&mut self) {
-        if self.next.is_none() && !jobs_run_inline() {
-            memory::forget_pages();
+        if self.next.is_none() {
+            forget_text();
         }
         sleep_until(*self.next.get_or_insert_with(|| Instant::now() + self.period)).await;
         self.next = None;
+    }
+}
+
+/// Waits for the next turn of something that comes every few seconds, without the program text that the last one touched.
+pub(crate) async fn rest(time: Duration) {
+    forget_text();
+    sleep(time).await;
+}
+
+fn forget_text() {
+    if !jobs_run_inline() {
+        memory::forget_pages();
     }
 }
 

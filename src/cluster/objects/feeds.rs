@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use serde_json::Value;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use crate::cluster::client::Client;
@@ -20,7 +20,7 @@ use crate::cluster::client::transport::{Accept, Lane, Transport};
 use crate::cluster::facts::{FactChange, GRAPH_LAG, ServiceScope, reduced};
 use crate::cluster::objects::{Detection, Objects, ObjectsParts, is_immutable};
 use crate::cluster::watch::frames::WatchItem;
-use crate::cluster::watch::{CHANNEL, WatchOutput, WatchSpec, spawn};
+use crate::cluster::watch::{Outlet, Outputs, WatchOutput, WatchSpec, channel, spawn};
 use crate::model::api::pod::Pod;
 use crate::model::back_off::Retry;
 use crate::model::objects::service_variables::from_server;
@@ -51,7 +51,7 @@ enum FeedKey {
 
 struct Feed {
     /// `None`: it is not watched now, or not any more.
-    outputs: Option<mpsc::Receiver<WatchOutput>>,
+    outputs: Option<Outputs>,
     /// When it is read again.
     due: Option<Instant>,
     retry: Retry,
@@ -97,7 +97,7 @@ pub(super) async fn run<T: Transport>(
         let (Some(mut output), Some(objects)) = (output, objects.upgrade()) else { continue };
         let mut has_changed = false;
         loop {
-            has_changed |= task.take(&objects, &output.0, output.1);
+            has_changed |= task.take(&objects, &output.0, output.1.map(|output| *output));
             // What has arrived together is one change.
             let more = poll_fn(|context| Poll::Ready(next(&mut task.feeds, context))).await;
             let Poll::Ready(more) = more else { break };
@@ -113,7 +113,7 @@ pub(super) async fn run<T: Transport>(
 fn next(
     feeds: &mut BTreeMap<FeedKey, Feed>,
     context: &mut Context<'_>,
-) -> Poll<(FeedKey, Option<WatchOutput>)> {
+) -> Poll<(FeedKey, Option<Box<WatchOutput>>)> {
     for (key, feed) in feeds {
         let Some(outputs) = &mut feed.outputs else { continue };
         if let Poll::Ready(output) = outputs.poll_recv(context) {
@@ -350,12 +350,8 @@ impl<T: Transport> Feeds<T> {
     }
 }
 
-fn open<T: Transport>(
-    parts: &ObjectsParts<T>,
-    objects: &Objects,
-    key: &FeedKey,
-) -> mpsc::Receiver<WatchOutput> {
-    let (into, outputs) = mpsc::channel(CHANNEL);
+fn open<T: Transport>(parts: &ObjectsParts<T>, objects: &Objects, key: &FeedKey) -> Outputs {
+    let (into, outputs) = channel();
     let client = Rc::clone(&parts.client);
     let spec = match key {
         FeedKey::Object(key) if objects.is_read_once(key.kind) => {
@@ -402,7 +398,7 @@ fn path_of(key: &ObjectKey) -> ResourcePath {
 }
 
 /// The output of a watch that ends with its first answer; of a claim with its volume.
-async fn read_once<T: Transport>(client: Rc<Client<T>>, path: ResourcePath, into: mpsc::Sender<WatchOutput>) {
+async fn read_once<T: Transport>(client: Rc<Client<T>>, path: ResourcePath, into: Outlet) {
     let output = match read_all(&client, &path).await {
         Ok(values) => {
             let items = values.into_iter().filter_map(WatchItem::of).collect();
@@ -411,7 +407,7 @@ async fn read_once<T: Transport>(client: Rc<Client<T>>, path: ResourcePath, into
         Err(error) => WatchOutput::Lost(error),
     };
     // The owner may have gone on without it.
-    let _ = into.send(output).await;
+    let _ = into.send(Box::new(output)).await;
 }
 
 async fn read_all<T: Transport>(client: &Client<T>, path: &ResourcePath) -> Result<Vec<Value>, ApiError> {

@@ -46,6 +46,8 @@ pub(crate) fn references(pod: &Pod) -> Needs {
         let (kind, name) = (ObjectKind::RuntimeClass, name.to_owned());
         needs.objects.insert(ObjectKey { kind, namespace: String::new(), name });
     }
+    // As long as the pod lives: a push makes room for four.
+    needs.tokens.shrink_to_fit();
     if !needs.claims.is_empty() {
         needs.pod = Some(Rc::new(pod.clone()));
     }

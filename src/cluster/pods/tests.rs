@@ -544,11 +544,11 @@ async fn a_burst_of_100_pods_is_one_commit() {
     };
     let test = async move {
         let task = tokio::task::spawn_local(run(parts));
-        shown.send(list(&[])).await.unwrap();
+        shown.send(Box::new(list(&[]))).await.unwrap();
         assert_eq!(sent.recv().await.unwrap().answer, SourceAnswer::Pods(Vec::new()));
         let names: Vec<String> = (0..100).map(|number| format!("p{number}")).collect();
         for name in &names {
-            shown.send(WatchOutput::Put(item(raw(name, name)))).await.unwrap();
+            shown.send(Box::new(WatchOutput::Put(item(raw(name, name))))).await.unwrap();
         }
         let update = sent.recv().await.unwrap();
         let SourceAnswer::Pods(pods) = update.answer else { panic!() };

@@ -322,7 +322,7 @@ fn a_frame_over_4_mib_reopens_the_watch() {
 /// A watch of the pods of node `n1` on a fake apiserver, with what its owner reads.
 struct WatchRun {
     server: FakeApiserver,
-    outputs: mpsc::Receiver<WatchOutput>,
+    outputs: Outputs,
 }
 
 impl WatchRun {
@@ -334,7 +334,7 @@ impl WatchRun {
         };
         let transport = Rc::new(server.transport("system:node:n1"));
         let client = Rc::new(Client::new(transport, config, Dice::seeded(1)));
-        let (into, outputs) = mpsc::channel(CHANNEL);
+        let (into, outputs) = channel();
         drop(spawn(client, spec, into, clock, Dice::seeded(2)));
         Self { server, outputs }
     }
@@ -355,7 +355,7 @@ impl WatchRun {
         let until = Instant::now() + time;
         let mut shown = Vec::new();
         while let Ok(Some(output)) = timeout(until - Instant::now(), self.outputs.recv()).await {
-            shown.push(match output {
+            shown.push(match *output {
                 WatchOutput::Set { items, .. } => {
                     let names: Vec<String> = items.into_iter().map(|item| item.key.name).collect();
                     format!("set {}", names.join(" "))
@@ -477,6 +477,20 @@ async fn one_object_that_appears_later_is_shown() {
         assert_eq!(watched.shown(SECOND).await, ["gone c"]);
     })
     .await;
+}
+
+/// A node has one for each ConfigMap and Secret of its pods.
+#[test]
+fn a_watch_that_waits_is_small() {
+    let clock = Clock::manual(Timestamp::from_secs(1_800_000_000));
+    let transport = FakeApiserver::new(clock.clone(), 1).transport("system:node:n1");
+    let limit = Limit { qps: 50, burst: 100 };
+    let config = ClientConfig { limit, timeout: SECOND, heartbeat_timeout: SECOND };
+    let client = Rc::new(Client::new(Rc::new(transport), config, Dice::seeded(1)));
+    let spec = WatchSpec::single(ResourcePath::namespaced("", "configmaps", "default", "c"));
+    let (into, _outputs) = channel();
+    let watch = follow(Task { client, spec, clock, dice: Dice::seeded(2), frames: None }, into);
+    assert!(size_of_val(&watch) <= 1536, "{} bytes", size_of_val(&watch));
 }
 
 #[tokio::test(start_paused = true)]
