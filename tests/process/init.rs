@@ -206,9 +206,12 @@ fn init_is_idempotent_and_reset_removes_what_it_created() {
         ("etc/kubernetes/admin.conf", 0o600),
         ("etc/kubernetes/manifests/hello.yaml", 0o644),
         ("etc/systemd/system/agent.service", 0o644),
+        ("etc/modules-load.d/agent.conf", 0o644),
     ] {
         assert_eq!(mode(path), wanted, "{path}");
     }
+    let modules = fs::read_to_string(root.join("etc/modules-load.d/agent.conf")).expect("the modules");
+    assert!(modules.contains("\noverlay\n") && modules.contains("\nnft_masq\n"), "{modules}");
     let unit = fs::read_to_string(root.join("etc/systemd/system/agent.service")).expect("the unit");
     assert!(unit.contains("\nExecStart=/usr/bin/agent --config"), "{unit}");
     // Without it systemd sets the mode of the root directory to 0755 at each start.
@@ -265,6 +268,7 @@ fn init_is_idempotent_and_reset_removes_what_it_created() {
         "admin.conf",
         "hello.yaml",
         "agent.service",
+        "modules-load.d/agent.conf",
         "agent-ca.key",
         "device-plugins",
         "plugins_registry",
@@ -279,6 +283,28 @@ fn init_is_idempotent_and_reset_removes_what_it_created() {
     let left: Vec<PathBuf> = snapshot(&root).into_keys().filter(|path| path.is_file()).collect();
     let files: Vec<PathBuf> = before.into_keys().filter(|path| path.is_file()).collect();
     assert_eq!(left, files, "no file is left that was not there before");
+}
+
+#[test]
+fn modules_are_listed_for_the_embedded_runtime_without_a_package() {
+    const OWN: &str = "etc/modules-load.d/agent.conf";
+    let scratch = Scratch::new();
+    let root = image(&scratch);
+    let rootfs = format!("--rootfs={}", root.display());
+    said(&["init", &rootfs, "--cri-socket=/run/c.sock"], 0);
+    assert!(!root.join(OWN).exists(), "containerd has its own");
+    said(&["reset", "--force", &rootfs], 0);
+    let packaged = root.join("usr/lib/modules-load.d/agent.conf");
+    fs::create_dir_all(packaged.parent().expect("it has one")).expect("make the package's directory");
+    fs::write(&packaged, "overlay\n").expect("write the package's file");
+    said(&["init", &rootfs], 0);
+    assert!(!root.join(OWN).exists());
+    fs::remove_file(&packaged).expect("remove the package's file");
+    said(&["init", &rootfs], 0);
+    fs::write(root.join(OWN), "overlay\n").expect("edit it");
+    let (out, _) = said(&["reset", "--force", &rootfs], 0);
+    assert!(out.contains("modules-load.d/agent.conf (modified since init wrote it)"), "{out}");
+    assert!(root.join(OWN).exists(), "the user's");
 }
 
 #[test]

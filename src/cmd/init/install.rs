@@ -16,12 +16,16 @@ pub(super) const PACKAGED_UNITS: [&str; 2] =
     ["/usr/lib/systemd/system/agent.service", "/lib/systemd/system/agent.service"];
 /// The symlink that `systemctl enable` creates.
 pub(super) const WANTS: &str = "/etc/systemd/system/multi-user.target.wants/agent.service";
+/// The kernel modules that are loaded at boot: written by `init`, and the package's. systemd and OpenRC read both.
+pub(super) const MODULES: &str = "/etc/modules-load.d/agent.conf";
+pub(super) const PACKAGED_MODULES: &str = "/usr/lib/modules-load.d/agent.conf";
 /// OpenRC's script, and the symlink that `rc-update add` creates.
 pub(super) const SCRIPT: &str = "/etc/init.d/agent";
 pub(super) const RUNLEVEL: &str = "/etc/runlevels/default/agent";
 
 /// The same file as in the packages.
 const TMPFILES: &str = include_str!("../../../packaging/tmpfiles.conf");
+pub(super) const MODULES_TEXT: &str = include_str!("../../../packaging/modules-load.conf");
 const UNIT_TEXT: &str = include_str!("../../../systemd/agent.service");
 const SCRIPT_TEXT: &str = include_str!("../../../packaging/openrc/agent");
 /// The program's path in both.

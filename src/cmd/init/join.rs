@@ -166,6 +166,12 @@ impl JoinRun<'_, '_> {
     }
 
     fn write(&mut self, joined: &Joined) -> Result<(), InitError> {
+        let there = read(CONFIG_FILE)?;
+        let values = yaml_to_values(&there, false).unwrap_or_default();
+        let (merged, notes) = rules::configuration(values.into_iter().next(), &joined.configuration);
+        let is_written = |path: &Path| path == Path::new(AUTHORITY) && !joined.authorities.is_empty();
+        rules::check_authority(&merged, &|path| is_written(path) || path.is_file())
+            .map_err(InitError::Join)?;
         let missing = install::directories().into_iter().filter(|(path, _)| !path.exists());
         for (path, mode) in missing.filter(|_| !self.init.dry_run) {
             let failed = |source| InitError::File { action: "create directory", path: path.clone(), source };
@@ -175,9 +181,6 @@ impl JoinRun<'_, '_> {
         if !joined.authorities.is_empty() && !Path::new(AUTHORITY).exists() {
             self.put("CA certificate", &File::new(AUTHORITY, 0o644, joined.authorities.clone()))?;
         }
-        let there = read(CONFIG_FILE)?;
-        let values = yaml_to_values(&there, false).unwrap_or_default();
-        let (merged, notes) = rules::configuration(values.into_iter().next(), &joined.configuration);
         for note in notes {
             self.print(&format!("[kubelet-start] {note}\n"))?;
         }

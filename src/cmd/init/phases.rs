@@ -71,7 +71,7 @@ pub(super) const PHASES: &[InitPhase] = &[
     },
     InitPhase {
         name: "systemd",
-        help: "Write and enable the systemd or OpenRC service",
+        help: "Write and enable the systemd or OpenRC service, and list the kernel modules to load at boot",
         run: |run| run.service(),
     },
     InitPhase { name: "start", help: "(Re)start the service", run: |run| run.start() },
@@ -331,6 +331,7 @@ impl InitRun<'_, '_> {
             let text = format!("[systemd] Using the unit of the package: {}\n", service.link.1.display());
             self.print(&text)?;
         }
+        self.modules(label)?;
         let (link, target) = service.link;
         let path = self.options.rooted(&link);
         if path.symlink_metadata().is_ok() {
@@ -345,6 +346,15 @@ impl InitRun<'_, '_> {
         }
         symlink(&target, &path).map_err(failed)?;
         self.print(&["[", label, "] Enabled the service: it will start at boot\n"].concat())
+    }
+
+    /// The embedded runtime's kernel modules, unless the package lists them.
+    fn modules(&mut self, label: &str) -> Result<(), InitError> {
+        let is_embedded = self.resolved.kubelet.container_runtime_endpoint == "embedded";
+        if !is_embedded || self.options.rooted(install::PACKAGED_MODULES).exists() {
+            return Ok(());
+        }
+        self.ensure(label, &File::new(install::MODULES, 0o644, install::MODULES_TEXT)).map(drop)
     }
 
     fn start(&mut self) -> Result<(), InitError> {

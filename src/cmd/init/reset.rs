@@ -247,6 +247,7 @@ impl ResetRun<'_, '_> {
         let always = |_: &str| true;
         let is_unit = |text: &str| text == install::unit(&program);
         let is_script = |text: &str| text == install::script(&program);
+        let is_modules = |text: &str| text == install::MODULES_TEXT;
         let is_defaults = |text: &str| text.starts_with(install::DEFAULTS_HEADER);
         let is_example = |text: &str| text == install::EXAMPLE;
         let is_logind = |text: &str| text.starts_with(logind::DROP_IN_HEADER);
@@ -256,7 +257,7 @@ impl ResetRun<'_, '_> {
             let failed = |source| InitError::File { action: "write", path: defaults.clone(), source };
             durable::write_durably(&defaults, alone.as_bytes(), 0o644).map_err(failed)?;
         }
-        let files: [(&str, IsOurs<'_>); 10] = [
+        let files: [(&str, IsOurs<'_>); 11] = [
             (join::KUBECONFIG, &always),
             (join::BOOTSTRAP, &always),
             (join::AUTHORITY, &always),
@@ -264,6 +265,7 @@ impl ResetRun<'_, '_> {
             (CONFIG_FILE, &always),
             (install::UNIT, &is_unit),
             (install::SCRIPT, &is_script),
+            (install::MODULES, &is_modules),
             (DEFAULTS_FILE, &is_defaults),
             (install::EXAMPLE_FILE, &is_example),
             (logind::DROP_IN, &is_logind),

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::super::install;
 use super::super::preflight::PreflightFinding;
-use super::{BOOTSTRAP, KUBECONFIG};
+use super::{AUTHORITY, BOOTSTRAP, KUBECONFIG};
 use crate::codec::yaml::yaml_to_values;
 use crate::model::types::Timestamp;
 
@@ -63,6 +63,19 @@ pub(super) fn configuration(there: Option<Value>, cluster: &Value) -> (Value, Ve
     }
     over(&mut merged, cluster);
     (merged, notes)
+}
+
+/// The agent does not start with a `clientCAFile` that is missing. kubeadm writes the usual one on a node that joins.
+pub(super) fn check_authority(merged: &Value, exists: &dyn Fn(&Path) -> bool) -> Result<(), String> {
+    let file = merged["authentication"]["x509"]["clientCAFile"].as_str().unwrap_or_default();
+    if file.is_empty() || exists(Path::new(file)) {
+        return Ok(());
+    }
+    Err(format!(
+        "the cluster's kubelet-config ConfigMap sets authentication.x509.clientCAFile to {file:?}, which this machine does \
+         not have: copy the cluster's CA certificate there, or set the field to {AUTHORITY:?} (kubectl -n kube-system edit \
+         configmap kubelet-config), and join again"
+    ))
 }
 
 fn over(target: &mut Value, cluster: &Value) {

@@ -65,6 +65,21 @@ fn the_clusters_settings_go_over_ones_own() {
 }
 
 #[test]
+fn the_authority_of_users_is_there_before_the_node_joins() {
+    let with = |file: &str| json!({ "authentication": { "x509": { "clientCAFile": file } } });
+    let check = |file: &str| rules::check_authority(&with(file), &|path| path == Path::new(AUTHORITY));
+    assert_eq!(check(""), Ok(()));
+    assert_eq!(rules::check_authority(&json!({}), &|_| false), Ok(()));
+    assert_eq!(check(AUTHORITY), Ok(()));
+    let said = check("/etc/other/ca.crt").unwrap_err();
+    for words in
+        ["authentication.x509.clientCAFile to \"/etc/other/ca.crt\"", "copy", AUTHORITY, "kubelet-config"]
+    {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+}
+
+#[test]
 fn joining_changes_only_its_own_flags_of_the_service() {
     let text = "# mine\nHTTP_PROXY=http://p\nAGENT_ARGS=\"--v=2 --kubeconfig /old --root-dir=/data\"\n";
     let joined = rules::with_cluster(text, Some("edge-7"), false);
