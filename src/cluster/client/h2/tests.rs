@@ -471,7 +471,8 @@ fn a_server_that_is_away_is_a_dial_error() {
         let cluster = json!({"server": format!("https://127.0.0.1:{port}")});
         let (transport, _) = server.client(&cluster, &json!({}), Clock::System);
         let error = status(&transport, Lane::Main).await.unwrap_err();
-        assert!(error.kind == LinkErrorKind::Dial && error.message.contains("refused"), "{error}");
+        let words = format!("connect to 127.0.0.1:{port}: Connection refused");
+        assert!(error.kind == LinkErrorKind::Dial && error.message.starts_with(&words), "{error}");
         // The attempts after the free ones wait; who waits less long hears the last failure.
         let hurried = ApiRequest { limit: Some(Duration::from_millis(100)), ..request(Method::Get) };
         for _ in 0..2 {

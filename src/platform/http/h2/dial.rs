@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::tls::{self, DialError, ServerTls};
-use super::tunnel::ProxyUrl;
+use super::tunnel::{self, ProxyUrl};
 use super::{H2Connection, H2Settings, Io};
 use crate::platform::logging::chain;
 
@@ -39,7 +39,7 @@ pub(crate) async fn dial(
     server: &ServerTls,
     settings: &H2Settings,
 ) -> Result<H2Connection, DialError> {
-    let place = format!("{}:{}", route.host, route.port);
+    let place = tunnel::place(route.host, route.port);
     let mut io: Io = Box::new(connect(route.addresses).await.map_err(|error| error.at(&place))?);
     if let Some(proxy) = route.proxy {
         if proxy.is_encrypted() {

@@ -40,8 +40,11 @@ impl DialError {
         Self { is_tls: false, message }
     }
 
-    /// Names the server.
+    /// Names the server, unless the message does.
     pub(super) fn at(self, place: &str) -> Self {
+        if self.message.contains(place) {
+            return self;
+        }
         Self { message: format!("{place}: {}", self.message), ..self }
     }
 }

@@ -109,7 +109,7 @@ impl ProxyUrl {
     }
 
     async fn connect(&self, io: &mut Io, host: &str, port: u16) -> Result<(), String> {
-        let target = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+        let target = place(host, port);
         let mut request = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n");
         if let Some((name, password)) = &self.user {
             let login = base64::encode(format!("{name}:{password}").as_bytes());
@@ -204,6 +204,11 @@ fn socks_refusal(code: u8) -> &'static str {
         8 => "address type not supported",
         _ => "general SOCKS server failure",
     }
+}
+
+/// Host and port, as a `SocketAddr` is shown.
+pub(super) fn place(host: &str, port: u16) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
 #[cfg(test)]
