@@ -4,6 +4,7 @@
 //! Owns the tasks of the room and their order. To the other rooms a cluster is a set of handles and closures
 //! ([`ClusterParts`]); without a kubeconfig nothing of it runs.
 
+pub(crate) mod accounts;
 pub mod client;
 pub mod credentials;
 pub(crate) mod csi;
@@ -33,6 +34,7 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc, oneshot, watch as versions};
 
+use crate::cluster::accounts::Accounts;
 use crate::cluster::client::h2::H2Transport;
 use crate::cluster::client::limits::Limit;
 use crate::cluster::client::request::ResourcePath;
@@ -138,6 +140,8 @@ pub(crate) struct ClusterParts {
     pub objects: Vec<SourceObject>,
     /// Who may use the servers of this node; `None` when the cluster does not decide.
     pub reviews: Option<Rc<Reviews>>,
+    /// For credential providers.
+    pub accounts: Rc<Accounts>,
     /// The static pods, which get mirror pods.
     pub local_pods: Rc<dyn Fn() -> Vec<Rc<Pod>>>,
     /// An administrator confirms the cluster; the answer says whether there was something to confirm.
@@ -154,6 +158,8 @@ pub(crate) struct ClusterState {
     pub(in crate::cluster) node: Rc<NodeProgress>,
     /// As the server last showed it.
     pub(in crate::cluster) shown_node: RefCell<Option<NodeFromServer>>,
+    /// `spec.podCIDRs` of the Node, remembered or as the server last showed them.
+    pod_cidrs: RefCell<Vec<String>>,
     pub(in crate::cluster) uploads: Rc<UploadProgress>,
     pub(in crate::cluster) seen: Rc<SeenPods>,
     /// Pods and mirror pods about which the server is still to hear.
@@ -186,6 +192,9 @@ impl ClusterState {
             identity,
             node: Rc::default(),
             shown_node: RefCell::default(),
+            pod_cidrs: RefCell::new(
+                restored.node.as_ref().map_or_else(Vec::new, |node| node.pod_cidrs.clone()),
+            ),
             uploads: Rc::default(),
             seen: Rc::new(SeenPods::new()),
             waiting: Rc::default(),
@@ -199,6 +208,11 @@ impl ClusterState {
     /// Changes with the link, the certificate and what is known of the cluster.
     pub(crate) fn watch(&self) -> versions::Receiver<u64> {
         self.changed.subscribe()
+    }
+
+    /// The ranges of pod addresses that the cluster has assigned to this node; empty when it assigns none.
+    pub(crate) fn pod_cidrs(&self) -> Vec<String> {
+        self.pod_cidrs.borrow().clone()
     }
 
     pub(crate) fn is_online(&self) -> bool {
@@ -335,6 +349,7 @@ fn run<T: Transport>(
         let online = Rc::clone(state);
         csi.connect(Rc::clone(&own), Rc::new(move || online.is_online()));
     }
+    parts.accounts.connect(Rc::clone(&own));
     let (shown, posted) = (Rc::clone(state), csi.clone());
     node::start(ClusterNode {
         client: Rc::clone(&own),
@@ -345,6 +360,7 @@ fn run<T: Transport>(
         state: Rc::clone(&parts.node),
         changed: parts.node_changed.clone(),
         on_node: Rc::new(move |node| {
+            shown.pod_cidrs.borrow_mut().clone_from(&node.pod_cidrs);
             *shown.shown_node.borrow_mut() = Some(node.clone());
             shown.check.shown(&node.uid, shown.seen.is_live());
             shown.change();

@@ -76,7 +76,7 @@ pub struct TokenRequest {
 
 impl TokenRequest {
     /// The API server's default for a projection that sets no time; admission has always filled it in.
-    const SECONDS: i64 = 3600;
+    pub(crate) const SECONDS: i64 = 3600;
 
     /// The token that a projection asks for.
     #[must_use]

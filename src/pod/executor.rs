@@ -409,6 +409,7 @@ impl<R: Runtime> Executor<R> {
             policy: &container.image_pull_policy,
             sandbox: &run.sandbox_config,
             secrets: &[],
+            account: "",
         };
         let image = self.pull(run, request).await.inspect_err(|failure| {
             let message = format!("Error: {}", failure.reason);

@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
+use serde_json::Value;
 use tokio::sync::Semaphore;
 
 use crate::model::back_off::BackOffLimits;
@@ -26,10 +27,10 @@ use crate::pod::events::{EventRecorder, EventType};
 use crate::pod::image::pull_records::{Access, Opened, PullSecret, Verification, access};
 use crate::pod::start::Pull;
 use crate::runtime::{ErrorKind, ImageStatus, Runtime, SandboxConfig};
-use credentials::{Credentials, ImageCredentials};
+use credentials::{Credentials, ImageCredentials, Puller};
 use records::PullRecords;
 
-pub(crate) use credentials::{CredentialsConfig, PodSecret, node_logins};
+pub(crate) use credentials::{AccountAnswer, CredentialsConfig, PodSecret, ServiceAccounts, node_logins};
 pub(crate) use records::Prunable;
 
 static PULL_DURATION: Family = Family::seconds(
@@ -114,6 +115,14 @@ pub(super) struct ImageRequest<'a> {
     pub sandbox: &'a SandboxConfig,
     /// Those of the pod's `imagePullSecrets` that exist.
     pub secrets: &'a [PodSecret],
+    /// The pod's service account in the cluster; empty without one.
+    pub account: &'a str,
+}
+
+impl<'a> ImageRequest<'a> {
+    fn puller(&self) -> Puller<'a> {
+        Puller { pod: self.pod, account: self.account }
+    }
 }
 
 /// Why a container, or its pod's sandbox, cannot be started yet, as its status shows it.
@@ -190,6 +199,13 @@ impl<R: Runtime> ImagePuller<R> {
         }
     }
 
+    /// With the service accounts of the cluster that the node belongs to, for credential providers.
+    #[must_use]
+    pub(crate) fn with_accounts(mut self, accounts: Option<Rc<dyn ServiceAccounts>>) -> Self {
+        self.credentials.set_accounts(accounts);
+        self
+    }
+
     /// Makes sure that the image is present, by its policy. Dropping the future cancels the pull.
     pub(super) async fn ensure_image(&self, request: ImageRequest<'_>) -> Result<ImageStatus, StartFailure> {
         let image = apply_default_tag(request.image).map_err(|error| StartFailure {
@@ -246,14 +262,21 @@ impl<R: Runtime> ImagePuller<R> {
             return true;
         }
         let known = self.records.find(image, image_ref).await;
-        let secrets: Vec<PullSecret> = credentials::logins_of(image, request.secrets)
-            .into_iter()
-            .filter_map(|found| match found.opens {
-                Opened::BySecret(secret) => Some(secret),
-                Opened::ByNode => None,
-            })
-            .collect();
-        match access(policy, image, &known, &secrets) {
+        let logins = if known.has_accounts(image) {
+            self.credentials.lookup(image, request.secrets, request.puller()).await
+        } else {
+            credentials::logins_of(image, request.secrets)
+        };
+        let mut secrets: Vec<PullSecret> = Vec::new();
+        let mut accounts: Vec<Value> = Vec::new();
+        for found in logins {
+            match found.opens {
+                Opened::BySecret(secret) => secrets.push(secret),
+                Opened::ByAccount(account) => accounts.push(account),
+                Opened::ByNode => {}
+            }
+        }
+        match access(policy, image, &known, &secrets, &accounts) {
             Access::Free => true,
             Access::Record(secret) => {
                 let opened = Opened::BySecret(secret);
@@ -330,7 +353,7 @@ impl<R: Runtime> ImagePuller<R> {
         image: &str,
     ) -> Result<(ImageStatus, Opened), String> {
         let began = tokio::time::Instant::now();
-        let logins = self.credentials.lookup(image, request.secrets).await;
+        let logins = self.credentials.lookup(image, request.secrets, request.puller()).await;
         let pull = async |auth| {
             let pulled = self.runtime.pull_image(image, auth, request.sandbox).await;
             pulled.map_err(|error| match error.kind {

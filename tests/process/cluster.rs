@@ -1,13 +1,16 @@
 //! A node of a cluster: credentials, the link, who may use the node's own server, and what a start without a link does.
 
-use edge_agent::runtime::fake::World;
+use edge_agent::runtime::ImageAuth;
+use edge_agent::runtime::fake::{FakeImage, RemoteImage, World};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use edge_agent::cluster::fake::ApiFaults;
 use serde_json::{Value, json};
@@ -101,6 +104,17 @@ impl Joined {
             let names = || format!("{:?}", calls.iter().map(|call| call.name).collect::<Vec<_>>());
             Ok((range.ok_or_else(names)?, sandbox.unwrap_or(calls.len())))
         })
+    }
+
+    /// The node's own API shows the range of the cluster.
+    fn wait_for_shown_cidr(&self) {
+        wait_for("the range of the cluster to be shown", PATIENCE, || {
+            let text = self.node.agent.cli(&["get", "node", "edge", "-o", "json"])?;
+            let node: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+            let (spec, wanted) = (&node["spec"], json!("10.244.7.0/24"));
+            let is_shown = spec["podCIDR"] == wanted && spec["podCIDRs"] == json!([wanted]);
+            if is_shown { Ok(()) } else { Err(spec.to_string()) }
+        });
     }
 
     /// Requests that the server has answered, as this user.
@@ -366,6 +380,76 @@ fn the_cluster_judges_its_users_at_the_nodes_server() {
     assert_eq!(get("of-bob"), 403);
 }
 
+/// A credential provider that notes what it is asked and knows `me`; for pods with a service account.
+fn make_provider(joined: &mut Joined) -> PathBuf {
+    let directory = joined.node.scratch.dir("provider");
+    let api = "credentialprovider.kubelet.k8s.io/v1";
+    let answer = json!({"kind": "CredentialProviderResponse", "apiVersion": api, "cacheKeyType": "Registry",
+        "cacheDuration": "1h", "auth": {"r.example": {"username": "me", "password": "hush"}}});
+    let asked = directory.join("asked");
+    let program = directory.join("provider");
+    fs::write(&program, format!("#!/bin/sh\ncat >>{}\necho '{answer}'\n", asked.display()))
+        .expect("write it");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("make it a program");
+    let attributes = json!({"serviceAccountTokenAudience": "reg", "cacheType": "ServiceAccount",
+        "requireServiceAccount": true, "requiredServiceAccountAnnotationKeys": ["a.example/role"]});
+    let config = json!({"apiVersion": "kubelet.config.k8s.io/v1", "kind": "CredentialProviderConfig", "providers": [
+        {"name": "provider", "matchImages": ["r.example"], "defaultCacheDuration": "1h", "apiVersion": api,
+         "tokenAttributes": attributes}]});
+    let file = directory.join("providers.yaml");
+    fs::write(&file, config.to_string()).expect("write its configuration");
+    joined.node.agent.argument(format!("--image-credential-provider-config={}", file.display()));
+    joined.node.agent.argument(format!("--image-credential-provider-bin-dir={}", directory.display()));
+    asked
+}
+
+#[test]
+fn a_credential_provider_gets_a_token_of_the_pods_account() {
+    const IMAGE: &str = "r.example/shop/app:v1";
+    let mut joined = Joined::new();
+    let asked = make_provider(&mut joined);
+    joined.node.cri.change(|world, _| {
+        let auth = Some(ImageAuth::of_user("me".to_owned(), "hush".to_owned()));
+        let remote = RemoteImage { image: FakeImage::named(IMAGE), pull_time: Duration::ZERO, auth };
+        world.registry.insert(IMAGE.to_owned(), remote);
+    });
+    for name in ["puller", "other"] {
+        joined
+            .server
+            .put(json!({"kind": "ServiceAccount", "metadata": {"name": name, "namespace": "default",
+            "annotations": {"a.example/role": name}}}));
+    }
+    let user = joined.server.node_certificate();
+    joined.start_as(&user);
+    joined.wait_until_ready();
+    let requests = || {
+        let text = fs::read_to_string(&asked).unwrap_or_default();
+        let requests = serde_json::Deserializer::from_str(&text).into_iter::<Value>();
+        requests.map(|request| request.expect("JSON")).collect::<Vec<_>>()
+    };
+    // The third finds the image there, and may use it as the first one's account may.
+    for (name, account, count) in [("a", "puller", 1), ("b", "other", 2), ("c", "puller", 2)] {
+        let mut pod = cluster_pod(name);
+        pod["spec"]["serviceAccountName"] = json!(account);
+        pod["spec"]["containers"][0]["image"] = json!(IMAGE);
+        joined.server.bind(pod);
+        joined.running(name);
+        let requests = requests();
+        assert_eq!(requests.len(), count, "{name}: {requests:?}");
+        let last = &requests[count - 1];
+        let whose = if count == 1 { "puller" } else { "other" };
+        assert_eq!(last["serviceAccountAnnotations"], json!({"a.example/role": whose}), "{last}");
+        let token = last["serviceAccountToken"].as_str().expect("a token");
+        assert!(token.ends_with(&format!("default:{whose}-reg")), "{token}");
+    }
+    let records = fs::read_dir(joined.node.agent.root_dir().join("image_manager/pulled")).expect("records");
+    let texts = records.flatten().map(|file| fs::read_to_string(file.path()).expect("a record"));
+    let text: String = texts.collect();
+    assert!(text.contains(r#""name":"puller""#) && text.contains(r#""name":"other""#), "{text}");
+    assert!(!text.contains("nodePodsAccessible"), "{text}");
+    assert!(!joined.node.agent.log().contains("hush"), "passwords are in no log");
+}
+
 #[test]
 fn a_start_without_a_link_runs_the_stored_pods() {
     let mut joined = Joined::start();
@@ -380,6 +464,7 @@ fn a_start_without_a_link_runs_the_stored_pods() {
     node["spec"]["podCIDRs"] = json!(["10.244.7.0/24"]);
     joined.server.put(node);
     joined.wait_for_pod_cidr(0);
+    joined.wait_for_shown_cidr();
     joined.server.kill();
     joined.node.agent.kill9();
     // As after a reboot: nothing of it runs any more.
@@ -390,6 +475,7 @@ fn a_start_without_a_link_runs_the_stored_pods() {
     let (range, sandbox) = joined.wait_for_pod_cidr(calls);
     assert!(range < sandbox, "the range of the cluster comes before the first pod: {range} {sandbox}");
     let offline = joined.wait_for_link("offline", &["refused"]);
+    joined.wait_for_shown_cidr();
     assert_eq!(offline["waiting"]["pods"], 1, "{offline}");
     joined.keeps_running("web", &again);
     joined.server.start_again();

@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 use crate::agent::config::Resolved;
 use crate::agent::kubelet::local_node::VolumesInUse;
 use crate::agent::kubelet::report::LoopView;
+use crate::cluster::accounts::Accounts;
 use crate::cluster::client::limits::Limit;
 use crate::cluster::csi::{CsiNode, CsiParts};
 use crate::cluster::facts::{Facts, fact_rows};
@@ -36,6 +37,7 @@ use crate::platform::dice::Dice;
 use crate::platform::rt;
 use crate::pod::admission::Admission;
 use crate::pod::events::EventRecorder;
+use crate::pod::image::ServiceAccounts;
 use crate::pod::status::StatusManager;
 use crate::pod::workers::{PodPressure, PodWorkers};
 use crate::runtime::Runtime;
@@ -55,6 +57,8 @@ pub(super) struct Joined {
     facts: Rc<Facts>,
     /// The drivers of the node.
     csi: Rc<ClusterCsi>,
+    /// Service accounts of the cluster, for credential providers.
+    accounts: Rc<Accounts>,
     /// Confirmations by an administrator.
     pub(super) accepts: Option<mpsc::Receiver<Accept>>,
 }
@@ -68,6 +72,10 @@ impl Joined {
         self.csi.start(&workers.volumes());
         workers.follow_volumes(self.csi.changed());
         Rc::<ClusterCsi>::clone(&self.csi)
+    }
+
+    pub(super) fn accounts(&self) -> Rc<dyn ServiceAccounts> {
+        Rc::<Accounts>::clone(&self.accounts)
     }
 
     pub(super) fn volumes_in_use(&self) -> VolumesInUse {
@@ -169,6 +177,7 @@ pub(super) async fn restore<R: Runtime>(
     }
     Some(Joined {
         csi,
+        accounts: Accounts::new(clock.clone()),
         facts,
         objects: stored.map(|stored| stored.objects.clone()).unwrap_or_default(),
         config: match resolved.flags.link_profile.as_str() {
@@ -227,7 +236,7 @@ fn config(resolved: &Resolved) -> ClusterConfig {
 
 /// Starts the cluster's tasks.
 pub(super) fn start<R: Runtime>(joined: Joined, parts: JoinedParts<'_, R>) -> Rc<ClusterState> {
-    let Joined { config, restored, pods, objects, facts, csi, accepts } = joined;
+    let Joined { config, restored, pods, objects, facts, csi, accounts, accepts } = joined;
     let statuses = Rc::clone(parts.statuses);
     let (set_node, runtime) = (parts.set_node, parts.runtime);
     let no_accepts = || mpsc::channel(1).1;
@@ -253,6 +262,7 @@ pub(super) fn start<R: Runtime>(joined: Joined, parts: JoinedParts<'_, R>) -> Rc
             facts,
             objects,
             reviews: parts.reviews,
+            accounts,
             local_pods: Rc::new(move || statuses.static_pods()),
             accepts: accepts.unwrap_or_else(no_accepts),
         },

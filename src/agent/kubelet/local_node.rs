@@ -180,6 +180,10 @@ impl LocalNode for LocalCluster {
         node.annotations = changes.annotations;
         node.unschedulable = changes.unschedulable;
         node.features = self.view.features();
+        let ranges = self.view.cluster().map(|cluster| cluster.pod_cidrs()).unwrap_or_default();
+        if !ranges.is_empty() {
+            node.pod_cidrs = ranges;
+        }
         // Clients rely on the field, whether the runtime has answered or not.
         let version = match runtime.name.as_str() {
             "" => String::new(),
@@ -214,7 +218,10 @@ impl LocalNode for LocalCluster {
         Changes(match store {
             Store::Events => vec![self.events.watch()],
             Store::Pods | Store::Namespaces => vec![self.statuses.watch(), self.view.watch()],
-            Store::Nodes => vec![self.view.watch(), self.view.health().watch()],
+            Store::Nodes => {
+                let cluster = self.view.cluster().map(|cluster| cluster.watch());
+                [self.view.watch(), self.view.health().watch()].into_iter().chain(cluster).collect()
+            }
             _ => vec![self.view.watch()],
         })
     }

@@ -559,7 +559,8 @@ impl<R: Runtime> AgentParts<R> {
             self.clock.clone(),
             self.events.clone(),
             self.images.clone(),
-        );
+        )
+        .with_accounts(self.joined.as_ref().map(Joined::accounts));
         let executor = Executor::new(
             Rc::clone(&self.runtime),
             images,

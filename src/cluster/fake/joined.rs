@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 use super::FakeApiserver;
+use crate::cluster::accounts::Accounts;
 use crate::cluster::client::limits::Limit;
 use crate::cluster::facts::{Facts, fact_rows};
 use crate::cluster::login::LoginConfig;
@@ -97,6 +98,7 @@ pub fn join(parts: JoinedParts) {
     *memory.accept.borrow_mut() = Some(accept);
     *memory.state.borrow_mut() = Some(Rc::clone(&state));
     let transport = Rc::new(server.transport(&format!("system:node:{node_name}")));
+    let accounts = Accounts::new(clock.clone());
     let parts = ClusterParts {
         updates: parts.updates,
         statuses: parts.statuses,
@@ -112,6 +114,7 @@ pub fn join(parts: JoinedParts) {
         pressure: parts.pods,
         facts: Facts::restored(&fact_rows(&loaded.cluster)),
         objects,
+        accounts,
         reviews: None,
         local_pods: Rc::new(Vec::new),
         accepts,

@@ -3,6 +3,7 @@
 //! Owns the resolution of a volume's reference to an image.
 
 use crate::model::api::pod::{Container, Pod};
+use crate::model::objects::Realm;
 use crate::model::provenance::realm;
 use crate::pod::events::EventType;
 use crate::pod::executor::{Executor, Run};
@@ -30,6 +31,7 @@ impl<R: Runtime> Executor<R> {
                 policy,
                 sandbox: &run.sandbox_config,
                 secrets: &[],
+                account: "",
             };
             let image = self.pull(run, request).await?;
             let volume = run.volumes.as_mut().and_then(|volumes| volumes.get_mut(name));
@@ -47,7 +49,11 @@ impl<R: Runtime> Executor<R> {
         request: ImageRequest<'_>,
     ) -> Result<ImageStatus, Failure> {
         let secrets = self.pull_secrets(run.pod);
-        let request = ImageRequest { secrets: &secrets, ..request };
+        let account = match realm(run.pod) {
+            Realm::Cluster => run.pod.spec.service_account_name.as_str(),
+            Realm::Node => "",
+        };
+        let request = ImageRequest { secrets: &secrets, account, ..request };
         tokio::select! {
             biased;
             () = run.patience.over() => Err(Failure {

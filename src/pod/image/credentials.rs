@@ -4,9 +4,11 @@
 //! Owns the sources of credentials. An unreadable source is logged and skipped: a public image must not wait
 //! for a broken password file.
 
+mod accounts;
 mod provider;
 
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use serde_json::json;
 
@@ -18,6 +20,9 @@ use crate::pod::image::keyring::Keyring;
 use crate::pod::image::pull_records::{Opened, PullSecret};
 use crate::runtime::ImageAuth;
 use provider::Providers;
+
+pub(in crate::pod) use accounts::Puller;
+pub(crate) use accounts::{AccountAnswer, ServiceAccounts};
 
 /// Key of a Secret of type `kubernetes.io/dockerconfigjson`.
 const CONFIG_JSON_KEY: &str = ".dockerconfigjson";
@@ -85,19 +90,30 @@ impl Credentials {
         Self { config, providers }
     }
 
+    /// Service accounts of the cluster; `None` on a node of none.
+    pub(super) fn set_accounts(&mut self, accounts: Option<Rc<dyn ServiceAccounts>>) {
+        self.providers.set_accounts(accounts);
+    }
+
     /// All credentials that may match the image, in the order to try; without the anonymous pull.
-    pub(super) async fn lookup(&self, image: &str, secrets: &[PodSecret]) -> Vec<ImageCredentials> {
+    pub(super) async fn lookup(
+        &self,
+        image: &str,
+        secrets: &[PodSecret],
+        puller: Puller<'_>,
+    ) -> Vec<ImageCredentials> {
         let mut all = logins_of(image, secrets);
         let mut found = Vec::new();
         if let Some(root) = self.config.root_dir.clone() {
             let home = std::env::var_os("HOME").map(PathBuf::from);
             let node = rt::blocking("docker-config", move || node_keyring(&root, home.as_deref())).await;
-            found.extend(node.lookup(image));
+            let node = node.lookup(image).into_iter();
+            found.extend(node.map(|auth| (auth, Opened::ByNode)));
         }
-        found.extend(self.providers.lookup(image).await);
-        for auth in found {
+        found.extend(self.providers.lookup(image, puller).await);
+        for (auth, opens) in found {
             if all.iter().all(|known| known.auth != auth) {
-                all.push(ImageCredentials { auth, opens: Opened::ByNode });
+                all.push(ImageCredentials { auth, opens });
             }
         }
         all
@@ -205,7 +221,9 @@ mod tests {
         let config = CredentialsConfig { root_dir: Some(root.clone()), ..CredentialsConfig::default() };
         let credentials = Credentials::new(config, Clock::System);
         let users = |image: &'static str| {
-            let found = rt::run(credentials.lookup(image, &secrets)).unwrap();
+            let pod = crate::model::types::PodRef::default();
+            let puller = Puller { pod: &pod, account: "" };
+            let found = rt::run(credentials.lookup(image, &secrets, puller)).unwrap();
             found.into_iter().map(|found| found.auth.username).collect::<Vec<_>>()
         };
         assert_eq!(users("r.example/a:v1"), ["pod", "old", "node"]);
@@ -213,7 +231,7 @@ mod tests {
         let found = logins_of("r.example/a:v1", &secrets);
         let owners = found.into_iter().map(|found| match found.opens {
             Opened::BySecret(secret) => (secret.name, secret.credential_hash),
-            Opened::ByNode => panic!("a pod's own"),
+            _ => panic!("a pod's own"),
         });
         let hashed = |text: &str| hash(text.as_bytes());
         let expected = [

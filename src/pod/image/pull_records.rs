@@ -94,7 +94,7 @@ pub(in crate::pod) struct PullCredentials {
     /// Secrets of pods, ordered.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub kubernetes_secrets: Vec<PullSecret>,
-    /// Written by a kubelet; kept unchanged.
+    /// Accounts whose tokens pulled it: `uid`, `namespace` and `name`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub kubernetes_service_accounts: Vec<Value>,
     /// The pull needed no credentials of the pod: all pods may use the image.
@@ -121,6 +121,8 @@ pub(in crate::pod) enum Opened {
     ByNode,
     /// A Secret of the pod.
     BySecret(PullSecret),
+    /// A token of the pod's service account, which is in the record's form.
+    ByAccount(Value),
 }
 
 /// What is known of a present image.
@@ -130,6 +132,15 @@ pub(crate) enum Known {
     /// The agent pulled it, or tried to, with unknown credentials.
     Pulled,
     Recorded(PulledRecord),
+}
+
+impl Known {
+    /// Whether service accounts may use the image under this name.
+    pub(in crate::pod) fn has_accounts(&self, image: &str) -> bool {
+        let Self::Recorded(record) = self else { return false };
+        let credentials = record.credential_mapping.get(&repository_of(image));
+        credentials.is_some_and(|known| !known.kubernetes_service_accounts.is_empty())
+    }
 }
 
 /// Whether the pod may use the present image.
@@ -142,9 +153,16 @@ pub(crate) enum Access {
     Pull,
 }
 
-/// Decides about a present image. `secrets` are those of the pod that match the image's name.
+/// Decides about a present image. `secrets` are those of the pod that match the image's name, `accounts` its service
+/// account if a credential provider has a response for it.
 #[must_use]
-pub(crate) fn access(policy: &Verification, image: &str, known: &Known, secrets: &[PullSecret]) -> Access {
+pub(crate) fn access(
+    policy: &Verification,
+    image: &str,
+    known: &Known,
+    secrets: &[PullSecret],
+    accounts: &[Value],
+) -> Access {
     let name = repository_of(image);
     if !policy.applies_to(&name, *known != Known::Preloaded) {
         return Access::Free;
@@ -168,7 +186,9 @@ pub(crate) fn access(policy: &Verification, image: &str, known: &Known, secrets:
             }
         }
     }
-    Access::Pull
+    let is_recorded =
+        accounts.iter().any(|account| credentials.kubernetes_service_accounts.contains(account));
+    if is_recorded { Access::Free } else { Access::Pull }
 }
 
 impl PulledRecord {
@@ -193,6 +213,14 @@ impl PulledRecord {
                 *credentials = PullCredentials { node_pods_accessible: true, ..PullCredentials::default() };
                 true
             }
+            Opened::ByAccount(account) => {
+                let accounts = &mut credentials.kubernetes_service_accounts;
+                let is_new = !accounts.contains(&account);
+                if is_new {
+                    accounts.push(account);
+                }
+                is_new
+            }
             Opened::BySecret(secret) if credentials.kubernetes_secrets.contains(&secret) => false,
             Opened::BySecret(secret) => {
                 let place = |one: &PullSecret| (one.namespace.clone(), one.name.clone(), one.uid.clone());
@@ -211,6 +239,8 @@ impl PulledRecord {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     const IMAGE: &str = "r.example/team/app:v1";
@@ -251,7 +281,7 @@ mod tests {
             (listed.clone(), "r.example/team/app2", &Known::Preloaded, Access::Pull),
             (words("AlwaysVerify"), IMAGE, &Known::Preloaded, Access::Pull),
         ] {
-            assert_eq!(access(&policy, image, known, &[]), expected, "{policy:?} {image} {known:?}");
+            assert_eq!(access(&policy, image, known, &[], &[]), expected, "{policy:?} {image} {known:?}");
         }
     }
 
@@ -259,9 +289,9 @@ mod tests {
     fn recorded_image_is_accessible_with_matching_credentials() {
         let policy = Verification::NotPreloaded;
         let free = recorded(Opened::ByNode);
-        assert_eq!(access(&policy, "r.example/team/app@sha256:1", &free, &[]), Access::Free);
+        assert_eq!(access(&policy, "r.example/team/app@sha256:1", &free, &[], &[]), Access::Free);
         // Under another name it is another image: it must be pulled from the registry.
-        assert_eq!(access(&policy, "r.example/other/app", &free, &[]), Access::Pull);
+        assert_eq!(access(&policy, "r.example/other/app", &free, &[], &[]), Access::Pull);
         let by_secret = recorded(Opened::BySecret(secret("one", "u1", "h1")));
         for (secrets, expected) in [
             (vec![], Access::Pull),
@@ -275,8 +305,30 @@ mod tests {
             (vec![secret("one", "u3", "h9")], Access::Pull),
             (vec![secret("one", "", "")], Access::Pull),
         ] {
-            assert_eq!(access(&policy, IMAGE, &by_secret, &secrets), expected, "{secrets:?}");
+            assert_eq!(access(&policy, IMAGE, &by_secret, &secrets, &[]), expected, "{secrets:?}");
         }
+    }
+
+    #[test]
+    fn an_image_that_a_service_account_has_pulled_is_for_that_account() {
+        let policy = Verification::NotPreloaded;
+        let account = |uid: &str| json!({"uid": uid, "namespace": "shop", "name": "web"});
+        let known = recorded(Opened::ByAccount(account("1")));
+        assert!(known.has_accounts(IMAGE) && !known.has_accounts("r.example/other/app"));
+        assert!(!recorded(Opened::ByNode).has_accounts(IMAGE));
+        for (accounts, expected) in
+            [(vec![], Access::Pull), (vec![account("1")], Access::Free), (vec![account("2")], Access::Pull)]
+        {
+            assert_eq!(access(&policy, IMAGE, &known, &[], &accounts), expected, "{accounts:?}");
+        }
+        let Known::Recorded(mut record) = known else { panic!("it is recorded") };
+        assert!(!record.note(IMAGE, Opened::ByAccount(account("1")), NOW));
+        let text = serde_json::to_string(&record).unwrap();
+        assert!(text.contains(r#":{"kubernetesServiceAccounts":[{"#), "{text}");
+        assert!(
+            record.note(IMAGE, Opened::ByNode, NOW)
+                && !record.note(IMAGE, Opened::ByAccount(account("3")), NOW)
+        );
     }
 
     #[test]

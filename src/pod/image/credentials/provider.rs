@@ -7,11 +7,13 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::rc::Rc;
 use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::accounts::{AccountToken, NotRun, Puller, ServiceAccounts, TokenAttributes};
 use crate::codec::yaml::yaml_to_values;
 use crate::model::api::decode::decode;
 use crate::model::types::Timestamp;
@@ -19,6 +21,7 @@ use crate::platform::clock::Clock;
 use crate::platform::rt;
 use crate::platform::rt::child::TalkingChild;
 use crate::pod::image::keyring::{Keyring, matches, repository_of};
+use crate::pod::image::pull_records::Opened;
 use crate::runtime::ImageAuth;
 
 const RUN_TIMEOUT: Duration = Duration::from_secs(60);
@@ -59,17 +62,6 @@ struct Variable {
     value: String,
 }
 
-/// For tokens of service accounts, which pods here do not have.
-#[derive(Clone, Default, PartialEq, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct TokenAttributes {
-    require_service_account: bool,
-    service_account_token_audience: String,
-    cache_type: String,
-    required_service_account_annotation_keys: Vec<String>,
-    optional_service_account_annotation_keys: Vec<String>,
-}
-
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct ProviderResponse {
@@ -84,6 +76,8 @@ struct Cached {
     provider: Provider,
     /// An image, a registry, or empty for all.
     scope: String,
+    /// Of the service account; empty without one.
+    account: String,
     keyring: Keyring,
     until: Timestamp,
 }
@@ -93,15 +87,21 @@ pub(super) struct Providers {
     bin_dir: PathBuf,
     clock: Clock,
     cache: RefCell<Vec<Cached>>,
+    /// Of the cluster; `None` on a node of none.
+    accounts: Option<Rc<dyn ServiceAccounts>>,
 }
 
 impl Providers {
     pub(super) fn new(config: Option<PathBuf>, bin_dir: PathBuf, clock: Clock) -> Self {
-        Self { config, bin_dir, clock, cache: RefCell::default() }
+        Self { config, bin_dir, clock, cache: RefCell::default(), accounts: None }
+    }
+
+    pub(super) fn set_accounts(&mut self, accounts: Option<Rc<dyn ServiceAccounts>>) {
+        self.accounts = accounts;
     }
 
     /// The responses of the programs that match this image.
-    pub(super) async fn lookup(&self, image: &str) -> Vec<ImageAuth> {
+    pub(super) async fn lookup(&self, image: &str, puller: Puller<'_>) -> Vec<(ImageAuth, Opened)> {
         let Some(path) = self.config.clone() else { return Vec::new() };
         let providers = match rt::blocking("credential-config", move || read_config(&path)).await {
             Ok(providers) => providers,
@@ -119,24 +119,54 @@ impl Providers {
             if !provider.match_images.iter().any(|pattern| matches(bare(pattern), &repository)) {
                 continue;
             }
-            if let Some(logins) = self.cached(&provider, image, &repository) {
-                found.extend(logins);
-                continue;
-            }
-            match self.request_credentials(&provider, image).await {
-                Ok(answer) => found.extend(self.store_response(&provider, image, &repository, answer)),
-                Err(problem) => {
-                    log::error!(provider = provider.name.as_str(), image, problem; "Credential provider \
-                         failed");
+            let account = match self.account(&provider, puller).await {
+                Ok(account) => account,
+                Err(NotRun::Skipped(why)) => {
+                    log::debug!(provider = provider.name.as_str(), image, why; "Credential provider is not run");
+                    continue;
                 }
-            }
+                Err(NotRun::Failed(problem)) => {
+                    log::error!(provider = provider.name.as_str(), image, problem; "Credential provider failed");
+                    continue;
+                }
+            };
+            let key = account.as_ref().map(|account| account.cache_key.as_str()).unwrap_or_default();
+            let logins = match self.cached(&provider, image, &repository, key) {
+                Some(logins) => logins,
+                None => match self.request_credentials(&provider, image, account.as_ref()).await {
+                    Ok(answer) => self.store_response(&provider, image, (&repository, key), answer),
+                    Err(problem) => {
+                        log::error!(provider = provider.name.as_str(), image, problem; "Credential provider \
+                             failed");
+                        continue;
+                    }
+                },
+            };
+            let opens = account.map_or(Opened::ByNode, |account| Opened::ByAccount(account.account));
+            found.extend(logins.into_iter().map(|auth| (auth, opens.clone())));
         }
         found
     }
 
-    fn cached(&self, provider: &Provider, image: &str, repository: &str) -> Option<Vec<ImageAuth>> {
+    /// What the program gets of the pod's service account.
+    async fn account(&self, provider: &Provider, puller: Puller<'_>) -> Result<Option<AccountToken>, NotRun> {
+        match &provider.token_attributes {
+            Some(attributes) => Box::pin(attributes.token(self.accounts.as_ref(), puller)).await,
+            None => Ok(None),
+        }
+    }
+
+    fn cached(
+        &self,
+        provider: &Provider,
+        image: &str,
+        repository: &str,
+        account: &str,
+    ) -> Option<Vec<ImageAuth>> {
         let cache = self.cache.borrow();
-        let of_scope = |scope| cache.iter().find(|one| one.scope == scope && one.provider == *provider);
+        let of_scope = |scope| {
+            cache.iter().find(|one| one.scope == scope && one.account == account && one.provider == *provider)
+        };
         let found = [image, registry_of(repository), ""].into_iter().find_map(of_scope)?;
         Some(found.keyring.lookup(image))
     }
@@ -145,7 +175,7 @@ impl Providers {
         &self,
         provider: &Provider,
         image: &str,
-        repository: &str,
+        (repository, account): (&str, &str),
         answer: ProviderResponse,
     ) -> Vec<ImageAuth> {
         let mut keyring = Keyring::default();
@@ -169,7 +199,8 @@ impl Providers {
         let mut cache = self.cache.borrow_mut();
         if !duration.is_zero() && cache.len() < MAX_CACHED {
             let until = self.clock.now().saturating_add(duration);
-            cache.push(Cached { provider: provider.clone(), scope: scope.to_owned(), keyring, until });
+            let (scope, account) = (scope.to_owned(), account.to_owned());
+            cache.push(Cached { provider: provider.clone(), scope, account, keyring, until });
         }
         found
     }
@@ -178,12 +209,16 @@ impl Providers {
         &self,
         provider: &Provider,
         image: &str,
+        account: Option<&AccountToken>,
     ) -> Result<ProviderResponse, String> {
-        if provider.token_attributes.as_ref().is_some_and(|token| token.require_service_account) {
-            return Err("tokenAttributes.requireServiceAccount: pods here have no service account".to_owned());
-        }
-        let request =
+        let mut request =
             json!({"kind": "CredentialProviderRequest", "apiVersion": provider.api_version, "image": image});
+        if let Some(account) = account {
+            request["serviceAccountToken"] = json!(*account.token);
+            if !account.annotations.is_empty() {
+                request["serviceAccountAnnotations"] = Value::Object(account.annotations.clone());
+            }
+        }
         let mut command = Command::new(self.bin_dir.join(&provider.name));
         command.args(&provider.args);
         command.envs(provider.env.iter().map(|variable| (&variable.name, &variable.value)));
@@ -200,6 +235,13 @@ impl Providers {
                 "the response is not a CredentialProviderResponse of {}",
                 provider.api_version
             ));
+        }
+        if let Some(account) = account.filter(|account| !account.may_echo)
+            && answer.auth.values().any(|login| login.password == *account.token)
+        {
+            return Err("the response has the token as a password, which requires \
+                 tokenAttributes.cacheType: Token"
+                .to_owned());
         }
         Ok(answer)
     }
@@ -284,6 +326,11 @@ fn check(provider: &Provider) -> Result<(), String> {
     if !version.is_some_and(|version| CONFIG_VERSIONS.contains(&version)) {
         return Err(format!("provider {name:?}: unsupported apiVersion {:?}", provider.api_version));
     }
+    if let Some(attributes) = &provider.token_attributes {
+        attributes
+            .check(version == Some("v1"))
+            .map_err(|why| format!("provider {name:?}: tokenAttributes{why}"))?;
+    }
     if parse_duration(&provider.default_cache_duration).is_none() {
         return Err(format!(
             "provider {name:?}: invalid defaultCacheDuration {:?}",
@@ -322,126 +369,4 @@ fn parse_duration(text: &str) -> Option<Duration> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::platform::testing::TempDir;
-    use std::os::unix::fs::PermissionsExt;
-
-    #[test]
-    fn a_program_is_asked_once_for_what_its_answer_holds_for() {
-        let root = std::env::temp_dir().join(format!("edge-agent-provider-{}", std::process::id()));
-        std::fs::create_dir_all(&root).unwrap();
-        let program = |name: &str, text: &str| {
-            let path = root.join(name);
-            std::fs::write(&path, text).unwrap();
-            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
-        };
-        let asked = root.join("asked");
-        program(
-            "good",
-            &format!(
-                "#!/bin/sh\ncat >>{0}\necho >>{0}\necho '{{\"kind\":\"CredentialProviderResponse\",\"apiVersion\":\
-                 \"credentialprovider.kubelet.k8s.io/v1\",\"cacheKeyType\":\"Registry\",\"cacheDuration\":\"1h\",\"auth\":\
-                 {{\"*.example\":{{\"username\":\"'$1'\",\"password\":\"'$WORD'\"}}}}}}'\n",
-                asked.display()
-            ),
-        );
-        program("bad", "#!/bin/sh\necho hush\nexit 3\n");
-        let config = root.join("providers.yaml");
-        std::fs::write(
-            &config,
-            "apiVersion: kubelet.config.k8s.io/v1\nkind: CredentialProviderConfig\nproviders:\n- name: bad\n  \
-             matchImages: ['*.example']\n  defaultCacheDuration: 0s\n  apiVersion: credentialprovider.kubelet.k8s.io/v1\n\
-             - name: good\n  matchImages: ['*.example']\n  defaultCacheDuration: 12h0m0s\n  apiVersion: \
-             credentialprovider.kubelet.k8s.io/v1\n  args: [me]\n  env: [{name: WORD, value: hush}]\n",
-        )
-        .unwrap();
-        let providers = Providers::new(Some(config.clone()), root.clone(), Clock::System);
-        let users = |image: &'static str| {
-            let found = rt::run(providers.lookup(image)).unwrap();
-            found
-                .into_iter()
-                .map(|login| format!("{}:{}", login.username, login.password))
-                .collect::<Vec<_>>()
-        };
-        assert_eq!(users("r.example/a:v1"), ["me:hush"]);
-        assert_eq!(users("r.example/b:v2"), ["me:hush"]);
-        assert!(users("busybox").is_empty());
-        let text = std::fs::read_to_string(&asked).unwrap();
-        let request: Value = serde_json::from_str(text.trim()).expect("one request alone");
-        assert_eq!(request["image"], "r.example/a:v1");
-        assert_eq!(users("s.example/b"), ["me:hush"]);
-        assert_eq!(std::fs::read_to_string(&asked).unwrap().trim().lines().count(), 2);
-
-        // Another configuration is another question; the first one's answers are no longer valid.
-        let first = std::fs::read_to_string(&config).unwrap();
-        for (from, to, expected) in [
-            ("args: [me]", "args: [you]", "you:hush"),
-            ("value: hush", "value: shh", "me:shh"),
-            ("defaultCacheDuration: 12h0m0s", "defaultCacheDuration: 1h", "me:hush"),
-        ] {
-            let before = std::fs::read_to_string(&asked).unwrap().trim().lines().count();
-            std::fs::write(&config, first.replace(from, to)).unwrap();
-            for _ in 0..2 {
-                assert_eq!(users("r.example/a:v1"), [expected], "{to}");
-            }
-            assert_eq!(std::fs::read_to_string(&asked).unwrap().trim().lines().count(), before + 1, "{to}");
-        }
-        let token = "args: [me]\n  tokenAttributes: {serviceAccountTokenAudience: a, cacheType: Token, requireServiceAccount";
-        std::fs::write(&config, first.replace("args: [me]", &format!("{token}: false}}"))).unwrap();
-        assert_eq!(users("r.example/a:v1"), ["me:hush"]);
-        std::fs::write(&config, first.replace("args: [me]", &format!("{token}: true}}"))).unwrap();
-        assert!(users("r.example/a:v1").is_empty(), "no pod has a service account");
-        std::fs::remove_dir_all(root).unwrap();
-    }
-
-    #[test]
-    fn provider_config_is_decoded_strictly_as_upstream() {
-        let directory = TempDir::new();
-        let config = directory.join("providers.yaml");
-        let good = "apiVersion: kubelet.config.k8s.io/v1\nkind: CredentialProviderConfig\nproviders:\n- name: good\n  \
-                    matchImages: ['*.example']\n  defaultCacheDuration: 0s\n  apiVersion: \
-                    credentialprovider.kubelet.k8s.io/v1\n  env: [{name: A, value: b}]\n";
-        for (from, to, words) in [
-            ("name: good", "name: ../bad", "\"../bad\": must be a program name"),
-            (
-                "kind: CredentialProviderConfig",
-                "kind: KubeletConfiguration",
-                "kind \"KubeletConfiguration\" must be",
-            ),
-            ("kind: CredentialProviderConfig\n", "", "kind \"\" must be"),
-            ("config.k8s.io/v1", "config.k8s.io/v2", "apiVersion \"kubelet.config.k8s.io/v2\""),
-            ("apiVersion: kubelet.config.k8s.io/v1\n", "", "apiVersion \"\""),
-            ("  matchImages", "  matchimages", "unknown field \"providers[0].matchimages\""),
-            ("value: b", "val: b", "unknown field \"providers[0].env[0].val\""),
-            ("kind:", "kinds: x\nkind:", "unknown field \"kinds\""),
-            ("kind:", "kind: x\nkind:", "kind"),
-            ("  defaultCacheDuration: 0s", "  args: [a]\n  args: [b]\n  defaultCacheDuration: 0s", "args"),
-            ("name: good", "name: [good]", "providers[0].name: "),
-        ] {
-            std::fs::write(&config, good.replacen(from, to, 1)).unwrap();
-            let problem = read_config(&config).err().unwrap_or_default();
-            assert!(problem.contains("providers.yaml: ") && problem.contains(words), "{to}: {problem}");
-        }
-        for (text, count) in [
-            (good.to_owned(), Some(1)),
-            (good.replace("/v1\nkind", "/v1beta1\nkind"), Some(1)),
-            (String::new(), None),
-        ] {
-            std::fs::write(&config, &text).unwrap();
-            assert_eq!(read_config(&config).ok().map(|providers| providers.len()), count, "{text}");
-        }
-    }
-
-    #[test]
-    fn durations_are_those_of_go() {
-        for (text, millis) in
-            [("12h0m0s", 43_200_000), ("1h30m", 5_400_000), ("500ms", 500), ("0s", 0), ("0", 0)]
-        {
-            assert_eq!(parse_duration(text), Some(Duration::from_millis(millis)), "{text}");
-        }
-        for text in ["", "5", "x", "1d", "-1s", "99999999999999999999h"] {
-            assert_eq!(parse_duration(text), None, "{text}");
-        }
-    }
-}
+mod tests;
