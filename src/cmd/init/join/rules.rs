@@ -65,7 +65,7 @@ pub(super) fn configuration(there: Option<Value>, cluster: &Value) -> (Value, Ve
     (merged, notes)
 }
 
-/// The agent does not start with a `clientCAFile` that is missing. kubeadm writes the usual one on a node that joins.
+/// Without the `clientCAFile` the node's API would not be served. kubeadm writes the usual one on a node that joins.
 pub(super) fn check_authority(merged: &Value, exists: &dyn Fn(&Path) -> bool) -> Result<(), String> {
     let file = merged["authentication"]["x509"]["clientCAFile"].as_str().unwrap_or_default();
     if file.is_empty() || exists(Path::new(file)) {
