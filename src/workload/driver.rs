@@ -61,13 +61,21 @@ struct Driver {
     rests: BTreeMap<ObjectKey, Rest>,
     /// When statuses alone were last written.
     shown: Option<Instant>,
-    /// Statuses wait to be written until then.
-    held: Option<Instant>,
+    /// Statuses wait to be written.
+    held: Option<Held>,
     /// The disk refuses writes: no pass before.
     retry: Option<Instant>,
     dice: Dice,
     /// There was no pass: an earlier process may have left something.
     is_new: bool,
+}
+
+/// Statuses that were not written, because others were a moment ago.
+struct Held {
+    until: Instant,
+    /// What the pass was taken over, and which steps were due: while nothing else changes, there is no other.
+    prints: BTreeMap<ObjectKey, u64>,
+    due: Vec<ObjectKey>,
 }
 
 /// What one pass has left.
@@ -110,7 +118,7 @@ pub async fn run(parts: WorkloadParts) {
             return;
         }
         let is_used = !driver.known.is_empty();
-        let pause = driver.held.into_iter().chain(driver.retry).min();
+        let pause = driver.held.as_ref().map(|held| held.until).into_iter().chain(driver.retry).min();
         // Losing an arm is safe: versions stay changed until they are read, and deadlines are kept.
         tokio::select! {
             biased;
@@ -157,6 +165,10 @@ impl Driver {
         if due.is_empty() && dirty.is_empty() && !has_lost && !self.is_new {
             return Ok(());
         }
+        let waits = |held: &Held| held.until > Instant::now() && held.prints == prints && held.due == due;
+        if self.held.as_ref().is_some_and(waits) {
+            return Ok(());
+        }
         self.rests.retain(|key, _| prints.contains_key(key));
         let is_held = self.shown.is_some_and(|shown| shown.elapsed() < BETWEEN_STATUSES);
         loop {
@@ -177,7 +189,7 @@ impl Driver {
                 self.record(&event);
             }
             if pass.is_held {
-                self.held = self.shown.map(|shown| shown + BETWEEN_STATUSES);
+                self.held = self.shown.map(|shown| Held { until: shown + BETWEEN_STATUSES, prints, due });
                 return Ok(());
             }
             if pass.is_status_only {

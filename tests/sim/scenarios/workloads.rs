@@ -11,7 +11,7 @@ use edge_agent::model::types::{ContainerId, PodSource, Timestamp};
 use edge_agent::store::WriteMoment;
 use serde_json::{Value, json};
 
-use super::{MINUTE, SECOND, node};
+use super::{MINUTE, SECOND, node_with};
 use crate::sim::finish;
 use crate::sim::node::{Node, simulate};
 use crate::sim::pods::{Act, object};
@@ -106,7 +106,7 @@ async fn status(node: &mut Node, kind: ObjectKind) -> Value {
 #[test]
 fn a_deployment_becomes_running_pods_and_rests() {
     simulate(async {
-        let mut node = node().await;
+        let mut node = node_with(&[PodSource::File, PodSource::Api]).await;
         apply(&node, &set_of_pods("Deployment", 3, Act::Forever));
         node.wait(5 * SECOND).await;
         let before = containers(&node);
@@ -132,7 +132,7 @@ fn a_deployment_becomes_running_pods_and_rests() {
 /// Dies at this write of an apply, a rollout, a scaling. False when it does not come so far.
 fn survives(number: u64, moment: WriteMoment) -> bool {
     simulate(async {
-        let mut node = node().await;
+        let mut node = node_with(&[PodSource::File, PodSource::Api]).await;
         apply(&node, &set_of_pods("Deployment", 2, Act::Forever));
         node.wait(5 * SECOND).await;
         node.writes.crash_at(number, moment);
@@ -172,7 +172,7 @@ fn a_crash_at_any_write_of_a_job_counts_each_pod_once() {
         let mut number = 1;
         loop {
             let died = simulate(async {
-                let mut node = node().await;
+                let mut node = node_with(&[PodSource::File, PodSource::Api]).await;
                 apply(&node, &document("Job", &job));
                 node.wait(SECOND / 10).await;
                 node.writes.crash_at(number, moment);
@@ -206,7 +206,7 @@ fn a_crash_at_any_write_of_a_job_counts_each_pod_once() {
 #[test]
 fn a_failing_job_gives_up_and_a_power_cut_does_not_reset_its_count() {
     simulate(async {
-        let mut node = node().await;
+        let mut node = node_with(&[PodSource::File, PodSource::Api]).await;
         let job = json!({"backoffLimit": 2, "template": template(Act::Crashes, "Never")});
         apply(&node, &document("Job", &job));
         node.wait(15 * SECOND).await;
@@ -225,7 +225,7 @@ fn a_failing_job_gives_up_and_a_power_cut_does_not_reset_its_count() {
 #[test]
 fn a_cron_job_keeps_its_times_through_crashes_and_clocks() {
     simulate(async {
-        let mut node = node().await;
+        let mut node = node_with(&[PodSource::File, PodSource::Api]).await;
         let job = json!({"spec": {"template": template(Act::Done, "Never")}});
         let cron = json!({"schedule": "*/5 * * * *", "successfulJobsHistoryLimit": 100, "jobTemplate": job});
         apply(&node, &document("CronJob", &cron));
@@ -262,7 +262,7 @@ fn a_cron_job_keeps_its_times_through_crashes_and_clocks() {
 #[test]
 fn a_stateful_set_keeps_names_and_claims_through_a_reboot() {
     simulate(async {
-        let mut node = node().await;
+        let mut node = node_with(&[PodSource::File, PodSource::Api]).await;
         apply(&node, &set_of_pods("StatefulSet", 2, Act::Forever));
         node.wait(10 * SECOND).await;
         let names = BTreeSet::from(["web-0".to_owned(), "web-1".to_owned()]);
@@ -287,7 +287,7 @@ fn a_stateful_set_keeps_names_and_claims_through_a_reboot() {
 #[test]
 fn objects_of_manifests_act_and_keep_their_status_beside_them() {
     simulate(async {
-        let mut node = node().await;
+        let mut node = node_with(&[PodSource::File, PodSource::Api]).await;
         let say = |node: &mut Node, objects: Vec<String>| {
             let objects = objects.iter().map(|text| object(text, PodSource::File)).collect();
             node.defined.insert(PodSource::File, objects);
