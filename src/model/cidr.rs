@@ -78,6 +78,7 @@ impl Cidr {
 
     /// The number of addresses, at most `u64::MAX`.
     #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "a range is never empty")]
     pub fn len(self) -> u64 {
         u64::try_from(hosts(self.network, self.prefix)).unwrap_or(u64::MAX).saturating_add(1)
     }

@@ -307,7 +307,7 @@ impl Accounts {
         let own = [self.issuer.clone()];
         let judged = holder.check_audiences(audiences.unwrap_or(&own)).and_then(|audiences| {
             self.check(&holder, token)?;
-            Ok((self.user(&holder), audiences))
+            Ok((Self::user(&holder), audiences))
         });
         Some(judged)
     }
@@ -369,7 +369,7 @@ impl Accounts {
         self.objects.get(ObjectKind::Secret, namespace, name).filter(|secret| !self.is_gone(secret.deleted))
     }
 
-    fn user(&self, holder: &Holder) -> User {
+    fn user(holder: &Holder) -> User {
         let Holder { namespace, account, .. } = holder;
         let groups = account_groups(namespace);
         let user = User::of_node(account_user(namespace, &account.name), groups.to_vec());

@@ -246,11 +246,11 @@ impl Rbac {
         let aggregated = all.values().filter(|role| role.selectors.is_some());
         let named: Vec<String> = aggregated.map(|role| role.name.clone()).collect();
         for name in named {
-            let mut rules = Vec::new();
-            aggregate(&all, &name, &mut BTreeSet::new(), &mut rules);
+            let mut whole = Vec::new();
+            aggregate(&all, &name, &mut BTreeSet::new(), &mut whole);
             if let Some(role) = all.get_mut(&(String::new(), name)) {
                 // The selectors stay: a role that is aggregated itself is walked through, not read.
-                role.rules = rules;
+                role.rules = whole;
             }
         }
         Self { roles: all, bindings }

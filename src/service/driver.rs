@@ -81,8 +81,11 @@ pub struct ServiceParts {
     /// To be called when generated objects have changed.
     pub(crate) notify: Rc<dyn Fn()>,
     /// Shows why Services do not work, or that they do. True for news.
-    pub(crate) report: Rc<dyn Fn(Option<&str>) -> bool>,
+    pub(crate) report: Rc<Report>,
 }
+
+/// Takes why something does not work, or that it does. True for news.
+pub(crate) type Report = dyn Fn(Option<&str>) -> bool;
 
 pub struct Driver {
     config: ServiceConfig,

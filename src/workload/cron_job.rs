@@ -108,7 +108,7 @@ impl Step<'_, '_> {
                     jobs.push((time(job.body(), "/status/startTime"), key));
                 }
             }
-            jobs.order_by(|one, other| one.cmp(other));
+            jobs.order_by(Ord::cmp);
             let beyond = jobs.len().saturating_sub(limit);
             for (_, key) in jobs.into_iter().take(beyond) {
                 self.remove(&key);

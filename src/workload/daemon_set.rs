@@ -87,7 +87,9 @@ impl Step<'_, '_> {
         let is_ending = pods.iter().any(|pod| pod.is_deleted && !pod.is_terminal());
         let has_ended = pods.iter().any(|pod| pod.is_terminal() && !pod.is_deleted);
         if !stays {
-            running.into_iter().for_each(|pod| self.delete(pod));
+            for pod in running {
+                self.delete(pod);
+            }
             return;
         }
         let rolls = self.set.text("/spec/updateStrategy/type") != "OnDelete";

@@ -95,7 +95,7 @@ pub async fn run(parts: WorkloadParts) {
     let WorkloadParts { mut desired, clock, statuses, objects, handlers, .. } = parts;
     let (name, admission) = (parts.node_name, parts.admission);
     let node = Rc::new(Node::new(name, clock.clone(), admission, Rc::clone(&objects), handlers));
-    let mut changes = statuses.watch();
+    let mut of_pods = statuses.watch();
     let alarm = clock.alarm();
     let mut driver = Driver {
         editor: parts.editor,
@@ -113,7 +113,7 @@ pub async fn run(parts: WorkloadParts) {
     };
     loop {
         desired.borrow_and_update();
-        changes.borrow_and_update();
+        of_pods.borrow_and_update();
         if driver.check().await.is_err() {
             return;
         }
@@ -123,7 +123,7 @@ pub async fn run(parts: WorkloadParts) {
         tokio::select! {
             biased;
             changed = desired.changed() => if changed.is_err() { return },
-            Ok(()) = changes.changed(), if is_used => {}
+            Ok(()) = of_pods.changed(), if is_used => {}
             () = alarm.wait_until(driver.deadline()), if is_used && pause.is_none() => {}
             () = wait_for(pause) => {}
         }
@@ -224,8 +224,12 @@ impl Driver {
                 let pods = pods(config, &statuses);
                 let mut world = World::new(now, &environment, seed, items, pods);
                 world.remember(rests);
-                dirty.iter().for_each(|key| world.mark(key));
-                due.iter().for_each(|key| world.mark_due(key));
+                for key in &dirty {
+                    world.mark(key);
+                }
+                for key in &due {
+                    world.mark_due(key);
+                }
                 let mut is_restless = !world.settle(steps::take);
                 world.release_orphans();
                 world.trim_ended();

@@ -167,7 +167,7 @@ impl Step<'_, '_> {
             self.manage(&policy);
             outcome = self.complete();
         }
-        self.show(outcome);
+        self.show(outcome.as_ref());
     }
 
     fn start(&mut self) {
@@ -210,8 +210,8 @@ impl Step<'_, '_> {
                 });
             }
         }
-        let failed = self.pods.iter().filter(|pod| self.is_failed(pod));
-        let message = failed.filter_map(|pod| judge(policy, pod).fails_job).next()?;
+        let mut failed = self.pods.iter().filter(|pod| self.is_failed(pod));
+        let message = failed.find_map(|pod| judge(policy, pod).fails_job)?;
         Some(Outcome { is_success: false, reason: "PodFailurePolicy", message })
     }
 
@@ -345,9 +345,9 @@ impl Step<'_, '_> {
         })
     }
 
-    fn show(mut self, outcome: Option<Outcome>) {
+    fn show(mut self, outcome: Option<&Outcome>) {
         let mut status = self.status();
-        if let Some(outcome) = &outcome {
+        if let Some(outcome) = outcome {
             self.finish(outcome, &mut status);
         } else {
             self.note_suspension(&mut status);

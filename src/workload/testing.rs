@@ -1,4 +1,5 @@
 //! A node without an agent: objects and pods in memory, and a pass of the controllers over them.
+#![expect(clippy::needless_pass_by_value, reason = "JSON literals read better unborrowed")]
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -65,7 +66,7 @@ impl Environment for FakeEnvironment {
         })
     }
 
-    fn node_name(&self) -> &str {
+    fn node_name(&self) -> &'static str {
         "node1"
     }
 
@@ -207,14 +208,18 @@ impl FakeNode {
             .filter(|other| other.owner_references.iter().any(|owner| owner.uid == object.uid))
             .map(|other| other.key.clone())
             .collect();
-        owned.iter().for_each(|key| self.remove(key));
+        for key in &owned {
+            self.remove(key);
+        }
         let pods: Vec<PodUid> = self
             .pods
             .values()
             .filter(|pod| pod.owner() == Some(&object.uid))
             .map(|pod| pod.uid().clone())
             .collect();
-        pods.iter().for_each(|pod| self.delete_pod(pod));
+        for pod in &pods {
+            self.delete_pod(pod);
+        }
     }
 
     /// As `kubectl delete pod`.
@@ -356,7 +361,9 @@ impl FakeNode {
             Rc::make_mut(&mut view.pod).metadata.deletion_timestamp.get_or_insert(self.now);
         }
         // What they own goes with them.
-        changes.remove_objects.iter().for_each(|key| self.remove(key));
+        for key in &changes.remove_objects {
+            self.remove(key);
+        }
         writes == 0
     }
 

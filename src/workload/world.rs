@@ -299,8 +299,8 @@ impl<'e> World<'e> {
     /// The objects of this kind that the owner manages.
     pub(super) fn owned(&self, kind: ObjectKind, owner: &Item) -> Vec<ObjectKey> {
         let all = self.of_kind(kind, &owner.object.key.namespace);
-        let owned = all.filter(|item| item.owner() == Some(&owner.object.uid));
-        owned.map(|item| item.object.key.clone()).collect()
+        let managed = all.filter(|item| item.owner() == Some(&owner.object.uid));
+        managed.map(|item| item.object.key.clone()).collect()
     }
 
     /// The pods that the owner manages, those included that are being deleted; by name.
@@ -320,9 +320,9 @@ impl<'e> World<'e> {
         let reference = owner.reference().to_value();
         let mut news = Vec::new();
         for view in self.pods.values().filter(|view| view.pod.metadata.namespace == namespace) {
-            let owned = view.owner();
-            let adopts = owned.is_none() && view.is_active() && !owner.is_deleted() && is_selected(view);
-            let releases = owned == Some(uid) && !view.is_deleted && !is_selected(view);
+            let by = view.owner();
+            let adopts = by.is_none() && view.is_active() && !owner.is_deleted() && is_selected(view);
+            let releases = by == Some(uid) && !view.is_deleted && !is_selected(view);
             if !adopts && !releases {
                 continue;
             }
@@ -539,7 +539,7 @@ impl<'e> World<'e> {
         let mut ended: Vec<(Timestamp, PodUid)> =
             self.pods.values().filter(is_over).map(|pod| (pod.finished(), pod.uid().clone())).collect();
         let beyond = ended.len().saturating_sub(MAX_ENDED);
-        ended.order_by(|one, other| one.cmp(other));
+        ended.order_by(Ord::cmp);
         for (_, uid) in ended.into_iter().take(beyond) {
             self.delete_pod(&uid);
         }

@@ -350,8 +350,8 @@ fn what_every_cluster_has_is_shown_and_not_stored() {
     // The first change stores it; a deletion makes another one.
     let path = format!("{ACCOUNTS}/default");
     let (_, before) = served.get(&path);
-    let patch = json!({"imagePullSecrets": [{"name": "pull"}]});
-    let (code, changed) = served.ask("PATCH", &path, STRATEGIC, &patch);
+    let pull = json!({"imagePullSecrets": [{"name": "pull"}]});
+    let (code, changed) = served.ask("PATCH", &path, STRATEGIC, &pull);
     assert_eq!((code, &changed["metadata"]["uid"]), (200, &before["metadata"]["uid"]), "{changed}");
     let made = served.create(PODS, &pod("pulls"));
     assert_eq!(made["spec"]["imagePullSecrets"], json!([{"name": "pull"}]));

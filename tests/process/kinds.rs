@@ -195,27 +195,27 @@ fn status_and_scale_are_parts_of_their_own() {
     let made = served.create(DEPLOYMENTS, &object);
     assert_ne!(made["status"]["replicas"], 7, "a client does not write the status with the object");
     assert_eq!(made["metadata"]["generation"], 1);
-    let path = format!("{DEPLOYMENTS}/web");
+    let web = format!("{DEPLOYMENTS}/web");
     let conditions = json!([{"type": "edge.example/Checked", "status": "True"}]);
     let patch = json!({"status": {"conditions": conditions}, "spec": {"paused": true}});
-    let (code, patched) = served.ask("PATCH", &format!("{path}/status"), MERGE, &patch);
+    let (code, patched) = served.ask("PATCH", &format!("{web}/status"), MERGE, &patch);
     assert_eq!((code, &patched["metadata"]["generation"]), (200, &json!(1)), "{patched}");
     assert!(patched["spec"]["paused"].is_null(), "{patched}");
-    let (_, scale) = served.get(&format!("{path}/scale"));
+    let (_, scale) = served.get(&format!("{web}/scale"));
     assert_eq!(
         (&scale["kind"], &scale["spec"]["replicas"], &scale["status"]["selector"]),
         (&json!("Scale"), &json!(0), &json!("app=web"))
     );
     let mut wanted = scale.clone();
     wanted["spec"]["replicas"] = json!(0);
-    let (code, same) = served.ask("PUT", &format!("{path}/scale"), JSON, &wanted);
+    let (code, same) = served.ask("PUT", &format!("{web}/scale"), JSON, &wanted);
     assert_eq!((code, &same["metadata"]["resourceVersion"]), (200, &scale["metadata"]["resourceVersion"]));
     wanted["spec"]["replicas"] = json!(-1);
-    let refused = served.refused(422, "PUT", &format!("{path}/scale"), JSON, &wanted);
+    let refused = served.refused(422, "PUT", &format!("{web}/scale"), JSON, &wanted);
     assert!(refused.contains("must be greater than or equal to 0"), "{refused}");
     wanted["spec"]["replicas"] = json!(3);
     wanted["metadata"]["resourceVersion"] = json!("1");
-    let refused = served.refused(409, "PUT", &format!("{path}/scale"), JSON, &wanted);
+    let refused = served.refused(409, "PUT", &format!("{web}/scale"), JSON, &wanted);
     assert!(refused.contains("the object has been modified"), "{refused}");
     served.node.agent.assert_alive();
 }

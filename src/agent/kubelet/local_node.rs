@@ -55,6 +55,7 @@ const MOST_NAMES: usize = 5;
 
 /// The local API of this node, which the servers delegate its paths to, and the facts of the node for a cluster.
 /// `state` is the part of the `Node` that does not change.
+#[expect(clippy::too_many_arguments, reason = "each is another part's")]
 pub(crate) fn local_api(
     state: NodeState,
     max_images: Option<usize>,

@@ -351,6 +351,7 @@ struct AgentParts<R> {
 }
 
 impl<R: Runtime> AgentParts<R> {
+    #[expect(clippy::too_many_lines, reason = "one list of the parts")]
     async fn open(resolved: &Resolved, runtime: Rc<R>, key: StoreKey) -> Result<Self, SetupError> {
         let clock = Clock::System;
         let root = &resolved.flags.root_dir;

@@ -60,20 +60,19 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
         ask(server, name, kind)
             .map_err(|error| CliError::Answer(format!("ask the DNS server {server}: {error}")))
     };
-    let found = match name.parse::<IpAddr>() {
-        Ok(ip) => lines(&ask(&reversed(ip), PTR)?),
-        Err(_) => {
-            let domain = domain(&ask(&reversed(server), PTR)?);
-            let mut found = Vec::new();
-            for candidate in candidates(&name, common.namespace.as_deref().unwrap_or("default"), &domain) {
-                found.extend(lines(&ask(&candidate, A)?));
-                found.extend(lines(&ask(&candidate, AAAA)?));
-                if !found.is_empty() {
-                    break;
-                }
+    let found = if let Ok(ip) = name.parse::<IpAddr>() {
+        lines(&ask(&reversed(ip), PTR)?)
+    } else {
+        let domain = domain(&ask(&reversed(server), PTR)?);
+        let mut found = Vec::new();
+        for candidate in candidates(&name, common.namespace.as_deref().unwrap_or("default"), &domain) {
+            found.extend(lines(&ask(&candidate, A)?));
+            found.extend(lines(&ask(&candidate, AAAA)?));
+            if !found.is_empty() {
+                break;
             }
-            found
         }
+        found
     };
     if found.is_empty() {
         // The write may fail: standard error may be closed.
@@ -123,7 +122,7 @@ fn reversed(ip: IpAddr) -> String {
         }
         IpAddr::V6(ip) => {
             let nibbles = ip.octets().into_iter().rev().flat_map(|byte| [byte & 15, byte >> 4]);
-            nibbles.map(|nibble| format!("{nibble:x}.")).collect::<String>() + "ip6.arpa"
+            nibbles.map(|nibble| format!("{nibble:x}.")).collect::<Vec<_>>().concat() + "ip6.arpa"
         }
     }
 }

@@ -120,20 +120,20 @@ mod tests {
         let rule = |rule: Value| json!({"rules": [rule]});
         let sound = json!({"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]});
         let paths = json!({"nonResourceURLs": ["/healthz"], "verbs": ["get"]});
-        let (role, wide) = (ObjectKind::Role, ObjectKind::ClusterRole);
+        let (narrow, wide) = (ObjectKind::Role, ObjectKind::ClusterRole);
         for (kind, body, errors) in [
-            (role, rule(sound.clone()), vec![]),
+            (narrow, rule(sound.clone()), vec![]),
             (wide, rule(paths.clone()), vec![]),
             (wide, json!({"aggregationRule": {"clusterRoleSelectors": []}, "rules": null}), vec![]),
             (
-                role,
+                narrow,
                 rule(paths),
                 vec![
                     "rules[0].nonResourceURLs: Invalid value: [\"/healthz\"]: namespaced rules cannot apply to non-resource URLs",
                 ],
             ),
             (
-                role,
+                narrow,
                 rule(json!({"resources": ["pods"]})),
                 vec![
                     "rules[0].verbs: Required value: verbs must contain at least one value",
@@ -188,10 +188,10 @@ mod tests {
             assert_eq!(said(kind, body.clone()), errors, "{body}");
         }
         let mut errors = Errors::default();
-        let role = |name: &str| json!({"roleRef": {"kind": "Role", "name": name}});
-        same_role(&role("a"), &role("a"), &mut errors);
+        let binds = |name: &str| json!({"roleRef": {"kind": "Role", "name": name}});
+        same_role(&binds("a"), &binds("a"), &mut errors);
         assert!(errors.0.is_empty());
-        same_role(&role("a"), &role("b"), &mut errors);
+        same_role(&binds("a"), &binds("b"), &mut errors);
         assert_eq!(errors.0[0].detail, "cannot change roleRef");
     }
 }

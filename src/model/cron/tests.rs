@@ -143,7 +143,7 @@ fn tzif(changes: &[(i64, u8)], offsets: &[i32], footer: &str) -> Vec<u8> {
     let mut bytes = header(0, 1);
     bytes.extend([0; 10]);
     bytes.extend(header(changes.len(), offsets.len()));
-    changes.iter().for_each(|(at, _)| bytes.extend(at.to_be_bytes()));
+    bytes.extend(changes.iter().flat_map(|(at, _)| at.to_be_bytes()));
     bytes.extend(changes.iter().map(|(_, kind)| *kind));
     bytes.extend(types);
     bytes.extend(b"LMT\0");

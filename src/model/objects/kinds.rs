@@ -195,10 +195,8 @@ impl ObjectKind {
     #[must_use]
     pub(crate) fn find(group: &str, name: &str) -> Option<Self> {
         let is_it = |kind: &Self| kind.group() == group && kind.as_str() == name;
-        Self::BUILT_IN.iter().copied().find(is_it).or_else(|| {
-            let custom = CUSTOM.with_borrow(|known| known.iter().map(|kind| Self::Custom(kind)).find(is_it));
-            custom
-        })
+        let custom = || CUSTOM.with_borrow(|known| known.iter().map(|kind| Self::Custom(kind)).find(is_it));
+        Self::BUILT_IN.iter().copied().find(is_it).or_else(custom)
     }
 
     /// The name in the store.

@@ -58,7 +58,9 @@ impl LocalObjects {
             gone.remove(&new.object.key);
             self.set(&new.object.key, Some(new));
         }
-        gone.iter().for_each(|key| self.set(key, None));
+        for key in &gone {
+            self.set(key, None);
+        }
     }
 
     /// Puts or removes one object. One that is as before keeps its version.

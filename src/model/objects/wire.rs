@@ -104,7 +104,7 @@ fn plain(PlainObject { kind, metadata, body }: PlainObject) -> LocalObject {
 pub(crate) fn plain_object(key: ObjectKey, body: PlainBody) -> LocalObject {
     let uid = derived_uid(&key);
     let ObjectKey { kind, namespace, name } = key;
-    let metadata = ObjectMeta { namespace, name, ..ObjectMeta::default() };
+    let metadata = ObjectMeta { name, namespace, ..ObjectMeta::default() };
     LocalObject { uid, ..object(kind, metadata, ObjectContent::Plain(body)) }
 }
 

@@ -1,3 +1,5 @@
+#![expect(clippy::needless_pass_by_value, reason = "JSON literals read better unborrowed")]
+
 use serde_json::json;
 
 use super::claims::{claims, legacy_claims, read};
@@ -214,7 +216,7 @@ impl OwnNode {
     }
 
     /// A request as the volume of the pod makes it.
-    fn request(&self, account: &str) -> TokenRequest {
+    fn request(account: &str) -> TokenRequest {
         TokenRequest {
             namespace: "ns".to_owned(),
             account: account.to_owned(),
@@ -237,10 +239,10 @@ async fn a_token_ends_with_what_it_belongs_to() {
     let node = OwnNode::new();
     assert_eq!(node.shows("a.b.c"), None);
     assert!(!pki::token_key_file(&node.accounts.config.cert_dir).exists(), "strangers make no key");
-    assert_eq!(node.accounts.token(&node.request("robot")), Err(Absence::NotFound));
+    assert_eq!(node.accounts.token(&OwnNode::request("robot")), Err(Absence::NotFound));
     node.put(ObjectKind::ServiceAccount, "robot", json!({}));
     node.runs(&pod("p1", None));
-    let token = node.accounts.token(&node.request("robot")).unwrap();
+    let token = node.accounts.token(&OwnNode::request("robot")).unwrap();
     assert_eq!(node.shows(&token), Some(Ok(ROBOT.to_owned())));
     let (user, audiences) = node.accounts.authenticate(&token, None).unwrap().unwrap();
     assert_eq!(audiences, [ISSUER]);
@@ -268,7 +270,7 @@ async fn a_token_ends_with_what_it_belongs_to() {
     );
     let said = "service account UID (robot-2) does not match claim (robot-1)";
     assert_eq!(node.shows(&token), Some(Err(said.to_owned())));
-    let newer = node.accounts.token(&node.request("robot")).unwrap();
+    let newer = node.accounts.token(&OwnNode::request("robot")).unwrap();
     assert_eq!(node.shows(&newer), Some(Ok(ROBOT.to_owned())), "its volume gets another token");
     node.remove(ObjectKind::ServiceAccount, "robot");
     assert_eq!(node.shows(&newer), Some(Err("service account ns/robot has been deleted".to_owned())));
@@ -317,7 +319,7 @@ async fn tokens_are_renewed_in_time_and_when_the_clock_is_set() {
             .await
             .is_ok_and(|changed| changed.is_ok())
     };
-    let given = || node.accounts.token(&node.request("default")).unwrap();
+    let given = || node.accounts.token(&OwnNode::request("default")).unwrap();
     let is_known = |token: &str| node.shows(token) == Some(Ok("system:serviceaccount:ns:default".to_owned()));
     local.spawn_local(Rc::clone(&node.accounts).run());
     local
@@ -379,8 +381,8 @@ fn the_key_is_kept_and_another_file_is_named() {
     assert_eq!(pki::token_key(directory.path(), false).unwrap(), made);
     assert_eq!(pki::token_key(directory.path(), true).unwrap(), made);
     let file = pki::token_key_file(directory.path());
-    let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&file).unwrap().permissions());
-    assert_eq!(mode & 0o777, 0o600);
+    let access = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&file).unwrap().permissions());
+    assert_eq!(access & 0o777, 0o600);
     std::fs::write(&file, "junk").unwrap();
     let said = pki::token_key(directory.path(), true).unwrap_err().to_string();
     assert!(said.contains("agent-sa.key: no private key in PEM"), "{said}");

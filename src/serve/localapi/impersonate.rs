@@ -64,8 +64,8 @@ pub(super) fn requested(headers: &HeaderMap, access: &Access<'_>) -> Result<Opti
         may(AUTHENTICATION, "uids", ("", &uid), "")?;
     }
     for (key, values) in extra.as_object().into_iter().flatten() {
-        let values = values.as_array().into_iter().flatten().filter_map(Value::as_str);
-        values.map(|value| may(AUTHENTICATION, "userextras", ("", value), key)).collect::<Result<(), _>>()?;
+        let mut values = values.as_array().into_iter().flatten().filter_map(Value::as_str);
+        values.try_for_each(|value| may(AUTHENTICATION, "userextras", ("", value), key))?;
     }
     if let (Some((namespace, _)), true) = (of_account, groups.is_empty()) {
         groups.extend(account_groups(namespace));
@@ -87,10 +87,10 @@ mod tests {
             {"apiGroups": [""], "resources": ["users"], "resourceNames": ["jane"], "verbs": ["impersonate"]},
             {"apiGroups": [""], "resources": ["serviceaccounts"], "verbs": ["impersonate"]},
         ]});
-        let role = Role::of(("", "deputy"), &std::collections::BTreeMap::new(), &rule);
+        let deputy = Role::of(("", "deputy"), &std::collections::BTreeMap::new(), &rule);
         let body = json!({"roleRef": {"kind": "ClusterRole", "name": "deputy"},
             "subjects": [{"kind": "User", "name": "joe"}]});
-        let rbac = Rc::new(Rbac::new([role], vec![Binding::of("", &body).unwrap()]));
+        let rbac = Rc::new(Rbac::new([deputy], vec![Binding::of("", &body).unwrap()]));
         let mut headers = HeaderMap::new();
         for (name, value) in lines {
             headers.append(*name, value.parse().unwrap());
@@ -105,20 +105,20 @@ mod tests {
         let joe = User::of_node("joe".to_owned(), Vec::new());
         let root = User::of_node("root".to_owned(), vec![MASTERS.to_owned()]);
         assert_eq!(asked(&joe, &[]), Ok(None));
-        let jane = asked(&joe, &[(USER, "jane")]).unwrap().unwrap();
-        assert_eq!((jane.name.as_str(), jane.groups.len()), ("jane", 0));
+        let first = asked(&joe, &[(USER, "jane")]).unwrap().unwrap();
+        assert_eq!((first.name.as_str(), first.groups.len()), ("jane", 0));
         assert_eq!(
             asked(&joe, &[(USER, "jim")]),
             Err("users \"jim\" is forbidden: User \"joe\" cannot impersonate resource \"users\" in API group \"\" at the cluster scope".to_owned())
         );
         let as_group = asked(&joe, &[(USER, "jane"), (GROUP, MASTERS)]);
         assert!(as_group.unwrap_err().starts_with("groups \"system:masters\" is forbidden: "));
-        let robot = asked(&joe, &[(USER, "system:serviceaccount:a:robot")]).unwrap().unwrap();
-        assert_eq!(robot.groups, account_groups("a"));
+        let machine = asked(&joe, &[(USER, "system:serviceaccount:a:robot")]).unwrap().unwrap();
+        assert_eq!(machine.groups, account_groups("a"));
         let lines = [(USER, "jim"), (GROUP, "a"), (GROUP, "b"), (UID, "7"), ("impersonate-extra-x", "y")];
-        let jim = asked(&root, &lines).unwrap().unwrap();
+        let second = asked(&root, &lines).unwrap().unwrap();
         assert_eq!(
-            (jim.groups, jim.uid.as_str(), jim.extra),
+            (second.groups, second.uid.as_str(), second.extra),
             (vec!["a".into(), "b".into()], "7", json!({"x": ["y"]}))
         );
         assert!(asked(&joe, &lines[..1]).is_err());

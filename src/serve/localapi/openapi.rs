@@ -115,13 +115,13 @@ fn root(group: &str, version: &str) -> String {
 
 /// Changes with the release, with the table of types and with definitions.
 fn hash(described: &Described<'_>) -> String {
-    let mut hash = format!("{}-{}", env!("CARGO_PKG_VERSION"), schema::hash());
+    let hash = format!("{}-{}", env!("CARGO_PKG_VERSION"), schema::hash());
     if !described.schemas.is_empty() {
         let mut hasher = DefaultHasher::new();
         for (resource, schema) in described.schemas {
             (resource.qualified(), resource.version, schema.to_string()).hash(&mut hasher);
         }
-        hash += &format!("-{:016x}", hasher.finish());
+        return format!("{hash}-{:016x}", hasher.finish());
     }
     hash
 }

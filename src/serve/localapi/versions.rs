@@ -182,6 +182,7 @@ impl Versions {
 
     /// As [`Self::refresh`], of objects that are rendered only where they have changed: `render` gives the one at an
     /// index.
+    #[expect(clippy::too_many_lines, reason = "one loop over what has changed")]
     pub(in crate::serve) fn observe(
         &mut self,
         store: Store,

@@ -90,17 +90,17 @@ fn covers_resource(owner: &PolicyRule, resource: &str) -> bool {
 #[must_use]
 pub(crate) fn message(who: Subject<'_>, missing: &[PolicyRule]) -> String {
     let mut lines = BTreeSet::new();
-    let mut together: BTreeMap<(&[String], &[String], &[String]), Vec<String>> = BTreeMap::new();
+    let mut together: BTreeMap<[&[String]; 3], Vec<String>> = BTreeMap::new();
     for rule in missing.iter().take(MAX_LISTED) {
         if rule.paths.is_empty() {
-            let key = (&*rule.groups, &*rule.resources, &*rule.names);
+            let key = [&*rule.groups, &*rule.resources, &*rule.names];
             together.entry(key).or_default().extend(rule.verbs.iter().cloned());
         } else {
             lines.insert(line(rule));
         }
     }
-    for ((groups, resources, names), verbs) in together {
-        let [groups, resources, names] = [groups, resources, names].map(<[String]>::to_vec);
+    for (parts, verbs) in together {
+        let [groups, resources, names] = parts.map(<[String]>::to_vec);
         lines.insert(line(&PolicyRule { verbs, groups, resources, names, paths: Vec::new() }));
     }
     let lines: Vec<String> = lines.into_iter().collect();

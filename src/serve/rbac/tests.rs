@@ -1,3 +1,5 @@
+#![expect(clippy::needless_pass_by_value, reason = "JSON literals read better unborrowed")]
+
 use std::collections::BTreeMap;
 
 use super::*;
@@ -179,8 +181,13 @@ fn an_aggregated_role_has_the_rules_of_those_it_selects() {
     let rbac = Rbac::new(roles, Vec::new());
     let found = |name: &str| {
         let reference = RoleReference { is_cluster_role: true, name: name.to_owned() };
-        let rules = rbac.role(&reference, "").unwrap().iter().flat_map(|rule| rule.resources.clone());
-        rules.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>()
+        let granted = rbac.role(&reference, "").unwrap();
+        granted
+            .iter()
+            .flat_map(|rule| rule.resources.clone())
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+            .collect::<Vec<_>>()
     };
     // Each is a part of the other.
     assert_eq!(
@@ -277,8 +284,12 @@ fn only_what_one_holds_may_be_given() {
     let all = [rule(json!({"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}))];
     let words = |count: usize| (0..count).map(|number| number.to_string()).collect::<Vec<_>>();
     let huge = rule(json!({"apiGroups": words(1000), "resources": words(1000), "verbs": words(1000)}));
-    assert_eq!(escalation::missing(&[&all[0]], &[huge.clone()]), []);
-    assert_eq!(escalation::missing(&held, &[huge.clone()]), [huge], "it is not compared part by part");
+    assert_eq!(escalation::missing(&[&all[0]], std::slice::from_ref(&huge)), []);
+    assert_eq!(
+        escalation::missing(&held, std::slice::from_ref(&huge)),
+        [huge],
+        "it is not compared part by part"
+    );
 }
 
 #[test]

@@ -76,7 +76,7 @@ pub(crate) fn listen(address: SocketAddr, setting: &'static str) -> Result<TcpLi
 
 /// As [`listen`], at an address that the node need not have yet.
 pub(crate) fn listen_ahead(address: SocketAddr, setting: &'static str) -> Result<TcpListener, ListenError> {
-    listen_with(address, setting, |socket| listeners::allow_any_address(socket))
+    listen_with(address, setting, listeners::allow_any_address)
 }
 
 fn listen_with(
@@ -211,7 +211,8 @@ impl PeerClient {
     }
 }
 
-/// The service account of a token of this node, if the token counts; `None`: it is no such token.
+/// The service account of a token of this node, in `Some` if the token counts; `None`: it is no such token.
+#[expect(clippy::option_option, reason = "a token of this node that does not count is asked of no one else")]
 fn own_account(api: &Api, token: &str) -> Option<Option<User>> {
     let judged = api.accounts.as_ref()?.authenticate(token, None)?;
     if let Err(why) = &judged {

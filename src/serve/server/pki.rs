@@ -260,13 +260,13 @@ pub(crate) fn token_key_file(directory: &Path) -> PathBuf {
 /// the life of a node.
 pub(crate) fn token_key(directory: &Path, creates: bool) -> Result<Option<Vec<u8>>, PkiError> {
     let file = token_key_file(directory);
-    let content = |pem: &str| match PrivateKeyDer::from_pem_slice(pem.as_bytes()) {
-        Ok(PrivateKeyDer::Pkcs8(key)) => Ok(Some(key.secret_pkcs8_der().to_vec())),
-        _ => {
-            let message = "no private key in PEM; restore it, or remove it to generate another one, which makes all \
-                           tokens invalid";
-            Err(PkiError::Content { path: file.clone(), message: message.to_owned() })
+    let content = |pem: &str| {
+        if let Ok(PrivateKeyDer::Pkcs8(key)) = PrivateKeyDer::from_pem_slice(pem.as_bytes()) {
+            return Ok(Some(key.secret_pkcs8_der().to_vec()));
         }
+        let message = "no private key in PEM; restore it, or remove it to generate another one, which makes all tokens \
+                       invalid";
+        Err(PkiError::Content { path: file.clone(), message: message.to_owned() })
     };
     match read(&file)? {
         Some(pem) => return content(&pem),

@@ -226,7 +226,9 @@ fn both_families_work() {
 /// Which of the two servers a new connection of this thread reaches.
 fn reached(servers: &[&TcpListener; 2], target: SocketAddr) -> usize {
     let _client = TcpStream::connect_timeout(&target, Duration::from_secs(5)).unwrap();
-    servers.iter().for_each(|server| server.set_nonblocking(true).unwrap());
+    for server in servers {
+        server.set_nonblocking(true).unwrap();
+    }
     let deadline = Instant::now() + Duration::from_secs(5);
     while Instant::now() < deadline {
         if let Some(position) = servers.iter().position(|server| server.accept().is_ok()) {
@@ -277,7 +279,9 @@ fn datagrams_follow_the_endpoints() {
         host.attach("client", &[]).unwrap(),
     );
     let sockets = [&one, &two].map(|pod| pod.run(|| UdpSocket::bind("0.0.0.0:8080").unwrap()));
-    sockets.iter().for_each(|socket| socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap());
+    for socket in &sockets {
+        socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    }
     let mut web = service(&[VIP]);
     web.ports[0].protocol = Protocol::Udp;
     let from = client.run(|| UdpSocket::bind("0.0.0.0:5000").unwrap());

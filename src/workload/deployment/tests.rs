@@ -1,3 +1,5 @@
+#![expect(clippy::needless_pass_by_value, reason = "JSON literals read better unborrowed")]
+
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -129,7 +131,7 @@ fn rolling_updates_follow_upstreams_arithmetic() {
         (1, json!("25%"), json!("25%"), vec![(1, 1), (0, 1)]),
         (4, json!(2), json!(0), vec![(4, 2), (3, 3), (2, 4), (1, 4), (0, 4)]),
         (2, json!("100%"), json!(0), vec![(2, 2), (1, 2), (0, 2)]),
-        (2, json!(0), json!(0_i64 + 1), vec![(1, 1), (0, 2)]),
+        (2, json!(0), json!(1), vec![(1, 1), (0, 2)]),
     ] {
         let mut node = FakeNode::new();
         node.apply(web("a:1", replicas, rolling(surge.clone(), unavailable.clone())));

@@ -25,7 +25,9 @@ impl Step<'_, '_> {
     pub(super) fn manage(&mut self, policy: &Value) {
         let active: Vec<PodView> = self.active().cloned().collect();
         if self.is_suspended {
-            active.iter().for_each(|pod| self.delete(pod));
+            for pod in &active {
+                self.delete(pod);
+            }
             self.refresh();
             return;
         }
@@ -38,7 +40,9 @@ impl Step<'_, '_> {
         };
         let surplus = self.surplus(active, wanted);
         if !surplus.is_empty() {
-            surplus.iter().for_each(|pod| self.delete(pod));
+            for pod in &surplus {
+                self.delete(pod);
+            }
             self.refresh();
             return;
         }

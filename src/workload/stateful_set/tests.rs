@@ -1,3 +1,5 @@
+#![expect(clippy::needless_pass_by_value, reason = "JSON literals read better unborrowed")]
+
 use proptest::prelude::*;
 use serde_json::json;
 

@@ -1,3 +1,5 @@
+#![expect(clippy::needless_pass_by_value, reason = "JSON literals read better unborrowed")]
+
 use super::*;
 use crate::desired::kinds::rules;
 use crate::model::objects::{ObjectKey, ObjectKind, PlainBody, wire};

@@ -92,6 +92,7 @@ fn defaults_are_those_of_the_api_server() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "one table")]
 fn mistakes_are_told_in_upstreams_words() {
     for (kind, changes, expected) in [
         ("Deployment", json!({"/selector": null}), "spec.selector: Required value"),

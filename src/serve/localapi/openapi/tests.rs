@@ -16,10 +16,10 @@ fn bytes(path: &str, binary: bool) -> Vec<u8> {
     let Some(OpenApiDocument::Document(document)) = answer(path, binary) else {
         panic!("no document at {path}")
     };
-    read(document)
+    read(*document)
 }
 
-fn read(mut document: Box<Document>) -> Vec<u8> {
+fn read(mut document: Document) -> Vec<u8> {
     let mut whole = Vec::new();
     while let Some(piece) = document.next_piece() {
         assert!(piece.len() < 2 * PIECE, "a piece of {} bytes", piece.len());
@@ -386,7 +386,7 @@ fn a_definition_is_described_with_its_metadata_and_its_lists() {
     else {
         panic!("no document")
     };
-    let document: Value = serde_json::from_slice(&read(document)).unwrap();
+    let document: Value = serde_json::from_slice(&read(*document)).unwrap();
     let mut found = Vec::new();
     references(&document, &mut found);
     for reference in found {

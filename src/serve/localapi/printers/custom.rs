@@ -53,10 +53,7 @@ fn find<'a>(object: &'a Value, path: &str) -> Vec<&'a Value> {
     let mut found = vec![object];
     let mut rest = path.trim().trim_start_matches('{').trim_end_matches('}').trim_start_matches('$');
     while !rest.is_empty() {
-        let (step, after) = match step(rest) {
-            Some(step) => step,
-            None => return Vec::new(),
-        };
+        let Some((step, after)) = step(rest) else { return Vec::new() };
         found = found.into_iter().flat_map(|value| take(value, &step)).collect();
         rest = after;
     }

@@ -106,7 +106,9 @@ fn fill(schema: &Value, value: &mut Value) {
         Value::Object(members) => fill_members(schema, members),
         Value::Array(items) => {
             if let Some(schema) = schema.get("items") {
-                items.iter_mut().for_each(|item| fill(schema, item));
+                for item in items {
+                    fill(schema, item);
+                }
             }
         }
         _ => {}
