@@ -147,7 +147,10 @@ impl Step<'_, '_> {
             }
         };
         // Until the clock is set there is no time that could have come.
-        let Some(believed) = self.world.env.clock_since() else { return };
+        let Some(believed) = self.world.env.clock_since() else {
+            self.world.wake_in(FLOOR.saturating_since(self.world.now));
+            return;
+        };
         let now = self.world.now;
         let earliest = seconds(self.earliest(believed));
         let missed = schedule.missed(earliest, seconds(now), &zone);

@@ -136,7 +136,17 @@ fn kills_under_churn_lose_and_double_nothing() {
         if is_whole {
             Ok(())
         } else {
-            Err(format!("{} of {kills}: {:?}", jobs.len(), open.first().map(|job| &job["status"])))
+            let first =
+                open.first().map(|job| &job["metadata"]["name"]).and_then(Value::as_str).unwrap_or_default();
+            let pods =
+                plane.get(&format!("/api/v1/namespaces/default/pods?labelSelector=job-name%3D{first}"))?;
+            let pods: Vec<&Value> =
+                pods["items"].as_array().into_iter().flatten().map(|pod| &pod["status"]).collect();
+            Err(format!(
+                "{} of {kills}, {first}: {:?}, {pods:?}",
+                jobs.len(),
+                open.first().map(|job| &job["status"])
+            ))
         }
     });
     let text = fs::read_to_string(signals.join("runs")).expect("they ran");

@@ -22,6 +22,7 @@ fn pod(node: &Node, name: &str, script: &str) -> Value {
     pod
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "JSON literals read better unborrowed")]
 fn service(name: &str, spec: Value) -> Value {
     json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec})
 }

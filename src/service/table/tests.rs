@@ -240,7 +240,7 @@ fn affinity_of_node_ports_holds_at_every_address() {
     let key = [&[192, 0, 2, 1, 192, 0, 2, 200][..], &[6, 0, 0, 0], &port, &[0, 0]].concat();
     let good = (key.clone(), vec![10, 86, 0, 2, 0x1f, 0x90, 0, 0]);
     let bad = (key, vec![10, 86, 0, 3, 0x1f, 0x90, 0, 0]);
-    assert_eq!(stale(Family::Ipv4, &frontends, 60, [&good, &bad].into_iter()), [bad.clone()]);
+    assert_eq!(stale(Family::Ipv4, &frontends, 60, [&good, &bad].into_iter()), std::slice::from_ref(&bad));
 }
 
 #[test]
