@@ -264,7 +264,21 @@ fn stateful_set(_: &LocalObject, body: &Value, errors: &mut Errors) {
         }
         names.push(name);
     }
-    selector_and_template(spec, &at, "statefulset", errors);
+    selector_and_template(&with_claims(spec, &names), &at, "statefulset", errors);
+}
+
+/// The spec with the volumes that the claims become in its pods: containers may mount them.
+fn with_claims(spec: &Value, names: &[&str]) -> Value {
+    let mut spec = spec.clone();
+    let own = spec.pointer_mut("/template/spec").and_then(Value::as_object_mut);
+    let volumes = own.map(|own| own.entry("volumes").or_insert_with(|| json!([])));
+    if let Some(volumes) = volumes.and_then(Value::as_array_mut) {
+        for name in names {
+            volumes.retain(|volume| volume["name"] != *name);
+            volumes.push(json!({"name": name, "persistentVolumeClaim": {"claimName": name}}));
+        }
+    }
+    spec
 }
 
 /// The selector, the template, and that the one selects the other. Pods of these kinds run for ever.

@@ -92,6 +92,23 @@ fn defaults_are_those_of_the_api_server() {
 }
 
 #[test]
+fn containers_mount_what_a_stateful_set_claims() {
+    let mounts = |name: &str| {
+        let container =
+            json!({"name": "c", "image": "a:1", "volumeMounts": [{"name": name, "mountPath": "/data"}]});
+        let claim = json!({"metadata": {"name": "data"}, "spec": {"accessModes": ["ReadWriteOnce"]}});
+        let changes = json!({"/template/spec/containers": [container], "/volumeClaimTemplates": [claim]});
+        object("StatefulSet", &spec_with("StatefulSet", &changes))
+    };
+    assert!(mounts("data").is_ok());
+    let said = mounts("other").unwrap_err().to_string();
+    assert!(
+        said.contains("spec.template.spec.containers[0].volumeMounts[0].name: Not found: \"other\""),
+        "{said}"
+    );
+}
+
+#[test]
 #[expect(clippy::too_many_lines, reason = "one table")]
 fn mistakes_are_told_in_upstreams_words() {
     for (kind, changes, expected) in [
