@@ -184,14 +184,15 @@ fn a_crash_at_any_write_of_a_job_counts_each_pod_once() {
                 }
                 node.writes.spare();
                 let status = status(&mut node, ObjectKind::Job).await;
-                assert_eq!(
-                    (&status["succeeded"], &status["failed"]),
-                    (&json!(3), &Value::Null),
-                    "write {number}, {moment:?}"
-                );
+                // A pod that is not restarted may be lost with the agent that started it; it is replaced then.
+                let failed = status["failed"].as_u64().unwrap_or_default();
+                assert!(failed <= u64::from(died), "write {number}, {moment:?}: {status}");
+                assert_eq!(status["succeeded"], 3, "write {number}, {moment:?}");
                 assert!(status["completionTime"].is_string());
-                let started = node.fake.calls().iter().filter(|call| call.call == "StartContainer").count();
-                assert_eq!(started, 3, "write {number}, {moment:?}");
+                node.stop().await;
+                let loaded = node.stored().await;
+                let pods = loaded.desired.iter().map(|source| source.pods.len() as u64).sum::<u64>();
+                assert_eq!(pods, 3 + failed, "write {number}, {moment:?}: each pod is counted once");
                 died
             });
             if !died {
