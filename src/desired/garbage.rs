@@ -46,7 +46,7 @@ pub(crate) enum Reach {
 pub(crate) fn collect(config: &impl Owners, change: ApiChange, reach: Reach, now: Timestamp) -> ApiChange {
     let put: Vec<StoredObject> = put_members(&change).collect();
     let removes = !(change.remove_pods.is_empty() && change.remove_objects.is_empty());
-    let mut world = World::new(config, &put, now);
+    let mut world = Ownership::new(config, &put, now);
     let is_settled =
         |put: &StoredObject| !waits(put) && !is_emptied(put) && world.absent_owners(put).is_empty();
     if reach == Reach::Change && !removes && put.iter().all(is_settled) {
@@ -132,7 +132,7 @@ fn waits(member: &StoredObject) -> bool {
     member.is_terminating() && member.finalizers().iter().any(|one| one == FOREGROUND)
 }
 
-struct World<'a, O> {
+struct Ownership<'a, O> {
     config: &'a O,
     now: Timestamp,
     /// Uids of what the change puts.
@@ -147,7 +147,7 @@ struct World<'a, O> {
     touched: BTreeMap<String, (StoredObject, bool)>,
 }
 
-impl<'a, O: Owners> World<'a, O> {
+impl<'a, O: Owners> Ownership<'a, O> {
     fn new(config: &'a O, put: &[StoredObject], now: Timestamp) -> Self {
         Self {
             config,

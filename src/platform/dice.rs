@@ -20,7 +20,6 @@ impl Dice {
         Self::Seeded(Rc::new(Cell::new(seed)))
     }
 
-    /// Any number.
     pub(crate) fn word(&self) -> u64 {
         match self {
             // The standard library's keys for hash tables are random.

@@ -120,7 +120,7 @@ fn covers_path(rule: &str, path: &str) -> bool {
 
 /// A Role or ClusterRole.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Role {
+pub(crate) struct RbacRole {
     /// Empty of a ClusterRole.
     pub namespace: String,
     pub name: String,
@@ -131,7 +131,7 @@ pub(crate) struct Role {
     pub selectors: Option<Vec<Value>>,
 }
 
-impl Role {
+impl RbacRole {
     /// `body` has the members beside the metadata.
     #[must_use]
     pub(crate) fn of((namespace, name): (&str, &str), labels: &StringMap, body: &Value) -> Self {
@@ -232,13 +232,13 @@ impl Binding {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Rbac {
     /// By namespace and name.
-    roles: BTreeMap<(String, String), Role>,
+    roles: BTreeMap<(String, String), RbacRole>,
     bindings: Vec<Binding>,
 }
 
 impl Rbac {
     #[must_use]
-    pub(crate) fn new(roles: impl IntoIterator<Item = Role>, bindings: Vec<Binding>) -> Self {
+    pub(crate) fn new(roles: impl IntoIterator<Item = RbacRole>, bindings: Vec<Binding>) -> Self {
         let mut all = BTreeMap::new();
         for role in roles {
             all.insert((role.namespace.clone(), role.name.clone()), role);
@@ -290,12 +290,12 @@ impl Rbac {
 
 /// Adds the rules of the roles that an aggregated role selects, each once.
 fn aggregate(
-    all: &BTreeMap<(String, String), Role>,
+    all: &BTreeMap<(String, String), RbacRole>,
     name: &str,
     visited: &mut BTreeSet<String>,
     rules: &mut Vec<PolicyRule>,
 ) {
-    let Some(Role { selectors: Some(selectors), .. }) = all.get(&(String::new(), name.to_owned())) else {
+    let Some(RbacRole { selectors: Some(selectors), .. }) = all.get(&(String::new(), name.to_owned())) else {
         return;
     };
     if !visited.insert(name.to_owned()) {

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use crate::model::objects::{LocalObjects, ObjectKind, VersionedObject};
 use crate::serve::rbac::built_in::{self, BuiltInRole};
-use crate::serve::rbac::{Binding, Rbac, Role};
+use crate::serve::rbac::{Binding, Rbac, RbacRole};
 
 pub(crate) struct Roles {
     /// `None`: this node has none, because its cluster has them.
@@ -72,7 +72,7 @@ fn read(roles: &[VersionedObject], bindings: &[VersionedObject]) -> Rbac {
     let bindings = of_built_in.chain(stored).collect();
     let stored = roles.iter().map(|found| {
         let object = &found.object;
-        Role::of((&object.key.namespace, &object.key.name), &object.labels, &object.content.body())
+        RbacRole::of((&object.key.namespace, &object.key.name), &object.labels, &object.content.body())
     });
     Rbac::new(built_in.into_iter().map(|role| role.role).chain(stored), bindings)
 }

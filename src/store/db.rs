@@ -59,7 +59,6 @@ pub(crate) enum RolloutChange {
 #[derive(Default)]
 pub(crate) struct SetRows {
     pub pods: Vec<(PodSource, PodRow)>,
-    /// Uids.
     pub gone_pods: Vec<(PodSource, String)>,
     pub objects: Vec<(PodSource, ObjectRow)>,
     /// Kind, namespace and name.

@@ -32,7 +32,7 @@ const AHEAD: Duration = Duration::from_secs(24 * 3_600);
 /// Upstream's: a start never comes a moment early.
 const AFTER: Duration = Duration::from_millis(100);
 
-struct Step<'s, 'e> {
+struct CronJobStep<'s, 'e> {
     world: &'s mut World<'e>,
     cron: &'s mut Item,
     /// `lastScheduleTime`, `lastSuccessfulTime`.
@@ -44,20 +44,20 @@ pub(super) fn step(world: &mut World<'_>, cron: &mut Item) {
     let mut times = cron.at("/status").as_object().cloned().unwrap_or_default();
     times.remove("active");
     let active = list(cron.body(), "/status/active").to_vec();
-    let mut step = Step { world, cron, times, active };
+    let mut step = CronJobStep { world, cron, times, active };
     step.follow_jobs();
     step.clean_up();
     if !step.cron.is_deleted() && step.cron.at("/spec/suspend") != true {
         step.schedule();
     }
-    let Step { cron, mut times, active, .. } = step;
+    let CronJobStep { cron, mut times, active, .. } = step;
     if !active.is_empty() {
         times.insert("active".to_owned(), json!(active));
     }
     cron.set_status(times);
 }
 
-impl Step<'_, '_> {
+impl CronJobStep<'_, '_> {
     fn jobs(&self) -> Vec<ObjectKey> {
         self.world.owned(ObjectKind::Job, self.cron)
     }

@@ -18,11 +18,10 @@ use crate::model::api::decode::decode;
 use crate::model::api::pod::Pod;
 use crate::model::ordered::Sortable as _;
 
-/// Upstream's.
 const RECREATE: BackOffTimes =
     BackOffTimes { first: Duration::from_secs(1), longest: Duration::from_secs(900) };
 
-struct Step<'s, 'e> {
+struct DaemonSetStep<'s, 'e> {
     world: &'s mut World<'e>,
     set: &'s mut Item,
     revision: Revision,
@@ -42,7 +41,7 @@ pub(super) fn step(world: &mut World<'_>, set: &mut Item) {
     };
     let Some(revision) = history.last().cloned() else { return };
     let min_ready = set.int("/spec/minReadySeconds", 0);
-    let mut step = Step { world, set, revision, min_ready };
+    let mut step = DaemonSetStep { world, set, revision, min_ready };
     let pod = step.pod();
     let sample = decode::<Pod>(pod.clone()).map(|decoded| decoded.object).unwrap_or_default();
     let (starts, stays) = step.world.env.daemon_fits(&sample);
@@ -57,7 +56,7 @@ pub(super) fn step(world: &mut World<'_>, set: &mut Item) {
     });
 }
 
-impl Step<'_, '_> {
+impl DaemonSetStep<'_, '_> {
     /// The oldest first.
     fn pods(&self) -> Vec<PodView> {
         let mut pods = self.world.pods_of(self.set);

@@ -67,7 +67,7 @@ struct Wanted {
     exclusive: Option<String>,
 }
 
-struct Step<'s, 'e> {
+struct DeploymentStep<'s, 'e> {
     world: &'s mut World<'e>,
     item: &'s mut Item,
     wanted: Wanted,
@@ -85,7 +85,7 @@ pub(super) fn step(world: &mut World<'_>, item: &mut Item) {
     let wanted = wanted(world, item);
     let conditions = Conditions::of(item.body());
     let (sets, collisions) = (sets(world, item), item.int("/status/collisionCount", 0));
-    let mut step = Step { sets, new: None, world, item, wanted, conditions, collisions };
+    let mut step = DeploymentStep { sets, new: None, world, item, wanted, conditions, collisions };
     if step.item.is_deleted() {
         step.find_new();
         step.show(false);
@@ -201,7 +201,7 @@ fn revision(item: &Item) -> i64 {
     item.annotation(REVISION).and_then(|revision| revision.parse().ok()).unwrap_or_default()
 }
 
-impl Step<'_, '_> {
+impl DeploymentStep<'_, '_> {
     fn total(&self) -> i64 {
         self.sets.iter().map(|set| set.replicas).sum()
     }

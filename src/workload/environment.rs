@@ -16,7 +16,7 @@ use crate::model::types::{PodUid, Timestamp};
 pub(super) const FLOOR: Timestamp = Timestamp::from_secs(1_767_225_600);
 
 /// What the node is like.
-pub(super) trait Environment {
+pub(super) trait NodeEnvironment {
     /// The pod as this node would run it.
     ///
     /// # Errors

@@ -13,7 +13,7 @@ use super::fields::{at, int, text};
 use crate::model::objects::{LocalObject, OwnerReference};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Change {
+pub(super) enum ItemChange {
     #[default]
     None,
     Status,
@@ -29,14 +29,14 @@ pub(crate) struct Item {
     pub(super) body: OnceCell<Value>,
     /// A manifest defines it: its status and its revision are all that changes.
     pub is_read_only: bool,
-    pub(super) change: Change,
+    pub(super) change: ItemChange,
     /// How often it was changed.
     pub(super) edits: u32,
 }
 
 impl Item {
     pub(super) fn new(object: Rc<LocalObject>, is_read_only: bool) -> Self {
-        Self { object, body: OnceCell::new(), is_read_only, change: Change::None, edits: 0 }
+        Self { object, body: OnceCell::new(), is_read_only, change: ItemChange::None, edits: 0 }
     }
 
     pub(super) fn body(&self) -> &Value {
@@ -91,7 +91,7 @@ impl Item {
 
     /// Its metadata, to be changed.
     pub(super) fn meta_mut(&mut self) -> &mut LocalObject {
-        self.change = self.change.max(Change::Whole);
+        self.change = self.change.max(ItemChange::Whole);
         self.edits += 1;
         Rc::make_mut(&mut self.object)
     }
@@ -132,7 +132,7 @@ impl Item {
         if self.at("/status") == &status {
             return false;
         }
-        self.change = self.change.max(Change::Status);
+        self.change = self.change.max(ItemChange::Status);
         self.edits += 1;
         self.body_mut()["status"] = status;
         true

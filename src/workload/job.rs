@@ -54,7 +54,7 @@ struct Outcome {
     message: String,
 }
 
-struct Step<'s, 'e> {
+struct JobStep<'s, 'e> {
     world: &'s mut World<'e>,
     job: &'s mut Item,
     pods: Vec<PodView>,
@@ -90,7 +90,7 @@ pub(super) fn step(world: &mut World<'_>, job: &mut Item) {
     }
     let completions = job.at("/spec/completions").as_i64();
     let bound = completions.unwrap_or_default();
-    let step = Step {
+    let step = JobStep {
         pods,
         conditions: Conditions::of(job.body()),
         completions,
@@ -148,7 +148,7 @@ fn label_template(job: &mut Item) {
     job.set("spec", spec);
 }
 
-impl Step<'_, '_> {
+impl JobStep<'_, '_> {
     fn run(mut self) {
         if !self.is_suspended && self.job.text("/status/startTime").is_empty() {
             self.start();

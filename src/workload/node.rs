@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::environment::{Environment, FLOOR};
+use super::environment::{FLOOR, NodeEnvironment};
 use crate::desired::api_pod;
 use crate::desired::local_objects::accept;
 use crate::desired::pod_config::PodConfig;
@@ -104,7 +104,7 @@ pub(super) struct InPass<'p> {
     pub config: &'p PodConfig,
 }
 
-impl Environment for InPass<'_> {
+impl NodeEnvironment for InPass<'_> {
     fn admit(&self, mut pod: Pod, uid: PodUid) -> Result<Pod, String> {
         let name = pod.metadata.name.clone();
         let forbidden = |why: String| format!("pods {name:?} is forbidden: {why}");

@@ -21,7 +21,7 @@ use crate::model::ordered::Sortable as _;
 const RECREATE: BackOffTimes =
     BackOffTimes { first: Duration::from_secs(10), longest: Duration::from_secs(300) };
 
-struct Step<'s, 'e> {
+struct StatefulSetStep<'s, 'e> {
     world: &'s mut World<'e>,
     set: &'s mut Item,
     current: Revision,
@@ -54,7 +54,7 @@ pub(super) fn step(world: &mut World<'_>, set: &mut Item) {
     let current = history.iter().find(|revision| revision.name() == shown).unwrap_or(&update).clone();
     let rolls = set.text("/spec/updateStrategy/type") != "OnDelete";
     let start = set.int("/spec/ordinals/start", 0);
-    let mut step = Step {
+    let mut step = StatefulSetStep {
         is_ordered: set.text("/spec/podManagementPolicy") != "Parallel",
         rolls,
         start,
@@ -87,7 +87,7 @@ fn ordinal(set: &str, pod: &str) -> Option<i64> {
     (ordinal.to_string() == digits && ordinal >= 0).then_some(ordinal)
 }
 
-impl Step<'_, '_> {
+impl StatefulSetStep<'_, '_> {
     fn pods(&self) -> Vec<(i64, PodView)> {
         let name = self.set.name();
         let pods = self.world.pods_of(self.set).into_iter();

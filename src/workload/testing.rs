@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::environment::Environment;
+use super::environment::NodeEnvironment;
 use super::item::Item;
 use super::pods::PodView;
 use super::steps;
@@ -37,7 +37,7 @@ pub(super) struct FakeEnvironment {
     now: Timestamp,
 }
 
-impl Environment for FakeEnvironment {
+impl NodeEnvironment for FakeEnvironment {
     fn admit(&self, pod: Pod, uid: PodUid) -> Result<Pod, String> {
         if let Some(why) = &self.refuses {
             return Err(why.clone());

@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::environment::{Environment, FLOOR};
+use super::environment::{FLOOR, NodeEnvironment};
 use super::fields::{at, string_map, text};
-use super::item::{Change, Item};
+use super::item::{Item, ItemChange};
 use super::names::Names;
 use super::pods::{PodView, TRACKING, is_tracked, owner_uid};
 use crate::desired::kinds::rules;
@@ -86,7 +86,7 @@ pub(super) struct Changes {
 
 pub(crate) struct World<'e> {
     pub now: Timestamp,
-    pub env: &'e dyn Environment,
+    pub env: &'e dyn NodeEnvironment,
     pub names: Names,
     items: BTreeMap<ObjectKey, Item>,
     pods: BTreeMap<PodUid, PodView>,
@@ -108,7 +108,7 @@ pub(crate) struct World<'e> {
 impl<'e> World<'e> {
     pub(super) fn new(
         now: Timestamp,
-        env: &'e dyn Environment,
+        env: &'e dyn NodeEnvironment,
         seed: u64,
         items: impl IntoIterator<Item = Item>,
         pods: impl IntoIterator<Item = PodView>,
@@ -456,7 +456,7 @@ impl<'e> World<'e> {
             object: Rc::new(object),
             body,
             is_read_only: false,
-            change: Change::New,
+            change: ItemChange::New,
             edits: 0,
         })
     }
@@ -470,7 +470,7 @@ impl<'e> World<'e> {
         object.uid = self.names.uid();
         object.created = self.now;
         object.owner_references = owners;
-        let item = Item { change: Change::New, ..Item::new(Rc::new(object), false) };
+        let item = Item { change: ItemChange::New, ..Item::new(Rc::new(object), false) };
         self.insert(item).map(drop)
     }
 
@@ -549,8 +549,8 @@ impl<'e> World<'e> {
     pub(super) fn finish(mut self) -> Changes {
         let mut changes = Changes { is_status_only: true, ..Changes::default() };
         changes.events = std::mem::take(&mut self.events);
-        for item in self.items.into_values().filter(|item| item.change > Change::None) {
-            changes.is_status_only &= item.change == Change::Status;
+        for item in self.items.into_values().filter(|item| item.change > ItemChange::None) {
+            changes.is_status_only &= item.change == ItemChange::Status;
             let mut object = item.object;
             if let Some(body) = item.body.into_inner()
                 && matches!(object.content, ObjectContent::Plain(_))

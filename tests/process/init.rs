@@ -286,7 +286,7 @@ fn init_is_idempotent_and_reset_removes_what_it_created() {
 }
 
 #[test]
-fn modules_are_listed_for_the_embedded_runtime_without_a_package() {
+fn modules_are_listed_for_the_embedded_runtime_alone() {
     const OWN: &str = "etc/modules-load.d/agent.conf";
     let scratch = Scratch::new();
     let root = image(&scratch);

@@ -360,24 +360,17 @@ impl Node {
         let config = self.executor_config(&objects);
         let executor = Executor::new(Rc::clone(&runtime), images, events.clone(), clock.clone(), config);
         let admission = Admission::new(self.facts.clone(), events.clone());
+        let node_ips = vec!["10.0.0.1".to_owned()];
+        let prober = ProberConfig { node_ips: node_ips.clone() };
         let deps = PodWorkerDeps {
             executor,
             runtime: Rc::clone(&runtime),
             store: store.clone(),
             statuses: Rc::clone(&statuses),
             clock: clock.clone(),
-            prober: Prober::new(
-                Rc::clone(&runtime),
-                clock.clone(),
-                events.clone(),
-                ProberConfig { node_ips: vec!["10.0.0.1".to_owned()] },
-            ),
+            prober: Prober::new(Rc::clone(&runtime), clock.clone(), events.clone(), prober),
             admission: admission.clone(),
-            config: PodWorkerConfig {
-                limits: BackOffLimits::default(),
-                max_dead_per_container: 1,
-                node_ips: vec!["10.0.0.1".to_owned()],
-            },
+            config: PodWorkerConfig { limits: BackOffLimits::default(), max_dead_per_container: 1, node_ips },
             runtime_name,
         };
         let (pleg_sender, pleg) = mpsc::channel(PLEG_QUEUE);

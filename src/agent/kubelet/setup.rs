@@ -4,6 +4,7 @@
 //! Owns the order of start and stop (reference 1.8). Must not decide anything about pods.
 
 pub(crate) mod configs;
+mod controllers;
 pub mod cri;
 pub(super) mod node_facts;
 mod process;
@@ -46,7 +47,6 @@ use crate::node::shutdown::InitSystem;
 use crate::node::stats::Stats;
 use crate::platform::cgroup::claim::HeldError;
 use crate::platform::clock::Clock;
-use crate::platform::dice::Dice;
 use crate::platform::http::{HttpClient, HttpError, shown_url};
 use crate::platform::rt;
 use crate::platform::rt::notify::{Notifier, NotifyError, watchdog_interval};
@@ -73,7 +73,6 @@ use crate::serve::accounts::Accounts;
 use crate::serve::server;
 use crate::serve::server::node::SharedNode;
 use crate::store::{Loaded, StoreError, StoreHandle, StoreKey};
-use crate::workload::{self, WorkloadParts};
 
 /// Whole sets are large and rare: one may wait while another is applied.
 const SOURCE_QUEUE: usize = 2;
@@ -498,53 +497,11 @@ impl<R: Runtime> AgentParts<R> {
         Ok(tasks)
     }
 
-    /// The controllers of workloads: those of a node of a cluster are the cluster's.
-    fn start_controllers(
-        &self,
-        view: &Rc<LoopView>,
-        statuses: &Rc<StatusManager>,
-    ) -> Option<tokio::task::JoinHandle<()>> {
-        if self.joined.is_some() {
-            return None;
-        }
-        let features = Rc::clone(view);
-        let parts = WorkloadParts {
-            node_name: self.events.node_name().to_owned(),
-            clock: self.clock.clone(),
-            editor: self.editor.clone(),
-            objects: Rc::clone(&self.objects),
-            statuses: Rc::clone(statuses),
-            events: self.events.clone(),
-            admission: self.admission.clone(),
-            desired: view.watch(),
-            handlers: Rc::new(move || {
-                let handlers = features.features().into_iter().flat_map(|features| features.handlers);
-                handlers.map(|handler| handler.name).collect()
-            }),
-            dice: Dice::System,
-        };
-        Some(rt::spawn("controllers", workload::run(parts)))
-    }
-
     fn stats(&self, resolved: &Resolved) -> Rc<Stats> {
         let lookup = Rc::<NodeObjects>::clone(&self.lookup);
         let stats = Stats::new(configs::stats(resolved), lookup, self.clock.clone());
         joined::measure(self.joined.as_ref(), &stats);
         stats
-    }
-
-    /// Before the first pod starts.
-    async fn start_services(&self, resolved: &Resolved, has_pods: bool) -> Option<JoinHandle<()>> {
-        let needs = services::ServiceNeeds {
-            objects: &self.objects,
-            statuses: &self.statuses,
-            events: &self.events,
-            clock: &self.clock,
-            view: &self.view,
-            node_ips: &self.node_ips,
-            has_pods,
-        };
-        services::start(resolved, self.services.as_ref(), needs).await
     }
 
     fn kubelet(

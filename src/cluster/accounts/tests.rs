@@ -56,7 +56,7 @@ async fn a_token_is_bound_to_the_pod_and_kept_for_its_time() {
     let later = |minutes| clock.set(Timestamp::from_secs(1_800_000_000).saturating_add(MINUTE * minutes));
     later(47);
     assert_eq!((token(&uid).await.unwrap(), asked(&server)), (Rc::clone(&first), 2));
-    later(48);
+    later(49);
     assert_ne!(token(&uid).await.unwrap(), first);
     assert_eq!((asked(&server), accounts.tokens.borrow().len()), (3, 1), "old ones are dropped");
 }

@@ -18,7 +18,6 @@ use crate::model::selector::{selects, string_map};
 pub(super) use jobs::{CRON_JOB, JOB};
 
 const IMMUTABLE: &str = "field is immutable";
-/// No deadline.
 const NO_DEADLINE: i64 = 2_147_483_647;
 
 pub(super) const DEPLOYMENT: KindRules = KindRules {

@@ -25,7 +25,6 @@ pub struct Zone {
 pub(super) struct Span {
     /// `None`: the beginning of time.
     pub start: Option<i64>,
-    /// Exclusive.
     pub end: i64,
     pub offset: i64,
     /// Before the start.

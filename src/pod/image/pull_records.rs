@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_that_a_service_account_has_pulled_is_for_that_account() {
+    fn an_image_pulled_by_an_account_is_for_that_account() {
         let policy = Verification::NotPreloaded;
         let account = |uid: &str| json!({"uid": uid, "namespace": "shop", "name": "web"});
         let known = recorded(Opened::ByAccount(account("1")));

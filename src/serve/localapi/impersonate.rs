@@ -79,7 +79,7 @@ mod tests {
     use std::rc::Rc;
 
     use super::*;
-    use crate::serve::rbac::{Binding, Rbac, Role};
+    use crate::serve::rbac::{Binding, Rbac, RbacRole};
     use crate::serve::server::access::{MASTERS, Policy};
 
     fn asked(user: &User, lines: &[(&'static str, &str)]) -> Result<Option<User>, String> {
@@ -87,7 +87,7 @@ mod tests {
             {"apiGroups": [""], "resources": ["users"], "resourceNames": ["jane"], "verbs": ["impersonate"]},
             {"apiGroups": [""], "resources": ["serviceaccounts"], "verbs": ["impersonate"]},
         ]});
-        let deputy = Role::of(("", "deputy"), &std::collections::BTreeMap::new(), &rule);
+        let deputy = RbacRole::of(("", "deputy"), &std::collections::BTreeMap::new(), &rule);
         let body = json!({"roleRef": {"kind": "ClusterRole", "name": "deputy"},
             "subjects": [{"kind": "User", "name": "joe"}]});
         let rbac = Rc::new(Rbac::new([deputy], vec![Binding::of("", &body).unwrap()]));

@@ -2,6 +2,7 @@
 //!
 //! Owns the columns. Matches the table printers of Kubernetes 1.36. Pure.
 
+mod cell;
 mod custom;
 mod kinds;
 mod services;

@@ -46,7 +46,7 @@ pub(super) fn read(bytes: &[u8]) -> Option<Value> {
     // Deletion options are of every group.
     let of = schema.of_kind(if kind == "DeleteOptions" { "v1" } else { version }, kind)?;
     let mut object = json!({"apiVersion": version, "kind": kind});
-    Reader { schema: &schema, depth: 0 }.members(of, "", content, object.as_object_mut()?)?;
+    ProtobufReader { schema: &schema, depth: 0 }.members(of, "", content, object.as_object_mut()?)?;
     Some(object)
 }
 
@@ -55,7 +55,7 @@ pub(super) fn review(version: &str, kind: &str, bytes: &[u8]) -> Option<Value> {
     let schema = Schema::load();
     let mut object = Map::new();
     let of = schema.of_kind(version, kind)?;
-    Reader { schema: &schema, depth: 0 }.members(of, "", unwrapped(bytes)?.1, &mut object)?;
+    ProtobufReader { schema: &schema, depth: 0 }.members(of, "", unwrapped(bytes)?.1, &mut object)?;
     Some(Value::Object(object))
 }
 
@@ -71,12 +71,12 @@ fn unwrapped(bytes: &[u8]) -> Option<(Option<&[u8]>, &[u8])> {
     Some((part(1), part(2).unwrap_or_default()))
 }
 
-struct Reader<'s> {
+struct ProtobufReader<'s> {
     schema: &'s Schema,
     depth: usize,
 }
 
-impl<'s> Reader<'s> {
+impl<'s> ProtobufReader<'s> {
     /// Adds the members of an encoded message. `within` is the path of the number of a message that is inlined.
     fn members(
         &mut self,

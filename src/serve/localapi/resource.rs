@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_definition_adds_versions_and_never_replaces_a_resource_of_kubernetes() {
+    fn a_definition_never_replaces_a_resource_of_kubernetes() {
         let gauge = |group: &str, plural: &str, version: &str| {
             custom(&CustomResource {
                 group: group.to_owned(),

@@ -4,7 +4,7 @@
 
 use serde_json::{Value, json};
 
-use super::{GROUP, PolicyRule, Role};
+use super::{GROUP, PolicyRule, RbacRole};
 use crate::model::api::pod::StringMap;
 
 const TABLE: &str = include_str!("roles.txt");
@@ -15,7 +15,7 @@ const AGGREGATE_TO: &str = "rbac.authorization.k8s.io/aggregate-to-";
 
 /// A built-in ClusterRole.
 pub(crate) struct BuiltInRole {
-    pub role: Role,
+    pub role: RbacRole,
     /// The groups that a ClusterRoleBinding of the same name gives it to.
     pub groups: Vec<&'static str>,
 }
@@ -39,7 +39,7 @@ pub(crate) fn roles() -> Vec<BuiltInRole> {
 
 fn role(head: &'static str) -> BuiltInRole {
     let mut words = head.split(' ');
-    let mut built_in = BuiltInRole { role: Role::default(), groups: Vec::new() };
+    let mut built_in = BuiltInRole { role: RbacRole::default(), groups: Vec::new() };
     let role = &mut built_in.role;
     words.next().unwrap_or_default().clone_into(&mut role.name);
     role.labels.insert(LABEL.0.to_owned(), LABEL.1.to_owned());
@@ -76,7 +76,7 @@ fn rule(line: &str) -> PolicyRule {
 
 /// The members beside the metadata, with these rules.
 #[must_use]
-pub(crate) fn role_body(role: &Role, rules: &[PolicyRule]) -> Value {
+pub(crate) fn role_body(role: &RbacRole, rules: &[PolicyRule]) -> Value {
     let rules: Vec<Value> = rules.iter().map(PolicyRule::to_value).collect();
     match &role.selectors {
         Some(selectors) => json!({"aggregationRule": {"clusterRoleSelectors": selectors}, "rules": rules}),

@@ -24,8 +24,8 @@ fn rule(rule: Value) -> PolicyRule {
     PolicyRule::from_value(&rule)
 }
 
-fn role(namespace: &str, name: &str, rules: Value) -> Role {
-    Role::of((namespace, name), &StringMap::new(), &json!({"rules": rules}))
+fn role(namespace: &str, name: &str, rules: Value) -> RbacRole {
+    RbacRole::of((namespace, name), &StringMap::new(), &json!({"rules": rules}))
 }
 
 fn binding(namespace: &str, role: (&str, &str), subjects: Value) -> Binding {
@@ -104,7 +104,7 @@ fn bindings_say_for_whom_and_where() {
     let user = |name: &str| json!([{"apiGroup": GROUP, "kind": "User", "name": name}]);
     let here = "system:serviceaccount:a:robot";
     let cases = [
-        // A Role counts in its namespace, and a ClusterRole in that of its RoleBinding.
+        // A RbacRole counts in its namespace, and a ClusterRole in that of its RoleBinding.
         (binding("a", ("Role", "own"), account(json!("a"))), here, true, false, false),
         (binding("a", ("ClusterRole", "wide"), account(json!("a"))), here, true, false, false),
         (binding("a", ("Role", "own"), account(Value::Null)), here, true, false, false),
@@ -144,7 +144,7 @@ fn what_cannot_be_read_grants_nothing() {
         json!({"roleRef": {"kind": "ClusterRole"}, "subjects": []}),
         json!({"roleRef": {"kind": "Robot", "name": "wide"}, "subjects": []}),
         json!({"roleRef": {"apiGroup": "other.example", "kind": "ClusterRole", "name": "wide"}}),
-        // A ClusterRoleBinding of a Role.
+        // A ClusterRoleBinding of a RbacRole.
         json!({"roleRef": {"kind": "Role", "name": "own"}, "subjects": []}),
     ] {
         assert_eq!(Binding::of("", &body), None, "{body}");
@@ -162,14 +162,14 @@ fn an_aggregated_role_has_the_rules_of_those_it_selects() {
     let labelled = |name: &str, label: &str, resource: &str| {
         let labels = BTreeMap::from([(label.to_owned(), "true".to_owned())]);
         let body = json!({"rules": [{"apiGroups": ["x"], "resources": [resource], "verbs": ["get"]}]});
-        Role::of(("", name), &labels, &body)
+        RbacRole::of(("", name), &labels, &body)
     };
     let aggregated = |name: &str, selects: &str, label: &str| {
         let labels = BTreeMap::from([(label.to_owned(), "true".to_owned())]);
         let body = json!({"aggregationRule": {"clusterRoleSelectors": [{"matchLabels": {selects: "true"}}]},
             // What a controller would overwrite.
             "rules": [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]});
-        Role::of(("", name), &labels, &body)
+        RbacRole::of(("", name), &labels, &body)
     };
     let roles = [
         aggregated("whole", "to-whole", "to-part"),

@@ -206,7 +206,7 @@ fn a_clock_that_is_set_back_starts_nothing_twice() {
 }
 
 #[test]
-fn missed_starts_wait_for_a_clock_that_is_right_and_for_each_other() {
+fn missed_starts_wait_for_a_right_clock_and_for_each_other() {
     let mut node = FakeNode::new();
     for name in ["a", "b", "c"] {
         let mut one = cron("0 * * * *", json!({}));

@@ -4,7 +4,9 @@
 
 use serde_json::{Value, json};
 
-use super::{DESIRED, HASH, MAX, NONE, PROGRESSING, REVISION, REVISION_HISTORY, Set, Step, UPDATED};
+use super::{
+    DESIRED, DeploymentStep, HASH, MAX, NONE, PROGRESSING, REVISION, REVISION_HISTORY, Set, UPDATED,
+};
 use super::{revision, template_of, without_hash};
 use crate::model::api::pod::StringMap;
 use crate::model::objects::{ObjectKey, ObjectKind};
@@ -27,7 +29,7 @@ const MAX_HISTORY_CHARS: usize = 2000;
 /// Sets that are kept without a `revisionHistoryLimit`.
 const KEPT: i64 = 10;
 
-impl Step<'_, '_> {
+impl DeploymentStep<'_, '_> {
     /// The oldest set with the current template.
     pub(super) fn find_new(&mut self) {
         let template = without_hash(template_of(self.item));

@@ -2,10 +2,10 @@
 //!
 //! Pure: what it returns depends on its arguments alone.
 
-use super::{DESIRED, MAX, Set, Step};
+use super::{DESIRED, DeploymentStep, MAX, Set};
 use crate::model::ordered::Sortable as _;
 
-impl Step<'_, '_> {
+impl DeploymentStep<'_, '_> {
     /// Upstream: `scale`.
     pub(super) fn scale(&mut self) {
         let active: Vec<usize> = (0..self.sets.len()).filter(|at| self.sets[*at].replicas > 0).collect();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::{PROGRESSING, ROLLBACK, ROLLED_BACK, Step, UPDATED};
+use super::{DeploymentStep, PROGRESSING, ROLLBACK, ROLLED_BACK, UPDATED};
 use crate::workload::fields::{Conditions, Said, counted, list, time};
 
 pub(super) const TIMED_OUT: &str = "ProgressDeadlineExceeded";
@@ -26,7 +26,7 @@ struct Counts {
     terminating: i64,
 }
 
-impl Step<'_, '_> {
+impl DeploymentStep<'_, '_> {
     fn counts(&self) -> Counts {
         let sum = |of: fn(&super::Set) -> i64| self.sets.iter().map(of).sum::<i64>();
         let available = sum(|set| set.available);

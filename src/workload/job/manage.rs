@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::indexes::Indexes;
 use super::policy::judge;
-use super::{FAILURES, IGNORED_FAILURES, INDEX, Step, failures_after, own_labels};
+use super::{FAILURES, IGNORED_FAILURES, INDEX, JobStep, failures_after, own_labels};
 use crate::model::ordered::Sortable as _;
 use crate::model::types::Timestamp;
 use crate::workload::fields::at;
@@ -20,7 +20,7 @@ const LONGEST_DELAY: Duration = Duration::from_secs(600);
 /// Upstream's bound of one pass.
 const MOST_NEW_PODS: usize = 500;
 
-impl Step<'_, '_> {
+impl JobStep<'_, '_> {
     /// As many pods as are to run now (upstream: `manageJob`).
     pub(super) fn manage(&mut self, policy: &Value) {
         let active: Vec<PodView> = self.active().cloned().collect();

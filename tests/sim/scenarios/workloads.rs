@@ -205,7 +205,7 @@ fn a_crash_at_any_write_of_a_job_counts_each_pod_once() {
 }
 
 #[test]
-fn a_failing_job_gives_up_and_a_power_cut_does_not_reset_its_count() {
+fn a_failing_job_gives_up_and_keeps_its_count_in_a_power_cut() {
     simulate(async {
         let mut node = node_with(&[PodSource::File, PodSource::Api]).await;
         let job = json!({"backoffLimit": 2, "template": template(Act::Crashes, "Never")});

@@ -7,7 +7,6 @@ use crate::model::cron::Schedule;
 use crate::model::field_error::{Errors, Path};
 use crate::model::objects::LocalObject;
 
-/// Upstream's bounds.
 const MAX_RULES: usize = 20;
 const MAX_EXIT_CODES: usize = 255;
 const MAX_PARALLEL_INDEXED: i64 = 100_000;

@@ -19,7 +19,6 @@ pub(crate) type AccountAnswer<T> = Pin<Box<dyn Future<Output = Result<T, String>
 
 /// The service accounts of a cluster.
 pub(crate) trait ServiceAccounts {
-    /// The ServiceAccount.
     fn account(&self, namespace: &str, name: &str) -> AccountAnswer<Value>;
     /// A token of the account with this uid.
     fn token(self: Rc<Self>, request: TokenRequest, uid: &str) -> AccountAnswer<Rc<str>>;

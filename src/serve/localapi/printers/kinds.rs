@@ -4,31 +4,13 @@
 
 use serde_json::{Value, json};
 
-use super::super::scale::query;
 use super::super::{age, text};
+use super::cell::{Cell, Table, count, items, or_none, selector, words};
 use super::services::{ENDPOINTS, SERVICES, SLICES};
 use super::workloads::{CRON_JOBS, DAEMON_SETS, DEPLOYMENTS, JOBS, REPLICA_SETS, REVISIONS, STATEFUL_SETS};
 use super::{AGE, Column, NAME};
 use crate::model::objects::ObjectKind;
 use crate::model::types::Timestamp;
-
-/// Where a cell comes from.
-#[derive(Clone, Copy)]
-pub(super) enum Cell {
-    /// The name.
-    Name,
-    /// The age.
-    Age,
-    /// The value at a place, and what stands for no value.
-    At(&'static str, &'static str),
-    /// A value that is computed.
-    Of(fn(&Value) -> Value),
-    /// A value that is computed, and changes with time.
-    Timed(fn(&Value, Timestamp) -> Value),
-}
-
-/// A table's columns.
-pub(super) type Table = &'static [(Column, Cell)];
 
 const fn column(name: &'static str, about: &'static str) -> Column {
     (name, about, false)
@@ -289,24 +271,6 @@ const LEVELS: Table = &[
     (AGE, Cell::Age),
 ];
 
-fn items<'a>(object: &'a Value, place: &str) -> impl Iterator<Item = &'a Value> {
-    object.pointer(place).and_then(Value::as_array).into_iter().flatten()
-}
-
-/// The texts at a place of each item.
-pub(super) fn words<'a>(items: impl Iterator<Item = &'a Value>, place: &str) -> Vec<&'a str> {
-    items.map(|item| text(item, place)).filter(|text| !text.is_empty()).collect()
-}
-
-pub(super) fn or_none(text: String) -> String {
-    if text.is_empty() { "<none>".to_owned() } else { text }
-}
-
-/// A number, 0 without one.
-pub(super) fn count(object: &Value, place: &str) -> Value {
-    json!(object.pointer(place).and_then(Value::as_i64).unwrap_or_default())
-}
-
 fn number(value: &Value) -> Option<String> {
     value.as_i64().map(|number| number.to_string())
 }
@@ -330,11 +294,6 @@ fn named(object: &Value, annotation: &str) -> String {
     let annotations = object.pointer("/metadata/annotations");
     let is_default = annotations.is_some_and(|annotations| annotations[annotation] == "true");
     format!("{name}{}", if is_default { " (default)" } else { "" })
-}
-
-/// A label selector as a query.
-pub(super) fn selector(selector: &Value) -> String {
-    or_none(query(selector))
 }
 
 /// Upstream shows three hosts.

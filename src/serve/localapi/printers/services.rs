@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 
 use super::super::text;
-use super::kinds::{Cell, Table};
+use super::cell::{Cell, Table};
 use super::{AGE, NAME};
 
 /// Addresses and ports that upstream shows before it counts the others.

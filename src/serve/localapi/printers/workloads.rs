@@ -6,7 +6,7 @@
 use serde_json::{Value, json};
 
 use super::super::{age, text};
-use super::kinds::{Cell, Table, count, or_none, selector, words};
+use super::cell::{Cell, Table, count, or_none, selector, words};
 use super::{AGE, Column, NAME};
 use crate::model::types::Timestamp;
 

@@ -97,7 +97,7 @@ impl ServiceAccounts for FakeAccounts {
 }
 
 #[test]
-fn a_program_gets_the_token_of_the_pods_account_and_answers_for_it() {
+fn a_program_gets_the_token_of_the_pods_account() {
     let directory = TempDir::new();
     let (program, asked) = (directory.join("echo"), directory.join("asked"));
     // The password is the token where there is one.
