@@ -191,6 +191,15 @@ fn what_is_decoded_has_no_field_that_the_table_has_not() {
             ".spec.volumes.projected.sources.configMap.defaultMode",
             ".spec.volumes.projected.sources.downwardAPI.defaultMode",
             ".spec.workloadRef",
+            ".status.containerStatuses.volumeMounts.mountPropagation",
+            ".status.containerStatuses.volumeMounts.subPath",
+            ".status.containerStatuses.volumeMounts.subPathExpr",
+            ".status.ephemeralContainerStatuses.volumeMounts.mountPropagation",
+            ".status.ephemeralContainerStatuses.volumeMounts.subPath",
+            ".status.ephemeralContainerStatuses.volumeMounts.subPathExpr",
+            ".status.initContainerStatuses.volumeMounts.mountPropagation",
+            ".status.initContainerStatuses.volumeMounts.subPath",
+            ".status.initContainerStatuses.volumeMounts.subPathExpr",
         ]
     );
     let nothing: [&str; 0] = [];

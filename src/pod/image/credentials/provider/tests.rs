@@ -153,9 +153,9 @@ fn a_program_gets_the_token_of_the_pods_account() {
     }
     assert_eq!(requests().len(), 2);
     // By token.
-    write("y", &format!("cacheType: Token, {required}"));
-    assert_eq!(look("p1", "web"), ["yp1/reg/web-1/3 web-1"]);
-    assert_eq!(look("p2", "web"), ["yp2/reg/web-1/4 web-1"]);
+    write("v", &format!("cacheType: Token, {required}"));
+    assert_eq!(look("p1", "web"), ["vp1/reg/web-1/3 web-1"]);
+    assert_eq!(look("p2", "web"), ["vp2/reg/web-1/4 web-1"]);
     // The token itself is a password only if the response is for this token.
     write("''", &format!("cacheType: ServiceAccount, {required}"));
     assert!(look("p1", "web").is_empty());
