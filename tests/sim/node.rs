@@ -327,7 +327,6 @@ impl Node {
         OpenOptions { mode: Mode::Inline, now: self.clock.now(), ..OpenOptions::default() }
     }
 
-    #[expect(clippy::too_many_lines, reason = "one list of the parts")]
     async fn wire(&self) -> Parts {
         let clock = self.clock.clone();
         let runtime = Rc::new(self.fake.clone());
