@@ -345,11 +345,12 @@ fn run<T: Transport>(
         Rc::new(move |event| state.on_link(event, clock.now()))
     };
     *state.drain.borrow_mut() = Some(leave::drain(Rc::clone(&own), &config.node.name));
+    let online = Rc::clone(state);
+    let is_online: Rc<dyn Fn() -> bool> = Rc::new(move || online.is_online());
     if let Some(csi) = &csi {
-        let online = Rc::clone(state);
-        csi.connect(Rc::clone(&own), Rc::new(move || online.is_online()));
+        csi.connect(Rc::clone(&own), Rc::clone(&is_online));
     }
-    parts.accounts.connect(Rc::clone(&own));
+    parts.accounts.connect(Rc::clone(&own), is_online);
     let (shown, posted) = (Rc::clone(state), csi.clone());
     node::start(ClusterNode {
         client: Rc::clone(&own),

@@ -21,9 +21,15 @@ const MOST_TOKENS: usize = 256;
 
 type AccountCall = Box<dyn Fn(ResourcePath, Option<Value>) -> AccountAnswer<Value>>;
 
+/// The way to the cluster.
+struct Way {
+    call: AccountCall,
+    is_online: Rc<dyn Fn() -> bool>,
+}
+
 /// Asks the cluster once [`connect`](Self::connect) has been called; until then it has no answer.
 pub(crate) struct Accounts {
-    call: OnceCell<AccountCall>,
+    way: OnceCell<Way>,
     /// By request and the account's uid.
     tokens: RefCell<BTreeMap<(TokenRequest, String), Token>>,
     clock: Clock,
@@ -32,11 +38,11 @@ pub(crate) struct Accounts {
 impl Accounts {
     #[must_use]
     pub(crate) fn new(clock: Clock) -> Rc<Self> {
-        Rc::new(Self { call: OnceCell::new(), tokens: RefCell::default(), clock })
+        Rc::new(Self { way: OnceCell::new(), tokens: RefCell::default(), clock })
     }
 
     /// Asks with this client from now on, the node's own. The first one stays.
-    pub(crate) fn connect<T: Transport>(&self, client: Rc<Client<T>>) {
+    pub(crate) fn connect<T: Transport>(&self, client: Rc<Client<T>>, is_online: Rc<dyn Fn() -> bool>) {
         let call: AccountCall = Box::new(move |path, body| {
             let client = Rc::clone(&client);
             Box::pin(async move {
@@ -47,12 +53,12 @@ impl Accounts {
                 answer.map_err(|error| error.to_string())
             })
         });
-        let _ = self.call.set(call);
+        let _ = self.way.set(Way { call, is_online });
     }
 
     fn ask(&self, path: ResourcePath, body: Option<Value>) -> AccountAnswer<Value> {
-        match self.call.get() {
-            Some(call) => call(path, body),
+        match self.way.get() {
+            Some(way) => (way.call)(path, body),
             None => Box::pin(async { Err("the cluster has not been reached yet".to_owned()) }),
         }
     }
@@ -63,6 +69,10 @@ fn path(namespace: &str, name: &str) -> ResourcePath {
 }
 
 impl ServiceAccounts for Accounts {
+    fn is_online(&self) -> bool {
+        self.way.get().is_some_and(|way| (way.is_online)())
+    }
+
     fn account(&self, namespace: &str, name: &str) -> AccountAnswer<Value> {
         self.ask(path(namespace, name), None)
     }

@@ -15,7 +15,6 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
-use serde_json::Value;
 use tokio::sync::Semaphore;
 
 use crate::model::back_off::BackOffLimits;
@@ -262,28 +261,23 @@ impl<R: Runtime> ImagePuller<R> {
             return true;
         }
         let known = self.records.find(image, image_ref).await;
-        let logins = if known.has_accounts(image) {
-            self.credentials.lookup(image, request.secrets, request.puller()).await
-        } else {
-            credentials::logins_of(image, request.secrets)
-        };
-        let mut secrets: Vec<PullSecret> = Vec::new();
-        let mut accounts: Vec<Value> = Vec::new();
-        for found in logins {
-            match found.opens {
-                Opened::BySecret(secret) => secrets.push(secret),
-                Opened::ByAccount(account) => accounts.push(account),
-                Opened::ByNode => {}
-            }
-        }
-        match access(policy, image, &known, &secrets, &accounts) {
+        let secrets: Vec<PullSecret> = credentials::logins_of(image, request.secrets)
+            .into_iter()
+            .filter_map(|found| match found.opens {
+                Opened::BySecret(secret) => Some(secret),
+                _ => None,
+            })
+            .collect();
+        match access(policy, image, &known, &secrets) {
             Access::Free => true,
             Access::Record(secret) => {
                 let opened = Opened::BySecret(secret);
                 self.records.note(None, image, image_ref, opened, self.clock.now()).await;
                 true
             }
-            Access::Pull => false,
+            Access::Pull => {
+                self.credentials.opens_as_before(image, known.accounts(image), request.puller()).await
+            }
         }
     }
 

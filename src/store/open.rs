@@ -194,7 +194,7 @@ fn connect(path: &Path) -> Result<(Connection, bool), StoreError> {
 
 fn configure(connection: &Connection) -> Result<(), StoreError> {
     connection.busy_timeout(BUSY_TIMEOUT).doing("set the busy timeout")?;
-    // 256 kB of cache; temporary tables in memory; no mapping, whose pages would count as the agent's and
+    // 64 kB of cache; temporary tables in memory; no mapping, whose pages would count as the agent's and
     // whose faults would turn a disk error into a signal; zeros over what is deleted, values of Secrets above
     // all.
     connection

@@ -448,6 +448,16 @@ fn a_credential_provider_gets_a_token_of_the_pods_account() {
     assert!(text.contains(r#""name":"puller""#) && text.contains(r#""name":"other""#), "{text}");
     assert!(!text.contains("nodePodsAccessible"), "{text}");
     assert!(!joined.node.agent.log().contains("hush"), "passwords are in no log");
+
+    // After a boot without a link the account cannot be asked for; its pods start all the same.
+    joined.server.kill();
+    joined.node.agent.kill9();
+    joined.node.cri.change(World::reboot);
+    joined.node.agent.start();
+    for name in ["a", "b", "c"] {
+        joined.running(name);
+    }
+    assert_eq!(requests().len(), 2);
 }
 
 #[test]

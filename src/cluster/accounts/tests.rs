@@ -23,7 +23,7 @@ async fn a_token_is_bound_to_the_pod_and_kept_for_its_time() {
     let limit = Limit { qps: 50, burst: 100 };
     let config = ClientConfig { limit, timeout: MINUTE, heartbeat_timeout: MINUTE };
     let transport = Rc::new(server.transport("system:node:n1"));
-    accounts.connect(Rc::new(Client::new(transport, config, Dice::seeded(1))));
+    accounts.connect(Rc::new(Client::new(transport, config, Dice::seeded(1))), Rc::new(|| true));
 
     server.put(
         json!({"kind": "ServiceAccount", "metadata": {"name": "web", "annotations": {"a.example/b": "c"}}}),

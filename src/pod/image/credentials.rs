@@ -10,7 +10,7 @@ mod provider;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::records::hash;
 use crate::model::objects::ObjectData;
@@ -93,6 +93,11 @@ impl Credentials {
     /// Service accounts of the cluster; `None` on a node of none.
     pub(super) fn set_accounts(&mut self, accounts: Option<Rc<dyn ServiceAccounts>>) {
         self.providers.set_accounts(accounts);
+    }
+
+    /// Whether the pod may use an image that these service accounts have pulled.
+    pub(super) async fn opens_as_before(&self, image: &str, recorded: &[Value], puller: Puller<'_>) -> bool {
+        self.providers.opens_as_before(image, recorded, puller).await
     }
 
     /// All credentials that may match the image, in the order to try; without the anonymous pull.

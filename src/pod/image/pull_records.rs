@@ -136,11 +136,11 @@ pub(crate) enum Known {
 }
 
 impl Known {
-    /// Whether service accounts may use the image under this name.
-    pub(in crate::pod) fn has_accounts(&self, image: &str) -> bool {
-        let Self::Recorded(record) = self else { return false };
+    /// The service accounts whose tokens pulled the image under this name.
+    pub(in crate::pod) fn accounts(&self, image: &str) -> &[Value] {
+        let Self::Recorded(record) = self else { return &[] };
         let credentials = record.credential_mapping.get(&repository_of(image));
-        credentials.is_some_and(|known| !known.kubernetes_service_accounts.is_empty())
+        credentials.map_or(&[], |known| &known.kubernetes_service_accounts)
     }
 }
 
@@ -154,16 +154,10 @@ pub(crate) enum Access {
     Pull,
 }
 
-/// Decides about a present image. `secrets` are those of the pod that match the image's name, `accounts` its service
-/// account if a credential provider has a response for it.
+/// Decides about a present image. `secrets` are those of the pod that match the image's name. A pod may also use it as
+/// one of its [accounts](Known::accounts).
 #[must_use]
-pub(crate) fn access(
-    policy: &Verification,
-    image: &str,
-    known: &Known,
-    secrets: &[PullSecret],
-    accounts: &[Value],
-) -> Access {
+pub(crate) fn access(policy: &Verification, image: &str, known: &Known, secrets: &[PullSecret]) -> Access {
     let name = repository_of(image);
     if !policy.applies_to(&name, *known != Known::Preloaded) {
         return Access::Free;
@@ -187,9 +181,7 @@ pub(crate) fn access(
             }
         }
     }
-    let is_recorded =
-        accounts.iter().any(|account| credentials.kubernetes_service_accounts.contains(account));
-    if is_recorded { Access::Free } else { Access::Pull }
+    Access::Pull
 }
 
 impl PulledRecord {
@@ -282,7 +274,7 @@ mod tests {
             (listed.clone(), "r.example/team/app2", &Known::Preloaded, Access::Pull),
             (words("AlwaysVerify"), IMAGE, &Known::Preloaded, Access::Pull),
         ] {
-            assert_eq!(access(&policy, image, known, &[], &[]), expected, "{policy:?} {image} {known:?}");
+            assert_eq!(access(&policy, image, known, &[]), expected, "{policy:?} {image} {known:?}");
         }
     }
 
@@ -290,9 +282,9 @@ mod tests {
     fn recorded_image_is_accessible_with_matching_credentials() {
         let policy = Verification::NotPreloaded;
         let free = recorded(Opened::ByNode);
-        assert_eq!(access(&policy, "r.example/team/app@sha256:1", &free, &[], &[]), Access::Free);
+        assert_eq!(access(&policy, "r.example/team/app@sha256:1", &free, &[]), Access::Free);
         // Under another name it is another image: it must be pulled from the registry.
-        assert_eq!(access(&policy, "r.example/other/app", &free, &[], &[]), Access::Pull);
+        assert_eq!(access(&policy, "r.example/other/app", &free, &[]), Access::Pull);
         let by_secret = recorded(Opened::BySecret(secret("one", "u1", "h1")));
         for (secrets, expected) in [
             (vec![], Access::Pull),
@@ -306,22 +298,18 @@ mod tests {
             (vec![secret("one", "u3", "h9")], Access::Pull),
             (vec![secret("one", "", "")], Access::Pull),
         ] {
-            assert_eq!(access(&policy, IMAGE, &by_secret, &secrets, &[]), expected, "{secrets:?}");
+            assert_eq!(access(&policy, IMAGE, &by_secret, &secrets), expected, "{secrets:?}");
         }
     }
 
     #[test]
     fn an_image_pulled_by_an_account_is_for_that_account() {
-        let policy = Verification::NotPreloaded;
         let account = |uid: &str| json!({"uid": uid, "namespace": "shop", "name": "web"});
         let known = recorded(Opened::ByAccount(account("1")));
-        assert!(known.has_accounts(IMAGE) && !known.has_accounts("r.example/other/app"));
-        assert!(!recorded(Opened::ByNode).has_accounts(IMAGE));
-        for (accounts, expected) in
-            [(vec![], Access::Pull), (vec![account("1")], Access::Free), (vec![account("2")], Access::Pull)]
-        {
-            assert_eq!(access(&policy, IMAGE, &known, &[], &accounts), expected, "{accounts:?}");
-        }
+        assert_eq!(known.accounts(IMAGE), [account("1")]);
+        assert!(known.accounts("r.example/other/app").is_empty());
+        assert!(recorded(Opened::ByNode).accounts(IMAGE).is_empty());
+        assert_eq!(access(&Verification::NotPreloaded, IMAGE, &known, &[]), Access::Pull);
         let Known::Recorded(mut record) = known else { panic!("it is recorded") };
         assert!(!record.note(IMAGE, Opened::ByAccount(account("1")), NOW));
         let text = serde_json::to_string(&record).unwrap();

@@ -310,7 +310,7 @@ mod tests {
         let name = "sha256-51ae7fa00c92525c319404a3a6d400e52ff9372c5a39cb415e0486fe425f3165";
         let path = root.join("image_manager/pulled").join(name);
         let known = files.find("r.example/a:v2", "sha256:1");
-        assert_eq!(access(&Verification::Always, "r.example/a:v2", &known, &[], &[]), Access::Free);
+        assert_eq!(access(&Verification::Always, "r.example/a:v2", &known, &[]), Access::Free);
         // A kubelet's, with members that are not known here.
         let text =
             fs::read_to_string(&path).unwrap().replace("\"imageRef\"", "\"more\":{\"x\":1},\"imageRef\"");

@@ -19,6 +19,8 @@ pub(crate) type AccountAnswer<T> = Pin<Box<dyn Future<Output = Result<T, String>
 
 /// The service accounts of a cluster.
 pub(crate) trait ServiceAccounts {
+    /// Whether there are answers.
+    fn is_online(&self) -> bool;
     fn account(&self, namespace: &str, name: &str) -> AccountAnswer<Value>;
     /// A token of the account with this uid.
     fn token(self: Rc<Self>, request: TokenRequest, uid: &str) -> AccountAnswer<Rc<str>>;

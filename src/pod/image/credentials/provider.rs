@@ -148,6 +148,23 @@ impl Providers {
         found
     }
 
+    /// Whether the pod's service account is one of these, and has credentials for the image. While the cluster cannot be
+    /// reached its name is enough: pods that ran start again.
+    pub(super) async fn opens_as_before(&self, image: &str, recorded: &[Value], puller: Puller<'_>) -> bool {
+        let is_named =
+            |one: &Value| one["namespace"] == puller.pod.namespace.as_str() && one["name"] == puller.account;
+        let Some(accounts) = self.accounts.as_ref().filter(|_| recorded.iter().any(is_named)) else {
+            return false;
+        };
+        if !accounts.is_online() {
+            return true;
+        }
+        let found = self.lookup(image, puller).await;
+        found
+            .iter()
+            .any(|(_, opens)| matches!(opens, Opened::ByAccount(account) if recorded.contains(account)))
+    }
+
     /// What the program gets of the pod's service account.
     async fn account(&self, provider: &Provider, puller: Puller<'_>) -> Result<Option<AccountToken>, NotRun> {
         match &provider.token_attributes {

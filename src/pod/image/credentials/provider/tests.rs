@@ -3,6 +3,7 @@ use super::*;
 use crate::model::objects::TokenRequest;
 use crate::model::types::PodRef;
 use crate::platform::testing::TempDir;
+use std::cell::Cell;
 use std::os::unix::fs::PermissionsExt;
 
 #[test]
@@ -75,9 +76,13 @@ fn a_program_is_asked_once_for_what_its_answer_holds_for() {
 }
 
 /// Accounts of a cluster: a token says the pod and how many were made before it.
-struct FakeAccounts(RefCell<usize>);
+struct FakeAccounts(RefCell<usize>, Cell<bool>);
 
 impl ServiceAccounts for FakeAccounts {
+    fn is_online(&self) -> bool {
+        self.1.get()
+    }
+
     fn account(&self, _: &str, name: &str) -> AccountAnswer<Value> {
         let uid = format!("{name}-1");
         let (name, all) = (name.to_owned(), json!({"a.example/role": name, "other": "x"}));
@@ -122,7 +127,8 @@ fn a_program_gets_the_token_of_the_pods_account() {
         std::fs::write(&config, text).unwrap();
     };
     let mut providers = Providers::new(Some(config.clone()), directory.path().to_owned(), Clock::System);
-    providers.set_accounts(Some(Rc::new(FakeAccounts(RefCell::default()))));
+    let accounts = Rc::new(FakeAccounts(RefCell::default(), Cell::new(true)));
+    providers.set_accounts(Some(Rc::<FakeAccounts>::clone(&accounts)));
     let look = |pod: &str, account: &str| {
         let pod = PodRef { namespace: "shop".into(), name: pod.into(), uid: "u".into() };
         let found = rt::run(providers.lookup("r.example/a:v1", Puller { pod: &pod, account })).unwrap();
@@ -151,6 +157,18 @@ fn a_program_gets_the_token_of_the_pods_account() {
     for (pod, account) in [("p1", ""), ("p1", "plain"), ("p1", "none")] {
         assert!(look(pod, account).is_empty(), "{account}");
     }
+    assert_eq!(requests().len(), 2);
+    // An image that these accounts have pulled; without a link the name decides.
+    let opens = |uid: &str, account: &str| {
+        let recorded = [json!({"uid": uid, "namespace": "shop", "name": "web"})];
+        let pod = PodRef { namespace: "shop".into(), name: "p1".into(), uid: "u".into() };
+        rt::run(providers.opens_as_before("r.example/a:v1", &recorded, Puller { pod: &pod, account }))
+            .unwrap()
+    };
+    assert!(opens("web-1", "web") && !opens("web-0", "web") && !opens("web-1", "db"));
+    accounts.1.set(false);
+    assert!(opens("web-0", "web") && !opens("web-1", "db") && !opens("web-1", ""));
+    accounts.1.set(true);
     assert_eq!(requests().len(), 2);
     // By token.
     write("v", &format!("cacheType: Token, {required}"));
