@@ -14,6 +14,7 @@ use crate::support::image::BUSYBOX;
 mod certificates;
 mod churn;
 mod control_plane;
+mod credentials;
 mod csi;
 mod figures;
 mod join;

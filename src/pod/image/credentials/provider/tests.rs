@@ -158,18 +158,6 @@ fn a_program_gets_the_token_of_the_pods_account() {
         assert!(look(pod, account).is_empty(), "{account}");
     }
     assert_eq!(requests().len(), 2);
-    // An image that these accounts have pulled; without a link the name decides.
-    let opens = |uid: &str, account: &str| {
-        let recorded = [json!({"uid": uid, "namespace": "shop", "name": "web"})];
-        let pod = PodRef { namespace: "shop".into(), name: "p1".into(), uid: "u".into() };
-        rt::run(providers.opens_as_before("r.example/a:v1", &recorded, Puller { pod: &pod, account }))
-            .unwrap()
-    };
-    assert!(opens("web-1", "web") && !opens("web-0", "web") && !opens("web-1", "db"));
-    accounts.1.set(false);
-    assert!(opens("web-0", "web") && !opens("web-1", "db") && !opens("web-1", ""));
-    accounts.1.set(true);
-    assert_eq!(requests().len(), 2);
     // By token.
     write("v", &format!("cacheType: Token, {required}"));
     assert_eq!(look("p1", "web"), ["vp1/reg/web-1/3 web-1"]);
@@ -186,6 +174,17 @@ fn a_program_gets_the_token_of_the_pods_account() {
         (vec!["z node".into()], vec!["zp1/reg/plain-1/7 plain-1".into()])
     );
     assert_eq!(requests().iter().filter(|one| one.get("serviceAccountToken").is_none()).count(), 1);
+    // An image that these accounts have pulled; without a link the name decides.
+    write("x", &format!("cacheType: ServiceAccount, {required}"));
+    let opens = |uid: &str, account: &str| {
+        let recorded = [json!({"uid": uid, "namespace": "shop", "name": "web"})];
+        let pod = PodRef { namespace: "shop".into(), name: "p1".into(), uid: "u".into() };
+        rt::run(providers.opens_as_before("r.example/a:v1", &recorded, Puller { pod: &pod, account }))
+            .unwrap()
+    };
+    assert!(opens("web-1", "web") && !opens("web-0", "web") && !opens("web-1", "db"));
+    accounts.1.set(false);
+    assert!(opens("web-0", "web") && !opens("web-1", "db") && !opens("web-1", ""));
 }
 
 #[test]
