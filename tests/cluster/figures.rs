@@ -28,7 +28,7 @@ const LEASES: usize = 6;
 /// Of the static program of the packages.
 const STATIC_MEGABYTES: f64 = 9.0;
 /// With a shared C library and what it maps.
-const SHARED_MEGABYTES: f64 = 11.5;
+const SHARED_MEGABYTES: f64 = 8.0;
 
 /// What goes between the node and the API server, and the requests of the heartbeat so far.
 struct Wire {
