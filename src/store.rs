@@ -51,7 +51,7 @@ use crate::model::source::{SourceObject, SourcePod, SourceProblem};
 use crate::model::types::{ContainerName, PodSource, PodUid, Timestamp};
 use crate::platform::logging::chain;
 use crate::store::rollout::RolloutPhase;
-use db::{Db, RolloutChange, SetRows};
+use db::{Batch, Db, RolloutChange, SetRows};
 use load::PodRow;
 use objects::ObjectRow;
 use pending::Pending;
@@ -218,7 +218,8 @@ impl StoreHandle {
     }
 
     /// Makes a change of some pods and objects of the sources' sets, durably, in one transaction. The others stay as they
-    /// are. Pods that are removed are terminating until [`Self::forget_pod`].
+    /// are. Pods that are removed are terminating until [`Self::forget_pod`]. Queued statuses are written with it: a change
+    /// that was decided from a pod's status is never on the disk without it.
     pub(crate) async fn commit_change(&self, change: &SetChange<'_>) -> Result<(), StoreError> {
         let row = |(source, pod): &(PodSource, &SourcePod)| Ok((*source, pod_row(pod)?));
         let rows = SetRows {
@@ -233,7 +234,34 @@ impl StoreHandle {
                 })
                 .collect(),
         };
-        self.write("desired pods", move |db| db.commit_rows(&rows)).await
+        let batch = self.shared.pending.borrow_mut().take().unwrap_or_default();
+        let job = move |db: &mut Db| {
+            let result = db.commit_rows(&rows, &batch);
+            (result, batch)
+        };
+        self.pass(WriteMoment::Before).await;
+        let (result, batch) = self.run(job).await?;
+        self.pass(WriteMoment::After).await;
+        self.record_trouble("desired pods", &result);
+        self.settle(batch, result)
+    }
+
+    /// After the write of a batch: what failed is queued again.
+    fn settle(&self, batch: Batch, result: Result<Vec<String>, StoreError>) -> Result<(), StoreError> {
+        if result.is_ok() && !batch.container_states.is_empty() {
+            self.shared.troubles.borrow_mut().remove("container state");
+        }
+        let mut pending = self.shared.pending.borrow_mut();
+        match result {
+            Ok(strangers) => {
+                strangers.into_iter().for_each(|uid| pending.was_dropped(&PodUid::from(uid)));
+                Ok(())
+            }
+            Err(error) => {
+                pending.requeue(batch);
+                Err(error)
+            }
+        }
     }
 
     /// Makes `pods` and `objects` the whole desired set of a source, durably and at once. Pods that leave it
@@ -394,18 +422,7 @@ impl StoreHandle {
             .await?;
         self.pass(WriteMoment::After).await;
         self.record_trouble("statuses and events", &result);
-        if result.is_ok() && !batch.container_states.is_empty() {
-            self.shared.troubles.borrow_mut().remove("container state");
-        }
-        let mut pending = self.shared.pending.borrow_mut();
-        match result {
-            Ok(strangers) => strangers.into_iter().for_each(|uid| pending.was_dropped(&PodUid::from(uid))),
-            Err(error) => {
-                pending.requeue(batch);
-                return Err(error);
-            }
-        }
-        Ok(())
+        self.settle(batch, result)
     }
 
     /// Writes queued statuses and events until the future is dropped. Sleeps while there are none.

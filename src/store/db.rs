@@ -268,7 +268,8 @@ impl Db {
     }
 
     /// Writes and removes single rows of sources; the others stay. Pods that are removed are terminating from then on.
-    pub(crate) fn commit_rows(&mut self, rows: &SetRows) -> Result<(), StoreError> {
+    /// Returns what [`Self::write_batch`] does of the batch, which is written in the same transaction.
+    pub(crate) fn commit_rows(&mut self, rows: &SetRows, batch: &Batch) -> Result<Vec<String>, StoreError> {
         let key = self.key.clone();
         self.write(Durability::Full, "commit a change", |transaction| {
             for (source, pod) in &rows.pods {
@@ -285,7 +286,7 @@ impl Db {
             for (source, kind, namespace, name) in &rows.gone_objects {
                 drop_object(transaction, &key, *source, [*kind, namespace.as_str(), name.as_str()])?;
             }
-            Ok(())
+            write_batch(transaction, batch)
         })
     }
 
@@ -402,42 +403,7 @@ impl Db {
     pub(crate) fn write_batch(&mut self, batch: &Batch) -> Result<Vec<String>, StoreError> {
         let is_kept = batch.ends || !batch.container_states.is_empty();
         let durability = if is_kept { Durability::Full } else { Durability::Normal };
-        self.write(durability, "write statuses and events", |transaction| {
-            let mut strangers = Vec::new();
-            for (uid, container, state) in &batch.container_states {
-                // A later one may have been written meanwhile, and counts only grow.
-                let is_old = transaction
-                    .query_row(
-                        "SELECT restart_count > ?3 FROM container_state WHERE uid = ?1 AND container = ?2",
-                        params![uid, container, state.restart_count],
-                        |row| row.get(0),
-                    )
-                    .optional()
-                    .doing("look up container state")?;
-                if is_old != Some(true) && is_known(transaction, uid)? {
-                    write_container_state(transaction, uid, container, *state)?;
-                }
-            }
-            for (uid, json) in &batch.statuses {
-                if is_known(transaction, uid)? {
-                    execute(
-                        transaction,
-                        "INSERT INTO status (uid, json) VALUES (?1, ?2)
-                         ON CONFLICT (uid) DO UPDATE SET json = excluded.json WHERE json <> excluded.json",
-                        [uid, json],
-                    )?;
-                } else {
-                    strangers.push(uid.clone());
-                }
-            }
-            for event in &batch.events {
-                put_event(transaction, event)?;
-            }
-            if let Some(now) = batch.events.iter().map(|event| event.last).max() {
-                trim_events(transaction, now)?;
-            }
-            Ok(strangers)
-        })
+        self.write(durability, "write statuses and events", |transaction| write_batch(transaction, batch))
     }
 
     pub(crate) fn events(&mut self) -> Result<Vec<StoredEvent>, StoreError> {
@@ -483,6 +449,43 @@ fn put_source(
          WHERE validator IS NOT excluded.validator",
         params![source.as_str(), validator],
     )
+}
+
+fn write_batch(transaction: &Transaction<'_>, batch: &Batch) -> Result<Vec<String>, StoreError> {
+    let mut strangers = Vec::new();
+    for (uid, container, state) in &batch.container_states {
+        // A later one may have been written meanwhile, and counts only grow.
+        let is_old = transaction
+            .query_row(
+                "SELECT restart_count > ?3 FROM container_state WHERE uid = ?1 AND container = ?2",
+                params![uid, container, state.restart_count],
+                |row| row.get(0),
+            )
+            .optional()
+            .doing("look up container state")?;
+        if is_old != Some(true) && is_known(transaction, uid)? {
+            write_container_state(transaction, uid, container, *state)?;
+        }
+    }
+    for (uid, json) in &batch.statuses {
+        if is_known(transaction, uid)? {
+            execute(
+                transaction,
+                "INSERT INTO status (uid, json) VALUES (?1, ?2)
+                 ON CONFLICT (uid) DO UPDATE SET json = excluded.json WHERE json <> excluded.json",
+                [uid, json],
+            )?;
+        } else {
+            strangers.push(uid.clone());
+        }
+    }
+    for event in &batch.events {
+        put_event(transaction, event)?;
+    }
+    if let Some(now) = batch.events.iter().map(|event| event.last).max() {
+        trim_events(transaction, now)?;
+    }
+    Ok(strangers)
 }
 
 /// The source has given a valid answer; what it said to continue from stays.
