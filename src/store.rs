@@ -254,7 +254,9 @@ impl StoreHandle {
         let mut pending = self.shared.pending.borrow_mut();
         match result {
             Ok(strangers) => {
-                strangers.into_iter().for_each(|uid| pending.was_dropped(&PodUid::from(uid)));
+                for uid in strangers {
+                    pending.was_dropped(&PodUid::from(uid));
+                }
                 Ok(())
             }
             Err(error) => {

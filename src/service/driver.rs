@@ -26,6 +26,7 @@ use crate::model::api::pod::{Pod, PodStatus};
 use crate::model::cidr::Cidr;
 use crate::model::objects::{LocalObject, LocalObjects, ObjectKey, ObjectKind, VersionedObject};
 use crate::model::ordered::{Ordered as _, Sortable as _};
+use crate::model::types::Timestamp;
 use crate::platform::clock::Clock;
 use crate::platform::logging::chain;
 use crate::platform::rt;
@@ -90,6 +91,7 @@ pub(crate) type Report = dyn Fn(Option<&str>) -> bool;
 pub struct Driver {
     config: ServiceConfig,
     parts: ServiceParts,
+    started: Timestamp,
     names: Rc<Names>,
     server: Rc<DnsServer>,
     serving: Option<Serving>,
@@ -138,6 +140,7 @@ impl Driver {
         let forward = ForwardConfig::new(config.resolv_conf.clone(), own);
         let server = DnsServer::new(Rc::clone(&names), Forwarder::new(forward, parts.clock.clone()));
         Self {
+            started: parts.clock.now(),
             config,
             parts,
             names,
@@ -247,6 +250,7 @@ impl Driver {
             name: "kubernetes",
             labels: &[("component", "apiserver"), ("provider", "kubernetes")],
             addresses: ServiceConfig::api_addresses(ranges),
+            created: self.started,
             ports: vec![("https", Protocol::Tcp, 443)],
         };
         let dns = OwnService {
@@ -258,6 +262,7 @@ impl Driver {
                 ("kubernetes.io/name", "CoreDNS"),
             ],
             addresses: ServiceConfig::dns_addresses(ranges),
+            created: self.started,
             ports: vec![("dns", Protocol::Udp, 53), ("dns-tcp", Protocol::Tcp, 53)],
         };
         [api, dns]

@@ -12,6 +12,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::spec::{Endpoint, Protocol, ServiceSpec, Slice, SlicePort, family_name};
 use crate::model::objects::{LocalObject, ObjectKey, ObjectKind, OwnerReference, PlainBody, wire};
+use crate::model::types::Timestamp;
 
 /// The label that names a slice's Service.
 pub(crate) const SERVICE_NAME: &str = "kubernetes.io/service-name";
@@ -230,6 +231,8 @@ pub(crate) struct OwnService {
     pub name: &'static str,
     pub labels: &'static [(&'static str, &'static str)],
     pub addresses: Vec<std::net::IpAddr>,
+    /// Since when the agent has it.
+    pub created: Timestamp,
     /// Name, protocol, port.
     pub ports: Vec<(&'static str, Protocol, u16)>,
 }
@@ -258,6 +261,7 @@ pub(crate) fn own_service(own: &OwnService) -> LocalObject {
         "type": "ClusterIP",
     }, "status": {"loadBalancer": {}}});
     let mut object = wire::plain_object(key, PlainBody::new(&body));
+    object.created = own.created;
     object.labels =
         own.labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
     object

@@ -374,6 +374,3 @@ fn pods(config: &PodConfig, statuses: &StatusManager) -> Vec<PodView> {
     }
     pods.into_values().collect()
 }
-
-#[cfg(test)]
-mod tests;

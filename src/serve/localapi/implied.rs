@@ -1,19 +1,27 @@
-//! Objects that exist without having been created: the account `default` and the ConfigMap `kube-root-ca.crt` of each
+//! Objects that exist without having been created: namespaces that are in use, the account `default` and the ConfigMap `kube-root-ca.crt` of each
 //! namespace, and the roles that every API server has, with their bindings.
 //!
 //! Owns which they are. Nothing of them is stored until a client changes one.
+
+use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
 use super::{LocalApi, text};
 use crate::desired::service_account::DEFAULT;
 use crate::model::api::pod::StringMap;
+use crate::model::objects::wire::{self, Values};
 use crate::model::objects::{ObjectKind, ROOT_CA, VersionedObject};
-use crate::node::object::uid;
+use crate::model::ordered::Ordered as _;
+use crate::model::types::Timestamp;
+use crate::node::object::{LEASES, uid};
 use crate::serve::accounts::Accounts;
 use crate::serve::localapi::resource::Store;
 use crate::serve::rbac::built_in::{self, BuiltInRole};
 use crate::serve::rbac::{PolicyRule, RoleReference};
+
+/// Namespaces that exist without being used, and cannot be removed.
+pub(super) const ALWAYS: [&str; 3] = ["default", LEASES, "kube-system"];
 
 /// Why clients find the certificates in every namespace (upstream).
 const ROOT_CA_NOTE: (&str, &str) = (
@@ -109,7 +117,7 @@ fn add_to_namespaces(
 ) {
     let is_asked = place.is_none_or(|(namespace, asked)| asked == name && !has(objects, namespace, name));
     let Some(accounts) = api.accounts.as_ref().filter(|_| is_asked) else { return };
-    for within in super::objects::namespaces(api) {
+    for within in namespaces(api) {
         let namespace = text(&within, "/metadata/name");
         let is_asked = place.is_none_or(|(asked, _)| asked == namespace);
         let ends = !text(&within, "/metadata/deletionTimestamp").is_empty();
@@ -155,6 +163,45 @@ fn add_roles(
         });
         objects.push(object);
     }
+}
+
+pub(super) fn namespaces(api: &LocalApi) -> Vec<Value> {
+    let made = api.cluster.objects_of(ObjectKind::Namespace);
+    let mut made: Vec<Value> =
+        made.iter().map(|found| wire::to_value(&found.object, Values::Shown)).collect();
+    let known: BTreeSet<String> =
+        made.iter().map(|found| text(found, "/metadata/name").to_owned()).into_set();
+    let mut used: BTreeSet<String> = ALWAYS.map(str::to_owned).into();
+    used.extend(api.node.pods().into_iter().map(|pod| pod.metadata.namespace));
+    used.extend(api.cluster.namespaces_in_use());
+    let since = api.cluster.node().created;
+    let mut again = api.cluster.deleted_namespaces();
+    made.extend(used.difference(&known).map(|name| match again.remove(name) {
+        Some(since) => {
+            let mut shown = namespace(name, since);
+            shown["metadata"]["uid"] = json!(uid(&format!("Namespace\0{name}\0{}", since.as_nanos())));
+            shown
+        }
+        None => namespace(name, since),
+    }));
+    made
+}
+
+/// A namespace that was not created explicitly.
+#[must_use]
+pub(crate) fn namespace(name: &str, since: Timestamp) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {
+            "name": name,
+            "uid": uid(&format!("Namespace\0{name}")),
+            "creationTimestamp": since.to_rfc3339(),
+            "labels": {"kubernetes.io/metadata.name": name},
+        },
+        "spec": {"finalizers": ["kubernetes"]},
+        "status": {"phase": "Active"},
+    })
 }
 
 /// Whether the object of this store and name is one of these.

@@ -3,7 +3,6 @@
 //! Owns the translation into Kubernetes' shapes.
 
 use crate::model::ordered::Sortable as _;
-use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
@@ -13,20 +12,16 @@ use crate::desired::pod_config::notes::Mirror;
 use crate::model::api::pod::Pod;
 use crate::model::objects::wire::{self, Values};
 use crate::model::objects::{ObjectContent, ObjectKey, ObjectKind, VersionedObject};
-use crate::model::ordered::Ordered as _;
 use crate::model::provenance::{
     CONFIG_HASH_ANNOTATION, CONFIG_MIRROR_ANNOTATION, CONFIG_SOURCE_ANNOTATION, show_source,
 };
-use crate::model::types::{PodUid, Timestamp};
-use crate::node::object::{self, LEASES, node_uid, uid};
+use crate::model::types::PodUid;
+use crate::node::object::{self, node_uid, uid};
 use crate::pod::events;
 use crate::pod::lifecycle::show_end;
 use crate::pod::status::rules::hide_early_end;
 use crate::service::slices::show_status;
 use crate::store::StoredEvent;
-
-/// Namespaces that exist without being used, and cannot be removed.
-pub(super) const ALWAYS: [&str; 3] = ["default", LEASES, "kube-system"];
 
 /// All objects of a store, by namespace and name; pods and objects with the versions that their writers have
 /// stamped. Metrics are not included: they have no versions.
@@ -41,7 +36,7 @@ pub(super) fn all(api: &LocalApi, store: Store) -> Vec<Value> {
             let own = own.iter().map(|found| event(found, node_name));
             own.chain(api.client_events.all(api.clock.now())).collect()
         }
-        Store::Namespaces => namespaces(api),
+        Store::Namespaces => implied::namespaces(api),
         Store::Nodes => vec![object::node(&api.cluster.node())],
         Store::Leases => {
             let mut leases = local(api, ObjectKind::Lease);
@@ -183,45 +178,6 @@ fn volumes(api: &LocalApi) -> Vec<Value> {
         Some(volume)
     };
     objects.iter().filter_map(volume).collect()
-}
-
-pub(super) fn namespaces(api: &LocalApi) -> Vec<Value> {
-    let made = api.cluster.objects_of(ObjectKind::Namespace);
-    let mut made: Vec<Value> =
-        made.iter().map(|found| wire::to_value(&found.object, Values::Shown)).collect();
-    let known: BTreeSet<String> =
-        made.iter().map(|found| text(found, "/metadata/name").to_owned()).into_set();
-    let mut used: BTreeSet<String> = ALWAYS.map(str::to_owned).into();
-    used.extend(api.node.pods().into_iter().map(|pod| pod.metadata.namespace));
-    used.extend(api.cluster.namespaces_in_use());
-    let since = api.cluster.node().created;
-    let mut again = api.cluster.deleted_namespaces();
-    made.extend(used.difference(&known).map(|name| match again.remove(name) {
-        Some(since) => {
-            let mut shown = namespace(name, since);
-            shown["metadata"]["uid"] = json!(uid(&format!("Namespace\0{name}\0{}", since.as_nanos())));
-            shown
-        }
-        None => namespace(name, since),
-    }));
-    made
-}
-
-/// A namespace that was not created explicitly.
-#[must_use]
-pub(crate) fn namespace(name: &str, since: Timestamp) -> Value {
-    json!({
-        "apiVersion": "v1",
-        "kind": "Namespace",
-        "metadata": {
-            "name": name,
-            "uid": uid(&format!("Namespace\0{name}")),
-            "creationTimestamp": since.to_rfc3339(),
-            "labels": {"kubernetes.io/metadata.name": name},
-        },
-        "spec": {"finalizers": ["kubernetes"]},
-        "status": {"phase": "Active"},
-    })
 }
 
 #[must_use]

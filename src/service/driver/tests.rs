@@ -123,6 +123,7 @@ fn an_idle_node_shows_its_own_services_and_needs_nothing() {
     let addresses: Vec<Value> =
         services.iter().map(|found| found.object.content.body()["spec"]["clusterIP"].clone()).collect();
     assert_eq!(addresses, ["10.96.0.1", "10.96.0.10"]);
+    assert!(services.iter().all(|found| !found.object.created.is_zero()), "kubectl shows an age");
     let variables = fixture.objects.service_variables("shop", true).unwrap();
     assert!(variables.contains(&("KUBERNETES_SERVICE_HOST".to_owned(), "10.96.0.1".to_owned())));
     assert!(!variables.iter().any(|(name, _)| name.starts_with("KUBE_DNS")));

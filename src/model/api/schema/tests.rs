@@ -10,7 +10,7 @@ use crate::model::api::pod::Pod;
 use crate::model::node_changes::Taint;
 use crate::model::types::Timestamp;
 use crate::node::object::{Condition, Image, NodeState};
-use crate::serve::localapi::objects;
+use crate::serve::localapi::{implied, objects};
 use crate::serve::localapi::resource::{Catalog, group_version};
 use crate::store::{EventKey, StoredEvent};
 
@@ -231,7 +231,7 @@ fn what_is_shown_has_no_field_that_the_table_has_not() {
     let event = objects::event(&StoredEvent { key, count: 1, first: at, last: at }, "box");
     for (group_version, kind, object) in [
         ("v1", "Node", crate::node::object::node(&state)),
-        ("v1", "Namespace", objects::namespace("a", at)),
+        ("v1", "Namespace", implied::namespace("a", at)),
         ("events.k8s.io/v1", "Event", objects::new_event(&event)),
         ("v1", "Event", event),
     ] {

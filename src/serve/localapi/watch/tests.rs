@@ -10,8 +10,8 @@ use crate::model::revisions::Revisions;
 use crate::model::types::{PodUid, Timestamp};
 use crate::node::object::NodeState;
 use crate::serve::localapi::ApiOptions;
+use crate::serve::localapi::implied;
 use crate::serve::localapi::local_node::LocalNode;
-use crate::serve::localapi::objects;
 use crate::serve::roles::Roles;
 use crate::serve::server::AgentReport;
 use crate::serve::server::node::testing::Shown;
@@ -27,7 +27,7 @@ struct Spaces {
 impl LocalNode for Spaces {
     fn objects_of(&self, kind: ObjectKind) -> Vec<VersionedObject> {
         let made = |name: &String| {
-            let wire = objects::namespace(name, Timestamp::default());
+            let wire = implied::namespace(name, Timestamp::default());
             let object = Rc::new(wire::from_value(ObjectKind::Namespace, wire).unwrap());
             VersionedObject { object, version: 1, origin: Rc::from("") }
         };

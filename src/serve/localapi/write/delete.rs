@@ -24,7 +24,7 @@ use crate::model::provenance::is_of_cluster;
 use crate::model::types::{PodSource, PodUid, Timestamp};
 use crate::pod::lifecycle::{requested_termination, restore_start, show_end};
 use crate::serve::localapi::implied;
-use crate::serve::localapi::objects::ALWAYS;
+use crate::serve::localapi::implied::ALWAYS;
 use crate::serve::localapi::resource::Store;
 use crate::serve::localapi::selector::Selector;
 use crate::serve::localapi::shape::own;

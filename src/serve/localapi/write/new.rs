@@ -10,7 +10,7 @@ use super::stored::{self, StoredObject, owned};
 use super::{Decision, Task, WriteOutcome, grant};
 use crate::desired::pod_config::PodConfig;
 use crate::serve::localapi::implied;
-use crate::serve::localapi::objects::ALWAYS;
+use crate::serve::localapi::implied::ALWAYS;
 use crate::serve::localapi::patch::managed::after_update;
 use crate::serve::localapi::resource::Store;
 use crate::serve::localapi::status::{self, Failure};
