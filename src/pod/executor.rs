@@ -491,7 +491,7 @@ impl<R: Runtime> Executor<R> {
             self.pod_event(pod, EventType::Warning, "FailedKillPod", &message);
             return false;
         }
-        self.config.devices.release(&pod.metadata.uid).await;
+        self.release_devices(&pod.metadata.uid).await;
         // Last: a process left in the cgroup would share its user ids with the next pod.
         self.users.release(&pod.metadata.uid).await;
         if records {

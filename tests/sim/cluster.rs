@@ -377,6 +377,24 @@ fn a_critical_pod_preempts_as_upstream() {
     });
 }
 
+/// The scheduler binds the next pod as soon as it sees that one has ended, however long its sandbox takes to go.
+#[test]
+fn a_pod_that_is_seen_as_ended_has_left_its_place() {
+    simulate(async {
+        let mut node = unjoined(1);
+        node.facts.allocatable.insert("pods".to_owned(), Quantity::from_units(1));
+        node.start().await;
+        node.wait(5 * SECOND).await;
+        node.fake.faults().hang.insert("StopPodSandbox");
+        cluster(&node).bind("job", "Never", Act::Done);
+        node.wait(10 * SECOND).await;
+        assert_eq!(cluster(&node).phase("job"), "Succeeded");
+        cluster(&node).bind("next", "Never", Act::Done);
+        node.wait(10 * SECOND).await;
+        assert_eq!(cluster(&node).phase("next"), "Succeeded");
+    });
+}
+
 #[test]
 fn a_stock_kubelets_pods_are_adopted() {
     simulate(async {

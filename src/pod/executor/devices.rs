@@ -8,6 +8,7 @@ use crate::devices::allocation::is_extended;
 use crate::devices::cdi;
 use crate::devices::rules::{DeviceRequest, NOT_FOUND, by_annotation, by_volume, volume_paths};
 use crate::model::api::pod::{Container, Pod};
+use crate::model::types::PodUid;
 use crate::platform::logging::chain;
 use crate::platform::rt;
 use crate::pod::events::EventType;
@@ -70,6 +71,11 @@ impl<R: Runtime> Executor<R> {
             devices.release(&pod.metadata.uid).await;
         }
         allocated
+    }
+
+    /// They may be allocated to other pods from now on.
+    pub(in crate::pod) async fn release_devices(&self, uid: &PodUid) {
+        self.config.devices.release(uid).await;
     }
 
     async fn add_plugins_devices(

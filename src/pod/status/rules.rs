@@ -102,16 +102,20 @@ fn set_phase(status: &mut PodStatus, pod: &Pod, context: &StatusContext<'_>, sta
     }
 }
 
+/// The phase is terminal and no container runs: others may take the pod's place.
+pub(in crate::pod) fn has_ended(status: &PodStatus) -> bool {
+    let all = status.init_container_statuses.iter().chain(&status.container_statuses);
+    let mut all = all.chain(&status.ephemeral_container_statuses);
+    is_terminal(status) && all.all(|container| container.state.running.is_none())
+}
+
 /// Hides the terminal phase from clients of the API while containers of the pod still run. Upstream keeps the
 /// phase from the API server for as long, because other components act upon it.
 pub(crate) fn hide_early_end(status: &mut PodStatus) {
-    let regular = &status.container_statuses;
-    let mut all =
-        status.init_container_statuses.iter().chain(regular).chain(&status.ephemeral_container_statuses);
-    if !is_terminal(status) || !all.any(|container| container.state.running.is_some()) {
+    if !is_terminal(status) || has_ended(status) {
         return;
     }
-    let has_begun = regular.iter().any(|container| container.state.waiting.is_none());
+    let has_begun = status.container_statuses.iter().any(|container| container.state.waiting.is_none());
     (if has_begun { "Running" } else { "Pending" }).clone_into(&mut status.phase);
     status.reason.clear();
     status.message.clear();

@@ -28,7 +28,8 @@ use crate::pod::observe::observe_pod;
 use crate::pod::plan::termination::compute_teardown;
 use crate::pod::plan::{Action, PlanContext, PodPlan, Terminating, compute_pod_plan};
 use crate::pod::status::rules::{
-    DEADLINE_EXCEEDED, StatusContext, compute_pod_status, deleted_status, final_status, newly_backing_off,
+    DEADLINE_EXCEEDED, StatusContext, compute_pod_status, deleted_status, final_status, has_ended,
+    newly_backing_off,
 };
 use crate::pod::workers::WorkersInner;
 use crate::pod::workers::counts::Counts;
@@ -228,7 +229,7 @@ impl<R: Runtime> Worker<R> {
         let ended = is_terminal(&status);
         self.record_resize(&status, &allocated);
         self.report(&status);
-        self.shared.deps.statuses.set(&self.pod, status);
+        self.publish(status).await;
         if ended {
             self.on_event(PodWorkerEvent::PodTerminal).await;
             return Next::Now;
@@ -251,6 +252,15 @@ impl<R: Runtime> Worker<R> {
         }
         self.act(&allocated, &observed, &plan).await;
         Next::Now
+    }
+
+    /// A scheduler takes the place of a pod that it sees as ended: its room and its devices are free by then.
+    async fn publish(&mut self, status: PodStatus) {
+        if has_ended(&status) {
+            self.shared.deps.executor.release_devices(&self.uid).await;
+            self.shared.release_room(&self.uid);
+        }
+        self.shared.deps.statuses.set(&self.pod, status);
     }
 
     /// Whether the same actions were just executed. A change of the requeue time does not make another plan.
@@ -311,7 +321,7 @@ impl<R: Runtime> Worker<R> {
         let left = self.state.grace_left(self.shared.deps.clock.now());
         let plan = compute_pod_plan(&self.pod, &observed, &self.plan_context(left));
         let status = self.status(&observed, &plan);
-        self.shared.deps.statuses.set(&self.pod, status);
+        self.publish(status).await;
         if plan.actions.is_empty() {
             self.on_event(PodWorkerEvent::NoLiveContainers).await;
             self.ended_with_machine();
