@@ -15,7 +15,7 @@ mod definitions;
 pub mod discovery;
 mod gnostic;
 mod impersonate;
-mod implied;
+pub(crate) mod implied;
 mod incoming;
 pub mod local_node;
 mod metrics;

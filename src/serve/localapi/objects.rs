@@ -220,6 +220,7 @@ pub(crate) fn new_event(old: &Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::types::Timestamp;
     use crate::store::{EventKey, EventType};
 
     #[test]

@@ -101,7 +101,7 @@ fn containers_mount_what_a_stateful_set_claims() {
         object("StatefulSet", &spec_with("StatefulSet", &changes))
     };
     assert!(mounts("data").is_ok());
-    let said = mounts("other").unwrap_err().to_string();
+    let said = mounts("other").unwrap_err();
     assert!(
         said.contains("spec.template.spec.containers[0].volumeMounts[0].name: Not found: \"other\""),
         "{said}"
