@@ -10,12 +10,10 @@ use std::rc::Rc;
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
-use super::spec::{Endpoint, Protocol, ServiceSpec, Slice, SlicePort, family_name};
+use super::spec::{Endpoint, Protocol, SERVICE_NAME, ServiceSpec, Slice, SlicePort, family_name};
 use crate::model::objects::{LocalObject, ObjectKey, ObjectKind, OwnerReference, PlainBody, wire};
 use crate::model::types::Timestamp;
 
-/// The label that names a slice's Service.
-pub(crate) const SERVICE_NAME: &str = "kubernetes.io/service-name";
 const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 const SLICE_CONTROLLER: &str = "endpointslice-controller.k8s.io";
 const MIRROR_CONTROLLER: &str = "endpointslicemirroring-controller.k8s.io";

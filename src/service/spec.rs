@@ -15,6 +15,8 @@ use crate::model::ordered::Ordered as _;
 use crate::model::types::Timestamp;
 use crate::platform::sys::netlink::nftables::Family;
 
+/// The label that names a slice's Service.
+pub(crate) const SERVICE_NAME: &str = "kubernetes.io/service-name";
 /// `sessionAffinityConfig.clientIP.timeoutSeconds` when it is not set.
 const AFFINITY_SECONDS: u32 = 10_800;
 
@@ -229,7 +231,7 @@ impl Endpoint {
 /// addresses.
 #[must_use]
 pub(crate) fn written_slice(object: &LocalObject) -> Option<(String, Slice)> {
-    let service = object.labels.get(super::slices::SERVICE_NAME)?;
+    let service = object.labels.get(SERVICE_NAME)?;
     let body = object.content.body();
     let family = family(text(&body["addressType"]))?;
     let endpoints = items(&body["endpoints"]).filter_map(|endpoint| {

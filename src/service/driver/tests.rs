@@ -95,8 +95,7 @@ impl Fixture {
                 let address = it["addresses"][0].as_str().unwrap_or_default().to_owned();
                 format!(" {address}/{}", it["conditions"]["ready"])
             };
-            let name =
-                found.object.labels.get(super::super::slices::SERVICE_NAME).cloned().unwrap_or_default();
+            let name = found.object.labels.get(super::super::spec::SERVICE_NAME).cloned().unwrap_or_default();
             format!("{name}:{}", endpoints.iter().map(endpoint).collect::<String>())
         };
         self.objects.of_kind(ObjectKind::EndpointSlice).iter().map(shown).collect()

@@ -10,8 +10,8 @@ use crate::model::api::pod::Pod;
 use crate::model::node_changes::Taint;
 use crate::model::types::Timestamp;
 use crate::node::object::{Condition, Image, NodeState};
-use crate::serve::localapi::{implied, objects};
 use crate::serve::localapi::resource::{Catalog, group_version};
+use crate::serve::localapi::{implied, objects};
 use crate::store::{EventKey, StoredEvent};
 
 #[test]
