@@ -6,11 +6,10 @@
 use std::rc::Rc;
 
 use super::Task;
-use super::stored::{self, StoredObject};
 use crate::desired::pod_config::PodConfig;
 use crate::model::objects::{LocalObject, ObjectContent, ObjectKey, ObjectKind};
+use crate::model::types::PodSource;
 use crate::serve::accounts::{ACCOUNT_NAME, ACCOUNT_UID, SECRET_TOKEN, SECRET_TYPE};
-use crate::serve::localapi::resource::Store;
 use crate::serve::localapi::status::{self, Failure};
 
 /// Gives such a Secret its token, the certificates and the namespace, if its account exists and it has none.
@@ -37,15 +36,11 @@ pub(super) fn secrets_of(config: &PodConfig, account: &Rc<LocalObject>) -> Vec<O
     if account.key.kind != ObjectKind::ServiceAccount {
         return Vec::new();
     }
-    let secrets = Store::Objects(ObjectKind::Secret);
-    let secrets = stored::api_objects(config, secrets, Some(&account.key.namespace)).into_iter();
-    let of_account = secrets.filter_map(|secret| match secret {
-        StoredObject::Object(secret) => {
-            let is_tokens = matches!(&secret.content, ObjectContent::Secret { secret_type, .. } if secret_type == SECRET_TYPE);
-            let is_of = secret.annotations.get(ACCOUNT_UID) == Some(&account.uid);
-            (is_tokens && is_of && secret.finalizers.is_empty()).then(|| secret.key.clone())
-        }
-        StoredObject::Pod(_) => None,
-    });
-    of_account.collect()
+    let is_of = |secret: &LocalObject| {
+        let is_here = secret.key.namespace == account.key.namespace && secret.finalizers.is_empty();
+        let is_tokens = matches!(&secret.content, ObjectContent::Secret { secret_type, .. } if secret_type == SECRET_TYPE);
+        is_here && is_tokens && secret.annotations.get(ACCOUNT_UID) == Some(&account.uid)
+    };
+    let of_api = config.objects_by_source().filter(|(source, _)| *source == PodSource::Api);
+    of_api.filter(|(_, found)| is_of(&found.object)).map(|(_, found)| found.object.key.clone()).collect()
 }
