@@ -44,12 +44,16 @@ fn in_pod(node: &Node, instance: &Instance, script: &str) -> Result<String, Stri
 fn with_names_of(instance: &Instance, command: &[&str]) -> String {
     let pid = instance.pid.expect("it runs").to_string();
     let names = Path::new("/proc").join(&pid).join("root").join("etc/resolv.conf");
-    let script = format!("mount --bind {} /etc/resolv.conf && exec \"$@\"", names.display());
+    // A copy: `mount` resolves the path, and would mount the machine's own file.
+    let copy = std::env::temp_dir().join(format!("resolv.conf-{pid}"));
+    std::fs::copy(names, &copy).expect("copy the pod's resolv.conf");
+    let script = format!("mount --bind {} /etc/resolv.conf && exec \"$@\"", copy.display());
     let output = Command::new("nsenter")
         .args(["--target", &pid, "--net", "--", "unshare", "--mount", "sh", "-c", &script, "sh"])
         .args(command)
         .output()
         .expect("run nsenter");
+    std::fs::remove_file(&copy).expect("remove the copy");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     format!("{}{}", text(&output.stdout), text(&output.stderr))
 }
@@ -85,7 +89,7 @@ fn names_are_found_by_every_resolver() {
     node.apply(&pod(&node, "client", "sleep 1000"));
     node.agent.start();
     let client = node.running("client");
-    let address = wait_for("an address", PATIENCE, || node.agent.cli(&["resolve", "web"]));
+    let address = wait_for("an address", PATIENCE, || node.agent.ask(&["resolve", "web"]));
     let address = address.trim();
     for compiler in ["gcc", "musl-gcc"] {
         let program = directory.join(compiler);
@@ -111,6 +115,11 @@ fn names_are_found_by_every_resolver() {
     assert_eq!(dig("AAAA web.default.svc.cluster.local"), "");
 }
 
+/// From a pod, by the names that it knows. A static busybox looks up no names for `wget`.
+fn fetched_by(instance: &Instance, urls: &[&str]) -> String {
+    with_names_of(instance, &[&["curl", "-sS", "--max-time", "5"], urls].concat())
+}
+
 fn fetched(url: &str) -> Result<String, String> {
     let output = Command::new("curl").args(["-sS", "--max-time", "5", url]).output().expect("run curl");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -134,35 +143,43 @@ fn a_service_is_found_by_name_and_outlives_the_agent() {
     assert!(names.contains("search default.svc.cluster.local svc.cluster.local cluster.local"), "{names}");
     assert!(names.contains("options ndots:5"), "{names}");
     wait_for("the page by its name", PATIENCE, || {
-        match in_pod(&node, &client, "wget -T 5 -qO- http://web/ && wget -T 5 -qO- http://web.default.svc/") {
-            Ok(said) if said == "welcome\nwelcome\n" => Ok(()),
-            other => Err(format!("{other:?}; {}", node.agent.log_tail())),
+        match fetched_by(&client, &["http://web/", "http://web.default.svc/"]).as_str() {
+            "welcome\nwelcome\n" => Ok(()),
+            other => Err(format!("{other}; {}", node.agent.log_tail())),
         }
     });
     // The pod itself through its Service.
-    assert_eq!(in_pod(&node, &web, "wget -T 5 -qO- http://web/").as_deref(), Ok("welcome\n"));
+    assert_eq!(fetched_by(&web, &["http://web/"]), "welcome\n");
     let missing = in_pod(&node, &client, "nslookup nothing.default.svc.cluster.local");
     assert!(missing.is_err(), "{missing:?}");
-    let address = node.agent.cli(&["resolve", "web"]).expect("the node asks, too").trim().to_owned();
+    let address = node.agent.ask(&["resolve", "web"]).expect("the node asks, too").trim().to_owned();
     for url in [format!("http://{address}/"), format!("http://127.0.0.1:{port}/")] {
         assert_eq!(fetched(&url).as_deref(), Ok("welcome\n"), "{url}");
     }
     // A later pod has the variables.
     node.apply(&pod(&node, "later", "sleep 1000"));
     let later = node.running("later");
-    let variables =
-        in_pod(&node, &later, "echo $WEB_SERVICE_HOST $WEB_SERVICE_PORT $KUBERNETES_SERVICE_PORT");
-    assert_eq!(variables, Ok(format!("{address} 80 443\n")));
+    let environment = std::fs::read(format!("/proc/{}/environ", later.pid.expect("it runs"))).expect("read");
+    let environment = String::from_utf8_lossy(&environment).into_owned();
+    let variables: Vec<&str> = environment.split('\0').collect();
+    for expected in [
+        format!("WEB_SERVICE_HOST={address}"),
+        "WEB_SERVICE_PORT=80".to_owned(),
+        "KUBERNETES_SERVICE_PORT=443".to_owned(),
+    ] {
+        assert!(variables.contains(&expected.as_str()), "{expected}: {variables:?}");
+    }
 
     node.agent.kill9();
     assert_eq!(fetched(&format!("http://{address}/")).as_deref(), Ok("welcome\n"), "without the agent");
     let by_address = format!("wget -T 5 -qO- http://{address}/");
     assert_eq!(in_pod(&node, &client, &by_address).as_deref(), Ok("welcome\n"));
     node.agent.start();
-    wait_for("names after the restart", PATIENCE, || {
-        in_pod(&node, &client, "wget -T 5 -qO- http://web/").map(drop)
+    wait_for("names after the restart", PATIENCE, || match fetched_by(&client, &["http://web/"]).as_str() {
+        "welcome\n" => Ok(()),
+        other => Err(other.to_owned()),
     });
-    assert_eq!(node.agent.cli(&["resolve", "web"]).map(|said| said.trim().to_owned()), Ok(address.clone()));
+    assert_eq!(node.agent.ask(&["resolve", "web"]).map(|said| said.trim().to_owned()), Ok(address.clone()));
 
     node.delete("web");
     wait_for("connections to be refused", PATIENCE, || {
@@ -202,7 +219,7 @@ fn pods_of_a_headless_service_have_names() {
         }
         Ok(())
     });
-    let all = node.agent.cli(&["resolve", "db"]).expect("all of them");
+    let all = node.agent.ask(&["resolve", "db"]).expect("all of them");
     assert!(addresses.iter().all(|address| all.contains(address.as_str())), "{all}");
 }
 

@@ -83,9 +83,9 @@ fn a_deployment_rolls_out_and_back_as_kubectl_says() {
     let first = lone.names("pods");
     assert_eq!(first.len(), 2);
     lone.wait(
-        "the columns",
-        "get deployment web --no-headers -o custom-columns=R:.status.readyReplicas,U:.status.updatedReplicas",
-        "2   2\n",
+        "the numbers",
+        "get deployment web -o jsonpath={.status.readyReplicas}/{.status.updatedReplicas}",
+        "2/2",
     );
 
     // The pods are adopted, not remade, by an agent that was killed.

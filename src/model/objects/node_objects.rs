@@ -137,6 +137,10 @@ impl ObjectLookup for OwnObjects {
         let none = || Absence::Refused("failed to fetch token: a node of a cluster issues none".to_owned());
         self.facts.as_ref().ok_or_else(none)?.token(request)
     }
+
+    fn service_variables(&self, namespace: &str, links: bool) -> Result<Vec<(String, String)>, Absence> {
+        self.objects.service_variables(namespace, links)
+    }
 }
 
 impl ObjectLookup for ClusterObjects {
