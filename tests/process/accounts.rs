@@ -527,6 +527,8 @@ fn kubectl_asks_and_acts_for_accounts() {
     // A viewer may not act as others.
     let viewer =
         Kubectl::of(&served.api, &served.node.agent, served.node.scratch.path(), "jane", &["--view"]);
+    // kubectl learns the kinds as itself, and keeps them.
+    viewer.out(&["get", "pods"]);
     let said = viewer.run(&["get", "pods", "--as=admin"]);
     assert!(!said.ok && said.err.contains("cannot impersonate resource \"users\""), "{said:?}");
 }
