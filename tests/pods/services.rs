@@ -31,6 +31,10 @@ fn node() -> Node {
     let mut node = Node::new();
     let range = node.runtime.scratch().service_range();
     node.agent.argument(format!("--service-cidr={range}"));
+    if matches!(node.runtime, TestRuntime::Containerd(_)) {
+        // The table and the link of Services are named after it, and go with the test's directory.
+        node.agent.argument(format!("--bridge-name={}", node.runtime.scratch().bridge()));
+    }
     node
 }
 
