@@ -314,7 +314,7 @@ impl<'a, O: Owners> Ownership<'a, O> {
             None => false,
         };
         let is_blocked = |(owner, blocking): &(&String, &Vec<String>)| {
-            self.config.is_blocked_by_pod(owner) || blocking.iter().any(is_hard)
+            self.config.is_blocked_by_pod(owner) || self.ends_pod_of(owner) || blocking.iter().any(is_hard)
         };
         let mut stack: Vec<String> =
             waiting.iter().filter(is_blocked).map(|(owner, _)| owner.clone()).collect();
@@ -334,6 +334,15 @@ impl<'a, O: Owners> Ownership<'a, O> {
                 self.touch(owner);
             }
         }
+    }
+
+    /// Whether a pod that blocks this owner goes with this collection: it has to end first.
+    fn ends_pod_of(&self, owner: &str) -> bool {
+        let blocks = |(member, goes): &(StoredObject, bool)| {
+            let is_of = |one: &OwnerReference| one.uid == owner && one.block_owner_deletion;
+            *goes && matches!(member, StoredObject::Pod(_)) && member.owners().iter().any(is_of)
+        };
+        self.touched.values().any(blocks)
     }
 
     fn finish(self, mut change: ApiChange) -> ApiChange {

@@ -87,7 +87,7 @@ fn stock_kubectl_reads_pods_nodes_objects_and_events() {
         assert!(all.contains(part), "{part:?} in {all}");
     }
     assert_eq!(admin.out(&["get", "cm", "-l", "tier in (front)", "-o", "name"]), "configmap/settings\n");
-    assert_eq!(admin.out(&["get", "cm", "-l", "tier!=front", "-o", "name"]), "");
+    assert_eq!(admin.out(&["get", "cm", "-l", "tier!=front", "-o", "name"]), "configmap/kube-root-ca.crt\n");
     let secret = admin.out(&["get", "secret", "pin", "-n", "vault", "-o", "jsonpath={.data.pin}"]);
     assert_eq!(secret, "MTIzNA==");
     let nodes = admin.out(&["get", "nodes", "-o", "wide"]);
