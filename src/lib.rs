@@ -21,6 +21,10 @@ pub mod desired;
 
 pub mod node;
 
+pub mod workload;
+
+pub mod service;
+
 pub mod cluster;
 
 pub mod serve;

@@ -5,7 +5,9 @@
 pub mod amount;
 pub mod api;
 pub mod back_off;
+pub mod cidr;
 pub mod containers;
+pub mod cron;
 pub mod disruption;
 pub mod duration;
 pub mod field_error;
@@ -19,5 +21,6 @@ pub mod ordered;
 pub mod provenance;
 pub mod revisions;
 pub mod runtime_config;
+pub mod selector;
 pub mod source;
 pub mod types;

@@ -1,6 +1,9 @@
 //! The agent's servers: the kubelet API, the Kubernetes API of the box, streaming, and CRI.
 
+pub mod accounts;
 pub mod cri;
 pub mod localapi;
+pub mod rbac;
+pub mod roles;
 pub mod server;
 pub mod streaming;

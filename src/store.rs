@@ -46,12 +46,12 @@ pub(crate) use seal::{BadKey, SealingKey, StoreKey};
 
 use crate::model::api::pod::Pod;
 use crate::model::api::pod::PodStatus;
-use crate::model::objects::{ObjectContent, ObjectData, wire};
+use crate::model::objects::{ObjectContent, ObjectData, ObjectKey, wire};
 use crate::model::source::{SourceObject, SourcePod, SourceProblem};
 use crate::model::types::{ContainerName, PodSource, PodUid, Timestamp};
 use crate::platform::logging::chain;
 use crate::store::rollout::RolloutPhase;
-use db::{Db, RolloutChange};
+use db::{Batch, Db, RolloutChange, SetRows};
 use load::PodRow;
 use objects::ObjectRow;
 use pending::Pending;
@@ -105,6 +105,24 @@ pub(crate) type WriteGate = Box<dyn Fn(WriteMoment) -> bool>;
 #[must_use]
 pub(crate) fn schema_versions() -> (i64, i64) {
     (schema::newest_version(), schema::READABLE_BY)
+}
+
+/// Pods and objects to write and to remove, each with the source whose set it is in.
+#[derive(Default)]
+pub(crate) struct SetChange<'a> {
+    pub pods: Vec<(PodSource, &'a SourcePod)>,
+    pub gone_pods: Vec<(PodSource, &'a PodUid)>,
+    pub objects: Vec<(PodSource, &'a SourceObject)>,
+    pub gone_objects: Vec<(PodSource, &'a ObjectKey)>,
+}
+
+impl SetChange<'_> {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.pods.is_empty()
+            && self.gone_pods.is_empty()
+            && self.objects.is_empty()
+            && self.gone_objects.is_empty()
+    }
 }
 
 type Job = Box<dyn FnOnce(&mut Db) + Send>;
@@ -199,21 +217,60 @@ impl StoreHandle {
         Ok(decode::loaded(raw))
     }
 
+    /// Makes a change of some pods and objects of the sources' sets, durably, in one transaction. The others stay as they
+    /// are. Pods that are removed are terminating until [`Self::forget_pod`]. Queued statuses are written with it: a change
+    /// that was decided from a pod's status is never on the disk without it.
+    pub(crate) async fn commit_change(&self, change: &SetChange<'_>) -> Result<(), StoreError> {
+        let row = |(source, pod): &(PodSource, &SourcePod)| Ok((*source, pod_row(pod)?));
+        let rows = SetRows {
+            pods: change.pods.iter().map(row).collect::<Result<Vec<_>, _>>()?,
+            gone_pods: change.gone_pods.iter().map(|(source, uid)| (*source, uid.to_string())).collect(),
+            objects: change.objects.iter().map(|(source, object)| (*source, object_row(object))).collect(),
+            gone_objects: change
+                .gone_objects
+                .iter()
+                .map(|(source, ObjectKey { kind, namespace, name })| {
+                    (*source, kind.stored_name(), namespace.clone(), name.clone())
+                })
+                .collect(),
+        };
+        let batch = self.shared.pending.borrow_mut().take().unwrap_or_default();
+        let job = move |db: &mut Db| {
+            let result = db.commit_rows(&rows, &batch);
+            (result, batch)
+        };
+        self.pass(WriteMoment::Before).await;
+        let (result, batch) = self.run(job).await?;
+        self.pass(WriteMoment::After).await;
+        self.record_trouble("desired pods", &result);
+        self.settle(batch, result)
+    }
+
+    /// After the write of a batch: what failed is queued again.
+    fn settle(&self, batch: Batch, result: Result<Vec<String>, StoreError>) -> Result<(), StoreError> {
+        if result.is_ok() && !batch.container_states.is_empty() {
+            self.shared.troubles.borrow_mut().remove("container state");
+        }
+        let mut pending = self.shared.pending.borrow_mut();
+        match result {
+            Ok(strangers) => {
+                for uid in strangers {
+                    pending.was_dropped(&PodUid::from(uid));
+                }
+                Ok(())
+            }
+            Err(error) => {
+                pending.requeue(batch);
+                Err(error)
+            }
+        }
+    }
+
     /// Makes `pods` and `objects` the whole desired set of a source, durably and at once. Pods that leave it
     /// are terminating until [`Self::forget_pod`], even if they reappear under the same uid meanwhile: a
     /// termination that has begun is completed, no matter which worker completes it, and the pod starts over
-    /// then. Writes nothing if nothing changed.
-    pub(crate) async fn commit_source(
-        &self,
-        source: PodSource,
-        pods: &[SourcePod],
-        objects: &[SourceObject],
-        validator: Option<&str>,
-    ) -> Result<Commit, StoreError> {
-        self.commit(source, pods, objects, validator, RolloutChange::Keep).await
-    }
-
-    /// As [`Self::commit_source`], together with the rollout of that set, in one transaction.
+    /// then. The phase of the source's rollout is written in the same transaction. Writes nothing if nothing
+    /// changed.
     pub(crate) async fn commit_rollout(
         &self,
         source: PodSource,
@@ -224,16 +281,6 @@ impl StoreHandle {
     ) -> Result<Commit, StoreError> {
         let rollout = RolloutChange::To(rollout::encode(source, phase)?);
         self.commit(source, pods, objects, validator, rollout).await
-    }
-
-    /// Stores, durably, the phase of a source's rollout, if it changed.
-    pub(crate) async fn put_rollout(
-        &self,
-        source: PodSource,
-        phase: &RolloutPhase,
-    ) -> Result<(), StoreError> {
-        let row = rollout::encode(source, phase)?;
-        self.write("trials", move |db| db.put_rollout(source, row.as_ref())).await
     }
 
     async fn commit(
@@ -251,6 +298,28 @@ impl StoreHandle {
             db.commit_source(source, &rows, &objects, validator.as_deref(), &rollout)
         })
         .await
+    }
+
+    /// As [`Self::commit_rollout`]; the rollout stays as it is.
+    #[cfg(test)]
+    pub(crate) async fn commit_source(
+        &self,
+        source: PodSource,
+        pods: &[SourcePod],
+        objects: &[SourceObject],
+        validator: Option<&str>,
+    ) -> Result<Commit, StoreError> {
+        self.commit(source, pods, objects, validator, RolloutChange::Keep).await
+    }
+
+    /// Stores, durably, the phase of a source's rollout, if it changed.
+    pub(crate) async fn put_rollout(
+        &self,
+        source: PodSource,
+        phase: &RolloutPhase,
+    ) -> Result<(), StoreError> {
+        let row = rollout::encode(source, phase)?;
+        self.write("trials", move |db| db.put_rollout(source, row.as_ref())).await
     }
 
     /// Stores, durably, since when a terminating pod terminates and with what grace: its `deletionTimestamp`
@@ -355,18 +424,7 @@ impl StoreHandle {
             .await?;
         self.pass(WriteMoment::After).await;
         self.record_trouble("statuses and events", &result);
-        if result.is_ok() && !batch.container_states.is_empty() {
-            self.shared.troubles.borrow_mut().remove("container state");
-        }
-        let mut pending = self.shared.pending.borrow_mut();
-        match result {
-            Ok(strangers) => strangers.into_iter().for_each(|uid| pending.was_dropped(&PodUid::from(uid))),
-            Err(error) => {
-                pending.requeue(batch);
-                return Err(error);
-            }
-        }
-        Ok(())
+        self.settle(batch, result)
     }
 
     /// Writes queued statuses and events until the future is dropped. Sleeps while there are none.
@@ -479,7 +537,7 @@ fn pod_row(pod: &SourcePod) -> Result<PodRow, StoreError> {
 fn object_row(object: &SourceObject) -> ObjectRow {
     let (key, content) = (&object.object.key, &object.object.content);
     ObjectRow {
-        kind: key.kind.as_str(),
+        kind: key.kind.stored_name(),
         namespace: key.namespace.clone(),
         name: key.name.clone(),
         origin: object.origin.clone(),

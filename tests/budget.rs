@@ -22,6 +22,7 @@ mod flash;
 mod monitors;
 mod own_share;
 mod probes;
+mod workloads;
 
 /// 10 MiB, of the static program of the packages: `AGENT_BIN=target/dist/agent-... just budget`.
 const STATIC_BYTES: u64 = 10 * 1024 * 1024;
@@ -190,6 +191,7 @@ fn with_pods(runtime_name: &str, limits: [Option<f64>; 2]) {
     let runtime = TestRuntime::start();
     let out = runtime.scratch().dir("out");
     let mut agent = runtime.agent().with_program(&release_binary());
+    agent.argument(format!("--service-cidr={}", runtime.scratch().service_range()));
     // As an agent is that nobody configured: with its API.
     let api = Api::of(&mut agent, runtime.scratch().path());
 
@@ -217,7 +219,7 @@ fn with_pods(runtime_name: &str, limits: [Option<f64>; 2]) {
         if running == MANY { Ok(()) } else { Err(format!("{running} of {MANY}")) }
     });
     pause(SETTLE_MANY);
-    let usual = idleness(&agent, &mut table);
+    let usual = idleness(&agent, &mut table, "50 pods", 0.1);
     let limit = if runtime_name == "embedded" { 6.0 } else { 10.0 };
     table.hard("agent PSS with 50 pods", usual, limit, "MB");
     let admin = api.person(&agent, "admin", &[]);
@@ -251,7 +253,7 @@ fn first_instructions(agent: &AgentProcess, out: &Path, names: &[String]) -> f64
 
 /// What the agent does while nothing happens; returns its usual share of memory at that, in megabytes. To look at another
 /// process's memory costs that process nothing.
-fn idleness(agent: &AgentProcess, table: &mut Table) -> f64 {
+fn idleness(agent: &AgentProcess, table: &mut Table, with: &str, most_percent: f64) -> f64 {
     let seconds = std::env::var("AGENT_BUDGET_IDLE_SECONDS")
         .map_or(IDLE_SECONDS, |text| text.parse().expect("a number of seconds"));
     let look = || {
@@ -269,9 +271,9 @@ fn idleness(agent: &AgentProcess, table: &mut Table) -> f64 {
 
     let busy = Duration::from_nanos(cpu_after - cpu);
     let percent = busy.as_secs_f64() / elapsed.as_secs_f64() * 100.0;
-    table.time("idle CPU with 50 pods", percent, Some(0.1), "% of a core");
-    table.hard("idle bytes to disk with 50 pods", float(disk_after - disk), 0.0, "B");
-    table.hard("idle log output with 50 pods", float(logged_after - logged), 0.0, "B");
+    table.time(&format!("idle CPU with {with}"), percent, Some(most_percent), "% of a core");
+    table.hard(&format!("idle bytes to disk with {with}"), float(disk_after - disk), 0.0, "B");
+    table.hard(&format!("idle log output with {with}"), float(logged_after - logged), 0.0, "B");
     table.time("idle bytes through write calls, sockets too", float(written_after - written), None, "B");
     usual
 }

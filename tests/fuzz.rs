@@ -22,6 +22,7 @@ use edge_agent::model::image_name::apply_default_tag;
 use edge_agent::model::source::ManifestOrigin;
 use edge_agent::model::types::PodSource;
 use edge_agent::pod::network::dns::parse_resolv_conf;
+use edge_agent::service::dns::message::{read_answer, read_query};
 
 use self::runner::{Target, files_below};
 use crate::support::scratch::Scratch;
@@ -347,5 +348,24 @@ fn go_durations_print_as_what_they_are() {
             let printed = duration.to_string();
             assert_eq!(GoDuration::parse(&printed).as_ref(), Ok(&duration), "{text:?} prints as {printed}");
         }
+    });
+}
+
+#[test]
+fn dns_messages_never_panic_and_refusals_name_their_query() {
+    let query = b"\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x01\x03web\x04shop\x03svc\x07cluster\x05local\x00\x00\x01\x00\x01\
+        \x00\x00\x29\x04\xd0\x00\x00\x00\x00\x00\x00";
+    let answer = b"\x12\x34\x81\x80\x00\x01\x00\x02\x00\x01\x00\x00\x03www\x07example\x03com\x00\x00\x01\x00\x01\
+        \xc0\x0c\x00\x05\x00\x01\x00\x00\x00\x3c\x00\x04\x01a\xc0\x10\xc0\x2d\x00\x01\x00\x01\x00\x00\x00\x3c\x00\x04\xc0\x00\x02\x07\
+        \xc0\x10\x00\x06\x00\x01\x00\x00\x00\x3c\x00\x16\x00\x00\x00\x00\x00\x01\x00\x00\x00\x02\x00\x00\x00\x03\x00\x00\x00\x04\x00\x00\x00\x05";
+    assert!(read_query(query).is_ok() && read_answer(answer).is_some(), "the seeds are good ones");
+    let seeds = vec![query.to_vec(), answer.to_vec()];
+    let words = ["\u{0}\u{1}", "\u{3}www", "\u{c0}\u{c}", "\u{0}\u{29}", "?", "\u{0}\u{0}\u{0}\u{3c}"];
+    Target { name: "dns", seeds, words: &words, longest: 1500, too_long: TOO_LONG }.run(|bytes| {
+        if let Err(Some(refusal)) = read_query(bytes) {
+            assert_eq!(refusal[..2], bytes[..2]);
+            assert!(refusal.len() == 12 && refusal[2] & 0x80 != 0, "{refusal:?}");
+        }
+        let _ = read_answer(bytes);
     });
 }

@@ -13,6 +13,7 @@ use crate::support::image::BUSYBOX;
 use crate::support::runtime::{TestRuntime, on_both_runtimes};
 use crate::support::wait::wait_for;
 
+mod accounts;
 mod anywhere;
 mod cgroups;
 mod client;
@@ -35,12 +36,14 @@ mod resources;
 mod restarts;
 mod runonce;
 mod security;
+mod services;
 mod serving;
 mod stats;
 mod storm;
 mod survival;
 mod volumes;
 mod whole_storm;
+mod workloads;
 
 /// A node: a runtime, an agent, and a directory that containers write into.
 struct Node {

@@ -1,5 +1,6 @@
 //! The real program against a runtime that is simulated behind a real socket: what only a process can show.
 
+mod accounts;
 mod api_states;
 mod api_writes;
 mod bad_files;
@@ -10,6 +11,7 @@ mod command_line;
 mod configuration;
 mod following;
 mod init;
+mod kinds;
 mod kubectl;
 mod life;
 mod many;

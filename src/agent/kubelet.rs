@@ -17,6 +17,7 @@ pub mod previous_runtimes;
 pub mod report;
 mod resources;
 pub mod run_once;
+mod services;
 pub(crate) mod serving;
 pub mod setup;
 
@@ -30,7 +31,7 @@ use tokio::task::JoinHandle;
 use crate::agent::kubelet::report::LoopView;
 use crate::desired::merge::{PodChange, PodOp};
 use crate::desired::pod_config::PodConfig;
-use crate::desired::pod_config::edit::Edit;
+use crate::desired::pod_config::edit::{Edit, Edited};
 use crate::model::api::pod::{Container, ObjectMeta, Pod, PodSpec};
 use crate::model::ordered::{Ordered as _, Sortable as _};
 use crate::model::provenance::first_seen;
@@ -80,6 +81,8 @@ enum LoopEvent {
     Source(SourceUpdate),
     Edit(Edit),
     Pleg(PlegUpdate),
+    /// Statuses have changed that a rollout or a deletion waits for.
+    Statuses,
     /// Time to check the rollout.
     Rollout,
     RetryWrites,
@@ -106,7 +109,8 @@ impl<R: Runtime> Kubelet<R> {
             let (rolling_out, next_deadline) =
                 (self.pod_config.is_rolling_out(), self.pod_config.next_deadline());
             self.view.set_busy(false);
-            let has_unwritten = self.pod_config.store_trouble().is_some();
+            let has_unwritten = self.pod_config.store_trouble().is_some() || self.pod_config.has_garbage();
+            let is_waiting = rolling_out || self.pod_config.has_ending();
             let event = tokio::select! {
                 biased;
                 // Dropping it is safe: the flag stays set.
@@ -117,7 +121,7 @@ impl<R: Runtime> Kubelet<R> {
                 Some(update) = self.pleg.recv() => LoopEvent::Pleg(update),
                 // Dropping these futures is safe: the version stays changed until it is read, and the
                 // deadline stays the same.
-                Ok(()) = statuses.changed(), if rolling_out => LoopEvent::Rollout,
+                Ok(()) = statuses.changed(), if is_waiting => LoopEvent::Statuses,
                 () = wait_until(next_deadline) => LoopEvent::Rollout,
                 // Dropping these is safe: the timers keep their deadline.
                 _ = write_timer.tick(), if has_unwritten => LoopEvent::RetryWrites,
@@ -142,9 +146,19 @@ impl<R: Runtime> Kubelet<R> {
                     new_look = Some(snapshot);
                 }
                 LoopEvent::Pleg(PlegUpdate::RuntimeDown(error)) => self.on_runtime_down(&error),
+                LoopEvent::Statuses => {
+                    self.on_rollout().await;
+                    let workers = self.workers.uids();
+                    if self.pod_config.forget_ended(|uid| workers.contains(uid)) {
+                        self.collect_garbage().await;
+                    }
+                }
                 LoopEvent::Rollout => self.on_rollout().await,
                 LoopEvent::RetryWrites => {
                     self.pod_config.retry_writes().await;
+                    if self.pod_config.has_garbage() {
+                        self.collect_garbage().await;
+                    }
                     self.view.set_store_trouble(self.pod_config.store_trouble());
                 }
                 LoopEvent::Watchdog => self.notifier.alive(),
@@ -202,6 +216,9 @@ impl<R: Runtime> Kubelet<R> {
             self.update_pod(pod);
         }
         self.publish_sources();
+        if self.pod_config.has_garbage() {
+            self.collect_garbage().await;
+        }
     }
 
     async fn on_source(&mut self, update: SourceUpdate) {
@@ -212,42 +229,51 @@ impl<R: Runtime> Kubelet<R> {
         self.workers.observe_if_objects_changed();
         self.view.mark_source_reported(source);
         self.publish_sources();
+        if self.pod_config.has_garbage() {
+            self.collect_garbage().await;
+        }
+    }
+
+    /// Deletes what came through the API and has lost its owners.
+    async fn collect_garbage(&mut self) {
+        if let Ok(edited) = self.pod_config.collect_garbage().await {
+            self.on_edited(edited);
+        }
     }
 
     /// Answers the caller once the change is visible to readers.
     async fn on_edit(&mut self, edit: Edit) {
-        let result = match self.pod_config.edit(edit.decide).await {
-            Ok(mut edited) => {
-                for change in std::mem::take(&mut edited.changes) {
-                    match change.op {
-                        PodOp::Remove => {
-                            let grace = edited.take_grace(&change.pod.pod.metadata.uid);
-                            self.workers.remove(&change.pod.pod, grace);
-                        }
-                        _ => self.dispatch(change),
-                    }
-                }
-                // These are terminating already, and may get a shorter grace period.
-                for (pod, grace) in edited.graces {
-                    self.workers.remove(&pod, grace);
-                }
-                if let Some((pod, containers)) = edited.restart {
-                    self.workers.restart(&pod, containers);
-                }
-                for pod in edited.terminating {
-                    self.workers.update_terminating(pod);
-                }
-                if edited.notes {
-                    self.apply_node_changes();
-                }
-                self.workers.observe_if_objects_changed();
-                self.publish_sources();
-                Ok(())
-            }
-            Err(error) => Err(error),
-        };
+        let edited = self.pod_config.edit(edit.decide).await;
+        let result = edited.map(|edited| self.on_edited(edited));
         // The caller may have stopped waiting; the change stays in effect.
         let _ = edit.done.send(result);
+    }
+
+    fn on_edited(&self, mut edited: Edited) {
+        for change in std::mem::take(&mut edited.changes) {
+            match change.op {
+                PodOp::Remove => {
+                    let grace = edited.take_grace(&change.pod.pod.metadata.uid);
+                    self.workers.remove(&change.pod.pod, grace);
+                }
+                _ => self.dispatch(change),
+            }
+        }
+        // These are terminating already, and may get a shorter grace period.
+        for (pod, grace) in edited.graces {
+            self.workers.remove(&pod, grace);
+        }
+        if let Some((pod, containers)) = edited.restart {
+            self.workers.restart(&pod, containers);
+        }
+        for pod in edited.terminating {
+            self.workers.update_terminating(pod);
+        }
+        if edited.notes {
+            self.apply_node_changes();
+        }
+        self.workers.observe_if_objects_changed();
+        self.publish_sources();
     }
 
     /// Changes of the node and deleted mirror pods take effect from now on.
@@ -340,7 +366,6 @@ impl<R: Runtime> Kubelet<R> {
     }
 
     fn publish_sources(&self) {
-        self.view.set_objects(self.pod_config.objects().cloned().collect());
         self.view.set_sources(self.pod_config.views());
         self.view.set_store_trouble(self.pod_config.store_trouble());
     }

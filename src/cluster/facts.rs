@@ -12,11 +12,12 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::cluster::objects::services::{ServiceFacts, from_server, to_row, variables};
 use crate::cluster::tokens::rules::{self, Token};
 use crate::codec::base64;
+use crate::model::objects::service_variables::{ServiceFacts, from_server, to_row, variables};
 use crate::model::objects::{Absence, ClusterFacts, ObjectKey, TokenRequest};
 use crate::model::ordered::Ordered as _;
+use crate::model::selector::{selects, string_map};
 use crate::model::types::PodRef;
 use crate::platform::x509;
 use crate::store::{ClusterKey, ClusterRow};
@@ -315,7 +316,8 @@ fn anchors(bundles: &[Value], source: &Value) -> Result<Vec<u8>, String> {
         (None, Some(signer)) => {
             let selector = &source["labelSelector"];
             let is_chosen = |bundle: &&Value| {
-                bundle["spec"]["signerName"] == signer && selects(selector, &bundle["metadata"]["labels"])
+                bundle["spec"]["signerName"] == signer
+                    && selects(selector, &string_map(&bundle["metadata"]["labels"]))
             };
             bundles.iter().filter(is_chosen).collect()
         }
@@ -346,25 +348,6 @@ fn anchors(bundles: &[Value], source: &Value) -> Result<Vec<u8>, String> {
         pem.push_str("-----END CERTIFICATE-----\n");
     }
     Ok(pem.into_bytes())
-}
-
-/// Whether a label selector selects these labels: none selects nothing, an empty one everything.
-fn selects(selector: &Value, labels: &Value) -> bool {
-    let Some(_) = selector.as_object() else { return false };
-    let equal = selector["matchLabels"].as_object();
-    let rules = selector["matchExpressions"].as_array();
-    equal.into_iter().flatten().all(|(name, value)| labels[name] == *value)
-        && rules.into_iter().flatten().all(|rule| {
-            let label = &labels[rule["key"].as_str().unwrap_or_default()];
-            let is_listed = rule["values"].as_array().is_some_and(|values| values.contains(label));
-            match rule["operator"].as_str() {
-                Some("In") => is_listed,
-                Some("NotIn") => !is_listed,
-                Some("Exists") => !label.is_null(),
-                Some("DoesNotExist") => label.is_null(),
-                _ => false,
-            }
-        })
 }
 
 #[cfg(test)]

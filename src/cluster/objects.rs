@@ -6,7 +6,6 @@
 
 mod feeds;
 pub(crate) mod references;
-pub(crate) mod services;
 pub(crate) mod volumes;
 
 use std::cell::RefCell;
@@ -213,7 +212,7 @@ impl Objects {
             // The Node authorizer allows no watch.
             ObjectKind::PersistentVolumeClaim => true,
             ObjectKind::ConfigMap | ObjectKind::Secret => self.detection != Some(Detection::Watch),
-            ObjectKind::Namespace | ObjectKind::RuntimeClass => false,
+            _ => false,
         }
     }
 

@@ -27,6 +27,7 @@ mod logs;
 mod objects;
 mod offline;
 mod ps;
+mod resolve;
 mod restart;
 mod source;
 mod start;
@@ -130,6 +131,7 @@ pub fn run(command: &str, arguments: &[String], mut environment: Environment<'_>
         "kubeconfig" => kubeconfig::run(arguments, &mut environment),
         "events" => events::run(arguments, &mut environment),
         "top" => top::run(arguments, &mut environment),
+        "resolve" => resolve::run(arguments, &mut environment),
         "wait" => wait::run(arguments, &mut environment),
         "exec" => exec::run(exec::ExecOrAttach::Exec, arguments, &mut environment).map(|ended| ended.0),
         "attach" => exec::run(exec::ExecOrAttach::Attach, arguments, &mut environment).map(|ended| ended.0),

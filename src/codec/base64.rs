@@ -26,6 +26,13 @@ pub(crate) fn encode_url(bytes: &[u8]) -> String {
     encode(bytes).trim_end_matches('=').replace('+', "-").replace('/', "_")
 }
 
+/// What [`encode_url`] writes; `None` for anything else.
+#[must_use]
+pub(crate) fn decode_url(text: &str) -> Option<Vec<u8>> {
+    let is_other = |letter: char| matches!(letter, '+' | '/' | '=' | '\n' | '\r');
+    if text.contains(is_other) { None } else { decode(&text.replace('-', "+").replace('_', "/")) }
+}
+
 /// Padding may be missing; line ends are skipped, as Go does. `None` when it is not base64.
 #[must_use]
 pub fn decode(text: &str) -> Option<Vec<u8>> {

@@ -12,7 +12,7 @@ use crate::desired::defaults::default_pod;
 use crate::desired::static_pod::refused_reference;
 use crate::desired::validation::{validate_ephemeral, validate_placement, validate_pod};
 use crate::model::api::pod::{
-    Container, ObjectMeta, Pod, PodCondition, PodSpec, PodStatus, ResourceRequirements, Toleration, Volume,
+    Container, ObjectMeta, Pod, PodCondition, PodSpec, PodStatus, ResourceRequirements, Toleration,
 };
 use crate::model::field_error::{FieldError, FieldErrorKind};
 use crate::model::names::qualified_name;
@@ -45,34 +45,6 @@ fn forbidden(path: &str, detail: impl Into<String>) -> FieldError {
 
 fn invalid(path: &str, value: impl std::fmt::Display, detail: &str) -> FieldError {
     error(FieldErrorKind::Invalid, path, value.to_string(), detail)
-}
-
-/// Why a pod is not admitted because of its service account (upstream: the admission plugin
-/// `ServiceAccount`). The account `default` exists in every namespace without any permissions; no account has
-/// a token.
-#[must_use]
-pub(crate) fn service_account_problem(pod: &Pod) -> Option<String> {
-    let spec = &pod.spec;
-    let name = match spec.service_account_name.as_str() {
-        "" => &spec.deprecated_service_account,
-        name => name,
-    };
-    if !matches!(name, "" | "default") {
-        let namespace = &pod.metadata.namespace;
-        return Some(format!(
-            "error looking up service account {namespace}/{name}: serviceaccount {name:?} not found"
-        ));
-    }
-    let of_volume = |(index, volume): (usize, &Volume)| {
-        let sources =
-            volume.projected.as_ref().map(|projected| projected.sources.as_slice()).unwrap_or_default();
-        let source = sources.iter().position(|source| source.service_account_token.is_some())?;
-        Some(format!(
-            "spec.volumes[{index}].projected.sources[{source}].serviceAccountToken: this node issues no \
-             service account tokens; remove the source"
-        ))
-    };
-    spec.volumes.iter().enumerate().find_map(of_volume)
 }
 
 /// Prepares a decoded pod, with name and namespace, to run on `node_name`.
@@ -138,6 +110,16 @@ pub(crate) fn update(old: &Pod, new: Pod, part: Part) -> Result<Pod, Vec<FieldEr
     new.status.clone_from(&old.status);
     if new.spec.node_name.is_empty() {
         new.spec.node_name.clone_from(&old.spec.node_name);
+    }
+    // Admission has filled them in, and the client's manifest need not have them.
+    if new.spec.priority.is_none() {
+        new.spec.priority = old.spec.priority;
+    }
+    if new.spec.preemption_policy.is_none() {
+        new.spec.preemption_policy.clone_from(&old.spec.preemption_policy);
+    }
+    if new.spec.priority_class_name.is_empty() {
+        new.spec.priority_class_name.clone_from(&old.spec.priority_class_name);
     }
     let mut errors = match part {
         Part::Itself => check_spec_update(&old.spec, &new.spec),

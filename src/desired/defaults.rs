@@ -34,7 +34,17 @@ pub(super) fn default_pod(mut pod: Pod) -> Pod {
     pod
 }
 
+/// Sets the defaults of a pod's spec within a template. What depends on the pod as a whole waits for the pod.
+pub(super) fn default_template_spec(spec: &mut PodSpec) {
+    default_parts(spec, false);
+}
+
 fn default_spec(spec: &mut PodSpec) {
+    default_parts(spec, true);
+}
+
+/// `is_pod`: also the requests that follow from limits, and the ports of the host network, as upstream.
+fn default_parts(spec: &mut PodSpec, is_pod: bool) {
     set_if_empty(&mut spec.restart_policy, "Always");
     set_if_empty(&mut spec.dns_policy, "ClusterFirst");
     set_if_empty(&mut spec.scheduler_name, "default-scheduler");
@@ -51,9 +61,11 @@ fn default_spec(spec: &mut PodSpec) {
     }
     for container in spec.init_containers.iter_mut().chain(&mut spec.containers) {
         default_container(container);
-        resources::default_requests(&mut container.resources);
+        if is_pod {
+            resources::default_requests(&mut container.resources);
+        }
         for port in &mut container.ports {
-            default_port(port, spec.host_network);
+            default_port(port, is_pod && spec.host_network);
         }
     }
     for container in &mut spec.ephemeral_containers {

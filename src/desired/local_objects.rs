@@ -9,14 +9,22 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use crate::desired::validation::{refused_change, validate_object};
+use serde_json::Value;
+
+use crate::desired::kinds::addresses::{ServiceRanges, Taken, assign};
+use crate::desired::kinds::{rules, warning};
+use crate::desired::validation::{self, validate_object};
 use crate::model::api::managed_fields::ManagedFields;
-use crate::model::api::object::AnyObject;
-use crate::model::field_error::FieldError;
-use crate::model::objects::{LocalObject, ObjectContent, ObjectKey, ObjectKind, wire};
+use crate::model::field_error::{Errors, FieldError};
+use crate::model::objects::{AnyObject, LocalObject, ObjectContent, ObjectKey, ObjectKind, PlainBody, wire};
 use crate::model::ordered::{Ordered as _, Sortable as _};
 use crate::model::source::SourceObject;
 use crate::model::types::{PodSource, Timestamp};
+
+/// Deprecated by upstream, and not acted on here.
+const ENFORCE: &str = "kubernetes.io/enforce-mountable-secrets";
+/// Written by the controller of Deployments.
+const REVISION: &str = "deployment.kubernetes.io/revision";
 
 /// Objects by key: of one source, or the effective ones.
 pub(crate) type Objects = BTreeMap<ObjectKey, SourceObject>;
@@ -28,6 +36,8 @@ pub(crate) struct ObjectSets {
     pub sources: BTreeMap<PodSource, Objects>,
     /// The findings of each source's last answer.
     findings: BTreeMap<PodSource, Vec<ObjectFinding>>,
+    /// What Services may have; `None` where they get nothing.
+    pub services: Option<ServiceRanges>,
 }
 
 /// A problem of the objects that the user must fix; reason `FailedValidation`.
@@ -50,12 +60,24 @@ pub struct InvalidObject {
 /// that repeats the values of a Secret is dropped. Also returns the fields that are accepted and have no
 /// effect.
 pub(super) fn prepare(decoded: AnyObject) -> Result<(LocalObject, Vec<String>), InvalidObject> {
+    let mut decoded = decoded;
+    if let AnyObject::Plain(plain) = &mut decoded
+        && let Some(members) = plain.body.as_object_mut()
+    {
+        // It is observed, and no part of a manifest.
+        members.remove("status");
+    }
     let mut object = accept(decoded)?;
     object.managed_fields = ManagedFields::default();
     // It is removed with its manifest.
     object.finalizers.clear();
-    if object.key.kind == ObjectKind::Secret {
-        object.annotations.remove(wire::LAST_APPLIED);
+    object.owner_references.clear();
+    match object.key.kind {
+        ObjectKind::Secret => drop(object.annotations.remove(wire::LAST_APPLIED)),
+        ObjectKind::Namespace => {
+            object.labels.insert("kubernetes.io/metadata.name".to_owned(), object.key.name.clone());
+        }
+        _ => {}
     }
     let ignored = ignored(&object);
     Ok((object, ignored))
@@ -63,19 +85,29 @@ pub(super) fn prepare(decoded: AnyObject) -> Result<(LocalObject, Vec<String>), 
 
 /// Prepares a decoded object: defaults, base64, `stringData`, validation. A uid in the document is ignored.
 pub(crate) fn accept(decoded: AnyObject) -> Result<LocalObject, InvalidObject> {
+    let mut decoded = decoded;
+    if let AnyObject::Plain(plain) = &mut decoded {
+        (rules(plain.kind).defaults)(&mut plain.body);
+    }
     // A copy for the validation, which checks fields that have no effect here.
     let written = decoded.clone();
     let (object, bad) = wire::local(decoded);
     let uid = wire::derived_uid(&object.key);
     let object = LocalObject { uid, created: Timestamp::default(), deleted: None, ..object };
-    let errors = validate_object(&written, &object, &bad);
+    let mut errors = validate_object(&written, &object, &bad);
+    if let AnyObject::Plain(plain) = &written {
+        let mut more = Errors::default();
+        (rules(plain.kind).validate)(&object, &plain.body, &mut more);
+        errors.extend(more.0);
+    }
     if errors.is_empty() { Ok(object) } else { Err(InvalidObject { kind: object.key.kind, errors }) }
 }
 
-/// The fields of an object that are accepted and have no effect.
+/// What is accepted of an object and has no effect.
 #[must_use]
 pub(crate) fn ignored(object: &LocalObject) -> Vec<String> {
     match &object.content {
+        ObjectContent::Plain(_) => warning(object).into_iter().map(str::to_owned).collect(),
         ObjectContent::Claim(claim) => claim
             .storage_class
             .iter()
@@ -84,8 +116,29 @@ pub(crate) fn ignored(object: &LocalObject) -> Vec<String> {
                 format!("spec.storageClassName: {class:?} is ignored, claims use a directory on this node")
             })
             .collect(),
+        _ if object.key.kind == ObjectKind::ServiceAccount
+            && object.annotations.get(ENFORCE).is_some_and(|value| value == "true") =>
+        {
+            vec![format!(
+                "metadata.annotations[{ENFORCE}] has no effect: pods of the account may use every Secret of its namespace"
+            )]
+        }
         _ => Vec::new(),
     }
+}
+
+/// Why an object may not replace the existing one of its key; empty when it may.
+#[must_use]
+pub(crate) fn refused_change(old: &LocalObject, new: &LocalObject) -> Vec<FieldError> {
+    let (ObjectContent::Plain(was), ObjectContent::Plain(becomes)) = (&old.content, &new.content) else {
+        return validation::refused_change(&old.content, &new.content);
+    };
+    if was == becomes {
+        return Vec::new();
+    }
+    let mut errors = Errors::default();
+    (rules(new.key.kind).validate_update)(&was.parse(), &becomes.parse(), &mut errors);
+    errors.0
 }
 
 /// Whether two objects are equal except for the time of their first observation.
@@ -98,6 +151,7 @@ pub(crate) fn is_same(known: &LocalObject, new: &LocalObject) -> bool {
         && known.annotations == new.annotations
         && known.managed_fields == new.managed_fields
         && known.finalizers == new.finalizers
+        && known.owner_references == new.owner_references
         && known.deleted == new.deleted
 }
 
@@ -121,21 +175,30 @@ impl ObjectSets {
             objects.into_iter().map(|object| (object.object.key.clone(), object)).into_map()
         };
         let sources = stored.into_iter().map(|(source, objects)| (source, by_key(objects))).into_map();
-        Self { sources, findings: BTreeMap::new() }
+        Self { sources, findings: BTreeMap::new(), services: None }
     }
 
-    /// Merges the whole set of one source. Of two objects with the same key the first by origin is used; an
+    /// As [`Self::replace`].
+    #[cfg(test)]
+    fn merge(&self, source: PodSource, wanted: Vec<SourceObject>) -> Self {
+        let mut merged = self.clone();
+        merged.replace(source, wanted);
+        merged
+    }
+
+    /// Replaces the whole set of one source. Of two objects with the same key the first by origin is used; an
     /// immutable one keeps its content.
-    #[must_use]
-    pub(crate) fn merge(&self, source: PodSource, mut wanted: Vec<SourceObject>) -> Self {
+    pub(crate) fn replace(&mut self, source: PodSource, mut wanted: Vec<SourceObject>) {
         wanted.order_by(|left, right| {
             (&left.origin, &left.object.key).cmp(&(&right.origin, &right.object.key))
         });
-        let mut merged = self.clone();
-        let known = merged.sources.remove(&source).unwrap_or_default();
+        let has_services = wanted.iter().any(|new| new.object.key.kind == ObjectKind::Service);
+        let ranges = self.services.clone().filter(|_| has_services && source != PodSource::Cluster);
+        let mut services = ranges.map(|ranges| (self.taken(&ranges), ranges));
+        let known = self.sources.remove(&source).unwrap_or_default();
         let mut admitted = Objects::new();
         let mut findings = Vec::new();
-        for new in wanted {
+        for mut new in wanted {
             let key = new.object.key.clone();
             if let Some(first) = admitted.get(&key) {
                 let message = format!(
@@ -146,13 +209,25 @@ impl ObjectSets {
                 continue;
             }
             let old = known.get(&key);
-            let errors = match old {
+            let mut errors = Vec::new();
+            if let Some((taken, ranges)) = services.as_mut().filter(|_| key.kind == ObjectKind::Service) {
+                let mut object = LocalObject::clone(&new.object);
+                errors = assign(&mut object, old.map(|old| &*old.object), taken, ranges);
+                taken.add(&object);
+                new.object = Rc::new(object);
+            }
+            if old.is_none() && !errors.is_empty() {
+                let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+                let message = format!("{key} cannot be created: {}", texts.join(", "));
+                findings.push(ObjectFinding { origin: new.origin, message });
+                continue;
+            }
+            let refused = match old {
                 // What may change in the cluster, its server has decided.
-                Some(old) if source != PodSource::Cluster => {
-                    refused_change(&old.object.content, &new.object.content)
-                }
+                Some(old) if source != PodSource::Cluster => refused_change(&old.object, &new.object),
                 _ => Vec::new(),
             };
+            errors.extend(refused);
             let taken = match old {
                 Some(old) if !errors.is_empty() => {
                     let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
@@ -164,19 +239,49 @@ impl ObjectSets {
                     findings.push(ObjectFinding { origin: new.origin.clone(), message });
                     SourceObject { object: Rc::clone(&old.object), origin: new.origin }
                 }
-                _ => new,
+                Some(old) => SourceObject { object: with_observed(&old.object, new.object), ..new },
+                None => new,
             };
             admitted.insert(key, taken);
         }
-        merged.sources.insert(source, admitted);
-        merged.findings.insert(source, findings);
-        merged
+        self.sources.insert(source, admitted);
+        self.findings.insert(source, findings);
+    }
+
+    /// The addresses and ports that Services have.
+    pub(crate) fn taken(&self, ranges: &ServiceRanges) -> Taken {
+        Taken::by(
+            self.of_node().flat_map(|(_, objects)| objects.values().map(|found| &*found.object)),
+            ranges,
+        )
+    }
+
+    /// Puts one object, which its writer has validated.
+    pub(crate) fn put(&mut self, source: PodSource, object: SourceObject) {
+        self.sources.entry(source).or_default().insert(object.object.key.clone(), object);
+    }
+
+    pub(crate) fn remove(&mut self, source: PodSource, key: &ObjectKey) {
+        if let Some(objects) = self.sources.get_mut(&source) {
+            objects.remove(key);
+        }
+    }
+
+    /// The objects of one source.
+    pub(crate) fn of_source(&self, source: PodSource) -> impl Iterator<Item = &SourceObject> {
+        self.sources.get(&source).into_iter().flat_map(BTreeMap::values)
     }
 
     /// The effective object of this key.
     #[must_use]
     pub(crate) fn find(&self, key: &ObjectKey) -> Option<&SourceObject> {
-        self.of_node().find_map(|(_, objects)| objects.get(key))
+        self.locate(key).map(|(_, object)| object)
+    }
+
+    /// The same with its source.
+    #[must_use]
+    pub(crate) fn locate(&self, key: &ObjectKey) -> Option<(PodSource, &SourceObject)> {
+        self.of_node().find_map(|(source, objects)| Some((*source, objects.get(key)?)))
     }
 
     /// Without those of the cluster.
@@ -186,20 +291,6 @@ impl ObjectSets {
 
     /// The effective objects. Of two sources that define the same one, the first in the order `file`, `http`,
     /// `api` has precedence.
-    #[must_use]
-    pub(crate) fn effective(&self) -> BTreeMap<ObjectKey, Rc<LocalObject>> {
-        let shared = |(key, object): (&ObjectKey, &SourceObject)| (key.clone(), Rc::clone(&object.object));
-        self.winners().into_iter().map(shared).into_map()
-    }
-
-    /// The objects of the cluster: those of this node with the same keys are other ones.
-    #[must_use]
-    pub(crate) fn of_cluster(&self) -> BTreeMap<ObjectKey, Rc<LocalObject>> {
-        let objects = self.sources.get(&PodSource::Cluster).into_iter().flatten();
-        objects.map(|(key, object)| (key.clone(), Rc::clone(&object.object))).into_map()
-    }
-
-    /// The same with their origins.
     #[must_use]
     pub(crate) fn winners(&self) -> BTreeMap<&ObjectKey, &SourceObject> {
         let mut winners = BTreeMap::new();
@@ -213,25 +304,78 @@ impl ObjectSets {
     #[must_use]
     pub(crate) fn findings(&self) -> Vec<ObjectFinding> {
         let mut findings: Vec<ObjectFinding> = self.findings.values().flatten().cloned().collect();
-        let mut first: BTreeMap<&ObjectKey, (PodSource, &SourceObject)> = BTreeMap::new();
-        for (source, objects) in self.of_node() {
-            for (key, object) in objects {
-                let Some((other, earlier)) = first.get(key) else {
-                    first.insert(key, (*source, object));
-                    continue;
-                };
-                findings.push(ObjectFinding {
-                    origin: object.origin.clone(),
-                    message: format!(
-                        "{key} is defined by both {other} ({}) and {source} ({}); the first is used, delete \
-                         one of them",
-                        earlier.origin, object.origin
-                    ),
-                });
+        let sources: Vec<(&PodSource, &Objects)> = self.of_node().collect();
+        for (at, (source, objects)) in sources.iter().enumerate().skip(1) {
+            for (other, earlier) in &sources[..at] {
+                for (key, object, first) in in_both(objects, earlier) {
+                    let is_first = sources[..at].iter().find(|(_, known)| known.contains_key(key));
+                    if is_first.is_some_and(|(first, _)| first != other) {
+                        continue;
+                    }
+                    findings.push(ObjectFinding {
+                        origin: object.origin.clone(),
+                        message: format!(
+                            "{key} is defined by both {other} ({}) and {source} ({}); the first is used, delete \
+                             one of them",
+                            first.origin, object.origin
+                        ),
+                    });
+                }
             }
         }
         findings
     }
+}
+
+/// The keys of both sets, with the object of each. The smaller one is walked.
+fn in_both<'a>(
+    one: &'a Objects,
+    other: &'a Objects,
+) -> Vec<(&'a ObjectKey, &'a SourceObject, &'a SourceObject)> {
+    if one.len() <= other.len() {
+        one.iter().filter_map(|(key, object)| Some((key, object, other.get(key)?))).collect()
+    } else {
+        other.iter().filter_map(|(key, object)| Some((key, one.get(key)?, object))).collect()
+    }
+}
+
+/// Keeps the status of the earlier version of an object, if it is no part of what is written, and counts changes of the
+/// rest in the generation.
+pub(crate) fn keep_observed(old: &LocalObject, new: &mut LocalObject, keeps_status: bool) {
+    let (ObjectContent::Plain(was), ObjectContent::Plain(body)) = (&old.content, &new.content) else {
+        return;
+    };
+    let (mut was, mut becomes) = (was.parse(), body.parse());
+    let mut status = Value::Null;
+    if keeps_status {
+        let taken =
+            |members: &mut Value| members.as_object_mut().and_then(|members| members.remove("status"));
+        let (old_status, new_status) = (taken(&mut was), taken(&mut becomes));
+        // That of a definition follows from the rest.
+        let is_derived = old.key.kind == ObjectKind::CustomResourceDefinition;
+        status = if is_derived { new_status } else { old_status }.unwrap_or_default();
+    }
+    if old.key.kind.has_generation() {
+        new.generation = old.generation + i64::from(was != becomes);
+    }
+    if !status.is_null() {
+        becomes["status"] = status;
+    }
+    new.content = ObjectContent::Plain(PlainBody::new(&becomes));
+}
+
+/// A new version of an object from the same source, with what this node has observed of it: its status, and how
+/// often its spec has changed. The same `Rc` if nothing has changed.
+fn with_observed(old: &Rc<LocalObject>, new: Rc<LocalObject>) -> Rc<LocalObject> {
+    if !matches!(new.content, ObjectContent::Plain(_)) {
+        return new;
+    }
+    let mut object = LocalObject::clone(&new);
+    keep_observed(old, &mut object, true);
+    if let Some(revision) = old.annotations.get(REVISION) {
+        object.annotations.entry(REVISION.to_owned()).or_insert_with(|| revision.clone());
+    }
+    if object == **old { Rc::clone(old) } else { Rc::new(object) }
 }
 
 #[cfg(test)]

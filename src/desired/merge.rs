@@ -45,6 +45,21 @@ impl DesiredSet {
     }
 }
 
+impl DesiredSet {
+    /// Makes these changes in the set of a source.
+    pub(crate) fn apply(&mut self, source: PodSource, changes: &[PodChange]) {
+        let state = self.sources.entry(source).or_default();
+        state.seen = true;
+        for PodChange { op, pod } in changes {
+            let uid = &pod.pod.metadata.uid;
+            match op {
+                PodOp::Remove => drop(state.pods.remove(uid)),
+                _ => drop(state.pods.insert(uid.clone(), pod.clone())),
+            }
+        }
+    }
+}
+
 /// A change of the desired set, in upstream's terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum PodOp {
@@ -139,7 +154,32 @@ pub(crate) fn merge(
     merged
 }
 
-fn findings(desired: &DesiredSet) -> Vec<SetFinding> {
+/// The changes that single pods of one source make: those that are put, and those that go. The others stay.
+#[must_use]
+pub(crate) fn merge_some(
+    desired: &DesiredSet,
+    source: PodSource,
+    put: Vec<SourcePod>,
+    gone: &[PodUid],
+    now: Timestamp,
+) -> Vec<PodChange> {
+    let known = desired.sources.get(&source).map(|state| &state.pods);
+    let find = |uid: &PodUid| known.and_then(|pods| pods.get(uid));
+    let removed = gone.iter().filter_map(find).cloned();
+    let mut changes: Vec<PodChange> = removed.map(|pod| PodChange { op: PodOp::Remove, pod }).collect();
+    for new in put {
+        let (op, pod) = match find(&new.pod.metadata.uid) {
+            None => (Some(PodOp::Add), mark(new, source, now)),
+            Some(known) => update(known, new, source),
+        };
+        changes.extend(op.map(|op| PodChange { op, pod }));
+    }
+    changes.order_by_key(|change| change.op);
+    changes
+}
+
+/// The findings of all sources' sets.
+pub(crate) fn findings(desired: &DesiredSet) -> Vec<SetFinding> {
     let ignored = desired.sources.values().flat_map(|state| state.findings.iter().cloned());
     ignored.chain(cross_source_findings(desired)).collect()
 }

@@ -12,10 +12,17 @@ mod rollout;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
+use crate::desired::kinds::addresses::{ServiceRanges, assign};
 use crate::desired::local_objects::ObjectSets;
-use crate::desired::merge::{DesiredSet, PodChange, SetFinding, SourceState, merge};
+use crate::desired::merge::{DesiredSet, PodChange, PodOp, SetFinding, SourceState, merge};
+use crate::desired::priority::{self, PriorityClass};
 use crate::desired::rollout::Rollout;
-use crate::model::objects::{LocalObjects, ObjectContent, ObjectKey, ObjectKind, RuntimeClassSpec};
+use crate::desired::service_account::{self, PodAccount};
+use crate::model::api::pod::Pod;
+use crate::model::field_error::FieldError;
+use crate::model::objects::{
+    LocalObject, LocalObjects, ObjectContent, ObjectKey, ObjectKind, RuntimeClassSpec,
+};
 use crate::model::ordered::Ordered as _;
 use crate::model::source::{SourceAnswer, SourceObject, SourcePod, SourceProblem, SourceSet, SourceUpdate};
 use crate::model::types::{PodSource, PodUid, Timestamp};
@@ -64,6 +71,12 @@ pub struct PodConfig {
     /// Rollouts from the store; taken by `begin_rollouts`.
     stored_rollouts: BTreeMap<PodSource, RolloutPhase>,
     notes: Notes,
+    /// Pods that are no longer desired and have not ended, with the uids of the owners that they block.
+    ending: BTreeMap<PodUid, Vec<String>>,
+    /// Owners may be gone whose dependents have not been looked at.
+    has_garbage: bool,
+    /// False when rows of the store could not be read: owners may be among them.
+    collects: bool,
     /// The newest signature that is on disk.
     signed: Option<String>,
 }
@@ -92,7 +105,7 @@ impl PodConfig {
             desired.sources.entry(PodSource::Api).or_default().seen = true;
         }
         let object_sets = ObjectSets::remembered(remembered);
-        objects.replace(object_sets.effective());
+        objects.replace(object_sets.winners().into_values());
         let mut config = Self {
             desired,
             object_sets,
@@ -112,6 +125,9 @@ impl PodConfig {
             rollout: None,
             stored_rollouts: BTreeMap::new(),
             notes: Notes::default(),
+            ending: BTreeMap::new(),
+            has_garbage: false,
+            collects: true,
             signed: None,
         };
         for source in config.registered.clone() {
@@ -128,6 +144,19 @@ impl PodConfig {
         config
     }
 
+    /// From now on what has lost its owners is collected, beginning with what an earlier process has left. Not if rows of
+    /// the store could not be read: owners may be among them.
+    #[must_use]
+    pub(crate) fn with_garbage_collection(self, is_complete: bool, terminating: &[Pod]) -> Self {
+        Self { has_garbage: is_complete, collects: is_complete, ..self.with_terminating(terminating) }
+    }
+
+    /// Whether owners may be gone whose dependents have not been looked at.
+    #[must_use]
+    pub(crate) fn has_garbage(&self) -> bool {
+        self.has_garbage
+    }
+
     /// This node has joined a cluster, even if it is not configured in this run: the pods of the last run stay, as
     /// those of any source that has not answered.
     #[must_use]
@@ -139,11 +168,33 @@ impl PodConfig {
         self
     }
 
+    /// From now on Services get addresses and ports.
+    #[must_use]
+    pub(crate) fn with_services(mut self, ranges: Option<ServiceRanges>) -> Self {
+        self.object_sets.services = ranges;
+        self
+    }
+
+    /// Gives a new Service, or one that replaces `old`, what it lacks.
+    ///
+    /// # Errors
+    /// Why it cannot have it.
+    pub(crate) fn assign_addresses(
+        &self,
+        object: &mut LocalObject,
+        old: Option<&LocalObject>,
+    ) -> Result<(), Vec<FieldError>> {
+        let ranges = self.object_sets.services.as_ref().filter(|_| object.key.kind == ObjectKind::Service);
+        let errors = ranges
+            .map_or_else(Vec::new, |ranges| assign(object, old, &self.object_sets.taken(ranges), ranges));
+        if errors.is_empty() { Ok(()) } else { Err(errors) }
+    }
+
     /// Shows the effective objects to all readers.
     fn publish_objects(&self) {
-        self.objects.replace(self.object_sets.effective());
+        self.objects.replace(self.object_sets.winners().into_values());
         if let Some(objects) = &self.cluster_objects {
-            objects.replace(self.object_sets.of_cluster());
+            objects.replace(self.object_sets.of_source(PodSource::Cluster));
         }
     }
 
@@ -172,11 +223,6 @@ impl PodConfig {
 
     pub(crate) fn pods(&self) -> impl Iterator<Item = &SourcePod> {
         self.desired.pods().map(|(_, pod)| pod)
-    }
-
-    /// Every effective object, by kind, namespace and name.
-    pub(crate) fn objects(&self) -> impl Iterator<Item = &SourceObject> {
-        self.object_sets.winners().into_values()
     }
 
     /// True when every registered source has given a valid answer since the start.
@@ -211,7 +257,7 @@ impl PodConfig {
             let merged = merge(&self.desired, source, Some(Vec::new()), self.clock.now());
             changes.extend(merged.changes);
             self.desired = merged.desired;
-            self.object_sets = self.object_sets.merge(source, Vec::new());
+            self.object_sets.replace(source, Vec::new());
             self.write(source, None).await;
             self.desired.sources.remove(&source);
         }
@@ -230,7 +276,7 @@ impl PodConfig {
         let mut otherwise = Vec::new();
         let (answer, answering) = match update.answer {
             SourceAnswer::Pods(mut pods) => {
-                self.object_sets = self.object_sets.merge(update.source, update.objects);
+                self.object_sets.replace(update.source, update.objects);
                 otherwise = self.resolve_classes(update.source, &mut pods);
                 (Some(pods), true)
             }
@@ -258,6 +304,10 @@ impl PodConfig {
             self.write(update.source, update.validator).await;
             self.publish_objects();
         }
+        let is_kept = |key: &ObjectKey| self.object_sets.find(key).is_some();
+        let has_lost = objects_before.iter().flat_map(BTreeMap::keys).any(|key| !is_kept(key))
+            || merged.changes.iter().any(|change| change.op == PodOp::Remove);
+        self.has_garbage |= self.collects && has_lost && update.source != PodSource::Cluster;
         self.publish_problems(update.source, problems).await;
         let view = self.views.entry(update.source).or_default();
         view.answering = answering;
@@ -278,8 +328,16 @@ impl PodConfig {
             return Vec::new();
         }
         let known = self.desired.sources.get(&source).map(|state| &state.pods);
+        let classes = self.priority_classes();
         let mut findings = Vec::new();
         for SourcePod { pod, origin } in pods {
+            if !pod.spec.priority_class_name.is_empty() && pod.spec.priority.is_none() {
+                // As before, a pod of a manifest runs if its class does not exist.
+                let mut spec = pod.spec.clone();
+                if priority::admit(&mut spec, &classes).is_ok() {
+                    Rc::make_mut(pod).spec = spec;
+                }
+            }
             let Some(name) = class_of(pod).map(str::to_owned) else { continue };
             let known = known.and_then(|known| known.get(&pod.metadata.uid)).map(|known| &*known.pod);
             match resolved(pod, known, self.runtime_class(&name)) {
@@ -297,6 +355,30 @@ impl PodConfig {
         findings
     }
 
+    /// Gives a new pod of this node's API, with this uid, the service account it names.
+    ///
+    /// # Errors
+    /// There is no such account; upstream's message.
+    pub(crate) fn admit_account(&self, pod: &mut Pod, uid: &str) -> Result<(), String> {
+        let name = service_account::name_of(pod);
+        let key = ObjectKey {
+            kind: ObjectKind::ServiceAccount,
+            namespace: pod.metadata.namespace.clone(),
+            name: name.to_owned(),
+        };
+        let is_joined = self.registered.contains(&PodSource::Cluster);
+        let account = match self.object_sets.find(&key) {
+            Some(found) if !is_joined => PodAccount::of(&found.object),
+            None if name == service_account::DEFAULT => PodAccount::default(),
+            _ => return Err(service_account::not_found(pod)),
+        };
+        // A node of a cluster issues no tokens.
+        if !is_joined {
+            service_account::admit(pod, &account, uid);
+        }
+        Ok(())
+    }
+
     #[must_use]
     pub(crate) fn runtime_class(&self, name: &str) -> Option<&RuntimeClassSpec> {
         let key =
@@ -305,6 +387,18 @@ impl PodConfig {
             ObjectContent::RuntimeClass(class) => Some(class),
             _ => None,
         }
+    }
+
+    /// The PriorityClasses of this node.
+    #[must_use]
+    pub(crate) fn priority_classes(&self) -> Vec<PriorityClass> {
+        let class = |(_, found): (PodSource, &SourceObject)| match &found.object.content {
+            ObjectContent::Plain(body) if found.object.key.kind == ObjectKind::PriorityClass => {
+                Some(PriorityClass::of(&found.object.key.name, body))
+            }
+            _ => None,
+        };
+        self.objects_by_source().filter_map(class).collect()
     }
 
     /// Before the set with that signature: writing the set also writes this.
@@ -366,14 +460,20 @@ impl PodConfig {
     /// The effective object of the node with this key, and its source.
     #[must_use]
     pub(crate) fn find_object(&self, key: &ObjectKey) -> Option<(PodSource, &SourceObject)> {
-        let mut of_node = self.objects_by_source().filter(|(source, _)| *source != PodSource::Cluster);
-        of_node.find(|(_, object)| object.object.key == *key)
+        self.object_sets.locate(key)
     }
 
     /// Every object and its source; of one key the effective one first.
     pub fn objects_by_source(&self) -> impl Iterator<Item = (PodSource, &SourceObject)> {
         let sources = self.object_sets.sources.iter();
         sources.flat_map(|(source, objects)| objects.values().map(|object| (*source, object)))
+    }
+
+    /// Whether a pod or an object of any source is in this namespace.
+    #[must_use]
+    pub(crate) fn is_namespace_in_use(&self, namespace: &str) -> bool {
+        self.pods().any(|pod| pod.pod.metadata.namespace == namespace)
+            || self.objects_by_source().any(|(_, object)| object.object.key.namespace == namespace)
     }
 
     fn count(&mut self, source: PodSource) {

@@ -42,6 +42,17 @@ pub(super) fn validate_pod(pod: &Pod) -> Vec<FieldError> {
     errors.0
 }
 
+/// The errors of a template of a pod, with its defaults.
+pub(super) fn template_errors(pod: &Pod, metadata: &Path<'_>, spec: &Path<'_>, errors: &mut Errors) {
+    labels(&pod.metadata.labels, &metadata.child("labels"), errors);
+    let annotations_at = metadata.child("annotations");
+    annotations(&pod.metadata.annotations, &annotations_at, errors);
+    for (key, why) in annotation_problems(pod) {
+        errors.invalid(&annotations_at.key(key), &pod.metadata.annotations[key], why);
+    }
+    spec::validate(&pod.spec, spec, errors);
+}
+
 /// The errors of a pod's `nodeName` as it was written: a pod with scheduling gates must not have one.
 #[must_use]
 pub(super) fn validate_placement(pod: &Pod) -> Vec<FieldError> {
@@ -169,7 +180,7 @@ fn owners(references: &[Value], at: &Path<'_>, errors: &mut Errors) {
 }
 
 /// Labels and node selectors.
-fn labels(labels: &StringMap, at: &Path<'_>, errors: &mut Errors) {
+pub(super) fn labels(labels: &StringMap, at: &Path<'_>, errors: &mut Errors) {
     for (name, value) in labels {
         errors.all(at, name, crate::model::names::qualified_name(name));
         errors.all(at, value, crate::model::names::label_value(value));

@@ -58,6 +58,16 @@ pub(crate) fn dns_subdomain(name: &str) -> Complaints {
     complaints
 }
 
+/// A name that may be any part of a path: those of roles and their bindings.
+#[must_use]
+pub(crate) fn path_segment(name: &str) -> Complaints {
+    if name == "." || name == ".." {
+        return vec![format!("may not be '{name}'")];
+    }
+    let found = ['/', '%'].into_iter().filter(|letter| name.contains(*letter));
+    found.map(|letter| format!("may not contain '{letter}'")).collect()
+}
+
 /// A DNS search domain: like a subdomain, but underscores and a final dot are allowed.
 #[must_use]
 pub(crate) fn search_domain(name: &str) -> Complaints {

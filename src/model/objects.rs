@@ -1,15 +1,24 @@
-//! The objects a pod may refer to: ConfigMaps, Secrets, claims, RuntimeClasses; and their lookup.
+//! The objects of this node: those that pods refer to (ConfigMaps, Secrets, claims, RuntimeClasses) with their
+//! lookup, and all others as they were written.
 //!
 //! Owns their types, the lookup interface and the objects in memory.
 
+mod any;
+mod kinds;
 mod local;
 mod node_objects;
+mod plain;
+pub mod service_variables;
 pub mod wire;
+
+pub use any::AnyObject;
+pub use kinds::{CustomKind, ObjectKind};
 
 pub use local::{LocalObjects, VersionedObject};
 #[cfg(test)]
 pub(crate) use node_objects::FixedFacts;
-pub(crate) use node_objects::{ClusterFacts, NodeObjects};
+pub(crate) use node_objects::{ClusterFacts, NodeFacts, NodeObjects};
+pub use plain::{OwnerReference, PlainBody, PlainObject};
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -85,89 +94,14 @@ impl TokenRequest {
 /// Keys and values of a ConfigMap or Secret.
 pub(crate) type ObjectData = BTreeMap<String, Vec<u8>>;
 
+/// The ConfigMap of every namespace with the certificates that clients of the API trust.
+pub(crate) const ROOT_CA: &str = "kube-root-ca.crt";
+
 /// The type of a Secret that sets none.
 pub(crate) const OPAQUE: &str = "Opaque";
 
 /// Below the agent's root directory: `<namespace>/<name>` of each claim.
 pub(crate) const VOLUMES_DIR: &str = "volumes";
-
-/// Kinds of objects, in the order they are shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ObjectKind {
-    ConfigMap,
-    Secret,
-    PersistentVolumeClaim,
-    /// `Namespace`: in none itself.
-    Namespace,
-    RuntimeClass,
-}
-
-struct KindFacts {
-    name: &'static str,
-    /// Empty for the core.
-    group: &'static str,
-    version: &'static str,
-    is_namespaced: bool,
-}
-
-impl ObjectKind {
-    pub(crate) const ALL: [Self; 5] =
-        [Self::ConfigMap, Self::Secret, Self::PersistentVolumeClaim, Self::Namespace, Self::RuntimeClass];
-
-    /// The kinds that a manifest may define.
-    pub(crate) const IN_MANIFESTS: [Self; 4] =
-        [Self::ConfigMap, Self::Secret, Self::PersistentVolumeClaim, Self::RuntimeClass];
-
-    /// The one definition of group, version and scope of a kind.
-    const fn facts(self) -> KindFacts {
-        const fn core(name: &'static str, is_namespaced: bool) -> KindFacts {
-            KindFacts { name, group: "", version: "v1", is_namespaced }
-        }
-        match self {
-            Self::ConfigMap => core("ConfigMap", true),
-            Self::Secret => core("Secret", true),
-            Self::PersistentVolumeClaim => core("PersistentVolumeClaim", true),
-            Self::Namespace => core("Namespace", false),
-            Self::RuntimeClass => {
-                KindFacts { name: "RuntimeClass", group: "node.k8s.io", version: "v1", is_namespaced: false }
-            }
-        }
-    }
-
-    /// The word of `kind`.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        self.facts().name
-    }
-
-    /// The API group, empty for the core.
-    #[must_use]
-    pub(crate) const fn group(self) -> &'static str {
-        self.facts().group
-    }
-
-    #[must_use]
-    pub(crate) const fn version(self) -> &'static str {
-        self.facts().version
-    }
-
-    #[must_use]
-    pub(crate) const fn is_namespaced(self) -> bool {
-        self.facts().is_namespaced
-    }
-
-    /// `v1`, `node.k8s.io/v1`: the value of `apiVersion`.
-    #[must_use]
-    pub(crate) fn api_version(self) -> String {
-        let KindFacts { group, version, .. } = self.facts();
-        if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
-    }
-
-    #[must_use]
-    pub(crate) fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.as_str() == name)
-    }
-}
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ObjectKey {
@@ -204,9 +138,22 @@ pub struct LocalObject {
     pub managed_fields: ManagedFields,
     /// `metadata.finalizers`; none of an object from a manifest.
     pub finalizers: Vec<String>,
+    /// `metadata.ownerReferences`.
+    pub owner_references: Vec<OwnerReference>,
+    /// `metadata.generation`; zero of a kind that has none.
+    pub generation: i64,
     /// When it was deleted, if finalizers keep it.
     pub deleted: Option<Timestamp>,
     pub content: ObjectContent,
+}
+
+/// An object and where it was written.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SourceObject {
+    /// Defaulted and valid.
+    pub object: Rc<LocalObject>,
+    /// File path, URL or the API, for messages. An object whose newest manifest is broken keeps its last good version.
+    pub origin: String,
 }
 
 /// What an object holds. Its `Debug` does not show values of Secrets.
@@ -227,6 +174,19 @@ pub enum ObjectContent {
     /// Of a Namespace: nothing.
     Namespace,
     RuntimeClass(RuntimeClassSpec),
+    /// Of any other kind.
+    Plain(PlainBody),
+}
+
+impl ObjectContent {
+    /// The members of a plain object beside its metadata; empty of the kinds that have types of their own.
+    #[must_use]
+    pub fn body(&self) -> Value {
+        match self {
+            Self::Plain(body) => body.parse(),
+            _ => PlainBody::default().parse(),
+        }
+    }
 }
 
 impl fmt::Debug for ObjectContent {
@@ -242,6 +202,7 @@ impl fmt::Debug for ObjectContent {
             Self::Claim(claim) => claim.fmt(formatter),
             Self::Namespace => formatter.write_str("Namespace"),
             Self::RuntimeClass(class) => class.fmt(formatter),
+            Self::Plain(body) => body.fmt(formatter),
         }
     }
 }

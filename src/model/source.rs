@@ -8,7 +8,7 @@ use std::rc::Rc;
 use serde::{Deserialize, Serialize};
 
 use crate::model::api::pod::Pod;
-use crate::model::objects::LocalObject;
+pub use crate::model::objects::SourceObject;
 use crate::model::types::{PodSource, Timestamp};
 
 /// Where a manifest comes from: the uid, the tolerations and the messages of its pods depend on it.
@@ -58,15 +58,6 @@ pub struct SourcePod {
     pub pod: Rc<Pod>,
     /// File path or URL, for messages. With [`SourceAnswer::Pods`], a pod whose newest manifest is broken
     /// keeps its last good version here.
-    pub origin: String,
-}
-
-/// One ConfigMap, Secret or claim and where it was written.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SourceObject {
-    /// Defaulted and valid.
-    pub object: Rc<LocalObject>,
-    /// As of [`SourcePod`], last good versions included.
     pub origin: String,
 }
 

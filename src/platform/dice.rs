@@ -20,10 +20,8 @@ impl Dice {
         Self::Seeded(Rc::new(Cell::new(seed)))
     }
 
-    /// From 0 to 1 exclusive.
-    #[expect(clippy::cast_precision_loss, reason = "53 bits fit a double")]
-    pub(crate) fn unit(&self) -> f64 {
-        let word = match self {
+    pub(crate) fn word(&self) -> u64 {
+        match self {
             // The standard library's keys for hash tables are random.
             Self::System => RandomState::new().build_hasher().finish(),
             Self::Seeded(state) => {
@@ -33,8 +31,13 @@ impl Dice {
                 word = (word ^ (word >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
                 word ^ (word >> 31)
             }
-        };
-        (word >> 11) as f64 / (1_u64 << 53) as f64
+        }
+    }
+
+    /// From 0 to 1 exclusive.
+    #[expect(clippy::cast_precision_loss, reason = "53 bits fit a double")]
+    pub(crate) fn unit(&self) -> f64 {
+        (self.word() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
     /// From `low` to `high`, both included.

@@ -37,3 +37,4 @@ pub mod reactor;
 pub mod seccomp;
 pub mod streams;
 pub mod terminal;
+pub(in crate::platform) mod timer;

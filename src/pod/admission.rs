@@ -50,6 +50,8 @@ struct AdmissionInner {
 struct AdmissionState {
     node: NodeFacts,
     admitted: BTreeMap<PodUid, Rc<Pod>>,
+    /// Pods that have ended and left their room, and something on the node.
+    leaving: BTreeSet<PodUid>,
     waiting: BTreeMap<PodUid, Waiting>,
     /// Labels and taints are those of the Node in the cluster.
     is_joined: bool,
@@ -70,6 +72,12 @@ impl Admission {
         let base = NodeBase { labels: node.labels.clone(), taints: node.taints.clone() };
         let state = AdmissionState { node, ..AdmissionState::default() };
         Self { shared: Rc::new(AdmissionInner { events, base, state: RefCell::new(state) }) }
+    }
+
+    /// The node as it is now.
+    #[must_use]
+    pub(crate) fn node(&self) -> NodeFacts {
+        self.shared.state.borrow().node.clone()
     }
 
     /// Admits the pod if it fits; otherwise it is tried again when room appears. Idempotent for an admitted
@@ -133,9 +141,17 @@ impl Admission {
         (Err(pending), news)
     }
 
-    /// Releases the pod's room. Returns the waiting pods to check again.
+    /// Releases the room of a pod that has ended and is still cleaned up. Returns the waiting pods to check again.
+    pub(super) fn vacate(&self, uid: &PodUid) -> BTreeSet<PodUid> {
+        let news = self.release(uid);
+        self.shared.state.borrow_mut().leaving.insert(uid.clone());
+        news
+    }
+
+    /// Releases the pod's room; nothing of the pod is left on the node. Returns the waiting pods to check again.
     pub(crate) fn release(&self, uid: &PodUid) -> BTreeSet<PodUid> {
         let mut state = self.shared.state.borrow_mut();
+        state.leaving.remove(uid);
         state.waiting.remove(uid);
         match state.admitted.remove(uid) {
             Some(_) => self.retry_waiting(&mut state),
@@ -247,10 +263,11 @@ impl Admission {
         self.change_node(&mut state, node)
     }
 
-    /// The pod has a place, running or about to.
+    /// The pod has a place, running or about to, or something of it is left on the node.
     #[must_use]
     pub(crate) fn holds(&self, uid: &PodUid) -> bool {
-        self.shared.state.borrow().admitted.contains_key(uid)
+        let state = self.shared.state.borrow();
+        state.admitted.contains_key(uid) || state.leaving.contains(uid)
     }
 
     fn change_node(&self, state: &mut AdmissionState, node: NodeFacts) -> BTreeSet<PodUid> {

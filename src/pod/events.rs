@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+use crate::model::objects::ObjectKey;
 use crate::model::types::{PodRef, Timestamp};
 use crate::platform::clock::Clock;
 use crate::store::{EventKey, StoreHandle, StoredEvent};
@@ -137,6 +138,27 @@ impl EventRecorder {
             name: pod.name.clone(),
             uid: pod.uid.to_string(),
             field_path: field_path.unwrap_or_default(),
+            event_type,
+            reason: reason.to_owned(),
+            message: shortened(message),
+        });
+    }
+
+    /// Something happened to an object of this node.
+    pub(crate) fn object_event(
+        &self,
+        key: &ObjectKey,
+        uid: &str,
+        event_type: EventType,
+        reason: &str,
+        message: &str,
+    ) {
+        self.record(EventKey {
+            kind: key.kind.as_str().to_owned(),
+            namespace: key.namespace.clone(),
+            name: key.name.clone(),
+            uid: uid.to_owned(),
+            field_path: String::new(),
             event_type,
             reason: reason.to_owned(),
             message: shortened(message),

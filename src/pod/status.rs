@@ -238,6 +238,19 @@ impl StatusManager {
         pods
     }
 
+    /// Shows all pods of [`Self::all_pods`] with what is known of them, without a copy.
+    pub(crate) fn with_pods<T>(&self, read: impl FnOnce(&[(&Pod, &PodStatus)]) -> T) -> T {
+        let (entries, expected) = (self.entries.borrow(), self.expected.borrow());
+        let (remembered, nothing) = (self.remembered.borrow(), PodStatus::default());
+        let mut pods: Vec<(&Pod, &PodStatus)> =
+            entries.values().map(|entry| (&*entry.pod, &entry.status)).collect();
+        pods.extend(
+            expected.iter().map(|(uid, known)| (&*known.pod, remembered.get(uid).unwrap_or(&nothing))),
+        );
+        pods.order_by(|one, other| by_name(one.0, other.0));
+        read(&pods)
+    }
+
     /// One of [`Self::all_pods`], without copying the others; of two with one name, that with this uid, or
     /// the first.
     #[must_use]
@@ -263,6 +276,21 @@ impl StatusManager {
         let mut pods: Vec<Rc<Pod>> = all.filter(|pod| !is_from_api(pod)).cloned().collect();
         pods.order_by(|one, other| by_name(one, other));
         pods
+    }
+
+    /// Calls `visit` with each of [`Self::all_pods`], its status and its resource version, in no order: nothing is
+    /// copied.
+    pub(crate) fn each(&self, mut visit: impl FnMut(&Rc<Pod>, &PodStatus, u64)) {
+        for StatusEntry { pod, status, version, .. } in self.entries.borrow().values() {
+            visit(pod, status, *version);
+        }
+        let remembered = self.remembered.borrow();
+        for (uid, ExpectedPod { pod, version, .. }) in &*self.expected.borrow() {
+            match remembered.get(uid) {
+                Some(status) => visit(pod, status, *version),
+                None => visit(pod, &first_status(pod), *version),
+            }
+        }
     }
 
     fn published(&self) -> Vec<Pod> {

@@ -397,6 +397,11 @@ impl<R> WorkersInner<R> {
         found.map(|position| earlier.swap_remove(position).2).unwrap_or_default()
     }
 
+    /// Leaves the pod's room before it is cleaned up: pods that did not fit try again.
+    fn vacate_room(&self, uid: &PodUid) {
+        self.wake(self.deps.admission.vacate(uid));
+    }
+
     /// Releases the pod's room: pods that did not fit try again.
     fn release_room(&self, uid: &PodUid) {
         self.wake(self.deps.admission.release(uid));

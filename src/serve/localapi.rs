@@ -8,9 +8,14 @@ pub mod printers;
 
 pub mod access;
 pub mod age;
+mod autoscaler;
+mod client_events;
 mod connect;
+mod definitions;
 pub mod discovery;
 mod gnostic;
+mod impersonate;
+pub(crate) mod implied;
 mod incoming;
 pub mod local_node;
 mod metrics;
@@ -22,9 +27,11 @@ mod protobuf;
 mod read;
 pub mod resource;
 mod review;
+mod scale;
 pub mod selector;
 pub mod shape;
 pub mod status;
+mod token;
 pub mod versions;
 mod watch;
 pub mod write;
@@ -37,22 +44,30 @@ use hyper::header::{ACCEPT, CACHE_CONTROL, HeaderValue};
 use hyper::{Request, Response, StatusCode};
 use serde_json::Value;
 
+use crate::desired::kinds::definition_key;
 use crate::desired::pod_config::edit::Editor;
+use crate::model::objects::{ObjectKey, ObjectKind, VersionedObject};
 use crate::model::revisions::Revisions;
 use crate::platform::clock::Clock;
+use crate::platform::rt::changes::Changes;
+use crate::serve::accounts::Accounts;
+use crate::serve::rbac::Rbac;
+use crate::serve::roles::Roles;
+use crate::serve::server::access::{Policy, User};
 use crate::serve::server::answer::{HEALTH_CHECKS, health};
 use crate::serve::server::body::{self, Body};
 use crate::serve::server::delegate::{Delegate, DelegatedRequest};
 use crate::serve::server::node::SharedNode;
 use crate::serve::streaming::Pending;
 
-use access::ObjectAttributes;
+use access::Access;
+use client_events::ClientEvents;
 use local_node::SharedLocalNode;
-use path::{ApiCall, RequestInfo};
-use resource::{Store, Verb};
+use path::{ApiCall, IssuerDocument, RequestInfo};
+use resource::{Catalog, Resource, Store, Verb};
 use shape::{Rows, View};
 use status::Failure;
-use versions::{Change, Keep, Versions};
+use versions::{Change, Keep, Observed, Versions};
 use watch::Watchers;
 use written::Retained;
 
@@ -61,8 +76,30 @@ pub(crate) struct LocalApi {
     pub(crate) cluster: SharedLocalNode,
     pub(crate) editor: Editor,
     pub(crate) clock: Clock,
+    client_events: ClientEvents,
+    /// Of a node of no cluster.
+    accounts: Option<Rc<Accounts>>,
+    roles: Box<dyn Fn() -> Rc<Rbac>>,
     versions: RefCell<Versions>,
     watchers: Watchers,
+    options: ApiOptions,
+    /// The versions of the definitions that the catalog was made from, and the catalog.
+    catalog: RefCell<(Vec<u64>, Catalog)>,
+}
+
+/// What this node serves.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ApiOptions {
+    /// It has not joined a cluster.
+    pub is_alone: bool,
+    /// Objects of kinds that nothing acts on are kept, with a warning; otherwise they are refused.
+    pub keeps_unacted: bool,
+}
+
+impl Default for ApiOptions {
+    fn default() -> Self {
+        Self { is_alone: true, keeps_unacted: true }
+    }
 }
 
 impl LocalApi {
@@ -73,21 +110,94 @@ impl LocalApi {
         editor: Editor,
         clock: Clock,
         revisions: Revisions,
+        options: ApiOptions,
+        (accounts, roles): (Option<Rc<Accounts>>, Rc<Roles>),
     ) -> Rc<Self> {
         let retained = Retained::default();
         let versions = RefCell::new(Versions::new(revisions, retained.clone()));
-        Rc::new(Self { node, cluster, editor, clock, versions, watchers: Watchers::new(retained) })
+        let watchers = Watchers::new(retained);
+        let catalog = RefCell::new((Vec::new(), Catalog::new(options.is_alone, &[])));
+        let roles = Box::new(move || roles.current());
+        let client_events = ClientEvents::new();
+        Rc::new(Self {
+            node,
+            cluster,
+            editor,
+            clock,
+            client_events,
+            accounts,
+            roles,
+            versions,
+            watchers,
+            options,
+            catalog,
+        })
+    }
+
+    /// Whether there is a stored object with this key, from any source.
+    fn is_stored(&self, key: &ObjectKey) -> bool {
+        self.cluster.object(key).is_some()
+    }
+
+    fn access<'a>(&'a self, policy: Policy, user: &'a User) -> Access<'a> {
+        Access { policy, user, roles: &*self.roles }
+    }
+
+    /// The resources that are served now.
+    pub(crate) fn catalog(&self) -> Catalog {
+        if !self.options.is_alone {
+            return self.catalog.borrow().1.clone();
+        }
+        let found = self.cluster.objects_of(ObjectKind::CustomResourceDefinition);
+        let versions: Vec<u64> = found.iter().map(|known| known.version).collect();
+        let (known, catalog) = &mut *self.catalog.borrow_mut();
+        if *known != versions {
+            let custom: Vec<_> =
+                found.iter().flat_map(|known| definitions::resources(&known.object.content.body())).collect();
+            (*known, *catalog) = (versions, Catalog::new(true, &custom));
+        }
+        catalog.clone()
+    }
+
+    /// What a definition says of a resource: the members of its version. `None` of a resource of Kubernetes.
+    pub(crate) fn definition(&self, resource: &Resource) -> Option<Value> {
+        let Store::Objects(kind @ ObjectKind::Custom(_)) = resource.store else { return None };
+        let key = definition_key(kind);
+        definitions::version(self.cluster.object(&key)?.object.content.body(), resource.version)
     }
 
     /// All objects of a store as they are now, with their versions. Watches are notified of what has changed.
     pub(crate) fn refresh(&self, store: Store) -> Vec<Value> {
         let mut objects = objects::all(self, store);
         let changes = self.versions.borrow_mut().refresh(store, &mut objects, self.keep(store));
-        self.watchers.mark_read(store, || self.cluster.changes(store));
+        self.watchers.mark_read(store, || self.changes(store));
         for change in changes {
             self.watchers.notify(store, change);
         }
         objects
+    }
+
+    /// As [`Self::refresh`], for watches alone: of objects that are stamped only those that have changed are rendered.
+    pub(crate) fn look(&self, store: Store) {
+        let Store::Objects(kind) = store else { return drop(self.refresh(store)) };
+        let known = self.cluster.objects_of(kind);
+        let observed = |known: &VersionedObject| Observed {
+            name: (known.object.key.namespace.clone(), known.object.key.name.clone()),
+            uid: known.object.uid.clone(),
+            version: Some(known.version),
+            object: None,
+        };
+        let mut heads: Vec<Observed> = known.iter().map(observed).collect();
+        heads.extend(implied::beside(self, kind, &known).into_iter().map(Observed::whole));
+        let render = |at: usize| {
+            let key = &known[at].object.key;
+            objects::one(self, store, (&key.namespace, &key.name)).unwrap_or_default()
+        };
+        let changes = self.versions.borrow_mut().observe(store, &mut heads, self.keep(store), &render);
+        self.watchers.mark_read(store, || self.changes(store));
+        for change in changes {
+            self.watchers.notify(store, change);
+        }
     }
 
     /// One object as it is now, with its version. The namespace is empty for cluster-scoped kinds.
@@ -97,8 +207,33 @@ impl LocalApi {
                 text(object, "/metadata/namespace") == namespace && text(object, "/metadata/name") == name
             });
         }
-        let found = objects::one(self, store, (namespace, name));
-        found.inspect(|object| self.versions.borrow_mut().remember(store, object))
+        let found = objects::one(self, store, (namespace, name))?;
+        if text(&found, "/metadata/resourceVersion").is_empty() {
+            // It has no version of its own: it gets one with all others.
+            return self.refresh(store).into_iter().find(|object| {
+                text(object, "/metadata/namespace") == namespace && text(object, "/metadata/name") == name
+            });
+        }
+        self.versions.borrow_mut().remember(store, &found);
+        Some(found)
+    }
+
+    /// Wakes when objects of this store may have changed.
+    fn changes(&self, store: Store) -> Changes {
+        let mut changes = self.cluster.changes(store);
+        if store == Store::Events {
+            changes.0.push(self.client_events.watch());
+        }
+        changes
+    }
+
+    /// The schemas of all resources of definitions.
+    fn custom_schemas(&self) -> Vec<(&'static Resource, Value)> {
+        let catalog = self.catalog();
+        let custom = catalog.all().filter(|resource| resource.is_custom());
+        custom
+            .filter_map(|resource| Some((resource, definitions::schema(&self.definition(resource)?))))
+            .collect()
     }
 
     fn keep(&self, store: Store) -> Keep {
@@ -128,14 +263,21 @@ impl LocalApi {
         self.versions.borrow_mut().forget_states(store);
     }
 
-    async fn respond(self: Rc<Self>, visit: DelegatedRequest) -> Result<Response<Body>, Failure> {
+    async fn respond(self: Rc<Self>, mut visit: DelegatedRequest) -> Result<Response<Body>, Failure> {
+        let access = self.access(visit.policy, &visit.user);
+        if let Some(user) = impersonate::requested(visit.request.headers(), &access)? {
+            log::debug!(user = visit.user.name, as_user = user.name; "Impersonation");
+            visit.user = user;
+        }
         let uri = visit.request.uri();
-        let asked = path::read(visit.request.method().as_str(), uri.path(), uri.query().unwrap_or_default());
+        let catalog = self.catalog();
+        let method = visit.request.method().as_str();
+        let asked = path::read(&catalog, method, uri.path(), uri.query().unwrap_or_default());
         if !matches!(asked, Ok(ApiCall::Object(_))) {
             // Authorization comes first: only an authorized client learns whether the path exists.
             let verb = visit.request.method().as_str().to_lowercase();
             let verb = if verb == "head" { "get" } else { &verb };
-            if !access::may_path(visit.policy, &visit.user, uri.path(), verb) {
+            if !self.access(visit.policy, &visit.user).may_path(uri.path(), verb) {
                 return Err(access::path_refusal(&visit.user, uri.path(), verb));
             }
         }
@@ -147,26 +289,43 @@ impl LocalApi {
                 return Ok(health(&self.node, what, &check, uri.query().unwrap_or_default()));
             }
             ApiCall::Health(_) => return Err(status::no_such_path()),
-            ApiCall::Root => return Ok(found(&discovery::paths())),
+            ApiCall::Root => return Ok(found(&discovery::paths(&catalog))),
             ApiCall::Core => (true, discovery::core()),
-            ApiCall::Groups => (false, discovery::group_list()),
-            ApiCall::Group(group, version) => return Ok(found(&discovery::group(group, version))),
-            ApiCall::Resources(group, version) => return Ok(found(&discovery::resources(group, version))),
+            ApiCall::Groups => (false, discovery::group_list(&catalog)),
+            ApiCall::Group(group) => return Ok(found(&discovery::group(&catalog, group))),
+            ApiCall::Resources(group, version) => {
+                return Ok(found(&discovery::resources(&catalog, group, version)));
+            }
             ApiCall::Version => return Ok(found(&discovery::version())),
+            ApiCall::Issuer(part) => return self.issuer(part),
             ApiCall::OpenApi(path) => {
+                let of = openapi::Described { catalog: &catalog, schemas: &self.custom_schemas() };
                 if path.starts_with("v3") && !openapi::takes_json(&accept) {
                     return Err(status::not_acceptable());
                 }
-                let answer = openapi::answer(&path, openapi::wants_binary(&accept));
-                let may_be_kept = openapi::names_hash(visit.request.uri().query().unwrap_or_default());
+                let answer = openapi::answer(&of, &path, openapi::wants_binary(&accept));
+                let query = visit.request.uri().query().unwrap_or_default();
+                let may_be_kept = openapi::names_hash(&of, query);
                 return answer.map(|answer| described(answer, may_be_kept)).ok_or_else(status::no_such_path);
             }
         };
         Ok(match shape::aggregated(&accept) {
             Some((version, kind)) => {
-                body::json(StatusCode::OK, kind, discovery::aggregated(core, version).to_string())
+                body::json(StatusCode::OK, kind, discovery::aggregated(&catalog, core, version).to_string())
             }
             None => found(&tells),
+        })
+    }
+
+    /// What verifies tokens of service accounts elsewhere (OpenID Connect discovery).
+    fn issuer(&self, part: IssuerDocument) -> Result<Response<Body>, Failure> {
+        let accounts = self.accounts.as_ref().ok_or_else(status::no_such_path)?;
+        Ok(match part {
+            IssuerDocument::Configuration => found(&accounts.openid_configuration()),
+            IssuerDocument::Keys => {
+                let keys = accounts.jwks().map_err(|why| status::internal(&why))?;
+                body::json(StatusCode::OK, "application/jwk-set+json", keys.to_string())
+            }
         })
     }
 
@@ -179,22 +338,35 @@ impl LocalApi {
         if part == "proxy" {
             return connect::node_proxy(&self, &wanted, visit).await;
         }
-        let asked = ObjectAttributes::of(&wanted);
-        if !access::may(visit.policy, &visit.user, &asked) {
+        let is_stream = matches!(part, "exec" | "attach" | "portforward");
+        let mut asked = access::attributes_of(&wanted);
+        let access = self.access(visit.policy, &visit.user);
+        let mut is_allowed = access.may(&asked);
+        if is_stream && is_allowed && wanted.verb == Verb::Get {
+            // A stream over a WebSocket begins with a GET; reading a pod is not entering it (upstream, since 1.35).
+            Verb::Create.as_str().clone_into(&mut asked.verb);
+            is_allowed = access.may(&asked);
+        }
+        if !is_allowed {
             log::debug!(user = visit.user.name, verb = asked.verb, resource = asked.resource; "Forbidden");
             return Err(access::refusal(&visit.user, &asked));
         }
-        if matches!(part, "log" | "exec" | "attach" | "portforward") {
+        if is_stream || part == "log" {
             return connect::pod(&self, &wanted, part, visit).await;
         }
         if wanted.resource.store == Store::Review {
-            return review::create(&wanted, visit).await;
+            return review::create(&self, &wanted, visit).await;
+        }
+        if part == "token" {
+            return token::create(&self, &wanted, visit).await;
         }
         if !wanted.verb.reads() {
-            return write::change(&self, &wanted, visit.request, &visit.user).await;
+            return write::change(&self, &wanted, visit.request, (&visit.user, visit.policy)).await;
         }
+        let columns = self.definition(wanted.resource).map(|of| Rc::new(definitions::columns(&of)));
         let view = View {
             resource: wanted.resource,
+            columns,
             form: shape::form(&accept(&visit.request))?,
             rows: Rows::parse(&wanted.options.include_object)?,
             now: self.clock.now(),

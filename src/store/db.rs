@@ -18,7 +18,7 @@ use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, 
 use super::cluster::{ClusterKey, ClusterRow, forget_cluster, put_cluster};
 use super::error::{Doing, StoreError};
 use super::load::{PodRow, RawLoaded, problems_of, read_all, read_events};
-use super::objects::{ObjectRow, has_sealed, put_objects, seal_rows};
+use super::objects::{ObjectRow, drop_object, has_sealed, put_object, put_objects, seal_rows};
 use super::records::{StoredContainerState, StoredEvent};
 use super::rollout::{RolloutRow, put_rollout};
 use super::rows::{collect, execute};
@@ -50,8 +50,19 @@ pub struct Commit {
 
 /// What a commit does to the source's rollout.
 pub(crate) enum RolloutChange {
+    #[cfg(test)]
     Keep,
     To(Option<RolloutRow>),
+}
+
+/// Rows that change, each with its source.
+#[derive(Default)]
+pub(crate) struct SetRows {
+    pub pods: Vec<(PodSource, PodRow)>,
+    pub gone_pods: Vec<(PodSource, String)>,
+    pub objects: Vec<(PodSource, ObjectRow)>,
+    /// Kind, namespace and name.
+    pub gone_objects: Vec<(PodSource, &'static str, String, String)>,
 }
 
 /// The write-behind data of one transaction.
@@ -225,8 +236,12 @@ impl Db {
                 mark_joined(transaction)?;
             }
             commit.written += put_objects(transaction, &key, source, objects)?;
-            if let RolloutChange::To(row) = rollout {
-                commit.written += put_rollout(transaction, &key, source, row.as_ref())?;
+            match rollout {
+                #[cfg(test)]
+                RolloutChange::Keep => {}
+                RolloutChange::To(row) => {
+                    commit.written += put_rollout(transaction, &key, source, row.as_ref())?;
+                }
             }
             let mut wanted = BTreeSet::new();
             for pod in pods {
@@ -249,6 +264,29 @@ impl Db {
                 }
             }
             Ok(commit)
+        })
+    }
+
+    /// Writes and removes single rows of sources; the others stay. Pods that are removed are terminating from then on.
+    /// Returns what [`Self::write_batch`] does of the batch, which is written in the same transaction.
+    pub(crate) fn commit_rows(&mut self, rows: &SetRows, batch: &Batch) -> Result<Vec<String>, StoreError> {
+        let key = self.key.clone();
+        self.write(Durability::Full, "commit a change", |transaction| {
+            for (source, pod) in &rows.pods {
+                mark_answered(transaction, *source)?;
+                put_desired(transaction, *source, pod)?;
+            }
+            for (source, uid) in &rows.gone_pods {
+                drop_desired(transaction, *source, uid)?;
+            }
+            for (source, object) in &rows.objects {
+                mark_answered(transaction, *source)?;
+                put_object(transaction, &key, *source, object)?;
+            }
+            for (source, kind, namespace, name) in &rows.gone_objects {
+                drop_object(transaction, &key, *source, [*kind, namespace.as_str(), name.as_str()])?;
+            }
+            write_batch(transaction, batch)
         })
     }
 
@@ -365,42 +403,7 @@ impl Db {
     pub(crate) fn write_batch(&mut self, batch: &Batch) -> Result<Vec<String>, StoreError> {
         let is_kept = batch.ends || !batch.container_states.is_empty();
         let durability = if is_kept { Durability::Full } else { Durability::Normal };
-        self.write(durability, "write statuses and events", |transaction| {
-            let mut strangers = Vec::new();
-            for (uid, container, state) in &batch.container_states {
-                // A later one may have been written meanwhile, and counts only grow.
-                let is_old = transaction
-                    .query_row(
-                        "SELECT restart_count > ?3 FROM container_state WHERE uid = ?1 AND container = ?2",
-                        params![uid, container, state.restart_count],
-                        |row| row.get(0),
-                    )
-                    .optional()
-                    .doing("look up container state")?;
-                if is_old != Some(true) && is_known(transaction, uid)? {
-                    write_container_state(transaction, uid, container, *state)?;
-                }
-            }
-            for (uid, json) in &batch.statuses {
-                if is_known(transaction, uid)? {
-                    execute(
-                        transaction,
-                        "INSERT INTO status (uid, json) VALUES (?1, ?2)
-                         ON CONFLICT (uid) DO UPDATE SET json = excluded.json WHERE json <> excluded.json",
-                        [uid, json],
-                    )?;
-                } else {
-                    strangers.push(uid.clone());
-                }
-            }
-            for event in &batch.events {
-                put_event(transaction, event)?;
-            }
-            if let Some(now) = batch.events.iter().map(|event| event.last).max() {
-                trim_events(transaction, now)?;
-            }
-            Ok(strangers)
-        })
+        self.write(durability, "write statuses and events", |transaction| write_batch(transaction, batch))
     }
 
     pub(crate) fn events(&mut self) -> Result<Vec<StoredEvent>, StoreError> {
@@ -446,6 +449,48 @@ fn put_source(
          WHERE validator IS NOT excluded.validator",
         params![source.as_str(), validator],
     )
+}
+
+fn write_batch(transaction: &Transaction<'_>, batch: &Batch) -> Result<Vec<String>, StoreError> {
+    let mut strangers = Vec::new();
+    for (uid, container, state) in &batch.container_states {
+        // A later one may have been written meanwhile, and counts only grow.
+        let is_old = transaction
+            .query_row(
+                "SELECT restart_count > ?3 FROM container_state WHERE uid = ?1 AND container = ?2",
+                params![uid, container, state.restart_count],
+                |row| row.get(0),
+            )
+            .optional()
+            .doing("look up container state")?;
+        if is_old != Some(true) && is_known(transaction, uid)? {
+            write_container_state(transaction, uid, container, *state)?;
+        }
+    }
+    for (uid, json) in &batch.statuses {
+        if is_known(transaction, uid)? {
+            execute(
+                transaction,
+                "INSERT INTO status (uid, json) VALUES (?1, ?2)
+                 ON CONFLICT (uid) DO UPDATE SET json = excluded.json WHERE json <> excluded.json",
+                [uid, json],
+            )?;
+        } else {
+            strangers.push(uid.clone());
+        }
+    }
+    for event in &batch.events {
+        put_event(transaction, event)?;
+    }
+    if let Some(now) = batch.events.iter().map(|event| event.last).max() {
+        trim_events(transaction, now)?;
+    }
+    Ok(strangers)
+}
+
+/// The source has given a valid answer; what it said to continue from stays.
+fn mark_answered(transaction: &Transaction<'_>, source: PodSource) -> Result<(), StoreError> {
+    execute(transaction, "INSERT OR IGNORE INTO source (name) VALUES (?1)", [source.as_str()]).map(drop)
 }
 
 fn put_desired(transaction: &Transaction<'_>, source: PodSource, pod: &PodRow) -> Result<usize, StoreError> {

@@ -116,7 +116,7 @@ pub(super) fn loaded(raw: RawLoaded) -> Loaded {
 
 /// An object with its separately stored values; a Secret is complete or left out.
 fn local_object(row: RawObject) -> Result<LocalObject, String> {
-    let kind = ObjectKind::from_name(&row.kind).ok_or("unknown kind")?;
+    let kind = ObjectKind::from_stored(&row.kind).ok_or("unknown kind")?;
     let value = serde_json::from_str(&row.json).map_err(|error| error.to_string())?;
     let mut object = wire::from_value(kind, value)?;
     if let ObjectContent::Secret { data, .. } = &mut object.content {

@@ -44,24 +44,11 @@ pub(super) fn put_objects(
     source: PodSource,
     objects: &[ObjectRow],
 ) -> Result<usize, StoreError> {
-    let is_fixed = |kind: &str| kind == SECRET && matches!(key, StoreKey::Unusable { .. });
     let mut written = 0;
     let mut wanted = BTreeSet::new();
     for object in objects {
-        if !wanted.insert([object.kind.to_owned(), object.namespace.clone(), object.name.clone()])
-            || is_fixed(object.kind)
-        {
-            continue;
-        }
-        written += execute(
-            transaction,
-            "INSERT INTO object (source, kind, namespace, name, origin, json) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
-             ON CONFLICT (source, kind, namespace, name) DO UPDATE SET origin = excluded.origin, json = excluded.json
-             WHERE origin <> excluded.origin OR json <> excluded.json",
-            params![source.as_str(), object.kind, object.namespace, object.name, object.origin, object.json],
-        )?;
-        if object.kind == SECRET {
-            written += put_values(transaction, key, source, object)?;
+        if wanted.insert([object.kind.to_owned(), object.namespace.clone(), object.name.clone()]) {
+            written += put_object(transaction, key, source, object)?;
         }
     }
     let known: Vec<(i64, Option<[String; 3]>)> = collect(
@@ -74,7 +61,7 @@ pub(super) fn put_objects(
         },
     )?;
     for (row, known) in known {
-        if known.as_ref().is_some_and(|known| wanted.contains(known) || is_fixed(&known[0])) {
+        if known.as_ref().is_some_and(|known| wanted.contains(known) || is_fixed(key, &known[0])) {
             continue;
         }
         written += execute(transaction, "DELETE FROM object WHERE rowid = ?1", [row])?;
@@ -89,6 +76,58 @@ pub(super) fn put_objects(
         }
     }
     Ok(written)
+}
+
+/// Writes one object, if it changed; returns how many rows were written. A Secret is not with a key that cannot be used.
+pub(super) fn put_object(
+    transaction: &Transaction<'_>,
+    key: &StoreKey,
+    source: PodSource,
+    object: &ObjectRow,
+) -> Result<usize, StoreError> {
+    if is_fixed(key, object.kind) {
+        return Ok(0);
+    }
+    let mut written = execute(
+        transaction,
+        "INSERT INTO object (source, kind, namespace, name, origin, json) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+         ON CONFLICT (source, kind, namespace, name) DO UPDATE SET origin = excluded.origin, json = excluded.json
+         WHERE origin <> excluded.origin OR json <> excluded.json",
+        params![source.as_str(), object.kind, object.namespace, object.name, object.origin, object.json],
+    )?;
+    if object.kind == SECRET {
+        written += put_values(transaction, key, source, object)?;
+    }
+    Ok(written)
+}
+
+/// Removes one object: its kind, namespace and name. A Secret stays with a key that cannot be used.
+pub(super) fn drop_object(
+    transaction: &Transaction<'_>,
+    key: &StoreKey,
+    source: PodSource,
+    [kind, namespace, name]: [&str; 3],
+) -> Result<(), StoreError> {
+    if is_fixed(key, kind) {
+        return Ok(());
+    }
+    execute(
+        transaction,
+        "DELETE FROM object WHERE source = ?1 AND kind = ?2 AND namespace = ?3 AND name = ?4",
+        params![source.as_str(), kind, namespace, name],
+    )?;
+    if kind == SECRET {
+        execute(
+            transaction,
+            "DELETE FROM secret_value WHERE source = ?1 AND namespace = ?2 AND name = ?3",
+            params![source.as_str(), namespace, name],
+        )?;
+    }
+    Ok(())
+}
+
+fn is_fixed(key: &StoreKey, kind: &str) -> bool {
+    kind == SECRET && matches!(key, StoreKey::Unusable { .. })
 }
 
 /// The name of kubectl's last-applied copy of a Secret among its values: the copy repeats them. No key of a

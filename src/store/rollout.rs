@@ -148,7 +148,7 @@ fn pod(item: Item, read: &mut impl FnMut(Value) -> Result<Pod, String>) -> Resul
 }
 
 fn object(item: ObjectItem) -> Result<SourceObject, String> {
-    let kind = ObjectKind::from_name(&item.kind).ok_or("unknown kind")?;
+    let kind = ObjectKind::from_stored(&item.kind).ok_or("unknown kind")?;
     Ok(SourceObject { object: Rc::new(wire::from_value(kind, item.object)?), origin: item.origin })
 }
 

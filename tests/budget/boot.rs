@@ -28,6 +28,7 @@ pub fn measure(table: &mut Table) {
     let runtime = TestRuntime::start();
     let out = runtime.scratch().dir("out");
     let mut agent = runtime.agent().with_program(&release_binary());
+    agent.argument(format!("--service-cidr={}", runtime.scratch().service_range()));
     agent.start();
     monitors::wait_for_images(&agent);
     let names: Vec<String> = (0..PODS).map(|number| format!("boot{number}")).collect();

@@ -66,6 +66,7 @@ pub fn measure(table: &mut Table) {
     let flash_dir = runtime.scratch().path().join("agent");
     let flash = Flash::mount(&flash_dir);
     let mut agent = runtime.agent().with_program(&release_binary());
+    agent.argument(format!("--service-cidr={}", runtime.scratch().service_range()));
     let _api = Api::of(&mut agent, &flash_dir);
     // The crash loop below writes the same for each restart, however long it waits between them.
     agent.configure("crashLoopBackOff: {maxContainerRestartPeriod: 5s}\n");

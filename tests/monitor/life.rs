@@ -43,6 +43,28 @@ fn container_start_and_exit_are_recorded_and_announced() {
     });
 }
 
+/// The agent that asked for the start is killed before the answer; the next one must not take the container for one that
+/// was never started.
+#[test]
+fn a_watch_shows_a_container_that_was_being_started() {
+    run(async {
+        let pod = Pod::new().await;
+        write_bundle(&pod.directory.container("one"), &pod.bundle("one", "exit 3")).unwrap();
+        // Both requests are there when the monitor reads the first.
+        kill(Pid::from_raw(pod.pid), Signal::SIGSTOP).unwrap();
+        let asked = tokio::time::timeout(Duration::from_millis(50), pod.monitor.start("one")).await;
+        assert!(asked.is_err(), "no answer: {asked:?}");
+        let mut watch = pod.monitor.watch().await.unwrap();
+        kill(Pid::from_raw(pod.pid), Signal::SIGCONT).unwrap();
+        let first = watch.next().await;
+        assert!(
+            matches!(&first, Some(Reply::Running { container, .. } | Reply::Exited { container, .. }) if container == "one"),
+            "{first:?}"
+        );
+        assert_eq!(pod.exited("one").await.code, 3);
+    });
+}
+
 #[test]
 fn a_container_that_cannot_start_leaves_nothing() {
     run(async {

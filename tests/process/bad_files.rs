@@ -25,7 +25,7 @@ const BROKEN: &[(&str, &str, &[&str])] = &[
     ("text.yaml", "hello\n", &["expected an object, found a text", "apiVersion"]),
     ("no-kind.yaml", "apiVersion: v1\nmetadata: {name: a}\n", &["kind is missing", "kind: Pod"]),
     ("no-version.yaml", "kind: Pod\nmetadata: {name: a}\n", &["apiVersion is missing", "apiVersion: v1"]),
-    ("deployment.yaml", "apiVersion: apps/v1\nkind: Deployment\n", &["\"Deployment\"", "only Pod"]),
+    ("gadget.yaml", "apiVersion: example.com/v1\nkind: Gadget\n", &["\"Gadget\"", "only Pod"]),
     ("old-version.yaml", "apiVersion: v1beta3\nkind: Pod\n", &["\"v1beta3\"", "apiVersion: v1"]),
     (
         "no-containers.yaml",

@@ -60,7 +60,7 @@ fn bad_usage_of_run_once_and_of_the_client_ends_with_two() {
     ends(&["--runonce", "--runonce-timeout=soon"], 2, &[], &["--runonce-timeout", "soon"]);
     ends(&["--runonce-wait=completed"], 2, &[], &["--runonce-wait", "--runonce"]);
     ends(&["--runonce", "--kubeconfig=/x"], 2, &[], &["--kubeconfig"]);
-    ends(&["get", "services"], 2, &[], &["\"services\"", "pods", "nodes"]);
+    ends(&["get", "gadgets"], 2, &[], &["\"gadgets\"", "pods", "nodes"]);
     ends(&["get", "pods", "-o", "xml"], 2, &[], &["xml", "json, yaml, wide, name"]);
     ends(&["status", "-o", "name"], 2, &[], &["json, yaml, wide"]);
     ends(&["status", "--bogus"], 2, &[], &["--bogus"]);

@@ -87,7 +87,7 @@ fn stock_kubectl_reads_pods_nodes_objects_and_events() {
         assert!(all.contains(part), "{part:?} in {all}");
     }
     assert_eq!(admin.out(&["get", "cm", "-l", "tier in (front)", "-o", "name"]), "configmap/settings\n");
-    assert_eq!(admin.out(&["get", "cm", "-l", "tier!=front", "-o", "name"]), "");
+    assert_eq!(admin.out(&["get", "cm", "-l", "tier!=front", "-o", "name"]), "configmap/kube-root-ca.crt\n");
     let secret = admin.out(&["get", "secret", "pin", "-n", "vault", "-o", "jsonpath={.data.pin}"]);
     assert_eq!(secret, "MTIzNA==");
     let nodes = admin.out(&["get", "nodes", "-o", "wide"]);
@@ -112,7 +112,7 @@ fn stock_kubectl_reads_pods_nodes_objects_and_events() {
         (&["get", "pod", "nobody"][..], "Error from server (NotFound): pods \"nobody\" not found"),
         (&["get", "pods", "--field-selector=spec.color=red"], "field label not supported: spec.color"),
         (&["get", "pods", "-l", "a b"], "unable to parse"),
-        (&["get", "deployments"], "the server doesn't have a resource type \"deployments\""),
+        (&["get", "gadgets"], "the server doesn't have a resource type \"gadgets\""),
         (&["logs", "neighbour-edge", "-c", "none"], "container none is not valid for pod neighbour-edge"),
     ] {
         let answered = admin.run(arguments);
@@ -351,12 +351,12 @@ fn every_kubectl_version_can_diff_and_debug() {
 fn every_kubectl_says_what_is_not_served_and_goes_on() {
     let (mut node, api) = served();
     let file = node.scratch.path().join("mixed.yaml");
-    let unknown = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\n";
+    let unknown = "apiVersion: example.com/v1\nkind: Gadget\nmetadata: {name: web}\n";
     fs::write(&file, format!("{unknown}---\n{MAP}")).expect("write");
     let file = file.display().to_string();
     for kubectl in kubectl(&node, &api, "admin", &[]).with_each() {
         let applied = kubectl.run(&["apply", "-f", &file]);
-        assert!(!applied.ok && applied.err.contains("no matches for kind \"Deployment\""), "{applied:?}");
+        assert!(!applied.ok && applied.err.contains("no matches for kind \"Gadget\""), "{applied:?}");
         assert_eq!(applied.out, "configmap/checked created\n", "{applied:?}");
         kubectl.out(&["delete", "cm", "checked"]);
         assert_eq!(kubectl.out(&["get", "crd"]), "");
@@ -486,7 +486,7 @@ fn lists_come_in_pages_and_in_the_forms_that_are_asked_for() {
         get("/apis", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json");
     assert_eq!(groups["kind"], "APIGroupDiscoveryList");
     assert_eq!(get("/api/v1/pods", "application/vnd.kubernetes.protobuf").0, 406);
-    assert_eq!(get("/apis/apps/v1/deployments", "*/*").1["details"], json!({}));
+    assert_eq!(get("/apis/example.com/v1/gadgets", "*/*").1["details"], json!({}));
     let (_, events) = get("/apis/events.k8s.io/v1/events", "application/json");
     assert!(events["items"][0]["regarding"]["name"].is_string(), "{events}");
 }

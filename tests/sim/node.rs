@@ -30,6 +30,7 @@ use edge_agent::node::{NodeConfig, NodeManager, NodeParts};
 use edge_agent::platform::cgroup::CgroupConfig;
 use edge_agent::platform::cgroup::usage::ContainerStats;
 use edge_agent::platform::clock::Clock;
+use edge_agent::platform::dice::Dice;
 use edge_agent::platform::rt;
 use edge_agent::platform::rt::notify::Notifier;
 use edge_agent::platform::rt::shutdown::{self, ShutdownTrigger};
@@ -47,6 +48,7 @@ use edge_agent::pod::workers::{PodWorkerConfig, PodWorkerDeps, PodWorkers};
 use edge_agent::runtime::Runtime;
 use edge_agent::runtime::fake::FakeRuntime;
 use edge_agent::store::{Loaded, Mode, OpenOptions, StoreHandle, WriteMoment};
+use edge_agent::workload::{self, WorkloadParts};
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, LocalSet};
 
@@ -82,6 +84,8 @@ pub struct Node {
     pub keeping: Option<Keeping>,
     /// The cluster that it belongs to.
     pub cluster: Option<Cluster>,
+    /// How often the agent was started.
+    lives: Cell<u64>,
     /// While it runs.
     pub agent: Option<Agent>,
 }
@@ -205,6 +209,7 @@ impl Node {
             facts,
             keeping: None,
             cluster: None,
+            lives: Cell::new(1),
             agent: None,
         };
         // A cgroup file system without controllers.
@@ -353,24 +358,18 @@ impl Node {
         let objects = Rc::new(LocalObjects::new(self.path("volumes"), revisions));
         let config = self.executor_config(&objects);
         let executor = Executor::new(Rc::clone(&runtime), images, events.clone(), clock.clone(), config);
+        let admission = Admission::new(self.facts.clone(), events.clone());
+        let node_ips = vec!["10.0.0.1".to_owned()];
+        let prober = ProberConfig { node_ips: node_ips.clone() };
         let deps = PodWorkerDeps {
             executor,
             runtime: Rc::clone(&runtime),
             store: store.clone(),
             statuses: Rc::clone(&statuses),
             clock: clock.clone(),
-            prober: Prober::new(
-                Rc::clone(&runtime),
-                clock.clone(),
-                events.clone(),
-                ProberConfig { node_ips: vec!["10.0.0.1".to_owned()] },
-            ),
-            admission: Admission::new(self.facts.clone(), events.clone()),
-            config: PodWorkerConfig {
-                limits: BackOffLimits::default(),
-                max_dead_per_container: 1,
-                node_ips: vec!["10.0.0.1".to_owned()],
-            },
+            prober: Prober::new(Rc::clone(&runtime), clock.clone(), events.clone(), prober),
+            admission: admission.clone(),
+            config: PodWorkerConfig { limits: BackOffLimits::default(), max_dead_per_container: 1, node_ips },
             runtime_name,
         };
         let (pleg_sender, pleg) = mpsc::channel(PLEG_QUEUE);
@@ -384,7 +383,7 @@ impl Node {
             pod_config: PodConfig::new(
                 self.sources.clone(),
                 loaded.desired,
-                objects,
+                Rc::clone(&objects),
                 store.clone(),
                 events.clone(),
                 clock.clone(),
@@ -406,6 +405,20 @@ impl Node {
         }
         if let Some(cluster) = &self.cluster {
             self.join(cluster, for_cluster, &kubelet.workers);
+        } else {
+            let parts = WorkloadParts {
+                node_name: "node1".to_owned(),
+                clock: self.clock.clone(),
+                editor: editor.clone(),
+                objects,
+                statuses: Rc::clone(&statuses),
+                events: events.clone(),
+                admission,
+                desired: view.watch(),
+                handlers: Rc::new(Vec::new),
+                dice: Dice::seeded(self.lives.replace(self.lives.get() + 1)),
+            };
+            rt::spawn("controllers", workload::run(parts));
         }
         let kubelet = rt::spawn("kubelet", kubelet.run(shutdown));
         Parts { view, statuses, events, updates, editor, store, trigger, kubelet }

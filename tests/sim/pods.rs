@@ -260,7 +260,25 @@ pub fn config_map(name: &str, value: &str, source: PodSource) -> SourceObject {
     let origin = origin(name, source);
     let mut parsed = parse_manifest(text.as_bytes(), &origin, "node1");
     assert!(parsed.is_complete() && parsed.objects.len() == 1, "{:?}\n{text}", parsed.problems);
-    SourceObject { object: std::rc::Rc::new(parsed.objects.remove(0)), origin: origin.location }
+    let mut object = parsed.objects.remove(0);
+    if source == PodSource::Api {
+        // That of a manifest follows from its name.
+        object.uid.insert_str(0, "api-");
+    }
+    SourceObject { object: std::rc::Rc::new(object), origin: origin.location }
+}
+
+/// An object as its user wrote it, as the agent's own parser reads it.
+pub fn object(text: &str, source: PodSource) -> SourceObject {
+    let origin = origin("objects", source);
+    let mut parsed = parse_manifest(text.as_bytes(), &origin, "node1");
+    assert!(parsed.is_complete() && parsed.objects.len() == 1, "{:?}\n{text}", parsed.problems);
+    let mut object = parsed.objects.remove(0);
+    if source == PodSource::Api {
+        // That of a manifest follows from its name.
+        object.uid.insert_str(0, "api-");
+    }
+    SourceObject { object: std::rc::Rc::new(object), origin: origin.location }
 }
 
 /// One pod as its user wrote it in a file of this name, as the agent's own parser reads it.

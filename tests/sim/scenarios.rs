@@ -17,6 +17,7 @@ mod rollout;
 mod runtime;
 mod sources;
 mod volumes;
+mod workloads;
 
 use std::time::Duration;
 

@@ -54,7 +54,8 @@ impl AgentProcess {
             program: binary(),
             root,
             endpoint: endpoint.to_owned(),
-            arguments: Vec::new(),
+            // Addresses of Services are the whole machine's: tests that want them choose a range.
+            arguments: vec!["--service-cidr=".to_owned()],
             environment: Vec::new(),
             child: None,
         }
@@ -202,12 +203,16 @@ impl AgentProcess {
 
     /// Runs a sub-command against the agent's socket and returns what it prints.
     pub fn cli(&self, arguments: &[&str]) -> Result<String, String> {
+        let root = self.root_dir().display().to_string();
+        self.ask(&[arguments, &["--root-dir", &root]].concat())
+    }
+
+    /// The same of a sub-command that needs a running agent.
+    pub fn ask(&self, arguments: &[&str]) -> Result<String, String> {
         let output = Command::new(&self.program)
             .args(arguments)
             .arg("--socket")
             .arg(self.socket())
-            .arg("--root-dir")
-            .arg(self.root_dir())
             .stdin(Stdio::null())
             .output()
             .map_err(|error| format!("start the agent's command line: {error}"))?;

@@ -250,6 +250,8 @@ fn write_network(scratch: &Scratch) {
             "bridge": scratch.bridge(),
             "isGateway": true,
             "ipMasq": false,
+            // A pod that calls itself through its Service, where br_netfilter is loaded.
+            "hairpinMode": true,
             "ipam": {
                 "type": "host-local",
                 "dataDir": scratch.path().join("leases"),

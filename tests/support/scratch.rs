@@ -59,6 +59,12 @@ impl Scratch {
         name
     }
 
+    /// A range for Services that no concurrent test is likely to use.
+    pub fn service_range(&self) -> String {
+        let number = std::process::id().wrapping_mul(7).wrapping_add(self.number) % 2000;
+        format!("10.{}.{}.0/24", 246 + number / 250, number % 250)
+    }
+
     /// The first three bytes of a subnet, like `10.214.7`, that no concurrent test is likely to use: tests are processes of their
     /// own, started at most some thousand after each other, and one in eight thousand shares its subnet.
     pub fn net(&self) -> String {
@@ -117,8 +123,14 @@ fn clear(root: &Path) {
         let _ = fs::remove_file(socket);
     }
     if let Ok(bridge) = fs::read_to_string(root.join(BRIDGE_FILE)) {
-        let _ =
-            Command::new("ip").args(["link", "delete", &bridge]).stderr(std::process::Stdio::null()).status();
+        let quietly = |program: &str, arguments: &[&str]| {
+            let _ = Command::new(program).args(arguments).stderr(std::process::Stdio::null()).status();
+        };
+        quietly("ip", &["link", "delete", &bridge]);
+        quietly("ip", &["link", "delete", &format!("svc-{bridge}")]);
+        for family in ["ip", "ip6"] {
+            quietly("nft", &["delete", "table", family, &format!("{bridge}-services")]);
+        }
     }
     if std::env::var_os("AGENT_KEEP_SCRATCH").is_none() {
         let _ = fs::remove_dir_all(root);

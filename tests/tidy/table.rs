@@ -87,6 +87,7 @@ pub const HOMES: &[(&str, &[&str])] = &[
         "ring",
         &[
             "store",
+            "serve::accounts",
             "serve::streaming",
             "runtime::embedded::registry::signature",
             "cluster::discovery",

@@ -239,6 +239,8 @@ flags! {
     agent images_dir: PathBuf =
         ("images-dir", Text, "",
             "embedded runtime: image archives to import at start (default <root-dir>/images)");
+    agent unacted_kinds: String = ("unacted-kinds", Text, "keep",
+        "objects of kinds that this node does not act on, such as Ingress: keep (with a warning) or refuse");
     agent container_log_ram: Option<u64> = ("container-log-ram", Text, "",
         "keep container logs in memory only, with this total limit (such as 64Mi); they are lost at reboot");
     agent agent_socket: PathBuf =
@@ -249,6 +251,11 @@ flags! {
         "embedded runtime: on a node of a cluster, Unix socket at which CRI is served beside the kubelet; empty: none");
     agent bridge_name: String =
         ("bridge-name", Text, "agent0", "embedded runtime: name of the pod network bridge and its nftables table");
+    agent service_cidr: String = ("service-cidr", Text, "10.96.0.0/16",
+        "addresses of Services: one range, or one of each address family separated by a comma; empty: no Services, and \
+         no DNS for pods");
+    agent service_node_port_range: String = ("service-node-port-range", Text, "30000-32767",
+        "ports for Services of type NodePort and LoadBalancer: the first and the last");
     agent cni_conf_dir: PathBuf = ("cni-conf-dir", Text, "/etc/cni/net.d",
         "embedded runtime: CNI configuration directory; a configuration in it replaces the built-in network");
     agent cni_bin_dirs: Vec<PathBuf> = ("cni-bin-dir", Text, "/opt/cni/bin:/usr/lib/cni",

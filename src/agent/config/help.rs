@@ -38,6 +38,7 @@ pub(crate) const CLIENT_COMMANDS: &[(&str, &str)] = &[
     ("describe", "show details of a pod, the node or another object"),
     ("events", "show events, oldest first"),
     ("top", "show CPU and memory usage of pods and the node"),
+    ("resolve", "print the addresses of a name as pods see it"),
     ("wait", "wait until objects reach a condition or state"),
     ("logs", "print a container's logs"),
     ("exec", "run a command in a container"),

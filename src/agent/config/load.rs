@@ -113,9 +113,9 @@ fn parse(text: &str, path: &Path) -> Result<(Value, Vec<String>), FileError> {
 /// The kind, if it is one that `--manifest-dir` accepts.
 fn manifest_kind(value: &Value) -> Option<String> {
     let kind = value.get("kind")?.as_str()?;
-    let known =
-        ObjectKind::IN_MANIFESTS.map(ObjectKind::as_str).into_iter().chain(["Pod", "PodList", "List"]);
-    known.into_iter().any(|known| known == kind).then(|| kind.to_owned())
+    let is_known = matches!(kind, "Pod" | "PodList" | "List")
+        || ObjectKind::from_name(kind).is_some_and(ObjectKind::is_in_manifests);
+    is_known.then(|| kind.to_owned())
 }
 
 fn check_kind(value: &Value) -> Result<(), FileError> {

@@ -86,6 +86,10 @@ fn check_own(args: &Args, flags: &AgentFlags, run_once: bool) -> Result<(), Conf
     if run_once && !flags.manifest_url_rollback_after.is_zero() {
         return Err(bad_flag("--manifest-url-rollback-after", "cannot be used with --runonce"));
     }
+    let kinds = text("unacted-kinds");
+    if !matches!(kinds.as_str(), "keep" | "refuse") {
+        return Err(bad_flag("--unacted-kinds", format!("{kinds:?} is not supported; use keep or refuse")));
+    }
     let ram = text("container-log-ram");
     if !ram.is_empty() && flags.container_log_ram.is_none_or(|bytes| bytes < LEAST_LOG_RAM) {
         let problem = format!("{ram:?} is not a memory size of at least 1Mi, such as 64Mi");

@@ -1,10 +1,8 @@
 //! The node as its local API sees it: objects and events of this process, and the `Node` object.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
-
-use serde_json::Value;
 
 use crate::agent::kubelet::report::LoopView;
 use crate::desired::pod_config::edit::Editor;
@@ -13,7 +11,7 @@ use crate::devices::DeviceManager;
 use crate::model::api::pod::StringMap;
 use crate::model::disruption::Pressure;
 use crate::model::node_changes::NodeBase;
-use crate::model::objects::{LocalObjects, ObjectKind, VersionedObject, wire};
+use crate::model::objects::{LocalObjects, ObjectKey, ObjectKind, VersionedObject};
 use crate::model::ordered::Sortable as _;
 use crate::model::revisions::Revisions;
 use crate::model::types::{PodUid, Timestamp};
@@ -24,9 +22,11 @@ use crate::platform::rt::changes::Changes;
 use crate::pod::events::EventRecorder;
 use crate::pod::status::StatusManager;
 use crate::runtime::RuntimeImage;
-use crate::serve::localapi::LocalApi;
+use crate::serve::accounts::Accounts;
 use crate::serve::localapi::local_node::LocalNode;
 use crate::serve::localapi::resource::Store;
+use crate::serve::localapi::{ApiOptions, LocalApi};
+use crate::serve::roles::Roles;
 use crate::serve::server::delegate::SharedDelegate;
 use crate::serve::server::node::SharedNode;
 use crate::serve::server::report::RuntimeReport;
@@ -55,6 +55,7 @@ const MOST_NAMES: usize = 5;
 
 /// The local API of this node, which the servers delegate its paths to, and the facts of the node for a cluster.
 /// `state` is the part of the `Node` that does not change.
+#[expect(clippy::too_many_arguments, reason = "each is another part's")]
 pub(crate) fn local_api(
     state: NodeState,
     max_images: Option<usize>,
@@ -68,7 +69,8 @@ pub(crate) fn local_api(
         &EventRecorder,
         &Clock,
     ),
-    (editor, revisions): (&Editor, &Revisions),
+    (editor, revisions, options): (&Editor, &Revisions, ApiOptions),
+    access: (Option<Rc<Accounts>>, Rc<Roles>),
 ) -> (SharedDelegate, Rc<dyn Fn() -> NodeState>) {
     let cluster = Rc::new(LocalCluster {
         view: Rc::clone(view),
@@ -82,7 +84,8 @@ pub(crate) fn local_api(
         max_images,
     });
     let own = Rc::clone(&cluster);
-    let api = LocalApi::new(Rc::clone(node), cluster, editor.clone(), clock.clone(), revisions.clone());
+    let (node, clock) = (Rc::clone(node), clock.clone());
+    let api = LocalApi::new(node, cluster, editor.clone(), clock, revisions.clone(), options, access);
     (api, Rc::new(move || own.own_node()))
 }
 
@@ -144,20 +147,20 @@ impl LocalCluster {
 }
 
 impl LocalNode for LocalCluster {
-    fn objects(&self) -> Vec<VersionedObject> {
-        let mut objects = self.objects.all();
-        objects.retain(|known| known.object.key.kind != ObjectKind::Namespace);
-        objects
+    fn objects_of(&self, kind: ObjectKind) -> Vec<VersionedObject> {
+        self.objects.of_kind(kind)
+    }
+
+    fn object(&self, key: &ObjectKey) -> Option<VersionedObject> {
+        self.objects.find(key)
+    }
+
+    fn namespaces_in_use(&self) -> BTreeSet<String> {
+        self.objects.namespaces()
     }
 
     fn events(&self) -> Vec<StoredEvent> {
         self.events.recent()
-    }
-
-    fn namespaces(&self) -> Vec<Value> {
-        let objects = self.objects.all().into_iter().map(|known| known.object);
-        let made = objects.filter(|object| object.key.kind == ObjectKind::Namespace);
-        made.map(|object| wire::to_value(&object, wire::Values::Shown)).collect()
     }
 
     fn claim_directory(&self, namespace: &str, name: &str) -> String {

@@ -1,7 +1,7 @@
 //! The view of the loop for the rest of the process: the local API and the run-once report read it, the loop
 //! writes it.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -17,7 +17,7 @@ use crate::desired::pod_config::SourceView;
 use crate::desired::pod_config::edit::API_ORIGIN;
 use crate::desired::pod_config::notes::{Mirror, Notes};
 use crate::model::disruption::Pressure;
-use crate::model::source::SourceObject;
+use crate::model::objects::LocalObjects;
 use crate::model::types::{PodSource, PodUid, Timestamp};
 use crate::node::health::Health;
 use crate::pod::events::EventRecorder;
@@ -50,8 +50,6 @@ struct ReportState {
     /// Unknown before the first observation.
     runtime_up: Option<bool>,
     sources: BTreeMap<PodSource, SourceView>,
-    /// The effective objects.
-    objects: Vec<SourceObject>,
     notes: Notes,
     /// The runtime's features, once it has reported them.
     features: Option<RuntimeStatus>,
@@ -73,6 +71,8 @@ const STUCK_AFTER: Duration = Duration::from_secs(120);
 pub struct LoopView {
     identity: Identity,
     state: RefCell<ReportState>,
+    /// The effective objects.
+    objects: OnceCell<Rc<LocalObjects>>,
     /// The scheme of container ids in statuses; shared with workers.
     runtime_name: Rc<RefCell<String>>,
     health: Rc<Health>,
@@ -91,6 +91,7 @@ impl LoopView {
         Self {
             identity,
             state: RefCell::new(state),
+            objects: OnceCell::new(),
             runtime_name,
             health: Rc::default(),
             version: watch::Sender::new(0),
@@ -122,7 +123,7 @@ impl LoopView {
 
     /// A counter that changes whenever something in here does.
     #[must_use]
-    pub(crate) fn watch(&self) -> watch::Receiver<u64> {
+    pub fn watch(&self) -> watch::Receiver<u64> {
         self.version.subscribe()
     }
 
@@ -222,8 +223,10 @@ impl LoopView {
         self.changed();
     }
 
-    pub(super) fn set_objects(&self, objects: Vec<SourceObject>) {
-        self.state.borrow_mut().objects = objects;
+    /// From now on these are the effective objects.
+    pub(super) fn show_objects(&self, objects: &Rc<LocalObjects>) {
+        // Set once, by setup.
+        let _ = self.objects.set(Rc::clone(objects));
     }
 
     pub(super) fn set_notes(&self, notes: Notes) {
@@ -301,7 +304,8 @@ impl LoopView {
         news
     }
 
-    fn changed(&self) {
+    /// Readers see something else from now on.
+    pub(super) fn changed(&self) {
         self.version.send_modify(|version| *version += 1);
     }
 
@@ -314,10 +318,11 @@ impl LoopView {
     ) -> AgentReport {
         let state = self.state.borrow();
         let identity = &self.identity;
-        let objects = &identity.object_trouble;
+        let object_trouble = &identity.object_trouble;
         // Once all sources have answered, lost objects have been replaced or removed.
-        let lost = objects.lost.as_ref().filter(|_| !state.sources.values().all(|view| view.seen));
-        let trouble = state.store_trouble.as_ref().or(objects.key.as_ref()).or(lost);
+        let lost = object_trouble.lost.as_ref().filter(|_| !state.sources.values().all(|view| view.seen));
+        let trouble = state.store_trouble.as_ref().or(object_trouble.key.as_ref()).or(lost);
+        let objects = self.objects.get().map(|objects| objects.all()).unwrap_or_default();
         AgentReport {
             version: identity.version.clone(),
             pid: std::process::id(),
@@ -328,8 +333,9 @@ impl LoopView {
             cluster: self.cluster.borrow().as_ref().map(|cluster| cluster.report()),
             sources: state.sources.iter().map(|(source, view)| self.source_report(*source, view)).collect(),
             pods: statuses.all_pods(),
-            object_counts: ObjectCounts::of(state.objects.iter().map(|object| &object.object.key)),
-            objects: detail.reports(&state.objects, &identity.volumes_dir),
+            object_counts: ObjectCounts::of(objects.iter().map(|known| &known.object.key)),
+            objects: detail
+                .reports(objects.iter().map(|known| (&*known.object, &*known.origin)), &identity.volumes_dir),
             pressure: self.pressure(),
             problems: state.image_problems.borrow().clone(),
             serving: state.serving.iter().map(|(server, trouble)| format!("{server}: {trouble}")).collect(),

@@ -7,18 +7,24 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::agent::config::{KubeletConfiguration, Resolved};
+use crate::agent::kubelet::embedded::subnets;
 use crate::agent::kubelet::report::LoopView;
 use crate::cluster::pki::serving_pair_file;
 use crate::cluster::review::Reviews;
 use crate::cluster::review::rules::ReviewTimes;
+use crate::desired::kinds::addresses::cidrs;
 use crate::platform::clock::Clock;
 use crate::platform::dice::Dice;
 use crate::platform::logging::chain;
 use crate::platform::rt;
-use crate::platform::sys::node;
+use crate::platform::sys::{listeners, node};
+use crate::runtime::embedded::network::subnet::Subnet;
+use crate::serve::accounts::{Accounts, CLUSTER_DOMAIN};
+use crate::serve::roles::Roles;
 use crate::serve::server::access::Policy;
 use crate::serve::server::answer::SystemLogs;
 use crate::serve::server::authorize::Authorizer;
@@ -28,6 +34,7 @@ use crate::serve::server::identity::{Believed, Identities, IdentityError};
 use crate::serve::server::node::SharedNode;
 use crate::serve::server::pki::{Authority, PkiError, authority_file};
 use crate::serve::server::tls::{Source, Tls, TlsError, TlsSettings};
+use crate::service::driver::ServiceConfig;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ServingError {
@@ -58,6 +65,23 @@ pub(super) struct ServingConfig {
     pub(super) health: Option<SocketAddr>,
     pub(super) read_only: Option<SocketAddr>,
     pub(super) api: Option<ApiConfig>,
+    /// Where pods reach the API, if not at its own address.
+    pub(super) pods: Option<PodsAddress>,
+}
+
+/// The node's address on the pods' bridge.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct PodsAddress {
+    pub(super) at: SocketAddr,
+    pub(super) subnets: Vec<Subnet>,
+}
+
+/// What the API answers with, and who its clients are.
+pub(super) struct ServingParts<'a> {
+    pub(super) node: &'a SharedNode,
+    pub(super) delegate: &'a SharedDelegate,
+    pub(super) accounts: Option<&'a Rc<Accounts>>,
+    pub(super) roles: &'a Rc<Roles>,
 }
 
 /// Starts the configured servers. An error that may pass (a port in use, a certificate on
@@ -65,14 +89,14 @@ pub(super) struct ServingConfig {
 /// retried. The upstream kubelet exits instead.
 pub(super) fn start(
     config: ServingConfig,
-    (node, delegate): (&SharedNode, &SharedDelegate),
+    parts: &ServingParts<'_>,
     view: &Rc<LoopView>,
     clock: &Clock,
 ) -> Vec<JoinHandle<()>> {
     let mut tasks = Vec::new();
     let mut plain = |name, at: Option<SocketAddr>, setting, shows| {
         if let Some(at) = at {
-            let (node, view, clock) = (Rc::clone(node), Rc::clone(view), clock.clone());
+            let (node, view, clock) = (Rc::clone(parts.node), Rc::clone(view), clock.clone());
             tasks.push(rt::spawn(name, async move {
                 let listener = persist(name, at, &view, || Ok(https::listen(at, setting)?)).await;
                 https::serve_plain(listener, node, shows, clock).await;
@@ -83,19 +107,54 @@ pub(super) fn start(
     plain("read-only server", config.read_only, "address, readOnlyPort", Plain::ReadOnly);
     let Some(wanted) = config.api else { return tasks };
     let (at, view, clock) = (wanted.at, Rc::clone(view), clock.clone());
-    let (node, delegate) = (Rc::clone(node), Rc::clone(delegate));
+    let (node, delegate) = (Rc::clone(parts.node), Rc::clone(parts.delegate));
+    let (accounts, roles) = (parts.accounts.cloned(), Rc::clone(parts.roles));
     tasks.push(rt::spawn("API server", async move {
         // Its certificates exist before clients can connect, for those that then request a kubeconfig.
         let open = || {
-            let api = wanted.open(&node, &delegate, &clock)?;
+            let parts =
+                ServingParts { node: &node, delegate: &delegate, accounts: accounts.as_ref(), roles: &roles };
+            let api = wanted.open(&parts, &clock)?;
             Ok((https::listen(at, "address, port")?, api))
         };
         let (listener, api) = persist("API server", at, &view, open).await;
         // Earlier clients wait in the socket's backlog: an answer now would show no pods.
         view.wait_until_restored().await;
-        https::serve(listener, Rc::new(api)).await;
+        let api = Rc::new(api);
+        let everybody = https::serve(listener, Rc::clone(&api));
+        match (config.pods, accounts) {
+            (Some(pods), Some(accounts)) => {
+                let for_pods = serve_pods(pods, api, accounts.carried(), &view);
+                // Neither ends: each listens as long as the task.
+                tokio::join!(everybody, for_pods);
+            }
+            _ => everybody.await,
+        }
     }));
     tasks
+}
+
+/// Serves the API at the node's address on the pods' bridge while there are pods with tokens.
+async fn serve_pods(
+    pods: PodsAddress,
+    api: Rc<Api>,
+    mut carried: watch::Receiver<bool>,
+    view: &Rc<LoopView>,
+) {
+    let is_here = |peer: IpAddr| {
+        pods.subnets.iter().any(|subnet| subnet.contains(peer)) || listeners::is_own_address(peer)
+    };
+    // Cancel safe: the value is read again. The sender lives as long as the process.
+    while carried.wait_for(|carried| *carried).await.is_ok() {
+        let name = "API server for pods";
+        let open = || Ok(https::listen_ahead(pods.at, "podCIDR, port")?);
+        let listener = persist(name, pods.at, view, open).await;
+        tokio::select! {
+            biased;
+            ended = carried.wait_for(|carried| !*carried) => drop(ended),
+            () = https::serve_pods(listener, Rc::clone(&api), is_here) => {}
+        }
+    }
 }
 
 /// Retries until it succeeds.
@@ -226,11 +285,11 @@ pub(super) fn cluster_source(resolved: &Resolved, source: Source) -> Source {
 }
 
 impl ApiConfig {
-    fn open(&self, node: &SharedNode, delegate: &SharedDelegate, clock: &Clock) -> Result<Api, ServingError> {
+    fn open(&self, parts: &ServingParts<'_>, clock: &Clock) -> Result<Api, ServingError> {
         let authority = Rc::new(Authority::open(&self.cert_dir, &self.node_name)?);
         let (anonymous, client_ca, tokens) = (self.anonymous, self.client_ca.clone(), self.tokens.clone());
         let files = client_ca.iter().chain(&tokens).cloned().collect();
-        let reviews_tokens = self.access.reviews_tokens;
+        let reviews_tokens = self.access.reviews_tokens || parts.accounts.is_some();
         let (own, own_file) = (authority.certificate().to_owned(), authority_file(&self.cert_dir));
         let identities = Identities::open(files, move || {
             let identity = |setting| move |source| ServingError::Identity { setting, source };
@@ -247,12 +306,14 @@ impl ApiConfig {
         let tls = Rc::new(Tls::open(self.source.clone(), self.settings.clone(), authority, clock.clone())?);
         tls.show_end();
         Ok(Api {
-            node: Rc::clone(node),
-            delegate: Some(Rc::clone(delegate)),
+            node: Rc::clone(parts.node),
+            delegate: Some(Rc::clone(parts.delegate)),
             tls,
             identities,
             authorizer: self.access.authorizer(),
             tokens: self.access.tokens(),
+            accounts: parts.accounts.cloned(),
+            roles: Rc::clone(parts.roles),
             debugging: self.debugging,
             system_logs: self.system_logs,
             clock: clock.clone(),
@@ -260,11 +321,31 @@ impl ApiConfig {
     }
 }
 
+/// The names and addresses by which pods reach the API of a node of no cluster.
+#[must_use]
+pub(crate) fn names_for_pods(resolved: &Resolved) -> Vec<String> {
+    if !resolved.flags.kubeconfig.is_empty() {
+        return Vec::new();
+    }
+    let domain = match resolved.kubelet.cluster_domain.as_str() {
+        "" => CLUSTER_DOMAIN,
+        domain => domain,
+    };
+    let whole = ["kubernetes.default.svc.", domain].concat();
+    let names = ["kubernetes", "kubernetes.default", "kubernetes.default.svc", &whole];
+    let gateways = subnets(&resolved.kubelet.pod_cidr).unwrap_or_default();
+    let gateways = gateways.iter().map(|subnet| subnet.gateway().to_string());
+    let ranges = cidrs(&resolved.flags.service_cidr).unwrap_or_default();
+    let service = ServiceConfig::api_addresses(&ranges).into_iter().map(|ip| ip.to_string());
+    names.map(str::to_owned).into_iter().chain(service).chain(gateways).collect()
+}
+
 /// The names and addresses of this node for clients, evaluated at each call.
 pub(crate) fn serving_names(
     node_name: String,
     node_ips: Vec<IpAddr>,
     address: &str,
+    for_pods: Vec<String>,
 ) -> Rc<dyn Fn() -> Vec<String>> {
     let configured = address.parse().ok().filter(|address: &IpAddr| !address.is_unspecified());
     Rc::new(move || {
@@ -272,7 +353,8 @@ pub(crate) fn serving_names(
         let addresses = node_ips.iter().copied().chain(configured).chain(node::default_route_addresses());
         let own = [node_name.as_str(), "localhost", "127.0.0.1", "::1", &host].map(str::to_owned);
         let mut names: Vec<String> = Vec::new();
-        for name in own.into_iter().chain(addresses.map(|address| address.to_string())) {
+        let addresses = addresses.map(|address| address.to_string());
+        for name in own.into_iter().chain(addresses).chain(for_pods.iter().cloned()) {
             if !name.is_empty() && !names.contains(&name) {
                 names.push(name);
             }

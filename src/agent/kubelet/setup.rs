@@ -4,9 +4,11 @@
 //! Owns the order of start and stop (reference 1.8). Must not decide anything about pods.
 
 pub(crate) mod configs;
+mod controllers;
 pub mod cri;
 pub(super) mod node_facts;
 mod process;
+mod servers;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -15,26 +17,28 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 
 use crate::agent::config::{Resolved, RunOnceWait};
 use crate::agent::kubelet::joined::{self, Joined, JoinedParts};
-use crate::agent::kubelet::node_service::{NodeService, SandboxStreams};
+use crate::agent::kubelet::node_service::SandboxStreams;
 use crate::agent::kubelet::open_store::{
     object_trouble, open_store, remember_node, report_upgrade, store_key,
 };
 use crate::agent::kubelet::report::{Identity, LoopView};
 use crate::agent::kubelet::run_once::{self, RunOnceConfig, RunOnceOutcome};
-use crate::agent::kubelet::serving::{self, ServingError};
+use crate::agent::kubelet::serving::ServingError;
 use crate::agent::kubelet::setup::process::{acquire_lock, limit_process};
-use crate::agent::kubelet::{Kubelet, cgroup_root, embedded, local_node, node_manager, plugins, resources};
+use crate::agent::kubelet::{Kubelet, cgroup_root, embedded, node_manager, plugins, resources, services};
 use crate::cluster::review::Reviews;
+use crate::desired::kinds::addresses::ServiceRanges;
 use crate::desired::pod_config::PodConfig;
 use crate::desired::pod_config::edit::{Edit, Editor};
 use crate::desired::rollout::RolloutConfig;
 use crate::desired::source::Accept;
 use crate::desired::source::file::{FileConfig, FileSource};
 use crate::desired::source::url::UrlSource;
-use crate::model::objects::{ClusterFacts, LocalObjects, NodeObjects, VOLUMES_DIR};
+use crate::model::objects::{ClusterFacts, LocalObjects, NodeFacts, NodeObjects, VOLUMES_DIR};
 use crate::model::revisions::Revisions;
 use crate::model::source::SourceUpdate;
 use crate::model::types::PodSource;
@@ -65,6 +69,7 @@ use crate::runtime::cri::{CriConfig, CriRuntime, EndpointError};
 use crate::runtime::embedded::network::subnet::SubnetError;
 use crate::runtime::embedded::registry::policy_file;
 use crate::runtime::embedded::runtime::{EmbeddedRuntime, OpenError};
+use crate::serve::accounts::Accounts;
 use crate::serve::server;
 use crate::serve::server::node::SharedNode;
 use crate::store::{Loaded, StoreError, StoreHandle, StoreKey};
@@ -214,10 +219,17 @@ async fn run_with<R: SandboxStreams>(
     let rotation = configs::log_rotation(resolved);
     let rotating = container_logs::rotate_logs(Rc::clone(&house.runtime), rotation, house.clock.clone());
     let logs = rt::spawn("container logs", rotating);
+    let has_pods = house.loaded.desired.iter().any(|stored| !stored.pods.is_empty());
     let (kubelet, view, statuses) = house.kubelet(updates, Rc::clone(&watched.notifier), watched.watchdog);
+    let services = house.start_services(resolved, has_pods).await;
     let mut shutdown = watched.shutdown;
+    let controllers = house.start_controllers(&view, &statuses);
     let mut is_online: Rc<dyn Fn() -> bool> = Rc::new(|| false);
     let csi = house.joined.as_ref().map(|joined| joined.start_csi(&kubelet.workers));
+    if let Some(accounts) = &house.accounts {
+        kubelet.workers.follow_volumes(accounts.changes());
+        rt::spawn("service account tokens", Rc::clone(accounts).run());
+    }
     if let (Some(joined), Some(served)) = (house.joined.take(), &served) {
         let parts = JoinedParts {
             updates: update_sender,
@@ -262,7 +274,7 @@ async fn run_with<R: SandboxStreams>(
     };
     let clearing = kubelet.workers.final_cleanup();
     let finished = run_until_finished(resolved, kubelet, &view, &statuses, &house.admission, shutdown).await;
-    let keeping = keeping.into_iter().flatten().chain(plugins);
+    let keeping = keeping.into_iter().flatten().chain(plugins).chain(services).chain(controllers);
     for task in sources.into_iter().chain(servers).chain([logs]).chain(keeping) {
         task.abort();
     }
@@ -314,6 +326,7 @@ struct AgentParts<R> {
     objects: Rc<LocalObjects>,
     cluster_objects: Rc<LocalObjects>,
     lookup: Rc<NodeObjects>,
+    accounts: Option<Rc<Accounts>>,
     revisions: Revisions,
     events: EventRecorder,
     statuses: Rc<StatusManager>,
@@ -321,6 +334,9 @@ struct AgentParts<R> {
     clock: Clock,
     admission: Admission,
     executor: Option<ExecutorConfig>,
+    node_ips: Vec<String>,
+    /// What Services may have; `None` where they are not this node's.
+    services: Option<ServiceRanges>,
     images: ImageConfig,
     workers: PodWorkerConfig,
     runtime_name: Rc<RefCell<String>>,
@@ -330,10 +346,11 @@ struct AgentParts<R> {
     editor: Editor,
     edits: Option<mpsc::Receiver<Edit>>,
     accepts: BTreeMap<PodSource, mpsc::Sender<Accept>>,
-    write_behind: tokio::task::JoinHandle<()>,
+    write_behind: JoinHandle<()>,
 }
 
 impl<R: Runtime> AgentParts<R> {
+    #[expect(clippy::too_many_lines, reason = "one list of the parts")]
     async fn open(resolved: &Resolved, runtime: Rc<R>, key: StoreKey) -> Result<Self, SetupError> {
         let clock = Clock::System;
         let root = &resolved.flags.root_dir;
@@ -348,13 +365,27 @@ impl<R: Runtime> AgentParts<R> {
         joined::settle(resolved, &mut loaded, &store).await;
         let facts = joined::facts(resolved, &loaded);
         let shown = facts.clone().map(|facts| facts as Rc<dyn ClusterFacts>);
-        let lookup = Rc::new(NodeObjects::new(Rc::clone(&objects), Rc::clone(&cluster_objects), shown));
-        let executor = {
+        let statuses = Rc::new(StatusManager::new(store.clone(), loaded.statuses.clone(), revisions.clone()));
+        let accounts = (!joined::is_joined(resolved)).then(|| {
+            Accounts::new(
+                configs::accounts(resolved),
+                Rc::clone(&objects),
+                Rc::clone(&statuses),
+                clock.clone(),
+            )
+        });
+        let lookup = Rc::new(NodeObjects::new(
+            (Rc::clone(&objects), accounts.clone().map(|accounts| accounts as Rc<dyn NodeFacts>)),
+            (Rc::clone(&cluster_objects), shown),
+        ));
+        let services = services::ranges(resolved, &loaded);
+        let mut executor = {
             let (ids, pods) = (resolved.kubelet.user_namespaces_ids_per_pod, resolved.kubelet.max_pods);
             let user_ids = resources::user_ids(ids, pods).await.map_err(SetupError::UserNamespaces)?;
             configs::executor(resolved, user_ids, &lookup).map_err(SetupError::Reservations)?
         };
         share_mounts_below(root).await;
+        services::name_server(&mut executor, resolved, services.as_ref());
         make_dir(&executor.pod_logs_dir, 0o750)?;
         if let Some(bytes) = resolved.flags.container_log_ram {
             container_logs::keep_in_memory(&executor.pod_logs_dir, bytes);
@@ -365,7 +396,6 @@ impl<R: Runtime> AgentParts<R> {
         let earlier = store.events().await.unwrap_or_default();
         let events = EventRecorder::new(resolved.node_name.clone(), clock.clone(), store.clone(), earlier);
         report_upgrade(root, &events);
-        let statuses = Rc::new(StatusManager::new(store.clone(), loaded.statuses.clone(), revisions.clone()));
         let runtime_name = Rc::new(RefCell::default());
         let identity = Identity {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -392,16 +422,20 @@ impl<R: Runtime> AgentParts<R> {
         let (editor, edits) = Editor::channel();
         let admission = Admission::new(node_facts::node_facts(resolved, &executor), events.clone());
         let seen = (facts, Rc::<NodeObjects>::clone(&lookup));
+        let view = Rc::new(LoopView::new(identity, Rc::clone(&runtime_name)));
+        view.show_objects(&objects);
         let restored =
             joined::restore(resolved, &loaded, (&admission, &*runtime), seen, (&store, &events, &clock));
         Ok(Self {
             joined: restored.await,
             revisions,
-            view: Rc::new(LoopView::new(identity, Rc::clone(&runtime_name))),
+            view,
             workers: configs::workers(resolved, executor.node_ips.clone()),
             images: configs::images(resolved),
             admission,
+            node_ips: executor.node_ips.clone(),
             executor: Some(executor),
+            services,
             write_behind: rt::spawn("store write-behind", store.clone().write_behind()),
             runtime,
             store,
@@ -409,6 +443,7 @@ impl<R: Runtime> AgentParts<R> {
             objects,
             cluster_objects,
             lookup,
+            accounts,
             events,
             statuses,
             clock,
@@ -425,7 +460,7 @@ impl<R: Runtime> AgentParts<R> {
         &mut self,
         resolved: &Resolved,
         updates: &mpsc::Sender<SourceUpdate>,
-    ) -> Result<Vec<tokio::task::JoinHandle<()>>, SetupError> {
+    ) -> Result<Vec<JoinHandle<()>>, SetupError> {
         let kubelet = &resolved.kubelet;
         let restored_state = |source| configs::restored_state(&self.loaded, source);
         let mut accepts = BTreeMap::new();
@@ -460,52 +495,6 @@ impl<R: Runtime> AgentParts<R> {
         }
         self.accepts = accepts;
         Ok(tasks)
-    }
-
-    /// Starts the servers. Run-once has none: it ends before a client could connect.
-    async fn start_servers(
-        &self,
-        resolved: &Resolved,
-    ) -> Result<(Vec<tokio::task::JoinHandle<()>>, Option<Served>), SetupError>
-    where
-        R: SandboxStreams,
-    {
-        if resolved.kubelet.run_once {
-            return Ok((Vec::new(), None));
-        }
-        let listener = server::bind(&resolved.flags.agent_socket).await.map_err(SetupError::Listen)?;
-        let node: SharedNode = Rc::new(NodeService {
-            name: resolved.node_name.clone(),
-            configuration: resolved.to_json(),
-            flags: resolved.flag_values(),
-            stream_idle_timeout: resolved.kubelet.streaming_connection_idle_timeout.to_std(),
-            view: Rc::clone(&self.view),
-            statuses: Rc::clone(&self.statuses),
-            events: self.events.clone(),
-            accepts: self.accepts.clone(),
-            runtime: Rc::clone(&self.runtime),
-            editor: self.editor.clone(),
-            store: self.store.clone(),
-            stats: self.stats(resolved),
-        });
-        let parts = (&self.view, &self.statuses, &self.objects, &self.events, &self.clock);
-        let writes = (&self.editor, &self.revisions);
-        let executor = self.executor.as_ref();
-        let state = node_facts::node_state(resolved, executor, self.clock.now());
-        let images = usize::try_from(resolved.kubelet.node_status_max_images).ok();
-        let devices = executor.map(|with| with.devices.clone());
-        let in_use = self.joined.as_ref().map(Joined::volumes_in_use);
-        let (delegate, facts) = local_node::local_api(state, images, devices, in_use, &node, parts, writes);
-        let reviews = serving::reviews(resolved, &self.clock);
-        let config = configs::serving(resolved, reviews.as_ref())?;
-        let mut tasks = serving::start(config, (&node, &delegate), &self.view, &self.clock);
-        let (begun, clock, shared) = (Rc::clone(&self.view), self.clock.clone(), Rc::clone(&node));
-        tasks.push(rt::spawn("local API", async move {
-            // Earlier clients wait in the socket's backlog.
-            begun.wait_until_restored().await;
-            server::serve(listener, node, Some(delegate), clock).await;
-        }));
-        Ok((tasks, Some(Served { node: shared, facts, reviews })))
     }
 
     fn stats(&self, resolved: &Resolved) -> Rc<Stats> {
@@ -565,8 +554,10 @@ impl<R: Runtime> AgentParts<R> {
             self.clock.clone(),
         )
         .with_cluster_objects(Rc::clone(&self.cluster_objects))
+        .with_services(self.services.clone())
         .with_notes(&loaded.meta)
-        .with_rollout(self.rollout.take(), loaded.rollouts);
+        .with_rollout(self.rollout.take(), loaded.rollouts)
+        .with_garbage_collection(loaded.unreadable.is_empty(), &loaded.terminating);
         if has_joined {
             pod_config = pod_config.of_joined_node();
         }

@@ -18,12 +18,12 @@ use crate::cluster::client::error::{ApiError, ApiErrorKind};
 use crate::cluster::client::request::ResourcePath;
 use crate::cluster::client::transport::{Accept, Lane, Transport};
 use crate::cluster::facts::{FactChange, GRAPH_LAG, ServiceScope, reduced};
-use crate::cluster::objects::services::from_server;
 use crate::cluster::objects::{Detection, Objects, ObjectsParts, is_immutable};
 use crate::cluster::watch::frames::WatchItem;
 use crate::cluster::watch::{Outlet, Outputs, WatchOutput, WatchSpec, channel, spawn};
 use crate::model::api::pod::Pod;
 use crate::model::back_off::Retry;
+use crate::model::objects::service_variables::from_server;
 use crate::model::objects::{Absence, LocalObject, ObjectContent, ObjectKey, ObjectKind, wire};
 use crate::model::ordered::Sortable as _;
 use crate::model::source::SourceProblem;
@@ -389,14 +389,12 @@ fn put_and_gone(output: WatchOutput) -> Option<(Vec<WatchItem>, Option<String>)>
 }
 
 fn path_of(key: &ObjectKey) -> ResourcePath {
-    let plural = match key.kind {
-        ObjectKind::ConfigMap => "configmaps",
-        ObjectKind::Secret => "secrets",
-        ObjectKind::PersistentVolumeClaim => "persistentvolumeclaims",
-        ObjectKind::Namespace => return ResourcePath::whole("", "namespaces", &key.name),
-        ObjectKind::RuntimeClass => return ResourcePath::whole("node.k8s.io", "runtimeclasses", &key.name),
-    };
-    ResourcePath::namespaced("", plural, &key.namespace, &key.name)
+    let (group, plural) = (key.kind.group(), key.kind.plural());
+    if key.kind.is_namespaced() {
+        ResourcePath::namespaced(group, plural, &key.namespace, &key.name)
+    } else {
+        ResourcePath::whole(group, plural, &key.name)
+    }
 }
 
 /// The output of a watch that ends with its first answer; of a claim with its volume.

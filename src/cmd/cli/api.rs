@@ -12,7 +12,7 @@ use super::args::UsageError;
 use super::table::printable;
 use super::{CliError, Environment, client};
 use crate::platform::logging::chain;
-use crate::serve::localapi::resource::{RESOURCES, Resource, Verb, group_version};
+use crate::serve::localapi::resource::{Catalog, Resource, Verb, group_version};
 
 pub(super) const OBJECTS: &str = "application/json";
 /// Tables as the server computes them.
@@ -32,11 +32,13 @@ pub(super) fn resource(word: &str) -> Result<&'static Resource, UsageError> {
 
 /// The resources that can be listed. A name that two groups have means the first one's.
 pub(super) fn listed() -> impl Iterator<Item = &'static Resource> {
-    let is_first = |(at, resource): &(usize, &Resource)| {
-        !RESOURCES[..*at].iter().any(|before| before.plural == resource.plural)
-    };
-    let first = RESOURCES.iter().enumerate().filter(is_first).map(|(_, resource)| resource);
-    first.filter(|resource| resource.verbs.contains(&Verb::List))
+    let mut first: Vec<&'static Resource> = Vec::new();
+    for resource in Catalog::default().all() {
+        if !first.iter().any(|before| before.plural == resource.plural) {
+            first.push(resource);
+        }
+    }
+    first.into_iter().filter(|resource| resource.verbs.contains(&Verb::List))
 }
 
 pub(super) fn path(resource: &Resource, namespace: Option<&str>, name: Option<&str>) -> String {
@@ -75,7 +77,7 @@ pub(super) async fn fetch(socket: &Path, path: &str, accept: &'static str) -> Re
 
 /// The resource of a manifest's kind, if it is writable.
 pub(super) fn of_kind(api_version: &str, kind: &str) -> Option<&'static Resource> {
-    RESOURCES.iter().find(|resource| {
+    Catalog::default().all().find(|resource| {
         resource.kind == kind
             && resource.api_version() == api_version
             && resource.verbs.contains(&Verb::Patch)
@@ -204,10 +206,12 @@ mod tests {
         );
         assert_eq!(path(resource("Nodes").unwrap(), Some("default"), None), "/api/v1/nodes");
         assert_eq!(path(resource("events").unwrap(), None, None), "/api/v1/events");
-        let said = resource("deployments").unwrap_err().to_string();
-        let all = "configmaps, events, namespaces, nodes, persistentvolumeclaims, persistentvolumes, pods, secrets, \
-                   customresourcedefinitions, leases, runtimeclasses";
-        assert!(said.contains("deployments") && said.ends_with(&format!("use one of {all}")), "{said}");
+        let said = resource("gadgets").unwrap_err().to_string();
+        let (start, all) = said.split_once("use one of ").unwrap();
+        assert!(
+            start.contains("gadgets") && all.starts_with("configmaps, ") && all.contains(", deployments, "),
+            "{said}"
+        );
         for name in all.split(", ") {
             assert_eq!(resource(name).unwrap().plural, name);
         }

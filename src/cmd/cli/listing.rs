@@ -156,7 +156,7 @@ impl ReportedObjects {
         objects::select(&mut objects, options);
         let is_table = matches!(options.output, OutputFormat::Text | OutputFormat::Wide);
         let form = if is_table { Form::Table("v1") } else { Form::Whole };
-        let view = View { resource, form, rows: Rows::Metadata, now: environment.now };
+        let view = View { resource, columns: None, form, rows: Rows::Metadata, now: environment.now };
         Ok(Self { view, objects })
     }
 

@@ -112,7 +112,6 @@ fn page(
         field("Immutable", "true");
     }
     match kind {
-        ObjectKind::ConfigMap | ObjectKind::Namespace => {}
         ObjectKind::RuntimeClass => field("Handler", text(object, "/handler")),
         ObjectKind::Secret => field("Type", text(object, "/type")),
         ObjectKind::PersistentVolumeClaim => {
@@ -126,6 +125,7 @@ fn page(
             let users = users(object, pods);
             field("Used By", if users.is_empty() { "<none>" } else { &users });
         }
+        _ => {}
     }
     let mut page = out.finish();
     if kind != ObjectKind::PersistentVolumeClaim {

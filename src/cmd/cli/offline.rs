@@ -95,7 +95,8 @@ fn from_store(
         sources,
         pods,
         object_counts: ObjectCounts::of(objects.iter().map(|object| &object.object.key)),
-        objects: detail.reports(&objects, &volumes_dir),
+        objects: detail
+            .reports(objects.iter().map(|object| (&*object.object, object.origin.as_str())), &volumes_dir),
         events: events.into_iter().map(Into::into).collect(),
         store: StoreReport {
             path: path.display().to_string(),

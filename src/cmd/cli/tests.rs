@@ -209,11 +209,10 @@ fn bad_usage_exits_two_and_says_what_is_wrong() {
     for (line, message) in [
         ("get", "missing resource type"),
         (
-            "get services",
-            "the server doesn't have a resource type \"services\": use one of configmaps, events, \
-             namespaces, nodes, persistentvolumeclaims,",
+            "get gadgets",
+            "the server doesn't have a resource type \"gadgets\": use one of configmaps, endpoints, events,",
         ),
-        ("get services", "pods, secrets, customresourcedefinitions, leases, runtimeclasses\n"),
+        ("get gadgets", ", deployments, "),
         ("get pods -A web", "use --namespace"),
         ("get pods -o table", "unknown output format \"table\": use one of json, yaml, wide, name"),
         ("status now", "unexpected argument \"now\""),

@@ -321,6 +321,6 @@ mod tests {
         assert_eq!(names("pod/a cm/b"), ("pods/a configmaps/b".to_owned(), None));
         assert_eq!(names("po a b"), ("pods/a pods/b".to_owned(), Some("pods")));
         assert_eq!(names("pods"), (String::new(), Some("pods")));
-        assert!(named(&words("pod/")).is_err() && named(&words("deploy/x")).is_err());
+        assert!(named(&words("pod/")).is_err() && named(&words("gadget/x")).is_err());
     }
 }

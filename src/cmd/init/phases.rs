@@ -22,7 +22,7 @@ use super::install::{self, File};
 use super::preflight::{self, has_errors};
 use super::{CONFIG_FILE, DEFAULTS_FILE, InitError, InitSession, machine_of, resolve, service};
 use crate::agent::config::Resolved;
-use crate::agent::kubelet::serving::{server_url, serving_names};
+use crate::agent::kubelet::serving::{names_for_pods, server_url, serving_names};
 use crate::cmd::cli::kubeconfig;
 use crate::codec::base64;
 use crate::platform::rt;
@@ -187,8 +187,12 @@ impl InitRun<'_, '_> {
         let file = directory.join("kubelet.crt");
         let before = fs::read(&file).ok();
         let resolved = &self.resolved;
-        let names =
-            serving_names(resolved.node_name.clone(), resolved.node_ips.clone(), &resolved.kubelet.address)();
+        let names = serving_names(
+            resolved.node_name.clone(),
+            resolved.node_ips.clone(),
+            &resolved.kubelet.address,
+            names_for_pods(resolved),
+        )();
         let now = self.session.environment.now;
         pki::serving_pair(&directory, &authority, &self.resolved.node_name, &names, now)?;
         if before.is_some() && before == fs::read(&file).ok() {

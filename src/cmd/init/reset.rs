@@ -22,6 +22,8 @@ use crate::model::objects::VOLUMES_DIR;
 use crate::platform::sys::{dir, durable, lock, mount};
 use crate::platform::{logind, rt};
 use crate::pod::volume::{MOUNT_MARK, unshare_mounts_below};
+use crate::service::driver::remove_if_present;
+use crate::service::kernel::KernelNames;
 use crate::store;
 
 pub(super) struct ResetPhase {
@@ -165,6 +167,8 @@ impl ResetRun<'_, '_> {
         let cleared = cleared.map_err(|error| InitError::Pods(error.to_string()))?;
         let cleared = cleared.map_err(InitError::Pods)?;
         self.failed.extend(cleared.left);
+        let names = KernelNames::of(&self.resolved.flags.bridge_name);
+        self.failed.extend(remove_if_present(&names).err());
         self.print(&format!("[reset] Pods removed: {}\n", cleared.pods))
     }
 

@@ -13,9 +13,9 @@ fn map(name: &str, value: &str, immutable: bool, origin: &str) -> SourceObject {
 }
 
 fn value(sets: &ObjectSets, name: &str) -> Option<String> {
-    let effective = sets.effective();
-    let object = effective.values().find(|object| object.key.name == name)?;
-    match &object.content {
+    let winners = sets.winners();
+    let object = winners.values().find(|object| object.object.key.name == name)?;
+    match &object.object.content {
         ObjectContent::ConfigMap { data: ConfigMapData { data, .. }, .. } => {
             Some(String::from_utf8(data["k"].clone()).unwrap())
         }

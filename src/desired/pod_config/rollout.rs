@@ -138,7 +138,8 @@ impl PodConfig {
         let merged = merge(&self.desired, source, Some(last_good.pods), now);
         self.desired = merged.desired;
         // As if the objects had been removed and recreated: otherwise immutable ones would stay.
-        self.object_sets = self.object_sets.merge(source, Vec::new()).merge(source, last_good.objects);
+        self.object_sets.replace(source, Vec::new());
+        self.object_sets.replace(source, last_good.objects);
         // Without a validator: after a restart the source has to send its answer again, since that is not
         // what runs.
         self.write(source, None).await;

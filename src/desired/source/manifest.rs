@@ -12,12 +12,11 @@ use serde_json::Value;
 
 use crate::codec::yaml::yaml_documents;
 use crate::model::api::decode::decode;
-use crate::model::api::object::AnyObject;
 use crate::model::api::pod::Pod;
 use crate::model::api::schema::Schema;
 use crate::model::api::schema::check::{Unknown, check};
-use crate::model::objects::ObjectKind;
 use crate::model::objects::wire::decode_object;
+use crate::model::objects::{AnyObject, ObjectKind};
 
 pub(super) use static_pods::{Ignored, parse};
 pub use static_pods::{ParsedManifest, parse_manifest};
@@ -33,7 +32,7 @@ const MAX_NOTES: usize = 100;
 pub struct Manifest {
     /// Pods that decoded, in order, neither defaulted nor validated.
     pub pods: Vec<ManifestPod>,
-    /// ConfigMaps, Secrets and claims that decoded, in order, not validated.
+    /// Objects that decoded, in order, not validated.
     pub objects: Vec<ManifestObject>,
     /// Documents or list items that are invalid.
     pub problems: Vec<ManifestNote>,
@@ -49,7 +48,7 @@ pub struct ManifestPod {
     pub place: String,
 }
 
-/// A decoded ConfigMap, Secret or claim and its place in the manifest.
+/// A decoded object and its place in the manifest.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ManifestObject {
     pub kind: ObjectKind,
@@ -322,7 +321,8 @@ fn object_name(value: &Value) -> Option<String> {
 }
 
 fn object_kind(value: &Value) -> Result<DocumentKind, String> {
-    const KINDS: &str = "only Pod, PodList, List, ConfigMap, Secret and PersistentVolumeClaim of apiVersion v1 and RuntimeClass of node.k8s.io/v1 are supported";
+    const KINDS: &str =
+        "only Pod, PodList, List and Kubernetes' own kinds that docs/manifests.md lists are supported";
     let Value::Object(members) = value else {
         return Err(format!(
             "expected an object, found {}; a manifest is a mapping with apiVersion, kind, metadata and spec",
@@ -338,7 +338,10 @@ fn object_kind(value: &Value) -> Result<DocumentKind, String> {
     if kind.is_empty() {
         return Err("kind is missing; write kind: Pod".to_owned());
     }
-    let local = ObjectKind::from_name(kind).filter(|kind| ObjectKind::IN_MANIFESTS.contains(kind));
+    // A kind of that name in another group, such as a Service of Knative, is another kind.
+    let group = version.rsplit_once('/').map_or("", |(group, _)| group);
+    let is_foreign = |known: &ObjectKind| group.contains('.') && known.group() != group;
+    let local = ObjectKind::from_name(kind).filter(|kind| kind.is_in_manifests() && !is_foreign(kind));
     let (known, wanted) = match (kind, local) {
         ("Pod", _) => (DocumentKind::Pod, "v1".to_owned()),
         ("PodList" | "List", _) => (DocumentKind::List, "v1".to_owned()),

@@ -20,7 +20,7 @@ pub(super) fn check(spec: &PodSpec) -> Result<(), &'static str> {
 pub(super) fn check_of_api(spec: &PodSpec) -> Result<(), &'static str> {
     check_all(spec, |projection| {
         let bundle = projection.cluster_trust_bundle.as_ref();
-        bundle.is_some_and(|bundle| bundle["optional"] == true)
+        projection.service_account_token.is_some() || bundle.is_some_and(|bundle| bundle["optional"] == true)
     })
 }
 

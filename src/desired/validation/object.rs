@@ -7,13 +7,14 @@
 use std::collections::BTreeSet;
 
 use super::{labels, metadata, resources, spec};
-use crate::model::api::object::{AnyObject, PersistentVolumeClaimSpec};
+use crate::model::api::object::PersistentVolumeClaimSpec;
 use crate::model::api::pod::{ObjectMeta, ResourceRequirements};
 use crate::model::field_error::{Errors, FieldError, Path};
 use crate::model::names;
 use crate::model::objects::wire::{BadKeys, STORAGE, volume_name};
 use crate::model::objects::{
-    ClaimSpec, ConfigMapData, LocalObject, ObjectContent, ObjectData, ObjectKey, RuntimeClassSpec,
+    AnyObject, ClaimSpec, ConfigMapData, LocalObject, ObjectContent, ObjectData, ObjectKey, ObjectKind,
+    RuntimeClassSpec,
 };
 use crate::model::ordered::Ordered as _;
 
@@ -42,6 +43,13 @@ pub(crate) fn validate_object(wire: &AnyObject, object: &LocalObject, bad: &BadK
         // It needs no namespace.
         "default".clone_into(&mut meta.namespace);
     }
+    if matches!(
+        object.key.kind,
+        ObjectKind::Role | ObjectKind::RoleBinding | ObjectKind::ClusterRole | ObjectKind::ClusterRoleBinding
+    ) {
+        errors.name(&Path::Root("metadata").child("name"), &meta.name, names::path_segment);
+        "role".clone_into(&mut meta.name);
+    }
     metadata(&meta, &Path::Root("metadata"), &mut errors);
     for (field, key) in bad {
         let detail = "illegal base64 data; put plain text into stringData (Secret) or data (ConfigMap)";
@@ -58,7 +66,7 @@ pub(crate) fn validate_object(wire: &AnyObject, object: &LocalObject, bad: &BadK
             }
         }
         ObjectContent::RuntimeClass(class) => runtime_class(class, &mut errors),
-        ObjectContent::Namespace => {}
+        ObjectContent::Namespace | ObjectContent::Plain(_) => {}
     }
     errors.0
 }

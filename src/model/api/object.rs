@@ -103,37 +103,3 @@ impl std::fmt::Debug for Encoded {
         write!(formatter, "{} characters", self.0.len())
     }
 }
-
-/// Any of them, as decoded.
-#[derive(Clone, Debug, PartialEq)]
-pub enum AnyObject {
-    ConfigMap(ConfigMap),
-    Secret(Secret),
-    Claim(Box<PersistentVolumeClaim>),
-    Namespace(Namespace),
-    RuntimeClass(Box<RuntimeClass>),
-}
-
-impl AnyObject {
-    #[must_use]
-    pub fn metadata(&self) -> &ObjectMeta {
-        match self {
-            Self::ConfigMap(object) => &object.metadata,
-            Self::Secret(object) => &object.metadata,
-            Self::Claim(object) => &object.metadata,
-            Self::Namespace(object) => &object.metadata,
-            Self::RuntimeClass(object) => &object.metadata,
-        }
-    }
-
-    /// `metadata`, to be changed.
-    pub fn metadata_mut(&mut self) -> &mut ObjectMeta {
-        match self {
-            Self::ConfigMap(object) => &mut object.metadata,
-            Self::Secret(object) => &mut object.metadata,
-            Self::Claim(object) => &mut object.metadata,
-            Self::Namespace(object) => &mut object.metadata,
-            Self::RuntimeClass(object) => &mut object.metadata,
-        }
-    }
-}

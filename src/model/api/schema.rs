@@ -19,7 +19,8 @@
 //! or whatever the type says) and its contrary `granular`; of lists `by=KEY,KEY` (a map by these keys, which
 //! a strategic merge patch merges by the first), `keys=KEY` (a map that is patched as a whole), `patch=KEY`
 //! (merged by a patch, owned as a whole), `set`, `union` (a set to which a patch adds), `retain` (the patch
-//! says which members stay). A list without a mark is one value.
+//! says which members stay). A list without a mark is one value. `#NUMBER` is the field's number in Kubernetes'
+//! protobuf encoding, `#OUTER.INNER` that of a message which JSON inlines; with a `z` behind it zero is absent.
 
 pub mod check;
 pub mod nearest;
@@ -266,6 +267,19 @@ impl<'s> Field<'s> {
     #[must_use]
     pub fn has(&self, word: &str) -> bool {
         has(self.marks, word)
+    }
+
+    /// In Kubernetes' protobuf encoding: `5`, `2.1` of a message that is inlined.
+    #[must_use]
+    pub fn number(&self) -> Option<&'s str> {
+        let mark = self.marks.split(' ').find_map(|mark| mark.strip_prefix('#'))?;
+        Some(mark.trim_end_matches('z'))
+    }
+
+    /// In that encoding zero, which is always written, stands for no value.
+    #[must_use]
+    pub fn is_zero_absent(&self) -> bool {
+        self.marks.split(' ').any(|mark| mark.starts_with('#') && mark.ends_with('z'))
     }
 
     #[must_use]

@@ -3,24 +3,30 @@
 //! Owns the set, the resource version of each object, and the set's generation.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::rc::Rc;
 
 #[cfg(test)]
 use crate::model::api::managed_fields::ManagedFields;
-use crate::model::ordered::Ordered as _;
+use crate::model::ordered::{Ordered as _, Sortable as _};
 use crate::model::revisions::Revisions;
 
+use super::service_variables::{ServiceFacts, is_visible, variables};
 use super::{
-    ClaimedSource, ClaimedVolume, ConfigMapData, LocalObject, ObjectContent, ObjectData, ObjectKey,
-    ObjectKind, ObjectLookup, Realm, RuntimeClassSpec, wire,
+    Absence, ClaimedSource, ClaimedVolume, ConfigMapData, LocalObject, ObjectContent, ObjectData, ObjectKey,
+    ObjectKind, ObjectLookup, Realm, RuntimeClassSpec, SourceObject, wire,
 };
+
+/// The origin of generated objects.
+const GENERATED: &str = "the agent";
 
 #[derive(Clone, Debug)]
 pub struct VersionedObject {
     pub object: Rc<LocalObject>,
     pub version: u64,
+    /// The file or URL that defines it, or the API.
+    pub origin: Rc<str>,
 }
 
 /// Objects by kind, namespace and name. Deliberately without `Debug`: secrets are in here.
@@ -28,7 +34,12 @@ pub struct LocalObjects {
     /// The parent directory of all claims.
     volumes_dir: PathBuf,
     objects: RefCell<BTreeMap<ObjectKey, VersionedObject>>,
+    /// Shown beside them and not stored: what follows from other objects. Hidden by an object of the same key.
+    generated: RefCell<BTreeMap<ObjectKey, VersionedObject>>,
+    /// Of the objects that pods read.
     generation: Cell<u64>,
+    /// Changes of anything.
+    changes: Cell<u64>,
     revisions: Revisions,
 }
 
@@ -36,28 +47,129 @@ impl LocalObjects {
     /// An empty set. `volumes_dir` is the parent directory of all claims.
     #[must_use]
     pub fn new(volumes_dir: PathBuf, revisions: Revisions) -> Self {
-        Self { volumes_dir, objects: RefCell::default(), generation: Cell::new(0), revisions }
+        let (objects, generated) = (RefCell::default(), RefCell::default());
+        Self { volumes_dir, objects, generated, generation: Cell::new(0), changes: Cell::new(0), revisions }
     }
 
     /// Replaces all objects. Those that are as before keep their version.
-    pub(crate) fn replace(&self, objects: BTreeMap<ObjectKey, Rc<LocalObject>>) {
-        let mut known = self.objects.borrow_mut();
-        let before = self.revisions.newest();
-        let stamped = |(key, object): (ObjectKey, Rc<LocalObject>)| {
-            let same = known.get(&key).filter(|known| known.object == object).map(|known| known.version);
-            let version = same.unwrap_or_else(|| self.revisions.next());
-            (key, VersionedObject { object, version })
+    pub(crate) fn replace<'a>(&self, objects: impl Iterator<Item = &'a SourceObject>) {
+        let mut gone: BTreeSet<ObjectKey> = self.objects.borrow().keys().cloned().into_set();
+        for new in objects {
+            gone.remove(&new.object.key);
+            self.set(&new.object.key, Some(new));
+        }
+        for key in &gone {
+            self.set(key, None);
+        }
+    }
+
+    /// Puts or removes one object. One that is as before keeps its version.
+    pub(crate) fn set(&self, key: &ObjectKey, new: Option<&SourceObject>) {
+        let mut objects = self.objects.borrow_mut();
+        let Some(SourceObject { object, origin }) = new else {
+            if objects.remove(key).is_some() {
+                self.count(key.kind);
+            }
+            return;
         };
-        let objects = objects.into_iter().map(stamped).into_map();
-        if self.revisions.newest() != before || objects.len() != known.len() {
-            *known = objects;
+        let origin = |known: Option<&VersionedObject>| match known {
+            Some(known) if *known.origin == **origin => Rc::clone(&known.origin),
+            _ => Rc::from(origin.as_str()),
+        };
+        match objects.get_mut(key) {
+            Some(known) if Rc::ptr_eq(&known.object, object) || known.object == *object => {
+                known.origin = origin(Some(known));
+            }
+            known => {
+                let origin = origin(known.as_deref());
+                let new =
+                    VersionedObject { object: Rc::clone(object), version: self.revisions.next(), origin };
+                objects.insert(key.clone(), new);
+                self.count(key.kind);
+            }
+        }
+    }
+
+    fn count(&self, kind: ObjectKind) {
+        self.changes.set(self.changes.get() + 1);
+        if kind.is_read_by_pods() {
             self.generation.set(self.generation.get() + 1);
         }
     }
 
+    /// Replaces all generated objects. Those that are as before keep their version.
+    pub(crate) fn set_generated(&self, objects: BTreeMap<ObjectKey, Rc<LocalObject>>) {
+        let mut known = self.generated.borrow_mut();
+        let origin: Rc<str> = Rc::from(GENERATED);
+        let stamped = |(key, object): (ObjectKey, Rc<LocalObject>)| {
+            let same = known.get(&key).filter(|known| known.object == object).map(|known| known.version);
+            let version = same.unwrap_or_else(|| self.revisions.next());
+            (key, VersionedObject { object, version, origin: Rc::clone(&origin) })
+        };
+        *known = objects.into_iter().map(stamped).into_map();
+    }
+
+    /// Of one kind, or all.
+    fn shown(&self, kind: Option<ObjectKind>) -> Vec<VersionedObject> {
+        let (objects, generated) = (self.objects.borrow(), self.generated.borrow());
+        let is_wanted = |(key, _): &(&ObjectKey, &VersionedObject)| kind.is_none_or(|kind| key.kind == kind);
+        let first = kind.map(|kind| ObjectKey { kind, namespace: String::new(), name: String::new() });
+        let of = |map: &BTreeMap<ObjectKey, VersionedObject>| -> Vec<VersionedObject> {
+            let range = match &first {
+                Some(first) => map.range(first.clone()..),
+                None => map.range::<ObjectKey, _>(..),
+            };
+            range.take_while(is_wanted).map(|(_, known)| known.clone()).collect()
+        };
+        let mut found = of(&objects);
+        let more: Vec<_> =
+            of(&generated).into_iter().filter(|known| !objects.contains_key(&known.object.key)).collect();
+        if !more.is_empty() {
+            found.extend(more);
+            found.order_by(|one, other| one.object.key.cmp(&other.object.key));
+        }
+        found
+    }
+
     #[must_use]
     pub(crate) fn all(&self) -> Vec<VersionedObject> {
-        self.objects.borrow().values().cloned().collect()
+        self.shown(None)
+    }
+
+    /// The objects of a kind, by namespace and name.
+    #[must_use]
+    pub(crate) fn of_kind(&self, kind: ObjectKind) -> Vec<VersionedObject> {
+        self.shown(Some(kind))
+    }
+
+    /// The same without generated ones.
+    #[must_use]
+    pub(crate) fn written(&self, kind: ObjectKind) -> Vec<VersionedObject> {
+        let objects = self.objects.borrow();
+        objects.values().filter(|known| known.object.key.kind == kind).cloned().collect()
+    }
+
+    #[must_use]
+    pub(crate) fn find(&self, key: &ObjectKey) -> Option<VersionedObject> {
+        let found = self.objects.borrow().get(key).cloned();
+        found.or_else(|| self.generated.borrow().get(key).cloned())
+    }
+
+    /// The namespaces with objects.
+    #[must_use]
+    pub(crate) fn namespaces(&self) -> BTreeSet<String> {
+        let mut found = BTreeSet::new();
+        for key in self.objects.borrow().keys() {
+            if !key.namespace.is_empty() && !found.contains(&key.namespace) {
+                found.insert(key.namespace.clone());
+            }
+        }
+        found
+    }
+
+    /// Calls `visit` with each object and its version, in their order: nothing is copied.
+    pub(crate) fn each(&self, mut visit: impl FnMut(&Rc<LocalObject>, u64)) {
+        self.objects.borrow().values().for_each(|known| visit(&known.object, known.version));
     }
 
     /// The volume that a claim of the cluster is bound to.
@@ -72,7 +184,13 @@ impl LocalObjects {
         self.objects.borrow().contains_key(key)
     }
 
-    fn get(&self, kind: ObjectKind, namespace: &str, name: &str) -> Option<Rc<LocalObject>> {
+    /// Changes whenever any object does.
+    #[must_use]
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.get()
+    }
+
+    pub(crate) fn get(&self, kind: ObjectKind, namespace: &str, name: &str) -> Option<Rc<LocalObject>> {
         let key = ObjectKey { kind, namespace: namespace.to_owned(), name: name.to_owned() };
         self.objects.borrow().get(&key).map(|known| Rc::clone(&known.object))
     }
@@ -126,6 +244,16 @@ impl ObjectLookup for LocalObjects {
         self.generation.get()
     }
 
+    fn service_variables(&self, namespace: &str, links: bool) -> Result<Vec<(String, String)>, Absence> {
+        let services = self.of_kind(ObjectKind::Service);
+        let facts = services.iter().filter_map(|found| {
+            let key = &found.object.key;
+            is_visible(&key.namespace, &key.name, namespace, links)
+                .then(|| ServiceFacts::of(key, &found.object.content.body()))?
+        });
+        Ok(variables(&facts.collect::<Vec<_>>(), namespace, links))
+    }
+
     fn of(&self, _realm: Realm) -> &dyn ObjectLookup {
         self
     }
@@ -142,20 +270,18 @@ impl LocalObjects {
     /// Sets a ConfigMap, or removes it with `None`.
     pub(crate) fn set_config_map(&self, namespace: &str, name: &str, data: Option<ConfigMapData>) {
         let content = data.map(|data| ObjectContent::ConfigMap { data, immutable: false });
-        self.set(ObjectKind::ConfigMap, namespace, name, content);
+        self.set_content(ObjectKind::ConfigMap, namespace, name, content);
     }
 
     /// Sets a Secret, or removes it with `None`.
     pub(crate) fn set_secret(&self, namespace: &str, name: &str, data: Option<ObjectData>) {
         let secret_type = super::OPAQUE.to_owned();
         let content = data.map(|data| ObjectContent::Secret { secret_type, data, immutable: false });
-        self.set(ObjectKind::Secret, namespace, name, content);
+        self.set_content(ObjectKind::Secret, namespace, name, content);
     }
 
-    fn set(&self, kind: ObjectKind, namespace: &str, name: &str, content: Option<ObjectContent>) {
+    fn set_content(&self, kind: ObjectKind, namespace: &str, name: &str, content: Option<ObjectContent>) {
         let key = ObjectKey { kind, namespace: namespace.to_owned(), name: name.to_owned() };
-        let mut objects =
-            self.all().into_iter().map(|known| (known.object.key.clone(), known.object)).into_map();
         match content {
             Some(content) => {
                 let (labels, annotations) = (BTreeMap::new(), BTreeMap::new());
@@ -168,14 +294,15 @@ impl LocalObjects {
                     created,
                     managed_fields: ManagedFields::default(),
                     finalizers: Vec::new(),
+                    owner_references: Vec::new(),
+                    generation: 0,
                     deleted: None,
                     content,
                 };
-                objects.insert(key, Rc::new(object));
+                self.set(&key, Some(&SourceObject { object: Rc::new(object), origin: String::new() }));
             }
-            None => drop(objects.remove(&key)),
+            None => self.set(&key, None),
         }
-        self.replace(objects);
     }
 }
 

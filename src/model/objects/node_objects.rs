@@ -8,7 +8,7 @@ use std::rc::Rc;
 use serde_json::Value;
 
 use super::{
-    Absence, ClaimedVolume, ConfigMapData, LocalObjects, ObjectData, ObjectKey, ObjectLookup, Realm,
+    Absence, ClaimedVolume, ConfigMapData, LocalObjects, ObjectData, ObjectKey, ObjectLookup, ROOT_CA, Realm,
     RuntimeClassSpec, TokenRequest,
 };
 
@@ -28,9 +28,26 @@ pub(crate) trait ClusterFacts {
     fn generation(&self) -> u64;
 }
 
+/// What a node of no cluster knows beside stored objects.
+pub(crate) trait NodeFacts {
+    /// # Errors
+    /// There is no token to give.
+    fn token(&self, request: &TokenRequest) -> Result<Rc<str>, Absence>;
+    /// The ConfigMap [`ROOT_CA`] of every namespace.
+    fn root_ca(&self) -> Option<ConfigMapData>;
+    /// Changes whenever any of them changes.
+    fn generation(&self) -> u64;
+}
+
 pub(crate) struct NodeObjects {
-    node: Rc<LocalObjects>,
+    node: OwnObjects,
     cluster: ClusterObjects,
+}
+
+struct OwnObjects {
+    objects: Rc<LocalObjects>,
+    /// `None`: this node has joined a cluster.
+    facts: Option<Rc<dyn NodeFacts>>,
 }
 
 struct ClusterObjects {
@@ -41,10 +58,10 @@ struct ClusterObjects {
 
 impl NodeObjects {
     pub(crate) fn new(
-        node: Rc<LocalObjects>,
-        cluster: Rc<LocalObjects>,
-        facts: Option<Rc<dyn ClusterFacts>>,
+        (node, node_facts): (Rc<LocalObjects>, Option<Rc<dyn NodeFacts>>),
+        (cluster, facts): (Rc<LocalObjects>, Option<Rc<dyn ClusterFacts>>),
     ) -> Self {
+        let node = OwnObjects { objects: node, facts: node_facts };
         Self { node, cluster: ClusterObjects { objects: cluster, facts } }
     }
 }
@@ -76,9 +93,53 @@ impl ObjectLookup for NodeObjects {
 
     fn of(&self, realm: Realm) -> &dyn ObjectLookup {
         match realm {
-            Realm::Node => self.node.as_ref(),
+            Realm::Node => &self.node,
             Realm::Cluster => &self.cluster,
         }
+    }
+}
+
+impl ObjectLookup for OwnObjects {
+    fn config_map(&self, namespace: &str, name: &str) -> Option<ConfigMapData> {
+        match self.facts.as_ref().filter(|_| name == ROOT_CA) {
+            // Whatever a client has stored under that name.
+            Some(facts) => facts.root_ca(),
+            None => self.objects.config_map(namespace, name),
+        }
+    }
+
+    fn secret(&self, namespace: &str, name: &str) -> Option<ObjectData> {
+        self.objects.secret(namespace, name)
+    }
+
+    fn secret_uid(&self, namespace: &str, name: &str) -> Option<String> {
+        self.objects.secret_uid(namespace, name)
+    }
+
+    fn persistent_volume_claim(&self, namespace: &str, name: &str) -> Option<ClaimedVolume> {
+        self.objects.persistent_volume_claim(namespace, name)
+    }
+
+    fn runtime_classes(&self) -> Vec<(String, RuntimeClassSpec)> {
+        self.objects.runtime_classes()
+    }
+
+    fn generation(&self) -> u64 {
+        let facts = self.facts.as_ref().map_or(0, |facts| facts.generation());
+        self.objects.generation().wrapping_add(facts)
+    }
+
+    fn of(&self, _realm: Realm) -> &dyn ObjectLookup {
+        self
+    }
+
+    fn token(&self, request: &TokenRequest) -> Result<Rc<str>, Absence> {
+        let none = || Absence::Refused("failed to fetch token: a node of a cluster issues none".to_owned());
+        self.facts.as_ref().ok_or_else(none)?.token(request)
+    }
+
+    fn service_variables(&self, namespace: &str, links: bool) -> Result<Vec<(String, String)>, Absence> {
+        self.objects.service_variables(namespace, links)
     }
 }
 
@@ -184,14 +245,14 @@ impl ClusterFacts for FixedFacts {
 impl NodeObjects {
     /// The objects of a node that has joined a cluster.
     pub(crate) fn joined(node: LocalObjects, cluster: LocalObjects, facts: FixedFacts) -> Self {
-        Self::new(Rc::new(node), Rc::new(cluster), Some(Rc::new(facts)))
+        Self::new((Rc::new(node), None), (Rc::new(cluster), Some(Rc::new(facts))))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::objects::{ObjectKind, wire};
+    use crate::model::objects::{ObjectKind, SourceObject, wire};
     use serde_json::json;
 
     fn secret(owner: &str) -> ObjectData {
@@ -226,8 +287,9 @@ mod tests {
         };
         let claim = json!({"metadata": {"namespace": "ns", "name": "data"}});
         let claim = Rc::new(wire::from_value(key.kind, claim).unwrap());
-        node.replace([(key.clone(), Rc::clone(&claim))].into());
-        cluster.replace([(key.clone(), claim)].into());
+        let claim = SourceObject { object: claim, origin: String::new() };
+        node.set(&key, Some(&claim));
+        cluster.set(&key, Some(&claim));
         let objects = NodeObjects::joined(node, cluster, FixedFacts::default());
         assert!(objects.of(Realm::Node).persistent_volume_claim("ns", "data").is_some());
         let view = objects.of(Realm::Cluster);
@@ -241,7 +303,7 @@ mod tests {
     fn facts_of_the_cluster_are_part_of_the_generation() {
         let facts = Rc::new(FixedFacts::default());
         let known: Rc<dyn ClusterFacts> = Rc::clone(&facts) as Rc<dyn ClusterFacts>;
-        let objects = NodeObjects::new(Rc::default(), Rc::default(), Some(known));
+        let objects = NodeObjects::new((Rc::default(), None), (Rc::default(), Some(known)));
         let generations = || [Realm::Node, Realm::Cluster].map(|realm| objects.of(realm).generation());
         let (all, before) = (objects.generation(), generations());
         facts.generation.set(1);

@@ -8,15 +8,16 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
+use super::plain::decode_plain;
 use super::{
-    ClaimSpec, ClaimedSource, ClaimedVolume, ClassScheduling, ConfigMapData, LocalObject, OPAQUE,
-    ObjectContent, ObjectData, ObjectKey, ObjectKind, RuntimeClassSpec,
+    AnyObject, ClaimSpec, ClaimedSource, ClaimedVolume, ClassScheduling, ConfigMapData, LocalObject, OPAQUE,
+    ObjectContent, ObjectData, ObjectKey, ObjectKind, OwnerReference, PlainBody, PlainObject,
+    RuntimeClassSpec,
 };
 use crate::codec::base64;
 use crate::model::api::decode::{DecodeError, decode};
 use crate::model::api::object::{
-    AnyObject, ConfigMap, Encoded, Namespace, Overhead, PersistentVolumeClaim, RuntimeClass, Scheduling,
-    Secret,
+    ConfigMap, Encoded, Namespace, Overhead, PersistentVolumeClaim, RuntimeClass, Scheduling, Secret,
 };
 use crate::model::api::pod::{ObjectMeta, StringMap};
 use crate::model::ordered::Ordered as _;
@@ -94,6 +95,19 @@ pub(crate) fn runtime_class(wire: RuntimeClass) -> LocalObject {
     object(ObjectKind::RuntimeClass, wire.metadata, content)
 }
 
+fn plain(PlainObject { kind, metadata, body }: PlainObject) -> LocalObject {
+    object(kind, metadata, ObjectContent::Plain(PlainBody::new(&body)))
+}
+
+/// An object of the agent's own.
+#[must_use]
+pub(crate) fn plain_object(key: ObjectKey, body: PlainBody) -> LocalObject {
+    let uid = derived_uid(&key);
+    let ObjectKey { kind, namespace, name } = key;
+    let metadata = ObjectMeta { name, namespace, ..ObjectMeta::default() };
+    LocalObject { uid, ..object(kind, metadata, ObjectContent::Plain(body)) }
+}
+
 /// The local form of a decoded object, and the keys that could not be decoded.
 #[must_use]
 pub(crate) fn local(wire: AnyObject) -> (LocalObject, BadKeys) {
@@ -103,6 +117,7 @@ pub(crate) fn local(wire: AnyObject) -> (LocalObject, BadKeys) {
         AnyObject::Claim(wire) => (claim(*wire), BadKeys::new()),
         AnyObject::Namespace(wire) => (namespace(wire), BadKeys::new()),
         AnyObject::RuntimeClass(wire) => (runtime_class(*wire), BadKeys::new()),
+        AnyObject::Plain(wire) => (plain(*wire), BadKeys::new()),
     }
 }
 
@@ -128,6 +143,10 @@ pub(crate) fn decode_object(kind: ObjectKind, value: Value) -> Result<(AnyObject
         ObjectKind::RuntimeClass => {
             let decoded = decode(value)?;
             (AnyObject::RuntimeClass(Box::new(decoded.object)), decoded.unknown_fields)
+        }
+        kind => {
+            let (object, unknown) = decode_plain(kind, value)?;
+            (AnyObject::Plain(Box::new(object)), unknown)
         }
     })
 }
@@ -188,6 +207,12 @@ pub(crate) fn to_value(object: &LocalObject, values: Values) -> Value {
     if !object.finalizers.is_empty() {
         metadata["finalizers"] = json!(object.finalizers);
     }
+    if !object.owner_references.is_empty() {
+        metadata["ownerReferences"] = object.owner_references.iter().map(OwnerReference::to_value).collect();
+    }
+    if object.generation > 0 {
+        metadata["generation"] = json!(object.generation);
+    }
     if let Some(deleted) = object.deleted {
         metadata["deletionTimestamp"] = json!(deleted.to_rfc3339());
         metadata["deletionGracePeriodSeconds"] = json!(0);
@@ -232,6 +257,11 @@ pub(crate) fn to_value(object: &LocalObject, values: Values) -> Value {
             }
             if let Some(ClassScheduling { node_selector, tolerations }) = class.scheduling.clone() {
                 value["scheduling"] = json!(Scheduling { node_selector, tolerations });
+            }
+        }
+        ObjectContent::Plain(body) => {
+            if let (Some(value), Value::Object(members)) = (value.as_object_mut(), body.parse()) {
+                value.extend(members);
             }
         }
     }
@@ -325,7 +355,7 @@ pub(crate) fn volume_name(claim: &ObjectKey) -> String {
 /// Objects that an older release accepted through the API have such a uid, too.
 #[must_use]
 pub(crate) fn derived_uid(key: &ObjectKey) -> String {
-    let digest = Sha256::digest(format!("{}\0{}\0{}", key.kind.as_str(), key.namespace, key.name));
+    let digest = Sha256::digest(format!("{}\0{}\0{}", key.kind.stored_name(), key.namespace, key.name));
     let mut uid = String::with_capacity(36);
     for (position, byte) in digest[..16].iter().enumerate() {
         let dash = if matches!(position, 4 | 6 | 8 | 10) { "-" } else { "" };
@@ -349,6 +379,8 @@ fn object(kind: ObjectKind, metadata: ObjectMeta, content: ObjectContent) -> Loc
         created: metadata.creation_timestamp.unwrap_or_default(),
         managed_fields: metadata.managed_fields,
         finalizers: metadata.finalizers,
+        owner_references: metadata.owner_references.iter().map(OwnerReference::from_value).collect(),
+        generation: if kind.has_generation() { metadata.generation.max(1) } else { 0 },
         deleted: metadata.deletion_timestamp,
         content,
     }

@@ -1,16 +1,31 @@
 //! Listeners on TCP and UDP ports: sockets of procfs, and the process that holds one.
 //!
-//! Owns reading them. Inspects processes only when a port of interest is taken.
+//! Owns reading them, and the option of a listener on an address that is not there yet. Inspects processes only when a port of interest is taken.
 
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::os::fd::AsFd;
 use std::path::Path;
+
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::IpFreebind;
 
 /// Tables of a protocol, and the state of a socket that accepts from any peer, as procfs writes it:
 /// `TCP_LISTEN`, and for UDP `TCP_CLOSE`, of a socket that is not connected.
 pub(crate) type Tables = ([&'static str; 2], &'static str);
 pub(crate) const TCP: Tables = (["proc/net/tcp", "proc/net/tcp6"], "0A");
 pub(crate) const UDP: Tables = (["proc/net/udp", "proc/net/udp6"], "07");
+
+/// The socket may be bound to an address that this machine does not have yet.
+pub(crate) fn allow_any_address(socket: &impl AsFd) -> std::io::Result<()> {
+    setsockopt(socket, IpFreebind, &true).map_err(Into::into)
+}
+
+/// Whether this machine has the address.
+#[must_use]
+pub(crate) fn is_own_address(address: IpAddr) -> bool {
+    UdpSocket::bind((address, 0)).is_ok()
+}
 
 /// A listening socket, or one that receives datagrams.
 #[derive(Clone, Debug, PartialEq, Eq)]

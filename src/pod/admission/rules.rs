@@ -260,6 +260,25 @@ fn check_own_ports(pod: &Pod, own: &[OwnPort]) -> Result<(), Rejection> {
     Err(failed_predicate("NodePorts", &why))
 }
 
+/// A port of the node that the pod takes for itself: `80/TCP`. The ports of a pod on the host's network are the node's.
+#[must_use]
+pub(crate) fn exclusive_port(pod: &Pod) -> Option<String> {
+    let own = pod.spec.containers.iter().flat_map(|container| &container.ports).find_map(|port| {
+        let number = if pod.spec.host_network { port.container_port } else { port.host_port };
+        let protocol = if port.protocol.is_empty() { "TCP" } else { &port.protocol };
+        (number > 0).then(|| format!("{number}/{protocol}"))
+    });
+    own.or_else(|| host_ports(pod).next().map(|(_, protocol, port)| format!("{port}/{protocol}")))
+}
+
+/// Whether a daemon may be started on this node, and whether one that runs may stay.
+#[must_use]
+pub(crate) fn daemon_placement(pod: &Pod, node: &NodeFacts) -> (bool, bool) {
+    let fits = affinity::check(pod, node).is_ok();
+    let is_open = unschedulable_reason(pod, node.unschedulable, &node.taints).is_none();
+    (fits && is_open, fits && !is_evicted_by(pod, &node.taints))
+}
+
 fn host_ports(pod: &Pod) -> impl Iterator<Item = HostPort<'_>> {
     let sidecars = pod.spec.init_containers.iter().filter(|container| is_sidecar(container));
     sidecars.chain(&pod.spec.containers).flat_map(|container| &container.ports).filter_map(|port| {

@@ -6,6 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use serde_json::{Value, json};
 
+use crate::model::objects::ObjectKind;
 use crate::model::types::Timestamp;
 use crate::store::{EventKey, StoredEvent};
 
@@ -25,12 +26,28 @@ pub(crate) fn namespace_and_name(event: &StoredEvent) -> (&str, String) {
     (namespace, name(&event.key, event.first))
 }
 
+/// What upstream calls the part that acts on objects of a kind.
+fn component(kind: Option<ObjectKind>) -> &'static str {
+    match kind {
+        Some(ObjectKind::Deployment) => "deployment-controller",
+        Some(ObjectKind::ReplicaSet) => "replicaset-controller",
+        Some(ObjectKind::DaemonSet) => "daemonset-controller",
+        Some(ObjectKind::StatefulSet) => "statefulset-controller",
+        Some(ObjectKind::Job) => "job-controller",
+        Some(ObjectKind::CronJob) => "cronjob-controller",
+        _ => "kubelet",
+    }
+}
+
 /// The event without what its server adds to it.
 #[must_use]
 pub(crate) fn event(event: &StoredEvent, host: &str) -> Value {
     let key = &event.key;
     let (namespace, name) = namespace_and_name(event);
-    let mut involved = json!({"kind": key.kind, "name": key.name, "uid": key.uid, "apiVersion": "v1"});
+    let kind = ObjectKind::from_name(&key.kind);
+    let version = kind.map_or_else(|| "v1".to_owned(), ObjectKind::api_version);
+    let mut involved = json!({"kind": key.kind, "name": key.name, "uid": key.uid, "apiVersion": version});
+    let component = component(kind);
     for (field, value) in [("namespace", &key.namespace), ("fieldPath", &key.field_path)] {
         if !value.is_empty() {
             involved[field] = json!(value);
@@ -43,13 +60,13 @@ pub(crate) fn event(event: &StoredEvent, host: &str) -> Value {
         "involvedObject": involved,
         "reason": key.reason,
         "message": key.message,
-        "source": {"component": "kubelet", "host": host},
+        "source": {"component": component, "host": host},
         "firstTimestamp": event.first.to_rfc3339(),
         "lastTimestamp": event.last.to_rfc3339(),
         "count": event.count,
         "type": key.event_type.as_str(),
         "eventTime": null,
-        "reportingComponent": "kubelet",
+        "reportingComponent": component,
         "reportingInstance": host,
     })
 }

@@ -116,7 +116,7 @@ pub(crate) struct PulledRecord {
 
 /// The credentials with which a pull succeeded.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::enum_variant_names, reason = "each names whose credentials they were")]
+#[expect(clippy::enum_variant_names, reason = "each says by whom")]
 pub(in crate::pod) enum Opened {
     /// The node's own credentials, or none.
     ByNode,

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use super::*;
 use crate::model::api::decode::decode;
 use crate::model::objects::wire::from_value;
-use crate::model::objects::{FixedFacts, LocalObjects, NodeObjects, ObjectContent};
+use crate::model::objects::{FixedFacts, LocalObjects, NodeObjects, ObjectContent, SourceObject};
 use serde_json::{Value, json};
 
 fn pod(spec: &Value) -> Pod {
@@ -130,7 +130,8 @@ fn a_class_of_the_cluster_must_be_there() {
     let set = |objects: &LocalObjects, name: &str, handler: &str| {
         let wire = json!({"metadata": {"name": name}, "handler": handler});
         let object = from_value(ObjectKind::RuntimeClass, wire).unwrap();
-        objects.replace([(object.key.clone(), Rc::new(object))].into());
+        let object = SourceObject { object: Rc::new(object), origin: String::new() };
+        objects.set(&object.object.key, Some(&object));
     };
     set(&node, "of-node", "runc");
     set(&cluster, "sandboxed", "kata");

@@ -19,7 +19,7 @@ use crate::model::objects::{
     Absence, ConfigMapData, ObjectData, ObjectKey, ObjectKind, ObjectLookup, Realm, TokenRequest,
 };
 use crate::model::ordered::Ordered as _;
-use crate::model::provenance::realm;
+use crate::model::provenance::{is_from_api, realm};
 use crate::pod::env::{EnvError, metadata_field, resource_value};
 use crate::pod::resources::NodeCapacity;
 use crate::pod::security::common_user;
@@ -287,7 +287,7 @@ impl Maker<'_> {
     }
 
     fn token(&self, source: &ServiceAccountTokenProjection) -> Result<Files, ProjectionError> {
-        if realm(self.pod) == Realm::Node {
+        if !is_from_api(self.pod) {
             return Err(ProjectionError::NeedsApiserver("serviceAccountToken"));
         }
         let account = &self.pod.spec.service_account_name;

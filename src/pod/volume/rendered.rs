@@ -89,7 +89,9 @@ impl Volumes {
             let (rendering, pod_dir) = (self.render(pod, volume), pod_dir(&self.config, uid));
             match rt::blocking("refresh volume", move || rendering.refresh(&pod_dir)).await {
                 Ok(true) => {
-                    log::info!(pod:% = pod.pod_ref(), volume = volume.name; "Updated volume content");
+                    // Tokens are renewed all the time, and a quiet node logs nothing.
+                    let level = if has_token(volume) { log::Level::Debug } else { log::Level::Info };
+                    log::log!(level, pod:% = pod.pod_ref(), volume = volume.name; "Updated volume content");
                 }
                 Ok(false) => {}
                 Err(error) => {
@@ -136,6 +138,11 @@ struct Rendering {
     group: Option<u32>,
     nested: BTreeSet<String>,
     now: Timestamp,
+}
+
+fn has_token(volume: &Volume) -> bool {
+    let sources = volume.projected.iter().flat_map(|projected| &projected.sources);
+    sources.into_iter().any(|source| source.service_account_token.is_some())
 }
 
 fn plugin(volume: &Volume) -> &'static str {

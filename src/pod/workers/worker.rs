@@ -258,7 +258,7 @@ impl<R: Runtime> Worker<R> {
     async fn publish(&mut self, status: PodStatus) {
         if has_ended(&status) {
             self.shared.deps.executor.release_devices(&self.uid).await;
-            self.shared.release_room(&self.uid);
+            self.shared.vacate_room(&self.uid);
         }
         self.shared.deps.statuses.set(&self.pod, status);
     }

@@ -208,6 +208,7 @@ impl Monitor {
                 self.handle(*ready);
             }
             self.handle_deadlines(Instant::now());
+            self.answer_waiting_watches();
         }
         for connection in &self.connections {
             if matches!(connection.role, connection::Role::Shutdown) {

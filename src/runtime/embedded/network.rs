@@ -544,4 +544,4 @@ fn port_error(port: &HostPort, problem: String) -> NetworkError {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

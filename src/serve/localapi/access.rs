@@ -1,42 +1,27 @@
-//! Authorization for objects: Kubernetes' attributes of a request, and the node's policy.
+//! Authorization for objects: Kubernetes' attributes of a request, the node's policy, and roles.
 //!
 //! Owns the decision and the message of a denial. Pure.
+
+use std::rc::Rc;
 
 use serde_json::{Value, json};
 
 use super::path::RequestInfo;
-use super::resource::{RESOURCES, Store, qualified};
+use super::resource::{Catalog, Store, qualified};
 use super::status::{self, Failure};
 use crate::model::objects::ObjectKind;
+use crate::serve::rbac::{ObjectAttributes, Rbac, Subject};
 use crate::serve::server::access::{ANONYMOUS, MASTERS, Policy, User, VIEWERS};
 
-/// The group of all authenticated users.
-pub(in crate::serve) const AUTHENTICATED: &str = "system:authenticated";
-
-/// A request for objects, as authorizers see it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ObjectAttributes {
-    /// `get`, `list`, ...
-    pub verb: String,
-    pub group: String,
-    pub resource: String,
-    pub subresource: String,
-    /// Empty for all namespaces and for cluster-scoped kinds.
-    pub namespace: String,
-    pub name: String,
-}
-
-impl ObjectAttributes {
-    #[must_use]
-    pub(in crate::serve) fn of(wanted: &RequestInfo) -> Self {
-        Self {
-            verb: wanted.verb.as_str().to_owned(),
-            group: wanted.resource.group.to_owned(),
-            resource: wanted.resource.plural.to_owned(),
-            subresource: wanted.subresource.map(|part| part.name.to_owned()).unwrap_or_default(),
-            namespace: wanted.namespace.clone().unwrap_or_default(),
-            name: wanted.name.clone().unwrap_or_default(),
-        }
+#[must_use]
+pub(in crate::serve) fn attributes_of(wanted: &RequestInfo) -> ObjectAttributes {
+    ObjectAttributes {
+        verb: wanted.verb.as_str().to_owned(),
+        group: wanted.resource.group.to_owned(),
+        resource: wanted.resource.plural.to_owned(),
+        subresource: wanted.subresource.map(|part| part.name.to_owned()).unwrap_or_default(),
+        namespace: wanted.namespace.clone().unwrap_or_default(),
+        name: wanted.name.clone().unwrap_or_default(),
     }
 }
 
@@ -44,19 +29,63 @@ fn is_in(user: &User, group: &str) -> bool {
     user.groups.iter().any(|found| found == group)
 }
 
-/// All groups of a user, including `system:authenticated`.
-#[must_use]
-pub(crate) fn groups(user: &User) -> Vec<String> {
-    let mut groups = user.groups.clone();
-    if user.name != ANONYMOUS && !is_in(user, AUTHENTICATED) {
-        groups.push(AUTHENTICATED.to_owned());
+/// What a user may do: by the policy, and by the roles where it does not allow.
+pub(crate) struct Access<'a> {
+    pub policy: Policy,
+    pub user: &'a User,
+    /// Asked for only where the policy does not allow.
+    pub roles: &'a dyn Fn() -> Rc<Rbac>,
+}
+
+impl Access<'_> {
+    /// The user may do everything, whatever roles there are.
+    #[must_use]
+    pub(crate) fn is_unlimited(&self) -> bool {
+        self.policy.is_open_to(self.user) || is_in(self.user, MASTERS)
     }
-    groups
+
+    #[must_use]
+    pub(crate) fn may(&self, asked: &ObjectAttributes) -> bool {
+        may(self.policy, self.user, asked) || self.has_role(|rbac, who| rbac.allows(who, asked))
+    }
+
+    /// Whether the user may request a path that names no object.
+    #[must_use]
+    pub(crate) fn may_path(&self, path: &str, verb: &str) -> bool {
+        may_path(self.policy, self.user, path, verb)
+            || self.has_role(|rbac, who| rbac.allows_path(who, verb, path))
+    }
+
+    fn has_role(&self, allows: impl Fn(&Rbac, Subject<'_>) -> bool) -> bool {
+        let groups = self.user.all_groups();
+        allows(&(self.roles)(), Subject { name: &self.user.name, groups: &groups })
+    }
+
+    /// `status` of a SelfSubjectRulesReview.
+    #[must_use]
+    pub(crate) fn rules(&self, namespace: &str) -> Value {
+        let mut status = rules(self.policy, self.user);
+        if self.is_unlimited() {
+            return status;
+        }
+        let (groups, rbac) = (self.user.all_groups(), (self.roles)());
+        let who = Subject { name: &self.user.name, groups: &groups };
+        for rule in rbac.rules(who, namespace) {
+            let member = if rule.paths.is_empty() { "resourceRules" } else { "nonResourceRules" };
+            if let Some(list) = status[member].as_array_mut() {
+                let rule = rule.to_value();
+                if !list.contains(&rule) {
+                    list.push(rule);
+                }
+            }
+        }
+        status
+    }
 }
 
 #[must_use]
-pub(crate) fn may(policy: Policy, user: &User, asked: &ObjectAttributes) -> bool {
-    if policy == Policy::AlwaysAllow || is_in(user, MASTERS) {
+fn may(policy: Policy, user: &User, asked: &ObjectAttributes) -> bool {
+    if policy.is_open_to(user) || is_in(user, MASTERS) {
         return true;
     }
     let asks_about_itself = matches!(
@@ -74,7 +103,7 @@ pub(crate) fn may(policy: Policy, user: &User, asked: &ObjectAttributes) -> bool
 
 /// What viewers may read: everything but Secrets.
 fn is_shown(group: &str, plural: &str) -> bool {
-    RESOURCES.iter().any(|resource| {
+    Catalog::default().all().any(|resource| {
         resource.group == group
             && resource.plural == plural
             && !matches!(resource.store, Store::Objects(ObjectKind::Secret) | Store::Review)
@@ -84,8 +113,8 @@ fn is_shown(group: &str, plural: &str) -> bool {
 /// Whether a user may request a path that names no object: discovery, for authenticated users; health, for
 /// everyone.
 #[must_use]
-pub(in crate::serve) fn may_path(policy: Policy, user: &User, path: &str, verb: &str) -> bool {
-    if policy == Policy::AlwaysAllow || is_in(user, MASTERS) {
+fn may_path(policy: Policy, user: &User, path: &str, verb: &str) -> bool {
+    if policy.is_open_to(user) || is_in(user, MASTERS) {
         return true;
     }
     let below = |roots: &[&str]| {
@@ -129,11 +158,11 @@ pub(in crate::serve) fn path_refusal(user: &User, path: &str, verb: &str) -> Fai
     status::forbidden("", "", "", message)
 }
 
-/// `status` of a SelfSubjectRulesReview.
+/// The same by the policy alone.
 #[must_use]
-pub(crate) fn rules(policy: Policy, user: &User) -> Value {
+fn rules(policy: Policy, user: &User) -> Value {
     let rule = |verbs: &[&str], groups: &[&str], resources: &[&str]| json!({"verbs": verbs, "apiGroups": groups, "resources": resources});
-    if policy == Policy::AlwaysAllow || is_in(user, MASTERS) {
+    if policy.is_open_to(user) || is_in(user, MASTERS) {
         return json!({
             "resourceRules": [rule(&["*"], &["*"], &["*"])],
             "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}],
@@ -154,7 +183,8 @@ pub(crate) fn rules(policy: Policy, user: &User) -> Value {
         ]);
     }
     if is_in(user, VIEWERS) {
-        let shown = RESOURCES.iter().filter(|found| is_shown(found.group, found.plural));
+        let catalog = Catalog::default();
+        let shown = catalog.all().filter(|found| is_shown(found.group, found.plural));
         let looks = |store| match store {
             Store::PodMetrics | Store::NodeMetrics => &["get", "list"][..],
             _ => &["get", "list", "watch"][..],
@@ -213,7 +243,8 @@ mod tests {
             ("delete pods default web", false),
             ("patch configmaps default a", false),
             ("get *", false),
-            ("list deployments.apps default", false),
+            ("list deployments.apps default", true),
+            ("list gadgets.example.com default", false),
             ("create selfsubjectaccessreviews.authorization.k8s.io", true),
         ] {
             let asked = asked(line);

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::pod::admission::rules::go_arch;
 
-use super::resource::{RESOURCES, Resource, Subresource, Verb, group_version, groups};
+use super::resource::{Catalog, Resource, Subresource, Verb, group_version};
 
 pub(crate) use crate::serve::server::RELEASE;
 
@@ -20,21 +20,24 @@ fn verb_names(verbs: &[Verb]) -> Vec<&'static str> {
     verbs.iter().map(|verb| verb.as_str()).collect()
 }
 
-fn of_group(group: &str) -> impl Iterator<Item = &'static Resource> {
-    RESOURCES.iter().filter(move |resource| resource.group == group)
+fn of_version(catalog: &Catalog, group: &str, version: &str) -> Vec<&'static Resource> {
+    catalog.all().filter(|resource| resource.group == group && resource.version == version).collect()
 }
 
 /// `/`: the existing paths, sorted.
 #[must_use]
-pub(crate) fn paths() -> Value {
+pub(crate) fn paths(catalog: &Catalog) -> Value {
     let mut paths: Vec<String> =
         ["/api", "/api/v1", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v2"]
             .map(str::to_owned)
             .into();
     paths.extend(["/openapi/v3", "/openapi/v3/api/v1", "/readyz", "/version"].map(str::to_owned));
-    for (group, version) in groups() {
+    for (group, versions) in catalog.groups() {
         let path = format!("/apis/{group}");
-        paths.extend([format!("{path}/{version}"), format!("/openapi/v3{path}/{version}"), path]);
+        for version in versions {
+            paths.extend([format!("{path}/{version}"), format!("/openapi/v3{path}/{version}")]);
+        }
+        paths.push(path);
     }
     paths.sort_unstable();
     json!({"paths": paths})
@@ -50,23 +53,25 @@ pub(crate) fn core() -> Value {
     })
 }
 
-fn group_entry(group: &str, version: &str) -> Value {
-    let version = json!({"groupVersion": group_version(group, version), "version": version});
-    json!({"name": group, "versions": [version], "preferredVersion": version})
+fn group_entry(group: &str, versions: &[&str]) -> Value {
+    let entry = |version: &&str| json!({"groupVersion": group_version(group, version), "version": version});
+    let versions: Vec<Value> = versions.iter().map(entry).collect();
+    json!({"name": group, "preferredVersion": versions.first(), "versions": versions})
 }
 
 /// `/apis`.
 #[must_use]
-pub(in crate::serve) fn group_list() -> Value {
+pub(in crate::serve) fn group_list(catalog: &Catalog) -> Value {
     let groups: Vec<Value> =
-        groups().into_iter().map(|(group, version)| group_entry(group, version)).collect();
+        catalog.groups().iter().map(|(group, versions)| group_entry(group, versions)).collect();
     json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
 }
 
 /// `/apis/GROUP`.
 #[must_use]
-pub(crate) fn group(group: &str, version: &str) -> Value {
-    let mut entry = group_entry(group, version);
+pub(crate) fn group(catalog: &Catalog, group: &str) -> Value {
+    let versions = catalog.groups().into_iter().find(|(known, _)| *known == group).unwrap_or_default().1;
+    let mut entry = group_entry(group, &versions);
     entry["kind"] = json!("APIGroup");
     entry["apiVersion"] = json!("v1");
     entry
@@ -74,9 +79,9 @@ pub(crate) fn group(group: &str, version: &str) -> Value {
 
 /// `/api/v1`, `/apis/GROUP/VERSION`.
 #[must_use]
-pub(crate) fn resources(group: &str, version: &str) -> Value {
+pub(crate) fn resources(catalog: &Catalog, group: &str, version: &str) -> Value {
     let mut list = Vec::new();
-    for resource in of_group(group) {
+    for resource in of_version(catalog, group, version) {
         let mut entry = json!({
             "name": resource.plural,
             "singularName": resource.singular,
@@ -119,18 +124,17 @@ fn put_names(entry: &mut Value, resource: &Resource) {
 
 /// `/api` and `/apis` for clients of aggregated discovery; `version` is discovery's own.
 #[must_use]
-pub(in crate::serve) fn aggregated(core: bool, version: &str) -> Value {
-    let groups = if core { vec![("", "v1")] } else { groups() };
-    let items: Vec<Value> = groups
-        .into_iter()
-        .map(|(group, of)| {
-            let resources: Vec<Value> = of_group(group).map(whole).collect();
-            json!({
-                "metadata": {"name": group, "creationTimestamp": null},
-                "versions": [{"version": of, "resources": resources, "freshness": "Current"}],
-            })
-        })
-        .collect();
+pub(in crate::serve) fn aggregated(catalog: &Catalog, core: bool, version: &str) -> Value {
+    let groups = if core { vec![("", vec!["v1"])] } else { catalog.groups() };
+    let of_group = |(group, versions): (&'static str, Vec<&'static str>)| {
+        let of_version = |of: &'static str| {
+            let resources: Vec<Value> = of_version(catalog, group, of).into_iter().map(whole).collect();
+            json!({"version": of, "resources": resources, "freshness": "Current"})
+        };
+        let versions: Vec<Value> = versions.into_iter().map(of_version).collect();
+        json!({"metadata": {"name": group, "creationTimestamp": null}, "versions": versions})
+    };
+    let items: Vec<Value> = groups.into_iter().map(of_group).collect();
     json!({
         "kind": "APIGroupDiscoveryList",
         "apiVersion": format!("apidiscovery.k8s.io/{version}"),
@@ -188,36 +192,49 @@ mod tests {
 
     #[test]
     fn both_forms_tell_the_same() {
-        let listed: Vec<String> = std::iter::once(("", "v1"))
-            .chain(groups())
+        let catalog = Catalog::default();
+        let listed: Vec<String> = catalog
+            .group_versions()
+            .into_iter()
             .flat_map(|(group, version)| {
-                let list = resources(group, version);
-                let name = |entry: &Value| format!("{group}/{}", entry["name"].as_str().unwrap());
+                let list = resources(&catalog, group, version);
+                let name = |entry: &Value| format!("{group}/{version}/{}", entry["name"].as_str().unwrap());
                 list["resources"].as_array().unwrap().iter().map(name).collect::<Vec<_>>()
             })
             .collect();
         let mut told = Vec::new();
         for core in [true, false] {
-            for group in aggregated(core, "v2")["items"].as_array().unwrap() {
+            for group in aggregated(&catalog, core, "v2")["items"].as_array().unwrap() {
                 let name = group["metadata"]["name"].as_str().unwrap();
-                for resource in group["versions"][0]["resources"].as_array().unwrap() {
-                    let plural = resource["resource"].as_str().unwrap();
-                    told.push(format!("{name}/{plural}"));
-                    for part in resource["subresources"].as_array().into_iter().flatten() {
-                        told.push(format!("{name}/{plural}/{}", part["subresource"].as_str().unwrap()));
+                for version in group["versions"].as_array().unwrap() {
+                    let name = format!("{name}/{}", version["version"].as_str().unwrap());
+                    for resource in version["resources"].as_array().unwrap() {
+                        let plural = resource["resource"].as_str().unwrap();
+                        told.push(format!("{name}/{plural}"));
+                        for part in resource["subresources"].as_array().into_iter().flatten() {
+                            told.push(format!("{name}/{plural}/{}", part["subresource"].as_str().unwrap()));
+                        }
                     }
                 }
             }
         }
         assert_eq!(listed, told);
-        assert!(
-            listed.contains(&"/pods/log".to_owned()) && listed.contains(&"metrics.k8s.io/nodes".to_owned())
-        );
+        for wanted in [
+            "/v1/pods/log",
+            "metrics.k8s.io/v1beta1/nodes",
+            "apps/v1/deployments/scale",
+            "autoscaling/v1/horizontalpodautoscalers",
+        ] {
+            assert!(listed.contains(&wanted.to_owned()), "{wanted}");
+        }
+        let scaling = group(&catalog, "autoscaling");
+        assert_eq!(scaling["preferredVersion"]["version"], "v2");
+        assert_eq!(scaling["versions"].as_array().map(Vec::len), Some(2));
     }
 
     #[test]
     fn an_eviction_is_of_its_own_group() {
-        let list = resources("", "v1");
+        let list = resources(&Catalog::default(), "", "v1");
         let eviction =
             list["resources"].as_array().unwrap().iter().find(|entry| entry["name"] == "pods/eviction");
         assert_eq!(eviction.unwrap()["group"], "policy");

@@ -2,27 +2,27 @@
 //!
 //! Owns the methods.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use super::resource::Store;
 use crate::desired::pod_config::notes::Mirror;
 use crate::model::node_changes::NodeBase;
-use crate::model::objects::VersionedObject;
+use crate::model::objects::{ObjectKey, ObjectKind, VersionedObject};
 use crate::model::types::{PodUid, Timestamp};
 use crate::node::object::NodeState;
 use crate::platform::rt::changes::Changes;
 use crate::store::StoredEvent;
-use serde_json::Value;
 
 /// The node, as its local API sees it. Pods come from [`crate::serve::server::node::Node`].
 pub(crate) trait LocalNode {
-    /// The effective ConfigMaps, Secrets and claims.
-    fn objects(&self) -> Vec<VersionedObject>;
+    /// The effective objects of a kind, by namespace and name.
+    fn objects_of(&self, kind: ObjectKind) -> Vec<VersionedObject>;
+    fn object(&self, key: &ObjectKey) -> Option<VersionedObject>;
+    /// The namespaces that objects are in.
+    fn namespaces_in_use(&self) -> BTreeSet<String>;
     /// The events, oldest first.
     fn events(&self) -> Vec<StoredEvent>;
-    /// Namespaces that were created explicitly, as whole objects; those in use need not be among them.
-    fn namespaces(&self) -> Vec<Value>;
     fn claim_directory(&self, namespace: &str, name: &str) -> String;
     fn node(&self) -> NodeState;
     /// The node as configured, before changes by clients.

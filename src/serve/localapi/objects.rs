@@ -3,29 +3,25 @@
 //! Owns the translation into Kubernetes' shapes.
 
 use crate::model::ordered::Sortable as _;
-use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
 use super::resource::Store;
-use super::{LocalApi, text};
+use super::{LocalApi, implied, text};
 use crate::desired::pod_config::notes::Mirror;
 use crate::model::api::pod::Pod;
 use crate::model::objects::wire::{self, Values};
-use crate::model::objects::{ObjectContent, ObjectKind, VersionedObject};
-use crate::model::ordered::Ordered as _;
+use crate::model::objects::{ObjectContent, ObjectKey, ObjectKind, VersionedObject};
 use crate::model::provenance::{
     CONFIG_HASH_ANNOTATION, CONFIG_MIRROR_ANNOTATION, CONFIG_SOURCE_ANNOTATION, show_source,
 };
-use crate::model::types::{PodUid, Timestamp};
-use crate::node::object::{self, LEASES, node_uid, uid};
+use crate::model::types::PodUid;
+use crate::node::object::{self, node_uid, uid};
 use crate::pod::events;
 use crate::pod::lifecycle::show_end;
 use crate::pod::status::rules::hide_early_end;
+use crate::service::slices::show_status;
 use crate::store::StoredEvent;
-
-/// Namespaces that exist without being used, and cannot be removed.
-pub(super) const ALWAYS: [&str; 3] = ["default", LEASES, "kube-system"];
 
 /// All objects of a store, by namespace and name; pods and objects with the versions that their writers have
 /// stamped. Metrics are not included: they have no versions.
@@ -33,12 +29,20 @@ pub(super) fn all(api: &LocalApi, store: Store) -> Vec<Value> {
     let node_name = api.node.name();
     let mut objects: Vec<Value> = match store {
         Store::Pods => api.node.pods().into_iter().map(|pod| shown_pod(api, pod)).collect(),
-        Store::Objects(kind) => local(api, kind, None),
+        Store::Objects(kind) => local(api, kind),
         Store::Volumes => volumes(api),
-        Store::Events => api.cluster.events().iter().map(|found| event(found, node_name)).collect(),
-        Store::Namespaces => namespaces(api),
+        Store::Events => {
+            let own = api.cluster.events();
+            let own = own.iter().map(|found| event(found, node_name));
+            own.chain(api.client_events.all(api.clock.now())).collect()
+        }
+        Store::Namespaces => implied::namespaces(api),
         Store::Nodes => vec![object::node(&api.cluster.node())],
-        Store::Leases => vec![object::lease(&api.cluster.node())],
+        Store::Leases => {
+            let mut leases = local(api, ObjectKind::Lease);
+            leases.push(object::lease(&api.cluster.node()));
+            leases
+        }
         Store::Definitions | Store::PodMetrics | Store::NodeMetrics | Store::Review => Vec::new(),
     };
     let place =
@@ -50,7 +54,12 @@ pub(super) fn all(api: &LocalApi, store: Store) -> Vec<Value> {
 /// The object at this place (namespace and name), as in [`all`], of a store that [is stamped](Store::is_stamped).
 pub(super) fn one(api: &LocalApi, store: Store, (namespace, name): (&str, &str)) -> Option<Value> {
     match store {
-        Store::Objects(kind) => local(api, kind, Some((namespace, name))).pop(),
+        Store::Objects(kind) => {
+            let key = ObjectKey { kind, namespace: namespace.to_owned(), name: name.to_owned() };
+            let mut objects = api.cluster.object(&key).iter().map(|known| shown(api, known)).collect();
+            implied::add(api, kind, Some((namespace, name)), &mut objects);
+            objects.pop()
+        }
         _ => api.node.pod(namespace, name, None).map(|found| shown_pod(api, found)),
     }
 }
@@ -120,23 +129,25 @@ std::thread_local! {
     pub(super) static RENDERED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-fn local(api: &LocalApi, kind: ObjectKind, place: Option<(&str, &str)>) -> Vec<Value> {
-    let mut objects = api.cluster.objects();
-    objects.retain(|VersionedObject { object, .. }| {
-        let key = &object.key;
-        key.kind == kind && place.is_none_or(|place| place == (key.namespace.as_str(), key.name.as_str()))
-    });
-    let shown = |known: &VersionedObject| {
-        let mut object = wire::to_value(&known.object, Values::Shown);
-        object["metadata"]["resourceVersion"] = json!(known.version.to_string());
-        object
-    };
-    objects.iter().map(shown).collect()
+fn local(api: &LocalApi, kind: ObjectKind) -> Vec<Value> {
+    let mut objects = api.cluster.objects_of(kind).iter().map(|known| shown(api, known)).collect();
+    implied::add(api, kind, None, &mut objects);
+    objects
+}
+
+/// An object with the version that it was stamped with, and with what the node adds to it.
+fn shown(api: &LocalApi, known: &VersionedObject) -> Value {
+    let mut object = wire::to_value(&known.object, Values::Shown);
+    object["metadata"]["resourceVersion"] = json!(known.version.to_string());
+    if known.object.key.kind == ObjectKind::Service {
+        show_status(&mut object, &api.cluster.node().addresses);
+    }
+    object
 }
 
 /// The directory of each bound claim, as the volume it represents.
 fn volumes(api: &LocalApi) -> Vec<Value> {
-    let objects = api.cluster.objects();
+    let objects = api.cluster.objects_of(ObjectKind::PersistentVolumeClaim);
     let volume = |found: &VersionedObject| {
         let (object, key) = (&found.object, &found.object.key);
         let ObjectContent::Claim(claim) = &object.content else { return None };
@@ -169,45 +180,6 @@ fn volumes(api: &LocalApi) -> Vec<Value> {
     objects.iter().filter_map(volume).collect()
 }
 
-fn namespaces(api: &LocalApi) -> Vec<Value> {
-    let mut made = api.cluster.namespaces();
-    let known: BTreeSet<String> =
-        made.iter().map(|found| text(found, "/metadata/name").to_owned()).into_set();
-    let mut used: BTreeSet<String> = ALWAYS.map(str::to_owned).into();
-    used.extend(api.node.pods().into_iter().map(|pod| pod.metadata.namespace));
-    let objects = api.cluster.objects();
-    let namespaced = objects.iter().filter(|found| found.object.key.kind.is_namespaced());
-    used.extend(namespaced.map(|found| found.object.key.namespace.clone()));
-    let since = api.cluster.node().created;
-    let mut again = api.cluster.deleted_namespaces();
-    made.extend(used.difference(&known).map(|name| match again.remove(name) {
-        Some(since) => {
-            let mut shown = namespace(name, since);
-            shown["metadata"]["uid"] = json!(uid(&format!("Namespace\0{name}\0{}", since.as_nanos())));
-            shown
-        }
-        None => namespace(name, since),
-    }));
-    made
-}
-
-/// A namespace that was not created explicitly.
-#[must_use]
-pub(crate) fn namespace(name: &str, since: Timestamp) -> Value {
-    json!({
-        "apiVersion": "v1",
-        "kind": "Namespace",
-        "metadata": {
-            "name": name,
-            "uid": uid(&format!("Namespace\0{name}")),
-            "creationTimestamp": since.to_rfc3339(),
-            "labels": {"kubernetes.io/metadata.name": name},
-        },
-        "spec": {"finalizers": ["kubernetes"]},
-        "status": {"phase": "Active"},
-    })
-}
-
 #[must_use]
 pub(crate) fn event(event: &StoredEvent, host: &str) -> Value {
     let mut object = events::object::event(event, host);
@@ -228,8 +200,11 @@ pub(crate) fn new_event(old: &Value) -> Value {
         ("reportingInstance", "reportingInstance"),
         ("reason", "reason"),
         ("regarding", "involvedObject"),
+        ("related", "related"),
         ("note", "message"),
         ("type", "type"),
+        ("action", "action"),
+        ("series", "series"),
         ("deprecatedSource", "source"),
         ("deprecatedFirstTimestamp", "firstTimestamp"),
         ("deprecatedLastTimestamp", "lastTimestamp"),
@@ -245,6 +220,7 @@ pub(crate) fn new_event(old: &Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::types::Timestamp;
     use crate::store::{EventKey, EventType};
 
     #[test]

@@ -4,10 +4,12 @@
 //! Owns the documents' shapes. They are generated on request from the table of resources and the table of
 //! types, piece by piece while they are sent; nothing is kept.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use serde_json::{Map, Value, json};
 
 use super::gnostic;
-use super::resource::{RESOURCES, Resource, Verb, group_version, groups};
+use super::resource::{Catalog, Resource, Verb, group_version};
 use crate::model::api::schema::{self, Field, Schema, Type, inner};
 
 /// A piece is sent once it has this many bytes.
@@ -30,12 +32,21 @@ pub(in crate::serve) enum OpenApiDocument {
     Document(Box<Document>),
 }
 
+/// What the documents describe.
+pub(in crate::serve) struct Described<'a> {
+    pub catalog: &'a Catalog,
+    /// The schemas of resources of definitions.
+    pub schemas: &'a [(&'static Resource, Value)],
+}
+
 /// A document that is being generated.
 pub(in crate::serve) struct Document {
     form: Form,
     schema: Schema,
     paths: Vec<ApiPath>,
     types: Vec<usize>,
+    /// Names and definitions of types that CustomResourceDefinitions define; in version 3 only.
+    custom: Vec<(String, Value)>,
     at: usize,
     closed: bool,
 }
@@ -76,18 +87,22 @@ pub(in crate::serve) fn takes_json(accept: &str) -> bool {
 
 /// Answers `/openapi/PATH`; `None` for an unknown path. `binary` applies to version 2.
 #[must_use]
-pub(in crate::serve) fn answer(path: &str, binary: bool) -> Option<OpenApiDocument> {
-    let all = || std::iter::once(("", "v1")).chain(groups());
+pub(in crate::serve) fn answer(
+    described: &Described<'_>,
+    path: &str,
+    binary: bool,
+) -> Option<OpenApiDocument> {
     match path {
-        "v3" => Some(OpenApiDocument::Index(index(all()))),
+        "v3" => Some(OpenApiDocument::Index(index(described))),
         "v2" => {
             let form = if binary { Form::V2Binary } else { Form::V2 };
-            Some(OpenApiDocument::Document(Box::new(Document::new(form, None))))
+            Some(OpenApiDocument::Document(Box::new(Document::new(described, form, None))))
         }
         _ => {
             let place = path.strip_prefix("v3/")?;
-            let group = all().find(|(group, version)| place == root(group, version))?;
-            Some(OpenApiDocument::Document(Box::new(Document::new(Form::V3, Some(group.0)))))
+            let mut all = described.catalog.group_versions().into_iter();
+            let of = all.find(|(group, version)| place == root(group, version))?;
+            Some(OpenApiDocument::Document(Box::new(Document::new(described, Form::V3, Some(of)))))
         }
     }
 }
@@ -98,35 +113,46 @@ fn root(group: &str, version: &str) -> String {
     format!("{prefix}/{}", group_version(group, version))
 }
 
-/// Changes with the release and with the table of resources.
-fn hash() -> String {
-    format!("{}-{}", env!("CARGO_PKG_VERSION"), schema::hash())
+/// Changes with the release, with the table of types and with definitions.
+fn hash(described: &Described<'_>) -> String {
+    let hash = format!("{}-{}", env!("CARGO_PKG_VERSION"), schema::hash());
+    if !described.schemas.is_empty() {
+        let mut hasher = DefaultHasher::new();
+        for (resource, schema) in described.schemas {
+            (resource.qualified(), resource.version, schema.to_string()).hash(&mut hasher);
+        }
+        return format!("{hash}-{:016x}", hasher.finish());
+    }
+    hash
 }
 
 /// Whether the query has the document's hash, so that clients may cache the answer.
 #[must_use]
-pub(in crate::serve) fn names_hash(query: &str) -> bool {
-    query.split('&').any(|part| part.strip_prefix("hash=") == Some(&hash()))
+pub(in crate::serve) fn names_hash(described: &Described<'_>, query: &str) -> bool {
+    let asked = query.split('&').find_map(|part| part.strip_prefix("hash="));
+    asked.is_some_and(|asked| asked == hash(described))
 }
 
-fn index<'a>(groups: impl Iterator<Item = (&'a str, &'a str)>) -> Value {
-    let hash = hash();
+fn index(described: &Described<'_>) -> Value {
+    let hash = hash(described);
     let entry = |(group, version): (&str, &str)| {
         let root = root(group, version);
         let url = format!("/openapi/v3/{root}?hash={hash}");
         (root, json!({"serverRelativeURL": url}))
     };
-    let paths: Map<String, Value> = groups.map(entry).collect();
+    let paths: Map<String, Value> = described.catalog.group_versions().into_iter().map(entry).collect();
     json!({"paths": paths})
 }
 
 impl Document {
-    fn new(form: Form, group: Option<&str>) -> Self {
+    fn new(described: &Described<'_>, form: Form, of: Option<(&str, &str)>) -> Self {
         let schema = Schema::load();
         let mut paths = Vec::new();
         let mut roots = Vec::new();
-        let served = RESOURCES.iter().filter(|resource| group.is_none_or(|group| resource.group == group));
-        for resource in served {
+        let is_described = |resource: &&Resource| {
+            of.is_none_or(|(group, version)| (resource.group, resource.version) == (group, version))
+        };
+        for resource in described.catalog.all().filter(is_described) {
             let place = |part, scope| ApiPath { resource, part, scope };
             if resource.namespaced && resource.verbs.contains(&Verb::List) {
                 paths.push(place(None, Scope::Everywhere));
@@ -149,11 +175,18 @@ impl Document {
         for kind in ["DeleteOptions", "Status", "WatchEvent"] {
             roots.extend(schema.of_kind("v1", kind));
         }
-        let types = match group {
+        let schemas = described.schemas.iter().filter(|(resource, _)| of.is_some() && is_described(resource));
+        let custom: Vec<_> = schemas.flat_map(|(resource, schema)| custom_types(resource, schema)).collect();
+        if !custom.is_empty() {
+            roots.extend(
+                schema.types().filter(|of| matches!(of.short_name().as_str(), "ObjectMeta" | "ListMeta")),
+            );
+        }
+        let types = match of {
             Some(_) => schema.closure(&roots).into_iter().collect(),
             None => (0..schema.types().count()).collect(),
         };
-        Self { form, schema, paths, types, at: 0, closed: false }
+        Self { form, schema, paths, types, custom, at: 0, closed: false }
     }
 
     #[must_use]
@@ -186,7 +219,8 @@ impl Document {
             }
         }
         while piece.len() < PIECE {
-            let (first_type, all) = (self.paths.len(), self.paths.len() + self.types.len());
+            let (first_type, first_custom) = (self.paths.len(), self.paths.len() + self.types.len());
+            let all = first_custom + self.custom.len();
             let is_json = self.form != Form::V2Binary;
             if self.at == first_type && is_json {
                 let between: &[u8] = match self.form {
@@ -209,6 +243,10 @@ impl Document {
                 Some(place) => {
                     let (name, value) = self.path(place);
                     ("paths", name, value)
+                }
+                None if self.at >= first_custom => {
+                    let (name, definition) = &mut self.custom[self.at - first_custom];
+                    ("definitions", name.clone(), definition.take())
                 }
                 None => match self.schema.nth(self.types[self.at - first_type]) {
                     Some(of) => ("definitions", of.full_name(), self.definition(of)),
@@ -239,6 +277,13 @@ impl Document {
         json!({"$ref": format!("#/{place}/{}", to.full_name())})
     }
 
+    /// A reference to a type of a definition, or to that of its lists.
+    fn custom_reference(&self, of: (&str, &str, &str), is_list: bool) -> Option<Value> {
+        let name = format!("{}{}", custom_name(of), if is_list { "List" } else { "" });
+        let known = self.custom.iter().find(|(known, _)| *known == name)?;
+        Some(json!({"$ref": format!("#/components/schemas/{}", known.0)}))
+    }
+
     fn definition(&self, of: Type<'_>) -> Value {
         let mut definition = match of.scalar() {
             Some(scalar) => self.scalar(scalar),
@@ -260,6 +305,9 @@ impl Document {
     /// Several alternatives are for version 3 only.
     fn scalar(&self, scalar: &str) -> Value {
         let (alternatives, format) = scalar.split_once('/').unwrap_or((scalar, ""));
+        if alternatives == "any" {
+            return json!({});
+        }
         let mut types = alternatives.split('|').map(|alternative| json!({"type": alternative}));
         let mut value = match (types.next(), alternatives.contains('|') && self.is_v3()) {
             (Some(first), true) => json!({"oneOf": std::iter::once(first).chain(types).collect::<Vec<_>>()}),
@@ -431,18 +479,22 @@ impl Document {
             _ => &[],
         };
         let mut parameters: Vec<Value> = words.iter().map(|name| self.parameter(name, "query")).collect();
+        let of_kind = |version: &str, name: &str| self.schema.of_kind(version, name).map(|of| self.refer(of));
         let of = self.schema.of_kind(&group_version(group, version), name);
         let list = of.filter(|_| verb == Verb::List).and_then(|of| self.schema.list_of(of));
-        let status = self.schema.of_kind("v1", "Status");
-        let answer = if method == "delete" { status } else { list.or(of) };
+        let custom = self.custom_reference((group, version, name), verb == Verb::List);
+        let answer = match method {
+            "delete" => of_kind("v1", "Status"),
+            _ => list.or(of).map(|of| self.refer(of)).or_else(|| custom.clone()),
+        };
         let takes = match verb {
-            Verb::Create | Verb::Update => of,
-            Verb::Delete | Verb::DeleteCollection => self.schema.of_kind("v1", "DeleteOptions"),
+            Verb::Create | Verb::Update => of.map(|of| self.refer(of)).or(custom),
+            Verb::Delete | Verb::DeleteCollection => of_kind("v1", "DeleteOptions"),
             _ => None,
         };
         let mut operation = json!({});
         if verb == Verb::Patch || takes.is_some() {
-            let body = takes.map_or_else(|| json!({"type": "object"}), |takes| self.refer(takes));
+            let body = takes.unwrap_or_else(|| json!({"type": "object"}));
             let kinds: &[&str] = if verb == Verb::Patch { &PATCHES } else { &["application/json"] };
             if self.is_v3() {
                 let content: Map<String, Value> =
@@ -455,7 +507,6 @@ impl Document {
         }
         let mut response = json!({"description": "OK"});
         if let Some(answer) = answer {
-            let answer = self.refer(answer);
             if self.is_v3() {
                 response["content"] = json!({"application/json": {"schema": answer}});
             } else {
@@ -472,6 +523,37 @@ impl Document {
         operation["x-kubernetes-group-version-kind"] = kind(group, version, name);
         operation
     }
+}
+
+/// `io.example.v1.Gauge`: as upstream names types of definitions.
+fn custom_name((group, version, kind): (&str, &str, &str)) -> String {
+    let parts: Vec<&str> = group.rsplit('.').collect();
+    format!("{}.{version}.{kind}", parts.join("."))
+}
+
+/// The type of a resource of a definition, and that of its lists.
+fn custom_types(resource: &Resource, schema: &Value) -> [(String, Value); 2] {
+    let place = |name: &str| format!("#/components/schemas/{name}");
+    let meta = |name: &str| json!({"$ref": place(&format!("io.k8s.apimachinery.pkg.apis.meta.v1.{name}"))});
+    let name = custom_name((resource.group, resource.version, resource.kind));
+    let shape = |mut definition: Value, metadata: &str, of: &str| {
+        let properties = definition
+            .as_object_mut()
+            .map(|members| members.entry("properties").or_insert_with(|| json!({})));
+        if let Some(properties) = properties {
+            properties["apiVersion"] =
+                json!({"type": "string", "description": "API group and version of this object."});
+            properties["kind"] = json!({"type": "string", "description": "Kind of this object."});
+            properties["metadata"] = meta(metadata);
+        }
+        definition["x-kubernetes-group-version-kind"] = json!([kind(resource.group, resource.version, of)]);
+        definition
+    };
+    let list = json!({"type": "object", "description": "A list of objects.", "required": ["items"],
+        "properties": {"items": {"type": "array", "items": {"$ref": place(&name)}}}});
+    let of_list = format!("{}List", resource.kind);
+    let list = (format!("{name}List"), shape(list, "ListMeta", &of_list));
+    [(name, shape(schema.clone(), "ObjectMeta", resource.kind)), list]
 }
 
 const LIST_PARAMETERS: [&str; 10] = [

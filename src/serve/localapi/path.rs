@@ -2,7 +2,7 @@
 //!
 //! Owns paths and the parameters of reading. Pure: a method, a path and a query in, a call or a failure out.
 
-use super::resource::{self, Resource, Subresource, Verb};
+use super::resource::{Catalog, Resource, Subresource, Verb};
 use super::status::{self, Failure};
 use crate::serve::server::route;
 
@@ -15,16 +15,24 @@ pub(crate) enum ApiCall {
     /// `/apis`.
     Groups,
     /// `/apis/GROUP`.
-    Group(&'static str, &'static str),
+    Group(&'static str),
     /// `/api/v1`, `/apis/GROUP/VERSION`.
     Resources(&'static str, &'static str),
     /// `/version`.
     Version,
+    /// `/.well-known/openid-configuration`, `/openid/v1/jwks`.
+    Issuer(IssuerDocument),
     /// `/livez`, `/readyz` and the check they name.
     Health(String),
     /// `/openapi/...`.
     OpenApi(String),
     Object(Box<RequestInfo>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum IssuerDocument {
+    Configuration,
+    Keys,
 }
 
 /// A request for an object or a collection.
@@ -75,10 +83,14 @@ pub(crate) struct QueryOptions {
 #[must_use]
 pub(crate) fn is_api_path(path: &str) -> bool {
     let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();
-    path == "/" || matches!(first, "api" | "apis" | "version" | "openapi" | "livez" | "readyz")
+    path == "/"
+        || matches!(
+            first,
+            "api" | "apis" | "version" | "openapi" | "livez" | "readyz" | "openid" | ".well-known"
+        )
 }
 
-pub(crate) fn read(method: &str, path: &str, query: &str) -> Result<ApiCall, Failure> {
+pub(crate) fn read(catalog: &Catalog, method: &str, path: &str, query: &str) -> Result<ApiCall, Failure> {
     let parts = route::segments(path);
     let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
     let get = |asked: ApiCall| match method {
@@ -89,26 +101,35 @@ pub(crate) fn read(method: &str, path: &str, query: &str) -> Result<ApiCall, Fai
         [""] => get(ApiCall::Root),
         ["version"] => get(ApiCall::Version),
         ["livez" | "readyz", rest @ ..] => get(ApiCall::Health(rest.join("/"))),
+        [".well-known", "openid-configuration"] => get(ApiCall::Issuer(IssuerDocument::Configuration)),
+        ["openid", "v1", "jwks"] => get(ApiCall::Issuer(IssuerDocument::Keys)),
         ["openapi", rest @ ..] => get(ApiCall::OpenApi(rest.join("/"))),
         ["api"] => get(ApiCall::Core),
         ["api", "v1"] => get(ApiCall::Resources("", "v1")),
-        ["api", "v1", rest @ ..] => object(method, "", "v1", rest, query),
+        ["api", "v1", rest @ ..] => object(catalog, method, ("", "v1"), rest, query),
         ["apis"] => get(ApiCall::Groups),
         ["apis", group, rest @ ..] => {
-            let known = resource::groups().into_iter().find(|(known, _)| known == group);
-            let (group, known) = known.ok_or_else(status::no_such_path)?;
+            let known = catalog.groups().into_iter().find(|(known, _)| known == group);
+            let (group, versions) = known.ok_or_else(status::no_such_path)?;
+            let [version, rest @ ..] = rest else { return get(ApiCall::Group(group)) };
+            let known = versions.into_iter().find(|known| known == version);
+            let version = known.ok_or_else(status::no_such_path)?;
             match rest {
-                [] => get(ApiCall::Group(group, known)),
-                [version, ..] if *version != known => Err(status::no_such_path()),
-                [_] => get(ApiCall::Resources(group, known)),
-                [_, rest @ ..] => object(method, group, known, rest, query),
+                [] => get(ApiCall::Resources(group, version)),
+                rest => object(catalog, method, (group, version), rest, query),
             }
         }
         _ => Err(status::no_such_path()),
     }
 }
 
-fn object(method: &str, group: &str, version: &str, parts: &[&str], query: &str) -> Result<ApiCall, Failure> {
+fn object(
+    catalog: &Catalog,
+    method: &str,
+    (group, version): (&str, &str),
+    parts: &[&str],
+    query: &str,
+) -> Result<ApiCall, Failure> {
     let (namespace, parts) = match parts {
         // A namespace itself, and its own subresources.
         ["namespaces"] | ["namespaces", _] | ["namespaces", _, "status" | "finalize"] => (None, parts),
@@ -116,7 +137,7 @@ fn object(method: &str, group: &str, version: &str, parts: &[&str], query: &str)
         _ => (None, parts),
     };
     let (plural, rest) = parts.split_first().ok_or_else(status::no_such_path)?;
-    let resource = resource::find(group, version, plural).ok_or_else(status::no_such_path)?;
+    let resource = catalog.find(group, version, plural).ok_or_else(status::no_such_path)?;
     if namespace.is_some() && !resource.namespaced {
         return Err(status::no_such_path());
     }
@@ -220,6 +241,10 @@ impl Parameters {
 mod tests {
     use super::*;
 
+    fn read(method: &str, path: &str, query: &str) -> Result<ApiCall, Failure> {
+        super::read(&Catalog::default(), method, path, query)
+    }
+
     fn wanted(method: &str, path: &str) -> RequestInfo {
         let (path, query) = path.split_once('?').unwrap_or((path, ""));
         match read(method, path, query).unwrap() {
@@ -266,6 +291,13 @@ mod tests {
             ("GET", "/apis/metrics.k8s.io/v1beta1/nodes", "list nodes.metrics.k8s.io - - -"),
             ("GET", "/apis/events.k8s.io/v1/namespaces/a/events", "list events.events.k8s.io a - -"),
             ("GET", "/api/v1/namespaces/%61/pods/b%2ec", "get pods a b.c -"),
+            ("PUT", "/apis/apps/v1/namespaces/a/deployments/b/scale", "update deployments.apps a b scale"),
+            ("PATCH", "/apis/batch/v1/namespaces/a/jobs/b/status", "patch jobs.batch a b status"),
+            (
+                "GET",
+                "/apis/autoscaling/v1/horizontalpodautoscalers",
+                "list horizontalpodautoscalers.autoscaling - - -",
+            ),
         ] {
             assert_eq!(short(method, path), meaning, "{method} {path}");
         }
@@ -275,7 +307,7 @@ mod tests {
     fn root_and_all_its_listed_paths_are_served() {
         assert!(is_api_path("/") && !is_api_path("/pods"));
         assert_eq!(read("GET", "/", ""), Ok(ApiCall::Root));
-        let paths = crate::serve::localapi::discovery::paths();
+        let paths = crate::serve::localapi::discovery::paths(&Catalog::default());
         let paths: Vec<&str> =
             paths["paths"].as_array().into_iter().flatten().filter_map(|path| path.as_str()).collect();
         assert!(paths.is_sorted() && paths.contains(&"/apis/metrics.k8s.io/v1beta1"), "{paths:?}");
@@ -289,14 +321,16 @@ mod tests {
         for (method, path, code) in [
             ("GET", "/api/v2", 404),
             ("GET", "/api/v1/deployments", 404),
-            ("GET", "/apis/apps/v1", 404),
+            ("GET", "/apis/apps/v2", 404),
+            ("GET", "/apis/apps/v2/deployments", 404),
+            ("GET", "/apis/example.com", 404),
             ("GET", "/apis/metrics.k8s.io/v1", 404),
             ("GET", "/api/v1/pods/a", 404),
             ("GET", "/api/v1/namespaces/a/nodes", 404),
             ("GET", "/api/v1/namespaces/a/pods/b/c", 404),
             ("GET", "/api/v1/namespaces/a/pods/b/log/c", 404),
             ("POST", "/api/v1/pods", 405),
-            ("POST", "/api/v1/namespaces/a/events", 405),
+            ("POST", "/api/v1/events", 405),
             ("POST", "/api/v1/namespaces/a/pods/b", 405),
             ("PUT", "/api/v1/namespaces/a/pods", 405),
             ("DELETE", "/api/v1/nodes/n", 405),

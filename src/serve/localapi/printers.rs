@@ -2,6 +2,14 @@
 //!
 //! Owns the columns. Matches the table printers of Kubernetes 1.36. Pure.
 
+mod cell;
+mod custom;
+mod kinds;
+mod services;
+mod workloads;
+
+pub(crate) use custom::{CustomColumn, cells as custom_cells, definitions as custom_definitions};
+
 use serde_json::{Map, Value, json};
 
 use super::resource::{Resource, Store};
@@ -14,7 +22,7 @@ use crate::model::types::Timestamp;
 use crate::serve::localapi::pod_printer;
 
 /// A column: its name, its description, and whether it is for `-o wide`.
-type Column = (&'static str, &'static str, bool);
+pub(super) type Column = (&'static str, &'static str, bool);
 
 const NAME: Column = ("Name", "Name, unique within a namespace.", false);
 const AGE: Column = ("Age", "Time since the object was created.", false);
@@ -90,8 +98,6 @@ const NODES: &[Column] = &[
 ];
 const RUNTIME_CLASSES: &[Column] =
     &[NAME, ("Handler", "Handler of the container runtime that runs the pods.", false), AGE];
-const LEASES: &[Column] = &[NAME, ("Holder", "Identity of the lease holder.", false), AGE];
-const DEFINITIONS: &[Column] = &[NAME, ("Created At", "When it was created.", false)];
 const METRICS: &[Column] = &[
     NAME,
     ("cpu", "Current usage.", false),
@@ -99,8 +105,8 @@ const METRICS: &[Column] = &[
     ("Window", "Time window of the measurement.", false),
 ];
 
-fn columns(store: Store) -> &'static [Column] {
-    match store {
+fn columns(store: Store) -> Vec<Column> {
+    let columns = match store {
         Store::Pods => PODS,
         Store::Objects(kind) => match kind {
             ObjectKind::ConfigMap => CONFIG_MAPS,
@@ -108,24 +114,43 @@ fn columns(store: Store) -> &'static [Column] {
             ObjectKind::PersistentVolumeClaim => CLAIMS,
             ObjectKind::Namespace => NAMESPACES,
             ObjectKind::RuntimeClass => RUNTIME_CLASSES,
+            kind => return kinds::table(kind).iter().map(|(column, _)| *column).collect(),
         },
         Store::Volumes => VOLUMES,
         Store::Events => EVENTS,
         Store::Namespaces => NAMESPACES,
         Store::Nodes => NODES,
-        Store::Leases => LEASES,
-        Store::Definitions => DEFINITIONS,
+        Store::Leases => return columns(Store::Objects(ObjectKind::Lease)),
+        Store::Definitions => return columns(Store::Objects(ObjectKind::CustomResourceDefinition)),
         Store::PodMetrics | Store::NodeMetrics => METRICS,
         Store::Review => &[NAME],
-    }
+    };
+    columns.to_vec()
 }
+
+/// Columns of numbers.
+const INTEGERS: [&str; 13] = [
+    "Count",
+    "Data",
+    "Webhooks",
+    "Validations",
+    "Allowed Disruptions",
+    "MaxPods",
+    "Replicas",
+    "Value",
+    "MatchingPrecedence",
+    "Desired",
+    "Current",
+    "Up-to-date",
+    "Active",
+];
 
 /// `columnDefinitions`.
 #[must_use]
 pub(in crate::serve) fn definitions(resource: &Resource) -> Vec<Value> {
     let shape = |(name, about, wide): &Column| {
         let format = if *name == "Name" { "name" } else { "" };
-        let kind = if matches!(*name, "Count" | "Data") { "integer" } else { "string" };
+        let kind = if INTEGERS.contains(name) { "integer" } else { "string" };
         json!({"name": name, "type": kind, "format": format, "description": about, "priority": i32::from(*wide)})
     };
     columns(resource.store).iter().map(shape).collect()
@@ -181,6 +206,7 @@ pub(crate) fn cells(resource: &Resource, object: &Value, now: Timestamp) -> Vec<
         Store::Namespaces | Store::Objects(ObjectKind::Namespace) => {
             vec![name, json!(at("/status/phase")), old]
         }
+        Store::Objects(kind) => kinds::cells(kinds::table(kind), object, now),
         Store::Nodes => vec![
             name,
             json!(node_status(object)),
@@ -193,8 +219,8 @@ pub(crate) fn cells(resource: &Resource, object: &Value, now: Timestamp) -> Vec<
             json!(or_none("/status/nodeInfo/kernelVersion")),
             json!(or_none("/status/nodeInfo/containerRuntimeVersion")),
         ],
-        Store::Leases => vec![name, json!(at("/spec/holderIdentity")), old],
-        Store::Definitions => vec![name, json!(at("/metadata/creationTimestamp"))],
+        Store::Leases => kinds::cells(kinds::table(ObjectKind::Lease), object, now),
+        Store::Definitions => kinds::cells(kinds::table(ObjectKind::CustomResourceDefinition), object, now),
         Store::PodMetrics | Store::NodeMetrics => {
             let [cpu, memory] = ["cpu", "memory"].map(|what| json!(usage(object, what)));
             vec![name, cpu, memory, json!(at("/window"))]
@@ -341,7 +367,7 @@ fn usage(object: &Value, what: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::serve::localapi::resource::{RESOURCES, find};
+    use crate::serve::localapi::resource::{Catalog, find};
 
     const NOW: Timestamp = Timestamp::from_secs(1_700_000_000);
 
@@ -352,7 +378,7 @@ mod tests {
 
     #[test]
     fn every_row_has_a_cell_for_every_column() {
-        for resource in RESOURCES {
+        for resource in Catalog::default().all() {
             let cells = cells(resource, &json!({"metadata": {"name": "x"}}), NOW);
             assert_eq!(cells.len(), definitions(resource).len(), "{}", resource.qualified());
         }

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::path::{QueryOptions, RequestInfo};
 use super::resource::Store;
+use super::scale::ScalePlaces;
 use super::selector::Selector;
 use super::shape::View;
 use super::status::{self, Failure};
@@ -28,6 +29,10 @@ pub(super) async fn get(api: &LocalApi, wanted: &RequestInfo, view: View) -> Res
         store => api.find(store, wanted.namespace.as_deref().unwrap_or_default(), name),
     };
     let object = object.ok_or_else(|| status::not_found(wanted.resource, name))?;
+    if wanted.subresource.is_some_and(|part| part.name == "scale") {
+        let places = ScalePlaces::of(api.definition(wanted.resource).as_ref());
+        return Ok(answer(&places.show(&object), &wanted.options));
+    }
     Ok(answer(&view.one(&object, true), &wanted.options))
 }
 

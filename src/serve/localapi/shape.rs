@@ -2,12 +2,17 @@
 //!
 //! Owns the negotiation and the forms. Pure.
 
+use std::rc::Rc;
+
 use serde_json::{Value, json};
 
+use super::autoscaler;
 use super::discovery::AGGREGATED;
 use super::objects::new_event;
+use super::printers::{CustomColumn, custom_cells, custom_definitions};
 use super::resource::{Resource, Store};
 use super::status::{self, Failure};
+use crate::model::objects::ObjectKind;
 use crate::model::types::Timestamp;
 use crate::serve::localapi::printers;
 
@@ -106,15 +111,28 @@ pub(in crate::serve) fn aggregated(accept: &str) -> Option<(&'static str, &'stat
     None
 }
 
-/// Whether the objects of this resource are stored in another group and version.
+/// Whether the objects of this resource may be stored in another group or version.
 fn is_translated(resource: &Resource) -> bool {
-    resource.store == Store::Events && !resource.group.is_empty()
+    match resource.store {
+        Store::Events => !resource.group.is_empty(),
+        Store::Objects(kind) => kind.version() != resource.version,
+        _ => false,
+    }
 }
 
 /// An object in the resource's own group and version.
 #[must_use]
 pub(crate) fn own(resource: &Resource, object: &Value) -> Value {
-    if is_translated(resource) { new_event(object) } else { object.clone() }
+    match resource.store {
+        _ if !is_translated(resource) => object.clone(),
+        Store::Events => new_event(object),
+        Store::Objects(ObjectKind::HorizontalPodAutoscaler) => autoscaler::to_v1(object.clone()),
+        _ => {
+            let mut object = object.clone();
+            object["apiVersion"] = json!(resource.api_version());
+            object
+        }
+    }
 }
 
 fn metadata(object: &Value, version: &str) -> Value {
@@ -126,9 +144,11 @@ fn metadata(object: &Value, version: &str) -> Value {
 }
 
 /// The representation of objects for one client.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct View {
     pub resource: &'static Resource,
+    /// Of a resource of a definition.
+    pub columns: Option<Rc<Vec<CustomColumn>>>,
     pub form: Form,
     pub rows: Rows,
     pub now: Timestamp,
@@ -137,7 +157,11 @@ pub(crate) struct View {
 impl View {
     fn table(&self, version: &str, list: &Value, objects: &[&Value], headed: bool) -> Value {
         let row = |object: &&Value| {
-            let mut row = json!({"cells": printers::cells(self.resource, object, self.now)});
+            let cells = match &self.columns {
+                Some(columns) => custom_cells(columns, object, self.now),
+                None => printers::cells(self.resource, object, self.now),
+            };
+            let mut row = json!({"cells": cells});
             if let Some(conditions) = printers::conditions(self.resource, object) {
                 row["conditions"] = conditions;
             }
@@ -148,7 +172,11 @@ impl View {
             };
             row
         };
-        let definitions = if headed { json!(printers::definitions(self.resource)) } else { Value::Null };
+        let definitions = match &self.columns {
+            _ if !headed => Value::Null,
+            Some(columns) => json!(custom_definitions(columns)),
+            None => json!(printers::definitions(self.resource)),
+        };
         json!({
             "kind": "Table",
             "apiVersion": format!("meta.k8s.io/{version}"),
@@ -191,6 +219,10 @@ impl View {
                 // Items of a list carry no `kind` and `apiVersion`, as upstream's.
                 let bare = |object: &&Value| {
                     let mut object = own(self.resource, object);
+                    if self.resource.is_custom() {
+                        // Upstream keeps them there.
+                        return object;
+                    }
                     if let Some(fields) = object.as_object_mut() {
                         fields.remove("kind");
                         fields.remove("apiVersion");
@@ -263,6 +295,7 @@ mod tests {
         let pod = json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "a", "resourceVersion": "7"}, "spec": {}, "status": {}});
         let view = |form, rows| View {
             resource: find("", "v1", "pods").unwrap(),
+            columns: None,
             form,
             rows,
             now: Timestamp::default(),

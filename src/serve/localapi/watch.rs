@@ -232,10 +232,7 @@ impl Membership {
         watched.clients.insert(number, Rc::clone(&client));
         // Subscribes here, not when the task is first polled.
         watched.task.get_or_insert_with(|| {
-            crate::platform::rt::spawn(
-                "watch",
-                follow_changes(Rc::clone(api), store, api.cluster.changes(store)),
-            )
+            crate::platform::rt::spawn("watch", follow_changes(Rc::clone(api), store, api.changes(store)))
         });
         drop(state);
         Ok(Self { api: Rc::clone(api), store, number, client })
@@ -261,7 +258,7 @@ async fn follow_changes(api: Rc<LocalApi>, store: Store, mut changes: Changes) {
     loop {
         changes.next().await;
         tokio::time::sleep(CROWD).await;
-        api.refresh(store);
+        api.look(store);
     }
 }
 
@@ -311,7 +308,7 @@ pub(super) fn watch(
     // There is no await between them: no change is missed and none is sent twice.
     let membership = Membership::join(api, store, user)?;
     if !api.watchers.is_fresh(store) {
-        api.refresh(store);
+        api.look(store);
     }
     let first = match beginning {
         Beginning::Everything(_) => Ok(api.all(store)),

@@ -3,12 +3,18 @@
 //! Owns the verbs that write: each is one decision over the desired state, made in the loop that owns it, and
 //! is on disk before the answer.
 
+mod account;
 mod body;
 mod change;
+mod custom;
 mod delete;
+mod event;
 mod finalize;
+mod grant;
 mod new;
 mod node;
+mod scale;
+mod status_part;
 mod stored;
 
 use std::cell::OnceCell;
@@ -22,8 +28,10 @@ use super::patch::managed::Writer;
 use super::patch::schema::Shape;
 use super::path::RequestInfo;
 use super::resource::{Store, Verb};
+use super::scale::ScalePlaces;
+use super::shape::own;
 use super::status::{self, Cause, Failure};
-use super::{LocalApi, objects};
+use super::{LocalApi, definitions, objects};
 use crate::desired::pod_config::PodConfig;
 use crate::desired::pod_config::edit::{ApiChange, EditError};
 use crate::model::api::pod::Pod;
@@ -33,7 +41,7 @@ use crate::model::field_error::{FieldError, FieldErrorKind};
 use crate::model::provenance::is_of_cluster;
 use crate::model::types::Timestamp;
 use crate::platform::sys::node::random_uid;
-use crate::serve::server::access::User;
+use crate::serve::server::access::{Policy, User};
 use crate::serve::server::body::{Body, object};
 use crate::serve::server::incoming::IncomingBody;
 use body::Content;
@@ -65,12 +73,16 @@ pub(super) struct Task {
     duplicates: Vec<String>,
     /// `fieldManager`, or the client's name.
     manager: String,
+    user: User,
+    policy: Policy,
     now: Timestamp,
     /// The uid of a new object.
     uid: String,
     dry_run: bool,
     /// The schema of its kind, loaded on demand.
     schema: OnceCell<Schema>,
+    /// Of a resource of a definition: the members of its version.
+    definition: Option<Value>,
 }
 
 /// Executes `create`, `update`, `patch`, `delete` and `deletecollection` of objects and of the subresources
@@ -80,7 +92,7 @@ pub(crate) async fn change(
     api: &Rc<LocalApi>,
     wanted: &RequestInfo,
     request: Request<IncomingBody>,
-    user: &User,
+    (user, policy): (&User, Policy),
 ) -> Result<Response<Body>, Failure> {
     let client = request.headers().get(USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or_default();
     let manager = match wanted.options.field_manager.as_str() {
@@ -100,10 +112,16 @@ pub(crate) async fn change(
         api_version: resource.api_version(),
         duplicates,
         manager,
+        user: user.clone(),
+        policy,
         now: api.clock.now(),
         uid,
         schema: OnceCell::new(),
+        definition: api.definition(resource),
     };
+    if resource.store == Store::Events {
+        return event::write(&asked).map(|done| respond(api, wanted, done));
+    }
     let decide =
         decision(verb, part, resource.store).ok_or_else(|| status::not_supported(resource, verb.as_str()))?;
     log::debug!(user = user.name, verb = verb.as_str(), resource = resource.plural; "API write");
@@ -124,7 +142,9 @@ pub(crate) async fn change(
 
 fn decision(verb: Verb, part: &str, store: Store) -> Option<fn(&Task, &PodConfig) -> Decision> {
     Some(match (verb, part) {
-        (Verb::Update | Verb::Patch, "status") => change::change_status,
+        (Verb::Update | Verb::Patch, "status") if store == Store::Pods => change::change_status,
+        (Verb::Update | Verb::Patch, "status") => status_part::change,
+        (Verb::Update | Verb::Patch, "scale") => scale::change,
         (Verb::Update | Verb::Patch, "") if store == Store::Nodes => node::change,
         (Verb::Create, "eviction") | (Verb::Delete, "") => delete::one,
         (Verb::DeleteCollection, "") => delete::many,
@@ -151,7 +171,8 @@ fn respond(api: &LocalApi, wanted: &RequestInfo, done: WriteOutcome) -> Response
         }
         _ if done.is_kept => {
             let found = api.find(store, &namespace, &name);
-            shown = found.filter(|found| super::text(found, "/metadata/uid") == uid).unwrap_or(shown);
+            let found = found.filter(|found| super::text(found, "/metadata/uid") == uid);
+            shown = found.map_or(shown, |found| show(api, wanted, &found));
         }
         _ => {}
     }
@@ -163,6 +184,14 @@ fn respond(api: &LocalApi, wanted: &RequestInfo, done: WriteOutcome) -> Response
         }
     }
     response
+}
+
+/// An object as the request's resource shows it.
+fn show(api: &LocalApi, wanted: &RequestInfo, found: &Value) -> Value {
+    if wanted.subresource.is_some_and(|part| part.name == "scale") {
+        return ScalePlaces::of(api.definition(wanted.resource).as_ref()).show(found);
+    }
+    own(wanted.resource, found)
 }
 
 fn check_options(wanted: &RequestInfo) -> Result<(), Failure> {
@@ -251,12 +280,16 @@ impl Task {
         self.schema.get_or_init(Schema::load)
     }
 
+    /// Of a resource of a definition: lists are values, and objects merge by member.
     fn shape(&self) -> Shape<'_> {
         Shape::of_kind(self.types(), &self.api_version, self.wanted.resource.kind)
     }
 
     /// Removes from an object the fields that its type does not have or whose values have a wrong type.
     fn check(&self, value: &mut Value) -> Findings {
+        if let Some(definition) = &self.definition {
+            return custom::fit(&definitions::schema(definition), value);
+        }
         let (schema, resource) = (self.types(), self.wanted.resource);
         let of = schema.of_kind(&self.api_version, resource.kind);
         of.map(|of| check(schema, of, value)).unwrap_or_default()

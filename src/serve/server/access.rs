@@ -21,6 +21,8 @@ pub(crate) struct User {
 pub(crate) const MASTERS: &str = "system:masters";
 /// The group with read-only access.
 pub(crate) const VIEWERS: &str = "agent:viewers";
+/// The group of all users but anonymous ones.
+pub(crate) const AUTHENTICATED: &str = "system:authenticated";
 /// The user of requests without credentials.
 pub(in crate::serve) const ANONYMOUS: &str = "system:anonymous";
 /// The group of requests without credentials.
@@ -37,6 +39,23 @@ impl User {
     #[must_use]
     pub(crate) fn of_node(name: String, groups: Vec<String>) -> Self {
         Self { name, groups, realm: UserRealm::Node, ..Self::default() }
+    }
+
+    /// All groups, including [`AUTHENTICATED`].
+    #[must_use]
+    pub(crate) fn all_groups(&self) -> Vec<String> {
+        let mut groups = self.groups.clone();
+        let is_one = |group: &String| group == AUTHENTICATED || group == UNAUTHENTICATED;
+        if self.name != ANONYMOUS && !groups.iter().any(is_one) {
+            groups.push(AUTHENTICATED.to_owned());
+        }
+        groups
+    }
+
+    /// The user of a service account: only roles say what it may do.
+    #[must_use]
+    pub(crate) fn is_account(&self) -> bool {
+        self.name.starts_with("system:serviceaccount:")
     }
 
     /// The user of a token that the cluster knows.
@@ -88,7 +107,7 @@ pub(crate) fn attributes(method: &str, path: &str) -> NodeAttributes {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Policy {
-    /// Every authenticated user may do everything.
+    /// Every authenticated user may do everything, except for service accounts: they are as with [`Self::Local`].
     AlwaysAllow,
     /// [`MASTERS`] may do everything; [`VIEWERS`] may read pods, logs, statistics and health, but neither the
     /// configuration nor the inside of containers.
@@ -96,10 +115,16 @@ pub(crate) enum Policy {
 }
 
 impl Policy {
+    /// [`Self::AlwaysAllow`] counts for this user.
+    #[must_use]
+    pub(in crate::serve) fn is_open_to(self, user: &User) -> bool {
+        self == Self::AlwaysAllow && !user.is_account()
+    }
+
     #[must_use]
     pub(in crate::serve) fn allows(self, user: &User, method: &str, path: &str) -> bool {
         let is_in = |group: &str| user.groups.iter().any(|found| found == group);
-        if self == Self::AlwaysAllow || is_in(MASTERS) {
+        if self.is_open_to(user) || is_in(MASTERS) {
             return true;
         }
         let asked = attributes(method, path);

@@ -1,4 +1,4 @@
-//! Who judges a request of a user that is known: the node's own policy, or the cluster.
+//! Who judges a request of a user that is known: the node's own policy and roles, or the cluster.
 //!
 //! Owns the refusals. Without an answer of the cluster a user whom the cluster vouches for gets nothing: what the node
 //! thinks of a group's name means nothing there.
@@ -7,12 +7,11 @@ use std::rc::Rc;
 
 use hyper::StatusCode;
 
-use super::access::{ANONYMOUS, NodeAttributes, Policy, UNAUTHENTICATED, User, attributes, forbidden};
+use super::access::{NodeAttributes, Policy, User, attributes, forbidden};
 use crate::cluster::review::Reviews;
 use crate::cluster::review::rules::{Judge, ReviewedUser, judge};
-
-/// The group of all users but anonymous ones.
-const AUTHENTICATED: &str = "system:authenticated";
+use crate::serve::rbac::{ObjectAttributes, Subject};
+use crate::serve::roles::Roles;
 
 /// `authorization.mode`.
 pub(crate) enum Authorizer {
@@ -48,18 +47,20 @@ impl Authorizer {
         &self,
         user: &User,
         node_name: &str,
-        method: &str,
-        path: &str,
+        (method, path): (&str, &str),
+        roles: &Roles,
     ) -> Result<(), Forbidden> {
         let denied = || Err((StatusCode::FORBIDDEN, forbidden(user, node_name, method, path)));
+        let wanted = attributes(method, path);
         let reviews = match (self.judge(user, true), self) {
             (Judge::Groups, Self::Policy(policy)) if policy.allows(user, method, path) => return Ok(()),
             (Judge::Groups, Self::Reviews(_)) if Policy::Local.allows(user, method, path) => return Ok(()),
+            (Judge::Groups, _) if has_role(user, node_name, &wanted, roles) => return Ok(()),
             (Judge::Cluster, Self::Reviews(reviews)) => reviews,
             _ => return denied(),
         };
         let asked = reviewed(user);
-        let NodeAttributes { verb, subresources } = attributes(method, path);
+        let NodeAttributes { verb, subresources } = wanted;
         for subresource in subresources {
             match reviews.allows(&asked, verb, subresource).await {
                 Ok(true) => return Ok(()),
@@ -78,12 +79,23 @@ impl Authorizer {
     }
 }
 
+/// Whether a role allows one of the subresources of the node.
+fn has_role(user: &User, node_name: &str, asked: &NodeAttributes, roles: &Roles) -> bool {
+    let (groups, rbac) = (user.all_groups(), roles.current());
+    asked.subresources.iter().any(|subresource| {
+        let asked = ObjectAttributes {
+            verb: asked.verb.to_owned(),
+            resource: "nodes".to_owned(),
+            subresource: (*subresource).to_owned(),
+            name: node_name.to_owned(),
+            ..ObjectAttributes::default()
+        };
+        rbac.allows(Subject { name: &user.name, groups: &groups }, &asked)
+    })
+}
+
 /// The user as the cluster is asked about: as upstream, in the group of all that are authenticated.
 fn reviewed(user: &User) -> ReviewedUser {
-    let mut groups = user.groups.clone();
-    let is_one = |group: &String| group == AUTHENTICATED || group == UNAUTHENTICATED;
-    if user.name != ANONYMOUS && !groups.iter().any(is_one) {
-        groups.push(AUTHENTICATED.to_owned());
-    }
+    let groups = user.all_groups();
     ReviewedUser { name: user.name.clone(), uid: user.uid.clone(), groups, extra: user.extra.clone() }
 }

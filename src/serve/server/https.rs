@@ -4,7 +4,7 @@
 //! Owns listening, connections and their bounds.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -28,6 +28,9 @@ use crate::platform::clock::Clock;
 use crate::platform::rt::connections::listener::{self, Limits};
 use crate::platform::rt::connections::{self, ConnectionSlot};
 use crate::platform::rt::turns::Turns;
+use crate::platform::sys::listeners;
+use crate::serve::accounts::Accounts;
+use crate::serve::roles::Roles;
 use crate::serve::server::delegate::{DelegatedRequest, SharedDelegate};
 use crate::serve::server::incoming::IncomingBody;
 
@@ -38,6 +41,13 @@ const LIMITS: Limits = Limits {
     unauthenticated_per_peer: 32,
     authenticated: 512,
     authenticated_per_peer: 400,
+};
+/// Of the API for pods: a few watches for each of them. What they take does not limit clients of the node.
+const POD_LIMITS: Limits = Limits {
+    unauthenticated: 64,
+    unauthenticated_per_peer: 16,
+    authenticated: 256,
+    authenticated_per_peer: 64,
 };
 /// Of the health and read-only ports: a few probes and scrapers.
 const MAX_PLAIN_CONNECTIONS: usize = 32;
@@ -61,11 +71,25 @@ pub struct ListenError {
 /// Listens. `setting` is the configuration setting of the address, for errors. The kernel detects vanished
 /// clients (TCP keep-alive).
 pub(crate) fn listen(address: SocketAddr, setting: &'static str) -> Result<TcpListener, ListenError> {
+    listen_with(address, setting, |_| Ok(()))
+}
+
+/// As [`listen`], at an address that the node need not have yet.
+pub(crate) fn listen_ahead(address: SocketAddr, setting: &'static str) -> Result<TcpListener, ListenError> {
+    listen_with(address, setting, listeners::allow_any_address)
+}
+
+fn listen_with(
+    address: SocketAddr,
+    setting: &'static str,
+    prepare: fn(&TcpSocket) -> io::Result<()>,
+) -> Result<TcpListener, ListenError> {
     let listen = || {
         let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
         socket.set_reuseaddr(true)?;
         // Accepted connections inherit it.
         socket.set_keepalive(true)?;
+        prepare(&socket)?;
         socket.bind(address)?;
         socket.listen(BACKLOG)
     };
@@ -82,6 +106,9 @@ pub(crate) struct Api {
     pub authorizer: Authorizer,
     /// Whom to ask for the users of tokens, with `authentication.webhook.enabled`.
     pub tokens: Option<Rc<Reviews>>,
+    /// Of a node of no cluster: whose service accounts are its own.
+    pub accounts: Option<Rc<Accounts>>,
+    pub roles: Rc<Roles>,
     /// `enableDebuggingHandlers`.
     pub debugging: bool,
     /// `enableSystemLogHandler`, `enableSystemLogQuery`.
@@ -95,6 +122,25 @@ pub(crate) async fn serve(listener: TcpListener, api: Rc<Api>) {
     let accept = async || listener.accept().await.map(|(stream, address)| (stream, address.ip()));
     let shared = Rc::new(ApiInner { api, streams: Rc::default(), turns: Turns::default() });
     listener::serve("the API's address", LIMITS, accept, |stream, place| {
+        serve_tls(stream, Rc::clone(&shared), place)
+    })
+    .await;
+}
+
+/// The same for the node's pods, with limits of its own. Clients of other machines are not heard, even if they route
+/// packets for the pods' network to this node.
+pub(crate) async fn serve_pods(listener: TcpListener, api: Rc<Api>, is_here: impl Fn(IpAddr) -> bool) {
+    let accept = async || {
+        loop {
+            let (stream, address) = listener.accept().await?;
+            if is_here(address.ip()) {
+                return Ok::<_, io::Error>((stream, address.ip()));
+            }
+            log::debug!(peer:% = address.ip(); "Client of another machine asked for the API for pods");
+        }
+    };
+    let shared = Rc::new(ApiInner { api, streams: Rc::default(), turns: Turns::default() });
+    listener::serve("the API's address for pods", POD_LIMITS, accept, |stream, place| {
         serve_tls(stream, Rc::clone(&shared), place)
     })
     .await;
@@ -155,11 +201,24 @@ impl PeerClient {
     async fn recognise(&self, api: &Api, authorization: Option<&str>) -> Result<User, Turned> {
         let user = match self.shown.recognise(&api.identities.current(), authorization, api.clock.now()) {
             Recognised::User(user) => user,
-            Recognised::Token(token) => reviewed(api, token).await.ok_or(Turned::Unknown)?,
+            Recognised::Token(token) => match own_account(api, token) {
+                Some(user) => user.ok_or(Turned::Unknown)?,
+                None => reviewed(api, token).await.ok_or(Turned::Unknown)?,
+            },
             Recognised::Unknown => return Err(Turned::Unknown),
         };
         if user.name == ANONYMOUS || self.place.admit() { Ok(user) } else { Err(Turned::TooMany) }
     }
+}
+
+/// The service account of a token of this node, in `Some` if the token counts; `None`: it is no such token.
+#[expect(clippy::option_option, reason = "a token of this node that does not count is asked of no one else")]
+fn own_account(api: &Api, token: &str) -> Option<Option<User>> {
+    let judged = api.accounts.as_ref()?.authenticate(token, None)?;
+    if let Err(why) = &judged {
+        log::debug!(err = why; "Unable to authenticate the request");
+    }
+    Some(judged.ok().map(|(user, _)| user))
 }
 
 /// The user of a token that the cluster knows.
@@ -213,7 +272,8 @@ async fn respond(request: Request<IncomingBody>, shared: &ApiInner, client: &Pee
         };
         return delegate.answer(DelegatedRequest { request, user, policy, served, place }).await;
     }
-    if let Err((code, why)) = api.authorizer.allows(&user, api.node.name(), method, path).await {
+    let allowed = api.authorizer.allows(&user, api.node.name(), (method, path), &api.roles);
+    if let Err((code, why)) = allowed.await {
         log::debug!(user = user.name, verb = method, path = path; "Forbidden");
         return text(code, why);
     }

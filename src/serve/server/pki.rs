@@ -1,6 +1,7 @@
 //! The node's own certificates: its authority, its serving certificate, and client certificates for users.
 //!
-//! Owns the files `agent-ca.*` in the certificate directory, and `kubelet.*` unless the user provides them.
+//! Owns the files `agent-ca.*` and `agent-sa.key` in the certificate directory, and `kubelet.*` unless the user provides
+//! them.
 //!
 //! A box without a battery boots in 1970 and learns the time later, if ever. So no certificate of the agent
 //! begins to be valid "now": all are valid since [`FLOOR`], and validity is checked at the later of the clock
@@ -16,7 +17,7 @@ use rcgen::{
     KeyPair, KeyUsagePurpose, SanType,
 };
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use time::OffsetDateTime;
 use webpki::EndEntityCert;
 
@@ -247,6 +248,40 @@ fn leaf(name: &str, lifetime: Duration, now: Timestamp) -> CertificateParams {
     params.not_before = moment(FLOOR);
     params.not_after = moment(plausible(now).saturating_add(lifetime));
     params
+}
+
+/// The file of [`token_key`].
+#[must_use]
+pub(crate) fn token_key_file(directory: &Path) -> PathBuf {
+    directory.join("agent-sa.key")
+}
+
+/// The key that signs the tokens of service accounts (PKCS #8, DER); with `creates` it is made if there is none: once in
+/// the life of a node.
+pub(crate) fn token_key(directory: &Path, creates: bool) -> Result<Option<Vec<u8>>, PkiError> {
+    let file = token_key_file(directory);
+    let content = |pem: &str| {
+        if let Ok(PrivateKeyDer::Pkcs8(key)) = PrivateKeyDer::from_pem_slice(pem.as_bytes()) {
+            return Ok(Some(key.secret_pkcs8_der().to_vec()));
+        }
+        let message = "no private key in PEM; restore it, or remove it to generate another one, which makes all tokens \
+                       invalid";
+        Err(PkiError::Content { path: file.clone(), message: message.to_owned() })
+    };
+    match read(&file)? {
+        Some(pem) => return content(&pem),
+        None if !creates => return Ok(None),
+        None => {}
+    }
+    let fail = |action| move |source| PkiError::File { action, path: directory.to_owned(), source };
+    crate::platform::sys::dir::make_dir(directory, 0o755).map_err(fail("create the directory"))?;
+    let _lock = lock::acquire(&directory.join(".lock"))?;
+    if let Some(pem) = read(&file)? {
+        return content(&pem);
+    }
+    let key = KeyPair::generate()?;
+    write(&file, &key.serialize_pem(), 0o600)?;
+    Ok(Some(key.serialize_der()))
 }
 
 /// The serving certificate when the user names none: `kubelet.crt` and `kubelet.key`, upstream's names. They

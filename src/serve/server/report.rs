@@ -5,8 +5,8 @@
 use crate::cluster::report::ClusterReport;
 use crate::model::api::pod::Pod;
 use crate::model::objects::wire::{self, Values};
-use crate::model::objects::{ObjectKey, ObjectKind};
-use crate::model::source::{SourceObject, SourceProblem};
+use crate::model::objects::{LocalObject, ObjectKey, ObjectKind};
+use crate::model::source::SourceProblem;
 use crate::model::types::Timestamp;
 use crate::store::StoredEvent;
 
@@ -75,25 +75,35 @@ impl ObjectDetail {
         [Self::Hidden, Self::Shown].into_iter().find(|detail| detail.as_query() == query).unwrap_or_default()
     }
 
-    /// The objects in this detail; `volumes_dir` contains the directories of claims.
+    /// The ConfigMaps, Secrets and claims in this detail, with their origins; `volumes_dir` contains the directories of claims.
     #[must_use]
-    pub(crate) fn reports(self, objects: &[SourceObject], volumes_dir: &Path) -> Vec<ObjectReport> {
+    pub(crate) fn reports<'a>(
+        self,
+        objects: impl Iterator<Item = (&'a LocalObject, &'a str)>,
+        volumes_dir: &Path,
+    ) -> Vec<ObjectReport> {
         let values = match self {
             Self::Counted => return Vec::new(),
             Self::Hidden => Values::Hidden,
             Self::Shown => Values::Shown,
         };
-        let report = |object: &SourceObject| ObjectReport {
-            origin: object.origin.clone(),
-            directory: match &object.object.key {
+        let is_shown = |(object, _): &(&LocalObject, &str)| {
+            matches!(
+                object.key.kind,
+                ObjectKind::ConfigMap | ObjectKind::Secret | ObjectKind::PersistentVolumeClaim
+            )
+        };
+        let report = |(object, origin): (&LocalObject, &str)| ObjectReport {
+            origin: origin.to_owned(),
+            directory: match &object.key {
                 ObjectKey { kind: ObjectKind::PersistentVolumeClaim, namespace, name } => {
                     volumes_dir.join(namespace).join(name).display().to_string()
                 }
                 _ => String::new(),
             },
-            object: wire::to_value(&object.object, values),
+            object: wire::to_value(object, values),
         };
-        objects.iter().map(report).collect()
+        objects.filter(is_shown).map(report).collect()
     }
 }
 
@@ -124,8 +134,7 @@ impl ObjectCounts {
                 ObjectKind::ConfigMap => counts.config_maps += 1,
                 ObjectKind::Secret => counts.secrets += 1,
                 ObjectKind::PersistentVolumeClaim => counts.persistent_volume_claims += 1,
-                // They have no data.
-                ObjectKind::Namespace | ObjectKind::RuntimeClass => {}
+                _ => {}
             }
         }
         counts

@@ -34,12 +34,12 @@ topology-manager-policy-options qos-reserved runtime-request-timeout hairpin-mod
 pod-max-pids resolv-conf runonce cpu-cfs-quota cpu-cfs-quota-period enable-controller-attach-detach \
 make-iptables-util-chains container-log-max-size container-log-max-files allowed-unsafe-sysctls \
 kernel-memcg-notification local-storage-capacity-isolation max-open-files kube-api-content-type kube-api-qps \
-kube-api-burst serialize-image-pulls eviction-hard eviction-soft eviction-soft-grace-period \
+kube-api-burst serialize-image-pulls service-cidr service-node-port-range eviction-hard eviction-soft eviction-soft-grace-period \
 eviction-minimum-reclaim eviction-pressure-transition-period eviction-max-pod-grace-period protect-kernel-defaults \
 reserved-cpus system-reserved kube-reserved system-reserved-cgroup kube-reserved-cgroup enforce-node-allocatable \
 register-node register-with-taints \
 manifest-dir manifest-url-ca-file manifest-url-client-cert-file manifest-url-client-key-file manifest-url-token-file \
-     manifest-url-verify-key-file manifest-url-rollback-after store-key-file token-auth-file runonce-timeout runonce-wait images-dir container-log-ram agent-socket \
+     manifest-url-verify-key-file manifest-url-rollback-after store-key-file token-auth-file runonce-timeout runonce-wait images-dir unacted-kinds container-log-ram agent-socket \
      runtime-state-dir bridge-name cni-conf-dir cni-bin-dir registry-hosts-dir image-policy allowed-devices runtime-handlers cluster-reset-grace cri-socket";
 
 const REMOVED: &str = "network-plugin cni-cache-dir network-plugin-mtu \

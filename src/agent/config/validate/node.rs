@@ -12,6 +12,7 @@ use crate::agent::config::Environment;
 use crate::agent::config::args::Args;
 use crate::agent::config::error::Findings;
 use crate::agent::config::flags::AgentFlags;
+use crate::desired::kinds::addresses::{cidrs, port_range};
 
 /// The flags' settings of this node.
 #[derive(Debug, Default)]
@@ -64,6 +65,12 @@ pub(in crate::agent::config) fn flags(
         && !word.starts_with('v')
     {
         findings.add("--version", format!("{word:?} is not true, false, raw or a version like v1.36.0"));
+    }
+    if let Err(why) = cidrs(&flags.service_cidr) {
+        findings.add("--service-cidr", why);
+    }
+    if let Err(why) = port_range(&flags.service_node_port_range) {
+        findings.add("--service-node-port-range", why);
     }
     if args.value("root-dir").is_some_and(|given| given == "") {
         findings.add("--root-dir", "must not be empty; the default is /var/lib/kubelet");

@@ -13,11 +13,13 @@ use crate::agent::kubelet::embedded::{ENDPOINT, subnets};
 use crate::agent::kubelet::previous_runtimes::RuntimesConfig;
 use crate::agent::kubelet::resources::ResourcesConfig;
 use crate::agent::kubelet::serving::{
-    self, ApiConfig, ServingConfig, ServingError, address, server_url, serving_names,
+    self, ApiConfig, PodsAddress, ServingConfig, ServingError, address, names_for_pods, server_url,
+    serving_names,
 };
 use crate::agent::kubelet::setup::node_facts::node_ips;
 use crate::agent::kubelet::{plugins, resources};
 use crate::cluster::review::Reviews;
+use crate::desired::kinds::addresses::cidrs;
 use crate::desired::rollout::RolloutConfig;
 use crate::desired::source::Remembered;
 use crate::desired::source::url::UrlConfig;
@@ -25,6 +27,7 @@ use crate::devices::cdi;
 use crate::model::api::pod::ResourceList;
 use crate::model::api::quantity::Quantity;
 use crate::model::back_off::BackOffLimits;
+use crate::model::cidr::Cidr;
 use crate::model::duration::GoDuration;
 use crate::model::objects::NodeObjects;
 use crate::model::ordered::Ordered as _;
@@ -53,6 +56,7 @@ use crate::runtime::embedded::layout::Layout;
 use crate::runtime::embedded::network::NetworkConfig;
 use crate::runtime::embedded::network::subnet::SubnetError;
 use crate::runtime::embedded::runtime::{EmbeddedConfig, OWN_PROGRAM};
+use crate::serve::accounts::AccountsConfig;
 use crate::serve::server::answer::SystemLogs;
 use crate::serve::server::report::ApiReport;
 use crate::serve::server::tls::{Source, TlsSettings};
@@ -164,6 +168,13 @@ fn amounts(texts: &BTreeMap<String, String>) -> ResourceList {
     texts.iter().filter_map(|(name, text)| Some((name.clone(), Quantity::parse(text).ok()?))).into_map()
 }
 
+/// Addresses of pods and Services.
+fn own_ranges(resolved: &Resolved) -> Vec<Cidr> {
+    let pods = subnets(&resolved.kubelet.pod_cidr).unwrap_or_default();
+    let pods = pods.iter().filter_map(|subnet| subnet.to_string().parse().ok());
+    pods.chain(cidrs(&resolved.flags.service_cidr).unwrap_or_default()).collect()
+}
+
 /// What the executor works with, from the settings and the measured node.
 pub(super) fn executor(
     resolved: &Resolved,
@@ -183,7 +194,7 @@ pub(super) fn executor(
         seccomp_dir: root.join("seccomp"),
         seccomp_default: resolved.seccomp_default(),
         node_name: resolved.node_name.clone(),
-        node_ips: node_ips(resolved.node_ips.clone()),
+        node_ips: node_ips(resolved.node_ips.clone(), &own_ranges(resolved)),
         resources: resource_flags(kubelet, cgroup.v2),
         capacity: resources.capacity,
         allocatable: resources.allocatable,
@@ -378,6 +389,15 @@ pub(super) fn grace_periods(resolved: &Resolved) -> Vec<Period> {
     periods(seconds(all), seconds(critical), &listed)
 }
 
+/// Whose tokens the node signs, and where its keys are.
+pub(super) fn accounts(resolved: &Resolved) -> AccountsConfig {
+    AccountsConfig {
+        cert_dir: resolved.flags.cert_dir.clone(),
+        node_name: resolved.node_name.clone(),
+        cluster_domain: resolved.kubelet.cluster_domain.clone(),
+    }
+}
+
 /// The servers that the configuration enables.
 pub(super) fn serving(
     resolved: &Resolved,
@@ -394,7 +414,22 @@ pub(super) fn serving(
         } else {
             None
         },
+        pods: pods_address(resolved),
     })
+}
+
+/// Where pods of the built-in network reach the API, unless they do at its own address.
+pub(super) fn pods_address(resolved: &Resolved) -> Option<PodsAddress> {
+    let kubelet = &resolved.kubelet;
+    let own = address(&kubelet.address, kubelet.port);
+    let is_embedded = kubelet.container_runtime_endpoint == ENDPOINT;
+    if !is_embedded || own.ip().is_unspecified() || !resolved.flags.kubeconfig.is_empty() {
+        return None;
+    }
+    let subnets = subnets(&kubelet.pod_cidr).ok()?;
+    let gateway = subnets.first()?.gateway();
+    let at = SocketAddr::new(gateway, own.port());
+    (gateway != own.ip()).then_some(PodsAddress { at, subnets })
 }
 
 fn api(
@@ -415,7 +450,12 @@ fn api(
         None => Source::Own {
             directory: directory.clone(),
             node_name: node_name.clone(),
-            names: serving_names(node_name.clone(), resolved.node_ips.clone(), &kubelet.address),
+            names: serving_names(
+                node_name.clone(),
+                resolved.node_ips.clone(),
+                &kubelet.address,
+                names_for_pods(resolved),
+            ),
         },
     };
     Ok(ApiConfig {

@@ -7,6 +7,7 @@ use std::net::IpAddr;
 
 use crate::agent::config::{KubeletConfiguration, Resolved};
 use crate::agent::kubelet::embedded;
+use crate::model::cidr::Cidr;
 use crate::model::node_changes::Taint;
 use crate::model::types::Timestamp;
 use crate::node::allocatable::capacity;
@@ -129,13 +130,15 @@ pub(in crate::agent::kubelet) fn configured_taints(kubelet: &KubeletConfiguratio
         .collect()
 }
 
-/// `--node-ip`, otherwise the addresses of the default routes, otherwise those of the interfaces.
-pub(super) fn node_ips(mut ips: Vec<IpAddr>) -> Vec<String> {
+/// `--node-ip`, otherwise the addresses of the default routes, otherwise those of the interfaces, but for those that the
+/// agent itself gives them.
+pub(super) fn node_ips(mut ips: Vec<IpAddr>, own: &[Cidr]) -> Vec<String> {
     if ips.is_empty() {
         ips = node::default_route_addresses();
     }
     if ips.is_empty() {
-        ips = node::addresses().into_iter().take(1).collect();
+        let is_own = |ip: &IpAddr| own.iter().any(|range| range.contains(*ip));
+        ips = node::addresses().into_iter().filter(|ip| !is_own(ip)).take(1).collect();
     }
     ips.iter().map(ToString::to_string).collect()
 }

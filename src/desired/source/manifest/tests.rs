@@ -80,14 +80,14 @@ fn broken_document_is_named_and_the_others_are_read() {
 fn a_bad_item_of_a_list_is_named_and_the_other_items_are_read() {
     let manifest = read(
         "apiVersion: v1\nkind: List\nitems:\n- 7\n- {apiVersion: v1, kind: Pod, metadata: {name: ok}}\n\
-         - {apiVersion: v1, kind: List, items: []}\n- {apiVersion: apps/v1, kind: Deployment, metadata: {name: d}}\n",
+         - {apiVersion: v1, kind: List, items: []}\n- {apiVersion: example.com/v1, kind: Gadget, metadata: {name: d}}\n",
     );
     assert_eq!(names(&manifest), ["ok"]);
     let problems: Vec<String> = manifest.problems.iter().map(ToString::to_string).collect();
     assert!(problems[0].starts_with("items[0]: expected an object, found a number"), "{problems:?}");
     assert!(problems[1].starts_with("items[2]: a list inside a list"), "{problems:?}");
     assert!(problems[2].starts_with(
-        "items[3]: kind \"Deployment\" of apiVersion \"apps/v1\" is not supported: only Pod, PodList, List"
+        "items[3]: kind \"Gadget\" of apiVersion \"example.com/v1\" is not supported: only Pod, PodList, List"
     ));
 }
 

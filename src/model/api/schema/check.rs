@@ -232,6 +232,7 @@ impl<'s> Walk<'s> {
 
     fn scalar_fits(&mut self, holder: Type<'s>, of: Type<'s>, value: &Value) -> bool {
         let (wanted, go, words) = match (of.name, value) {
+            _ if of.scalar() == Some("any") => return true,
             ("IntOrString" | "Duration", Value::String(_))
             | ("FieldsV1" | "RawExtension", Value::Object(_)) => return true,
             ("IntOrString", Value::Number(number))

@@ -1,6 +1,10 @@
 //! nf_tables: a table that is replaced as a whole.
 //!
-//! Owns how tables, chains, maps and expressions are encoded.
+//! Owns how tables, chains, maps and expressions are encoded. [`kept`] replaces a table without its dynamic maps.
+
+pub mod kept;
+
+use std::borrow::Cow;
 
 use super::{CREATE, Message, NetlinkError, Protocol, Socket};
 
@@ -18,6 +22,10 @@ const GETGEN: u16 = SUBSYSTEM << 8 | 16;
 /// `NLM_F_APPEND`: rules in the order they are sent.
 const APPEND: u16 = 0x800;
 const SET_IS_MAP: u32 = 8;
+/// `NFT_SET_TIMEOUT | NFT_SET_EVAL`: rules add elements, which end by themselves.
+const SET_IS_DYNAMIC: u32 = 0x30;
+/// Clients that a dynamic map remembers, at some hundred bytes each.
+const MAX_DYNAMIC: u32 = 16_384;
 /// A list of elements is one attribute, which ends at 64 KiB: an element takes at most about 100 bytes.
 const ELEMENTS_PER_MESSAGE: usize = 400;
 
@@ -56,6 +64,10 @@ impl Family {
 pub(crate) enum Hook {
     /// All arriving packets, before routing.
     Prerouting,
+    /// Packets for the node itself.
+    Input,
+    /// Packets that the node passes on.
+    Forward,
     /// Packets that the node itself sends.
     Output,
     /// All leaving packets, after routing.
@@ -78,16 +90,18 @@ pub(crate) struct Table {
     pub chains: Vec<Chain>,
 }
 
-/// A map from a concatenated key to data.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A map from a concatenated key to data, or a set of keys.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Map {
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     /// The types of the key, concatenated.
     pub key: Vec<DataType>,
-    /// The types of the data, concatenated.
+    /// The types of the data, concatenated; empty for a set.
     pub data: Vec<DataType>,
     /// Keys and data, each value padded to four bytes.
     pub elements: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Rules add its elements.
+    pub is_dynamic: bool,
 }
 
 /// Types as `nft` numbers them; the kernel ignores them, but `nft list` shows them.
@@ -97,6 +111,8 @@ pub(crate) enum DataType {
     Ipv6Address,
     Protocol,
     Port,
+    /// A number of four bytes in the machine's order.
+    Number,
 }
 
 impl DataType {
@@ -106,6 +122,8 @@ impl DataType {
             Self::Ipv6Address => 8,
             Self::Protocol => 12,
             Self::Port => 13,
+            // A packet's mark: the only such type that `nft` shows.
+            Self::Number => 19,
         }
     }
 
@@ -149,19 +167,29 @@ pub(crate) enum Expression {
     DestinationKind,
     /// Loads the flags of the connection.
     ConnectionStatus,
+    /// Loads a random number below the first into the second, a register.
+    Random(u32, u32),
     Mask(Vec<u8>),
     /// Continues if the register holds this.
     Equal(Vec<u8>),
     /// Continues if the register holds something else.
     NotEqual(Vec<u8>),
-    /// Replaces the registers by the map's data; ends the rule when the key is missing.
-    Lookup(&'static str),
-    /// Rewrites the destination to the address in the first register and the port in this one.
-    DestinationNat(Family, u32),
+    /// Looks the key in the first register up, and loads the data of a map into the second; ends the rule when the key
+    /// is missing.
+    Lookup(Cow<'static, str>, u32, Option<u32>),
+    /// Puts key and data of these registers into a dynamic map for so many seconds, again for an existing key, whose
+    /// data stays; ends the rule when the map is full.
+    Remember(Cow<'static, str>, u32, u32, u32),
+    /// Rewrites the destination to the address in the first register and the port in the second.
+    DestinationNat(Family, u32, u32),
     /// Rewrites the source to the address of the outgoing interface.
     Masquerade,
     /// The end of the packet.
     Drop,
+    /// The same, and the sender learns that the port is unreachable.
+    Reject(Family),
+    /// The same of a TCP connection: it is reset.
+    Reset,
 }
 
 /// Replaces tables atomically; other tables are not touched.
@@ -175,12 +203,7 @@ pub(crate) fn replace(tables: &[Table]) -> Result<(), NetlinkError> {
         batch.push(table_message(NEWTABLE, CREATE, table.family, &table.name));
         batch.push(table_message(DELTABLE, 0, table.family, &table.name));
         batch.push(table_message(NEWTABLE, CREATE, table.family, &table.name));
-        for (id, map) in (1..).zip(&table.maps) {
-            add_map(&mut batch, table, id, map);
-        }
-        for chain in &table.chains {
-            add_chain(&mut batch, table, chain);
-        }
+        add_content(&mut batch, table, &[]);
     }
     batch.push(end());
     Socket::open(Protocol::Netfilter)?.batch("replace nftables table", batch)
@@ -221,21 +244,55 @@ fn table_message(kind: u16, flags: u16, family: Family, name: &str) -> Message {
     Message::new(kind, flags, &header(family.number(), 0)).text(1, name)
 }
 
-fn add_map(batch: &mut Vec<Message>, table: &Table, id: u32, map: &Map) {
-    let start = |kind, flags| Message::new(kind, flags, &header(table.family.number(), 0));
-    let ((key, key_length), (data, data_length)) = (DataType::joined(&map.key), DataType::joined(&map.data));
-    let set = start(NEWSET, CREATE).text(1, &table.name).text(2, map.name).big(3, SET_IS_MAP).big(4, key);
-    batch.push(set.big(5, key_length).big(6, data).big(7, data_length).big(10, id));
-    for elements in map.elements.chunks(ELEMENTS_PER_MESSAGE) {
-        let list = start(NEWSETELEM, CREATE).text(1, &table.name).text(2, map.name).big(4, id);
-        batch.push(list.nested(3, |list| {
-            elements.iter().fold(list, |list, (key, data)| {
-                list.nested(1, |element| {
-                    element.nested(1, |value| value.bytes(1, key)).nested(2, |value| value.bytes(1, data))
-                })
-            })
-        }));
+/// Maps and chains, without the maps that the kernel has.
+fn add_content(batch: &mut Vec<Message>, table: &Table, present: &[&str]) {
+    for (id, map) in (1..).zip(&table.maps) {
+        if !present.contains(&&*map.name) {
+            add_map(batch, table, id, map);
+        }
     }
+    for chain in &table.chains {
+        add_chain(batch, table, chain);
+    }
+}
+
+fn add_map(batch: &mut Vec<Message>, table: &Table, id: u32, map: &Map) {
+    let ((key, key_length), (data, data_length)) = (DataType::joined(&map.key), DataType::joined(&map.data));
+    let is_map = if map.data.is_empty() { 0 } else { SET_IS_MAP };
+    let is_dynamic = if map.is_dynamic { SET_IS_DYNAMIC } else { 0 };
+    let mut set = set_message(NEWSET, CREATE, table, &map.name);
+    set = set.big(3, is_map | is_dynamic).big(4, key).big(5, key_length);
+    if !map.data.is_empty() {
+        set = set.big(6, data).big(7, data_length);
+    }
+    if map.is_dynamic {
+        set = set.nested(9, |description| description.big(1, MAX_DYNAMIC));
+    }
+    batch.push(set.big(10, id));
+    for elements in map.elements.chunks(ELEMENTS_PER_MESSAGE) {
+        batch.push(elements_message(NEWSETELEM, CREATE, table, &map.name, elements));
+    }
+}
+
+fn set_message(kind: u16, flags: u16, table: &Table, name: &str) -> Message {
+    Message::new(kind, flags, &header(table.family.number(), 0)).text(1, &table.name).text(2, name)
+}
+
+fn elements_message(
+    kind: u16,
+    flags: u16,
+    table: &Table,
+    name: &str,
+    elements: &[(Vec<u8>, Vec<u8>)],
+) -> Message {
+    set_message(kind, flags, table, name).nested(3, |list| {
+        elements.iter().fold(list, |list, (key, data)| {
+            list.nested(1, |element| {
+                let element = element.nested(1, |value| value.bytes(1, key));
+                if data.is_empty() { element } else { element.nested(2, |value| value.bytes(1, data)) }
+            })
+        })
+    })
 }
 
 fn add_chain(batch: &mut Vec<Message>, table: &Table, chain: &Chain) {
@@ -243,6 +300,8 @@ fn add_chain(batch: &mut Vec<Message>, table: &Table, chain: &Chain) {
         |kind, flags| Message::new(kind, flags, &header(table.family.number(), 0)).text(1, &table.name);
     let hook = match chain.hook {
         Hook::Prerouting => 0,
+        Hook::Input => 1,
+        Hook::Forward => 2,
         Hook::Output => 3,
         Hook::Postrouting => 4,
     };
@@ -305,13 +364,36 @@ fn expression_data(expression: &Expression) -> (&'static str, Data) {
         }
         Expression::Equal(value) => compare(0, value),
         Expression::NotEqual(value) => compare(1, value),
-        Expression::Lookup(map) => {
-            let map = *map;
-            ("lookup", Box::new(move |data| data.text(1, map).big(2, REGISTER).big(3, REGISTER)))
+        Expression::Random(below, register) => {
+            let (below, register) = (*below, *register);
+            ("numgen", Box::new(move |data| data.big(1, register).big(2, below).big(3, 1)))
         }
-        Expression::DestinationNat(family, port) => {
-            let (family, port) = (u32::from(family.number()), *port);
-            ("nat", Box::new(move |data| data.big(1, 1).big(2, family).big(3, REGISTER).big(5, port)))
+        Expression::Lookup(set, key, found) => {
+            let (set, key, found) = (set.clone(), *key, *found);
+            let lookup = move |data: Message| {
+                let data = data.text(1, &set).big(2, key);
+                found.into_iter().fold(data, |data, register| data.big(3, register))
+            };
+            ("lookup", Box::new(lookup))
+        }
+        Expression::Remember(map, key, value, seconds) => {
+            let (map, key, value) = (map.clone(), *key, *value);
+            let milliseconds = (u64::from(*seconds) * 1000).to_be_bytes();
+            let update = move |data: Message| {
+                data.text(1, &map).big(3, 1).big(4, key).big(5, value).bytes(6, &milliseconds)
+            };
+            ("dynset", Box::new(update))
+        }
+        Expression::DestinationNat(family, address, port) => {
+            let (family, address, port) = (u32::from(family.number()), *address, *port);
+            ("nat", Box::new(move |data| data.big(1, 1).big(2, family).big(3, address).big(5, port)))
+        }
+        // NFT_REJECT_TCP_RST.
+        Expression::Reset => ("reject", Box::new(|data| data.big(1, 1))),
+        // NFT_REJECT_ICMP_UNREACH and the code of an unreachable port.
+        Expression::Reject(family) => {
+            let code = if *family == Family::Ipv4 { 3 } else { 4 };
+            ("reject", Box::new(move |data| data.big(1, 0).bytes(2, &[code])))
         }
         Expression::Masquerade => ("masq", Box::new(|data| data)),
         // The verdict register, NF_DROP.

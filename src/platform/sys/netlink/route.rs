@@ -43,6 +43,7 @@ const RTA_TABLE: u16 = 15;
 const RT_TABLE_MAIN: u32 = 254;
 const RTN_UNICAST: u8 = 1;
 const RTPROT_STATIC: u8 = 4;
+const RT_SCOPE_LINK: u8 = 253;
 
 const AF_INET: u8 = 2;
 const AF_BRIDGE: u8 = 7;
@@ -236,6 +237,24 @@ impl Network {
             }
         }
         Ok(found)
+    }
+
+    /// Adds a route to neighbours on a link; an existing one is no error.
+    pub(crate) fn add_route(
+        &mut self,
+        link: u32,
+        destination: IpAddr,
+        prefix: u8,
+    ) -> Result<(), NetlinkError> {
+        let scope = if destination.is_ipv4() { RT_SCOPE_LINK } else { 0 };
+        let header = [family(destination), prefix, 0, 0, 254, RTPROT_STATIC, scope, RTN_UNICAST, 0, 0, 0, 0];
+        let message = Message::new(RTM_NEWROUTE, CREATE | EXCLUSIVE, &header)
+            .bytes(RTA_DST, &octets(destination))
+            .number(RTA_OIF, link);
+        match self.0.request(&format!("add route to {destination}/{prefix}"), message) {
+            Err(error) if error.is_exists() => Ok(()),
+            other => other,
+        }
     }
 
     /// Adds a default route through a gateway; an existing one is no error.

@@ -232,7 +232,7 @@ fn a_renewed_token_is_written_for_its_user() {
         let config = VolumeConfig { pods_dir: scratch.0.join("pods"), capacity: NodeCapacity::default() };
         let facts = Rc::new(FixedFacts { token: Ok("t1".into()).into(), ..FixedFacts::default() });
         let known: Rc<dyn ClusterFacts> = Rc::clone(&facts) as Rc<dyn ClusterFacts>;
-        let objects = Rc::new(NodeObjects::new(Rc::default(), Rc::default(), Some(known)));
+        let objects = Rc::new(NodeObjects::new((Rc::default(), None), (Rc::default(), Some(known))));
         let volumes = Volumes::new(config.clone(), objects, Clock::System);
         let sources = json!([{"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}}]);
         let mut pod = pod(&json!([{"name": "v", "projected": {"sources": sources}}]));

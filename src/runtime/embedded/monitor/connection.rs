@@ -23,6 +23,8 @@ pub(super) enum Role {
     Idle,
     /// Gets a message for every exit.
     Watch,
+    /// Becomes [`Self::Watch`] when no container is being started.
+    WaitingWatch,
     /// Waits until the container with this serial number runs.
     Start(u32),
     /// Belongs to the exec with this serial number.

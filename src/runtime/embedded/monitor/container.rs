@@ -80,8 +80,12 @@ impl Container {
         matches!(self.phase, ProcessPhase::Running)
     }
 
+    pub(super) fn is_starting(&self) -> bool {
+        matches!(self.phase, ProcessPhase::Starting { .. })
+    }
+
     pub(super) fn waits_for_pid(&self) -> bool {
-        matches!(self.phase, ProcessPhase::Starting { .. }) && self.pid == 0
+        self.is_starting() && self.pid == 0
     }
 
     pub(super) fn deadline(&self) -> Option<Instant> {

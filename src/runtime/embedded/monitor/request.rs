@@ -105,7 +105,7 @@ impl Monitor {
         match self.connections.remove(at).role {
             Role::Exec(exec) => self.abandon_exec(exec),
             Role::Attach(attach) => self.end_attach(&attach),
-            Role::Idle | Role::Watch | Role::Start(_) | Role::Shutdown => {}
+            Role::Idle | Role::Watch | Role::WaitingWatch | Role::Start(_) | Role::Shutdown => {}
         }
     }
 
@@ -168,7 +168,11 @@ impl Monitor {
         all.find(|connection| connection.serial == serial).is_some_and(|connection| connection.reply(reply))
     }
 
+    /// The client that asked for a start may be gone: a container is shown when it is known whether it runs.
     fn watch(&self, serial: u32) -> Outcome {
+        if self.containers.iter().any(super::Container::is_starting) {
+            return Outcome::KeepOpen(Role::WaitingWatch);
+        }
         let states = self.containers.iter().filter_map(super::Container::state);
         for state in states {
             if !self.reply_to(serial, &state) {
@@ -177,6 +181,19 @@ impl Monitor {
         }
         self.reply_to(serial, &Reply::Done);
         Outcome::KeepOpen(Role::Watch)
+    }
+
+    /// Answers watches that came while a container was being started.
+    pub(super) fn answer_waiting_watches(&mut self) {
+        for at in (0..self.connections.len()).rev() {
+            if !matches!(self.connections[at].role, Role::WaitingWatch) {
+                continue;
+            }
+            match self.watch(self.connections[at].serial) {
+                Outcome::KeepOpen(role) => self.connections[at].role = role,
+                Outcome::Finished(_) => drop(self.connections.remove(at)),
+            }
+        }
     }
 
     fn signal(&self, id: &str, signal: i32, all: bool) -> Result<(), String> {

@@ -95,7 +95,8 @@ pub(in crate::runtime) fn ensure_bridge(
         faults::step("bring the bridge up")?;
         network.set_up(link.index)?;
     }
-    forward(subnets)?;
+    let has = |ipv4: bool| subnets.iter().any(|subnet| subnet.network().is_ipv4() == ipv4);
+    forward(has(true), has(false))?;
     Ok(Bridge { index: link.index, mtu: link.mtu })
 }
 
@@ -186,7 +187,7 @@ fn prepare_bridge(bridge: &str, subnets: &[Subnet]) -> Result<(), NetworkError> 
 
 /// Which IPv6 addresses an interface has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ipv6 {
+pub(crate) enum Ipv6 {
     /// Addresses assigned by the agent.
     Given,
     LinkLocal,
@@ -196,7 +197,7 @@ enum Ipv6 {
 /// Called before an interface is set up: whatever IPv6 addresses it has, no neighbour on the link can make
 /// itself a router of it (CVE-2020-10749). Addresses assigned by the agent are used at once, without
 /// duplicate address detection.
-fn prepare_ipv6(link: &str, ipv6: Ipv6) -> Result<(), NetworkError> {
+pub(crate) fn prepare_ipv6(link: &str, ipv6: Ipv6) -> Result<(), NetworkError> {
     if !sysctl(&format!("ipv6/conf/{link}")).exists() && ipv6 != Ipv6::Given {
         // A kernel without IPv6.
         return Ok(());
@@ -220,12 +221,12 @@ pub(in crate::runtime) fn kernel_has_ipv6() -> bool {
 
 /// Makes the node a router, once. An interface that has its IPv6 routes from router advertisements would lose
 /// them by that, unless it is set to keep accepting advertisements.
-fn forward(subnets: &[Subnet]) -> Result<(), NetworkError> {
-    if subnets.iter().any(|subnet| subnet.network().is_ipv4()) && set("ipv4/ip_forward", "1")? {
+pub(crate) fn forward(ipv4: bool, ipv6: bool) -> Result<(), NetworkError> {
+    if ipv4 && set("ipv4/ip_forward", "1")? {
         log::info!(sysctl = "net.ipv4.ip_forward"; "Enabled IP forwarding for pods");
     }
     let all = "ipv6/conf/all/forwarding";
-    if subnets.iter().any(|subnet| subnet.network().is_ipv6()) && get(all).as_deref() != Some("1") {
+    if ipv6 && get(all).as_deref() != Some("1") {
         for entry in fs::read_dir("/proc/sys/net/ipv6/conf").into_iter().flatten().flatten() {
             let link = entry.file_name().to_string_lossy().into_owned();
             let name = format!("ipv6/conf/{link}/accept_ra");

@@ -106,11 +106,12 @@ fn maps(family: Family, records: &[NetworkRecord]) -> Vec<Map> {
         }
     }
     let data = vec![address, DataType::Port];
-    let map = |name, key, elements: BTreeMap<_, _>| Map {
-        name,
+    let map = |name: &'static str, key, elements: BTreeMap<_, _>| Map {
+        name: name.into(),
         key,
         data: data.clone(),
         elements: elements.into_iter().collect(),
+        ..Map::default()
     };
     let at = map(PORTS_AT, vec![address, DataType::Protocol, DataType::Port], somewhere);
     let all = map(PORTS, vec![DataType::Protocol, DataType::Port], everywhere);
@@ -281,8 +282,8 @@ impl Header<'_> {
         }
         rule.push(Expression::TransportProtocol(next));
         rule.push(Expression::TransportHeader(2, 2, next + 1));
-        rule.push(Expression::Lookup(map.name));
-        rule.push(Expression::DestinationNat(self.family, SHORT_REGISTER + self.width() / 4));
+        rule.push(Expression::Lookup(map.name.clone(), REGISTER, Some(REGISTER)));
+        rule.push(Expression::DestinationNat(self.family, REGISTER, SHORT_REGISTER + self.width() / 4));
         rule
     }
 }

@@ -17,14 +17,14 @@ use crate::platform::testing::TempDir;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-struct Host {
-    namespace: File,
+pub(crate) struct Host {
+    pub(crate) namespace: File,
     directory: TempDir,
     network: Network,
 }
 
 impl Host {
-    fn new(subnets: &[&str]) -> Self {
+    pub(crate) fn new(subnets: &[&str]) -> Self {
         let directory = TempDir::new();
         let network = Network::new(NetworkConfig {
             bridge: DEFAULT_BRIDGE.to_owned(),
@@ -39,11 +39,11 @@ impl Host {
         host
     }
 
-    fn run<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
+    pub(crate) fn run<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
         namespace::inside(&self.namespace, body).unwrap()
     }
 
-    fn attach(&self, name: &str, ports: &[(&str, i32, i32, &str)]) -> Result<Pod, NetworkError> {
+    pub(crate) fn attach(&self, name: &str, ports: &[(&str, i32, i32, &str)]) -> Result<Pod, NetworkError> {
         let pod = Pod::new(name);
         let addresses = self.run(|| self.network.attach(&pod.attachment(ports)))?;
         Ok(Pod { addresses, ..pod })
@@ -54,14 +54,14 @@ impl Host {
         self.run(|| self.network.detach(&pod.sandbox, Some(&netns))).unwrap();
     }
 
-    fn links(&self) -> Vec<String> {
+    pub(crate) fn links(&self) -> Vec<String> {
         self.run(|| route::Network::open().unwrap().links().unwrap())
             .into_iter()
             .map(|link| link.name)
             .collect()
     }
 
-    fn rules(&self) -> String {
+    pub(crate) fn rules(&self) -> String {
         self.run(|| sh("nft list ruleset"))
     }
 
@@ -83,10 +83,10 @@ impl Host {
 }
 
 /// A pod: a namespace and its assigned addresses.
-struct Pod {
+pub(crate) struct Pod {
     sandbox: SandboxId,
     namespace: File,
-    addresses: Vec<IpAddr>,
+    pub(crate) addresses: Vec<IpAddr>,
 }
 
 impl Pod {
@@ -115,30 +115,30 @@ impl Pod {
         }
     }
 
-    fn run<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
+    pub(crate) fn run<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
         namespace::inside(&self.namespace, body).unwrap()
     }
 
-    fn ip(&self) -> IpAddr {
+    pub(crate) fn ip(&self) -> IpAddr {
         self.addresses[0]
     }
 }
 
 /// Runs a program in this thread's namespace; its output.
-fn sh(command: &str) -> String {
+pub(crate) fn sh(command: &str) -> String {
     let output = Command::new("sh").arg("-ec").arg(command).output().unwrap();
     assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
 
 /// Listens in this thread's namespace.
-fn listen(address: &str) -> TcpListener {
+pub(crate) fn listen(address: &str) -> TcpListener {
     TcpListener::bind(address).unwrap()
 }
 
 /// Connects from this thread's namespace; returns the client address that the server saw, and the address it
 /// was reached by.
-fn call(server: &TcpListener, target: SocketAddr) -> Result<(IpAddr, IpAddr), std::io::Error> {
+pub(crate) fn call(server: &TcpListener, target: SocketAddr) -> Result<(IpAddr, IpAddr), std::io::Error> {
     let mut client = TcpStream::connect_timeout(&target, PATIENCE)?;
     client.set_read_timeout(Some(PATIENCE))?;
     server.set_nonblocking(true)?;
@@ -159,12 +159,12 @@ fn call(server: &TcpListener, target: SocketAddr) -> Result<(IpAddr, IpAddr), st
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "calls read better without")]
-fn at(ip: impl ToString, port: u16) -> SocketAddr {
+pub(crate) fn at(ip: impl ToString, port: u16) -> SocketAddr {
     SocketAddr::new(ip.to_string().parse().unwrap(), port)
 }
 
 /// Joins two hosts by a cable: 192.0.2.1 (2001:db8::1) and 192.0.2.2 (2001:db8::2).
-fn cable(one: &Host, other: &Host) {
+pub(crate) fn cable(one: &Host, other: &Host) {
     let fd = format!("/proc/{}/fd/{}", std::process::id(), other.namespace.as_raw_fd());
     one.run(|| {
         sh(&format!(

@@ -125,6 +125,7 @@ async fn recover_sandbox(shared: &Rc<RuntimeInner>, found: RecoveredSandbox) {
         Sandbox::from_record,
     );
     sandbox.monitor = monitor.map(|monitor| monitor.pid);
+    let is_undecided = containers.iter().any(|container| container.phase == ContainerPhase::Created);
     shared.state.borrow_mut().sandboxes.insert(id.clone(), sandbox);
     for container in containers {
         adopt_container(shared, &id, container).await;
@@ -145,7 +146,12 @@ async fn recover_sandbox(shared: &Rc<RuntimeInner>, found: RecoveredSandbox) {
         "unsupported protocol version".to_owned()
     } else {
         match monitors::watch(&dir).await {
-            Ok(listening) => return watch::begin(shared, id, listening),
+            Ok(mut listening) => {
+                if is_undecided {
+                    watch::catch_up(shared, &mut listening).await;
+                }
+                return watch::begin(shared, id, listening);
+            }
             Err(failure) => failure.message,
         }
     };

@@ -21,6 +21,8 @@ use crate::platform::rt;
 
 /// How long a monitor may take from closing its socket to its exit.
 const ENDING: Duration = Duration::from_secs(1);
+/// How long a starting agent waits for containers that are being started.
+const CATCH_UP: Duration = Duration::from_secs(5);
 /// Exit code of a killed process.
 const KILLED: i32 = 128 + 9;
 
@@ -61,15 +63,34 @@ async fn until_ended(dir: &SandboxDir) -> bool {
 
 async fn listen(shared: &RuntimeInner, watch: &mut Watch) {
     while let Some(reply) = watch.next().await {
-        match reply {
-            Reply::Running { container, started } => {
-                container_runs(shared, &ContainerId::from(container), started);
+        take(shared, reply);
+    }
+}
+
+/// Takes the state of all containers from a new watch. An earlier agent may have asked for a start and died before the
+/// answer: such a container must not be taken for one that was never started, or it would run twice.
+pub(super) async fn catch_up(shared: &RuntimeInner, watch: &mut Watch) {
+    let told = async {
+        while let Some(reply) = watch.next().await {
+            if reply == Reply::Done {
+                break;
             }
-            Reply::Exited { container, exited } => {
-                container_ended(shared, &ContainerId::from(container), exited);
-            }
-            Reply::Done | Reply::Failed { .. } => {}
+            take(shared, reply);
         }
+    };
+    // A start that takes longer is of a container that hangs: other pods do not wait for it.
+    let _ = tokio::time::timeout(CATCH_UP, told).await;
+}
+
+fn take(shared: &RuntimeInner, reply: Reply) {
+    match reply {
+        Reply::Running { container, started } => {
+            container_runs(shared, &ContainerId::from(container), started);
+        }
+        Reply::Exited { container, exited } => {
+            container_ended(shared, &ContainerId::from(container), exited);
+        }
+        Reply::Done | Reply::Failed { .. } => {}
     }
 }
 

@@ -4,10 +4,22 @@ use std::collections::BTreeMap;
 
 use super::*;
 
+fn answer(path: &str, binary: bool) -> Option<OpenApiDocument> {
+    super::answer(&Described { catalog: &Catalog::default(), schemas: &[] }, path, binary)
+}
+
+fn names_hash(query: &str) -> bool {
+    super::names_hash(&Described { catalog: &Catalog::default(), schemas: &[] }, query)
+}
+
 fn bytes(path: &str, binary: bool) -> Vec<u8> {
-    let Some(OpenApiDocument::Document(mut document)) = answer(path, binary) else {
+    let Some(OpenApiDocument::Document(document)) = answer(path, binary) else {
         panic!("no document at {path}")
     };
+    read(*document)
+}
+
+fn read(mut document: Document) -> Vec<u8> {
     let mut whole = Vec::new();
     while let Some(piece) = document.next_piece() {
         assert!(piece.len() < 2 * PIECE, "a piece of {} bytes", piece.len());
@@ -46,7 +58,7 @@ fn clients_learn_that_a_patch_may_be_validated_here() {
     assert!(patch["parameters"].as_array().unwrap().iter().any(|found| found["name"] == "fieldValidation"));
     assert!(patch["requestBody"]["content"]["application/strategic-merge-patch+json"].is_object());
     assert!(core["paths"]["/api/v1/persistentvolumes/{name}"].get("patch").is_none());
-    assert!(answer("v3/apis/apps/v1", false).is_none());
+    assert!(answer("v3/apis/apps/v2", false).is_none());
     assert!(answer("v4", false).is_none());
 }
 
@@ -67,7 +79,7 @@ fn openapi_references_resolve_and_every_resource_has_its_paths() {
         }
     }
     let (_, v2) = documents.last().unwrap();
-    for resource in RESOURCES {
+    for resource in Catalog::default().all() {
         let named = if resource.namespaced { "/namespaces/{namespace}" } else { "" };
         let root = root(resource.group, resource.version);
         let many = format!("/{root}{named}/{}", resource.plural);
@@ -357,4 +369,34 @@ fn the_binary_form_says_what_the_other_says() {
         }
     }
     assert_eq!(read, expected);
+}
+
+#[test]
+fn a_definition_is_described_with_its_metadata_and_its_lists() {
+    let body = json!({"spec": {"group": "edge.example", "scope": "Namespaced", "names": {"kind": "Probe", "plural": "probes"},
+        "versions": [{"name": "v1", "served": true, "subresources": {"status": {}}}]}});
+    let resources = crate::serve::localapi::definitions::resources(&body);
+    let schema = json!({"type": "object", "properties": {"spec": {"type": "object"}}});
+    let schemas: Vec<(&'static Resource, Value)> =
+        resources.iter().map(|one| (*one, schema.clone())).collect();
+    let catalog = Catalog::new(true, &resources);
+    let described = Described { catalog: &catalog, schemas: &schemas };
+    let Some(OpenApiDocument::Document(document)) =
+        super::answer(&described, "v3/apis/edge.example/v1", false)
+    else {
+        panic!("no document")
+    };
+    let document: Value = serde_json::from_slice(&read(*document)).unwrap();
+    let mut found = Vec::new();
+    references(&document, &mut found);
+    for reference in found {
+        assert!(document.pointer(reference.strip_prefix('#').unwrap()).is_some(), "{reference}");
+    }
+    let types = &document["components"]["schemas"];
+    assert_eq!(types["example.edge.v1.Probe"]["x-kubernetes-group-version-kind"][0]["kind"], "Probe");
+    assert!(types["example.edge.v1.ProbeList"].is_object());
+    let path = &document["paths"]["/apis/edge.example/v1/namespaces/{namespace}/probes/{name}/status"];
+    assert!(path["patch"].is_object());
+    let none = Described { catalog: &catalog, schemas: &[] };
+    assert_ne!(hash(&described), hash(&none));
 }

@@ -1,14 +1,18 @@
 //! Watches of a simulated node, and their cost.
 
+use std::collections::BTreeSet;
+
 use super::*;
 use crate::desired::pod_config::notes::Mirror;
 use crate::model::node_changes::NodeBase;
-use crate::model::objects::VersionedObject;
+use crate::model::objects::{ObjectKey, ObjectKind, VersionedObject, wire};
 use crate::model::revisions::Revisions;
 use crate::model::types::{PodUid, Timestamp};
 use crate::node::object::NodeState;
+use crate::serve::localapi::ApiOptions;
+use crate::serve::localapi::implied;
 use crate::serve::localapi::local_node::LocalNode;
-use crate::serve::localapi::objects;
+use crate::serve::roles::Roles;
 use crate::serve::server::AgentReport;
 use crate::serve::server::node::testing::Shown;
 use crate::store::StoredEvent;
@@ -21,16 +25,28 @@ struct Spaces {
 }
 
 impl LocalNode for Spaces {
-    fn objects(&self) -> Vec<VersionedObject> {
-        Vec::new()
+    fn objects_of(&self, kind: ObjectKind) -> Vec<VersionedObject> {
+        let made = |name: &String| {
+            let wire = implied::namespace(name, Timestamp::default());
+            let object = Rc::new(wire::from_value(ObjectKind::Namespace, wire).unwrap());
+            VersionedObject { object, version: 1, origin: Rc::from("") }
+        };
+        match kind {
+            ObjectKind::Namespace => self.names.borrow().iter().map(made).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    fn object(&self, _: &ObjectKey) -> Option<VersionedObject> {
+        None
+    }
+
+    fn namespaces_in_use(&self) -> BTreeSet<String> {
+        BTreeSet::new()
     }
 
     fn events(&self) -> Vec<StoredEvent> {
         Vec::new()
-    }
-
-    fn namespaces(&self) -> Vec<Value> {
-        self.names.borrow().iter().map(|name| objects::namespace(name, Timestamp::default())).collect()
     }
 
     fn claim_directory(&self, _: &str, _: &str) -> String {
@@ -66,7 +82,9 @@ fn api_of(cluster: &Rc<Spaces>) -> Rc<LocalApi> {
     let (node, editor) =
         (Rc::new(Shown(AgentReport::default())), crate::serve::localapi::Editor::channel().0);
     let revisions = Revisions::since(Timestamp::default());
-    LocalApi::new(node, Rc::<Spaces>::clone(cluster), editor, Clock::System, revisions)
+    let roles = (None, Rc::new(Roles::new(None)));
+    let cluster = Rc::<Spaces>::clone(cluster);
+    LocalApi::new(node, cluster, editor, Clock::System, revisions, ApiOptions::default(), roles)
 }
 
 fn spaces() -> Rc<Spaces> {

@@ -18,6 +18,9 @@ const MAX_BYTES: usize = 3 * 1024 * 1024;
 const OBJECTS: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
 const PATCHES: &str = "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml, application/strategic-merge-patch+json";
 
+const CUSTOM_PATCHES: &str =
+    "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml";
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PatchKind {
     Json,
@@ -51,8 +54,13 @@ pub(super) async fn read(
     let patch = match (wanted.verb, kind.as_str()) {
         (Verb::Patch, "application/json-patch+json") => Some(PatchKind::Json),
         (Verb::Patch, "application/merge-patch+json") => Some(PatchKind::Merge),
-        (Verb::Patch, "application/strategic-merge-patch+json") => Some(PatchKind::Strategic),
+        (Verb::Patch, "application/strategic-merge-patch+json") if !wanted.resource.is_custom() => {
+            Some(PatchKind::Strategic)
+        }
         (Verb::Patch, "application/apply-patch+yaml") => Some(PatchKind::Apply),
+        (Verb::Patch, _) if wanted.resource.is_custom() => {
+            return Err(status::unsupported_media_type(CUSTOM_PATCHES));
+        }
         (Verb::Patch, _) => return Err(status::unsupported_media_type(PATCHES)),
         (_, "" | "application/json" | "application/yaml") => None,
         (_, protobuf::CONTENT_TYPE) if protobuf::reads(wanted) => None,
@@ -66,7 +74,7 @@ pub(super) async fn read(
     if kind == protobuf::CONTENT_TYPE {
         let object = protobuf::read(&bytes).ok_or_else(|| {
             status::bad_request(
-                "error decoding the request body: objects of this kind are not accepted in this format",
+                "error decoding the request body: it is no message of this kind in Kubernetes' binary form",
             )
         })?;
         return Ok((Content::Object(object), Vec::new()));

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::body::{Content, PatchKind};
 use super::stored::{self, ExistingObject, StoredObject, owned};
-use super::{Decision, Task, finalize, new, options_failure};
+use super::{Decision, Task, finalize, grant, new, options_failure};
 use crate::desired::api_pod;
 use crate::desired::pod_config::PodConfig;
 use crate::desired::pod_config::edit::ApiChange;
@@ -18,6 +18,7 @@ use crate::model::api::pod::{Pod, PodStatus};
 use crate::model::api::schema::check::{Misfit, Unknown};
 use crate::model::provenance::is_from_api;
 use crate::pod::status::rules::add_client_conditions;
+use crate::serve::localapi::implied;
 use crate::serve::localapi::patch::fields::misplaced;
 use crate::serve::localapi::patch::managed::{self, ManagerEntry, after_update};
 use crate::serve::localapi::patch::{PatchError, apply, bounded, json_patch, merge_patch, strategic};
@@ -26,21 +27,35 @@ use crate::serve::localapi::status::{self, Cause, Failure, MODIFIED};
 use crate::serve::localapi::text;
 
 /// A stored object that may be changed, and its representations.
-struct Changeable {
-    kept: StoredObject,
-    version: String,
+pub(super) struct Changeable {
+    pub kept: StoredObject,
+    pub version: String,
     /// The part with field managers.
     owned: Value,
-    base: Value,
+    /// In the version of the request.
+    pub base: Value,
     /// The pod is no longer desired but still terminating.
     goes: bool,
 }
 
+/// Which part of an object a request changes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum ChangedPart {
+    /// What clients and manifests write.
+    Written,
+    /// The status, also of an object that a manifest defines.
+    Observed,
+}
+
 /// The object of this request; `None` if it does not exist.
-fn changeable(task: &Task, config: &PodConfig) -> Result<Option<Changeable>, Failure> {
+pub(super) fn changeable(
+    task: &Task,
+    config: &PodConfig,
+    part: ChangedPart,
+) -> Result<Option<Changeable>, Failure> {
     let found = stored::find(config, task.store(), task.namespace(), task.name());
     let (kept, goes) = match found {
-        Some(ExistingObject { read_only: Some(whose), .. }) => {
+        Some(ExistingObject { read_only: Some(whose), .. }) if part == ChangedPart::Written => {
             return Err(task.read_only(task.name(), &whose));
         }
         Some(found) => (found.kept, false),
@@ -50,7 +65,7 @@ fn changeable(task: &Task, config: &PodConfig) -> Result<Option<Changeable>, Fai
             (None, None) => return Ok(None),
         },
     };
-    let mut base = kept.to_value();
+    let mut base = task.render(&kept);
     let owned = owned(base.clone());
     task.complete(&kept, &mut base);
     let version = text(&base, "/metadata/resourceVersion").to_owned();
@@ -73,12 +88,11 @@ fn find_terminating(task: &Task) -> Result<Option<StoredObject>, Failure> {
     Ok(Some(StoredObject::Pod(Rc::new(Pod { status, ..pod }))))
 }
 
-/// A namespace that was not created explicitly, as it is shown: its first change creates it.
+/// A namespace, or another object that was not created explicitly, as it is shown: its first change creates it.
 fn implicit(task: &Task) -> Result<Option<StoredObject>, Failure> {
-    let shown = match task.store() {
-        Store::Namespaces => task.api.find(Store::Namespaces, "", task.name()),
-        _ => None,
-    };
+    let store = task.store();
+    let is_one = store == Store::Namespaces || implied::is_implied_in(store, task.name());
+    let shown = if is_one { task.api.find(store, task.namespace(), task.name()) } else { None };
     shown.map(|shown| task.keep(shown)).transpose()
 }
 
@@ -101,11 +115,11 @@ pub(super) fn accept(task: &Task, base: &Value) -> Result<Value, Failure> {
 /// everything else is observed.
 pub(super) fn change_status(task: &Task, config: &PodConfig) -> Decision {
     let Changeable { kept, version, base, goes, .. } =
-        changeable(task, config)?.ok_or_else(|| task.missing())?;
+        changeable(task, config, ChangedPart::Written)?.ok_or_else(|| task.missing())?;
     let StoredObject::Pod(old) = &kept else { return Err(task.missing()) };
     let mut value = accept(task, &base)?;
     check_identity(task, &value)?;
-    check_preconditions(task, &kept.uid(), &value, &version)?;
+    check_preconditions(task, kept.uid(), &value, &version)?;
     let said = value.get_mut("status").map(Value::take).unwrap_or_default();
     let said = if said.is_null() { json!({}) } else { said };
     let said: PodStatus = decode(said).map_err(|error| cannot_handle(&error.to_string()))?.object;
@@ -134,24 +148,40 @@ fn cannot_handle(why: &str) -> Failure {
 /// Decides an update or a patch.
 pub(super) fn change(task: &Task, config: &PodConfig) -> Decision {
     check_patch_options(task)?;
-    let Some(found) = changeable(task, config)? else { return absent(task, config) };
+    let Some(found) = changeable(task, config, ChangedPart::Written)? else { return absent(task, config) };
     let Changeable { kept: old, version, owned: old_owned, base, goes } = found;
-    let (mut value, applied) = match &task.content {
+    let (value, applied) = match &task.content {
         Content::Object(object) => (object.clone(), None),
-        Content::Patch(PatchKind::Apply, config) => {
-            let (object, entries) = applied(task, &old, &old_owned, config)?;
+        Content::Patch(PatchKind::Apply, wanted) => {
+            let (object, entries) = applied(task, &old, &old_owned, wanted)?;
             (object, Some(entries))
         }
         Content::Patch(kind, patch) => (patched(task, *kind, base, patch.clone())?, None),
     };
+    let found = Changeable { kept: old, version, owned: old_owned, base: Value::Null, goes };
+    replace(task, config, found, value, applied)
+}
+
+/// Decides the replacement of an object by its new form. `applied`: the field managers after an apply.
+pub(super) fn replace(
+    task: &Task,
+    config: &PodConfig,
+    found: Changeable,
+    mut value: Value,
+    applied: Option<Vec<ManagerEntry>>,
+) -> Decision {
+    let Changeable { kept: old, version, owned: old_owned, goes, .. } = found;
     let lax = task.fit(&mut value)?;
     check_identity(task, &value)?;
-    check_preconditions(task, &old.uid(), &value, &version)?;
+    check_preconditions(task, old.uid(), &value, &version)?;
     let given_managers = given_managers(&value);
-    let draft = task.draft(value)?;
+    let draft = task.draft(value, Some(&old))?;
     let warnings = task.field_warnings(lax)?;
-    let new = task.rebuild(&old, draft)?;
-    let object = new.to_value();
+    let new = task.rebuild(config, &old, draft)?;
+    if let (StoredObject::Object(old), StoredObject::Object(new)) = (&old, &new) {
+        grant::check(task, Some(old), new)?;
+    }
+    let object = task.render(&new);
     let entries = match applied {
         Some(entries) => entries,
         None => after_update(
@@ -171,7 +201,7 @@ pub(super) fn change(task: &Task, config: &PodConfig) -> Decision {
             let update_terminating = is_new.then(|| Rc::clone(pod)).into_iter().collect();
             ApiChange { update_terminating, ..ApiChange::default() }
         }
-        _ => finalize::change(task, config, &old, &new)?,
+        _ => finalize::change(task, &old, &new)?,
     };
     Ok((change, outcome))
 }
@@ -187,6 +217,9 @@ fn given_managers(value: &Value) -> Option<Vec<ManagerEntry>> {
 
 /// The object does not exist: apply creates it.
 fn absent(task: &Task, config: &PodConfig) -> Decision {
+    if task.api.find(task.store(), task.namespace(), task.name()).is_some() {
+        return Err(task.refused(task.name(), "the object is this node's own"));
+    }
     let Content::Patch(PatchKind::Apply, wanted) = &task.content else { return Err(task.missing()) };
     if task.wanted.subresource.is_some() {
         return Err(task.missing());
@@ -196,9 +229,9 @@ fn absent(task: &Task, config: &PodConfig) -> Decision {
         apply::apply(&json!({}), Vec::new(), wanted.clone(), task.shape(), &task.writer(), true)
             .map_err(|conflicts| status::internal(&conflicts.message()))?;
     let warnings = task.field_warnings(task.fit(&mut applied.object)?)?;
-    let draft = task.draft(applied.object)?;
+    let draft = task.draft(applied.object, None)?;
     let kept = task.build(config, draft, task.name())?;
-    let object = kept.to_value();
+    let object = task.render(&kept);
     new::insert(task, config, kept.with_entries(object, applied.entries), warnings)
 }
 

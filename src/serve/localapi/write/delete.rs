@@ -8,27 +8,34 @@ use hyper::StatusCode;
 use serde_json::{Value, json};
 
 use super::body::Content;
-use super::finalize::{self, namespaced, removal};
 use super::new::success;
 use super::stored::{self, StoredObject};
-use super::{Decision, Task, WriteOutcome, is_of};
+use super::{Decision, Task, WriteOutcome, account, is_of};
+use crate::desired::garbage::{self, FOREGROUND, ORPHAN};
+use crate::desired::kinds::{CLEANUP, defined_kind};
 use crate::desired::pod_config::PodConfig;
 use crate::desired::pod_config::edit::ApiChange;
 use crate::desired::pod_config::notes::Mirror;
 use crate::model::api::decode::decode;
-use crate::model::api::pod::Pod;
+use crate::model::api::managed_fields::ManagedFields;
+use crate::model::api::pod::{Pod, StringMap};
+use crate::model::objects::{ConfigMapData, LocalObject, ObjectContent, ObjectKind, PlainBody};
 use crate::model::provenance::is_of_cluster;
 use crate::model::types::{PodSource, PodUid, Timestamp};
 use crate::pod::lifecycle::{requested_termination, restore_start, show_end};
-use crate::serve::localapi::objects::ALWAYS;
+use crate::serve::localapi::implied;
+use crate::serve::localapi::implied::ALWAYS;
 use crate::serve::localapi::resource::Store;
 use crate::serve::localapi::selector::Selector;
+use crate::serve::localapi::shape::own;
 use crate::serve::localapi::status::{self, Failure};
 use crate::serve::localapi::text;
 
 /// Options from the body; the query supplies those that are absent.
 struct DeletionOptions {
     grace: Option<i64>,
+    /// Empty for the kind's default.
+    propagation: String,
     uid: String,
     version: String,
 }
@@ -45,10 +52,17 @@ impl DeletionOptions {
             return Err(status::bad_request(format!("propagationPolicy: Unsupported value: {policy:?}")));
         }
         let grace = body.get("gracePeriodSeconds").and_then(Value::as_i64);
+        let propagation = match (policy, body.get("orphanDependents").and_then(Value::as_bool)) {
+            ("", Some(true)) => "Orphan",
+            ("", Some(false)) => "Background",
+            ("", None) => &task.wanted.options.propagation_policy,
+            (policy, _) => policy,
+        };
         Ok(Self {
             grace: grace
                 .or(task.wanted.options.grace_period_seconds)
                 .map(|grace| if grace < 0 { 1 } else { grace }),
+            propagation: propagation.to_owned(),
             uid: text(body, "/preconditions/uid").to_owned(),
             version: text(body, "/preconditions/resourceVersion").to_owned(),
         })
@@ -72,7 +86,12 @@ pub(super) fn one(task: &Task, config: &PodConfig) -> Decision {
                 check(task, &options, &shown)?;
                 namespace(task, config, &shown)
             }
-            _ => Err(task.missing()),
+            Some(shown) if implied::is_implied_in(store, task.name()) => {
+                check(task, &options, &shown)?;
+                renew(task, &shown)
+            }
+            Some(_) => Err(task.refused(task.name(), "the object is this node's own")),
+            None => Err(task.missing()),
         };
     };
     if let Some(whose) = &found.read_only {
@@ -88,18 +107,111 @@ pub(super) fn one(task: &Task, config: &PodConfig) -> Decision {
     if store == Store::Namespaces {
         return namespace(task, config, &shown);
     }
-    let change = removal(&found.kept, options.grace, task.now);
-    let stays = !found.kept.finalizers().is_empty() && !task.is_eviction() && !task.dry_run;
+    if implied::is_implied_in(store, task.name()) && found.kept.finalizers().is_empty() {
+        return renew(task, &shown);
+    }
+    let (mut change, kept) = removal(task, config, &options, &found.kept);
+    if let StoredObject::Object(account) = &found.kept {
+        change.remove_objects.extend(account::secrets_of(config, account));
+    }
+    let stays = !kept.finalizers().is_empty() && !task.is_eviction() && !task.dry_run;
     let object = match &found.kept {
         _ if task.is_eviction() => success(Value::Null, StatusCode::CREATED),
         StoredObject::Pod(pod) => show_terminating(task, shown, pod, options.grace),
-        StoredObject::Object(_) if stays => {
-            finalize::mark_deleted(found.kept.clone(), None, task.now).to_value()
-        }
+        StoredObject::Object(_) if stays => task.render(&kept.deleted(None, task.now)),
         StoredObject::Object(_) => deleted(task, &shown),
     };
     let code = if task.is_eviction() { StatusCode::CREATED } else { StatusCode::OK };
-    Ok((change, WriteOutcome { code, object, is_kept: stays, pod: None, warnings: Vec::new() }))
+    let warnings = orphaned_by_default(task, &options).map(str::to_owned).into_iter().collect();
+    Ok((change, WriteOutcome { code, object, is_kept: stays, pod: None, warnings }))
+}
+
+/// Upstream keeps the pods of Jobs by default, as its first releases did.
+fn orphans_by_default(task: &Task) -> bool {
+    task.store() == Store::Objects(ObjectKind::Job)
+}
+
+fn orphaned_by_default(task: &Task, options: &DeletionOptions) -> Option<&'static str> {
+    (orphans_by_default(task) && options.propagation.is_empty()).then_some(
+        "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning",
+    )
+}
+
+/// The deletion of an object and what becomes of its dependents; and the object with the finalizers that remain.
+fn removal(
+    task: &Task,
+    config: &PodConfig,
+    options: &DeletionOptions,
+    kept: &StoredObject,
+) -> (ApiChange, StoredObject) {
+    let has = |finalizer: &str| kept.finalizers().iter().any(|one| one == finalizer);
+    let propagation = match options.propagation.as_str() {
+        "" if has(FOREGROUND) => "Foreground",
+        "" if has(ORPHAN) || orphans_by_default(task) => "Orphan",
+        given => given,
+    };
+    let mut going = kept.clone();
+    going.finalizers_mut().retain(|one| one != FOREGROUND && one != ORPHAN);
+    let mut change = ApiChange::default();
+    match propagation {
+        "Orphan" => change = garbage::orphans(config, kept.uid()),
+        "Foreground" if garbage::is_blocked(config, kept.uid()) => {
+            going.finalizers_mut().push(FOREGROUND.to_owned());
+        }
+        _ => {}
+    }
+    if let StoredObject::Object(object) = kept
+        && object.key.kind == ObjectKind::CustomResourceDefinition
+    {
+        for one in
+            defined_kind(&object.content.body()).into_iter().flat_map(|kind| stored::of_kind(config, kind))
+        {
+            change.join(one.removal(None, task.now));
+        }
+        going.finalizers_mut().retain(|one| one != CLEANUP);
+        going.finalizers_mut().push(CLEANUP.to_owned());
+    }
+    change.join(going.removal(options.grace, task.now));
+    (change, going)
+}
+
+/// What every namespace has comes back at once, as another object; a role that every API server has cannot go, but what
+/// a client has made of it can.
+fn renew(task: &Task, shown: &Value) -> Decision {
+    let object = deleted(task, shown);
+    let kept = task.keep(shown.clone())?;
+    let StoredObject::Object(kept) = kept else { return Err(task.missing()) };
+    let change = match kept.key.kind {
+        ObjectKind::ServiceAccount | ObjectKind::ConfigMap => {
+            let fresh = LocalObject {
+                uid: task.uid.clone(),
+                created: task.now,
+                labels: StringMap::new(),
+                annotations: StringMap::new(),
+                managed_fields: ManagedFields::default(),
+                owner_references: Vec::new(),
+                content: empty(&kept.content),
+                key: kept.key.clone(),
+                ..LocalObject::clone(&kept)
+            };
+            ApiChange { put_objects: vec![Rc::new(fresh)], ..ApiChange::default() }
+        }
+        _ if task.api.is_stored(&kept.key) => {
+            ApiChange { remove_objects: vec![kept.key.clone()], ..ApiChange::default() }
+        }
+        _ => return Err(task.refused(task.name(), "every API server has it: it cannot be deleted")),
+    };
+    let (code, warnings) = (StatusCode::OK, Vec::new());
+    Ok((change, WriteOutcome { code, object, is_kept: false, pod: None, warnings }))
+}
+
+fn empty(content: &ObjectContent) -> ObjectContent {
+    match content {
+        ObjectContent::ConfigMap { .. } => {
+            ObjectContent::ConfigMap { data: ConfigMapData::default(), immutable: false }
+        }
+        _ => ObjectContent::Plain(PlainBody::default()),
+    }
 }
 
 /// Decides the deletion of all selected objects that came through the API.
@@ -114,8 +226,8 @@ pub(super) fn many(task: &Task, config: &PodConfig) -> Decision {
         let (namespace, name) = kept.place();
         let shown = task.api.find(task.store(), namespace, name).unwrap_or_else(|| kept.to_value());
         if selector.matches(&shown) {
-            join(&mut change, removal(&kept, options.grace, task.now));
-            items.push(shown);
+            change.join(removal(task, config, &options, &kept).0);
+            items.push(own(wanted.resource, &shown));
         }
     }
     let kind = format!("{}List", wanted.resource.kind);
@@ -140,13 +252,6 @@ fn check(task: &Task, options: &DeletionOptions, shown: &Value) -> Result<(), Fa
         return conflict("ResourceVersion", &options.version, version);
     }
     Ok(())
-}
-
-fn join(change: &mut ApiChange, more: ApiChange) {
-    change.remove_pods.extend(more.remove_pods);
-    change.remove_objects.extend(more.remove_objects);
-    change.put_pods.extend(more.put_pods);
-    change.put_objects.extend(more.put_objects);
 }
 
 fn show_terminating(task: &Task, mut shown: Value, pod: &Pod, grace: Option<i64>) -> Value {
@@ -200,7 +305,7 @@ fn shorten_grace(task: &Task, options: &DeletionOptions, shown: Value) -> Decisi
     Ok((change, WriteOutcome { code, object, is_kept: false, pod: None, warnings: Vec::new() }))
 }
 
-fn deleted(task: &Task, shown: &Value) -> Value {
+pub(super) fn deleted(task: &Task, shown: &Value) -> Value {
     let details = json!({
         "name": task.name(),
         "kind": task.wanted.resource.plural,
@@ -233,21 +338,12 @@ fn namespace(task: &Task, config: &PodConfig, shown: &Value) -> Decision {
         notes.namespaces.insert(name.to_owned(), task.now);
         change.notes = Some(notes);
     }
-    let mut waits = false;
-    for store in namespaced() {
-        for kept in stored::api_objects(config, store, Some(name)) {
-            waits |= !kept.finalizers().is_empty();
-            join(&mut change, removal(&kept, None, task.now));
-        }
+    for kept in stored::in_namespace(config, name) {
+        change.join(kept.removal(None, task.now));
     }
     if let Some(found) = stored::find(config, Store::Namespaces, "", name) {
-        // Its remaining objects keep it, as upstream.
-        let more = if waits {
-            finalize::mark_deleted(found.kept, None, task.now).to_change()
-        } else {
-            removal(&found.kept, None, task.now)
-        };
-        join(&mut change, more);
+        // It goes with the last object in it, as upstream.
+        change.join(found.kept.deleted(None, task.now).to_change());
     }
     let mut object = shown.clone();
     object["metadata"]["deletionTimestamp"] = json!(task.now.to_rfc3339());

@@ -2,90 +2,30 @@
 //!
 //! Owns the effect of a deletion on an object, and which of its fields may still change.
 
-use std::rc::Rc;
-
 use super::Task;
-use super::stored::{self, StoredObject};
-use crate::desired::pod_config::PodConfig;
+use super::stored::StoredObject;
 use crate::desired::pod_config::edit::ApiChange;
 use crate::model::field_error::{FieldError, FieldErrorKind};
-use crate::model::types::Timestamp;
-use crate::pod::lifecycle::requested_termination;
-use crate::serve::localapi::resource::{RESOURCES, Store};
+use crate::model::objects::ObjectKind;
+use crate::serve::localapi::resource::Store;
 use crate::serve::localapi::status::Failure;
-
-pub(super) fn namespaced() -> impl Iterator<Item = Store> {
-    let is_kept = |store: &Store| matches!(store, Store::Pods | Store::Objects(_));
-    RESOURCES.iter().filter(|resource| resource.namespaced).map(|resource| resource.store).filter(is_kept)
-}
-
-/// The effect of a deletion: the object is removed, or gets a deletion timestamp. `grace` in seconds, `None`
-/// for the pod's own.
-pub(super) fn removal(kept: &StoredObject, grace: Option<i64>, now: Timestamp) -> ApiChange {
-    if kept.finalizers().is_empty() {
-        return removal_of(kept, grace);
-    }
-    let going = mark_deleted(kept.clone(), grace, now);
-    if going == *kept { ApiChange::default() } else { going.to_change() }
-}
-
-fn removal_of(kept: &StoredObject, grace: Option<i64>) -> ApiChange {
-    match kept {
-        StoredObject::Pod(pod) => {
-            ApiChange { remove_pods: vec![(Rc::clone(pod), grace)], ..ApiChange::default() }
-        }
-        StoredObject::Object(object) => {
-            ApiChange { remove_objects: vec![object.key.clone()], ..ApiChange::default() }
-        }
-    }
-}
-
-/// Marks as deleted, or shortens the grace period.
-pub(super) fn mark_deleted(kept: StoredObject, grace: Option<i64>, now: Timestamp) -> StoredObject {
-    match kept {
-        StoredObject::Pod(mut pod) => {
-            let (since, grace) = requested_termination(&pod, grace, now);
-            let metadata = &mut Rc::make_mut(&mut pod).metadata;
-            metadata.deletion_timestamp = Some(since);
-            metadata.deletion_grace_period_seconds = Some(grace);
-            StoredObject::Pod(pod)
-        }
-        StoredObject::Object(mut object) => {
-            Rc::make_mut(&mut object).deleted.get_or_insert(now);
-            StoredObject::Object(object)
-        }
-    }
-}
 
 /// The effect of a new version of an object: a deleted one is removed with its last finalizer.
 ///
 /// # Errors
 /// It is deleted and would get another finalizer.
-pub(super) fn change(
-    task: &Task,
-    config: &PodConfig,
-    old: &StoredObject,
-    new: &StoredObject,
-) -> Result<ApiChange, Failure> {
+pub(super) fn change(task: &Task, old: &StoredObject, new: &StoredObject) -> Result<ApiChange, Failure> {
     if !old.is_terminating() {
         return Ok(if new == old { ApiChange::default() } else { new.to_change() });
     }
     check_no_more(task, old, new)?;
-    let is_namespace = task.store() == Store::Namespaces;
-    if !new.finalizers().is_empty() || (is_namespace && has_more(config, task.name(), None)) {
-        return Ok(if new == old { ApiChange::default() } else { new.to_change() });
+    let is_emptied_first =
+        matches!(task.store(), Store::Namespaces | Store::Objects(ObjectKind::CustomResourceDefinition));
+    if new.finalizers().is_empty() && !is_emptied_first {
+        return Ok(new.removed(None));
     }
-    let mut change = removal_of(new, None);
-    // A namespace that waited for this object is removed with it.
-    if let Some(found) = stored::find(config, Store::Namespaces, "", task.namespace())
-        && let StoredObject::Object(namespace) = &found.kept
-        && found.kept.is_terminating()
-        && found.kept.finalizers().is_empty()
-        && !has_more(config, task.namespace(), Some((task.store(), task.name())))
-    {
-        change.remove_objects.push(namespace.key.clone());
-    }
-    Ok(change)
+    // A namespace or a definition goes with the last object in it.
+    Ok(if new == old { ApiChange::default() } else { new.to_change() })
 }
 
 /// A deleted object must not get further finalizers.
@@ -105,12 +45,4 @@ pub(super) fn check_no_more(task: &Task, old: &StoredObject, new: &StoredObject)
         return Err(task.invalid(task.name(), &[error]));
     }
     Ok(())
-}
-
-/// Whether the namespace has objects that came through the API, other than `beside`.
-fn has_more(config: &PodConfig, namespace: &str, beside: Option<(Store, &str)>) -> bool {
-    namespaced().any(|store| {
-        let ours = stored::api_objects(config, store, Some(namespace));
-        ours.iter().any(|kept| beside != Some((store, kept.place().1)))
-    })
 }

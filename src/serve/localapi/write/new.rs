@@ -7,8 +7,10 @@ use serde_json::{Value, json};
 
 use super::body::Content;
 use super::stored::{self, StoredObject, owned};
-use super::{Decision, Task, WriteOutcome};
+use super::{Decision, Task, WriteOutcome, grant};
 use crate::desired::pod_config::PodConfig;
+use crate::serve::localapi::implied;
+use crate::serve::localapi::implied::ALWAYS;
 use crate::serve::localapi::patch::managed::after_update;
 use crate::serve::localapi::resource::Store;
 use crate::serve::localapi::status::{self, Failure};
@@ -36,9 +38,9 @@ pub(super) fn create(task: &Task, config: &PodConfig) -> Decision {
     if !text(&object, "/metadata/resourceVersion").is_empty() {
         return Err(status::bad_request("resourceVersion should not be set on objects to be created"));
     }
-    let draft = task.draft(object)?;
+    let draft = task.draft(object, None)?;
     let kept = task.build(config, draft, &name)?;
-    let object = kept.to_value();
+    let object = task.render(&kept);
     let owned = owned(object.clone());
     let entries = after_update(Vec::new(), &Value::Null, &owned, task.shape(), &task.writer());
     insert(task, config, kept.with_entries(object, entries), warnings)
@@ -53,6 +55,9 @@ pub(super) fn insert(
 ) -> Decision {
     let (namespace, name) = kept.place();
     is_free(task, config, namespace, name)?;
+    if let StoredObject::Object(object) = &kept {
+        grant::check(task, None, object)?;
+    }
     let outcome: WriteOutcome = task.outcome(StatusCode::CREATED, &kept, object, warnings);
     Ok((kept.to_change(), outcome))
 }
@@ -70,29 +75,36 @@ fn is_free(task: &Task, config: &PodConfig, namespace: &str, name: &str) -> Resu
         }
         return Err(taken);
     }
-    // A terminating one, or an implicit namespace.
-    if task.api.find(store, namespace, name).is_some() {
+    // A terminating pod, the lease of the node, or what exists without having been created.
+    let may_be_there = !matches!(store, Store::Objects(_)) || implied::is_implied_in(store, name);
+    if may_be_there && task.api.find(store, namespace, name).is_some() {
         if store == Store::Pods {
             taken.message = format!("object is being deleted: {}", taken.message);
         }
         return Err(taken);
     }
-    let within = resource.namespaced.then(|| task.api.find(Store::Namespaces, "", namespace));
-    if let Some(Some(within)) = &within
-        && !text(within, "/metadata/deletionTimestamp").is_empty()
-    {
+    if !resource.namespaced {
+        return Ok(());
+    }
+    let found = stored::find(config, Store::Namespaces, "", namespace);
+    if found.as_ref().is_some_and(|found| found.kept.is_terminating()) {
         let why =
             format!("unable to create new content in namespace {namespace} because it is being terminated");
         return Err(task.refused(name, &why));
     }
-    if let Some(None) = within {
+    // One that was not created exists while it is in use.
+    let is_there = found.is_some()
+        || ALWAYS.contains(&namespace)
+        || config.is_namespace_in_use(namespace)
+        || task.api.find(Store::Namespaces, "", namespace).is_some();
+    if !is_there {
         let message = format!("namespaces \"{namespace}\" not found");
         return Err(Failure::new(404, "NotFound", message).about("", "namespaces", namespace));
     }
     Ok(())
 }
 
-fn name(task: &Task, object: &Value) -> Result<String, Failure> {
+pub(super) fn name(task: &Task, object: &Value) -> Result<String, Failure> {
     let name = text(object, "/metadata/name");
     let base = text(object, "/metadata/generateName");
     if !name.is_empty() || base.is_empty() {

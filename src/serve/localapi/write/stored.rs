@@ -7,32 +7,29 @@ use std::rc::Rc;
 use serde_json::{Value, json};
 
 use super::body::{Content, PatchKind};
-use super::{Task, WriteOutcome};
+use super::custom;
+use super::{Task, WriteOutcome, account};
 use crate::desired::api_pod::{self, Part};
-use crate::desired::local_objects::{accept, ignored};
+use crate::desired::garbage::Owners as _;
+use crate::desired::kinds::{carry_over, unacted};
+use crate::desired::local_objects::{accept, ignored, keep_observed, refused_change};
 use crate::desired::pod_config::PodConfig;
-use crate::desired::pod_config::edit::ApiChange;
-use crate::desired::validation::refused_change;
+use crate::desired::priority;
+pub(super) use crate::desired::stored::StoredObject;
 use crate::model::api::decode::decode;
 use crate::model::api::managed_fields::ManagedFields;
-use crate::model::api::object::AnyObject;
 use crate::model::api::pod::Pod;
 use crate::model::objects::wire::{self, Values};
-use crate::model::objects::{LocalObject, ObjectKey, ObjectKind};
+use crate::model::objects::{AnyObject, LocalObject, ObjectKey, ObjectKind};
 use crate::model::provenance::LOCAL_ANNOTATIONS;
 use crate::model::types::{PodSource, PodUid, Timestamp};
 use crate::pod::runtime_class;
 use crate::pod::scheduling::{place, unscheduled};
 use crate::serve::localapi::patch::managed::{self, ManagerEntry};
 use crate::serve::localapi::resource::Store;
+use crate::serve::localapi::shape::own;
 use crate::serve::localapi::status::{self, Cause, Failure};
-use crate::serve::localapi::{objects, text};
-
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum StoredObject {
-    Pod(Rc<Pod>),
-    Object(Rc<LocalObject>),
-}
+use crate::serve::localapi::{autoscaler, definitions, objects, text};
 
 /// An existing object, and why it may not be written.
 pub(super) struct ExistingObject {
@@ -44,6 +41,7 @@ pub(super) fn local_kind(store: Store) -> Option<ObjectKind> {
     match store {
         Store::Objects(kind) => Some(kind),
         Store::Namespaces => Some(ObjectKind::Namespace),
+        Store::Leases => Some(ObjectKind::Lease),
         _ => None,
     }
 }
@@ -70,6 +68,21 @@ pub(super) fn find(config: &PodConfig, store: Store, namespace: &str, name: &str
         kept: StoredObject::Pod(Rc::clone(&found.pod)),
         read_only: read_only(source, &found.origin),
     })
+}
+
+/// Everything in a namespace that came through the API.
+pub(super) fn in_namespace(config: &PodConfig, namespace: &str) -> Vec<StoredObject> {
+    let mut members = config.members();
+    members.retain(|member| member.place().0 == namespace);
+    members
+}
+
+/// The objects of a kind that came through the API.
+pub(super) fn of_kind(config: &PodConfig, kind: ObjectKind) -> Vec<StoredObject> {
+    let of_api = config
+        .objects_by_source()
+        .filter(|(source, found)| *source == PodSource::Api && found.object.key.kind == kind);
+    of_api.map(|(_, found)| StoredObject::Object(Rc::clone(&found.object))).collect()
 }
 
 /// The objects of a store that came through the API, in one namespace or in all.
@@ -105,21 +118,6 @@ impl StoredObject {
         managed::read(&self.managed_fields().entries())
     }
 
-    pub(super) fn finalizers(&self) -> &[String] {
-        match self {
-            Self::Pod(pod) => &pod.metadata.finalizers,
-            Self::Object(object) => &object.finalizers,
-        }
-    }
-
-    /// Whether it was deleted and finalizers keep it.
-    pub(super) fn is_terminating(&self) -> bool {
-        match self {
-            Self::Pod(pod) => pod.metadata.deletion_timestamp.is_some(),
-            Self::Object(object) => object.deleted.is_some(),
-        }
-    }
-
     fn managed_fields(&self) -> &ManagedFields {
         match self {
             Self::Pod(pod) => &pod.metadata.managed_fields,
@@ -150,31 +148,7 @@ impl StoredObject {
         (kept, value)
     }
 
-    pub(super) fn uid(&self) -> String {
-        match self {
-            Self::Pod(pod) => pod.metadata.uid.to_string(),
-            Self::Object(object) => object.uid.clone(),
-        }
-    }
-
-    pub(super) fn place(&self) -> (&str, &str) {
-        match self {
-            Self::Pod(pod) => (&pod.metadata.namespace, &pod.metadata.name),
-            Self::Object(object) => (&object.key.namespace, &object.key.name),
-        }
-    }
-
-    /// The change that makes this the desired state.
-    pub(super) fn to_change(&self) -> ApiChange {
-        match self {
-            Self::Pod(pod) => ApiChange { put_pods: vec![Rc::clone(pod)], ..ApiChange::default() },
-            Self::Object(object) => {
-                ApiChange { put_objects: vec![Rc::clone(object)], ..ApiChange::default() }
-            }
-        }
-    }
-
-    /// Warnings about fields that are accepted and have no effect.
+    /// Warnings about what is accepted and has no effect.
     pub(super) fn warnings(&self) -> Vec<String> {
         match self {
             Self::Pod(pod) => unscheduled(&pod.spec),
@@ -197,6 +171,32 @@ pub(super) fn owned(mut value: Value) -> Value {
         }
     }
     value
+}
+
+/// Why a definition may not have its names: an earlier one of its group has them.
+fn definition_conflict(config: &PodConfig, object: &LocalObject) -> Option<String> {
+    if object.key.kind != ObjectKind::CustomResourceDefinition {
+        return None;
+    }
+    let (new, mut conflict) = (object.content.body(), None);
+    for (_, known) in config.objects_by_source() {
+        if known.object.key.kind != object.key.kind || known.object.key == object.key {
+            continue;
+        }
+        let known_body = known.object.content.body();
+        if text(&known_body, "/spec/group") != text(&new, "/spec/group") {
+            continue;
+        }
+        for field in ["kind", "listKind", "singular"] {
+            let place = format!("/spec/names/{field}");
+            if text(&known_body, &place) == text(&new, &place) {
+                let name = &known.object.key.name;
+                conflict =
+                    Some(format!("names.{field} {:?} is already in use by {name}", text(&new, &place)));
+            }
+        }
+    }
+    conflict
 }
 
 /// A decoded object before defaulting.
@@ -240,10 +240,28 @@ impl Task {
         Ok(Lax(unknown.chain(twice).collect()))
     }
 
-    /// Decodes an object after [`fit`](Self::fit).
-    pub(super) fn draft(&self, mut value: Value) -> Result<Draft, Failure> {
-        if let Some(members) = value.as_object_mut() {
+    /// Whether the status has a path of its own, or none that clients may write.
+    fn ignores_status(&self) -> bool {
+        !self.wanted.resource.is_custom() || self.wanted.resource.subresource("status").is_some()
+    }
+
+    fn is_autoscaler_of_v1(&self) -> bool {
+        self.store() == Store::Objects(ObjectKind::HorizontalPodAutoscaler)
+            && self.wanted.resource.version == "v1"
+    }
+
+    /// The JSON of a stored object, in the version of the request.
+    pub(super) fn render(&self, kept: &StoredObject) -> Value {
+        own(self.wanted.resource, &kept.to_value())
+    }
+
+    /// Decodes an object after [`fit`](Self::fit). `old` is the stored object that it replaces.
+    pub(super) fn draft(&self, mut value: Value, old: Option<&StoredObject>) -> Result<Draft, Failure> {
+        if let Some(members) = value.as_object_mut().filter(|_| self.ignores_status()) {
             members.remove("status");
+        }
+        if self.is_autoscaler_of_v1() {
+            value = autoscaler::to_v2(value, &old.map(StoredObject::to_value).unwrap_or_default());
         }
         let decoded = match local_kind(self.store()) {
             None => decode::<Pod>(value)
@@ -305,13 +323,13 @@ impl Task {
             Draft::Pod(mut pod) => {
                 name.clone_into(&mut pod.metadata.name);
                 self.namespace().clone_into(&mut pod.metadata.namespace);
-                if let Some(why) = api_pod::service_account_problem(&pod) {
-                    return Err(self.refused(name, &why));
-                }
+                config.admit_account(&mut pod, &self.uid).map_err(|why| self.refused(name, &why))?;
                 let features = self.api.cluster.node().features;
                 let handlers = features.iter().flat_map(|features| &features.handlers);
                 let class = runtime_class::class_of(&pod).and_then(|class| config.runtime_class(class));
                 runtime_class::admit(&mut pod, class, handlers.map(|handler| handler.name.as_str()))
+                    .map_err(|why| self.refused(name, &why))?;
+                priority::admit(&mut pod.spec, &config.priority_classes())
                     .map_err(|why| self.refused(name, &why))?;
                 let uid = PodUid::from(self.uid.as_str());
                 let pod = api_pod::create(*pod, self.api.node.name(), uid, self.now);
@@ -319,11 +337,21 @@ impl Task {
             }
             Draft::Object(written) => {
                 let mut object = self.accept(*written, name)?;
+                let unacted = unacted(object.key.kind).filter(|_| !self.api.options.keeps_unacted);
+                if let Some(why) = unacted {
+                    return Err(self.refused(name, &format!("{why} (--unacted-kinds=refuse)")));
+                }
+                if let Some(why) = definition_conflict(config, &object) {
+                    return Err(status::conflict(self.wanted.resource, name, &why));
+                }
                 object.uid.clone_from(&self.uid);
+                object.generation = i64::from(object.key.kind.has_generation());
                 object.created = self.now;
                 if object.key.kind == ObjectKind::Namespace {
                     object.labels.insert("kubernetes.io/metadata.name".to_owned(), name.to_owned());
                 }
+                account::fill(self, &mut object)?;
+                config.assign_addresses(&mut object, None).map_err(|errors| self.invalid(name, &errors))?;
                 Ok(StoredObject::Object(Rc::new(object)))
             }
         }
@@ -334,7 +362,13 @@ impl Task {
         let (uid, created) =
             (text(&shown, "/metadata/uid").to_owned(), text(&shown, "/metadata/creationTimestamp"));
         let created = Timestamp::parse_rfc3339(created).unwrap_or(self.now);
-        let Draft::Object(written) = self.draft(shown)? else { return Err(self.missing()) };
+        // What a client has made of a built-in role is another object than that role.
+        let is_role = matches!(
+            local_kind(self.store()),
+            Some(ObjectKind::ClusterRole | ObjectKind::ClusterRoleBinding)
+        );
+        let uid = if is_role { self.uid.clone() } else { uid };
+        let Draft::Object(written) = self.draft(shown, None)? else { return Err(self.missing()) };
         Ok(StoredObject::Object(Rc::new(LocalObject { uid, created, ..self.accept(*written, self.name())? })))
     }
 
@@ -344,11 +378,23 @@ impl Task {
         name.clone_into(&mut metadata.name);
         self.namespace().clone_into(&mut metadata.namespace);
         metadata.managed_fields = ManagedFields::default();
-        accept(written).map_err(|invalid| self.invalid(name, &invalid.errors))
+        let misfits = match (&self.definition, &written) {
+            (Some(definition), AnyObject::Plain(plain)) => {
+                custom::validate(&definitions::schema(definition), &plain.body)
+            }
+            _ => Vec::new(),
+        };
+        let object = accept(written).map_err(|invalid| self.invalid(name, &invalid.errors))?;
+        if misfits.is_empty() { Ok(object) } else { Err(self.invalid(name, &misfits)) }
     }
 
     /// The stored form of the object that replaces `old`.
-    pub(super) fn rebuild(&self, old: &StoredObject, draft: Draft) -> Result<StoredObject, Failure> {
+    pub(super) fn rebuild(
+        &self,
+        config: &PodConfig,
+        old: &StoredObject,
+        draft: Draft,
+    ) -> Result<StoredObject, Failure> {
         let name = self.name();
         match (old, draft) {
             (StoredObject::Pod(old), Draft::Pod(new)) => {
@@ -366,13 +412,21 @@ impl Task {
                     .map(|pod| StoredObject::Pod(Rc::new(pod)))
                     .map_err(|errors| self.invalid(name, &errors))
             }
-            (StoredObject::Object(old), Draft::Object(written)) => {
+            (StoredObject::Object(old), Draft::Object(mut written)) => {
+                if let AnyObject::Plain(plain) = &mut *written {
+                    carry_over(plain.kind, &old.content.body(), &mut plain.body);
+                }
                 let mut object = self.accept(*written, name)?;
+                config
+                    .assign_addresses(&mut object, Some(old))
+                    .map_err(|errors| self.invalid(name, &errors))?;
                 object.uid.clone_from(&old.uid);
                 object.created = old.created;
                 object.deleted = old.deleted;
                 object.managed_fields = old.managed_fields.clone();
-                let errors = refused_change(&old.content, &object.content);
+                account::fill(self, &mut object)?;
+                keep_observed(old, &mut object, self.ignores_status());
+                let errors = refused_change(old, &object);
                 if errors.is_empty() {
                     Ok(StoredObject::Object(Rc::new(object)))
                 } else {

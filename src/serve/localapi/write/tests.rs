@@ -1,6 +1,6 @@
 //! Invalid options, field errors as clients read them, and what a patch costs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use http_body_util::BodyExt;
 use serde_json::json;
@@ -11,7 +11,7 @@ use crate::desired::api_pod;
 use crate::desired::pod_config::notes::Mirror;
 use crate::model::api::decode::decode;
 use crate::model::node_changes::NodeBase;
-use crate::model::objects::VersionedObject;
+use crate::model::objects::{ObjectKey, ObjectKind, VersionedObject};
 use crate::model::provenance::mark_first_seen;
 use crate::model::revisions::Revisions;
 use crate::model::source::{SourceAnswer, SourcePod, SourceUpdate};
@@ -20,10 +20,13 @@ use crate::node::object::NodeState;
 use crate::platform::clock::Clock;
 use crate::platform::rt::changes::Changes;
 use crate::pod::events::EventRecorder;
+use crate::serve::localapi::ApiOptions;
 use crate::serve::localapi::Editor;
 use crate::serve::localapi::local_node::LocalNode;
 use crate::serve::localapi::objects::RENDERED;
 use crate::serve::localapi::path::{self, ApiCall};
+use crate::serve::localapi::resource::Catalog;
+use crate::serve::roles::Roles;
 use crate::serve::server::AgentReport;
 use crate::serve::server::node::testing::Shown;
 use crate::store::{Mode, OpenOptions, StoreHandle, StoredEvent};
@@ -32,15 +35,19 @@ use crate::store::{Mode, OpenOptions, StoreHandle, StoredEvent};
 struct PodsOnly;
 
 impl LocalNode for PodsOnly {
-    fn objects(&self) -> Vec<VersionedObject> {
+    fn objects_of(&self, _: ObjectKind) -> Vec<VersionedObject> {
         Vec::new()
+    }
+
+    fn object(&self, _: &ObjectKey) -> Option<VersionedObject> {
+        None
+    }
+
+    fn namespaces_in_use(&self) -> BTreeSet<String> {
+        BTreeSet::new()
     }
 
     fn events(&self) -> Vec<StoredEvent> {
-        Vec::new()
-    }
-
-    fn namespaces(&self) -> Vec<Value> {
         Vec::new()
     }
 
@@ -79,7 +86,9 @@ fn api_with(pod: &Pod) -> Rc<LocalApi> {
     "Running".clone_into(&mut pod.status.phase);
     let report = AgentReport { node_name: "n".to_owned(), pods: vec![pod], ..AgentReport::default() };
     let revisions = Revisions::since(Timestamp::from_secs(1));
-    LocalApi::new(Rc::new(Shown(report)), Rc::new(PodsOnly), Editor::channel().0, Clock::System, revisions)
+    let (editor, cluster) = (Editor::channel().0, Rc::new(PodsOnly));
+    let (options, roles) = (ApiOptions::default(), (None, Rc::new(Roles::new(None))));
+    LocalApi::new(Rc::new(Shown(report)), cluster, editor, Clock::System, revisions, options, roles)
 }
 
 async fn config_with(pod: &Rc<Pod>) -> PodConfig {
@@ -103,8 +112,11 @@ fn task(api: &Rc<LocalApi>, wanted: &RequestInfo, content: Content) -> Task {
         manager: "me".to_owned(),
         now: Timestamp::from_secs(8),
         uid: "new".to_owned(),
+        user: crate::serve::server::access::User::of_node("jane".to_owned(), Vec::new()),
+        policy: crate::serve::server::access::Policy::AlwaysAllow,
         dry_run: false,
         schema: OnceCell::new(),
+        definition: None,
     }
 }
 
@@ -155,7 +167,9 @@ async fn no_write_changes_a_pod_of_the_cluster() {
         ("POST", "/p/eviction", Content::Object(eviction), (theirs, ends)),
     ] {
         let path = format!("/api/v1/namespaces/default/pods{part}");
-        let Ok(ApiCall::Object(wanted)) = path::read(method, &path, "") else { panic!("{method} {path}") };
+        let Ok(ApiCall::Object(wanted)) = path::read(&Catalog::default(), method, &path, "") else {
+            panic!("{method} {path}")
+        };
         let part = wanted.subresource.map_or("", |part| part.name);
         let decide = decision(wanted.verb, part, Store::Pods).unwrap();
         for (config, expected) in [(&desired, while_desired), (&terminating, while_terminating)] {
@@ -167,7 +181,9 @@ async fn no_write_changes_a_pod_of_the_cluster() {
             );
         }
     }
-    let Ok(ApiCall::Object(all)) = path::read("DELETE", "/api/v1/namespaces/default/pods", "") else {
+    let Ok(ApiCall::Object(all)) =
+        path::read(&Catalog::default(), "DELETE", "/api/v1/namespaces/default/pods", "")
+    else {
         panic!()
     };
     let decided = delete::many(&task(&api, &all, Content::Object(json!({}))), &desired);
@@ -175,7 +191,7 @@ async fn no_write_changes_a_pod_of_the_cluster() {
     assert!(change.remove_pods.is_empty() && change.put_pods.is_empty(), "of the node's own API only");
     for part in ["/p/binding", "/p/scale"] {
         let path = format!("/api/v1/namespaces/default/pods{part}");
-        assert!(path::read("POST", &path, "").is_err(), "{path}");
+        assert!(path::read(&Catalog::default(), "POST", &path, "").is_err(), "{path}");
     }
 }
 
@@ -196,7 +212,9 @@ async fn a_patch_renders_twice_and_answers_what_a_read_does() {
     ] {
         for dry_run in [false, true] {
             let path = "/api/v1/namespaces/default/pods/p";
-            let Ok(ApiCall::Object(wanted)) = path::read("PATCH", path, "fieldManager=me") else {
+            let Ok(ApiCall::Object(wanted)) =
+                path::read(&Catalog::default(), "PATCH", path, "fieldManager=me")
+            else {
                 panic!("{path}")
             };
             let task = Task { dry_run, ..task(&api, &wanted, Content::Patch(kind, patch.clone())) };
@@ -220,7 +238,9 @@ fn refused(method: &str, query: &str) -> Option<String> {
         "POST" => "/api/v1/namespaces/default/pods",
         _ => "/api/v1/namespaces/default/pods/p",
     };
-    let Ok(ApiCall::Object(wanted)) = path::read(method, path, query) else { panic!("{method} {query}") };
+    let Ok(ApiCall::Object(wanted)) = path::read(&Catalog::default(), method, path, query) else {
+        panic!("{method} {query}")
+    };
     check_options(&wanted).err().map(|failure| format!("{} {}", failure.code, failure.message))
 }
 

@@ -90,6 +90,8 @@ impl ServedNode {
             identities: identities.unwrap(),
             authorizer: mode.map_or_else(|| Authorizer::Reviews(Rc::clone(&reviews)), Authorizer::Policy),
             tokens: asks.then(|| Rc::clone(&reviews)),
+            accounts: None,
+            roles: Rc::new(Roles::new(None)),
             debugging: true,
             system_logs: SystemLogs::Off,
             clock,

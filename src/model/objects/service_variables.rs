@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
+use super::{ObjectKey, ObjectKind};
+
 /// The Services of this namespace and name are variables of every pod.
 const MASTER: (&str, &str) = ("default", "kubernetes");
 
@@ -31,22 +33,40 @@ pub(crate) struct ServicePort {
 /// A Service as the API server or [`to_row`] writes it; `None` when it has no address of its own.
 #[must_use]
 pub(crate) fn from_server(service: &Value) -> Option<ServiceFacts> {
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let ip = text(&service["spec"]["clusterIP"]);
-    if ip.is_empty() || ip == "None" {
-        return None;
+    let text = |field: &str| service["metadata"][field].as_str().unwrap_or_default().to_owned();
+    let key = ObjectKey { kind: ObjectKind::Service, namespace: text("namespace"), name: text("name") };
+    ServiceFacts::of(&key, service)
+}
+
+impl ServiceFacts {
+    /// The same of an object with its members.
+    #[must_use]
+    pub(crate) fn of(key: &ObjectKey, service: &Value) -> Option<Self> {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let ip = text(&service["spec"]["clusterIP"]);
+        if ip.is_empty() || ip == "None" {
+            return None;
+        }
+        let port = |port: &Value| ServicePort {
+            name: text(&port["name"]),
+            port: port["port"].as_i64().unwrap_or_default(),
+            protocol: Some(text(&port["protocol"]))
+                .filter(|it| !it.is_empty())
+                .unwrap_or_else(|| "TCP".into()),
+        };
+        Some(Self {
+            namespace: key.namespace.clone(),
+            name: key.name.clone(),
+            ip,
+            ports: service["spec"]["ports"].as_array().into_iter().flatten().map(port).collect(),
+        })
     }
-    let port = |port: &Value| ServicePort {
-        name: text(&port["name"]),
-        port: port["port"].as_i64().unwrap_or_default(),
-        protocol: Some(text(&port["protocol"])).filter(|it| !it.is_empty()).unwrap_or_else(|| "TCP".into()),
-    };
-    Some(ServiceFacts {
-        namespace: text(&service["metadata"]["namespace"]),
-        name: text(&service["metadata"]["name"]),
-        ip,
-        ports: service["spec"]["ports"].as_array().into_iter().flatten().map(port).collect(),
-    })
+}
+
+/// Whether a Service is among the variables of the pods of `namespace`.
+#[must_use]
+pub(crate) fn is_visible(of: &str, name: &str, namespace: &str, links: bool) -> bool {
+    (links && of == namespace) || (of, name) == MASTER
 }
 
 /// For the store: a Service of these fields only.

@@ -1,0 +1,239 @@
+//! One row per shape of ownership: what goes with a deletion, what stays and how.
+
+use std::rc::Rc;
+
+use serde_json::json;
+
+use super::*;
+use crate::model::api::decode::decode;
+use crate::model::api::pod::Pod;
+use crate::model::objects::{LocalObject, wire};
+
+/// What came through the API, what manifests define, and owners of pods that have not ended.
+#[derive(Default)]
+struct Node {
+    api: Vec<StoredObject>,
+    manifests: Vec<StoredObject>,
+    ending: Vec<&'static str>,
+}
+
+impl Owners for Node {
+    fn members(&self) -> Vec<StoredObject> {
+        self.api.clone()
+    }
+
+    fn object_uid(&self, key: &ObjectKey) -> Option<&str> {
+        self.api.iter().chain(&self.manifests).find_map(|known| match known {
+            StoredObject::Object(object) if object.key == *key => Some(object.uid.as_str()),
+            _ => None,
+        })
+    }
+
+    fn pod_uid(&self, namespace: &str, name: &str) -> Option<&str> {
+        let found = self.api.iter().find(|known| known.place() == (namespace, name) && is_pod(known));
+        found.map(StoredObject::uid)
+    }
+
+    fn is_blocked_by_pod(&self, owner: &str) -> bool {
+        self.ending.contains(&owner)
+    }
+}
+
+fn is_pod(known: &StoredObject) -> bool {
+    matches!(known, StoredObject::Pod(_))
+}
+
+/// `KIND NAME OWNER...`, an owner as `KIND/NAME`, with `!` when the member blocks it. Uids are the names.
+fn member(text: &str) -> StoredObject {
+    let mut words = text.split(' ');
+    let (kind, name) = (words.next().unwrap(), words.next().unwrap());
+    let (mut owners, mut finalizers) = (Vec::new(), Vec::new());
+    for word in words {
+        if let Some(finalizer) = word.strip_prefix('+') {
+            finalizers.push(finalizer);
+            continue;
+        }
+        let (kind, name) = word.split_once('/').unwrap();
+        let version = match kind {
+            "Deployment" | "ReplicaSet" => "apps/v1",
+            "Gauge" => "edge.example/v1",
+            _ => "v1",
+        };
+        let uid = name.trim_end_matches('!');
+        owners.push(json!({"apiVersion": version, "kind": kind, "name": uid, "uid": uid,
+            "blockOwnerDeletion": name.ends_with('!')}));
+    }
+    let object = json!({"metadata": {"name": name, "namespace": "a", "uid": name, "ownerReferences": owners,
+        "finalizers": finalizers}});
+    match kind {
+        "Pod" => StoredObject::Pod(Rc::new(decode::<Pod>(object).unwrap().object)),
+        kind => {
+            let kind = ObjectKind::from_name(kind).unwrap();
+            StoredObject::Object(Rc::new(wire::from_value(kind, object).unwrap()))
+        }
+    }
+}
+
+fn node_of(texts: &[&str]) -> Node {
+    Node { api: texts.iter().map(|text| member(text)).collect(), ..Node::default() }
+}
+
+/// Each change as a line: `-NAME` goes, `NAME FINALIZERS OWNERS` stays like that.
+fn lines(change: &ApiChange) -> Vec<String> {
+    let shown = |member: &StoredObject| {
+        let words = [vec![member.uid().to_owned()], member.finalizers().to_vec()];
+        let owners = member.owners().into_iter().map(|owner| format!("<{}", owner.uid));
+        let words: Vec<String> = words.concat().into_iter().chain(owners).collect();
+        words.join(" ")
+    };
+    let mut lines: Vec<String> =
+        change.remove_pods.iter().map(|(pod, _)| format!("-{}", pod.metadata.name)).collect();
+    lines.extend(change.remove_objects.iter().map(|key| format!("-{}", key.name)));
+    lines.extend(put_members(change).map(|member| shown(&member)));
+    lines.sort();
+    lines
+}
+
+fn at() -> Timestamp {
+    Timestamp::from_secs(7)
+}
+
+fn delete(house: &Node, name: &str) -> ApiChange {
+    house.api.iter().find(|known| known.uid() == name).unwrap().removal(None, at())
+}
+
+fn after(house: &Node, name: &str) -> Vec<String> {
+    lines(&collect(house, delete(house, name), Reach::Change, at()))
+}
+
+const TREE: [&str; 4] = [
+    "Deployment web",
+    "ReplicaSet web-1 Deployment/web!",
+    "Pod web-1-x ReplicaSet/web-1!",
+    "Pod web-1-y ReplicaSet/web-1!",
+];
+
+#[test]
+fn everything_below_an_owner_goes_with_it() {
+    assert_eq!(after(&node_of(&TREE), "web"), ["-web", "-web-1", "-web-1-x", "-web-1-y"]);
+    assert_eq!(after(&node_of(&TREE), "web-1"), ["-web-1", "-web-1-x", "-web-1-y"]);
+    assert_eq!(after(&node_of(&TREE), "web-1-x"), ["-web-1-x"]);
+}
+
+#[test]
+fn a_dependent_with_another_owner_only_loses_a_reference() {
+    let house = node_of(&["ConfigMap one", "ConfigMap two", "Secret s ConfigMap/one ConfigMap/two"]);
+    assert_eq!(after(&house, "one"), ["-one", "s <two"]);
+}
+
+#[test]
+fn a_finalizer_keeps_a_dependent_and_what_hangs_on_it() {
+    let house = node_of(&["ConfigMap one", "Secret s ConfigMap/one +x/y", "ConfigMap below Secret/s"]);
+    assert_eq!(after(&house, "one"), ["-one", "s x/y <one"]);
+}
+
+#[test]
+fn cycles_and_owners_that_never_were_do_not_hang() {
+    let cycle = node_of(&["ConfigMap one Secret/two", "Secret two ConfigMap/one"]);
+    assert_eq!(after(&cycle, "one"), ["-one", "-two"]);
+    let own = node_of(&["ConfigMap one ConfigMap/one"]);
+    assert_eq!(after(&own, "one"), ["-one"]);
+    for (text, expected) in [
+        ("Pod orphan ReplicaSet/none", vec!["-orphan"]),
+        // Kinds that are not known here, and owners that cannot be looked up.
+        ("Pod orphan Gauge/none", vec!["orphan <none"]),
+        ("Pod orphan Node/none", vec!["orphan <none"]),
+    ] {
+        let change = member(text).to_change();
+        assert_eq!(lines(&collect(&Node::default(), change, Reach::Change, at())), expected, "{text}");
+    }
+}
+
+#[test]
+fn an_owner_of_another_uid_is_not_the_owner() {
+    let mut house = node_of(&["ConfigMap one"]);
+    let StoredObject::Object(one) = &mut house.api[0] else { panic!() };
+    "later".clone_into(&mut Rc::make_mut(one).uid);
+    let change = member("Secret s ConfigMap/one").to_change();
+    assert_eq!(lines(&collect(&house, change, Reach::Change, at())), ["-s"]);
+}
+
+#[test]
+fn dependents_of_a_manifest_go_when_it_does() {
+    let mut house = node_of(&["ReplicaSet web-1 Deployment/web!", "Pod web-1-x ReplicaSet/web-1!"]);
+    house.manifests.push(member("Deployment web"));
+    assert_eq!(lines(&collect(&house, ApiChange::default(), Reach::All, at())), [""; 0]);
+    house.manifests.clear();
+    let change = collect(&house, ApiChange::default(), Reach::All, at());
+    assert_eq!(lines(&change), ["-web-1", "-web-1-x"]);
+}
+
+fn in_foreground(house: &Node, name: &str) -> ApiChange {
+    let mut owner = house.api.iter().find(|known| known.uid() == name).unwrap().clone().deleted(None, at());
+    owner.finalizers_mut().push(FOREGROUND.to_owned());
+    collect(house, owner.to_change(), Reach::Change, at())
+}
+
+/// The node after a change.
+fn changed(mut house: Node, change: &ApiChange) -> Node {
+    let removed: BTreeSet<String> =
+        lines(change).iter().filter_map(|line| Some(line.strip_prefix('-')?.to_owned())).collect();
+    let put: Vec<StoredObject> = put_members(change).collect();
+    house
+        .api
+        .retain(|known| !removed.contains(known.uid()) && put.iter().all(|new| new.uid() != known.uid()));
+    house.api.extend(put);
+    house
+}
+
+#[test]
+fn in_the_foreground_owners_wait_for_the_end_of_pods() {
+    let house = node_of(&TREE);
+    let change = in_foreground(&house, "web");
+    assert_eq!(
+        lines(&change),
+        ["-web-1-x", "-web-1-y", "web foregroundDeletion", "web-1 foregroundDeletion <web"]
+    );
+    let house = Node { ending: vec!["web-1"], ..changed(house, &change) };
+    assert_eq!(lines(&collect(&house, ApiChange::default(), Reach::All, at())), [""; 0]);
+    let house = Node { ending: Vec::new(), ..house };
+    let change = collect(&house, ApiChange::default(), Reach::All, at());
+    assert_eq!(lines(&change), ["-web", "-web-1"]);
+}
+
+#[test]
+fn in_the_foreground_only_what_blocks_is_waited_for() {
+    let house = node_of(&["ConfigMap one", "Secret s ConfigMap/one! +x/y", "Secret t ConfigMap/one +x/y"]);
+    assert_eq!(lines(&in_foreground(&house, "one")), ["one foregroundDeletion", "s x/y <one"]);
+    let house = node_of(&["ConfigMap one", "Secret t ConfigMap/one"]);
+    assert_eq!(lines(&in_foreground(&house, "one")), ["-one", "-t"]);
+    let shared = node_of(&["ConfigMap one", "ConfigMap two", "Secret s ConfigMap/one! ConfigMap/two!"]);
+    assert_eq!(lines(&in_foreground(&shared, "one")), ["-one", "s <two"]);
+}
+
+#[test]
+fn owners_that_block_each_other_do_not_wait() {
+    let cycle = node_of(&["ConfigMap one Secret/two!", "Secret two ConfigMap/one!"]);
+    assert_eq!(lines(&in_foreground(&cycle, "one")), ["-one", "-two"]);
+}
+
+#[test]
+fn orphans_lose_their_reference_and_stay() {
+    let house = node_of(&TREE);
+    let mut change = orphans(&house, "web");
+    assert_eq!(lines(&change), ["web-1"]);
+    change.join(delete(&house, "web"));
+    assert_eq!(lines(&collect(&house, change, Reach::Change, at())), ["-web", "web-1"]);
+    assert!(is_blocked(&house, "web") && !is_blocked(&house, "web-1-x"));
+}
+
+#[test]
+fn a_change_without_owners_is_left_as_it_is() {
+    let house = node_of(&TREE);
+    let StoredObject::Object(object) = &house.api[1] else { panic!() };
+    let status = json!({"status": {"replicas": 1}});
+    let content = crate::model::objects::ObjectContent::Plain(crate::model::objects::PlainBody::new(&status));
+    let new = LocalObject { content, ..LocalObject::clone(object) };
+    let change = StoredObject::Object(Rc::new(new)).to_change();
+    assert_eq!(lines(&collect(&house, change, Reach::Change, at())), ["web-1 <web"]);
+}

@@ -1,0 +1,181 @@
+//! Deployments, Services and CronJobs on one box: what they cost while nothing changes, and how soon a change acts.
+
+use std::fs;
+use std::net::UdpSocket;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::{
+    PATIENCE, SETTLE_MANY, Table, finish, idleness, millis, release_binary, stamping_pod, wall_nanos,
+};
+use crate::support::agent::AgentProcess;
+use crate::support::api::{Api, Person};
+use crate::support::runtime::{Kind, TestRuntime, on};
+use crate::support::wait::wait_for;
+
+const DEPLOYMENTS: usize = 20;
+const REPLICAS: usize = 2;
+const SERVICES: usize = 20;
+const CRON_JOBS: usize = 10;
+/// Of what is measured one by one; the middle one counts.
+const ROUNDS: usize = 9;
+const QUESTIONS: usize = 200;
+
+struct Loaded {
+    agent: AgentProcess,
+    api: Api,
+    admin: Person,
+    directory: std::path::PathBuf,
+}
+
+impl Loaded {
+    /// Sends an object, and returns when that began.
+    fn send(&self, method: &str, path: &str, object: &Value) -> i128 {
+        let file = self.directory.join("object.json");
+        fs::write(&file, object.to_string()).expect("write");
+        let data = format!("@{}", file.display());
+        let kind = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
+        let header = format!("Content-Type: {kind}");
+        let began = wall_nanos();
+        let more = ["-X", method, "-H", &header, "--data-binary", &data];
+        let (status, said) = self.api.curl(Some(&self.admin), path, &more);
+        assert!(status == 200 || status == 201, "{path}: {status} {said}");
+        began
+    }
+
+    fn deploy(&self, name: &str, replicas: usize, out: &Path) -> i128 {
+        let mut template = stamping_pod(name, out);
+        template["spec"].as_object_mut().expect("an object").remove("hostNetwork");
+        template["metadata"] = json!({ "labels": { "app": name } });
+        let deployment = json!({ "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": name }, "spec": {
+            "replicas": replicas, "selector": { "matchLabels": { "app": name } },
+            "template": { "metadata": template["metadata"], "spec": template["spec"] },
+        } });
+        self.send("POST", "/apis/apps/v1/namespaces/default/deployments", &deployment)
+    }
+
+    fn running(&self) -> Result<usize, String> {
+        let list = self.agent.cli(&["get", "pods", "-o", "json"])?;
+        let list: Value = serde_json::from_str(&list).map_err(|error| error.to_string())?;
+        let pods = list["items"].as_array().into_iter().flatten();
+        Ok(pods.filter(|pod| pod["status"]["phase"] == "Running").count())
+    }
+}
+
+fn middle(mut figures: Vec<f64>) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures[figures.len() / 2]
+}
+
+/// The question for the address of a name, of one packet.
+fn question(name: &str) -> Vec<u8> {
+    let mut packet = vec![0x12, 0x34, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+    for label in name.split('.') {
+        packet.push(u8::try_from(label.len()).expect("a short label"));
+        packet.extend(label.as_bytes());
+    }
+    packet.extend([0, 0, 1, 0, 1]);
+    packet
+}
+
+/// The time of one answer, in milliseconds.
+fn answer_time(socket: &UdpSocket, packet: &[u8]) -> f64 {
+    let began = Instant::now();
+    socket.send(packet).expect("send");
+    let mut answer = [0; 512];
+    let length = socket.recv(&mut answer).expect("an answer");
+    let taken = millis(began.elapsed());
+    // No error, one answer.
+    assert_eq!((length > 12, answer[3] & 15, answer[7]), (true, 0, 1));
+    taken
+}
+
+#[test]
+fn workloads_and_services_keep_their_budgets() {
+    on(Kind::Embedded, || {
+        let mut table = Table::default();
+        let runtime = TestRuntime::start();
+        let out = runtime.scratch().dir("out");
+        let mut agent = runtime.agent().with_program(&release_binary());
+        agent.argument(format!("--service-cidr={}", runtime.scratch().service_range()));
+        let api = Api::of(&mut agent, runtime.scratch().path());
+        agent.start();
+        super::monitors::wait_for_images(&agent);
+        api.wait(&mut agent);
+        let admin = api.person(&agent, "admin", &[]);
+        let directory = runtime.scratch().path().to_owned();
+        let mut one = Loaded { agent, api, admin, directory };
+
+        let first = (0..ROUNDS).map(|round| {
+            let name = format!("first{round}");
+            let began = one.deploy(&name, 1, &out);
+            let stamp = wait_for(&format!("the first instruction of {name}"), PATIENCE, || {
+                let text = fs::read_to_string(out.join(&name)).map_err(|error| error.to_string())?;
+                text.trim().parse::<i128>().map_err(|error| error.to_string())
+            });
+            let path = format!("/apis/apps/v1/namespaces/default/deployments/{name}");
+            one.api.curl(Some(&one.admin), &path, &["-X", "DELETE"]);
+            f64::from(u32::try_from((stamp - began) / 1000).expect("forward")) / 1e3
+        });
+        let first = middle(first.collect());
+        table.time("Deployment sent to its pod's first instruction", first, Some(60.0), "ms");
+        wait_for("the first to go", PATIENCE, || match one.running()? {
+            0 => Ok(()),
+            left => Err(format!("{left} are left")),
+        });
+
+        for number in 0..DEPLOYMENTS {
+            one.deploy(&format!("web{number}"), REPLICAS, &out);
+        }
+        for number in 0..SERVICES {
+            let service = json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": format!("web{number}") },
+                "spec": { "selector": { "app": format!("web{number}") }, "ports": [{ "port": 80, "targetPort": 8080 }] } });
+            one.send("POST", "/api/v1/namespaces/default/services", &service);
+        }
+        let job = stamping_pod("job", &out)["spec"].clone();
+        for number in 0..CRON_JOBS {
+            let mut job = job.clone();
+            job["restartPolicy"] = json!("Never");
+            let cron = json!({ "apiVersion": "batch/v1", "kind": "CronJob", "metadata": { "name": format!("job{number}") },
+                "spec": { "schedule": "0 0 1 1 *", "jobTemplate": { "spec": { "template": { "spec": job } } } } });
+            one.send("POST", "/apis/batch/v1/namespaces/default/cronjobs", &cron);
+        }
+        wait_for("all pods to run", PATIENCE, || match one.running()? {
+            count if count == DEPLOYMENTS * REPLICAS => Ok(()),
+            count => Err(format!("{count} run; {}", one.agent.log_tail())),
+        });
+        crate::support::wait::pause(SETTLE_MANY);
+        let usual = idleness(&one.agent, &mut table, "20 Deployments", 0.05);
+        table.hard("agent PSS with 20 Deployments, 40 pods, 20 Services", usual, 7.0, "MB");
+
+        let rules = format!("{}-services", runtime.scratch().bridge());
+        let change = (1..=ROUNDS).map(|round| {
+            let port = 9000 + round;
+            let ports = json!({ "spec": { "ports": [{ "port": 80, "targetPort": port }] } });
+            one.send("PATCH", "/api/v1/namespaces/default/services/web0", &ports);
+            let answered = Instant::now();
+            wait_for("the rules", Duration::from_secs(10), || {
+                let listed =
+                    Command::new("nft").args(["list", "table", "ip", &rules]).output().expect("run nft");
+                let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+                if listed.contains(&format!(". {port}")) { Ok(()) } else { Err(listed) }
+            });
+            millis(answered.elapsed())
+        });
+        let change = middle(change.collect());
+        table.time("Service answered to its rules seen in force, with nft", change, Some(10.0), "ms");
+
+        let dns = one.agent.ask(&["resolve", "kube-dns", "-n", "kube-system"]).expect("the server's address");
+        let socket = UdpSocket::bind("0.0.0.0:0").expect("bind");
+        socket.connect((dns.trim(), 53)).expect("connect");
+        socket.set_read_timeout(Some(Duration::from_secs(5))).expect("set");
+        let packet = question("web7.default.svc.cluster.local");
+        let answers = (0..QUESTIONS).map(|_| answer_time(&socket, &packet)).collect();
+        table.time("DNS answer for a Service", middle(answers), Some(1.0), "ms");
+        one.agent.assert_alive();
+        finish(&table);
+    });
+}

@@ -1,0 +1,152 @@
+//! kubectl's commands for workloads, on the real program with real containers.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::Node;
+use crate::support::agent::PATIENCE;
+use crate::support::api::Api;
+use crate::support::image::BUSYBOX;
+use crate::support::kubectl::Kubectl;
+use crate::support::runtime::on_both_runtimes;
+use crate::support::wait::{pause, wait_for};
+
+struct Lone {
+    node: Node,
+    kubectl: Kubectl,
+}
+
+impl Lone {
+    fn start() -> Self {
+        let mut node = Node::new();
+        let api = Api::of(&mut node.agent, node.runtime.scratch().path());
+        node.agent.start();
+        api.wait(&mut node.agent);
+        let kubectl = Kubectl::of(&api, &node.agent, node.runtime.scratch().path(), "admin", &[]);
+        let kubectl = kubectl.with_each().pop().expect("at least one");
+        Self { node, kubectl }
+    }
+
+    fn file(&self, document: &Value) -> PathBuf {
+        let name = format!("{}.json", document["metadata"]["name"].as_str().expect("documents have names"));
+        let path = self.node.runtime.scratch().path().join(name);
+        fs::write(&path, document.to_string()).expect("write");
+        path
+    }
+
+    fn apply(&self, document: &Value) {
+        self.kubectl.out(&["apply", "-f", &self.file(document).to_string_lossy()]);
+    }
+
+    fn out(&self, line: &str) -> String {
+        self.kubectl.out(&line.split(' ').collect::<Vec<_>>())
+    }
+
+    fn names(&self, of: &str) -> BTreeSet<String> {
+        self.out(&format!("get {of} -o name")).lines().map(str::to_owned).collect()
+    }
+
+    fn wait(&self, what: &str, line: &str, expected: &str) {
+        wait_for(what, PATIENCE, || match self.kubectl.run(&line.split(' ').collect::<Vec<_>>()) {
+            said if said.out == expected => Ok(()),
+            said => Err(format!("{said:?}; agent: {}", self.node.agent.log_tail())),
+        });
+    }
+}
+
+fn template(script: &str, restart: &str) -> Value {
+    json!({
+        "metadata": {"labels": {"app": "web"}},
+        "spec": {"restartPolicy": restart, "terminationGracePeriodSeconds": 1, "hostNetwork": true,
+            "containers": [{"name": "c", "image": BUSYBOX, "imagePullPolicy": "IfNotPresent", "command": ["sh", "-c", script]}]},
+    })
+}
+
+const RUNS: &str = "trap 'exit 0' TERM; while true; do sleep 0.1; done";
+
+fn deployment(replicas: u32) -> Value {
+    json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"},
+        "spec": {"replicas": replicas, "selector": {"matchLabels": {"app": "web"}}, "template": template(RUNS, "Always")},
+    })
+}
+
+fn a_deployment_rolls_out_and_back_as_kubectl_says() {
+    let mut lone = Lone::start();
+    lone.apply(&deployment(2));
+    let said = lone.out("rollout status deployment web --timeout=120s");
+    assert!(said.ends_with("deployment \"web\" successfully rolled out\n"), "{said}");
+    let first = lone.names("pods");
+    assert_eq!(first.len(), 2);
+    lone.wait(
+        "the numbers",
+        "get deployment web -o jsonpath={.status.readyReplicas}/{.status.updatedReplicas}",
+        "2/2",
+    );
+
+    // The pods are adopted, not remade, by an agent that was killed.
+    lone.node.agent.kill9();
+    lone.node.agent.start();
+    lone.wait(
+        "the deployment after a restart",
+        "get deployment web -o jsonpath={.status.availableReplicas}",
+        "2",
+    );
+    assert_eq!(lone.names("pods"), first);
+
+    lone.out("rollout restart deployment web");
+    lone.out("rollout status deployment web --timeout=120s");
+    lone.wait("the old pods to go", "get pods -o jsonpath={.items[*].status.phase}", "Running Running");
+    assert!(lone.names("pods").is_disjoint(&first));
+    let history = lone.out("rollout history deployment web");
+    assert!(history.contains("\n1 ") && history.contains("\n2 "), "{history}");
+    lone.out("rollout pause deployment web");
+    lone.out("set env deployment/web A=b");
+    pause(Duration::from_millis(300));
+    assert_eq!(lone.names("replicasets").len(), 2, "a paused rollout makes nothing");
+    lone.out("rollout resume deployment web");
+    lone.out("rollout status deployment web --timeout=120s");
+    assert_eq!(lone.names("replicasets").len(), 3);
+    lone.out("rollout undo deployment web");
+    lone.out("rollout status deployment web --timeout=120s");
+    assert_eq!(lone.out("get deployment web -o jsonpath={.spec.template.spec.containers[0].env}"), "");
+
+    lone.out("scale deployment web --replicas=3");
+    lone.out("wait deployment web --for=condition=Available --timeout=120s");
+    lone.wait("three pods", "get deployment web -o jsonpath={.status.readyReplicas}", "3");
+    let events = lone.out("get events -o jsonpath={.items[*].reason}");
+    assert!(events.contains("ScalingReplicaSet") && events.contains("SuccessfulCreate"), "{events}");
+    lone.out("delete deployment web --timeout=120s");
+    lone.wait("everything to go", "get deployments,replicasets,pods -o name", "");
+    lone.node.agent.assert_alive();
+}
+
+fn jobs_run_to_their_end_and_by_hand() {
+    let mut lone = Lone::start();
+    let spec = json!({"completions": 2, "template": template("echo done", "Never")});
+    lone.apply(&json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "work"}, "spec": spec}));
+    lone.out("wait job work --for=condition=complete --timeout=120s");
+    assert_eq!(lone.out("get job work -o jsonpath={.status.succeeded}"), "2");
+    assert_eq!(lone.names("pods").len(), 2);
+    let spec = json!({"schedule": "0 0 1 1 *", "jobTemplate": {"spec": {"template": template("echo by hand", "OnFailure")}}});
+    lone.apply(
+        &json!({"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": "yearly"}, "spec": spec}),
+    );
+    lone.out("create job now --from=cronjob/yearly");
+    lone.out("wait job now --for=condition=complete --timeout=120s");
+    let log = lone.out("logs job/now");
+    assert_eq!(log, "by hand\n");
+    lone.out("delete job work now --timeout=120s");
+    lone.out("delete cronjob yearly");
+    lone.wait("everything to go", "get jobs,cronjobs,pods -o name", "");
+    lone.node.agent.assert_alive();
+}
+
+on_both_runtimes! {
+    a_deployment_rolls_out_and_back_as_kubectl_says,
+    jobs_run_to_their_end_and_by_hand,
+}
