@@ -285,10 +285,13 @@ impl Driver {
         if found.is_empty() {
             return BTreeMap::new();
         }
+        // Of those that are there, whatever their state.
+        let mut present = 0_u64;
         self.statuses.each(|pod, _, version| {
             if !is_from_api(pod) {
                 return;
             }
+            present = present.wrapping_add(hash(&pod.metadata.uid));
             if let Some(uid) = owner_uid(pod) {
                 mix(sums.entry(uid.to_owned()).or_default(), version);
             } else {
@@ -313,6 +316,7 @@ impl Driver {
             }
             if self.rests.get(&key).is_some_and(|rest| rest.is_failing) {
                 mix(&mut print, generation);
+                mix(&mut print, present);
             }
             (key, print)
         };

@@ -189,6 +189,7 @@ impl StatefulSetStep<'_, '_> {
         let name = format!("{}-{ordinal}", self.set.name());
         if self.world.pod_named(&self.set.object.key.namespace, &name).is_some_and(|pod| pod.is_deleted) {
             // One of this name, of another owner, is about to go.
+            self.world.wait_for_others();
             return;
         }
         if !self.create_claims(ordinal, &name) {

@@ -66,7 +66,7 @@ pub(crate) struct WorldEvent {
 pub(super) struct Rest {
     /// When it has to be taken again, whatever happens until then.
     pub wake: Option<Timestamp>,
-    /// Something could not be created: it is tried again when any object changes.
+    /// Something could not be created: it is tried again when any object changes, or a pod comes or goes.
     pub is_failing: bool,
     /// How often something was tried again in a row, and when last.
     retries: Option<(u32, Timestamp)>,
@@ -209,6 +209,11 @@ impl<'e> World<'e> {
         // Times in statuses are whole seconds: the step must not come early.
         let at = self.now.saturating_add(left.max(Duration::from_millis(1)));
         self.rest.wake = Some(self.rest.wake.map_or(at, |known| known.min(at)));
+    }
+
+    /// The step is taken again when any object changes, or a pod comes or goes.
+    pub(super) fn wait_for_others(&mut self) {
+        self.rest.is_failing = true;
     }
 
     /// Whether the object whose step this is may try again what has failed: the first time at once, then after pauses.

@@ -285,6 +285,34 @@ fn a_stateful_set_keeps_names_and_claims_through_a_reboot() {
     });
 }
 
+/// Its pods have the names of those that are still ending.
+#[test]
+fn a_stateful_set_made_again_waits_for_the_pods_of_the_old() {
+    simulate(async {
+        let mut node = node_with(&[PodSource::File, PodSource::Api]).await;
+        apply(&node, &set_of_pods("StatefulSet", 2, Act::Stubborn));
+        node.wait(20 * SECOND).await;
+        let before = containers(&node);
+        assert_eq!(before.len(), 2);
+        delete(&node, ObjectKind::StatefulSet);
+        node.wait(SECOND).await;
+        let mut again =
+            LocalObject::clone(&object(&set_of_pods("StatefulSet", 2, Act::Stubborn), PodSource::Api).object);
+        "again".clone_into(&mut again.uid);
+        let put = Box::new(move |_: &PodConfig| ApiChange {
+            put_objects: vec![Rc::new(again)],
+            ..ApiChange::default()
+        });
+        assert!(node.agent.as_ref().expect("the agent runs").editor.post(put));
+        node.wait(SECOND).await;
+        assert_eq!(containers(&node), before, "they take five seconds");
+        node.wait(MINUTE).await;
+        let after = containers(&node);
+        assert_eq!(pods(&node), BTreeSet::from(["web-0".to_owned(), "web-1".to_owned()]));
+        assert!(after.keys().all(|id| !before.contains_key(id)), "{after:?}");
+    });
+}
+
 #[test]
 fn objects_of_manifests_act_and_keep_their_status_beside_them() {
     simulate(async {
