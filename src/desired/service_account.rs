@@ -20,7 +20,7 @@ pub(crate) const DEFAULT: &str = "default";
 const MOUNT_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 const VOLUME: &str = "kube-api-access-";
 /// Upstream's time of a token that admission has added: an hour, and seven seconds that tell it from others.
-const TOKEN_SECONDS: i64 = 3607;
+pub(crate) const TOKEN_SECONDS: i64 = 3607;
 const MODE: i32 = 0o644;
 /// The letters and digits of generated names: upstream's, which cannot form words.
 const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";

@@ -240,7 +240,8 @@ pub(crate) fn show_end(pod: &mut Pod) {
 }
 
 /// The end of the grace period of a terminating pod.
-fn end_of(pod: &Pod) -> Option<Timestamp> {
+#[must_use]
+pub(crate) fn end_of(pod: &Pod) -> Option<Timestamp> {
     Some(pod.metadata.deletion_timestamp?.saturating_add(grace_of(pod)))
 }
 

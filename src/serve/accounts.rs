@@ -27,6 +27,7 @@ use crate::node::object::{node_uid, uid};
 use crate::platform::clock::Clock;
 use crate::platform::logging::chain;
 use crate::platform::sys::node::random_uid;
+use crate::pod::lifecycle::end_of;
 use crate::pod::status::StatusManager;
 use crate::serve::rbac::account_user;
 use crate::serve::server::access::User;
@@ -199,12 +200,12 @@ impl Accounts {
     }
 
     /// The uid of what every namespace has without its having been created: another one in a namespace that was deleted
-    /// and created again.
+    /// and created again, and the same when a namespace that was only in use is stored.
     #[must_use]
     pub(crate) fn implied_uid(&self, kind: &str, namespace: &str) -> String {
         let of = self.objects.get(ObjectKind::Namespace, "", namespace);
-        let of = of.as_ref().map_or(namespace, |of| of.uid.as_str());
-        uid(&[kind, "\0", of].concat())
+        let of = of.map_or_else(|| uid(&["Namespace\0", namespace].concat()), |of| of.uid.clone());
+        uid(&[kind, "\0", &of].concat())
     }
 
     fn is_gone(&self, deleted: Option<Timestamp>) -> bool {
@@ -294,9 +295,9 @@ impl Accounts {
         })
     }
 
-    /// The public keys (RFC 7517).
+    /// The public keys (RFC 7517); none before the first token.
     pub(crate) fn jwks(&self) -> Result<Value, String> {
-        let key = self.key(true)?;
+        let key = self.key(false)?;
         Ok(json!({"keys": key.into_iter().map(SigningKey::jwk).collect::<Vec<_>>()}))
     }
 
@@ -346,9 +347,9 @@ impl Accounts {
             ));
         }
         let is_kept = match &holder.bound {
-            Some(Bound::Pod(pod)) => self
-                .find_pod(namespace, &pod.name, &pod.uid)
-                .is_some_and(|pod| !self.is_gone(pod.metadata.deletion_timestamp)),
+            Some(Bound::Pod(pod)) => {
+                self.find_pod(namespace, &pod.name, &pod.uid).is_some_and(|pod| !self.is_gone(end_of(&pod)))
+            }
             Some(Bound::Secret(secret)) => {
                 self.secret(namespace, &secret.name).is_some_and(|found| found.uid == secret.uid)
             }

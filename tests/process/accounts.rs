@@ -1,5 +1,7 @@
 //! Service accounts, their tokens and roles; leases and events of programs in pods.
 
+mod rights;
+
 use std::fs;
 use std::path::PathBuf;
 
@@ -35,10 +37,21 @@ fn binding(name: &str, role: (&str, &str), account: &str) -> Value {
 impl Served {
     /// A request with a token instead of a certificate.
     fn with_token(&self, token: &str, method: &str, path: &str, body: &Value) -> (u16, Value) {
+        self.with_token_of_type(token, method, path, JSON, body)
+    }
+
+    fn with_token_of_type(
+        &self,
+        token: &str,
+        method: &str,
+        path: &str,
+        kind: &str,
+        body: &Value,
+    ) -> (u16, Value) {
         let header = format!("Authorization: Bearer {token}");
+        let kind = format!("Content-Type: {kind}");
         let body = if body.is_null() { String::new() } else { body.to_string() };
-        let more =
-            ["-X", method, "-H", &header, "-H", "Content-Type: application/json", "--data-binary", &body];
+        let more = ["-X", method, "-H", &header, "-H", &kind, "--data-binary", &body];
         let (code, text) = self.api.curl(None, path, &more);
         (code, serde_json::from_str(&text).unwrap_or_else(|_| json!(text)))
     }

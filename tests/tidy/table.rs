@@ -94,7 +94,10 @@ pub const HOMES: &[(&str, &[&str])] = &[
             "cluster::pki",
         ],
     ),
-    ("percent_encoding", &["platform::grpc", "platform::http", "pod::handler", "serve::server", "cmd::cli"]),
+    (
+        "percent_encoding",
+        &["platform::grpc", "platform::http", "pod::handler", "serve::server", "serve::localapi", "cmd::cli"],
+    ),
     ("rcgen", &["serve::server::pki", "cluster::pki"]),
     ("rusqlite", &["store"]),
     ("rustls", &["platform::http", "pod::handler", "serve::server"]),

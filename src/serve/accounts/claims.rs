@@ -6,10 +6,10 @@
 
 use serde_json::{Value, json};
 
+use crate::desired::service_account::TOKEN_SECONDS;
 use crate::serve::rbac::{account_user, texts};
 
-/// The seconds of a pod's own token: upstream issues it for a year and asks clients to renew it after this time.
-pub(crate) const WARN_AFTER: i64 = 3607;
+/// A pod's own token is issued for a year, and clients are asked to renew it after [`TOKEN_SECONDS`] (upstream).
 const EXTENDED: i64 = 365 * 24 * 3600;
 /// Clocks differ (upstream).
 const LEEWAY: i64 = 60;
@@ -63,7 +63,7 @@ pub(crate) struct NewToken<'a> {
 pub(crate) fn claims(token: &NewToken<'_>, issuer: &str, now: i64) -> Value {
     let is_own = token.audiences == [issuer];
     let is_pods = matches!(token.bound, Some(Bound::Pod(_)));
-    let is_extended = is_own && is_pods && token.seconds == WARN_AFTER;
+    let is_extended = is_own && is_pods && token.seconds == TOKEN_SECONDS;
     let mut private = json!({"namespace": token.namespace, "serviceaccount": token.account.to_value()});
     match &token.bound {
         Some(Bound::Pod(pod)) => private["pod"] = pod.to_value(),

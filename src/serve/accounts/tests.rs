@@ -11,6 +11,7 @@ use crate::model::objects::{ObjectKey, wire};
 use crate::model::revisions::Revisions;
 use crate::model::source::SourceObject;
 use crate::platform::testing::TempDir;
+use crate::serve::localapi::implied::namespace;
 use crate::store::{Mode, OpenOptions, StoreHandle};
 
 const NOW: i64 = 1_800_000_000;
@@ -257,6 +258,14 @@ async fn a_token_ends_with_what_it_belongs_to() {
         node.runs(&pod("p1", Some(deleted)));
         assert_eq!(node.shows(&token), wanted, "{deleted}");
     }
+    // Not before its grace period has ended.
+    for (seconds_ago, wanted) in [(400, Some(Ok(ROBOT.to_owned()))), (700, gone.clone())] {
+        let mut ends = Pod::clone(&pod("p1", Some(NOW - seconds_ago)));
+        ends.metadata.deletion_grace_period_seconds = Some(600);
+        node.statuses.remove(&PodUid::from("p1"));
+        node.runs(&Rc::new(ends));
+        assert_eq!(node.shows(&token), wanted, "{seconds_ago}");
+    }
     node.statuses.remove(&PodUid::from("p1"));
     assert_eq!(node.shows(&token), gone);
     node.runs(&pod("p2", None));
@@ -362,15 +371,29 @@ fn an_account_is_created_or_the_default_one() {
     assert_eq!(node.accounts.account("ns", "default").unwrap(), default);
     assert_ne!(node.accounts.account("other", "default").unwrap().uid, default.uid);
     assert_eq!(node.accounts.account("ns", "robot"), None);
-    let namespace = json!({"metadata": {"name": "ns", "uid": "n1"}});
-    let object = SourceObject {
-        object: Rc::new(wire::from_value(ObjectKind::Namespace, namespace).unwrap()),
-        origin: String::new(),
+    let put_namespace = |namespace: Value| {
+        let object = SourceObject {
+            object: Rc::new(wire::from_value(ObjectKind::Namespace, namespace).unwrap()),
+            origin: String::new(),
+        };
+        node.objects.set(&object.object.key.clone(), Some(&object));
     };
-    node.objects.set(&object.object.key.clone(), Some(&object));
+    // A namespace that was only in use is stored, with the uid that it was shown with.
+    put_namespace(namespace("ns", Timestamp::from_secs(NOW)));
+    assert_eq!(node.accounts.account("ns", "default").unwrap(), default, "the same namespace");
+    put_namespace(json!({"metadata": {"name": "ns", "uid": "n1"}}));
     assert_ne!(node.accounts.account("ns", "default").unwrap(), default, "of another namespace");
     node.put(ObjectKind::ServiceAccount, "default", json!({}));
     assert_eq!(node.accounts.account("ns", "default").unwrap().uid, "default-1");
+}
+
+#[test]
+fn asking_for_the_public_keys_makes_none() {
+    let node = OwnNode::new();
+    assert_eq!(node.accounts.jwks(), Ok(json!({"keys": []})));
+    assert!(!pki::token_key_file(&node.accounts.config.cert_dir).exists());
+    node.accounts.sign(&json!({})).unwrap();
+    assert_eq!(node.accounts.jwks().unwrap()["keys"][0]["alg"], "ES256");
 }
 
 #[test]

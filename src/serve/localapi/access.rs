@@ -7,22 +7,41 @@ use std::rc::Rc;
 use serde_json::{Value, json};
 
 use super::path::RequestInfo;
-use super::resource::{Catalog, Store, qualified};
+use super::resource::{Catalog, Store, Verb, qualified};
 use super::status::{self, Failure};
 use crate::model::objects::ObjectKind;
 use crate::serve::rbac::{ObjectAttributes, Rbac, Subject};
 use crate::serve::server::access::{ANONYMOUS, MASTERS, Policy, User, VIEWERS};
 
+/// As upstream's `RequestInfo`: a namespace is in itself, and a field selector may name the only object of a list.
 #[must_use]
 pub(in crate::serve) fn attributes_of(wanted: &RequestInfo) -> ObjectAttributes {
+    let is_namespace = wanted.resource.store == Store::Namespaces;
+    let namespace = if is_namespace { &wanted.name } else { &wanted.namespace };
+    let name = match (&wanted.name, wanted.verb) {
+        (Some(name), _) => Some(name.as_str()),
+        (None, Verb::List | Verb::Watch) => selected_name(&wanted.options.field_selector),
+        (None, _) => None,
+    };
     ObjectAttributes {
         verb: wanted.verb.as_str().to_owned(),
         group: wanted.resource.group.to_owned(),
         resource: wanted.resource.plural.to_owned(),
         subresource: wanted.subresource.map(|part| part.name.to_owned()).unwrap_or_default(),
-        namespace: wanted.namespace.clone().unwrap_or_default(),
-        name: wanted.name.clone().unwrap_or_default(),
+        namespace: namespace.clone().unwrap_or_default(),
+        name: name.unwrap_or_default().to_owned(),
     }
+}
+
+/// The name that a field selector requires.
+fn selected_name(fields: &str) -> Option<&str> {
+    // Names have no letters that are escaped; an escaped comma would look like the end of a field.
+    if fields.contains('\\') {
+        return None;
+    }
+    let required = fields.split(',').find_map(|field| field.strip_prefix("metadata.name="));
+    let name = required.map(|value| value.strip_prefix('=').unwrap_or(value))?;
+    (!matches!(name, "." | "..") && !name.contains(['/', '%'])).then_some(name)
 }
 
 fn is_in(user: &User, group: &str) -> bool {
@@ -202,6 +221,7 @@ fn rules(policy: Policy, user: &User) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::serve::localapi::path::{self, ApiCall};
 
     fn member(group: &str) -> User {
         User::of_node("jane".to_owned(), vec![group.to_owned()])
@@ -219,6 +239,33 @@ mod tests {
             subresource: subresource.to_owned(),
             namespace: words.next().unwrap_or_default(),
             name: words.next().unwrap_or_default(),
+        }
+    }
+
+    #[test]
+    fn attributes_of_requests_are_upstreams() {
+        let pods = "/api/v1/namespaces/a/pods";
+        for (method, path, query, namespace, name) in [
+            ("GET", "/api/v1/namespaces/a", "", "a", "a"),
+            ("PATCH", "/api/v1/namespaces/a", "", "a", "a"),
+            ("GET", "/api/v1/namespaces/a/status", "", "a", "a"),
+            ("GET", "/api/v1/namespaces", "", "", ""),
+            ("GET", "/api/v1/nodes/n", "", "", "n"),
+            ("GET", pods, "fieldSelector=metadata.name%3Dx", "a", "x"),
+            ("GET", pods, "watch=1&fieldSelector=spec.nodeName%3Dn%2Cmetadata.name%3D%3Dx", "a", "x"),
+            ("GET", pods, "fieldSelector=metadata.name!%3Dx", "a", ""),
+            ("GET", pods, "fieldSelector=spec.nodeName%3Dn%5C%2Cmetadata.name%3Dx", "a", ""),
+            ("GET", pods, "fieldSelector=metadata.name%3Dx%2Fy", "a", ""),
+            ("GET", "/api/v1/namespaces/a/pods/web", "fieldSelector=metadata.name%3Dx", "a", "web"),
+            // Upstream: a role cannot restrict it to names.
+            ("DELETE", pods, "fieldSelector=metadata.name%3Dx", "a", ""),
+        ] {
+            let Ok(ApiCall::Object(wanted)) = path::read(&Catalog::default(), method, path, query) else {
+                panic!("{method} {path}")
+            };
+            let asked = attributes_of(&wanted);
+            let found = (asked.namespace.as_str(), asked.name.as_str());
+            assert_eq!(found, (namespace, name), "{method} {path} {query}");
         }
     }
 

@@ -3,6 +3,8 @@
 //! Owns the headers. Each part of the other user needs the verb `impersonate`.
 
 use hyper::HeaderMap;
+use hyper::header::HeaderValue;
+use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
 
 use super::access::{Access, refusal};
@@ -17,23 +19,32 @@ const UID: &str = "impersonate-uid";
 const EXTRA: &str = "impersonate-extra-";
 const AUTHENTICATION: &str = "authentication.k8s.io";
 
+/// Without one of its values a request would act with other rights.
+fn text_of(value: &HeaderValue) -> Result<&str, Failure> {
+    str::from_utf8(value.as_bytes()).map_err(|_| status::bad_request("an impersonation header is not UTF-8"))
+}
+
+/// A key of `extra`: percent-encoded, as header names have few letters. What is not stays as it is.
+fn decoded(key: &str) -> String {
+    String::from_utf8(percent_decode_str(key).collect()).unwrap_or_else(|_| key.to_owned())
+}
+
 /// The user that the request is to be answered for; `None`: its own.
 pub(super) fn requested(headers: &HeaderMap, access: &Access<'_>) -> Result<Option<User>, Failure> {
     let texts = |name: &str| {
-        let values = headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok());
-        values.map(str::to_owned).collect::<Vec<_>>()
+        let values = headers.get_all(name).into_iter();
+        values.map(|value| text_of(value).map(str::to_owned)).collect::<Result<Vec<_>, Failure>>()
     };
-    let (name, mut groups) = (texts(USER).concat(), texts(GROUP));
-    let uid = texts(UID).concat();
+    let (name, mut groups) = (texts(USER)?.concat(), texts(GROUP)?);
+    let uid = texts(UID)?.concat();
     let mut extra = json!({});
     for (header, value) in headers {
-        let key = header.as_str().strip_prefix(EXTRA);
-        if let (Some(key), Ok(value)) = (key, value.to_str()) {
-            let values: &mut Value = &mut extra[key];
-            match values {
-                Value::Array(values) => values.push(json!(value)),
-                values => *values = json!([value]),
-            }
+        let Some(key) = header.as_str().strip_prefix(EXTRA) else { continue };
+        let (key, value) = (decoded(key), text_of(value)?);
+        let values: &mut Value = &mut extra[key];
+        match values {
+            Value::Array(values) => values.push(json!(value)),
+            values => *values = json!([value]),
         }
     }
     let has_extra = extra.as_object().is_some_and(|extra| !extra.is_empty());
@@ -83,6 +94,11 @@ mod tests {
     use crate::serve::server::access::{MASTERS, Policy};
 
     fn asked(user: &User, lines: &[(&'static str, &str)]) -> Result<Option<User>, String> {
+        let lines: Vec<_> = lines.iter().map(|(name, value)| (*name, value.as_bytes())).collect();
+        asked_in_bytes(user, &lines).map_err(|failure| failure.message)
+    }
+
+    fn asked_in_bytes(user: &User, lines: &[(&'static str, &[u8])]) -> Result<Option<User>, Failure> {
         let rule = json!({"rules": [
             {"apiGroups": [""], "resources": ["users"], "resourceNames": ["jane"], "verbs": ["impersonate"]},
             {"apiGroups": [""], "resources": ["serviceaccounts"], "verbs": ["impersonate"]},
@@ -93,11 +109,33 @@ mod tests {
         let rbac = Rc::new(Rbac::new([deputy], vec![Binding::of("", &body).unwrap()]));
         let mut headers = HeaderMap::new();
         for (name, value) in lines {
-            headers.append(*name, value.parse().unwrap());
+            headers.append(*name, HeaderValue::from_bytes(value).unwrap());
         }
         let roles = move || Rc::clone(&rbac);
         let access = Access { policy: Policy::Local, user, roles: &roles };
-        requested(&headers, &access).map_err(|failure| failure.message)
+        requested(&headers, &access)
+    }
+
+    #[test]
+    fn no_value_of_another_user_is_skipped() {
+        let joe = User::of_node("joe".to_owned(), Vec::new());
+        let root = User::of_node("root".to_owned(), vec![MASTERS.to_owned()]);
+        let second = asked(&root, &[(USER, "j\u{fc}rgen"), (GROUP, "m\u{e4}nner")]).unwrap().unwrap();
+        assert_eq!((second.name.as_str(), second.groups), ("j\u{fc}rgen", vec!["m\u{e4}nner".to_owned()]));
+        assert!(asked(&joe, &[(USER, "j\u{fc}rgen")]).unwrap_err().contains("cannot impersonate"));
+        let odd: &[u8] = b"j\xfcrgen";
+        for name in [USER, GROUP, UID, "impersonate-extra-x"] {
+            let failure = asked_in_bytes(&root, &[(name, odd)]).unwrap_err();
+            assert_eq!(failure.code, 400, "{name}");
+        }
+        for (header, key) in [
+            ("impersonate-extra-example.com%2fscope", "example.com/scope"),
+            ("impersonate-extra-100%", "100%"),
+            ("impersonate-extra-%ff", "%ff"),
+        ] {
+            let second = asked(&root, &[(USER, "jim"), (header, "y")]).unwrap().unwrap();
+            assert_eq!(second.extra, json!({key: ["y"]}));
+        }
     }
 
     #[test]

@@ -54,7 +54,9 @@ pub(super) async fn create(
     request["status"] = json!({"token": token, "expirationTimestamp": expires});
     request["metadata"] =
         json!({"name": name, "namespace": namespace, "creationTimestamp": api.clock.now().to_rfc3339()});
-    log::info!(user = user, serviceAccount = format!("{namespace}/{name}"); "Issued a token");
+    if !is_dry_run {
+        log::info!(user = user, serviceAccount = format!("{namespace}/{name}"); "Issued a token");
+    }
     Ok(body::object(StatusCode::CREATED, &request))
 }
 

@@ -18,13 +18,15 @@ use crate::model::api::pod::{Pod, PodStatus};
 use crate::model::api::schema::check::{Misfit, Unknown};
 use crate::model::provenance::is_from_api;
 use crate::pod::status::rules::add_client_conditions;
+use crate::serve::localapi::access::{attributes_of, refusal};
 use crate::serve::localapi::implied;
 use crate::serve::localapi::patch::fields::misplaced;
 use crate::serve::localapi::patch::managed::{self, ManagerEntry, after_update};
 use crate::serve::localapi::patch::{PatchError, apply, bounded, json_patch, merge_patch, strategic};
-use crate::serve::localapi::resource::Store;
+use crate::serve::localapi::resource::{Store, Verb};
 use crate::serve::localapi::status::{self, Cause, Failure, MODIFIED};
 use crate::serve::localapi::text;
+use crate::serve::rbac::ObjectAttributes;
 
 /// A stored object that may be changed, and its representations.
 pub(super) struct Changeable {
@@ -215,6 +217,13 @@ fn given_managers(value: &Value) -> Option<Vec<ManagerEntry>> {
     (entries.len() == said.len() || resets).then_some(entries)
 }
 
+/// Who may change an object may not yet create it.
+fn check_creates(task: &Task) -> Result<(), Failure> {
+    let asked = ObjectAttributes { verb: Verb::Create.as_str().to_owned(), ..attributes_of(&task.wanted) };
+    let may_create = task.api.access(task.policy, &task.user).may(&asked);
+    if may_create { Ok(()) } else { Err(refusal(&task.user, &asked)) }
+}
+
 /// The object does not exist: apply creates it.
 fn absent(task: &Task, config: &PodConfig) -> Decision {
     if task.api.find(task.store(), task.namespace(), task.name()).is_some() {
@@ -224,6 +233,7 @@ fn absent(task: &Task, config: &PodConfig) -> Decision {
     if task.wanted.subresource.is_some() {
         return Err(task.missing());
     }
+    check_creates(task)?;
     check_applied(task, wanted)?;
     let mut applied =
         apply::apply(&json!({}), Vec::new(), wanted.clone(), task.shape(), &task.writer(), true)
