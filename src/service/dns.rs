@@ -130,10 +130,13 @@ impl DnsServer {
                 continue;
             }
             self.pending.set(self.pending.get() + 1);
-            let (server, socket) = (Rc::clone(&self), Rc::clone(&socket));
+            // A query that waits does not keep the socket of a server that has ended.
+            let (server, socket) = (Rc::clone(&self), Rc::downgrade(&socket));
             rt::spawn("DNS query", async move {
                 let bytes = server.ask(&query, record, query.most_bytes(), false).await;
-                let _ = socket.try_send_to(&bytes, peer);
+                if let Some(socket) = socket.upgrade() {
+                    let _ = socket.try_send_to(&bytes, peer);
+                }
                 server.pending.set(server.pending.get() - 1);
             });
         }

@@ -101,6 +101,8 @@ pub struct Driver {
     in_force: Option<InForce>,
     /// Nothing is there that could be removed.
     is_clear: bool,
+    /// Networks of the node in the range, as they were last reported.
+    overlaps: Vec<String>,
     reported: BTreeSet<Conflict>,
     /// Uids of pods and their host ports.
     reported_pods: BTreeSet<Claim>,
@@ -150,6 +152,7 @@ impl Driver {
             shown: BTreeMap::new(),
             in_force: None,
             is_clear: false,
+            overlaps: Vec::new(),
             reported: BTreeSet::new(),
             reported_pods: BTreeSet::new(),
         }
@@ -160,8 +163,9 @@ impl Driver {
     pub(crate) async fn prepare(&mut self, has_pods: bool) {
         let wanted = self.wanted();
         self.publish(&wanted);
-        let names = self.config.names.clone();
-        let has_rules = rt::blocking("look for rules of Services", move || kernel::has_rules(&names)).await;
+        let (names, families) = (self.config.names.clone(), self.families());
+        let has_rules =
+            rt::blocking("look for rules of Services", move || kernel::has_rules(&names, &families)).await;
         if !has_rules && (has_pods || wanted.is_used) {
             // A failure is reported by the first sync.
             let _ = self.enforce(wanted.node).await;
@@ -228,10 +232,15 @@ impl Driver {
         })
     }
 
+    /// Written Services, without those that have the name of one of the agent's own.
     fn services_of(&mut self, objects: &[VersionedObject]) -> Vec<Rc<ServiceSpec>> {
+        let own = self.own_services().map(|own| (own.namespace, own.name));
+        let is_written = |key: &ObjectKey| {
+            key.kind == ObjectKind::Service && !own.contains(&(key.namespace.as_str(), key.name.as_str()))
+        };
         let mut known = std::mem::take(&mut self.services);
         let mut services = Vec::new();
-        for found in objects.iter().filter(|found| found.object.key.kind == ObjectKind::Service) {
+        for found in objects.iter().filter(|found| is_written(&found.object.key)) {
             let service = match known.remove(&found.object.key) {
                 Some((version, service)) if version == found.version => service,
                 _ => Rc::new(ServiceSpec::read(&found.object)),
@@ -313,6 +322,10 @@ impl Driver {
             let ServiceSpec { namespace, name, .. } = &*entry.service;
             let key =
                 ObjectKey { kind: ObjectKind::Service, namespace: namespace.clone(), name: name.clone() };
+            // A second one would be a change each time.
+            if self.shown.contains_key(&key) {
+                continue;
+            }
             let known = before.remove(&key).filter(|known| known.entry == *entry && known.writer == *writer);
             let shown = known.unwrap_or_else(|| {
                 changed = true;
@@ -350,14 +363,31 @@ impl Driver {
         objects
     }
 
+    fn families(&self) -> Vec<Family> {
+        self.config.ranges.iter().map(|range| family_of(range.network())).collect()
+    }
+
+    /// Another program may have removed what is in force.
+    async fn forget_what_is_gone(&mut self) {
+        if self.in_force.is_none() {
+            return;
+        }
+        let (names, families) = (self.config.names.clone(), self.families());
+        let look = move || kernel::is_intact(&names, &families);
+        if !rt::blocking("look for link and rules of Services", look).await {
+            self.in_force = None;
+        }
+    }
+
     async fn enforce(&mut self, node: NodeNetwork) -> Result<(), String> {
         self.is_clear = false;
+        self.forget_what_is_gone().await;
         let entries = Rc::clone(&self.names.entries.borrow());
-        let families: Vec<Family> =
-            self.config.ranges.iter().map(|range| family_of(range.network())).collect();
+        let families = self.families();
         let of = |family: &Family| (*family, frontends(*family, &entries, &node));
         let wanted = InForce { frontends: families.iter().map(of).collect(), node };
         self.report_conflicts(&wanted.frontends);
+        let mut trouble = None;
         if self.in_force.as_ref() != Some(&wanted) {
             let before = self.in_force.take();
             let dns = ServiceConfig::dns_addresses(&self.config.ranges);
@@ -373,19 +403,22 @@ impl Driver {
             });
             let rules: Vec<Rules> = rules.collect();
             let changed = changed_places(before.as_ref(), &wanted);
-            let is_new = before.is_none();
-            let done = rt::blocking("set up Services", move || put(&link, &rules, &changed, is_new)).await;
-            for other in done? {
+            let table = self.config.names.table.clone();
+            let done = rt::blocking("set up Services", move || put(&link, &table, &rules, &changed)).await?;
+            for other in done.overlaps.iter().filter(|other| !self.overlaps.contains(other)) {
                 log::warn!(range = shown(&self.config.ranges), other = other.as_str();
                     "The range of Services overlaps with a network of this node; set --service-cidr to a free range");
             }
-            self.in_force = Some(wanted);
+            self.overlaps = done.overlaps;
+            trouble = done.trouble;
+            // What has failed is tried again with all that it belongs to.
+            self.in_force = Some(wanted).filter(|_| trouble.is_none());
         }
         if self.serving.is_none() {
             let listening = self.server.listen(&ServiceConfig::dns_addresses(&self.config.ranges)).await;
             self.serving = Some(listening.map_err(|(at, error)| format!("DNS server at {at}: {error}"))?);
         }
-        Ok(())
+        trouble.map_or(Ok(()), Err)
     }
 
     /// Nothing is left when there is neither a Service nor a pod that could use one.
@@ -498,28 +531,34 @@ fn changed_places(before: Option<&InForce>, wanted: &InForce) -> BTreeMap<Place,
     changed
 }
 
+/// What is known after the rules have been put into force.
+struct Done {
+    /// Networks of the node in the range.
+    overlaps: Vec<String>,
+    /// Why connections of earlier rules may still go where those led.
+    trouble: Option<String>,
+}
+
 fn put(
     link: &LinkConfig,
+    table: &str,
     rules: &[Rules],
     changed: &BTreeMap<Place, Frontend>,
-    is_new: bool,
-) -> Result<Vec<String>, String> {
+) -> Result<Done, String> {
     let error = |error: &dyn std::error::Error| chain(error);
-    let overlaps = if is_new { kernel::ensure_link(link).map_err(|it| error(&it))? } else { Vec::new() };
+    let overlaps = kernel::ensure_link(link).map_err(|it| error(&it))?;
+    let families: Vec<Family> = rules.iter().map(|rules| rules.family).collect();
+    kernel::remove_others(table, &families).map_err(|it| error(&it))?;
     let tables = rules.iter().map(|rules| rules.table.clone()).collect();
     kernel::apply(tables).map_err(|it| error(&it))?;
     let remote = rules.iter().filter(|rules| rules.frontends.has_remote()).map(|rules| rules.family);
     kernel::forward(&remote.collect::<Vec<_>>()).map_err(|it| error(&it))?;
     // The rules are in force: what follows concerns connections of earlier ones only.
-    if let Err(problem) = kernel::forget_clients(rules) {
-        log::debug!(err = error(&problem).as_str(); "Failed to forget clients of Services");
-    }
-    if !changed.is_empty()
-        && let Err(problem) = kernel::forget_connections(changed)
-    {
-        log::debug!(err = error(&problem).as_str(); "Failed to flush old connections to Services");
-    }
-    Ok(overlaps)
+    let clients = kernel::forget_clients(rules);
+    let connections = if changed.is_empty() { Ok(()) } else { kernel::forget_connections(changed) };
+    let failure = clients.and(connections).err().filter(|failure| !failure.is_unsupported());
+    let trouble = failure.map(|failure| format!("forget connections of earlier rules: {}", error(&failure)));
+    Ok(Done { overlaps, trouble })
 }
 
 /// What an earlier process, or this one, has left.

@@ -13,7 +13,7 @@ use crate::model::cidr::Cidr;
 use crate::platform::sys::netlink::NetlinkError;
 use crate::platform::sys::netlink::conntrack;
 use crate::platform::sys::netlink::nftables::{DataType, Family, Map, Table, delete, kept};
-use crate::platform::sys::netlink::route::{Address, Network};
+use crate::platform::sys::netlink::route::{Address, Link, Network};
 use crate::runtime::embedded::network::NetworkError;
 use crate::runtime::embedded::network::bridge::{self, Ipv6};
 
@@ -22,6 +22,7 @@ const MTU: u32 = 1500;
 /// An empty set of the table; the rest of its name is a hash of the table.
 const CONTENT: &str = "content-";
 const UDP: u8 = 17;
+const FAMILIES: [Family; 2] = [Family::Ipv4, Family::Ipv6];
 
 /// The names of what there is in the kernel, after the pods' bridge.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,13 +123,23 @@ pub(super) fn forward(families: &[Family]) -> Result<(), NetworkError> {
     bridge::forward(families.contains(&Family::Ipv4), families.contains(&Family::Ipv6))
 }
 
-/// Removes link and tables; missing ones are no error.
+/// Removes tables and link; missing ones are no error. Rules without a link would still rewrite packets: the link goes
+/// last.
 pub(super) fn remove_all(names: &KernelNames) -> Result<(), NetlinkError> {
-    Network::open()?.delete_link(&names.link)?;
-    for family in [Family::Ipv4, Family::Ipv6] {
+    for family in FAMILIES {
         match delete(family, &names.table) {
             Err(error) if error.is_unsupported() => {}
             other => other?,
+        }
+    }
+    Network::open()?.delete_link(&names.link)
+}
+
+/// Removes the tables of families that are no longer configured.
+pub(super) fn remove_others(table: &str, families: &[Family]) -> Result<(), NetlinkError> {
+    for family in FAMILIES {
+        if !families.contains(&family) && has_table(family, table) {
+            delete(family, table)?;
         }
     }
     Ok(())
@@ -136,12 +147,46 @@ pub(super) fn remove_all(names: &KernelNames) -> Result<(), NetlinkError> {
 
 /// Whether there may be something to remove.
 pub(super) fn is_present(names: &KernelNames) -> bool {
-    Network::open().and_then(|mut network| network.link(&names.link)).is_ok_and(|link| link.is_some())
+    link_of(names).is_ok_and(|link| link.is_some())
+        || FAMILIES.into_iter().any(|family| has_table(family, &names.table))
 }
 
-/// Whether the rules of an earlier process are in force.
-pub(super) fn has_rules(names: &KernelNames) -> bool {
-    kept::set_names(Family::Ipv4, &names.table).is_ok_and(|names| !names.is_empty())
+/// Whether rules are in force for all of these families, such as those of an earlier process.
+pub(super) fn has_rules(names: &KernelNames, families: &[Family]) -> bool {
+    families.iter().all(|family| has_table(*family, &names.table))
+}
+
+/// Whether no other program has removed link or rules.
+pub(super) fn is_intact(names: &KernelNames, families: &[Family]) -> bool {
+    link_of(names).is_ok_and(|link| link.is_some_and(|link| link.up)) && has_rules(names, families)
+}
+
+fn link_of(names: &KernelNames) -> Result<Option<Link>, NetlinkError> {
+    Network::open()?.link(&names.link)
+}
+
+/// A table of the agent's own is never without a set.
+fn has_table(family: Family, name: &str) -> bool {
+    kept::set_names(family, name).is_ok_and(|names| !names.is_empty())
+}
+
+/// Why rules are not in force.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RulesError {
+    #[error(
+        "the kernel does not support nf_tables with NAT (CONFIG_NF_TABLES, NF_TABLES_IPV4, NFT_NAT, NFT_MASQ, \
+         NFT_FIB_IPV4, NFT_CT, NFT_NUMGEN, NFT_REJECT; the same with IPV6): use such a kernel, or switch Services off \
+         with --service-cidr \"\""
+    )]
+    Unsupported(#[source] NetlinkError),
+    #[error(transparent)]
+    Netlink(NetlinkError),
+}
+
+impl RulesError {
+    fn of(error: NetlinkError) -> Self {
+        if error.is_unsupported() { Self::Unsupported(error) } else { Self::Netlink(error) }
+    }
 }
 
 /// The rules of one family, and where they come from.
@@ -152,10 +197,10 @@ pub(super) struct Rules {
 }
 
 /// Puts rules into force, all at once, if they are not. True when something has changed.
-pub(super) fn apply(rules: Vec<Table>) -> Result<bool, NetworkError> {
+pub(super) fn apply(rules: Vec<Table>) -> Result<bool, RulesError> {
     let mut changed = Vec::new();
     for mut table in rules {
-        let present = kept::set_names(table.family, &table.name)?;
+        let present = kept::set_names(table.family, &table.name).map_err(RulesError::of)?;
         let name = format!("{CONTENT}{}", hash(&table));
         if present.contains(&name) {
             continue;
@@ -166,10 +211,7 @@ pub(super) fn apply(rules: Vec<Table>) -> Result<bool, NetworkError> {
     if changed.is_empty() {
         return Ok(false);
     }
-    match kept::replace(&changed) {
-        Err(error) if error.is_unsupported() => Err(NetworkError::NoRules(error)),
-        other => Ok(other.map(|()| true)?),
-    }
+    kept::replace(&changed).map(|()| true).map_err(RulesError::of)
 }
 
 fn hash(table: &Table) -> String {

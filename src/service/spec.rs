@@ -5,7 +5,7 @@
 //! Pure: what it returns depends on its arguments alone.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use serde_json::Value;
 
@@ -156,7 +156,7 @@ impl ServiceSpec {
             affinity: (text(&spec["sessionAffinity"]) == "ClientIP").then_some(timeout),
             is_internal_local: is_local("internalTrafficPolicy"),
             is_external_local: is_local("externalTrafficPolicy"),
-            source_ranges: parsed(&spec["loadBalancerSourceRanges"]),
+            source_ranges: source_ranges(&spec["loadBalancerSourceRanges"]),
             publishes_not_ready: spec["publishNotReadyAddresses"] == true,
         }
     }
@@ -318,10 +318,38 @@ fn items(list: &Value) -> impl Iterator<Item = &Value> {
 }
 
 fn parsed<T: std::str::FromStr>(list: &Value) -> Vec<T> {
-    items(list).filter_map(|item| text(item).parse().ok()).collect()
+    items(list).filter_map(|item| text(item).trim().parse().ok()).collect()
+}
+
+/// A list in which nothing can be read lets nobody in: no list would let everybody in.
+fn source_ranges(list: &Value) -> Vec<Cidr> {
+    let ranges: Vec<Cidr> = parsed(list);
+    if ranges.is_empty() && items(list).next().is_some() {
+        // No client has these addresses.
+        return vec![Cidr::single(Ipv4Addr::UNSPECIFIED.into()), Cidr::single(Ipv6Addr::UNSPECIFIED.into())];
+    }
+    ranges
 }
 
 /// Zero for what is no port.
 fn port_number(value: &Value) -> u16 {
     value.as_u64().and_then(|port| u16::try_from(port).ok()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn source_ranges_never_open_a_port_by_mistake() {
+        let shown =
+            |list: &Value| -> Vec<String> { source_ranges(list).iter().map(ToString::to_string).collect() };
+        assert_eq!(shown(&json!([" 192.0.2.0/24 ", "2001:db8::/32\n"])), ["192.0.2.0/24", "2001:db8::/32"]);
+        assert_eq!(shown(&json!(["192.0.2.0/24", "nonsense"])), ["192.0.2.0/24"]);
+        assert_eq!(shown(&json!(["nonsense", 7])), ["0.0.0.0/32", "::/128"], "nobody");
+        assert_eq!(shown(&json!([])), [] as [&str; 0], "everybody");
+        assert_eq!(shown(&Value::Null), [] as [&str; 0], "everybody");
+    }
 }

@@ -249,8 +249,9 @@ flags! {
         ("runtime-state-dir", Text, "/run/agent/runtime", "embedded runtime: state directory, on a tmpfs");
     agent cri_socket: String = ("cri-socket", Text, OWN_CRI_SOCKET,
         "embedded runtime: on a node of a cluster, Unix socket at which CRI is served beside the kubelet; empty: none");
-    agent bridge_name: String =
-        ("bridge-name", Text, "agent0", "embedded runtime: name of the pod network bridge and its nftables table");
+    agent bridge_name: String = ("bridge-name", Text, "agent0",
+        "name after which the link and nftables table of Services are called; embedded runtime: also name of the pod \
+         network bridge and its nftables table");
     agent service_cidr: String = ("service-cidr", Text, "10.96.0.0/16",
         "addresses of Services: one range, or one of each address family separated by a comma; empty: no Services, and \
          no DNS for pods");

@@ -113,8 +113,7 @@ fn check_authorization(flags: &AgentFlags, kubelet: &KubeletConfiguration) -> Re
 }
 
 /// Flags of the embedded runtime that another one ignores.
-const EMBEDDED_ONLY: [&str; 7] = [
-    "bridge-name",
+const EMBEDDED_ONLY: [&str; 6] = [
     "cni-bin-dir",
     "cni-conf-dir",
     "images-dir",

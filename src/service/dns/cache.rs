@@ -23,7 +23,7 @@ pub(crate) struct Cache(VecDeque<Cached>);
 
 #[derive(Debug)]
 struct Cached {
-    key: (String, u16, bool),
+    key: (Vec<u8>, bool),
     bytes: Vec<u8>,
     ttls: Vec<usize>,
     since: Timestamp,
@@ -109,6 +109,22 @@ mod tests {
         assert!(cache.find(&query, at(399)).is_some() && cache.find(&query, at(400)).is_none());
         cache.keep(&query, &answer(&query, 0), &read_answer(&answer(&query, 0)).unwrap(), at(100));
         assert_eq!(cache.find(&query, at(100)), None, "it must not be kept");
+    }
+
+    #[test]
+    fn names_that_read_the_same_are_not_the_same() {
+        use super::super::message::read_query;
+
+        let asked = |name: &str, kind| read_query(&Query::new(7, name, kind).to_bytes()).unwrap();
+        let one = asked("a!b.com", A);
+        let bytes = answer(&one, 20);
+        let mut cache = Cache::default();
+        cache.keep(&one, &bytes, &read_answer(&bytes).unwrap(), at(100));
+        assert_eq!(one.name, asked("a#b.com", A).name);
+        assert_eq!(cache.find(&asked("a#b.com", A), at(100)), None);
+        assert!(cache.find(&asked("A!B.com", A), at(100)).is_some());
+        // 65 and 97 are letters of both cases.
+        assert_ne!(asked("a.com", 65).key(), asked("a.com", 97).key());
     }
 
     proptest! {

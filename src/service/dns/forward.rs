@@ -197,7 +197,7 @@ async fn by_stream(to: SocketAddr, query: &Query) -> std::io::Result<Vec<u8>> {
 
 /// A message as streams carry it: after its length.
 #[must_use]
-pub(super) fn framed(message: &[u8]) -> Vec<u8> {
+pub(crate) fn framed(message: &[u8]) -> Vec<u8> {
     let length = u16::try_from(message.len()).unwrap_or(u16::MAX);
     [&length.to_be_bytes()[..], &message[..usize::from(length)]].concat()
 }

@@ -129,11 +129,10 @@ impl Query {
         self.class == INTERNET
     }
 
-    /// The bytes that a server gets.
+    /// The bytes that a server gets. It has to find the answer, whatever the client asked for: it is kept for all.
     #[must_use]
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes =
-            header(self.id, self.flags & RECURSION_DESIRED, [1, 0, 0, u16::from(self.edns.is_some())]);
+        let mut bytes = header(self.id, RECURSION_DESIRED, [1, 0, 0, u16::from(self.edns.is_some())]);
         bytes.extend(&self.question);
         if self.edns.is_some() {
             bytes.extend(opt_record());
@@ -200,7 +199,7 @@ impl Query {
         short(bytes, 0) == Some(self.id)
             && short(bytes, 2).is_some_and(|flags| flags & IS_ANSWER != 0)
             && short(bytes, 4) == Some(1)
-            && question.is_some_and(|question| question.eq_ignore_ascii_case(&self.question))
+            && question.is_some_and(|question| folded(question) == folded(&self.question))
     }
 
     /// Another server's answer as that to this query, after so many seconds.
@@ -208,6 +207,11 @@ impl Query {
     pub(crate) fn pass_on(&self, bytes: &[u8], ttls: &[usize], seconds: u32) -> Vec<u8> {
         let mut bytes = bytes.to_vec();
         bytes[0..2].copy_from_slice(&self.id.to_be_bytes());
+        let [mask, _] = RECURSION_DESIRED.to_be_bytes();
+        let [desired, _] = (self.flags & RECURSION_DESIRED).to_be_bytes();
+        if let Some(flags) = bytes.get_mut(2) {
+            *flags = *flags & !mask | desired;
+        }
         if let Some(question) = bytes.get_mut(HEADER..HEADER + self.question.len()) {
             question.copy_from_slice(&self.question);
         }
@@ -220,11 +224,17 @@ impl Query {
         bytes
     }
 
-    /// What of a query decides on the answer beside the name, as the part of a key.
+    /// What of a query decides on the answer. Not the readable name: others may read the same.
     #[must_use]
-    pub(crate) fn key(&self) -> (String, u16, bool) {
-        (self.name.clone(), self.kind, self.edns.is_some())
+    pub(crate) fn key(&self) -> (Vec<u8>, bool) {
+        (folded(&self.question), self.edns.is_some())
     }
+}
+
+/// A question with its name in lower case; type and class are numbers.
+fn folded(question: &[u8]) -> Vec<u8> {
+    let (name, numbers) = question.split_at(question.len().saturating_sub(4));
+    [&name.to_ascii_lowercase()[..], numbers].concat()
 }
 
 /// An answer that is cut, without its records.

@@ -203,6 +203,25 @@ fn the_next_server_is_asked_when_one_is_gone() {
 }
 
 #[test]
+fn a_query_that_waits_does_not_keep_the_address() {
+    local(async {
+        let ip: IpAddr = "127.0.54.7".parse().unwrap();
+        let silent = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let port = silent.local_addr().unwrap().port();
+        let (serving, server, _file) = server(ip, port, "nameserver 127.0.0.1\n").await;
+        let client = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        client.send_to(&Query::new(1, "example.com", A).to_bytes(), (ip, PORT)).await.unwrap();
+        silent.recv_from(&mut [0; 512]).await.unwrap();
+        assert_eq!(server.pending.get(), 1);
+        drop(serving);
+        // Tasks end when they are next run.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let _again = server.listen(&[ip]).await.unwrap();
+        assert_eq!(server.pending.get(), 1, "it still waits");
+    });
+}
+
+#[test]
 fn rubbish_is_refused_and_nothing_ends() {
     local(async {
         let ip: IpAddr = "127.0.54.5".parse().unwrap();

@@ -51,7 +51,11 @@ fn fixture() -> Fixture {
 
 impl Fixture {
     fn put(&self, kind: ObjectKind, name: &str, labels: &[(&str, &str)], body: &Value) {
-        let key = ObjectKey { kind, namespace: "shop".to_owned(), name: name.to_owned() };
+        self.put_in("shop", kind, name, labels, body);
+    }
+
+    fn put_in(&self, namespace: &str, kind: ObjectKind, name: &str, labels: &[(&str, &str)], body: &Value) {
+        let key = ObjectKey { kind, namespace: namespace.to_owned(), name: name.to_owned() };
         let mut object = wire::plain_object(key.clone(), PlainBody::new(body));
         object.labels =
             labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
@@ -150,6 +154,25 @@ fn slices_follow_pods_and_only_changes_are_news() {
     assert_eq!(now[..2], versions(&after)[..2], "of the others nothing changes");
     assert!(now[2] > after[2].version);
     assert!(fixture.objects.written(ObjectKind::EndpointSlice).is_empty(), "none is stored");
+}
+
+#[test]
+fn the_agents_own_services_win_and_are_no_news() {
+    let mut fixture = fixture();
+    for (namespace, name) in [("default", "kubernetes"), ("kube-system", "kube-dns")] {
+        fixture.put_in(namespace, ObjectKind::Service, name, &[], &json!({ "spec": web() }));
+    }
+    let wanted = fixture.look();
+    assert!(!wanted.is_used && wanted.entries.len() == 2);
+    assert_eq!(fixture.slices(), with_own(&[]));
+    let notified = fixture.notified.get();
+    fixture.look();
+    assert_eq!(fixture.notified.get(), notified, "nothing is new");
+    // The same for any other name that comes twice.
+    let mut twice = fixture.driver.wanted();
+    twice.entries.extend(twice.entries.clone());
+    fixture.driver.publish(&twice);
+    assert_eq!(fixture.notified.get(), notified);
 }
 
 #[test]

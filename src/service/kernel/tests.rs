@@ -354,11 +354,60 @@ fn nothing_is_left_and_overlaps_are_found() {
     });
     assert_eq!(overlaps, ["address 10.96.3.1/24 of lan0", "route 10.96.3.0/24 by lan0"]);
     enforce(&host, &[entry(service(&[VIP]), &[])]);
-    assert!(host.run(|| is_present(&names())) && host.run(|| has_rules(&names())));
+    assert!(host.run(|| is_present(&names())) && host.run(|| has_rules(&names(), &FAMILIES)));
     host.run(|| remove_all(&names()).unwrap());
     host.run(|| remove_all(&names()).unwrap());
-    assert!(!host.run(|| is_present(&names())) && !host.run(|| has_rules(&names())));
+    assert!(!host.run(|| is_present(&names())) && !host.run(|| has_rules(&names(), &FAMILIES)));
     assert_eq!((host.rules(), host.links()), (String::new(), vec!["lo".to_owned(), "lan0".to_owned()]));
+}
+
+#[test]
+fn a_removal_that_was_interrupted_is_taken_up_again() {
+    let host = Host::new(&[]);
+    enforce(&host, &[entry(service(&[VIP]), &[])]);
+    host.run(|| sh("ip link delete svc-agent0; nft delete table ip agent0-services"));
+    assert!(host.run(|| is_present(&names())), "a table of IPv6 is left");
+    assert!(!host.run(|| has_rules(&names(), &FAMILIES)));
+    assert!(host.run(|| has_rules(&names(), &[Family::Ipv6])));
+    host.run(|| remove_all(&names()).unwrap());
+    assert!(!host.run(|| is_present(&names())));
+    assert_eq!(host.rules(), "");
+}
+
+#[test]
+fn the_table_of_a_family_without_a_range_is_removed() {
+    let host = Host::new(&[]);
+    enforce(&host, &[entry(service(&[VIP]), &[])]);
+    host.run(|| remove_others(&names().table, &[Family::Ipv4]).unwrap());
+    host.run(|| remove_others(&names().table, &[Family::Ipv4]).unwrap());
+    assert!(host.run(|| has_rules(&names(), &[Family::Ipv4]) && !has_rules(&names(), &[Family::Ipv6])));
+}
+
+#[test]
+fn what_another_program_removes_is_missed_and_comes_back() {
+    let host = Host::new(&[]);
+    let entries = [entry(service(&[VIP]), &[])];
+    for command in ["nft flush ruleset", "ip link delete svc-agent0", "ip link set svc-agent0 down"] {
+        enforce(&host, &entries);
+        assert!(host.run(|| is_intact(&names(), &FAMILIES)), "before {command}");
+        host.run(|| sh(command));
+        assert!(!host.run(|| is_intact(&names(), &FAMILIES)), "{command}");
+    }
+    enforce(&host, &entries);
+    assert!(host.run(|| is_intact(&names(), &FAMILIES)));
+}
+
+#[test]
+fn a_kernel_without_nf_tables_is_named_with_the_way_out() {
+    let refused = |errno: i32| NetlinkError::Refused {
+        what: "list nftables sets".to_owned(),
+        detail: String::new(),
+        source: std::io::Error::from_raw_os_error(errno),
+    };
+    let shown = RulesError::of(refused(nix::errno::Errno::EOPNOTSUPP as i32)).to_string();
+    assert!(shown.contains("CONFIG_NF_TABLES") && shown.ends_with("--service-cidr \"\""), "{shown}");
+    let other = RulesError::of(refused(nix::errno::Errno::EPERM as i32));
+    assert_eq!(other.to_string(), "list nftables sets");
 }
 
 #[test]

@@ -273,13 +273,16 @@ fn flags_of_the_embedded_runtime_need_it() {
     }
     assert_eq!(resolved(&["--image-policy=/p.json"]).flags.image_policy, Some("/p.json".into()));
     assert_eq!(resolved(&[external]).flags.image_policy, None);
-    let ignored = ["--bridge-name=b0", "--images-dir=/i", "--runtime-handlers=crun=/usr/bin/crun"];
-    let given = resolved(&[&ignored[..], &[external]].concat());
-    for flag in ["--bridge-name", "--images-dir", "--runtime-handlers"] {
+    let ignored = ["--cni-bin-dir=/b", "--images-dir=/i", "--runtime-handlers=crun=/usr/bin/crun"];
+    let given = resolved(&[&ignored[..], &["--bridge-name=b0", external]].concat());
+    for flag in ["--cni-bin-dir", "--images-dir", "--runtime-handlers"] {
         let is_named = |line: &String| line.starts_with(&format!("{flag} has no effect: it configures"));
         assert!(given.warnings.iter().any(is_named), "{flag}: {:?}", given.warnings);
     }
-    assert!(!given.warnings.iter().any(|line| line.starts_with("--cni-conf-dir")), "{:?}", given.warnings);
+    for flag in ["--cni-conf-dir", "--bridge-name"] {
+        let is_named = |line: &String| line.starts_with(flag);
+        assert!(!given.warnings.iter().any(is_named), "{flag}: {:?}", given.warnings);
+    }
     assert!(!resolved(&ignored).warnings.iter().any(|line| line.contains("has no effect")));
     let cri = parse_words(&["cri", "--image-policy=/p.json", external]);
     assert!(matches!(cri, Ok(Invocation::Cri { .. })), "its pulls are the embedded runtime's: {cri:?}");

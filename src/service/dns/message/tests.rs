@@ -134,6 +134,18 @@ fn an_answer_is_passed_on_with_the_clients_id_and_age() {
 }
 
 #[test]
+fn servers_are_asked_for_recursion_whatever_the_client_wants() {
+    let mut bytes = query("example.com", A, true);
+    bytes[2] = 0;
+    let client = read_query(&bytes).unwrap();
+    assert_eq!(client.to_bytes()[2], 1);
+    let asked = Query::new(7, "example.com", A);
+    let reply = asked.answer(&answer(vec![address("example.com", 1)]), 512);
+    assert_eq!((reply[2] & 1, client.pass_on(&reply, &[], 0)[2] & 1), (1, 0), "the client's own bit");
+    assert_eq!(asked.pass_on(&reply, &[], 0)[2] & 1, 1);
+}
+
+#[test]
 fn other_answers_are_not_taken() {
     let asked = Query::new(7, "example.com", A);
     let good = asked.answer(&answer(Vec::new()), 512);

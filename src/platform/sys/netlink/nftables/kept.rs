@@ -3,16 +3,14 @@
 //! Owns what of a table is removed and what stays.
 
 use super::{
-    CREATE, Family, Message, NEWTABLE, NetlinkError, Protocol, SUBSYSTEM, Socket, Table, add_content, begin,
-    elements_message, end, header, set_message, table_message,
+    CREATE, Family, Message, NEWSET, NEWSETELEM, NEWTABLE, NetlinkError, Protocol, SUBSYSTEM, Socket, Table,
+    add_content, begin, elements_message, end, header, set_message, table_message,
 };
 use crate::platform::sys::netlink::{DUMP, NetlinkAttributes, text};
 
 const DELRULE: u16 = SUBSYSTEM << 8 | 8;
-const NEWSET: u16 = SUBSYSTEM << 8 | 9;
 const GETSET: u16 = SUBSYSTEM << 8 | 0x0a;
 const DELSET: u16 = SUBSYSTEM << 8 | 0x0b;
-const NEWSETELEM: u16 = SUBSYSTEM << 8 | 0x0c;
 const GETSETELEM: u16 = SUBSYSTEM << 8 | 0x0d;
 const DELSETELEM: u16 = SUBSYSTEM << 8 | 0x0e;
 
