@@ -5,8 +5,6 @@
 
 mod zone;
 
-use std::time::Duration;
-
 use super::duration::GoDuration;
 pub use zone::Zone;
 
@@ -247,14 +245,6 @@ impl Line {
             day_fits || weekday_fits
         };
         fits && self.month.has(month)
-    }
-}
-
-impl Missed {
-    /// How late a start would be.
-    #[must_use]
-    pub fn lateness(self, now: i64) -> Duration {
-        Duration::from_secs(u64::try_from(now - self.last).unwrap_or_default())
     }
 }
 

@@ -334,7 +334,5 @@ pub trait ObjectLookup {
     ///
     /// # Errors
     /// The Services have never been read.
-    fn service_variables(&self, _namespace: &str, _links: bool) -> Result<Vec<(String, String)>, Absence> {
-        Ok(Vec::new())
-    }
+    fn service_variables(&self, namespace: &str, links: bool) -> Result<Vec<(String, String)>, Absence>;
 }

@@ -27,6 +27,8 @@ const LATE: Duration = Duration::from_secs(60);
 const BETWEEN_MISSED: Duration = Duration::from_secs(10);
 /// Between looks at a clock that is not known to be right.
 const UNSETTLED: Duration = Duration::from_secs(60);
+/// Between looks for a time zone that the node does not have.
+const NO_ZONE: Duration = Duration::from_secs(300);
 /// A time so far ahead was written by a clock that was wrong.
 const AHEAD: Duration = Duration::from_secs(24 * 3_600);
 /// Upstream's: a start never comes a moment early.
@@ -132,8 +134,12 @@ impl CronJobStep<'_, '_> {
         let zone = match zone {
             Ok(zone) => zone,
             Err(why) => {
-                let message = format!("invalid timeZone: {zone_name:?}: {why}");
-                self.world.warn(self.cron, "UnknownTimeZone", message);
+                // When it was only looked for again, it is no news.
+                if !self.world.is_due(self.cron) {
+                    let message = format!("invalid timeZone: {zone_name:?}: {why}");
+                    self.world.warn(self.cron, "UnknownTimeZone", message);
+                }
+                self.world.wake_in(NO_ZONE);
                 return;
             }
         };
@@ -152,32 +158,36 @@ impl CronJobStep<'_, '_> {
             return;
         };
         let now = self.world.now;
-        let earliest = seconds(self.earliest(believed));
-        let missed = schedule.missed(earliest, seconds(now), &zone);
-        if let Some(missed) = missed {
-            if missed.are_many {
+        let last = seconds(self.last_known(believed));
+        let newest = schedule.missed(last, seconds(now), &zone).map(|missed| missed.last);
+        let earliest = self.earliest().map_or(last, |earliest| last.max(seconds(earliest)));
+        if let Some(newest) = newest.filter(|newest| *newest > earliest) {
+            if schedule.missed(earliest, seconds(now), &zone).is_some_and(|missed| missed.are_many) {
                 let message = "too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew";
                 self.world.warn(self.cron, "TooManyMissedTimes", message.to_owned());
             }
-            self.begin(Timestamp::from_secs(missed.last), &zone);
+            self.begin(Timestamp::from_secs(newest), &zone);
         }
-        if let Some(next) = schedule.next(seconds(now), &zone) {
+        // `@every` counts from the time before, whenever this step is taken.
+        if let Some(next) = schedule.next(newest.unwrap_or(last), &zone) {
             let next = Timestamp::from_secs(next).saturating_add(AFTER);
             self.world.wake_in(next.saturating_since(now));
         }
     }
 
-    /// Times after this one count.
-    fn earliest(&self, believed: Timestamp) -> Timestamp {
+    /// The time that its times come after: that of its newest Job, or that of its creation.
+    fn last_known(&self, believed: Timestamp) -> Timestamp {
         let now = self.world.now;
         let last = time(&Value::Object(self.times.clone()), "/lastScheduleTime");
         let known = last.unwrap_or(self.cron.object.created);
         let is_wrong = known < FLOOR || known > now.saturating_add(AHEAD);
-        let earliest = if is_wrong { believed } else { known };
-        match self.cron.at("/spec/startingDeadlineSeconds").as_u64() {
-            Some(deadline) => earliest.max(now.saturating_sub(Duration::from_secs(deadline))),
-            None => earliest,
-        }
+        if is_wrong { believed } else { known }
+    }
+
+    /// Times until then have missed the deadline.
+    fn earliest(&self) -> Option<Timestamp> {
+        let deadline = self.cron.at("/spec/startingDeadlineSeconds").as_u64()?;
+        Some(self.world.now.saturating_sub(Duration::from_secs(deadline)))
     }
 
     /// The Job of this time, unless there is a reason against it.

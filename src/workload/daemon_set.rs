@@ -32,13 +32,7 @@ pub(super) fn step(world: &mut World<'_>, set: &mut Item) {
     let selector = set.at("/spec/selector").clone();
     world.claim_pods(set, |pod| selects(&selector, pod.labels()));
     let mut collisions = set.int("/status/collisionCount", 0);
-    let history = match revisions::ensure(world, set, &mut collisions) {
-        Ok(history) => history,
-        Err(why) => {
-            world.warn(set, "FailedCreate", format!("create ControllerRevision failed error: {why}"));
-            return;
-        }
-    };
+    let Some(history) = revisions::ensure(world, set, &mut collisions) else { return };
     let Some(revision) = history.last().cloned() else { return };
     let min_ready = set.int("/spec/minReadySeconds", 0);
     let mut step = DaemonSetStep { world, set, revision, min_ready };

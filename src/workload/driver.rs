@@ -259,11 +259,17 @@ impl Driver {
         let mut sums: BTreeMap<String, u64> = BTreeMap::new();
         let mut unowned: BTreeMap<String, u64> = BTreeMap::new();
         let mut claims: BTreeMap<String, u64> = BTreeMap::new();
+        // Those of priorities: the generation does not count them.
+        let mut classes = 0_u64;
         let mut found: Vec<(ObjectKey, String)> = Vec::new();
         self.objects.each(|object, version| {
             let key = &object.key;
             if key.kind == ObjectKind::PersistentVolumeClaim {
                 mix(claims.entry(key.namespace.clone()).or_default(), version);
+                return;
+            }
+            if key.kind == ObjectKind::PriorityClass {
+                mix(&mut classes, version);
                 return;
             }
             let acts = CONTROLLERS.contains(&key.kind);
@@ -301,7 +307,9 @@ impl Driver {
             }
         });
         let node = hash(&placement(&self.node.admission));
-        let generation = self.objects.generation();
+        let is_failing = self.rests.values().any(|rest| rest.is_failing);
+        let handlers = if is_failing { (self.node.handlers)() } else { Vec::new() };
+        let others = hash(&(self.objects.generation(), classes, present, handlers));
         let print = |(key, uid): (ObjectKey, String)| {
             let mut print = sums.get(&uid).copied().unwrap_or_default();
             let of_namespace =
@@ -315,8 +323,7 @@ impl Driver {
                 _ => {}
             }
             if self.rests.get(&key).is_some_and(|rest| rest.is_failing) {
-                mix(&mut print, generation);
-                mix(&mut print, present);
+                mix(&mut print, others);
             }
             (key, print)
         };
@@ -361,7 +368,7 @@ fn pods(config: &PodConfig, statuses: &StatusManager) -> Vec<PodView> {
     let mut pods: BTreeMap<PodUid, PodView> = BTreeMap::new();
     statuses.each(|pod, status, _| {
         if is_from_api(pod) {
-            let view = PodView { pod: Rc::clone(pod), status: Rc::new(status.clone()), is_deleted: true };
+            let view = PodView::removed(Rc::clone(pod), Rc::new(status.clone()));
             pods.insert(pod.metadata.uid.clone(), view);
         }
     });

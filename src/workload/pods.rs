@@ -24,6 +24,15 @@ pub(crate) struct PodView {
 }
 
 impl PodView {
+    /// A pod that was removed and still ends. The version that it was removed with may have the finalizer, but none is
+    /// removed before its Job has counted it.
+    pub(super) fn removed(mut pod: Rc<Pod>, status: Rc<PodStatus>) -> Self {
+        if pod.metadata.finalizers.iter().any(|finalizer| finalizer == TRACKING) {
+            Rc::make_mut(&mut pod).metadata.finalizers.retain(|finalizer| finalizer != TRACKING);
+        }
+        Self { pod, status, is_deleted: true }
+    }
+
     pub(super) fn uid(&self) -> &PodUid {
         &self.pod.metadata.uid
     }

@@ -76,6 +76,9 @@ fn fill(world: &mut World<'_>, set: &Item, missing: usize) -> Option<String> {
     let mut pod = from_template(set, set.at("/spec/template"));
     pod["metadata"]["generateName"] = json!(format!("{}-", set.name()));
     for _ in 0..missing {
+        if !world.may_create() {
+            break;
+        }
         match world.create_pod(pod.clone()) {
             Ok(name) => world.normal(set, "SuccessfulCreate", format!("Created pod: {name}")),
             Err(why) => {

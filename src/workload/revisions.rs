@@ -30,12 +30,8 @@ impl Revision {
     }
 }
 
-/// All revisions, the newest last; that one has the current template.
-pub(super) fn ensure(
-    world: &mut World<'_>,
-    owner: &Item,
-    collisions: &mut i64,
-) -> Result<Vec<Revision>, String> {
+/// All revisions, the newest last; that one has the current template. `None`: it cannot be created.
+pub(super) fn ensure(world: &mut World<'_>, owner: &Item, collisions: &mut i64) -> Option<Vec<Revision>> {
     let mut history = history(world, owner);
     let mut template = owner.at("/spec/template").clone();
     template["$patch"] = json!("replace");
@@ -52,7 +48,7 @@ pub(super) fn ensure(
             world.change(&revision.key, |item| item.set("revision", json!(next)));
             history.push(revision);
         }
-        return Ok(history);
+        return Some(history);
     }
     let namespace = &owner.object.key.namespace;
     let (name, hash) = loop {
@@ -69,9 +65,13 @@ pub(super) fn ensure(
     labels[HASH] = json!(hash);
     let metadata = json!({"labels": labels, "annotations": annotations});
     let body = json!({"data": {"spec": {"template": template}}, "revision": next});
-    let key = world.create(owner, ObjectKind::ControllerRevision, name, &metadata, body)?;
+    let created = world.create(owner, ObjectKind::ControllerRevision, name, &metadata, body);
+    let warn = |why: &String| {
+        world.warn(owner, "FailedCreate", format!("create ControllerRevision failed error: {why}"));
+    };
+    let key = created.inspect_err(warn).ok()?;
     history.push(Revision { key, hash, template, number: next });
-    Ok(history)
+    Some(history)
 }
 
 fn history(world: &World<'_>, owner: &Item) -> Vec<Revision> {

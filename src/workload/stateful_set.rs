@@ -42,13 +42,7 @@ pub(super) fn step(world: &mut World<'_>, set: &mut Item) {
     let name = set.name().to_owned();
     world.claim_pods(set, |pod| selects(&selector, pod.labels()) && ordinal(&name, pod.name()).is_some());
     let mut collisions = set.int("/status/collisionCount", 0);
-    let history = match revisions::ensure(world, set, &mut collisions) {
-        Ok(history) => history,
-        Err(why) => {
-            world.warn(set, "FailedCreate", format!("create ControllerRevision failed error: {why}"));
-            return;
-        }
-    };
+    let Some(history) = revisions::ensure(world, set, &mut collisions) else { return };
     let Some(update) = history.last().cloned() else { return };
     let shown = set.text("/status/currentRevision");
     let current = history.iter().find(|revision| revision.name() == shown).unwrap_or(&update).clone();
@@ -104,7 +98,13 @@ impl StatefulSetStep<'_, '_> {
     fn manage(&mut self) {
         let pods = self.pods();
         for ordinal in self.start..self.end() {
-            let pod = pods.iter().find(|(known, _)| *known == ordinal).map(|(_, pod)| pod);
+            let at = pods.partition_point(|(known, _)| *known < ordinal);
+            let Some((_, pod)) = pods.get(at).filter(|(known, _)| *known == ordinal) else {
+                if !self.world.may_create() || !self.create(ordinal) || self.is_ordered {
+                    return;
+                }
+                continue;
+            };
             if !self.settle(ordinal, pod) && self.is_ordered {
                 return;
             }
@@ -124,11 +124,7 @@ impl StatefulSetStep<'_, '_> {
     }
 
     /// Whether the pod of this ordinal is as it should be, apart from its revision.
-    fn settle(&mut self, ordinal: i64, pod: Option<&PodView>) -> bool {
-        let Some(pod) = pod else {
-            self.create(ordinal);
-            return false;
-        };
+    fn settle(&mut self, ordinal: i64, pod: &PodView) -> bool {
         if pod.is_deleted {
             return false;
         }
@@ -185,15 +181,16 @@ impl StatefulSetStep<'_, '_> {
         self.world.normal(self.set, "SuccessfulDelete", message);
     }
 
-    fn create(&mut self, ordinal: i64) {
+    /// False when it is refused: the next ones would be, too.
+    fn create(&mut self, ordinal: i64) -> bool {
         let name = format!("{}-{ordinal}", self.set.name());
         if self.world.pod_named(&self.set.object.key.namespace, &name).is_some_and(|pod| pod.is_deleted) {
             // One of this name, of another owner, is about to go.
             self.world.wait_for_others();
-            return;
+            return true;
         }
         if !self.create_claims(ordinal, &name) {
-            return;
+            return false;
         }
         let revision = if ordinal < self.partition { &self.current } else { &self.update };
         let mut pod = from_template(self.set, &revision.template);
@@ -225,10 +222,12 @@ impl StatefulSetStep<'_, '_> {
             Ok(_) => {
                 let message = format!("create Pod {name} in StatefulSet {set_name} successful");
                 self.world.normal(self.set, "SuccessfulCreate", message);
+                true
             }
             Err(why) => {
                 let message = format!("create Pod {name} in StatefulSet {set_name} failed error: {why}");
                 self.world.warn(self.set, "FailedCreate", message);
+                false
             }
         }
     }

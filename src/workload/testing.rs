@@ -356,8 +356,8 @@ impl FakeNode {
         }
         for pod in changes.remove_pods {
             let view = self.pods.get_mut(&pod.metadata.uid).expect("only known pods are removed");
-            view.is_deleted = true;
-            view.pod = pod;
+            // The agent goes on with the version that was there before.
+            *view = PodView::removed(Rc::clone(&view.pod), Rc::clone(&view.status));
             Rc::make_mut(&mut view.pod).metadata.deletion_timestamp.get_or_insert(self.now);
         }
         // What they own goes with them.

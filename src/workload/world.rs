@@ -5,6 +5,8 @@
 //!
 //! Pure: what it returns depends on its arguments alone.
 
+mod garbage;
+
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -16,13 +18,12 @@ use super::environment::{FLOOR, NodeEnvironment};
 use super::fields::{at, string_map, text};
 use super::item::{Item, ItemChange};
 use super::names::Names;
-use super::pods::{PodView, TRACKING, is_tracked, owner_uid};
+use super::pods::{PodView, owner_uid};
 use crate::desired::kinds::rules;
 use crate::model::api::decode::decode;
 use crate::model::api::managed_fields::ManagedFields;
 use crate::model::api::pod::Pod;
 use crate::model::objects::{LocalObject, ObjectContent, ObjectKey, ObjectKind, OwnerReference, PlainBody};
-use crate::model::ordered::Sortable as _;
 use crate::model::types::{PodUid, Timestamp};
 use crate::pod::events::EventType;
 use crate::pod::lifecycle::requested_termination;
@@ -41,8 +42,10 @@ pub(super) const CONTROLLERS: [ObjectKind; 6] = [
 /// No pass takes more steps: one that does not come to rest would block the node.
 const MAX_STEPS: usize = 20_000;
 
-/// Pods of controllers that have ended and are kept.
-const MAX_ENDED: usize = 100;
+/// No pass creates more pods, as of upstream's Job controller.
+const MAX_NEW_PODS: usize = 500;
+/// Until a step goes on that this has stopped.
+const AFTER_FULL: Duration = Duration::from_secs(1);
 
 /// Pauses that double.
 #[derive(Clone, Copy, Debug)]
@@ -70,6 +73,8 @@ pub(super) struct Rest {
     pub is_failing: bool,
     /// How often something was tried again in a row, and when last.
     retries: Option<(u32, Timestamp)>,
+    /// When it was last stopped because the pass had created its pods.
+    full: Option<Timestamp>,
 }
 
 /// Everything that is to be written.
@@ -90,6 +95,10 @@ pub(crate) struct World<'e> {
     pub names: Names,
     items: BTreeMap<ObjectKey, Item>,
     pods: BTreeMap<PodUid, PodView>,
+    /// By namespace and name.
+    pod_uids: BTreeMap<(String, String), PodUid>,
+    /// Pods that this pass has tried to create.
+    tries: usize,
     dirty: BTreeSet<(usize, ObjectKey)>,
     new_pods: BTreeSet<PodUid>,
     changed_pods: BTreeSet<PodUid>,
@@ -119,6 +128,8 @@ impl<'e> World<'e> {
             names: Names(seed),
             items: BTreeMap::new(),
             pods: BTreeMap::new(),
+            pod_uids: BTreeMap::new(),
+            tries: 0,
             dirty: BTreeSet::new(),
             new_pods: BTreeSet::new(),
             changed_pods: BTreeSet::new(),
@@ -134,9 +145,15 @@ impl<'e> World<'e> {
             world.items.insert(item.object.key.clone(), item);
         }
         for pod in pods {
-            world.pods.insert(pod.uid().clone(), pod);
+            world.insert_pod(pod);
         }
         world
+    }
+
+    fn insert_pod(&mut self, pod: PodView) {
+        let name = (pod.pod.metadata.namespace.clone(), pod.name().to_owned());
+        self.pod_uids.insert(name, pod.uid().clone());
+        self.pods.insert(pod.uid().clone(), pod);
     }
 
     /// The object has to take its step.
@@ -181,8 +198,8 @@ impl<'e> World<'e> {
             let Some((_, key)) = self.dirty.pop_first() else { return true };
             let Some(mut item) = self.items.remove(&key) else { continue };
             let before = item.edits;
-            let retries = self.rests.get(&key).and_then(|rest| rest.retries);
-            self.rest = Rest { retries, ..Rest::default() };
+            let (retries, full) = self.rests.get(&key).map_or((None, None), |rest| (rest.retries, rest.full));
+            self.rest = Rest { retries, full, ..Rest::default() };
             self.current = Some((key.clone(), item.object.uid.clone()));
             take(self, &mut item);
             self.current = None;
@@ -348,8 +365,22 @@ impl<'e> World<'e> {
 
     /// A pod of this name in this namespace, whatever manages it.
     pub(super) fn pod_named(&self, namespace: &str, name: &str) -> Option<&PodView> {
-        let mut pods = self.pods.values();
-        pods.find(|pod| pod.name() == name && pod.pod.metadata.namespace == namespace)
+        self.pods.get(self.pod_uids.get(&(namespace.to_owned(), name.to_owned()))?)
+    }
+
+    /// Whether the step may try to create one more pod in this pass. If not, it is taken again a moment later: a great
+    /// number at once would block the node.
+    pub(super) fn may_create(&mut self) -> bool {
+        let now = self.now;
+        let full = self.rest.full.filter(|full| *full <= now && now.saturating_since(*full) < AFTER_FULL);
+        if full.is_none() && self.tries < MAX_NEW_PODS {
+            self.tries += 1;
+            return true;
+        }
+        let full = full.unwrap_or(now);
+        self.rest.full = Some(full);
+        self.wake_in(AFTER_FULL.saturating_sub(now.saturating_since(full)));
+        false
     }
 
     /// Creates a pod from its JSON. Without a name it gets one from its `generateName`.
@@ -378,7 +409,7 @@ impl<'e> World<'e> {
         let pod = self.env.admit(pod, uid.clone()).inspect_err(|_| self.rest.is_failing = true)?;
         let owner = owner_uid(&pod).map(str::to_owned);
         let view = PodView { status: Rc::new(first_status(&pod)), pod: Rc::new(pod), is_deleted: false };
-        self.pods.insert(uid.clone(), view);
+        self.insert_pod(view);
         self.new_pods.insert(uid.clone());
         self.changed_pods.insert(uid);
         self.mark_uid(owner.as_deref());
@@ -415,7 +446,10 @@ impl<'e> World<'e> {
         if self.new_pods.remove(uid) {
             // It has never been.
             self.changed_pods.remove(uid);
-            self.pods.remove(uid);
+            if let Some(pod) = self.pods.remove(uid) {
+                let metadata = &pod.pod.metadata;
+                self.pod_uids.remove(&(metadata.namespace.clone(), metadata.name.clone()));
+            }
         } else if view.pod.metadata.finalizers.is_empty() {
             self.changed_pods.remove(uid);
             self.removed_pods.insert(uid.clone());
@@ -520,33 +554,6 @@ impl<'e> World<'e> {
             let mut pod = Rc::clone(&view.pod);
             Rc::make_mut(&mut pod).metadata.finalizers.retain(|known| known != finalizer);
             self.put_pod(pod);
-        }
-    }
-
-    /// Pods whose Job is gone are counted by none: nothing keeps them any more.
-    pub(super) fn release_orphans(&mut self) {
-        let is_there = |uid: &str| self.items.values().any(|item| item.object.uid == uid);
-        let pods = self.pods.values().filter(|pod| is_tracked(pod) && !pod.owner().is_some_and(is_there));
-        for uid in pods.map(|pod| pod.uid().clone()).collect::<Vec<_>>() {
-            self.strip_finalizer(&uid, TRACKING);
-        }
-    }
-
-    /// Deletes the oldest pods that have ended, beyond those that a node keeps for their logs (upstream: the pod garbage
-    /// collector).
-    pub(super) fn trim_ended(&mut self) {
-        let is_over = |pod: &&PodView| {
-            pod.is_terminal()
-                && !pod.is_deleted
-                && pod.owner().is_some()
-                && pod.pod.metadata.finalizers.is_empty()
-        };
-        let mut ended: Vec<(Timestamp, PodUid)> =
-            self.pods.values().filter(is_over).map(|pod| (pod.finished(), pod.uid().clone())).collect();
-        let beyond = ended.len().saturating_sub(MAX_ENDED);
-        ended.order_by(Ord::cmp);
-        for (_, uid) in ended.into_iter().take(beyond) {
-            self.delete_pod(&uid);
         }
     }
 

@@ -46,9 +46,10 @@ impl Loaded {
         began
     }
 
-    fn deploy(&self, name: &str, replicas: usize, out: &Path) -> i128 {
+    fn deploy(&self, name: &str, replicas: usize, on_host: bool, out: &Path) -> i128 {
         let mut template = stamping_pod(name, out);
-        template["spec"].as_object_mut().expect("an object").remove("hostNetwork");
+        template["spec"]["hostNetwork"] = json!(on_host);
+        template["spec"]["automountServiceAccountToken"] = json!(!on_host);
         template["metadata"] = json!({ "labels": { "app": name } });
         let deployment = json!({ "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": name }, "spec": {
             "replicas": replicas, "selector": { "matchLabels": { "app": name } },
@@ -57,11 +58,30 @@ impl Loaded {
         self.send("POST", "/apis/apps/v1/namespaces/default/deployments", &deployment)
     }
 
-    fn running(&self) -> Result<usize, String> {
+    /// Milliseconds from the request to the first instruction. Nothing of the pod is left afterwards.
+    fn first_instruction(&self, name: &str, on_host: bool, out: &Path) -> f64 {
+        let began = self.deploy(name, 1, on_host, out);
+        let stamp = wait_for(&format!("the first instruction of {name}"), PATIENCE, || {
+            let text = fs::read_to_string(out.join(name)).map_err(|error| error.to_string())?;
+            text.trim().parse::<i128>().map_err(|error| error.to_string())
+        });
+        let path = format!("/apis/apps/v1/namespaces/default/deployments/{name}");
+        self.api.curl(Some(&self.admin), &path, &["-X", "DELETE"]);
+        wait_for("the pod to go", PATIENCE, || match self.pods()?.len() {
+            0 => Ok(()),
+            left => Err(format!("{left} are left")),
+        });
+        f64::from(u32::try_from((stamp - began) / 1000).expect("forward")) / 1e3
+    }
+
+    fn pods(&self) -> Result<Vec<Value>, String> {
         let list = self.agent.cli(&["get", "pods", "-o", "json"])?;
-        let list: Value = serde_json::from_str(&list).map_err(|error| error.to_string())?;
-        let pods = list["items"].as_array().into_iter().flatten();
-        Ok(pods.filter(|pod| pod["status"]["phase"] == "Running").count())
+        let mut list: Value = serde_json::from_str(&list).map_err(|error| error.to_string())?;
+        serde_json::from_value(list["items"].take()).map_err(|error| error.to_string())
+    }
+
+    fn running(&self) -> Result<usize, String> {
+        Ok(self.pods()?.iter().filter(|pod| pod["status"]["phase"] == "Running").count())
     }
 }
 
@@ -109,26 +129,21 @@ fn workloads_and_services_keep_their_budgets() {
         let directory = runtime.scratch().path().to_owned();
         let mut one = Loaded { agent, api, admin, directory };
 
-        let first = (0..ROUNDS).map(|round| {
-            let name = format!("first{round}");
-            let began = one.deploy(&name, 1, &out);
-            let stamp = wait_for(&format!("the first instruction of {name}"), PATIENCE, || {
-                let text = fs::read_to_string(out.join(&name)).map_err(|error| error.to_string())?;
-                text.trim().parse::<i128>().map_err(|error| error.to_string())
-            });
-            let path = format!("/apis/apps/v1/namespaces/default/deployments/{name}");
-            one.api.curl(Some(&one.admin), &path, &["-X", "DELETE"]);
-            f64::from(u32::try_from((stamp - began) / 1000).expect("forward")) / 1e3
+        let asked = (0..ROUNDS).map(|_| {
+            let began = Instant::now();
+            assert_eq!(one.api.curl(Some(&one.admin), "/healthz", &[]).0, 200);
+            millis(began.elapsed())
         });
+        table.time("a request by curl, with its TLS handshake", middle(asked.collect()), None, "ms");
+        let on_host = (0..ROUNDS).map(|round| one.first_instruction(&format!("host{round}"), true, &out));
+        let on_host = middle(on_host.collect());
+        table.time("Deployment sent to its pod's first instruction, host network", on_host, None, "ms");
+        let first = (0..ROUNDS).map(|round| one.first_instruction(&format!("first{round}"), false, &out));
         let first = middle(first.collect());
-        table.time("Deployment sent to its pod's first instruction", first, Some(60.0), "ms");
-        wait_for("the first to go", PATIENCE, || match one.running()? {
-            0 => Ok(()),
-            left => Err(format!("{left} are left")),
-        });
+        table.time("... pod network and token", first, Some(60.0), "ms");
 
         for number in 0..DEPLOYMENTS {
-            one.deploy(&format!("web{number}"), REPLICAS, &out);
+            one.deploy(&format!("web{number}"), REPLICAS, false, &out);
         }
         for number in 0..SERVICES {
             let service = json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": format!("web{number}") },

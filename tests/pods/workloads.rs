@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -13,7 +12,7 @@ use crate::support::api::Api;
 use crate::support::image::BUSYBOX;
 use crate::support::kubectl::Kubectl;
 use crate::support::runtime::on_both_runtimes;
-use crate::support::wait::{pause, wait_for};
+use crate::support::wait::wait_for;
 
 struct Lone {
     node: Node,
@@ -106,7 +105,9 @@ fn a_deployment_rolls_out_and_back_as_kubectl_says() {
     assert!(history.contains("\n1 ") && history.contains("\n2 "), "{history}");
     lone.out("rollout pause deployment web");
     lone.out("set env deployment/web A=b");
-    pause(Duration::from_millis(300));
+    let generation = lone.out("get deployment web -o jsonpath={.metadata.generation}");
+    let observed = "get deployment web -o jsonpath={.status.observedGeneration}";
+    lone.wait("the controller to see the template", observed, &generation);
     assert_eq!(lone.names("replicasets").len(), 2, "a paused rollout makes nothing");
     lone.out("rollout resume deployment web");
     lone.out("rollout status deployment web --timeout=120s");

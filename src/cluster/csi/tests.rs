@@ -141,6 +141,14 @@ impl ObjectLookup for OneClaim {
     fn of(&self, _: Realm) -> &dyn ObjectLookup {
         self
     }
+
+    fn service_variables(
+        &self,
+        _namespace: &str,
+        _links: bool,
+    ) -> Result<Vec<(String, String)>, crate::model::objects::Absence> {
+        Ok(Vec::new())
+    }
 }
 
 struct CsiWorld {

@@ -97,6 +97,10 @@ impl ObjectLookup for NodeObjects {
             Realm::Cluster => &self.cluster,
         }
     }
+
+    fn service_variables(&self, namespace: &str, links: bool) -> Result<Vec<(String, String)>, Absence> {
+        self.node.service_variables(namespace, links)
+    }
 }
 
 impl ObjectLookup for OwnObjects {

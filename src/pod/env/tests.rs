@@ -28,6 +28,14 @@ impl ObjectLookup for Objects {
     fn of(&self, _: crate::model::objects::Realm) -> &dyn ObjectLookup {
         self
     }
+
+    fn service_variables(
+        &self,
+        _namespace: &str,
+        _links: bool,
+    ) -> Result<Vec<(String, String)>, crate::model::objects::Absence> {
+        Ok(Vec::new())
+    }
 }
 
 fn environment(container: &Value) -> Result<Vec<(String, String)>, EnvError> {

@@ -52,6 +52,14 @@ impl ObjectLookup for Claims {
     fn of(&self, _: crate::model::objects::Realm) -> &dyn ObjectLookup {
         self
     }
+
+    fn service_variables(
+        &self,
+        _namespace: &str,
+        _links: bool,
+    ) -> Result<Vec<(String, String)>, crate::model::objects::Absence> {
+        Ok(Vec::new())
+    }
 }
 
 struct VolumeNode {

@@ -126,6 +126,31 @@ fn only_the_newest_missed_time_runs_and_not_after_its_deadline() {
 }
 
 #[test]
+fn every_keeps_its_times_whatever_happens_between() {
+    let wake = |node: &FakeNode| {
+        let rest = node.rests.iter().find(|(key, _)| key.kind == CronJob);
+        rest.and_then(|(_, rest)| rest.wake)
+    };
+    let hour = |time: &str| Some(at(time).saturating_add(AFTER));
+    let mut node = start("@every 1h", json!({}));
+    go(&mut node, "2026-11-20T16:20:00Z");
+    assert_eq!(wake(&node), hour("2026-11-20T17:00:00Z"));
+    go(&mut node, "2026-11-20T17:00:01Z");
+    node.now = at("2026-11-20T17:40:00Z");
+    end_all(&mut node, 0);
+    assert_eq!(made(&node), ["2026-11-20T17:00:00Z"]);
+    assert_eq!(wake(&node), hour("2026-11-20T18:00:00Z"));
+    // A deadline that is shorter than the time between.
+    let mut node = start("@every 1h", json!({"startingDeadlineSeconds": 600}));
+    go(&mut node, "2026-11-20T16:59:00Z");
+    assert_eq!(wake(&node), hour("2026-11-20T17:00:00Z"));
+    go(&mut node, "2026-11-20T17:00:05Z");
+    go(&mut node, "2026-11-20T18:30:00Z");
+    assert_eq!(made(&node), ["2026-11-20T17:00:00Z"]);
+    assert_eq!(wake(&node), hour("2026-11-20T19:00:00Z"));
+}
+
+#[test]
 fn a_suspended_or_wrong_cron_job_starts_nothing() {
     let mut node = start("* * * * *", json!({"suspend": true}));
     go(&mut node, "2026-11-20T17:00:00Z");
@@ -133,6 +158,8 @@ fn a_suspended_or_wrong_cron_job_starts_nothing() {
     let mut node = start("0 * * * *", json!({"timeZone": "Mars/Olympus"}));
     go(&mut node, "2026-11-20T17:00:00Z");
     assert!(node.made.is_empty());
+    let wake = node.rests.values().next().and_then(|rest| rest.wake);
+    assert_eq!(wake, Some(node.now.saturating_add(NO_ZONE)), "it may be installed");
     assert!(
         node.take_events()[0]
             .ends_with("UnknownTimeZone: invalid timeZone: \"Mars/Olympus\": unknown time zone Mars/Olympus")

@@ -17,8 +17,6 @@ use crate::workload::template::{from_template, label};
 
 const FIRST_DELAY: Duration = Duration::from_secs(10);
 const LONGEST_DELAY: Duration = Duration::from_secs(600);
-/// Upstream's bound of one pass.
-const MOST_NEW_PODS: usize = 500;
 
 impl JobStep<'_, '_> {
     /// As many pods as are to run now (upstream: `manageJob`).
@@ -47,7 +45,7 @@ impl JobStep<'_, '_> {
             return;
         }
         let ending = if self.replaces_late { i64::try_from(self.terminating()).unwrap_or(0) } else { 0 };
-        let missing = usize::try_from(wanted - running - ending).unwrap_or_default().min(MOST_NEW_PODS);
+        let missing = usize::try_from(wanted - running - ending).unwrap_or_default();
         if missing > 0 {
             self.fill(missing, policy);
             self.refresh();
@@ -142,6 +140,9 @@ impl JobStep<'_, '_> {
     }
 
     fn create(&mut self, index: Option<i64>, policy: &Value) -> bool {
+        if !self.world.may_create() {
+            return false;
+        }
         let mut pod = from_template(self.job, self.job.at("/spec/template"));
         for (name, value) in own_labels(self.job) {
             label(&mut pod, name, &value);

@@ -282,6 +282,29 @@ fn a_suspended_job_has_no_pods_and_no_start_time() {
 }
 
 #[test]
+fn pods_that_the_job_has_deleted_count_as_nothing() {
+    let mut node = start(json!({"parallelism": 7, "completions": 7}));
+    node.edit(Job, "work", |job| job["spec"]["parallelism"] = json!(1));
+    node.wait(1);
+    node.wait(1);
+    assert_eq!((node.active().len(), number(&node, "failed"), number(&node, "terminating")), (1, 0, 6));
+    node.edit(Job, "work", |job| job["spec"]["suspend"] = json!(true));
+    node.wait(1);
+    node.wait(1);
+    assert_eq!((number(&node, "failed"), number(&node, "terminating")), (0, 7));
+    assert_eq!(node.condition(Job, "work", "FailureTarget")[0], "");
+    // They end as killed ones.
+    for uid in node.uids(|pod| pod.is_deleted) {
+        node.end_pod(&uid, 137);
+    }
+    node.wait(1);
+    node.end_deleted();
+    node.edit(Job, "work", |job| job["spec"]["suspend"] = json!(false));
+    node.wait(1);
+    assert_eq!((node.active().len(), number(&node, "failed")), (1, 0));
+}
+
+#[test]
 fn an_active_deadline_ends_a_job() {
     let mut node = start(json!({"activeDeadlineSeconds": 60, "parallelism": 2, "completions": 2}));
     node.wait(59);

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::model::objects::ObjectKind::ReplicaSet;
+use crate::model::objects::ObjectKind::{Job, ReplicaSet};
 use crate::workload::testing::{FakeNode, document, template};
 
 fn set(replicas: i64) -> serde_json::Value {
@@ -42,13 +42,15 @@ fn a_pod_whose_labels_change_is_released_and_replaced() {
     let mut node = FakeNode::new();
     node.apply(set(2));
     node.pass();
+    node.ready_all();
+    node.pass();
     let uid = node.active()[0].uid().clone();
     let view = node.pods.get_mut(&uid).unwrap();
     std::rc::Rc::make_mut(&mut view.pod).metadata.labels.insert("app".into(), "debug".into());
     node.pass();
     assert_eq!(node.pods[&uid].owner(), None);
     assert_eq!(node.pods.len(), 3);
-    // With its old label it comes back, and there is one too many.
+    // With its old label it comes back, and there is one too many: the one that is not ready goes.
     let view = node.pods.get_mut(&uid).unwrap();
     std::rc::Rc::make_mut(&mut view.pod).metadata.labels.insert("app".into(), "web".into());
     node.pass();
@@ -71,4 +73,37 @@ fn a_pod_counts_as_available_after_min_ready_seconds() {
     assert_eq!(wake, node.now.saturating_add(Duration::from_secs(29)));
     node.wait(29);
     assert_eq!(available(&node), 1);
+}
+
+#[test]
+fn a_great_number_of_pods_comes_in_parts() {
+    let mut node = FakeNode::new();
+    node.apply(set(1_200));
+    node.pass();
+    assert_eq!(node.pods.len(), 500);
+    assert_eq!(node.condition(ReplicaSet, "web", "ReplicaFailure")[0], "");
+    let wake = |node: &FakeNode| node.rests.values().next().and_then(|rest| rest.wake);
+    assert_eq!(wake(&node), Some(node.now.saturating_add(Duration::from_secs(1))));
+    // What happens to the first ones does not hurry it.
+    node.ready_all();
+    node.pass();
+    assert_eq!(node.pods.len(), 500);
+    node.wait(1);
+    assert_eq!(node.pods.len(), 1_000);
+    node.wait(1);
+    assert_eq!(node.pods.len(), 1_200);
+    node.wait(1);
+    assert_eq!((node.status(ReplicaSet, "web")["replicas"].as_i64(), wake(&node)), (Some(1_200), None));
+}
+
+#[test]
+fn controllers_share_the_pods_of_one_pass() {
+    let mut node = FakeNode::new();
+    node.apply(set(300));
+    node.apply(document("Job", "work", json!({"parallelism": 300, "template": template("a:1", "Never")})));
+    node.pass();
+    assert_eq!(node.pods.len(), 500);
+    assert_eq!(node.status(Job, "work")["active"], 200);
+    node.wait(1);
+    assert_eq!(node.status(Job, "work")["active"], 300);
 }

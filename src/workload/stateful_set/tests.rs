@@ -110,6 +110,21 @@ fn parallel_pods_come_and_go_together() {
 }
 
 #[test]
+fn a_great_number_of_parallel_pods_comes_in_parts() {
+    let mut node = FakeNode::new();
+    node.environment.refuses = Some("pods is forbidden: no room".to_owned());
+    node.apply(set("a:1", 600, json!({"podManagementPolicy": "Parallel"})));
+    node.pass();
+    let refused = node.take_events().iter().filter(|event| event.contains("FailedCreate")).count();
+    assert!((1..10).contains(&refused), "{refused} events");
+    node.environment.refuses = None;
+    node.pass();
+    assert_eq!(node.pods.len(), 500);
+    node.wait(1);
+    assert_eq!(node.pods.len(), 600);
+}
+
+#[test]
 fn an_update_goes_from_the_top_and_stops_at_the_partition() {
     let mut node = FakeNode::new();
     node.apply(set("a:1", 3, json!({})));

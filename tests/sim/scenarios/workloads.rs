@@ -224,6 +224,79 @@ fn a_failing_job_gives_up_and_keeps_its_count_in_a_power_cut() {
 }
 
 #[test]
+fn a_suspended_job_has_not_failed_and_goes_on() {
+    simulate(async {
+        let mut node = node_with(&[PodSource::File, PodSource::Api]).await;
+        let job = |suspend: bool| {
+            let spec = json!({"completions": 3, "parallelism": 3, "backoffLimit": 1, "suspend": suspend,
+                "template": template(Act::Stubborn, "Never")});
+            document("Job", &spec)
+        };
+        apply(&node, &job(false));
+        node.wait(5 * SECOND).await;
+        assert_eq!(containers(&node).len(), 3);
+        apply(&node, &job(true));
+        node.wait(MINUTE).await;
+        assert!(containers(&node).is_empty());
+        let shown = status(&mut node, ObjectKind::Job).await;
+        let kinds: Vec<&Value> =
+            shown["conditions"].as_array().unwrap().iter().map(|one| &one["type"]).collect();
+        assert_eq!((kinds, shown.get("failed")), (vec![&json!("Suspended")], None), "{shown}");
+        apply(&node, &job(false));
+        node.wait(MINUTE).await;
+        assert_eq!(containers(&node).len(), 3);
+        let shown = status(&mut node, ObjectKind::Job).await;
+        assert_eq!((&shown["active"], shown.get("failed")), (&json!(3), None), "{shown}");
+    });
+}
+
+#[test]
+fn a_deleted_pod_of_a_job_is_counted_once() {
+    simulate(async {
+        let mut node = node_with(&[PodSource::File, PodSource::Api]).await;
+        let job = json!({"completions": 2, "parallelism": 2, "backoffLimit": 3, "template": template(Act::Stubborn, "Never")});
+        apply(&node, &document("Job", &job));
+        node.wait(5 * SECOND).await;
+        let before = containers(&node);
+        assert_eq!(before.len(), 2);
+        // As `kubectl delete pod`.
+        let delete = Box::new(|config: &PodConfig| {
+            let (_, found) =
+                config.pods_by_source().find(|(source, _)| *source == PodSource::Api).expect("a pod");
+            let mut pod = Rc::clone(&found.pod);
+            let metadata = &mut Rc::make_mut(&mut pod).metadata;
+            metadata.deletion_timestamp = Some(Timestamp::from_secs(1_795_190_405));
+            metadata.deletion_grace_period_seconds = Some(5);
+            ApiChange { put_pods: vec![pod], ..ApiChange::default() }
+        });
+        assert!(node.agent.as_ref().expect("the agent runs").editor.post(delete));
+        node.wait(2 * MINUTE).await;
+        let after = containers(&node);
+        assert_eq!((after.len(), after.keys().filter(|id| before.contains_key(*id)).count()), (2, 1));
+        let shown = status(&mut node, ObjectKind::Job).await;
+        assert_eq!((&shown["failed"], &shown["active"]), (&json!(1), &json!(2)), "{shown}");
+    });
+}
+
+#[test]
+fn a_refused_pod_is_tried_again_when_its_class_is_there() {
+    simulate(async {
+        let mut node = node_with(&[PodSource::File, PodSource::Api]).await;
+        let mut template = template(Act::Forever, "Always");
+        template["spec"]["priorityClassName"] = json!("important");
+        let spec = json!({"replicas": 2, "selector": {"matchLabels": {"app": "web"}}, "template": template});
+        apply(&node, &document("Deployment", &spec));
+        node.wait(MINUTE).await;
+        assert!(containers(&node).is_empty());
+        let class = json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
+            "metadata": {"name": "important"}, "value": 1_000});
+        apply(&node, &class.to_string());
+        node.wait(10 * SECOND).await;
+        assert_eq!(containers(&node).len(), 2);
+    });
+}
+
+#[test]
 fn a_cron_job_keeps_its_times_through_crashes_and_clocks() {
     simulate(async {
         let mut node = node_with(&[PodSource::File, PodSource::Api]).await;
