@@ -94,6 +94,8 @@ enum LoopEvent {
 impl<R: Runtime> Kubelet<R> {
     /// Runs until shutdown is requested. Pods keep running.
     pub async fn run(mut self, shutdown: Shutdown) {
+        // Before the terminations continue, so that none that ends meanwhile is missed.
+        let mut statuses = self.workers.statuses().watch();
         self.restore_state().await;
         self.notifier.ready();
         // The latest PLEG snapshot that has not yet been compared with the desired pods.
@@ -104,7 +106,6 @@ impl<R: Runtime> Kubelet<R> {
         let mut watchdog = self.watchdog.map(tokio::time::interval);
         let mut sweep: Option<(tokio::time::Instant, JoinHandle<()>)> = None;
         let mut quiet_at = Some(tokio::time::Instant::now() + QUIET);
-        let mut statuses = self.workers.statuses().watch();
         loop {
             let (rolling_out, next_deadline) =
                 (self.pod_config.is_rolling_out(), self.pod_config.next_deadline());
@@ -234,7 +235,7 @@ impl<R: Runtime> Kubelet<R> {
         }
     }
 
-    /// Deletes what came through the API and has lost its owners.
+    /// Deletes what came through the API and has lost its owners. What cannot be stored is tried again with the writes.
     async fn collect_garbage(&mut self) {
         if let Ok(edited) = self.pod_config.collect_garbage().await {
             self.on_edited(edited);

@@ -10,8 +10,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::desired::change::ApiChange;
 use crate::desired::kinds::{CLEANUP, defined_kind, definition_key};
+use crate::desired::service_account;
 use crate::desired::stored::StoredObject;
-use crate::model::objects::{ObjectKey, ObjectKind, OwnerReference};
+use crate::model::objects::{ObjectKey, ObjectKind, OwnerReference, ROOT_CA};
 use crate::model::ordered::Ordered as _;
 use crate::model::types::Timestamp;
 
@@ -19,20 +20,26 @@ use crate::model::types::Timestamp;
 pub(crate) const FOREGROUND: &str = "foregroundDeletion";
 /// The finalizer of an owner whose dependents are to stay.
 pub(crate) const ORPHAN: &str = "orphan";
+/// The namespace of the node's own Lease.
+const NODE_LEASES: &str = "kube-node-lease";
 
 /// The desired state before a change.
 pub(crate) trait Owners {
     /// Everything that came through the API.
     fn members(&self) -> Vec<StoredObject>;
-    /// The uid of an object of any source.
+    /// The uid of the effective object.
     fn object_uid(&self, key: &ObjectKey) -> Option<&str>;
-    /// The uid of a desired pod of any source.
-    fn pod_uid(&self, namespace: &str, name: &str) -> Option<&str>;
+    /// The uid of the object that came through the API, though a manifest may shadow it.
+    fn member_uid(&self, key: &ObjectKey) -> Option<&str>;
+    /// Whether a desired pod of any source is shown with this uid.
+    fn has_pod(&self, namespace: &str, name: &str, uid: &str) -> bool;
     /// Whether a pod that is no longer desired and has not ended blocks the deletion of this owner.
     fn is_blocked_by_pod(&self, owner: &str) -> bool;
+    /// Whether an owner that is not found does not exist. If not, only what goes with the change is absent.
+    fn is_complete(&self) -> bool;
 }
 
-/// How much is looked at.
+/// How much is searched for garbage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
     /// What depends on the change.
@@ -53,12 +60,13 @@ pub(crate) fn collect(config: &impl Owners, change: ApiChange, reach: Reach, now
         return change;
     }
     let mut change = change;
-    if reach == Reach::All {
+    if reach == Reach::All && config.is_complete() {
         change.join(undefined(config, now));
     }
     let gone_pods = change.remove_pods.iter().map(|(pod, _)| pod.metadata.uid.to_string());
-    let gone_objects =
-        change.remove_objects.iter().filter_map(|key| config.object_uid(key).map(str::to_owned));
+    // What is shown without having been stored is there again at once.
+    let gone_objects = change.remove_objects.iter().filter(|key| !is_implied(key));
+    let gone_objects = gone_objects.filter_map(|key| config.member_uid(key).map(str::to_owned));
     world.gone = gone_pods.chain(gone_objects).into_set();
     world.load(put);
     world.run(reach);
@@ -92,40 +100,88 @@ fn is_emptied(member: &StoredObject) -> bool {
         && object.finalizers.iter().all(|one| one == CLEANUP)
 }
 
-/// Removes the namespaces and definitions that nothing is left in after the change.
-fn release(config: &impl Owners, mut change: ApiChange) -> ApiChange {
-    let put: Vec<StoredObject> = put_members(&change).collect();
-    let is_new = |known: &StoredObject| put.iter().any(|new| new.uid() == known.uid());
-    let goes = |known: &StoredObject| match known {
-        StoredObject::Pod(pod) => {
-            change.remove_pods.iter().any(|(gone, _)| gone.metadata.uid == pod.metadata.uid)
-        }
-        StoredObject::Object(object) => change.remove_objects.contains(&object.key),
-    };
-    let mut members = config.members();
-    members.retain(|known| !is_new(known) && !goes(known));
-    members.extend(put);
-    let mut empty = Vec::new();
-    for container in members.iter().filter(|member| is_emptied(member)) {
-        let StoredObject::Object(object) = container else { continue };
-        let kind = match object.key.kind {
-            ObjectKind::Namespace => None,
-            _ => defined_kind(&object.content.body()),
-        };
-        let is_in = |member: &StoredObject| match (kind, member) {
-            (None, member) => member.place().0 == object.key.name,
-            (kind, StoredObject::Object(other)) => kind == Some(other.key.kind),
-            _ => false,
-        };
-        if !members.iter().any(is_in) {
-            empty.push(container.clone());
+/// What a change is about.
+struct Changed {
+    /// Uids of all that it puts, and of the pods that it removes.
+    uids: BTreeSet<String>,
+    removed: BTreeSet<ObjectKey>,
+}
+
+impl Changed {
+    fn of(change: &ApiChange) -> Self {
+        let put = put_members(change).map(|member| member.uid().to_owned());
+        let gone_pods = change.remove_pods.iter().map(|(pod, _)| pod.metadata.uid.to_string());
+        Self {
+            uids: put.chain(gone_pods).into_set(),
+            removed: change.remove_objects.iter().cloned().into_set(),
         }
     }
-    for container in empty {
+
+    fn has(&self, known: &StoredObject) -> bool {
+        let is_removed = matches!(known, StoredObject::Object(object) if self.removed.contains(&object.key));
+        is_removed || self.uids.contains(known.uid())
+    }
+}
+
+/// Removes the namespaces and definitions that nothing is left in after the change.
+fn release(config: &impl Owners, mut change: ApiChange) -> ApiChange {
+    let changed = Changed::of(&change);
+    let mut members = config.members();
+    members.retain(|known| !changed.has(known));
+    members.extend(put_members(&change));
+    let empty = empty_containers(&members);
+    for container in &empty {
         change.put_objects.retain(|object| object.uid != container.uid());
         change.join(container.removed(None));
     }
     change
+}
+
+fn empty_containers(members: &[StoredObject]) -> Vec<StoredObject> {
+    if !members.iter().any(is_emptied) {
+        return Vec::new();
+    }
+    let namespaces: BTreeSet<&str> = members.iter().map(|member| member.place().0).into_set();
+    let kind_of = |member: &StoredObject| match member {
+        StoredObject::Object(object) => Some(object.key.kind),
+        StoredObject::Pod(_) => None,
+    };
+    let kinds: BTreeSet<ObjectKind> = members.iter().filter_map(kind_of).into_set();
+    let is_empty = |container: &&StoredObject| match container {
+        StoredObject::Object(object) if object.key.kind == ObjectKind::Namespace => {
+            !namespaces.contains(object.key.name.as_str())
+        }
+        StoredObject::Object(object) => {
+            defined_kind(&object.content.body()).is_none_or(|kind| !kinds.contains(&kind))
+        }
+        StoredObject::Pod(_) => false,
+    };
+    members.iter().filter(|member| is_emptied(member)).filter(is_empty).cloned().collect()
+}
+
+/// Whether the API shows an object of this name in every namespace, or in none, though none is stored.
+fn is_implied(key: &ObjectKey) -> bool {
+    let name = key.name.as_str();
+    match key.kind {
+        ObjectKind::ServiceAccount => name == service_account::DEFAULT,
+        ObjectKind::ConfigMap => name == ROOT_CA,
+        // Upstream's names of the roles that every API server has.
+        ObjectKind::ClusterRole | ObjectKind::ClusterRoleBinding => {
+            name.starts_with("system:") || ["cluster-admin", "admin", "edit", "view"].contains(&name)
+        }
+        _ => false,
+    }
+}
+
+/// Whether the API may show an object at this place that is in no source. To keep an orphan is safer than to delete
+/// what has an owner.
+fn may_be_shown(key: &ObjectKey) -> bool {
+    match key.kind {
+        ObjectKind::Lease => key.namespace == NODE_LEASES,
+        // Generated for Services.
+        ObjectKind::Endpoints | ObjectKind::EndpointSlice => true,
+        _ => is_implied(key),
+    }
 }
 
 fn waits(member: &StoredObject) -> bool {
@@ -139,6 +195,10 @@ struct Ownership<'a, O> {
     put: BTreeSet<String>,
     /// Uids of what goes.
     gone: BTreeSet<String>,
+    /// Uids of the desired pods that came through the API.
+    pods: BTreeSet<String>,
+    /// Uids of owners that block until pods which go have ended.
+    ending: BTreeSet<String>,
     /// By uid: what has owners, and the owners that wait, after the change.
     members: BTreeMap<String, StoredObject>,
     /// Uids of the members that refer to an owner, by its uid.
@@ -154,6 +214,8 @@ impl<'a, O: Owners> Ownership<'a, O> {
             now,
             put: put.iter().map(|member| member.uid().to_owned()).into_set(),
             gone: BTreeSet::new(),
+            pods: BTreeSet::new(),
+            ending: BTreeSet::new(),
             members: BTreeMap::new(),
             dependents: BTreeMap::new(),
             touched: BTreeMap::new(),
@@ -161,7 +223,13 @@ impl<'a, O: Owners> Ownership<'a, O> {
     }
 
     fn load(&mut self, put: Vec<StoredObject>) {
-        let known = self.config.members().into_iter().filter(|known| !self.put.contains(known.uid()));
+        let known = self.config.members();
+        let pods = known.iter().filter(|known| matches!(known, StoredObject::Pod(_)));
+        self.pods = pods.map(|pod| pod.uid().to_owned()).into_set();
+        for gone in known.iter().filter(|known| self.gone.contains(known.uid())) {
+            self.ending.extend(blocked_by_end(gone, &self.pods));
+        }
+        let known = known.into_iter().filter(|known| !self.put.contains(known.uid()));
         for member in known.chain(put).collect::<Vec<_>>() {
             if (!member.has_owners() && !waits(&member)) || self.gone.contains(member.uid()) {
                 continue;
@@ -197,17 +265,18 @@ impl<'a, O: Owners> Ownership<'a, O> {
         self.dependents.get(owner).cloned().unwrap_or_default()
     }
 
-    /// Whether the owner exists. One of a kind that is not known here cannot be looked up, and counts as there.
+    /// Whether the owner exists. One that cannot be looked up counts as there.
     fn exists(&self, owner: &OwnerReference, namespace: &str) -> bool {
         if self.gone.contains(&owner.uid) {
             return false;
         }
-        if self.members.contains_key(&owner.uid) || self.put.contains(&owner.uid) {
+        let is_there = self.members.contains_key(&owner.uid) || self.put.contains(&owner.uid);
+        if is_there || !self.config.is_complete() {
             return true;
         }
         let group = owner.api_version.rsplit_once('/').map_or("", |(group, _)| group);
         if group.is_empty() && owner.kind == "Pod" {
-            return self.config.pod_uid(namespace, &owner.name) == Some(&owner.uid);
+            return self.config.has_pod(namespace, &owner.name, &owner.uid);
         }
         let Some(kind) = ObjectKind::find(group, &owner.kind) else { return true };
         if kind == ObjectKind::Namespace || (kind.is_namespaced() && namespace.is_empty()) {
@@ -215,7 +284,10 @@ impl<'a, O: Owners> Ownership<'a, O> {
         }
         let namespace = if kind.is_namespaced() { namespace } else { "" };
         let key = ObjectKey { kind, namespace: namespace.to_owned(), name: owner.name.clone() };
-        self.config.object_uid(&key) == Some(&owner.uid)
+        match self.config.object_uid(&key) {
+            Some(uid) => uid == owner.uid || self.config.member_uid(&key) == Some(&owner.uid),
+            None => may_be_shown(&key),
+        }
     }
 
     fn absent_owners(&self, member: &StoredObject) -> Vec<String> {
@@ -256,6 +328,7 @@ impl<'a, O: Owners> Ownership<'a, O> {
     fn remove(&mut self, member: StoredObject, queue: &mut Vec<String>) {
         let uid = member.uid().to_owned();
         self.members.remove(&uid);
+        self.ending.extend(blocked_by_end(&member, &self.pods));
         queue.extend(self.dependents_of(&uid));
         self.gone.insert(uid.clone());
         self.touched.insert(uid, (member, true));
@@ -314,7 +387,9 @@ impl<'a, O: Owners> Ownership<'a, O> {
             None => false,
         };
         let is_blocked = |(owner, blocking): &(&String, &Vec<String>)| {
-            self.config.is_blocked_by_pod(owner) || self.ends_pod_of(owner) || blocking.iter().any(is_hard)
+            self.config.is_blocked_by_pod(owner)
+                || self.ending.contains(*owner)
+                || blocking.iter().any(is_hard)
         };
         let mut stack: Vec<String> =
             waiting.iter().filter(is_blocked).map(|(owner, _)| owner.clone()).collect();
@@ -336,15 +411,6 @@ impl<'a, O: Owners> Ownership<'a, O> {
         }
     }
 
-    /// Whether a pod that blocks this owner goes with this collection: it has to end first.
-    fn ends_pod_of(&self, owner: &str) -> bool {
-        let blocks = |(member, goes): &(StoredObject, bool)| {
-            let is_of = |one: &OwnerReference| one.uid == owner && one.block_owner_deletion;
-            *goes && matches!(member, StoredObject::Pod(_)) && member.owners().iter().any(is_of)
-        };
-        self.touched.values().any(blocks)
-    }
-
     fn finish(self, mut change: ApiChange) -> ApiChange {
         change.put_pods.retain(|pod| !self.touched.contains_key(pod.metadata.uid.as_str()));
         change.put_objects.retain(|object| !self.touched.contains_key(&object.uid));
@@ -355,25 +421,45 @@ impl<'a, O: Owners> Ownership<'a, O> {
     }
 }
 
-/// The change that takes the references to an owner from all its dependents.
+/// The owners that wait for the end of this member once it goes: those that a desired pod blocks. A pod that was not
+/// desired before does not run, or is known to be ending.
+fn blocked_by_end(gone: &StoredObject, pods: &BTreeSet<String>) -> impl Iterator<Item = String> {
+    let owners = if pods.contains(gone.uid()) { gone.owners() } else { Vec::new() };
+    owners.into_iter().filter(|owner| owner.block_owner_deletion).map(|owner| owner.uid)
+}
+
+/// The change, with the references to these owners taken from all dependents that stay after it.
 #[must_use]
-pub(crate) fn orphans(config: &impl Owners, owner: &str) -> ApiChange {
-    let mut change = ApiChange::default();
-    for member in config.members() {
-        if member.has_owners() && member.owners().iter().any(|one| one.uid == owner) {
-            change.join(member.disowned(|uid| uid == owner).to_change());
-        }
+pub(crate) fn orphans(config: &impl Owners, owners: &BTreeSet<String>, mut change: ApiChange) -> ApiChange {
+    if owners.is_empty() {
+        return change;
+    }
+    let changed = Changed::of(&change);
+    let put: Vec<StoredObject> = put_members(&change).collect();
+    change.put_pods.clear();
+    change.put_objects.clear();
+    let refers = |member: &StoredObject| member.owners().iter().any(|owner| owners.contains(&owner.uid));
+    let others = config.members().into_iter();
+    let others = others.filter(|member| member.has_owners() && !changed.has(member) && refers(member));
+    for member in put.into_iter().chain(others) {
+        change.join(member.disowned(|uid| owners.contains(uid)).to_change());
     }
     change
 }
 
-/// Whether something that came through the API blocks a deletion of this owner in the foreground.
+/// Those of these owners of which something that came through the API blocks a deletion in the foreground.
 #[must_use]
-pub(crate) fn is_blocked(config: &impl Owners, owner: &str) -> bool {
-    let blocks = |member: &StoredObject| {
-        member.has_owners() && member.owners().iter().any(|one| one.uid == owner && one.block_owner_deletion)
-    };
-    config.is_blocked_by_pod(owner) || config.members().iter().any(blocks)
+pub(crate) fn blocked(config: &impl Owners, owners: &BTreeSet<String>) -> BTreeSet<String> {
+    if owners.is_empty() {
+        return BTreeSet::new();
+    }
+    let mut blocked: BTreeSet<String> =
+        owners.iter().filter(|owner| config.is_blocked_by_pod(owner)).cloned().into_set();
+    for member in config.members().iter().filter(|member| member.has_owners()) {
+        let blocks = |owner: &OwnerReference| owner.block_owner_deletion && owners.contains(&owner.uid);
+        blocked.extend(member.owners().into_iter().filter(blocks).map(|owner| owner.uid));
+    }
+    blocked
 }
 
 #[cfg(test)]

@@ -73,10 +73,10 @@ pub struct PodConfig {
     notes: Notes,
     /// Pods that are no longer desired and have not ended, with the uids of the owners that they block.
     ending: BTreeMap<PodUid, Vec<String>>,
-    /// Owners may be gone whose dependents have not been looked at.
+    /// Owners may be gone whose dependents have not been collected.
     has_garbage: bool,
-    /// False when rows of the store could not be read: owners may be among them.
-    collects: bool,
+    /// False when rows of the store could not be read: owners that are not found may be among them.
+    is_complete: bool,
     /// The newest signature that is on disk.
     signed: Option<String>,
 }
@@ -127,7 +127,7 @@ impl PodConfig {
             notes: Notes::default(),
             ending: BTreeMap::new(),
             has_garbage: false,
-            collects: true,
+            is_complete: true,
             signed: None,
         };
         for source in config.registered.clone() {
@@ -144,14 +144,17 @@ impl PodConfig {
         config
     }
 
-    /// From now on what has lost its owners is collected, beginning with what an earlier process has left. Not if rows of
-    /// the store could not be read: owners may be among them.
+    /// From now on what has lost its owners is collected, beginning with what an earlier process has left. If rows of
+    /// the store could not be read, owners that are not found may be among them and count as there.
     #[must_use]
     pub(crate) fn with_garbage_collection(self, is_complete: bool, terminating: &[Pod]) -> Self {
-        Self { has_garbage: is_complete, collects: is_complete, ..self.with_terminating(terminating) }
+        if !is_complete {
+            log::warn!("Desired state is incomplete, keeping objects whose owners are not found");
+        }
+        Self { has_garbage: true, is_complete, ..self.with_terminating(terminating) }
     }
 
-    /// Whether owners may be gone whose dependents have not been looked at.
+    /// Whether owners may be gone whose dependents have not been collected.
     #[must_use]
     pub(crate) fn has_garbage(&self) -> bool {
         self.has_garbage
@@ -307,7 +310,7 @@ impl PodConfig {
         let is_kept = |key: &ObjectKey| self.object_sets.find(key).is_some();
         let has_lost = objects_before.iter().flat_map(BTreeMap::keys).any(|key| !is_kept(key))
             || merged.changes.iter().any(|change| change.op == PodOp::Remove);
-        self.has_garbage |= self.collects && has_lost && update.source != PodSource::Cluster;
+        self.has_garbage |= has_lost && update.source != PodSource::Cluster;
         self.publish_problems(update.source, problems).await;
         let view = self.views.entry(update.source).or_default();
         view.answering = answering;

@@ -288,12 +288,30 @@ fn dependents_go_with_their_owner_in_three_ways() {
     assert_eq!(middle["metadata"].get("ownerReferences"), None);
     delete("middle", "Background");
 
+    // Several at once: one of them depends on another, and what stays on both.
+    let labelled = |mut object: Value| {
+        object["metadata"]["labels"] = json!({"set": "a"});
+        served.create(MAPS, &object)
+    };
+    let one = labelled(map("one"));
+    let two = labelled(owned("two", &one, true));
+    let mut both = owned("both", &one, true);
+    let second = owned("x", &two, true)["metadata"]["ownerReferences"][0].take();
+    both["metadata"]["ownerReferences"].as_array_mut().expect("a list").push(second);
+    served.create(MAPS, &both);
+    let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Orphan"});
+    let (code, _) = served.ask("DELETE", &format!("{MAPS}?labelSelector=set%3Da"), JSON, &options);
+    assert_eq!((code, names(&served, MAPS)), (200, vec!["both".to_owned()]));
+    let (_, both) = served.get(&format!("{MAPS}/both"));
+    assert_eq!(both["metadata"].get("ownerReferences"), None);
+    delete("both", "Background");
+
     // A pod takes its time, and its owner waits for it.
     let owner = served.create(MAPS, &map("owner"));
     let mut slow = pod("slow");
     slow["metadata"]["ownerReferences"] = owned("x", &owner, true)["metadata"]["ownerReferences"].clone();
     served.node.cri.script(
-        "slow",
+        "main",
         Program { run: Run::Forever, on_stop: OnStop::Exits { after: Duration::from_millis(800), code: 0 } },
     );
     served.create(PODS, &slow);
@@ -415,6 +433,11 @@ fn definitions_add_resources_and_take_their_objects_along() {
     assert_eq!(code, 200);
     served.ask("DELETE", &format!("{DEFINITIONS}/gauges.edge.example"), JSON, &Value::Null);
     assert_eq!(names(&served, GAUGES), ["one"], "a finalizer keeps one of them, and that the definition");
+    let refused = served.refused(405, "POST", GAUGES, JSON, &gauge("late", &json!({"unit": "bar"})));
+    assert!(
+        refused.contains("create not allowed while custom resource definition is terminating"),
+        "{refused}"
+    );
     served.ask("PATCH", &one, MERGE, &json!({"metadata": {"finalizers": null}}));
     assert_eq!(
         (served.get(GAUGES).0, served.get(&format!("{DEFINITIONS}/gauges.edge.example")).0),

@@ -1,5 +1,6 @@
 //! One row per shape of ownership: what goes with a deletion, what stays and how.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use serde_json::json;
@@ -15,27 +16,45 @@ struct Node {
     api: Vec<StoredObject>,
     manifests: Vec<StoredObject>,
     ending: Vec<&'static str>,
+    /// Rows of the store could not be read.
+    is_damaged: bool,
+    /// How often all members were looked at.
+    looks: Cell<usize>,
+}
+
+fn uid_in<'a>(known: &'a [StoredObject], key: &ObjectKey) -> Option<&'a str> {
+    known.iter().find_map(|known| match known {
+        StoredObject::Object(object) if object.key == *key => Some(object.uid.as_str()),
+        _ => None,
+    })
 }
 
 impl Owners for Node {
     fn members(&self) -> Vec<StoredObject> {
+        self.looks.set(self.looks.get() + 1);
         self.api.clone()
     }
 
     fn object_uid(&self, key: &ObjectKey) -> Option<&str> {
-        self.api.iter().chain(&self.manifests).find_map(|known| match known {
-            StoredObject::Object(object) if object.key == *key => Some(object.uid.as_str()),
-            _ => None,
-        })
+        uid_in(&self.manifests, key).or_else(|| uid_in(&self.api, key))
     }
 
-    fn pod_uid(&self, namespace: &str, name: &str) -> Option<&str> {
-        let found = self.api.iter().find(|known| known.place() == (namespace, name) && is_pod(known));
-        found.map(StoredObject::uid)
+    fn member_uid(&self, key: &ObjectKey) -> Option<&str> {
+        uid_in(&self.api, key)
+    }
+
+    fn has_pod(&self, namespace: &str, name: &str, uid: &str) -> bool {
+        let is_it =
+            |known: &StoredObject| is_pod(known) && known.place() == (namespace, name) && known.uid() == uid;
+        self.api.iter().any(is_it)
     }
 
     fn is_blocked_by_pod(&self, owner: &str) -> bool {
         self.ending.contains(&owner)
+    }
+
+    fn is_complete(&self) -> bool {
+        !self.is_damaged
     }
 }
 
@@ -57,6 +76,8 @@ fn member(text: &str) -> StoredObject {
         let version = match kind {
             "Deployment" | "ReplicaSet" => "apps/v1",
             "Gauge" => "edge.example/v1",
+            "ClusterRole" => "rbac.authorization.k8s.io/v1",
+            "Lease" => "coordination.k8s.io/v1",
             _ => "v1",
         };
         let uid = name.trim_end_matches('!');
@@ -217,14 +238,100 @@ fn owners_that_block_each_other_do_not_wait() {
     assert_eq!(lines(&in_foreground(&cycle, "one")), ["-one", "-two"]);
 }
 
+fn uids(names: &[&str]) -> BTreeSet<String> {
+    names.iter().map(|name| (*name).to_owned()).into_set()
+}
+
 #[test]
 fn orphans_lose_their_reference_and_stay() {
     let house = node_of(&TREE);
-    let mut change = orphans(&house, "web");
-    assert_eq!(lines(&change), ["web-1"]);
-    change.join(delete(&house, "web"));
+    let change = orphans(&house, &uids(&["web"]), delete(&house, "web"));
+    assert_eq!(lines(&change), ["-web", "web-1"]);
     assert_eq!(lines(&collect(&house, change, Reach::Change, at())), ["-web", "web-1"]);
-    assert!(is_blocked(&house, "web") && !is_blocked(&house, "web-1-x"));
+    assert_eq!(blocked(&house, &uids(&["web", "web-1-x"])), uids(&["web"]));
+}
+
+#[test]
+fn each_dependent_of_several_owners_is_orphaned_once() {
+    let house = node_of(&[
+        "ConfigMap one",
+        "ConfigMap two ConfigMap/one",
+        "ConfigMap three ConfigMap/one ConfigMap/two +x/y",
+        "Secret s ConfigMap/one ConfigMap/two ConfigMap/other",
+    ]);
+    let mut change = ApiChange::default();
+    for name in ["one", "two", "three"] {
+        change.join(delete(&house, name));
+    }
+    let owners = uids(&["one", "two", "three"]);
+    house.looks.set(0);
+    let change = orphans(&house, &owners, change);
+    assert_eq!(lines(&change), ["-one", "-two", "s <other", "three x/y"]);
+    assert_eq!(blocked(&house, &owners), uids(&[]));
+    assert_eq!(house.looks.get(), 2, "once each, however many owners there are");
+}
+
+#[test]
+fn an_owner_waits_for_pods_that_lost_their_finalizer() {
+    let mut house = node_of(&["ConfigMap one +foregroundDeletion", "Pod x ConfigMap/one!"]);
+    house.api[0] = house.api[0].clone().deleted(None, at());
+    // What the removal of the last finalizer of a deleted pod makes.
+    let change = collect(&house, delete(&house, "x"), Reach::Change, at());
+    assert_eq!(lines(&change), ["-x"]);
+    // One that is no longer desired blocks only as long as it is known to be ending.
+    let pod = house.api.remove(1);
+    let house = Node { ending: vec!["one"], ..house };
+    assert_eq!(lines(&collect(&house, pod.removed(Some(0)), Reach::Change, at())), ["-x"]);
+    let house = Node { ending: Vec::new(), ..house };
+    assert_eq!(lines(&collect(&house, pod.removed(Some(0)), Reach::Change, at())), ["-one", "-x"]);
+}
+
+#[test]
+fn with_damaged_rows_only_what_goes_now_is_absent() {
+    let texts = ["Pod lost ReplicaSet/unread", "ConfigMap one", "Secret s ConfigMap/one"];
+    let mut house = Node { is_damaged: true, ..node_of(&texts) };
+    assert_eq!(lines(&collect(&house, ApiChange::default(), Reach::All, at())), [""; 0]);
+    let put = member("Pod new ReplicaSet/unread").to_change();
+    assert_eq!(lines(&collect(&house, put, Reach::Change, at())), ["new <unread"]);
+    assert_eq!(after(&house, "one"), ["-one", "-s"]);
+    house.api.push(member("ConfigMap waits +foregroundDeletion").deleted(None, at()));
+    assert_eq!(lines(&collect(&house, ApiChange::default(), Reach::All, at())), ["-waits"]);
+    house.is_damaged = false;
+    assert_eq!(lines(&collect(&house, ApiChange::default(), Reach::All, at())), ["-lost", "-waits"]);
+}
+
+#[test]
+fn owners_that_are_shown_and_not_stored_exist() {
+    for owner in [
+        "ServiceAccount/default",
+        "ConfigMap/kube-root-ca.crt",
+        "ClusterRole/view",
+        "ClusterRole/system:basic-user",
+    ] {
+        let change = member(&format!("Secret s {owner}")).to_change();
+        let name = owner.split_once('/').unwrap().1;
+        assert_eq!(lines(&collect(&Node::default(), change, Reach::Change, at())), [format!("s <{name}")]);
+    }
+    let change = member("Secret s ClusterRole/mine").to_change();
+    assert_eq!(lines(&collect(&Node::default(), change, Reach::Change, at())), ["-s"]);
+    // The node's own Lease.
+    let StoredObject::Object(mut map) = member("ConfigMap c Lease/box") else { panic!() };
+    NODE_LEASES.clone_into(&mut Rc::make_mut(&mut map).key.namespace);
+    let change = StoredObject::Object(map).to_change();
+    assert_eq!(lines(&collect(&Node::default(), change, Reach::Change, at())), ["c <box"]);
+}
+
+#[test]
+fn what_a_manifest_shadows_goes_without_its_dependents() {
+    let mut house =
+        node_of(&["ConfigMap one", "Secret of-manifest ConfigMap/one", "Secret of-api ConfigMap/one"]);
+    let StoredObject::Object(one) = &mut house.api[0] else { panic!() };
+    "shadowed".clone_into(&mut Rc::make_mut(one).uid);
+    let StoredObject::Object(of_api) = &mut house.api[2] else { panic!() };
+    "shadowed".clone_into(&mut Rc::make_mut(of_api).owner_references[0].uid);
+    house.manifests.push(member("ConfigMap one"));
+    assert_eq!(lines(&collect(&house, ApiChange::default(), Reach::All, at())), [""; 0]);
+    assert_eq!(after(&house, "shadowed"), ["-of-api", "-one"]);
 }
 
 #[test]

@@ -150,7 +150,7 @@ impl PodConfig {
             return Ok(Edited::default());
         }
         let (now, source) = (self.clock.now(), PodSource::Api);
-        let change = if self.collects { garbage::collect(&*self, change, reach, now) } else { change };
+        let change = garbage::collect(&*self, change, reach, now);
         let origin = || API_ORIGIN.to_owned();
         let put = change.put_pods.iter().map(|pod| SourcePod { pod: Rc::clone(pod), origin: origin() });
         let gone: Vec<PodUid> = change.remove_pods.iter().map(|(pod, _)| pod.metadata.uid.clone()).collect();
@@ -249,11 +249,13 @@ impl PodConfig {
         !self.ending.is_empty()
     }
 
-    /// Forgets the pods that have ended. True if any had.
+    /// Forgets the pods that have ended. True if any had: until it is collected, there is garbage.
     pub(crate) fn forget_ended(&mut self, is_there: impl Fn(&PodUid) -> bool) -> bool {
         let before = self.ending.len();
         self.ending.retain(|uid, _| is_there(uid));
-        self.ending.len() < before
+        let has_ended = self.ending.len() < before;
+        self.has_garbage |= has_ended;
+        has_ended
     }
 
     /// Restores what [`Self::has_ending`] reports from the pods that an earlier process was terminating.
@@ -294,12 +296,28 @@ impl Owners for PodConfig {
         self.object_sets.find(key).map(|found| found.object.uid.as_str())
     }
 
-    fn pod_uid(&self, namespace: &str, name: &str) -> Option<&str> {
-        self.find_pod(namespace, name).map(|(_, found)| found.pod.metadata.uid.as_str())
+    fn member_uid(&self, key: &ObjectKey) -> Option<&str> {
+        let found = self.object_sets.sources.get(&PodSource::Api)?.get(key)?;
+        Some(found.object.uid.as_str())
+    }
+
+    fn has_pod(&self, namespace: &str, name: &str, uid: &str) -> bool {
+        let is_it = |(_, found): (PodSource, &SourcePod)| {
+            let metadata = &found.pod.metadata;
+            // A deleted mirror pod is shown with another uid.
+            let mirror = self.notes.mirrors.get(&metadata.uid);
+            let shown = mirror.map_or(metadata.uid.as_str(), |mirror| mirror.uid.as_str());
+            metadata.namespace == namespace && metadata.name == name && shown == uid
+        };
+        self.desired.pods().any(is_it)
     }
 
     fn is_blocked_by_pod(&self, owner: &str) -> bool {
         self.ending.values().any(|owners| owners.iter().any(|uid| uid == owner))
+    }
+
+    fn is_complete(&self) -> bool {
+        self.is_complete
     }
 }
 

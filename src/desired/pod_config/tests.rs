@@ -4,7 +4,9 @@ use std::rc::Rc;
 
 use serde_json::json;
 
+use super::edit::ApiChange;
 use super::*;
+use crate::desired::garbage::Owners as _;
 use crate::desired::merge::PodOp;
 use crate::model::api::decode::decode;
 use crate::model::api::pod::Pod;
@@ -135,5 +137,61 @@ fn a_local_pod_and_one_of_the_cluster_share_no_name() {
         assert_eq!(changes.len(), 1, "its worker waits in the queue of the name");
         let problems = &config.views()[&PodSource::Cluster].problems;
         assert!(problems[0].message.contains("only one can run at a time"), "{problems:?}");
+    });
+}
+
+#[test]
+fn the_end_of_a_pod_is_garbage_until_it_is_collected() {
+    run(async {
+        let (store, cluster) = (open_store(), Rc::default());
+        let terminating = json!({"metadata": {"name": "x", "namespace": "default", "uid": "x", "ownerReferences": [
+            {"apiVersion": "v1", "kind": "ConfigMap", "name": "one", "uid": "1", "blockOwnerDeletion": true}]}});
+        let terminating = [decode::<Pod>(terminating).unwrap().object];
+        let config = start(&store, vec![PodSource::Api], &cluster).await;
+        let mut config = config.with_garbage_collection(true, &terminating);
+        assert!(config.collect_garbage().await.is_ok() && !config.has_garbage());
+        assert!(!config.forget_ended(|_| true) && !config.has_garbage());
+        assert!(config.forget_ended(|_| false) && config.has_garbage(), "a failed collection is tried again");
+        assert!(config.collect_garbage().await.is_ok() && !config.has_garbage());
+    });
+}
+
+#[test]
+fn an_unreadable_row_does_not_end_the_collection() {
+    run(async {
+        let (store, cluster) = (open_store(), Rc::default());
+        let config = start(&store, vec![PodSource::Api], &cluster).await;
+        let mut config = config.with_garbage_collection(false, &[]);
+        let owned = |name: &str, owner: &str| {
+            let wire = json!({"metadata": {"name": name, "namespace": "default", "uid": name, "ownerReferences": [
+                {"apiVersion": "v1", "kind": "ConfigMap", "name": owner, "uid": owner}]}});
+            Rc::new(wire::from_value(ObjectKind::ConfigMap, wire).unwrap())
+        };
+        let one = json!({"metadata": {"name": "one", "namespace": "default", "uid": "one"}});
+        let one = Rc::new(wire::from_value(ObjectKind::ConfigMap, one).unwrap());
+        let gone = one.key.clone();
+        let objects = vec![one, owned("s", "one"), owned("kept", "unread")];
+        let put = ApiChange { put_objects: objects, ..ApiChange::default() };
+        config.edit(Box::new(move |_| put)).await.unwrap();
+        let remove = ApiChange { remove_objects: vec![gone], ..ApiChange::default() };
+        config.edit(Box::new(move |_| remove)).await.unwrap();
+        config.collect_garbage().await.unwrap();
+        let left: Vec<&str> =
+            config.objects_by_source().map(|(_, found)| found.object.key.name.as_str()).collect();
+        assert_eq!(left, ["kept"]);
+    });
+}
+
+#[test]
+fn a_pod_owns_with_the_uid_that_it_is_shown_with() {
+    run(async {
+        let (store, cluster) = (open_store(), Rc::default());
+        let mut config = start(&store, vec![PodSource::File], &cluster).await;
+        config.apply(update(PodSource::File, &[pod("web", PodSource::File)], &[])).await;
+        let uid = config.pods().next().unwrap().pod.metadata.uid.clone();
+        assert!(config.has_pod("default", "web", uid.as_str()));
+        let mirror = notes::Mirror { uid: "later".to_owned(), created: Timestamp::from_secs(1) };
+        config.notes.mirrors.insert(uid.clone(), mirror);
+        assert!(config.has_pod("default", "web", "later") && !config.has_pod("default", "web", uid.as_str()));
     });
 }

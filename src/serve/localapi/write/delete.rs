@@ -2,6 +2,7 @@
 //!
 //! Owns grace periods, preconditions and dependent deletions.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use hyper::StatusCode;
@@ -19,9 +20,11 @@ use crate::desired::pod_config::notes::Mirror;
 use crate::model::api::decode::decode;
 use crate::model::api::managed_fields::ManagedFields;
 use crate::model::api::pod::{Pod, StringMap};
-use crate::model::objects::{ConfigMapData, LocalObject, ObjectContent, ObjectKind, PlainBody};
+use crate::model::objects::{ConfigMapData, LocalObject, ObjectContent, ObjectKind, PlainBody, wire};
+use crate::model::ordered::Ordered as _;
 use crate::model::provenance::is_of_cluster;
 use crate::model::types::{PodSource, PodUid, Timestamp};
+use crate::node::object::uid;
 use crate::pod::lifecycle::{requested_termination, restore_start, show_end};
 use crate::serve::localapi::implied;
 use crate::serve::localapi::implied::ALWAYS;
@@ -88,7 +91,7 @@ pub(super) fn one(task: &Task, config: &PodConfig) -> Decision {
             }
             Some(shown) if implied::is_implied_in(store, task.name()) => {
                 check(task, &options, &shown)?;
-                renew(task, &shown)
+                renew(task, config, &shown)
             }
             Some(_) => Err(task.refused(task.name(), "the object is this node's own")),
             None => Err(task.missing()),
@@ -108,12 +111,9 @@ pub(super) fn one(task: &Task, config: &PodConfig) -> Decision {
         return namespace(task, config, &shown);
     }
     if implied::is_implied_in(store, task.name()) && found.kept.finalizers().is_empty() {
-        return renew(task, &shown);
+        return renew(task, config, &shown);
     }
-    let (mut change, kept) = removal(task, config, &options, &found.kept);
-    if let StoredObject::Object(account) = &found.kept {
-        change.remove_objects.extend(account::secrets_of(config, account));
-    }
+    let (change, kept) = removal(task, config, &options, &found.kept);
     let stays = !kept.finalizers().is_empty() && !task.is_eviction() && !task.dry_run;
     let object = match &found.kept {
         _ if task.is_eviction() => success(Value::Null, StatusCode::CREATED),
@@ -137,6 +137,15 @@ fn orphaned_by_default(task: &Task, options: &DeletionOptions) -> Option<&'stati
     )
 }
 
+fn propagation<'a>(task: &Task, options: &'a DeletionOptions, kept: &StoredObject) -> &'a str {
+    let has = |finalizer: &str| kept.finalizers().iter().any(|one| one == finalizer);
+    match options.propagation.as_str() {
+        "" if has(FOREGROUND) => "Foreground",
+        "" if has(ORPHAN) || orphans_by_default(task) => "Orphan",
+        given => given,
+    }
+}
+
 /// The deletion of an object and what becomes of its dependents; and the object with the finalizers that remain.
 fn removal(
     task: &Task,
@@ -144,21 +153,47 @@ fn removal(
     options: &DeletionOptions,
     kept: &StoredObject,
 ) -> (ApiChange, StoredObject) {
-    let has = |finalizer: &str| kept.finalizers().iter().any(|one| one == finalizer);
-    let propagation = match options.propagation.as_str() {
-        "" if has(FOREGROUND) => "Foreground",
-        "" if has(ORPHAN) || orphans_by_default(task) => "Orphan",
-        given => given,
+    let (change, mut going) = removals(task, config, options, std::slice::from_ref(kept));
+    (change, going.pop().unwrap_or_else(|| kept.clone()))
+}
+
+/// The same of several objects: all dependents are looked up once.
+fn removals(
+    task: &Task,
+    config: &PodConfig,
+    options: &DeletionOptions,
+    all: &[StoredObject],
+) -> (ApiChange, Vec<StoredObject>) {
+    let of = |wanted: &str| {
+        let those = all.iter().filter(|kept| propagation(task, options, kept) == wanted);
+        those.map(|kept| kept.uid().to_owned()).into_set()
     };
+    let (orphaning, waiting) = (of("Orphan"), garbage::blocked(config, &of("Foreground")));
+    let mut change = ApiChange::default();
+    let mut left = Vec::new();
+    for kept in all {
+        if let StoredObject::Object(object) = kept {
+            change.remove_objects.extend(account::secrets_of(config, object));
+        }
+        let (removed, going) = single_removal(task, config, options, kept, &waiting);
+        change.join(removed);
+        left.push(going);
+    }
+    (garbage::orphans(config, &orphaning, change), left)
+}
+
+fn single_removal(
+    task: &Task,
+    config: &PodConfig,
+    options: &DeletionOptions,
+    kept: &StoredObject,
+    waiting: &BTreeSet<String>,
+) -> (ApiChange, StoredObject) {
+    let mut change = ApiChange::default();
     let mut going = kept.clone();
     going.finalizers_mut().retain(|one| one != FOREGROUND && one != ORPHAN);
-    let mut change = ApiChange::default();
-    match propagation {
-        "Orphan" => change = garbage::orphans(config, kept.uid()),
-        "Foreground" if garbage::is_blocked(config, kept.uid()) => {
-            going.finalizers_mut().push(FOREGROUND.to_owned());
-        }
-        _ => {}
+    if waiting.contains(kept.uid()) {
+        going.finalizers_mut().push(FOREGROUND.to_owned());
     }
     if let StoredObject::Object(object) = kept
         && object.key.kind == ObjectKind::CustomResourceDefinition
@@ -177,32 +212,56 @@ fn removal(
 
 /// What every namespace has comes back at once, as another object; a role that every API server has cannot go, but what
 /// a client has made of it can.
-fn renew(task: &Task, shown: &Value) -> Decision {
+fn renew(task: &Task, config: &PodConfig, shown: &Value) -> Decision {
     let object = deleted(task, shown);
     let kept = task.keep(shown.clone())?;
     let StoredObject::Object(kept) = kept else { return Err(task.missing()) };
-    let change = match kept.key.kind {
-        ObjectKind::ServiceAccount | ObjectKind::ConfigMap => {
-            let fresh = LocalObject {
-                uid: task.uid.clone(),
-                created: task.now,
-                labels: StringMap::new(),
-                annotations: StringMap::new(),
-                managed_fields: ManagedFields::default(),
-                owner_references: Vec::new(),
-                content: empty(&kept.content),
-                key: kept.key.clone(),
-                ..LocalObject::clone(&kept)
-            };
-            ApiChange { put_objects: vec![Rc::new(fresh)], ..ApiChange::default() }
-        }
-        _ if task.api.is_stored(&kept.key) => {
+    let change = match renewal(task, config, &kept) {
+        Some(change) => change,
+        None if task.api.is_stored(&kept.key) => {
             ApiChange { remove_objects: vec![kept.key.clone()], ..ApiChange::default() }
         }
-        _ => return Err(task.refused(task.name(), "every API server has it: it cannot be deleted")),
+        None => return Err(task.refused(task.name(), "every API server has it: it cannot be deleted")),
     };
     let (code, warnings) = (StatusCode::OK, Vec::new());
     Ok((change, WriteOutcome { code, object, is_kept: false, pod: None, warnings }))
+}
+
+/// Another object in place of what every namespace has, and without the Secrets with tokens of the one before; `None`:
+/// it is not such an object.
+fn renewal(task: &Task, config: &PodConfig, kept: &Rc<LocalObject>) -> Option<ApiChange> {
+    let key = &kept.key;
+    let is_one = matches!(key.kind, ObjectKind::ServiceAccount | ObjectKind::ConfigMap)
+        && implied::is_implied(key.kind, &key.name)
+        && kept.finalizers.is_empty();
+    if !is_one {
+        return None;
+    }
+    let fresh = LocalObject {
+        // A deletion of several has one uid.
+        uid: uid(&[task.uid.as_str(), "\0", &key.namespace].concat()),
+        created: task.now,
+        labels: StringMap::new(),
+        annotations: StringMap::new(),
+        managed_fields: ManagedFields::default(),
+        owner_references: Vec::new(),
+        content: empty(&kept.content),
+        key: key.clone(),
+        ..LocalObject::clone(kept)
+    };
+    let remove_objects = account::secrets_of(config, kept);
+    Some(ApiChange { put_objects: vec![Rc::new(fresh)], remove_objects, ..ApiChange::default() })
+}
+
+/// What the namespaces of this request have without its having been stored.
+fn not_stored(task: &Task) -> Vec<Rc<LocalObject>> {
+    let Store::Objects(kind @ (ObjectKind::ServiceAccount | ObjectKind::ConfigMap)) = task.store() else {
+        return Vec::new();
+    };
+    let shown = implied::beside(&task.api, kind, &task.api.cluster.objects_of(kind));
+    let objects = shown.into_iter().filter_map(|shown| wire::from_value(kind, shown).ok());
+    let is_here = |namespace: &str| task.wanted.namespace.as_deref().is_none_or(|wanted| wanted == namespace);
+    objects.filter(|object| is_here(&object.key.namespace)).map(Rc::new).collect()
 }
 
 fn empty(content: &ObjectContent) -> ObjectContent {
@@ -220,16 +279,27 @@ pub(super) fn many(task: &Task, config: &PodConfig) -> Decision {
     let wanted = &task.wanted;
     let selector =
         Selector::parse(wanted.resource, &wanted.options.label_selector, &wanted.options.field_selector)?;
-    let mut change = ApiChange::default();
+    let (mut selected, mut renewed) = (Vec::new(), ApiChange::default());
     let mut items = Vec::new();
-    for kept in stored::api_objects(config, task.store(), wanted.namespace.as_deref()) {
+    let implied = not_stored(task).into_iter().map(StoredObject::Object);
+    let stored = stored::api_objects(config, task.store(), wanted.namespace.as_deref());
+    for kept in stored.into_iter().chain(implied) {
         let (namespace, name) = kept.place();
         let shown = task.api.find(task.store(), namespace, name).unwrap_or_else(|| kept.to_value());
         if selector.matches(&shown) {
-            change.join(removal(task, config, &options, &kept).0);
             items.push(own(wanted.resource, &shown));
+            let renewal = match &kept {
+                StoredObject::Object(object) => renewal(task, config, object),
+                StoredObject::Pod(_) => None,
+            };
+            match renewal {
+                Some(renewal) => renewed.join(renewal),
+                None => selected.push(kept),
+            }
         }
     }
+    let (mut change, _) = removals(task, config, &options, &selected);
+    change.join(renewed);
     let kind = format!("{}List", wanted.resource.kind);
     let object = json!({"kind": kind, "apiVersion": task.api_version, "metadata": {}, "items": items});
     Ok((

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::body::Content;
 use super::stored::{self, StoredObject, owned};
 use super::{Decision, Task, WriteOutcome, grant};
+use crate::desired::kinds::definition_key;
 use crate::desired::pod_config::PodConfig;
 use crate::serve::localapi::implied;
 use crate::serve::localapi::implied::ALWAYS;
@@ -64,6 +65,15 @@ pub(super) fn insert(
 
 fn is_free(task: &Task, config: &PodConfig, namespace: &str, name: &str) -> Result<(), Failure> {
     let (resource, store) = (task.wanted.resource, task.store());
+    if let Store::Objects(kind) = store
+        && kind.is_custom()
+        && config.find_object(&definition_key(kind)).is_some_and(|(_, found)| found.object.deleted.is_some())
+    {
+        // It would never go; upstream's message.
+        let mut refused = status::not_supported(resource, "create");
+        "create not allowed while custom resource definition is terminating".clone_into(&mut refused.message);
+        return Err(refused);
+    }
     let mut taken = status::already_exists(resource, name);
     if let Some(found) = stored::find(config, store, namespace, name) {
         if found.kept.is_terminating() {
