@@ -118,7 +118,8 @@ pub(super) fn pin_images(pod: &mut Value, owner: &Item) {
 pub(super) fn differ_in_digests(one: &Value, other: &Value) -> bool {
     let bare = |template: &Value| {
         let mut template = template.clone();
-        if let Some(annotations) = template.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut)
+        if let Some(annotations) =
+            template.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut)
         {
             annotations.remove(DIGESTS);
             if annotations.is_empty() {
@@ -178,14 +179,19 @@ impl Follower {
     pub(super) fn objections(&self) -> Vec<String> {
         let kind = self.item.object.key.kind;
         if kind != ObjectKind::Deployment {
-            return vec![format!("images of a {} are not updated, only those of a Deployment", kind.as_str())];
+            return vec![format!(
+                "images of a {} are not updated, only those of a Deployment",
+                kind.as_str()
+            )];
         }
         if !follows(&self.item) {
             let value = self.item.annotation(UPDATE).unwrap_or_default();
             return vec![format!("annotation {UPDATE}: {value:?} is not supported; use \"registry\"")];
         }
         if self.item.is_read_only {
-            return vec!["images of a Deployment of a manifest are not updated: change the manifest".to_owned()];
+            return vec![
+                "images of a Deployment of a manifest are not updated: change the manifest".to_owned(),
+            ];
         }
         images(self.item.at("/spec/template")).1
     }
@@ -269,7 +275,8 @@ impl Follower {
                 // The way back, whatever the tag names by then.
                 of_pods.push(format!("{image}@{first}"));
             }
-            let runs = !running.is_empty() && running.iter().all(|one| *one == Running::Digest(digest.clone()));
+            let runs =
+                !running.is_empty() && running.iter().all(|one| *one == Running::Digest(digest.clone()));
             // Left by `kubectl rollout undo`, which takes the annotations of the revision.
             let is_left = known.is_none() && self.was_rolled_out(&reference);
             if !runs && !is_left {

@@ -66,8 +66,7 @@ struct Change {
 /// Runs for as long as the process.
 pub async fn update_images(parts: ImageUpdateParts) {
     let ImageUpdateParts { editor, objects, statuses, events, mut desired, digests, interval } = parts;
-    let mut updater =
-        Updater { editor, objects, statuses, events, digests, interval, said: BTreeSet::new() };
+    let mut updater = Updater { editor, objects, statuses, events, digests, interval, said: BTreeSet::new() };
     let mut next: Option<Instant> = None;
     loop {
         desired.borrow_and_update();

@@ -120,13 +120,8 @@ fn check_authorization(flags: &AgentFlags, kubelet: &KubeletConfiguration) -> Re
 }
 
 /// Flags of the embedded runtime that another one ignores.
-const EMBEDDED_ONLY: [&str; 5] = [
-    "cni-bin-dir",
-    "cni-conf-dir",
-    "images-dir",
-    "runtime-handlers",
-    "runtime-state-dir",
-];
+const EMBEDDED_ONLY: [&str; 5] =
+    ["cni-bin-dir", "cni-conf-dir", "images-dir", "runtime-handlers", "runtime-state-dir"];
 
 /// What the embedded runtime's flags mean with another runtime: a warning each, but an error for the image policy, which
 /// is there to keep images out.

@@ -47,8 +47,10 @@ impl ImageDigests for Rc<Registries> {
             let mut answer = Err(String::new());
             for auth in logins {
                 let hosts_dirs = registries.hosts_dirs.clone();
-                let request = PullRequest { image: image.clone(), auth, hosts_dirs, ..PullRequest::default() };
-                answer = digest_in_child(Path::new(OWN_PROGRAM), request).await.map_err(|error| chain(&error));
+                let request =
+                    PullRequest { image: image.clone(), auth, hosts_dirs, ..PullRequest::default() };
+                answer =
+                    digest_in_child(Path::new(OWN_PROGRAM), request).await.map_err(|error| chain(&error));
                 if answer.is_ok() {
                     break;
                 }

@@ -164,10 +164,7 @@ fn session(request: &PullRequest, reference: &Reference) -> Result<Session, Pull
 }
 
 /// The digest of a reference at its registry, and nothing else.
-pub(super) fn resolve(
-    request: &PullRequest,
-    progress: &mut dyn FnMut(Progress),
-) -> Result<(), PullError> {
+pub(super) fn resolve(request: &PullRequest, progress: &mut dyn FnMut(Progress)) -> Result<(), PullError> {
     let reference = reference(request)?;
     let mut session = session(request, &reference)?;
     let offered = head_digest(&mut session, &reference)?;
