@@ -103,8 +103,8 @@ pub(super) fn pin_images(pod: &mut Value, owner: &Item) {
     if of_pod.is_empty() && of_owner.is_empty() {
         return;
     }
-    for containers in ["initContainers", "containers"] {
-        for container in pod["spec"][containers].as_array_mut().into_iter().flatten() {
+    for containers in ["/spec/initContainers", "/spec/containers"] {
+        for container in pod.pointer_mut(containers).and_then(Value::as_array_mut).into_iter().flatten() {
             let image = text(container, "/image");
             let pinned = entry(&of_pod, image).or_else(|| entry(of_owner, image));
             if let Some(pinned) = pinned.map(str::to_owned) {

@@ -184,9 +184,9 @@ fn a_tag_is_followed_and_left_when_it_does_not_get_ready() {
     web["spec"]["progressDeadlineSeconds"] = json!(10);
     let container = &mut web["spec"]["template"]["spec"]["containers"][0];
     container["image"] = json!(image);
-    container["command"] = json!(["sh", "-c", format!("cat /version; {RUNS}")]);
+    container["command"] = json!(["/bin/sh", "-c", format!("cat /version; {RUNS}")]);
     container["readinessProbe"] =
-        json!({"exec": {"command": ["sh", "-c", "test $(cat /version) != 3"]}, "periodSeconds": 1});
+        json!({"exec": {"command": ["/bin/sh", "-c", "test $(cat /version) != 3"]}, "periodSeconds": 1});
     lone.apply(&web);
     lone.out("rollout status deployment web --timeout=120s");
     let seen =

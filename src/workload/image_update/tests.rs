@@ -60,7 +60,10 @@ fn check(node: &mut FakeNode, digest: &str) -> Option<String> {
 
 /// Those of the pods that are there.
 fn pod_images(node: &FakeNode) -> Vec<String> {
-    node.active().iter().map(|pod| pod.pod.spec.containers[0].image.clone()).collect()
+    let mut images: Vec<String> =
+        node.active().iter().map(|pod| pod.pod.spec.containers[0].image.clone()).collect();
+    images.sort();
+    images
 }
 
 fn annotation(node: &FakeNode, kind: ObjectKind, name: &str, annotation: &str) -> String {
@@ -132,8 +135,10 @@ fn digest_that_does_not_get_ready_is_left_and_not_tried_again() {
     check(&mut node, "sha256:two").unwrap();
     node.wait(61);
     assert_eq!(node.condition(Deployment, "web", "Progressing")[1], "ProgressDeadlineExceeded");
+    node.take_events();
     node.wait(6);
-    assert_eq!(node.condition(Deployment, "web", "Progressing")[1], "RolledBack");
+    let events = node.take_events();
+    assert!(events.iter().any(|event| event.contains("DeploymentRollback: Rolled back")), "{events:?}");
     node.end_deleted();
     node.wait(1);
     assert_eq!(node.pod_names(), first, "the pod that ran still does");
@@ -195,7 +200,8 @@ fn nothing_is_asked_about_what_is_not_followed() {
     node.edit(Deployment, "web", |web| web["spec"]["paused"] = json!(true));
     assert!(!is_asked(&node), "paused");
     node.edit(Deployment, "web", |web| web["spec"]["paused"] = json!(false));
-    node.read_only.insert(all_followers(&node)[0].key().clone());
+    let key = all_followers(&node)[0].key().clone();
+    node.read_only.insert(key);
     assert!(objections(&node)[0].contains("change the manifest") && !is_asked(&node));
     node.read_only.clear();
     node.edit(Deployment, "web", |web| web["metadata"]["annotations"][UPDATE] = json!("local"));
