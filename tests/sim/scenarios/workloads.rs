@@ -137,6 +137,7 @@ fn a_tag_is_followed_once_an_hour_and_through_a_crash() {
         let image = Act::Forever.image();
         let pinned = format!("{image}@sha256:{}", "a".repeat(64));
         node.fake.change(|world, _| world.set_programs(&pinned, vec![Program::forever()]));
+        node.fake.add_remote_image(&pinned, SECOND);
         let mut web: Value = serde_json::from_str(&set_of_pods("Deployment", 1, Act::Forever)).unwrap();
         web["metadata"]["annotations"] = json!({"workloads.agent.edge/image-update": "registry"});
         apply(&node, &web.to_string());
