@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use super::driver::{items, pods, wait_for};
 use super::image_update::{Follower, asks, first_delay, followers};
+use super::world::WorldEvent;
 use crate::desired::pod_config::edit::{ApiChange, EditError, Editor};
 use crate::model::api::pod::Pod;
 use crate::model::objects::{LocalObjects, ObjectKey};
@@ -21,7 +22,7 @@ use crate::pod::status::StatusManager;
 /// A digest, or why there is none.
 pub type DigestAnswer = Pin<Box<dyn Future<Output = Result<String, String>>>>;
 
-/// Registries.
+/// Asks registries; how depends on the node.
 pub trait ImageDigests {
     /// The digest that a reference has at its registry now, asked with the credentials of this pod.
     fn digest(&self, image: String, pod: Rc<Pod>) -> DigestAnswer;
@@ -56,12 +57,6 @@ type Question = (String, String, Vec<String>);
 
 /// What the last check found of an object: the digests by image.
 type Answers = BTreeMap<ObjectKey, BTreeMap<String, String>>;
-
-struct Change {
-    key: ObjectKey,
-    uid: String,
-    message: String,
-}
 
 /// Runs for as long as the process.
 pub async fn update_images(parts: ImageUpdateParts) {
@@ -119,7 +114,7 @@ impl Updater {
         let (objects, statuses) = (Rc::clone(&self.objects), Rc::clone(&self.statuses));
         let changes = self.editor.edit(move |config| {
             let mut change = ApiChange::default();
-            let mut changes = Vec::new();
+            let mut events = Vec::new();
             for follower in followers(&items(config, &objects), &pods(config, &statuses)) {
                 let (key, uid) = (follower.key().clone(), follower.uid().to_owned());
                 let Some(updated) = answers.get(&key).and_then(|answers| follower.update(answers)) else {
@@ -127,13 +122,14 @@ impl Updater {
                 };
                 change.put_objects.extend(updated.objects);
                 if !updated.message.is_empty() {
-                    changes.push(Change { key, uid, message: updated.message });
+                    let (event_type, message) = (EventType::Normal, updated.message);
+                    events.push(WorldEvent { key, uid, event_type, reason: "ImageUpdate", message });
                 }
             }
-            (change, changes)
+            (change, events)
         });
-        for Change { key, uid, message } in changes.await? {
-            self.events.object_event(&key, &uid, EventType::Normal, "ImageUpdate", &message);
+        for WorldEvent { key, uid, event_type, reason, message } in changes.await? {
+            self.events.object_event(&key, &uid, event_type, reason, &message);
         }
         Ok(())
     }

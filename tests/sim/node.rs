@@ -48,7 +48,7 @@ use edge_agent::pod::workers::{PodWorkerConfig, PodWorkerDeps, PodWorkers};
 use edge_agent::runtime::Runtime;
 use edge_agent::runtime::fake::FakeRuntime;
 use edge_agent::store::{Loaded, Mode, OpenOptions, StoreHandle, WriteMoment};
-use edge_agent::workload::{self, DigestAnswer, ImageDigests, ImageUpdateParts, WorkloadParts};
+use edge_agent::workload::{self, WorkloadParts};
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, LocalSet};
 
@@ -84,8 +84,7 @@ pub struct Node {
     pub keeping: Option<Keeping>,
     /// The cluster that it belongs to.
     pub cluster: Option<Cluster>,
-    /// What registries say.
-    pub registry: Rc<SimRegistry>,
+    pub registry: super::registry::SimRegistry,
     /// How often the agent was started.
     lives: Cell<u64>,
     /// While it runs.
@@ -100,23 +99,6 @@ pub struct Cluster {
     pub memory: ClusterMemory,
     /// `--offline-max-age`.
     pub offline_max_age: Option<Duration>,
-}
-
-/// All registries of the world.
-#[derive(Default)]
-pub struct SimRegistry {
-    /// By image; about others there is no answer.
-    pub digests: RefCell<BTreeMap<String, String>>,
-    /// How many questions there were.
-    pub asked: Cell<u32>,
-}
-
-impl ImageDigests for SimRegistry {
-    fn digest(&self, image: String, _pod: Rc<edge_agent::model::api::pod::Pod>) -> DigestAnswer {
-        self.asked.set(self.asked.get() + 1);
-        let answer = self.digests.borrow().get(&image).cloned().ok_or_else(|| "no route to host".to_owned());
-        Box::pin(async move { answer })
-    }
 }
 
 /// A node that is looked after.
@@ -228,7 +210,7 @@ impl Node {
             facts,
             keeping: None,
             cluster: None,
-            registry: Rc::default(),
+            registry: super::registry::SimRegistry::default(),
             lives: Cell::new(1),
             agent: None,
         };
@@ -426,16 +408,8 @@ impl Node {
         if let Some(cluster) = &self.cluster {
             self.join(cluster, for_cluster, &kubelet.workers);
         } else {
-            let parts = ImageUpdateParts {
-                editor: editor.clone(),
-                objects: Rc::clone(&objects),
-                statuses: Rc::clone(&statuses),
-                events: events.clone(),
-                desired: view.watch(),
-                digests: Rc::<SimRegistry>::clone(&self.registry),
-                interval: Duration::from_secs(3600),
-            };
-            rt::spawn("image updates", workload::update_images(parts));
+            let shared = (editor.clone(), Rc::clone(&objects), Rc::clone(&statuses), events.clone());
+            self.registry.follow(shared, view.watch());
             let parts = WorkloadParts {
                 node_name: "node1".to_owned(),
                 clock: self.clock.clone(),
