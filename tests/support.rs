@@ -14,6 +14,7 @@ pub mod hostile_plugin;
 pub mod http_server;
 pub mod image;
 pub mod kubectl;
+pub mod netns;
 pub mod prometheus;
 pub mod runtime;
 pub mod scratch;

@@ -12,6 +12,8 @@ use crate::support::containerd::Instance;
 use crate::support::runtime::{TestRuntime, on_both_runtimes};
 use crate::support::wait::wait_for;
 
+mod everywhere;
+
 /// A page of this text, by a pod with the label `app: web`, and its Service.
 const PAGE: &str = "mkdir /tmp/www; echo welcome > /tmp/www/index.html; exec httpd -f -p 8080 -h /tmp/www";
 

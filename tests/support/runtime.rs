@@ -135,4 +135,14 @@ macro_rules! on_both_runtimes {
         }
     };
 }
-pub(crate) use on_both_runtimes;
+
+/// Makes tests `embedded::…` of scenarios.
+macro_rules! on_the_embedded_runtime {
+    ($($scenario:ident),* $(,)?) => {
+        mod embedded {
+            use crate::support::runtime::{Kind, on};
+            $(#[test] fn $scenario() { on(Kind::Embedded, super::$scenario); })*
+        }
+    };
+}
+pub(crate) use {on_both_runtimes, on_the_embedded_runtime};
