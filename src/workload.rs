@@ -5,7 +5,8 @@
 //! their pods come out of one pass. The `driver` is one task. It compares versions when something has changed, and takes
 //! the steps of what differs within an edit of the desired state, so that a decision is made over the newest state and
 //! is on disk before it is acted on. Without objects of these kinds the task waits for nothing but the first one; on a
-//! node of a cluster there is no task.
+//! node of a cluster there is no task. A second task, the `image_updater`, asks registries about the images of Deployments
+//! that follow their tags.
 
 mod cron_job;
 mod daemon_set;
@@ -13,6 +14,8 @@ mod deployment;
 mod driver;
 mod environment;
 mod fields;
+mod image_update;
+mod image_updater;
 mod item;
 mod job;
 mod names;
@@ -28,3 +31,4 @@ mod testing;
 mod world;
 
 pub use driver::{WorkloadParts, run};
+pub use image_updater::{DigestAnswer, ImageDigests, ImageUpdateParts, update_images};

@@ -9,6 +9,7 @@ mod dice;
 mod finish;
 mod node;
 mod pods;
+mod registry;
 mod scenarios;
 mod script;
 mod seeds;

@@ -33,7 +33,11 @@ pub(crate) trait Owners {
     fn member_uid(&self, key: &ObjectKey) -> Option<&str>;
     /// Whether a desired pod of any source is shown with this uid.
     fn has_pod(&self, namespace: &str, name: &str, uid: &str) -> bool;
-    /// Whether a pod that is no longer desired and has not ended blocks the deletion of this owner.
+    /// Whether the pod of this uid is no longer desired and has not ended.
+    fn is_ending(&self, uid: &str) -> bool;
+    /// Whether such a pod is in the namespace.
+    fn has_ending(&self, namespace: &str) -> bool;
+    /// Whether such a pod blocks the deletion of this owner.
     fn is_blocked_by_pod(&self, owner: &str) -> bool;
     /// Whether an owner that is not found does not exist. If not, only what goes with the change is absent.
     fn is_complete(&self) -> bool;
@@ -63,14 +67,16 @@ pub(crate) fn collect(config: &impl Owners, change: ApiChange, reach: Reach, now
     if reach == Reach::All && config.is_complete() {
         change.join(undefined(config, now));
     }
-    let gone_pods = change.remove_pods.iter().map(|(pod, _)| pod.metadata.uid.to_string());
     // What is shown without having been stored is there again at once.
-    let gone_objects = change.remove_objects.iter().filter(|key| !is_implied(key));
-    let gone_objects = gone_objects.filter_map(|key| config.member_uid(key).map(str::to_owned));
-    world.gone = gone_pods.chain(gone_objects).into_set();
-    world.load(put);
+    let gone = change.remove_objects.iter().filter(|key| !is_implied(key));
+    world.gone = gone.filter_map(|key| config.member_uid(key).map(str::to_owned)).into_set();
+    world.load(put, removed_pods(&change));
     world.run(reach);
     release(config, world.finish(change))
+}
+
+fn removed_pods(change: &ApiChange) -> BTreeSet<String> {
+    change.remove_pods.iter().map(|(pod, _)| pod.metadata.uid.to_string()).into_set()
 }
 
 fn put_members(change: &ApiChange) -> impl Iterator<Item = StoredObject> {
@@ -110,9 +116,8 @@ struct Changed {
 impl Changed {
     fn of(change: &ApiChange) -> Self {
         let put = put_members(change).map(|member| member.uid().to_owned());
-        let gone_pods = change.remove_pods.iter().map(|(pod, _)| pod.metadata.uid.to_string());
         Self {
-            uids: put.chain(gone_pods).into_set(),
+            uids: put.chain(removed_pods(change)).into_set(),
             removed: change.remove_objects.iter().cloned().into_set(),
         }
     }
@@ -123,13 +128,14 @@ impl Changed {
     }
 }
 
-/// Removes the namespaces and definitions that nothing is left in after the change.
+/// Removes the namespaces and definitions that nothing is left in after the change. What is left of a pod is the pod
+/// until it has ended.
 fn release(config: &impl Owners, mut change: ApiChange) -> ApiChange {
-    let changed = Changed::of(&change);
+    let (changed, removed) = (Changed::of(&change), removed_pods(&change));
     let mut members = config.members();
-    members.retain(|known| !changed.has(known));
+    members.retain(|known| removed.contains(known.uid()) || !changed.has(known));
     members.extend(put_members(&change));
-    let empty = empty_containers(&members);
+    let empty = empty_containers(config, &members);
     for container in &empty {
         change.put_objects.retain(|object| object.uid != container.uid());
         change.join(container.removed(None));
@@ -137,7 +143,7 @@ fn release(config: &impl Owners, mut change: ApiChange) -> ApiChange {
     change
 }
 
-fn empty_containers(members: &[StoredObject]) -> Vec<StoredObject> {
+fn empty_containers(config: &impl Owners, members: &[StoredObject]) -> Vec<StoredObject> {
     if !members.iter().any(is_emptied) {
         return Vec::new();
     }
@@ -149,7 +155,8 @@ fn empty_containers(members: &[StoredObject]) -> Vec<StoredObject> {
     let kinds: BTreeSet<ObjectKind> = members.iter().filter_map(kind_of).into_set();
     let is_empty = |container: &&StoredObject| match container {
         StoredObject::Object(object) if object.key.kind == ObjectKind::Namespace => {
-            !namespaces.contains(object.key.name.as_str())
+            let name = object.key.name.as_str();
+            !namespaces.contains(name) && !config.has_ending(name)
         }
         StoredObject::Object(object) => {
             defined_kind(&object.content.body()).is_none_or(|kind| !kinds.contains(&kind))
@@ -193,7 +200,7 @@ struct Ownership<'a, O> {
     now: Timestamp,
     /// Uids of what the change puts.
     put: BTreeSet<String>,
-    /// Uids of what goes.
+    /// Uids of what goes. A pod that runs is there until it has ended.
     gone: BTreeSet<String>,
     /// Uids of the desired pods that came through the API.
     pods: BTreeSet<String>,
@@ -222,16 +229,17 @@ impl<'a, O: Owners> Ownership<'a, O> {
         }
     }
 
-    fn load(&mut self, put: Vec<StoredObject>) {
+    fn load(&mut self, put: Vec<StoredObject>, removed_pods: BTreeSet<String>) {
         let known = self.config.members();
         let pods = known.iter().filter(|known| matches!(known, StoredObject::Pod(_)));
         self.pods = pods.map(|pod| pod.uid().to_owned()).into_set();
-        for gone in known.iter().filter(|known| self.gone.contains(known.uid())) {
-            self.ending.extend(blocked_by_end(gone, &self.pods));
+        for pod in known.iter().filter(|known| removed_pods.contains(known.uid())) {
+            self.ending.extend(blocked_by_end(pod, &self.pods));
         }
         let known = known.into_iter().filter(|known| !self.put.contains(known.uid()));
         for member in known.chain(put).collect::<Vec<_>>() {
-            if (!member.has_owners() && !waits(&member)) || self.gone.contains(member.uid()) {
+            let goes = self.gone.contains(member.uid()) || removed_pods.contains(member.uid());
+            if goes || (!member.has_owners() && !waits(&member)) {
                 continue;
             }
             for owner in member.owners() {
@@ -239,6 +247,9 @@ impl<'a, O: Owners> Ownership<'a, O> {
             }
             self.members.insert(member.uid().to_owned(), member);
         }
+        let (pods, config) = (&self.pods, self.config);
+        let has_run = |uid: &String| pods.contains(uid) || config.is_ending(uid);
+        self.gone.extend(removed_pods.into_iter().filter(|uid| !has_run(uid)));
     }
 
     fn run(&mut self, reach: Reach) {
@@ -276,7 +287,8 @@ impl<'a, O: Owners> Ownership<'a, O> {
         }
         let group = owner.api_version.rsplit_once('/').map_or("", |(group, _)| group);
         if group.is_empty() && owner.kind == "Pod" {
-            return self.config.has_pod(namespace, &owner.name, &owner.uid);
+            return self.config.has_pod(namespace, &owner.name, &owner.uid)
+                || self.config.is_ending(&owner.uid);
         }
         let Some(kind) = ObjectKind::find(group, &owner.kind) else { return true };
         if kind == ObjectKind::Namespace || (kind.is_namespaced() && namespace.is_empty()) {
@@ -328,9 +340,12 @@ impl<'a, O: Owners> Ownership<'a, O> {
     fn remove(&mut self, member: StoredObject, queue: &mut Vec<String>) {
         let uid = member.uid().to_owned();
         self.members.remove(&uid);
-        self.ending.extend(blocked_by_end(&member, &self.pods));
-        queue.extend(self.dependents_of(&uid));
-        self.gone.insert(uid.clone());
+        if self.pods.contains(&uid) {
+            self.ending.extend(blocked_by_end(&member, &self.pods));
+        } else {
+            queue.extend(self.dependents_of(&uid));
+            self.gone.insert(uid.clone());
+        }
         self.touched.insert(uid, (member, true));
     }
 

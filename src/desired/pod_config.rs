@@ -21,7 +21,7 @@ use crate::desired::service_account::{self, PodAccount};
 use crate::model::api::pod::Pod;
 use crate::model::field_error::FieldError;
 use crate::model::objects::{
-    LocalObject, LocalObjects, ObjectContent, ObjectKey, ObjectKind, RuntimeClassSpec,
+    LocalObject, LocalObjects, ObjectContent, ObjectKey, ObjectKind, OwnerReference, RuntimeClassSpec,
 };
 use crate::model::ordered::Ordered as _;
 use crate::model::source::{SourceAnswer, SourceObject, SourcePod, SourceProblem, SourceSet, SourceUpdate};
@@ -71,8 +71,7 @@ pub struct PodConfig {
     /// Rollouts from the store; taken by `begin_rollouts`.
     stored_rollouts: BTreeMap<PodSource, RolloutPhase>,
     notes: Notes,
-    /// Pods that are no longer desired and have not ended, with the uids of the owners that they block.
-    ending: BTreeMap<PodUid, Vec<String>>,
+    ending: BTreeMap<PodUid, Ending>,
     /// Owners may be gone whose dependents have not been collected.
     has_garbage: bool,
     /// False when rows of the store could not be read: owners that are not found may be among them.
@@ -503,6 +502,21 @@ impl PodConfig {
 fn log_changes(source: PodSource, changes: &[PodChange]) {
     for change in changes {
         log::info!(source = source.as_str(), op:% = change.op, pod:% = change.pod.pod.pod_ref(), origin = change.pod.origin; "SyncLoop");
+    }
+}
+
+/// A pod that is no longer desired and has not ended.
+struct Ending {
+    namespace: String,
+    /// The uids of the owners that it blocks.
+    blocked: Vec<String>,
+}
+
+impl Ending {
+    fn of(pod: &Pod) -> Self {
+        let owners = pod.metadata.owner_references.iter().map(OwnerReference::from_value);
+        let blocked = owners.filter(|owner| owner.block_owner_deletion).map(|owner| owner.uid);
+        Self { namespace: pod.metadata.namespace.clone(), blocked: blocked.collect() }
     }
 }
 

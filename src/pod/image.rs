@@ -29,7 +29,9 @@ use crate::runtime::{ErrorKind, ImageStatus, Runtime, SandboxConfig};
 use credentials::{Credentials, ImageCredentials, Puller};
 use records::PullRecords;
 
-pub(crate) use credentials::{AccountAnswer, CredentialsConfig, PodSecret, ServiceAccounts, node_logins};
+pub(crate) use credentials::{
+    AccountAnswer, CredentialsConfig, ImageLogins, PodSecret, ServiceAccounts, node_logins,
+};
 pub(crate) use records::Prunable;
 
 static PULL_DURATION: Family = Family::seconds(

@@ -130,7 +130,7 @@ pub async fn run(parts: WorkloadParts) {
     }
 }
 
-async fn wait_for(at: Option<Instant>) {
+pub(super) async fn wait_for(at: Option<Instant>) {
     match at {
         Some(at) => tokio::time::sleep_until(at).await,
         None => std::future::pending().await,
@@ -349,7 +349,7 @@ fn hash(value: &impl Hash) -> u64 {
 }
 
 /// The objects that steps read.
-fn items(config: &PodConfig, objects: &LocalObjects) -> Vec<Item> {
+pub(super) fn items(config: &PodConfig, objects: &LocalObjects) -> Vec<Item> {
     let mut items = Vec::new();
     objects.each(|object, _| {
         let kind = object.key.kind;
@@ -364,7 +364,7 @@ fn items(config: &PodConfig, objects: &LocalObjects) -> Vec<Item> {
 }
 
 /// The pods of the API with their statuses: those that are desired, and those that still run.
-fn pods(config: &PodConfig, statuses: &StatusManager) -> Vec<PodView> {
+pub(super) fn pods(config: &PodConfig, statuses: &StatusManager) -> Vec<PodView> {
     let mut pods: BTreeMap<PodUid, PodView> = BTreeMap::new();
     statuses.each(|pod, status, _| {
         if is_from_api(pod) {

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use serde_json::{Map, Value};
 
 use super::fields::{at, int, text};
-use crate::model::objects::{LocalObject, OwnerReference};
+use crate::model::objects::{LocalObject, ObjectContent, OwnerReference, PlainBody};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ItemChange {
@@ -136,6 +136,17 @@ impl Item {
         self.edits += 1;
         self.body_mut()["status"] = status;
         true
+    }
+
+    /// Its next version.
+    pub(super) fn into_object(self) -> Rc<LocalObject> {
+        let mut object = self.object;
+        if let Some(body) = self.body.into_inner()
+            && matches!(object.content, ObjectContent::Plain(_))
+        {
+            Rc::make_mut(&mut object).content = ObjectContent::Plain(PlainBody::new(&body));
+        }
+        object
     }
 }
 

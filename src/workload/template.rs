@@ -5,6 +5,7 @@
 use serde_json::{Value, json};
 
 use super::fields::{at, text};
+use super::image_update::pin_images;
 use super::item::Item;
 use crate::desired::kinds::default_template;
 
@@ -35,7 +36,10 @@ pub(super) fn from_template(owner: &Item, template: &Value) -> Value {
             metadata[field] = value.clone();
         }
     }
-    json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": at(template, "/spec")})
+    let mut pod =
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": at(template, "/spec")});
+    pin_images(&mut pod, owner);
+    pod
 }
 
 /// Sets a label of a pod that is being made.

@@ -563,13 +563,7 @@ impl<'e> World<'e> {
         changes.events = std::mem::take(&mut self.events);
         for item in self.items.into_values().filter(|item| item.change > ItemChange::None) {
             changes.is_status_only &= item.change == ItemChange::Status;
-            let mut object = item.object;
-            if let Some(body) = item.body.into_inner()
-                && matches!(object.content, ObjectContent::Plain(_))
-            {
-                Rc::make_mut(&mut object).content = ObjectContent::Plain(PlainBody::new(&body));
-            }
-            changes.put_objects.push(object);
+            changes.put_objects.push(item.into_object());
         }
         // What was created and removed in one pass has never been.
         changes.remove_objects = self.removed_items;

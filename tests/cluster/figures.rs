@@ -113,6 +113,26 @@ fn start_of_one(cluster: &Cluster, out: &std::path::Path, has_token: bool) -> f6
     middle((0..SINGLE).map(one).collect())
 }
 
+/// What the API server needs for a token, by its own clock; and how often it did not know yet that the pod is the node's.
+fn answers_of_tokens(cluster: &Cluster) -> (f64, usize) {
+    let requests = cluster.control_plane.requests_of_nodes();
+    let is_token = |request: &&Value| {
+        request["verb"] == "create"
+            && request["requestURI"].as_str().is_some_and(|uri| uri.ends_with("/token"))
+    };
+    let tokens: Vec<&Value> = requests.iter().filter(is_token).collect();
+    let of = |code: u16| tokens.iter().filter(move |request| request["responseStatus"]["code"] == code);
+    let millis = |request: &&&Value| {
+        // `2026-01-01T00:00:59.999999Z`: seconds of the minute.
+        let at = |name: &str| {
+            let text = request[name].as_str().and_then(|text| text.get(17..26)?.parse::<f64>().ok());
+            text.expect("a time with microseconds")
+        };
+        (at("stageTimestamp") - at("requestReceivedTimestamp")).rem_euclid(60.0) * 1e3
+    };
+    (middle(of(201).map(|request| millis(&request)).collect()), of(403).count())
+}
+
 /// From a change at the API server to the changed file of a pod that runs.
 fn change_of_one(cluster: &Cluster) -> f64 {
     let pod = cluster.control_plane.get("/api/v1/namespaces/default/pods/many-0").expect("it runs");
@@ -168,6 +188,10 @@ fn a_joined_node_keeps_its_budgets() {
         "ms",
     );
     table.time("... with a token of its service account", start_of_one(&cluster, &out, true), None, "ms");
+    let (answer, refusals) = answers_of_tokens(&cluster);
+    let what =
+        format!("... of which the API server needs for the token ({refusals} of {SINGLE} refused first)");
+    table.time(&what, answer, None, "ms");
     cluster.control_plane.kubectl(&["delete", "pods", "-l", "app=figures", "--wait=true"]);
 
     fill(&cluster, &out);

@@ -3,16 +3,19 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use super::Node;
+use crate::registry::docker::Registry;
+use crate::registry::image::{TestImage, tar_of};
 use crate::support::agent::PATIENCE;
 use crate::support::api::Api;
-use crate::support::image::BUSYBOX;
+use crate::support::image::{BUSYBOX, archives};
 use crate::support::kubectl::Kubectl;
 use crate::support::runtime::on_both_runtimes;
-use crate::support::wait::wait_for;
+use crate::support::wait::{pause, wait_for};
 
 struct Lone {
     node: Node,
@@ -21,7 +24,14 @@ struct Lone {
 
 impl Lone {
     fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    fn start_with(arguments: &[&str]) -> Self {
         let mut node = Node::new();
+        for argument in arguments {
+            node.agent.argument((*argument).to_owned());
+        }
         let api = Api::of(&mut node.agent, node.runtime.scratch().path());
         node.agent.start();
         api.wait(&mut node.agent);
@@ -147,7 +157,74 @@ fn jobs_run_to_their_end_and_by_hand() {
     lone.node.agent.assert_alive();
 }
 
+/// Versions of an image with a shell: each has its number in `/version`.
+fn versions(lone: &Lone) -> [TestImage; 3] {
+    let archive = archives().into_iter().find(|path| path.ends_with("busybox.tar")).expect("it is a fixture");
+    let unpacked = lone.node.runtime.scratch().dir("unpacked");
+    TestImage::of_archive(&archive, &unpacked);
+    let listed = fs::read_to_string(unpacked.join("manifest.json")).expect("read the archive's list");
+    let listed: Value = serde_json::from_str(&listed).expect("it is JSON");
+    let layer =
+        fs::read(unpacked.join(listed[0]["Layers"][0].as_str().expect("it has a layer"))).expect("read");
+    ["1", "2", "3"].map(|number| {
+        let version = tar_of("version", format!("{number}\n").as_bytes());
+        TestImage::of(&[layer.clone(), version], "amd64")
+    })
+}
+
+fn a_tag_is_followed_and_left_when_it_does_not_get_ready() {
+    let mut lone = Lone::start_with(&["--image-update-interval=10s"]);
+    let registry = Registry::start(lone.node.runtime.scratch(), "open", "");
+    let [first, second, broken] = versions(&lone);
+    registry.push("app", "stable", &first);
+    let image = registry.reference("app:stable");
+    let with = |version: &TestImage| format!("{image}@{}", version.manifest.digest);
+    let mut web = deployment(1);
+    web["metadata"]["annotations"] = json!({"workloads.agent.edge/image-update": "registry"});
+    web["spec"]["progressDeadlineSeconds"] = json!(10);
+    let container = &mut web["spec"]["template"]["spec"]["containers"][0];
+    container["image"] = json!(image);
+    container["command"] = json!(["/bin/sh", "-c", format!("cat /version; {RUNS}")]);
+    container["readinessProbe"] =
+        json!({"exec": {"command": ["/bin/sh", "-c", "test $(cat /version) != 3"]}, "periodSeconds": 1});
+    lone.apply(&web);
+    lone.out("rollout status deployment web --timeout=120s");
+    let seen =
+        r"get deployment web -o jsonpath={.metadata.annotations.workloads\.agent\.edge/image-digests-seen}";
+    lone.wait("what runs to be recorded", seen, &with(&first));
+    let pods = "get pods -o jsonpath={.items[*].spec.containers[0].image}";
+    lone.wait("the pod of the first version", pods, &image);
+
+    registry.push("app", "stable", &second);
+    lone.wait("the second version to be seen", seen, &with(&second));
+    lone.wait("the pod of the second version alone", pods, &with(&second));
+    lone.out("rollout status deployment web --timeout=120s");
+    assert_eq!(lone.out("logs deployment/web"), "2\n");
+    let written = "get deployment web -o jsonpath={.spec.template.spec.containers[0].image}";
+    assert_eq!(lone.out(written), image);
+    let file = lone.file(&web);
+    let again = lone.kubectl.out(&["apply", "-f", &file.to_string_lossy()]);
+    assert!(again.ends_with("unchanged\n"), "{again}");
+
+    registry.push("app", "stable", &broken);
+    lone.wait("the third version to be seen", seen, &with(&broken));
+    wait_for("the rollback", PATIENCE, || {
+        let events = lone.out("get events -o jsonpath={.items[*].reason}");
+        let is_back = events.contains("DeploymentRollback") && events.contains("ImageUpdate");
+        if is_back { Ok(()) } else { Err(events) }
+    });
+    lone.wait("the pod of the second version to be alone again", pods, &with(&second));
+    lone.out("rollout status deployment web --timeout=120s");
+    let generation = lone.out("get deployment web -o jsonpath={.metadata.generation}");
+    // Longer than the interval: nothing must happen.
+    pause(Duration::from_secs(15));
+    assert_eq!(lone.out("get deployment web -o jsonpath={.metadata.generation}"), generation);
+    assert_eq!(lone.out(pods), with(&second));
+    lone.node.agent.assert_alive();
+}
+
 on_both_runtimes! {
+    a_tag_is_followed_and_left_when_it_does_not_get_ready,
     a_deployment_rolls_out_and_back_as_kubectl_says,
     jobs_run_to_their_end_and_by_hand,
 }

@@ -332,6 +332,45 @@ fn dependents_go_with_their_owner_in_three_ways() {
     served.node.agent.assert_alive();
 }
 
+#[test]
+fn a_namespace_and_what_a_pod_owns_stay_until_it_has_ended() {
+    let mut served = Served::new();
+    let (shop, pods) = ("/api/v1/namespaces/shop", "/api/v1/namespaces/shop/pods");
+    served.create("/api/v1/namespaces", &json!({"metadata": {"name": "shop"}}));
+    served.node.cri.script(
+        "main",
+        Program { run: Run::Forever, on_stop: OnStop::Exits { after: Duration::from_millis(800), code: 0 } },
+    );
+    served.create(pods, &pod("till"));
+    let owner = served.create(PODS, &pod("owner"));
+    let mut of_pod = map("of-pod");
+    of_pod["metadata"]["ownerReferences"] = json!([{"apiVersion": "v1", "kind": "Pod", "name": "owner",
+        "uid": owner["metadata"]["uid"]}]);
+    served.create(MAPS, &of_pod);
+    served.wait_for_phase("owner", "Running");
+    wait_for("the other to run", PATIENCE, || {
+        let (_, till) = served.get(&format!("{pods}/till"));
+        if till["status"]["phase"] == "Running" { Ok(()) } else { Err(till.to_string()) }
+    });
+
+    let goes_after_pod = |object: &str, pod: &str| {
+        wait_for(&format!("{object} to go after its pod"), PATIENCE, || {
+            let (object, pod) = (served.get(object).0, served.get(pod).0);
+            assert!(object == 200 || pod == 404, "it went before its pod");
+            if (object, pod) == (404, 404) { Ok(()) } else { Err(format!("{object} {pod}")) }
+        });
+    };
+    assert_eq!(served.ask("DELETE", shop, JSON, &Value::Null).0, 200);
+    let (_, waiting) = served.get(shop);
+    assert_eq!(waiting["status"]["phase"], "Terminating", "{waiting}");
+    served.refused(403, "POST", "/api/v1/namespaces/shop/configmaps", JSON, &map("late"));
+    goes_after_pod(shop, &format!("{pods}/till"));
+    assert_eq!(served.ask("DELETE", &format!("{PODS}/owner"), JSON, &Value::Null).0, 200);
+    assert_eq!(served.get(&format!("{MAPS}/of-pod")).0, 200);
+    goes_after_pod(&format!("{MAPS}/of-pod"), &format!("{PODS}/owner"));
+    served.node.agent.assert_alive();
+}
+
 fn definition() -> Value {
     json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": "gauges.edge.example"},
     "spec": {"group": "edge.example", "scope": "Namespaced",

@@ -84,6 +84,7 @@ pub struct Node {
     pub keeping: Option<Keeping>,
     /// The cluster that it belongs to.
     pub cluster: Option<Cluster>,
+    pub registry: super::registry::SimRegistry,
     /// How often the agent was started.
     lives: Cell<u64>,
     /// While it runs.
@@ -209,6 +210,7 @@ impl Node {
             facts,
             keeping: None,
             cluster: None,
+            registry: super::registry::SimRegistry::default(),
             lives: Cell::new(1),
             agent: None,
         };
@@ -406,6 +408,8 @@ impl Node {
         if let Some(cluster) = &self.cluster {
             self.join(cluster, for_cluster, &kubelet.workers);
         } else {
+            let shared = (editor.clone(), Rc::clone(&objects), Rc::clone(&statuses), events.clone());
+            self.registry.follow(shared, view.watch());
             let parts = WorkloadParts {
                 node_name: "node1".to_owned(),
                 clock: self.clock.clone(),

@@ -239,6 +239,9 @@ flags! {
     agent images_dir: PathBuf =
         ("images-dir", Text, "",
             "embedded runtime: image archives to import at start (default <root-dir>/images)");
+    agent image_update_interval: GoDuration = ("image-update-interval", Duration, "1h",
+        "time between questions to registries about the images of Deployments that follow their tags, at least 10s; 0 \
+         disables");
     agent unacted_kinds: String = ("unacted-kinds", Text, "keep",
         "objects of kinds that this node does not act on, such as Ingress: keep (with a warning) or refuse");
     agent container_log_ram: Option<u64> = ("container-log-ram", Text, "",
@@ -262,7 +265,8 @@ flags! {
     agent cni_bin_dirs: Vec<PathBuf> = ("cni-bin-dir", Text, "/opt/cni/bin:/usr/lib/cni",
         "embedded runtime: CNI plugin directories, separated by colons");
     agent registry_hosts_dirs: Vec<PathBuf> = ("registry-hosts-dir", Text, DEFAULT_HOSTS_DIRS,
-        "embedded runtime: registry mirrors and certificates, in containerd's hosts.toml format");
+        "registry mirrors and certificates, in containerd's hosts.toml format, for the embedded runtime and for image \
+         updates");
     agent image_policy: Option<PathBuf> = ("image-policy", Text, "",
         "embedded runtime: image policy file, allowed images and required signatures (JSON; defaults to \
          /etc/agent/image-policy.json if it exists)");

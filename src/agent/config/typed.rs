@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -21,6 +22,8 @@ use crate::model::ordered::Ordered as _;
 
 /// A smaller memory limit for logs would be a mistyped unit.
 const LEAST_LOG_RAM: u64 = 1 << 20;
+/// Registries would refuse a node that asks more often.
+const LEAST_IMAGE_UPDATE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The given or the default value of a flag that is not a field.
 fn value(args: &Args, name: &str) -> Value {
@@ -86,6 +89,10 @@ fn check_own(args: &Args, flags: &AgentFlags, run_once: bool) -> Result<(), Conf
     if run_once && !flags.manifest_url_rollback_after.is_zero() {
         return Err(bad_flag("--manifest-url-rollback-after", "cannot be used with --runonce"));
     }
+    let interval = &flags.image_update_interval;
+    if interval.is_negative() || !interval.is_zero() && interval.to_std() < LEAST_IMAGE_UPDATE_INTERVAL {
+        return Err(bad_flag("--image-update-interval", "must be at least 10s; 0 disables"));
+    }
     let kinds = text("unacted-kinds");
     if !matches!(kinds.as_str(), "keep" | "refuse") {
         return Err(bad_flag("--unacted-kinds", format!("{kinds:?} is not supported; use keep or refuse")));
@@ -113,14 +120,8 @@ fn check_authorization(flags: &AgentFlags, kubelet: &KubeletConfiguration) -> Re
 }
 
 /// Flags of the embedded runtime that another one ignores.
-const EMBEDDED_ONLY: [&str; 6] = [
-    "cni-bin-dir",
-    "cni-conf-dir",
-    "images-dir",
-    "registry-hosts-dir",
-    "runtime-handlers",
-    "runtime-state-dir",
-];
+const EMBEDDED_ONLY: [&str; 5] =
+    ["cni-bin-dir", "cni-conf-dir", "images-dir", "runtime-handlers", "runtime-state-dir"];
 
 /// What the embedded runtime's flags mean with another runtime: a warning each, but an error for the image policy, which
 /// is there to keep images out.

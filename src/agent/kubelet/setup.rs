@@ -223,7 +223,8 @@ async fn run_with<R: SandboxStreams>(
     let (kubelet, view, statuses) = house.kubelet(updates, Rc::clone(&watched.notifier), watched.watchdog);
     let services = house.start_services(resolved, has_pods).await;
     let mut shutdown = watched.shutdown;
-    let controllers = house.start_controllers(&view, &statuses);
+    let updates = house.start_image_updates(resolved, &view, &statuses);
+    let controllers = house.start_controllers(&view, &statuses).into_iter().chain(updates);
     let mut is_online: Rc<dyn Fn() -> bool> = Rc::new(|| false);
     let csi = house.joined.as_ref().map(|joined| joined.start_csi(&kubelet.workers));
     if let Some(accounts) = &house.accounts {

@@ -385,7 +385,7 @@ fn blocks() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1_500))]
+    #![proptest_config(ProptestConfig::with_cases(600))]
 
     #[test]
     fn random_texts_are_read_as_the_crate_reads_them(text in prop_oneof![pieces(), blocks(), "\\PC{0,40}"]) {

@@ -10,12 +10,12 @@ use crate::model::api::decode::decode;
 use crate::model::api::pod::Pod;
 use crate::model::objects::{LocalObject, wire};
 
-/// What came through the API, what manifests define, and owners of pods that have not ended.
+/// What came through the API, what manifests define, and pods that have not ended.
 #[derive(Default)]
 struct Node {
     api: Vec<StoredObject>,
     manifests: Vec<StoredObject>,
-    ending: Vec<&'static str>,
+    ending: Vec<StoredObject>,
     /// Rows of the store could not be read.
     is_damaged: bool,
     /// How often all members were looked at.
@@ -49,8 +49,17 @@ impl Owners for Node {
         self.api.iter().any(is_it)
     }
 
+    fn is_ending(&self, uid: &str) -> bool {
+        self.ending.iter().any(|pod| pod.uid() == uid)
+    }
+
+    fn has_ending(&self, namespace: &str) -> bool {
+        self.ending.iter().any(|pod| pod.place().0 == namespace)
+    }
+
     fn is_blocked_by_pod(&self, owner: &str) -> bool {
-        self.ending.contains(&owner)
+        let blocks = |one: &OwnerReference| one.uid == owner && one.block_owner_deletion;
+        self.ending.iter().any(|pod| pod.owners().iter().any(blocks))
     }
 
     fn is_complete(&self) -> bool {
@@ -195,10 +204,12 @@ fn in_foreground(house: &Node, name: &str) -> ApiChange {
     collect(house, owner.to_change(), Reach::Change, at())
 }
 
-/// The node after a change.
+/// The node after a change; the pods that it removes have not ended.
 fn changed(mut house: Node, change: &ApiChange) -> Node {
     let removed: BTreeSet<String> =
         lines(change).iter().filter_map(|line| Some(line.strip_prefix('-')?.to_owned())).collect();
+    let ending = house.api.iter().filter(|known| is_pod(known) && removed.contains(known.uid()));
+    house.ending.extend(ending.cloned().collect::<Vec<_>>());
     let put: Vec<StoredObject> = put_members(change).collect();
     house
         .api
@@ -215,11 +226,42 @@ fn in_the_foreground_owners_wait_for_the_end_of_pods() {
         lines(&change),
         ["-web-1-x", "-web-1-y", "web foregroundDeletion", "web-1 foregroundDeletion <web"]
     );
-    let house = Node { ending: vec!["web-1"], ..changed(house, &change) };
+    let house = changed(house, &change);
     assert_eq!(lines(&collect(&house, ApiChange::default(), Reach::All, at())), [""; 0]);
     let house = Node { ending: Vec::new(), ..house };
     let change = collect(&house, ApiChange::default(), Reach::All, at());
     assert_eq!(lines(&change), ["-web", "-web-1"]);
+}
+
+#[test]
+fn dependents_of_a_pod_wait_for_its_end() {
+    let house = node_of(&["Pod x ConfigMap/one", "ConfigMap one", "Secret s Pod/x", "Secret t Secret/s"]);
+    assert_eq!(after(&house, "x"), ["-x"]);
+    // With its owner, and when it is deleted once more with a shorter grace period.
+    let change = collect(&house, delete(&house, "one"), Reach::Change, at());
+    assert_eq!(lines(&change), ["-one", "-x"]);
+    let pod = house.api[0].clone();
+    let house = changed(house, &change);
+    assert_eq!(lines(&collect(&house, pod.removed(Some(0)), Reach::Change, at())), ["-x"]);
+    assert_eq!(lines(&collect(&house, ApiChange::default(), Reach::All, at())), [""; 0]);
+    let house = Node { ending: Vec::new(), ..house };
+    assert_eq!(lines(&collect(&house, ApiChange::default(), Reach::All, at())), ["-s", "-t"]);
+}
+
+#[test]
+fn a_namespace_goes_after_its_last_pod() {
+    let mut house = node_of(&["Namespace a", "Pod x", "Secret s"]);
+    let StoredObject::Object(namespace) = &mut house.api[0] else { panic!() };
+    Rc::make_mut(namespace).key.namespace.clear();
+    let mut change = house.api[0].clone().deleted(None, at()).to_change();
+    change.join(delete(&house, "x"));
+    change.join(delete(&house, "s"));
+    let change = collect(&house, change, Reach::Change, at());
+    assert_eq!(lines(&change), ["-s", "-x", "a"]);
+    let house = changed(house, &change);
+    assert_eq!(lines(&collect(&house, ApiChange::default(), Reach::All, at())), [""; 0]);
+    let house = Node { ending: Vec::new(), ..house };
+    assert_eq!(lines(&collect(&house, ApiChange::default(), Reach::All, at())), ["-a"]);
 }
 
 #[test]
@@ -280,7 +322,7 @@ fn an_owner_waits_for_pods_that_lost_their_finalizer() {
     assert_eq!(lines(&change), ["-x"]);
     // One that is no longer desired blocks only as long as it is known to be ending.
     let pod = house.api.remove(1);
-    let house = Node { ending: vec!["one"], ..house };
+    let house = Node { ending: vec![pod.clone()], ..house };
     assert_eq!(lines(&collect(&house, pod.removed(Some(0)), Reach::Change, at())), ["-x"]);
     let house = Node { ending: Vec::new(), ..house };
     assert_eq!(lines(&collect(&house, pod.removed(Some(0)), Reach::Change, at())), ["-one", "-x"]);

@@ -10,14 +10,14 @@ use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
 use super::notes::NOTES_KEY;
-use super::{PodConfig, log_changes};
+use super::{Ending, PodConfig, log_changes};
 pub use crate::desired::change::ApiChange;
 use crate::desired::garbage::{self, Owners, Reach};
 use crate::desired::merge::{PodChange, PodOp, findings, merge_some};
 use crate::desired::stored::StoredObject;
 use crate::model::api::managed_fields::ManagedFields;
 use crate::model::api::pod::Pod;
-use crate::model::objects::{LocalObject, ObjectContent, ObjectKey, ObjectKind, OwnerReference, PlainBody};
+use crate::model::objects::{LocalObject, ObjectContent, ObjectKey, ObjectKind, PlainBody};
 use crate::model::source::{SourceObject, SourcePod};
 use crate::model::types::{ContainerName, PodSource, PodUid, Timestamp};
 use crate::platform::logging::chain;
@@ -243,7 +243,7 @@ impl PodConfig {
         }
     }
 
-    /// Owners that wait for pods which are no longer desired: called when such pods have ended.
+    /// Whether pods that are no longer desired have not ended: objects and namespaces may wait for them.
     #[must_use]
     pub(crate) fn has_ending(&self) -> bool {
         !self.ending.is_empty()
@@ -261,26 +261,14 @@ impl PodConfig {
     /// Restores what [`Self::has_ending`] reports from the pods that an earlier process was terminating.
     #[must_use]
     pub(super) fn with_terminating(mut self, terminating: &[Pod]) -> Self {
-        self.ending.extend(terminating.iter().filter_map(blocking));
+        self.ending.extend(terminating.iter().map(|pod| (pod.metadata.uid.clone(), Ending::of(pod))));
         self
     }
 }
 
-/// The owners that removed pods block until they have ended.
-fn ending(changes: &[PodChange]) -> impl Iterator<Item = (PodUid, Vec<String>)> {
+fn ending(changes: &[PodChange]) -> impl Iterator<Item = (PodUid, Ending)> {
     let removed = changes.iter().filter(|change| change.op == PodOp::Remove);
-    removed.filter_map(|change| blocking(&change.pod.pod))
-}
-
-fn blocking(pod: &Pod) -> Option<(PodUid, Vec<String>)> {
-    let references = &pod.metadata.owner_references;
-    let owners: Vec<String> = references
-        .iter()
-        .map(OwnerReference::from_value)
-        .filter(|owner| owner.block_owner_deletion)
-        .map(|owner| owner.uid)
-        .collect();
-    (!owners.is_empty()).then(|| (pod.metadata.uid.clone(), owners))
+    removed.map(|change| (change.pod.pod.metadata.uid.clone(), Ending::of(&change.pod.pod)))
 }
 
 impl Owners for PodConfig {
@@ -312,8 +300,16 @@ impl Owners for PodConfig {
         self.desired.pods().any(is_it)
     }
 
+    fn is_ending(&self, uid: &str) -> bool {
+        self.ending.contains_key(&PodUid::from(uid))
+    }
+
+    fn has_ending(&self, namespace: &str) -> bool {
+        self.ending.values().any(|pod| pod.namespace == namespace)
+    }
+
     fn is_blocked_by_pod(&self, owner: &str) -> bool {
-        self.ending.values().any(|owners| owners.iter().any(|uid| uid == owner))
+        self.ending.values().any(|pod| pod.blocked.iter().any(|uid| uid == owner))
     }
 
     fn is_complete(&self) -> bool {

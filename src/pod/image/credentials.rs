@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use super::records::hash;
 use crate::model::objects::ObjectData;
+use crate::model::types::PodRef;
 use crate::platform::clock::Clock;
 use crate::platform::rt;
 use crate::pod::image::keyring::Keyring;
@@ -122,6 +123,22 @@ impl Credentials {
             }
         }
         all
+    }
+}
+
+/// The logins for questions about images outside of pulls.
+pub(crate) struct ImageLogins(Credentials);
+
+impl ImageLogins {
+    #[must_use]
+    pub(crate) fn new(config: CredentialsConfig, clock: Clock) -> Self {
+        Self(Credentials::new(config, clock))
+    }
+
+    /// Those that a pull of this image for this pod would try, in this order.
+    pub(crate) async fn of(&self, image: &str, secrets: &[PodSecret], pod: &PodRef) -> Vec<ImageAuth> {
+        let found = self.0.lookup(image, secrets, Puller { pod, account: "" }).await;
+        found.into_iter().map(|found| found.auth).collect()
     }
 }
 

@@ -35,7 +35,7 @@ use crate::runtime::ImageAuth;
 
 pub use error::{PullError, PullErrorKind};
 pub use fetch::pull;
-pub use helper::{helper_main, pull_in_child, pull_until};
+pub use helper::{digest_in_child, helper_main, pull_in_child, pull_until};
 pub(crate) use policy::policy_file;
 
 /// The search path for directories in containerd's `certs.d` layout.
@@ -93,6 +93,8 @@ pub struct PullRequest {
     pub keep_free: String,
     /// A pull without progress for this many milliseconds fails; 0 is the default.
     pub progress_deadline_ms: u64,
+    /// Only the digest of the reference is asked for. Nothing is stored.
+    pub only_digest: bool,
 }
 
 impl PullRequest {

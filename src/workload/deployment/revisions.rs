@@ -12,17 +12,20 @@ use crate::model::api::pod::StringMap;
 use crate::model::objects::{ObjectKey, ObjectKind};
 use crate::model::ordered::Sortable as _;
 use crate::workload::fields::Said;
+use crate::workload::image_update::{DIGESTS, SEEN, follows};
 use crate::workload::names::hash;
 use crate::workload::template::same_meaning;
 
 /// Annotations that a ReplicaSet does not take from its Deployment.
-const OWN: [&str; 6] = [
+const OWN: [&str; 8] = [
     "kubectl.kubernetes.io/last-applied-configuration",
     REVISION,
     REVISION_HISTORY,
     DESIRED,
     MAX,
     "deprecated.deployment.rollback.to",
+    DIGESTS,
+    SEEN,
 ];
 /// Upstream's bound of the history in an annotation.
 const MAX_HISTORY_CHARS: usize = 2000;
@@ -126,6 +129,9 @@ impl DeploymentStep<'_, '_> {
         ] {
             annotations.insert(name.to_owned(), value.to_string());
         }
+        if let Some(digests) = self.digests_before(&template) {
+            annotations.insert(DIGESTS.to_owned(), digests);
+        }
         let metadata = json!({"labels": template["metadata"]["labels"], "annotations": annotations});
         let mut spec = json!({"replicas": replicas, "selector": selector, "template": template});
         if self.wanted.min_ready > 0 {
@@ -153,6 +159,16 @@ impl DeploymentStep<'_, '_> {
             let said = Said { kind: PROGRESSING, status, reason, message: &message };
             self.conditions.set(said, UPDATED, self.world.now);
         }
+    }
+
+    /// The digests of the set before, for a template that has none: another variable is no other image.
+    fn digests_before(&self, template: &Value) -> Option<String> {
+        let has_own = template["metadata"]["annotations"][DIGESTS].is_string();
+        if has_own || !follows(self.item) {
+            return None;
+        }
+        let newest = self.old().max_by_key(|at| self.sets[*at].revision)?;
+        self.world.item(&self.sets[newest].key)?.annotation(DIGESTS).map(str::to_owned)
     }
 
     /// Removes old sets without pods beyond those that are kept for a rollback.

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::{DeploymentStep, PROGRESSING, ROLLBACK, ROLLED_BACK, UPDATED};
+use super::{DeploymentStep, PROGRESSING, ROLLBACK, ROLLED_BACK, UPDATED, template_of};
 use crate::workload::fields::{Conditions, Said, counted, list, time};
+use crate::workload::image_update::{differ_in_digests, follows};
 
 pub(super) const TIMED_OUT: &str = "ProgressDeadlineExceeded";
 pub(super) const PAUSED: &str = "DeploymentPaused";
@@ -177,10 +178,12 @@ impl DeploymentStep<'_, '_> {
         }
     }
 
-    /// Puts back the template of the set before, if the Deployment asks for that. Each template is left once.
+    /// Puts back the template of the set before, if the Deployment asks for that, or if nothing but digests of images
+    /// that it follows is new. Each template is left once.
     fn roll_back(&mut self) {
-        let asks = self.item.annotation(ROLLBACK) == Some("true") && !self.item.is_read_only;
-        let Some(new) = self.new.filter(|_| asks).map(|new| self.sets[new].key.name.clone()) else { return };
+        let asks = self.item.annotation(ROLLBACK) == Some("true");
+        let may = (asks || follows(self.item)) && !self.item.is_read_only;
+        let Some(new) = self.new.filter(|_| may).map(|new| self.sets[new].key.name.clone()) else { return };
         let left = self.item.annotation(ROLLED_BACK).unwrap_or_default().to_owned();
         let mut left: Vec<&str> = left.split(',').filter(|name| !name.is_empty()).collect();
         let since = self.conditions.get(PROGRESSING).and_then(|condition| time(condition, "/lastUpdateTime"));
@@ -188,13 +191,16 @@ impl DeploymentStep<'_, '_> {
         if left.contains(&new.as_str()) {
             return;
         }
+        left.push(&new);
+        let Some((name, revision, template)) = self.previous(&left) else { return };
+        if !asks && !differ_in_digests(&template, template_of(self.item)) {
+            return;
+        }
         if !shown.is_zero() {
             // Clients that wait for the rollout have to see that it has failed.
             self.world.wake_in(shown);
             return;
         }
-        left.push(&new);
-        let Some((name, revision, template)) = self.previous(&left) else { return };
         let beyond = left.len().saturating_sub(MAX_LEFT);
         let text = left[beyond..].join(",");
         self.item.annotate(ROLLED_BACK, Some(&text));

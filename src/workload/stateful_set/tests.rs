@@ -263,7 +263,7 @@ fn old_revisions_are_bounded_and_those_in_use_stay() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 20, ..ProptestConfig::default() })]
 
     #[test]
     fn names_are_unique_and_ordered_sets_grow_in_order(

@@ -8,6 +8,7 @@ use edge_agent::desired::pod_config::edit::ApiChange;
 use edge_agent::model::objects::{LocalObject, ObjectKey, ObjectKind};
 use edge_agent::model::observed::ContainerStateKind;
 use edge_agent::model::types::{ContainerId, PodSource, Timestamp};
+use edge_agent::runtime::fake::Program;
 use edge_agent::store::WriteMoment;
 use serde_json::{Value, json};
 
@@ -126,6 +127,46 @@ fn a_deployment_becomes_running_pods_and_rests() {
         assert!(containers(&node).is_empty());
         node.stop().await;
         assert!(stored(&node).await.is_empty(), "nothing is left of it");
+    });
+}
+
+#[test]
+fn a_tag_is_followed_once_an_hour_and_through_a_crash() {
+    simulate(async {
+        let mut node = node_with(&[PodSource::File, PodSource::Api]).await;
+        let image = Act::Forever.image();
+        let pinned = format!("{image}@sha256:{}", "a".repeat(64));
+        node.fake.change(|world, _| world.set_programs(&pinned, vec![Program::forever()]));
+        node.fake.add_remote_image(&pinned, SECOND);
+        let mut web: Value = serde_json::from_str(&set_of_pods("Deployment", 1, Act::Forever)).unwrap();
+        web["metadata"]["annotations"] = json!({"workloads.agent.edge/image-update": "registry"});
+        apply(&node, &web.to_string());
+        node.wait(4 * MINUTE).await;
+        assert_eq!(node.registry.asked.get(), 0, "not before five minutes");
+        let before = containers(&node);
+        node.wait(12 * MINUTE).await;
+        assert_eq!(node.registry.asked.get(), 1);
+        finish::check_rest(&mut node).await;
+        assert_eq!(containers(&node), before, "a registry without an answer changes nothing");
+
+        let digest = format!("sha256:{}", "a".repeat(64));
+        node.registry.digests.borrow_mut().insert(image, digest);
+        let asked = node.registry.asked.get();
+        node.wait(61 * MINUTE).await;
+        assert_eq!(node.registry.asked.get(), asked + 1);
+        let after = containers(&node);
+        let images: Vec<&String> = after.values().map(|(image, _)| image).collect();
+        assert_eq!(images, [&pinned]);
+        node.crash();
+        node.start().await;
+        node.wait(61 * MINUTE).await;
+        assert!(node.registry.asked.get() > asked + 1, "asked again after the crash");
+        assert_eq!(containers(&node), after, "the same digest changes nothing");
+        delete(&node, ObjectKind::Deployment);
+        node.wait(MINUTE).await;
+        let asked = node.registry.asked.get();
+        node.wait(180 * MINUTE).await;
+        assert_eq!(node.registry.asked.get(), asked, "nothing is asked without a Deployment");
     });
 }
 

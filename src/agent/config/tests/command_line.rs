@@ -39,7 +39,7 @@ eviction-minimum-reclaim eviction-pressure-transition-period eviction-max-pod-gr
 reserved-cpus system-reserved kube-reserved system-reserved-cgroup kube-reserved-cgroup enforce-node-allocatable \
 register-node register-with-taints \
 manifest-dir manifest-url-ca-file manifest-url-client-cert-file manifest-url-client-key-file manifest-url-token-file \
-     manifest-url-verify-key-file manifest-url-rollback-after store-key-file token-auth-file runonce-timeout runonce-wait images-dir unacted-kinds container-log-ram agent-socket \
+     manifest-url-verify-key-file manifest-url-rollback-after store-key-file token-auth-file runonce-timeout runonce-wait images-dir image-update-interval unacted-kinds container-log-ram agent-socket \
      runtime-state-dir bridge-name cni-conf-dir cni-bin-dir registry-hosts-dir image-policy allowed-devices runtime-handlers cluster-reset-grace cri-socket";
 
 const REMOVED: &str = "network-plugin cni-cache-dir network-plugin-mtu \
@@ -262,6 +262,18 @@ fn manifest_url_auth_is_unique_and_key_needs_a_certificate() {
     let flags = resolved(&["--manifest-url-client-cert-file=/c", "--manifest-url-client-key-file=/k"]).flags;
     let files = (flags.manifest_url_client_cert_file, flags.manifest_url_client_key_file);
     assert_eq!(files, (Some("/c".into()), Some("/k".into())));
+}
+
+#[test]
+fn image_updates_are_off_or_at_least_ten_seconds_apart() {
+    let interval = |given: &[&str]| resolved(given).flags.image_update_interval.to_std().as_secs();
+    assert_eq!(interval(&[]), 3600);
+    assert_eq!(interval(&["--image-update-interval=10s"]), 10);
+    assert_eq!(interval(&["--image-update-interval=0"]), 0);
+    for bad in ["--image-update-interval=9s", "--image-update-interval=-1h"] {
+        let text = refusal(&[bad]);
+        assert!(text.contains("--image-update-interval: must be at least 10s; 0 disables"), "{text}");
+    }
 }
 
 #[test]

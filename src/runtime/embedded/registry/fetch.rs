@@ -77,16 +77,11 @@ pub fn pull(
     request: &PullRequest,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Pulled, PullError> {
-    let reference = normalise_reference(&request.image)
-        .map_err(|error| PullError::Reference { image: request.image.clone(), problem: chain(&error) })?;
+    let reference = reference(request)?;
     let platform = requested_platform(&request.platform)?;
     let name = reference.to_string();
     let keys = required_keys(request.policy.as_deref(), &reference)?;
-    let mut hosts = hosts_of(&reference.registry, &request.hosts_dirs, request.stall_timeout())?;
-    for host in &mut hosts {
-        host.options.least_rate = Some(request.least_rate());
-    }
-    let mut session = Session::new(hosts, &reference.repository, request.auth.clone());
+    let mut session = session(request, &reference)?;
     let resolve = |source| PullError::Resolve { reference: name.clone(), source: Box::new(source) };
     let unpack = |source| PullError::Unpack { reference: name.clone(), source: Box::new(source) };
 
@@ -153,6 +148,32 @@ pub fn pull(
     };
     let image = image.map_err(PullError::Store).map_err(unpack)?;
     Ok(pulled(image.id, name, repo_digest, progress))
+}
+
+fn reference(request: &PullRequest) -> Result<Reference, PullError> {
+    normalise_reference(&request.image)
+        .map_err(|error| PullError::Reference { image: request.image.clone(), problem: chain(&error) })
+}
+
+fn session(request: &PullRequest, reference: &Reference) -> Result<Session, PullError> {
+    let mut hosts = hosts_of(&reference.registry, &request.hosts_dirs, request.stall_timeout())?;
+    for host in &mut hosts {
+        host.options.least_rate = Some(request.least_rate());
+    }
+    Ok(Session::new(hosts, &reference.repository, request.auth.clone()))
+}
+
+/// The digest of a reference at its registry, and nothing else.
+pub(super) fn resolve(request: &PullRequest, progress: &mut dyn FnMut(Progress)) -> Result<(), PullError> {
+    let reference = reference(request)?;
+    let mut session = session(request, &reference)?;
+    let offered = head_digest(&mut session, &reference)?;
+    let digest = match offered.filter(|digest| manifest::check_digest(digest).is_ok()) {
+        Some(digest) => digest,
+        None => resolve_reference(&mut session, &reference)?.digest,
+    };
+    pulled(String::new(), reference.to_string(), reference.with_digest(&digest), progress);
+    Ok(())
 }
 
 fn pulled(
@@ -258,25 +279,29 @@ fn unchanged(
 ) -> Result<Option<(Image, String)>, PullError> {
     let image = store.resolve(&reference.to_string()).map_err(PullError::Store)?;
     let Some(image) = image.filter(|image| is_for(store, image, platform)) else { return Ok(None) };
-    let name = reference.digest.clone().or_else(|| reference.tag.clone()).unwrap_or_default();
-    let path = format!("manifests/{name}");
-    let what = reference.to_string();
-    let headers = [("Accept".to_owned(), ACCEPT.to_owned())];
-    let ask = Ask { method: Method::Head, path: &path, headers: &headers, what: &what, follows: true };
-    let servers = session.servers(|host| host.pulls && (host.resolves || reference.digest.is_some()));
-    let digest = match session.try_servers(&servers, |session, index| session.ask(index, ask)) {
-        Ok(answer) => answer.header("docker-content-digest"),
-        // Some registries do not support HEAD; and a GET returns the reason.
-        Err(error) if error.is_answer() => None,
-        Err(error) => return Err(error),
-    };
-    let digest = match (&reference.digest, digest) {
+    let digest = match (&reference.digest, head_digest(session, reference)?) {
         // The content of a digest never changes: only access has to be checked.
         (Some(digest), Some(_)) => digest.clone(),
         (None, Some(digest)) if image.repo_digests.contains(&reference.with_digest(&digest)) => digest,
         _ => return Ok(None),
     };
     Ok(Some((image, digest)))
+}
+
+/// The digest that a HEAD names; `None` when a GET has to find out.
+fn head_digest(session: &mut Session, reference: &Reference) -> Result<Option<String>, PullError> {
+    let name = reference.digest.clone().or_else(|| reference.tag.clone()).unwrap_or_default();
+    let path = format!("manifests/{name}");
+    let what = reference.to_string();
+    let headers = [("Accept".to_owned(), ACCEPT.to_owned())];
+    let ask = Ask { method: Method::Head, path: &path, headers: &headers, what: &what, follows: true };
+    let servers = session.servers(|host| host.pulls && (host.resolves || reference.digest.is_some()));
+    match session.try_servers(&servers, |session, index| session.ask(index, ask)) {
+        Ok(answer) => Ok(answer.header("docker-content-digest")),
+        // Some registries do not support HEAD; and a GET returns the reason.
+        Err(error) if error.is_answer() => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// Whether an image is what a pull for this platform would fetch, according to its own configuration.

@@ -10,6 +10,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::error::invalid;
+use super::fetch::resolve;
 use super::{LayerState, Progress, PullError, PullErrorKind, PullRequest, Pulled, pull};
 use crate::model::api::decode::decode;
 use crate::platform::rt::child::TalkingChild;
@@ -54,6 +55,9 @@ fn serve(tell: &mut dyn FnMut(Progress)) -> Result<(), PullError> {
     let value = serde_json::from_slice(&text).map_err(|error| invalid("pull request", error.to_string()))?;
     let request: PullRequest =
         decode(value).map_err(|error| invalid("pull request", error.to_string()))?.object;
+    if request.only_digest {
+        return resolve(&request, tell);
+    }
     let store = ImageStore::open(&request.store).map_err(PullError::Store)?;
     pull(&store, &request, tell).map(drop)
 }
@@ -70,6 +74,17 @@ pub async fn pull_in_child(
     progress: impl FnMut(Progress),
 ) -> Result<Pulled, PullError> {
     pull_until(program, request, progress, std::future::pending()).await
+}
+
+/// The digest that a reference has at its registry now, asked by a child process.
+///
+/// # Errors
+/// The child's error.
+pub async fn digest_in_child(program: &Path, request: PullRequest) -> Result<String, PullError> {
+    let request = PullRequest { only_digest: true, ..request };
+    let resolved = pull_in_child(program, &request, |_| ()).await?;
+    let digest = resolved.repo_digest.rsplit_once('@').map(|(_, digest)| digest.to_owned());
+    Ok(digest.unwrap_or_default())
 }
 
 /// As [`pull_in_child`], cancelled as soon as `stop` completes. When it returns the child is gone, unless it
