@@ -40,14 +40,14 @@ impl NetworkNamespace {
     /// of this end [`router_of`], of the other one [`client_of`].
     pub fn joined(&self, number: u8) -> Self {
         let other = Self::new();
-        let [router, client] = [router_of(number), client_of(number)];
+        let [near_end, far_end] = [router_of(number), client_of(number)];
         self.set_up(&format!(
             "link add to{number} type veth peer name eth0 netns {}\n{}",
             other.pid(),
-            addressed(&format!("to{number}"), router)
+            addressed(&format!("to{number}"), near_end)
         ));
-        let routes = router.map(|ip| format!("route add default via {ip}\n")).concat();
-        other.set_up(&format!("{}{routes}", addressed("eth0", client)));
+        let routes = near_end.map(|ip| format!("route add default via {ip}\n")).concat();
+        other.set_up(&format!("{}{routes}", addressed("eth0", far_end)));
         other
     }
 
