@@ -193,6 +193,11 @@ impl ObjectSets {
             (&left.origin, &left.object.key).cmp(&(&right.origin, &right.object.key))
         });
         let has_services = wanted.iter().any(|new| new.object.key.kind == ObjectKind::Service);
+        // What this delivery leaves out has freed its addresses and ports.
+        let kept = wanted.iter().map(|new| &new.object.key).into_set();
+        if let Some(known) = self.sources.get_mut(&source) {
+            known.retain(|key, _| kept.contains(key));
+        }
         let ranges = self.services.clone().filter(|_| has_services && source != PodSource::Cluster);
         let mut services = ranges.map(|ranges| (self.taken(&ranges), ranges));
         let known = self.sources.remove(&source).unwrap_or_default();

@@ -225,6 +225,12 @@ impl StatusManager {
         pods
     }
 
+    /// Whether a wanted pod has no status of this process yet. What is remembered of it may be old.
+    #[must_use]
+    pub(crate) fn is_behind(&self) -> bool {
+        !self.expected.borrow().is_empty()
+    }
+
     /// As [`Self::snapshot`], plus the wanted pods without a status, with what is remembered of them: a
     /// client that saw a pod before a restart of the agent sees it right after.
     #[must_use]

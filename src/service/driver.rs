@@ -37,6 +37,8 @@ use crate::pod::status::StatusManager;
 
 /// After a failure of the kernel, or of a socket.
 const RETRY: Duration = Duration::from_secs(30);
+/// So long the rules of an earlier process stay without news of all its pods.
+const INHERITED: Duration = Duration::from_secs(5);
 /// Positions of the agent's own Services in their range.
 const API: u64 = 1;
 const DNS: u64 = 10;
@@ -101,6 +103,8 @@ pub struct Driver {
     in_force: Option<InForce>,
     /// Nothing is there that could be removed.
     is_clear: bool,
+    /// Rules of an earlier process are in force.
+    inherits: bool,
     /// Networks of the node in the range, as they were last reported.
     overlaps: Vec<String>,
     reported: BTreeSet<Conflict>,
@@ -152,6 +156,7 @@ impl Driver {
             shown: BTreeMap::new(),
             in_force: None,
             is_clear: false,
+            inherits: false,
             overlaps: Vec::new(),
             reported: BTreeSet::new(),
             reported_pods: BTreeSet::new(),
@@ -166,6 +171,7 @@ impl Driver {
         let (names, families) = (self.config.names.clone(), self.families());
         let has_rules =
             rt::blocking("look for rules of Services", move || kernel::has_rules(&names, &families)).await;
+        self.inherits = has_rules;
         if !has_rules && (has_pods || wanted.is_used) {
             // A failure is reported by the first sync.
             let _ = self.enforce(wanted.node).await;
@@ -176,6 +182,9 @@ impl Driver {
     pub(crate) async fn run(mut self, restored: impl Future<Output = ()>) {
         restored.await;
         let mut changes = Changes(vec![self.parts.changed.clone(), self.parts.statuses.watch()]);
+        if self.inherits {
+            self.settle(&mut changes).await;
+        }
         loop {
             let retry = if self.sync().await { None } else { Some(Instant::now() + RETRY) };
             tokio::select! {
@@ -185,6 +194,16 @@ impl Driver {
                 () = until(retry) => {}
             }
         }
+    }
+
+    /// Stored statuses may be older than the rules; with them, pods would lose their connections and clients their pods.
+    async fn settle(&self, changes: &mut Changes) {
+        let settled = async {
+            while self.parts.statuses.is_behind() {
+                changes.next().await;
+            }
+        };
+        let _ = tokio::time::timeout(INHERITED, settled).await;
     }
 
     /// False: it has to be tried again.

@@ -40,14 +40,14 @@ impl NetworkNamespace {
     /// of this end [`router_of`], of the other one [`client_of`].
     pub fn joined(&self, number: u8) -> Self {
         let other = Self::new();
-        let [router, client] = [router_of(number), client_of(number)];
+        let [near_end, far_end] = [router_of(number), client_of(number)];
         self.set_up(&format!(
             "link add to{number} type veth peer name eth0 netns {}\n{}",
             other.pid(),
-            addressed(&format!("to{number}"), router)
+            addressed(&format!("to{number}"), near_end)
         ));
-        let routes = router.map(|ip| format!("route add default via {ip}\n")).concat();
-        other.set_up(&format!("{}{routes}", addressed("eth0", client)));
+        let routes = near_end.map(|ip| format!("route add default via {ip}\n")).concat();
+        other.set_up(&format!("{}{routes}", addressed("eth0", far_end)));
         other
     }
 
@@ -115,14 +115,14 @@ pub fn within<T: Send>(pid: u32, act: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// How long a server may take, and an answer that does not come.
-const LIMIT: Duration = Duration::from_secs(2);
+/// How long a server may take to answer.
+pub const LIMIT: Duration = Duration::from_secs(2);
 
 /// What a server says to `GET path`, without the headers. `from` is a process in the client's network.
-pub fn page(from: u32, server: SocketAddr, path: &str) -> std::io::Result<String> {
+pub fn page(from: u32, server: SocketAddr, path: &str, limit: Duration) -> std::io::Result<String> {
     within(from, || {
-        let mut stream = TcpStream::connect_timeout(&server, LIMIT)?;
-        stream.set_read_timeout(Some(LIMIT))?;
+        let mut stream = TcpStream::connect_timeout(&server, limit)?;
+        stream.set_read_timeout(Some(limit))?;
         stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes())?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;

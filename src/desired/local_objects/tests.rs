@@ -108,3 +108,26 @@ fn a_storage_class_is_accepted_and_said_to_mean_nothing() {
         ["spec.storageClassName: \"fast\" is ignored, claims use a directory on this node"]
     );
 }
+
+#[test]
+fn what_a_removed_service_had_is_free_at_once() {
+    let service = |name: &str| {
+        let key =
+            ObjectKey { kind: ObjectKind::Service, namespace: "shop".to_owned(), name: name.to_owned() };
+        let mut body = json!({"spec": {"type": "NodePort", "clusterIP": "10.96.7.7",
+            "ports": [{"port": 80, "nodePort": 30_080}]}});
+        (rules(ObjectKind::Service).defaults)(&mut body);
+        let object = wire::plain_object(key, PlainBody::new(&body));
+        SourceObject { object: Rc::new(object), origin: format!("/m/{name}.yaml") }
+    };
+    let cidrs = vec!["10.96.0.0/16".parse().unwrap()];
+    let ranges = ServiceRanges { cidrs, node_ports: (30_000, 32_767) };
+    let sets = ObjectSets { services: Some(ranges), ..ObjectSets::default() };
+    let old = sets.merge(PodSource::File, vec![service("old")]);
+    let renamed = old.merge(PodSource::File, vec![service("new")]);
+    assert_eq!(messages(&renamed), [] as [&str; 0]);
+    assert!(renamed.winners().keys().all(|key| key.name == "new"));
+    let both = old.merge(PodSource::File, vec![service("new"), service("old")]);
+    let said = messages(&both).concat();
+    assert!(said.contains("/m/new.yaml") && said.contains("provided IP is already allocated"), "{said}");
+}

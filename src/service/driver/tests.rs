@@ -68,19 +68,9 @@ impl Fixture {
     }
 
     fn run_pod(&self, ready: bool) {
-        let pod = json!({
-            "metadata": {"namespace": "shop", "name": "a", "uid": "uid-a", "labels": {"app": "web"}},
-            "spec": {"containers": [{"name": "c", "ports": [{"hostPort": 443, "containerPort": 443}]}]},
-            "status": {
-                "phase": "Running",
-                "podIP": "10.86.0.2",
-                "podIPs": [{"ip": "10.86.0.2"}],
-                "conditions": [{"type": "Ready", "status": if ready { "True" } else { "False" }}],
-            },
-        });
-        let pod: Pod = decode(pod).unwrap().object;
+        let pod = web_pod("uid-a", ready);
         let status = pod.status.clone();
-        self.statuses.set(&Rc::new(pod), status);
+        self.statuses.set(&pod, status);
     }
 
     /// What the driver finds; readers see it.
@@ -104,6 +94,20 @@ impl Fixture {
         };
         self.objects.of_kind(ObjectKind::EndpointSlice).iter().map(shown).collect()
     }
+}
+
+fn web_pod(uid: &str, ready: bool) -> Rc<Pod> {
+    let pod = json!({
+        "metadata": {"namespace": "shop", "name": "a", "uid": uid, "labels": {"app": "web"}},
+        "spec": {"containers": [{"name": "c", "ports": [{"hostPort": 443, "containerPort": 443}]}]},
+        "status": {
+            "phase": "Running",
+            "podIP": "10.86.0.2",
+            "podIPs": [{"ip": "10.86.0.2"}],
+            "conditions": [{"type": "Ready", "status": if ready { "True" } else { "False" }}],
+        },
+    });
+    Rc::new(decode(pod).unwrap().object)
 }
 
 fn web() -> Value {
@@ -248,4 +252,25 @@ fn udp_places_that_change_are_found() {
     assert_eq!(changed_places(Some(&one), &of(&["10.86.0.3"])).len(), 1);
     assert_eq!(changed_places(Some(&one), &of(&[])).len(), 1);
     assert_eq!(changed_places(Some(&one), &none)[&place], Frontend::default());
+}
+
+#[tokio::test(start_paused = true)]
+async fn rules_of_an_earlier_process_wait_for_its_pods() {
+    let fixture = fixture();
+    let mut changes = Changes(vec![fixture.statuses.watch()]);
+    let begun = Instant::now();
+    fixture.driver.settle(&mut changes).await;
+    assert_eq!(begun.elapsed(), Duration::ZERO, "there is no pod");
+
+    fixture.statuses.expect(&web_pod("uid-a", true));
+    let seen = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        fixture.run_pod(true);
+    };
+    tokio::join!(fixture.driver.settle(&mut changes), seen);
+    assert_eq!(begun.elapsed(), Duration::from_secs(1));
+
+    fixture.statuses.expect(&web_pod("uid-b", true));
+    fixture.driver.settle(&mut changes).await;
+    assert_eq!(begun.elapsed(), Duration::from_secs(1) + INHERITED, "it may never come");
 }

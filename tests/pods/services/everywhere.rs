@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::{Node, pod, service, with_names_of};
 use crate::support::agent::{PATIENCE, binary, pod_name};
-use crate::support::netns::{NetworkNamespace, client_of, page, router_of, udp_client, udp_server};
+use crate::support::netns::{LIMIT, NetworkNamespace, client_of, page, router_of, udp_client, udp_server};
 use crate::support::runtime::{TestRuntime, on_the_embedded_runtime};
 use crate::support::wait::wait_for;
 
@@ -22,8 +22,8 @@ const WHO: &str = "mkdir -p /tmp/www/cgi-bin; cd /tmp/www/cgi-bin; \
 const PODS: &str = "10.80.0.0/24,fd64:80::/64";
 const SERVICES: &str = "10.81.0.0/24,fd64:81::/112";
 const NODE_PORT: u16 = 30_080;
-/// Long enough for an answer, shorter than a client's patience with a server that is silent.
-const AT_ONCE: Duration = Duration::from_secs(1);
+/// Long enough for an answer, shorter than a client waits for a server that is silent.
+const AT_ONCE: Duration = Duration::from_millis(500);
 
 /// A node with two clients outside of it, each on a network of its own.
 struct Site {
@@ -94,7 +94,11 @@ struct Answer {
 }
 
 fn ask(from: u32, server: SocketAddr) -> std::io::Result<Answer> {
-    let said = page(from, server, "/cgi-bin/who")?;
+    ask_within(from, server, LIMIT)
+}
+
+fn ask_within(from: u32, server: SocketAddr, limit: Duration) -> std::io::Result<Answer> {
+    let said = page(from, server, "/cgi-bin/who", limit)?;
     let (pod, client) = said.trim().split_once(' ').unwrap_or((&said, ""));
     let client = client.trim_matches(['[', ']']).parse::<IpAddr>();
     let client = client.map_err(|error| std::io::Error::other(format!("{error}: {said:?}")))?;
@@ -134,7 +138,7 @@ fn clients_outside_keep_their_address_and_source_ranges_hold() {
                 }
             }
             for server in at(router, 80) {
-                let said = ask(outside, server).map_err(|error| error.kind());
+                let said = ask_within(outside, server, AT_ONCE).map_err(|error| error.kind());
                 assert_eq!(said, Err(ErrorKind::TimedOut), "{server}: dropped, as upstream does it");
             }
         }
