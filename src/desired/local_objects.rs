@@ -24,7 +24,8 @@ use crate::model::types::{PodSource, Timestamp};
 /// Deprecated by upstream, and not acted on here.
 const ENFORCE: &str = "kubernetes.io/enforce-mountable-secrets";
 /// Written by the controller of Deployments.
-const REVISION: &str = "deployment.kubernetes.io/revision";
+/// On a Deployment and its ReplicaSets.
+pub(crate) const REVISION: &str = "deployment.kubernetes.io/revision";
 
 /// Objects by key: of one source, or the effective ones.
 pub(crate) type Objects = BTreeMap<ObjectKey, SourceObject>;

@@ -43,16 +43,7 @@ pub(crate) fn decide_pull(policy: &str, present: bool) -> PullDecision {
 /// # Errors
 /// When it is not a reference: the container then waits with `InvalidImageName`.
 pub fn apply_default_tag(image: &str) -> Result<String, InvalidImageName> {
-    let (rest, digest) = match image.split_once('@') {
-        Some((rest, digest)) => (rest, Some(digest)),
-        None => (image, None),
-    };
-    // A colon after the last slash starts a tag; one before it belongs to a port.
-    let last_slash = rest.rfind('/').map_or(0, |at| at + 1);
-    let (name, tag) = match rest[last_slash..].find(':') {
-        Some(at) => (&rest[..last_slash + at], Some(&rest[last_slash + at + 1..])),
-        None => (rest, None),
-    };
+    let (name, tag, digest) = split_reference(image);
     check_name(name)?;
     if let Some(tag) = tag {
         check_tag(tag)?;
@@ -61,6 +52,28 @@ pub fn apply_default_tag(image: &str) -> Result<String, InvalidImageName> {
         check_digest(digest)?;
     }
     Ok(if tag.is_none() && digest.is_none() { format!("{image}:latest") } else { image.to_owned() })
+}
+
+/// Name, tag and digest of a reference, unchecked.
+#[must_use]
+pub(crate) fn split_reference(image: &str) -> (&str, Option<&str>, Option<&str>) {
+    let (rest, digest) = match image.split_once('@') {
+        Some((rest, digest)) => (rest, Some(digest)),
+        None => (image, None),
+    };
+    // A colon after the last slash starts a tag; one before it belongs to a port.
+    let last_slash = rest.rfind('/').map_or(0, |at| at + 1);
+    match rest[last_slash..].find(':') {
+        Some(at) => (&rest[..last_slash + at], Some(&rest[last_slash + at + 1..]), digest),
+        None => (rest, None, digest),
+    }
+}
+
+/// `docker.io/library/busybox` for `busybox:1.36@sha256:…`: in full, without tag and digest.
+#[must_use]
+pub(crate) fn repository_of(image: &str) -> String {
+    let (registry, repository) = split_registry(split_reference(image).0);
+    format!("{registry}/{repository}")
 }
 
 /// The registry of names without one.

@@ -13,13 +13,13 @@ use serde_json::{Value, json};
 use super::fields::{Conditions, Said, int, scaled, selects};
 use super::item::Item;
 use super::world::World;
+use crate::desired::local_objects::REVISION;
 use crate::model::api::decode::decode;
 use crate::model::api::pod::Pod;
 use crate::model::objects::{ObjectKey, ObjectKind};
 use crate::model::ordered::Sortable as _;
 use crate::model::types::Timestamp;
 
-const REVISION: &str = "deployment.kubernetes.io/revision";
 const REVISION_HISTORY: &str = "deployment.kubernetes.io/revision-history";
 const DESIRED: &str = "deployment.kubernetes.io/desired-replicas";
 const MAX: &str = "deployment.kubernetes.io/max-replicas";

@@ -14,8 +14,9 @@ use serde_json::{Value, json};
 use super::fields::{at, list, text};
 use super::item::Item;
 use super::pods::PodView;
+use crate::desired::local_objects::REVISION;
 use crate::model::api::pod::Pod;
-use crate::model::image_name::split_registry;
+use crate::model::image_name::repository_of;
 use crate::model::objects::{LocalObject, ObjectKey, ObjectKind};
 
 /// Asks for updates, with the value `registry`.
@@ -24,7 +25,6 @@ const UPDATE: &str = "workloads.agent.edge/image-update";
 pub(super) const DIGESTS: &str = "workloads.agent.edge/image-digests";
 /// On a Deployment, in the same form: the digests that were last rolled out, or found running. They are not tried again.
 pub(super) const SEEN: &str = "workloads.agent.edge/image-digests-seen";
-const REVISION: &str = "deployment.kubernetes.io/revision";
 
 /// A Deployment that asks for updates, with its ReplicaSets and the pods of these that are not ending.
 pub(super) struct Follower {
@@ -334,9 +334,7 @@ impl Follower {
 fn repository_digest(image: &str, id: &str) -> Option<String> {
     let (name, digest) = id.rsplit_once('@')?;
     let name = name.rsplit_once("://").map_or(name, |(_, name)| name);
-    let last_slash = image.rfind('/').map_or(0, |at| at + 1);
-    let end = image[last_slash..].find(':').map_or(image.len(), |at| last_slash + at);
-    (split_registry(name) == split_registry(&image[..end])).then(|| digest.to_owned())
+    (repository_of(name) == repository_of(image)).then(|| digest.to_owned())
 }
 
 #[cfg(test)]

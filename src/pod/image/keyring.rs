@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::codec::base64;
 use crate::model::api::decode::decode;
-use crate::model::image_name::split_registry;
+use crate::model::image_name::repository_of;
 use crate::runtime::ImageAuth;
 
 /// The key that Docker's own tools write for Docker Hub.
@@ -132,16 +132,6 @@ fn login_of(entry: KeyringEntry) -> Option<ImageAuth> {
     let text = String::from_utf8(base64::decode(&entry.auth)?).ok()?;
     let (username, password) = text.split_once(':')?;
     Some(ImageAuth::of_user(username.to_owned(), password.trim_end_matches('\0').to_owned()))
-}
-
-/// `docker.io/library/busybox` for `busybox:1.36@sha256:…`: in full, without tag and digest.
-#[must_use]
-pub(in crate::pod) fn repository_of(image: &str) -> String {
-    let rest = image.split('@').next().unwrap_or_default();
-    let last_slash = rest.rfind('/').map_or(0, |at| at + 1);
-    let name = rest[last_slash..].find(':').map_or(rest, |at| &rest[..last_slash + at]);
-    let (registry, repository) = split_registry(name);
-    format!("{registry}/{repository}")
 }
 
 /// Ports are equal, hosts have as many labels and each one fits, the path begins alike.

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::keyring::repository_of;
+use crate::model::image_name::repository_of;
 use crate::model::types::Timestamp;
 
 /// Upstream's group and version since 1.35.

@@ -16,11 +16,12 @@ use serde_json::{Value, json};
 use super::accounts::{AccountToken, NotRun, Puller, ServiceAccounts, TokenAttributes};
 use crate::codec::yaml::yaml_to_values;
 use crate::model::api::decode::decode;
+use crate::model::image_name::repository_of;
 use crate::model::types::Timestamp;
 use crate::platform::clock::Clock;
 use crate::platform::rt;
 use crate::platform::rt::child::TalkingChild;
-use crate::pod::image::keyring::{Keyring, matches, repository_of};
+use crate::pod::image::keyring::{Keyring, matches};
 use crate::pod::image::pull_records::Opened;
 use crate::runtime::ImageAuth;
 

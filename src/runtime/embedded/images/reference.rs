@@ -5,7 +5,7 @@
 use std::fmt;
 
 use super::ImageError;
-use crate::model::image_name::{apply_default_tag, split_registry};
+use crate::model::image_name::{apply_default_tag, split_reference, split_registry};
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Reference {
@@ -67,17 +67,9 @@ impl fmt::Display for Reference {
 pub(crate) fn normalise_reference(text: &str) -> Result<Reference, ImageError> {
     let full = apply_default_tag(text)
         .map_err(|error| ImageError::Reference { reference: text.to_owned(), problem: error.problem })?;
-    let (rest, digest) = match full.split_once('@') {
-        Some((rest, digest)) => (rest, Some(digest.to_owned())),
-        None => (full.as_str(), None),
-    };
-    let last_slash = rest.rfind('/').map_or(0, |at| at + 1);
-    let (name, tag) = match rest[last_slash..].find(':') {
-        Some(at) => (&rest[..last_slash + at], Some(rest[last_slash + at + 1..].to_owned())),
-        None => (rest, None),
-    };
+    let (name, tag, digest) = split_reference(&full);
     let (registry, repository) = split_registry(name);
-    Ok(Reference { registry, repository, tag, digest })
+    Ok(Reference { registry, repository, tag: tag.map(str::to_owned), digest: digest.map(str::to_owned) })
 }
 
 #[cfg(test)]
