@@ -47,7 +47,6 @@ struct Updater {
     statuses: Rc<StatusManager>,
     events: EventRecorder,
     digests: Rc<dyn ImageDigests>,
-    interval: Duration,
     /// By uid of the object: what was said of it, and images of which a registry says nothing.
     said: BTreeSet<(String, String)>,
 }
@@ -61,7 +60,7 @@ type Answers = BTreeMap<ObjectKey, BTreeMap<String, String>>;
 /// Runs for as long as the process.
 pub async fn update_images(parts: ImageUpdateParts) {
     let ImageUpdateParts { editor, objects, statuses, events, mut desired, digests, interval } = parts;
-    let mut updater = Updater { editor, objects, statuses, events, digests, interval, said: BTreeSet::new() };
+    let mut updater = Updater { editor, objects, statuses, events, digests, said: BTreeSet::new() };
     let mut next: Option<Instant> = None;
     loop {
         desired.borrow_and_update();
@@ -160,9 +159,8 @@ impl Updater {
                     }
                     Err(why) => {
                         if self.said.insert(subject) {
-                            let minutes = self.interval.as_secs().div_ceil(60);
                             let message = format!(
-                                "Failed to get the digest of {image} from its registry, trying again every {minutes} min: {why}"
+                                "Failed to get the digest of {image} from its registry, trying again at the next check: {why}"
                             );
                             self.warn(follower, "ImageUpdateFailed", &message);
                             log::warn!(image, err = why; "Failed to get the digest of an image from its registry");

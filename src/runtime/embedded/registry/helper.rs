@@ -84,7 +84,7 @@ pub async fn digest_in_child(program: &Path, request: PullRequest) -> Result<Str
     let request = PullRequest { only_digest: true, ..request };
     let resolved = pull_in_child(program, &request, |_| ()).await?;
     let digest = resolved.repo_digest.rsplit_once('@').map(|(_, digest)| digest.to_owned());
-    Ok(digest.unwrap_or_default())
+    digest.ok_or_else(|| invalid("answer about a digest", resolved.repo_digest))
 }
 
 /// As [`pull_in_child`], cancelled as soon as `stop` completes. When it returns the child is gone, unless it
