@@ -336,3 +336,27 @@ pub trait ObjectLookup {
     /// The Services have never been read.
     fn service_variables(&self, namespace: &str, links: bool) -> Result<Vec<(String, String)>, Absence>;
 }
+
+/// The rest of a lookup of a test: of one realm, without Services, and of objects that do not change.
+#[cfg(test)]
+macro_rules! plain_lookup {
+    () => {
+        fn generation(&self) -> u64 {
+            0
+        }
+
+        fn of(&self, _realm: $crate::model::objects::Realm) -> &dyn $crate::model::objects::ObjectLookup {
+            self
+        }
+
+        fn service_variables(
+            &self,
+            _namespace: &str,
+            _links: bool,
+        ) -> Result<Vec<(String, String)>, $crate::model::objects::Absence> {
+            Ok(Vec::new())
+        }
+    };
+}
+#[cfg(test)]
+pub(crate) use plain_lookup;

@@ -12,7 +12,7 @@ use crate::cluster::node::register::NodeFromServer;
 use crate::devices::plugins::CsiPlugins;
 use crate::model::api::decode::decode;
 use crate::model::api::pod::Pod;
-use crate::model::objects::{ClaimedSource, ClaimedVolume, ConfigMapData, ObjectData, Realm};
+use crate::model::objects::{ClaimedSource, ClaimedVolume, ConfigMapData, ObjectData};
 use crate::model::types::{PodUid, Timestamp};
 use crate::platform::clock::Clock;
 use crate::platform::grpc::{self, Code, GrpcReply, Handler, Status, serve_connection};
@@ -134,21 +134,7 @@ impl ObjectLookup for OneClaim {
         self.0.borrow().clone()
     }
 
-    fn generation(&self) -> u64 {
-        0
-    }
-
-    fn of(&self, _: Realm) -> &dyn ObjectLookup {
-        self
-    }
-
-    fn service_variables(
-        &self,
-        _namespace: &str,
-        _links: bool,
-    ) -> Result<Vec<(String, String)>, crate::model::objects::Absence> {
-        Ok(Vec::new())
-    }
+    crate::model::objects::plain_lookup!();
 }
 
 struct CsiWorld {

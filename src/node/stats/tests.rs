@@ -39,21 +39,7 @@ impl ObjectLookup for NoObjects {
         })
     }
 
-    fn generation(&self) -> u64 {
-        0
-    }
-
-    fn of(&self, _: crate::model::objects::Realm) -> &dyn ObjectLookup {
-        self
-    }
-
-    fn service_variables(
-        &self,
-        _namespace: &str,
-        _links: bool,
-    ) -> Result<Vec<(String, String)>, crate::model::objects::Absence> {
-        Ok(Vec::new())
-    }
+    crate::model::objects::plain_lookup!();
 }
 
 /// A machine in a directory: cgroups of version 2, procfs, a kubelet's directories.

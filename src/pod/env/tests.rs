@@ -21,21 +21,7 @@ impl ObjectLookup for Objects {
         None
     }
 
-    fn generation(&self) -> u64 {
-        0
-    }
-
-    fn of(&self, _: crate::model::objects::Realm) -> &dyn ObjectLookup {
-        self
-    }
-
-    fn service_variables(
-        &self,
-        _namespace: &str,
-        _links: bool,
-    ) -> Result<Vec<(String, String)>, crate::model::objects::Absence> {
-        Ok(Vec::new())
-    }
+    crate::model::objects::plain_lookup!();
 }
 
 fn environment(container: &Value) -> Result<Vec<(String, String)>, EnvError> {

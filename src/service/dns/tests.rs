@@ -214,9 +214,13 @@ fn a_query_that_waits_does_not_keep_the_address() {
         silent.recv_from(&mut [0; 512]).await.unwrap();
         assert_eq!(server.pending.get(), 1);
         drop(serving);
-        // Tasks end when they are next run.
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        let _again = server.listen(&[ip]).await.unwrap();
+        // The tasks end, and with them the socket, when they are next run.
+        let again = async {
+            while server.listen(&[ip]).await.is_err() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(5), again).await.expect("the address is free");
         assert_eq!(server.pending.get(), 1, "it still waits");
     });
 }
