@@ -132,8 +132,15 @@ impl Api {
         TlsConnector::from(Arc::new(config))
     }
 
+    /// A connection of HTTP/1.1, as this person. Needs a tokio runtime.
+    pub async fn stream(&self, who: &Person) -> TlsStream<TcpStream> {
+        Self::connect(self.port, self.connector(who, b"http/1.1")).await
+    }
+
     async fn connect(port: u16, connector: TlsConnector) -> TlsStream<TcpStream> {
         let far = TcpStream::connect(("127.0.0.1", port)).await.expect("it listens");
+        // A small request would wait for the acknowledgement of the handshake.
+        far.set_nodelay(true).expect("set");
         let name = ServerName::try_from("localhost").expect("a name");
         connector.connect(name, far).await.expect("it speaks TLS")
     }
