@@ -106,6 +106,12 @@ pub(crate) fn uid(words: &str) -> String {
     uid
 }
 
+/// Of a namespace that was not created explicitly.
+#[must_use]
+pub(crate) fn namespace_uid(name: &str) -> String {
+    uid(&format!("Namespace\0{name}"))
+}
+
 #[must_use]
 pub(crate) fn node_uid(name: &str) -> String {
     uid(&format!("Node\0{name}"))

@@ -23,7 +23,7 @@ use crate::model::objects::{
     Absence, ConfigMapData, LocalObject, LocalObjects, NodeFacts, ObjectContent, ObjectKind, TokenRequest,
 };
 use crate::model::types::{PodUid, Timestamp};
-use crate::node::object::{node_uid, uid};
+use crate::node::object::{namespace_uid, node_uid, uid};
 use crate::platform::clock::Clock;
 use crate::platform::logging::chain;
 use crate::platform::sys::node::random_uid;
@@ -204,7 +204,7 @@ impl Accounts {
     #[must_use]
     pub(crate) fn implied_uid(&self, kind: &str, namespace: &str) -> String {
         let of = self.objects.get(ObjectKind::Namespace, "", namespace);
-        let of = of.map_or_else(|| uid(&["Namespace\0", namespace].concat()), |of| of.uid.clone());
+        let of = of.map_or_else(|| namespace_uid(namespace), |of| of.uid.clone());
         uid(&[kind, "\0", &of].concat())
     }
 

@@ -321,7 +321,7 @@ fn parsed<T: std::str::FromStr>(list: &Value) -> Vec<T> {
     items(list).filter_map(|item| text(item).trim().parse().ok()).collect()
 }
 
-/// A list in which nothing can be read lets nobody in: no list would let everybody in.
+/// A list without a valid range admits no client, while an empty list admits all of them.
 fn source_ranges(list: &Value) -> Vec<Cidr> {
     let ranges: Vec<Cidr> = parsed(list);
     if ranges.is_empty() && items(list).next().is_some() {
@@ -348,8 +348,8 @@ mod tests {
             |list: &Value| -> Vec<String> { source_ranges(list).iter().map(ToString::to_string).collect() };
         assert_eq!(shown(&json!([" 192.0.2.0/24 ", "2001:db8::/32\n"])), ["192.0.2.0/24", "2001:db8::/32"]);
         assert_eq!(shown(&json!(["192.0.2.0/24", "nonsense"])), ["192.0.2.0/24"]);
-        assert_eq!(shown(&json!(["nonsense", 7])), ["0.0.0.0/32", "::/128"], "nobody");
-        assert_eq!(shown(&json!([])), [] as [&str; 0], "everybody");
-        assert_eq!(shown(&Value::Null), [] as [&str; 0], "everybody");
+        assert_eq!(shown(&json!(["nonsense", 7])), ["0.0.0.0/32", "::/128"], "no client");
+        assert_eq!(shown(&json!([])), [] as [&str; 0], "all clients");
+        assert_eq!(shown(&Value::Null), [] as [&str; 0], "all clients");
     }
 }

@@ -18,7 +18,7 @@ struct Node {
     ending: Vec<StoredObject>,
     /// Rows of the store could not be read.
     is_damaged: bool,
-    /// How often all members were looked at.
+    /// How often all members were read.
     looks: Cell<usize>,
 }
 

@@ -14,7 +14,7 @@ use crate::model::objects::wire::{self, Values};
 use crate::model::objects::{ObjectKind, ROOT_CA, VersionedObject};
 use crate::model::ordered::Ordered as _;
 use crate::model::types::Timestamp;
-use crate::node::object::{LEASES, uid};
+use crate::node::object::{LEASES, namespace_uid, uid};
 use crate::serve::accounts::Accounts;
 use crate::serve::localapi::resource::Store;
 use crate::serve::rbac::built_in::{self, BuiltInRole};
@@ -195,7 +195,7 @@ pub(crate) fn namespace(name: &str, since: Timestamp) -> Value {
         "kind": "Namespace",
         "metadata": {
             "name": name,
-            "uid": uid(&format!("Namespace\0{name}")),
+            "uid": namespace_uid(name),
             "creationTimestamp": since.to_rfc3339(),
             "labels": {"kubernetes.io/metadata.name": name},
         },

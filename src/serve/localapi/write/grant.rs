@@ -23,7 +23,7 @@ pub(super) fn check(task: &Task, old: Option<&LocalObject>, new: &LocalObject) -
     }
 }
 
-/// Whether somebody may have more rights afterwards. The labels of a ClusterRole decide which roles it is a part of.
+/// Whether the change may give more rights to a user. The labels of a ClusterRole decide which roles it is a part of.
 fn may_give(old: Option<&LocalObject>, new: &LocalObject) -> bool {
     let (before, body) = (old.map(|old| old.content.body()).unwrap_or_default(), new.content.body());
     let is_same = |members: &[&str]| members.iter().all(|member| before[member] == body[member]);
