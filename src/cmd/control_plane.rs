@@ -1,0 +1,33 @@
+//! `agent init --control-plane`: what `kubeadm init` does, with its names of phases, files and objects (1.36).
+//!
+//! Expected flow: the configuration is read and completed, then one phase after the other writes its part. Certificates,
+//! kubeconfigs and manifests come first, the node's agent starts the static pods, and the remaining phases talk to the API
+//! server.
+
+pub(crate) mod config;
+
+use std::path::PathBuf;
+
+/// Directories of the machine, which tests put elsewhere. Those of certificates and of etcd are in the configuration.
+#[derive(Clone)]
+pub(crate) struct Paths {
+    /// `/etc/kubernetes`.
+    pub kubernetes: PathBuf,
+    /// `/var/lib/kubelet`.
+    pub kubelet: PathBuf,
+}
+
+impl Paths {
+    pub(crate) fn system() -> Self {
+        Self { kubernetes: "/etc/kubernetes".into(), kubelet: "/var/lib/kubelet".into() }
+    }
+
+    pub(crate) fn manifests(&self) -> PathBuf {
+        self.kubernetes.join("manifests")
+    }
+
+    /// A kubeconfig such as `admin.conf`.
+    pub(crate) fn conf(&self, name: &str) -> PathBuf {
+        self.kubernetes.join(name)
+    }
+}
