@@ -4,7 +4,15 @@
 //! kubeconfigs and manifests come first, the node's agent starts the static pods, and the remaining phases talk to the API
 //! server.
 
+pub(crate) mod certs;
 pub(crate) mod config;
+pub(in crate::cmd) mod context;
+pub(crate) mod kubeconfigs;
+mod kubelet_files;
+pub(crate) mod manifests;
+mod patches;
+mod select;
+mod static_pods;
 
 use std::path::PathBuf;
 

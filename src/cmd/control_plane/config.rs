@@ -44,6 +44,9 @@ pub(crate) struct InitSettings {
     pub kubelet: Value,
     /// KubeProxyConfiguration, likewise.
     pub kube_proxy: Value,
+    /// The documents of the two as the user gave them.
+    pub given_kubelet: Option<Value>,
+    pub given_kube_proxy: Option<Value>,
 }
 
 #[derive(Clone)]

@@ -139,11 +139,17 @@ pub(crate) fn settle(
         timeouts: timeouts(&init.at("timeouts"), &given.at("apiServer").at("timeoutForControlPlane"))?,
         kubelet: components::kubelet(&documents.kubelet, &cluster, paths, &mut warnings),
         kube_proxy: components::kube_proxy(&documents.kube_proxy, &cluster, &endpoint, &mut warnings),
+        given_kubelet: given_document(&documents.kubelet),
+        given_kube_proxy: given_document(&documents.kube_proxy),
         cluster,
         endpoint,
     };
     checks::check(&settings, &mut warnings)?;
     Ok((settings, warnings))
+}
+
+fn given_document(document: &Value) -> Option<Value> {
+    (!document["kind"].is_null()).then(|| document.clone())
 }
 
 /// A ClusterConfiguration, such as the one in the ConfigMap `kubeadm-config`. `version` is the default.
