@@ -37,6 +37,8 @@ mod reset;
 mod self_test;
 mod service;
 
+pub(in crate::cmd) use phases::wait_until_healthy;
+
 use args::{InitOptions, UsageError};
 use facts::{Interest, ProbedMachine};
 use preflight::{PreflightFinding, Purpose};
