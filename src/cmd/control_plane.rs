@@ -1,3 +1,43 @@
-//! `agent init --control-plane`: what kubeadm (1.36) does to make a machine the first control-plane node of a cluster.
+//! `agent init --control-plane`: what `kubeadm init` does, with its names of phases, files and objects (1.36).
+//!
+//! Expected flow: the configuration is read and completed, then one phase after the other writes its part. Certificates,
+//! kubeconfigs and manifests come first, the node's agent starts the static pods, and the remaining phases talk to the API
+//! server.
 
+pub(crate) mod addons;
+pub(crate) mod api;
+pub(crate) mod api_phases;
+pub(crate) mod config;
+pub(crate) mod finalize;
+pub(crate) mod join_command;
+pub(crate) mod mark;
 mod objects;
+pub(crate) mod tokens;
+pub(crate) mod upload;
+pub(crate) mod wait;
+
+use std::path::PathBuf;
+
+/// Directories of the machine, which tests put elsewhere. Those of certificates and of etcd are in the configuration.
+#[derive(Clone)]
+pub(crate) struct Paths {
+    /// `/etc/kubernetes`.
+    pub kubernetes: PathBuf,
+    /// `/var/lib/kubelet`.
+    pub kubelet: PathBuf,
+}
+
+impl Paths {
+    pub(crate) fn system() -> Self {
+        Self { kubernetes: "/etc/kubernetes".into(), kubelet: "/var/lib/kubelet".into() }
+    }
+
+    pub(crate) fn manifests(&self) -> PathBuf {
+        self.kubernetes.join("manifests")
+    }
+
+    /// A kubeconfig such as `admin.conf`.
+    pub(crate) fn conf(&self, name: &str) -> PathBuf {
+        self.kubernetes.join(name)
+    }
+}

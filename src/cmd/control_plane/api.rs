@@ -102,8 +102,8 @@ fn patience(kind: ApiErrorKind) -> Option<Duration> {
 }
 
 impl<'a, T: Transport> Api<'a, T> {
-    pub(crate) fn new(client: Option<Client<T>>, say: Say<'a>, limit: Duration) -> Self {
-        Self { client, bare: false, say, deadline: Instant::now() + limit }
+    pub(crate) fn new(client: Option<Client<T>>, say: Say<'a>, deadline: Instant) -> Self {
+        Self { client, bare: false, say, deadline }
     }
 
     pub(crate) fn is_dry(&self) -> bool {

@@ -17,13 +17,13 @@ use crate::platform::sys::durable::write_durably;
 /// # Errors
 /// The current context leads to no user.
 fn pointed(mut kubeconfig: Value, pem: &str) -> Result<Option<Value>, String> {
-    let current = kubeconfig["current-context"].as_str().unwrap_or_default();
+    let current = kubeconfig["current-context"].clone();
     let contexts = kubeconfig["contexts"].as_array().into_iter().flatten();
     let context = contexts.clone().find(|context| context["name"] == current);
     let name = context.map(|context| context["context"]["user"].clone()).unwrap_or_default();
     let mut users = kubeconfig["users"].as_array_mut().into_iter().flatten();
     let Some(user) = users.find(|user| user["name"] == name).and_then(|user| user["user"].as_object_mut()) else {
-        return Err(format!("the context {current:?} leads to no user"));
+        return Err(format!("the context {current} leads to no user"));
     };
     let before = user.clone();
     for key in ["client-certificate", "client-key"] {
