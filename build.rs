@@ -1,4 +1,5 @@
-//! Compiles `proto/` with protox, so that a build needs no protoc and no package of the system, and packs the table of the API's types.
+//! Compiles `proto/` with protox, so that a build needs no protoc and no package of the system, and packs texts: the table of the
+//! API's types, the objects of a control plane.
 //!
 //! Server code is generated too: it is generic, so what nobody instantiates never reaches the binary.
 
@@ -19,8 +20,9 @@ const FILES: [&str; 8] = [
 ];
 const ROOT: &str = "proto";
 
-/// The types of the local API; `src/model/api/schema.rs` reads what becomes of them.
-const SCHEMA: &str = "src/model/api/schema";
+/// Directories of texts, and the names under which `codec::packed` reads what becomes of them.
+const TEXTS: [(&str, &str); 2] =
+    [("src/model/api/schema", "schema.z"), ("src/cmd/control_plane/templates", "templates.z")];
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=build.rs");
@@ -44,32 +46,37 @@ fn main() -> Result<(), Box<dyn Error>> {
         .generate_default_stubs(true)
         .emit_rerun_if_changed(false)
         .compile_fds(descriptors)?;
-    pack_schema()
+    for (directory, name) in TEXTS {
+        pack(directory, name)?;
+    }
+    Ok(())
 }
 
-/// All tables without what is for their readers: the length as four bytes, least significant first, then a zlib stream.
-fn pack_schema() -> Result<(), Box<dyn Error>> {
-    println!("cargo:rerun-if-changed={SCHEMA}");
-    let files = std::fs::read_dir(SCHEMA)?.collect::<Result<Vec<_>, _>>()?;
+/// All texts of a directory without what is for their readers: the length as four bytes, least significant first, then a
+/// zlib stream.
+fn pack(directory: &str, name: &str) -> Result<(), Box<dyn Error>> {
+    println!("cargo:rerun-if-changed={directory}");
+    let files = std::fs::read_dir(directory)?.collect::<Result<Vec<_>, _>>()?;
     let mut paths: Vec<_> = files.into_iter().map(|file| file.path()).collect();
-    paths.retain(|path| path.extension().is_some_and(|extension| extension == "txt"));
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "txt" || extension == "yaml"));
     paths.sort();
-    let mut table = String::new();
+    let mut texts = String::new();
     for path in paths {
         for line in std::fs::read_to_string(path)?.lines() {
             if !line.is_empty() && !line.starts_with('#') {
-                table.push_str(line);
-                table.push('\n');
+                texts.push_str(line);
+                texts.push('\n');
             }
         }
     }
     let mut packed = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::best());
-    packed.write_all(table.as_bytes())?;
+    packed.write_all(texts.as_bytes())?;
     let packed = packed.finish()?;
-    let length = u32::try_from(table.len())?.to_le_bytes();
+    let length = u32::try_from(texts.len())?.to_le_bytes();
     let out = std::env::var("OUT_DIR")?;
     // Renamed into place: target directories that are copies by hard links share the old file.
-    let (new, place) = (Path::new(&out).join("schema.z.new"), Path::new(&out).join("schema.z"));
+    let place = Path::new(&out).join(name);
+    let new = place.with_extension("new");
     std::fs::write(&new, [&length[..], &packed[..]].concat())?;
     Ok(std::fs::rename(new, place)?)
 }

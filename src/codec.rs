@@ -5,10 +5,12 @@
 //! | `base64` | RFC 4648, with padding |
 //! | `cri_log` | lines of container logs |
 //! | `json`, `yaml` | Kubernetes manifests: JSON with duplicates reported, YAML 1.1 |
+//! | `packed` | texts that the build has packed |
 //! | `signature` | minisign |
 
 pub mod base64;
 pub mod cri_log;
 pub mod json;
+pub(crate) mod packed;
 pub mod signature;
 pub mod yaml;

@@ -47,6 +47,7 @@ pub(super) use api::post;
 pub(crate) use args::UsageError;
 pub(crate) use client::ClientError;
 pub(crate) use client::fetch_report;
+pub(crate) use table::render as columns;
 
 use crate::model::types::Timestamp;
 use crate::platform::logging::chain;

@@ -4,15 +4,29 @@
 //! kubeconfigs and manifests come first, the node's agent starts the static pods, and the remaining phases talk to the API
 //! server.
 
+pub(crate) mod addons;
+pub(crate) mod api;
+pub(crate) mod api_phases;
+mod args;
 pub(crate) mod certs;
 pub(crate) mod config;
-pub(in crate::cmd) mod context;
+mod context;
+pub(crate) mod finalize;
+pub(crate) mod join_command;
 pub(crate) mod kubeconfigs;
 mod kubelet_files;
 pub(crate) mod manifests;
+pub(crate) mod mark;
+mod objects;
 mod patches;
+mod phases;
 mod select;
 mod static_pods;
+pub(crate) mod tokens;
+pub(crate) mod upload;
+pub(crate) mod wait;
+
+pub use phases::{run, selects};
 
 use std::path::PathBuf;
 

@@ -37,6 +37,8 @@ mod reset;
 mod self_test;
 mod service;
 
+pub(in crate::cmd) use phases::wait_until_healthy;
+
 use args::{InitOptions, UsageError};
 use facts::{Interest, ProbedMachine};
 pub(super) use phases::write;
@@ -48,7 +50,7 @@ const CONFIG_FILE: &str = "/var/lib/kubelet/config.yaml";
 const DEFAULTS_FILE: &str = "/etc/default/agent";
 
 #[derive(Debug, thiserror::Error)]
-pub(super) enum InitError {
+pub(crate) enum InitError {
     #[error(transparent)]
     Usage(#[from] UsageError),
     #[error(transparent)]
@@ -125,7 +127,7 @@ pub fn run(command: &str, arguments: &[String], environment: Environment<'_>) ->
     finish(&mut session, command, result)
 }
 
-fn finish(session: &mut InitSession<'_>, command: &str, result: Result<(), InitError>) -> u8 {
+pub(super) fn finish(session: &mut InitSession<'_>, command: &str, result: Result<(), InitError>) -> u8 {
     let error = match result {
         Ok(()) => return EXIT_OK,
         Err(InitError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => return EXIT_OK,
@@ -147,7 +149,7 @@ fn phases_of(command: &str) -> args::Phases {
     }
 }
 
-pub(super) struct InitSession<'a> {
+pub(crate) struct InitSession<'a> {
     pub(super) environment: Environment<'a>,
 }
 
@@ -256,14 +258,24 @@ fn resolve(options: &InitOptions) -> Result<Resolved, InitError> {
     }
 }
 
+/// The names of the phases of a standalone node.
+pub(super) fn standalone_phases() -> Vec<&'static str> {
+    phases::PHASES.iter().map(|phase| phase.name).collect()
+}
+
 /// The machine's checks for a control plane, as a phase.
 pub(super) fn check_control_plane(
     session: &mut InitSession<'_>,
     ignored: Ignored,
     no_self_test: bool,
 ) -> Result<(), InitError> {
-    let options =
-        InitOptions { control_plane: true, ignored, no_self_test, rootfs: PathBuf::from("/"), ..InitOptions::default() };
+    let options = InitOptions {
+        control_plane: true,
+        ignored,
+        no_self_test,
+        rootfs: PathBuf::from("/"),
+        ..InitOptions::default()
+    };
     let resolved = resolve(&options)?;
     let findings = session.check(&options, &resolved);
     session.print_error(&preflight::report(&findings, false));

@@ -69,6 +69,15 @@ impl ResourcePath {
         self
     }
 
+    /// The collection that the object is in: where one is created.
+    #[must_use]
+    pub(crate) fn without_name(mut self) -> Self {
+        match &mut self {
+            Self::Namespaced { name, .. } | Self::Whole { name, .. } => name.clear(),
+        }
+        self
+    }
+
     /// The plural of the resource, for messages.
     #[must_use]
     pub(crate) fn plural(&self) -> &'static str {

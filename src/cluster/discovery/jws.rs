@@ -118,7 +118,7 @@ pub(crate) fn parse_pin(text: &str) -> Result<CaPin, String> {
 }
 
 /// The pin of a certificate (DER); empty when it is none.
-fn shown_pin(certificate: &[u8]) -> String {
+pub(crate) fn shown_pin(certificate: &[u8]) -> String {
     let mut text = "sha256:".to_owned();
     for byte in spki_sha256(certificate).unwrap_or_default() {
         let _ = write!(text, "{byte:02x}");

@@ -6,7 +6,7 @@ const GAP: usize = 3;
 
 /// Formats rows of equal length; the last column is not padded. Control characters are shown as `?`: a name
 /// or a message must not control the terminal.
-pub(super) fn render(rows: &[Vec<String>]) -> String {
+pub(crate) fn render(rows: &[Vec<String>]) -> String {
     render_on(rows, &mut Vec::new(), &Paint::default())
 }
 

@@ -39,6 +39,7 @@ Options:
       --kubernetes-version VERSION       Version of the control plane (default: the agent's Kubernetes release)
       --node-name NAME                   Name of the node (default: the host name, in lower case)
   -o, --output yaml                      With --dry-run: only the files, as YAML documents
+      --print-manifest                   Of the phases of addons: print the objects, nothing else
       --patches DIR                      Patches of manifests, as TARGET[SUFFIX][+strategic|+merge|+json].yaml
       --pod-network-cidr CIDR            Addresses of pods, of which each node gets a part
       --service-cidr CIDR                Addresses of Services (default 10.96.0.0/12)
@@ -105,6 +106,7 @@ pub(super) struct ControlPlaneOptions {
     pub hides_token: bool,
     pub hides_key: bool,
     pub no_self_test: bool,
+    pub prints_manifest: bool,
     pub kubeconfig: Option<PathBuf>,
     pub kubeconfig_dir: Option<PathBuf>,
     pub timeout: Duration,
@@ -126,6 +128,7 @@ impl Default for ControlPlaneOptions {
             hides_token: false,
             hides_key: false,
             no_self_test: false,
+            prints_manifest: false,
             kubeconfig: None,
             kubeconfig_dir: None,
             timeout: DEFAULT_TIMEOUT,
@@ -181,7 +184,8 @@ impl ControlPlaneOptions {
                 Arg::Long("kubeconfig-dir") => options.kubeconfig_dir = Some(text(&mut parser)?.into()),
                 Arg::Long("timeout") => {
                     let given = text(&mut parser)?;
-                    let time = GoDuration::parse(&given).ok().filter(|time| !time.is_negative() && !time.is_zero());
+                    let time =
+                        GoDuration::parse(&given).ok().filter(|time| !time.is_negative() && !time.is_zero());
                     let time = time.ok_or_else(|| {
                         UsageError::Option(format!("--timeout {given:?}: must be a duration such as 10m"))
                     })?;
@@ -192,6 +196,7 @@ impl ControlPlaneOptions {
                 Arg::Long("skip-token-print") => options.hides_token = true,
                 Arg::Long("skip-certificate-key-print") => options.hides_key = true,
                 Arg::Long("skip-self-test") => options.no_self_test = true,
+                Arg::Long("print-manifest") => options.prints_manifest = true,
                 Arg::Short('o') | Arg::Long("output") => match text(&mut parser)?.as_str() {
                     "yaml" => options.yaml = true,
                     other => {
@@ -232,14 +237,21 @@ impl ControlPlaneOptions {
         Ok(options)
     }
 
-    fn set(&mut self, (flag, is_init, path, form): &(&str, bool, &str, Form), given: &str) -> Result<(), UsageError> {
+    fn set(
+        &mut self,
+        (flag, is_init, path, form): &(&str, bool, &str, Form),
+        given: &str,
+    ) -> Result<(), UsageError> {
         let wrong = |what: &str| UsageError::Option(format!("--{flag} {given:?}: must be {what}"));
         let value = match form {
             Form::Text => json!(given),
             Form::Number => json!(given.parse::<u32>().map_err(|_| wrong("a number"))?),
             Form::List => json!(list(given)),
             Form::Gates => pairs(given)
-                .map(|pair| Some((pair?.0, Value::Bool(pair?.1.parse().ok()?))))
+                .map(|pair| {
+                    let (name, on) = pair?;
+                    Some((name, Value::Bool(on.parse().ok()?)))
+                })
                 .collect::<Option<serde_json::Map<_, _>>>()
                 .map(Value::Object)
                 .ok_or_else(|| wrong("a list of NAME=true or NAME=false"))?,
@@ -327,7 +339,10 @@ mod tests {
     #[test]
     fn bad_usage_is_named() {
         for (line, expected) in [
-            ("--config f --token a.b --cert-dir /x --node-name n", "can not mix '--config' with arguments [token cert-dir]"),
+            (
+                "--config f --token a.b --cert-dir /x --node-name n",
+                "can not mix '--config' with arguments [token cert-dir]",
+            ),
             ("--apiserver-bind-port x", "--apiserver-bind-port \"x\": must be a number"),
             ("--feature-gates A=maybe", "NAME=true or NAME=false"),
             ("--scheduler-extra-args v", "NAME=VALUE"),

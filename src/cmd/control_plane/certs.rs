@@ -45,7 +45,12 @@ const fn authority(phase: &'static str, base: &'static str, common_name: &'stati
     CertSpec { phase, base, common_name, signer: "", is_server: false, is_client: false, names: Names::None }
 }
 
-const fn client(phase: &'static str, base: &'static str, common_name: &'static str, signer: &'static str) -> CertSpec {
+const fn client(
+    phase: &'static str,
+    base: &'static str,
+    common_name: &'static str,
+    signer: &'static str,
+) -> CertSpec {
     CertSpec { phase, base, common_name, signer, is_server: false, is_client: true, names: Names::None }
 }
 
@@ -100,7 +105,8 @@ fn alternative_names(of: Names, settings: &InitSettings) -> (Vec<String>, Vec<Ip
     let (mut given, mut addresses): (Vec<String>, Vec<IpAddr>) = match of {
         Names::None => return Default::default(),
         Names::ApiServer => {
-            let mut names = ["kubernetes", "kubernetes.default", "kubernetes.default.svc"].map(str::to_owned).to_vec();
+            let mut names =
+                ["kubernetes", "kubernetes.default", "kubernetes.default.svc"].map(str::to_owned).to_vec();
             names.push(format!("kubernetes.default.svc.{}", cluster.dns_domain));
             let (host, _) = checks::host_and_port(&cluster.control_plane_endpoint).unwrap_or_default();
             names.extend((!host.is_empty()).then(|| host.to_owned()));
@@ -114,7 +120,10 @@ fn alternative_names(of: Names, settings: &InitSettings) -> (Vec<String>, Vec<Ip
                 (Etcd::External(_), _) => &[],
             };
             let names = ["localhost".to_owned()].into_iter().chain(more.iter().cloned()).collect();
-            (names, vec![advertised, IpAddr::from([127, 0, 0, 1]), IpAddr::from(std::net::Ipv6Addr::LOCALHOST)])
+            (
+                names,
+                vec![advertised, IpAddr::from([127, 0, 0, 1]), IpAddr::from(std::net::Ipv6Addr::LOCALHOST)],
+            )
         }
     };
     given.push(node.to_owned());
@@ -143,7 +152,9 @@ pub(crate) fn signer(context: &Context<'_, '_>, base: &str) -> Result<Signer, In
     let refused = |why: String| {
         InitError::ControlPlane(format!("couldn't load CA certificate {base}: {}: {why}", file.display()))
     };
-    let certificate = context.read(&file)?.ok_or_else(|| refused("no such file: run the phase that makes it".to_owned()))?;
+    let certificate = context
+        .read(&file)?
+        .ok_or_else(|| refused("no such file: run the phase that makes it".to_owned()))?;
     let key = context.read(&key_file)?;
     Signer::existing(&certificate, key.as_deref()).map_err(refused)
 }
@@ -233,7 +244,12 @@ fn refuse_leftover(context: &Context<'_, '_>, base: &str) -> Result<(), InitErro
 }
 
 /// The key first: a certificate without it would be taken for one whose key is kept elsewhere.
-fn store(context: &mut Context<'_, '_>, base: &str, certificate: String, key: String) -> Result<(), InitError> {
+fn store(
+    context: &mut Context<'_, '_>,
+    base: &str,
+    certificate: String,
+    key: String,
+) -> Result<(), InitError> {
     let cluster = &context.settings.cluster;
     let (file, key_file) = (cluster.cert(base, "crt"), cluster.cert(base, "key"));
     context.put(key_file, 0o600, key, Content::Secret)?;
@@ -289,14 +305,18 @@ pub(super) fn check_external(context: &Context<'_, '_>) -> Result<(), InitError>
         }
         let authority = signer(context, base)?;
         for spec in CERTS.iter().filter(|spec| spec.signer == base) {
-            let (file, key) = (context.settings.cluster.cert(spec.base, "crt"), context.settings.cluster.cert(spec.base, "key"));
+            let (file, key) = (
+                context.settings.cluster.cert(spec.base, "crt"),
+                context.settings.cluster.cert(spec.base, "key"),
+            );
             let refused = |at: &Path, why: &str| {
                 InitError::ControlPlane(format!("invalid or incomplete {what}: {}: {why}", path(at)))
             };
             let certificate = context.read(&file)?.ok_or_else(|| refused(&file, "no such file"))?;
             let key_text = context.read(&key)?.ok_or_else(|| refused(&key, "no such file"))?;
             keys::read(&key_text).map_err(|why| refused(&key, &why))?;
-            verify_chain(&certificate, &authority.certificate, context.now()).map_err(|why| refused(&file, &why))?;
+            verify_chain(&certificate, &authority.certificate, context.now())
+                .map_err(|why| refused(&file, &why))?;
         }
     }
     Ok(())

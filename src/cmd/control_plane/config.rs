@@ -143,7 +143,6 @@ pub(crate) struct NodeRegistration {
     pub kubelet_extra_args: Vec<Argument>,
     pub ignore_preflight_errors: Vec<String>,
     pub image_pull_policy: String,
-    pub image_pull_serial: bool,
 }
 
 #[derive(Clone)]
@@ -189,10 +188,6 @@ pub(crate) struct Timeouts {
     pub control_plane: GoDuration,
     pub kubelet: GoDuration,
     pub api_call: GoDuration,
-    pub etcd: GoDuration,
-    pub tls_bootstrap: GoDuration,
-    pub discovery: GoDuration,
-    pub upgrade: GoDuration,
 }
 
 impl ClusterConfig {

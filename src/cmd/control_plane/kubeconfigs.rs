@@ -25,7 +25,12 @@ pub(crate) struct ConfSpec {
     pub is_for_cluster: bool,
 }
 
-const fn conf(phase: &'static str, user: &'static str, group: &'static str, is_for_cluster: bool) -> ConfSpec {
+const fn conf(
+    phase: &'static str,
+    user: &'static str,
+    group: &'static str,
+    is_for_cluster: bool,
+) -> ConfSpec {
     ConfSpec { phase, user, group, is_for_cluster }
 }
 
@@ -58,7 +63,13 @@ impl ConfSpec {
 }
 
 /// A kubeconfig with embedded certificates, in kubeadm's form.
-pub(crate) fn document(cluster: &str, server: &str, user: &str, authorities: &str, credentials: Value) -> Value {
+pub(crate) fn document(
+    cluster: &str,
+    server: &str,
+    user: &str,
+    authorities: &str,
+    credentials: Value,
+) -> Value {
     let context = format!("{user}@{cluster}");
     json!({
         "apiVersion": "v1",
@@ -100,7 +111,8 @@ pub(super) fn run(context: &mut Context<'_, '_>, phase: &str) -> Result<(), Init
     let leaf = spec.leaf(&context.settings.node.name);
     let pair = authority.sign(&leaf, certs::terms(&cluster, context)).map_err(InitError::ControlPlane)?;
     let server = spec.server(&context.settings);
-    let made = document(&cluster.name, &server, &leaf.common_name, &authority.certificate, certificate(&pair));
+    let made =
+        document(&cluster.name, &server, &leaf.common_name, &authority.certificate, certificate(&pair));
     context.say(&format!("[kubeconfig] Writing {name:?} kubeconfig file\n"))?;
     context.put(place, 0o600, yaml::to_string(&made), Content::Secret)
 }
@@ -116,7 +128,8 @@ fn check(context: &mut Context<'_, '_>, spec: &ConfSpec) -> Result<(), InitError
     let refused = |why: String| InitError::ControlPlane(format!("the file {path:?} {why}"));
     let text = context.read(&path)?.ok_or_else(|| refused("does not exist".to_owned()))?;
     let values = yaml_to_values(&text, false).map_err(|error| refused(format!("cannot be read: {error}")))?;
-    let found = values.first().and_then(cluster_of).ok_or_else(|| refused("has no current cluster".to_owned()))?;
+    let found =
+        values.first().and_then(cluster_of).ok_or_else(|| refused("has no current cluster".to_owned()))?;
     let embedded = found["certificate-authority-data"].as_str().unwrap_or_default();
     let authorities = match found["certificate-authority"].as_str() {
         Some(file) if embedded.is_empty() => {
@@ -146,17 +159,11 @@ fn check(context: &mut Context<'_, '_>, spec: &ConfSpec) -> Result<(), InitError
 }
 
 /// The cluster of the current context.
-pub(crate) fn cluster_of(conf: &Value) -> Option<&Value> {
+fn cluster_of(conf: &Value) -> Option<&Value> {
     let named = |list: &str, name: &Value| conf[list].as_array()?.iter().find(|one| one["name"] == *name);
     let context = named("contexts", &conf["current-context"])?;
     Some(&named("clusters", &context["context"]["cluster"])?["cluster"])
 }
 
-/// The user of the current context, to be changed.
-pub(crate) fn user_of(conf: &mut Value) -> Option<&mut Value> {
-    let current = conf["current-context"].clone();
-    let contexts = conf["contexts"].as_array()?;
-    let user = contexts.iter().find(|one| one["name"] == current)?["context"]["user"].clone();
-    let users = conf["users"].as_array_mut()?;
-    Some(&mut users.iter_mut().find(|one| one["name"] == user)?["user"])
-}
+#[cfg(test)]
+mod tests;

@@ -1,4 +1,4 @@
-//! The phases `kubelet-start` and `kubelet-finalize`: the files of this node's kubelet, which is the agent.
+//! The phase `kubelet-start`: the files of this node's kubelet, which is the agent.
 //!
 //! Owns `config.yaml`, `instance-config.yaml` and `kubeadm-flags.env` while a control plane is made.
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::config::{Argument, InitSettings, path};
 use super::context::{Content, Context};
-use super::{kubeconfigs, patches};
+use super::patches;
 use crate::cmd::cli::yaml;
 use crate::cmd::init::{InitError, prepare_node, start_node};
 use crate::codec::yaml::yaml_to_values;
@@ -78,10 +78,8 @@ pub(super) fn start(context: &mut Context<'_, '_>) -> Result<(), InitError> {
     let file = kubelet.join("instance-config.yaml");
     context.say(&format!("[kubelet-start] Writing kubelet configuration to file {:?}\n", path(&file)))?;
     context.put(file, 0o644, yaml::to_string(&instance), Content::Shown)?;
-    let machine = Machine {
-        has_resolved: Path::new(RESOLVED).is_file(),
-        has_systemd: node::systemd_is_running(),
-    };
+    let machine =
+        Machine { has_resolved: Path::new(RESOLVED).is_file(), has_systemd: node::systemd_is_running() };
     let made = configuration(&context.settings, &machine);
     let mut made = patches::apply(context, patches::KUBELET, made)?;
     made["containerRuntimeEndpoint"] = instance["containerRuntimeEndpoint"].clone();
@@ -91,7 +89,10 @@ pub(super) fn start(context: &mut Context<'_, '_>) -> Result<(), InitError> {
     match context.read(&file)? {
         // What an earlier run of this phase wrote has the instance's file beside it.
         Some(there) if there != text && !is_cluster_node(&there) && !context.has(&before) => {
-            context.say(&format!("[kubelet-start] Keeping the previous configuration in {:?}\n", path(&before)))?;
+            context.say(&format!(
+                "[kubelet-start] Keeping the previous configuration in {:?}\n",
+                path(&before)
+            ))?;
             context.put(before, 0o644, there, Content::Secret)?;
         }
         _ => {}
@@ -109,46 +110,6 @@ fn is_cluster_node(text: &str) -> bool {
     let values = yaml_to_values(text, false).unwrap_or_default();
     let file = |value: &Value| value["authentication"]["x509"]["clientCAFile"].as_str().map(str::len);
     values.first().and_then(file).is_some_and(|length| length > 0)
-}
-
-/// The name of a kubeconfig's file that the kubelet renews itself.
-const CURRENT: &str = "pki/kubelet-client-current.pem";
-
-/// `kubelet-finalize/enable-client-cert-rotation`: kubelet.conf names the certificate that the kubelet renews, instead of the
-/// one in it. False: there is none yet, and nothing was changed.
-pub(super) fn rotate(context: &mut Context<'_, '_>) -> Result<bool, InitError> {
-    let own = context.settings.node.kubelet_extra_args.iter().rev().find(|(name, _)| name == "cert-dir");
-    let current = match own {
-        Some((_, directory)) => Path::new(directory).join("kubelet-client-current.pem"),
-        None => context.paths.kubelet.join(CURRENT),
-    };
-    let file = context.kubeconfig_dir.join("kubelet.conf");
-    if context.is_dry() || !current.exists() {
-        return Ok(false);
-    }
-    context.say(&format!(
-        "[kubelet-finalize] Updating {:?} to point to a rotatable kubelet client certificate and key\n",
-        path(&file)
-    ))?;
-    let refused = |why: &str| InitError::ControlPlane(format!("{}: {why}", file.display()));
-    let text = context.read(&file)?.ok_or_else(|| refused("no such file"))?;
-    let changed = with_certificate(&text, &current).ok_or_else(|| refused("the user of its current context is missing"))?;
-    if changed == text {
-        return Ok(false);
-    }
-    context.put(file, 0o600, changed, Content::Secret)?;
-    Ok(true)
-}
-
-/// The kubeconfig whose user has this certificate and key instead of embedded ones.
-fn with_certificate(text: &str, current: &Path) -> Option<String> {
-    let mut conf = yaml_to_values(text, false).ok()?.into_iter().next()?;
-    let user = kubeconfigs::user_of(&mut conf)?.as_object_mut()?;
-    user.remove("client-certificate-data");
-    user.remove("client-key-data");
-    user.insert("client-certificate".to_owned(), json!(path(current)));
-    user.insert("client-key".to_owned(), json!(path(current)));
-    Some(yaml::to_string(&conf))
 }
 
 #[cfg(test)]

@@ -62,23 +62,22 @@ struct PodSpec<'a> {
 }
 
 /// The pod of a component.
-pub(crate) fn pod(component: &str, settings: &InitSettings, paths: &Paths, facts: &PodFacts) -> Option<Value> {
+pub(crate) fn pod(
+    component: &str,
+    settings: &InitSettings,
+    paths: &Paths,
+    facts: &PodFacts,
+) -> Option<Value> {
     let spec = match component {
         API_SERVER => api_server(settings, facts),
         CONTROLLER_MANAGER => controller_manager(settings, paths, facts),
         SCHEDULER => scheduler(settings, paths, facts),
         _ => match &settings.cluster.etcd {
-            Etcd::Local(local) => etcd(settings, local, &[]),
+            Etcd::Local(local) => etcd(settings, local),
             Etcd::External(_) => return None,
         },
     };
     Some(render(&spec, settings))
-}
-
-/// The pod of an etcd that joins others: names and URLs of all members, this one among them.
-pub(crate) fn joining_etcd(settings: &InitSettings, members: &[Argument]) -> Option<Value> {
-    let Etcd::Local(local) = &settings.cluster.etcd else { return None };
-    Some(render(&etcd(settings, local, members), settings))
 }
 
 /// Defaults in the order of their names, without those that the user sets, then the user's.
@@ -102,7 +101,13 @@ fn variables(proxies: &[(String, String)], extra: &[Value]) -> BTreeMap<String, 
 }
 
 fn same_place(name: &str, place: String, kind: &str, read_only: bool) -> Mount {
-    Mount { name: name.to_owned(), mount_path: place.clone(), host_path: place, kind: kind.to_owned(), read_only }
+    Mount {
+        name: name.to_owned(),
+        mount_path: place.clone(),
+        host_path: place,
+        kind: kind.to_owned(),
+        read_only,
+    }
 }
 
 /// Certificates of the cluster and of the system.
@@ -165,7 +170,11 @@ fn api_server<'a>(settings: &InitSettings, facts: &PodFacts) -> PodSpec<'a> {
     let mut mounts = certificates(settings, facts);
     match &cluster.etcd {
         Etcd::Local(local) => {
-            let own = if endpoint.advertise_address.is_ipv6() { "https://[::1]:2379" } else { "https://127.0.0.1:2379" };
+            let own = if endpoint.advertise_address.is_ipv6() {
+                "https://[::1]:2379"
+            } else {
+                "https://127.0.0.1:2379"
+            };
             let servers = local.component.argument("advertise-client-urls").unwrap_or(own);
             defaults.push(("etcd-servers", servers.to_owned()));
             defaults.push(("etcd-cafile", file("etcd/ca", "crt")));
@@ -295,22 +304,20 @@ fn scheduler<'a>(settings: &InitSettings, paths: &Paths, facts: &PodFacts) -> Po
     }
 }
 
-/// Without members it is the first.
-fn etcd<'a>(settings: &InitSettings, local: &LocalEtcd, members: &[Argument]) -> PodSpec<'a> {
+fn etcd<'a>(settings: &InitSettings, local: &LocalEtcd) -> PodSpec<'a> {
     let (cluster, node) = (&settings.cluster, &settings.node.name);
     let advertised = settings.endpoint.advertise_address;
     let url = |port: u16| format!("https://{}", std::net::SocketAddr::new(advertised, port));
     let loopback = if advertised.is_ipv6() { "[::1]" } else { "127.0.0.1" };
     let file = |base: &str, extension: &str| path(&cluster.cert(base, extension));
-    let peers: Vec<String> = members.iter().map(|(name, peer)| format!("{name}={peer}")).collect();
-    let mut defaults = vec![
+    let defaults = vec![
         ("advertise-client-urls", url(2379)),
         ("cert-file", file("etcd/server", "crt")),
         ("client-cert-auth", "true".to_owned()),
         ("data-dir", path(&local.data_dir)),
         ("feature-gates", "InitialCorruptCheck=true".to_owned()),
         ("initial-advertise-peer-urls", url(2380)),
-        ("initial-cluster", if members.is_empty() { format!("{node}={}", url(2380)) } else { peers.join(",") }),
+        ("initial-cluster", format!("{node}={}", url(2380))),
         ("key-file", file("etcd/server", "key")),
         ("listen-client-urls", format!("https://{loopback}:2379,{}", url(2379))),
         ("listen-metrics-urls", format!("http://{loopback}:2381")),
@@ -324,11 +331,9 @@ fn etcd<'a>(settings: &InitSettings, local: &LocalEtcd, members: &[Argument]) ->
         ("trusted-ca-file", file("etcd/ca", "crt")),
         ("watch-progress-notify-interval", "5s".to_owned()),
     ];
-    if !members.is_empty() {
-        defaults.push(("initial-cluster-state", "existing".to_owned()));
-    }
     let metrics = local.component.argument("listen-metrics-urls").and_then(|urls| urls.split(',').next());
-    let (host, port) = metrics.and_then(probed).unwrap_or((loopback.trim_matches(['[', ']']).to_owned(), 2381));
+    let (host, port) =
+        metrics.and_then(probed).unwrap_or((loopback.trim_matches(['[', ']']).to_owned(), 2381));
     PodSpec {
         name: ETCD,
         image: cluster.etcd_image(),

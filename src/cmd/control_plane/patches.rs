@@ -36,6 +36,11 @@ impl PatchKind {
             Self::Json => "application/json-patch+json",
         }
     }
+
+    /// What is said of a patch.
+    pub(crate) fn applied_to(self, target: &str) -> String {
+        format!("[patches] Applied patch of type {:?} to target {target:?}\n", self.media_type())
+    }
 }
 
 /// The patches of a directory in the order of their application.
@@ -44,14 +49,18 @@ pub(crate) struct Patches(Vec<(&'static str, PatchKind, Value)>);
 
 /// Target and kind of a file's name: `etcd0+merge.yaml`. `None`: it is of no interest.
 fn parse(name: &str) -> Result<Option<(&'static str, PatchKind)>, String> {
-    let Some(stem) = name.strip_suffix(".json").or_else(|| name.strip_suffix(".yaml")) else { return Ok(None) };
+    let Some(stem) = name.strip_suffix(".json").or_else(|| name.strip_suffix(".yaml")) else {
+        return Ok(None);
+    };
     let Some(target) = TARGETS.into_iter().find(|target| stem.starts_with(target)) else { return Ok(None) };
     let Some((_, kind)) = stem.split_once('+') else { return Ok(Some((target, PatchKind::Strategic))) };
     match kind {
         "strategic" => Ok(Some((target, PatchKind::Strategic))),
         "merge" => Ok(Some((target, PatchKind::Merge))),
         "json" => Ok(Some((target, PatchKind::Json))),
-        _ => Err(format!("unknown or missing patch type after '+' in {name:?}: must be strategic, merge or json")),
+        _ => Err(format!(
+            "unknown or missing patch type after '+' in {name:?}: must be strategic, merge or json"
+        )),
     }
 }
 
@@ -63,7 +72,8 @@ pub(crate) fn load(context: &mut Context<'_, '_>) -> Result<Patches, InitError> 
     let directory = context.settings.patches.clone();
     let mut patches = Patches::default();
     if !directory.as_os_str().is_empty() {
-        context.say(&format!("[patches] Reading patches from path {:?}\n", directory.display().to_string()))?;
+        context
+            .say(&format!("[patches] Reading patches from path {:?}\n", directory.display().to_string()))?;
         let failed = |path: &Path| {
             let path = path.to_owned();
             move |source: io::Error| InitError::File { action: "read", path, source }
@@ -117,7 +127,7 @@ fn walk(directory: &Path, depth: usize, files: &mut Vec<PathBuf>) -> io::Result<
 
 impl Patches {
     /// The patched object, and the kinds of patches that were applied.
-    fn applied(&self, target: &str, mut object: Value) -> Result<(Value, Vec<PatchKind>), String> {
+    pub(crate) fn applied(&self, target: &str, mut object: Value) -> Result<(Value, Vec<PatchKind>), String> {
         let mut kinds = Vec::new();
         let mut schema = None;
         for (_, kind, patch) in self.0.iter().filter(|(of, ..)| *of == target) {
@@ -132,7 +142,8 @@ impl Patches {
                     strategic::apply(object, patch, Shape::of_kind(schema, &version, &name))
                 }
             };
-            object = changed.map_err(|error| format!("could not apply the patch of target {target:?}: {error}"))?;
+            object = changed
+                .map_err(|error| format!("could not apply the patch of target {target:?}: {error}"))?;
             kinds.push(*kind);
         }
         Ok((object, kinds))
@@ -143,7 +154,7 @@ impl Patches {
 pub(crate) fn apply(context: &mut Context<'_, '_>, target: &str, object: Value) -> Result<Value, InitError> {
     let (object, kinds) = load(context)?.applied(target, object).map_err(InitError::ControlPlane)?;
     for kind in kinds {
-        context.say(&format!("[patches] Applied patch of type {:?} to target {target:?}\n", kind.media_type()))?;
+        context.say(&kind.applied_to(target))?;
     }
     Ok(object)
 }
@@ -182,7 +193,11 @@ mod tests {
             ("etcd", PatchKind::Strategic, json!({"spec": {"containers": [{"name": "etcd", "image": "b"}]}})),
             ("kube-scheduler", PatchKind::Merge, json!({"spec": null})),
             ("etcd", PatchKind::Merge, json!({"spec": {"hostNetwork": null, "priority": 1}})),
-            ("etcd", PatchKind::Json, json!([{"op": "add", "path": "/spec/containers/0/command/-", "value": "--x"}])),
+            (
+                "etcd",
+                PatchKind::Json,
+                json!([{"op": "add", "path": "/spec/containers/0/command/-", "value": "--x"}]),
+            ),
         ]);
         let (changed, kinds) = patches.applied("etcd", pod).unwrap();
         assert_eq!(
@@ -191,7 +206,8 @@ mod tests {
         );
         assert_eq!(kinds, [PatchKind::Strategic, PatchKind::Merge, PatchKind::Json]);
         let kubelet = json!({"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration", "clusterDNS": ["a"]});
-        let patches = Patches(vec![(KUBELET, PatchKind::Strategic, json!({"clusterDNS": ["b"], "maxPods": 5}))]);
+        let patches =
+            Patches(vec![(KUBELET, PatchKind::Strategic, json!({"clusterDNS": ["b"], "maxPods": 5}))]);
         let (changed, _) = patches.applied(KUBELET, kubelet).unwrap();
         assert_eq!((&changed["clusterDNS"], &changed["maxPods"]), (&json!(["b"]), &json!(5)));
         let bad = Patches(vec![("etcd", PatchKind::Json, json!([{"op": "remove", "path": "/none"}]))]);

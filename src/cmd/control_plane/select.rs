@@ -6,7 +6,10 @@
 pub(crate) const PHASES: [(&str, &str); 44] = [
     ("preflight", "Run pre-flight checks"),
     ("certs", "Certificate generation"),
-    ("certs/ca", "Generate the self-signed Kubernetes CA to provision identities for other Kubernetes components"),
+    (
+        "certs/ca",
+        "Generate the self-signed Kubernetes CA to provision identities for other Kubernetes components",
+    ),
     ("certs/apiserver", "Generate the certificate for serving the Kubernetes API"),
     ("certs/apiserver-kubelet-client", "Generate the certificate for the API server to connect to kubelet"),
     ("certs/front-proxy-ca", "Generate the self-signed CA to provision identities for front proxy"),
@@ -17,10 +20,16 @@ pub(crate) const PHASES: [(&str, &str); 44] = [
     ("certs/etcd-healthcheck-client", "Generate the certificate for liveness probes to healthcheck etcd"),
     ("certs/apiserver-etcd-client", "Generate the certificate the apiserver uses to access etcd"),
     ("certs/sa", "Generate a private key for signing service account tokens along with its public key"),
-    ("kubeconfig", "Generate all kubeconfig files necessary to establish the control plane and the admin kubeconfig file"),
+    (
+        "kubeconfig",
+        "Generate all kubeconfig files necessary to establish the control plane and the admin kubeconfig file",
+    ),
     ("kubeconfig/admin", "Generate a kubeconfig file for the admin to use and for kubeadm itself"),
     ("kubeconfig/super-admin", "Generate a kubeconfig file for the super-admin"),
-    ("kubeconfig/kubelet", "Generate a kubeconfig file for the kubelet to use *only* for cluster bootstrapping purposes"),
+    (
+        "kubeconfig/kubelet",
+        "Generate a kubeconfig file for the kubelet to use *only* for cluster bootstrapping purposes",
+    ),
     ("kubeconfig/controller-manager", "Generate a kubeconfig file for the controller manager to use"),
     ("kubeconfig/scheduler", "Generate a kubeconfig file for the scheduler to use"),
     ("etcd", "Generate static Pod manifest file for local etcd"),
@@ -132,7 +141,11 @@ mod tests {
             ("other", Err("invalid phase name: other")),
             ("certs ca now", Err("invalid phase name: certs/ca/now")),
         ] {
-            assert_eq!(named(&words(given)).map_err(|error| error.clone()), expected.map_err(str::to_owned), "{given}");
+            assert_eq!(
+                named(&words(given)).map_err(|error| error.clone()),
+                expected.map_err(str::to_owned),
+                "{given}"
+            );
         }
     }
 

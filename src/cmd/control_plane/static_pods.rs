@@ -12,9 +12,8 @@ use crate::cmd::init::InitError;
 
 /// Names and values of the variables of this process that name a proxy.
 pub(super) fn proxies() -> Vec<(String, String)> {
-    let is_proxy = |(name, value): &(String, String)| {
-        name.to_ascii_lowercase().ends_with("_proxy") && !value.is_empty()
-    };
+    let is_proxy =
+        |(name, value): &(String, String)| name.to_ascii_lowercase().ends_with("_proxy") && !value.is_empty();
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .filter(is_proxy)
@@ -38,7 +37,10 @@ pub(super) fn run(context: &mut Context<'_, '_>, component: &'static str) -> Res
             let data = local.data_dir.clone();
             context.directory(&data, 0o700)?;
         }
-        format!("[etcd] Creating static Pod manifest for local etcd in {:?}\n", directory.display().to_string())
+        format!(
+            "[etcd] Creating static Pod manifest for local etcd in {:?}\n",
+            directory.display().to_string()
+        )
     } else {
         format!("[control-plane] Creating static Pod manifest for {component:?}\n")
     };

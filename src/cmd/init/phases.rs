@@ -509,7 +509,7 @@ fn kubeconfig_state(text: &str, authority: &Authority, now: crate::model::types:
 }
 
 /// Polls until the answer is 200.
-pub(super) async fn wait_until_healthy(at: SocketAddr) {
+pub(in crate::cmd) async fn wait_until_healthy(at: SocketAddr) {
     while !is_healthy(at).await.unwrap_or(false) {
         tokio::time::sleep(LOOK_AGAIN).await;
     }

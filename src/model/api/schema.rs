@@ -27,6 +27,8 @@ pub mod nearest;
 
 use std::collections::BTreeSet;
 
+use crate::codec::packed;
+
 /// The length of the table as four bytes, least significant first, and the table as a zlib stream.
 static PACKED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/schema.z"));
 
@@ -81,16 +83,6 @@ pub fn hash() -> String {
     format!("{sum:08x}")
 }
 
-fn unpack() -> String {
-    let (length, packed) = PACKED.split_at(4);
-    let length = length.iter().rev().fold(0, |length, byte| length << 8 | usize::from(*byte));
-    let mut text = Vec::with_capacity(length);
-    let mut stream = flate2::Decompress::new(true);
-    // It cannot fail: a test unpacks it.
-    let _ = stream.decompress_vec(packed, &mut text, flate2::FlushDecompress::Finish);
-    String::from_utf8(text).unwrap_or_default()
-}
-
 #[cfg(test)]
 thread_local! {
     /// How often this thread has unpacked the table.
@@ -103,7 +95,7 @@ impl Schema {
     pub fn load() -> Self {
         #[cfg(test)]
         LOADS.set(LOADS.get() + 1);
-        Self::parse(unpack())
+        Self::parse(packed::unpack(PACKED))
     }
 
     fn parse(text: String) -> Self {

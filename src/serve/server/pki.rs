@@ -383,14 +383,16 @@ pub(crate) fn is_due(pair: &Pair, authority: &Authority, names: &[String], now: 
 pub(crate) fn verify_chain(certificate: &str, authorities: &str, now: Timestamp) -> Result<(), String> {
     let chain = certificates(certificate);
     let roots = certificates(authorities);
-    let anchors: Vec<_> = roots.iter().filter_map(|root| webpki::anchor_from_trusted_cert(root).ok()).collect();
+    let anchors: Vec<_> =
+        roots.iter().filter_map(|root| webpki::anchor_from_trusted_cert(root).ok()).collect();
     let (leaf, others) = chain.split_first().ok_or("no certificate in PEM")?;
     let parsed = EndEntityCert::try_from(leaf).map_err(|error| error.to_string())?;
     let is_for = |usage| {
         let algorithms = webpki::ALL_VERIFICATION_ALGS;
         parsed.verify_for_usage(algorithms, &anchors, others, unix_time(now), usage, None, None).map(drop)
     };
-    let verified = is_for(webpki::KeyUsage::client_auth()).or_else(|_| is_for(webpki::KeyUsage::server_auth()));
+    let verified =
+        is_for(webpki::KeyUsage::client_auth()).or_else(|_| is_for(webpki::KeyUsage::server_auth()));
     verified.map_err(|error| error.to_string())
 }
 

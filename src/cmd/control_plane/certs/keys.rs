@@ -94,7 +94,8 @@ mod tests {
 
     #[test]
     fn lengths_are_encoded_as_der_demands() {
-        for (length, head) in [(0, vec![4, 0]), (127, vec![4, 127]), (128, vec![4, 0x81, 128]), (700, vec![4, 0x82, 2, 188])]
+        for (length, head) in
+            [(0, vec![4, 0]), (127, vec![4, 127]), (128, vec![4, 0x81, 128]), (700, vec![4, 0x82, 2, 188])]
         {
             let whole = tlv(OCTET_STRING, &vec![7; length]);
             assert_eq!(whole[..head.len()], head);

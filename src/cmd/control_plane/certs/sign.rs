@@ -5,8 +5,8 @@
 use std::net::IpAddr;
 
 use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, DnValue, ExtendedKeyUsagePurpose, IsCa, Issuer,
-    KeyIdMethod, KeyPair, KeyUsagePurpose, PublicKeyData as _, SanType,
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, DnValue, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose, PublicKeyData as _, SanType,
 };
 use time::OffsetDateTime;
 
@@ -76,7 +76,8 @@ impl Signer {
                     return Err("the certificate and the private key do not belong together".to_owned());
                 }
                 let mut params = CertificateParams::default();
-                params.distinguished_name = subject(der).ok_or("its subject has a form that cannot be signed for")?;
+                params.distinguished_name =
+                    subject(der).ok_or("its subject has a form that cannot be signed for")?;
                 if let Some(identifier) = x509::subject_key_identifier(der) {
                     params.key_identifier_method = KeyIdMethod::PreSpecified(identifier.to_vec());
                 }
@@ -108,8 +109,10 @@ impl Signer {
         params.distinguished_name.push(DnType::CommonName, leaf.common_name.as_str());
         params.is_ca = IsCa::ExplicitNoCa;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
-        let usages =
-            [(leaf.is_server, ExtendedKeyUsagePurpose::ServerAuth), (leaf.is_client, ExtendedKeyUsagePurpose::ClientAuth)];
+        let usages = [
+            (leaf.is_server, ExtendedKeyUsagePurpose::ServerAuth),
+            (leaf.is_client, ExtendedKeyUsagePurpose::ClientAuth),
+        ];
         params.extended_key_usages =
             usages.into_iter().filter_map(|(wanted, usage)| wanted.then_some(usage)).collect();
         params.use_authority_key_identifier_extension = true;

@@ -37,6 +37,7 @@ pub(crate) struct HostFacts {
 }
 
 /// The documents of a configuration file by their kinds. Those that `init` has no use for cause a warning.
+#[derive(Clone)]
 pub(crate) struct Documents {
     pub init: Value,
     pub cluster: Value,
@@ -327,6 +328,7 @@ fn node(given: &Field<'_>, host: &HostFacts, warnings: &mut Vec<String>) -> Resu
         taints if taints.is_set() => taints.items()?.iter().map(|taint| taint.value.clone()).collect(),
         _ => vec![json!({ "key": CONTROL_PLANE, "effect": "NoSchedule" })],
     };
+    given.at("imagePullSerial").flag(true)?;
     Ok(NodeRegistration {
         name: name.trim().to_lowercase(),
         cri_socket: socket,
@@ -334,7 +336,6 @@ fn node(given: &Field<'_>, host: &HostFacts, warnings: &mut Vec<String>) -> Resu
         kubelet_extra_args: arguments(&given.at("kubeletExtraArgs"))?,
         ignore_preflight_errors: given.at("ignorePreflightErrors").texts()?,
         image_pull_policy: given.at("imagePullPolicy").text_or("IfNotPresent")?,
-        image_pull_serial: given.at("imagePullSerial").flag(true)?,
     })
 }
 
@@ -382,14 +383,14 @@ fn token(given: &Field<'_>, random: &str) -> Result<BootstrapToken, String> {
 
 fn timeouts(given: &Field<'_>, old: &Field<'_>) -> Result<Timeouts, String> {
     let seconds = |name: &str, seconds: i64| given.at(name).duration(GoDuration::from_secs(seconds));
+    // Of other commands.
+    for name in ["etcdAPICall", "tlsBootstrap", "discovery", "upgradeManifests"] {
+        seconds(name, 0)?;
+    }
     let control_plane = old.duration(GoDuration::from_secs(240))?;
     Ok(Timeouts {
         control_plane: given.at("controlPlaneComponentHealthCheck").duration(control_plane)?,
         kubelet: seconds("kubeletHealthCheck", 240)?,
         api_call: seconds("kubernetesAPICall", 60)?,
-        etcd: seconds("etcdAPICall", 120)?,
-        tls_bootstrap: seconds("tlsBootstrap", 300)?,
-        discovery: seconds("discovery", 300)?,
-        upgrade: seconds("upgradeManifests", 300)?,
     })
 }

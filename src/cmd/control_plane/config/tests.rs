@@ -157,7 +157,7 @@ timeouts: {controlPlaneComponentHealthCheck: 10m, kubernetesAPICall: 2m}
     assert_eq!(settings.node.taints, [Value::Null; 0]);
     assert_eq!(settings.node.kubelet_extra_args, [("node-labels".to_owned(), "a=b".to_owned())]);
     assert_eq!(settings.node.ignore_preflight_errors, ["Swap"]);
-    assert_eq!((settings.node.image_pull_policy.as_str(), settings.node.image_pull_serial), ("Never", false));
+    assert_eq!(settings.node.image_pull_policy, "Never");
     assert_eq!(settings.endpoint.url(), "https://[2001:db8::10]:7443");
     assert!(settings.tokens[0].ttl.is_zero() && settings.tokens[0].expires.is_none());
     assert_eq!(settings.tokens[1].expires.map(|at| at.to_rfc3339()).as_deref(), Some("2027-01-01T00:00:00Z"));
