@@ -164,6 +164,3 @@ fn cluster_of(conf: &Value) -> Option<&Value> {
     let context = named("contexts", &conf["current-context"])?;
     Some(&named("clusters", &context["context"]["cluster"])?["cluster"])
 }
-
-#[cfg(test)]
-mod tests;
