@@ -295,6 +295,10 @@ impl<'a> ApiPhases<'a> {
         if self.options.bare {
             return Ok(());
         }
+        if self.options.dry_run && !self.admin().exists() {
+            (self.say)("[dryrun] Would show the commands by which machines join\n");
+            return Ok(());
+        }
         let entry = self.cluster_entry()?;
         let authorities = authorities_of(&entry);
         let key = match (self.key.get(), self.options.skip_certificate_key_print) {

@@ -374,13 +374,7 @@ fn render(spec: &PodSpec<'_>, settings: &InitSettings) -> Value {
     };
     let in_order: Vec<Value> = mounts.iter().map(mount).collect();
     mounts.sort_by(|one, other| one.name.cmp(&other.name));
-    let volume = |mount: &&Mount| {
-        let mut place = json!({ "path": mount.host_path });
-        if !mount.kind.is_empty() {
-            place["type"] = json!(mount.kind);
-        }
-        json!({ "hostPath": place, "name": mount.name })
-    };
+    let volume = |mount: &&Mount| json!({ "hostPath": { "path": mount.host_path, "type": mount.kind }, "name": mount.name });
     let by_name: Vec<Value> = mounts.iter().map(mount).collect();
     let mut requests = json!({ "cpu": spec.cpu });
     if !spec.memory.is_empty() {

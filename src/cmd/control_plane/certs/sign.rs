@@ -5,8 +5,9 @@
 use std::net::IpAddr;
 
 use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, DnValue, ExtendedKeyUsagePurpose, IsCa,
-    Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose, PublicKeyData as _, SanType,
+    BasicConstraints, CertificateParams, CustomExtension, DistinguishedName, DnType, DnValue,
+    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose, PublicKeyData as _,
+    SanType,
 };
 use time::OffsetDateTime;
 
@@ -15,6 +16,10 @@ use crate::model::duration::GoDuration;
 use crate::model::types::Timestamp;
 use crate::platform::x509::{self, CERTIFICATE, pem_blocks};
 use crate::serve::server::pki::{FLOOR, Pair, plausible, verify_chain};
+
+const BASIC_CONSTRAINTS: [u64; 4] = [2, 5, 29, 19];
+/// An empty sequence: no authority.
+const NO_AUTHORITY: [u8; 2] = [0x30, 0];
 
 /// What a certificate is for.
 #[derive(Clone, Default)]
@@ -107,7 +112,10 @@ impl Signer {
             params.distinguished_name.push(kind, organization.as_str());
         }
         params.distinguished_name.push(DnType::CommonName, leaf.common_name.as_str());
-        params.is_ca = IsCa::ExplicitNoCa;
+        // As Go writes it: with the identifier of its own key, the library would say more.
+        let mut no_authority = CustomExtension::from_oid_content(&BASIC_CONSTRAINTS, NO_AUTHORITY.to_vec());
+        no_authority.set_criticality(true);
+        params.custom_extensions.push(no_authority);
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
         let usages = [
             (leaf.is_server, ExtendedKeyUsagePurpose::ServerAuth),

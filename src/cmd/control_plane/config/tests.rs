@@ -243,6 +243,9 @@ fn unknown_fields_are_named_and_foreign_documents_ignored() {
         warnings.iter().filter_map(|warning| warning.rsplit_once("field ").map(|(_, at)| at)).collect();
     assert_eq!(fields, ["\"apiServer.extraVolumes[0].path\"", "\"clustername\"", "\"networking.podsubnet\""]);
     assert!(warnings.last().unwrap().contains("ignored configuration document"), "{warnings:?}");
+    let (_, warnings) =
+        cluster("featureGates: {RootlessControlPlane: true}\ncertificateValidityPeriod: 90000h\n").unwrap();
+    assert!(warnings[0].contains("has no effect") && warnings[1].contains("is more than"), "{warnings:?}");
     let (_, warnings) = init("nodeRegistration: {kubeletExtraArgs: [{name: v, val: '2'}]}\n").unwrap();
     assert!(warnings[0].contains("nodeRegistration.kubeletExtraArgs[0].val"), "{warnings:?}");
 }

@@ -234,7 +234,7 @@ etcd: {local: {dataDir: /data, imageTag: 3.6.9-0, extraArgs: [{name: listen-metr
         server["spec"]["volumes"],
         json!([
             {"hostPath": {"path": "/var/log/audit", "type": "DirectoryOrCreate"}, "name": "audit"},
-            {"hostPath": {"path": "/certs"}, "name": "ca-certs"},
+            {"hostPath": {"path": "/certs", "type": ""}, "name": "ca-certs"},
             {"hostPath": {"path": "/etc/ca-certificates", "type": "DirectoryOrCreate"}, "name": "etc-ca-certificates"},
             {"hostPath": {"path": "/etc/kubernetes/pki", "type": "DirectoryOrCreate"}, "name": "k8s-certs"},
         ])

@@ -46,6 +46,7 @@ fn a_leaf_has_the_fields_that_it_is_for() {
             assert_eq!(x509::not_before(&der), Some(FLOOR));
             assert_eq!(x509::not_after(&der), Some(NOW.saturating_add(Duration::from_secs(8760 * 3600))));
             assert!(keys::read(&pair.key).is_ok());
+            assert_eq!(x509::subject_key_identifier(&der), None);
         }
     }
 }
